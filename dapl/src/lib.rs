@@ -1,1 +1,5 @@
-//! Placeholder.
+//! The uDAPL object layer, generic over a provider.
+pub mod error;
+pub mod ffi;
+pub mod handle;
+pub mod provider;

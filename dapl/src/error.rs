@@ -1,0 +1,326 @@
+//! Why a DAT call failed, and the one place that knows the numbers.
+//!
+//! Every room and every provider speaks `Error`; only the entries turn it into a `DAT_RETURN`, by [`Error::code`]. A
+//! variant is a type of the specification, its payload the subtype. All codes carry the error class bit except the two
+//! that programs compare as whole values: `QUEUE_EMPTY`, and `CONN_QUAL_IN_USE` found by the listener (endpoints 6.1).
+#![forbid(unsafe_code)]
+
+use dat_abi::*;
+
+/// What every fallible call inside returns.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a DAT call failed: a variant per type, its payload the subtype.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Error {
+    /// A waiter was released because its object went away.
+    #[error("the object was destroyed during the call")]
+    Aborted,
+    /// A service point of this IA listens there already.
+    #[error("connection qualifier in use")]
+    ConnQualInUse,
+    /// The listener found the clash: reported without the class bit.
+    #[error("connection qualifier in use elsewhere")]
+    ConnQualTaken,
+    /// No free qualifier was found.
+    #[error("no connection qualifier is free")]
+    ConnQualUnavailable,
+    /// Something ran out.
+    #[error("out of {0:?}")]
+    Exhausted(Resource),
+    /// The provider failed; the cause was logged where it was found.
+    #[error("internal error")]
+    Internal,
+    /// Not a live handle of the wanted kind.
+    #[error("not a live handle ({0:?})")]
+    InvalidHandle(Handle),
+    /// Parameter n, counted from 1, is wrong.
+    #[error("parameter {0} is wrong")]
+    InvalidParameter(u8),
+    /// Not allowed in this state.
+    #[error("not allowed in this state ({0:?})")]
+    InvalidState(State),
+    /// Lengths do not fit.
+    #[error("length error")]
+    Length,
+    /// An optional part of the model that is not there.
+    #[error("model not supported")]
+    ModelNotSupported,
+    /// Missing rights on memory.
+    #[error("privileges violation")]
+    Privileges(Access),
+    /// Memory of another protection zone.
+    #[error("protection violation")]
+    Protection(Access),
+    /// The operating system refused the right to do it.
+    #[error("permission denied")]
+    PermissionDenied,
+    /// Nothing queued. Reported without the class bit.
+    #[error("queue empty")]
+    QueueEmpty,
+    /// No room.
+    #[error("queue full")]
+    QueueFull,
+    /// The time is over.
+    #[error("timeout expired")]
+    TimedOut,
+    /// The address cannot be used.
+    #[error("invalid address ({0:?})")]
+    InvalidAddress(Address),
+    /// A signal ended the wait.
+    #[error("interrupted by a signal")]
+    Interrupted,
+    /// Left to a later version; README lists which.
+    #[error("not implemented")]
+    NotImplemented,
+}
+
+/// Subtypes of `INSUFFICIENT_RESOURCES`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[allow(missing_docs, reason = "the names are the specification's")]
+pub enum Resource {
+    Memory,
+    Device,
+    Ep,
+    Evd,
+    ProtectionDomain,
+    MemoryRegion,
+    Credits,
+    Srq,
+}
+
+/// Subtypes of `INVALID_HANDLE`: the kind that was wanted, or the position of the parameter.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[allow(missing_docs, reason = "the names are the specification's")]
+pub enum Handle {
+    /// Subtype 0: what EVD calls report.
+    Plain,
+    Ia,
+    Ep,
+    Lmr,
+    Rmr,
+    Pz,
+    Psp,
+    Rsp,
+    Cr,
+    Cno,
+    EvdCr,
+    EvdRequest,
+    EvdRecv,
+    EvdConn,
+    EvdAsync,
+    Srq,
+    /// `DAT_INVALID_HANDLE1`: any kind was welcome.
+    Any,
+}
+
+/// Subtypes of `INVALID_STATE`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[allow(missing_docs, reason = "the names are the specification's")]
+pub enum State {
+    /// Subtype 0.
+    Plain,
+    EpUnconnected,
+    EpActivePending,
+    EpPassivePending,
+    EpTentativePending,
+    EpConnected,
+    EpDisconnected,
+    EpReserved,
+    EpCompletionPending,
+    EpDisconnectPending,
+    EpNotReady,
+    EpUnconfigured,
+    EpUnconfiguredReserved,
+    EpUnconfiguredPassive,
+    EpUnconfiguredTentative,
+    CnoInUse,
+    CnoDead,
+    EvdInUse,
+    EvdWaiter,
+    EvdUnwaitable,
+    EvdAsync,
+    EvdConfigNotify,
+    EvdConfigSolicited,
+    IaInUse,
+    LmrInUse,
+    PzInUse,
+    SrqInUse,
+    SrqError,
+}
+
+/// Subtypes of the privileges and protection violations.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[allow(missing_docs, reason = "the names are the specification's")]
+pub enum Access {
+    Read,
+    Write,
+    RdmaRead,
+    RdmaWrite,
+}
+
+/// Subtypes of `INVALID_ADDRESS`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[allow(missing_docs, reason = "the names are the specification's")]
+pub enum Address {
+    Unsupported,
+    Unreachable,
+    Malformed,
+}
+
+impl Error {
+    /// The number a C caller sees (registry-ia.md 9.1).
+    pub fn code(self) -> DAT_RETURN {
+        let (kind, subtype) = match self {
+            Error::ConnQualTaken => return DAT_CONN_QUAL_IN_USE,
+            Error::QueueEmpty => return DAT_QUEUE_EMPTY,
+            Error::NotImplemented => return DAT_NOT_IMPLEMENTED,
+            Error::Aborted => (DAT_ABORT, 0),
+            Error::ConnQualInUse => (DAT_CONN_QUAL_IN_USE, 0),
+            Error::ConnQualUnavailable => (DAT_CONN_QUAL_UNAVAILABLE, 0),
+            Error::Exhausted(what) => (DAT_INSUFFICIENT_RESOURCES, what.subtype()),
+            Error::Internal => (DAT_INTERNAL_ERROR, 0),
+            Error::InvalidHandle(what) => (DAT_INVALID_HANDLE, what.subtype()),
+            Error::InvalidParameter(n) => (DAT_INVALID_PARAMETER, argument(n)),
+            Error::InvalidState(what) => (DAT_INVALID_STATE, what.subtype()),
+            Error::Length => (DAT_LENGTH_ERROR, 0),
+            Error::ModelNotSupported => (DAT_MODEL_NOT_SUPPORTED, 0),
+            Error::Privileges(what) => (DAT_PRIVILEGES_VIOLATION, what.privileges()),
+            Error::Protection(what) => (DAT_PROTECTION_VIOLATION, what.protection()),
+            Error::PermissionDenied => (DAT_PRIVILEGES_VIOLATION, 0),
+            Error::QueueFull => (DAT_QUEUE_FULL, 0),
+            Error::TimedOut => (DAT_TIMEOUT_EXPIRED, 0),
+            Error::InvalidAddress(what) => (DAT_INVALID_ADDRESS, what.subtype()),
+            Error::Interrupted => (DAT_INTERRUPTED_CALL, DAT_SUB_INTERRUPTED),
+        };
+        DAT_CLASS_ERROR | kind | subtype
+    }
+}
+
+/// `DAT_INVALID_ARGn`; an eleventh parameter has no subtype of its own.
+fn argument(n: u8) -> DAT_RETURN_SUBTYPE {
+    match n {
+        1..=10 => DAT_INVALID_ARG1 + u32::from(n) - 1,
+        _ => 0,
+    }
+}
+
+impl Resource {
+    fn subtype(self) -> DAT_RETURN_SUBTYPE {
+        match self {
+            Resource::Memory => DAT_RESOURCE_MEMORY,
+            Resource::Device => DAT_RESOURCE_DEVICE,
+            Resource::Ep => DAT_RESOURCE_TEP,
+            Resource::Evd => DAT_RESOURCE_TEVD,
+            Resource::ProtectionDomain => DAT_RESOURCE_PROTECTION_DOMAIN,
+            Resource::MemoryRegion => DAT_RESOURCE_MEMORY_REGION,
+            Resource::Credits => DAT_RESOURCE_CREDITS,
+            Resource::Srq => DAT_RESOURCE_SRQ,
+        }
+    }
+}
+
+impl Handle {
+    fn subtype(self) -> DAT_RETURN_SUBTYPE {
+        match self {
+            Handle::Plain => 0,
+            Handle::Ia => DAT_INVALID_HANDLE_IA,
+            Handle::Ep => DAT_INVALID_HANDLE_EP,
+            Handle::Lmr => DAT_INVALID_HANDLE_LMR,
+            Handle::Rmr => DAT_INVALID_HANDLE_RMR,
+            Handle::Pz => DAT_INVALID_HANDLE_PZ,
+            Handle::Psp => DAT_INVALID_HANDLE_PSP,
+            Handle::Rsp => DAT_INVALID_HANDLE_RSP,
+            Handle::Cr => DAT_INVALID_HANDLE_CR,
+            Handle::Cno => DAT_INVALID_HANDLE_CNO,
+            Handle::EvdCr => DAT_INVALID_HANDLE_EVD_CR,
+            Handle::EvdRequest => DAT_INVALID_HANDLE_EVD_REQUEST,
+            Handle::EvdRecv => DAT_INVALID_HANDLE_EVD_RECV,
+            Handle::EvdConn => DAT_INVALID_HANDLE_EVD_CONN,
+            Handle::EvdAsync => DAT_INVALID_HANDLE_EVD_ASYNC,
+            Handle::Srq => DAT_INVALID_HANDLE_SRQ,
+            Handle::Any => DAT_INVALID_HANDLE1,
+        }
+    }
+}
+
+impl State {
+    fn subtype(self) -> DAT_RETURN_SUBTYPE {
+        match self {
+            State::Plain => 0,
+            State::EpUnconnected => DAT_INVALID_STATE_EP_UNCONNECTED,
+            State::EpActivePending => DAT_INVALID_STATE_EP_ACTCONNPENDING,
+            State::EpPassivePending => DAT_INVALID_STATE_EP_PASSCONNPENDING,
+            State::EpTentativePending => DAT_INVALID_STATE_EP_TENTCONNPENDING,
+            State::EpConnected => DAT_INVALID_STATE_EP_CONNECTED,
+            State::EpDisconnected => DAT_INVALID_STATE_EP_DISCONNECTED,
+            State::EpReserved => DAT_INVALID_STATE_EP_RESERVED,
+            State::EpCompletionPending => DAT_INVALID_STATE_EP_COMPLPENDING,
+            State::EpDisconnectPending => DAT_INVALID_STATE_EP_DISCPENDING,
+            State::EpNotReady => DAT_INVALID_STATE_EP_NOTREADY,
+            State::EpUnconfigured => DAT_INVALID_STATE_EP_UNCONFIGURED,
+            State::EpUnconfiguredReserved => DAT_INVALID_STATE_EP_UNCONFRESERVED,
+            State::EpUnconfiguredPassive => DAT_INVALID_STATE_EP_UNCONFPASSIVE,
+            State::EpUnconfiguredTentative => DAT_INVALID_STATE_EP_UNCONFTENTATIVE,
+            State::CnoInUse => DAT_INVALID_STATE_CNO_IN_USE,
+            State::CnoDead => DAT_INVALID_STATE_CNO_DEAD,
+            State::EvdInUse => DAT_INVALID_STATE_EVD_IN_USE,
+            State::EvdWaiter => DAT_INVALID_STATE_EVD_WAITER,
+            State::EvdUnwaitable => DAT_INVALID_STATE_EVD_UNWAITABLE,
+            State::EvdAsync => DAT_INVALID_STATE_EVD_ASYNC,
+            State::EvdConfigNotify => DAT_INVALID_STATE_EVD_CONFIG_NOTIFY,
+            State::EvdConfigSolicited => DAT_INVALID_STATE_EVD_CONFIG_SOLICITED,
+            State::IaInUse => DAT_INVALID_STATE_IA_IN_USE,
+            State::LmrInUse => DAT_INVALID_STATE_LMR_IN_USE,
+            State::PzInUse => DAT_INVALID_STATE_PZ_IN_USE,
+            State::SrqInUse => DAT_INVALID_STATE_SRQ_IN_USE,
+            State::SrqError => DAT_INVALID_STATE_SRQ_ERROR,
+        }
+    }
+}
+
+impl Access {
+    fn privileges(self) -> DAT_RETURN_SUBTYPE {
+        match self {
+            Access::Read => DAT_PRIVILEGES_READ,
+            Access::Write => DAT_PRIVILEGES_WRITE,
+            Access::RdmaRead => DAT_PRIVILEGES_RDMA_READ,
+            Access::RdmaWrite => DAT_PRIVILEGES_RDMA_WRITE,
+        }
+    }
+
+    fn protection(self) -> DAT_RETURN_SUBTYPE {
+        match self {
+            Access::Read => DAT_PROTECTION_READ,
+            Access::Write => DAT_PROTECTION_WRITE,
+            Access::RdmaRead => DAT_PROTECTION_RDMA_READ,
+            Access::RdmaWrite => DAT_PROTECTION_RDMA_WRITE,
+        }
+    }
+}
+
+impl Address {
+    fn subtype(self) -> DAT_RETURN_SUBTYPE {
+        match self {
+            Address::Unsupported => DAT_INVALID_ADDRESS_UNSUPPORTED,
+            Address::Unreachable => DAT_INVALID_ADDRESS_UNREACHABLE,
+            Address::Malformed => DAT_INVALID_ADDRESS_MALFORMED,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_two_codes_are_bare() {
+        assert_eq!(Error::QueueEmpty.code(), 0x000D_0000);
+        assert_eq!(Error::ConnQualTaken.code(), 0x0002_0000);
+        assert_eq!(Error::ConnQualInUse.code(), 0x8002_0000);
+        assert_eq!(Error::InvalidHandle(Handle::Ia).code(), 0x8005_000B);
+        assert_eq!(Error::InvalidParameter(7).code(), 0x8006_002A);
+        assert_eq!(Error::InvalidParameter(11).code(), 0x8006_0000);
+        assert_eq!(Error::NotImplemented.code(), 0xFFFF_0000);
+    }
+}

@@ -1,0 +1,549 @@
+//! Handles: stubs that outlive their objects, and [`from_handle`], the only way from a C value to an object.
+//!
+//! A handle is the address of a 64-byte stub in an arena of address space that is reserved once and never unmapped while
+//! the process lives. So any value a C caller passes can be judged without touching foreign memory: in the arena, on a
+//! stub's boundary, of the wanted kind, alive. The first word is the provider table libdat jumps through; it stays when the
+//! object dies, and the stub rests in a queue before it serves again, with another generation.
+//!
+//! Never blocks: a free marks the stub dead and whoever leaves it last drops the object. In a forked child the whole arena
+//! reads as zeros (`MADV_WIPEONFORK`), so every inherited handle is refused there, and the arena starts afresh.
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use dat_abi::DAT_PROVIDER;
+use dat_abi::hook::HandleArena;
+use parking_lot::Mutex;
+
+use crate::error::{Error, Handle, Resource, Result, State};
+
+/// Kinds of objects, numbered from 1 so that zeroed memory is of no kind.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "the names are the specification's")]
+pub enum Kind {
+    Ia = 1,
+    Pz,
+    Cno,
+    Evd,
+    Lmr,
+    Rmr,
+    Srq,
+    Ep,
+    Cr,
+    Psp,
+    Rsp,
+}
+
+/// What can stand behind a handle.
+pub trait Object: Send + Sync + 'static {
+    /// Which kind it is; one kind per Rust type.
+    const KIND: Kind;
+}
+
+/// One place in the arena. The first word is ABI: libdat reads the provider table there.
+#[repr(C, align(64))]
+pub struct Stub {
+    table: AtomicPtr<DAT_PROVIDER>,
+    /// Pins in the low half; live bit, kind and generation above (see [`Word`]).
+    word: AtomicU64,
+    object: AtomicPtr<c_void>,
+    /// Drops the reference that the stub holds on its object; a `fn(*const c_void)`.
+    release: AtomicPtr<c_void>,
+    /// The consumer's context, of any kind of object.
+    context: AtomicU64,
+    /// A word that waiters on the object sleep on: it must outlive the object (see `wait`).
+    pub(crate) futex: AtomicU32,
+    _pad: AtomicU32,
+    _rest: [AtomicU64; 2],
+}
+
+const _: () = assert!(std::mem::offset_of!(Stub, table) == 0 && size_of::<Stub>() == STRIDE);
+
+const STRIDE: usize = 64;
+/// Handles one library can have at a time; the arena takes 64 MiB of address space and memory only for stubs once used.
+const CAPACITY: usize = 1 << 20;
+/// How many freed stubs rest before the oldest serves again: a stale handle stays stale for long.
+const REST: usize = 4096;
+const ARENA_LEN: usize = CAPACITY * STRIDE;
+
+/// The state word of a stub.
+struct Word;
+
+impl Word {
+    const PIN: u64 = 1;
+    const PINS: u64 = 0xFFFF_FFFF;
+    const LIVE: u64 = 1 << 32;
+    const KIND_SHIFT: u32 = 33;
+    const GENERATION_SHIFT: u32 = 41;
+
+    fn kind(word: u64) -> u8 {
+        (word >> Self::KIND_SHIFT) as u8
+    }
+
+    fn generation(word: u64) -> u32 {
+        (word >> Self::GENERATION_SHIFT) as u32
+    }
+
+    fn is(word: u64, kind: Kind) -> bool {
+        word & Self::LIVE != 0 && Self::kind(word) == kind as u8
+    }
+}
+
+/// Names an object for those who must not keep it alive: events that come late meet a dead generation.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub struct ObjectId {
+    /// The handle, as a number; 0 names nothing.
+    pub handle: usize,
+    /// The stub's generation at the time.
+    pub generation: u32,
+}
+
+/// An object in use by one call; the object lives at least as long.
+pub struct Ref<T: Object> {
+    stub: &'static Stub,
+    object: NonNull<T>,
+    _owns: PhantomData<Arc<T>>,
+}
+
+// SAFETY: a `Ref` is a shared reference to a `T: Send + Sync` with a count kept in an atomic.
+unsafe impl<T: Object> Send for Ref<T> {}
+// SAFETY: as above.
+unsafe impl<T: Object> Sync for Ref<T> {}
+
+impl<T: Object> Ref<T> {
+    /// A reference that may be kept beyond the call.
+    pub fn to_arc(&self) -> Arc<T> {
+        // SAFETY: the pointer came from `Arc::into_raw` in `create`, and the pin keeps that reference from being dropped.
+        unsafe {
+            Arc::increment_strong_count(self.object.as_ptr());
+            Arc::from_raw(self.object.as_ptr())
+        }
+    }
+}
+
+impl<T: Object> Deref for Ref<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the pin keeps the stub's reference, and so the object, alive.
+        unsafe { self.object.as_ref() }
+    }
+}
+
+impl<T: Object> Drop for Ref<T> {
+    fn drop(&mut self) {
+        self.stub.unpin();
+    }
+}
+
+impl Stub {
+    fn at(handle: usize) -> Option<&'static Stub> {
+        let base = ARENA_BASE.load(Ordering::Acquire);
+        let offset = handle.wrapping_sub(base);
+        if base == 0 || offset >= ARENA_LEN || !offset.is_multiple_of(STRIDE) {
+            return None;
+        }
+        // SAFETY: inside the arena and on a stub's boundary; the arena is never unmapped, all its bytes are readable, and
+        // every field is an atomic, so zeros and concurrent changes are fine.
+        Some(unsafe { &*(handle as *const Stub) })
+    }
+
+    /// Takes a pin if the stub is live and of this kind (and of this generation, when one is asked for).
+    fn pin(&self, kind: Kind, generation: Option<u32>) -> bool {
+        // A look before the write: garbage must not scribble on stubs of other kinds, and a stub at rest stays untouched.
+        if !Word::is(self.word.load(Ordering::Relaxed), kind) {
+            return false;
+        }
+        // Acquire pairs with the Release in `publish`: the object behind a live word is complete.
+        let word = self.word.fetch_add(Word::PIN, Ordering::Acquire);
+        if Word::is(word, kind) && generation.is_none_or(|g| g == Word::generation(word)) {
+            return true;
+        }
+        self.unpin();
+        false
+    }
+
+    fn unpin(&self) {
+        // AcqRel: whoever takes the count of a dead stub to zero must see all that other users did, before dropping.
+        let word = self.word.fetch_sub(Word::PIN, Ordering::AcqRel) - Word::PIN;
+        if word & (Word::LIVE | Word::PINS) == 0 {
+            self.retire(word);
+        }
+    }
+
+    /// Drops the object of a dead stub nobody uses any more, once, and lets the stub rest.
+    ///
+    /// The word changes by addition only: a late `pin` may hold a count in it for a moment, on its way to being refused.
+    #[cold]
+    fn retire(&self, word: u64) {
+        let Some(object) = NonNull::new(self.object.swap(std::ptr::null_mut(), Ordering::AcqRel)) else { return };
+        // SAFETY: `publish` stored a `fn(*const c_void)` there before the stub went live.
+        let release =
+            unsafe { std::mem::transmute::<*mut c_void, fn(*const c_void)>(self.release.load(Ordering::Relaxed)) };
+        release(object.as_ptr());
+        let next = u64::from(Word::generation(word).wrapping_add(1)) << Word::GENERATION_SHIFT;
+        self.word.fetch_add(next.wrapping_sub(word & !Word::PINS), Ordering::Release);
+        ARENA.lock().rest(std::ptr::from_ref(self) as usize);
+    }
+}
+
+/// The live object behind a handle of type `T`, pinned for the call.
+///
+/// `wanted` is the subtype that the specification gives a bad handle in this place. Any value is safe to pass.
+pub fn from_handle<T: Object>(handle: *mut c_void, wanted: Handle) -> Result<Ref<T>> {
+    pin(handle as usize, None).ok_or(Error::InvalidHandle(wanted))
+}
+
+/// As [`from_handle`], where null means "none".
+pub fn from_optional<T: Object>(handle: *mut c_void, wanted: Handle) -> Result<Option<Ref<T>>> {
+    if handle.is_null() { Ok(None) } else { from_handle(handle, wanted).map(Some) }
+}
+
+/// The object that `id` named, if it is still the same one.
+pub fn from_id<T: Object>(id: ObjectId) -> Option<Ref<T>> {
+    pin(id.handle, Some(id.generation))
+}
+
+fn pin<T: Object>(handle: usize, generation: Option<u32>) -> Option<Ref<T>> {
+    let stub = Stub::at(handle)?;
+    if !stub.pin(T::KIND, generation) {
+        return None;
+    }
+    let object = NonNull::new(stub.object.load(Ordering::Relaxed).cast::<T>())?;
+    Some(Ref { stub, object, _owns: PhantomData })
+}
+
+/// The kind of a live handle, whatever it is.
+pub fn kind_of(handle: *mut c_void) -> Option<Kind> {
+    const KINDS: [Kind; 11] = [
+        Kind::Ia,
+        Kind::Pz,
+        Kind::Cno,
+        Kind::Evd,
+        Kind::Lmr,
+        Kind::Rmr,
+        Kind::Srq,
+        Kind::Ep,
+        Kind::Cr,
+        Kind::Psp,
+        Kind::Rsp,
+    ];
+    let word = Stub::at(handle as usize)?.word.load(Ordering::Acquire);
+    KINDS.into_iter().find(|kind| Word::is(word, *kind))
+}
+
+/// The consumer's context of a live handle of any kind.
+pub fn context(handle: *mut c_void) -> Option<&'static AtomicU64> {
+    kind_of(handle)?;
+    Some(&Stub::at(handle as usize)?.context)
+}
+
+/// The word that waiters on this object sleep on. It stays valid after the object's death.
+pub fn futex(id: ObjectId) -> Option<&'static AtomicU32> {
+    Some(&Stub::at(id.handle)?.futex)
+}
+
+/// Makes an object with a handle. `build` learns its own id; the handle works from the moment this returns.
+///
+/// Errors: `Exhausted(Memory)` when a million handles are alive; what `build` returns.
+pub fn create<T: Object>(table: *const DAT_PROVIDER, build: impl FnOnce(ObjectId) -> Result<T>) -> Result<Created<T>> {
+    let handle = ARENA.lock().take()?;
+    let stub = Stub::at(handle).ok_or(Error::Internal)?;
+    let generation = Word::generation(stub.word.load(Ordering::Acquire));
+    let id = ObjectId { handle, generation };
+    let object = match build(id) {
+        Ok(object) => Arc::new(object),
+        Err(error) => {
+            ARENA.lock().rest(handle);
+            return Err(error);
+        }
+    };
+    stub.table.store(table.cast_mut(), Ordering::Relaxed);
+    stub.context.store(0, Ordering::Relaxed);
+    Ok(Created { stub, id, object: Some(object) })
+}
+
+/// An object whose handle is not live yet: [`Created::publish`] it last, or drop it and nobody ever saw it.
+pub struct Created<T: Object> {
+    stub: &'static Stub,
+    id: ObjectId,
+    /// Taken by `publish`.
+    object: Option<Arc<T>>,
+}
+
+impl<T: Object> Created<T> {
+    /// The object itself.
+    pub fn object(&self) -> &Arc<T> {
+        self.object.as_ref().expect("only `publish` takes it, and consumes self")
+    }
+
+    /// Its id, valid from `publish` on.
+    pub fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    /// Makes the handle live and returns it.
+    pub fn publish(mut self) -> *mut c_void {
+        let object = self.object.take().expect("only `publish` takes it, and consumes self");
+        let release: fn(*const c_void) = |object| {
+            // SAFETY: `object` is the `Arc::into_raw` below, released once by `retire`.
+            drop(unsafe { Arc::from_raw(object.cast::<T>()) });
+        };
+        // The pin keeps a late, refused `pin` of the stub's former life from retiring it half made.
+        self.stub.word.fetch_add(Word::PIN, Ordering::Relaxed);
+        self.stub.release.store(release as *mut c_void, Ordering::Relaxed);
+        self.stub.object.store(Arc::into_raw(object).cast_mut().cast(), Ordering::Relaxed);
+        // Pairs with the Acquire in `pin`: first the object, then the word that announces it.
+        self.stub.word.fetch_add((T::KIND as u64) << Word::KIND_SHIFT | Word::LIVE, Ordering::Release);
+        self.stub.unpin();
+        self.id.handle as *mut c_void
+    }
+}
+
+impl<T: Object> Drop for Created<T> {
+    fn drop(&mut self) {
+        if self.object.take().is_some() {
+            ARENA.lock().rest(self.id.handle);
+        }
+    }
+}
+
+/// Ends a handle: calls with it fail from now on; the object goes when its last user has left.
+///
+/// False when it was not live any more (somebody else freed it first).
+pub fn destroy(id: ObjectId) -> bool {
+    let Some(stub) = Stub::at(id.handle) else { return false };
+    let mut word = stub.word.load(Ordering::Relaxed);
+    loop {
+        if word & Word::LIVE == 0 || Word::generation(word) != id.generation {
+            return false;
+        }
+        // The pin taken here keeps `retire` to the `unpin` below, so that it runs once.
+        let dead = (word & !Word::LIVE) + Word::PIN;
+        match stub.word.compare_exchange_weak(word, dead, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => break,
+            Err(now) => word = now,
+        }
+    }
+    stub.unpin();
+    true
+}
+
+/// Where this library's handles live, for libdat; reserves the arena at the first call.
+pub fn arena() -> Result<HandleArena> {
+    let base = ARENA.lock().base()?;
+    Ok(HandleArena { base, len: ARENA_LEN, stride: STRIDE })
+}
+
+/// Base address of the arena, 0 until it is reserved; written once.
+static ARENA_BASE: AtomicUsize = AtomicUsize::new(0);
+static ARENA: Mutex<Arena> = Mutex::new(Arena { used: 0, resting: VecDeque::new() });
+
+struct Arena {
+    /// Stubs handed out at least once; number 0 is never a handle but marks, by its table word, that no fork came between.
+    used: usize,
+    resting: VecDeque<usize>,
+}
+
+impl Arena {
+    fn base(&mut self) -> Result<usize> {
+        match ARENA_BASE.load(Ordering::Acquire) {
+            0 => self.reserve(),
+            base => Ok(base),
+        }
+    }
+
+    fn reserve(&mut self) -> Result<usize> {
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                ARENA_LEN,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            log::error!("no address space for {ARENA_LEN} bytes of handles: {}", std::io::Error::last_os_error());
+            return Err(Error::Exhausted(Resource::Memory));
+        }
+        // SAFETY: the mapping just made. A kernel without it keeps inherited handles alive in a child, which is no worse
+        // than what a consumer of other libraries has.
+        unsafe { libc::madvise(base, ARENA_LEN, libc::MADV_WIPEONFORK) };
+        ARENA_BASE.store(base as usize, Ordering::Release);
+        self.mark();
+        Ok(base as usize)
+    }
+
+    fn mark(&mut self) {
+        self.used = 1;
+        self.resting.clear();
+        if let Some(stub) = Stub::at(ARENA_BASE.load(Ordering::Acquire)) {
+            stub.futex.store(1, Ordering::Relaxed);
+        }
+    }
+
+    fn take(&mut self) -> Result<usize> {
+        let base = self.base()?;
+        if Stub::at(base).is_some_and(|stub| stub.futex.load(Ordering::Relaxed) == 0) {
+            self.mark(); // a forked child: the arena was wiped
+        }
+        if self.resting.len() > REST || self.used == CAPACITY {
+            return self.resting.pop_front().ok_or(Error::Exhausted(Resource::Memory));
+        }
+        self.used += 1;
+        Ok(base + (self.used - 1) * STRIDE)
+    }
+
+    fn rest(&mut self, handle: usize) {
+        self.resting.push_back(handle);
+    }
+}
+
+/// How many other objects use this one; while there are any it cannot be freed.
+#[derive(Debug, Default)]
+pub struct UseCount(AtomicUsize);
+
+impl UseCount {
+    /// `Err` with `state` while somebody uses the object.
+    pub fn require_unused(&self, state: State) -> Result<()> {
+        if self.0.load(Ordering::Acquire) == 0 { Ok(()) } else { Err(Error::InvalidState(state)) }
+    }
+
+    /// How many users there are.
+    pub fn count(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// An object others can use.
+pub trait Usable: Object {
+    /// Its count of users.
+    fn uses(&self) -> &UseCount;
+}
+
+/// A counted use of an object: keeps it in memory and, unless the IA closes abruptly, from being freed.
+pub struct Use<T: Usable>(Arc<T>);
+
+impl<T: Usable> Use<T> {
+    /// Counts one more user.
+    pub fn of(object: Arc<T>) -> Self {
+        object.uses().0.fetch_add(1, Ordering::AcqRel);
+        Use(object)
+    }
+
+    /// The object itself.
+    pub fn arc(&self) -> &Arc<T> {
+        &self.0
+    }
+}
+
+impl<T: Usable> Clone for Use<T> {
+    fn clone(&self) -> Self {
+        Use::of(self.0.clone())
+    }
+}
+
+impl<T: Usable> Deref for Use<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: Usable> Drop for Use<T> {
+    fn drop(&mut self) {
+        self.0.uses().0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Pear(Arc<AtomicUsize>);
+    struct Plum;
+
+    impl Object for Pear {
+        const KIND: Kind = Kind::Pz;
+    }
+    impl Object for Plum {
+        const KIND: Kind = Kind::Lmr;
+    }
+    impl Drop for Pear {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn pear(drops: &Arc<AtomicUsize>) -> (ObjectId, *mut c_void) {
+        let made = create(std::ptr::null(), |_| Ok(Pear(drops.clone()))).unwrap();
+        (made.id(), made.publish())
+    }
+
+    #[test]
+    fn garbage_is_refused() {
+        let drops = Arc::default();
+        let (_, live) = pear(&drops);
+        let inside = live as usize;
+        for garbage in [0, 1, 2, 3, 7, 64, usize::MAX, inside + 1, inside + 8, inside + 63, &raw const drops as usize] {
+            assert!(from_handle::<Pear>(garbage as *mut c_void, Handle::Pz).is_err(), "{garbage:#x}");
+        }
+        assert_eq!(
+            from_handle::<Plum>(live, Handle::Lmr).err(),
+            Some(Error::InvalidHandle(Handle::Lmr)),
+            "another kind"
+        );
+        assert!(from_handle::<Pear>(live, Handle::Pz).is_ok());
+    }
+
+    #[test]
+    fn an_object_goes_with_its_last_user_and_its_handle_stays_dead() {
+        let drops = Arc::default();
+        let (id, handle) = pear(&drops);
+        let user = from_handle::<Pear>(handle, Handle::Pz).unwrap();
+        assert!(destroy(id));
+        assert!(!destroy(id), "freed twice");
+        assert!(from_handle::<Pear>(handle, Handle::Pz).is_err());
+        assert_eq!(drops.load(Ordering::SeqCst), 0);
+        drop(user);
+        assert_eq!(drops.load(Ordering::SeqCst), 1);
+        assert!(from_id::<Pear>(id).is_none());
+    }
+
+    #[test]
+    fn what_was_never_published_never_had_a_handle() {
+        let drops: Arc<AtomicUsize> = Arc::default();
+        let made = create(std::ptr::null(), |_| Ok(Pear(drops.clone()))).unwrap();
+        let handle = made.id().handle as *mut c_void;
+        assert!(from_handle::<Pear>(handle, Handle::Pz).is_err());
+        drop(made);
+        assert_eq!(drops.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_free_race_has_one_winner() {
+        let drops: Arc<AtomicUsize> = Arc::default();
+        for _ in 0..200 {
+            let (id, handle) = pear(&drops);
+            let address = handle as usize;
+            let won: usize = std::thread::scope(|scope| {
+                let user = scope.spawn(move || drop(from_handle::<Pear>(address as *mut c_void, Handle::Pz)));
+                let others: Vec<_> = (0..2).map(|_| scope.spawn(move || usize::from(destroy(id)))).collect();
+                user.join().unwrap();
+                others.into_iter().map(|t| t.join().unwrap()).sum()
+            });
+            assert_eq!(won, 1);
+        }
+        assert_eq!(drops.load(Ordering::SeqCst), 200);
+    }
+}

@@ -1,0 +1,387 @@
+//! All that dapl and a transport say to each other.
+//!
+//! Downwards the object layer calls a [`Provider`] and the objects it makes: protection domains, memory regions,
+//! completion queues, queue pairs, listeners, requests. Upwards a provider calls the two sinks, [`CmSink`] and [`CqSink`].
+//! Every `.so` holds one provider, so all of this is static.
+//!
+//! Rules that hold for every transport:
+//! - **The sinks are called from a thread of the provider's own, with no lock of the provider held that a down-call could
+//!   want, and never from inside a down-call.** dapl may hold the EP's and the EVD's lock while it calls down.
+//! - Down-calls do not block on the network or on a peer.
+//! - For one [`ConnId`] the provider reports one failure, or `Established` and later one end; nothing after that.
+//! - No receive of a connection completes before its `Established` was reported.
+//! - Every accepted work request completes exactly once, in post order per queue, and its completion is in the CQ before
+//!   the sink hears of the end of the connection. Successful requests marked `suppress` complete without a [`Completion`].
+//! - A work request that fails other than by flush ends the connection: the rest is flushed and `Broken` is reported,
+//!   whether or not anybody polls.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+
+use crate::error::Result;
+use crate::handle::ObjectId;
+
+/// What a transport supplies. One per provider library.
+pub trait Provider: Sized + Send + Sync + 'static {
+    /// Protection domain.
+    type Pd: Send + Sync;
+    /// Registered memory; dropping it deregisters, and after that no transfer touches the memory.
+    type Mr: MemoryRegion;
+    /// Completion queue.
+    type Cq: CompletionQueue;
+    /// Queue pair.
+    type Qp: QueuePair;
+    /// A listener; dropping it stops listening and frees the qualifier. Requests already reported stay answerable.
+    type Listener: Send + Sync;
+    /// A connection request; dropping it unanswered rejects it.
+    type Request: ConnRequest<Qp = Self::Qp>;
+
+    /// Name for logs and attributes, such as "sm".
+    const NAME: &'static str;
+
+    /// Opens the interface adapter. Errors are logged where they are found, with object, cause and remedy.
+    fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self>;
+
+    /// What this IA can do; constant while it is open.
+    fn limits(&self) -> &Limits;
+
+    /// Named facts for `provider_specific_attr`, such as the method of RMA in use.
+    fn facts(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    /// The address peers connect to.
+    fn address(&self) -> SocketAddr;
+
+    /// A new protection domain.
+    fn alloc_pd(&self) -> Result<Self::Pd>;
+
+    /// Registers `region`. Errors: `InvalidParameter(3)` for memory that is not there.
+    fn register(&self, pd: &Self::Pd, region: Region, access: Access) -> Result<Self::Mr>;
+
+    /// A completion queue that tells `sink` when it was armed and something came.
+    fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Self::Cq>;
+
+    /// A queue pair that takes receives at once.
+    fn create_qp(&self, pd: &Self::Pd, spec: QpSpec<Self>) -> Result<Self::Qp>;
+
+    /// Starts listening. Requests may be reported, for `id`, before this returns.
+    ///
+    /// Errors: `ConnQualTaken` when somebody listens there.
+    fn listen(&self, qual: u64, id: ObjectId) -> Result<Self::Listener>;
+
+    /// Ends everything at once: peers see a disconnect, threads are joined; the sinks hear nothing more.
+    fn close(&self);
+}
+
+/// Which interface adapter to open.
+#[derive(Clone, Copy, Debug)]
+pub struct IaSpec<'a> {
+    /// Name in the registry.
+    pub name: &'a str,
+    /// The `ia_params` field of its line.
+    pub params: &'a str,
+}
+
+/// What an IA can do: the source of `DAT_IA_ATTR` and of the checks on EP attributes. Counts fit in 31 bits.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the names are those of the attributes")]
+pub struct Limits {
+    pub max_eps: u32,
+    /// Per EP and direction.
+    pub max_dtos: u32,
+    pub max_evds: u32,
+    pub max_evd_qlen: u32,
+    pub max_iov: u32,
+    pub max_lmrs: u32,
+    pub max_lmr_size: u64,
+    pub max_pzs: u32,
+    /// Bytes.
+    pub max_message: u64,
+    /// Bytes.
+    pub max_rdma: u64,
+    pub max_rmrs: u32,
+    pub max_srqs: u32,
+    /// Reads outstanding per EP, as target.
+    pub max_reads_in: u32,
+    /// Reads outstanding per EP, as initiator.
+    pub max_reads_out: u32,
+    /// Bytes of private data with a connect.
+    pub private_data_connect: usize,
+    /// Bytes of private data with an accept.
+    pub private_data_accept: usize,
+    pub vendor: String,
+    /// Major, minor.
+    pub hardware_version: (u32, u32),
+    /// Major, minor.
+    pub firmware_version: (u32, u32),
+}
+
+/// Memory of this process.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Region {
+    /// First byte.
+    pub address: u64,
+    /// Bytes; `address + length` does not wrap.
+    pub length: u64,
+}
+
+/// What may be done with registered memory. Local reading always may.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Access {
+    pub local_write: bool,
+    pub remote_read: bool,
+    pub remote_write: bool,
+}
+
+/// Registered memory.
+pub trait MemoryRegion: Send + Sync {
+    /// Names it in local segments; never 0.
+    fn local_key(&self) -> u32;
+    /// Names it to peers; 0 without any remote access.
+    fn remote_key(&self) -> u32;
+}
+
+/// A piece of local memory, laid out as `DAT_LMR_TRIPLET`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Segment {
+    /// The `local_key` of the region.
+    pub key: u32,
+    /// Never looked at; consumers leave it uninitialised.
+    pub pad: u32,
+    /// First byte.
+    pub address: u64,
+    /// Bytes; with 0 the other fields are not looked at.
+    pub length: u64,
+}
+
+/// A piece of the peer's memory: where an RDMA operation begins.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Remote {
+    /// The `remote_key` that the peer gave out.
+    pub key: u32,
+    /// First byte, in the peer's addresses.
+    pub address: u64,
+}
+
+/// What the completion of a work request carries back, unchanged: all that an event needs, so nobody looks anything up.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Token {
+    /// The consumer's.
+    pub cookie: u64,
+    /// The EP's handle as the event will show it.
+    pub ep: usize,
+    /// Posted with UNSIGNALLED: the completion is queued but notifies nobody.
+    pub unsignalled: bool,
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Op {
+    Send { solicited: bool },
+    Write(Remote),
+    Read(Remote),
+}
+
+/// A request: send, RDMA write or RDMA read.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWr<'a> {
+    /// What to do.
+    pub op: Op,
+    /// Local memory; copied before the post returns.
+    pub segments: &'a [Segment],
+    /// Comes back with the completion.
+    pub token: Token,
+    /// No completion if it succeeds.
+    pub suppress: bool,
+    /// Starts only after all earlier reads of this QP are complete.
+    pub fence: bool,
+}
+
+/// How a work request ended (events-transfers-memory.md 4.5).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[allow(missing_docs, reason = "the names are the specification's")]
+pub enum Status {
+    #[default]
+    Success,
+    Flushed,
+    LocalLength,
+    LocalEp,
+    LocalProtection,
+    BadResponse,
+    RemoteAccess,
+    RemoteResponder,
+    Transport,
+    ReceiverNotReady,
+    BindFailed,
+}
+
+/// The end of a work request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Completion {
+    /// What the post gave.
+    pub token: Token,
+    /// How it ended.
+    pub status: Status,
+    /// Bytes moved, on success.
+    pub bytes: u64,
+    /// A receive whose send carried SOLICITED_WAIT.
+    pub solicited: bool,
+}
+
+/// A completion queue. Its room follows the work posted to it: nothing posted is ever lost here.
+pub trait CompletionQueue: Send + Sync {
+    /// Makes progress, fills `out` from the front and says how many it filled. Never blocks.
+    fn poll(&self, out: &mut [Completion]) -> usize;
+    /// As `poll`, but takes only what is there already.
+    fn ready(&self, out: &mut [Completion]) -> usize;
+    /// Asks for one call of the sink. `false`: a completion already waits, so poll, do not sleep.
+    fn arm(&self) -> Result<bool>;
+}
+
+/// What a new queue pair is to be.
+pub struct QpSpec<P: Provider> {
+    /// Where receives complete; `None`: completions are not wanted.
+    pub recv_cq: Option<Arc<P::Cq>>,
+    /// Where requests complete; `None`: completions are not wanted.
+    pub request_cq: Option<Arc<P::Cq>>,
+    /// Receives outstanding at most.
+    pub max_recvs: u32,
+    /// Requests outstanding at most.
+    pub max_requests: u32,
+    /// Segments per receive.
+    pub max_recv_iov: u32,
+    /// Segments per request.
+    pub max_request_iov: u32,
+    /// Reads of the peer's that it may have outstanding here.
+    pub max_reads_in: u32,
+    /// Own reads outstanding; more wait in the queue.
+    pub max_reads_out: u32,
+}
+
+/// One attempt to connect, and the connection that comes of it: late reports meet a dead generation or attempt.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub struct ConnId {
+    /// The EP.
+    pub ep: ObjectId,
+    /// Counts the EP's attempts.
+    pub attempt: u32,
+}
+
+/// Work posted whose completion has not been generated yet.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Outstanding {
+    pub recvs: u32,
+    pub requests: u32,
+}
+
+/// Where to connect.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectSpec<'a> {
+    /// The peer's IA.
+    pub address: &'a PeerAddress,
+    /// Its service point.
+    pub qual: u64,
+    /// For its consumer; within `Limits::private_data_connect`.
+    pub private_data: &'a [u8],
+}
+
+/// An IA address as a consumer gives it; ports are never looked at.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum PeerAddress {
+    Ip(std::net::IpAddr),
+    /// `AF_UNIX`: a path.
+    Path(std::path::PathBuf),
+}
+
+/// A queue pair: unconnected, connecting, connected, or in error, when all that is posted is flushed at once.
+pub trait QueuePair: Send + Sync {
+    /// Posts a receive in any state. Errors: `Exhausted(Memory)` when `max_recvs` are outstanding.
+    fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()>;
+    /// Posts a request; before the connection stands it is held. Errors: `Exhausted(Memory)` when the queue is full.
+    fn post_send(&self, wr: &SendWr<'_>) -> Result<()>;
+    /// What is outstanding.
+    fn outstanding(&self) -> Outstanding;
+    /// Starts connecting; the sink hears the outcome.
+    ///
+    /// Errors: `InvalidAddress(Unreachable)` for what can be seen at once; then the sink hears nothing.
+    fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()>;
+    /// Lets the requests finish (receives stay until then), then ends the connection; the sink hears `Disconnected`.
+    fn drain(&self);
+    /// Ends the connection or attempt now and tells the peer; everything posted is flushed before this returns.
+    /// The sink hears nothing more of it.
+    fn abort(&self);
+    /// Back to unconnected and empty, ready to connect again; what was posted is flushed before this returns.
+    fn reset(&self) -> Result<()>;
+    /// Flushes the receives of an unconnected QP and stays usable.
+    fn flush_recvs(&self);
+}
+
+/// A connection request, answered once.
+pub trait ConnRequest: Send + Sync + Sized {
+    /// The QP that it can be accepted into.
+    type Qp;
+    /// Accepts into `qp`, which is unconnected; the sink hears `Established` or `AcceptFailed` for `conn`.
+    ///
+    /// A requester that has left is no error here: the sink hears `AcceptFailed`. Errors: the QP cannot take it; the
+    /// request is consumed and the peer rejected.
+    fn accept(self, qp: &Self::Qp, private_data: &[u8], conn: ConnId) -> Result<()>;
+    /// Refuses it as the consumer's own decision.
+    fn reject(self);
+}
+
+/// Facts about a request, as `dat_cr_query` shows them.
+#[derive(Clone, Debug)]
+pub struct RequestInfo {
+    /// The requester's IA address; the port is its source port, if the transport has one.
+    pub peer: SocketAddr,
+    /// Exactly the bytes that were sent.
+    pub private_data: Vec<u8>,
+}
+
+/// News of a connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum CmEvent<'a> {
+    /// It stands. `private_data` is the acceptor's (active side only).
+    Established {
+        /// Exactly the bytes that were sent; empty on the passive side.
+        private_data: &'a [u8],
+    },
+    /// The peer's consumer said no.
+    PeerRejected,
+    /// Somebody else said no: nobody listens, no room, not understood.
+    Rejected,
+    /// The peer could not be found or did not answer.
+    Unreachable,
+    /// An accepted request came to nothing.
+    AcceptFailed,
+    /// The peer ended it, or went away; or the end of `drain`.
+    Disconnected,
+    /// A transfer or the transport failed.
+    Broken,
+}
+
+/// Where a provider reports requests and connections. Implemented by `dapl::cm`.
+pub trait CmSink<P: Provider>: Send + Sync {
+    /// A request for the listener made with `listener`. `Err` gives it back when nobody listens there any more or nobody
+    /// has room: the provider refuses it as `Rejected`.
+    fn request(
+        &self,
+        listener: ObjectId,
+        request: P::Request,
+        info: RequestInfo,
+    ) -> std::result::Result<(), P::Request>;
+    /// News of a connection or attempt.
+    fn event(&self, conn: ConnId, event: CmEvent<'_>);
+}
+
+/// Where a provider reports that an armed completion queue has something. Implemented by `dapl::evd`.
+pub trait CqSink: Send + Sync {
+    /// Something came since the queue was armed. It is disarmed now.
+    fn notify(&self);
+}
