@@ -1,0 +1,19 @@
+/*
+ * udat_config.h - which DAT this is: version 1.2, for programs in user space.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#ifndef _UDAT_CONFIG_H_
+#define _UDAT_CONFIG_H_
+
+/* The version that dat_ia_open asks the registry for. */
+#define DAT_VERSION_MAJOR 1
+#define DAT_VERSION_MINOR 2
+
+/*
+ * The thread safety that dat_ia_open asks for. It does not say what you get: this library is thread-safe whatever
+ * stands here (dat_ia_query reports it as is_thread_safe), and DAT 1.2 has programs ask for less.
+ */
+#define DAT_THREADSAFE DAT_FALSE
+
+#endif /* _UDAT_CONFIG_H_ */
