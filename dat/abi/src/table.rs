@@ -2,7 +2,7 @@
 //!
 //! libdat jumps through it, `dapl` fills one per IA name. The order never changes; DAT 2.0 continues it.
 
-use core::ffi::c_char;
+use core::ffi::{CStr, c_char};
 
 use crate::attr::*;
 use crate::error::*;
@@ -374,6 +374,10 @@ pub type DAT_SRQ_POST_RECV_FUNC = unsafe extern "C" fn(
     local_iov: *mut DAT_LMR_TRIPLET,
     user_cookie: DAT_DTO_COOKIE,
 ) -> DAT_RETURN;
+/// What libdat looks up in a provider library to start it.
+pub const DAT_PROVIDER_INIT_FUNC_STR: &CStr = c"dat_provider_init";
+/// What libdat looks up in a provider library to end it.
+pub const DAT_PROVIDER_FINI_FUNC_STR: &CStr = c"dat_provider_fini";
 /// Shape of `dat_provider_init`.
 pub type DAT_PROVIDER_INIT_FUNC =
     unsafe extern "C" fn(provider_info: *const DAT_PROVIDER_INFO, instance_data: *const c_char);
