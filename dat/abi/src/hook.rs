@@ -4,7 +4,7 @@
 //! libdat answers that the number names no IA; ours answers `DAT_SUCCESS` and a pointer to a [`LibdatHook`] that lives as
 //! long as the process. So each half also works with somebody else's other half. Nothing here is called on a hot path.
 
-use core::ffi::c_void;
+use core::ffi::{c_char, c_void};
 
 use crate::types::DAT_IA_HANDLE;
 
@@ -21,7 +21,7 @@ pub struct HandleArena {
     pub base: usize,
     /// Length in bytes.
     pub len: usize,
-    /// Distance of two handles in bytes.
+    /// Distance of two handles in bytes: a power of two, at least 8.
     pub stride: usize,
 }
 
@@ -31,10 +31,14 @@ pub struct HandleArena {
 pub struct LibdatHook {
     /// Size of this record in bytes; later versions append.
     pub size: usize,
-    /// Tells libdat where the handles of the calling library live. Idempotent; 0 on success, -1 when the table is full.
+    /// Tells libdat where the handles of the calling library live. Idempotent; 0 on success, -1 when the table is full or the
+    /// arena malformed.
     ///
     /// libdat then refuses, without reading it, any handle that lies in no arena, unless a library without the hook is loaded.
     pub add_arena: extern "C" fn(arena: HandleArena) -> i32,
     /// The number under which the consumer knows this IA of the provider's; null when libdat has given none (yet).
     pub ia_number: extern "C" fn(provider_ia: *mut c_void) -> DAT_IA_HANDLE,
+    /// Why the calling thread's last `dat_ia_openv` was refused by libdat, for tools: writes at most `room` bytes with the
+    /// NUL, and answers the full length without it; 0 when there was no refusal.
+    pub last_refusal: unsafe extern "C" fn(out: *mut c_char, room: usize) -> usize,
 }

@@ -1,0 +1,173 @@
+//! Where our providers keep their handles: the test that lets a thunk read a handle's first word.
+//!
+//! `thunk` asks on every call, so the answer costs a compare and a few loads of one cache line and takes no lock. Arenas
+//! come through the hook and never go: a provider's arena stays mapped while the process lives. Reads no handle itself.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use dat_abi::hook::HandleArena;
+
+/// Enough for every provider library of one process, several times over; more are answered -1.
+const MOST: usize = 32;
+
+/// Every handle is a pointer to pointers.
+const ALIGN: usize = align_of::<usize>();
+
+/// One arena; without a length while it is unused. `len` is written last and only grows afterwards.
+struct Arena {
+    base: AtomicUsize,
+    len: AtomicUsize,
+    /// The stride less one: it is a power of two, for a division would cost as much as the rest of a thunk.
+    mask: AtomicUsize,
+}
+
+impl Arena {
+    const fn empty() -> Self {
+        Self { base: AtomicUsize::new(0), len: AtomicUsize::new(0), mask: AtomicUsize::new(0) }
+    }
+
+    #[inline(always)]
+    fn has(&self, address: usize) -> bool {
+        // Pairs with the Release in `add`: an arena with a length is filled in.
+        let len = self.len.load(Ordering::Acquire);
+        let offset = address.wrapping_sub(self.base.load(Ordering::Relaxed));
+        offset < len && offset & self.mask.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// A set of arenas; libdat has one.
+pub(crate) struct Arenas {
+    list: [Arena; MOST],
+    /// A provider without the hook was registered: handles may be anywhere.
+    foreign: AtomicBool,
+    writing: Mutex<()>,
+}
+
+/// What may be done with a value a consumer passes as a handle.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Verdict {
+    /// Its first word may be read: it lies in an arena.
+    Ours,
+    /// Nothing is known against it, and only a foreign provider can say more.
+    Perhaps,
+    /// Not a handle.
+    Never,
+}
+
+/// The arenas of this process.
+pub(crate) static ARENAS: Arenas = Arenas::new();
+
+impl Arenas {
+    const fn new() -> Self {
+        Self { list: [const { Arena::empty() }; MOST], foreign: AtomicBool::new(false), writing: Mutex::new(()) }
+    }
+
+    /// Judges a value without reading it. Most processes load one provider: its arena is asked first, and in line.
+    #[inline(always)]
+    pub(crate) fn judge(&self, address: usize) -> Verdict {
+        if self.list[0].has(address) { Verdict::Ours } else { self.judge_others(address) }
+    }
+
+    #[inline(never)]
+    fn judge_others(&self, address: usize) -> Verdict {
+        if self.list[1..].iter().any(|arena| arena.has(address)) {
+            return Verdict::Ours;
+        }
+        let plausible = address > u16::MAX as usize && address % ALIGN == 0 && (address as isize) > 0;
+        // A foreign table is registered before any handle of it exists: Relaxed sees the flag by then.
+        if plausible && self.foreign.load(Ordering::Relaxed) { Verdict::Perhaps } else { Verdict::Never }
+    }
+
+    /// From now on handles outside all arenas are possible.
+    pub(crate) fn expect_foreign(&self) {
+        self.foreign.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes in an arena, or a longer form of a known one. `false`: malformed, overlapping, or one too many.
+    pub(crate) fn add(&self, arena: HandleArena) -> bool {
+        let HandleArena { base, len, stride } = arena;
+        let Some(end) = base.checked_add(len) else { return false };
+        if base == 0 || base % ALIGN != 0 || stride < ALIGN || !stride.is_power_of_two() || len < stride {
+            return false;
+        }
+        let _writing = self.hold();
+        for known in &self.list {
+            let (from, length) = (known.base.load(Ordering::Relaxed), known.len.load(Ordering::Relaxed));
+            if length == 0 {
+                known.base.store(base, Ordering::Relaxed);
+                known.mask.store(stride - 1, Ordering::Relaxed);
+                // Pairs with the Acquire in `has`.
+                known.len.store(len, Ordering::Release);
+                return true;
+            }
+            if from == base && known.mask.load(Ordering::Relaxed) == stride - 1 {
+                known.len.fetch_max(len, Ordering::Release);
+                return true;
+            }
+            if base < from + length && from < end {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// Keeps writers out, for `fork`.
+    pub(crate) fn hold(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ARENA: HandleArena = HandleArena { base: 0x10_0000, len: 0x1000, stride: 64 };
+
+    #[test]
+    fn only_places_of_an_arena_are_handles() {
+        let arenas = Arenas::new();
+        assert!(arenas.add(ARENA));
+        assert_eq!(arenas.judge(0x10_0000), Verdict::Ours);
+        assert_eq!(arenas.judge(0x10_0fc0), Verdict::Ours);
+        for address in [0, 1, 8, 0x10_0008, 0x10_0001, 0x0f_ffc0, 0x10_1000, usize::MAX, usize::MAX - 7] {
+            assert_eq!(arenas.judge(address), Verdict::Never, "{address:#x}");
+        }
+    }
+
+    #[test]
+    fn a_foreign_provider_makes_other_addresses_possible() {
+        let arenas = Arenas::new();
+        assert!(arenas.add(ARENA));
+        arenas.expect_foreign();
+        assert_eq!(arenas.judge(0x20_0000), Verdict::Perhaps);
+        for address in [0, 2, 0xffff, 0x20_0004, usize::MAX - 7] {
+            assert_eq!(arenas.judge(address), Verdict::Never, "{address:#x}");
+        }
+    }
+
+    #[test]
+    fn telling_twice_is_once_and_may_grow() {
+        let arenas = Arenas::new();
+        assert!(arenas.add(ARENA) && arenas.add(ARENA));
+        assert!(arenas.add(HandleArena { len: 0x2000, ..ARENA }));
+        assert_eq!((arenas.judge(0x10_1000), arenas.list[1].len.load(Ordering::Relaxed)), (Verdict::Ours, 0));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let arenas = Arenas::new();
+        assert!(!arenas.add(HandleArena { base: 0, ..ARENA }));
+        assert!(!arenas.add(HandleArena { stride: 0, ..ARENA }));
+        assert!(!arenas.add(HandleArena { stride: 24, ..ARENA }));
+        assert!(!arenas.add(HandleArena { stride: 4, ..ARENA }));
+        assert!(!arenas.add(HandleArena { base: usize::MAX - 0xff, ..ARENA }));
+        assert!(arenas.add(ARENA));
+        assert!(!arenas.add(HandleArena { base: ARENA.base + 64, ..ARENA }), "overlap");
+        for more in 1..MOST {
+            assert!(arenas.add(HandleArena { base: ARENA.base + more * 0x1_0000, ..ARENA }));
+        }
+        assert!(!arenas.add(HandleArena { base: 0x4000_0000, ..ARENA }), "one too many");
+    }
+}

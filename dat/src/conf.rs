@@ -1,0 +1,382 @@
+//! dat.conf text -> records: the lexical grammar, the eight fields, and what is wrong with a line.
+//!
+//! `sources` hands in the bytes of one file and gets records and complaints back. Pure: no file, no environment, no
+//! output, and no input makes it panic (`test/fuzz`). A bad line costs that line and never the file.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The longest IA name: `DAT_PROVIDER_INFO` keeps 256 bytes with the NUL.
+pub const NAME_MAX: usize = 255;
+
+/// What names one registration: the whole of it is compared, so one name may be served under several versions.
+#[derive(Clone, Debug, Eq, PartialEq, Hash)]
+pub struct Key {
+    /// Name of the interface adapter: bytes, case matters.
+    pub name: Vec<u8>,
+    /// API version, major half.
+    pub major: u32,
+    /// API version, minor half.
+    pub minor: u32,
+    /// Whether the provider may be called from any thread.
+    pub thread_safe: bool,
+}
+
+/// A line of a file.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Place {
+    /// The file as it was opened.
+    pub file: Arc<str>,
+    /// Counted from 1.
+    pub line: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
+}
+
+/// One accepted record.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Record {
+    /// Fields 1 to 3.
+    pub key: Key,
+    /// Field 5: what to load.
+    pub library: Vec<u8>,
+    /// Field 7: instance data for `dat_provider_init`.
+    pub params: Vec<u8>,
+    /// Where it stands.
+    pub place: Place,
+}
+
+/// A name that a file mentions and the registry does not have, so that a refusal can say where it went.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Absent {
+    /// Field 1 of that line.
+    pub name: Vec<u8>,
+    /// Where it stands.
+    pub place: Place,
+    /// Why it does not count.
+    pub why: String,
+}
+
+/// What a complaint cost.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Cost {
+    /// The record is gone.
+    Record,
+    /// Nothing: the record counts, but the line deserves a look.
+    Nothing,
+}
+
+/// One thing wrong with one line.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Complaint {
+    /// The line.
+    pub place: Place,
+    /// Byte of the line, counted from 1.
+    pub column: usize,
+    /// The field's name, as in the documentation.
+    pub field: &'static str,
+    /// What stands there.
+    pub found: String,
+    /// What may stand there.
+    pub allowed: &'static str,
+    /// Whether the record was dropped.
+    pub cost: Cost,
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cost = if self.cost == Cost::Record { "; this record is dropped" } else { "" };
+        let Self { place, column, field, found, allowed, .. } = self;
+        write!(f, "{place}:{column}: {field}: {found}; {allowed}{cost}")
+    }
+}
+
+/// What one file, or several after another, say.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Conf {
+    /// Accepted records in file order.
+    pub records: Vec<Record>,
+    /// Names on lines that do not count.
+    pub absent: Vec<Absent>,
+    /// Everything worth telling, in file order.
+    pub complaints: Vec<Complaint>,
+}
+
+/// Reads the bytes of one file.
+pub fn parse(file: &Arc<str>, text: &[u8]) -> Conf {
+    let mut conf = Conf::default();
+    conf.append(file, text);
+    conf
+}
+
+impl Conf {
+    /// Reads the bytes of a further file; its records come after those already here.
+    pub fn append(&mut self, file: &Arc<str>, text: &[u8]) {
+        let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
+        for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
+            // Files born on Windows: their carriage return would otherwise be a token of its own.
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            self.read_line(Place { file: file.clone(), line: index + 1 }, line);
+        }
+    }
+
+    fn read_line(&mut self, place: Place, line: &[u8]) {
+        let (tokens, broken) = tokens(line);
+        if tokens.is_empty() && broken.is_none() {
+            return;
+        }
+        let mut reader = LineReader { place, end: line.len() + 1, tokens, complaints: Vec::new() };
+        let outcome = match broken {
+            Some(trouble) => Err(trouble),
+            None => reader.record(),
+        };
+        let name = reader.tokens.first().map(|token| token.text.clone());
+        let mut why = None;
+        match outcome {
+            Ok(Line::Kept(record)) => self.records.push(record),
+            Ok(Line::Hidden(reason)) => why = Some(reason.to_owned()),
+            Err(Trouble { column, field, found, allowed }) => {
+                why = Some(format!("was dropped: {field}: {found}"));
+                let place = reader.place.clone();
+                reader.complaints.push(Complaint { place, column, field, found, allowed, cost: Cost::Record });
+            }
+        }
+        if let (Some(name), Some(why)) = (name, why) {
+            self.absent.push(Absent { name, place: reader.place, why });
+        }
+        self.complaints.append(&mut reader.complaints);
+    }
+}
+
+/// A well-formed line: it counts, or it says itself that it does not.
+enum Line {
+    Kept(Record),
+    Hidden(&'static str),
+}
+
+/// Why a record is dropped.
+struct Trouble {
+    column: usize,
+    field: &'static str,
+    found: String,
+    allowed: &'static str,
+}
+
+/// The fields of one line, left to right; the first bad one ends it.
+struct LineReader {
+    place: Place,
+    /// The column behind the last byte, for what is missing.
+    end: usize,
+    tokens: Vec<Token>,
+    complaints: Vec<Complaint>,
+}
+
+impl LineReader {
+    fn record(&mut self) -> Result<Line, Trouble> {
+        let name = self.field(0, "ia_name", "the record has eight fields")?;
+        if name.text.len() > NAME_MAX {
+            let found = format!("{} bytes long", name.text.len());
+            return Err(name.trouble("ia_name", found, "at most 255 bytes are allowed"));
+        }
+        let version = self.field(1, "api_version", API_VERSION)?;
+        let (level, major, minor) =
+            api_version(&version.text).ok_or_else(|| version.refused("api_version", API_VERSION))?;
+        let thread_safe = self.word(2, "thread_safety", THREAD_SAFETY, ["threadsafe", "nonthreadsafe"])?;
+        let default = self.word(3, "default", DEFAULT, ["default", "nondefault"])?;
+        let library = self.field(4, "lib_path", "a library's file name is wanted")?;
+        if library.text.is_empty() {
+            return Err(library.trouble("lib_path", "empty".to_owned(), "a library's file name is wanted"));
+        }
+        let provider = self.field(5, "provider_version", PROVIDER_VERSION)?;
+        if !is_provider_version(&provider.text) {
+            self.remark(provider.column, "provider_version", quoted(&provider.text), PROVIDER_VERSION);
+        }
+        let params = self.field(6, "ia_params", "the provider's parameters are wanted, \"\" if there are none")?;
+        if self.tokens.len() == 7 {
+            self.remark(self.end, "platform_params", "missing".to_owned(), "\"\" belongs at the end of the line");
+        }
+        if let Some(extra) = self.tokens.get(8) {
+            return Err(extra.refused("end of record", "only a comment may follow the eighth field"));
+        }
+        if major == 1 && is_for_libdat2(&library.text) {
+            self.remark(library.column, "lib_path", quoted(&library.text), "a library named .so.2 serves u2.0");
+        }
+        if level == b'k' {
+            self.remark(
+                version.column,
+                "api_version",
+                quoted(&version.text),
+                "only u... lines count for user programs",
+            );
+            return Ok(Line::Hidden("is a kernel (k...) record"));
+        }
+        if !default {
+            self.remark(self.tokens[3].column, "default", "nondefault".to_owned(), "such a record is out of use");
+            return Ok(Line::Hidden("is marked nondefault, which takes it out of use"));
+        }
+        let key = Key { name: name.text, major, minor, thread_safe };
+        Ok(Line::Kept(Record { key, library: library.text, params: params.text, place: self.place.clone() }))
+    }
+
+    fn field(&self, index: usize, field: &'static str, allowed: &'static str) -> Result<Token, Trouble> {
+        let missing = || Trouble { column: self.end, field, found: "missing (end of line)".to_owned(), allowed };
+        self.tokens.get(index).cloned().ok_or_else(missing)
+    }
+
+    /// One of two words; whether it is the first.
+    fn word(
+        &self,
+        index: usize,
+        field: &'static str,
+        allowed: &'static str,
+        [yes, no]: [&str; 2],
+    ) -> Result<bool, Trouble> {
+        let token = self.field(index, field, allowed)?;
+        match &token.text {
+            text if text == yes.as_bytes() => Ok(true),
+            text if text == no.as_bytes() => Ok(false),
+            _ => Err(token.refused(field, allowed)),
+        }
+    }
+
+    fn remark(&mut self, column: usize, field: &'static str, found: String, allowed: &'static str) {
+        let place = self.place.clone();
+        self.complaints.push(Complaint { place, column, field, found, allowed, cost: Cost::Nothing });
+    }
+}
+
+const API_VERSION: &str = "allowed is u or k, major.minor (u1.2), each at most 65535";
+const THREAD_SAFETY: &str = "allowed is threadsafe or nonthreadsafe";
+const DEFAULT: &str = "allowed is default or nondefault";
+const PROVIDER_VERSION: &str = "usual is id.major.minor (dapl.1.2)";
+
+/// `u1.2` -> (`u`, 1, 2). Digits on both sides of the dot, nothing behind.
+fn api_version(text: &[u8]) -> Option<(u8, u32, u32)> {
+    let (level, numbers) = text.split_first().filter(|(level, _)| matches!(level, b'u' | b'k'))?;
+    let dot = numbers.iter().position(|byte| *byte == b'.')?;
+    Some((*level, number(&numbers[..dot])?, number(&numbers[dot + 1..])?))
+}
+
+/// Decimal digits of a number that fits 16 bits; more is a slip of the writer.
+fn number(digits: &[u8]) -> Option<u32> {
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(digits).ok()?.parse::<u16>().ok().map(u32::from)
+}
+
+/// `dapl.1.2`: an id without a dot, two numbers.
+fn is_provider_version(text: &[u8]) -> bool {
+    let parts: Vec<&[u8]> = text.split(|byte| *byte == b'.').collect();
+    let digits = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
+    matches!(parts[..], [id, major, minor] if !id.is_empty() && digits(major) && digits(minor))
+}
+
+/// Whether a library's file name ends as those of DAT 2.0 do: `.so.2`, perhaps with a longer version behind.
+pub fn is_for_libdat2(library: &[u8]) -> bool {
+    let name = library.rsplit(|byte| *byte == b'/').next().unwrap_or(library);
+    let tail = |at: usize| &name[at + b".so.2".len()..];
+    name.windows(b".so.2".len()).enumerate().any(|(at, part)| part == b".so.2" && matches!(tail(at), [] | [b'.', ..]))
+}
+
+/// A token as it stands, for a message: printable, and not longer than a line wants.
+fn quoted(text: &[u8]) -> String {
+    let shown = text[..text.len().min(60)].escape_ascii();
+    format!("\"{shown}{}\"", if text.len() > 60 { "..." } else { "" })
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Token {
+    text: Vec<u8>,
+    column: usize,
+}
+
+impl Token {
+    fn refused(&self, field: &'static str, allowed: &'static str) -> Trouble {
+        self.trouble(field, quoted(&self.text), allowed)
+    }
+
+    fn trouble(&self, field: &'static str, found: String, allowed: &'static str) -> Trouble {
+        Trouble { column: self.column, field, found, allowed }
+    }
+}
+
+/// Splits a line; also says what stopped it, if it does not reach the end. Blanks are space and tab alone.
+fn tokens(line: &[u8]) -> (Vec<Token>, Option<Trouble>) {
+    let mut tokens = Vec::new();
+    let mut at = 0;
+    while let Some(byte) = line.get(at) {
+        match byte {
+            b' ' | b'\t' => at += 1,
+            b'#' => break,
+            b'"' => match quoted_token(&line[at + 1..]) {
+                Some((text, used)) => {
+                    tokens.push(Token { text, column: at + 1 });
+                    at += 1 + used;
+                }
+                None => {
+                    let (field, found) = (FIELDS[tokens.len().min(8)], "a quote that is not closed".to_owned());
+                    let allowed = "it must end on the same line";
+                    return (tokens, Some(Trouble { column: at + 1, field, found, allowed }));
+                }
+            },
+            _ => {
+                let used = bare_token(&line[at..]);
+                tokens.push(Token { text: line[at..at + used].to_vec(), column: at + 1 });
+                at += used;
+            }
+        }
+    }
+    let nul = tokens.iter().position(|token| token.text.contains(&0)).map(|index| {
+        let (column, field) = (tokens[index].column, FIELDS[index.min(8)]);
+        Trouble { column, field, found: "a NUL byte".to_owned(), allowed: "text must not contain it" }
+    });
+    (tokens, nul)
+}
+
+/// The documentation's names, for trouble found before a field has a meaning.
+const FIELDS: [&str; 9] = [
+    "ia_name",
+    "api_version",
+    "thread_safety",
+    "default",
+    "lib_path",
+    "provider_version",
+    "ia_params",
+    "platform_params",
+    "end of record",
+];
+
+/// What stands between quotes, and the bytes used with the closing one. A backslash takes the next byte as it is.
+fn quoted_token(rest: &[u8]) -> Option<(Vec<u8>, usize)> {
+    let mut text = Vec::new();
+    let mut bytes = rest.iter().enumerate();
+    while let Some((at, byte)) = bytes.next() {
+        match byte {
+            b'"' => return Some((text, at + 1)),
+            b'\\' => text.push(*bytes.next()?.1),
+            other => text.push(*other),
+        }
+    }
+    None
+}
+
+/// Length of a bare token: up to a blank, or with the first quote that no backslash guards. Backslashes stay in it,
+/// since Windows paths are written bare.
+fn bare_token(rest: &[u8]) -> usize {
+    let mut guarded = false;
+    for (at, byte) in rest.iter().enumerate() {
+        match byte {
+            b' ' | b'\t' => return at,
+            b'"' if !guarded => return at + 1,
+            b'\\' => guarded = !guarded,
+            _ => guarded = false,
+        }
+    }
+    rest.len()
+}

@@ -1,0 +1,47 @@
+//! Locks across `fork`: the forking thread holds all of them, so that the child finds none taken by a thread it lacks.
+//!
+//! `thunk` sets it up at the first call that may take a lock. It changes nothing else about a fork.
+#![forbid(unsafe_code)]
+
+use std::cell::RefCell;
+use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::arena::ARENAS;
+use crate::loader::host;
+use crate::{handles, registry, report};
+
+/// In the order in which they are taken when one is held while another is wanted.
+struct All {
+    _registry: MutexGuard<'static, registry::Registry>,
+    _handles: MutexGuard<'static, Option<handles::Book>>,
+    _arenas: MutexGuard<'static, ()>,
+    _report: MutexGuard<'static, report::Reporter>,
+}
+
+thread_local! {
+    static HELD: RefCell<Option<All>> = const { RefCell::new(None) };
+}
+
+/// Asks for the two calls below, once per process.
+pub(crate) fn prepare() {
+    static ASKED: AtomicBool = AtomicBool::new(false);
+    if !ASKED.swap(true, Ordering::Relaxed) {
+        host::at_fork(before, after);
+    }
+}
+
+extern "C" fn before() {
+    let all = || All {
+        _registry: registry::hold(),
+        _handles: handles::hold(),
+        _arenas: ARENAS.hold(),
+        _report: report::hold(),
+    };
+    // A thread on its last steps has no room for the locks any more; its fork then is as it would be without us.
+    let _ = HELD.try_with(|held| held.replace(Some(all())));
+}
+
+extern "C" fn after() {
+    let _ = HELD.try_with(RefCell::take);
+}

@@ -1,0 +1,118 @@
+//! IA numbers: the small integers that consumers hold for interface adapters, and the provider's pointers behind them.
+//!
+//! `thunk` translates with it on every call that starts with an IA: one load, no lock. A number is not given out again
+//! before the range wrapped, so a stale one stays invalid for long. Reads nothing that a pointer points to.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::registry::Served;
+
+/// Numbers are 1 to 65535: below every address that could be a pointer, above what programs make up by accident.
+const NUMBERS: usize = 1 << 16;
+
+/// Number -> the provider's IA; null where none is open.
+static OPEN: [AtomicPtr<c_void>; NUMBERS] = [const { AtomicPtr::new(ptr::null_mut()) }; NUMBERS];
+
+/// All that is not on the hot path.
+static BOOK: Mutex<Option<Book>> = Mutex::new(None);
+
+#[derive(Default)]
+pub(crate) struct Book {
+    /// The number given out last.
+    last: usize,
+    served: HashMap<usize, Served>,
+    by_pointer: HashMap<usize, usize>,
+}
+
+/// The provider's pointer for a number, or for itself. `None`: no open IA.
+#[inline]
+pub(crate) fn translate(handle: *mut c_void) -> Option<*mut c_void> {
+    match OPEN.get(handle as usize) {
+        // Pairs with the Release in `admit`: what the provider wrote into the IA before is seen.
+        Some(place) => Some(place.load(Ordering::Acquire)).filter(|ia| !ia.is_null()),
+        None => number_of(handle).map(|_| handle),
+    }
+}
+
+/// The number of an open IA, by the provider's pointer.
+#[cold]
+pub(crate) fn number_of(ia: *mut c_void) -> Option<usize> {
+    hold().as_ref()?.by_pointer.get(&(ia as usize)).copied()
+}
+
+/// Numbers a freshly opened IA. `None`: all numbers are in use.
+pub(crate) fn admit(ia: *mut c_void, served: Served) -> Option<usize> {
+    let mut book = hold();
+    let book = book.get_or_insert_default();
+    let free = |number: &usize| OPEN[*number].load(Ordering::Relaxed).is_null();
+    let number = (book.last + 1..NUMBERS).chain(1..=book.last).find(free)?;
+    book.last = number;
+    book.served.insert(number, served);
+    book.by_pointer.insert(ia as usize, number);
+    // Pairs with the Acquire in `translate`.
+    OPEN[number].store(ia, Ordering::Release);
+    Some(number)
+}
+
+/// Forgets a closed IA; gives back what served it. `None`: another thread was faster.
+pub(crate) fn forget(number: usize) -> Option<Served> {
+    let mut book = hold();
+    let book = book.as_mut()?;
+    let served = book.served.remove(&number)?;
+    let ia = OPEN[number].swap(ptr::null_mut(), Ordering::Relaxed);
+    // The provider may have opened another IA at the same address meanwhile; that one keeps its entry.
+    if book.by_pointer.get(&(ia as usize)) == Some(&number) {
+        book.by_pointer.remove(&(ia as usize));
+    }
+    Some(served)
+}
+
+/// Keeps others out, for `fork`.
+pub(crate) fn hold() -> MutexGuard<'static, Option<Book>> {
+    BOOK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVED: Served = Served { registration: 1, entry: None };
+
+    fn pointer(address: usize) -> *mut c_void {
+        ptr::without_provenance_mut(address)
+    }
+
+    /// One test, since the table is the process's.
+    #[test]
+    fn a_number_lives_from_open_to_close_and_comes_back_late() {
+        let (one, two) = (pointer(0x7000_0000), pointer(0x7000_0100));
+        let first = admit(one, SERVED).unwrap();
+        let second = admit(two, SERVED).unwrap();
+        assert_eq!((first, second), (1, 2));
+        assert_eq!(translate(pointer(first)), Some(one));
+        assert_eq!(translate(one), Some(one), "the pointer of an open IA is as good");
+        assert_eq!(number_of(two), Some(second));
+        for nobody in [0, 3, 65535, 65536, 0x7000_0200, usize::MAX] {
+            assert_eq!(translate(pointer(nobody)), None, "{nobody:#x}");
+        }
+        assert_eq!(forget(first), Some(SERVED));
+        assert_eq!((forget(first), forget(0), forget(usize::MAX)), (None, None, None));
+        assert_eq!((translate(pointer(first)), translate(one)), (None, None));
+        assert_eq!(admit(one, SERVED), Some(3), "a freed number rests");
+        assert_eq!(forget(second), Some(SERVED));
+        for _ in 4..NUMBERS {
+            let number = admit(two, SERVED).unwrap();
+            assert!(number > 3);
+            forget(number).unwrap();
+        }
+        assert_eq!(admit(two, SERVED), Some(1), "the range wrapped");
+        while let Some(number) = admit(two, SERVED) {
+            assert_ne!(number, 3, "still in use");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Provider libraries: found, mapped, looked over, and their `dat_provider_init` and `_fini` called.
+//!
+//! `registry` calls it with no lock held, since a provider's init calls back into libdat. Nothing is ever unmapped: the
+//! first word of a stale handle must stay readable, and a provider may have threads. Decides no name and counts no use.
+
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr;
+
+use dat_abi::{DAT_PROVIDER_FINI_FUNC, DAT_PROVIDER_INFO, DAT_PROVIDER_INIT_FUNC};
+
+use crate::conf::is_for_libdat2;
+
+pub(crate) mod host;
+
+/// A provider library that is mapped and has an init.
+#[derive(Clone, Copy)]
+pub(crate) struct Library {
+    init: DAT_PROVIDER_INIT_FUNC,
+    fini: Option<DAT_PROVIDER_FINI_FUNC>,
+}
+
+/// Maps the library of a record. The error is the cause in words, with the remedy where there is one.
+///
+/// `serves_1` says that the record is for API version 1.x.
+pub(crate) fn load(path: &[u8], serves_1: bool) -> Result<Library, String> {
+    let shown = path.escape_ascii();
+    if serves_1 && is_for_libdat2(path) {
+        return Err(format!("{shown} is a library for libdat2 (.so.2), but the line says u1; name the .so.1 library"));
+    }
+    if host::is_privileged() && path.contains(&b'/') && !path.starts_with(b"/") {
+        return Err(format!(
+            "{shown} is a relative path, which a set-uid program does not load; write an absolute one"
+        ));
+    }
+    let name = CString::new(path).map_err(|_| format!("{shown} contains a NUL byte"))?;
+    let image = open_somewhere(&name)?;
+    if image.needed().any(|needed| needed.to_bytes().starts_with(b"libdat2.so")) {
+        return Err(format!("{shown} needs libdat2.so.2: it serves DAT 2.0 only; name a library for 1.2"));
+    }
+    let Some(init) = image.symbol(c"dat_provider_init") else {
+        return Err(format!("{shown} has no dat_provider_init: it is not a DAT provider"));
+    };
+    let fini = image.symbol(c"dat_provider_fini");
+    // SAFETY: a symbol of this name is the contract's init function; `symbol` found it, so it is not null.
+    let init = unsafe { std::mem::transmute::<*mut c_void, DAT_PROVIDER_INIT_FUNC>(init) };
+    // SAFETY: as above, for the contract's fini function.
+    let fini = fini.map(|fini| unsafe { std::mem::transmute::<*mut c_void, DAT_PROVIDER_FINI_FUNC>(fini) });
+    Ok(Library { init, fini })
+}
+
+impl Library {
+    /// Lets the provider register itself. It says nothing about success; the registration does.
+    pub(crate) fn init(self, info: &'static DAT_PROVIDER_INFO, params: &'static CStr) {
+        // SAFETY: both records live as long as the process, and the function was found under the contract's name.
+        unsafe { (self.init)(info, params.as_ptr()) }
+    }
+
+    /// Lets the provider take its registration back. A library without a fini has nothing to do here.
+    pub(crate) fn fini(self, info: &'static DAT_PROVIDER_INFO) {
+        if let Some(fini) = self.fini {
+            // SAFETY: as in `init`.
+            unsafe { fini(info) }
+        }
+    }
+}
+
+/// A file mapped by the dynamic loader, for ever.
+struct Image(*mut c_void);
+
+/// Tries the path as it is; then, for a bare name, beside libdat, so that a fresh prefix runs without further set-up.
+/// A provider that leans on libdat's symbols without naming it gets a second chance with libdat made global.
+fn open_somewhere(name: &CStr) -> Result<Image, String> {
+    let first = match Image::open(name) {
+        Err(reason) if reason.contains("undefined symbol") && promote() => Image::open(name),
+        other => other,
+    };
+    let Err(reason) = first else { return first };
+    let bare = !name.to_bytes().contains(&b'/');
+    let Some(beside) = host::library().filter(|_| bare).and_then(|own| beside(&own, name)) else { return Err(reason) };
+    match Image::open(&beside) {
+        Err(reason) if reason.contains("undefined symbol") && promote() => Image::open(&beside),
+        other => other,
+    }
+}
+
+/// The file of that name in libdat's own directory, if there is one.
+fn beside(own: &CStr, name: &CStr) -> Option<CString> {
+    let path = Path::new(OsStr::from_bytes(own.to_bytes())).with_file_name(OsStr::from_bytes(name.to_bytes()));
+    path.exists().then(|| CString::new(path.as_os_str().as_bytes()).ok()).flatten()
+}
+
+/// Makes libdat's own symbols visible to libraries opened from now on. Needed when the consumer opened libdat with
+/// `RTLD_LOCAL` and the provider does not name `libdat.so.1` as needed.
+fn promote() -> bool {
+    let Some(own) = host::library() else { return false };
+    // SAFETY: the string is NUL-terminated; NOLOAD maps nothing new, so no foreign code runs.
+    let image = unsafe { libc::dlopen(own.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL | libc::RTLD_NOLOAD) };
+    !image.is_null()
+}
+
+impl Image {
+    fn open(name: &CStr) -> Result<Self, String> {
+        // SAFETY: the string is NUL-terminated. The library's constructors run: its owner named it in dat.conf for that.
+        let image = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if !image.is_null() {
+            return Ok(Self(image));
+        }
+        // SAFETY: dlerror answers per thread, with null or a string that lives until the next dl call of this thread.
+        let reason = unsafe {
+            let text = libc::dlerror();
+            (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+        };
+        Err(reason.unwrap_or_else(|| "the dynamic loader refused it without a reason".to_owned()))
+    }
+
+    fn symbol(&self, name: &CStr) -> Option<*mut c_void> {
+        // SAFETY: the handle came from dlopen and is never closed; the name is NUL-terminated.
+        let symbol = unsafe { libc::dlsym(self.0, name.as_ptr()) };
+        (!symbol.is_null()).then_some(symbol)
+    }
+
+    /// The names in the library's DT_NEEDED entries.
+    fn needed(&self) -> impl Iterator<Item = &'static CStr> {
+        let mut map: *const LinkMap = ptr::null();
+        // SAFETY: the handle came from dlopen; RTLD_DI_LINKMAP writes one pointer.
+        let result = unsafe { dlinfo(self.0, RTLD_DI_LINKMAP, (&raw mut map).cast()) };
+        // SAFETY: dlinfo gave the loader's own record of an image that is never unmapped.
+        let map = if result == 0 { unsafe { map.as_ref() } } else { None };
+        let entries = map.map(dynamic).unwrap_or_default();
+        let strings = entries.iter().find(|entry| entry.tag == DT_STRTAB).map_or(0, |entry| entry.value);
+        // The C library has relocated this address in place on most machines; a value below the image was not.
+        let base = map.map_or(0, |map| map.address);
+        let strings = if strings < base { strings + base } else { strings };
+        let needed = entries.iter().filter(move |entry| entry.tag == DT_NEEDED && strings != 0);
+        // SAFETY: the entry is an offset into the string table of the same mapped image, which the loader has used itself.
+        needed.map(move |entry| unsafe { CStr::from_ptr((strings + entry.value) as *const c_char) })
+    }
+}
+
+/// The dynamic section of a mapped image, without its end mark.
+fn dynamic(map: &LinkMap) -> &'static [Dynamic] {
+    if map.dynamic.is_null() {
+        return &[];
+    }
+    // SAFETY: the loader maps the section with its end mark and never unmaps this image.
+    let length = unsafe { (0..).find(|at| (*map.dynamic.add(*at)).tag == DT_NULL) }.unwrap_or(0);
+    // SAFETY: that many entries precede the end mark.
+    unsafe { std::slice::from_raw_parts(map.dynamic, length) }
+}
+
+/// The public head of the loader's record of an image (`struct link_map`).
+#[repr(C)]
+struct LinkMap {
+    address: usize,
+    name: *const c_char,
+    dynamic: *const Dynamic,
+}
+
+/// One entry of a dynamic section (`ElfW(Dyn)`).
+#[repr(C)]
+struct Dynamic {
+    tag: isize,
+    value: usize,
+}
+
+const DT_NULL: isize = 0;
+const DT_NEEDED: isize = 1;
+const DT_STRTAB: isize = 5;
+const RTLD_DI_LINKMAP: c_int = 2;
+
+unsafe extern "C" {
+    fn dlinfo(handle: *mut c_void, request: c_int, info: *mut c_void) -> c_int;
+}

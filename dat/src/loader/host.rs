@@ -1,0 +1,88 @@
+//! What libdat asks of the host process: its environment and privilege, where libdat lies, syslog, fork, cancellation.
+//!
+//! `report`, `registry`, `loader` and `thunk` call it. Each function is one call into the C library, made safe.
+
+use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+
+/// A variable of the environment; a set-uid process has none.
+pub(crate) fn environment(name: &str) -> Option<OsString> {
+    let name = CString::new(name).ok()?;
+    // SAFETY: the name is NUL-terminated; the answer is null or a string of the environment, copied at once.
+    unsafe {
+        let value = secure_getenv(name.as_ptr());
+        (!value.is_null()).then(|| OsStr::from_bytes(CStr::from_ptr(value).to_bytes()).to_owned())
+    }
+}
+
+/// Whether the process runs with more rights than its user: then the user's word does not choose what is loaded.
+pub(crate) fn is_privileged() -> bool {
+    // SAFETY: getauxval only reads what the kernel told the process.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// The file libdat was loaded from.
+pub(crate) fn library() -> Option<CString> {
+    file_at(library as *const c_void).map(|(_, name)| name)
+}
+
+/// The first address of the image that an address lies in: what tells one library from another.
+pub(crate) fn image_of(address: *const c_void) -> Option<usize> {
+    file_at(address).map(|(base, _)| base)
+}
+
+fn file_at(address: *const c_void) -> Option<(usize, CString)> {
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: dladdr compares the address without reading it, and fills the record when it answers non-zero.
+    let info = unsafe { if libc::dladdr(address, info.as_mut_ptr()) == 0 { None } else { Some(info.assume_init()) } }?;
+    if info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: the name is the loader's string for an image that is mapped now; it is copied at once.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) }.to_owned();
+    Some((info.dli_fbase as usize, name))
+}
+
+/// One line to the system's log.
+pub(crate) fn syslog(text: &str) {
+    let Ok(text) = CString::new(format!("libdat: {text}")) else { return };
+    // SAFETY: the format takes exactly one string, and both are NUL-terminated.
+    unsafe { libc::syslog(libc::LOG_USER | libc::LOG_DEBUG, c"%s".as_ptr(), text.as_ptr()) }
+}
+
+/// Has `before` run in a thread about to fork, and `after` in parent and child: a child must not find locks taken by
+/// threads that it does not have.
+pub(crate) fn at_fork(before: extern "C" fn(), after: extern "C" fn()) {
+    // SAFETY: all three are plain functions of libdat, which is never unmapped. Without memory for them fork works as
+    // it does for a library that does not care.
+    unsafe { pthread_atfork(before, after, after) };
+}
+
+/// Holds off cancellation of this thread while it lives: no unwinding may run through frames that own something.
+pub(crate) struct Uncancelled(c_int);
+
+impl Uncancelled {
+    pub(crate) fn new() -> Self {
+        let mut before = 0;
+        // SAFETY: sets this thread's state and writes the former one.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before) };
+        Self(before)
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        let mut ours = 0;
+        // SAFETY: gives back what `new` found.
+        unsafe { pthread_setcancelstate(self.0, &mut ours) };
+    }
+}
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+unsafe extern "C" {
+    fn secure_getenv(name: *const c_char) -> *const c_char;
+    fn pthread_setcancelstate(state: c_int, oldstate: *mut c_int) -> c_int;
+    fn pthread_atfork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> c_int;
+}

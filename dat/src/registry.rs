@@ -1,0 +1,284 @@
+//! Which provider serves which name: the static registry (files), the dynamic one (registrations), and use counts.
+//!
+//! `thunk` leases a provider for an open and releases it at the close; providers add and remove themselves through it.
+//! The lock is never held while a library is loaded or called; `entry` says whose turn a record is. Every count goes back
+//! exactly as it came. Never calls into a table, and never unloads.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use dat_abi::*;
+
+use crate::arena::ARENAS;
+use crate::conf::{Cost, Key};
+use crate::loader::host;
+use crate::matching::{self, Refusal};
+use crate::report::{self, Topic};
+use crate::sources::{self, Gathered};
+
+mod entry;
+
+use entry::{Blocked, Entry, Turn};
+
+/// What an open IA stands on; its close gives it back.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Served {
+    /// The registration that opened it.
+    pub(crate) registration: u64,
+    /// The record whose library registered it; none for a program that registered itself.
+    pub(crate) entry: Option<usize>,
+}
+
+/// The right to call a provider's `ia_open`, counted.
+pub(crate) struct Lease {
+    pub(crate) open: DAT_IA_OPEN_FUNC,
+    pub(crate) served: Served,
+}
+
+/// One provider that registered.
+struct Registration {
+    id: u64,
+    key: Key,
+    /// Copied, so that the table need not outlive the registering call.
+    open: DAT_IA_OPEN_FUNC,
+    uses: usize,
+    /// The record in whose init it came.
+    owner: Option<usize>,
+}
+
+/// Everything, under one lock that is never held across a call into a library.
+pub(crate) struct Registry {
+    /// Read at first use.
+    files: Option<Gathered>,
+    /// The records of the files, in their order. They stay where they are: providers keep pointers into them.
+    entries: Vec<&'static Entry>,
+    /// Whose turn each of them is.
+    turns: Vec<Turn>,
+    /// Threads waiting for a record's turn: (thread, record).
+    waiting: Vec<(usize, usize)>,
+    registrations: Vec<Registration>,
+    last_id: u64,
+    /// First addresses of the images that know the hook.
+    hooked: Vec<usize>,
+}
+
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
+    files: None,
+    entries: Vec::new(),
+    turns: Vec::new(),
+    waiting: Vec::new(),
+    registrations: Vec::new(),
+    last_id: 0,
+    hooked: Vec::new(),
+});
+
+/// Finds the provider for an open, loads it if need be, and counts the use. The error has been reported.
+pub(crate) fn lease(wanted: &Key) -> Result<Lease, DAT_RETURN> {
+    let (choice, places) = {
+        let mut registry = hold();
+        registry.read_files();
+        let candidates = registry.candidates();
+        let choice = matching::choose(wanted, &candidates).map(|order| order.into_iter().cloned().collect::<Vec<_>>());
+        (choice.map_err(|refusal| registry.explain(&wanted.name, &refusal)), registry.entries.clone())
+    };
+    let order = choice.map_err(|(code, reason)| refuse(wanted, code, &reason))?;
+    let mut causes = Vec::new();
+    for (key, source) in order {
+        match try_source(&key, source) {
+            Ok(lease) => return Ok(lease),
+            Err(Blocked::Reentrant) => {
+                let reason = "it is being opened from inside its own provider's initialisation";
+                return Err(refuse(wanted, error(DAT_INVALID_STATE, DAT_NO_SUBTYPE), reason));
+            }
+            Err(Blocked::Unusable(cause)) => {
+                let place = source.map_or(String::new(), |index| format!("{}: ", places[index].record.place));
+                causes.push(format!("{place}{cause}"));
+            }
+        }
+    }
+    Err(refuse(wanted, error(DAT_PROVIDER_NOT_FOUND, DAT_NO_SUBTYPE), &causes.join("; also ")))
+}
+
+/// Gives a lease back; the last one of a record lets its library take the registration back.
+pub(crate) fn release(served: Served) {
+    let mut registry = hold();
+    if let Some(registration) = registry.registrations.iter_mut().find(|one| one.id == served.registration) {
+        registration.uses -= 1;
+    }
+    drop(registry);
+    if let Some(index) = served.entry {
+        entry::leave(index);
+    }
+}
+
+/// Takes in a provider's registration. `image` is the library its functions lie in.
+pub(crate) fn add(key: Key, open: DAT_IA_OPEN_FUNC, image: Option<usize>) -> DAT_RETURN {
+    let owner = entry::initialising();
+    let mut registry = hold();
+    if registry.registration(&key).is_some() {
+        return error(DAT_PROVIDER_ALREADY_REGISTERED, DAT_NO_SUBTYPE);
+    }
+    if entry::hook_was_asked() {
+        registry.hooked.extend(image);
+    } else if !image.is_some_and(|image| registry.hooked.contains(&image)) {
+        ARENAS.expect_foreign();
+    }
+    registry.last_id += 1;
+    let id = registry.last_id;
+    report::debug(Topic::DynamicRegistry, || format!("{} is registered", describe(&key)));
+    registry.registrations.push(Registration { id, key, open, uses: 0, owner });
+    DAT_SUCCESS
+}
+
+/// Takes a registration back, unless an IA stands on it.
+pub(crate) fn remove(key: &Key) -> DAT_RETURN {
+    let mut registry = hold();
+    let Some(at) = registry.registrations.iter().position(|one| one.key == *key) else {
+        return error(DAT_PROVIDER_NOT_FOUND, DAT_NAME_NOT_REGISTERED);
+    };
+    if registry.registrations[at].uses > 0 {
+        return error(DAT_PROVIDER_IN_USE, DAT_NO_SUBTYPE);
+    }
+    registry.registrations.remove(at);
+    report::debug(Topic::DynamicRegistry, || format!("{} is removed", describe(key)));
+    DAT_SUCCESS
+}
+
+/// The library that asked knows the hook: what it registers next has its handles in arenas.
+pub(crate) fn hook_asked() {
+    entry::note_hook();
+}
+
+/// What a consumer may be told: each key of the files once, those it can open first.
+pub(crate) fn list() -> Vec<DAT_PROVIDER_INFO> {
+    let mut registry = hold();
+    registry.read_files();
+    let mut keys: Vec<&Key> = Vec::new();
+    for entry in &registry.entries {
+        if !keys.contains(&&entry.record.key) {
+            keys.push(&entry.record.key);
+        }
+    }
+    keys.sort_by_key(|key| key.major != DAT_VERSION_MAJOR); // stable: file order within each half
+    keys.into_iter().map(entry::info).collect()
+}
+
+/// Keeps others out; also for `fork`.
+pub(crate) fn hold() -> MutexGuard<'static, Registry> {
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An error as C sees it.
+pub(crate) fn error(kind: DAT_RETURN_TYPE, subtype: DAT_RETURN_SUBTYPE) -> DAT_RETURN {
+    DAT_CLASS_ERROR | kind | subtype
+}
+
+/// Makes one candidate ready and counts the use. A program's own registration goes before a record of the same key,
+/// whose library could not register any more.
+fn try_source(key: &Key, source: Option<usize>) -> Result<Lease, Blocked> {
+    let entry = match hold().registration(key) {
+        Some(registration) => registration.owner,
+        None => source,
+    };
+    if let Some(index) = entry {
+        entry::enter(index)?;
+    }
+    let lease = hold().registration(key).map(|registration| {
+        registration.uses += 1;
+        Lease { open: registration.open, served: Served { registration: registration.id, entry } }
+    });
+    lease.ok_or_else(|| {
+        if let Some(index) = entry {
+            entry::leave(index);
+        }
+        Blocked::Unusable("its provider took the registration back".to_owned())
+    })
+}
+
+fn refuse(wanted: &Key, code: DAT_RETURN, reason: &str) -> DAT_RETURN {
+    report::refusal(&wanted.name, reason);
+    code
+}
+
+fn describe(key: &Key) -> String {
+    let Key { name, major, minor, thread_safe } = key;
+    let safety = if *thread_safe { "threadsafe" } else { "nonthreadsafe" };
+    format!("\"{}\" {major}.{minor} {safety}", name.escape_ascii())
+}
+
+impl Registry {
+    fn registration(&mut self, key: &Key) -> Option<&mut Registration> {
+        self.registrations.iter_mut().find(|one| one.key == *key)
+    }
+
+    /// Once per process, and only when somebody asks for a name: so a program may still set its environment in `main`.
+    fn read_files(&mut self) {
+        if self.files.is_some() {
+            return;
+        }
+        let gathered = sources::gather(host::environment("DAT_OVERRIDE").map(PathBuf::from));
+        for trouble in &gathered.unreadable {
+            report::complaint(trouble);
+        }
+        for complaint in &gathered.conf.complaints {
+            match complaint.cost {
+                Cost::Record => report::complaint(complaint),
+                Cost::Nothing => report::debug(Topic::StaticRegistry, || format!("{complaint} (accepted)")),
+            }
+        }
+        let records = &gathered.conf.records;
+        report::debug(Topic::StaticRegistry, || format!("{} records from {}", records.len(), gathered.origin));
+        self.entries = records.iter().map(Entry::settle).collect();
+        self.turns = records.iter().map(|_| Turn::default()).collect();
+        self.files = Some(gathered);
+    }
+
+    /// Records in file order, then what registered itself without one.
+    fn candidates(&self) -> Vec<(Key, Option<usize>)> {
+        let records = self.entries.iter().enumerate().map(|(index, entry)| (entry.record.key.clone(), Some(index)));
+        let mut candidates: Vec<_> = records.collect();
+        for registration in &self.registrations {
+            if !candidates.iter().any(|(key, _)| *key == registration.key) {
+                candidates.push((registration.key.clone(), None));
+            }
+        }
+        candidates
+    }
+
+    /// The refusal's code, and the reason with what the files know about the name.
+    fn explain(&self, name: &[u8], refusal: &Refusal) -> (DAT_RETURN, String) {
+        let subtype = match refusal {
+            Refusal::Name => DAT_NAME_NOT_REGISTERED,
+            Refusal::Major { .. } => DAT_MAJOR_NOT_FOUND,
+            Refusal::Minor { .. } => DAT_MINOR_NOT_FOUND,
+            Refusal::ThreadSafety => DAT_THREAD_SAFETY_NOT_FOUND,
+        };
+        let mut reason = refusal.to_string();
+        if let Some(files) = &self.files {
+            let absent = files.conf.absent.iter().find(|absent| absent.name == name);
+            let lines = self.entries.iter().filter(|entry| entry.record.key.name == name);
+            let lines: Vec<_> = lines.map(|entry| entry.record.place.to_string()).collect();
+            match (absent, &lines[..]) {
+                (Some(absent), []) => reason = format!("{}: the line {}", absent.place, absent.why),
+                (None, []) => reason = format!("{reason} in {}; {}", files.origin, self.names()),
+                (_, lines) => reason = format!("{}: {reason}", lines.join(", ")),
+            }
+        }
+        (error(DAT_PROVIDER_NOT_FOUND, subtype), reason)
+    }
+
+    /// What could have been asked for, cut to a line.
+    fn names(&self) -> String {
+        let mut names: Vec<String> = Vec::new();
+        for key in self.candidates().into_iter().map(|(key, _)| key) {
+            let name = key.name.escape_ascii().to_string();
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let more = if names.len() > 8 { ", ..." } else { "" };
+        names.truncate(8);
+        if names.is_empty() { "no name is known".to_owned() } else { format!("known: {}{more}", names.join(", ")) }
+    }
+}

@@ -1,0 +1,231 @@
+//! One record of a file and whose turn it is: loading, init and fini happen once at a time per record, without the lock.
+//!
+//! `registry` enters a record for each open and leaves it for each close; the first in loads and initialises, the last
+//! out finishes. Others wait for the same record only. Waiting that could never end is refused instead.
+#![forbid(unsafe_code)]
+
+use std::cell::{Cell, RefCell};
+use std::ffi::{CString, c_char};
+use std::sync::{Condvar, OnceLock, PoisonError};
+
+use dat_abi::{DAT_NAME_MAX_LENGTH, DAT_PROVIDER_INFO};
+
+use super::{Registry, describe, hold};
+use crate::conf::{Key, Record};
+use crate::loader::{self, Library};
+use crate::report::{self, Topic};
+
+/// A record with what its provider is given. Providers may keep the pointers, so it lives as long as the process.
+pub(super) struct Entry {
+    pub(super) record: Record,
+    info: DAT_PROVIDER_INFO,
+    params: CString,
+    /// Mapped once; a later open after fini initialises the same image again.
+    library: OnceLock<Library>,
+}
+
+/// Who has the record.
+#[derive(Clone, Copy, Default)]
+pub(super) enum Turn {
+    /// Not initialised.
+    #[default]
+    Idle,
+    /// One thread of one process is in init or fini. (A child of `fork` does not have that thread.)
+    Busy { thread: usize, process: u32 },
+    /// Initialised, with that many uses.
+    Ready { uses: usize },
+}
+
+/// Why a record cannot be entered.
+pub(super) enum Blocked {
+    /// This thread is initialising it, or waiting for it would never end.
+    Reentrant,
+    /// It does not load, is no provider, or does not register: the cause in words.
+    Unusable(String),
+}
+
+/// Signalled whenever a turn ends.
+static CHANGED: Condvar = Condvar::new();
+
+thread_local! {
+    /// The records whose init runs in this thread, innermost last.
+    static INITS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// Libraries being mapped by this thread: it then holds the dynamic loader's own lock, and others may need that.
+    static MAPPING: Cell<usize> = const { Cell::new(0) };
+    /// The hook was asked for in this thread.
+    static HOOK_ASKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The record whose init this thread is in.
+pub(super) fn initialising() -> Option<usize> {
+    INITS.with_borrow(|inits| inits.last().copied())
+}
+
+/// The hook is asked for in this thread.
+pub(super) fn note_hook() {
+    HOOK_ASKED.set(true);
+}
+
+/// Whether the hook has been asked for in this thread, by the provider that it initialises or by the program itself.
+pub(super) fn hook_was_asked() -> bool {
+    HOOK_ASKED.get()
+}
+
+/// Counts a use; the first loads the library and has it register.
+pub(super) fn enter(index: usize) -> Result<(), Blocked> {
+    let mut registry = hold();
+    loop {
+        match registry.turns[index] {
+            Turn::Ready { uses } => {
+                registry.turns[index] = Turn::Ready { uses: uses + 1 };
+                return Ok(());
+            }
+            Turn::Busy { thread, process } if process == std::process::id() => {
+                if MAPPING.get() > 0 || registry.waits_for_me(thread) {
+                    return Err(Blocked::Reentrant);
+                }
+                let me = (this_thread(), index);
+                registry.waiting.push(me);
+                registry = CHANGED.wait(registry).unwrap_or_else(PoisonError::into_inner);
+                registry.waiting.retain(|waiter| *waiter != me);
+            }
+            Turn::Idle | Turn::Busy { .. } => break,
+        }
+    }
+    let mut mine = Mine::take(&mut registry, index);
+    let entry = registry.entries[index];
+    drop(registry);
+    start(index, entry).map_err(Blocked::Unusable)?;
+    mine.then = Turn::Ready { uses: 1 };
+    Ok(())
+}
+
+/// Uncounts a use; the last lets the library take its registration back.
+pub(super) fn leave(index: usize) {
+    let mut registry = hold();
+    match registry.turns[index] {
+        Turn::Ready { uses } if uses > 1 => registry.turns[index] = Turn::Ready { uses: uses - 1 },
+        Turn::Ready { .. } => {
+            let _mine = Mine::take(&mut registry, index);
+            let entry = registry.entries[index];
+            drop(registry);
+            finish(index, entry);
+        }
+        // Only an inherited count in a child of `fork` could come here: nothing is initialised, so nothing is owed.
+        Turn::Idle | Turn::Busy { .. } => {}
+    }
+}
+
+/// A record's turn, held; ends as `then` says.
+struct Mine {
+    index: usize,
+    then: Turn,
+}
+
+impl Mine {
+    fn take(registry: &mut Registry, index: usize) -> Self {
+        registry.turns[index] = Turn::Busy { thread: this_thread(), process: std::process::id() };
+        Self { index, then: Turn::Idle }
+    }
+}
+
+impl Drop for Mine {
+    fn drop(&mut self) {
+        hold().turns[self.index] = self.then;
+        CHANGED.notify_all();
+    }
+}
+
+/// Loads and initialises. A provider's init has no result, so its registration is looked for.
+fn start(index: usize, entry: &'static Entry) -> Result<(), String> {
+    let library = match entry.library.get() {
+        Some(library) => *library,
+        None => {
+            MAPPING.set(MAPPING.get() + 1);
+            let loaded = loader::load(&entry.record.library, entry.record.key.major == 1);
+            MAPPING.set(MAPPING.get() - 1);
+            let loaded = loaded?;
+            *entry.library.get_or_init(|| loaded)
+        }
+    };
+    report::debug(Topic::ProviderCalls, || format!("dat_provider_init for {}", describe(&entry.record.key)));
+    let asked = HOOK_ASKED.replace(false);
+    INITS.with_borrow_mut(|inits| inits.push(index));
+    library.init(&entry.info, &entry.params);
+    INITS.with_borrow_mut(Vec::pop);
+    HOOK_ASKED.set(asked);
+    let mut registry = hold();
+    if let Some(registration) = registry.registration(&entry.record.key) {
+        // It may have come from a thread that init started.
+        registration.owner.get_or_insert(index);
+        return Ok(());
+    }
+    let instead = registry.registrations.iter().find(|one| one.owner == Some(index)).map(|one| describe(&one.key));
+    drop(registry);
+    finish(index, entry);
+    let (library, wanted) = (entry.record.library.escape_ascii(), describe(&entry.record.key));
+    let params = entry.record.params.escape_ascii();
+    Err(match instead {
+        Some(instead) => format!("{library} was loaded, but registered {instead} instead of {wanted}"),
+        None => format!(
+            "{library} was loaded, but did not register {wanted}; see its own message, and check ia_params (\"{params}\")"
+        ),
+    })
+}
+
+/// Calls fini and takes back what it leaves registered.
+fn finish(index: usize, entry: &'static Entry) {
+    report::debug(Topic::ProviderCalls, || format!("dat_provider_fini for {}", describe(&entry.record.key)));
+    if let Some(library) = entry.library.get() {
+        library.fini(&entry.info);
+    }
+    hold().registrations.retain(|one| one.owner != Some(index) || one.uses > 0);
+}
+
+impl Registry {
+    /// Whether a thread is this one, or waits, through others, for a record that this one has.
+    fn waits_for_me(&self, mut thread: usize) -> bool {
+        let me = this_thread();
+        // Each step follows one waiting thread; more steps than waiters would be a circle without us.
+        for _ in 0..=self.waiting.len() {
+            if thread == me {
+                return true;
+            }
+            let Some((_, record)) = self.waiting.iter().find(|(waiter, _)| *waiter == thread) else { return false };
+            match self.turns[*record] {
+                Turn::Busy { thread: next, .. } => thread = next,
+                Turn::Idle | Turn::Ready { .. } => return false,
+            }
+        }
+        false
+    }
+}
+
+/// A number that no other living thread has.
+fn this_thread() -> usize {
+    thread_local! { static HERE: Cell<u8> = const { Cell::new(0) } }
+    HERE.with(|here| std::ptr::from_ref(here) as usize)
+}
+
+impl Entry {
+    pub(super) fn settle(record: &Record) -> &'static Self {
+        let params = CString::new(record.params.clone()).expect("conf drops records with NUL bytes");
+        let entry = Self { record: record.clone(), info: info(&record.key), params, library: OnceLock::new() };
+        Box::leak(Box::new(entry))
+    }
+}
+
+/// A key as the contract writes it.
+pub(super) fn info(key: &Key) -> DAT_PROVIDER_INFO {
+    let mut ia_name: [c_char; DAT_NAME_MAX_LENGTH] = [0; DAT_NAME_MAX_LENGTH];
+    for (to, from) in ia_name.iter_mut().zip(key.name.iter().take(DAT_NAME_MAX_LENGTH - 1)) {
+        *to = c_char::from_ne_bytes([*from]);
+    }
+    let Key { major, minor, thread_safe, .. } = *key;
+    DAT_PROVIDER_INFO {
+        ia_name,
+        dapl_version_major: major,
+        dapl_version_minor: minor,
+        is_thread_safe: thread_safe.into(),
+    }
+}

@@ -1,0 +1,123 @@
+//! Where the registry's lines come from: the search order, the drop-in directory, the built-in registry.
+//!
+//! `registry` calls it once per process, at the first call that wants a name. Reads files, never writes; what is wrong
+//! with a file becomes a complaint or a note, never a failure.
+#![forbid(unsafe_code)]
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::conf::{self, Conf};
+
+/// Directory of the system's configuration, chosen when libdat is built.
+const SYSCONFDIR: &str = match option_env!("DAPL_SYSCONFDIR") {
+    Some(directory) => directory,
+    None => "/etc",
+};
+
+/// Field practice: OFED, then where distributions put the 1.2 file, then the 2.0 one.
+const USUAL: [&str; 3] = ["/etc/dat.conf", "/etc/rdma/compat-dapl/dat.conf", "/etc/rdma/dat.conf"];
+
+/// What a fresh install serves without any file.
+const BUILT_IN: &str = r#"sm0 u1.2 threadsafe default libdaplsm.so.1 dapl.1.2 "" """#;
+
+/// All records, and how to name their origin in a message.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    /// What the files say.
+    pub(crate) conf: Conf,
+    /// Files that could not be read, in words.
+    pub(crate) unreadable: Vec<String>,
+    /// Where the records come from, in words.
+    pub(crate) origin: String,
+}
+
+/// Reads what there is. `chosen` is the one file that the environment names, and then nothing else counts.
+pub(crate) fn gather(chosen: Option<PathBuf>) -> Gathered {
+    match chosen {
+        Some(file) => gather_chosen(&file),
+        None => {
+            let first = Path::new(SYSCONFDIR).join("dat.conf");
+            gather_usual(&[&first, Path::new(USUAL[0]), Path::new(USUAL[1]), Path::new(USUAL[2])])
+        }
+    }
+}
+
+fn gather_chosen(file: &Path) -> Gathered {
+    let mut gathered = Gathered { origin: format!("{} (DAT_OVERRIDE)", file.display()), ..Gathered::default() };
+    if let Err(error) = gathered.append(file) {
+        gathered.unreadable.push(format!("cannot read {} (DAT_OVERRIDE): {error}; no name is known", file.display()));
+    }
+    gathered
+}
+
+fn gather_usual(files: &[&Path]) -> Gathered {
+    let mut gathered = Gathered::default();
+    let found = files.iter().find(|file| match gathered.append(file) {
+        Ok(()) => true,
+        Err(error) if is_absent(&error) => false,
+        // It exists, so it is the one: going on would serve names that its owner did not choose.
+        Err(error) => {
+            gathered.unreadable.push(format!("cannot read {}: {error}", file.display()));
+            true
+        }
+    });
+    let mut origins: Vec<String> = found.iter().map(|file| file.display().to_string()).collect();
+    for drop_in in drop_ins(found.unwrap_or(&files[0])) {
+        origins.push(drop_in.display().to_string());
+        if let Err(error) = gathered.append(&drop_in) {
+            gathered.unreadable.push(format!("cannot read {}: {error}", drop_in.display()));
+        }
+    }
+    if origins.is_empty() {
+        gathered.conf.append(&Arc::from("built-in registry"), BUILT_IN.as_bytes());
+        origins.push("the built-in registry, since no dat.conf exists".to_owned());
+    }
+    gathered.origin = origins.join(", ");
+    gathered
+}
+
+impl Gathered {
+    fn append(&mut self, path: &Path) -> io::Result<()> {
+        let text = read(path)?;
+        self.conf.append(&Arc::from(path.display().to_string().as_str()), &text);
+        Ok(())
+    }
+}
+
+/// The whole of a regular file. A terminal or `/dev/null` reads as empty; a pipe must not make an open wait.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file: File = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    let kind = file.metadata()?.file_type();
+    let mut text = Vec::new();
+    if kind.is_file() {
+        file.read_to_end(&mut text)?;
+    } else if !kind.is_char_device() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    Ok(text)
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// `dat.conf.d/*.conf` beside a file, by name: packages add their lines without editing anyone else's.
+fn drop_ins(file: &Path) -> Vec<PathBuf> {
+    let Ok(directory) = fs::read_dir(file.with_file_name("dat.conf.d")) else { return Vec::new() };
+    let visible = |path: &PathBuf| {
+        let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+        !hidden && path.extension().is_some_and(|extension| extension == "conf")
+    };
+    let mut files: Vec<_> = directory.flatten().map(|entry| entry.path()).filter(visible).collect();
+    files.sort();
+    files
+}
+
+/// The built-in registry, for tests that hold it against the sample file.
+pub fn built_in() -> Conf {
+    conf::parse(&Arc::from("built-in registry"), BUILT_IN.as_bytes())
+}

@@ -1,0 +1,81 @@
+//! The C boundary: every exported `dat_*`, and the only place that reads a handle's first word.
+//!
+//! `pass` holds the calls that go to the provider behind a handle, `own` those that libdat answers. A value that is no
+//! handle is refused unread (`arena`), so nothing a C caller passes as one can crash. Knows no object and takes no lock.
+
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use dat_abi::*;
+
+use crate::arena::{ARENAS, Verdict};
+use crate::loader::host::Uncancelled;
+use crate::registry::error;
+use crate::{fork, handles};
+
+pub mod own;
+pub mod pass;
+
+/// What a thunk needs: the handle as the provider knows it, and the provider's table.
+type Found = Option<(DAT_HANDLE, &'static DAT_PROVIDER)>;
+
+/// An object of any kind but IA. Only our own arenas are read, unless a provider without the hook is about.
+#[inline(always)]
+fn object(handle: DAT_HANDLE) -> Found {
+    match ARENAS.judge(handle as usize) {
+        Verdict::Never => None,
+        Verdict::Ours | Verdict::Perhaps => table(handle),
+    }
+}
+
+/// An IA, by its number or by the provider's pointer.
+#[inline(always)]
+fn ia(handle: DAT_HANDLE) -> Found {
+    table(handles::translate(handle)?)
+}
+
+/// Whatever a consumer may hold: a small integer can only be an IA.
+#[inline(always)]
+fn any(handle: DAT_HANDLE) -> Found {
+    if handle as usize <= usize::from(u16::MAX) { ia(handle) } else { object(handle) }
+}
+
+/// The table behind a handle that has been judged.
+#[inline(always)]
+fn table(handle: DAT_HANDLE) -> Found {
+    // SAFETY: the address lies in an arena, which stays mapped, or is an open IA that its provider gave out. Failing both, a
+    // provider without the hook is loaded: its handles cannot be told from other aligned addresses, as in every libdat.
+    let word = unsafe { &*handle.cast::<AtomicPtr<DAT_PROVIDER>>() };
+    // Pairs with the provider's store when the object was made: its table is written before its first word.
+    let table = word.load(Ordering::Acquire);
+    if table.is_null() || table as usize % align_of::<DAT_PROVIDER>() != 0 {
+        return None;
+    }
+    // SAFETY: the first word of a live handle is its provider's table, which outlives the handle by contract.
+    Some((handle, unsafe { &*table }))
+}
+
+/// The answer to a value that is no handle.
+#[cold]
+fn not_a_handle(subtype: DAT_RETURN_SUBTYPE) -> DAT_RETURN {
+    error(DAT_INVALID_HANDLE, subtype)
+}
+
+/// Runs a call that libdat answers itself: no panic and no cancellation leaves it, and a fork meets no lock.
+fn guard(body: impl FnOnce() -> Result<(), DAT_RETURN>) -> DAT_RETURN {
+    let _uncancelled = Uncancelled::new();
+    fork::prepare();
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => DAT_SUCCESS,
+        Ok(Err(code)) => code,
+        Err(_) => error(DAT_INTERNAL_ERROR, DAT_NO_SUBTYPE),
+    }
+}
+
+/// Refuses parameter number `n`, counted from 1.
+fn bad_parameter(n: u32) -> DAT_RETURN {
+    error(DAT_INVALID_PARAMETER, DAT_INVALID_ARG1 + n - 1)
+}
+
+const _: () = assert!(size_of::<AtomicPtr<DAT_PROVIDER>>() == size_of::<*mut c_void>());

@@ -1,0 +1,300 @@
+//! The calls that libdat answers itself: open and close, the registry, the words for numbers, and the private hook.
+//!
+//! C programs and providers call them by name. Each reads its C arguments into Rust values, asks one room, and writes its
+//! results last. No rule about names, counts or versions is here.
+
+use std::ffi::{CString, c_char, c_void};
+use std::ptr;
+
+use dat_abi::hook::{HandleArena, LIBDAT_HOOK_REQUEST, LibdatHook};
+use dat_abi::*;
+
+use super::{bad_parameter, guard, ia, not_a_handle, table};
+use crate::arena::ARENAS;
+use crate::conf::Key;
+use crate::loader::host;
+use crate::registry::{self, Served, error};
+use crate::report::{self, Topic};
+use crate::{handles, strerror};
+
+/// `dat_ia_openv`: finds the provider of a name and opens an interface adapter.
+///
+/// # Safety
+/// `name` is null or a C string, or at least 256 bytes; `ia_out` and `async_evd` are null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_ia_openv(
+    name: DAT_NAME_PTR,
+    async_evd_min_qlen: DAT_COUNT,
+    async_evd: *mut DAT_EVD_HANDLE,
+    ia_out: *mut DAT_IA_HANDLE,
+    major: DAT_UINT32,
+    minor: DAT_UINT32,
+    thread_safety: DAT_BOOLEAN,
+) -> DAT_RETURN {
+    guard(|| {
+        // SAFETY: the caller's promise about `name`.
+        let name = unsafe { name_at(name) }.ok_or(bad_parameter(1))?;
+        if ia_out.is_null() {
+            return Err(not_a_handle(DAT_INVALID_HANDLE_IA));
+        }
+        // SAFETY: not null, and the caller lets us write. Null until all has gone well.
+        unsafe { *ia_out = DAT_HANDLE_NULL };
+        // SAFETY: null, or readable by the caller's promise. The provider gets a copy, so a failure changes nothing.
+        let mut evd = unsafe { async_evd.as_ref() }.copied();
+        let wanted = Key { name, major, minor, thread_safe: thread_safety != DAT_FALSE };
+        report::debug(Topic::ConsumerCalls, || {
+            format!("dat_ia_openv of \"{}\" {major}.{minor}", wanted.name.escape_ascii())
+        });
+        let number = open(&wanted, async_evd_min_qlen, evd.as_mut())?;
+        if let Some(evd) = evd {
+            // SAFETY: `evd` was read through this pointer, so it is not null.
+            unsafe { *async_evd = evd };
+        }
+        // SAFETY: as above.
+        unsafe { *ia_out = ptr::without_provenance_mut(number) };
+        Ok(())
+    })
+}
+
+/// Opens by name; the IA's number. What fails is undone.
+fn open(wanted: &Key, qlen: DAT_COUNT, evd: Option<&mut DAT_EVD_HANDLE>) -> Result<usize, DAT_RETURN> {
+    let name = CString::new(wanted.name.as_slice()).expect("read up to its NUL byte");
+    let lease = registry::lease(wanted)?;
+    let mut ia = DAT_HANDLE_NULL;
+    let evd = evd.map_or(ptr::null_mut(), ptr::from_mut);
+    // SAFETY: a registered function of this type; name and results live through the call.
+    let code = unsafe { (lease.open)(name.as_ptr().cast_mut(), qlen, evd, &mut ia) };
+    report::debug(Topic::ProviderCalls, || format!("ia_open of {name:?}: {}", words(code)));
+    if code != DAT_SUCCESS {
+        registry::release(lease.served);
+        return Err(code);
+    }
+    if ia.is_null() {
+        registry::release(lease.served);
+        return Err(error(DAT_INTERNAL_ERROR, DAT_NO_SUBTYPE));
+    }
+    handles::admit(ia, lease.served).ok_or_else(|| {
+        close_unnumbered(ia, lease.served);
+        error(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY)
+    })
+}
+
+#[cold]
+fn close_unnumbered(ia: DAT_IA_HANDLE, served: Served) {
+    if let Some(close) = table(ia).and_then(|(_, table)| table.ia_close_func) {
+        // SAFETY: the provider has just opened this IA, and nobody else knows it.
+        unsafe { close(ia, DAT_CLOSE_ABRUPT_FLAG) };
+    }
+    registry::release(served);
+}
+
+/// `dat_ia_close`: closes at the provider, then forgets the number and counts the use down.
+///
+/// # Safety
+/// `handle` may be anything.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_ia_close(handle: DAT_IA_HANDLE, flags: DAT_CLOSE_FLAGS) -> DAT_RETURN {
+    guard(|| {
+        report::debug(Topic::ConsumerCalls, || format!("dat_ia_close of {handle:?} with flags {flags}"));
+        let (ia, table) = ia(handle).ok_or(not_a_handle(DAT_INVALID_HANDLE_IA))?;
+        // Before the close: afterwards another IA may live at the same address.
+        let number = if ia == handle { handles::number_of(ia) } else { Some(handle as usize) };
+        let close = table.ia_close_func.ok_or(DAT_NOT_IMPLEMENTED)?;
+        // SAFETY: the slot is of this type, and the IA is one that this provider opened.
+        let code = unsafe { close(ia, flags) };
+        report::debug(Topic::ProviderCalls, || format!("ia_close of IA {number:?}: {}", words(code)));
+        if code != DAT_SUCCESS {
+            return Err(code);
+        }
+        if let Some(served) = number.and_then(handles::forget) {
+            registry::release(served);
+        }
+        Ok(())
+    })
+}
+
+/// `dat_registry_add_provider`: a provider, or the program itself, offers to serve a name.
+///
+/// # Safety
+/// Both pointers are null or point to such records.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_registry_add_provider(
+    provider: *const DAT_PROVIDER,
+    info: *const DAT_PROVIDER_INFO,
+) -> DAT_RETURN {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let provider = unsafe { provider.as_ref() }.ok_or(bad_parameter(1))?;
+        // SAFETY: the caller's promise.
+        let key = unsafe { info.as_ref() }.and_then(key_of).ok_or(bad_parameter(2))?;
+        let (Some(open), Some(_), Some(_)) = (provider.ia_open_func, provider.ia_query_func, provider.ia_close_func)
+        else {
+            return Err(bad_parameter(1));
+        };
+        succeed(registry::add(key, open, host::image_of(open as *const c_void)))
+    })
+}
+
+/// `dat_registry_remove_provider`: takes that offer back.
+///
+/// # Safety
+/// Both pointers are null or point to such records.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_registry_remove_provider(
+    provider: *const DAT_PROVIDER,
+    info: *const DAT_PROVIDER_INFO,
+) -> DAT_RETURN {
+    guard(|| {
+        if provider.is_null() {
+            return Err(bad_parameter(1));
+        }
+        // SAFETY: the caller's promise.
+        let key = unsafe { info.as_ref() }.and_then(key_of).ok_or(bad_parameter(2))?;
+        succeed(registry::remove(&key))
+    })
+}
+
+/// `dat_registry_list_providers`: what the files offer, into records of the consumer.
+///
+/// Asked with 0 it is an error that tells how many there are; asked with too few it is a success, cut short.
+///
+/// # Safety
+/// `returned` is null or may be written; `list` is null or has `most` pointers, each null or to a record.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_registry_list_providers(
+    most: DAT_COUNT,
+    returned: *mut DAT_COUNT,
+    list: *mut *mut DAT_PROVIDER_INFO,
+) -> DAT_RETURN {
+    guard(|| {
+        if returned.is_null() {
+            return Err(bad_parameter(2));
+        }
+        if list.is_null() && most != 0 {
+            return Err(bad_parameter(3));
+        }
+        let infos = registry::list();
+        let tell = |count: usize| {
+            // SAFETY: not null, and the caller lets us write.
+            unsafe { *returned = DAT_COUNT::try_from(count).unwrap_or(DAT_COUNT::MAX) }
+        };
+        let Some(room) = usize::try_from(most).ok().filter(|room| *room > 0) else {
+            tell(infos.len());
+            return Err(bad_parameter(1));
+        };
+        let count = room.min(infos.len());
+        // SAFETY: the caller's array has `most` elements, and `count` is no more.
+        let places = unsafe { std::slice::from_raw_parts(list, count) };
+        if places.iter().any(|place| place.is_null()) {
+            tell(infos.len());
+            return Err(bad_parameter(3));
+        }
+        for (place, info) in places.iter().zip(infos) {
+            // SAFETY: not null, and the caller lets us write a record there.
+            unsafe { place.write(info) };
+        }
+        tell(count);
+        Ok(())
+    })
+}
+
+/// `dat_strerror`: the names of a result's type and subtype. Both outputs are always written, for programs print them
+/// without looking at the answer.
+///
+/// # Safety
+/// Both pointers are null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_strerror(
+    value: DAT_RETURN,
+    major: *mut *const c_char,
+    minor: *mut *const c_char,
+) -> DAT_RETURN {
+    if major.is_null() && minor.is_null() {
+        return bad_parameter(2);
+    }
+    let words = strerror::words(value);
+    for (place, word) in [(major, words.major), (minor, words.minor)] {
+        if !place.is_null() {
+            // SAFETY: not null, and the caller lets us write. The word is static.
+            unsafe { *place = word.as_ptr() };
+        }
+    }
+    if words.known { DAT_SUCCESS } else { bad_parameter(1) }
+}
+
+/// `dats_get_ia_handle`: the provider's pointer behind a number; also how a provider of ours asks for the hook.
+///
+/// # Safety
+/// `out` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dats_get_ia_handle(handle: DAT_IA_HANDLE, out: *mut DAT_IA_HANDLE) -> DAT_RETURN {
+    guard(|| {
+        if out.is_null() {
+            return Err(bad_parameter(2));
+        }
+        let answer = if handle as u64 == LIBDAT_HOOK_REQUEST {
+            registry::hook_asked();
+            ptr::from_ref(&HOOK).cast_mut().cast()
+        } else {
+            handles::translate(handle).ok_or(not_a_handle(DAT_INVALID_HANDLE_IA))?
+        };
+        // SAFETY: not null, and the caller lets us write.
+        unsafe { *out = answer };
+        Ok(())
+    })
+}
+
+static HOOK: LibdatHook = LibdatHook { size: size_of::<LibdatHook>(), add_arena, ia_number, last_refusal };
+
+extern "C" fn add_arena(arena: HandleArena) -> i32 {
+    if ARENAS.add(arena) { 0 } else { -1 }
+}
+
+extern "C" fn ia_number(provider_ia: *mut c_void) -> DAT_IA_HANDLE {
+    ptr::without_provenance_mut(handles::number_of(provider_ia).unwrap_or(0))
+}
+
+/// # Safety
+/// `room` bytes may be written at `out`.
+unsafe extern "C" fn last_refusal(out: *mut c_char, room: usize) -> usize {
+    let text = report::last_refusal();
+    if let Some(most) = room.checked_sub(1) {
+        let bytes = &text.as_bytes()[..text.len().min(most)];
+        // SAFETY: the caller lets us write `room` bytes, and these are one fewer.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr().cast(), out, bytes.len()) };
+        // SAFETY: the byte behind them is the last of the room or before it.
+        unsafe { *out.add(bytes.len()) = 0 };
+    }
+    text.len()
+}
+
+/// A name of at most 255 bytes, read no further than that.
+///
+/// # Safety
+/// `name` is null, or readable up to its NUL byte or for 256 bytes.
+unsafe fn name_at(name: *const c_char) -> Option<Vec<u8>> {
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: in the caller's promise, since it stops at the NUL byte.
+    let byte = |at: usize| unsafe { name.add(at).cast::<u8>().read() };
+    let length = (0..DAT_NAME_MAX_LENGTH).find(|at| byte(*at) == 0)?;
+    Some((0..length).map(byte).collect())
+}
+
+/// The key in a record; none if the name does not end inside it.
+fn key_of(info: &DAT_PROVIDER_INFO) -> Option<Key> {
+    let length = info.ia_name.iter().position(|byte| *byte == 0)?;
+    let name = info.ia_name[..length].iter().map(|byte| byte.to_ne_bytes()[0]).collect();
+    let thread_safe = info.is_thread_safe != DAT_FALSE;
+    Some(Key { name, major: info.dapl_version_major, minor: info.dapl_version_minor, thread_safe })
+}
+
+fn succeed(code: DAT_RETURN) -> Result<(), DAT_RETURN> {
+    if code == DAT_SUCCESS { Ok(()) } else { Err(code) }
+}
+
+fn words(code: DAT_RETURN) -> String {
+    let words = strerror::words(code);
+    format!("{} {}", words.major.to_string_lossy(), words.minor.to_string_lossy())
+}
