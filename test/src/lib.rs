@@ -1,1 +1,5 @@
-//! Placeholder.
+//! What the suites share: the staged libraries.
+//!
+//! `tests/` and `xtask` use it; nothing of the product does.
+
+pub mod stage;

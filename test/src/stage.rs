@@ -1,0 +1,214 @@
+//! Builds the libraries and lays them out as an install would: `lib/libdat.so.1`, the providers, `include/dat`.
+//!
+//! Every suite that goes through the real shared objects starts here, and so do the project's commands. Safe to call from
+//! several test programs at once: one builds, the others wait and find everything in place. Never touches the system.
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
+use std::{env, io};
+
+/// The linked library's file name; its soname is `libdat.so.1`.
+const LIBDAT: &str = "libdat.so.1.2.0";
+
+/// What may be built for: the two profiles of cargo.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Profile {
+    /// For tests.
+    Dev,
+    /// For benches and installs.
+    Release,
+}
+
+impl Profile {
+    /// Its directory below the target directory.
+    pub fn directory(self) -> &'static str {
+        match self {
+            Self::Dev => "debug",
+            Self::Release => "release",
+        }
+    }
+}
+
+/// A directory tree as an install makes it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Stage {
+    /// The tree's root.
+    pub root: PathBuf,
+    /// Where the shared objects are.
+    pub lib: PathBuf,
+    /// To be given to a C compiler.
+    pub include: PathBuf,
+}
+
+/// Builds and lays out libdat and the providers.
+///
+/// # Panics
+/// When something does not build; the message is the compiler's.
+pub fn stage(profile: Profile) -> Stage {
+    stage_with(profile, &["daplsm"])
+}
+
+/// The same with these provider packages (`name` makes `libname.so.1`), or with none.
+///
+/// # Panics
+/// When something does not build; the message is the compiler's.
+pub fn stage_with(profile: Profile, providers: &[&str]) -> Stage {
+    /// What this process has staged already.
+    static DONE: Mutex<Vec<(Profile, String)>> = Mutex::new(Vec::new());
+    let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let built = target_directory().join(profile.directory());
+    let root = built.join("stage");
+    let stage = Stage { lib: root.join("lib"), include: root.join("include"), root };
+    let wanted: Vec<_> = ["dat"].iter().chain(providers).map(|name| (profile, (*name).to_owned())).collect();
+    if wanted.iter().any(|one| !done.contains(one)) {
+        let _lock = lock(&stage.root);
+        build(profile, providers);
+        stage.lay_out(&built, providers).unwrap_or_else(|error| panic!("{}: {error}", stage.root.display()));
+        done.extend(wanted);
+    }
+    stage
+}
+
+impl Stage {
+    /// A command that finds the staged libraries, for programs that are linked or open them by name.
+    pub fn command(&self, program: impl AsRef<Path>) -> Command {
+        let mut command = Command::new(program.as_ref());
+        command.env("LD_LIBRARY_PATH", &self.lib);
+        command
+    }
+
+    /// Compiles C sources, linked with libdat, into a program or library at `output`. `arguments` come last.
+    ///
+    /// # Panics
+    /// When they do not compile.
+    pub fn compile(&self, output: &Path, sources: &[&Path], arguments: &[&str]) {
+        let mut cc = compiler();
+        cc.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-g", "-O1", "-pthread", "-I"]).arg(&self.include);
+        cc.arg("-o").arg(output).args(sources).arg("-L").arg(&self.lib).args(["-Wl,--as-needed", "-ldat"]);
+        run(cc.args(arguments));
+    }
+
+    fn lay_out(&self, built: &Path, providers: &[&str]) -> io::Result<()> {
+        fs::create_dir_all(&self.lib)?;
+        let home = workspace();
+        self.link_libdat(&built.join("libdat.a"), &home.join("dat/libdat.map"))?;
+        for provider in providers {
+            let from = built.join(format!("lib{provider}.so"));
+            let to = self.lib.join(format!("lib{provider}.so.1"));
+            if is_stale(&to, &[&from]) {
+                replace(&to, |fresh| fs::copy(&from, fresh).map(drop))?;
+            }
+        }
+        let headers = self.include.join("dat");
+        fs::create_dir_all(&headers)?;
+        for header in fs::read_dir(home.join("dat/include/dat"))?.flatten() {
+            let to = headers.join(header.file_name());
+            if is_stale(&to, &[&header.path()]) {
+                replace(&to, |fresh| fs::copy(header.path(), fresh).map(drop))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// From the static library, since only the linker gives exactly the names and versions of the map.
+    fn link_libdat(&self, archive: &Path, map: &Path) -> io::Result<()> {
+        let library = self.lib.join(LIBDAT);
+        if is_stale(&library, &[archive, map]) {
+            replace(&library, |fresh| {
+                let mut cc = compiler();
+                cc.args(["-shared", "-o"]).arg(fresh);
+                cc.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");
+                cc.arg(format!("-Wl,--version-script={}", map.display()));
+                // nodelete: a provider or a stale handle may still lead here. now: no lazy binding inside a hot path.
+                cc.args(["-Wl,-soname,libdat.so.1", "-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro"]);
+                cc.args(["-Wl,--gc-sections", "-Wl,--no-undefined", "-Wl,--as-needed"]);
+                run(cc.args(["-lgcc_s", "-lpthread", "-ldl", "-lm", "-lc"]));
+                Ok(())
+            })?;
+        }
+        for name in ["libdat.so.1", "libdat.so"] {
+            let link = self.lib.join(name);
+            if fs::read_link(&link).is_ok_and(|to| to == Path::new(LIBDAT)) {
+                continue;
+            }
+            replace(&link, |fresh| symlink(LIBDAT, fresh))?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes a file beside its place and moves it there: a program that has the old one mapped keeps it.
+fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    let fresh = path.with_extension("fresh");
+    match fs::remove_file(&fresh) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    make(&fresh)?;
+    fs::rename(&fresh, path)
+}
+
+/// Whether a made file is missing or older than what it is made of.
+fn is_stale(made: &Path, sources: &[&Path]) -> bool {
+    let time = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
+    let Some(made) = time(made) else { return true };
+    sources.iter().any(|source| time(source).is_none_or(|source| source > made))
+}
+
+fn build(profile: Profile, providers: &[&str]) {
+    let mut cargo = cargo();
+    cargo.args(["build", "--quiet", "-p", "dat"]);
+    for provider in providers {
+        cargo.args(["-p", provider]);
+    }
+    if profile == Profile::Release {
+        cargo.arg("--release");
+    }
+    run(&mut cargo);
+}
+
+/// Where cargo builds: asked of itself, for a flag, a variable or a file may decide it.
+fn target_directory() -> PathBuf {
+    let output = run(cargo().args(["metadata", "--format-version", "1", "--no-deps", "--offline"]));
+    let text = String::from_utf8(output.stdout).expect("cargo writes UTF-8");
+    let rest = text.split_once("\"target_directory\":\"").expect("cargo names its target directory").1;
+    let path = rest.split_once('"').expect("a JSON string ends").0;
+    PathBuf::from(path.replace("\\\\", "\\"))
+}
+
+/// The root of the sources.
+pub fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this package lies in the workspace")
+}
+
+fn cargo() -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(workspace());
+    cargo
+}
+
+fn compiler() -> Command {
+    Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()))
+}
+
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}\n{text}", output.status);
+    output
+}
+
+/// One stager at a time on this tree; the lock goes with the file.
+fn lock(root: &Path) -> File {
+    fs::create_dir_all(root).unwrap_or_else(|error| panic!("{}: {error}", root.display()));
+    let path = root.join(".lock");
+    let file = File::create(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    // SAFETY: the descriptor is open as long as `file` lives.
+    let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
+    assert_eq!(result, 0, "{}: {}", path.display(), io::Error::last_os_error());
+    file
+}
