@@ -380,3 +380,69 @@ fn bare_token(rest: &[u8]) -> usize {
     }
     rest.len()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tokens of a line with their columns, or the column where it breaks.
+    fn split(line: &str) -> Result<Vec<(String, usize)>, usize> {
+        match tokens(line.as_bytes()) {
+            (_, Some(trouble)) => Err(trouble.column),
+            (tokens, None) => {
+                Ok(tokens.into_iter().map(|token| (String::from_utf8(token.text).unwrap(), token.column)).collect())
+            }
+        }
+    }
+
+    fn texts(line: &str) -> Vec<String> {
+        split(line).unwrap().into_iter().map(|(text, _)| text).collect()
+    }
+
+    #[test]
+    fn blanks_are_space_and_tab_alone() {
+        assert_eq!(split(" a\tb "), Ok(vec![("a".into(), 2), ("b".into(), 4)]));
+        assert_eq!(texts("a\x0bb\x0cc\rd"), ["a\x0bb\x0cc\rd"]);
+    }
+
+    #[test]
+    fn a_comment_starts_where_a_token_could() {
+        assert_eq!(texts("a lib#1.so #b c"), ["a", "lib#1.so"]);
+        assert_eq!(texts(r##"a ""#b"##), ["a", ""]);
+        assert_eq!(texts(r##""a # b" c"##), ["a # b", "c"]);
+        assert!(texts("  # nothing").is_empty());
+    }
+
+    #[test]
+    fn quotes_join_and_backslashes_take_the_next_byte() {
+        assert_eq!(texts(r#""a b""c" "\\ \" \n""#), ["a b", "c", r#"\ " n"#]);
+        assert_eq!(texts(r#""""""#), ["", ""]);
+    }
+
+    #[test]
+    fn bare_tokens_keep_backslashes_and_end_with_a_quote() {
+        assert_eq!(texts(r"C:\dir\lib.dll x"), [r"C:\dir\lib.dll", "x"]);
+        assert_eq!(texts(r#"ab"cd e"#), [r#"ab""#, "cd", "e"]);
+        assert_eq!(texts(r#"a\"b c"#), [r#"a\"b"#, "c"], "a guarded quote does not end it");
+        assert_eq!(texts(r#"a\\"b c"#), [r#"a\\""#, "b", "c"], "the guard itself may be guarded");
+    }
+
+    #[test]
+    fn a_lone_quote_breaks_its_line_only() {
+        for (line, column) in [("\"", 1), ("a b \"c d", 5), ("a \"\\\"", 3), ("ab\"\"", 4)] {
+            assert_eq!(split(line), Err(column), "{line}");
+        }
+        let conf = parse(&"f".into(), b"\"\nx u1.2 threadsafe default l d.1.2 \"\" \"\"");
+        assert_eq!((conf.records.len(), conf.complaints.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_library_of_dat_2_is_known_by_its_name() {
+        for name in ["libdaplofa.so.2", "/usr/lib/libx.so.2", "libx.so.2.0.0"] {
+            assert!(is_for_libdat2(name.as_bytes()), "{name}");
+        }
+        for name in ["libdaplcma.so.1", "libx.so", "/lib.so.2/libx.so.1", "libx.so.20", "libx.so.1.2", ""] {
+            assert!(!is_for_libdat2(name.as_bytes()), "{name}");
+        }
+    }
+}

@@ -82,3 +82,69 @@ fn versions<T>(candidates: &[&(Key, T)]) -> String {
     let words: Vec<_> = versions.iter().map(|(major, minor)| format!("{major}.{minor}")).collect();
     words.join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `"x 1.2 s"`: a name, a version, `s` for thread-safe.
+    fn key(text: &str) -> Key {
+        let mut words = text.split(' ');
+        let name = words.next().unwrap().as_bytes().to_vec();
+        let (major, minor) = words.next().unwrap().split_once('.').unwrap();
+        let (major, minor) = (major.parse().unwrap(), minor.parse().unwrap());
+        Key { name, major, minor, thread_safe: words.next() == Some("s") }
+    }
+
+    /// What is tried, by position, or the refusal.
+    fn chosen(wanted: &str, candidates: &[&str]) -> Result<Vec<usize>, Refusal> {
+        let candidates: Vec<_> = candidates.iter().enumerate().map(|(at, text)| (key(text), at)).collect();
+        choose(&key(wanted), &candidates).map(|order| order.iter().map(|(_, at)| *at).collect())
+    }
+
+    #[test]
+    fn each_filter_has_its_own_refusal() {
+        let text = |candidates: &[&str], wanted| chosen(wanted, candidates).unwrap_err().to_string();
+        assert_eq!(chosen("x 1.2", &[]), Err(Refusal::Name));
+        assert_eq!(chosen("x 1.2", &["X 1.2", "xx 1.2"]), Err(Refusal::Name));
+        assert_eq!(
+            text(&["x 2.0", "x 2.1"], "x 1.2"),
+            "wanted version 1.2, but this name has only 2.0, 2.1; a line for it is needed (that line is for libdat2)"
+        );
+        assert_eq!(
+            text(&["x 1.2"], "x 2.0"),
+            "wanted version 2.0, but this name has only 1.2; a line for it is needed"
+        );
+        assert_eq!(
+            text(&["x 1.1"], "x 1.2"),
+            "wanted version 1.2, but this name has only 1.1; a line for it is needed"
+        );
+        assert_eq!(chosen("x 1.2 s", &["x 1.2", "x 1.3 s"]), Err(Refusal::ThreadSafety));
+    }
+
+    #[test]
+    fn the_first_empty_filter_names_the_error() {
+        assert!(matches!(chosen("x 1.2 s", &["x 2.0 s", "y 1.2 s"]), Err(Refusal::Major { .. })));
+        assert!(matches!(chosen("x 1.2 s", &["x 2.2 s", "x 1.0 s"]), Err(Refusal::Minor { .. })));
+    }
+
+    #[test]
+    fn a_minor_is_matched_exactly_else_upwards_to_the_nearest() {
+        assert_eq!(chosen("x 1.2", &["x 1.3", "x 1.2", "x 1.1"]), Ok(vec![1]));
+        assert_eq!(chosen("x 1.2", &["x 1.9", "x 1.3", "x 1.4"]), Ok(vec![1]));
+        assert_eq!(chosen("x 2.0", &["x 2.1"]), Ok(vec![0]));
+    }
+
+    #[test]
+    fn older_callers_than_1_2_are_never_served_upwards() {
+        assert!(matches!(chosen("x 1.1", &["x 1.2"]), Err(Refusal::Minor { .. })));
+        assert!(matches!(chosen("x 0.9", &["x 0.10"]), Err(Refusal::Minor { .. })));
+        assert_eq!(chosen("x 1.1", &["x 1.2", "x 1.1"]), Ok(vec![1]));
+    }
+
+    #[test]
+    fn thread_safety_is_never_missing_when_not_asked_for() {
+        assert_eq!(chosen("x 1.2", &["x 1.2 s", "x 1.2", "x 1.2 s", "x 1.2"]), Ok(vec![1, 3, 0, 2]));
+        assert_eq!(chosen("x 1.2 s", &["x 1.2 s", "x 1.2", "x 1.2 s"]), Ok(vec![0, 2]));
+    }
+}

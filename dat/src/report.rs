@@ -106,7 +106,8 @@ pub(crate) fn complaint(text: &dyn Display) {
 
 /// A line for those who asked for this topic; the text is made only then.
 pub(crate) fn debug(topic: Topic, text: impl FnOnce() -> String) {
-    let settings = hold().settings();
+    let mut reporter = hold();
+    let settings = reporter.settings();
     if settings.wants(topic) {
         settings.write(&text());
     }

@@ -1,0 +1,144 @@
+//! The built `libdat.so.1` is what a program of 2008 was linked against: its soname, its 73 names, their version, its needs.
+//!
+//! The file is read with a reader of its own, small enough to be checked by eye, so that no tool's idea of "exported" decides.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use dapl_test::stage::{Profile, stage_with, workspace};
+
+#[test]
+fn libdat_exports_exactly_the_names_of_the_reference() {
+    let library = Elf::staged();
+    let facts = fs::read(workspace().join("test/abi/dat-1.2-symbols.json")).unwrap();
+    let facts: serde_json::Value = serde_json::from_slice(&facts).unwrap();
+    let facts = &facts["linux"]["libdat"];
+    let names = facts["exported"].as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned());
+    let node = facts["version_node"].as_str().unwrap();
+    let wanted: BTreeSet<_> = names.map(|name| (name, node.to_owned())).collect();
+    assert_eq!(wanted.len(), 73);
+    // The node itself is a symbol too: absolute, and named like its version.
+    let found: BTreeSet<_> = library.exports().into_iter().filter(|(name, _)| name != node).collect();
+    assert_eq!(found, wanted);
+    assert_eq!(library.dynamic_names(SONAME), [facts["soname"].as_str().unwrap()]);
+}
+
+#[test]
+fn libdat_needs_nothing_but_the_c_library() {
+    let allowed = ["libc.so.6", "libgcc_s.so.1", "libm.so.6", "libdl.so.2", "libpthread.so.0"];
+    for needed in Elf::staged().dynamic_names(NEEDED) {
+        assert!(allowed.contains(&needed.as_str()) || needed.starts_with("ld-linux"), "{needed}");
+    }
+}
+
+#[test]
+fn libdat_stays_when_it_is_closed() {
+    let flags: u64 = Elf::staged().dynamic(FLAGS_1).iter().sum();
+    assert_ne!(flags & FLAG_NODELETE, 0, "not linked nodelete");
+    assert_ne!(flags & FLAG_NOW, 0, "not bound at load");
+}
+
+/// A shared object's bytes: 64 bits, little-endian.
+struct Elf(Vec<u8>);
+
+/// A section header's fields that matter.
+struct Section {
+    kind: u32,
+    offset: usize,
+    size: usize,
+    link: usize,
+}
+
+impl Elf {
+    fn staged() -> Self {
+        let stage = stage_with(Profile::Dev, &[]);
+        let bytes = fs::read(stage.lib.join("libdat.so.1")).unwrap();
+        assert_eq!(bytes[..6], *b"\x7fELF\x02\x01", "64 bits, little-endian");
+        Self(bytes)
+    }
+
+    fn number<const N: usize>(&self, at: usize) -> u64 {
+        let mut bytes = [0; 8];
+        bytes[..N].copy_from_slice(&self.0[at..at + N]);
+        u64::from_le_bytes(bytes)
+    }
+
+    fn text(&self, at: usize) -> String {
+        let end = self.0[at..].iter().position(|byte| *byte == 0).unwrap();
+        String::from_utf8(self.0[at..at + end].to_vec()).unwrap()
+    }
+
+    fn sections(&self) -> Vec<Section> {
+        let (start, count) = (self.number::<8>(0x28) as usize, self.number::<2>(0x3c) as usize);
+        let header = |index: usize| {
+            let at = start + index * 64;
+            Section {
+                kind: self.number::<4>(at + 4) as u32,
+                offset: self.number::<8>(at + 24) as usize,
+                size: self.number::<8>(at + 32) as usize,
+                link: self.number::<4>(at + 40) as usize,
+            }
+        };
+        (0..count).map(header).collect()
+    }
+
+    fn section(&self, kind: u32) -> (Section, usize) {
+        let sections = self.sections();
+        let strings = |section: &Section| sections[section.link].offset;
+        let (at, strings) = sections
+            .iter()
+            .enumerate()
+            .find(|(_, section)| section.kind == kind)
+            .map(|(at, section)| (at, strings(section)))
+            .unwrap_or_else(|| panic!("no section of kind {kind:#x}"));
+        (self.sections().swap_remove(at), strings)
+    }
+
+    fn dynamic(&self, tag: u64) -> Vec<u64> {
+        let (section, _) = self.section(SHT_DYNAMIC);
+        let entries = (section.offset..section.offset + section.size).step_by(16);
+        entries.filter(|at| self.number::<8>(*at) == tag).map(|at| self.number::<8>(at + 8)).collect()
+    }
+
+    fn dynamic_names(&self, tag: u64) -> Vec<String> {
+        let (_, strings) = self.section(SHT_DYNAMIC);
+        self.dynamic(tag).into_iter().map(|offset| self.text(strings + offset as usize)).collect()
+    }
+
+    /// Defined symbols with the version each has.
+    fn exports(&self) -> Vec<(String, String)> {
+        let (symbols, strings) = self.section(SHT_DYNSYM);
+        let (versions, _) = self.section(SHT_GNU_VERSYM);
+        let defined = (0..symbols.size / 24).filter_map(|index| {
+            let at = symbols.offset + index * 24;
+            let undefined = self.number::<2>(at + 6) == 0;
+            let version = self.number::<2>(versions.offset + index * 2) & 0x7fff;
+            (!undefined).then(|| (self.text(strings + self.number::<4>(at) as usize), self.version_name(version)))
+        });
+        defined.collect()
+    }
+
+    fn version_name(&self, version: u64) -> String {
+        let (section, strings) = self.section(SHT_GNU_VERDEF);
+        let mut at = section.offset;
+        loop {
+            let (index, aux, next) =
+                (self.number::<2>(at + 4), self.number::<4>(at + 12) as usize, self.number::<4>(at + 16) as usize);
+            if index == version {
+                return self.text(strings + self.number::<4>(at + aux) as usize);
+            }
+            assert_ne!(next, 0, "version {version} has no name");
+            at += next;
+        }
+    }
+}
+
+const SHT_DYNAMIC: u32 = 6;
+const SHT_DYNSYM: u32 = 11;
+const SHT_GNU_VERDEF: u32 = 0x6fff_fffd;
+const SHT_GNU_VERSYM: u32 = 0x6fff_ffff;
+const NEEDED: u64 = 1;
+const SONAME: u64 = 14;
+const FLAGS_1: u64 = 0x6fff_fffb;
+const FLAG_NOW: u64 = 0x1;
+const FLAG_NODELETE: u64 = 0x8;
