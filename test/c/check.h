@@ -1,0 +1,93 @@
+/*
+ * check.h - what the small test programs share: give up with words, wait for one event. Every wait is finite.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#ifndef CHECK_H
+#define CHECK_H
+
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <dat/udat.h>
+
+#define SECOND 1000000u
+
+__attribute__((noreturn, format(printf, 1, 2))) static inline void fail(const char *format, ...)
+{
+    va_list args;
+    fflush(stdout);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    exit(1);
+}
+
+static inline const char *words(DAT_RETURN ret)
+{
+    static char text[256];
+    const char *major = "?", *minor = "?";
+    dat_strerror(ret, &major, &minor);
+    snprintf(text, sizeof text, "%s %s (0x%08x)", major, minor, ret);
+    return text;
+}
+
+/* The call must succeed. */
+#define OK(call) check_ok(#call, (call))
+
+static inline void check_ok(const char *call, DAT_RETURN ret)
+{
+    if (ret != DAT_SUCCESS)
+        fail("%s: %s", call, words(ret));
+}
+
+/* The condition must hold. */
+#define EXPECT(condition)                                                        \
+    do {                                                                         \
+        if (!(condition))                                                        \
+            fail("%s:%d: this does not hold: %s", __FILE__, __LINE__, #condition); \
+    } while (0)
+
+/* The next event of evd, which must be of this number. */
+static inline DAT_EVENT next(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, const char *what)
+{
+    DAT_EVENT event;
+    DAT_COUNT more;
+    DAT_RETURN ret = dat_evd_wait(evd, 20 * SECOND, 1, &event, &more);
+    if (ret != DAT_SUCCESS)
+        fail("%s: %s", what, words(ret));
+    if (event.event_number != number)
+        fail("%s: event 0x%x in place of 0x%x", what, (unsigned)event.event_number, (unsigned)number);
+    EXPECT(event.evd_handle == evd);
+    return event;
+}
+
+/* The next event of evd, a completion of ep with this cookie, status and (if successful) length. */
+static inline void completed(DAT_EVD_HANDLE evd, DAT_EP_HANDLE ep, uint64_t cookie, DAT_DTO_COMPLETION_STATUS status,
+                             size_t length, const char *what)
+{
+    DAT_EVENT event = next(evd, DAT_DTO_COMPLETION_EVENT, what);
+    const DAT_DTO_COMPLETION_EVENT_DATA *dto = &event.event_data.dto_completion_event_data;
+    if (dto->ep_handle != ep || dto->user_cookie.as_64 != cookie || dto->status != status)
+        fail("%s: cookie %llx and status %d in place of %llx and %d", what, (unsigned long long)dto->user_cookie.as_64,
+             (int)dto->status, (unsigned long long)cookie, (int)status);
+    if (status == DAT_DTO_SUCCESS && dto->transfered_length != length)
+        fail("%s: %llu bytes in place of %zu", what, (unsigned long long)dto->transfered_length, length);
+}
+
+/* Nothing is queued on evd. */
+static inline void silent(DAT_EVD_HANDLE evd, const char *what)
+{
+    DAT_EVENT event;
+    DAT_RETURN ret = dat_evd_dequeue(evd, &event);
+    if (ret == DAT_SUCCESS)
+        fail("%s: an event too many, 0x%x", what, (unsigned)event.event_number);
+    if (ret != DAT_QUEUE_EMPTY)
+        fail("%s: %s in place of a bare DAT_QUEUE_EMPTY", what, words(ret));
+}
+
+#endif

@@ -1,0 +1,280 @@
+//! Programs for the suites: compiles the C ones against the stage, gives each run a place of its own, and watches it.
+//!
+//! Nothing waits for ever: a program that does not end is killed and the test fails with what it had said so far. No run
+//! sees another's end points, registry or environment.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::stage::{Stage, workspace};
+
+/// The registry of a run: where the sm provider is, by its usual name.
+pub const SM0: &str = "sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"\" \"\"\n";
+
+/// Compiles one C or C++ source of the repository (`test/c/first.c`) for the stage, once per process, strictly.
+///
+/// # Panics
+/// When it does not compile without a warning; the message is the compiler's.
+pub fn program(stage: &Stage, source: &str) -> PathBuf {
+    static BUILT: Mutex<Option<HashMap<PathBuf, PathBuf>>> = Mutex::new(None);
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    let built = built.get_or_insert_default();
+    let source = workspace().join(source);
+    if let Some(program) = built.get(&source) {
+        return program.clone();
+    }
+    let directory = stage.root.join("programs");
+    fs::create_dir_all(&directory).expect("the stage is writable");
+    let name = source.file_stem().expect("a source has a name").to_string_lossy().into_owned();
+    // Another test program may be running the old one.
+    let (fresh, program) = (directory.join(format!("{name}.{}", std::process::id())), directory.join(name));
+    let (variable, default, standard) = match source.extension().and_then(|extension| extension.to_str()) {
+        Some("cc") => ("CXX", "c++", "-std=c++17"),
+        _ => ("CC", "cc", "-std=gnu11"),
+    };
+    let mut compiler = Command::new(std::env::var_os(variable).unwrap_or_else(|| default.into()));
+    compiler.args([standard, "-O2", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I"]).arg(&stage.include);
+    compiler.arg("-o").arg(&fresh).arg(&source).arg("-L").arg(&stage.lib);
+    let output = compiler.args(["-Wl,--as-needed", "-ldat", "-pthread"]).output().expect("a C compiler is installed");
+    assert!(output.status.success(), "{}: {}", source.display(), String::from_utf8_lossy(&output.stderr));
+    fs::rename(&fresh, &program).expect("the stage is writable");
+    built.insert(source, program.clone());
+    program
+}
+
+/// A place for one test: a base directory for sm and a registry, gone when dropped.
+pub struct Room {
+    lib: PathBuf,
+    directory: PathBuf,
+    registry: Option<PathBuf>,
+}
+
+impl Room {
+    /// With this registry text, or with none at all, so that the built-in one is used.
+    pub fn new(stage: &Stage, registry: Option<&str>) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let memory = Path::new("/dev/shm");
+        let base = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
+        let directory = base.join(format!("dapl-test-{}-{count}", std::process::id()));
+        // Private, as sm demands it of a directory that exists.
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory.join("sm"));
+        made.expect("a memory file system is writable");
+        let registry = registry.map(|text| {
+            let file = directory.join("dat.conf");
+            fs::write(&file, text).expect("a memory file system is writable");
+            file
+        });
+        Room { lib: stage.lib.clone(), directory, registry }
+    }
+
+    /// Where the sm provider keeps its end points.
+    pub fn sm(&self) -> PathBuf {
+        self.directory.join("sm")
+    }
+
+    /// A command that runs in this place.
+    pub fn command(&self, program: impl AsRef<Path>, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program.as_ref());
+        command.args(arguments).env("LD_LIBRARY_PATH", &self.lib).env("DAPL_SM_DIR", self.sm());
+        match &self.registry {
+            Some(file) => command.env("DAT_OVERRIDE", file),
+            None => command.env_remove("DAT_OVERRIDE"),
+        };
+        command
+    }
+
+    /// Starts it.
+    pub fn start(&self, program: impl AsRef<Path>, arguments: &[&str]) -> Run {
+        Run::start(self.command(program, arguments))
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        // A failed test leaves what it likes; nothing depends on this.
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// What a program said so far, and whether it may say more.
+#[derive(Default)]
+struct Said {
+    text: Vec<u8>,
+    closed: bool,
+}
+
+type Shared = Arc<(Mutex<Said>, Condvar)>;
+
+/// A running program. Dropped, it is killed.
+pub struct Run {
+    name: String,
+    child: Child,
+    stdout: Shared,
+    stderr: Shared,
+    readers: Vec<JoinHandle<()>>,
+}
+
+/// A program that has ended.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// How.
+    pub status: ExitStatus,
+    /// All of its standard output.
+    pub stdout: String,
+    /// All of its standard error.
+    pub stderr: String,
+}
+
+impl Run {
+    /// Starts a command with its output captured and no input.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn start(mut command: Command) -> Self {
+        let name = format!("{command:?}");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
+        let (stdout, stderr) = (Shared::default(), Shared::default());
+        let readers = vec![
+            read(child.stdout.take().expect("it is piped"), &stdout),
+            read(child.stderr.take().expect("it is piped"), &stderr),
+        ];
+        Run { name, child, stdout, stderr, readers }
+    }
+
+    /// Waits until standard output contains `text`.
+    ///
+    /// # Panics
+    /// When it ends, or `limit` passes, before that.
+    pub fn wait_for(&self, text: &str, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        let (said, more) = &*self.stdout;
+        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+        while !String::from_utf8_lossy(&said.text).contains(text) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if said.closed || left.is_zero() {
+                drop(said);
+                panic!("{} did not say {text:?}: {}", self.name, self.so_far());
+            }
+            said = more.wait_timeout(said, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Kills it with SIGKILL.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("it is our child");
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// When `limit` passes before; it is killed then.
+    pub fn finish(mut self, limit: Duration) -> Finished {
+        let deadline = Instant::now() + limit;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("it is our child") {
+                break status;
+            }
+            if Instant::now() > deadline {
+                let stacks = self.stacks();
+                self.kill();
+                panic!("{} has not ended after {limit:?}: {}{stacks}", self.name, self.so_far());
+            }
+            // There is no wait with a limit; the end of a program need not be noticed sooner.
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        // A child of its own may still hold the pipes; what it says then is nobody's.
+        for reader in self.readers.drain(..) {
+            reader.join().expect("reading does not panic");
+        }
+        let text = |said: &Shared| -> String {
+            let said = said.0.lock().unwrap_or_else(PoisonError::into_inner);
+            String::from_utf8_lossy(&said.text).into_owned()
+        };
+        Finished { status, stdout: text(&self.stdout), stderr: text(&self.stderr) }
+    }
+
+    fn so_far(&self) -> String {
+        let text = |said: &Shared| -> String {
+            let said = said.0.lock().unwrap_or_else(PoisonError::into_inner);
+            String::from_utf8_lossy(&said.text).into_owned()
+        };
+        format!("\n--- stdout\n{}--- stderr\n{}", text(&self.stdout), text(&self.stderr))
+    }
+
+    /// Where each thread of a hanging program sleeps, as the kernel tells it.
+    fn stacks(&self) -> String {
+        let mut text = String::from("--- threads\n");
+        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        for thread in threads.into_iter().flatten().flatten() {
+            let read = |file: &str| fs::read_to_string(thread.path().join(file)).unwrap_or_default();
+            text += &format!("{} in {}: {}\n", read("comm").trim(), read("wchan").trim(), read("syscall").trim());
+        }
+        text
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // Both fail when it has ended already, which is as well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Finished {
+    /// Ended with status 0, and this was the last line it said.
+    ///
+    /// # Panics
+    /// Otherwise, with all it said.
+    pub fn expect_success(&self, last_line: &str) {
+        let last = self.stdout.lines().last().unwrap_or_default();
+        assert!(self.status.success() && last.contains(last_line), "no success: {self:#?}");
+    }
+
+    /// Ended by itself, neither well nor by a signal, and said this on standard error.
+    ///
+    /// # Panics
+    /// Otherwise, with all it said.
+    pub fn expect_failure(&self, reason: &str) {
+        assert!(self.status.code().is_some_and(|code| code != 0), "no orderly failure: {self:#?}");
+        assert!(self.stderr.contains(reason), "another failure than {reason:?}: {self:#?}");
+    }
+}
+
+fn read(mut from: impl Read + Send + 'static, to: &Shared) -> JoinHandle<()> {
+    let shared = Arc::clone(to);
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        loop {
+            let count = from.read(&mut buffer).unwrap_or(0);
+            let (said, more) = &*shared;
+            let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+            said.text.extend_from_slice(&buffer[..count]);
+            said.closed = count == 0;
+            more.notify_all();
+            if count == 0 {
+                return;
+            }
+        }
+    })
+}
+
+/// Whether a tool is there; what needs it says so when it is skipped.
+pub fn has_tool(name: &str) -> bool {
+    Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success())
+}
