@@ -610,6 +610,10 @@ static uint64_t connect_to_server(void)
         case DAT_CONNECTION_EVENT_PEER_REJECTED:
         case DAT_CONNECTION_EVENT_NON_PEER_REJECTED:
         case DAT_CONNECTION_EVENT_UNREACHABLE:
+            if (tries == 1) {
+                printf("%s; trying again\n", connection_word(event.event_number));
+                fflush(stdout);
+            }
             if (tries < CONNECT_TRIES)
                 break; /* perhaps the server is not there yet */
             /* fall through */
@@ -868,6 +872,7 @@ int main(int argc, char **argv)
 
     uint64_t ns = opt.host ? connect_to_server() : accept_client();
     printf("connected in %.1f us\n", (double)ns / 1000);
+    fflush(stdout);
 
     exchange_memory();
     rdma_bursts();
