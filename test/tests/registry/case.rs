@@ -1,0 +1,117 @@
+//! One case of the registry's suite: a directory with a dat.conf, providers compiled for it, a probe run in it.
+//!
+//! `tests/registry.rs` writes its cases with it. It judges nothing but that the probe came to its end.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use dapl_test::stage::{Profile, Stage, stage_with, workspace};
+
+/// One case: a directory with a dat.conf and the providers that it names.
+pub(crate) struct Case {
+    pub(crate) directory: PathBuf,
+    pub(crate) environment: Vec<(&'static str, String)>,
+}
+
+/// What a probe said.
+pub(crate) struct Answer {
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Case {
+    /// A directory of this name; `{}` in the text stands for it.
+    pub(crate) fn new(name: &str, conf: &str) -> Self {
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("registry").join(name);
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory).unwrap();
+        let file = directory.join("dat.conf");
+        fs::write(&file, conf.replace("{}", directory.to_str().unwrap())).unwrap();
+        Self { directory, environment: vec![("DAT_OVERRIDE", file.to_str().unwrap().to_owned())] }
+    }
+
+    /// Compiles a provider as `file` with these defines, as the original ones were: without a link to libdat.
+    pub(crate) fn provider(self, file: &str, defines: &[&str]) -> Self {
+        self.provider_linked(file, defines, &[])
+    }
+
+    pub(crate) fn provider_linked(self, file: &str, defines: &[&str], arguments: &[&str]) -> Self {
+        let mut cc = Command::new("cc");
+        cc.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]);
+        // No variant uses all of the source.
+        cc.args(["-Wno-unused-function", "-Wno-unused-variable", "-I"]);
+        cc.arg(&stage().include).arg("-o").arg(self.directory.join(file));
+        cc.args(defines.iter().map(|define| format!("-D{define}")));
+        cc.arg(workspace().join("test/c/dummy_provider.c")).arg("-L").arg(&stage().lib).args(arguments);
+        let output = cc.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        self
+    }
+
+    pub(crate) fn with(mut self, variable: &'static str, value: &str) -> Self {
+        self.environment.push((variable, value.to_owned()));
+        self
+    }
+
+    /// Runs the probe with these words.
+    pub(crate) fn run(&self, words: &str) -> Answer {
+        self.run_program(&probe("registry_probe"), words)
+    }
+
+    pub(crate) fn run_program(&self, program: &Path, words: &str) -> Answer {
+        let mut command = Command::new(program);
+        for variable in ["DAT_OVERRIDE", "DAT_DBG_TYPE", "DAT_DBG_DEST", "LD_LIBRARY_PATH"] {
+            command.env_remove(variable);
+        }
+        let output = command.envs(self.environment.iter().cloned()).args(words.split_whitespace()).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap().replace(self.directory.to_str().unwrap(), "{}");
+        let answer = Answer { out: text(output.stdout), err: text(output.stderr) };
+        assert!(output.status.success(), "{}: {}\n{}\n{}", words, output.status, answer.out, answer.err);
+        answer
+    }
+}
+
+impl Answer {
+    #[track_caller]
+    pub(crate) fn says(&self, lines: &[&str]) -> &Self {
+        assert_eq!(self.out.lines().collect::<Vec<_>>(), lines, "stderr: {}", self.err);
+        self
+    }
+
+    /// The one line on stderr, behind `libdat: `.
+    #[track_caller]
+    pub(crate) fn reason(&self) -> &str {
+        let mut lines = self.err.lines();
+        let line = lines.next().unwrap_or_default().strip_prefix("libdat: ").unwrap_or_else(|| panic!("{}", self.err));
+        assert_eq!(lines.next(), None, "one line: {}", self.err);
+        line
+    }
+
+    #[track_caller]
+    pub(crate) fn quiet(&self) -> &Self {
+        assert_eq!(self.err, "");
+        self
+    }
+}
+
+pub(crate) fn stage() -> Stage {
+    stage_with(Profile::Dev, &[])
+}
+
+/// A program from `test/c`, compiled once per test process.
+pub(crate) fn probe(name: &'static str) -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let directory = BUILT.get_or_init(|| {
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("registry-probes");
+        fs::create_dir_all(&directory).unwrap();
+        for name in ["registry_probe", "local_probe"] {
+            let source = workspace().join(format!("test/c/{name}.c"));
+            let path = format!("-Wl,-rpath,{}", stage().lib.display());
+            stage().compile(&directory.join(name), &[&source], &["-Werror", &path]);
+        }
+        directory
+    });
+    directory.join(name)
+}
