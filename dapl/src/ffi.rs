@@ -3,9 +3,13 @@
 //! Only the entries (`dapl_*.rs`) use this room. No unwinding leaves here: an error becomes its code, a panic becomes
 //! `DAT_INTERNAL_ERROR` and one log line. Out parameters are written last, and only on success.
 
+use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use dat_abi::{DAT_CLASS_ERROR, DAT_COUNT, DAT_INTERNAL_ERROR, DAT_LMR_TRIPLET, DAT_RETURN, DAT_SUCCESS};
+use dat_abi::{
+    DAT_AGENT_FUNC, DAT_CLASS_ERROR, DAT_COUNT, DAT_EVD_HANDLE, DAT_INTERNAL_ERROR, DAT_LMR_TRIPLET,
+    DAT_OS_WAIT_PROXY_AGENT, DAT_PVOID, DAT_RETURN, DAT_SUCCESS,
+};
 
 use crate::error::{Error, Result};
 use crate::provider::Segment;
@@ -41,6 +45,19 @@ pub fn require<T>(pointer: *const T, n: u8) -> Result<()> {
     if pointer.is_null() { Err(Error::InvalidParameter(n)) } else { Ok(()) }
 }
 
+/// A copy of `length` bytes, which others may be writing meanwhile; nothing is read for 0.
+///
+/// # Safety
+/// `length` is 0, or `from` points at that many bytes.
+pub unsafe fn copy(from: *const c_void, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    if length > 0 {
+        // SAFETY: this function's own contract; the vector is as long, and nobody else knows it.
+        unsafe { from.cast::<u8>().copy_to_nonoverlapping(bytes.as_mut_ptr(), length) };
+    }
+    bytes
+}
+
 /// The local segments of a post. A [`Segment`] is laid out as a triplet, so nothing is copied.
 ///
 /// Errors: a negative or too large count is parameter 2, a null list with a count is parameter 3.
@@ -70,3 +87,36 @@ const _: () = {
     assert!(offset_of!(Segment, address) == offset_of!(DAT_LMR_TRIPLET, virtual_address));
     assert!(offset_of!(Segment, length) == offset_of!(DAT_LMR_TRIPLET, segment_length));
 };
+
+/// A consumer's function that a CNO calls, once per arming.
+#[derive(Clone, Copy, Debug)]
+pub struct Agent {
+    function: DAT_AGENT_FUNC,
+    data: usize,
+}
+
+impl Agent {
+    /// The agent that a consumer passes; `None` without a function.
+    ///
+    /// # Safety
+    /// The function takes its instance data and an EVD handle or null, from any thread, until it is replaced, has been
+    /// called, or its CNO is gone.
+    pub unsafe fn new(agent: DAT_OS_WAIT_PROXY_AGENT) -> Option<Self> {
+        let function = agent.proxy_agent_func?;
+        Some(Agent { function, data: agent.instance_data as usize })
+    }
+
+    /// Calls it; 0 is no EVD. Never under a lock: it may call back into DAT.
+    pub fn call(self, evd: usize) {
+        // SAFETY: the contract of `new`.
+        unsafe { (self.function)(self.data as DAT_PVOID, evd as DAT_EVD_HANDLE) };
+    }
+
+    /// As the consumer passed it.
+    pub fn as_passed(agent: Option<Self>) -> DAT_OS_WAIT_PROXY_AGENT {
+        DAT_OS_WAIT_PROXY_AGENT {
+            instance_data: agent.map_or(std::ptr::null_mut(), |agent| agent.data as DAT_PVOID),
+            proxy_agent_func: agent.map(|agent| agent.function),
+        }
+    }
+}

@@ -219,6 +219,14 @@ fn pin<T: Object>(handle: usize, generation: Option<u32>) -> Option<Ref<T>> {
     Some(Ref { stub, object, _owns: PhantomData })
 }
 
+/// Whether `id` still names a live object.
+pub fn is_live(id: ObjectId) -> bool {
+    Stub::at(id.handle).is_some_and(|stub| {
+        let word = stub.word.load(Ordering::Acquire);
+        word & Word::LIVE != 0 && Word::generation(word) == id.generation
+    })
+}
+
 /// The kind of a live handle, whatever it is.
 pub fn kind_of(handle: *mut c_void) -> Option<Kind> {
     const KINDS: [Kind; 11] = [

@@ -1,0 +1,81 @@
+//! `dat_cno_*`, but for the wait: C values in, C values out.
+//!
+//! Called from C only. No policy here: each entry opens its handles, parses its arguments and makes one call.
+
+use dat_abi::*;
+
+use super::{Cno, dapls_cno};
+use crate::error::{Error, Handle};
+use crate::ffi::{Agent, guard, require};
+use crate::handle::from_handle;
+use crate::ia::Ia;
+use crate::provider::Provider;
+
+/// `dat_cno_create`.
+///
+/// # Safety
+/// `ia` is null, or a handle this library gave out: live, freed, or of another kind; the agent may be called from any
+/// thread as long as it is armed; `out` is null or writable.
+pub unsafe extern "C" fn dapl_cno_create<P: Provider>(
+    ia: DAT_IA_HANDLE,
+    agent: DAT_OS_WAIT_PROXY_AGENT,
+    out: *mut DAT_CNO_HANDLE,
+) -> DAT_RETURN {
+    guard(|| {
+        let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?.to_arc();
+        require(out, 3)?;
+        // SAFETY: this function's own contract.
+        let agent = unsafe { Agent::new(agent) };
+        let cno = dapls_cno::create(&ia, agent)?;
+        // SAFETY: not null, and writable by this function's contract.
+        unsafe { out.write_unaligned(cno) };
+        Ok(())
+    })
+}
+
+/// `dat_cno_modify_agent`.
+///
+/// # Safety
+/// As [`dapl_cno_create`].
+pub unsafe extern "C" fn dapl_cno_modify_agent<P: Provider>(
+    cno: DAT_CNO_HANDLE,
+    agent: DAT_OS_WAIT_PROXY_AGENT,
+) -> DAT_RETURN {
+    guard(|| {
+        let cno = from_handle::<Cno<P>>(cno, Handle::Cno)?;
+        // SAFETY: this function's own contract.
+        let agent = unsafe { Agent::new(agent) };
+        dapls_cno::modify_agent(&cno, agent);
+        Ok(())
+    })
+}
+
+/// `dat_cno_query`.
+///
+/// # Safety
+/// As [`dapl_cno_create`].
+pub unsafe extern "C" fn dapl_cno_query<P: Provider>(
+    cno: DAT_CNO_HANDLE,
+    mask: DAT_CNO_PARAM_MASK,
+    out: *mut DAT_CNO_PARAM,
+) -> DAT_RETURN {
+    guard(|| {
+        let cno = from_handle::<Cno<P>>(cno, Handle::Cno)?;
+        if mask & !DAT_CNO_FIELD_ALL != 0 {
+            return Err(Error::InvalidParameter(2));
+        }
+        require(out, 3)?;
+        let param = DAT_CNO_PARAM { ia_handle: cno.ia().consumer_handle(), agent: Agent::as_passed(cno.agent()) };
+        // SAFETY: not null, and writable by this function's contract.
+        unsafe { out.write_unaligned(param) };
+        Ok(())
+    })
+}
+
+/// `dat_cno_free`.
+///
+/// # Safety
+/// As [`dapl_cno_create`].
+pub unsafe extern "C" fn dapl_cno_free<P: Provider>(cno: DAT_CNO_HANDLE) -> DAT_RETURN {
+    guard(|| dapls_cno::free(&*from_handle::<Cno<P>>(cno, Handle::Cno)?))
+}

@@ -1,0 +1,88 @@
+//! `dat_cno_wait`: the frame that a cancelled thread may leave at any moment of its sleep.
+//!
+//! Built as `dapl_evd_wait` is: the entry and [`wait::run`] own nothing, [`step`] neither unwinds nor is cancelled.
+
+use dat_abi::*;
+
+use super::Cno;
+use super::dapli_cno::{self, Next, Wait, clear};
+use crate::error::{Error, Handle, Result};
+use crate::ffi;
+use crate::handle::from_handle;
+use crate::provider::Provider;
+use crate::wait::{self, Cause, Mark, Step};
+
+#[derive(Clone, Copy)]
+struct Call {
+    cno: DAT_CNO_HANDLE,
+    timeout: DAT_TIMEOUT,
+    evd: *mut DAT_EVD_HANDLE,
+    /// Set once it waits.
+    wait: Option<Wait>,
+    /// It has slept, so its thread keeps a mark.
+    marked: bool,
+}
+
+/// `dat_cno_wait`.
+///
+/// # Safety
+/// `cno` is null, or a handle this library gave out: live, freed, or of another kind; `evd` is null or writable.
+pub unsafe extern "C-unwind" fn dapl_cno_wait<P: Provider>(
+    cno: DAT_CNO_HANDLE,
+    timeout: DAT_TIMEOUT,
+    evd: *mut DAT_EVD_HANDLE,
+) -> DAT_RETURN {
+    let mut call = Call { cno, timeout, evd, wait: None, marked: false };
+    // SAFETY: `step` wants a `Call` whose pointers are as this function's contract says.
+    unsafe { wait::run(&mut call, step::<P>) }
+}
+
+/// One step, with a panic stopped as in every entry.
+///
+/// # Safety
+/// As [`dapl_cno_wait`].
+#[inline(never)]
+unsafe fn step<P: Provider>(call: &mut Call, cause: Cause) -> Step {
+    let mut next = None;
+    let code = ffi::guard(|| {
+        next = Some(look::<P>(call, cause)?);
+        Ok(())
+    });
+    let (code, evd) = match next {
+        Some(Next::Sleep(expected)) => return sleep::<P>(call, expected),
+        Some(Next::Evd(evd)) => (DAT_SUCCESS, Some(evd)),
+        // A time-out says so in the handle as well (3.5).
+        Some(Next::Fail(Error::QueueEmpty)) => (DAT_QUEUE_EMPTY, Some(0)),
+        Some(Next::Fail(error)) => (error.code(), None),
+        None => (code, None),
+    };
+    if let (true, Some(wait)) = (call.marked, call.wait) {
+        Mark::wipe(wait.token);
+    }
+    if let Some(evd) = evd {
+        // SAFETY: writable by the contract.
+        unsafe { ffi::put(call.evd, evd as DAT_EVD_HANDLE) };
+    }
+    Step::Done(code)
+}
+
+fn look<P: Provider>(call: &mut Call, cause: Cause) -> Result<Next> {
+    if let Some(wait) = &call.wait {
+        return Ok(dapli_cno::resume::<P>(wait, cause));
+    }
+    let cno = from_handle::<Cno<P>>(call.cno, Handle::Cno)?;
+    ffi::require(call.evd, 3)?;
+    let (wait, next) = dapli_cno::begin(&cno, call.timeout);
+    call.wait = Some(wait);
+    Ok(next)
+}
+
+fn sleep<P: Provider>(call: &mut Call, expected: u32) -> Step {
+    let Some(wait) = call.wait else { return Step::Done(Error::Internal.code()) };
+    let Some((word, _)) = wait::word(wait.id) else { return Step::Done(Error::Internal.code()) };
+    if !call.marked {
+        call.marked = true;
+        Mark { id: wait.id, token: wait.token, clear: clear::<P> }.leave();
+    }
+    Step::Sleep { word, expected, deadline: wait.deadline }
+}

@@ -1,0 +1,164 @@
+//! What other rooms may ask of a CNO: make one, attach to it, trigger it, end it.
+//!
+//! A trigger only takes notes; [`Fire::fire`] wakes and calls, once the EVD's lock is gone.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use dat_abi::DAT_CNO_HANDLE;
+use parking_lot::{Condvar, Mutex};
+
+use super::dapli_cno::Inner;
+use super::{Cno, Source};
+use crate::error::{Error, Handle, Result, State};
+use crate::ffi::Agent;
+use crate::handle::{self, Usable, Use, UseCount};
+use crate::ia::{Child, Ia, Rank};
+use crate::provider::Provider;
+use crate::wait;
+
+/// A new CNO, live in its IA.
+pub fn create<P: Provider>(ia: &Arc<Ia<P>>, agent: Option<Agent>) -> Result<DAT_CNO_HANDLE> {
+    let cno = handle::create(ia.table(), |id| {
+        Ok(Cno {
+            id,
+            ia: ia.clone(),
+            uses: UseCount::default(),
+            inner: Mutex::new(Inner { agent, ..Inner::default() }),
+            agent_done: Condvar::new(),
+        })
+    })?;
+    let child: Arc<dyn Child> = cno.object().clone();
+    let handle = cno.publish();
+    ia.adopt(Arc::downgrade(&child), Rank::Cno);
+    Ok(handle)
+}
+
+/// Replaces the agent. A call that is already under way is not stopped.
+pub fn modify_agent<P: Provider>(cno: &Cno<P>, agent: Option<Agent>) {
+    let mut inner = cno.inner.lock();
+    if !inner.dead {
+        inner.agent = agent;
+    }
+}
+
+/// A trigger that has been noted: whom to wake, which agent to call.
+#[must_use = "somebody sleeps until it fires"]
+pub struct Fire<P: Provider> {
+    cno: Arc<Cno<P>>,
+    wake: bool,
+    agent: Option<Agent>,
+    evd: usize,
+}
+
+impl<P: Provider> Fire<P> {
+    /// Wakes a waiter and calls the agent. Called without locks, by the thread that triggered.
+    pub fn fire(self) {
+        if self.wake {
+            wait::wake(self.cno.id, 1);
+        }
+        if let Some(agent) = self.agent {
+            agent.call(self.evd);
+            self.cno.agent_returned();
+        }
+    }
+}
+
+impl<P: Provider> Cno<P> {
+    /// Counts an EVD as attached.
+    pub fn attach(cno: Arc<Self>) -> Use<Self> {
+        cno.inner.lock().orphaned = false;
+        Use::of(cno)
+    }
+
+    /// Notes that an EVD has something, under the EVD's lock; `arrival` also calls the agent, once.
+    pub fn trigger(self: &Arc<Self>, source: Arc<dyn Source>, arrival: bool) -> Fire<P> {
+        let evd = source.id().handle;
+        let mut inner = self.inner.lock();
+        let mut agent = None;
+        if !inner.dead {
+            inner.triggers.insert(source);
+            agent = if arrival { inner.agent.take() } else { None };
+        }
+        if agent.is_some() {
+            inner.calling.push(std::thread::current().id());
+        }
+        let wake = !inner.waiters.is_empty();
+        if wake {
+            wait::bump(self.id);
+        }
+        Fire { cno: self.clone(), wake, agent, evd }
+    }
+
+    /// An EVD has ended. With the last one all waiters leave, and the agent is called, with no EVD (2.10).
+    pub fn detached(&self) {
+        if self.uses.count() == 0 {
+            self.release();
+        }
+    }
+
+    fn release(&self) {
+        let mut inner = self.inner.lock();
+        inner.orphaned = inner.waiters.is_empty() && !inner.dead;
+        inner.released = inner.waiters.clone();
+        let agent = inner.agent.take();
+        if agent.is_some() {
+            inner.calling.push(std::thread::current().id());
+        }
+        wait::bump(self.id);
+        drop(inner);
+        wait::wake(self.id, i32::MAX);
+        if let Some(agent) = agent {
+            agent.call(0);
+            self.agent_returned();
+        }
+    }
+
+    fn agent_returned(&self) {
+        let me = std::thread::current().id();
+        let mut inner = self.inner.lock();
+        if let Some(at) = inner.calling.iter().position(|thread| *thread == me) {
+            inner.calling.swap_remove(at);
+        }
+        self.agent_done.notify_all();
+    }
+
+    /// Waits until no other thread is inside an agent.
+    fn await_agents(&self) {
+        let me = std::thread::current().id();
+        let mut inner = self.inner.lock();
+        self.agent_done.wait_while(&mut inner, |inner| inner.calling.iter().any(|thread| *thread != me));
+    }
+}
+
+/// Frees it for a consumer.
+///
+/// Errors: `CnoInUse` while an EVD is attached or a thread waits.
+pub fn free<P: Provider>(cno: &Cno<P>) -> Result<()> {
+    cno.uses().require_unused(State::CnoInUse)?;
+    let mut inner = cno.inner.lock();
+    if !inner.waiters.is_empty() {
+        return Err(Error::InvalidState(State::CnoInUse));
+    }
+    // Under the lock: a thread that begins to wait now finds no CNO, one that began before was counted.
+    if !handle::destroy(cno.id) {
+        return Err(Error::InvalidHandle(Handle::Cno));
+    }
+    inner.dead = true;
+    inner.agent = None;
+    drop(inner);
+    cno.await_agents();
+    cno.ia.forget(cno);
+    Ok(())
+}
+
+/// Ends it: waiters leave and the agent is called, with no EVD. No agent runs when this returns, but the caller's own.
+pub fn close<P: Provider>(cno: &Cno<P>) {
+    if !handle::destroy(cno.id) {
+        return;
+    }
+    cno.inner.lock().dead = true;
+    cno.release();
+    cno.await_agents();
+    cno.ia.forget(cno);
+}

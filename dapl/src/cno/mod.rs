@@ -1,0 +1,81 @@
+//! Consumer notification objects: many EVDs, and the threads or the agent that want to hear of any of them.
+//!
+//! EVDs trigger it under their own lock; it never calls an EVD with its lock held, and no agent with any lock held. What it
+//! remembers of an EVD is a [`Source`], which is its name and one question.
+
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::ffi::Agent;
+use crate::handle::{Kind, Object, ObjectId, Usable, UseCount};
+use crate::ia::{Child, Ia};
+use crate::provider::Provider;
+
+pub mod dapl_cno;
+mod dapl_cno_wait;
+mod dapli_cno;
+pub mod dapls_cno;
+mod triggers;
+
+pub use dapl_cno_wait::dapl_cno_wait;
+pub use dapls_cno::Fire;
+
+use dapli_cno::Inner;
+
+/// An EVD, as a CNO sees it.
+pub trait Source: Send + Sync {
+    /// Which EVD.
+    fn id(&self) -> ObjectId;
+    /// Whether it still belongs to this CNO, is enabled, and has events for whoever comes.
+    fn pending(&self, cno: ObjectId) -> bool;
+}
+
+/// A consumer notification object.
+pub struct Cno<P: Provider> {
+    id: ObjectId,
+    ia: Arc<Ia<P>>,
+    /// EVDs attached.
+    uses: UseCount,
+    inner: Mutex<Inner>,
+    /// Told when an agent returns.
+    agent_done: Condvar,
+}
+
+impl<P: Provider> Cno<P> {
+    /// Its name for those who must not keep it alive; `id().handle` is its handle.
+    pub fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    /// The IA it was made in.
+    pub fn ia(&self) -> &Arc<Ia<P>> {
+        &self.ia
+    }
+
+    /// The agent that the next trigger will call.
+    pub fn agent(&self) -> Option<Agent> {
+        self.inner.lock().agent
+    }
+}
+
+impl<P: Provider> Object for Cno<P> {
+    const KIND: Kind = Kind::Cno;
+}
+
+/// EVDs use it.
+impl<P: Provider> Usable for Cno<P> {
+    fn uses(&self) -> &UseCount {
+        &self.uses
+    }
+}
+
+impl<P: Provider> Child for Cno<P> {
+    fn close(&self) {
+        dapls_cno::close(self);
+    }
+
+    fn counts_as_open(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,64 @@
+//! Which EVDs have triggered a CNO: a queue in the order of their triggers, each in it at most once (3.6.5).
+//!
+//! Only this room uses it, under the CNO's lock.
+#![forbid(unsafe_code)]
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+use super::Source;
+use crate::handle::ObjectId;
+
+/// The queue.
+#[derive(Default)]
+pub(super) struct Triggers {
+    queue: VecDeque<Arc<dyn Source>>,
+    members: HashSet<ObjectId>,
+}
+
+impl Triggers {
+    /// Adds an EVD at the end, unless it is in already.
+    pub(super) fn insert(&mut self, source: Arc<dyn Source>) {
+        if self.members.insert(source.id()) {
+            self.queue.push_back(source);
+        }
+    }
+
+    /// The EVD that triggered first.
+    pub(super) fn pop(&mut self) -> Option<Arc<dyn Source>> {
+        let source = self.queue.pop_front()?;
+        self.members.remove(&source.id());
+        Some(source)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Named(usize);
+    impl Source for Named {
+        fn id(&self) -> ObjectId {
+            ObjectId { handle: self.0, generation: 0 }
+        }
+        fn pending(&self, _: ObjectId) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn each_evd_waits_once_in_the_order_of_its_first_trigger() {
+        let mut triggers = Triggers::default();
+        for name in [3, 1, 3, 2, 1] {
+            triggers.insert(Arc::new(Named(name)));
+        }
+        let order: Vec<_> = std::iter::from_fn(|| triggers.pop()).map(|source| source.id().handle).collect();
+        assert_eq!(order, [3, 1, 2]);
+        triggers.insert(Arc::new(Named(3)));
+        assert!(!triggers.is_empty(), "popped, so it may come again");
+    }
+}

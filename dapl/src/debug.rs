@@ -1,0 +1,130 @@
+//! Where this library's log goes: stderr or syslog, one write per line, never stdout.
+//!
+//! Installed once by `dat_provider_init`, unless somebody has set a logger. `DAPL_DBG_TYPE` says what is shown
+//! (registry-ia.md 14.1), `DAPL_DBG_DEST` where: 1 stderr, 2 syslog, 3 both.
+
+use std::io::Write;
+use std::sync::OnceLock;
+
+use log::{Level, LevelFilter, Metadata, Record};
+
+/// Bits of `DAPL_DBG_TYPE` that are ours to interpret.
+const ERRORS: u32 = 0x1;
+const WARNINGS: u32 = 0x2;
+const EVD: u32 = 0x4;
+const CM: u32 = 0x8;
+const EP: u32 = 0x10;
+const UTILITIES: u32 = 0x20;
+const CALLBACKS: u32 = 0x40;
+
+const STDERR: u32 = 1;
+const SYSLOG: u32 = 2;
+
+struct Logger {
+    shown: u32,
+    to: u32,
+}
+
+static LOGGER: OnceLock<Logger> = OnceLock::new();
+
+/// Sets the logger, the first time it is called.
+pub fn install() {
+    let logger = LOGGER.get_or_init(|| Logger {
+        shown: variable("DAPL_DBG_TYPE", ERRORS | WARNINGS),
+        to: variable("DAPL_DBG_DEST", STDERR),
+    });
+    if log::set_logger(logger).is_ok() {
+        log::set_max_level(match logger.shown {
+            0 => LevelFilter::Off,
+            ERRORS => LevelFilter::Error,
+            shown if shown & !(ERRORS | WARNINGS) == 0 => LevelFilter::Warn,
+            _ => LevelFilter::Trace,
+        });
+    }
+}
+
+/// An integer variable, in C's notations (0x10, 010, 8).
+fn variable(name: &str, default: u32) -> u32 {
+    let Some(text) = std::env::var_os(name) else { return default };
+    match text.to_str().and_then(number) {
+        Some(value) => value,
+        None => {
+            let line = format!("dapl: {name}={text:?} is not a number from 0 to {}; using {default}\n", u32::MAX);
+            let _ = std::io::stderr().write_all(line.as_bytes());
+            default
+        }
+    }
+}
+
+fn number(text: &str) -> Option<u32> {
+    let text = text.trim();
+    if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        return u32::from_str_radix(digits, 16).ok();
+    }
+    match text.strip_prefix('0') {
+        Some(digits) if !digits.is_empty() => u32::from_str_radix(digits, 8).ok(),
+        _ => text.parse().ok(),
+    }
+}
+
+/// The bit that a line of this level, from this module, belongs to.
+fn bit(level: Level, target: &str) -> u32 {
+    match level {
+        Level::Error => ERRORS,
+        Level::Warn => WARNINGS,
+        _ => match target.rsplit("::").next().unwrap_or_default() {
+            room if room.contains("evd") => EVD,
+            room if room.contains("cm") || room.contains("cr") => CM,
+            room if room.contains("ep") => EP,
+            room if room.contains("cno") => CALLBACKS,
+            _ => UTILITIES,
+        },
+    }
+}
+
+impl log::Log for Logger {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        self.shown & bit(metadata.level(), metadata.target()) != 0
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        if self.to & STDERR != 0 {
+            let line = format!("dapl[{}]: {}\n", std::process::id(), record.args());
+            // One write, so that lines of several threads do not mix. A closed stderr is nobody's fault here.
+            let _ = std::io::stderr().write_all(line.as_bytes());
+        }
+        if self.to & SYSLOG != 0 {
+            syslog(&format!("dapl: {}\0", record.args()));
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+fn syslog(line: &str) {
+    let Ok(line) = std::ffi::CStr::from_bytes_until_nul(line.as_bytes()) else { return };
+    // SAFETY: two strings; the format takes one.
+    unsafe { libc::syslog(libc::LOG_USER | libc::LOG_WARNING, c"%s".as_ptr(), line.as_ptr()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_c_reads_them() {
+        assert_eq!([number("0x10"), number("010"), number("8"), number("0")], [Some(16), Some(8), Some(8), Some(0)]);
+        assert_eq!([number("ten"), number(""), number("0x")], [None, None, None]);
+    }
+
+    #[test]
+    fn a_line_is_shown_by_its_room() {
+        assert_eq!(bit(Level::Error, "dapl::evd"), ERRORS);
+        assert_eq!(bit(Level::Debug, "dapl::evd::dapli_evd"), EVD);
+        assert_eq!(bit(Level::Trace, "dapl::cm"), CM);
+        assert_eq!(bit(Level::Info, "sm::ring"), UTILITIES);
+    }
+}

@@ -1,0 +1,1 @@
+//! Placeholder for the double of a provider.

@@ -1,0 +1,313 @@
+//! `dat_evd_*`, but for the wait: C values in, C values out.
+//!
+//! Called from C only. No policy here: each entry opens its handles, parses its arguments and makes one call.
+
+use dat_abi::*;
+
+use super::dapls_evd;
+use super::event::{AsyncKind, ConnectionKind, Event, Stream, Streams};
+use super::{Config, Evd};
+use crate::cno::Cno;
+use crate::error::{Error, Handle};
+use crate::ffi::{guard, require};
+use crate::handle::{from_handle, from_optional};
+use crate::ia::Ia;
+use crate::provider::{Provider, Status};
+
+/// `dat_evd_create`.
+///
+/// # Safety
+/// The handles are null, or ones this library gave out: live, freed, or of another kind; `out` is null or writable.
+pub unsafe extern "C" fn dapl_evd_create<P: Provider>(
+    ia: DAT_IA_HANDLE,
+    length: DAT_COUNT,
+    cno: DAT_CNO_HANDLE,
+    flags: DAT_EVD_FLAGS,
+    out: *mut DAT_EVD_HANDLE,
+) -> DAT_RETURN {
+    guard(|| {
+        let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?.to_arc();
+        if length <= 0 {
+            return Err(Error::InvalidParameter(2));
+        }
+        let cno = from_optional::<Cno<P>>(cno, Handle::Cno)?.map(|cno| cno.to_arc());
+        let streams = streams(flags).ok_or(Error::InvalidParameter(4))?;
+        require(out, 5)?;
+        let evd = dapls_evd::create(&ia, length, cno, streams)?;
+        // SAFETY: not null, and writable by this function's contract.
+        unsafe { out.write_unaligned(evd) };
+        Ok(())
+    })
+}
+
+/// `dat_evd_query`.
+///
+/// # Safety
+/// As [`dapl_evd_create`].
+pub unsafe extern "C" fn dapl_evd_query<P: Provider>(
+    evd: DAT_EVD_HANDLE,
+    mask: DAT_EVD_PARAM_MASK,
+    out: *mut DAT_EVD_PARAM,
+) -> DAT_RETURN {
+    guard(|| {
+        let evd = from_handle::<Evd<P>>(evd, Handle::Plain)?;
+        if mask & !DAT_EVD_FIELD_ALL != 0 {
+            return Err(Error::InvalidParameter(2));
+        }
+        require(out, 3)?;
+        let facts = dapls_evd::facts(&evd);
+        let param = DAT_EVD_PARAM {
+            ia_handle: evd.ia().consumer_handle(),
+            evd_qlen: DAT_COUNT::try_from(facts.length).unwrap_or(DAT_COUNT::MAX),
+            evd_state: state_bits(&facts),
+            cno_handle: facts.cno as DAT_CNO_HANDLE,
+            evd_flags: flags(evd.streams()),
+        };
+        // SAFETY: not null, and writable by this function's contract.
+        unsafe { out.write_unaligned(param) };
+        Ok(())
+    })
+}
+
+/// `dat_evd_modify_cno`.
+///
+/// # Safety
+/// As [`dapl_evd_create`].
+pub unsafe extern "C" fn dapl_evd_modify_cno<P: Provider>(evd: DAT_EVD_HANDLE, cno: DAT_CNO_HANDLE) -> DAT_RETURN {
+    guard(|| {
+        let evd = from_handle::<Evd<P>>(evd, Handle::Plain)?;
+        let cno = from_optional::<Cno<P>>(cno, Handle::Cno)?.map(|cno| cno.to_arc());
+        dapls_evd::modify_cno(&evd, cno);
+        Ok(())
+    })
+}
+
+/// `dat_evd_enable`.
+///
+/// # Safety
+/// As [`dapl_evd_create`].
+pub unsafe extern "C" fn dapl_evd_enable<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
+    guard(|| {
+        dapls_evd::set_enabled(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, true);
+        Ok(())
+    })
+}
+
+/// `dat_evd_disable`.
+///
+/// # Safety
+/// As [`dapl_evd_create`].
+pub unsafe extern "C" fn dapl_evd_disable<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
+    guard(|| {
+        dapls_evd::set_enabled(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, false);
+        Ok(())
+    })
+}
+
+/// `dat_evd_set_unwaitable`.
+///
+/// # Safety
+/// As [`dapl_evd_create`].
+pub unsafe extern "C" fn dapl_evd_set_unwaitable<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
+    guard(|| {
+        dapls_evd::set_waitable(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, false);
+        Ok(())
+    })
+}
+
+/// `dat_evd_clear_unwaitable`.
+///
+/// # Safety
+/// As [`dapl_evd_create`].
+pub unsafe extern "C" fn dapl_evd_clear_unwaitable<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
+    guard(|| {
+        dapls_evd::set_waitable(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, true);
+        Ok(())
+    })
+}
+
+/// `dat_evd_resize`.
+///
+/// # Safety
+/// As [`dapl_evd_create`].
+pub unsafe extern "C" fn dapl_evd_resize<P: Provider>(evd: DAT_EVD_HANDLE, length: DAT_COUNT) -> DAT_RETURN {
+    guard(|| dapls_evd::resize(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, length))
+}
+
+/// `dat_evd_post_se`.
+///
+/// # Safety
+/// As [`dapl_evd_create`]; `event` is null or readable.
+pub unsafe extern "C" fn dapl_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, event: *const DAT_EVENT) -> DAT_RETURN {
+    guard(|| {
+        let evd = from_handle::<Evd<P>>(evd, Handle::Plain)?;
+        if !evd.serves(Stream::Software) {
+            return Err(Error::InvalidParameter(1));
+        }
+        require(event, 2)?;
+        // SAFETY: not null, and readable by this function's contract.
+        let number = unsafe { (&raw const (*event).event_number).read_unaligned() };
+        if number != DAT_SOFTWARE_EVENT {
+            return Err(Error::InvalidParameter(2));
+        }
+        // SAFETY: as above; the number says which member is meant, and any bits are a pointer.
+        let pointer = unsafe { (&raw const (*event).event_data.software_event_data.pointer).read_unaligned() };
+        dapls_evd::post_software(&evd, pointer as usize)
+    })
+}
+
+/// `dat_evd_dequeue`.
+///
+/// # Safety
+/// As [`dapl_evd_create`]; `out` is null or writable.
+pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
+    guard(|| {
+        let object = from_handle::<Evd<P>>(evd, Handle::Plain)?;
+        require(out, 2)?;
+        let event = object.dequeue()?;
+        // SAFETY: not null, and writable by this function's contract.
+        unsafe { write_event(out, evd, &event) };
+        Ok(())
+    })
+}
+
+/// `dat_evd_free`.
+///
+/// # Safety
+/// As [`dapl_evd_create`].
+pub unsafe extern "C" fn dapl_evd_free<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
+    guard(|| dapls_evd::free(&*from_handle::<Evd<P>>(evd, Handle::Plain)?))
+}
+
+/// The streams of a set of flags: at least one, none unknown. All merge (1.2).
+fn streams(flags: DAT_EVD_FLAGS) -> Option<Streams> {
+    let known = STREAMS.iter().fold(0, |all, (flag, _)| all | flag);
+    if flags == 0 || flags & !known != 0 {
+        return None;
+    }
+    let chosen = STREAMS.iter().filter(|(flag, _)| flags & flag != 0);
+    Some(chosen.fold(Streams::default(), |set, (_, stream)| set.with(*stream)))
+}
+
+fn flags(streams: Streams) -> DAT_EVD_FLAGS {
+    STREAMS.iter().filter(|(_, stream)| streams.has(*stream)).fold(0, |all, (flag, _)| all | flag)
+}
+
+const STREAMS: [(DAT_EVD_FLAGS, Stream); 6] = [
+    (DAT_EVD_SOFTWARE_FLAG, Stream::Software),
+    (DAT_EVD_CR_FLAG, Stream::Request),
+    (DAT_EVD_DTO_FLAG, Stream::Dto),
+    (DAT_EVD_CONNECTION_FLAG, Stream::Connection),
+    (DAT_EVD_RMR_BIND_FLAG, Stream::RmrBind),
+    (DAT_EVD_ASYNC_FLAG, Stream::Async),
+];
+
+fn state_bits(facts: &dapls_evd::Facts) -> DAT_EVD_STATE {
+    let enabled = if facts.enabled { DAT_EVD_STATE_ENABLED } else { DAT_EVD_STATE_DISABLED };
+    let waitable = if facts.waitable { DAT_EVD_STATE_WAITABLE } else { DAT_EVD_STATE_UNWAITABLE };
+    let config = match facts.config {
+        Config::Threshold => DAT_EVD_STATE_CONFIG_THRESHOLD,
+        Config::Notify => DAT_EVD_STATE_CONFIG_NOTIFY,
+        Config::Solicited => DAT_EVD_STATE_CONFIG_SOLICITED,
+    };
+    enabled | waitable | config
+}
+
+/// Writes an event in full: 48 bytes, those without meaning zero.
+///
+/// # Safety
+/// `out` is writable.
+pub(super) unsafe fn write_event(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, event: &Event) {
+    // SAFETY: this function's own contract; bytes need no alignment.
+    unsafe { out.cast::<u8>().write_bytes(0, size_of::<DAT_EVENT>()) };
+    let number = match event {
+        Event::Dto(_) => DAT_DTO_COMPLETION_EVENT,
+        Event::Request { .. } => DAT_CONNECTION_REQUEST_EVENT,
+        Event::Connection { kind, .. } => connection_number(*kind),
+        Event::Async { kind, .. } => async_number(*kind),
+        Event::Software { .. } => DAT_SOFTWARE_EVENT,
+    };
+    // SAFETY: as above, field by field so that the zeros between them stay.
+    unsafe {
+        (&raw mut (*out).event_number).write_unaligned(number);
+        (&raw mut (*out).evd_handle).write_unaligned(evd);
+        write_data(&raw mut (*out).event_data, event);
+    }
+}
+
+/// # Safety
+/// `out` is writable and zeroed.
+unsafe fn write_data(out: *mut DAT_EVENT_DATA, event: &Event) {
+    // SAFETY: this function's own contract; every write goes to a field of the member that the event's number names.
+    unsafe {
+        match *event {
+            Event::Dto(done) => {
+                let data = &raw mut (*out).dto_completion_event_data;
+                (&raw mut (*data).ep_handle).write_unaligned(done.token.ep as DAT_EP_HANDLE);
+                (&raw mut (*data).user_cookie).write_unaligned(DAT_DTO_COOKIE { as_64: done.token.cookie });
+                (&raw mut (*data).status).write_unaligned(dto_status(done.status));
+                (&raw mut (*data).transfered_length).write_unaligned(done.bytes);
+            }
+            Event::Request { sp, address, qual, cr } => {
+                let data = &raw mut (*out).cr_arrival_event_data;
+                (&raw mut (*data).sp_handle).write_unaligned(DAT_SP_HANDLE { psp_handle: sp as DAT_PSP_HANDLE });
+                (&raw mut (*data).local_ia_address_ptr).write_unaligned(address as DAT_IA_ADDRESS_PTR);
+                (&raw mut (*data).conn_qual).write_unaligned(qual);
+                (&raw mut (*data).cr_handle).write_unaligned(cr as DAT_CR_HANDLE);
+            }
+            Event::Connection { ep, data_size, data: private, .. } => {
+                let data = &raw mut (*out).connect_event_data;
+                (&raw mut (*data).ep_handle).write_unaligned(ep as DAT_EP_HANDLE);
+                (&raw mut (*data).private_data_size).write_unaligned(data_size as DAT_COUNT);
+                (&raw mut (*data).private_data).write_unaligned(private as DAT_PVOID);
+            }
+            Event::Async { handle, reason, .. } => {
+                let data = &raw mut (*out).asynch_error_event_data;
+                (&raw mut (*data).dat_handle).write_unaligned(handle as DAT_HANDLE);
+                (&raw mut (*data).reason).write_unaligned(reason);
+            }
+            Event::Software { pointer } => {
+                (&raw mut (*out).software_event_data.pointer).write_unaligned(pointer as DAT_PVOID);
+            }
+        }
+    }
+}
+
+fn connection_number(kind: ConnectionKind) -> DAT_EVENT_NUMBER {
+    match kind {
+        ConnectionKind::Established => DAT_CONNECTION_EVENT_ESTABLISHED,
+        ConnectionKind::PeerRejected => DAT_CONNECTION_EVENT_PEER_REJECTED,
+        ConnectionKind::NonPeerRejected => DAT_CONNECTION_EVENT_NON_PEER_REJECTED,
+        ConnectionKind::AcceptError => DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR,
+        ConnectionKind::Disconnected => DAT_CONNECTION_EVENT_DISCONNECTED,
+        ConnectionKind::Broken => DAT_CONNECTION_EVENT_BROKEN,
+        ConnectionKind::TimedOut => DAT_CONNECTION_EVENT_TIMED_OUT,
+        ConnectionKind::Unreachable => DAT_CONNECTION_EVENT_UNREACHABLE,
+    }
+}
+
+fn async_number(kind: AsyncKind) -> DAT_EVENT_NUMBER {
+    match kind {
+        AsyncKind::EvdOverflow => DAT_ASYNC_ERROR_EVD_OVERFLOW,
+        AsyncKind::IaCatastrophic => DAT_ASYNC_ERROR_IA_CATASTROPHIC,
+        AsyncKind::EpBroken => DAT_ASYNC_ERROR_EP_BROKEN,
+        AsyncKind::TimedOut => DAT_ASYNC_ERROR_TIMED_OUT,
+        AsyncKind::ProviderInternal => DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR,
+    }
+}
+
+fn dto_status(status: Status) -> DAT_DTO_COMPLETION_STATUS {
+    match status {
+        Status::Success => DAT_DTO_SUCCESS,
+        Status::Flushed => DAT_DTO_ERR_FLUSHED,
+        Status::LocalLength => DAT_DTO_ERR_LOCAL_LENGTH,
+        Status::LocalEp => DAT_DTO_ERR_LOCAL_EP,
+        Status::LocalProtection => DAT_DTO_ERR_LOCAL_PROTECTION,
+        Status::BadResponse => DAT_DTO_ERR_BAD_RESPONSE,
+        Status::RemoteAccess => DAT_DTO_ERR_REMOTE_ACCESS,
+        Status::RemoteResponder => DAT_DTO_ERR_REMOTE_RESPONDER,
+        Status::Transport => DAT_DTO_ERR_TRANSPORT,
+        Status::ReceiverNotReady => DAT_DTO_ERR_RECEIVER_NOT_READY,
+        Status::BindFailed => DAT_RMR_OPERATION_FAILED,
+    }
+}

@@ -1,0 +1,111 @@
+//! `dat_evd_wait`: the frame that a cancelled thread may leave at any moment of its sleep.
+//!
+//! The entry and [`wait::run`] own nothing; all that does is inside [`step`], which neither unwinds nor is cancelled.
+
+use dat_abi::*;
+
+use super::dapl_evd::write_event;
+use super::dapli_wait::{self, Next, Wait};
+use super::{Evd, dapli_wait::clear};
+use crate::error::{Error, Handle, Result};
+use crate::ffi;
+use crate::handle::from_handle;
+use crate::provider::Provider;
+use crate::wait::{self, Cause, Mark, Step};
+
+/// The arguments, and what is remembered between sleeps.
+#[derive(Clone, Copy)]
+struct Call {
+    evd: DAT_EVD_HANDLE,
+    timeout: DAT_TIMEOUT,
+    threshold: DAT_COUNT,
+    event: *mut DAT_EVENT,
+    more: *mut DAT_COUNT,
+    /// Set once it waits.
+    wait: Option<Wait>,
+    /// It has slept, so its thread keeps a mark.
+    marked: bool,
+}
+
+/// `dat_evd_wait`.
+///
+/// # Safety
+/// `evd` is null, or a handle this library gave out: live, freed, or of another kind; `event` and `more` are null or
+/// writable.
+pub unsafe extern "C-unwind" fn dapl_evd_wait<P: Provider>(
+    evd: DAT_EVD_HANDLE,
+    timeout: DAT_TIMEOUT,
+    threshold: DAT_COUNT,
+    event: *mut DAT_EVENT,
+    more: *mut DAT_COUNT,
+) -> DAT_RETURN {
+    let mut call = Call { evd, timeout, threshold, event, more, wait: None, marked: false };
+    // SAFETY: `step` wants a `Call` whose pointers are as this function's contract says.
+    unsafe { wait::run(&mut call, step::<P>) }
+}
+
+/// One step, with a panic stopped as in every entry.
+///
+/// # Safety
+/// As [`dapl_evd_wait`].
+#[inline(never)]
+unsafe fn step<P: Provider>(call: &mut Call, cause: Cause) -> Step {
+    let mut next = None;
+    let code = ffi::guard(|| {
+        next = Some(look::<P>(call, cause)?);
+        Ok(())
+    });
+    match next {
+        Some(Next::Sleep(expected)) => sleep::<P>(call, expected),
+        Some(Next::Event(event, more)) => {
+            forget(call);
+            // SAFETY: both are not null (checked in `look`), and writable by the contract.
+            unsafe { write_event(call.event, call.evd, &event) };
+            // SAFETY: as above.
+            unsafe { ffi::put(call.more, count(more)) };
+            Step::Done(DAT_SUCCESS)
+        }
+        Some(Next::Fail(error, more)) => {
+            forget(call);
+            // SAFETY: as above.
+            unsafe { ffi::put(call.more, count(more)) };
+            Step::Done(error.code())
+        }
+        None => {
+            forget(call);
+            Step::Done(code)
+        }
+    }
+}
+
+fn look<P: Provider>(call: &mut Call, cause: Cause) -> Result<Next> {
+    if let Some(wait) = &call.wait {
+        return Ok(dapli_wait::resume::<P>(wait, cause));
+    }
+    let evd = from_handle::<Evd<P>>(call.evd, Handle::Plain)?;
+    ffi::require(call.event, 4)?;
+    ffi::require(call.more, 5)?;
+    let (wait, next) = dapli_wait::begin(&evd, call.timeout, call.threshold)?;
+    call.wait = Some(wait);
+    Ok(next)
+}
+
+fn sleep<P: Provider>(call: &mut Call, expected: u32) -> Step {
+    let Some(wait) = call.wait else { return Step::Done(Error::Internal.code()) };
+    let Some((word, _)) = wait::word(wait.id) else { return Step::Done(Error::Internal.code()) };
+    if !call.marked {
+        call.marked = true;
+        Mark { id: wait.id, token: wait.token, clear: clear::<P> }.leave();
+    }
+    Step::Sleep { word, expected, deadline: wait.deadline }
+}
+
+fn forget(call: &Call) {
+    if let (true, Some(wait)) = (call.marked, call.wait) {
+        Mark::wipe(wait.token);
+    }
+}
+
+fn count(n: usize) -> DAT_COUNT {
+    DAT_COUNT::try_from(n).unwrap_or(DAT_COUNT::MAX)
+}

@@ -1,0 +1,225 @@
+//! Steps inside an EVD: from the completion queue into the event queue, and from an arrival to whoever must know.
+//!
+//! No other room may call these. Whoever is to be told is told by [`Told::tell`], after the EVD's lock is gone.
+#![forbid(unsafe_code)]
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use parking_lot::MutexGuard;
+
+use super::event::Event;
+use super::queue::{Queue, Signal};
+use super::{Evd, dapls_evd};
+use crate::cno::{Cno, Fire, Source};
+use crate::error::{Error, Result};
+use crate::handle::{self, ObjectId, Use};
+use crate::provider::{Completion, CompletionQueue, CqSink, Provider};
+use crate::wait;
+
+/// Completions fetched at once.
+const BATCH: usize = 16;
+/// Batches fetched in a row before others get the lock again; a flood must not hold it for ever.
+const BATCHES: usize = 16;
+
+/// What the EVD's lock guards.
+pub(super) struct Inner<P: Provider> {
+    pub(super) queue: Queue,
+    pub(super) cno: Option<Use<Cno<P>>>,
+    buffer: [Completion; BATCH],
+}
+
+impl<P: Provider> Inner<P> {
+    pub(super) fn new(queue: Queue, cno: Option<Use<Cno<P>>>) -> Self {
+        Inner { queue, cno, buffer: [Completion::default(); BATCH] }
+    }
+}
+
+/// How the provider's CQ and the CNO name an EVD: by id, so that late news meet a dead generation.
+pub(super) struct Link<P>(ObjectId, PhantomData<fn() -> P>);
+
+impl<P> Link<P> {
+    pub(super) fn new(id: ObjectId) -> Self {
+        Link(id, PhantomData)
+    }
+}
+
+impl<P: Provider> CqSink for Link<P> {
+    fn notify(&self) {
+        if let Some(evd) = handle::from_id::<Evd<P>>(self.0) {
+            evd.notified();
+        }
+    }
+}
+
+impl<P: Provider> Source for Link<P> {
+    fn id(&self) -> ObjectId {
+        self.0
+    }
+
+    fn pending(&self, cno: ObjectId) -> bool {
+        handle::from_id::<Evd<P>>(self.0).is_some_and(|evd| {
+            let inner = evd.inner.lock();
+            let attached = inner.cno.as_ref().is_some_and(|own| own.id() == cno);
+            attached && inner.queue.enabled && !inner.queue.has_waiter() && inner.queue.len() > 0
+        })
+    }
+}
+
+/// Who must be told of an arrival, once no lock is held.
+#[must_use = "somebody sleeps until told"]
+pub(super) struct Told<P: Provider> {
+    waiter: Option<ObjectId>,
+    cno: Option<Fire<P>>,
+}
+
+impl<P: Provider> Told<P> {
+    pub(super) fn nobody() -> Self {
+        Told { waiter: None, cno: None }
+    }
+
+    /// Wakes the waiter, or whoever waits on the CNO, and runs the agent. Called without locks.
+    #[inline]
+    pub(super) fn tell(self) {
+        if let Some(id) = self.waiter {
+            // All: one that was sent away may still lie there beside its successor.
+            wait::wake(id, i32::MAX);
+        }
+        if let Some(fire) = self.cno {
+            fire.fire();
+        }
+    }
+}
+
+/// How completions are fetched.
+#[derive(Clone, Copy)]
+pub(super) enum Fetch {
+    /// Making progress; on a consumer's thread.
+    Poll,
+    /// Only what is there.
+    Ready,
+}
+
+impl<P: Provider> Evd<P> {
+    /// Moves what has completed into the queue.
+    pub(super) fn fetch(&self, inner: &mut Inner<P>, how: Fetch) -> Signal {
+        let mut signal = Signal::Nobody;
+        let Some(cq) = &self.cq else { return signal };
+        for _ in 0..BATCHES {
+            let n = match how {
+                Fetch::Poll => cq.poll(&mut inner.buffer),
+                Fetch::Ready => cq.ready(&mut inner.buffer),
+            };
+            for done in &inner.buffer[..n] {
+                signal = signal.max(inner.queue.push(Event::Dto(*done)));
+            }
+            if n < BATCH {
+                break;
+            }
+        }
+        signal
+    }
+
+    /// Takes the oldest event for a consumer that does not wait.
+    #[inline]
+    pub(super) fn dequeue(&self) -> Result<Event> {
+        let mut inner = self.inner.lock();
+        let mut signal = Signal::Nobody;
+        let event = match inner.queue.dequeue()? {
+            Some(event) => event,
+            None => {
+                let Some(cq) = &self.cq else { return Err(Error::QueueEmpty) };
+                let inner = &mut *inner;
+                let n = cq.poll(&mut inner.buffer);
+                let Some((first, rest)) = inner.buffer[..n].split_first() else { return Err(Error::QueueEmpty) };
+                for done in rest {
+                    signal = signal.max(inner.queue.push(Event::Dto(*done)));
+                }
+                Event::Dto(*first)
+            }
+        };
+        if inner.cno.is_some() {
+            let told = self.taken(&mut inner, signal);
+            drop(inner);
+            told.tell();
+        }
+        Ok(event)
+    }
+
+    /// A consumer has taken an event from an EVD that may have a CNO: who takes one event per `cno_wait` must find the
+    /// EVD again while there are more (3.6.5c).
+    pub(super) fn taken(&self, inner: &mut Inner<P>, signal: Signal) -> Told<P> {
+        if signal == Signal::Cno {
+            return self.signal(inner, signal);
+        }
+        match &inner.cno {
+            Some(cno) if inner.queue.enabled && inner.queue.has_loud() => {
+                Told { waiter: None, cno: Some(cno.arc().trigger(self.source(), false)) }
+            }
+            _ => Told::nobody(),
+        }
+    }
+
+    /// From a signal of the queue to whom it concerns. The words that sleepers look at change here, under the lock.
+    pub(super) fn signal(&self, inner: &mut Inner<P>, signal: Signal) -> Told<P> {
+        match (signal, &inner.cno) {
+            (Signal::Waiter, _) => {
+                wait::bump(self.id);
+                Told { waiter: Some(self.id), cno: None }
+            }
+            (Signal::Cno, Some(cno)) => Told { waiter: None, cno: Some(cno.arc().trigger(self.source(), true)) },
+            _ => Told::nobody(),
+        }
+    }
+
+    /// Keeps the CQ armed while somebody who sleeps depends on it: the waiter, or an enabled CNO.
+    pub(super) fn rearm(&self, inner: &mut Inner<P>) -> Signal {
+        let mut signal = Signal::Nobody;
+        let Some(cq) = &self.cq else { return signal };
+        let wanted = inner.queue.has_waiter() || inner.cno.is_some() && inner.queue.enabled;
+        while wanted && signal != Signal::Waiter {
+            match cq.arm() {
+                Ok(true) => break,
+                Ok(false) => signal = signal.max(self.fetch(inner, Fetch::Ready)),
+                Err(error) => {
+                    log::error!("evd {:#x}: its completion queue cannot be armed: {error}", self.id.handle);
+                    break;
+                }
+            }
+        }
+        signal
+    }
+
+    /// The provider's thread: something came since the CQ was armed.
+    fn notified(&self) {
+        let mut inner = self.inner.lock();
+        let mut signal = self.fetch(&mut inner, Fetch::Ready);
+        signal = signal.max(self.rearm(&mut inner));
+        self.unlock(inner, signal);
+    }
+
+    /// Ends a step that may have brought events.
+    pub(super) fn unlock(&self, mut inner: MutexGuard<'_, Inner<P>>, signal: Signal) {
+        let told = self.signal(&mut inner, signal);
+        drop(inner);
+        told.tell();
+    }
+
+    fn source(&self) -> Arc<dyn Source> {
+        self.link.clone()
+    }
+
+    /// Queues an event of ours behind everything that came before it.
+    ///
+    /// Errors: `QueueFull` far beyond its length; then the IA's async EVD hears of it (1.4).
+    pub(super) fn append(&self, event: Event) -> Result<()> {
+        let mut inner = self.inner.lock();
+        let mut signal = self.fetch(&mut inner, Fetch::Ready);
+        let overflown = inner.queue.is_overflown();
+        if !overflown {
+            signal = signal.max(inner.queue.push(event));
+        }
+        self.unlock(inner, signal);
+        if overflown { dapls_evd::overflow(self) } else { Ok(()) }
+    }
+}

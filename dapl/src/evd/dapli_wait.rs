@@ -1,0 +1,154 @@
+//! A wait on an EVD, cut into steps: look, spin a little, arm and look again, sleep, look.
+//!
+//! `dapl_evd_wait` runs the steps and sleeps between them. While a thread sleeps nothing is held: the EVD is found again by
+//! its id, and the waiter in it by a token.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::Ordering;
+
+use dat_abi::DAT_TIMEOUT;
+use parking_lot::MutexGuard;
+
+use super::Evd;
+use super::dapli_evd::{Fetch, Inner};
+use super::event::Event;
+use super::queue::Found;
+use crate::error::{Error, Result, State};
+use crate::handle::{self, ObjectId};
+use crate::provider::{CompletionQueue, Provider};
+use crate::wait::{self, Cause, Deadline};
+
+/// Bounds of the spin before a sleep, in nanoseconds: a sleep and a wake-up cost about the upper one.
+pub(super) const SPIN_MIN: u32 = 2_000;
+const SPIN_MAX: u32 = 50_000;
+
+/// Names a wait across its sleeps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wait {
+    pub(super) id: ObjectId,
+    pub(super) token: u64,
+    pub(super) deadline: Deadline,
+}
+
+/// What a step comes to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Next {
+    /// The event, and how many are left.
+    Event(Event, usize),
+    /// Why there is none, and how many are queued.
+    Fail(Error, usize),
+    /// Sleep while the word holds this.
+    Sleep(u32),
+}
+
+/// Begins a wait.
+///
+/// Errors: what the arguments or the state refuse.
+pub(super) fn begin<P: Provider>(evd: &Evd<P>, timeout: DAT_TIMEOUT, threshold: i32) -> Result<(Wait, Next)> {
+    let token = wait::token();
+    let mut inner = evd.inner.lock();
+    inner.queue.begin_wait(token, threshold)?;
+    // After the checks and before the first look: the clock is read only by who may have to wait.
+    evd.fetch(&mut inner, Fetch::Poll);
+    let mut wait = Wait { id: evd.id, token, deadline: Deadline::after(0) };
+    if timeout == 0 || inner.queue.look(token, false) == Found::Enough {
+        return Ok((wait, evd.conclude(inner, token, Some(Error::TimedOut))));
+    }
+    wait.deadline = Deadline::after(timeout);
+    inner.queue.settle();
+    drop(inner);
+    Ok((wait, evd.spin(&wait).unwrap_or_else(|| evd.look_and_arm(&wait, Cause::Woken))))
+}
+
+/// Goes on after a sleep.
+pub(super) fn resume<P: Provider>(wait: &Wait, cause: Cause) -> Next {
+    match handle::from_id::<Evd<P>>(wait.id) {
+        Some(evd) => evd.look_and_arm(wait, cause),
+        None => Next::Fail(Error::Aborted, 0),
+    }
+}
+
+/// Takes a waiter out whose thread ended in its sleep.
+pub(super) fn clear<P: Provider>(id: ObjectId, token: u64) {
+    if let Some(evd) = handle::from_id::<Evd<P>>(id) {
+        let mut inner = evd.inner.lock();
+        inner.queue.end_wait(token);
+        let signal = evd.rearm(&mut inner);
+        evd.unlock(inner, signal);
+    }
+}
+
+impl<P: Provider> Evd<P> {
+    /// Looks without sleeping for a while that is learned: a spin that paid off may be longer the next time.
+    fn spin(&self, wait: &Wait) -> Option<Next> {
+        if self.cq.is_none() || !wait::may_spin() {
+            return None;
+        }
+        let budget = self.spin.load(Ordering::Relaxed);
+        let end = wait::now() + u64::from(budget);
+        loop {
+            std::hint::spin_loop();
+            let mut inner = self.inner.lock();
+            self.fetch(&mut inner, Fetch::Poll);
+            if inner.queue.look(wait.token, false) != Found::TooFew {
+                self.spin.store((budget * 2).min(SPIN_MAX), Ordering::Relaxed);
+                return Some(self.conclude(inner, wait.token, None));
+            }
+            drop(inner);
+            let now = wait::now();
+            if now >= end || wait.deadline.is_over(now) {
+                self.spin.store((budget / 2).max(SPIN_MIN), Ordering::Relaxed);
+                return None;
+            }
+        }
+    }
+
+    /// Looks, and arms the CQ before the caller sleeps; what came in between is not missed.
+    fn look_and_arm(&self, wait: &Wait, cause: Cause) -> Next {
+        let mut inner = self.inner.lock();
+        loop {
+            self.fetch(&mut inner, Fetch::Poll);
+            let found = inner.queue.look(wait.token, cause == Cause::TimedOut);
+            let over = match cause {
+                Cause::TimedOut => Some(Error::TimedOut),
+                Cause::Interrupted => Some(Error::Interrupted),
+                Cause::Start | Cause::Woken => None,
+            };
+            if found != Found::TooFew || over.is_some() {
+                return self.conclude(inner, wait.token, over);
+            }
+            match self.cq.as_ref().map_or(Ok(true), |cq| cq.arm()) {
+                Ok(true) => break,
+                Ok(false) => {}
+                Err(error) => return self.conclude(inner, wait.token, Some(error)),
+            }
+        }
+        inner.queue.fall_asleep();
+        let expected = wait::word(self.id).map_or(0, |(_, value)| value);
+        Next::Sleep(expected)
+    }
+
+    /// Ends a wait with what there is; `over` says why it ends if there is too little.
+    fn conclude(&self, mut inner: MutexGuard<'_, Inner<P>>, token: u64, over: Option<Error>) -> Next {
+        let found = inner.queue.look(token, over == Some(Error::TimedOut));
+        inner.queue.end_wait(token);
+        let next = match found {
+            // A signal handler ran: nothing is consumed, whatever is there (1.5).
+            Found::Enough if over != Some(Error::Interrupted) => match inner.queue.pop() {
+                Some(event) => Next::Event(event, inner.queue.len()),
+                None => Next::Fail(Error::Internal, 0),
+            },
+            Found::Expelled if inner.queue.closed => Next::Fail(Error::Aborted, 0),
+            Found::Expelled => Next::Fail(Error::InvalidState(State::EvdUnwaitable), inner.queue.len()),
+            _ => Next::Fail(over.unwrap_or(Error::Internal), inner.queue.len()),
+        };
+        if inner.cno.is_none() {
+            return next;
+        }
+        let signal = self.rearm(&mut inner);
+        let told = self.taken(&mut inner, signal);
+        drop(inner);
+        told.tell();
+        next
+    }
+}

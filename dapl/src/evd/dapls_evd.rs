@@ -1,0 +1,220 @@
+//! What other rooms may ask of an EVD: make one, post into it, end it.
+//!
+//! Posting never blocks, holds no lock while it wakes or calls somebody, and may run on any thread.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Weak};
+
+use dat_abi::DAT_EVD_HANDLE;
+use parking_lot::Mutex;
+
+use super::dapli_evd::{Fetch, Inner, Link};
+use super::event::{AsyncKind, Event, Stream, Streams};
+use super::queue::{Queue, Signal};
+use super::{Config, Evd};
+use crate::cno::Cno;
+use crate::error::{Error, Handle, Resource, Result, State};
+use crate::handle::{self, Created, Usable, Use, UseCount};
+use crate::ia::{Ia, Rank, dapls_ia};
+use crate::provider::{CqSink, Provider};
+
+/// A new EVD: enabled, waitable, empty; its handle is not live yet.
+///
+/// Errors: those of 2.1 about its length; what the provider says.
+pub fn build<P: Provider>(
+    ia: &Arc<Ia<P>>,
+    length: i32,
+    cno: Option<Arc<Cno<P>>>,
+    streams: Streams,
+) -> Result<Created<Evd<P>>> {
+    let length = checked_length(ia, length, Error::Exhausted(Resource::Evd))?;
+    handle::create(ia.table(), |id| {
+        let link = Arc::new(Link::<P>::new(id));
+        let cq = if streams.has(Stream::Dto) || streams.has(Stream::RmrBind) {
+            let sink: Arc<dyn CqSink> = link.clone();
+            Some(Arc::new(ia.provider().create_cq(Arc::downgrade(&sink))?))
+        } else {
+            None
+        };
+        Ok(Evd {
+            id,
+            ia: ia.clone(),
+            streams,
+            cq,
+            link,
+            uses: UseCount::default(),
+            spin: AtomicU32::new(super::dapli_wait::SPIN_MIN),
+            inner: Mutex::new(Inner::new(Queue::new(length), cno.map(Cno::attach))),
+        })
+    })
+}
+
+/// As [`build`], and makes it live in its IA.
+pub fn create<P: Provider>(
+    ia: &Arc<Ia<P>>,
+    length: i32,
+    cno: Option<Arc<Cno<P>>>,
+    streams: Streams,
+) -> Result<DAT_EVD_HANDLE> {
+    let evd = build(ia, length, cno, streams)?;
+    let object = evd.object().clone();
+    let handle = evd.publish();
+    let mut inner = object.inner.lock();
+    let signal = object.rearm(&mut inner);
+    object.unlock(inner, signal);
+    ia.adopt(downgrade(&object), Rank::Evd);
+    Ok(handle)
+}
+
+/// Itself, as its IA knows it.
+pub fn downgrade<P: Provider>(evd: &Arc<Evd<P>>) -> Weak<dyn crate::ia::Child> {
+    let child: Arc<dyn crate::ia::Child> = evd.clone();
+    Arc::downgrade(&child)
+}
+
+/// A length that the IA can give; 0 and less is parameter 2.
+fn checked_length<P: Provider>(ia: &Ia<P>, length: i32, too_long: Error) -> Result<usize> {
+    let wanted = u32::try_from(length).map_err(|_| Error::InvalidParameter(2))?;
+    match wanted {
+        0 => Err(Error::InvalidParameter(2)),
+        n if n > ia.limits().max_evd_qlen => Err(too_long),
+        n => Ok(n as usize),
+    }
+}
+
+/// Queues an event behind everything that came before it; a closed EVD drops it.
+///
+/// Errors: `QueueFull` far beyond its length; then the IA's async EVD has been told.
+pub fn post<P: Provider>(evd: &Evd<P>, event: Event) -> Result<()> {
+    evd.append(event)
+}
+
+/// Queues a consumer's event.
+///
+/// Errors: `InvalidParameter(1)` without the SOFTWARE stream; `QueueFull`, of which nobody else hears.
+pub fn post_software<P: Provider>(evd: &Evd<P>, pointer: usize) -> Result<()> {
+    if !evd.serves(Stream::Software) {
+        return Err(Error::InvalidParameter(1));
+    }
+    let mut inner = evd.inner.lock();
+    let mut signal = evd.fetch(&mut inner, Fetch::Ready);
+    let full = inner.queue.is_full();
+    if !full {
+        signal = signal.max(inner.queue.push(Event::Software { pointer }));
+    }
+    evd.unlock(inner, signal);
+    if full { Err(Error::QueueFull) } else { Ok(()) }
+}
+
+/// An event found no room: the IA's async EVD hears of it. An async EVD that is itself full drops what comes.
+#[cold]
+pub(super) fn overflow<P: Provider>(evd: &Evd<P>) -> Result<()> {
+    log::error!("evd {:#x} overflows; an event is lost", evd.id.handle);
+    let event = Event::Async { kind: AsyncKind::EvdOverflow, handle: evd.id.handle, reason: 0 };
+    if evd.ia.async_evd().is_none_or(|other| other.id != evd.id) && !evd.serves(Stream::Async) {
+        dapls_ia::report(&evd.ia, event);
+    }
+    Err(Error::QueueFull)
+}
+
+/// Gives it another CNO, or none (2.3).
+pub fn modify_cno<P: Provider>(evd: &Evd<P>, cno: Option<Arc<Cno<P>>>) {
+    let new = cno.map(Cno::attach);
+    let mut inner = evd.inner.lock();
+    let old = std::mem::replace(&mut inner.cno, new);
+    let signal = evd.rearm(&mut inner);
+    evd.unlock(inner, signal);
+    drop(old);
+}
+
+/// Whether arrivals trigger the CNO (2.4).
+pub fn set_enabled<P: Provider>(evd: &Evd<P>, enabled: bool) {
+    let mut inner = evd.inner.lock();
+    inner.queue.enabled = enabled;
+    let signal = evd.rearm(&mut inner);
+    evd.unlock(inner, signal);
+}
+
+/// Whether it may be waited on (2.9); a waiter is sent away.
+pub fn set_waitable<P: Provider>(evd: &Evd<P>, waitable: bool) {
+    let mut inner = evd.inner.lock();
+    inner.queue.waitable = waitable;
+    let signal = if waitable { Signal::Nobody } else { expel(&mut inner) };
+    evd.unlock(inner, signal);
+}
+
+/// Sends the waiter away; it finds out when it wakes.
+fn expel<P: Provider>(inner: &mut Inner<P>) -> Signal {
+    if inner.queue.expel() { Signal::Waiter } else { Signal::Nobody }
+}
+
+/// Changes its length (2.8).
+pub fn resize<P: Provider>(evd: &Evd<P>, length: i32) -> Result<()> {
+    let mut inner = evd.inner.lock();
+    if usize::try_from(length) == Ok(inner.queue.length()) {
+        return Ok(());
+    }
+    let length = checked_length(&evd.ia, length, Error::InvalidParameter(2))?;
+    inner.queue.resize(length)
+}
+
+/// What `dat_evd_query` shows.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    /// Its length.
+    pub length: usize,
+    /// Do arrivals trigger the CNO?
+    pub enabled: bool,
+    /// May it be waited on?
+    pub waitable: bool,
+    /// Which completions notify.
+    pub config: Config,
+    /// Handle of its CNO, or 0.
+    pub cno: usize,
+}
+
+/// Its state now.
+pub fn facts<P: Provider>(evd: &Evd<P>) -> Facts {
+    let inner = evd.inner.lock();
+    Facts {
+        length: inner.queue.length(),
+        enabled: inner.queue.enabled,
+        waitable: inner.queue.waitable,
+        config: inner.queue.config(),
+        cno: inner.cno.as_ref().map_or(0, |cno| cno.id().handle),
+    }
+}
+
+/// Frees it for a consumer.
+///
+/// Errors: `EvdAsync` for the EVD that was made with its IA, `EvdInUse` while anything feeds it.
+pub fn free<P: Provider>(evd: &Evd<P>) -> Result<()> {
+    if evd.ia.owns_async_evd(evd.id) {
+        return Err(Error::InvalidState(State::EvdAsync));
+    }
+    evd.uses().require_unused(State::EvdInUse)?;
+    if end(evd) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Plain)) }
+}
+
+/// Ends it whoever uses it: a waiter leaves with `Aborted`, what comes later is dropped.
+pub fn close<P: Provider>(evd: &Evd<P>) {
+    end(evd);
+}
+
+fn end<P: Provider>(evd: &Evd<P>) -> bool {
+    if !handle::destroy(evd.id) {
+        return false;
+    }
+    evd.ia.forget(evd);
+    let mut inner = evd.inner.lock();
+    inner.queue.close();
+    let cno = inner.cno.take();
+    let signal = expel(&mut inner);
+    evd.unlock(inner, signal);
+    let Some(attached) = cno else { return true };
+    let cno = attached.arc().clone();
+    drop::<Use<_>>(attached);
+    cno.detached();
+    true
+}

@@ -1,0 +1,132 @@
+//! What an EVD queues, in our words; the entries turn it into a `DAT_EVENT`.
+//!
+//! Objects, handles and addresses in an event are plain numbers: nobody below C follows them.
+#![forbid(unsafe_code)]
+
+use crate::provider::{Completion, Status};
+
+/// One event.
+#[derive(Clone, Copy, Debug)]
+pub enum Event {
+    /// A work request ended.
+    Dto(Completion),
+    /// A connection request arrived.
+    Request {
+        /// Handle of the service point.
+        sp: usize,
+        /// Address of the local IA's socket address.
+        address: usize,
+        /// The qualifier it asked for.
+        qual: u64,
+        /// Handle of the CR.
+        cr: usize,
+    },
+    /// News of an EP's connection.
+    Connection {
+        /// What happened.
+        kind: ConnectionKind,
+        /// Handle of the EP.
+        ep: usize,
+        /// Bytes of private data.
+        data_size: u32,
+        /// Where they are, as long as the EP keeps them.
+        data: usize,
+    },
+    /// An error that belongs to no work request.
+    Async {
+        /// What happened.
+        kind: AsyncKind,
+        /// Handle of the object concerned.
+        handle: usize,
+        /// The specification's reason, per kind of object.
+        reason: i32,
+    },
+    /// Posted by the consumer.
+    Software {
+        /// The consumer's.
+        pointer: usize,
+    },
+}
+
+/// Kinds of connection events.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[allow(missing_docs, reason = "the names are the specification's")]
+pub enum ConnectionKind {
+    Established,
+    PeerRejected,
+    NonPeerRejected,
+    AcceptError,
+    Disconnected,
+    Broken,
+    TimedOut,
+    Unreachable,
+}
+
+/// Kinds of asynchronous errors.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[allow(missing_docs, reason = "the names are the specification's")]
+pub enum AsyncKind {
+    EvdOverflow,
+    IaCatastrophic,
+    EpBroken,
+    TimedOut,
+    ProviderInternal,
+}
+
+/// Sources of events that an EVD can serve.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "the names are the specification's")]
+pub enum Stream {
+    Software,
+    /// Connection requests.
+    Request,
+    Dto,
+    Connection,
+    RmrBind,
+    Async,
+}
+
+/// A set of streams.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Streams(u8);
+
+impl Streams {
+    /// With one more member.
+    pub fn with(self, stream: Stream) -> Self {
+        Streams(self.0 | 1 << stream as u8)
+    }
+
+    /// Is it a member?
+    pub fn has(self, stream: Stream) -> bool {
+        self.0 & 1 << stream as u8 != 0
+    }
+}
+
+impl Event {
+    /// Whether it releases waiters and triggers the CNO (events-transfers-memory.md 1.3): all do, but a success that was
+    /// posted UNSIGNALLED. A receive on an EP that waits for solicited messages is posted so, and `solicited` undoes it.
+    pub fn notifies(&self) -> bool {
+        match self {
+            Event::Dto(done) => !done.token.unsignalled || done.solicited || done.status != Status::Success,
+            _ => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provider::Token;
+
+    #[test]
+    fn only_an_unsignalled_success_is_silent() {
+        let token = Token { unsignalled: true, ..Token::default() };
+        let silent = Completion { token, ..Completion::default() };
+        assert!(!Event::Dto(silent).notifies());
+        assert!(Event::Dto(Completion { solicited: true, ..silent }).notifies());
+        assert!(Event::Dto(Completion { status: Status::Flushed, ..silent }).notifies());
+        assert!(Event::Dto(Completion::default()).notifies());
+        assert!(Event::Software { pointer: 0 }.notifies());
+    }
+}

@@ -1,0 +1,95 @@
+//! Event dispatchers: a queue of events, one thread that may wait on it, and a CNO it may trigger.
+//!
+//! EPs, service points and IAs post into it through `dapls_evd`; completions come from the provider's completion queue.
+//! It never names an EP: an event carries all it needs. No lock is held while an agent runs or a thread is woken.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use parking_lot::Mutex;
+
+use crate::handle::{Kind, Object, ObjectId, Usable, UseCount};
+use crate::ia::{Child, Ia};
+use crate::provider::Provider;
+
+pub mod dapl_evd;
+mod dapl_evd_wait;
+mod dapli_evd;
+mod dapli_wait;
+pub mod dapls_evd;
+mod event;
+mod queue;
+
+pub use dapl_evd_wait::dapl_evd_wait;
+pub use event::{AsyncKind, ConnectionKind, Event, Stream, Streams};
+pub use queue::Config;
+
+use dapli_evd::{Inner, Link};
+
+/// An event dispatcher.
+pub struct Evd<P: Provider> {
+    id: ObjectId,
+    ia: Arc<Ia<P>>,
+    streams: Streams,
+    /// Where DTOs complete; only if it serves DTO or bind completions.
+    cq: Option<Arc<P::Cq>>,
+    /// What the CQ and the CNO know of this EVD.
+    link: Arc<Link<P>>,
+    uses: UseCount,
+    /// How long a wait spins before it sleeps, in nanoseconds; learned.
+    spin: AtomicU32,
+    inner: Mutex<Inner<P>>,
+}
+
+impl<P: Provider> Evd<P> {
+    /// Its name for those who must not keep it alive; `id().handle` is its handle.
+    pub fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    /// The IA it was made in.
+    pub fn ia(&self) -> &Arc<Ia<P>> {
+        &self.ia
+    }
+
+    /// Whether it was made for this stream.
+    pub fn serves(&self, stream: Stream) -> bool {
+        self.streams.has(stream)
+    }
+
+    /// All streams it was made for.
+    pub fn streams(&self) -> Streams {
+        self.streams
+    }
+
+    /// Where DTOs complete; exists if it serves DTO or bind completions.
+    pub fn cq(&self) -> Option<Arc<P::Cq>> {
+        self.cq.clone()
+    }
+
+    /// An EP whose completions do not all notify feeds it from now on (events-transfers-memory.md 1.3).
+    pub fn configure(&self, config: Config) {
+        self.inner.lock().queue.configure(config);
+    }
+}
+
+impl<P: Provider> Object for Evd<P> {
+    const KIND: Kind = Kind::Evd;
+}
+
+/// EPs, service points, and IAs that report here use it.
+impl<P: Provider> Usable for Evd<P> {
+    fn uses(&self) -> &UseCount {
+        &self.uses
+    }
+}
+
+impl<P: Provider> Child for Evd<P> {
+    fn close(&self) {
+        dapls_evd::close(self);
+    }
+
+    fn counts_as_open(&self) -> bool {
+        !self.ia.owns_async_evd(self.id)
+    }
+}

@@ -1,0 +1,117 @@
+//! `dat_ia_open`, `dat_ia_query`, `dat_ia_close`: C values in, C values out.
+//!
+//! Called from libdat, which has translated its own IA numbers, or straight through the table.
+
+use std::ffi::CStr;
+
+use dat_abi::*;
+
+use super::dapls_ia::{self, Wanted};
+use super::{Ia, query};
+use crate::error::{Error, Handle, Result};
+use crate::evd::{Evd, Stream};
+use crate::ffi::{self, guard, require};
+use crate::handle::{Use, from_handle};
+use crate::provider::Provider;
+use crate::registration;
+
+/// `dat_ia_open`, behind libdat's `dat_ia_openv`.
+///
+/// # Safety
+/// `name` is null or a string; `async_evd` and `out` are null or point at a handle, and what `*async_evd` holds is any
+/// value.
+pub unsafe extern "C" fn dapl_ia_open<P: Provider>(
+    name: DAT_NAME_PTR,
+    length: DAT_COUNT,
+    async_evd: *mut DAT_EVD_HANDLE,
+    out: *mut DAT_IA_HANDLE,
+) -> DAT_RETURN {
+    guard(|| {
+        require(name, 1)?;
+        if out.is_null() {
+            return Err(Error::InvalidHandle(Handle::Ia));
+        }
+        // SAFETY: not null, and a string by this function's contract.
+        let name = unsafe { CStr::from_ptr(name) };
+        let registration = registration::find(name).ok_or(Error::InvalidParameter(1))?;
+        require(async_evd, 3)?;
+        // SAFETY: not null, and readable by this function's contract.
+        let wanted = wanted::<P>(unsafe { async_evd.read_unaligned() }, length)?;
+        let (ia, evd) = dapls_ia::open(registration, crate::cm::sink::<P>(), wanted)?;
+        // SAFETY: not null, and writable by this function's contract.
+        unsafe { async_evd.write_unaligned(evd) };
+        // SAFETY: as above.
+        unsafe { out.write_unaligned(ia) };
+        Ok(())
+    })
+}
+
+/// What the consumer asks for by the value of the async EVD handle (registry-ia.md 4.3).
+fn wanted<P: Provider>(evd: DAT_EVD_HANDLE, length: DAT_COUNT) -> Result<Wanted<P>> {
+    if evd == DAT_EVD_ASYNC_EXISTS {
+        return Ok(Wanted::OutOfScope);
+    }
+    if evd.is_null() {
+        return if length > 0 { Ok(Wanted::Make(length)) } else { Err(Error::InvalidParameter(2)) };
+    }
+    let evd = from_handle::<Evd<P>>(evd, Handle::EvdAsync)?;
+    if !evd.serves(Stream::Async) {
+        return Err(Error::InvalidHandle(Handle::EvdAsync));
+    }
+    Ok(Wanted::Lent(Use::of(evd.to_arc())))
+}
+
+/// `dat_ia_query`.
+///
+/// # Safety
+/// `ia` is null, or a handle this library gave out: live, freed, or of another kind; the out parameters are null or
+/// writable.
+pub unsafe extern "C" fn dapl_ia_query<P: Provider>(
+    ia: DAT_IA_HANDLE,
+    async_evd: *mut DAT_EVD_HANDLE,
+    ia_mask: DAT_IA_ATTR_MASK,
+    ia_attributes: *mut DAT_IA_ATTR,
+    provider_mask: DAT_PROVIDER_ATTR_MASK,
+    provider_attributes: *mut DAT_PROVIDER_ATTR,
+) -> DAT_RETURN {
+    guard(|| {
+        let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?;
+        let (wants_ia, wants_provider) = (ia_mask & DAT_IA_FIELD_ALL != 0, provider_mask & DAT_PROVIDER_FIELD_ALL != 0);
+        if wants_ia {
+            require(ia_attributes, 4)?;
+        }
+        if ia_mask & !DAT_IA_FIELD_ALL != 0 {
+            return Err(Error::InvalidParameter(3));
+        }
+        if wants_provider {
+            require(provider_attributes, 6)?;
+        }
+        // SAFETY: null, or writable by this function's contract.
+        unsafe { ffi::put(async_evd, dapls_ia::async_handle(&ia)) };
+        if wants_ia {
+            // SAFETY: not null, and writable by this function's contract.
+            unsafe { ia_attributes.write_unaligned(query::ia_attributes(&ia)) };
+        }
+        if wants_provider {
+            // SAFETY: as above.
+            unsafe { provider_attributes.write_unaligned(query::provider_attributes(&ia)) };
+        }
+        Ok(())
+    })
+}
+
+/// `dat_ia_close`.
+///
+/// # Safety
+/// `ia` is null, or a handle this library gave out: live, freed, or of another kind.
+pub unsafe extern "C" fn dapl_ia_close<P: Provider>(ia: DAT_IA_HANDLE, flags: DAT_CLOSE_FLAGS) -> DAT_RETURN {
+    guard(|| {
+        let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?;
+        let graceful = match flags {
+            DAT_CLOSE_ABRUPT_FLAG => false,
+            DAT_CLOSE_GRACEFUL_FLAG => true,
+            _ => return Err(Error::InvalidParameter(2)),
+        };
+        dapls_ia::close(&ia, graceful)
+    })
+}

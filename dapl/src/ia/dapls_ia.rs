@@ -1,0 +1,162 @@
+//! What other rooms may ask of an IA: open one, close it, report an asynchronous error.
+//!
+//! A close never fails for a reason the consumer could not see coming, and leaves no thread of the provider's behind.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use dat_abi::{DAT_EVD_HANDLE, DAT_EVD_OUT_OF_SCOPE, DAT_IA_HANDLE};
+use parking_lot::Mutex;
+
+use super::facts::Facts;
+use super::{AsyncEvd, Children, Ia, Rank};
+use crate::error::{Error, Handle, Result};
+use crate::evd::{Evd, Event, Stream, Streams, dapls_evd};
+use crate::handle::{self, Created, ObjectId, Use};
+use crate::provider::{CmSink, IaSpec, Provider};
+use crate::registration::Registration;
+use crate::shown::{self, Address};
+
+/// Where the asynchronous errors of a new IA are to go.
+pub enum Wanted<P: Provider> {
+    /// To an EVD of this length, made with the IA.
+    Make(i32),
+    /// To an EVD that exists.
+    Lent(Use<Evd<P>>),
+    /// To every async EVD of this library.
+    OutOfScope,
+}
+
+/// Opens an IA, and says which async EVD it has.
+///
+/// Errors: the provider's; those of `dat_evd_create` about the length.
+pub fn open<P: Provider>(
+    registration: &'static Registration,
+    sink: Arc<dyn CmSink<P>>,
+    wanted: Wanted<P>,
+) -> Result<(DAT_IA_HANDLE, DAT_EVD_HANDLE)> {
+    let params = registration.params();
+    let spec = IaSpec { name: registration.name(), params: &params };
+    let made = handle::create(registration.table(), |id| {
+        let provider = P::open(&spec, sink)?;
+        Ok(Ia {
+            id,
+            registration,
+            address: Box::new(shown_address(provider.address())),
+            facts: Facts::new(own_facts::<P>().chain(provider.facts())),
+            provider,
+            number: AtomicUsize::new(0),
+            async_evd: Mutex::new(AsyncEvd::Absent),
+            children: Mutex::new(Children { closing: false, known: HashMap::new() }),
+        })
+    })?;
+    let ia = made.object().clone();
+    match connect_async_evd(&ia, wanted) {
+        Ok(evd) => Ok((publish(made), evd)),
+        Err(error) => {
+            ia.provider.close();
+            Err(error)
+        }
+    }
+}
+
+/// As the consumer sees it: without a port, which nobody looks at.
+fn shown_address(mut address: SocketAddr) -> Address {
+    address.set_port(0);
+    Address::new(&shown::socket_address(address))
+}
+
+fn publish<P: Provider>(ia: Created<Ia<P>>) -> *mut c_void {
+    log::debug!("ia {}: open", ia.object().registration.name());
+    ia.publish()
+}
+
+/// What every provider of this library says of itself.
+fn own_facts<P: Provider>() -> impl Iterator<Item = (String, String)> {
+    [
+        ("implementation".to_owned(), "dapl-rs".to_owned()),
+        ("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+        ("transport".to_owned(), P::NAME.to_owned()),
+    ]
+    .into_iter()
+}
+
+fn connect_async_evd<P: Provider>(ia: &Arc<Ia<P>>, wanted: Wanted<P>) -> Result<DAT_EVD_HANDLE> {
+    let (to, handle) = match wanted {
+        Wanted::OutOfScope => (AsyncEvd::OutOfScope, DAT_EVD_OUT_OF_SCOPE),
+        Wanted::Lent(evd) => {
+            let handle = evd.id().handle as DAT_EVD_HANDLE;
+            hear(evd.id());
+            (AsyncEvd::Lent(evd), handle)
+        }
+        Wanted::Make(length) => {
+            let evd = dapls_evd::build(ia, length, None, Streams::default().with(Stream::Async))?;
+            let object = evd.object().clone();
+            let handle = evd.publish();
+            hear(object.id());
+            ia.adopt(dapls_evd::downgrade(&object), Rank::AsyncEvd);
+            (AsyncEvd::Own(object), handle)
+        }
+    };
+    *ia.async_evd.lock() = to;
+    Ok(handle)
+}
+
+/// The async EVD as `dat_ia_query` reports it.
+pub(super) fn async_handle<P: Provider>(ia: &Ia<P>) -> DAT_EVD_HANDLE {
+    match &*ia.async_evd.lock() {
+        AsyncEvd::Own(evd) => evd.id().handle as DAT_EVD_HANDLE,
+        AsyncEvd::Lent(evd) => evd.id().handle as DAT_EVD_HANDLE,
+        AsyncEvd::OutOfScope => DAT_EVD_OUT_OF_SCOPE,
+        AsyncEvd::Absent => std::ptr::null_mut(),
+    }
+}
+
+/// Async EVDs of this library, for IAs whose own is out of scope. Ids of dead ones do no harm and go when one is added.
+static LISTENERS: Mutex<Vec<ObjectId>> = Mutex::new(Vec::new());
+
+fn hear(evd: ObjectId) {
+    let mut listeners = LISTENERS.lock();
+    listeners.retain(|id| *id != evd && handle::is_live(*id));
+    listeners.push(evd);
+}
+
+/// Reports an asynchronous error of this IA or of an object in it.
+pub fn report<P: Provider>(ia: &Ia<P>, event: Event) {
+    let evds: Vec<Arc<Evd<P>>> = match &*ia.async_evd.lock() {
+        AsyncEvd::Own(evd) => vec![evd.clone()],
+        AsyncEvd::Lent(evd) => vec![evd.arc().clone()],
+        AsyncEvd::Absent => Vec::new(),
+        AsyncEvd::OutOfScope => {
+            LISTENERS.lock().iter().filter_map(|id| Some(handle::from_id::<Evd<P>>(*id)?.to_arc())).collect()
+        }
+    };
+    for evd in evds {
+        // A full async EVD has logged that it lost something; there is nobody else to tell.
+        let _ = dapls_evd::post(&evd, event);
+    }
+}
+
+/// Closes an IA: gracefully, if nothing is left in it, or with all that is.
+///
+/// Errors: `IaInUse` for a graceful close, and nothing has changed; `InvalidHandle` when another thread closes it.
+pub fn close<P: Provider>(ia: &Ia<P>, graceful: bool) -> Result<()> {
+    let children = ia.begin_close(graceful)?;
+    if !handle::destroy(ia.id) {
+        return Err(Error::InvalidHandle(Handle::Ia));
+    }
+    for child in children {
+        if let Some(child) = child.upgrade() {
+            child.close();
+        }
+    }
+    let to = std::mem::replace(&mut *ia.async_evd.lock(), AsyncEvd::Absent);
+    drop(to);
+    ia.provider.close();
+    log::debug!("ia {}: closed", ia.registration.name());
+    Ok(())
+}

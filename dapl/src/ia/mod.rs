@@ -1,0 +1,180 @@
+//! Interface adapters: the open provider, and the list of everything made in it.
+//!
+//! Other rooms reach the provider, its limits and the consumer's number of the IA through here. Children are known only
+//! weakly, and only so that a close can end them; the IA never keeps one alive.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use dat_abi::{DAT_IA_ADDRESS_PTR, DAT_IA_HANDLE, DAT_PROVIDER};
+use parking_lot::Mutex;
+
+use crate::error::{Error, Result, State};
+use crate::evd::Evd;
+use crate::handle::{Kind, Object, ObjectId, Usable, Use};
+use crate::provider::{Limits, Provider};
+use crate::registration::{self, Registration};
+use crate::shown::Address;
+
+pub mod dapl_ia;
+pub mod dapls_ia;
+mod facts;
+mod query;
+
+use facts::Facts;
+
+/// An open interface adapter.
+pub struct Ia<P: Provider> {
+    id: ObjectId,
+    registration: &'static Registration,
+    provider: P,
+    address: Box<Address>,
+    facts: Facts,
+    /// The number the consumer knows, once libdat has given it; 0 until then.
+    number: AtomicUsize,
+    async_evd: Mutex<AsyncEvd<P>>,
+    children: Mutex<Children>,
+}
+
+/// Where the asynchronous errors of an IA go (registry-ia.md 4.3).
+enum AsyncEvd<P: Provider> {
+    /// To the EVD made with the IA; it goes with the IA.
+    Own(Arc<Evd<P>>),
+    /// To an EVD that the consumer brought.
+    Lent(Use<Evd<P>>),
+    /// To every async EVD of this library.
+    OutOfScope,
+    /// Nowhere: the IA is being opened or closed.
+    Absent,
+}
+
+/// An object made in an IA.
+pub trait Child: Send + Sync {
+    /// Its abrupt end, including its handle; does nothing the second time.
+    fn close(&self);
+    /// Whether a graceful close of the IA is refused because of it.
+    fn counts_as_open(&self) -> bool;
+}
+
+/// The order in which an abrupt close ends the children (registry-ia.md 6.3).
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[allow(missing_docs, reason = "the names are those of the objects")]
+pub enum Rank {
+    Ep,
+    Rmr,
+    Lmr,
+    Srq,
+    Rsp,
+    Psp,
+    Cr,
+    Pz,
+    Evd,
+    Cno,
+    AsyncEvd,
+}
+
+#[derive(Default)]
+struct Children {
+    closing: bool,
+    /// By address, which stays the object's own as long as the `Weak` is here.
+    known: HashMap<usize, (Rank, Weak<dyn Child>)>,
+}
+
+impl<P: Provider> Ia<P> {
+    /// Its name for those who must not keep it alive; `id().handle` is its own handle, not the consumer's number.
+    pub fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    /// The provider's half.
+    pub fn provider(&self) -> &P {
+        &self.provider
+    }
+
+    /// What it can do.
+    pub fn limits(&self) -> &Limits {
+        self.provider.limits()
+    }
+
+    /// The table that every handle made in it starts with.
+    pub fn table(&self) -> *const DAT_PROVIDER {
+        self.registration.table()
+    }
+
+    /// The handle as the consumer knows it: libdat's number, or the pointer as long as there is none.
+    pub fn consumer_handle(&self) -> DAT_IA_HANDLE {
+        let known = self.number.load(Ordering::Relaxed);
+        if known != 0 {
+            return known as DAT_IA_HANDLE;
+        }
+        let own = self.id.handle as DAT_IA_HANDLE;
+        let Some(number) = registration::ia_number(own) else { return own };
+        self.number.store(number as usize, Ordering::Relaxed);
+        number
+    }
+
+    /// The address peers connect to; stays as long as the IA.
+    pub fn address_ptr(&self) -> DAT_IA_ADDRESS_PTR {
+        self.address.as_ptr().cast()
+    }
+
+    /// Where its asynchronous errors go, if that is an EVD this IA knows.
+    pub fn async_evd(&self) -> Option<Arc<Evd<P>>> {
+        match &*self.async_evd.lock() {
+            AsyncEvd::Own(evd) => Some(evd.clone()),
+            AsyncEvd::Lent(evd) => Some(evd.arc().clone()),
+            AsyncEvd::OutOfScope | AsyncEvd::Absent => None,
+        }
+    }
+
+    /// Whether this EVD was made with the IA, for its asynchronous errors.
+    pub(crate) fn owns_async_evd(&self, id: ObjectId) -> bool {
+        matches!(&*self.async_evd.lock(), AsyncEvd::Own(evd) if evd.id() == id)
+    }
+
+    /// Takes notice of a child whose handle is live. A child that comes during a close is closed at once.
+    pub fn adopt(&self, child: Weak<dyn Child>, rank: Rank) {
+        let mut children = self.children.lock();
+        if !children.closing {
+            let address = child.as_ptr().cast::<()>() as usize;
+            children.known.insert(address, (rank, child));
+            return;
+        }
+        drop(children);
+        if let Some(child) = child.upgrade() {
+            child.close();
+        }
+    }
+
+    /// Forgets a child that was freed.
+    pub fn forget<C: Child>(&self, child: &C) {
+        let address = std::ptr::from_ref(child) as usize;
+        let forgotten = self.children.lock().known.remove(&address);
+        // Dropped here and not under the lock: this can be the last trace of the child.
+        drop(forgotten);
+    }
+
+    /// Begins a close: from now on nothing new is adopted. The children come back in the order of their end.
+    ///
+    /// Errors: `IaInUse` when a graceful close finds a child or a user of the async EVD; then nothing has changed.
+    fn begin_close(&self, graceful: bool) -> Result<Vec<Weak<dyn Child>>> {
+        let mut children = self.children.lock();
+        if graceful {
+            let open = |child: &Weak<dyn Child>| child.upgrade().is_some_and(|child| child.counts_as_open());
+            let lent = matches!(&*self.async_evd.lock(), AsyncEvd::Own(evd) if evd.uses().count() > 0);
+            if lent || children.known.values().any(|(_, child)| open(child)) {
+                return Err(Error::InvalidState(State::IaInUse));
+            }
+        }
+        children.closing = true;
+        let mut known: Vec<_> = std::mem::take(&mut children.known).into_values().collect();
+        drop(children);
+        known.sort_by_key(|(rank, _)| *rank);
+        Ok(known.into_iter().map(|(_, child)| child).collect())
+    }
+}
+
+impl<P: Provider> Object for Ia<P> {
+    const KIND: Kind = Kind::Ia;
+}

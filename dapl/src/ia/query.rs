@@ -1,0 +1,115 @@
+//! The attribute records of an IA, from values that do not change while it is open (registry-ia.md 11 and 12).
+//!
+//! Only `dapl_ia_query` uses it. Every field is set; no system call.
+#![forbid(unsafe_code)]
+
+use std::ffi::c_char;
+
+use dat_abi::*;
+
+use super::Ia;
+use crate::provider::Provider;
+
+/// Every byte address may be registered, or be a target.
+const ANY_ADDRESS: DAT_VADDR = DAT_VADDR::MAX;
+
+/// `DAT_IA_ATTR`, complete.
+pub(super) fn ia_attributes<P: Provider>(ia: &Ia<P>) -> DAT_IA_ATTR {
+    let limits = ia.limits();
+    DAT_IA_ATTR {
+        adapter_name: name(ia.registration.name()),
+        vendor_name: name(&limits.vendor),
+        hardware_version_major: limits.hardware_version.0,
+        hardware_version_minor: limits.hardware_version.1,
+        firmware_version_major: limits.firmware_version.0,
+        firmware_version_minor: limits.firmware_version.1,
+        ia_address_ptr: ia.address_ptr(),
+        max_eps: count(limits.max_eps),
+        max_dto_per_ep: count(limits.max_dtos),
+        max_rdma_read_per_ep_in: count(limits.max_reads_in),
+        max_rdma_read_per_ep_out: count(limits.max_reads_out),
+        max_evds: count(limits.max_evds),
+        max_evd_qlen: count(limits.max_evd_qlen),
+        max_iov_segments_per_dto: count(limits.max_iov),
+        max_lmrs: count(limits.max_lmrs),
+        max_lmr_block_size: limits.max_lmr_size,
+        max_lmr_virtual_address: ANY_ADDRESS,
+        max_pzs: count(limits.max_pzs),
+        max_message_size: limits.max_message,
+        max_rdma_size: limits.max_rdma,
+        // No RMRs and no SRQs yet, whatever the transport could do.
+        max_rmrs: 0,
+        max_rmr_target_address: ANY_ADDRESS,
+        max_srqs: 0,
+        max_ep_per_srq: 0,
+        max_recv_per_srq: 0,
+        max_iov_segments_per_rdma_read: count(limits.max_iov),
+        max_iov_segments_per_rdma_write: count(limits.max_iov),
+        max_rdma_read_in: count(limits.max_reads_in.saturating_mul(limits.max_eps)),
+        max_rdma_read_out: count(limits.max_reads_out.saturating_mul(limits.max_eps)),
+        max_rdma_read_per_ep_in_guaranteed: DAT_TRUE,
+        max_rdma_read_per_ep_out_guaranteed: DAT_TRUE,
+        num_transport_attr: 0,
+        transport_attr: std::ptr::null_mut(),
+        num_vendor_attr: 0,
+        vendor_attr: std::ptr::null_mut(),
+    }
+}
+
+/// `DAT_PROVIDER_ATTR`, complete.
+pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR {
+    let served = ia.registration.served();
+    let (facts, facts_list) = ia.facts.as_attributes();
+    DAT_PROVIDER_ATTR {
+        provider_name: name(ia.registration.name()),
+        provider_version_major: version(env!("CARGO_PKG_VERSION_MAJOR")),
+        provider_version_minor: version(env!("CARGO_PKG_VERSION_MINOR")),
+        // What the registry asked for, and nothing else: some libdats find by it what to close.
+        dapl_version_major: served.major,
+        dapl_version_minor: served.minor,
+        lmr_mem_types_supported: DAT_MEM_TYPE_VIRTUAL,
+        iov_ownership_on_return: DAT_IOV_CONSUMER,
+        dat_qos_supported: DAT_QOS_BEST_EFFORT,
+        completion_flags_supported: DAT_COMPLETION_SUPPRESS_FLAG
+            | DAT_COMPLETION_SOLICITED_WAIT_FLAG
+            | DAT_COMPLETION_UNSIGNALLED_FLAG
+            | DAT_COMPLETION_BARRIER_FENCE_FLAG,
+        is_thread_safe: if served.thread_safe { DAT_TRUE } else { DAT_FALSE },
+        max_private_data_size: DAT_COUNT::try_from(ia.limits().private_data_connect).unwrap_or(DAT_COUNT::MAX),
+        supports_multipath: DAT_FALSE,
+        ep_creator: DAT_PSP_CREATES_EP_NEVER,
+        pz_support: DAT_PZ_UNIQUE,
+        optimal_buffer_alignment: DAT_OPTIMAL_ALIGNMENT as DAT_UINT32,
+        evd_stream_merging_supported: [[DAT_TRUE; 6]; 6],
+        srq_supported: DAT_FALSE,
+        srq_watermarks_supported: 0,
+        srq_ep_pz_difference_supported: DAT_FALSE,
+        srq_info_supported: 0,
+        ep_recv_info_supported: RECV_INFO,
+        lmr_sync_req: DAT_FALSE,
+        dto_async_return_guaranteed: DAT_FALSE,
+        rdma_write_for_rdma_read_req: DAT_FALSE,
+        num_provider_specific_attr: facts,
+        provider_specific_attr: facts_list,
+    }
+}
+
+/// Outputs that `dat_ep_recv_query` has: 0x01 the count, 0x10 the span.
+const RECV_INFO: DAT_COUNT = 0x11;
+
+fn count(n: u32) -> DAT_COUNT {
+    DAT_COUNT::try_from(n).unwrap_or(DAT_COUNT::MAX)
+}
+
+fn version(text: &str) -> DAT_UINT32 {
+    text.parse().unwrap_or(0)
+}
+
+/// `text`, cut so that it ends with a zero.
+fn name(text: &str) -> [c_char; DAT_NAME_MAX_LENGTH] {
+    let mut name = [0; DAT_NAME_MAX_LENGTH];
+    for (to, from) in name[..DAT_NAME_MAX_LENGTH - 1].iter_mut().zip(text.bytes()) {
+        *to = from as c_char;
+    }
+    name
+}

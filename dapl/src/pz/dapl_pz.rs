@@ -1,0 +1,56 @@
+//! `dat_pz_*`: C values in, C values out.
+//!
+//! Called from C only. No policy here: each entry opens its handles, parses its arguments and makes one call.
+
+use dat_abi::*;
+
+use super::{Pz, dapls_pz};
+use crate::error::{Error, Handle};
+use crate::ffi::{guard, require};
+use crate::handle::from_handle;
+use crate::ia::Ia;
+use crate::provider::Provider;
+
+/// `dat_pz_create`.
+///
+/// # Safety
+/// `ia` is null, or a handle this library gave out: live, freed, or of another kind; `out` is null or writable.
+pub unsafe extern "C" fn dapl_pz_create<P: Provider>(ia: DAT_IA_HANDLE, out: *mut DAT_PZ_HANDLE) -> DAT_RETURN {
+    guard(|| {
+        let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?.to_arc();
+        require(out, 2)?;
+        let pz = dapls_pz::create(&ia)?;
+        // SAFETY: not null, and writable by this function's contract.
+        unsafe { out.write_unaligned(pz) };
+        Ok(())
+    })
+}
+
+/// `dat_pz_query`.
+///
+/// # Safety
+/// As [`dapl_pz_create`].
+pub unsafe extern "C" fn dapl_pz_query<P: Provider>(
+    pz: DAT_PZ_HANDLE,
+    mask: DAT_PZ_PARAM_MASK,
+    out: *mut DAT_PZ_PARAM,
+) -> DAT_RETURN {
+    guard(|| {
+        let pz = from_handle::<Pz<P>>(pz, Handle::Pz)?;
+        if mask & !DAT_PZ_FIELD_ALL != 0 {
+            return Err(Error::InvalidParameter(2));
+        }
+        require(out, 3)?;
+        // SAFETY: not null, and writable by this function's contract.
+        unsafe { out.write_unaligned(DAT_PZ_PARAM { ia_handle: pz.ia().consumer_handle() }) };
+        Ok(())
+    })
+}
+
+/// `dat_pz_free`.
+///
+/// # Safety
+/// As [`dapl_pz_create`].
+pub unsafe extern "C" fn dapl_pz_free<P: Provider>(pz: DAT_PZ_HANDLE) -> DAT_RETURN {
+    guard(|| dapls_pz::free(&*from_handle::<Pz<P>>(pz, Handle::Pz)?))
+}

@@ -1,0 +1,42 @@
+//! What other rooms may ask of a PZ: make one, end it.
+//!
+//! It ends for a consumer only when nobody uses it.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use dat_abi::DAT_PZ_HANDLE;
+
+use super::Pz;
+use crate::error::{Error, Handle, Result, State};
+use crate::handle::{self, Usable, UseCount};
+use crate::ia::{Child, Ia, Rank};
+use crate::provider::Provider;
+
+/// A new PZ, live in its IA.
+pub fn create<P: Provider>(ia: &Arc<Ia<P>>) -> Result<DAT_PZ_HANDLE> {
+    let pz = handle::create(ia.table(), |id| {
+        Ok(Pz { id, ia: ia.clone(), pd: ia.provider().alloc_pd()?, uses: UseCount::default() })
+    })?;
+    let child: Arc<dyn Child> = pz.object().clone();
+    let handle = pz.publish();
+    ia.adopt(Arc::downgrade(&child), Rank::Pz);
+    Ok(handle)
+}
+
+/// Frees it for a consumer.
+///
+/// Errors: `PzInUse` while an EP, LMR, RMR or SRQ belongs to it.
+pub fn free<P: Provider>(pz: &Pz<P>) -> Result<()> {
+    pz.uses().require_unused(State::PzInUse)?;
+    if close(pz) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Pz)) }
+}
+
+/// Ends it; false when it had ended before.
+pub(super) fn close<P: Provider>(pz: &Pz<P>) -> bool {
+    let first = handle::destroy(pz.id);
+    if first {
+        pz.ia.forget(pz);
+    }
+    first
+}

@@ -1,0 +1,57 @@
+//! Protection zones: what memory an EP may use, and what a peer may reach through it.
+//!
+//! Made and freed by the entries in `dapl_pz`; EPs, LMRs, RMRs and SRQs count themselves as users. Never touches memory.
+
+use std::sync::Arc;
+
+use crate::handle::{Kind, Object, ObjectId, Usable, UseCount};
+use crate::ia::{Child, Ia};
+use crate::provider::Provider;
+
+pub mod dapl_pz;
+pub mod dapls_pz;
+
+/// A protection zone.
+pub struct Pz<P: Provider> {
+    id: ObjectId,
+    ia: Arc<Ia<P>>,
+    pd: P::Pd,
+    uses: UseCount,
+}
+
+impl<P: Provider> Pz<P> {
+    /// Its name for those who must not keep it alive; `id().handle` is its handle.
+    pub fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    /// The IA it was made in.
+    pub fn ia(&self) -> &Arc<Ia<P>> {
+        &self.ia
+    }
+
+    /// The provider's half.
+    pub fn pd(&self) -> &P::Pd {
+        &self.pd
+    }
+}
+
+impl<P: Provider> Object for Pz<P> {
+    const KIND: Kind = Kind::Pz;
+}
+
+impl<P: Provider> Usable for Pz<P> {
+    fn uses(&self) -> &UseCount {
+        &self.uses
+    }
+}
+
+impl<P: Provider> Child for Pz<P> {
+    fn close(&self) {
+        dapls_pz::close(self);
+    }
+
+    fn counts_as_open(&self) -> bool {
+        true
+    }
+}

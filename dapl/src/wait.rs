@@ -1,0 +1,233 @@
+//! Sleeping in C's name: a wait that a signal may interrupt, and that `pthread_cancel` may end without harm.
+//!
+//! The entries of `dat_evd_wait` and `dat_cno_wait` call [`run`]. It alternates between a step, which does all that has
+//! destructors, locks or pins with cancellation held off, and a bare sleep on a futex word, in frames that own nothing:
+//! glibc's forced unwinding meets only those. Who never comes back has left a [`Mark`] in its thread, and the thread's end
+//! wipes it. The words live in the arena of handles, so they outlive the objects.
+
+use std::cell::RefCell;
+use std::ffi::{c_int, c_long};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use dat_abi::{DAT_RETURN, DAT_TIMEOUT, DAT_TIMEOUT_INFINITE};
+
+use crate::handle::{self, ObjectId};
+
+/// What a step of a wait decides.
+pub enum Step {
+    /// The wait is over.
+    Done(DAT_RETURN),
+    /// Sleep until the word differs from `expected`, or the deadline.
+    Sleep {
+        /// The word of the object waited on.
+        word: &'static AtomicU32,
+        /// What it held when there was nothing to do.
+        expected: u32,
+        /// When to wake at the latest.
+        deadline: Deadline,
+    },
+}
+
+/// Why a step is called.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Cause {
+    /// The wait begins.
+    Start,
+    /// The word changed, or nothing in particular happened.
+    Woken,
+    /// The deadline has passed.
+    TimedOut,
+    /// A signal handler ran.
+    Interrupted,
+}
+
+/// A moment on the monotonic clock, in nanoseconds; `None` is never.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Deadline(Option<u64>);
+
+impl Deadline {
+    /// `timeout` microseconds from now.
+    pub fn after(timeout: DAT_TIMEOUT) -> Self {
+        match timeout {
+            DAT_TIMEOUT_INFINITE => Deadline(None),
+            micros => Deadline(Some(now() + u64::from(micros) * 1000)),
+        }
+    }
+
+    /// Whether it has passed at `now`.
+    pub fn is_over(self, now: u64) -> bool {
+        self.0.is_some_and(|at| at <= now)
+    }
+}
+
+/// The monotonic clock, in nanoseconds.
+pub fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a writable timespec. The clock exists on every Linux, so the call cannot fail.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Whether more than one CPU may run this process's threads; with one, spinning only delays whom we wait for.
+pub fn may_spin() -> bool {
+    static MAY: OnceLock<bool> = OnceLock::new();
+    *MAY.get_or_init(|| std::thread::available_parallelism().is_ok_and(|n| n.get() > 1))
+}
+
+/// A number for one wait, never 0.
+pub fn token() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// What the word of `id` holds now. Read under the lock under which [`bump`] is called.
+pub fn word(id: ObjectId) -> Option<(&'static AtomicU32, u32)> {
+    let word = handle::futex(id)?;
+    Some((word, word.load(Ordering::Relaxed)))
+}
+
+/// Changes the word, so that nobody falls asleep on its old value. Called under the object's lock.
+pub fn bump(id: ObjectId) {
+    if let Some(word) = handle::futex(id) {
+        // The object's lock orders this with `word`; the kernel's own lock orders it with the sleeper's last look.
+        word.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Wakes up to `count` sleepers. Called without locks, after [`bump`].
+pub fn wake(id: ObjectId, count: i32) {
+    let Some(word) = handle::futex(id) else { return };
+    let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the word lies in the arena, which is never unmapped.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, count) };
+}
+
+/// Runs a wait to its end. `state` is what the steps remember; it must own nothing, for it may never be dropped.
+///
+/// # Safety
+/// `state` is what `step` wants, and stays valid during the call.
+#[inline(never)]
+pub unsafe fn run<S: Copy>(state: &mut S, step: unsafe fn(&mut S, Cause) -> Step) -> DAT_RETURN {
+    let mut caller_state = 0;
+    let mut caller_type = 0;
+    // SAFETY: plain calls on the own thread, with a writable out parameter.
+    unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut caller_state) };
+    let mut cause = Cause::Start;
+    let code = loop {
+        // SAFETY: this function's own contract. A step never unwinds: its entry guards it.
+        match unsafe { step(state, cause) } {
+            Step::Done(code) => break code,
+            Step::Sleep { word, expected, deadline } => {
+                // From here to the restoring below this thread may be cancelled at any instruction: no frame from here
+                // to the consumer's owns anything. The type first: it takes effect only with the state.
+                // SAFETY: as above.
+                unsafe { pthread_setcanceltype(CANCEL_ASYNCHRONOUS, &raw mut caller_type) };
+                // SAFETY: as above.
+                unsafe { pthread_setcancelstate(caller_state, std::ptr::null_mut()) };
+                cause = sleep(word, expected, deadline);
+                // SAFETY: as above.
+                unsafe { pthread_setcancelstate(CANCEL_DISABLE, std::ptr::null_mut()) };
+                // SAFETY: as above.
+                unsafe { pthread_setcanceltype(caller_type, std::ptr::null_mut()) };
+            }
+        }
+    };
+    // SAFETY: as above.
+    unsafe { pthread_setcancelstate(caller_state, std::ptr::null_mut()) };
+    code
+}
+
+/// One sleep on the word. Owns nothing.
+#[inline(never)]
+fn sleep(word: &AtomicU32, expected: u32, deadline: Deadline) -> Cause {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut until: *const libc::timespec = std::ptr::null();
+    if let Deadline(Some(at)) = deadline {
+        time.tv_sec = (at / 1_000_000_000) as libc::time_t;
+        time.tv_nsec = (at % 1_000_000_000) as c_long;
+        until = &raw const time;
+    }
+    // Bitset waits take an absolute time on the monotonic clock.
+    let op = libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG;
+    let any = u32::MAX;
+    // SAFETY: the word lies in the arena, which is never unmapped; the time is null or lives in this frame.
+    let result = unsafe { syscall(libc::SYS_futex, word.as_ptr(), op, expected, until, std::ptr::null::<u32>(), any) };
+    if result == 0 {
+        return Cause::Woken;
+    }
+    // SAFETY: errno of the own thread.
+    match unsafe { *libc::__errno_location() } {
+        libc::ETIMEDOUT => Cause::TimedOut,
+        libc::EINTR => Cause::Interrupted,
+        _ => Cause::Woken,
+    }
+}
+
+const CANCEL_DISABLE: c_int = 1;
+const CANCEL_ASYNCHRONOUS: c_int = 1;
+
+// Declared here as functions that may unwind: the `libc` crate's `syscall` promises not to, and cancellation does.
+unsafe extern "C-unwind" {
+    fn syscall(number: c_long, ...) -> c_long;
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+    fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
+}
+
+/// A wait that has gone to sleep, and how to undo it if its thread never comes back.
+#[derive(Clone, Copy)]
+pub struct Mark {
+    /// The object waited on.
+    pub id: ObjectId,
+    /// Which wait.
+    pub token: u64,
+    /// Takes the waiter out of the object.
+    pub clear: fn(ObjectId, u64),
+}
+
+struct Marks(RefCell<Vec<Mark>>);
+
+impl Drop for Marks {
+    fn drop(&mut self) {
+        for mark in self.0.take() {
+            (mark.clear)(mark.id, mark.token);
+        }
+    }
+}
+
+thread_local! {
+    static MARKS: Marks = const { Marks(RefCell::new(Vec::new())) };
+}
+
+impl Mark {
+    /// Remembers the wait before its first sleep.
+    pub fn leave(self) {
+        // A thread in its last destructors cannot be cancelled any more.
+        let _ = MARKS.try_with(|marks| marks.0.borrow_mut().push(self));
+    }
+
+    /// The wait came back.
+    pub fn wipe(token: u64) {
+        let _ = MARKS.try_with(|marks| marks.0.borrow_mut().retain(|mark| mark.token != token));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static WORD: AtomicU32 = AtomicU32::new(7);
+
+    #[test]
+    fn a_changed_word_is_no_sleep_and_a_past_deadline_none_either() {
+        assert_eq!(sleep(&WORD, 6, Deadline(None)), Cause::Woken);
+        assert_eq!(sleep(&WORD, 7, Deadline(Some(now()))), Cause::TimedOut);
+    }
+
+    #[test]
+    fn infinite_is_never_over() {
+        assert!(!Deadline::after(DAT_TIMEOUT_INFINITE).is_over(u64::MAX));
+        assert!(Deadline::after(0).is_over(now()));
+        assert!(!Deadline::after(DAT_TIMEOUT_INFINITE - 1).is_over(now()));
+    }
+}
