@@ -1,0 +1,54 @@
+//! Threads of our own inside somebody else's program: named, and deaf to signals.
+//!
+//! Every thread that dapl or a provider starts comes from here, so that the consumer's signal handlers run on the
+//! consumer's threads only. Nothing here waits for a thread.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::thread::{Builder, JoinHandle};
+
+/// Starts a thread with all signals blocked. `name` has at most 15 bytes, as the kernel shows no more.
+pub fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
+    let before = block_all();
+    let thread = Builder::new().name(name.into()).spawn(body);
+    if let Some(before) = before {
+        // SAFETY: `before` is the complete mask that `block_all` read.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    }
+    thread
+}
+
+/// Blocks every signal for the calling thread (a new one inherits that) and gives the mask it had.
+fn block_all() -> Option<libc::sigset_t> {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: both point at writable sets; `sigfillset` completes the first before `pthread_sigmask` reads it.
+    let failed = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr())
+    };
+    // SAFETY: without failure the call has written the former mask.
+    (failed == 0).then(|| unsafe { before.assume_init() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_of_ours_hears_no_signal_and_its_parent_still_does() {
+        let blocked = || {
+            block_all().map(|mask| {
+                // SAFETY: a complete mask.
+                unsafe { libc::sigismember(&mask, libc::SIGUSR1) }
+            })
+        };
+        assert_eq!(spawn("dapl-test", blocked).unwrap().join().unwrap(), Some(1));
+        // On a thread that nothing here made deaf.
+        let parent = std::thread::spawn(move || {
+            spawn("dapl-test", || ()).unwrap().join().unwrap();
+            blocked()
+        });
+        assert_eq!(parent.join().unwrap(), Some(0));
+    }
+}

@@ -1,0 +1,200 @@
+//! Connect timeouts: [`Deadlines`] is the rule, the rest is one lazy thread over it.
+//!
+//! `ep` arms one per connect with a finite timeout and cancels it when the attempt ends. Nothing runs before the first
+//! [`arm`], and the thread goes away after a while without deadlines. It is woken only when the earliest deadline changes,
+//! and it calls nobody with its lock held. A cancel does not wait for a callback on its way: that callback carries its
+//! attempt's number, finds it stale under the EP's lock, and does nothing. What is pending at exit is discarded.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::sync::Weak;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::error::{Error, Resource, Result};
+use crate::thread;
+
+/// Who is told that its time is over.
+pub trait OnExpiry: Send + Sync {
+    /// Called on the timer's thread, no lock held. `attempt` is what [`arm`] was given.
+    fn expired(&self, attempt: u32);
+}
+
+/// Names a deadline; stays harmless when the deadline is gone.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Ticket(Instant, u64);
+
+/// Calls `target` once `after` has passed, unless it is cancelled before or has gone.
+///
+/// Errors: `Exhausted(Memory)` when the thread cannot be started.
+pub fn arm(after: Duration, target: Weak<dyn OnExpiry>, attempt: u32) -> Result<Ticket> {
+    let mut clock = CLOCK.lock();
+    clock.ensure_thread()?;
+    let (ticket, is_head) = clock.deadlines.insert(Instant::now() + after, Alarm { target, attempt });
+    if is_head {
+        WAKE.notify_one();
+    }
+    Ok(ticket)
+}
+
+/// Forgets a deadline. Wakes nobody: the thread finds a later head and sleeps again.
+pub fn cancel(ticket: Ticket) {
+    CLOCK.lock().deadlines.remove(ticket);
+}
+
+/// Things to do, by time. Equal times keep the order of insertion. All operations are O(log n).
+#[derive(Debug)]
+pub struct Deadlines<T> {
+    entries: BTreeMap<Ticket, T>,
+    sequence: u64,
+}
+
+impl<T> Deadlines<T> {
+    /// None yet.
+    pub const fn new() -> Self {
+        Deadlines { entries: BTreeMap::new(), sequence: 0 }
+    }
+
+    /// Adds one, and says whether it is now the earliest.
+    pub fn insert(&mut self, at: Instant, what: T) -> (Ticket, bool) {
+        self.sequence += 1;
+        let ticket = Ticket(at, self.sequence);
+        self.entries.insert(ticket, what);
+        (ticket, self.entries.first_key_value().is_some_and(|(first, _)| *first == ticket))
+    }
+
+    /// Takes one out, if it is still there.
+    pub fn remove(&mut self, ticket: Ticket) -> Option<T> {
+        self.entries.remove(&ticket)
+    }
+
+    /// When the earliest is due.
+    pub fn next(&self) -> Option<Instant> {
+        self.entries.first_key_value().map(|(ticket, _)| ticket.0)
+    }
+
+    /// Takes out the earliest, if it is due.
+    pub fn expire(&mut self, now: Instant) -> Option<T> {
+        let first = self.entries.first_entry()?;
+        (first.key().0 <= now).then(|| first.remove())
+    }
+}
+
+impl<T> Default for Deadlines<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// How long the thread stays without anything to do: connects come in bursts, and a program that has stopped connecting
+/// should not keep a thread.
+const LINGER: Duration = Duration::from_secs(2);
+
+static CLOCK: Mutex<Clock> = Mutex::new(Clock { deadlines: Deadlines::new(), owner: 0 });
+static WAKE: Condvar = Condvar::new();
+
+struct Alarm {
+    target: Weak<dyn OnExpiry>,
+    attempt: u32,
+}
+
+struct Clock {
+    deadlines: Deadlines<Alarm>,
+    /// The process whose thread serves the deadlines; 0 while there is no thread. A forked child inherits no thread.
+    owner: u32,
+}
+
+impl Clock {
+    fn ensure_thread(&mut self) -> Result<()> {
+        let process = std::process::id();
+        if self.owner == process {
+            return Ok(());
+        }
+        self.deadlines = Deadlines::new(); // the parent's, in a forked child; else empty
+        thread::spawn("dapl-timer", run).map_err(|error| {
+            log::error!("the thread for connect timeouts cannot be started: {error}");
+            Error::Exhausted(Resource::Memory)
+        })?;
+        self.owner = process;
+        Ok(())
+    }
+}
+
+fn run() {
+    let mut clock = CLOCK.lock();
+    loop {
+        if let Some(alarm) = clock.deadlines.expire(Instant::now()) {
+            parking_lot::MutexGuard::unlocked(&mut clock, || {
+                if let Some(target) = alarm.target.upgrade() {
+                    target.expired(alarm.attempt);
+                }
+            });
+            continue;
+        }
+        match clock.deadlines.next() {
+            Some(at) => drop(WAKE.wait_until(&mut clock, at)),
+            None if WAKE.wait_for(&mut clock, LINGER).timed_out() && clock.deadlines.next().is_none() => break,
+            None => {}
+        }
+    }
+    clock.owner = 0;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn the_earliest_comes_first_and_equals_keep_their_order() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut deadlines = Deadlines::new();
+        assert!(deadlines.insert(at(30), "c").1);
+        assert!(deadlines.insert(at(10), "a").1);
+        assert!(!deadlines.insert(at(10), "b").1, "behind its equal");
+        assert_eq!(deadlines.next(), Some(at(10)));
+        assert_eq!(deadlines.expire(at(9)), None);
+        assert_eq!(deadlines.expire(at(30)), Some("a"));
+        assert_eq!(deadlines.expire(at(30)), Some("b"));
+        assert_eq!(deadlines.expire(at(30)), Some("c"));
+        assert_eq!(deadlines.expire(at(30)), None);
+        assert_eq!(deadlines.next(), None);
+    }
+
+    #[test]
+    fn a_removed_deadline_does_not_come_and_can_be_removed_again() {
+        let now = Instant::now();
+        let mut deadlines = Deadlines::new();
+        let (first, _) = deadlines.insert(now, 1);
+        deadlines.insert(now, 2);
+        assert_eq!(deadlines.remove(first), Some(1));
+        assert_eq!(deadlines.remove(first), None);
+        assert_eq!(deadlines.expire(now), Some(2));
+    }
+
+    struct Bell(mpsc::Sender<u32>);
+    impl OnExpiry for Bell {
+        fn expired(&self, attempt: u32) {
+            let _ = self.0.send(attempt);
+        }
+    }
+
+    #[test]
+    fn the_thread_calls_in_order_and_leaves_the_cancelled_alone() {
+        let (sender, heard) = mpsc::channel();
+        let bell: Arc<dyn OnExpiry> = Arc::new(Bell(sender));
+        let gone: Arc<dyn OnExpiry> = Arc::new(Bell(mpsc::channel().0));
+        arm(Duration::from_millis(40), Arc::downgrade(&bell), 3).unwrap();
+        let cancelled = arm(Duration::from_millis(20), Arc::downgrade(&bell), 2).unwrap();
+        arm(Duration::from_millis(1), Arc::downgrade(&gone), 9).unwrap();
+        arm(Duration::from_millis(1), Arc::downgrade(&bell), 1).unwrap();
+        drop(gone);
+        cancel(cancelled);
+        let limit = Duration::from_secs(30);
+        assert_eq!((heard.recv_timeout(limit), heard.recv_timeout(limit)), (Ok(1), Ok(3)));
+    }
+}
