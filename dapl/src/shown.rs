@@ -1,0 +1,143 @@
+//! Memory of an object that its consumer reads, and may write, through a plain pointer: addresses and private data.
+//!
+//! EPs and CRs keep some. It stays in place as long as the object, begins on an 8-byte boundary, and all behind the bytes
+//! written last is zero. Atomics, since a consumer may look while a later event writes; nothing here waits.
+#![forbid(unsafe_code)]
+
+use std::ffi::c_void;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::provider::PeerAddress;
+
+/// `8 * WORDS` bytes.
+#[derive(Debug)]
+pub struct Shown<const WORDS: usize>([AtomicU64; WORDS]);
+
+/// Private data: programs read more than was sent, up to 48 bytes (endpoints 9.2 asks for 256).
+pub type PrivateData = Shown<32>;
+
+/// A socket address; the longest family is `AF_UNIX` with 110 bytes.
+pub type Address = Shown<14>;
+
+impl<const WORDS: usize> Shown<WORDS> {
+    /// Bytes there are.
+    pub const SIZE: usize = 8 * WORDS;
+
+    /// Shows `bytes`, cut to the size, and zeros behind them.
+    pub fn new(bytes: &[u8]) -> Self {
+        let shown = Shown([const { AtomicU64::new(0) }; WORDS]);
+        shown.write(bytes);
+        shown
+    }
+
+    /// As `new`, in place.
+    pub fn write(&self, bytes: &[u8]) {
+        for (n, word) in self.0.iter().enumerate() {
+            let mut value = [0; 8];
+            let rest = bytes.get(8 * n..).unwrap_or(&[]);
+            let taken = rest.len().min(8);
+            value[..taken].copy_from_slice(&rest[..taken]);
+            word.store(u64::from_ne_bytes(value), Ordering::Relaxed);
+        }
+    }
+
+    /// Where the consumer reads.
+    pub fn as_ptr(&self) -> *mut c_void {
+        self.0.as_ptr().cast_mut().cast()
+    }
+}
+
+impl<const WORDS: usize> Default for Shown<WORDS> {
+    fn default() -> Self {
+        Self::new(&[])
+    }
+}
+
+/// `address` as `sockaddr_in` or `sockaddr_in6`.
+pub fn socket_address(address: SocketAddr) -> [u8; 28] {
+    let mut bytes = [0; 28];
+    bytes[2..4].copy_from_slice(&address.port().to_be_bytes());
+    let family = match address {
+        SocketAddr::V4(v4) => {
+            bytes[4..8].copy_from_slice(&v4.ip().octets());
+            libc::AF_INET
+        }
+        SocketAddr::V6(v6) => {
+            bytes[8..24].copy_from_slice(&v6.ip().octets());
+            bytes[24..28].copy_from_slice(&v6.scope_id().to_ne_bytes());
+            libc::AF_INET6
+        }
+    };
+    bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
+    bytes
+}
+
+/// `address` as a socket address of its family, port 0.
+pub fn peer_address(address: &PeerAddress) -> Vec<u8> {
+    match address {
+        PeerAddress::Ip(ip) => socket_address(SocketAddr::new(*ip, 0)).to_vec(),
+        PeerAddress::Path(path) => {
+            let mut bytes = (libc::AF_UNIX as u16).to_ne_bytes().to_vec();
+            bytes.extend_from_slice(path.as_os_str().as_bytes());
+            bytes
+        }
+    }
+}
+
+/// The address in the first bytes of a consumer's socket address: IPv6 and `AF_UNIX` are known by their family, all else
+/// is taken for IPv4, since programs leave the family unset (endpoints 5.4).
+pub fn parse_address(bytes: &[u8]) -> Option<PeerAddress> {
+    let family = i32::from(u16::from_ne_bytes(bytes.first_chunk::<2>().copied()?));
+    match family {
+        libc::AF_INET6 => Some(PeerAddress::Ip(IpAddr::from(*bytes.get(8..)?.first_chunk::<16>()?))),
+        libc::AF_UNIX => {
+            let path = bytes.get(2..)?;
+            let end = path.iter().position(|byte| *byte == 0).unwrap_or(path.len());
+            Some(PeerAddress::Path(Path::new(std::ffi::OsStr::from_bytes(&path[..end])).into()))
+        }
+        _ => Some(PeerAddress::Ip(IpAddr::from(*bytes.get(4..)?.first_chunk::<4>()?))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words<const WORDS: usize>(shown: &Shown<WORDS>) -> Vec<u8> {
+        shown.0.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect()
+    }
+
+    #[test]
+    fn what_is_not_written_is_zero() {
+        let shown = PrivateData::new(&[7; 256]);
+        assert_eq!(words(&shown), [7; 256]);
+        shown.write(b"hello, world");
+        let bytes = words(&shown);
+        assert_eq!(&bytes[..12], b"hello, world");
+        assert_eq!(bytes[12..], [0; 244]);
+        shown.write(&[1; 300]);
+        assert_eq!(words(&shown), [1; 256], "cut");
+        assert!(shown.as_ptr().cast::<u64>().is_aligned());
+    }
+
+    #[test]
+    fn addresses_survive_the_way_to_c_and_back() {
+        let there_and_back = |address: PeerAddress| {
+            let shown = Address::new(&peer_address(&address));
+            assert_eq!(parse_address(&words(&shown)), Some(address));
+        };
+        there_and_back(PeerAddress::Ip("192.0.2.1".parse().unwrap()));
+        there_and_back(PeerAddress::Ip("2001:db8::7".parse().unwrap()));
+        there_and_back(PeerAddress::Path("/dev/shm/somewhere".into()));
+    }
+
+    #[test]
+    fn a_missing_family_is_ipv4() {
+        let bytes = [0, 0, 9, 9, 10, 0, 0, 1];
+        assert_eq!(parse_address(&bytes), Some(PeerAddress::Ip("10.0.0.1".parse().unwrap())));
+        assert_eq!(parse_address(&[10, 0, 0]), None);
+    }
+}
