@@ -1,0 +1,337 @@
+//! Attributes of an endpoint: defaults, the rules that creation and modification check, and the queue pair they ask for.
+//!
+//! Pure. The entries translate `DAT_EP_ATTR` into [`Attributes`] and back; nothing here knows the C record. What a rule
+//! refuses is a plain [`Refused`], since creation and modification report it as different parameters.
+#![forbid(unsafe_code)]
+
+use dat_abi::{
+    DAT_COMPLETION_EVD_THRESHOLD_FLAG, DAT_COMPLETION_SOLICITED_WAIT_FLAG, DAT_COMPLETION_SUPPRESS_FLAG,
+    DAT_COMPLETION_UNSIGNALLED_FLAG, DAT_HW_DEFAULT,
+};
+
+use crate::provider::Limits;
+
+/// What the consumer asked for and `dat_ep_query` shows. Numbers are the consumer's until [`Attributes::check`] has passed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Attributes {
+    /// Reliable connection is the only service there is; anything else is refused.
+    pub reliable: bool,
+    /// Bytes; 0 is "not set". Never a reason to refuse a post (events 4.4).
+    pub max_message: u64,
+    /// Bytes; as above.
+    pub max_rdma: u64,
+    /// Stored, never looked at.
+    pub qos: u32,
+    /// Which receives notify.
+    pub recv_flags: u32,
+    /// Which requests notify.
+    pub request_flags: u32,
+    /// One direction's work.
+    pub recv: Direction,
+    /// The other's.
+    pub request: Direction,
+    /// Reads of the peer's outstanding here.
+    pub max_reads_in: i32,
+    /// Own reads outstanding; with 0 no read can be posted.
+    pub max_reads_out: i32,
+    /// Of SRQ endpoints; stored.
+    pub srq_soft_hw: i32,
+    /// Segments per RDMA read; 0: as many as a request.
+    pub max_read_iov: i32,
+    /// Segments per RDMA write; 0: as many as a request.
+    pub max_write_iov: i32,
+}
+
+/// The work queue of one direction.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Direction {
+    /// Outstanding at most.
+    pub max_dtos: i32,
+    /// Segments per piece of work.
+    pub max_iov: i32,
+}
+
+/// Which directions have an EVD.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Wired {
+    pub recv: bool,
+    pub request: bool,
+}
+
+/// The contents break a rule of endpoints 5.1 or 5.3.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Refused;
+
+/// How large a queue pair is to be.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[allow(missing_docs, reason = "the names are those of QpSpec")]
+pub struct Shape {
+    pub max_recvs: u32,
+    pub max_requests: u32,
+    pub max_recv_iov: u32,
+    pub max_request_iov: u32,
+    pub max_reads_in: u32,
+    pub max_reads_out: u32,
+}
+
+/// What the posts are held to.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct PostLimits {
+    pub recv_iov: usize,
+    pub request_iov: usize,
+    pub read_iov: usize,
+    pub write_iov: usize,
+    pub recv_unsignalled: bool,
+    /// Receives notify only when their send asked for it (events 1.3).
+    pub recv_solicited: bool,
+    pub request_unsignalled: bool,
+    pub reads: bool,
+}
+
+impl Attributes {
+    /// What NULL attributes mean (endpoints 5.1), within the IA's limits.
+    pub fn default_for(wired: Wired, limits: &Limits) -> Self {
+        let direction = |wired: bool| Direction {
+            max_dtos: if wired { clamp(DEFAULT.max_dtos, limits.max_dtos) } else { 0 },
+            max_iov: clamp(DEFAULT.max_iov, limits.max_iov),
+        };
+        Attributes {
+            reliable: true,
+            max_message: DEFAULT_SIZE.min(limits.max_message),
+            max_rdma: DEFAULT_SIZE.min(limits.max_rdma),
+            qos: 0,
+            recv_flags: DAT_COMPLETION_EVD_THRESHOLD_FLAG,
+            request_flags: DAT_COMPLETION_EVD_THRESHOLD_FLAG,
+            recv: direction(wired.recv),
+            request: direction(wired.request),
+            max_reads_in: clamp(DEFAULT_READS, limits.max_reads_in),
+            max_reads_out: clamp(DEFAULT_READS, limits.max_reads_out),
+            srq_soft_hw: 0,
+            max_read_iov: 0,
+            max_write_iov: 0,
+        }
+    }
+
+    /// The rules of creation. Counts of DTOs above the limit are clamped, since programs ask for far more than they use and
+    /// take a refusal as fatal.
+    pub fn check_for_create(mut self, wired: Wired, limits: &Limits) -> Result<Self, Refused> {
+        self.recv.max_dtos = self.recv.max_dtos.min(count(limits.max_dtos));
+        self.request.max_dtos = self.request.max_dtos.min(count(limits.max_dtos));
+        self.check(wired, limits)?;
+        Ok(self)
+    }
+
+    /// The rules that hold at any time. An EVD and DTOs come together; the segments of a direction without are not looked at.
+    pub fn check(&self, wired: Wired, limits: &Limits) -> Result<(), Refused> {
+        let within = |value: i32, limit: u32| (0..=count(limit)).contains(&value);
+        let direction = |Direction { max_dtos, max_iov }: Direction, wired: bool| {
+            let some = |value: i32, limit: u32| value > 0 && value <= count(limit);
+            if wired { some(max_dtos, limits.max_dtos) && some(max_iov, limits.max_iov) } else { max_dtos == 0 }
+        };
+        let good = self.reliable
+            && self.recv_flags & DAT_COMPLETION_SUPPRESS_FLAG == 0
+            && self.max_message <= limits.max_message
+            && self.max_rdma <= limits.max_rdma
+            && direction(self.recv, wired.recv)
+            && direction(self.request, wired.request)
+            && within(self.max_reads_in, limits.max_reads_in)
+            && within(self.max_reads_out, limits.max_reads_out)
+            && self.max_read_iov >= 0
+            && self.max_write_iov >= 0
+            && self.srq_soft_hw >= DAT_HW_DEFAULT;
+        if good { Ok(()) } else { Err(Refused) }
+    }
+
+    /// The queue pair for these attributes. A direction without an EVD still takes work, whose completions nobody wants
+    /// (events 4.8): it gets the default size.
+    pub fn shape(&self, wired: Wired, limits: &Limits) -> Shape {
+        let direction = |direction: Direction, wired: bool| {
+            let Direction { max_dtos, max_iov } = if wired { direction } else { DEFAULT };
+            (clamp(max_dtos, limits.max_dtos) as u32, clamp(max_iov, limits.max_iov) as u32)
+        };
+        let (max_recvs, max_recv_iov) = direction(self.recv, wired.recv);
+        let (max_requests, max_request_iov) = direction(self.request, wired.request);
+        // Reads and writes go through the same queue, with limits of their own.
+        let max_request_iov =
+            max_request_iov
+                .max(clamp(self.max_read_iov, limits.max_iov) as u32)
+                .max(clamp(self.max_write_iov, limits.max_iov) as u32);
+        Shape {
+            max_recvs,
+            max_requests,
+            max_recv_iov,
+            max_request_iov,
+            max_reads_in: clamp(self.max_reads_in, limits.max_reads_in) as u32,
+            max_reads_out: clamp(self.max_reads_out, limits.max_reads_out) as u32,
+        }
+    }
+
+    /// What the posts are held to.
+    pub fn post_limits(&self, wired: Wired, limits: &Limits) -> PostLimits {
+        let iov = |asked: i32| clamp(asked, limits.max_iov) as usize;
+        let or_default = |direction: Direction, wired: bool| iov(if wired { direction } else { DEFAULT }.max_iov);
+        let request_iov = or_default(self.request, wired.request);
+        let or_request = |asked: i32| if asked == 0 { request_iov } else { iov(asked) };
+        PostLimits {
+            recv_iov: or_default(self.recv, wired.recv),
+            request_iov,
+            read_iov: or_request(self.max_read_iov),
+            write_iov: or_request(self.max_write_iov),
+            recv_unsignalled: self.recv_flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0,
+            recv_solicited: self.recv_flags & DAT_COMPLETION_SOLICITED_WAIT_FLAG != 0,
+            request_unsignalled: self.request_flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0,
+            reads: self.max_reads_out > 0,
+        }
+    }
+
+    /// Follows a change of EVDs by `dat_ep_modify`: a direction that loses its EVD has no DTOs, one that gets its first has
+    /// the default number unless the caller says another.
+    pub fn rewired(mut self, before: Wired, after: Wired, limits: &Limits) -> Self {
+        let direction = |direction: &mut Direction, before: bool, after: bool| {
+            if !after {
+                direction.max_dtos = 0;
+            } else if !before {
+                direction.max_dtos = clamp(DEFAULT.max_dtos, limits.max_dtos);
+                if direction.max_iov <= 0 || direction.max_iov > count(limits.max_iov) {
+                    direction.max_iov = clamp(DEFAULT.max_iov, limits.max_iov);
+                }
+            }
+        };
+        direction(&mut self.recv, before.recv, after.recv);
+        direction(&mut self.request, before.request, after.request);
+        self
+    }
+}
+
+/// Work of a direction by default (endpoints 5.1).
+const DEFAULT: Direction = Direction { max_dtos: 16, max_iov: 4 };
+/// Reads in and out by default.
+const DEFAULT_READS: i32 = 8;
+/// Message and RDMA size by default.
+const DEFAULT_SIZE: u64 = 0x8000_0000;
+
+fn count(limit: u32) -> i32 {
+    i32::try_from(limit).unwrap_or(i32::MAX)
+}
+
+fn clamp(value: i32, limit: u32) -> i32 {
+    value.clamp(0, count(limit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOTH: Wired = Wired { recv: true, request: true };
+    const NONE: Wired = Wired { recv: false, request: false };
+
+    fn limits() -> Limits {
+        Limits {
+            max_eps: 100,
+            max_dtos: 1000,
+            max_evds: 100,
+            max_evd_qlen: 1000,
+            max_iov: 6,
+            max_lmrs: 100,
+            max_lmr_size: 1 << 40,
+            max_pzs: 100,
+            max_message: 1 << 32,
+            max_rdma: 1 << 20,
+            max_rmrs: 0,
+            max_srqs: 0,
+            max_reads_in: 4,
+            max_reads_out: 16,
+            private_data_connect: 64,
+            private_data_accept: 64,
+            vendor: String::new(),
+            hardware_version: (0, 0),
+            firmware_version: (0, 0),
+        }
+    }
+
+    fn plain() -> Attributes {
+        Attributes::default_for(BOTH, &limits())
+    }
+
+    #[test]
+    fn defaults_fit_the_limits_and_make_an_ep_again() {
+        for wired in [BOTH, NONE, Wired { recv: true, request: false }] {
+            let defaults = Attributes::default_for(wired, &limits());
+            assert_eq!(defaults.check_for_create(wired, &limits()), Ok(defaults));
+        }
+        assert_eq!((plain().recv, plain().max_reads_in, plain().max_reads_out), (DEFAULT, 4, 8));
+        assert_eq!((plain().max_message, plain().max_rdma), (0x8000_0000, 1 << 20));
+    }
+
+    #[test]
+    fn an_evd_and_its_dtos_come_together() {
+        let mut bare = plain();
+        bare.recv.max_dtos = 0;
+        assert_eq!(bare.check_for_create(BOTH, &limits()), Err(Refused));
+        assert!(bare.check_for_create(Wired { recv: false, request: true }, &limits()).is_ok());
+        assert_eq!(plain().check_for_create(NONE, &limits()), Err(Refused));
+        let mut flat = plain();
+        flat.recv.max_iov = 0;
+        assert_eq!(flat.check_for_create(BOTH, &limits()), Err(Refused));
+        flat.recv.max_dtos = 0;
+        assert!(flat.check_for_create(Wired { recv: false, request: true }, &limits()).is_ok());
+    }
+
+    #[test]
+    fn too_many_dtos_are_clamped_and_negative_ones_refused() {
+        let mut greedy = plain();
+        greedy.request.max_dtos = 50_000;
+        assert_eq!(greedy.check_for_create(BOTH, &limits()).unwrap().request.max_dtos, 1000);
+        greedy.request.max_dtos = -1;
+        assert_eq!(greedy.check_for_create(BOTH, &limits()), Err(Refused));
+    }
+
+    #[test]
+    fn all_else_above_the_limits_is_refused() {
+        let break_one: [fn(&mut Attributes); 9] = [
+            |a| a.reliable = false,
+            |a| a.recv_flags = DAT_COMPLETION_SUPPRESS_FLAG,
+            |a| a.max_message = (1 << 32) + 1,
+            |a| a.max_rdma = (1 << 20) + 1,
+            |a| a.recv.max_iov = 7,
+            |a| a.request.max_iov = 7,
+            |a| a.max_reads_in = 5,
+            |a| a.max_reads_out = 17,
+            |a| a.max_reads_out = -1,
+        ];
+        for (n, spoil) in break_one.into_iter().enumerate() {
+            let mut bad = plain();
+            spoil(&mut bad);
+            assert_eq!(bad.check_for_create(BOTH, &limits()), Err(Refused), "{n}");
+        }
+    }
+
+    #[test]
+    fn zero_is_not_set() {
+        let mut zero = plain();
+        (zero.max_message, zero.max_rdma, zero.recv_flags, zero.request_flags) = (0, 0, 0, 0);
+        assert!(zero.check_for_create(BOTH, &limits()).is_ok());
+        zero.request.max_iov = 2;
+        let posts = zero.post_limits(BOTH, &limits());
+        assert_eq!((posts.request_iov, posts.read_iov, posts.write_iov), (2, 2, 2));
+        zero.max_write_iov = 5;
+        assert_eq!(zero.post_limits(BOTH, &limits()).write_iov, 5);
+        assert_eq!(zero.shape(BOTH, &limits()).max_request_iov, 5);
+    }
+
+    #[test]
+    fn a_direction_without_evd_takes_work_all_the_same() {
+        let shape = Attributes::default_for(NONE, &limits()).shape(NONE, &limits());
+        assert_eq!((shape.max_recvs, shape.max_requests), (16, 16));
+    }
+
+    #[test]
+    fn a_first_evd_brings_dtos_and_a_lost_one_takes_them() {
+        let born = Attributes::default_for(NONE, &limits());
+        let wired = born.rewired(NONE, BOTH, &limits());
+        assert_eq!((wired.recv.max_dtos, wired.request.max_dtos), (16, 16));
+        assert_eq!(wired.rewired(BOTH, NONE, &limits()), born);
+    }
+}

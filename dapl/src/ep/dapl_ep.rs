@@ -1,0 +1,347 @@
+//! The entries for endpoints, the posts excepted: handles opened, parameters parsed, one call each.
+//!
+//! Reached only through the provider table. The order of checks is that of endpoints-connections.md 5.
+
+use std::time::Duration;
+
+use dat_abi::*;
+
+use super::attributes::Attributes;
+pub use super::dapl_post::{dapl_ep_post_rdma_read, dapl_ep_post_rdma_write, dapl_ep_post_recv, dapl_ep_post_send};
+
+use super::dapli_connect::{self, Call};
+use super::dapli_modify::{self, Change};
+use super::state::{EpState, Step};
+use super::{Ep, Wiring, record};
+use crate::error::{Error, Handle, Result};
+use crate::evd::{Evd, Stream};
+use crate::ffi;
+use crate::handle::{Kind, Use, from_handle, from_optional, kind_of};
+use crate::ia::Ia;
+use crate::provider::{PeerAddress, Provider, QueuePair};
+use crate::pz::Pz;
+use crate::shown;
+
+/// `dat_ep_create`.
+///
+/// # Safety
+/// Handles are any values; `ep_attributes` and `ep_handle` are null or point at what their types say.
+pub unsafe extern "C" fn dapl_ep_create<P: Provider>(
+    ia_handle: DAT_IA_HANDLE,
+    pz_handle: DAT_PZ_HANDLE,
+    recv_completion_evd_handle: DAT_EVD_HANDLE,
+    request_completion_evd_handle: DAT_EVD_HANDLE,
+    connect_evd_handle: DAT_EVD_HANDLE,
+    ep_attributes: *const DAT_EP_ATTR,
+    ep_handle: *mut DAT_EP_HANDLE,
+) -> DAT_RETURN {
+    ffi::guard(|| {
+        let ia = from_handle::<Ia<P>>(ia_handle, Handle::Ia)?.to_arc();
+        let wiring =
+            wiring::<P>(pz_handle, recv_completion_evd_handle, request_completion_evd_handle, connect_evd_handle)?;
+        ffi::require(ep_handle, 7)?;
+        let attributes = if ep_attributes.is_null() {
+            Attributes::default_for(wiring.wired(), ia.limits())
+        } else if ep_attributes.is_aligned() {
+            // SAFETY: this function's own contract; neither null nor misaligned.
+            let asked = record::attributes(unsafe { &*ep_attributes });
+            asked.check_for_create(wiring.wired(), ia.limits()).map_err(|_| Error::InvalidParameter(6))?
+        } else {
+            return Err(Error::InvalidParameter(6));
+        };
+        let ep = Ep::create(&ia, EpState::Unconnected, wiring, attributes)?;
+        // SAFETY: this function's own contract.
+        unsafe { ffi::put(ep_handle, ep.id.handle as DAT_EP_HANDLE) };
+        Ok(())
+    })
+}
+
+/// `dat_ep_create_with_srq`: not there yet.
+///
+/// # Safety
+/// As [`dapl_ep_create`].
+pub unsafe extern "C" fn dapl_ep_create_with_srq<P: Provider>(
+    ia_handle: DAT_IA_HANDLE,
+    pz_handle: DAT_PZ_HANDLE,
+    recv_completion_evd_handle: DAT_EVD_HANDLE,
+    request_completion_evd_handle: DAT_EVD_HANDLE,
+    connect_evd_handle: DAT_EVD_HANDLE,
+    srq_handle: DAT_SRQ_HANDLE,
+    _ep_attributes: *const DAT_EP_ATTR,
+    _ep_handle: *mut DAT_EP_HANDLE,
+) -> DAT_RETURN {
+    ffi::guard(|| {
+        let _ia = from_handle::<Ia<P>>(ia_handle, Handle::Ia)?;
+        wiring::<P>(pz_handle, recv_completion_evd_handle, request_completion_evd_handle, connect_evd_handle)?;
+        if kind_of(srq_handle) != Some(Kind::Srq) {
+            return Err(Error::InvalidHandle(Handle::Srq));
+        }
+        Err(Error::NotImplemented)
+    })
+}
+
+/// `dat_ep_query`.
+///
+/// # Safety
+/// `ep_handle` is any value; `ep_param` is null or points at a writable record.
+pub unsafe extern "C" fn dapl_ep_query<P: Provider>(
+    ep_handle: DAT_EP_HANDLE,
+    ep_param_mask: DAT_EP_PARAM_MASK,
+    ep_param: *mut DAT_EP_PARAM,
+) -> DAT_RETURN {
+    ffi::guard(|| {
+        let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
+        ffi::require(ep_param, 3)?;
+        // Any known bit asks for all fields; what nobody knows asks for nothing.
+        if ep_param_mask & DAT_EP_FIELD_ALL != 0 {
+            let param = ep.param()?;
+            // SAFETY: this function's own contract.
+            unsafe { ffi::put(ep_param, param) };
+        }
+        Ok(())
+    })
+}
+
+/// `dat_ep_modify`.
+///
+/// # Safety
+/// `ep_handle` is any value; `ep_param` is null or points at a record.
+pub unsafe extern "C" fn dapl_ep_modify<P: Provider>(
+    ep_handle: DAT_EP_HANDLE,
+    ep_param_mask: DAT_EP_PARAM_MASK,
+    ep_param: *const DAT_EP_PARAM,
+) -> DAT_RETURN {
+    ffi::guard(|| {
+        let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
+        ffi::require(ep_param, 3)?;
+        if ep_param_mask & record::READ_ONLY != 0 {
+            return Err(Error::InvalidParameter(2));
+        }
+        // SAFETY: this function's own contract, and not null.
+        let param = unsafe { ep_param.read_unaligned() };
+        let named = |field: DAT_EP_PARAM_MASK| ep_param_mask & field != 0;
+        let dto = |handle: DAT_EVD_HANDLE| evd::<P>(handle, Stream::Dto, Handle::EvdRecv);
+        let connection = |handle: DAT_EVD_HANDLE| evd::<P>(handle, Stream::Connection, Handle::EvdConn);
+        let change = Change {
+            mask: ep_param_mask & DAT_EP_FIELD_ALL,
+            pz: named(DAT_EP_FIELD_PZ_HANDLE).then(|| pz(param.pz_handle)),
+            recv: named(DAT_EP_FIELD_RECV_EVD_HANDLE).then(|| dto(param.recv_evd_handle)),
+            request: named(DAT_EP_FIELD_REQUEST_EVD_HANDLE).then(|| dto(param.request_evd_handle)),
+            connect: named(DAT_EP_FIELD_CONNECT_EVD_HANDLE).then(|| connection(param.connect_evd_handle)),
+            attributes: record::attributes(&param.ep_attr),
+        };
+        dapli_modify::modify(&ep, change)
+    })
+}
+
+/// `dat_ep_connect`.
+///
+/// # Safety
+/// `ep_handle` is any value; `remote_ia_address` is null or points at a socket address of its family's length, and
+/// `private_data` at `private_data_size` bytes.
+pub unsafe extern "C" fn dapl_ep_connect<P: Provider>(
+    ep_handle: DAT_EP_HANDLE,
+    remote_ia_address: DAT_IA_ADDRESS_PTR,
+    remote_conn_qual: DAT_CONN_QUAL,
+    timeout: DAT_TIMEOUT,
+    private_data_size: DAT_COUNT,
+    private_data: DAT_PVOID,
+    quality_of_service: DAT_QOS,
+    connect_flags: DAT_CONNECT_FLAGS,
+) -> DAT_RETURN {
+    ffi::guard(|| {
+        let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
+        ffi::require(remote_ia_address, 2)?;
+        let limit = ep.ia.limits().private_data_connect;
+        let call = Call {
+            // SAFETY: this function's own contract, and not null.
+            address: unsafe { address(remote_ia_address) }?,
+            qual: remote_conn_qual,
+            timeout: time(timeout, 4),
+            is_plain: quality_of_service == DAT_QOS_BEST_EFFORT && connect_flags == DAT_CONNECT_DEFAULT_FLAG,
+            // SAFETY: this function's own contract.
+            private_data: unsafe { bytes(private_data, private_data_size, limit, 5) },
+        };
+        dapli_connect::connect(&ep, call)
+    })
+}
+
+/// `dat_ep_dup_connect`: to where `ep_dup_handle` is connected.
+///
+/// # Safety
+/// Handles are any values; `private_data` is null or points at `private_data_size` bytes.
+pub unsafe extern "C" fn dapl_ep_dup_connect<P: Provider>(
+    ep_handle: DAT_EP_HANDLE,
+    ep_dup_handle: DAT_EP_HANDLE,
+    timeout: DAT_TIMEOUT,
+    private_data_size: DAT_COUNT,
+    private_data: DAT_PVOID,
+    quality_of_service: DAT_QOS,
+) -> DAT_RETURN {
+    ffi::guard(|| {
+        let dup = from_handle::<Ep<P>>(ep_dup_handle, Handle::Ep)?;
+        let timeout = time(timeout, 3)?;
+        let (address, qual) = dapli_connect::peer_of(&dup)?;
+        let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
+        let limit = ep.ia.limits().private_data_connect;
+        let call = Call {
+            address,
+            qual,
+            timeout: Ok(timeout),
+            is_plain: quality_of_service == DAT_QOS_BEST_EFFORT,
+            // SAFETY: this function's own contract.
+            private_data: unsafe { bytes(private_data, private_data_size, limit, 4) },
+        };
+        dapli_connect::connect(&ep, call)
+    })
+}
+
+/// `dat_ep_disconnect`. Only ABRUPT's own value is abrupt (endpoints 5.6).
+///
+/// # Safety
+/// `ep_handle` is any value.
+pub unsafe extern "C" fn dapl_ep_disconnect<P: Provider>(
+    ep_handle: DAT_EP_HANDLE,
+    close_flags: DAT_CLOSE_FLAGS,
+) -> DAT_RETURN {
+    ffi::guard(|| {
+        let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
+        dapli_connect::disconnect(&ep, close_flags != DAT_CLOSE_ABRUPT_FLAG)
+    })
+}
+
+/// `dat_ep_get_status`.
+///
+/// # Safety
+/// `ep_handle` is any value; each out pointer is null or writable.
+pub unsafe extern "C" fn dapl_ep_get_status<P: Provider>(
+    ep_handle: DAT_EP_HANDLE,
+    ep_state: *mut DAT_EP_STATE,
+    recv_idle: *mut DAT_BOOLEAN,
+    request_idle: *mut DAT_BOOLEAN,
+) -> DAT_RETURN {
+    ffi::guard(|| {
+        let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
+        let outstanding = ep.desk().binding.qp().map(|qp| qp.outstanding()).unwrap_or_default();
+        let idle = |count: u32| if count == 0 { DAT_TRUE } else { DAT_FALSE };
+        // SAFETY: this function's own contract.
+        unsafe {
+            ffi::put(ep_state, record::state(ep.state()));
+            ffi::put(recv_idle, idle(outstanding.recvs));
+            ffi::put(request_idle, idle(outstanding.requests));
+        }
+        Ok(())
+    })
+}
+
+/// `dat_ep_free`.
+///
+/// # Safety
+/// `ep_handle` is any value.
+pub unsafe extern "C" fn dapl_ep_free<P: Provider>(ep_handle: DAT_EP_HANDLE) -> DAT_RETURN {
+    ffi::guard(|| from_handle::<Ep<P>>(ep_handle, Handle::Ep)?.destroy(Step::Free))
+}
+
+/// `dat_ep_reset`.
+///
+/// # Safety
+/// `ep_handle` is any value.
+pub unsafe extern "C" fn dapl_ep_reset<P: Provider>(ep_handle: DAT_EP_HANDLE) -> DAT_RETURN {
+    ffi::guard(|| from_handle::<Ep<P>>(ep_handle, Handle::Ep)?.reset())
+}
+
+/// `dat_ep_recv_query`: not there yet.
+///
+/// # Safety
+/// `ep_handle` is any value; the out pointers are not used.
+pub unsafe extern "C" fn dapl_ep_recv_query<P: Provider>(
+    ep_handle: DAT_EP_HANDLE,
+    _nbufs_allocated: *mut DAT_COUNT,
+    _bufs_alloc_span: *mut DAT_COUNT,
+) -> DAT_RETURN {
+    ffi::guard(|| {
+        from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
+        Err(Error::NotImplemented)
+    })
+}
+
+/// `dat_ep_set_watermark`: not there yet.
+///
+/// # Safety
+/// `ep_handle` is any value.
+pub unsafe extern "C" fn dapl_ep_set_watermark<P: Provider>(
+    ep_handle: DAT_EP_HANDLE,
+    _soft_high_watermark: DAT_COUNT,
+    _hard_high_watermark: DAT_COUNT,
+) -> DAT_RETURN {
+    ffi::guard(|| {
+        from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
+        Err(Error::NotImplemented)
+    })
+}
+
+/// The objects of a new EP, in the order of checks 2 to 5 of endpoints 5.1.
+fn wiring<P: Provider>(
+    pz_handle: DAT_PZ_HANDLE,
+    recv: DAT_EVD_HANDLE,
+    request: DAT_EVD_HANDLE,
+    connect: DAT_EVD_HANDLE,
+) -> Result<Wiring<P>> {
+    let pz = pz(pz_handle)?;
+    let connect = evd(connect, Stream::Connection, Handle::EvdConn)?;
+    let recv = evd(recv, Stream::Dto, Handle::EvdRecv)?;
+    let request = evd(request, Stream::Dto, Handle::EvdRequest)?;
+    Ok(Wiring { pz, recv, request, connect })
+}
+
+fn pz<P: Provider>(handle: DAT_PZ_HANDLE) -> Result<Option<Use<Pz<P>>>> {
+    Ok(from_optional::<Pz<P>>(handle, Handle::Pz)?.map(|pz| Use::of(pz.to_arc())))
+}
+
+/// An EVD that serves `stream`; null is none. One of another IA is as good.
+fn evd<P: Provider>(handle: DAT_EVD_HANDLE, stream: Stream, wanted: Handle) -> Result<Option<Use<Evd<P>>>> {
+    match from_optional::<Evd<P>>(handle, wanted)? {
+        Some(evd) if !evd.serves(stream) => Err(Error::InvalidHandle(wanted)),
+        evd => Ok(evd.map(|evd| Use::of(evd.to_arc()))),
+    }
+}
+
+/// Microseconds; `None` is for ever. Zero is parameter `n`.
+fn time(timeout: DAT_TIMEOUT, n: u8) -> Result<Option<Duration>> {
+    match timeout {
+        0 => Err(Error::InvalidParameter(n)),
+        DAT_TIMEOUT_INFINITE => Ok(None),
+        micros => Ok(Some(Duration::from_micros(micros.into()))),
+    }
+}
+
+/// A copy of private data. A size that is negative or above `limit` is parameter `n`, a null pointer with a size the next.
+///
+/// # Safety
+/// `data` is null or points at `size` bytes.
+unsafe fn bytes(data: DAT_PVOID, size: DAT_COUNT, limit: usize, n: u8) -> Result<Vec<u8>> {
+    let size = usize::try_from(size).ok().filter(|size| *size <= limit).ok_or(Error::InvalidParameter(n))?;
+    if size > 0 {
+        ffi::require(data, n + 1)?;
+    }
+    // SAFETY: this function's own contract; `copy` does not read for a size of 0.
+    Ok(unsafe { ffi::copy(data, size) })
+}
+
+/// The peer's address. Only as many bytes are read as the family has: programs pass 16-byte objects.
+///
+/// # Safety
+/// `address` points at a socket address of its family's length; an `AF_UNIX` path may end early with a zero.
+unsafe fn address(address: DAT_IA_ADDRESS_PTR) -> Result<PeerAddress> {
+    // SAFETY: every socket address begins with its family, in two bytes.
+    let family = i32::from(unsafe { address.cast::<u16>().read_unaligned() });
+    let length = match family {
+        libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+        // SAFETY: this function's own contract: the path ends with a zero or with the object.
+        libc::AF_UNIX => 2 + unsafe { libc::strnlen(address.cast::<libc::c_char>().add(2), 108) },
+        _ => 8, // family, port, and four bytes of IPv4
+    };
+    // SAFETY: as above: that many bytes are there.
+    let bytes = unsafe { ffi::copy(address.cast(), length) };
+    shown::parse_address(&bytes).ok_or(Error::InvalidParameter(2))
+}

@@ -1,0 +1,170 @@
+//! The posts of an EP: send, receive, RDMA read, RDMA write.
+//!
+//! The hot path. Each entry opens the EP, judges its parameters (events-transfers-memory.md 4.8), and hands the work to the
+//! QP. No allocation, no log, no lock but the desk's read lock and the provider's own. Memory errors are not looked for:
+//! they come back as completions.
+
+use dat_abi::*;
+
+use super::attributes::PostLimits;
+use super::{Desk, Ep};
+use crate::error::{Error, Handle, Result, State};
+use crate::ffi;
+use crate::handle::{Ref, from_handle};
+use crate::provider::{Op, Provider, QueuePair, Remote, Segment, SendWr, Token};
+
+/// `dat_ep_post_send`.
+///
+/// # Safety
+/// `ep_handle` is any value; `local_iov` is null or points at `num_segments` triplets.
+pub unsafe extern "C" fn dapl_ep_post_send<P: Provider>(
+    ep_handle: DAT_EP_HANDLE,
+    num_segments: DAT_COUNT,
+    local_iov: *mut DAT_LMR_TRIPLET,
+    user_cookie: DAT_DTO_COOKIE,
+    completion_flags: DAT_COMPLETION_FLAGS,
+) -> DAT_RETURN {
+    ffi::guard(|| {
+        let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
+        let desk = ep.desk();
+        // SAFETY: this function's own contract.
+        let segments = unsafe { ffi::segments(local_iov, num_segments, desk.limits.request_iov) }?;
+        let flags = Flags::of_request(completion_flags, &desk.limits, 5)?;
+        let op = Op::Send { solicited: completion_flags & DAT_COMPLETION_SOLICITED_WAIT_FLAG != 0 };
+        request(&ep, &desk, op, segments, cookie(&user_cookie), flags)
+    })
+}
+
+/// `dat_ep_post_recv`.
+///
+/// # Safety
+/// As [`dapl_ep_post_send`].
+pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
+    ep_handle: DAT_EP_HANDLE,
+    num_segments: DAT_COUNT,
+    local_iov: *mut DAT_LMR_TRIPLET,
+    user_cookie: DAT_DTO_COOKIE,
+    completion_flags: DAT_COMPLETION_FLAGS,
+) -> DAT_RETURN {
+    ffi::guard(|| {
+        let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
+        let desk = ep.desk();
+        // SAFETY: this function's own contract.
+        let segments = unsafe { ffi::segments(local_iov, num_segments, desk.limits.recv_iov) }?;
+        let unsignalled = unsignalled(completion_flags, desk.limits.recv_unsignalled, 5)?;
+        // A receive that is to notify only when its send says so is posted silent, and its completion tells.
+        let unsignalled = unsignalled || desk.limits.recv_solicited;
+        let token = Token { cookie: cookie(&user_cookie), ep: ep.id.handle, unsignalled };
+        desk.binding.qp()?.post_recv(segments, token)
+    })
+}
+
+/// `dat_ep_post_rdma_read`.
+///
+/// # Safety
+/// As [`dapl_ep_post_send`]; `remote_iov` is null or points at a triplet.
+pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
+    ep_handle: DAT_EP_HANDLE,
+    num_segments: DAT_COUNT,
+    local_iov: *mut DAT_LMR_TRIPLET,
+    user_cookie: DAT_DTO_COOKIE,
+    remote_iov: *const DAT_RMR_TRIPLET,
+    completion_flags: DAT_COMPLETION_FLAGS,
+) -> DAT_RETURN {
+    ffi::guard(|| {
+        let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
+        let desk = ep.desk();
+        // SAFETY: this function's own contract.
+        let segments = unsafe { ffi::segments(local_iov, num_segments, desk.limits.read_iov) }?;
+        // SAFETY: this function's own contract.
+        let remote = unsafe { remote(remote_iov) }?;
+        let flags = Flags::of_request(completion_flags, &desk.limits, 6)?;
+        ep.state().takes_requests()?;
+        if !desk.limits.reads {
+            return Err(Error::InvalidState(State::Plain)); // it would never complete (endpoints 10.3)
+        }
+        request(&ep, &desk, Op::Read(remote), segments, cookie(&user_cookie), flags)
+    })
+}
+
+/// `dat_ep_post_rdma_write`.
+///
+/// # Safety
+/// As [`dapl_ep_post_rdma_read`].
+pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
+    ep_handle: DAT_EP_HANDLE,
+    num_segments: DAT_COUNT,
+    local_iov: *mut DAT_LMR_TRIPLET,
+    user_cookie: DAT_DTO_COOKIE,
+    remote_iov: *const DAT_RMR_TRIPLET,
+    completion_flags: DAT_COMPLETION_FLAGS,
+) -> DAT_RETURN {
+    ffi::guard(|| {
+        let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
+        let desk = ep.desk();
+        // SAFETY: this function's own contract.
+        let segments = unsafe { ffi::segments(local_iov, num_segments, desk.limits.write_iov) }?;
+        // SAFETY: this function's own contract.
+        let remote = unsafe { remote(remote_iov) }?;
+        let flags = Flags::of_request(completion_flags, &desk.limits, 6)?;
+        request(&ep, &desk, Op::Write(remote), segments, cookie(&user_cookie), flags)
+    })
+}
+
+/// What the completion flags of a request say.
+#[derive(Clone, Copy)]
+struct Flags {
+    suppress: bool,
+    unsignalled: bool,
+    fence: bool,
+}
+
+impl Flags {
+    fn of_request(flags: DAT_COMPLETION_FLAGS, limits: &PostLimits, n: u8) -> Result<Self> {
+        Ok(Flags {
+            suppress: flags & DAT_COMPLETION_SUPPRESS_FLAG != 0,
+            unsignalled: unsignalled(flags, limits.request_unsignalled, n)?,
+            fence: flags & DAT_COMPLETION_BARRIER_FENCE_FLAG != 0,
+        })
+    }
+}
+
+/// UNSIGNALLED needs the EP's consent; bits that mean nothing are refused, those that mean nothing here are ignored.
+fn unsignalled(flags: DAT_COMPLETION_FLAGS, allowed: bool, n: u8) -> Result<bool> {
+    const KNOWN: DAT_COMPLETION_FLAGS = 0x1F; // events-transfers-memory.md 4.1
+    let unsignalled = flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0;
+    if flags & !KNOWN != 0 || (unsignalled && !allowed) {
+        return Err(Error::InvalidParameter(n));
+    }
+    Ok(unsignalled)
+}
+
+fn request<P: Provider>(
+    ep: &Ref<Ep<P>>,
+    desk: &Desk<P>,
+    op: Op,
+    segments: &[Segment],
+    cookie: u64,
+    flags: Flags,
+) -> Result<()> {
+    ep.state().takes_requests()?;
+    let token = Token { cookie, ep: ep.id.handle, unsignalled: flags.unsignalled };
+    desk.binding.qp()?.post_send(&SendWr { op, segments, token, suppress: flags.suppress, fence: flags.fence })
+}
+
+fn cookie(cookie: &DAT_DTO_COOKIE) -> u64 {
+    // SAFETY: all members are eight bytes wide and any bits are a number.
+    unsafe { cookie.as_64 }
+}
+
+/// Where an RDMA operation begins. The length in the triplet is not looked at: the local segments give the amount, and
+/// programs advertise less than they write (events-transfers-memory.md 12, trap 1).
+///
+/// # Safety
+/// `triplet` is null or points at one.
+unsafe fn remote(triplet: *const DAT_RMR_TRIPLET) -> Result<Remote> {
+    ffi::require(triplet, 5)?;
+    // SAFETY: this function's own contract, and not null.
+    let triplet = unsafe { triplet.read_unaligned() };
+    Ok(Remote { key: triplet.rmr_context, address: triplet.target_address })
+}

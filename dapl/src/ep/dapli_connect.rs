@@ -1,0 +1,95 @@
+//! Connecting from this side, and disconnecting.
+//!
+//! Steps of the ep room only. The provider is asked with the EP's lock held, so its answer, or the timeout, waits until the
+//! new state and the attempt's number are in place.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::state::{EpState, Step};
+use super::{Ep, Remote};
+use crate::error::{Error, Handle, Result, State};
+use crate::handle::Ref;
+use crate::provider::{ConnectSpec, PeerAddress, Provider, QueuePair};
+use crate::shown;
+use crate::timer::{self, OnExpiry};
+
+/// What `dat_ep_connect` is asked for. What could be wrong with a parameter is kept until its turn in the order of checks
+/// (endpoints 5.4).
+pub(super) struct Call {
+    pub(super) address: PeerAddress,
+    pub(super) qual: u64,
+    /// `None` waits for ever.
+    pub(super) timeout: Result<Option<Duration>>,
+    /// Best effort and no flags: all there is.
+    pub(super) is_plain: bool,
+    pub(super) private_data: Result<Vec<u8>>,
+}
+
+/// `dat_ep_connect`.
+pub(super) fn connect<P: Provider>(ep: &Ref<Ep<P>>, call: Call) -> Result<()> {
+    let mut core = ep.open()?;
+    if !core.wiring.has_live_connect_evd() {
+        return Err(Error::InvalidHandle(Handle::EvdConn));
+    }
+    let timeout = call.timeout?;
+    if core.wiring.pz.is_none() || !core.wiring.is_alive() {
+        return Err(Error::InvalidState(State::EpNotReady));
+    }
+    core.state.after(Step::Connect)?;
+    if !call.is_plain {
+        return Err(Error::ModelNotSupported);
+    }
+    let private_data = call.private_data?;
+    ep.attach(&core)?;
+
+    let conn = ep.next_attempt(&mut core);
+    // Armed before the call, though the time is the consumer's from its return on: whatever the thread does waits for our
+    // lock, and a timer that cannot be had is found before anything has happened.
+    let timeout = timeout.map(|after| {
+        let target: Arc<dyn OnExpiry> = ep.to_arc();
+        timer::arm(after, Arc::downgrade(&target), conn.attempt)
+    });
+    core.timeout = timeout.transpose()?;
+    ep.step(&mut core, Step::Connect)?;
+    ep.remote_address.write(&shown::peer_address(&call.address));
+    core.keepsake = None;
+
+    let spec = ConnectSpec { address: &call.address, qual: call.qual, private_data: &private_data };
+    let begun = ep.desk().binding.qp().and_then(|qp| qp.connect(&spec, conn));
+    if let Err(error) = begun {
+        ep.step(&mut core, Step::ConnectRefused)?;
+        ep.remote_address.write(&[]);
+        log::debug!("ep {:#x} cannot connect to {:?}: {error}", ep.id.handle, call.address);
+        return Err(error);
+    }
+    core.remote = Some(Remote { address: call.address, qual: call.qual });
+    Ok(())
+}
+
+/// Where `dat_ep_dup_connect` is to go: to the peer of `dup`, which must be connected.
+pub(super) fn peer_of<P: Provider>(dup: &Ep<P>) -> Result<(PeerAddress, u64)> {
+    let core = dup.open()?;
+    match (core.state, &core.remote) {
+        (EpState::Connected, Some(remote)) => Ok((remote.address.clone(), remote.qual)),
+        (state, _) => Err(Error::InvalidState(state.subtype())),
+    }
+}
+
+/// `dat_ep_disconnect`. Never waits for the peer: the event says when it is over.
+pub(super) fn disconnect<P: Provider>(ep: &Ep<P>, graceful: bool) -> Result<()> {
+    let mut core = ep.open()?;
+    match (core.state, graceful) {
+        (EpState::Unconnected, _) => ep.flush_unconnected(&mut core)?,
+        (EpState::Connected, true) => {
+            ep.step(&mut core, Step::Drain)?;
+            ep.desk().binding.qp()?.drain();
+        }
+        (_, true) => ep.end(&mut core, Step::Drain)?,
+        (_, false) => ep.end(&mut core, Step::Abort)?,
+    }
+    drop(core);
+    ep.deliver();
+    Ok(())
+}

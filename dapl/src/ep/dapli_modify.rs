@@ -1,0 +1,126 @@
+//! `dat_ep_modify`: all or nothing, and a new QP where the old one no longer fits.
+//!
+//! Steps of the ep room only. Everything is checked and made before anything changes; receives posted on a QP that is
+//! replaced come back flushed.
+#![forbid(unsafe_code)]
+
+use dat_abi::*;
+
+use super::attributes::Attributes;
+use super::dapli_qp::{build, configure};
+use super::{Binding, Core, Ep, Wiring, record};
+use crate::error::{Error, Result};
+use crate::evd::Evd;
+use crate::handle::{Usable, Use};
+use crate::provider::{Limits, Provider, QueuePair};
+use crate::pz::Pz;
+
+/// A handle the consumer named: `None` leaves the EP's as it is. A bad one is refused when its turn comes.
+pub(super) type New<T> = Option<Result<Option<Use<T>>>>;
+
+/// What is to change.
+pub(super) struct Change<P: Provider> {
+    pub(super) mask: DAT_EP_PARAM_MASK,
+    pub(super) pz: New<Pz<P>>,
+    pub(super) recv: New<Evd<P>>,
+    pub(super) request: New<Evd<P>>,
+    pub(super) connect: New<Evd<P>>,
+    /// Those that the mask names count.
+    pub(super) attributes: Attributes,
+}
+
+/// Whatever is wrong inside the record is parameter 3 (endpoints 5.3).
+const BAD_PARAM: Error = Error::InvalidParameter(3);
+
+/// `dat_ep_modify`, from the state checks on.
+pub(super) fn modify<P: Provider>(ep: &Ep<P>, change: Change<P>) -> Result<()> {
+    let mut core = ep.open()?;
+    if change.pz.is_some() {
+        core.state.lets_modify_pz()?;
+    }
+    if change.mask & !DAT_EP_FIELD_PZ_HANDLE != 0 {
+        core.state.lets_modify()?;
+    }
+    let mask = change.mask;
+    let asked = change.attributes;
+    let wiring = Wiring {
+        pz: resolve(change.pz, &core.wiring.pz)?,
+        recv: resolve(change.recv, &core.wiring.recv)?,
+        request: resolve(change.request, &core.wiring.request)?,
+        connect: resolve(change.connect, &core.wiring.connect)?,
+    };
+    let attributes = merged(&core, &wiring, &asked, mask, ep.ia.limits())?;
+    let retired = install(ep, &mut core, wiring, attributes)?;
+    drop(core);
+    drop(retired);
+    Ok(())
+}
+
+fn resolve<T: Usable>(new: New<T>, old: &Option<Use<T>>) -> Result<Option<Use<T>>> {
+    match new {
+        None => Ok(old.clone()),
+        Some(named) => named.map_err(|_| BAD_PARAM),
+    }
+}
+
+/// The attributes after the change. They are held against the EVDs the EP will have, wherever those come from.
+fn merged<P: Provider>(
+    core: &Core<P>,
+    wiring: &Wiring<P>,
+    asked: &Attributes,
+    mask: DAT_EP_PARAM_MASK,
+    limits: &Limits,
+) -> Result<Attributes> {
+    let mut attributes = core.attributes.rewired(core.wiring.wired(), wiring.wired(), limits);
+    record::merge(&mut attributes, asked, mask);
+    let too_many = |field: DAT_EP_PARAM_MASK, iov: i32| mask & field != 0 && i64::from(iov) > i64::from(limits.max_iov);
+    if too_many(DAT_EP_FIELD_EP_ATTR_MAX_RDMA_READ_IOV, asked.max_read_iov)
+        || too_many(DAT_EP_FIELD_EP_ATTR_MAX_RDMA_WRITE_IOV, asked.max_write_iov)
+    {
+        return Err(BAD_PARAM);
+    }
+    attributes.check(wiring.wired(), limits).map_err(|_| BAD_PARAM)?;
+    Ok(attributes)
+}
+
+/// What a change leaves over, in the order in which it must go.
+struct Retired<P: Provider> {
+    _binding: Option<Binding<P>>,
+    _wiring: Wiring<P>,
+}
+
+fn install<P: Provider>(
+    ep: &Ep<P>,
+    core: &mut Core<P>,
+    wiring: Wiring<P>,
+    attributes: Attributes,
+) -> Result<Retired<P>> {
+    let limits = ep.ia.limits();
+    let posts = attributes.post_limits(wiring.wired(), limits);
+    let fits = core.wiring.makes_the_same_qp(&wiring)
+        && core.attributes.shape(core.wiring.wired(), limits) == attributes.shape(wiring.wired(), limits);
+    let new = if fits { None } else { Some(build(&ep.ia, &wiring, &attributes)?) };
+    configure(&wiring, &posts);
+
+    // Posts wait here, so none falls between the flush and the new QP.
+    let mut desk = ep.desk.write();
+    desk.limits = posts;
+    let old = new.map(|new| {
+        if let Binding::Attached(qp) = &desk.binding {
+            qp.flush_recvs();
+        }
+        std::mem::replace(&mut desk.binding, new)
+    });
+    drop(desk);
+    core.attributes = attributes;
+    Ok(Retired { _binding: old, _wiring: std::mem::replace(&mut core.wiring, wiring) })
+}
+
+impl<P: Provider> Wiring<P> {
+    fn makes_the_same_qp(&self, other: &Self) -> bool {
+        let pz = |wiring: &Self| wiring.pz.as_ref().map(|pz| pz.id());
+        let recv = |wiring: &Self| wiring.recv.as_ref().map(|evd| evd.id());
+        let request = |wiring: &Self| wiring.request.as_ref().map(|evd| evd.id());
+        (pz(self), recv(self), request(self)) == (pz(other), recv(other), request(other))
+    }
+}

@@ -1,0 +1,173 @@
+//! An EP and its queue pair: birth, late attachment, reset, end.
+//!
+//! Steps of the ep room only. Whatever is destroyed here goes after the locks are dropped, the QP before the EVDs and the
+//! PZ, so that its last completions have somewhere to land.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
+
+use parking_lot::{Mutex, RwLock};
+
+use super::attributes::{Attributes, PostLimits, Shape};
+use super::dapli_outbox::Outbox;
+use super::state::{EpState, Step};
+use super::{Binding, Core, Desk, Ep, Wiring};
+use crate::error::{Error, Handle, Resource, Result, State};
+use crate::evd::{Config, ConnectionKind};
+use crate::handle::{self, ObjectId};
+use crate::ia::{Child, Ia, Rank};
+use crate::provider::{Provider, QpSpec, QueuePair};
+use crate::shown::{Address, PrivateData};
+
+impl<P: Provider> Ep<P> {
+    /// A new EP with a live handle, in its IA's list. With a PZ it has a QP, so receives can be posted at once.
+    pub(super) fn create(
+        ia: &Arc<Ia<P>>,
+        state: EpState,
+        wiring: Wiring<P>,
+        attributes: Attributes,
+    ) -> Result<Arc<Self>> {
+        let binding = build(ia, &wiring, &attributes)?;
+        let made = handle::create(ia.table(), |id| Ok(Ep::new(id, ia.clone(), state, binding, wiring, attributes)))?;
+        let ep = made.object().clone();
+        made.publish();
+        let child: Arc<dyn Child> = ep.clone();
+        ia.adopt(Arc::downgrade(&child), Rank::Ep);
+        Ok(ep)
+    }
+
+    fn new(
+        id: ObjectId,
+        ia: Arc<Ia<P>>,
+        state: EpState,
+        binding: Binding<P>,
+        wiring: Wiring<P>,
+        attributes: Attributes,
+    ) -> Self {
+        let limits = attributes.post_limits(wiring.wired(), ia.limits());
+        configure(&wiring, &limits);
+        Ep {
+            id,
+            ia,
+            mirror: AtomicU8::new(state as u8),
+            desk: RwLock::new(Desk { binding, limits }),
+            core: Mutex::new(Core {
+                state,
+                attempt: 0,
+                wiring,
+                attributes,
+                remote: None,
+                timeout: None,
+                keepsake: None,
+                outbox: Outbox::new(),
+                freed: false,
+            }),
+            event_data: PrivateData::default(),
+            remote_address: Address::default(),
+        }
+    }
+
+    /// Makes the QP of an EP that has a PZ and no QP.
+    pub(super) fn attach(&self, core: &Core<P>) -> Result<()> {
+        if self.desk().binding.qp().is_ok() {
+            return Ok(());
+        }
+        self.desk.write().binding = build(&self.ia, &core.wiring, &core.attributes)?;
+        Ok(())
+    }
+
+    /// `dat_ep_reset`: what is posted is flushed, and the EP is as good as new; on failure it stays in DIS.
+    pub(super) fn reset(&self) -> Result<()> {
+        let mut core = self.open()?;
+        core.state.after(Step::Reset)?;
+        if core.state == EpState::Unconnected {
+            return Ok(()); // posted receives stay
+        }
+        // Posts wait here: they meet the old queue in DIS or the new one in UNC.
+        let desk = self.desk.write();
+        if let Binding::Attached(qp) = &desk.binding {
+            qp.reset()?;
+        }
+        self.step(&mut core, Step::Reset)?;
+        drop(desk);
+        core.remote = None;
+        self.remote_address.write(&[]);
+        let keepsake = core.keepsake.take();
+        drop(core);
+        drop(keepsake);
+        Ok(())
+    }
+
+    /// `dat_ep_disconnect` of an unconnected EP: there is no other way to get posted receives back, so they are flushed,
+    /// and the call is an error only when there are none (endpoints 5.6, note 5).
+    pub(super) fn flush_unconnected(&self, core: &mut Core<P>) -> Result<()> {
+        let desk = self.desk();
+        match &desk.binding {
+            Binding::Attached(qp) if qp.outstanding().recvs > 0 => qp.flush_recvs(),
+            _ => return Err(Error::InvalidState(State::EpUnconnected)),
+        }
+        drop(desk);
+        self.announce(core, Some(ConnectionKind::Disconnected), None);
+        Ok(())
+    }
+
+    /// Ends the EP with `step`, which says whether that is allowed here. Its events so far still go out.
+    pub(super) fn destroy(&self, step: Step) -> Result<()> {
+        let mut core = self.open()?;
+        core.state.after(step)?;
+        if !handle::destroy(self.id) {
+            return Err(Error::InvalidHandle(Handle::Ep));
+        }
+        self.end(&mut core, step)?;
+        core.freed = true;
+        let keepsake = core.keepsake.take();
+        let wiring = std::mem::replace(&mut core.wiring, Wiring::none());
+        let binding = std::mem::replace(&mut self.desk.write().binding, Binding::Unattached);
+        drop(core);
+        drop(binding);
+        drop(wiring);
+        drop(keepsake);
+        self.ia.forget(self);
+        self.deliver();
+        Ok(())
+    }
+}
+
+/// The QP that wiring and attributes ask for; none without a PZ.
+pub(super) fn build<P: Provider>(ia: &Ia<P>, wiring: &Wiring<P>, attributes: &Attributes) -> Result<Binding<P>> {
+    let Some(pz) = &wiring.pz else { return Ok(Binding::Unattached) };
+    let Shape { max_recvs, max_requests, max_recv_iov, max_request_iov, max_reads_in, max_reads_out } =
+        attributes.shape(wiring.wired(), ia.limits());
+    let spec = QpSpec {
+        recv_cq: wiring.recv.as_ref().and_then(|evd| evd.cq()),
+        request_cq: wiring.request.as_ref().and_then(|evd| evd.cq()),
+        max_recvs,
+        max_requests,
+        max_recv_iov,
+        max_request_iov,
+        max_reads_in,
+        max_reads_out,
+    };
+    match ia.provider().create_qp(pz.pd(), spec) {
+        Ok(qp) => Ok(Binding::Attached(qp)),
+        Err(error @ Error::Exhausted(_)) => Err(error),
+        Err(error) => {
+            log::error!("no queue pair for an ep with {max_recvs} receives and {max_requests} requests: {error}");
+            Err(Error::Exhausted(Resource::Ep))
+        }
+    }
+}
+
+/// Tells the EVDs that not all completions of this EP will notify.
+pub(super) fn configure<P: Provider>(wiring: &Wiring<P>, limits: &PostLimits) {
+    let (recv, request) = (&wiring.recv, &wiring.request);
+    if let (Some(evd), true) = (recv, limits.recv_solicited) {
+        evd.configure(Config::Solicited);
+    } else if let (Some(evd), true) = (recv, limits.recv_unsignalled) {
+        evd.configure(Config::Notify);
+    }
+    if let (Some(evd), true) = (request, limits.request_unsignalled) {
+        evd.configure(Config::Notify);
+    }
+}

@@ -1,0 +1,130 @@
+//! What the other rooms may ask of an EP: news of its connection, and the part it plays for service points and requests.
+//!
+//! `cm` reports here, `rsp` reserves, `cr` accepts into an EP, `psp` has one made. All of it is safe from any thread; what
+//! comes too late finds another attempt or another state and has no effect.
+#![forbid(unsafe_code)]
+
+use std::any::Any;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::attributes::{Attributes, Wired};
+use super::state::{EpState, Step};
+use super::{Ep, Remote, Wiring};
+use crate::error::{Error, Handle, Result};
+use crate::ia::Ia;
+use crate::provider::{CmEvent, ConnRequest, PeerAddress, Provider};
+use crate::shown;
+
+/// News of attempt number `attempt`.
+pub(crate) fn hear<P: Provider>(ep: &Ep<P>, attempt: u32, news: CmEvent<'_>) {
+    let (step, data) = match news {
+        CmEvent::Established { private_data } => (Step::Established, Some(private_data)),
+        CmEvent::PeerRejected => (Step::PeerRejected, None),
+        CmEvent::Rejected => (Step::Rejected, None),
+        CmEvent::Unreachable => (Step::Unreachable, None),
+        CmEvent::AcceptFailed => (Step::AcceptFailed, None),
+        CmEvent::Disconnected => (Step::Disconnected, None),
+        CmEvent::Broken => (Step::Broken, None),
+    };
+    let mut core = ep.core.lock();
+    let is_active = core.state == EpState::ActivePending;
+    if core.freed || core.attempt != attempt {
+        return;
+    }
+    let Ok(notice) = ep.step(&mut core, step) else { return };
+    log::debug!("ep {:#x} is {:?} after {step:?}", ep.id.handle, core.state);
+    // The passive side's event never carries data: programs tell the two sides apart by it (endpoints 13.12).
+    ep.announce(&mut core, notice, data.filter(|_| is_active));
+    drop(core);
+    ep.deliver();
+}
+
+/// What a request brings into the EP that accepts it.
+pub(crate) struct Acceptance<'a> {
+    /// The EP belongs to the request already, and is not the consumer's choice.
+    pub(crate) is_own: bool,
+    pub(crate) peer: SocketAddr,
+    pub(crate) private_data: &'a [u8],
+    /// Stays as long as the connection.
+    pub(crate) keepsake: Arc<dyn Any + Send + Sync>,
+}
+
+/// `dat_cr_accept`, from its sixth check on (endpoints 7.3). `take` gets hold of the request, once everything else is fine:
+/// from then on the request is consumed, whatever happens.
+pub(crate) fn accept<P: Provider>(
+    ep: &Ep<P>,
+    acceptance: Acceptance<'_>,
+    take: impl FnOnce() -> Result<P::Request>,
+) -> Result<()> {
+    let step = if acceptance.is_own { Step::AcceptOwn } else { Step::Accept };
+    let mut core = ep.open()?;
+    core.state.after(step)?;
+    if core.wiring.pz.is_none() || !core.wiring.has_live_connect_evd() || !core.wiring.is_alive() {
+        return Err(Error::InvalidHandle(Handle::Ep));
+    }
+    ep.attach(&core)?;
+    let request = take()?;
+
+    let conn = ep.next_attempt(&mut core);
+    ep.step(&mut core, step)?;
+    ep.remote_address.write(&shown::socket_address(acceptance.peer));
+    let Acceptance { peer, private_data, keepsake, .. } = acceptance;
+    let accepted = ep.desk().binding.qp().and_then(|qp| request.accept(qp, private_data, conn));
+    if let Err(error) = accepted {
+        ep.step(&mut core, Step::AcceptRefused)?;
+        ep.remote_address.write(&[]);
+        log::warn!("ep {:#x} cannot take the request of {peer}: {error}", ep.id.handle);
+        return Err(error);
+    }
+    core.remote = Some(Remote { address: PeerAddress::Ip(peer.ip()), qual: u64::from(peer.port()) });
+    core.keepsake = Some(keepsake);
+    Ok(())
+}
+
+/// An RSP takes the EP, before it listens.
+pub(crate) fn reserve<P: Provider>(ep: &Ep<P>) -> Result<()> {
+    advance(ep, Step::Reserve)
+}
+
+/// The RSP lets the EP go; one that a request has already got stays with the request.
+pub(crate) fn release<P: Provider>(ep: &Ep<P>) {
+    let _ = advance(ep, Step::Release);
+}
+
+/// A request came for the EP's RSP.
+pub(crate) fn request<P: Provider>(ep: &Ep<P>, peer: SocketAddr) -> Result<()> {
+    advance(ep, Step::Request)?;
+    ep.remote_address.write(&shown::socket_address(peer));
+    Ok(())
+}
+
+/// Nobody will hear of that request: the EP waits for the next.
+pub(crate) fn request_lost<P: Provider>(ep: &Ep<P>) {
+    if advance(ep, Step::RequestLost).is_ok() {
+        ep.remote_address.write(&[]);
+    }
+}
+
+/// The request that owns the EP was refused.
+pub(crate) fn decline<P: Provider>(ep: &Ep<P>) {
+    if advance(ep, Step::Decline).is_ok() {
+        ep.remote_address.write(&[]);
+    }
+}
+
+/// An EP for a request at a PSP that makes them: default attributes, nothing it could work with yet, state TCP.
+pub(crate) fn create_tentative<P: Provider>(ia: &Arc<Ia<P>>) -> Result<Arc<Ep<P>>> {
+    let attributes = Attributes::default_for(Wired { recv: false, request: false }, ia.limits());
+    Ep::create(ia, EpState::TentativePending, Wiring::none(), attributes)
+}
+
+/// The end of an EP whatever its state, handle included. Does nothing the second time.
+pub(crate) fn close<P: Provider>(ep: &Ep<P>) {
+    let _ = ep.destroy(Step::Close);
+}
+
+fn advance<P: Provider>(ep: &Ep<P>, step: Step) -> Result<()> {
+    let mut core = ep.open()?;
+    ep.step(&mut core, step).map(drop)
+}

@@ -1,0 +1,230 @@
+//! Endpoints: one end of a connection, with its two queues of work.
+//!
+//! Reached from C through `dapl_ep` and `dapl_post`; `cr`, `psp`, `rsp` and `cm` ask through `dapls_ep`. An EP never names a
+//! CR: a CR accepts *into* an EP.
+//!
+//! Two locks, in this order. The **core** holds the state and all that control calls change; the provider is called with it
+//! held (its rules allow that), C code never is. The **desk** holds what a post needs: the QP, read-locked for the length of
+//! a post, which costs one uncontended atomic each way, allocates nothing and lets posts of several threads run side by side.
+//! Only who replaces, resets or destroys the QP write-locks it, so a post meets either the old queue or the new one, whole.
+//! The state that a post looks at is an atomic mirror of the core's.
+//!
+//! Events leave through an outbox: queued under the core's lock in the order of state changes, and posted without it by one
+//! thread at a time, since an EVD may run an agent of the consumer's that calls back into this EP.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+
+use crate::error::{Error, Handle, Result, State};
+use crate::evd::{ConnectionKind, Evd};
+use crate::handle::{self, Kind, Object, ObjectId, Use};
+use crate::ia::{Child, Ia};
+use crate::provider::{ConnId, PeerAddress, Provider, QueuePair};
+use crate::pz::Pz;
+use crate::shown::{Address, PrivateData};
+use crate::timer::{self, OnExpiry, Ticket};
+
+pub mod attributes;
+pub mod dapl_ep;
+mod dapl_post;
+mod dapli_connect;
+mod dapli_modify;
+mod dapli_outbox;
+mod dapli_qp;
+pub mod dapls_ep;
+mod record;
+pub mod state;
+
+use attributes::{Attributes, PostLimits, Wired};
+use dapli_outbox::Outbox;
+use state::{EpState, Step};
+
+/// An endpoint.
+pub struct Ep<P: Provider> {
+    id: ObjectId,
+    ia: Arc<Ia<P>>,
+    /// `Core::state` for those without the core's lock; written under it.
+    mirror: AtomicU8,
+    /// Declared before the core: the QP goes before the EVDs and the PZ it uses.
+    desk: RwLock<Desk<P>>,
+    core: Mutex<Core<P>>,
+    /// Private data of the last event that carried some.
+    event_data: PrivateData,
+    remote_address: Address,
+}
+
+/// What a post needs.
+struct Desk<P: Provider> {
+    binding: Binding<P>,
+    limits: PostLimits,
+}
+
+/// Whether the EP has a QP. It has one whenever it has a PZ.
+enum Binding<P: Provider> {
+    Unattached,
+    Attached(P::Qp),
+}
+
+/// What control calls change.
+struct Core<P: Provider> {
+    state: EpState,
+    /// Counts attempts to connect and accept: late news carry another number and are dropped.
+    attempt: u32,
+    wiring: Wiring<P>,
+    attributes: Attributes,
+    remote: Option<Remote>,
+    /// The running timeout, only in ACP.
+    timeout: Option<Ticket>,
+    /// The CR whose private data the consumer may still look at; goes with reset, free or the next connection.
+    keepsake: Option<Arc<dyn Any + Send + Sync>>,
+    outbox: Outbox<P>,
+    /// The handle is gone, calls that were under way find nothing.
+    freed: bool,
+}
+
+/// The objects an EP uses.
+pub(crate) struct Wiring<P: Provider> {
+    pub(crate) pz: Option<Use<Pz<P>>>,
+    pub(crate) recv: Option<Use<Evd<P>>>,
+    pub(crate) request: Option<Use<Evd<P>>>,
+    pub(crate) connect: Option<Use<Evd<P>>>,
+}
+
+/// Who is at the other end, from the connect call or the request on.
+#[derive(Clone)]
+struct Remote {
+    address: PeerAddress,
+    /// The qualifier connected to, or the requester's port.
+    qual: u64,
+}
+
+impl<P: Provider> Wiring<P> {
+    /// Nothing.
+    pub(crate) fn none() -> Self {
+        Wiring { pz: None, recv: None, request: None, connect: None }
+    }
+
+    fn wired(&self) -> Wired {
+        Wired { recv: self.recv.is_some(), request: self.request.is_some() }
+    }
+
+    /// Whether no object in use was closed with its IA.
+    fn is_alive(&self) -> bool {
+        let alive = |evd: &Option<Use<Evd<P>>>| evd.as_ref().is_none_or(|evd| is_live(evd));
+        let pz = self.pz.as_ref().is_none_or(|pz| handle::from_id::<Pz<P>>(pz.id()).is_some());
+        pz && alive(&self.recv) && alive(&self.request) && alive(&self.connect)
+    }
+
+    fn has_live_connect_evd(&self) -> bool {
+        self.connect.as_ref().is_some_and(|evd| is_live(evd))
+    }
+}
+
+fn is_live<P: Provider>(evd: &Use<Evd<P>>) -> bool {
+    handle::from_id::<Evd<P>>(evd.id()).is_some()
+}
+
+impl<P: Provider> Binding<P> {
+    /// Errors: `EpNotReady` without a QP.
+    fn qp(&self) -> Result<&P::Qp> {
+        match self {
+            Binding::Attached(qp) => Ok(qp),
+            Binding::Unattached => Err(Error::InvalidState(State::EpNotReady)),
+        }
+    }
+}
+
+impl<P: Provider> Ep<P> {
+    /// Its name for those who must not keep it alive; `id().handle` is its handle.
+    pub fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    /// The IA it was made in.
+    pub fn ia(&self) -> &Arc<Ia<P>> {
+        &self.ia
+    }
+
+    /// Its state at this moment.
+    pub fn state(&self) -> EpState {
+        // Pairs with the Release in `step`.
+        EpState::ALL[usize::from(self.mirror.load(Ordering::Acquire))]
+    }
+
+    /// The core of an EP that was not freed meanwhile.
+    fn open(&self) -> Result<MutexGuard<'_, Core<P>>> {
+        let core = self.core.lock();
+        if core.freed { Err(Error::InvalidHandle(Handle::Ep)) } else { Ok(core) }
+    }
+
+    /// What a post needs, for its length.
+    fn desk(&self) -> RwLockReadGuard<'_, Desk<P>> {
+        self.desk.read()
+    }
+
+    /// Moves the state, and says what the connect EVD has to hear. A timeout ends with the state that it watches.
+    fn step(&self, core: &mut Core<P>, step: Step) -> Result<Option<ConnectionKind>> {
+        let notice = core.state.notice(step);
+        core.state = core.state.after(step)?;
+        // Pairs with the Acquire in `state`.
+        self.mirror.store(core.state as u8, Ordering::Release);
+        if core.state != EpState::ActivePending {
+            if let Some(timeout) = core.timeout.take() {
+                timer::cancel(timeout);
+            }
+        }
+        Ok(notice)
+    }
+
+    /// Moves the state to an end that this side decides: the provider gives the connection or attempt up, all that was
+    /// posted is flushed, and the connect EVD hears of it where it should.
+    fn end(&self, core: &mut Core<P>, step: Step) -> Result<()> {
+        let was_over = core.state == EpState::Disconnected;
+        let notice = self.step(core, step)?;
+        if let (false, Ok(qp)) = (was_over, self.desk().binding.qp()) {
+            qp.abort();
+        }
+        self.announce(core, notice, None);
+        Ok(())
+    }
+
+    /// Begins another attempt.
+    fn next_attempt(&self, core: &mut Core<P>) -> ConnId {
+        core.attempt = core.attempt.wrapping_add(1);
+        ConnId { ep: self.id, attempt: core.attempt }
+    }
+}
+
+impl<P: Provider> Object for Ep<P> {
+    const KIND: Kind = Kind::Ep;
+}
+
+impl<P: Provider> Child for Ep<P> {
+    fn close(&self) {
+        dapls_ep::close(self);
+    }
+
+    fn counts_as_open(&self) -> bool {
+        true
+    }
+}
+
+/// The connect timeout. Whoever takes the EP's lock first while the attempt is pending decides its end; the other finds
+/// another state or another attempt, and is silent.
+impl<P: Provider> OnExpiry for Ep<P> {
+    fn expired(&self, attempt: u32) {
+        let mut core = self.core.lock();
+        if core.freed || core.attempt != attempt || self.end(&mut core, Step::TimedOut).is_err() {
+            return;
+        }
+        log::debug!("ep {:#x} has no answer in time", self.id.handle);
+        drop(core);
+        self.deliver();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,354 @@
+//! The endpoint's state machine: every state, every step, and what the connect EVD hears of it.
+//!
+//! Pure. `dapls_ep` and `dapli_ep` move the state in one line, under the EP's lock, before the provider is asked and before
+//! the event is posted. The tables are those of endpoints-connections.md 4.1 and 4.2; the test prints them whole.
+#![forbid(unsafe_code)]
+
+use crate::error::{Error, Result, State};
+use crate::evd::ConnectionKind;
+
+/// The thirteen states of the specification. The four "unconfigured" ones are never entered: an EP that lacks something
+/// shows the plain state, and the lack surfaces as an error of the call that needs it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[allow(missing_docs, reason = "the names are the specification's")]
+pub enum EpState {
+    Unconnected,
+    UnconfiguredUnconnected,
+    Reserved,
+    UnconfiguredReserved,
+    PassivePending,
+    UnconfiguredPassive,
+    ActivePending,
+    TentativePending,
+    UnconfiguredTentative,
+    Connected,
+    DisconnectPending,
+    Disconnected,
+    CompletionPending,
+}
+
+/// What can happen to an EP.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Step {
+    /// An RSP takes the EP.
+    Reserve,
+    /// The RSP lets it go, or never came to listen.
+    Release,
+    /// A request came for the RSP.
+    Request,
+    /// That request could not be queued.
+    RequestLost,
+    /// The consumer said no to the request that owns the EP.
+    Decline,
+    /// `dat_ep_connect`.
+    Connect,
+    /// The provider refused to begin.
+    ConnectRefused,
+    /// `dat_cr_accept` with this EP.
+    Accept,
+    /// `dat_cr_accept` of a request that owns this EP.
+    AcceptOwn,
+    /// The provider could not accept into this EP.
+    AcceptRefused,
+    /// `dat_ep_disconnect`, graceful.
+    Drain,
+    /// `dat_ep_disconnect`, abrupt.
+    Abort,
+    /// `dat_ep_reset`.
+    Reset,
+    /// `dat_ep_free`.
+    Free,
+    /// The end of everything: an abrupt close of the IA.
+    Close,
+    /// The connection stands.
+    Established,
+    /// It stood, but the event found no room.
+    EstablishedLost,
+    /// The peer's consumer said no.
+    PeerRejected,
+    /// Somebody else said no.
+    Rejected,
+    /// The peer was not found.
+    Unreachable,
+    /// An accepted request came to nothing.
+    AcceptFailed,
+    /// The connection is over.
+    Disconnected,
+    /// A transfer or the transport failed.
+    Broken,
+    /// The consumer's time is over.
+    TimedOut,
+}
+
+impl EpState {
+    /// In the order of the specification's numbers.
+    pub const ALL: [EpState; 13] = [
+        EpState::Unconnected,
+        EpState::UnconfiguredUnconnected,
+        EpState::Reserved,
+        EpState::UnconfiguredReserved,
+        EpState::PassivePending,
+        EpState::UnconfiguredPassive,
+        EpState::ActivePending,
+        EpState::TentativePending,
+        EpState::UnconfiguredTentative,
+        EpState::Connected,
+        EpState::DisconnectPending,
+        EpState::Disconnected,
+        EpState::CompletionPending,
+    ];
+
+    /// The whole machine (endpoints 4.1, 4.2): a pair not listed is refused. What a provider reports out of season is
+    /// refused too, and its reporter ignores it.
+    pub fn after(self, step: Step) -> Result<Self> {
+        use EpState::*;
+        Ok(match (self, step) {
+            (Unconnected, Step::Reserve) => Reserved,
+            (Reserved, Step::Release) => Unconnected,
+            (Reserved, Step::Request) => PassivePending,
+            (PassivePending, Step::RequestLost) => Reserved,
+            (PassivePending | TentativePending, Step::Decline) => Unconnected,
+
+            (Unconnected, Step::Connect) => ActivePending,
+            (ActivePending, Step::ConnectRefused) => Unconnected,
+            (Unconnected, Step::Accept) => CompletionPending,
+            (PassivePending | TentativePending, Step::AcceptOwn) => CompletionPending,
+            (CompletionPending, Step::AcceptRefused) => Unconnected,
+
+            (ActivePending | CompletionPending, Step::Established) => Connected,
+            (Connected | DisconnectPending, Step::EstablishedLost) => Disconnected,
+            (ActivePending, Step::TimedOut) => Disconnected,
+            (CompletionPending, Step::AcceptFailed) => Disconnected,
+            (ActivePending | CompletionPending, Step::PeerRejected | Step::Rejected) => Disconnected,
+            (ActivePending | CompletionPending | Connected | DisconnectPending, Step::Unreachable) => Disconnected,
+            (ActivePending | CompletionPending | Connected | DisconnectPending, Step::Disconnected) => Disconnected,
+            (ActivePending | CompletionPending | Connected | DisconnectPending, Step::Broken) => Disconnected,
+
+            (Connected, Step::Drain) => DisconnectPending,
+            (DisconnectPending, Step::Drain) => return Err(Error::InvalidParameter(2)),
+            (ActivePending | CompletionPending | Disconnected, Step::Drain) => Disconnected,
+            (ActivePending | CompletionPending | Connected | DisconnectPending | Disconnected, Step::Abort) => {
+                Disconnected
+            }
+            (Unconnected | Disconnected, Step::Reset) => Unconnected,
+            (ActivePending | CompletionPending | Connected, Step::Free) => Disconnected,
+            (Unconnected | DisconnectPending | Disconnected, Step::Free) => Disconnected,
+            (_, Step::Close) => Disconnected,
+            (state, _) => return Err(Error::InvalidState(state.subtype())),
+        })
+    }
+
+    /// What the connect EVD hears of a step that is allowed (endpoints 4.2). One terminal event per attempt: every way to
+    /// `Disconnected` but those of `dat_ep_free`, the close and the lost ESTABLISHED has one.
+    pub fn notice(self, step: Step) -> Option<ConnectionKind> {
+        use EpState::*;
+        match (self, step) {
+            (_, Step::Established) => Some(ConnectionKind::Established),
+            (ActivePending, Step::TimedOut) => Some(ConnectionKind::TimedOut),
+            (ActivePending, Step::PeerRejected) => Some(ConnectionKind::PeerRejected),
+            (ActivePending, Step::Rejected) => Some(ConnectionKind::NonPeerRejected),
+            (ActivePending, Step::Unreachable) => Some(ConnectionKind::Unreachable),
+            (CompletionPending, Step::PeerRejected | Step::Rejected | Step::Unreachable | Step::AcceptFailed) => {
+                Some(ConnectionKind::AcceptError)
+            }
+            (Connected, Step::Unreachable) => Some(ConnectionKind::Broken),
+            // The consumer asked for the end and gets it: a request that fails while draining has its own completion.
+            (DisconnectPending, Step::Unreachable | Step::Broken) => Some(ConnectionKind::Disconnected),
+            (ActivePending | CompletionPending | Connected, Step::Broken) => Some(ConnectionKind::Broken),
+            (ActivePending | CompletionPending | Connected | DisconnectPending, Step::Disconnected | Step::Abort) => {
+                Some(ConnectionKind::Disconnected)
+            }
+            (ActivePending | CompletionPending, Step::Drain | Step::Free) => Some(ConnectionKind::Disconnected),
+            _ => None,
+        }
+    }
+
+    /// Requests are taken in CON and DIS (there they are flushed), and held in CMP, since a server may post its first send
+    /// right after the accept (endpoints 4.1, note 1).
+    pub fn takes_requests(self) -> Result<()> {
+        match self {
+            EpState::Connected | EpState::Disconnected | EpState::CompletionPending => Ok(()),
+            state => Err(Error::InvalidState(state.subtype())),
+        }
+    }
+
+    /// `dat_ep_modify` may change the PZ here (endpoints 5.3).
+    pub fn lets_modify_pz(self) -> Result<()> {
+        match self {
+            EpState::Unconnected | EpState::TentativePending => Ok(()),
+            state => Err(Error::InvalidState(state.subtype())),
+        }
+    }
+
+    /// `dat_ep_modify` may change everything else here.
+    pub fn lets_modify(self) -> Result<()> {
+        match self {
+            EpState::Unconnected | EpState::Reserved | EpState::PassivePending | EpState::TentativePending => Ok(()),
+            state => Err(Error::InvalidState(state.subtype())),
+        }
+    }
+
+    /// How `INVALID_STATE` names it.
+    pub fn subtype(self) -> State {
+        match self {
+            EpState::Unconnected => State::EpUnconnected,
+            EpState::UnconfiguredUnconnected => State::EpUnconfigured,
+            EpState::Reserved => State::EpReserved,
+            EpState::UnconfiguredReserved => State::EpUnconfiguredReserved,
+            EpState::PassivePending => State::EpPassivePending,
+            EpState::UnconfiguredPassive => State::EpUnconfiguredPassive,
+            EpState::ActivePending => State::EpActivePending,
+            EpState::TentativePending => State::EpTentativePending,
+            EpState::UnconfiguredTentative => State::EpUnconfiguredTentative,
+            EpState::Connected => State::EpConnected,
+            EpState::DisconnectPending => State::EpDisconnectPending,
+            EpState::Disconnected => State::EpDisconnected,
+            EpState::CompletionPending => State::EpCompletionPending,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEPS: [Step; 24] = [
+        Step::Reserve,
+        Step::Release,
+        Step::Request,
+        Step::RequestLost,
+        Step::Decline,
+        Step::Connect,
+        Step::ConnectRefused,
+        Step::Accept,
+        Step::AcceptOwn,
+        Step::AcceptRefused,
+        Step::Drain,
+        Step::Abort,
+        Step::Reset,
+        Step::Free,
+        Step::Close,
+        Step::Established,
+        Step::EstablishedLost,
+        Step::PeerRejected,
+        Step::Rejected,
+        Step::Unreachable,
+        Step::AcceptFailed,
+        Step::Disconnected,
+        Step::Broken,
+        Step::TimedOut,
+    ];
+
+    const SHOWN: [(EpState, &str); 9] = [
+        (EpState::Unconnected, "UNC"),
+        (EpState::Reserved, "RSV"),
+        (EpState::PassivePending, "PCP"),
+        (EpState::TentativePending, "TCP"),
+        (EpState::ActivePending, "ACP"),
+        (EpState::CompletionPending, "CMP"),
+        (EpState::Connected, "CON"),
+        (EpState::DisconnectPending, "DSP"),
+        (EpState::Disconnected, "DIS"),
+    ];
+
+    fn short(state: EpState) -> &'static str {
+        SHOWN.iter().find(|(s, _)| *s == state).map_or("?", |(_, name)| name)
+    }
+
+    fn event(notice: Option<ConnectionKind>) -> &'static str {
+        match notice {
+            None => "",
+            Some(ConnectionKind::Established) => "!est",
+            Some(ConnectionKind::PeerRejected) => "!prej",
+            Some(ConnectionKind::NonPeerRejected) => "!nprej",
+            Some(ConnectionKind::AcceptError) => "!acerr",
+            Some(ConnectionKind::Disconnected) => "!disc",
+            Some(ConnectionKind::Broken) => "!brok",
+            Some(ConnectionKind::TimedOut) => "!time",
+            Some(ConnectionKind::Unreachable) => "!unre",
+        }
+    }
+
+    fn table() -> String {
+        let mut text = format!("{:<16}", "");
+        for (_, name) in SHOWN {
+            text += &format!("{name:<11}");
+        }
+        for step in STEPS {
+            text = text.trim_end().to_string() + &format!("\n{:<16}", format!("{step:?}"));
+            for (state, _) in SHOWN {
+                let cell = match state.after(step) {
+                    Ok(next) => format!("{}{}", short(next), event(state.notice(step))),
+                    Err(Error::InvalidParameter(n)) => format!("IP({n})"),
+                    Err(_) => "-".into(),
+                };
+                text += &format!("{cell:<11}");
+            }
+        }
+        text.trim_end().to_string()
+    }
+
+    #[test]
+    fn the_whole_machine() {
+        assert_eq!(format!("\n{}\n", table()), GOLDEN);
+    }
+
+    #[test]
+    fn a_refusal_names_the_state_it_met() {
+        for state in EpState::ALL {
+            assert_eq!(state.after(Step::RequestLost).is_err(), state != EpState::PassivePending);
+            if state != EpState::Unconnected {
+                assert_eq!(state.after(Step::Connect), Err(Error::InvalidState(state.subtype())));
+            }
+        }
+    }
+
+    #[test]
+    fn every_subtype_is_its_own() {
+        for (n, a) in EpState::ALL.iter().enumerate() {
+            assert!(EpState::ALL[n + 1..].iter().all(|b| a.subtype() != b.subtype()));
+        }
+    }
+
+    #[test]
+    fn each_end_of_an_attempt_is_told_once() {
+        use EpState::*;
+        let silent = [Step::Free, Step::Close, Step::EstablishedLost];
+        for state in [ActivePending, CompletionPending, Connected, DisconnectPending] {
+            for step in STEPS.into_iter().filter(|s| !silent.contains(s)) {
+                if state.after(step) == Ok(Disconnected) {
+                    assert!(state.notice(step).is_some(), "{state:?} {step:?}");
+                }
+            }
+        }
+        assert!(STEPS.into_iter().all(|step| step == Step::Established || Disconnected.notice(step).is_none()));
+    }
+
+    const GOLDEN: &str = "
+                UNC        RSV        PCP        TCP        ACP        CMP        CON        DSP        DIS
+Reserve         RSV        -          -          -          -          -          -          -          -
+Release         -          UNC        -          -          -          -          -          -          -
+Request         -          PCP        -          -          -          -          -          -          -
+RequestLost     -          -          RSV        -          -          -          -          -          -
+Decline         -          -          UNC        UNC        -          -          -          -          -
+Connect         ACP        -          -          -          -          -          -          -          -
+ConnectRefused  -          -          -          -          UNC        -          -          -          -
+Accept          CMP        -          -          -          -          -          -          -          -
+AcceptOwn       -          -          CMP        CMP        -          -          -          -          -
+AcceptRefused   -          -          -          -          -          UNC        -          -          -
+Drain           -          -          -          -          DIS!disc   DIS!disc   DSP        IP(2)      DIS
+Abort           -          -          -          -          DIS!disc   DIS!disc   DIS!disc   DIS!disc   DIS
+Reset           UNC        -          -          -          -          -          -          -          UNC
+Free            DIS        -          -          -          DIS!disc   DIS!disc   DIS        DIS        DIS
+Close           DIS        DIS        DIS        DIS        DIS        DIS        DIS        DIS        DIS
+Established     -          -          -          -          CON!est    CON!est    -          -          -
+EstablishedLost -          -          -          -          -          -          DIS        DIS        -
+PeerRejected    -          -          -          -          DIS!prej   DIS!acerr  -          -          -
+Rejected        -          -          -          -          DIS!nprej  DIS!acerr  -          -          -
+Unreachable     -          -          -          -          DIS!unre   DIS!acerr  DIS!brok   DIS!disc   -
+AcceptFailed    -          -          -          -          -          DIS!acerr  -          -          -
+Disconnected    -          -          -          -          DIS!disc   DIS!disc   DIS!disc   DIS!disc   -
+Broken          -          -          -          -          DIS!brok   DIS!brok   DIS!brok   DIS!disc   -
+TimedOut        -          -          -          -          DIS!time   -          -          -          -
+";
+}
