@@ -1,0 +1,84 @@
+//! The entries for connection requests.
+//!
+//! Reached only through the provider table. The order of checks is that of endpoints-connections.md 7.
+
+use dat_abi::*;
+
+use super::{Cr, dapli_cr};
+use crate::ep::Ep;
+use crate::error::{Error, Handle, Result};
+use crate::ffi;
+use crate::handle::{from_handle, from_optional};
+use crate::provider::Provider;
+
+/// `dat_cr_query`. Whatever the mask, all fields are written: programs ask for one and read another.
+///
+/// # Safety
+/// `cr_handle` is any value; `cr_param` is null or points at a writable record.
+pub unsafe extern "C" fn dapl_cr_query<P: Provider>(
+    cr_handle: DAT_CR_HANDLE,
+    _cr_param_mask: DAT_CR_PARAM_MASK,
+    cr_param: *mut DAT_CR_PARAM,
+) -> DAT_RETURN {
+    ffi::guard(|| {
+        let cr = from_handle::<Cr<P>>(cr_handle, Handle::Cr)?;
+        ffi::require(cr_param, 3)?;
+        let param = DAT_CR_PARAM {
+            remote_ia_address_ptr: cr.address.as_ptr().cast(),
+            remote_port_qual: u64::from(cr.peer.port()),
+            private_data_size: cr.private_data_size as DAT_COUNT,
+            private_data: cr.private_data.as_ptr(),
+            local_ep_handle: cr.own.map_or(DAT_HANDLE_NULL, |own| own.ep.handle as DAT_EP_HANDLE),
+        };
+        // SAFETY: this function's own contract.
+        unsafe { ffi::put(cr_param, param) };
+        Ok(())
+    })
+}
+
+/// `dat_cr_accept`.
+///
+/// # Safety
+/// Handles are any values; `private_data` is null or points at `private_data_size` bytes, maybe the CR's own.
+pub unsafe extern "C" fn dapl_cr_accept<P: Provider>(
+    cr_handle: DAT_CR_HANDLE,
+    ep_handle: DAT_EP_HANDLE,
+    private_data_size: DAT_COUNT,
+    private_data: DAT_PVOID,
+) -> DAT_RETURN {
+    ffi::guard(|| {
+        let cr = from_handle::<Cr<P>>(cr_handle, Handle::Cr)?;
+        let given = from_optional::<Ep<P>>(ep_handle, Handle::Ep)?;
+        let ep = dapli_cr::target(&cr, given)?;
+        if private_data_size != 0 {
+            ffi::require(private_data, 4)?;
+        }
+        let size = checked_size(private_data_size, cr.ia.limits().private_data_accept)?;
+        // SAFETY: this function's own contract.
+        let bytes = unsafe { ffi::copy(private_data, size) };
+        dapli_cr::accept(&cr, &ep, &bytes)
+    })
+}
+
+/// `dat_cr_reject`.
+///
+/// # Safety
+/// `cr_handle` is any value.
+pub unsafe extern "C" fn dapl_cr_reject<P: Provider>(cr_handle: DAT_CR_HANDLE) -> DAT_RETURN {
+    ffi::guard(|| from_handle::<Cr<P>>(cr_handle, Handle::Cr)?.reject())
+}
+
+/// `dat_cr_handoff`: not there; the request stays as it is.
+///
+/// # Safety
+/// `cr_handle` is any value.
+pub unsafe extern "C" fn dapl_cr_handoff<P: Provider>(cr_handle: DAT_CR_HANDLE, _handoff: DAT_CONN_QUAL) -> DAT_RETURN {
+    ffi::guard(|| {
+        from_handle::<Cr<P>>(cr_handle, Handle::Cr)?;
+        Err(Error::NotImplemented)
+    })
+}
+
+fn checked_size(size: DAT_COUNT, limit: usize) -> Result<usize> {
+    usize::try_from(size).ok().filter(|size| *size <= limit).ok_or(Error::InvalidParameter(3))
+}

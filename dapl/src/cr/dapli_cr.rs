@@ -1,0 +1,34 @@
+//! `dat_cr_accept`, from the choice of the EP on.
+#![forbid(unsafe_code)]
+
+use super::Cr;
+use crate::ep::Ep;
+use crate::ep::dapls_ep::{self, Acceptance};
+use crate::error::{Error, Handle, Result};
+use crate::handle::{Ref, from_id};
+use crate::provider::Provider;
+
+/// The EP to accept into: the consumer's or the request's own, never both, never none.
+pub(super) fn target<P: Provider>(cr: &Cr<P>, given: Option<Ref<Ep<P>>>) -> Result<Ref<Ep<P>>> {
+    let bad = Error::InvalidHandle(Handle::Ep);
+    match (given, cr.own) {
+        (Some(ep), None) => Ok(ep),
+        (None, Some(own)) => from_id(own.ep).ok_or(bad),
+        (Some(_), Some(_)) | (None, None) => Err(bad),
+    }
+}
+
+/// Accepts. An error before the request is taken leaves all as it was, one after it consumes the request (endpoints 7.3).
+pub(super) fn accept<P: Provider>(cr: &Ref<Cr<P>>, ep: &Ep<P>, private_data: &[u8]) -> Result<()> {
+    let acceptance = Acceptance { is_own: cr.own.is_some(), peer: cr.peer, private_data, keepsake: cr.to_arc() };
+    let mut is_taken = false;
+    let accepted = dapls_ep::accept(ep, acceptance, || {
+        let request = cr.take()?;
+        is_taken = true;
+        Ok(request)
+    });
+    if accepted.is_err() && is_taken && cr.own.is_some_and(|own| own.was_made) {
+        dapls_ep::close(ep);
+    }
+    accepted
+}

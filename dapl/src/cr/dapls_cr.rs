@@ -1,0 +1,65 @@
+//! What service points ask of this room: to make a request known to the consumer.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{Cr, Own};
+use crate::evd::{Evd, Event, dapls_evd};
+use crate::handle::{self, ObjectId};
+use crate::ia::{Child, Ia, Rank};
+use crate::provider::{Provider, RequestInfo};
+use crate::shown::{self, Address, PrivateData};
+
+/// Where a request arrived.
+pub(crate) struct Arrival<'a, P: Provider> {
+    pub(crate) ia: &'a Arc<Ia<P>>,
+    pub(crate) evd: &'a Arc<Evd<P>>,
+    /// Handle of the service point.
+    pub(crate) sp: ObjectId,
+    pub(crate) qual: u64,
+    pub(crate) own: Option<Own>,
+}
+
+/// Makes a CR and posts its event: first the object, complete and in its IA's list, then the event.
+///
+/// `Err` gives the request back when there is no room for the one or the other; then nobody has seen it.
+pub(crate) fn announce<P: Provider>(
+    arrival: &Arrival<'_, P>,
+    request: P::Request,
+    info: &RequestInfo,
+) -> Result<(), P::Request> {
+    let Arrival { ia, evd, sp, qual, own } = arrival;
+    let made = handle::create(ia.table(), |id| {
+        Ok(Cr {
+            id,
+            ia: Arc::clone(ia),
+            peer: info.peer,
+            address: Address::new(&shown::socket_address(info.peer)),
+            private_data: PrivateData::new(&info.private_data),
+            private_data_size: info.private_data.len().min(PrivateData::SIZE),
+            own: *own,
+            request: Mutex::new(None),
+        })
+    });
+    let made = match made {
+        Ok(made) => made,
+        Err(error) => {
+            log::error!("request of {} at {qual} refused: {error}", info.peer);
+            return Err(request);
+        }
+    };
+    let cr: Arc<Cr<P>> = made.object().clone();
+    *cr.request.lock() = Some(request);
+    made.publish();
+    let child: Arc<dyn Child> = cr.clone();
+    ia.adopt(Arc::downgrade(&child), Rank::Cr);
+
+    let address = ia.address_ptr() as usize;
+    let event = Event::Request { sp: sp.handle, address, qual: *qual, cr: cr.id.handle };
+    let Err(error) = dapls_evd::post(evd, event) else { return Ok(()) };
+    log::warn!("request of {} at {qual} refused, its event cannot be queued: {error}", info.peer);
+    // Gone already if the IA was closed meanwhile: then the close has refused it.
+    cr.take().map_or(Ok(()), Err)
+}

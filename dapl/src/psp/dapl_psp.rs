@@ -1,0 +1,113 @@
+//! The entries for public service points.
+//!
+//! Reached only through the provider table. The order of checks is that of endpoints-connections.md 6.
+
+use dat_abi::*;
+
+use super::Psp;
+use super::dapli_psp::{self, At};
+use crate::error::{Error, Handle, Result};
+use crate::evd::{Evd, Stream};
+use crate::ffi;
+use crate::handle::{Ref, Use, from_handle};
+use crate::ia::Ia;
+use crate::provider::Provider;
+
+/// `dat_psp_create`.
+///
+/// # Safety
+/// Handles are any values; `psp_handle` is null or writable.
+pub unsafe extern "C" fn dapl_psp_create<P: Provider>(
+    ia_handle: DAT_IA_HANDLE,
+    conn_qual: DAT_CONN_QUAL,
+    evd_handle: DAT_EVD_HANDLE,
+    psp_flags: DAT_PSP_FLAGS,
+    psp_handle: *mut DAT_PSP_HANDLE,
+) -> DAT_RETURN {
+    ffi::guard(|| {
+        let ia = from_handle::<Ia<P>>(ia_handle, Handle::Ia)?.to_arc();
+        let evd = from_handle::<Evd<P>>(evd_handle, Handle::EvdCr)?;
+        ffi::require(psp_handle, 5)?;
+        let evd = for_requests(&evd)?;
+        let makes_eps = makes_eps(psp_flags)?;
+        if conn_qual == 0 {
+            return Err(Error::InvalidParameter(2));
+        }
+        let psp = dapli_psp::open(&ia, At::Qual(conn_qual), evd, makes_eps)?;
+        // SAFETY: this function's own contract.
+        unsafe { ffi::put(psp_handle, psp.id.handle as DAT_PSP_HANDLE) };
+        Ok(())
+    })
+}
+
+/// `dat_psp_create_any`.
+///
+/// # Safety
+/// Handles are any values; `conn_qual` and `psp_handle` are null or writable.
+pub unsafe extern "C" fn dapl_psp_create_any<P: Provider>(
+    ia_handle: DAT_IA_HANDLE,
+    conn_qual: *mut DAT_CONN_QUAL,
+    evd_handle: DAT_EVD_HANDLE,
+    psp_flags: DAT_PSP_FLAGS,
+    psp_handle: *mut DAT_PSP_HANDLE,
+) -> DAT_RETURN {
+    ffi::guard(|| {
+        let ia = from_handle::<Ia<P>>(ia_handle, Handle::Ia)?.to_arc();
+        let evd = from_handle::<Evd<P>>(evd_handle, Handle::EvdCr)?;
+        ffi::require(psp_handle, 5)?;
+        ffi::require(conn_qual, 2)?;
+        let evd = for_requests(&evd)?;
+        let psp = dapli_psp::open(&ia, At::AnyFree, evd, makes_eps(psp_flags)?)?;
+        // SAFETY: this function's own contract.
+        unsafe {
+            ffi::put(conn_qual, psp.qual());
+            ffi::put(psp_handle, psp.id.handle as DAT_PSP_HANDLE);
+        }
+        Ok(())
+    })
+}
+
+/// `dat_psp_query`. All fields are written, whatever the mask.
+///
+/// # Safety
+/// `psp_handle` is any value; `psp_param` is null or points at a writable record.
+pub unsafe extern "C" fn dapl_psp_query<P: Provider>(
+    psp_handle: DAT_PSP_HANDLE,
+    _psp_param_mask: DAT_PSP_PARAM_MASK,
+    psp_param: *mut DAT_PSP_PARAM,
+) -> DAT_RETURN {
+    ffi::guard(|| {
+        let psp = from_handle::<Psp<P>>(psp_handle, Handle::Psp)?;
+        ffi::require(psp_param, 3)?;
+        let evd = psp.door.lock().evd.as_ref().map(|evd| evd.id().handle);
+        let param = DAT_PSP_PARAM {
+            ia_handle: psp.ia.consumer_handle(),
+            conn_qual: psp.qual(),
+            evd_handle: evd.ok_or(Error::InvalidHandle(Handle::Psp))? as DAT_EVD_HANDLE,
+            psp_flags: if psp.makes_eps { DAT_PSP_PROVIDER_FLAG } else { DAT_PSP_CONSUMER_FLAG },
+        };
+        // SAFETY: this function's own contract.
+        unsafe { ffi::put(psp_param, param) };
+        Ok(())
+    })
+}
+
+/// `dat_psp_free`.
+///
+/// # Safety
+/// `psp_handle` is any value.
+pub unsafe extern "C" fn dapl_psp_free<P: Provider>(psp_handle: DAT_PSP_HANDLE) -> DAT_RETURN {
+    ffi::guard(|| from_handle::<Psp<P>>(psp_handle, Handle::Psp)?.shut())
+}
+
+fn for_requests<P: Provider>(evd: &Ref<Evd<P>>) -> Result<Use<Evd<P>>> {
+    if evd.serves(Stream::Request) { Ok(Use::of(evd.to_arc())) } else { Err(Error::InvalidHandle(Handle::EvdCr)) }
+}
+
+fn makes_eps(flags: DAT_PSP_FLAGS) -> Result<bool> {
+    match flags {
+        DAT_PSP_CONSUMER_FLAG => Ok(false),
+        DAT_PSP_PROVIDER_FLAG => Ok(true),
+        _ => Err(Error::InvalidParameter(4)),
+    }
+}

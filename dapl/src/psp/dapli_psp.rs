@@ -1,0 +1,110 @@
+//! Opening a PSP: at a qualifier the consumer names, or at any that is free.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::{Door, Psp};
+use crate::error::{Error, Handle, Result};
+use crate::evd::Evd;
+use crate::handle::{self, Use};
+use crate::ia::{Child, Ia, Rank};
+use crate::provider::Provider;
+
+/// Where to listen.
+pub(super) enum At {
+    Qual(u64),
+    AnyFree,
+}
+
+/// Makes a PSP that listens. It can take requests before this returns, under the handle that will be returned.
+///
+/// Errors: `ConnQualInUse` when a PSP of this IA listens there, `ConnQualTaken` for any other clash (endpoints 6.1);
+/// `ConnQualUnavailable` when none is free.
+pub(super) fn open<P: Provider>(ia: &Arc<Ia<P>>, at: At, evd: Use<Evd<P>>, makes_eps: bool) -> Result<Arc<Psp<P>>> {
+    let made = handle::create(ia.table(), |id| {
+        Ok(Psp {
+            id,
+            ia: ia.clone(),
+            qual: AtomicU64::new(0),
+            makes_eps,
+            door: Mutex::new(Door { listener: None, evd: Some(evd) }),
+        })
+    })?;
+    let psp = made.object().clone();
+    made.publish();
+    let listening = match at {
+        At::Qual(qual) => listen(&psp, qual),
+        At::AnyFree => listen_anywhere(&psp),
+    };
+    if let Err(error) = listening {
+        let _ = psp.shut();
+        return Err(error);
+    }
+    let child: Arc<dyn Child> = psp.clone();
+    ia.adopt(Arc::downgrade(&child), Rank::Psp);
+    Ok(psp)
+}
+
+fn listen<P: Provider>(psp: &Psp<P>, qual: u64) -> Result<()> {
+    psp.qual.store(qual, Ordering::Relaxed);
+    let listener = psp.ia.provider().listen(qual, psp.id).map_err(|error| match error {
+        Error::ConnQualTaken if is_listed(&psp.ia, qual) => {
+            psp.qual.store(0, Ordering::Relaxed); // the other's, and not ours to strike off the list
+            Error::ConnQualInUse
+        }
+        error => error,
+    })?;
+    let mut door = psp.door.lock();
+    if door.evd.is_none() {
+        drop(door);
+        drop(listener);
+        return Err(Error::InvalidHandle(Handle::Psp)); // freed by somebody who guessed the handle
+    }
+    door.listener = Some(listener);
+    list(&psp.ia, qual);
+    Ok(())
+}
+
+/// Small qualifiers first: programs cut them to 16 bits (consumers.md 6).
+const FIRST: u64 = 1024;
+/// One past the last.
+const END: u64 = 0x1_0000;
+
+/// Where the next search begins, so that it does not always fight for the same ones.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+fn listen_anywhere<P: Provider>(psp: &Psp<P>) -> Result<()> {
+    for _ in FIRST..END {
+        let qual = FIRST + NEXT.fetch_add(1, Ordering::Relaxed) % (END - FIRST);
+        match listen(psp, qual) {
+            Err(Error::ConnQualInUse | Error::ConnQualTaken) => {}
+            other => return other,
+        }
+    }
+    log::error!("no connection qualifier between {FIRST} and {} is free", END - 1);
+    Err(Error::ConnQualUnavailable)
+}
+
+/// Who listens where, by IA: handle, generation, qualifier. Only to tell one kind of clash from the others.
+static LISTED: Mutex<BTreeSet<(usize, u32, u64)>> = Mutex::new(BTreeSet::new());
+
+fn key<P: Provider>(ia: &Ia<P>, qual: u64) -> (usize, u32, u64) {
+    (ia.id().handle, ia.id().generation, qual)
+}
+
+fn list<P: Provider>(ia: &Ia<P>, qual: u64) {
+    LISTED.lock().insert(key(ia, qual));
+}
+
+fn is_listed<P: Provider>(ia: &Ia<P>, qual: u64) -> bool {
+    LISTED.lock().contains(&key(ia, qual))
+}
+
+/// Strikes a PSP off the list.
+pub(super) fn unlist<P: Provider>(ia: &Ia<P>, qual: u64) {
+    LISTED.lock().remove(&key(ia, qual));
+}

@@ -1,0 +1,27 @@
+//! What `cm` asks of a PSP: to take in a request.
+#![forbid(unsafe_code)]
+
+use super::Psp;
+use crate::cr::Own;
+use crate::cr::dapls_cr::{self, Arrival};
+use crate::ep::{Ep, dapls_ep};
+use crate::handle;
+use crate::provider::{Provider, RequestInfo};
+
+/// A request for this PSP. `Err` gives it back: freed, or no room.
+pub(crate) fn arrive<P: Provider>(psp: &Psp<P>, request: P::Request, info: &RequestInfo) -> Result<(), P::Request> {
+    let Some(evd) = psp.door.lock().evd.as_ref().map(|evd| evd.arc().clone()) else { return Err(request) };
+    let own = match psp.makes_eps.then(|| dapls_ep::create_tentative(&psp.ia)).transpose() {
+        Ok(ep) => ep.map(|ep| Own { ep: ep.id(), was_made: true }),
+        Err(error) => {
+            log::error!("psp {:#x} has no ep for a request of {}: {error}", psp.id.handle, info.peer);
+            return Err(request);
+        }
+    };
+    let arrival = Arrival { ia: &psp.ia, evd: &evd, sp: psp.id, qual: psp.qual(), own };
+    dapls_cr::announce(&arrival, request, info).inspect_err(|_| {
+        if let Some(ep) = own.and_then(|own| handle::from_id::<Ep<P>>(own.ep)) {
+            dapls_ep::close(&*ep);
+        }
+    })
+}

@@ -1,0 +1,73 @@
+//! Public service points: a qualifier that peers connect to, as often as they like.
+//!
+//! Made and freed by the entries in `dapl_psp`; requests come through `cm`. Freeing one stops the listening at once and
+//! touches no request or connection that came through it. No lock is held while the provider starts or stops listening, nor
+//! while an event is posted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::error::{Error, Handle, Result};
+use crate::evd::Evd;
+use crate::handle::{self, Kind, Object, ObjectId, Use};
+use crate::ia::{Child, Ia};
+use crate::provider::Provider;
+
+pub mod dapl_psp;
+mod dapli_psp;
+pub(crate) mod dapls_psp;
+
+/// A public service point.
+pub struct Psp<P: Provider> {
+    id: ObjectId,
+    ia: Arc<Ia<P>>,
+    /// Set before each attempt to listen: requests may come before that returns.
+    qual: AtomicU64,
+    /// Every request gets an EP made for it (PROVIDER flag).
+    makes_eps: bool,
+    door: Mutex<Door<P>>,
+}
+
+/// What an open service point holds.
+struct Door<P: Provider> {
+    listener: Option<P::Listener>,
+    /// `None`: freed.
+    evd: Option<Use<Evd<P>>>,
+}
+
+impl<P: Provider> Psp<P> {
+    fn qual(&self) -> u64 {
+        self.qual.load(Ordering::Relaxed)
+    }
+
+    /// Ends it. Errors: `InvalidHandle` the second time.
+    fn shut(&self) -> Result<()> {
+        if !handle::destroy(self.id) {
+            return Err(Error::InvalidHandle(Handle::Psp));
+        }
+        self.ia.forget(self);
+        dapli_psp::unlist(&self.ia, self.qual());
+        let mut door = self.door.lock();
+        let (listener, evd) = (door.listener.take(), door.evd.take());
+        drop(door);
+        drop(listener);
+        drop(evd);
+        Ok(())
+    }
+}
+
+impl<P: Provider> Object for Psp<P> {
+    const KIND: Kind = Kind::Psp;
+}
+
+impl<P: Provider> Child for Psp<P> {
+    fn close(&self) {
+        let _ = self.shut();
+    }
+
+    fn counts_as_open(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,78 @@
+//! The entries for reserved service points.
+//!
+//! Reached only through the provider table. The order of checks is that of endpoints-connections.md 6.5.
+
+use dat_abi::*;
+
+use super::Rsp;
+use crate::ep::Ep;
+use crate::ep::state::Step;
+use crate::error::{Error, Handle};
+use crate::evd::{Evd, Stream};
+use crate::ffi;
+use crate::handle::{Use, from_handle};
+use crate::ia::Ia;
+use crate::provider::Provider;
+
+/// `dat_rsp_create`.
+///
+/// # Safety
+/// Handles are any values; `rsp_handle` is null or writable.
+pub unsafe extern "C" fn dapl_rsp_create<P: Provider>(
+    ia_handle: DAT_IA_HANDLE,
+    conn_qual: DAT_CONN_QUAL,
+    ep_handle: DAT_EP_HANDLE,
+    evd_handle: DAT_EVD_HANDLE,
+    rsp_handle: *mut DAT_RSP_HANDLE,
+) -> DAT_RETURN {
+    ffi::guard(|| {
+        let ia = from_handle::<Ia<P>>(ia_handle, Handle::Ia)?.to_arc();
+        let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
+        let evd = from_handle::<Evd<P>>(evd_handle, Handle::EvdCr)?;
+        ffi::require(rsp_handle, 5)?;
+        ep.state().after(Step::Reserve)?;
+        if !evd.serves(Stream::Request) {
+            return Err(Error::InvalidHandle(Handle::EvdCr));
+        }
+        if conn_qual == 0 {
+            return Err(Error::InvalidParameter(2));
+        }
+        let rsp = Rsp::open(&ia, conn_qual, &ep, Use::of(evd.to_arc()))?;
+        // SAFETY: this function's own contract.
+        unsafe { ffi::put(rsp_handle, rsp.id.handle as DAT_RSP_HANDLE) };
+        Ok(())
+    })
+}
+
+/// `dat_rsp_query`. All fields are written, whatever the mask.
+///
+/// # Safety
+/// `rsp_handle` is any value; `rsp_param` is null or points at a writable record.
+pub unsafe extern "C" fn dapl_rsp_query<P: Provider>(
+    rsp_handle: DAT_RSP_HANDLE,
+    _rsp_param_mask: DAT_RSP_PARAM_MASK,
+    rsp_param: *mut DAT_RSP_PARAM,
+) -> DAT_RETURN {
+    ffi::guard(|| {
+        let rsp = from_handle::<Rsp<P>>(rsp_handle, Handle::Rsp)?;
+        ffi::require(rsp_param, 3)?;
+        let evd = rsp.door.lock().evd.as_ref().map(|evd| evd.id().handle);
+        let param = DAT_RSP_PARAM {
+            ia_handle: rsp.ia.consumer_handle(),
+            conn_qual: rsp.qual,
+            evd_handle: evd.ok_or(Error::InvalidHandle(Handle::Rsp))? as DAT_EVD_HANDLE,
+            ep_handle: rsp.ep.handle as DAT_EP_HANDLE,
+        };
+        // SAFETY: this function's own contract.
+        unsafe { ffi::put(rsp_param, param) };
+        Ok(())
+    })
+}
+
+/// `dat_rsp_free`.
+///
+/// # Safety
+/// `rsp_handle` is any value.
+pub unsafe extern "C" fn dapl_rsp_free<P: Provider>(rsp_handle: DAT_RSP_HANDLE) -> DAT_RETURN {
+    ffi::guard(|| from_handle::<Rsp<P>>(rsp_handle, Handle::Rsp)?.shut())
+}

@@ -1,0 +1,114 @@
+//! Reserved service points: a qualifier for one request, and the EP that waits for it.
+//!
+//! Made and freed by the entries in `dapl_rsp`; the request comes through `cm`. After the first one it is spent and refuses
+//! all others, but keeps its qualifier and its handle until it is freed, which touches neither request nor connection. No
+//! lock is held while the provider starts or stops listening, nor while an event is posted.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::cr::Own;
+use crate::cr::dapls_cr::{self, Arrival};
+use crate::ep::{Ep, dapls_ep};
+use crate::error::{Error, Handle, Result};
+use crate::evd::Evd;
+use crate::handle::{self, Kind, Object, ObjectId, Use};
+use crate::ia::{Child, Ia, Rank};
+use crate::provider::{Provider, RequestInfo};
+
+pub mod dapl_rsp;
+
+/// A reserved service point.
+pub struct Rsp<P: Provider> {
+    id: ObjectId,
+    ia: Arc<Ia<P>>,
+    qual: u64,
+    ep: ObjectId,
+    door: Mutex<Door<P>>,
+}
+
+/// What an open service point holds.
+struct Door<P: Provider> {
+    listener: Option<P::Listener>,
+    /// `None`: freed.
+    evd: Option<Use<Evd<P>>>,
+    /// It has had its request.
+    is_spent: bool,
+}
+
+impl<P: Provider> Rsp<P> {
+    /// Reserves the EP, then listens, so that a request that comes at once finds it in RSV (endpoints 6.5).
+    fn open(ia: &Arc<Ia<P>>, qual: u64, ep: &Ep<P>, evd: Use<Evd<P>>) -> Result<Arc<Self>> {
+        let made = handle::create(ia.table(), |id| {
+            let door = Mutex::new(Door { listener: None, evd: Some(evd), is_spent: false });
+            Ok(Rsp { id, ia: ia.clone(), qual, ep: ep.id(), door })
+        })?;
+        dapls_ep::reserve(ep)?;
+        let rsp = made.object().clone();
+        made.publish();
+        match ia.provider().listen(qual, rsp.id) {
+            Ok(listener) => rsp.door.lock().listener = Some(listener),
+            Err(error) => {
+                let _ = rsp.shut();
+                return Err(error);
+            }
+        }
+        let child: Arc<dyn Child> = rsp.clone();
+        ia.adopt(Arc::downgrade(&child), Rank::Rsp);
+        Ok(rsp)
+    }
+
+    /// A request. `Err` gives it back: freed, spent, or no room, and then the next one is welcome.
+    pub(crate) fn arrive(&self, request: P::Request, info: &RequestInfo) -> std::result::Result<(), P::Request> {
+        let mut door = self.door.lock();
+        let evd = door.evd.as_ref().filter(|_| !door.is_spent).map(|evd| evd.arc().clone());
+        let (Some(evd), Some(ep)) = (evd, handle::from_id::<Ep<P>>(self.ep)) else { return Err(request) };
+        if dapls_ep::request(&*ep, info.peer).is_err() {
+            return Err(request);
+        }
+        door.is_spent = true;
+        drop(door);
+        let own = Some(Own { ep: self.ep, was_made: false });
+        let arrival = Arrival { ia: &self.ia, evd: &evd, sp: self.id, qual: self.qual, own };
+        dapls_cr::announce(&arrival, request, info).inspect_err(|_| {
+            let mut door = self.door.lock();
+            dapls_ep::request_lost(&*ep);
+            door.is_spent = false;
+            if door.evd.is_none() {
+                dapls_ep::release(&*ep);
+            }
+        })
+    }
+
+    /// Ends it; an EP that still waits is the consumer's again. Errors: `InvalidHandle` the second time.
+    fn shut(&self) -> Result<()> {
+        if !handle::destroy(self.id) {
+            return Err(Error::InvalidHandle(Handle::Rsp));
+        }
+        self.ia.forget(self);
+        let mut door = self.door.lock();
+        let (listener, evd) = (door.listener.take(), door.evd.take());
+        if let (false, Some(ep)) = (door.is_spent, handle::from_id::<Ep<P>>(self.ep)) {
+            dapls_ep::release(&*ep);
+        }
+        drop(door);
+        drop(listener);
+        drop(evd);
+        Ok(())
+    }
+}
+
+impl<P: Provider> Object for Rsp<P> {
+    const KIND: Kind = Kind::Rsp;
+}
+
+impl<P: Provider> Child for Rsp<P> {
+    fn close(&self) {
+        let _ = self.shut();
+    }
+
+    fn counts_as_open(&self) -> bool {
+        true
+    }
+}
