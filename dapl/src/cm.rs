@@ -1,0 +1,40 @@
+//! Connection events, by id and attempt: a request goes to its service point and on to a CR, all else to an EP.
+//!
+//! Runs on threads of the provider's own. What names an object or an attempt that is gone is dropped, a request given back.
+#![forbid(unsafe_code)]
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use crate::ep::{Ep, dapls_ep};
+use crate::handle::{ObjectId, from_id};
+use crate::provider::{CmEvent, CmSink, ConnId, Provider, RequestInfo};
+use crate::psp::{Psp, dapls_psp};
+use crate::rsp::Rsp;
+
+/// Where a provider reports; one serves any number of IAs.
+pub fn sink<P: Provider>() -> Arc<dyn CmSink<P>> {
+    Arc::new(Reports(PhantomData))
+}
+
+struct Reports<P>(PhantomData<fn() -> P>);
+
+impl<P: Provider> CmSink<P> for Reports<P> {
+    fn request(&self, listener: ObjectId, request: P::Request, info: RequestInfo) -> Result<(), P::Request> {
+        if let Some(psp) = from_id::<Psp<P>>(listener) {
+            dapls_psp::arrive(&psp, request, &info)
+        } else if let Some(rsp) = from_id::<Rsp<P>>(listener) {
+            rsp.arrive(request, &info)
+        } else {
+            log::debug!("request of {} for a service point that is gone", info.peer);
+            Err(request)
+        }
+    }
+
+    fn event(&self, conn: ConnId, event: CmEvent<'_>) {
+        match from_id::<Ep<P>>(conn.ep) {
+            Some(ep) => dapls_ep::hear(&ep, conn.attempt, event),
+            None => log::trace!("{event:?} for an ep that is gone"),
+        }
+    }
+}
