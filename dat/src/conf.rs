@@ -130,7 +130,8 @@ impl Conf {
         if tokens.is_empty() && broken.is_none() {
             return;
         }
-        let mut reader = LineReader { place, end: line.len() + 1, tokens, complaints: Vec::new() };
+        let end = tokens.last().map_or(1, |token| token.end);
+        let mut reader = LineReader { place, end, tokens, complaints: Vec::new() };
         let outcome = match broken {
             Some(trouble) => Err(trouble),
             None => reader.record(),
@@ -170,7 +171,7 @@ struct Trouble {
 /// The fields of one line, left to right; the first bad one ends it.
 struct LineReader {
     place: Place,
-    /// The column behind the last byte, for what is missing.
+    /// The column behind the last field, for what is missing.
     end: usize,
     tokens: Vec<Token>,
     complaints: Vec<Complaint>,
@@ -294,6 +295,8 @@ fn quoted(text: &[u8]) -> String {
 struct Token {
     text: Vec<u8>,
     column: usize,
+    /// The column behind it.
+    end: usize,
 }
 
 impl Token {
@@ -316,8 +319,9 @@ fn tokens(line: &[u8]) -> (Vec<Token>, Option<Trouble>) {
             b'#' => break,
             b'"' => match quoted_token(&line[at + 1..]) {
                 Some((text, used)) => {
-                    tokens.push(Token { text, column: at + 1 });
+                    let column = at + 1;
                     at += 1 + used;
+                    tokens.push(Token { text, column, end: at + 1 });
                 }
                 None => {
                     let (field, found) = (FIELDS[tokens.len().min(8)], "a quote that is not closed".to_owned());
@@ -327,8 +331,9 @@ fn tokens(line: &[u8]) -> (Vec<Token>, Option<Trouble>) {
             },
             _ => {
                 let used = bare_token(&line[at..]);
-                tokens.push(Token { text: line[at..at + used].to_vec(), column: at + 1 });
+                let (text, column) = (line[at..at + used].to_vec(), at + 1);
                 at += used;
+                tokens.push(Token { text, column, end: at + 1 });
             }
         }
     }

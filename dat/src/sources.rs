@@ -121,3 +121,73 @@ fn drop_ins(file: &Path) -> Vec<PathBuf> {
 pub fn built_in() -> Conf {
     conf::parse(&Arc::from("built-in registry"), BUILT_IN.as_bytes())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory with these files: (name below it, name of the one record in it).
+    fn directory(name: &str, files: &[(&str, &str)]) -> PathBuf {
+        let root = std::env::temp_dir().join(format!("dat-sources-{}-{name}", std::process::id()));
+        for (file, record) in files {
+            let path = root.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, format!("{record} u1.2 threadsafe default l d.1.2 \"\" \"\"\n")).unwrap();
+        }
+        root
+    }
+
+    fn names(gathered: &Gathered) -> Vec<String> {
+        let names = gathered.conf.records.iter().map(|record| record.key.name.clone());
+        names.map(|name| String::from_utf8(name).unwrap()).collect()
+    }
+
+    fn usual(root: &Path, files: &[&str]) -> Gathered {
+        let files: Vec<_> = files.iter().map(|file| root.join(file)).collect();
+        let gathered = gather_usual(&files.iter().map(PathBuf::as_path).collect::<Vec<_>>());
+        let _ = fs::remove_dir_all(root);
+        gathered
+    }
+
+    #[test]
+    fn the_first_file_that_exists_is_the_only_one() {
+        let root = directory("first", &[("b/dat.conf", "two"), ("c/dat.conf", "three")]);
+        let gathered = usual(&root, &["a/dat.conf", "b/dat.conf", "c/dat.conf"]);
+        assert_eq!((names(&gathered), &gathered.unreadable[..]), (vec!["two".to_owned()], &[][..]));
+    }
+
+    #[test]
+    fn drop_ins_follow_their_file_by_name() {
+        let files = [
+            ("a/dat.conf", "main"),
+            ("a/dat.conf.d/20.conf", "late"),
+            ("a/dat.conf.d/10.conf", "early"),
+            ("a/dat.conf.d/.hidden.conf", "hidden"),
+            ("a/dat.conf.d/old.conf.bak", "backup"),
+            ("b/dat.conf.d/1.conf", "elsewhere"),
+        ];
+        let gathered = usual(&directory("drop-ins", &files), &["a/dat.conf", "b/dat.conf"]);
+        assert_eq!(names(&gathered), ["main", "early", "late"]);
+        assert_eq!(gathered.conf.records[1].place.line, 1);
+    }
+
+    #[test]
+    fn drop_ins_alone_are_a_registry() {
+        let gathered = usual(&directory("alone", &[("a/dat.conf.d/x.conf", "x")]), &["a/dat.conf", "b/dat.conf"]);
+        assert_eq!(names(&gathered), ["x"]);
+    }
+
+    #[test]
+    fn without_any_file_the_built_in_registry_serves() {
+        let gathered = usual(&directory("none", &[]), &["a/dat.conf"]);
+        assert_eq!((names(&gathered), &gathered.conf.complaints[..]), (vec!["sm0".to_owned()], &[][..]));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_not_passed_over() {
+        let files = [("a/dat.conf/not-a-file", "x"), ("b/dat.conf", "two")];
+        let gathered = usual(&directory("unreadable", &files), &["a/dat.conf", "b/dat.conf"]);
+        assert_eq!((names(&gathered).len(), gathered.unreadable.len()), (0, 1), "{:?}", gathered.unreadable);
+        assert!(gathered.unreadable[0].ends_with("not a regular file"), "{:?}", gathered.unreadable);
+    }
+}

@@ -1,0 +1,7 @@
+//! Any bytes as a dat.conf.
+#![no_main]
+
+#[path = "../properties.rs"]
+mod properties;
+
+libfuzzer_sys::fuzz_target!(|text: &[u8]| properties::conf(text));

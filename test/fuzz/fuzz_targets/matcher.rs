@@ -1,0 +1,7 @@
+//! Any candidates for any wish.
+#![no_main]
+
+#[path = "../properties.rs"]
+mod properties;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| properties::matcher(data));

@@ -1,0 +1,238 @@
+//! dat.conf, row by row of its grammar: what is accepted, what is dropped and what is said about it.
+//!
+//! Also replays the fuzzer's corpus, so that every input that ever mattered is read again by each run of the tests.
+
+use std::fs;
+use std::sync::Arc;
+
+use dapl_test::stage::workspace;
+use dat::conf::{Conf, Cost, Key, parse};
+
+#[path = "../fuzz/properties.rs"]
+mod properties;
+
+const REST: &str = "threadsafe default lib.so.1 dapl.1.2 \"\" \"\"";
+
+fn read(text: impl AsRef<[u8]>) -> Conf {
+    parse(&Arc::from("dat.conf"), text.as_ref())
+}
+
+/// The one record of a text about which there is nothing to say.
+#[track_caller]
+fn accepted(text: &str) -> dat::conf::Record {
+    let mut conf = read(text);
+    assert_eq!((conf.records.len(), &conf.complaints[..], &conf.absent[..]), (1, &[][..], &[][..]), "{text}");
+    conf.records.remove(0)
+}
+
+/// What is said about a text that costs a record.
+#[track_caller]
+fn dropped(text: &str) -> String {
+    let conf = read(text);
+    assert_eq!((conf.records.len(), conf.complaints.len()), (0, 1), "{text}");
+    assert_eq!(conf.complaints[0].cost, Cost::Record, "{text}");
+    conf.complaints[0].to_string()
+}
+
+/// What is said about a text whose record counts all the same.
+#[track_caller]
+fn accepted_with(text: &str) -> String {
+    let conf = read(text);
+    assert_eq!((conf.records.len(), conf.complaints.len()), (1, 1), "{text}");
+    assert_eq!(conf.complaints[0].cost, Cost::Nothing, "{text}");
+    conf.complaints[0].to_string()
+}
+
+#[test]
+fn a_record_has_eight_fields() {
+    let record =
+        accepted("OpenIB-cma u1.2 nonthreadsafe default /usr/lib64/libdaplcma.so mv_dapl.1.2 \"ib0 0\" \"\"\n");
+    assert_eq!(record.key, Key { name: b"OpenIB-cma".to_vec(), major: 1, minor: 2, thread_safe: false });
+    assert_eq!((&record.library[..], &record.params[..]), (&b"/usr/lib64/libdaplcma.so"[..], &b"ib0 0"[..]));
+    assert_eq!(record.place.to_string(), "dat.conf:1");
+}
+
+#[test]
+fn every_missing_field_is_named_at_the_end_of_the_line() {
+    let words: Vec<&str> = "a u1.2 threadsafe default lib dapl.1.2".split(' ').collect();
+    let fields = ["api_version", "thread_safety", "default", "lib_path", "provider_version", "ia_params"];
+    for (count, field) in (1..).zip(fields) {
+        let line = words[..count].join(" ");
+        let said = dropped(&line);
+        let start = format!("dat.conf:1:{}: {field}: missing (end of line); ", line.len() + 1);
+        assert!(said.starts_with(&start) && said.ends_with("; this record is dropped"), "{said}");
+    }
+    assert_eq!(
+        accepted_with("a u1.2 threadsafe default lib dapl.1.2 \"x\"  # the documentation says seven"),
+        "dat.conf:1:43: platform_params: missing; \"\" belongs at the end of the line"
+    );
+    assert_eq!(
+        dropped(&format!("a u1.2 {REST} x")),
+        "dat.conf:1:51: end of record: \"x\"; only a comment may follow the eighth field; this record is dropped"
+    );
+}
+
+#[test]
+fn names_have_at_most_255_bytes_and_may_be_empty() {
+    assert_eq!(accepted(&format!("\"\" u1.2 {REST}")).key.name, b"");
+    assert_eq!(accepted(&format!("{} u1.2 {REST}", "n".repeat(255))).key.name.len(), 255);
+    let said = dropped(&format!("  {} u1.2 {REST}", "n".repeat(256)));
+    assert_eq!(said, "dat.conf:1:3: ia_name: 256 bytes long; at most 255 bytes are allowed; this record is dropped");
+}
+
+#[test]
+fn versions_have_digits_on_both_sides_of_one_dot() {
+    for (text, version) in [("u1.2", (1, 2)), ("u2.0", (2, 0)), ("u0.65535", (0, 65535)), ("u01.02", (1, 2))] {
+        let key = accepted(&format!("a {text} {REST}")).key;
+        assert_eq!((key.major, key.minor), version);
+    }
+    for text in ["U1.2", "u1", "u1.", "u.5", "u.", "u", "1.2", "u1.2.3", "u1.2x", "u-1.2", "u+1.2", "x1.2", "u65536.0"]
+    {
+        let said = dropped(&format!("a {text} {REST}"));
+        assert!(said.starts_with(&format!("dat.conf:1:3: api_version: \"{text}\"; allowed is u or k")), "{said}");
+    }
+}
+
+#[test]
+fn kernel_and_nondefault_lines_do_not_count_and_are_remembered() {
+    let conf = read(format!("k k1.2 {REST}\nn u1.2 threadsafe nondefault l dapl.1.2 \"\" \"\"\n"));
+    assert!(conf.records.is_empty());
+    let absent: Vec<_> = conf.absent.iter().map(|absent| (&absent.name[..], absent.place.line)).collect();
+    assert_eq!(absent, [(&b"k"[..], 1), (&b"n"[..], 2)]);
+    assert!(conf.complaints.iter().all(|complaint| complaint.cost == Cost::Nothing));
+}
+
+#[test]
+fn keywords_are_exact() {
+    for (line, column, field) in [
+        ("a u1.2 threadsafeX default l d.1.2 \"\" \"\"", 8, "thread_safety"),
+        ("a u1.2 Threadsafe default l d.1.2 \"\" \"\"", 8, "thread_safety"),
+        ("a u1.2 threadsafe defaultX l d.1.2 \"\" \"\"", 19, "default"),
+        ("a u1.2 threadsafe \"\" l d.1.2 \"\" \"\"", 19, "default"),
+    ] {
+        let said = dropped(line);
+        assert!(said.starts_with(&format!("dat.conf:1:{column}: {field}: ")), "{said}");
+    }
+}
+
+#[test]
+fn a_library_is_wanted_and_one_of_dat_2_is_remarked() {
+    let said = dropped("a u1.2 threadsafe default \"\" d.1.2 \"\" \"\"");
+    assert_eq!(said, "dat.conf:1:27: lib_path: empty; a library's file name is wanted; this record is dropped");
+    let said = accepted_with("a u1.2 threadsafe default libx.so.2 d.1.2 \"\" \"\"");
+    assert_eq!(said, "dat.conf:1:27: lib_path: \"libx.so.2\"; a library named .so.2 serves u2.0");
+    accepted("a u2.0 threadsafe default libx.so.2 d.2.0 \"\" \"\"");
+}
+
+#[test]
+fn odd_provider_versions_are_remarked_only() {
+    accepted("a u1.2 threadsafe default l mv_dapl.10.20 \"\" \"\"");
+    for version in ["SUNW1.0", "dapl", "dapl.1", "dapl.1.", ".1.2", "dapl.1.2.3", "dapl.a.2", "\"\""] {
+        let said = accepted_with(&format!("a u1.2 threadsafe default l {version} \"\" \"\""));
+        assert!(said.starts_with("dat.conf:1:29: provider_version: "), "{said}");
+    }
+}
+
+#[test]
+fn comments_begin_where_a_field_could() {
+    for line in ["# a", "   # a", "\t#", "#"] {
+        assert_eq!(read(line), Conf::default(), "{line}");
+    }
+    let text = format!("a u1.2 {REST} # tail\nb u1.2 {REST}#tail\nc#c u1.2 threadsafe default l#1 d.1.2 \"#\" \"\"\n");
+    let conf = read(text);
+    assert_eq!(conf.complaints, []);
+    let names: Vec<_> = conf.records.iter().map(|record| &record.key.name[..]).collect();
+    assert_eq!(names, [&b"a"[..], b"b", b"c#c"], "a trailing comment takes no line with it");
+    assert_eq!((&conf.records[2].library[..], &conf.records[2].params[..]), (&b"l#1"[..], &b"#"[..]));
+}
+
+#[test]
+fn quoted_text_takes_backslashes_away_and_bare_text_keeps_them() {
+    let record = accepted(r#""a b" u1.2 threadsafe default C:\dat\x.dll ri.2.0 "\\ \" \n" """#);
+    assert_eq!(record.key.name, b"a b");
+    assert_eq!((&record.library[..], &record.params[..]), (&br"C:\dat\x.dll"[..], &br#"\ " n"#[..]));
+    let record = accepted(r#""a""u1.2""threadsafe""default""l""d.1.2""p""""#);
+    assert_eq!((&record.library[..], &record.params[..]), (&b"l"[..], &b"p"[..]), "no blank is needed after a quote");
+}
+
+#[test]
+fn an_open_quote_costs_its_line_and_no_other() {
+    for (line, column) in [("\"", 1), ("a \"b", 3), ("a u1.2 threadsafe default l d.1.2 \"\" \"", 38), ("a \"\\", 3)] {
+        let said = dropped(line);
+        assert!(said.starts_with(&format!("dat.conf:1:{column}: ")), "{said}");
+        assert!(
+            said.ends_with("a quote that is not closed; it must end on the same line; this record is dropped"),
+            "{said}"
+        );
+    }
+    let conf = read(format!("\"a\nb\" u1.2 {REST}\nc u1.2 {REST}"));
+    assert_eq!((conf.records.len(), conf.complaints.len()), (2, 1), "a record does not go over lines");
+    assert_eq!((&conf.records[0].key.name[..], conf.records[0].place.line), (&b"b\""[..], 2));
+}
+
+#[test]
+fn files_from_elsewhere_are_read() {
+    let conf = read(format!("\u{feff}a u1.2 {REST}\r\n\r\n# c\r\nb u1.2 {REST}\r"));
+    assert_eq!((conf.records.len(), &conf.complaints[..]), (2, &[][..]));
+    assert_eq!(conf.records[0].key.name, b"a");
+    let said = dropped(&format!("a\0b u1.2 {REST}"));
+    assert_eq!(said, "dat.conf:1:1: ia_name: a NUL byte; text must not contain it; this record is dropped");
+    let said = dropped("a\u{b}b u1.2");
+    assert!(said.contains("thread_safety"), "a vertical tab is no blank: {said}");
+}
+
+#[test]
+fn equal_keys_are_both_kept_in_order() {
+    let conf = read(format!("a u1.2 {REST}\na u1.2 threadsafe default other d.1.2 \"\" \"\"\na u2.0 {REST}\n"));
+    let lines: Vec<_> = conf.records.iter().map(|record| record.place.line).collect();
+    assert_eq!(lines, [1, 2, 3]);
+}
+
+#[test]
+fn the_sample_file_says_what_the_built_in_registry_says() {
+    let sample = read(fs::read(workspace().join("dat.conf")).unwrap());
+    let built_in = dat::sources::built_in();
+    assert_eq!((&sample.complaints[..], &built_in.complaints[..]), (&[][..], &[][..]));
+    let facts = |conf: &Conf| {
+        let records = conf.records.iter();
+        records.map(|record| (record.key.clone(), record.library.clone(), record.params.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(facts(&sample), facts(&built_in));
+}
+
+#[test]
+fn the_corpus_is_survived() {
+    for (directory, check) in [("conf", properties::conf as fn(&[u8])), ("matcher", properties::matcher)] {
+        let files: Vec<_> =
+            fs::read_dir(workspace().join("test/fuzz/corpus").join(directory)).unwrap().flatten().collect();
+        assert!(files.len() > 5, "the corpus is missing");
+        for file in files {
+            check(&fs::read(file.path()).unwrap());
+        }
+    }
+}
+
+#[test]
+fn every_cut_and_every_byte_of_a_record_is_survived() {
+    let text = format!("\"a b\" u1.2 {REST} # c\nb\\\" u1.2 {REST}");
+    for at in 0..text.len() {
+        properties::conf(&text.as_bytes()[..at]);
+        properties::conf(&text.as_bytes()[at..]);
+        for byte in 0..=255 {
+            let mut bytes = text.clone().into_bytes();
+            bytes[at] = byte;
+            properties::conf(&bytes);
+        }
+    }
+}
+
+#[test]
+fn every_small_choice_is_right() {
+    for wanted in 0..=255 {
+        for one in (0..=255).step_by(3) {
+            for two in (0..=255).step_by(7) {
+                properties::matcher(&[wanted, one, two]);
+            }
+        }
+    }
+}
