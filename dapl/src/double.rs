@@ -1,1 +1,484 @@
-//! Placeholder for the double of a provider.
+//! A provider in memory, for tests: it loops back within one IA, moves no bytes, and does nothing behind a test's back.
+//!
+//! What a real provider reports from its own thread waits here until the test calls [`Double::deliver`]; a test can also
+//! feed a completion queue by hand ([`DoubleCq::feed`]). So each test decides what happens, and when.
+#![forbid(unsafe_code)]
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use crate::error::{Address, Error, Resource, Result};
+use crate::handle::ObjectId;
+use crate::provider::*;
+
+type News = Box<dyn FnOnce(&dyn CmSink<Double>) + Send>;
+
+/// The provider.
+pub(crate) struct Double {
+    limits: Limits,
+    net: Arc<Net>,
+    sink: Arc<dyn CmSink<Double>>,
+}
+
+/// What the parts of one IA share.
+#[derive(Default)]
+struct Net {
+    listeners: Mutex<HashMap<u64, ObjectId>>,
+    news: Mutex<VecDeque<News>>,
+    closed: AtomicBool,
+    keys: AtomicU32,
+}
+
+impl Net {
+    fn report(&self, news: impl FnOnce(&dyn CmSink<Double>) + Send + 'static) {
+        self.news.lock().push_back(Box::new(news));
+    }
+
+    fn event(&self, conn: ConnId, event: CmEvent<'static>) {
+        self.report(move |sink| sink.event(conn, event));
+    }
+}
+
+impl Double {
+    /// Reports all that is to be reported, as the provider's own thread; says how much it was.
+    pub(crate) fn deliver(&self) -> usize {
+        let mut count = 0;
+        loop {
+            let Some(news) = self.net.news.lock().pop_front() else { return count };
+            news(&*self.sink);
+            count += 1;
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.net.closed.load(Ordering::SeqCst)
+    }
+}
+
+impl Provider for Double {
+    type Pd = ();
+    type Mr = DoubleMr;
+    type Cq = DoubleCq;
+    type Qp = DoubleQp;
+    type Listener = DoubleListener;
+    type Request = DoubleRequest;
+
+    const NAME: &'static str = "double";
+
+    fn open(_: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self> {
+        let limits = Limits {
+            max_eps: 64,
+            max_dtos: 64,
+            max_evds: 64,
+            max_evd_qlen: 1000,
+            max_iov: 4,
+            max_lmrs: 64,
+            max_lmr_size: 1 << 40,
+            max_pzs: 64,
+            max_message: 1 << 31,
+            max_rdma: 1 << 31,
+            max_rmrs: 0,
+            max_srqs: 0,
+            max_reads_in: 4,
+            max_reads_out: 4,
+            private_data_connect: 92,
+            private_data_accept: 196,
+            vendor: "nobody".into(),
+            hardware_version: (0, 0),
+            firmware_version: (0, 0),
+        };
+        Ok(Double { limits, net: Arc::default(), sink })
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], 7))
+    }
+
+    fn alloc_pd(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn register(&self, (): &(), _: Region, access: Access) -> Result<DoubleMr> {
+        let key = self.net.keys.fetch_add(1, Ordering::SeqCst) + 1;
+        Ok(DoubleMr { key, remote: access.remote_read || access.remote_write })
+    }
+
+    fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<DoubleCq> {
+        Ok(DoubleCq { queue: Mutex::default(), armed: AtomicBool::new(false), sink })
+    }
+
+    fn create_qp(&self, (): &(), spec: QpSpec<Self>) -> Result<DoubleQp> {
+        Ok(DoubleQp(Arc::new(Core { spec, net: self.net.clone(), inner: Mutex::default() })))
+    }
+
+    fn listen(&self, qual: u64, id: ObjectId) -> Result<DoubleListener> {
+        let mut listeners = self.net.listeners.lock();
+        if listeners.contains_key(&qual) {
+            return Err(Error::ConnQualTaken);
+        }
+        listeners.insert(qual, id);
+        Ok(DoubleListener { net: self.net.clone(), qual })
+    }
+
+    fn close(&self) {
+        self.net.closed.store(true, Ordering::SeqCst);
+        self.net.news.lock().clear();
+    }
+}
+
+/// Registered memory.
+pub(crate) struct DoubleMr {
+    key: u32,
+    remote: bool,
+}
+
+impl MemoryRegion for DoubleMr {
+    fn local_key(&self) -> u32 {
+        self.key
+    }
+
+    fn remote_key(&self) -> u32 {
+        if self.remote { self.key | 1 << 31 } else { 0 }
+    }
+}
+
+/// A completion queue that a test can feed.
+pub(crate) struct DoubleCq {
+    queue: Mutex<VecDeque<Completion>>,
+    armed: AtomicBool,
+    sink: Weak<dyn CqSink>,
+}
+
+impl DoubleCq {
+    /// Completes something, quietly: nobody hears of it before [`DoubleCq::ring`].
+    pub(crate) fn put(&self, done: Completion) {
+        self.queue.lock().push_back(done);
+    }
+
+    /// Tells the sink, if the queue is armed, as the provider's own thread.
+    pub(crate) fn ring(&self) {
+        if self.armed.swap(false, Ordering::SeqCst) {
+            if let Some(sink) = self.sink.upgrade() {
+                sink.notify();
+            }
+        }
+    }
+
+    /// Completes something and tells the sink.
+    pub(crate) fn feed(&self, done: Completion) {
+        self.put(done);
+        self.ring();
+    }
+
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::SeqCst)
+    }
+}
+
+impl CompletionQueue for DoubleCq {
+    fn poll(&self, out: &mut [Completion]) -> usize {
+        self.ready(out)
+    }
+
+    fn ready(&self, out: &mut [Completion]) -> usize {
+        let mut queue = self.queue.lock();
+        let n = queue.len().min(out.len());
+        for (place, done) in out.iter_mut().zip(queue.drain(..n)) {
+            *place = done;
+        }
+        n
+    }
+
+    fn arm(&self) -> Result<bool> {
+        let queue = self.queue.lock();
+        if !queue.is_empty() {
+            return Ok(false);
+        }
+        self.armed.store(true, Ordering::SeqCst);
+        Ok(true)
+    }
+}
+
+/// A queue pair.
+pub(crate) struct DoubleQp(Arc<Core>);
+
+struct Core {
+    spec: QpSpec<Double>,
+    net: Arc<Net>,
+    inner: Mutex<QpInner>,
+}
+
+#[derive(Default)]
+struct QpInner {
+    state: QpState,
+    recvs: VecDeque<(Token, u64)>,
+    /// Sends that wait for the connection.
+    held: VecDeque<(Token, u64, bool, bool)>,
+    /// Messages that came before their receives, by length.
+    early: VecDeque<(u64, bool)>,
+}
+
+#[derive(Clone, Default)]
+enum QpState {
+    #[default]
+    Idle,
+    Connecting(ConnId),
+    Connected(ConnId, Weak<Core>),
+    Error,
+}
+
+impl Core {
+    fn complete(cq: Option<&Arc<DoubleCq>>, token: Token, status: Status, bytes: u64, solicited: bool) {
+        if let Some(cq) = cq {
+            cq.put(Completion { token, status, bytes, solicited });
+            // A ring is news too: it must not come from inside a down-call.
+        }
+    }
+
+    fn ring(&self) {
+        for cq in [&self.spec.recv_cq, &self.spec.request_cq].into_iter().flatten() {
+            let cq = cq.clone();
+            self.net.report(move |_| cq.ring());
+        }
+    }
+
+    /// Flushes everything, receives first.
+    fn flush(&self, inner: &mut QpInner, requests: bool) {
+        for (token, _) in inner.recvs.drain(..) {
+            Self::complete(self.spec.recv_cq.as_ref(), token, Status::Flushed, 0, false);
+        }
+        if requests {
+            for (token, ..) in inner.held.drain(..) {
+                Self::complete(self.spec.request_cq.as_ref(), token, Status::Flushed, 0, false);
+            }
+        }
+        self.ring();
+    }
+
+    fn receive(&self, bytes: u64, solicited: bool) {
+        let mut inner = self.inner.lock();
+        match inner.recvs.pop_front() {
+            Some((token, _)) => Self::complete(self.spec.recv_cq.as_ref(), token, Status::Success, bytes, solicited),
+            None => inner.early.push_back((bytes, solicited)),
+        }
+        self.ring();
+    }
+
+    /// The connection stands; what was held goes out.
+    fn establish(&self, conn: ConnId, peer: &Arc<Core>) {
+        let mut inner = self.inner.lock();
+        inner.state = QpState::Connected(conn, Arc::downgrade(peer));
+        let held = std::mem::take(&mut inner.held);
+        drop(inner);
+        for (token, bytes, message, suppress) in held {
+            self.transfer(peer, token, bytes, message.then_some(false), suppress);
+        }
+    }
+
+    fn transfer(&self, peer: &Core, token: Token, bytes: u64, message: Option<bool>, suppress: bool) {
+        if let Some(solicited) = message {
+            peer.receive(bytes, solicited);
+        }
+        if !suppress {
+            Self::complete(self.spec.request_cq.as_ref(), token, Status::Success, bytes, false);
+            self.ring();
+        }
+    }
+
+    /// Ends the connection here; the peer hears of it.
+    fn end(&self, to: QpState) -> Option<ConnId> {
+        let mut inner = self.inner.lock();
+        let was = std::mem::replace(&mut inner.state, to);
+        inner.early.clear();
+        self.flush(&mut inner, true);
+        drop(inner);
+        let QpState::Connected(conn, peer) = was else { return None };
+        if let Some(peer) = peer.upgrade() {
+            peer.peer_left();
+        }
+        Some(conn)
+    }
+
+    fn peer_left(&self) {
+        let mut inner = self.inner.lock();
+        if let QpState::Connected(conn, _) = inner.state {
+            inner.state = QpState::Error;
+            self.flush(&mut inner, true);
+            self.net.event(conn, CmEvent::Disconnected);
+        }
+    }
+}
+
+impl QueuePair for DoubleQp {
+    fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
+        let core = &self.0;
+        let mut inner = core.inner.lock();
+        if inner.recvs.len() >= core.spec.max_recvs as usize {
+            return Err(Error::Exhausted(Resource::Memory));
+        }
+        if matches!(inner.state, QpState::Error) {
+            Core::complete(core.spec.recv_cq.as_ref(), token, Status::Flushed, 0, false);
+        } else if let Some((bytes, solicited)) = inner.early.pop_front() {
+            Core::complete(core.spec.recv_cq.as_ref(), token, Status::Success, bytes, solicited);
+        } else {
+            inner.recvs.push_back((token, length(segments)));
+        }
+        core.ring();
+        Ok(())
+    }
+
+    fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
+        let core = &self.0;
+        let mut inner = core.inner.lock();
+        let message = match wr.op {
+            Op::Send { solicited } => Some(solicited),
+            Op::Write(_) | Op::Read(_) => None,
+        };
+        let bytes = length(wr.segments);
+        let state = inner.state.clone();
+        match state {
+            QpState::Connected(_, peer) => {
+                drop(inner);
+                if let Some(peer) = peer.upgrade() {
+                    core.transfer(&peer, wr.token, bytes, message, wr.suppress);
+                }
+            }
+            QpState::Error => {
+                Core::complete(core.spec.request_cq.as_ref(), wr.token, Status::Flushed, 0, false);
+                core.ring();
+            }
+            QpState::Idle | QpState::Connecting(_) => {
+                if inner.held.len() >= core.spec.max_requests as usize {
+                    return Err(Error::Exhausted(Resource::Memory));
+                }
+                inner.held.push_back((wr.token, bytes, message.is_some(), wr.suppress));
+            }
+        }
+        Ok(())
+    }
+
+    fn outstanding(&self) -> Outstanding {
+        let inner = self.0.inner.lock();
+        Outstanding { recvs: inner.recvs.len() as u32, requests: inner.held.len() as u32 }
+    }
+
+    fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
+        if *spec.address != PeerAddress::Ip([127, 0, 0, 1].into()) {
+            return Err(Error::InvalidAddress(Address::Unreachable));
+        }
+        let core = &self.0;
+        core.inner.lock().state = QpState::Connecting(conn);
+        let Some(listener) = core.net.listeners.lock().get(&spec.qual).copied() else {
+            core.net.event(conn, CmEvent::Rejected);
+            return Ok(());
+        };
+        let request = DoubleRequest { from: Some((core.clone(), conn)) };
+        let info =
+            RequestInfo { peer: SocketAddr::from(([127, 0, 0, 1], 9)), private_data: spec.private_data.to_vec() };
+        core.net.report(move |sink| drop(sink.request(listener, request, info)));
+        Ok(())
+    }
+
+    fn drain(&self) {
+        if let Some(conn) = self.0.end(QpState::Error) {
+            self.0.net.event(conn, CmEvent::Disconnected);
+        }
+    }
+
+    fn abort(&self) {
+        self.0.end(QpState::Error);
+    }
+
+    fn reset(&self) -> Result<()> {
+        self.0.end(QpState::Idle);
+        Ok(())
+    }
+
+    fn flush_recvs(&self) {
+        let mut inner = self.0.inner.lock();
+        self.0.flush(&mut inner, false);
+    }
+}
+
+fn length(segments: &[Segment]) -> u64 {
+    segments.iter().map(|segment| segment.length).sum()
+}
+
+/// A listener.
+pub(crate) struct DoubleListener {
+    net: Arc<Net>,
+    qual: u64,
+}
+
+impl Drop for DoubleListener {
+    fn drop(&mut self) {
+        self.net.listeners.lock().remove(&self.qual);
+    }
+}
+
+/// A connection request.
+pub(crate) struct DoubleRequest {
+    /// Taken by the answer.
+    from: Option<(Arc<Core>, ConnId)>,
+}
+
+impl ConnRequest for DoubleRequest {
+    type Qp = DoubleQp;
+
+    fn accept(mut self, qp: &DoubleQp, private_data: &[u8], conn: ConnId) -> Result<()> {
+        let Some((from, theirs)) = self.from.take() else { return Err(Error::Internal) };
+        let (to, data) = (qp.0.clone(), private_data.to_vec());
+        let asks = matches!(from.inner.lock().state, QpState::Connecting(conn) if conn == theirs);
+        qp.0.net.report(move |sink| {
+            if !asks {
+                return sink.event(conn, CmEvent::AcceptFailed);
+            }
+            sink.event(conn, CmEvent::Established { private_data: &[] });
+            sink.event(theirs, CmEvent::Established { private_data: &data });
+            to.establish(conn, &from);
+            from.establish(theirs, &to);
+        });
+        Ok(())
+    }
+
+    fn reject(mut self) {
+        if let Some((from, conn)) = self.from.take() {
+            from.net.event(conn, CmEvent::PeerRejected);
+        }
+    }
+}
+
+impl Drop for DoubleRequest {
+    fn drop(&mut self) {
+        if let Some((from, conn)) = self.from.take() {
+            from.net.event(conn, CmEvent::Rejected);
+        }
+    }
+}
+
+/// An open IA over the double, with its async EVD.
+pub(crate) struct Opened {
+    pub(crate) ia: Arc<crate::ia::Ia<Double>>,
+    pub(crate) ia_handle: *mut std::ffi::c_void,
+    pub(crate) async_evd: *mut std::ffi::c_void,
+}
+
+/// Opens one; `name` only tells tests apart.
+pub(crate) fn open(name: &std::ffi::CStr) -> Opened {
+    use crate::ia::dapls_ia::{self, Wanted};
+    let registration = crate::registration::for_test::<Double>(name);
+    let (ia_handle, async_evd) =
+        dapls_ia::open::<Double>(registration, crate::cm::sink::<Double>(), Wanted::Make(8)).expect("the double opens");
+    let ia = crate::handle::from_handle::<crate::ia::Ia<Double>>(ia_handle, crate::error::Handle::Ia)
+        .expect("just opened")
+        .to_arc();
+    Opened { ia, ia_handle, async_evd }
+}
