@@ -1,1 +1,187 @@
-//! Placeholder.
+//! `libdaplsm.so.1`: the uDAPL provider over shared memory, between processes of one user on one host.
+//!
+//! An open IA is an end point directory (`dir`) with a set-up socket and a FIFO (`sock`, `wake`), a table of registered
+//! memory that peers may read (`regions`), and one thread (`engine`). A connection is set up by datagrams (`setup`,
+//! `proto`), which pass sealed memory (`map`); then both halves (`rx`, `tx`) run over slot rings (`ring`) without a lock or
+//! a pointer in shared memory, and RDMA goes straight across by the kernel (`cma`) or through a bounce buffer. Queue pairs
+//! (`qp`) and completion queues (`cq`) are what dapl sees.
+//!
+//! ```text
+//! lib -> engine -> setup -> qp -> rx tx -> segments cma ring link -> regions wake map -> proto
+//! ```
+//! It knows no handle and no event; dapl knows no ring.
+
+mod bell;
+mod cma;
+mod cq;
+mod device;
+mod dir;
+mod engine;
+mod exit;
+mod knobs;
+mod link;
+mod map;
+mod proto;
+mod qp;
+mod regions;
+mod ring;
+mod rx;
+mod segments;
+mod setup;
+mod sock;
+mod tx;
+mod wake;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+use dapl::error::{Error, Resource, Result};
+use dapl::handle::ObjectId;
+use dapl::provider::{Access, CmSink, CqSink, IaSpec, Limits, MemoryRegion, Provider, QpSpec, Region};
+use parking_lot::Mutex;
+
+pub use cq::Cq;
+pub use qp::Qp;
+pub use setup::Request;
+
+use device::Device;
+
+// Unit tests do not link libdat.
+#[cfg(not(test))]
+dapl::export_provider!(Sm);
+
+/// The provider: one open IA.
+pub struct Sm {
+    device: Arc<Device>,
+    stopping: Arc<AtomicBool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A protection domain: a number that registrations and queue pairs must share.
+pub struct Pd(u32);
+
+/// Registered memory.
+pub struct Mr {
+    device: Arc<Device>,
+    key: u32,
+    remote: bool,
+}
+
+impl MemoryRegion for Mr {
+    fn local_key(&self) -> u32 {
+        self.key
+    }
+
+    fn remote_key(&self) -> u32 {
+        if self.remote { self.key } else { 0 }
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        let links = std::cell::OnceCell::new();
+        self.device.regions.remove(self.key, |key| {
+            links.get_or_init(|| self.device.setup.links()).iter().any(|link| link.peer_copies_with(key))
+        });
+    }
+}
+
+/// A listener on a qualifier.
+pub struct Listener {
+    device: Arc<Device>,
+    qual: u64,
+    _name: dir::Name,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.device.listeners.lock().remove(&self.qual);
+    }
+}
+
+impl Provider for Sm {
+    type Pd = Pd;
+    type Mr = Mr;
+    type Cq = Cq;
+    type Qp = Qp;
+    type Listener = Listener;
+    type Request = Request;
+
+    const NAME: &'static str = "sm";
+
+    fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self> {
+        let device = Arc::new(Device::open(spec, sink)?);
+        let stopping = Arc::new(AtomicBool::new(false));
+        let failed = |error: std::io::Error| {
+            log::error!("{}: cannot start the engine's thread: {error}", spec.name);
+            Error::Exhausted(Resource::Device)
+        };
+        let engine = engine::Engine::new(device.clone()).map_err(|e| failed(e.into()))?;
+        let stop = stopping.clone();
+        let thread = exit::spawn_quiet("dapl-sm", move || engine.run(&stop)).map_err(failed)?;
+        Ok(Sm { device, stopping, thread: Mutex::new(Some(thread)) })
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.device.limits
+    }
+
+    fn facts(&self) -> Vec<(String, String)> {
+        let uri = format!("sm://{}", self.device.endpoint.path().display());
+        let rma = match self.device.knobs.rma {
+            knobs::RmaMethod::Auto => "cross-memory copy where it works, else shared buffers",
+            knobs::RmaMethod::Mmap => "shared buffers",
+        };
+        vec![("endpoint".into(), uri), ("rma".into(), rma.into())]
+    }
+
+    fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.device.ip, 0)
+    }
+
+    fn alloc_pd(&self) -> Result<Pd> {
+        Ok(Pd(self.device.new_pd()))
+    }
+
+    fn register(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
+        exit::require_mapped(region)?;
+        let key = self.device.regions.add(region, access, pd.0)?;
+        Ok(Mr { device: self.device.clone(), key, remote: access.remote_read || access.remote_write })
+    }
+
+    fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Cq> {
+        Ok(Cq::new(sink, self.device.bell.clone()))
+    }
+
+    fn create_qp(&self, pd: &Pd, spec: QpSpec<Self>) -> Result<Qp> {
+        Ok(Qp::new(self.device.clone(), pd.0, spec))
+    }
+
+    fn listen(&self, qual: u64, id: ObjectId) -> Result<Listener> {
+        let name = self.device.endpoint.claim(qual)?;
+        self.device.listeners.lock().insert(qual, id);
+        Ok(Listener { device: self.device.clone(), qual, _name: name })
+    }
+
+    fn close(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.device.bell.ring(bell::Job::Stop);
+        let thread = self.thread.lock().take();
+        // An agent that closes the IA from the engine's own thread must not wait for itself.
+        if let Some(thread) = thread.filter(|t| t.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+        for link in self.device.setup.links() {
+            setup::close(&self.device, &link);
+        }
+        exit::forget(self.device.endpoint.path());
+    }
+}
+
+impl Drop for Sm {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,88 @@
+//! Work for the engine's thread, and the bell that wakes it. Anybody may ring; only the engine answers.
+//!
+//! The queue is bounded by what there is: each completion queue and each connection has at most a few jobs in it.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+use dapl::error::{Error, Resource, Result};
+use dapl::provider::ConnId;
+use parking_lot::Mutex;
+use rustix::event::EventfdFlags;
+
+use crate::cq::CqCore;
+use crate::qp::Core;
+
+/// What the engine reports to the layer above, without borrowed data.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum News {
+    PeerRejected,
+    Rejected,
+    AcceptFailed,
+    Disconnected,
+    Broken,
+}
+
+/// A piece of work.
+#[derive(Debug)]
+pub(crate) enum Job {
+    /// An armed completion queue has something.
+    Notify(Arc<CqCore>),
+    /// A completion queue began to be polled.
+    Watch(Arc<CqCore>),
+    /// A connection has work that nobody else does.
+    Run(Weak<Core>),
+    /// A graceful end is drained.
+    Drained(Weak<Core>),
+    /// The other side of this attempt is not there any more.
+    Gone(u32),
+    /// News of a connection or attempt.
+    Event(ConnId, News),
+    /// Look at the deadlines again.
+    Deadlines,
+    /// The end of the IA.
+    Stop,
+}
+
+/// The queue and its descriptor.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    jobs: Mutex<VecDeque<Job>>,
+    fd: OwnedFd,
+}
+
+impl Bell {
+    pub(crate) fn new() -> Result<Self> {
+        let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| {
+            log::error!("cannot create an event descriptor: {e}");
+            Error::Exhausted(Resource::Memory)
+        })?;
+        Ok(Bell { jobs: Mutex::default(), fd })
+    }
+
+    /// Leaves a job and wakes the engine if it may sleep.
+    pub(crate) fn ring(&self, job: Job) {
+        let first = {
+            let mut jobs = self.jobs.lock();
+            jobs.push_back(job);
+            jobs.len() == 1
+        };
+        if first {
+            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Everything that was left, and silence again.
+    pub(crate) fn answer(&self) -> VecDeque<Job> {
+        let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
+        std::mem::take(&mut *self.jobs.lock())
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

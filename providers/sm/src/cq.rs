@@ -1,0 +1,202 @@
+//! Completion queues: what has completed, and the connections that a poller looks at itself.
+//!
+//! While a consumer polls a queue, it drives the connections in `active` and the engine sleeps; when it stops, the engine
+//! arms them and takes over. So a connection without traffic costs a poller nothing: it is not in the list. Room follows
+//! the posted work, so nothing that completes is ever lost. Locks of this room are taken below all others but the bell's.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Weak};
+
+use dapl::error::Result;
+use dapl::provider::{Completion, CompletionQueue, CqSink};
+use parking_lot::Mutex;
+
+use crate::bell::{Bell, Job};
+use crate::qp::Core;
+
+/// Connections that stay with a poller even while they are idle.
+const WARM: usize = 16;
+
+/// A completion queue as dapl holds it.
+pub struct Cq(pub(crate) Arc<CqCore>);
+
+/// The queue itself, shared with its connections and the engine.
+pub(crate) struct CqCore {
+    ready: Mutex<VecDeque<Completion>>,
+    /// Length of `ready`, to be read without its lock.
+    waiting: AtomicUsize,
+    /// One call of the sink is wanted.
+    armed: AtomicBool,
+    sink: Weak<dyn CqSink>,
+    active: Mutex<Vec<Arc<Core>>>,
+    /// A consumer polls: its connections need no waking.
+    polled: AtomicBool,
+    polls: AtomicU32,
+    /// The engine looks after it every few milliseconds.
+    watched: AtomicBool,
+    bell: Arc<Bell>,
+}
+
+impl std::fmt::Debug for CqCore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CqCore").field("waiting", &self.waiting).field("polled", &self.polled).finish_non_exhaustive()
+    }
+}
+
+impl Cq {
+    pub(crate) fn new(sink: Weak<dyn CqSink>, bell: Arc<Bell>) -> Self {
+        Cq(Arc::new(CqCore {
+            ready: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            armed: AtomicBool::new(false),
+            sink,
+            active: Mutex::default(),
+            polled: AtomicBool::new(false),
+            polls: AtomicU32::new(0),
+            watched: AtomicBool::new(false),
+            bell,
+        }))
+    }
+}
+
+impl CqCore {
+    /// A work request is complete.
+    pub(crate) fn push(self: &Arc<Self>, completion: Completion) {
+        {
+            let mut ready = self.ready.lock();
+            ready.push_back(completion);
+            self.waiting.store(ready.len(), Ordering::Release);
+        }
+        // Pairs with the fence in `arm`: either it sees the completion, or we see that it is armed.
+        fence(Ordering::SeqCst);
+        if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::AcqRel) {
+            self.bell.ring(Job::Notify(self.clone()));
+        }
+    }
+
+    /// Engine: tells the layer above.
+    pub(crate) fn notify(&self) {
+        if let Some(sink) = self.sink.upgrade() {
+            sink.notify();
+        }
+    }
+
+    pub(crate) fn is_polled(&self) -> bool {
+        self.polled.load(Ordering::Acquire)
+    }
+
+    /// Engine: gives a connection with traffic to the poller.
+    pub(crate) fn activate(&self, core: &Arc<Core>) {
+        let mut active = self.active.lock();
+        if !active.iter().any(|known| Arc::ptr_eq(known, core)) {
+            active.push(core.clone());
+        }
+    }
+
+    /// The connection is over, or its QP goes. A poller that has the list just now finds out by itself.
+    pub(crate) fn forget(&self, core: &Core) {
+        if let Some(mut active) = self.active.try_lock() {
+            active.retain(|known| !std::ptr::eq(Arc::as_ptr(known), core));
+        }
+    }
+
+    /// Engine, every few milliseconds: what a consumer that stopped polling left is taken over. `last` is the count of
+    /// polls seen the time before. False: nobody polls any more, and the engine need not look again.
+    pub(crate) fn tick(&self, last: &mut u32) -> bool {
+        let polls = self.polls.load(Ordering::Relaxed);
+        if polls == *last {
+            self.watched.store(false, Ordering::SeqCst);
+            if self.polled.swap(false, Ordering::SeqCst) {
+                self.serve_active();
+            }
+            return false;
+        }
+        *last = polls;
+        let mut active = self.active.lock();
+        if active.len() > WARM {
+            let (idle, busy) = std::mem::take(&mut *active).into_iter().partition(|core| core.was_idle());
+            *active = busy;
+            drop(active);
+            let idle: Vec<Arc<Core>> = idle;
+            idle.iter().for_each(|core| core.serve());
+        }
+        true
+    }
+
+    /// Nobody polls: every connection is brought on and armed. First `polled` goes, then the list is read; the engine adds
+    /// to the list first and then looks at `polled`. So no connection falls between.
+    fn serve_active(&self) {
+        let active: Vec<Arc<Core>> = self.active.lock().clone();
+        active.iter().for_each(|core| core.serve());
+    }
+
+    #[cold]
+    fn begin_polling(self: &Arc<Self>, active: &[Arc<Core>]) {
+        self.polled.store(true, Ordering::SeqCst);
+        active.iter().for_each(|core| core.disarm());
+        if !self.watched.swap(true, Ordering::SeqCst) {
+            self.bell.ring(Job::Watch(self.clone()));
+        }
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        // The list holds the connections, and they hold the queue.
+        self.0.active.lock().clear();
+    }
+}
+
+impl CompletionQueue for Cq {
+    fn poll(&self, out: &mut [Completion]) -> usize {
+        let taken = self.ready(out);
+        if taken > 0 {
+            return taken;
+        }
+        let cq = &self.0;
+        cq.polls.store(cq.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        if let Some(mut active) = cq.active.try_lock() {
+            if !cq.polled.load(Ordering::Relaxed) {
+                cq.begin_polling(&active);
+            }
+            let mut over = false;
+            for core in active.iter() {
+                over |= core.progress() && core.is_over();
+            }
+            if over {
+                active.retain(|core| !core.is_over());
+            }
+        }
+        self.ready(out)
+    }
+
+    fn ready(&self, out: &mut [Completion]) -> usize {
+        if self.0.waiting.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        let mut ready = self.0.ready.lock();
+        let taken = out.len().min(ready.len());
+        for (place, completion) in out.iter_mut().zip(ready.drain(..taken)) {
+            *place = completion;
+        }
+        self.0.waiting.store(ready.len(), Ordering::Release);
+        taken
+    }
+
+    fn arm(&self) -> Result<bool> {
+        let cq = &self.0;
+        cq.armed.store(true, Ordering::SeqCst);
+        if cq.polled.swap(false, Ordering::SeqCst) {
+            cq.serve_active();
+        }
+        // Pairs with the fence in `push`.
+        fence(Ordering::SeqCst);
+        if cq.waiting.load(Ordering::Acquire) > 0 {
+            cq.armed.store(false, Ordering::SeqCst);
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}

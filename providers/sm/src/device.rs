@@ -1,0 +1,156 @@
+//! An open interface adapter: everything that its objects share, and its limits.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use dapl::error::{Error, Resource, Result};
+use dapl::handle::ObjectId;
+use dapl::provider::{CmSink, IaSpec, Limits};
+use parking_lot::Mutex;
+
+use crate::Sm;
+use crate::bell::Bell;
+use crate::cma::Probe;
+use crate::dir::{Base, Endpoint};
+use crate::knobs::Knobs;
+use crate::regions::{Regions, SLOTS};
+use crate::setup::Setup;
+use crate::sock::{self, SetupSocket};
+
+/// Longest message or RDMA transfer, in bytes.
+const MAX_TRANSFER: u64 = 1 << 31;
+
+/// What all objects of one open IA share.
+pub(crate) struct Device {
+    pub(crate) limits: Limits,
+    pub(crate) knobs: Knobs,
+    pub(crate) ip: IpAddr,
+    /// Tells this life of the end point from others at the same path.
+    pub(crate) life: u64,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) socket: SetupSocket,
+    pub(crate) fifo: OwnedFd,
+    pub(crate) regions: Regions,
+    pub(crate) probe: Probe,
+    pub(crate) bell: Arc<Bell>,
+    pub(crate) setup: Setup,
+    pub(crate) listeners: Mutex<HashMap<u64, ObjectId>>,
+    pub(crate) sink: Arc<dyn CmSink<Sm>>,
+    next_pd: AtomicU32,
+}
+
+impl Device {
+    pub(crate) fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Sm>>) -> Result<Self> {
+        let knobs = Knobs::read(spec.params);
+        let base = Base::open(knobs.base.as_deref(), None)?;
+        let endpoint = Endpoint::create(base, knobs.first_id)?;
+        crate::exit::at_exit(endpoint.path());
+        let failed = |what: &str, error: rustix::io::Errno| {
+            log::error!("{}: cannot {what} in {}: {error}", spec.name, endpoint.path().display());
+            Error::Exhausted(Resource::Device)
+        };
+        let socket = SetupSocket::bind(endpoint.path()).map_err(|e| failed("bind the set-up socket", e))?;
+        let fifo = sock::open_own_fifo(endpoint.path()).map_err(|e| failed("open the FIFO", e))?;
+        Ok(Device {
+            limits: limits(),
+            knobs,
+            ip: own_address(),
+            life: random()?,
+            socket,
+            fifo,
+            regions: Regions::new(random()? | 1)?,
+            probe: Probe::new(random()?),
+            bell: Arc::new(Bell::new()?),
+            setup: Setup::default(),
+            listeners: Mutex::default(),
+            sink,
+            next_pd: AtomicU32::new(1),
+            endpoint,
+        })
+    }
+
+    pub(crate) fn new_pd(&self) -> u32 {
+        self.next_pd.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device").field("endpoint", &self.endpoint.path()).finish_non_exhaustive()
+    }
+}
+
+/// 64 bits from the system's random source: tokens and keys must not be guessed.
+pub(crate) fn random() -> Result<u64> {
+    let mut bytes = [0u8; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(|e| {
+        log::error!("no random numbers: {e}");
+        Error::Internal
+    })?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// The address that other processes of this host connect to: an interface's if there is one, so that programs which pass
+/// addresses between hosts do not take another host for themselves.
+fn own_address() -> IpAddr {
+    // Asks the routing table only: connecting a datagram socket sends nothing. (192.0.2.0/24 is for documentation.)
+    let routed = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
+        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
+        socket.local_addr()
+    });
+    match routed {
+        Ok(address) if !address.ip().is_unspecified() => address.ip(),
+        _ => IpAddr::V4(Ipv4Addr::LOCALHOST),
+    }
+}
+
+/// Is this an address of this host?
+pub(crate) fn is_local(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
+    let broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
+    !ip.is_unspecified() && !ip.is_multicast() && !broadcast && (ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok())
+}
+
+fn limits() -> Limits {
+    Limits {
+        max_eps: 65_535,
+        max_dtos: 16_384,
+        max_evds: 65_536,
+        max_evd_qlen: 1 << 20,
+        max_iov: 32,
+        max_lmrs: SLOTS as u32 - 1,
+        max_lmr_size: 1 << 47,
+        max_pzs: 65_536,
+        max_message: MAX_TRANSFER,
+        max_rdma: MAX_TRANSFER,
+        max_rmrs: 0,
+        max_srqs: 0,
+        max_reads_in: 16,
+        max_reads_out: 16,
+        private_data_connect: 256,
+        private_data_accept: 256,
+        vendor: "dapl-rs".into(),
+        hardware_version: (1, 0),
+        firmware_version: (0, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn here_is_every_address_of_this_host() {
+        for here in ["127.0.0.1", "127.0.1.1", "127.255.255.254", "::1", "::ffff:127.0.0.1"] {
+            assert!(is_local(here.parse().unwrap()), "{here}");
+        }
+        for elsewhere in ["0.0.0.0", "224.0.0.1", "255.255.255.255", "192.0.2.77", "2001:db8::1"] {
+            assert!(!is_local(elsewhere.parse().unwrap()), "{elsewhere}");
+        }
+        assert!(is_local(own_address()));
+    }
+}

@@ -1,0 +1,387 @@
+//! The end point's folder: `<base>/<pid>/<id>/` with `sock`, `fifo`, `lock` and `conns/`, and the names of listeners
+//! beside it in `<base>/quals/` (transports.md SM-1..SM-3, B3; design.md 8 and 10).
+//!
+//! Whoever lives holds an exclusive file lock in its folder; the kernel drops it at any death. So a cleaner can tell the
+//! dead from the living: it deletes only what it could lock, after renaming it aside. Folders are 0700, files 0600, made
+//! exclusively, and links are not followed. Nothing here talks to a peer.
+#![forbid(unsafe_code)]
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use dapl::error::{Error, Resource, Result};
+use rustix::fs::{CWD, FlockOperation, Mode};
+
+/// Longest path of a Unix socket, its NUL left out.
+const SUN_PATH: usize = 107;
+
+/// End points opened by this process so far.
+static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+
+/// Where the end points of one user meet.
+#[derive(Clone, Debug)]
+pub(crate) struct Base {
+    path: PathBuf,
+    /// Made by this library and empty again at the end: removed. A directory that the administrator named stays.
+    is_default: bool,
+}
+
+/// The directory of an address `sm://<absolute path>/<pid>/<id>`; without the scheme it is that directory itself.
+pub(crate) fn endpoint_path(address: &str) -> Option<PathBuf> {
+    let path = Path::new(address.strip_prefix("sm://").unwrap_or(address));
+    let sane = path.is_absolute() && path.components().all(|c| !matches!(c, std::path::Component::ParentDir));
+    (sane && path.as_os_str().len() + "/sock".len() <= SUN_PATH).then(|| path.to_path_buf())
+}
+
+impl Base {
+    /// The base directory: `params`, else `$DAPL_SM_DIR`, else one of this user's under `/dev/shm`. Made when missing.
+    pub(crate) fn open(params: Option<&str>, environment: Option<&str>) -> Result<Self> {
+        let uid = rustix::process::geteuid().as_raw();
+        let (path, is_default) = match params.or(environment).filter(|p| !p.is_empty()) {
+            Some(path) => (PathBuf::from(path), false),
+            None => (PathBuf::from(format!("/dev/shm/dapl-{uid}")), true),
+        };
+        let base = Base { path, is_default };
+        base.make()?;
+        Ok(base)
+    }
+
+    fn make(&self) -> Result<()> {
+        let path = &self.path;
+        if endpoint_path(&format!("{}/4194304/65535", path.display())).is_none() {
+            log::error!(
+                "sm base directory \"{}\" is not an absolute path of at most {} bytes; set DAPL_SM_DIR to a shorter one",
+                path.display(),
+                SUN_PATH - "/4194304/65535/sock".len()
+            );
+            return Err(Error::InvalidAddress(dapl::error::Address::Malformed));
+        }
+        match DirBuilder::new().recursive(!self.is_default).mode(0o700).create(path) {
+            Ok(()) => Ok(()),
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
+            Err(e) => Err(refused("create the sm base directory", path, &e)),
+        }?;
+        let found = fs::symlink_metadata(path).map_err(|e| refused("look at the sm base directory", path, &e))?;
+        let uid = rustix::process::geteuid().as_raw();
+        if !found.is_dir() || found.uid() != uid || found.mode() & 0o077 != 0 {
+            log::error!(
+                "sm base directory {} is of uid {} with mode {:04o}; it must be a directory of uid {uid} with mode 0700: \
+                 correct it (chown, chmod 700), remove it, or set DAPL_SM_DIR to another one",
+                path.display(),
+                found.uid(),
+                found.mode() & 0o7777
+            );
+            return Err(Error::PermissionDenied);
+        }
+        Ok(())
+    }
+
+    fn quals(&self) -> PathBuf {
+        self.path.join("quals")
+    }
+
+    /// Where the listener on `qual` says that its end point is. It may be dead; asking it tells.
+    pub(crate) fn find(&self, qual: u64) -> Option<PathBuf> {
+        let mut text = String::new();
+        let file =
+            OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(self.quals().join(qual.to_string()));
+        file.ok()?.take(256).read_to_string(&mut text).ok()?;
+        endpoint_path(&text)
+    }
+
+    /// Removes what the dead left: end points, and names of listeners.
+    pub(crate) fn clean(&self) {
+        for process in entries(&self.path) {
+            if process.file_name().is_some_and(|n| n.to_string_lossy().parse::<u32>().is_ok()) {
+                entries(&process).iter().for_each(|endpoint| clean_endpoint(endpoint));
+                let _ = fs::remove_dir(&process);
+            }
+        }
+        for name in entries(&self.quals()) {
+            if let Ok(file) = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(&name)
+                && lock(&file)
+                && is_at(&file, &name)
+            {
+                let _ = fs::remove_file(&name);
+            }
+        }
+    }
+
+    /// Removes what is empty and was made here.
+    fn leave(&self) {
+        let _ = fs::remove_dir(self.quals());
+        if self.is_default {
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
+}
+
+/// Removes the folder of a dead end point; leaves that of a living one alone.
+pub(crate) fn clean_endpoint(path: &Path) {
+    let Ok(file) = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path.join("lock"))
+    else {
+        return;
+    };
+    if !lock(&file) || !is_at(&file, &path.join("lock")) {
+        return;
+    }
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return };
+    let aside = parent.join(format!(".dead-{}-{}", name.to_string_lossy(), std::process::id()));
+    if fs::rename(path, &aside).is_ok() {
+        let _ = fs::remove_dir_all(&aside);
+        let _ = fs::remove_dir(parent);
+    }
+}
+
+fn entries(path: &Path) -> Vec<PathBuf> {
+    fs::read_dir(path).map(|dir| dir.flatten().map(|e| e.path()).collect()).unwrap_or_default()
+}
+
+fn lock(file: &File) -> bool {
+    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+}
+
+/// Is this file still the one at `path`? Its owner may have removed it between our open and our lock.
+fn is_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        _ => false,
+    }
+}
+
+#[cold]
+fn refused(what: &str, path: &Path, error: &std::io::Error) -> Error {
+    let remedy = match error.kind() {
+        ErrorKind::StorageFull => "free space there, or set DAPL_SM_DIR to a directory on another file system",
+        ErrorKind::NotFound => "set DAPL_SM_DIR to a directory that exists on a memory file system",
+        _ => "set DAPL_SM_DIR to a directory of your own",
+    };
+    log::error!("cannot {what} {}: {error}; {remedy}", path.display());
+    match error.kind() {
+        ErrorKind::PermissionDenied => Error::PermissionDenied,
+        ErrorKind::StorageFull | ErrorKind::OutOfMemory => Error::Exhausted(Resource::Memory),
+        _ => Error::Internal,
+    }
+}
+
+/// The folder of one open IA. Dropping it removes it.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    base: Base,
+    path: PathBuf,
+    /// Held locked for life.
+    _lock: File,
+    pid: u32,
+}
+
+impl Endpoint {
+    /// Makes the folder; `first` overrides the number of this process's first end point.
+    pub(crate) fn create(base: Base, first: Option<u32>) -> Result<Self> {
+        base.clean();
+        let pid = std::process::id();
+        if let Some(first) = first {
+            let _ = NEXT_ID.compare_exchange(1, first, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        // Others may remove an empty base or process directory between two of these steps: begin again then.
+        for _ in 0..100 {
+            let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+            match Self::build(&base, pid, id) {
+                Ok((path, lock)) => return Ok(Endpoint { base, path, _lock: lock, pid }),
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        ErrorKind::NotFound | ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty
+                    ) =>
+                {
+                    base.make()?;
+                }
+                Err(e) => return Err(refused("create an end point in", &base.path, &e)),
+            }
+        }
+        log::error!("cannot create an end point in {}: something keeps removing it", base.path.display());
+        Err(Error::Internal)
+    }
+
+    fn build(base: &Base, pid: u32, id: u32) -> std::io::Result<(PathBuf, File)> {
+        let process = base.path.join(pid.to_string());
+        match DirBuilder::new().mode(0o700).create(&process) {
+            Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
+            _ => {}
+        }
+        let (new, path) = (process.join(format!(".new-{id}")), process.join(id.to_string()));
+        DirBuilder::new().mode(0o700).create(&new)?;
+        let made = (|| {
+            let options = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).clone();
+            let file = options.open(new.join("lock"))?;
+            rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            DirBuilder::new().mode(0o700).create(new.join("conns"))?;
+            rustix::fs::mkfifoat(CWD, new.join("fifo"), Mode::RUSR | Mode::WUSR)?;
+            clean_endpoint(&path); // of a dead process that had our pid
+            fs::rename(&new, &path)?;
+            Ok(file)
+        })();
+        if made.is_err() {
+            let _ = fs::remove_dir_all(&new);
+        }
+        made.map(|file| (path, file))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn base(&self) -> &Base {
+        &self.base
+    }
+
+    /// Notes a connection: an administrator sees who talks to whom.
+    pub(crate) fn add_conn(&self, id: u32, peer: &Path) {
+        let dir = self.path.join("conns").join(id.to_string());
+        if DirBuilder::new().mode(0o700).create(&dir).is_ok() {
+            let _ = std::os::unix::fs::symlink(peer, dir.join("peer"));
+        }
+    }
+
+    pub(crate) fn remove_conn(&self, id: u32) {
+        if std::process::id() == self.pid {
+            let dir = self.path.join("conns").join(id.to_string());
+            let _ = fs::remove_file(dir.join("peer"));
+            let _ = fs::remove_dir(dir);
+        }
+    }
+
+    /// Listens under the name of `qual`. `ConnQualTaken` while somebody who lives does.
+    pub(crate) fn claim(&self, qual: u64) -> Result<Name> {
+        let path = self.base.quals().join(qual.to_string());
+        for _ in 0..100 {
+            let _ = DirBuilder::new().mode(0o700).create(self.base.quals());
+            let options = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .mode(0o600)
+                .custom_flags(libc::O_NOFOLLOW)
+                .clone();
+            let file = match options.open(&path) {
+                Ok(file) => file,
+                Err(e) if e.kind() == ErrorKind::NotFound => continue, // an empty `quals` was just removed
+                Err(e) => return Err(refused("create the name of a listener,", &path, &e)),
+            };
+            if !lock(&file) {
+                return Err(Error::ConnQualTaken);
+            }
+            if !is_at(&file, &path) {
+                continue;
+            }
+            let name = Name { path: path.clone(), file, pid: self.pid };
+            let mut text = &name.file;
+            let written = name.file.set_len(0).and_then(|()| text.write_all(self.path.as_os_str().as_encoded_bytes()));
+            return written.map(|()| name).map_err(|e| refused("write the name of a listener,", &path, &e));
+        }
+        Err(Error::Internal)
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        if std::process::id() != self.pid {
+            return; // a forked child touches nothing of its parent
+        }
+        let _ = fs::remove_dir_all(&self.path);
+        if let Some(process) = self.path.parent() {
+            let _ = fs::remove_dir(process);
+        }
+        self.base.leave();
+    }
+}
+
+/// The name of a listener; dropping it frees the qualifier.
+#[derive(Debug)]
+pub(crate) struct Name {
+    path: PathBuf,
+    file: File,
+    pid: u32,
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        if std::process::id() == self.pid && is_at(&self.file, &self.path) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> String {
+        format!("/tmp/dapl-sm-dir-{}-{name}", std::process::id())
+    }
+
+    #[test]
+    fn addresses_are_absolute_and_short() {
+        assert_eq!(endpoint_path("sm:///tmp/cci/sm/4567/2"), Some("/tmp/cci/sm/4567/2".into()));
+        assert_eq!(endpoint_path("/tmp/4567/2"), Some("/tmp/4567/2".into()));
+        assert_eq!(endpoint_path("sm://tmp/1/2"), None);
+        assert_eq!(endpoint_path("/tmp/../etc"), None);
+        assert_eq!(endpoint_path(&format!("/{}", "a".repeat(102))), None);
+        assert!(endpoint_path(&format!("/{}", "a".repeat(101))).is_some());
+    }
+
+    #[test]
+    fn an_end_point_leaves_nothing_behind() {
+        let dir = scratch("leave");
+        let base = Base::open(Some(&dir), None).unwrap();
+        let endpoint = Endpoint::create(base, None).unwrap();
+        for name in ["fifo", "lock", "conns"] {
+            assert!(endpoint.path().join(name).exists(), "{name}");
+        }
+        endpoint.add_conn(3, Path::new("/somewhere"));
+        let name = endpoint.claim(77).unwrap();
+        assert_eq!(endpoint.base().find(77).as_deref(), Some(endpoint.path()));
+        drop((name, endpoint));
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+        fs::remove_dir(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_qualifier_has_one_listener_and_the_dead_hold_none() {
+        let dir = scratch("qual");
+        let endpoint = Endpoint::create(Base::open(Some(&dir), None).unwrap(), None).unwrap();
+        let first = endpoint.claim(u64::MAX).unwrap();
+        assert_eq!(endpoint.claim(u64::MAX).err(), Some(Error::ConnQualTaken));
+        drop(first);
+        fs::write(endpoint.base().quals().join("5"), "/left/by/1").unwrap();
+        assert!(endpoint.claim(5).is_ok(), "a file without a lock is of the dead");
+        drop(endpoint);
+        let _ = fs::remove_dir_all(&dir);
+    }
+
+    #[test]
+    fn the_cleaner_takes_the_dead_and_spares_the_living() {
+        let dir = scratch("clean");
+        let base = Base::open(Some(&dir), None).unwrap();
+        let living = Endpoint::create(base.clone(), None).unwrap();
+        let dead = PathBuf::from(&dir).join("1/1");
+        fs::create_dir_all(dead.join("conns/5")).unwrap();
+        fs::write(dead.join("lock"), "").unwrap();
+        base.clean();
+        assert!(!dead.exists() && !dead.parent().unwrap().exists());
+        assert!(living.path().join("lock").exists());
+        drop(living);
+        let _ = fs::remove_dir_all(&dir);
+    }
+
+    #[test]
+    fn a_base_of_wrong_rights_is_refused() {
+        let dir = scratch("rights");
+        DirBuilder::new().mode(0o755).create(&dir).unwrap();
+        assert_eq!(Base::open(Some(&dir), None).err(), Some(Error::PermissionDenied));
+        fs::remove_dir(&dir).unwrap();
+        assert_eq!(Base::open(Some("relative"), None).map(|_| ()).err().map(Error::code), Some(0x8012_0061));
+    }
+}

@@ -1,0 +1,384 @@
+//! The engine: one thread per open IA that listens to the set-up socket, the FIFO, the deaths of peers and the bell.
+//!
+//! It alone calls the sinks, and holds no lock when it does. It sleeps without a time-out while there is nothing to watch:
+//! an idle process uses no CPU. A consumer that polls does the engine's work on its own connections; the engine only looks,
+//! every few milliseconds, whether it still polls.
+#![forbid(unsafe_code)]
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use dapl::handle::ObjectId;
+use dapl::provider::{CmEvent, ConnId, RequestInfo};
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+
+use crate::bell::{Job, News};
+use crate::cq::CqCore;
+use crate::device::Device;
+use crate::link::Link;
+use crate::proto::handshake::{Answer, Bad, Datagram, Terms};
+use crate::proto::machine::{Action, Input};
+use crate::proto::message::Note;
+use crate::qp::Core;
+use crate::setup::{self, Over, Request, Stage};
+use crate::sock::Received;
+use crate::wake::Delivery;
+
+/// How often a polling consumer is looked after.
+const TICK: Duration = Duration::from_millis(2);
+/// Words of the FIFO that are read at once; as many as the FIFO holds, so that a full one is noticed.
+const WORDS: usize = 16_384;
+
+const FIFO: u64 = 0;
+const SOCKET: u64 = 1;
+const BELL: u64 = 2;
+/// Process ids follow.
+const PIDS: u64 = 16;
+
+/// The engine's thread.
+pub(crate) struct Engine {
+    device: Arc<Device>,
+    epoll: rustix::fd::OwnedFd,
+    /// Polled completion queues, with the count of polls seen last.
+    watched: Vec<(Arc<CqCore>, u32)>,
+    next_tick: Option<Instant>,
+    next_alive: Option<Instant>,
+    stop: bool,
+}
+
+impl Engine {
+    pub(crate) fn new(device: Arc<Device>) -> rustix::io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let add = |fd: rustix::fd::BorrowedFd<'_>, key| {
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(key), epoll::EventFlags::IN)
+        };
+        add(device.fifo.as_fd(), FIFO)?;
+        add(device.socket.as_fd(), SOCKET)?;
+        add(device.bell.as_fd(), BELL)?;
+        Ok(Engine { device, epoll, watched: Vec::new(), next_tick: None, next_alive: None, stop: false })
+    }
+
+    /// Runs until the IA closes.
+    pub(crate) fn run(mut self, stopping: &AtomicBool) {
+        let mut events = Vec::with_capacity(64);
+        while !self.stop && !stopping.load(Ordering::Acquire) {
+            self.adopt_watches();
+            events.clear();
+            let timeout = self.timeout();
+            if epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()).is_err() {
+                continue; // interrupted; all signals are blocked here, but a debugger may do it
+            }
+            let keys: Vec<u64> = events.iter().map(|event| event.data.u64()).collect();
+            for key in keys {
+                match key {
+                    FIFO => self.read_words(),
+                    SOCKET => self.read_datagrams(),
+                    BELL => {}
+                    pid => self.process_died((pid - PIDS) as i32),
+                }
+            }
+            self.do_jobs();
+            self.meet_deadlines();
+        }
+    }
+
+    fn timeout(&self) -> Option<Timespec> {
+        let due = [self.device.setup.next_due(), self.next_tick, self.next_alive].into_iter().flatten().min()?;
+        let left = due.saturating_duration_since(Instant::now());
+        Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
+    }
+
+    fn adopt_watches(&mut self) {
+        let new = std::mem::take(&mut self.device.setup.lock().new_watches);
+        for (pid, watch) in new {
+            let data = epoll::EventData::new_u64(PIDS + pid as u64);
+            let _ = epoll::add(&self.epoll, &watch.fd, data, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT);
+        }
+    }
+
+    fn do_jobs(&mut self) {
+        for job in self.device.bell.answer() {
+            match job {
+                Job::Notify(cq) => cq.notify(),
+                Job::Watch(cq) => {
+                    self.watched.push((cq, 0));
+                    self.next_tick = Some(Instant::now() + TICK);
+                }
+                Job::Run(core) => _ = core.upgrade().inspect(|core| core.serve()),
+                Job::Drained(core) => _ = core.upgrade().inspect(|core| self.drained(core)),
+                Job::Gone(id) => self.attempt_gone(id),
+                Job::Event(conn, news) => self.report(conn, news),
+                Job::Deadlines => {}
+                Job::Stop => self.stop = true,
+            }
+        }
+    }
+
+    fn report(&self, conn: ConnId, news: News) {
+        let event = match news {
+            News::PeerRejected => CmEvent::PeerRejected,
+            News::Rejected => CmEvent::Rejected,
+            News::AcceptFailed => CmEvent::AcceptFailed,
+            News::Disconnected => CmEvent::Disconnected,
+            News::Broken => CmEvent::Broken,
+        };
+        self.device.sink.event(conn, event);
+    }
+
+    // --- deadlines ---
+
+    fn meet_deadlines(&mut self) {
+        let now = Instant::now();
+        if self.next_tick.is_some_and(|due| due <= now) {
+            self.watched.retain_mut(|(cq, last)| cq.tick(last));
+            self.next_tick = (!self.watched.is_empty()).then(|| now + TICK);
+        }
+        for (id, stage) in setup::due(&self.device, now) {
+            let waits = matches!(stage, Stage::Asked | Stage::Replied);
+            if waits && setup::send_again(&self.device, id).is_err() {
+                self.attempt_gone(id);
+            }
+        }
+        if self.next_alive.is_some_and(|due| due <= now) {
+            self.signs_of_life(now);
+        }
+    }
+
+    /// Tells every peer that we live, and finds those that were silent for too long (CM-5).
+    fn signs_of_life(&mut self, now: Instant) {
+        let silence = self.device.knobs.silence;
+        let mut dead = Vec::new();
+        let mut open = 0;
+        for (id, attempt) in self.device.setup.lock().by_id.iter() {
+            let (Stage::Open, Some(link)) = (attempt.stage, &attempt.link) else { continue };
+            open += 1;
+            let moved = attempt.core.upgrade().is_some_and(|core| !core.was_idle());
+            let silent = !moved && now.saturating_duration_since(attempt.heard) > silence;
+            if silent || link.alive() == Delivery::Dead {
+                dead.push(*id);
+            }
+        }
+        for id in dead {
+            log::warn!("connection {id}: the peer gives no sign of life");
+            self.attempt_gone(id);
+        }
+        self.next_alive = (open > 0).then(|| now + self.device.knobs.alive);
+    }
+
+    // --- the FIFO ---
+
+    fn read_words(&mut self) {
+        let mut bytes = vec![0u8; WORDS * 4];
+        let Ok(read) = rustix::io::read(&self.device.fifo, &mut bytes[..]) else { return };
+        let mut notes: Vec<Note> =
+            bytes[..read].chunks_exact(4).filter_map(|w| Note::decode(w.try_into().ok()?)).collect();
+        if read == bytes.len() {
+            // Words were lost in a full FIFO: look at every connection.
+            notes.extend(self.device.setup.lock().by_id.keys().map(|id| Note::Wake(*id)));
+        }
+        notes.dedup();
+        for note in notes {
+            self.noted(note);
+        }
+    }
+
+    fn noted(&mut self, note: Note) {
+        let (Note::Wake(id) | Note::Alive(id) | Note::Reset(id)) = note;
+        let found = {
+            let mut book = self.device.setup.lock();
+            let Some(attempt) = book.by_id.get_mut(&id) else { return };
+            // The generation is part of the id: a word of a former life names nobody.
+            let alive = Input::Alive(attempt.machine.peer_generation());
+            if attempt.machine.handle(alive) == [Action::Heard] {
+                attempt.heard = Instant::now();
+            }
+            attempt.core.upgrade().zip(attempt.link.clone()).map(|(core, link)| (core, link, attempt.stage))
+        };
+        let Some((core, link, stage)) = found else { return };
+        if stage == Stage::Replied {
+            self.confirmed(id); // the first word in the rings implies the acknowledgement
+        }
+        // A forged word does nothing that the control line does not say.
+        if link.is_reset() {
+            self.attempt_gone(id);
+        } else if matches!(note, Note::Wake(_)) {
+            core.serve();
+        }
+    }
+
+    // --- set-up ---
+
+    fn read_datagrams(&mut self) {
+        while let Some(received) = self.device.socket.receive() {
+            let ours = rustix::process::geteuid().as_raw();
+            if received.uid != ours {
+                log::warn!("{} is of uid {}, not {ours}: not answered", received.from.display(), received.uid);
+                continue;
+            }
+            match Datagram::decode(&received.bytes) {
+                Ok(datagram) => self.received(datagram, received),
+                Err(bad) => self.not_understood(bad, &received),
+            }
+        }
+    }
+
+    fn not_understood(&self, bad: Bad, received: &Received) {
+        log::warn!("{}: a set-up datagram was not understood: {bad:?}", received.from.display());
+        // The first eight bytes of a request are the same in every version: its sender gets an answer.
+        if let [1, _, _, _, a, b, c, d, ..] = received.bytes[..] {
+            let client = u32::from_le_bytes([a, b, c, d]);
+            let answer = Datagram::Reply { client, server: 0, answer: Answer::NotUnderstood, accepted: None };
+            let _ = self.device.socket.send(&received.from, &answer.encode(), &[]);
+        }
+    }
+
+    fn received(&mut self, datagram: Datagram, received: Received) {
+        match datagram {
+            Datagram::Request { id, terms, private_data } => self.request(id, terms, private_data, received),
+            Datagram::Reply { client, server, answer, accepted } => {
+                self.reply(client, server, answer, accepted, received)
+            }
+            Datagram::Ack { server, .. } => {
+                let known = self.device.setup.lock().by_id.get(&server).map(|a| (a.stage, a.peer.clone()));
+                if known == Some((Stage::Replied, received.from)) {
+                    self.confirmed(server);
+                }
+            }
+            Datagram::Reset { from, to, token } => {
+                let known = setup::find(&self.device, &received.from, from, to, token);
+                known.into_iter().for_each(|id| self.attempt_gone(id));
+            }
+        }
+    }
+
+    fn request(&mut self, their_id: u32, terms: Terms, private_data: Vec<u8>, received: Received) {
+        let device = self.device.clone();
+        let from = received.from.clone();
+        let Some(id) = setup::requested(&device, received.from, received.pid, their_id, terms, received.fds) else {
+            return;
+        };
+        self.next_alive.get_or_insert_with(|| Instant::now() + device.knobs.alive);
+        let listener: Option<ObjectId> = device.listeners.lock().get(&terms.qual).copied();
+        let request = Request::new(device.clone(), id);
+        let info = RequestInfo { peer: setup::address_of(&terms), private_data };
+        let refused = match listener {
+            Some(listener) => device.sink.request(listener, request, info).err(),
+            None => Some(request),
+        };
+        if let Some(request) = refused {
+            log::info!("request of {} for {}: nobody listens or has room", from.display(), terms.qual);
+            request.refuse(Answer::NoListener);
+        }
+    }
+
+    fn reply(&mut self, id: u32, server: u32, answer: Answer, accepted: Option<(Terms, Vec<u8>)>, received: Received) {
+        let found = {
+            let book = self.device.setup.lock();
+            book.by_id.get(&id).filter(|a| a.peer == received.from).map(|a| (a.stage, a.core.upgrade(), a.link.clone()))
+        };
+        let ack = |token| Datagram::Ack { client: id, server, token }.encode();
+        match (found, answer, accepted) {
+            (Some((Stage::Asked, Some(core), Some(link))), Answer::Accepted, Some((terms, private_data))) => {
+                let mut fds = received.fds;
+                let device = self.device.clone();
+                let joined = setup::join(&device, &link, &received.from, received.pid, server, &terms, &mut fds);
+                if joined.is_none() || !self.answered(id, &terms) {
+                    setup::close(&device, &link);
+                    core.break_off(Some(&link));
+                    self.report(link.conn, News::Rejected);
+                    return;
+                }
+                let _ = device.socket.send(&received.from, &ack(terms.token), &[]);
+                self.established(id, &core, &link, &private_data);
+            }
+            (Some((Stage::Asked, _, _)), Answer::Pending, _) => setup::pending(&self.device, id, server, received.pid),
+            (Some((Stage::Asked, _, _)), answer, None) => {
+                let news = if answer == Answer::Rejected { News::PeerRejected } else { News::Rejected };
+                self.refused(id, news);
+            }
+            (Some((Stage::Open, _, _)), Answer::Accepted, Some((terms, _))) => {
+                let _ = self.device.socket.send(&received.from, &ack(terms.token), &[]);
+            }
+            // An attempt that we gave up: the acceptor must learn it.
+            (None, Answer::Accepted, Some((terms, _))) => {
+                let reset = Datagram::Reset { from: id, to: server, token: terms.token };
+                let _ = self.device.socket.send(&received.from, &reset.encode(), &[]);
+            }
+            _ => {}
+        }
+    }
+
+    /// Feeds the machine with an answer; false if it does not lead to a connection.
+    fn answered(&self, id: u32, terms: &Terms) -> bool {
+        let mut book = self.device.setup.lock();
+        let Some(attempt) = book.by_id.get_mut(&id) else { return false };
+        attempt.machine.handle(Input::Ack(terms.generation)) == [Action::Connected]
+    }
+
+    fn refused(&self, id: u32, news: News) {
+        if let Some(Over { core: Some(core), link: Some(link), .. }) = setup::gone(&self.device, id)
+            && core.break_off(Some(&link)).is_some()
+        {
+            self.report(link.conn, news);
+        }
+    }
+
+    /// Passive: the requester has mapped our areas.
+    fn confirmed(&mut self, id: u32) {
+        let found = {
+            let book = self.device.setup.lock();
+            book.by_id.get(&id).and_then(|a| a.core.upgrade().zip(a.link.clone()))
+        };
+        if let Some((core, link)) = found {
+            self.established(id, &core, &link, &[]);
+        }
+    }
+
+    /// First the report, then the data: nobody sees a receive before its connection.
+    fn established(&mut self, id: u32, core: &Arc<Core>, link: &Arc<Link>, private_data: &[u8]) {
+        setup::settled(&self.device, id);
+        if let Some(theirs) = link.theirs() {
+            self.device.endpoint.add_conn(id, &theirs.peer.path);
+        }
+        self.next_alive.get_or_insert_with(|| Instant::now() + self.device.knobs.alive);
+        self.device.sink.event(link.conn, CmEvent::Established { private_data });
+        core.open(link);
+    }
+
+    // --- the end ---
+
+    fn drained(&self, core: &Arc<Core>) {
+        if let Some(link) = core.break_off(None) {
+            setup::close(&self.device, &link);
+            self.report(link.conn, News::Disconnected);
+        }
+    }
+
+    /// The other side of an attempt or connection is not there (any more).
+    fn attempt_gone(&self, id: u32) {
+        let Some(Over { core: Some(core), link: Some(link), stage }) = setup::gone(&self.device, id) else { return };
+        let news = match stage {
+            Stage::Asked => News::PeerRejected,
+            Stage::Replied => News::AcceptFailed,
+            _ => News::Disconnected,
+        };
+        link.reset();
+        if core.peer_left(&link) {
+            self.report(link.conn, news);
+        }
+    }
+
+    fn process_died(&self, pid: i32) {
+        let (ids, paths): (Vec<u32>, Vec<_>) = {
+            let book = self.device.setup.lock();
+            book.by_id.iter().filter(|(_, a)| a.pid_of_peer() == pid).map(|(id, a)| (*id, a.peer.clone())).unzip()
+        };
+        ids.into_iter().for_each(|id| self.attempt_gone(id));
+        for path in paths {
+            crate::dir::clean_endpoint(&path);
+        }
+    }
+}

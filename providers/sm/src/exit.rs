@@ -1,0 +1,92 @@
+//! The process's own affairs: its environment, and what it removes when it exits without closing.
+//!
+//! No signal handlers: after a signal or `_exit` the next cleaner removes the folder, since its lock is gone.
+
+use std::ffi::{CStr, CString};
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use dapl::error::{Error, Result};
+use dapl::provider::Region;
+use parking_lot::Mutex;
+
+unsafe extern "C" {
+    /// glibc; the libc crate does not declare it.
+    fn secure_getenv(name: *const std::ffi::c_char) -> *mut std::ffi::c_char;
+}
+
+static FOLDERS: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
+
+/// Removes this end point's folder when the process exits, if it still exists then.
+pub(crate) fn at_exit(folder: &Path) {
+    static REGISTERED: Once = Once::new();
+    FOLDERS.lock().push((std::process::id(), folder.to_path_buf()));
+    REGISTERED.call_once(|| {
+        // SAFETY: a function without arguments that does not unwind; this library is never unmapped.
+        unsafe { libc::atexit(remove_folders) };
+    });
+}
+
+/// The end point was closed.
+pub(crate) fn forget(folder: &Path) {
+    FOLDERS.lock().retain(|(_, known)| known != folder);
+}
+
+extern "C" fn remove_folders() {
+    // A thread that exits the process while another holds the lock must not wait for it.
+    let Some(folders) = FOLDERS.try_lock() else { return };
+    for (pid, folder) in folders.iter() {
+        if *pid == std::process::id() {
+            let _ = std::fs::remove_dir_all(folder);
+            let _ = folder.parent().map(std::fs::remove_dir);
+        }
+    }
+}
+
+/// A variable of the environment; none in a set-uid program.
+pub(crate) fn environment(name: &str) -> Option<String> {
+    let name = CString::new(name).ok()?;
+    // SAFETY: a C string in, a C string or null out. It is copied at once; whoever changes the environment from another
+    // thread meanwhile has the problem that C always had.
+    let value = unsafe { secure_getenv(name.as_ptr()) };
+    if value.is_null() {
+        return None;
+    }
+    // SAFETY: not null, so a C string.
+    Some(unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned())
+}
+
+/// Starts a thread that no signal of the consumer's ever reaches.
+pub(crate) fn spawn_quiet(
+    name: &str,
+    body: impl FnOnce() + Send + 'static,
+) -> std::io::Result<std::thread::JoinHandle<()>> {
+    // SAFETY: plain system calls on sets that live on this stack. A new thread inherits the mask; ours is put back.
+    unsafe {
+        let mut all = std::mem::zeroed::<libc::sigset_t>();
+        let mut before = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let thread = std::thread::Builder::new().name(name.into()).spawn(body);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        thread
+    }
+}
+
+/// `InvalidParameter(3)` for a range with pages that are not there.
+pub(crate) fn require_mapped(region: Region) -> Result<()> {
+    let page = rustix::param::page_size() as u64;
+    let begin = region.address & !(page - 1);
+    let mut at = begin;
+    let end = region.address + region.length;
+    let mut resident = [0u8; 1024];
+    while at < end {
+        let length = (end - at).min(resident.len() as u64 * page);
+        // SAFETY: asks about pages, touches none; the answer has one byte for each of at most `resident.len()` pages.
+        if unsafe { libc::mincore(at as *mut libc::c_void, length as usize, resident.as_mut_ptr()) } != 0 {
+            return Err(Error::InvalidParameter(3));
+        }
+        at += length.next_multiple_of(page);
+    }
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! A link: the areas of one connection, this side's and the peer's, and the control line that each side writes.
+//!
+//! Each side writes only its own area, which the peer maps read-only; the RMA buffer is written by both. On the control line
+//! a side says how far it has read, whether it sleeps, which registration it is copying with, and that it has gone.
+#![forbid(unsafe_code)]
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::{Arc, OnceLock};
+
+use dapl::error::Result;
+use dapl::provider::ConnId;
+
+use crate::map::Map;
+use crate::proto::handshake::Geometry;
+use crate::proto::message::Note;
+use crate::regions::PeerRegions;
+use crate::ring::Place;
+use crate::wake::{Delivery, tell};
+
+// Offsets in an area; lines written for different readers lie 128 bytes apart (adjacent-line prefetch).
+const WANT: usize = 128;
+const TAKEN_REQUESTS: usize = 256;
+const TAKEN_RESPONSES: usize = 264;
+const BUSY: usize = 384;
+const GONE: usize = 512;
+
+/// Wake me when you publish a request or go.
+pub(crate) const WANT_REQUESTS: u64 = 1;
+/// Wake me when you take my requests or answer them.
+pub(crate) const WANT_PROGRESS: u64 = 2;
+
+/// A peer's end point: shared by all connections to it.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) path: PathBuf,
+    /// As the kernel reported it; 0 when it is not visible here.
+    pub(crate) pid: i32,
+    pub(crate) fifo: OwnedFd,
+    pub(crate) regions: Arc<PeerRegions>,
+    /// Cross-memory copy was seen to work, and has not been refused since.
+    pub(crate) cma: AtomicBool,
+    /// Becomes readable when the process dies.
+    pub(crate) _watch: Option<Arc<PidWatch>>,
+}
+
+/// A process whose death the engine hears of at once.
+#[derive(Debug)]
+pub(crate) struct PidWatch {
+    pub(crate) fd: OwnedFd,
+}
+
+/// The peer's half of a link.
+#[derive(Debug)]
+pub(crate) struct Theirs {
+    pub(crate) area: Arc<Map>,
+    pub(crate) rma: Arc<Map>,
+    pub(crate) geometry: Geometry,
+    /// By which the peer knows the connection: what our FIFO words name.
+    pub(crate) id: u32,
+    pub(crate) pd: u32,
+    pub(crate) peer: Arc<Peer>,
+}
+
+/// The areas of one connection.
+#[derive(Debug)]
+pub(crate) struct Link {
+    /// By which this side knows the connection.
+    pub(crate) id: u32,
+    pub(crate) conn: ConnId,
+    pub(crate) area: Arc<Map>,
+    pub(crate) rma: Arc<Map>,
+    pub(crate) geometry: Geometry,
+    theirs: OnceLock<Theirs>,
+    /// Counts how often this side armed: the peer sends one word an epoch.
+    epoch: AtomicU64,
+    /// The peer's epoch that was answered last.
+    answered: AtomicU64,
+}
+
+impl Link {
+    /// This side's half, and the descriptors that the peer gets.
+    pub(crate) fn create(id: u32, conn: ConnId) -> Result<(Link, [OwnedFd; 2])> {
+        let geometry = Geometry::OURS;
+        let (area, area_fd) = Map::create("dapl-sm-rings", geometry.area_len(), true)?;
+        let (rma, rma_fd) = Map::create("dapl-sm-rma", geometry.rma as usize, false)?;
+        let link = Link {
+            id,
+            conn,
+            area: Arc::new(area),
+            rma: Arc::new(rma),
+            geometry,
+            theirs: OnceLock::new(),
+            epoch: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
+        };
+        Ok((link, [area_fd, rma_fd]))
+    }
+
+    /// Joins the peer's half; once.
+    pub(crate) fn join(&self, theirs: Theirs) {
+        let _ = self.theirs.set(theirs);
+    }
+
+    pub(crate) fn theirs(&self) -> Option<&Theirs> {
+        self.theirs.get()
+    }
+
+    pub(crate) fn requests(geometry: &Geometry) -> Place {
+        Place { offset: geometry.requests_at(), slots: geometry.requests }
+    }
+
+    pub(crate) fn responses(geometry: &Geometry) -> Place {
+        Place { offset: geometry.responses_at(), slots: geometry.responses }
+    }
+
+    /// Says how many of the peer's requests were taken.
+    pub(crate) fn tell_taken(&self, requests: u64) {
+        // Release: the buffers of those requests were read before they are given back.
+        self.area.word(TAKEN_REQUESTS).store(requests, Ordering::Release);
+    }
+
+    pub(crate) fn tell_taken_responses(&self, responses: u64) {
+        self.area.word(TAKEN_RESPONSES).store(responses, Ordering::Release);
+    }
+
+    /// How many of our requests the peer says it took; 0 before it has joined.
+    pub(crate) fn taken(&self) -> u64 {
+        self.theirs().map_or(0, |t| t.area.word(TAKEN_REQUESTS).load(Ordering::Acquire))
+    }
+
+    pub(crate) fn taken_responses(&self) -> u64 {
+        self.theirs().map_or(0, |t| t.area.word(TAKEN_RESPONSES).load(Ordering::Acquire))
+    }
+
+    /// The word where the owner of memory sees that we copy with one of its keys.
+    pub(crate) fn busy(&self) -> &AtomicU64 {
+        self.area.word(BUSY)
+    }
+
+    /// Is the peer copying with this key of ours?
+    pub(crate) fn peer_copies_with(&self, key: u32) -> bool {
+        self.theirs().is_some_and(|t| t.area.word(BUSY).load(Ordering::Acquire) == u64::from(key))
+    }
+
+    /// Asks to be woken; look once more afterwards, before sleeping.
+    pub(crate) fn arm(&self, want: u64) {
+        let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
+        self.area.word(WANT).store(epoch << 2 | want, Ordering::Relaxed);
+        // Pairs with the fence in `poke`: either the peer sees our wish, or we see what it published.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Is this wish on the line already?
+    pub(crate) fn wants(&self, want: u64) -> bool {
+        self.area.word(WANT).load(Ordering::Relaxed) & want == want
+    }
+
+    /// No more words, please: somebody polls.
+    pub(crate) fn disarm(&self) {
+        self.area.word(WANT).store(self.epoch.load(Ordering::Relaxed) << 2, Ordering::Relaxed);
+    }
+
+    /// After publishing something for the peer: one FIFO word if it sleeps. A polling peer costs no system call (SM-15).
+    pub(crate) fn poke(&self, want: u64) -> Delivery {
+        let Some(theirs) = self.theirs() else { return Delivery::Sent };
+        // Pairs with the fence in `arm`.
+        fence(Ordering::SeqCst);
+        let word = theirs.area.word(WANT).load(Ordering::Relaxed);
+        if word & want == 0 || self.answered.swap(word >> 2, Ordering::Relaxed) == word >> 2 {
+            return Delivery::Sent;
+        }
+        tell(&theirs.peer.fifo, Note::Wake(theirs.id))
+    }
+
+    /// Ends the connection for the peer: a mark that it can check, and a word that makes it look.
+    pub(crate) fn reset(&self) {
+        self.area.word(GONE).store(1, Ordering::Release);
+        if let Some(theirs) = self.theirs() {
+            tell(&theirs.peer.fifo, Note::Reset(theirs.id));
+        }
+    }
+
+    /// Has the peer ended it? A forged word in the FIFO does not make it so.
+    pub(crate) fn is_reset(&self) -> bool {
+        self.theirs().is_some_and(|t| t.area.word(GONE).load(Ordering::Acquire) != 0)
+    }
+
+    /// A sign of life (CM-5).
+    pub(crate) fn alive(&self) -> Delivery {
+        self.theirs().map_or(Delivery::Sent, |t| tell(&t.peer.fifo, Note::Alive(t.id)))
+    }
+}

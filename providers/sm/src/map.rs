@@ -1,0 +1,144 @@
+//! Shared areas: sealed memory files and their mappings.
+//!
+//! An area is made here or comes from a peer by descriptor. It never changes its size (sealed), so touching it cannot
+//! raise SIGBUS; the descriptor is closed once both sides have mapped it. What lies in an area is the other process's to
+//! scribble on: this room gives out atomics and copies bytes, never a slice into shared memory.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use dapl::error::{Error, Resource, Result};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// Size cannot change, and the seals stay.
+const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// A mapped area.
+#[derive(Debug)]
+pub(crate) struct Map {
+    base: NonNull<u8>,
+    len: usize,
+    writable: bool,
+}
+
+// SAFETY: a mapping belongs to no thread; all access goes through atomics and raw copies.
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+
+impl Map {
+    /// A new area of `len` zero bytes, mapped for writing, with its descriptor to pass on.
+    ///
+    /// With `theirs_read_only` nobody can map that descriptor for writing any more.
+    pub(crate) fn create(name: &str, len: usize, theirs_read_only: bool) -> Result<(Map, OwnedFd)> {
+        let failed = |step: &str, error: rustix::io::Errno| {
+            log::error!("shared area {name} of {len} bytes: {step}: {error}");
+            Error::Exhausted(Resource::Memory)
+        };
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create(name, flags).map_err(|e| failed("memfd_create", e))?;
+        rustix::fs::ftruncate(&fd, len as u64).map_err(|e| failed("ftruncate", e))?;
+        let map = Map::of(fd.as_fd(), len, true).map_err(|e| failed("mmap", e))?;
+        if theirs_read_only {
+            // Kernels before 5.1 do not know it; the peer then could write, which it is not trusted with anyway.
+            let _ = rustix::fs::fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE);
+        }
+        rustix::fs::fcntl_add_seals(&fd, FIXED).map_err(|e| failed("seals", e))?;
+        Ok((map, fd))
+    }
+
+    /// Maps a peer's area: `None` unless it is exactly `len` bytes long and can never be another length.
+    pub(crate) fn of_peer(fd: &OwnedFd, len: usize, writable: bool) -> Option<Map> {
+        let seals = rustix::fs::fcntl_get_seals(fd).ok()?;
+        let size = rustix::fs::fstat(fd).ok()?.st_size;
+        if !seals.contains(FIXED) || usize::try_from(size).ok()? != len {
+            return None;
+        }
+        Map::of(fd.as_fd(), len, writable).ok()
+    }
+
+    fn of(fd: BorrowedFd<'_>, len: usize, writable: bool) -> rustix::io::Result<Map> {
+        let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: a new shared mapping at an address of the kernel's choice.
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, fd, 0) }?;
+        // SAFETY: the mapping just made. A child must not inherit rings; it is refused by its handles anyway.
+        let _ = unsafe { rustix::mm::madvise(base, len, rustix::mm::Advice::LinuxDontFork) };
+        let base = NonNull::new(base.cast()).ok_or(rustix::io::Errno::INVAL)?;
+        Ok(Map { base, len, writable })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// An aligned word of the area. The bound is this side's geometry, so a miss is a bug here, not the peer's.
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.len, "word at {offset} of {}", self.len);
+        // SAFETY: in bounds and aligned (a mapping begins on a page); lives as long as the mapping. Atomics allow the other
+        // process to change it at any time. Stores go to writable maps only (callers hold that by type of area).
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    }
+
+    /// As `word`, 32 bits wide.
+    pub(crate) fn half(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4) && offset + 4 <= self.len, "half word at {offset} of {}", self.len);
+        // SAFETY: as in `word`.
+        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    }
+
+    /// Where `len` bytes at `offset` lie, for raw copies; `None` outside the area.
+    pub(crate) fn bytes(&self, offset: usize, len: usize) -> Option<*mut u8> {
+        if offset.checked_add(len)? > self.len {
+            return None;
+        }
+        // SAFETY: in bounds of the mapping.
+        Some(unsafe { self.base.as_ptr().add(offset) })
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `of`; nobody holds a pointer into it, since they all hold this `Map` by `Arc`.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn a_peer_sees_what_the_owner_writes_and_can_change_nothing() {
+        let (mine, fd) = Map::create("test", 8192, true).unwrap();
+        let theirs = Map::of_peer(&fd, 8192, false).unwrap();
+        mine.word(4096).store(42, Ordering::Release);
+        assert_eq!(theirs.word(4096).load(Ordering::Acquire), 42);
+        assert!(Map::of_peer(&fd, 8192, true).is_none(), "sealed against writing");
+        assert!(rustix::fs::ftruncate(&fd, 1).is_err());
+    }
+
+    #[test]
+    fn an_area_of_another_size_or_without_seals_is_refused() {
+        let (_mine, fd) = Map::create("test", 8192, false).unwrap();
+        assert!(Map::of_peer(&fd, 4096, false).is_none());
+        let loose = rustix::fs::memfd_create("loose", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&loose, 8192).unwrap();
+        assert!(Map::of_peer(&loose, 8192, false).is_none());
+    }
+
+    #[test]
+    fn bytes_stay_inside() {
+        let (mine, _fd) = Map::create("test", 4096, false).unwrap();
+        assert!(mine.bytes(4000, 96).is_some());
+        assert!(mine.bytes(4000, 97).is_none());
+        assert!(mine.bytes(usize::MAX, 2).is_none());
+    }
+}

@@ -1,0 +1,350 @@
+//! Datagrams of connection set-up: request, reply, acknowledgement, reset (transports.md SM-4..SM-8).
+//!
+//! Each begins with a fixed header of eight bytes; a request and an accepting reply add a payload with everything the rings
+//! need. Decoding believes nothing: unknown types, other versions, lengths and geometries out of bounds are an `Err` that
+//! says which. Numbers are little-endian; both sides are on one machine, but a dump should read the same everywhere.
+#![forbid(unsafe_code)]
+
+/// Major version of the protocol: another one is refused by name.
+pub(crate) const VERSION: u8 = 1;
+/// Longest private data of a request or reply.
+pub(crate) const MAX_PRIVATE: usize = 256;
+/// Longest datagram.
+pub(crate) const MAX_DATAGRAM: usize = 8 + Terms::LEN + MAX_PRIVATE;
+
+/// How a reply answers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub(crate) enum Answer {
+    /// Accepted; the payload follows.
+    Accepted = 0,
+    /// The consumer has not decided yet: ask again later.
+    Pending = 1,
+    /// The consumer said no.
+    Rejected = 2,
+    /// Nobody listens, or nobody has room.
+    NoListener = 3,
+    /// Another major version of this protocol, or a payload that makes no sense.
+    NotUnderstood = 4,
+}
+
+/// The shape of one side's areas. Both sides compute offsets from it, so it is checked before anything is mapped.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Geometry {
+    /// Slots of the request ring; a power of two.
+    pub(crate) requests: u32,
+    /// Slots of the response ring; a power of two.
+    pub(crate) responses: u32,
+    /// Bytes of the message buffer; whole lines.
+    pub(crate) messages: u32,
+    /// Bytes of the RMA buffer; whole lines.
+    pub(crate) rma: u32,
+}
+
+impl Geometry {
+    /// What this version makes: 124 KiB for the rings and messages, 128 KiB for RMA, touched only when used.
+    pub(crate) const OURS: Geometry = Geometry { requests: 256, responses: 128, messages: 96 << 10, rma: 128 << 10 };
+    const CONTROL: usize = 4096;
+    const SLOT: usize = 64;
+
+    pub(crate) fn requests_at(&self) -> usize {
+        Self::CONTROL
+    }
+
+    pub(crate) fn responses_at(&self) -> usize {
+        self.requests_at() + self.requests as usize * Self::SLOT
+    }
+
+    pub(crate) fn messages_at(&self) -> usize {
+        self.responses_at() + self.responses as usize * Self::SLOT
+    }
+
+    /// Bytes of the whole area.
+    pub(crate) fn area_len(&self) -> usize {
+        self.messages_at() + self.messages as usize
+    }
+
+    /// Most RMA fragments in flight: the response ring must have room for all answers.
+    pub(crate) fn max_fragments(&self) -> u32 {
+        self.responses / 2
+    }
+
+    fn is_sane(&self) -> bool {
+        let ring = |slots: u32| slots.is_power_of_two() && (8..=65536).contains(&slots);
+        let buffer = |bytes: u32| bytes.is_multiple_of(64) && (4096..=64 << 20).contains(&bytes);
+        ring(self.requests) && ring(self.responses) && buffer(self.messages) && buffer(self.rma)
+    }
+}
+
+/// What a side tells about itself before the rings exist.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Terms {
+    /// Generation of the connection machine.
+    pub(crate) generation: u16,
+    /// The other side's attempt is known by this number, from the kernel's random source.
+    pub(crate) token: u64,
+    /// Tells one life of an end point from another at the same path.
+    pub(crate) endpoint: u64,
+    /// Service point asked for (requests only).
+    pub(crate) qual: u64,
+    pub(crate) geometry: Geometry,
+    /// Protection domain of the QP: remote access must be to memory of the same one.
+    pub(crate) pd: u32,
+    /// Slots of the table of registrations.
+    pub(crate) table_slots: u32,
+    /// Where a probe of cross-memory copy may read `probe_value` and write it back to; 0: the method is not wanted.
+    pub(crate) probe_address: u64,
+    pub(crate) probe_value: u64,
+    /// The IA address in 16 bytes, IPv4 mapped into IPv6.
+    pub(crate) ip: [u8; 16],
+}
+
+impl Terms {
+    /// Bytes on the wire.
+    pub(crate) const LEN: usize = 2 + 3 * 8 + 4 * 4 + 4 + 4 + 8 + 8 + 16;
+
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend(self.generation.to_le_bytes());
+        for word in [self.token, self.endpoint, self.qual] {
+            out.extend(word.to_le_bytes());
+        }
+        let g = &self.geometry;
+        for word in [g.requests, g.responses, g.messages, g.rma, self.pd, self.table_slots] {
+            out.extend(word.to_le_bytes());
+        }
+        for word in [self.probe_address, self.probe_value] {
+            out.extend(word.to_le_bytes());
+        }
+        out.extend(self.ip);
+    }
+
+    fn take(bytes: &mut Reader<'_>) -> Result<Self, Bad> {
+        let terms = Terms {
+            generation: u16::from_le_bytes(bytes.array()?),
+            token: u64::from_le_bytes(bytes.array()?),
+            endpoint: u64::from_le_bytes(bytes.array()?),
+            qual: u64::from_le_bytes(bytes.array()?),
+            geometry: Geometry {
+                requests: u32::from_le_bytes(bytes.array()?),
+                responses: u32::from_le_bytes(bytes.array()?),
+                messages: u32::from_le_bytes(bytes.array()?),
+                rma: u32::from_le_bytes(bytes.array()?),
+            },
+            pd: u32::from_le_bytes(bytes.array()?),
+            table_slots: u32::from_le_bytes(bytes.array()?),
+            probe_address: u64::from_le_bytes(bytes.array()?),
+            probe_value: u64::from_le_bytes(bytes.array()?),
+            ip: bytes.array()?,
+        };
+        if !terms.geometry.is_sane() || !(1..=1 << 16).contains(&terms.table_slots) {
+            return Err(Bad::Geometry);
+        }
+        Ok(terms)
+    }
+}
+
+/// A datagram.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Datagram {
+    /// `id`: by which the client will know the connection, so the server writes it into its FIFO words.
+    Request { id: u32, terms: Terms, private_data: Vec<u8> },
+    /// `client` names the connection to the client, `server` to the server.
+    Reply { client: u32, server: u32, answer: Answer, accepted: Option<(Terms, Vec<u8>)> },
+    /// The third step: the client has mapped the server's areas.
+    Ack { client: u32, server: u32, token: u64 },
+    /// The attempt is over; `token` proves that the sender knows it. `to` is the receiver's id, or 0 when none is known.
+    Reset { from: u32, to: u32, token: u64 },
+}
+
+/// Why a datagram was not understood.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Bad {
+    Short,
+    Trailing,
+    Type(u8),
+    Version(u8),
+    Geometry,
+    PrivateData,
+    Answer(u8),
+}
+
+const REQUEST: u8 = 1;
+const REPLY: u8 = 2;
+const ACK: u8 = 3;
+const RESET: u8 = 4;
+
+impl Datagram {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(MAX_DATAGRAM);
+        match self {
+            Datagram::Request { id, terms, private_data } => {
+                out.extend([REQUEST, VERSION]);
+                out.extend(((Terms::LEN + private_data.len()) as u16).to_le_bytes());
+                out.extend(id.to_le_bytes());
+                terms.put(&mut out);
+                out.extend(private_data);
+            }
+            Datagram::Reply { client, server, answer, accepted } => {
+                pair(&mut out, REPLY, *client, *answer as u8, *server);
+                if let Some((terms, private_data)) = accepted {
+                    terms.put(&mut out);
+                    out.extend(private_data);
+                }
+            }
+            Datagram::Ack { client, server, token } => {
+                pair(&mut out, ACK, *client, VERSION, *server);
+                out.extend(token.to_le_bytes());
+            }
+            Datagram::Reset { from, to, token } => {
+                pair(&mut out, RESET, *from, VERSION, *to);
+                out.extend(token.to_le_bytes());
+            }
+        }
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Bad> {
+        let mut bytes = Reader(bytes);
+        let header: [u8; 8] = bytes.array()?;
+        let first = u32::from_le_bytes([header[1], header[2], header[3], 0]);
+        let second = u32::from_le_bytes([header[5], header[6], header[7], 0]);
+        match header[0] {
+            REQUEST => Self::request(header, bytes),
+            REPLY => Self::reply(first, header[4], second, bytes),
+            ACK => Ok(Datagram::Ack { client: first, server: second, token: bytes.last_u64()? }),
+            RESET => Ok(Datagram::Reset { from: first, to: second, token: bytes.last_u64()? }),
+            other => Err(Bad::Type(other)),
+        }
+    }
+
+    fn request(header: [u8; 8], mut bytes: Reader<'_>) -> Result<Self, Bad> {
+        if header[1] != VERSION {
+            return Err(Bad::Version(header[1]));
+        }
+        if usize::from(u16::from_le_bytes([header[2], header[3]])) != bytes.0.len() {
+            return Err(Bad::Short);
+        }
+        let id = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
+        let terms = Terms::take(&mut bytes)?;
+        Ok(Datagram::Request { id, terms, private_data: bytes.private_data()? })
+    }
+
+    fn reply(client: u32, answer: u8, server: u32, mut bytes: Reader<'_>) -> Result<Self, Bad> {
+        let answer = match answer {
+            0 => Answer::Accepted,
+            1 => Answer::Pending,
+            2 => Answer::Rejected,
+            3 => Answer::NoListener,
+            4 => Answer::NotUnderstood,
+            other => return Err(Bad::Answer(other)),
+        };
+        let accepted = match answer {
+            Answer::Accepted => Some((Terms::take(&mut bytes)?, bytes.private_data()?)),
+            _ if bytes.0.is_empty() => None,
+            _ => return Err(Bad::Trailing),
+        };
+        Ok(Datagram::Reply { client, server, answer, accepted })
+    }
+}
+
+/// The eight-byte header of everything but a request: a type with one id, a status with the other.
+fn pair(out: &mut Vec<u8>, kind: u8, first: u32, status: u8, second: u32) {
+    let (first, second) = (first.to_le_bytes(), second.to_le_bytes());
+    out.extend([kind, first[0], first[1], first[2], status, second[0], second[1], second[2]]);
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Bad> {
+        let (head, tail) = self.0.split_first_chunk::<N>().ok_or(Bad::Short)?;
+        self.0 = tail;
+        Ok(*head)
+    }
+
+    fn last_u64(mut self) -> Result<u64, Bad> {
+        let value = u64::from_le_bytes(self.array()?);
+        if self.0.is_empty() { Ok(value) } else { Err(Bad::Trailing) }
+    }
+
+    fn private_data(self) -> Result<Vec<u8>, Bad> {
+        if self.0.len() > MAX_PRIVATE { Err(Bad::PrivateData) } else { Ok(self.0.to_vec()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terms() -> Terms {
+        Terms {
+            generation: 9,
+            token: 0x1122_3344_5566_7788,
+            endpoint: 5,
+            qual: u64::MAX,
+            geometry: Geometry::OURS,
+            pd: 3,
+            table_slots: 1 << 16,
+            probe_address: 4096,
+            probe_value: 77,
+            ip: [7; 16],
+        }
+    }
+
+    fn all() -> Vec<Datagram> {
+        let private_data = vec![5; 48];
+        vec![
+            Datagram::Request { id: 0xABCDEF, terms: terms(), private_data: private_data.clone() },
+            Datagram::Reply {
+                client: 1,
+                server: 0xFFFFFF,
+                answer: Answer::Accepted,
+                accepted: Some((terms(), private_data)),
+            },
+            Datagram::Reply { client: 1, server: 2, answer: Answer::Pending, accepted: None },
+            Datagram::Ack { client: 1, server: 2, token: 3 },
+            Datagram::Reset { from: 1, to: 0, token: 3 },
+        ]
+    }
+
+    #[test]
+    fn datagrams_survive_the_way_and_begin_with_eight_bytes() {
+        for datagram in all() {
+            let bytes = datagram.encode();
+            assert!(bytes.len() >= 8 && bytes.len() <= MAX_DATAGRAM);
+            assert_eq!(Datagram::decode(&bytes), Ok(datagram));
+        }
+    }
+
+    #[test]
+    fn every_cut_and_every_changed_byte_is_read_without_harm() {
+        for datagram in all() {
+            let bytes = datagram.encode();
+            for end in 0..bytes.len() {
+                let _ = Datagram::decode(&bytes[..end]);
+            }
+            for place in 0..bytes.len() {
+                for value in [0, 1, 0x7F, 0xFF] {
+                    let mut changed = bytes.clone();
+                    changed[place] = value;
+                    if let Ok(Datagram::Request { terms, .. }) = Datagram::decode(&changed) {
+                        assert!(terms.geometry.is_sane());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn another_version_is_refused_by_name() {
+        let mut bytes = all()[0].encode();
+        bytes[1] = 2;
+        assert_eq!(Datagram::decode(&bytes), Err(Bad::Version(2)));
+    }
+
+    #[test]
+    fn a_connection_stays_within_its_footprint() {
+        let ours = Geometry::OURS;
+        assert!(ours.is_sane() && ours.area_len() + ours.rma as usize <= 256 << 10);
+    }
+}

@@ -1,0 +1,174 @@
+//! Words of the rings and of the FIFO: what fits into 32 bits, and the fragment header that an RMA fragment carries.
+//!
+//! A ring word has its type in the low four bits (SM-11), flags above them, a length above those. FIFO words are a type and
+//! the receiver's id of the connection (SM-14).
+#![forbid(unsafe_code)]
+
+/// Bytes that a slot carries itself.
+pub(crate) const INLINE: usize = 48;
+/// A cache line: the unit of the message and RMA buffers (SM-12).
+pub(crate) const LINE: usize = 64;
+
+/// Types of ring words. 0 is no type: fresh memory must not look like a message.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// A piece of a send; its bytes are in the slot or in the message buffer.
+    Send = 1,
+    /// An RMA fragment waits in the sender's RMA buffer: write it.
+    RmaWrite = 2,
+    /// An RMA fragment waits in the sender's RMA buffer: fill it.
+    RmaRead = 3,
+    /// Answer to an RMA fragment: `aux` is its line, the length field a status.
+    RmaAck = 4,
+    /// A send could not be delivered; the length field is a status.
+    SendNak = 5,
+}
+
+/// A ring word: type, flags, length.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Header {
+    pub(crate) kind: Kind,
+    /// First piece of a message; the slot's first eight bytes hold its total length unless `inline`.
+    pub(crate) first: bool,
+    pub(crate) last: bool,
+    /// The bytes are in the slot.
+    pub(crate) inline: bool,
+    /// SOLICITED_WAIT.
+    pub(crate) solicited: bool,
+    /// Bytes of this piece, or a status; below 2^24.
+    pub(crate) length: u32,
+}
+
+impl Header {
+    /// A word without flags.
+    pub(crate) fn plain(kind: Kind, length: u32) -> Self {
+        Header { kind, first: false, last: false, inline: false, solicited: false, length }
+    }
+
+    pub(crate) fn encode(self) -> u32 {
+        self.kind as u32
+            | u32::from(self.first) << 4
+            | u32::from(self.last) << 5
+            | u32::from(self.inline) << 6
+            | u32::from(self.solicited) << 7
+            | self.length << 8
+    }
+
+    /// `None` for a word that no honest peer writes.
+    pub(crate) fn decode(word: u32) -> Option<Self> {
+        let kind = match word & 0xF {
+            1 => Kind::Send,
+            2 => Kind::RmaWrite,
+            3 => Kind::RmaRead,
+            4 => Kind::RmaAck,
+            5 => Kind::SendNak,
+            _ => return None,
+        };
+        Some(Header {
+            kind,
+            first: word & 0x10 != 0,
+            last: word & 0x20 != 0,
+            inline: word & 0x40 != 0,
+            solicited: word & 0x80 != 0,
+            length: word >> 8,
+        })
+    }
+}
+
+/// The self-describing header in line 0 of an RMA fragment (SM-19). The initiator finds its own work by the line number
+/// in the acknowledgement, never by what stands here: the target may have written over it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Fragment {
+    /// The target's remote key.
+    pub(crate) key: u32,
+    /// Bytes; the payload starts on the next line.
+    pub(crate) length: u32,
+    /// Target address.
+    pub(crate) address: u64,
+    /// Initiator's first byte, for people who read dumps.
+    pub(crate) origin: u64,
+    /// Initiator's cookie, for people who read dumps.
+    pub(crate) cookie: u64,
+}
+
+impl Fragment {
+    /// Eight-byte words as they stand in line 0.
+    pub(crate) fn encode(&self) -> [u64; 4] {
+        [u64::from(self.key) | u64::from(self.length) << 32, self.address, self.origin, self.cookie]
+    }
+
+    pub(crate) fn decode(words: [u64; 4]) -> Self {
+        Fragment {
+            key: words[0] as u32,
+            length: (words[0] >> 32) as u32,
+            address: words[1],
+            origin: words[2],
+            cookie: words[3],
+        }
+    }
+}
+
+/// A FIFO word.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Note {
+    /// Something is in the rings of this connection.
+    Wake(u32),
+    /// The sender of this word lives.
+    Alive(u32),
+    /// The connection was ended; the control line says how.
+    Reset(u32),
+}
+
+/// Connection ids fit in 24 bits: 16 of place, 8 of generation.
+pub(crate) const ID_MASK: u32 = 0xFF_FFFF;
+
+impl Note {
+    pub(crate) fn encode(self) -> [u8; 4] {
+        let (kind, id) = match self {
+            Note::Wake(id) => (1, id),
+            Note::Alive(id) => (2, id),
+            Note::Reset(id) => (3, id),
+        };
+        (kind | (id & ID_MASK) << 8).to_ne_bytes()
+    }
+
+    pub(crate) fn decode(bytes: [u8; 4]) -> Option<Self> {
+        let word = u32::from_ne_bytes(bytes);
+        let id = word >> 8;
+        match word & 0xFF {
+            1 => Some(Note::Wake(id)),
+            2 => Some(Note::Alive(id)),
+            3 => Some(Note::Reset(id)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_survive_the_way() {
+        for word in 0..=0xFFFFu32 {
+            if let Some(header) = Header::decode(word) {
+                assert_eq!(header.encode(), word);
+            }
+        }
+        assert_eq!(Header::decode(0), None, "fresh memory is no message");
+        let long =
+            Header { kind: Kind::Send, first: true, last: false, inline: false, solicited: true, length: 0xFF_FFFF };
+        assert_eq!(Header::decode(long.encode()), Some(long));
+        for note in [Note::Wake(0), Note::Alive(ID_MASK), Note::Reset(77)] {
+            assert_eq!(Note::decode(note.encode()), Some(note));
+        }
+        assert_eq!(Note::decode([0; 4]), None);
+    }
+
+    #[test]
+    fn a_fragment_describes_itself() {
+        let fragment = Fragment { key: 5, length: 6, address: u64::MAX, origin: 1, cookie: 2 };
+        assert_eq!(Fragment::decode(fragment.encode()), fragment);
+    }
+}

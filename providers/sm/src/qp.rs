@@ -1,0 +1,388 @@
+//! Queue pairs: the two halves of a connection, their locks, and who makes them progress.
+//!
+//! A consumer's poll, a post, or the engine: whoever is there takes a half's lock and passes over it. When nobody polls, a
+//! connection is armed, and the peer wakes the engine by a FIFO word. Lock order: receiving half, sending half, completion
+//! queue, bell. The layer above is told of a connection's fate by the engine only.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use dapl::error::{Error, Resource, Result};
+use dapl::provider::{Completion, ConnId, ConnectSpec, Outstanding, QpSpec, QueuePair, Segment, SendWr, Status, Token};
+
+use crate::Sm;
+use crate::bell::{Job, News};
+use crate::cq::CqCore;
+use crate::device::Device;
+use crate::link::{Link, WANT_PROGRESS, WANT_REQUESTS};
+use crate::rx::{Rx, RxEnds};
+use crate::tx::{Request, Tx, TxEnds};
+
+/// Passes over one connection before others have their turn.
+const SERVICE: usize = 1000;
+
+/// Why a connection cannot go on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Fault {
+    /// The peer wrote something that no honest peer writes.
+    Nonsense(&'static str),
+    /// A receive failed; its completion says how.
+    Receive,
+    /// A request failed; its completion says how.
+    Request,
+}
+
+/// A queue pair as dapl holds it.
+pub struct Qp(pub(crate) Arc<Core>);
+
+/// The queue pair itself, shared with completion queues and the engine.
+pub(crate) struct Core {
+    me: Weak<Core>,
+    pub(crate) device: Arc<Device>,
+    pub(crate) pd: u32,
+    recv_cq: Option<Arc<CqCore>>,
+    request_cq: Option<Arc<CqCore>>,
+    max_recvs: u32,
+    max_requests: u32,
+    pub(crate) max_reads_out: u32,
+    rx: parking_lot::Mutex<Rx>,
+    tx: parking_lot::Mutex<Tx>,
+    /// The connection or attempt; the halves have their own way to its rings.
+    link: parking_lot::Mutex<Option<Arc<Link>>>,
+    /// Somebody polls a queue of ours: no waking wanted.
+    hot: AtomicBool,
+    /// Peer's requests taken (by the receiving half), what the peer was told of it, and what it told us of ours: each
+    /// written by one half and read by the other, without its lock.
+    pub(crate) rx_taken: AtomicU64,
+    pub(crate) told: AtomicU64,
+    pub(crate) ack_low: AtomicU32,
+    /// Passes that moved something, and how many of them the engine has seen.
+    moved: AtomicU32,
+    seen: AtomicU32,
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").field("pd", &self.pd).field("hot", &self.hot).finish_non_exhaustive()
+    }
+}
+
+impl Qp {
+    pub(crate) fn new(device: Arc<Device>, pd: u32, spec: QpSpec<Sm>) -> Self {
+        Qp(Arc::new_cyclic(|me| Core {
+            me: me.clone(),
+            device,
+            pd,
+            recv_cq: spec.recv_cq.map(|cq| cq.0.clone()),
+            request_cq: spec.request_cq.map(|cq| cq.0.clone()),
+            max_recvs: spec.max_recvs,
+            max_requests: spec.max_requests,
+            max_reads_out: spec.max_reads_out,
+            rx: Default::default(),
+            tx: Default::default(),
+            link: Default::default(),
+            hot: AtomicBool::new(false),
+            rx_taken: AtomicU64::new(0),
+            told: AtomicU64::new(0),
+            ack_low: AtomicU32::new(0),
+            moved: AtomicU32::new(0),
+            seen: AtomicU32::new(0),
+        }))
+    }
+}
+
+impl Core {
+    pub(crate) fn complete_recv(&self, completion: Completion) {
+        if let Some(cq) = &self.recv_cq {
+            cq.push(completion);
+        }
+    }
+
+    pub(crate) fn complete_request(&self, completion: Completion) {
+        if let Some(cq) = &self.request_cq {
+            cq.push(completion);
+        }
+    }
+
+    fn cqs(&self) -> impl Iterator<Item = &Arc<CqCore>> {
+        self.recv_cq.iter().chain(&self.request_cq)
+    }
+
+    /// Is there no connection (any more)?
+    pub(crate) fn is_over(&self) -> bool {
+        self.link.lock().is_none()
+    }
+
+    /// One pass over both halves. Says whether anything moved.
+    pub(crate) fn progress(&self) -> bool {
+        let received = {
+            let mut rx = self.rx.lock();
+            rx.pass(self)
+        };
+        let sent = {
+            let mut tx = self.tx.lock();
+            tx.pass(self)
+        };
+        let moved = match (received, sent) {
+            (Ok(received), Ok(sent)) => received || sent,
+            (Err(fault), _) | (_, Err(fault)) => {
+                self.fail(fault);
+                true
+            }
+        };
+        if moved {
+            self.moved.store(self.moved.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        }
+        moved
+    }
+
+    /// Engine: has nothing moved since the last time it asked?
+    pub(crate) fn was_idle(&self) -> bool {
+        let moved = self.moved.load(Ordering::Relaxed);
+        self.seen.swap(moved, Ordering::Relaxed) == moved
+    }
+
+    /// Somebody polls: no words, please.
+    pub(crate) fn disarm(&self) {
+        self.hot.store(true, Ordering::SeqCst);
+        if let Some(link) = &*self.link.lock() {
+            link.disarm();
+        }
+    }
+
+    /// Makes progress until there is nothing to do, then asks the peer to wake us. Leaves a connection that is polled
+    /// to its poller.
+    pub(crate) fn serve(self: &Arc<Self>) {
+        if let Some(cq) = self.cqs().find(|cq| cq.is_polled()) {
+            cq.activate(self);
+            self.disarm();
+            // The poller may have stopped meanwhile and found nothing to arm: then it is for us to do it.
+            if self.cqs().any(|cq| cq.is_polled()) {
+                self.progress();
+                return;
+            }
+        }
+        self.hot.store(false, Ordering::SeqCst);
+        for _ in 0..SERVICE {
+            if !self.progress() && !self.arm() {
+                return;
+            }
+        }
+        // A peer that never stops must not have the engine for itself.
+        self.device.bell.ring(Job::Run(self.me.clone()));
+    }
+
+    /// Asks for a word. True: something is there already.
+    fn arm(&self) -> bool {
+        let Some(link) = self.link() else { return false };
+        let rx = self.rx.lock();
+        // Held from the question to the answer: a post in between would be forgotten.
+        let tx = self.tx.lock();
+        let wants_progress = tx.needs_news();
+        link.arm(WANT_REQUESTS | if wants_progress { WANT_PROGRESS } else { 0 });
+        let requests = rx.ends.as_ref().is_some_and(|ends| ends.has_work(rx.queue.len()));
+        requests || tx.must_go_on() || (wants_progress && tx.ends.as_ref().is_some_and(|ends| ends.has_work(self)))
+    }
+
+    /// The last request of a graceful end is complete.
+    pub(crate) fn drained(&self) {
+        self.device.bell.ring(Job::Drained(self.me.clone()));
+    }
+
+    /// The connection cannot go on: flush, tell the peer, report it.
+    #[cold]
+    fn fail(&self, fault: Fault) {
+        if let Some(link) = self.break_off(None) {
+            if let Fault::Nonsense(what) = fault {
+                log::warn!("connection {} dropped: the peer sent {what}", link.id);
+            }
+            crate::setup::close(&self.device, &link);
+            self.device.bell.ring(Job::Event(link.conn, News::Broken));
+        }
+    }
+
+    /// Ends the connection (or only `which`) on this side: everything posted is flushed, later posts are flushed at once.
+    /// The link, if there was one.
+    pub(crate) fn break_off(&self, which: Option<&Arc<Link>>) -> Option<Arc<Link>> {
+        let mut rx = self.rx.lock();
+        let mut tx = self.tx.lock();
+        let link = {
+            let mut slot = self.link.lock();
+            if which.is_some_and(|wanted| slot.as_ref().is_none_or(|l| !Arc::ptr_eq(l, wanted))) {
+                return None;
+            }
+            slot.take()
+        };
+        rx.broken = true;
+        tx.broken = true;
+        self.flush(&mut rx, &mut tx);
+        drop((rx, tx));
+        self.cqs().for_each(|cq| cq.forget(self));
+        link
+    }
+
+    fn flush(&self, rx: &mut Rx, tx: &mut Tx) {
+        tx.unlink();
+        rx.ends = None;
+        for request in tx.queue.drain(..) {
+            self.complete_request(request.flushed());
+        }
+        self.flush_receives(rx);
+    }
+
+    fn flush_receives(&self, rx: &mut Rx) {
+        for receive in rx.queue.drain(..) {
+            self.complete_recv(flushed(receive.token));
+        }
+    }
+
+    /// An attempt begins.
+    pub(crate) fn begin(&self, link: Arc<Link>) {
+        *self.link.lock() = Some(link);
+    }
+
+    pub(crate) fn link(&self) -> Option<Arc<Link>> {
+        self.link.lock().clone()
+    }
+
+    /// The connection stands and was reported: data may flow. False: it is not this QP's connection any more.
+    pub(crate) fn open(self: &Arc<Self>, link: &Arc<Link>) -> bool {
+        {
+            let mut rx = self.rx.lock();
+            let mut tx = self.tx.lock();
+            if self.link.lock().as_ref().is_none_or(|l| !Arc::ptr_eq(l, link)) {
+                return false;
+            }
+            self.rx_taken.store(0, Ordering::Relaxed);
+            self.told.store(0, Ordering::Relaxed);
+            self.ack_low.store(0, Ordering::Relaxed);
+            rx.ends = RxEnds::new(link.clone());
+            tx.ends = TxEnds::new(link.clone());
+        }
+        self.serve();
+        true
+    }
+
+    /// The peer ended the connection: take what it had sent before, then flush.
+    pub(crate) fn peer_left(&self, link: &Arc<Link>) -> bool {
+        for _ in 0..SERVICE {
+            if !self.progress() {
+                break;
+            }
+        }
+        self.break_off(Some(link)).is_some()
+    }
+
+    /// After a post that nobody polls for: the peer is asked for a word when it has brought us on, and what needs no word
+    /// is the engine's.
+    fn after_post(&self, tx: &Tx) {
+        let Some(ends) = tx.ends.as_ref().filter(|_| !self.hot.load(Ordering::Relaxed)) else { return };
+        let mut run = tx.must_go_on();
+        if tx.needs_news() && !ends.link().wants(WANT_PROGRESS) {
+            ends.link().arm(WANT_REQUESTS | WANT_PROGRESS);
+            // What came in before we asked brings no word.
+            run |= ends.has_work(self)
+                || self.rx.try_lock().is_none_or(|rx| rx.ends.as_ref().is_some_and(|e| e.has_work(0)));
+        }
+        if run {
+            self.device.bell.ring(Job::Run(self.me.clone()));
+        }
+    }
+}
+
+fn flushed(token: Token) -> Completion {
+    Completion { token, status: Status::Flushed, ..Completion::default() }
+}
+
+impl QueuePair for Qp {
+    fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
+        let core = &self.0;
+        let mut rx = core.rx.lock();
+        if rx.queue.len() >= core.max_recvs as usize {
+            return Err(Error::Exhausted(Resource::Memory));
+        }
+        if rx.broken {
+            core.complete_recv(flushed(token));
+            return Ok(());
+        }
+        let outcome = rx.post(core, segments, token);
+        drop(rx);
+        if let Err(fault) = outcome {
+            core.fail(fault);
+        }
+        Ok(())
+    }
+
+    fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
+        let core = &self.0;
+        let mut tx = core.tx.lock();
+        if tx.queue.len() >= core.max_requests as usize {
+            // Some may be complete without anybody having looked.
+            if let Err(fault) = tx.pass(core) {
+                drop(tx);
+                core.fail(fault);
+                tx = core.tx.lock();
+            } else if tx.queue.len() >= core.max_requests as usize {
+                return Err(Error::Exhausted(Resource::Memory));
+            }
+        }
+        if tx.broken {
+            core.complete_request(flushed(wr.token));
+            return Ok(());
+        }
+        tx.queue.push_back(Request::new(wr));
+        let outcome = tx.pass(core);
+        core.after_post(&tx);
+        drop(tx);
+        if let Err(fault) = outcome {
+            core.fail(fault);
+        }
+        Ok(())
+    }
+
+    fn outstanding(&self) -> Outstanding {
+        let recvs = self.0.rx.lock().queue.len() as u32;
+        Outstanding { recvs, requests: self.0.tx.lock().queue.len() as u32 }
+    }
+
+    fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
+        crate::setup::connect(&self.0, spec, conn)
+    }
+
+    fn drain(&self) {
+        let mut tx = self.0.tx.lock();
+        if tx.queue.is_empty() || tx.ends.is_none() {
+            drop(tx);
+            self.0.drained();
+        } else {
+            tx.draining = true;
+            self.0.after_post(&tx);
+        }
+    }
+
+    fn abort(&self) {
+        if let Some(link) = self.0.break_off(None) {
+            crate::setup::close(&self.0.device, &link);
+        }
+    }
+
+    fn reset(&self) -> Result<()> {
+        self.abort();
+        let mut rx = self.0.rx.lock();
+        let mut tx = self.0.tx.lock();
+        rx.broken = false;
+        tx.broken = false;
+        Ok(())
+    }
+
+    fn flush_recvs(&self) {
+        self.0.flush_receives(&mut self.0.rx.lock());
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        self.abort();
+    }
+}

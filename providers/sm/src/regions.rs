@@ -1,0 +1,318 @@
+//! Registered memory: a table that this process writes and its peers map read-only.
+//!
+//! A key is a place in the table and 16 random bits; a freed place rests before it serves again. The table is what makes
+//! RDMA one-sided: the initiator checks key, bounds, rights and protection domain in it before and after it copies. Local
+//! copies hold a count on the entry, remote ones announce the key on their control line; deregistration kills the key and
+//! then waits until both are gone, so that afterwards no transfer touches the memory.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use dapl::error::{Error, Resource, Result};
+use dapl::provider::{Access, Region, Status};
+use parking_lot::Mutex;
+
+use crate::map::Map;
+
+/// Registrations at a time. Place 0 is never used, so no key is 0.
+pub(crate) const SLOTS: usize = 1 << 16;
+const ENTRY: usize = 64;
+/// How many freed places rest before the oldest serves again.
+const REST: usize = 1024;
+
+const KEY: usize = 0;
+const BASE: usize = 8;
+const LEN: usize = 16;
+const RIGHTS: usize = 24;
+
+const LOCAL_WRITE: u64 = 1;
+const REMOTE_READ: u64 = 2;
+const REMOTE_WRITE: u64 = 4;
+
+/// What somebody wants to do with memory.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Wish {
+    /// Always granted on live memory of the right domain.
+    LocalRead,
+    LocalWrite,
+    RemoteRead,
+    RemoteWrite,
+}
+
+impl Wish {
+    fn right(self) -> u64 {
+        match self {
+            Wish::LocalRead => 0,
+            Wish::LocalWrite => LOCAL_WRITE,
+            Wish::RemoteRead => REMOTE_READ,
+            Wish::RemoteWrite => REMOTE_WRITE,
+        }
+    }
+}
+
+/// Looks a range up in a table, this process's or a peer's. Every field is read once.
+fn check(table: &Map, slots: u32, key: u32, pd: u32, address: u64, length: u64, wish: Wish) -> bool {
+    let place = key >> 16;
+    if place == 0 || place >= slots {
+        return false;
+    }
+    let entry = place as usize * ENTRY;
+    let live = |order| table.word(entry + KEY).load(order) == u64::from(key);
+    if !live(Ordering::Acquire) {
+        return false;
+    }
+    let base = table.word(entry + BASE).load(Ordering::Relaxed);
+    let len = table.word(entry + LEN).load(Ordering::Relaxed);
+    let rights = table.word(entry + RIGHTS).load(Ordering::Relaxed);
+    // The fields belong to the key only if it is still there after they were read.
+    fence(Ordering::Acquire);
+    let inside = address >= base && address - base <= len && length <= len - (address - base);
+    live(Ordering::Relaxed) && inside && (rights >> 32) as u32 == pd && rights & wish.right() == wish.right()
+}
+
+/// This process's registrations.
+#[derive(Debug)]
+pub(crate) struct Regions {
+    table: Map,
+    fd: OwnedFd,
+    /// Copies under way in this process, per place.
+    users: Box<[AtomicU32]>,
+    places: Mutex<Places>,
+}
+
+#[derive(Debug)]
+struct Places {
+    used: u32,
+    resting: VecDeque<u32>,
+    random: u64,
+}
+
+impl Regions {
+    pub(crate) fn new(seed: u64) -> Result<Self> {
+        let (table, fd) = Map::create("dapl-sm-regions", SLOTS * ENTRY, true)?;
+        let users = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
+        let places = Mutex::new(Places { used: 0, resting: VecDeque::new(), random: seed });
+        Ok(Regions { table, fd, users, places })
+    }
+
+    /// The descriptor that peers get.
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Registers a range and returns its key.
+    pub(crate) fn add(&self, region: Region, access: Access, pd: u32) -> Result<u32> {
+        let key = self.places.lock().take()?;
+        let entry = (key >> 16) as usize * ENTRY;
+        let rights = u64::from(pd) << 32
+            | if access.local_write { LOCAL_WRITE } else { 0 }
+            | if access.remote_read { REMOTE_READ } else { 0 }
+            | if access.remote_write { REMOTE_WRITE } else { 0 };
+        self.table.word(entry + BASE).store(region.address, Ordering::Relaxed);
+        self.table.word(entry + LEN).store(region.length, Ordering::Relaxed);
+        self.table.word(entry + RIGHTS).store(rights, Ordering::Relaxed);
+        // Pairs with the Acquire in `check`: first the fields, then the key that makes them true.
+        self.table.word(entry + KEY).store(u64::from(key), Ordering::Release);
+        Ok(key)
+    }
+
+    /// Ends a registration; `announced` says whether a peer is copying with a key just now.
+    pub(crate) fn remove(&self, key: u32, announced: impl Fn(u32) -> bool) {
+        let place = key >> 16;
+        // SeqCst pairs with the one in `hold` and with the initiators' fence: either they see the key gone, or we see them.
+        self.table.word(place as usize * ENTRY + KEY).store(0, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let mut rounds = 0u32;
+        while self.users[place as usize].load(Ordering::SeqCst) != 0 {
+            std::thread::yield_now();
+        }
+        // A peer that is stopped, or lies, is not waited for longer than a copy of one chunk can take.
+        while announced(key) && rounds < 10_000 {
+            rounds += 1;
+            std::thread::yield_now();
+        }
+        self.places.lock().resting.push_back(place);
+    }
+
+    /// Holds a range for a copy in this process.
+    pub(crate) fn hold(
+        &self,
+        key: u32,
+        pd: u32,
+        address: u64,
+        length: u64,
+        wish: Wish,
+    ) -> std::result::Result<Hold<'_>, Status> {
+        let users = &self.users[(key >> 16) as usize];
+        users.fetch_add(1, Ordering::SeqCst);
+        let hold = Hold(users);
+        if check(&self.table, SLOTS as u32, key, pd, address, length, wish) {
+            return Ok(hold);
+        }
+        Err(match wish {
+            Wish::LocalRead | Wish::LocalWrite => Status::LocalProtection,
+            Wish::RemoteRead | Wish::RemoteWrite => Status::RemoteAccess,
+        })
+    }
+}
+
+impl Places {
+    fn take(&mut self) -> Result<u32> {
+        let place = if self.resting.len() > REST || self.used as usize == SLOTS - 1 {
+            self.resting.pop_front().ok_or_else(|| {
+                log::error!("all {} memory registrations of this IA are in use", SLOTS - 1);
+                Error::Exhausted(Resource::MemoryRegion)
+            })?
+        } else {
+            self.used += 1;
+            self.used
+        };
+        // xorshift over a seed from the system: enough that a peer cannot count on the next key.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        Ok(place << 16 | (self.random >> 32) as u32 & 0xFFFF)
+    }
+}
+
+/// Keeps a registration from ending during a copy.
+#[derive(Debug)]
+pub(crate) struct Hold<'a>(&'a AtomicU32);
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// A peer's table of registrations.
+#[derive(Debug)]
+pub(crate) struct PeerRegions {
+    table: Map,
+    slots: u32,
+}
+
+impl PeerRegions {
+    /// Maps it; `None` when it is not what the peer says.
+    pub(crate) fn map(fd: &OwnedFd, slots: u32) -> Option<Arc<Self>> {
+        let table = Map::of_peer(fd, slots as usize * ENTRY, false)?;
+        Some(Arc::new(PeerRegions { table, slots }))
+    }
+
+    /// May this side copy there? `busy` is the word on our control line where the owner sees that we do; it holds the key
+    /// until [`Announced`] is dropped.
+    pub(crate) fn announce<'a>(
+        &self,
+        busy: &'a AtomicU64,
+        target: &Target,
+    ) -> std::result::Result<Announced<'a>, Status> {
+        busy.store(u64::from(target.key), Ordering::Relaxed);
+        let announced = Announced(busy);
+        // Pairs with the fence in `remove`: either the owner sees our word, or we see its key gone.
+        fence(Ordering::SeqCst);
+        if self.allows(target) { Ok(announced) } else { Err(Status::RemoteAccess) }
+    }
+
+    /// Is the range (still) open to us?
+    pub(crate) fn allows(&self, target: &Target) -> bool {
+        check(&self.table, self.slots, target.key, target.pd, target.address, target.length, target.wish)
+    }
+}
+
+/// A range of a peer's memory and what is to be done with it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub(crate) key: u32,
+    pub(crate) pd: u32,
+    pub(crate) address: u64,
+    pub(crate) length: u64,
+    pub(crate) wish: Wish,
+}
+
+/// A copy into or out of a peer's memory is under way.
+#[derive(Debug)]
+pub(crate) struct Announced<'a>(&'a AtomicU64);
+
+impl Drop for Announced<'_> {
+    fn drop(&mut self) {
+        // Release: the copy is done before the word says so.
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true };
+
+    #[test]
+    fn a_key_opens_its_range_and_nothing_else() {
+        let regions = Regions::new(1).unwrap();
+        let key = regions.add(Region { address: 1000, length: 100 }, ALL, 7).unwrap();
+        let ok = |address, length| regions.hold(key, 7, address, length, Wish::LocalWrite).is_ok();
+        assert!(ok(1000, 100) && ok(1099, 1) && ok(1100, 0));
+        assert!(!ok(999, 1) && !ok(1000, 101) && !ok(1101, 0) && !ok(u64::MAX, 2) && !ok(1050, u64::MAX));
+        assert!(regions.hold(key, 8, 1000, 1, Wish::LocalRead).is_err(), "another domain");
+        assert!(regions.hold(key ^ 1, 7, 1000, 1, Wish::LocalRead).is_err(), "a guess");
+        for garbage in [0, 1, u32::MAX, 0xFFFF_0000] {
+            assert!(regions.hold(garbage, 7, 1000, 1, Wish::LocalRead).is_err());
+        }
+    }
+
+    #[test]
+    fn rights_are_what_was_asked_for() {
+        let regions = Regions::new(1).unwrap();
+        let key = regions
+            .add(Region { address: 0, length: 10 }, Access { remote_read: true, ..Access::default() }, 1)
+            .unwrap();
+        assert!(regions.hold(key, 1, 0, 1, Wish::LocalRead).is_ok());
+        assert!(regions.hold(key, 1, 0, 1, Wish::RemoteRead).is_ok());
+        assert_eq!(regions.hold(key, 1, 0, 1, Wish::LocalWrite).err(), Some(Status::LocalProtection));
+        assert_eq!(regions.hold(key, 1, 0, 1, Wish::RemoteWrite).err(), Some(Status::RemoteAccess));
+    }
+
+    #[test]
+    fn a_removed_key_is_dead_here_and_at_the_peer() {
+        let regions = Regions::new(1).unwrap();
+        let theirs = PeerRegions::map(regions.fd(), SLOTS as u32).unwrap();
+        let key = regions.add(Region { address: 64, length: 64 }, ALL, 1).unwrap();
+        let target = Target { key, pd: 1, address: 64, length: 64, wish: Wish::RemoteWrite };
+        let busy = AtomicU64::new(0);
+        drop(theirs.announce(&busy, &target).unwrap());
+        regions.remove(key, |_| false);
+        assert!(regions.hold(key, 1, 64, 1, Wish::LocalRead).is_err());
+        assert!(theirs.announce(&busy, &target).is_err());
+        assert_eq!(busy.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn removal_waits_for_copies() {
+        let regions = Regions::new(1).unwrap();
+        let key = regions.add(Region { address: 64, length: 64 }, ALL, 1).unwrap();
+        let hold = regions.hold(key, 1, 64, 64, Wish::LocalRead).unwrap();
+        std::thread::scope(|scope| {
+            let remover = scope.spawn(|| regions.remove(key, |_| false));
+            while regions.hold(key, 1, 64, 1, Wish::LocalRead).is_ok() {
+                std::thread::yield_now();
+            }
+            assert!(!remover.is_finished());
+            drop(hold);
+        });
+    }
+
+    #[test]
+    fn places_rest_before_they_serve_again() {
+        let regions = Regions::new(3).unwrap();
+        let one = Region { address: 8, length: 8 };
+        let first = regions.add(one, ALL, 1).unwrap();
+        regions.remove(first, |_| false);
+        for _ in 0..500 {
+            let key = regions.add(one, ALL, 1).unwrap();
+            assert_ne!(key >> 16, first >> 16);
+            regions.remove(key, |_| false);
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The receiving half of a connection: takes the peer's requests off its ring, in order (transports.md SM-13, SM-20, SM-21).
+//!
+//! Sends go into the receives in their posting order; a send without a receive stays in the ring, without a time limit, and
+//! what is behind it waits. RMA fragments are checked against this process's registrations and answered on our response
+//! ring, which never waits for a receive. Runs under the lock of this half; calls nobody above.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dapl::provider::{Completion, Segment, Status, Token};
+
+use crate::device::Device;
+use crate::link::{Link, WANT_PROGRESS};
+use crate::proto::message::{Fragment, Header, INLINE, Kind, LINE};
+use crate::qp::{Core, Fault};
+use crate::regions::Wish;
+use crate::ring::{Cargo, Next, Reader, Writer};
+use crate::segments::{Segments, copy, scatter};
+
+/// Slots taken in one pass: progress is shared among connections.
+const PASS: usize = 64;
+
+/// A posted receive.
+#[derive(Debug)]
+pub(crate) struct Receive {
+    pub(crate) segments: Segments,
+    pub(crate) token: Token,
+}
+
+/// The state of this half.
+#[derive(Debug, Default)]
+pub(crate) struct Rx {
+    pub(crate) queue: VecDeque<Receive>,
+    pub(crate) ends: Option<RxEnds>,
+    /// Receives are flushed as they are posted.
+    pub(crate) broken: bool,
+}
+
+/// The rings of this half, while there is a connection.
+#[derive(Debug)]
+pub(crate) struct RxEnds {
+    link: Arc<Link>,
+    requests: Reader,
+    responses: Writer,
+    /// The message under way: bytes placed, bytes in all.
+    message: Option<(u64, u64)>,
+    /// The next message waits for a receive.
+    held: bool,
+    /// The count that the peer was told last.
+    told: u64,
+}
+
+impl RxEnds {
+    /// `None` before the peer's half is there.
+    pub(crate) fn new(link: Arc<Link>) -> Option<Self> {
+        let theirs = link.theirs()?;
+        let requests = Reader::new(theirs.area.clone(), Link::requests(&theirs.geometry));
+        let responses = Writer::new(link.area.clone(), Link::responses(&link.geometry));
+        Some(RxEnds { requests, responses, message: None, held: false, told: 0, link })
+    }
+
+    /// Is there something that a pass would take?
+    pub(crate) fn has_work(&self, receives: usize) -> bool {
+        self.requests.peek() != Next::Empty && !(self.held && receives == 0)
+    }
+
+    fn answer(&mut self, header: Header, aux: u32) -> Result<(), Fault> {
+        if self.responses.is_full() {
+            self.responses
+                .learn(self.link.taken_responses())
+                .ok_or(Fault::Nonsense("responses taken that never were"))?;
+            if self.responses.is_full() {
+                return Err(Fault::Nonsense("more fragments in flight than agreed"));
+            }
+        }
+        self.responses.push(header, &Cargo { aux, ..Cargo::default() });
+        Ok(())
+    }
+}
+
+impl Rx {
+    /// Takes what is there, up to a bound. Says whether it took anything.
+    pub(crate) fn pass(&mut self, core: &Core) -> Result<bool, Fault> {
+        let Some(ends) = self.ends.as_mut() else { return Ok(false) };
+        let begin = ends.requests.taken();
+        let (mut answered, mut result) = (false, Ok(()));
+        while ends.requests.taken() - begin < PASS as u64 {
+            let header = match ends.requests.peek() {
+                Next::Empty => break,
+                Next::Nonsense => {
+                    result = Err(Fault::Nonsense("an unknown word in the ring"));
+                    break;
+                }
+                Next::Word(header) => header,
+            };
+            let step = match header.kind {
+                Kind::Send => ends.deliver(core, &mut self.queue, header),
+                Kind::RmaWrite | Kind::RmaRead => ends.serve(core, header).inspect(|_| answered = true),
+                Kind::RmaAck | Kind::SendNak => Err(Fault::Nonsense("an answer in the ring of requests")),
+            };
+            match step {
+                Ok(true) => ends.requests.advance(),
+                Ok(false) => break,
+                Err(fault) => {
+                    result = Err(fault);
+                    break;
+                }
+            }
+        }
+        let taken = ends.requests.taken();
+        core.rx_taken.store(taken, Ordering::Release);
+        ends.settle(core, taken, begin == taken, answered);
+        result.map(|()| taken != begin)
+    }
+
+    /// Posts a receive; the caller has checked the room. Takes what waited for it.
+    pub(crate) fn post(&mut self, core: &Core, list: &[Segment], token: Token) -> Result<(), Fault> {
+        self.queue.push_back(Receive { segments: Segments::new(list), token });
+        if self.ends.as_ref().is_some_and(|ends| ends.held) { self.pass(core).map(|_| ()) } else { Ok(()) }
+    }
+}
+
+impl RxEnds {
+    /// Tells the peer how far we are: every quarter of the ring, and when there was nothing else to do.
+    fn settle(&mut self, core: &Core, taken: u64, idle: bool, answered: bool) {
+        // What went out inside our own requests needs no telling.
+        self.told = self.told.max(core.told.load(Ordering::Relaxed));
+        let tell = taken != self.told && (idle || taken - self.told >= self.requests.slots() / 4);
+        if tell {
+            self.link.tell_taken(taken);
+            self.told = taken;
+        }
+        if tell || answered {
+            self.link.poke(WANT_PROGRESS);
+        }
+    }
+
+    /// A piece of a send. False: it waits for a receive.
+    fn deliver(&mut self, core: &Core, queue: &mut VecDeque<Receive>, header: Header) -> Result<bool, Fault> {
+        let words = if header.inline { header.length.div_ceil(8) as usize } else { 1 };
+        let cargo = self.requests.cargo(words);
+        core.ack_low.store(cargo.ack, Ordering::Release);
+        let (done, total) = match (self.message, header.first) {
+            (None, true) => {
+                let Some(receive) = queue.front() else {
+                    self.held = true;
+                    return Ok(false);
+                };
+                self.held = false;
+                let total = if header.inline { u64::from(header.length) } else { cargo.body[0] };
+                if total > receive.segments.total() {
+                    return Err(self.too_long(core, queue));
+                }
+                (0, total)
+            }
+            (Some(message), false) => message,
+            _ => return Err(Fault::Nonsense("pieces of a message out of order")),
+        };
+        let length = u64::from(header.length);
+        if length > total - done || (header.last && length != total - done) {
+            return Err(Fault::Nonsense("pieces of a message do not add up"));
+        }
+        let placed = self.place(core, queue, header, &cargo, done);
+        if let Err(status) = placed? {
+            return Err(self.spoiled(core, queue, status));
+        }
+        self.message = if header.last { None } else { Some((done + length, total)) };
+        if header.last {
+            let receive = queue.pop_front().ok_or(Fault::Nonsense("a receive went away"))?;
+            core.complete_recv(Completion {
+                token: receive.token,
+                status: Status::Success,
+                bytes: total,
+                solicited: header.solicited,
+            });
+        }
+        Ok(true)
+    }
+
+    /// Copies one piece to its place. The outer error is the peer's fault, the inner one our memory's.
+    fn place(
+        &self,
+        core: &Core,
+        queue: &VecDeque<Receive>,
+        header: Header,
+        cargo: &Cargo,
+        offset: u64,
+    ) -> Result<Result<(), Status>, Fault> {
+        let length = header.length as usize;
+        let Some(receive) = queue.front() else { return Err(Fault::Nonsense("a receive went away")) };
+        let from = if header.inline {
+            if length > INLINE {
+                return Err(Fault::Nonsense("an inline message longer than a slot"));
+            }
+            cargo.body.as_ptr().cast::<u8>()
+        } else {
+            let theirs = self.link.theirs().ok_or(Fault::Nonsense("no peer"))?;
+            let (start, size) = (theirs.geometry.messages_at(), theirs.geometry.messages as usize);
+            let at = cargo.aux as usize * LINE;
+            if at > size || length > size - at {
+                return Err(Fault::Nonsense("a message outside its buffer"));
+            }
+            theirs.area.bytes(start + at, length).ok_or(Fault::Nonsense("a message outside its area"))?.cast_const()
+        };
+        let device: &Device = &core.device;
+        // SAFETY: `length` bytes in our own copy of the slot, or inside the peer's mapped area (checked just above).
+        Ok(unsafe { scatter(&device.regions, core.pd, &receive.segments, offset, from, length) })
+    }
+
+    /// The message does not fit into the receive: both sides learn it, and the connection is over.
+    #[cold]
+    fn too_long(&mut self, core: &Core, queue: &mut VecDeque<Receive>) -> Fault {
+        self.spoiled(core, queue, Status::LocalLength)
+    }
+
+    #[cold]
+    fn spoiled(&mut self, core: &Core, queue: &mut VecDeque<Receive>, status: Status) -> Fault {
+        if let Some(receive) = queue.pop_front() {
+            core.complete_recv(Completion { token: receive.token, status, ..Completion::default() });
+        }
+        let _ = self.answer(Header::plain(Kind::SendNak, NAK_RESPONDER), 0);
+        core.rx_taken.store(self.requests.taken(), Ordering::Release);
+        self.link.tell_taken(self.requests.taken());
+        Fault::Receive
+    }
+
+    /// An RMA fragment in the peer's RMA buffer: copy between there and our memory, and answer.
+    fn serve(&mut self, core: &Core, header: Header) -> Result<bool, Fault> {
+        let cargo = self.requests.cargo(0);
+        core.ack_low.store(cargo.ack, Ordering::Release);
+        let theirs = self.link.theirs().ok_or(Fault::Nonsense("no peer"))?;
+        let line = cargo.aux as usize * LINE;
+        if line + 2 * LINE > theirs.rma.len() {
+            return Err(Fault::Nonsense("a fragment outside its buffer"));
+        }
+        // Line 0 is read once, word by word, into our own memory.
+        let fragment = Fragment::decode(std::array::from_fn(|n| theirs.rma.word(line + n * 8).load(Ordering::Relaxed)));
+        let length = fragment.length as usize;
+        let payload = theirs.rma.bytes(line + LINE, length).ok_or(Fault::Nonsense("a fragment outside its buffer"))?;
+        let wish = if header.kind == Kind::RmaWrite { Wish::RemoteWrite } else { Wish::RemoteRead };
+        let status = match core.device.regions.hold(fragment.key, core.pd, fragment.address, length as u64, wish) {
+            Ok(_hold) => {
+                // SAFETY: our side is registered memory, held; the other lies in the mapped buffer (checked just above),
+                // which is writable on both sides.
+                unsafe {
+                    match wish {
+                        Wish::RemoteWrite => copy(payload, fragment.address as *mut u8, length),
+                        _ => copy(fragment.address as *const u8, payload, length),
+                    }
+                }
+                0
+            }
+            Err(_) => NAK_ACCESS,
+        };
+        self.answer(Header::plain(Kind::RmaAck, status), cargo.aux)?;
+        Ok(true)
+    }
+}
+
+/// Statuses in the length field of an answer.
+pub(crate) const NAK_ACCESS: u32 = 6;
+pub(crate) const NAK_RESPONDER: u32 = 7;

@@ -1,0 +1,168 @@
+//! Local memory of a work request, and the copies between it and shared areas.
+//!
+//! A segment is checked when it is used, not when it is posted: its registration may have ended since. The copy holds the
+//! registration for its own time only.
+
+use std::sync::atomic::{AtomicU8, Ordering, fence};
+
+use dapl::provider::{Segment, Status};
+
+use crate::regions::{Regions, Wish};
+
+/// Segments held without an allocation.
+const FEW: usize = 4;
+
+/// The segments of one work request.
+#[derive(Debug, Default)]
+pub(crate) struct Segments {
+    few: [Segment; FEW],
+    count: usize,
+    more: Option<Box<[Segment]>>,
+    total: u64,
+}
+
+impl Segments {
+    /// Copies them; a total that does not fit into 64 bits is as good as the largest.
+    pub(crate) fn new(list: &[Segment]) -> Self {
+        let total = list.iter().fold(0u64, |sum, s| sum.saturating_add(s.length));
+        let mut few = [Segment::default(); FEW];
+        let more = if let Some(head) = few.get_mut(..list.len()) {
+            head.copy_from_slice(list);
+            None
+        } else {
+            Some(list.into())
+        };
+        Segments { few, count: list.len(), more, total }
+    }
+
+    /// Bytes in all.
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    fn list(&self) -> &[Segment] {
+        self.more.as_deref().unwrap_or_else(|| &self.few[..self.count])
+    }
+
+    /// The pieces that cover `length` bytes from `offset` on: key, address, length. Empty segments are not looked at.
+    pub(crate) fn pieces(&self, offset: u64, length: u64) -> impl Iterator<Item = Segment> + '_ {
+        let (mut skip, mut left) = (offset, length);
+        self.list().iter().filter_map(move |segment| {
+            let skipped = skip.min(segment.length);
+            skip -= skipped;
+            let length = left.min(segment.length - skipped);
+            left -= length;
+            let address = segment.address.wrapping_add(skipped);
+            (length > 0).then_some(Segment { address, length, ..*segment })
+        })
+    }
+}
+
+/// Copies `length` bytes of the request's memory from `offset` on to `to`.
+///
+/// # Safety
+/// `length` bytes at `to` are writable and belong to this call.
+pub(crate) unsafe fn gather(
+    regions: &Regions,
+    pd: u32,
+    segments: &Segments,
+    offset: u64,
+    to: *mut u8,
+    length: usize,
+) -> Result<(), Status> {
+    let mut done = 0;
+    for piece in segments.pieces(offset, length as u64) {
+        let _hold = regions.hold(piece.key, pd, piece.address, piece.length, Wish::LocalRead)?;
+        // SAFETY: the source is registered memory of the consumer, held during the copy; the pieces add up to `length` at
+        // most, so the sink is within what the caller vouches for.
+        unsafe { copy(piece.address as *const u8, to.add(done), piece.length as usize) };
+        done += piece.length as usize;
+    }
+    Ok(())
+}
+
+/// Copies `length` bytes from `from` to the request's memory from `offset` on.
+///
+/// # Safety
+/// `length` bytes at `from` are readable; they may change at any time.
+pub(crate) unsafe fn scatter(
+    regions: &Regions,
+    pd: u32,
+    segments: &Segments,
+    offset: u64,
+    from: *const u8,
+    length: usize,
+) -> Result<(), Status> {
+    let mut done = 0;
+    for piece in segments.pieces(offset, length as u64) {
+        let _hold = regions.hold(piece.key, pd, piece.address, piece.length, Wish::LocalWrite)?;
+        // SAFETY: as in `gather`, the other way round.
+        unsafe { copy(from.add(done), piece.address as *mut u8, piece.length as usize) };
+        done += piece.length as usize;
+    }
+    Ok(())
+}
+
+/// Copies upwards, the last byte last: programs poll it.
+///
+/// # Safety
+/// Both ranges are mapped. Either may be changed by somebody else meanwhile; then the bytes are whatever was there.
+pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
+    let Some(body) = length.checked_sub(1) else { return };
+    // SAFETY: this function's own contract. The memory is shared with people who may not keep to rules, so it is copied
+    // raw, and no reference to it exists.
+    unsafe {
+        std::ptr::copy(from, to, body);
+        let last = AtomicU8::from_ptr(from.add(body).cast_mut()).load(Ordering::Relaxed);
+        // Pairs with the consumer's own load of that byte.
+        fence(Ordering::Release);
+        AtomicU8::from_ptr(to.add(body)).store(last, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dapl::provider::{Access, Region};
+
+    use super::*;
+
+    fn segment(address: u64, length: u64) -> Segment {
+        Segment { key: 1, pad: 0, address, length }
+    }
+
+    #[test]
+    fn pieces_cover_a_range_over_empty_segments() {
+        let list = [
+            segment(100, 10),
+            segment(u64::MAX, 0),
+            segment(200, 5),
+            segment(300, 5),
+            segment(400, 1),
+            segment(500, 9),
+        ];
+        let segments = Segments::new(&list);
+        assert_eq!(segments.total(), 30);
+        let found: Vec<_> = segments.pieces(8, 10).map(|s| (s.address, s.length)).collect();
+        assert_eq!(found, [(108, 2), (200, 5), (300, 3)]);
+        assert_eq!(segments.pieces(0, 0).count(), 0);
+        assert_eq!(segments.pieces(29, 100).map(|s| s.length).sum::<u64>(), 1);
+        assert_eq!(Segments::new(&[segment(0, u64::MAX), segment(0, 2)]).total(), u64::MAX);
+    }
+
+    #[test]
+    fn copies_need_a_registration() {
+        let regions = Regions::new(9).unwrap();
+        let (source, mut sink) = ([3u8; 64], [0u8; 64]);
+        let base = source.as_ptr() as u64;
+        let key = regions.add(Region { address: base, length: 64 }, Access::default(), 1).unwrap();
+        let list = Segments::new(&[Segment { key, pad: 0, address: base, length: 64 }]);
+        // SAFETY: a local array of 64 bytes.
+        assert_eq!(unsafe { gather(&regions, 1, &list, 0, sink.as_mut_ptr(), 64) }, Ok(()));
+        assert_eq!(sink, source);
+        // SAFETY: as above.
+        let refused = unsafe { scatter(&regions, 1, &list, 0, sink.as_ptr(), 64) };
+        assert_eq!(refused, Err(Status::LocalProtection), "no right to write");
+        // SAFETY: as above.
+        assert_eq!(unsafe { gather(&regions, 2, &list, 0, sink.as_mut_ptr(), 64) }, Err(Status::LocalProtection));
+    }
+}

@@ -1,0 +1,109 @@
+//! Words into a peer's FIFO: wake-ups, signs of life, resets (transports.md SM-14..SM-16, B3).
+//!
+//! A FIFO without a reader answers EPIPE, which is a verdict: the peer is dead. The signal that comes with it never reaches
+//! the consumer: new kernels have a flag for that, on others SIGPIPE is blocked in this thread and taken off again. The
+//! process-wide disposition is never touched.
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::proto::message::Note;
+
+/// What became of a word.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Delivery {
+    Sent,
+    /// The FIFO is full: the peer has thousands of words to read and looks everywhere when it does.
+    Full,
+    /// Nobody reads it any more.
+    Dead,
+}
+
+/// `RWF_NOSIGNAL`: no SIGPIPE for this write.
+const NO_SIGNAL: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x100);
+/// Whether the kernel knows that flag, until it says no.
+static KNOWS_FLAG: AtomicBool = AtomicBool::new(true);
+
+/// Writes one word. Never blocks.
+pub(crate) fn tell(fifo: &OwnedFd, note: Note) -> Delivery {
+    let word = note.encode();
+    if KNOWS_FLAG.load(Ordering::Relaxed) {
+        // Offset -1: "at the current position", the only one a pipe has.
+        match rustix::io::pwritev2(fifo, &[IoSlice::new(&word)], u64::MAX, NO_SIGNAL) {
+            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => KNOWS_FLAG.store(false, Ordering::Relaxed),
+            other => return verdict(other),
+        }
+    }
+    without_sigpipe(|| verdict(rustix::io::write(fifo.as_fd(), &word)))
+}
+
+fn verdict(written: rustix::io::Result<usize>) -> Delivery {
+    match written {
+        Ok(_) => Delivery::Sent,
+        Err(Errno::AGAIN | Errno::INTR) => Delivery::Full,
+        Err(_) => Delivery::Dead,
+    }
+}
+
+/// Runs `write` with SIGPIPE blocked in this thread, and takes off the one it may have raised.
+fn without_sigpipe(write: impl FnOnce() -> Delivery) -> Delivery {
+    // SAFETY: plain system calls on sets that live on this stack. A SIGPIPE that was pending before stays pending: it is
+    // taken off only if it was not.
+    unsafe {
+        let mut pipe = std::mem::zeroed::<libc::sigset_t>();
+        let mut before = std::mem::zeroed::<libc::sigset_t>();
+        let mut pending = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&mut pipe);
+        libc::sigaddset(&mut pipe, libc::SIGPIPE);
+        libc::sigpending(&mut pending);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &pipe, &mut before);
+        let delivery = write();
+        if delivery == Delivery::Dead && libc::sigismember(&pending, libc::SIGPIPE) == 0 {
+            let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            libc::sigtimedwait(&pipe, std::ptr::null_mut(), &now);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        delivery
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fifo() -> (OwnedFd, OwnedFd) {
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK | rustix::pipe::PipeFlags::CLOEXEC).unwrap()
+    }
+
+    #[test]
+    fn a_word_arrives_whole() {
+        let (reader, writer) = fifo();
+        assert_eq!(tell(&writer, Note::Wake(5)), Delivery::Sent);
+        let mut word = [0; 4];
+        assert_eq!(rustix::io::read(&reader, &mut word), Ok(4));
+        assert_eq!(Note::decode(word), Some(Note::Wake(5)));
+    }
+
+    #[test]
+    fn a_dead_reader_is_a_verdict_and_not_a_signal() {
+        // The test harness ignores SIGPIPE; a consumer need not.
+        // SAFETY: restores the default for the writes below, in this test process only, and puts it back.
+        let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        let (reader, writer) = fifo();
+        drop(reader);
+        assert_eq!(tell(&writer, Note::Alive(1)), Delivery::Dead);
+        assert_eq!(without_sigpipe(|| verdict(rustix::io::write(&writer, &[0; 4]))), Delivery::Dead);
+        // SAFETY: as above.
+        unsafe { libc::signal(libc::SIGPIPE, before) };
+    }
+
+    #[test]
+    fn a_full_fifo_is_no_failure() {
+        let (_reader, writer) = fifo();
+        while tell(&writer, Note::Wake(1)) == Delivery::Sent {}
+        assert_eq!(tell(&writer, Note::Wake(1)), Delivery::Full);
+    }
+}
