@@ -72,10 +72,11 @@ impl Arenas {
 
     #[inline(never)]
     fn judge_others(&self, address: usize) -> Verdict {
-        if self.list[1..].iter().any(|arena| arena.has(address)) {
+        let used = self.list.iter().take_while(|arena| arena.len.load(Ordering::Relaxed) > 0);
+        if used.skip(1).any(|arena| arena.has(address)) {
             return Verdict::Ours;
         }
-        let plausible = address > u16::MAX as usize && address % ALIGN == 0 && (address as isize) > 0;
+        let plausible = address > u16::MAX as usize && address.is_multiple_of(ALIGN) && (address as isize) > 0;
         // A foreign table is registered before any handle of it exists: Relaxed sees the flag by then.
         if plausible && self.foreign.load(Ordering::Relaxed) { Verdict::Perhaps } else { Verdict::Never }
     }
@@ -89,7 +90,7 @@ impl Arenas {
     pub(crate) fn add(&self, arena: HandleArena) -> bool {
         let HandleArena { base, len, stride } = arena;
         let Some(end) = base.checked_add(len) else { return false };
-        if base == 0 || base % ALIGN != 0 || stride < ALIGN || !stride.is_power_of_two() || len < stride {
+        if base == 0 || !base.is_multiple_of(ALIGN) || stride < ALIGN || !stride.is_power_of_two() || len < stride {
             return false;
         }
         let _writing = self.hold();

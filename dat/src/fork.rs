@@ -14,7 +14,7 @@ use crate::{handles, registry, report};
 /// In the order in which they are taken when one is held while another is wanted.
 struct All {
     _registry: MutexGuard<'static, registry::Registry>,
-    _handles: MutexGuard<'static, Option<handles::Book>>,
+    _handles: MutexGuard<'static, handles::Book>,
     _arenas: MutexGuard<'static, ()>,
     _report: MutexGuard<'static, report::Reporter>,
 }

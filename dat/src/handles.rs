@@ -4,7 +4,7 @@
 //! before the range wrapped, so a stale one stays invalid for long. Reads nothing that a pointer points to.
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -19,14 +19,15 @@ const NUMBERS: usize = 1 << 16;
 static OPEN: [AtomicPtr<c_void>; NUMBERS] = [const { AtomicPtr::new(ptr::null_mut()) }; NUMBERS];
 
 /// All that is not on the hot path.
-static BOOK: Mutex<Option<Book>> = Mutex::new(None);
+static BOOK: Mutex<Book> = Mutex::new(Book { last: 0, served: BTreeMap::new(), by_pointer: BTreeMap::new() });
 
-#[derive(Default)]
 pub(crate) struct Book {
     /// The number given out last.
     last: usize,
-    served: HashMap<usize, Served>,
-    by_pointer: HashMap<usize, usize>,
+    /// By number.
+    served: BTreeMap<usize, Served>,
+    /// The provider's pointer -> number.
+    by_pointer: BTreeMap<usize, usize>,
 }
 
 /// The provider's pointer for a number, or for itself. `None`: no open IA.
@@ -42,13 +43,12 @@ pub(crate) fn translate(handle: *mut c_void) -> Option<*mut c_void> {
 /// The number of an open IA, by the provider's pointer.
 #[cold]
 pub(crate) fn number_of(ia: *mut c_void) -> Option<usize> {
-    hold().as_ref()?.by_pointer.get(&(ia as usize)).copied()
+    hold().by_pointer.get(&(ia as usize)).copied()
 }
 
 /// Numbers a freshly opened IA. `None`: all numbers are in use.
 pub(crate) fn admit(ia: *mut c_void, served: Served) -> Option<usize> {
     let mut book = hold();
-    let book = book.get_or_insert_default();
     let free = |number: &usize| OPEN[*number].load(Ordering::Relaxed).is_null();
     let number = (book.last + 1..NUMBERS).chain(1..=book.last).find(free)?;
     book.last = number;
@@ -62,7 +62,6 @@ pub(crate) fn admit(ia: *mut c_void, served: Served) -> Option<usize> {
 /// Forgets a closed IA; gives back what served it. `None`: another thread was faster.
 pub(crate) fn forget(number: usize) -> Option<Served> {
     let mut book = hold();
-    let book = book.as_mut()?;
     let served = book.served.remove(&number)?;
     let ia = OPEN[number].swap(ptr::null_mut(), Ordering::Relaxed);
     // The provider may have opened another IA at the same address meanwhile; that one keeps its entry.
@@ -73,7 +72,7 @@ pub(crate) fn forget(number: usize) -> Option<Served> {
 }
 
 /// Keeps others out, for `fork`.
-pub(crate) fn hold() -> MutexGuard<'static, Option<Book>> {
+pub(crate) fn hold() -> MutexGuard<'static, Book> {
     BOOK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -49,12 +49,13 @@ struct Settings {
 /// What is to be told, and what has been.
 pub(crate) struct Reporter {
     settings: Option<Settings>,
-    told: Option<HashSet<(Vec<u8>, String)>>,
+    told: BTreeSet<(Vec<u8>, String)>,
     refusals: usize,
     complaints: usize,
 }
 
-static REPORTER: Mutex<Reporter> = Mutex::new(Reporter { settings: None, told: None, refusals: 0, complaints: 0 });
+static REPORTER: Mutex<Reporter> =
+    Mutex::new(Reporter { settings: None, told: BTreeSet::new(), refusals: 0, complaints: 0 });
 
 thread_local! {
     /// Why this thread's last `dat_ia_openv` was refused, for the hook.
@@ -67,7 +68,7 @@ pub(crate) fn refusal(name: &[u8], reason: &str) {
     LAST.with_borrow_mut(|last| last.clone_from(&line));
     let mut reporter = hold();
     let settings = reporter.settings();
-    let told = reporter.told.get_or_insert_default();
+    let told = &mut reporter.told;
     if told.len() < MOST_REMEMBERED && !told.insert((name.to_vec(), reason.to_owned())) {
         return;
     }

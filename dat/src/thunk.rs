@@ -49,7 +49,7 @@ fn table(handle: DAT_HANDLE) -> Found {
     let word = unsafe { &*handle.cast::<AtomicPtr<DAT_PROVIDER>>() };
     // Pairs with the provider's store when the object was made: its table is written before its first word.
     let table = word.load(Ordering::Acquire);
-    if table.is_null() || table as usize % align_of::<DAT_PROVIDER>() != 0 {
+    if table.is_null() || !(table as usize).is_multiple_of(align_of::<DAT_PROVIDER>()) {
         return None;
     }
     // SAFETY: the first word of a live handle is its provider's table, which outlives the handle by contract.
