@@ -15,6 +15,7 @@
  *   objects N                    context, type and translation on the N-th IA and a PZ of it
  *   cancel N                     cancels a thread that waits on the N-th IA's EVD
  *   fork-open NAME               opens and closes NAME in a child, while other threads keep the registry busy
+ *   secure                       whether the process has more rights than its user
  *   threads COUNT NAME...        opens and closes the names from many threads at once
  */
 #include <dat/udat.h>
@@ -26,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -426,6 +428,8 @@ int main(int argc, char **argv)
             do_cancel();
         } else if (!strcmp(word, "fork-open")) {
             do_fork_open();
+        } else if (!strcmp(word, "secure")) {
+            printf("secure %lu\n", getauxval(AT_SECURE));
         } else if (!strcmp(word, "threads")) {
             do_threads();
         } else {

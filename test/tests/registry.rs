@@ -4,7 +4,9 @@
 //! providers are `test/c/dummy_provider.c`, compiled to behave well or badly; they know no hook, as foreign ones, unless told.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 use case::{Case, probe, stage};
 use refusals::{NAME_NOT_REGISTERED, NOT_LOADED};
@@ -333,6 +335,26 @@ fn a_child_of_fork_can_open_afresh() {
     let case = Case::new("fork", FINE).provider("libfine.so.1", &["INIT_SLEEPS=1"]);
     let answer = case.run("fork-open fine");
     assert_eq!(answer.err, "good children 40 failures 0\n");
+}
+
+#[test]
+fn a_set_uid_program_does_not_let_its_user_choose_the_file() {
+    let case = Case::new("set-uid", FINE);
+    let program = case.directory.join("probe");
+    fs::copy(probe("registry_probe"), &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    let as_nobody = |words: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--clear-groups"]).arg(&program).args(words.split(' '));
+        let output = command.envs(case.environment.iter().cloned()).output();
+        output.map_or(String::new(), |output| String::from_utf8(output.stdout).unwrap())
+    };
+    if as_nobody("secure") != "secure 1\n" {
+        println!("skipped: set-uid programs cannot be made here (not root, or mounted nosuid)");
+        return;
+    }
+    let listed = as_nobody("list 8");
+    assert!(listed.starts_with("list: 0x00000000") && !listed.contains("fine"), "{listed}");
 }
 
 #[test]
