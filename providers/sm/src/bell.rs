@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 
 use crate::cq::CqCore;
+use crate::link::Link;
 use crate::qp::Core;
 
 /// What the engine reports to the layer above, without borrowed data.
@@ -35,7 +36,7 @@ pub(crate) enum Job {
     /// A connection has work that nobody else does.
     Run(Weak<Core>),
     /// A graceful end is drained.
-    Drained(Weak<Core>),
+    Drained(Weak<Core>, Arc<Link>),
     /// The other side of this attempt is not there any more.
     Gone(u32),
     /// News of a connection or attempt.

@@ -87,6 +87,10 @@ impl CqCore {
         self.polled.load(Ordering::Acquire)
     }
 
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Acquire)
+    }
+
     /// Engine: gives a connection with traffic to the poller.
     pub(crate) fn activate(&self, core: &Arc<Core>) {
         let mut active = self.active.lock();
@@ -108,9 +112,8 @@ impl CqCore {
         let polls = self.polls.load(Ordering::Relaxed);
         if polls == *last {
             self.watched.store(false, Ordering::SeqCst);
-            if self.polled.swap(false, Ordering::SeqCst) {
-                self.serve_active();
-            }
+            self.polled.store(false, Ordering::SeqCst);
+            self.serve_active();
             return false;
         }
         *last = polls;
@@ -120,7 +123,7 @@ impl CqCore {
             *active = busy;
             drop(active);
             let idle: Vec<Arc<Core>> = idle;
-            idle.iter().for_each(|core| core.serve());
+            idle.iter().for_each(|core| core.retire());
         }
         true
     }
@@ -128,8 +131,8 @@ impl CqCore {
     /// Nobody polls: every connection is brought on and armed. First `polled` goes, then the list is read; the engine adds
     /// to the list first and then looks at `polled`. So no connection falls between.
     fn serve_active(&self) {
-        let active: Vec<Arc<Core>> = self.active.lock().clone();
-        active.iter().for_each(|core| core.serve());
+        let hot: Vec<Arc<Core>> = self.active.lock().iter().filter(|core| core.is_hot()).cloned().collect();
+        hot.iter().for_each(|core| core.serve());
     }
 
     #[cold]
@@ -158,7 +161,8 @@ impl CompletionQueue for Cq {
         let cq = &self.0;
         cq.polls.store(cq.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         if let Some(mut active) = cq.active.try_lock() {
-            if !cq.polled.load(Ordering::Relaxed) {
+            // A queue that is armed as well has somebody to wake: its connections go on waking the engine.
+            if !cq.polled.load(Ordering::Relaxed) && !cq.is_armed() {
                 cq.begin_polling(&active);
             }
             let mut over = false;
@@ -188,9 +192,8 @@ impl CompletionQueue for Cq {
     fn arm(&self) -> Result<bool> {
         let cq = &self.0;
         cq.armed.store(true, Ordering::SeqCst);
-        if cq.polled.swap(false, Ordering::SeqCst) {
-            cq.serve_active();
-        }
+        cq.polled.store(false, Ordering::SeqCst);
+        cq.serve_active();
         // Pairs with the fence in `push`.
         fence(Ordering::SeqCst);
         if cq.waiting.load(Ordering::Acquire) > 0 {

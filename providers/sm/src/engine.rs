@@ -108,7 +108,7 @@ impl Engine {
                     self.next_tick = Some(Instant::now() + TICK);
                 }
                 Job::Run(core) => _ = core.upgrade().inspect(|core| core.serve()),
-                Job::Drained(core) => _ = core.upgrade().inspect(|core| self.drained(core)),
+                Job::Drained(core, link) => _ = core.upgrade().inspect(|core| self.drained(core, &link)),
                 Job::Gone(id) => self.attempt_gone(id),
                 Job::Event(conn, news) => self.report(conn, news),
                 Job::Deadlines => {}
@@ -350,9 +350,10 @@ impl Engine {
 
     // --- the end ---
 
-    fn drained(&self, core: &Arc<Core>) {
-        if let Some(link) = core.break_off(None) {
-            setup::close(&self.device, &link);
+    /// A graceful end is drained; if the QP has gone on to another connection meanwhile, that one is left alone.
+    fn drained(&self, core: &Arc<Core>, link: &Arc<Link>) {
+        if core.break_off(Some(link)).is_some() {
+            setup::close(&self.device, link);
             self.report(link.conn, News::Disconnected);
         }
     }

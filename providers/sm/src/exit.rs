@@ -15,30 +15,33 @@ unsafe extern "C" {
     fn secure_getenv(name: *const std::ffi::c_char) -> *mut std::ffi::c_char;
 }
 
-static FOLDERS: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
+static LEFT: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
 
-/// Removes this end point's folder when the process exits, if it still exists then.
-pub(crate) fn at_exit(folder: &Path) {
+/// Removes a folder or file when the process exits, if it still exists then.
+pub(crate) fn at_exit(path: &Path) {
     static REGISTERED: Once = Once::new();
-    FOLDERS.lock().push((std::process::id(), folder.to_path_buf()));
+    LEFT.lock().push((std::process::id(), path.to_path_buf()));
     REGISTERED.call_once(|| {
         // SAFETY: a function without arguments that does not unwind; this library is never unmapped.
-        unsafe { libc::atexit(remove_folders) };
+        unsafe { libc::atexit(remove_left) };
     });
 }
 
-/// The end point was closed.
-pub(crate) fn forget(folder: &Path) {
-    FOLDERS.lock().retain(|(_, known)| known != folder);
+/// It was removed in good order.
+pub(crate) fn forget(path: &Path) {
+    LEFT.lock().retain(|(_, known)| known != path);
 }
 
-extern "C" fn remove_folders() {
+extern "C" fn remove_left() {
     // A thread that exits the process while another holds the lock must not wait for it.
-    let Some(folders) = FOLDERS.try_lock() else { return };
-    for (pid, folder) in folders.iter() {
-        if *pid == std::process::id() {
-            let _ = std::fs::remove_dir_all(folder);
-            let _ = folder.parent().map(std::fs::remove_dir);
+    let Some(left) = LEFT.try_lock() else { return };
+    for (_, path) in left.iter().filter(|(pid, _)| *pid == std::process::id()) {
+        let _ = std::fs::remove_dir_all(path).or_else(|_| std::fs::remove_file(path));
+        // The process's folder, `quals`, and a base of our own making go when they are empty.
+        for parent in path.ancestors().skip(1).take(2) {
+            if std::fs::remove_dir(parent).is_err() {
+                break;
+            }
         }
     }
 }

@@ -143,26 +143,49 @@ impl Core {
         self.seen.swap(moved, Ordering::Relaxed) == moved
     }
 
-    /// Somebody polls: no words, please.
+    /// Does somebody poll for us? Who sleeps on one of our queues must be woken, whoever polls the other.
+    fn has_poller(&self) -> bool {
+        self.cqs().any(|cq| cq.is_polled()) && !self.cqs().any(|cq| cq.is_armed())
+    }
+
+    pub(crate) fn is_hot(&self) -> bool {
+        self.hot.load(Ordering::SeqCst)
+    }
+
+    /// Somebody begins to poll: no words, please.
     pub(crate) fn disarm(&self) {
+        if self.cqs().any(|cq| cq.is_armed()) {
+            return;
+        }
         self.hot.store(true, Ordering::SeqCst);
         if let Some(link) = &*self.link.lock() {
             link.disarm();
         }
     }
 
-    /// Makes progress until there is nothing to do, then asks the peer to wake us. Leaves a connection that is polled
-    /// to its poller.
+    /// Makes progress until there is nothing to do, then asks the peer to wake us; leaves a connection that is polled to
+    /// its poller.
     pub(crate) fn serve(self: &Arc<Self>) {
-        if let Some(cq) = self.cqs().find(|cq| cq.is_polled()) {
-            cq.activate(self);
+        if self.has_poller() {
+            // In the lists of both queues: whoever polls either brings it on, and whoever sleeps on either arms it.
+            self.cqs().for_each(|cq| cq.activate(self));
             self.disarm();
             // The poller may have stopped meanwhile and found nothing to arm: then it is for us to do it.
-            if self.cqs().any(|cq| cq.is_polled()) {
+            if self.has_poller() {
                 self.progress();
                 return;
             }
         }
+        self.cool();
+    }
+
+    /// Takes an idle connection from its pollers: from now on it costs them nothing.
+    pub(crate) fn retire(&self) {
+        self.cqs().for_each(|cq| cq.forget(self));
+        self.cool();
+    }
+
+    fn cool(&self) {
         self.hot.store(false, Ordering::SeqCst);
         for _ in 0..SERVICE {
             if !self.progress() && !self.arm() {
@@ -186,8 +209,8 @@ impl Core {
     }
 
     /// The last request of a graceful end is complete.
-    pub(crate) fn drained(&self) {
-        self.device.bell.ring(Job::Drained(self.me.clone()));
+    pub(crate) fn drained(&self, link: Arc<Link>) {
+        self.device.bell.ring(Job::Drained(self.me.clone(), link));
     }
 
     /// The connection cannot go on: flush, tell the peer, report it.
@@ -223,6 +246,9 @@ impl Core {
     }
 
     fn flush(&self, rx: &mut Rx, tx: &mut Tx) {
+        if let Some(ends) = &rx.ends {
+            ends.tell_last(); // what we took is delivered: the peer's sends succeeded
+        }
         tx.unlink();
         rx.ends = None;
         for request in tx.queue.drain(..) {
@@ -351,10 +377,11 @@ impl QueuePair for Qp {
     }
 
     fn drain(&self) {
+        let Some(link) = self.0.link() else { return };
         let mut tx = self.0.tx.lock();
         if tx.queue.is_empty() || tx.ends.is_none() {
             drop(tx);
-            self.0.drained();
+            self.0.drained(link);
         } else {
             tx.draining = true;
             self.0.after_post(&tx);

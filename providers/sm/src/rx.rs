@@ -65,6 +65,11 @@ impl RxEnds {
         self.requests.peek() != Next::Empty && !(self.held && receives == 0)
     }
 
+    /// The last word on how far we got.
+    pub(crate) fn tell_last(&self) {
+        self.link.tell_taken(self.requests.taken());
+    }
+
     fn answer(&mut self, header: Header, aux: u32) -> Result<(), Fault> {
         if self.responses.is_full() {
             self.responses

@@ -303,9 +303,9 @@ impl Tx {
                 return Err(Fault::Request);
             }
         }
-        if self.draining && self.queue.is_empty() {
+        if let (true, true, Some(ends)) = (self.draining, self.queue.is_empty(), &self.ends) {
             self.draining = false;
-            core.drained();
+            core.drained(ends.link.clone());
         }
         Ok(moved)
     }
