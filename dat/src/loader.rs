@@ -26,13 +26,8 @@ pub(crate) struct Library {
 /// `serves_1` says that the record is for API version 1.x.
 pub(crate) fn load(path: &[u8], serves_1: bool) -> Result<Library, String> {
     let shown = path.escape_ascii();
-    if serves_1 && is_for_libdat2(path) {
-        return Err(format!("{shown} is a library for libdat2 (.so.2), but the line says u1; name the .so.1 library"));
-    }
-    if host::is_privileged() && path.contains(&b'/') && !path.starts_with(b"/") {
-        return Err(format!(
-            "{shown} is a relative path, which a set-uid program does not load; write an absolute one"
-        ));
+    if let Some(reason) = objection(path, serves_1, host::is_privileged()) {
+        return Err(format!("{shown} {reason}"));
     }
     let name = CString::new(path).map_err(|_| format!("{shown} contains a NUL byte"))?;
     let image = open_somewhere(&name)?;
@@ -48,6 +43,17 @@ pub(crate) fn load(path: &[u8], serves_1: bool) -> Result<Library, String> {
     // SAFETY: as above, for the contract's fini function.
     let fini = fini.map(|fini| unsafe { std::mem::transmute::<*mut c_void, DAT_PROVIDER_FINI_FUNC>(fini) });
     Ok(Library { init, fini })
+}
+
+/// What speaks against a path before anything is mapped.
+fn objection(path: &[u8], serves_1: bool, privileged: bool) -> Option<&'static str> {
+    if serves_1 && is_for_libdat2(path) {
+        return Some("is a library for libdat2 (.so.2), but the line says u1; name the .so.1 library");
+    }
+    // The caller chooses the working directory, and so would choose the library.
+    let relative = path.contains(&b'/') && !path.starts_with(b"/");
+    (privileged && relative)
+        .then_some("is a relative path, which a set-uid program does not load; write an absolute one")
 }
 
 impl Library {
@@ -172,4 +178,32 @@ const RTLD_DI_LINKMAP: c_int = 2;
 
 unsafe extern "C" {
     fn dlinfo(handle: *mut c_void, request: c_int, info: *mut c_void) -> c_int;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_judged_before_anything_is_mapped() {
+        assert_eq!(objection(b"libx.so.1", true, true), None);
+        assert_eq!(objection(b"/opt/libx.so.1", true, true), None);
+        assert_eq!(objection(b"./libx.so.1", true, false), None);
+        assert!(objection(b"./libx.so.1", true, true).is_some_and(|reason| reason.contains("set-uid")));
+        assert!(objection(b"libx.so.2", true, false).is_some_and(|reason| reason.contains("libdat2")));
+        assert_eq!(objection(b"libx.so.2", false, false), None);
+    }
+
+    #[test]
+    fn what_an_image_needs_is_read_from_its_own_section() {
+        let image = Image::open(c"libgcc_s.so.1").unwrap();
+        assert!(image.needed().any(|name| name == c"libc.so.6"));
+        assert!(image.symbol(c"dat_provider_init").is_none());
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_says_so() {
+        let reason = load(b"/nonexistent/libx.so.1", true).err().unwrap();
+        assert!(reason.contains("/nonexistent/libx.so.1") && reason.contains("No such file"), "{reason}");
+    }
 }

@@ -228,7 +228,7 @@ impl Registry {
             }
         }
         let records = &gathered.conf.records;
-        report::debug(Topic::StaticRegistry, || format!("{} records from {}", records.len(), gathered.origin));
+        report::debug(Topic::StaticRegistry, || format!("records read: {}, from {}", records.len(), gathered.origin));
         self.entries = records.iter().map(Entry::settle).collect();
         self.turns = records.iter().map(|_| Turn::default()).collect();
         self.files = Some(gathered);

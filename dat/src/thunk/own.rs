@@ -102,7 +102,7 @@ pub unsafe extern "C" fn dat_ia_close(handle: DAT_IA_HANDLE, flags: DAT_CLOSE_FL
         let close = table.ia_close_func.ok_or(DAT_NOT_IMPLEMENTED)?;
         // SAFETY: the slot is of this type, and the IA is one that this provider opened.
         let code = unsafe { close(ia, flags) };
-        report::debug(Topic::ProviderCalls, || format!("ia_close of IA {number:?}: {}", words(code)));
+        report::debug(Topic::ProviderCalls, || format!("ia_close of {handle:?}: {}", words(code)));
         if code != DAT_SUCCESS {
             return Err(code);
         }
@@ -296,5 +296,6 @@ fn succeed(code: DAT_RETURN) -> Result<(), DAT_RETURN> {
 
 fn words(code: DAT_RETURN) -> String {
     let words = strerror::words(code);
-    format!("{} {}", words.major.to_string_lossy(), words.minor.to_string_lossy())
+    let text = format!("{} {}", words.major.to_string_lossy(), words.minor.to_string_lossy());
+    text.trim_end().to_owned()
 }

@@ -199,3 +199,13 @@ fn a_bad_number_in_the_environment_is_named() {
     assert_eq!(lines[1], "libdat: DAT_DBG_DEST=\"4\" is not a number from 1 to 0x3; 1 is used");
     assert_eq!(lines.len(), 3, "{lines:?}");
 }
+
+#[test]
+fn a_file_that_is_wrong_throughout_does_not_flood() {
+    let case = Case::new("flood", &"x u1.2\n".repeat(100));
+    let err = case.run("list 4 list 4").err;
+    assert_eq!(err.lines().count(), 17, "{err}");
+    assert!(err.ends_with("libdat: further complaints are not shown; run with DAT_DBG_TYPE=0x3 to see them all\n"));
+    let case = case.with("DAT_DBG_TYPE", "3");
+    assert_eq!(case.run("list 4").err.lines().count(), 100);
+}
