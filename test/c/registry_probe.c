@@ -15,6 +15,7 @@
  *   objects N                    context, type and translation on the N-th IA and a PZ of it
  *   cancel N                     cancels a thread that waits on the N-th IA's EVD
  *   fork-open NAME               opens and closes NAME in a child, while other threads keep the registry busy
+ *   hook N                       what the private hook says: the number of the N-th IA, the last refusal
  *   secure                       whether the process has more rights than its user
  *   threads COUNT NAME...        opens and closes the names from many threads at once
  */
@@ -308,6 +309,26 @@ static void do_objects(void)
     show("pz as ia", dat_ia_query(pz, NULL, 0, NULL, 0, NULL));
 }
 
+static void do_hook(void)
+{
+    /* As dat-abi's `hook` has it. */
+    struct {
+        size_t size;
+        void *add_arena;
+        DAT_IA_HANDLE (*ia_number)(void *);
+        size_t (*last_refusal)(char *, size_t);
+    } *hook = NULL;
+    DAT_IA_HANDLE ia = ias[number()], pointer = NULL;
+    char text[64] = "untouched", cut[8] = "xxxxxxx";
+    show("hook", dats_get_ia_handle((DAT_IA_HANDLE)0x6461706c5f727301ul, (DAT_IA_HANDLE *)&hook));
+    show("other version", dats_get_ia_handle((DAT_IA_HANDLE)0x6461706c5f727302ul, &pointer));
+    dats_get_ia_handle(ia, &pointer);
+    printf("number %d unknown %p\n", hook->ia_number(pointer) == ia, hook->ia_number(&hook));
+    printf("length %zu nothing %zu\n", hook->last_refusal(text, sizeof text), hook->last_refusal(NULL, 0));
+    hook->last_refusal(cut, sizeof cut);
+    printf("%s\n%s\n", text, cut);
+}
+
 static void *wait_for_ever(void *evd)
 {
     DAT_EVENT event;
@@ -428,6 +449,8 @@ int main(int argc, char **argv)
             do_cancel();
         } else if (!strcmp(word, "fork-open")) {
             do_fork_open();
+        } else if (!strcmp(word, "hook")) {
+            do_hook();
         } else if (!strcmp(word, "secure")) {
             printf("secure %lu\n", getauxval(AT_SECURE));
         } else if (!strcmp(word, "threads")) {

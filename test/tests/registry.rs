@@ -269,6 +269,26 @@ fn no_value_passed_as_a_handle_crashes() {
 }
 
 #[test]
+fn the_hook_tells_numbers_and_the_last_refusal() {
+    let conf = format!("{FINE}x u1.2 threadsafe nondefault l d.1.2 \"\" \"\"\n");
+    let case = Case::new("hook", &conf).provider("libfine.so.1", &[]);
+    let answer = case.run("open fine 1 2 0 open x 1 2 0 hook 0");
+    let length = format!("cannot open \"x\": {}/dat.conf:2: the line ", case.directory.display()).len()
+        + "is marked nondefault, which takes it out of use".len();
+    let tail: Vec<_> = answer.out.lines().skip(6).collect();
+    assert_eq!(
+        tail[..4],
+        [
+            "hook: 0x00000000 DAT_SUCCESS ",
+            "other version: 0x8005000b DAT_INVALID_HANDLE DAT_INVALID_HANDLE_IA",
+            "number 1 unknown (nil)",
+            &format!("length {length} nothing {length}"),
+        ]
+    );
+    assert!(tail[4].starts_with("cannot open \"x\": ") && tail[5] == "cannot ", "{tail:?}");
+}
+
+#[test]
 fn calls_reach_the_object_under_a_foreign_provider() {
     let case = Case::new("objects", FINE).provider("libfine.so.1", &[]);
     let answer = case.run("open fine 1 2 0 objects 0");
