@@ -125,6 +125,9 @@ pub unsafe fn run<S: Copy>(state: &mut S, step: unsafe fn(&mut S, Cause) -> Step
                 unsafe { pthread_setcanceltype(CANCEL_ASYNCHRONOUS, &raw mut caller_type) };
                 // SAFETY: as above.
                 unsafe { pthread_setcancelstate(caller_state, std::ptr::null_mut()) };
+                // A request that came meanwhile is only noted; from here on one acts by itself.
+                // SAFETY: as above.
+                unsafe { pthread_testcancel() };
                 cause = sleep(word, expected, deadline);
                 // SAFETY: as above.
                 unsafe { pthread_setcancelstate(CANCEL_DISABLE, std::ptr::null_mut()) };
@@ -172,6 +175,7 @@ unsafe extern "C-unwind" {
     fn syscall(number: c_long, ...) -> c_long;
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
     fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
+    fn pthread_testcancel();
 }
 
 /// A wait that has gone to sleep, and how to undo it if its thread never comes back.

@@ -16,6 +16,8 @@ pub mod dapl_cno;
 mod dapl_cno_wait;
 mod dapli_cno;
 pub mod dapls_cno;
+#[cfg(test)]
+mod tests;
 mod triggers;
 
 pub use dapl_cno_wait::dapl_cno_wait;

@@ -19,6 +19,8 @@ mod dapli_wait;
 pub mod dapls_evd;
 mod event;
 mod queue;
+#[cfg(test)]
+mod tests;
 
 pub use dapl_evd_wait::dapl_evd_wait;
 pub use event::{AsyncKind, ConnectionKind, Event, Stream, Streams};
@@ -65,6 +67,11 @@ impl<P: Provider> Evd<P> {
     /// Where DTOs complete; exists if it serves DTO or bind completions.
     pub fn cq(&self) -> Option<Arc<P::Cq>> {
         self.cq.clone()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn has_waiter(&self) -> bool {
+        self.inner.lock().queue.has_waiter()
     }
 
     /// An EP whose completions do not all notify feeds it from now on (events-transfers-memory.md 1.3).

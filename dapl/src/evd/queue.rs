@@ -107,6 +107,11 @@ impl Queue {
         self.waiter.is_some()
     }
 
+    #[cfg(test)]
+    pub(super) fn has_sleeper(&self) -> bool {
+        self.waiter.is_some_and(|waiter| waiter.asleep)
+    }
+
     /// Whether an event is queued that a CNO would have been triggered for.
     pub(super) fn has_loud(&self) -> bool {
         self.loud > 0
@@ -236,5 +241,122 @@ impl Queue {
         self.closed = true;
         self.events = VecDeque::new();
         self.loud = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provider::{Completion, Token};
+
+    fn loud() -> Event {
+        Event::Software { pointer: 0 }
+    }
+
+    fn silent() -> Event {
+        Event::Dto(Completion { token: Token { unsignalled: true, ..Token::default() }, ..Completion::default() })
+    }
+
+    /// A queue with a sleeper that wants `threshold` events.
+    fn slept_on(threshold: i32) -> Queue {
+        let mut queue = Queue::new(8);
+        queue.begin_wait(1, threshold).unwrap();
+        assert_eq!(queue.look(1, false), Found::TooFew);
+        queue.settle();
+        queue.fall_asleep();
+        queue
+    }
+
+    #[test]
+    fn the_threshold_is_exact() {
+        let mut queue = slept_on(3);
+        assert_eq!((queue.push(loud()), queue.push(loud())), (Signal::Nobody, Signal::Nobody));
+        assert_eq!(queue.push(loud()), Signal::Waiter);
+        assert_eq!(queue.push(loud()), Signal::Nobody, "told once");
+        assert_eq!(queue.look(1, false), Found::Enough);
+    }
+
+    #[test]
+    fn a_silent_event_wakes_nobody_but_is_counted() {
+        let mut queue = slept_on(1);
+        assert_eq!(queue.push(silent()), Signal::Nobody);
+        assert_eq!(queue.look(1, false), Found::TooFew, "still asleep for the consumer");
+        queue.fall_asleep();
+        assert_eq!(queue.push(loud()), Signal::Waiter);
+        assert_eq!(queue.look(1, false), Found::Enough);
+        assert!(matches!(queue.pop(), Some(Event::Dto(_))), "the oldest, whichever that is");
+        assert!(queue.has_loud());
+    }
+
+    #[test]
+    fn with_the_time_silent_events_end_the_wait_too() {
+        let mut queue = slept_on(1);
+        queue.push(silent());
+        assert_eq!(queue.look(1, true), Found::Enough);
+    }
+
+    #[test]
+    fn silent_events_that_are_there_already_end_a_wait_at_once() {
+        let mut queue = Queue::new(8);
+        queue.push(silent());
+        queue.begin_wait(1, 1).unwrap();
+        assert_eq!(queue.look(1, false), Found::Enough);
+    }
+
+    #[test]
+    fn a_waiter_shuts_out_others() {
+        let mut queue = slept_on(2);
+        queue.push(loud());
+        assert_eq!(queue.dequeue().err(), Some(Error::InvalidState(State::EvdWaiter)));
+        assert_eq!(queue.begin_wait(2, 1), Err(Error::InvalidState(State::EvdWaiter)));
+        assert_eq!(queue.resize(5), Err(Error::InvalidState(State::EvdWaiter)));
+        queue.end_wait(7);
+        assert!(queue.has_waiter(), "somebody else's token");
+        queue.end_wait(1);
+        assert!(queue.dequeue().unwrap().is_some());
+    }
+
+    #[test]
+    fn who_is_sent_away_finds_out_and_blocks_nobody_meanwhile() {
+        let mut queue = slept_on(1);
+        queue.waitable = false;
+        assert!(queue.expel());
+        assert!(queue.dequeue().unwrap().is_none());
+        assert_eq!(queue.look(1, false), Found::Expelled);
+        assert_eq!(queue.begin_wait(2, 1), Err(Error::InvalidState(State::EvdUnwaitable)));
+    }
+
+    #[test]
+    fn the_checks_of_a_wait_come_in_order() {
+        let mut queue = slept_on(1);
+        queue.waitable = false;
+        assert_eq!(queue.begin_wait(2, 0), Err(Error::InvalidParameter(3)));
+        assert_eq!(queue.begin_wait(2, -1), Err(Error::InvalidParameter(3)));
+        assert_eq!(queue.begin_wait(2, 9), Err(Error::InvalidParameter(3)));
+        assert_eq!(queue.begin_wait(2, 8), Err(Error::InvalidState(State::EvdWaiter)));
+        queue.end_wait(1);
+        queue.configure(Config::Notify);
+        assert_eq!(queue.begin_wait(2, 2), Err(Error::InvalidState(State::EvdConfigNotify)));
+    }
+
+    #[test]
+    fn only_a_loud_event_on_an_enabled_queue_concerns_the_cno() {
+        let mut queue = Queue::new(8);
+        assert_eq!(queue.push(silent()), Signal::Nobody);
+        assert_eq!(queue.push(loud()), Signal::Cno);
+        queue.enabled = false;
+        assert_eq!(queue.push(loud()), Signal::Nobody);
+        assert_eq!(queue.len(), 3, "all are queued");
+    }
+
+    #[test]
+    fn it_shrinks_only_as_far_as_its_events_allow() {
+        let mut queue = Queue::new(8);
+        for _ in 0..5 {
+            queue.push(loud());
+        }
+        assert_eq!(queue.resize(4), Err(Error::InvalidState(State::Plain)));
+        assert_eq!(queue.resize(5), Ok(()));
+        assert!(queue.is_full() && !queue.is_overflown());
     }
 }

@@ -21,6 +21,8 @@ pub mod dapl_ia;
 pub mod dapls_ia;
 mod facts;
 mod query;
+#[cfg(test)]
+mod tests;
 
 use facts::Facts;
 

@@ -1,0 +1,285 @@
+//! CNOs through their entries, with EVDs over the double: what a C consumer sees.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use dat_abi::*;
+
+use super::dapl_cno::*;
+use super::*;
+use crate::double::{self, Double, Opened};
+use crate::error::Handle;
+use crate::evd::dapl_evd::*;
+use crate::evd::{Evd, dapls_evd};
+use crate::handle::from_handle;
+use crate::ia::dapl_ia::dapl_ia_close;
+use crate::provider::{Completion, Token};
+
+const NULL: *mut c_void = std::ptr::null_mut();
+const IN_USE: DAT_RETURN = DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_CNO_IN_USE;
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Hand(usize);
+
+impl Hand {
+    fn raw(self) -> *mut c_void {
+        self.0 as *mut c_void
+    }
+}
+
+const NO_AGENT: DAT_OS_WAIT_PROXY_AGENT = DAT_OS_WAIT_PROXY_AGENT { instance_data: NULL, proxy_agent_func: None };
+
+fn cno(opened: &Opened, agent: DAT_OS_WAIT_PROXY_AGENT) -> Hand {
+    let mut out = NULL;
+    // SAFETY: a live IA, an agent that takes any call, a writable out parameter.
+    assert_eq!(unsafe { dapl_cno_create::<Double>(opened.ia_handle, agent, &mut out) }, DAT_SUCCESS);
+    Hand(out as usize)
+}
+
+fn evd(opened: &Opened, cno: Hand) -> Hand {
+    let mut out = NULL;
+    let flags = DAT_EVD_DTO_FLAG | DAT_EVD_SOFTWARE_FLAG;
+    // SAFETY: live handles, a writable out parameter.
+    let code = unsafe { dapl_evd_create::<Double>(opened.ia_handle, 8, cno.raw(), flags, &mut out) };
+    assert_eq!(code, DAT_SUCCESS);
+    Hand(out as usize)
+}
+
+fn wait(cno: Hand, timeout: u32) -> (DAT_RETURN, Hand) {
+    let mut out = 1 as *mut c_void;
+    // SAFETY: any handle, and a writable out parameter.
+    let code = unsafe { dapl_cno_wait::<Double>(cno.raw(), timeout, &mut out) };
+    (code, Hand(out as usize))
+}
+
+fn post(evd: Hand) {
+    dapls_evd::post_software(&*from_handle::<Evd<Double>>(evd.raw(), Handle::Plain).unwrap(), 1).unwrap();
+}
+
+fn feed(evd: Hand, token: Token) {
+    let object = from_handle::<Evd<Double>>(evd.raw(), Handle::Plain).unwrap();
+    object.cq().unwrap().feed(Completion { token, ..Completion::default() });
+}
+
+fn take(evd: Hand) -> bool {
+    // SAFETY: zeros are an event; a live handle.
+    unsafe {
+        let mut event = std::mem::zeroed();
+        dapl_evd_dequeue::<Double>(evd.raw(), &mut event) == DAT_SUCCESS
+    }
+}
+
+fn free_evd(evd: Hand) {
+    // SAFETY: any handle will do.
+    assert_eq!(unsafe { dapl_evd_free::<Double>(evd.raw()) }, DAT_SUCCESS);
+}
+
+fn free(cno: Hand) -> DAT_RETURN {
+    // SAFETY: any handle will do.
+    unsafe { dapl_cno_free::<Double>(cno.raw()) }
+}
+
+fn await_waiters(cno: Hand, count: usize) {
+    let object = from_handle::<Cno<Double>>(cno.raw(), Handle::Cno).unwrap();
+    while object.inner.lock().waiters.len() < count {
+        std::thread::yield_now();
+    }
+}
+
+/// What an agent was called with.
+#[derive(Default)]
+struct Seen {
+    calls: AtomicUsize,
+    evd: AtomicUsize,
+}
+
+unsafe extern "C" fn note(seen: *mut c_void, evd: *mut c_void) {
+    // SAFETY: the test passes a `Seen` that outlives its CNO.
+    let seen = unsafe { &*seen.cast::<Seen>() };
+    seen.evd.store(evd as usize, Ordering::SeqCst);
+    seen.calls.fetch_add(1, Ordering::SeqCst);
+}
+
+fn agent(seen: &Seen) -> DAT_OS_WAIT_PROXY_AGENT {
+    let seen = std::ptr::from_ref(seen).cast_mut().cast();
+    DAT_OS_WAIT_PROXY_AGENT { instance_data: seen, proxy_agent_func: Some(note) }
+}
+
+#[test]
+fn a_time_out_is_an_empty_queue_and_no_evd() {
+    let opened = double::open(c"cno-time-out");
+    let cno = cno(&opened, NO_AGENT);
+    assert_eq!(wait(cno, 0), (0x000D_0000, Hand(0)));
+    assert_eq!(wait(cno, 1_000), (0x000D_0000, Hand(0)));
+    assert_eq!(wait(Hand(3), 0).0, DAT_CLASS_ERROR | DAT_INVALID_HANDLE | DAT_INVALID_HANDLE_CNO);
+    // SAFETY: a null out parameter is what is tried.
+    let code = unsafe { dapl_cno_wait::<Double>(cno.raw(), 0, std::ptr::null_mut()) };
+    assert_eq!(code, DAT_CLASS_ERROR | DAT_INVALID_PARAMETER | DAT_INVALID_ARG3);
+    assert_eq!(free(cno), DAT_SUCCESS);
+}
+
+#[test]
+fn evds_are_named_in_the_order_of_their_events() {
+    let opened = double::open(c"cno-order");
+    let cno = cno(&opened, NO_AGENT);
+    let [a, b] = [evd(&opened, cno), evd(&opened, cno)];
+    feed(b, Token::default());
+    post(a);
+    feed(b, Token::default());
+    assert_eq!(wait(cno, 0), (DAT_SUCCESS, b));
+    assert!(take(b));
+    assert_eq!(wait(cno, 0), (DAT_SUCCESS, a));
+    assert_eq!(wait(cno, 0), (DAT_SUCCESS, b), "again, for the event that is left");
+    assert!(take(b));
+    assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY, "what was left in the other is its consumer's business");
+}
+
+#[test]
+fn an_evd_that_was_emptied_or_detached_is_not_named() {
+    let opened = double::open(c"cno-emptied");
+    let cno = cno(&opened, NO_AGENT);
+    let [a, b] = [evd(&opened, cno), evd(&opened, cno)];
+    post(a);
+    post(b);
+    assert!(take(a));
+    // SAFETY: live handles.
+    assert_eq!(unsafe { dapl_evd_modify_cno::<Double>(b.raw(), NULL) }, DAT_SUCCESS);
+    assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY);
+    assert_eq!(free(cno), IN_USE);
+    free_evd(a);
+    assert_eq!(free(cno), DAT_SUCCESS);
+}
+
+#[test]
+fn disabled_evds_and_unsignalled_events_trigger_nothing() {
+    let opened = double::open(c"cno-quiet");
+    let cno = cno(&opened, NO_AGENT);
+    let evd = evd(&opened, cno);
+    feed(evd, Token { unsignalled: true, ..Token::default() });
+    assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY);
+    // SAFETY: a live handle.
+    assert_eq!(unsafe { dapl_evd_disable::<Double>(evd.raw()) }, DAT_SUCCESS);
+    post(evd);
+    // SAFETY: as above.
+    assert_eq!(unsafe { dapl_evd_enable::<Double>(evd.raw()) }, DAT_SUCCESS);
+    assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY, "what came before is no trigger");
+    feed(evd, Token::default());
+    assert_eq!(wait(cno, 0), (DAT_SUCCESS, evd));
+}
+
+#[test]
+fn each_trigger_wakes_one_sleeper() {
+    let opened = double::open(c"cno-sleepers");
+    let cno = cno(&opened, NO_AGENT);
+    let evds = [evd(&opened, cno), evd(&opened, cno)];
+    let sleepers = [(); 2].map(|()| std::thread::spawn(move || wait(cno, DAT_TIMEOUT_INFINITE)));
+    await_waiters(cno, 2);
+    assert_eq!(free(cno), IN_USE);
+    evds.into_iter().for_each(post);
+    let mut woken = sleepers.map(|sleeper| sleeper.join().unwrap());
+    woken.sort_by_key(|(_, evd)| evd.0);
+    let mut expected = evds.map(|evd| (DAT_SUCCESS, evd));
+    expected.sort_by_key(|(_, evd)| evd.0);
+    assert_eq!(woken, expected);
+}
+
+#[test]
+fn the_end_of_the_last_evd_releases_all() {
+    let opened = double::open(c"cno-orphan");
+    let cno = cno(&opened, NO_AGENT);
+    let [a, b] = [evd(&opened, cno), evd(&opened, cno)];
+    let sleepers = [(); 2].map(|()| std::thread::spawn(move || wait(cno, DAT_TIMEOUT_INFINITE)));
+    await_waiters(cno, 2);
+    free_evd(a);
+    free_evd(b);
+    assert_eq!(sleepers.map(|sleeper| sleeper.join().unwrap()), [(DAT_SUCCESS, Hand(0)); 2]);
+    assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY, "all have heard of it");
+    assert_eq!(free(cno), DAT_SUCCESS);
+}
+
+#[test]
+fn an_abrupt_close_releases_sleepers_and_agent() {
+    let opened = double::open(c"cno-abrupt");
+    let seen = Seen::default();
+    let cno = cno(&opened, agent(&seen));
+    let sleeper = std::thread::spawn(move || wait(cno, DAT_TIMEOUT_INFINITE));
+    await_waiters(cno, 1);
+    // SAFETY: a live handle.
+    assert_eq!(unsafe { dapl_ia_close::<Double>(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG) }, DAT_SUCCESS);
+    assert_eq!(sleeper.join().unwrap(), (DAT_SUCCESS, Hand(0)));
+    assert_eq!((seen.calls.load(Ordering::SeqCst), seen.evd.load(Ordering::SeqCst)), (1, 0));
+}
+
+#[test]
+fn an_agent_is_called_once_per_arming_and_the_trigger_stays() {
+    let opened = double::open(c"cno-agent");
+    let seen = Seen::default();
+    let cno = cno(&opened, agent(&seen));
+    let evd = evd(&opened, cno);
+    feed(evd, Token::default());
+    assert_eq!((seen.calls.load(Ordering::SeqCst), seen.evd.load(Ordering::SeqCst)), (1, evd.0));
+    post(evd);
+    assert_eq!(seen.calls.load(Ordering::SeqCst), 1, "one shot");
+    // SAFETY: zeros are a record of pointers; live handles.
+    let param = unsafe {
+        let mut param: DAT_CNO_PARAM = std::mem::zeroed();
+        assert_eq!(dapl_cno_query::<Double>(cno.raw(), DAT_CNO_FIELD_ALL, &mut param), DAT_SUCCESS);
+        param
+    };
+    assert!(param.agent.proxy_agent_func.is_none());
+    // SAFETY: as in `cno`.
+    assert_eq!(unsafe { dapl_cno_modify_agent::<Double>(cno.raw(), agent(&seen)) }, DAT_SUCCESS);
+    post(evd);
+    assert_eq!(seen.calls.load(Ordering::SeqCst), 2);
+    assert_eq!(wait(cno, 0), (DAT_SUCCESS, evd));
+    free_evd(evd);
+    assert_eq!(free(cno), DAT_SUCCESS);
+}
+
+/// Empties its EVD and arms itself again, as MPI libraries do.
+unsafe extern "C" fn drain(cno: *mut c_void, evd: *mut c_void) {
+    while take(Hand(evd as usize)) {}
+    let again = DAT_OS_WAIT_PROXY_AGENT { instance_data: cno, proxy_agent_func: Some(drain) };
+    // SAFETY: a live CNO.
+    assert_eq!(unsafe { dapl_cno_modify_agent::<Double>(cno, again) }, DAT_SUCCESS);
+}
+
+#[test]
+fn an_agent_may_call_back_into_dat() {
+    let opened = double::open(c"cno-agent-calls");
+    let cno = cno(&opened, NO_AGENT);
+    let evd = evd(&opened, cno);
+    let armed = DAT_OS_WAIT_PROXY_AGENT { instance_data: cno.raw(), proxy_agent_func: Some(drain) };
+    // SAFETY: an agent that takes any call.
+    assert_eq!(unsafe { dapl_cno_modify_agent::<Double>(cno.raw(), armed) }, DAT_SUCCESS);
+    for _ in 0..3 {
+        post(evd);
+        feed(evd, Token::default());
+        assert!(!take(evd));
+    }
+    // SAFETY: as above.
+    assert_eq!(unsafe { dapl_cno_modify_agent::<Double>(cno.raw(), NO_AGENT) }, DAT_SUCCESS);
+}
+
+#[test]
+fn a_waiter_on_the_evd_comes_before_its_cno() {
+    let opened = double::open(c"cno-precedence");
+    let cno = cno(&opened, NO_AGENT);
+    let evd = evd(&opened, cno);
+    let sleeper = std::thread::spawn(move || {
+        // SAFETY: zeros are an event; a live handle.
+        unsafe {
+            let (mut event, mut more) = (std::mem::zeroed(), 0);
+            crate::evd::dapl_evd_wait::<Double>(evd.raw(), DAT_TIMEOUT_INFINITE, 2, &mut event, &mut more)
+        }
+    });
+    let object = from_handle::<Evd<Double>>(evd.raw(), Handle::Plain).unwrap();
+    while !object.has_waiter() {
+        std::thread::yield_now();
+    }
+    post(evd);
+    assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY);
+    post(evd);
+    assert_eq!(sleeper.join().unwrap(), DAT_SUCCESS);
+    assert_eq!(wait(cno, 0), (DAT_SUCCESS, evd), "for the event that is left");
+}

@@ -1,0 +1,382 @@
+//! EVDs through their entries, over the double: what a C consumer sees.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::Arc;
+
+use dat_abi::*;
+
+use super::dapl_evd::*;
+use super::*;
+use crate::double::{self, Double, DoubleCq, Opened};
+use crate::error::Handle;
+use crate::handle::from_handle;
+use crate::ia::dapl_ia::dapl_ia_close;
+use crate::provider::{Completion, Token};
+
+const BAD: DAT_RETURN = DAT_CLASS_ERROR | DAT_INVALID_HANDLE;
+const WAITER: DAT_RETURN = DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_EVD_WAITER;
+const TIMEOUT: DAT_RETURN = DAT_CLASS_ERROR | DAT_TIMEOUT_EXPIRED;
+
+fn argument(n: u32) -> DAT_RETURN {
+    DAT_CLASS_ERROR | DAT_INVALID_PARAMETER | (DAT_INVALID_ARG1 + n - 1)
+}
+
+/// A handle that may go to another thread.
+#[derive(Clone, Copy)]
+struct Evh(usize);
+
+impl Evh {
+    fn new(opened: &Opened, length: i32, flags: u32) -> Self {
+        let mut evd = std::ptr::null_mut();
+        // SAFETY: a live IA and a writable out parameter.
+        let code =
+            unsafe { dapl_evd_create::<Double>(opened.ia_handle, length, std::ptr::null_mut(), flags, &mut evd) };
+        assert_eq!(code, DAT_SUCCESS);
+        Evh(evd as usize)
+    }
+
+    fn handle(self) -> *mut c_void {
+        self.0 as *mut c_void
+    }
+
+    fn object(self) -> Arc<Evd<Double>> {
+        from_handle::<Evd<Double>>(self.handle(), Handle::Plain).unwrap().to_arc()
+    }
+
+    fn cq(self) -> Arc<DoubleCq> {
+        self.object().cq().unwrap()
+    }
+
+    fn wait(self, timeout: u32, threshold: i32) -> (DAT_RETURN, u64, i32) {
+        let mut event = blank();
+        let mut more = -1;
+        // SAFETY: any handle will do, and the out parameters are writable.
+        let code = unsafe { dapl_evd_wait::<Double>(self.handle(), timeout, threshold, &mut event, &mut more) };
+        (code, mark_of(&event), more)
+    }
+
+    fn dequeue(self) -> (DAT_RETURN, u64) {
+        let mut event = blank();
+        // SAFETY: as above.
+        let code = unsafe { dapl_evd_dequeue::<Double>(self.handle(), &mut event) };
+        (code, mark_of(&event))
+    }
+
+    fn post(self, mark: u64) -> DAT_RETURN {
+        let mut event = blank();
+        event.event_number = DAT_SOFTWARE_EVENT;
+        event.event_data.software_event_data = DAT_SOFTWARE_EVENT_DATA { pointer: mark as *mut c_void };
+        // SAFETY: as above.
+        unsafe { dapl_evd_post_se::<Double>(self.handle(), &event) }
+    }
+
+    fn free(self) -> DAT_RETURN {
+        // SAFETY: any handle will do.
+        unsafe { dapl_evd_free::<Double>(self.handle()) }
+    }
+
+    /// Waits until a thread sleeps on it.
+    fn await_sleeper(self) {
+        let evd = self.object();
+        while !evd.inner.lock().queue.has_sleeper() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn blank() -> DAT_EVENT {
+    let data = DAT_EVENT_DATA { software_event_data: DAT_SOFTWARE_EVENT_DATA { pointer: std::ptr::null_mut() } };
+    DAT_EVENT { event_number: 0, evd_handle: std::ptr::null_mut(), event_data: data }
+}
+
+/// The cookie of a DTO event, the pointer of a software event, else 0.
+fn mark_of(event: &DAT_EVENT) -> u64 {
+    match event.event_number {
+        // SAFETY: the number says which member it is.
+        DAT_DTO_COMPLETION_EVENT => unsafe { event.event_data.dto_completion_event_data.user_cookie.as_64 },
+        // SAFETY: as above.
+        DAT_SOFTWARE_EVENT => unsafe { event.event_data.software_event_data.pointer as u64 },
+        _ => 0,
+    }
+}
+
+fn done(cookie: u64) -> Completion {
+    Completion { token: Token { cookie, ..Token::default() }, ..Completion::default() }
+}
+
+const ALL: u32 = DAT_EVD_DEFAULT_FLAG | DAT_EVD_SOFTWARE_FLAG;
+
+#[test]
+fn creation_judges_its_arguments_in_order() {
+    let opened = double::open(c"evd-create");
+    let ia = opened.ia_handle;
+    let mut out = std::ptr::null_mut();
+    let null = std::ptr::null_mut();
+    // SAFETY: any handles will do, and `out` is writable.
+    let mut create = |ia, length, cno, flags| unsafe { dapl_evd_create::<Double>(ia, length, cno, flags, &mut out) };
+    assert_eq!(create(opened.async_evd, 1, null, ALL), BAD | DAT_INVALID_HANDLE_IA);
+    assert_eq!(create(ia, 0, null, ALL), argument(2));
+    assert_eq!(create(ia, -1, null, ALL), argument(2));
+    assert_eq!(create(ia, 1001, null, ALL), DAT_CLASS_ERROR | DAT_INSUFFICIENT_RESOURCES | DAT_RESOURCE_TEVD);
+    assert_eq!(create(ia, 1, ia, ALL), BAD | DAT_INVALID_HANDLE_CNO);
+    assert_eq!(create(ia, 1, null, 0), argument(4));
+    assert_eq!(create(ia, 1, null, 0x200), argument(4));
+    assert_eq!(create(ia, 1000, null, ALL), DAT_SUCCESS);
+    // SAFETY: a null out parameter is what is tried.
+    let code = unsafe { dapl_evd_create::<Double>(ia, 1, null, ALL, null.cast()) };
+    assert_eq!(code, argument(5));
+}
+
+#[test]
+fn events_come_out_in_order_and_an_empty_queue_says_so_bare() {
+    let opened = double::open(c"evd-order");
+    let evd = Evh::new(&opened, 8, ALL);
+    assert_eq!(evd.dequeue().0, 0x000D_0000);
+    evd.cq().put(done(1));
+    assert_eq!(evd.post(2), DAT_SUCCESS, "queued behind the completion that was there");
+    for cookie in 3..50 {
+        evd.cq().put(done(cookie));
+    }
+    let marks: Vec<_> = (1..50).map(|_| evd.dequeue()).collect();
+    assert_eq!(marks, (1..50).map(|mark| (DAT_SUCCESS, mark)).collect::<Vec<_>>(), "more than its length, none lost");
+    assert_eq!(evd.dequeue().0, DAT_QUEUE_EMPTY);
+}
+
+#[test]
+fn a_connection_event_comes_after_the_completions_before_it() {
+    let opened = double::open(c"evd-behind");
+    let evd = Evh::new(&opened, 4, ALL);
+    evd.cq().put(done(1));
+    let kind = ConnectionKind::Disconnected;
+    dapls_evd::post(&evd.object(), Event::Connection { kind, ep: 64, data_size: 0, data: 0 }).unwrap();
+    assert_eq!(evd.dequeue(), (DAT_SUCCESS, 1));
+    let mut event = blank();
+    // SAFETY: a live handle and a writable event.
+    assert_eq!(unsafe { dapl_evd_dequeue::<Double>(evd.handle(), &mut event) }, DAT_SUCCESS);
+    assert_eq!((event.event_number, event.evd_handle), (DAT_CONNECTION_EVENT_DISCONNECTED, evd.handle()));
+    // SAFETY: every event's data begins so.
+    assert_eq!(unsafe { event.event_data.dto_completion_event_data.ep_handle } as usize, 64);
+}
+
+#[test]
+fn a_wait_judges_its_arguments_in_order() {
+    let opened = double::open(c"evd-wait-arguments");
+    let evd = Evh::new(&opened, 4, ALL);
+    let (mut event, mut more) = (blank(), 0);
+    let null = std::ptr::null_mut::<c_void>();
+    // SAFETY: any handle, null or writable out parameters.
+    unsafe {
+        let wait = dapl_evd_wait::<Double>;
+        assert_eq!(wait(opened.ia_handle, 0, 0, null.cast(), null.cast()), BAD);
+        assert_eq!(wait(evd.handle(), 0, 0, null.cast(), null.cast()), argument(4));
+        assert_eq!(wait(evd.handle(), 0, 0, &mut event, null.cast()), argument(5));
+        assert_eq!(wait(evd.handle(), 0, 0, &mut event, &mut more), argument(3));
+        assert_eq!(wait(evd.handle(), 0, 5, &mut event, &mut more), argument(3));
+    }
+}
+
+#[test]
+fn a_wait_that_times_out_takes_nothing_and_counts() {
+    let opened = double::open(c"evd-time-out");
+    let evd = Evh::new(&opened, 8, ALL);
+    assert_eq!(evd.wait(0, 1), (TIMEOUT, 0, 0));
+    evd.post(1);
+    evd.cq().put(done(2));
+    assert_eq!(evd.wait(0, 3), (TIMEOUT, 0, 2));
+    assert_eq!(evd.wait(2_000, 3), (TIMEOUT, 0, 2));
+    assert_eq!(evd.wait(0, 2), (DAT_SUCCESS, 1, 1));
+    assert_eq!(evd.dequeue(), (DAT_SUCCESS, 2));
+}
+
+#[test]
+fn a_sleeper_is_woken_by_every_stream() {
+    let opened = double::open(c"evd-wake");
+    let evd = Evh::new(&opened, 8, ALL);
+    let wakers: [(&str, fn(Evh)); 3] = [
+        ("completion", |evd| evd.cq().feed(done(7))),
+        ("software", |evd| assert_eq!(evd.post(7), DAT_SUCCESS)),
+        ("connection", |evd| {
+            let kind = ConnectionKind::Established;
+            dapls_evd::post(&evd.object(), Event::Connection { kind, ep: 7, data_size: 0, data: 0 }).unwrap();
+        }),
+    ];
+    for (stream, waker) in wakers {
+        let sleeper = std::thread::spawn(move || evd.wait(DAT_TIMEOUT_INFINITE, 1));
+        evd.await_sleeper();
+        assert_eq!(evd.dequeue().0, WAITER, "{stream}");
+        assert_eq!(evd.wait(0, 1).0, WAITER, "{stream}");
+        waker(evd);
+        assert_eq!(sleeper.join().unwrap().0, DAT_SUCCESS, "{stream}");
+    }
+}
+
+#[test]
+fn a_threshold_is_waited_for_across_wake_ups() {
+    let opened = double::open(c"evd-threshold");
+    let evd = Evh::new(&opened, 8, ALL);
+    let sleeper = std::thread::spawn(move || evd.wait(DAT_TIMEOUT_INFINITE, 3));
+    for cookie in 1..=3 {
+        evd.await_sleeper();
+        assert!(evd.cq().is_armed(), "somebody depends on it");
+        evd.cq().feed(done(cookie));
+    }
+    assert_eq!(sleeper.join().unwrap(), (DAT_SUCCESS, 1, 2));
+}
+
+#[test]
+fn who_makes_it_unwaitable_or_ends_it_releases_the_sleeper() {
+    let opened = double::open(c"evd-release");
+    let evd = Evh::new(&opened, 8, ALL);
+    let unwaitable = DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_EVD_UNWAITABLE;
+    let sleeper = std::thread::spawn(move || evd.wait(DAT_TIMEOUT_INFINITE, 1).0);
+    evd.await_sleeper();
+    // SAFETY: a live handle.
+    assert_eq!(unsafe { dapl_evd_set_unwaitable::<Double>(evd.handle()) }, DAT_SUCCESS);
+    assert_eq!(sleeper.join().unwrap(), unwaitable);
+    evd.post(1);
+    assert_eq!(evd.wait(0, 1).0, unwaitable, "even with events");
+    // SAFETY: as above.
+    assert_eq!(unsafe { dapl_evd_clear_unwaitable::<Double>(evd.handle()) }, DAT_SUCCESS);
+    assert_eq!(evd.wait(0, 1).0, DAT_SUCCESS);
+
+    let sleeper = std::thread::spawn(move || evd.wait(DAT_TIMEOUT_INFINITE, 1).0);
+    evd.await_sleeper();
+    assert_eq!(evd.free(), DAT_SUCCESS);
+    assert_eq!(sleeper.join().unwrap(), DAT_CLASS_ERROR | DAT_ABORT);
+    assert_eq!(evd.free(), BAD);
+    assert_eq!(evd.dequeue().0, BAD);
+}
+
+#[test]
+fn an_abrupt_close_of_the_ia_releases_the_sleeper() {
+    let opened = double::open(c"evd-abrupt");
+    let evd = Evh::new(&opened, 8, DAT_EVD_CONNECTION_FLAG);
+    let sleeper = std::thread::spawn(move || evd.wait(DAT_TIMEOUT_INFINITE, 1).0);
+    evd.await_sleeper();
+    // SAFETY: a live handle.
+    unsafe {
+        assert_eq!(
+            dapl_ia_close::<Double>(opened.ia_handle, DAT_CLOSE_GRACEFUL_FLAG),
+            DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_IA_IN_USE
+        );
+        assert_eq!(dapl_ia_close::<Double>(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG), DAT_SUCCESS);
+        assert_eq!(dapl_ia_close::<Double>(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG), BAD | DAT_INVALID_HANDLE_IA);
+    }
+    assert_eq!(sleeper.join().unwrap(), DAT_CLASS_ERROR | DAT_ABORT);
+    assert!(opened.ia.provider().is_closed());
+}
+
+#[test]
+fn a_full_queue_refuses_software_events_and_tells_nobody() {
+    let opened = double::open(c"evd-full");
+    let evd = Evh::new(&opened, 2, ALL);
+    assert_eq!((evd.post(1), evd.post(2)), (DAT_SUCCESS, DAT_SUCCESS));
+    assert_eq!(evd.post(3), DAT_CLASS_ERROR | DAT_QUEUE_FULL);
+    assert_eq!(Evh(opened.async_evd as usize).dequeue().0, DAT_QUEUE_EMPTY);
+    assert_eq!(Evh::new(&opened, 1, DAT_EVD_CR_FLAG).post(1), argument(1));
+}
+
+#[test]
+fn an_overflow_is_reported_and_survived() {
+    let opened = double::open(c"evd-overflow");
+    let evd = Evh::new(&opened, 1, DAT_EVD_CR_FLAG);
+    let request = Event::Request { sp: 1, address: 2, qual: 3, cr: 4 };
+    let object = evd.object();
+    let posted = (0..100_000).take_while(|_| dapls_evd::post(&object, request).is_ok()).count();
+    assert!(posted > 10_000 && posted < 100_000);
+    let mut event = blank();
+    // SAFETY: a live handle and a writable event.
+    assert_eq!(unsafe { dapl_evd_dequeue::<Double>(opened.async_evd, &mut event) }, DAT_SUCCESS);
+    assert_eq!(event.event_number, DAT_ASYNC_ERROR_EVD_OVERFLOW);
+    // SAFETY: the number says which member it is.
+    let data = unsafe { event.event_data.asynch_error_event_data };
+    assert_eq!((data.dat_handle, data.reason), (evd.handle(), 0));
+    assert_eq!(evd.dequeue().0, DAT_SUCCESS, "it lives on");
+}
+
+#[test]
+fn query_shows_the_state_and_resize_changes_the_length() {
+    let opened = double::open(c"evd-query");
+    let evd = Evh::new(&opened, 4, DAT_EVD_SOFTWARE_FLAG | DAT_EVD_CR_FLAG);
+    // SAFETY: zeros are a record of numbers and null pointers.
+    let mut param: DAT_EVD_PARAM = unsafe { std::mem::zeroed() };
+    // SAFETY: live handles and a writable record.
+    unsafe {
+        assert_eq!(dapl_evd_query::<Double>(evd.handle(), 0x20, &mut param), argument(2));
+        assert_eq!(dapl_evd_query::<Double>(evd.handle(), 0, std::ptr::null_mut()), argument(3));
+        assert_eq!(dapl_evd_query::<Double>(opened.ia_handle, 0, &mut param), BAD);
+        assert_eq!(dapl_evd_resize::<Double>(evd.handle(), 0), argument(2));
+        assert_eq!(dapl_evd_resize::<Double>(evd.handle(), 1001), argument(2));
+        assert_eq!(dapl_evd_resize::<Double>(evd.handle(), 100), DAT_SUCCESS);
+        assert_eq!(dapl_evd_disable::<Double>(evd.handle()), DAT_SUCCESS);
+        assert_eq!(dapl_evd_query::<Double>(evd.handle(), DAT_EVD_FIELD_ALL, &mut param), DAT_SUCCESS);
+    }
+    assert_eq!((param.ia_handle, param.evd_qlen, param.cno_handle), (opened.ia_handle, 100, std::ptr::null_mut()));
+    assert_eq!(param.evd_flags, DAT_EVD_SOFTWARE_FLAG | DAT_EVD_CR_FLAG);
+    assert_eq!(param.evd_state, DAT_EVD_STATE_DISABLED | DAT_EVD_STATE_WAITABLE | DAT_EVD_STATE_CONFIG_THRESHOLD);
+}
+
+#[test]
+fn the_async_evd_belongs_to_its_ia() {
+    let opened = double::open(c"evd-async");
+    let code = DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_EVD_ASYNC;
+    assert_eq!(Evh(opened.async_evd as usize).free(), code);
+    // SAFETY: a live handle.
+    assert_eq!(unsafe { dapl_ia_close::<Double>(opened.ia_handle, DAT_CLOSE_GRACEFUL_FLAG) }, DAT_SUCCESS);
+    assert_eq!(Evh(opened.async_evd as usize).free(), BAD);
+}
+
+// Cancellation: C threads, since Rust's know none.
+
+// As functions that may unwind, and that take one that may.
+unsafe extern "C-unwind" {
+    fn pthread_create(
+        thread: *mut libc::pthread_t,
+        attributes: *const c_void,
+        start: unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+        argument: *mut c_void,
+    ) -> c_int;
+    fn pthread_cancel(thread: libc::pthread_t) -> c_int;
+    fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
+}
+
+/// Sleeps in `dat_evd_wait` until it is cancelled. `argument` is an EVD, odd for cancellation at any instruction. Owns
+/// nothing.
+unsafe extern "C-unwind" fn sleep_until_cancelled(argument: *mut c_void) -> *mut c_void {
+    let mut event = blank();
+    let mut more = 0;
+    let evd = (argument as usize & !1) as *mut c_void;
+    // SAFETY: writable out parameters.
+    unsafe {
+        pthread_setcanceltype((argument as usize & 1) as c_int, std::ptr::null_mut());
+        dapl_evd_wait::<Double>(evd, DAT_TIMEOUT_INFINITE, 1, &mut event, &mut more);
+    }
+    std::ptr::null_mut()
+}
+
+fn cancel_a_sleeper(name: &CStr, asynchronous: usize) {
+    let opened = double::open(name);
+    let evd = Evh::new(&opened, 8, ALL);
+    let mut thread = 0;
+    let argument = (evd.0 | asynchronous) as *mut c_void;
+    // SAFETY: a function that takes the argument; `thread` is writable.
+    let started = unsafe { pthread_create(&mut thread, std::ptr::null(), sleep_until_cancelled, argument) };
+    assert_eq!(started, 0);
+    evd.await_sleeper();
+    let mut result = std::ptr::null_mut();
+    // SAFETY: the thread was started and not joined yet.
+    unsafe {
+        assert_eq!(pthread_cancel(thread), 0);
+        assert_eq!(libc::pthread_join(thread, &mut result), 0);
+    }
+    assert_eq!(result as isize, -1, "PTHREAD_CANCELED");
+    evd.post(5);
+    assert_eq!(evd.wait(0, 1), (DAT_SUCCESS, 5, 0), "no waiter stays behind");
+    assert_eq!(evd.free(), DAT_SUCCESS);
+}
+
+#[test]
+fn a_cancelled_sleeper_leaves_nothing_behind() {
+    cancel_a_sleeper(c"evd-cancel-async", 1);
+    cancel_a_sleeper(c"evd-cancel-deferred", 0);
+}

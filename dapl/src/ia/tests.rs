@@ -1,0 +1,334 @@
+//! IAs, PZs, LMRs, contexts and the registration through their entries, over the double: what a C consumer sees.
+
+use std::ffi::{CStr, CString, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use dat_abi::*;
+
+use super::dapl_ia::*;
+use crate::context::*;
+use crate::double::{self, Double};
+use crate::lmr::dapl_lmr::*;
+use crate::pz::dapl_pz::*;
+use crate::registration::{self, Libdat};
+
+const BAD: DAT_RETURN = DAT_CLASS_ERROR | DAT_INVALID_HANDLE;
+const NULL: *mut c_void = std::ptr::null_mut();
+
+fn argument(n: u32) -> DAT_RETURN {
+    DAT_CLASS_ERROR | DAT_INVALID_PARAMETER | (DAT_INVALID_ARG1 + n - 1)
+}
+
+fn open(name: &CStr, length: i32, evd: &mut *mut c_void) -> (DAT_RETURN, *mut c_void) {
+    registration::for_test::<Double>(name);
+    let mut ia = NULL;
+    // SAFETY: a string, and writable places.
+    let code = unsafe { dapl_ia_open::<Double>(name.as_ptr().cast_mut(), length, evd, &mut ia) };
+    (code, ia)
+}
+
+fn close(ia: *mut c_void, flags: u32) -> DAT_RETURN {
+    // SAFETY: any handle will do.
+    unsafe { dapl_ia_close::<Double>(ia, flags) }
+}
+
+const GRACEFUL: u32 = DAT_CLOSE_GRACEFUL_FLAG;
+const IN_USE: DAT_RETURN = DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_IA_IN_USE;
+
+#[test]
+fn an_async_evd_is_made_lent_or_out_of_scope() {
+    let mut evd = NULL;
+    assert_eq!(open(c"ia-async", 0, &mut evd).0, argument(2));
+    let (code, first) = open(c"ia-async", 8, &mut evd);
+    assert_eq!((code, evd.is_null()), (DAT_SUCCESS, false));
+
+    let mut same = evd;
+    let (code, second) = open(c"ia-async", 0, &mut same);
+    assert_eq!((code, same), (DAT_SUCCESS, evd));
+    assert_eq!(close(first, GRACEFUL), IN_USE, "its EVD is lent");
+    assert_eq!(close(second, GRACEFUL), DAT_SUCCESS);
+
+    let mut exists = DAT_EVD_ASYNC_EXISTS;
+    let (code, third) = open(c"ia-async", 0, &mut exists);
+    assert_eq!((code, exists), (DAT_SUCCESS, DAT_EVD_OUT_OF_SCOPE));
+    assert_eq!(close(third, GRACEFUL), DAT_SUCCESS);
+    assert_eq!(close(first, GRACEFUL), DAT_SUCCESS);
+
+    for garbage in [evd, first, 2 as *mut c_void, 77 as *mut c_void] {
+        let mut wanted = garbage;
+        assert_eq!(open(c"ia-async", 8, &mut wanted).0, BAD | DAT_INVALID_HANDLE_EVD_ASYNC);
+        assert_eq!(wanted, garbage, "not written on failure");
+    }
+}
+
+#[test]
+fn an_open_judges_its_pointers() {
+    let name = c"ia-pointers";
+    registration::for_test::<Double>(name);
+    let (mut evd, mut ia) = (NULL, NULL);
+    // SAFETY: strings, null, or writable places.
+    unsafe {
+        let open = dapl_ia_open::<Double>;
+        assert_eq!(open(std::ptr::null_mut(), 8, &mut evd, &mut ia), argument(1));
+        assert_eq!(open(name.as_ptr().cast_mut(), 8, &mut evd, std::ptr::null_mut()), BAD | DAT_INVALID_HANDLE_IA);
+        assert_eq!(open(name.as_ptr().cast_mut(), 8, std::ptr::null_mut(), &mut ia), argument(3));
+        assert_eq!(open(c"ia-nobody".as_ptr().cast_mut(), 8, &mut evd, &mut ia), argument(1));
+    }
+}
+
+#[test]
+fn a_query_checks_before_it_writes() {
+    let opened = double::open(c"ia-query");
+    // SAFETY: zeros are records of numbers and null pointers.
+    let (mut ia, mut provider): (DAT_IA_ATTR, DAT_PROVIDER_ATTR) = unsafe { std::mem::zeroed() };
+    let mut evd = NULL;
+    // SAFETY: any handle; null or writable out parameters.
+    unsafe {
+        let query = dapl_ia_query::<Double>;
+        let (no_ia, no_provider) = (std::ptr::null_mut(), std::ptr::null_mut());
+        assert_eq!(query(opened.async_evd, &mut evd, 0, no_ia, 0, no_provider), BAD | DAT_INVALID_HANDLE_IA);
+        assert_eq!(query(opened.ia_handle, &mut evd, 1, no_ia, 0, no_provider), argument(4));
+        assert_eq!(query(opened.ia_handle, &mut evd, 1 << 35, &mut ia, 0, no_provider), argument(3));
+        assert_eq!(query(opened.ia_handle, &mut evd, 0, no_ia, 1, no_provider), argument(6));
+        assert!(evd.is_null(), "nothing written yet");
+        assert_eq!(query(opened.ia_handle, std::ptr::null_mut(), 0, no_ia, 0, no_provider), DAT_SUCCESS);
+        let all = (DAT_IA_FIELD_ALL, DAT_PROVIDER_FIELD_ALL);
+        assert_eq!(query(opened.ia_handle, &mut evd, all.0, &mut ia, all.1, &mut provider), DAT_SUCCESS);
+    }
+    assert_eq!(evd, opened.async_evd);
+    // SAFETY: zero-terminated by the query; 28 readable bytes; a list of that many attributes.
+    unsafe {
+        assert_eq!(CStr::from_ptr(ia.adapter_name.as_ptr()), c"ia-query");
+        let address = std::slice::from_raw_parts(ia.ia_address_ptr.cast::<u8>(), 28);
+        assert_eq!(address[..8], [2, 0, 0, 0, 127, 0, 0, 1]);
+        assert!(address[8..].iter().all(|byte| *byte == 0));
+        let facts = std::slice::from_raw_parts(provider.provider_specific_attr, 3);
+        assert_eq!(CStr::from_ptr(facts[2].name), c"transport");
+        assert_eq!(CStr::from_ptr(facts[2].value), c"double");
+    }
+    assert_eq!((ia.max_evd_qlen, ia.max_rdma_read_per_ep_in, ia.max_srqs), (1000, 4, 0));
+    assert_eq!((provider.dapl_version_major, provider.dapl_version_minor, provider.is_thread_safe), (1, 2, DAT_TRUE));
+    assert_eq!((provider.completion_flags_supported, provider.max_private_data_size), (0x0F, 92));
+}
+
+#[test]
+fn a_refused_close_changes_nothing() {
+    let opened = double::open(c"ia-close");
+    let mut pz = NULL;
+    // SAFETY: a live IA and a writable place.
+    assert_eq!(unsafe { dapl_pz_create::<Double>(opened.ia_handle, &mut pz) }, DAT_SUCCESS);
+    assert_eq!(close(opened.ia_handle, 2), argument(2));
+    assert_eq!(close(opened.ia_handle, GRACEFUL), IN_USE);
+    // SAFETY: any handle will do.
+    assert_eq!(unsafe { dapl_pz_free::<Double>(pz) }, DAT_SUCCESS);
+    assert_eq!(close(opened.ia_handle, GRACEFUL), DAT_SUCCESS);
+    assert_eq!(close(opened.ia_handle, GRACEFUL), BAD | DAT_INVALID_HANDLE_IA);
+    assert!(opened.ia.provider().is_closed());
+}
+
+#[test]
+fn an_abrupt_close_takes_all_along() {
+    let opened = double::open(c"ia-abrupt");
+    let (pz, lmr) = memory(opened.ia_handle, DAT_MEM_PRIV_ALL_FLAG);
+    assert_eq!(close(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG), DAT_SUCCESS);
+    for handle in [pz, lmr, opened.async_evd, opened.ia_handle] {
+        let mut kind = 0;
+        // SAFETY: any handle will do.
+        assert_eq!(unsafe { dapl_get_handle_type(handle, &mut kind) }, BAD | DAT_INVALID_HANDLE1);
+    }
+    drop(opened.ia);
+}
+
+/// A PZ, and 64 bytes registered in it.
+fn memory(ia: *mut c_void, privileges: u32) -> (*mut c_void, *mut c_void) {
+    static BYTES: [u8; 64] = [0; 64];
+    let (mut pz, mut lmr) = (NULL, NULL);
+    let region = DAT_REGION_DESCRIPTION { for_va: BYTES.as_ptr().cast_mut().cast() };
+    // SAFETY: a live IA; null or writable places. The double never touches the memory.
+    unsafe {
+        assert_eq!(dapl_pz_create::<Double>(ia, &mut pz), DAT_SUCCESS);
+        let (lmr, null) = (&raw mut lmr, std::ptr::null_mut());
+        let code =
+            dapl_lmr_create::<Double>(ia, 0, region, 64, pz, privileges, lmr, null, null, null.cast(), null.cast());
+        assert_eq!(code, DAT_SUCCESS);
+    }
+    (pz, lmr)
+}
+
+#[test]
+fn a_pz_stays_while_memory_is_in_it() {
+    let opened = double::open(c"ia-pz");
+    let (pz, lmr) = memory(opened.ia_handle, DAT_MEM_PRIV_ALL_FLAG);
+    // SAFETY: any handle will do.
+    unsafe {
+        let in_use = DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_PZ_IN_USE;
+        assert_eq!(dapl_pz_free::<Double>(pz), in_use);
+        assert_eq!(dapl_pz_free::<Double>(lmr), BAD | DAT_INVALID_HANDLE_PZ);
+        assert_eq!(dapl_lmr_free::<Double>(lmr), DAT_SUCCESS);
+        assert_eq!(dapl_lmr_free::<Double>(lmr), BAD | DAT_INVALID_HANDLE_LMR);
+        assert_eq!(dapl_pz_free::<Double>(pz), DAT_SUCCESS);
+    }
+}
+
+#[test]
+fn an_lmr_tells_what_was_registered_and_peers_only_what_they_may() {
+    let opened = double::open(c"ia-lmr");
+    for (privileges, remote) in [(DAT_MEM_PRIV_ALL_FLAG, true), (DAT_MEM_PRIV_LOCAL_WRITE_FLAG, false)] {
+        let (pz, lmr) = memory(opened.ia_handle, privileges);
+        // SAFETY: zeros are a record of numbers and null pointers; a live handle.
+        let param = unsafe {
+            let mut param: DAT_LMR_PARAM = std::mem::zeroed();
+            assert_eq!(dapl_lmr_query::<Double>(lmr, 0x400, &mut param), argument(2));
+            assert_eq!(dapl_lmr_query::<Double>(lmr, DAT_LMR_FIELD_ALL, &mut param), DAT_SUCCESS);
+            param
+        };
+        assert_eq!((param.length, param.registered_size, param.mem_priv), (64, 64, privileges));
+        assert_eq!((param.pz_handle, param.ia_handle), (pz, opened.ia_handle));
+        assert_ne!(param.lmr_context, 0);
+        assert_eq!(param.rmr_context != 0, remote);
+        // SAFETY: filled in by the query.
+        assert_eq!(unsafe { param.region_desc.for_va } as u64, param.registered_address);
+    }
+}
+
+#[test]
+fn lmr_arguments_are_judged_in_order() {
+    let opened = double::open(c"ia-lmr-arguments");
+    let (ia, (pz, lmr)) = (opened.ia_handle, memory(opened.ia_handle, 0));
+    let create = |ia, kind, region, length, pz, privileges, out: *mut *mut c_void| {
+        let null = std::ptr::null_mut();
+        let region = DAT_REGION_DESCRIPTION { for_va: region };
+        // SAFETY: any handles; null or writable places.
+        unsafe {
+            dapl_lmr_create::<Double>(
+                ia,
+                kind,
+                region,
+                length,
+                pz,
+                privileges,
+                out,
+                null,
+                null,
+                null.cast(),
+                null.cast(),
+            )
+        }
+    };
+    let (mut out, here) = (NULL, 4096 as *mut c_void);
+    assert_eq!(create(pz, 0, here, 1, pz, 0, &mut out), BAD | DAT_INVALID_HANDLE_IA);
+    assert_eq!(create(ia, 0, here, 1, ia, 0, &mut out), BAD | DAT_INVALID_HANDLE_PZ);
+    assert_eq!(create(ia, 0, here, 1, pz, 0, std::ptr::null_mut()), argument(7));
+    assert_eq!(create(ia, 1, ia, 1, pz, 0, &mut out), BAD | DAT_INVALID_HANDLE_LMR);
+    assert_eq!(create(ia, 1, lmr, 1, pz, 0, &mut out), DAT_NOT_IMPLEMENTED);
+    assert_eq!(create(ia, 9, here, 1, pz, 0, &mut out), argument(2));
+    assert_eq!(create(ia, 0, here, 1, pz, 0x100, &mut out), argument(6));
+    assert_eq!(create(ia, 0, here, 0, pz, 0, &mut out), DAT_CLASS_ERROR | DAT_LENGTH_ERROR);
+    assert_eq!(create(ia, 0, NULL, 1, pz, 0, &mut out), argument(3));
+    assert_eq!(create(ia, 0, here, u64::MAX, pz, 0, &mut out), argument(4));
+    // SAFETY: any handle will do.
+    assert_eq!(unsafe { dapl_lmr_sync_rdma_read::<Double>(pz, std::ptr::null(), 0) }, BAD | DAT_INVALID_HANDLE_IA);
+    // SAFETY: as above.
+    assert_eq!(unsafe { dapl_lmr_sync_rdma_write::<Double>(ia, std::ptr::null(), 0) }, DAT_SUCCESS);
+}
+
+#[test]
+fn every_handle_has_a_context_and_a_type() {
+    let opened = double::open(c"ia-context");
+    let (pz, lmr) = memory(opened.ia_handle, 0);
+    let kinds = [
+        (opened.ia_handle, DAT_HANDLE_TYPE_IA),
+        (opened.async_evd, DAT_HANDLE_TYPE_EVD),
+        (pz, DAT_HANDLE_TYPE_PZ),
+        (lmr, DAT_HANDLE_TYPE_LMR),
+    ];
+    for (handle, kind) in kinds {
+        let (mut context, mut found) = (DAT_CONTEXT { as_64: 1 }, 99);
+        // SAFETY: any handle; null or writable places; every member of the union is 64 bits.
+        unsafe {
+            assert_eq!(dapl_get_consumer_context(handle, &mut context), DAT_SUCCESS);
+            assert_eq!(context.as_64, 0, "none yet");
+            assert_eq!(dapl_set_consumer_context(handle, DAT_CONTEXT { as_64: u64::MAX - 1 }), DAT_SUCCESS);
+            assert_eq!(dapl_get_consumer_context(handle, &mut context), DAT_SUCCESS);
+            assert_eq!(context.as_ptr as u64, u64::MAX - 1);
+            assert_eq!(dapl_get_handle_type(handle, &mut found), DAT_SUCCESS);
+            assert_eq!(found, kind);
+            assert_eq!(dapl_get_handle_type(handle, std::ptr::null_mut()), argument(2));
+            assert_eq!(dapl_get_consumer_context(handle, std::ptr::null_mut()), argument(2));
+        }
+    }
+    let any = BAD | DAT_INVALID_HANDLE1;
+    // SAFETY: as above.
+    unsafe {
+        assert_eq!(dapl_set_consumer_context(NULL, DAT_CONTEXT { as_64: 1 }), any);
+        assert_eq!(dapl_get_handle_type(1 as *mut c_void, std::ptr::null_mut()), any);
+    }
+}
+
+// A libdat that notes what it is told.
+static ADDED: AtomicUsize = AtomicUsize::new(0);
+static REMOVED: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" fn add(table: *const DAT_PROVIDER, info: *const DAT_PROVIDER_INFO) -> DAT_RETURN {
+    // SAFETY: what a provider passes.
+    let (table, info) = unsafe { (&*table, &*info) };
+    // SAFETY: both are strings.
+    unsafe { assert_eq!(CStr::from_ptr(table.device_name), CStr::from_ptr(info.ia_name.as_ptr())) };
+    ADDED.fetch_add(1, Ordering::SeqCst);
+    DAT_SUCCESS
+}
+
+unsafe extern "C" fn remove(_: *const DAT_PROVIDER, _: *const DAT_PROVIDER_INFO) -> DAT_RETURN {
+    REMOVED.fetch_add(1, Ordering::SeqCst);
+    DAT_CLASS_ERROR | DAT_PROVIDER_IN_USE
+}
+
+unsafe extern "C" fn no_number(_: DAT_IA_HANDLE, _: *mut DAT_IA_HANDLE) -> DAT_RETURN {
+    BAD | DAT_INVALID_HANDLE_IA
+}
+
+#[test]
+fn a_name_is_registered_as_asked_and_another_major_version_is_not() {
+    let libdat = Libdat { add, remove, get_ia_handle: no_number };
+    let mut info = DAT_PROVIDER_INFO {
+        ia_name: [0; 256],
+        dapl_version_major: 2,
+        dapl_version_minor: 0,
+        is_thread_safe: DAT_FALSE,
+    };
+    let name = CString::new("ia-registered").unwrap();
+    for (to, from) in info.ia_name.iter_mut().zip(name.as_bytes()) {
+        *to = *from as _;
+    }
+    // SAFETY: functions that take what libdat's take, a readable record, a string.
+    unsafe { registration::init::<Double>(libdat, &info, c"double 1".as_ptr()) };
+    assert!(registration::find(&name).is_none());
+    (info.dapl_version_major, info.dapl_version_minor) = (1, 2);
+    for params in [c"double 1", c"double 2"] {
+        // SAFETY: as above.
+        unsafe { registration::init::<Double>(libdat, &info, params.as_ptr()) };
+    }
+    let known = registration::find(&name).unwrap();
+    assert_eq!((known.name(), known.params().as_str()), ("ia-registered", "double 2"));
+    assert!(!known.served().thread_safe, "what this libdat was told, for it is not ours");
+    // SAFETY: as above; null is what is tried.
+    unsafe {
+        registration::fini::<Double>(libdat, &info);
+        registration::fini::<Double>(libdat, std::ptr::null());
+        registration::init::<Double>(libdat, std::ptr::null(), std::ptr::null());
+    }
+    assert_eq!((ADDED.load(Ordering::SeqCst), REMOVED.load(Ordering::SeqCst)), (2, 1));
+    info.ia_name = [b'x' as _; 256];
+    // SAFETY: as above.
+    unsafe { registration::init::<Double>(libdat, &info, c"".as_ptr()) };
+    assert_eq!(ADDED.load(Ordering::SeqCst), 2, "a name without an end");
+}
+
+#[test]
+fn every_slot_is_filled() {
+    let table = crate::table::table::<Double>();
+    // SAFETY: pointer-sized slots from the first to the last byte; an empty slot is null.
+    let words: [usize; size_of::<DAT_PROVIDER>() / 8] = unsafe { std::mem::transmute(table) };
+    assert!(words[2..].iter().all(|slot| *slot != 0));
+    assert_eq!(words.len(), 70);
+}
