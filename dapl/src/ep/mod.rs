@@ -171,10 +171,10 @@ impl<P: Provider> Ep<P> {
         core.state = core.state.after(step)?;
         // Pairs with the Acquire in `state`.
         self.mirror.store(core.state as u8, Ordering::Release);
-        if core.state != EpState::ActivePending {
-            if let Some(timeout) = core.timeout.take() {
-                timer::cancel(timeout);
-            }
+        if core.state != EpState::ActivePending
+            && let Some(timeout) = core.timeout.take()
+        {
+            timer::cancel(timeout);
         }
         Ok(notice)
     }
@@ -182,9 +182,9 @@ impl<P: Provider> Ep<P> {
     /// Moves the state to an end that this side decides: the provider gives the connection or attempt up, all that was
     /// posted is flushed, and the connect EVD hears of it where it should.
     fn end(&self, core: &mut Core<P>, step: Step) -> Result<()> {
-        let was_over = core.state == EpState::Disconnected;
+        let was_live = core.state.is_live();
         let notice = self.step(core, step)?;
-        if let (false, Ok(qp)) = (was_over, self.desk().binding.qp()) {
+        if let (true, Ok(qp)) = (was_live, self.desk().binding.qp()) {
             qp.abort();
         }
         self.announce(core, notice, None);

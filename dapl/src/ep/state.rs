@@ -163,6 +163,12 @@ impl EpState {
         }
     }
 
+    /// The provider has an attempt or a connection to give up.
+    pub fn is_live(self) -> bool {
+        use EpState::*;
+        matches!(self, ActivePending | CompletionPending | Connected | DisconnectPending)
+    }
+
     /// Requests are taken in CON and DIS (there they are flushed), and held in CMP, since a server may post its first send
     /// right after the accept (endpoints 4.1, note 1).
     pub fn takes_requests(self) -> Result<()> {

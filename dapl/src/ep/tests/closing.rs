@@ -1,0 +1,166 @@
+//! Ends: disconnect, reset, free, and what becomes of posted work.
+
+use super::*;
+use crate::evd::{Evd, Event, dapls_evd};
+use crate::handle::from_handle;
+
+const DISCONNECTED: DAT_EVENT_NUMBER = DAT_CONNECTION_EVENT_DISCONNECTED;
+
+#[test]
+fn each_side_hears_of_the_end_once_however_often_it_is_asked_for() {
+    for flags in [DAT_CLOSE_ABRUPT_FLAG, DAT_CLOSE_GRACEFUL_FLAG] {
+        let world = World::new(c"both");
+        let (client, server) = world.pair(5);
+        assert_eq!((disconnect(client, flags), disconnect(server, flags)), (DAT_SUCCESS, DAT_SUCCESS));
+        let mut news = world.news();
+        news.sort_unstable();
+        let mut wanted = [(client, DISCONNECTED), (server, DISCONNECTED)];
+        wanted.sort_unstable();
+        assert_eq!(news, wanted);
+        assert_eq!((disconnect(client, flags), disconnect(server, 7)), (DAT_SUCCESS, DAT_SUCCESS));
+        assert_eq!((state(client), world.news()), (DAT_EP_STATE_DISCONNECTED, vec![]));
+        finish(world, &[client, server], &[]);
+    }
+}
+
+#[test]
+fn graceful_then_abrupt_cuts_the_wait() {
+    let world = World::new(c"cut");
+    let (client, server) = world.pair(5);
+    assert_eq!(disconnect(client, DAT_CLOSE_GRACEFUL_FLAG), DAT_SUCCESS);
+    assert_eq!(state(client), DAT_EP_STATE_DISCONNECT_PENDING);
+    assert_eq!(disconnect(client, DAT_CLOSE_GRACEFUL_FLAG), wrong(2));
+    assert_eq!(send(client, 1), in_state(State::EpDisconnectPending));
+    assert_eq!(disconnect(client, DAT_CLOSE_ABRUPT_FLAG), DAT_SUCCESS);
+    assert_eq!(state(client), DAT_EP_STATE_DISCONNECTED);
+    let news = world.news();
+    assert_eq!(news.len(), 2, "{news:?}");
+    assert!(news.contains(&(client, DISCONNECTED)) && news.contains(&(server, DISCONNECTED)));
+    finish(world, &[client, server], &[]);
+}
+
+#[test]
+fn posts_on_a_dead_connection_come_back_flushed_behind_the_others() {
+    let world = World::new(c"marker");
+    let (client, server) = world.pair(5);
+    assert_eq!(recv(client, 1), DAT_SUCCESS);
+    assert_eq!(disconnect(client, DAT_CLOSE_ABRUPT_FLAG), DAT_SUCCESS);
+    assert_eq!((recv(client, 2), send(client, 3)), (DAT_SUCCESS, DAT_SUCCESS));
+    let flushed = |cookie| (cookie, DAT_DTO_ERR_FLUSHED);
+    assert_eq!(world.completions(), [flushed(1), flushed(2), flushed(3)]);
+    finish(world, &[client, server], &[]);
+}
+
+#[test]
+fn a_pending_attempt_can_be_given_up_from_either_side() {
+    let world = World::new(c"give up");
+    let (client, server, psp) = (world.ep(), world.ep(), world.psp(5));
+    assert_eq!(recv(client, 1), DAT_SUCCESS);
+    world.connect(client, 5, &[]);
+    assert_eq!(disconnect(client, DAT_CLOSE_GRACEFUL_FLAG), DAT_SUCCESS);
+    assert_eq!(world.news(), [(client, DISCONNECTED)]);
+    assert_eq!(world.completions(), [(1, DAT_DTO_ERR_FLUSHED)]);
+    let cr = world.request();
+    assert_eq!(call!(dapl_cr_accept(cr, server, 0, null_mut())), DAT_SUCCESS);
+    assert_eq!(disconnect(server, DAT_CLOSE_ABRUPT_FLAG), DAT_SUCCESS);
+    assert_eq!(world.news(), [(server, DISCONNECTED)], "and nothing of the failed accept");
+    finish(world, &[client, server], &[(psp, free_psp)]);
+}
+
+#[test]
+fn an_unconnected_ep_gives_its_receives_back() {
+    let world = World::new(c"flush");
+    let (ep, deaf) = (world.ep(), world.ep_with(world.pz, world.dto, null_mut()));
+    assert_eq!(disconnect(ep, 0), in_state(State::EpUnconnected));
+    for ep in [ep, deaf] {
+        assert_eq!((recv(ep, 1), recv(ep, 2)), (DAT_SUCCESS, DAT_SUCCESS));
+        assert_eq!(call!(dapl_ep_reset(ep)), DAT_SUCCESS);
+        assert_eq!(world.completions(), [], "a reset here does nothing");
+        assert_eq!(disconnect(ep, 0), DAT_SUCCESS);
+        assert_eq!(world.completions(), [(1, DAT_DTO_ERR_FLUSHED), (2, DAT_DTO_ERR_FLUSHED)]);
+        assert_eq!((state(ep), recv(ep, 3)), (DAT_EP_STATE_UNCONNECTED, DAT_SUCCESS));
+    }
+    assert_eq!(world.news(), [(ep, DISCONNECTED)]);
+    finish(world, &[ep, deaf], &[]);
+}
+
+#[test]
+fn freed_while_connected_it_says_nothing_and_the_peer_hears() {
+    let world = World::new(c"free");
+    let (client, server) = world.pair(5);
+    assert_eq!((recv(client, 1), recv(server, 2)), (DAT_SUCCESS, DAT_SUCCESS));
+    assert_eq!(call!(dapl_ep_free(client)), DAT_SUCCESS);
+    assert_eq!(call!(dapl_ep_free(client)), bad(Handle::Ep));
+    assert_eq!((recv(client, 1), disconnect(client, 0)), (bad(Handle::Ep), bad(Handle::Ep)));
+    assert_eq!(world.news(), [(server, DISCONNECTED)]);
+    assert_eq!(world.completions(), [(1, DAT_DTO_ERR_FLUSHED), (2, DAT_DTO_ERR_FLUSHED)]);
+    finish(world, &[server], &[]);
+}
+
+#[test]
+fn freed_while_it_connects_it_says_so() {
+    let world = World::new(c"free acp");
+    let (client, psp) = (world.ep(), world.psp(5));
+    world.connect(client, 5, &[]);
+    assert_eq!(call!(dapl_ep_free(client)), DAT_SUCCESS);
+    assert_eq!(world.news(), [(client, DISCONNECTED)]);
+    assert_eq!(call!(dapl_cr_reject(world.request())), DAT_SUCCESS);
+    assert_eq!(world.news(), []);
+    finish(world, &[], &[(psp, free_psp)]);
+}
+
+#[test]
+fn accept_disconnect_reset_goes_round_for_ever() {
+    let world = World::new(c"round");
+    let (client, server, psp) = (world.ep(), world.ep(), world.psp(5));
+    for round in 0..50 {
+        assert_eq!((recv(server, round), recv(client, round)), (DAT_SUCCESS, DAT_SUCCESS));
+        world.connect(client, 5, &[]);
+        assert_eq!(world.accept(world.request(), server, &[]), DAT_SUCCESS);
+        assert_eq!(send(client, round), DAT_SUCCESS);
+        assert_eq!(disconnect(server, DAT_CLOSE_GRACEFUL_FLAG), DAT_SUCCESS);
+        assert_eq!(world.news().len(), 4);
+        assert_eq!((call!(dapl_ep_reset(client)), call!(dapl_ep_reset(server))), (DAT_SUCCESS, DAT_SUCCESS));
+        assert_eq!(world.completions().len(), 3);
+    }
+    finish(world, &[client, server], &[(psp, free_psp)]);
+}
+
+#[test]
+fn an_established_that_nobody_can_hear_of_ends_the_connection() {
+    let world = World::new(c"lost");
+    let full = world.evd(DAT_EVD_CONNECTION_FLAG | DAT_EVD_SOFTWARE_FLAG);
+    let (client, server, psp) = (world.ep_with(world.pz, world.dto, full), world.ep(), world.psp(5));
+    world.connect(client, 5, &[]);
+    let evd = from_handle::<Evd<Double>>(full, Handle::EvdConn).unwrap();
+    while dapls_evd::post(&evd, Event::Software { pointer: 0 }).is_ok() {}
+    drop(evd);
+    assert_eq!(world.accept(world.request(), server, &[]), DAT_SUCCESS);
+    assert_eq!(state(client), DAT_EP_STATE_DISCONNECTED);
+    assert_eq!(world.news().first(), Some(&(server, DAT_CONNECTION_EVENT_ESTABLISHED)));
+    while let Some(event) = next(full) {
+        assert_eq!(event.event_number, DAT_SOFTWARE_EVENT);
+    }
+    assert_eq!(call!(dapl_ep_free(client)), DAT_SUCCESS);
+    assert_eq!(call!(dapl_evd_free(full)), DAT_SUCCESS);
+    finish(world, &[server], &[(psp, free_psp)]);
+}
+
+#[test]
+fn an_abrupt_close_ends_all_of_it_whatever_the_states() {
+    let world = World::new(c"abrupt");
+    let (client, server) = world.pair(5);
+    let (psp, waiting, asking) = (world.psp(6), world.ep(), world.ep());
+    let mut rsp = null_mut();
+    assert_eq!(call!(dapl_rsp_create(world.ia(), 7, waiting, world.requests, &mut rsp)), DAT_SUCCESS);
+    world.connect(asking, 6, &[]);
+    let cr = world.request();
+    assert_eq!(call!(dapl_ia_close(world.ia(), DAT_CLOSE_GRACEFUL_FLAG)), in_state(State::IaInUse));
+    assert_eq!(state(client), DAT_EP_STATE_CONNECTED);
+    assert_eq!(call!(dapl_ia_close(world.ia(), DAT_CLOSE_ABRUPT_FLAG)), DAT_SUCCESS);
+    for ep in [client, server, waiting, asking] {
+        assert_eq!(call!(dapl_ep_free(ep)), bad(Handle::Ep));
+    }
+    assert_eq!((free_psp(psp), free_rsp(rsp)), (bad(Handle::Psp), bad(Handle::Rsp)));
+    assert_eq!(call!(dapl_cr_reject(cr)), bad(Handle::Cr));
+}

@@ -1,0 +1,171 @@
+//! Service points: where requests arrive, and what outlives them.
+
+use super::*;
+
+#[test]
+fn psp_create_checks_in_order() {
+    let world = World::new(c"psp order");
+    let mut psp = null_mut();
+    let create = |qual, evd, flags, out| call!(dapl_psp_create(world.ia(), qual, evd, flags, out));
+    assert_eq!(create(0, world.pz, 2, null_mut()), bad(Handle::EvdCr));
+    assert_eq!(create(0, world.conn, 2, null_mut()), wrong(5));
+    assert_eq!(create(0, world.conn, 2, &mut psp), bad(Handle::EvdCr));
+    assert_eq!(create(0, world.requests, 2, &mut psp), wrong(4));
+    assert_eq!(create(0, world.requests, 0, &mut psp), wrong(2));
+    assert_eq!(create(9, world.requests, 0, &mut psp), DAT_SUCCESS);
+    let mut other = null_mut();
+    assert_eq!(create(9, world.requests, 0, &mut other), 0x8002_0000, "a psp of this IA");
+    assert_eq!(other, null_mut());
+    let ep = world.ep();
+    let clash = call!(dapl_rsp_create(world.ia(), 9, ep, world.requests, &mut other));
+    assert_eq!((clash, state(ep)), (0x0002_0000, DAT_EP_STATE_UNCONNECTED), "any other clash");
+    assert_eq!(free_psp(psp), DAT_SUCCESS);
+    assert_eq!(create(9, world.requests, 0, &mut psp), DAT_SUCCESS, "free again");
+    finish(world, &[ep], &[(psp, free_psp)]);
+}
+
+#[test]
+fn any_qualifier_is_a_small_one_of_its_own() {
+    let world = World::new(c"any");
+    let mut points = Vec::new();
+    let mut quals = std::collections::BTreeSet::new();
+    let any = |qual, out| call!(dapl_psp_create_any(world.ia(), qual, world.requests, 0, out));
+    let mut psp = null_mut();
+    let mut qual = 0;
+    assert_eq!((any(&mut qual, null_mut()), any(null_mut(), &mut psp)), (wrong(5), wrong(2)));
+    for _ in 0..20 {
+        assert_eq!(any(&mut qual, &mut psp), DAT_SUCCESS);
+        let mut param = MaybeUninit::uninit();
+        assert_eq!(call!(dapl_psp_query(psp, 0, param.as_mut_ptr())), DAT_SUCCESS);
+        // SAFETY: written on success.
+        let param: DAT_PSP_PARAM = unsafe { param.assume_init() };
+        assert_eq!((param.conn_qual, param.evd_handle, param.psp_flags), (qual, world.requests, 0));
+        assert!((1024..65536).contains(&qual) && quals.insert(qual));
+        points.push((psp, free_psp as Free));
+    }
+    finish(world, &[], &points);
+}
+
+#[test]
+fn requests_outlive_their_psp() {
+    let world = World::new(c"zombie");
+    let (client, server, psp) = (world.ep(), world.ep(), world.psp(5));
+    world.connect(client, 5, b"x");
+    assert_eq!(free_psp(psp), DAT_SUCCESS);
+    assert_eq!(free_psp(psp), bad(Handle::Psp));
+    let cr = world.request();
+    assert_eq!(call!(dapl_evd_free(world.requests)), DAT_SUCCESS, "nobody uses it any more");
+    assert_eq!(asked(cr).private_data, b"x");
+    assert_eq!(world.accept(cr, server, &[]), DAT_SUCCESS);
+    assert_eq!(world.news().len(), 2);
+    let late = world.ep();
+    world.connect(late, 5, &[]);
+    assert_eq!(world.news(), [(late, DAT_CONNECTION_EVENT_NON_PEER_REJECTED)]);
+    let world = World { requests: world.evd(DAT_EVD_CR_FLAG), ..world };
+    finish(world, &[client, server, late], &[]);
+}
+
+#[test]
+fn a_psp_that_makes_eps_has_one_made_per_request() {
+    let world = World::new(c"makes");
+    let client = world.ep();
+    let mut psp = null_mut();
+    assert_eq!(call!(dapl_psp_create(world.ia(), 5, world.requests, DAT_PSP_PROVIDER_FLAG, &mut psp)), DAT_SUCCESS);
+    world.connect(client, 5, &[]);
+    let cr = world.request();
+    let made = asked(cr).param.local_ep_handle;
+    assert_eq!(state(made), DAT_EP_STATE_TENTATIVE_CONNECTION_PENDING);
+    assert_eq!(call!(dapl_ep_free(made)), in_state(State::EpTentativePending));
+    assert_eq!(world.accept(cr, client, &[]), bad(Handle::Ep), "it has one");
+    assert_eq!(world.accept(cr, null_mut(), &[]), bad(Handle::Ep), "not configured yet");
+
+    let mut param = query(made);
+    (param.pz_handle, param.connect_evd_handle) = (world.pz, world.conn);
+    (param.recv_evd_handle, param.request_evd_handle) = (world.dto, world.dto);
+    let mask = DAT_EP_FIELD_PZ_HANDLE
+        | DAT_EP_FIELD_RECV_EVD_HANDLE
+        | DAT_EP_FIELD_REQUEST_EVD_HANDLE
+        | DAT_EP_FIELD_CONNECT_EVD_HANDLE;
+    assert_eq!(call!(dapl_ep_modify(made, mask, &param)), DAT_SUCCESS);
+    assert_eq!(recv(made, 1), DAT_SUCCESS);
+    assert_eq!(world.accept(cr, null_mut(), &[]), DAT_SUCCESS);
+    assert_eq!(world.news(), [(made, DAT_CONNECTION_EVENT_ESTABLISHED), (client, DAT_CONNECTION_EVENT_ESTABLISHED)]);
+
+    // One that is refused goes with its request.
+    let second = world.ep();
+    world.connect(second, 5, &[]);
+    let cr = world.request();
+    let made_too = asked(cr).param.local_ep_handle;
+    assert_eq!(call!(dapl_cr_reject(cr)), DAT_SUCCESS);
+    assert_eq!(call!(dapl_ep_free(made_too)), bad(Handle::Ep));
+    assert_eq!(world.news(), [(second, DAT_CONNECTION_EVENT_PEER_REJECTED)]);
+    finish(world, &[client, made, second], &[(psp, free_psp)]);
+}
+
+#[test]
+fn an_rsp_is_good_for_one_request() {
+    let world = World::new(c"rsp");
+    let (client, server, late) = (world.ep(), world.ep(), world.ep());
+    let mut rsp = null_mut();
+    let create = |ep, evd, out| call!(dapl_rsp_create(world.ia(), 5, ep, evd, out));
+    assert_eq!(create(null_mut(), null_mut(), null_mut()), bad(Handle::Ep));
+    assert_eq!(create(server, null_mut(), null_mut()), bad(Handle::EvdCr));
+    assert_eq!(create(server, world.conn, null_mut()), wrong(5));
+    assert_eq!(create(server, world.conn, &mut rsp), bad(Handle::EvdCr));
+    assert_eq!(state(server), DAT_EP_STATE_UNCONNECTED);
+    assert_eq!(create(server, world.requests, &mut rsp), DAT_SUCCESS);
+    assert_eq!(state(server), DAT_EP_STATE_RESERVED);
+    assert_eq!(call!(dapl_ep_free(server)), in_state(State::EpReserved));
+    assert_eq!(create(server, world.requests, &mut rsp), in_state(State::EpReserved));
+
+    world.connect(client, 5, &[]);
+    assert_eq!(state(server), DAT_EP_STATE_PASSIVE_CONNECTION_PENDING);
+    world.connect(late, 5, &[]);
+    assert_eq!(world.news(), [(late, DAT_CONNECTION_EVENT_NON_PEER_REJECTED)], "it is spent");
+    let cr = world.request();
+    assert_eq!(asked(cr).param.local_ep_handle, server);
+    assert_eq!(free_rsp(rsp), DAT_SUCCESS);
+    assert_eq!(state(server), DAT_EP_STATE_PASSIVE_CONNECTION_PENDING, "the request is still to decide");
+    assert_eq!(world.accept(cr, null_mut(), &[]), DAT_SUCCESS);
+    assert_eq!(world.news().len(), 2);
+    finish(world, &[client, server, late], &[]);
+}
+
+#[test]
+fn a_refusal_gives_the_rsps_ep_back() {
+    let world = World::new(c"rsp no");
+    let (client, server) = (world.ep(), world.ep());
+    let mut rsp = null_mut();
+    assert_eq!(call!(dapl_rsp_create(world.ia(), 5, server, world.requests, &mut rsp)), DAT_SUCCESS);
+    world.connect(client, 5, &[]);
+    assert_eq!(call!(dapl_cr_reject(world.request())), DAT_SUCCESS);
+    assert_eq!(state(server), DAT_EP_STATE_UNCONNECTED);
+    assert_eq!(world.news(), [(client, DAT_CONNECTION_EVENT_PEER_REJECTED)]);
+    assert_eq!(free_rsp(rsp), DAT_SUCCESS);
+    assert_eq!(call!(dapl_rsp_create(world.ia(), 5, server, world.requests, &mut rsp)), DAT_SUCCESS);
+    assert_eq!(free_rsp(rsp), DAT_SUCCESS);
+    assert_eq!(state(server), DAT_EP_STATE_UNCONNECTED, "an ep that still waits is free again");
+    finish(world, &[client, server], &[]);
+}
+
+#[test]
+fn a_request_without_room_for_its_event_is_refused_and_the_rsp_waits_on() {
+    use crate::evd::{Evd, Event, dapls_evd};
+    let world = World::new(c"full");
+    let (client, server) = (world.ep(), world.ep());
+    let full = world.evd(DAT_EVD_CR_FLAG);
+    let mut rsp = null_mut();
+    assert_eq!(call!(dapl_rsp_create(world.ia(), 5, server, full, &mut rsp)), DAT_SUCCESS);
+    let evd = crate::handle::from_handle::<Evd<Double>>(full, Handle::EvdCr).unwrap();
+    while dapls_evd::post(&evd, Event::Software { pointer: 0 }).is_ok() {}
+    drop(evd);
+    world.connect(client, 5, &[]);
+    assert_eq!(world.news(), [(client, DAT_CONNECTION_EVENT_NON_PEER_REJECTED)]);
+    assert_eq!(state(server), DAT_EP_STATE_RESERVED);
+    while next(full).is_some() {}
+    assert_eq!(call!(dapl_ep_reset(client)), DAT_SUCCESS);
+    world.connect(client, 5, &[]);
+    assert!(next(full).is_some());
+    assert_eq!(state(server), DAT_EP_STATE_PASSIVE_CONNECTION_PENDING);
+    assert_eq!(call!(dapl_ia_close(world.ia(), DAT_CLOSE_ABRUPT_FLAG)), DAT_SUCCESS);
+}
