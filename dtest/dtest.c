@@ -32,7 +32,6 @@ enum {
     REQUESTS = 4,        /* more than we ever have under way */
     SMALL = 64,          /* the longest of the small messages */
     SMALL_PER_BURST = 100,
-    CONNECT_SECONDS = 10,
     CONNECT_TRIES = 50,  /* with PAUSE_MS between them: about ten seconds for the server to appear */
     PAUSE_MS = 200,
 };
@@ -143,9 +142,10 @@ __attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *for
     va_end(args);
     fputc('\n', stderr);
 
-    /* What became of the connection often says more than what we noticed. */
+    /* What became of the connection often says more than what we noticed. It may come a little later. */
     DAT_EVENT event;
-    if (conn_evd != DAT_HANDLE_NULL && dat_evd_dequeue(conn_evd, &event) == DAT_SUCCESS)
+    DAT_COUNT more;
+    if (conn_evd != DAT_HANDLE_NULL && dat_evd_wait(conn_evd, 500000, 1, &event, &more) == DAT_SUCCESS)
         fprintf(stderr, "    the connection: %s\n", connection_word(event.event_number));
     exit(EXIT_FAILURE);
 }
@@ -596,7 +596,7 @@ static uint64_t connect_to_server(void)
         DAT_EVENT event;
         const DAT_CONNECTION_EVENT_DATA *connection = &event.event_data.connect_event_data;
         uint64_t start = now_ns();
-        DAT_RETURN ret = dat_ep_connect(ep, (DAT_IA_ADDRESS_PTR)&address, opt.qual, CONNECT_SECONDS * 1000000,
+        DAT_RETURN ret = dat_ep_connect(ep, (DAT_IA_ADDRESS_PTR)&address, opt.qual, opt.timeout * 1000000 / 3,
                                         sizeof greeting, &greeting, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG);
         ok("dat_ep_connect", ret);
         next_event(conn_evd, "an answer of the server", &event);
@@ -803,7 +803,8 @@ static void usage(FILE *out)
             "  -p          poll (dat_evd_dequeue) and never sleep\n"
             "  -a          disconnect abruptly and not gracefully\n"
             "  -d          take a second before accepting (server) and before disconnecting (client)\n"
-            "  -t SECONDS  give up when an event does not come for so long (default 30)\n"
+            "  -t SECONDS  give up when an event does not come for so long, or in a third\n"
+            "              of that an answer to a connection request (default 30)\n"
             "  -v          print the attributes of adapter and provider\n"
             "  --help      print this\n"
             "\n"
