@@ -16,6 +16,9 @@
 
 #define SECOND 1000000u
 
+/* For any one event: much longer than it ever takes, even under valgrind on a busy machine. */
+#define PATIENCE (300 * SECOND)
+
 __attribute__((noreturn, format(printf, 1, 2))) static inline void fail(const char *format, ...)
 {
     va_list args;
@@ -57,7 +60,7 @@ static inline DAT_EVENT next(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, const 
 {
     DAT_EVENT event;
     DAT_COUNT more;
-    DAT_RETURN ret = dat_evd_wait(evd, 20 * SECOND, 1, &event, &more);
+    DAT_RETURN ret = dat_evd_wait(evd, PATIENCE, 1, &event, &more);
     if (ret != DAT_SUCCESS)
         fail("%s: %s", what, words(ret));
     if (event.event_number != number)

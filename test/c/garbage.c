@@ -20,6 +20,8 @@ static const char *const kind_names[] = { "IA", "PZ", "EVD", "CNO", "LMR", "RMR"
 
 static DAT_HANDLE live[KINDS]; /* one of each; null where the provider has none */
 static DAT_HANDLE dead[KINDS]; /* one of each, freed */
+static DAT_EP_HANDLE linked[2]; /* two EPs that are connected, for what wants a connected one beside the garbage */
+static DAT_EVD_HANDLE linked_evd;
 
 /* ---- The calls: `h` is the handle to be refused, everything else is as it should be ------------------------------ */
 
@@ -142,7 +144,7 @@ static DAT_RETURN make_cno(DAT_IA_HANDLE ia)
     X("ep_connect", EP, DAT_INVALID_HANDLE_EP, 0,                                                                       \
       dat_ep_connect(h, here, QUAL, SECOND, 0, NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG))                    \
     X("ep_dup_connect", EP, DAT_INVALID_HANDLE_EP, 0,                                                                   \
-      dat_ep_dup_connect(h, live[EP], SECOND, 0, NULL, DAT_QOS_BEST_EFFORT))                                            \
+      dat_ep_dup_connect(h, linked[0], SECOND, 0, NULL, DAT_QOS_BEST_EFFORT))                                           \
     X("ep_dup_connect dup", EP, DAT_INVALID_HANDLE_EP, 0,                                                               \
       dat_ep_dup_connect(live[EP], h, SECOND, 0, NULL, DAT_QOS_BEST_EFFORT))                                            \
     X("ep_disconnect", EP, DAT_INVALID_HANDLE_EP, 0, dat_ep_disconnect(h, DAT_CLOSE_ABRUPT_FLAG))                       \
@@ -318,11 +320,32 @@ static DAT_HANDLE made_or_null(const char *what, DAT_RETURN ret, DAT_HANDLE hand
     return DAT_HANDLE_NULL;
 }
 
-static DAT_HANDLE connection_request(void)
+static DAT_HANDLE connection_request(DAT_EP_HANDLE from)
 {
-    OK(dat_ep_connect(live[EP], here, QUAL, 10 * SECOND, 0, NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
+    OK(dat_ep_connect(from, here, QUAL, PATIENCE, 0, NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
     DAT_EVENT request = next(live[EVD], DAT_CONNECTION_REQUEST_EVENT, "a request");
     return request.event_data.cr_arrival_event_data.cr_handle;
+}
+
+static void link_two(void)
+{
+    OK(dat_evd_create(live[IA], 8, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG | DAT_EVD_CONNECTION_FLAG, &linked_evd));
+    for (int i = 0; i < 2; i++)
+        OK(dat_ep_create(live[IA], live[PZ], linked_evd, linked_evd, linked_evd, NULL, &linked[i]));
+    OK(dat_cr_accept(connection_request(linked[0]), linked[1], 0, NULL));
+    for (int i = 0; i < 2; i++)
+        next(linked_evd, DAT_CONNECTION_EVENT_ESTABLISHED, "the connected pair");
+}
+
+static void unlink_two(void)
+{
+    silent(linked_evd, "the connected pair");
+    OK(dat_ep_disconnect(linked[0], DAT_CLOSE_ABRUPT_FLAG));
+    for (int i = 0; i < 2; i++)
+        next(linked_evd, DAT_CONNECTION_EVENT_DISCONNECTED, "the connected pair");
+    for (int i = 0; i < 2; i++)
+        OK(dat_ep_free(linked[i]));
+    OK(dat_evd_free(linked_evd));
 }
 
 static void create(DAT_HANDLE handles[KINDS + 1], DAT_CONN_QUAL rsp_qual, DAT_CONN_QUAL psp_qual)
@@ -394,17 +417,18 @@ int main(int argc, char **argv)
     segment.segment_length = target.segment_length = sizeof memory;
     target.rmr_context = rmr_context;
 
+    link_two();
     create(gone, QUAL + 2, QUAL + 3);
     destroy(gone);
     memcpy(dead, gone, sizeof dead);
     dead[IA] = closed;
 
     /* A request that is rejected is dead; the next one stays. The EP that asked is of no more use, but alive. */
-    dead[CR] = connection_request();
+    dead[CR] = connection_request(live[EP]);
     OK(dat_cr_reject(dead[CR]));
     next(live[EVD], DAT_CONNECTION_EVENT_PEER_REJECTED, "the rejection");
     OK(dat_ep_reset(live[EP]));
-    live[CR] = connection_request();
+    live[CR] = connection_request(live[EP]);
 
     for (int index = 0; index < NUM_CALLS; index++) {
         if (calls[index].wanted == RMR && !live[RMR])
@@ -424,6 +448,7 @@ int main(int argc, char **argv)
     next(live[EVD], DAT_CONNECTION_EVENT_PEER_REJECTED, "the rejection");
     silent(live[EVD], "the EVD at the end");
     silent(errors, "asynchronous errors");
+    unlink_two();
     destroy(kept);
     OK(dat_ia_close(live[IA], DAT_CLOSE_GRACEFUL_FLAG));
     printf("garbage: OK, %d calls refused %u handles\n", NUM_CALLS, refused);

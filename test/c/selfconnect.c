@@ -114,7 +114,7 @@ static void establish(void)
     DAT_EVENT event;
     const DAT_CONNECTION_EVENT_DATA *connection = &event.event_data.connect_event_data;
 
-    OK(dat_ep_connect(active.ep, here, QUAL, 10 * SECOND, sizeof question, question, DAT_QOS_BEST_EFFORT,
+    OK(dat_ep_connect(active.ep, here, QUAL, PATIENCE, sizeof question, question, DAT_QOS_BEST_EFFORT,
                       DAT_CONNECT_DEFAULT_FLAG));
     event = next(passive.events, DAT_CONNECTION_REQUEST_EVENT, "the request");
     const DAT_CR_ARRIVAL_EVENT_DATA arrival = event.event_data.cr_arrival_event_data;

@@ -1,0 +1,80 @@
+//! Small C programs, each a way in which real ones use the library, through the real shared objects.
+//!
+//! What they do stands at the head of each source in `test/c`; here they are compiled, run in a place of their own, and
+//! their verdict is read.
+
+use std::time::Duration;
+
+use dapl_test::run::{self, Finished, Room, Run, SM0};
+use dapl_test::stage::{Profile, stage};
+
+/// No healthy run takes as long, even on a busy machine.
+const LIMIT: Duration = Duration::from_secs(400);
+
+fn consume(source: &str, arguments: &[&str]) -> Finished {
+    let stage = stage(Profile::Dev);
+    let program = run::program(&stage, source);
+    let room = Room::new(&stage, Some(SM0));
+    let finished = room.start(program, arguments).finish(LIMIT);
+    assert_eq!(finished.stderr, "", "nothing to complain about: {finished:#?}");
+    finished
+}
+
+fn under_valgrind(source: &str, arguments: &[&str]) -> Option<Finished> {
+    if !run::has_tool("valgrind") {
+        println!("skipped: no valgrind");
+        return None;
+    }
+    let stage = stage(Profile::Dev);
+    let program = run::program(&stage, source);
+    let options = [
+        "--quiet",
+        "--leak-check=full",
+        "--show-leak-kinds=definite,indirect",
+        "--errors-for-leak-kinds=definite,indirect",
+        "--error-exitcode=99",
+    ];
+    let room = Room::new(&stage, Some(SM0));
+    let mut command = room.command("valgrind", &options);
+    command.arg(program).args(arguments);
+    Some(Run::start(command).finish(3 * LIMIT))
+}
+
+#[test]
+fn first_program() {
+    consume("test/c/first.c", &[]).expect_success("messages of up to ");
+}
+
+#[test]
+fn first_program_in_cxx() {
+    consume("test/c/cxx.cc", &[]).expect_success("cxx: OK");
+}
+
+#[test]
+fn library_opened_locally() {
+    consume("test/c/dlopen_local.c", &[]).expect_success("dlopen_local: OK");
+}
+
+#[test]
+fn garbage_is_refused() {
+    consume("test/c/garbage.c", &[]).expect_success("garbage: OK");
+}
+
+#[test]
+fn one_thread_connects_to_itself() {
+    consume("test/c/selfconnect.c", &[]).expect_success("selfconnect: OK, 100 rounds");
+}
+
+#[test]
+fn one_thread_connects_to_itself_and_loses_no_memory() {
+    if let Some(finished) = under_valgrind("test/c/selfconnect.c", &["sm0", "3"]) {
+        finished.expect_success("selfconnect: OK, 3 rounds");
+    }
+}
+
+#[test]
+fn garbage_is_refused_without_being_read() {
+    if let Some(finished) = under_valgrind("test/c/garbage.c", &[]) {
+        finished.expect_success("garbage: OK");
+    }
+}

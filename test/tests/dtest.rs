@@ -1,0 +1,254 @@
+//! dtest over the sm provider, as two processes that find it through a registry: each way to wait, sizes from one byte to
+//! sixteen mebibytes, a late server, a dead peer, no registry, two pairs at once, and no byte of memory lost.
+//!
+//! dtest itself checks the data; here only its verdict is read. Never asserts how fast anything is.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use dapl_test::run::{self, Room, Run, SM0};
+use dapl_test::stage::{Profile, Stage, stage};
+
+/// No healthy run takes as long, even on a busy machine.
+const LIMIT: Duration = Duration::from_secs(300);
+/// No healthy run under valgrind takes as long.
+const SLOW: Duration = Duration::from_secs(1200);
+
+fn setting() -> (Stage, PathBuf) {
+    let stage = stage(Profile::Dev);
+    let dtest = run::program(&stage, "dtest/dtest.c");
+    (stage, dtest)
+}
+
+fn client_arguments<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
+    [&["-h", "localhost"], arguments].concat()
+}
+
+/// A server and a client with the same arguments; both must succeed.
+fn pair(room: &Room, dtest: &PathBuf, arguments: &[&str]) {
+    let server = room.start(dtest, arguments);
+    server.wait_for("listening", LIMIT);
+    let client = room.start(dtest, &client_arguments(arguments));
+    let client = client.finish(LIMIT);
+    let server = server.finish(LIMIT);
+    assert!(client.status.success() && server.status.success(), "client: {client:#?}\nserver: {server:#?}");
+    client.expect_success("dtest: OK (checked ");
+    server.expect_success("dtest: OK (checked ");
+    assert_eq!((client.stderr.as_str(), server.stderr.as_str()), ("", ""), "nothing to complain about");
+}
+
+fn over_sm(arguments: &[&str]) {
+    let (stage, dtest) = setting();
+    pair(&Room::new(&stage, Some(SM0)), &dtest, arguments);
+}
+
+#[test]
+fn default_run() {
+    over_sm(&[]);
+}
+
+#[test]
+fn attributes_are_printed() {
+    over_sm(&["-v", "-B", "1"]);
+}
+
+#[test]
+fn waiting_on_a_cno() {
+    over_sm(&["-c"]);
+}
+
+#[test]
+fn polling() {
+    over_sm(&["-p"]);
+}
+
+#[test]
+fn one_byte() {
+    over_sm(&["-b", "1"]);
+}
+
+#[test]
+fn sixty_four_kibibytes() {
+    over_sm(&["-b", "65536", "-B", "50"]);
+}
+
+#[test]
+fn sixteen_mebibytes() {
+    over_sm(&["-b", "16777216", "-B", "2"]);
+}
+
+#[test]
+fn odd_sizes() {
+    for size in ["3", "4095", "4097", "100001"] {
+        over_sm(&["-b", size, "-B", "3"]);
+    }
+}
+
+#[test]
+fn abrupt_end_after_a_delay() {
+    over_sm(&["-a", "-d", "-B", "1"]);
+}
+
+#[test]
+fn each_end_waits_its_own_way() {
+    let (stage, dtest) = setting();
+    for (server, client) in [("-c", "-p"), ("-p", "-c"), ("-v", "-p"), ("-c", "-v")] {
+        let room = Room::new(&stage, Some(SM0));
+        let server = room.start(&dtest, &[server]);
+        server.wait_for("listening", LIMIT);
+        let client = room.start(&dtest, &client_arguments(&[client]));
+        client.finish(LIMIT).expect_success("dtest: OK");
+        server.finish(LIMIT).expect_success("dtest: OK");
+    }
+}
+
+#[test]
+fn server_comes_second() {
+    let (stage, dtest) = setting();
+    let room = Room::new(&stage, Some(SM0));
+    let client = room.start(&dtest, &client_arguments(&[]));
+    client.wait_for("trying again", LIMIT);
+    let server = room.start(&dtest, &["-s"]);
+    client.finish(LIMIT).expect_success("dtest: OK");
+    server.finish(LIMIT).expect_success("dtest: OK");
+}
+
+#[test]
+fn nobody_listens() {
+    let (stage, dtest) = setting();
+    let room = Room::new(&stage, Some(SM0));
+    let client = room.start(&dtest, &client_arguments(&[]));
+    client.finish(LIMIT).expect_failure("no connection to localhost");
+}
+
+#[test]
+fn nobody_calls() {
+    let (stage, dtest) = setting();
+    let room = Room::new(&stage, Some(SM0));
+    let server = room.start(&dtest, &["-t", "1"]);
+    server.finish(LIMIT).expect_failure("did not come within 1 s");
+}
+
+#[test]
+fn different_sizes_are_refused_in_words() {
+    let (stage, dtest) = setting();
+    let room = Room::new(&stage, Some(SM0));
+    let server = room.start(&dtest, &["-b", "8"]);
+    server.wait_for("listening", LIMIT);
+    let client = room.start(&dtest, &client_arguments(&["-b", "9"]));
+    server.finish(LIMIT).expect_failure("runs with -b 9");
+    client.finish(LIMIT).expect_failure("no connection to localhost");
+}
+
+fn killed_in_the_middle(mode: &[&str], victim_is_server: bool) {
+    let (stage, dtest) = setting();
+    let room = Room::new(&stage, Some(SM0));
+    let arguments = [mode, &["-B", "100000000", "-b", "4096"]].concat();
+    let server = room.start(&dtest, &arguments);
+    server.wait_for("listening", LIMIT);
+    let client = room.start(&dtest, &client_arguments(&arguments));
+    server.wait_for("connected", LIMIT);
+    client.wait_for("connected", LIMIT);
+    let (mut victim, survivor): (Run, Run) = if victim_is_server { (server, client) } else { (client, server) };
+    victim.kill();
+    survivor.finish(LIMIT).expect_failure("the connection: ");
+}
+
+#[test]
+fn client_survives_a_killed_server() {
+    for mode in [&[][..], &["-c"], &["-p"]] {
+        killed_in_the_middle(mode, true);
+    }
+}
+
+#[test]
+fn server_survives_a_killed_client() {
+    for mode in [&[][..], &["-c"], &["-p"]] {
+        killed_in_the_middle(mode, false);
+    }
+}
+
+#[test]
+fn no_registry_at_all() {
+    let usual = ["/etc/dat.conf", "/etc/rdma/compat-dapl/dat.conf", "/etc/rdma/dat.conf"];
+    if let Some(file) = usual.iter().find(|file| std::fs::exists(file).unwrap_or(true)) {
+        println!("skipped: this machine has {file}");
+        return;
+    }
+    let (stage, dtest) = setting();
+    pair(&Room::new(&stage, None), &dtest, &[]);
+}
+
+#[test]
+fn unknown_adapter_is_refused_in_words() {
+    let (stage, dtest) = setting();
+    let room = Room::new(&stage, Some(SM0));
+    room.start(&dtest, &["-P", "nothing"])
+        .finish(LIMIT)
+        .expect_failure("DAT_PROVIDER_NOT_FOUND DAT_NAME_NOT_REGISTERED");
+}
+
+#[test]
+fn two_pairs_at_once() {
+    let (stage, dtest) = setting();
+    let room = Room::new(&stage, Some(SM0));
+    std::thread::scope(|scope| {
+        for qual in ["45248", "45249"] {
+            let (room, dtest) = (&room, &dtest);
+            scope.spawn(move || pair(room, dtest, &["-q", qual, "-B", "50"]));
+        }
+    });
+}
+
+#[test]
+fn wide_qualifiers() {
+    over_sm(&["-q", "18446744073709551615", "-B", "1"]);
+    over_sm(&["-q", "0x300000000", "-B", "1"]);
+}
+
+#[test]
+fn no_memory_is_lost() {
+    /// Two valgrinds at a time are enough.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock();
+    if !run::has_tool("valgrind") {
+        println!("skipped: no valgrind");
+        return;
+    }
+    let (stage, dtest) = setting();
+    for mode in ["-v", "-c", "-p"] {
+        let room = Room::new(&stage, Some(SM0));
+        let checked = |arguments: &[&str]| -> Command {
+            let options = [
+                "--quiet",
+                "--leak-check=full",
+                "--show-leak-kinds=definite,indirect",
+                "--errors-for-leak-kinds=definite,indirect",
+                "--error-exitcode=99",
+            ];
+            let common = ["-t", "600", "-b", "5000", "-B", "2", mode];
+            let mut command = room.command("valgrind", &options);
+            command.arg(&dtest).args(common).args(arguments);
+            command
+        };
+        let server = Run::start(checked(&[]));
+        server.wait_for("listening", SLOW);
+        let client = Run::start(checked(&["-h", "localhost"]));
+        let (client, server) = (client.finish(SLOW), server.finish(SLOW));
+        assert!(client.status.success() && server.status.success(), "client: {client:#?}\nserver: {server:#?}");
+        client.expect_success("dtest: OK");
+        server.expect_success("dtest: OK");
+    }
+}
+
+#[test]
+fn help_is_help() {
+    let (stage, dtest) = setting();
+    let room = Room::new(&stage, Some(SM0));
+    let help = room.start(&dtest, &["--help"]).finish(LIMIT);
+    assert!(help.status.success() && help.stdout.starts_with("usage: dtest"), "{help:#?}");
+    room.start(&dtest, &["-b", "1x"]).finish(LIMIT).expect_failure("malformed");
+    room.start(&dtest, &["-s", "-h", "localhost"]).finish(LIMIT).expect_failure("exclude each other");
+}
