@@ -1,6 +1,7 @@
 //! Ends: disconnect, reset, free, and what becomes of posted work.
 
 use super::*;
+use crate::cno::dapl_cno::{dapl_cno_create, dapl_cno_free, dapl_cno_modify_agent};
 use crate::evd::{Evd, Event, dapls_evd};
 use crate::handle::from_handle;
 
@@ -163,4 +164,26 @@ fn an_abrupt_close_ends_all_of_it_whatever_the_states() {
     }
     assert_eq!((free_psp(psp), free_rsp(rsp)), (bad(Handle::Psp), bad(Handle::Rsp)));
     assert_eq!(call!(dapl_cr_reject(cr)), bad(Handle::Cr));
+}
+
+#[test]
+fn an_agent_may_disconnect_the_ep_whose_event_called_it() {
+    unsafe extern "C" fn agent(ep: DAT_PVOID, _: DAT_EVD_HANDLE) {
+        assert_eq!(disconnect(ep, DAT_CLOSE_ABRUPT_FLAG), DAT_SUCCESS);
+    }
+    let world = World::new(c"agent");
+    let (mut cno, mut heard) = (null_mut(), null_mut());
+    let nobody = DAT_OS_WAIT_PROXY_AGENT { instance_data: null_mut(), proxy_agent_func: None };
+    assert_eq!(call!(dapl_cno_create(world.ia(), nobody, &mut cno)), DAT_SUCCESS);
+    assert_eq!(call!(dapl_evd_create(world.ia(), 4, cno, DAT_EVD_CONNECTION_FLAG, &mut heard)), DAT_SUCCESS);
+    let (client, server, psp) = (world.ep_with(world.pz, world.dto, heard), world.ep(), world.psp(5));
+    let caller = DAT_OS_WAIT_PROXY_AGENT { instance_data: client, proxy_agent_func: Some(agent) };
+    assert_eq!(call!(dapl_cno_modify_agent(cno, caller)), DAT_SUCCESS);
+    world.connect(client, 5, &[]);
+    assert_eq!(world.accept(world.request(), server, &[]), DAT_SUCCESS);
+    let numbers: Vec<_> = std::iter::from_fn(|| next(heard)).map(|event| event.event_number).collect();
+    assert_eq!(numbers, [DAT_CONNECTION_EVENT_ESTABLISHED, DISCONNECTED]);
+    assert_eq!(call!(dapl_ep_free(client)), DAT_SUCCESS);
+    assert_eq!((call!(dapl_evd_free(heard)), call!(dapl_cno_free(cno))), (DAT_SUCCESS, DAT_SUCCESS));
+    finish(world, &[server], &[(psp, free_psp)]);
 }
