@@ -111,33 +111,40 @@ pub fn wake(id: ObjectId, count: i32) {
 pub unsafe fn run<S: Copy>(state: &mut S, step: unsafe fn(&mut S, Cause) -> Step) -> DAT_RETURN {
     let mut caller_state = 0;
     let mut caller_type = 0;
-    // SAFETY: plain calls on the own thread, with a writable out parameter.
-    unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut caller_state) };
+    // Both, and the type first: a request that is on its way as a signal may look at the type alone.
+    // SAFETY: plain calls on the own thread, with writable out parameters.
+    unsafe {
+        pthread_setcanceltype(CANCEL_DEFERRED, &raw mut caller_type);
+        pthread_setcancelstate(CANCEL_DISABLE, &raw mut caller_state);
+    }
     let mut cause = Cause::Start;
     let code = loop {
         // SAFETY: this function's own contract. A step never unwinds: its entry guards it.
         match unsafe { step(state, cause) } {
             Step::Done(code) => break code,
             Step::Sleep { word, expected, deadline } => {
-                // From here to the restoring below this thread may be cancelled at any instruction: no frame from here
-                // to the consumer's owns anything. The type first: it takes effect only with the state.
+                // From here to the second pair this thread may be cancelled at any instruction: no frame from here to
+                // the consumer's owns anything. A request that came meanwhile is only noted, hence the test.
                 // SAFETY: as above.
-                unsafe { pthread_setcanceltype(CANCEL_ASYNCHRONOUS, &raw mut caller_type) };
-                // SAFETY: as above.
-                unsafe { pthread_setcancelstate(caller_state, std::ptr::null_mut()) };
-                // A request that came meanwhile is only noted; from here on one acts by itself.
-                // SAFETY: as above.
-                unsafe { pthread_testcancel() };
+                unsafe {
+                    pthread_setcancelstate(caller_state, std::ptr::null_mut());
+                    pthread_testcancel();
+                    pthread_setcanceltype(CANCEL_ASYNCHRONOUS, std::ptr::null_mut());
+                }
                 cause = sleep(word, expected, deadline);
                 // SAFETY: as above.
-                unsafe { pthread_setcancelstate(CANCEL_DISABLE, std::ptr::null_mut()) };
-                // SAFETY: as above.
-                unsafe { pthread_setcanceltype(caller_type, std::ptr::null_mut()) };
+                unsafe {
+                    pthread_setcanceltype(CANCEL_DEFERRED, std::ptr::null_mut());
+                    pthread_setcancelstate(CANCEL_DISABLE, std::ptr::null_mut());
+                }
             }
         }
     };
     // SAFETY: as above.
-    unsafe { pthread_setcancelstate(caller_state, std::ptr::null_mut()) };
+    unsafe {
+        pthread_setcancelstate(caller_state, std::ptr::null_mut());
+        pthread_setcanceltype(caller_type, std::ptr::null_mut());
+    }
     code
 }
 
@@ -168,6 +175,7 @@ fn sleep(word: &AtomicU32, expected: u32, deadline: Deadline) -> Cause {
 }
 
 const CANCEL_DISABLE: c_int = 1;
+const CANCEL_DEFERRED: c_int = 0;
 const CANCEL_ASYNCHRONOUS: c_int = 1;
 
 // Declared here as functions that may unwind: the `libc` crate's `syscall` promises not to, and cancellation does.

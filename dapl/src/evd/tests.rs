@@ -380,3 +380,43 @@ fn a_cancelled_sleeper_leaves_nothing_behind() {
     cancel_a_sleeper(c"evd-cancel-async", 1);
     cancel_a_sleeper(c"evd-cancel-deferred", 0);
 }
+
+/// Waits again and again until it is cancelled, at any instruction. Owns nothing.
+unsafe extern "C-unwind" fn wait_until_cancelled(evd: *mut c_void) -> *mut c_void {
+    let mut event = blank();
+    let mut more = 0;
+    // SAFETY: writable out parameters.
+    unsafe {
+        pthread_setcanceltype(1, std::ptr::null_mut());
+        loop {
+            dapl_evd_wait::<Double>(evd, DAT_TIMEOUT_INFINITE, 1, &mut event, &mut more);
+        }
+    }
+}
+
+#[test]
+fn a_cancellation_at_any_moment_leaves_nothing_behind() {
+    let opened = double::open(c"evd-cancel-any");
+    for round in 0..300_u64 {
+        let evd = Evh::new(&opened, 8, ALL);
+        let mut thread = 0;
+        // SAFETY: a function that takes the argument; `thread` is writable.
+        let started = unsafe { pthread_create(&mut thread, std::ptr::null(), wait_until_cancelled, evd.handle()) };
+        assert_eq!(started, 0);
+        for _ in 0..round % 7 {
+            evd.post(1);
+            for _ in 0..round * 10 {
+                std::hint::spin_loop();
+            }
+        }
+        let mut result = std::ptr::null_mut();
+        // SAFETY: the thread was started and not joined yet.
+        unsafe {
+            assert_eq!(pthread_cancel(thread), 0);
+            assert_eq!(libc::pthread_join(thread, &mut result), 0);
+        }
+        assert_eq!(result as isize, -1, "round {round}: PTHREAD_CANCELED");
+        assert_ne!(evd.wait(0, 1).0, WAITER, "round {round}");
+        assert_eq!(evd.free(), DAT_SUCCESS);
+    }
+}
