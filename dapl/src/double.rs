@@ -165,10 +165,9 @@ impl DoubleCq {
 
     /// Tells the sink, if the queue is armed, as the provider's own thread.
     pub(crate) fn ring(&self) {
-        if self.armed.swap(false, Ordering::SeqCst) {
-            if let Some(sink) = self.sink.upgrade() {
-                sink.notify();
-            }
+        let sink = if self.armed.swap(false, Ordering::SeqCst) { self.sink.upgrade() } else { None };
+        if let Some(sink) = sink {
+            sink.notify();
         }
     }
 

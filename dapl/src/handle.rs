@@ -146,7 +146,7 @@ impl Stub {
     fn at(handle: usize) -> Option<&'static Stub> {
         let base = ARENA_BASE.load(Ordering::Acquire);
         let offset = handle.wrapping_sub(base);
-        if base == 0 || offset >= ARENA_LEN || offset % STRIDE != 0 {
+        if base == 0 || offset >= ARENA_LEN || !offset.is_multiple_of(STRIDE) {
             return None;
         }
         // SAFETY: inside the arena and on a stub's boundary; the arena is never unmapped, all its bytes are readable, and

@@ -46,7 +46,7 @@ fn evd(opened: &Opened, cno: Hand) -> Hand {
 }
 
 fn wait(cno: Hand, timeout: u32) -> (DAT_RETURN, Hand) {
-    let mut out = 1 as *mut c_void;
+    let mut out = 9 as *mut c_void;
     // SAFETY: any handle, and a writable out parameter.
     let code = unsafe { dapl_cno_wait::<Double>(cno.raw(), timeout, &mut out) };
     (code, Hand(out as usize))

@@ -192,7 +192,8 @@ fn a_wait_that_times_out_takes_nothing_and_counts() {
 fn a_sleeper_is_woken_by_every_stream() {
     let opened = double::open(c"evd-wake");
     let evd = Evh::new(&opened, 8, ALL);
-    let wakers: [(&str, fn(Evh)); 3] = [
+    type Waker = (&'static str, fn(Evh));
+    let wakers: [Waker; 3] = [
         ("completion", |evd| evd.cq().feed(done(7))),
         ("software", |evd| assert_eq!(evd.post(7), DAT_SUCCESS)),
         ("connection", |evd| {

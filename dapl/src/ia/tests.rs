@@ -261,7 +261,7 @@ fn every_handle_has_a_context_and_a_type() {
     // SAFETY: as above.
     unsafe {
         assert_eq!(dapl_set_consumer_context(NULL, DAT_CONTEXT { as_64: 1 }), any);
-        assert_eq!(dapl_get_handle_type(1 as *mut c_void, std::ptr::null_mut()), any);
+        assert_eq!(dapl_get_handle_type(3 as *mut c_void, std::ptr::null_mut()), any);
     }
 }
 
