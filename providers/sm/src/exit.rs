@@ -81,7 +81,7 @@ pub(crate) fn require_mapped(region: Region) -> Result<()> {
     let page = rustix::param::page_size() as u64;
     let begin = region.address & !(page - 1);
     let mut at = begin;
-    let end = region.address + region.length;
+    let end = if region.length == 0 { begin } else { region.address + region.length };
     let mut resident = [0u8; 1024];
     while at < end {
         let length = (end - at).min(resident.len() as u64 * page);

@@ -29,6 +29,8 @@ mod rx;
 mod segments;
 mod setup;
 mod sock;
+#[cfg(test)]
+mod tests;
 mod tx;
 mod wake;
 

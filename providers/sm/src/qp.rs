@@ -29,6 +29,8 @@ pub(crate) enum Fault {
     Nonsense(&'static str),
     /// A receive failed; its completion says how.
     Receive,
+    /// The peer reached for memory that it may not touch.
+    Access,
     /// A request failed; its completion says how.
     Request,
 }
@@ -251,6 +253,7 @@ impl Core {
         }
         tx.unlink();
         rx.ends = None;
+        rx.stopped = false;
         for request in tx.queue.drain(..) {
             self.complete_request(request.flushed());
         }

@@ -132,10 +132,6 @@ impl Reader {
         self.next
     }
 
-    pub(crate) fn slots(&self) -> u64 {
-        self.slots
-    }
-
     fn slot(&self) -> usize {
         self.offset + (self.next % self.slots) as usize * SLOT
     }

@@ -35,6 +35,8 @@ pub(crate) struct Rx {
     pub(crate) ends: Option<RxEnds>,
     /// Receives are flushed as they are posted.
     pub(crate) broken: bool,
+    /// A fault was found and the flush is on its way: nothing more is taken.
+    pub(crate) stopped: bool,
 }
 
 /// The rings of this half, while there is a connection.
@@ -85,8 +87,15 @@ impl RxEnds {
 }
 
 impl Rx {
-    /// Takes what is there, up to a bound. Says whether it took anything.
+    /// Takes what is there, up to a bound. Says whether it took anything. After a fault it takes nothing any more.
     pub(crate) fn pass(&mut self, core: &Core) -> Result<bool, Fault> {
+        if self.stopped {
+            return Ok(false);
+        }
+        self.take(core).inspect_err(|_| self.stopped = true)
+    }
+
+    fn take(&mut self, core: &Core) -> Result<bool, Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(false) };
         let begin = ends.requests.taken();
         let (mut answered, mut result) = (false, Ok(()));
@@ -115,7 +124,7 @@ impl Rx {
         }
         let taken = ends.requests.taken();
         core.rx_taken.store(taken, Ordering::Release);
-        ends.settle(core, taken, begin == taken, answered);
+        ends.settle(core, taken, answered);
         result.map(|()| taken != begin)
     }
 
@@ -127,11 +136,11 @@ impl Rx {
 }
 
 impl RxEnds {
-    /// Tells the peer how far we are: every quarter of the ring, and when there was nothing else to do.
-    fn settle(&mut self, core: &Core, taken: u64, idle: bool, answered: bool) {
+    /// Tells the peer how far we are. At once: its sends are complete by that, and this side may not look again for long.
+    fn settle(&mut self, core: &Core, taken: u64, answered: bool) {
         // What went out inside our own requests needs no telling.
         self.told = self.told.max(core.told.load(Ordering::Relaxed));
-        let tell = taken != self.told && (idle || taken - self.told >= self.requests.slots() / 4);
+        let tell = taken != self.told;
         if tell {
             self.link.tell_taken(taken);
             self.told = taken;
@@ -259,7 +268,8 @@ impl RxEnds {
             Err(_) => NAK_ACCESS,
         };
         self.answer(Header::plain(Kind::RmaAck, status), cargo.aux)?;
-        Ok(true)
+        // What follows a refused access is not carried out: the connection is over.
+        if status == 0 { Ok(true) } else { Err(Fault::Access) }
     }
 }
 

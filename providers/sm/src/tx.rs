@@ -95,6 +95,8 @@ pub(crate) struct Tx {
     pub(crate) broken: bool,
     /// A graceful end waits for the queue to run empty.
     pub(crate) draining: bool,
+    /// A fault was found and the flush is on its way: nothing more is handed over.
+    stopped: bool,
 }
 
 /// The rings of this half, while there is a connection.
@@ -151,10 +153,15 @@ impl TxEnds {
 
 impl Tx {
     /// Learns what the peer did, hands over what fits, completes what is done. Says whether anything moved.
+    /// After a fault nothing moves any more.
     pub(crate) fn pass(&mut self, core: &Core) -> Result<bool, Fault> {
-        if self.ends.is_none() {
+        if self.ends.is_none() || self.stopped {
             return Ok(false);
         }
+        self.bring_on(core).inspect_err(|_| self.stopped = true)
+    }
+
+    fn bring_on(&mut self, core: &Core) -> Result<bool, Fault> {
         self.learn(core)?;
         let published = self.issue(core);
         let retired = self.retire(core)?;
@@ -315,6 +322,7 @@ impl Tx {
         self.ends = None;
         self.issued = 0;
         self.draining = false;
+        self.stopped = false;
     }
 
     /// Is every request in the queue one whose success nobody wants to hear of?

@@ -1,0 +1,216 @@
+//! Two honest ends: connections, data of every size both ways, RDMA by both methods, and ends of every kind.
+
+use std::sync::atomic::Ordering;
+
+use super::*;
+
+/// Makes a connection use the bounce buffers.
+fn without_cma(qp: &Qp) {
+    qp.0.link().unwrap().theirs().unwrap().peer.cma.store(false, Ordering::Relaxed);
+}
+
+fn pattern(length: usize, seed: u8) -> Vec<u8> {
+    (0..length).map(|n| (n as u8).wrapping_mul(31).wrapping_add(seed)).collect()
+}
+
+#[test]
+fn sends_of_every_size_arrive_whole_and_in_order() {
+    let place = Place::new("sizes");
+    let (a, b) = (place.open(), place.open());
+    let (active, passive) = connected(&a, &b, 7, 10);
+    for (round, length) in [0, 1, 8, 47, 48, 49, 64, 4096, 16384, 16385, 100_000, 3 << 20].into_iter().enumerate() {
+        let (out, into) = (pattern(length, round as u8), vec![0u8; length + 1]);
+        let (out_mr, into_mr) = (a.register(&out), b.register(&into));
+        let segments = if length == 0 { vec![] } else { vec![segment(&out_mr, &out)] };
+        passive.post_recv(&[segment(&into_mr, &into)], token(1)).unwrap();
+        active.post_send(&wr(Op::Send { solicited: false }, &segments, 2)).unwrap();
+        let got = b.completion();
+        assert_eq!((got.token.cookie, got.status, got.bytes), (1, Status::Success, length as u64));
+        assert!(into[..length] == out[..], "{length} bytes");
+        let sent = a.completion();
+        assert_eq!((sent.token.cookie, sent.status, sent.bytes), (2, Status::Success, length as u64));
+    }
+}
+
+#[test]
+fn a_send_waits_for_its_receive() {
+    let place = Place::new("rnr");
+    let (a, b) = (place.open(), place.open());
+    let (active, passive) = connected(&a, &b, 7, 10);
+    let memory = pattern(3 * 64, 1);
+    let mr = a.register(&memory);
+    for n in 0..3 {
+        let one = segment(&mr, &memory[n * 64..][..64]);
+        active.post_send(&wr(Op::Send { solicited: false }, &[one], n as u64)).unwrap();
+    }
+    let into = vec![0u8; 3 * 64];
+    let into_mr = b.register(&into);
+    for n in 0..3 {
+        passive.post_recv(&[segment(&into_mr, &into[n * 64..][..64])], token(n as u64)).unwrap();
+        assert_eq!(b.completion().token.cookie, n as u64);
+    }
+    assert_eq!(into, memory);
+    for n in 0..3 {
+        assert_eq!(a.completion().token.cookie, n as u64);
+    }
+}
+
+fn rdma(name: &str, bounce: bool) {
+    let place = Place::new(name);
+    let (a, b) = (place.open(), place.open());
+    let (active, _passive) = connected(&a, &b, 7, 10);
+    if bounce {
+        without_cma(&active);
+    }
+    for length in [1, 63, 64, 4096, 32 << 10, (32 << 10) + 1, 1 << 20] {
+        let (out, target, back) = (pattern(length, 9), vec![0u8; length], vec![0u8; length]);
+        let (out_mr, target_mr, back_mr) = (a.register(&out), b.register(&target), a.register(&back));
+        let remote = Remote { key: target_mr.remote_key(), address: target.as_ptr() as u64 };
+        active.post_send(&wr(Op::Write(remote), &[segment(&out_mr, &out)], 1)).unwrap();
+        active.post_send(&wr(Op::Read(remote), &[segment(&back_mr, &back)], 2)).unwrap();
+        let (write, read) = (a.completion(), a.completion());
+        assert_eq!((write.token.cookie, write.status, write.bytes), (1, Status::Success, length as u64));
+        assert_eq!((read.token.cookie, read.status, read.bytes), (2, Status::Success, length as u64));
+        assert!(target == out && back == out, "{length} bytes");
+    }
+    let nothing = Remote { key: 0, address: 0 };
+    active.post_send(&wr(Op::Write(nothing), &[], 3)).unwrap();
+    assert_eq!(a.completion().status, Status::Success, "no bytes need no memory");
+}
+
+#[test]
+fn rdma_by_the_kernel() {
+    rdma("cma", false);
+}
+
+#[test]
+fn rdma_by_the_bounce_buffer_needs_no_call_of_the_target() {
+    rdma("bounce", true);
+}
+
+#[test]
+fn rdma_outside_what_was_granted_breaks_the_connection() {
+    for bounce in [false, true] {
+        for wrong in 0..4 {
+            let place = Place::new(&format!("access-{bounce}-{wrong}"));
+            let (a, b) = (place.open(), place.open());
+            let (active, passive) = connected(&a, &b, 7, 10);
+            if bounce {
+                without_cma(&active);
+            }
+            let (out, target) = (pattern(64, 1), vec![0u8; 64]);
+            let out_mr = a.register(&out);
+            let other_pd = b.ia.alloc_pd().unwrap();
+            let region = Region { address: target.as_ptr() as u64, length: 64 };
+            let all = Access { local_write: true, remote_read: true, remote_write: true };
+            let (access, pd) = match wrong {
+                1 => (Access { remote_write: false, ..all }, &b.pd),
+                2 => (all, &other_pd),
+                _ => (all, &b.pd),
+            };
+            let mr = b.ia.register(pd, region, access).unwrap();
+            let key = if wrong == 0 { mr.remote_key() ^ 1 } else { mr.remote_key() };
+            let address = target.as_ptr() as u64 + u64::from(wrong == 3);
+            passive.post_recv(&[], token(5)).unwrap();
+            active.post_send(&wr(Op::Write(Remote { key, address }), &[segment(&out_mr, &out)], 1)).unwrap();
+            active.post_send(&wr(Op::Send { solicited: false }, &[], 2)).unwrap();
+            assert_eq!(a.completion().status, Status::RemoteAccess, "case {wrong}");
+            assert_eq!(a.completion().status, Status::Flushed);
+            assert_eq!(a.sink.next(conn(10)), Heard::Other("broken"));
+            let end = b.sink.next(conn(11));
+            assert!(matches!(end, Heard::Other("broken" | "disconnected")), "{end:?}");
+            assert_eq!(b.completion().status, Status::Flushed);
+            assert_eq!(target, [0; 64]);
+        }
+    }
+}
+
+#[test]
+fn a_message_longer_than_its_receive_breaks_both_ends() {
+    let place = Place::new("long");
+    let (a, b) = (place.open(), place.open());
+    let (active, passive) = connected(&a, &b, 7, 10);
+    let (out, into) = (pattern(1000, 1), vec![0u8; 999]);
+    let (out_mr, into_mr) = (a.register(&out), b.register(&into));
+    passive.post_recv(&[segment(&into_mr, &into)], token(1)).unwrap();
+    passive.post_recv(&[segment(&into_mr, &into)], token(2)).unwrap();
+    active.post_send(&wr(Op::Send { solicited: false }, &[segment(&out_mr, &out)], 3)).unwrap();
+    assert_eq!(b.completion().status, Status::LocalLength);
+    assert_eq!(b.completion().status, Status::Flushed);
+    assert_eq!(b.sink.next(conn(11)), Heard::Other("broken"));
+    assert_eq!(a.completion().status, Status::RemoteResponder);
+    let end = a.sink.next(conn(10));
+    assert!(matches!(end, Heard::Other("broken" | "disconnected")), "{end:?}");
+}
+
+#[test]
+fn a_graceful_end_delivers_first_and_an_abrupt_one_flushes() {
+    let place = Place::new("ends");
+    let (a, b) = (place.open(), place.open());
+    let (active, passive) = connected(&a, &b, 7, 10);
+    active.post_send(&wr(Op::Send { solicited: false }, &[], 1)).unwrap();
+    active.drain();
+    passive.post_recv(&[], token(2)).unwrap();
+    passive.post_recv(&[], token(3)).unwrap();
+    assert_eq!((a.completion().status, a.sink.next(conn(10))), (Status::Success, Heard::Other("disconnected")));
+    assert_eq!((b.completion().status, b.completion().status), (Status::Success, Status::Flushed));
+    assert_eq!(b.sink.next(conn(11)), Heard::Other("disconnected"));
+    active.post_send(&wr(Op::Send { solicited: false }, &[], 4)).unwrap();
+    assert_eq!(a.completion().status, Status::Flushed, "after the end");
+
+    active.reset().unwrap();
+    passive.reset().unwrap();
+    let (active, passive) = connected(&a, &b, 7, 20);
+    active.post_recv(&[], token(1)).unwrap();
+    passive.abort();
+    assert_eq!(a.completion().status, Status::Flushed);
+    assert_eq!(a.sink.next(conn(20)), Heard::Other("disconnected"));
+    assert!(a.sink.is_silent() && b.sink.is_silent());
+}
+
+#[test]
+fn who_is_not_there_refuses_or_changes_his_mind_is_told_apart() {
+    let place = Place::new("refusals");
+    let (a, b) = (place.open(), place.open());
+    let qp = a.qp();
+    let spec = ConnectSpec { address: &here(), qual: 9, private_data: &[] };
+    qp.connect(&spec, conn(1)).unwrap();
+    assert_eq!(a.sink.next(conn(1)), Heard::Other("rejected"), "nobody listens");
+
+    let _listener = b.ia.listen(9, ObjectId { handle: 4096, generation: 1 }).unwrap();
+    assert!(a.ia.listen(9, ObjectId::default()).is_err(), "taken");
+    qp.reset().unwrap();
+    qp.connect(&spec, conn(2)).unwrap();
+    b.sink.request().0.reject();
+    assert_eq!(a.sink.next(conn(2)), Heard::Other("peer rejected"));
+
+    qp.reset().unwrap();
+    qp.connect(&spec, conn(3)).unwrap();
+    let (request, _) = b.sink.request();
+    qp.abort();
+    let passive = b.qp();
+    request.accept(&passive, &[], conn(4)).unwrap();
+    assert_eq!(b.sink.next(conn(4)), Heard::Other("accept failed"), "the requester has left");
+    let far = PeerAddress::Ip([192, 0, 2, 9].into());
+    qp.reset().unwrap();
+    assert!(qp.connect(&ConnectSpec { address: &far, ..spec }, conn(5)).is_err(), "another host");
+}
+
+#[test]
+fn nothing_is_left_on_disk() {
+    let place = Place::new("left");
+    let (a, b) = (place.open(), place.open());
+    let pair = connected(&a, &b, 7, 10);
+    let by_path = PeerAddress::Path(b.ia.device.endpoint.path().to_path_buf());
+    let qp = a.qp();
+    qp.connect(&ConnectSpec { address: &by_path, qual: 7, private_data: &[] }, conn(30)).unwrap();
+    assert_eq!(
+        a.sink.next(conn(30)),
+        Heard::Other("rejected"),
+        "by the path of the end point, nobody on that qualifier"
+    );
+    drop((pair, qp));
+    drop((a, b));
+    let left: Vec<_> = std::fs::read_dir(&place.0).unwrap().flatten().map(|e| e.path()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}

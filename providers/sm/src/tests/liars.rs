@@ -1,0 +1,218 @@
+//! Peers that lie: in the rings, in the buffers, in the hand-shake. The victim drops that peer, and serves the others.
+
+use std::os::fd::AsFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+use super::*;
+use crate::map::Map;
+use crate::proto::handshake::{Answer, Datagram, Geometry, Terms};
+use crate::proto::message::{Header, Kind};
+use crate::sock::SetupSocket;
+
+/// One exchange that works.
+fn works(a: &Side, b: &Side, pair: &(Qp, Qp)) {
+    let out = [7u8; 100];
+    let into = vec![0u8; 100];
+    let (out_mr, into_mr) = (a.register(&out), b.register(&into));
+    pair.1.post_recv(&[segment(&into_mr, &into)], token(1)).unwrap();
+    pair.0.post_send(&wr(Op::Send { solicited: false }, &[segment(&out_mr, &out)], 2)).unwrap();
+    assert_eq!((b.completion().status, a.completion().status), (Status::Success, Status::Success));
+    assert_eq!(into, out);
+}
+
+/// Puts a word and a body into the next slot of the liar's ring of requests, as the first message of a connection.
+fn forge(liar: &Qp, header: u32, aux: u32, body: u64) {
+    let link = liar.0.link().unwrap();
+    let slot = link.geometry.requests_at();
+    link.area.half(slot + 12).store(aux, Ordering::Relaxed);
+    link.area.word(slot + 16).store(body, Ordering::Relaxed);
+    link.area.word(slot).store(u64::from(header) | 1 << 32, Ordering::Release);
+    link.poke(crate::link::WANT_REQUESTS);
+}
+
+#[test]
+fn a_lie_in_the_ring_costs_the_liar_his_connection_and_nobody_else() {
+    let piece = Header { kind: Kind::Send, first: true, last: true, inline: false, solicited: false, length: 100 };
+    let lies: [(&str, u32, u32, u64); 10] = [
+        ("a type that does not exist", 0xF, 0, 0),
+        ("type 0", 0, 0, 0),
+        ("an answer among requests", Header::plain(Kind::RmaAck, 0).encode(), 0, 0),
+        ("a message outside its buffer", piece.encode(), u32::MAX, 100),
+        ("a message at the edge of its buffer", piece.encode(), 96 * 1024 / 64 - 1, 100),
+        ("a total that does not add up", piece.encode(), 0, 50),
+        ("a piece without a beginning", Header { first: false, ..piece }.encode(), 0, 0),
+        ("an inline message longer than a slot", Header { inline: true, ..piece }.encode(), 0, 100),
+        ("a fragment outside its buffer", Header::plain(Kind::RmaWrite, 0).encode(), u32::MAX, 0),
+        ("a refusal among requests", Header::plain(Kind::SendNak, 0).encode(), 0, 0),
+    ];
+    let place = Place::new("ring-lies");
+    let (a, b) = (place.open(), place.open());
+    let good = connected(&a, &b, 7, 2);
+    for (n, (what, header, aux, body)) in lies.into_iter().enumerate() {
+        let id = 100 + 2 * n;
+        let (liar, victim) = connected(&a, &b, 7, id);
+        let into = vec![0u8; 4096];
+        let mr = b.register(&into);
+        victim.post_recv(&[segment(&mr, &into)], token(9)).unwrap();
+        forge(&liar, header, aux, body);
+        assert_eq!(b.sink.next(conn(id + 1)), Heard::Other("broken"), "{what}");
+        assert_eq!(b.completion().status, Status::Flushed, "{what}");
+        assert_eq!(a.sink.next(conn(id)), Heard::Other("disconnected"), "{what}");
+        works(&a, &b, &good);
+    }
+}
+
+#[test]
+fn a_reader_that_claims_the_future_is_dropped() {
+    let place = Place::new("count-lies");
+    let (a, b) = (place.open(), place.open());
+    let (liar, victim) = connected(&a, &b, 7, 2);
+    liar.0.link().unwrap().tell_taken(1 << 40);
+    victim.post_send(&wr(Op::Send { solicited: false }, &[], 1)).unwrap();
+    assert_eq!(b.completion().status, Status::Flushed);
+    assert_eq!(b.sink.next(conn(3)), Heard::Other("broken"));
+}
+
+#[test]
+fn a_peer_that_scribbles_over_all_it_may_write_does_no_harm() {
+    let place = Place::new("scribble");
+    let (a, b) = (place.open(), place.open());
+    let good = connected(&a, &b, 7, 2);
+    let mut random = 0x9E37_79B9_7F4A_7C15u64;
+    let mut next = move || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random
+    };
+    for round in 0..40 {
+        let id = 100 + 2 * round;
+        let (liar, victim) = connected(&a, &b, 7, id);
+        let memory = vec![1u8; 200_000];
+        let mr = b.register(&memory);
+        let target = a.register(&memory);
+        victim.0.link().unwrap().theirs().unwrap().peer.cma.store(round % 2 == 0, Ordering::Relaxed);
+        for n in 0..8 {
+            victim.post_recv(&[segment(&mr, &memory)], token(n)).unwrap();
+            let remote = Remote { key: target.remote_key(), address: memory.as_ptr() as u64 };
+            let op = if n % 2 == 0 { Op::Send { solicited: false } } else { Op::Write(remote) };
+            victim.post_send(&wr(op, &[segment(&mr, &memory)], n)).unwrap();
+        }
+        let link = liar.0.link().unwrap();
+        for _ in 0..400 {
+            let (area, word) = if next() % 4 == 0 { (&link.rma, next()) } else { (&link.area, next()) };
+            // Mostly in the rings and the control line, where words mean something.
+            let bound = if next() % 2 == 0 { 4096 + 64 * 16 } else { area.len() };
+            let place = (next() as usize % bound.min(area.len())) & !7;
+            let word = if next() % 2 == 0 { word & 0xFFFF | 1 << 32 } else { word };
+            area.word(place).store(word, Ordering::Release);
+            link.poke(crate::link::WANT_REQUESTS | crate::link::WANT_PROGRESS);
+        }
+        drop((liar, victim));
+        while b.cq.poll(&mut [Completion::default(); 16]) + a.cq.poll(&mut [Completion::default(); 16]) > 0 {}
+        works(&a, &b, &good);
+    }
+}
+
+/// A stranger with an end point directory of his own and no manners.
+struct Stranger {
+    path: PathBuf,
+    socket: SetupSocket,
+}
+
+impl Stranger {
+    fn new(place: &Place) -> Self {
+        let path = PathBuf::from(&place.0).join("stranger");
+        std::fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
+        let socket = SetupSocket::bind(&path).unwrap();
+        Stranger { path, socket }
+    }
+
+    fn answer(&self) -> Datagram {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(received) = self.socket.receive() {
+                return Datagram::decode(&received.bytes).unwrap();
+            }
+            assert!(Instant::now() < until, "no answer");
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn terms(token: u64, geometry: Geometry) -> Terms {
+    Terms {
+        generation: 1,
+        token,
+        endpoint: 2,
+        qual: 7,
+        geometry,
+        pd: 1,
+        table_slots: 16,
+        probe_address: 1,
+        probe_value: 1,
+        ip: [0; 16],
+    }
+}
+
+#[test]
+fn lies_in_the_hand_shake_are_answered_or_ignored() {
+    let place = Place::new("hand-lies");
+    let (a, b) = (place.open(), place.open());
+    let good = connected(&a, &b, 7, 2);
+    let victim = b.ia.device.endpoint.path().to_path_buf();
+    let stranger = Stranger::new(&place);
+    let request = |token| Datagram::Request { id: 5, terms: terms(token, Geometry::OURS), private_data: vec![] };
+    let mut other_version = request(1).encode();
+    other_version[1] = 9;
+    stranger.socket.send(&victim, &other_version, &[]).unwrap();
+    let refused = |answer| Datagram::Reply { client: 5, server: 0, answer, accepted: None };
+    assert_eq!(stranger.answer(), refused(Answer::NotUnderstood));
+    for garbage in [&b""[..], b"x", &[0xFF; 8], &[2; 300]] {
+        stranger.socket.send(&victim, garbage, &[]).unwrap();
+    }
+    let nobody = request(2).encode();
+    stranger.socket.send(&victim, &nobody, &[]).unwrap();
+    assert!(matches!(stranger.answer(), Datagram::Reply { answer: Answer::NoListener, .. }));
+    for forged in [
+        Datagram::Ack { client: 1, server: 1, token: 0 },
+        Datagram::Reset { from: 1, to: 1, token: 0 },
+        Datagram::Reply { client: 1, server: 1, answer: Answer::Rejected, accepted: None },
+    ] {
+        stranger.socket.send(&victim, &forged.encode(), &[]).unwrap();
+        stranger.socket.send(a.ia.device.endpoint.path(), &forged.encode(), &[]).unwrap();
+    }
+    works(&a, &b, &good);
+}
+
+#[test]
+fn areas_that_are_not_what_was_agreed_are_not_mapped() {
+    let place = Place::new("area-lies");
+    let b = place.open();
+    let _listener = b.ia.listen(7, ObjectId { handle: 4096, generation: 1 }).unwrap();
+    let victim = b.ia.device.endpoint.path().to_path_buf();
+    let stranger = Stranger::new(&place);
+    let sealed = |len| Map::create("lie", len, false).unwrap().1;
+    let loose = || rustix::fs::memfd_create("lie", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let geometry = Geometry::OURS;
+    let (area, rma) = (geometry.area_len(), geometry.rma as usize);
+    let cases = [
+        vec![],
+        vec![sealed(area)],
+        vec![sealed(area - 4096), sealed(rma), sealed(16 * 64)],
+        vec![sealed(area), sealed(4096), sealed(16 * 64)],
+        vec![sealed(area), sealed(rma), sealed(64)],
+        vec![loose(), loose(), loose()],
+    ];
+    for (n, fds) in cases.iter().enumerate() {
+        let request = Datagram::Request { id: 5, terms: terms(50 + n as u64, geometry), private_data: vec![] };
+        let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
+        stranger.socket.send(&victim, &request.encode(), &fds).unwrap();
+        let qp = b.qp();
+        assert!(b.sink.request().0.accept(&qp, &[], conn(1)).is_err(), "case {n}");
+        assert!(matches!(stranger.answer(), Datagram::Reply { answer: Answer::Rejected, .. }), "case {n}");
+    }
+    assert!(stranger.path.exists());
+}

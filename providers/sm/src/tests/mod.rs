@@ -1,0 +1,196 @@
+//! The provider as dapl sees it: two IAs in one process, with a sink that records, and peers that lie.
+//!
+//! `ends` is the honest world, `liars` the other. All of it runs without libdat and without dapl's objects.
+
+mod ends;
+mod liars;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use dapl::handle::ObjectId;
+use dapl::provider::*;
+use parking_lot::{Condvar, Mutex};
+
+use crate::{Cq, Mr, Qp, Request, Sm};
+
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What the sink heard.
+#[derive(Debug, Eq, PartialEq)]
+enum Heard {
+    Established(Vec<u8>),
+    Other(&'static str),
+}
+
+/// A sink that keeps everything.
+#[derive(Default)]
+struct Recorder {
+    events: Mutex<VecDeque<(ConnId, Heard)>>,
+    requests: Mutex<VecDeque<(Request, RequestInfo)>>,
+    changed: Condvar,
+}
+
+impl CmSink<Sm> for Recorder {
+    fn request(&self, _: ObjectId, request: Request, info: RequestInfo) -> Result<(), Request> {
+        self.requests.lock().push_back((request, info));
+        self.wake();
+        Ok(())
+    }
+
+    fn event(&self, conn: ConnId, event: CmEvent<'_>) {
+        let heard = match event {
+            CmEvent::Established { private_data } => Heard::Established(private_data.to_vec()),
+            CmEvent::PeerRejected => Heard::Other("peer rejected"),
+            CmEvent::Rejected => Heard::Other("rejected"),
+            CmEvent::Unreachable => Heard::Other("unreachable"),
+            CmEvent::AcceptFailed => Heard::Other("accept failed"),
+            CmEvent::Disconnected => Heard::Other("disconnected"),
+            CmEvent::Broken => Heard::Other("broken"),
+        };
+        self.events.lock().push_back((conn, heard));
+        self.wake();
+    }
+}
+
+impl Recorder {
+    fn wake(&self) {
+        drop(self.events.lock());
+        self.changed.notify_all();
+    }
+
+    /// The next event of this connection.
+    fn next(&self, conn: ConnId) -> Heard {
+        let until = Instant::now() + PATIENCE;
+        let mut events = self.events.lock();
+        loop {
+            if let Some(place) = events.iter().position(|(of, _)| *of == conn) {
+                return events.remove(place).unwrap().1;
+            }
+            assert!(!self.changed.wait_until(&mut events, until).timed_out(), "no event for {conn:?}");
+        }
+    }
+
+    fn request(&self) -> (Request, RequestInfo) {
+        let until = Instant::now() + PATIENCE;
+        let mut events = self.events.lock();
+        loop {
+            if let Some(request) = self.requests.lock().pop_front() {
+                return request;
+            }
+            assert!(!self.changed.wait_until(&mut events, until).timed_out(), "no request");
+        }
+    }
+
+    fn is_silent(&self) -> bool {
+        self.events.lock().is_empty() && self.requests.lock().is_empty()
+    }
+}
+
+/// An open IA.
+struct Side {
+    ia: Sm,
+    sink: Arc<Recorder>,
+    pd: crate::Pd,
+    cq: Arc<Cq>,
+}
+
+/// Nobody to wake: these tests poll.
+struct Deaf;
+
+impl CqSink for Deaf {
+    fn notify(&self) {}
+}
+
+/// A base directory of its own for every test, gone when dropped.
+struct Place(String);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        Place(format!("/dev/shm/dapl-sm-test-{}-{name}", std::process::id()))
+    }
+
+    fn open(&self) -> Side {
+        let sink = Arc::<Recorder>::default();
+        let ia = Sm::open(&IaSpec { name: "sm0", params: &self.0 }, sink.clone()).unwrap();
+        let pd = ia.alloc_pd().unwrap();
+        let cq = Arc::new(ia.create_cq(Weak::<Deaf>::new()).unwrap());
+        Side { ia, sink, pd, cq }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // What is left in it, the tests of `ends` look at before.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Side {
+    fn qp(&self) -> Qp {
+        let spec = QpSpec {
+            recv_cq: Some(self.cq.clone()),
+            request_cq: Some(self.cq.clone()),
+            max_recvs: 64,
+            max_requests: 64,
+            max_recv_iov: 4,
+            max_request_iov: 4,
+            max_reads_in: 4,
+            max_reads_out: 4,
+        };
+        self.ia.create_qp(&self.pd, spec).unwrap()
+    }
+
+    fn register(&self, memory: &[u8]) -> Mr {
+        let region = Region { address: memory.as_ptr() as u64, length: memory.len() as u64 };
+        let all = Access { local_write: true, remote_read: true, remote_write: true };
+        self.ia.register(&self.pd, region, all).unwrap()
+    }
+
+    /// The next completion.
+    fn completion(&self) -> Completion {
+        let until = Instant::now() + PATIENCE;
+        let mut out = [Completion::default()];
+        while self.cq.poll(&mut out) == 0 {
+            assert!(Instant::now() < until, "no completion");
+            std::thread::yield_now();
+        }
+        out[0]
+    }
+}
+
+fn conn(n: usize) -> ConnId {
+    ConnId { ep: ObjectId { handle: n * 64, generation: 1 }, attempt: 1 }
+}
+
+fn here() -> PeerAddress {
+    PeerAddress::Ip([127, 0, 0, 1].into())
+}
+
+fn segment(mr: &Mr, memory: &[u8]) -> Segment {
+    Segment { key: mr.local_key(), pad: 0, address: memory.as_ptr() as u64, length: memory.len() as u64 }
+}
+
+fn token(cookie: u64) -> Token {
+    Token { cookie, ..Token::default() }
+}
+
+fn wr(op: Op, segments: &[Segment], cookie: u64) -> SendWr<'_> {
+    SendWr { op, segments, token: token(cookie), suppress: false, fence: false }
+}
+
+/// Two queue pairs, connected.
+fn connected(a: &Side, b: &Side, qual: u64, n: usize) -> (Qp, Qp) {
+    let listener = b.ia.listen(qual, ObjectId { handle: 4096, generation: 1 }).unwrap();
+    let (active, passive) = (a.qp(), b.qp());
+    active.connect(&ConnectSpec { address: &here(), qual, private_data: b"hello" }, conn(n)).unwrap();
+    let (request, info) = b.sink.request();
+    assert_eq!(info.private_data, b"hello");
+    request.accept(&passive, b"welcome", conn(n + 1)).unwrap();
+    assert_eq!(a.sink.next(conn(n)), Heard::Established(b"welcome".to_vec()));
+    assert_eq!(b.sink.next(conn(n + 1)), Heard::Established(vec![]));
+    drop(listener);
+    (active, passive)
+}
