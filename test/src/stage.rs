@@ -142,7 +142,7 @@ impl Stage {
 }
 
 /// Makes a file beside its place and moves it there: a program that has the old one mapped keeps it.
-fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+pub fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let fresh = path.with_extension("fresh");
     match fs::remove_file(&fresh) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -1,2 +1,62 @@
-//! Placeholder.
-fn main() {}
+//! The project's commands. `cargo xtask --help` lists them; README shows `demo` and `test`.
+//!
+//! Each does all its own set-up (`setup`) and goes through the tree that an install would make (`tree`). Nothing of the
+//! product depends on this package, and it knows the product only by its files.
+
+mod bench;
+mod demo;
+mod setup;
+mod suites;
+mod tree;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+usage: cargo xtask COMMAND
+
+  demo                  run dtest, server and client, over the sm provider; succeeds only if all data checked
+  test [SUITE] [ARGS]   run one suite, or all; ARGS go to cargo test. `test --list` names the suites
+  bench sm              measure the sm provider beside its peers; writes bench/sm.json in the target directory
+  build [--debug]       lay out libraries, headers, dtest and a dat.conf as installed, and say where
+  install [--prefix P] [--destdir D] [--sysconfdir C]
+                        install below P (/usr/local), packaged below D; dat.conf is read from C (P/etc)
+
+demo, test and bench install the system packages they need, or say which. Builds go where cargo's own go.
+";
+
+/// What a command answers: nothing more to say, or why it failed.
+type Result<T = ()> = std::result::Result<T, String>;
+
+fn main() -> ExitCode {
+    // The suites' helpers panic with what a compiler or a program said: that alone is worth showing here.
+    std::panic::set_hook(Box::new(|panic| {
+        let payload = panic.payload();
+        let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
+        eprintln!("xtask: {}", text.unwrap_or("failed"));
+    }));
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match words[..] {
+        ["demo"] => demo::run(),
+        ["test", ref rest @ ..] => suites::run(rest),
+        ["bench", "sm"] => bench::sm(),
+        ["build"] => tree::build(dapl_test::stage::Profile::Release).map(|tree| tree.announce()),
+        ["build", "--debug"] => tree::build(dapl_test::stage::Profile::Dev).map(|tree| tree.announce()),
+        ["install", ref rest @ ..] => tree::install(rest),
+        ["help" | "--help" | "-h", ..] => {
+            print!("{HELP}");
+            Ok(())
+        }
+        _ => {
+            eprint!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("xtask: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}

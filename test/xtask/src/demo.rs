@@ -1,0 +1,58 @@
+//! The demonstration: dtest's server and client, two processes that find the sm provider through a dat.conf.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use dapl_test::run::{Finished, Room, Run};
+use dapl_test::stage::Profile;
+
+use crate::{Result, tree};
+
+/// A run takes less than a second; a machine under load more. A hang ends here.
+const LIMIT: Duration = Duration::from_secs(120);
+/// dtest says so, last, when every byte was right.
+const VERDICT: &str = "dtest: OK (checked ";
+
+/// Runs it, and prints what both said.
+pub(crate) fn run() -> Result {
+    let tree = tree::build(Profile::Release)?;
+    let room = Room::new(&tree.stage, None);
+    let command = |arguments: &[&str]| {
+        let mut command = room.command(&tree.dtest, arguments);
+        command.env("DAT_OVERRIDE", &tree.conf);
+        command
+    };
+    println!("dat.conf: {}", tree.conf.display());
+    println!("dtest:    {}", tree.dtest.display());
+
+    let server = Run::start(command(&["-s", "-P", "sm0"]));
+    println!("server:   process {}", server.id());
+    server.wait_for("listening", LIMIT);
+    let client = Run::start(command(&["-P", "sm0", "-h", "localhost"]));
+    println!("client:   process {}\n", client.id());
+    let (client, server) = (client.finish(LIMIT), server.finish(LIMIT));
+
+    report("server", &server);
+    report("client", &client);
+    match [("server", &server), ("client", &client)].iter().find(|(_, end)| !is_good(end)) {
+        None => {
+            println!("demo: OK, both processes checked all data");
+            Ok(())
+        }
+        Some((who, end)) => Err(format!("demo: the {who} failed ({})", end.status)),
+    }
+}
+
+fn report(who: &str, end: &Finished) {
+    for line in end.stdout.lines() {
+        println!("{who} | {line}");
+    }
+    for line in end.stderr.lines() {
+        println!("{who} ! {line}");
+    }
+    println!();
+}
+
+fn is_good(end: &Finished) -> bool {
+    end.status.success() && end.stdout.lines().last().is_some_and(|line| line.starts_with(VERDICT))
+}

@@ -1,0 +1,82 @@
+//! System packages: what a command needs is there, or is installed, or the answer names it.
+//!
+//! Installs only as root and only with apt-get, since elsewhere that is the user's decision. The C compiler may already
+//! have been installed by `test/xtask/cc`, without which this program could not have been linked.
+#![forbid(unsafe_code)]
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+
+use crate::Result;
+
+/// A program, and the Debian packages that bring it.
+pub(crate) struct Tool {
+    program: &'static str,
+    packages: &'static [&'static str],
+}
+
+/// Links everything, compiles dtest.
+pub(crate) const CC: Tool = Tool { program: "cc", packages: &["gcc", "libc6-dev"] };
+/// Compiles what holds the headers against C++.
+pub(crate) const CXX: Tool = Tool { program: "c++", packages: &["g++"] };
+/// Looks for lost memory.
+pub(crate) const VALGRIND: Tool = Tool { program: "valgrind", packages: &["valgrind"] };
+/// The peer of most benches.
+pub(crate) const UCX: Tool = Tool { program: "ucx_perftest", packages: &["ucx-utils"] };
+/// The peer over libfabric.
+pub(crate) const FABRIC: Tool = Tool { program: "fi_pingpong", packages: &["libfabric-bin"] };
+/// Pins programs to processors.
+pub(crate) const TASKSET: Tool = Tool { program: "taskset", packages: &["util-linux"] };
+
+/// Sees to it that all of these are there.
+pub(crate) fn require(tools: &[Tool]) -> Result {
+    let missing: Vec<&Tool> = tools.iter().filter(|tool| !is_there(tool.program)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let programs: Vec<&str> = missing.iter().map(|tool| tool.program).collect();
+    let packages: Vec<&str> = missing.iter().flat_map(|tool| tool.packages.iter().copied()).collect();
+    let (programs, wanted) = (programs.join(", "), packages.join(" "));
+    if !is_there("apt-get") {
+        return Err(format!("{programs} missing; install what Debian calls {wanted}, and try again"));
+    }
+    if !is_root() {
+        return Err(format!("{programs} missing; run: sudo apt-get install -y {wanted}"));
+    }
+    eprintln!("xtask: installing {wanted}");
+    // The lists of a fresh machine are empty. A stale or partly failed update may still do, so only the install decides.
+    let _ = apt(&["update"]);
+    apt(&[&["install", "-y", "--no-install-recommends"], &packages[..]].concat())?;
+    match missing.iter().find(|tool| !is_there(tool.program)) {
+        None => Ok(()),
+        Some(tool) => Err(format!("{} is still missing after apt-get install {wanted}", tool.program)),
+    }
+}
+
+fn apt(arguments: &[&str]) -> Result {
+    let mut apt = Command::new("apt-get");
+    // Another installation may be under way: wait for it.
+    apt.args(["-qq", "-o", "DPkg::Lock::Timeout=300"]).args(arguments);
+    apt.env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null()).stdout(Stdio::null());
+    match apt.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{apt:?}: {status}")),
+        Err(error) => Err(format!("{apt:?}: {error}")),
+    }
+}
+
+/// As a shell would find it.
+fn is_there(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| {
+        let file = std::fs::metadata(directory.join(program));
+        file.is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+    })
+}
+
+fn is_root() -> bool {
+    // Real, effective, saved, for files: the effective one decides.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    uids.and_then(|uids| uids.split_whitespace().nth(1)) == Some("0")
+}

@@ -1,0 +1,60 @@
+//! The suites, by name: each a file of `test/tests`, besides `unit` (what stands at the foot of the sources) and `all`.
+//!
+//! cargo runs them, so the output ends in its `test result:` lines.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use dapl_test::stage::workspace;
+
+use crate::{Result, setup};
+
+/// Runs what the arguments ask for: a suite, then what is cargo's.
+pub(crate) fn run(arguments: &[&str]) -> Result {
+    let (suite, rest) = match arguments.split_first() {
+        Some((suite, rest)) if !suite.starts_with('-') || *suite == "--list" => (*suite, rest),
+        _ => ("all", arguments),
+    };
+    let known = binaries()?;
+    if suite == "--list" {
+        let names: BTreeSet<&str> = known.iter().map(|name| suite_of(name)).collect();
+        println!("all unit {}", names.into_iter().collect::<Vec<_>>().join(" "));
+        return Ok(());
+    }
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(workspace()).arg("test");
+    match suite {
+        "all" => cargo.args(["--workspace", "--no-fail-fast"]),
+        "unit" => cargo.args(["--workspace", "--lib", "--bins", "--no-fail-fast"]),
+        _ => {
+            let chosen: Vec<_> = known.iter().filter(|name| suite_of(name) == suite).collect();
+            if chosen.is_empty() {
+                return Err(format!("no suite is called {suite}; cargo xtask test --list names them"));
+            }
+            cargo.args(["-p", "dapl-test", "--no-fail-fast"]);
+            chosen.into_iter().fold(&mut cargo, |cargo, name| cargo.args(["--test", name]))
+        }
+    };
+    setup::require(&[setup::CC, setup::CXX, setup::VALGRIND])?;
+    match cargo.args(rest).status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(format!("suite {suite} failed")),
+        Err(error) => Err(format!("{cargo:?}: {error}")),
+    }
+}
+
+/// The test programs there are.
+fn binaries() -> Result<Vec<String>> {
+    let directory = workspace().join("test/tests");
+    let files = std::fs::read_dir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    let files = files.flatten().map(|file| file.path()).filter(|path| path.extension().is_some_and(|e| e == "rs"));
+    let mut names: Vec<_> = files.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// `abi_rust` belongs to `abi`.
+fn suite_of(binary: &str) -> &str {
+    binary.split('_').next().unwrap_or(binary)
+}
