@@ -47,6 +47,9 @@ pub enum Cause {
 pub struct Deadline(Option<u64>);
 
 impl Deadline {
+    /// Not yet set; the clock is read only by who has to sleep.
+    pub const NEVER: Deadline = Deadline(None);
+
     /// `timeout` microseconds from now.
     pub fn after(timeout: DAT_TIMEOUT) -> Self {
         match timeout {

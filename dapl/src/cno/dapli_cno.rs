@@ -52,7 +52,7 @@ pub(super) enum Next {
 
 /// Begins a wait.
 pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (Wait, Next) {
-    let mut wait = Wait { id: cno.id, token: wait::token(), deadline: Deadline::after(0) };
+    let mut wait = Wait { id: cno.id, token: wait::token(), deadline: Deadline::NEVER };
     cno.inner.lock().waiters.push(wait.token);
     if timeout == 0 {
         return (wait, cno.look(wait.token, Cause::TimedOut));

@@ -50,7 +50,7 @@ pub(super) fn begin<P: Provider>(evd: &Evd<P>, timeout: DAT_TIMEOUT, threshold: 
     inner.queue.begin_wait(token, threshold)?;
     // After the checks and before the first look: the clock is read only by who may have to wait.
     evd.fetch(&mut inner, Fetch::Poll);
-    let mut wait = Wait { id: evd.id, token, deadline: Deadline::after(0) };
+    let mut wait = Wait { id: evd.id, token, deadline: Deadline::NEVER };
     if timeout == 0 || inner.queue.look(token, false) == Found::Enough {
         return Ok((wait, evd.conclude(inner, token, Some(Error::TimedOut))));
     }

@@ -77,7 +77,7 @@ pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR 
         is_thread_safe: if served.thread_safe { DAT_TRUE } else { DAT_FALSE },
         max_private_data_size: DAT_COUNT::try_from(ia.limits().private_data_connect).unwrap_or(DAT_COUNT::MAX),
         supports_multipath: DAT_FALSE,
-        ep_creator: DAT_PSP_CREATES_EP_NEVER,
+        ep_creator: DAT_PSP_CREATES_EP_IFASKED,
         pz_support: DAT_PZ_UNIQUE,
         optimal_buffer_alignment: DAT_OPTIMAL_ALIGNMENT as DAT_UINT32,
         evd_stream_merging_supported: [[DAT_TRUE; 6]; 6],
@@ -85,7 +85,7 @@ pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR 
         srq_watermarks_supported: 0,
         srq_ep_pz_difference_supported: DAT_FALSE,
         srq_info_supported: 0,
-        ep_recv_info_supported: RECV_INFO,
+        ep_recv_info_supported: 0,
         lmr_sync_req: DAT_FALSE,
         dto_async_return_guaranteed: DAT_FALSE,
         rdma_write_for_rdma_read_req: DAT_FALSE,
@@ -93,9 +93,6 @@ pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR 
         provider_specific_attr: facts_list,
     }
 }
-
-/// Outputs that `dat_ep_recv_query` has: 0x01 the count, 0x10 the span.
-const RECV_INFO: DAT_COUNT = 0x11;
 
 fn count(n: u32) -> DAT_COUNT {
     DAT_COUNT::try_from(n).unwrap_or(DAT_COUNT::MAX)
