@@ -220,6 +220,6 @@ impl<P: Provider> Evd<P> {
             signal = signal.max(inner.queue.push(event));
         }
         self.unlock(inner, signal);
-        if overflown { dapls_evd::overflow(self) } else { Ok(()) }
+        if overflown { dapls_evd::overflow(self, event) } else { Ok(()) }
     }
 }

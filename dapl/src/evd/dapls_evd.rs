@@ -107,13 +107,14 @@ pub fn post_software<P: Provider>(evd: &Evd<P>, pointer: usize) -> Result<()> {
     if full { Err(Error::QueueFull) } else { Ok(()) }
 }
 
-/// An event found no room: the IA's async EVD hears of it. An async EVD that is itself full drops what comes.
+/// An event found no room: the IA's async EVD hears of it. Of a lost asynchronous error nobody hears: a full async EVD
+/// would be told of its own overflow.
 #[cold]
-pub(super) fn overflow<P: Provider>(evd: &Evd<P>) -> Result<()> {
+pub(super) fn overflow<P: Provider>(evd: &Evd<P>, lost: Event) -> Result<()> {
     log::error!("evd {:#x} overflows; an event is lost", evd.id.handle);
-    let event = Event::Async { kind: AsyncKind::EvdOverflow, handle: evd.id.handle, reason: 0 };
-    if evd.ia.async_evd().is_none_or(|other| other.id != evd.id) && !evd.serves(Stream::Async) {
-        dapls_ia::report(&evd.ia, event);
+    if !matches!(lost, Event::Async { .. }) {
+        let overflow = AsyncKind::EvdOverflow;
+        dapls_ia::report(&evd.ia, Event::Async { kind: overflow, handle: evd.id.handle, reason: 0 });
     }
     Err(Error::QueueFull)
 }
