@@ -95,10 +95,17 @@ impl Base {
     /// Removes what the dead left: end points, and names of listeners.
     pub(crate) fn clean(&self) {
         for process in entries(&self.path) {
-            if process.file_name().is_some_and(|n| n.to_string_lossy().parse::<u32>().is_ok()) {
-                entries(&process).iter().for_each(|endpoint| clean_endpoint(endpoint));
-                let _ = fs::remove_dir(&process);
+            let Some(pid) = process.file_name().and_then(|n| n.to_str()?.parse::<i32>().ok()) else { continue };
+            for endpoint in entries(&process) {
+                let name = endpoint.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+                // Set aside by a cleaner that died, or begun by a process that died before it could lock it.
+                if name.starts_with(".dead-") || (name.starts_with(".new-") && !is_alive(pid)) {
+                    let _ = fs::remove_dir_all(&endpoint);
+                } else {
+                    clean_endpoint(&endpoint);
+                }
             }
+            let _ = fs::remove_dir(&process);
         }
         for name in entries(&self.quals()) {
             if let Ok(file) = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(&name)
@@ -140,6 +147,11 @@ fn entries(path: &Path) -> Vec<PathBuf> {
     fs::read_dir(path).map(|dir| dir.flatten().map(|e| e.path()).collect()).unwrap_or_default()
 }
 
+fn is_alive(pid: i32) -> bool {
+    let pid = rustix::process::Pid::from_raw(pid);
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
+}
+
 fn lock(file: &File) -> bool {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
@@ -150,6 +162,12 @@ fn is_at(file: &File, path: &Path) -> bool {
         (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
         _ => false,
     }
+}
+
+/// Somebody removed or locked what we were just making, or left something at its place: the next number is as good.
+fn met_a_cleaner(error: &std::io::Error) -> bool {
+    use ErrorKind::*;
+    matches!(error.kind(), NotFound | AlreadyExists | DirectoryNotEmpty | WouldBlock)
 }
 
 #[cold]
@@ -190,14 +208,7 @@ impl Endpoint {
             let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
             match Self::build(&base, pid, id) {
                 Ok((path, lock)) => return Ok(Endpoint { base, path, _lock: lock, pid }),
-                Err(e)
-                    if matches!(
-                        e.kind(),
-                        ErrorKind::NotFound | ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty
-                    ) =>
-                {
-                    base.make()?;
-                }
+                Err(e) if met_a_cleaner(&e) => base.make()?,
                 Err(e) => return Err(refused("create an end point in", &base.path, &e)),
             }
         }
@@ -295,6 +306,7 @@ impl Drop for Endpoint {
         if let Some(process) = self.path.parent() {
             let _ = fs::remove_dir(process);
         }
+        self.base.clean();
         self.base.leave();
     }
 }

@@ -373,13 +373,11 @@ impl Engine {
     }
 
     fn process_died(&self, pid: i32) {
-        let (ids, paths): (Vec<u32>, Vec<_>) = {
+        let ids: Vec<u32> = {
             let book = self.device.setup.lock();
-            book.by_id.iter().filter(|(_, a)| a.pid_of_peer() == pid).map(|(id, a)| (*id, a.peer.clone())).unzip()
+            book.by_id.iter().filter(|(_, a)| a.pid_of_peer() == pid).map(|(id, _)| *id).collect()
         };
         ids.into_iter().for_each(|id| self.attempt_gone(id));
-        for path in paths {
-            crate::dir::clean_endpoint(&path);
-        }
+        self.device.endpoint.base().clean();
     }
 }

@@ -1,0 +1,117 @@
+//! What goes wrong around sm: peers that die, directories of wrong rights, a file system without room.
+//!
+//! The survivor gets one event and its flushes; refusals say what, where and what to do; nothing is left on disk.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use dapl_test::run::{self, Finished, Room, SM0};
+use dapl_test::stage::{Profile, Stage, stage};
+
+/// No healthy run takes as long, even on a busy machine.
+const LIMIT: Duration = Duration::from_secs(300);
+
+fn setting() -> (Stage, Room) {
+    let stage = stage(Profile::Dev);
+    let room = Room::new(&stage, Some(SM0));
+    (stage, room)
+}
+
+fn left_behind(directory: &Path) -> Vec<String> {
+    fs::read_dir(directory).into_iter().flatten().flatten().map(|e| e.path().display().to_string()).collect()
+}
+
+fn survives(arguments: &[&str], rma: &str) {
+    let (stage, room) = setting();
+    let survivor = run::program(&stage, "test/c/survivor.c");
+    let mut command = room.command(survivor, &[&["sm0"], arguments].concat());
+    command.env("DAPL_SM_RMA", rma);
+    run::Run::start(command).finish(LIMIT).expect_success("survivor: OK");
+    assert_eq!(left_behind(&room.sm()), Vec::<String>::new());
+}
+
+#[test]
+fn an_idle_peer_is_killed() {
+    survives(&["kill"], "auto");
+}
+
+#[test]
+fn a_peer_is_killed_in_the_middle_of_its_writes() {
+    survives(&["kill", "busy"], "auto");
+}
+
+#[test]
+fn a_peer_is_killed_in_the_middle_of_its_bounced_writes() {
+    survives(&["kill", "busy"], "mmap");
+}
+
+#[test]
+fn a_peer_exits_with_everything_open() {
+    survives(&["exit"], "auto");
+}
+
+/// `first` with another base directory for sm: it must fail, and say why on standard error.
+fn refused(stage: &Stage, room: &Room, base: &Path) -> Finished {
+    let first = run::program(stage, "test/c/first.c");
+    let mut command = room.command(first, &[]);
+    command.env("DAPL_SM_DIR", base);
+    let finished = run::Run::start(command).finish(LIMIT);
+    assert!(!finished.status.success(), "{finished:#?}");
+    finished
+}
+
+#[test]
+fn a_directory_that_others_may_enter_is_refused() {
+    let (stage, room) = setting();
+    let open = room.sm().join("open");
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
+    let finished = refused(&stage, &room, &open);
+    for part in [open.to_str().unwrap(), "0755", "0700", "DAPL_SM_DIR"] {
+        assert!(finished.stderr.contains(part), "{part}: {finished:#?}");
+    }
+}
+
+#[test]
+fn a_relative_or_endless_directory_is_refused() {
+    let (stage, room) = setting();
+    for base in [Path::new("here"), &room.sm().join("x".repeat(90))] {
+        let finished = refused(&stage, &room, base);
+        assert!(finished.stderr.contains("absolute path of at most"), "{finished:#?}");
+    }
+}
+
+#[test]
+fn a_file_system_without_room_is_named() {
+    let (stage, room) = setting();
+    let small = room.sm().join("small");
+    fs::create_dir(&small).unwrap();
+    let mount =
+        |arguments: &[&str]| Command::new(arguments[0]).args(&arguments[1..]).status().is_ok_and(|s| s.success());
+    let at = small.to_str().unwrap();
+    if !mount(&["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=3,mode=700", "tmpfs", at]) {
+        eprintln!("skipped: no right to mount a small file system at {at}");
+        return;
+    }
+    let finished = refused(&stage, &room, &small);
+    assert!(mount(&["umount", at]));
+    assert!(finished.stderr.contains(at) && finished.stderr.contains("free space there"), "{finished:#?}");
+}
+
+#[test]
+fn what_the_dead_left_is_cleaned_by_the_next() {
+    let (stage, room) = setting();
+    let dead = room.sm().join("1/1");
+    fs::create_dir_all(dead.join("conns/77")).unwrap();
+    fs::create_dir(room.sm().join("quals")).unwrap();
+    for file in [dead.join("lock"), dead.join("sock"), room.sm().join("quals/45248")] {
+        fs::write(file, "").unwrap();
+    }
+    let first = run::program(&stage, "test/c/first.c");
+    let finished = room.start(first, &[]).finish(LIMIT);
+    assert!(finished.status.success(), "{finished:#?}");
+    assert_eq!(left_behind(&room.sm()), Vec::<String>::new());
+}
