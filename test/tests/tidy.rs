@@ -1,0 +1,338 @@
+//! The house rules: what may import what, where unsafe code may live, how a file begins, which names are public.
+//!
+//! The tables below are the rules; the code below them only compares. Each known step against a rule stands in a table with
+//! its reason, and must still be needed. Reads sources only: nothing is built.
+#![forbid(unsafe_code)]
+
+#[path = "tidy/source.rs"]
+mod source;
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use dapl_test::stage::workspace;
+use source::{Source, files, imports, word};
+
+/// A package, and those of ours it may depend on.
+const PACKAGES: [(&str, &[&str]); 6] = [
+    ("dat/abi", &[]),
+    ("dat", &["dat-abi"]),
+    ("dapl", &["dat-abi"]),
+    ("providers/sm", &["dapl", "dat-abi"]),
+    ("test", &["dat-abi"]),
+    ("test/xtask", &["dapl-test"]),
+];
+
+/// Rooms from the ground up. A file imports rooms of lower floors, and its own. `entries` are `dapl_*.rs` and `context`.
+const DAPL: &[&[&str]] = &[
+    &["error"],
+    &["handle"],
+    &["provider"],
+    &["ffi", "wait", "thread", "shown", "debug"],
+    &["timer"],
+    &["ia"],
+    &["pz", "cno"],
+    &["evd", "lmr", "rmr", "srq"],
+    &["ep"],
+    &["cr"],
+    &["psp", "rsp"],
+    &["cm"],
+    &["entries", "context"],
+    &["table"],
+    &["registration"],
+];
+
+/// As its `lib.rs` has it. The last row but one is a knot: see `STEPS_UP`.
+const SM: &[&[&str]] = &[
+    &["exit", "proto", "map", "cma"],
+    &["knobs", "dir", "wake", "regions", "ring"],
+    &["sock", "segments"],
+    &["link"],
+    &["bell", "cq", "device", "qp", "rx", "tx", "setup"],
+    &["engine"],
+];
+
+/// As its `lib.rs` has it.
+const DAT: &[&[&str]] = &[
+    &["conf", "strerror", "arena"],
+    &["matching", "sources", "loader"],
+    &["report"],
+    &["registry"],
+    &["handles"],
+    &["fork"],
+    &["thunk"],
+];
+
+/// Imports that do not go down: the file, the room, why it is so today.
+const STEPS_UP: &[(&str, &str, &str)] = &[
+    ("dapl/src/ia/mod.rs", "evd", "an IA owns its asynchronous EVD"),
+    ("dapl/src/ia/dapls_ia.rs", "evd", "an IA owns its asynchronous EVD"),
+    ("dapl/src/ia/mod.rs", "registration", "an IA knows under which registration it was opened"),
+    ("dapl/src/ia/dapls_ia.rs", "registration", "an IA knows under which registration it was opened"),
+    ("dapl/src/ia/dapl_ia.rs", "registration", "an open looks up the registration of its name"),
+    ("providers/sm/src/bell.rs", "cq", "a job names its queue"),
+    ("providers/sm/src/bell.rs", "qp", "a job names its pair"),
+    ("providers/sm/src/cq.rs", "bell", "a queue that nobody polls rings for the engine"),
+    ("providers/sm/src/cq.rs", "qp", "a polled queue drives its pairs"),
+    ("providers/sm/src/device.rs", "bell", "the device holds what the IA's threads share"),
+    ("providers/sm/src/device.rs", "setup", "the device holds what the IA's threads share"),
+    ("providers/sm/src/qp.rs", "bell", "a pair and its halves are one object in three files"),
+    ("providers/sm/src/qp.rs", "cq", "a pair and its halves are one object in three files"),
+    ("providers/sm/src/qp.rs", "device", "a pair and its halves are one object in three files"),
+    ("providers/sm/src/qp.rs", "rx", "a pair and its halves are one object in three files"),
+    ("providers/sm/src/qp.rs", "tx", "a pair and its halves are one object in three files"),
+    ("providers/sm/src/qp.rs", "setup", "a pair is connected and closed by set-up"),
+    ("providers/sm/src/rx.rs", "device", "a pair and its halves are one object in three files"),
+    ("providers/sm/src/rx.rs", "qp", "a pair and its halves are one object in three files"),
+    ("providers/sm/src/tx.rs", "qp", "a pair and its halves are one object in three files"),
+    ("providers/sm/src/setup.rs", "bell", "set-up ends in a pair and in news for the engine"),
+    ("providers/sm/src/setup.rs", "device", "set-up ends in a pair and in news for the engine"),
+    ("providers/sm/src/setup.rs", "qp", "set-up ends in a pair and in news for the engine"),
+];
+
+/// Where the word `unsafe` may stand, besides entries (`dapl_*.rs`: C hands them pointers) and `tests`. Everywhere else:
+/// nowhere.
+const UNSAFE_ROOMS: &[(&str, &str)] = &[
+    ("dat/abi/src/attr.rs", "types of C functions"),
+    ("dat/abi/src/hook.rs", "types of C functions"),
+    ("dat/abi/src/table.rs", "types of C functions"),
+    ("dat/src/loader.rs", "dlopen, and calls into what it finds"),
+    ("dat/src/loader/host.rs", "calls into the C library"),
+    ("dat/src/thunk.rs", "the C boundary"),
+    ("dat/src/thunk/own.rs", "the C boundary"),
+    ("dat/src/thunk/pass.rs", "the C boundary"),
+    ("dapl/src/lib.rs", "declares what export_provider! imports and exports"),
+    ("dapl/src/registration.rs", "the C boundary of dat_provider_init, and the hook into libdat"),
+    ("dapl/src/context.rs", "entries: C hands them pointers"),
+    ("dapl/src/ffi.rs", "turns pointers of C into values"),
+    ("dapl/src/handle.rs", "the arena of stubs behind handles"),
+    ("dapl/src/wait.rs", "futex, and cancellation of POSIX threads"),
+    ("dapl/src/thread.rs", "signal masks"),
+    ("dapl/src/debug.rs", "syslog"),
+    ("providers/sm/src/map.rs", "shared memory"),
+    ("providers/sm/src/cma.rs", "process_vm_readv and process_vm_writev"),
+    ("providers/sm/src/segments.rs", "copies between a consumer's memory and shared memory"),
+    ("providers/sm/src/rx.rs", "copies out of slots and areas, each range checked just above"),
+    ("providers/sm/src/tx.rs", "copies into slots and areas, each range reserved just above"),
+    ("providers/sm/src/wake.rs", "SIGPIPE of one thread"),
+    ("providers/sm/src/exit.rs", "atexit, secure_getenv, mincore"),
+    ("test/src/stage.rs", "flock"),
+    ("test/tests/abi_rust.rs", "reads C structures"),
+];
+
+/// Rules and protocols: the compiler itself refuses unsafe code in them.
+const FORBIDDEN_UNSAFE: &[&str] = &[
+    "dat/src/conf.rs",
+    "dat/src/matching.rs",
+    "dat/src/sources.rs",
+    "dat/src/strerror.rs",
+    "dapl/src/timer.rs",
+    "dapl/src/table.rs",
+    "dapl/src/ep/state.rs",
+    "dapl/src/evd/queue.rs",
+    "providers/sm/src/knobs.rs",
+    "providers/sm/src/proto/handshake.rs",
+    "providers/sm/src/proto/machine.rs",
+    "providers/sm/src/proto/message.rs",
+];
+
+/// The one export that belongs to providers and has no prototype in a public header.
+const UNDECLARED: &str = "dats_get_ia_handle";
+
+#[test]
+fn packages_depend_downwards() {
+    let manifests = files(&["toml"]).into_iter().filter(|file| file.path.ends_with("/Cargo.toml"));
+    let manifests: Vec<_> = manifests.filter(|file| !file.path.starts_with("test/fuzz/")).collect();
+    let ours: BTreeSet<String> = manifests.iter().filter_map(|file| value(&file.text, "name")).collect();
+    let mut wrong = Vec::new();
+    for manifest in &manifests {
+        let package = manifest.path.strip_suffix("/Cargo.toml").unwrap();
+        let Some((_, allowed)) = PACKAGES.iter().find(|(name, _)| *name == package) else {
+            wrong.push(format!("{package} is not in the table"));
+            continue;
+        };
+        for name in dependencies(&manifest.text).into_iter().filter(|name| ours.contains(name)) {
+            if !allowed.contains(&name.as_str()) {
+                wrong.push(format!("{package} depends on {name}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert_eq!(manifests.len(), PACKAGES.len(), "the table names a package that is gone");
+}
+
+#[test]
+fn imports_go_down_the_stairs() {
+    let mut wrong = Vec::new();
+    let mut used = BTreeSet::new();
+    for (house, floors) in [("dapl/src/", DAPL), ("providers/sm/src/", SM), ("dat/src/", DAT)] {
+        for file in files(&["rs"]) {
+            let Some(rest) = file.path.strip_prefix(house) else { continue };
+            let room = rest.split('/').next().unwrap().trim_end_matches(".rs");
+            // lib.rs is the house in one page; doubles and tests stand outside.
+            if room == "lib" || room == "double" || is_test(&file.path) {
+                continue;
+            }
+            let own = if is_entry(&file.path) { "entries" } else { room };
+            let Some(floor) = floor_of(floors, own) else {
+                wrong.push(format!("{}: the room {own} is on no floor", file.path));
+                continue;
+            };
+            // Capital letters are the provider itself, the root's type, in which sinks are generic.
+            let named = imports(&file.product_code()).into_iter().filter(|name| name.starts_with(char::is_lowercase));
+            for target in named.filter(|target| target != room).collect::<BTreeSet<_>>() {
+                let known = STEPS_UP.iter().position(|(path, room, _)| *path == file.path && *room == target);
+                match floor_of(floors, &target) {
+                    Some(below) if below < floor => {}
+                    Some(_) if known.is_some() => drop(used.insert(known)),
+                    Some(_) => wrong.push(format!("{} imports {target}, which is not below it", file.path)),
+                    None => wrong.push(format!("{} imports {target}, which is on no floor", file.path)),
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let idle: Vec<_> = (0..STEPS_UP.len()).filter(|at| !used.contains(&Some(*at))).map(|at| STEPS_UP[at]).collect();
+    assert!(idle.is_empty(), "no longer needed: {idle:#?}");
+}
+
+#[test]
+fn unsafe_code_stays_in_its_rooms() {
+    let sources = files(&["rs"]);
+    let mut wrong = Vec::new();
+    for file in &sources {
+        let code = file.code();
+        let is_allowed =
+            is_entry(&file.path) || is_test(&file.path) || UNSAFE_ROOMS.iter().any(|(path, _)| *path == file.path);
+        let places = word(&code, "unsafe");
+        if !is_allowed && !places.is_empty() {
+            let line = code[..places[0]].matches('\n').count() + 1;
+            wrong.push(format!("{}:{line}: unsafe code outside its rooms", file.path));
+        }
+    }
+    for (path, why) in UNSAFE_ROOMS {
+        match sources.iter().find(|file| file.path == *path) {
+            None => wrong.push(format!("{path} ({why}) is gone")),
+            Some(file) if word(&file.code(), "unsafe").is_empty() => wrong.push(format!("{path} needs no unsafe code")),
+            Some(_) => {}
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn rules_forbid_unsafe_code() {
+    let open = |path: &&&str| {
+        let text = fs::read_to_string(workspace().join(path)).unwrap_or_default();
+        !text.contains("#![forbid(unsafe_code)]")
+    };
+    let wrong: Vec<_> = FORBIDDEN_UNSAFE.iter().filter(open).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn unsafe_blocks_have_a_reason() {
+    /// A reason of a few lines, and a statement that begins above its block.
+    const ABOVE: usize = 8;
+    let mut wrong = Vec::new();
+    for file in files(&["rs"]) {
+        let code = file.code();
+        let lines: Vec<&str> = file.text.lines().collect();
+        for at in word(&code, "unsafe") {
+            let opens = code[at + "unsafe".len()..].trim_start();
+            if opens.starts_with('{') || opens.starts_with("impl") {
+                let line = code[..at].matches('\n').count();
+                let near = &lines[line.saturating_sub(ABOVE)..=line];
+                if !near.iter().any(|line| line.contains("SAFETY")) {
+                    wrong.push(format!("{}:{}: no SAFETY above", file.path, line + 1));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn files_open_with_what_they_are_for() {
+    let has_head = |file: &Source| match file.path.ends_with(".rs") {
+        true => file.text.starts_with("//! "),
+        false => file.text.starts_with("/*") || file.text.starts_with("//"),
+    };
+    let wrong: Vec<_> = files(&["rs", "c", "cc", "h", "map"])
+        .into_iter()
+        .filter(|file| !has_head(file))
+        .map(|file| file.path)
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn the_map_names_what_the_headers_declare() {
+    let map = fs::read_to_string(workspace().join("dat/libdat.map")).unwrap();
+    let exported: BTreeSet<String> = map
+        .lines()
+        .filter_map(|line| Some(line.trim().strip_suffix(';')?.to_owned()))
+        .filter(|name| name.starts_with("dat"))
+        .collect();
+    let mut declared = BTreeSet::from([UNDECLARED.to_owned()]);
+    for header in files(&["h"]).into_iter().filter(|file| file.path.starts_with("dat/include/")) {
+        for at in word(&header.text, "DAT_RETURN") {
+            let name: String =
+                header.text[at + "DAT_RETURN".len()..].trim_start().chars().take_while(|c| *c != '(').collect();
+            let is_prototype = name.starts_with("dat_") && name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+            if is_prototype {
+                declared.insert(name);
+            }
+        }
+    }
+    assert_eq!(exported, declared);
+    assert_eq!(exported.len(), 73);
+}
+
+#[test]
+fn no_machine_is_named() {
+    // In two pieces, or this file would be found.
+    let forbidden = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
+    let mut wrong = Vec::new();
+    for file in files(&[]) {
+        for (number, line) in file.text.lines().enumerate() {
+            if forbidden.iter().any(|path| line.contains(path)) {
+                wrong.push(format!("{}:{}: {line}", file.path, number + 1));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+fn floor_of(floors: &[&[&str]], room: &str) -> Option<usize> {
+    floors.iter().position(|floor| floor.contains(&room))
+}
+
+/// A file of functions that C calls.
+fn is_entry(path: &str) -> bool {
+    path.starts_with("dapl/src/") && path.rsplit('/').next().is_some_and(|name| name.starts_with("dapl_"))
+}
+
+fn is_test(path: &str) -> bool {
+    path.contains("/src/") && (path.contains("/tests/") || path.ends_with("/tests.rs"))
+}
+
+/// `key = "value"` of a manifest.
+fn value(manifest: &str, key: &str) -> Option<String> {
+    let value = manifest.lines().find_map(|line| line.strip_prefix(key)?.trim_start().strip_prefix('='))?;
+    Some(value.trim().trim_matches('"').to_owned())
+}
+
+/// The names in `[dependencies]` and `[build-dependencies]`; tests may look at anything.
+fn dependencies(manifest: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut is_wanted = false;
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            is_wanted = line == "[dependencies]" || line == "[build-dependencies]";
+        } else if is_wanted && line.contains('=') {
+            found.push(line.split(['.', '=', ' ']).next().unwrap_or_default().to_owned());
+        }
+    }
+    found
+}

@@ -1,0 +1,203 @@
+//! Source files as the house rules see them: which there are, their code without comments and text, what they import.
+//!
+//! A reader of Rust small enough to be believed; it knows comments, strings, characters and `crate::` paths, no more.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use dapl_test::stage::workspace;
+
+/// A file of the repository.
+pub(crate) struct Source {
+    /// Its path from the repository's root.
+    pub(crate) path: String,
+    /// All of it.
+    pub(crate) text: String,
+}
+
+/// The files of these kinds, sorted; what is built or fetched is not among them.
+pub(crate) fn files(extensions: &[&str]) -> Vec<Source> {
+    let mut paths = Vec::new();
+    walk(workspace(), &mut paths);
+    paths.sort();
+    let wanted = |path: &PathBuf| {
+        let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+        extensions.is_empty() || extensions.contains(&extension)
+    };
+    let read = |path: PathBuf| Source {
+        text: String::from_utf8_lossy(&fs::read(&path).unwrap()).into_owned(),
+        path: path.strip_prefix(workspace()).unwrap().to_str().expect("our names are ASCII").to_owned(),
+    };
+    paths.into_iter().filter(wanted).map(read).collect()
+}
+
+fn walk(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap().flatten() {
+        let name = entry.file_name().into_string().unwrap_or_default();
+        let kind = entry.file_type().unwrap();
+        // Built, fetched, or an editor's; the two dot directories are ours.
+        let is_foreign = name.starts_with("target") || name.starts_with('.') && name != ".ci" && name != ".cargo";
+        if kind.is_dir() && !is_foreign {
+            walk(&entry.path(), found);
+        } else if kind.is_file() && (!is_foreign || name == ".gitignore") && !name.ends_with(".swp") {
+            found.push(entry.path());
+        }
+    }
+}
+
+impl Source {
+    /// The code alone: comments are gone, strings and characters empty. Lines stay where they are.
+    pub(crate) fn code(&self) -> String {
+        strip(&self.text)
+    }
+
+    /// The code without the unit tests at its foot.
+    pub(crate) fn product_code(&self) -> String {
+        let mut code = self.code();
+        if let Some(at) = code.find("#[cfg(test)]\nmod tests {") {
+            code.truncate(at);
+        }
+        code
+    }
+}
+
+/// The first words of all `crate::` paths: `use crate::{a::x, b}` and `crate::c::f()` are a, b, c. Macros' `$crate` is not.
+pub(crate) fn imports(code: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices("crate::") {
+        if code[..at].ends_with(|c: char| c == '$' || is_word(c)) {
+            continue;
+        }
+        let rest = &code[at + "crate::".len()..];
+        match rest.strip_prefix('{') {
+            None => found.push(first_word(rest)),
+            Some(list) => {
+                let mut depth = 1;
+                let mut start = 0;
+                for (here, c) in list.char_indices() {
+                    depth += i32::from(c == '{') - i32::from(c == '}');
+                    if depth == 0 || depth == 1 && c == ',' {
+                        found.push(first_word(&list[start..]));
+                        start = here + 1;
+                    }
+                    if depth == 0 {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    found.retain(|name| !name.is_empty());
+    found
+}
+
+/// Where a word stands as a word: byte offsets.
+pub(crate) fn word(code: &str, wanted: &str) -> Vec<usize> {
+    let stands_alone = |at: &usize| {
+        let (before, after) = (&code[..*at], &code[at + wanted.len()..]);
+        !before.ends_with(is_word) && !after.starts_with(is_word)
+    };
+    code.match_indices(wanted).map(|(at, _)| at).filter(stands_alone).collect()
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+fn first_word(text: &str) -> String {
+    text.trim_start().chars().take_while(|c| is_word(*c)).collect()
+}
+
+fn strip(text: &str) -> String {
+    let mut code = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let length = match c {
+            '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
+            '/' if rest.starts_with("/*") => block_comment(rest),
+            '"' => quoted(rest, '"'),
+            'r' if !code.ends_with(|c: char| is_word(c) && !"bc".contains(c)) => raw_string(rest),
+            '\'' => character(rest),
+            _ => 0,
+        };
+        if length == 0 {
+            code.push(c);
+            rest = &rest[c.len_utf8()..];
+        } else {
+            code.extend(rest[..length].chars().filter(|c| *c == '\n'));
+            rest = &rest[length..];
+        }
+    }
+    code
+}
+
+fn block_comment(text: &str) -> usize {
+    let (mut depth, mut at) = (0, 0);
+    while at < text.len() {
+        let step = match &text.as_bytes()[at..] {
+            [b'/', b'*', ..] => {
+                depth += 1;
+                2
+            }
+            [b'*', b'/', ..] => {
+                depth -= 1;
+                2
+            }
+            _ => 1,
+        };
+        at += step;
+        if depth == 0 {
+            return at;
+        }
+    }
+    text.len()
+}
+
+/// From one quote to the next that no backslash guards.
+fn quoted(text: &str, quote: char) -> usize {
+    let mut is_guarded = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            _ if is_guarded => is_guarded = false,
+            '\\' => is_guarded = true,
+            _ if c == quote => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// `r"..."`, `r#"..."#`; 0 when it is a name.
+fn raw_string(text: &str) -> usize {
+    let hashes = text[1..].chars().take_while(|c| *c == '#').count();
+    if !text[1 + hashes..].starts_with('"') {
+        return 0;
+    }
+    let body = 2 + hashes;
+    let end = format!("\"{}", "#".repeat(hashes));
+    text[body..].find(&end).map_or(text.len(), |at| body + at + end.len())
+}
+
+/// `'x'`, `'\n'`; 0 when it is a lifetime.
+fn character(text: &str) -> usize {
+    let mut chars = text.chars().skip(1);
+    match (chars.next(), chars.next()) {
+        (Some('\\'), _) => quoted(text, '\''),
+        (Some(c), Some('\'')) => 2 + c.len_utf8(),
+        _ => 0,
+    }
+}
+
+#[test]
+fn comments_and_text_are_not_code() {
+    let text = "a // unsafe\nb /* unsafe /* x */ unsafe */ c \"un\\\"safe\" 'u' '\\'' r#\"unsafe\"# <'a> d";
+    assert_eq!(strip(text), "a \nb  c     <'a> d");
+    assert_eq!(strip("b\"x\" br\"y\" for r in"), "b b for r in");
+}
+
+#[test]
+fn imports_are_first_words() {
+    assert_eq!(imports("use crate::{a::{x, y}, b,\n c};\ncrate::d::e(); $crate::f; mycrate::g"), ["a", "b", "c", "d"]);
+    assert_eq!(word("unsafe_code unsafe unsafe{", "unsafe"), [12, 19]);
+}
