@@ -1,0 +1,108 @@
+//! What README says is so: its C program, the calls it calls absent, the variables it lists, the commands it shows.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use dapl_test::run::{self, Finished, Room, SM0};
+use dapl_test::stage::{Profile, stage, workspace};
+
+fn readme() -> String {
+    fs::read_to_string(workspace().join("README.md")).expect("README.md is in the repository")
+}
+
+fn run(source: &str) -> Finished {
+    let stage = stage(Profile::Dev);
+    let program = run::program(&stage, source);
+    Room::new(&stage, Some(SM0)).start(program, &[]).finish(Duration::from_secs(120))
+}
+
+/// First cell and second cell, without backquotes, of all rows whose first cell starts with a name like this.
+fn rows(readme: &str, prefix: &str) -> Vec<(String, String)> {
+    let row = |line: &str| {
+        let mut cells = line.strip_prefix("| ")?.split(" | ").map(|cell| cell.replace('`', ""));
+        let (first, second) = (cells.next()?, cells.next()?);
+        first.starts_with(prefix).then(|| (first, second.trim_end_matches(" |").to_owned()))
+    };
+    readme.lines().filter_map(row).collect()
+}
+
+#[test]
+fn the_c_program_is_the_tested_one_and_runs() {
+    let readme = readme();
+    let block = readme.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a C program");
+    let source = fs::read_to_string(workspace().join("test/c/first.c")).unwrap();
+    assert_eq!(source.split_once("*/\n").unwrap().1, block, "test/c/first.c, without its head");
+    let finished = run("test/c/first.c");
+    assert!(finished.status.success() && finished.stdout.starts_with("sm0: messages of up to "), "{finished:#?}");
+}
+
+#[test]
+fn absent_calls_answer_as_the_table_says() {
+    let finished = run("test/c/absent.c");
+    assert!(finished.status.success(), "{finished:#?}");
+    let said: BTreeSet<String> = finished.stdout.lines().map(str::to_owned).collect();
+    let table: BTreeSet<String> =
+        rows(&readme(), "dat_").into_iter().map(|(call, code)| format!("{call} {code}")).collect();
+    assert_eq!(said, table);
+}
+
+#[test]
+fn no_other_call_is_absent() {
+    let mut absent = BTreeSet::new();
+    visit(&workspace().join("dapl/src"), &mut |path, text| {
+        if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("dapl_")) {
+            for function in text.split("pub unsafe extern \"C\" fn dapl_").skip(1) {
+                let body = function.split("\npub ").next().unwrap_or_default();
+                if body.contains("Error::NotImplemented") || body.contains("guard(|| Err(") {
+                    absent.insert(format!("dat_{}", function.split(['<', '(']).next().unwrap()));
+                }
+            }
+        }
+    });
+    let first_word = |(call, _): (String, String)| call.split(' ').next().unwrap().to_owned();
+    let table: BTreeSet<String> = rows(&readme(), "dat_").into_iter().map(first_word).collect();
+    assert_eq!(absent, table);
+}
+
+#[test]
+fn variables_are_those_that_are_read() {
+    let mut read = BTreeSet::new();
+    for house in ["dat/src", "dapl/src", "providers"] {
+        visit(&workspace().join(house), &mut |_, text| {
+            for literal in text.split('"') {
+                let is_variable = ["DAPL_", "DAT_OVERRIDE", "DAT_DBG_"].iter().any(|start| literal.starts_with(start));
+                if is_variable && literal.chars().all(|c| c.is_ascii_uppercase() || c == '_') {
+                    read.insert(literal.to_owned());
+                }
+            }
+        });
+    }
+    let readme = readme();
+    let table: BTreeSet<String> =
+        rows(&readme, "DAPL_").into_iter().chain(rows(&readme, "DAT_")).map(|(name, _)| name).collect();
+    assert_eq!(table, read);
+}
+
+#[test]
+fn paths_in_the_code_map_exist() {
+    let readme = readme();
+    let map = readme.split("## Code map").nth(1).and_then(|rest| rest.split("\n## ").next()).expect("a code map");
+    let missing: Vec<_> = rows(map, "").into_iter().map(|(path, _)| path).filter(|path| path.contains('/')).collect();
+    assert!(!missing.is_empty(), "the code map is a table");
+    let missing: Vec<_> = missing.into_iter().filter(|path| !workspace().join(path).exists()).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+fn visit(directory: &Path, see: &mut impl FnMut(&Path, &str)) {
+    for entry in fs::read_dir(directory).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            visit(&path, see);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            see(&path, &fs::read_to_string(&path).unwrap());
+        }
+    }
+}
