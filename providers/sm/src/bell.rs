@@ -50,7 +50,8 @@ pub(crate) enum Job {
 /// The queue and its descriptor.
 #[derive(Debug)]
 pub(crate) struct Bell {
-    jobs: Mutex<VecDeque<Job>>,
+    /// `None` once the engine is gone: a job holds what it is about, and that holds the bell.
+    jobs: Mutex<Option<VecDeque<Job>>>,
     fd: OwnedFd,
 }
 
@@ -60,13 +61,14 @@ impl Bell {
             log::error!("cannot create an event descriptor: {e}");
             Error::Exhausted(Resource::Memory)
         })?;
-        Ok(Bell { jobs: Mutex::default(), fd })
+        Ok(Bell { jobs: Mutex::new(Some(VecDeque::new())), fd })
     }
 
     /// Leaves a job and wakes the engine if it may sleep.
     pub(crate) fn ring(&self, job: Job) {
         let first = {
             let mut jobs = self.jobs.lock();
+            let Some(jobs) = jobs.as_mut() else { return };
             jobs.push_back(job);
             jobs.len() == 1
         };
@@ -78,7 +80,13 @@ impl Bell {
     /// Everything that was left, and silence again.
     pub(crate) fn answer(&self) -> VecDeque<Job> {
         let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
-        std::mem::take(&mut *self.jobs.lock())
+        self.jobs.lock().as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Nobody answers any more: what was left is dropped, and so is what comes.
+    pub(crate) fn silence(&self) {
+        let left = self.jobs.lock().take();
+        drop(left);
     }
 }
 

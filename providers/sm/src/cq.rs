@@ -19,6 +19,29 @@ use crate::qp::Core;
 /// Connections that stay with a poller even while they are idle.
 const WARM: usize = 16;
 
+/// Where a pass leaves completions: straight with the poller that made it, if they are for its queue, else in their queue.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox<'a> {
+    poller: Option<(&'a Arc<CqCore>, &'a mut [Completion])>,
+    filled: usize,
+}
+
+impl Outbox<'_> {
+    /// A completion of `cq`. What waits there already goes before it.
+    pub(crate) fn put(&mut self, cq: &Arc<CqCore>, completion: Completion) {
+        if let Some((own, out)) = &mut self.poller
+            && Arc::ptr_eq(own, cq)
+            && own.waiting.load(Ordering::Acquire) == 0
+            && let Some(place) = out.get_mut(self.filled)
+        {
+            *place = completion;
+            self.filled += 1;
+        } else {
+            cq.push(completion);
+        }
+    }
+}
+
 /// A completion queue as dapl holds it.
 pub struct Cq(pub(crate) Arc<CqCore>);
 
@@ -36,6 +59,8 @@ pub(crate) struct CqCore {
     polls: AtomicU32,
     /// The engine looks after it every few milliseconds.
     watched: AtomicBool,
+    /// Nobody will poll it any more: it takes no connections.
+    closed: AtomicBool,
     bell: Arc<Bell>,
 }
 
@@ -56,6 +81,7 @@ impl Cq {
             polled: AtomicBool::new(false),
             polls: AtomicU32::new(0),
             watched: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             bell,
         }))
     }
@@ -94,7 +120,7 @@ impl CqCore {
     /// Engine: gives a connection with traffic to the poller.
     pub(crate) fn activate(&self, core: &Arc<Core>) {
         let mut active = self.active.lock();
-        if !active.iter().any(|known| Arc::ptr_eq(known, core)) {
+        if !self.closed.load(Ordering::Acquire) && !active.iter().any(|known| Arc::ptr_eq(known, core)) {
             active.push(core.clone());
         }
     }
@@ -148,7 +174,11 @@ impl CqCore {
 impl Drop for Cq {
     fn drop(&mut self) {
         // The list holds the connections, and they hold the queue.
-        self.0.active.lock().clear();
+        let mut active = self.0.active.lock();
+        self.0.closed.store(true, Ordering::Release);
+        let dropped = std::mem::take(&mut *active);
+        drop(active);
+        drop(dropped);
     }
 }
 
@@ -160,20 +190,23 @@ impl CompletionQueue for Cq {
         }
         let cq = &self.0;
         cq.polls.store(cq.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        let mut filled = 0;
         if let Some(mut active) = cq.active.try_lock() {
+            let mut outbox = Outbox { poller: Some((cq, out)), filled: 0 };
             // A queue that is armed as well has somebody to wake: its connections go on waking the engine.
             if !cq.polled.load(Ordering::Relaxed) && !cq.is_armed() {
                 cq.begin_polling(&active);
             }
             let mut over = false;
             for core in active.iter() {
-                over |= core.progress() && core.is_over();
+                over |= core.poll(&mut outbox) && core.is_over();
             }
+            filled = outbox.filled;
             if over {
                 active.retain(|core| !core.is_over());
             }
         }
-        self.ready(out)
+        filled + self.ready(&mut out[filled..])
     }
 
     fn ready(&self, out: &mut [Completion]) -> usize {

@@ -367,8 +367,10 @@ impl Engine {
             _ => News::Disconnected,
         };
         link.reset();
-        if core.peer_left(&link) {
-            self.report(link.conn, news);
+        match core.peer_left(&link) {
+            Some(true) => self.report(link.conn, News::Broken),
+            Some(false) => self.report(link.conn, news),
+            None => {}
         }
     }
 

@@ -175,6 +175,7 @@ impl Provider for Sm {
         if let Some(thread) = thread.filter(|t| t.thread().id() != std::thread::current().id()) {
             let _ = thread.join();
         }
+        self.device.bell.silence();
         for link in self.device.setup.links() {
             setup::close(&self.device, &link);
         }

@@ -13,7 +13,7 @@ use dapl::provider::{Completion, ConnId, ConnectSpec, Outstanding, QpSpec, Queue
 
 use crate::Sm;
 use crate::bell::{Job, News};
-use crate::cq::CqCore;
+use crate::cq::{CqCore, Outbox};
 use crate::device::Device;
 use crate::link::{Link, WANT_PROGRESS, WANT_REQUESTS};
 use crate::rx::{Rx, RxEnds};
@@ -50,15 +50,18 @@ pub(crate) struct Core {
     pub(crate) max_reads_out: u32,
     rx: parking_lot::Mutex<Rx>,
     tx: parking_lot::Mutex<Tx>,
-    /// The connection or attempt; the halves have their own way to its rings.
+    /// The connection or attempt; the halves have their own way to its rings. Whoever arms or disarms it holds this lock,
+    /// so that `hot` says the truth about the control line.
     link: parking_lot::Mutex<Option<Arc<Link>>>,
-    /// Somebody polls a queue of ours: no waking wanted.
+    /// Somebody polls a queue of ours, and the peer was told that no waking is wanted.
     hot: AtomicBool,
     /// Peer's requests taken (by the receiving half), what the peer was told of it, and what it told us of ours: each
     /// written by one half and read by the other, without its lock.
     pub(crate) rx_taken: AtomicU64,
     pub(crate) told: AtomicU64,
     pub(crate) ack_low: AtomicU32,
+    /// The sending half has something to wait for (kept by that half, under its lock).
+    pub(crate) tx_waits: AtomicBool,
     /// Passes that moved something, and how many of them the engine has seen.
     moved: AtomicU32,
     seen: AtomicU32,
@@ -88,6 +91,7 @@ impl Qp {
             rx_taken: AtomicU64::new(0),
             told: AtomicU64::new(0),
             ack_low: AtomicU32::new(0),
+            tx_waits: AtomicBool::new(false),
             moved: AtomicU32::new(0),
             seen: AtomicU32::new(0),
         }))
@@ -95,15 +99,15 @@ impl Qp {
 }
 
 impl Core {
-    pub(crate) fn complete_recv(&self, completion: Completion) {
+    pub(crate) fn complete_recv(&self, out: &mut Outbox<'_>, completion: Completion) {
         if let Some(cq) = &self.recv_cq {
-            cq.push(completion);
+            out.put(cq, completion);
         }
     }
 
-    pub(crate) fn complete_request(&self, completion: Completion) {
+    pub(crate) fn complete_request(&self, out: &mut Outbox<'_>, completion: Completion) {
         if let Some(cq) = &self.request_cq {
-            cq.push(completion);
+            out.put(cq, completion);
         }
     }
 
@@ -116,16 +120,20 @@ impl Core {
         self.link.lock().is_none()
     }
 
+    /// A poller's pass. Says whether anything moved. A sending half that waits for nothing is left alone: its next post
+    /// will look.
+    pub(crate) fn poll(&self, out: &mut Outbox<'_>) -> bool {
+        self.bring_on(out, self.tx_waits.load(Ordering::Acquire))
+    }
+
     /// One pass over both halves. Says whether anything moved.
-    pub(crate) fn progress(&self) -> bool {
-        let received = {
-            let mut rx = self.rx.lock();
-            rx.pass(self)
-        };
-        let sent = {
-            let mut tx = self.tx.lock();
-            tx.pass(self)
-        };
+    fn progress(&self) -> bool {
+        self.bring_on(&mut Outbox::default(), true)
+    }
+
+    fn bring_on(&self, out: &mut Outbox<'_>, sending: bool) -> bool {
+        let received = self.rx.lock().pass(self, out);
+        let sent = if sending { self.tx.lock().pass(self, out) } else { Ok(false) };
         let moved = match (received, sent) {
             (Ok(received), Ok(sent)) => received || sent,
             (Err(fault), _) | (_, Err(fault)) => {
@@ -159,8 +167,9 @@ impl Core {
         if self.cqs().any(|cq| cq.is_armed()) {
             return;
         }
+        let link = self.link.lock();
         self.hot.store(true, Ordering::SeqCst);
-        if let Some(link) = &*self.link.lock() {
+        if let Some(link) = &*link {
             link.disarm();
         }
     }
@@ -188,7 +197,6 @@ impl Core {
     }
 
     fn cool(&self) {
-        self.hot.store(false, Ordering::SeqCst);
         for _ in 0..SERVICE {
             if !self.progress() && !self.arm() {
                 return;
@@ -200,14 +208,22 @@ impl Core {
 
     /// Asks for a word. True: something is there already.
     fn arm(&self) -> bool {
-        let Some(link) = self.link() else { return false };
         let rx = self.rx.lock();
         // Held from the question to the answer: a post in between would be forgotten.
         let tx = self.tx.lock();
         let wants_progress = tx.needs_news();
-        link.arm(WANT_REQUESTS | if wants_progress { WANT_PROGRESS } else { 0 });
+        if !self.ask(WANT_REQUESTS | if wants_progress { WANT_PROGRESS } else { 0 }) {
+            return false;
+        }
         let requests = rx.ends.as_ref().is_some_and(|ends| ends.has_work(rx.queue.len()));
         requests || tx.must_go_on() || (wants_progress && tx.ends.as_ref().is_some_and(|ends| ends.has_work(self)))
+    }
+
+    /// Puts a wish on the control line. False: there is no connection.
+    fn ask(&self, want: u64) -> bool {
+        let link = self.link.lock();
+        self.hot.store(false, Ordering::SeqCst);
+        link.as_ref().inspect(|link| link.arm(want)).is_some()
     }
 
     /// The last request of a graceful end is complete.
@@ -230,6 +246,11 @@ impl Core {
     /// Ends the connection (or only `which`) on this side: everything posted is flushed, later posts are flushed at once.
     /// The link, if there was one.
     pub(crate) fn break_off(&self, which: Option<&Arc<Link>>) -> Option<Arc<Link>> {
+        self.end(which).map(|(link, _)| link)
+    }
+
+    /// As `break_off`; says also whether a fault was found that nobody has reported yet.
+    fn end(&self, which: Option<&Arc<Link>>) -> Option<(Arc<Link>, bool)> {
         let mut rx = self.rx.lock();
         let mut tx = self.tx.lock();
         let link = {
@@ -241,28 +262,29 @@ impl Core {
         };
         rx.broken = true;
         tx.broken = true;
+        let faulty = rx.stopped || tx.is_stopped();
         self.flush(&mut rx, &mut tx);
         drop((rx, tx));
         self.cqs().for_each(|cq| cq.forget(self));
-        link
+        Some((link?, faulty))
     }
 
     fn flush(&self, rx: &mut Rx, tx: &mut Tx) {
         if let Some(ends) = &rx.ends {
             ends.tell_last(); // what we took is delivered: the peer's sends succeeded
         }
-        tx.unlink();
         rx.ends = None;
         rx.stopped = false;
-        for request in tx.queue.drain(..) {
-            self.complete_request(request.flushed());
+        for completion in tx.flush() {
+            self.complete_request(&mut Outbox::default(), completion);
         }
+        self.tx_waits.store(false, Ordering::Release);
         self.flush_receives(rx);
     }
 
     fn flush_receives(&self, rx: &mut Rx) {
         for receive in rx.queue.drain(..) {
-            self.complete_recv(flushed(receive.token));
+            self.complete_recv(&mut Outbox::default(), flushed(receive.token));
         }
     }
 
@@ -293,14 +315,15 @@ impl Core {
         true
     }
 
-    /// The peer ended the connection: take what it had sent before, then flush.
-    pub(crate) fn peer_left(&self, link: &Arc<Link>) -> bool {
+    /// The peer ended the connection: take what it had sent before, then flush. `None`: this side had ended it already;
+    /// else whether it ended by a fault.
+    pub(crate) fn peer_left(&self, link: &Arc<Link>) -> Option<bool> {
         for _ in 0..SERVICE {
             if !self.progress() {
                 break;
             }
         }
-        self.break_off(Some(link)).is_some()
+        self.end(Some(link)).map(|(_, faulty)| faulty)
     }
 
     /// After a post that nobody polls for: the peer is asked for a word when it has brought us on, and what needs no word
@@ -309,7 +332,7 @@ impl Core {
         let Some(ends) = tx.ends.as_ref().filter(|_| !self.hot.load(Ordering::Relaxed)) else { return };
         let mut run = tx.must_go_on();
         if tx.needs_news() && !ends.link().wants(WANT_PROGRESS) {
-            ends.link().arm(WANT_REQUESTS | WANT_PROGRESS);
+            self.ask(WANT_REQUESTS | WANT_PROGRESS);
             // What came in before we asked brings no word.
             run |= ends.has_work(self)
                 || self.rx.try_lock().is_none_or(|rx| rx.ends.as_ref().is_some_and(|e| e.has_work(0)));
@@ -332,7 +355,7 @@ impl QueuePair for Qp {
             return Err(Error::Exhausted(Resource::Memory));
         }
         if rx.broken {
-            core.complete_recv(flushed(token));
+            core.complete_recv(&mut Outbox::default(), flushed(token));
             return Ok(());
         }
         let outcome = rx.post(core, segments, token);
@@ -346,22 +369,22 @@ impl QueuePair for Qp {
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
         let core = &self.0;
         let mut tx = core.tx.lock();
-        if tx.queue.len() >= core.max_requests as usize {
+        if tx.len() >= core.max_requests as usize {
             // Some may be complete without anybody having looked.
-            if let Err(fault) = tx.pass(core) {
+            if let Err(fault) = tx.pass(core, &mut Outbox::default()) {
                 drop(tx);
                 core.fail(fault);
                 tx = core.tx.lock();
-            } else if tx.queue.len() >= core.max_requests as usize {
+            } else if tx.len() >= core.max_requests as usize {
                 return Err(Error::Exhausted(Resource::Memory));
             }
         }
         if tx.broken {
-            core.complete_request(flushed(wr.token));
+            core.complete_request(&mut Outbox::default(), flushed(wr.token));
             return Ok(());
         }
-        tx.queue.push_back(Request::new(wr));
-        let outcome = tx.pass(core);
+        tx.push(Request::new(wr));
+        let outcome = tx.pass(core, &mut Outbox::default());
         core.after_post(&tx);
         drop(tx);
         if let Err(fault) = outcome {
@@ -371,8 +394,9 @@ impl QueuePair for Qp {
     }
 
     fn outstanding(&self) -> Outstanding {
+        self.0.progress(); // what is complete, but nobody looked
         let recvs = self.0.rx.lock().queue.len() as u32;
-        Outstanding { recvs, requests: self.0.tx.lock().queue.len() as u32 }
+        Outstanding { recvs, requests: self.0.tx.lock().len() as u32 }
     }
 
     fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
@@ -382,7 +406,7 @@ impl QueuePair for Qp {
     fn drain(&self) {
         let Some(link) = self.0.link() else { return };
         let mut tx = self.0.tx.lock();
-        if tx.queue.is_empty() || tx.ends.is_none() {
+        if tx.is_empty() {
             drop(tx);
             self.0.drained(link);
         } else {

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 
 use dapl::provider::{Completion, Segment, Status, Token};
 
+use crate::cq::Outbox;
 use crate::device::Device;
 use crate::link::{Link, WANT_PROGRESS};
 use crate::proto::message::{Fragment, Header, INLINE, Kind, LINE};
@@ -88,14 +89,14 @@ impl RxEnds {
 
 impl Rx {
     /// Takes what is there, up to a bound. Says whether it took anything. After a fault it takes nothing any more.
-    pub(crate) fn pass(&mut self, core: &Core) -> Result<bool, Fault> {
+    pub(crate) fn pass(&mut self, core: &Core, out: &mut Outbox<'_>) -> Result<bool, Fault> {
         if self.stopped {
             return Ok(false);
         }
-        self.take(core).inspect_err(|_| self.stopped = true)
+        self.take(core, out).inspect_err(|_| self.stopped = true)
     }
 
-    fn take(&mut self, core: &Core) -> Result<bool, Fault> {
+    fn take(&mut self, core: &Core, out: &mut Outbox<'_>) -> Result<bool, Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(false) };
         let begin = ends.requests.taken();
         let (mut answered, mut result) = (false, Ok(()));
@@ -109,7 +110,7 @@ impl Rx {
                 Next::Word(header) => header,
             };
             let step = match header.kind {
-                Kind::Send => ends.deliver(core, &mut self.queue, header),
+                Kind::Send => ends.deliver(core, &mut self.queue, header, out),
                 Kind::RmaWrite | Kind::RmaRead => ends.serve(core, header).inspect(|_| answered = true),
                 Kind::RmaAck | Kind::SendNak => Err(Fault::Nonsense("an answer in the ring of requests")),
             };
@@ -131,7 +132,11 @@ impl Rx {
     /// Posts a receive; the caller has checked the room. Takes what waited for it.
     pub(crate) fn post(&mut self, core: &Core, list: &[Segment], token: Token) -> Result<(), Fault> {
         self.queue.push_back(Receive { segments: Segments::new(list), token });
-        if self.ends.as_ref().is_some_and(|ends| ends.held) { self.pass(core).map(|_| ()) } else { Ok(()) }
+        if self.ends.as_ref().is_some_and(|ends| ends.held) {
+            self.pass(core, &mut Outbox::default()).map(|_| ())
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -151,7 +156,13 @@ impl RxEnds {
     }
 
     /// A piece of a send. False: it waits for a receive.
-    fn deliver(&mut self, core: &Core, queue: &mut VecDeque<Receive>, header: Header) -> Result<bool, Fault> {
+    fn deliver(
+        &mut self,
+        core: &Core,
+        queue: &mut VecDeque<Receive>,
+        header: Header,
+        out: &mut Outbox<'_>,
+    ) -> Result<bool, Fault> {
         let words = if header.inline { header.length.div_ceil(8) as usize } else { 1 };
         let cargo = self.requests.cargo(words);
         core.ack_low.store(cargo.ack, Ordering::Release);
@@ -164,7 +175,7 @@ impl RxEnds {
                 self.held = false;
                 let total = if header.inline { u64::from(header.length) } else { cargo.body[0] };
                 if total > receive.segments.total() {
-                    return Err(self.too_long(core, queue));
+                    return Err(self.spoiled(core, queue, Status::LocalLength, out));
                 }
                 (0, total)
             }
@@ -177,17 +188,15 @@ impl RxEnds {
         }
         let placed = self.place(core, queue, header, &cargo, done);
         if let Err(status) = placed? {
-            return Err(self.spoiled(core, queue, status));
+            return Err(self.spoiled(core, queue, status, out));
         }
         self.message = if header.last { None } else { Some((done + length, total)) };
         if header.last {
             let receive = queue.pop_front().ok_or(Fault::Nonsense("a receive went away"))?;
-            core.complete_recv(Completion {
-                token: receive.token,
-                status: Status::Success,
-                bytes: total,
-                solicited: header.solicited,
-            });
+            core.complete_recv(
+                out,
+                Completion { token: receive.token, status: Status::Success, bytes: total, solicited: header.solicited },
+            );
         }
         Ok(true)
     }
@@ -222,16 +231,11 @@ impl RxEnds {
         Ok(unsafe { scatter(&device.regions, core.pd, &receive.segments, offset, from, length) })
     }
 
-    /// The message does not fit into the receive: both sides learn it, and the connection is over.
+    /// The message does not fit, or its memory is not there: both sides learn it, and the connection is over.
     #[cold]
-    fn too_long(&mut self, core: &Core, queue: &mut VecDeque<Receive>) -> Fault {
-        self.spoiled(core, queue, Status::LocalLength)
-    }
-
-    #[cold]
-    fn spoiled(&mut self, core: &Core, queue: &mut VecDeque<Receive>, status: Status) -> Fault {
+    fn spoiled(&mut self, core: &Core, queue: &mut VecDeque<Receive>, status: Status, out: &mut Outbox<'_>) -> Fault {
         if let Some(receive) = queue.pop_front() {
-            core.complete_recv(Completion { token: receive.token, status, ..Completion::default() });
+            core.complete_recv(out, Completion { token: receive.token, status, ..Completion::default() });
         }
         let _ = self.answer(Header::plain(Kind::SendNak, NAK_RESPONDER), 0);
         core.rx_taken.store(self.requests.taken(), Ordering::Release);

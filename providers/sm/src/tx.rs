@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use dapl::provider::{Completion, Op, Remote, SendWr, Status, Token};
 
 use crate::cma::{self, Refusal, Way};
+use crate::cq::Outbox;
 use crate::link::{Link, WANT_REQUESTS};
 use crate::proto::message::{Fragment, Header, INLINE, Kind, LINE};
 use crate::qp::{Core, Fault};
@@ -67,7 +68,7 @@ impl Request {
     }
 
     /// The completion of a request that will not be carried out.
-    pub(crate) fn flushed(&self) -> Completion {
+    fn flushed(&self) -> Completion {
         Completion { token: self.token, status: Status::Flushed, ..Completion::default() }
     }
 }
@@ -87,9 +88,11 @@ struct Pending {
 /// The state of this half.
 #[derive(Debug, Default)]
 pub(crate) struct Tx {
-    pub(crate) queue: VecDeque<Request>,
+    queue: VecDeque<Request>,
     /// How many at the front of `queue` are fully handed over.
     issued: usize,
+    /// How many in `queue` want a completion when they succeed.
+    loud: usize,
     pub(crate) ends: Option<TxEnds>,
     /// Requests are flushed as they are posted.
     pub(crate) broken: bool,
@@ -154,17 +157,19 @@ impl TxEnds {
 impl Tx {
     /// Learns what the peer did, hands over what fits, completes what is done. Says whether anything moved.
     /// After a fault nothing moves any more.
-    pub(crate) fn pass(&mut self, core: &Core) -> Result<bool, Fault> {
+    pub(crate) fn pass(&mut self, core: &Core, out: &mut Outbox<'_>) -> Result<bool, Fault> {
         if self.ends.is_none() || self.stopped {
             return Ok(false);
         }
-        self.bring_on(core).inspect_err(|_| self.stopped = true)
+        let outcome = self.bring_on(core, out).inspect_err(|_| self.stopped = true);
+        core.tx_waits.store(self.needs_news(), Ordering::Release);
+        outcome
     }
 
-    fn bring_on(&mut self, core: &Core) -> Result<bool, Fault> {
+    fn bring_on(&mut self, core: &Core, out: &mut Outbox<'_>) -> Result<bool, Fault> {
         self.learn(core)?;
         let published = self.issue(core);
-        let retired = self.retire(core)?;
+        let retired = self.retire(core, out)?;
         if let (Some(ends), true) = (&self.ends, published) {
             core.told.store(core.rx_taken.load(Ordering::Acquire), Ordering::Relaxed);
             ends.link.poke(WANT_REQUESTS);
@@ -289,7 +294,7 @@ impl Tx {
     }
 
     /// Completes what is done, from the front. A failure ends the connection, after its own completion.
-    fn retire(&mut self, core: &Core) -> Result<bool, Fault> {
+    fn retire(&mut self, core: &Core, out: &mut Outbox<'_>) -> Result<bool, Fault> {
         let mut moved = false;
         while let (Some(ends), Some(request)) = (self.ends.as_mut(), self.queue.front()) {
             let status = match request.stage {
@@ -300,8 +305,9 @@ impl Tx {
             };
             if status != Status::Success || !request.suppress {
                 let bytes = if status == Status::Success { request.segments.total() } else { 0 };
-                core.complete_request(Completion { token: request.token, status, bytes, solicited: false });
+                core.complete_request(out, Completion { token: request.token, status, bytes, solicited: false });
             }
+            self.loud -= usize::from(!request.suppress);
             self.queue.pop_front();
             self.issued = self.issued.saturating_sub(1);
             ends.first += 1;
@@ -317,17 +323,36 @@ impl Tx {
         Ok(moved)
     }
 
-    /// Forgets the connection; the queue stays, to be flushed or held.
-    pub(crate) fn unlink(&mut self) {
+    /// Forgets the connection. The completions of all that was queued.
+    pub(crate) fn flush(&mut self) -> impl Iterator<Item = Completion> + '_ {
         self.ends = None;
         self.issued = 0;
+        self.loud = 0;
         self.draining = false;
         self.stopped = false;
+        self.queue.drain(..).map(|request| request.flushed())
     }
 
-    /// Is every request in the queue one whose success nobody wants to hear of?
+    pub(crate) fn push(&mut self, request: Request) {
+        self.loud += usize::from(!request.suppress);
+        self.queue.push_back(request);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Is there anything that the peer's progress brings on: completions that are wanted, or work that waits for room?
     pub(crate) fn needs_news(&self) -> bool {
-        self.draining || self.queue.len() > self.issued || self.queue.iter().any(|r| !r.suppress)
+        self.draining || self.loud > 0 || self.queue.len() > self.issued
     }
 }
 
@@ -506,11 +531,9 @@ impl TxEnds {
     fn fragment(&mut self, core: &Core, request: &mut Request, number: u64, remote: Remote, way: Way) -> Step {
         let total = request.segments.total();
         let read = way == Way::Read;
-        if read && request.issued == request.answered && request.stage == Stage::Waiting {
-            if self.reads >= core.max_reads_out {
-                return Step::Part { wrote: false };
-            }
-            self.reads += 1;
+        let begins = read && request.stage == Stage::Waiting;
+        if begins && self.reads >= core.max_reads_out {
+            return Step::Part { wrote: false };
         }
         let mut wrote = false;
         while request.issued < total {
@@ -536,6 +559,7 @@ impl TxEnds {
             self.requests.push(Header::plain(kind, 0), &cargo);
             request.issued += length as u64;
             request.stage = Stage::Running;
+            self.reads += u32::from(begins && !wrote);
             wrote = true;
         }
         // Complete when all is answered; no ring slot says so.
