@@ -36,6 +36,8 @@ pub(crate) struct Device {
     pub(crate) fifo: OwnedFd,
     pub(crate) regions: Regions,
     pub(crate) probe: Probe,
+    /// This process takes barriers from others, and gives them.
+    pub(crate) barrier: bool,
     pub(crate) bell: Arc<Bell>,
     pub(crate) setup: Setup,
     pub(crate) listeners: Mutex<HashMap<u64, ObjectId>>,
@@ -64,6 +66,7 @@ impl Device {
             fifo,
             regions: Regions::new(random()? | 1)?,
             probe: Probe::new(random()?),
+            barrier: crate::link::offer_barrier(),
             bell: Arc::new(Bell::new()?),
             setup: Setup::default(),
             listeners: Mutex::default(),

@@ -6,11 +6,12 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence, fence};
 use std::sync::{Arc, OnceLock};
 
 use dapl::error::Result;
 use dapl::provider::ConnId;
+use rustix::thread::MembarrierCommand;
 
 use crate::map::Map;
 use crate::proto::handshake::Geometry;
@@ -30,6 +31,19 @@ const GONE: usize = 512;
 pub(crate) const WANT_REQUESTS: u64 = 1;
 /// Wake me when you take my requests or answer them.
 pub(crate) const WANT_PROGRESS: u64 = 2;
+
+/// Registers this process for barriers from others; false where the kernel does not know them.
+pub(crate) fn offer_barrier() -> bool {
+    rustix::thread::membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
+}
+
+/// A full barrier on every processor that runs a registered process.
+fn barrier_everywhere() {
+    // It worked when this process registered; if a filter came since, a fence of our own is the best there is.
+    if rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).is_err() {
+        fence(Ordering::SeqCst);
+    }
+}
 
 /// A peer's end point: shared by all connections to it.
 #[derive(Debug)]
@@ -60,6 +74,8 @@ pub(crate) struct Theirs {
     /// By which the peer knows the connection: what our FIFO words name.
     pub(crate) id: u32,
     pub(crate) pd: u32,
+    /// Both sides arm with a barrier on all processors, so publishing needs none.
+    pub(crate) light: bool,
     pub(crate) peer: Arc<Peer>,
 }
 
@@ -148,8 +164,12 @@ impl Link {
     pub(crate) fn arm(&self, want: u64) {
         let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
         self.area.word(WANT).store(epoch << 2 | want, Ordering::Relaxed);
-        // Pairs with the fence in `poke`: either the peer sees our wish, or we see what it published.
-        fence(Ordering::SeqCst);
+        // Pairs with the fence in `poke`, or stands for both: either the peer sees our wish, or we see what it published.
+        if self.theirs().is_some_and(|t| t.light) {
+            barrier_everywhere();
+        } else {
+            fence(Ordering::SeqCst);
+        }
     }
 
     /// Is this wish on the line already?
@@ -165,8 +185,12 @@ impl Link {
     /// After publishing something for the peer: one FIFO word if it sleeps. A polling peer costs no system call (SM-15).
     pub(crate) fn poke(&self, want: u64) -> Delivery {
         let Some(theirs) = self.theirs() else { return Delivery::Sent };
-        // Pairs with the fence in `arm`.
-        fence(Ordering::SeqCst);
+        // Pairs with the fence in `arm`; with a barrier there, the compiler's order is enough here.
+        if theirs.light {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst);
+        }
         let word = theirs.area.word(WANT).load(Ordering::Relaxed);
         if word & want == 0 || self.answered.swap(word >> 2, Ordering::Relaxed) == word >> 2 {
             return Delivery::Sent;

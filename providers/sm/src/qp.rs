@@ -383,8 +383,7 @@ impl QueuePair for Qp {
             core.complete_request(&mut Outbox::default(), flushed(wr.token));
             return Ok(());
         }
-        tx.push(Request::new(wr));
-        let outcome = tx.pass(core, &mut Outbox::default());
+        let outcome = tx.post(core, Request::new(wr));
         core.after_post(&tx);
         drop(tx);
         if let Err(fault) = outcome {

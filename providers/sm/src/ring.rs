@@ -1,6 +1,6 @@
 //! Slot rings: one writer, one reader, no lock and no index in shared memory (transports.md B1).
 //!
-//! A slot is a cache line. Its first word holds the header in the low half and the lap in the high half and is stored last,
+//! A slot is two cache lines, fetched together. Its first word holds the header in the low half and the lap in the high half and is stored last,
 //! so the reader polls only the next slot. The writer's count is private: a process that dies between filling a slot and
 //! publishing it leaves the ring as if it had never begun. How far the reader is comes back on a line of the reader's own
 //! (and inside its messages); a count that was never written is the peer's lie and is reported as `None`.
@@ -9,17 +9,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::map::Map;
-use crate::proto::message::{Header, INLINE};
+use crate::proto::message::{Header, INLINE, LINE, SLOT};
 
-const SLOT: usize = 64;
 const ACK: usize = 8;
 const AUX: usize = 12;
 const BODY: usize = 16;
 
-fn lap(index: u64, slots: u64) -> u64 {
+fn lap(index: u64, shift: u32) -> u64 {
     // Laps count from 1: fresh memory is of lap 0 and so holds nothing. The low 32 bits are enough, since the reader is
     // never a whole lap behind without the writer knowing.
-    ((index / slots + 1) & 0xFFFF_FFFF) << 32
+    (((index >> shift) + 1) & 0xFFFF_FFFF) << 32
 }
 
 /// Where a ring lies in its area.
@@ -34,6 +33,7 @@ pub(crate) struct Place {
 pub(crate) struct Writer {
     area: Arc<Map>,
     offset: usize,
+    /// A power of two.
     slots: u64,
     next: u64,
     /// How many slots the reader has taken.
@@ -91,13 +91,13 @@ impl Writer {
     /// Fills and publishes the next slot. The caller has made sure that the ring is not full.
     pub(crate) fn push(&mut self, header: Header, cargo: &Cargo) {
         debug_assert!(!self.is_full());
-        let slot = self.offset + (self.next % self.slots) as usize * SLOT;
+        let slot = self.offset + (self.next & (self.slots - 1)) as usize * SLOT;
         self.area.half(slot + ACK).store(cargo.ack, Ordering::Relaxed);
         self.area.half(slot + AUX).store(cargo.aux, Ordering::Relaxed);
         for (n, word) in cargo.body[..cargo.words].iter().enumerate() {
             self.area.word(slot + BODY + n * 8).store(*word, Ordering::Relaxed);
         }
-        let word = u64::from(header.encode()) | lap(self.next, self.slots);
+        let word = u64::from(header.encode()) | lap(self.next, self.slots.trailing_zeros());
         // Pairs with the Acquire in `peek`: first the cargo, then the word that announces it.
         self.area.word(slot).store(word, Ordering::Release);
         self.next += 1;
@@ -133,14 +133,15 @@ impl Reader {
     }
 
     fn slot(&self) -> usize {
-        self.offset + (self.next % self.slots) as usize * SLOT
+        self.offset + (self.next & (self.slots - 1)) as usize * SLOT
     }
 
     /// The word of the next slot, if it is there. Read once: what follows goes by this copy.
     pub(crate) fn peek(&self) -> Next {
         // Pairs with the Release in `push`.
-        let word = self.area.word(self.slot()).load(Ordering::Acquire);
-        if word & !0xFFFF_FFFF != lap(self.next, self.slots) {
+        let slot = self.slot();
+        let word = self.area.word(slot).load(Ordering::Acquire);
+        if word & !0xFFFF_FFFF != lap(self.next, self.slots.trailing_zeros()) {
             return Next::Empty;
         }
         Header::decode(word as u32).map_or(Next::Nonsense, Next::Word)
@@ -178,7 +179,7 @@ pub(crate) struct Lines {
 
 impl Lines {
     pub(crate) fn new(bytes: u32) -> Self {
-        Lines { lines: u64::from(bytes) / SLOT as u64, head: 0, tail: 0 }
+        Lines { lines: u64::from(bytes) / LINE as u64, head: 0, tail: 0 }
     }
 
     /// Reserves `wanted` lines in a row: the first line, and the mark to give back when they are free again.
@@ -222,12 +223,14 @@ mod tests {
         for step in 0..20_000u64 {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
             if random >> 63 == 0 && !writer.is_full() {
-                writer
-                    .push(Header::plain(Kind::Send, 8), &Cargo { aux: step as u32, body: [step; 6], words: 6, ack: 0 });
+                writer.push(
+                    Header::plain(Kind::Send, 8),
+                    &Cargo { aux: step as u32, body: [step; 14], words: 14, ack: 0 },
+                );
                 oracle.push_back(step);
             } else if let Next::Word(_) = reader.peek() {
-                let cargo = reader.cargo(6);
-                assert_eq!(oracle.pop_front(), Some(cargo.body[5]));
+                let cargo = reader.cargo(14);
+                assert_eq!(oracle.pop_front(), Some(cargo.body[13]));
                 reader.advance();
                 assert_eq!(writer.learn_low(reader.taken() as u32), Some(()));
             } else {
@@ -258,14 +261,14 @@ mod tests {
                         writer.learn(told.load(Ordering::Acquire)).unwrap();
                         std::thread::yield_now();
                     }
-                    writer.push(Header::plain(Kind::Send, 8), &Cargo { body: [n; 6], words: 6, ack: 0, aux: 0 });
+                    writer.push(Header::plain(Kind::Send, 8), &Cargo { body: [n; 14], words: 14, ack: 0, aux: 0 });
                 }
             });
             let mut n = 0;
             while n < 200_000u64 {
                 match reader.peek() {
                     Next::Word(_) => {
-                        assert_eq!(reader.cargo(6).body, [n; 6]);
+                        assert_eq!(reader.cargo(14).body, [n; 14]);
                         reader.advance();
                         told.store(reader.taken(), Ordering::Release);
                         n += 1;

@@ -183,6 +183,7 @@ fn terms(device: &Device, pd: u32, machine: &Machine, token: u64, qual: u64, geo
         table_slots: SLOTS as u32,
         probe_address: if probe { device.probe.address() } else { 0 },
         probe_value: device.probe.value(),
+        barrier: device.barrier,
         ip: match device.ip {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
             IpAddr::V6(ip) => ip.octets(),
@@ -390,8 +391,15 @@ pub(crate) fn join(
         return None;
     };
     let peer = peer(device, path, pid, terms, &table)?;
-    let theirs =
-        Theirs { area: Arc::new(area), rma: Arc::new(rma), geometry: terms.geometry, id: peer_id, pd: terms.pd, peer };
+    let theirs = Theirs {
+        area: Arc::new(area),
+        rma: Arc::new(rma),
+        geometry: terms.geometry,
+        id: peer_id,
+        pd: terms.pd,
+        light: device.barrier && terms.barrier,
+        peer,
+    };
     link.join(theirs);
     Some(())
 }

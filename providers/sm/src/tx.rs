@@ -27,6 +27,9 @@ const FRAGMENT: usize = 32 << 10;
 /// Bytes copied across in one pass: progress is shared among connections.
 const BUDGET: u64 = cma::CHUNK as u64;
 
+/// Requests that gather before a post asks how far the peer is.
+const GATHER: usize = 32;
+
 /// How far a request is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Stage {
@@ -166,15 +169,37 @@ impl Tx {
         outcome
     }
 
+    /// After a post: hands over what fits. What the peer did is learned only when that stands in the way, or when much has
+    /// gathered: its line would have to come over for every message.
+    pub(crate) fn post(&mut self, core: &Core, request: Request) -> Result<(), Fault> {
+        self.loud += usize::from(!request.suppress);
+        self.queue.push_back(request);
+        if self.ends.is_none() || self.stopped {
+            return Ok(());
+        }
+        let published = self.issue(core);
+        self.publish(core, published);
+        let done = self.queue.front().is_some_and(|r| matches!(r.stage, Stage::Done | Stage::Failed(_)));
+        if done || self.issued < self.queue.len() || self.queue.len() >= GATHER {
+            return self.pass(core, &mut Outbox::default()).map(|_| ());
+        }
+        core.tx_waits.store(self.needs_news(), Ordering::Release);
+        Ok(())
+    }
+
     fn bring_on(&mut self, core: &Core, out: &mut Outbox<'_>) -> Result<bool, Fault> {
         self.learn(core)?;
         let published = self.issue(core);
         let retired = self.retire(core, out)?;
+        self.publish(core, published);
+        Ok(published || retired)
+    }
+
+    fn publish(&self, core: &Core, published: bool) {
         if let (Some(ends), true) = (&self.ends, published) {
             core.told.store(core.rx_taken.load(Ordering::Acquire), Ordering::Relaxed);
             ends.link.poke(WANT_REQUESTS);
         }
-        Ok(published || retired)
     }
 
     /// Work that only another pass can bring on, and for which no word of the peer's will come.
@@ -331,11 +356,6 @@ impl Tx {
         self.draining = false;
         self.stopped = false;
         self.queue.drain(..).map(|request| request.flushed())
-    }
-
-    pub(crate) fn push(&mut self, request: Request) {
-        self.loud += usize::from(!request.suppress);
-        self.queue.push_back(request);
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -5,6 +5,8 @@
 //! says which. Numbers are little-endian; both sides are on one machine, but a dump should read the same everywhere.
 #![forbid(unsafe_code)]
 
+use super::message::SLOT;
+
 /// Major version of the protocol: another one is refused by name.
 pub(crate) const VERSION: u8 = 1;
 /// Longest private data of a request or reply.
@@ -43,20 +45,19 @@ pub(crate) struct Geometry {
 
 impl Geometry {
     /// What this version makes: 124 KiB for the rings and messages, 128 KiB for RMA, touched only when used.
-    pub(crate) const OURS: Geometry = Geometry { requests: 256, responses: 128, messages: 96 << 10, rma: 128 << 10 };
+    pub(crate) const OURS: Geometry = Geometry { requests: 256, responses: 64, messages: 80 << 10, rma: 128 << 10 };
     const CONTROL: usize = 4096;
-    const SLOT: usize = 64;
 
     pub(crate) fn requests_at(&self) -> usize {
         Self::CONTROL
     }
 
     pub(crate) fn responses_at(&self) -> usize {
-        self.requests_at() + self.requests as usize * Self::SLOT
+        self.requests_at() + self.requests as usize * SLOT
     }
 
     pub(crate) fn messages_at(&self) -> usize {
-        self.responses_at() + self.responses as usize * Self::SLOT
+        self.responses_at() + self.responses as usize * SLOT
     }
 
     /// Bytes of the whole area.
@@ -95,13 +96,15 @@ pub(crate) struct Terms {
     /// Where a probe of cross-memory copy may read `probe_value` and write it back to; 0: the method is not wanted.
     pub(crate) probe_address: u64,
     pub(crate) probe_value: u64,
+    /// Whoever arms a control line here makes all processors see it (`membarrier`), so that the other side needs no fence.
+    pub(crate) barrier: bool,
     /// The IA address in 16 bytes, IPv4 mapped into IPv6.
     pub(crate) ip: [u8; 16],
 }
 
 impl Terms {
     /// Bytes on the wire.
-    pub(crate) const LEN: usize = 2 + 3 * 8 + 4 * 4 + 4 + 4 + 8 + 8 + 16;
+    pub(crate) const LEN: usize = 2 + 3 * 8 + 4 * 4 + 4 + 4 + 8 + 8 + 1 + 16;
 
     fn put(&self, out: &mut Vec<u8>) {
         out.extend(self.generation.to_le_bytes());
@@ -115,6 +118,7 @@ impl Terms {
         for word in [self.probe_address, self.probe_value] {
             out.extend(word.to_le_bytes());
         }
+        out.push(u8::from(self.barrier));
         out.extend(self.ip);
     }
 
@@ -134,6 +138,7 @@ impl Terms {
             table_slots: u32::from_le_bytes(bytes.array()?),
             probe_address: u64::from_le_bytes(bytes.array()?),
             probe_value: u64::from_le_bytes(bytes.array()?),
+            barrier: bytes.array::<1>()? == [1],
             ip: bytes.array()?,
         };
         if !terms.geometry.is_sane() || !(1..=1 << 16).contains(&terms.table_slots) {
@@ -287,6 +292,7 @@ mod tests {
             table_slots: 1 << 16,
             probe_address: 4096,
             probe_value: 77,
+            barrier: true,
             ip: [7; 16],
         }
     }

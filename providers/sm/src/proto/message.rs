@@ -4,8 +4,10 @@
 //! the receiver's id of the connection (SM-14).
 #![forbid(unsafe_code)]
 
-/// Bytes that a slot carries itself.
-pub(crate) const INLINE: usize = 48;
+/// A slot of a ring: two lines that the processor fetches together.
+pub(crate) const SLOT: usize = 128;
+/// Bytes that a slot carries itself, behind its word, a count and a line number.
+pub(crate) const INLINE: usize = SLOT - 16;
 /// A cache line: the unit of the message and RMA buffers (SM-12).
 pub(crate) const LINE: usize = 64;
 

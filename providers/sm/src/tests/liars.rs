@@ -40,10 +40,10 @@ fn a_lie_in_the_ring_costs_the_liar_his_connection_and_nobody_else() {
         ("type 0", 0, 0, 0),
         ("an answer among requests", Header::plain(Kind::RmaAck, 0).encode(), 0, 0),
         ("a message outside its buffer", piece.encode(), u32::MAX, 100),
-        ("a message at the edge of its buffer", piece.encode(), 96 * 1024 / 64 - 1, 100),
+        ("a message at the edge of its buffer", piece.encode(), 80 * 1024 / 64 - 1, 100),
         ("a total that does not add up", piece.encode(), 0, 50),
         ("a piece without a beginning", Header { first: false, ..piece }.encode(), 0, 0),
-        ("an inline message longer than a slot", Header { inline: true, ..piece }.encode(), 0, 100),
+        ("an inline message longer than a slot", Header { inline: true, length: 113, ..piece }.encode(), 0, 100),
         ("a fragment outside its buffer", Header::plain(Kind::RmaWrite, 0).encode(), u32::MAX, 0),
         ("a refusal among requests", Header::plain(Kind::SendNak, 0).encode(), 0, 0),
     ];
@@ -153,6 +153,7 @@ fn terms(token: u64, geometry: Geometry) -> Terms {
         table_slots: 16,
         probe_address: 1,
         probe_value: 1,
+        barrier: false,
         ip: [0; 16],
     }
 }
