@@ -7,7 +7,7 @@
 //! queues wake their EVD, and news of connections go through [`cm`] to a CR or an EP.
 //!
 //! From the ground up; imports, calls and locks go down this list, only events climb:
-//! - [`error`], [`ffi`], [`handle`], [`provider`]: what everybody stands on
+//! - [`error`], [`names`], [`handle`], [`ffi`], [`libdat`], [`provider`]: what everybody stands on
 //! - [`wait`], [`timer`], [`shown`], [`debug`]: sleeping, deadlines, memory shown to consumers, the log
 //! - [`ia`], [`pz`], [`cno`]; [`evd`], [`lmr`], [`rmr`], [`srq`]; [`ep`]; [`cr`]; [`psp`], [`rsp`]: the objects
 //! - [`cm`]: events of connections; [`context`], [`table`], [`registration`]: the way in
@@ -25,7 +25,9 @@ pub mod evd;
 pub mod ffi;
 pub mod handle;
 pub mod ia;
+pub mod libdat;
 pub mod lmr;
+pub mod names;
 pub mod provider;
 pub mod psp;
 pub mod pz;
@@ -61,7 +63,7 @@ macro_rules! export_provider {
                 fn dats_get_ia_handle(_: DAT_IA_HANDLE, _: *mut DAT_IA_HANDLE) -> DAT_RETURN;
             }
 
-            const LIBDAT: $crate::registration::Libdat = $crate::registration::Libdat {
+            const LIBDAT: $crate::libdat::Libdat = $crate::libdat::Libdat {
                 add: dat_registry_add_provider,
                 remove: dat_registry_remove_provider,
                 get_ia_handle: dats_get_ia_handle,

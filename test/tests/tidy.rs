@@ -25,9 +25,9 @@ const PACKAGES: [(&str, &[&str]); 6] = [
 
 /// Rooms from the ground up. A file imports rooms of lower floors, and its own. `entries` are `dapl_*.rs` and `context`.
 const DAPL: &[&[&str]] = &[
-    &["error"],
+    &["error", "names"],
     &["handle"],
-    &["provider"],
+    &["provider", "libdat"],
     &["ffi", "wait", "thread", "shown", "debug"],
     &["timer"],
     &["ia"],
@@ -67,9 +67,6 @@ const DAT: &[&[&str]] = &[
 const STEPS_UP: &[(&str, &str, &str)] = &[
     ("dapl/src/ia/mod.rs", "evd", "an IA owns its asynchronous EVD"),
     ("dapl/src/ia/dapls_ia.rs", "evd", "an IA owns its asynchronous EVD"),
-    ("dapl/src/ia/mod.rs", "registration", "an IA knows under which registration it was opened"),
-    ("dapl/src/ia/dapls_ia.rs", "registration", "an IA knows under which registration it was opened"),
-    ("dapl/src/ia/dapl_ia.rs", "registration", "an open looks up the registration of its name"),
 ];
 
 /// Rooms of one floor that name each other: a pair, its two halves, its queue, its set-up, and what the IA's threads share.
@@ -87,7 +84,9 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("dat/src/thunk/own.rs", "the C boundary"),
     ("dat/src/thunk/pass.rs", "the C boundary"),
     ("dapl/src/lib.rs", "declares what export_provider! imports and exports"),
-    ("dapl/src/registration.rs", "the C boundary of dat_provider_init, and the hook into libdat"),
+    ("dapl/src/names.rs", "a record with pointers of C in it, shared by all threads"),
+    ("dapl/src/libdat.rs", "calls into libdat, and the hook into ours"),
+    ("dapl/src/registration.rs", "the C boundary of dat_provider_init"),
     ("dapl/src/context.rs", "entries: C hands them pointers"),
     ("dapl/src/ffi.rs", "turns pointers of C into values"),
     ("dapl/src/handle.rs", "the arena of stubs behind handles"),

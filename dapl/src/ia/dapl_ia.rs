@@ -12,8 +12,8 @@ use crate::error::{Error, Handle, Result};
 use crate::evd::{Evd, Stream};
 use crate::ffi::{self, guard, require};
 use crate::handle::{Use, from_handle};
+use crate::names;
 use crate::provider::Provider;
-use crate::registration;
 
 /// `dat_ia_open`, behind libdat's `dat_ia_openv`.
 ///
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn dapl_ia_open<P: Provider>(
         }
         // SAFETY: not null, and a string by this function's contract.
         let name = unsafe { CStr::from_ptr(name) };
-        let registration = registration::find(name).ok_or(Error::InvalidParameter(1))?;
+        let registration = names::find(name).ok_or(Error::InvalidParameter(1))?;
         require(async_evd, 3)?;
         // SAFETY: not null, and readable by this function's contract.
         let wanted = wanted::<P>(unsafe { async_evd.read_unaligned() }, length)?;

@@ -17,8 +17,8 @@ use super::{AsyncEvd, Children, Ia, Rank};
 use crate::error::{Error, Handle, Result};
 use crate::evd::{Evd, Event, Stream, Streams, dapls_evd};
 use crate::handle::{self, Created, ObjectId, Use};
+use crate::names::Registration;
 use crate::provider::{CmSink, IaSpec, Provider};
-use crate::registration::Registration;
 use crate::shown::{self, Address};
 
 /// Where the asynchronous errors of a new IA are to go.

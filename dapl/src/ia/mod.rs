@@ -13,8 +13,9 @@ use parking_lot::Mutex;
 use crate::error::{Error, Result, State};
 use crate::evd::Evd;
 use crate::handle::{Kind, Object, ObjectId, Usable, Use};
+use crate::libdat;
+use crate::names::Registration;
 use crate::provider::{Limits, Provider};
-use crate::registration::{self, Registration};
 use crate::shown::Address;
 
 pub mod dapl_ia;
@@ -111,7 +112,7 @@ impl<P: Provider> Ia<P> {
             return known as DAT_IA_HANDLE;
         }
         let own = self.id.handle as DAT_IA_HANDLE;
-        let Some(number) = registration::ia_number(own) else { return own };
+        let Some(number) = libdat::ia_number(own) else { return own };
         self.number.store(number as usize, Ordering::Relaxed);
         number
     }

@@ -8,9 +8,11 @@ use dat_abi::*;
 use super::dapl_ia::*;
 use crate::context::*;
 use crate::double::{self, Double};
+use crate::libdat::Libdat;
 use crate::lmr::dapl_lmr::*;
+use crate::names;
 use crate::pz::dapl_pz::*;
-use crate::registration::{self, Libdat};
+use crate::registration;
 
 const BAD: DAT_RETURN = DAT_CLASS_ERROR | DAT_INVALID_HANDLE;
 const NULL: *mut c_void = std::ptr::null_mut();
@@ -302,13 +304,13 @@ fn a_name_is_registered_as_asked_and_another_major_version_is_not() {
     }
     // SAFETY: functions that take what libdat's take, a readable record, a string.
     unsafe { registration::init::<Double>(libdat, &info, c"double 1".as_ptr()) };
-    assert!(registration::find(&name).is_none());
+    assert!(names::find(&name).is_none());
     (info.dapl_version_major, info.dapl_version_minor) = (1, 2);
     for params in [c"double 1", c"double 2"] {
         // SAFETY: as above.
         unsafe { registration::init::<Double>(libdat, &info, params.as_ptr()) };
     }
-    let known = registration::find(&name).unwrap();
+    let known = names::find(&name).unwrap();
     assert_eq!((known.name(), known.params().as_str()), ("ia-registered", "double 2"));
     assert!(!known.served().thread_safe, "what this libdat was told, for it is not ours");
     // SAFETY: as above; null is what is tried.

@@ -1,0 +1,84 @@
+//! Names that this library serves, each with what the registry said of it and the table behind its handles.
+//!
+//! `registration` enters them, an IA looks up its own when it is opened and keeps it: a registration is never freed, since
+//! handles point at its table for ever. Speaks to no libdat.
+
+use std::ffi::{CStr, CString};
+
+use dat_abi::DAT_PROVIDER;
+use parking_lot::Mutex;
+
+/// A name that this library serves, and the table behind its handles.
+pub struct Registration {
+    name: CString,
+    text: String,
+    table: DAT_PROVIDER,
+    served: Mutex<Served>,
+    params: Mutex<String>,
+}
+
+// SAFETY: the raw pointers are the table's `device_name`, which points into `name` beside it, and null ones. Nothing but the
+// two mutexes changes after the construction.
+unsafe impl Send for Registration {}
+// SAFETY: as above.
+unsafe impl Sync for Registration {}
+
+/// What the registry asked for last under this name.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Served {
+    /// Major version of the API.
+    pub major: u32,
+    /// Minor version of the API.
+    pub minor: u32,
+    /// What to say of thread safety: the registry's word, or the truth when libdat is ours.
+    pub thread_safe: bool,
+}
+
+impl Registration {
+    /// The IA name.
+    pub fn name(&self) -> &str {
+        &self.text
+    }
+
+    /// The `ia_params` of its line.
+    pub fn params(&self) -> String {
+        self.params.lock().clone()
+    }
+
+    /// The table; it stays for the process's life.
+    pub fn table(&self) -> *const DAT_PROVIDER {
+        &raw const self.table
+    }
+
+    /// What the registry asked for.
+    pub fn served(&self) -> Served {
+        *self.served.lock()
+    }
+}
+
+static NAMES: Mutex<Vec<&'static Registration>> = Mutex::new(Vec::new());
+
+/// The registration of a name.
+pub fn find(name: &CStr) -> Option<&'static Registration> {
+    NAMES.lock().iter().copied().find(|known| known.name.as_c_str() == name)
+}
+
+/// Enters a name, with a table whose own is still missing; a second entry of the same name changes the first, and its table
+/// stays.
+pub(crate) fn remember(name: &CStr, params: &CStr, served: Served, table: DAT_PROVIDER) -> &'static Registration {
+    let params = params.to_string_lossy().into_owned();
+    let mut names = NAMES.lock();
+    if let Some(known) = names.iter().copied().find(|known| known.name.as_c_str() == name) {
+        *known.served.lock() = served;
+        *known.params.lock() = params;
+        return known;
+    }
+    let name = name.to_owned();
+    let text = name.to_string_lossy().into_owned();
+    // The text of a CString does not move with it, so the table may name it before both are in place.
+    let table = DAT_PROVIDER { device_name: name.as_ptr(), ..table };
+    let made: &'static Registration =
+        Box::leak(Box::new(Registration { name, text, table, served: Mutex::new(served), params: Mutex::new(params) }));
+    names.push(made);
+    made
+}
