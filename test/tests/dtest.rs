@@ -209,7 +209,6 @@ fn wide_qualifiers() {
 }
 
 #[test]
-#[ignore = "one run in four: sm keeps an end point after dat_ia_close (jobs left on the bell, or a CQ's active list)"]
 fn no_memory_is_lost() {
     /// Two valgrinds at a time are enough.
     static ONE: Mutex<()> = Mutex::new(());

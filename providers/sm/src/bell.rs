@@ -4,17 +4,23 @@
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
+use std::fmt::Debug;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::ConnId;
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 
-use crate::cq::CqCore;
-use crate::link::Link;
-use crate::qp::Core;
+/// A completion queue, as the engine looks after it.
+pub(crate) trait Attended: Debug + Send + Sync {
+    /// Tells the layer above that something came.
+    fn notify(&self);
+    /// Every few milliseconds while it is polled; `last` is the count of polls seen the time before. False: nobody polls
+    /// any more, and the engine need not look again.
+    fn tick(&self, last: &mut u32) -> bool;
+}
 
 /// What the engine reports to the layer above, without borrowed data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -30,13 +36,13 @@ pub(crate) enum News {
 #[derive(Debug)]
 pub(crate) enum Job {
     /// An armed completion queue has something.
-    Notify(Arc<CqCore>),
+    Notify(Arc<dyn Attended>),
     /// A completion queue began to be polled.
-    Watch(Arc<CqCore>),
-    /// A connection has work that nobody else does.
-    Run(Weak<Core>),
-    /// A graceful end is drained.
-    Drained(Weak<Core>, Arc<Link>),
+    Watch(Arc<dyn Attended>),
+    /// The connection of this id has work that nobody else does.
+    Run(u32),
+    /// Its graceful end is drained.
+    Drained(u32),
     /// The other side of this attempt is not there any more.
     Gone(u32),
     /// News of a connection or attempt.

@@ -1,4 +1,4 @@
-//! Completion queues: what has completed, and the connections that a poller looks at itself.
+//! Completion queues: what has completed, and the connections that a poller brings on itself.
 //!
 //! While a consumer polls a queue, it drives the connections in `active` and the engine sleeps; when it stops, the engine
 //! arms them and takes over. So a connection without traffic costs a poller nothing: it is not in the list. Room follows
@@ -13,13 +13,30 @@ use dapl::error::Result;
 use dapl::provider::{Completion, CompletionQueue, CqSink};
 use parking_lot::Mutex;
 
-use crate::bell::{Bell, Job};
-use crate::qp::Core;
+use crate::bell::{Attended, Bell, Job};
 
 /// Connections that stay with a poller even while they are idle.
 const WARM: usize = 16;
 /// Looks at an empty ring in one poll: some 50 ns in all, which even a peer on the same processor does not notice.
 const LOOKS: u32 = 24;
+
+/// A connection, as whoever polls one of its queues sees it.
+pub(crate) trait Driven: Send + Sync {
+    /// A poller's pass over it.
+    fn poll(&self, out: &mut Outbox<'_>);
+    /// There is no connection (any more).
+    fn is_over(&self) -> bool;
+    /// Its peer was told that somebody polls.
+    fn is_hot(&self) -> bool;
+    /// Nothing has moved since this was asked last.
+    fn was_idle(&self) -> bool;
+    /// Somebody begins to poll: no words, please.
+    fn disarm(&self);
+    /// Makes progress until there is nothing to do, then asks the peer for a word, unless somebody polls.
+    fn serve(&self);
+    /// Takes it from its pollers: from now on it costs them nothing.
+    fn retire(&self);
+}
 
 /// Where a pass leaves completions: straight with the poller that made it, if they are for its queue, else in their queue.
 #[derive(Debug, Default)]
@@ -65,7 +82,7 @@ pub(crate) struct CqCore {
     /// One call of the sink is wanted.
     armed: AtomicBool,
     sink: Weak<dyn CqSink>,
-    active: Mutex<Vec<Arc<Core>>>,
+    active: Mutex<Vec<Arc<dyn Driven>>>,
     /// A consumer polls: its connections need no waking.
     polled: AtomicBool,
     polls: AtomicU32,
@@ -114,13 +131,6 @@ impl CqCore {
         }
     }
 
-    /// Engine: tells the layer above.
-    pub(crate) fn notify(&self) {
-        if let Some(sink) = self.sink.upgrade() {
-            sink.notify();
-        }
-    }
-
     pub(crate) fn is_polled(&self) -> bool {
         self.polled.load(Ordering::Acquire)
     }
@@ -129,24 +139,48 @@ impl CqCore {
         self.armed.load(Ordering::Acquire)
     }
 
-    /// Engine: gives a connection with traffic to the poller.
-    pub(crate) fn activate(&self, core: &Arc<Core>) {
+    /// Gives a connection with traffic to the poller.
+    pub(crate) fn activate(&self, conn: Arc<dyn Driven>) {
         let mut active = self.active.lock();
-        if !self.closed.load(Ordering::Acquire) && !active.iter().any(|known| Arc::ptr_eq(known, core)) {
-            active.push(core.clone());
+        let known = active.iter().any(|known| Arc::ptr_eq(known, &conn));
+        if !known && !self.closed.load(Ordering::Acquire) && !conn.is_over() {
+            active.push(conn);
         }
     }
 
     /// The connection is over, or its QP goes. A poller that has the list just now finds out by itself.
-    pub(crate) fn forget(&self, core: &Core) {
+    pub(crate) fn forget(&self, conn: &dyn Driven) {
         if let Some(mut active) = self.active.try_lock() {
-            active.retain(|known| !std::ptr::eq(Arc::as_ptr(known), core));
+            active.retain(|known| !std::ptr::addr_eq(Arc::as_ptr(known), conn));
         }
     }
 
-    /// Engine, every few milliseconds: what a consumer that stopped polling left is taken over. `last` is the count of
-    /// polls seen the time before. False: nobody polls any more, and the engine need not look again.
-    pub(crate) fn tick(&self, last: &mut u32) -> bool {
+    /// Nobody polls: every connection is brought on and armed. First `polled` goes, then the list is read; the engine adds
+    /// to the list first and then looks at `polled`. So no connection falls between.
+    fn serve_active(&self) {
+        let hot: Vec<Arc<dyn Driven>> = self.active.lock().iter().filter(|conn| conn.is_hot()).cloned().collect();
+        hot.iter().for_each(|conn| conn.serve());
+    }
+
+    #[cold]
+    fn begin_polling(self: &Arc<Self>, active: &[Arc<dyn Driven>]) {
+        self.polled.store(true, Ordering::SeqCst);
+        active.iter().for_each(|conn| conn.disarm());
+        if !self.watched.swap(true, Ordering::SeqCst) {
+            self.bell.ring(Job::Watch(self.clone()));
+        }
+    }
+}
+
+impl Attended for CqCore {
+    fn notify(&self) {
+        if let Some(sink) = self.sink.upgrade() {
+            sink.notify();
+        }
+    }
+
+    /// What a consumer that stopped polling left is taken over.
+    fn tick(&self, last: &mut u32) -> bool {
         let polls = self.polls.load(Ordering::Relaxed);
         if polls == *last {
             self.watched.store(false, Ordering::SeqCst);
@@ -157,29 +191,12 @@ impl CqCore {
         *last = polls;
         let mut active = self.active.lock();
         if active.len() > WARM {
-            let (idle, busy) = std::mem::take(&mut *active).into_iter().partition(|core| core.was_idle());
+            let (idle, busy): (Vec<_>, Vec<_>) = active.drain(..).partition(|conn| conn.was_idle());
             *active = busy;
             drop(active);
-            let idle: Vec<Arc<Core>> = idle;
-            idle.iter().for_each(|core| core.retire());
+            idle.iter().for_each(|conn| conn.retire());
         }
         true
-    }
-
-    /// Nobody polls: every connection is brought on and armed. First `polled` goes, then the list is read; the engine adds
-    /// to the list first and then looks at `polled`. So no connection falls between.
-    fn serve_active(&self) {
-        let hot: Vec<Arc<Core>> = self.active.lock().iter().filter(|core| core.is_hot()).cloned().collect();
-        hot.iter().for_each(|core| core.serve());
-    }
-
-    #[cold]
-    fn begin_polling(self: &Arc<Self>, active: &[Arc<Core>]) {
-        self.polled.store(true, Ordering::SeqCst);
-        active.iter().for_each(|core| core.disarm());
-        if !self.watched.swap(true, Ordering::SeqCst) {
-            self.bell.ring(Job::Watch(self.clone()));
-        }
     }
 }
 
@@ -210,12 +227,13 @@ impl CompletionQueue for Cq {
                 cq.begin_polling(&active);
             }
             let mut over = false;
-            for core in active.iter() {
-                over |= core.poll(&mut outbox) && core.is_over();
+            for conn in active.iter() {
+                conn.poll(&mut outbox);
+                over |= conn.is_over();
             }
             filled = outbox.filled;
             if over {
-                active.retain(|core| !core.is_over());
+                active.retain(|conn| !conn.is_over());
             }
         }
         filled + self.ready(&mut out[filled..])

@@ -14,11 +14,11 @@ use parking_lot::Mutex;
 
 use crate::Sm;
 use crate::bell::Bell;
+use crate::book::Book;
 use crate::cma::Probe;
 use crate::dir::{Base, Endpoint};
 use crate::knobs::Knobs;
 use crate::regions::{Regions, SLOTS};
-use crate::setup::Setup;
 use crate::sock::{self, SetupSocket};
 
 /// Longest message or RDMA transfer, in bytes.
@@ -34,12 +34,12 @@ pub(crate) struct Device {
     pub(crate) endpoint: Endpoint,
     pub(crate) socket: SetupSocket,
     pub(crate) fifo: OwnedFd,
-    pub(crate) regions: Regions,
+    pub(crate) regions: Arc<Regions>,
     pub(crate) probe: Probe,
     /// This process takes barriers from others, and gives them.
     pub(crate) barrier: bool,
     pub(crate) bell: Arc<Bell>,
-    pub(crate) setup: Setup,
+    pub(crate) book: Book,
     pub(crate) listeners: Mutex<HashMap<u64, ObjectId>>,
     pub(crate) sink: Arc<dyn CmSink<Sm>>,
     next_pd: AtomicU32,
@@ -64,11 +64,11 @@ impl Device {
             life: random()?,
             socket,
             fifo,
-            regions: Regions::new(random()? | 1)?,
+            regions: Arc::new(Regions::new(random()? | 1)?),
             probe: Probe::new(random()?),
             barrier: crate::link::offer_barrier(),
             bell: Arc::new(Bell::new()?),
-            setup: Setup::default(),
+            book: Book::default(),
             listeners: Mutex::default(),
             sink,
             next_pd: AtomicU32::new(1),

@@ -15,15 +15,15 @@ use dapl::provider::{CmEvent, ConnId, RequestInfo};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
-use crate::bell::{Job, News};
-use crate::cq::CqCore;
+use crate::bell::{Attended, Job, News};
+use crate::book::{Conn, Stage};
 use crate::device::Device;
 use crate::link::Link;
 use crate::proto::handshake::{Answer, Bad, Datagram, Terms};
 use crate::proto::machine::{Action, Input};
 use crate::proto::message::Note;
-use crate::qp::Core;
-use crate::setup::{self, Over, Request, Stage};
+use crate::request::Request;
+use crate::setup::{self, Over};
 use crate::sock::Received;
 use crate::wake::Delivery;
 
@@ -43,7 +43,7 @@ pub(crate) struct Engine {
     device: Arc<Device>,
     epoll: rustix::fd::OwnedFd,
     /// Polled completion queues, with the count of polls seen last.
-    watched: Vec<(Arc<CqCore>, u32)>,
+    watched: Vec<(Arc<dyn Attended>, u32)>,
     next_tick: Option<Instant>,
     next_alive: Option<Instant>,
     stop: bool,
@@ -86,13 +86,13 @@ impl Engine {
     }
 
     fn timeout(&self) -> Option<Timespec> {
-        let due = [self.device.setup.next_due(), self.next_tick, self.next_alive].into_iter().flatten().min()?;
+        let due = [self.device.book.next_due(), self.next_tick, self.next_alive].into_iter().flatten().min()?;
         let left = due.saturating_duration_since(Instant::now());
         Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
     }
 
     fn adopt_watches(&mut self) {
-        let new = std::mem::take(&mut self.device.setup.lock().new_watches);
+        let new = std::mem::take(&mut self.device.book.lock().new_watches);
         for (pid, watch) in new {
             let data = epoll::EventData::new_u64(PIDS + pid as u64);
             let _ = epoll::add(&self.epoll, &watch.fd, data, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT);
@@ -107,8 +107,8 @@ impl Engine {
                     self.watched.push((cq, 0));
                     self.next_tick = Some(Instant::now() + TICK);
                 }
-                Job::Run(core) => _ = core.upgrade().inspect(|core| core.serve()),
-                Job::Drained(core, link) => _ = core.upgrade().inspect(|core| self.drained(core, &link)),
+                Job::Run(id) => _ = self.conn(id).inspect(|(qp, _, _)| qp.serve()),
+                Job::Drained(id) => self.drained(id),
                 Job::Gone(id) => self.attempt_gone(id),
                 Job::Event(conn, news) => self.report(conn, news),
                 Job::Deadlines => {}
@@ -152,10 +152,10 @@ impl Engine {
         let silence = self.device.knobs.silence;
         let mut dead = Vec::new();
         let mut open = 0;
-        for (id, attempt) in self.device.setup.lock().by_id.iter() {
+        for (id, attempt) in self.device.book.lock().by_id.iter() {
             let (Stage::Open, Some(link)) = (attempt.stage, &attempt.link) else { continue };
             open += 1;
-            let moved = attempt.core.upgrade().is_some_and(|core| !core.was_idle());
+            let moved = attempt.conn().is_some_and(|qp| !qp.was_idle());
             let silent = !moved && now.saturating_duration_since(attempt.heard) > silence;
             if silent || link.alive() == Delivery::Dead {
                 dead.push(*id);
@@ -177,7 +177,7 @@ impl Engine {
             bytes[..read].chunks_exact(4).filter_map(|w| Note::decode(w.try_into().ok()?)).collect();
         if read == bytes.len() {
             // Words were lost in a full FIFO: look at every connection.
-            notes.extend(self.device.setup.lock().by_id.keys().map(|id| Note::Wake(*id)));
+            notes.extend(self.device.book.lock().by_id.keys().map(|id| Note::Wake(*id)));
         }
         notes.dedup();
         for note in notes {
@@ -188,16 +188,16 @@ impl Engine {
     fn noted(&mut self, note: Note) {
         let (Note::Wake(id) | Note::Alive(id) | Note::Reset(id)) = note;
         let found = {
-            let mut book = self.device.setup.lock();
+            let mut book = self.device.book.lock();
             let Some(attempt) = book.by_id.get_mut(&id) else { return };
             // The generation is part of the id: a word of a former life names nobody.
             let alive = Input::Alive(attempt.machine.peer_generation());
             if attempt.machine.handle(alive) == [Action::Heard] {
                 attempt.heard = Instant::now();
             }
-            attempt.core.upgrade().zip(attempt.link.clone()).map(|(core, link)| (core, link, attempt.stage))
+            attempt.conn().zip(attempt.link.clone()).map(|(qp, link)| (qp, link, attempt.stage))
         };
-        let Some((core, link, stage)) = found else { return };
+        let Some((qp, link, stage)) = found else { return };
         if stage == Stage::Replied {
             self.confirmed(id); // the first word in the rings implies the acknowledgement
         }
@@ -205,7 +205,7 @@ impl Engine {
         if link.is_reset() {
             self.attempt_gone(id);
         } else if matches!(note, Note::Wake(_)) {
-            core.serve();
+            qp.serve();
         }
     }
 
@@ -242,7 +242,7 @@ impl Engine {
                 self.reply(client, server, answer, accepted, received)
             }
             Datagram::Ack { server, .. } => {
-                let known = self.device.setup.lock().by_id.get(&server).map(|a| (a.stage, a.peer.clone()));
+                let known = self.device.book.lock().by_id.get(&server).map(|a| (a.stage, a.peer.clone()));
                 if known == Some((Stage::Replied, received.from)) {
                     self.confirmed(server);
                 }
@@ -276,23 +276,23 @@ impl Engine {
 
     fn reply(&mut self, id: u32, server: u32, answer: Answer, accepted: Option<(Terms, Vec<u8>)>, received: Received) {
         let found = {
-            let book = self.device.setup.lock();
-            book.by_id.get(&id).filter(|a| a.peer == received.from).map(|a| (a.stage, a.core.upgrade(), a.link.clone()))
+            let book = self.device.book.lock();
+            book.by_id.get(&id).filter(|a| a.peer == received.from).map(|a| (a.stage, a.conn(), a.link.clone()))
         };
         let ack = |token| Datagram::Ack { client: id, server, token }.encode();
         match (found, answer, accepted) {
-            (Some((Stage::Asked, Some(core), Some(link))), Answer::Accepted, Some((terms, private_data))) => {
+            (Some((Stage::Asked, Some(qp), Some(link))), Answer::Accepted, Some((terms, private_data))) => {
                 let mut fds = received.fds;
                 let device = self.device.clone();
                 let joined = setup::join(&device, &link, &received.from, received.pid, server, &terms, &mut fds);
                 if joined.is_none() || !self.answered(id, &terms) {
                     setup::close(&device, &link);
-                    core.break_off(Some(&link));
+                    qp.break_off(Some(&link));
                     self.report(link.conn, News::Rejected);
                     return;
                 }
                 let _ = device.socket.send(&received.from, &ack(terms.token), &[]);
-                self.established(id, &core, &link, &private_data);
+                self.established(id, &*qp, &link, &private_data);
             }
             (Some((Stage::Asked, _, _)), Answer::Pending, _) => setup::pending(&self.device, id, server, received.pid),
             (Some((Stage::Asked, _, _)), answer, None) => {
@@ -313,14 +313,14 @@ impl Engine {
 
     /// Feeds the machine with an answer; false if it does not lead to a connection.
     fn answered(&self, id: u32, terms: &Terms) -> bool {
-        let mut book = self.device.setup.lock();
+        let mut book = self.device.book.lock();
         let Some(attempt) = book.by_id.get_mut(&id) else { return false };
         attempt.machine.handle(Input::Ack(terms.generation)) == [Action::Connected]
     }
 
     fn refused(&self, id: u32, news: News) {
-        if let Some(Over { core: Some(core), link: Some(link), .. }) = setup::gone(&self.device, id)
-            && core.break_off(Some(&link)).is_some()
+        if let Some(Over { conn: Some(qp), link: Some(link), .. }) = setup::gone(&self.device, id)
+            && qp.break_off(Some(&link)).is_some()
         {
             self.report(link.conn, news);
         }
@@ -328,46 +328,51 @@ impl Engine {
 
     /// Passive: the requester has mapped our areas.
     fn confirmed(&mut self, id: u32) {
-        let found = {
-            let book = self.device.setup.lock();
-            book.by_id.get(&id).and_then(|a| a.core.upgrade().zip(a.link.clone()))
-        };
-        if let Some((core, link)) = found {
-            self.established(id, &core, &link, &[]);
+        if let Some((qp, link, _)) = self.conn(id) {
+            self.established(id, &*qp, &link, &[]);
         }
     }
 
+    /// The queue pair, areas and stage of an attempt.
+    fn conn(&self, id: u32) -> Option<(Arc<dyn Conn>, Arc<Link>, Stage)> {
+        let book = self.device.book.lock();
+        let attempt = book.by_id.get(&id)?;
+        Some((attempt.conn()?, attempt.link.clone()?, attempt.stage))
+    }
+
     /// First the report, then the data: nobody sees a receive before its connection.
-    fn established(&mut self, id: u32, core: &Arc<Core>, link: &Arc<Link>, private_data: &[u8]) {
+    fn established(&mut self, id: u32, qp: &dyn Conn, link: &Arc<Link>, private_data: &[u8]) {
         setup::settled(&self.device, id);
         if let Some(theirs) = link.theirs() {
             self.device.endpoint.add_conn(id, &theirs.peer.path);
         }
         self.next_alive.get_or_insert_with(|| Instant::now() + self.device.knobs.alive);
         self.device.sink.event(link.conn, CmEvent::Established { private_data });
-        core.open(link);
+        qp.open(link);
     }
 
     // --- the end ---
 
-    /// A graceful end is drained; if the QP has gone on to another connection meanwhile, that one is left alone.
-    fn drained(&self, core: &Arc<Core>, link: &Arc<Link>) {
-        if core.break_off(Some(link)).is_some() {
-            setup::close(&self.device, link);
+    /// A graceful end is drained. If the QP has gone on to another connection meanwhile, the id names nothing.
+    fn drained(&self, id: u32) {
+        if let Some((qp, link, _)) = self.conn(id)
+            && qp.break_off(Some(&link)).is_some()
+        {
+            setup::close(&self.device, &link);
             self.report(link.conn, News::Disconnected);
         }
     }
 
     /// The other side of an attempt or connection is not there (any more).
     fn attempt_gone(&self, id: u32) {
-        let Some(Over { core: Some(core), link: Some(link), stage }) = setup::gone(&self.device, id) else { return };
+        let Some(Over { conn: Some(qp), link: Some(link), stage }) = setup::gone(&self.device, id) else { return };
         let news = match stage {
             Stage::Asked => News::PeerRejected,
             Stage::Replied => News::AcceptFailed,
             _ => News::Disconnected,
         };
         link.reset();
-        match core.peer_left(&link) {
+        match qp.peer_left(&link) {
             Some(true) => self.report(link.conn, News::Broken),
             Some(false) => self.report(link.conn, news),
             None => {}
@@ -376,7 +381,7 @@ impl Engine {
 
     fn process_died(&self, pid: i32) {
         let ids: Vec<u32> = {
-            let book = self.device.setup.lock();
+            let book = self.device.book.lock();
             book.by_id.iter().filter(|(_, a)| a.pid_of_peer() == pid).map(|(id, _)| *id).collect()
         };
         ids.into_iter().for_each(|id| self.attempt_gone(id));

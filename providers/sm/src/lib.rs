@@ -1,29 +1,33 @@
 //! `libdaplsm.so.1`: the uDAPL provider over shared memory, between processes of one user on one host.
 //!
-//! An open IA is an end point directory (`dir`) with a set-up socket and a FIFO (`sock`, `wake`), a table of registered
-//! memory that peers may read (`regions`), and one thread (`engine`). A connection is set up by datagrams (`setup`,
-//! `proto`), which pass sealed memory (`map`); then both halves (`rx`, `tx`) run over slot rings (`ring`) without a lock or
-//! a pointer in shared memory, and RDMA goes straight across by the kernel (`cma`) or through a bounce buffer. Queue pairs
-//! (`qp`) and completion queues (`cq`) are what dapl sees.
+//! An open IA is a `device`: an end point directory (`dir`) with a set-up socket and a FIFO (`sock`, `wake`), a table of
+//! registered memory that peers may read (`regions`), a `book` of attempts, and one thread (`engine`) with its `bell`. A
+//! connection is set up by datagrams (`setup`, `proto`), which pass sealed memory (`map`, `link`); then both halves (`rx`,
+//! `tx`, `half`) run over slot rings (`ring`) without a lock or a pointer in shared memory, and RDMA goes straight across by
+//! the kernel (`cma`) or through a bounce buffer. Queue pairs (`qp`), completion queues (`cq`) and requests (`request`) are
+//! what dapl sees.
 //!
 //! ```text
-//! lib -> engine -> setup -> qp -> rx tx -> segments cma ring link -> regions wake map -> proto
+//! lib -> engine -> request -> qp -> setup -> device -> book -> rx tx -> half -> cq -> bell -> link -> ... -> map proto
 //! ```
 //! It knows no handle and no event; dapl knows no ring.
 
 mod bell;
+mod book;
 mod cma;
 mod cq;
 mod device;
 mod dir;
 mod engine;
 mod exit;
+mod half;
 mod knobs;
 mod link;
 mod map;
 mod proto;
 mod qp;
 mod regions;
+mod request;
 mod ring;
 mod rx;
 mod segments;
@@ -46,7 +50,7 @@ use parking_lot::Mutex;
 
 pub use cq::Cq;
 pub use qp::Qp;
-pub use setup::Request;
+pub use request::Request;
 
 use device::Device;
 
@@ -85,7 +89,7 @@ impl Drop for Mr {
     fn drop(&mut self) {
         let links = std::cell::OnceCell::new();
         self.device.regions.remove(self.key, |key| {
-            links.get_or_init(|| self.device.setup.links()).iter().any(|link| link.peer_copies_with(key))
+            links.get_or_init(|| self.device.book.links()).iter().any(|link| link.peer_copies_with(key))
         });
     }
 }
@@ -176,7 +180,7 @@ impl Provider for Sm {
             let _ = thread.join();
         }
         self.device.bell.silence();
-        for link in self.device.setup.links() {
+        for link in self.device.book.links() {
             setup::close(&self.device, &link);
         }
         exit::forget(self.device.endpoint.path());

@@ -13,27 +13,17 @@ use dapl::provider::{Completion, ConnId, ConnectSpec, Outstanding, QpSpec, Queue
 
 use crate::Sm;
 use crate::bell::{Job, News};
-use crate::cq::{CqCore, Outbox};
+use crate::book::Conn;
+use crate::cq::{Driven, Outbox};
 use crate::device::Device;
+use crate::half::{Fault, Shared};
 use crate::link::{Link, WANT_PROGRESS, WANT_REQUESTS};
 use crate::rx::{Rx, RxEnds};
+use crate::setup;
 use crate::tx::{Request, Tx, TxEnds};
 
 /// Passes over one connection before others have their turn.
 const SERVICE: usize = 1000;
-
-/// Why a connection cannot go on.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Fault {
-    /// The peer wrote something that no honest peer writes.
-    Nonsense(&'static str),
-    /// A receive failed; its completion says how.
-    Receive,
-    /// The peer reached for memory that it may not touch.
-    Access,
-    /// A request failed; its completion says how.
-    Request,
-}
 
 /// A queue pair as dapl holds it.
 pub struct Qp(pub(crate) Arc<Core>);
@@ -42,12 +32,9 @@ pub struct Qp(pub(crate) Arc<Core>);
 pub(crate) struct Core {
     me: Weak<Core>,
     pub(crate) device: Arc<Device>,
-    pub(crate) pd: u32,
-    recv_cq: Option<Arc<CqCore>>,
-    request_cq: Option<Arc<CqCore>>,
+    shared: Shared,
     max_recvs: u32,
     max_requests: u32,
-    pub(crate) max_reads_out: u32,
     rx: parking_lot::Mutex<Rx>,
     tx: parking_lot::Mutex<Tx>,
     /// The connection or attempt; the halves have their own way to its rings. Whoever arms or disarms it holds this lock,
@@ -55,13 +42,8 @@ pub(crate) struct Core {
     link: parking_lot::Mutex<Option<Arc<Link>>>,
     /// Somebody polls a queue of ours, and the peer was told that no waking is wanted.
     hot: AtomicBool,
-    /// Peer's requests taken (by the receiving half), what the peer was told of it, and what it told us of ours: each
-    /// written by one half and read by the other, without its lock.
-    pub(crate) rx_taken: AtomicU64,
-    pub(crate) told: AtomicU64,
-    pub(crate) ack_low: AtomicU32,
-    /// The sending half has something to wait for (kept by that half, under its lock).
-    pub(crate) tx_waits: AtomicBool,
+    /// There is no connection or attempt; says so without the lock.
+    over: AtomicBool,
     /// Passes that moved something, and how many of them the engine has seen.
     moved: AtomicU32,
     seen: AtomicU32,
@@ -69,29 +51,37 @@ pub(crate) struct Core {
 
 impl std::fmt::Debug for Core {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Core").field("pd", &self.pd).field("hot", &self.hot).finish_non_exhaustive()
+        f.debug_struct("Core").field("pd", &self.shared.pd).field("hot", &self.hot).finish_non_exhaustive()
     }
 }
 
 impl Qp {
     pub(crate) fn new(device: Arc<Device>, pd: u32, spec: QpSpec<Sm>) -> Self {
-        Qp(Arc::new_cyclic(|me| Core {
-            me: me.clone(),
-            device,
+        let shared = Shared {
+            regions: device.regions.clone(),
+            bell: device.bell.clone(),
             pd,
             recv_cq: spec.recv_cq.map(|cq| cq.0.clone()),
             request_cq: spec.request_cq.map(|cq| cq.0.clone()),
-            max_recvs: spec.max_recvs,
-            max_requests: spec.max_requests,
+            max_message: device.limits.max_message,
+            max_rdma: device.limits.max_rdma,
             max_reads_out: spec.max_reads_out,
-            rx: Default::default(),
-            tx: Default::default(),
-            link: Default::default(),
-            hot: AtomicBool::new(false),
             rx_taken: AtomicU64::new(0),
             told: AtomicU64::new(0),
             ack_low: AtomicU32::new(0),
             tx_waits: AtomicBool::new(false),
+        };
+        Qp(Arc::new_cyclic(|me| Core {
+            me: me.clone(),
+            device,
+            shared,
+            max_recvs: spec.max_recvs,
+            max_requests: spec.max_requests,
+            rx: Default::default(),
+            tx: Default::default(),
+            link: Default::default(),
+            hot: AtomicBool::new(false),
+            over: AtomicBool::new(true),
             moved: AtomicU32::new(0),
             seen: AtomicU32::new(0),
         }))
@@ -99,41 +89,14 @@ impl Qp {
 }
 
 impl Core {
-    pub(crate) fn complete_recv(&self, out: &mut Outbox<'_>, completion: Completion) {
-        if let Some(cq) = &self.recv_cq {
-            out.put(cq, completion);
-        }
-    }
-
-    pub(crate) fn complete_request(&self, out: &mut Outbox<'_>, completion: Completion) {
-        if let Some(cq) = &self.request_cq {
-            out.put(cq, completion);
-        }
-    }
-
-    fn cqs(&self) -> impl Iterator<Item = &Arc<CqCore>> {
-        self.recv_cq.iter().chain(&self.request_cq)
-    }
-
-    /// Is there no connection (any more)?
-    pub(crate) fn is_over(&self) -> bool {
-        self.link.lock().is_none()
-    }
-
-    /// A poller's pass. Says whether anything moved. A sending half that waits for nothing is left alone: its next post
-    /// will look.
-    pub(crate) fn poll(&self, out: &mut Outbox<'_>) -> bool {
-        self.bring_on(out, self.tx_waits.load(Ordering::Acquire))
-    }
-
     /// One pass over both halves. Says whether anything moved.
     fn progress(&self) -> bool {
         self.bring_on(&mut Outbox::default(), true)
     }
 
     fn bring_on(&self, out: &mut Outbox<'_>, sending: bool) -> bool {
-        let received = self.rx.lock().pass(self, out);
-        let sent = if sending { self.tx.lock().pass(self, out) } else { Ok(false) };
+        let received = self.rx.lock().pass(&self.shared, out);
+        let sent = if sending { self.tx.lock().pass(&self.shared, out) } else { Ok(false) };
         let moved = match (received, sent) {
             (Ok(received), Ok(sent)) => received || sent,
             (Err(fault), _) | (_, Err(fault)) => {
@@ -147,53 +110,9 @@ impl Core {
         moved
     }
 
-    /// Engine: has nothing moved since the last time it asked?
-    pub(crate) fn was_idle(&self) -> bool {
-        let moved = self.moved.load(Ordering::Relaxed);
-        self.seen.swap(moved, Ordering::Relaxed) == moved
-    }
-
     /// Does somebody poll for us? Who sleeps on one of our queues must be woken, whoever polls the other.
     fn has_poller(&self) -> bool {
-        self.cqs().any(|cq| cq.is_polled()) && !self.cqs().any(|cq| cq.is_armed())
-    }
-
-    pub(crate) fn is_hot(&self) -> bool {
-        self.hot.load(Ordering::SeqCst)
-    }
-
-    /// Somebody begins to poll: no words, please.
-    pub(crate) fn disarm(&self) {
-        if self.cqs().any(|cq| cq.is_armed()) {
-            return;
-        }
-        let link = self.link.lock();
-        self.hot.store(true, Ordering::SeqCst);
-        if let Some(link) = &*link {
-            link.disarm();
-        }
-    }
-
-    /// Makes progress until there is nothing to do, then asks the peer to wake us; leaves a connection that is polled to
-    /// its poller.
-    pub(crate) fn serve(self: &Arc<Self>) {
-        if self.has_poller() {
-            // In the lists of both queues: whoever polls either brings it on, and whoever sleeps on either arms it.
-            self.cqs().for_each(|cq| cq.activate(self));
-            self.disarm();
-            // The poller may have stopped meanwhile and found nothing to arm: then it is for us to do it.
-            if self.has_poller() {
-                self.progress();
-                return;
-            }
-        }
-        self.cool();
-    }
-
-    /// Takes an idle connection from its pollers: from now on it costs them nothing.
-    pub(crate) fn retire(&self) {
-        self.cqs().for_each(|cq| cq.forget(self));
-        self.cool();
+        self.shared.cqs().any(|cq| cq.is_polled()) && !self.shared.cqs().any(|cq| cq.is_armed())
     }
 
     fn cool(&self) {
@@ -203,7 +122,14 @@ impl Core {
             }
         }
         // A peer that never stops must not have the engine for itself.
-        self.device.bell.ring(Job::Run(self.me.clone()));
+        self.ask_engine();
+    }
+
+    /// Leaves the connection to the engine.
+    fn ask_engine(&self) {
+        if let Some(link) = self.link() {
+            self.shared.bell.ring(Job::Run(link.id));
+        }
     }
 
     /// Asks for a word. True: something is there already.
@@ -216,7 +142,9 @@ impl Core {
             return false;
         }
         let requests = rx.ends.as_ref().is_some_and(|ends| ends.has_work(rx.queue.len()));
-        requests || tx.must_go_on() || (wants_progress && tx.ends.as_ref().is_some_and(|ends| ends.has_work(self)))
+        requests
+            || tx.must_go_on()
+            || (wants_progress && tx.ends.as_ref().is_some_and(|ends| ends.has_work(&self.shared)))
     }
 
     /// Puts a wish on the control line. False: there is no connection.
@@ -226,30 +154,19 @@ impl Core {
         link.as_ref().inspect(|link| link.arm(want)).is_some()
     }
 
-    /// The last request of a graceful end is complete.
-    pub(crate) fn drained(&self, link: Arc<Link>) {
-        self.device.bell.ring(Job::Drained(self.me.clone(), link));
-    }
-
     /// The connection cannot go on: flush, tell the peer, report it.
     #[cold]
     fn fail(&self, fault: Fault) {
-        if let Some(link) = self.break_off(None) {
+        if let Some((link, _)) = self.end(None) {
             if let Fault::Nonsense(what) = fault {
                 log::warn!("connection {} dropped: the peer sent {what}", link.id);
             }
-            crate::setup::close(&self.device, &link);
-            self.device.bell.ring(Job::Event(link.conn, News::Broken));
+            setup::close(&self.device, &link);
+            self.shared.bell.ring(Job::Event(link.conn, News::Broken));
         }
     }
 
-    /// Ends the connection (or only `which`) on this side: everything posted is flushed, later posts are flushed at once.
-    /// The link, if there was one.
-    pub(crate) fn break_off(&self, which: Option<&Arc<Link>>) -> Option<Arc<Link>> {
-        self.end(which).map(|(link, _)| link)
-    }
-
-    /// As `break_off`; says also whether a fault was found that nobody has reported yet.
+    /// As `Conn::break_off`; says also whether a fault was found that nobody has reported yet.
     fn end(&self, which: Option<&Arc<Link>>) -> Option<(Arc<Link>, bool)> {
         let mut rx = self.rx.lock();
         let mut tx = self.tx.lock();
@@ -258,6 +175,7 @@ impl Core {
             if which.is_some_and(|wanted| slot.as_ref().is_none_or(|l| !Arc::ptr_eq(l, wanted))) {
                 return None;
             }
+            self.over.store(true, Ordering::Release);
             slot.take()
         };
         rx.broken = true;
@@ -265,7 +183,7 @@ impl Core {
         let faulty = rx.stopped || tx.is_stopped();
         self.flush(&mut rx, &mut tx);
         drop((rx, tx));
-        self.cqs().for_each(|cq| cq.forget(self));
+        self.shared.cqs().for_each(|cq| cq.forget(self));
         Some((link?, faulty))
     }
 
@@ -276,54 +194,20 @@ impl Core {
         rx.ends = None;
         rx.stopped = false;
         for completion in tx.flush() {
-            self.complete_request(&mut Outbox::default(), completion);
+            self.shared.complete_request(&mut Outbox::default(), completion);
         }
-        self.tx_waits.store(false, Ordering::Release);
+        self.shared.tx_waits.store(false, Ordering::Release);
         self.flush_receives(rx);
     }
 
     fn flush_receives(&self, rx: &mut Rx) {
         for receive in rx.queue.drain(..) {
-            self.complete_recv(&mut Outbox::default(), flushed(receive.token));
+            self.shared.complete_recv(&mut Outbox::default(), flushed(receive.token));
         }
-    }
-
-    /// An attempt begins.
-    pub(crate) fn begin(&self, link: Arc<Link>) {
-        *self.link.lock() = Some(link);
     }
 
     pub(crate) fn link(&self) -> Option<Arc<Link>> {
         self.link.lock().clone()
-    }
-
-    /// The connection stands and was reported: data may flow. False: it is not this QP's connection any more.
-    pub(crate) fn open(self: &Arc<Self>, link: &Arc<Link>) -> bool {
-        {
-            let mut rx = self.rx.lock();
-            let mut tx = self.tx.lock();
-            if self.link.lock().as_ref().is_none_or(|l| !Arc::ptr_eq(l, link)) {
-                return false;
-            }
-            self.rx_taken.store(0, Ordering::Relaxed);
-            self.told.store(0, Ordering::Relaxed);
-            self.ack_low.store(0, Ordering::Relaxed);
-            rx.ends = RxEnds::new(link.clone());
-            tx.ends = TxEnds::new(link.clone());
-        }
-        self.serve();
-        true
-    }
-
-    /// The peer ended the connection: take what it had sent before, then flush. `None`: this side had ended it already;
-    /// else whether it ended by a fault.
-    pub(crate) fn peer_left(&self, link: &Arc<Link>) -> Option<bool> {
-        for _ in 0..SERVICE {
-            if !self.progress() {
-                break;
-            }
-        }
-        self.end(Some(link)).map(|(_, faulty)| faulty)
     }
 
     /// After a post that nobody polls for: the peer is asked for a word when it has brought us on, and what needs no word
@@ -334,12 +218,102 @@ impl Core {
         if tx.needs_news() && !ends.link().wants(WANT_PROGRESS) {
             self.ask(WANT_REQUESTS | WANT_PROGRESS);
             // What came in before we asked brings no word.
-            run |= ends.has_work(self)
+            run |= ends.has_work(&self.shared)
                 || self.rx.try_lock().is_none_or(|rx| rx.ends.as_ref().is_some_and(|e| e.has_work(0)));
         }
         if run {
-            self.device.bell.ring(Job::Run(self.me.clone()));
+            self.ask_engine();
         }
+    }
+}
+
+impl Driven for Core {
+    /// A sending half that waits for nothing is left alone: its next post will look.
+    fn poll(&self, out: &mut Outbox<'_>) {
+        self.bring_on(out, self.shared.tx_waits.load(Ordering::Acquire));
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    fn is_hot(&self) -> bool {
+        self.hot.load(Ordering::SeqCst)
+    }
+
+    fn was_idle(&self) -> bool {
+        let moved = self.moved.load(Ordering::Relaxed);
+        self.seen.swap(moved, Ordering::Relaxed) == moved
+    }
+
+    fn disarm(&self) {
+        if self.shared.cqs().any(|cq| cq.is_armed()) {
+            return;
+        }
+        let link = self.link.lock();
+        self.hot.store(true, Ordering::SeqCst);
+        if let Some(link) = &*link {
+            link.disarm();
+        }
+    }
+
+    fn serve(&self) {
+        if self.has_poller() {
+            // In the lists of both queues: whoever polls either brings it on, and whoever sleeps on either arms it.
+            if let Some(me) = self.me.upgrade() {
+                self.shared.cqs().for_each(|cq| cq.activate(me.clone()));
+            }
+            self.disarm();
+            // The poller may have stopped meanwhile and found nothing to arm: then it is for us to do it.
+            if self.has_poller() {
+                self.progress();
+                return;
+            }
+        }
+        self.cool();
+    }
+
+    fn retire(&self) {
+        self.shared.cqs().for_each(|cq| cq.forget(self));
+        self.cool();
+    }
+}
+
+impl Conn for Core {
+    fn pd(&self) -> u32 {
+        self.shared.pd
+    }
+
+    fn begin(&self, link: Arc<Link>) {
+        *self.link.lock() = Some(link);
+        self.over.store(false, Ordering::Release);
+    }
+
+    fn break_off(&self, which: Option<&Arc<Link>>) -> Option<Arc<Link>> {
+        self.end(which).map(|(link, _)| link)
+    }
+
+    fn open(&self, link: &Arc<Link>) {
+        {
+            let mut rx = self.rx.lock();
+            let mut tx = self.tx.lock();
+            if self.link.lock().as_ref().is_none_or(|l| !Arc::ptr_eq(l, link)) {
+                return; // it is not this QP's connection any more
+            }
+            self.shared.begin();
+            rx.ends = RxEnds::new(link.clone());
+            tx.ends = TxEnds::new(link.clone());
+        }
+        self.serve();
+    }
+
+    fn peer_left(&self, link: &Arc<Link>) -> Option<bool> {
+        for _ in 0..SERVICE {
+            if !self.progress() {
+                break;
+            }
+        }
+        self.end(Some(link)).map(|(_, faulty)| faulty)
     }
 }
 
@@ -355,10 +329,10 @@ impl QueuePair for Qp {
             return Err(Error::Exhausted(Resource::Memory));
         }
         if rx.broken {
-            core.complete_recv(&mut Outbox::default(), flushed(token));
+            core.shared.complete_recv(&mut Outbox::default(), flushed(token));
             return Ok(());
         }
-        let outcome = rx.post(core, segments, token);
+        let outcome = rx.post(&core.shared, segments, token);
         drop(rx);
         if let Err(fault) = outcome {
             core.fail(fault);
@@ -371,7 +345,7 @@ impl QueuePair for Qp {
         let mut tx = core.tx.lock();
         if tx.len() >= core.max_requests as usize {
             // Some may be complete without anybody having looked.
-            if let Err(fault) = tx.pass(core, &mut Outbox::default()) {
+            if let Err(fault) = tx.pass(&core.shared, &mut Outbox::default()) {
                 drop(tx);
                 core.fail(fault);
                 tx = core.tx.lock();
@@ -380,10 +354,10 @@ impl QueuePair for Qp {
             }
         }
         if tx.broken {
-            core.complete_request(&mut Outbox::default(), flushed(wr.token));
+            core.shared.complete_request(&mut Outbox::default(), flushed(wr.token));
             return Ok(());
         }
-        let outcome = tx.post(core, Request::new(wr));
+        let outcome = tx.post(&core.shared, Request::new(wr));
         core.after_post(&tx);
         drop(tx);
         if let Err(fault) = outcome {
@@ -399,7 +373,7 @@ impl QueuePair for Qp {
     }
 
     fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
-        crate::setup::connect(&self.0, spec, conn)
+        setup::connect(&self.0.device, self.0.clone(), spec, conn)
     }
 
     fn drain(&self) {
@@ -407,7 +381,7 @@ impl QueuePair for Qp {
         let mut tx = self.0.tx.lock();
         if tx.is_empty() {
             drop(tx);
-            self.0.drained(link);
+            self.0.shared.drained(&link);
         } else {
             tx.draining = true;
             self.0.after_post(&tx);
@@ -416,7 +390,7 @@ impl QueuePair for Qp {
 
     fn abort(&self) {
         if let Some(link) = self.0.break_off(None) {
-            crate::setup::close(&self.0.device, &link);
+            setup::close(&self.0.device, &link);
         }
     }
 

@@ -11,10 +11,9 @@ use std::sync::atomic::Ordering;
 use dapl::provider::{Completion, Segment, Status, Token};
 
 use crate::cq::Outbox;
-use crate::device::Device;
+use crate::half::{Fault, Shared};
 use crate::link::{Link, WANT_PROGRESS};
 use crate::proto::message::{Fragment, Header, INLINE, Kind, LINE};
-use crate::qp::{Core, Fault};
 use crate::regions::Wish;
 use crate::ring::{Cargo, Next, Reader, Writer};
 use crate::segments::{Segments, copy, scatter};
@@ -89,14 +88,14 @@ impl RxEnds {
 
 impl Rx {
     /// Takes what is there, up to a bound. Says whether it took anything. After a fault it takes nothing any more.
-    pub(crate) fn pass(&mut self, core: &Core, out: &mut Outbox<'_>) -> Result<bool, Fault> {
+    pub(crate) fn pass(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
         if self.stopped {
             return Ok(false);
         }
-        self.take(core, out).inspect_err(|_| self.stopped = true)
+        self.take(shared, out).inspect_err(|_| self.stopped = true)
     }
 
-    fn take(&mut self, core: &Core, out: &mut Outbox<'_>) -> Result<bool, Fault> {
+    fn take(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(false) };
         let begin = ends.requests.taken();
         let (mut answered, mut result) = (false, Ok(()));
@@ -111,8 +110,8 @@ impl Rx {
                 Next::Word(header) => header,
             };
             let step = match header.kind {
-                Kind::Send => ends.deliver(core, &mut self.queue, header, out),
-                Kind::RmaWrite | Kind::RmaRead => ends.serve(core, header).inspect(|_| answered = true),
+                Kind::Send => ends.deliver(shared, &mut self.queue, header, out),
+                Kind::RmaWrite | Kind::RmaRead => ends.serve(shared, header).inspect(|_| answered = true),
                 Kind::RmaAck | Kind::SendNak => Err(Fault::Nonsense("an answer in the ring of requests")),
             };
             match step {
@@ -125,16 +124,16 @@ impl Rx {
             }
         }
         let taken = ends.requests.taken();
-        core.rx_taken.store(taken, Ordering::Release);
-        ends.settle(core, taken, answered);
+        shared.rx_taken.store(taken, Ordering::Release);
+        ends.settle(shared, taken, answered);
         result.map(|()| taken != begin)
     }
 
     /// Posts a receive; the caller has checked the room. Takes what waited for it.
-    pub(crate) fn post(&mut self, core: &Core, list: &[Segment], token: Token) -> Result<(), Fault> {
+    pub(crate) fn post(&mut self, shared: &Shared, list: &[Segment], token: Token) -> Result<(), Fault> {
         self.queue.push_back(Receive { segments: Segments::new(list), token });
         if self.ends.as_ref().is_some_and(|ends| ends.held) {
-            self.pass(core, &mut Outbox::default()).map(|_| ())
+            self.pass(shared, &mut Outbox::default()).map(|_| ())
         } else {
             Ok(())
         }
@@ -143,9 +142,9 @@ impl Rx {
 
 impl RxEnds {
     /// Tells the peer how far we are. At once: its sends are complete by that, and this side may not look again for long.
-    fn settle(&mut self, core: &Core, taken: u64, answered: bool) {
+    fn settle(&mut self, shared: &Shared, taken: u64, answered: bool) {
         // What went out inside our own requests needs no telling.
-        self.told = self.told.max(core.told.load(Ordering::Relaxed));
+        self.told = self.told.max(shared.told.load(Ordering::Relaxed));
         let tell = taken != self.told;
         if tell {
             self.link.tell_taken(taken);
@@ -159,14 +158,14 @@ impl RxEnds {
     /// A piece of a send. False: it waits for a receive.
     fn deliver(
         &mut self,
-        core: &Core,
+        shared: &Shared,
         queue: &mut VecDeque<Receive>,
         header: Header,
         out: &mut Outbox<'_>,
     ) -> Result<bool, Fault> {
         let words = if header.inline { header.length.div_ceil(8) as usize } else { 1 };
         let cargo = self.requests.cargo(words);
-        core.ack_low.store(cargo.ack, Ordering::Release);
+        shared.ack_low.store(cargo.ack, Ordering::Release);
         let (done, total) = match (self.message, header.first) {
             (None, true) => {
                 let Some(receive) = queue.front() else {
@@ -176,7 +175,7 @@ impl RxEnds {
                 self.held = false;
                 let total = if header.inline { u64::from(header.length) } else { cargo.body[0] };
                 if total > receive.segments.total() {
-                    return Err(self.spoiled(core, queue, Status::LocalLength, out));
+                    return Err(self.spoiled(shared, queue, Status::LocalLength, out));
                 }
                 (0, total)
             }
@@ -187,14 +186,14 @@ impl RxEnds {
         if length > total - done || (header.last && length != total - done) {
             return Err(Fault::Nonsense("pieces of a message do not add up"));
         }
-        let placed = self.place(core, queue, header, &cargo, done);
+        let placed = self.place(shared, queue, header, &cargo, done);
         if let Err(status) = placed? {
-            return Err(self.spoiled(core, queue, status, out));
+            return Err(self.spoiled(shared, queue, status, out));
         }
         self.message = if header.last { None } else { Some((done + length, total)) };
         if header.last {
             let receive = queue.pop_front().ok_or(Fault::Nonsense("a receive went away"))?;
-            core.complete_recv(
+            shared.complete_recv(
                 out,
                 Completion { token: receive.token, status: Status::Success, bytes: total, solicited: header.solicited },
             );
@@ -205,7 +204,7 @@ impl RxEnds {
     /// Copies one piece to its place. The outer error is the peer's fault, the inner one our memory's.
     fn place(
         &self,
-        core: &Core,
+        shared: &Shared,
         queue: &VecDeque<Receive>,
         header: Header,
         cargo: &Cargo,
@@ -227,27 +226,32 @@ impl RxEnds {
             }
             theirs.area.bytes(start + at, length).ok_or(Fault::Nonsense("a message outside its area"))?.cast_const()
         };
-        let device: &Device = &core.device;
         // SAFETY: `length` bytes in our own copy of the slot, or inside the peer's mapped area (checked just above).
-        Ok(unsafe { scatter(&device.regions, core.pd, &receive.segments, offset, from, length) })
+        Ok(unsafe { scatter(&shared.regions, shared.pd, &receive.segments, offset, from, length) })
     }
 
     /// The message does not fit, or its memory is not there: both sides learn it, and the connection is over.
     #[cold]
-    fn spoiled(&mut self, core: &Core, queue: &mut VecDeque<Receive>, status: Status, out: &mut Outbox<'_>) -> Fault {
+    fn spoiled(
+        &mut self,
+        shared: &Shared,
+        queue: &mut VecDeque<Receive>,
+        status: Status,
+        out: &mut Outbox<'_>,
+    ) -> Fault {
         if let Some(receive) = queue.pop_front() {
-            core.complete_recv(out, Completion { token: receive.token, status, ..Completion::default() });
+            shared.complete_recv(out, Completion { token: receive.token, status, ..Completion::default() });
         }
         let _ = self.answer(Header::plain(Kind::SendNak, NAK_RESPONDER), 0);
-        core.rx_taken.store(self.requests.taken(), Ordering::Release);
+        shared.rx_taken.store(self.requests.taken(), Ordering::Release);
         self.link.tell_taken(self.requests.taken());
         Fault::Receive
     }
 
     /// An RMA fragment in the peer's RMA buffer: copy between there and our memory, and answer.
-    fn serve(&mut self, core: &Core, header: Header) -> Result<bool, Fault> {
+    fn serve(&mut self, shared: &Shared, header: Header) -> Result<bool, Fault> {
         let cargo = self.requests.cargo(0);
-        core.ack_low.store(cargo.ack, Ordering::Release);
+        shared.ack_low.store(cargo.ack, Ordering::Release);
         let theirs = self.link.theirs().ok_or(Fault::Nonsense("no peer"))?;
         let line = cargo.aux as usize * LINE;
         if line + 2 * LINE > theirs.rma.len() {
@@ -258,7 +262,7 @@ impl RxEnds {
         let length = fragment.length as usize;
         let payload = theirs.rma.bytes(line + LINE, length).ok_or(Fault::Nonsense("a fragment outside its buffer"))?;
         let wish = if header.kind == Kind::RmaWrite { Wish::RemoteWrite } else { Wish::RemoteRead };
-        let status = match core.device.regions.hold(fragment.key, core.pd, fragment.address, length as u64, wish) {
+        let status = match shared.regions.hold(fragment.key, shared.pd, fragment.address, length as u64, wish) {
             Ok(_hold) => {
                 // SAFETY: our side is registered memory, held; the other lies in the mapped buffer (checked just above),
                 // which is writable on both sides.

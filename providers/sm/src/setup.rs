@@ -6,7 +6,6 @@
 //! that; descriptors are checked before they are mapped.
 #![forbid(unsafe_code)]
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -16,19 +15,18 @@ use std::time::{Duration, Instant};
 
 use dapl::error::{Address, Error, Resource, Result};
 use dapl::provider::{ConnId, ConnectSpec, PeerAddress};
-use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::bell::{Job, News};
+use crate::book::{Attempt, Conn, Stage};
 use crate::cma;
 use crate::device::{Device, is_local, random};
 use crate::dir::endpoint_path;
 use crate::knobs::RmaMethod;
-use crate::link::{Link, Peer, PidWatch, Theirs};
+use crate::link::{Link, Peer, Theirs};
 use crate::map::Map;
 use crate::proto::handshake::{Answer, Datagram, Geometry, Terms};
 use crate::proto::machine::{Action, Input, Machine};
-use crate::qp::Core;
 use crate::regions::{PeerRegions, SLOTS};
 use crate::sock::{self, MAX_FDS};
 
@@ -39,138 +37,6 @@ const LAST_REPEAT: Duration = Duration::from_millis(500);
 const PATIENT_REPEAT: Duration = Duration::from_secs(2);
 /// So long an answer is remembered, for a client that repeats its request.
 const LINGER: Duration = Duration::from_secs(10);
-/// Undecided and lingering requests at most: what a peer may make us remember is bounded.
-const MAX_ATTEMPTS: usize = 65_000;
-
-/// Where an attempt stands.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Stage {
-    /// Active: the request is out.
-    Asked,
-    /// Passive: our consumer is thinking.
-    Offered,
-    /// Passive: accepted, waiting for the acknowledgement.
-    Replied,
-    /// The rings are in use.
-    Open,
-    /// Passive: answered with no; remembered for a while.
-    Refused(Answer),
-    /// Passive: the requester has left before our consumer answered.
-    Left,
-}
-
-/// One attempt or connection.
-pub(crate) struct Attempt {
-    pub(crate) stage: Stage,
-    pub(crate) core: Weak<Core>,
-    pub(crate) link: Option<Arc<Link>>,
-    pub(crate) machine: Machine,
-    /// The other side's end point, and its id for this connection (0: not known yet).
-    pub(crate) peer: PathBuf,
-    peer_id: u32,
-    /// Proves to the other side that we know the attempt; the active side's choice.
-    token: u64,
-    /// The process at the other side, as the kernel told.
-    pub(crate) pid: i32,
-    watch: Option<Arc<PidWatch>>,
-    /// What the requester sent: its terms and areas.
-    theirs: Option<(Terms, Vec<OwnedFd>)>,
-    /// To be sent again: bytes and descriptors.
-    again: Option<(Vec<u8>, Vec<OwnedFd>)>,
-    repeat: Duration,
-    due: Option<Instant>,
-    /// When the peer was heard last.
-    pub(crate) heard: Instant,
-}
-
-/// All attempts and connections of an IA.
-#[derive(Default)]
-pub(crate) struct Setup {
-    inner: Mutex<Attempts>,
-}
-
-/// The book itself.
-#[derive(Default)]
-pub(crate) struct Attempts {
-    pub(crate) by_id: HashMap<u32, Attempt>,
-    by_peer: HashMap<(PathBuf, u64), u32>,
-    deadlines: BTreeSet<(Instant, u32)>,
-    peers: HashMap<(PathBuf, u64), Weak<Peer>>,
-    watches: HashMap<i32, Weak<PidWatch>>,
-    /// Process ids whose descriptors the engine has still to look after.
-    pub(crate) new_watches: Vec<(i32, Arc<PidWatch>)>,
-    used: u16,
-    free: VecDeque<u32>,
-}
-
-impl Attempts {
-    /// A new id: a place and a generation, so that a late word names nobody.
-    fn new_id(&mut self) -> Option<u32> {
-        if self.by_id.len() >= MAX_ATTEMPTS {
-            return None;
-        }
-        if self.free.len() < 64 && self.used < u16::MAX {
-            self.used += 1;
-            return Some(u32::from(self.used));
-        }
-        let id = self.free.pop_front()?;
-        Some((id & 0xFFFF) | (id.wrapping_add(1 << 16) & 0xFF_0000))
-    }
-
-    fn remove(&mut self, id: u32) -> Option<Attempt> {
-        let attempt = self.by_id.remove(&id)?;
-        if let Some(due) = attempt.due {
-            self.deadlines.remove(&(due, id));
-        }
-        let key = (attempt.peer.clone(), attempt.token);
-        if self.by_peer.get(&key) == Some(&id) {
-            self.by_peer.remove(&key);
-        }
-        self.free.push_back(id);
-        Some(attempt)
-    }
-
-    fn set_due(&mut self, id: u32, due: Option<Instant>) {
-        let Some(attempt) = self.by_id.get_mut(&id) else { return };
-        if let Some(old) = attempt.due.take() {
-            self.deadlines.remove(&(old, id));
-        }
-        attempt.due = due;
-        if let Some(due) = due {
-            self.deadlines.insert((due, id));
-        }
-    }
-
-    fn watch(&mut self, pid: i32) -> Option<Arc<PidWatch>> {
-        if let Some(watch) = self.watches.get(&pid).and_then(Weak::upgrade) {
-            return Some(watch);
-        }
-        let pid_handle = rustix::process::Pid::from_raw(pid)?;
-        let fd = rustix::process::pidfd_open(pid_handle, rustix::process::PidfdFlags::empty()).ok()?;
-        let watch = Arc::new(PidWatch { fd });
-        self.watches.retain(|_, known| known.strong_count() > 0);
-        self.watches.insert(pid, Arc::downgrade(&watch));
-        self.new_watches.push((pid, watch.clone()));
-        Some(watch)
-    }
-}
-
-impl Setup {
-    pub(crate) fn lock(&self) -> parking_lot::MutexGuard<'_, Attempts> {
-        self.inner.lock()
-    }
-
-    /// When the engine must look again.
-    pub(crate) fn next_due(&self) -> Option<Instant> {
-        self.lock().deadlines.first().map(|(due, _)| *due)
-    }
-
-    /// Every connection of this IA that stands.
-    pub(crate) fn links(&self) -> Vec<Arc<Link>> {
-        self.lock().by_id.values().filter_map(|a| a.link.clone()).collect()
-    }
-}
-
 fn terms(device: &Device, pd: u32, machine: &Machine, token: u64, qual: u64, geometry: Geometry) -> Terms {
     let probe = device.knobs.rma == RmaMethod::Auto;
     Terms {
@@ -205,24 +71,23 @@ fn resolve(device: &Device, address: &PeerAddress, qual: u64) -> Result<Option<P
 }
 
 /// Down-call: starts an attempt.
-pub(crate) fn connect(core: &Arc<Core>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
-    let device = &core.device;
+pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
     let Some(path) = resolve(device, spec.address, spec.qual)? else {
-        core.break_off(None);
+        qp.break_off(None);
         device.bell.ring(Job::Event(conn, News::Rejected));
         return Ok(());
     };
     let token = random()?;
-    let id = device.setup.lock().new_id().ok_or(Error::Exhausted(Resource::Memory))?;
+    let id = device.book.lock().new_id().ok_or(Error::Exhausted(Resource::Memory))?;
     let (link, fds) = Link::create(id, conn)?;
     let link = Arc::new(link);
     let mut machine = Machine::default();
     machine.handle(Input::Connect);
-    let terms = terms(device, core.pd, &machine, token, spec.qual, link.geometry);
+    let terms = terms(device, qp.pd(), &machine, token, spec.qual, link.geometry);
     let datagram = Datagram::Request { id, terms, private_data: spec.private_data.to_vec() };
     let attempt = Attempt {
         stage: Stage::Asked,
-        core: Arc::downgrade(core),
+        conn: Some(Arc::downgrade(&qp)),
         link: Some(link.clone()),
         machine,
         peer: path.clone(),
@@ -236,12 +101,12 @@ pub(crate) fn connect(core: &Arc<Core>, spec: &ConnectSpec<'_>, conn: ConnId) ->
         due: None,
         heard: Instant::now(),
     };
-    core.begin(link.clone());
-    device.setup.lock().by_id.insert(id, attempt);
+    qp.begin(link.clone());
+    device.book.lock().by_id.insert(id, attempt);
     if send_again(device, id) == Err(Errno::CONNREFUSED) {
-        device.setup.lock().remove(id);
+        device.book.lock().remove(id);
         crate::dir::clean_endpoint(&path);
-        core.break_off(Some(&link));
+        qp.break_off(Some(&link));
         device.bell.ring(Job::Event(conn, News::Rejected));
     } else {
         device.bell.ring(Job::Deadlines);
@@ -251,7 +116,7 @@ pub(crate) fn connect(core: &Arc<Core>, spec: &ConnectSpec<'_>, conn: ConnId) ->
 
 /// Sends what an attempt has to say (again), and sets its next deadline. `CONNREFUSED`: nobody is there.
 pub(crate) fn send_again(device: &Device, id: u32) -> rustix::io::Result<()> {
-    let mut book = device.setup.lock();
+    let mut book = device.book.lock();
     let Some(attempt) = book.by_id.get_mut(&id) else { return Ok(()) };
     let Some((bytes, own)) = &attempt.again else { return Ok(()) };
     let mut fds: Vec<BorrowedFd<'_>> = own.iter().map(|fd| fd.as_fd()).collect();
@@ -266,50 +131,8 @@ pub(crate) fn send_again(device: &Device, id: u32) -> rustix::io::Result<()> {
     }
 }
 
-/// A connection request, as dapl holds it.
-pub struct Request {
-    device: Arc<Device>,
-    id: u32,
-    answered: AtomicBool,
-}
-
-impl Request {
-    pub(crate) fn new(device: Arc<Device>, id: u32) -> Self {
-        Request { device, id, answered: AtomicBool::new(false) }
-    }
-
-    /// Answers with no. False: it was answered already.
-    pub(crate) fn refuse(&self, answer: Answer) -> bool {
-        if self.answered.swap(true, std::sync::atomic::Ordering::AcqRel) {
-            return false;
-        }
-        refuse(&self.device, self.id, answer);
-        true
-    }
-}
-
-impl Drop for Request {
-    fn drop(&mut self) {
-        self.refuse(Answer::Rejected);
-    }
-}
-
-impl dapl::provider::ConnRequest for Request {
-    type Qp = crate::qp::Qp;
-
-    fn accept(self, qp: &Self::Qp, private_data: &[u8], conn: ConnId) -> Result<()> {
-        self.answered.store(true, std::sync::atomic::Ordering::Release);
-        accept(&self.device, self.id, &qp.0, private_data, conn)
-            .inspect_err(|_| refuse(&self.device, self.id, Answer::Rejected))
-    }
-
-    fn reject(self) {
-        self.refuse(Answer::Rejected);
-    }
-}
-
-fn refuse(device: &Device, id: u32, answer: Answer) {
-    let mut book = device.setup.lock();
+pub(crate) fn refuse(device: &Device, id: u32, answer: Answer) {
+    let mut book = device.book.lock();
     let Some(attempt) = book.by_id.get_mut(&id) else { return };
     if attempt.stage == Stage::Left {
         book.remove(id);
@@ -324,9 +147,9 @@ fn refuse(device: &Device, id: u32, answer: Answer) {
     device.bell.ring(Job::Deadlines);
 }
 
-fn accept(device: &Arc<Device>, id: u32, core: &Arc<Core>, private_data: &[u8], conn: ConnId) -> Result<()> {
+pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: &[u8], conn: ConnId) -> Result<()> {
     let (mut theirs, path, pid) = {
-        let mut book = device.setup.lock();
+        let mut book = device.book.lock();
         match book.by_id.get_mut(&id) {
             Some(attempt) if attempt.stage == Stage::Offered => match attempt.theirs.take() {
                 Some(theirs) => (theirs, attempt.peer.clone(), attempt.pid),
@@ -335,30 +158,30 @@ fn accept(device: &Arc<Device>, id: u32, core: &Arc<Core>, private_data: &[u8], 
             _ => {
                 book.remove(id);
                 drop(book);
-                core.break_off(None);
+                qp.break_off(None);
                 device.bell.ring(Job::Event(conn, News::AcceptFailed));
                 return Ok(());
             }
         }
     };
     let (link, fds) = Link::create(id, conn)?;
-    let peer_id = device.setup.lock().by_id.get(&id).map_or(0, |a| a.peer_id);
+    let peer_id = device.book.lock().by_id.get(&id).map_or(0, |a| a.peer_id);
     join(device, &link, &path, pid, peer_id, &theirs.0, &mut theirs.1).ok_or(Error::Internal)?;
     let link = Arc::new(link);
-    core.begin(link.clone());
-    let mut book = device.setup.lock();
+    qp.begin(link.clone());
+    let mut book = device.book.lock();
     let Some(attempt) = book.by_id.get_mut(&id) else { return Err(Error::Internal) };
     // Accepting is connecting with the peer's request in hand.
     attempt.machine.handle(Input::Connect);
     attempt.machine.handle(Input::Req(theirs.0.generation));
-    let terms = terms(device, core.pd, &attempt.machine, attempt.token, 0, link.geometry);
+    let terms = terms(device, qp.pd(), &attempt.machine, attempt.token, 0, link.geometry);
     let accepted = Some((terms, private_data.to_vec()));
     let reply = Datagram::Reply { client: attempt.peer_id, server: id, answer: Answer::Accepted, accepted };
     attempt.again = Some((reply.encode(), fds.into()));
     attempt.repeat = FIRST_REPEAT;
     let left = attempt.stage != Stage::Offered;
     attempt.stage = Stage::Replied;
-    attempt.core = Arc::downgrade(core);
+    attempt.conn = Some(Arc::downgrade(&qp));
     attempt.link = Some(link);
     drop(book);
     if left || send_again(device, id).is_err() {
@@ -407,7 +230,7 @@ pub(crate) fn join(
 /// The end point at the other side: known already, or met now.
 fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) -> Option<Arc<Peer>> {
     let key = (path.to_path_buf(), terms.endpoint);
-    let mut book = device.setup.lock();
+    let mut book = device.book.lock();
     if let Some(peer) = book.peers.get(&key).and_then(Weak::upgrade).filter(|p| p.pid == pid) {
         return Some(peer);
     }
@@ -421,7 +244,7 @@ fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) 
     let wanted = device.knobs.rma == RmaMethod::Auto && terms.probe_address != 0 && pid > 0;
     let cma = AtomicBool::new(wanted && cma::probe(pid, terms.probe_address, terms.probe_value));
     let peer = Arc::new(Peer { path: path.to_path_buf(), pid, fifo, regions, cma, _watch: watch });
-    let mut book = device.setup.lock();
+    let mut book = device.book.lock();
     book.peers.retain(|_, known| known.strong_count() > 0);
     book.peers.insert(key, Arc::downgrade(&peer));
     Some(peer)
@@ -429,7 +252,7 @@ fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) 
 
 /// Down-call or engine: this side ends a connection or attempt; the peer is told.
 pub(crate) fn close(device: &Device, link: &Arc<Link>) {
-    let attempt = device.setup.lock().remove(link.id);
+    let attempt = device.book.lock().remove(link.id);
     device.endpoint.remove_conn(link.id);
     let Some(mut attempt) = attempt else { return };
     if !attempt.machine.handle(Input::Disconnect).contains(&Action::SendRst) {
@@ -452,7 +275,7 @@ pub(crate) fn requested(
     terms: Terms,
     fds: Vec<OwnedFd>,
 ) -> Option<u32> {
-    let mut book = device.setup.lock();
+    let mut book = device.book.lock();
     let key = (from.clone(), terms.token);
     if let Some(known) = book.by_peer.get(&key).copied() {
         let stage = book.by_id.get(&known).map(|a| a.stage);
@@ -468,7 +291,7 @@ pub(crate) fn requested(
     let watch = book.watch(pid);
     let attempt = Attempt {
         stage: Stage::Offered,
-        core: Weak::new(),
+        conn: None,
         link: None,
         machine: Machine::default(),
         peer: from,
@@ -503,7 +326,7 @@ fn repeat_answer(device: &Device, id: u32, stage: Option<Stage>, from: &Path, th
 
 /// The peer says that its consumer is thinking: ask less often, and hear of its death.
 pub(crate) fn pending(device: &Device, id: u32, server: u32, pid: i32) {
-    let mut book = device.setup.lock();
+    let mut book = device.book.lock();
     let watch = book.watch(pid);
     let Some(attempt) = book.by_id.get_mut(&id).filter(|a| a.stage == Stage::Asked) else { return };
     attempt.peer_id = server;
@@ -515,7 +338,7 @@ pub(crate) fn pending(device: &Device, id: u32, server: u32, pid: i32) {
 
 /// The attempt stands: nothing is to be repeated any more.
 pub(crate) fn settled(device: &Device, id: u32) {
-    let mut book = device.setup.lock();
+    let mut book = device.book.lock();
     if let Some(attempt) = book.by_id.get_mut(&id) {
         attempt.stage = Stage::Open;
         attempt.again = None;
@@ -526,14 +349,14 @@ pub(crate) fn settled(device: &Device, id: u32) {
 
 /// What the engine does with an attempt that is over.
 pub(crate) struct Over {
-    pub(crate) core: Option<Arc<Core>>,
+    pub(crate) conn: Option<Arc<dyn Conn>>,
     pub(crate) link: Option<Arc<Link>>,
     pub(crate) stage: Stage,
 }
 
 /// The other side has gone or taken it back. A request that our consumer holds stays, marked.
 pub(crate) fn gone(device: &Device, id: u32) -> Option<Over> {
-    let mut book = device.setup.lock();
+    let mut book = device.book.lock();
     let attempt = book.by_id.get_mut(&id)?;
     if matches!(attempt.stage, Stage::Offered) {
         attempt.stage = Stage::Left;
@@ -547,12 +370,12 @@ pub(crate) fn gone(device: &Device, id: u32) -> Option<Over> {
     attempt.machine.handle(Input::Rst(attempt.machine.peer_generation()));
     drop(book);
     device.endpoint.remove_conn(id);
-    Some(Over { core: attempt.core.upgrade(), link: attempt.link, stage: attempt.stage })
+    Some(Over { conn: attempt.conn(), link: attempt.link, stage: attempt.stage })
 }
 
 /// Attempts whose deadline has come.
 pub(crate) fn due(device: &Device, now: Instant) -> Vec<(u32, Stage)> {
-    let mut book = device.setup.lock();
+    let mut book = device.book.lock();
     let ids: Vec<u32> = book.deadlines.iter().take_while(|(due, _)| *due <= now).map(|(_, id)| *id).collect();
     let mut found = Vec::with_capacity(ids.len());
     for id in ids {
@@ -576,17 +399,9 @@ pub(crate) fn address_of(terms: &Terms) -> SocketAddr {
     SocketAddr::new(ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4), 0)
 }
 
-impl Attempt {
-    /// The process at the other side.
-    pub(crate) fn pid_of_peer(&self) -> i32 {
-        let joined = self.link.as_ref().and_then(|link| link.theirs()).map(|theirs| theirs.peer.pid);
-        joined.unwrap_or(self.pid)
-    }
-}
-
 /// The attempt that a reset means: by our id, or, before its sender knew that, by its token.
 pub(crate) fn find(device: &Device, from: &Path, their_id: u32, our_id: u32, token: u64) -> Option<u32> {
-    let book = device.setup.lock();
+    let book = device.book.lock();
     let by_token = || book.by_peer.get(&(from.to_path_buf(), token)).copied();
     let id = if our_id == 0 { by_token()? } else { our_id };
     let attempt = book.by_id.get(&id)?;

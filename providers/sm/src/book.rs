@@ -1,0 +1,178 @@
+//! The book of attempts and connections of an IA: ids, deadlines, known peers and the processes watched.
+//!
+//! `setup` and the engine write in it, under one lock that is held for that only. It sends nothing and decides nothing.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::cq::Driven;
+use crate::link::{Link, Peer, PidWatch};
+use crate::proto::handshake::{Answer, Terms};
+use crate::proto::machine::Machine;
+
+/// A queue pair, as its attempts and the engine see it.
+pub(crate) trait Conn: Driven {
+    /// Its protection domain.
+    fn pd(&self) -> u32;
+    /// An attempt begins.
+    fn begin(&self, link: Arc<Link>);
+    /// Ends the connection (or only `which`) on this side: everything posted is flushed, later posts are flushed at once.
+    /// The link, if there was one.
+    fn break_off(&self, which: Option<&Arc<Link>>) -> Option<Arc<Link>>;
+    /// The connection stands and was reported: data may flow.
+    fn open(&self, link: &Arc<Link>);
+    /// The peer ended the connection: what it had sent before is taken, then all is flushed. `None`: this side had ended it
+    /// already; else whether it ended by a fault.
+    fn peer_left(&self, link: &Arc<Link>) -> Option<bool>;
+}
+
+/// Undecided and lingering requests at most: what a peer may make us remember is bounded.
+const MAX_ATTEMPTS: usize = 65_000;
+
+/// Where an attempt stands.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Stage {
+    /// Active: the request is out.
+    Asked,
+    /// Passive: our consumer is thinking.
+    Offered,
+    /// Passive: accepted, waiting for the acknowledgement.
+    Replied,
+    /// The rings are in use.
+    Open,
+    /// Passive: answered with no; remembered for a while.
+    Refused(Answer),
+    /// Passive: the requester has left before our consumer answered.
+    Left,
+}
+
+/// One attempt or connection.
+pub(crate) struct Attempt {
+    pub(crate) stage: Stage,
+    pub(crate) conn: Option<Weak<dyn Conn>>,
+    pub(crate) link: Option<Arc<Link>>,
+    pub(crate) machine: Machine,
+    /// The other side's end point, and its id for this connection (0: not known yet).
+    pub(crate) peer: PathBuf,
+    pub(crate) peer_id: u32,
+    /// Proves to the other side that we know the attempt; the active side's choice.
+    pub(crate) token: u64,
+    /// The process at the other side, as the kernel told.
+    pub(crate) pid: i32,
+    pub(crate) watch: Option<Arc<PidWatch>>,
+    /// What the requester sent: its terms and areas.
+    pub(crate) theirs: Option<(Terms, Vec<OwnedFd>)>,
+    /// To be sent again: bytes and descriptors.
+    pub(crate) again: Option<(Vec<u8>, Vec<OwnedFd>)>,
+    pub(crate) repeat: Duration,
+    pub(crate) due: Option<Instant>,
+    /// When the peer was heard last.
+    pub(crate) heard: Instant,
+}
+
+/// All attempts and connections of an IA.
+#[derive(Default)]
+pub(crate) struct Book {
+    inner: Mutex<Attempts>,
+}
+
+/// Its pages.
+#[derive(Default)]
+pub(crate) struct Attempts {
+    pub(crate) by_id: HashMap<u32, Attempt>,
+    pub(crate) by_peer: HashMap<(PathBuf, u64), u32>,
+    pub(crate) deadlines: BTreeSet<(Instant, u32)>,
+    pub(crate) peers: HashMap<(PathBuf, u64), Weak<Peer>>,
+    watches: HashMap<i32, Weak<PidWatch>>,
+    /// Process ids whose descriptors the engine has still to look after.
+    pub(crate) new_watches: Vec<(i32, Arc<PidWatch>)>,
+    used: u16,
+    free: VecDeque<u32>,
+}
+
+impl Attempts {
+    /// A new id: a place and a generation, so that a late word names nobody.
+    pub(crate) fn new_id(&mut self) -> Option<u32> {
+        if self.by_id.len() >= MAX_ATTEMPTS {
+            return None;
+        }
+        if self.free.len() < 64 && self.used < u16::MAX {
+            self.used += 1;
+            return Some(u32::from(self.used));
+        }
+        let id = self.free.pop_front()?;
+        Some((id & 0xFFFF) | (id.wrapping_add(1 << 16) & 0xFF_0000))
+    }
+
+    pub(crate) fn remove(&mut self, id: u32) -> Option<Attempt> {
+        let attempt = self.by_id.remove(&id)?;
+        if let Some(due) = attempt.due {
+            self.deadlines.remove(&(due, id));
+        }
+        let key = (attempt.peer.clone(), attempt.token);
+        if self.by_peer.get(&key) == Some(&id) {
+            self.by_peer.remove(&key);
+        }
+        self.free.push_back(id);
+        Some(attempt)
+    }
+
+    pub(crate) fn set_due(&mut self, id: u32, due: Option<Instant>) {
+        let Some(attempt) = self.by_id.get_mut(&id) else { return };
+        if let Some(old) = attempt.due.take() {
+            self.deadlines.remove(&(old, id));
+        }
+        attempt.due = due;
+        if let Some(due) = due {
+            self.deadlines.insert((due, id));
+        }
+    }
+
+    pub(crate) fn watch(&mut self, pid: i32) -> Option<Arc<PidWatch>> {
+        if let Some(watch) = self.watches.get(&pid).and_then(Weak::upgrade) {
+            return Some(watch);
+        }
+        let pid_handle = rustix::process::Pid::from_raw(pid)?;
+        let fd = rustix::process::pidfd_open(pid_handle, rustix::process::PidfdFlags::empty()).ok()?;
+        let watch = Arc::new(PidWatch { fd });
+        self.watches.retain(|_, known| known.strong_count() > 0);
+        self.watches.insert(pid, Arc::downgrade(&watch));
+        self.new_watches.push((pid, watch.clone()));
+        Some(watch)
+    }
+}
+
+impl Book {
+    pub(crate) fn lock(&self) -> parking_lot::MutexGuard<'_, Attempts> {
+        self.inner.lock()
+    }
+
+    /// When the engine must look again.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.lock().deadlines.first().map(|(due, _)| *due)
+    }
+
+    /// Every connection of this IA that stands.
+    pub(crate) fn links(&self) -> Vec<Arc<Link>> {
+        self.lock().by_id.values().filter_map(|a| a.link.clone()).collect()
+    }
+}
+
+impl Attempt {
+    /// The queue pair, if it still is.
+    pub(crate) fn conn(&self) -> Option<Arc<dyn Conn>> {
+        self.conn.as_ref()?.upgrade()
+    }
+
+    /// The process at the other side.
+    pub(crate) fn pid_of_peer(&self) -> i32 {
+        let joined = self.link.as_ref().and_then(|link| link.theirs()).map(|theirs| theirs.peer.pid);
+        joined.unwrap_or(self.pid)
+    }
+}
