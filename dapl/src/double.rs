@@ -472,10 +472,11 @@ pub(crate) struct Opened {
 
 /// Opens one; `name` only tells tests apart.
 pub(crate) fn open(name: &std::ffi::CStr) -> Opened {
-    use crate::ia::dapls_ia::{self, Wanted};
+    use crate::{evd::dapls_evd, ia::dapls_ia};
     let registration = crate::registration::for_test::<Double>(name);
     let (ia_handle, async_evd) =
-        dapls_ia::open::<Double>(registration, crate::cm::sink::<Double>(), Wanted::Make(8)).expect("the double opens");
+        dapls_ia::open::<Double>(registration, crate::cm::sink::<Double>(), dapls_evd::with_ia(8))
+            .expect("the double opens");
     let ia = crate::handle::from_handle::<crate::ia::Ia<Double>>(ia_handle, crate::error::Handle::Ia)
         .expect("just opened")
         .to_arc();

@@ -433,15 +433,15 @@ impl UseCount {
 }
 
 /// An object others can use.
-pub trait Usable: Object {
+pub trait Usable {
     /// Its count of users.
     fn uses(&self) -> &UseCount;
 }
 
 /// A counted use of an object: keeps it in memory and, unless the IA closes abruptly, from being freed.
-pub struct Use<T: Usable>(Arc<T>);
+pub struct Use<T: Usable + ?Sized>(Arc<T>);
 
-impl<T: Usable> Use<T> {
+impl<T: Usable + ?Sized> Use<T> {
     /// Counts one more user.
     pub fn of(object: Arc<T>) -> Self {
         object.uses().0.fetch_add(1, Ordering::AcqRel);
@@ -454,13 +454,13 @@ impl<T: Usable> Use<T> {
     }
 }
 
-impl<T: Usable> Clone for Use<T> {
+impl<T: Usable + ?Sized> Clone for Use<T> {
     fn clone(&self) -> Self {
         Use::of(self.0.clone())
     }
 }
 
-impl<T: Usable> Deref for Use<T> {
+impl<T: Usable + ?Sized> Deref for Use<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -468,7 +468,7 @@ impl<T: Usable> Deref for Use<T> {
     }
 }
 
-impl<T: Usable> Drop for Use<T> {
+impl<T: Usable + ?Sized> Drop for Use<T> {
     fn drop(&mut self) {
         self.0.uses().0.fetch_sub(1, Ordering::AcqRel);
     }

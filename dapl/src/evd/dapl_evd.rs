@@ -5,13 +5,13 @@
 use dat_abi::*;
 
 use super::dapls_evd;
-use super::event::{AsyncKind, ConnectionKind, Event, Stream, Streams};
+use super::event::{ConnectionKind, Event, Stream, Streams};
 use super::{Config, Evd};
 use crate::cno::Cno;
 use crate::error::{Error, Handle};
 use crate::ffi::{guard, require};
 use crate::handle::{from_handle, from_optional};
-use crate::ia::Ia;
+use crate::ia::{AsyncError, AsyncKind, Ia};
 use crate::provider::{Provider, Status};
 
 /// `dat_evd_create`.
@@ -224,7 +224,7 @@ pub(super) unsafe fn write_event(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, event
         Event::Dto(_) => DAT_DTO_COMPLETION_EVENT,
         Event::Request { .. } => DAT_CONNECTION_REQUEST_EVENT,
         Event::Connection { kind, .. } => connection_number(*kind),
-        Event::Async { kind, .. } => async_number(*kind),
+        Event::Async(error) => async_number(error.kind),
         Event::Software { .. } => DAT_SOFTWARE_EVENT,
     };
     // SAFETY: as above, field by field so that the zeros between them stay.
@@ -261,7 +261,7 @@ unsafe fn write_data(out: *mut DAT_EVENT_DATA, event: &Event) {
                 (&raw mut (*data).private_data_size).write_unaligned(data_size as DAT_COUNT);
                 (&raw mut (*data).private_data).write_unaligned(private as DAT_PVOID);
             }
-            Event::Async { handle, reason, .. } => {
+            Event::Async(AsyncError { handle, reason, .. }) => {
                 let data = &raw mut (*out).asynch_error_event_data;
                 (&raw mut (*data).dat_handle).write_unaligned(handle as DAT_HANDLE);
                 (&raw mut (*data).reason).write_unaligned(reason);

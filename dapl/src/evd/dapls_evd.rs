@@ -10,13 +10,14 @@ use dat_abi::DAT_EVD_HANDLE;
 use parking_lot::Mutex;
 
 use super::dapli_evd::{Fetch, Inner, Link};
-use super::event::{AsyncKind, Event, Stream, Streams};
+use super::event::{Event, Stream, Streams};
 use super::queue::{Queue, Signal};
 use super::{Config, Evd};
 use crate::cno::Cno;
 use crate::error::{Error, Handle, Resource, Result, State};
 use crate::handle::{self, Created, Usable, Use, UseCount};
-use crate::ia::{Ia, Rank, dapls_ia};
+use crate::ia::dapls_ia::{self, Wanted};
+use crate::ia::{AsyncError, AsyncKind, AsyncSink, Ia, Rank};
 use crate::provider::{CqSink, Provider};
 
 /// A new EVD: enabled, waitable, empty; its handle is not live yet.
@@ -67,8 +68,19 @@ pub fn create<P: Provider>(
     Ok(handle)
 }
 
+/// What to open an IA with, so that it has an async EVD of its own.
+pub fn with_ia<P: Provider>(length: i32) -> Wanted<P> {
+    Wanted::Make(Box::new(move |ia| {
+        let evd = build(ia, length, None, Streams::default().with(Stream::Async))?;
+        let object = evd.object().clone();
+        evd.publish();
+        ia.adopt(downgrade(&object), Rank::AsyncEvd);
+        Ok(object as Arc<dyn AsyncSink>)
+    }))
+}
+
 /// Itself, as its IA knows it.
-pub fn downgrade<P: Provider>(evd: &Arc<Evd<P>>) -> Weak<dyn crate::ia::Child> {
+fn downgrade<P: Provider>(evd: &Arc<Evd<P>>) -> Weak<dyn crate::ia::Child> {
     let child: Arc<dyn crate::ia::Child> = evd.clone();
     Arc::downgrade(&child)
 }
@@ -112,9 +124,9 @@ pub fn post_software<P: Provider>(evd: &Evd<P>, pointer: usize) -> Result<()> {
 #[cold]
 pub(super) fn overflow<P: Provider>(evd: &Evd<P>, lost: Event) -> Result<()> {
     log::error!("evd {:#x} overflows; an event is lost", evd.id.handle);
-    if !matches!(lost, Event::Async { .. }) {
-        let overflow = AsyncKind::EvdOverflow;
-        dapls_ia::report(&evd.ia, Event::Async { kind: overflow, handle: evd.id.handle, reason: 0 });
+    if !matches!(lost, Event::Async(_)) {
+        let kind = AsyncKind::EvdOverflow;
+        dapls_ia::report(&evd.ia, AsyncError { kind, handle: evd.id.handle, reason: 0 });
     }
     Err(Error::QueueFull)
 }

@@ -3,6 +3,7 @@
 //! Objects, handles and addresses in an event are plain numbers: nobody below C follows them.
 #![forbid(unsafe_code)]
 
+use crate::ia::AsyncError;
 use crate::provider::{Completion, Status};
 
 /// One event.
@@ -33,14 +34,7 @@ pub enum Event {
         data: usize,
     },
     /// An error that belongs to no work request.
-    Async {
-        /// What happened.
-        kind: AsyncKind,
-        /// Handle of the object concerned.
-        handle: usize,
-        /// The specification's reason, per kind of object.
-        reason: i32,
-    },
+    Async(AsyncError),
     /// Posted by the consumer.
     Software {
         /// The consumer's.
@@ -60,17 +54,6 @@ pub enum ConnectionKind {
     Broken,
     TimedOut,
     Unreachable,
-}
-
-/// Kinds of asynchronous errors.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names are the specification's")]
-pub enum AsyncKind {
-    EvdOverflow,
-    IaCatastrophic,
-    EpBroken,
-    TimedOut,
-    ProviderInternal,
 }
 
 /// Sources of events that an EVD can serve.

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU32;
 use parking_lot::Mutex;
 
 use crate::handle::{Kind, Object, ObjectId, Usable, UseCount};
-use crate::ia::{Child, Ia};
+use crate::ia::{AsyncError, AsyncSink, Child, Ia};
 use crate::provider::Provider;
 
 pub mod dapl_evd;
@@ -23,7 +23,7 @@ mod queue;
 mod tests;
 
 pub use dapl_evd_wait::dapl_evd_wait;
-pub use event::{AsyncKind, ConnectionKind, Event, Stream, Streams};
+pub use event::{ConnectionKind, Event, Stream, Streams};
 pub use queue::Config;
 
 use dapli_evd::{Inner, Link};
@@ -88,6 +88,17 @@ impl<P: Provider> Object for Evd<P> {
 impl<P: Provider> Usable for Evd<P> {
     fn uses(&self) -> &UseCount {
         &self.uses
+    }
+}
+
+impl<P: Provider> AsyncSink for Evd<P> {
+    fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    fn report(&self, error: AsyncError) {
+        // The error of this is in the log already.
+        let _ = dapls_evd::post(self, Event::Async(error));
     }
 }
 

@@ -9,7 +9,7 @@ use dat_abi::*;
 use super::dapls_ia::{self, Wanted};
 use super::{Ia, query};
 use crate::error::{Error, Handle, Result};
-use crate::evd::{Evd, Stream};
+use crate::evd::{Evd, Stream, dapls_evd};
 use crate::ffi::{self, guard, require};
 use crate::handle::{Use, from_handle};
 use crate::names;
@@ -52,7 +52,7 @@ fn wanted<P: Provider>(evd: DAT_EVD_HANDLE, length: DAT_COUNT) -> Result<Wanted<
         return Ok(Wanted::OutOfScope);
     }
     if evd.is_null() {
-        return if length > 0 { Ok(Wanted::Make(length)) } else { Err(Error::InvalidParameter(2)) };
+        return if length > 0 { Ok(dapls_evd::with_ia(length)) } else { Err(Error::InvalidParameter(2)) };
     }
     let evd = from_handle::<Evd<P>>(evd, Handle::EvdAsync)?;
     if !evd.serves(Stream::Async) {

@@ -6,16 +6,15 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Weak};
 
 use dat_abi::{DAT_EVD_HANDLE, DAT_EVD_OUT_OF_SCOPE, DAT_IA_HANDLE};
 use parking_lot::Mutex;
 
 use super::facts::Facts;
-use super::{AsyncEvd, Children, Ia, Rank};
+use super::{AsyncError, AsyncEvd, AsyncSink, Children, Ia};
 use crate::error::{Error, Handle, Result};
-use crate::evd::{Evd, Event, Stream, Streams, dapls_evd};
 use crate::handle::{self, Created, ObjectId, Use};
 use crate::names::Registration;
 use crate::provider::{CmSink, IaSpec, Provider};
@@ -23,13 +22,16 @@ use crate::shown::{self, Address};
 
 /// Where the asynchronous errors of a new IA are to go.
 pub enum Wanted<P: Provider> {
-    /// To an EVD of this length, made with the IA.
-    Make(i32),
+    /// To an EVD that this makes, with the IA.
+    Make(Maker<P>),
     /// To an EVD that exists.
-    Lent(Use<Evd<P>>),
+    Lent(Use<dyn AsyncSink>),
     /// To every async EVD of this library.
     OutOfScope,
 }
+
+/// Makes an async EVD in an IA, its handle live.
+type Maker<P> = Box<dyn FnOnce(&Arc<Ia<P>>) -> Result<Arc<dyn AsyncSink>>>;
 
 /// Opens an IA, and says which async EVD it has.
 ///
@@ -89,17 +91,13 @@ fn connect_async_evd<P: Provider>(ia: &Arc<Ia<P>>, wanted: Wanted<P>) -> Result<
     let (to, handle) = match wanted {
         Wanted::OutOfScope => (AsyncEvd::OutOfScope, DAT_EVD_OUT_OF_SCOPE),
         Wanted::Lent(evd) => {
-            let handle = evd.id().handle as DAT_EVD_HANDLE;
-            hear(evd.id());
+            let handle = hear(evd.arc());
             (AsyncEvd::Lent(evd), handle)
         }
-        Wanted::Make(length) => {
-            let evd = dapls_evd::build(ia, length, None, Streams::default().with(Stream::Async))?;
-            let object = evd.object().clone();
-            let handle = evd.publish();
-            hear(object.id());
-            ia.adopt(dapls_evd::downgrade(&object), Rank::AsyncEvd);
-            (AsyncEvd::Own(object), handle)
+        Wanted::Make(make) => {
+            let evd = make(ia)?;
+            let handle = hear(&evd);
+            (AsyncEvd::Own(evd), handle)
         }
     };
     *ia.async_evd.lock() = to;
@@ -116,28 +114,30 @@ pub(super) fn async_handle<P: Provider>(ia: &Ia<P>) -> DAT_EVD_HANDLE {
     }
 }
 
-/// Async EVDs of this library, for IAs whose own is out of scope. Ids of dead ones do no harm and go when one is added.
-static LISTENERS: Mutex<Vec<ObjectId>> = Mutex::new(Vec::new());
+/// Async EVDs of this library, for IAs whose own is out of scope. Dead ones do no harm and go when one is added.
+static LISTENERS: Mutex<Vec<(ObjectId, Weak<dyn AsyncSink>)>> = Mutex::new(Vec::new());
 
-fn hear(evd: ObjectId) {
+fn hear(evd: &Arc<dyn AsyncSink>) -> DAT_EVD_HANDLE {
+    let new = evd.id();
     let mut listeners = LISTENERS.lock();
-    listeners.retain(|id| *id != evd && handle::is_live(*id));
-    listeners.push(evd);
+    listeners.retain(|(id, _)| *id != new && handle::is_live(*id));
+    listeners.push((new, Arc::downgrade(evd)));
+    new.handle as DAT_EVD_HANDLE
 }
 
 /// Reports an asynchronous error of this IA or of an object in it.
-pub fn report<P: Provider>(ia: &Ia<P>, event: Event) {
-    let evds: Vec<Arc<Evd<P>>> = match &*ia.async_evd.lock() {
+pub fn report<P: Provider>(ia: &Ia<P>, error: AsyncError) {
+    let evds: Vec<Arc<dyn AsyncSink>> = match &*ia.async_evd.lock() {
         AsyncEvd::Own(evd) => vec![evd.clone()],
         AsyncEvd::Lent(evd) => vec![evd.arc().clone()],
         AsyncEvd::Absent => Vec::new(),
         AsyncEvd::OutOfScope => {
-            LISTENERS.lock().iter().filter_map(|id| Some(handle::from_id::<Evd<P>>(*id)?.to_arc())).collect()
+            // A closed one drops what it is told.
+            LISTENERS.lock().iter().filter_map(|(_, evd)| evd.upgrade()).collect()
         }
     };
     for evd in evds {
-        // A full async EVD has logged that it lost something; there is nobody else to tell.
-        let _ = dapls_evd::post(&evd, event);
+        evd.report(error);
     }
 }
 

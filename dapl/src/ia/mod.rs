@@ -11,7 +11,6 @@ use dat_abi::{DAT_IA_ADDRESS_PTR, DAT_IA_HANDLE, DAT_PROVIDER};
 use parking_lot::Mutex;
 
 use crate::error::{Error, Result, State};
-use crate::evd::Evd;
 use crate::handle::{Kind, Object, ObjectId, Usable, Use};
 use crate::libdat;
 use crate::names::Registration;
@@ -36,20 +35,50 @@ pub struct Ia<P: Provider> {
     facts: Facts,
     /// The number the consumer knows, once libdat has given it; 0 until then.
     number: AtomicUsize,
-    async_evd: Mutex<AsyncEvd<P>>,
+    async_evd: Mutex<AsyncEvd>,
     children: Mutex<Children>,
 }
 
 /// Where the asynchronous errors of an IA go (registry-ia.md 4.3).
-enum AsyncEvd<P: Provider> {
+enum AsyncEvd {
     /// To the EVD made with the IA; it goes with the IA.
-    Own(Arc<Evd<P>>),
+    Own(Arc<dyn AsyncSink>),
     /// To an EVD that the consumer brought.
-    Lent(Use<Evd<P>>),
+    Lent(Use<dyn AsyncSink>),
     /// To every async EVD of this library.
     OutOfScope,
     /// Nowhere: the IA is being opened or closed.
     Absent,
+}
+
+/// An EVD as IAs see it: the place where asynchronous errors are queued. Implemented by `evd`.
+pub trait AsyncSink: Usable + Send + Sync {
+    /// Its name.
+    fn id(&self) -> ObjectId;
+    /// Queues an error; a full EVD logs that it lost one, since there is nobody else to tell.
+    fn report(&self, error: AsyncError);
+}
+
+/// An error that belongs to no work request.
+#[derive(Clone, Copy, Debug)]
+pub struct AsyncError {
+    /// What happened.
+    pub kind: AsyncKind,
+    /// Handle of the object concerned.
+    pub handle: usize,
+    /// The specification's reason, per kind of object.
+    pub reason: i32,
+}
+
+/// Kinds of asynchronous errors.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[allow(missing_docs, reason = "the names are the specification's")]
+pub enum AsyncKind {
+    EvdOverflow,
+    IaCatastrophic,
+    EpBroken,
+    TimedOut,
+    ProviderInternal,
 }
 
 /// An object made in an IA.
@@ -120,15 +149,6 @@ impl<P: Provider> Ia<P> {
     /// The address peers connect to; stays as long as the IA.
     pub fn address_ptr(&self) -> DAT_IA_ADDRESS_PTR {
         self.address.as_ptr().cast()
-    }
-
-    /// Where its asynchronous errors go, if that is an EVD this IA knows.
-    pub fn async_evd(&self) -> Option<Arc<Evd<P>>> {
-        match &*self.async_evd.lock() {
-            AsyncEvd::Own(evd) => Some(evd.clone()),
-            AsyncEvd::Lent(evd) => Some(evd.arc().clone()),
-            AsyncEvd::OutOfScope | AsyncEvd::Absent => None,
-        }
     }
 
     /// Whether this EVD was made with the IA, for its asynchronous errors.
