@@ -8,19 +8,24 @@
 //! Never blocks: a free marks the stub dead and whoever leaves it last drops the object. In a forked child the whole arena
 //! reads as zeros (`MADV_WIPEONFORK`), so every inherited handle is refused there, and the arena starts afresh.
 
-use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use dat_abi::DAT_PROVIDER;
-use dat_abi::hook::HandleArena;
-use parking_lot::Mutex;
 
-use crate::error::{Error, Handle, Resource, Result, State};
+use crate::error::{Error, Handle, Result};
+
+mod arena;
+mod uses;
+
+pub use arena::arena;
+pub use uses::{Usable, Use, UseCount};
+
+use arena::{ARENA, ARENA_BASE, ARENA_LEN};
 
 /// Kinds of objects, numbered from 1 so that zeroed memory is of no kind.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -66,11 +71,6 @@ pub struct Stub {
 const _: () = assert!(std::mem::offset_of!(Stub, table) == 0 && size_of::<Stub>() == STRIDE);
 
 const STRIDE: usize = 64;
-/// Handles one library can have at a time; the arena takes 64 MiB of address space and memory only for stubs once used.
-const CAPACITY: usize = 1 << 20;
-/// How many freed stubs rest before the oldest serves again: a stale handle stays stale for long.
-const REST: usize = 4096;
-const ARENA_LEN: usize = CAPACITY * STRIDE;
 
 /// The state word of a stub.
 struct Word;
@@ -343,139 +343,10 @@ pub fn destroy(id: ObjectId) -> bool {
     true
 }
 
-/// Where this library's handles live, for libdat; reserves the arena at the first call.
-pub fn arena() -> Result<HandleArena> {
-    let base = ARENA.lock().base()?;
-    Ok(HandleArena { base, len: ARENA_LEN, stride: STRIDE })
-}
-
-/// Base address of the arena, 0 until it is reserved; written once.
-static ARENA_BASE: AtomicUsize = AtomicUsize::new(0);
-static ARENA: Mutex<Arena> = Mutex::new(Arena { used: 0, resting: VecDeque::new() });
-
-struct Arena {
-    /// Stubs handed out at least once; number 0 is never a handle but marks, by its table word, that no fork came between.
-    used: usize,
-    resting: VecDeque<usize>,
-}
-
-impl Arena {
-    fn base(&mut self) -> Result<usize> {
-        match ARENA_BASE.load(Ordering::Acquire) {
-            0 => self.reserve(),
-            base => Ok(base),
-        }
-    }
-
-    fn reserve(&mut self) -> Result<usize> {
-        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                ARENA_LEN,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            log::error!("no address space for {ARENA_LEN} bytes of handles: {}", std::io::Error::last_os_error());
-            return Err(Error::Exhausted(Resource::Memory));
-        }
-        // SAFETY: the mapping just made. A kernel without it keeps inherited handles alive in a child, which is no worse
-        // than what a consumer of other libraries has.
-        unsafe { libc::madvise(base, ARENA_LEN, libc::MADV_WIPEONFORK) };
-        ARENA_BASE.store(base as usize, Ordering::Release);
-        self.mark();
-        Ok(base as usize)
-    }
-
-    fn mark(&mut self) {
-        self.used = 1;
-        self.resting.clear();
-        if let Some(stub) = Stub::at(ARENA_BASE.load(Ordering::Acquire)) {
-            stub.futex.store(1, Ordering::Relaxed);
-        }
-    }
-
-    fn take(&mut self) -> Result<usize> {
-        let base = self.base()?;
-        if Stub::at(base).is_some_and(|stub| stub.futex.load(Ordering::Relaxed) == 0) {
-            self.mark(); // a forked child: the arena was wiped
-        }
-        if self.resting.len() > REST || self.used == CAPACITY {
-            return self.resting.pop_front().ok_or(Error::Exhausted(Resource::Memory));
-        }
-        self.used += 1;
-        Ok(base + (self.used - 1) * STRIDE)
-    }
-
-    fn rest(&mut self, handle: usize) {
-        self.resting.push_back(handle);
-    }
-}
-
-/// How many other objects use this one; while there are any it cannot be freed.
-#[derive(Debug, Default)]
-pub struct UseCount(AtomicUsize);
-
-impl UseCount {
-    /// `Err` with `state` while somebody uses the object.
-    pub fn require_unused(&self, state: State) -> Result<()> {
-        if self.0.load(Ordering::Acquire) == 0 { Ok(()) } else { Err(Error::InvalidState(state)) }
-    }
-
-    /// How many users there are.
-    pub fn count(&self) -> usize {
-        self.0.load(Ordering::Acquire)
-    }
-}
-
-/// An object others can use.
-pub trait Usable {
-    /// Its count of users.
-    fn uses(&self) -> &UseCount;
-}
-
-/// A counted use of an object: keeps it in memory and, unless the IA closes abruptly, from being freed.
-pub struct Use<T: Usable + ?Sized>(Arc<T>);
-
-impl<T: Usable + ?Sized> Use<T> {
-    /// Counts one more user.
-    pub fn of(object: Arc<T>) -> Self {
-        object.uses().0.fetch_add(1, Ordering::AcqRel);
-        Use(object)
-    }
-
-    /// The object itself.
-    pub fn arc(&self) -> &Arc<T> {
-        &self.0
-    }
-}
-
-impl<T: Usable + ?Sized> Clone for Use<T> {
-    fn clone(&self) -> Self {
-        Use::of(self.0.clone())
-    }
-}
-
-impl<T: Usable + ?Sized> Deref for Use<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.0
-    }
-}
-
-impl<T: Usable + ?Sized> Drop for Use<T> {
-    fn drop(&mut self) {
-        self.0.uses().0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use super::*;
 
     struct Pear(Arc<AtomicUsize>);

@@ -1,0 +1,92 @@
+//! The arena of stubs: address space that is reserved once, handed out stub by stub, and never unmapped.
+//!
+//! Only the room's front uses it, when a handle is made and when a stub has served; `arena` tells libdat where it lies. It
+//! knows no object. Its lock is held for a few steps, or for one `mmap`.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use dat_abi::hook::HandleArena;
+use parking_lot::Mutex;
+
+use super::{STRIDE, Stub};
+use crate::error::{Error, Resource, Result};
+
+/// Handles one library can have at a time; the arena takes 64 MiB of address space and memory only for stubs once used.
+const CAPACITY: usize = 1 << 20;
+/// How many freed stubs rest before the oldest serves again: a stale handle stays stale for long.
+const REST: usize = 4096;
+pub(super) const ARENA_LEN: usize = CAPACITY * STRIDE;
+
+/// Where this library's handles live, for libdat; reserves the arena at the first call.
+pub fn arena() -> Result<HandleArena> {
+    let base = ARENA.lock().base()?;
+    Ok(HandleArena { base, len: ARENA_LEN, stride: STRIDE })
+}
+
+/// Base address of the arena, 0 until it is reserved; written once.
+pub(super) static ARENA_BASE: AtomicUsize = AtomicUsize::new(0);
+pub(super) static ARENA: Mutex<Arena> = Mutex::new(Arena { used: 0, resting: VecDeque::new() });
+
+pub(super) struct Arena {
+    /// Stubs handed out at least once; number 0 is never a handle but marks, by its table word, that no fork came between.
+    used: usize,
+    resting: VecDeque<usize>,
+}
+
+impl Arena {
+    fn base(&mut self) -> Result<usize> {
+        match ARENA_BASE.load(Ordering::Acquire) {
+            0 => self.reserve(),
+            base => Ok(base),
+        }
+    }
+
+    fn reserve(&mut self) -> Result<usize> {
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                ARENA_LEN,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            log::error!("no address space for {ARENA_LEN} bytes of handles: {}", std::io::Error::last_os_error());
+            return Err(Error::Exhausted(Resource::Memory));
+        }
+        // SAFETY: the mapping just made. A kernel without it keeps inherited handles alive in a child, which is no worse
+        // than what a consumer of other libraries has.
+        unsafe { libc::madvise(base, ARENA_LEN, libc::MADV_WIPEONFORK) };
+        ARENA_BASE.store(base as usize, Ordering::Release);
+        self.mark();
+        Ok(base as usize)
+    }
+
+    fn mark(&mut self) {
+        self.used = 1;
+        self.resting.clear();
+        if let Some(stub) = Stub::at(ARENA_BASE.load(Ordering::Acquire)) {
+            stub.futex.store(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn take(&mut self) -> Result<usize> {
+        let base = self.base()?;
+        if Stub::at(base).is_some_and(|stub| stub.futex.load(Ordering::Relaxed) == 0) {
+            self.mark(); // a forked child: the arena was wiped
+        }
+        if self.resting.len() > REST || self.used == CAPACITY {
+            return self.resting.pop_front().ok_or(Error::Exhausted(Resource::Memory));
+        }
+        self.used += 1;
+        Ok(base + (self.used - 1) * STRIDE)
+    }
+
+    pub(super) fn rest(&mut self, handle: usize) {
+        self.resting.push_back(handle);
+    }
+}
