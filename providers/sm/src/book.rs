@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::cq::Driven;
-use crate::link::{Link, Peer, PidWatch};
-use crate::proto::handshake::{Answer, Terms};
+use crate::link::{Link, Peer, PidWatch, Theirs};
+use crate::proto::handshake::Answer;
 use crate::proto::machine::Machine;
 
 /// A queue pair, as its attempts and the engine see it.
@@ -66,8 +66,9 @@ pub(crate) struct Attempt {
     /// The process at the other side, as the kernel told.
     pub(crate) pid: i32,
     pub(crate) watch: Option<Arc<PidWatch>>,
-    /// What the requester sent: its terms and areas.
-    pub(crate) theirs: Option<(Terms, Vec<OwnedFd>)>,
+    /// Passive: the requester's half of the link, until our consumer accepts.
+    pub(crate) theirs: Option<Theirs>,
+    pub(crate) their_generation: u16,
     /// To be sent again: bytes and descriptors.
     pub(crate) again: Option<(Vec<u8>, Vec<OwnedFd>)>,
     pub(crate) repeat: Duration,

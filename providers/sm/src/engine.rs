@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use dapl::handle::ObjectId;
 use dapl::provider::{CmEvent, ConnId, RequestInfo};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -257,18 +256,11 @@ impl Engine {
     fn request(&mut self, their_id: u32, terms: Terms, private_data: Vec<u8>, received: Received) {
         let device = self.device.clone();
         let from = received.from.clone();
-        let Some(id) = setup::requested(&device, received.from, received.pid, their_id, terms, received.fds) else {
-            return;
-        };
+        let Some((id, listener)) = setup::requested(&device, received, their_id, &terms) else { return };
         self.next_alive.get_or_insert_with(|| Instant::now() + device.knobs.alive);
-        let listener: Option<ObjectId> = device.listeners.lock().get(&terms.qual).copied();
         let request = Request::new(device.clone(), id);
         let info = RequestInfo { peer: setup::address_of(&terms), private_data };
-        let refused = match listener {
-            Some(listener) => device.sink.request(listener, request, info).err(),
-            None => Some(request),
-        };
-        if let Some(request) = refused {
+        if let Err(request) = device.sink.request(listener, request, info) {
             log::info!("request of {} for {}: nobody listens or has room", from.display(), terms.qual);
             request.refuse(Answer::NoListener);
         }
@@ -282,16 +274,17 @@ impl Engine {
         let ack = |token| Datagram::Ack { client: id, server, token }.encode();
         match (found, answer, accepted) {
             (Some((Stage::Asked, Some(qp), Some(link))), Answer::Accepted, Some((terms, private_data))) => {
-                let mut fds = received.fds;
                 let device = self.device.clone();
-                let joined = setup::join(&device, &link, &received.from, received.pid, server, &terms, &mut fds);
+                let (from, pid) = (received.from, received.pid);
+                let theirs = setup::meet(&device, &from, pid, server, &terms, received.fds);
+                let joined = theirs.map(|theirs| link.join(theirs));
                 if joined.is_none() || !self.answered(id, &terms) {
                     setup::close(&device, &link);
                     qp.break_off(Some(&link));
                     self.report(link.conn, News::Rejected);
                     return;
                 }
-                let _ = device.socket.send(&received.from, &ack(terms.token), &[]);
+                let _ = device.socket.send(&from, &ack(terms.token), &[]);
                 self.established(id, &*qp, &link, &private_data);
             }
             (Some((Stage::Asked, _, _)), Answer::Pending, _) => setup::pending(&self.device, id, server, received.pid),

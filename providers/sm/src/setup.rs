@@ -14,6 +14,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use dapl::error::{Address, Error, Resource, Result};
+use dapl::handle::ObjectId;
 use dapl::provider::{ConnId, ConnectSpec, PeerAddress};
 use rustix::io::Errno;
 
@@ -28,7 +29,7 @@ use crate::map::Map;
 use crate::proto::handshake::{Answer, Datagram, Geometry, Terms};
 use crate::proto::machine::{Action, Input, Machine};
 use crate::regions::{PeerRegions, SLOTS};
-use crate::sock::{self, MAX_FDS};
+use crate::sock::{self, MAX_FDS, Received};
 
 /// A request is repeated after this long, then after twice as long, up to the next.
 const FIRST_REPEAT: Duration = Duration::from_millis(20);
@@ -96,6 +97,7 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
         pid: 0,
         watch: None,
         theirs: None,
+        their_generation: 0,
         again: Some((datagram.encode(), fds.into())),
         repeat: FIRST_REPEAT,
         due: None,
@@ -131,6 +133,7 @@ pub(crate) fn send_again(device: &Device, id: u32) -> rustix::io::Result<()> {
     }
 }
 
+/// Down-call or engine: answers a request with no, and remembers that for a while.
 pub(crate) fn refuse(device: &Device, id: u32, answer: Answer) {
     let mut book = device.book.lock();
     let Some(attempt) = book.by_id.get_mut(&id) else { return };
@@ -147,44 +150,35 @@ pub(crate) fn refuse(device: &Device, id: u32, answer: Answer) {
     device.bell.ring(Job::Deadlines);
 }
 
+/// Down-call: accepts a request into a queue pair.
 pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: &[u8], conn: ConnId) -> Result<()> {
-    let (mut theirs, path, pid) = {
-        let mut book = device.book.lock();
-        match book.by_id.get_mut(&id) {
-            Some(attempt) if attempt.stage == Stage::Offered => match attempt.theirs.take() {
-                Some(theirs) => (theirs, attempt.peer.clone(), attempt.pid),
-                None => return Err(Error::Internal),
-            },
-            _ => {
-                book.remove(id);
-                drop(book);
-                qp.break_off(None);
-                device.bell.ring(Job::Event(conn, News::AcceptFailed));
-                return Ok(());
-            }
-        }
-    };
     let (link, fds) = Link::create(id, conn)?;
-    let peer_id = device.book.lock().by_id.get(&id).map_or(0, |a| a.peer_id);
-    join(device, &link, &path, pid, peer_id, &theirs.0, &mut theirs.1).ok_or(Error::Internal)?;
     let link = Arc::new(link);
-    qp.begin(link.clone());
     let mut book = device.book.lock();
-    let Some(attempt) = book.by_id.get_mut(&id) else { return Err(Error::Internal) };
+    let offered = book.by_id.get_mut(&id).filter(|a| a.stage == Stage::Offered);
+    let Some((attempt, theirs)) = offered.and_then(|a| a.theirs.take().map(|theirs| (a, theirs))) else {
+        // The requester has left.
+        book.remove(id);
+        drop(book);
+        qp.break_off(None);
+        device.bell.ring(Job::Event(conn, News::AcceptFailed));
+        return Ok(());
+    };
+    link.join(theirs);
+    qp.begin(link.clone());
     // Accepting is connecting with the peer's request in hand.
     attempt.machine.handle(Input::Connect);
-    attempt.machine.handle(Input::Req(theirs.0.generation));
+    attempt.machine.handle(Input::Req(attempt.their_generation));
     let terms = terms(device, qp.pd(), &attempt.machine, attempt.token, 0, link.geometry);
     let accepted = Some((terms, private_data.to_vec()));
     let reply = Datagram::Reply { client: attempt.peer_id, server: id, answer: Answer::Accepted, accepted };
     attempt.again = Some((reply.encode(), fds.into()));
     attempt.repeat = FIRST_REPEAT;
-    let left = attempt.stage != Stage::Offered;
     attempt.stage = Stage::Replied;
     attempt.conn = Some(Arc::downgrade(&qp));
     attempt.link = Some(link);
     drop(book);
-    if left || send_again(device, id).is_err() {
+    if send_again(device, id).is_err() {
         device.bell.ring(Job::Gone(id));
     } else {
         device.bell.ring(Job::Deadlines);
@@ -192,16 +186,15 @@ pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: 
     Ok(())
 }
 
-/// Maps the peer's half of a link. `None`: it is not what it should be.
-pub(crate) fn join(
+/// Maps the other side's half of a link; its descriptors are closed again. `None`: it is not what it should be.
+pub(crate) fn meet(
     device: &Device,
-    link: &Link,
     path: &Path,
     pid: i32,
-    peer_id: u32,
+    their_id: u32,
     terms: &Terms,
-    fds: &mut Vec<OwnedFd>,
-) -> Option<()> {
+    mut fds: Vec<OwnedFd>,
+) -> Option<Theirs> {
     if fds.len() != MAX_FDS {
         log::warn!("set-up with {}: {} descriptors instead of {MAX_FDS}", path.display(), fds.len());
         return None;
@@ -214,17 +207,15 @@ pub(crate) fn join(
         return None;
     };
     let peer = peer(device, path, pid, terms, &table)?;
-    let theirs = Theirs {
+    Some(Theirs {
         area: Arc::new(area),
         rma: Arc::new(rma),
         geometry: terms.geometry,
-        id: peer_id,
+        id: their_id,
         pd: terms.pd,
         light: device.barrier && terms.barrier,
         peer,
-    };
-    link.join(theirs);
-    Some(())
+    })
 }
 
 /// The end point at the other side: known already, or met now.
@@ -266,26 +257,34 @@ pub(crate) fn close(device: &Device, link: &Arc<Link>) {
     }
 }
 
-/// A request arrived: `Some(id)` if it is a new one for the consumer.
-pub(crate) fn requested(
-    device: &Device,
-    from: PathBuf,
-    pid: i32,
-    their_id: u32,
-    terms: Terms,
-    fds: Vec<OwnedFd>,
-) -> Option<u32> {
-    let mut book = device.book.lock();
+/// A request arrived: `Some` with its id and listener if it is a new one for the consumer. One that nobody listens for, or
+/// that makes no sense, is answered here.
+pub(crate) fn requested(device: &Device, received: Received, their_id: u32, terms: &Terms) -> Option<(u32, ObjectId)> {
+    let Received { fds, from, pid, .. } = received;
     let key = (from.clone(), terms.token);
-    if let Some(known) = book.by_peer.get(&key).copied() {
-        let stage = book.by_id.get(&known).map(|a| a.stage);
-        drop(book);
+    let known = {
+        let book = device.book.lock();
+        book.by_peer.get(&key).map(|id| (*id, book.by_id.get(id).map(|a| a.stage)))
+    };
+    if let Some((known, stage)) = known {
         repeat_answer(device, known, stage, &from, their_id);
         return None;
     }
+    let refuse = |answer| {
+        let reply = Datagram::Reply { client: their_id, server: 0, answer, accepted: None };
+        let _ = device.socket.send(&from, &reply.encode(), &[]);
+    };
+    let Some(listener) = device.listeners.lock().get(&terms.qual).copied() else {
+        refuse(Answer::NoListener);
+        return None;
+    };
+    let Some(theirs) = meet(device, &from, pid, their_id, terms, fds) else {
+        refuse(Answer::NotUnderstood);
+        return None;
+    };
+    let mut book = device.book.lock();
     let Some(id) = book.new_id() else {
-        let full = Datagram::Reply { client: their_id, server: 0, answer: Answer::NoListener, accepted: None };
-        let _ = device.socket.send(&from, &full.encode(), &[]);
+        refuse(Answer::NoListener);
         return None;
     };
     let watch = book.watch(pid);
@@ -299,7 +298,8 @@ pub(crate) fn requested(
         token: terms.token,
         pid,
         watch,
-        theirs: Some((terms, fds)),
+        theirs: Some(theirs),
+        their_generation: terms.generation,
         again: None,
         repeat: FIRST_REPEAT,
         due: None,
@@ -307,7 +307,7 @@ pub(crate) fn requested(
     };
     book.by_id.insert(id, attempt);
     book.by_peer.insert(key, id);
-    Some(id)
+    Some((id, listener))
 }
 
 fn repeat_answer(device: &Device, id: u32, stage: Option<Stage>, from: &Path, their_id: u32) {
