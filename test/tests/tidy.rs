@@ -44,7 +44,7 @@ const DAPL: &[&[&str]] = &[
 
 /// As its `lib.rs` has it.
 const SM: &[&[&str]] = &[
-    &["exit", "proto", "map", "cma"],
+    &["process", "proto", "map", "cma"],
     &["knobs", "dir", "wake", "regions", "ring"],
     &["sock", "segments"],
     &["link"],
@@ -94,7 +94,7 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("dapl/src/wait.rs", "futex, and cancellation of POSIX threads"),
     ("dapl/src/thread.rs", "signal masks"),
     ("dapl/src/debug.rs", "syslog"),
-    ("providers/sm/src/map.rs", "shared memory"),
+    ("providers/sm/src/map.rs", "shared memory, and whether memory is there"),
     ("providers/sm/src/cma.rs", "process_vm_readv and process_vm_writev"),
     ("providers/sm/src/segments.rs", "copies between a consumer's memory and shared memory"),
     ("providers/sm/src/rx.rs", "copies out of slots and areas, each range checked just above"),
@@ -102,7 +102,7 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("providers/sm/src/tx/send.rs", "copies into slots and areas, each range reserved just above"),
     ("providers/sm/src/tx/rma.rs", "copies into the RMA buffer and across, each range reserved or checked just above"),
     ("providers/sm/src/wake.rs", "SIGPIPE of one thread"),
-    ("providers/sm/src/exit.rs", "atexit, secure_getenv, mincore"),
+    ("providers/sm/src/process.rs", "atexit, secure_getenv"),
     ("test/src/stage.rs", "flock"),
     ("test/tests/abi_rust.rs", "reads C structures"),
 ];

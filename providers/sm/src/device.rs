@@ -50,7 +50,7 @@ impl Device {
         let knobs = Knobs::read(spec.params);
         let base = Base::open(knobs.base.as_deref(), None)?;
         let endpoint = Endpoint::create(base, knobs.first_id)?;
-        crate::exit::at_exit(endpoint.path());
+        crate::process::at_exit(endpoint.path());
         let failed = |what: &str, error: rustix::io::Errno| {
             log::error!("{}: cannot {what} in {}: {error}", spec.name, endpoint.path().display());
             Error::Exhausted(Resource::Device)

@@ -290,7 +290,7 @@ impl Endpoint {
             let name = Name { path: path.clone(), file, pid: self.pid };
             let mut text = &name.file;
             let written = name.file.set_len(0).and_then(|()| text.write_all(self.path.as_os_str().as_encoded_bytes()));
-            crate::exit::at_exit(&path);
+            crate::process::at_exit(&path);
             return written.map(|()| name).map_err(|e| refused("write the name of a listener,", &path, &e));
         }
         Err(Error::Internal)
@@ -321,7 +321,7 @@ pub(crate) struct Name {
 
 impl Drop for Name {
     fn drop(&mut self) {
-        crate::exit::forget(&self.path);
+        crate::process::forget(&self.path);
         if std::process::id() == self.pid && is_at(&self.file, &self.path) {
             let _ = fs::remove_file(&self.path);
         }

@@ -19,11 +19,11 @@ mod cq;
 mod device;
 mod dir;
 mod engine;
-mod exit;
 mod half;
 mod knobs;
 mod link;
 mod map;
+mod process;
 mod proto;
 mod qp;
 mod regions;
@@ -126,7 +126,7 @@ impl Provider for Sm {
         };
         let engine = engine::Engine::new(device.clone()).map_err(|e| failed(e.into()))?;
         let stop = stopping.clone();
-        let thread = exit::spawn_quiet("dapl-sm", move || engine.run(&stop)).map_err(failed)?;
+        let thread = dapl::thread::spawn("dapl-sm", move || engine.run(&stop)).map_err(failed)?;
         Ok(Sm { device, stopping, thread: Mutex::new(Some(thread)) })
     }
 
@@ -152,7 +152,9 @@ impl Provider for Sm {
     }
 
     fn register(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
-        exit::require_mapped(region)?;
+        if !map::is_mapped(region.address, region.length) {
+            return Err(Error::InvalidParameter(3));
+        }
         let key = self.device.regions.add(region, access, pd.0)?;
         Ok(Mr { device: self.device.clone(), key, remote: access.remote_read || access.remote_write })
     }
@@ -183,7 +185,7 @@ impl Provider for Sm {
         for link in self.device.book.links() {
             setup::close(&self.device, &link);
         }
-        exit::forget(self.device.endpoint.path());
+        process::forget(self.device.endpoint.path());
     }
 }
 

@@ -109,6 +109,24 @@ impl Drop for Map {
     }
 }
 
+/// Is memory of this process there, all of it? Asks about pages, touches none.
+pub(crate) fn is_mapped(address: u64, length: u64) -> bool {
+    let page = rustix::param::page_size() as u64;
+    let begin = address & !(page - 1);
+    let mut at = begin;
+    let end = if length == 0 { begin } else { address + length };
+    let mut resident = [0u8; 1024];
+    while at < end {
+        let span = (end - at).min(resident.len() as u64 * page);
+        // SAFETY: asks about pages, touches none; the answer has one byte for each of at most `resident.len()` pages.
+        if unsafe { libc::mincore(at as *mut libc::c_void, span as usize, resident.as_mut_ptr()) } != 0 {
+            return false;
+        }
+        at += span.next_multiple_of(page);
+    }
+    true
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! The process's own affairs: its environment, and what it removes when it exits without closing.
+//! What belongs to the process and to no IA: its environment, and what it removes when it exits without closing.
 //!
 //! No signal handlers: after a signal or `_exit` the next cleaner removes the folder, since its lock is gone.
 
@@ -6,8 +6,6 @@ use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
-use dapl::error::{Error, Result};
-use dapl::provider::Region;
 use parking_lot::Mutex;
 
 unsafe extern "C" {
@@ -57,39 +55,4 @@ pub(crate) fn environment(name: &str) -> Option<String> {
     }
     // SAFETY: not null, so a C string.
     Some(unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned())
-}
-
-/// Starts a thread that no signal of the consumer's ever reaches.
-pub(crate) fn spawn_quiet(
-    name: &str,
-    body: impl FnOnce() + Send + 'static,
-) -> std::io::Result<std::thread::JoinHandle<()>> {
-    // SAFETY: plain system calls on sets that live on this stack. A new thread inherits the mask; ours is put back.
-    unsafe {
-        let mut all = std::mem::zeroed::<libc::sigset_t>();
-        let mut before = std::mem::zeroed::<libc::sigset_t>();
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        let thread = std::thread::Builder::new().name(name.into()).spawn(body);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-        thread
-    }
-}
-
-/// `InvalidParameter(3)` for a range with pages that are not there.
-pub(crate) fn require_mapped(region: Region) -> Result<()> {
-    let page = rustix::param::page_size() as u64;
-    let begin = region.address & !(page - 1);
-    let mut at = begin;
-    let end = if region.length == 0 { begin } else { region.address + region.length };
-    let mut resident = [0u8; 1024];
-    while at < end {
-        let length = (end - at).min(resident.len() as u64 * page);
-        // SAFETY: asks about pages, touches none; the answer has one byte for each of at most `resident.len()` pages.
-        if unsafe { libc::mincore(at as *mut libc::c_void, length as usize, resident.as_mut_ptr()) } != 0 {
-            return Err(Error::InvalidParameter(3));
-        }
-        at += length.next_multiple_of(page);
-    }
-    Ok(())
 }
