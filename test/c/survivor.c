@@ -1,9 +1,9 @@
 /*
  * survivor.c - what is left to the peer of a process that goes away: one event, every DTO flushed, no hang.
  *
- *   survivor ia kill|exit [busy]
+ *   survivor ia kill|exit|stop [busy]
  *
- * The child serves and goes: by SIGKILL from the parent, or by exit() with everything open. With "busy" it goes while it
+ * The child serves and goes: by SIGKILL from the parent, by exit() with everything open, or into silence by SIGSTOP. With "busy" it goes while it
  * streams RDMA writes and sends at the parent. The parent then waits for its one event and its flushes, and says how long
  * that took. The time is for people: nothing here depends on it.
  *
@@ -117,7 +117,7 @@ int main(int argc, char **argv)
     DAT_EP_STATE state;
 
     if (argc < 3)
-        fail("usage: survivor ia kill|exit [busy]");
+        fail("usage: survivor ia kill|exit|stop [busy]");
     leaves = strcmp(argv[2], "exit") == 0;
     busy = argc > 3;
     EXPECT(pipe(ready) == 0);
@@ -152,7 +152,7 @@ int main(int argc, char **argv)
     }
     begin = now();
     if (!leaves)
-        EXPECT(kill(pid, SIGKILL) == 0);
+        EXPECT(kill(pid, strcmp(argv[2], "stop") == 0 ? SIGSTOP : SIGKILL) == 0);
     next(s.connection, DAT_CONNECTION_EVENT_DISCONNECTED, "the end");
     gone = now();
     flushed(&s, s.receives, POSTED, "a receive");
@@ -160,6 +160,7 @@ int main(int argc, char **argv)
     OK(dat_ep_get_status(s.ep, &state, NULL, NULL));
     EXPECT(state == DAT_EP_STATE_DISCONNECTED);
     EXPECT(dat_evd_dequeue(s.connection, &event) == DAT_QUEUE_EMPTY);
+    kill(pid, SIGKILL);
     OK(dat_ia_close(s.ia, DAT_CLOSE_ABRUPT_FLAG));
     EXPECT(waitpid(pid, NULL, 0) == pid);
     printf("survivor: event after %.0f us, flushes after %.0f us\n", gone - begin, now() - begin);

@@ -53,6 +53,15 @@ fn a_peer_exits_with_everything_open() {
     survives(&["exit"], "auto");
 }
 
+#[test]
+fn a_peer_that_falls_silent_is_given_up() {
+    let (stage, room) = setting();
+    let survivor = run::program(&stage, "test/c/survivor.c");
+    let mut command = room.command(survivor, &["sm0", "stop"]);
+    command.env("DAPL_SM_ALIVE_MS", "100").env("DAPL_SM_SILENCE_MS", "1000");
+    run::Run::start(command).finish(LIMIT).expect_success("survivor: OK");
+}
+
 /// `first` with another base directory for sm: it must fail, and say why on standard error.
 fn refused(stage: &Stage, room: &Room, base: &Path) -> Finished {
     let first = run::program(stage, "test/c/first.c");

@@ -117,7 +117,8 @@ pub(crate) fn open_peer_fifo(endpoint: &Path, uid: u32) -> rustix::io::Result<Ow
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let fd = rustix::fs::open(endpoint.join("fifo"), flags, Mode::empty())?;
     let found = rustix::fs::fstat(&fd)?;
-    if rustix::fs::FileType::from_raw_mode(found.st_mode) != rustix::fs::FileType::Fifo || found.st_uid != uid {
+    let is_fifo = rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::Fifo;
+    if !is_fifo || found.st_uid != uid || found.st_nlink != 1 {
         return Err(Errno::PERM);
     }
     Ok(fd)
