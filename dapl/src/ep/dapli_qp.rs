@@ -11,6 +11,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::attributes::{Attributes, PostLimits, Shape};
 use super::dapli_outbox::Outbox;
+use super::dapls_ep::Failures;
 use super::state::{EpState, Step};
 use super::{Binding, Core, Desk, Ep, Wiring};
 use crate::error::{Error, Handle, Resource, Result, State};
@@ -91,11 +92,13 @@ impl<P: Provider> Ep<P> {
         }
         self.step(&mut core, Step::Reset)?;
         drop(desk);
+        self.settle(&mut core);
         core.remote = None;
         self.remote_address.write(&[]);
         let keepsake = core.keepsake.take();
         drop(core);
         drop(keepsake);
+        self.deliver();
         Ok(())
     }
 
@@ -120,6 +123,7 @@ impl<P: Provider> Ep<P> {
             return Err(Error::InvalidHandle(Handle::Ep));
         }
         self.end(&mut core, step)?;
+        self.settle(&mut core);
         core.freed = true;
         let keepsake = core.keepsake.take();
         let wiring = std::mem::replace(&mut core.wiring, Wiring::none());
@@ -159,9 +163,12 @@ pub(super) fn build<P: Provider>(ia: &Ia<P>, wiring: &Wiring<P>, attributes: &At
     }
 }
 
-/// Tells the EVDs that not all completions of this EP will notify.
+/// Tells the EVDs where failures of this EP are reported, and that not all of its completions will notify.
 pub(super) fn configure<P: Provider>(wiring: &Wiring<P>, limits: &PostLimits) {
     let (recv, request) = (&wiring.recv, &wiring.request);
+    for evd in [recv, request].into_iter().flatten() {
+        evd.report_failures_to(Failures::<P>::SINK);
+    }
     if let (Some(evd), true) = (recv, limits.recv_solicited) {
         evd.configure(Config::Solicited);
     } else if let (Some(evd), true) = (recv, limits.recv_unsignalled) {

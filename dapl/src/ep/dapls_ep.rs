@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use std::any::Any;
+use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -12,6 +13,8 @@ use super::attributes::{Attributes, Wired};
 use super::state::{EpState, Step};
 use super::{Ep, Remote, Wiring};
 use crate::error::{Error, Handle, Result};
+use crate::evd::{Evd, FailureSink, dapls_evd};
+use crate::handle::from_handle;
 use crate::ia::Ia;
 use crate::provider::{CmEvent, ConnRequest, PeerAddress, Provider};
 use crate::shown;
@@ -36,6 +39,38 @@ pub(crate) fn hear<P: Provider>(ep: &Ep<P>, attempt: u32, news: CmEvent<'_>) {
     log::debug!("ep {:#x} is {:?} after {step:?}", ep.id.handle, core.state);
     // The passive side's event never carries data: programs tell the two sides apart by it (endpoints 13.12).
     ep.announce(&mut core, notice, data.filter(|_| is_active));
+    drop(core);
+    ep.deliver();
+}
+
+/// Where EVDs report failures of EPs.
+pub(super) struct Failures<P>(PhantomData<fn() -> P>);
+
+impl<P: Provider> Failures<P> {
+    pub(super) const SINK: &'static dyn FailureSink<P> = &Failures(PhantomData);
+}
+
+impl<P: Provider> FailureSink<P> for Failures<P> {
+    fn failed(&self, evd: &Evd<P>, ep: usize) -> bool {
+        let found = from_handle::<Ep<P>>(ep as *mut _, Handle::Ep);
+        found.inspect(|ep| fail(ep, evd)).is_ok()
+    }
+}
+
+/// A transfer has failed, and a consumer is about to learn it from `evd`. The provider ends the connection by itself and
+/// reports that too, from its own thread; the first report counts (endpoints 8.4).
+fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
+    let mut core = ep.core.lock();
+    // Under our lock, which a reset holds as well: whatever is still unheard is of this attempt.
+    let is_news = dapls_evd::hear(evd, ep.id.handle);
+    // While it drains the end comes anyway, and is the consumer's own (endpoints 4.2).
+    if is_news
+        && core.state != EpState::DisconnectPending
+        && let Ok(notice) = ep.step(&mut core, Step::Broken)
+    {
+        log::debug!("ep {:#x} is {:?} after a failed transfer", ep.id.handle, core.state);
+        ep.announce(&mut core, notice, None);
+    }
     drop(core);
     ep.deliver();
 }

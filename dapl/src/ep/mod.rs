@@ -9,8 +9,8 @@
 //! Only who replaces, resets or destroys the QP write-locks it, so a post meets either the old queue or the new one, whole.
 //! The state that a post looks at is an atomic mirror of the core's.
 //!
-//! Events leave through an outbox: queued under the core's lock in the order of state changes, and posted without it by one
-//! thread at a time, since an EVD may run an agent of the consumer's that calls back into this EP.
+//! Events are queued in their EVD under the core's lock, in the order of state changes, and told to others without it, since
+//! an EVD may run an agent of the consumer's that calls back into this EP.
 
 use std::any::Any;
 use std::sync::Arc;

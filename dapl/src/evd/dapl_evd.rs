@@ -221,7 +221,7 @@ pub(super) unsafe fn write_event(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, event
     // SAFETY: this function's own contract; bytes need no alignment.
     unsafe { out.cast::<u8>().write_bytes(0, size_of::<DAT_EVENT>()) };
     let number = match event {
-        Event::Dto(_) => DAT_DTO_COMPLETION_EVENT,
+        Event::Dto(_) | Event::Failed(_) => DAT_DTO_COMPLETION_EVENT,
         Event::Request { .. } => DAT_CONNECTION_REQUEST_EVENT,
         Event::Connection { kind, .. } => connection_number(*kind),
         Event::Async(error) => async_number(error.kind),
@@ -241,7 +241,7 @@ unsafe fn write_data(out: *mut DAT_EVENT_DATA, event: &Event) {
     // SAFETY: this function's own contract; every write goes to a field of the member that the event's number names.
     unsafe {
         match *event {
-            Event::Dto(done) => {
+            Event::Dto(done) | Event::Failed(done) => {
                 let data = &raw mut (*out).dto_completion_event_data;
                 (&raw mut (*data).ep_handle).write_unaligned(done.token.ep as DAT_EP_HANDLE);
                 (&raw mut (*data).user_cookie).write_unaligned(DAT_DTO_COOKIE { as_64: done.token.cookie });

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 
-use super::event::Event;
+use super::Evd;
+use super::event::{Event, is_failure};
 use super::queue::{Queue, Signal};
-use super::{Evd, dapls_evd};
 use crate::cno::{Cno, Fire, Source};
 use crate::error::{Error, Result};
 use crate::handle::{self, ObjectId, Use};
@@ -111,7 +111,7 @@ impl<P: Provider> Evd<P> {
                 Fetch::Ready => cq.ready(&mut inner.buffer),
             };
             for done in &inner.buffer[..n] {
-                signal = signal.max(inner.queue.push(Event::Dto(*done)));
+                signal = signal.max(inner.queue.complete(*done));
             }
             if n < BATCH {
                 break;
@@ -126,14 +126,25 @@ impl<P: Provider> Evd<P> {
         let mut inner = self.inner.lock();
         let mut signal = Signal::Nobody;
         let event = match inner.queue.dequeue()? {
+            Some(event @ Event::Failed(_)) => {
+                inner.queue.put_back(event);
+                return self.dequeue_failure(inner, signal);
+            }
             Some(event) => event,
             None => {
                 let Some(cq) = &self.cq else { return Err(Error::QueueEmpty) };
-                let inner = &mut *inner;
-                let n = cq.poll(&mut inner.buffer);
-                let Some((first, rest)) = inner.buffer[..n].split_first() else { return Err(Error::QueueEmpty) };
+                let held = &mut *inner;
+                let n = cq.poll(&mut held.buffer);
+                let Some((first, rest)) = held.buffer[..n].split_first() else { return Err(Error::QueueEmpty) };
+                let failed = is_failure(first);
+                if failed {
+                    signal = held.queue.complete(*first);
+                }
                 for done in rest {
-                    signal = signal.max(inner.queue.push(Event::Dto(*done)));
+                    signal = signal.max(held.queue.complete(*done));
+                }
+                if failed {
+                    return self.dequeue_failure(inner, signal);
                 }
                 Event::Dto(*first)
             }
@@ -144,6 +155,51 @@ impl<P: Provider> Evd<P> {
             told.tell();
         }
         Ok(event)
+    }
+
+    /// The oldest event in the queue is a failure: it is taken once its EP has heard of it, unless somebody else, such as an
+    /// agent that was called for it, is faster.
+    #[cold]
+    #[inline(never)]
+    fn dequeue_failure(&self, mut inner: MutexGuard<'_, Inner<P>>, signal: Signal) -> Result<Event> {
+        let signal = signal.max(self.fetch(&mut inner, Fetch::Poll));
+        self.unlock(inner, signal);
+        let mut inner = self.let_hear(self.inner.lock());
+        let event = inner.queue.dequeue()?.ok_or(Error::QueueEmpty)?;
+        let told = self.taken(&mut inner, Signal::Nobody);
+        drop(inner);
+        told.tell();
+        Ok(event)
+    }
+
+    /// Lets an EP hear of its failure before a consumer gets the completion. The lock is given up for that: the EP's comes
+    /// before it, and an agent of the consumer's may run.
+    #[cold]
+    pub(super) fn let_hear<'a>(&'a self, mut inner: MutexGuard<'a, Inner<P>>) -> MutexGuard<'a, Inner<P>> {
+        while let Some(ep) = inner.queue.must_hear() {
+            drop(inner);
+            let heard = self.failures.get().is_some_and(|sink| sink.failed(self, ep));
+            inner = self.inner.lock();
+            if !heard {
+                inner.queue.has_heard(ep); // it is gone
+            }
+        }
+        inner
+    }
+
+    /// Fetches all that has completed, not only what is fair: it is no more than what was posted.
+    pub(super) fn fetch_all(&self, inner: &mut Inner<P>) -> Signal {
+        let mut signal = Signal::Nobody;
+        let Some(cq) = &self.cq else { return signal };
+        loop {
+            let n = cq.ready(&mut inner.buffer);
+            for done in &inner.buffer[..n] {
+                signal = signal.max(inner.queue.complete(*done));
+            }
+            if n == 0 {
+                return signal;
+            }
+        }
     }
 
     /// A consumer has taken an event from an EVD that may have a CNO: who takes one event per `cno_wait` must find the
@@ -209,17 +265,15 @@ impl<P: Provider> Evd<P> {
         self.link.clone()
     }
 
-    /// Queues an event of ours behind everything that came before it.
-    ///
-    /// Errors: `QueueFull` far beyond its length; then the IA's async EVD hears of it (1.4).
-    pub(super) fn append(&self, event: Event) -> Result<()> {
+    /// Queues an event of ours behind everything that came before it, and says whether there was room: there is none far
+    /// beyond its length (1.4).
+    pub(super) fn append(&self, event: Event) -> (Told<P>, bool) {
         let mut inner = self.inner.lock();
         let mut signal = self.fetch(&mut inner, Fetch::Ready);
         let overflown = inner.queue.is_overflown();
         if !overflown {
             signal = signal.max(inner.queue.push(event));
         }
-        self.unlock(inner, signal);
-        if overflown { dapls_evd::overflow(self, event) } else { Ok(()) }
+        (self.signal(&mut inner, signal), !overflown)
     }
 }

@@ -129,7 +129,11 @@ impl<P: Provider> Evd<P> {
     }
 
     /// Ends a wait with what there is; `over` says why it ends if there is too little.
-    fn conclude(&self, mut inner: MutexGuard<'_, Inner<P>>, token: u64, over: Option<Error>) -> Next {
+    fn conclude<'a>(&'a self, mut inner: MutexGuard<'a, Inner<P>>, token: u64, over: Option<Error>) -> Next {
+        if inner.queue.must_hear().is_some() {
+            // Nobody else takes an event meanwhile, since this thread still waits.
+            inner = self.let_hear(inner);
+        }
         let found = inner.queue.look(token, over == Some(Error::TimedOut));
         inner.queue.end_wait(token);
         let next = match found {

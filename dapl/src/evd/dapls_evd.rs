@@ -4,12 +4,12 @@
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use dat_abi::DAT_EVD_HANDLE;
 use parking_lot::Mutex;
 
-use super::dapli_evd::{Fetch, Inner, Link};
+use super::dapli_evd::{Fetch, Inner, Link, Told};
 use super::event::{Event, Stream, Streams};
 use super::queue::{Queue, Signal};
 use super::{Config, Evd};
@@ -44,6 +44,7 @@ pub fn build<P: Provider>(
             streams,
             cq,
             link,
+            failures: OnceLock::new(),
             uses: UseCount::default(),
             spin: AtomicU32::new(super::dapli_wait::SPIN_MIN),
             inner: Mutex::new(Inner::new(Queue::new(length), cno.map(Cno::attach))),
@@ -99,7 +100,53 @@ fn checked_length<P: Provider>(ia: &Ia<P>, length: i32, too_long: Error) -> Resu
 ///
 /// Errors: `QueueFull` far beyond its length; then the IA's async EVD has been told.
 pub fn post<P: Provider>(evd: &Evd<P>, event: Event) -> Result<()> {
-    evd.append(event)
+    let (told, has_room) = evd.append(event);
+    told.tell();
+    if has_room { Ok(()) } else { overflow(evd, event) }
+}
+
+/// What is left of a call that was made under a lock from above this room: others are still to be told, without any lock.
+#[must_use = "somebody sleeps until told"]
+pub(crate) struct Untold<P: Provider> {
+    evd: Arc<Evd<P>>,
+    told: Told<P>,
+    lost: Option<Event>,
+}
+
+impl<P: Provider> Untold<P> {
+    /// The event found no room.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.is_some()
+    }
+
+    /// Wakes, calls, complains.
+    pub(crate) fn tell(self) {
+        self.told.tell();
+        if let Some(event) = self.lost {
+            let _ = overflow(&self.evd, event); // says what the caller knows
+        }
+    }
+}
+
+/// As [`post`], for a caller that holds a lock.
+pub(crate) fn enqueue<P: Provider>(evd: &Arc<Evd<P>>, event: Event) -> Untold<P> {
+    let (told, has_room) = evd.append(event);
+    Untold { evd: evd.clone(), told, lost: if has_room { None } else { Some(event) } }
+}
+
+/// The EP hears of its failures in this EVD, with its lock held. False: there is none left that it had not heard of.
+pub(crate) fn hear<P: Provider>(evd: &Evd<P>, ep: usize) -> bool {
+    evd.inner.lock().queue.has_heard(ep)
+}
+
+/// All that the EP has posted so far is over, and so is its connection: what has failed is no news any more. For a caller
+/// that holds the EP's lock.
+pub(crate) fn settle<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> Untold<P> {
+    let mut inner = evd.inner.lock();
+    let signal = evd.fetch_all(&mut inner);
+    inner.queue.has_heard(ep);
+    let told = evd.signal(&mut inner, signal);
+    Untold { evd: evd.clone(), told, lost: None }
 }
 
 /// Queues a consumer's event.

@@ -11,6 +11,8 @@ use crate::provider::{Completion, Status};
 pub enum Event {
     /// A work request ended.
     Dto(Completion),
+    /// A work request failed, and its EP has not heard of it. A consumer gets it as `Dto`, once the EP has.
+    Failed(Completion),
     /// A connection request arrived.
     Request {
         /// Handle of the service point.
@@ -86,12 +88,20 @@ impl Streams {
     }
 }
 
+/// Whether it ends the connection (events-transfers-memory.md 4.6).
+#[inline]
+pub(super) fn is_failure(done: &Completion) -> bool {
+    !matches!(done.status, Status::Success | Status::Flushed)
+}
+
 impl Event {
     /// Whether it releases waiters and triggers the CNO (events-transfers-memory.md 1.3): all do, but a success that was
     /// posted UNSIGNALLED. A receive on an EP that waits for solicited messages is posted so, and `solicited` undoes it.
     pub fn notifies(&self) -> bool {
         match self {
-            Event::Dto(done) => !done.token.unsignalled || done.solicited || done.status != Status::Success,
+            Event::Dto(done) | Event::Failed(done) => {
+                !done.token.unsignalled || done.solicited || done.status != Status::Success
+            }
             _ => true,
         }
     }

@@ -3,8 +3,8 @@
 //! EPs, service points and IAs post into it through `dapls_evd`; completions come from the provider's completion queue.
 //! It never names an EP: an event carries all it needs. No lock is held while an agent runs or a thread is woken.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
@@ -37,10 +37,19 @@ pub struct Evd<P: Provider> {
     cq: Option<Arc<P::Cq>>,
     /// What the CQ and the CNO know of this EVD.
     link: Arc<Link<P>>,
+    /// Who hears of failures; set by the first EP that completes here.
+    failures: OnceLock<&'static dyn FailureSink<P>>,
     uses: UseCount,
     /// How long a wait spins before it sleeps, in nanoseconds; learned.
     spin: AtomicU32,
     inner: Mutex<Inner<P>>,
+}
+
+/// Who must hear of a failed transfer before the consumer gets its completion. Implemented by `ep`.
+pub(crate) trait FailureSink<P: Provider>: Send + Sync {
+    /// `evd` holds a failure that the EP with this handle has not heard of. Called without locks; on return the EP has called
+    /// [`dapls_evd::hear`] under its own. False when there is no such EP.
+    fn failed(&self, evd: &Evd<P>, ep: usize) -> bool;
 }
 
 impl<P: Provider> Evd<P> {
@@ -72,6 +81,11 @@ impl<P: Provider> Evd<P> {
     #[cfg(test)]
     pub(crate) fn has_waiter(&self) -> bool {
         self.inner.lock().queue.has_waiter()
+    }
+
+    /// EPs complete here, and `sink` finds them.
+    pub(crate) fn report_failures_to(&self, sink: &'static dyn FailureSink<P>) {
+        self.failures.get_or_init(|| sink);
     }
 
     /// An EP whose completions do not all notify feeds it from now on (events-transfers-memory.md 1.3).

@@ -5,8 +5,9 @@
 
 use std::collections::VecDeque;
 
-use super::event::Event;
+use super::event::{Event, is_failure};
 use crate::error::{Error, Result, State};
+use crate::provider::Completion;
 
 /// Which completions notify: the strongest that any EP feeding the EVD asks for.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
@@ -58,6 +59,8 @@ pub(super) struct Queue {
     events: VecDeque<Event>,
     /// How many of `events` notify.
     loud: usize,
+    /// How many of `events` are failures their EPs have not heard of.
+    failures: usize,
     length: usize,
     waiter: Option<Waiter>,
     pub(super) enabled: bool,
@@ -77,6 +80,7 @@ impl Queue {
         Queue {
             events: VecDeque::with_capacity(length.min(Self::ROOM)),
             loud: 0,
+            failures: 0,
             length,
             waiter: None,
             enabled: true,
@@ -125,6 +129,46 @@ impl Queue {
         self.config = self.config.max(config);
     }
 
+    /// Queues a completion and says who must be told.
+    #[inline]
+    pub(super) fn complete(&mut self, done: Completion) -> Signal {
+        if is_failure(&done) { self.fail(done) } else { self.push(Event::Dto(done)) }
+    }
+
+    #[cold]
+    fn fail(&mut self, done: Completion) -> Signal {
+        self.failures += usize::from(!self.closed);
+        self.push(Event::Failed(done))
+    }
+
+    /// The EP, by its handle, that must hear of its failure before the oldest event may go to a consumer.
+    #[inline]
+    pub(super) fn must_hear(&self) -> Option<usize> {
+        if self.failures == 0 {
+            return None;
+        }
+        match self.events.front() {
+            Some(Event::Failed(done)) => Some(done.token.ep),
+            _ => None,
+        }
+    }
+
+    /// The EP knows of all its failures; says whether there was one it had not heard of.
+    pub(super) fn has_heard(&mut self, ep: usize) -> bool {
+        let before = self.failures;
+        if before > 0 {
+            for event in &mut self.events {
+                if let Event::Failed(done) = *event
+                    && done.token.ep == ep
+                {
+                    *event = Event::Dto(done);
+                    self.failures -= 1;
+                }
+            }
+        }
+        self.failures < before
+    }
+
     /// Queues an event and says who must be told (1.3, 3.6.1).
     pub(super) fn push(&mut self, event: Event) -> Signal {
         if self.closed {
@@ -147,11 +191,18 @@ impl Queue {
         }
     }
 
-    /// The oldest event.
+    /// The oldest event. Who gets a [`Event::Failed`] puts it back, and lets its EP hear of it.
     pub(super) fn pop(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
         self.loud -= usize::from(event.notifies());
         Some(event)
+    }
+
+    /// Undoes a `pop`.
+    #[cold]
+    pub(super) fn put_back(&mut self, event: Event) {
+        self.loud += usize::from(event.notifies());
+        self.events.push_front(event);
     }
 
     /// The oldest event, for a consumer that does not wait.
@@ -241,13 +292,14 @@ impl Queue {
         self.closed = true;
         self.events = VecDeque::new();
         self.loud = 0;
+        self.failures = 0;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::provider::{Completion, Token};
+    use crate::provider::{Status, Token};
 
     fn loud() -> Event {
         Event::Software { pointer: 0 }
@@ -358,5 +410,27 @@ mod tests {
         assert_eq!(queue.resize(4), Err(Error::InvalidState(State::Plain)));
         assert_eq!(queue.resize(5), Ok(()));
         assert!(queue.is_full() && !queue.is_overflown());
+    }
+
+    #[test]
+    fn a_failure_waits_until_its_ep_has_heard() {
+        let of = |ep, status| Completion { token: Token { ep, ..Token::default() }, status, ..Completion::default() };
+        let mut queue = Queue::new(8);
+        for done in [of(1, Status::Success), of(2, Status::Transport), of(3, Status::Transport), of(2, Status::Flushed)]
+        {
+            queue.complete(done);
+        }
+        assert_eq!(queue.must_hear(), None, "the oldest is a success");
+        queue.pop();
+        assert_eq!(queue.must_hear(), Some(2));
+        assert_eq!((queue.has_heard(7), queue.has_heard(2), queue.has_heard(2)), (false, true, false));
+        assert_eq!(queue.must_hear(), None);
+        queue.pop();
+        assert_eq!(queue.must_hear(), Some(3));
+        let failed = queue.pop().unwrap();
+        assert!(matches!(failed, Event::Failed(_)));
+        queue.put_back(failed);
+        assert_eq!((queue.must_hear(), queue.has_heard(3), queue.failures, queue.loud), (Some(3), true, 0, 2));
+        assert!(matches!(queue.pop(), Some(Event::Dto(_))));
     }
 }

@@ -6,6 +6,7 @@
 mod closing;
 mod configuring;
 mod connecting;
+mod failing;
 mod points;
 mod storm;
 

@@ -1,0 +1,158 @@
+//! Transfers that fail: who takes the completion finds the connection broken, whenever the provider says so.
+
+use super::*;
+use crate::cno::dapl_cno::{dapl_cno_create, dapl_cno_free, dapl_cno_modify_agent};
+use crate::ep::{Ep, dapls_ep};
+use crate::evd::Evd;
+use crate::handle::from_handle;
+use crate::provider::{CmEvent, Completion, Status, Token};
+
+const DISCONNECTED: DAT_EVENT_NUMBER = DAT_CONNECTION_EVENT_DISCONNECTED;
+
+/// A transfer of `ep` has failed: its completion lies in the CQ, and the provider has not reported `Broken` yet.
+fn fail(evd: H, ep: H, cookie: u64) {
+    let token = Token { cookie, ep: ep as usize, unsignalled: false };
+    let cq = from_handle::<Evd<Double>>(evd, Handle::Plain).unwrap().cq().unwrap();
+    cq.feed(Completion { token, status: Status::Transport, ..Completion::default() });
+}
+
+/// The provider's report, late.
+fn report_broken(ep: H, attempt: u32) {
+    let ep = from_handle::<Ep<Double>>(ep, Handle::Ep).unwrap();
+    dapls_ep::hear(&ep, attempt, CmEvent::Broken);
+}
+
+const FAILED: DAT_DTO_COMPLETION_STATUS = DAT_DTO_ERR_TRANSPORT;
+const BROKEN: DAT_EVENT_NUMBER = DAT_CONNECTION_EVENT_BROKEN;
+
+#[test]
+fn who_has_a_failed_completion_finds_the_connection_broken() {
+    let dequeue = |evd| next(evd).unwrap();
+    for take in [dequeue, wait] {
+        let world = World::new(c"failed");
+        let (client, server) = world.pair(5);
+        fail(world.dto, client, 1);
+        assert_eq!(take(world.dto).event_number, DAT_DTO_COMPLETION_EVENT);
+        assert_eq!(state(client), DAT_EP_STATE_DISCONNECTED);
+        assert_eq!(next(world.conn).map(|event| event.event_number), Some(BROKEN), "before the provider says so");
+        fail(world.dto, client, 2);
+        report_broken(client, 1);
+        assert_eq!((world.completions(), world.news()), (vec![(2, FAILED)], vec![]), "and only once");
+        finish(world, &[client, server], &[]);
+    }
+}
+
+#[test]
+fn whoever_comes_first_breaks_it_once() {
+    let world = World::new(c"failure race");
+    for round in 0..100 {
+        let (client, server) = world.pair(5);
+        fail(world.dto, client, round);
+        let handle = client as usize;
+        std::thread::scope(|scope| {
+            let provider = scope.spawn(move || report_broken(handle as H, 1));
+            assert!(next(world.dto).is_some());
+            assert_eq!(state(client), DAT_EP_STATE_DISCONNECTED);
+            assert_eq!(next(world.conn).map(|event| event.event_number), Some(BROKEN));
+            provider.join().unwrap();
+        });
+        assert_eq!(next(world.conn).map(|event| event.event_number), None);
+        assert_eq!(call!(dapl_ep_free(client)), DAT_SUCCESS);
+        assert_eq!(call!(dapl_ep_free(server)), DAT_SUCCESS);
+        world.news();
+    }
+    finish(world, &[], &[]);
+}
+
+#[test]
+fn only_a_failure_breaks_a_connection_and_not_while_it_drains() {
+    let world = World::new(c"draining");
+    let (client, server) = world.pair(5);
+    let cq = from_handle::<Evd<Double>>(world.dto, Handle::Plain).unwrap().cq().unwrap();
+    let token = Token { cookie: 1, ep: client as usize, unsignalled: false };
+    cq.feed(Completion { token, status: Status::Flushed, ..Completion::default() });
+    assert_eq!((world.completions(), state(client)), (vec![(1, DAT_DTO_ERR_FLUSHED)], DAT_EP_STATE_CONNECTED));
+    assert_eq!(disconnect(client, DAT_CLOSE_GRACEFUL_FLAG), DAT_SUCCESS);
+    fail(world.dto, client, 2);
+    assert_eq!((world.completions(), state(client)), (vec![(2, FAILED)], DAT_EP_STATE_DISCONNECT_PENDING));
+    let mut news = world.news();
+    news.sort_unstable();
+    let mut wanted = [(client, DISCONNECTED), (server, DISCONNECTED)];
+    wanted.sort_unstable();
+    assert_eq!(news, wanted);
+    finish(world, &[client, server], &[]);
+}
+
+#[test]
+fn an_old_failure_does_not_break_the_next_connection() {
+    let world = World::new(c"old failure");
+    let (client, server) = world.pair(5);
+    fail(world.dto, client, 1);
+    report_broken(client, 1);
+    assert_eq!(disconnect(server, DAT_CLOSE_ABRUPT_FLAG), DAT_SUCCESS);
+    assert_eq!(world.news().len(), 2);
+    assert_eq!((call!(dapl_ep_reset(client)), call!(dapl_ep_reset(server))), (DAT_SUCCESS, DAT_SUCCESS));
+    let psp = world.psp(5);
+    world.connect(client, 5, &[]);
+    assert_eq!(world.accept(world.request(), server, &[]), DAT_SUCCESS);
+    assert_eq!((world.completions(), state(client)), (vec![(1, FAILED)], DAT_EP_STATE_CONNECTED));
+    fail(world.dto, client, 2);
+    assert_eq!(
+        (world.completions(), state(client)),
+        (vec![(2, FAILED)], DAT_EP_STATE_DISCONNECTED),
+        "but a new one does"
+    );
+    finish(world, &[client, server], &[(psp, free_psp)]);
+}
+
+#[test]
+fn a_failure_of_a_freed_ep_is_handed_out_all_the_same() {
+    let world = World::new(c"freed failure");
+    let (client, server) = world.pair(5);
+    fail(world.dto, client, 1);
+    assert_eq!(call!(dapl_ep_free(client)), DAT_SUCCESS);
+    fail(world.dto, client, 2);
+    assert_eq!(world.completions(), [(1, FAILED), (2, FAILED)]);
+    assert_eq!(world.news(), [(server, DISCONNECTED)]);
+    finish(world, &[server], &[]);
+}
+
+#[test]
+fn one_evd_for_both_has_successes_before_the_end_of_the_connection() {
+    let world = World::new(c"one evd");
+    let both = world.evd(DAT_EVD_DTO_FLAG | DAT_EVD_CONNECTION_FLAG);
+    let (client, server, psp) = (world.ep_with(world.pz, both, both), world.ep(), world.psp(5));
+    world.connect(client, 5, &[]);
+    assert_eq!(world.accept(world.request(), server, &[]), DAT_SUCCESS);
+    assert_eq!(send(client, 1), DAT_SUCCESS);
+    fail(both, client, 2);
+    let numbers: Vec<_> = std::iter::from_fn(|| next(both)).map(|event| event.event_number).collect();
+    let done = DAT_DTO_COMPLETION_EVENT;
+    assert_eq!(numbers, [DAT_CONNECTION_EVENT_ESTABLISHED, done, done, BROKEN]);
+    assert_eq!(call!(dapl_ep_free(client)), DAT_SUCCESS);
+    assert_eq!(call!(dapl_evd_free(both)), DAT_SUCCESS);
+    finish(world, &[server], &[(psp, free_psp)]);
+}
+
+#[test]
+fn an_agent_called_for_the_end_may_take_the_failure_itself() {
+    unsafe extern "C" fn agent(dto: DAT_PVOID, _: DAT_EVD_HANDLE) {
+        assert_eq!(next(dto).map(|event| event.event_number), Some(DAT_DTO_COMPLETION_EVENT));
+    }
+    let world = World::new(c"greedy agent");
+    let (mut cno, mut heard) = (null_mut(), null_mut());
+    let nobody = DAT_OS_WAIT_PROXY_AGENT { instance_data: null_mut(), proxy_agent_func: None };
+    assert_eq!(call!(dapl_cno_create(world.ia(), nobody, &mut cno)), DAT_SUCCESS);
+    assert_eq!(call!(dapl_evd_create(world.ia(), 4, cno, DAT_EVD_CONNECTION_FLAG, &mut heard)), DAT_SUCCESS);
+    let (client, server, psp) = (world.ep_with(world.pz, world.dto, heard), world.ep(), world.psp(5));
+    world.connect(client, 5, &[]);
+    assert_eq!(world.accept(world.request(), server, &[]), DAT_SUCCESS);
+    let caller = DAT_OS_WAIT_PROXY_AGENT { instance_data: world.dto, proxy_agent_func: Some(agent) };
+    assert_eq!(call!(dapl_cno_modify_agent(cno, caller)), DAT_SUCCESS);
+    fail(world.dto, client, 1);
+    assert_eq!(world.completions(), [], "the agent has it");
+    assert_eq!(state(client), DAT_EP_STATE_DISCONNECTED);
+    assert_eq!(call!(dapl_ep_free(client)), DAT_SUCCESS);
+    assert_eq!((call!(dapl_evd_free(heard)), call!(dapl_cno_free(cno))), (DAT_SUCCESS, DAT_SUCCESS));
+    finish(world, &[server], &[(psp, free_psp)]);
+}
