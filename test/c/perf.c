@@ -47,7 +47,14 @@ static DAT_LMR_TRIPLET segment(char *at)
     return triplet;
 }
 
-/* Takes what has completed; a receive is posted again at once. */
+static void post_receive(void)
+{
+    DAT_LMR_TRIPLET in = segment(memory);
+    DAT_DTO_COOKIE cookie = {.as_64 = 0};
+    check(dat_ep_post_recv(ep, 1, &in, cookie, DAT_COMPLETION_DEFAULT_FLAG), "post_recv");
+}
+
+/* Takes what has completed. Receives are hundreds deep, so a used one is posted again when there is time for it. */
 static void poll_once(void)
 {
     DAT_EVENT event;
@@ -61,10 +68,7 @@ static void poll_once(void)
         exit(1);
     }
     if (dto->user_cookie.as_64 == 0) {
-        DAT_LMR_TRIPLET in = segment(memory);
-        DAT_DTO_COOKIE cookie = {.as_64 = 0};
         received++;
-        check(dat_ep_post_recv(ep, 1, &in, cookie, DAT_COMPLETION_DEFAULT_FLAG), "post_recv");
     } else {
         sent += (int)dto->user_cookie.as_64;
     }
@@ -82,6 +86,17 @@ static void await_received(int count)
 {
     while (received < count)
         poll_once();
+}
+
+/* The same, each used receive posted again at once. */
+static void take(int count)
+{
+    int before;
+    while ((before = received) < count) {
+        poll_once();
+        if (received > before)
+            post_receive();
+    }
 }
 
 static double seconds(void)
@@ -115,11 +130,8 @@ static void open_all(char *name)
     check(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, 2 * ((DAT_VLEN)size + 64), pz, DAT_MEM_PRIV_ALL_FLAG, &lmr, &key,
                          NULL, NULL, NULL),
           "lmr_create");
-    for (n = 0; n < RECEIVES / 2; n++) {
-        DAT_LMR_TRIPLET in = segment(memory);
-        DAT_DTO_COOKIE cookie = {.as_64 = 0};
-        check(dat_ep_post_recv(ep, 1, &in, cookie, DAT_COMPLETION_DEFAULT_FLAG), "post_recv");
-    }
+    for (n = 0; n < RECEIVES / 2; n++)
+        post_receive();
 }
 
 static void await_event(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER wanted, DAT_EVENT *event)
@@ -167,6 +179,7 @@ static void latency(int is_client, long count)
         await_received((int)(n + WARM_UP + 1));
         if (!is_client)
             send_one(0);
+        post_receive(); /* while the answer is on its way */
     }
     if (is_client)
         printf("{\"what\":\"lat\",\"size\":%ld,\"iters\":%ld,\"usec\":%.4f}\n", size, count,
@@ -179,7 +192,7 @@ static void rate(int is_client, long count)
     double begin;
     if (!is_client) {
         send_one(0); /* ready */
-        await_received((int)count);
+        take((int)count);
         send_one(0); /* all there */
         return;
     }

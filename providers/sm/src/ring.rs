@@ -47,9 +47,8 @@ pub(crate) struct Cargo {
     pub(crate) ack: u32,
     /// Meaning by type: a line of a buffer.
     pub(crate) aux: u32,
-    pub(crate) body: [u64; INLINE / 8],
-    /// Words of `body` in use.
-    pub(crate) words: usize,
+    /// Length of the whole message, where the bytes are elsewhere. An inline message has its bytes at this place.
+    pub(crate) total: Option<u64>,
 }
 
 impl Writer {
@@ -88,14 +87,23 @@ impl Writer {
         if ahead > u64::from(u32::MAX / 2) { Some(()) } else { self.learn(self.taken + ahead) }
     }
 
+    /// Where an inline message goes before its slot is pushed: `INLINE` bytes that nobody reads until then.
+    pub(crate) fn payload(&self) -> Option<*mut u8> {
+        self.area.bytes(self.slot() + BODY, INLINE)
+    }
+
+    fn slot(&self) -> usize {
+        self.offset + (self.next & (self.slots - 1)) as usize * SLOT
+    }
+
     /// Fills and publishes the next slot. The caller has made sure that the ring is not full.
     pub(crate) fn push(&mut self, header: Header, cargo: &Cargo) {
         debug_assert!(!self.is_full());
-        let slot = self.offset + (self.next & (self.slots - 1)) as usize * SLOT;
+        let slot = self.slot();
         self.area.half(slot + ACK).store(cargo.ack, Ordering::Relaxed);
         self.area.half(slot + AUX).store(cargo.aux, Ordering::Relaxed);
-        for (n, word) in cargo.body[..cargo.words].iter().enumerate() {
-            self.area.word(slot + BODY + n * 8).store(*word, Ordering::Relaxed);
+        if let Some(total) = cargo.total {
+            self.area.word(slot + BODY).store(total, Ordering::Relaxed);
         }
         let word = u64::from(header.encode()) | lap(self.next, self.slots.trailing_zeros());
         // Pairs with the Acquire in `peek`: first the cargo, then the word that announces it.
@@ -147,19 +155,19 @@ impl Reader {
         Header::decode(word as u32).map_or(Next::Nonsense, Next::Word)
     }
 
-    /// Cargo of the slot that `peek` found, `words` words of its body.
-    pub(crate) fn cargo(&self, words: usize) -> Cargo {
+    /// Cargo of the slot that `peek` found; its total means something only where one was pushed.
+    pub(crate) fn cargo(&self) -> Cargo {
         let slot = self.slot();
-        let mut cargo = Cargo {
+        Cargo {
             ack: self.area.half(slot + ACK).load(Ordering::Relaxed),
             aux: self.area.half(slot + AUX).load(Ordering::Relaxed),
-            words: words.min(INLINE / 8),
-            ..Cargo::default()
-        };
-        for n in 0..cargo.words {
-            cargo.body[n] = self.area.word(slot + BODY + n * 8).load(Ordering::Relaxed);
+            total: Some(self.area.word(slot + BODY).load(Ordering::Relaxed)),
         }
-        cargo
+    }
+
+    /// Where the bytes of an inline message are, up to `INLINE` of them.
+    pub(crate) fn payload(&self) -> Option<*const u8> {
+        self.area.bytes(self.slot() + BODY, INLINE).map(|at| at.cast_const())
     }
 
     /// Done with the slot.
@@ -223,14 +231,11 @@ mod tests {
         for step in 0..20_000u64 {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
             if random >> 63 == 0 && !writer.is_full() {
-                writer.push(
-                    Header::plain(Kind::Send, 8),
-                    &Cargo { aux: step as u32, body: [step; 14], words: 14, ack: 0 },
-                );
+                writer.push(Header::plain(Kind::Send, 8), &Cargo { aux: step as u32, total: Some(step), ack: 0 });
                 oracle.push_back(step);
             } else if let Next::Word(_) = reader.peek() {
-                let cargo = reader.cargo(14);
-                assert_eq!(oracle.pop_front(), Some(cargo.body[13]));
+                let cargo = reader.cargo();
+                assert_eq!(oracle.pop_front(), cargo.total);
                 reader.advance();
                 assert_eq!(writer.learn_low(reader.taken() as u32), Some(()));
             } else {
@@ -261,14 +266,14 @@ mod tests {
                         writer.learn(told.load(Ordering::Acquire)).unwrap();
                         std::thread::yield_now();
                     }
-                    writer.push(Header::plain(Kind::Send, 8), &Cargo { body: [n; 14], words: 14, ack: 0, aux: 0 });
+                    writer.push(Header::plain(Kind::Send, 8), &Cargo { total: Some(n), ack: 0, aux: 0 });
                 }
             });
             let mut n = 0;
             while n < 200_000u64 {
                 match reader.peek() {
                     Next::Word(_) => {
-                        assert_eq!(reader.cargo(14).body, [n; 14]);
+                        assert_eq!(reader.cargo().total, Some(n));
                         reader.advance();
                         told.store(reader.taken(), Ordering::Release);
                         n += 1;

@@ -163,8 +163,7 @@ impl RxEnds {
         header: Header,
         out: &mut Outbox<'_>,
     ) -> Result<bool, Fault> {
-        let words = if header.inline { header.length.div_ceil(8) as usize } else { 1 };
-        let cargo = self.requests.cargo(words);
+        let cargo = self.requests.cargo();
         shared.ack_low.store(cargo.ack, Ordering::Release);
         let (done, total) = match (self.message, header.first) {
             (None, true) => {
@@ -173,7 +172,7 @@ impl RxEnds {
                     return Ok(false);
                 };
                 self.held = false;
-                let total = if header.inline { u64::from(header.length) } else { cargo.body[0] };
+                let total = if header.inline { u64::from(header.length) } else { cargo.total.unwrap_or(0) };
                 if total > receive.segments.total() {
                     return Err(self.spoiled(shared, queue, Status::LocalLength, out));
                 }
@@ -216,7 +215,7 @@ impl RxEnds {
             if length > INLINE {
                 return Err(Fault::Nonsense("an inline message longer than a slot"));
             }
-            cargo.body.as_ptr().cast::<u8>()
+            self.requests.payload().ok_or(Fault::Nonsense("no slot"))?
         } else {
             let theirs = self.link.theirs().ok_or(Fault::Nonsense("no peer"))?;
             let (start, size) = (theirs.geometry.messages_at(), theirs.geometry.messages as usize);
@@ -226,7 +225,7 @@ impl RxEnds {
             }
             theirs.area.bytes(start + at, length).ok_or(Fault::Nonsense("a message outside its area"))?.cast_const()
         };
-        // SAFETY: `length` bytes in our own copy of the slot, or inside the peer's mapped area (checked just above).
+        // SAFETY: `length` bytes inside the slot or the message buffer, in the peer's mapped area (checked just above).
         Ok(unsafe { scatter(&shared.regions, shared.pd, &receive.segments, offset, from, length) })
     }
 
@@ -250,7 +249,7 @@ impl RxEnds {
 
     /// An RMA fragment in the peer's RMA buffer: copy between there and our memory, and answer.
     fn serve(&mut self, shared: &Shared, header: Header) -> Result<bool, Fault> {
-        let cargo = self.requests.cargo(0);
+        let cargo = self.requests.cargo();
         shared.ack_low.store(cargo.ack, Ordering::Release);
         let theirs = self.link.theirs().ok_or(Fault::Nonsense("no peer"))?;
         let line = cargo.aux as usize * LINE;

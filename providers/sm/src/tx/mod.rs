@@ -235,7 +235,7 @@ impl Tx {
         match ends.responses.peek() {
             Next::Empty => Ok(None),
             Next::Word(header) if matches!(header.kind, Kind::RmaAck | Kind::SendNak) => {
-                let line = ends.responses.cargo(0).aux;
+                let line = ends.responses.cargo().aux;
                 ends.responses.advance();
                 Ok(Some((header.kind, line, header.length)))
             }

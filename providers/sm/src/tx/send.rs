@@ -43,13 +43,12 @@ impl TxEnds {
 
     fn send_inline(&mut self, shared: &Shared, request: &mut Request, solicited: bool) -> Result<bool, Status> {
         let total = request.segments.total() as usize;
-        let mut cargo = self.cargo(shared);
-        cargo.words = total.div_ceil(8);
-        let to = cargo.body.as_mut_ptr().cast::<u8>();
-        // SAFETY: `total` is at most INLINE, the size of `body`.
+        let to = self.requests.payload().ok_or(Status::LocalEp)?;
+        // SAFETY: `total` is at most INLINE, the room in the slot, which is ours until it is pushed.
         unsafe { gather(&shared.regions, shared.pd, &request.segments, 0, to, total) }?;
         let header =
             Header { kind: Kind::Send, first: true, last: true, inline: true, solicited, length: total as u32 };
+        let cargo = self.cargo(shared);
         self.requests.push(header, &cargo);
         request.issued = total as u64;
         Ok(true)
@@ -74,8 +73,7 @@ impl TxEnds {
         request.issued += length as u64;
         let mut cargo = self.cargo(shared);
         cargo.aux = line;
-        cargo.body[0] = total;
-        cargo.words = 1;
+        cargo.total = Some(total);
         let last = request.issued == total;
         let header = Header { kind: Kind::Send, first, last, inline: false, solicited, length: length as u32 };
         self.requests.push(header, &cargo);
