@@ -343,7 +343,7 @@ static void do_cancel(void)
     pthread_t thread;
     void *result = NULL;
     pthread_create(&thread, NULL, wait_for_ever, evds[number()]);
-    usleep(50000);
+    usleep(50000); /* most likely asleep by now; cancelled on its way there it must end just the same */
     pthread_cancel(thread);
     pthread_join(thread, &result);
     printf("cancelled %d\n", result == PTHREAD_CANCELED);
