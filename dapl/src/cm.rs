@@ -31,6 +31,12 @@ impl<P: Provider> CmSink<P> for Reports<P> {
         }
     }
 
+    fn many_recvs(&self, ep: ObjectId) {
+        if let Some(ep) = from_id::<Ep<P>>(ep) {
+            dapls_ep::many_recvs(&ep);
+        }
+    }
+
     fn event(&self, conn: ConnId, event: CmEvent<'_>) {
         match from_id::<Ep<P>>(conn.ep) {
             Some(ep) => dapls_ep::hear(&ep, conn.attempt, event),

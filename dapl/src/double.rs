@@ -62,7 +62,10 @@ impl Double {
 impl Provider for Double {
     type Pd = ();
     type Mr = DoubleMr;
+    type Mw = DoubleMw;
+    type Membership = ();
     type Cq = DoubleCq;
+    type Srq = DoubleSrq;
     type Qp = DoubleQp;
     type Listener = DoubleListener;
     type Request = DoubleRequest;
@@ -111,6 +114,18 @@ impl Provider for Double {
         Ok(DoubleMr { key, remote: access.remote_read || access.remote_write })
     }
 
+    fn join(&self, _: &SharedCookie, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn alloc_mw(&self, (): &()) -> Result<DoubleMw> {
+        Err(Error::ModelNotSupported)
+    }
+
+    fn create_srq(&self, (): &(), _: SrqSpec) -> Result<DoubleSrq> {
+        Err(Error::ModelNotSupported)
+    }
+
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<DoubleCq> {
         Ok(DoubleCq { queue: Mutex::default(), armed: AtomicBool::new(false), sink })
     }
@@ -147,6 +162,36 @@ impl MemoryRegion for DoubleMr {
 
     fn remote_key(&self) -> u32 {
         if self.remote { self.key | 1 << 31 } else { 0 }
+    }
+}
+
+/// A memory window: not there yet.
+pub(crate) enum DoubleMw {}
+
+impl MemoryWindow for DoubleMw {
+    fn is_bound(&self) -> bool {
+        match *self {}
+    }
+}
+
+/// A shared receive queue: not there yet.
+pub(crate) enum DoubleSrq {}
+
+impl SharedReceiveQueue for DoubleSrq {
+    fn post_recv(&self, _: &[Segment], _: u64) -> Result<()> {
+        match *self {}
+    }
+
+    fn available(&self) -> u32 {
+        match *self {}
+    }
+
+    fn resize(&self, _: u32) -> Result<()> {
+        match *self {}
+    }
+
+    fn watch(&self, _: u32) -> Result<()> {
+        match *self {}
     }
 }
 
@@ -317,6 +362,17 @@ impl Core {
 }
 
 impl QueuePair for DoubleQp {
+    type Mr = DoubleMr;
+    type Mw = DoubleMw;
+
+    fn post_bind(&self, mw: &DoubleMw, _: Option<Bind<'_, DoubleMr>>, _: &BindWr) -> Result<u32> {
+        match *mw {}
+    }
+
+    fn watch_recvs(&self, _: Option<u32>, _: Option<u32>) -> Result<()> {
+        Err(Error::ModelNotSupported)
+    }
+
     fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
         let core = &self.0;
         let mut inner = core.inner.lock();
@@ -446,6 +502,10 @@ impl ConnRequest for DoubleRequest {
             from.establish(theirs, &to);
         });
         Ok(())
+    }
+
+    fn hand_off(self, _: u64) -> std::result::Result<(), (Self, Error)> {
+        Err((self, Error::InvalidParameter(2)))
     }
 
     fn reject(mut self) {

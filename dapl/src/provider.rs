@@ -1,7 +1,8 @@
 //! All that dapl and a transport say to each other.
 //!
-//! Downwards the object layer calls a [`Provider`] and the objects it makes: protection domains, memory regions,
-//! completion queues, queue pairs, listeners, requests. Upwards a provider calls the two sinks, [`CmSink`] and [`CqSink`].
+//! Downwards the object layer calls a [`Provider`] and the objects it makes: protection domains, memory regions and windows,
+//! completion queues, queue pairs, shared receive queues, listeners, requests. Upwards a provider calls the three sinks,
+//! [`CmSink`], [`CqSink`] and [`SrqSink`].
 //! Every `.so` holds one provider, so all of this is static.
 //!
 //! Rules that hold for every transport:
@@ -15,10 +16,11 @@
 //! - A work request that fails other than by flush ends the connection: the rest is flushed and `Broken` is reported,
 //!   whether or not anybody polls.
 
+use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::handle::ObjectId;
 
 /// What a transport supplies. One per provider library.
@@ -27,10 +29,16 @@ pub trait Provider: Sized + Send + Sync + 'static {
     type Pd: Send + Sync;
     /// Registered memory; dropping it deregisters, and after that no transfer touches the memory.
     type Mr: MemoryRegion;
+    /// Memory window.
+    type Mw: MemoryWindow;
+    /// One of those who registered the same shared memory; dropping it leaves, and the last one out cleans up.
+    type Membership: Send + Sync;
     /// Completion queue.
     type Cq: CompletionQueue;
+    /// Shared receive queue.
+    type Srq: SharedReceiveQueue;
     /// Queue pair.
-    type Qp: QueuePair;
+    type Qp: QueuePair<Mr = Self::Mr, Mw = Self::Mw>;
     /// A listener; dropping it stops listening and frees the qualifier. Requests already reported stay answerable.
     type Listener: Send + Sync;
     /// A connection request; dropping it unanswered rejects it.
@@ -58,6 +66,18 @@ pub trait Provider: Sized + Send + Sync + 'static {
 
     /// Registers `region`. Errors: `InvalidParameter(3)` for memory that is not there.
     fn register(&self, pd: &Self::Pd, region: Region, access: Access) -> Result<Self::Mr>;
+
+    /// Joins those who registered shared memory under `cookie`, in any process of this provider; the first makes the entry.
+    /// A process that dies leaves.
+    ///
+    /// Errors: `InvalidParameter(4)` when the others say another length.
+    fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Self::Membership>;
+
+    /// A window that is not bound.
+    fn alloc_mw(&self, pd: &Self::Pd) -> Result<Self::Mw>;
+
+    /// A shared receive queue.
+    fn create_srq(&self, pd: &Self::Pd, spec: SrqSpec) -> Result<Self::Srq>;
 
     /// A completion queue that tells `sink` when it was armed and something came.
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Self::Cq>;
@@ -143,6 +163,42 @@ pub trait MemoryRegion: Send + Sync {
     fn remote_key(&self) -> u32;
 }
 
+/// What processes that share memory call it: 40 bytes, compared as they are.
+pub type SharedCookie = [u8; 40];
+
+/// A window onto a part of a registered region, under a remote key of its own. Unbound at first; dropping it unbinds at once,
+/// and after that no transfer of a peer's touches the memory by its key.
+pub trait MemoryWindow: Send + Sync {
+    /// A bind was accepted, and has not been undone, nor failed, nor been flushed.
+    fn is_bound(&self) -> bool;
+}
+
+/// Kept by whoever depends on it, and let go once.
+pub type Keep = Arc<dyn Any + Send + Sync>;
+
+/// What a window is bound to. The remote rights need not be rights of the region.
+pub struct Bind<'a, Mr> {
+    /// The registration.
+    pub mr: &'a Mr,
+    /// The part of it.
+    pub region: Region,
+    /// What the peer may do there.
+    pub access: Access,
+    /// Keeps the registration: dropped when the window is bound elsewhere, unbound, or when the bind fails or is flushed.
+    pub keep: Keep,
+}
+
+/// A request to bind or unbind a window. Nothing that is posted later starts before it is complete.
+#[derive(Clone, Copy, Debug)]
+pub struct BindWr {
+    /// Comes back with the completion.
+    pub token: Token,
+    /// No completion if it succeeds.
+    pub suppress: bool,
+    /// Starts only after all earlier reads of this QP are complete.
+    pub fence: bool,
+}
+
 /// A piece of local memory, laid out as `DAT_LMR_TRIPLET`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -173,8 +229,24 @@ pub struct Token {
     pub cookie: u64,
     /// The EP's handle as the event will show it.
     pub ep: usize,
+    /// What kind of work this is.
+    pub work: Work,
+    /// Handle of the other object concerned: the SRQ a receive came from, the RMR that is bound; else 0.
+    pub object: usize,
     /// Posted with UNSIGNALLED: the completion is queued but notifies nobody.
     pub unsignalled: bool,
+}
+
+/// Kinds of work, as far as their events differ.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Work {
+    /// A send, receive, read or write.
+    #[default]
+    Dto,
+    /// A receive out of a shared queue.
+    SharedRecv,
+    /// A bind.
+    Bind,
 }
 
 /// What a request asks for.
@@ -242,8 +314,43 @@ pub trait CompletionQueue: Send + Sync {
     fn arm(&self) -> Result<bool>;
 }
 
+/// What a new shared receive queue is to be.
+pub struct SrqSpec {
+    /// Receives in it at most.
+    pub max_recvs: u32,
+    /// Segments per receive.
+    pub max_iov: u32,
+    /// Hears when few are left.
+    pub sink: Weak<dyn SrqSink>,
+}
+
+/// A shared receive queue. Connected queue pairs take receives out of it, each in the order of its peer's sends; one that
+/// ends completes what it took, and leaves the rest alone. Dropped, it forgets its receives.
+pub trait SharedReceiveQueue: Send + Sync {
+    /// Posts a receive; the completion carries the taker's token with this cookie. Errors: `Exhausted(Memory)` when full.
+    fn post_recv(&self, segments: &[Segment], cookie: u64) -> Result<()>;
+    /// Receives that a queue pair could take now.
+    fn available(&self) -> u32;
+    /// Changes `max_recvs`; what is posted stays. The caller has checked that it fits.
+    fn resize(&self, max_recvs: u32) -> Result<()>;
+    /// The sink is to hear, once, as soon as fewer than `limit` are available; 0 asks for nothing.
+    fn watch(&self, limit: u32) -> Result<()>;
+}
+
+/// Where a queue pair takes its receives, if it has no queue of its own.
+pub struct SharedRecvs<P: Provider> {
+    /// The queue.
+    pub srq: Arc<P::Srq>,
+    /// What its receives complete with, but for the cookie.
+    pub token: Token,
+}
+
 /// What a new queue pair is to be.
 pub struct QpSpec<P: Provider> {
+    /// The EP.
+    pub ep: ObjectId,
+    /// Receives come out of this; `post_recv` is not called then.
+    pub shared: Option<SharedRecvs<P>>,
     /// Where receives complete; `None`: completions are not wanted.
     pub recv_cq: Option<Arc<P::Cq>>,
     /// Where requests complete; `None`: completions are not wanted.
@@ -271,7 +378,7 @@ pub struct ConnId {
     pub attempt: u32,
 }
 
-/// Work posted whose completion has not been generated yet.
+/// Work posted whose completion has not been generated yet. With a shared receive queue: receives taken out of it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Outstanding {
@@ -301,10 +408,24 @@ pub enum PeerAddress {
 
 /// A queue pair: unconnected, connecting, connected, or in error, when all that is posted is flushed at once.
 pub trait QueuePair: Send + Sync {
+    /// The provider's registered memory.
+    type Mr;
+    /// The provider's memory window.
+    type Mw;
+
     /// Posts a receive in any state. Errors: `Exhausted(Memory)` when `max_recvs` are outstanding.
     fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()>;
     /// Posts a request; before the connection stands it is held. Errors: `Exhausted(Memory)` when the queue is full.
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()>;
+    /// Posts a bind, or an unbind for `None`, and says the window's new remote key: one it never had before, and good once
+    /// the bind is complete, when the old one is dead; 0 for an unbind. A failed or flushed bind leaves the window unbound.
+    /// Errors: as `post_send`, and nothing has changed.
+    fn post_bind(&self, mw: &Self::Mw, bind: Option<Bind<'_, Self::Mr>>, wr: &BindWr) -> Result<u32>;
+    /// Watches how many receives are outstanding, for this and every later connection. Above `soft` the sink hears of it,
+    /// once; above `hard` a connection breaks. `None` watches nothing. What is above already counts at once.
+    ///
+    /// Errors: `ModelNotSupported`.
+    fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()>;
     /// What is outstanding.
     fn outstanding(&self) -> Outstanding;
     /// Starts connecting; the sink hears the outcome.
@@ -333,6 +454,10 @@ pub trait ConnRequest: Send + Sync + Sized {
     fn accept(self, qp: &Self::Qp, private_data: &[u8], conn: ConnId) -> Result<()>;
     /// Refuses it as the consumer's own decision.
     fn reject(self);
+    /// Gives it to whoever listens on `qual` on this host, as a request of the same peer's with the same private data.
+    ///
+    /// Errors, with the request back and unchanged: `InvalidParameter(2)` when nobody listens there.
+    fn hand_off(self, qual: u64) -> std::result::Result<(), (Self, Error)>;
 }
 
 /// Facts about a request, as `dat_cr_query` shows them.
@@ -378,10 +503,18 @@ pub trait CmSink<P: Provider>: Send + Sync {
     ) -> std::result::Result<(), P::Request>;
     /// News of a connection or attempt.
     fn event(&self, conn: ConnId, event: CmEvent<'_>);
+    /// An EP has more receives outstanding than its soft watermark.
+    fn many_recvs(&self, ep: ObjectId);
 }
 
 /// Where a provider reports that an armed completion queue has something. Implemented by `dapl::evd`.
 pub trait CqSink: Send + Sync {
     /// Something came since the queue was armed. It is disarmed now.
     fn notify(&self);
+}
+
+/// Where a shared receive queue reports that few receives are left. Implemented by `dapl::srq`.
+pub trait SrqSink: Send + Sync {
+    /// Fewer than the limit were available. The limit is off now.
+    fn low(&self);
 }

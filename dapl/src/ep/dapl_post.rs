@@ -54,7 +54,7 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
         let unsignalled = unsignalled(completion_flags, desk.limits.recv_unsignalled, 5)?;
         // A receive that is to notify only when its send says so is posted silent, and its completion tells.
         let unsignalled = unsignalled || desk.limits.recv_solicited;
-        let token = Token { cookie: cookie(&user_cookie), ep: ep.id.handle, unsignalled };
+        let token = Token { cookie: cookie(&user_cookie), ep: ep.id.handle, unsignalled, ..Token::default() };
         desk.binding.qp()?.post_recv(segments, token)
     })
 }
@@ -148,7 +148,7 @@ fn request<P: Provider>(
     flags: Flags,
 ) -> Result<()> {
     ep.state().takes_requests()?;
-    let token = Token { cookie, ep: ep.id.handle, unsignalled: flags.unsignalled };
+    let token = Token { cookie, ep: ep.id.handle, unsignalled: flags.unsignalled, ..Token::default() };
     desk.binding.qp()?.post_send(&SendWr { op, segments, token, suppress: flags.suppress, fence: flags.fence })
 }
 

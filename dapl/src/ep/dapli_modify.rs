@@ -99,7 +99,7 @@ fn install<P: Provider>(
     let posts = attributes.post_limits(wiring.wired(), limits);
     let fits = core.wiring.makes_the_same_qp(&wiring)
         && core.attributes.shape(core.wiring.wired(), limits) == attributes.shape(wiring.wired(), limits);
-    let new = if fits { None } else { Some(build(&ep.ia, &wiring, &attributes)?) };
+    let new = if fits { None } else { Some(build(&ep.ia, ep.id, &wiring, &attributes)?) };
     configure(&wiring, &posts);
 
     // Posts wait here, so none falls between the flush and the new QP.

@@ -29,8 +29,10 @@ impl<P: Provider> Ep<P> {
         wiring: Wiring<P>,
         attributes: Attributes,
     ) -> Result<Arc<Self>> {
-        let binding = build(ia, &wiring, &attributes)?;
-        let made = handle::create(ia.table(), |id| Ok(Ep::new(id, ia.clone(), state, binding, wiring, attributes)))?;
+        let made = handle::create(ia.table(), |id| {
+            let binding = build(ia, id, &wiring, &attributes)?;
+            Ok(Ep::new(id, ia.clone(), state, binding, wiring, attributes))
+        })?;
         let ep = made.object().clone();
         made.publish();
         let child: Arc<dyn Child> = ep.clone();
@@ -74,7 +76,7 @@ impl<P: Provider> Ep<P> {
         if self.desk().binding.qp().is_ok() {
             return Ok(());
         }
-        self.desk.write().binding = build(&self.ia, &core.wiring, &core.attributes)?;
+        self.desk.write().binding = build(&self.ia, self.id, &core.wiring, &core.attributes)?;
         Ok(())
     }
 
@@ -139,11 +141,18 @@ impl<P: Provider> Ep<P> {
 }
 
 /// The QP that wiring and attributes ask for; none without a PZ.
-pub(super) fn build<P: Provider>(ia: &Ia<P>, wiring: &Wiring<P>, attributes: &Attributes) -> Result<Binding<P>> {
+pub(super) fn build<P: Provider>(
+    ia: &Ia<P>,
+    id: ObjectId,
+    wiring: &Wiring<P>,
+    attributes: &Attributes,
+) -> Result<Binding<P>> {
     let Some(pz) = &wiring.pz else { return Ok(Binding::Unattached) };
     let Shape { max_recvs, max_requests, max_recv_iov, max_request_iov, max_reads_in, max_reads_out } =
         attributes.shape(wiring.wired(), ia.limits());
     let spec = QpSpec {
+        ep: id,
+        shared: None,
         recv_cq: wiring.recv.as_ref().and_then(|evd| evd.cq()),
         request_cq: wiring.request.as_ref().and_then(|evd| evd.cq()),
         max_recvs,

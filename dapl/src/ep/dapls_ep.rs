@@ -15,7 +15,7 @@ use super::{Ep, Remote, Wiring};
 use crate::error::{Error, Handle, Result};
 use crate::evd::{Evd, FailureSink, dapls_evd};
 use crate::handle::from_handle;
-use crate::ia::Ia;
+use crate::ia::{AsyncError, AsyncKind, Ia, dapls_ia};
 use crate::provider::{CmEvent, ConnRequest, PeerAddress, Provider};
 use crate::shown;
 
@@ -41,6 +41,13 @@ pub(crate) fn hear<P: Provider>(ep: &Ep<P>, attempt: u32, news: CmEvent<'_>) {
     ep.announce(&mut core, notice, data.filter(|_| is_active));
     drop(core);
     ep.deliver();
+}
+
+/// The soft watermark was passed: an asynchronous event, told apart by its reason (events-transfers-memory.md 14, Q1).
+pub(crate) fn many_recvs<P: Provider>(ep: &Ep<P>) {
+    const SOFT_HIGH_WATERMARK: i32 = 2;
+    let error = AsyncError { kind: AsyncKind::ProviderInternal, handle: ep.id.handle, reason: SOFT_HIGH_WATERMARK };
+    dapls_ia::report(&ep.ia, error);
 }
 
 /// Where EVDs report failures of EPs.

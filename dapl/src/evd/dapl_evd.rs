@@ -12,7 +12,7 @@ use crate::error::{Error, Handle};
 use crate::ffi::{guard, require};
 use crate::handle::{from_handle, from_optional};
 use crate::ia::{AsyncError, AsyncKind, Ia};
-use crate::provider::{Provider, Status};
+use crate::provider::{Provider, Status, Work};
 
 /// `dat_evd_create`.
 ///
@@ -221,6 +221,7 @@ pub(super) unsafe fn write_event(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, event
     // SAFETY: this function's own contract; bytes need no alignment.
     unsafe { out.cast::<u8>().write_bytes(0, size_of::<DAT_EVENT>()) };
     let number = match event {
+        Event::Dto(done) | Event::Failed(done) if done.token.work == Work::Bind => DAT_RMR_BIND_COMPLETION_EVENT,
         Event::Dto(_) | Event::Failed(_) => DAT_DTO_COMPLETION_EVENT,
         Event::Request { .. } => DAT_CONNECTION_REQUEST_EVENT,
         Event::Connection { kind, .. } => connection_number(*kind),
@@ -241,6 +242,12 @@ unsafe fn write_data(out: *mut DAT_EVENT_DATA, event: &Event) {
     // SAFETY: this function's own contract; every write goes to a field of the member that the event's number names.
     unsafe {
         match *event {
+            Event::Dto(done) | Event::Failed(done) if done.token.work == Work::Bind => {
+                let data = &raw mut (*out).rmr_completion_event_data;
+                (&raw mut (*data).rmr_handle).write_unaligned(done.token.object as DAT_RMR_HANDLE);
+                (&raw mut (*data).user_cookie).write_unaligned(DAT_RMR_COOKIE { as_64: done.token.cookie });
+                (&raw mut (*data).status).write_unaligned(bind_status(done.status));
+            }
             Event::Dto(done) | Event::Failed(done) => {
                 let data = &raw mut (*out).dto_completion_event_data;
                 (&raw mut (*data).ep_handle).write_unaligned(done.token.ep as DAT_EP_HANDLE);
@@ -293,6 +300,15 @@ fn async_number(kind: AsyncKind) -> DAT_EVENT_NUMBER {
         AsyncKind::EpBroken => DAT_ASYNC_ERROR_EP_BROKEN,
         AsyncKind::TimedOut => DAT_ASYNC_ERROR_TIMED_OUT,
         AsyncKind::ProviderInternal => DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR,
+    }
+}
+
+/// A bind fails in two ways only (events-transfers-memory.md 9.2).
+fn bind_status(status: Status) -> DAT_DTO_COMPLETION_STATUS {
+    match status {
+        Status::Success => DAT_RMR_BIND_SUCCESS,
+        Status::Flushed => DAT_RMR_BIND_FAILURE,
+        _ => DAT_RMR_OPERATION_FAILED,
     }
 }
 

@@ -45,7 +45,10 @@ use std::thread::JoinHandle;
 
 use dapl::error::{Error, Resource, Result};
 use dapl::handle::ObjectId;
-use dapl::provider::{Access, CmSink, CqSink, IaSpec, Limits, MemoryRegion, Provider, QpSpec, Region};
+use dapl::provider::{
+    Access, CmSink, CqSink, IaSpec, Limits, MemoryRegion, MemoryWindow, Provider, QpSpec, Region, Segment,
+    SharedCookie, SharedReceiveQueue, SrqSpec,
+};
 use parking_lot::Mutex;
 
 pub use cq::Cq;
@@ -94,6 +97,36 @@ impl Drop for Mr {
     }
 }
 
+/// A memory window: not there yet.
+pub enum Mw {}
+
+impl MemoryWindow for Mw {
+    fn is_bound(&self) -> bool {
+        match *self {}
+    }
+}
+
+/// A shared receive queue: not there yet.
+pub enum Srq {}
+
+impl SharedReceiveQueue for Srq {
+    fn post_recv(&self, _: &[Segment], _: u64) -> Result<()> {
+        match *self {}
+    }
+
+    fn available(&self) -> u32 {
+        match *self {}
+    }
+
+    fn resize(&self, _: u32) -> Result<()> {
+        match *self {}
+    }
+
+    fn watch(&self, _: u32) -> Result<()> {
+        match *self {}
+    }
+}
+
 /// A listener on a qualifier.
 pub struct Listener {
     device: Arc<Device>,
@@ -110,7 +143,10 @@ impl Drop for Listener {
 impl Provider for Sm {
     type Pd = Pd;
     type Mr = Mr;
+    type Mw = Mw;
+    type Membership = ();
     type Cq = Cq;
+    type Srq = Srq;
     type Qp = Qp;
     type Listener = Listener;
     type Request = Request;
@@ -157,6 +193,18 @@ impl Provider for Sm {
         }
         let key = self.device.regions.add(region, access, pd.0)?;
         Ok(Mr { device: self.device.clone(), key, remote: access.remote_read || access.remote_write })
+    }
+
+    fn join(&self, _: &SharedCookie, _: u64) -> Result<()> {
+        Err(Error::ModelNotSupported)
+    }
+
+    fn alloc_mw(&self, _: &Pd) -> Result<Mw> {
+        Err(Error::ModelNotSupported)
+    }
+
+    fn create_srq(&self, _: &Pd, _: SrqSpec) -> Result<Srq> {
+        Err(Error::ModelNotSupported)
     }
 
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Cq> {

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Resource, Result};
-use dapl::provider::{Completion, ConnId, ConnectSpec, Outstanding, QpSpec, QueuePair, Segment, SendWr, Status, Token};
+use dapl::provider::{
+    Bind, BindWr, Completion, ConnId, ConnectSpec, Outstanding, QpSpec, QueuePair, Segment, SendWr, Status, Token,
+};
 
-use crate::Sm;
 use crate::bell::{Job, News};
 use crate::book::Conn;
 use crate::cq::{Driven, Outbox};
@@ -21,6 +22,7 @@ use crate::link::{Link, WANT_PROGRESS, WANT_REQUESTS};
 use crate::rx::{Rx, RxEnds};
 use crate::setup;
 use crate::tx::{Request, Tx, TxEnds};
+use crate::{Mr, Mw, Sm};
 
 /// Passes over one connection before others have their turn.
 const SERVICE: usize = 1000;
@@ -322,6 +324,17 @@ fn flushed(token: Token) -> Completion {
 }
 
 impl QueuePair for Qp {
+    type Mr = Mr;
+    type Mw = Mw;
+
+    fn post_bind(&self, mw: &Mw, _: Option<Bind<'_, Mr>>, _: &BindWr) -> Result<u32> {
+        match *mw {}
+    }
+
+    fn watch_recvs(&self, _: Option<u32>, _: Option<u32>) -> Result<()> {
+        Err(Error::ModelNotSupported)
+    }
+
     fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
         let core = &self.0;
         let mut rx = core.rx.lock();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dapl::error::Result;
+use dapl::error::{Error, Result};
 use dapl::provider::{ConnId, ConnRequest};
 
 use crate::device::Device;
@@ -47,6 +47,10 @@ impl ConnRequest for Request {
         self.answered.store(true, Ordering::Release);
         setup::accept(&self.device, self.id, qp.0.clone(), private_data, conn)
             .inspect_err(|_| setup::refuse(&self.device, self.id, Answer::Rejected))
+    }
+
+    fn hand_off(self, _: u64) -> std::result::Result<(), (Self, Error)> {
+        Err((self, Error::InvalidParameter(2)))
     }
 
     fn reject(self) {

@@ -11,7 +11,7 @@ const DISCONNECTED: DAT_EVENT_NUMBER = DAT_CONNECTION_EVENT_DISCONNECTED;
 
 /// A transfer of `ep` has failed: its completion lies in the CQ, and the provider has not reported `Broken` yet.
 fn fail(evd: H, ep: H, cookie: u64) {
-    let token = Token { cookie, ep: ep as usize, unsignalled: false };
+    let token = Token { cookie, ep: ep as usize, ..Token::default() };
     let cq = from_handle::<Evd<Double>>(evd, Handle::Plain).unwrap().cq().unwrap();
     cq.feed(Completion { token, status: Status::Transport, ..Completion::default() });
 }
@@ -69,7 +69,7 @@ fn only_a_failure_breaks_a_connection_and_not_while_it_drains() {
     let world = World::new(c"draining");
     let (client, server) = world.pair(5);
     let cq = from_handle::<Evd<Double>>(world.dto, Handle::Plain).unwrap().cq().unwrap();
-    let token = Token { cookie: 1, ep: client as usize, unsignalled: false };
+    let token = Token { cookie: 1, ep: client as usize, ..Token::default() };
     cq.feed(Completion { token, status: Status::Flushed, ..Completion::default() });
     assert_eq!((world.completions(), state(client)), (vec![(1, DAT_DTO_ERR_FLUSHED)], DAT_EP_STATE_CONNECTED));
     assert_eq!(disconnect(client, DAT_CLOSE_GRACEFUL_FLAG), DAT_SUCCESS);

@@ -53,6 +53,11 @@ impl CmSink<Sm> for Recorder {
         self.events.lock().push_back((conn, heard));
         self.wake();
     }
+
+    fn many_recvs(&self, ep: ObjectId) {
+        self.events.lock().push_back((ConnId { ep, attempt: 0 }, Heard::Other("many receives")));
+        self.wake();
+    }
 }
 
 impl Recorder {
@@ -131,6 +136,8 @@ impl Drop for Place {
 impl Side {
     fn qp(&self) -> Qp {
         let spec = QpSpec {
+            ep: ObjectId::default(),
+            shared: None,
             recv_cq: Some(self.cq.clone()),
             request_cq: Some(self.cq.clone()),
             max_recvs: 64,
