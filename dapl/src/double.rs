@@ -435,9 +435,9 @@ impl QueuePair for DoubleQp {
             core.net.event(conn, CmEvent::Rejected);
             return Ok(());
         };
-        let request = DoubleRequest { from: Some((core.clone(), conn)) };
         let info =
             RequestInfo { peer: SocketAddr::from(([127, 0, 0, 1], 9)), private_data: spec.private_data.to_vec() };
+        let request = DoubleRequest { from: Some((core.clone(), conn)), info: info.clone() };
         core.net.report(move |sink| drop(sink.request(listener, request, info)));
         Ok(())
     }
@@ -483,6 +483,7 @@ impl Drop for DoubleListener {
 pub(crate) struct DoubleRequest {
     /// Taken by the answer.
     from: Option<(Arc<Core>, ConnId)>,
+    info: RequestInfo,
 }
 
 impl ConnRequest for DoubleRequest {
@@ -504,8 +505,16 @@ impl ConnRequest for DoubleRequest {
         Ok(())
     }
 
-    fn hand_off(self, _: u64) -> std::result::Result<(), (Self, Error)> {
-        Err((self, Error::InvalidParameter(2)))
+    fn hand_off(mut self, qual: u64) -> std::result::Result<(), (Self, Error)> {
+        let Some((from, conn)) = self.from.take() else { return Ok(()) };
+        let Some(listener) = from.net.listeners.lock().get(&qual).copied() else {
+            self.from = Some((from, conn));
+            return Err((self, Error::InvalidParameter(2)));
+        };
+        let (net, info) = (from.net.clone(), self.info.clone());
+        let request = DoubleRequest { from: Some((from, conn)), info: info.clone() };
+        net.report(move |sink| drop(sink.request(listener, request, info)));
+        Ok(())
     }
 
     fn reject(mut self) {

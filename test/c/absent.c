@@ -85,9 +85,7 @@ static void connections(void)
     OK(dat_ep_connect(ep, adapter.ia_address_ptr, QUAL, PATIENCE, 0, NULL, DAT_QOS_BEST_EFFORT,
                       DAT_CONNECT_DEFAULT_FLAG));
     event = next(events, DAT_CONNECTION_REQUEST_EVENT, "the request");
-    DAT_CR_HANDLE request = event.event_data.cr_arrival_event_data.cr_handle;
-    answer("dat_cr_handoff", dat_cr_handoff(request, QUAL + 1));
-    OK(dat_cr_reject(request)); /* so it is still there */
+    OK(dat_cr_reject(event.event_data.cr_arrival_event_data.cr_handle));
     next(events, DAT_CONNECTION_EVENT_PEER_REJECTED, "the answer");
 }
 

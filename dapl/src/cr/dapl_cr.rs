@@ -68,14 +68,17 @@ pub unsafe extern "C" fn dapl_cr_reject<P: Provider>(cr_handle: DAT_CR_HANDLE) -
     ffi::guard(|| from_handle::<Cr<P>>(cr_handle, Handle::Cr)?.reject())
 }
 
-/// `dat_cr_handoff`: not there; the request stays as it is.
+/// `dat_cr_handoff`: to whoever listens on `handoff` on this host. On error the request stays as it is.
 ///
 /// # Safety
 /// `cr_handle` is any value.
-pub unsafe extern "C" fn dapl_cr_handoff<P: Provider>(cr_handle: DAT_CR_HANDLE, _handoff: DAT_CONN_QUAL) -> DAT_RETURN {
+pub unsafe extern "C" fn dapl_cr_handoff<P: Provider>(cr_handle: DAT_CR_HANDLE, handoff: DAT_CONN_QUAL) -> DAT_RETURN {
     ffi::guard(|| {
-        from_handle::<Cr<P>>(cr_handle, Handle::Cr)?;
-        Err(Error::NotImplemented)
+        let cr = from_handle::<Cr<P>>(cr_handle, Handle::Cr)?;
+        if handoff == 0 {
+            return Err(Error::InvalidParameter(2));
+        }
+        cr.hand_off(handoff)
     })
 }
 

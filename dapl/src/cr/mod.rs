@@ -50,6 +50,19 @@ impl<P: Provider> Cr<P> {
         Ok(request)
     }
 
+    /// Gives it to another service point. If that cannot be had, it stays with the consumer.
+    fn hand_off(&self, qual: u64) -> Result<()> {
+        let request = self.request.lock().take().ok_or(Error::InvalidHandle(Handle::Cr))?;
+        if let Err((request, error)) = request.hand_off(qual) {
+            *self.request.lock() = Some(request);
+            return Err(error);
+        }
+        handle::destroy(self.id);
+        self.ia.forget(self);
+        self.let_go();
+        Ok(())
+    }
+
     /// Says no.
     fn reject(&self) -> Result<()> {
         self.take()?.reject();

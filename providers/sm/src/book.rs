@@ -73,6 +73,8 @@ pub(crate) struct Attempt {
     pub(crate) again: Option<(Vec<u8>, Vec<OwnedFd>)>,
     pub(crate) repeat: Duration,
     pub(crate) due: Option<Instant>,
+    /// Active: how often the request was handed on.
+    pub(crate) hand_offs: u8,
     /// When the peer was heard last.
     pub(crate) heard: Instant,
 }

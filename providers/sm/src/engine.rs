@@ -288,6 +288,7 @@ impl Engine {
                 self.established(id, &*qp, &link, &private_data);
             }
             (Some((Stage::Asked, _, _)), Answer::Pending, _) => setup::pending(&self.device, id, server, received.pid),
+            (Some((Stage::Asked, _, _)), Answer::HandedOff(qual), _) => self.handed_off(id, qual),
             (Some((Stage::Asked, _, _)), answer, None) => {
                 let news = if answer == Answer::Rejected { News::PeerRejected } else { News::Rejected };
                 self.refused(id, news);
@@ -309,6 +310,12 @@ impl Engine {
         let mut book = self.device.book.lock();
         let Some(attempt) = book.by_id.get_mut(&id) else { return false };
         attempt.machine.handle(Input::Ack(terms.generation)) == [Action::Connected]
+    }
+
+    fn handed_off(&self, id: u32, qual: u64) {
+        if !setup::ask_elsewhere(&self.device, id, qual) {
+            self.refused(id, News::Rejected);
+        }
     }
 
     fn refused(&self, id: u32, news: News) {

@@ -49,8 +49,13 @@ impl ConnRequest for Request {
             .inspect_err(|_| setup::refuse(&self.device, self.id, Answer::Rejected))
     }
 
-    fn hand_off(self, _: u64) -> std::result::Result<(), (Self, Error)> {
-        Err((self, Error::InvalidParameter(2)))
+    /// The requester is told to ask the other listener: so it need not be of this process.
+    fn hand_off(self, qual: u64) -> std::result::Result<(), (Self, Error)> {
+        if self.device.endpoint.base().find(qual).is_none() {
+            return Err((self, Error::InvalidParameter(2)));
+        }
+        self.refuse(Answer::HandedOff(qual));
+        Ok(())
     }
 
     fn reject(self) {

@@ -36,6 +36,8 @@ const FIRST_REPEAT: Duration = Duration::from_millis(20);
 const LAST_REPEAT: Duration = Duration::from_millis(500);
 /// Once the peer has said that its consumer is thinking, so often is enough.
 const PATIENT_REPEAT: Duration = Duration::from_secs(2);
+/// So often a request may be handed on: two listeners could do it for ever.
+const MAX_HAND_OFFS: u8 = 8;
 /// So long an answer is remembered, for a client that repeats its request.
 const LINGER: Duration = Duration::from_secs(10);
 fn terms(device: &Device, pd: u32, machine: &Machine, token: u64, qual: u64, geometry: Geometry) -> Terms {
@@ -101,6 +103,7 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
         again: Some((datagram.encode(), fds.into())),
         repeat: FIRST_REPEAT,
         due: None,
+        hand_offs: 0,
         heard: Instant::now(),
     };
     qp.begin(link.clone());
@@ -303,6 +306,7 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
         again: None,
         repeat: FIRST_REPEAT,
         due: None,
+        hand_offs: 0,
         heard: Instant::now(),
     };
     book.by_id.insert(id, attempt);
@@ -334,6 +338,27 @@ pub(crate) fn pending(device: &Device, id: u32, server: u32, pid: i32) {
     attempt.watch = watch;
     attempt.repeat = PATIENT_REPEAT;
     book.set_due(id, Some(Instant::now() + PATIENT_REPEAT));
+}
+
+/// The peer's consumer has handed our request to the listener on `qual`: it goes there, as a new one. False: it cannot.
+pub(crate) fn ask_elsewhere(device: &Device, id: u32, qual: u64) -> bool {
+    let (Some(path), Ok(fresh)) = (device.endpoint.base().find(qual), random()) else { return false };
+    {
+        let mut book = device.book.lock();
+        let Some(attempt) = book.by_id.get_mut(&id).filter(|a| a.stage == Stage::Asked) else { return false };
+        let Some((bytes, _)) = &mut attempt.again else { return false };
+        let Ok(Datagram::Request { mut terms, private_data, .. }) = Datagram::decode(bytes) else { return false };
+        // By its token the first listener knows the request, and would only repeat its answer.
+        (terms.qual, terms.token) = (qual, fresh);
+        *bytes = Datagram::Request { id, terms, private_data }.encode();
+        attempt.hand_offs += 1;
+        if attempt.hand_offs > MAX_HAND_OFFS {
+            return false;
+        }
+        (attempt.peer, attempt.peer_id, attempt.token) = (path, 0, fresh);
+        (attempt.pid, attempt.watch, attempt.repeat) = (0, None, FIRST_REPEAT);
+    }
+    send_again(device, id).is_ok()
 }
 
 /// The attempt stands: nothing is to be repeated any more.

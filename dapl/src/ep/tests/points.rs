@@ -149,6 +149,36 @@ fn a_refusal_gives_the_rsps_ep_back() {
 }
 
 #[test]
+fn a_request_is_handed_to_another_service_point() {
+    let world = World::new(c"hand-off");
+    let (client, server, reserved) = (world.ep(), world.ep(), world.ep());
+    let (first, second) = (world.psp(5), world.psp(6));
+    world.connect(client, 5, b"keep");
+    let cr = world.request();
+    assert_eq!(call!(dapl_cr_handoff(cr, 0)), wrong(2));
+    assert_eq!(call!(dapl_cr_handoff(cr, 77)), wrong(2), "nobody listens there");
+    assert_eq!(asked(cr).private_data, b"keep", "the request stays");
+    assert_eq!(call!(dapl_cr_handoff(cr, 6)), DAT_SUCCESS);
+    assert_eq!(call!(dapl_cr_handoff(cr, 6)), bad(Handle::Cr), "it is decided");
+    world.deliver();
+    let handed = world.request();
+    assert_eq!(asked(handed).private_data, b"keep");
+    assert_eq!(world.accept(handed, server, &[]), DAT_SUCCESS);
+    assert_eq!(world.news().len(), 2);
+
+    let mut rsp = null_mut();
+    assert_eq!(call!(dapl_rsp_create(world.ia(), 7, reserved, world.requests, &mut rsp)), DAT_SUCCESS);
+    let late = world.ep();
+    world.connect(late, 7, &[]);
+    assert_eq!(call!(dapl_cr_handoff(world.request(), 5)), DAT_SUCCESS);
+    assert_eq!(state(reserved), DAT_EP_STATE_UNCONNECTED, "the reserved ep is free again");
+    world.deliver();
+    assert_eq!(call!(dapl_cr_reject(world.request())), DAT_SUCCESS);
+    assert_eq!(world.news(), [(late, DAT_CONNECTION_EVENT_PEER_REJECTED)]);
+    finish(world, &[client, server, reserved, late], &[(rsp, free_rsp), (first, free_psp), (second, free_psp)]);
+}
+
+#[test]
 fn a_request_without_room_for_its_event_is_refused_and_the_rsp_waits_on() {
     use crate::evd::{Evd, Event, dapls_evd};
     let world = World::new(c"full");

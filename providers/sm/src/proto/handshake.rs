@@ -16,18 +16,33 @@ pub(crate) const MAX_DATAGRAM: usize = 8 + Terms::LEN + MAX_PRIVATE;
 
 /// How a reply answers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[repr(u8)]
 pub(crate) enum Answer {
     /// Accepted; the payload follows.
-    Accepted = 0,
+    Accepted,
     /// The consumer has not decided yet: ask again later.
-    Pending = 1,
+    Pending,
     /// The consumer said no.
-    Rejected = 2,
+    Rejected,
     /// Nobody listens, or nobody has room.
-    NoListener = 3,
+    NoListener,
     /// Another major version of this protocol, or a payload that makes no sense.
-    NotUnderstood = 4,
+    NotUnderstood,
+    /// The consumer has handed the request to the listener on this qualifier: ask there.
+    HandedOff(u64),
+}
+
+impl Answer {
+    /// The number on the wire.
+    fn code(self) -> u8 {
+        match self {
+            Answer::Accepted => 0,
+            Answer::Pending => 1,
+            Answer::Rejected => 2,
+            Answer::NoListener => 3,
+            Answer::NotUnderstood => 4,
+            Answer::HandedOff(_) => 5,
+        }
+    }
 }
 
 /// The shape of one side's areas. Both sides compute offsets from it, so it is checked before anything is mapped.
@@ -190,10 +205,12 @@ impl Datagram {
                 out.extend(private_data);
             }
             Datagram::Reply { client, server, answer, accepted } => {
-                pair(&mut out, REPLY, *client, *answer as u8, *server);
+                pair(&mut out, REPLY, *client, answer.code(), *server);
                 if let Some((terms, private_data)) = accepted {
                     terms.put(&mut out);
                     out.extend(private_data);
+                } else if let Answer::HandedOff(qual) = answer {
+                    out.extend(qual.to_le_bytes());
                 }
             }
             Datagram::Ack { client, server, token } => {
@@ -241,6 +258,7 @@ impl Datagram {
             2 => Answer::Rejected,
             3 => Answer::NoListener,
             4 => Answer::NotUnderstood,
+            5 => Answer::HandedOff(u64::from_le_bytes(bytes.array()?)),
             other => return Err(Bad::Answer(other)),
         };
         let accepted = match answer {
@@ -308,6 +326,7 @@ mod tests {
                 accepted: Some((terms(), private_data)),
             },
             Datagram::Reply { client: 1, server: 2, answer: Answer::Pending, accepted: None },
+            Datagram::Reply { client: 1, server: 2, answer: Answer::HandedOff(u64::MAX), accepted: None },
             Datagram::Ack { client: 1, server: 2, token: 3 },
             Datagram::Reset { from: 1, to: 0, token: 3 },
         ]

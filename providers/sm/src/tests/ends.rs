@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use dapl::error::Error;
+
 use super::*;
 
 /// Makes a connection use the bounce buffers.
@@ -194,6 +196,35 @@ fn who_is_not_there_refuses_or_changes_his_mind_is_told_apart() {
     let far = PeerAddress::Ip([192, 0, 2, 9].into());
     qp.reset().unwrap();
     assert!(qp.connect(&ConnectSpec { address: &far, ..spec }, conn(5)).is_err(), "another host");
+}
+
+#[test]
+fn a_request_is_handed_on_within_the_host_and_not_for_ever() {
+    let place = Place::new("hand-off");
+    let (a, b, c) = (place.open(), place.open(), place.open());
+    let id = ObjectId { handle: 4096, generation: 1 };
+    let (_first, _same, _other) =
+        (b.ia.listen(7, id).unwrap(), b.ia.listen(8, id).unwrap(), c.ia.listen(9, id).unwrap());
+    let (active, passive) = (a.qp(), c.qp());
+    let spec = ConnectSpec { address: &here(), qual: 7, private_data: b"hello" };
+    active.connect(&spec, conn(1)).unwrap();
+    let Err((request, error)) = b.sink.request().0.hand_off(77) else { panic!("nobody listens on 77") };
+    assert_eq!(error, Error::InvalidParameter(2));
+    request.hand_off(8).ok().unwrap();
+    b.sink.request().0.hand_off(9).ok().unwrap();
+    let (request, info) = c.sink.request();
+    assert_eq!(info.private_data, b"hello");
+    request.accept(&passive, b"welcome", conn(2)).unwrap();
+    assert_eq!(a.sink.next(conn(1)), Heard::Established(b"welcome".to_vec()));
+    assert_eq!(c.sink.next(conn(2)), Heard::Established(vec![]));
+
+    let lost = a.qp();
+    lost.connect(&spec, conn(3)).unwrap();
+    for _ in 0..8 {
+        b.sink.request().0.hand_off(7).ok().unwrap();
+    }
+    b.sink.request().0.hand_off(7).ok().unwrap();
+    assert_eq!(a.sink.next(conn(3)), Heard::Other("rejected"), "handed on too often");
 }
 
 #[test]
