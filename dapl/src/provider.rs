@@ -235,17 +235,22 @@ pub struct Token {
     pub object: usize,
     /// Posted with UNSIGNALLED: the completion is queued but notifies nobody.
     pub unsignalled: bool,
+    /// Its number in the EP's trace; 0: not traced.
+    pub post: u32,
 }
 
-/// Kinds of work, as far as their events differ.
+/// Kinds of work, as far as their events and counters differ.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "the names say it")]
 pub enum Work {
-    /// A send, receive, read or write.
     #[default]
-    Dto,
+    Send,
+    Recv,
+    Read,
+    Write,
     /// A receive out of a shared queue.
     SharedRecv,
-    /// A bind.
     Bind,
 }
 
@@ -256,6 +261,17 @@ pub enum Op {
     Send { solicited: bool },
     Write(Remote),
     Read(Remote),
+}
+
+impl Op {
+    /// What its completion is of.
+    pub fn work(self) -> Work {
+        match self {
+            Op::Send { .. } => Work::Send,
+            Op::Write(_) => Work::Write,
+            Op::Read(_) => Work::Read,
+        }
+    }
 }
 
 /// A request: send, RDMA write or RDMA read.
@@ -276,6 +292,7 @@ pub struct SendWr<'a> {
 /// How a work request ended (events-transfers-memory.md 4.5).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[allow(missing_docs, reason = "the names are the specification's")]
+#[repr(u8)]
 pub enum Status {
     #[default]
     Success,

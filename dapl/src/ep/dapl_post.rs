@@ -11,7 +11,7 @@ use super::{Desk, Ep};
 use crate::error::{Error, Handle, Result, State};
 use crate::ffi;
 use crate::handle::{Ref, from_handle};
-use crate::provider::{Op, Provider, QueuePair, Remote, Segment, SendWr, Token};
+use crate::provider::{Op, Provider, QueuePair, Remote, Segment, SendWr, Token, Work};
 
 /// `dat_ep_post_send`.
 ///
@@ -54,7 +54,8 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
         let unsignalled = unsignalled(completion_flags, desk.limits.recv_unsignalled, 5)?;
         // A receive that is to notify only when its send says so is posted silent, and its completion tells.
         let unsignalled = unsignalled || desk.limits.recv_solicited;
-        let token = Token { cookie: cookie(&user_cookie), ep: ep.id.handle, unsignalled, ..Token::default() };
+        let (cookie, work) = (cookie(&user_cookie), Work::Recv);
+        let token = Token { cookie, ep: ep.id.handle, work, unsignalled, ..Token::default() };
         desk.binding.qp()?.post_recv(segments, token)
     })
 }
@@ -148,7 +149,8 @@ fn request<P: Provider>(
     flags: Flags,
 ) -> Result<()> {
     ep.state().takes_requests()?;
-    let token = Token { cookie, ep: ep.id.handle, unsignalled: flags.unsignalled, ..Token::default() };
+    let (work, unsignalled) = (op.work(), flags.unsignalled);
+    let token = Token { cookie, ep: ep.id.handle, work, unsignalled, ..Token::default() };
     desk.binding.qp()?.post_send(&SendWr { op, segments, token, suppress: flags.suppress, fence: flags.fence })
 }
 
