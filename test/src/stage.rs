@@ -73,6 +73,20 @@ pub fn stage_with(profile: Profile, providers: &[&str]) -> Stage {
     stage
 }
 
+/// Builds a program of the workspace and says where it is.
+///
+/// # Panics
+/// When it does not build; the message is the compiler's.
+pub fn built(package: &str, profile: Profile) -> PathBuf {
+    let mut cargo = cargo();
+    cargo.args(["build", "--quiet", "-p", package]);
+    if profile == Profile::Release {
+        cargo.arg("--release");
+    }
+    run(&mut cargo);
+    target_directory().join(profile.directory()).join(package)
+}
+
 impl Stage {
     /// A command that finds the staged libraries, for programs that are linked or open them by name.
     pub fn command(&self, program: impl AsRef<Path>) -> Command {

@@ -14,12 +14,13 @@ use dapl_test::stage::workspace;
 use source::{Source, files, imports, word};
 
 /// A package, and those of ours it may depend on.
-const PACKAGES: [(&str, &[&str]); 6] = [
+const PACKAGES: [(&str, &[&str]); 7] = [
     ("dat/abi", &[]),
     ("dat", &["dat-abi"]),
     ("dapl", &["dat-abi"]),
     ("providers/sm", &["dapl", "dat-abi"]),
     ("test", &["dat-abi"]),
+    ("test/conformance", &["dat-abi"]),
     ("test/xtask", &["dapl-test"]),
 ];
 
@@ -32,7 +33,8 @@ const DAPL: &[&[&str]] = &[
     &["timer"],
     &["ia"],
     &["pz", "cno"],
-    &["evd", "lmr", "rmr", "srq"],
+    &["evd", "lmr", "srq"],
+    &["rmr"],
     &["ep"],
     &["cr"],
     &["psp", "rsp"],
@@ -104,6 +106,10 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("providers/sm/src/wake.rs", "SIGPIPE of one thread"),
     ("providers/sm/src/process.rs", "atexit, secure_getenv"),
     ("test/src/stage.rs", "flock"),
+    ("test/conformance/src/api.rs", "dlopen, and every call into what it finds"),
+    ("test/conformance/src/flight.rs", "maps the record that the driver reads"),
+    ("test/conformance/src/kit/raw.rs", "looks through pointers and into unions of C"),
+    ("test/conformance/src/os.rs", "signals, and exit at once"),
     ("test/tests/abi_rust.rs", "reads C structures"),
 ];
 

@@ -4,6 +4,7 @@
 //! product depends on this package, and it knows the product only by its files.
 
 mod bench;
+mod conformance;
 mod demo;
 mod setup;
 mod suites;
@@ -16,6 +17,8 @@ usage: cargo xtask COMMAND
 
   demo                  run dtest, server and client, over the sm provider; succeeds only if all data checked
   test [SUITE] [ARGS]   run one suite, or all; ARGS go to cargo test. `test --list` names the suites
+  test conformance [--provider NAME] [ARGS]
+                        the conformance suite over a provider (sm0); `test conformance list` names its cases
   bench sm              measure the sm provider beside its peers; writes bench/sm.json in the target directory
   build [--debug]       lay out libraries, headers, dtest and a dat.conf as installed, and say where
   install [--prefix P] [--destdir D] [--sysconfdir C]
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words[..] {
         ["demo"] => demo::run(),
+        ["test", "conformance", ref rest @ ..] => conformance::run(rest),
         ["test", ref rest @ ..] => suites::run(rest),
         ["bench", "sm"] => bench::sm(),
         ["build"] => tree::build(dapl_test::stage::Profile::Release).map(|tree| tree.announce()),

@@ -1,0 +1,131 @@
+//! What a case is: a name, the section it proves, and one body (local) or two (pair). Cases hold no state between runs.
+#![forbid(unsafe_code)]
+
+use std::borrow::Cow;
+
+use crate::ctx::{Ctx, Mode};
+
+/// What a role runs.
+pub(crate) type Role = Box<dyn Fn(&Ctx) + Send + Sync>;
+
+/// The shape of a case.
+pub(crate) enum Body {
+    /// One role. In mode `two` both processes run it at the same time.
+    Local(Role),
+    /// Two roles. In mode `one` they are two threads of one process.
+    Pair(Role, Role),
+}
+
+/// What a library may honestly lack. A case that needs it is then counted, not failed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Need {
+    /// Shared receive queues.
+    Srq,
+    /// RMRs that can be bound.
+    Rmr,
+    /// Service points that make the EP.
+    ProviderEp,
+    /// More than one path to a peer.
+    Multipath,
+    /// EVDs that merge DTO and connection events.
+    Merging,
+}
+
+/// One claim, and how it is proved.
+pub(crate) struct Case {
+    pub(crate) name: Cow<'static, str>,
+    pub(crate) section: Cow<'static, str>,
+    pub(crate) body: Body,
+    /// Seconds before the watchdog bites; 20, at most 60.
+    pub(crate) limit: u64,
+    pub(crate) needs: Vec<Need>,
+    /// In mode `one` both roles use the same IA.
+    pub(crate) shares_ia: bool,
+    /// Makes sense in this mode only.
+    pub(crate) only: Option<Mode>,
+}
+
+/// A case of one role.
+pub(crate) fn local(body: impl Fn(&Ctx) + Send + Sync + 'static) -> Case {
+    Case::of_body(Body::Local(Box::new(body)))
+}
+
+/// A case of two roles; by custom `far` listens and `near` connects.
+pub(crate) fn pair(near: impl Fn(&Ctx) + Send + Sync + 'static, far: impl Fn(&Ctx) + Send + Sync + 'static) -> Case {
+    Case::of_body(Body::Pair(Box::new(near), Box::new(far)))
+}
+
+impl Case {
+    fn of_body(body: Body) -> Self {
+        Case { name: "".into(), section: "".into(), body, limit: 20, needs: Vec::new(), shares_ia: false, only: None }
+    }
+
+    /// Its name, unique in the suite, beginning with its area.
+    pub(crate) fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// What it proves: a file of the specification by its first word, and the section.
+    pub(crate) fn proves(mut self, section: impl Into<Cow<'static, str>>) -> Self {
+        self.section = section.into();
+        self
+    }
+
+    /// A longer time before the watchdog bites.
+    pub(crate) fn limit(mut self, seconds: u64) -> Self {
+        assert!(seconds <= 60, "no case may take longer than a minute");
+        self.limit = seconds;
+        self
+    }
+
+    /// What the library must have, or the case is not run.
+    pub(crate) fn needs(mut self, need: Need) -> Self {
+        self.needs.push(need);
+        self
+    }
+
+    /// In mode `one` both roles use the same IA.
+    pub(crate) fn shares_ia(mut self) -> Self {
+        self.shares_ia = true;
+        self
+    }
+
+    /// Only with two processes, because one of them dies, for instance.
+    pub(crate) fn only_two(mut self) -> Self {
+        self.only = Some(Mode::Two);
+        self
+    }
+
+    /// Only with one process.
+    pub(crate) fn only_one(mut self) -> Self {
+        self.only = Some(Mode::One);
+        self
+    }
+
+    /// The modes it runs in.
+    pub(crate) fn modes(&self) -> Vec<Mode> {
+        [Mode::One, Mode::Two].into_iter().filter(|mode| self.only.is_none_or(|only| only == *mode)).collect()
+    }
+}
+
+/// A list of cases: `"section": name` for a local one whose body is the function of that name, or
+/// `"section": name => case`.
+macro_rules! cases {
+    (@ $all:ident) => {};
+    (@ $all:ident $section:literal : $name:ident => $case:expr $(, $($rest:tt)*)?) => {
+        $all.extend([$case.named(stringify!($name)).proves($section)]);
+        cases!(@ $all $($($rest)*)?);
+    };
+    (@ $all:ident $section:literal : $name:ident $(, $($rest:tt)*)?) => {
+        $all.extend([$crate::case::local($name).named(stringify!($name)).proves($section)]);
+        cases!(@ $all $($($rest)*)?);
+    };
+    ($($list:tt)*) => {{
+        #[allow(unused_mut, reason = "the list may be empty")]
+        let mut all: Vec<$crate::case::Case> = Vec::new();
+        cases!(@ all $($list)*);
+        all
+    }};
+}
+pub(crate) use cases;

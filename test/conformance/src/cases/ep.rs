@@ -1,0 +1,8 @@
+//! EPs outside a connection: creation, queries, modification, freeing, reset. Cases only; what several files need goes into the kit.
+#![forbid(unsafe_code)]
+
+use crate::kit::*;
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![]
+}

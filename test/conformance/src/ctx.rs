@@ -1,0 +1,198 @@
+//! What a case is given: who it is, the adapter's name, connection qualifiers of its own, and a channel to the other role.
+//!
+//! The channel is a socket and has nothing to do with DAT, so roles can agree on what happens next without proving it by
+//! the thing under test. Every wait ends at the case's deadline.
+#![forbid(unsafe_code)]
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::panic::{Location, panic_any};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use dat_abi::DAT_CONN_QUAL;
+
+use crate::worker::Ending;
+use crate::{flight, os};
+
+/// How the roles of a case are spread.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Mode {
+    /// Over threads of one process.
+    One,
+    /// Over two processes.
+    Two,
+}
+
+impl Mode {
+    /// As in arguments and reports.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::One => "one",
+            Self::Two => "two",
+        }
+    }
+}
+
+/// Which of the two this is. A local case is near, and its twin in mode `two` is far.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Side {
+    /// By custom the one that connects.
+    Near,
+    /// By custom the one that listens.
+    Far,
+}
+
+impl Side {
+    /// As in arguments and reports.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Near => "near",
+            Self::Far => "far",
+        }
+    }
+}
+
+/// The panic of a case that finds something absent which may be absent.
+pub(crate) struct Unsupported(pub(crate) String);
+
+/// What a body is given.
+pub(crate) struct Ctx {
+    /// Threads or processes.
+    pub(crate) mode: Mode,
+    /// Which role this is.
+    pub(crate) side: Side,
+    /// The adapter's name, for `dat_ia_openv`.
+    pub(crate) provider: String,
+    /// The case's name.
+    pub(crate) case: String,
+    pub(crate) shares_ia: bool,
+    pub(crate) first_qual: DAT_CONN_QUAL,
+    pub(crate) deadline: Instant,
+    /// Where the driver looks for how this process ended.
+    pub(crate) ending: PathBuf,
+    pub(crate) channel: Option<UnixStream>,
+}
+
+/// First byte of a message.
+const DATA: u8 = b'd';
+const MEET: u8 = b'm';
+
+impl Ctx {
+    /// Is this the near role?
+    pub(crate) fn is_near(&self) -> bool {
+        self.side == Side::Near
+    }
+
+    /// The `n`th (0 to 15) connection qualifier of this run. Both roles of a pair have the same ones; no other run has.
+    pub(crate) fn qual(&self, n: u64) -> DAT_CONN_QUAL {
+        assert!(n < 16, "a run has sixteen");
+        self.first_qual + n
+    }
+
+    /// Says where the case is, to be shown when it hangs or fails.
+    pub(crate) fn step(&self, text: impl AsRef<str>) {
+        flight::step(self.side.word(), text.as_ref());
+    }
+
+    /// What is left until the deadline.
+    pub(crate) fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// Sends bytes to the other role.
+    #[track_caller]
+    pub(crate) fn tell(&self, bytes: impl AsRef<[u8]>) {
+        self.write(DATA, bytes.as_ref());
+    }
+
+    /// Sends a number.
+    #[track_caller]
+    pub(crate) fn tell_number(&self, number: u64) {
+        self.tell(number.to_le_bytes());
+    }
+
+    /// What the other role told next.
+    #[track_caller]
+    pub(crate) fn hear(&self) -> Vec<u8> {
+        self.read(DATA)
+    }
+
+    /// The number the other role told next.
+    #[track_caller]
+    pub(crate) fn hear_number(&self) -> u64 {
+        let bytes = self.hear();
+        match bytes.as_slice().try_into() {
+            Ok(bytes) => u64::from_le_bytes(bytes),
+            Err(_) => panic!("heard {} bytes where a number was expected", bytes.len()),
+        }
+    }
+
+    /// Waits until the other role is at its `meet` too.
+    #[track_caller]
+    pub(crate) fn meet(&self) {
+        self.write(MEET, &[]);
+        self.read(MEET);
+    }
+
+    /// Ends the case as "not supported by the provider".
+    pub(crate) fn unsupported(&self, what: &str) -> ! {
+        panic_any(Unsupported(what.to_owned()))
+    }
+
+    /// Ends this process as an accident would: nothing is closed, no handler runs. The case goes on in the other role.
+    pub(crate) fn die(&self) -> ! {
+        assert!(self.mode == Mode::Two, "a case in which a process dies is `.only_two()`");
+        std::fs::write(&self.ending, Ending::Died.to_text()).expect("the driver's directory is writable");
+        os::die()
+    }
+
+    #[track_caller]
+    fn write(&self, kind: u8, bytes: &[u8]) {
+        let mut message = vec![kind];
+        message.extend((bytes.len() as u32).to_le_bytes());
+        message.extend(bytes);
+        let mut channel = self.channel();
+        // The timeouts of a socket cannot be zero.
+        let _ = channel.set_write_timeout(Some(self.left().max(Duration::from_millis(1))));
+        if let Err(error) = channel.write_all(&message) {
+            self.lost(error.kind());
+        }
+    }
+
+    #[track_caller]
+    fn read(&self, kind: u8) -> Vec<u8> {
+        let mut channel = self.channel();
+        let mut exact = |bytes: &mut [u8], here: &Location<'_>| {
+            let _ = channel.set_read_timeout(Some(self.left().max(Duration::from_millis(1))));
+            if let Err(error) = channel.read_exact(bytes) {
+                self.step(format!("{here}: waits for the other role"));
+                self.lost(error.kind());
+            }
+        };
+        let here = Location::caller();
+        let mut head = [0; 5];
+        exact(&mut head, here);
+        let length = u32::from_le_bytes(head[1..].try_into().expect("four bytes"));
+        let mut bytes = vec![0; length as usize];
+        exact(&mut bytes, here);
+        assert!(head[0] == kind, "the roles are out of step: one meets, the other tells");
+        bytes
+    }
+
+    #[track_caller]
+    fn lost(&self, kind: ErrorKind) -> ! {
+        match kind {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => panic!("the other role did not answer in time"),
+            _ => panic_any(OtherEnded),
+        }
+    }
+
+    #[track_caller]
+    fn channel(&self) -> &UnixStream {
+        self.channel.as_ref().expect("a local case has nobody to talk to")
+    }
+}
+
+/// The panic of a role whose partner has ended: the partner's own failure is the one worth reading.
+pub(crate) struct OtherEnded;

@@ -1,0 +1,427 @@
+//! Runs the cases: each in a process or two of its own, a few at a time, under a watchdog. Collects what they have seen.
+//!
+//! Nothing is run twice. What a case does to its process is no other case's concern, and never the driver's.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::api;
+use crate::case::Case;
+use crate::ctx::{Mode, Side};
+use crate::flight::{Record, Seen};
+use crate::worker::{Ending, GRACE, Task};
+use crate::{cases, os, report};
+
+const USAGE: &str = "\
+usage: dapl-conformance [run] [--provider NAME] [--libdat PATH] [--mode one|two|both] [--jobs N] [--report DIR]
+                        [--complete] [--verbose] [FILTER...]
+       dapl-conformance list [FILTER...]
+       dapl-conformance coverage [--report DIR]
+";
+
+/// How many steps and calls a report of a failure shows.
+const SHOWN: usize = 10;
+
+struct Options {
+    command: String,
+    provider: String,
+    libdat: String,
+    jobs: usize,
+    modes: Vec<Mode>,
+    report: PathBuf,
+    complete: bool,
+    verbose: bool,
+    filters: Vec<String>,
+}
+
+impl Options {
+    fn parse(words: &[String]) -> Option<Self> {
+        let mut options = Options {
+            command: "run".to_owned(),
+            provider: "sm0".to_owned(),
+            libdat: "libdat.so.1".to_owned(),
+            jobs: 4,
+            modes: vec![Mode::One, Mode::Two],
+            report: default_report(),
+            complete: false,
+            verbose: false,
+            filters: Vec::new(),
+        };
+        let mut words = words.iter().peekable();
+        if let Some(command) = words.next_if(|word| ["run", "list", "coverage"].contains(&word.as_str())) {
+            options.command.clone_from(command);
+        }
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--provider" => options.provider = words.next()?.clone(),
+                "--libdat" => options.libdat = words.next()?.clone(),
+                "--jobs" => options.jobs = words.next()?.parse().ok().filter(|jobs| *jobs > 0)?,
+                "--report" => options.report = words.next()?.into(),
+                "--complete" => options.complete = true,
+                "--verbose" => options.verbose = true,
+                "--mode" => {
+                    options.modes = match words.next()?.as_str() {
+                        "one" => vec![Mode::One],
+                        "two" => vec![Mode::Two],
+                        "both" => vec![Mode::One, Mode::Two],
+                        _ => return None,
+                    }
+                }
+                option if option.starts_with('-') => return None,
+                _ => options.filters.push(word.clone()),
+            }
+        }
+        if options.provider == "sm" {
+            options.provider = "sm0".to_owned();
+        }
+        Some(options)
+    }
+
+    fn takes(&self, case: &Case) -> bool {
+        let is_part = |filter: &String| case.name.contains(filter.as_str()) || case.section.contains(filter.as_str());
+        self.filters.is_empty() || self.filters.iter().any(is_part)
+    }
+}
+
+/// Beside the program's own directory, which is a profile of the target directory.
+fn default_report() -> PathBuf {
+    let program = std::env::current_exe().unwrap_or_default();
+    program.parent().and_then(Path::parent).unwrap_or(Path::new(".")).join("conformance")
+}
+
+/// The program, but for the processes under test.
+pub(crate) fn main(words: &[String]) -> ExitCode {
+    let Some(options) = Options::parse(words) else {
+        eprint!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let result = match options.command.as_str() {
+        "list" => list(&options),
+        "coverage" => report::show(&options.report),
+        _ => run(&options),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("dapl-conformance: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn list(options: &Options) -> io::Result<bool> {
+    let all = cases::all();
+    let wanted = all.iter().filter(|case| options.takes(case));
+    let count = wanted.map(|case| println!("{:60} {}", case.name, case.section)).count();
+    println!("{count} cases");
+    Ok(true)
+}
+
+/// How one case went in one mode.
+struct Outcome {
+    name: String,
+    mode: Mode,
+    ending: Ending,
+    seen: Vec<Seen>,
+    took: Duration,
+}
+
+fn run(options: &Options) -> io::Result<bool> {
+    let all = cases::all();
+    check_names(&all)?;
+    let wanted: Vec<&Case> = all.iter().filter(|case| options.takes(case)).collect();
+    let runs: Vec<(&Case, Mode)> = wanted
+        .iter()
+        .flat_map(|case| case.modes().into_iter().map(|mode| (*case, mode)))
+        .filter(|(_, mode)| options.modes.contains(mode))
+        .collect();
+    if runs.is_empty() {
+        return Err(io::Error::other("no case is called so; `dapl-conformance list` names them"));
+    }
+    let place = Place::new()?;
+    let began = Instant::now();
+    let next = AtomicUsize::new(0);
+    let outcomes = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..options.jobs {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((case, mode)) = runs.get(index) else { return };
+                    let outcome = run_one(options, &place, index, case, *mode);
+                    say(options, &outcome);
+                    outcomes.lock().expect("no runner panics").push(outcome);
+                }
+            });
+        }
+    });
+    let outcomes = outcomes.into_inner().expect("no runner panics");
+    let is_whole = options.filters.is_empty() && options.modes.len() == 2;
+    conclude(options, wanted.len(), &outcomes, began.elapsed(), is_whole)
+}
+
+fn check_names(all: &[Case]) -> io::Result<()> {
+    let mut names: Vec<&str> = all.iter().map(|case| &*case.name).collect();
+    names.sort_unstable();
+    if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(io::Error::other(format!("two cases are called {}", twice[0])));
+    }
+    match all.iter().find(|case| case.section.is_empty() || case.name.is_empty()) {
+        Some(case) => Err(io::Error::other(format!("case {:?} names no section, or has no name", case.name))),
+        None => Ok(()),
+    }
+}
+
+/// Says how a run went, as soon as it has.
+fn say(options: &Options, outcome: &Outcome) {
+    let (name, mode) = (&outcome.name, outcome.mode.word());
+    match &outcome.ending {
+        Ending::Failed(why) => println!("FAILED {name} ({mode}): {why}"),
+        Ending::Unsupported(what) if options.complete => println!("FAILED {name} ({mode}): not supported: {what}"),
+        Ending::Unsupported(what) if options.verbose => println!("not supported {name} ({mode}): {what}"),
+        _ if options.verbose => println!("ok {name} ({mode}) {} ms", outcome.took.as_millis()),
+        _ => {}
+    }
+}
+
+fn conclude(options: &Options, cases: usize, all: &[Outcome], took: Duration, is_whole: bool) -> io::Result<bool> {
+    let count = |is: fn(&Ending) -> bool| all.iter().filter(|outcome| is(&outcome.ending)).count();
+    let failed = count(|ending| matches!(ending, Ending::Failed(_)));
+    let absent = count(|ending| matches!(ending, Ending::Unsupported(_)));
+    let passed = all.len() - failed - absent;
+    let mut seen: BTreeMap<Seen, Vec<&str>> = BTreeMap::new();
+    for outcome in all {
+        for what in &outcome.seen {
+            let names = seen.entry(*what).or_default();
+            if !names.contains(&outcome.name.as_str()) {
+                names.push(&outcome.name);
+            }
+        }
+    }
+    let path = report::write(&options.report, &options.provider, &seen, is_whole)?;
+    let holes = if is_whole { report::holes(&seen) } else { Vec::new() };
+    for hole in &holes {
+        println!("HOLE {hole}");
+    }
+    println!(
+        "{}: {cases} cases, {} runs: {passed} passed, {failed} failed, {absent} not supported, {} holes; {:.1} s; {}",
+        options.provider,
+        all.len(),
+        holes.len(),
+        took.as_secs_f64(),
+        path.display()
+    );
+    Ok(failed == 0 && holes.is_empty() && (absent == 0 || !options.complete))
+}
+
+/// Where the files of this run of the suite are, in memory where that exists. Gone with it.
+struct Place(PathBuf);
+
+impl Place {
+    fn new() -> io::Result<Self> {
+        let memory = Path::new("/dev/shm");
+        let base = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
+        let path = base.join(format!("dapl-conformance-{}", std::process::id()));
+        fs::create_dir_all(&path)?;
+        Ok(Place(path))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A process under test.
+struct Process {
+    child: Child,
+    task: Task,
+    status: Option<ExitStatus>,
+}
+
+fn run_one(options: &Options, place: &Place, index: usize, case: &Case, mode: Mode) -> Outcome {
+    let began = Instant::now();
+    let sides: &[Side] = if mode == Mode::Two { &[Side::Near, Side::Far] } else { &[Side::Near] };
+    let ending = match start(options, place, index, case, mode, sides) {
+        Err(error) => Err(Ending::Failed(format!("does not start: {error}"))),
+        Ok(processes) => Ok(processes),
+    };
+    let (ending, seen) = match ending {
+        Err(ending) => (ending, Vec::new()),
+        Ok(mut processes) => {
+            let hang = watch(&mut processes, Duration::from_secs(case.limit));
+            let ending = judge(&processes, hang);
+            (ending, processes.iter().flat_map(|process| Record::read(&process.task.record).seen()).collect())
+        }
+    };
+    for side in sides {
+        let record = record_of(place, index, *side);
+        for kind in ["flight", "steps", "ending", "said"] {
+            let _ = fs::remove_file(record.with_extension(kind));
+        }
+    }
+    Outcome { name: case.name.to_string(), mode, ending, seen, took: began.elapsed() }
+}
+
+fn record_of(place: &Place, index: usize, side: Side) -> PathBuf {
+    place.0.join(format!("{index}-{}.flight", side.word()))
+}
+
+fn start(
+    options: &Options,
+    place: &Place,
+    index: usize,
+    case: &Case,
+    mode: Mode,
+    sides: &[Side],
+) -> io::Result<Vec<Process>> {
+    let (one, other) = UnixStream::pair()?;
+    let mut processes = Vec::new();
+    for (side, channel) in sides.iter().zip([one, other]) {
+        let task = Task {
+            case: case.name.to_string(),
+            mode,
+            side: *side,
+            provider: options.provider.clone(),
+            libdat: options.libdat.clone(),
+            first_qual: first_qual(index),
+            record: record_of(place, index, *side),
+        };
+        let said = File::create(task.record.with_extension("said"))?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(task.to_words()).stdin(Stdio::from(OwnedFd::from(channel)));
+        command.stdout(said.try_clone()?).stderr(said).process_group(0);
+        match command.spawn() {
+            Ok(child) => processes.push(Process { child, task, status: None }),
+            Err(error) => {
+                end(&mut processes);
+                return Err(error);
+            }
+        }
+    }
+    Ok(processes)
+}
+
+/// Small numbers, since some transports have ports of 16 bits; other runs of the suite most likely begin elsewhere.
+fn first_qual(index: usize) -> u64 {
+    2048 + (u64::from(std::process::id()) * 977 + index as u64 * 32) % 60_000
+}
+
+/// Waits for the processes. When one has failed the others have a little time left; at the end of the limit all are
+/// described and killed.
+fn watch(processes: &mut [Process], limit: Duration) -> Option<String> {
+    let mut deadline = Instant::now() + limit;
+    let mut has_failed = false;
+    let mut hang = None;
+    let mut pause = Duration::from_micros(500);
+    while processes.iter().any(|process| process.status.is_none()) {
+        for process in processes.iter_mut().filter(|process| process.status.is_none()) {
+            process.status = process.child.try_wait().unwrap_or_else(|_| Some(ExitStatus::from_raw(0)));
+        }
+        if !has_failed && processes.iter().any(|one| one.status.is_some_and(|status| !status.success())) {
+            has_failed = true;
+            deadline = deadline.min(Instant::now() + GRACE);
+        }
+        if Instant::now() > deadline {
+            if !has_failed {
+                hang = Some(processes.iter().map(describe).collect::<Vec<_>>().join("\n"));
+            }
+            end(processes);
+            return hang;
+        }
+        // There is no wait for several children with a limit; short at first, since most cases are.
+        std::thread::sleep(pause);
+        pause = (pause * 5 / 4).min(Duration::from_millis(10));
+    }
+    hang
+}
+
+fn end(processes: &mut [Process]) {
+    for process in processes.iter_mut().filter(|process| process.status.is_none()) {
+        os::kill_group(process.child.id());
+        process.status = process.child.wait().ok();
+    }
+}
+
+/// What both processes together amount to.
+fn judge(processes: &[Process], hang: Option<String>) -> Ending {
+    if let Some(text) = hang {
+        return Ending::Failed(format!("HANGS\n{text}"));
+    }
+    processes.iter().map(ending_of).fold(Ending::Passed, Ending::worse)
+}
+
+fn ending_of(process: &Process) -> Ending {
+    let text = fs::read_to_string(process.task.ending()).unwrap_or_default();
+    let (written, side) = (Ending::from_text(&text), process.task.side.word());
+    let status = process.status.unwrap_or_default();
+    let ending = match (written, status.signal()) {
+        (Some(Ending::Died), Some(libc::SIGKILL)) => Ending::Passed,
+        (Some(ending @ Ending::Failed(_)), _) => ending,
+        // Ended by the driver, because the other had failed.
+        (_, Some(libc::SIGKILL)) => Ending::Followed,
+        (Some(_), Some(signal)) => Ending::Failed(format!("{side}: signal {signal} at its end{}", last(process))),
+        (None, Some(signal)) => Ending::Failed(format!("{side}: signal {signal}{}", last(process))),
+        (Some(ending), None) if status.success() || ending == Ending::Followed => ending,
+        (_, None) => Ending::Failed(format!("{side}: {status}{}", last(process))),
+    };
+    match ending {
+        Ending::Failed(why) => Ending::Failed(why + &said(process)),
+        ending => ending,
+    }
+}
+
+/// What the process said on its own, such as a library's reasons.
+fn said(process: &Process) -> String {
+    let text = fs::read_to_string(process.task.record.with_extension("said")).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().take(SHOWN).collect();
+    lines.iter().map(|line| format!("\n    {}| {line}", process.task.side.word())).collect()
+}
+
+/// Where a process was that ended by a signal.
+fn last(process: &Process) -> String {
+    let record = Record::read(&process.task.record);
+    let inside = record.inside().into_iter().map(|(thread, function, _)| format!(", thread {thread} in {function}"));
+    let call = record.calls(1).into_iter().map(|(_, function, code, _)| format!(", last {function} = {code:#x}"));
+    let step = record.steps(1).into_iter().map(|step| format!(", at {step:?}"));
+    inside.chain(call).chain(step).collect()
+}
+
+/// What a process is doing that does not end.
+fn describe(process: &Process) -> String {
+    use std::fmt::Write;
+    let (id, record) = (process.child.id(), Record::read(&process.task.record));
+    let state = match process.status {
+        Some(status) => format!("{status}"),
+        None => "runs".to_owned(),
+    };
+    let mut text = format!("    {} (process {id}, {state})", process.task.side.word());
+    for (thread, function, time) in record.inside() {
+        let _ = write!(text, "\n      thread {thread} in {function} for {:.3} s", time.as_secs_f64());
+    }
+    for step in record.steps(SHOWN) {
+        let _ = write!(text, "\n      step {step}");
+    }
+    for (thread, function, code, ago) in record.calls(SHOWN) {
+        let code = api::words(code);
+        let _ = write!(text, "\n      {:8.3} s ago, thread {thread}: {function} = {code}", ago.as_secs_f64());
+    }
+    for thread in fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten() {
+        let read = |file| fs::read_to_string(thread.path().join(file)).unwrap_or_default().trim().to_owned();
+        let number = thread.file_name().to_string_lossy().into_owned();
+        let _ = write!(text, "\n      {number} {}: {} syscall {}", read("comm"), read("wchan"), read("syscall"));
+    }
+    text + &said(process)
+}

@@ -1,0 +1,85 @@
+//! Return codes: what was wanted, what came, in words, with the line of the case.
+#![allow(clippy::not_unsafe_ptr_arg_deref, reason = "pointers go to the library under test as they are")]
+
+use std::mem::{MaybeUninit, size_of};
+
+use dat_abi::*;
+
+use crate::{api, flight};
+
+use super::raw;
+
+/// A whole return code: error class, type, subtype.
+pub(crate) const fn error(kind: DAT_RETURN_TYPE, subtype: DAT_RETURN_SUBTYPE) -> DAT_RETURN {
+    DAT_CLASS_ERROR | kind | subtype
+}
+
+/// The call succeeded.
+#[track_caller]
+pub(crate) fn ok(code: DAT_RETURN) {
+    expect(code, DAT_SUCCESS);
+}
+
+/// The call gave this whole code. `DAT_QUEUE_EMPTY` is bare, `DAT_NOT_IMPLEMENTED` whole by itself; for errors: [`refused`].
+#[track_caller]
+pub(crate) fn expect(code: DAT_RETURN, wanted: DAT_RETURN) {
+    assert!(code == wanted, "{} {}, wanted {}", caller(code), api::words(code), api::words(wanted));
+}
+
+/// The call was refused with this type and subtype, error class set.
+#[track_caller]
+pub(crate) fn refused(code: DAT_RETURN, kind: DAT_RETURN_TYPE, subtype: DAT_RETURN_SUBTYPE) {
+    expect(code, error(kind, subtype));
+}
+
+/// The call gave one of these whole codes, where the specification leaves a choice.
+#[track_caller]
+pub(crate) fn one_of(code: DAT_RETURN, wanted: &[DAT_RETURN]) {
+    let words: Vec<String> = wanted.iter().map(|code| api::words(*code)).collect();
+    assert!(wanted.contains(&code), "{} {}, wanted one of {words:?}", caller(code), api::words(code));
+}
+
+/// Type and class of a code without its subtype.
+pub(crate) fn kind_of(code: DAT_RETURN) -> DAT_RETURN {
+    code & !DAT_SUBTYPE_MASK
+}
+
+/// Subtype of a code.
+pub(crate) fn subtype_of(code: DAT_RETURN) -> DAT_RETURN_SUBTYPE {
+    code & DAT_SUBTYPE_MASK
+}
+
+/// Gives the call an out object full of a pattern. After an error not a byte of it may have changed.
+#[track_caller]
+pub(crate) fn untouched<T: Copy>(call: impl FnOnce(*mut T) -> DAT_RETURN) -> DAT_RETURN {
+    const PATTERN: u8 = 0xa5;
+    let mut out = MaybeUninit::<T>::uninit();
+    raw::fill(&mut out, PATTERN);
+    let code = call(out.as_mut_ptr());
+    if code != DAT_SUCCESS {
+        let bytes = raw::bytes_of(&out);
+        let changed = bytes.iter().position(|byte| *byte != PATTERN);
+        if let Some(at) = changed {
+            panic!("{} {}, and byte {at} of {} was written", caller(code), api::words(code), size_of::<T>());
+        }
+    }
+    code
+}
+
+/// Makes an out object of zeros, which every C record can be, lets the call fill it, and hands it over. Must succeed.
+#[track_caller]
+pub(crate) fn filled<T: CRecord>(call: impl FnOnce(*mut T) -> DAT_RETURN) -> T {
+    let mut out = raw::zeroed::<T>();
+    ok(call(&mut out));
+    out
+}
+
+pub(crate) use raw::{CRecord, zeroed};
+
+/// The function whose answer this most likely is: this thread's last, if the code is the same.
+fn caller(code: DAT_RETURN) -> String {
+    match flight::last_call() {
+        Some((function, last)) if last == code => format!("{function} answered"),
+        _ => "got".to_owned(),
+    }
+}

@@ -1,0 +1,209 @@
+//! Connected pairs, for cases about what comes after, and transfers over them.
+//!
+//! Both roles of a pair call `ctx.connect()`; a local case calls `ctx.loopback()` and has both ends.
+#![forbid(unsafe_code)]
+#![allow(clippy::not_unsafe_ptr_arg_deref, reason = "handles go to the library under test as they are")]
+
+use std::ptr::null_mut;
+
+use dat_abi::*;
+
+use crate::api::*;
+use crate::ctx::Ctx;
+
+use super::codes::ok;
+use super::event::{expect_conn, expect_cr};
+use super::memory::Memory;
+use super::object::{Ep, Evd, Ia, Psp, Pz, cookie, ep_attr};
+use super::raw::address_at;
+
+/// A socket address that connect calls can be given.
+#[derive(Clone)]
+pub(crate) struct Address([u64; 16]);
+
+impl Address {
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
+        let mut words = [0; 16];
+        for (at, byte) in bytes.iter().enumerate() {
+            words[at / 8] |= u64::from(*byte) << (at % 8 * 8);
+        }
+        Address(words.map(u64::to_le))
+    }
+
+    /// For a call; valid while this lives.
+    pub(crate) fn pointer(&self) -> DAT_IA_ADDRESS_PTR {
+        self.0.as_ptr().cast_mut().cast()
+    }
+
+    /// An IPv4 address, port 0.
+    pub(crate) fn ipv4(address: [u8; 4]) -> Self {
+        let family = (libc::AF_INET as u16).to_ne_bytes();
+        Address::of_bytes(&[&family[..], &[0, 0], &address].concat())
+    }
+}
+
+impl Ia {
+    /// Where peers find it.
+    #[track_caller]
+    pub(crate) fn address(&self) -> Address {
+        Address::of_bytes(&address_at(self.attr().ia_address_ptr))
+    }
+}
+
+impl Ctx {
+    /// Tells the other role where to connect to.
+    #[track_caller]
+    pub(crate) fn tell_address(&self, ia: &Ia) {
+        self.tell(address_at(ia.attr().ia_address_ptr));
+    }
+
+    /// The address that the other role told.
+    #[track_caller]
+    pub(crate) fn hear_address(&self) -> Address {
+        Address::of_bytes(&self.hear())
+    }
+
+    /// Both roles: an end of a new connection. `far` listens on the run's qualifier 0.
+    #[track_caller]
+    pub(crate) fn connect(&self) -> Conn {
+        self.connect_with(&Setup::default())
+    }
+
+    /// Both roles: the same with other lengths and attributes.
+    #[track_caller]
+    pub(crate) fn connect_with(&self, setup: &Setup) -> Conn {
+        let conn = Conn::unconnected(&self.ia(), setup);
+        if self.is_near() {
+            let address = self.hear_address();
+            conn.connect(&address, self.qual(setup.qual));
+        } else {
+            conn.listen(self.qual(setup.qual), || self.tell_address(&conn.ia));
+        }
+        conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        conn
+    }
+
+    /// Both ends of a connection to oneself, over one IA: first the one that connected.
+    #[track_caller]
+    pub(crate) fn loopback(&self) -> (Conn, Conn) {
+        self.loopback_with(&self.ia(), &Setup::default())
+    }
+
+    /// The same over an IA that is open already, with other lengths and attributes.
+    #[track_caller]
+    pub(crate) fn loopback_with(&self, ia: &Ia, setup: &Setup) -> (Conn, Conn) {
+        let (near, far) = (Conn::unconnected(ia, setup), Conn::unconnected(ia, setup));
+        let qual = self.qual(setup.qual);
+        far.listen(qual, || near.connect(&ia.address(), qual));
+        near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        (near, far)
+    }
+}
+
+/// How the ends of a connection are made.
+#[derive(Clone)]
+pub(crate) struct Setup {
+    /// Of the EP.
+    pub(crate) attr: DAT_EP_ATTR,
+    /// Length of each EVD.
+    pub(crate) qlen: DAT_COUNT,
+    /// Which of the run's qualifiers.
+    pub(crate) qual: u64,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Setup { attr: ep_attr(), qlen: 64, qual: 0 }
+    }
+}
+
+/// One end of a connection and all it stands on. Memory made for it is declared later, and so freed earlier.
+pub(crate) struct Conn {
+    pub(crate) ep: Ep,
+    /// Completions of receives.
+    pub(crate) recv: Evd,
+    /// Completions of sends, RDMA and binds.
+    pub(crate) request: Evd,
+    /// Connection events.
+    pub(crate) events: Evd,
+    pub(crate) pz: Pz,
+    pub(crate) ia: Ia,
+}
+
+impl Conn {
+    /// Everything but the connection.
+    #[track_caller]
+    pub(crate) fn unconnected(ia: &Ia, setup: &Setup) -> Self {
+        let pz = ia.pz();
+        let recv = ia.evd(setup.qlen, DAT_EVD_DTO_FLAG);
+        let request = ia.evd(setup.qlen, DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG);
+        let events = ia.evd(8, DAT_EVD_CONNECTION_FLAG);
+        let ep = ia.ep_with(&pz, &recv, &request, &events, &setup.attr);
+        Conn { ep, recv, request, events, pz, ia: ia.clone() }
+    }
+
+    /// Asks for a connection without private data and without a time limit.
+    #[track_caller]
+    pub(crate) fn connect(&self, address: &Address, qual: DAT_CONN_QUAL) {
+        let (ep, address, flags) = (self.ep.h(), address.pointer(), DAT_CONNECT_DEFAULT_FLAG);
+        ok(dat_ep_connect(ep, address, qual, DAT_TIMEOUT_INFINITE, 0, null_mut(), DAT_QOS_BEST_EFFORT, flags));
+    }
+
+    /// Listens, calls `ready`, and accepts the first request; the service point is gone afterwards.
+    #[track_caller]
+    pub(crate) fn listen(&self, qual: DAT_CONN_QUAL, ready: impl FnOnce()) {
+        let requests = self.ia.evd(8, DAT_EVD_CR_FLAG);
+        let psp: Psp = self.ia.psp(qual, &requests);
+        ready();
+        let cr = expect_cr(requests.h()).cr_handle;
+        ok(dat_cr_accept(cr, self.ep.h(), 0, null_mut()));
+        drop(psp);
+    }
+
+    /// The next connection event is this one.
+    #[track_caller]
+    pub(crate) fn expect(&self, number: DAT_EVENT_NUMBER) {
+        expect_conn(self.events.h(), self.ep.h(), number);
+    }
+
+    /// Disconnects, and sees it happen; for the end whose peer does not.
+    #[track_caller]
+    pub(crate) fn disconnect(&self) {
+        ok(dat_ep_disconnect(self.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
+        self.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    }
+
+    /// A registered buffer in this end's zone.
+    #[track_caller]
+    pub(crate) fn memory(&self, length: usize) -> Memory {
+        self.ia.memory(&self.pz, length)
+    }
+
+    #[track_caller]
+    pub(crate) fn post_send(&self, id: u64, segment: DAT_LMR_TRIPLET) {
+        self.post_send_as(id, segment, DAT_COMPLETION_DEFAULT_FLAG);
+    }
+
+    #[track_caller]
+    pub(crate) fn post_send_as(&self, id: u64, mut segment: DAT_LMR_TRIPLET, flags: DAT_COMPLETION_FLAGS) {
+        ok(dat_ep_post_send(self.ep.h(), 1, &mut segment, cookie(id), flags));
+    }
+
+    #[track_caller]
+    pub(crate) fn post_recv(&self, id: u64, mut segment: DAT_LMR_TRIPLET) {
+        ok(dat_ep_post_recv(self.ep.h(), 1, &mut segment, cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
+    }
+
+    /// RDMA write of a local range to the peer's.
+    #[track_caller]
+    pub(crate) fn post_write(&self, id: u64, mut from: DAT_LMR_TRIPLET, to: DAT_RMR_TRIPLET) {
+        ok(dat_ep_post_rdma_write(self.ep.h(), 1, &mut from, cookie(id), &to, DAT_COMPLETION_DEFAULT_FLAG));
+    }
+
+    /// RDMA read of the peer's range into a local one.
+    #[track_caller]
+    pub(crate) fn post_read(&self, id: u64, mut into: DAT_LMR_TRIPLET, from: DAT_RMR_TRIPLET) {
+        ok(dat_ep_post_rdma_read(self.ep.h(), 1, &mut into, cookie(id), &from, DAT_COMPLETION_DEFAULT_FLAG));
+    }
+}

@@ -1,0 +1,42 @@
+//! The authors' tools: one `use crate::kit::*;` brings these, all 73 functions, and every name of `dat_abi`.
+//!
+//! Tools check what a case takes for granted and say which line of the case it was. What a case is about it calls itself.
+#![allow(unused_imports, reason = "tools lie ready whether or not a case uses them today")]
+
+mod codes;
+mod connect;
+mod event;
+mod memory;
+mod object;
+mod raw;
+
+use std::time::Duration;
+
+pub(crate) use dat_abi::*;
+
+pub(crate) use crate::api::*;
+pub(crate) use crate::case::{Case, Need, cases, local, pair};
+pub(crate) use crate::ctx::{Ctx, Mode, Side};
+pub(crate) use codes::*;
+pub(crate) use connect::*;
+pub(crate) use event::*;
+pub(crate) use memory::*;
+pub(crate) use object::*;
+pub(crate) use raw::{address_at, bytes_at, context_bits};
+
+/// How long a tool waits for what has to come. Never how long something may take.
+pub(crate) const SOON: Duration = Duration::from_secs(5);
+
+/// Whether the provider has what a case needs, by its own attributes.
+pub(crate) fn has(provider: &str, need: Need) -> bool {
+    let ia = Ia::open(provider, 8);
+    let (adapter, attr) = (ia.attr(), ia.provider_attr());
+    match need {
+        Need::Srq => attr.srq_supported != DAT_FALSE && adapter.max_srqs > 0,
+        Need::Rmr => adapter.max_rmrs > 0,
+        Need::ProviderEp => attr.ep_creator != DAT_PSP_CREATES_EP_NEVER,
+        Need::Multipath => attr.supports_multipath != DAT_FALSE,
+        // Streams are numbered as their flags: CR, DTO, CONNECTION, RMR_BIND, ASYNC after SOFTWARE.
+        Need::Merging => attr.evd_stream_merging_supported[2][3] != DAT_FALSE,
+    }
+}

@@ -1,0 +1,157 @@
+//! Looks through the pointers and into the unions that the library hands out.
+//!
+//! The only unsafe room of the kit. Everything here copies; nothing keeps a reference to what is not ours.
+
+use std::ffi::c_void;
+use std::mem::{MaybeUninit, size_of};
+
+use dat_abi::*;
+
+use crate::api::text_at;
+
+/// A C record of numbers, pointers and unions of these, for which all zeros is a value.
+///
+/// # Safety
+/// It is `#[repr(C)]` or a plain number or pointer, and holds neither references nor Rust enumerations.
+pub(crate) unsafe trait CRecord: Copy {}
+
+macro_rules! records {
+    ($($name:ty),* $(,)?) => { $(
+        // SAFETY: a record of `dat_abi`, made of numbers, pointers and nullable functions.
+        unsafe impl CRecord for $name {}
+    )* };
+}
+
+records!(
+    DAT_IA_ATTR,
+    DAT_PROVIDER_ATTR,
+    DAT_EP_ATTR,
+    DAT_EP_PARAM,
+    DAT_SRQ_ATTR,
+    DAT_SRQ_PARAM,
+    DAT_PZ_PARAM,
+    DAT_PSP_PARAM,
+    DAT_RSP_PARAM,
+    DAT_CR_PARAM,
+    DAT_EVD_PARAM,
+    DAT_CNO_PARAM,
+    DAT_LMR_PARAM,
+    DAT_RMR_PARAM,
+    DAT_PROVIDER_INFO,
+    DAT_PROVIDER,
+    DAT_EVENT,
+    DAT_CONTEXT,
+    DAT_LMR_TRIPLET,
+    DAT_RMR_TRIPLET,
+    DAT_REGION_DESCRIPTION,
+    DAT_HANDLE,
+    u32,
+    u64,
+    i32,
+);
+
+/// A record of zeros.
+pub(crate) fn zeroed<T: CRecord>() -> T {
+    // SAFETY: the trait's promise.
+    unsafe { std::mem::zeroed() }
+}
+
+pub(super) fn fill<T: Copy>(out: &mut MaybeUninit<T>, byte: u8) {
+    // SAFETY: the place is ours and as long as this.
+    unsafe { std::ptr::write_bytes(out.as_mut_ptr().cast::<u8>(), byte, size_of::<T>()) };
+}
+
+/// After [`fill`].
+pub(super) fn bytes_of<T: Copy>(out: &MaybeUninit<T>) -> Vec<u8> {
+    // SAFETY: every byte was filled as a byte, and a C library writes bytes.
+    unsafe { std::slice::from_raw_parts(out.as_ptr().cast::<u8>(), size_of::<T>()) }.to_vec()
+}
+
+/// What lies at a pointer that came from the library. Nothing for null.
+pub(crate) fn bytes_at(pointer: *const c_void, length: usize) -> Vec<u8> {
+    if pointer.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: the library says that so many bytes are there.
+    unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), length) }.to_vec()
+}
+
+/// The socket address at a pointer that came from the library, as long as its family is.
+pub(crate) fn address_at(pointer: DAT_IA_ADDRESS_PTR) -> Vec<u8> {
+    if pointer.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: the library says that an address is there, and each begins with its family.
+    let family = i32::from(unsafe { (*pointer).sa_family });
+    let length = match family {
+        libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+        libc::AF_UNIX => size_of::<libc::sockaddr_un>(),
+        _ => size_of::<libc::sockaddr_in>(),
+    };
+    bytes_at(pointer.cast(), length)
+}
+
+/// Writes where the library says that a consumer may.
+pub(crate) fn write_at(pointer: *mut c_void, bytes: &[u8]) {
+    // SAFETY: the library says that so many bytes are there and writable.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), pointer.cast::<u8>(), bytes.len()) };
+}
+
+/// A context or cookie as a number.
+pub(crate) fn context_bits(context: DAT_CONTEXT) -> u64 {
+    // SAFETY: any bits are a number.
+    unsafe { context.as_64 }
+}
+
+pub(super) fn dto(event: &DAT_EVENT) -> DAT_DTO_COMPLETION_EVENT_DATA {
+    // SAFETY: plain numbers and addresses, whatever the number says.
+    unsafe { event.event_data.dto_completion_event_data }
+}
+
+pub(super) fn rmr(event: &DAT_EVENT) -> DAT_RMR_BIND_COMPLETION_EVENT_DATA {
+    // SAFETY: plain numbers and addresses, whatever the number says.
+    unsafe { event.event_data.rmr_completion_event_data }
+}
+
+pub(super) fn arrival(event: &DAT_EVENT) -> DAT_CR_ARRIVAL_EVENT_DATA {
+    // SAFETY: plain numbers and addresses, whatever the number says.
+    unsafe { event.event_data.cr_arrival_event_data }
+}
+
+pub(super) fn connection(event: &DAT_EVENT) -> DAT_CONNECTION_EVENT_DATA {
+    // SAFETY: plain numbers and addresses, whatever the number says.
+    unsafe { event.event_data.connect_event_data }
+}
+
+pub(super) fn asynchronous(event: &DAT_EVENT) -> DAT_ASYNCH_ERROR_EVENT_DATA {
+    // SAFETY: plain numbers and addresses, whatever the number says.
+    unsafe { event.event_data.asynch_error_event_data }
+}
+
+pub(super) fn software(event: &DAT_EVENT) -> DAT_PVOID {
+    // SAFETY: plain numbers and addresses, whatever the number says.
+    unsafe { event.event_data.software_event_data.pointer }
+}
+
+/// A service point's handle, of whichever kind.
+pub(super) fn service_point(handle: DAT_SP_HANDLE) -> DAT_HANDLE {
+    // SAFETY: both members are a handle.
+    unsafe { handle.psp_handle }
+}
+
+/// Where a region begins, for memory described by its address.
+pub(crate) fn region_address(region: DAT_REGION_DESCRIPTION) -> DAT_PVOID {
+    // SAFETY: any bits are an address.
+    unsafe { region.for_va }
+}
+
+/// The name and value of each named attribute in an array that came from the library.
+pub(crate) fn named_attributes(array: *const DAT_NAMED_ATTR, count: DAT_COUNT) -> Vec<(String, String)> {
+    let count = if array.is_null() { 0 } else { count.max(0) as usize };
+    let one = |at| {
+        // SAFETY: the library says that the array has so many.
+        let attribute = unsafe { *array.add(at) };
+        (text_at(attribute.name), text_at(attribute.value))
+    };
+    (0..count).map(one).collect()
+}

@@ -1,0 +1,97 @@
+//! The conformance suite: what the specification promises, as cases against any `libdat.so.1`, through the C ABI alone.
+//!
+//! ```text
+//! dapl-conformance [run] [--provider NAME] [--libdat PATH] [--mode one|two|both] [--jobs N] [--report DIR]
+//!                  [--complete] [--verbose] [FILTER...]
+//! dapl-conformance list [FILTER...]
+//! dapl-conformance coverage
+//! ```
+//!
+//! The environment decides which library and which dat.conf that is; `cargo xtask test conformance` makes one. A FILTER is
+//! a part of a case's name or of its section. `--complete` fails cases that the provider does not support.
+//!
+//! # Writing a case
+//!
+//! A case lives in the file of its area in `cases/`, has a unique name that begins with the area and says the claim, and
+//! names the section that promises it. It needs one `use crate::kit::*;` and no unsafe code.
+//!
+//! A *local* case is a function. In mode `two` both processes run it at the same time.
+//!
+//! ```text
+//! pub(crate) fn cases() -> Vec<Case> {
+//!     cases![
+//!         "events 2.5": evd_wait_zero_timeout_is_timeout_expired,      // local, the function has the case's name
+//!         "consumers 13": connect_both_hear => pair(near, far),        // two roles
+//!         "events 7.1": rmr_binds => local(binds).needs(Need::Rmr).limit(40),
+//!     ]
+//! }
+//!
+//! fn evd_wait_zero_timeout_is_timeout_expired(ctx: &Ctx) {
+//!     let ia = ctx.ia();                                               // freed, and the freeing checked, at the end
+//!     let evd = ia.evd(4, DAT_EVD_DTO_FLAG);
+//!     let mut more = 0;
+//!     let code = untouched(|event| dat_evd_wait(evd.h(), 0, 1, event, &mut more));
+//!     refused(code, DAT_TIMEOUT_EXPIRED, DAT_NO_SUBTYPE);
+//! }
+//! ```
+//!
+//! A *pair* has two roles, `near` and `far`: two threads with an IA each in mode `one` (with `.shares_ia()`, one IA), two
+//! processes in mode `two`. They talk beside DAT: `ctx.tell(bytes)`, `tell_number`, `tell_target`, `tell_address`, the same
+//! with `hear`, and `ctx.meet()`, a barrier. When one role fails the other is ended too.
+//!
+//! ```text
+//! fn near(ctx: &Ctx) {
+//!     let conn = ctx.connect();                                        // both roles call it; far listens
+//!     let memory = conn.memory(4096);                                  // registered, all privileges
+//!     memory.write_pattern(0, 1000, 7);
+//!     conn.post_send(0x11, memory.segment(0, 1000));
+//!     expect_dto(conn.request.h(), 0x11, DAT_DTO_SUCCESS, 1000);
+//!     ctx.meet();                                                      // or the connection would go under far's feet
+//! }
+//! ```
+//!
+//! Families come from tables: `local(move |ctx| ...).named(format!(...)).proves("endpoints 4")`, pushed onto the list.
+//!
+//! - Calls: all 73 by their own names, with raw values. `filled(|out| dat_x(.., out))` gives what a call that must succeed
+//!   writes; `untouched(|out| dat_x(.., out))` gives the code, and checks that nothing is written on an error.
+//! - Codes: `ok(code)`, `refused(code, TYPE, SUBTYPE)`, `expect(code, WHOLE)` (`DAT_QUEUE_EMPTY` is bare,
+//!   `DAT_NOT_IMPLEMENTED` whole), `one_of(code, &[error(TYPE, SUBTYPE), ..])`.
+//! - Objects: `ctx.ia()`; `ia.pz() evd() evd_on() cno() cno_with() ep() ep_with() ep_on() srq() psp() rsp() memory()`,
+//!   `pz.rmr()`; `Ep::own(handle)` takes over what the case made itself. `.h()` is the handle, `.free()` frees at once and
+//!   returns the dead handle, `.leak()` gives it away. Declared in the order of use they are freed in the right order.
+//! - Ends: `ctx.connect()`, `ctx.connect_with(&Setup { .. })`, `ctx.loopback()` (both ends in a local case), `Conn::unconnected`.
+//! - Events: `expect_event expect_dto expect_conn expect_cr expect_async expect_rmr expect_nothing expect_quiet drain wait
+//!   dequeue polled_event`; an [`Event`](kit::Event) knows `dto() connection() arrival() private_data() asynchronous()`.
+//! - `ctx.qual(0..16)` are connection qualifiers of this run alone. Names and numbers of other files or runs collide.
+//! - `ctx.step("..")` says where a long case is. Waits end at the case's deadline (20 s, `.limit(60)` at most).
+//! - Threads: `std::thread::scope`; objects may be shared, and `Handle::of(h)` makes a raw handle shareable.
+//! - What a provider may lack: `.needs(Need::Srq)`, or `ctx.unsupported("why")` in the body.
+//! - `ctx.die()` ends the process as an accident would; such a case is `.only_two()`.
+//!
+//! No case sleeps to let something happen, asserts an upper bound on time, or depends on another case.
+#![allow(dead_code, reason = "tools lie ready whether or not a case uses them today")]
+
+mod api;
+mod case;
+mod cases;
+mod ctx;
+mod driver;
+mod flight;
+mod kit;
+mod names;
+mod os;
+mod report;
+mod worker;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let [first, rest @ ..] = &words[..]
+        && first == "worker"
+        && let Some(task) = worker::Task::from_words(rest)
+    {
+        worker::main(&task);
+    }
+    driver::main(&words)
+}

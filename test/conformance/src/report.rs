@@ -1,0 +1,79 @@
+//! The coverage table: which function gave which code in which cases, which events were seen, and what nobody has seen.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use crate::flight::Seen;
+use crate::{api, kit};
+
+/// Of the table's file.
+const FILE: &str = "coverage.md";
+/// Case names per row.
+const EXAMPLES: usize = 2;
+
+/// Writes the table of a run and says where.
+pub(crate) fn write(
+    directory: &Path,
+    provider: &str,
+    seen: &BTreeMap<Seen, Vec<&str>>,
+    is_whole: bool,
+) -> io::Result<PathBuf> {
+    fs::create_dir_all(directory)?;
+    let path = directory.join(FILE);
+    let extent = if is_whole { "all cases" } else { "some of the cases" };
+    let mut text = format!("# What the cases have seen of {provider} ({extent})\n");
+    let _ = write!(text, "\n| function | answer | cases | for instance |\n|---|---|---|---|\n");
+    for (what, names) in seen {
+        if let Seen::Answer(function, code) = what {
+            let function = api::NAMES[*function as usize];
+            row(&mut text, &[function, &words(*code)], names);
+        }
+    }
+    let _ = write!(text, "\n| event | cases | for instance |\n|---|---|---|\n");
+    for (what, names) in seen.iter().filter(|(what, _)| !matches!(what, Seen::Answer(..))) {
+        row(&mut text, &[&name(*what)], names);
+    }
+    if is_whole {
+        let _ = write!(text, "\n## Expected, and seen by no case\n\n");
+        for hole in holes(seen) {
+            let _ = writeln!(text, "- {hole}");
+        }
+    }
+    fs::write(&path, text)?;
+    Ok(path)
+}
+
+fn row(text: &mut String, cells: &[&str], names: &[&str]) {
+    let examples = names[..names.len().min(EXAMPLES)].join(", ");
+    let _ = writeln!(text, "| {} | {} | {examples} |", cells.join(" | "), names.len());
+}
+
+/// Prints the table of the last run.
+pub(crate) fn show(directory: &Path) -> io::Result<bool> {
+    let path = directory.join(FILE);
+    let text = fs::read_to_string(&path).map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
+    print!("{text}");
+    Ok(true)
+}
+
+/// What the specification promises and no case has seen.
+pub(crate) fn holes(_seen: &BTreeMap<Seen, Vec<&str>>) -> Vec<String> {
+    Vec::new()
+}
+
+fn words(code: u32) -> String {
+    format!("{code:#x}")
+}
+
+fn name(what: Seen) -> String {
+    match what {
+        Seen::Answer(..) => String::new(),
+        Seen::Event(number) => kit::number_name(number),
+        Seen::Dto(status) => format!("DTO: {}", kit::status_name(status)),
+        Seen::Rmr(status) => format!("bind: {}", kit::status_name(status)),
+        Seen::Async(number, reason) => format!("{}, reason {reason}", kit::number_name(number)),
+    }
+}

@@ -1,0 +1,253 @@
+//! The process under test: loads the library, runs one role (or both, as threads), writes how it ended, and exits.
+//!
+//! Started by the driver only. The channel to the other process is its standard input. It never restarts anything.
+#![forbid(unsafe_code)]
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::case::{Body, Case};
+use crate::ctx::{Ctx, Mode, OtherEnded, Side, Unsupported};
+use crate::{api, cases, flight, kit, os};
+
+/// A role that learns nothing from its partner's end has this long to end itself.
+pub(crate) const GRACE: Duration = Duration::from_secs(2);
+/// A case's own waits end so long before the watchdog, and can then say what they waited for.
+const MARGIN: Duration = Duration::from_secs(2);
+
+/// What the driver tells a process.
+#[derive(Clone)]
+pub(crate) struct Task {
+    pub(crate) case: String,
+    pub(crate) mode: Mode,
+    pub(crate) side: Side,
+    pub(crate) provider: String,
+    pub(crate) libdat: String,
+    pub(crate) first_qual: u64,
+    /// The flight record; the ending is written beside it.
+    pub(crate) record: PathBuf,
+}
+
+impl Task {
+    /// As arguments.
+    pub(crate) fn to_words(&self) -> Vec<String> {
+        let record = self.record.to_string_lossy().into_owned();
+        let words = [self.mode.word(), self.side.word(), &self.provider, &self.libdat, &record];
+        let mut all = vec!["worker".to_owned(), self.case.clone(), self.first_qual.to_string()];
+        all.extend(words.map(str::to_owned));
+        all
+    }
+
+    /// From arguments.
+    pub(crate) fn from_words(words: &[String]) -> Option<Self> {
+        let [case, first_qual, mode, side, provider, libdat, record] = words else { return None };
+        Some(Task {
+            case: case.clone(),
+            mode: if mode == "two" { Mode::Two } else { Mode::One },
+            side: if side == "far" { Side::Far } else { Side::Near },
+            provider: provider.clone(),
+            libdat: libdat.clone(),
+            first_qual: first_qual.parse().ok()?,
+            record: record.into(),
+        })
+    }
+
+    /// Where the ending is written.
+    pub(crate) fn ending(&self) -> PathBuf {
+        self.record.with_extension("ending")
+    }
+}
+
+/// How a role ended.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Ending {
+    Passed,
+    /// As the case wanted it, by a signal.
+    Died,
+    /// Only because its partner had.
+    Followed,
+    Unsupported(String),
+    Failed(String),
+}
+
+impl Ending {
+    pub(crate) fn to_text(&self) -> String {
+        match self {
+            Self::Passed => "passed\n".to_owned(),
+            Self::Died => "died\n".to_owned(),
+            Self::Followed => "followed\n".to_owned(),
+            Self::Unsupported(what) => format!("unsupported\n{what}"),
+            Self::Failed(why) => format!("failed\n{why}"),
+        }
+    }
+
+    /// Nothing for a process that wrote none.
+    pub(crate) fn from_text(text: &str) -> Option<Self> {
+        let (word, rest) = text.split_once('\n')?;
+        Some(match word {
+            "passed" => Self::Passed,
+            "died" => Self::Died,
+            "followed" => Self::Followed,
+            "unsupported" => Self::Unsupported(rest.to_owned()),
+            _ => Self::Failed(rest.to_owned()),
+        })
+    }
+
+    /// The one that explains both.
+    pub(crate) fn worse(self, other: Self) -> Self {
+        let rank = |ending: &Self| match ending {
+            Self::Passed | Self::Died => 0,
+            Self::Followed => 1,
+            Self::Unsupported(_) => 2,
+            Self::Failed(_) => 3,
+        };
+        if rank(&other) > rank(&self) { other } else { self }
+    }
+}
+
+/// Runs a task and ends the process.
+pub(crate) fn main(task: &Task) -> ! {
+    os::die_with_parent();
+    watch_panics();
+    let ending = match prepare(task) {
+        Ok(case) => play(task, case),
+        Err(why) => Ending::Failed(why),
+    };
+    if let Err(error) = std::fs::write(task.ending(), ending.to_text()) {
+        eprintln!("{}: {error}", task.ending().display());
+    }
+    // A role may still be asleep in the library; an orderly exit would be tested with it, and that is not the claim.
+    if matches!(ending, Ending::Failed(_)) {
+        os::leave(1);
+    }
+    std::process::exit(0)
+}
+
+fn prepare(task: &Task) -> Result<Case, String> {
+    flight::open(&task.record).map_err(|error| format!("{}: {error}", task.record.display()))?;
+    api::load(&task.libdat)?;
+    let all = cases::all();
+    all.into_iter().find(|case| case.name == task.case).ok_or_else(|| format!("no case {}", task.case))
+}
+
+fn play(task: &Task, case: Case) -> Ending {
+    if let Some(absent) = case.needs.iter().find(|need| !kit::has(&task.provider, **need)) {
+        return Ending::Unsupported(format!("{absent:?}"));
+    }
+    let channel = || io::stdin().as_fd().try_clone_to_owned().ok().map(UnixStream::from);
+    match (&case.body, task.mode) {
+        (Body::Local(body), Mode::One) => run(body, &ctx(task, &case, task.side, None)),
+        // The channel only makes them start together.
+        (Body::Local(body), Mode::Two) => {
+            let (start, own) = (ctx(task, &case, task.side, channel()), ctx(task, &case, task.side, None));
+            catch(|| start.meet()).worse(run(body, &own))
+        }
+        (Body::Pair(near, _), Mode::Two) if task.side == Side::Near => {
+            run(near, &ctx(task, &case, Side::Near, channel()))
+        }
+        (Body::Pair(_, far), Mode::Two) => run(far, &ctx(task, &case, Side::Far, channel())),
+        (Body::Pair(..), Mode::One) => threads(task, case),
+    }
+}
+
+/// Both roles, each in a thread. When one fails the other is not waited for long.
+fn threads(task: &Task, case: Case) -> Ending {
+    let (one, other) = UnixStream::pair().expect("sockets can be made");
+    let case = Arc::new(case);
+    let (tell, hear) = mpsc::channel();
+    for (side, channel) in [(Side::Near, one), (Side::Far, other)] {
+        let (case, tell, ctx) = (Arc::clone(&case), tell.clone(), ctx(task, &case, side, Some(channel)));
+        let role = move || {
+            let Body::Pair(near, far) = &case.body else { unreachable!("only pairs come here") };
+            let ending = run(if side == Side::Near { near } else { far }, &ctx);
+            // The other role sees the end of the channel before this one is reported.
+            drop(ctx);
+            let _ = tell.send(ending);
+        };
+        std::thread::Builder::new().name(side.word().to_owned()).spawn(role).expect("threads can be made");
+    }
+    let first = hear.recv().expect("a role always reports");
+    let second = match first {
+        Ending::Passed => hear.recv().expect("a role always reports"),
+        _ => match hear.recv_timeout(GRACE) {
+            Ok(second) => second,
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ending::Followed,
+        },
+    };
+    first.worse(second)
+}
+
+fn ctx(task: &Task, case: &Case, side: Side, channel: Option<UnixStream>) -> Ctx {
+    let is_twin = side == Side::Far && matches!(case.body, Body::Local(_));
+    Ctx {
+        mode: task.mode,
+        side,
+        provider: task.provider.clone(),
+        case: case.name.to_string(),
+        shares_ia: case.shares_ia && task.mode == Mode::One,
+        ending: task.ending(),
+        first_qual: task.first_qual + if is_twin { 16 } else { 0 },
+        deadline: Instant::now() + Duration::from_secs(case.limit) - MARGIN,
+        channel,
+    }
+}
+
+fn run(body: &(dyn Fn(&Ctx) + Send + Sync), ctx: &Ctx) -> Ending {
+    let ending = catch(|| body(ctx));
+    match ending {
+        Ending::Failed(why) if ctx.channel.is_some() => Ending::Failed(format!("{}: {why}", ctx.side.word())),
+        _ => ending,
+    }
+}
+
+fn catch(body: impl FnOnce()) -> Ending {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(()) => Ending::Passed,
+        Err(payload) if payload.is::<OtherEnded>() => Ending::Followed,
+        Err(payload) => match payload.downcast::<Unsupported>() {
+            Ok(what) => Ending::Unsupported(what.0),
+            Err(payload) => Ending::Failed(first_panic().unwrap_or_else(|| text(&*payload))),
+        },
+    }
+}
+
+thread_local! {
+    static OWN: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Of threads that a case has started, which its own join reports without a reason.
+static OTHERS: Mutex<Option<String>> = Mutex::new(None);
+
+fn first_panic() -> Option<String> {
+    let other = OTHERS.lock().unwrap_or_else(PoisonError::into_inner).take();
+    OWN.take().filter(|own| other.is_none() || !own.contains("a scoped thread panicked")).or(other)
+}
+
+/// Keeps where and why, in place of the usual text.
+fn watch_panics() {
+    let main = std::thread::current().id();
+    std::panic::set_hook(Box::new(move |panic| {
+        let place = panic.location().map(|place| format!("{}:{}", place.file(), place.line())).unwrap_or_default();
+        let said = format!("{place}: {}", text(panic.payload()));
+        let thread = std::thread::current();
+        let is_role = thread.id() == main || matches!(thread.name(), Some("near" | "far"));
+        if !is_role {
+            _ = OTHERS.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(said);
+        } else {
+            OWN.with_borrow_mut(|own| _ = own.get_or_insert(said));
+        }
+    }));
+}
+
+fn text(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
+    text.unwrap_or("panicked").to_owned()
+}

@@ -1,0 +1,35 @@
+//! The conformance suite over a provider: ours in a room of its own, anybody else's in the environment as it is.
+#![forbid(unsafe_code)]
+
+use std::process::Command;
+
+use dapl_test::run::{Room, SM0};
+use dapl_test::stage::{Profile, built, stage};
+
+use crate::Result;
+
+/// Its arguments are the driver's; `--provider` is looked at here as well.
+pub(crate) fn run(arguments: &[&str]) -> Result {
+    let named = arguments.iter().position(|word| *word == "--provider").and_then(|at| arguments.get(at + 1));
+    let driver = built("dapl-conformance", Profile::Dev);
+    let room;
+    let mut command = match named {
+        None | Some(&("sm" | "sm0")) => {
+            room = Room::new(&stage(Profile::Dev), Some(SM0));
+            let mut command = room.command(&driver, arguments);
+            // Ours has everything.
+            command.arg("--complete");
+            command
+        }
+        Some(_) => {
+            let mut command = Command::new(&driver);
+            command.args(arguments);
+            command
+        }
+    };
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("conformance: {status}")),
+        Err(error) => Err(format!("{command:?}: {error}")),
+    }
+}
