@@ -31,6 +31,9 @@ struct Net {
     news: Mutex<VecDeque<News>>,
     closed: AtomicBool,
     keys: AtomicU32,
+    spoil_binds: AtomicBool,
+    /// Lengths and numbers of those who share memory.
+    members: Mutex<HashMap<SharedCookie, (u64, usize)>>,
 }
 
 impl Net {
@@ -54,6 +57,11 @@ impl Double {
         }
     }
 
+    /// From now on binds that start fail.
+    pub(crate) fn spoil_binds(&self) {
+        self.net.spoil_binds.store(true, Ordering::SeqCst);
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.net.closed.load(Ordering::SeqCst)
     }
@@ -63,7 +71,7 @@ impl Provider for Double {
     type Pd = ();
     type Mr = DoubleMr;
     type Mw = DoubleMw;
-    type Membership = ();
+    type Membership = DoubleMember;
     type Cq = DoubleCq;
     type Srq = DoubleSrq;
     type Qp = DoubleQp;
@@ -84,7 +92,7 @@ impl Provider for Double {
             max_pzs: 64,
             max_message: 1 << 31,
             max_rdma: 1 << 31,
-            max_rmrs: 0,
+            max_rmrs: 64,
             max_srqs: 0,
             max_reads_in: 4,
             max_reads_out: 4,
@@ -114,12 +122,18 @@ impl Provider for Double {
         Ok(DoubleMr { key, remote: access.remote_read || access.remote_write })
     }
 
-    fn join(&self, _: &SharedCookie, _: u64) -> Result<()> {
-        Ok(())
+    fn join(&self, cookie: &SharedCookie, length: u64) -> Result<DoubleMember> {
+        let mut members = self.net.members.lock();
+        let (known, count) = members.entry(*cookie).or_insert((length, 0));
+        if *known != length {
+            return Err(Error::InvalidParameter(4));
+        }
+        *count += 1;
+        Ok(DoubleMember { net: self.net.clone(), cookie: *cookie })
     }
 
     fn alloc_mw(&self, (): &()) -> Result<DoubleMw> {
-        Err(Error::ModelNotSupported)
+        Ok(DoubleMw(Arc::default()))
     }
 
     fn create_srq(&self, (): &(), _: SrqSpec) -> Result<DoubleSrq> {
@@ -165,12 +179,53 @@ impl MemoryRegion for DoubleMr {
     }
 }
 
-/// A memory window: not there yet.
-pub(crate) enum DoubleMw {}
+/// One who shares memory.
+pub(crate) struct DoubleMember {
+    net: Arc<Net>,
+    cookie: SharedCookie,
+}
+
+impl Drop for DoubleMember {
+    fn drop(&mut self) {
+        let mut members = self.net.members.lock();
+        if let Some((_, count)) = members.get_mut(&self.cookie) {
+            *count -= 1;
+            if *count == 0 {
+                members.remove(&self.cookie);
+            }
+        }
+    }
+}
+
+/// A memory window. What it keeps it lets go when a later bind or unbind starts, or fails.
+pub(crate) struct DoubleMw(Arc<Mutex<Pane>>);
+
+#[derive(Default)]
+pub(crate) struct Pane {
+    bound: bool,
+    /// Of the binding in force, and of those that wait.
+    keep: Option<Keep>,
+    next: VecDeque<Option<Keep>>,
+}
+
+impl Pane {
+    /// The oldest that waits takes effect, or nothing is bound any more.
+    fn turn(&mut self, works: bool) {
+        let next = self.next.pop_front().flatten();
+        self.keep = if works { next } else { None };
+        self.bound &= works || !self.next.is_empty();
+    }
+}
 
 impl MemoryWindow for DoubleMw {
     fn is_bound(&self) -> bool {
-        match *self {}
+        self.0.lock().bound
+    }
+}
+
+impl Drop for DoubleMw {
+    fn drop(&mut self) {
+        *self.0.lock() = Pane::default();
     }
 }
 
@@ -264,10 +319,19 @@ struct Core {
 struct QpInner {
     state: QpState,
     recvs: VecDeque<(Token, u64)>,
-    /// Sends that wait for the connection.
-    held: VecDeque<(Token, u64, bool, bool)>,
+    /// Requests that wait for the connection.
+    held: VecDeque<Held>,
     /// Messages that came before their receives, by length.
     early: VecDeque<(u64, bool)>,
+}
+
+/// A request that waits.
+struct Held {
+    token: Token,
+    bytes: u64,
+    is_message: bool,
+    suppress: bool,
+    pane: Option<Arc<Mutex<Pane>>>,
 }
 
 #[derive(Clone, Default)]
@@ -300,7 +364,10 @@ impl Core {
             Self::complete(self.spec.recv_cq.as_ref(), token, Status::Flushed, 0, false);
         }
         if requests {
-            for (token, ..) in inner.held.drain(..) {
+            for Held { token, pane, .. } in inner.held.drain(..) {
+                if let Some(pane) = pane {
+                    pane.lock().turn(false);
+                }
                 Self::complete(self.spec.request_cq.as_ref(), token, Status::Flushed, 0, false);
             }
         }
@@ -322,8 +389,24 @@ impl Core {
         inner.state = QpState::Connected(conn, Arc::downgrade(peer));
         let held = std::mem::take(&mut inner.held);
         drop(inner);
-        for (token, bytes, message, suppress) in held {
-            self.transfer(peer, token, bytes, message.then_some(false), suppress);
+        for Held { token, bytes, is_message, suppress, pane } in held {
+            match pane {
+                Some(pane) => self.bind(conn, &pane, token, suppress),
+                None => self.transfer(peer, token, bytes, is_message.then_some(false), suppress),
+            }
+        }
+    }
+
+    fn bind(&self, conn: ConnId, pane: &Mutex<Pane>, token: Token, suppress: bool) {
+        let works = !self.net.spoil_binds.load(Ordering::SeqCst);
+        pane.lock().turn(works);
+        if !works {
+            Self::complete(self.spec.request_cq.as_ref(), token, Status::BindFailed, 0, false);
+            self.end(QpState::Error);
+            self.net.event(conn, CmEvent::Broken);
+        } else if !suppress {
+            Self::complete(self.spec.request_cq.as_ref(), token, Status::Success, 0, false);
+            self.ring();
         }
     }
 
@@ -365,8 +448,36 @@ impl QueuePair for DoubleQp {
     type Mr = DoubleMr;
     type Mw = DoubleMw;
 
-    fn post_bind(&self, mw: &DoubleMw, _: Option<Bind<'_, DoubleMr>>, _: &BindWr) -> Result<u32> {
-        match *mw {}
+    fn post_bind(&self, mw: &DoubleMw, bind: Option<Bind<'_, DoubleMr>>, wr: &BindWr) -> Result<u32> {
+        let core = &self.0;
+        let mut inner = core.inner.lock();
+        if inner.held.len() >= core.spec.max_requests as usize {
+            return Err(Error::Exhausted(Resource::Memory));
+        }
+        let key = core.net.keys.fetch_add(1, Ordering::SeqCst) + 1;
+        let key = if bind.is_some() { key | 1 << 31 } else { 0 };
+        {
+            let mut pane = mw.0.lock();
+            pane.bound = bind.is_some();
+            pane.next.push_back(bind.map(|bind| bind.keep));
+        }
+        match inner.state.clone() {
+            QpState::Connected(conn, _) => {
+                drop(inner);
+                core.bind(conn, &mw.0, wr.token, wr.suppress);
+            }
+            QpState::Error => {
+                mw.0.lock().turn(false);
+                Core::complete(core.spec.request_cq.as_ref(), wr.token, Status::Flushed, 0, false);
+                core.ring();
+            }
+            QpState::Idle | QpState::Connecting(_) => {
+                let (token, suppress) = (wr.token, wr.suppress);
+                let pane = Some(mw.0.clone());
+                inner.held.push_back(Held { token, bytes: 0, is_message: false, suppress, pane });
+            }
+        }
+        Ok(key)
     }
 
     fn watch_recvs(&self, _: Option<u32>, _: Option<u32>) -> Result<()> {
@@ -414,7 +525,8 @@ impl QueuePair for DoubleQp {
                 if inner.held.len() >= core.spec.max_requests as usize {
                     return Err(Error::Exhausted(Resource::Memory));
                 }
-                inner.held.push_back((wr.token, bytes, message.is_some(), wr.suppress));
+                let (token, suppress) = (wr.token, wr.suppress);
+                inner.held.push_back(Held { token, bytes, is_message: message.is_some(), suppress, pane: None });
             }
         }
         Ok(())

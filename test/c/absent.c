@@ -21,46 +21,16 @@ static void answer(const char *call, DAT_RETURN ret)
     printf("%s %s\n", call, major);
 }
 
-static void memory(void)
-{
-    char bytes[64], id[DAT_LMR_COOKIE_SIZE] = "absent";
-    DAT_REGION_DESCRIPTION region = { .for_va = bytes };
-    DAT_LMR_HANDLE lmr, again = DAT_HANDLE_NULL;
-    DAT_LMR_CONTEXT context;
-
-    OK(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, sizeof bytes, pz, DAT_MEM_PRIV_ALL_FLAG, &lmr, &context, NULL,
-                      NULL, NULL));
-    region.for_lmr_handle = lmr;
-    answer("dat_lmr_create of DAT_MEM_TYPE_LMR",
-           dat_lmr_create(ia, DAT_MEM_TYPE_LMR, region, sizeof bytes, pz, DAT_MEM_PRIV_ALL_FLAG, &again, &context, NULL,
-                          NULL, NULL));
-    region.for_shared_memory.virtual_address = bytes;
-    region.for_shared_memory.shared_memory_id = &id;
-    answer("dat_lmr_create of DAT_MEM_TYPE_SHARED_VIRTUAL",
-           dat_lmr_create(ia, DAT_MEM_TYPE_SHARED_VIRTUAL, region, sizeof bytes, pz, DAT_MEM_PRIV_ALL_FLAG, &again,
-                          &context, NULL, NULL, NULL));
-    EXPECT(again == DAT_HANDLE_NULL);
-    OK(dat_lmr_free(lmr));
-}
-
 /* Nothing can make one of these, so there is no handle to pass but one of another kind. */
 static void without_handle(void)
 {
     DAT_SRQ_ATTR attributes = { .max_recv_dtos = 4, .max_recv_iov = 1, .low_watermark = DAT_SRQ_LW_DEFAULT };
     DAT_SRQ_HANDLE srq = DAT_HANDLE_NULL;
-    DAT_RMR_HANDLE rmr = DAT_HANDLE_NULL;
     DAT_EP_HANDLE other = DAT_HANDLE_NULL;
-    DAT_RMR_PARAM rmr_param;
     DAT_SRQ_PARAM srq_param;
-    DAT_RMR_CONTEXT context;
     DAT_LMR_TRIPLET segment = { .segment_length = 0 };
     DAT_CONTEXT cookie = { .as_64 = 0 };
 
-    answer("dat_rmr_create", dat_rmr_create(pz, &rmr));
-    answer("dat_rmr_query", dat_rmr_query(pz, DAT_RMR_FIELD_ALL, &rmr_param));
-    answer("dat_rmr_bind", dat_rmr_bind(pz, &segment, DAT_MEM_PRIV_ALL_FLAG, ep, cookie, DAT_COMPLETION_DEFAULT_FLAG,
-                                        &context));
-    answer("dat_rmr_free", dat_rmr_free(pz));
     answer("dat_srq_create", dat_srq_create(ia, pz, &attributes, &srq));
     answer("dat_srq_query", dat_srq_query(pz, DAT_SRQ_FIELD_ALL, &srq_param));
     answer("dat_srq_post_recv", dat_srq_post_recv(pz, 1, &segment, cookie));
@@ -69,7 +39,7 @@ static void without_handle(void)
     answer("dat_srq_free", dat_srq_free(pz));
     answer("dat_ep_create_with_srq",
            dat_ep_create_with_srq(ia, pz, completions, completions, events, pz, NULL, &other));
-    EXPECT(srq == DAT_HANDLE_NULL && rmr == DAT_HANDLE_NULL && other == DAT_HANDLE_NULL);
+    EXPECT(srq == DAT_HANDLE_NULL && other == DAT_HANDLE_NULL);
 }
 
 static void connections(void)
@@ -99,7 +69,6 @@ int main(void)
     OK(dat_ep_create(ia, pz, completions, completions, events, NULL, &ep));
     OK(dat_psp_create(ia, QUAL, events, DAT_PSP_CONSUMER_FLAG, &psp));
 
-    memory();
     without_handle();
     connections();
 

@@ -34,6 +34,7 @@ mod dapli_connect;
 mod dapli_modify;
 mod dapli_outbox;
 mod dapli_qp;
+pub(crate) mod dapls_bind;
 pub mod dapls_ep;
 mod record;
 pub mod state;

@@ -54,6 +54,7 @@ pub fn open<P: Provider>(
             number: AtomicUsize::new(0),
             async_evd: Mutex::new(AsyncEvd::Absent),
             children: Mutex::new(Children { closing: false, known: HashMap::new() }),
+            contexts: Mutex::default(),
         })
     })?;
     let ia = made.object().clone();

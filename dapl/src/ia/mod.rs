@@ -37,6 +37,8 @@ pub struct Ia<P: Provider> {
     number: AtomicUsize,
     async_evd: Mutex<AsyncEvd>,
     children: Mutex<Children>,
+    /// Who stands behind a local context.
+    contexts: Mutex<HashMap<u32, ObjectId>>,
 }
 
 /// Where the asynchronous errors of an IA go (registry-ia.md 4.3).
@@ -176,6 +178,24 @@ impl<P: Provider> Ia<P> {
         let forgotten = self.children.lock().known.remove(&address);
         // Dropped here and not under the lock: this can be the last trace of the child.
         drop(forgotten);
+    }
+
+    /// A local context was given out for the memory of this object.
+    pub fn add_context(&self, context: u32, of: ObjectId) {
+        self.contexts.lock().insert(context, of);
+    }
+
+    /// Takes the context back, if it has not been given to another object since.
+    pub fn remove_context(&self, context: u32, of: ObjectId) {
+        let mut contexts = self.contexts.lock();
+        if contexts.get(&context) == Some(&of) {
+            contexts.remove(&context);
+        }
+    }
+
+    /// Whose memory a local context of this IA names; the object may have ended since.
+    pub fn context(&self, context: u32) -> Option<ObjectId> {
+        self.contexts.lock().get(&context).copied()
     }
 
     /// Begins a close: from now on nothing new is adopted. The children come back in the order of their end.

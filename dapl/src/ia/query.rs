@@ -37,9 +37,9 @@ pub(super) fn ia_attributes<P: Provider>(ia: &Ia<P>) -> DAT_IA_ATTR {
         max_pzs: count(limits.max_pzs),
         max_message_size: limits.max_message,
         max_rdma_size: limits.max_rdma,
-        // No RMRs and no SRQs yet, whatever the transport could do.
-        max_rmrs: 0,
+        max_rmrs: count(limits.max_rmrs),
         max_rmr_target_address: ANY_ADDRESS,
+        // No SRQs yet, whatever the transport could do.
         max_srqs: 0,
         max_ep_per_srq: 0,
         max_recv_per_srq: 0,
@@ -67,7 +67,8 @@ pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR 
         // What the registry asked for, and nothing else: some libdats find by it what to close.
         dapl_version_major: served.major,
         dapl_version_minor: served.minor,
-        lmr_mem_types_supported: DAT_MEM_TYPE_VIRTUAL,
+        // An OR of numbers, the first of which is 0.
+        lmr_mem_types_supported: DAT_MEM_TYPE_VIRTUAL | DAT_MEM_TYPE_LMR | DAT_MEM_TYPE_SHARED_VIRTUAL,
         iov_ownership_on_return: DAT_IOV_CONSUMER,
         dat_qos_supported: DAT_QOS_BEST_EFFORT,
         completion_flags_supported: DAT_COMPLETION_SUPPRESS_FLAG

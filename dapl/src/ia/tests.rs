@@ -222,7 +222,7 @@ fn lmr_arguments_are_judged_in_order() {
     assert_eq!(create(ia, 0, here, 1, ia, 0, &mut out), BAD | DAT_INVALID_HANDLE_PZ);
     assert_eq!(create(ia, 0, here, 1, pz, 0, std::ptr::null_mut()), argument(7));
     assert_eq!(create(ia, 1, ia, 1, pz, 0, &mut out), BAD | DAT_INVALID_HANDLE_LMR);
-    assert_eq!(create(ia, 1, lmr, 1, pz, 0, &mut out), DAT_NOT_IMPLEMENTED);
+    assert_eq!(create(ia, 1, lmr, 0, pz, 0x100, &mut out), argument(6));
     assert_eq!(create(ia, 9, here, 1, pz, 0, &mut out), argument(2));
     assert_eq!(create(ia, 0, here, 1, pz, 0x100, &mut out), argument(6));
     assert_eq!(create(ia, 0, here, 0, pz, 0, &mut out), DAT_CLASS_ERROR | DAT_LENGTH_ERROR);

@@ -6,19 +6,19 @@ use std::sync::atomic::{Ordering, fence};
 
 use dat_abi::*;
 
-use super::{Lmr, dapls_lmr};
+use super::{Lmr, Origin, Rights, dapls_lmr};
 use crate::error::{Error, Handle, Result};
 use crate::ffi::{guard, put, require};
 use crate::handle::from_handle;
 use crate::ia::Ia;
-use crate::provider::{Access, MemoryRegion, Provider, Region};
+use crate::provider::{Access, MemoryRegion, Provider, Region, Segment, SharedCookie};
 use crate::pz::Pz;
 
 /// `dat_lmr_create`.
 ///
 /// # Safety
 /// The handles are null, or ones this library gave out: live, freed, or of another kind; the out parameters are null or
-/// writable.
+/// writable; the cookie of shared memory is null or 40 bytes.
 #[allow(clippy::too_many_arguments, reason = "the specification's")]
 pub unsafe extern "C" fn dapl_lmr_create<P: Provider>(
     ia: DAT_IA_HANDLE,
@@ -37,13 +37,10 @@ pub unsafe extern "C" fn dapl_lmr_create<P: Provider>(
         let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?.to_arc();
         let pz = from_handle::<Pz<P>>(pz, Handle::Pz)?.to_arc();
         require(out, 7)?;
-        // SAFETY: every member is pointers, and any bits are one.
-        let region = unsafe { described::<P>(kind, region, length) }?;
-        let access = access(privileges).ok_or(Error::InvalidParameter(6))?;
-        if kind != DAT_MEM_TYPE_VIRTUAL && kind != MEM_TYPE_SO_VIRTUAL {
-            return Err(Error::NotImplemented);
-        }
-        let lmr = dapls_lmr::create(&ia, pz, region, access, privileges & DAT_MEM_PRIV_LOCAL_READ_FLAG != 0)?;
+        // SAFETY: every member is pointers, and any bits are one; a cookie is readable by this function's contract.
+        let (region, origin) = unsafe { described::<P>(kind, region, length) }?;
+        let rights = rights(privileges).ok_or(Error::InvalidParameter(6))?;
+        let lmr = dapls_lmr::create(&ia, pz, region, origin, rights)?;
         let object = lmr.object().clone();
         let handle = dapls_lmr::publish(lmr);
         // SAFETY: null or writable by this function's contract; `out` is not null.
@@ -61,50 +58,54 @@ pub unsafe extern "C" fn dapl_lmr_create<P: Provider>(
 /// Strongly ordered memory, which another platform's headers know; here all memory is.
 const MEM_TYPE_SO_VIRTUAL: DAT_MEM_TYPE = 3;
 
-/// The memory that a description names.
+/// The memory that a description names, and how it names it.
 ///
 /// # Safety
-/// The union holds initialised bytes.
+/// The union holds initialised bytes; the cookie of shared memory is null or 40 bytes.
 unsafe fn described<P: Provider>(
     kind: DAT_MEM_TYPE,
     region: DAT_REGION_DESCRIPTION,
     length: DAT_VLEN,
-) -> Result<Region> {
+) -> Result<(Region, Origin)> {
     match kind {
         DAT_MEM_TYPE_VIRTUAL | MEM_TYPE_SO_VIRTUAL => {
             // SAFETY: this function's own contract.
-            Ok(Region { address: unsafe { region.for_va } as u64, length })
+            Ok((Region { address: unsafe { region.for_va } as u64, length }, Origin::Memory))
         }
         DAT_MEM_TYPE_LMR => {
             // SAFETY: as above.
             let source = from_handle::<Lmr<P>>(unsafe { region.for_lmr_handle }, Handle::Lmr)?;
-            Ok(source.region())
+            Ok((source.region(), Origin::Lmr(source.id().handle)))
         }
         DAT_MEM_TYPE_SHARED_VIRTUAL => {
             // SAFETY: as above.
             let shared = unsafe { region.for_shared_memory };
             require(shared.shared_memory_id, 3)?;
-            if length == 0 {
-                return Err(Error::Length);
-            }
-            Ok(Region { address: shared.virtual_address as u64, length })
+            // SAFETY: not null, and then 40 bytes by this function's contract.
+            let cookie = unsafe { shared.shared_memory_id.cast::<SharedCookie>().read_unaligned() };
+            Ok((Region { address: shared.virtual_address as u64, length }, Origin::Shared(Box::new(cookie))))
         }
         _ => Err(Error::InvalidParameter(2)),
     }
 }
 
-fn access(privileges: DAT_MEM_PRIV_FLAGS) -> Option<Access> {
-    (privileges & !DAT_MEM_PRIV_ALL_FLAG == 0).then_some(Access {
-        local_write: privileges & DAT_MEM_PRIV_LOCAL_WRITE_FLAG != 0,
-        remote_read: privileges & DAT_MEM_PRIV_REMOTE_READ_FLAG != 0,
-        remote_write: privileges & DAT_MEM_PRIV_REMOTE_WRITE_FLAG != 0,
-    })
+/// What privileges grant; `None` for bits that mean nothing.
+pub fn rights(privileges: DAT_MEM_PRIV_FLAGS) -> Option<Rights> {
+    let has = |flag| privileges & flag != 0;
+    let access = Access {
+        local_write: has(DAT_MEM_PRIV_LOCAL_WRITE_FLAG),
+        remote_read: has(DAT_MEM_PRIV_REMOTE_READ_FLAG),
+        remote_write: has(DAT_MEM_PRIV_REMOTE_WRITE_FLAG),
+    };
+    let local_read = has(DAT_MEM_PRIV_LOCAL_READ_FLAG);
+    (privileges & !DAT_MEM_PRIV_ALL_FLAG == 0).then_some(Rights { access, local_read })
 }
 
-fn privileges<P: Provider>(lmr: &Lmr<P>) -> DAT_MEM_PRIV_FLAGS {
+/// The privileges that were asked for.
+pub fn privileges(rights: Rights) -> DAT_MEM_PRIV_FLAGS {
     let bit = |granted, flag| if granted { flag } else { 0 };
-    let access = lmr.access();
-    bit(lmr.local_read, DAT_MEM_PRIV_LOCAL_READ_FLAG)
+    let Rights { access, local_read } = rights;
+    bit(local_read, DAT_MEM_PRIV_LOCAL_READ_FLAG)
         | bit(access.local_write, DAT_MEM_PRIV_LOCAL_WRITE_FLAG)
         | bit(access.remote_read, DAT_MEM_PRIV_REMOTE_READ_FLAG)
         | bit(access.remote_write, DAT_MEM_PRIV_REMOTE_WRITE_FLAG)
@@ -112,7 +113,7 @@ fn privileges<P: Provider>(lmr: &Lmr<P>) -> DAT_MEM_PRIV_FLAGS {
 
 /// What a peer may be given: nothing, if it may do nothing (8.1).
 fn remote_context<P: Provider>(lmr: &Lmr<P>) -> DAT_RMR_CONTEXT {
-    let access = lmr.access();
+    let access = lmr.rights().access;
     if access.remote_read || access.remote_write { lmr.mr().remote_key() } else { 0 }
 }
 
@@ -133,15 +134,24 @@ pub unsafe extern "C" fn dapl_lmr_query<P: Provider>(
         require(out, 3)?;
         let Region { address, length } = lmr.region();
         // All of the union, not only the member in use: the rest is zero.
-        let nothing =
-            DAT_SHARED_MEMORY { virtual_address: address as DAT_PVOID, shared_memory_id: std::ptr::null_mut() };
+        let described = |at: u64, cookie: *const SharedCookie| DAT_REGION_DESCRIPTION {
+            for_shared_memory: DAT_SHARED_MEMORY {
+                virtual_address: at as DAT_PVOID,
+                shared_memory_id: cookie.cast_mut().cast(),
+            },
+        };
+        let (mem_type, region_desc) = match lmr.origin() {
+            Origin::Memory => (DAT_MEM_TYPE_VIRTUAL, described(address, std::ptr::null())),
+            Origin::Lmr(source) => (DAT_MEM_TYPE_LMR, described(*source as u64, std::ptr::null())),
+            Origin::Shared(cookie) => (DAT_MEM_TYPE_SHARED_VIRTUAL, described(address, &raw const **cookie)),
+        };
         let param = DAT_LMR_PARAM {
             ia_handle: lmr.ia().consumer_handle(),
-            mem_type: DAT_MEM_TYPE_VIRTUAL,
-            region_desc: DAT_REGION_DESCRIPTION { for_shared_memory: nothing },
+            mem_type,
+            region_desc,
             length,
             pz_handle: lmr.pz().id().handle as DAT_PZ_HANDLE,
-            mem_priv: privileges(&lmr),
+            mem_priv: privileges(lmr.rights()),
             lmr_context: lmr.mr().local_key(),
             rmr_context: remote_context(&lmr),
             registered_size: length,
@@ -164,29 +174,44 @@ pub unsafe extern "C" fn dapl_lmr_free<P: Provider>(lmr: DAT_LMR_HANDLE) -> DAT_
 /// `dat_lmr_sync_rdma_read`: memory is coherent, so ordering is all there is to do.
 ///
 /// # Safety
-/// As [`dapl_lmr_create`].
+/// `ia` as in [`dapl_lmr_create`]; `segments` is null or points at `count` triplets.
 pub unsafe extern "C" fn dapl_lmr_sync_rdma_read<P: Provider>(
     ia: DAT_IA_HANDLE,
-    _segments: *const DAT_LMR_TRIPLET,
-    _count: DAT_VLEN,
+    segments: *const DAT_LMR_TRIPLET,
+    count: DAT_VLEN,
 ) -> DAT_RETURN {
-    guard(|| sync::<P>(ia))
+    // SAFETY: this function's own contract.
+    guard(|| unsafe { sync::<P>(ia, segments, count) })
 }
 
 /// `dat_lmr_sync_rdma_write`: as [`dapl_lmr_sync_rdma_read`].
 ///
 /// # Safety
-/// As [`dapl_lmr_create`].
+/// As [`dapl_lmr_sync_rdma_read`].
 pub unsafe extern "C" fn dapl_lmr_sync_rdma_write<P: Provider>(
     ia: DAT_IA_HANDLE,
-    _segments: *const DAT_LMR_TRIPLET,
-    _count: DAT_VLEN,
+    segments: *const DAT_LMR_TRIPLET,
+    count: DAT_VLEN,
 ) -> DAT_RETURN {
-    guard(|| sync::<P>(ia))
+    // SAFETY: this function's own contract.
+    guard(|| unsafe { sync::<P>(ia, segments, count) })
 }
 
-fn sync<P: Provider>(ia: DAT_IA_HANDLE) -> Result<()> {
-    from_handle::<Ia<P>>(ia, Handle::Ia)?;
+/// # Safety
+/// `segments` is null or points at `count` triplets.
+unsafe fn sync<P: Provider>(ia: DAT_IA_HANDLE, segments: *const DAT_LMR_TRIPLET, count: DAT_VLEN) -> Result<()> {
+    let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?;
+    if count > 0 {
+        require(segments, 2)?;
+    }
+    let count = usize::try_from(count).map_err(|_| Error::InvalidParameter(3))?;
+    for n in 0..count {
+        // SAFETY: one of the `count` triplets of this function's contract; a triplet is laid out as a segment.
+        let segment = unsafe { segments.cast::<Segment>().wrapping_add(n).read_unaligned() };
+        if segment.length > 0 && dapls_lmr::find(&ia, &segment).is_none() {
+            return Err(Error::InvalidParameter(2));
+        }
+    }
     // Stands in for the cache maintenance of other machines; pairs with whatever the consumer tells its peer by.
     fence(Ordering::SeqCst);
     Ok(())

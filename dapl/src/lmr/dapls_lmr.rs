@@ -1,31 +1,47 @@
-//! What other rooms may ask of an LMR: make one, end it.
+//! What other rooms may ask of an LMR: make one, find one by its context, end it.
 //!
 //! The registration ends with the object, that is when the last call that uses it has left.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
 
-use super::Lmr;
+use super::{Lmr, Origin, Rights, dapli_shared};
 use crate::error::{Error, Handle, Result, State};
-use crate::handle::{self, Created, Usable, Use, UseCount};
+use crate::handle::{self, Created, Ref, Usable, Use, UseCount};
 use crate::ia::{Child, Ia, Rank};
-use crate::provider::{Access, Provider, Region};
+use crate::provider::{MemoryRegion, Provider, Region, Segment};
 use crate::pz::Pz;
 
 /// A new registration; its handle is not live yet.
 ///
-/// Errors: `Length` for no bytes, `InvalidParameter` for memory that cannot be (8.1); what the provider says.
+/// Errors: `Length` for no bytes, `InvalidParameter` for memory that cannot be, `InvalidState` for a shared registration of
+/// memory that is not (8.1); what the provider says.
 pub fn create<P: Provider>(
     ia: &Arc<Ia<P>>,
     pz: Arc<Pz<P>>,
     region: Region,
-    access: Access,
-    local_read: bool,
+    origin: Origin,
+    rights: Rights,
 ) -> Result<Created<Lmr<P>>> {
     check(region, ia.limits().max_lmr_size)?;
     handle::create(ia.table(), |id| {
-        let mr = ia.provider().register(pz.pd(), region, access)?;
-        Ok(Lmr { id, ia: ia.clone(), pz: Use::of(pz), mr, region, access, local_read, uses: UseCount::default() })
+        let mr = ia.provider().register(pz.pd(), region, rights.access)?;
+        let membership = match &origin {
+            Origin::Shared(_) if !dapli_shared::may_be_shared(region) => return Err(Error::InvalidState(State::Plain)),
+            Origin::Shared(cookie) => Some(ia.provider().join(cookie, region.length)?),
+            Origin::Memory | Origin::Lmr(_) => None,
+        };
+        Ok(Lmr {
+            id,
+            ia: ia.clone(),
+            pz: Use::of(pz),
+            mr,
+            region,
+            rights,
+            origin,
+            _membership: membership,
+            uses: UseCount::default(),
+        })
     })
 }
 
@@ -33,9 +49,18 @@ pub fn create<P: Provider>(
 pub fn publish<P: Provider>(lmr: Created<Lmr<P>>) -> *mut std::ffi::c_void {
     let object = lmr.object().clone();
     let child: Arc<dyn Child> = object.clone();
+    object.ia.add_context(object.mr.local_key(), object.id);
     let handle = lmr.publish();
     object.ia.adopt(Arc::downgrade(&child), Rank::Lmr);
     handle
+}
+
+/// The live LMR that a segment of this IA names, if the segment lies inside it.
+pub fn find<P: Provider>(ia: &Ia<P>, segment: &Segment) -> Option<Ref<Lmr<P>>> {
+    let lmr = handle::from_id::<Lmr<P>>(ia.context(segment.key)?)?;
+    let Region { address, length } = lmr.region;
+    let offset = segment.address.checked_sub(address)?;
+    (offset <= length && segment.length <= length - offset).then_some(lmr)
 }
 
 fn check(region: Region, longest: u64) -> Result<()> {
@@ -63,6 +88,7 @@ pub fn free<P: Provider>(lmr: &Lmr<P>) -> Result<()> {
 pub(super) fn close<P: Provider>(lmr: &Lmr<P>) -> bool {
     let first = handle::destroy(lmr.id);
     if first {
+        lmr.ia.remove_context(lmr.mr.local_key(), lmr.id);
         lmr.ia.forget(lmr);
     }
     first

@@ -7,11 +7,14 @@ use std::sync::Arc;
 
 use crate::handle::{Kind, Object, ObjectId, Usable, Use, UseCount};
 use crate::ia::{Child, Ia};
-use crate::provider::{Access, Provider, Region};
+use crate::provider::{Access, Provider, Region, SharedCookie};
 use crate::pz::Pz;
 
 pub mod dapl_lmr;
+mod dapli_shared;
 pub mod dapls_lmr;
+#[cfg(test)]
+mod tests;
 
 /// A registration of memory.
 pub struct Lmr<P: Provider> {
@@ -20,10 +23,31 @@ pub struct Lmr<P: Provider> {
     pz: Use<Pz<P>>,
     mr: P::Mr,
     region: Region,
-    access: Access,
-    /// Asked for; granted to all.
-    local_read: bool,
+    rights: Rights,
+    origin: Origin,
+    /// One of those who share the memory, as long as the registration is.
+    _membership: Option<P::Membership>,
     uses: UseCount,
+}
+
+/// What its memory was described by.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Origin {
+    /// Its address.
+    Memory,
+    /// Another LMR, of this handle at that time.
+    Lmr(usize),
+    /// Its address, and what the processes that share it call it.
+    Shared(Box<SharedCookie>),
+}
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Rights {
+    /// What the provider grants.
+    pub access: Access,
+    /// Granted to all, asked or not.
+    pub local_read: bool,
 }
 
 impl<P: Provider> Lmr<P> {
@@ -53,8 +77,13 @@ impl<P: Provider> Lmr<P> {
     }
 
     /// What may be done with it.
-    pub fn access(&self) -> Access {
-        self.access
+    pub fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    /// What it was made from; a cookie stays in place as long as the LMR.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
     }
 }
 

@@ -1,59 +1,118 @@
-//! `dat_rmr_*`, whose functions are left to a later version.
+//! `dat_rmr_*`: C values in, C values out.
 //!
-//! Called from C only. A handle that cannot be is still told from a call that is missing.
+//! Called from C only. No policy here: each entry opens its handles, parses its arguments and makes one call.
 
 use dat_abi::*;
 
+use super::{Bound, Rmr, dapls_rmr};
+use crate::ep::Ep;
+use crate::ep::dapls_bind::{self, Post};
 use crate::error::{Error, Handle};
 use crate::ffi::{guard, require};
 use crate::handle::from_handle;
-use crate::provider::Provider;
+use crate::lmr::dapl_lmr::{privileges, rights};
+use crate::provider::{Provider, Segment};
 use crate::pz::Pz;
 
 /// `dat_rmr_create`.
 ///
 /// # Safety
-/// `pz` is null, or a handle this library gave out: live, freed, or of another kind.
+/// `pz` is null, or a handle this library gave out: live, freed, or of another kind; `out` is null or writable.
 pub unsafe extern "C" fn dapl_rmr_create<P: Provider>(pz: DAT_PZ_HANDLE, out: *mut DAT_RMR_HANDLE) -> DAT_RETURN {
     guard(|| {
-        from_handle::<Pz<P>>(pz, Handle::Pz)?;
+        let pz = from_handle::<Pz<P>>(pz, Handle::Pz)?.to_arc();
         require(out, 2)?;
-        Err(Error::NotImplemented)
+        let rmr = dapls_rmr::create(pz)?;
+        // SAFETY: not null, and writable by this function's contract.
+        unsafe { out.write_unaligned(rmr) };
+        Ok(())
     })
 }
 
-/// `dat_rmr_query`.
+/// `dat_rmr_query`: of an unbound RMR, zeros (events-transfers-memory.md 9.1).
 ///
 /// # Safety
-/// Any arguments are fine: there is no RMR, so no handle is one.
+/// As [`dapl_rmr_create`].
 pub unsafe extern "C" fn dapl_rmr_query<P: Provider>(
-    _rmr: DAT_RMR_HANDLE,
-    _mask: DAT_RMR_PARAM_MASK,
-    _out: *mut DAT_RMR_PARAM,
+    rmr: DAT_RMR_HANDLE,
+    mask: DAT_RMR_PARAM_MASK,
+    out: *mut DAT_RMR_PARAM,
 ) -> DAT_RETURN {
-    guard(|| Err(Error::InvalidHandle(Handle::Rmr)))
+    guard(|| {
+        let rmr = from_handle::<Rmr<P>>(rmr, Handle::Rmr)?;
+        if mask & !DAT_RMR_FIELD_ALL != 0 {
+            return Err(Error::InvalidParameter(2));
+        }
+        require(out, 3)?;
+        let Bound { segment, rights, context } = dapls_rmr::bound(&rmr).unwrap_or_default();
+        let param = DAT_RMR_PARAM {
+            ia_handle: rmr.ia().consumer_handle(),
+            pz_handle: rmr.pz().handle as DAT_PZ_HANDLE,
+            lmr_triplet: DAT_LMR_TRIPLET {
+                lmr_context: segment.key,
+                pad: 0,
+                virtual_address: segment.address,
+                segment_length: segment.length,
+            },
+            mem_priv: privileges(rights),
+            rmr_context: context,
+        };
+        // SAFETY: not null, and writable by this function's contract.
+        unsafe { out.write_unaligned(param) };
+        Ok(())
+    })
 }
 
-/// `dat_rmr_bind`.
+/// `dat_rmr_bind`. Without a length it unbinds, and nothing else of the triplet, the privileges or the context is looked at.
 ///
 /// # Safety
-/// As [`dapl_rmr_query`].
+/// The handles are as in [`dapl_rmr_create`]; `segment` is null or a triplet, `context` null or writable.
 pub unsafe extern "C" fn dapl_rmr_bind<P: Provider>(
-    _rmr: DAT_RMR_HANDLE,
-    _segment: *const DAT_LMR_TRIPLET,
-    _privileges: DAT_MEM_PRIV_FLAGS,
-    _ep: DAT_EP_HANDLE,
-    _cookie: DAT_RMR_COOKIE,
-    _flags: DAT_COMPLETION_FLAGS,
-    _context: *mut DAT_RMR_CONTEXT,
+    rmr: DAT_RMR_HANDLE,
+    segment: *const DAT_LMR_TRIPLET,
+    mem_priv: DAT_MEM_PRIV_FLAGS,
+    ep: DAT_EP_HANDLE,
+    cookie: DAT_RMR_COOKIE,
+    flags: DAT_COMPLETION_FLAGS,
+    context: *mut DAT_RMR_CONTEXT,
 ) -> DAT_RETURN {
-    guard(|| Err(Error::InvalidHandle(Handle::Rmr)))
+    guard(|| {
+        const KNOWN: DAT_COMPLETION_FLAGS = 0x1F; // events-transfers-memory.md 4.1
+        let rmr = from_handle::<Rmr<P>>(rmr, Handle::Rmr)?;
+        let ep = from_handle::<Ep<P>>(ep, Handle::Ep)?;
+        require(segment, 2)?;
+        // SAFETY: not null, and then a triplet by this function's contract; a segment is laid out as one.
+        let segment = unsafe { segment.cast::<Segment>().read_unaligned() };
+        let wanted = if segment.length > 0 {
+            require(context, 7)?;
+            let rights = rights(mem_priv).ok_or(Error::InvalidParameter(3))?;
+            Some(Bound { segment, rights, context: 0 })
+        } else {
+            None
+        };
+        if flags & !KNOWN != 0 {
+            return Err(Error::InvalidParameter(6));
+        }
+        let post = Post {
+            // SAFETY: all members are eight bytes wide and any bits are a number.
+            cookie: unsafe { cookie.as_64 },
+            suppress: flags & DAT_COMPLETION_SUPPRESS_FLAG != 0,
+            unsignalled: flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0,
+            fence: flags & DAT_COMPLETION_BARRIER_FENCE_FLAG != 0,
+        };
+        let new = dapls_bind::bind(&ep, &rmr, wanted, post)?;
+        if wanted.is_some() {
+            // SAFETY: not null, and writable by this function's contract.
+            unsafe { context.write_unaligned(new) };
+        }
+        Ok(())
+    })
 }
 
 /// `dat_rmr_free`.
 ///
 /// # Safety
-/// As [`dapl_rmr_query`].
-pub unsafe extern "C" fn dapl_rmr_free<P: Provider>(_rmr: DAT_RMR_HANDLE) -> DAT_RETURN {
-    guard(|| Err(Error::InvalidHandle(Handle::Rmr)))
+/// As [`dapl_rmr_create`].
+pub unsafe extern "C" fn dapl_rmr_free<P: Provider>(rmr: DAT_RMR_HANDLE) -> DAT_RETURN {
+    guard(|| dapls_rmr::free(&*from_handle::<Rmr<P>>(rmr, Handle::Rmr)?))
 }

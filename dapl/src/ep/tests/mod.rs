@@ -3,6 +3,7 @@
 //! Here is the consumer, `World`; the cases are in the rooms below it. All but `storm` say themselves when the
 //! provider reports (`World::deliver`).
 
+mod binding;
 mod closing;
 mod configuring;
 mod connecting;

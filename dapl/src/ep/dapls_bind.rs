@@ -1,0 +1,45 @@
+//! Binds of RMRs: requests of an EP like its others, with their own rules about protection zones.
+//!
+//! Only the entry `dat_rmr_bind` calls here. Not on the hot path: it takes the EP's lock for a moment, and makes one
+//! allocation, which keeps the LMR.
+#![forbid(unsafe_code)]
+
+use super::Ep;
+use crate::error::{Error, Result};
+use crate::provider::{BindWr, Provider, QueuePair, Token, Work};
+use crate::rmr::{Bound, Rmr, dapls_rmr};
+
+/// How it is posted.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the names are the specification's")]
+pub(crate) struct Post {
+    pub(crate) cookie: u64,
+    pub(crate) suppress: bool,
+    pub(crate) unsignalled: bool,
+    pub(crate) fence: bool,
+}
+
+/// Posts a bind, or an unbind for `None`, and says the new context (events-transfers-memory.md 9.2).
+///
+/// Errors: `InvalidParameter(6)` for an unsignalled one that the EP does not allow; those of `dapls_rmr::judge`; the state
+/// of the EP; `Exhausted` when its queue is full.
+pub(crate) fn bind<P: Provider>(ep: &Ep<P>, rmr: &Rmr<P>, wanted: Option<Bound>, post: Post) -> Result<u32> {
+    let pz = ep.open()?.wiring.pz.as_ref().map(|pz| pz.id());
+    let desk = ep.desk();
+    if post.unsignalled && !desk.limits.request_unsignalled {
+        return Err(Error::InvalidParameter(6));
+    }
+    let judged = dapls_rmr::judge(rmr, pz, wanted)?;
+    ep.state().takes_requests()?;
+    let qp = desk.binding.qp()?;
+    let token = Token {
+        cookie: post.cookie,
+        ep: ep.id.handle,
+        work: Work::Bind,
+        object: rmr.id().handle,
+        unsignalled: post.unsignalled,
+        ..Token::default()
+    };
+    let wr = BindWr { token, suppress: post.suppress, fence: post.fence };
+    dapls_rmr::post(rmr, judged, |mw, bind| qp.post_bind(mw, bind, &wr))
+}

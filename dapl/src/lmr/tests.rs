@@ -1,0 +1,214 @@
+//! LMRs of every type through their entries, over the double.
+
+use std::ffi::{CStr, c_void};
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+
+use dat_abi::*;
+
+use super::dapl_lmr::*;
+use crate::double::{self, Double, Opened};
+use crate::error::{Error, Handle, State};
+use crate::pz::dapl_pz::*;
+
+type H = *mut c_void;
+
+/// An open IA with a PZ, and a page of memory that is shared.
+struct World {
+    opened: Opened,
+    pz: H,
+    page: *mut c_void,
+}
+
+/// What a registration gives: handle, contexts, length, address.
+type Given = (H, u32, u32, u64, u64);
+
+const PAGE: usize = 4096;
+
+impl World {
+    fn new(name: &CStr) -> Self {
+        let opened = double::open(name);
+        let mut pz = null_mut();
+        // SAFETY: a live IA and a writable place; a new mapping at an address of the kernel's choice.
+        let page = unsafe {
+            assert_eq!(dapl_pz_create::<Double>(opened.ia_handle, &mut pz), DAT_SUCCESS);
+            libc::mmap(null_mut(), PAGE, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANON, -1, 0)
+        };
+        assert_ne!(page, libc::MAP_FAILED);
+        World { opened, pz, page }
+    }
+
+    fn create(&self, kind: u32, region: DAT_REGION_DESCRIPTION, length: u64, rights: u32) -> Result<Given, DAT_RETURN> {
+        let untouched = (77 as H, 77, 77, 77, 77);
+        let (mut lmr, mut local, mut remote, mut size, mut address) = untouched;
+        let (ia, pz) = (self.opened.ia_handle, self.pz);
+        // SAFETY: live handles, writable places, descriptions as the type wants them.
+        let code = unsafe {
+            dapl_lmr_create::<Double>(
+                ia,
+                kind,
+                region,
+                length,
+                pz,
+                rights,
+                &mut lmr,
+                &mut local,
+                &mut remote,
+                &mut size,
+                &mut address,
+            )
+        };
+        let given = (lmr, local, remote, size, address);
+        if code == DAT_SUCCESS {
+            Ok(given)
+        } else {
+            assert_eq!(given, untouched, "out parameters of a call that failed");
+            Err(code)
+        }
+    }
+
+    fn shared(&self, at: *const c_void, cookie: &[u8; 40], length: usize) -> Result<Given, DAT_RETURN> {
+        let for_shared_memory =
+            DAT_SHARED_MEMORY { virtual_address: at.cast_mut(), shared_memory_id: cookie.as_ptr().cast_mut().cast() };
+        let region = DAT_REGION_DESCRIPTION { for_shared_memory };
+        self.create(DAT_MEM_TYPE_SHARED_VIRTUAL, region, length as u64, DAT_MEM_PRIV_ALL_FLAG)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `new`; the double never touches it.
+        unsafe { libc::munmap(self.page, PAGE) };
+    }
+}
+
+fn query(lmr: H) -> DAT_LMR_PARAM {
+    let mut param = MaybeUninit::uninit();
+    // SAFETY: a writable place, filled on success.
+    unsafe {
+        assert_eq!(dapl_lmr_query::<Double>(lmr, DAT_LMR_FIELD_ALL, param.as_mut_ptr()), DAT_SUCCESS);
+        param.assume_init()
+    }
+}
+
+fn free(lmr: H) -> DAT_RETURN {
+    // SAFETY: any handle will do.
+    unsafe { dapl_lmr_free::<Double>(lmr) }
+}
+
+#[test]
+fn a_second_registration_has_its_own_rights_and_life() {
+    let world = World::new(c"lmr of lmr");
+    let bytes = [0u8; 64];
+    let region = DAT_REGION_DESCRIPTION { for_va: bytes.as_ptr().cast_mut().cast() };
+    let first = world.create(DAT_MEM_TYPE_VIRTUAL, region, 64, DAT_MEM_PRIV_LOCAL_READ_FLAG).unwrap();
+    let again = DAT_REGION_DESCRIPTION { for_lmr_handle: first.0 };
+    let rights = DAT_MEM_PRIV_LOCAL_WRITE_FLAG | DAT_MEM_PRIV_REMOTE_READ_FLAG;
+    let second = world.create(DAT_MEM_TYPE_LMR, again, 7, rights).unwrap();
+    assert_eq!((second.3, second.4), (64, bytes.as_ptr() as u64), "the length is the source's");
+    assert!(first.2 == 0 && second.2 != 0 && first.1 != second.1);
+    assert_eq!(free(first.0), DAT_SUCCESS);
+    let param = query(second.0);
+    assert_eq!((param.mem_type, param.length, param.mem_priv), (DAT_MEM_TYPE_LMR, 64, rights));
+    // SAFETY: the member of this type.
+    assert_eq!(unsafe { param.region_desc.for_lmr_handle }, first.0);
+    assert_eq!(
+        world.create(DAT_MEM_TYPE_LMR, again, 64, rights),
+        Err(Error::InvalidHandle(Handle::Lmr).code()),
+        "freed"
+    );
+    assert_eq!(free(second.0), DAT_SUCCESS);
+}
+
+#[test]
+fn types_and_rights_that_do_not_exist_are_refused() {
+    let world = World::new(c"lmr types");
+    let region = DAT_REGION_DESCRIPTION { for_va: world.page };
+    let wrong = |n| Err(Error::InvalidParameter(n).code());
+    let given = world.create(3, region, 64, DAT_MEM_PRIV_ALL_FLAG).unwrap();
+    assert_eq!(query(given.0).mem_type, DAT_MEM_TYPE_VIRTUAL, "strongly ordered memory is memory");
+    assert_eq!(world.create(4, region, 64, DAT_MEM_PRIV_ALL_FLAG), wrong(2));
+    assert_eq!(world.create(DAT_MEM_TYPE_VIRTUAL, region, 64, 0x80), wrong(6));
+}
+
+#[test]
+fn shared_memory_is_known_by_its_cookie() {
+    let world = World::new(c"lmr shared");
+    let (mut cookie, other) = ([7u8; 40], [0u8; 40]);
+    let first = world.shared(world.page, &cookie, PAGE).unwrap();
+    let second = world.shared(world.page, &cookie, PAGE).unwrap();
+    let wrong = |n| Err(Error::InvalidParameter(n).code());
+    assert_eq!(world.shared(world.page, &cookie, 64), wrong(4), "another length");
+    let third = world.shared(world.page, &other, 64).unwrap();
+    cookie[39] = 8;
+    let param = query(first.0);
+    assert_eq!((param.mem_type, param.length), (DAT_MEM_TYPE_SHARED_VIRTUAL, PAGE as u64));
+    // SAFETY: the member of this type, whose cookie the library keeps.
+    let kept = unsafe { param.region_desc.for_shared_memory };
+    assert_eq!(kept.virtual_address, world.page);
+    // SAFETY: as above.
+    assert_eq!(unsafe { kept.shared_memory_id.cast::<[u8; 40]>().read_unaligned() }, [7; 40]);
+    assert!(world.shared(world.page, &cookie, 64).is_ok(), "the last byte counts");
+    cookie[39] = 7;
+    assert_eq!(free(first.0), DAT_SUCCESS);
+    assert_eq!(world.shared(world.page, &cookie, 64), wrong(4), "one is left");
+    assert_eq!(free(second.0), DAT_SUCCESS);
+    assert!(world.shared(world.page, &cookie, 64).is_ok(), "the last one has left");
+    assert_eq!(free(third.0), DAT_SUCCESS);
+}
+
+#[test]
+fn memory_that_is_not_shared_cannot_be_registered_as_such() {
+    let world = World::new(c"lmr private");
+    let (private, cookie) = (Box::new([0u8; 64]), [1u8; 40]);
+    let not_shared = Err(Error::InvalidState(State::Plain).code());
+    assert_eq!(world.shared(private.as_ptr().cast(), &cookie, 64), not_shared);
+    assert_eq!(world.shared(world.page, &cookie, 0), Err(Error::Length.code()));
+    assert!(world.shared(world.page, &cookie, PAGE).is_ok(), "nothing of the failures is left");
+    let no_cookie = DAT_SHARED_MEMORY { virtual_address: world.page, shared_memory_id: null_mut() };
+    let region = DAT_REGION_DESCRIPTION { for_shared_memory: no_cookie };
+    let refused = world.create(DAT_MEM_TYPE_SHARED_VIRTUAL, region, 64, 0);
+    assert_eq!(refused, Err(Error::InvalidParameter(3).code()));
+}
+
+#[test]
+fn a_sync_judges_its_segments() {
+    let world = World::new(c"lmr sync");
+    let bytes = [0u8; 64];
+    let base = bytes.as_ptr() as u64;
+    let region = DAT_REGION_DESCRIPTION { for_va: bytes.as_ptr().cast_mut().cast() };
+    let given = world.create(DAT_MEM_TYPE_VIRTUAL, region, 64, 0).unwrap();
+    let at = |lmr_context, virtual_address, segment_length| DAT_LMR_TRIPLET {
+        lmr_context,
+        pad: 0,
+        virtual_address,
+        segment_length,
+    };
+    let sync = |ia: H, list: &[DAT_LMR_TRIPLET]| {
+        // SAFETY: any handle; a list and its length.
+        let codes = unsafe {
+            [
+                dapl_lmr_sync_rdma_read::<Double>(ia, list.as_ptr(), list.len() as u64),
+                dapl_lmr_sync_rdma_write::<Double>(ia, list.as_ptr(), list.len() as u64),
+            ]
+        };
+        assert_eq!(codes[0], codes[1]);
+        codes[0]
+    };
+    let (ia, key) = (world.opened.ia_handle, given.1);
+    let refused = Error::InvalidParameter(2).code();
+    assert_eq!(sync(world.pz, &[]), Error::InvalidHandle(Handle::Ia).code());
+    assert_eq!(sync(ia, &[]), DAT_SUCCESS);
+    assert_eq!(sync(ia, &[at(key, base, 64), at(key, base + 63, 1), at(99, 0, 0)]), DAT_SUCCESS);
+    let bad = [at(key + 1, base, 64), at(key, base - 1, 2), at(key, base, 65), at(key, base + 8, u64::MAX)];
+    for (n, bad) in bad.into_iter().enumerate() {
+        assert_eq!(sync(ia, &[at(key, base, 64), bad]), refused, "{n}");
+    }
+    // SAFETY: null is what is tried.
+    unsafe {
+        assert_eq!(dapl_lmr_sync_rdma_read::<Double>(ia, std::ptr::null(), 1), refused);
+        assert_eq!(dapl_lmr_sync_rdma_write::<Double>(ia, std::ptr::null(), 0), DAT_SUCCESS);
+    }
+    assert_eq!(free(given.0), DAT_SUCCESS);
+    assert_eq!(sync(ia, &[at(key, base, 64)]), refused, "freed");
+}

@@ -1,0 +1,117 @@
+//! What other rooms may ask of an RMR: make one, judge a bind, have it posted, end it.
+//!
+//! An LMR is in use from the moment a bind of it is accepted until the provider drops what keeps it: then the window is
+//! bound elsewhere, unbound, or the bind has failed.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use dat_abi::DAT_RMR_HANDLE;
+use parking_lot::Mutex;
+
+use super::{Bound, Inner, Rmr, Window};
+use crate::error::{Access as Way, Error, Handle, Result};
+use crate::handle::{self, ObjectId, Use};
+use crate::ia::{Child, Rank};
+use crate::lmr::{Lmr, dapls_lmr};
+use crate::provider::{Access, Bind, MemoryWindow, Provider, Region};
+use crate::pz::Pz;
+
+/// A new RMR, unbound, live in the IA of its PZ.
+///
+/// Errors: `ModelNotSupported` when the provider has no windows.
+pub fn create<P: Provider>(pz: Arc<Pz<P>>) -> Result<DAT_RMR_HANDLE> {
+    let ia = pz.ia().clone();
+    if ia.limits().max_rmrs == 0 {
+        return Err(Error::ModelNotSupported);
+    }
+    let rmr = handle::create(ia.table(), |id| {
+        let mw = ia.provider().alloc_mw(pz.pd())?;
+        let pz_id = pz.id();
+        let window = Some(Window { mw, _pz: Use::of(pz) });
+        Ok(Rmr { id, ia: ia.clone(), pz: pz_id, inner: Mutex::new(Inner { window, bound: None }) })
+    })?;
+    let child: Arc<dyn Child> = rmr.object().clone();
+    let handle = rmr.publish();
+    ia.adopt(Arc::downgrade(&child), Rank::Rmr);
+    Ok(handle)
+}
+
+/// What it is bound to, by what was posted last; nothing when that has failed.
+pub fn bound<P: Provider>(rmr: &Rmr<P>) -> Option<Bound> {
+    let inner = rmr.inner.lock();
+    inner.bound.filter(|_| inner.window.as_ref().is_some_and(|window| window.mw.is_bound()))
+}
+
+/// A bind or unbind that may be posted.
+pub(crate) struct Judged<P: Provider> {
+    wanted: Option<(Bound, Use<Lmr<P>>)>,
+}
+
+/// Judges a bind, or an unbind for `None`, on an EP of this PZ (9.2). An EP without a PZ is judged by its state.
+///
+/// Errors: `InvalidParameter(2)` for memory that is not registered in the IA of the RMR, `Protection` when EP, RMR and LMR
+/// are not of one PZ, `Privileges` when a peer is to write where this side may not.
+pub(crate) fn judge<P: Provider>(rmr: &Rmr<P>, ep_pz: Option<ObjectId>, wanted: Option<Bound>) -> Result<Judged<P>> {
+    let writes = wanted.is_some_and(|wanted| wanted.rights.access.remote_write);
+    let way = if writes { Way::Write } else { Way::Read };
+    let is_ours = |pz: ObjectId| if pz == rmr.pz { Ok(()) } else { Err(Error::Protection(way)) };
+    let Some(wanted) = wanted else {
+        ep_pz.map_or(Ok(()), is_ours)?;
+        return Ok(Judged { wanted: None });
+    };
+    let lmr = dapls_lmr::find(&rmr.ia, &wanted.segment).ok_or(Error::InvalidParameter(2))?.to_arc();
+    is_ours(lmr.pz().id())?;
+    ep_pz.map_or(Ok(()), is_ours)?;
+    if writes && !lmr.rights().access.local_write {
+        return Err(Error::Privileges(Way::Write));
+    }
+    let lmr = Use::of(lmr);
+    // Freed meanwhile, before it was counted as in use.
+    if !handle::is_live(lmr.id()) {
+        return Err(Error::InvalidParameter(2));
+    }
+    Ok(Judged { wanted: Some((wanted, lmr)) })
+}
+
+/// Has it posted, and says the new context; 0 for an unbind.
+pub(crate) fn post<P: Provider>(
+    rmr: &Rmr<P>,
+    judged: Judged<P>,
+    post: impl FnOnce(&P::Mw, Option<Bind<'_, P::Mr>>) -> Result<u32>,
+) -> Result<u32> {
+    let mut inner = rmr.inner.lock();
+    let Some(window) = &inner.window else { return Err(Error::InvalidHandle(Handle::Rmr)) };
+    let Some((wanted, lmr)) = judged.wanted else {
+        post(&window.mw, None)?;
+        inner.bound = None;
+        return Ok(0);
+    };
+    let Access { remote_read, remote_write, .. } = wanted.rights.access;
+    let object = lmr.arc().clone();
+    let bind = Bind {
+        mr: object.mr(),
+        region: Region { address: wanted.segment.address, length: wanted.segment.length },
+        access: Access { local_write: false, remote_read, remote_write },
+        keep: Arc::new(lmr),
+    };
+    let context = post(&window.mw, Some(bind))?;
+    inner.bound = Some(Bound { context, ..wanted });
+    Ok(context)
+}
+
+/// Frees it for a consumer, bound or not: the context is dead when this returns.
+pub fn free<P: Provider>(rmr: &Rmr<P>) -> Result<()> {
+    if close(rmr) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Rmr)) }
+}
+
+/// Ends it; false when it had ended before.
+pub(super) fn close<P: Provider>(rmr: &Rmr<P>) -> bool {
+    let first = handle::destroy(rmr.id);
+    if first {
+        let window = rmr.inner.lock().window.take();
+        drop(window);
+        rmr.ia.forget(rmr);
+    }
+    first
+}
