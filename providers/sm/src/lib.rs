@@ -22,6 +22,10 @@ mod engine;
 mod half;
 mod knobs;
 mod link;
+#[cfg(not(loom))]
+mod map;
+#[cfg(loom)]
+#[path = "map/double.rs"]
 mod map;
 mod process;
 mod proto;
@@ -37,6 +41,7 @@ mod sock;
 mod tests;
 mod tx;
 mod wake;
+mod wish;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -6,12 +6,12 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence, fence};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use dapl::error::Result;
 use dapl::provider::ConnId;
-use rustix::thread::MembarrierCommand;
+use dapl::sync::{AtomicU64, Ordering};
 
 use crate::map::Map;
 use crate::proto::handshake::Geometry;
@@ -19,6 +19,9 @@ use crate::proto::message::Note;
 use crate::regions::PeerRegions;
 use crate::ring::Place;
 use crate::wake::{Delivery, tell};
+use crate::wish::Wishes;
+
+pub(crate) use crate::wish::{WANT_PROGRESS, WANT_REQUESTS, offer_barrier};
 
 // Offsets in an area; lines written for different readers lie 128 bytes apart (adjacent-line prefetch).
 const WANT: usize = 128;
@@ -26,24 +29,6 @@ const TAKEN_REQUESTS: usize = 256;
 const TAKEN_RESPONSES: usize = 264;
 const BUSY: usize = 384;
 const GONE: usize = 512;
-
-/// Wake me when you publish a request or go.
-pub(crate) const WANT_REQUESTS: u64 = 1;
-/// Wake me when you take my requests or answer them.
-pub(crate) const WANT_PROGRESS: u64 = 2;
-
-/// Registers this process for barriers from others; false where the kernel does not know them.
-pub(crate) fn offer_barrier() -> bool {
-    rustix::thread::membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
-}
-
-/// A full barrier on every processor that runs a registered process.
-fn barrier_everywhere() {
-    // It worked when this process registered; if a filter came since, a fence of our own is the best there is.
-    if rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).is_err() {
-        fence(Ordering::SeqCst);
-    }
-}
 
 /// A peer's end point: shared by all connections to it.
 #[derive(Debug)]
@@ -89,10 +74,7 @@ pub(crate) struct Link {
     pub(crate) rma: Arc<Map>,
     pub(crate) geometry: Geometry,
     theirs: OnceLock<Theirs>,
-    /// Counts how often this side armed: the peer sends one word an epoch.
-    epoch: AtomicU64,
-    /// The peer's epoch that was answered last.
-    answered: AtomicU64,
+    wishes: Wishes,
 }
 
 impl Link {
@@ -108,8 +90,7 @@ impl Link {
             rma: Arc::new(rma),
             geometry,
             theirs: OnceLock::new(),
-            epoch: AtomicU64::new(0),
-            answered: AtomicU64::new(0),
+            wishes: Wishes::default(),
         };
         Ok((link, [area_fd, rma_fd]))
     }
@@ -162,40 +143,25 @@ impl Link {
 
     /// Asks to be woken; look once more afterwards, before sleeping.
     pub(crate) fn arm(&self, want: u64) {
-        let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
-        self.area.word(WANT).store(epoch << 2 | want, Ordering::Relaxed);
-        // Pairs with the fence in `poke`, or stands for both: either the peer sees our wish, or we see what it published.
-        if self.theirs().is_some_and(|t| t.light) {
-            barrier_everywhere();
-        } else {
-            fence(Ordering::SeqCst);
-        }
+        self.wishes.wish(self.area.word(WANT), want, self.theirs().is_some_and(|t| t.light));
     }
 
     /// Is this wish on the line already?
     pub(crate) fn wants(&self, want: u64) -> bool {
-        self.area.word(WANT).load(Ordering::Relaxed) & want == want
+        Wishes::wants(self.area.word(WANT), want)
     }
 
     /// No more words, please: somebody polls.
     pub(crate) fn disarm(&self) {
-        self.area.word(WANT).store(self.epoch.load(Ordering::Relaxed) << 2, Ordering::Relaxed);
+        self.wishes.withdraw(self.area.word(WANT));
     }
 
     /// After publishing something for the peer: one FIFO word if it sleeps. A polling peer costs no system call (SM-15).
     pub(crate) fn poke(&self, want: u64) -> Delivery {
-        let Some(theirs) = self.theirs() else { return Delivery::Sent };
-        // Pairs with the fence in `arm`; with a barrier there, the compiler's order is enough here.
-        if theirs.light {
-            compiler_fence(Ordering::SeqCst);
-        } else {
-            fence(Ordering::SeqCst);
+        match self.theirs() {
+            Some(t) if self.wishes.answers(t.area.word(WANT), want, t.light) => tell(&t.peer.fifo, Note::Wake(t.id)),
+            _ => Delivery::Sent,
         }
-        let word = theirs.area.word(WANT).load(Ordering::Relaxed);
-        if word & want == 0 || self.answered.swap(word >> 2, Ordering::Relaxed) == word >> 2 {
-            return Delivery::Sent;
-        }
-        tell(&theirs.peer.fifo, Note::Wake(theirs.id))
     }
 
     /// Ends the connection for the peer: a mark that it can check, and a word that makes it look.

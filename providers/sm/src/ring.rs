@@ -298,3 +298,60 @@ mod tests {
         assert!(lines.reserve(1).is_none());
     }
 }
+
+/// A ring of two slots over two laps. loom reports a writer that fills a slot while the reader still reads it, and a
+/// reader that reads it before it is full.
+#[cfg(all(test, loom))]
+mod interleavings {
+    use dapl::sync::witness::Witness;
+    use loom::thread;
+
+    use super::*;
+    use crate::proto::message::Kind;
+
+    const PLACE: Place = Place { offset: 0, slots: 2 };
+    const MESSAGES: u64 = 4;
+
+    #[test]
+    fn every_slot_passes_once_in_order_and_is_never_shared() {
+        loom::model(|| {
+            let (area, line) = (Arc::new(Map::double(256)), Map::double(8));
+            let bodies = Arc::<[Witness; 2]>::default();
+            let (mut writer, mut reader) = (Writer::new(area.clone(), PLACE), Reader::new(area, PLACE));
+            let writing = {
+                let (line, bodies) = (line.clone(), bodies.clone());
+                thread::spawn(move || {
+                    for n in 0..MESSAGES {
+                        while writer.is_full() {
+                            assert_eq!(writer.learn(line.word(0).load(Ordering::Acquire)), Some(()));
+                            thread::yield_now();
+                        }
+                        bodies[n as usize % 2].write();
+                        writer.push(
+                            Header::plain(Kind::Send, 8),
+                            &Cargo { total: Some(n), ack: n as u32, aux: !n as u32 },
+                        );
+                    }
+                })
+            };
+            while reader.taken() < MESSAGES {
+                let n = reader.taken();
+                match reader.peek() {
+                    Next::Empty => thread::yield_now(),
+                    Next::Word(header) => {
+                        let cargo = reader.cargo();
+                        assert_eq!(
+                            (header.length, cargo.total, cargo.ack, cargo.aux),
+                            (8, Some(n), n as u32, !n as u32)
+                        );
+                        bodies[n as usize % 2].read();
+                        reader.advance();
+                        line.word(0).store(reader.taken(), Ordering::Release);
+                    }
+                    Next::Nonsense => panic!("nobody wrote that"),
+                }
+            }
+            writing.join().unwrap();
+        });
+    }
+}

@@ -52,11 +52,13 @@ impl Source {
         strip(&self.text)
     }
 
-    /// The code without the unit tests at its foot.
+    /// The code without the unit tests and models at its foot.
     pub(crate) fn product_code(&self) -> String {
         let mut code = self.code();
-        if let Some(at) = code.find("#[cfg(test)]\nmod tests {") {
-            code.truncate(at);
+        for foot in ["#[cfg(test)]\nmod tests {", "#[cfg(all(test, loom))]\nmod interleavings {"] {
+            if let Some(at) = code.find(foot) {
+                code.truncate(at);
+            }
         }
         code
     }

@@ -1,0 +1,61 @@
+//! Atomics, fences and locks of the rooms whose interleavings are searched: the real ones, or loom's doubles of them.
+//!
+//! This is the only place where `cfg(loom)` chooses. A room that takes its atomics from here can be run by loom as it
+//! stands; its models are at its foot (`mod interleavings`), and `cargo xtask test loom` runs them all. loom's doubles work
+//! inside a model only, and cannot stand in a `static`.
+
+#[cfg(loom)]
+pub mod witness;
+
+pub use kind::*;
+
+#[cfg(not(loom))]
+mod kind {
+    pub use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+    pub use std::thread::yield_now;
+
+    pub use parking_lot::{Mutex, MutexGuard};
+
+    /// A full fence right behind a read-modify-write with `SeqCst`: on x86 that operation is one already.
+    #[inline]
+    pub fn fence_behind_rmw() {
+        if cfg!(target_arch = "x86_64") {
+            std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(loom)]
+mod kind {
+    pub use loom::sync::MutexGuard;
+    pub use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+    pub use loom::thread::yield_now;
+
+    /// As on a machine that reorders what it can.
+    pub fn fence_behind_rmw() {
+        fence(Ordering::SeqCst);
+    }
+
+    /// loom's lock, spoken to as the real one. It is never poisoned: a model that panics is over.
+    #[derive(Debug, Default)]
+    pub struct Mutex<T>(loom::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        /// A free lock.
+        pub fn new(value: T) -> Self {
+            Mutex(loom::sync::Mutex::new(value))
+        }
+
+        /// Waits for the lock.
+        pub fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().unwrap()
+        }
+
+        /// The lock, if it is free.
+        pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            self.0.try_lock().ok()
+        }
+    }
+}
