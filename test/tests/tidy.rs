@@ -47,7 +47,7 @@ const DAPL: &[&[&str]] = &[
 /// As its `lib.rs` has it.
 const SM: &[&[&str]] = &[
     &["process", "proto", "map", "cma"],
-    &["knobs", "dir", "wake", "regions", "ring", "wish"],
+    &["knobs", "dir", "wake", "ready", "regions", "ring", "wish"],
     &["sock", "segments"],
     &["link"],
     &["bell"],

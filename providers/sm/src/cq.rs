@@ -1,12 +1,11 @@
 //! Completion queues: what has completed, and the connections that a poller brings on itself.
 //!
 //! While a consumer polls a queue, it drives the connections in `active` and the engine sleeps; when it stops, the engine
-//! arms them and takes over. So a connection without traffic costs a poller nothing: it is not in the list. Room follows
-//! the posted work, so nothing that completes is ever lost. Locks of this room are taken below all others but the bell's.
+//! arms them and takes over. So a connection without traffic costs a poller nothing: it is not in the list. Locks of this
+//! room are taken below all others but the bell's.
 #![forbid(unsafe_code)]
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use dapl::error::Result;
@@ -14,6 +13,7 @@ use dapl::provider::{Completion, CompletionQueue, CqSink};
 use parking_lot::Mutex;
 
 use crate::bell::{Attended, Bell, Job};
+use crate::ready::Ready;
 
 /// Connections that stay with a poller even while they are idle.
 const WARM: usize = 16;
@@ -60,7 +60,7 @@ impl Outbox<'_> {
     pub(crate) fn put(&mut self, cq: &Arc<CqCore>, completion: Completion) {
         if let Some((own, out)) = &mut self.poller
             && Arc::ptr_eq(own, cq)
-            && own.waiting.load(Ordering::Acquire) == 0
+            && own.ready.is_empty()
             && let Some(place) = out.get_mut(self.filled)
         {
             *place = completion;
@@ -76,11 +76,7 @@ pub struct Cq(pub(crate) Arc<CqCore>);
 
 /// The queue itself, shared with its connections and the engine.
 pub(crate) struct CqCore {
-    ready: Mutex<VecDeque<Completion>>,
-    /// Length of `ready`, to be read without its lock.
-    waiting: AtomicUsize,
-    /// One call of the sink is wanted.
-    armed: AtomicBool,
+    ready: Ready,
     sink: Weak<dyn CqSink>,
     active: Mutex<Vec<Arc<dyn Driven>>>,
     /// A consumer polls: its connections need no waking.
@@ -95,16 +91,14 @@ pub(crate) struct CqCore {
 
 impl std::fmt::Debug for CqCore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CqCore").field("waiting", &self.waiting).field("polled", &self.polled).finish_non_exhaustive()
+        f.debug_struct("CqCore").field("ready", &self.ready).field("polled", &self.polled).finish_non_exhaustive()
     }
 }
 
 impl Cq {
     pub(crate) fn new(sink: Weak<dyn CqSink>, bell: Arc<Bell>) -> Self {
         Cq(Arc::new(CqCore {
-            ready: Mutex::default(),
-            waiting: AtomicUsize::new(0),
-            armed: AtomicBool::new(false),
+            ready: Ready::default(),
             sink,
             active: Mutex::default(),
             polled: AtomicBool::new(false),
@@ -119,14 +113,7 @@ impl Cq {
 impl CqCore {
     /// A work request is complete.
     pub(crate) fn push(self: &Arc<Self>, completion: Completion) {
-        {
-            let mut ready = self.ready.lock();
-            ready.push_back(completion);
-            self.waiting.store(ready.len(), Ordering::Release);
-        }
-        // Pairs with the fence in `arm`: either it sees the completion, or we see that it is armed.
-        fence(Ordering::SeqCst);
-        if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::AcqRel) {
+        if self.ready.push(completion) {
             self.bell.ring(Job::Notify(self.clone()));
         }
     }
@@ -136,7 +123,7 @@ impl CqCore {
     }
 
     pub(crate) fn is_armed(&self) -> bool {
-        self.armed.load(Ordering::Acquire)
+        self.ready.is_armed()
     }
 
     /// Gives a connection with traffic to the poller.
@@ -240,29 +227,14 @@ impl CompletionQueue for Cq {
     }
 
     fn ready(&self, out: &mut [Completion]) -> usize {
-        if self.0.waiting.load(Ordering::Acquire) == 0 {
-            return 0;
-        }
-        let mut ready = self.0.ready.lock();
-        let taken = out.len().min(ready.len());
-        for (place, completion) in out.iter_mut().zip(ready.drain(..taken)) {
-            *place = completion;
-        }
-        self.0.waiting.store(ready.len(), Ordering::Release);
-        taken
+        self.0.ready.take(out)
     }
 
     fn arm(&self) -> Result<bool> {
         let cq = &self.0;
-        cq.armed.store(true, Ordering::SeqCst);
-        cq.polled.store(false, Ordering::SeqCst);
-        cq.serve_active();
-        // Pairs with the fence in `push`.
-        fence(Ordering::SeqCst);
-        if cq.waiting.load(Ordering::Acquire) > 0 {
-            cq.armed.store(false, Ordering::SeqCst);
-            return Ok(false);
-        }
-        Ok(true)
+        Ok(cq.ready.arm(|| {
+            cq.polled.store(false, Ordering::SeqCst);
+            cq.serve_active();
+        }))
     }
 }

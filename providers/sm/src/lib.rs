@@ -30,6 +30,7 @@ mod map;
 mod process;
 mod proto;
 mod qp;
+mod ready;
 mod regions;
 mod request;
 mod ring;
