@@ -150,19 +150,6 @@ pub(crate) fn load(path: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Both words of a return code, `TYPE/SUBTYPE`, as the library under test has them, and the number. Not recorded.
-pub(crate) fn words(code: DAT_RETURN) -> String {
-    let (mut major, mut minor) = (std::ptr::null(), std::ptr::null());
-    if let Some(strerror) = TABLE.get().and_then(|table| table.dat_strerror) {
-        // SAFETY: both pointers lead to pointers of ours.
-        unsafe { strerror(code, &mut major, &mut minor) };
-    }
-    match (text_at(major), text_at(minor)) {
-        (major, minor) if minor.is_empty() => format!("{major} ({code:#x})"),
-        (major, minor) => format!("{major}/{minor} ({code:#x})"),
-    }
-}
-
 /// What a C string of the library says; nothing for null.
 pub(crate) fn text_at(text: *const c_char) -> String {
     if text.is_null() {

@@ -6,7 +6,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::panic::{Location, panic_any};
+use std::panic::panic_any;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -52,6 +52,9 @@ impl Side {
         }
     }
 }
+
+/// Why a role fails whose partner is silent at the deadline.
+pub(crate) const NO_ANSWER: &str = "the other role did not answer in time";
 
 /// The panic of a case that finds something absent which may be absent.
 pub(crate) struct Unsupported(pub(crate) String);
@@ -162,28 +165,28 @@ impl Ctx {
 
     #[track_caller]
     fn read(&self, kind: u8) -> Vec<u8> {
-        let mut channel = self.channel();
-        let mut exact = |bytes: &mut [u8], here: &Location<'_>| {
-            let _ = channel.set_read_timeout(Some(self.left().max(Duration::from_millis(1))));
-            if let Err(error) = channel.read_exact(bytes) {
-                self.step(format!("{here}: waits for the other role"));
-                self.lost(error.kind());
-            }
-        };
-        let here = Location::caller();
         let mut head = [0; 5];
-        exact(&mut head, here);
+        self.read_exact(&mut head);
         let length = u32::from_le_bytes(head[1..].try_into().expect("four bytes"));
         let mut bytes = vec![0; length as usize];
-        exact(&mut bytes, here);
+        self.read_exact(&mut bytes);
         assert!(head[0] == kind, "the roles are out of step: one meets, the other tells");
         bytes
     }
 
     #[track_caller]
+    fn read_exact(&self, bytes: &mut [u8]) {
+        let mut channel = self.channel();
+        let _ = channel.set_read_timeout(Some(self.left().max(Duration::from_millis(1))));
+        if let Err(error) = channel.read_exact(bytes) {
+            self.lost(error.kind());
+        }
+    }
+
+    #[track_caller]
     fn lost(&self, kind: ErrorKind) -> ! {
         match kind {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => panic!("the other role did not answer in time"),
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => panic!("{NO_ANSWER}"),
             _ => panic_any(OtherEnded),
         }
     }

@@ -15,12 +15,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::api;
 use crate::case::Case;
-use crate::ctx::{Mode, Side};
+use crate::ctx::{Mode, NO_ANSWER, Side};
 use crate::flight::{Record, Seen};
 use crate::worker::{Ending, GRACE, Task};
-use crate::{cases, os, report};
+use crate::{cases, names, os, report};
 
 const USAGE: &str = "\
 usage: dapl-conformance [run] [--provider NAME] [--libdat PATH] [--mode one|two|both] [--jobs N] [--report DIR]
@@ -319,12 +318,11 @@ fn first_qual(index: usize) -> u64 {
     2048 + (u64::from(std::process::id()) * 977 + index as u64 * 32) % 60_000
 }
 
-/// Waits for the processes. When one has failed the others have a little time left; at the end of the limit all are
-/// described and killed.
+/// Waits for the processes. When one has failed the others have a little time left. What does not end is described and
+/// killed.
 fn watch(processes: &mut [Process], limit: Duration) -> Option<String> {
     let mut deadline = Instant::now() + limit;
     let mut has_failed = false;
-    let mut hang = None;
     let mut pause = Duration::from_micros(500);
     while processes.iter().any(|process| process.status.is_none()) {
         for process in processes.iter_mut().filter(|process| process.status.is_none()) {
@@ -335,17 +333,16 @@ fn watch(processes: &mut [Process], limit: Duration) -> Option<String> {
             deadline = deadline.min(Instant::now() + GRACE);
         }
         if Instant::now() > deadline {
-            if !has_failed {
-                hang = Some(processes.iter().map(describe).collect::<Vec<_>>().join("\n"));
-            }
+            let running = processes.iter().filter(|process| process.status.is_none() || !has_failed);
+            let hang = running.map(describe).collect::<Vec<_>>().join("\n");
             end(processes);
-            return hang;
+            return Some(hang);
         }
         // There is no wait for several children with a limit; short at first, since most cases are.
         std::thread::sleep(pause);
         pause = (pause * 5 / 4).min(Duration::from_millis(10));
     }
-    hang
+    None
 }
 
 fn end(processes: &mut [Process]) {
@@ -357,10 +354,14 @@ fn end(processes: &mut [Process]) {
 
 /// What both processes together amount to.
 fn judge(processes: &[Process], hang: Option<String>) -> Ending {
-    if let Some(text) = hang {
-        return Ending::Failed(format!("HANGS\n{text}"));
+    let ending = processes.iter().map(ending_of).fold(Ending::Passed, Ending::worse);
+    match (ending, hang) {
+        (ending, None) => ending,
+        // Why the one gave up is what the other was doing.
+        (Ending::Failed(why), Some(text)) if why.contains(NO_ANSWER) => Ending::Failed(format!("{why}\n{text}")),
+        (Ending::Failed(why), Some(_)) => Ending::Failed(why),
+        (_, Some(text)) => Ending::Failed(format!("HANGS\n{text}")),
     }
-    processes.iter().map(ending_of).fold(Ending::Passed, Ending::worse)
 }
 
 fn ending_of(process: &Process) -> Ending {
@@ -378,9 +379,15 @@ fn ending_of(process: &Process) -> Ending {
         (_, None) => Ending::Failed(format!("{side}: {status}{}", last(process))),
     };
     match ending {
-        Ending::Failed(why) => Ending::Failed(why + &said(process)),
+        Ending::Failed(why) => Ending::Failed(why + &asleep(process) + &said(process)),
         ending => ending,
     }
+}
+
+/// Where other threads were when the process gave up.
+fn asleep(process: &Process) -> String {
+    let inside = Record::read(&process.task.record).inside();
+    inside.iter().map(|(thread, function, _)| format!("\n    thread {thread} was in {function}")).collect()
 }
 
 /// What the process said on its own, such as a library's reasons.
@@ -393,10 +400,12 @@ fn said(process: &Process) -> String {
 /// Where a process was that ended by a signal.
 fn last(process: &Process) -> String {
     let record = Record::read(&process.task.record);
-    let inside = record.inside().into_iter().map(|(thread, function, _)| format!(", thread {thread} in {function}"));
-    let call = record.calls(1).into_iter().map(|(_, function, code, _)| format!(", last {function} = {code:#x}"));
+    let call = record
+        .calls(1)
+        .into_iter()
+        .map(|(_, function, code, _)| format!(", last {function} = {}", names::of_code(code)));
     let step = record.steps(1).into_iter().map(|step| format!(", at {step:?}"));
-    inside.chain(call).chain(step).collect()
+    call.chain(step).collect()
 }
 
 /// What a process is doing that does not end.
@@ -415,7 +424,7 @@ fn describe(process: &Process) -> String {
         let _ = write!(text, "\n      step {step}");
     }
     for (thread, function, code, ago) in record.calls(SHOWN) {
-        let code = api::words(code);
+        let code = names::of_code(code);
         let _ = write!(text, "\n      {:8.3} s ago, thread {thread}: {function} = {code}", ago.as_secs_f64());
     }
     for thread in fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten() {

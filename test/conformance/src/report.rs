@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::flight::Seen;
+use crate::names::of_code;
 use crate::{api, kit};
 
 /// Of the table's file.
@@ -29,7 +30,7 @@ pub(crate) fn write(
     for (what, names) in seen {
         if let Seen::Answer(function, code) = what {
             let function = api::NAMES[*function as usize];
-            row(&mut text, &[function, &words(*code)], names);
+            row(&mut text, &[function, &of_code(*code)], names);
         }
     }
     let _ = write!(text, "\n| event | cases | for instance |\n|---|---|---|\n");
@@ -62,10 +63,6 @@ pub(crate) fn show(directory: &Path) -> io::Result<bool> {
 /// What the specification promises and no case has seen.
 pub(crate) fn holes(_seen: &BTreeMap<Seen, Vec<&str>>) -> Vec<String> {
     Vec::new()
-}
-
-fn words(code: u32) -> String {
-    format!("{code:#x}")
 }
 
 fn name(what: Seen) -> String {

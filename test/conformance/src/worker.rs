@@ -19,9 +19,9 @@ use crate::ctx::{Ctx, Mode, OtherEnded, Side, Unsupported};
 use crate::{api, cases, flight, kit, os};
 
 /// A role that learns nothing from its partner's end has this long to end itself.
-pub(crate) const GRACE: Duration = Duration::from_secs(2);
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
 /// A case's own waits end so long before the watchdog, and can then say what they waited for.
-const MARGIN: Duration = Duration::from_secs(2);
+const MARGIN: Duration = Duration::from_secs(3);
 
 /// What the driver tells a process.
 #[derive(Clone)]

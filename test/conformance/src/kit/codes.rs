@@ -5,7 +5,7 @@ use std::mem::{MaybeUninit, size_of};
 
 use dat_abi::*;
 
-use crate::{api, flight};
+use crate::{flight, names};
 
 use super::raw;
 
@@ -23,7 +23,7 @@ pub(crate) fn ok(code: DAT_RETURN) {
 /// The call gave this whole code. `DAT_QUEUE_EMPTY` is bare, `DAT_NOT_IMPLEMENTED` whole by itself; for errors: [`refused`].
 #[track_caller]
 pub(crate) fn expect(code: DAT_RETURN, wanted: DAT_RETURN) {
-    assert!(code == wanted, "{} {}, wanted {}", caller(code), api::words(code), api::words(wanted));
+    assert!(code == wanted, "{} {}, wanted {}", caller(code), names::of_code(code), names::of_code(wanted));
 }
 
 /// The call was refused with this type and subtype, error class set.
@@ -35,8 +35,8 @@ pub(crate) fn refused(code: DAT_RETURN, kind: DAT_RETURN_TYPE, subtype: DAT_RETU
 /// The call gave one of these whole codes, where the specification leaves a choice.
 #[track_caller]
 pub(crate) fn one_of(code: DAT_RETURN, wanted: &[DAT_RETURN]) {
-    let words: Vec<String> = wanted.iter().map(|code| api::words(*code)).collect();
-    assert!(wanted.contains(&code), "{} {}, wanted one of {words:?}", caller(code), api::words(code));
+    let words: Vec<String> = wanted.iter().map(|code| names::of_code(*code)).collect();
+    assert!(wanted.contains(&code), "{} {}, wanted one of {words:?}", caller(code), names::of_code(code));
 }
 
 /// Type and class of a code without its subtype.
@@ -60,7 +60,7 @@ pub(crate) fn untouched<T: Copy>(call: impl FnOnce(*mut T) -> DAT_RETURN) -> DAT
         let bytes = raw::bytes_of(&out);
         let changed = bytes.iter().position(|byte| *byte != PATTERN);
         if let Some(at) = changed {
-            panic!("{} {}, and byte {at} of {} was written", caller(code), api::words(code), size_of::<T>());
+            panic!("{} {}, and byte {at} of {} was written", caller(code), names::of_code(code), size_of::<T>());
         }
     }
     code

@@ -147,7 +147,11 @@ pub(crate) fn dequeue(evd: DAT_EVD_HANDLE) -> Option<Event> {
 /// The event that must come, by waiting.
 #[track_caller]
 pub(crate) fn expect_event(evd: DAT_EVD_HANDLE, time: Duration) -> Event {
-    wait(evd, time).unwrap_or_else(|| panic!("no event after {time:?}"))
+    // No closure: it would be the place of the panic.
+    match wait(evd, time) {
+        Some(event) => event,
+        None => panic!("no event after {time:?}"),
+    }
 }
 
 /// The event that must come, by polling: for EVDs on which nobody may wait.

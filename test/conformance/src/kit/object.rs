@@ -12,8 +12,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use dat_abi::*;
 
-use crate::api::{self, *};
+use crate::api::*;
 use crate::ctx::Ctx;
+use crate::names;
 
 use super::codes::{filled, ok, zeroed};
 use super::memory::Memory;
@@ -72,7 +73,7 @@ macro_rules! objects {
                 let Some(handle) = self.handle.take() else { return };
                 let code = $free(handle.h());
                 if code != DAT_SUCCESS && !std::thread::panicking() {
-                    let words = api::words(code);
+                    let words = names::of_code(code);
                     panic!("{} of what was made at {}: {words}", stringify!($free), self.made);
                 }
             }
@@ -117,7 +118,7 @@ impl Drop for Opened {
         let flag = if is_failing { DAT_CLOSE_ABRUPT_FLAG } else { DAT_CLOSE_GRACEFUL_FLAG };
         let code = dat_ia_close(self.handle.h(), flag);
         if code != DAT_SUCCESS && !is_failing {
-            panic!("dat_ia_close of what was opened at {}: {}", self.made, api::words(code));
+            panic!("dat_ia_close of what was opened at {}: {}", self.made, names::of_code(code));
         }
     }
 }
