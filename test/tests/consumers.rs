@@ -61,6 +61,11 @@ fn garbage_is_refused() {
 }
 
 #[test]
+fn ten_thousand_endpoints_on_one_evd_lose_nothing() {
+    consume("test/c/crowd.c", &["10000"]).expect_success("\"endpoints\":10000");
+}
+
+#[test]
 fn one_thread_connects_to_itself() {
     consume("test/c/selfconnect.c", &[]).expect_success("selfconnect: OK, 100 rounds");
 }

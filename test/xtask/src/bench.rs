@@ -4,9 +4,12 @@
 //! is the median of five. Nothing here judges: the status says only whether everything could be measured.
 #![forbid(unsafe_code)]
 
+mod crowd;
 mod ours;
 mod peers;
 mod report;
+
+pub(crate) use crowd::evd;
 
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -20,6 +20,7 @@ usage: cargo xtask COMMAND
   test conformance [--provider NAME] [ARGS]
                         the conformance suite over a provider (sm0); `test conformance list` names its cases
   bench sm              measure the sm provider beside its peers; writes bench/sm.json in the target directory
+  bench evd             measure what thousands of idle endpoints cost who polls their EVD; writes bench/evd.json
   build [--debug]       lay out libraries, headers, dtest and a dat.conf as installed, and say where
   install [--prefix P] [--destdir D] [--sysconfdir C]
                         install below P (/usr/local), packaged below D; dat.conf is read from C (P/etc)
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         ["test", "conformance", ref rest @ ..] => conformance::run(rest),
         ["test", ref rest @ ..] => suites::run(rest),
         ["bench", "sm"] => bench::sm(),
+        ["bench", "evd"] => bench::evd(),
         ["build"] => tree::build(dapl_test::stage::Profile::Release).map(|tree| tree.announce()),
         ["build", "--debug"] => tree::build(dapl_test::stage::Profile::Dev).map(|tree| tree.announce()),
         ["install", ref rest @ ..] => tree::install(rest),

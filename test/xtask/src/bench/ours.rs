@@ -54,7 +54,7 @@ impl Perf {
 }
 
 /// The number of a field in one line of JSON.
-fn field(line: &str, name: &str) -> Option<f64> {
+pub(super) fn field(line: &str, name: &str) -> Option<f64> {
     let rest = line.split_once(&format!("\"{name}\":"))?.1;
     rest.split([',', '}']).next()?.trim().parse().ok()
 }

@@ -59,7 +59,8 @@ fn contest(one: &Measured<'_>) -> String {
     )
 }
 
-fn machine(load: f64) -> String {
+/// The facts of the machine, as fields of JSON.
+pub(super) fn machine(load: f64) -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();

@@ -1,0 +1,83 @@
+//! What idle endpoints cost who polls their EVD: `test/c/crowd.c` with more and more of them.
+//!
+//! There is no peer: the figures are held against our own with two endpoints. Nothing here judges.
+#![forbid(unsafe_code)]
+
+use std::fmt::Write;
+use std::fs;
+use std::time::Duration;
+
+use dapl_test::run::{Room, Run, SM0};
+use dapl_test::stage::{Profile, workspace};
+
+use super::ours::field;
+use super::{ROUNDS, median, pin, report};
+use crate::{Result, setup, tree};
+
+/// Endpoints on the one EVD.
+const CROWDS: [u32; 5] = [2, 10, 100, 1_000, 10_000];
+/// What the program says, and how it is shown.
+const FIGURES: [(&str, &str); 4] = [
+    ("pingpong_usec", "ping-pong, one way, us"),
+    ("empty_usec", "look at the empty EVD, us"),
+    ("message_usec", "one message each, us"),
+    ("connect_usec", "connect, us"),
+];
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Runs it, in turns, and prints and writes the medians.
+pub(crate) fn evd() -> Result {
+    setup::require(&[setup::TASKSET])?;
+    let tree = tree::build(Profile::Release)?;
+    let load = report::load();
+    let program = tree.stage.root.join("bin/crowd");
+    tree.stage.compile(&program, &[&workspace().join("test/c/crowd.c")], &["-O2"]);
+    let mut samples = vec![vec![Vec::new(); FIGURES.len()]; CROWDS.len()];
+    for _ in 0..ROUNDS {
+        for (size, samples) in CROWDS.iter().zip(&mut samples) {
+            let room = Room::new(&tree.stage, Some(SM0));
+            let finished = Run::start(pin("1", &room.command(&program, &[&size.to_string()]))).finish(LIMIT);
+            if !finished.status.success() {
+                return Err(format!("crowd {size}: {}\n{}", finished.status, finished.stderr));
+            }
+            for ((name, _), samples) in FIGURES.iter().zip(samples) {
+                samples.push(field(&finished.stdout, name).ok_or_else(|| format!("crowd says no {name}"))?);
+            }
+        }
+    }
+    print(&samples, load);
+    let directory = tree.stage.root.ancestors().nth(2).expect("a stage lies in the target directory").join("bench");
+    write(&samples, load, &directory.join("evd.json"))
+}
+
+fn print(samples: &[Vec<Vec<f64>>], load: f64) {
+    print!("\n{:28}", "endpoints on one EVD");
+    CROWDS.iter().for_each(|size| print!("{size:>9}"));
+    println!("{:>22}", "last over first");
+    for (n, (_, title)) in FIGURES.iter().enumerate() {
+        print!("{title:28}");
+        samples.iter().for_each(|of_size| print!("{:>9.3}", median(&of_size[n])));
+        let (first, last) = (median(&samples[0][n]), median(&samples[CROWDS.len() - 1][n]));
+        println!("{:>21.2}x", last / first);
+    }
+    if load > 1.0 {
+        println!("the machine was busy before (load {load}): these figures say little");
+    }
+}
+
+fn write(samples: &[Vec<Vec<f64>>], load: f64, path: &std::path::Path) -> Result {
+    let mut text = format!("{{\n  \"machine\": {{{}}},\n  \"crowds\": [", report::machine(load));
+    for (n, (size, of_size)) in CROWDS.iter().zip(samples).enumerate() {
+        let comma = if n == 0 { "" } else { "," };
+        let figures = FIGURES.iter().zip(of_size).fold(String::new(), |mut text, ((name, _), samples)| {
+            let _ = write!(text, ", \"{name}\": {:?}", samples); // writing to a string succeeds
+            text
+        });
+        let _ = write!(text, "{comma}\n    {{\"endpoints\": {size}{figures}}}"); // as above
+    }
+    text += "\n  ]\n}\n";
+    let written = fs::create_dir_all(path.parent().expect("it is a file below a directory"));
+    written.and_then(|()| fs::write(path, text)).map_err(|error| format!("{}: {error}", path.display()))?;
+    println!("written to {}", path.display());
+    Ok(())
+}
