@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! dapl-conformance [run] [--provider NAME] [--libdat PATH] [--mode one|two|both] [--jobs N] [--report DIR]
-//!                  [--complete] [--verbose] [FILTER...]
+//!                  [--complete] [--open] [--verbose] [FILTER...]
 //! dapl-conformance list [FILTER...]
 //! dapl-conformance coverage
 //! ```
 //!
 //! The environment decides which library and which dat.conf that is; `cargo xtask test conformance` makes one. A FILTER is
-//! a part of a case's name or of its section. `--complete` fails cases that the provider does not support.
+//! a part of a case's name or of its section. `--complete` fails cases that the provider does not support. A full run fails
+//! when something that [`expected`] lists was seen by no case, but only names it with `--open`.
 //!
 //! # Writing a case
 //!
@@ -76,6 +77,7 @@ mod case;
 mod cases;
 mod ctx;
 mod driver;
+mod expected;
 mod flight;
 mod kit;
 mod names;

@@ -8,7 +8,7 @@ use std::{fs, io};
 
 use crate::flight::Seen;
 use crate::names::of_code;
-use crate::{api, kit};
+use crate::{api, expected, kit};
 
 /// Of the table's file.
 const FILE: &str = "coverage.md";
@@ -39,9 +39,15 @@ pub(crate) fn write(
     }
     if is_whole {
         let _ = write!(text, "\n## Expected, and seen by no case\n\n");
-        for hole in holes(seen) {
-            let _ = writeln!(text, "- {hole}");
+        let holes = expected::holes(seen);
+        holes.iter().for_each(|hole| text += &format!("- {hole}\n"));
+        if holes.is_empty() {
+            text += "Nothing.\n";
         }
+    }
+    let _ = write!(text, "\n## Not to be seen through the C ABI\n\n| where | what | why |\n|---|---|---|\n");
+    for (place, what, why) in expected::UNREACHABLE {
+        let _ = writeln!(text, "| {place} | {what} | {why} |");
     }
     fs::write(&path, text)?;
     Ok(path)
@@ -58,11 +64,6 @@ pub(crate) fn show(directory: &Path) -> io::Result<bool> {
     let text = fs::read_to_string(&path).map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
     print!("{text}");
     Ok(true)
-}
-
-/// What the specification promises and no case has seen.
-pub(crate) fn holes(_seen: &BTreeMap<Seen, Vec<&str>>) -> Vec<String> {
-    Vec::new()
 }
 
 fn name(what: Seen) -> String {

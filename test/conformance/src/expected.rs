@@ -1,0 +1,398 @@
+//! What the specification promises, function by function: the answers and events that a full run must have seen.
+//!
+//! Taken from the tables of the specification, where a decision stands beside the sources the decision. An answer that the
+//! C ABI cannot provoke stands in `UNREACHABLE` with its reason. Says nothing about who provokes what: that is the cases'.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+
+use dat_abi::*;
+
+use crate::api;
+use crate::flight::Seen;
+use crate::kit::{error, kind_of, number_name, status_name};
+use crate::names::of_code;
+
+/// An answer to be seen.
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    /// This whole code.
+    Whole(DAT_RETURN),
+    /// An error of this type; which subtype is the library's choice.
+    Kind(DAT_RETURN_TYPE),
+}
+
+use Answer::{Kind, Whole};
+
+const OK: Answer = Whole(DAT_SUCCESS);
+
+const fn is(kind: DAT_RETURN_TYPE, subtype: DAT_RETURN_SUBTYPE) -> Answer {
+    Whole(error(kind, subtype))
+}
+
+const fn arg(number: u32) -> Answer {
+    is(DAT_INVALID_PARAMETER, DAT_INVALID_ARG1 + number - 1)
+}
+
+const fn handle(subtype: DAT_RETURN_SUBTYPE) -> Answer {
+    is(DAT_INVALID_HANDLE, subtype)
+}
+
+const fn state(subtype: DAT_RETURN_SUBTYPE) -> Answer {
+    is(DAT_INVALID_STATE, subtype)
+}
+
+const IA: Answer = handle(DAT_INVALID_HANDLE_IA);
+const EP: Answer = handle(DAT_INVALID_HANDLE_EP);
+const LMR: Answer = handle(DAT_INVALID_HANDLE_LMR);
+const RMR: Answer = handle(DAT_INVALID_HANDLE_RMR);
+const PZ: Answer = handle(DAT_INVALID_HANDLE_PZ);
+const PSP: Answer = handle(DAT_INVALID_HANDLE_PSP);
+const RSP: Answer = handle(DAT_INVALID_HANDLE_RSP);
+const CR: Answer = handle(DAT_INVALID_HANDLE_CR);
+const CNO: Answer = handle(DAT_INVALID_HANDLE_CNO);
+const SRQ: Answer = handle(DAT_INVALID_HANDLE_SRQ);
+const ANY: Answer = handle(DAT_INVALID_HANDLE1);
+/// Of an EVD that is none: the sources differ in the subtype, programs look at the type.
+const EVD: Answer = Kind(DAT_INVALID_HANDLE);
+const EVD_CR: Answer = handle(DAT_INVALID_HANDLE_EVD_CR);
+const EVD_CONN: Answer = handle(DAT_INVALID_HANDLE_EVD_CONN);
+const EVD_RECV: Answer = handle(DAT_INVALID_HANDLE_EVD_RECV);
+const EVD_REQUEST: Answer = handle(DAT_INVALID_HANDLE_EVD_REQUEST);
+/// No room for more posted work.
+const FULL: Answer = is(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
+const UNREACHABLE_ADDRESS: Answer = is(DAT_INVALID_ADDRESS, DAT_INVALID_ADDRESS_UNREACHABLE);
+/// Found by the listener, without its class as programs know it.
+const QUAL_IN_USE: Answer = Whole(DAT_CONN_QUAL_IN_USE);
+const MODEL: Answer = is(DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);
+const NOT_READY: Answer = state(DAT_INVALID_STATE_EP_NOTREADY);
+
+/// All functions and their answers, EP states apart. `registry-ia`, `events`, `endpoints`.
+const ANSWERS: &[(&str, &[Answer])] = &[
+    // registry-ia 4.1 to 4.3
+    (
+        "dat_ia_openv",
+        &[
+            OK,
+            arg(1),
+            arg(2),
+            arg(3),
+            IA,
+            handle(DAT_INVALID_HANDLE_EVD_ASYNC),
+            is(DAT_PROVIDER_NOT_FOUND, DAT_NAME_NOT_REGISTERED),
+            is(DAT_PROVIDER_NOT_FOUND, DAT_MAJOR_NOT_FOUND),
+            is(DAT_PROVIDER_NOT_FOUND, DAT_MINOR_NOT_FOUND),
+            is(DAT_PROVIDER_NOT_FOUND, DAT_THREAD_SAFETY_NOT_FOUND),
+            is(DAT_PROVIDER_NOT_FOUND, DAT_NO_SUBTYPE),
+        ],
+    ),
+    // registry-ia 10, 6.1
+    ("dat_ia_query", &[OK, IA, arg(3), arg(4), arg(6)]),
+    ("dat_ia_close", &[OK, IA, arg(2), state(DAT_INVALID_STATE_IA_IN_USE)]),
+    // registry-ia 8
+    ("dat_set_consumer_context", &[OK, ANY]),
+    ("dat_get_consumer_context", &[OK, ANY, arg(2)]),
+    ("dat_get_handle_type", &[OK, ANY, arg(2)]),
+    // registry-ia 3.1, 3.2, 9.2, 7.2
+    ("dat_registry_list_providers", &[OK, arg(1), arg(2), arg(3)]),
+    ("dat_registry_add_provider", &[OK, arg(1), arg(2), is(DAT_PROVIDER_ALREADY_REGISTERED, DAT_NO_SUBTYPE)]),
+    (
+        "dat_registry_remove_provider",
+        &[
+            OK,
+            arg(1),
+            arg(2),
+            is(DAT_PROVIDER_NOT_FOUND, DAT_NAME_NOT_REGISTERED),
+            is(DAT_PROVIDER_IN_USE, DAT_NO_SUBTYPE),
+        ],
+    ),
+    ("dat_strerror", &[OK, arg(1), arg(2)]),
+    ("dats_get_ia_handle", &[OK, IA]),
+    // events 3
+    ("dat_cno_create", &[OK, IA, arg(3)]),
+    ("dat_cno_modify_agent", &[OK, CNO]),
+    ("dat_cno_query", &[OK, CNO, arg(2), arg(3)]),
+    ("dat_cno_free", &[OK, CNO, state(DAT_INVALID_STATE_CNO_IN_USE)]),
+    ("dat_cno_wait", &[OK, CNO, arg(3), Whole(DAT_QUEUE_EMPTY), Kind(DAT_INTERRUPTED_CALL)]),
+    // events 2
+    ("dat_evd_create", &[OK, IA, CNO, arg(2), arg(4), arg(5), is(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_TEVD)]),
+    ("dat_evd_query", &[OK, EVD, arg(2), arg(3)]),
+    ("dat_evd_modify_cno", &[OK, EVD, CNO]),
+    ("dat_evd_enable", &[OK, EVD]),
+    ("dat_evd_disable", &[OK, EVD]),
+    (
+        "dat_evd_wait",
+        &[
+            OK,
+            EVD,
+            arg(3),
+            arg(4),
+            arg(5),
+            is(DAT_TIMEOUT_EXPIRED, DAT_NO_SUBTYPE),
+            Kind(DAT_INTERRUPTED_CALL),
+            is(DAT_ABORT, DAT_NO_SUBTYPE),
+            state(DAT_INVALID_STATE_EVD_WAITER),
+            state(DAT_INVALID_STATE_EVD_UNWAITABLE),
+            state(DAT_INVALID_STATE_EVD_CONFIG_NOTIFY),
+            state(DAT_INVALID_STATE_EVD_CONFIG_SOLICITED),
+        ],
+    ),
+    ("dat_evd_dequeue", &[OK, EVD, arg(2), Whole(DAT_QUEUE_EMPTY), state(DAT_INVALID_STATE_EVD_WAITER)]),
+    ("dat_evd_post_se", &[OK, EVD, arg(1), arg(2), is(DAT_QUEUE_FULL, DAT_NO_SUBTYPE)]),
+    ("dat_evd_resize", &[OK, EVD, arg(2), state(DAT_INVALID_STATE_EVD_WAITER), state(DAT_NO_SUBTYPE)]),
+    ("dat_evd_set_unwaitable", &[OK, EVD]),
+    ("dat_evd_clear_unwaitable", &[OK, EVD]),
+    ("dat_evd_free", &[OK, EVD, state(DAT_INVALID_STATE_EVD_IN_USE), state(DAT_INVALID_STATE_EVD_ASYNC)]),
+    // endpoints 5
+    ("dat_ep_create", &[OK, IA, PZ, EVD_CONN, EVD_RECV, EVD_REQUEST, arg(6), arg(7)]),
+    ("dat_ep_create_with_srq", &[OK, IA, PZ, EVD_CONN, EVD_RECV, EVD_REQUEST, SRQ, arg(7), arg(8)]),
+    ("dat_ep_query", &[OK, EP, arg(3)]),
+    ("dat_ep_modify", &[OK, EP, arg(2), arg(3)]),
+    ("dat_ep_connect", &[OK, EP, EVD_CONN, arg(2), arg(4), arg(5), arg(6), NOT_READY, MODEL, UNREACHABLE_ADDRESS]),
+    ("dat_ep_dup_connect", &[OK, EP, EVD_CONN, arg(3), arg(4), arg(5), NOT_READY, MODEL]),
+    ("dat_ep_disconnect", &[OK, EP, arg(2)]),
+    ("dat_ep_reset", &[OK, EP]),
+    ("dat_ep_free", &[OK, EP]),
+    ("dat_ep_get_status", &[OK, EP]),
+    // events 5.5, 5.6
+    ("dat_ep_recv_query", &[OK, EP]),
+    ("dat_ep_set_watermark", &[OK, EP, arg(2), arg(3)]),
+    // events 4.8, 5
+    ("dat_ep_post_send", &[OK, EP, arg(2), arg(3), arg(5), FULL]),
+    ("dat_ep_post_recv", &[OK, EP, arg(2), arg(3), arg(5), FULL, NOT_READY, state(DAT_INVALID_STATE_SRQ_IN_USE)]),
+    ("dat_ep_post_rdma_read", &[OK, EP, arg(2), arg(3), arg(5), arg(6), FULL]),
+    ("dat_ep_post_rdma_write", &[OK, EP, arg(2), arg(3), arg(5), arg(6), FULL]),
+    // endpoints 6
+    (
+        "dat_psp_create",
+        &[OK, IA, EVD_CR, arg(2), arg(4), arg(5), is(DAT_CONN_QUAL_IN_USE, DAT_NO_SUBTYPE), QUAL_IN_USE],
+    ),
+    ("dat_psp_create_any", &[OK, IA, EVD_CR, arg(2), arg(4), arg(5)]),
+    ("dat_psp_query", &[OK, PSP, arg(3)]),
+    ("dat_psp_free", &[OK, PSP]),
+    ("dat_rsp_create", &[OK, IA, EP, EVD_CR, arg(5), QUAL_IN_USE]),
+    ("dat_rsp_query", &[OK, RSP, arg(3)]),
+    ("dat_rsp_free", &[OK, RSP]),
+    // endpoints 7
+    ("dat_cr_query", &[OK, CR, arg(3)]),
+    ("dat_cr_accept", &[OK, CR, EP, arg(3), arg(4)]),
+    ("dat_cr_reject", &[OK, CR]),
+    ("dat_cr_handoff", &[OK, CR, arg(2)]),
+    // events 6
+    ("dat_srq_create", &[OK, IA, PZ, arg(3), arg(4)]),
+    ("dat_srq_free", &[OK, SRQ, state(DAT_INVALID_STATE_SRQ_IN_USE)]),
+    ("dat_srq_post_recv", &[OK, SRQ, arg(2), arg(3), FULL]),
+    ("dat_srq_query", &[OK, SRQ, arg(2), arg(3)]),
+    ("dat_srq_resize", &[OK, SRQ, arg(2), Kind(DAT_INVALID_STATE)]),
+    ("dat_srq_set_lw", &[OK, SRQ, arg(2)]),
+    // events 7, 8, 9
+    ("dat_pz_create", &[OK, IA, arg(2)]),
+    ("dat_pz_query", &[OK, PZ, arg(2), arg(3)]),
+    ("dat_pz_free", &[OK, PZ, state(DAT_INVALID_STATE_PZ_IN_USE)]),
+    (
+        "dat_lmr_create",
+        &[
+            OK,
+            IA,
+            PZ,
+            LMR,
+            arg(2),
+            arg(3),
+            arg(4),
+            arg(6),
+            arg(7),
+            is(DAT_LENGTH_ERROR, DAT_NO_SUBTYPE),
+            state(DAT_NO_SUBTYPE),
+        ],
+    ),
+    ("dat_lmr_query", &[OK, LMR, arg(2), arg(3)]),
+    ("dat_lmr_free", &[OK, LMR, state(DAT_INVALID_STATE_LMR_IN_USE)]),
+    ("dat_lmr_sync_rdma_read", &[OK, IA, arg(2)]),
+    ("dat_lmr_sync_rdma_write", &[OK, IA, arg(2)]),
+    ("dat_rmr_create", &[OK, PZ, arg(2)]),
+    ("dat_rmr_query", &[OK, RMR, arg(3)]),
+    (
+        "dat_rmr_bind",
+        &[
+            OK,
+            RMR,
+            EP,
+            arg(2),
+            arg(3),
+            arg(6),
+            arg(7),
+            FULL,
+            Kind(DAT_PROTECTION_VIOLATION),
+            is(DAT_PRIVILEGES_VIOLATION, DAT_PRIVILEGES_WRITE),
+        ],
+    ),
+    ("dat_rmr_free", &[OK, RMR]),
+];
+
+const UNC: DAT_RETURN_SUBTYPE = DAT_INVALID_STATE_EP_UNCONNECTED;
+const RSV: DAT_RETURN_SUBTYPE = DAT_INVALID_STATE_EP_RESERVED;
+const PCP: DAT_RETURN_SUBTYPE = DAT_INVALID_STATE_EP_PASSCONNPENDING;
+const TCP: DAT_RETURN_SUBTYPE = DAT_INVALID_STATE_EP_TENTCONNPENDING;
+const ACP: DAT_RETURN_SUBTYPE = DAT_INVALID_STATE_EP_ACTCONNPENDING;
+const CMP: DAT_RETURN_SUBTYPE = DAT_INVALID_STATE_EP_COMPLPENDING;
+const CON: DAT_RETURN_SUBTYPE = DAT_INVALID_STATE_EP_CONNECTED;
+const DSP: DAT_RETURN_SUBTYPE = DAT_INVALID_STATE_EP_DISCPENDING;
+const DIS: DAT_RETURN_SUBTYPE = DAT_INVALID_STATE_EP_DISCONNECTED;
+
+/// The EP states in which a function is refused, each with its own subtype. `endpoints` 4.1 and 5.3, `events` 4.8.
+const REFUSED_IN: &[(&str, &[DAT_RETURN_SUBTYPE])] = &[
+    ("dat_ep_modify", &[RSV, PCP, ACP, CMP, CON, DSP, DIS]),
+    ("dat_ep_connect", &[RSV, PCP, TCP, ACP, CMP, CON, DSP, DIS]),
+    // Of the EP that is duplicated, but CONNECTED of the other.
+    ("dat_ep_dup_connect", &[UNC, RSV, PCP, TCP, ACP, CMP, CON, DSP, DIS]),
+    ("dat_ep_disconnect", &[UNC, RSV, PCP, TCP]),
+    ("dat_ep_reset", &[RSV, PCP, TCP, ACP, CMP, CON, DSP]),
+    ("dat_ep_free", &[RSV, PCP, TCP]),
+    ("dat_ep_post_send", &[UNC, RSV, PCP, TCP, ACP, DSP]),
+    ("dat_ep_post_rdma_read", &[UNC, RSV, PCP, TCP, ACP, DSP]),
+    ("dat_ep_post_rdma_write", &[UNC, RSV, PCP, TCP, ACP, DSP]),
+    ("dat_rmr_bind", &[UNC, RSV, PCP, TCP, ACP, DSP]),
+    ("dat_rsp_create", &[RSV, PCP, TCP, ACP, CMP, CON, DSP, DIS]),
+    ("dat_cr_accept", &[RSV, PCP, ACP, CMP, CON, DSP, DIS]),
+];
+
+/// Codes that some function must have given, no matter which. A registered table may leave out what it has not.
+const SOMEWHERE: &[DAT_RETURN] = &[DAT_NOT_IMPLEMENTED];
+
+/// Event numbers.
+const EVENTS: &[DAT_EVENT_NUMBER] = &[
+    DAT_DTO_COMPLETION_EVENT,
+    DAT_RMR_BIND_COMPLETION_EVENT,
+    DAT_CONNECTION_REQUEST_EVENT,
+    DAT_CONNECTION_EVENT_ESTABLISHED,
+    DAT_CONNECTION_EVENT_PEER_REJECTED,
+    DAT_CONNECTION_EVENT_NON_PEER_REJECTED,
+    DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR,
+    DAT_CONNECTION_EVENT_DISCONNECTED,
+    DAT_CONNECTION_EVENT_BROKEN,
+    DAT_CONNECTION_EVENT_TIMED_OUT,
+    DAT_ASYNC_ERROR_EVD_OVERFLOW,
+    DAT_ASYNC_ERROR_EP_BROKEN,
+    DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR,
+    DAT_SOFTWARE_EVENT,
+];
+
+/// Statuses of transfers. `events` 4.5.
+const DTO_STATUSES: &[DAT_DTO_COMPLETION_STATUS] = &[
+    DAT_DTO_SUCCESS,
+    DAT_DTO_ERR_FLUSHED,
+    DAT_DTO_ERR_LOCAL_LENGTH,
+    DAT_DTO_ERR_LOCAL_PROTECTION,
+    DAT_DTO_ERR_REMOTE_ACCESS,
+    DAT_DTO_ERR_REMOTE_RESPONDER,
+];
+
+/// Statuses of binds. `events` 9.2.
+const RMR_STATUSES: &[DAT_DTO_COMPLETION_STATUS] = &[DAT_RMR_BIND_SUCCESS, DAT_RMR_BIND_FAILURE];
+
+/// Asynchronous events and their reasons. `events` 10 and 14 (watermarks).
+const REASONS: &[(DAT_EVENT_NUMBER, u32)] = &[
+    (DAT_ASYNC_ERROR_EVD_OVERFLOW, DAT_EVD_OVERFLOW_ERROR),
+    (DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR, DAT_SRQ_LOW_WATERMARK_EVENT),
+];
+
+/// What the specification names and no case can provoke through the C ABI of a healthy library: where, what, why not.
+pub(crate) const UNREACHABLE: &[(&str, &str, &str)] = &[
+    ("dat_ia_openv", "INSUFFICIENT_RESOURCES", "memory for an adapter would have to run out"),
+    ("dat_ia_openv", "INVALID_STATE", "a provider library would have to open its own entry inside dat_provider_init"),
+    ("dat_ia_openv", "INVALID_ADDRESS, INTERNAL_ERROR", "the device would have to be absent or broken"),
+    ("dat_registry_add_provider", "INSUFFICIENT_RESOURCES", "memory for one entry would have to run out"),
+    ("dat_registry_list_providers", "INTERNAL_ERROR", "our decision: an absent registry is an empty one"),
+    ("dat_*_create", "INSUFFICIENT_RESOURCES/RESOURCE_MEMORY", "memory for one object would have to run out"),
+    ("dat_cno_wait", "INVALID_STATE/INVALID_STATE_CNO_DEAD", "our decision: the waiter comes back with a null EVD"),
+    ("dat_evd_wait, dat_evd_dequeue", "INVALID_STATE", "our decision: an EVD survives an overflow"),
+    ("dat_ep_create", "INSUFFICIENT_RESOURCES/RESOURCE_TEP", "needs more EPs than memory holds"),
+    ("dat_ep_create_with_srq", "INVALID_STATE/INVALID_STATE_SRQ_ERROR", "nothing but a broken device fails a queue"),
+    ("dat_ep_create_with_srq", "INVALID_PARAMETER/INVALID_ARG2", "only where queue and EP must share a zone"),
+    ("dat_ep_*watermark, dat_ep_recv_query, dat_srq_*", "MODEL_NOT_SUPPORTED", "only of a provider without them"),
+    ("dat_lmr_create, dat_rmr_bind", "MODEL_NOT_SUPPORTED", "only of a provider without them"),
+    ("dat_ep_post_*", "PRIVILEGES_VIOLATION, PROTECTION_VIOLATION", "our decision: memory errors come by completion"),
+    ("dat_ep_post_rdma_*", "LENGTH_ERROR", "our decision: the local sum counts"),
+    ("dat_*", "INVALID_STATE/INVALID_STATE_EP_UNCONF*", "our decision: those states are never shown"),
+    ("dat_psp_create, dat_psp_create_any", "PRIVILEGES_VIOLATION", "only where qualifiers are ports of the system"),
+    ("dat_psp_create_any", "CONN_QUAL_UNAVAILABLE", "needs 64,512 listeners"),
+    ("dat_cr_accept", "INTERNAL_ERROR", "needs an EP bound to another port than the request's"),
+    ("dat_srq_create", "INSUFFICIENT_RESOURCES/RESOURCE_SRQ", "needs more queues than memory holds"),
+    ("dat_lmr_create", "INSUFFICIENT_RESOURCES/RESOURCE_MEMORY_REGION", "needs more regions than memory holds"),
+    ("dat_pz_create", "INSUFFICIENT_RESOURCES/RESOURCE_PROTECTION_DOMAIN", "needs more zones than memory holds"),
+    ("event", "CONNECTION_EVENT_UNREACHABLE", "a host would have to fall silent during the connection's set-up"),
+    ("event", "ASYNC_ERROR_IA_CATASTROPHIC, ASYNC_ERROR_TIMED_OUT", "the device would have to fail"),
+    ("status", "DTO_ERR_LOCAL_EP, DTO_ERR_BAD_RESPONSE", "the library or its peer would have to be wrong"),
+    ("status", "DTO_ERR_TRANSPORT", "depends on the moment at which a peer dies; mostly its work is flushed"),
+    ("status", "DTO_ERR_RECEIVER_NOT_READY", "our decision: a send waits for its receive without limit"),
+    ("status", "DTO_ERR_PARTIAL_PACKET", "no source ever produces it"),
+    ("bind status", "RMR_OPERATION_FAILED", "what could fail a bind is refused when it is posted"),
+];
+
+/// What a full run should have seen and has not, in words.
+pub(crate) fn holes(seen: &BTreeMap<Seen, Vec<&str>>) -> Vec<String> {
+    let mut holes = Vec::new();
+    for (function, answers) in ANSWERS {
+        let missing = answers.iter().filter(|answer| !is_answered(seen, function, **answer));
+        holes.extend(missing.map(|answer| format!("{function}: {}", words(*answer))));
+    }
+    for (function, states) in REFUSED_IN {
+        let missing = states.iter().map(|at| state(*at)).filter(|answer| !is_answered(seen, function, *answer));
+        holes.extend(missing.map(|answer| format!("{function}: {}", words(answer))));
+    }
+    let answered = |code: &u32| seen.keys().any(|what| matches!(what, Seen::Answer(_, other) if other == code));
+    holes.extend(
+        SOMEWHERE.iter().filter(|code| !answered(code)).map(|code| format!("any function: {}", of_code(*code))),
+    );
+    let is_missing = |what: Seen| !seen.contains_key(&what);
+    let events = EVENTS.iter().filter(|number| is_missing(Seen::Event(**number)));
+    holes.extend(events.map(|number| format!("event: {}", number_name(*number))));
+    let statuses = DTO_STATUSES.iter().filter(|status| is_missing(Seen::Dto(**status)));
+    holes.extend(statuses.map(|status| format!("DTO status: {}", status_name(*status))));
+    let statuses = RMR_STATUSES.iter().filter(|status| is_missing(Seen::Rmr(**status)));
+    holes.extend(statuses.map(|status| format!("bind status: {}", status_name(*status))));
+    let reasons = REASONS.iter().filter(|(number, reason)| is_missing(Seen::Async(*number, *reason)));
+    holes.extend(reasons.map(|(number, reason)| format!("event: {}, reason {reason}", number_name(*number))));
+    holes
+}
+
+fn is_answered(seen: &BTreeMap<Seen, Vec<&str>>, function: &str, answer: Answer) -> bool {
+    let number = api::NAMES.iter().position(|name| *name == function).expect("the test below holds the names together");
+    seen.keys().any(|what| match (*what, answer) {
+        (Seen::Answer(of, code), Whole(wanted)) => of as usize == number && code == wanted,
+        (Seen::Answer(of, code), Kind(kind)) => of as usize == number && kind_of(code) == error(kind, DAT_NO_SUBTYPE),
+        _ => false,
+    })
+}
+
+fn words(answer: Answer) -> String {
+    match answer {
+        Whole(code) => of_code(code),
+        Kind(kind) => format!("{}, any subtype", of_code(error(kind, DAT_NO_SUBTYPE))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_function_is_expected_once() {
+        let mut expected: Vec<&str> = ANSWERS.iter().map(|(function, _)| *function).collect();
+        let mut names = api::NAMES.to_vec();
+        expected.sort_unstable();
+        names.sort_unstable();
+        assert_eq!(expected, names);
+        assert_eq!(names.len(), 73);
+        assert!(REFUSED_IN.iter().all(|(function, _)| names.contains(function)));
+    }
+
+    #[test]
+    fn nothing_seen_is_all_holes() {
+        let count = |lists: usize, list: usize| lists + list;
+        let answers = ANSWERS.iter().map(|(_, answers)| answers.len()).fold(0, count);
+        let states = REFUSED_IN.iter().map(|(_, states)| states.len()).fold(0, count);
+        let events = EVENTS.len() + DTO_STATUSES.len() + RMR_STATUSES.len() + REASONS.len() + SOMEWHERE.len();
+        assert_eq!(holes(&BTreeMap::new()).len(), answers + states + events);
+    }
+}
