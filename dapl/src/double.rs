@@ -9,11 +9,16 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::error::{Address, Error, Resource, Result};
 use crate::handle::ObjectId;
 use crate::provider::*;
+use crate::watermark::High;
+
+mod srq;
+
+pub(crate) use srq::DoubleSrq;
 
 type News = Box<dyn FnOnce(&dyn CmSink<Double>) + Send>;
 
@@ -31,6 +36,9 @@ struct Net {
     news: Mutex<VecDeque<News>>,
     closed: AtomicBool,
     keys: AtomicU32,
+    srqs: AtomicU32,
+    /// Messages are received in two steps: who takes one completes it only when the test says so.
+    slow: AtomicBool,
     spoil_binds: AtomicBool,
     /// Lengths and numbers of those who share memory.
     members: Mutex<HashMap<SharedCookie, (u64, usize)>>,
@@ -57,6 +65,11 @@ impl Double {
         }
     }
 
+    /// From now on messages take time: a receive that is taken stays so until [`DoubleQp::arrive`].
+    pub(crate) fn slow_down(&self) {
+        self.net.slow.store(true, Ordering::SeqCst);
+    }
+
     /// From now on binds that start fail.
     pub(crate) fn spoil_binds(&self) {
         self.net.spoil_binds.store(true, Ordering::SeqCst);
@@ -80,7 +93,7 @@ impl Provider for Double {
 
     const NAME: &'static str = "double";
 
-    fn open(_: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self> {
+    fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self> {
         let limits = Limits {
             max_eps: 64,
             max_dtos: 64,
@@ -93,7 +106,7 @@ impl Provider for Double {
             max_message: 1 << 31,
             max_rdma: 1 << 31,
             max_rmrs: 64,
-            max_srqs: 0,
+            max_srqs: if spec.name.contains("without srqs") { 0 } else { 2 },
             max_reads_in: 4,
             max_reads_out: 4,
             private_data_connect: 92,
@@ -136,8 +149,8 @@ impl Provider for Double {
         Ok(DoubleMw(Arc::default()))
     }
 
-    fn create_srq(&self, (): &(), _: SrqSpec) -> Result<DoubleSrq> {
-        Err(Error::ModelNotSupported)
+    fn create_srq(&self, (): &(), spec: SrqSpec) -> Result<DoubleSrq> {
+        DoubleSrq::new(spec, &self.net, self.limits.max_srqs)
     }
 
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<DoubleCq> {
@@ -229,27 +242,6 @@ impl Drop for DoubleMw {
     }
 }
 
-/// A shared receive queue: not there yet.
-pub(crate) enum DoubleSrq {}
-
-impl SharedReceiveQueue for DoubleSrq {
-    fn post_recv(&self, _: &[Segment], _: u64) -> Result<()> {
-        match *self {}
-    }
-
-    fn available(&self) -> u32 {
-        match *self {}
-    }
-
-    fn resize(&self, _: u32) -> Result<()> {
-        match *self {}
-    }
-
-    fn watch(&self, _: u32) -> Result<()> {
-        match *self {}
-    }
-}
-
 /// A completion queue that a test can feed.
 pub(crate) struct DoubleCq {
     queue: Mutex<VecDeque<Completion>>,
@@ -309,6 +301,17 @@ impl CompletionQueue for DoubleCq {
 /// A queue pair.
 pub(crate) struct DoubleQp(Arc<Core>);
 
+impl DoubleQp {
+    /// The messages that it is receiving are there.
+    pub(crate) fn arrive(&self) {
+        let mut inner = self.0.inner.lock();
+        for (token, bytes, solicited) in std::mem::take(&mut inner.taken) {
+            Core::complete(self.0.spec.recv_cq.as_ref(), token, Status::Success, bytes, solicited);
+        }
+        self.0.ring();
+    }
+}
+
 struct Core {
     spec: QpSpec<Double>,
     net: Arc<Net>,
@@ -319,6 +322,9 @@ struct Core {
 struct QpInner {
     state: QpState,
     recvs: VecDeque<(Token, u64)>,
+    /// Receives that have a message whose last byte is not there, with its length.
+    taken: VecDeque<(Token, u64, bool)>,
+    marks: High,
     /// Requests that wait for the connection.
     held: VecDeque<Held>,
     /// Messages that came before their receives, by length.
@@ -360,7 +366,8 @@ impl Core {
 
     /// Flushes everything, receives first.
     fn flush(&self, inner: &mut QpInner, requests: bool) {
-        for (token, _) in inner.recvs.drain(..) {
+        let taken = inner.taken.drain(..).map(|(token, ..)| token);
+        for token in taken.chain(inner.recvs.drain(..).map(|(token, _)| token)) {
             Self::complete(self.spec.recv_cq.as_ref(), token, Status::Flushed, 0, false);
         }
         if requests {
@@ -374,17 +381,60 @@ impl Core {
         self.ring();
     }
 
-    fn receive(&self, bytes: u64, solicited: bool) {
+    fn receive(self: &Arc<Self>, bytes: u64, solicited: bool) {
         let mut inner = self.inner.lock();
-        match inner.recvs.pop_front() {
-            Some((token, _)) => Self::complete(self.spec.recv_cq.as_ref(), token, Status::Success, bytes, solicited),
-            None => inner.early.push_back((bytes, solicited)),
+        inner.early.push_back((bytes, solicited));
+        if inner.early.len() == 1 {
+            self.take_early(&mut inner);
+        }
+        self.look(inner);
+    }
+
+    /// A receive was posted to the shared queue, for which this one waited.
+    fn receive_early(self: &Arc<Self>) {
+        let mut inner = self.inner.lock();
+        self.take_early(&mut inner);
+        self.look(inner);
+    }
+
+    /// Messages that are there go into receives.
+    fn take_early(self: &Arc<Self>, inner: &mut QpInner) {
+        while let Some((bytes, solicited)) = inner.early.front().copied() {
+            let token = match &self.spec.shared {
+                Some(SharedRecvs { srq, token }) => srq.take(self).map(|(cookie, _)| Token { cookie, ..*token }),
+                None => inner.recvs.pop_front().map(|(token, _)| token),
+            };
+            let Some(token) = token else { break };
+            inner.early.pop_front();
+            if self.net.slow.load(Ordering::SeqCst) {
+                inner.taken.push_back((token, bytes, solicited));
+            } else {
+                Self::complete(self.spec.recv_cq.as_ref(), token, Status::Success, bytes, solicited);
+            }
         }
         self.ring();
     }
 
+    /// Looks at the watermarks, after the number of receives has changed.
+    fn look(self: &Arc<Self>, mut inner: MutexGuard<'_, QpInner>) {
+        let count = (inner.recvs.len() + inner.taken.len()) as u32;
+        let crossed = inner.marks.look(count);
+        let is_connected = matches!(inner.state, QpState::Connected(..));
+        drop(inner);
+        if crossed.soft {
+            let ep = self.spec.ep;
+            self.net.report(move |sink| sink.many_recvs(ep));
+        }
+        if crossed.hard
+            && is_connected
+            && let Some(conn) = self.end(QpState::Error)
+        {
+            self.net.event(conn, CmEvent::Broken);
+        }
+    }
+
     /// The connection stands; what was held goes out.
-    fn establish(&self, conn: ConnId, peer: &Arc<Core>) {
+    fn establish(self: &Arc<Self>, conn: ConnId, peer: &Arc<Core>) {
         let mut inner = self.inner.lock();
         inner.state = QpState::Connected(conn, Arc::downgrade(peer));
         let held = std::mem::take(&mut inner.held);
@@ -395,6 +445,7 @@ impl Core {
                 None => self.transfer(peer, token, bytes, is_message.then_some(false), suppress),
             }
         }
+        self.look(self.inner.lock());
     }
 
     fn bind(&self, conn: ConnId, pane: &Mutex<Pane>, token: Token, suppress: bool) {
@@ -410,7 +461,7 @@ impl Core {
         }
     }
 
-    fn transfer(&self, peer: &Core, token: Token, bytes: u64, message: Option<bool>, suppress: bool) {
+    fn transfer(&self, peer: &Arc<Core>, token: Token, bytes: u64, message: Option<bool>, suppress: bool) {
         if let Some(solicited) = message {
             peer.receive(bytes, solicited);
         }
@@ -480,8 +531,11 @@ impl QueuePair for DoubleQp {
         Ok(key)
     }
 
-    fn watch_recvs(&self, _: Option<u32>, _: Option<u32>) -> Result<()> {
-        Err(Error::ModelNotSupported)
+    fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()> {
+        let mut inner = self.0.inner.lock();
+        inner.marks = High::new(soft, hard);
+        self.0.look(inner);
+        Ok(())
     }
 
     fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
@@ -492,12 +546,12 @@ impl QueuePair for DoubleQp {
         }
         if matches!(inner.state, QpState::Error) {
             Core::complete(core.spec.recv_cq.as_ref(), token, Status::Flushed, 0, false);
-        } else if let Some((bytes, solicited)) = inner.early.pop_front() {
-            Core::complete(core.spec.recv_cq.as_ref(), token, Status::Success, bytes, solicited);
         } else {
             inner.recvs.push_back((token, length(segments)));
+            core.take_early(&mut inner);
         }
         core.ring();
+        core.look(inner);
         Ok(())
     }
 
@@ -534,7 +588,7 @@ impl QueuePair for DoubleQp {
 
     fn outstanding(&self) -> Outstanding {
         let inner = self.0.inner.lock();
-        Outstanding { recvs: inner.recvs.len() as u32, requests: inner.held.len() as u32 }
+        Outstanding { recvs: (inner.recvs.len() + inner.taken.len()) as u32, requests: inner.held.len() as u32 }
     }
 
     fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {

@@ -7,7 +7,7 @@
 //! queues wake their EVD, and news of connections go through [`cm`] to a CR or an EP.
 //!
 //! From the ground up; imports, calls and locks go down this list, only events climb:
-//! - [`error`], [`names`], [`sync`], [`handle`], [`ffi`], [`libdat`], [`provider`]: what everybody stands on
+//! - [`error`], [`names`], [`sync`], [`watermark`]; [`handle`], [`ffi`], [`libdat`], [`provider`]: what everybody stands on
 //! - [`wait`], [`timer`], [`shown`], [`debug`]: sleeping, deadlines, memory shown to consumers, the log
 //! - [`ia`], [`pz`], [`cno`]; [`evd`], [`lmr`], [`rmr`], [`srq`]; [`ep`]; [`cr`]; [`psp`], [`rsp`]: the objects
 //! - [`cm`]: events of connections; [`context`], [`table`], [`registration`]: the way in
@@ -41,6 +41,7 @@ pub mod table;
 pub mod thread;
 pub mod timer;
 pub mod wait;
+pub mod watermark;
 
 #[cfg(test)]
 pub(crate) mod double;

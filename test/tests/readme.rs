@@ -1,4 +1,4 @@
-//! What README says is so: its C program, the calls it calls absent, the variables it lists, the commands it shows.
+//! What README says is so: its C program, that every call is there, the variables it lists, the commands it shows.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -40,17 +40,7 @@ fn the_c_program_is_the_tested_one_and_runs() {
 }
 
 #[test]
-fn absent_calls_answer_as_the_table_says() {
-    let finished = run("test/c/absent.c");
-    assert!(finished.status.success(), "{finished:#?}");
-    let said: BTreeSet<String> = finished.stdout.lines().map(str::to_owned).collect();
-    let table: BTreeSet<String> =
-        rows(&readme(), "dat_").into_iter().map(|(call, code)| format!("{call} {code}")).collect();
-    assert_eq!(said, table);
-}
-
-#[test]
-fn no_other_call_is_absent() {
+fn no_call_is_absent() {
     let mut absent = BTreeSet::new();
     visit(&workspace().join("dapl/src"), &mut |path, text| {
         if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("dapl_")) {
@@ -62,9 +52,7 @@ fn no_other_call_is_absent() {
             }
         }
     });
-    let first_word = |(call, _): (String, String)| call.split(' ').next().unwrap().to_owned();
-    let table: BTreeSet<String> = rows(&readme(), "dat_").into_iter().map(first_word).collect();
-    assert_eq!(absent, table);
+    assert!(absent.is_empty(), "{absent:?}");
 }
 
 #[test]

@@ -26,7 +26,7 @@ const PACKAGES: [(&str, &[&str]); 7] = [
 
 /// Rooms from the ground up. A file imports rooms of lower floors, and its own. `entries` are `dapl_*.rs` and `context`.
 const DAPL: &[&[&str]] = &[
-    &["error", "names", "sync"],
+    &["error", "names", "sync", "watermark"],
     &["handle"],
     &["provider", "libdat"],
     &["ffi", "wait", "thread", "shown", "debug"],
@@ -124,6 +124,8 @@ const FORBIDDEN_UNSAFE: &[&str] = &[
     "dapl/src/table.rs",
     "dapl/src/ep/state.rs",
     "dapl/src/evd/queue.rs",
+    "dapl/src/srq/room.rs",
+    "dapl/src/watermark.rs",
     "providers/sm/src/knobs.rs",
     "providers/sm/src/proto/handshake.rs",
     "providers/sm/src/proto/machine.rs",

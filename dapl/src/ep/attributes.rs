@@ -6,7 +6,7 @@
 
 use dat_abi::{
     DAT_COMPLETION_EVD_THRESHOLD_FLAG, DAT_COMPLETION_SOLICITED_WAIT_FLAG, DAT_COMPLETION_SUPPRESS_FLAG,
-    DAT_COMPLETION_UNSIGNALLED_FLAG, DAT_HW_DEFAULT,
+    DAT_COMPLETION_UNSIGNALLED_FLAG, DAT_WATERMARK_INFINITE,
 };
 
 use crate::provider::Limits;
@@ -34,7 +34,7 @@ pub struct Attributes {
     pub max_reads_in: i32,
     /// Own reads outstanding; with 0 no read can be posted.
     pub max_reads_out: i32,
-    /// Of SRQ endpoints; stored.
+    /// With an SRQ: the soft high watermark, as `recv.max_dtos` is the hard one; else stored.
     pub srq_soft_hw: i32,
     /// Segments per RDMA read; 0: as many as a request.
     pub max_read_iov: i32,
@@ -51,12 +51,21 @@ pub struct Direction {
     pub max_iov: i32,
 }
 
-/// Which directions have an EVD.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// Which directions have an EVD, and whether receives come out of an SRQ.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Wired {
     pub recv: bool,
     pub request: bool,
+    pub shared: bool,
+}
+
+/// Watermarks above the receives that an EP holds (events-transfers-memory.md 5.6).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Marks {
+    pub soft: Option<u32>,
+    pub hard: Option<u32>,
 }
 
 /// The contents break a rule of endpoints 5.1 or 5.3.
@@ -88,6 +97,22 @@ pub struct PostLimits {
     pub recv_solicited: bool,
     pub request_unsignalled: bool,
     pub reads: bool,
+    /// Receives are posted to the SRQ only.
+    pub shared: bool,
+}
+
+impl Marks {
+    /// A mark as a consumer says it: infinite is none, and nothing else may be negative.
+    pub fn parse(mark: i32) -> Result<Option<u32>, Refused> {
+        match mark {
+            DAT_WATERMARK_INFINITE => Ok(None),
+            mark => u32::try_from(mark).map(Some).map_err(|_| Refused),
+        }
+    }
+
+    fn shown(mark: Option<u32>) -> i32 {
+        mark.map_or(DAT_WATERMARK_INFINITE, count)
+    }
 }
 
 impl Attributes {
@@ -117,31 +142,50 @@ impl Attributes {
     /// The rules of creation. Counts of DTOs above the limit are clamped, since programs ask for far more than they use and
     /// take a refusal as fatal.
     pub fn check_for_create(mut self, wired: Wired, limits: &Limits) -> Result<Self, Refused> {
-        self.recv.max_dtos = self.recv.max_dtos.min(count(limits.max_dtos));
+        if !wired.shared {
+            self.recv.max_dtos = self.recv.max_dtos.min(count(limits.max_dtos));
+        }
         self.request.max_dtos = self.request.max_dtos.min(count(limits.max_dtos));
         self.check(wired, limits)?;
         Ok(self)
     }
 
     /// The rules that hold at any time. An EVD and DTOs come together; the segments of a direction without are not looked at.
+    /// With an SRQ the receives have watermarks instead, and nobody could reap them without an EVD.
     pub fn check(&self, wired: Wired, limits: &Limits) -> Result<(), Refused> {
         let within = |value: i32, limit: u32| (0..=count(limit)).contains(&value);
         let direction = |Direction { max_dtos, max_iov }: Direction, wired: bool| {
             let some = |value: i32, limit: u32| value > 0 && value <= count(limit);
             if wired { some(max_dtos, limits.max_dtos) && some(max_iov, limits.max_iov) } else { max_dtos == 0 }
         };
+        let is_mark = |mark: i32| Marks::parse(mark).is_ok();
+        let receives = if wired.shared {
+            wired.recv && is_mark(self.recv.max_dtos) && is_mark(self.srq_soft_hw)
+        } else {
+            direction(self.recv, wired.recv)
+        };
         let good = self.reliable
             && self.recv_flags & DAT_COMPLETION_SUPPRESS_FLAG == 0
             && self.max_message <= limits.max_message
             && self.max_rdma <= limits.max_rdma
-            && direction(self.recv, wired.recv)
+            && receives
             && direction(self.request, wired.request)
             && within(self.max_reads_in, limits.max_reads_in)
             && within(self.max_reads_out, limits.max_reads_out)
             && self.max_read_iov >= 0
-            && self.max_write_iov >= 0
-            && self.srq_soft_hw >= DAT_HW_DEFAULT;
+            && self.max_write_iov >= 0;
         if good { Ok(()) } else { Err(Refused) }
+    }
+
+    /// The watermarks that a new EP has.
+    pub fn marks(&self, wired: Wired) -> Marks {
+        let mark = |mark: i32| if wired.shared { Marks::parse(mark).unwrap_or(None) } else { None };
+        Marks { soft: mark(self.srq_soft_hw), hard: mark(self.recv.max_dtos) }
+    }
+
+    /// Follows the watermarks of an EP with an SRQ, whose attributes they are.
+    pub fn follow(&mut self, marks: Marks) {
+        (self.srq_soft_hw, self.recv.max_dtos) = (Marks::shown(marks.soft), Marks::shown(marks.hard));
     }
 
     /// The queue pair for these attributes. A direction without an EVD still takes work, whose completions nobody wants
@@ -151,7 +195,7 @@ impl Attributes {
             let Direction { max_dtos, max_iov } = if wired { direction } else { DEFAULT };
             (clamp(max_dtos, limits.max_dtos) as u32, clamp(max_iov, limits.max_iov) as u32)
         };
-        let (max_recvs, max_recv_iov) = direction(self.recv, wired.recv);
+        let (max_recvs, max_recv_iov) = if wired.shared { (0, 0) } else { direction(self.recv, wired.recv) };
         let (max_requests, max_request_iov) = direction(self.request, wired.request);
         // Reads and writes go through the same queue, with limits of their own.
         let max_request_iov =
@@ -183,6 +227,7 @@ impl Attributes {
             recv_solicited: self.recv_flags & DAT_COMPLETION_SOLICITED_WAIT_FLAG != 0,
             request_unsignalled: self.request_flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0,
             reads: self.max_reads_out > 0,
+            shared: wired.shared,
         }
     }
 
@@ -199,7 +244,9 @@ impl Attributes {
                 }
             }
         };
-        direction(&mut self.recv, before.recv, after.recv);
+        if !after.shared {
+            direction(&mut self.recv, before.recv, after.recv);
+        }
         direction(&mut self.request, before.request, after.request);
         self
     }
@@ -224,8 +271,9 @@ fn clamp(value: i32, limit: u32) -> i32 {
 mod tests {
     use super::*;
 
-    const BOTH: Wired = Wired { recv: true, request: true };
-    const NONE: Wired = Wired { recv: false, request: false };
+    const BOTH: Wired = Wired { recv: true, request: true, shared: false };
+    const NONE: Wired = Wired { recv: false, request: false, shared: false };
+    const SHARED: Wired = Wired { shared: true, ..BOTH };
 
     fn limits() -> Limits {
         Limits {
@@ -257,7 +305,7 @@ mod tests {
 
     #[test]
     fn defaults_fit_the_limits_and_make_an_ep_again() {
-        for wired in [BOTH, NONE, Wired { recv: true, request: false }] {
+        for wired in [BOTH, NONE, Wired { recv: true, ..NONE }] {
             let defaults = Attributes::default_for(wired, &limits());
             assert_eq!(defaults.check_for_create(wired, &limits()), Ok(defaults));
         }
@@ -270,13 +318,13 @@ mod tests {
         let mut bare = plain();
         bare.recv.max_dtos = 0;
         assert_eq!(bare.check_for_create(BOTH, &limits()), Err(Refused));
-        assert!(bare.check_for_create(Wired { recv: false, request: true }, &limits()).is_ok());
+        assert!(bare.check_for_create(Wired { request: true, ..NONE }, &limits()).is_ok());
         assert_eq!(plain().check_for_create(NONE, &limits()), Err(Refused));
         let mut flat = plain();
         flat.recv.max_iov = 0;
         assert_eq!(flat.check_for_create(BOTH, &limits()), Err(Refused));
         flat.recv.max_dtos = 0;
-        assert!(flat.check_for_create(Wired { recv: false, request: true }, &limits()).is_ok());
+        assert!(flat.check_for_create(Wired { request: true, ..NONE }, &limits()).is_ok());
     }
 
     #[test]
@@ -325,6 +373,28 @@ mod tests {
     fn a_direction_without_evd_takes_work_all_the_same() {
         let shape = Attributes::default_for(NONE, &limits()).shape(NONE, &limits());
         assert_eq!((shape.max_recvs, shape.max_requests), (16, 16));
+    }
+
+    #[test]
+    fn with_an_srq_receives_have_marks_and_no_number() {
+        let mut plain = plain();
+        (plain.recv, plain.srq_soft_hw) = (Direction { max_dtos: -1, max_iov: 0 }, -1);
+        assert_eq!(plain.check_for_create(BOTH, &limits()), Err(Refused));
+        assert_eq!(plain.check_for_create(SHARED, &limits()), Ok(plain));
+        assert_eq!(plain.marks(SHARED), Marks::default());
+        assert_eq!(plain.check(Wired { recv: false, ..SHARED }, &limits()), Err(Refused), "nobody could reap");
+        (plain.recv.max_dtos, plain.srq_soft_hw) = (100_000, 0);
+        assert_eq!(plain.check_for_create(SHARED, &limits()).map(|a| a.recv.max_dtos), Ok(100_000), "not a size");
+        assert_eq!(plain.marks(SHARED), Marks { soft: Some(0), hard: Some(100_000) });
+        assert_eq!(plain.marks(BOTH), Marks::default());
+        for spoil in [|a: &mut Attributes| a.recv.max_dtos = -2, |a: &mut Attributes| a.srq_soft_hw = -2] {
+            let mut bad = plain;
+            spoil(&mut bad);
+            assert_eq!(bad.check_for_create(SHARED, &limits()), Err(Refused));
+        }
+        plain.follow(Marks { soft: None, hard: Some(3) });
+        assert_eq!((plain.srq_soft_hw, plain.recv.max_dtos), (-1, 3));
+        assert_eq!((plain.shape(SHARED, &limits()).max_recvs, plain.post_limits(SHARED, &limits()).shared), (0, true));
     }
 
     #[test]

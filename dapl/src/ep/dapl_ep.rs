@@ -6,21 +6,23 @@ use std::time::Duration;
 
 use dat_abi::*;
 
-use super::attributes::Attributes;
+use super::attributes::{Attributes, Marks};
 pub use super::dapl_post::{dapl_ep_post_rdma_read, dapl_ep_post_rdma_write, dapl_ep_post_recv, dapl_ep_post_send};
 
 use super::dapli_connect::{self, Call};
 use super::dapli_modify::{self, Change};
+use super::dapli_watch;
 use super::state::{EpState, Step};
 use super::{Ep, Wiring, record};
 use crate::error::{Error, Handle, Result};
 use crate::evd::{Evd, Stream};
 use crate::ffi;
-use crate::handle::{Kind, Use, from_handle, from_optional, kind_of};
+use crate::handle::{Use, from_handle, from_optional};
 use crate::ia::Ia;
-use crate::provider::{PeerAddress, Provider, QueuePair};
+use crate::provider::{PeerAddress, Provider};
 use crate::pz::Pz;
 use crate::shown;
+use crate::srq::Srq;
 
 /// `dat_ep_create`.
 ///
@@ -56,7 +58,8 @@ pub unsafe extern "C" fn dapl_ep_create<P: Provider>(
     })
 }
 
-/// `dat_ep_create_with_srq`: not there yet.
+/// `dat_ep_create_with_srq` (events-transfers-memory.md 5.7). A receive EVD is a must: without one nobody could ever reap
+/// what the EP takes, and the SRQ would fill up for good.
 ///
 /// # Safety
 /// As [`dapl_ep_create`].
@@ -67,16 +70,34 @@ pub unsafe extern "C" fn dapl_ep_create_with_srq<P: Provider>(
     request_completion_evd_handle: DAT_EVD_HANDLE,
     connect_evd_handle: DAT_EVD_HANDLE,
     srq_handle: DAT_SRQ_HANDLE,
-    _ep_attributes: *const DAT_EP_ATTR,
-    _ep_handle: *mut DAT_EP_HANDLE,
+    ep_attributes: *const DAT_EP_ATTR,
+    ep_handle: *mut DAT_EP_HANDLE,
 ) -> DAT_RETURN {
     ffi::guard(|| {
-        let _ia = from_handle::<Ia<P>>(ia_handle, Handle::Ia)?;
-        wiring::<P>(pz_handle, recv_completion_evd_handle, request_completion_evd_handle, connect_evd_handle)?;
-        if kind_of(srq_handle) != Some(Kind::Srq) {
+        let ia = from_handle::<Ia<P>>(ia_handle, Handle::Ia)?.to_arc();
+        let mut wiring =
+            wiring::<P>(pz_handle, recv_completion_evd_handle, request_completion_evd_handle, connect_evd_handle)?;
+        if wiring.recv.is_none() {
+            return Err(Error::InvalidHandle(Handle::EvdRecv));
+        }
+        let srq = from_handle::<Srq<P>>(srq_handle, Handle::Srq)?.to_arc();
+        // Its receives name memory of its own IA.
+        if srq.ia().id() != ia.id() {
             return Err(Error::InvalidHandle(Handle::Srq));
         }
-        Err(Error::NotImplemented)
+        wiring.srq = Some(Use::of(srq));
+        ffi::require(ep_attributes, 7)?;
+        ffi::require(ep_handle, 8)?;
+        if !ep_attributes.is_aligned() {
+            return Err(Error::InvalidParameter(7));
+        }
+        // SAFETY: this function's own contract; neither null nor misaligned.
+        let asked = record::attributes(unsafe { &*ep_attributes });
+        let attributes = asked.check_for_create(wiring.wired(), ia.limits()).map_err(|_| Error::InvalidParameter(7))?;
+        let ep = Ep::create(&ia, EpState::Unconnected, wiring, attributes)?;
+        // SAFETY: this function's own contract.
+        unsafe { ffi::put(ep_handle, ep.id.handle as DAT_EP_HANDLE) };
+        Ok(())
     })
 }
 
@@ -222,12 +243,14 @@ pub unsafe extern "C" fn dapl_ep_get_status<P: Provider>(
 ) -> DAT_RETURN {
     ffi::guard(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
-        let outstanding = ep.desk().binding.qp().map(|qp| qp.outstanding()).unwrap_or_default();
+        let outstanding = dapli_watch::outstanding(&ep);
+        // What an EP takes out of an SRQ it has not been posted (endpoints 5.9).
+        let recvs = if ep.desk().limits.shared { 0 } else { outstanding.recvs };
         let idle = |count: u32| if count == 0 { DAT_TRUE } else { DAT_FALSE };
         // SAFETY: this function's own contract.
         unsafe {
             ffi::put(ep_state, record::state(ep.state()));
-            ffi::put(recv_idle, idle(outstanding.recvs));
+            ffi::put(recv_idle, idle(recvs));
             ffi::put(request_idle, idle(outstanding.requests));
         }
         Ok(())
@@ -250,33 +273,39 @@ pub unsafe extern "C" fn dapl_ep_reset<P: Provider>(ep_handle: DAT_EP_HANDLE) ->
     ffi::guard(|| from_handle::<Ep<P>>(ep_handle, Handle::Ep)?.reset())
 }
 
-/// `dat_ep_recv_query`: not there yet.
+/// `dat_ep_recv_query`. Messages arrive in order, so as many completions are to come as there are receives.
 ///
 /// # Safety
-/// `ep_handle` is any value; the out pointers are not used.
+/// `ep_handle` is any value; each out pointer is null or writable.
 pub unsafe extern "C" fn dapl_ep_recv_query<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
-    _nbufs_allocated: *mut DAT_COUNT,
-    _bufs_alloc_span: *mut DAT_COUNT,
+    nbufs_allocated: *mut DAT_COUNT,
+    bufs_alloc_span: *mut DAT_COUNT,
 ) -> DAT_RETURN {
     ffi::guard(|| {
-        from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
-        Err(Error::NotImplemented)
+        let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
+        let held = DAT_COUNT::try_from(dapli_watch::outstanding(&ep).recvs).unwrap_or(DAT_COUNT::MAX);
+        // SAFETY: this function's own contract.
+        unsafe { ffi::put(nbufs_allocated, held) };
+        // SAFETY: as above.
+        unsafe { ffi::put(bufs_alloc_span, held) };
+        Ok(())
     })
 }
 
-/// `dat_ep_set_watermark`: not there yet.
+/// `dat_ep_set_watermark`.
 ///
 /// # Safety
 /// `ep_handle` is any value.
 pub unsafe extern "C" fn dapl_ep_set_watermark<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
-    _soft_high_watermark: DAT_COUNT,
-    _hard_high_watermark: DAT_COUNT,
+    soft_high_watermark: DAT_COUNT,
+    hard_high_watermark: DAT_COUNT,
 ) -> DAT_RETURN {
     ffi::guard(|| {
-        from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
-        Err(Error::NotImplemented)
+        let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
+        let mark = |mark: DAT_COUNT, n: u8| Marks::parse(mark).map_err(|_| Error::InvalidParameter(n));
+        dapli_watch::watch(&ep, Marks { soft: mark(soft_high_watermark, 2)?, hard: mark(hard_high_watermark, 3)? })
     })
 }
 
@@ -291,7 +320,7 @@ fn wiring<P: Provider>(
     let connect = evd(connect, Stream::Connection, Handle::EvdConn)?;
     let recv = evd(recv, Stream::Dto, Handle::EvdRecv)?;
     let request = evd(request, Stream::Dto, Handle::EvdRequest)?;
-    Ok(Wiring { pz, recv, request, connect })
+    Ok(Wiring { pz, recv, request, connect, srq: None })
 }
 
 fn pz<P: Provider>(handle: DAT_PZ_HANDLE) -> Result<Option<Use<Pz<P>>>> {

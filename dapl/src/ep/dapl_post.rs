@@ -49,6 +49,9 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
     ffi::guard(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
         let desk = ep.desk();
+        if desk.limits.shared {
+            return Err(Error::InvalidState(State::SrqInUse));
+        }
         // SAFETY: this function's own contract.
         let segments = unsafe { ffi::segments(local_iov, num_segments, desk.limits.recv_iov) }?;
         let unsignalled = unsignalled(completion_flags, desk.limits.recv_unsignalled, 5)?;

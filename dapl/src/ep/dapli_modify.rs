@@ -35,6 +35,9 @@ const BAD_PARAM: Error = Error::InvalidParameter(3);
 /// `dat_ep_modify`, from the state checks on.
 pub(super) fn modify<P: Provider>(ep: &Ep<P>, change: Change<P>) -> Result<()> {
     let mut core = ep.open()?;
+    if core.wiring.srq.is_some() && change.mask & DAT_EP_FIELD_EP_ATTR_SRQ_SOFT_HW != 0 {
+        return Err(Error::InvalidParameter(2)); // `dat_ep_set_watermark` sets it
+    }
     if change.pz.is_some() {
         core.state.lets_modify_pz()?;
     }
@@ -48,6 +51,7 @@ pub(super) fn modify<P: Provider>(ep: &Ep<P>, change: Change<P>) -> Result<()> {
         recv: resolve(change.recv, &core.wiring.recv)?,
         request: resolve(change.request, &core.wiring.request)?,
         connect: resolve(change.connect, &core.wiring.connect)?,
+        srq: core.wiring.srq.clone(),
     };
     let attributes = merged(&core, &wiring, &asked, mask, ep.ia.limits())?;
     let retired = install(ep, &mut core, wiring, attributes)?;
@@ -73,6 +77,10 @@ fn merged<P: Provider>(
 ) -> Result<Attributes> {
     let mut attributes = core.attributes.rewired(core.wiring.wired(), wiring.wired(), limits);
     record::merge(&mut attributes, asked, mask);
+    const NOT_ITS_OWN: DAT_EP_PARAM_MASK = DAT_EP_FIELD_EP_ATTR_MAX_RECV_DTOS | DAT_EP_FIELD_EP_ATTR_MAX_RECV_IOV;
+    if wiring.srq.is_some() && mask & NOT_ITS_OWN != 0 {
+        return Err(BAD_PARAM);
+    }
     let too_many = |field: DAT_EP_PARAM_MASK, iov: i32| mask & field != 0 && i64::from(iov) > i64::from(limits.max_iov);
     if too_many(DAT_EP_FIELD_EP_ATTR_MAX_RDMA_READ_IOV, asked.max_read_iov)
         || too_many(DAT_EP_FIELD_EP_ATTR_MAX_RDMA_WRITE_IOV, asked.max_write_iov)
@@ -97,9 +105,11 @@ fn install<P: Provider>(
 ) -> Result<Retired<P>> {
     let limits = ep.ia.limits();
     let posts = attributes.post_limits(wiring.wired(), limits);
+    let before = core.attributes.post_limits(core.wiring.wired(), limits);
     let fits = core.wiring.makes_the_same_qp(&wiring)
+        && (!posts.shared || before.recv_solicited == posts.recv_solicited)
         && core.attributes.shape(core.wiring.wired(), limits) == attributes.shape(wiring.wired(), limits);
-    let new = if fits { None } else { Some(build(&ep.ia, ep.id, &wiring, &attributes)?) };
+    let new = if fits { None } else { Some(build(&ep.ia, ep.id, &wiring, &attributes, core.marks)?) };
     configure(&wiring, &posts);
 
     // Posts wait here, so none falls between the flush and the new QP.

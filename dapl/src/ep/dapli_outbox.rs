@@ -9,14 +9,45 @@ use super::state::Step;
 use super::{Core, Ep};
 use crate::evd::dapls_evd::Untold;
 use crate::evd::{ConnectionKind, Event, dapls_evd};
+use crate::ia::{AsyncError, AsyncKind, dapls_ia};
 use crate::provider::{Provider, QueuePair};
 
 /// What was queued and nobody has been told of: who waits is still to be woken, agents are to be called.
-pub(super) struct Outbox<P: Provider>(Vec<Untold<P>>);
+pub(super) struct Outbox<P: Provider> {
+    untold: Vec<Untold<P>>,
+    last_word: LastWord,
+}
+
+/// An EP that takes its receives out of an SRQ says once that a connection has ended and all it had taken is complete
+/// (events-transfers-memory.md 10): only then can a consumer tell what is left.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum LastWord {
+    Unsaid,
+    /// The connection stands, or its last completions are still to come.
+    Owed,
+    Due,
+}
 
 impl<P: Provider> Outbox<P> {
     pub(super) fn new() -> Self {
-        Outbox(Vec::new())
+        Outbox { untold: Vec::new(), last_word: LastWord::Unsaid }
+    }
+
+    /// The connection of an EP with an SRQ stands.
+    pub(super) fn connection_began(&mut self) {
+        self.last_word = LastWord::Owed;
+    }
+
+    /// All that the QP held is complete, and no connection any more.
+    pub(super) fn connection_ended(&mut self) {
+        if self.last_word == LastWord::Owed {
+            self.last_word = LastWord::Due;
+        }
+    }
+
+    /// The handle is gone: there is nothing to say of it.
+    pub(super) fn ep_ended(&mut self) {
+        self.last_word = LastWord::Unsaid;
     }
 }
 
@@ -34,7 +65,7 @@ impl<P: Provider> Ep<P> {
         };
         let untold = dapls_evd::enqueue(evd.arc(), Event::Connection { kind, ep: self.id.handle, data_size, data });
         let is_lost = untold.is_lost();
-        core.outbox.0.push(untold);
+        core.outbox.untold.push(untold);
         if is_lost && kind == ConnectionKind::Established {
             self.established_lost(core);
         }
@@ -42,14 +73,24 @@ impl<P: Provider> Ep<P> {
 
     /// Tells of what is queued.
     pub(super) fn deliver(&self) {
-        let untold = std::mem::take(&mut self.core.lock().outbox.0);
+        let mut core = self.core.lock();
+        let untold = std::mem::take(&mut core.outbox.untold);
+        let is_due = core.outbox.last_word == LastWord::Due;
+        if is_due {
+            core.outbox.last_word = LastWord::Unsaid;
+        }
+        drop(core);
         untold.into_iter().for_each(Untold::tell);
+        if is_due {
+            let error = AsyncError { kind: AsyncKind::EpBroken, handle: self.id.handle, reason: 0 };
+            dapls_ia::report(&self.ia, error);
+        }
     }
 
     /// The connection that failures in its EVDs are of is over.
     pub(super) fn settle(&self, core: &mut Core<P>) {
         for evd in [&core.wiring.recv, &core.wiring.request].into_iter().flatten() {
-            core.outbox.0.push(dapls_evd::settle(evd.arc(), self.id.handle));
+            core.outbox.untold.push(dapls_evd::settle(evd.arc(), self.id.handle));
         }
     }
 
@@ -62,5 +103,6 @@ impl<P: Provider> Ep<P> {
         if let Ok(qp) = self.desk().binding.qp() {
             qp.abort();
         }
+        core.outbox.connection_ended();
     }
 }

@@ -9,16 +9,16 @@ use std::sync::atomic::AtomicU8;
 
 use parking_lot::{Mutex, RwLock};
 
-use super::attributes::{Attributes, PostLimits, Shape};
+use super::attributes::{Attributes, Marks, PostLimits, Shape};
 use super::dapli_outbox::Outbox;
-use super::dapls_ep::Failures;
+use super::dapls_ep::Transfers;
 use super::state::{EpState, Step};
 use super::{Binding, Core, Desk, Ep, Wiring};
 use crate::error::{Error, Handle, Resource, Result, State};
 use crate::evd::{Config, ConnectionKind};
 use crate::handle::{self, ObjectId};
 use crate::ia::{Child, Ia, Rank};
-use crate::provider::{Provider, QpSpec, QueuePair};
+use crate::provider::{Provider, QpSpec, QueuePair, SharedRecvs, Token, Work};
 use crate::shown::{Address, PrivateData};
 
 impl<P: Provider> Ep<P> {
@@ -30,7 +30,7 @@ impl<P: Provider> Ep<P> {
         attributes: Attributes,
     ) -> Result<Arc<Self>> {
         let made = handle::create(ia.table(), |id| {
-            let binding = build(ia, id, &wiring, &attributes)?;
+            let binding = build(ia, id, &wiring, &attributes, attributes.marks(wiring.wired()))?;
             Ok(Ep::new(id, ia.clone(), state, binding, wiring, attributes))
         })?;
         let ep = made.object().clone();
@@ -58,6 +58,7 @@ impl<P: Provider> Ep<P> {
             core: Mutex::new(Core {
                 state,
                 attempt: 0,
+                marks: attributes.marks(wiring.wired()),
                 wiring,
                 attributes,
                 remote: None,
@@ -76,7 +77,7 @@ impl<P: Provider> Ep<P> {
         if self.desk().binding.qp().is_ok() {
             return Ok(());
         }
-        self.desk.write().binding = build(&self.ia, self.id, &core.wiring, &core.attributes)?;
+        self.desk.write().binding = build(&self.ia, self.id, &core.wiring, &core.attributes, core.marks)?;
         Ok(())
     }
 
@@ -95,6 +96,7 @@ impl<P: Provider> Ep<P> {
         self.step(&mut core, Step::Reset)?;
         drop(desk);
         self.settle(&mut core);
+        core.outbox.connection_ended();
         core.remote = None;
         self.remote_address.write(&[]);
         let keepsake = core.keepsake.take();
@@ -126,6 +128,7 @@ impl<P: Provider> Ep<P> {
         }
         self.end(&mut core, step)?;
         self.settle(&mut core);
+        core.outbox.ep_ended();
         core.freed = true;
         let keepsake = core.keepsake.take();
         let wiring = std::mem::replace(&mut core.wiring, Wiring::none());
@@ -146,13 +149,25 @@ pub(super) fn build<P: Provider>(
     id: ObjectId,
     wiring: &Wiring<P>,
     attributes: &Attributes,
+    marks: Marks,
 ) -> Result<Binding<P>> {
     let Some(pz) = &wiring.pz else { return Ok(Binding::Unattached) };
+    let shared = wiring.srq.as_ref().map(|srq| SharedRecvs {
+        srq: srq.queue().clone(),
+        token: Token {
+            ep: id.handle,
+            work: Work::SharedRecv,
+            object: srq.id().handle,
+            // As in a post: its completion tells whether it notifies.
+            unsignalled: attributes.post_limits(wiring.wired(), ia.limits()).recv_solicited,
+            ..Token::default()
+        },
+    });
     let Shape { max_recvs, max_requests, max_recv_iov, max_request_iov, max_reads_in, max_reads_out } =
         attributes.shape(wiring.wired(), ia.limits());
     let spec = QpSpec {
         ep: id,
-        shared: None,
+        shared,
         recv_cq: wiring.recv.as_ref().and_then(|evd| evd.cq()),
         request_cq: wiring.request.as_ref().and_then(|evd| evd.cq()),
         max_recvs,
@@ -163,7 +178,12 @@ pub(super) fn build<P: Provider>(
         max_reads_out,
     };
     match ia.provider().create_qp(pz.pd(), spec) {
-        Ok(qp) => Ok(Binding::Attached(qp)),
+        Ok(qp) => {
+            if marks != Marks::default() {
+                qp.watch_recvs(marks.soft, marks.hard)?;
+            }
+            Ok(Binding::Attached(qp))
+        }
         Err(error @ Error::Exhausted(_)) => Err(error),
         Err(error) => {
             log::error!("no queue pair for an ep with {max_recvs} receives and {max_requests} requests: {error}");
@@ -172,11 +192,11 @@ pub(super) fn build<P: Provider>(
     }
 }
 
-/// Tells the EVDs where failures of this EP are reported, and that not all of its completions will notify.
+/// Tells the EVDs where transfers of this EP are reported, and that not all of its completions will notify.
 pub(super) fn configure<P: Provider>(wiring: &Wiring<P>, limits: &PostLimits) {
     let (recv, request) = (&wiring.recv, &wiring.request);
     for evd in [recv, request].into_iter().flatten() {
-        evd.report_failures_to(Failures::<P>::SINK);
+        evd.report_transfers_to(Transfers::<P>::SINK);
     }
     if let (Some(evd), true) = (recv, limits.recv_solicited) {
         evd.configure(Config::Solicited);

@@ -13,11 +13,12 @@ use super::attributes::{Attributes, Wired};
 use super::state::{EpState, Step};
 use super::{Ep, Remote, Wiring};
 use crate::error::{Error, Handle, Result};
-use crate::evd::{Evd, FailureSink, dapls_evd};
+use crate::evd::{Evd, TransferSink, dapls_evd};
 use crate::handle::from_handle;
 use crate::ia::{AsyncError, AsyncKind, Ia, dapls_ia};
 use crate::provider::{CmEvent, ConnRequest, PeerAddress, Provider};
 use crate::shown;
+use crate::srq::{Srq, dapls_srq};
 
 /// News of attempt number `attempt`.
 pub(crate) fn hear<P: Provider>(ep: &Ep<P>, attempt: u32, news: CmEvent<'_>) {
@@ -35,10 +36,15 @@ pub(crate) fn hear<P: Provider>(ep: &Ep<P>, attempt: u32, news: CmEvent<'_>) {
     if core.freed || core.attempt != attempt {
         return;
     }
-    let Ok(notice) = ep.step(&mut core, step) else { return };
-    log::debug!("ep {:#x} is {:?} after {step:?}", ep.id.handle, core.state);
-    // The passive side's event never carries data: programs tell the two sides apart by it (endpoints 13.12).
-    ep.announce(&mut core, notice, data.filter(|_| is_active));
+    let stepped = ep.step(&mut core, step);
+    if step != Step::Established {
+        core.outbox.connection_ended(); // whoever else may have ended it for the consumer before
+    }
+    if let Ok(notice) = stepped {
+        log::debug!("ep {:#x} is {:?} after {step:?}", ep.id.handle, core.state);
+        // The passive side's event never carries data: programs tell the two sides apart by it (endpoints 13.12).
+        ep.announce(&mut core, notice, data.filter(|_| is_active));
+    }
     drop(core);
     ep.deliver();
 }
@@ -46,18 +52,25 @@ pub(crate) fn hear<P: Provider>(ep: &Ep<P>, attempt: u32, news: CmEvent<'_>) {
 /// The soft watermark was passed: an asynchronous event, told apart by its reason (events-transfers-memory.md 14, Q1).
 pub(crate) fn many_recvs<P: Provider>(ep: &Ep<P>) {
     const SOFT_HIGH_WATERMARK: i32 = 2;
+    ep.core.lock().marks.soft = None;
     let error = AsyncError { kind: AsyncKind::ProviderInternal, handle: ep.id.handle, reason: SOFT_HIGH_WATERMARK };
     dapls_ia::report(&ep.ia, error);
 }
 
-/// Where EVDs report failures of EPs.
-pub(super) struct Failures<P>(PhantomData<fn() -> P>);
+/// Where EVDs report transfers of EPs.
+pub(super) struct Transfers<P>(PhantomData<fn() -> P>);
 
-impl<P: Provider> Failures<P> {
-    pub(super) const SINK: &'static dyn FailureSink<P> = &Failures(PhantomData);
+impl<P: Provider> Transfers<P> {
+    pub(super) const SINK: &'static dyn TransferSink<P> = &Transfers(PhantomData);
 }
 
-impl<P: Provider> FailureSink<P> for Failures<P> {
+impl<P: Provider> TransferSink<P> for Transfers<P> {
+    fn reaped(&self, srq: usize) {
+        if let Ok(srq) = from_handle::<Srq<P>>(srq as *mut _, Handle::Srq) {
+            dapls_srq::reaped(&srq);
+        }
+    }
+
     fn failed(&self, evd: &Evd<P>, ep: usize) -> bool {
         let found = from_handle::<Ep<P>>(ep as *mut _, Handle::Ep);
         found.inspect(|ep| fail(ep, evd)).is_ok()
@@ -157,7 +170,7 @@ pub(crate) fn decline<P: Provider>(ep: &Ep<P>) {
 
 /// An EP for a request at a PSP that makes them: default attributes, nothing it could work with yet, state TCP.
 pub(crate) fn create_tentative<P: Provider>(ia: &Arc<Ia<P>>) -> Result<Arc<Ep<P>>> {
-    let attributes = Attributes::default_for(Wired { recv: false, request: false }, ia.limits());
+    let attributes = Attributes::default_for(Wired::default(), ia.limits());
     Ep::create(ia, EpState::TentativePending, Wiring::none(), attributes)
 }
 

@@ -25,6 +25,7 @@ use crate::ia::{Child, Ia};
 use crate::provider::{ConnId, PeerAddress, Provider, QueuePair};
 use crate::pz::Pz;
 use crate::shown::{Address, PrivateData};
+use crate::srq::Srq;
 use crate::timer::{self, OnExpiry, Ticket};
 
 pub mod attributes;
@@ -34,12 +35,13 @@ mod dapli_connect;
 mod dapli_modify;
 mod dapli_outbox;
 mod dapli_qp;
+mod dapli_watch;
 pub(crate) mod dapls_bind;
 pub mod dapls_ep;
 mod record;
 pub mod state;
 
-use attributes::{Attributes, PostLimits, Wired};
+use attributes::{Attributes, Marks, PostLimits, Wired};
 use dapli_outbox::Outbox;
 use state::{EpState, Step};
 
@@ -76,6 +78,8 @@ struct Core<P: Provider> {
     attempt: u32,
     wiring: Wiring<P>,
     attributes: Attributes,
+    /// The watermarks that are armed: another QP gets them too.
+    marks: Marks,
     remote: Option<Remote>,
     /// The running timeout, only in ACP.
     timeout: Option<Ticket>,
@@ -92,6 +96,8 @@ pub(crate) struct Wiring<P: Provider> {
     pub(crate) recv: Option<Use<Evd<P>>>,
     pub(crate) request: Option<Use<Evd<P>>>,
     pub(crate) connect: Option<Use<Evd<P>>>,
+    /// Receives come out of this; for life.
+    pub(crate) srq: Option<Use<Srq<P>>>,
 }
 
 /// Who is at the other end, from the connect call or the request on.
@@ -105,11 +111,11 @@ struct Remote {
 impl<P: Provider> Wiring<P> {
     /// Nothing.
     pub(crate) fn none() -> Self {
-        Wiring { pz: None, recv: None, request: None, connect: None }
+        Wiring { pz: None, recv: None, request: None, connect: None, srq: None }
     }
 
     fn wired(&self) -> Wired {
-        Wired { recv: self.recv.is_some(), request: self.request.is_some() }
+        Wired { recv: self.recv.is_some(), request: self.request.is_some(), shared: self.srq.is_some() }
     }
 
     /// Whether no object in use was closed with its IA.
@@ -172,6 +178,9 @@ impl<P: Provider> Ep<P> {
         core.state = core.state.after(step)?;
         // Pairs with the Acquire in `state`.
         self.mirror.store(core.state as u8, Ordering::Release);
+        if core.state == EpState::Connected && core.wiring.srq.is_some() {
+            core.outbox.connection_began();
+        }
         if core.state != EpState::ActivePending
             && let Some(timeout) = core.timeout.take()
         {
@@ -189,6 +198,9 @@ impl<P: Provider> Ep<P> {
             qp.abort();
         }
         self.announce(core, notice, None);
+        if was_live {
+            core.outbox.connection_ended();
+        }
         Ok(())
     }
 

@@ -116,7 +116,7 @@ impl<P: Provider> Ep<P> {
     /// All that `dat_ep_query` shows, of one moment.
     pub(super) fn param(&self) -> Result<DAT_EP_PARAM> {
         let core = self.open()?;
-        let Wiring { pz, recv, request, connect } = &core.wiring;
+        let Wiring { pz, recv, request, connect, srq } = &core.wiring;
         let handle = |id: Option<usize>| id.unwrap_or(0) as DAT_HANDLE;
         Ok(DAT_EP_PARAM {
             ia_handle: self.ia.consumer_handle(),
@@ -129,7 +129,7 @@ impl<P: Provider> Ep<P> {
             recv_evd_handle: handle(recv.as_ref().map(|evd| evd.id().handle)),
             request_evd_handle: handle(request.as_ref().map(|evd| evd.id().handle)),
             connect_evd_handle: handle(connect.as_ref().map(|evd| evd.id().handle)),
-            srq_handle: null_mut(),
+            srq_handle: handle(srq.as_ref().map(|srq| srq.id().handle)),
             ep_attr: attr(&core.attributes),
         })
     }

@@ -14,7 +14,7 @@ use super::queue::{Queue, Signal};
 use crate::cno::{Cno, Fire, Source};
 use crate::error::{Error, Result};
 use crate::handle::{self, ObjectId, Use};
-use crate::provider::{Completion, CompletionQueue, CqSink, Provider};
+use crate::provider::{Completion, CompletionQueue, CqSink, Provider, Work};
 use crate::wait;
 
 /// Completions fetched at once.
@@ -154,7 +154,25 @@ impl<P: Provider> Evd<P> {
             drop(inner);
             told.tell();
         }
+        self.reaped(&event);
         Ok(event)
+    }
+
+    /// A consumer gets this event: a receive out of a shared queue makes room there.
+    #[inline]
+    pub(super) fn reaped(&self, event: &Event) {
+        if let Event::Dto(done) | Event::Failed(done) = event
+            && done.token.work == Work::SharedRecv
+        {
+            self.reaped_shared(done);
+        }
+    }
+
+    #[inline(never)]
+    fn reaped_shared(&self, done: &Completion) {
+        if let Some(sink) = self.transfers.get() {
+            sink.reaped(done.token.object);
+        }
     }
 
     /// The oldest event in the queue is a failure: it is taken once its EP has heard of it, unless somebody else, such as an
@@ -169,6 +187,7 @@ impl<P: Provider> Evd<P> {
         let told = self.taken(&mut inner, Signal::Nobody);
         drop(inner);
         told.tell();
+        self.reaped(&event);
         Ok(event)
     }
 
@@ -178,7 +197,7 @@ impl<P: Provider> Evd<P> {
     pub(super) fn let_hear<'a>(&'a self, mut inner: MutexGuard<'a, Inner<P>>) -> MutexGuard<'a, Inner<P>> {
         while let Some(ep) = inner.queue.must_hear() {
             drop(inner);
-            let heard = self.failures.get().is_some_and(|sink| sink.failed(self, ep));
+            let heard = self.transfers.get().is_some_and(|sink| sink.failed(self, ep));
             inner = self.inner.lock();
             if !heard {
                 inner.queue.has_heard(ep); // it is gone

@@ -139,7 +139,10 @@ impl<P: Provider> Evd<P> {
         let next = match found {
             // A signal handler ran: nothing is consumed, whatever is there (1.5).
             Found::Enough if over != Some(Error::Interrupted) => match inner.queue.pop() {
-                Some(event) => Next::Event(event, inner.queue.len()),
+                Some(event) => {
+                    self.reaped(&event);
+                    Next::Event(event, inner.queue.len())
+                }
                 None => Next::Fail(Error::Internal, 0),
             },
             Found::Expelled if inner.queue.closed => Next::Fail(Error::Aborted, 0),

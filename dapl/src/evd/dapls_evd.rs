@@ -44,7 +44,7 @@ pub fn build<P: Provider>(
             streams,
             cq,
             link,
-            failures: OnceLock::new(),
+            transfers: OnceLock::new(),
             uses: UseCount::default(),
             spin: AtomicU32::new(super::dapli_wait::SPIN_MIN),
             inner: Mutex::new(Inner::new(Queue::new(length), cno.map(Cno::attach))),
@@ -268,9 +268,11 @@ fn end<P: Provider>(evd: &Evd<P>) -> bool {
     }
     evd.ia.forget(evd);
     let mut inner = evd.inner.lock();
-    inner.queue.close();
-    let cno = inner.cno.take();
     let signal = expel(&mut inner);
+    // What nobody will get counts as reaped.
+    let _ = evd.fetch_all(&mut inner);
+    inner.queue.close().iter().for_each(|event| evd.reaped(event));
+    let cno = inner.cno.take();
     evd.unlock(inner, signal);
     let Some(attached) = cno else { return true };
     let cno = attached.arc().clone();

@@ -37,19 +37,22 @@ pub struct Evd<P: Provider> {
     cq: Option<Arc<P::Cq>>,
     /// What the CQ and the CNO know of this EVD.
     link: Arc<Link<P>>,
-    /// Who hears of failures; set by the first EP that completes here.
-    failures: OnceLock<&'static dyn FailureSink<P>>,
+    /// Who hears of transfers; set by the first EP that completes here.
+    transfers: OnceLock<&'static dyn TransferSink<P>>,
     uses: UseCount,
     /// How long a wait spins before it sleeps, in nanoseconds; learned.
     spin: AtomicU32,
     inner: Mutex<Inner<P>>,
 }
 
-/// Who must hear of a failed transfer before the consumer gets its completion. Implemented by `ep`.
-pub(crate) trait FailureSink<P: Provider>: Send + Sync {
-    /// `evd` holds a failure that the EP with this handle has not heard of. Called without locks; on return the EP has called
-    /// [`dapls_evd::hear`] under its own. False when there is no such EP.
+/// Who must hear of some transfers. Implemented by `ep`.
+pub(crate) trait TransferSink<P: Provider>: Send + Sync {
+    /// `evd` holds a failure that the EP with this handle has not heard of, and the consumer gets it only after this. Called
+    /// without locks; on return the EP has called [`dapls_evd::hear`] under its own. False when there is no such EP.
     fn failed(&self, evd: &Evd<P>, ep: usize) -> bool;
+    /// The consumer has got the completion of a receive out of the SRQ with this handle, or will never get it. Called with
+    /// or without the lock of an EVD.
+    fn reaped(&self, srq: usize);
 }
 
 impl<P: Provider> Evd<P> {
@@ -84,8 +87,8 @@ impl<P: Provider> Evd<P> {
     }
 
     /// EPs complete here, and `sink` finds them.
-    pub(crate) fn report_failures_to(&self, sink: &'static dyn FailureSink<P>) {
-        self.failures.get_or_init(|| sink);
+    pub(crate) fn report_transfers_to(&self, sink: &'static dyn TransferSink<P>) {
+        self.transfers.get_or_init(|| sink);
     }
 
     /// An EP whose completions do not all notify feeds it from now on (events-transfers-memory.md 1.3).

@@ -287,12 +287,12 @@ impl Queue {
         Ok(())
     }
 
-    /// The EVD ends: its events go, and nothing is queued any more.
-    pub(super) fn close(&mut self) {
+    /// The EVD ends: nothing is queued any more. The events that nobody gets.
+    pub(super) fn close(&mut self) -> VecDeque<Event> {
         self.closed = true;
-        self.events = VecDeque::new();
         self.loud = 0;
         self.failures = 0;
+        std::mem::take(&mut self.events)
     }
 }
 

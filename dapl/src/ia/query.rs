@@ -39,10 +39,9 @@ pub(super) fn ia_attributes<P: Provider>(ia: &Ia<P>) -> DAT_IA_ATTR {
         max_rdma_size: limits.max_rdma,
         max_rmrs: count(limits.max_rmrs),
         max_rmr_target_address: ANY_ADDRESS,
-        // No SRQs yet, whatever the transport could do.
-        max_srqs: 0,
-        max_ep_per_srq: 0,
-        max_recv_per_srq: 0,
+        max_srqs: count(limits.max_srqs),
+        max_ep_per_srq: if limits.max_srqs > 0 { count(limits.max_eps) } else { 0 },
+        max_recv_per_srq: if limits.max_srqs > 0 { count(limits.max_dtos) } else { 0 },
         max_iov_segments_per_rdma_read: count(limits.max_iov),
         max_iov_segments_per_rdma_write: count(limits.max_iov),
         max_rdma_read_in: count(limits.max_reads_in.saturating_mul(limits.max_eps)),
@@ -60,6 +59,9 @@ pub(super) fn ia_attributes<P: Provider>(ia: &Ia<P>) -> DAT_IA_ATTR {
 pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR {
     let served = ia.registration.served();
     let (facts, facts_list) = ia.facts.as_attributes();
+    let has_srqs = ia.limits().max_srqs > 0;
+    let with_srqs = |bits: DAT_COUNT| if has_srqs { bits } else { 0 };
+    let srq_supported = if has_srqs { DAT_TRUE } else { DAT_FALSE };
     DAT_PROVIDER_ATTR {
         provider_name: name(ia.registration.name()),
         provider_version_major: version(env!("CARGO_PKG_VERSION_MAJOR")),
@@ -82,11 +84,11 @@ pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR 
         pz_support: DAT_PZ_UNIQUE,
         optimal_buffer_alignment: DAT_OPTIMAL_ALIGNMENT as DAT_UINT32,
         evd_stream_merging_supported: [[DAT_TRUE; 6]; 6],
-        srq_supported: DAT_FALSE,
-        srq_watermarks_supported: 0,
-        srq_ep_pz_difference_supported: DAT_FALSE,
-        srq_info_supported: 0,
-        ep_recv_info_supported: 0,
+        srq_supported,
+        srq_watermarks_supported: with_srqs(0x111), // low, soft high, hard high
+        srq_ep_pz_difference_supported: srq_supported,
+        srq_info_supported: with_srqs(0x11),     // available, outstanding
+        ep_recv_info_supported: with_srqs(0x11), // count, span
         lmr_sync_req: DAT_FALSE,
         dto_async_return_guaranteed: DAT_FALSE,
         rdma_write_for_rdma_read_req: DAT_FALSE,

@@ -108,9 +108,30 @@ fn a_query_checks_before_it_writes() {
         assert_eq!(CStr::from_ptr(facts[2].name), c"transport");
         assert_eq!(CStr::from_ptr(facts[2].value), c"double");
     }
-    assert_eq!((ia.max_evd_qlen, ia.max_rdma_read_per_ep_in, ia.max_srqs), (1000, 4, 0));
+    assert_eq!((ia.max_evd_qlen, ia.max_rdma_read_per_ep_in), (1000, 4));
     assert_eq!((provider.dapl_version_major, provider.dapl_version_minor, provider.is_thread_safe), (1, 2, DAT_TRUE));
     assert_eq!((provider.completion_flags_supported, provider.max_private_data_size), (0x0F, 92));
+}
+
+#[test]
+fn shared_receive_queues_are_shown_as_the_transport_has_them() {
+    let shown = |name| {
+        let opened = double::open(name);
+        // SAFETY: zeros are valid in these records.
+        let (mut ia, mut provider): (DAT_IA_ATTR, DAT_PROVIDER_ATTR) = unsafe { std::mem::zeroed() };
+        let all = (DAT_IA_FIELD_ALL, DAT_PROVIDER_FIELD_ALL);
+        let none = std::ptr::null_mut();
+        // SAFETY: a live IA, and writable records.
+        let code = unsafe { dapl_ia_query::<Double>(opened.ia_handle, none, all.0, &mut ia, all.1, &mut provider) };
+        assert_eq!(code, DAT_SUCCESS);
+        assert_eq!(close(opened.ia_handle, GRACEFUL), DAT_SUCCESS);
+        let supported = (provider.srq_supported, provider.srq_ep_pz_difference_supported);
+        let (marks, info) = (provider.srq_watermarks_supported, provider.srq_info_supported);
+        let limits = (ia.max_srqs, ia.max_ep_per_srq, ia.max_recv_per_srq);
+        (limits, supported, marks, info, provider.ep_recv_info_supported)
+    };
+    assert_eq!(shown(c"with srqs"), ((2, 64, 64), (DAT_TRUE, DAT_TRUE), 0x111, 0x11, 0x11));
+    assert_eq!(shown(c"without srqs"), ((0, 0, 0), (DAT_FALSE, DAT_FALSE), 0, 0, 0));
 }
 
 #[test]

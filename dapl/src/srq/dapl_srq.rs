@@ -1,11 +1,14 @@
-//! `dat_srq_*`, whose functions are left to a later version.
+//! `dat_srq_*`: C values in, C values out.
 //!
-//! Called from C only. A handle that cannot be is still told from a call that is missing.
+//! Called from C only. No policy here: each entry opens its handles, parses its arguments and makes one call. A post is on
+//! the hot path: no allocation, no log, no lock but the provider's own.
 
 use dat_abi::*;
 
+use super::Srq;
+use super::dapls_srq::{self, Asked};
 use crate::error::{Error, Handle};
-use crate::ffi::{guard, require};
+use crate::ffi::{guard, require, segments};
 use crate::handle::from_handle;
 use crate::ia::Ia;
 use crate::provider::Provider;
@@ -14,7 +17,8 @@ use crate::pz::Pz;
 /// `dat_srq_create`.
 ///
 /// # Safety
-/// The handles are null, or ones this library gave out: live, freed, or of another kind.
+/// The handles are null, or ones this library gave out: live, freed, or of another kind; `attributes` is null or readable,
+/// `out` null or writable.
 pub unsafe extern "C" fn dapl_srq_create<P: Provider>(
     ia: DAT_IA_HANDLE,
     pz: DAT_PZ_HANDLE,
@@ -22,59 +26,95 @@ pub unsafe extern "C" fn dapl_srq_create<P: Provider>(
     out: *mut DAT_SRQ_HANDLE,
 ) -> DAT_RETURN {
     guard(|| {
-        from_handle::<Ia<P>>(ia, Handle::Ia)?;
-        from_handle::<Pz<P>>(pz, Handle::Pz)?;
+        let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?.to_arc();
+        let pz = from_handle::<Pz<P>>(pz, Handle::Pz)?.to_arc();
         require(attributes, 3)?;
         require(out, 4)?;
-        Err(Error::NotImplemented)
+        if !attributes.is_aligned() {
+            return Err(Error::InvalidParameter(3));
+        }
+        // SAFETY: neither null nor misaligned, and readable by this function's contract.
+        let DAT_SRQ_ATTR { max_recv_dtos, max_recv_iov, low_watermark } = unsafe { attributes.read() };
+        let asked = Asked { max_recvs: max_recv_dtos, max_iov: max_recv_iov, low_watermark };
+        let srq = dapls_srq::create(&ia, pz, asked)?;
+        // SAFETY: not null, and writable by this function's contract.
+        unsafe { out.write_unaligned(srq) };
+        Ok(())
     })
 }
 
 /// `dat_srq_set_lw`.
 ///
 /// # Safety
-/// Any arguments are fine: there is no SRQ, so no handle is one.
-pub unsafe extern "C" fn dapl_srq_set_lw<P: Provider>(_srq: DAT_SRQ_HANDLE, _low_watermark: DAT_COUNT) -> DAT_RETURN {
-    guard(|| Err(Error::InvalidHandle(Handle::Srq)))
+/// `srq` is any value.
+pub unsafe extern "C" fn dapl_srq_set_lw<P: Provider>(srq: DAT_SRQ_HANDLE, low_watermark: DAT_COUNT) -> DAT_RETURN {
+    guard(|| dapls_srq::set_low(&*from_handle::<Srq<P>>(srq, Handle::Srq)?, low_watermark))
 }
 
 /// `dat_srq_free`.
 ///
 /// # Safety
 /// As [`dapl_srq_set_lw`].
-pub unsafe extern "C" fn dapl_srq_free<P: Provider>(_srq: DAT_SRQ_HANDLE) -> DAT_RETURN {
-    guard(|| Err(Error::InvalidHandle(Handle::Srq)))
+pub unsafe extern "C" fn dapl_srq_free<P: Provider>(srq: DAT_SRQ_HANDLE) -> DAT_RETURN {
+    guard(|| dapls_srq::free(&*from_handle::<Srq<P>>(srq, Handle::Srq)?))
 }
 
 /// `dat_srq_query`.
 ///
 /// # Safety
-/// As [`dapl_srq_set_lw`].
+/// As [`dapl_srq_set_lw`]; `out` is null or writable.
 pub unsafe extern "C" fn dapl_srq_query<P: Provider>(
-    _srq: DAT_SRQ_HANDLE,
-    _mask: DAT_SRQ_PARAM_MASK,
-    _out: *mut DAT_SRQ_PARAM,
+    srq: DAT_SRQ_HANDLE,
+    mask: DAT_SRQ_PARAM_MASK,
+    out: *mut DAT_SRQ_PARAM,
 ) -> DAT_RETURN {
-    guard(|| Err(Error::InvalidHandle(Handle::Srq)))
+    guard(|| {
+        let srq = from_handle::<Srq<P>>(srq, Handle::Srq)?;
+        require(out, 3)?;
+        if mask & !DAT_SRQ_FIELD_ALL != 0 {
+            return Err(Error::InvalidParameter(2));
+        }
+        let facts = dapls_srq::facts(&srq);
+        let count = |n: u32| DAT_COUNT::try_from(n).unwrap_or(DAT_COUNT::MAX);
+        let param = DAT_SRQ_PARAM {
+            ia_handle: srq.ia().consumer_handle(),
+            srq_state: DAT_SRQ_STATE_OPERATIONAL,
+            pz_handle: facts.pz as DAT_PZ_HANDLE,
+            max_recv_dtos: count(facts.max_recvs),
+            max_recv_iov: count(facts.max_iov),
+            low_watermark: count(facts.low_watermark),
+            available_dto_count: count(facts.available),
+            outstanding_dto_count: count(facts.outstanding),
+        };
+        // SAFETY: not null, and writable by this function's contract.
+        unsafe { out.write_unaligned(param) };
+        Ok(())
+    })
 }
 
 /// `dat_srq_resize`.
 ///
 /// # Safety
 /// As [`dapl_srq_set_lw`].
-pub unsafe extern "C" fn dapl_srq_resize<P: Provider>(_srq: DAT_SRQ_HANDLE, _length: DAT_COUNT) -> DAT_RETURN {
-    guard(|| Err(Error::InvalidHandle(Handle::Srq)))
+pub unsafe extern "C" fn dapl_srq_resize<P: Provider>(srq: DAT_SRQ_HANDLE, length: DAT_COUNT) -> DAT_RETURN {
+    guard(|| dapls_srq::resize(&*from_handle::<Srq<P>>(srq, Handle::Srq)?, length))
 }
 
-/// `dat_srq_post_recv`.
+/// `dat_srq_post_recv`. Memory errors are not looked for: they come back as completions.
 ///
 /// # Safety
-/// As [`dapl_srq_set_lw`].
+/// As [`dapl_srq_set_lw`]; `list` is null or points at `count` triplets.
 pub unsafe extern "C" fn dapl_srq_post_recv<P: Provider>(
-    _srq: DAT_SRQ_HANDLE,
-    _count: DAT_COUNT,
-    _segments: *mut DAT_LMR_TRIPLET,
-    _cookie: DAT_DTO_COOKIE,
+    srq: DAT_SRQ_HANDLE,
+    count: DAT_COUNT,
+    list: *mut DAT_LMR_TRIPLET,
+    cookie: DAT_DTO_COOKIE,
 ) -> DAT_RETURN {
-    guard(|| Err(Error::InvalidHandle(Handle::Srq)))
+    guard(|| {
+        let srq = from_handle::<Srq<P>>(srq, Handle::Srq)?;
+        // SAFETY: this function's own contract.
+        let segments = unsafe { segments(list, count, srq.max_iov as usize) }?;
+        // SAFETY: all members are eight bytes wide and any bits are a number.
+        dapls_srq::post_recv(&srq, segments, unsafe { cookie.as_64 })
+    })
 }

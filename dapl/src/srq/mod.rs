@@ -1,5 +1,87 @@
-//! Shared receive queues: one pool of receive buffers for many EPs.
+//! Shared receive queues: one pool of receives for many EPs.
 //!
-//! Only the entries are here; they judge what they can and answer `DAT_NOT_IMPLEMENTED`. No SRQ ever exists.
+//! Made and used by the entries in `dapl_srq`; EPs count themselves as users, and `ep` reports what consumers have reaped.
+//! The provider keeps the receives and knows how many are available; here is counted what is outstanding: posted, and its
+//! completion not yet taken by the consumer. Never names an EP or an EVD.
+//!
+//! A post and a reaping meet in one atomic word; only control calls take a lock.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::handle::{self, Kind, Object, ObjectId, Usable, Use, UseCount};
+use crate::ia::{Child, Ia};
+use crate::provider::{Provider, SrqSink};
+use crate::pz::Pz;
 
 pub mod dapl_srq;
+pub mod dapls_srq;
+mod room;
+
+use room::Room;
+
+/// A shared receive queue.
+pub struct Srq<P: Provider> {
+    id: ObjectId,
+    ia: Arc<Ia<P>>,
+    pz: Use<Pz<P>>,
+    queue: Arc<P::Srq>,
+    max_iov: u32,
+    room: Room,
+    /// The low watermark as it was set last. Held by calls that change it or the capacity.
+    low: Mutex<u32>,
+    uses: UseCount,
+    /// What the provider knows of this SRQ.
+    _link: Arc<Link<P>>,
+}
+
+/// How the provider names an SRQ: by id, so that late news meet a dead generation.
+struct Link<P>(ObjectId, PhantomData<fn() -> P>);
+
+impl<P: Provider> SrqSink for Link<P> {
+    fn low(&self) {
+        if let Some(srq) = handle::from_id::<Srq<P>>(self.0) {
+            dapls_srq::low(&srq);
+        }
+    }
+}
+
+impl<P: Provider> Srq<P> {
+    /// Its name for those who must not keep it alive; `id().handle` is its handle.
+    pub fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    /// The IA it was made in.
+    pub fn ia(&self) -> &Arc<Ia<P>> {
+        &self.ia
+    }
+
+    /// The provider's half.
+    pub fn queue(&self) -> &Arc<P::Srq> {
+        &self.queue
+    }
+}
+
+impl<P: Provider> Object for Srq<P> {
+    const KIND: Kind = Kind::Srq;
+}
+
+/// EPs use it.
+impl<P: Provider> Usable for Srq<P> {
+    fn uses(&self) -> &UseCount {
+        &self.uses
+    }
+}
+
+impl<P: Provider> Child for Srq<P> {
+    fn close(&self) {
+        dapls_srq::close(self);
+    }
+
+    fn counts_as_open(&self) -> bool {
+        true
+    }
+}

@@ -141,14 +141,9 @@ fn idle_means_nothing_outstanding() {
 }
 
 #[test]
-fn what_is_not_there_says_so_after_looking_at_its_handles() {
-    let world = World::new(c"absent");
+fn handles_of_another_kind_are_refused() {
+    let world = World::new(c"kinds");
     let (ep, mut out) = (world.ep(), null_mut());
-    let absent = Error::NotImplemented.code();
-    let recv_query = |ep| call!(dapl_ep_recv_query(ep, null_mut(), null_mut()));
-    let watermark = |ep| call!(dapl_ep_set_watermark(ep, 1, 2));
-    assert_eq!((recv_query(world.pz), recv_query(ep)), (bad(Handle::Ep), absent));
-    assert_eq!((watermark(world.pz), watermark(ep)), (bad(Handle::Ep), absent));
     assert_eq!(call!(dapl_cr_handoff(ep, 1)), bad(Handle::Cr));
     let (pz, dto, conn) = (world.pz, world.dto, world.conn);
     let code = call!(dapl_ep_create_with_srq(world.ia(), pz, dto, dto, conn, ep, null(), &mut out));

@@ -9,6 +9,7 @@ mod configuring;
 mod connecting;
 mod failing;
 mod points;
+mod sharing;
 mod storm;
 
 use std::ffi::{CStr, c_void};

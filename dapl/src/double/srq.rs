@@ -1,0 +1,107 @@
+//! The double's shared receive queue: cookies and lengths, and who waits for them in turn.
+//!
+//! Locks: a queue pair's before the queue's. It reports nothing but through the net, when the test delivers.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::{Core, Net, length};
+use crate::error::{Error, Resource, Result};
+use crate::provider::{Segment, SharedReceiveQueue, SrqSink, SrqSpec};
+use crate::watermark::Low;
+
+/// A shared receive queue.
+pub(crate) struct DoubleSrq {
+    sink: Weak<dyn SrqSink>,
+    net: Arc<Net>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    most: u32,
+    /// Cookies and lengths.
+    recvs: VecDeque<(u64, u64)>,
+    /// Who has a message and no receive for it.
+    waiting: VecDeque<Weak<Core>>,
+    low: Low,
+}
+
+impl DoubleSrq {
+    pub(super) fn new(spec: SrqSpec, net: &Arc<Net>, most: u32) -> Result<Self> {
+        let inner = Mutex::new(Inner { most: spec.max_recvs, ..Inner::default() });
+        let made = DoubleSrq { sink: spec.sink, net: net.clone(), inner };
+        // Counted before it is judged; a drop takes it back.
+        let before = net.srqs.fetch_add(1, Ordering::SeqCst);
+        if before < most { Ok(made) } else { Err(Error::Exhausted(Resource::Srq)) }
+    }
+
+    /// A receive for `core`, which waits for one otherwise.
+    pub(super) fn take(&self, core: &Arc<Core>) -> Option<(u64, u64)> {
+        let mut inner = self.inner.lock();
+        let taken = inner.recvs.pop_front();
+        if taken.is_none() {
+            inner.waiting.push_back(Arc::downgrade(core));
+        }
+        self.look(&mut inner);
+        taken
+    }
+
+    /// Who is to get what is there.
+    fn next_waiting(&self) -> Option<Arc<Core>> {
+        let mut inner = self.inner.lock();
+        if inner.recvs.is_empty() {
+            return None;
+        }
+        std::iter::from_fn(|| inner.waiting.pop_front()).find_map(|core| core.upgrade())
+    }
+
+    /// The low watermark is looked at whenever fewer are left.
+    fn look(&self, inner: &mut Inner) {
+        if inner.low.look(inner.recvs.len() as u32) {
+            let sink = self.sink.clone();
+            self.net.report(move |_| sink.upgrade().into_iter().for_each(|sink| sink.low()));
+        }
+    }
+}
+
+impl SharedReceiveQueue for DoubleSrq {
+    fn post_recv(&self, segments: &[Segment], cookie: u64) -> Result<()> {
+        let mut inner = self.inner.lock();
+        if inner.recvs.len() >= inner.most as usize {
+            return Err(Error::Exhausted(Resource::Memory));
+        }
+        inner.recvs.push_back((cookie, length(segments)));
+        drop(inner);
+        while let Some(core) = self.next_waiting() {
+            core.receive_early(); // or not, if its connection is over
+        }
+        Ok(())
+    }
+
+    fn available(&self) -> u32 {
+        self.inner.lock().recvs.len() as u32
+    }
+
+    fn resize(&self, max_recvs: u32) -> Result<()> {
+        self.inner.lock().most = max_recvs;
+        Ok(())
+    }
+
+    fn watch(&self, limit: u32) -> Result<()> {
+        let mut inner = self.inner.lock();
+        inner.low = Low::new(limit);
+        self.look(&mut inner);
+        Ok(())
+    }
+}
+
+impl Drop for DoubleSrq {
+    fn drop(&mut self) {
+        self.net.srqs.fetch_sub(1, Ordering::SeqCst);
+    }
+}

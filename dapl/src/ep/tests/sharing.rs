@@ -1,0 +1,531 @@
+//! EPs that take their receives out of a shared queue, and the queue itself.
+
+use super::*;
+use crate::ep::Ep;
+use crate::handle::from_handle;
+use crate::srq::dapl_srq::*;
+
+const SRQ_ATTR: DAT_SRQ_ATTR = DAT_SRQ_ATTR { max_recv_dtos: 8, max_recv_iov: 2, low_watermark: DAT_SRQ_LW_DEFAULT };
+
+/// A call of `dat_ep_create_with_srq`, right as it stands.
+#[derive(Clone, Copy)]
+struct Create {
+    pz: H,
+    recv: H,
+    request: H,
+    conn: H,
+    srq: H,
+    attr: DAT_EP_ATTR,
+}
+
+impl Create {
+    fn new(world: &World, srq: H) -> Self {
+        let plain = world.ep();
+        let mut attr = query(plain).ep_attr;
+        assert_eq!(call!(dapl_ep_free(plain)), DAT_SUCCESS);
+        (attr.max_recv_dtos, attr.max_recv_iov, attr.srq_soft_hw) = (DAT_HW_DEFAULT, 0, DAT_HW_DEFAULT);
+        Create { pz: world.pz, recv: world.dto, request: world.dto, conn: world.conn, srq, attr }
+    }
+
+    fn marks(mut self, soft: i32, hard: i32) -> Self {
+        (self.attr.srq_soft_hw, self.attr.max_recv_dtos) = (soft, hard);
+        self
+    }
+
+    fn call(&self, world: &World, attr: *const DAT_EP_ATTR, ep: *mut H) -> DAT_RETURN {
+        let Create { pz, recv, request, conn, srq, .. } = *self;
+        call!(dapl_ep_create_with_srq(world.ia(), pz, recv, request, conn, srq, attr, ep))
+    }
+
+    fn refusal(&self, world: &World) -> DAT_RETURN {
+        let mut ep = 7 as H;
+        let code = self.call(world, &self.attr, &mut ep);
+        assert!((code == DAT_SUCCESS) != (ep == 7 as H), "written only on success");
+        code
+    }
+
+    fn ep(&self, world: &World) -> H {
+        let mut ep = null_mut();
+        assert_eq!(self.call(world, &self.attr, &mut ep), DAT_SUCCESS);
+        ep
+    }
+}
+
+fn create(world: &World, attr: DAT_SRQ_ATTR) -> Result<H, DAT_RETURN> {
+    let (mut attr, mut srq) = (attr, 7 as H);
+    match call!(dapl_srq_create(world.ia(), world.pz, &mut attr, &mut srq)) {
+        DAT_SUCCESS => Ok(srq),
+        code => {
+            assert_eq!(srq, 7 as H, "untouched");
+            Err(code)
+        }
+    }
+}
+
+fn srq(world: &World) -> H {
+    create(world, SRQ_ATTR).unwrap()
+}
+
+fn post(srq: H, cookie: u64) -> DAT_RETURN {
+    call!(dapl_srq_post_recv(srq, 0, null_mut(), DAT_CONTEXT { as_64: cookie }))
+}
+
+fn shown(srq: H) -> DAT_SRQ_PARAM {
+    let mut param = MaybeUninit::uninit();
+    assert_eq!(call!(dapl_srq_query(srq, DAT_SRQ_FIELD_ALL, param.as_mut_ptr())), DAT_SUCCESS);
+    // SAFETY: written on success.
+    unsafe { param.assume_init() }
+}
+
+/// Available and outstanding.
+fn counts(srq: H) -> (i32, i32) {
+    let param = shown(srq);
+    (param.available_dto_count, param.outstanding_dto_count)
+}
+
+/// Number, handle and reason of what the async EVD has heard.
+fn errors(world: &World) -> Vec<(DAT_EVENT_NUMBER, H, i32)> {
+    world.deliver();
+    std::iter::from_fn(|| next(world.opened.async_evd))
+        .map(|event| {
+            // SAFETY: this EVD hears of nothing else.
+            let error = unsafe { event.event_data.asynch_error_event_data };
+            (event.event_number, error.dat_handle, error.reason)
+        })
+        .collect()
+}
+
+/// EP and cookie of what has completed.
+fn completed(evd: H) -> Vec<(H, u64, DAT_DTO_COMPLETION_STATUS)> {
+    std::iter::from_fn(|| next(evd))
+        .map(|event| {
+            // SAFETY: this EVD hears of nothing else; all members of a cookie are numbers.
+            let done = unsafe { event.event_data.dto_completion_event_data };
+            // SAFETY: as above.
+            (done.ep_handle, unsafe { done.user_cookie.as_64 }, done.status)
+        })
+        .collect()
+}
+
+/// Connects a plain EP to `server`.
+fn connect(world: &World, server: H, qual: u64) -> H {
+    let (client, psp) = (world.ep(), world.psp(qual));
+    world.connect(client, qual, &[]);
+    assert_eq!(world.accept(world.request(), server, &[]), DAT_SUCCESS);
+    assert_eq!(call!(dapl_psp_free(psp)), DAT_SUCCESS);
+    client
+}
+
+/// Sends that complete nothing at the sender.
+fn send_silently(ep: H, cookie: u64) {
+    let code = call!(dapl_ep_post_send(ep, 0, null_mut(), DAT_CONTEXT { as_64: cookie }, DAT_COMPLETION_SUPPRESS_FLAG));
+    assert_eq!(code, DAT_SUCCESS);
+}
+
+/// The message that the EP receives, in a provider that was slowed down, is there.
+fn arrive(ep: H) {
+    from_handle::<Ep<Double>>(ep, Handle::Ep).unwrap().desk().binding.qp().unwrap().arrive();
+}
+
+fn end(world: World, eps: &[H], srqs: &[H]) {
+    for ep in eps {
+        assert_eq!(call!(dapl_ep_free(*ep)), DAT_SUCCESS);
+    }
+    for srq in srqs {
+        assert_eq!(call!(dapl_srq_free(*srq)), DAT_SUCCESS);
+    }
+    finish(world, &[], &[]);
+}
+
+const OK: DAT_DTO_COMPLETION_STATUS = DAT_DTO_SUCCESS;
+const FLUSHED: DAT_DTO_COMPLETION_STATUS = DAT_DTO_ERR_FLUSHED;
+const SUCCESS: DAT_RETURN = DAT_SUCCESS;
+const INTERNAL: DAT_EVENT_NUMBER = DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR;
+// Reasons of its own, by the kind of object.
+const LOW: i32 = DAT_SRQ_LOW_WATERMARK_EVENT as i32;
+const SOFT_HIGH: i32 = DAT_SRQ_SOFT_HIGH_WATERMARK_EVENT as i32;
+
+fn broken(ep: H) -> (DAT_EVENT_NUMBER, H, i32) {
+    (DAT_ASYNC_ERROR_EP_BROKEN, ep, 0)
+}
+
+#[test]
+fn a_queue_is_made_as_it_can_be_or_not_at_all() {
+    let world = World::new(c"srq create");
+    let (ia, pz, mut attr, mut out) = (world.ia(), world.pz, SRQ_ATTR, null_mut());
+    assert_eq!(call!(dapl_srq_create(pz, pz, null_mut(), null_mut())), bad(Handle::Ia));
+    assert_eq!(call!(dapl_srq_create(ia, null_mut(), null_mut(), null_mut())), bad(Handle::Pz));
+    assert_eq!(call!(dapl_srq_create(ia, ia, null_mut(), null_mut())), bad(Handle::Pz));
+    assert_eq!(call!(dapl_srq_create(ia, pz, null_mut(), null_mut())), wrong(3));
+    attr.max_recv_dtos = 0;
+    assert_eq!(call!(dapl_srq_create(ia, pz, &mut attr, null_mut())), wrong(4), "pointers before contents");
+    let odd = std::ptr::from_mut(&mut attr).wrapping_byte_add(1);
+    assert_eq!(call!(dapl_srq_create(ia, pz, odd, &mut out)), wrong(3));
+    for (recvs, iov, low) in
+        [(0, 1, 0), (-1, 1, 0), (65, 1, 0), (1, 0, 0), (1, -1, 0), (1, 5, 0), (1, 1, 1), (1, 1, -1)]
+    {
+        let attr = DAT_SRQ_ATTR { max_recv_dtos: recvs, max_recv_iov: iov, low_watermark: low };
+        assert_eq!(create(&world, attr), Err(wrong(3)), "{recvs} {iov} {low}");
+    }
+    let most = DAT_SRQ_ATTR { max_recv_dtos: 64, max_recv_iov: 4, low_watermark: 0 };
+    let srqs = [create(&world, most).unwrap(), srq(&world)];
+    assert_eq!(create(&world, SRQ_ATTR), Err(Error::Exhausted(crate::error::Resource::Srq).code()), "two is all");
+    let param = shown(srqs[0]);
+    assert_eq!((param.max_recv_dtos, param.max_recv_iov, param.low_watermark), (64, 4, 0));
+    assert_eq!((param.srq_state, param.pz_handle, counts(srqs[0])), (DAT_SRQ_STATE_OPERATIONAL, pz, (0, 0)));
+    assert_eq!(call!(dapl_pz_free(pz)), in_state(State::PzInUse));
+    assert_eq!(call!(dapl_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG)), in_state(State::IaInUse));
+    end(world, &[], &srqs);
+}
+
+#[test]
+fn a_transport_without_shared_queues_says_so() {
+    let world = World::new(c"a transport without srqs");
+    assert_eq!(create(&world, SRQ_ATTR), Err(Error::ModelNotSupported.code()));
+    end(world, &[], &[]);
+}
+
+#[test]
+fn every_call_looks_at_its_handle_and_at_its_parameters() {
+    let world = World::new(c"srq handles");
+    let srq = srq(&world);
+    let freed = {
+        let other = create(&world, SRQ_ATTR).unwrap();
+        assert_eq!(call!(dapl_srq_free(other)), SUCCESS);
+        other
+    };
+    let mut param = MaybeUninit::uninit();
+    for h in [null_mut(), world.pz, freed, 8 as H] {
+        assert_eq!(call!(dapl_srq_query(h, 0, null_mut())), bad(Handle::Srq));
+        assert_eq!(call!(dapl_srq_resize(h, 0)), bad(Handle::Srq));
+        assert_eq!(call!(dapl_srq_set_lw(h, -1)), bad(Handle::Srq));
+        assert_eq!(call!(dapl_srq_free(h)), bad(Handle::Srq));
+        assert_eq!(post(h, 1), bad(Handle::Srq));
+    }
+    assert_eq!(call!(dapl_srq_query(srq, DAT_SRQ_FIELD_ALL, null_mut())), wrong(3));
+    assert_eq!(call!(dapl_srq_query(srq, 0x100, param.as_mut_ptr())), wrong(2));
+    let cookie = DAT_CONTEXT { as_64: 0 };
+    assert_eq!(call!(dapl_srq_post_recv(srq, -1, null_mut(), cookie)), wrong(2));
+    assert_eq!(call!(dapl_srq_post_recv(srq, 3, null_mut(), cookie)), wrong(2));
+    assert_eq!(call!(dapl_srq_post_recv(srq, 2, null_mut(), cookie)), wrong(3));
+    assert_eq!(counts(srq), (0, 0));
+    end(world, &[], &[srq]);
+}
+
+#[test]
+fn available_and_outstanding_follow_a_receive_from_its_post_until_it_is_reaped() {
+    let world = World::new(c"srq counts");
+    let srq = srq(&world);
+    let server = Create::new(&world, srq).ep(&world);
+    let client = connect(&world, server, 5);
+    for n in 1..=4 {
+        assert_eq!(post(srq, n), SUCCESS);
+    }
+    assert_eq!(counts(srq), (4, 4));
+    send_silently(client, 1);
+    assert_eq!(counts(srq), (3, 4));
+    assert_eq!(completed(world.dto), [(server, 1, OK)], "the taking EP's handle, the posted cookie");
+    assert_eq!(counts(srq), (3, 3));
+    for n in 5..=9 {
+        assert_eq!(post(srq, n), SUCCESS);
+    }
+    let full = Error::Exhausted(crate::error::Resource::Memory).code();
+    assert_eq!(post(srq, 10), full);
+    send_silently(client, 2);
+    assert_eq!((counts(srq), post(srq, 10)), ((7, 8), full), "a completion that nobody reaped holds its place");
+    wait(world.dto);
+    assert_eq!((counts(srq), post(srq, 10), counts(srq)), ((7, 7), SUCCESS, (8, 8)), "a wait reaps as well");
+    end(world, &[client, server], &[srq]);
+}
+
+#[test]
+fn what_an_evd_drops_is_reaped_too() {
+    let world = World::new(c"srq dropped");
+    let (srq, recv) = (srq(&world), world.evd(DAT_EVD_DTO_FLAG));
+    let server = Create { recv, ..Create::new(&world, srq) }.ep(&world);
+    let client = connect(&world, server, 5);
+    assert_eq!((post(srq, 1), post(srq, 2), post(srq, 3)), (SUCCESS, SUCCESS, SUCCESS));
+    send_silently(client, 1);
+    send_silently(client, 2);
+    assert!(next(recv).is_some());
+    assert_eq!(call!(dapl_ep_free(server)), SUCCESS);
+    assert_eq!((counts(srq), call!(dapl_evd_free(recv)), counts(srq)), ((1, 2), SUCCESS, (1, 1)));
+    end(world, &[client], &[srq]);
+}
+
+#[test]
+fn it_is_resized_within_what_is_outstanding_and_marked() {
+    let world = World::new(c"srq resize");
+    let srq = srq(&world);
+    let resize = |length| call!(dapl_srq_resize(srq, length));
+    for n in 0..3 {
+        assert_eq!(post(srq, n), SUCCESS);
+    }
+    assert_eq!([resize(0), resize(-1), resize(65)], [wrong(2); 3]);
+    assert_eq!((resize(2), shown(srq).max_recv_dtos), (in_state(State::Plain), 8));
+    assert_eq!((resize(3), shown(srq).max_recv_dtos), (SUCCESS, 3));
+    assert_eq!(post(srq, 3), Error::Exhausted(crate::error::Resource::Memory).code());
+    assert_eq!((resize(64), post(srq, 3), counts(srq)), (SUCCESS, SUCCESS, (4, 4)));
+    assert_eq!(call!(dapl_srq_set_lw(srq, 20)), SUCCESS);
+    assert_eq!((resize(19), resize(20)), (in_state(State::Plain), SUCCESS));
+    end(world, &[], &[srq]);
+}
+
+#[test]
+fn the_low_watermark_is_told_once_and_at_once() {
+    let world = World::new(c"srq low");
+    let srq = srq(&world);
+    let low = |mark| call!(dapl_srq_set_lw(srq, mark));
+    let server = Create::new(&world, srq).ep(&world);
+    let client = connect(&world, server, 5);
+    for n in 0..3 {
+        assert_eq!(post(srq, n), SUCCESS);
+    }
+    assert_eq!((low(-1), low(9), shown(srq).low_watermark), (wrong(2), wrong(2), 0));
+    assert_eq!((low(3), errors(&world), shown(srq).low_watermark), (SUCCESS, vec![], 3));
+    send_silently(client, 1);
+    assert_eq!(errors(&world), [(INTERNAL, srq, LOW)]);
+    send_silently(client, 2);
+    assert_eq!((errors(&world), shown(srq).low_watermark), (vec![], 3), "not again");
+    assert_eq!((low(2), errors(&world).len()), (SUCCESS, 1), "so already");
+    assert_eq!((low(0), errors(&world).len()), (SUCCESS, 0));
+    send_silently(client, 3);
+    assert_eq!(errors(&world).len(), 0);
+    end(world, &[client, server], &[srq]);
+}
+
+#[test]
+fn an_ep_of_a_shared_queue_is_checked_in_order() {
+    let world = World::new(c"srq ep");
+    let srq = srq(&world);
+    let good = Create::new(&world, srq);
+    let (pz, dto, conn) = (world.pz, world.dto, world.conn);
+    let mut out = 7 as H;
+    let code = call!(dapl_ep_create_with_srq(pz, dto, conn, conn, dto, pz, null(), null_mut()));
+    assert_eq!(code, bad(Handle::Ia));
+    let mut call = Create { pz: dto, recv: conn, request: conn, conn: dto, srq: pz, ..good };
+    let mut refusals = vec![call.call(&world, null(), null_mut())];
+    call.pz = pz;
+    refusals.push(call.call(&world, null(), null_mut()));
+    call.conn = conn;
+    refusals.push(call.call(&world, null(), null_mut()));
+    call.recv = dto;
+    refusals.push(call.call(&world, null(), null_mut()));
+    call.request = dto;
+    refusals.push(call.call(&world, null(), null_mut()));
+    call.recv = null_mut();
+    refusals.push(call.call(&world, null(), null_mut()));
+    (call.recv, call.srq) = (dto, srq);
+    refusals.push(call.call(&world, null(), null_mut()));
+    call.attr.max_rdma_read_in = -1;
+    refusals.push(call.call(&world, &call.attr, null_mut()));
+    refusals.push(call.call(&world, &call.attr, &mut out));
+    let handles = [Handle::Pz, Handle::EvdConn, Handle::EvdRecv, Handle::EvdRequest, Handle::Srq, Handle::EvdRecv];
+    let wanted: Vec<_> = handles.map(bad).into_iter().chain([wrong(7), wrong(8), wrong(7)]).collect();
+    assert_eq!((refusals, out), (wanted, 7 as H));
+    let odd = std::ptr::from_ref(&good.attr).wrapping_byte_add(1);
+    assert_eq!(good.call(&world, odd, &mut out), wrong(7));
+    for bad_mark in [good.marks(-2, -1), good.marks(-1, -2)] {
+        assert_eq!(bad_mark.refusal(&world), wrong(7));
+    }
+    let other = World::new(c"srq of another");
+    assert_eq!(Create { srq, ..Create::new(&other, srq) }.refusal(&other), bad(Handle::Srq), "memory of another IA");
+    end(other, &[], &[]);
+    assert_eq!(call!(dapl_ia_close(world.ia(), DAT_CLOSE_ABRUPT_FLAG)), SUCCESS);
+    assert_eq!(call!(dapl_srq_free(srq)), bad(Handle::Srq), "closed with its IA");
+}
+
+#[test]
+fn an_ep_of_a_shared_queue_has_no_receives_of_its_own() {
+    let world = World::new(c"srq own");
+    let srq = srq(&world);
+    let mut pz = null_mut();
+    assert_eq!(call!(dapl_pz_create(world.ia(), &mut pz)), SUCCESS);
+    let ep = Create { pz, ..Create::new(&world, srq) }.marks(5, 6).ep(&world);
+    let param = query(ep);
+    assert_eq!((param.srq_handle, param.pz_handle), (srq, pz), "another PZ than the queue's");
+    assert_eq!((param.ep_attr.srq_soft_hw, param.ep_attr.max_recv_dtos), (5, 6));
+    assert_eq!(recv(ep, 1), in_state(State::SrqInUse));
+    assert_eq!(call!(dapl_ep_post_recv(ep, -1, null_mut(), DAT_CONTEXT { as_64: 0 }, 0)), in_state(State::SrqInUse));
+    let modify = |mask| call!(dapl_ep_modify(ep, mask, &query(ep)));
+    assert_eq!(modify(DAT_EP_FIELD_SRQ_HANDLE), wrong(2));
+    assert_eq!(modify(DAT_EP_FIELD_EP_ATTR_SRQ_SOFT_HW), wrong(2));
+    assert_eq!(modify(DAT_EP_FIELD_EP_ATTR_MAX_RECV_DTOS), wrong(3));
+    assert_eq!(modify(DAT_EP_FIELD_EP_ATTR_MAX_RECV_IOV), wrong(3));
+    let mut without = query(ep);
+    without.recv_evd_handle = null_mut();
+    assert_eq!(call!(dapl_ep_modify(ep, DAT_EP_FIELD_RECV_EVD_HANDLE, &without)), wrong(3), "nobody could reap");
+    assert_eq!(modify(DAT_EP_FIELD_PZ_HANDLE | DAT_EP_FIELD_RECV_EVD_HANDLE), SUCCESS);
+    assert_eq!(call!(dapl_ep_set_watermark(ep, -1, 3)), SUCCESS);
+    assert_eq!((query(ep).ep_attr.srq_soft_hw, query(ep).ep_attr.max_recv_dtos), (-1, 3));
+    assert_eq!(call!(dapl_srq_free(srq)), in_state(State::SrqInUse));
+    assert_eq!(call!(dapl_ep_free(ep)), SUCCESS);
+    assert_eq!(call!(dapl_pz_free(pz)), SUCCESS);
+    end(world, &[], &[srq]);
+}
+
+#[test]
+fn an_empty_queue_makes_messages_wait_and_serves_them_in_turn() {
+    let world = World::new(c"srq empty");
+    let srq = srq(&world);
+    let servers = [(); 2].map(|()| Create::new(&world, srq).ep(&world));
+    let clients = [connect(&world, servers[0], 5), connect(&world, servers[1], 6)];
+    for n in 0..2 {
+        clients.into_iter().for_each(|client| send_silently(client, n));
+    }
+    assert_eq!(completed(world.dto), []);
+    let mut takers = Vec::new();
+    for n in 0..4 {
+        assert_eq!(post(srq, n), SUCCESS);
+        takers.extend(completed(world.dto).into_iter().map(|(ep, cookie, _)| (ep, cookie)));
+    }
+    let [a, b] = servers;
+    assert_eq!(takers, [(a, 0), (b, 1), (a, 2), (b, 3)]);
+    assert_eq!(counts(srq), (0, 0));
+    end(world, &[clients, servers].concat(), &[srq]);
+}
+
+#[test]
+fn an_end_completes_what_the_ep_had_taken_and_leaves_the_rest() {
+    for abrupt in [true, false] {
+        let world = World::new(c"srq end");
+        let srq = srq(&world);
+        let server = Create::new(&world, srq).ep(&world);
+        let client = connect(&world, server, 5);
+        world.news();
+        world.opened.ia.provider().slow_down();
+        assert_eq!((post(srq, 1), post(srq, 2)), (SUCCESS, SUCCESS));
+        send_silently(client, 1);
+        let (mut held, mut span, mut idle) = (9, 9, 9);
+        assert_eq!(call!(dapl_ep_recv_query(server, &mut held, &mut span)), SUCCESS);
+        assert_eq!(call!(dapl_ep_get_status(server, null_mut(), &mut idle, null_mut())), SUCCESS);
+        assert_eq!((held, span, idle, counts(srq)), (1, 1, DAT_TRUE, (1, 2)));
+        assert_eq!(errors(&world), []);
+        let flags = if abrupt { DAT_CLOSE_ABRUPT_FLAG } else { DAT_CLOSE_GRACEFUL_FLAG };
+        assert_eq!(disconnect(if abrupt { server } else { client }, flags), SUCCESS);
+        assert_eq!(errors(&world), [broken(server)], "once all is complete, and once");
+        assert_eq!((completed(world.dto), counts(srq)), (vec![(server, 1, FLUSHED)], (1, 1)));
+        world.news();
+
+        assert_eq!(call!(dapl_ep_reset(server)), SUCCESS);
+        assert_eq!((query(server).srq_handle, errors(&world)), (srq, vec![]), "the association stays");
+        let again = connect(&world, server, 6);
+        world.news();
+        send_silently(again, 1);
+        arrive(server);
+        assert_eq!((completed(world.dto), counts(srq)), (vec![(server, 2, OK)], (0, 0)));
+        assert_eq!(call!(dapl_ep_free(server)), SUCCESS);
+        assert_eq!(errors(&world), [], "a handle that is gone has no last word");
+        end(world, &[client, again], &[srq]);
+    }
+}
+
+#[test]
+fn who_hears_of_a_failure_first_does_not_take_the_last_word() {
+    use crate::evd::Evd;
+    use crate::provider::{CmEvent, Completion, Status, Token};
+    let world = World::new(c"srq failure");
+    let srq = srq(&world);
+    let server = Create::new(&world, srq).ep(&world);
+    let client = connect(&world, server, 5);
+    world.news();
+    let cq = from_handle::<Evd<Double>>(world.dto, Handle::Plain).unwrap().cq().unwrap();
+    let token = Token { cookie: 1, ep: server as usize, ..Token::default() };
+    cq.feed(Completion { token, status: Status::LocalLength, ..Completion::default() });
+    assert_eq!((completed(world.dto).len(), state(server)), (1, DAT_EP_STATE_DISCONNECTED));
+    assert_eq!(errors(&world), [], "more may come");
+    crate::ep::dapls_ep::hear(&from_handle::<Ep<Double>>(server, Handle::Ep).unwrap(), 1, CmEvent::Broken);
+    assert_eq!(errors(&world), [broken(server)]);
+    end(world, &[client, server], &[srq]);
+}
+
+#[test]
+fn watermarks_count_what_an_ep_has_taken() {
+    let world = World::new(c"srq marks");
+    let srq = srq(&world);
+    let server = Create::new(&world, srq).marks(1, 2).ep(&world);
+    let client = connect(&world, server, 5);
+    world.news();
+    world.opened.ia.provider().slow_down();
+    for n in 0..8 {
+        assert_eq!(post(srq, n), SUCCESS);
+    }
+    send_silently(client, 0);
+    assert_eq!(errors(&world), []);
+    send_silently(client, 1);
+    let soft = (INTERNAL, server, SOFT_HIGH);
+    assert_eq!((errors(&world), counts(srq)), (vec![soft], (6, 8)));
+    arrive(server);
+    assert_eq!(completed(world.dto).len(), 2);
+    for n in 2..4 {
+        send_silently(client, n);
+    }
+    assert_eq!(errors(&world), [], "the soft one once");
+    assert_eq!(call!(dapl_ep_set_watermark(server, 1, 2)), SUCCESS);
+    assert_eq!(errors(&world), [soft], "set again, told again");
+    send_silently(client, 4);
+    let mut news = world.news();
+    news.sort_unstable();
+    let mut wanted = [(server, DAT_CONNECTION_EVENT_BROKEN), (client, DAT_CONNECTION_EVENT_DISCONNECTED)];
+    wanted.sort_unstable();
+    assert_eq!((news, state(server)), (wanted.to_vec(), DAT_EP_STATE_DISCONNECTED));
+    assert_eq!(errors(&world), [broken(server)]);
+    let flushed: Vec<_> = (2..5).map(|n| (server, n, FLUSHED)).collect();
+    assert_eq!((completed(world.dto), counts(srq)), (flushed, (3, 3)));
+    end(world, &[client, server], &[srq]);
+}
+
+#[test]
+fn watermarks_of_an_ordinary_ep_count_what_is_posted() {
+    let world = World::new(c"marks");
+    let (client, server) = world.pair(5);
+    let watch = |soft, hard| call!(dapl_ep_set_watermark(server, soft, hard));
+    let soft = (INTERNAL, server, SOFT_HIGH);
+    assert_eq!(call!(dapl_ep_set_watermark(world.pz, 1, 1)), bad(Handle::Ep));
+    assert_eq!((watch(-2, -2), watch(-1, -2), watch(1, -1)), (wrong(2), wrong(3), SUCCESS));
+    assert_eq!(query(server).ep_attr.max_recv_dtos, 16, "not an attribute here");
+    let (mut held, mut span) = (9, 9);
+    for n in 0..3 {
+        assert_eq!(recv(server, n), SUCCESS);
+    }
+    assert_eq!(call!(dapl_ep_recv_query(world.pz, &mut held, null_mut())), bad(Handle::Ep));
+    assert_eq!(call!(dapl_ep_recv_query(server, null_mut(), null_mut())), SUCCESS);
+    assert_eq!(call!(dapl_ep_recv_query(server, &mut held, &mut span)), SUCCESS);
+    assert_eq!((held, span, errors(&world)), (3, 3, vec![soft]));
+    assert_eq!((watch(-1, 3), world.news()), (SUCCESS, vec![]));
+    assert_eq!((recv(server, 3), world.news().len(), state(server)), (SUCCESS, 2, DAT_EP_STATE_DISCONNECTED));
+    assert_eq!(errors(&world), [], "no shared queue, no last word");
+    assert_eq!(world.completions().len(), 4);
+
+    // Armed before the connection: it breaks as soon as it stands.
+    let (early, late) = (world.ep(), world.psp(6));
+    assert_eq!(call!(dapl_ep_set_watermark(early, 0, 0)), SUCCESS);
+    assert_eq!((recv(early, 1), errors(&world).len(), world.news()), (SUCCESS, 1, vec![]));
+    let other = world.ep();
+    world.connect(early, 6, &[]);
+    assert_eq!(world.accept(world.request(), other, &[]), SUCCESS);
+    let news: Vec<_> = world.news().into_iter().filter(|(ep, _)| *ep == early).map(|(_, news)| news).collect();
+    assert_eq!(news, [DAT_CONNECTION_EVENT_ESTABLISHED, DAT_CONNECTION_EVENT_BROKEN]);
+    world.completions();
+    finish(world, &[client, server, early, other], &[(late, free_psp)]);
+}
+
+#[test]
+fn a_soft_mark_that_was_told_stays_so_with_another_queue_pair() {
+    let world = World::new(c"marks stay");
+    let (ep, mut pz) = (world.ep(), null_mut());
+    assert_eq!(call!(dapl_pz_create(world.ia(), &mut pz)), SUCCESS);
+    assert_eq!(call!(dapl_ep_set_watermark(ep, 0, -1)), SUCCESS);
+    assert_eq!((recv(ep, 1), errors(&world).len()), (SUCCESS, 1));
+    let mut param = query(ep);
+    param.pz_handle = pz;
+    assert_eq!(call!(dapl_ep_modify(ep, DAT_EP_FIELD_PZ_HANDLE, &param)), SUCCESS);
+    assert_eq!((recv(ep, 2), errors(&world).len()), (SUCCESS, 0));
+    assert_eq!(call!(dapl_ep_set_watermark(ep, 1, -1)), SUCCESS);
+    param.pz_handle = world.pz;
+    assert_eq!(call!(dapl_ep_modify(ep, DAT_EP_FIELD_PZ_HANDLE, &param)), SUCCESS);
+    assert_eq!((recv(ep, 3), recv(ep, 4), errors(&world).len()), (SUCCESS, SUCCESS, 1), "and one that is armed too");
+    assert_eq!(call!(dapl_ep_free(ep)), SUCCESS);
+    assert_eq!(call!(dapl_pz_free(pz)), SUCCESS);
+    finish(world, &[], &[]);
+}

@@ -1,0 +1,169 @@
+//! What other rooms may ask of an SRQ: make one, post to it, change it, end it; and what they tell it.
+//!
+//! Nothing here blocks. The provider is called with the lock of control calls held, C code never is.
+#![forbid(unsafe_code)]
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use dat_abi::DAT_SRQ_HANDLE;
+use parking_lot::Mutex;
+
+use super::room::Room;
+use super::{Link, Srq};
+use crate::error::{Error, Handle, Resource, Result, State};
+use crate::handle::{self, Usable, Use, UseCount};
+use crate::ia::{AsyncError, AsyncKind, Child, Ia, Rank, dapls_ia};
+use crate::provider::{Provider, Segment, SharedReceiveQueue, SrqSink, SrqSpec};
+use crate::pz::Pz;
+
+/// What the consumer asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// Receives outstanding at most.
+    pub max_recvs: i32,
+    /// Segments per receive.
+    pub max_iov: i32,
+    /// There can be none at first: it would be crossed at once.
+    pub low_watermark: i32,
+}
+
+/// A new SRQ, live in its IA.
+///
+/// Errors: `ModelNotSupported` by a transport without any; `InvalidParameter(3)` for what cannot be (6.1); the provider's.
+pub fn create<P: Provider>(ia: &Arc<Ia<P>>, pz: Arc<Pz<P>>, asked: Asked) -> Result<DAT_SRQ_HANDLE> {
+    let limits = ia.limits();
+    if limits.max_srqs == 0 {
+        return Err(Error::ModelNotSupported);
+    }
+    let max_recvs = within(asked.max_recvs, limits.max_dtos).ok_or(Error::InvalidParameter(3))?;
+    let max_iov = within(asked.max_iov, limits.max_iov).ok_or(Error::InvalidParameter(3))?;
+    if asked.low_watermark != 0 {
+        return Err(Error::InvalidParameter(3));
+    }
+    let srq = handle::create(ia.table(), |id| {
+        let link = Arc::new(Link::<P>(id, PhantomData));
+        let sink: Arc<dyn SrqSink> = link.clone();
+        let spec = SrqSpec { max_recvs, max_iov, sink: Arc::downgrade(&sink) };
+        Ok(Srq {
+            id,
+            ia: ia.clone(),
+            queue: Arc::new(ia.provider().create_srq(pz.pd(), spec)?),
+            pz: Use::of(pz),
+            max_iov,
+            room: Room::new(max_recvs),
+            low: Mutex::new(0),
+            uses: UseCount::default(),
+            _link: link,
+        })
+    })?;
+    let child: Arc<dyn Child> = srq.object().clone();
+    let handle = srq.publish();
+    ia.adopt(Arc::downgrade(&child), Rank::Srq);
+    Ok(handle)
+}
+
+/// A count of at least one.
+fn within(count: i32, limit: u32) -> Option<u32> {
+    u32::try_from(count).ok().filter(|count| (1..=limit).contains(count))
+}
+
+/// Posts a receive, for any EP.
+///
+/// Errors: `Exhausted(Memory)` when as many are outstanding as may be.
+pub fn post_recv<P: Provider>(srq: &Srq<P>, segments: &[Segment], cookie: u64) -> Result<()> {
+    if !srq.room.take() {
+        return Err(Error::Exhausted(Resource::Memory));
+    }
+    srq.queue.post_recv(segments, cookie).inspect_err(|_| srq.room.give_back())
+}
+
+/// A consumer has got the completion of one of its receives, or will never get it.
+pub(crate) fn reaped<P: Provider>(srq: &Srq<P>) {
+    srq.room.give_back();
+}
+
+/// Changes the capacity (6.5).
+pub fn resize<P: Provider>(srq: &Srq<P>, max_recvs: i32) -> Result<()> {
+    let max_recvs = within(max_recvs, srq.ia.limits().max_dtos).ok_or(Error::InvalidParameter(2))?;
+    let low = srq.low.lock();
+    let before = srq.room.capacity();
+    if max_recvs < *low {
+        return Err(Error::InvalidState(State::Plain));
+    }
+    // The provider's room is never the smaller one.
+    if max_recvs > before {
+        srq.queue.resize(max_recvs)?;
+    }
+    if !srq.room.resize(max_recvs) {
+        return Err(Error::InvalidState(State::Plain));
+    }
+    if max_recvs < before && srq.queue.resize(max_recvs).is_err() {
+        log::debug!("srq {:#x}: the provider keeps room for {before} receives", srq.id.handle);
+    }
+    Ok(())
+}
+
+/// Sets and arms the low watermark (6.6); 0 is none.
+pub fn set_low<P: Provider>(srq: &Srq<P>, mark: i32) -> Result<()> {
+    let mark = u32::try_from(mark).map_err(|_| Error::InvalidParameter(2))?;
+    let mut low = srq.low.lock();
+    if mark > srq.room.capacity() {
+        return Err(Error::InvalidParameter(2));
+    }
+    srq.queue.watch(mark)?;
+    *low = mark;
+    Ok(())
+}
+
+/// Fewer receives are available than its low watermark: an asynchronous event, told apart by its reason
+/// (events-transfers-memory.md 14, Q1).
+pub(super) fn low<P: Provider>(srq: &Srq<P>) {
+    const LOW_WATERMARK: i32 = 2;
+    let error = AsyncError { kind: AsyncKind::ProviderInternal, handle: srq.id.handle, reason: LOW_WATERMARK };
+    dapls_ia::report(&srq.ia, error);
+}
+
+/// What `dat_srq_query` shows.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the names are those of the record")]
+pub struct Facts {
+    pub pz: usize,
+    pub max_recvs: u32,
+    pub max_iov: u32,
+    pub low_watermark: u32,
+    pub available: u32,
+    pub outstanding: u32,
+}
+
+/// Its state now.
+pub fn facts<P: Provider>(srq: &Srq<P>) -> Facts {
+    let low = srq.low.lock();
+    let outstanding = srq.room.outstanding();
+    Facts {
+        pz: srq.pz.id().handle,
+        max_recvs: srq.room.capacity(),
+        max_iov: srq.max_iov,
+        low_watermark: *low,
+        // One that was posted between the two looks is not shown.
+        available: srq.queue.available().min(outstanding),
+        outstanding,
+    }
+}
+
+/// Frees it for a consumer; what is posted is forgotten.
+///
+/// Errors: `SrqInUse` while an EP takes its receives here.
+pub fn free<P: Provider>(srq: &Srq<P>) -> Result<()> {
+    srq.uses().require_unused(State::SrqInUse)?;
+    if close(srq) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Srq)) }
+}
+
+/// Ends it; false when it had ended before.
+pub(super) fn close<P: Provider>(srq: &Srq<P>) -> bool {
+    let first = handle::destroy(srq.id);
+    if first {
+        srq.ia.forget(srq);
+    }
+    first
+}

@@ -1,0 +1,84 @@
+//! How many receives of an SRQ are outstanding, and how many may be (events-transfers-memory.md 6).
+//!
+//! Only this room uses it. One atomic word, so that a post, a reaping and a resize agree without a lock.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The capacity in the high half, what is outstanding in the low one.
+#[derive(Debug)]
+pub(super) struct Room(AtomicU64);
+
+impl Room {
+    pub(super) fn new(capacity: u32) -> Self {
+        Room(AtomicU64::new(join(capacity, 0)))
+    }
+
+    pub(super) fn capacity(&self) -> u32 {
+        split(self.0.load(Ordering::Acquire)).0
+    }
+
+    pub(super) fn outstanding(&self) -> u32 {
+        split(self.0.load(Ordering::Acquire)).1
+    }
+
+    /// One more is posted; false when that is too many.
+    pub(super) fn take(&self) -> bool {
+        self.update(|capacity, outstanding| (outstanding < capacity).then(|| (capacity, outstanding + 1)))
+    }
+
+    /// One is reaped, or was not posted after all. Never below nothing: a completion of a queue that is freed may be reaped
+    /// under a handle that serves another one by now.
+    pub(super) fn give_back(&self) {
+        self.update(|capacity, outstanding| Some((capacity, outstanding.checked_sub(1)?)));
+    }
+
+    /// Another capacity; false when more is outstanding.
+    pub(super) fn resize(&self, capacity: u32) -> bool {
+        self.update(|_, outstanding| (outstanding <= capacity).then_some((capacity, outstanding)))
+    }
+
+    fn update(&self, step: impl Fn(u32, u32) -> Option<(u32, u32)>) -> bool {
+        let step = |word| {
+            let (capacity, outstanding) = split(word);
+            step(capacity, outstanding).map(|(capacity, outstanding)| join(capacity, outstanding))
+        };
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, step).is_ok()
+    }
+}
+
+fn join(capacity: u32, outstanding: u32) -> u64 {
+    u64::from(capacity) << 32 | u64::from(outstanding)
+}
+
+fn split(word: u64) -> (u32, u32) {
+    ((word >> 32) as u32, word as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_holds_as_many_as_it_has_room_for() {
+        let room = Room::new(2);
+        assert_eq!([room.take(), room.take(), room.take()], [true, true, false]);
+        room.give_back();
+        assert_eq!((room.outstanding(), room.take(), room.outstanding()), (1, true, 2));
+    }
+
+    #[test]
+    fn it_shrinks_only_as_far_as_what_is_outstanding_allows() {
+        let room = Room::new(3);
+        assert!(room.take() && room.take());
+        assert_eq!((room.resize(1), room.capacity()), (false, 3));
+        assert_eq!((room.resize(2), room.capacity(), room.take()), (true, 2, false));
+    }
+
+    #[test]
+    fn nothing_is_given_back_that_was_not_taken() {
+        let room = Room::new(1);
+        room.give_back();
+        assert_eq!((room.outstanding(), room.capacity(), room.take()), (0, 1, true));
+    }
+}

@@ -1,0 +1,114 @@
+//! Watermarks: when a count of receives has crossed a mark, and whether anybody is still to hear of it.
+//!
+//! Pure. Providers keep a [`High`] per queue pair and a [`Low`] per shared receive queue, under the lock that guards the
+//! count, and ask after each change; as long as no mark is set a question costs one comparison. Nothing is reported here.
+#![forbid(unsafe_code)]
+
+/// The marks above the receives that a queue pair has outstanding (events-transfers-memory.md 5.6).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct High {
+    /// A count up to here crosses nothing.
+    quiet: u32,
+    soft: Option<u32>,
+    hard: Option<u32>,
+}
+
+/// What a count has crossed.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Crossed {
+    /// The soft mark, for the first time since it was set.
+    pub soft: bool,
+    /// The hard mark: a connection cannot go on. Said again as long as it is so.
+    pub hard: bool,
+}
+
+impl Default for High {
+    fn default() -> Self {
+        High::new(None, None)
+    }
+}
+
+impl High {
+    /// Sets and arms both marks; `None` is no mark.
+    pub fn new(soft: Option<u32>, hard: Option<u32>) -> Self {
+        let quiet = soft.unwrap_or(u32::MAX).min(hard.unwrap_or(u32::MAX));
+        High { quiet, soft, hard }
+    }
+
+    /// The count is this now.
+    #[inline]
+    pub fn look(&mut self, count: u32) -> Crossed {
+        if count <= self.quiet { Crossed::default() } else { self.cross(count) }
+    }
+
+    #[cold]
+    fn cross(&mut self, count: u32) -> Crossed {
+        let is_above = |mark: Option<u32>| mark.is_some_and(|mark| count > mark);
+        let crossed = Crossed { soft: is_above(self.soft), hard: is_above(self.hard) };
+        if crossed.soft {
+            *self = High::new(None, self.hard);
+        }
+        crossed
+    }
+}
+
+/// The mark below which a shared receive queue is short of receives (events-transfers-memory.md 6.6).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Low(u32);
+
+impl Low {
+    /// Sets and arms it; 0 is no mark.
+    pub fn new(limit: u32) -> Self {
+        Low(limit)
+    }
+
+    /// So many are available now: whether the mark is crossed for the first time since it was set.
+    #[inline]
+    pub fn look(&mut self, available: u32) -> bool {
+        let crossed = available < self.0;
+        if crossed {
+            self.0 = 0;
+        }
+        crossed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOTHING: Crossed = Crossed { soft: false, hard: false };
+    const SOFT: Crossed = Crossed { soft: true, hard: false };
+    const HARD: Crossed = Crossed { soft: false, hard: true };
+
+    #[test]
+    fn no_mark_is_never_crossed() {
+        let mut high = High::default();
+        assert_eq!([0, 1, u32::MAX].map(|count| high.look(count)), [NOTHING; 3]);
+        let mut low = Low::default();
+        assert_eq!([0, 1].map(|count| low.look(count)), [false; 2]);
+    }
+
+    #[test]
+    fn the_soft_mark_is_told_once_until_it_is_set_again() {
+        let mut high = High::new(Some(2), None);
+        assert_eq!([2, 3, 4, 1, 3].map(|count| high.look(count)), [NOTHING, SOFT, NOTHING, NOTHING, NOTHING]);
+        high = High::new(Some(2), None);
+        assert_eq!(high.look(3), SOFT, "at once");
+    }
+
+    #[test]
+    fn the_hard_mark_is_told_as_long_as_it_is_crossed() {
+        let mut high = High::new(Some(0), Some(2));
+        assert_eq!(high.look(3), Crossed { soft: true, hard: true });
+        assert_eq!([3, 2, 3].map(|count| high.look(count)), [HARD, NOTHING, HARD]);
+    }
+
+    #[test]
+    fn the_low_mark_is_told_once() {
+        let mut low = Low::new(2);
+        assert_eq!([3, 2, 1, 0].map(|count| low.look(count)), [false, false, true, false]);
+        low = Low::new(1);
+        assert_eq!([1, 0, 0].map(|count| low.look(count)), [false, true, false]);
+    }
+}
