@@ -48,11 +48,12 @@ const DAPL: &[&[&str]] = &[
 const SM: &[&[&str]] = &[
     &["process", "proto", "map", "cma"],
     &["knobs", "dir", "wake", "ready", "regions", "ring", "wish"],
-    &["sock", "segments"],
+    &["sock", "segments", "shared"],
     &["link"],
     &["bell"],
     &["cq"],
     &["half", "book"],
+    &["window"],
     &["rx", "tx", "device"],
     &["setup"],
     &["qp"],
@@ -110,7 +111,7 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("test/conformance/src/api.rs", "dlopen, and every call into what it finds"),
     ("test/conformance/src/flight.rs", "maps the record that the driver reads"),
     ("test/conformance/src/kit/raw.rs", "looks through pointers and into unions of C"),
-    ("test/conformance/src/os.rs", "signals, and exit at once"),
+    ("test/conformance/src/os.rs", "signals, cancellation, fork, maps, the environment"),
     ("test/tests/abi_rust.rs", "reads C structures"),
 ];
 

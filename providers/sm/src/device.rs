@@ -39,7 +39,7 @@ pub(crate) struct Device {
     /// This process takes barriers from others, and gives them.
     pub(crate) barrier: bool,
     pub(crate) bell: Arc<Bell>,
-    pub(crate) book: Book,
+    pub(crate) book: Arc<Book>,
     pub(crate) listeners: Mutex<HashMap<u64, ObjectId>>,
     pub(crate) sink: Arc<dyn CmSink<Sm>>,
     next_pd: AtomicU32,
@@ -68,7 +68,7 @@ impl Device {
             probe: Probe::new(random()?),
             barrier: crate::link::offer_barrier(),
             bell: Arc::new(Bell::new()?),
-            book: Book::default(),
+            book: Arc::default(),
             listeners: Mutex::default(),
             sink,
             next_pd: AtomicU32::new(1),
@@ -131,7 +131,8 @@ fn limits() -> Limits {
         max_pzs: 65_536,
         max_message: MAX_TRANSFER,
         max_rdma: MAX_TRANSFER,
-        max_rmrs: 0,
+        // One that is bound takes a place in the table of registrations.
+        max_rmrs: SLOTS as u32 - 1,
         max_srqs: 0,
         max_reads_in: 16,
         max_reads_out: 16,

@@ -1,5 +1,5 @@
-//! The end point's folder: `<base>/<pid>/<id>/` with `sock`, `fifo`, `lock` and `conns/`, and the names of listeners
-//! beside it in `<base>/quals/` (transports.md SM-1..SM-3, B3; design.md 8 and 10).
+//! The end point's folder: `<base>/<pid>/<id>/` with `sock`, `fifo`, `lock` and `conns/`, and beside it the names of
+//! listeners in `<base>/quals/` (transports.md SM-1..SM-3, B3; design.md 8 and 10) and those of shared memory.
 //!
 //! Whoever lives holds an exclusive file lock in its folder; the kernel drops it at any death. So a cleaner can tell the
 //! dead from the living: it deletes only what it could lock, after renaming it aside. Folders are 0700, files 0600, made
@@ -83,6 +83,11 @@ impl Base {
         self.path.join("quals")
     }
 
+    /// Names of shared memory, which are `shared`'s affair.
+    pub(crate) fn shared(&self) -> PathBuf {
+        self.path.join("shared")
+    }
+
     /// Where the listener on `qual` says that its end point is. It may be dead; asking it tells.
     pub(crate) fn find(&self, qual: u64) -> Option<PathBuf> {
         let mut text = String::new();
@@ -92,7 +97,7 @@ impl Base {
         endpoint_path(&text)
     }
 
-    /// Removes what the dead left: end points, and names of listeners.
+    /// Removes what the dead left: end points, names of listeners and of shared memory.
     pub(crate) fn clean(&self) {
         for process in entries(&self.path) {
             let Some(pid) = process.file_name().and_then(|n| n.to_str()?.parse::<i32>().ok()) else { continue };
@@ -107,7 +112,7 @@ impl Base {
             }
             let _ = fs::remove_dir(&process);
         }
-        for name in entries(&self.quals()) {
+        for name in [self.quals(), self.shared()].iter().flat_map(|names| entries(names)) {
             if let Ok(file) = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(&name)
                 && lock(&file)
                 && is_at(&file, &name)
@@ -120,6 +125,7 @@ impl Base {
     /// Removes what is empty and was made here.
     fn leave(&self) {
         let _ = fs::remove_dir(self.quals());
+        let _ = fs::remove_dir(self.shared());
         if self.is_default {
             let _ = fs::remove_dir(&self.path);
         }
@@ -152,12 +158,12 @@ fn is_alive(pid: i32) -> bool {
     pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
 }
 
-fn lock(file: &File) -> bool {
+pub(crate) fn lock(file: &File) -> bool {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
 /// Is this file still the one at `path`? Its owner may have removed it between our open and our lock.
-fn is_at(file: &File, path: &Path) -> bool {
+pub(crate) fn is_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), fs::symlink_metadata(path)) {
         (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
         _ => false,
@@ -171,7 +177,7 @@ fn met_a_cleaner(error: &std::io::Error) -> bool {
 }
 
 #[cold]
-fn refused(what: &str, path: &Path, error: &std::io::Error) -> Error {
+pub(crate) fn refused(what: &str, path: &Path, error: &std::io::Error) -> Error {
     let remedy = match error.kind() {
         ErrorKind::StorageFull => "free space there, or set DAPL_SM_DIR to a directory on another file system",
         ErrorKind::NotFound => "set DAPL_SM_DIR to a directory that exists on a memory file system",

@@ -4,11 +4,11 @@
 //! registered memory that peers may read (`regions`), a `book` of attempts, and one thread (`engine`) with its `bell`. A
 //! connection is set up by datagrams (`setup`, `proto`), which pass sealed memory (`map`, `link`); then both halves (`rx`,
 //! `tx`, `half`) run over slot rings (`ring`) without a lock or a pointer in shared memory, and RDMA goes straight across by
-//! the kernel (`cma`) or through a bounce buffer. Queue pairs (`qp`), completion queues (`cq`) and requests (`request`) are
-//! what dapl sees.
+//! the kernel (`cma`) or through a bounce buffer. Queue pairs (`qp`), completion queues (`cq`), requests (`request`), memory
+//! windows (`window`) and the names of shared memory (`shared`) are what dapl sees.
 //!
 //! ```text
-//! lib -> engine -> request -> qp -> setup -> device -> book -> rx tx -> half -> cq -> bell -> link -> ... -> map proto
+//! lib -> engine -> request -> qp -> setup -> device -> rx tx -> window -> book half -> cq -> bell -> link -> ... -> map proto
 //! ```
 //! It knows no handle and no event; dapl knows no ring.
 
@@ -37,11 +37,13 @@ mod ring;
 mod rx;
 mod segments;
 mod setup;
+mod shared;
 mod sock;
 #[cfg(test)]
 mod tests;
 mod tx;
 mod wake;
+mod window;
 mod wish;
 
 use std::net::SocketAddr;
@@ -60,8 +62,10 @@ use parking_lot::Mutex;
 pub use cq::Cq;
 pub use qp::Qp;
 pub use request::Request;
+pub use shared::Membership;
 
 use device::Device;
+use window::Window;
 
 // Unit tests do not link libdat.
 #[cfg(not(test))]
@@ -103,12 +107,18 @@ impl Drop for Mr {
     }
 }
 
-/// A memory window: not there yet.
-pub enum Mw {}
+/// A memory window.
+pub struct Mw(Arc<Window>);
 
 impl MemoryWindow for Mw {
     fn is_bound(&self) -> bool {
-        match *self {}
+        self.0.is_bound()
+    }
+}
+
+impl Drop for Mw {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }
 
@@ -150,7 +160,7 @@ impl Provider for Sm {
     type Pd = Pd;
     type Mr = Mr;
     type Mw = Mw;
-    type Membership = ();
+    type Membership = Membership;
     type Cq = Cq;
     type Srq = Srq;
     type Qp = Qp;
@@ -201,12 +211,12 @@ impl Provider for Sm {
         Ok(Mr { device: self.device.clone(), key, remote: access.remote_read || access.remote_write })
     }
 
-    fn join(&self, _: &SharedCookie, _: u64) -> Result<()> {
-        Err(Error::ModelNotSupported)
+    fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Membership> {
+        Membership::join(self.device.endpoint.base(), cookie, length)
     }
 
-    fn alloc_mw(&self, _: &Pd) -> Result<Mw> {
-        Err(Error::ModelNotSupported)
+    fn alloc_mw(&self, pd: &Pd) -> Result<Mw> {
+        Ok(Mw(Arc::new(Window::new(self.device.regions.clone(), self.device.book.clone(), pd.0))))
     }
 
     fn create_srq(&self, _: &Pd, _: SrqSpec) -> Result<Srq> {

@@ -10,8 +10,10 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{
-    Bind, BindWr, Completion, ConnId, ConnectSpec, Outstanding, QpSpec, QueuePair, Segment, SendWr, Status, Token,
+    Bind, BindWr, Completion, ConnId, ConnectSpec, MemoryRegion, Outstanding, QpSpec, QueuePair, Segment, SendWr,
+    Status, Token,
 };
+use parking_lot::MutexGuard;
 
 use crate::bell::{Job, News};
 use crate::book::Conn;
@@ -22,6 +24,7 @@ use crate::link::{Link, WANT_PROGRESS, WANT_REQUESTS};
 use crate::rx::{Rx, RxEnds};
 use crate::setup;
 use crate::tx::{Request, Tx, TxEnds};
+use crate::window::Wanted;
 use crate::{Mr, Mw, Sm};
 
 /// Passes over one connection before others have their turn.
@@ -212,6 +215,36 @@ impl Core {
         self.link.lock().clone()
     }
 
+    /// The sending half, with room for one more.
+    #[inline]
+    fn room_for_request(&self) -> Result<MutexGuard<'_, Tx>> {
+        let mut tx = self.tx.lock();
+        if tx.len() >= self.max_requests as usize {
+            // Some may be complete without anybody having looked.
+            if let Err(fault) = tx.pass(&self.shared, &mut Outbox::default()) {
+                drop(tx);
+                self.fail(fault);
+                tx = self.tx.lock();
+            } else if tx.len() >= self.max_requests as usize {
+                return Err(Error::Exhausted(Resource::Memory));
+            }
+        }
+        Ok(tx)
+    }
+
+    #[inline]
+    fn submit(&self, mut tx: MutexGuard<'_, Tx>, request: Request) {
+        if tx.broken {
+            return self.shared.complete_request(&mut Outbox::default(), request.flush());
+        }
+        let outcome = tx.post(&self.shared, request);
+        self.after_post(&tx);
+        drop(tx);
+        if let Err(fault) = outcome {
+            self.fail(fault);
+        }
+    }
+
     /// After a post that nobody polls for: the peer is asked for a word when it has brought us on, and what needs no word
     /// is the engine's.
     fn after_post(&self, tx: &Tx) {
@@ -327,8 +360,13 @@ impl QueuePair for Qp {
     type Mr = Mr;
     type Mw = Mw;
 
-    fn post_bind(&self, mw: &Mw, _: Option<Bind<'_, Mr>>, _: &BindWr) -> Result<u32> {
-        match *mw {}
+    fn post_bind(&self, mw: &Mw, bind: Option<Bind<'_, Mr>>, wr: &BindWr) -> Result<u32> {
+        let tx = self.0.room_for_request()?;
+        let wanted =
+            bind.map(|Bind { mr, region, access, keep }| Wanted { source: mr.local_key(), region, access, keep });
+        let (number, key) = mw.0.accept(wanted)?;
+        self.0.submit(tx, Request::of_window(mw.0.clone(), number, wr));
+        Ok(key)
     }
 
     fn watch_recvs(&self, _: Option<u32>, _: Option<u32>) -> Result<()> {
@@ -354,28 +392,8 @@ impl QueuePair for Qp {
     }
 
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
-        let core = &self.0;
-        let mut tx = core.tx.lock();
-        if tx.len() >= core.max_requests as usize {
-            // Some may be complete without anybody having looked.
-            if let Err(fault) = tx.pass(&core.shared, &mut Outbox::default()) {
-                drop(tx);
-                core.fail(fault);
-                tx = core.tx.lock();
-            } else if tx.len() >= core.max_requests as usize {
-                return Err(Error::Exhausted(Resource::Memory));
-            }
-        }
-        if tx.broken {
-            core.shared.complete_request(&mut Outbox::default(), flushed(wr.token));
-            return Ok(());
-        }
-        let outcome = tx.post(&core.shared, Request::new(wr));
-        core.after_post(&tx);
-        drop(tx);
-        if let Err(fault) = outcome {
-            core.fail(fault);
-        }
+        let tx = self.0.room_for_request()?;
+        self.0.submit(tx, Request::new(wr));
         Ok(())
     }
 

@@ -1,9 +1,10 @@
 //! Registered memory: a table that this process writes and its peers map read-only.
 //!
-//! A key is a place in the table and 16 random bits; a freed place rests before it serves again. The table is what makes
-//! RDMA one-sided: the initiator checks key, bounds, rights and protection domain in it before and after it copies. Local
-//! copies hold a count on the entry, remote ones announce the key on their control line; deregistration kills the key and
-//! then waits until both are gone, so that afterwards no transfer touches the memory.
+//! A key is a place in the table and 16 bits that differ each time the place serves; a freed place rests before it does
+//! again. Registered regions and bound windows are alike here, but local segments cannot name a window. The table is what
+//! makes RDMA one-sided: the initiator checks key, bounds, rights and protection domain in it before and after it copies.
+//! Local copies hold a count on the entry, remote ones announce the key on their control line; deregistration kills the key
+//! and then waits until both are gone, so that afterwards no transfer touches the memory.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -29,11 +30,13 @@ const RIGHTS: usize = 24;
 const LOCAL_WRITE: u64 = 1;
 const REMOTE_READ: u64 = 2;
 const REMOTE_WRITE: u64 = 4;
+/// Local segments may name it.
+const LOCAL: u64 = 8;
 
 /// What somebody wants to do with memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Wish {
-    /// Always granted on live memory of the right domain.
+    /// Always granted on live memory of the right domain that is no window.
     LocalRead,
     LocalWrite,
     RemoteRead,
@@ -43,8 +46,8 @@ pub(crate) enum Wish {
 impl Wish {
     fn right(self) -> u64 {
         match self {
-            Wish::LocalRead => 0,
-            Wish::LocalWrite => LOCAL_WRITE,
+            Wish::LocalRead => LOCAL,
+            Wish::LocalWrite => LOCAL | LOCAL_WRITE,
             Wish::RemoteRead => REMOTE_READ,
             Wish::RemoteWrite => REMOTE_WRITE,
         }
@@ -83,8 +86,12 @@ pub(crate) struct Regions {
 
 #[derive(Debug)]
 struct Places {
-    used: u32,
+    /// The low half of the last key of every place that has served, the first of which is place 1.
+    halves: Vec<u16>,
     resting: VecDeque<u32>,
+    /// How a half follows the last: with a factor of 4n + 1 and an odd summand each comes once before the first comes again.
+    factor: u16,
+    summand: u16,
     random: u64,
 }
 
@@ -92,7 +99,9 @@ impl Regions {
     pub(crate) fn new(seed: u64) -> Result<Self> {
         let (table, fd) = Map::create("dapl-sm-regions", SLOTS * ENTRY, true)?;
         let users = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
-        let places = Mutex::new(Places { used: 0, resting: VecDeque::new(), random: seed });
+        let (factor, summand) = ((seed >> 16) as u16 & !3 | 1, (seed >> 32) as u16 | 1);
+        let (halves, resting) = (Vec::new(), VecDeque::new());
+        let places = Mutex::new(Places { halves, resting, factor, summand, random: seed });
         Ok(Regions { table, fd, users, places })
     }
 
@@ -103,28 +112,35 @@ impl Regions {
 
     /// Registers a range and returns its key.
     pub(crate) fn add(&self, region: Region, access: Access, pd: u32) -> Result<u32> {
-        let key = self.places.lock().take()?;
+        let key = self.reserve()?;
+        self.set(key, region, pd, rights(access) | LOCAL);
+        Ok(key)
+    }
+
+    /// A key that opens nothing yet.
+    pub(crate) fn reserve(&self) -> Result<u32> {
+        self.places.lock().take()
+    }
+
+    /// Makes a reserved key open a window: for peers, not for local segments.
+    pub(crate) fn open(&self, key: u32, region: Region, access: Access, pd: u32) {
+        self.set(key, region, pd, rights(access));
+    }
+
+    fn set(&self, key: u32, region: Region, pd: u32, rights: u64) {
         let entry = (key >> 16) as usize * ENTRY;
-        let rights = u64::from(pd) << 32
-            | if access.local_write { LOCAL_WRITE } else { 0 }
-            | if access.remote_read { REMOTE_READ } else { 0 }
-            | if access.remote_write { REMOTE_WRITE } else { 0 };
         self.table.word(entry + BASE).store(region.address, Ordering::Relaxed);
         self.table.word(entry + LEN).store(region.length, Ordering::Relaxed);
-        self.table.word(entry + RIGHTS).store(rights, Ordering::Relaxed);
+        self.table.word(entry + RIGHTS).store(u64::from(pd) << 32 | rights, Ordering::Relaxed);
         // Pairs with the Acquire in `check`: first the fields, then the key that makes them true.
         self.table.word(entry + KEY).store(u64::from(key), Ordering::Release);
-        Ok(key)
     }
 
     /// Ends a registration; `announced` says whether a peer is copying with a key just now.
     pub(crate) fn remove(&self, key: u32, announced: impl Fn(u32) -> bool) {
-        let place = key >> 16;
-        self.table.word(place as usize * ENTRY + KEY).store(0, Ordering::Relaxed);
-        // Pairs with the fences in `hold` and `announce`: either they see the key gone, or we see them.
-        fence(Ordering::SeqCst);
+        self.kill(key);
         let mut rounds = 0u32;
-        while self.users[place as usize].load(Ordering::Acquire) != 0 {
+        while self.is_held(key) {
             yield_now();
         }
         // A peer that is stopped, or lies, is not waited for longer than a copy of one chunk can take.
@@ -132,7 +148,29 @@ impl Regions {
             rounds += 1;
             yield_now();
         }
-        self.places.lock().resting.push_back(place);
+        self.give_back(key);
+    }
+
+    /// From now on the key opens nothing; copies may still be under way.
+    pub(crate) fn kill(&self, key: u32) {
+        self.table.word((key >> 16) as usize * ENTRY + KEY).store(0, Ordering::Relaxed);
+        // Pairs with the fences in `hold` and `announce`: either they see the key gone, or we see them.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Is a copy with this key under way in this process?
+    pub(crate) fn is_held(&self, key: u32) -> bool {
+        self.users[(key >> 16) as usize].load(Ordering::Acquire) != 0
+    }
+
+    /// A dead key, or one that was only reserved, is of no more use.
+    pub(crate) fn give_back(&self, key: u32) {
+        self.places.lock().resting.push_back(key >> 16);
+    }
+
+    /// Is the range open to this wish?
+    pub(crate) fn allows(&self, key: u32, pd: u32, region: Region, wish: Wish) -> bool {
+        check(&self.table, SLOTS as u32, key, pd, region.address, region.length, wish)
     }
 
     /// Holds a range for a copy in this process.
@@ -146,7 +184,7 @@ impl Regions {
     ) -> std::result::Result<Hold<'_>, Status> {
         let users = &self.users[(key >> 16) as usize];
         users.fetch_add(1, Ordering::SeqCst);
-        // Pairs with the fence in `remove`: either it sees this user, or `check` sees the key gone.
+        // Pairs with the fence in `kill`: either it sees this user, or `check` sees the key gone.
         fence_behind_rmw();
         let hold = Hold(users);
         if check(&self.table, SLOTS as u32, key, pd, address, length, wish) {
@@ -159,22 +197,30 @@ impl Regions {
     }
 }
 
+fn rights(access: Access) -> u64 {
+    let bit = |granted, right| if granted { right } else { 0 };
+    bit(access.local_write, LOCAL_WRITE) | bit(access.remote_read, REMOTE_READ) | bit(access.remote_write, REMOTE_WRITE)
+}
+
 impl Places {
     fn take(&mut self) -> Result<u32> {
-        let place = if self.resting.len() > REST || self.used as usize == SLOTS - 1 {
-            self.resting.pop_front().ok_or_else(|| {
+        let used = self.halves.len();
+        if self.resting.len() > REST || used == SLOTS - 1 {
+            let place = self.resting.pop_front().ok_or_else(|| {
                 log::error!("all {} memory registrations of this IA are in use", SLOTS - 1);
                 Error::Exhausted(Resource::MemoryRegion)
-            })?
-        } else {
-            self.used += 1;
-            self.used
-        };
+            })?;
+            let half = &mut self.halves[place as usize - 1];
+            *half = half.wrapping_mul(self.factor).wrapping_add(self.summand);
+            return Ok(place << 16 | u32::from(*half));
+        }
         // xorshift over a seed from the system: enough that a peer cannot count on the next key.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        Ok(place << 16 | (self.random >> 32) as u32 & 0xFFFF)
+        let half = (self.random >> 32) as u16;
+        self.halves.push(half);
+        Ok((used as u32 + 1) << 16 | u32::from(half))
     }
 }
 
@@ -211,7 +257,7 @@ impl PeerRegions {
     ) -> std::result::Result<Announced<'a>, Status> {
         busy.store(u64::from(target.key), Ordering::Relaxed);
         let announced = Announced(busy);
-        // Pairs with the fence in `remove`: either the owner sees our word, or we see its key gone.
+        // Pairs with the fence in `kill`: either the owner sees our word, or we see its key gone.
         fence(Ordering::SeqCst);
         if self.allows(target) { Ok(announced) } else { Err(Status::RemoteAccess) }
     }
@@ -302,6 +348,30 @@ mod tests {
             assert!(!remover.is_finished());
             drop(hold);
         });
+    }
+
+    #[test]
+    fn a_window_opens_to_peers_when_it_is_opened_and_never_to_local_segments() {
+        let regions = Regions::new(1).unwrap();
+        let key = regions.reserve().unwrap();
+        let access = |wish| regions.hold(key, 1, 64, 8, wish).is_ok();
+        assert!(!access(Wish::RemoteRead), "only reserved");
+        regions.open(key, Region { address: 64, length: 8 }, Access { remote_read: true, ..Access::default() }, 1);
+        assert!(access(Wish::RemoteRead) && !access(Wish::RemoteWrite));
+        assert!(!access(Wish::LocalRead) && !access(Wish::LocalWrite));
+        regions.kill(key);
+        assert!(!access(Wish::RemoteRead) && !regions.is_held(key));
+    }
+
+    #[test]
+    fn a_key_never_comes_again() {
+        let regions = Regions::new(7).unwrap();
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..300_000 {
+            let key = regions.reserve().unwrap();
+            assert!(seen.insert(key), "{key:#x}");
+            regions.give_back(key);
+        }
     }
 
     #[test]

@@ -7,11 +7,11 @@ use dapl::error::Error;
 use super::*;
 
 /// Makes a connection use the bounce buffers.
-fn without_cma(qp: &Qp) {
+pub(super) fn without_cma(qp: &Qp) {
     qp.0.link().unwrap().theirs().unwrap().peer.cma.store(false, Ordering::Relaxed);
 }
 
-fn pattern(length: usize, seed: u8) -> Vec<u8> {
+pub(super) fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|n| (n as u8).wrapping_mul(31).wrapping_add(seed)).collect()
 }
 

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dapl::provider::{Completion, Op, SendWr, Status, Token};
+use dapl::provider::{BindWr, Completion, Op, SendWr, Status, Token};
 
 use crate::cma::{self, Way};
 use crate::cq::Outbox;
@@ -21,6 +21,7 @@ use crate::link::{Link, WANT_REQUESTS};
 use crate::proto::message::{Kind, LINE};
 use crate::ring::{Cargo, Lines, Next, Reader, Writer};
 use crate::segments::{Segments, scatter};
+use crate::window::Window;
 
 /// Bytes copied across in one pass: progress is shared among connections.
 const BUDGET: u64 = cma::CHUNK as u64;
@@ -40,10 +41,18 @@ enum Stage {
     Failed(Status),
 }
 
+/// What a request asks for.
+#[derive(Debug)]
+enum Task {
+    Transfer(Op),
+    /// The move of a window that has this number.
+    Move(Arc<Window>, u64),
+}
+
 /// A request in the queue.
 #[derive(Debug)]
 pub(crate) struct Request {
-    op: Op,
+    task: Task,
     segments: Segments,
     token: Token,
     suppress: bool,
@@ -56,20 +65,28 @@ pub(crate) struct Request {
 
 impl Request {
     pub(crate) fn new(wr: &SendWr<'_>) -> Self {
-        Request {
-            op: wr.op,
-            segments: Segments::new(wr.segments),
-            token: wr.token,
-            suppress: wr.suppress,
-            fence: wr.fence,
-            stage: Stage::Waiting,
-            issued: 0,
-            answered: 0,
-        }
+        let SendWr { token, suppress, fence, .. } = *wr;
+        Request::of(Task::Transfer(wr.op), Segments::new(wr.segments), BindWr { token, suppress, fence })
     }
 
-    /// The completion of a request that will not be carried out.
-    fn flushed(&self) -> Completion {
+    /// A bind or unbind that the window has accepted under this number.
+    pub(crate) fn of_window(window: Arc<Window>, number: u64, wr: &BindWr) -> Self {
+        Request::of(Task::Move(window, number), Segments::default(), *wr)
+    }
+
+    fn of(task: Task, segments: Segments, BindWr { token, suppress, fence }: BindWr) -> Self {
+        Request { task, segments, token, suppress, fence, stage: Stage::Waiting, issued: 0, answered: 0 }
+    }
+
+    fn is_send(&self) -> bool {
+        matches!(self.task, Task::Transfer(Op::Send { .. }))
+    }
+
+    /// The completion of a request that will not be carried out. A window is not bound then, even if it had its turn.
+    pub(crate) fn flush(self) -> Completion {
+        if let Task::Move(window, number) = &self.task {
+            window.give_up(*number);
+        }
         Completion { token: self.token, status: Status::Flushed, ..Completion::default() }
     }
 }
@@ -117,7 +134,7 @@ pub(crate) struct TxEnds {
     /// Number of the request at the front of the queue.
     first: u64,
     reads: u32,
-    /// The budget of a pass ran out in the middle of a copy.
+    /// The budget of a pass ran out in the middle of a copy, or a window waits for copies of others.
     hungry: bool,
 }
 
@@ -278,8 +295,8 @@ impl Tx {
     fn refused(&mut self) -> Result<(), Fault> {
         let taken = self.ends.as_ref().map_or(0, |ends| ends.requests.taken());
         let open = |r: &&mut Request| match r.stage {
-            Stage::Sent(slot) => slot > taken && matches!(r.op, Op::Send { .. }),
-            Stage::Running => matches!(r.op, Op::Send { .. }),
+            Stage::Sent(slot) => slot > taken && r.is_send(),
+            Stage::Running => r.is_send(),
             _ => false,
         };
         let request = self.queue.iter_mut().find(open).ok_or(Fault::Nonsense("a refusal of no send"))?;
@@ -296,10 +313,17 @@ impl Tx {
                 break;
             }
             let number = ends.first + self.issued as u64;
-            let step = match request.op {
-                Op::Send { solicited } => ends.send(shared, request, solicited),
-                Op::Write(remote) => ends.rma(shared, request, number, remote, Way::Write, &mut budget),
-                Op::Read(remote) => ends.rma(shared, request, number, remote, Way::Read, &mut budget),
+            let step = match request.task {
+                Task::Transfer(Op::Send { solicited }) => ends.send(shared, request, solicited),
+                Task::Transfer(Op::Write(remote)) => ends.rma(shared, request, number, remote, Way::Write, &mut budget),
+                Task::Transfer(Op::Read(remote)) => ends.rma(shared, request, number, remote, Way::Read, &mut budget),
+                Task::Move(ref window, move_number) => {
+                    let step = ends.turn(shared, window, move_number);
+                    if let Step::Whole { .. } = step {
+                        request.stage = Stage::Done;
+                    }
+                    step
+                }
             };
             match step {
                 Step::Whole { wrote } => {
@@ -353,7 +377,7 @@ impl Tx {
         self.loud = 0;
         self.draining = false;
         self.stopped = false;
-        self.queue.drain(..).map(|request| request.flushed())
+        self.queue.drain(..).map(Request::flush)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -382,6 +406,17 @@ enum Step {
 }
 
 impl TxEnds {
+    /// A window's move. As long as it waits, nothing behind it starts: binds are fenced.
+    fn turn(&mut self, shared: &Shared, window: &Window, number: u64) -> Step {
+        let turned = window.turn(number, shared.pd);
+        self.hungry = turned == Ok(false);
+        match turned {
+            Ok(true) => Step::Whole { wrote: false },
+            Ok(false) => Step::Part { wrote: false },
+            Err(status) => Step::Failed(status),
+        }
+    }
+
     fn cargo(&self, shared: &Shared) -> Cargo {
         Cargo { ack: shared.rx_taken.load(Ordering::Acquire) as u32, ..Cargo::default() }
     }

@@ -1,0 +1,255 @@
+//! Who shares memory under which cookie: `<base>/shared/<the cookie in hexadecimal>`, whose text is the length.
+//!
+//! Every member holds a shared file lock of its own on the file, and the kernel drops it at any death. Who gets the
+//! exclusive lock is alone with the file: it is new, or of the dead, and its text is theirs to write; or they are the last to
+//! leave, and remove it. Nobody waits for a lock: whoever holds the exclusive one is done in a moment, so the others try
+//! again, for a bounded time. A removed file is known by not being at its path any more.
+#![forbid(unsafe_code)]
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dapl::error::{Error, Result};
+use dapl::provider::SharedCookie;
+use rustix::fs::{FlockOperation, flock};
+
+use crate::dir::{Base, is_at, lock, refused};
+use crate::process;
+
+/// Far longer than anybody holds the exclusive lock, unless it was stopped in between.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// One of those who share memory. Dropping it leaves; the last one out removes the name.
+pub struct Membership {
+    _member: Member,
+}
+
+/// A lock on the file at this path, held by this process.
+struct Member {
+    path: PathBuf,
+    file: Arc<File>,
+    pid: u32,
+}
+
+/// What a try to join came to.
+enum Tried {
+    Joined(Member),
+    /// Somebody is just making or removing the file.
+    Again,
+    OtherLength,
+}
+
+impl Membership {
+    /// Joins those who share under this cookie; the first says the length.
+    ///
+    /// Errors: `InvalidParameter(4)` for another length.
+    pub(crate) fn join(base: &Base, cookie: &SharedCookie, length: u64) -> Result<Self> {
+        let names = base.shared();
+        let name: String = cookie.iter().map(|byte| format!("{byte:02x}")).collect();
+        let path = names.join(name);
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let tried = try_join(&names, &path, length).map_err(|e| refused("note shared memory in", &path, &e))?;
+            match tried {
+                Tried::Joined(member) => {
+                    process::at_exit_if_last(&member.path, &member.file);
+                    return Ok(Membership { _member: member });
+                }
+                Tried::OtherLength => return Err(Error::InvalidParameter(4)),
+                Tried::Again if Instant::now() > until => {
+                    log::error!("cannot note shared memory in {}: somebody keeps it locked", path.display());
+                    return Err(Error::Internal);
+                }
+                Tried::Again => std::thread::yield_now(),
+            }
+        }
+    }
+}
+
+fn try_join(names: &Path, path: &Path, length: u64) -> std::io::Result<Tried> {
+    let _ = DirBuilder::new().mode(0o700).create(names);
+    let options = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .clone();
+    let mut file = match options.open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Tried::Again), // an empty `shared` was just removed
+        Err(e) => return Err(e),
+    };
+    if lock(&file) {
+        if !is_at(&file, path) {
+            return Ok(Tried::Again);
+        }
+        file.set_len(0)?;
+        file.rewind()?;
+        file.write_all(length.to_string().as_bytes())?;
+    }
+    // From the exclusive lock to a shared one is not one step: somebody else may have come between, so all is looked at
+    // again.
+    if flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
+        return Ok(Tried::Again);
+    }
+    let member = Member { path: path.to_path_buf(), file: Arc::new(file), pid: std::process::id() };
+    if !is_at(&member.file, path) {
+        return Ok(Tried::Again);
+    }
+    Ok(match member.length() {
+        Some(known) if known == length => Tried::Joined(member),
+        Some(_) => Tried::OtherLength,
+        None => Tried::Again, // its maker died over it: alone with it, the next try writes it
+    })
+}
+
+impl Member {
+    fn length(&self) -> Option<u64> {
+        let (mut text, mut file) = (String::new(), &*self.file);
+        file.rewind().ok()?;
+        file.take(32).read_to_string(&mut text).ok()?;
+        text.parse().ok()
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        process::forget_lock(&self.file);
+        // A forked child has the same lock: it must leave it to its parent.
+        if std::process::id() == self.pid && lock(&self.file) && is_at(&self.file, &self.path) {
+            let _ = fs::remove_file(&self.path);
+            let _ = self.path.parent().map(fs::remove_dir);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Scratch(PathBuf, Base);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path = format!("/tmp/dapl-sm-shared-{}-{name}", std::process::id());
+            let base = Base::open(Some(&path), None).unwrap();
+            Scratch(path.into(), base)
+        }
+
+        fn join(&self, cookie: u8, length: u64) -> Result<Membership> {
+            Membership::join(&self.1, &[cookie; 40], length)
+        }
+
+        fn names(&self) -> usize {
+            fs::read_dir(self.1.shared()).map_or(0, Iterator::count)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_name_is_there_from_the_first_to_the_last() {
+        let scratch = Scratch::new("life");
+        let (one, two) = (scratch.join(1, 100).unwrap(), scratch.join(1, 100).unwrap());
+        let other = scratch.join(2, 5).unwrap();
+        assert_eq!(scratch.names(), 2);
+        assert_eq!(scratch.join(1, 101).err(), Some(Error::InvalidParameter(4)));
+        drop(one);
+        assert_eq!(scratch.join(1, 101).err(), Some(Error::InvalidParameter(4)), "one is left");
+        drop(two);
+        let one = scratch.join(1, 101).unwrap();
+        drop((one, other));
+        assert!(!scratch.1.shared().exists());
+    }
+
+    #[test]
+    fn what_the_dead_left_is_taken_over_or_cleaned() {
+        let scratch = Scratch::new("dead");
+        let member = scratch.join(1, 100).unwrap();
+        let name = |byte: &str| scratch.1.shared().join(byte.repeat(40));
+        for (byte, text) in [("02", "7"), ("03", ""), ("04", "nonsense"), ("05", "7")] {
+            fs::write(name(byte), text).unwrap();
+        }
+        let taken: Vec<_> = (2..5).map(|cookie| scratch.join(cookie, 200).unwrap()).collect();
+        scratch.1.clean();
+        assert_eq!(scratch.names(), 4, "the cleaner spares the living");
+        assert!(!name("05").exists());
+        drop((member, taken));
+        assert!(!scratch.1.shared().exists());
+    }
+
+    /// The other process of the next test: joins, and stays until it is killed.
+    #[test]
+    #[ignore = "runs as a process of its own"]
+    fn another_process() {
+        let Some(place) = std::env::var_os("SM_TEST_PLACE") else { return };
+        let base = Base::open(place.to_str(), None).unwrap();
+        let _members = [100, 100].map(|length| Membership::join(&base, &[1; 40], length).unwrap());
+        println!("\njoined");
+        let _ = std::io::stdin().read(&mut [0]);
+    }
+
+    #[test]
+    fn a_process_that_is_killed_leaves() {
+        let scratch = Scratch::new("killed");
+        for others in [1, 3] {
+            let mut processes: Vec<_> = (0..others).map(|_| other_process(&scratch)).collect();
+            let mine = scratch.join(1, 100).unwrap();
+            drop(mine);
+            assert_eq!(scratch.join(1, 7).err(), Some(Error::InvalidParameter(4)), "the others stay");
+            for process in &mut processes {
+                process.kill().unwrap();
+                process.wait().unwrap();
+            }
+            assert_eq!(scratch.names(), 1, "nobody was left to remove it");
+            let member = scratch.join(1, 7).unwrap();
+            drop(member);
+            assert_eq!(scratch.names(), 0);
+        }
+    }
+
+    fn other_process(scratch: &Scratch) -> std::process::Child {
+        use std::io::BufRead;
+        use std::process::{Command, Stdio};
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "shared::tests::another_process", "--ignored", "--nocapture"])
+            .env("SM_TEST_PLACE", &scratch.0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = std::io::BufReader::new(process.stdout.take().unwrap());
+        assert!(out.lines().map_while(|line| line.ok()).any(|line| line == "joined"));
+        process
+    }
+
+    #[test]
+    fn comers_and_leavers_do_not_trip_over_each_other() {
+        let scratch = Scratch::new("race");
+        let rounds = || {
+            for round in 0..300 {
+                match scratch.join(1, 100 + round % 2) {
+                    Ok(member) => drop(member),
+                    Err(error) => assert_eq!(error, Error::InvalidParameter(4)),
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(rounds);
+            }
+            scope.spawn(|| (0..100).for_each(|_| scratch.1.clean()));
+        });
+        assert_eq!(scratch.names(), 0);
+    }
+}

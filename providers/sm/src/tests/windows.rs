@@ -1,0 +1,303 @@
+//! Memory windows: what they open to whom and for how long, in which order, and who lets go when.
+
+use super::ends::{pattern, without_cma};
+use super::*;
+use crate::Mw;
+
+const READ: Access = Access { local_write: false, remote_read: true, remote_write: false };
+const WRITE: Access = Access { local_write: false, remote_read: false, remote_write: true };
+const LOCAL: Access = Access { local_write: true, remote_read: false, remote_write: false };
+
+/// Memory of a side, registered without any right of a peer's, and a count of who keeps that.
+struct Land {
+    bytes: Vec<u8>,
+    mr: Mr,
+    keep: Arc<()>,
+}
+
+impl Land {
+    fn of(side: &Side, pd: &crate::Pd) -> Self {
+        let bytes = vec![0u8; 4096];
+        let mr = side.ia.register(pd, Region { address: bytes.as_ptr() as u64, length: 4096 }, LOCAL).unwrap();
+        Land { bytes, mr, keep: Arc::new(()) }
+    }
+
+    fn bind(&self, offset: u64, length: u64, access: Access) -> Option<Bind<'_, Mr>> {
+        let region = Region { address: self.at(offset), length };
+        Some(Bind { mr: &self.mr, region, access, keep: self.keep.clone() })
+    }
+
+    fn at(&self, offset: u64) -> u64 {
+        self.bytes.as_ptr() as u64 + offset
+    }
+
+    fn keeps(&self) -> usize {
+        Arc::strong_count(&self.keep) - 1
+    }
+}
+
+fn bind_wr(cookie: u64) -> BindWr {
+    BindWr { token: Token { work: Work::Bind, ..token(cookie) }, suppress: false, fence: false }
+}
+
+/// Two connected sides; the land and its window are on the passive one.
+struct World {
+    place: Place,
+    a: Side,
+    b: Side,
+    active: Qp,
+    passive: Qp,
+    land: Land,
+    window: Mw,
+    bounce: bool,
+}
+
+impl World {
+    fn new(name: &str, bounce: bool) -> Self {
+        let place = Place::new(&format!("{name}-{bounce}"));
+        let (a, b) = (place.open(), place.open());
+        let (active, passive) = connected(&a, &b, 7, 10);
+        if bounce {
+            without_cma(&active);
+        }
+        let land = Land::of(&b, &b.pd);
+        let window = b.ia.alloc_mw(&b.pd).unwrap();
+        World { place, a, b, active, passive, land, window, bounce }
+    }
+
+    /// Binds, and waits until that is done.
+    fn bind(&self, bind: Option<Bind<'_, Mr>>) -> u32 {
+        let key = self.passive.post_bind(&self.window, bind, &bind_wr(77)).unwrap();
+        let done = self.b.completion();
+        assert_eq!((done.token, done.status, done.bytes), (bind_wr(77).token, Status::Success, 0));
+        key
+    }
+
+    /// The peer's transfer through a key; a failure costs the connection, and another is made.
+    fn transfer(&mut self, op: fn(Remote) -> Op, key: u32, address: u64, length: usize) -> Status {
+        let memory = pattern(length, 3);
+        let mr = self.a.register(&memory);
+        self.active.post_send(&wr(op(Remote { key, address }), &[segment(&mr, &memory)], 1)).unwrap();
+        let status = self.a.completion().status;
+        if status != Status::Success {
+            assert_eq!(self.a.sink.next(conn(10)), Heard::Other("broken"));
+            self.b.sink.next(conn(11));
+            (self.active, self.passive) = connected(&self.a, &self.b, 7, 10);
+            if self.bounce {
+                without_cma(&self.active);
+            }
+        }
+        status
+    }
+}
+
+fn by_both_ways(name: &str, case: fn(World)) {
+    for bounce in [false, true] {
+        case(World::new(name, bounce));
+    }
+}
+
+#[test]
+fn a_window_opens_exactly_what_was_bound() {
+    by_both_ways("window", |mut world| {
+        let at = world.land.at(1000);
+        let key = world.bind(world.land.bind(1000, 100, WRITE));
+        assert!(world.window.is_bound());
+        assert_eq!(world.transfer(Op::Write, key, at, 100), Status::Success);
+        assert_eq!(world.land.bytes[1000..1100], pattern(100, 3));
+        for (address, length) in [(at - 1, 1), (at, 101), (at + 100, 1), (u64::MAX - 4, 8)] {
+            assert_eq!(world.transfer(Op::Write, key, address, length), Status::RemoteAccess, "{length}");
+        }
+        assert_eq!(world.transfer(Op::Read, key, at, 100), Status::RemoteAccess, "not the right to read");
+        assert_eq!(world.transfer(Op::Write, key ^ 1, at, 100), Status::RemoteAccess);
+        let remote = world.land.mr.local_key();
+        assert_eq!(world.transfer(Op::Write, remote, at, 100), Status::RemoteAccess, "the region has no such right");
+        assert_eq!(world.transfer(Op::Write, key, at + 50, 50), Status::Success, "from another connection too");
+    });
+}
+
+#[test]
+fn an_old_key_is_dead_when_its_successor_is_complete() {
+    by_both_ways("rebind", |mut world| {
+        let at = world.land.at(0);
+        let mut keys = Vec::new();
+        for access in [WRITE, READ, WRITE] {
+            keys.push(world.bind(world.land.bind(0, 64, access)));
+            assert_eq!(world.land.keeps(), 1);
+        }
+        assert!(keys[0] != keys[1] && keys[1] != keys[2] && keys[0] != keys[2]);
+        assert_eq!(world.transfer(Op::Write, keys[2], at, 64), Status::Success);
+        assert_eq!(world.transfer(Op::Write, keys[0], at, 64), Status::RemoteAccess);
+        assert_eq!(world.transfer(Op::Read, keys[1], at, 64), Status::RemoteAccess);
+        assert_eq!(world.bind(None), 0);
+        assert!(!world.window.is_bound() && world.land.keeps() == 0);
+        assert_eq!(world.transfer(Op::Write, keys[2], at, 64), Status::RemoteAccess);
+    });
+}
+
+#[test]
+fn a_window_that_goes_is_closed_at_once() {
+    by_both_ways("window-drop", |mut world| {
+        let at = world.land.at(0);
+        let key = world.bind(world.land.bind(0, 64, WRITE));
+        world.window = world.b.ia.alloc_mw(&world.b.pd).unwrap();
+        assert_eq!(world.land.keeps(), 0);
+        assert_eq!(world.transfer(Op::Write, key, at, 64), Status::RemoteAccess);
+    });
+}
+
+#[test]
+fn a_connection_of_another_domain_has_no_access() {
+    by_both_ways("window-domain", |mut world| {
+        let pd = world.b.ia.alloc_pd().unwrap();
+        let window = world.b.ia.alloc_mw(&pd).unwrap();
+        let land = Land::of(&world.b, &pd);
+        // A queue pair of that domain binds; the other connection's is not of it.
+        let binder = std::mem::replace(&mut world.b.pd, pd);
+        let (_active, passive) = connected(&world.a, &world.b, 8, 20);
+        world.b.pd = binder;
+        let key = passive.post_bind(&window, land.bind(0, 64, WRITE), &bind_wr(1)).unwrap();
+        assert_eq!(world.b.completion().status, Status::Success);
+        assert_eq!(world.transfer(Op::Write, key, land.at(0), 64), Status::RemoteAccess);
+        assert_eq!(land.bytes, [0; 4096]);
+    });
+}
+
+#[test]
+fn nothing_starts_before_a_bind_that_waits_for_copies() {
+    for sleepy in [false, true] {
+        let world = World::new(&format!("window-fence-{sleepy}"), false);
+        let old = world.bind(world.land.bind(0, 64, READ));
+        let regions = world.b.ia.device.regions.clone();
+        let hold = regions.hold(old, world.b.pd.0, world.land.at(0), 64, crate::regions::Wish::RemoteRead).unwrap();
+        world.active.post_recv(&[], token(1)).unwrap();
+        let new = world.passive.post_bind(&world.window, world.land.bind(64, 64, WRITE), &bind_wr(2)).unwrap();
+        world.passive.post_send(&wr(Op::Send { solicited: false }, &[], 3)).unwrap();
+        // The old key is dead already, and the new one not alive.
+        let dead = |key, at, wish| regions.hold(key, world.b.pd.0, world.land.at(at), 64, wish).is_err();
+        assert!(dead(old, 0, crate::regions::Wish::RemoteRead) && dead(new, 64, crate::regions::Wish::RemoteWrite));
+        if !sleepy {
+            let (a, b) = (&world.a.cq, &world.b.cq);
+            for _ in 0..1000 {
+                assert_eq!(a.poll(&mut [Completion::default()]) + b.poll(&mut [Completion::default()]), 0);
+            }
+        }
+        assert_eq!((world.passive.outstanding().requests, world.land.keeps()), (2, 2));
+        drop(hold);
+        if sleepy {
+            // Nobody polls: the engine brings it on.
+            let until = Instant::now() + PATIENCE;
+            while world.active.0.link().is_some() && world.land.keeps() == 2 && Instant::now() < until {
+                std::thread::yield_now();
+            }
+        }
+        assert_eq!((world.b.completion().token.cookie, world.b.completion().token.cookie), (2, 3));
+        assert_eq!((world.a.completion().token.cookie, world.land.keeps()), (1, 1));
+        assert!(!dead(new, 64, crate::regions::Wish::RemoteWrite));
+    }
+}
+
+#[test]
+fn binds_complete_in_order_and_quiet_ones_in_silence() {
+    let world = World::new("window-order", false);
+    world.active.post_recv(&[], token(9)).unwrap();
+    let quiet = BindWr { suppress: true, fence: true, ..bind_wr(1) };
+    let first = world.passive.post_bind(&world.window, world.land.bind(0, 8, READ), &quiet).unwrap();
+    world.passive.post_send(&wr(Op::Send { solicited: false }, &[], 2)).unwrap();
+    let second = world.passive.post_bind(&world.window, world.land.bind(0, 8, READ), &bind_wr(3)).unwrap();
+    world.passive.post_bind(&world.window, None, &bind_wr(4)).unwrap();
+    assert_ne!(first, second);
+    let cookies: Vec<_> = (0..3).map(|_| world.b.completion().token.cookie).collect();
+    assert_eq!((cookies, world.land.keeps()), (vec![2, 3, 4], 0));
+}
+
+#[test]
+fn a_bind_that_fails_breaks_the_connection_and_leaves_nothing_bound() {
+    let world = World::new("window-failure", false);
+    world.bind(world.land.bind(0, 8, READ));
+    let pd = world.b.ia.alloc_pd().unwrap();
+    let foreign = Land::of(&world.b, &pd);
+    let quiet = BindWr { suppress: true, ..bind_wr(1) };
+    world.passive.post_bind(&world.window, foreign.bind(0, 8, READ), &quiet).unwrap();
+    world.passive.post_bind(&world.window, world.land.bind(0, 8, READ), &bind_wr(2)).unwrap();
+    let (failed, flushed) = (world.b.completion(), world.b.completion());
+    assert_eq!((failed.token.cookie, failed.status), (1, Status::BindFailed));
+    assert_eq!((flushed.token.cookie, flushed.status), (2, Status::Flushed));
+    assert_eq!(world.b.sink.next(conn(11)), Heard::Other("broken"));
+    let end = world.a.sink.next(conn(10));
+    assert!(matches!(end, Heard::Other("broken" | "disconnected")), "{end:?}");
+    assert!(!world.window.is_bound());
+    assert_eq!((foreign.keeps(), world.land.keeps()), (0, 0));
+}
+
+#[test]
+fn a_bind_that_is_flushed_leaves_nothing_bound() {
+    let world = World::new("window-flush", false);
+    let idle = world.b.qp();
+    idle.post_bind(&world.window, world.land.bind(0, 8, READ), &bind_wr(1)).unwrap();
+    assert!(world.window.is_bound() && world.land.keeps() == 1, "held until there is a connection");
+    idle.abort();
+    assert_eq!(world.b.completion().status, Status::Flushed);
+    assert!(!world.window.is_bound() && world.land.keeps() == 0);
+
+    let key = world.bind(world.land.bind(0, 8, READ));
+    let again = idle.post_bind(&world.window, world.land.bind(0, 8, READ), &bind_wr(2)).unwrap();
+    assert_eq!(world.b.completion().status, Status::Flushed, "at once");
+    assert!(again != key && !world.window.is_bound() && world.land.keeps() == 0);
+
+    // It has had its turn, but a send before it has not been taken: it fails with that send's connection.
+    world.passive.post_send(&wr(Op::Send { solicited: false }, &[], 3)).unwrap();
+    world.passive.post_bind(&world.window, world.land.bind(0, 8, READ), &bind_wr(4)).unwrap();
+    assert_eq!(world.land.keeps(), 1);
+    world.active.abort();
+    let ends = [world.b.completion(), world.b.completion()].map(|done| (done.token.cookie, done.status));
+    assert_eq!(ends, [(3, Status::Flushed), (4, Status::Flushed)]);
+    assert!(!world.window.is_bound() && world.land.keeps() == 0);
+}
+
+#[test]
+fn a_full_queue_takes_no_bind_and_changes_nothing() {
+    let world = World::new("window-full", false);
+    let qp = world.b.qp();
+    for n in 0..64 {
+        qp.post_bind(&world.window, world.land.bind(n, 8, READ), &bind_wr(n)).unwrap();
+    }
+    let refused = qp.post_bind(&world.window, None, &bind_wr(64));
+    assert!(refused.is_err() && world.window.is_bound() && world.land.keeps() == 64);
+    drop(qp);
+    assert!(!world.window.is_bound() && world.land.keeps() == 0);
+}
+
+#[test]
+fn windows_race_with_those_who_use_them() {
+    by_both_ways("window-race", |mut world| {
+        let at = world.land.at(0);
+        for round in 0..30 {
+            let key = world.bind(world.land.bind(0, 4096, WRITE));
+            let memory = pattern(4096, round);
+            let mr = world.a.register(&memory);
+            for _ in 0..8 {
+                let write = Op::Write(Remote { key, address: at });
+                world.active.post_send(&wr(write, &[segment(&mr, &memory)], 1)).unwrap();
+            }
+            world.bind(None);
+            // Registered memory of the peer's that is unbound is not written any more.
+            let before = world.land.bytes.clone();
+            let mut ended = 0;
+            while ended < 8 {
+                ended += 1;
+                if world.a.completion().status != Status::Success {
+                    break;
+                }
+            }
+            assert!(before == world.land.bytes, "round {round}");
+            if ended < 8 || world.active.0.link().is_none() {
+                assert!(matches!(world.b.sink.next(conn(11)), Heard::Other(_)));
+                assert!(matches!(world.a.sink.next(conn(10)), Heard::Other(_)));
+                while world.a.cq.poll(&mut [Completion::default(); 16]) > 0 {}
+                (world.active, world.passive) = connected(&world.a, &world.b, 7, 10);
+            }
+        }
+        assert!(std::fs::exists(&world.place.0).unwrap());
+    });
+}
