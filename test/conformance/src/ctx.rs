@@ -93,6 +93,13 @@ impl Ctx {
         self.first_qual + n
     }
 
+    /// A file of this run, the same for both roles of a pair; the driver removes it.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        let directory = self.ending.parent().expect("the driver gives a directory");
+        let twin = if self.first_qual.is_multiple_of(32) { "" } else { "-twin" };
+        directory.join(format!("{}-{}{twin}-{name}", self.case, self.mode.word()))
+    }
+
     /// Says where the case is, to be shown when it hangs or fails.
     pub(crate) fn step(&self, text: impl AsRef<str>) {
         flight::step(self.side.word(), text.as_ref());

@@ -66,6 +66,9 @@
 //! - `ctx.qual(0..16)` are connection qualifiers of this run alone. Names and numbers of other files or runs collide.
 //! - `ctx.step("..")` says where a long case is. Waits end at the case's deadline (20 s, `.limit(60)` at most).
 //! - Threads: `std::thread::scope`; objects may be shared, and `Handle::of(h)` makes a raw handle shareable.
+//! - Of the system, by `os::`: `set_env` (first of all, for a dat.conf in `ctx.file("dat.conf")`), `in_fork(|| 0)`, `Map`
+//!   (private, read-only, shared, of a file).
+//! - Behind pointers of the library: `bytes_at write_at address_at context_bits region_address named_attributes text_at`.
 //! - What a provider may lack: `.needs(Need::Srq)`, or `ctx.unsupported("why")` in the body.
 //! - `ctx.die()` ends the process as an accident would; such a case is `.only_two()`.
 //!

@@ -1,6 +1,12 @@
-//! What the suite needs of the system and std does not give: signals to a whole group, death with the parent, exit at once.
+//! What the suite needs of the system and std does not give: fork, maps, the environment, sudden ends.
 //!
-//! Each function is one call. Nothing here knows DAT.
+//! For cases and the driver alike. Nothing here knows DAT.
+
+use std::ffi::{OsStr, c_void};
+use std::fs::OpenOptions;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// This process dies when the one that started it does.
 pub(crate) fn die_with_parent() {
@@ -26,5 +32,99 @@ pub(crate) fn die() -> ! {
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     loop {
         std::thread::park();
+    }
+}
+
+/// Sets a variable of the environment, for what the library reads at its first call.
+pub(crate) fn set_env(name: &str, value: impl AsRef<OsStr>) {
+    // SAFETY: cases do so first of all, when only their role's thread uses the environment.
+    unsafe { std::env::set_var(name, value) };
+}
+
+/// Removes one, under the same condition.
+pub(crate) fn remove_env(name: &str) {
+    // SAFETY: cases do so first of all, when only their role's thread uses the environment.
+    unsafe { std::env::remove_var(name) };
+}
+
+/// Runs something in a child made by fork, which ends at once with what it answers. Gives the answer, or the signal
+/// negated.
+pub(crate) fn in_fork(body: impl FnOnce() -> u8) -> i32 {
+    // SAFETY: the child runs the body, which is about what a library allows there, and leaves without exit handlers.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
+    if child == 0 {
+        let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(u8::MAX);
+        leave(answer.into());
+    }
+    let mut status = 0;
+    // SAFETY: `status` is ours; the child is too.
+    let waited = unsafe { libc::waitpid(child, &mut status, 0) };
+    assert!(waited == child, "waitpid: {}", std::io::Error::last_os_error());
+    if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
+}
+
+/// Mapped memory.
+pub(crate) struct Map {
+    address: usize,
+    length: usize,
+}
+
+impl Map {
+    /// Private memory of zeros.
+    pub(crate) fn private(length: usize, is_writable: bool) -> Self {
+        Map::new(length, is_writable, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
+    }
+
+    /// Memory of zeros that children share.
+    pub(crate) fn shared(length: usize) -> Self {
+        Map::new(length, true, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)
+    }
+
+    /// A file that is made as long as this, shared by all who map it.
+    pub(crate) fn of_file(path: &Path, length: usize) -> Self {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        let file = file.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        file.set_len(length as u64).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        Map::new(length, true, libc::MAP_SHARED, file.as_raw_fd())
+    }
+
+    fn new(length: usize, is_writable: bool, flags: libc::c_int, file: libc::c_int) -> Self {
+        let protection = if is_writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        // SAFETY: a new map; the kernel chooses the place.
+        let map = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, file, 0) };
+        assert!(map != libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
+        Map { address: map.expose_provenance(), length }
+    }
+
+    /// Where it begins; of a dropped map: where nothing is.
+    pub(crate) fn pointer(&self) -> *mut c_void {
+        std::ptr::with_exposed_provenance_mut(self.address)
+    }
+
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Copies out.
+    pub(crate) fn take(&self, at: usize, length: usize) -> Vec<u8> {
+        self.bytes()[at..at + length].iter().map(|place| place.load(Ordering::Acquire)).collect()
+    }
+
+    /// Copies in; of writable memory.
+    pub(crate) fn put(&self, at: usize, bytes: &[u8]) {
+        self.bytes()[at..at + bytes.len()].iter().zip(bytes).for_each(|(to, byte)| to.store(*byte, Ordering::Release));
+    }
+
+    fn bytes(&self) -> &[AtomicU8] {
+        // SAFETY: mapped, readable, this long, until `self` is dropped; all others use atomics or are other processes.
+        unsafe { std::slice::from_raw_parts(self.pointer().cast::<AtomicU8>(), self.length) }
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: mapped by us at this length; references into it end with `self`.
+        unsafe { libc::munmap(self.pointer(), self.length) };
     }
 }

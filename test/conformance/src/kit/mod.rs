@@ -17,12 +17,13 @@ pub(crate) use dat_abi::*;
 pub(crate) use crate::api::*;
 pub(crate) use crate::case::{Case, Need, cases, local, pair};
 pub(crate) use crate::ctx::{Ctx, Mode, Side};
+pub(crate) use crate::os;
 pub(crate) use codes::*;
 pub(crate) use connect::*;
 pub(crate) use event::*;
 pub(crate) use memory::*;
 pub(crate) use object::*;
-pub(crate) use raw::{address_at, bytes_at, context_bits};
+pub(crate) use raw::{address_at, bytes_at, context_bits, named_attributes, region_address, write_at};
 
 /// How long a tool waits for what has to come. Never how long something may take.
 pub(crate) const SOON: Duration = Duration::from_secs(5);
