@@ -1,7 +1,7 @@
 //! The arena of stubs: address space that is reserved once, handed out stub by stub, and never unmapped.
 //!
-//! Only the room's front uses it, when a handle is made and when a stub has served; `arena` tells libdat where it lies. It
-//! knows no object. Its lock is held for a few steps, or for one `mmap`.
+//! Only the room's front uses it: when it judges a handle, makes one, and when a stub has served; `arena` tells libdat where
+//! it lies. It knows no object. Its lock is held for a few steps, or for one `mmap`.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use crate::error::{Error, Resource, Result};
 const CAPACITY: usize = 1 << 20;
 /// How many freed stubs rest before the oldest serves again: a stale handle stays stale for long.
 const REST: usize = 4096;
-pub(super) const ARENA_LEN: usize = CAPACITY * STRIDE;
+const ARENA_LEN: usize = CAPACITY * STRIDE;
 
 /// Where this library's handles live, for libdat; reserves the arena at the first call.
 pub fn arena() -> Result<HandleArena> {
@@ -24,11 +24,33 @@ pub fn arena() -> Result<HandleArena> {
     Ok(HandleArena { base, len: ARENA_LEN, stride: STRIDE })
 }
 
-/// Base address of the arena, 0 until it is reserved; written once.
-pub(super) static ARENA_BASE: AtomicUsize = AtomicUsize::new(0);
-pub(super) static ARENA: Mutex<Arena> = Mutex::new(Arena { used: 0, resting: VecDeque::new() });
+/// The stub at this address, if that is the boundary of one.
+pub(super) fn at(handle: usize) -> Option<&'static Stub> {
+    let base = ARENA_BASE.load(Ordering::Acquire);
+    let offset = handle.wrapping_sub(base);
+    if base == 0 || offset >= ARENA_LEN || !offset.is_multiple_of(STRIDE) {
+        return None;
+    }
+    // SAFETY: inside the arena and on a stub's boundary; the arena is never unmapped, all its bytes are readable, and
+    // every field is an atomic, so zeros and concurrent changes are fine.
+    Some(unsafe { &*(handle as *const Stub) })
+}
 
-pub(super) struct Arena {
+/// A stub for a new handle: one never used, or the one that rests longest.
+pub(super) fn take() -> Result<usize> {
+    ARENA.lock().take()
+}
+
+/// A stub has served.
+pub(super) fn rest(handle: usize) {
+    ARENA.lock().resting.push_back(handle);
+}
+
+/// Base address of the arena, 0 until it is reserved; written once.
+static ARENA_BASE: AtomicUsize = AtomicUsize::new(0);
+static ARENA: Mutex<Arena> = Mutex::new(Arena { used: 0, resting: VecDeque::new() });
+
+struct Arena {
     /// Stubs handed out at least once; number 0 is never a handle but marks, by its table word, that no fork came between.
     used: usize,
     resting: VecDeque<usize>,
@@ -69,14 +91,14 @@ impl Arena {
     fn mark(&mut self) {
         self.used = 1;
         self.resting.clear();
-        if let Some(stub) = Stub::at(ARENA_BASE.load(Ordering::Acquire)) {
+        if let Some(stub) = at(ARENA_BASE.load(Ordering::Acquire)) {
             stub.futex.store(1, Ordering::Relaxed);
         }
     }
 
-    pub(super) fn take(&mut self) -> Result<usize> {
+    fn take(&mut self) -> Result<usize> {
         let base = self.base()?;
-        if Stub::at(base).is_some_and(|stub| stub.futex.load(Ordering::Relaxed) == 0) {
+        if at(base).is_some_and(|stub| stub.futex.load(Ordering::Relaxed) == 0) {
             self.mark(); // a forked child: the arena was wiped
         }
         if self.resting.len() > REST || self.used == CAPACITY {
@@ -84,9 +106,5 @@ impl Arena {
         }
         self.used += 1;
         Ok(base + (self.used - 1) * STRIDE)
-    }
-
-    pub(super) fn rest(&mut self, handle: usize) {
-        self.resting.push_back(handle);
     }
 }
