@@ -9,7 +9,7 @@ use dat_abi::DAT_TIMEOUT;
 
 use super::Cno;
 use super::triggers::Triggers;
-use crate::error::Error;
+use crate::error::{Error, Handle};
 use crate::ffi::Agent;
 use crate::handle::{self, ObjectId};
 use crate::provider::Provider;
@@ -53,7 +53,14 @@ pub(super) enum Next {
 /// Begins a wait.
 pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (Wait, Next) {
     let mut wait = Wait { id: cno.id, token: wait::token(), deadline: Deadline::NEVER };
-    cno.inner.lock().waiters.push(wait.token);
+    {
+        let mut inner = cno.inner.lock();
+        if inner.dead {
+            // Freed since the handle was looked at; nobody will wake a waiter any more.
+            return (wait, Next::Fail(Error::InvalidHandle(Handle::Cno)));
+        }
+        inner.waiters.push(wait.token);
+    }
     if timeout == 0 {
         return (wait, cno.look(wait.token, Cause::TimedOut));
     }

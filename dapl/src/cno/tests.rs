@@ -8,7 +8,7 @@ use dat_abi::*;
 use super::dapl_cno::*;
 use super::*;
 use crate::double::{self, Double, Opened};
-use crate::error::Handle;
+use crate::error::{Error, Handle};
 use crate::evd::dapl_evd::*;
 use crate::evd::{Evd, dapls_evd};
 use crate::handle::from_handle;
@@ -282,4 +282,14 @@ fn a_waiter_on_the_evd_comes_before_its_cno() {
     post(evd);
     assert_eq!(sleeper.join().unwrap(), DAT_SUCCESS);
     assert_eq!(wait(cno, 0), (DAT_SUCCESS, evd), "for the event that is left");
+}
+
+#[test]
+fn who_looked_at_the_handle_before_it_was_freed_does_not_wait() {
+    let opened = double::open(c"cno-late");
+    let cno = cno(&opened, NO_AGENT);
+    let held = from_handle::<Cno<Double>>(cno.raw(), Handle::Cno).unwrap();
+    assert_eq!(free(cno), DAT_SUCCESS);
+    let (_, next) = dapli_cno::begin(&held, DAT_TIMEOUT_INFINITE);
+    assert!(matches!(next, dapli_cno::Next::Fail(Error::InvalidHandle(Handle::Cno))), "{next:?}");
 }
