@@ -6,13 +6,20 @@
 //! wipes it. The words live in the arena of handles, so they outlive the objects.
 
 use std::cell::RefCell;
-use std::ffi::{c_int, c_long};
+use std::ffi::c_int;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use dat_abi::{DAT_RETURN, DAT_TIMEOUT, DAT_TIMEOUT_INFINITE};
 
 use crate::handle::{self, ObjectId};
+use crate::sync::{AtomicU32, Ordering};
+
+#[cfg(not(loom))]
+mod futex;
+#[cfg(loom)]
+#[path = "wait/futex/double.rs"]
+mod futex;
 
 /// What a step of a wait decides.
 pub enum Step {
@@ -75,7 +82,8 @@ pub fn now() -> u64 {
 /// Whether more than one CPU may run this process's threads; with one, spinning only delays whom we wait for.
 pub fn may_spin() -> bool {
     static MAY: OnceLock<bool> = OnceLock::new();
-    *MAY.get_or_init(|| std::thread::available_parallelism().is_ok_and(|n| n.get() > 1))
+    // A model has no clock, so nobody spins in it.
+    *MAY.get_or_init(|| cfg!(not(loom)) && std::thread::available_parallelism().is_ok_and(|n| n.get() > 1))
 }
 
 /// A number for one wait, never 0.
@@ -100,10 +108,9 @@ pub fn bump(id: ObjectId) {
 
 /// Wakes up to `count` sleepers. Called without locks, after [`bump`].
 pub fn wake(id: ObjectId, count: i32) {
-    let Some(word) = handle::futex(id) else { return };
-    let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the word lies in the arena, which is never unmapped.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, count) };
+    if let Some(word) = handle::futex(id) {
+        futex::wake(word, count);
+    }
 }
 
 /// Runs a wait to its end. `state` is what the steps remember; it must own nothing, for it may never be dropped.
@@ -134,7 +141,7 @@ pub unsafe fn run<S: Copy>(state: &mut S, step: unsafe fn(&mut S, Cause) -> Step
                     pthread_testcancel();
                     pthread_setcanceltype(CANCEL_ASYNCHRONOUS, std::ptr::null_mut());
                 }
-                cause = sleep(word, expected, deadline);
+                cause = futex::sleep(word, expected, deadline.0);
                 // SAFETY: as above.
                 unsafe {
                     pthread_setcanceltype(CANCEL_DEFERRED, std::ptr::null_mut());
@@ -151,39 +158,12 @@ pub unsafe fn run<S: Copy>(state: &mut S, step: unsafe fn(&mut S, Cause) -> Step
     code
 }
 
-/// One sleep on the word. Owns nothing.
-#[inline(never)]
-fn sleep(word: &AtomicU32, expected: u32, deadline: Deadline) -> Cause {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let mut until: *const libc::timespec = std::ptr::null();
-    if let Deadline(Some(at)) = deadline {
-        time.tv_sec = (at / 1_000_000_000) as libc::time_t;
-        time.tv_nsec = (at % 1_000_000_000) as c_long;
-        until = &raw const time;
-    }
-    // Bitset waits take an absolute time on the monotonic clock.
-    let op = libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG;
-    let any = u32::MAX;
-    // SAFETY: the word lies in the arena, which is never unmapped; the time is null or lives in this frame.
-    let result = unsafe { syscall(libc::SYS_futex, word.as_ptr(), op, expected, until, std::ptr::null::<u32>(), any) };
-    if result == 0 {
-        return Cause::Woken;
-    }
-    // SAFETY: errno of the own thread.
-    match unsafe { *libc::__errno_location() } {
-        libc::ETIMEDOUT => Cause::TimedOut,
-        libc::EINTR => Cause::Interrupted,
-        _ => Cause::Woken,
-    }
-}
-
 const CANCEL_DISABLE: c_int = 1;
 const CANCEL_DEFERRED: c_int = 0;
 const CANCEL_ASYNCHRONOUS: c_int = 1;
 
-// Declared here as functions that may unwind: the `libc` crate's `syscall` promises not to, and cancellation does.
+// Declared here as functions that may unwind: cancellation does.
 unsafe extern "C-unwind" {
-    fn syscall(number: c_long, ...) -> c_long;
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
     fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
     fn pthread_testcancel();
@@ -231,12 +211,11 @@ impl Mark {
 mod tests {
     use super::*;
 
-    static WORD: AtomicU32 = AtomicU32::new(7);
-
     #[test]
     fn a_changed_word_is_no_sleep_and_a_past_deadline_none_either() {
-        assert_eq!(sleep(&WORD, 6, Deadline(None)), Cause::Woken);
-        assert_eq!(sleep(&WORD, 7, Deadline(Some(now()))), Cause::TimedOut);
+        let word: &'static AtomicU32 = Box::leak(Box::new(AtomicU32::new(7)));
+        assert_eq!(futex::sleep(word, 6, None), Cause::Woken);
+        assert_eq!(futex::sleep(word, 7, Some(now())), Cause::TimedOut);
     }
 
     #[test]

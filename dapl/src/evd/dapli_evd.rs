@@ -6,8 +6,6 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
-
 use super::Evd;
 use super::event::{Event, is_failure};
 use super::queue::{Queue, Signal};
@@ -15,6 +13,7 @@ use crate::cno::{Cno, Fire, Source};
 use crate::error::{Error, Result};
 use crate::handle::{self, ObjectId, Use};
 use crate::provider::{Completion, CompletionQueue, CqSink, Provider, Work};
+use crate::sync::MutexGuard;
 use crate::wait;
 
 /// Completions fetched at once.

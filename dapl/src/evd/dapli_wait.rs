@@ -7,7 +7,6 @@
 use std::sync::atomic::Ordering;
 
 use dat_abi::DAT_TIMEOUT;
-use parking_lot::MutexGuard;
 
 use super::Evd;
 use super::dapli_evd::{Fetch, Inner};
@@ -16,6 +15,7 @@ use super::queue::Found;
 use crate::error::{Error, Result, State};
 use crate::handle::{self, ObjectId};
 use crate::provider::{CompletionQueue, Provider};
+use crate::sync::MutexGuard;
 use crate::wait::{self, Cause, Deadline};
 
 /// Bounds of the spin before a sleep, in nanoseconds: a sleep and a wake-up cost about the upper one.

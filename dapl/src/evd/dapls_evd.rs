@@ -7,7 +7,6 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock, Weak};
 
 use dat_abi::DAT_EVD_HANDLE;
-use parking_lot::Mutex;
 
 use super::dapli_evd::{Fetch, Inner, Link, Told};
 use super::event::{Event, Stream, Streams};
@@ -19,6 +18,7 @@ use crate::handle::{self, Created, Usable, Use, UseCount};
 use crate::ia::dapls_ia::{self, Wanted};
 use crate::ia::{AsyncError, AsyncKind, AsyncSink, Ia, Rank};
 use crate::provider::{CqSink, Provider};
+use crate::sync::Mutex;
 
 /// A new EVD: enabled, waitable, empty; its handle is not live yet.
 ///

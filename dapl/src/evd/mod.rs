@@ -6,11 +6,10 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
-
 use crate::handle::{Kind, Object, ObjectId, Usable, UseCount};
 use crate::ia::{AsyncError, AsyncSink, Child, Ia};
 use crate::provider::Provider;
+use crate::sync::Mutex;
 
 pub mod dapl_evd;
 mod dapl_evd_wait;

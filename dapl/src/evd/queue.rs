@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use super::event::{Event, is_failure};
-use crate::error::{Error, Result, State};
+use crate::error::{Error, Handle, Result, State};
 use crate::provider::Completion;
 
 /// Which completions notify: the strongest that any EP feeding the EVD asks for.
@@ -215,6 +215,10 @@ impl Queue {
 
     /// A thread begins to wait. The order of the checks is that of 2.5.
     pub(super) fn begin_wait(&mut self, token: u64, threshold: i32) -> Result<()> {
+        if self.closed {
+            // Freed since the handle was looked at; whoever did that has woken its waiters and will wake no more.
+            return Err(Error::InvalidHandle(Handle::Plain));
+        }
         let threshold = usize::try_from(threshold).map_err(|_| Error::InvalidParameter(3))?;
         if threshold == 0 || threshold > self.length {
             return Err(Error::InvalidParameter(3));
@@ -376,6 +380,14 @@ mod tests {
         assert!(queue.dequeue().unwrap().is_none());
         assert_eq!(queue.look(1, false), Found::Expelled);
         assert_eq!(queue.begin_wait(2, 1), Err(Error::InvalidState(State::EvdUnwaitable)));
+    }
+
+    #[test]
+    fn nobody_begins_to_wait_on_what_was_closed() {
+        let mut queue = Queue::new(8);
+        queue.close();
+        assert_eq!(queue.begin_wait(1, 1), Err(Error::InvalidHandle(Handle::Plain)));
+        assert!(!queue.has_waiter());
     }
 
     #[test]

@@ -13,6 +13,9 @@ use crate::handle::from_handle;
 use crate::ia::dapl_ia::dapl_ia_close;
 use crate::provider::{Completion, Token};
 
+#[cfg(loom)]
+mod interleavings;
+
 const BAD: DAT_RETURN = DAT_CLASS_ERROR | DAT_INVALID_HANDLE;
 const WAITER: DAT_RETURN = DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_EVD_WAITER;
 const TIMEOUT: DAT_RETURN = DAT_CLASS_ERROR | DAT_TIMEOUT_EXPIRED;

@@ -1,0 +1,63 @@
+//! A waiter against those who must wake it, through the entries, with the real locks, words and steps. loom reports a lost
+//! wake-up as a deadlock.
+//!
+//! The kernel's futex is a double, and nobody spins: a model has no clock. The provider's queue is the double's own.
+
+use loom::thread;
+
+use super::*;
+
+/// Runs `model` with an EVD for everything, in an IA that is closed behind it.
+fn with_evd(model: fn(Evh)) {
+    loom::model(move || {
+        let opened = double::open(c"evd-interleavings");
+        let evd = Evh::new(&opened, 4, ALL);
+        model(evd);
+        // SAFETY: a live IA.
+        assert_eq!(unsafe { dapl_ia_close::<Double>(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG) }, DAT_SUCCESS);
+    });
+}
+
+fn waiter(evd: Evh) -> thread::JoinHandle<(DAT_RETURN, u64, i32)> {
+    thread::spawn(move || evd.wait(DAT_TIMEOUT_INFINITE, 1))
+}
+
+#[test]
+fn a_posted_event_ends_a_wait() {
+    with_evd(|evd| {
+        let waiter = waiter(evd);
+        assert_eq!(evd.post(7), DAT_SUCCESS);
+        assert_eq!(waiter.join().unwrap(), (DAT_SUCCESS, 7, 0));
+    });
+}
+
+#[test]
+fn a_completion_ends_a_wait() {
+    with_evd(|evd| {
+        let waiter = waiter(evd);
+        evd.cq().feed(done(7));
+        assert_eq!(waiter.join().unwrap(), (DAT_SUCCESS, 7, 0));
+    });
+}
+
+#[test]
+fn a_waiter_that_is_sent_away_learns_of_it() {
+    with_evd(|evd| {
+        let waiter = waiter(evd);
+        // SAFETY: any handle will do.
+        assert_eq!(unsafe { dapl_evd_set_unwaitable::<Double>(evd.handle()) }, DAT_SUCCESS);
+        let unwaitable = DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_EVD_UNWAITABLE;
+        assert_eq!(waiter.join().unwrap().0, unwaitable);
+    });
+}
+
+#[test]
+fn an_ia_that_closes_leaves_no_sleeper() {
+    loom::model(|| {
+        let opened = double::open(c"evd-interleavings");
+        let waiter = waiter(Evh::new(&opened, 4, ALL));
+        // SAFETY: a live IA.
+        assert_eq!(unsafe { dapl_ia_close::<Double>(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG) }, DAT_SUCCESS);
+        assert_ne!(waiter.join().unwrap().0, DAT_SUCCESS);
+    });
+}

@@ -1,0 +1,46 @@
+//! The kernel's part of a sleep: wait on a word while it holds a value, wake who waits.
+//!
+//! `wait` alone calls it. Its frames own nothing, for a cancelled thread may leave the sleep at any moment.
+
+use std::ffi::c_long;
+
+use super::Cause;
+use crate::sync::AtomicU32;
+
+/// Wakes up to `count` sleepers.
+pub(super) fn wake(word: &'static AtomicU32, count: i32) {
+    let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the word lives for ever.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, count) };
+}
+
+/// One sleep, until the word differs from `expected`, or until this time on the monotonic clock, in nanoseconds.
+#[inline(never)]
+pub(super) fn sleep(word: &'static AtomicU32, expected: u32, until: Option<u64>) -> Cause {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut limit: *const libc::timespec = std::ptr::null();
+    if let Some(at) = until {
+        time.tv_sec = (at / 1_000_000_000) as libc::time_t;
+        time.tv_nsec = (at % 1_000_000_000) as c_long;
+        limit = &raw const time;
+    }
+    // Bitset waits take an absolute time on the monotonic clock.
+    let op = libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG;
+    let any = u32::MAX;
+    // SAFETY: the word lives for ever; the time is null or lives in this frame.
+    let result = unsafe { syscall(libc::SYS_futex, word.as_ptr(), op, expected, limit, std::ptr::null::<u32>(), any) };
+    if result == 0 {
+        return Cause::Woken;
+    }
+    // SAFETY: errno of the own thread.
+    match unsafe { *libc::__errno_location() } {
+        libc::ETIMEDOUT => Cause::TimedOut,
+        libc::EINTR => Cause::Interrupted,
+        _ => Cause::Woken,
+    }
+}
+
+// Declared here as a function that may unwind: the `libc` crate's promises not to, and cancellation does.
+unsafe extern "C-unwind" {
+    fn syscall(number: c_long, ...) -> c_long;
+}
