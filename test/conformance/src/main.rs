@@ -66,8 +66,14 @@
 //! - `ctx.qual(0..16)` are connection qualifiers of this run alone. Names and numbers of other files or runs collide.
 //! - `ctx.step("..")` says where a long case is. Waits end at the case's deadline (20 s, `.limit(60)` at most).
 //! - Threads: `std::thread::scope`; objects may be shared, and `Handle::of(h)` makes a raw handle shareable.
+//! - Blocking calls: `evd_waiter(evd, time, threshold)`, `cno_waiter(cno, time)` and `blocked(|| call)` begin one in a thread;
+//!   `.inside(evd)` and `.asleep()` wait until it is there, `.interrupt()` sends signals, `.join()` gives what came back.
+//!   `Cancellable::on_evd(evd)` and `on_cno` may be cancelled at any moment.
+//! - Agents of a CNO: `Agent::default()` notes its calls, armed by `agent.arm()`; `agent(|evd| ..)` does anything.
+//! - `Zoo::of(ctx)` is one live object of each [`Kind`](kit::Kind), for what all have in common.
 //! - Of the system, by `os::`: `set_env` (first of all, for a dat.conf in `ctx.file("dat.conf")`), `in_fork(|| 0)`, `Map`
-//!   (private, read-only, shared, of a file).
+//!   (private, read-only, shared, of a file), `Thread::interruptible()` and `interrupt()`. `cancellable_evd_wait(evd.h())` and
+//!   `cancellable_cno_wait` give a thread to be cancelled.
 //! - Behind pointers of the library: `bytes_at write_at address_at context_bits region_address named_attributes text_at`.
 //! - What a provider may lack: `.needs(Need::Srq)`, or `ctx.unsupported("why")` in the body.
 //! - `ctx.die()` ends the process as an accident would; such a case is `.only_two()`.

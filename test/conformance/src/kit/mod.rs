@@ -3,12 +3,16 @@
 //! Tools check what a case takes for granted and say which line of the case it was. What a case is about it calls itself.
 #![allow(unused_imports, reason = "tools lie ready whether or not a case uses them today")]
 
+mod agent;
+mod cancel;
 mod codes;
 mod connect;
 mod event;
 mod memory;
 mod object;
 mod raw;
+mod thread;
+mod zoo;
 
 use std::time::Duration;
 
@@ -18,12 +22,16 @@ pub(crate) use crate::api::*;
 pub(crate) use crate::case::{Case, Need, cases, local, pair};
 pub(crate) use crate::ctx::{Ctx, Mode, Side};
 pub(crate) use crate::os;
+pub(crate) use agent::*;
+pub(crate) use cancel::*;
 pub(crate) use codes::*;
 pub(crate) use connect::*;
 pub(crate) use event::*;
 pub(crate) use memory::*;
 pub(crate) use object::*;
 pub(crate) use raw::{address_at, bytes_at, context_bits, named_attributes, region_address, write_at};
+pub(crate) use thread::*;
+pub(crate) use zoo::*;
 
 /// How long a tool waits for what has to come. Never how long something may take.
 pub(crate) const SOON: Duration = Duration::from_secs(5);

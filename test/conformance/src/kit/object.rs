@@ -164,6 +164,21 @@ impl Ia {
         self.0.handle.h()
     }
 
+    /// Closes it gracefully, which must succeed, as the last that uses it. The dead number comes back.
+    #[track_caller]
+    pub(crate) fn close(self) -> DAT_IA_HANDLE {
+        let handle = self.leak();
+        ok(dat_ia_close(handle, DAT_CLOSE_GRACEFUL_FLAG));
+        handle
+    }
+
+    /// Gives the handle away: nobody closes it.
+    pub(crate) fn leak(self) -> DAT_IA_HANDLE {
+        let handle = self.h();
+        std::mem::forget(self);
+        handle
+    }
+
     /// The EVD on which its errors arrive.
     pub(crate) fn errors(&self) -> DAT_EVD_HANDLE {
         self.0.errors.h()

@@ -1,0 +1,60 @@
+//! Agents of CNOs, as closures: one that notes its calls, or any.
+#![forbid(unsafe_code)]
+
+use std::ptr::without_provenance_mut;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dat_abi::*;
+
+use super::object::Handle;
+use super::thread::until;
+
+/// What an agent does with the EVD it is called for.
+type Deed = Arc<dyn Fn(Handle) + Send + Sync>;
+
+/// All agents of the process; instance data is the place in here, plus one.
+static DEEDS: Mutex<Vec<Deed>> = Mutex::new(Vec::new());
+
+/// An agent that does this, with the EVD it is called for. A panic in it ends the process.
+pub(crate) fn agent(deed: impl Fn(Handle) + Send + Sync + 'static) -> DAT_OS_WAIT_PROXY_AGENT {
+    let mut deeds = DEEDS.lock().unwrap_or_else(PoisonError::into_inner);
+    deeds.push(Arc::new(deed));
+    DAT_OS_WAIT_PROXY_AGENT { instance_data: without_provenance_mut(deeds.len()), proxy_agent_func: Some(act) }
+}
+
+extern "C" fn act(data: DAT_PVOID, evd: DAT_EVD_HANDLE) {
+    let deed = DEEDS.lock().unwrap_or_else(PoisonError::into_inner).get(data.addr().wrapping_sub(1)).cloned();
+    deed.expect("an agent is called with its own instance data")(Handle::of(evd));
+}
+
+/// The calls that an agent has had.
+#[derive(Clone, Default)]
+pub(crate) struct Agent(Arc<Mutex<Vec<Handle>>>);
+
+impl Agent {
+    /// For a CNO: an agent that notes what it is called with.
+    pub(crate) fn arm(&self) -> DAT_OS_WAIT_PROXY_AGENT {
+        let own = self.clone();
+        agent(move |evd| own.note(evd))
+    }
+
+    /// How often it was called.
+    pub(crate) fn count(&self) -> usize {
+        self.all().len()
+    }
+
+    pub(crate) fn note(&self, evd: Handle) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(evd);
+    }
+
+    /// So far.
+    pub(crate) fn all(&self) -> Vec<DAT_EVD_HANDLE> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|evd| evd.h()).collect()
+    }
+
+    /// Waits for so many calls: which EVDs they were for.
+    pub(crate) fn wait_for(&self, count: usize) -> Vec<DAT_EVD_HANDLE> {
+        until(|| self.all().len() >= count);
+        self.all()
+    }
+}

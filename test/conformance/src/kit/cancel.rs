@@ -1,0 +1,149 @@
+//! Signals to a thread, and threads that are cancelled as C programs cancel theirs.
+//!
+//! Beside `raw` the only unsafe room of the kit.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::mem::transmute;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dat_abi::*;
+
+use super::codes::zeroed;
+use super::object::Handle;
+use super::thread::until;
+
+/// A thread that can be sent a signal.
+#[derive(Clone, Copy)]
+pub(crate) struct Interruptible(libc::pthread_t);
+
+impl Interruptible {
+    /// This one, with a handler that does nothing but end a sleep in the kernel.
+    pub(crate) fn this() -> Self {
+        extern "C" fn nothing(_signal: c_int) {}
+        // SAFETY: zeros are a sigaction without flags, so calls are not begun again.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = nothing as extern "C" fn(c_int) as usize;
+        // SAFETY: installs a handler that touches nothing.
+        unsafe { libc::sigaction(libc::SIGUSR1, &action, null_mut()) };
+        // SAFETY: asks for a number.
+        Interruptible(unsafe { libc::pthread_self() })
+    }
+
+    /// Sends it SIGUSR1. It must not have been joined.
+    pub(crate) fn interrupt(self) {
+        // SAFETY: the caller keeps the thread.
+        unsafe { libc::pthread_kill(self.0, libc::SIGUSR1) };
+    }
+}
+
+/// A thread inside a wait without limit, with asynchronous cancellation, on the bare function. No frame of it has anything to
+/// drop.
+pub(crate) struct Cancellable {
+    thread: libc::pthread_t,
+    frame: Box<Frame>,
+}
+
+/// What the thread works with; it outlives the thread.
+struct Frame {
+    wait: *mut c_void,
+    handle: Handle,
+    begun: AtomicBool,
+}
+
+type Body = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+
+// Cancellation unwinds through the bodies; the `libc` crate's declarations do not let it.
+unsafe extern "C-unwind" {
+    fn pthread_create(
+        thread: *mut libc::pthread_t,
+        attr: *const libc::pthread_attr_t,
+        body: Body,
+        arg: *mut c_void,
+    ) -> c_int;
+    fn pthread_cancel(thread: libc::pthread_t) -> c_int;
+    fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
+}
+
+const PTHREAD_CANCEL_ASYNCHRONOUS: c_int = 1;
+/// What joining a cancelled thread gives.
+const PTHREAD_CANCELED: usize = usize::MAX;
+
+impl Cancellable {
+    /// About to call `dat_evd_wait`, with threshold 1.
+    pub(crate) fn on_evd(evd: DAT_EVD_HANDLE) -> Self {
+        Self::start(c"dat_evd_wait", evd, on_evd)
+    }
+
+    /// About to call `dat_cno_wait`.
+    pub(crate) fn on_cno(cno: DAT_CNO_HANDLE) -> Self {
+        Self::start(c"dat_cno_wait", cno, on_cno)
+    }
+
+    fn start(function: &CStr, handle: DAT_HANDLE, body: Body) -> Self {
+        // SAFETY: the library was opened for all to see; the name is NUL-terminated.
+        let wait = unsafe { libc::dlsym(libc::RTLD_DEFAULT, function.as_ptr()) };
+        assert!(!wait.is_null(), "the library does not export {function:?}");
+        let frame = Box::new(Frame { wait, handle: Handle::of(handle), begun: AtomicBool::new(false) });
+        let mut thread = 0;
+        let arg = std::ptr::from_ref(&*frame).cast_mut().cast();
+        // SAFETY: the frame lives until the thread has been joined.
+        let code = unsafe { pthread_create(&mut thread, std::ptr::null(), body, arg) };
+        assert_eq!(code, 0, "threads can be made");
+        let cancellable = Cancellable { thread, frame };
+        until(|| cancellable.frame.begun.load(Ordering::Acquire));
+        cancellable
+    }
+
+    /// Cancels it, and sees it end so.
+    #[track_caller]
+    pub(crate) fn cancel(self) {
+        // SAFETY: the thread has not been joined yet.
+        let code = unsafe { pthread_cancel(self.thread) };
+        assert_eq!(code, 0, "a thread that exists can be cancelled");
+        let mut result = null_mut();
+        // SAFETY: as above; joined once, since `self` goes.
+        let code = unsafe { libc::pthread_join(self.thread, &mut result) };
+        assert_eq!(code, 0, "a thread can be joined");
+        assert_eq!(result.addr(), PTHREAD_CANCELED, "the wait came back by itself");
+        drop(self.frame);
+    }
+}
+
+/// # Safety
+/// `arg` is a `Frame` that outlives this.
+unsafe extern "C-unwind" fn on_evd(arg: *mut c_void) -> *mut c_void {
+    // SAFETY: the contract.
+    let frame = unsafe { &*arg.cast::<Frame>() };
+    let (mut event, mut more): (DAT_EVENT, DAT_COUNT) = (zeroed(), 0);
+    frame.begin();
+    // SAFETY: the address of that function; the out parameters live as long as the call.
+    let code = unsafe {
+        let wait = transmute::<*mut c_void, DAT_EVD_WAIT_FUNC>(frame.wait);
+        wait(frame.handle.h(), DAT_TIMEOUT_INFINITE, 1, &mut event, &mut more)
+    };
+    std::ptr::without_provenance_mut(code as usize)
+}
+
+/// # Safety
+/// As [`on_evd`].
+unsafe extern "C-unwind" fn on_cno(arg: *mut c_void) -> *mut c_void {
+    // SAFETY: the contract.
+    let frame = unsafe { &*arg.cast::<Frame>() };
+    let mut evd = DAT_HANDLE_NULL;
+    frame.begin();
+    // SAFETY: as in `on_evd`.
+    let code = unsafe {
+        let wait = transmute::<*mut c_void, DAT_CNO_WAIT_FUNC>(frame.wait);
+        wait(frame.handle.h(), DAT_TIMEOUT_INFINITE, &mut evd)
+    };
+    std::ptr::without_provenance_mut(code as usize)
+}
+
+impl Frame {
+    fn begin(&self) {
+        self.begun.store(true, Ordering::Release);
+        // SAFETY: changes this thread's own kind of cancellation; null is "not wanted".
+        unsafe { pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, null_mut()) };
+    }
+}

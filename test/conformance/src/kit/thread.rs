@@ -1,0 +1,126 @@
+//! Threads inside a call that blocks: begun, seen to sleep, interrupted by a signal.
+//!
+//! A thread that is never released ends with its process, under the watchdog.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use dat_abi::*;
+
+use crate::api::*;
+
+use super::cancel::Interruptible;
+use super::codes::{error, zeroed};
+use super::object::Handle;
+use super::raw;
+
+/// A thread inside a call, and what the call gives.
+pub(crate) struct Blocked<T> {
+    thread: JoinHandle<T>,
+    signals: Interruptible,
+    /// Where the system tells of it.
+    place: PathBuf,
+}
+
+/// Makes a call in a thread of its own; comes back when the thread is about to call.
+pub(crate) fn blocked<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Blocked<T> {
+    let (tell, hear) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let place = std::fs::read_link("/proc/thread-self").expect("the system tells of its threads");
+        let _ = tell.send((Interruptible::this(), Path::new("/proc").join(place)));
+        call()
+    });
+    let (signals, place) = hear.recv().expect("the thread has begun");
+    Blocked { thread, signals, place }
+}
+
+impl<T> Blocked<T> {
+    /// The call has come back.
+    pub(crate) fn is_back(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Waits until the system says that the thread sleeps. It does so in the call, if the call has not come back.
+    pub(crate) fn asleep(self) -> Self {
+        until(|| self.is_back() || self.sleeps());
+        self
+    }
+
+    /// Interrupts its sleep by signals, until the call comes back. The handler does not restart calls.
+    pub(crate) fn interrupt(&self) {
+        until(|| {
+            if !self.is_back() && self.sleeps() {
+                self.signals.interrupt();
+            }
+            self.is_back()
+        });
+    }
+
+    /// Whether the system says that it sleeps.
+    fn sleeps(&self) -> bool {
+        let text = std::fs::read_to_string(self.place.join("stat")).unwrap_or_default();
+        // The state follows the name, which may hold anything.
+        text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
+    }
+
+    /// What the call gave, once it comes back.
+    #[track_caller]
+    pub(crate) fn join(self) -> T {
+        self.thread.join().unwrap_or_else(|payload| std::panic::resume_unwind(payload))
+    }
+}
+
+/// What a wait on an EVD gave; of the event only what threads may share.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Waited {
+    pub(crate) code: DAT_RETURN,
+    pub(crate) number: DAT_EVENT_NUMBER,
+    /// Of a software event.
+    pub(crate) pointer: usize,
+    pub(crate) more: DAT_COUNT,
+}
+
+/// A thread inside `dat_evd_wait`; whether it has begun to wait, [`Blocked::inside`] and [`Blocked::asleep`] say.
+pub(crate) fn evd_waiter(evd: DAT_EVD_HANDLE, timeout: DAT_TIMEOUT, threshold: DAT_COUNT) -> Blocked<Waited> {
+    let evd = Handle::of(evd);
+    blocked(move || {
+        let (mut event, mut more): (DAT_EVENT, _) = (zeroed(), -1);
+        let code = dat_evd_wait(evd.h(), timeout, threshold, &mut event, &mut more);
+        Waited { code, number: event.event_number, pointer: raw::software(&event).addr(), more }
+    })
+}
+
+impl Blocked<Waited> {
+    /// Waits until the EVD, which is empty, knows its waiter.
+    #[track_caller]
+    pub(crate) fn inside(self, evd: DAT_EVD_HANDLE) -> Self {
+        let waiter = error(DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_WAITER);
+        until(|| {
+            let mut event = zeroed();
+            let code = dat_evd_dequeue(evd, &mut event);
+            assert!(code != DAT_SUCCESS, "the EVD was to be empty");
+            code == waiter || self.is_back()
+        });
+        self
+    }
+}
+
+/// A thread inside `dat_cno_wait`: the code and the EVD that it gave.
+pub(crate) fn cno_waiter(cno: DAT_CNO_HANDLE, timeout: DAT_TIMEOUT) -> Blocked<(DAT_RETURN, Handle)> {
+    let cno = Handle::of(cno);
+    blocked(move || {
+        // A value that no call gives, so that null is seen to be written.
+        let mut evd = Handle::of(std::ptr::without_provenance_mut(0x5a5a)).h();
+        let code = dat_cno_wait(cno.h(), timeout, &mut evd);
+        (code, Handle::of(evd))
+    })
+}
+
+/// Yields until it is so; the watchdog ends what never is.
+pub(crate) fn until(mut is_so: impl FnMut() -> bool) {
+    while !is_so() {
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,273 @@
+//! One live object of each kind in one IA, for cases about what all kinds have in common.
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+
+use dat_abi::*;
+
+use crate::api::*;
+use crate::ctx::Ctx;
+
+use super::codes::{filled, ok};
+use super::event::{expect_conn, expect_cr};
+use super::memory::Memory;
+use super::object::{Cno, Ep, Evd, Handle, Ia, NO_AGENT, Psp, Pz, Rmr, Rsp, Srq};
+
+/// The kinds of objects, in the order of `DAT_HANDLE_TYPE`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Kind {
+    Cr,
+    Ep,
+    Evd,
+    Ia,
+    Lmr,
+    Psp,
+    Pz,
+    Rmr,
+    Rsp,
+    Cno,
+    Srq,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 11] = [
+        Self::Cr,
+        Self::Ep,
+        Self::Evd,
+        Self::Ia,
+        Self::Lmr,
+        Self::Psp,
+        Self::Pz,
+        Self::Rmr,
+        Self::Rsp,
+        Self::Cno,
+        Self::Srq,
+    ];
+
+    /// As in names of cases.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Cr => "cr",
+            Self::Ep => "ep",
+            Self::Evd => "evd",
+            Self::Ia => "ia",
+            Self::Lmr => "lmr",
+            Self::Psp => "psp",
+            Self::Pz => "pz",
+            Self::Rmr => "rmr",
+            Self::Rsp => "rsp",
+            Self::Cno => "cno",
+            Self::Srq => "srq",
+        }
+    }
+
+    /// As `dat_get_handle_type` says it.
+    pub(crate) fn number(self) -> DAT_HANDLE_TYPE {
+        match self {
+            Self::Cr => DAT_HANDLE_TYPE_CR,
+            Self::Ep => DAT_HANDLE_TYPE_EP,
+            Self::Evd => DAT_HANDLE_TYPE_EVD,
+            Self::Ia => DAT_HANDLE_TYPE_IA,
+            Self::Lmr => DAT_HANDLE_TYPE_LMR,
+            Self::Psp => DAT_HANDLE_TYPE_PSP,
+            Self::Pz => DAT_HANDLE_TYPE_PZ,
+            Self::Rmr => DAT_HANDLE_TYPE_RMR,
+            Self::Rsp => DAT_HANDLE_TYPE_RSP,
+            Self::Cno => DAT_HANDLE_TYPE_CNO,
+            Self::Srq => DAT_HANDLE_TYPE_SRQ,
+        }
+    }
+
+    /// Ends an object as a consumer does: frees it, rejects it, closes it gracefully.
+    pub(crate) fn end(self, handle: DAT_HANDLE) -> DAT_RETURN {
+        match self {
+            Self::Cr => dat_cr_reject(handle),
+            Self::Ep => dat_ep_free(handle),
+            Self::Evd => dat_evd_free(handle),
+            Self::Ia => dat_ia_close(handle, DAT_CLOSE_GRACEFUL_FLAG),
+            Self::Lmr => dat_lmr_free(handle),
+            Self::Psp => dat_psp_free(handle),
+            Self::Pz => dat_pz_free(handle),
+            Self::Rmr => dat_rmr_free(handle),
+            Self::Rsp => dat_rsp_free(handle),
+            Self::Cno => dat_cno_free(handle),
+            Self::Srq => dat_srq_free(handle),
+        }
+    }
+}
+
+/// One live object of each kind, none of which another but the PZ and the EVDs stands on. What the provider lacks is absent.
+pub(crate) struct Zoo {
+    /// Undecided; rejected at the end.
+    cr: Option<Handle>,
+    /// In use by nothing but the case: UNCONNECTED, with all its EVDs.
+    pub(crate) ep: Ep,
+    pub(crate) rsp: Rsp,
+    reserved: Ep,
+    pub(crate) psp: Psp,
+    /// It asked for the connection that the CR is about.
+    asker: Ep,
+    pub(crate) srq: Option<Srq>,
+    pub(crate) rmr: Option<Rmr>,
+    pub(crate) memory: Memory,
+    /// DTO, bind and connection events of the EPs.
+    pub(crate) recv: Evd,
+    pub(crate) request: Evd,
+    pub(crate) events: Evd,
+    /// Of the service points.
+    pub(crate) requests: Evd,
+    /// For software events, used by nothing.
+    pub(crate) evd: Evd,
+    /// Used by nothing.
+    pub(crate) cno: Cno,
+    pub(crate) pz: Pz,
+    /// Used by nothing.
+    pub(crate) idle_pz: Pz,
+    pub(crate) ia: Ia,
+}
+
+impl Zoo {
+    /// Opens an IA and makes everything in it.
+    #[track_caller]
+    pub(crate) fn of(ctx: &Ctx) -> Self {
+        Self::within(ctx, &ctx.ia(), 0)
+    }
+
+    /// Makes everything in this IA, with three qualifiers of the run from `first` on.
+    #[track_caller]
+    pub(crate) fn within(ctx: &Ctx, ia: &Ia, first: u64) -> Self {
+        let idle_pz = ia.pz();
+        let pz = ia.pz();
+        let cno = ia.cno();
+        let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
+        let requests = ia.evd(8, DAT_EVD_CR_FLAG);
+        let events = ia.evd(8, DAT_EVD_CONNECTION_FLAG);
+        let request = ia.evd(16, DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG);
+        let recv = ia.evd(16, DAT_EVD_DTO_FLAG);
+        let memory = ia.memory(&pz, 4096);
+        let rmr = (ia.attr().max_rmrs > 0).then(|| pz.rmr());
+        let srq = (ia.provider_attr().srq_supported != DAT_FALSE).then(|| ia.srq(&pz, 8, 1));
+        let ep = || ia.ep(&pz, &recv, &request, &events);
+        let (asker, reserved) = (ep(), ep());
+        let psp = ia.psp(ctx.qual(first), &requests);
+        let rsp = ia.rsp(ctx.qual(first + 1), &reserved, &requests);
+        let ep = ep();
+        let cr = Some(Handle::of(ask(ctx, ia, &asker, first, &requests)));
+        let ia = ia.clone();
+        Zoo {
+            cr,
+            ep,
+            rsp,
+            reserved,
+            psp,
+            asker,
+            srq,
+            rmr,
+            memory,
+            recv,
+            request,
+            events,
+            requests,
+            evd,
+            cno,
+            pz,
+            idle_pz,
+            ia,
+        }
+    }
+
+    /// The live object of this kind.
+    pub(crate) fn handle(&self, kind: Kind) -> DAT_HANDLE {
+        match kind {
+            Kind::Cr => self.cr.expect("it is decided at the end").h(),
+            Kind::Ep => self.ep.h(),
+            Kind::Evd => self.evd.h(),
+            Kind::Ia => self.ia.h(),
+            Kind::Lmr => self.memory.h(),
+            Kind::Psp => self.psp.h(),
+            Kind::Pz => self.idle_pz.h(),
+            Kind::Rmr => self.rmr.as_ref().map_or(null_mut(), Rmr::h),
+            Kind::Rsp => self.rsp.h(),
+            Kind::Cno => self.cno.h(),
+            Kind::Srq => self.srq.as_ref().map_or(null_mut(), Srq::h),
+        }
+    }
+
+    /// Whether the provider has this kind.
+    pub(crate) fn has(&self, kind: Kind) -> bool {
+        !self.handle(kind).is_null()
+    }
+
+    /// An object of this kind that has been and is no more.
+    #[track_caller]
+    pub(crate) fn dead(&self, ctx: &Ctx, kind: Kind) -> DAT_HANDLE {
+        let ia = &self.ia;
+        match kind {
+            Kind::Cr => {
+                let events = ia.evd(8, DAT_EVD_CONNECTION_FLAG);
+                let ep = ia.ep(&self.pz, &self.recv, &self.request, &events);
+                let cr = ask(ctx, ia, &ep, 0, &self.requests);
+                ok(dat_cr_reject(cr));
+                expect_conn(events.h(), ep.h(), DAT_CONNECTION_EVENT_PEER_REJECTED);
+                cr
+            }
+            Kind::Ep => ia.ep(&self.pz, &self.recv, &self.request, &self.events).free(),
+            Kind::Evd => ia.evd(8, DAT_EVD_SOFTWARE_FLAG).free(),
+            Kind::Ia => ctx.ia().close(),
+            Kind::Lmr => ia.memory(&self.pz, 64).deregister(),
+            Kind::Psp => ia.psp(ctx.qual(2), &self.requests).free(),
+            Kind::Pz => ia.pz().free(),
+            Kind::Rmr => self.pz.rmr().free(),
+            Kind::Rsp => {
+                let ep = ia.ep(&self.pz, &self.recv, &self.request, &self.events);
+                ia.rsp(ctx.qual(2), &ep, &self.requests).free()
+            }
+            Kind::Cno => Cno::own(filled(|out| dat_cno_create(ia.h(), NO_AGENT, out))).free(),
+            Kind::Srq => ia.srq(&self.pz, 8, 1).free(),
+        }
+    }
+
+    /// Every object is still there, and still what it was.
+    #[track_caller]
+    pub(crate) fn expect_alive(&self) {
+        for kind in Kind::ALL.into_iter().filter(|kind| self.has(*kind)) {
+            let number = filled(|out| dat_get_handle_type(self.handle(kind), out));
+            assert!(number == kind.number(), "the {} is of type {number} now", kind.word());
+        }
+    }
+
+    /// Gives all objects away but the IA, whose abrupt close is to end them.
+    pub(crate) fn abandon(mut self) -> (Ia, Vec<(Kind, Handle)>) {
+        let others = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Ia && self.has(*kind));
+        let mut handles: Vec<_> = others.map(|kind| (kind, Handle::of(self.handle(kind)))).collect();
+        let evds = [&self.recv, &self.request, &self.events, &self.requests].map(Evd::h);
+        handles.extend(evds.map(|evd| (Kind::Evd, Handle::of(evd))));
+        handles.extend([(Kind::Ep, Handle::of(self.reserved.h())), (Kind::Ep, Handle::of(self.asker.h()))]);
+        handles.push((Kind::Pz, Handle::of(self.pz.h())));
+        self.cr = None;
+        let ia = self.ia.clone();
+        // Nothing of it is freed, and its memory stays.
+        std::mem::forget(self);
+        (ia, handles)
+    }
+}
+
+impl Drop for Zoo {
+    fn drop(&mut self) {
+        if let Some(cr) = self.cr.take()
+            && !std::thread::panicking()
+        {
+            ok(dat_cr_reject(cr.h()));
+        }
+    }
+}
+
+/// Asks for a connection to the `first` qualifier, on which a PSP listens: the request.
+#[track_caller]
+fn ask(ctx: &Ctx, ia: &Ia, ep: &Ep, first: u64, requests: &Evd) -> DAT_CR_HANDLE {
+    let (address, flags) = (ia.address(), DAT_CONNECT_DEFAULT_FLAG);
+    let qual = ctx.qual(first);
+    let (pointer, no_limit) = (address.pointer(), DAT_TIMEOUT_INFINITE);
+    ok(dat_ep_connect(ep.h(), pointer, qual, no_limit, 0, null_mut(), DAT_QOS_BEST_EFFORT, flags));
+    expect_cr(requests.h()).cr_handle
+}
