@@ -10,6 +10,7 @@ mod flags;
 mod handles;
 mod memory;
 mod registry_ia;
+mod scene;
 mod srq;
 mod states;
 mod threads;

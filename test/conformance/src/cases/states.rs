@@ -1,25 +1,407 @@
-//! Every EP state and every call that may or may not be made in it. Cases only; what several files need goes into the kit.
+//! Every EP state and every call that may or may not be made in it: one case per cell of the table in endpoints 4.1.
 #![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
 
 use crate::kit::*;
 
+use super::scene::State::{self, *};
+use super::scene::{Request, Scene, WAITING_SEND, in_state};
+
+/// A column of the table: what its calls are called, and how they go in each state.
+type Column = (&'static str, fn(&Ctx, State, Scene));
+
+const COLUMNS: [Column; 17] = [
+    ("is_reported", is_reported),
+    ("post_recv", post_recv),
+    ("post_send", post_send),
+    ("rdma_read", rdma_read),
+    ("rdma_write", rdma_write),
+    ("connect", connect),
+    ("dup_connect", dup_connect),
+    ("accept_of_a_free_request", accept_free),
+    ("accept_of_its_own_request", accept_own),
+    ("rsp_create", rsp_create),
+    ("disconnect_graceful", disconnect_graceful),
+    ("disconnect_abrupt", disconnect_abrupt),
+    ("reset", reset),
+    ("free", free),
+    ("modify", modify),
+    ("modify_of_the_pz", modify_pz),
+    ("is_a_dup_to_connect_like", is_a_dup),
+];
+
 pub(crate) fn cases() -> Vec<Case> {
-    // A family from a table: one case per line, each with a name of its own.
-    let states = [("unconnected", DAT_EP_STATE_UNCONNECTED), ("connected", DAT_EP_STATE_CONNECTED)];
-    let named = states.map(|(word, state)| {
-        local(move |ctx| is_reported(ctx, state)).named(format!("state_{word}_is_reported")).proves("endpoints 1")
-    });
-    named.into()
+    let cells = State::ALL.into_iter().flat_map(|at| COLUMNS.map(|column| (at, column)));
+    let cell = |(at, (word, body)): (State, Column)| {
+        let name = format!("state_{}_{word}", at.word());
+        in_state(at, move |ctx, scene| body(ctx, at, scene)).named(name).proves("endpoints 4.1")
+    };
+    cells.map(cell).collect()
 }
 
-fn is_reported(ctx: &Ctx, state: DAT_EP_STATE) {
-    let (near, _far) = match state {
-        DAT_EP_STATE_UNCONNECTED => (Conn::unconnected(&ctx.ia(), &Setup::default()), None),
-        _ => {
-            let (near, far) = ctx.loopback();
-            (near, Some(far))
+/// The call is refused with the EP's own state, and has done nothing.
+#[track_caller]
+fn refused_by_state(code: DAT_RETURN, at: State, scene: &Scene) {
+    refused(code, DAT_INVALID_STATE, at.subtype());
+    scene.is_still(at);
+}
+
+fn is_reported(_ctx: &Ctx, at: State, scene: Scene) {
+    scene.is_still(at);
+    assert_eq!(filled(|out| dat_ep_query(scene.ep(), DAT_EP_FIELD_ALL, out)).ep_state, at.number());
+}
+
+fn post_recv(_ctx: &Ctx, at: State, scene: Scene) {
+    let code = dat_ep_post_recv(scene.ep(), 0, null_mut(), cookie(7), DAT_COMPLETION_DEFAULT_FLAG);
+    match at {
+        // It has neither PZ nor EVD yet.
+        Tentative => refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_NOTREADY),
+        _ => ok(code),
+    }
+    if at == Disconnected {
+        expect_dto(scene.own.recv.h(), 7, DAT_DTO_ERR_FLUSHED, 0);
+    }
+    scene.is_still(at);
+    if at == Disconnecting {
+        ok(dat_ep_disconnect(scene.ep(), DAT_CLOSE_ABRUPT_FLAG));
+        expect_dto(scene.own.recv.h(), 7, DAT_DTO_ERR_FLUSHED, 0);
+    }
+}
+
+fn post_send(_ctx: &Ctx, at: State, scene: Scene) {
+    if let Some(other) = &scene.other
+        && at == Connected
+    {
+        ok(dat_ep_post_recv(other.ep.h(), 0, null_mut(), cookie(8), DAT_COMPLETION_DEFAULT_FLAG));
+    }
+    let code = dat_ep_post_send(scene.ep(), 0, null_mut(), cookie(7), DAT_COMPLETION_DEFAULT_FLAG);
+    request_goes(code, at, &scene, 0);
+}
+
+fn rdma_read(_ctx: &Ctx, at: State, scene: Scene) {
+    let memory = scene.own.memory(64);
+    let theirs = scene.other.as_ref().map(|other| other.memory(64));
+    let from = theirs.as_ref().unwrap_or(&memory).target(0, 64);
+    let mut into = memory.segment(0, 64);
+    let flags = DAT_COMPLETION_DEFAULT_FLAG;
+    request_goes(dat_ep_post_rdma_read(scene.ep(), 1, &mut into, cookie(7), &from, flags), at, &scene, 64);
+}
+
+fn rdma_write(_ctx: &Ctx, at: State, scene: Scene) {
+    let memory = scene.own.memory(64);
+    let theirs = scene.other.as_ref().map(|other| other.memory(64));
+    let to = theirs.as_ref().unwrap_or(&memory).target(0, 64);
+    let mut from = memory.segment(0, 64);
+    let flags = DAT_COMPLETION_DEFAULT_FLAG;
+    request_goes(dat_ep_post_rdma_write(scene.ep(), 1, &mut from, cookie(7), &to, flags), at, &scene, 64);
+}
+
+/// Requests are for CON; CMP holds them, DIS flushes them.
+#[track_caller]
+fn request_goes(code: DAT_RETURN, at: State, scene: &Scene, length: u64) {
+    let request = scene.own.request.h();
+    match at {
+        Connected => {
+            ok(code);
+            expect_dto(request, 7, DAT_DTO_SUCCESS, length);
         }
-    };
-    near.ep.expect_state(state);
-    assert_eq!(near.ep.param().ep_state, state);
+        Disconnected => {
+            ok(code);
+            expect_dto(request, 7, DAT_DTO_ERR_FLUSHED, 0);
+        }
+        Completing => {
+            ok(code);
+            expect_nothing(request);
+        }
+        _ => {
+            refused(code, DAT_INVALID_STATE, at.subtype());
+            expect_nothing(request);
+        }
+    }
+    scene.is_still(at);
+}
+
+/// Listens and does not answer.
+fn silent_listener(ctx: &Ctx, ia: &Ia, n: u64) -> (Evd, Psp) {
+    let requests = ia.evd(8, DAT_EVD_CR_FLAG);
+    let psp = ia.psp(ctx.qual(n), &requests);
+    (requests, psp)
+}
+
+fn connect(ctx: &Ctx, at: State, scene: Scene) {
+    let ia = &scene.own.ia;
+    let (requests, _psp) = silent_listener(ctx, ia, 1);
+    let (ep, address, qual) = (scene.ep(), ia.address(), ctx.qual(1));
+    let (time, flags) = (DAT_TIMEOUT_INFINITE, DAT_CONNECT_DEFAULT_FLAG);
+    let code = dat_ep_connect(ep, address.pointer(), qual, time, 0, null_mut(), DAT_QOS_BEST_EFFORT, flags);
+    attempt_begins(code, at, &scene, &requests);
+}
+
+fn dup_connect(ctx: &Ctx, at: State, scene: Scene) {
+    let ia = &scene.own.ia;
+    let (dup, _dup_peer) = ctx.loopback_with(ia, &Setup { qual: 1, ..Setup::default() });
+    let (requests, _psp) = silent_listener(ctx, ia, 1);
+    let (ep, time) = (scene.ep(), DAT_TIMEOUT_INFINITE);
+    let code = dat_ep_dup_connect(ep, dup.ep.h(), time, 0, null_mut(), DAT_QOS_BEST_EFFORT);
+    attempt_begins(code, at, &scene, &requests);
+}
+
+#[track_caller]
+fn attempt_begins(code: DAT_RETURN, at: State, scene: &Scene, requests: &Evd) {
+    match at {
+        Unconnected => {
+            ok(code);
+            let _request = Request::arrives(requests);
+            scene.is_still(Active);
+        }
+        // The order of 5.4: it has no connect EVD yet.
+        Tentative => {
+            refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EVD_CONN);
+            scene.is_still(at);
+        }
+        _ => {
+            refused_by_state(code, at, scene);
+            expect_nothing(requests.h());
+        }
+    }
+}
+
+fn accept_free(ctx: &Ctx, at: State, scene: Scene) {
+    let ia = &scene.own.ia;
+    let (requests, _psp) = silent_listener(ctx, ia, 1);
+    let requester = Conn::unconnected(ia, &Setup::default());
+    requester.connect(&ia.address(), ctx.qual(1));
+    let request = Request::arrives(&requests);
+    let code = dat_cr_accept(request.h(), scene.ep(), 0, null_mut());
+    match at {
+        Unconnected => {
+            ok(code);
+            request.leak();
+            scene.own.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+            scene.expect(Connected);
+            requester.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+            return;
+        }
+        // It is in the wrong state, and it lacks a PZ: 4.1 names the one, the order of 7.3 the other.
+        Tentative => {
+            let by_state = error(DAT_INVALID_STATE, at.subtype());
+            one_of(code, &[by_state, error(DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP)]);
+            scene.is_still(at);
+        }
+        _ => refused_by_state(code, at, &scene),
+    }
+    // The request is as good as before.
+    let spare = Conn::unconnected(ia, &Setup::default());
+    request.accept(&spare.ep);
+    spare.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    requester.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+}
+
+fn accept_own(_ctx: &Ctx, at: State, mut scene: Scene) {
+    let (no_ep, bad_ep) = (DAT_HANDLE_NULL, (DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP));
+    match at {
+        Passive => {
+            let request = scene.request.take().expect("it waits");
+            refused(dat_cr_accept(request.h(), scene.ep(), 0, null_mut()), bad_ep.0, bad_ep.1);
+            scene.is_still(at);
+            ok(dat_cr_accept(request.leak(), no_ep, 0, null_mut()));
+            scene.own.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+            scene.expect(Connected);
+            scene.other().expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        }
+        Tentative => {
+            let request = scene.request.as_ref().expect("it waits");
+            refused(dat_cr_accept(request.h(), scene.ep(), 0, null_mut()), bad_ep.0, bad_ep.1);
+            // Nothing to work with yet.
+            refused(dat_cr_accept(request.h(), no_ep, 0, null_mut()), bad_ep.0, bad_ep.1);
+            scene.is_still(at);
+        }
+        // The request that waits is at a service point for consumers' EPs, and brings none.
+        Active => {
+            let request = scene.request.as_ref().expect("it waits");
+            refused(dat_cr_accept(request.h(), no_ep, 0, null_mut()), bad_ep.0, bad_ep.1);
+            scene.is_still(at);
+        }
+        // The request that made the connection has been answered.
+        Completing | Connected | Disconnecting | Disconnected => {
+            let cr = scene.answered.expect("it was answered").h();
+            refused(dat_cr_accept(cr, no_ep, 0, null_mut()), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_CR);
+            scene.is_still(at);
+        }
+        Unconnected | Reserved => {
+            refused(dat_cr_accept(no_ep, scene.ep(), 0, null_mut()), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_CR);
+            scene.is_still(at);
+        }
+    }
+}
+
+fn rsp_create(ctx: &Ctx, at: State, scene: Scene) {
+    let requests = scene.own.ia.evd(8, DAT_EVD_CR_FLAG);
+    let (ia, ep) = (scene.own.ia.h(), scene.ep());
+    let mut made = DAT_HANDLE_NULL;
+    let code = dat_rsp_create(ia, ctx.qual(1), ep, requests.h(), &mut made);
+    match at {
+        Unconnected => {
+            ok(code);
+            let rsp = Rsp::own(made);
+            scene.is_still(Reserved);
+            drop(rsp);
+            scene.is_still(Unconnected);
+        }
+        _ => {
+            refused_by_state(code, at, &scene);
+            assert!(made.is_null(), "the handle is written only on success");
+        }
+    }
+}
+
+fn disconnect_graceful(_ctx: &Ctx, at: State, scene: Scene) {
+    let code = dat_ep_disconnect(scene.ep(), DAT_CLOSE_GRACEFUL_FLAG);
+    match at {
+        Disconnecting => {
+            refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+            scene.is_still(at);
+        }
+        Connected => {
+            ok(code);
+            let state = scene.state();
+            assert!([Disconnecting.number(), Disconnected.number()].contains(&state), "{}", state_name(state));
+            is_over(&scene);
+        }
+        _ => disconnects(code, at, &scene),
+    }
+}
+
+fn disconnect_abrupt(_ctx: &Ctx, at: State, scene: Scene) {
+    disconnects(dat_ep_disconnect(scene.ep(), DAT_CLOSE_ABRUPT_FLAG), at, &scene);
+}
+
+#[track_caller]
+fn disconnects(code: DAT_RETURN, at: State, scene: &Scene) {
+    match at {
+        Unconnected | Reserved | Passive | Tentative => refused_by_state(code, at, scene),
+        Disconnected => {
+            ok(code);
+            scene.is_still(at);
+        }
+        Active | Completing | Connected | Disconnecting => {
+            ok(code);
+            scene.expect(Disconnected);
+            is_over(scene);
+        }
+    }
+}
+
+/// One DISCONNECTED, and nothing after it.
+#[track_caller]
+fn is_over(scene: &Scene) {
+    scene.own.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    scene.is_still(Disconnected);
+    if let Some(other) = &scene.other {
+        other.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+        other.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    }
+    expect_nothing(scene.own.events.h());
+}
+
+fn reset(_ctx: &Ctx, at: State, scene: Scene) {
+    let code = dat_ep_reset(scene.ep());
+    match at {
+        Unconnected | Disconnected => {
+            ok(code);
+            scene.is_still(Unconnected);
+        }
+        _ => refused_by_state(code, at, &scene),
+    }
+}
+
+fn free(_ctx: &Ctx, at: State, scene: Scene) {
+    if matches!(at, Reserved | Passive | Tentative) {
+        refused_by_state(dat_ep_free(scene.ep()), at, &scene);
+        return;
+    }
+    // In the order of use, since they go in the reverse one.
+    let _ia = scene.own.ia.clone();
+    let Scene { other, own, requests: _requests, psp: _psp, request: _request, subject, .. } = scene;
+    let Conn { pz: _pz, recv: _recv, request, events, ep, .. } = own;
+    ok(dat_ep_free(ep.leak()));
+    refused(dat_ep_free(subject.h()), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP);
+    let code = untouched(|state| dat_ep_get_status(subject.h(), state, null_mut(), null_mut()));
+    refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP);
+    // Its own event only where an attempt ends that was never told of (5.8).
+    if matches!(at, Active | Completing) {
+        expect_conn(events.h(), subject.h(), DAT_CONNECTION_EVENT_DISCONNECTED);
+    }
+    expect_nothing(events.h());
+    if at == Disconnecting {
+        let flushed = drain(request.h());
+        assert!(flushed.iter().all(|event| context_bits(event.dto().user_cookie) == WAITING_SEND));
+    }
+    if let Some(other) = &other
+        && at != Disconnected
+    {
+        other.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    }
+}
+
+fn modify(_ctx: &Ctx, at: State, scene: Scene) {
+    let mut param: DAT_EP_PARAM = filled(|out| dat_ep_query(scene.ep(), DAT_EP_FIELD_ALL, out));
+    let before = param.ep_attr.qos;
+    param.ep_attr.qos = DAT_QOS_LOW_LATENCY;
+    let code = dat_ep_modify(scene.ep(), DAT_EP_FIELD_EP_ATTR_QOS, &param);
+    let after = filled(|out| dat_ep_query(scene.ep(), DAT_EP_FIELD_ALL, out)).ep_attr.qos;
+    match at {
+        Unconnected | Reserved | Passive | Tentative => {
+            ok(code);
+            assert_eq!(after, DAT_QOS_LOW_LATENCY);
+            scene.is_still(at);
+        }
+        _ => {
+            refused_by_state(code, at, &scene);
+            assert_eq!(after, before);
+        }
+    }
+}
+
+fn modify_pz(_ctx: &Ctx, at: State, scene: Scene) {
+    let mut param: DAT_EP_PARAM = filled(|out| dat_ep_query(scene.ep(), DAT_EP_FIELD_ALL, out));
+    let before = param.pz_handle;
+    let pz = scene.own.ia.pz();
+    param.pz_handle = pz.h();
+    let code = dat_ep_modify(scene.ep(), DAT_EP_FIELD_PZ_HANDLE, &param);
+    let after = filled(|out| dat_ep_query(scene.ep(), DAT_EP_FIELD_ALL, out)).pz_handle;
+    match at {
+        Unconnected | Tentative => {
+            ok(code);
+            assert_eq!(after, pz.h());
+            scene.is_still(at);
+            // Or the PZ would be in use at its end.
+            param.pz_handle = before;
+            ok(dat_ep_modify(scene.ep(), DAT_EP_FIELD_PZ_HANDLE, &param));
+        }
+        _ => {
+            refused_by_state(code, at, &scene);
+            assert_eq!(after, before);
+        }
+    }
+}
+
+/// `dat_ep_dup_connect` wants a connected one (5.5).
+fn is_a_dup(ctx: &Ctx, at: State, scene: Scene) {
+    let ia = &scene.own.ia;
+    let spare = Conn::unconnected(ia, &Setup::default());
+    // That is where the connected one went.
+    let (requests, _psp) = silent_listener(ctx, ia, if at == Connected { 0 } else { 1 });
+    let (dup, time) = (scene.ep(), DAT_TIMEOUT_INFINITE);
+    let code = dat_ep_dup_connect(spare.ep.h(), dup, time, 0, null_mut(), DAT_QOS_BEST_EFFORT);
+    if at == Connected {
+        ok(code);
+        let _request = Request::arrives(&requests);
+        spare.ep.expect_state(DAT_EP_STATE_ACTIVE_CONNECTION_PENDING);
+    } else {
+        refused(code, DAT_INVALID_STATE, at.subtype());
+        spare.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+    }
+    scene.is_still(at);
 }

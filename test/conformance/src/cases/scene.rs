@@ -1,0 +1,350 @@
+//! EPs brought into a wanted state through the API alone, with all that they stand on. Tools for the EP cases, no cases.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::process::Command;
+use std::ptr::null_mut;
+
+use crate::kit::*;
+
+/// The states that an EP can be seen in (endpoints 4.1).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum State {
+    Unconnected,
+    Reserved,
+    Passive,
+    Tentative,
+    Active,
+    Completing,
+    Connected,
+    Disconnecting,
+    Disconnected,
+}
+
+use State::*;
+
+impl State {
+    pub(super) const ALL: [State; 9] =
+        [Unconnected, Reserved, Passive, Tentative, Active, Completing, Connected, Disconnecting, Disconnected];
+
+    /// As part of a case's name.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Unconnected => "unconnected",
+            Reserved => "reserved",
+            Passive => "passive_pending",
+            Tentative => "tentative",
+            Active => "active_pending",
+            Completing => "completion_pending",
+            Connected => "connected",
+            Disconnecting => "disconnect_pending",
+            Disconnected => "disconnected",
+        }
+    }
+
+    pub(super) fn number(self) -> DAT_EP_STATE {
+        match self {
+            Unconnected => DAT_EP_STATE_UNCONNECTED,
+            Reserved => DAT_EP_STATE_RESERVED,
+            Passive => DAT_EP_STATE_PASSIVE_CONNECTION_PENDING,
+            Tentative => DAT_EP_STATE_TENTATIVE_CONNECTION_PENDING,
+            Active => DAT_EP_STATE_ACTIVE_CONNECTION_PENDING,
+            Completing => DAT_EP_STATE_COMPLETION_PENDING,
+            Connected => DAT_EP_STATE_CONNECTED,
+            Disconnecting => DAT_EP_STATE_DISCONNECT_PENDING,
+            Disconnected => DAT_EP_STATE_DISCONNECTED,
+        }
+    }
+
+    /// What `DAT_INVALID_STATE` says of it.
+    pub(super) fn subtype(self) -> DAT_RETURN_SUBTYPE {
+        match self {
+            Unconnected => DAT_INVALID_STATE_EP_UNCONNECTED,
+            Reserved => DAT_INVALID_STATE_EP_RESERVED,
+            Passive => DAT_INVALID_STATE_EP_PASSCONNPENDING,
+            Tentative => DAT_INVALID_STATE_EP_TENTCONNPENDING,
+            Active => DAT_INVALID_STATE_EP_ACTCONNPENDING,
+            Completing => DAT_INVALID_STATE_EP_COMPLPENDING,
+            Connected => DAT_INVALID_STATE_EP_CONNECTED,
+            Disconnecting => DAT_INVALID_STATE_EP_DISCPENDING,
+            Disconnected => DAT_INVALID_STATE_EP_DISCONNECTED,
+        }
+    }
+}
+
+/// A case about an EP in this state: `body` is given it. CMP ends by itself as soon as the requester's library hears of the
+/// acceptance, so there the requester is another process, stopped meanwhile; all other states need one process only.
+pub(super) fn in_state(at: State, body: impl Fn(&Ctx, Scene) + Send + Sync + 'static) -> Case {
+    match at {
+        Completing => pair(stopped_requester, move |ctx| {
+            let (scene, stopped) = completing(ctx);
+            body(ctx, scene);
+            drop(stopped);
+            ctx.meet();
+        })
+        .only_two(),
+        Tentative => local(move |ctx| body(ctx, Scene::new(ctx, at))).needs(Need::ProviderEp),
+        _ => local(move |ctx| body(ctx, Scene::new(ctx, at))),
+    }
+}
+
+/// A request that is still to be answered; refused at the end if nobody has.
+pub(super) struct Request(Option<Handle>);
+
+impl Request {
+    /// The next one that comes.
+    #[track_caller]
+    pub(super) fn arrives(evd: &Evd) -> Self {
+        Request::own(expect_cr(evd.h()).cr_handle)
+    }
+
+    pub(super) fn own(cr: DAT_CR_HANDLE) -> Self {
+        Request(Some(Handle::of(cr)))
+    }
+
+    pub(super) fn h(&self) -> DAT_CR_HANDLE {
+        self.0.expect("it is there until it is answered").h()
+    }
+
+    /// The handle, for whoever answers it now.
+    pub(super) fn leak(mut self) -> DAT_CR_HANDLE {
+        self.0.take().expect("it is there until it is answered").h()
+    }
+
+    /// Accepts into this EP, without private data.
+    #[track_caller]
+    pub(super) fn accept(self, ep: &Ep) {
+        ok(dat_cr_accept(self.leak(), ep.h(), 0, null_mut()));
+    }
+
+    #[track_caller]
+    pub(super) fn reject(self) {
+        ok(dat_cr_reject(self.leak()));
+    }
+
+    #[track_caller]
+    pub(super) fn param(&self) -> DAT_CR_PARAM {
+        filled(|out| dat_cr_query(self.h(), DAT_CR_FIELD_ALL, out))
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if let Some(cr) = self.0.take() {
+            let _ = dat_cr_reject(cr.h());
+        }
+    }
+}
+
+/// An EP in a state. Declared in the order in which things must go.
+pub(super) struct Scene {
+    /// The request that waits: it owns the EP in PCP and TCP, and is the EP's own in ACP.
+    pub(super) request: Option<Request>,
+    pub(super) rsp: Option<Rsp>,
+    pub(super) psp: Option<Psp>,
+    /// Of the service point.
+    pub(super) requests: Evd,
+    /// What the case is about: `own.ep`, but in TCP the EP that the service point made.
+    pub(super) subject: Handle,
+    pub(super) own: Conn,
+    /// The other end, if it is in this process.
+    pub(super) other: Option<Conn>,
+    /// A handle of the request that made the connection, long answered.
+    pub(super) answered: Option<Handle>,
+}
+
+impl Scene {
+    /// In this process, all on one IA. Uses the run's qualifier 0.
+    #[track_caller]
+    pub(super) fn new(ctx: &Ctx, at: State) -> Self {
+        let ia = ctx.ia();
+        let scene = Scene::unconnected(&ia);
+        let qual = ctx.qual(0);
+        let scene = match at {
+            Unconnected => scene,
+            Reserved => scene.reserved(qual),
+            Passive => scene.reserved(qual).requested(qual),
+            Tentative => scene.tentative(qual),
+            Active => scene.active(qual),
+            Connected => scene.connected(qual),
+            Disconnecting => scene.connected(qual).disconnecting(),
+            Disconnected => scene.connected(qual).disconnected(),
+            Completing => panic!("CMP cannot be held within one process"),
+        };
+        scene.expect(at);
+        scene
+    }
+
+    #[track_caller]
+    fn unconnected(ia: &Ia) -> Self {
+        let (own, requests) = (Conn::unconnected(ia, &Setup::default()), ia.evd(8, DAT_EVD_CR_FLAG));
+        let subject = Handle::of(own.ep.h());
+        Scene { request: None, rsp: None, psp: None, subject, own, other: None, requests, answered: None }
+    }
+
+    fn reserved(mut self, qual: DAT_CONN_QUAL) -> Self {
+        self.rsp = Some(self.own.ia.rsp(qual, &self.own.ep, &self.requests));
+        self
+    }
+
+    fn requested(mut self, qual: DAT_CONN_QUAL) -> Self {
+        let other = Conn::unconnected(&self.own.ia, &Setup::default());
+        other.connect(&self.own.ia.address(), qual);
+        self.other = Some(other);
+        self.request = Some(Request::arrives(&self.requests));
+        self
+    }
+
+    fn tentative(mut self, qual: DAT_CONN_QUAL) -> Self {
+        let (ia, evd) = (self.own.ia.h(), self.requests.h());
+        self.psp = Some(Psp::own(filled(|out| dat_psp_create(ia, qual, evd, DAT_PSP_PROVIDER_FLAG, out))));
+        let scene = self.requested(qual);
+        let made = scene.request.as_ref().expect("it came").param().local_ep_handle;
+        Scene { subject: Handle::of(made), ..scene }
+    }
+
+    fn active(mut self, qual: DAT_CONN_QUAL) -> Self {
+        self.psp = Some(self.own.ia.psp(qual, &self.requests));
+        self.own.connect(&self.own.ia.address(), qual);
+        self.request = Some(Request::arrives(&self.requests));
+        self
+    }
+
+    fn connected(self, qual: DAT_CONN_QUAL) -> Self {
+        let mut scene = self.active(qual);
+        let other = Conn::unconnected(&scene.own.ia, &Setup::default());
+        let request = scene.request.take().expect("it came");
+        scene.answered = Some(Handle::of(request.h()));
+        request.accept(&other.ep);
+        scene.own.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        other.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        scene.psp = None;
+        scene.other = Some(other);
+        scene
+    }
+
+    /// A send that finds no receive keeps a graceful disconnect waiting.
+    fn disconnecting(self) -> Self {
+        post_empty_send(&self.own, WAITING_SEND);
+        ok(dat_ep_disconnect(self.own.ep.h(), DAT_CLOSE_GRACEFUL_FLAG));
+        self
+    }
+
+    fn disconnected(self) -> Self {
+        self.own.disconnect();
+        self.other().expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+        self
+    }
+
+    /// The other end.
+    #[track_caller]
+    pub(super) fn other(&self) -> &Conn {
+        self.other.as_ref().expect("a scene with two ends")
+    }
+
+    /// The EP that the case is about.
+    pub(super) fn ep(&self) -> DAT_EP_HANDLE {
+        self.subject.h()
+    }
+
+    /// Its state.
+    #[track_caller]
+    pub(super) fn state(&self) -> DAT_EP_STATE {
+        filled(|out| dat_ep_get_status(self.ep(), out, null_mut(), null_mut()))
+    }
+
+    /// Both calls that tell say this state.
+    #[track_caller]
+    pub(super) fn expect(&self, at: State) {
+        let state = self.state();
+        assert!(state == at.number(), "the EP is in {}, wanted {}", state_name(state), state_name(at.number()));
+        let asked = filled(|out| dat_ep_query(self.ep(), DAT_EP_FIELD_EP_STATE, out)).ep_state;
+        assert!(asked == at.number(), "dat_ep_query says {}, wanted {}", state_name(asked), state_name(at.number()));
+    }
+
+    /// Nothing has changed: the state is this, and no connection event came.
+    #[track_caller]
+    pub(super) fn is_still(&self, at: State) {
+        self.expect(at);
+        expect_nothing(self.own.events.h());
+    }
+}
+
+/// The cookie of the send that holds DSP.
+pub(super) const WAITING_SEND: u64 = 0xd5;
+
+/// A send of nothing: it needs no memory, and a receive all the same.
+#[track_caller]
+pub(super) fn post_empty_send(conn: &Conn, id: u64) {
+    ok(dat_ep_post_send(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
+}
+
+/// A receive of nothing.
+#[track_caller]
+pub(super) fn post_empty_recv(conn: &Conn, id: u64) {
+    ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
+}
+
+/// These pieces of work come back flushed, in this order.
+#[track_caller]
+pub(super) fn expect_flushed(evd: &Evd, ids: impl IntoIterator<Item = u64>) {
+    for id in ids {
+        expect_dto(evd.h(), id, DAT_DTO_ERR_FLUSHED, 0);
+    }
+}
+
+/// Another process, stopped; goes on when this is dropped.
+pub(super) struct Stopped(u64);
+
+impl Stopped {
+    /// Stops it, and sees that no thread of it runs any more.
+    pub(super) fn process(id: u64) -> Self {
+        signal("-STOP", id);
+        let stopped = Stopped(id);
+        while !stopped.is_still() {
+            std::thread::yield_now();
+        }
+        stopped
+    }
+
+    fn is_still(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.0)).expect("it runs").flatten();
+        let stat = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // The state follows the name, which stands in parentheses.
+        threads.map(stat).all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        signal("-CONT", self.0);
+    }
+}
+
+fn signal(name: &str, id: u64) {
+    let status = Command::new("kill").args([name, &id.to_string()]).status();
+    assert!(status.is_ok_and(|status| status.success()), "kill {name} {id}");
+}
+
+/// Connects to `completing` and lets itself be stopped.
+fn stopped_requester(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    ctx.tell_number(std::process::id().into());
+    ctx.meet();
+}
+
+/// An EP in CMP, the requester's process stopped.
+pub(super) fn completing(ctx: &Ctx) -> (Scene, Stopped) {
+    let scene = Scene::unconnected(&ctx.ia());
+    let psp = scene.own.ia.psp(ctx.qual(0), &scene.requests);
+    ctx.tell_address(&scene.own.ia);
+    let request = Request::arrives(&scene.requests);
+    let stopped = Stopped::process(ctx.hear_number());
+    let answered = Some(Handle::of(request.h()));
+    request.accept(&scene.own.ep);
+    drop(psp);
+    let scene = Scene { answered, ..scene };
+    scene.expect(Completing);
+    (scene, stopped)
+}
