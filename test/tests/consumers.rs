@@ -66,6 +66,20 @@ fn ten_thousand_endpoints_on_one_evd_lose_nothing() {
 }
 
 #[test]
+fn windows_open_parts_of_memory_to_another_process() {
+    consume("test/c/window.c", &[]).expect_success("window: OK, 20 rounds");
+}
+
+#[test]
+fn windows_open_parts_of_memory_to_another_process_by_shared_buffers() {
+    let stage = stage(Profile::Dev);
+    let room = Room::new(&stage, Some(SM0));
+    let mut command = room.command(run::program(&stage, "test/c/window.c"), &[]);
+    command.env("DAPL_SM_RMA", "mmap");
+    Run::start(command).finish(LIMIT).expect_success("window: OK, 20 rounds");
+}
+
+#[test]
 fn one_thread_connects_to_itself() {
     consume("test/c/selfconnect.c", &[]).expect_success("selfconnect: OK, 100 rounds");
 }

@@ -62,6 +62,13 @@ fn a_peer_that_falls_silent_is_given_up() {
     run::Run::start(command).finish(LIMIT).expect_success("survivor: OK");
 }
 
+#[test]
+fn a_process_that_is_killed_shares_no_memory_any_more() {
+    let (stage, room) = setting();
+    room.start(run::program(&stage, "test/c/shared.c"), &[]).finish(LIMIT).expect_success("shared: OK");
+    assert_eq!(left_behind(&room.sm()), Vec::<String>::new());
+}
+
 /// `first` with another base directory for sm: it must fail, and say why on standard error.
 fn refused(stage: &Stage, room: &Room, base: &Path) -> Finished {
     let first = run::program(stage, "test/c/first.c");
