@@ -5,12 +5,12 @@
 #![allow(clippy::too_many_arguments, reason = "the signatures are the specification's")]
 
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::mem::{MaybeUninit, transmute};
+use std::mem::transmute;
 use std::sync::OnceLock;
 
 use dat_abi::*;
 
-use crate::{flight, os};
+use crate::flight;
 
 type ListProviders =
     unsafe extern "C" fn(max: DAT_COUNT, filled: *mut DAT_COUNT, list: *mut *mut DAT_PROVIDER_INFO) -> DAT_RETURN;
@@ -157,32 +157,6 @@ pub(crate) fn text_at(text: *const c_char) -> String {
     }
     // SAFETY: it comes from the C library or from the library under test, which promise NUL-terminated constants.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
-}
-
-/// A thread inside `dat_evd_wait` without a limit, on the bare function, that may be cancelled at any moment.
-pub(crate) fn cancellable_evd_wait(evd: DAT_EVD_HANDLE) -> os::Cancellable {
-    extern "C-unwind" fn body(evd: *mut c_void) -> *mut c_void {
-        os::cancel_at_any_time();
-        let (mut event, mut more) = (MaybeUninit::<DAT_EVENT>::uninit(), 0);
-        let Some(wait) = table().dat_evd_wait else { return std::ptr::null_mut() };
-        // SAFETY: both places are on this stack, which lasts as long as the wait.
-        unsafe { wait(evd, DAT_TIMEOUT_INFINITE, 1, event.as_mut_ptr(), &mut more) };
-        std::ptr::null_mut()
-    }
-    os::Cancellable::start(body, evd)
-}
-
-/// The same inside `dat_cno_wait`.
-pub(crate) fn cancellable_cno_wait(cno: DAT_CNO_HANDLE) -> os::Cancellable {
-    extern "C-unwind" fn body(cno: *mut c_void) -> *mut c_void {
-        os::cancel_at_any_time();
-        let mut evd = DAT_HANDLE_NULL;
-        let Some(wait) = table().dat_cno_wait else { return std::ptr::null_mut() };
-        // SAFETY: the place is on this stack, which lasts as long as the wait.
-        unsafe { wait(cno, DAT_TIMEOUT_INFINITE, &mut evd) };
-        std::ptr::null_mut()
-    }
-    os::Cancellable::start(body, cno)
 }
 
 fn table() -> &'static Table {

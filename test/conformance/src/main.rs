@@ -72,8 +72,7 @@
 //! - Agents of a CNO: `Agent::default()` notes its calls, armed by `agent.arm()`; `agent(|evd| ..)` does anything.
 //! - `Zoo::of(ctx)` is one live object of each [`Kind`](kit::Kind), for what all have in common.
 //! - Of the system, by `os::`: `set_env` (first of all, for a dat.conf in `ctx.file("dat.conf")`), `in_fork(|| 0)`, `Map`
-//!   (private, read-only, shared, of a file), `Thread::interruptible()` and `interrupt()`. `cancellable_evd_wait(evd.h())` and
-//!   `cancellable_cno_wait` give a thread to be cancelled.
+//!   (private, read-only, shared, of a file).
 //! - Behind pointers of the library: `bytes_at write_at address_at context_bits region_address named_attributes text_at`.
 //! - What a provider may lack: `.needs(Need::Srq)`, or `ctx.unsupported("why")` in the body.
 //! - `ctx.die()` ends the process as an accident would; such a case is `.only_two()`.

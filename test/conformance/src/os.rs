@@ -1,10 +1,9 @@
-//! What the suite needs of the system and std does not give: signals, cancellation, fork, maps, variables, sudden ends.
+//! What the suite needs of the system and std does not give: fork, maps, variables, sudden ends.
 //!
 //! For cases and the driver alike. Nothing here knows DAT.
 
 use std::ffi::{OsStr, c_void};
 use std::fs::OpenOptions;
-use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -63,73 +62,6 @@ pub(crate) fn in_fork(body: impl FnOnce() -> u8) -> i32 {
     let waited = unsafe { libc::waitpid(child, &mut status, 0) };
     assert!(waited == child, "waitpid: {}", std::io::Error::last_os_error());
     if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
-}
-
-/// A thread that can be sent a signal.
-#[derive(Clone, Copy)]
-pub(crate) struct Thread(libc::pthread_t);
-
-impl Thread {
-    /// This one, with a handler that does nothing but end a sleep in the kernel.
-    pub(crate) fn interruptible() -> Self {
-        extern "C" fn nothing(_: libc::c_int) {}
-        // SAFETY: zeros are a sigaction without flags, so system calls are not begun again.
-        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
-        // SAFETY: installs a handler that touches nothing.
-        unsafe { libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()) };
-        // SAFETY: asks for a number.
-        Thread(unsafe { libc::pthread_self() })
-    }
-
-    /// Sends it SIGUSR1. It must not have ended.
-    pub(crate) fn interrupt(self) {
-        // SAFETY: the caller keeps the thread alive.
-        unsafe { libc::pthread_kill(self.0, libc::SIGUSR1) };
-    }
-}
-
-/// A thread that may be cancelled at any moment, as programs cancel theirs: no Rust frame of it has anything to drop.
-pub(crate) struct Cancellable(libc::pthread_t);
-
-/// What such a thread runs.
-pub(crate) type Body = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
-
-impl Cancellable {
-    /// Starts it. The body may call [`cancel_at_any_time`] first.
-    pub(crate) fn start(body: Body, argument: *mut c_void) -> Self {
-        // SAFETY: only how an unwinding may leave it differs, and that is what a cancelled thread does.
-        let body = unsafe { std::mem::transmute::<Body, extern "C" fn(*mut c_void) -> *mut c_void>(body) };
-        let mut thread = MaybeUninit::uninit();
-        // SAFETY: the id is written on success; the argument is the body's affair.
-        let error = unsafe { libc::pthread_create(thread.as_mut_ptr(), std::ptr::null(), body, argument) };
-        assert!(error == 0, "pthread_create: {error}");
-        // SAFETY: written, since that succeeded.
-        Cancellable(unsafe { thread.assume_init() })
-    }
-
-    /// Cancels it and waits for its end. True: it was cancelled; false: it had come back by itself.
-    pub(crate) fn cancel(self) -> bool {
-        let mut result = std::ptr::null_mut();
-        // SAFETY: the thread is ours and not yet joined.
-        unsafe { pthread_cancel(self.0) };
-        // SAFETY: the thread is ours and joined once; the result is a pointer of ours.
-        unsafe { libc::pthread_join(self.0, &mut result) };
-        // PTHREAD_CANCELED.
-        result.addr() == usize::MAX
-    }
-}
-
-/// This thread may be cancelled anywhere, not only at cancellation points.
-pub(crate) extern "C-unwind" fn cancel_at_any_time() {
-    const PTHREAD_CANCEL_ASYNCHRONOUS: libc::c_int = 1;
-    // SAFETY: sets an attribute of this thread.
-    unsafe { pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, std::ptr::null_mut()) };
-}
-
-unsafe extern "C-unwind" {
-    fn pthread_cancel(thread: libc::pthread_t) -> libc::c_int;
-    fn pthread_setcanceltype(kind: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
 }
 
 /// Mapped memory.

@@ -1,6 +1,6 @@
 //! Looks through the pointers and into the unions that the library hands out.
 //!
-//! The only unsafe room of the kit. Everything here copies; nothing keeps a reference to what is not ours.
+//! Beside `cancel` the only unsafe room of the kit. Everything here copies; nothing keeps a reference to what is not ours.
 
 use std::ffi::c_void;
 use std::mem::{MaybeUninit, size_of};
