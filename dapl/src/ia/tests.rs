@@ -111,6 +111,7 @@ fn a_query_checks_before_it_writes() {
     assert_eq!((ia.max_evd_qlen, ia.max_rdma_read_per_ep_in), (1000, 4));
     assert_eq!((provider.dapl_version_major, provider.dapl_version_minor, provider.is_thread_safe), (1, 2, DAT_TRUE));
     assert_eq!((provider.completion_flags_supported, provider.max_private_data_size), (0x0F, 92));
+    assert_eq!((ia.max_rmrs, provider.lmr_mem_types_supported), (64, 3));
 }
 
 #[test]

@@ -188,7 +188,7 @@ mod tests {
         assert!(!scratch.1.shared().exists());
     }
 
-    /// The other process of the next test: joins, and stays until it is killed.
+    /// The other process of the next tests: joins twice, and stays until it is killed or has no more input.
     #[test]
     #[ignore = "runs as a process of its own"]
     fn another_process() {
@@ -197,6 +197,19 @@ mod tests {
         let _members = [100, 100].map(|length| Membership::join(&base, &[1; 40], length).unwrap());
         println!("\njoined");
         let _ = std::io::stdin().read(&mut [0]);
+        std::process::exit(0); // with everything open
+    }
+
+    #[test]
+    fn a_process_that_exits_leaves_in_good_order() {
+        let scratch = Scratch::new("exits");
+        let (mut one, mut two) = (other_process(&scratch), other_process(&scratch));
+        drop(one.stdin.take());
+        one.wait().unwrap();
+        assert_eq!(scratch.join(1, 7).err(), Some(Error::InvalidParameter(4)), "the other stays");
+        drop(two.stdin.take());
+        two.wait().unwrap();
+        assert_eq!(scratch.names(), 0);
     }
 
     #[test]
