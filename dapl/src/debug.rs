@@ -1,8 +1,9 @@
-//! Where this library's log goes: stderr or syslog, one write per line, never stdout.
+//! Where this library's log goes: stderr or syslog, one write per message (which may have lines), never stdout.
 //!
 //! Installed once by `dat_provider_init`, unless somebody has set a logger. `DAPL_DBG_TYPE` says what is shown
 //! (registry-ia.md 14.1), `DAPL_DBG_DEST` where: 1 stderr, 2 syslog, 3 both.
 
+use std::ffi::CStr;
 use std::io::Write;
 use std::sync::OnceLock;
 
@@ -16,6 +17,7 @@ const CM: u32 = 0x8;
 const EP: u32 = 0x10;
 const UTILITIES: u32 = 0x20;
 const CALLBACKS: u32 = 0x40;
+const COUNTERS: u32 = 0x1000;
 
 const STDERR: u32 = 1;
 const SYSLOG: u32 = 2;
@@ -56,7 +58,15 @@ fn variable(name: &str, default: u32) -> u32 {
     }
 }
 
-fn number(text: &str) -> Option<u32> {
+/// The text of a variable that may name a file, so a set-uid program sees none.
+pub(crate) fn secure_variable(name: &str) -> Option<String> {
+    // SAFETY: reads what the kernel told the process when it began.
+    let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    if is_secure { None } else { Some(std::env::var_os(name)?.to_string_lossy().into_owned()) }
+}
+
+/// A number in C's notations.
+pub(crate) fn number(text: &str) -> Option<u32> {
     let text = text.trim();
     if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         return u32::from_str_radix(digits, 16).ok();
@@ -73,6 +83,7 @@ fn bit(level: Level, target: &str) -> u32 {
         Level::Error => ERRORS,
         Level::Warn => WARNINGS,
         _ => match target.rsplit("::").next().unwrap_or_default() {
+            room if room.contains("count") => COUNTERS,
             room if room.contains("evd") => EVD,
             room if room.contains("cm") || room.contains("cr") => CM,
             room if room.contains("ep") => EP,
@@ -91,13 +102,15 @@ impl log::Log for Logger {
         if !self.enabled(record.metadata()) {
             return;
         }
+        let text = record.args().to_string();
         if self.to & STDERR != 0 {
-            let line = format!("dapl[{}]: {}\n", std::process::id(), record.args());
+            let process = std::process::id();
+            let lines: String = text.lines().map(|line| format!("dapl[{process}]: {line}\n")).collect();
             // One write, so that lines of several threads do not mix. A closed stderr is nobody's fault here.
-            let _ = std::io::stderr().write_all(line.as_bytes());
+            let _ = std::io::stderr().write_all(lines.as_bytes());
         }
         if self.to & SYSLOG != 0 {
-            syslog(&format!("dapl: {}\0", record.args()));
+            text.lines().for_each(|line| syslog(&format!("dapl: {line}\0")));
         }
     }
 
@@ -105,7 +118,7 @@ impl log::Log for Logger {
 }
 
 fn syslog(line: &str) {
-    let Ok(line) = std::ffi::CStr::from_bytes_until_nul(line.as_bytes()) else { return };
+    let Ok(line) = CStr::from_bytes_until_nul(line.as_bytes()) else { return };
     // SAFETY: two strings; the format takes one.
     unsafe { libc::syslog(libc::LOG_USER | libc::LOG_WARNING, c"%s".as_ptr(), line.as_ptr()) };
 }
@@ -126,5 +139,6 @@ mod tests {
         assert_eq!(bit(Level::Debug, "dapl::evd::dapli_evd"), EVD);
         assert_eq!(bit(Level::Trace, "dapl::cm"), CM);
         assert_eq!(bit(Level::Info, "sm::ring"), UTILITIES);
+        assert_eq!(bit(Level::Info, "dapl::ia::dapli_counts"), COUNTERS);
     }
 }

@@ -9,6 +9,7 @@
 //! From the ground up; imports, calls and locks go down this list, only events climb:
 //! - [`error`], [`names`], [`sync`], [`watermark`]; [`handle`], [`ffi`], [`libdat`], [`provider`]: what everybody stands on
 //! - [`wait`], [`timer`], [`shown`], [`debug`]: sleeping, deadlines, memory shown to consumers, the log
+//! - [`counters`], [`trace`]: what is counted always, and recorded on request
 //! - [`ia`], [`pz`], [`cno`]; [`evd`], [`lmr`], [`rmr`], [`srq`]; [`ep`]; [`cr`]; [`psp`], [`rsp`]: the objects
 //! - [`cm`]: events of connections; [`context`], [`table`], [`registration`]: the way in
 //!
@@ -17,6 +18,7 @@
 pub mod cm;
 pub mod cno;
 pub mod context;
+pub mod counters;
 pub mod cr;
 pub mod debug;
 pub mod ep;
@@ -40,6 +42,7 @@ pub mod sync;
 pub mod table;
 pub mod thread;
 pub mod timer;
+pub mod trace;
 pub mod wait;
 pub mod watermark;
 

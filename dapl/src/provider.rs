@@ -272,6 +272,14 @@ impl Op {
             Op::Read(_) => Work::Read,
         }
     }
+
+    /// Where it begins at the peer.
+    pub fn remote(self) -> Option<Remote> {
+        match self {
+            Op::Send { .. } => None,
+            Op::Write(remote) | Op::Read(remote) => Some(remote),
+        }
+    }
 }
 
 /// A request: send, RDMA write or RDMA read.

@@ -48,6 +48,14 @@ impl<const WORDS: usize> Shown<WORDS> {
     pub fn as_ptr(&self) -> *mut c_void {
         self.0.as_ptr().cast_mut().cast()
     }
+
+    /// What a consumer that takes it for a string reads.
+    #[cfg(test)]
+    pub(crate) fn text(&self) -> String {
+        let bytes: Vec<u8> = self.0.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
+        let end = bytes.iter().position(|byte| *byte == 0).expect("an end");
+        String::from_utf8_lossy(&bytes[..end]).into_owned()
+    }
 }
 
 impl<const WORDS: usize> Default for Shown<WORDS> {

@@ -58,7 +58,10 @@ pub(crate) fn announce<P: Provider>(
 
     let address = ia.address_ptr() as usize;
     let event = Event::Request { sp: sp.handle, address, qual: *qual, cr: cr.id.handle };
-    let Err(error) = dapls_evd::post(evd, event) else { return Ok(()) };
+    let Err(error) = dapls_evd::post(evd, event) else {
+        ia.count(|events| &events.requests);
+        return Ok(());
+    };
     log::warn!("request of {} at {qual} refused, its event cannot be queued: {error}", info.peer);
     // Gone already if the IA was closed meanwhile: then the close has refused it.
     cr.take().map_or(Ok(()), Err)

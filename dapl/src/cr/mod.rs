@@ -66,6 +66,7 @@ impl<P: Provider> Cr<P> {
     /// Says no.
     fn reject(&self) -> Result<()> {
         self.take()?.reject();
+        self.ia.count(|events| &events.rejects);
         self.let_go();
         Ok(())
     }

@@ -57,9 +57,16 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
         let unsignalled = unsignalled(completion_flags, desk.limits.recv_unsignalled, 5)?;
         // A receive that is to notify only when its send says so is posted silent, and its completion tells.
         let unsignalled = unsignalled || desk.limits.recv_solicited;
-        let (cookie, work) = (cookie(&user_cookie), Work::Recv);
-        let token = Token { cookie, ep: ep.id.handle, work, unsignalled, ..Token::default() };
-        desk.binding.qp()?.post_recv(segments, token)
+        let (qp, cookie) = (desk.binding.qp()?, cookie(&user_cookie));
+        let post = ep.trace.as_ref().map_or(0, |trace| trace.posted(Work::Recv, cookie, segments));
+        let token = Token { cookie, ep: ep.id.handle, work: Work::Recv, unsignalled, post, ..Token::default() };
+        let posted = qp.post_recv(segments, token);
+        if post != 0 {
+            ep.settle_trace(post, Work::Recv, posted.is_ok());
+        }
+        posted?;
+        desk.posts.count(Work::Recv);
+        Ok(())
     })
 }
 
@@ -152,9 +159,20 @@ fn request<P: Provider>(
     flags: Flags,
 ) -> Result<()> {
     ep.state().takes_requests()?;
-    let (work, unsignalled) = (op.work(), flags.unsignalled);
-    let token = Token { cookie, ep: ep.id.handle, work, unsignalled, ..Token::default() };
-    desk.binding.qp()?.post_send(&SendWr { op, segments, token, suppress: flags.suppress, fence: flags.fence })
+    let (qp, work) = (desk.binding.qp()?, op.work());
+    let Flags { suppress, unsignalled, fence } = flags;
+    let post = ep.trace.as_ref().map_or(0, |trace| trace.requested(op, cookie, segments, suppress));
+    let token = Token { cookie, ep: ep.id.handle, work, unsignalled, post, ..Token::default() };
+    let posted = qp.post_send(&SendWr { op, segments, token, suppress, fence });
+    if post != 0 {
+        ep.settle_trace(post, work, posted.is_ok());
+    }
+    posted?;
+    desk.posts.count(work);
+    if suppress {
+        desk.posts.count_unseen(work, segments);
+    }
+    Ok(())
 }
 
 fn cookie(cookie: &DAT_DTO_COOKIE) -> u64 {

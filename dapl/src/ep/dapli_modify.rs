@@ -57,6 +57,7 @@ pub(super) fn modify<P: Provider>(ep: &Ep<P>, change: Change<P>) -> Result<()> {
     let retired = install(ep, &mut core, wiring, attributes)?;
     drop(core);
     drop(retired);
+    ep.deliver();
     Ok(())
 }
 
@@ -110,7 +111,7 @@ fn install<P: Provider>(
         && (!posts.shared || before.recv_solicited == posts.recv_solicited)
         && core.attributes.shape(core.wiring.wired(), limits) == attributes.shape(wiring.wired(), limits);
     let new = if fits { None } else { Some(build(&ep.ia, ep.id, &wiring, &attributes, core.marks)?) };
-    configure(&wiring, &posts);
+    configure(ep.id, &wiring, &posts);
 
     // Posts wait here, so none falls between the flush and the new QP.
     let mut desk = ep.desk.write();
@@ -122,6 +123,7 @@ fn install<P: Provider>(
         std::mem::replace(&mut desk.binding, new)
     });
     drop(desk);
+    ep.close_accounts(core, &wiring);
     core.attributes = attributes;
     Ok(Retired { _binding: old, _wiring: std::mem::replace(&mut core.wiring, wiring) })
 }

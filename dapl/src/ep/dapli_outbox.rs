@@ -49,6 +49,10 @@ impl<P: Provider> Outbox<P> {
     pub(super) fn ep_ended(&mut self) {
         self.last_word = LastWord::Unsaid;
     }
+
+    pub(super) fn push(&mut self, untold: Untold<P>) {
+        self.untold.push(untold);
+    }
 }
 
 impl<P: Provider> Ep<P> {

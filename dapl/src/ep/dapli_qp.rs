@@ -4,8 +4,8 @@
 //! PZ, so that its last completions have somewhere to land.
 #![forbid(unsafe_code)]
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -14,12 +14,14 @@ use super::dapli_outbox::Outbox;
 use super::dapls_ep::Transfers;
 use super::state::{EpState, Step};
 use super::{Binding, Core, Desk, Ep, Wiring};
+use crate::counters::{EpCounts, Posts, Sums};
 use crate::error::{Error, Handle, Resource, Result, State};
-use crate::evd::{Config, ConnectionKind};
+use crate::evd::{Config, ConnectionKind, dapls_evd};
 use crate::handle::{self, ObjectId};
 use crate::ia::{Child, Ia, Rank};
 use crate::provider::{Provider, QpSpec, QueuePair, SharedRecvs, Token, Work};
 use crate::shown::{Address, PrivateData};
+use crate::trace::Subject;
 
 impl<P: Provider> Ep<P> {
     /// A new EP with a live handle, in its IA's list. With a PZ it has a QP, so receives can be posted at once.
@@ -34,6 +36,10 @@ impl<P: Provider> Ep<P> {
             Ok(Ep::new(id, ia.clone(), state, binding, wiring, attributes))
         })?;
         let ep = made.object().clone();
+        if let Some(trace) = &ep.trace {
+            let subject: Arc<dyn Subject> = ep.clone();
+            trace.begin(Arc::downgrade(&subject));
+        }
         made.publish();
         let child: Arc<dyn Child> = ep.clone();
         ia.adopt(Arc::downgrade(&child), Rank::Ep);
@@ -49,12 +55,14 @@ impl<P: Provider> Ep<P> {
         attributes: Attributes,
     ) -> Self {
         let limits = attributes.post_limits(wiring.wired(), ia.limits());
-        configure(&wiring, &limits);
+        configure(id, &wiring, &limits);
+        let trace = ia.tracing().trace(id.handle);
         Ep {
             id,
             ia,
             mirror: AtomicU8::new(state as u8),
-            desk: RwLock::new(Desk { binding, limits }),
+            trace,
+            desk: RwLock::new(Desk { binding, limits, posts: Posts::default() }),
             core: Mutex::new(Core {
                 state,
                 attempt: 0,
@@ -65,10 +73,12 @@ impl<P: Provider> Ep<P> {
                 timeout: None,
                 keepsake: None,
                 outbox: Outbox::new(),
+                counts: EpCounts::default(),
                 freed: false,
             }),
             event_data: PrivateData::default(),
             remote_address: Address::default(),
+            board: OnceLock::new(),
         }
     }
 
@@ -90,11 +100,13 @@ impl<P: Provider> Ep<P> {
         }
         // Posts wait here: they meet the old queue in DIS or the new one in UNC.
         let desk = self.desk.write();
+        let report = self.report_unfinished("is reset", &desk);
         if let Binding::Attached(qp) = &desk.binding {
             qp.reset()?;
         }
         self.step(&mut core, Step::Reset)?;
         drop(desk);
+        core.counts.resets += 1;
         self.settle(&mut core);
         core.outbox.connection_ended();
         core.remote = None;
@@ -102,6 +114,7 @@ impl<P: Provider> Ep<P> {
         let keepsake = core.keepsake.take();
         drop(core);
         drop(keepsake);
+        report.tell();
         self.deliver();
         Ok(())
     }
@@ -126,10 +139,16 @@ impl<P: Provider> Ep<P> {
         if !handle::destroy(self.id) {
             return Err(Error::InvalidHandle(Handle::Ep));
         }
+        let report = self.report_unfinished("is freed", &self.desk());
         self.end(&mut core, step)?;
         self.settle(&mut core);
         core.outbox.ep_ended();
+        self.close_accounts(&mut core, &Wiring::none());
+        self.ia.bury(&Sums { eps: self.counts(&core), ..Sums::default() });
         core.freed = true;
+        if let Some(trace) = &self.trace {
+            trace.end();
+        }
         let keepsake = core.keepsake.take();
         let wiring = std::mem::replace(&mut core.wiring, Wiring::none());
         let binding = std::mem::replace(&mut self.desk.write().binding, Binding::Unattached);
@@ -137,6 +156,7 @@ impl<P: Provider> Ep<P> {
         drop(binding);
         drop(wiring);
         drop(keepsake);
+        report.tell();
         self.ia.forget(self);
         self.deliver();
         Ok(())
@@ -160,6 +180,7 @@ pub(super) fn build<P: Provider>(
             object: srq.id().handle,
             // As in a post: its completion tells whether it notifies.
             unsignalled: attributes.post_limits(wiring.wired(), ia.limits()).recv_solicited,
+            post: ia.tracing().shared_post(),
             ..Token::default()
         },
     });
@@ -193,10 +214,11 @@ pub(super) fn build<P: Provider>(
 }
 
 /// Tells the EVDs where transfers of this EP are reported, and that not all of its completions will notify.
-pub(super) fn configure<P: Provider>(wiring: &Wiring<P>, limits: &PostLimits) {
+pub(super) fn configure<P: Provider>(ep: ObjectId, wiring: &Wiring<P>, limits: &PostLimits) {
     let (recv, request) = (&wiring.recv, &wiring.request);
     for evd in [recv, request].into_iter().flatten() {
         evd.report_transfers_to(Transfers::<P>::SINK);
+        dapls_evd::open_account(evd, ep.handle);
     }
     if let (Some(evd), true) = (recv, limits.recv_solicited) {
         evd.configure(Config::Solicited);

@@ -32,14 +32,22 @@ pub(crate) fn bind<P: Provider>(ep: &Ep<P>, rmr: &Rmr<P>, wanted: Option<Bound>,
     let judged = dapls_rmr::judge(rmr, pz, wanted)?;
     ep.state().takes_requests()?;
     let qp = desk.binding.qp()?;
+    let number = ep.trace.as_ref().map_or(0, |trace| trace.bound(post.cookie, post.suppress));
     let token = Token {
         cookie: post.cookie,
         ep: ep.id.handle,
         work: Work::Bind,
         object: rmr.id().handle,
         unsignalled: post.unsignalled,
-        ..Token::default()
+        post: number,
     };
     let wr = BindWr { token, suppress: post.suppress, fence: post.fence };
-    dapls_rmr::post(rmr, judged, |mw, bind| qp.post_bind(mw, bind, &wr))
+    let posted = dapls_rmr::post(rmr, judged, |mw, bind| qp.post_bind(mw, bind, &wr));
+    if number != 0 {
+        ep.settle_trace(number, Work::Bind, posted.is_ok());
+    }
+    if posted.is_ok() {
+        desk.posts.count(Work::Bind);
+    }
+    posted
 }

@@ -19,6 +19,7 @@ use crate::ia::{AsyncError, AsyncKind, Ia, dapls_ia};
 use crate::provider::{CmEvent, ConnRequest, PeerAddress, Provider};
 use crate::shown;
 use crate::srq::{Srq, dapls_srq};
+use crate::trace::Report;
 
 /// News of attempt number `attempt`.
 pub(crate) fn hear<P: Provider>(ep: &Ep<P>, attempt: u32, news: CmEvent<'_>) {
@@ -36,6 +37,7 @@ pub(crate) fn hear<P: Provider>(ep: &Ep<P>, attempt: u32, news: CmEvent<'_>) {
     if core.freed || core.attempt != attempt {
         return;
     }
+    let report = if step == Step::Broken { ep.report_broken(&core) } else { Report::default() };
     let stepped = ep.step(&mut core, step);
     if step != Step::Established {
         core.outbox.connection_ended(); // whoever else may have ended it for the consumer before
@@ -46,6 +48,7 @@ pub(crate) fn hear<P: Provider>(ep: &Ep<P>, attempt: u32, news: CmEvent<'_>) {
         ep.announce(&mut core, notice, data.filter(|_| is_active));
     }
     drop(core);
+    report.tell();
     ep.deliver();
 }
 
@@ -83,6 +86,7 @@ fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
     let mut core = ep.core.lock();
     // Under our lock, which a reset holds as well: whatever is still unheard is of this attempt.
     let is_news = dapls_evd::hear(evd, ep.id.handle);
+    let report = if is_news { ep.report_broken(&core) } else { Report::default() };
     // While it drains the end comes anyway, and is the consumer's own (endpoints 4.2).
     if is_news
         && core.state != EpState::DisconnectPending
@@ -92,6 +96,7 @@ fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
         ep.announce(&mut core, notice, None);
     }
     drop(core);
+    report.tell();
     ep.deliver();
 }
 

@@ -13,11 +13,12 @@
 //! an EVD may run an agent of the consumer's that calls back into this EP.
 
 use std::any::Any;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
+use crate::counters::{Board, EpCounts, Posts, Sums};
 use crate::error::{Error, Handle, Result, State};
 use crate::evd::{ConnectionKind, Evd};
 use crate::handle::{self, Kind, Object, ObjectId, Use};
@@ -27,11 +28,13 @@ use crate::pz::Pz;
 use crate::shown::{Address, PrivateData};
 use crate::srq::Srq;
 use crate::timer::{self, OnExpiry, Ticket};
+use crate::trace::Trace;
 
 pub mod attributes;
 pub mod dapl_ep;
 mod dapl_post;
 mod dapli_connect;
+mod dapli_counts;
 mod dapli_modify;
 mod dapli_outbox;
 mod dapli_qp;
@@ -51,18 +54,24 @@ pub struct Ep<P: Provider> {
     ia: Arc<Ia<P>>,
     /// `Core::state` for those without the core's lock; written under it.
     mirror: AtomicU8,
+    /// What is posted and what comes of it, if anybody wants to know.
+    trace: Option<Arc<Trace>>,
     /// Declared before the core: the QP goes before the EVDs and the PZ it uses.
     desk: RwLock<Desk<P>>,
     core: Mutex<Core<P>>,
     /// Private data of the last event that carried some.
     event_data: PrivateData,
     remote_address: Address,
+    /// The counters as a consumer reads them; made by the first query.
+    board: OnceLock<Board>,
 }
 
 /// What a post needs.
 struct Desk<P: Provider> {
     binding: Binding<P>,
     limits: PostLimits,
+    /// Here, since the lock around has brought the line already.
+    posts: Posts,
 }
 
 /// Whether the EP has a QP. It has one whenever it has a PZ.
@@ -86,6 +95,8 @@ struct Core<P: Provider> {
     /// The CR whose private data the consumer may still look at; goes with reset, free or the next connection.
     keepsake: Option<Arc<dyn Any + Send + Sync>>,
     outbox: Outbox<P>,
+    /// What is not counted elsewhere: its connections, and completions in EVDs that it has left.
+    counts: EpCounts,
     /// The handle is gone, calls that were under way find nothing.
     freed: bool,
 }
@@ -174,8 +185,9 @@ impl<P: Provider> Ep<P> {
 
     /// Moves the state, and says what the connect EVD has to hear. A timeout ends with the state that it watches.
     fn step(&self, core: &mut Core<P>, step: Step) -> Result<Option<ConnectionKind>> {
-        let notice = core.state.notice(step);
-        core.state = core.state.after(step)?;
+        let (notice, before) = (core.state.notice(step), core.state);
+        core.state = before.after(step)?;
+        core.counts.add(&dapli_counts::of_step(before, core.state));
         // Pairs with the Acquire in `state`.
         self.mirror.store(core.state as u8, Ordering::Release);
         if core.state == EpState::Connected && core.wiring.srq.is_some() {
@@ -222,6 +234,14 @@ impl<P: Provider> Child for Ep<P> {
 
     fn counts_as_open(&self) -> bool {
         true
+    }
+
+    fn add_counts(&self, sums: &mut Sums) {
+        let core = self.core.lock();
+        // Those of a freed EP are with its IA already.
+        if !core.freed {
+            sums.eps.add(&self.counts(&core));
+        }
     }
 }
 

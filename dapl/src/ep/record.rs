@@ -41,8 +41,8 @@ pub(super) fn attributes(attr: &DAT_EP_ATTR) -> Attributes {
     }
 }
 
-/// Ours, as the consumer reads them. Named attributes are not kept.
-fn attr(attributes: &Attributes) -> DAT_EP_ATTR {
+/// Ours, as the consumer reads them, with the counters as named attributes. Those that a consumer passes are not looked at.
+fn attr(attributes: &Attributes, (named, list): (i32, *mut DAT_NAMED_ATTR)) -> DAT_EP_ATTR {
     DAT_EP_ATTR {
         service_type: DAT_SERVICE_TYPE_RC,
         max_message_size: attributes.max_message,
@@ -61,8 +61,8 @@ fn attr(attributes: &Attributes) -> DAT_EP_ATTR {
         max_rdma_write_iov: attributes.max_write_iov,
         ep_transport_specific_count: 0,
         ep_transport_specific: null_mut(),
-        ep_provider_specific_count: 0,
-        ep_provider_specific: null_mut(),
+        ep_provider_specific_count: named,
+        ep_provider_specific: list,
     }
 }
 
@@ -130,7 +130,7 @@ impl<P: Provider> Ep<P> {
             request_evd_handle: handle(request.as_ref().map(|evd| evd.id().handle)),
             connect_evd_handle: handle(connect.as_ref().map(|evd| evd.id().handle)),
             srq_handle: handle(srq.as_ref().map(|srq| srq.id().handle)),
-            ep_attr: attr(&core.attributes),
+            ep_attr: attr(&core.attributes, self.show_counts(&core)),
         })
     }
 }

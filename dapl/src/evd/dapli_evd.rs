@@ -10,11 +10,12 @@ use super::Evd;
 use super::event::{Event, is_failure};
 use super::queue::{Queue, Signal};
 use crate::cno::{Cno, Fire, Source};
+use crate::counters::Ledger;
 use crate::error::{Error, Result};
 use crate::handle::{self, ObjectId, Use};
 use crate::provider::{Completion, CompletionQueue, CqSink, Provider, Work};
 use crate::sync::MutexGuard;
-use crate::wait;
+use crate::{trace, wait};
 
 /// Completions fetched at once.
 const BATCH: usize = 16;
@@ -25,12 +26,30 @@ const BATCHES: usize = 16;
 pub(super) struct Inner<P: Provider> {
     pub(super) queue: Queue,
     pub(super) cno: Option<Use<Cno<P>>>,
+    /// What has completed here, by EP.
+    pub(super) ledger: Ledger,
     buffer: [Completion; BATCH],
 }
 
 impl<P: Provider> Inner<P> {
     pub(super) fn new(queue: Queue, cno: Option<Use<Cno<P>>>) -> Self {
-        Inner { queue, cno, buffer: [Completion::default(); BATCH] }
+        Inner { queue, cno, ledger: Ledger::default(), buffer: [Completion::default(); BATCH] }
+    }
+
+    /// Fills the buffer from the front. The only place where completions come in, so they are counted and traced here.
+    #[inline]
+    fn poll(&mut self, cq: &P::Cq, how: Fetch) -> usize {
+        let n = match how {
+            Fetch::Poll => cq.poll(&mut self.buffer),
+            Fetch::Ready => cq.ready(&mut self.buffer),
+        };
+        for done in &self.buffer[..n] {
+            self.ledger.count(done);
+            if done.token.post != 0 {
+                trace::completed(done);
+            }
+        }
+        n
     }
 }
 
@@ -105,10 +124,7 @@ impl<P: Provider> Evd<P> {
         let mut signal = Signal::Nobody;
         let Some(cq) = &self.cq else { return signal };
         for _ in 0..BATCHES {
-            let n = match how {
-                Fetch::Poll => cq.poll(&mut inner.buffer),
-                Fetch::Ready => cq.ready(&mut inner.buffer),
-            };
+            let n = inner.poll(cq, how);
             for done in &inner.buffer[..n] {
                 signal = signal.max(inner.queue.complete(*done));
             }
@@ -133,7 +149,7 @@ impl<P: Provider> Evd<P> {
             None => {
                 let Some(cq) = &self.cq else { return Err(Error::QueueEmpty) };
                 let held = &mut *inner;
-                let n = cq.poll(&mut held.buffer);
+                let n = held.poll(cq, Fetch::Poll);
                 let Some((first, rest)) = held.buffer[..n].split_first() else { return Err(Error::QueueEmpty) };
                 let failed = is_failure(first);
                 if failed {
@@ -145,6 +161,7 @@ impl<P: Provider> Evd<P> {
                 if failed {
                     return self.dequeue_failure(inner, signal);
                 }
+                held.queue.counts.events += 1; // it goes past the queue
                 Event::Dto(*first)
             }
         };
@@ -210,7 +227,7 @@ impl<P: Provider> Evd<P> {
         let mut signal = Signal::Nobody;
         let Some(cq) = &self.cq else { return signal };
         loop {
-            let n = cq.ready(&mut inner.buffer);
+            let n = inner.poll(cq, Fetch::Ready);
             for done in &inner.buffer[..n] {
                 signal = signal.max(inner.queue.complete(*done));
             }
@@ -228,6 +245,7 @@ impl<P: Provider> Evd<P> {
         }
         match &inner.cno {
             Some(cno) if inner.queue.enabled && inner.queue.has_loud() => {
+                inner.queue.counts.cno_triggers += 1;
                 Told { waiter: None, cno: Some(cno.arc().trigger(self.source(), false)) }
             }
             _ => Told::nobody(),
@@ -238,10 +256,14 @@ impl<P: Provider> Evd<P> {
     pub(super) fn signal(&self, inner: &mut Inner<P>, signal: Signal) -> Told<P> {
         match (signal, &inner.cno) {
             (Signal::Waiter, _) => {
+                inner.queue.counts.wakeups += 1;
                 wait::bump(self.id);
                 Told { waiter: Some(self.id), cno: None }
             }
-            (Signal::Cno, Some(cno)) => Told { waiter: None, cno: Some(cno.arc().trigger(self.source(), true)) },
+            (Signal::Cno, Some(cno)) => {
+                inner.queue.counts.cno_triggers += 1;
+                Told { waiter: None, cno: Some(cno.arc().trigger(self.source(), true)) }
+            }
             _ => Told::nobody(),
         }
     }
@@ -289,7 +311,9 @@ impl<P: Provider> Evd<P> {
         let mut inner = self.inner.lock();
         let mut signal = self.fetch(&mut inner, Fetch::Ready);
         let overflown = inner.queue.is_overflown();
-        if !overflown {
+        if overflown {
+            inner.queue.counts.overflows += 1;
+        } else {
             signal = signal.max(inner.queue.push(event));
         }
         (self.signal(&mut inner, signal), !overflown)

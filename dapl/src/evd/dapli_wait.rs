@@ -136,6 +136,8 @@ impl<P: Provider> Evd<P> {
         }
         let found = inner.queue.look(token, over == Some(Error::TimedOut));
         inner.queue.end_wait(token);
+        let timed_out = found == Found::TooFew && over == Some(Error::TimedOut);
+        inner.queue.counts.timeouts += u64::from(timed_out);
         let next = match found {
             // A signal handler ran: nothing is consumed, whatever is there (1.5).
             Found::Enough if over != Some(Error::Interrupted) => match inner.queue.pop() {

@@ -13,6 +13,7 @@ use super::event::{Event, Stream, Streams};
 use super::queue::{Queue, Signal};
 use super::{Config, Evd};
 use crate::cno::Cno;
+use crate::counters::{Completed, Sums};
 use crate::error::{Error, Handle, Resource, Result, State};
 use crate::handle::{self, Created, Usable, Use, UseCount};
 use crate::ia::dapls_ia::{self, Wanted};
@@ -149,6 +150,25 @@ pub(crate) fn settle<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> Untold<P> {
     Untold { evd: evd.clone(), told, lost: None }
 }
 
+/// An EP with this handle is going to complete here.
+pub(crate) fn open_account<P: Provider>(evd: &Evd<P>, ep: usize) {
+    evd.inner.lock().ledger.open(ep);
+}
+
+/// What the EP has completed here so far.
+pub(crate) fn account<P: Provider>(evd: &Evd<P>, ep: usize) -> Completed {
+    evd.inner.lock().ledger.of(ep)
+}
+
+/// What the EP has completed here, to the last; nothing more is counted for it. For a caller that holds the EP's lock.
+pub(crate) fn close_account<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> (Completed, Untold<P>) {
+    let mut inner = evd.inner.lock();
+    let signal = evd.fetch_all(&mut inner);
+    let completed = inner.ledger.close(ep);
+    let told = evd.signal(&mut inner, signal);
+    (completed, Untold { evd: evd.clone(), told, lost: None })
+}
+
 /// Queues a consumer's event.
 ///
 /// Errors: `InvalidParameter(1)` without the SOFTWARE stream; `QueueFull`, of which nobody else hears.
@@ -272,6 +292,7 @@ fn end<P: Provider>(evd: &Evd<P>) -> bool {
     // What nobody will get counts as reaped.
     let _ = evd.fetch_all(&mut inner);
     inner.queue.close().iter().for_each(|event| evd.reaped(event));
+    evd.ia.bury(&Sums { evds: inner.queue.counts, ..Sums::default() });
     let cno = inner.cno.take();
     evd.unlock(inner, signal);
     let Some(attached) = cno else { return true };

@@ -6,6 +6,7 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock};
 
+use crate::counters::Sums;
 use crate::handle::{Kind, Object, ObjectId, Usable, UseCount};
 use crate::ia::{AsyncError, AsyncSink, Child, Ia};
 use crate::provider::Provider;
@@ -125,5 +126,11 @@ impl<P: Provider> Child for Evd<P> {
 
     fn counts_as_open(&self) -> bool {
         !self.ia.owns_async_evd(self.id)
+    }
+
+    fn add_counts(&self, sums: &mut Sums) {
+        let counts = self.inner.lock().queue.counts;
+        sums.evds.add(&counts);
+        sums.each.push((self.id.handle, counts));
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use super::event::{Event, is_failure};
+use crate::counters::EvdCounts;
 use crate::error::{Error, Handle, Result, State};
 use crate::provider::Completion;
 
@@ -68,6 +69,7 @@ pub(super) struct Queue {
     /// The EVD was closed: events are dropped.
     pub(super) closed: bool,
     config: Config,
+    pub(super) counts: EvdCounts,
 }
 
 impl Queue {
@@ -87,6 +89,7 @@ impl Queue {
             waitable: true,
             closed: false,
             config: Config::default(),
+            counts: EvdCounts::default(),
         }
     }
 
@@ -177,6 +180,8 @@ impl Queue {
         let loud = event.notifies();
         self.events.push_back(event);
         self.loud += usize::from(loud);
+        self.counts.events += 1;
+        self.counts.highest = self.counts.highest.max(self.events.len() as u64);
         match &mut self.waiter {
             Some(waiter) => {
                 waiter.told |= loud;
@@ -235,6 +240,7 @@ impl Queue {
         }
         // Events that are there already end a wait whether or not they notify.
         self.waiter = Some(Waiter { token, threshold, told: true, asleep: false });
+        self.counts.waits += 1;
         Ok(())
     }
 
@@ -264,6 +270,7 @@ impl Queue {
     pub(super) fn fall_asleep(&mut self) {
         if let Some(waiter) = &mut self.waiter {
             waiter.asleep = true;
+            self.counts.sleeps += 1;
         }
     }
 

@@ -12,13 +12,14 @@ use std::sync::{Arc, Weak};
 use dat_abi::{DAT_EVD_HANDLE, DAT_EVD_OUT_OF_SCOPE, DAT_IA_HANDLE};
 use parking_lot::Mutex;
 
-use super::facts::Facts;
+use super::dapli_counts::Counts;
 use super::{AsyncError, AsyncEvd, AsyncSink, Children, Ia};
 use crate::error::{Error, Handle, Result};
 use crate::handle::{self, Created, ObjectId, Use};
 use crate::names::Registration;
 use crate::provider::{CmSink, IaSpec, Provider};
 use crate::shown::{self, Address};
+use crate::trace;
 
 /// Where the asynchronous errors of a new IA are to go.
 pub enum Wanted<P: Provider> {
@@ -41,7 +42,8 @@ pub fn open<P: Provider>(
     sink: Arc<dyn CmSink<P>>,
     wanted: Wanted<P>,
 ) -> Result<(DAT_IA_HANDLE, DAT_EVD_HANDLE)> {
-    let params = registration.params();
+    // What is not for the trace is the provider's.
+    let (tracing, params) = trace::Settings::read(&registration.params());
     let spec = IaSpec { name: registration.name(), params: &params };
     let made = handle::create(registration.table(), |id| {
         let provider = P::open(&spec, sink)?;
@@ -49,7 +51,9 @@ pub fn open<P: Provider>(
             id,
             registration,
             address: Box::new(shown_address(provider.address())),
-            facts: Facts::new(own_facts::<P>().chain(provider.facts())),
+            facts: own_facts::<P>().chain(provider.facts()).collect(),
+            counts: Counts::default(),
+            tracing,
             provider,
             number: AtomicUsize::new(0),
             async_evd: Mutex::new(AsyncEvd::Absent),
@@ -128,6 +132,7 @@ fn hear(evd: &Arc<dyn AsyncSink>) -> DAT_EVD_HANDLE {
 
 /// Reports an asynchronous error of this IA or of an object in it.
 pub fn report<P: Provider>(ia: &Ia<P>, error: AsyncError) {
+    ia.count(|events| &events.async_errors);
     let evds: Vec<Arc<dyn AsyncSink>> = match &*ia.async_evd.lock() {
         AsyncEvd::Own(evd) => vec![evd.clone()],
         AsyncEvd::Lent(evd) => vec![evd.arc().clone()],
@@ -150,6 +155,7 @@ pub fn close<P: Provider>(ia: &Ia<P>, graceful: bool) -> Result<()> {
     if !handle::destroy(ia.id) {
         return Err(Error::InvalidHandle(Handle::Ia));
     }
+    ia.log_counts(&children);
     for child in children {
         if let Some(child) = child.upgrade() {
             child.close();

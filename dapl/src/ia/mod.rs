@@ -10,21 +10,23 @@ use std::sync::{Arc, Weak};
 use dat_abi::{DAT_IA_ADDRESS_PTR, DAT_IA_HANDLE, DAT_PROVIDER};
 use parking_lot::Mutex;
 
+use crate::counters::Sums;
 use crate::error::{Error, Result, State};
 use crate::handle::{Kind, Object, ObjectId, Usable, Use};
 use crate::libdat;
 use crate::names::Registration;
 use crate::provider::{Limits, Provider};
 use crate::shown::Address;
+use crate::trace;
 
 pub mod dapl_ia;
+mod dapli_counts;
 pub mod dapls_ia;
-mod facts;
 mod query;
 #[cfg(test)]
 mod tests;
 
-use facts::Facts;
+use dapli_counts::Counts;
 
 /// An open interface adapter.
 pub struct Ia<P: Provider> {
@@ -32,7 +34,9 @@ pub struct Ia<P: Provider> {
     registration: &'static Registration,
     provider: P,
     address: Box<Address>,
-    facts: Facts,
+    facts: Vec<(String, String)>,
+    counts: Counts,
+    tracing: trace::Settings,
     /// The number the consumer knows, once libdat has given it; 0 until then.
     number: AtomicUsize,
     async_evd: Mutex<AsyncEvd>,
@@ -89,6 +93,8 @@ pub trait Child: Send + Sync {
     fn close(&self);
     /// Whether a graceful close of the IA is refused because of it.
     fn counts_as_open(&self) -> bool;
+    /// Adds what it has counted.
+    fn add_counts(&self, _sums: &mut Sums) {}
 }
 
 /// The order in which an abrupt close ends the children (registry-ia.md 6.3).
@@ -129,6 +135,11 @@ impl<P: Provider> Ia<P> {
     /// What it can do.
     pub fn limits(&self) -> &Limits {
         self.provider.limits()
+    }
+
+    /// Whether and how its EPs are traced.
+    pub fn tracing(&self) -> &trace::Settings {
+        &self.tracing
     }
 
     /// The table that every handle made in it starts with.

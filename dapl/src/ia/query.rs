@@ -58,7 +58,7 @@ pub(super) fn ia_attributes<P: Provider>(ia: &Ia<P>) -> DAT_IA_ATTR {
 /// `DAT_PROVIDER_ATTR`, complete.
 pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR {
     let served = ia.registration.served();
-    let (facts, facts_list) = ia.facts.as_attributes();
+    let (facts, facts_list) = ia.show_counts();
     let has_srqs = ia.limits().max_srqs > 0;
     let with_srqs = |bits: DAT_COUNT| if has_srqs { bits } else { 0 };
     let srq_supported = if has_srqs { DAT_TRUE } else { DAT_FALSE };

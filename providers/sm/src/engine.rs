@@ -101,8 +101,7 @@ impl Engine {
     fn do_jobs(&mut self) {
         for job in self.device.bell.answer() {
             match job {
-                Job::Notify(queue) => queue.notify(),
-                Job::ManyRecvs(ep) => self.device.sink.many_recvs(ep),
+                Job::Notify(cq) => cq.notify(),
                 Job::Watch(cq) => {
                     self.watched.push((cq, 0));
                     self.next_tick = Some(Instant::now() + TICK);

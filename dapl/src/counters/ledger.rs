@@ -1,0 +1,179 @@
+//! What an EVD has seen complete, kept apart by EP: plain numbers under the EVD's lock.
+//!
+//! An EP is a number here. The one that completed last is at hand, since completions come in runs; a change of EP costs one
+//! look-up. An account is opened when an EP is wired to the EVD and closed with it, so a completion allocates nothing.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use super::EpCounts;
+use crate::provider::{Completion, Status, Work};
+
+/// Completions of one EP.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Completed {
+    ok: u64,
+    failed: u64,
+    flushed: u64,
+    /// Of successes, by [`Work`]; binds move none.
+    bytes: [u64; 6],
+}
+
+impl Completed {
+    #[inline]
+    fn count(&mut self, done: &Completion) {
+        if done.status == Status::Success {
+            self.ok += 1;
+            self.bytes[done.token.work as usize] += done.bytes;
+        } else {
+            self.count_failure(done.status);
+        }
+    }
+
+    #[cold]
+    fn count_failure(&mut self, status: Status) {
+        if status == Status::Flushed {
+            self.flushed += 1;
+        } else {
+            self.failed += 1;
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.ok += other.ok;
+        self.failed += other.failed;
+        self.flushed += other.flushed;
+        for (to, from) in self.bytes.iter_mut().zip(other.bytes) {
+            *to += from;
+        }
+    }
+
+    /// Adds them to `counts`.
+    pub fn add_to(&self, counts: &mut EpCounts) {
+        let bytes = |work: Work| self.bytes[work as usize];
+        counts.add(&EpCounts {
+            ok: self.ok,
+            failed: self.failed,
+            flushed: self.flushed,
+            bytes_sent: bytes(Work::Send),
+            bytes_received: bytes(Work::Recv) + bytes(Work::SharedRecv),
+            bytes_read: bytes(Work::Read),
+            bytes_written: bytes(Work::Write),
+            ..EpCounts::default()
+        });
+    }
+}
+
+/// The accounts of an EVD.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    /// Who completed last, and what is not in its account yet.
+    last: usize,
+    run: Completed,
+    accounts: HashMap<usize, Completed, BuildHasherDefault<ByHandle>>,
+}
+
+impl Ledger {
+    /// Counts a completion.
+    #[inline]
+    pub fn count(&mut self, done: &Completion) {
+        if self.last != done.token.ep {
+            self.turn(done.token.ep);
+        }
+        self.run.count(done);
+    }
+
+    /// An EP is going to complete here; the second time this does nothing.
+    pub fn open(&mut self, ep: usize) {
+        self.accounts.entry(ep).or_default();
+    }
+
+    /// What an EP has completed here, and the end of its account: what comes later is of nobody.
+    pub fn close(&mut self, ep: usize) -> Completed {
+        self.turn(0);
+        self.accounts.remove(&ep).unwrap_or_default()
+    }
+
+    /// What an EP has completed here so far.
+    pub fn of(&mut self, ep: usize) -> Completed {
+        self.turn(0);
+        self.accounts.get(&ep).copied().unwrap_or_default()
+    }
+
+    /// The run of one EP is over, that of another begins.
+    fn turn(&mut self, ep: usize) {
+        let run = std::mem::take(&mut self.run);
+        if let Some(account) = self.accounts.get_mut(&self.last) {
+            account.add(&run);
+        }
+        self.last = ep;
+    }
+}
+
+/// Handles are multiples of 64 and nobody's choice: one multiplication spreads them.
+#[derive(Default)]
+pub(super) struct ByHandle(u64);
+
+impl Hasher for ByHandle {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_usize(usize::from(*byte));
+        }
+    }
+
+    fn write_usize(&mut self, handle: usize) {
+        let mixed = (self.0 ^ (handle as u64 >> 6)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provider::Token;
+
+    fn done(ep: usize, work: Work, status: Status, bytes: u64) -> Completion {
+        Completion { token: Token { ep, work, ..Token::default() }, status, bytes, ..Completion::default() }
+    }
+
+    #[test]
+    fn each_ep_has_its_own_and_a_run_is_never_lost() {
+        let mut ledger = Ledger::default();
+        ledger.open(64);
+        ledger.open(128);
+        ledger.count(&done(64, Work::Send, Status::Success, 10));
+        ledger.count(&done(128, Work::Recv, Status::Success, 7));
+        ledger.count(&done(64, Work::Write, Status::Success, 5));
+        ledger.open(64);
+        ledger.count(&done(64, Work::Read, Status::RemoteAccess, 0));
+        ledger.count(&done(64, Work::Read, Status::Flushed, 0));
+        let counts = |completed: Completed| {
+            let mut counts = EpCounts::default();
+            completed.add_to(&mut counts);
+            counts
+        };
+        let first = EpCounts { ok: 2, failed: 1, flushed: 1, bytes_sent: 10, bytes_written: 5, ..EpCounts::default() };
+        assert_eq!(counts(ledger.of(64)), first);
+        ledger.count(&done(128, Work::SharedRecv, Status::Success, 3));
+        assert_eq!(counts(ledger.of(128)), EpCounts { ok: 2, bytes_received: 10, ..EpCounts::default() });
+        assert_eq!(counts(ledger.close(64)), first);
+    }
+
+    #[test]
+    fn who_has_no_account_is_not_remembered() {
+        let mut ledger = Ledger::default();
+        ledger.count(&done(64, Work::Send, Status::Success, 10));
+        assert_eq!(ledger.of(64), Completed::default());
+        ledger.open(64);
+        ledger.count(&done(64, Work::Send, Status::Success, 10));
+        ledger.close(64);
+        ledger.count(&done(64, Work::Send, Status::Success, 10));
+        assert_eq!(ledger.of(64), Completed::default());
+        assert!(ledger.accounts.is_empty());
+    }
+}

@@ -1,0 +1,207 @@
+//! What is counted, per EP, EVD and IA: always, and cheaply enough for that.
+//!
+//! A post adds to [`Posts`], in the line of memory that its lock has just taken. A completion adds to the [`Ledger`] of its
+//! EVD, under the EVD's lock, so posting and completing threads never write to the same line. Connections are counted
+//! under the lock of their EP. Sums are made by who asks, and shown on a [`Board`]. Nothing here waits, logs or is ever reset.
+//!
+//! A request posted with SUPPRESS that succeeds completes unseen: it is in `posts.*`, and its bytes are counted as posted;
+//! `completions.ok` lacks it.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::provider::{Segment, Work};
+
+mod board;
+mod ledger;
+
+pub use board::Board;
+pub use ledger::{Completed, Ledger};
+
+/// Declares counters by name: the name shown, the field, and how two of a kind are summed up.
+macro_rules! counters {
+    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $field:ident = $shown:literal $how:ident;)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+        #[allow(missing_docs, reason = "the names say it")]
+        pub struct $name { $($(#[$doc])* pub $field: u64,)* }
+
+        impl $name {
+            /// How many there are.
+            pub const LEN: usize = [$($shown),*].len();
+
+            /// Adds another's.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$field = $how(self.$field, other.$field);)*
+            }
+
+            /// Names and values.
+            pub fn list(&self) -> [(&'static str, u64); Self::LEN] {
+                [$(($shown, self.$field)),*]
+            }
+        }
+    };
+}
+
+fn sum(a: u64, b: u64) -> u64 {
+    a.wrapping_add(b)
+}
+
+fn max(a: u64, b: u64) -> u64 {
+    a.max(b)
+}
+
+counters! {
+    /// Of an endpoint.
+    EpCounts {
+        sends = "posts.send" sum;
+        recvs = "posts.recv" sum;
+        reads = "posts.rdma_read" sum;
+        writes = "posts.rdma_write" sum;
+        binds = "posts.rmr_bind" sum;
+        ok = "completions.ok" sum;
+        failed = "completions.failed" sum;
+        flushed = "completions.flushed" sum;
+        bytes_sent = "bytes.sent" sum;
+        bytes_received = "bytes.received" sum;
+        bytes_read = "bytes.read" sum;
+        bytes_written = "bytes.written" sum;
+        /// Connections that stood, from either side.
+        connects = "connects" sum;
+        /// Connections that ended, in whatever way.
+        disconnects = "disconnects" sum;
+        resets = "resets" sum;
+    }
+}
+
+counters! {
+    /// Of an event dispatcher.
+    EvdCounts {
+        /// All that came, of whatever kind.
+        events = "events" sum;
+        /// Events in the queue at one time.
+        highest = "highest_queue" max;
+        waits = "waits" sum;
+        sleeps = "sleeps" sum;
+        /// Sleepers woken: enough events, or the EVD was made unwaitable or closed.
+        wakeups = "wakeups" sum;
+        timeouts = "timeouts" sum;
+        overflows = "overflows" sum;
+        cno_triggers = "cno_triggers" sum;
+    }
+}
+
+/// What an EP has posted; counted once the provider has taken it.
+#[derive(Debug, Default)]
+pub struct Posts {
+    /// By [`Work`].
+    posts: [AtomicU64; 6],
+    /// Bytes of suppressed requests, by [`Work`]: send, (receive,) read, write.
+    unseen: [AtomicU64; 4],
+}
+
+impl Posts {
+    /// One more.
+    #[inline]
+    pub fn count(&self, work: Work) {
+        self.posts[work as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The bytes of a request whose success nobody will see.
+    #[inline]
+    pub fn count_unseen(&self, work: Work, segments: &[Segment]) {
+        if let Some(unseen) = self.unseen.get(work as usize) {
+            unseen.fetch_add(segments.iter().map(|segment| segment.length).sum(), Ordering::Relaxed);
+        }
+    }
+
+    /// Adds what was posted to `counts`.
+    pub fn add_to(&self, counts: &mut EpCounts) {
+        let posts = |work: Work| self.posts[work as usize].load(Ordering::Relaxed);
+        let unseen = |work: Work| self.unseen[work as usize].load(Ordering::Relaxed);
+        counts.add(&EpCounts {
+            sends: posts(Work::Send),
+            recvs: posts(Work::Recv),
+            reads: posts(Work::Read),
+            writes: posts(Work::Write),
+            binds: posts(Work::Bind),
+            bytes_sent: unseen(Work::Send),
+            bytes_read: unseen(Work::Read),
+            bytes_written: unseen(Work::Write),
+            ..EpCounts::default()
+        });
+    }
+}
+
+/// What only an IA counts; far from any hot path.
+#[derive(Debug, Default)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct IaEvents {
+    /// Connection requests that a consumer was shown.
+    pub requests: AtomicU64,
+    /// Connection requests that a consumer refused.
+    pub rejects: AtomicU64,
+    pub async_errors: AtomicU64,
+}
+
+impl IaEvents {
+    /// One more.
+    pub fn count(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many there are.
+    pub const LEN: usize = 3;
+
+    /// Names and values.
+    pub fn list(&self) -> [(&'static str, u64); Self::LEN] {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        [
+            ("requests", read(&self.requests)),
+            ("rejects", read(&self.rejects)),
+            ("async_errors", read(&self.async_errors)),
+        ]
+    }
+}
+
+/// The sums of an IA, of objects that live and that have gone, and each living EVD's own.
+#[derive(Clone, Debug, Default)]
+pub struct Sums {
+    /// Over its EPs.
+    pub eps: EpCounts,
+    /// Over its EVDs; the highest queue is the highest of them all.
+    pub evds: EvdCounts,
+    /// By handle; only of EVDs that live.
+    pub each: Vec<(usize, EvdCounts)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn posts_are_summed_by_kind_and_suppressed_bytes_are_those_posted() {
+        let posts = Posts::default();
+        let segment = |length| Segment { length, ..Segment::default() };
+        for work in [Work::Send, Work::Recv, Work::Recv, Work::Bind] {
+            posts.count(work);
+        }
+        posts.count(Work::Write);
+        posts.count_unseen(Work::Write, &[segment(5), segment(7)]);
+        posts.count_unseen(Work::Bind, &[]);
+        let mut counts = EpCounts { sends: 10, ..EpCounts::default() };
+        posts.add_to(&mut counts);
+        assert_eq!(
+            counts,
+            EpCounts { sends: 11, recvs: 2, writes: 1, binds: 1, bytes_written: 12, ..EpCounts::default() }
+        );
+    }
+
+    #[test]
+    fn sums_add_and_the_highest_stays_the_highest() {
+        let mut all = EvdCounts { events: 3, highest: 2, ..EvdCounts::default() };
+        all.add(&EvdCounts { events: 4, highest: 9, waits: 1, ..EvdCounts::default() });
+        assert_eq!(all.list()[..3], [("events", 7), ("highest_queue", 9), ("waits", 1)]);
+        assert_eq!((EpCounts::LEN, EvdCounts::LEN), (15, 8));
+    }
+}

@@ -1,0 +1,95 @@
+//! The counters of an EP brought together, and what its trace must know and tell.
+//!
+//! Steps of the ep room only. Who asks pays: posts and completions count in places of their own, and are summed up here.
+#![forbid(unsafe_code)]
+
+use dat_abi::DAT_NAMED_ATTR;
+
+use super::state::EpState;
+use super::{Core, Desk, Ep, Wiring};
+use crate::counters::{Board, EpCounts};
+use crate::evd::{Evd, dapls_evd};
+use crate::handle::{ObjectId, Use};
+use crate::provider::{Provider, QueuePair, Work};
+use crate::trace::{Outlook, Report, Subject};
+
+/// What a change of state counts for.
+pub(super) fn of_step(before: EpState, after: EpState) -> EpCounts {
+    let stands = |state| matches!(state, EpState::Connected | EpState::DisconnectPending);
+    EpCounts {
+        connects: u64::from(!stands(before) && stands(after)),
+        disconnects: u64::from(stands(before) && !stands(after)),
+        ..EpCounts::default()
+    }
+}
+
+impl<P: Provider> Ep<P> {
+    /// All its counters.
+    pub(super) fn counts(&self, core: &Core<P>) -> EpCounts {
+        let mut counts = core.counts;
+        self.desk().posts.add_to(&mut counts);
+        for evd in core.wiring.completing() {
+            dapls_evd::account(evd, self.id.handle).add_to(&mut counts);
+        }
+        counts
+    }
+
+    /// The same as a list for the consumer; it stays in place as long as the EP, and each call renews it.
+    pub(super) fn show_counts(&self, core: &Core<P>) -> (i32, *mut DAT_NAMED_ATTR) {
+        self.board.get_or_init(|| Board::new([], EpCounts::LEN)).show(self.counts(core).list())
+    }
+
+    /// Takes the accounts in EVDs that `next` does not have.
+    pub(super) fn close_accounts(&self, core: &mut Core<P>, next: &Wiring<P>) {
+        let kept: Vec<ObjectId> = next.completing().map(|evd| evd.id()).collect();
+        let left: Vec<_> = core.wiring.completing().filter(|evd| !kept.contains(&evd.id())).cloned().collect();
+        for evd in left {
+            let (completed, untold) = dapls_evd::close_account(evd.arc(), self.id.handle);
+            completed.add_to(&mut core.counts);
+            core.outbox.push(untold);
+        }
+    }
+
+    /// The provider has taken a post that is traced, or refused it.
+    #[cold]
+    pub(super) fn settle_trace(&self, post: u32, work: Work, taken: bool) {
+        if let Some(trace) = &self.trace {
+            trace.settle(post, work, taken);
+        }
+    }
+
+    /// For the trace, before requests are flushed that should have completed.
+    pub(super) fn report_unfinished(&self, why: &str, desk: &Desk<P>) -> Report {
+        let Some(trace) = &self.trace else { return Report::default() };
+        let outlook = self.outlook_at(desk);
+        if outlook.outstanding.requests > 0 { trace.report(why, &outlook) } else { Report::default() }
+    }
+
+    /// For the trace, before a connection is given up because something failed; the second news of that is none.
+    pub(super) fn report_broken(&self, core: &Core<P>) -> Report {
+        match &self.trace {
+            Some(trace) if core.state.is_live() => trace.report("is broken", &self.outlook()),
+            _ => Report::default(),
+        }
+    }
+
+    fn outlook_at(&self, desk: &Desk<P>) -> Outlook {
+        let outstanding = desk.binding.qp().map(|qp| qp.outstanding()).unwrap_or_default();
+        Outlook { state: format!("{:?}", self.state()), outstanding }
+    }
+}
+
+impl<P: Provider> Subject for Ep<P> {
+    fn outlook(&self) -> Outlook {
+        self.outlook_at(&self.desk())
+    }
+}
+
+impl<P: Provider> Wiring<P> {
+    /// The EVDs that transfers complete in, each once.
+    fn completing(&self) -> impl Iterator<Item = &Use<Evd<P>>> {
+        let request = self.request.as_ref();
+        let recv = self.recv.as_ref().filter(|recv| request.is_none_or(|request| request.id() != recv.id()));
+        recv.into_iter().chain(request)
+    }
+}

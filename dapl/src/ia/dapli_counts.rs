@@ -1,0 +1,99 @@
+//! The counters of an IA: its own, and the sums over what is or was in it, shown behind the provider's facts.
+//!
+//! Steps of the ia room only, but for `count` and `bury`. No lock is held while a child is asked, and sums are made only for
+//! who asks. Between an object's end and its burial its numbers are missing for a moment.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{OnceLock, Weak};
+
+use dat_abi::DAT_NAMED_ATTR;
+use parking_lot::Mutex;
+
+use super::{Child, Ia, Rank};
+use crate::counters::{Board, EpCounts, EvdCounts, IaEvents, Sums};
+use crate::provider::Provider;
+
+/// What an IA keeps for this.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    events: IaEvents,
+    /// Of objects that have gone.
+    gone: Mutex<Sums>,
+    /// Made by the first query.
+    board: OnceLock<Board>,
+}
+
+/// EVDs with numbers of their own in the list; those with the highest handles are only in the sums.
+const EVDS_SHOWN: usize = 64;
+
+/// Kinds of objects, as their numbers are shown.
+const ALIVE: [(&str, &[Rank]); 10] = [
+    ("alive.ep", &[Rank::Ep]),
+    ("alive.evd", &[Rank::Evd, Rank::AsyncEvd]),
+    ("alive.cno", &[Rank::Cno]),
+    ("alive.pz", &[Rank::Pz]),
+    ("alive.lmr", &[Rank::Lmr]),
+    ("alive.rmr", &[Rank::Rmr]),
+    ("alive.srq", &[Rank::Srq]),
+    ("alive.psp", &[Rank::Psp]),
+    ("alive.rsp", &[Rank::Rsp]),
+    ("alive.cr", &[Rank::Cr]),
+];
+
+impl<P: Provider> Ia<P> {
+    /// Counts something that happened to the IA as a whole.
+    pub(crate) fn count(&self, which: impl FnOnce(&IaEvents) -> &AtomicU64) {
+        IaEvents::count(which(&self.counts.events));
+    }
+
+    /// Keeps the numbers of an object that ends.
+    pub(crate) fn bury(&self, last: &Sums) {
+        let mut gone = self.counts.gone.lock();
+        gone.eps.add(&last.eps);
+        gone.evds.add(&last.evds);
+    }
+
+    /// Facts and counters, as a list for the consumer; it stays in place as long as the IA, and each call renews it.
+    pub(super) fn show_counts(&self) -> (i32, *mut DAT_NAMED_ATTR) {
+        const ROOM: usize = IaEvents::LEN + EpCounts::LEN + EvdCounts::LEN * (1 + EVDS_SHOWN) + ALIVE.len();
+        let board = self.counts.board.get_or_init(|| Board::new(self.facts.iter().cloned(), ROOM));
+        let (ranks, children): (Vec<_>, Vec<_>) = self.children.lock().known.values().cloned().unzip();
+        let sums = self.sums(&children);
+        let of_kind = |kinds: &[Rank]| ranks.iter().filter(|rank| kinds.contains(rank)).count() as u64;
+        let alive = ALIVE.map(|(name, kinds)| (name.to_owned(), of_kind(kinds)));
+        board.show(self.totals(&sums).chain(alive).chain(each_evd(&sums)))
+    }
+
+    /// Tells the log, if anybody listens there, what the IA has seen until it is closed.
+    pub(super) fn log_counts(&self, children: &[Weak<dyn Child>]) {
+        if log::log_enabled!(log::Level::Info) {
+            let sums = self.sums(children);
+            let seen = self.totals(&sums).filter(|(_, count)| *count > 0);
+            let text: Vec<_> = seen.map(|(name, count)| format!("{name}={count}")).collect();
+            log::info!("ia {} is closed: {}", self.registration.name(), text.join(" "));
+        }
+    }
+
+    fn sums(&self, children: &[Weak<dyn Child>]) -> Sums {
+        let mut sums = self.counts.gone.lock().clone();
+        for child in children.iter().filter_map(Weak::upgrade) {
+            child.add_counts(&mut sums);
+        }
+        sums
+    }
+
+    fn totals(&self, sums: &Sums) -> impl Iterator<Item = (String, u64)> {
+        let of = |kind: &'static str| move |(name, count): (&str, u64)| (format!("{kind}.{name}"), count);
+        let (eps, evds) = (sums.eps.list().map(of("ep")), sums.evds.list().map(of("evd")));
+        self.counts.events.list().map(of("ia")).into_iter().chain(eps).chain(evds)
+    }
+}
+
+fn each_evd(sums: &Sums) -> impl Iterator<Item = (String, u64)> {
+    let mut each = sums.each.clone();
+    each.sort_unstable_by_key(|(handle, _)| *handle);
+    each.into_iter()
+        .take(EVDS_SHOWN)
+        .flat_map(|(handle, counts)| counts.list().map(|(name, count)| (format!("evd.{handle:#x}.{name}"), count)))
+}

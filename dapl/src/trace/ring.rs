@@ -1,0 +1,207 @@
+//! The memory of a trace: as many posts as there are places, each with its end; the oldest is overwritten.
+//!
+//! Posting and completing threads write at once and never wait for each other or for a reader: all fields are atomics, and a
+//! record is valid while it carries its number. Knows no clock: times are given.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use super::Posted;
+use crate::provider::{Completion, Status, Token, Work};
+
+/// A ring of records.
+#[derive(Debug)]
+pub(super) struct Ring {
+    /// A power of two of them.
+    records: Box<[Record]>,
+    /// Posts so far.
+    posts: AtomicU64,
+}
+
+/// One post. A line of memory, so that those of different threads do not meet.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Record {
+    /// Its number, from 1; 0 while it is written.
+    number: AtomicU64,
+    begun: AtomicU64,
+    cookie: AtomicU64,
+    /// Kind in bits 0 to 7, bit 8 for suppressed, segments from 16, remote key from 32.
+    what: AtomicU64,
+    bytes: AtomicU64,
+    address: AtomicU64,
+    /// When; 0 while it is under way.
+    ended: AtomicU64,
+    /// How in bits 0 to 7, bytes moved from 8.
+    end: AtomicU64,
+}
+
+/// A record as it is read.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Entry {
+    pub(super) number: u64,
+    /// Nanoseconds, as all times here.
+    pub(super) begun: u64,
+    pub(super) cookie: u64,
+    pub(super) work: Work,
+    pub(super) suppress: bool,
+    pub(super) segments: usize,
+    pub(super) bytes: u64,
+    pub(super) key: u32,
+    pub(super) address: u64,
+    pub(super) end: Option<End>,
+}
+
+/// The end of a post.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct End {
+    pub(super) at: u64,
+    /// `None`: the provider did not take the post.
+    pub(super) status: Option<Status>,
+    pub(super) bytes: u64,
+}
+
+const SUPPRESS: u64 = 1 << 8;
+const REFUSED: u64 = 0xFF;
+
+impl Ring {
+    /// With `length` places, a power of two.
+    pub(super) fn new(length: usize) -> Self {
+        let records = (0..length.next_power_of_two()).map(|_| Record::default()).collect();
+        Ring { records, posts: AtomicU64::new(0) }
+    }
+
+    /// Notes a post, and gives the low half of its number. That is not 0, which means "not traced".
+    pub(super) fn post(&self, post: &Posted<'_>, now: u64) -> u32 {
+        let mut number = self.posts.fetch_add(1, Ordering::Relaxed) + 1;
+        if number as u32 == 0 {
+            number = self.posts.fetch_add(1, Ordering::Relaxed) + 1;
+        }
+        let record = self.at(number);
+        let (key, address) = post.remote.map_or((0, 0), |remote| (remote.key, remote.address));
+        let suppress = if post.suppress { SUPPRESS } else { 0 };
+        let segments = post.segments.len().min(0xFFFF) as u64;
+        record.number.store(0, Ordering::Relaxed);
+        // Pairs with the fence in `read`: who sees any of the following stores sees that the record is being written.
+        fence(Ordering::Release);
+        record.begun.store(now, Ordering::Relaxed);
+        record.cookie.store(post.cookie, Ordering::Relaxed);
+        record.what.store(post.work as u64 | suppress | segments << 16 | u64::from(key) << 32, Ordering::Relaxed);
+        let bytes = post.segments.iter().fold(0u64, |sum, segment| sum.wrapping_add(segment.length));
+        record.bytes.store(bytes, Ordering::Relaxed);
+        record.address.store(address, Ordering::Relaxed);
+        record.ended.store(0, Ordering::Relaxed);
+        // Pairs with the Acquire in `read` and `finish`: first the record, then its number.
+        record.number.store(number, Ordering::Release);
+        number as u32
+    }
+
+    /// The provider did not take the post.
+    pub(super) fn refuse(&self, post: u32, now: u64) {
+        self.finish(post, REFUSED, now);
+    }
+
+    /// Notes the end of the post that the completion is of, if it is still remembered. A receive out of a shared queue is
+    /// noted whole: nobody has posted it here.
+    pub(super) fn complete(&self, done: &Completion, now: u64) {
+        let Token { work, cookie, post, .. } = done.token;
+        let post = match work {
+            Work::SharedRecv => self.post(&Posted { work, cookie, segments: &[], remote: None, suppress: false }, now),
+            _ => post,
+        };
+        self.finish(post, done.status as u64 | done.bytes << 8, now);
+    }
+
+    fn finish(&self, post: u32, end: u64, now: u64) {
+        let record = self.at(u64::from(post));
+        if record.number.load(Ordering::Acquire) as u32 == post {
+            record.end.store(end, Ordering::Relaxed);
+            // Pairs with the Acquire in `entry`: first the end, then its time.
+            record.ended.store(now.max(1), Ordering::Release);
+        }
+    }
+
+    /// All that is remembered, the oldest first.
+    pub(super) fn read(&self) -> Vec<Entry> {
+        let last = self.posts.load(Ordering::Relaxed);
+        let first = last.saturating_sub(self.records.len() as u64);
+        (first + 1..=last).filter_map(|number| self.at(number).read(number)).collect()
+    }
+
+    /// When the oldest of the `count` requests was posted that the provider has not finished: it finishes them in order.
+    pub(super) fn oldest_request(&self, count: u32) -> Option<u64> {
+        let entries = self.read();
+        let requests = entries.iter().rev().filter(|entry| entry.is_request() && !entry.is_refused());
+        requests.take(count as usize).last().map(|entry| entry.begun)
+    }
+
+    fn at(&self, number: u64) -> &Record {
+        &self.records[number as usize & (self.records.len() - 1)]
+    }
+}
+
+impl Record {
+    /// Post number `number`, unless it is being written or overwritten.
+    fn read(&self, number: u64) -> Option<Entry> {
+        // Pairs with the Release in `post`.
+        if self.number.load(Ordering::Acquire) != number {
+            return None;
+        }
+        let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let what = get(&self.what);
+        let entry = Entry {
+            number,
+            begun: get(&self.begun),
+            cookie: get(&self.cookie),
+            work: work(what as u8),
+            suppress: what & SUPPRESS != 0,
+            segments: (what >> 16 & 0xFFFF) as usize,
+            bytes: get(&self.bytes),
+            key: (what >> 32) as u32,
+            address: get(&self.address),
+            end: self.end(),
+        };
+        // Pairs with the fence in `post`.
+        fence(Ordering::Acquire);
+        (get(&self.number) == number).then_some(entry)
+    }
+
+    fn end(&self) -> Option<End> {
+        // Pairs with the Release in `finish`.
+        let at = self.ended.load(Ordering::Acquire);
+        let end = self.end.load(Ordering::Relaxed);
+        (at != 0).then(|| End { at, status: status(end as u8), bytes: end >> 8 })
+    }
+}
+
+impl Entry {
+    pub(super) fn is_request(&self) -> bool {
+        !matches!(self.work, Work::Recv | Work::SharedRecv)
+    }
+
+    fn is_refused(&self) -> bool {
+        self.end.is_some_and(|end| end.status.is_none())
+    }
+}
+
+fn work(number: u8) -> Work {
+    const ALL: [Work; 6] = [Work::Send, Work::Recv, Work::Read, Work::Write, Work::SharedRecv, Work::Bind];
+    ALL.into_iter().find(|work| *work as u8 == number).unwrap_or_default()
+}
+
+fn status(number: u8) -> Option<Status> {
+    const ALL: [Status; 11] = [
+        Status::Success,
+        Status::Flushed,
+        Status::LocalLength,
+        Status::LocalEp,
+        Status::LocalProtection,
+        Status::BadResponse,
+        Status::RemoteAccess,
+        Status::RemoteResponder,
+        Status::Transport,
+        Status::ReceiverNotReady,
+        Status::BindFailed,
+    ];
+    ALL.into_iter().find(|status| *status as u8 == number)
+}

@@ -1,0 +1,81 @@
+//! A trace as a person reads it: one line on the EP, then one per post, the oldest first.
+//!
+//! Bounded: of a long ring the oldest requests still under way are shown, then the newest posts. No data is shown, only
+//! where it is to go. Pure: entries and times in, text out.
+#![forbid(unsafe_code)]
+
+use std::fmt::Write;
+
+use super::Outlook;
+use super::ring::{End, Entry};
+use crate::provider::Work;
+
+/// Posts shown because they are under way, and because they are new.
+const UNDER_WAY: usize = 16;
+const NEW: usize = 48;
+
+/// All there is to say of an EP at `now`.
+pub(super) fn dump(ep: usize, why: &str, outlook: &Outlook, entries: &[Entry], now: u64) -> String {
+    let Outlook { state, outstanding } = outlook;
+    let mut text = format!(
+        "ep {ep:#x} {why}; {state}, {} requests and {} receives outstanding",
+        outstanding.requests, outstanding.recvs
+    );
+    if entries.is_empty() {
+        text.push_str(", no posts");
+    }
+    let mut last = None;
+    for entry in shown(entries) {
+        let before = last.map_or(entries[0].number, |last| last + 1);
+        if entry.number > before {
+            let _ = write!(text, "\n  ({} posts not shown)", entry.number - before);
+        }
+        last = Some(entry.number);
+        line(&mut text, entry, now);
+    }
+    text
+}
+
+fn shown(entries: &[Entry]) -> impl Iterator<Item = &Entry> {
+    let (old, new) = entries.split_at(entries.len().saturating_sub(NEW));
+    old.iter().filter(|entry| entry.is_request() && entry.end.is_none() && !entry.suppress).take(UNDER_WAY).chain(new)
+}
+
+fn line(text: &mut String, entry: &Entry, now: u64) {
+    let Entry { number, begun, cookie, work, segments, bytes, .. } = *entry;
+    let age = Seconds(now.saturating_sub(begun));
+    // Writing to a string cannot fail.
+    let _ = write!(text, "\n  #{number} {age} ago: {} cookie {cookie:#x}, {bytes} bytes in {segments}", name(work));
+    if matches!(work, Work::Read | Work::Write) {
+        let way = if work == Work::Read { "from" } else { "to" };
+        let _ = write!(text, ", {way} {:#x} at {:#x}", entry.key, entry.address);
+    }
+    let _ = match entry.end {
+        None if entry.suppress => write!(text, ": suppressed"),
+        None => write!(text, ": under way"),
+        Some(End { status: None, .. }) => write!(text, ": not taken"),
+        Some(End { at, status: Some(status), bytes }) => {
+            write!(text, ": {status:?} after {}, {bytes} bytes", Seconds(at.saturating_sub(begun)))
+        }
+    };
+}
+
+fn name(work: Work) -> &'static str {
+    match work {
+        Work::Send => "send",
+        Work::Recv => "recv",
+        Work::Read => "rdma read",
+        Work::Write => "rdma write",
+        Work::SharedRecv => "shared recv",
+        Work::Bind => "rmr bind",
+    }
+}
+
+/// Nanoseconds, shown as seconds.
+struct Seconds(u64);
+
+impl std::fmt::Display for Seconds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{:06} s", self.0 / 1_000_000_000, self.0 / 1000 % 1_000_000)
+    }
+}

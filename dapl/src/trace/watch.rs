@@ -1,0 +1,123 @@
+//! Looking after traces on the timer's thread: requests that take too long, and the file that somebody may touch.
+//!
+//! An EP without requests under way is not looked at, so an idle one costs nothing; the file is looked at once a second
+//! while any EP is traced. The file is never opened, made or removed, and no signal is used.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
+
+use super::{FILE, Settings, TRACED, Trace, tell_all};
+use crate::timer::{self, OnExpiry};
+use crate::wait;
+
+/// How often the file is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// Not sooner than this is an EP looked at again.
+const SOON: Duration = Duration::from_millis(100);
+
+impl Trace {
+    /// Something is under way: a look will come, if none is to come already.
+    pub(super) fn watch(&self) {
+        let Some(overdue) = self.settings.overdue() else { return };
+        if !self.is_watched.load(Ordering::SeqCst) {
+            self.look_after(overdue);
+        }
+    }
+
+    fn look_after(&self, time: Duration) {
+        if !self.is_watched.swap(true, Ordering::SeqCst) {
+            let target: Weak<dyn OnExpiry> = self.me.clone();
+            if timer::arm(time, target, 0).is_err() {
+                // The log has it; the next post tries again.
+                self.is_watched.store(false, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Tells, once, if a request is overdue, and says when to look again: never, if nothing is under way.
+    ///
+    /// The provider says how many are under way, so neither a suppressed request nor a completion that the program has not
+    /// fetched yet misleads.
+    pub(super) fn look(&self, now: u64) -> Option<Duration> {
+        let overdue = self.settings.overdue()?;
+        let outlook = self.outlook()?;
+        let begun = self.ring.oldest_request(outlook.outstanding.requests);
+        let Some(begun) = begun else {
+            self.is_told.store(false, Ordering::Relaxed);
+            return None;
+        };
+        let age = Duration::from_nanos(now.saturating_sub(begun));
+        if age < overdue {
+            self.is_told.store(false, Ordering::Relaxed);
+            return Some((overdue - age).max(SOON));
+        }
+        if !self.is_told.swap(true, Ordering::Relaxed) {
+            let why = format!("has had no completion for {} s", age.as_secs());
+            self.report(&why, &outlook).tell();
+        }
+        Some(overdue)
+    }
+}
+
+impl OnExpiry for Trace {
+    fn expired(&self, _: u32) {
+        // First this, then the look: a post that comes in between asks for another.
+        self.is_watched.store(false, Ordering::SeqCst);
+        if let Some(again) = self.look(wait::now()) {
+            self.look_after(again);
+        }
+    }
+}
+
+/// A file that somebody may touch.
+#[derive(Debug)]
+pub(super) struct File {
+    path: PathBuf,
+    /// The process that looks; a forked child's own does not.
+    process: u32,
+    seen: Mutex<Option<SystemTime>>,
+}
+
+/// Looks at the file of `settings` from now on, if it names one and nobody looks at it yet.
+pub(super) fn file(settings: &Settings) {
+    let (Some(path), process) = (settings.file(), std::process::id()) else { return };
+    let mut watched = FILE.lock();
+    if watched.as_ref().is_some_and(|file| file.process == process) {
+        return;
+    }
+    let file = Arc::new(File { path: path.clone(), process, seen: Mutex::new(touched(path)) });
+    if look_again(&file) {
+        *watched = Some(file);
+    }
+}
+
+fn look_again(file: &Arc<File>) -> bool {
+    let target: Arc<dyn OnExpiry> = file.clone();
+    timer::arm(LOOK, Arc::downgrade(&target), 0).is_ok()
+}
+
+fn touched(path: &PathBuf) -> Option<SystemTime> {
+    fs::metadata(path).and_then(|facts| facts.modified()).ok()
+}
+
+impl OnExpiry for File {
+    fn expired(&self, _: u32) {
+        let now = touched(&self.path);
+        let before = std::mem::replace(&mut *self.seen.lock(), now);
+        if now.is_some() && now != before {
+            tell_all("as asked for");
+        }
+        let mut watched = FILE.lock();
+        let is_wanted = TRACED.read().as_ref().is_some_and(|traced| !traced.is_empty());
+        let stays = watched.as_ref().is_some_and(|file| is_wanted && look_again(file));
+        if !stays {
+            *watched = None;
+        }
+    }
+}
