@@ -35,10 +35,16 @@ impl High {
         High { quiet, soft, hard }
     }
 
+    /// Whether a look at this count would find anything.
+    #[inline]
+    pub fn is_crossed(&self, count: u32) -> bool {
+        count > self.quiet
+    }
+
     /// The count is this now.
     #[inline]
     pub fn look(&mut self, count: u32) -> Crossed {
-        if count <= self.quiet { Crossed::default() } else { self.cross(count) }
+        if self.is_crossed(count) { self.cross(count) } else { Crossed::default() }
     }
 
     #[cold]

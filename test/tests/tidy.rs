@@ -52,7 +52,7 @@ const SM: &[&[&str]] = &[
     &["sock", "segments", "shared"],
     &["link"],
     &["bell"],
-    &["cq"],
+    &["cq", "srq"],
     &["half", "book"],
     &["window"],
     &["rx", "tx", "device"],

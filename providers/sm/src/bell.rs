@@ -9,14 +9,19 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use dapl::error::{Error, Resource, Result};
+use dapl::handle::ObjectId;
 use dapl::provider::ConnId;
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 
-/// A completion queue, as the engine looks after it.
-pub(crate) trait Attended: Debug + Send + Sync {
-    /// Tells the layer above that something came.
+/// Something that the layer above wants to hear of.
+pub(crate) trait Tells: Debug + Send + Sync {
+    /// Tells it.
     fn notify(&self);
+}
+
+/// A completion queue, as the engine looks after it.
+pub(crate) trait Attended: Tells {
     /// Every few milliseconds while it is polled; `last` is the count of polls seen the time before. False: nobody polls
     /// any more, and the engine need not look again.
     fn tick(&self, last: &mut u32) -> bool;
@@ -35,8 +40,10 @@ pub(crate) enum News {
 /// A piece of work.
 #[derive(Debug)]
 pub(crate) enum Job {
-    /// An armed completion queue has something.
-    Notify(Arc<dyn Attended>),
+    /// An armed completion queue has something, or a shared receive queue too little.
+    Notify(Arc<dyn Tells>),
+    /// The receives of this EP have passed its soft watermark.
+    ManyRecvs(ObjectId),
     /// A completion queue began to be polled.
     Watch(Arc<dyn Attended>),
     /// The connection of this id has work that nobody else does.

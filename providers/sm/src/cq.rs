@@ -12,7 +12,7 @@ use dapl::error::Result;
 use dapl::provider::{Completion, CompletionQueue, CqSink};
 use parking_lot::Mutex;
 
-use crate::bell::{Attended, Bell, Job};
+use crate::bell::{Attended, Bell, Job, Tells};
 use crate::ready::Ready;
 
 /// Connections that stay with a poller even while they are idle.
@@ -159,13 +159,15 @@ impl CqCore {
     }
 }
 
-impl Attended for CqCore {
+impl Tells for CqCore {
     fn notify(&self) {
         if let Some(sink) = self.sink.upgrade() {
             sink.notify();
         }
     }
+}
 
+impl Attended for CqCore {
     /// What a consumer that stopped polling left is taken over.
     fn tick(&self, last: &mut u32) -> bool {
         let polls = self.polls.load(Ordering::Relaxed);

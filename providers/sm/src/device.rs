@@ -43,6 +43,8 @@ pub(crate) struct Device {
     pub(crate) listeners: Mutex<HashMap<u64, ObjectId>>,
     pub(crate) sink: Arc<dyn CmSink<Sm>>,
     next_pd: AtomicU32,
+    /// How many shared receive queues there are.
+    pub(crate) srqs: Arc<AtomicU32>,
 }
 
 impl Device {
@@ -72,6 +74,7 @@ impl Device {
             listeners: Mutex::default(),
             sink,
             next_pd: AtomicU32::new(1),
+            srqs: Arc::default(),
             endpoint,
         })
     }
@@ -133,7 +136,7 @@ fn limits() -> Limits {
         max_rdma: MAX_TRANSFER,
         // One that is bound takes a place in the table of registrations.
         max_rmrs: SLOTS as u32 - 1,
-        max_srqs: 0,
+        max_srqs: 65_536,
         max_reads_in: 16,
         max_reads_out: 16,
         private_data_connect: 256,

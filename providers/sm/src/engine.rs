@@ -101,7 +101,8 @@ impl Engine {
     fn do_jobs(&mut self) {
         for job in self.device.bell.answer() {
             match job {
-                Job::Notify(cq) => cq.notify(),
+                Job::Notify(queue) => queue.notify(),
+                Job::ManyRecvs(ep) => self.device.sink.many_recvs(ep),
                 Job::Watch(cq) => {
                     self.watched.push((cq, 0));
                     self.next_tick = Some(Instant::now() + TICK);

@@ -3,15 +3,17 @@
 //! Each of the counters here is written by one half, under its lock, and read by the other without one.
 #![forbid(unsafe_code)]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
-use dapl::provider::Completion;
+use dapl::handle::ObjectId;
+use dapl::provider::{Completion, Token};
 
 use crate::bell::{Bell, Job};
 use crate::cq::{CqCore, Outbox};
 use crate::link::Link;
 use crate::regions::Regions;
+use crate::srq::{SrqCore, Taker};
 
 /// Why a connection cannot go on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -24,6 +26,18 @@ pub(crate) enum Fault {
     Access,
     /// A request failed; its completion says how.
     Request,
+    /// More receives are outstanding than the hard watermark allows.
+    Watermark,
+}
+
+/// Where receives come from, if the connection has no queue of its own.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) srq: Arc<SrqCore>,
+    /// What they complete with, but for the cookie.
+    pub(crate) token: Token,
+    /// The connection, to stand in line.
+    pub(crate) taker: Weak<dyn Taker>,
 }
 
 /// Known to both halves.
@@ -31,7 +45,11 @@ pub(crate) enum Fault {
 pub(crate) struct Shared {
     pub(crate) regions: Arc<Regions>,
     pub(crate) bell: Arc<Bell>,
+    pub(crate) ep: ObjectId,
     pub(crate) pd: u32,
+    /// Of the memory of receives.
+    pub(crate) recv_pd: u32,
+    pub(crate) pool: Option<Pool>,
     pub(crate) recv_cq: Option<Arc<CqCore>>,
     pub(crate) request_cq: Option<Arc<CqCore>>,
     /// Bytes of a send, and of an RDMA operation.

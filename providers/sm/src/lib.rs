@@ -4,11 +4,11 @@
 //! registered memory that peers may read (`regions`), a `book` of attempts, and one thread (`engine`) with its `bell`. A
 //! connection is set up by datagrams (`setup`, `proto`), which pass sealed memory (`map`, `link`); then both halves (`rx`,
 //! `tx`, `half`) run over slot rings (`ring`) without a lock or a pointer in shared memory, and RDMA goes straight across by
-//! the kernel (`cma`) or through a bounce buffer. Queue pairs (`qp`), completion queues (`cq`), requests (`request`), memory
-//! windows (`window`) and the names of shared memory (`shared`) are what dapl sees.
+//! the kernel (`cma`) or through a bounce buffer. Queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`),
+//! requests (`request`), memory windows (`window`) and the names of shared memory (`shared`) are what dapl sees.
 //!
 //! ```text
-//! lib -> engine -> request -> qp -> setup -> device -> rx tx -> window -> book half -> cq -> bell -> link -> ... -> map proto
+//! lib -> engine -> request -> qp -> setup -> device -> rx tx -> window -> book half -> cq srq -> bell -> link -> ... -> map proto
 //! ```
 //! It knows no handle and no event; dapl knows no ring.
 
@@ -39,6 +39,7 @@ mod segments;
 mod setup;
 mod shared;
 mod sock;
+mod srq;
 #[cfg(test)]
 mod tests;
 mod tx;
@@ -54,8 +55,7 @@ use std::thread::JoinHandle;
 use dapl::error::{Error, Resource, Result};
 use dapl::handle::ObjectId;
 use dapl::provider::{
-    Access, CmSink, CqSink, IaSpec, Limits, MemoryRegion, MemoryWindow, Provider, QpSpec, Region, Segment,
-    SharedCookie, SharedReceiveQueue, SrqSpec,
+    Access, CmSink, CqSink, IaSpec, Limits, MemoryRegion, MemoryWindow, Provider, QpSpec, Region, SharedCookie, SrqSpec,
 };
 use parking_lot::Mutex;
 
@@ -63,6 +63,7 @@ pub use cq::Cq;
 pub use qp::Qp;
 pub use request::Request;
 pub use shared::Membership;
+pub use srq::Srq;
 
 use device::Device;
 use window::Window;
@@ -119,27 +120,6 @@ impl MemoryWindow for Mw {
 impl Drop for Mw {
     fn drop(&mut self) {
         self.0.close();
-    }
-}
-
-/// A shared receive queue: not there yet.
-pub enum Srq {}
-
-impl SharedReceiveQueue for Srq {
-    fn post_recv(&self, _: &[Segment], _: u64) -> Result<()> {
-        match *self {}
-    }
-
-    fn available(&self) -> u32 {
-        match *self {}
-    }
-
-    fn resize(&self, _: u32) -> Result<()> {
-        match *self {}
-    }
-
-    fn watch(&self, _: u32) -> Result<()> {
-        match *self {}
     }
 }
 
@@ -219,8 +199,9 @@ impl Provider for Sm {
         Ok(Mw(Arc::new(Window::new(self.device.regions.clone(), self.device.book.clone(), pd.0))))
     }
 
-    fn create_srq(&self, _: &Pd, _: SrqSpec) -> Result<Srq> {
-        Err(Error::ModelNotSupported)
+    fn create_srq(&self, pd: &Pd, spec: SrqSpec) -> Result<Srq> {
+        let Device { bell, srqs, limits, .. } = &*self.device;
+        Srq::new(pd.0, spec, bell.clone(), srqs.clone(), limits.max_srqs)
     }
 
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Cq> {

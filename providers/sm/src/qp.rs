@@ -1,8 +1,8 @@
 //! Queue pairs: the two halves of a connection, their locks, and who makes them progress.
 //!
 //! A consumer's poll, a post, or the engine: whoever is there takes a half's lock and passes over it. When nobody polls, a
-//! connection is armed, and the peer wakes the engine by a FIFO word. Lock order: receiving half, sending half, completion
-//! queue, bell. The layer above is told of a connection's fate by the engine only.
+//! connection is armed, and the peer wakes the engine by a FIFO word. Lock order: receiving half, sending half, shared receive
+//! queue, completion queue, bell. The layer above is told of a connection's fate by the engine only.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -11,18 +11,20 @@ use std::sync::{Arc, Weak};
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{
     Bind, BindWr, Completion, ConnId, ConnectSpec, MemoryRegion, Outstanding, QpSpec, QueuePair, Segment, SendWr,
-    Status, Token,
+    SharedRecvs, Status, Token,
 };
+use dapl::watermark::High;
 use parking_lot::MutexGuard;
 
 use crate::bell::{Job, News};
 use crate::book::Conn;
 use crate::cq::{Driven, Outbox};
 use crate::device::Device;
-use crate::half::{Fault, Shared};
+use crate::half::{Fault, Pool, Shared};
 use crate::link::{Link, WANT_PROGRESS, WANT_REQUESTS};
 use crate::rx::{Rx, RxEnds};
 use crate::setup;
+use crate::srq::{Buffer, Taker};
 use crate::tx::{Request, Tx, TxEnds};
 use crate::window::Wanted;
 use crate::{Mr, Mw, Sm};
@@ -62,10 +64,13 @@ impl std::fmt::Debug for Core {
 
 impl Qp {
     pub(crate) fn new(device: Arc<Device>, pd: u32, spec: QpSpec<Sm>) -> Self {
-        let shared = Shared {
+        let mut shared = Shared {
             regions: device.regions.clone(),
             bell: device.bell.clone(),
+            ep: spec.ep,
             pd,
+            recv_pd: pd,
+            pool: None,
             recv_cq: spec.recv_cq.map(|cq| cq.0.clone()),
             request_cq: spec.request_cq.map(|cq| cq.0.clone()),
             max_message: device.limits.max_message,
@@ -76,19 +81,25 @@ impl Qp {
             ack_low: AtomicU32::new(0),
             tx_waits: AtomicBool::new(false),
         };
-        Qp(Arc::new_cyclic(|me| Core {
-            me: me.clone(),
-            device,
-            shared,
-            max_recvs: spec.max_recvs,
-            max_requests: spec.max_requests,
-            rx: Default::default(),
-            tx: Default::default(),
-            link: Default::default(),
-            hot: AtomicBool::new(false),
-            over: AtomicBool::new(true),
-            moved: AtomicU32::new(0),
-            seen: AtomicU32::new(0),
+        Qp(Arc::new_cyclic(|me: &Weak<Core>| {
+            if let Some(SharedRecvs { srq, token }) = spec.shared {
+                shared.recv_pd = srq.0.pd;
+                shared.pool = Some(Pool { srq: srq.0.clone(), token, taker: me.clone() });
+            }
+            Core {
+                me: me.clone(),
+                device,
+                shared,
+                max_recvs: spec.max_recvs,
+                max_requests: spec.max_requests,
+                rx: Default::default(),
+                tx: Default::default(),
+                link: Default::default(),
+                hot: AtomicBool::new(false),
+                over: AtomicBool::new(true),
+                moved: AtomicU32::new(0),
+                seen: AtomicU32::new(0),
+            }
         }))
     }
 }
@@ -195,6 +206,9 @@ impl Core {
     fn flush(&self, rx: &mut Rx, tx: &mut Tx) {
         if let Some(ends) = &rx.ends {
             ends.tell_last(); // what we took is delivered: the peer's sends succeeded
+            if let (true, Some(pool)) = (ends.is_held(), &self.shared.pool) {
+                pool.srq.leave(&pool.taker);
+            }
         }
         rx.ends = None;
         rx.stopped = false;
@@ -213,6 +227,15 @@ impl Core {
 
     pub(crate) fn link(&self) -> Option<Arc<Link>> {
         self.link.lock().clone()
+    }
+
+    /// After a receive has come, and maybe brought this half on. Whoever polls, sees what is more; else the engine must.
+    fn after_recv(&self, outcome: std::result::Result<bool, Fault>) {
+        match outcome {
+            Ok(false) => {}
+            Ok(true) => self.ask_engine(),
+            Err(fault) => self.fail(fault),
+        }
     }
 
     /// The sending half, with room for one more.
@@ -338,6 +361,12 @@ impl Conn for Core {
             self.shared.begin();
             rx.ends = RxEnds::new(link.clone());
             tx.ends = TxEnds::new(link.clone());
+            drop(tx);
+            let judged = rx.judge(&self.shared);
+            drop(rx);
+            if let Err(fault) = judged {
+                return self.fail(fault);
+            }
         }
         self.serve();
     }
@@ -349,6 +378,20 @@ impl Conn for Core {
             }
         }
         self.end(Some(link)).map(|(_, faulty)| faulty)
+    }
+}
+
+impl Taker for Core {
+    fn offer(&self, buffer: Buffer) -> Option<Buffer> {
+        let mut rx = self.rx.lock();
+        let back = rx.accept(&self.shared, buffer);
+        if back.is_some() {
+            return back;
+        }
+        let outcome = rx.judge(&self.shared).and_then(|()| rx.go_on(&self.shared));
+        drop(rx);
+        self.after_recv(outcome);
+        None
     }
 }
 
@@ -369,8 +412,12 @@ impl QueuePair for Qp {
         Ok(key)
     }
 
-    fn watch_recvs(&self, _: Option<u32>, _: Option<u32>) -> Result<()> {
-        Err(Error::ModelNotSupported)
+    fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()> {
+        let judged = self.0.rx.lock().watch(&self.0.shared, High::new(soft, hard));
+        if let Err(fault) = judged {
+            self.0.fail(fault);
+        }
+        Ok(())
     }
 
     fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
@@ -385,9 +432,7 @@ impl QueuePair for Qp {
         }
         let outcome = rx.post(&core.shared, segments, token);
         drop(rx);
-        if let Err(fault) = outcome {
-            core.fail(fault);
-        }
+        core.after_recv(outcome);
         Ok(())
     }
 

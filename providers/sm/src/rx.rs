@@ -1,7 +1,7 @@
 //! The receiving half of a connection: takes the peer's requests off its ring, in order (transports.md SM-13, SM-20, SM-21).
 //!
-//! Sends go into the receives in their posting order; a send without a receive stays in the ring, without a time limit, and
-//! what is behind it waits. RMA fragments are checked against this process's registrations and answered on our response
+//! Sends go into the receives in their posting order, or each into one out of the shared queue; a send without a receive stays
+//! in the ring, without a time limit, and what is behind it waits. RMA fragments are checked against this process's registrations and answered on our response
 //! ring, which never waits for a receive. Runs under the lock of this half; calls nobody above.
 
 use std::collections::VecDeque;
@@ -9,14 +9,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Completion, Segment, Status, Token};
+use dapl::watermark::High;
 
+use crate::bell::Job;
 use crate::cq::Outbox;
-use crate::half::{Fault, Shared};
+use crate::half::{Fault, Pool, Shared};
 use crate::link::{Link, WANT_PROGRESS};
 use crate::proto::message::{Fragment, Header, INLINE, Kind, LINE};
 use crate::regions::Wish;
 use crate::ring::{Cargo, Next, Reader, Writer};
 use crate::segments::{Segments, copy, scatter};
+use crate::srq::Buffer;
 
 /// Slots taken in one pass: progress is shared among connections.
 const PASS: usize = 64;
@@ -28,10 +31,20 @@ pub(crate) struct Receive {
     pub(crate) token: Token,
 }
 
+impl Receive {
+    fn shared(pool: &Pool, buffer: Buffer) -> Self {
+        let Buffer { segments, cookie } = buffer;
+        Receive { segments, token: Token { cookie, ..pool.token } }
+    }
+}
+
 /// The state of this half.
 #[derive(Debug, Default)]
 pub(crate) struct Rx {
+    /// Posted here, or taken out of the shared queue: then at most one, for the message under way.
     pub(crate) queue: VecDeque<Receive>,
+    /// Above what is in `queue`.
+    pub(crate) marks: High,
     pub(crate) ends: Option<RxEnds>,
     /// Receives are flushed as they are posted.
     pub(crate) broken: bool,
@@ -47,7 +60,7 @@ pub(crate) struct RxEnds {
     responses: Writer,
     /// The message under way: bytes placed, bytes in all.
     message: Option<(u64, u64)>,
-    /// The next message waits for a receive.
+    /// The next message waits for a receive; with a shared queue, in line.
     held: bool,
     /// The count that the peer was told last.
     told: u64,
@@ -65,6 +78,11 @@ impl RxEnds {
     /// Is there something that a pass would take?
     pub(crate) fn has_work(&self, receives: usize) -> bool {
         self.requests.peek() != Next::Empty && !(self.held && receives == 0)
+    }
+
+    /// The next message stands in line for a receive out of the shared queue, if there is one.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held
     }
 
     /// The last word on how far we got.
@@ -110,7 +128,7 @@ impl Rx {
                 Next::Word(header) => header,
             };
             let step = match header.kind {
-                Kind::Send => ends.deliver(shared, &mut self.queue, header, out),
+                Kind::Send => ends.deliver(shared, &mut self.queue, &mut self.marks, header, out),
                 Kind::RmaWrite | Kind::RmaRead => ends.serve(shared, header).inspect(|_| answered = true),
                 Kind::RmaAck | Kind::SendNak => Err(Fault::Nonsense("an answer in the ring of requests")),
             };
@@ -129,15 +147,68 @@ impl Rx {
         result.map(|()| taken != begin)
     }
 
-    /// Posts a receive; the caller has checked the room. Takes what waited for it.
-    pub(crate) fn post(&mut self, shared: &Shared, list: &[Segment], token: Token) -> Result<(), Fault> {
+    /// Posts a receive; the caller has checked the room. Takes what waited for it, and says whether more is there.
+    pub(crate) fn post(&mut self, shared: &Shared, list: &[Segment], token: Token) -> Result<bool, Fault> {
         self.queue.push_back(Receive { segments: Segments::new(list), token });
-        if self.ends.as_ref().is_some_and(|ends| ends.held) {
-            self.pass(shared, &mut Outbox::default()).map(|_| ())
-        } else {
-            Ok(())
+        let more = self.ends.as_ref().is_some_and(|ends| ends.held) && self.go_on(shared)?;
+        if self.marks.is_crossed(self.queue.len() as u32) {
+            self.judge(shared)?;
         }
+        Ok(more)
     }
+
+    /// A receive out of the shared queue, for the message that stands in line; given back if none does (any more).
+    pub(crate) fn accept(&mut self, shared: &Shared, buffer: Buffer) -> Option<Buffer> {
+        let waits = !self.stopped && self.queue.is_empty() && self.ends.as_ref().is_some_and(|ends| ends.held);
+        match &shared.pool {
+            Some(pool) if waits => self.queue.push_back(Receive::shared(pool, buffer)),
+            _ => return Some(buffer),
+        }
+        None
+    }
+
+    /// Takes what waited for a receive, and says whether more is there.
+    pub(crate) fn go_on(&mut self, shared: &Shared) -> Result<bool, Fault> {
+        self.pass(shared, &mut Outbox::default())?;
+        Ok(self.ends.as_ref().is_some_and(|ends| ends.has_work(self.queue.len())))
+    }
+
+    /// Watches the receives, as from now on.
+    pub(crate) fn watch(&mut self, shared: &Shared, marks: High) -> Result<(), Fault> {
+        self.marks = marks;
+        self.judge(shared)
+    }
+
+    /// Holds the receives against the watermarks: the soft one is told, the hard one ends a connection.
+    #[cold]
+    pub(crate) fn judge(&mut self, shared: &Shared) -> Result<(), Fault> {
+        if self.marks.is_crossed(self.queue.len() as u32) {
+            self.pass(shared, &mut Outbox::default())?; // what is complete, but nobody looked
+        }
+        let is_over = is_over(&mut self.marks, shared, self.queue.len());
+        if is_over && self.ends.is_some() {
+            self.stopped = true;
+            return Err(Fault::Watermark);
+        }
+        Ok(())
+    }
+}
+
+/// Tells of the soft watermark; whether the hard one is passed.
+fn is_over(marks: &mut High, shared: &Shared, receives: usize) -> bool {
+    let crossed = marks.look(receives as u32);
+    if crossed.soft {
+        shared.bell.ring(Job::ManyRecvs(shared.ep));
+    }
+    crossed.hard
+}
+
+/// Takes a receive out of the shared queue; if there is none, the connection stands in line from now on.
+fn fetch(shared: &Shared, queue: &mut VecDeque<Receive>) -> bool {
+    let Some(pool) = &shared.pool else { return false };
+    let Some(buffer) = pool.srq.take(&pool.taker) else { return false };
+    queue.push_back(Receive::shared(pool, buffer));
+    true
 }
 
 impl RxEnds {
@@ -160,6 +231,7 @@ impl RxEnds {
         &mut self,
         shared: &Shared,
         queue: &mut VecDeque<Receive>,
+        marks: &mut High,
         header: Header,
         out: &mut Outbox<'_>,
     ) -> Result<bool, Fault> {
@@ -167,10 +239,16 @@ impl RxEnds {
         shared.ack_low.store(cargo.ack, Ordering::Release);
         let (done, total) = match (self.message, header.first) {
             (None, true) => {
-                let Some(receive) = queue.front() else {
-                    self.held = true;
-                    return Ok(false);
-                };
+                if queue.is_empty() {
+                    if self.held || !fetch(shared, queue) {
+                        self.held = true;
+                        return Ok(false);
+                    }
+                    if is_over(marks, shared, queue.len()) {
+                        return Err(Fault::Watermark);
+                    }
+                }
+                let Some(receive) = queue.front() else { return Ok(false) };
                 self.held = false;
                 let total = if header.inline { u64::from(header.length) } else { cargo.total.unwrap_or(0) };
                 if total > receive.segments.total() {
@@ -226,7 +304,7 @@ impl RxEnds {
             theirs.area.bytes(start + at, length).ok_or(Fault::Nonsense("a message outside its area"))?.cast_const()
         };
         // SAFETY: `length` bytes inside the slot or the message buffer, in the peer's mapped area (checked just above).
-        Ok(unsafe { scatter(&shared.regions, shared.pd, &receive.segments, offset, from, length) })
+        Ok(unsafe { scatter(&shared.regions, shared.recv_pd, &receive.segments, offset, from, length) })
     }
 
     /// The message does not fit, or its memory is not there: both sides learn it, and the connection is over.

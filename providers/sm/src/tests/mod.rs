@@ -1,9 +1,11 @@
 //! The provider as dapl sees it: two IAs in one process, with a sink that records, and peers that lie.
 //!
-//! `ends` and `windows` are the honest world, `liars` the other. All of it runs without libdat and without dapl's objects.
+//! `ends`, `sharing` and `windows` are the honest world, `liars` the other. All of it runs without libdat and without dapl's
+//! objects.
 
 mod ends;
 mod liars;
+mod sharing;
 mod windows;
 
 use std::collections::VecDeque;

@@ -1,5 +1,7 @@
 //! Memory windows: what they open to whom and for how long, in which order, and who lets go when.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use super::ends::{pattern, without_cma};
 use super::*;
 use crate::Mw;
@@ -42,14 +44,14 @@ fn bind_wr(cookie: u64) -> BindWr {
 
 /// Two connected sides; the land and its window are on the passive one.
 struct World {
-    place: Place,
-    a: Side,
-    b: Side,
     active: Qp,
     passive: Qp,
-    land: Land,
     window: Mw,
+    land: Land,
+    a: Side,
+    b: Side,
     bounce: bool,
+    _place: Place,
 }
 
 impl World {
@@ -62,7 +64,7 @@ impl World {
         }
         let land = Land::of(&b, &b.pd);
         let window = b.ia.alloc_mw(&b.pd).unwrap();
-        World { place, a, b, active, passive, land, window, bounce }
+        World { active, passive, window, land, a, b, bounce, _place: place }
     }
 
     /// Binds, and waits until that is done.
@@ -269,35 +271,41 @@ fn a_full_queue_takes_no_bind_and_changes_nothing() {
 }
 
 #[test]
-fn windows_race_with_those_who_use_them() {
+fn nothing_is_written_once_an_unbind_is_complete() {
     by_both_ways("window-race", |mut world| {
-        let at = world.land.at(0);
-        for round in 0..30 {
+        for round in 0..20 {
             let key = world.bind(world.land.bind(0, 4096, WRITE));
-            let memory = pattern(4096, round);
-            let mr = world.a.register(&memory);
-            for _ in 0..8 {
-                let write = Op::Write(Remote { key, address: at });
-                world.active.post_send(&wr(write, &[segment(&mr, &memory)], 1)).unwrap();
-            }
-            world.bind(None);
-            // Registered memory of the peer's that is unbound is not written any more.
-            let before = world.land.bytes.clone();
-            let mut ended = 0;
-            while ended < 8 {
-                ended += 1;
-                if world.a.completion().status != Status::Success {
-                    break;
+            let written = AtomicU32::new(0);
+            std::thread::scope(|scope| {
+                let writer = scope.spawn(|| write_until_refused(&world, key, &written));
+                while written.load(Ordering::Relaxed) < 5 {
+                    std::thread::yield_now();
                 }
-            }
-            assert!(before == world.land.bytes, "round {round}");
-            if ended < 8 || world.active.0.link().is_none() {
-                assert!(matches!(world.b.sink.next(conn(11)), Heard::Other(_)));
-                assert!(matches!(world.a.sink.next(conn(10)), Heard::Other(_)));
-                while world.a.cq.poll(&mut [Completion::default(); 16]) > 0 {}
-                (world.active, world.passive) = connected(&world.a, &world.b, 7, 10);
+                world.bind(None);
+                let snapshot = world.land.bytes.clone();
+                writer.join().unwrap();
+                assert!(snapshot == world.land.bytes, "round {round}");
+            });
+            assert_eq!(world.a.sink.next(conn(10)), Heard::Other("broken"));
+            world.b.sink.next(conn(11));
+            (world.active, world.passive) = connected(&world.a, &world.b, 7, 10);
+            if world.bounce {
+                without_cma(&world.active);
             }
         }
-        assert!(std::fs::exists(&world.place.0).unwrap());
     });
+}
+
+/// The peer writes other bytes each time, until its key is dead.
+fn write_until_refused(world: &World, key: u32, written: &AtomicU32) {
+    for n in (0..=u8::MAX).cycle() {
+        let memory = pattern(4096, n);
+        let mr = world.a.register(&memory);
+        let write = Op::Write(Remote { key, address: world.land.at(0) });
+        world.active.post_send(&wr(write, &[segment(&mr, &memory)], 1)).unwrap();
+        match world.a.completion().status {
+            Status::Success => drop(written.fetch_add(1, Ordering::Relaxed)),
+            status => return assert_eq!(status, Status::RemoteAccess),
+        }
+    }
 }

@@ -1,8 +1,150 @@
-//! Every function with every kind of handle that is none. Cases only; what several files need goes into the kit.
+//! Every function with every kind of value that is no handle of the wanted kind: as its first parameter, and wherever else it
+//! takes one.
+//!
+//! The table of calls is in `handle_places`; this is what is put in them, and what comes back. What `dat_ia_openv` makes of the
+//! value in its async EVD parameter is in `ia_open_async`.
 #![forbid(unsafe_code)]
+
+use std::ptr::{null_mut, without_provenance_mut};
 
 use crate::kit::*;
 
+use super::handle_places::{Place, places};
+
+/// What a case does with a place.
+type Group = fn(&Ctx, &Place);
+
 pub(crate) fn cases() -> Vec<Case> {
-    cases![]
+    let mut all = cases!["endpoints 5.5": handles_ep_dup_connect_refuses_what_is_no_ep];
+    for (at, place) in places().into_iter().enumerate() {
+        let groups: [(&str, Group); 4] = [
+            ("small_number", refuses_small_numbers),
+            ("address", refuses_addresses),
+            ("dead_handle", refuses_the_dead),
+            ("other_kind", refuses_other_kinds),
+        ];
+        for (word, group) in groups {
+            if !place.has_group(word) {
+                continue;
+            }
+            let case = local(move |ctx| group(ctx, &places()[at]));
+            let name = format!("handles_{}_refuses_{word}", place.name());
+            all.push(place.kinds().fold(case.named(name).proves("events 0.1"), with_need));
+        }
+    }
+    all
+}
+
+/// A case that needs what not every provider has.
+fn with_need(case: Case, kind: Kind) -> Case {
+    match kind {
+        Kind::Srq => case.needs(Need::Srq),
+        Kind::Rmr => case.needs(Need::Rmr),
+        _ => case,
+    }
+}
+
+/// Null and small integers, aligned or not; but for the number of the open IA.
+fn refuses_small_numbers(ctx: &Ctx, place: &Place) {
+    let zoo = Zoo::of(ctx);
+    for number in [0, 1, 2, 3, 4, 7, 8, 0x18, 0x1001, 0xfff8, 0xffff, 0x1_0001] {
+        let handle = without_provenance_mut(number);
+        let is_allowed = number == 0 && place.is_optional;
+        if handle != zoo.ia.h() && !is_allowed {
+            ctx.step(format!("{number:#x}"));
+            place.refuses(&zoo, handle, &[place.front]);
+        }
+    }
+    finish(&zoo);
+}
+
+/// Addresses: of nothing, of the case's own memory, of the library's, and beside live handles.
+fn refuses_addresses(ctx: &Ctx, place: &Place) {
+    let zoo = Zoo::of(ctx);
+    let nowhere = [0x7_0000_0000, 1 << 46, 1 << 63, 0xffff_8000_0000_0000, usize::MAX & !7, usize::MAX];
+    for address in nowhere {
+        ctx.step(format!("{address:#x}"));
+        place.refuses(&zoo, without_provenance_mut(address), &[place.front]);
+    }
+    let variable = zoo.ep.h();
+    let memory = Buffer::new(4096);
+    // Like an object: its first word is a table's address, or its own.
+    let forged = Buffer::new(4096);
+    forged.put(0, &bytes_at(zoo.evd.h(), 8));
+    let circle = Buffer::new(4096);
+    circle.put(0, &circle.address(0).to_ne_bytes());
+    let own = [
+        ("a handle's variable", std::ptr::from_ref(&variable).cast_mut().cast()),
+        ("memory of zeros", memory.pointer()),
+        ("a forged object", forged.pointer()),
+        ("a word that points at itself", circle.pointer()),
+        ("code", (finish as fn(&Zoo) as *const ()).cast_mut().cast()),
+    ];
+    for (what, address) in own {
+        ctx.step(what);
+        place.refuses(&zoo, address, &[place.front]);
+    }
+    let live = zoo.handle(place.wants.unwrap_or(Kind::Evd)).addr().max(zoo.evd.h().addr());
+    for (offset, answers) in [(1, [place.front, place.front]), (8, [place.front, place.front]), (1 << 18, place.both())]
+    {
+        ctx.step(format!("a live handle + {offset}"));
+        place.refuses(&zoo, without_provenance_mut(live + offset), &answers);
+    }
+    finish(&zoo);
+}
+
+/// An object of the wanted kind that was freed, and one whose IA was closed abruptly.
+fn refuses_the_dead(ctx: &Ctx, place: &Place) {
+    let zoo = Zoo::of(ctx);
+    let kind = place.wants.unwrap_or(Kind::Evd);
+    ctx.step("freed");
+    let dead = zoo.dead(ctx, kind);
+    place.refuses(&zoo, dead, &[place.dead(kind)]);
+    ctx.step("closed with its IA");
+    let (ia, gone) = Zoo::within(ctx, &ctx.ia(), 3).abandon();
+    let ia = ia.leak();
+    ok(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
+    let dead = gone.iter().find(|(one, _)| *one == kind).map_or(ia, |(_, handle)| handle.h());
+    place.refuses(&zoo, dead, &[place.dead(kind)]);
+    finish(&zoo);
+}
+
+/// Live objects of all other kinds; an IA by its number and by its address.
+fn refuses_other_kinds(ctx: &Ctx, place: &Place) {
+    let zoo = Zoo::of(ctx);
+    for kind in Kind::ALL.into_iter().filter(|kind| place.wants != Some(*kind) && zoo.has(*kind)) {
+        ctx.step(kind.word());
+        let answer = if kind == Kind::Ia { place.front } else { place.behind };
+        place.refuses(&zoo, zoo.handle(kind), &[answer]);
+    }
+    if place.wants != Some(Kind::Ia) {
+        ctx.step("an IA's address");
+        let address = filled(|out| dats_get_ia_handle(zoo.ia.h(), out));
+        place.refuses(&zoo, address, &[place.behind]);
+    }
+    finish(&zoo);
+}
+
+/// The EP to connect is looked at after the one to be copied, which has to be connected.
+fn handles_ep_dup_connect_refuses_what_is_no_ep(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    let zoo = Zoo::within(ctx, &near.ia, 1);
+    let dup = |handle| dat_ep_dup_connect(handle, near.ep.h(), 1000, 0, null_mut(), DAT_QOS_BEST_EFFORT);
+    let dead = ctx.ia().close();
+    let dead_ep = near.ia.ep(&near.pz, &near.recv, &near.request, &near.events).free();
+    let live = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Ep && zoo.has(*kind));
+    for handle in live.map(|kind| zoo.handle(kind)).chain([dead, dead_ep, DAT_HANDLE_NULL]) {
+        refused(dup(handle), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP);
+    }
+    near.ep.expect_state(DAT_EP_STATE_CONNECTED);
+    finish(&zoo);
+}
+
+/// Nothing has happened to the objects, and nothing was queued.
+fn finish(zoo: &Zoo) {
+    zoo.expect_alive();
+    for evd in [&zoo.recv, &zoo.request, &zoo.events, &zoo.requests, &zoo.evd] {
+        expect_nothing(evd.h());
+    }
+    expect_nothing(zoo.ia.errors());
 }

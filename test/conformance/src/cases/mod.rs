@@ -7,6 +7,7 @@ mod consumers;
 mod ep;
 mod evd;
 mod flags;
+mod handle_places;
 mod handles;
 mod memory;
 mod registry_ia;

@@ -1,0 +1,357 @@
+//! Shared receive queues: several connections on one, an empty one, ends that hold a receive; and watermarks.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+use crate::Srq;
+
+/// A sink that counts.
+#[derive(Default)]
+struct Counter(AtomicUsize);
+
+impl Counter {
+    fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn reaches(&self, count: usize) {
+        let until = Instant::now() + PATIENCE;
+        while self.count() < count {
+            assert!(Instant::now() < until, "nobody was told");
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl SrqSink for Counter {
+    fn low(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl CqSink for Counter {
+    fn notify(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+const SRQ: usize = 640;
+
+fn ep(n: usize) -> ObjectId {
+    ObjectId { handle: n * 64, generation: 1 }
+}
+
+fn srq(side: &Side, sink: &Arc<Counter>) -> Arc<Srq> {
+    let sink: Arc<dyn SrqSink> = sink.clone();
+    let spec = SrqSpec { max_recvs: 64, max_iov: 4, sink: Arc::downgrade(&sink) };
+    Arc::new(side.ia.create_srq(&side.pd, spec).unwrap())
+}
+
+fn spec(side: &Side, n: usize, srq: Option<&Arc<Srq>>) -> QpSpec<Sm> {
+    let token = Token { ep: n, work: Work::SharedRecv, object: SRQ, ..Token::default() };
+    QpSpec {
+        ep: ep(n),
+        shared: srq.map(|srq| SharedRecvs { srq: srq.clone(), token }),
+        recv_cq: Some(side.cq.clone()),
+        request_cq: Some(side.cq.clone()),
+        max_recvs: 64,
+        max_requests: 64,
+        max_recv_iov: 4,
+        max_request_iov: 4,
+        max_reads_in: 4,
+        max_reads_out: 4,
+    }
+}
+
+/// Connects a new queue pair of `a` to `passive`; the connections are `n` and `n + 1`.
+fn connect(a: &Side, b: &Side, passive: &Qp, n: usize) -> Qp {
+    let qual = n as u64;
+    let listener = b.ia.listen(qual, ep(4)).unwrap();
+    let active = a.qp();
+    active.connect(&ConnectSpec { address: &here(), qual, private_data: &[] }, conn(n)).unwrap();
+    b.sink.request().0.accept(passive, &[], conn(n + 1)).unwrap();
+    assert_eq!(a.sink.next(conn(n)), Heard::Established(vec![]));
+    assert_eq!(b.sink.next(conn(n + 1)), Heard::Established(vec![]));
+    drop(listener);
+    active
+}
+
+fn sharing(a: &Side, b: &Side, srq: &Arc<Srq>, n: usize) -> (Qp, Qp) {
+    let passive = b.ia.create_qp(&b.pd, spec(b, n, Some(srq))).unwrap();
+    (connect(a, b, &passive, n), passive)
+}
+
+fn send(qp: &Qp, segments: &[Segment], cookie: u64) {
+    qp.post_send(&SendWr { suppress: true, ..wr(Op::Send { solicited: false }, segments, cookie) }).unwrap();
+}
+
+/// Waits until so many connections stand in line.
+fn in_line(srq: &Srq, count: usize) {
+    let until = Instant::now() + PATIENCE;
+    while srq.0.line() != count {
+        assert!(Instant::now() < until, "nobody has seen the message");
+        std::thread::yield_now();
+    }
+}
+
+/// The next completion: who took the receive, its cookie, how it ended.
+fn taken(side: &Side) -> (usize, u64, Status) {
+    let done = side.completion();
+    assert_eq!((done.token.work, done.token.object), (Work::SharedRecv, SRQ));
+    (done.token.ep, done.token.cookie, done.status)
+}
+
+const FLUSHED: Status = Status::Flushed;
+const OK: Status = Status::Success;
+
+#[test]
+fn connections_take_receives_out_of_one_queue_each_in_its_own_order() {
+    let place = Place::new("srq-order");
+    let (a, b) = (place.open(), place.open());
+    let srq = srq(&b, &Arc::default());
+    let ends: Vec<_> = [10, 20, 30].into_iter().map(|n| sharing(&a, &b, &srq, n)).collect();
+    const ROUNDS: u64 = 2000;
+    let into = vec![0u8; 5 * 8];
+    let mr = b.register(&into);
+    let place_of = |n: u64| Segment { length: 8, ..segment(&mr, &into[n as usize * 8..]) };
+    std::thread::scope(|scope| {
+        for (n, (active, _)) in ends.iter().enumerate() {
+            let a = &a;
+            scope.spawn(move || {
+                let out: Vec<u64> = (0..ROUNDS).map(|round| round << 8 | n as u64).collect();
+                let bytes: Vec<u8> = out.iter().flat_map(|word| word.to_ne_bytes()).collect();
+                let mr = a.register(&bytes);
+                for round in 0..ROUNDS as usize {
+                    let one = [segment(&mr, &bytes[round * 8..][..8])];
+                    let wr = SendWr { suppress: true, ..wr(Op::Send { solicited: false }, &one, 0) };
+                    while active.post_send(&wr).is_err() {
+                        std::thread::yield_now();
+                    }
+                }
+                while active.outstanding().requests > 0 {
+                    std::thread::yield_now();
+                }
+            });
+        }
+        // Fewer receives than connections want: somebody always stands in line.
+        (0..2).for_each(|n| srq.post_recv(&[place_of(n)], n).unwrap());
+        let mut seen = HashMap::new();
+        for _ in 0..3 * ROUNDS {
+            let (ep, cookie, status) = taken(&b);
+            let word = u64::from_ne_bytes(into[cookie as usize * 8..][..8].try_into().unwrap());
+            let next = seen.entry(ep).or_insert(0);
+            assert_eq!((status, word >> 8, word as u8 as usize), (OK, *next, ep / 10 - 1));
+            *next += 1;
+            srq.post_recv(&[place_of(cookie)], cookie).unwrap();
+        }
+    });
+    assert_eq!(srq.available(), 2);
+}
+
+#[test]
+fn an_empty_queue_serves_those_in_line_by_turns() {
+    let place = Place::new("srq-line");
+    let (a, b) = (place.open(), place.open());
+    let srq = srq(&b, &Arc::default());
+    let ends: Vec<_> = [10, 20, 30].into_iter().map(|n| sharing(&a, &b, &srq, n)).collect();
+    // One after the other gets in line: the engine sees the message and finds no receive.
+    for (n, (active, passive)) in ends.iter().enumerate() {
+        (0..2).for_each(|n| send(active, &[], n));
+        in_line(&srq, n + 1);
+        assert_eq!(passive.outstanding(), Outstanding::default());
+    }
+    for round in 0..2 {
+        for n in [10, 20, 30] {
+            srq.post_recv(&[], round).unwrap();
+            assert_eq!(taken(&b), (n, round, OK));
+        }
+    }
+    assert_eq!(srq.available(), 0);
+    // Who has left is not in line any more.
+    ends.iter().for_each(|(active, _)| send(active, &[], 9));
+    in_line(&srq, 3);
+    ends[0].1.abort();
+    ends[1].0.abort();
+    assert_eq!(b.sink.next(conn(21)), Heard::Other("disconnected"));
+    srq.post_recv(&[], 3).unwrap();
+    assert_eq!(taken(&b), (30, 3, OK));
+    srq.post_recv(&[], 4).unwrap();
+    assert_eq!(srq.available(), 1);
+}
+
+#[test]
+fn who_sleeps_is_woken_by_a_receive_for_a_message_that_waited() {
+    let place = Place::new("srq-sleep");
+    let (a, b) = (place.open(), place.open());
+    let (srq, sink) = (srq(&b, &Arc::default()), Arc::<Counter>::default());
+    let deaf: Arc<dyn CqSink> = sink.clone();
+    let cq = Arc::new(b.ia.create_cq(Arc::downgrade(&deaf)).unwrap());
+    let passive = b.ia.create_qp(&b.pd, QpSpec { recv_cq: Some(cq.clone()), ..spec(&b, 10, Some(&srq)) }).unwrap();
+    let active = connect(&a, &b, &passive, 10);
+    for round in 0..50 {
+        assert!(cq.arm().unwrap());
+        let told = sink.count();
+        (0..2).for_each(|n| send(&active, &[], n));
+        if round % 2 == 0 {
+            in_line(&srq, 1); // in other rounds the receive may come first
+        }
+        srq.post_recv(&[], 1).unwrap();
+        sink.reaches(told + 1);
+        let mut out = [Completion::default(); 4];
+        assert_eq!((cq.ready(&mut out), out[0].token.cookie), (1, 1));
+        srq.post_recv(&[], 2).unwrap();
+        let until = Instant::now() + PATIENCE;
+        while cq.ready(&mut out) == 0 {
+            assert!(Instant::now() < until, "nobody took the second, though nobody polls");
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn a_long_message_keeps_its_receive_until_it_is_whole_or_its_sender_is_gone() {
+    let place = Place::new("srq-long");
+    let (a, b) = (place.open(), place.open());
+    let srq = srq(&b, &Arc::default());
+    let (active, passive) = sharing(&a, &b, &srq, 10);
+    let (other, _other_passive) = sharing(&a, &b, &srq, 20);
+    let out: Vec<u8> = (0..64 << 20).map(|n: u32| (n >> 4) as u8).collect();
+    let (first, second) = (vec![0u8; 64 << 20], vec![0u8; 64 << 20]);
+    let (out_mr, first_mr, second_mr) = (a.register(&out), b.register(&first), b.register(&second));
+    srq.post_recv(&[segment(&first_mr, &first)], 1).unwrap();
+    srq.post_recv(&[segment(&second_mr, &second)], 2).unwrap();
+    send(&active, &[segment(&out_mr, &out[..3 << 20])], 1);
+    send(&other, &[segment(&out_mr, &out[..3 << 20])], 1);
+    let mut both = [taken(&b), taken(&b)];
+    both.sort_by_key(|(ep, ..)| *ep);
+    assert_eq!(both.map(|(ep, _, status)| (ep, status)), [(10, OK), (20, OK)]);
+    assert!(first[..3 << 20] == out[..3 << 20] && second[..3 << 20] == out[..3 << 20]);
+
+    for n in 3..6 {
+        srq.post_recv(&[segment(&first_mr, &first)], n).unwrap();
+    }
+    send(&active, &[segment(&out_mr, &out)], 2);
+    active.abort();
+    assert_eq!(taken(&b), (10, 3, FLUSHED), "what it had taken");
+    assert_eq!(b.sink.next(conn(11)), Heard::Other("disconnected"));
+    assert_eq!((srq.available(), passive.outstanding()), (2, Outstanding::default()), "the rest stays");
+
+    passive.reset().unwrap();
+    let again = connect(&a, &b, &passive, 30);
+    send(&again, &[], 3);
+    assert_eq!(taken(&b), (10, 4, OK), "the association stays");
+}
+
+#[test]
+fn receives_name_memory_of_the_queues_domain() {
+    let place = Place::new("srq-pd");
+    let (a, b) = (place.open(), place.open());
+    let srq = srq(&b, &Arc::default());
+    let pd = b.ia.alloc_pd().unwrap();
+    let passive = b.ia.create_qp(&pd, spec(&b, 10, Some(&srq))).unwrap();
+    let active = connect(&a, &b, &passive, 10);
+    let (out, into) = (vec![7u8; 8], vec![0u8; 8]);
+    let (out_mr, into_mr) = (a.register(&out), b.register(&into));
+    srq.post_recv(&[segment(&into_mr, &into)], 1).unwrap();
+    send(&active, &[segment(&out_mr, &out)], 1);
+    assert_eq!((taken(&b), &into), ((10, 1, OK), &out));
+    let region = Region { address: into.as_ptr() as u64, length: 8 };
+    let theirs = b.ia.register(&pd, region, Access { local_write: true, ..Access::default() }).unwrap();
+    srq.post_recv(&[segment(&theirs, &into)], 2).unwrap();
+    srq.post_recv(&[segment(&into_mr, &into)], 3).unwrap();
+    active.post_send(&wr(Op::Send { solicited: false }, &[segment(&out_mr, &out)], 2)).unwrap();
+    assert_eq!(taken(&b), (10, 2, Status::LocalProtection));
+    assert_eq!(a.completion().status, Status::RemoteResponder);
+    assert_eq!((b.sink.next(conn(11)), srq.available()), (Heard::Other("broken"), 1));
+}
+
+#[test]
+fn the_low_watermark_is_told_once() {
+    let place = Place::new("srq-low");
+    let (a, b) = (place.open(), place.open());
+    let sink = Arc::<Counter>::default();
+    let srq = srq(&b, &sink);
+    let (active, _passive) = sharing(&a, &b, &srq, 10);
+    (0..4).for_each(|n| srq.post_recv(&[], n).unwrap());
+    srq.watch(3).unwrap();
+    send(&active, &[], 0);
+    assert_eq!((taken(&b).1, sink.count()), (0, 0));
+    send(&active, &[], 0);
+    assert_eq!(taken(&b).1, 1);
+    sink.reaches(1);
+    send(&active, &[], 0);
+    assert_eq!(taken(&b).1, 2);
+    srq.watch(1).unwrap();
+    srq.watch(2).unwrap();
+    sink.reaches(2);
+    send(&active, &[], 0);
+    assert_eq!((taken(&b).1, sink.count()), (3, 2));
+}
+
+#[test]
+fn a_shared_queue_holds_as_many_as_it_was_made_for() {
+    let place = Place::new("srq-full");
+    let b = place.open();
+    let srq = srq(&b, &Arc::default());
+    (0..64).for_each(|n| srq.post_recv(&[], n).unwrap());
+    assert!(srq.post_recv(&[], 64).is_err());
+    srq.resize(65).unwrap();
+    assert!(srq.post_recv(&[], 64).is_ok());
+    assert_eq!(srq.available(), 65);
+}
+
+#[test]
+fn one_receive_above_a_hard_watermark_of_none_breaks_the_connection() {
+    let place = Place::new("srq-hard");
+    let (a, b) = (place.open(), place.open());
+    let srq = srq(&b, &Arc::default());
+    (0..2).for_each(|n| srq.post_recv(&[], n).unwrap());
+    let (active, passive) = sharing(&a, &b, &srq, 10);
+    passive.watch_recvs(Some(0), Some(0)).unwrap();
+    send(&active, &[], 0);
+    assert_eq!(taken(&b), (10, 0, FLUSHED));
+    assert_eq!(b.sink.next(ConnId { ep: ep(10), attempt: 0 }), Heard::Other("many receives"));
+    assert_eq!(b.sink.next(conn(11)), Heard::Other("broken"));
+    assert_eq!((a.sink.next(conn(10)), srq.available()), (Heard::Other("disconnected"), 1));
+}
+
+#[test]
+fn watermarks_of_a_queue_pair_with_its_own_receives() {
+    let place = Place::new("marks");
+    let (a, b) = (place.open(), place.open());
+    let passive = b.ia.create_qp(&b.pd, spec(&b, 10, None)).unwrap();
+    let many = ConnId { ep: ep(10), attempt: 0 };
+    passive.watch_recvs(Some(1), Some(2)).unwrap();
+    (0..3).for_each(|n| passive.post_recv(&[], token(n)).unwrap());
+    assert_eq!(b.sink.next(many), Heard::Other("many receives"));
+    let listener = b.ia.listen(7, ep(4)).unwrap();
+    let active = a.qp();
+    active.connect(&ConnectSpec { address: &here(), qual: 7, private_data: &[] }, conn(20)).unwrap();
+    b.sink.request().0.accept(&passive, &[], conn(21)).unwrap();
+    assert_eq!(b.sink.next(conn(21)), Heard::Established(vec![]));
+    assert_eq!(b.sink.next(conn(21)), Heard::Other("broken"), "as soon as it stands");
+    for n in 0..3 {
+        let done = b.completion();
+        assert_eq!((done.token.cookie, done.status), (n, FLUSHED));
+    }
+    drop(listener);
+
+    passive.reset().unwrap();
+    let active = connect(&a, &b, &passive, 30);
+    passive.watch_recvs(Some(2), Some(3)).unwrap();
+    (0..3).for_each(|n| passive.post_recv(&[], token(n)).unwrap());
+    assert_eq!(b.sink.next(many), Heard::Other("many receives"));
+    send(&active, &[], 0);
+    let (mut out, until) = ([Completion::default(); 4], Instant::now() + PATIENCE);
+    while passive.outstanding().recvs == 3 {
+        assert!(Instant::now() < until, "the message came to nothing");
+    }
+    passive.post_recv(&[], token(3)).unwrap();
+    assert!(b.sink.is_silent(), "three again: not above, and the soft one was told");
+    assert_eq!((b.cq.ready(&mut out), out[0].status), (1, OK));
+    passive.post_recv(&[], token(4)).unwrap();
+    assert_eq!(b.sink.next(conn(31)), Heard::Other("broken"));
+    assert_eq!(a.sink.next(conn(30)), Heard::Other("disconnected"));
+    assert_eq!(b.cq.ready(&mut out), 4);
+}

@@ -1,0 +1,379 @@
+//! Where functions take handles: for each place a call in which all else is right. A table for `handles`; no cases.
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+
+use crate::kit::*;
+
+/// A handle parameter of a function.
+pub(super) struct Place {
+    function: &'static str,
+    /// Empty for the first.
+    parameter: &'static str,
+    /// None where any kind is welcome.
+    pub(super) wants: Option<Kind>,
+    /// Null means something.
+    pub(super) is_optional: bool,
+    /// Subtype for a value that cannot be a handle.
+    pub(super) front: DAT_RETURN_SUBTYPE,
+    /// Subtype for a handle of another kind, or of a dead object.
+    pub(super) behind: DAT_RETURN_SUBTYPE,
+    call: fn(&Zoo, DAT_HANDLE) -> DAT_RETURN,
+}
+
+impl Place {
+    /// As in names of cases.
+    pub(super) fn name(&self) -> String {
+        let function = self.function.trim_start_matches("dat_");
+        if self.parameter.is_empty() { function.to_owned() } else { format!("{function}_{}", self.parameter) }
+    }
+
+    /// The kinds that its call is about.
+    pub(super) fn kinds(&self) -> impl Iterator<Item = Kind> {
+        let stands_on_srq = self.function == "dat_ep_create_with_srq" || self.function == "dat_srq_create";
+        let stands_on_rmr = self.function.starts_with("dat_rmr_");
+        let needs = [(stands_on_srq, Kind::Srq), (stands_on_rmr, Kind::Rmr)];
+        self.wants.into_iter().chain(needs.into_iter().filter(|(is, _)| *is).map(|(_, kind)| kind))
+    }
+
+    /// Whether values of this group can be told from right ones, or are looked at in time.
+    pub(super) fn has_group(&self, word: &str) -> bool {
+        // `dat_ep_dup_connect` looks at the other EP's state first; there is a case for it.
+        let looks_late = self.function == "dat_ep_dup_connect" && self.parameter.is_empty();
+        match word {
+            "other_kind" => self.wants.is_some() && !looks_late,
+            "dead_handle" => !looks_late,
+            _ => true,
+        }
+    }
+
+    pub(super) fn both(&self) -> [DAT_RETURN_SUBTYPE; 2] {
+        [self.front, self.behind]
+    }
+
+    /// Subtype for a dead object of this kind: an IA's number is looked up before any provider is asked.
+    pub(super) fn dead(&self, kind: Kind) -> DAT_RETURN_SUBTYPE {
+        if kind == Kind::Ia { self.front } else { self.behind }
+    }
+
+    /// The call with this handle is an invalid handle of one of these subtypes.
+    #[track_caller]
+    pub(super) fn refuses(&self, zoo: &Zoo, handle: DAT_HANDLE, subtypes: &[DAT_RETURN_SUBTYPE]) {
+        let wanted: Vec<_> = subtypes.iter().map(|subtype| error(DAT_INVALID_HANDLE, *subtype)).collect();
+        one_of((self.call)(zoo, handle), &wanted);
+    }
+}
+
+/// A first parameter: libdat's answer, and the provider's.
+fn first(
+    function: &'static str,
+    wants: Kind,
+    front: DAT_RETURN_SUBTYPE,
+    behind: DAT_RETURN_SUBTYPE,
+    call: fn(&Zoo, DAT_HANDLE) -> DAT_RETURN,
+) -> Place {
+    Place { function, parameter: "", wants: Some(wants), is_optional: false, front, behind, call }
+}
+
+/// Another parameter, which only the provider looks at.
+fn other(
+    function: &'static str,
+    parameter: &'static str,
+    wants: Kind,
+    subtype: DAT_RETURN_SUBTYPE,
+    call: fn(&Zoo, DAT_HANDLE) -> DAT_RETURN,
+) -> Place {
+    Place { function, parameter, wants: Some(wants), is_optional: false, front: subtype, behind: subtype, call }
+}
+
+/// Another parameter, where null means something.
+fn optional(
+    function: &'static str,
+    parameter: &'static str,
+    wants: Kind,
+    subtype: DAT_RETURN_SUBTYPE,
+    call: fn(&Zoo, DAT_HANDLE) -> DAT_RETURN,
+) -> Place {
+    Place { is_optional: true, ..other(function, parameter, wants, subtype, call) }
+}
+
+/// All of them.
+pub(super) fn places() -> Vec<Place> {
+    let mut all = any_kind();
+    all.extend(adapters());
+    all.extend(adapters_others());
+    all.extend(dispatchers());
+    all.extend(notification_objects());
+    all.extend(endpoints());
+    all.extend(transfers());
+    all.extend(connecting());
+    all.extend(memory());
+    all.extend(shared_queues());
+    all
+}
+
+fn any_kind() -> Vec<Place> {
+    let place = |function, call| Place {
+        function,
+        parameter: "",
+        wants: None,
+        is_optional: false,
+        front: DAT_INVALID_HANDLE1,
+        behind: DAT_INVALID_HANDLE1,
+        call,
+    };
+    vec![
+        place("dat_set_consumer_context", |_, h| dat_set_consumer_context(h, cookie(1))),
+        place("dat_get_consumer_context", |_, h| untouched(|out| dat_get_consumer_context(h, out))),
+        place("dat_get_handle_type", |_, h| untouched(|out| dat_get_handle_type(h, out))),
+    ]
+}
+
+fn adapters() -> Vec<Place> {
+    let ia = |function, call| first(function, Kind::Ia, DAT_INVALID_HANDLE_IA, DAT_INVALID_HANDLE_IA, call);
+    vec![
+        ia("dats_get_ia_handle", |_, h| untouched(|out| dats_get_ia_handle(h, out))),
+        ia("dat_ia_query", |_, h| untouched(|out| dat_ia_query(h, null_mut(), DAT_IA_FIELD_ALL, out, 0, null_mut()))),
+        ia("dat_ia_close", |_, h| dat_ia_close(h, DAT_CLOSE_ABRUPT_FLAG)),
+        ia("dat_pz_create", |_, h| untouched(|out| dat_pz_create(h, out))),
+        ia("dat_evd_create", |_, h| untouched(|out| dat_evd_create(h, 1, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, out))),
+        ia("dat_cno_create", |_, h| untouched(|out| dat_cno_create(h, NO_AGENT, out))),
+        ia("dat_ep_create", |zoo, h| ep_create(zoo, h, zoo.pz.h(), zoo.recv.h(), zoo.request.h(), zoo.events.h())),
+        ia("dat_ep_create_with_srq", |zoo, h| with_srq(zoo, h, zoo.pz.h(), zoo.recv.h(), srq(zoo))),
+        ia("dat_psp_create", |zoo, h| psp_create(h, zoo.requests.h())),
+        ia("dat_psp_create_any", |zoo, h| psp_create_any(h, zoo.requests.h())),
+        ia("dat_rsp_create", |zoo, h| rsp_create(h, zoo.ep.h(), zoo.requests.h())),
+        ia("dat_lmr_create", |zoo, h| lmr_create(zoo, h, zoo.pz.h())),
+        ia("dat_lmr_sync_rdma_read", |zoo, h| dat_lmr_sync_rdma_read(h, &zoo.memory.segment(0, 8), 1)),
+        ia("dat_lmr_sync_rdma_write", |zoo, h| dat_lmr_sync_rdma_write(h, &zoo.memory.segment(0, 8), 1)),
+        ia("dat_srq_create", |zoo, h| srq_create(h, zoo.pz.h())),
+    ]
+}
+
+/// The other handles of what is made in an IA.
+fn adapters_others() -> Vec<Place> {
+    const PZ: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_PZ;
+    const EVD_CR: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_EVD_CR;
+    vec![
+        optional("dat_evd_create", "cno", Kind::Cno, DAT_INVALID_HANDLE_CNO, |zoo, h| {
+            untouched(|out| dat_evd_create(zoo.ia.h(), 1, h, DAT_EVD_DTO_FLAG, out))
+        }),
+        optional("dat_ep_create", "pz", Kind::Pz, PZ, |zoo, h| {
+            ep_create(zoo, zoo.ia.h(), h, zoo.recv.h(), zoo.request.h(), zoo.events.h())
+        }),
+        optional("dat_ep_create", "recv_evd", Kind::Evd, DAT_INVALID_HANDLE_EVD_RECV, |zoo, h| {
+            ep_create(zoo, zoo.ia.h(), zoo.pz.h(), h, zoo.request.h(), zoo.events.h())
+        }),
+        optional("dat_ep_create", "request_evd", Kind::Evd, DAT_INVALID_HANDLE_EVD_REQUEST, |zoo, h| {
+            ep_create(zoo, zoo.ia.h(), zoo.pz.h(), zoo.recv.h(), h, zoo.events.h())
+        }),
+        optional("dat_ep_create", "connect_evd", Kind::Evd, DAT_INVALID_HANDLE_EVD_CONN, |zoo, h| {
+            ep_create(zoo, zoo.ia.h(), zoo.pz.h(), zoo.recv.h(), zoo.request.h(), h)
+        }),
+        optional("dat_ep_create_with_srq", "pz", Kind::Pz, PZ, |zoo, h| {
+            with_srq(zoo, zoo.ia.h(), h, zoo.recv.h(), srq(zoo))
+        }),
+        optional("dat_ep_create_with_srq", "recv_evd", Kind::Evd, DAT_INVALID_HANDLE_EVD_RECV, |zoo, h| {
+            with_srq(zoo, zoo.ia.h(), zoo.pz.h(), h, srq(zoo))
+        }),
+        other("dat_ep_create_with_srq", "srq", Kind::Srq, DAT_INVALID_HANDLE_SRQ, |zoo, h| {
+            with_srq(zoo, zoo.ia.h(), zoo.pz.h(), zoo.recv.h(), h)
+        }),
+        other("dat_psp_create", "evd", Kind::Evd, EVD_CR, |zoo, h| psp_create(zoo.ia.h(), h)),
+        other("dat_psp_create_any", "evd", Kind::Evd, EVD_CR, |zoo, h| psp_create_any(zoo.ia.h(), h)),
+        other("dat_rsp_create", "evd", Kind::Evd, EVD_CR, |zoo, h| rsp_create(zoo.ia.h(), zoo.ep.h(), h)),
+        other("dat_rsp_create", "ep", Kind::Ep, DAT_INVALID_HANDLE_EP, |zoo, h| {
+            rsp_create(zoo.ia.h(), h, zoo.requests.h())
+        }),
+        other("dat_lmr_create", "pz", Kind::Pz, PZ, |zoo, h| lmr_create(zoo, zoo.ia.h(), h)),
+        other("dat_lmr_create", "region", Kind::Lmr, DAT_INVALID_HANDLE_LMR, |zoo, h| {
+            let region = DAT_REGION_DESCRIPTION { for_lmr_handle: h };
+            register(zoo.ia.h(), DAT_MEM_TYPE_LMR, region, zoo.pz.h())
+        }),
+        other("dat_srq_create", "pz", Kind::Pz, PZ, |zoo, h| srq_create(zoo.ia.h(), h)),
+    ]
+}
+
+fn dispatchers() -> Vec<Place> {
+    // The provider knows no roles of an EVD that is none.
+    let evd = |function, call| first(function, Kind::Evd, DAT_INVALID_HANDLE_EVD_REQUEST, DAT_NO_SUBTYPE, call);
+    vec![
+        evd("dat_evd_query", |_, h| untouched(|out| dat_evd_query(h, DAT_EVD_FIELD_ALL, out))),
+        evd("dat_evd_modify_cno", |zoo, h| dat_evd_modify_cno(h, zoo.cno.h())),
+        evd("dat_evd_enable", |_, h| dat_evd_enable(h)),
+        evd("dat_evd_disable", |_, h| dat_evd_disable(h)),
+        evd("dat_evd_set_unwaitable", |_, h| dat_evd_set_unwaitable(h)),
+        evd("dat_evd_clear_unwaitable", |_, h| dat_evd_clear_unwaitable(h)),
+        evd("dat_evd_resize", |_, h| dat_evd_resize(h, 20)),
+        evd("dat_evd_post_se", |_, h| dat_evd_post_se(h, &software_event(1))),
+        evd("dat_evd_dequeue", |_, h| untouched(|out| dat_evd_dequeue(h, out))),
+        evd("dat_evd_wait", |_, h| untouched(|out| untouched(|more| dat_evd_wait(h, 0, 1, out, more)))),
+        evd("dat_evd_free", |_, h| dat_evd_free(h)),
+        optional("dat_evd_modify_cno", "cno", Kind::Cno, DAT_INVALID_HANDLE_CNO, |zoo, h| {
+            dat_evd_modify_cno(zoo.evd.h(), h)
+        }),
+    ]
+}
+
+fn notification_objects() -> Vec<Place> {
+    let cno = |function, call| first(function, Kind::Cno, DAT_INVALID_HANDLE_CNO, DAT_INVALID_HANDLE_CNO, call);
+    vec![
+        cno("dat_cno_modify_agent", |_, h| dat_cno_modify_agent(h, NO_AGENT)),
+        cno("dat_cno_query", |_, h| untouched(|out| dat_cno_query(h, DAT_CNO_FIELD_ALL, out))),
+        cno("dat_cno_wait", |_, h| untouched(|out| dat_cno_wait(h, 0, out))),
+        cno("dat_cno_free", |_, h| dat_cno_free(h)),
+    ]
+}
+
+fn endpoints() -> Vec<Place> {
+    const EP: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_EP;
+    let ep = |function, call| first(function, Kind::Ep, EP, EP, call);
+    vec![
+        ep("dat_ep_query", |_, h| untouched(|out| dat_ep_query(h, DAT_EP_FIELD_ALL, out))),
+        ep("dat_ep_modify", |zoo, h| dat_ep_modify(h, DAT_EP_FIELD_EP_ATTR_QOS, &zoo.ep.param())),
+        ep("dat_ep_connect", |zoo, h| {
+            let (address, forever) = (zoo.ia.address(), DAT_TIMEOUT_INFINITE);
+            let flags = DAT_CONNECT_DEFAULT_FLAG;
+            dat_ep_connect(h, address.pointer(), 1, forever, 0, null_mut(), DAT_QOS_BEST_EFFORT, flags)
+        }),
+        ep("dat_ep_dup_connect", |zoo, h| dup_connect(h, zoo.ep.h())),
+        ep("dat_ep_disconnect", |_, h| dat_ep_disconnect(h, DAT_CLOSE_ABRUPT_FLAG)),
+        ep("dat_ep_get_status", |_, h| untouched(|out| dat_ep_get_status(h, out, null_mut(), null_mut()))),
+        ep("dat_ep_recv_query", |_, h| untouched(|out| dat_ep_recv_query(h, out, null_mut()))),
+        ep("dat_ep_set_watermark", |_, h| dat_ep_set_watermark(h, 1, 1)),
+        ep("dat_ep_reset", |_, h| dat_ep_reset(h)),
+        ep("dat_ep_free", |_, h| dat_ep_free(h)),
+    ]
+}
+
+fn transfers() -> Vec<Place> {
+    const FLAGS: DAT_COMPLETION_FLAGS = DAT_COMPLETION_DEFAULT_FLAG;
+    let ep = |function, call| first(function, Kind::Ep, DAT_INVALID_HANDLE_EP, DAT_INVALID_HANDLE_EP, call);
+    vec![
+        ep("dat_ep_post_send", |zoo, h| dat_ep_post_send(h, 1, &mut zoo.memory.segment(0, 8), cookie(1), FLAGS)),
+        ep("dat_ep_post_recv", |zoo, h| dat_ep_post_recv(h, 1, &mut zoo.memory.segment(0, 8), cookie(1), FLAGS)),
+        ep("dat_ep_post_rdma_read", |zoo, h| {
+            let (mut local, remote) = (zoo.memory.segment(0, 8), zoo.memory.target(8, 8));
+            dat_ep_post_rdma_read(h, 1, &mut local, cookie(1), &remote, FLAGS)
+        }),
+        ep("dat_ep_post_rdma_write", |zoo, h| {
+            let (mut local, remote) = (zoo.memory.segment(0, 8), zoo.memory.target(8, 8));
+            dat_ep_post_rdma_write(h, 1, &mut local, cookie(1), &remote, FLAGS)
+        }),
+    ]
+}
+
+fn connecting() -> Vec<Place> {
+    const CR: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_CR;
+    const PSP: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_PSP;
+    const RSP: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_RSP;
+    vec![
+        first("dat_cr_query", Kind::Cr, CR, CR, |_, h| untouched(|out| dat_cr_query(h, DAT_CR_FIELD_ALL, out))),
+        first("dat_cr_accept", Kind::Cr, CR, CR, |zoo, h| dat_cr_accept(h, zoo.ep.h(), 0, null_mut())),
+        first("dat_cr_reject", Kind::Cr, CR, CR, |_, h| dat_cr_reject(h)),
+        first("dat_cr_handoff", Kind::Cr, CR, CR, |_, h| dat_cr_handoff(h, 1)),
+        other("dat_cr_accept", "ep", Kind::Ep, DAT_INVALID_HANDLE_EP, |zoo, h| {
+            dat_cr_accept(zoo.handle(Kind::Cr), h, 0, null_mut())
+        }),
+        first("dat_psp_query", Kind::Psp, PSP, PSP, |_, h| untouched(|out| dat_psp_query(h, DAT_PSP_FIELD_ALL, out))),
+        first("dat_psp_free", Kind::Psp, PSP, PSP, |_, h| dat_psp_free(h)),
+        first("dat_rsp_query", Kind::Rsp, RSP, RSP, |_, h| untouched(|out| dat_rsp_query(h, DAT_RSP_FIELD_ALL, out))),
+        first("dat_rsp_free", Kind::Rsp, RSP, RSP, |_, h| dat_rsp_free(h)),
+        other("dat_ep_dup_connect", "dup", Kind::Ep, DAT_INVALID_HANDLE_EP, |zoo, h| dup_connect(zoo.ep.h(), h)),
+    ]
+}
+
+fn memory() -> Vec<Place> {
+    const PZ: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_PZ;
+    const LMR: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_LMR;
+    const RMR: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_RMR;
+    vec![
+        first("dat_pz_query", Kind::Pz, PZ, PZ, |_, h| untouched(|out| dat_pz_query(h, DAT_PZ_FIELD_ALL, out))),
+        first("dat_pz_free", Kind::Pz, PZ, PZ, |_, h| dat_pz_free(h)),
+        first("dat_lmr_query", Kind::Lmr, LMR, LMR, |_, h| untouched(|out| dat_lmr_query(h, DAT_LMR_FIELD_ALL, out))),
+        first("dat_lmr_free", Kind::Lmr, LMR, LMR, |_, h| dat_lmr_free(h)),
+        first("dat_rmr_create", Kind::Pz, PZ, PZ, |_, h| untouched(|out| dat_rmr_create(h, out))),
+        first("dat_rmr_query", Kind::Rmr, RMR, RMR, |_, h| untouched(|out| dat_rmr_query(h, DAT_RMR_FIELD_ALL, out))),
+        first("dat_rmr_bind", Kind::Rmr, RMR, RMR, |zoo, h| rmr_bind(zoo, h, zoo.ep.h())),
+        first("dat_rmr_free", Kind::Rmr, RMR, RMR, |_, h| dat_rmr_free(h)),
+        other("dat_rmr_bind", "ep", Kind::Ep, DAT_INVALID_HANDLE_EP, |zoo, h| rmr_bind(zoo, zoo.handle(Kind::Rmr), h)),
+    ]
+}
+
+fn shared_queues() -> Vec<Place> {
+    const SRQ: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_SRQ;
+    let srq = |function, call| first(function, Kind::Srq, SRQ, SRQ, call);
+    vec![
+        srq("dat_srq_query", |_, h| untouched(|out| dat_srq_query(h, DAT_SRQ_FIELD_ALL, out))),
+        srq("dat_srq_resize", |_, h| dat_srq_resize(h, 16)),
+        srq("dat_srq_set_lw", |_, h| dat_srq_set_lw(h, 1)),
+        srq("dat_srq_post_recv", |zoo, h| dat_srq_post_recv(h, 1, &mut zoo.memory.segment(0, 8), cookie(1))),
+        srq("dat_srq_free", |_, h| dat_srq_free(h)),
+    ]
+}
+
+fn srq(zoo: &Zoo) -> DAT_SRQ_HANDLE {
+    zoo.handle(Kind::Srq)
+}
+
+fn ep_create(
+    _zoo: &Zoo,
+    ia: DAT_IA_HANDLE,
+    pz: DAT_PZ_HANDLE,
+    recv: DAT_EVD_HANDLE,
+    request: DAT_EVD_HANDLE,
+    connect: DAT_EVD_HANDLE,
+) -> DAT_RETURN {
+    untouched(|out| dat_ep_create(ia, pz, recv, request, connect, &ep_attr(), out))
+}
+
+fn with_srq(zoo: &Zoo, ia: DAT_IA_HANDLE, pz: DAT_PZ_HANDLE, recv: DAT_EVD_HANDLE, srq: DAT_SRQ_HANDLE) -> DAT_RETURN {
+    let (request, connect) = (zoo.request.h(), zoo.events.h());
+    let attr = DAT_EP_ATTR { max_recv_dtos: DAT_HW_DEFAULT, srq_soft_hw: DAT_HW_DEFAULT, ..ep_attr() };
+    untouched(|out| dat_ep_create_with_srq(ia, pz, recv, request, connect, srq, &attr, out))
+}
+
+fn psp_create(ia: DAT_IA_HANDLE, evd: DAT_EVD_HANDLE) -> DAT_RETURN {
+    untouched(|out| dat_psp_create(ia, 1, evd, DAT_PSP_CONSUMER_FLAG, out))
+}
+
+fn psp_create_any(ia: DAT_IA_HANDLE, evd: DAT_EVD_HANDLE) -> DAT_RETURN {
+    untouched(|qual| untouched(|out| dat_psp_create_any(ia, qual, evd, DAT_PSP_CONSUMER_FLAG, out)))
+}
+
+fn rsp_create(ia: DAT_IA_HANDLE, ep: DAT_EP_HANDLE, evd: DAT_EVD_HANDLE) -> DAT_RETURN {
+    untouched(|out| dat_rsp_create(ia, 1, ep, evd, out))
+}
+
+fn srq_create(ia: DAT_IA_HANDLE, pz: DAT_PZ_HANDLE) -> DAT_RETURN {
+    let mut attr = DAT_SRQ_ATTR { max_recv_dtos: 1, max_recv_iov: 1, low_watermark: 0 };
+    untouched(|out| dat_srq_create(ia, pz, &mut attr, out))
+}
+
+fn lmr_create(zoo: &Zoo, ia: DAT_IA_HANDLE, pz: DAT_PZ_HANDLE) -> DAT_RETURN {
+    register(ia, DAT_MEM_TYPE_VIRTUAL, DAT_REGION_DESCRIPTION { for_va: zoo.memory.pointer() }, pz)
+}
+
+fn register(ia: DAT_IA_HANDLE, kind: DAT_MEM_TYPE, region: DAT_REGION_DESCRIPTION, pz: DAT_PZ_HANDLE) -> DAT_RETURN {
+    let all = DAT_MEM_PRIV_ALL_FLAG;
+    untouched(|lmr| {
+        untouched(|local| {
+            untouched(|remote| {
+                untouched(|length| {
+                    untouched(|address| {
+                        dat_lmr_create(ia, kind, region, 64, pz, all, lmr, local, remote, length, address)
+                    })
+                })
+            })
+        })
+    })
+}
+
+fn rmr_bind(zoo: &Zoo, rmr: DAT_RMR_HANDLE, ep: DAT_EP_HANDLE) -> DAT_RETURN {
+    let (segment, rights) = (zoo.memory.segment(0, 8), DAT_MEM_PRIV_REMOTE_READ_FLAG);
+    untouched(|out| dat_rmr_bind(rmr, &segment, rights, ep, cookie(1), DAT_COMPLETION_DEFAULT_FLAG, out))
+}
+
+fn dup_connect(ep: DAT_EP_HANDLE, dup: DAT_EP_HANDLE) -> DAT_RETURN {
+    dat_ep_dup_connect(ep, dup, DAT_TIMEOUT_INFINITE, 0, null_mut(), DAT_QOS_BEST_EFFORT)
+}
