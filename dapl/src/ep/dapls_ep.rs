@@ -174,9 +174,11 @@ pub(crate) fn decline<P: Provider>(ep: &Ep<P>) {
 }
 
 /// An EP for a request at a PSP that makes them: default attributes, nothing it could work with yet, state TCP.
-pub(crate) fn create_tentative<P: Provider>(ia: &Arc<Ia<P>>) -> Result<Arc<Ep<P>>> {
+pub(crate) fn create_tentative<P: Provider>(ia: &Arc<Ia<P>>, peer: SocketAddr) -> Result<Arc<Ep<P>>> {
     let attributes = Attributes::default_for(Wired::default(), ia.limits());
-    Ep::create(ia, EpState::TentativePending, Wiring::none(), attributes)
+    let ep = Ep::create(ia, EpState::TentativePending, Wiring::none(), attributes)?;
+    ep.remote_address.write(&shown::socket_address(peer));
+    Ok(ep)
 }
 
 /// The end of an EP whatever its state, handle included. Does nothing the second time.

@@ -11,7 +11,7 @@ use crate::provider::{Provider, RequestInfo};
 /// A request for this PSP. `Err` gives it back: freed, or no room.
 pub(crate) fn arrive<P: Provider>(psp: &Psp<P>, request: P::Request, info: &RequestInfo) -> Result<(), P::Request> {
     let Some(evd) = psp.door.lock().evd.as_ref().map(|evd| evd.arc().clone()) else { return Err(request) };
-    let own = match psp.makes_eps.then(|| dapls_ep::create_tentative(&psp.ia)).transpose() {
+    let own = match psp.makes_eps.then(|| dapls_ep::create_tentative(&psp.ia, info.peer)).transpose() {
         Ok(ep) => ep.map(|ep| Own { ep: ep.id(), was_made: true }),
         Err(error) => {
             log::error!("psp {:#x} has no ep for a request of {}: {error}", psp.id.handle, info.peer);
