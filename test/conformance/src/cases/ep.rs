@@ -1,8 +1,439 @@
-//! EPs outside a connection: creation, queries, modification, freeing, reset. Cases only; what several files need goes into the kit.
+//! EPs as they are made: the rules of creation one by one, defaults, EVDs in all combinations. Cases only.
 #![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
 
 use crate::kit::*;
 
+use super::scene::{Request, bad_arg, bad_handle, silent_listener};
+
 pub(crate) fn cases() -> Vec<Case> {
-    cases![]
+    let mut all = cases![
+        "endpoints 5.1": ep_create_looks_at_handles_before_pointers_in_order,
+        "endpoints 5.1": ep_create_wants_the_connection_flag_of_the_connect_evd,
+        "endpoints 5.1": ep_create_wants_the_dto_flag_of_the_recv_evd,
+        "endpoints 5.1": ep_create_wants_the_dto_flag_of_the_request_evd,
+        "endpoints 5.1": ep_create_without_out_pointer_is_arg7,
+        "endpoints 5.1": ep_create_with_misaligned_attributes_is_arg6,
+        "endpoints 5.1": ep_create_tells_of_no_room_for_the_handle_before_bad_attributes,
+        "endpoints 5.1": ep_create_refused_holds_no_object,
+        "endpoints 5.1": ep_create_by_default_has_the_attributes_of_the_book,
+        "endpoints 13.15": ep_create_with_a_freed_pz_is_invalid_handle,
+        "endpoints 5.1": ep_create_takes_evds_of_another_ia => local(takes_evds_of_another_ia),
+        "endpoints 5.1": ep_create_takes_one_evd_for_all_roles,
+        "endpoints 5.1": ep_create_holds_the_pz_and_each_evd_until_it_is_freed,
+        "endpoints 13.37": ep_create_from_queried_attributes_after_freeing_the_first,
+        "consumers 17": ep_create_with_fifty_thousand_of_each_on_evds_of_1024,
+        "consumers 17": ep_create_takes_messages_of_two_gigabytes,
+        "endpoints 13.18": ep_create_takes_attributes_of_zeros_with_counts_only,
+        "endpoints 5.1": ep_create_clamps_recv_dtos_to_the_limit,
+        "endpoints 5.1": ep_create_clamps_request_dtos_to_the_limit,
+        "endpoints 5.1": ep_create_stores_what_it_was_asked_for,
+        "endpoints 5.1": ep_create_needs_no_evd_to_take_receives,
+        "endpoints 5.1": ep_create_without_pz_cannot_connect,
+        "endpoints 5.1": ep_create_without_pz_takes_no_receive,
+        "endpoints 3.2": ep_create_same_evd_in_three_roles_is_in_use_until_the_free,
+    ];
+    all.extend(refused_attributes().into_iter().map(|(what, spoil)| {
+        let name = format!("ep_create_refuses_{what}");
+        local(move |ctx| refuses(ctx, spoil)).named(name).proves("endpoints 5.1")
+    }));
+    all.extend(taken_attributes().into_iter().map(|(what, change)| {
+        let name = format!("ep_create_takes_{what}");
+        local(move |ctx| takes(ctx, change)).named(name).proves("endpoints 5.1")
+    }));
+    all.extend((0..8).map(|set: u32| {
+        let has = [set & 1 != 0, set & 2 != 0, set & 4 != 0];
+        let words = ["recv", "request", "connect"].iter().zip(has).filter(|(_, has)| *has).map(|(word, _)| *word);
+        let name = format!("ep_create_with_evds_{}", words.collect::<Vec<_>>().join("_and_"));
+        let name = if set == 0 { "ep_create_without_evds".to_owned() } else { name };
+        local(move |ctx| with_evds(ctx, has)).named(name).proves("endpoints 5.1")
+    }));
+    all
+}
+
+/// What an EP is made of, before it is.
+pub(super) struct Parts {
+    pub(super) connect: Evd,
+    pub(super) request: Evd,
+    pub(super) recv: Evd,
+    pub(super) pz: Pz,
+    pub(super) ia: Ia,
+}
+
+impl Parts {
+    #[track_caller]
+    pub(super) fn new(ctx: &Ctx) -> Self {
+        let ia = ctx.ia();
+        let (pz, recv) = (ia.pz(), ia.evd(8, DAT_EVD_DTO_FLAG));
+        let (request, connect) = (ia.evd(8, DAT_EVD_DTO_FLAG), ia.evd(8, DAT_EVD_CONNECTION_FLAG));
+        Parts { connect, request, recv, pz, ia }
+    }
+
+    /// Creation from all of them.
+    fn create(&self, attr: *const DAT_EP_ATTR, ep: *mut DAT_EP_HANDLE) -> DAT_RETURN {
+        let Parts { connect, request, recv, pz, ia } = self;
+        dat_ep_create(ia.h(), pz.h(), recv.h(), request.h(), connect.h(), attr, ep)
+    }
+
+    #[track_caller]
+    pub(super) fn ep(&self, attr: &DAT_EP_ATTR) -> Ep {
+        Ep::own(filled(|out| self.create(attr, out)))
+    }
+}
+
+type Spoil = fn(&mut DAT_EP_ATTR, &DAT_IA_ATTR);
+
+/// One above, as far as numbers go: nothing is above the greatest.
+fn above(limit: DAT_VLEN) -> Option<DAT_VLEN> {
+    limit.checked_add(1)
+}
+
+fn refused_attributes() -> Vec<(&'static str, Spoil)> {
+    vec![
+        ("another_service_type", |attr, _| attr.service_type = 1),
+        ("an_enormous_service_type", |attr, _| attr.service_type = !0),
+        ("suppressed_receives", |attr, _| attr.recv_completion_flags = DAT_COMPLETION_SUPPRESS_FLAG),
+        ("no_receives_with_an_evd", |attr, _| attr.max_recv_dtos = 0),
+        ("no_requests_with_an_evd", |attr, _| attr.max_request_dtos = 0),
+        ("receives_without_segments", |attr, _| attr.max_recv_iov = 0),
+        ("requests_without_segments", |attr, _| attr.max_request_iov = 0),
+        ("negative_receives", |attr, _| attr.max_recv_dtos = -1),
+        ("negative_requests", |attr, _| attr.max_request_dtos = -1),
+        ("most_negative_receives", |attr, _| attr.max_recv_dtos = DAT_COUNT::MIN),
+        ("negative_recv_segments", |attr, _| attr.max_recv_iov = -1),
+        ("negative_request_segments", |attr, _| attr.max_request_iov = -1),
+        ("negative_reads_in", |attr, _| attr.max_rdma_read_in = -1),
+        ("negative_reads_out", |attr, _| attr.max_rdma_read_out = -1),
+        ("messages_above_the_limit", |attr, ia| {
+            (attr.max_message_size, attr.service_type) = too_long(ia.max_message_size)
+        }),
+        ("rdma_above_the_limit", |attr, ia| (attr.max_rdma_size, attr.service_type) = too_long(ia.max_rdma_size)),
+        ("recv_segments_above_the_limit", |attr, ia| attr.max_recv_iov = ia.max_iov_segments_per_dto + 1),
+        ("request_segments_above_the_limit", |attr, ia| attr.max_request_iov = ia.max_iov_segments_per_dto + 1),
+        ("reads_in_above_the_limit", |attr, ia| attr.max_rdma_read_in = ia.max_rdma_read_per_ep_in + 1),
+        ("reads_out_above_the_limit", |attr, ia| attr.max_rdma_read_out = ia.max_rdma_read_per_ep_out + 1),
+    ]
+}
+
+/// A size above the limit; where there is none, a service type that is refused in its place.
+fn too_long(limit: DAT_VLEN) -> (DAT_VLEN, DAT_SERVICE_TYPE) {
+    above(limit).map_or((limit, 1), |length| (length, DAT_SERVICE_TYPE_RC))
+}
+
+fn refuses(ctx: &Ctx, spoil: Spoil) {
+    let parts = Parts::new(ctx);
+    let mut attr = ep_attr();
+    spoil(&mut attr, &parts.ia.attr());
+    bad_arg(untouched(|ep| parts.create(&attr, ep)), 6);
+}
+
+fn taken_attributes() -> Vec<(&'static str, Spoil)> {
+    vec![
+        ("sizes_of_zero", |attr, _| (attr.max_message_size, attr.max_rdma_size) = (0, 0)),
+        ("messages_at_the_limit", |attr, ia| attr.max_message_size = ia.max_message_size),
+        ("rdma_at_the_limit", |attr, ia| attr.max_rdma_size = ia.max_rdma_size),
+        ("segments_at_the_limit", |attr, ia| {
+            (attr.max_recv_iov, attr.max_request_iov) = (ia.max_iov_segments_per_dto, ia.max_iov_segments_per_dto)
+        }),
+        ("reads_at_the_limit", |attr, ia| {
+            (attr.max_rdma_read_in, attr.max_rdma_read_out) = (ia.max_rdma_read_per_ep_in, ia.max_rdma_read_per_ep_out)
+        }),
+        ("no_reads_at_all", |attr, _| (attr.max_rdma_read_in, attr.max_rdma_read_out) = (0, 0)),
+        ("no_segments_of_reads_and_writes", |attr, _| (attr.max_rdma_read_iov, attr.max_rdma_write_iov) = (0, 0)),
+        ("one_of_each", |attr, _| {
+            (attr.max_recv_dtos, attr.max_request_dtos, attr.max_recv_iov, attr.max_request_iov) = (1, 1, 1, 1)
+        }),
+        ("completion_flags_of_zero", |attr, _| (attr.recv_completion_flags, attr.request_completion_flags) = (0, 0)),
+        ("unsignalled_requests", |attr, _| attr.request_completion_flags = DAT_COMPLETION_UNSIGNALLED_FLAG),
+        ("threshold_flags", |attr, _| {
+            attr.recv_completion_flags = DAT_COMPLETION_EVD_THRESHOLD_FLAG;
+            attr.request_completion_flags = DAT_COMPLETION_EVD_THRESHOLD_FLAG;
+        }),
+        ("quality_high_throughput", |attr, _| attr.qos = DAT_QOS_HIGH_THROUGHPUT),
+        ("quality_low_latency", |attr, _| attr.qos = DAT_QOS_LOW_LATENCY),
+        ("quality_economy", |attr, _| attr.qos = DAT_QOS_ECONOMY),
+        ("quality_premium", |attr, _| attr.qos = DAT_QOS_PREMIUM),
+    ]
+}
+
+fn takes(ctx: &Ctx, change: Spoil) {
+    let parts = Parts::new(ctx);
+    let mut attr = ep_attr();
+    change(&mut attr, &parts.ia.attr());
+    let ep = parts.ep(&attr);
+    ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+    assert_eq!(numbers(&ep.param().ep_attr), numbers(&attr), "what was asked for is shown");
+}
+
+/// All of an attribute record that can be compared.
+pub(super) fn numbers(attr: &DAT_EP_ATTR) -> Vec<u64> {
+    let sizes = [attr.max_message_size, attr.max_rdma_size];
+    let words = [attr.service_type, attr.qos, attr.recv_completion_flags, attr.request_completion_flags];
+    let counts = [
+        attr.max_recv_dtos,
+        attr.max_request_dtos,
+        attr.max_recv_iov,
+        attr.max_request_iov,
+        attr.max_rdma_read_in,
+        attr.max_rdma_read_out,
+        attr.srq_soft_hw,
+        attr.max_rdma_read_iov,
+        attr.max_rdma_write_iov,
+    ];
+    sizes.into_iter().chain(words.map(u64::from)).chain(counts.map(|count| count as u64)).collect()
+}
+
+fn ep_create_looks_at_handles_before_pointers_in_order(ctx: &Ctx) {
+    let parts = Parts::new(ctx);
+    let Parts { connect, request, recv, pz, ia } = &parts;
+    let bad = ia.h(); // no handle of any object but the IA
+    let create = |pz, recv, request, connect| dat_ep_create(ia.h(), pz, recv, request, connect, null_mut(), null_mut());
+    bad_handle(create(bad, bad, bad, bad), DAT_INVALID_HANDLE_PZ);
+    bad_handle(create(pz.h(), bad, bad, bad), DAT_INVALID_HANDLE_EVD_CONN);
+    bad_handle(create(pz.h(), bad, bad, connect.h()), DAT_INVALID_HANDLE_EVD_RECV);
+    bad_handle(create(pz.h(), recv.h(), bad, connect.h()), DAT_INVALID_HANDLE_EVD_REQUEST);
+    bad_arg(create(pz.h(), recv.h(), request.h(), connect.h()), 7);
+}
+
+fn ep_create_wants_the_connection_flag_of_the_connect_evd(ctx: &Ctx) {
+    let Parts { connect: _connect, request, recv, pz, ia } = &Parts::new(ctx);
+    let code = untouched(|ep| dat_ep_create(ia.h(), pz.h(), recv.h(), request.h(), recv.h(), null_mut(), ep));
+    bad_handle(code, DAT_INVALID_HANDLE_EVD_CONN);
+}
+
+fn ep_create_wants_the_dto_flag_of_the_recv_evd(ctx: &Ctx) {
+    let Parts { connect, request, recv: _recv, pz, ia } = &Parts::new(ctx);
+    let code = untouched(|ep| dat_ep_create(ia.h(), pz.h(), connect.h(), request.h(), connect.h(), null_mut(), ep));
+    bad_handle(code, DAT_INVALID_HANDLE_EVD_RECV);
+}
+
+fn ep_create_wants_the_dto_flag_of_the_request_evd(ctx: &Ctx) {
+    let Parts { connect, request: _request, recv, pz, ia } = &Parts::new(ctx);
+    let code = untouched(|ep| dat_ep_create(ia.h(), pz.h(), recv.h(), connect.h(), connect.h(), null_mut(), ep));
+    bad_handle(code, DAT_INVALID_HANDLE_EVD_REQUEST);
+}
+
+fn ep_create_without_out_pointer_is_arg7(ctx: &Ctx) {
+    bad_arg(Parts::new(ctx).create(&ep_attr(), null_mut()), 7);
+}
+
+fn ep_create_with_misaligned_attributes_is_arg6(ctx: &Ctx) {
+    let (parts, attr) = (Parts::new(ctx), ep_attr());
+    let odd = std::ptr::from_ref(&attr).wrapping_byte_add(1);
+    bad_arg(untouched(|ep| parts.create(odd, ep)), 6);
+}
+
+fn ep_create_tells_of_no_room_for_the_handle_before_bad_attributes(ctx: &Ctx) {
+    let attr = DAT_EP_ATTR { service_type: 7, ..ep_attr() };
+    bad_arg(Parts::new(ctx).create(&attr, null_mut()), 7);
+}
+
+fn ep_create_refused_holds_no_object(ctx: &Ctx) {
+    let parts = Parts::new(ctx);
+    let attr = DAT_EP_ATTR { service_type: 7, ..ep_attr() };
+    bad_arg(untouched(|ep| parts.create(&attr, ep)), 6);
+    // Freed at once, and graceful closing finds nothing open.
+    let Parts { connect, request, recv, pz, ia } = parts;
+    connect.free();
+    request.free();
+    recv.free();
+    pz.free();
+    drop(ia);
+}
+
+fn ep_create_by_default_has_the_attributes_of_the_book(ctx: &Ctx) {
+    let parts = Parts::new(ctx);
+    let limits = parts.ia.attr();
+    let ep = Ep::own(filled(|out| parts.create(null_mut(), out)));
+    let attr = ep.param().ep_attr;
+    assert_eq!(attr.service_type, DAT_SERVICE_TYPE_RC);
+    assert_eq!(attr.max_message_size, limits.max_message_size.min(0x8000_0000));
+    assert_eq!(attr.max_rdma_size, limits.max_rdma_size.min(0x8000_0000));
+    assert_eq!(attr.qos, DAT_QOS_BEST_EFFORT);
+    assert_eq!(attr.recv_completion_flags, DAT_COMPLETION_EVD_THRESHOLD_FLAG);
+    assert_eq!(attr.request_completion_flags, DAT_COMPLETION_EVD_THRESHOLD_FLAG);
+    let dtos = limits.max_dto_per_ep.min(16);
+    assert_eq!((attr.max_recv_dtos, attr.max_request_dtos), (dtos, dtos));
+    let segments = limits.max_iov_segments_per_dto.min(4);
+    assert_eq!((attr.max_recv_iov, attr.max_request_iov), (segments, segments));
+    assert_eq!(attr.max_rdma_read_in, limits.max_rdma_read_per_ep_in.min(8));
+    assert_eq!(attr.max_rdma_read_out, limits.max_rdma_read_per_ep_out.min(8));
+    assert_eq!((attr.srq_soft_hw, attr.max_rdma_read_iov, attr.max_rdma_write_iov), (0, 0, 0));
+    assert_eq!((attr.ep_transport_specific_count, attr.ep_provider_specific_count), (0, 0));
+}
+
+fn ep_create_with_a_freed_pz_is_invalid_handle(ctx: &Ctx) {
+    let Parts { connect, request, recv, pz: _pz, ia } = &Parts::new(ctx);
+    let dead = ia.pz().free();
+    let code = untouched(|ep| dat_ep_create(ia.h(), dead, recv.h(), request.h(), connect.h(), null_mut(), ep));
+    bad_handle(code, DAT_INVALID_HANDLE_PZ);
+}
+
+/// The EVDs get what happens to the EP, wherever they were made.
+fn takes_evds_of_another_ia(ctx: &Ctx) {
+    let (ia, other) = (Ia::open(&ctx.provider, 8), Ia::open(&ctx.provider, 8));
+    let foreign = Parts {
+        connect: other.evd(8, DAT_EVD_CONNECTION_FLAG),
+        request: other.evd(8, DAT_EVD_DTO_FLAG),
+        recv: other.evd(8, DAT_EVD_DTO_FLAG),
+        pz: ia.pz(),
+        ia: ia.clone(),
+    };
+    let ep = foreign.ep(&ep_attr());
+    let far = Conn::unconnected(&ia, &Setup::default());
+    let (requests, _psp) = silent_listener(ctx, &ia, 0);
+    let (address, time) = (ia.address(), DAT_TIMEOUT_INFINITE);
+    ok(dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(5), DAT_COMPLETION_DEFAULT_FLAG));
+    ok(dat_ep_connect(ep.h(), address.pointer(), ctx.qual(0), time, 0, null_mut(), DAT_QOS_BEST_EFFORT, 0));
+    Request::arrives(&requests).accept(&far.ep);
+    expect_conn(foreign.connect.h(), ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
+    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    super::scene::post_empty_send(&far, 6);
+    expect_dto(far.request.h(), 6, DAT_DTO_SUCCESS, 0);
+    expect_dto(foreign.recv.h(), 5, DAT_DTO_SUCCESS, 0);
+}
+
+fn ep_create_takes_one_evd_for_all_roles(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let evd = ia.evd(16, DAT_EVD_DTO_FLAG | DAT_EVD_CONNECTION_FLAG);
+    let ep = ia.ep(&pz, &evd, &evd, &evd);
+    let param = ep.param();
+    assert_eq!([param.recv_evd_handle, param.request_evd_handle, param.connect_evd_handle], [evd.h(); 3]);
+}
+
+fn ep_create_same_evd_in_three_roles_is_in_use_until_the_free(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let evd = ia.evd(16, DAT_EVD_DTO_FLAG | DAT_EVD_CONNECTION_FLAG);
+    let ep = ia.ep(&pz, &evd, &evd, &evd);
+    refused(dat_evd_free(evd.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_IN_USE);
+    ep.free();
+    evd.free();
+}
+
+fn ep_create_holds_the_pz_and_each_evd_until_it_is_freed(ctx: &Ctx) {
+    let parts = Parts::new(ctx);
+    let ep = parts.ep(&ep_attr());
+    refused(dat_pz_free(parts.pz.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_PZ_IN_USE);
+    for evd in [&parts.recv, &parts.request, &parts.connect] {
+        refused(dat_evd_free(evd.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_IN_USE);
+    }
+    ep.free();
+}
+
+/// As Open MPI does: an EP of defaults is asked what they are, and made again with another depth.
+fn ep_create_from_queried_attributes_after_freeing_the_first(ctx: &Ctx) {
+    let parts = Parts::new(ctx);
+    let first = Ep::own(filled(|out| parts.create(null_mut(), out)));
+    let mut attr = first.param().ep_attr;
+    first.free();
+    (attr.max_recv_dtos, attr.max_request_dtos) = (12, 12);
+    let second = parts.ep(&attr);
+    assert_eq!(numbers(&second.param().ep_attr), numbers(&attr));
+}
+
+fn ep_create_with_fifty_thousand_of_each_on_evds_of_1024(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (pz, connect) = (ia.pz(), ia.evd(8, DAT_EVD_CONNECTION_FLAG));
+    let (recv, request) = (ia.evd(1024, DAT_EVD_DTO_FLAG), ia.evd(1024, DAT_EVD_DTO_FLAG));
+    let attr = DAT_EP_ATTR { max_recv_dtos: 50_000, max_request_dtos: 50_000, ..ep_attr() };
+    let ep = ia.ep_with(&pz, &recv, &request, &connect, &attr);
+    let granted = ep.param().ep_attr.max_recv_dtos;
+    assert_eq!(granted, ia.attr().max_dto_per_ep.min(50_000));
+}
+
+fn ep_create_takes_messages_of_two_gigabytes(ctx: &Ctx) {
+    let attr = DAT_EP_ATTR { max_message_size: 1 << 31, ..ep_attr() };
+    Parts::new(ctx).ep(&attr);
+}
+
+fn ep_create_takes_attributes_of_zeros_with_counts_only(ctx: &Ctx) {
+    let attr = DAT_EP_ATTR { max_recv_dtos: 2, max_request_dtos: 2, max_recv_iov: 1, max_request_iov: 1, ..zeroed() };
+    Parts::new(ctx).ep(&attr);
+}
+
+fn ep_create_clamps_recv_dtos_to_the_limit(ctx: &Ctx) {
+    let parts = Parts::new(ctx);
+    let ep = parts.ep(&DAT_EP_ATTR { max_recv_dtos: DAT_COUNT::MAX, ..ep_attr() });
+    assert_eq!(ep.param().ep_attr.max_recv_dtos, parts.ia.attr().max_dto_per_ep);
+}
+
+fn ep_create_clamps_request_dtos_to_the_limit(ctx: &Ctx) {
+    let parts = Parts::new(ctx);
+    let ep = parts.ep(&DAT_EP_ATTR { max_request_dtos: DAT_COUNT::MAX, ..ep_attr() });
+    assert_eq!(ep.param().ep_attr.max_request_dtos, parts.ia.attr().max_dto_per_ep);
+}
+
+fn ep_create_stores_what_it_was_asked_for(ctx: &Ctx) {
+    let attr = DAT_EP_ATTR {
+        max_message_size: 12345,
+        max_rdma_size: 54321,
+        qos: DAT_QOS_ECONOMY,
+        max_recv_dtos: 5,
+        max_request_dtos: 6,
+        max_recv_iov: 2,
+        max_request_iov: 3,
+        max_rdma_read_in: 1,
+        max_rdma_read_out: 2,
+        ..ep_attr()
+    };
+    let parts = Parts::new(ctx);
+    assert_eq!(numbers(&parts.ep(&attr).param().ep_attr), numbers(&attr));
+}
+
+/// Any of the EVDs may be missing, and what comes of it can be made again from its own attributes.
+fn with_evds(ctx: &Ctx, has: [bool; 3]) {
+    let parts = Parts::new(ctx);
+    let Parts { connect, request, recv, pz, ia } = &parts;
+    let handle = |evd: &Evd, has: bool| if has { evd.h() } else { DAT_HANDLE_NULL };
+    let (recv, request, connect) = (handle(recv, has[0]), handle(request, has[1]), handle(connect, has[2]));
+    let create = |attr| Ep::own(filled(|out| dat_ep_create(ia.h(), pz.h(), recv, request, connect, attr, out)));
+    let first = create(null_mut());
+    let param = first.param();
+    assert_eq!([param.recv_evd_handle, param.request_evd_handle, param.connect_evd_handle], [recv, request, connect]);
+    let attr = param.ep_attr;
+    assert_eq!((attr.max_recv_dtos == 0, attr.max_request_dtos == 0), (!has[0], !has[1]), "DTOs come with an EVD");
+    let second = create(&raw const attr);
+    assert_eq!(numbers(&second.param().ep_attr), numbers(&attr));
+    // DTOs without their EVD are refused, and so is an EVD without DTOs.
+    for (recv_dtos, request_dtos) in [(!has[0], has[1]), (has[0], !has[1])] {
+        let count = |some: bool| if some { 4 } else { 0 };
+        let (max_recv_dtos, max_request_dtos) = (count(recv_dtos), count(request_dtos));
+        let attr = DAT_EP_ATTR { max_recv_dtos, max_request_dtos, ..ep_attr() };
+        bad_arg(untouched(|ep| dat_ep_create(ia.h(), pz.h(), recv, request, connect, &attr, ep)), 6);
+    }
+}
+
+fn ep_create_needs_no_evd_to_take_receives(ctx: &Ctx) {
+    let (ia, none) = (ctx.ia(), DAT_HANDLE_NULL);
+    let pz = ia.pz();
+    let ep = Ep::own(filled(|out| dat_ep_create(ia.h(), pz.h(), none, none, none, null_mut(), out)));
+    ok(dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
+}
+
+/// The EVDs, and nothing to work in.
+pub(super) fn without_pz(parts: &Parts) -> Ep {
+    let Parts { connect, request, recv, ia, .. } = parts;
+    let attr = ep_attr();
+    let (recv, request, connect) = (recv.h(), request.h(), connect.h());
+    Ep::own(filled(|out| dat_ep_create(ia.h(), DAT_HANDLE_NULL, recv, request, connect, &attr, out)))
+}
+
+fn ep_create_without_pz_cannot_connect(ctx: &Ctx) {
+    let parts = Parts::new(ctx);
+    let ep = without_pz(&parts);
+    ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+    let (address, time) = (parts.ia.address(), DAT_TIMEOUT_INFINITE);
+    let code = dat_ep_connect(ep.h(), address.pointer(), 1, time, 0, null_mut(), DAT_QOS_BEST_EFFORT, 0);
+    refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_NOTREADY);
+    ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+}
+
+fn ep_create_without_pz_takes_no_receive(ctx: &Ctx) {
+    let parts = Parts::new(ctx);
+    let ep = without_pz(&parts);
+    let code = dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG);
+    refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_NOTREADY);
 }

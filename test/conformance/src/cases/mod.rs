@@ -5,6 +5,8 @@ mod cno;
 mod connect;
 mod consumers;
 mod ep;
+mod ep_modify;
+mod ep_query;
 mod evd;
 mod flags;
 mod handle_places;
@@ -28,6 +30,8 @@ pub(crate) fn all() -> Vec<Case> {
         cno::cases,
         memory::cases,
         ep::cases,
+        ep_query::cases,
+        ep_modify::cases,
         states::cases,
         connect::cases,
         transfer::cases,

@@ -348,3 +348,23 @@ pub(super) fn completing(ctx: &Ctx) -> (Scene, Stopped) {
     scene.expect(Completing);
     (scene, stopped)
 }
+
+/// Refused because of this parameter, counted from 1.
+#[track_caller]
+pub(super) fn bad_arg(code: DAT_RETURN, n: u32) {
+    refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1 + n - 1);
+}
+
+/// Refused because of a handle of this kind.
+#[track_caller]
+pub(super) fn bad_handle(code: DAT_RETURN, kind: DAT_RETURN_SUBTYPE) {
+    refused(code, DAT_INVALID_HANDLE, kind);
+}
+
+/// Listens and does not answer. Later ones are freed first, so the EVD comes first.
+#[track_caller]
+pub(super) fn silent_listener(ctx: &Ctx, ia: &Ia, n: u64) -> (Evd, Psp) {
+    let requests = ia.evd(8, DAT_EVD_CR_FLAG);
+    let psp = ia.psp(ctx.qual(n), &requests);
+    (requests, psp)
+}

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use crate::kit::*;
 
 use super::scene::State::{self, *};
-use super::scene::{Request, Scene, WAITING_SEND, in_state};
+use super::scene::{Request, Scene, WAITING_SEND, in_state, silent_listener};
 
 /// A column of the table: what its calls are called, and how they go in each state.
 type Column = (&'static str, fn(&Ctx, State, Scene));
@@ -120,13 +120,6 @@ fn request_goes(code: DAT_RETURN, at: State, scene: &Scene, length: u64) {
         }
     }
     scene.is_still(at);
-}
-
-/// Listens and does not answer.
-fn silent_listener(ctx: &Ctx, ia: &Ia, n: u64) -> (Evd, Psp) {
-    let requests = ia.evd(8, DAT_EVD_CR_FLAG);
-    let psp = ia.psp(ctx.qual(n), &requests);
-    (requests, psp)
 }
 
 fn connect(ctx: &Ctx, at: State, scene: Scene) {

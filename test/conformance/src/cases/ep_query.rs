@@ -1,0 +1,146 @@
+//! EPs as they show themselves: what a query writes, which mask asks for it, and the peer in each state. Cases only.
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+
+use crate::kit::*;
+
+use super::ep::{Parts, numbers};
+use super::scene::{Scene, State, bad_arg, in_state};
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut all = cases![
+        "endpoints 5.2": ep_query_without_room_is_arg3,
+        "endpoints 5.2": ep_query_of_nothing_writes_nothing,
+        "endpoints 5.2": ep_query_of_unknown_bits_writes_nothing,
+        "endpoints 5.2": ep_query_takes_unknown_bits_beside_known_ones,
+        "endpoints 5.2": ep_query_tells_the_objects_in_use,
+        "endpoints 5.2": ep_query_remote_address_is_forgotten_by_a_reset,
+        "endpoints 5.2": ep_query_remote_address_outlives_the_connection,
+        "endpoints 5.2": ep_query_keeps_a_wide_qualifier => local(keeps_a_wide_qualifier),
+        "endpoints 5.2": ep_query_passive_side_shows_no_qualifier_of_its_own,
+    ];
+    all.extend((0..31).filter(|bit| *bit != 11).map(|bit| {
+        let name = format!("ep_query_of_bit_{bit}_writes_all");
+        local(move |ctx| one_bit_writes_all(ctx, 1 << bit)).named(name).proves("endpoints 5.2")
+    }));
+    all.extend(State::ALL.map(|at| {
+        let name = format!("ep_query_addresses_{}", at.word());
+        in_state(at, move |ctx, scene| addresses(ctx, at, &scene)).named(name).proves("endpoints 5.2")
+    }));
+    all
+}
+
+fn ep_query_without_room_is_arg3(ctx: &Ctx) {
+    let parts = Parts::new(ctx);
+    let ep = parts.ep(&ep_attr());
+    bad_arg(dat_ep_query(ep.h(), DAT_EP_FIELD_ALL, null_mut()), 3);
+    bad_arg(dat_ep_query(ep.h(), 0, null_mut()), 3);
+}
+
+/// A record that no EP has, so that writing it shows.
+fn marked() -> DAT_EP_PARAM {
+    DAT_EP_PARAM { ep_state: 77, local_port_qual: 78, remote_port_qual: 79, ..zeroed() }
+}
+
+fn is_marked(param: &DAT_EP_PARAM) -> bool {
+    (param.ep_state, param.local_port_qual, param.remote_port_qual) == (77, 78, 79) && param.ia_handle.is_null()
+}
+
+fn ep_query_of_nothing_writes_nothing(ctx: &Ctx) {
+    let (parts, mut param) = (Parts::new(ctx), marked());
+    let ep = parts.ep(&ep_attr());
+    ok(dat_ep_query(ep.h(), 0, &mut param));
+    assert!(is_marked(&param));
+}
+
+fn ep_query_of_unknown_bits_writes_nothing(ctx: &Ctx) {
+    let (parts, mut param) = (Parts::new(ctx), marked());
+    let ep = parts.ep(&ep_attr());
+    ok(dat_ep_query(ep.h(), !DAT_EP_FIELD_ALL, &mut param));
+    assert!(is_marked(&param));
+}
+
+fn ep_query_takes_unknown_bits_beside_known_ones(ctx: &Ctx) {
+    let parts = Parts::new(ctx);
+    let ep = parts.ep(&ep_attr());
+    let param = filled(|out| dat_ep_query(ep.h(), !0, out));
+    assert_eq!((param.ia_handle, param.pz_handle), (parts.ia.h(), parts.pz.h()));
+}
+
+fn one_bit_writes_all(ctx: &Ctx, mask: DAT_EP_PARAM_MASK) {
+    let (parts, mut param) = (Parts::new(ctx), marked());
+    let ep = parts.ep(&ep_attr());
+    ok(dat_ep_query(ep.h(), mask, &mut param));
+    assert_eq!((param.ep_state, param.ia_handle, param.pz_handle), (0, parts.ia.h(), parts.pz.h()));
+    assert_eq!(numbers(&param.ep_attr), numbers(&ep.param().ep_attr));
+}
+
+fn ep_query_tells_the_objects_in_use(ctx: &Ctx) {
+    let parts = Parts::new(ctx);
+    let param = parts.ep(&ep_attr()).param();
+    assert_eq!(param.ia_handle, parts.ia.h());
+    assert_eq!(param.pz_handle, parts.pz.h());
+    assert_eq!(param.recv_evd_handle, parts.recv.h());
+    assert_eq!(param.request_evd_handle, parts.request.h());
+    assert_eq!(param.connect_evd_handle, parts.connect.h());
+    assert!(param.srq_handle.is_null());
+}
+
+/// Family and host of an address, without the port.
+fn host(address: &[u8]) -> Vec<u8> {
+    [&address[..2], &address[4..]].concat()
+}
+
+/// The IA's own address in every state; the peer's from the request or the connect call on.
+fn addresses(_ctx: &Ctx, at: State, scene: &Scene) {
+    let param = filled(|out| dat_ep_query(scene.ep(), DAT_EP_FIELD_ALL, out));
+    let own = scene.own.ia.attr().ia_address_ptr;
+    assert_eq!(param.local_ia_address_ptr.addr(), own.addr(), "the IA's address, valid as long as the IA");
+    assert!(!param.remote_ia_address_ptr.is_null(), "storage of the EP's own, always");
+    let remote = address_at(param.remote_ia_address_ptr);
+    match at {
+        State::Unconnected | State::Reserved => assert_eq!(remote[..2], [0, 0], "nobody yet"),
+        _ => assert_eq!(host(&remote), host(&address_at(own)), "the peer's"),
+    }
+}
+
+fn ep_query_remote_address_is_forgotten_by_a_reset(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    near.disconnect();
+    far.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    for conn in [&near, &far] {
+        ok(dat_ep_reset(conn.ep.h()));
+        let param = conn.ep.param();
+        assert_eq!(address_at(param.remote_ia_address_ptr)[..2], [0, 0]);
+        assert_eq!(param.remote_port_qual, 0);
+    }
+}
+
+fn ep_query_remote_address_outlives_the_connection(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    let before = [&near, &far].map(|conn| address_at(conn.ep.param().remote_ia_address_ptr));
+    near.disconnect();
+    far.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    assert_eq!([&near, &far].map(|conn| address_at(conn.ep.param().remote_ia_address_ptr)), before);
+}
+
+/// A qualifier beyond 16 bits stays itself, or `dat_ep_dup_connect` could not use it.
+fn keeps_a_wide_qualifier(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let qual = ctx.qual(0) + (7 << 35);
+    let (near, far) = (Conn::unconnected(&ia, &Setup::default()), Conn::unconnected(&ia, &Setup::default()));
+    far.listen(qual, || {
+        near.connect(&ia.address(), qual);
+        assert_eq!(near.ep.param().remote_port_qual, qual);
+    });
+    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    assert_eq!(near.ep.param().remote_port_qual, qual);
+    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+}
+
+/// The peer's port, which is nobody's qualifier (13.27).
+fn ep_query_passive_side_shows_no_qualifier_of_its_own(ctx: &Ctx) {
+    let (_near, far) = ctx.loopback();
+    assert_ne!(far.ep.param().remote_port_qual, ctx.qual(0));
+}
