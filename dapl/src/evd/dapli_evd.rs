@@ -13,6 +13,8 @@ use crate::cno::{Cno, Fire, Source};
 use crate::counters::Ledger;
 use crate::error::{Error, Result};
 use crate::handle::{self, ObjectId, Use};
+use crate::ia::dapls_ia;
+use crate::ia::{AsyncError, AsyncKind, Ia};
 use crate::provider::{Completion, CompletionQueue, CqSink, Provider, Work};
 use crate::sync::MutexGuard;
 use crate::{trace, wait};
@@ -28,12 +30,14 @@ pub(super) struct Inner<P: Provider> {
     pub(super) cno: Option<Use<Cno<P>>>,
     /// What has completed here, by EP.
     pub(super) ledger: Ledger,
+    /// The CQ could not be armed for the CNO, and nobody knows yet.
+    is_deaf: bool,
     buffer: [Completion; BATCH],
 }
 
 impl<P: Provider> Inner<P> {
     pub(super) fn new(queue: Queue, cno: Option<Use<Cno<P>>>) -> Self {
-        Inner { queue, cno, ledger: Ledger::default(), buffer: [Completion::default(); BATCH] }
+        Inner { queue, cno, ledger: Ledger::default(), is_deaf: false, buffer: [Completion::default(); BATCH] }
     }
 
     /// Fills the buffer from the front. The only place where completions come in, so they are counted and traced here.
@@ -89,13 +93,11 @@ impl<P: Provider> Source for Link<P> {
 pub(super) struct Told<P: Provider> {
     waiter: Option<ObjectId>,
     cno: Option<Fire<P>>,
+    /// The IA of an EVD that will not trigger its CNO any more, and the EVD's handle.
+    deaf: Option<(Arc<Ia<P>>, usize)>,
 }
 
 impl<P: Provider> Told<P> {
-    pub(super) fn nobody() -> Self {
-        Told { waiter: None, cno: None }
-    }
-
     /// Wakes the waiter, or whoever waits on the CNO, and runs the agent. Called without locks.
     #[inline]
     pub(super) fn tell(self) {
@@ -105,6 +107,9 @@ impl<P: Provider> Told<P> {
         }
         if let Some(fire) = self.cno {
             fire.fire();
+        }
+        if let Some((ia, handle)) = self.deaf {
+            dapls_ia::report(&ia, AsyncError { kind: AsyncKind::ProviderInternal, handle, reason: 0 });
         }
     }
 }
@@ -243,32 +248,39 @@ impl<P: Provider> Evd<P> {
         if signal == Signal::Cno {
             return self.signal(inner, signal);
         }
+        let deaf = self.deaf(inner);
         match &inner.cno {
             Some(cno) if inner.queue.enabled && inner.queue.has_loud() => {
                 inner.queue.counts.cno_triggers += 1;
-                Told { waiter: None, cno: Some(cno.arc().trigger(self.source(), false)) }
+                Told { waiter: None, cno: Some(cno.arc().trigger(self.source(), false)), deaf }
             }
-            _ => Told::nobody(),
+            _ => Told { waiter: None, cno: None, deaf },
         }
     }
 
     /// From a signal of the queue to whom it concerns. The words that sleepers look at change here, under the lock.
     pub(super) fn signal(&self, inner: &mut Inner<P>, signal: Signal) -> Told<P> {
+        let deaf = self.deaf(inner);
         match (signal, &inner.cno) {
             (Signal::Waiter, _) => {
                 inner.queue.counts.wakeups += 1;
                 wait::bump(self.id);
-                Told { waiter: Some(self.id), cno: None }
+                Told { waiter: Some(self.id), cno: None, deaf }
             }
             (Signal::Cno, Some(cno)) => {
                 inner.queue.counts.cno_triggers += 1;
-                Told { waiter: None, cno: Some(cno.arc().trigger(self.source(), true)) }
+                Told { waiter: None, cno: Some(cno.arc().trigger(self.source(), true)), deaf }
             }
-            _ => Told::nobody(),
+            _ => Told { waiter: None, cno: None, deaf },
         }
     }
 
-    /// Keeps the CQ armed while somebody who sleeps depends on it: the waiter, or an enabled CNO.
+    fn deaf(&self, inner: &mut Inner<P>) -> Option<(Arc<Ia<P>>, usize)> {
+        std::mem::take(&mut inner.is_deaf).then(|| (self.ia.clone(), self.id.handle))
+    }
+
+    /// Keeps the CQ armed while somebody who sleeps depends on it: the waiter, or an enabled CNO. Where that fails the waiter
+    /// looks for itself, and gets the error; for a CNO the IA's async EVD hears of it.
     pub(super) fn rearm(&self, inner: &mut Inner<P>) -> Signal {
         let mut signal = Signal::Nobody;
         let Some(cq) = &self.cq else { return signal };
@@ -279,6 +291,10 @@ impl<P: Provider> Evd<P> {
                 Ok(false) => signal = signal.max(self.fetch(inner, Fetch::Ready)),
                 Err(error) => {
                     log::error!("evd {:#x}: its completion queue cannot be armed: {error}", self.id.handle);
+                    if inner.queue.has_waiter() {
+                        return Signal::Waiter;
+                    }
+                    inner.is_deaf = true;
                     break;
                 }
             }
