@@ -149,6 +149,17 @@ pub(crate) fn clean_endpoint(path: &Path) {
     }
 }
 
+/// Removes the folder of an end point. Looking into a folder takes a descriptor, and there may be none: so first by name.
+fn remove(path: &Path) {
+    for file in ["lock", "sock", "fifo"] {
+        let _ = fs::remove_file(path.join(file));
+    }
+    let _ = fs::remove_dir(path.join("conns"));
+    if fs::remove_dir(path).is_err() {
+        let _ = fs::remove_dir_all(path);
+    }
+}
+
 fn entries(path: &Path) -> Vec<PathBuf> {
     fs::read_dir(path).map(|dir| dir.flatten().map(|e| e.path()).collect()).unwrap_or_default()
 }
@@ -308,10 +319,11 @@ impl Drop for Endpoint {
         if std::process::id() != self.pid {
             return; // a forked child touches nothing of its parent
         }
-        let _ = fs::remove_dir_all(&self.path);
+        remove(&self.path);
         if let Some(process) = self.path.parent() {
             let _ = fs::remove_dir(process);
         }
+        crate::process::forget(&self.path);
         self.base.clean();
         self.base.leave();
     }

@@ -230,7 +230,6 @@ impl Provider for Sm {
         for link in self.device.book.links() {
             setup::close(&self.device, &link);
         }
-        process::forget(self.device.endpoint.path());
     }
 }
 
