@@ -73,8 +73,8 @@ pub(crate) struct Attempt {
     pub(crate) again: Option<(Vec<u8>, Vec<OwnedFd>)>,
     pub(crate) repeat: Duration,
     pub(crate) due: Option<Instant>,
-    /// Active: how often the request was handed on.
-    pub(crate) hand_offs: u8,
+    /// Active: who has handed it on, by end point and id there. They may say so again.
+    pub(crate) handed_on_by: Vec<(PathBuf, u32)>,
     /// When the peer was heard last.
     pub(crate) heard: Instant,
 }

@@ -15,7 +15,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
 use crate::bell::{Attended, Job, News};
-use crate::book::{Conn, Stage};
+use crate::book::{Attempt, Conn, Stage};
 use crate::device::Device;
 use crate::link::Link;
 use crate::proto::handshake::{Answer, Bad, Datagram, Terms};
@@ -270,7 +270,10 @@ impl Engine {
     fn reply(&mut self, id: u32, server: u32, answer: Answer, accepted: Option<(Terms, Vec<u8>)>, received: Received) {
         let found = {
             let book = self.device.book.lock();
-            book.by_id.get(&id).filter(|a| a.peer == received.from).map(|a| (a.stage, a.conn(), a.link.clone()))
+            // Our request and the news that it was handed on may have crossed: who has done with it is not heard again.
+            let is_past = |a: &Attempt| a.handed_on_by.iter().any(|(path, id)| (path, *id) == (&received.from, server));
+            let attempt = book.by_id.get(&id).filter(|a| a.peer == received.from && !is_past(a));
+            attempt.map(|a| (a.stage, a.conn(), a.link.clone()))
         };
         let ack = |token| Datagram::Ack { client: id, server, token }.encode();
         match (found, answer, accepted) {
@@ -289,7 +292,7 @@ impl Engine {
                 self.established(id, &*qp, &link, &private_data);
             }
             (Some((Stage::Asked, _, _)), Answer::Pending, _) => setup::pending(&self.device, id, server, received.pid),
-            (Some((Stage::Asked, _, _)), Answer::HandedOff(qual), _) => self.handed_off(id, qual),
+            (Some((Stage::Asked, _, _)), Answer::HandedOff(qual), _) => self.handed_off(id, server, qual),
             (Some((Stage::Asked, _, _)), answer, None) => {
                 let news = if answer == Answer::Rejected { News::PeerRejected } else { News::Rejected };
                 self.refused(id, news);
@@ -313,8 +316,8 @@ impl Engine {
         attempt.machine.handle(Input::Ack(terms.generation)) == [Action::Connected]
     }
 
-    fn handed_off(&self, id: u32, qual: u64) {
-        if !setup::ask_elsewhere(&self.device, id, qual) {
+    fn handed_off(&self, id: u32, server: u32, qual: u64) {
+        if !setup::ask_elsewhere(&self.device, id, server, qual) {
             self.refused(id, News::Rejected);
         }
     }

@@ -37,7 +37,7 @@ const LAST_REPEAT: Duration = Duration::from_millis(500);
 /// Once the peer has said that its consumer is thinking, so often is enough.
 const PATIENT_REPEAT: Duration = Duration::from_secs(2);
 /// So often a request may be handed on: two listeners could do it for ever.
-const MAX_HAND_OFFS: u8 = 8;
+const MAX_HAND_OFFS: usize = 8;
 /// So long an answer is remembered, for a client that repeats its request.
 const LINGER: Duration = Duration::from_secs(10);
 fn terms(device: &Device, pd: u32, machine: &Machine, token: u64, qual: u64, geometry: Geometry) -> Terms {
@@ -103,7 +103,7 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
         again: Some((datagram.encode(), fds.into())),
         repeat: FIRST_REPEAT,
         due: None,
-        hand_offs: 0,
+        handed_on_by: Vec::new(),
         heard: Instant::now(),
     };
     qp.begin(link.clone());
@@ -306,7 +306,7 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
         again: None,
         repeat: FIRST_REPEAT,
         due: None,
-        hand_offs: 0,
+        handed_on_by: Vec::new(),
         heard: Instant::now(),
     };
     book.by_id.insert(id, attempt);
@@ -340,8 +340,9 @@ pub(crate) fn pending(device: &Device, id: u32, server: u32, pid: i32) {
     book.set_due(id, Some(Instant::now() + PATIENT_REPEAT));
 }
 
-/// The peer's consumer has handed our request to the listener on `qual`: it goes there, as a new one. False: it cannot.
-pub(crate) fn ask_elsewhere(device: &Device, id: u32, qual: u64) -> bool {
+/// The peer's consumer has handed our request, `server` there, to the listener on `qual`: it goes there, as a new one. False:
+/// it cannot.
+pub(crate) fn ask_elsewhere(device: &Device, id: u32, server: u32, qual: u64) -> bool {
     let (Some(path), Ok(fresh)) = (device.endpoint.base().find(qual), random()) else { return false };
     {
         let mut book = device.book.lock();
@@ -351,8 +352,8 @@ pub(crate) fn ask_elsewhere(device: &Device, id: u32, qual: u64) -> bool {
         // By its token the first listener knows the request, and would only repeat its answer.
         (terms.qual, terms.token) = (qual, fresh);
         *bytes = Datagram::Request { id, terms, private_data }.encode();
-        attempt.hand_offs += 1;
-        if attempt.hand_offs > MAX_HAND_OFFS {
+        attempt.handed_on_by.push((attempt.peer.clone(), server));
+        if attempt.handed_on_by.len() > MAX_HAND_OFFS {
             return false;
         }
         (attempt.peer, attempt.peer_id, attempt.token) = (path, 0, fresh);
