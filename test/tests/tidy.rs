@@ -14,13 +14,14 @@ use dapl_test::stage::workspace;
 use source::{Source, files, imports, word};
 
 /// A package, and those of ours it may depend on.
-const PACKAGES: [(&str, &[&str]); 7] = [
+const PACKAGES: [(&str, &[&str]); 8] = [
     ("dat/abi", &[]),
     ("dat", &["dat-abi"]),
     ("dapl", &["dat-abi"]),
     ("providers/sm", &["dapl", "dat-abi"]),
     ("test", &["dat-abi"]),
     ("test/conformance", &["dat-abi"]),
+    ("test/faulty", &["dapl", "daplsm"]),
     ("test/xtask", &["dapl-test"]),
 ];
 
@@ -115,6 +116,8 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("test/conformance/src/kit/cancel.rs", "signals, and cancellation of POSIX threads"),
     ("test/conformance/src/kit/raw.rs", "looks through pointers and into unions of C"),
     ("test/conformance/src/os.rs", "signals, fork, maps, the environment"),
+    ("test/faulty/src/control.rs", "the C boundary, for tests"),
+    ("test/faulty/src/heap.rs", "counts around the system's allocator"),
     ("test/tests/abi_rust.rs", "reads C structures"),
 ];
 

@@ -24,6 +24,12 @@ pub fn arena() -> Result<HandleArena> {
     Ok(HandleArena { base, len: ARENA_LEN, stride: STRIDE })
 }
 
+/// How many stubs are handed out and have not come back.
+pub fn alive() -> usize {
+    let arena = ARENA.lock();
+    arena.used.saturating_sub(1 + arena.resting.len())
+}
+
 /// The stub at this address, if that is the boundary of one.
 pub(super) fn at(handle: usize) -> Option<&'static Stub> {
     let base = ARENA_BASE.load(Ordering::Acquire);

@@ -26,7 +26,7 @@ mod arena;
 mod arena;
 mod uses;
 
-pub use arena::arena;
+pub use arena::{alive, arena};
 pub use uses::{Usable, Use, UseCount};
 
 /// Kinds of objects, numbered from 1 so that zeroed memory is of no kind.

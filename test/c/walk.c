@@ -1,0 +1,815 @@
+/*
+ * Walks through every kind of object, connected to itself, while the provider refuses one thing after the other.
+ *
+ *   walk IA again      the n-th call into the provider fails, once; the call that met it is made again, and all goes on
+ *   walk IA stop       it fails, and the adapter is closed abruptly with all that is in it
+ *   walk IA spoil      the n-th request fails after it was posted; then the abrupt close
+ *   walk IA files      no more than so many descriptors, for every small number
+ *   walk IA memory     no more than so much address space, step by step
+ *
+ * The first three need libdaplfaulty. Whatever happens: no out parameter of a failed call is touched, the code is the one
+ * that was meant, and after the close all is as before: handles, the provider's objects, memory, descriptors, threads,
+ * mappings, files.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#include <dirent.h>
+#include <dlfcn.h>
+#include <malloc.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "check.h"
+
+enum { QUAL = 0x6a11, OTHER_QUAL, RESERVED_QUAL, LENGTH = 4096, MESSAGE = 64 };
+
+#define UNTOUCHED ((DAT_HANDLE)(uintptr_t)0x5a5a5a50)
+
+/* ---- What is to go wrong, and what did --------------------------------------------------------------------------- */
+
+/* As in libdaplfaulty. */
+struct usage {
+    uint64_t handles;
+    int64_t blocks, bytes;
+    int64_t objects[10];
+};
+
+static int (*faulty_fail)(const char *op, uint64_t n);
+static void (*faulty_spoil)(uint64_t n);
+static const char *(*faulty_fired)(uint32_t *code);
+static void (*faulty_usage)(struct usage *usage);
+
+static enum { AGAIN, STOP, SPOIL, FILES, MEMORY } mode;
+static const char *const mode_names[] = { "again", "stop", "spoil", "files", "memory" };
+static unsigned n;          /* the step */
+static char met[512];       /* the call that was refused in this walk, if any */
+static int is_over;         /* an event told that the walk cannot go on */
+static unsigned refusals;
+
+static int is_limited(void)
+{
+    return mode == FILES || mode == MEMORY;
+}
+
+/* What the provider refused and no call has told yet. */
+static const char *fired(uint32_t *code)
+{
+    return faulty_fired && !*met ? faulty_fired(code) : NULL;
+}
+
+static void *symbol(void *library, const char *name)
+{
+    void *found = dlsym(library, name);
+    if (!found)
+        fail("libdaplfaulty has no %s", name);
+    return found;
+}
+
+/* ISO C knows no way from an object's address to a function's; POSIX asks for this one. */
+static void meet_faulty(void)
+{
+    void *library = dlopen("libdaplfaulty.so.1", RTLD_NOW | RTLD_NOLOAD);
+    if (!library) {
+        EXPECT(is_limited());
+        return;
+    }
+    *(void **)&faulty_fail = symbol(library, "dapl_faulty_fail");
+    *(void **)&faulty_spoil = symbol(library, "dapl_faulty_spoil");
+    *(void **)&faulty_fired = symbol(library, "dapl_faulty_fired");
+    *(void **)&faulty_usage = symbol(library, "dapl_faulty_usage");
+}
+
+/* A call has failed: it must be the one that was meant, and say what the provider said. */
+static void refused(const char *call, DAT_RETURN ret)
+{
+    uint32_t code = 0;
+    const char *op = fired(&code);
+    DAT_RETURN_TYPE type = (DAT_RETURN_TYPE)DAT_GET_TYPE(ret);
+    if (is_limited()) {
+        if (type != DAT_INSUFFICIENT_RESOURCES && type != DAT_INTERNAL_ERROR && type != DAT_INVALID_ADDRESS
+            && type != DAT_PROVIDER_NOT_FOUND)
+            fail("%u: %s: %s", n, call, words(ret));
+    } else if (!op) {
+        fail("%u: %s: %s, and nothing was to fail", n, call, words(ret));
+    } else if (ret != code) {
+        fail("%u: %s: %s in place of 0x%08x, how %s fails", n, call, words(ret), code, op);
+    }
+    snprintf(met, sizeof met, "%.90s: %s", call, op ? op : "the system");
+    refusals++;
+}
+
+/* What a provider may lack, as long as nothing was to fail. */
+static int is_absent(DAT_RETURN ret)
+{
+    return !fired(NULL) && (ret == (DAT_RETURN)DAT_NOT_IMPLEMENTED || DAT_GET_TYPE(ret) == DAT_MODEL_NOT_SUPPORTED);
+}
+
+/* A call that may be refused; then it is made again, or the walk ends here. What is `optional` may be absent. */
+#define CALL_ANY(call, optional)                                        \
+    do {                                                                \
+        DAT_RETURN ret_ = (call);                                       \
+        if (ret_ != DAT_SUCCESS && !((optional) && is_absent(ret_))) {  \
+            refused(#call, ret_);                                       \
+            if (mode != AGAIN)                                          \
+                return 0;                                               \
+            ret_ = (call);                                              \
+            if (!((optional) && is_absent(ret_)))                       \
+                check_ok(#call " made again", ret_);                    \
+        }                                                               \
+    } while (0)
+
+#define CALL(call) CALL_ANY(call, 0)
+#define CALL_IF_THERE(call) CALL_ANY(call, 1)
+
+/* The same for a call that makes something; `optional` things may be absent, and stay null. */
+#define MAKE_ANY(out, call, optional)                         \
+    do {                                                      \
+        DAT_RETURN ret_;                                      \
+        (out) = UNTOUCHED;                                    \
+        ret_ = (call);                                        \
+        if ((optional) && is_absent(ret_)) {                  \
+            (out) = DAT_HANDLE_NULL;                          \
+        } else if (ret_ != DAT_SUCCESS) {                     \
+            refused(#call, ret_);                             \
+            EXPECT((out) == UNTOUCHED);                       \
+            (out) = DAT_HANDLE_NULL;                          \
+            if (mode != AGAIN)                                \
+                return 0;                                     \
+            ret_ = (call);                                    \
+            if ((optional) && is_absent(ret_))                \
+                (out) = DAT_HANDLE_NULL;                      \
+            else                                              \
+                check_ok(#call " made again", ret_);          \
+        }                                                     \
+    } while (0)
+
+#define MAKE(out, call) MAKE_ANY(out, call, 0)
+#define MAKE_IF_THERE(out, call) MAKE_ANY(out, call, 1)
+
+/* One step of the walk. */
+#define STEP(step)    \
+    do {              \
+        if (!(step))  \
+            return 0; \
+    } while (0)
+
+/* ---- Events ------------------------------------------------------------------------------------------------------ */
+
+/* The next event of evd. False: another one, and that is no wonder. */
+static int event(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, DAT_EVENT *out, const char *what)
+{
+    DAT_COUNT more;
+    DAT_RETURN ret = dat_evd_wait(evd, is_limited() ? 10 * SECOND : PATIENCE, 1, out, &more);
+    if (ret != DAT_SUCCESS && fired(NULL)) {
+        refused(what, ret);
+        if (mode != AGAIN)
+            return 0;
+        ret = dat_evd_wait(evd, PATIENCE, 1, out, &more);
+    }
+    is_over = ret != DAT_SUCCESS || out->event_number != number;
+    if (!is_over)
+        return 1;
+    if (mode == AGAIN || mode == STOP) {
+        if (ret != DAT_SUCCESS)
+            fail("%u: %s: %s (%s)", n, what, words(ret), met);
+        fail("%u: %s: event 0x%x in place of 0x%x (%s)", n, what, (unsigned)out->event_number, (unsigned)number, met);
+    }
+    snprintf(met, sizeof met, "%s: %s", what, ret == DAT_SUCCESS ? "another event" : words(ret));
+    return 0;
+}
+
+static int completion(DAT_EVD_HANDLE evd, DAT_EP_HANDLE ep, uint64_t cookie, const char *what)
+{
+    DAT_EVENT done;
+    const DAT_DTO_COMPLETION_EVENT_DATA *dto = &done.event_data.dto_completion_event_data;
+    STEP(event(evd, DAT_DTO_COMPLETION_EVENT, &done, what));
+    if (dto->status != DAT_DTO_SUCCESS && mode == SPOIL) {
+        snprintf(met, sizeof met, "%s: status %d", what, (int)dto->status);
+        return 0;
+    }
+    EXPECT(dto->ep_handle == ep && dto->status == DAT_DTO_SUCCESS && dto->user_cookie.as_64 == cookie);
+    return 1;
+}
+
+/* ---- The walk ---------------------------------------------------------------------------------------------------- */
+
+static char *adapter;
+static unsigned char memory[4][LENGTH];
+static void *shared_memory;
+enum { SEND, RECEIVE, RDMA, SPARE };
+
+/* Everything there is; null what is not made yet. */
+static struct {
+    DAT_IA_HANDLE ia;
+    DAT_EVD_HANDLE errors;
+    DAT_IA_ADDRESS_PTR here;
+    DAT_PZ_HANDLE pz;
+    DAT_CNO_HANDLE cno;
+    DAT_EVD_HANDLE events[2], completions[2], software;
+    DAT_LMR_HANDLE lmr, same, shared;
+    DAT_LMR_CONTEXT lmr_context;
+    DAT_RMR_CONTEXT rmr_context;
+    DAT_RMR_HANDLE rmr;
+    DAT_SRQ_HANDLE srq;
+    DAT_EP_HANDLE ep[2], late, pooled, reserved;
+    DAT_PSP_HANDLE psp, other;
+    DAT_RSP_HANDLE rsp;
+} all;
+
+static DAT_LMR_TRIPLET part(int which, DAT_VLEN length)
+{
+    DAT_LMR_TRIPLET triplet = {
+        .lmr_context = all.lmr_context,
+        .virtual_address = (DAT_VADDR)(uintptr_t)memory[which],
+        .segment_length = length,
+    };
+    return triplet;
+}
+
+static int open_adapter(void)
+{
+    DAT_IA_ATTR attributes;
+    all.errors = DAT_HANDLE_NULL;
+    DAT_RETURN ret = dat_ia_open(adapter, 8, &all.errors, &all.ia);
+    if (ret != DAT_SUCCESS) {
+        refused("dat_ia_open", ret);
+        EXPECT(all.ia == DAT_HANDLE_NULL && all.errors == DAT_HANDLE_NULL);
+        if (mode != AGAIN)
+            return 0;
+        OK(dat_ia_open(adapter, 8, &all.errors, &all.ia));
+    }
+    CALL(dat_ia_query(all.ia, NULL, DAT_IA_FIELD_ALL, &attributes, 0, NULL));
+    all.here = attributes.ia_address_ptr;
+    return 1;
+}
+
+static int make_queues(void)
+{
+    DAT_OS_WAIT_PROXY_AGENT nobody = DAT_OS_WAIT_PROXY_AGENT_NULL;
+    DAT_EVD_FLAGS transfers = DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG;
+    MAKE(all.cno, dat_cno_create(all.ia, nobody, &all.cno));
+    for (int i = 0; i < 2; i++) {
+        /* Requests come where the active end hears of a refusal: who waits for the one must not miss the other. */
+        MAKE(all.events[i], dat_evd_create(all.ia, 8, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG | DAT_EVD_CR_FLAG,
+                                           &all.events[i]));
+        MAKE(all.completions[i], dat_evd_create(all.ia, 8, DAT_HANDLE_NULL, transfers, &all.completions[i]));
+    }
+    MAKE(all.software, dat_evd_create(all.ia, 8, all.cno, DAT_EVD_SOFTWARE_FLAG, &all.software));
+    CALL(dat_evd_resize(all.completions[0], 16));
+    return 1;
+}
+
+static int register_memory(void)
+{
+    static char cookie[DAT_LMR_COOKIE_SIZE] = "walk";
+    DAT_REGION_DESCRIPTION region = { .for_va = memory };
+    DAT_LMR_CONTEXT context = 77;
+    MAKE(all.pz, dat_pz_create(all.ia, &all.pz));
+    all.lmr_context = 77;
+    MAKE(all.lmr, dat_lmr_create(all.ia, DAT_MEM_TYPE_VIRTUAL, region, sizeof memory, all.pz, DAT_MEM_PRIV_ALL_FLAG,
+                                 &all.lmr, &all.lmr_context, &all.rmr_context, NULL, NULL));
+    region.for_lmr_handle = all.lmr;
+    MAKE_IF_THERE(all.same, dat_lmr_create(all.ia, DAT_MEM_TYPE_LMR, region, sizeof memory, all.pz,
+                                           DAT_MEM_PRIV_LOCAL_READ_FLAG, &all.same, &context, NULL, NULL, NULL));
+    region.for_shared_memory.virtual_address = shared_memory;
+    region.for_shared_memory.shared_memory_id = &cookie;
+    MAKE_IF_THERE(all.shared, dat_lmr_create(all.ia, DAT_MEM_TYPE_SHARED_VIRTUAL, region, LENGTH, all.pz,
+                                             DAT_MEM_PRIV_LOCAL_READ_FLAG, &all.shared, &context, NULL, NULL, NULL));
+    MAKE_IF_THERE(all.rmr, dat_rmr_create(all.pz, &all.rmr));
+    return 1;
+}
+
+/* What receives for many; used by nobody, for that is the transfers' affair. */
+static int make_pool(void)
+{
+    DAT_SRQ_ATTR attributes = { .max_recv_dtos = 4, .max_recv_iov = 1, .low_watermark = DAT_SRQ_LW_DEFAULT };
+    DAT_LMR_TRIPLET segment = part(SPARE, LENGTH);
+    DAT_DTO_COOKIE cookie = { .as_64 = 1 };
+    DAT_EP_PARAM param;
+    MAKE_IF_THERE(all.srq, dat_srq_create(all.ia, all.pz, &attributes, &all.srq));
+    if (!all.srq)
+        return 1;
+    CALL(dat_srq_post_recv(all.srq, 1, &segment, cookie));
+    CALL(dat_srq_resize(all.srq, 8));
+    CALL(dat_srq_set_lw(all.srq, 1));
+    CALL(dat_ep_query(all.ep[0], DAT_EP_FIELD_ALL, &param));
+    MAKE(all.pooled, dat_ep_create_with_srq(all.ia, all.pz, all.completions[0], all.completions[0], all.events[0],
+                                            all.srq, NULL, &all.pooled));
+    return 1;
+}
+
+static int make_endpoints(void)
+{
+    DAT_EP_PARAM param = { .pz_handle = all.pz };
+    for (int i = 0; i < 2; i++)
+        MAKE(all.ep[i], dat_ep_create(all.ia, all.pz, all.completions[i], all.completions[i], all.events[i], NULL,
+                                      &all.ep[i]));
+    MAKE(all.late, dat_ep_create(all.ia, DAT_HANDLE_NULL, all.completions[1], all.completions[1], all.events[1], NULL,
+                                 &all.late));
+    CALL(dat_ep_modify(all.late, DAT_EP_FIELD_PZ_HANDLE, &param));
+    MAKE(all.reserved, dat_ep_create(all.ia, all.pz, all.completions[1], all.completions[1], all.events[1], NULL,
+                                     &all.reserved));
+    CALL_IF_THERE(dat_ep_set_watermark(all.ep[0], 100, DAT_WATERMARK_INFINITE));
+    return 1;
+}
+
+static int listen_for_peers(void)
+{
+    DAT_CONN_QUAL qual = 0;
+    MAKE(all.psp, dat_psp_create(all.ia, QUAL, all.events[0], DAT_PSP_CONSUMER_FLAG, &all.psp));
+    MAKE(all.other, dat_psp_create_any(all.ia, &qual, all.events[0], DAT_PSP_PROVIDER_FLAG, &all.other));
+    EXPECT(qual != 0);
+    CALL(dat_psp_free(all.other));
+    MAKE(all.other, dat_psp_create(all.ia, OTHER_QUAL, all.events[0], DAT_PSP_PROVIDER_FLAG, &all.other));
+    MAKE(all.rsp, dat_rsp_create(all.ia, RESERVED_QUAL, all.reserved, all.events[0], &all.rsp));
+    return 1;
+}
+
+static int post_receive(DAT_EP_HANDLE ep, uint64_t number)
+{
+    DAT_LMR_TRIPLET segment = part(RECEIVE, LENGTH);
+    DAT_DTO_COOKIE cookie = { .as_64 = number };
+    CALL(dat_ep_post_recv(ep, 1, &segment, cookie, DAT_COMPLETION_DEFAULT_FLAG));
+    return 1;
+}
+
+/* Asks for a connection; the request comes. */
+static int ask(DAT_CONN_QUAL qual, DAT_CR_HANDLE *cr)
+{
+    char question[] = "question";
+    DAT_EVENT request;
+    CALL(dat_ep_connect(all.ep[0], all.here, qual, is_limited() ? 5 * SECOND : PATIENCE, sizeof question, question,
+                        DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
+    STEP(event(all.events[0], DAT_CONNECTION_REQUEST_EVENT, &request, "the request"));
+    *cr = request.event_data.cr_arrival_event_data.cr_handle;
+    return 1;
+}
+
+/* The EP that a request brought along, made useful. */
+static int equip(DAT_CR_HANDLE cr, DAT_EP_HANDLE *ep)
+{
+    DAT_CR_PARAM request;
+    DAT_EP_PARAM param = {
+        .pz_handle = all.pz,
+        .recv_evd_handle = all.completions[1],
+        .request_evd_handle = all.completions[1],
+        .connect_evd_handle = all.events[1],
+    };
+    DAT_EP_PARAM_MASK mask = DAT_EP_FIELD_PZ_HANDLE | DAT_EP_FIELD_RECV_EVD_HANDLE | DAT_EP_FIELD_REQUEST_EVD_HANDLE
+                             | DAT_EP_FIELD_CONNECT_EVD_HANDLE;
+    CALL(dat_cr_query(cr, DAT_CR_FIELD_ALL, &request));
+    *ep = request.local_ep_handle;
+    CALL(dat_ep_modify(*ep, mask, &param));
+    return 1;
+}
+
+/*
+ * Connects ep[0] with `to`, or with the EP that the request brings. An accept that fails has used the request up: the other
+ * side hears of it, and all is done again.
+ */
+static int establish(DAT_CONN_QUAL qual, DAT_EP_HANDLE to, DAT_EP_HANDLE *got)
+{
+    DAT_CR_HANDLE cr = DAT_HANDLE_NULL;
+    DAT_CR_PARAM request;
+    DAT_EVENT told;
+    for (int attempt = 0;; attempt++) {
+        *got = to;
+        STEP(ask(qual, &cr));
+        if (qual == OTHER_QUAL)
+            STEP(equip(cr, got));
+        if (qual == RESERVED_QUAL)
+            *got = all.reserved;
+        DAT_RETURN ret = dat_cr_accept(cr, to, 0, NULL);
+        if (ret == DAT_SUCCESS)
+            break;
+        refused("dat_cr_accept", ret);
+        EXPECT(DAT_GET_TYPE(dat_cr_query(cr, DAT_CR_FIELD_ALL, &request)) == DAT_INVALID_HANDLE);
+        if (mode != AGAIN)
+            return 0;
+        EXPECT(attempt == 0);
+        STEP(event(all.events[0], DAT_CONNECTION_EVENT_PEER_REJECTED, &told, "the refusal"));
+        CALL(dat_ep_reset(all.ep[0]));
+        if (dat_evd_dequeue(all.completions[0], &told) == DAT_SUCCESS) /* the reset has flushed the receive of its own */
+            STEP(post_receive(all.ep[0], 8));
+        if (qual == RESERVED_QUAL) {
+            CALL(dat_rsp_free(all.rsp));
+            MAKE(all.rsp, dat_rsp_create(all.ia, RESERVED_QUAL, all.reserved, all.events[0], &all.rsp));
+        }
+    }
+    STEP(event(all.events[0], DAT_CONNECTION_EVENT_ESTABLISHED, &told, "the active end"));
+    STEP(event(all.events[1], DAT_CONNECTION_EVENT_ESTABLISHED, &told, "the passive end"));
+    EXPECT(told.event_data.connect_event_data.ep_handle == *got);
+    return 1;
+}
+
+/* Ends the connection from the active side; what was posted comes back. */
+static int part_again(DAT_EP_HANDLE other, DAT_CLOSE_FLAGS how)
+{
+    DAT_EVENT told;
+    CALL(dat_ep_disconnect(all.ep[0], how));
+    STEP(event(all.events[0], DAT_CONNECTION_EVENT_DISCONNECTED, &told, "the active end's end"));
+    STEP(event(all.events[1], DAT_CONNECTION_EVENT_DISCONNECTED, &told, "the passive end's end"));
+    EXPECT(told.event_data.connect_event_data.ep_handle == other);
+    CALL(dat_ep_reset(all.ep[0]));
+    return 1;
+}
+
+static int transfer(DAT_EP_HANDLE other)
+{
+    DAT_LMR_TRIPLET message = part(SEND, MESSAGE), bulk = part(RDMA, LENGTH);
+    DAT_DTO_COOKIE cookie = { .as_64 = 0 };
+    DAT_RMR_TRIPLET there = {
+        .rmr_context = all.rmr_context,
+        .target_address = (DAT_VADDR)(uintptr_t)memory[SPARE],
+        .segment_length = LENGTH,
+    };
+    memset(memory[SEND], (int)n, MESSAGE);
+    memset(memory[RECEIVE], 0, LENGTH);
+    STEP(post_receive(other, 1));
+    cookie.as_64 = 2;
+    CALL(dat_ep_post_send(all.ep[0], 1, &message, cookie, DAT_COMPLETION_DEFAULT_FLAG));
+    STEP(completion(all.completions[0], all.ep[0], 2, "the send"));
+    STEP(completion(all.completions[1], other, 1, "the receive"));
+    EXPECT(memcmp(memory[SEND], memory[RECEIVE], MESSAGE) == 0);
+    cookie.as_64 = 3;
+    CALL(dat_ep_post_rdma_write(all.ep[0], 1, &bulk, cookie, &there, DAT_COMPLETION_DEFAULT_FLAG));
+    STEP(completion(all.completions[0], all.ep[0], 3, "the RDMA write"));
+    cookie.as_64 = 4;
+    CALL(dat_ep_post_rdma_read(all.ep[0], 1, &bulk, cookie, &there, DAT_COMPLETION_DEFAULT_FLAG));
+    STEP(completion(all.completions[0], all.ep[0], 4, "the RDMA read"));
+    return 1;
+}
+
+/* Opens the window and shuts it again. */
+static int bind_window(DAT_VLEN length)
+{
+    DAT_LMR_TRIPLET region = part(SPARE, length);
+    DAT_RMR_COOKIE cookie = { .as_64 = 5 };
+    DAT_RMR_CONTEXT context = 77;
+    DAT_EVENT done;
+    DAT_RETURN ret = dat_rmr_bind(all.rmr, &region, DAT_MEM_PRIV_ALL_FLAG, all.ep[1], cookie,
+                                  DAT_COMPLETION_DEFAULT_FLAG, &context);
+    if (ret != DAT_SUCCESS) {
+        refused("dat_rmr_bind", ret);
+        EXPECT(context == 77);
+        if (mode != AGAIN)
+            return 0;
+        OK(dat_rmr_bind(all.rmr, &region, DAT_MEM_PRIV_ALL_FLAG, all.ep[1], cookie, DAT_COMPLETION_DEFAULT_FLAG,
+                        &context));
+    }
+    STEP(event(all.completions[1], DAT_RMR_BIND_COMPLETION_EVENT, &done, "the bind"));
+    EXPECT(done.event_data.rmr_completion_event_data.status == DAT_RMR_BIND_SUCCESS);
+    return 1;
+}
+
+static int be_refused(void)
+{
+    DAT_CR_HANDLE cr = DAT_HANDLE_NULL;
+    DAT_EVENT told;
+    STEP(ask(QUAL, &cr));
+    CALL(dat_cr_reject(cr));
+    STEP(event(all.events[0], DAT_CONNECTION_EVENT_PEER_REJECTED, &told, "the rejection"));
+    CALL(dat_ep_reset(all.ep[0]));
+    return 1;
+}
+
+/* From one service point to the other, which refuses. */
+static int be_passed_on(void)
+{
+    DAT_CR_HANDLE cr = DAT_HANDLE_NULL;
+    DAT_EVENT request, told;
+    STEP(ask(QUAL, &cr));
+    CALL(dat_cr_handoff(cr, OTHER_QUAL));
+    STEP(event(all.events[0], DAT_CONNECTION_REQUEST_EVENT, &request, "the request, handed off"));
+    cr = request.event_data.cr_arrival_event_data.cr_handle;
+    CALL(dat_cr_reject(cr));
+    STEP(event(all.events[0], DAT_CONNECTION_EVENT_PEER_REJECTED, &told, "the rejection"));
+    CALL(dat_ep_reset(all.ep[0]));
+    return 1;
+}
+
+/*
+ * The EVD with the CNO could not arm its completion queue, which only the adapter's own EVD tells. A failure before that
+ * was met by a sleeping waiter, who has looked for himself and slept on.
+ */
+static int be_deaf(void)
+{
+    DAT_EVENT told;
+    if (!fired(NULL))
+        return 1;
+    snprintf(met, sizeof met, "an EVD with a CNO: %s", fired(NULL));
+    STEP(event(all.errors, DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR, &told, "the complaint"));
+    EXPECT(told.event_data.asynch_error_event_data.dat_handle == all.completions[1]);
+    if (mode != AGAIN)
+        return 0;
+    CALL(dat_evd_enable(all.completions[1])); /* arms it */
+    return 1;
+}
+
+/* Completions that trigger a CNO: the queue is armed while nobody waits on the EVD. */
+static int be_notified(DAT_EP_HANDLE other)
+{
+    DAT_LMR_TRIPLET message = part(SEND, MESSAGE);
+    DAT_DTO_COOKIE cookie = { .as_64 = 7 };
+    DAT_EVD_HANDLE evd = DAT_HANDLE_NULL;
+    if (fired(NULL))
+        snprintf(met, sizeof met, "a waiter in its sleep: %s", fired(NULL));
+    CALL(dat_evd_modify_cno(all.completions[1], all.cno));
+    STEP(be_deaf());
+    STEP(post_receive(other, 6));
+    CALL(dat_ep_post_send(all.ep[0], 1, &message, cookie, DAT_COMPLETION_DEFAULT_FLAG));
+    CALL(dat_cno_wait(all.cno, PATIENCE, &evd));
+    EXPECT(evd == all.completions[1]);
+    STEP(be_deaf());
+    STEP(completion(all.completions[1], other, 6, "the receive"));
+    STEP(be_deaf());
+    CALL(dat_evd_modify_cno(all.completions[1], DAT_HANDLE_NULL));
+    STEP(completion(all.completions[0], all.ep[0], 7, "the send"));
+    return 1;
+}
+
+static int connect_and_move(void)
+{
+    DAT_EP_HANDLE other;
+    STEP(post_receive(all.ep[0], 8));
+    STEP(establish(QUAL, all.ep[1], &other));
+    STEP(transfer(other));
+    STEP(be_notified(other));
+    if (all.rmr) {
+        STEP(bind_window(LENGTH));
+        STEP(bind_window(0));
+    }
+    STEP(part_again(other, DAT_CLOSE_GRACEFUL_FLAG));
+    CALL(dat_ep_reset(other));
+    DAT_EVENT flushed;
+    STEP(event(all.completions[0], DAT_DTO_COMPLETION_EVENT, &flushed, "a receive that is left over"));
+    EXPECT(flushed.event_data.dto_completion_event_data.status == DAT_DTO_ERR_FLUSHED);
+
+    STEP(be_refused());
+    STEP(be_passed_on());
+    STEP(establish(OTHER_QUAL, DAT_HANDLE_NULL, &other));
+    STEP(part_again(other, DAT_CLOSE_ABRUPT_FLAG));
+    CALL(dat_ep_free(other));
+    STEP(establish(RESERVED_QUAL, DAT_HANDLE_NULL, &other));
+    STEP(part_again(other, DAT_CLOSE_GRACEFUL_FLAG));
+    CALL(dat_ep_reset(other));
+    STEP(establish(QUAL, all.ep[1], &other));
+    STEP(post_receive(all.ep[0], 9));
+    return 1;
+}
+
+static int walk(void)
+{
+    STEP(open_adapter());
+    STEP(make_queues());
+    STEP(register_memory());
+    STEP(make_endpoints());
+    STEP(make_pool());
+    STEP(listen_for_peers());
+    STEP(connect_and_move());
+    return 1;
+}
+
+/* In good order; nothing may be refused any more. */
+static void tear_down(void)
+{
+    OK(dat_rsp_free(all.rsp));
+    OK(dat_psp_free(all.psp));
+    OK(dat_psp_free(all.other));
+    for (int i = 0; i < 2; i++)
+        OK(dat_ep_free(all.ep[i]));
+    OK(dat_ep_free(all.late));
+    OK(dat_ep_free(all.reserved));
+    if (all.srq) {
+        OK(dat_ep_free(all.pooled));
+        OK(dat_srq_free(all.srq));
+    }
+    if (all.rmr)
+        OK(dat_rmr_free(all.rmr));
+    if (all.shared)
+        OK(dat_lmr_free(all.shared));
+    if (all.same)
+        OK(dat_lmr_free(all.same));
+    OK(dat_lmr_free(all.lmr));
+    OK(dat_evd_free(all.software));
+    for (int i = 0; i < 2; i++) {
+        OK(dat_evd_free(all.completions[i]));
+        OK(dat_evd_free(all.events[i]));
+    }
+    OK(dat_cno_free(all.cno));
+    OK(dat_pz_free(all.pz));
+    OK(dat_ia_close(all.ia, DAT_CLOSE_GRACEFUL_FLAG));
+}
+
+/* ---- What is left ------------------------------------------------------------------------------------------------ */
+
+/* All that could leak. */
+struct state {
+    struct usage library;
+    int files, threads, mappings, left;
+};
+
+static int entries(const char *directory)
+{
+    int count = 0;
+    DIR *open = opendir(directory);
+    if (!open)
+        return 0;
+    for (struct dirent *entry; (entry = readdir(open));)
+        count += entry->d_name[0] != '.';
+    closedir(open);
+    return count;
+}
+
+/* Shared memory that is mapped: the provider's own, whatever it is called. */
+static int shared_mappings(void)
+{
+    char line[512];
+    int count = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    EXPECT(maps);
+    while (fgets(line, sizeof line, maps)) {
+        char *rights = strchr(line, ' ');
+        count += rights && rights[4] == 's';
+    }
+    fclose(maps);
+    return count;
+}
+
+static struct state look(void)
+{
+    struct state now;
+    const char *base = getenv("DAPL_SM_DIR");
+    memset(&now, 0, sizeof now);
+    if (faulty_usage)
+        faulty_usage(&now.library);
+    now.files = entries("/proc/self/fd");
+    now.threads = entries("/proc/self/task");
+    now.mappings = shared_mappings();
+    now.left = base ? entries(base) : 0;
+    return now;
+}
+
+static int is_more(const struct state *now, const struct state *before)
+{
+    for (int i = 0; i < 10; i++)
+        if (now->library.objects[i] > before->library.objects[i])
+            return 1;
+    return now->library.handles > before->library.handles || now->library.blocks > before->library.blocks
+           || now->files > before->files || now->threads > before->threads || now->mappings > before->mappings
+           || now->left > before->left;
+}
+
+static void show(const char *what, const struct state *state)
+{
+    fprintf(stderr, "%s: %llu handles, %lld blocks, %lld bytes, %d descriptors, %d threads, %d shared mappings, %d files;",
+            what, (unsigned long long)state->library.handles, (long long)state->library.blocks,
+            (long long)state->library.bytes, state->files, state->threads, state->mappings, state->left);
+    static const char *const kinds[] = { "IA", "PD", "MR", "MW", "membership", "CQ", "SRQ", "QP", "listener", "request" };
+    for (int i = 0; i < 10; i++)
+        fprintf(stderr, " %lld %s", (long long)state->library.objects[i], kinds[i]);
+    fputc('\n', stderr);
+}
+
+/* All is as before, though a thread that ends may need a moment. */
+static void expect_no_more(const struct state *before)
+{
+    struct timespec moment = { .tv_nsec = 1000000 };
+    struct state now = look();
+    for (int i = 0; i < 10000 && is_more(&now, before); i++) {
+        nanosleep(&moment, NULL);
+        now = look();
+    }
+    if (!is_more(&now, before))
+        return;
+    show("before", before);
+    show("after", &now);
+    fail("%u: something is left of a walk that ended at %s", n, *met ? met : "its end");
+}
+
+/* ---- One walk after the other ------------------------------------------------------------------------------------ */
+
+/* True if it came to its end as if nothing had happened. */
+static int one_walk(void)
+{
+    memset(&all, 0, sizeof all);
+    met[0] = '\0';
+    is_over = 0;
+    int is_whole = walk();
+    if (fired(NULL))
+        snprintf(met, sizeof met, "nobody: %s", fired(NULL));
+    if (faulty_fail)
+        faulty_fail(NULL, 0);
+    if (mode == AGAIN) {
+        EXPECT(is_whole);
+        tear_down();
+        return 1;
+    }
+    if (all.ia) {
+        OK(dat_ia_close(all.ia, DAT_CLOSE_ABRUPT_FLAG));
+        DAT_PZ_PARAM param;
+        EXPECT(!all.pz || DAT_GET_TYPE(dat_pz_query(all.pz, DAT_PZ_FIELD_ALL, &param)) == DAT_INVALID_HANDLE);
+    }
+    return is_whole;
+}
+
+static void limit(int resource, rlim_t most)
+{
+    struct rlimit now;
+    EXPECT(getrlimit(resource, &now) == 0);
+    now.rlim_cur = most < now.rlim_max ? most : now.rlim_max;
+    EXPECT(setrlimit(resource, &now) == 0);
+}
+
+static rlim_t address_space(void)
+{
+    unsigned long pages = 0;
+    FILE *statm = fopen("/proc/self/statm", "r");
+    EXPECT(statm && fscanf(statm, "%lu", &pages) == 1);
+    fclose(statm);
+    return (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Sets the trap of step n. */
+static void prepare(int files, rlim_t bytes)
+{
+    enum { PAGES = 64 * 4096 };
+    switch (mode) {
+    case AGAIN:
+    case STOP:
+        faulty_fail(NULL, n);
+        break;
+    case SPOIL:
+        faulty_spoil(n);
+        break;
+    case FILES:
+        limit(RLIMIT_NOFILE, (rlim_t)files + n - 1);
+        break;
+    case MEMORY:
+        limit(RLIMIT_AS, bytes + (rlim_t)(n - 1) * PAGES);
+        break;
+    }
+}
+
+static void release(void)
+{
+    if (mode == SPOIL)
+        faulty_spoil(0);
+    limit(RLIMIT_NOFILE, RLIM_INFINITY);
+    limit(RLIMIT_AS, RLIM_INFINITY);
+}
+
+int main(int argc, char **argv)
+{
+    static char usual[] = "faulty0";
+    adapter = argc > 1 ? argv[1] : usual;
+    mode = MEMORY + 1;
+    for (unsigned i = 0; argc > 2 && i <= MEMORY; i++)
+        if (strcmp(argv[2], mode_names[i]) == 0)
+            mode = i;
+    if (mode > MEMORY)
+        fail("usage: walk IA again|stop|spoil|files|memory");
+    if (mode == MEMORY) {
+        /* Only mappings are to fail: an allocation that does ends the process, so the heap gets its room beforehand. */
+        mallopt(M_ARENA_MAX, 1);
+        mallopt(M_MMAP_MAX, 0);
+        mallopt(M_TRIM_THRESHOLD, 1 << 30);
+        free(memset(malloc(64 << 20), 1, 64 << 20));
+    }
+
+    shared_memory = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    EXPECT(shared_memory != MAP_FAILED);
+
+    /* What is made once stays: the library, its arena, its thread for timeouts. */
+    for (int i = 0; i < 3; i++) {
+        EXPECT(one_walk());
+        if (i == 0)
+            meet_faulty();
+    }
+    struct state before = look();
+    rlim_t bytes = address_space();
+    size_t heap = mallinfo2().uordblks;
+    int in_a_row = 0;
+    for (n = 1; in_a_row < 3; n++) {
+        prepare(before.files, bytes);
+        int is_whole = one_walk();
+        const char *op = *met ? met : "nothing";
+        /* Without a limit the end is where the n-th call is never made. */
+        in_a_row = is_whole && !*met ? in_a_row + 1 : 0;
+        release();
+        printf("%u: %s\n", n, op);
+        fflush(stdout);
+        if (getenv("WALK_SHOW")) {
+            struct state now = look();
+            show("now", &now);
+        }
+        expect_no_more(&before);
+    }
+    long grown = (long)mallinfo2().uordblks - (long)heap;
+    if (grown > 256 << 10)
+        fail("%ld bytes more are allocated after %u walks", grown, n);
+    printf("walk: OK, %u walks, %u refusals\n", n, refusals);
+    return 0;
+}

@@ -1,0 +1,77 @@
+//! For a test in the same process, by `dlsym`: what is to fail next, and what is alive.
+//!
+//! [`test/c/walk.c`] uses all of it. Nothing of the product knows these names, and this library is never installed.
+
+use std::ffi::{CStr, c_char};
+
+use crate::plan::{self, Op};
+use crate::{heap, held};
+
+/// What this library holds at the moment. `walk.c` declares the same.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    /// Handles that were given out and are not dead.
+    pub handles: u64,
+    /// Blocks of its allocator.
+    pub blocks: i64,
+    /// Bytes in them.
+    pub bytes: i64,
+    /// Objects of the inner provider: IAs, PDs, MRs, MWs, memberships, CQs, SRQs, QPs, listeners, requests.
+    pub objects: [i64; held::KINDS],
+}
+
+/// What it holds.
+///
+/// # Safety
+/// `out` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dapl_faulty_usage(out: *mut Usage) {
+    let (blocks, bytes) = heap::usage();
+    let usage = Usage { handles: dapl::handle::alive() as u64, blocks, bytes, objects: held::alive() };
+    // SAFETY: this function's own contract.
+    unsafe { out.write(usage) };
+}
+
+/// The `n`-th call from now fails, of the operation of this name or, for null, of any; with 0 none does. Answers 0 for a
+/// name that is unknown.
+///
+/// # Safety
+/// `op` is null or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dapl_faulty_fail(op: *const c_char, n: u64) -> i32 {
+    if op.is_null() {
+        plan::fail(None, n);
+        return 1;
+    }
+    // SAFETY: a string, by this function's contract.
+    let Some(op) = unsafe { CStr::from_ptr(op) }.to_str().ok().and_then(Op::named) else { return 0 };
+    plan::fail(Some(op), n);
+    1
+}
+
+/// The `n`-th request from now is spoilt; with 0 none is.
+#[unsafe(no_mangle)]
+pub extern "C" fn dapl_faulty_spoil(n: u64) {
+    plan::spoil(n);
+}
+
+/// Calls so far.
+#[unsafe(no_mangle)]
+pub extern "C" fn dapl_faulty_count() -> u64 {
+    plan::count()
+}
+
+/// The operation that failed since the last `dapl_faulty_fail`, and the code that it failed with; null for none.
+///
+/// # Safety
+/// `code` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dapl_faulty_fired(code: *mut u32) -> *const c_char {
+    let Some(op) = plan::fired() else { return std::ptr::null() };
+    if !code.is_null() {
+        // SAFETY: this function's own contract.
+        unsafe { code.write(op.error().code()) };
+    }
+    op.name().as_ptr().cast()
+}

@@ -1,0 +1,51 @@
+//! The allocator of this library: the system's, counted. What is alive after a close is a leak.
+//!
+//! Counts only; an allocation that fails ends the process, as in all Rust programs.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+
+static BLOCKS: AtomicI64 = AtomicI64::new(0);
+static BYTES: AtomicI64 = AtomicI64::new(0);
+
+/// Blocks that are alive, and their bytes.
+pub(crate) fn usage() -> (i64, i64) {
+    (BLOCKS.load(Relaxed), BYTES.load(Relaxed))
+}
+
+struct Counted;
+
+#[global_allocator]
+static HEAP: Counted = Counted;
+
+fn count(blocks: i64, bytes: i64) {
+    BLOCKS.fetch_add(blocks, Relaxed);
+    BYTES.fetch_add(bytes, Relaxed);
+}
+
+// SAFETY: every call goes to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counted {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(1, layout.size() as i64);
+        // SAFETY: the caller's contract is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(1, layout.size() as i64);
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        count(-1, -(layout.size() as i64));
+        // SAFETY: as above.
+        unsafe { System.dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(0, size as i64 - layout.size() as i64);
+        // SAFETY: as above.
+        unsafe { System.realloc(block, layout, size) }
+    }
+}

@@ -1,0 +1,191 @@
+//! Objects of the inner provider, each counted while it lives, each call that can fail asked of the plan first.
+//!
+//! The front makes them; dapl drops them. Nothing here changes what an object does.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
+
+use dapl::error::{Error, Result};
+use dapl::provider::*;
+
+use crate::plan::{self, Op};
+
+/// Kinds of objects, as they are counted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[allow(missing_docs, reason = "the names are those of the seam")]
+pub enum Kind {
+    Ia,
+    Pd,
+    Mr,
+    Mw,
+    Membership,
+    Cq,
+    Srq,
+    Qp,
+    Listener,
+    Request,
+}
+
+/// How many kinds there are.
+pub const KINDS: usize = Kind::Request as usize + 1;
+
+static ALIVE: [AtomicI64; KINDS] = [const { AtomicI64::new(0) }; KINDS];
+
+/// How many objects of each kind are alive.
+pub fn alive() -> [i64; KINDS] {
+    std::array::from_fn(|kind| ALIVE[kind].load(SeqCst))
+}
+
+/// An object that is counted.
+pub struct Held<T> {
+    pub(crate) inner: T,
+    _count: Count,
+}
+
+struct Count(Kind);
+
+impl Drop for Count {
+    fn drop(&mut self) {
+        ALIVE[self.0 as usize].fetch_sub(1, SeqCst);
+    }
+}
+
+impl<T> Held<T> {
+    pub(crate) fn new(kind: Kind, inner: T) -> Self {
+        ALIVE[kind as usize].fetch_add(1, SeqCst);
+        Held { inner, _count: Count(kind) }
+    }
+}
+
+impl<T: MemoryRegion> MemoryRegion for Held<T> {
+    fn local_key(&self) -> u32 {
+        self.inner.local_key()
+    }
+
+    fn remote_key(&self) -> u32 {
+        self.inner.remote_key()
+    }
+}
+
+impl<T: MemoryWindow> MemoryWindow for Held<T> {
+    fn is_bound(&self) -> bool {
+        self.inner.is_bound()
+    }
+}
+
+impl<T: CompletionQueue> CompletionQueue for Held<Arc<T>> {
+    fn poll(&self, out: &mut [Completion]) -> usize {
+        self.inner.poll(out)
+    }
+
+    fn ready(&self, out: &mut [Completion]) -> usize {
+        self.inner.ready(out)
+    }
+
+    fn arm(&self) -> Result<bool> {
+        plan::ask(Op::Arm)?;
+        self.inner.arm()
+    }
+}
+
+impl<T: SharedReceiveQueue> SharedReceiveQueue for Held<Arc<T>> {
+    fn post_recv(&self, segments: &[Segment], cookie: u64) -> Result<()> {
+        plan::ask(Op::SrqPostRecv)?;
+        self.inner.post_recv(segments, cookie)
+    }
+
+    fn available(&self) -> u32 {
+        self.inner.available()
+    }
+
+    fn resize(&self, max_recvs: u32) -> Result<()> {
+        plan::ask(Op::SrqResize)?;
+        self.inner.resize(max_recvs)
+    }
+
+    fn watch(&self, limit: u32) -> Result<()> {
+        plan::ask(Op::SrqWatch)?;
+        self.inner.watch(limit)
+    }
+}
+
+impl<T: QueuePair> QueuePair for Held<T> {
+    type Mr = Held<T::Mr>;
+    type Mw = Held<T::Mw>;
+
+    fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
+        plan::ask(Op::PostRecv)?;
+        self.inner.post_recv(segments, token)
+    }
+
+    fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
+        plan::ask(Op::PostSend)?;
+        if plan::spoils() {
+            return self.inner.post_send(&SendWr { segments: &[NOWHERE], ..*wr });
+        }
+        self.inner.post_send(wr)
+    }
+
+    fn post_bind(&self, mw: &Self::Mw, bind: Option<Bind<'_, Self::Mr>>, wr: &BindWr) -> Result<u32> {
+        plan::ask(Op::PostBind)?;
+        let bind = bind.map(|Bind { mr, region, access, keep }| Bind { mr: &mr.inner, region, access, keep });
+        self.inner.post_bind(&mw.inner, bind, wr)
+    }
+
+    fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()> {
+        plan::ask(Op::WatchRecvs)?;
+        self.inner.watch_recvs(soft, hard)
+    }
+
+    fn outstanding(&self) -> Outstanding {
+        self.inner.outstanding()
+    }
+
+    fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
+        plan::ask(Op::Connect)?;
+        self.inner.connect(spec, conn)
+    }
+
+    fn drain(&self) {
+        self.inner.drain();
+    }
+
+    fn abort(&self) {
+        self.inner.abort();
+    }
+
+    fn reset(&self) -> Result<()> {
+        plan::ask(Op::Reset)?;
+        self.inner.reset()
+    }
+
+    fn flush_recvs(&self) {
+        self.inner.flush_recvs();
+    }
+}
+
+/// Memory that nobody registered: keys are never 0.
+const NOWHERE: Segment = Segment { key: 0, pad: 0, address: 8, length: 8 };
+
+impl<T: ConnRequest> ConnRequest for Held<T> {
+    type Qp = Held<T::Qp>;
+
+    fn accept(self, qp: &Self::Qp, private_data: &[u8], conn: ConnId) -> Result<()> {
+        // Consumed by a failure too: dropped unanswered, it rejects the peer.
+        plan::ask(Op::Accept)?;
+        self.inner.accept(&qp.inner, private_data, conn)
+    }
+
+    fn reject(self) {
+        self.inner.reject();
+    }
+
+    fn hand_off(self, qual: u64) -> std::result::Result<(), (Self, Error)> {
+        if let Err(error) = plan::ask(Op::HandOff) {
+            return Err((self, error));
+        }
+        let Held { inner, _count } = self;
+        inner.hand_off(qual).map_err(|(inner, error)| (Held { inner, _count }, error))
+    }
+}

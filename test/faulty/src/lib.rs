@@ -1,0 +1,139 @@
+//! `libdaplfaulty.so.1`: any provider behind a wrapper that refuses, delays and spoils what it is told to; here, sm.
+//!
+//! It is there so that the suites reach every error path of the object layer. The front wraps the provider and its reports,
+//! `held` the objects, `plan` decides, `control` is the way in for tests, `heap` counts memory. Without a plan it changes
+//! nothing. It fails calls only where the seam lets them fail, and keeps the seam's promises: what fails has not happened.
+
+pub mod control;
+mod heap;
+pub mod held;
+pub mod plan;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+
+use dapl::error::Result;
+use dapl::handle::ObjectId;
+use dapl::provider::*;
+
+use held::{Held, Kind};
+use plan::Op;
+
+dapl::export_provider!(Faulty<daplsm::Sm>);
+
+/// A provider that does what `P` does, unless the plan says otherwise.
+pub struct Faulty<P: Provider>(Held<P>);
+
+impl<P: Provider> Provider for Faulty<P> {
+    type Pd = Held<P::Pd>;
+    type Mr = Held<P::Mr>;
+    type Mw = Held<P::Mw>;
+    type Membership = Held<P::Membership>;
+    type Cq = Held<Arc<P::Cq>>;
+    type Srq = Held<Arc<P::Srq>>;
+    type Qp = Held<P::Qp>;
+    type Listener = Held<P::Listener>;
+    type Request = Held<P::Request>;
+
+    const NAME: &'static str = "faulty";
+
+    fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self> {
+        plan::ask(Op::Open)?;
+        Ok(Faulty(Held::new(Kind::Ia, P::open(spec, Arc::new(Upwards(sink)))?)))
+    }
+
+    fn limits(&self) -> &Limits {
+        self.0.inner.limits()
+    }
+
+    fn facts(&self) -> Vec<(String, String)> {
+        self.0.inner.facts()
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.0.inner.address()
+    }
+
+    fn alloc_pd(&self) -> Result<Self::Pd> {
+        plan::ask(Op::AllocPd)?;
+        Ok(Held::new(Kind::Pd, self.0.inner.alloc_pd()?))
+    }
+
+    fn register(&self, pd: &Self::Pd, region: Region, access: Access) -> Result<Self::Mr> {
+        plan::ask(Op::Register)?;
+        Ok(Held::new(Kind::Mr, self.0.inner.register(&pd.inner, region, access)?))
+    }
+
+    fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Self::Membership> {
+        plan::ask(Op::Join)?;
+        Ok(Held::new(Kind::Membership, self.0.inner.join(cookie, length)?))
+    }
+
+    fn alloc_mw(&self, pd: &Self::Pd) -> Result<Self::Mw> {
+        plan::ask(Op::AllocMw)?;
+        Ok(Held::new(Kind::Mw, self.0.inner.alloc_mw(&pd.inner)?))
+    }
+
+    fn create_srq(&self, pd: &Self::Pd, spec: SrqSpec) -> Result<Self::Srq> {
+        plan::ask(Op::CreateSrq)?;
+        Ok(Held::new(Kind::Srq, Arc::new(self.0.inner.create_srq(&pd.inner, spec)?)))
+    }
+
+    fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Self::Cq> {
+        plan::ask(Op::CreateCq)?;
+        Ok(Held::new(Kind::Cq, Arc::new(self.0.inner.create_cq(sink)?)))
+    }
+
+    fn create_qp(&self, pd: &Self::Pd, spec: QpSpec<Self>) -> Result<Self::Qp> {
+        plan::ask(Op::CreateQp)?;
+        let cq = |cq: Option<Arc<Self::Cq>>| cq.map(|cq| cq.inner.clone());
+        let shared = spec.shared.map(|SharedRecvs { srq, token }| SharedRecvs { srq: srq.inner.clone(), token });
+        let spec = QpSpec {
+            ep: spec.ep,
+            shared,
+            recv_cq: cq(spec.recv_cq),
+            request_cq: cq(spec.request_cq),
+            max_recvs: spec.max_recvs,
+            max_requests: spec.max_requests,
+            max_recv_iov: spec.max_recv_iov,
+            max_request_iov: spec.max_request_iov,
+            max_reads_in: spec.max_reads_in,
+            max_reads_out: spec.max_reads_out,
+        };
+        Ok(Held::new(Kind::Qp, self.0.inner.create_qp(&pd.inner, spec)?))
+    }
+
+    fn listen(&self, qual: u64, id: ObjectId) -> Result<Self::Listener> {
+        plan::ask(Op::Listen)?;
+        Ok(Held::new(Kind::Listener, self.0.inner.listen(qual, id)?))
+    }
+
+    fn close(&self) {
+        self.0.inner.close();
+        plan::report();
+    }
+}
+
+/// The reports of the inner provider, on their way up.
+struct Upwards<P: Provider>(Arc<dyn CmSink<Faulty<P>>>);
+
+impl<P: Provider> CmSink<P> for Upwards<P> {
+    fn request(
+        &self,
+        listener: ObjectId,
+        request: P::Request,
+        info: RequestInfo,
+    ) -> std::result::Result<(), P::Request> {
+        plan::wait(Op::Request);
+        self.0.request(listener, Held::new(Kind::Request, request), info).map_err(|held| held.inner)
+    }
+
+    fn event(&self, conn: ConnId, event: CmEvent<'_>) {
+        plan::wait(Op::Event);
+        self.0.event(conn, event);
+    }
+
+    fn many_recvs(&self, ep: ObjectId) {
+        self.0.many_recvs(ep);
+    }
+}

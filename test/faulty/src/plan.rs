@@ -1,0 +1,206 @@
+//! What is to go wrong: read from a variable once, or set by a test of the same process; asked before every call.
+//!
+//! `DAPL_FAULTY` holds words with commas between them:
+//! - `count`: log at each close how many calls there were
+//! - `fail=N`: the N-th call fails, in the way natural to it; `fail=OP:N` the N-th of one operation
+//! - `refuse=OP`: every such call fails
+//! - `delay=OP:MILLISECONDS`: every such call waits first; this knows `event` and `request` too, the reports upwards
+//! - `spoil=N`: the N-th request posted names memory that is not registered, so it is accepted and fails later
+//!
+//! Never blocks, but for the delays it is asked for.
+#![forbid(unsafe_code)]
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use dapl::error::{Address, Error, Resource, Result};
+
+/// Calls of the seam that can fail; the last two are reports upwards, which can only be late.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(usize)]
+#[allow(missing_docs, reason = "the names are those of the seam's functions")]
+pub enum Op {
+    Open,
+    AllocPd,
+    Register,
+    Join,
+    AllocMw,
+    CreateSrq,
+    CreateCq,
+    CreateQp,
+    Listen,
+    Arm,
+    SrqPostRecv,
+    SrqResize,
+    SrqWatch,
+    PostRecv,
+    PostSend,
+    PostBind,
+    WatchRecvs,
+    Connect,
+    Reset,
+    Accept,
+    HandOff,
+    Event,
+    Request,
+}
+
+const OPS: usize = Op::Request as usize + 1;
+
+impl Op {
+    /// Number, name (ending in the NUL that C wants), and how it fails.
+    const ALL: [(Op, &str, Error); OPS] = [
+        (Op::Open, "open\0", Error::Exhausted(Resource::Device)),
+        (Op::AllocPd, "alloc_pd\0", Error::Exhausted(Resource::ProtectionDomain)),
+        (Op::Register, "register\0", Error::Exhausted(Resource::MemoryRegion)),
+        (Op::Join, "join\0", Error::Exhausted(Resource::Memory)),
+        (Op::AllocMw, "alloc_mw\0", Error::Exhausted(Resource::Memory)),
+        (Op::CreateSrq, "create_srq\0", Error::Exhausted(Resource::Srq)),
+        (Op::CreateCq, "create_cq\0", Error::Exhausted(Resource::Evd)),
+        (Op::CreateQp, "create_qp\0", Error::Exhausted(Resource::Ep)),
+        (Op::Listen, "listen\0", Error::Exhausted(Resource::Memory)),
+        (Op::Arm, "arm\0", Error::Internal),
+        (Op::SrqPostRecv, "srq_post_recv\0", Error::Exhausted(Resource::Memory)),
+        (Op::SrqResize, "srq_resize\0", Error::Exhausted(Resource::Memory)),
+        (Op::SrqWatch, "srq_watch\0", Error::Exhausted(Resource::Memory)),
+        (Op::PostRecv, "post_recv\0", Error::Exhausted(Resource::Memory)),
+        (Op::PostSend, "post_send\0", Error::Exhausted(Resource::Memory)),
+        (Op::PostBind, "post_bind\0", Error::Exhausted(Resource::Memory)),
+        (Op::WatchRecvs, "watch_recvs\0", Error::ModelNotSupported),
+        (Op::Connect, "connect\0", Error::InvalidAddress(Address::Unreachable)),
+        (Op::Reset, "reset\0", Error::Internal),
+        (Op::Accept, "accept\0", Error::Exhausted(Resource::Memory)),
+        (Op::HandOff, "hand_off\0", Error::InvalidParameter(2)),
+        (Op::Event, "event\0", Error::Internal),
+        (Op::Request, "request\0", Error::Internal),
+    ];
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Op> {
+        Self::ALL.iter().find(|(_, known, _)| known.trim_end_matches('\0') == name).map(|(op, ..)| *op)
+    }
+
+    /// Its name, with a NUL at the end.
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+
+    /// How it fails.
+    pub fn error(self) -> Error {
+        Self::ALL[self as usize].2
+    }
+}
+
+/// What is counted and set per operation.
+struct Line {
+    calls: AtomicU64,
+    /// The call of this number fails; 0 for none.
+    fails_at: AtomicU64,
+    refused: AtomicU32,
+    delay: AtomicU64,
+}
+
+static LINES: [Line; OPS] = [const {
+    Line { calls: AtomicU64::new(0), fails_at: AtomicU64::new(0), refused: AtomicU32::new(0), delay: AtomicU64::new(0) }
+}; OPS];
+
+static CALLS: AtomicU64 = AtomicU64::new(0);
+static FAILS_AT: AtomicU64 = AtomicU64::new(0);
+static REQUESTS: AtomicU64 = AtomicU64::new(0);
+static SPOILT_AT: AtomicU64 = AtomicU64::new(0);
+static COUNTS: AtomicU32 = AtomicU32::new(0);
+/// Number of the operation that failed last, and 1; 0 while none has since the last [`fail`].
+static FIRED: AtomicU64 = AtomicU64::new(0);
+
+/// Before a call that can fail: counts it, waits, fails it.
+pub fn ask(op: Op) -> Result<()> {
+    read_variable();
+    let line = &LINES[op as usize];
+    let (all, own) = (CALLS.fetch_add(1, SeqCst) + 1, line.calls.fetch_add(1, SeqCst) + 1);
+    wait(op);
+    let fails = all == FAILS_AT.load(SeqCst) || own == line.fails_at.load(SeqCst) || line.refused.load(SeqCst) != 0;
+    if !fails {
+        return Ok(());
+    }
+    FIRED.store(op as u64 + 1, SeqCst);
+    log::debug!("faulty: call {all}, {} number {own}, fails", op.name().trim_end_matches('\0'));
+    Err(op.error())
+}
+
+/// Before a report upwards.
+pub fn wait(op: Op) {
+    let delay = LINES[op as usize].delay.load(SeqCst);
+    if delay > 0 {
+        std::thread::sleep(Duration::from_millis(delay));
+    }
+}
+
+/// Whether this request is to be spoilt.
+pub fn spoils() -> bool {
+    REQUESTS.fetch_add(1, SeqCst) + 1 == SPOILT_AT.load(SeqCst)
+}
+
+/// The `n`-th call from now, of one operation or of any, fails; with 0 none does. What failed before is forgotten.
+pub fn fail(op: Option<Op>, n: u64) {
+    FAILS_AT.store(0, SeqCst);
+    LINES.iter().for_each(|line| line.fails_at.store(0, SeqCst));
+    FIRED.store(0, SeqCst);
+    let (calls, at) = match op {
+        Some(op) => (&LINES[op as usize].calls, &LINES[op as usize].fails_at),
+        None => (&CALLS, &FAILS_AT),
+    };
+    at.store(if n == 0 { 0 } else { calls.load(SeqCst) + n }, SeqCst);
+}
+
+/// The `n`-th request from now is spoilt; with 0 none is.
+pub fn spoil(n: u64) {
+    SPOILT_AT.store(if n == 0 { 0 } else { REQUESTS.load(SeqCst) + n }, SeqCst);
+}
+
+/// Calls so far.
+pub fn count() -> u64 {
+    CALLS.load(SeqCst)
+}
+
+/// What failed since the last [`fail`].
+pub fn fired() -> Option<Op> {
+    let number = FIRED.load(SeqCst).checked_sub(1)?;
+    Op::ALL.get(number as usize).map(|(op, ..)| *op)
+}
+
+/// At a close: what `count` asks for.
+pub fn report() {
+    if COUNTS.load(SeqCst) != 0 {
+        log::warn!("faulty: {} calls", count());
+    }
+}
+
+fn read_variable() {
+    static READ: Once = Once::new();
+    READ.call_once(|| {
+        let text = std::env::var("DAPL_FAULTY").unwrap_or_default();
+        for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            if apply(word).is_none() {
+                log::error!("DAPL_FAULTY: {word} is not understood");
+            }
+        }
+    });
+}
+
+fn apply(word: &str) -> Option<()> {
+    if word == "count" {
+        COUNTS.store(1, SeqCst);
+        return Some(());
+    }
+    let (what, value) = word.split_once('=')?;
+    match (what, value.split_once(':')) {
+        ("fail", None) => FAILS_AT.store(value.parse().ok()?, SeqCst),
+        ("fail", Some((op, n))) => LINES[Op::named(op)? as usize].fails_at.store(n.parse().ok()?, SeqCst),
+        ("spoil", None) => SPOILT_AT.store(value.parse().ok()?, SeqCst),
+        ("refuse", None) => LINES[Op::named(value)? as usize].refused.store(1, SeqCst),
+        ("delay", Some((op, ms))) => LINES[Op::named(op)? as usize].delay.store(ms.parse().ok()?, SeqCst),
+        _ => return None,
+    }
+    Some(())
+}

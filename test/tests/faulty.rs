@@ -1,0 +1,97 @@
+//! Every error path of the object layer: `walk` meets each refusal that the provider can give, and nothing is left of it.
+//!
+//! Through libdaplfaulty, which is staged here and never installed. Allocations that fail are not among the refusals: Rust
+//! ends the process then. What else the system can refuse, descriptors and mappings, is.
+
+use std::time::Duration;
+
+use dapl_test::run::{self, Finished, Room};
+use dapl_test::stage::{Profile, Stage, stage_with};
+
+/// No healthy walk takes as long, even on a busy machine.
+const LIMIT: Duration = Duration::from_secs(300);
+
+const REGISTRY: &str = "faulty0 u1.2 threadsafe default libdaplfaulty.so.1 dapl.1.2 \"\" \"\"\n";
+
+/// A step of `walk` at which something was refused, as it says it.
+fn steps(finished: &Finished) -> usize {
+    finished.stdout.lines().filter(|line| line.contains(": ") && !line.ends_with(": nothing")).count()
+}
+
+fn setting() -> (Stage, Room) {
+    let stage = stage_with(Profile::Dev, &["daplsm", "daplfaulty"]);
+    let room = Room::new(&stage, Some(REGISTRY));
+    (stage, room)
+}
+
+/// Walks in this mode; so many steps at least must have met something.
+fn walk(mode: &str, plan: &str, least: usize) {
+    let (stage, room) = setting();
+    let walk = run::program(&stage, "test/c/walk.c");
+    let mut command = room.command(walk, &["faulty0", mode]);
+    command.env("DAPL_FAULTY", plan);
+    let finished = run::Run::start(command).finish(LIMIT);
+    finished.expect_success("walk: OK");
+    assert!(steps(&finished) > least, "{} steps only: {finished:#?}", steps(&finished));
+}
+
+#[test]
+fn what_was_refused_once_can_be_done_again() {
+    walk("again", "", 40);
+}
+
+#[test]
+fn an_abrupt_close_ends_what_a_refusal_left_half_made() {
+    walk("stop", "", 40);
+}
+
+#[test]
+fn a_transfer_that_fails_later_leaves_nothing() {
+    walk("spoil", "", 3);
+}
+
+#[test]
+fn without_descriptors_all_is_refused_in_good_order() {
+    walk("files", "", 10);
+}
+
+#[test]
+fn without_address_space_all_is_refused_in_good_order() {
+    walk("memory", "", 10);
+}
+
+#[test]
+fn a_slow_provider_changes_nothing() {
+    walk("again", "delay=event:2,delay=request:30,delay=create_qp:1,delay=accept:2,delay=connect:1,delay=reset:1", 40);
+}
+
+#[test]
+fn a_plan_comes_from_the_variable() {
+    let (stage, room) = setting();
+    let first = run::program(&stage, "test/c/first.c");
+    let run = |plan: &str| {
+        let mut command = room.command(&first, &["faulty0"]);
+        command.env("DAPL_FAULTY", plan);
+        run::Run::start(command).finish(LIMIT)
+    };
+    run("refuse=open").expect_failure("INSUFFICIENT_RESOURCES");
+    run("fail=1").expect_failure("INSUFFICIENT_RESOURCES");
+    let counted = run("count,fail=open:2");
+    assert!(counted.status.success() && counted.stderr.contains("faulty: 1 calls"), "{counted:#?}");
+    let unknown = run("refuse=everything");
+    assert!(unknown.status.success() && unknown.stderr.contains("refuse=everything is not understood"), "{unknown:#?}");
+}
+
+#[test]
+fn nothing_is_lost_that_valgrind_can_see() {
+    if !run::has_tool("valgrind") {
+        eprintln!("skipped: no valgrind");
+        return;
+    }
+    let (stage, room) = setting();
+    let walk = run::program(&stage, "test/c/walk.c");
+    let walk = walk.to_str().expect("the target directory's name is UTF-8");
+    let leaks = "--errors-for-leak-kinds=definite,indirect";
+    let arguments = ["--quiet", "--error-exitcode=99", "--leak-check=full", leaks, walk, "faulty0", "stop"];
+    room.start("valgrind", &arguments).finish(LIMIT).expect_success("walk: OK");
+}
