@@ -296,7 +296,7 @@ static int make_pool(void)
     CALL(dat_srq_set_lw(all.srq, 1));
     CALL(dat_ep_query(all.ep[0], DAT_EP_FIELD_ALL, &param));
     MAKE(all.pooled, dat_ep_create_with_srq(all.ia, all.pz, all.completions[0], all.completions[0], all.events[0],
-                                            all.srq, NULL, &all.pooled));
+                                            all.srq, &param.ep_attr, &all.pooled));
     return 1;
 }
 
