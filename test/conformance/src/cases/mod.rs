@@ -8,6 +8,7 @@ mod ep;
 mod ep_modify;
 mod ep_query;
 mod evd;
+mod evd_queue;
 mod flags;
 mod handle_places;
 mod handles;
@@ -27,6 +28,7 @@ pub(crate) fn all() -> Vec<Case> {
         registry_ia::cases,
         handles::cases,
         evd::cases,
+        evd_queue::cases,
         cno::cases,
         memory::cases,
         ep::cases,

@@ -1,0 +1,404 @@
+//! What goes into an EVD and comes out: software events, order, exactly once, a full queue, merged streams.
+#![forbid(unsafe_code)]
+
+use std::ptr::{null, null_mut};
+
+use crate::kit::*;
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "events 2.7": evd_post_without_the_stream_is_arg1,
+        "events 2.7": evd_post_without_an_event_is_arg2,
+        "events 2.7": evd_post_of_another_number_is_arg2,
+        "events 2.7": evd_post_on_a_full_queue_is_queue_full,
+        "events 2.7": evd_post_on_a_full_queue_changes_nothing,
+        "events 2.7": evd_post_fits_as_often_as_the_query_says,
+        "events 2.7": evd_post_fits_again_after_one_is_taken,
+        "events 2.7": evd_post_takes_number_and_pointer_only,
+        "events 2.7": evd_post_from_many_threads_loses_nothing,
+        "events 2.4": evd_software_event_comes_back_with_its_pointer,
+        "events 2.6": evd_dequeue_of_nothing_is_a_bare_queue_empty,
+        "events 2.6": evd_dequeue_without_a_place_is_arg2,
+        "events 2.6": evd_dequeue_without_a_place_takes_nothing,
+        "events 2.6": evd_dequeue_fills_the_whole_event,
+        "events 2.6": evd_dequeue_of_a_dto_has_the_ep_first,
+        "events 1.1": evd_events_of_a_stream_keep_their_order,
+        "events 1.1": evd_events_come_once_to_many_threads,
+        "events 1.1": evd_established_comes_before_the_first_receive => pair(speaks_at_once, hears_in_order),
+        "events 1.1": evd_receives_come_before_disconnected => pair(sends_and_leaves, hears_all_before_the_end),
+        "consumers 5": evd_takes_all_streams_at_once,
+        "events 2.6": evd_same_for_receives_and_requests,
+        "events 1.4": evd_smaller_than_the_posted_work_loses_nothing,
+        "events 1.4": evd_of_one_takes_many_connection_requests,
+        "events 1.2": evd_bind_completions_come_on_the_request_evd => local(binds).needs(Need::Rmr),
+    ]
+}
+
+fn pointers(evd: &Evd) -> Vec<usize> {
+    drain(evd.h()).iter().map(|event| event.software().addr()).collect()
+}
+
+fn evd_post_without_the_stream_is_arg1(ctx: &Ctx) {
+    let ia = ctx.ia();
+    for flags in [DAT_EVD_CR_FLAG, DAT_EVD_DTO_FLAG, DAT_EVD_DEFAULT_FLAG] {
+        let evd = ia.evd(8, flags);
+        refused(dat_evd_post_se(evd.h(), &software_event(1)), DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
+        expect_nothing(evd.h());
+    }
+    refused(dat_evd_post_se(ia.errors(), &software_event(1)), DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
+}
+
+fn evd_post_without_an_event_is_arg2(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
+    refused(dat_evd_post_se(evd.h(), null()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+    expect_nothing(evd.h());
+}
+
+fn evd_post_of_another_number_is_arg2(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
+    let numbers = [0, DAT_DTO_COMPLETION_EVENT, DAT_CONNECTION_EVENT_ESTABLISHED, DAT_SOFTWARE_EVENT + 1, u32::MAX];
+    for number in numbers {
+        let event = DAT_EVENT { event_number: number, ..software_event(1) };
+        refused(dat_evd_post_se(evd.h(), &event), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+    }
+    expect_nothing(evd.h());
+}
+
+/// Fills it, and gives how many it took.
+fn fill(evd: &Evd) -> usize {
+    let length = evd.param().evd_qlen as usize;
+    for number in 1..=length {
+        ok(dat_evd_post_se(evd.h(), &software_event(number)));
+    }
+    length
+}
+
+fn evd_post_on_a_full_queue_is_queue_full(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = ia.evd(4, DAT_EVD_SOFTWARE_FLAG);
+    fill(&evd);
+    for _ in 0..3 {
+        refused(dat_evd_post_se(evd.h(), &software_event(0xbad)), DAT_QUEUE_FULL, DAT_NO_SUBTYPE);
+    }
+    // The consumer knows; no asynchronous event says it again.
+    expect_quiet(ia.errors(), std::time::Duration::from_millis(50));
+}
+
+fn evd_post_on_a_full_queue_changes_nothing(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = ia.evd(4, DAT_EVD_SOFTWARE_FLAG);
+    let length = fill(&evd);
+    refused(dat_evd_post_se(evd.h(), &software_event(0xbad)), DAT_QUEUE_FULL, DAT_NO_SUBTYPE);
+    assert_eq!(pointers(&evd), (1..=length).collect::<Vec<_>>());
+}
+
+fn evd_post_fits_as_often_as_the_query_says(ctx: &Ctx) {
+    let ia = ctx.ia();
+    for asked in [1, 3, 64, 1000] {
+        let evd = ia.evd(asked, DAT_EVD_SOFTWARE_FLAG);
+        let length = fill(&evd);
+        refused(dat_evd_post_se(evd.h(), &software_event(0xbad)), DAT_QUEUE_FULL, DAT_NO_SUBTYPE);
+        assert_eq!(drain(evd.h()).len(), length);
+    }
+}
+
+fn evd_post_fits_again_after_one_is_taken(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = ia.evd(2, DAT_EVD_SOFTWARE_FLAG);
+    let length = fill(&evd);
+    for round in 0..100 {
+        assert_eq!(expect_event(evd.h(), SOON).software().addr(), round + 1);
+        ok(dat_evd_post_se(evd.h(), &software_event(round + 1 + length)));
+        refused(dat_evd_post_se(evd.h(), &software_event(0xbad)), DAT_QUEUE_FULL, DAT_NO_SUBTYPE);
+    }
+}
+
+fn evd_post_takes_number_and_pointer_only(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
+    for pointer in [0, 1, usize::MAX] {
+        // What the consumer left in the handle is nobody's concern.
+        let event = DAT_EVENT { evd_handle: ia.errors(), ..software_event(pointer) };
+        ok(dat_evd_post_se(evd.h(), &event));
+        let event = expect_event(evd.h(), SOON);
+        assert_eq!((event.evd(), event.software().addr()), (evd.h(), pointer));
+    }
+}
+
+fn evd_post_from_many_threads_loses_nothing(ctx: &Ctx) {
+    const EACH: usize = 500;
+    let ia = ctx.ia();
+    let evd = ia.evd(4000, DAT_EVD_SOFTWARE_FLAG);
+    let handle = Handle::of(evd.h());
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                for number in 0..EACH {
+                    ok(dat_evd_post_se(handle.h(), &software_event(thread * EACH + number)));
+                }
+            });
+        }
+    });
+    let mut all = pointers(&evd);
+    for thread in 0..4 {
+        let own: Vec<usize> = all.iter().copied().filter(|number| number / EACH == thread).collect();
+        assert!(own.is_sorted(), "what one thread posts stays in order");
+    }
+    all.sort_unstable();
+    assert_eq!(all, (0..4 * EACH).collect::<Vec<_>>());
+}
+
+fn evd_software_event_comes_back_with_its_pointer(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = ia.evd(4, DAT_EVD_SOFTWARE_FLAG);
+    ok(dat_evd_post_se(evd.h(), &software_event(0x1234)));
+    let event = expect_event(evd.h(), SOON);
+    assert_eq!(event.software().addr(), 0x1234);
+    assert_eq!(event.evd(), evd.h());
+    expect_nothing(evd.h());
+}
+
+fn evd_dequeue_of_nothing_is_a_bare_queue_empty(ctx: &Ctx) {
+    let ia = ctx.ia();
+    for flags in [DAT_EVD_SOFTWARE_FLAG, DAT_EVD_DTO_FLAG, DAT_EVD_CR_FLAG, DAT_EVD_CONNECTION_FLAG] {
+        let evd = ia.evd(8, flags);
+        expect(untouched(|out| dat_evd_dequeue(evd.h(), out)), DAT_QUEUE_EMPTY);
+    }
+    expect(untouched(|out| dat_evd_dequeue(ia.errors(), out)), DAT_QUEUE_EMPTY);
+}
+
+fn evd_dequeue_without_a_place_is_arg2(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
+    refused(dat_evd_dequeue(evd.h(), null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+}
+
+fn evd_dequeue_without_a_place_takes_nothing(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
+    ok(dat_evd_post_se(evd.h(), &software_event(9)));
+    refused(dat_evd_dequeue(evd.h(), null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+    assert_eq!(pointers(&evd), [9]);
+}
+
+fn evd_dequeue_fills_the_whole_event(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
+    let full = |byte: u8| {
+        ok(dat_evd_post_se(evd.h(), &software_event(5)));
+        let place = Buffer::new(size_of::<DAT_EVENT>());
+        place.fill(byte);
+        ok(dat_evd_dequeue(evd.h(), place.pointer().cast()));
+        place.take(0, place.length())
+    };
+    assert_eq!(full(0), full(0xff), "no byte is left as it was");
+}
+
+fn evd_dequeue_of_a_dto_has_the_ep_first(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    let memory = near.memory(64);
+    let other = far.memory(64);
+    far.post_recv(1, other.segment(0, 8));
+    near.post_send(2, memory.segment(0, 8));
+    let event = expect_event(near.request.h(), SOON);
+    assert_eq!((event.dto().ep_handle, event.evd()), (near.ep.h(), near.request.h()));
+    // Programs read it as if it were a connection event's.
+    let bytes = bytes_at(std::ptr::from_ref(&event.0.event_data).cast(), 8);
+    assert_eq!(bytes, near.ep.h().addr().to_ne_bytes());
+    expect_dto(far.recv.h(), 1, DAT_DTO_SUCCESS, 8);
+}
+
+fn evd_events_of_a_stream_keep_their_order(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = ia.evd(1000, DAT_EVD_SOFTWARE_FLAG);
+    for number in 0..1000 {
+        ok(dat_evd_post_se(evd.h(), &software_event(number)));
+    }
+    for number in 0..1000 {
+        let event = if number % 2 == 0 { expect_event(evd.h(), SOON) } else { polled_event(evd.h()) };
+        assert_eq!(event.software().addr(), number);
+    }
+}
+
+fn evd_events_come_once_to_many_threads(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = ia.evd(4000, DAT_EVD_SOFTWARE_FLAG);
+    for number in 0..4000 {
+        ok(dat_evd_post_se(evd.h(), &software_event(number)));
+    }
+    let handle = Handle::of(evd.h());
+    let takes = move || drain(handle.h()).iter().map(|event| event.software().addr()).collect::<Vec<_>>();
+    let mut all: Vec<usize> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(takes)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("it only dequeues")).collect()
+    });
+    all.sort_unstable();
+    assert_eq!(all, (0..4000).collect::<Vec<_>>());
+}
+
+/// An EP whose three streams share one EVD.
+fn on_one_evd(ia: &Ia, length: DAT_COUNT) -> Conn {
+    let pz = ia.pz();
+    let all = ia.evd(length, DAT_EVD_DTO_FLAG | DAT_EVD_CONNECTION_FLAG | DAT_EVD_RMR_BIND_FLAG);
+    let (recv, request) = (ia.evd(1, DAT_EVD_DTO_FLAG), ia.evd(1, DAT_EVD_DTO_FLAG));
+    let ep = ia.ep(&pz, &all, &all, &all);
+    Conn { ep, recv, request, events: all, pz, ia: ia.clone() }
+}
+
+fn speaks_at_once(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let memory = conn.memory(64);
+    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    conn.post_send(1, memory.segment(0, 8));
+    expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 8);
+    // The other looks only now, when both are there.
+    ctx.meet();
+    ctx.meet();
+}
+
+fn hears_in_order(ctx: &Ctx) {
+    let conn = on_one_evd(&ctx.ia(), 8);
+    let memory = conn.memory(64);
+    conn.post_recv(2, memory.segment(0, 64));
+    conn.listen(ctx.qual(0), || ctx.tell_address(&conn.ia));
+    ctx.meet();
+    conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    expect_dto(conn.events.h(), 2, DAT_DTO_SUCCESS, 8);
+    ctx.meet();
+}
+
+fn sends_and_leaves(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(64);
+    ctx.meet();
+    for number in 0..8 {
+        conn.post_send(number, memory.segment(0, 8));
+    }
+    for number in 0..8 {
+        expect_dto(conn.request.h(), number, DAT_DTO_SUCCESS, 8);
+    }
+    ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_GRACEFUL_FLAG));
+    conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    ctx.meet();
+}
+
+fn hears_all_before_the_end(ctx: &Ctx) {
+    let conn = on_one_evd(&ctx.ia(), 32);
+    let memory = conn.memory(64);
+    for number in 0..8 {
+        conn.post_recv(number, memory.segment(8 * number as usize, 8));
+    }
+    conn.listen(ctx.qual(0), || ctx.tell_address(&conn.ia));
+    conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    ctx.meet();
+    ctx.meet();
+    for number in 0..8 {
+        expect_dto(conn.events.h(), number, DAT_DTO_SUCCESS, 8);
+    }
+    conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+}
+
+/// One EVD for requests, connections, completions and software events of both ends of a connection.
+fn evd_takes_all_streams_at_once(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let every = DAT_EVD_DEFAULT_FLAG | DAT_EVD_SOFTWARE_FLAG;
+    let evd = ia.evd(64, every);
+    let memory = ia.memory(&pz, 64);
+    let (near, far) = (ia.ep(&pz, &evd, &evd, &evd), ia.ep(&pz, &evd, &evd, &evd));
+    let psp = ia.psp(ctx.qual(0), &evd);
+    ok(dat_ep_post_recv(far.h(), 1, &mut memory.segment(32, 32), cookie(2), DAT_COMPLETION_DEFAULT_FLAG));
+    let (address, flags) = (ia.address(), DAT_CONNECT_DEFAULT_FLAG);
+    let forever = DAT_TIMEOUT_INFINITE;
+    ok(dat_ep_connect(near.h(), address.pointer(), ctx.qual(0), forever, 0, null_mut(), DAT_QOS_BEST_EFFORT, flags));
+    ok(dat_cr_accept(expect_cr(evd.h()).cr_handle, far.h(), 0, null_mut()));
+    let ends: Vec<DAT_EP_HANDLE> = (0..2)
+        .map(|_| {
+            let event = expect_event(evd.h(), SOON);
+            event.is(DAT_CONNECTION_EVENT_ESTABLISHED);
+            event.connection().ep_handle
+        })
+        .collect();
+    assert!(ends.contains(&near.h()) && ends.contains(&far.h()));
+    ok(dat_ep_post_send(near.h(), 1, &mut memory.segment(0, 8), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
+    let mut cookies: Vec<u64> = (0..2).map(|_| context_bits(expect_event(evd.h(), SOON).dto().user_cookie)).collect();
+    cookies.sort_unstable();
+    assert_eq!(cookies, [1, 2]);
+    ok(dat_evd_post_se(evd.h(), &software_event(3)));
+    assert_eq!(expect_event(evd.h(), SOON).software().addr(), 3);
+    expect_nothing(evd.h());
+    psp.free();
+}
+
+fn evd_same_for_receives_and_requests(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (near, far) = (on_one_evd(&ia, 64), Conn::unconnected(&ia, &Setup::default()));
+    far.listen(ctx.qual(0), || near.connect(&ia.address(), ctx.qual(0)));
+    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    let (here, there) = (near.memory(64), far.memory(64));
+    near.post_recv(1, here.segment(0, 8));
+    far.post_recv(2, there.segment(0, 8));
+    near.post_send(3, here.segment(8, 8));
+    expect_dto(near.events.h(), 3, DAT_DTO_SUCCESS, 8);
+    expect_dto(far.recv.h(), 2, DAT_DTO_SUCCESS, 8);
+    far.post_send(4, there.segment(8, 8));
+    expect_dto(near.events.h(), 1, DAT_DTO_SUCCESS, 8);
+}
+
+fn evd_smaller_than_the_posted_work_loses_nothing(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (near, far) = ctx.loopback_with(&ia, &Setup { qlen: 1, ..Setup::default() });
+    let (here, there) = (near.memory(64), far.memory(64));
+    let count = 16;
+    for number in 0..count {
+        far.post_recv(number, there.segment(0, 8));
+        near.post_send(100 + number, here.segment(0, 8));
+    }
+    // The last one, and so all.
+    for number in 0..count {
+        expect_dto(far.recv.h(), number, DAT_DTO_SUCCESS, 8);
+    }
+    for number in 0..count {
+        expect_dto(near.request.h(), 100 + number, DAT_DTO_SUCCESS, 8);
+    }
+    expect_nothing(ia.errors());
+}
+
+fn evd_of_one_takes_many_connection_requests(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let (dtos, events) = (ia.evd(8, DAT_EVD_DTO_FLAG), ia.evd(1, DAT_EVD_CONNECTION_FLAG));
+    let requests = ia.evd(1, DAT_EVD_CR_FLAG);
+    let psp = ia.psp(ctx.qual(0), &requests);
+    let eps: Vec<Ep> = (0..20).map(|_| ia.ep(&pz, &dtos, &dtos, &events)).collect();
+    let (address, forever, flags) = (ia.address(), DAT_TIMEOUT_INFINITE, DAT_CONNECT_DEFAULT_FLAG);
+    for ep in &eps {
+        let (ep, address, qual) = (ep.h(), address.pointer(), ctx.qual(0));
+        ok(dat_ep_connect(ep, address, qual, forever, 0, null_mut(), DAT_QOS_BEST_EFFORT, flags));
+    }
+    for _ in &eps {
+        ok(dat_cr_reject(expect_cr(requests.h()).cr_handle));
+    }
+    for _ in &eps {
+        expect_event(events.h(), SOON).is(DAT_CONNECTION_EVENT_PEER_REJECTED);
+    }
+    expect_nothing(ia.errors());
+    psp.free();
+}
+
+fn binds(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    let memory = near.memory(64);
+    let rmr = near.pz.rmr();
+    let (segment, rights) = (memory.segment(0, 64), DAT_MEM_PRIV_REMOTE_READ_FLAG);
+    let flags = DAT_COMPLETION_DEFAULT_FLAG;
+    let _: DAT_RMR_CONTEXT = filled(|out| dat_rmr_bind(rmr.h(), &segment, rights, near.ep.h(), cookie(7), flags, out));
+    let event = expect_event(near.request.h(), SOON);
+    let data = event.rmr();
+    assert_eq!((event.evd(), data.rmr_handle, context_bits(data.user_cookie)), (near.request.h(), rmr.h(), 7));
+    assert_eq!(data.status, DAT_RMR_BIND_SUCCESS);
+}
