@@ -80,6 +80,13 @@ fn windows_open_parts_of_memory_to_another_process_by_shared_buffers() {
 }
 
 #[test]
+fn windows_lose_no_memory() {
+    if let Some(finished) = under_valgrind("test/c/window.c", &[]) {
+        finished.expect_success("window: OK, 20 rounds");
+    }
+}
+
+#[test]
 fn one_thread_connects_to_itself() {
     consume("test/c/selfconnect.c", &[]).expect_success("selfconnect: OK, 100 rounds");
 }

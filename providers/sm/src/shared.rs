@@ -22,6 +22,8 @@ use crate::process;
 
 /// Far longer than anybody holds the exclusive lock, unless it was stopped in between.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// A little longer than that lock is held as a rule.
+const RETRY: Duration = Duration::from_micros(100);
 
 /// One of those who share memory. Dropping it leaves; the last one out removes the name.
 pub struct Membership {
@@ -64,7 +66,7 @@ impl Membership {
                     log::error!("cannot note shared memory in {}: somebody keeps it locked", path.display());
                     return Err(Error::Internal);
                 }
-                Tried::Again => std::thread::yield_now(),
+                Tried::Again => std::thread::sleep(RETRY),
             }
         }
     }
