@@ -707,8 +707,13 @@ pub(crate) struct Opened {
 
 /// Opens one; `name` only tells tests apart.
 pub(crate) fn open(name: &std::ffi::CStr) -> Opened {
+    open_with(name, c"")
+}
+
+/// With these `ia_params`.
+pub(crate) fn open_with(name: &std::ffi::CStr, params: &std::ffi::CStr) -> Opened {
     use crate::{evd::dapls_evd, ia::dapls_ia};
-    let registration = crate::registration::for_test::<Double>(name);
+    let registration = crate::registration::for_test_with::<Double>(name, params);
     let (ia_handle, async_evd) =
         dapls_ia::open::<Double>(registration, crate::cm::sink::<Double>(), dapls_evd::with_ia(8))
             .expect("the double opens");

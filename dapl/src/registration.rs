@@ -75,5 +75,11 @@ fn name_of(info: &DAT_PROVIDER_INFO) -> Option<&CStr> {
 /// A registration for tests, under a name of its own.
 #[cfg(test)]
 pub(crate) fn for_test<P: Provider>(name: &CStr) -> &'static names::Registration {
-    names::remember(name, c"", Served { major: 1, minor: 2, thread_safe: true }, table::table::<P>())
+    for_test_with::<P>(name, c"")
+}
+
+/// With these `ia_params`.
+#[cfg(test)]
+pub(crate) fn for_test_with<P: Provider>(name: &CStr, params: &CStr) -> &'static names::Registration {
+    names::remember(name, params, Served { major: 1, minor: 2, thread_safe: true }, table::table::<P>())
 }

@@ -83,6 +83,13 @@ impl<P: Provider> Ia<P> {
         sums
     }
 
+    /// The sums at this moment.
+    #[cfg(test)]
+    pub(crate) fn totals_now(&self) -> Sums {
+        let children: Vec<_> = self.children.lock().known.values().map(|(_, child)| child.clone()).collect();
+        self.sums(&children)
+    }
+
     fn totals(&self, sums: &Sums) -> impl Iterator<Item = (String, u64)> {
         let of = |kind: &'static str| move |(name, count): (&str, u64)| (format!("{kind}.{name}"), count);
         let (eps, evds) = (sums.eps.list().map(of("ep")), sums.evds.list().map(of("evd")));

@@ -145,6 +145,12 @@ impl Trace {
         Report(Some(text::dump(self.ep, why, outlook, &self.ring.read(), wait::now())))
     }
 
+    /// Cookies of what is remembered, and whether each has ended.
+    #[cfg(test)]
+    pub(crate) fn ends(&self) -> Vec<(u64, bool)> {
+        self.ring.read().iter().map(|entry| (entry.cookie, entry.end.is_some())).collect()
+    }
+
     /// The EP is gone: no completion comes any more.
     pub fn end(&self) {
         let ended = TRACED.write().as_mut().and_then(|traced| traced.remove(&self.ep));

@@ -7,6 +7,7 @@ mod binding;
 mod closing;
 mod configuring;
 mod connecting;
+mod counting;
 mod failing;
 mod points;
 mod sharing;
@@ -57,7 +58,12 @@ struct Asked {
 
 impl World {
     fn new(name: &CStr) -> Self {
-        let opened = crate::double::open(name);
+        Self::traced(name, c"")
+    }
+
+    /// With these `ia_params`.
+    fn traced(name: &CStr, params: &CStr) -> Self {
+        let opened = crate::double::open_with(name, params);
         let mut pz = null_mut();
         assert_eq!(call!(dapl_pz_create(opened.ia_handle, &mut pz)), DAT_SUCCESS);
         let mut world = World { opened, pz, dto: null_mut(), conn: null_mut(), requests: null_mut() };

@@ -1,0 +1,63 @@
+//! Counters and traces through the real shared objects: what a program reads of itself, and what its log says.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use dapl_test::run::{self, Finished, Room, Run, SM0};
+use dapl_test::stage::{Profile, stage};
+
+const LIMIT: Duration = Duration::from_secs(400);
+
+/// Runs it with these variables and this registry; with `patient`, it waits for stalls and touches the file.
+fn traced(registry: &str, variables: &[(&str, &str)], patient: bool) -> Finished {
+    let stage = stage(Profile::Dev);
+    let program = run::program(&stage, "test/c/traced.c");
+    let room = Room::new(&stage, Some(registry));
+    let file = room.sm().join("..").join("touch");
+    let mut command = room.command(program, &[]);
+    command.envs(variables.iter().copied()).env("DAPL_DBG_IO_TRC_FILE", &file);
+    if patient {
+        command.arg(&file);
+    }
+    let finished = Run::start(command).finish(LIMIT);
+    finished.expect_success("traced: OK");
+    finished
+}
+
+/// How often a dump has this reason.
+fn dumps(finished: &Finished, reason: &str) -> usize {
+    finished.stderr.lines().filter(|line| line.contains("]: ep 0x") && line.contains(reason)).count()
+}
+
+#[test]
+fn counters_are_right_and_nothing_is_said_unasked() {
+    assert_eq!(traced(SM0, &[], false).stderr, "");
+}
+
+#[test]
+fn a_stall_is_told_once_a_touched_file_tells_all_and_a_free_tells_what_was_under_way() {
+    let variables = [("DAPL_DBG_IO_TRC", "32"), ("DAPL_DBG_IO_TRC_OVERDUE", "1")];
+    let finished = traced(SM0, &variables, true);
+    assert_eq!(dumps(&finished, "has had no completion for 1 s; Connected, 1 requests"), 1, "{finished:#?}");
+    assert_eq!(dumps(&finished, "has had no completion"), 1, "{finished:#?}");
+    assert_eq!(dumps(&finished, "as asked for"), 2, "one per endpoint: {finished:#?}");
+    assert_eq!(dumps(&finished, "is freed; Connected, 1 requests and 0 receives outstanding"), 1, "{finished:#?}");
+    let lines: Vec<&str> = finished.stderr.lines().collect();
+    let says = |parts: [&str; 2]| lines.iter().any(|line| line.contains(parts[0]) && line.ends_with(parts[1]));
+    assert!(says([": send cookie 0x3, 64 bytes in 1: Success after ", ", 64 bytes"]), "{finished:#?}");
+    assert!(says([": recv cookie 0x3, 4096 bytes in 1: Success after ", ", 64 bytes"]), "{finished:#?}");
+    assert!(says([": send cookie 0x8, 64 bytes in 1", ": suppressed"]), "{finished:#?}");
+    assert!(says([": rdma write cookie 0x64, 4096 bytes in 1, to 0x", ", 4096 bytes"]), "{finished:#?}");
+    assert!(says([": send cookie 0xdead, 64 bytes in 1", ": under way"]), "{finished:#?}");
+}
+
+#[test]
+fn a_word_of_the_line_switches_it_on_and_the_provider_does_not_see_it() {
+    let line = "sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"io_trc=4\" \"\"\n";
+    let finished = traced(line, &[("DAPL_DBG_TYPE", "0x1003")], false);
+    assert_eq!(dumps(&finished, "is freed"), 1, "{finished:#?}");
+    assert_eq!(finished.stderr.lines().filter(|line| line.contains(" cookie ")).count(), 4, "{finished:#?}");
+    let closed =
+        finished.stderr.lines().find(|line| line.contains("ia sm0 is closed: ")).expect("0x1000 tells counters");
+    assert!(closed.contains(" ep.posts.send=8 ") && closed.contains(" ep.completions.flushed=1 "), "{closed}");
+}
