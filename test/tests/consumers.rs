@@ -80,6 +80,11 @@ fn windows_open_parts_of_memory_to_another_process_by_shared_buffers() {
 }
 
 #[test]
+fn one_shared_queue_takes_the_messages_of_four_processes() {
+    consume("test/c/srq.c", &[]).expect_success("srq: OK, 2000 messages");
+}
+
+#[test]
 fn windows_lose_no_memory() {
     if let Some(finished) = under_valgrind("test/c/window.c", &[]) {
         finished.expect_success("window: OK, 20 rounds");
