@@ -1,23 +1,548 @@
-//! Service points, connecting, accepting, refusing, disconnecting, time-outs. Cases only; what several files need goes into the
-//! kit.
+//! `dat_ep_connect` and `dat_ep_dup_connect`: checks in their order, addresses, qualifiers, oneself. Cases only.
 #![forbid(unsafe_code)]
+
+use std::ptr::{from_ref, null_mut};
 
 use crate::kit::*;
 
+use super::scene::{
+    Request, Scene, State, bad_arg, bad_handle, expect_flushed, in_state, post_empty_recv, post_empty_send,
+    silent_listener,
+};
+
 pub(crate) fn cases() -> Vec<Case> {
-    cases!["consumers 13": connect_one_end_disconnects_and_both_hear => pair(disconnects, hears)]
+    let mut all = cases![
+        "endpoints 5.4": connect_without_an_address_is_arg2,
+        "endpoints 5.4": connect_without_an_address_is_told_before_the_missing_evd,
+        "endpoints 5.4": connect_without_a_connect_evd_is_invalid_handle,
+        "endpoints 5.4": connect_without_a_connect_evd_is_told_before_the_timeout,
+        "endpoints 5.4": connect_with_an_evd_of_a_closed_ia_is_invalid_handle,
+        "endpoints 13.32": connect_with_timeout_zero_is_arg4,
+        "endpoints 5.4": connect_with_timeout_zero_is_told_before_the_missing_pz,
+        "endpoints 5.4": connect_reserved_without_a_pz_is_not_ready,
+        "endpoints 5.4": connect_in_a_wrong_state_is_told_before_the_quality,
+        "endpoints 5.4": connect_with_a_bad_quality_is_told_before_private_data,
+        "endpoints 5.4": connect_refused_leaves_receives_posted,
+        "endpoints 5.4": connect_synchronously_refused_can_connect_at_once,
+        "endpoints 5.4": connect_does_not_write_the_address,
+        "endpoints 5.4": connect_to_nobody_is_unreachable => local(to_nobody).limit(40),
+        "endpoints 8.1": connect_where_nobody_listens_is_non_peer_rejected,
+        "endpoints 4.3": connect_where_nobody_listens_flushes_receives,
+        "endpoints 14.35": connect_where_nobody_listens_then_reset_and_connect,
+        "consumers 7": connect_by_the_address_of_the_ia => local(|ctx| by_address(ctx, |ia| ia.address())),
+        "consumers 7": connect_by_127_0_0_1 => local(|ctx| by_address(ctx, |_| Address::ipv4([127, 0, 0, 1]))),
+        "consumers 7": connect_by_127_0_1_1 => local(|ctx| by_address(ctx, |_| Address::ipv4([127, 0, 1, 1]))),
+        "endpoints 5.4": connect_by_an_address_without_family => local(|ctx| by_address(ctx, without_family)),
+        "consumers 6": connect_by_an_address_with_a_port => local(|ctx| by_address(ctx, with_a_port)),
+        "consumers 8": connect_to_oneself_in_one_thread,
+        "endpoints 13.35": connect_to_oneself_returns_before_anybody_answers,
+        "endpoints 13.1": connect_receives_posted_before_survive_into_the_connection => pair(survives_near, survives_far),
+        "endpoints 4.1": connect_a_send_posted_right_after_the_accept_arrives => pair(early_near, early_far),
+        "endpoints 4.3": connect_established_comes_before_data_on_one_evd => pair(merged_near, early_far),
+        "endpoints 5.5": dup_connect_of_no_endpoint_is_invalid_handle,
+        "endpoints 5.5": dup_connect_with_timeout_zero_is_arg3,
+        "endpoints 5.5": dup_connect_tells_of_the_dup_before_the_endpoint,
+        "endpoints 5.5": dup_connect_with_a_bad_quality,
+        "endpoints 14.32": dup_connect_with_too_much_private_data_is_arg4,
+        "endpoints 14.32": dup_connect_with_a_size_and_no_data_is_arg5,
+        "endpoints 5.5": dup_connect_goes_where_the_dup_went,
+        "endpoints 5.5": dup_connect_carries_private_data,
+        "endpoints 5.5": dup_connect_of_a_wide_qualifier,
+        "endpoints 5.5": dup_connect_of_a_passive_end_finds_nobody,
+        "endpoints 5.5": dup_connect_of_itself_is_a_wrong_state,
+    ];
+    let plain = [
+        ("connect_quality_high_throughput", DAT_QOS_HIGH_THROUGHPUT, DAT_CONNECT_DEFAULT_FLAG),
+        ("connect_quality_low_latency", DAT_QOS_LOW_LATENCY, DAT_CONNECT_DEFAULT_FLAG),
+        ("connect_quality_economy", DAT_QOS_ECONOMY, DAT_CONNECT_DEFAULT_FLAG),
+        ("connect_quality_premium", DAT_QOS_PREMIUM, DAT_CONNECT_DEFAULT_FLAG),
+        ("connect_quality_unknown", 0x10, DAT_CONNECT_DEFAULT_FLAG),
+        ("connect_flag_multipath", DAT_QOS_BEST_EFFORT, DAT_CONNECT_MULTIPATH_FLAG),
+        ("connect_flag_unknown", DAT_QOS_BEST_EFFORT, 8),
+    ];
+    all.extend(plain.map(|(name, qos, flags)| {
+        let name = format!("{name}_is_not_supported");
+        local(move |ctx| not_plain(ctx, qos, flags)).named(name).proves("endpoints 13.14")
+    }));
+    let sizes = [("too_long", 1), ("negative", DAT_COUNT::MIN), ("enormous", DAT_COUNT::MAX)];
+    all.extend(sizes.map(|(word, more)| {
+        let name = format!("connect_private_data_{word}_is_arg5");
+        local(move |ctx| private_data_refused(ctx, more)).named(name).proves("endpoints 14.2")
+    }));
+    all.extend(cases!["endpoints 5.4": connect_private_data_missing_is_arg6]);
+    all.extend([State::Reserved, State::Passive, State::Active, State::Connected, State::Disconnected].map(|at| {
+        let name = format!("connect_twice_{}_harms_nothing", at.word());
+        in_state(at, move |ctx, scene| twice(ctx, at, &scene)).named(name).proves("endpoints 13.22")
+    }));
+    all
 }
 
-fn disconnects(ctx: &Ctx) {
-    let conn = ctx.connect();
-    ctx.meet();
-    conn.disconnect();
-    conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+/// A call of `dat_ep_connect`, all good but for what the case spoils.
+#[derive(Clone)]
+pub(super) struct Call<'a> {
+    pub(super) address: Option<Address>,
+    pub(super) qual: DAT_CONN_QUAL,
+    pub(super) timeout: DAT_TIMEOUT,
+    pub(super) size: DAT_COUNT,
+    pub(super) data: &'a [u8],
+    pub(super) qos: DAT_QOS,
+    pub(super) flags: DAT_CONNECT_FLAGS,
 }
 
-fn hears(ctx: &Ctx) {
-    let conn = ctx.connect();
-    ctx.meet();
-    conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+impl<'a> Call<'a> {
+    /// With private data.
+    pub(super) fn carrying(self, data: &'a [u8]) -> Self {
+        Call { size: data.len() as DAT_COUNT, data, ..self }
+    }
+
+    pub(super) fn to(ia: &Ia, qual: DAT_CONN_QUAL) -> Self {
+        Call {
+            address: Some(ia.address()),
+            qual,
+            timeout: DAT_TIMEOUT_INFINITE,
+            size: 0,
+            data: &[],
+            qos: DAT_QOS_BEST_EFFORT,
+            flags: DAT_CONNECT_DEFAULT_FLAG,
+        }
+    }
+
+    pub(super) fn make(&self, ep: DAT_EP_HANDLE) -> DAT_RETURN {
+        let address = self.address.as_ref().map_or(null_mut(), |address| address.pointer());
+        let data = if self.data.is_empty() { null_mut() } else { self.data.as_ptr().cast_mut().cast() };
+        dat_ep_connect(ep, address, self.qual, self.timeout, self.size, data, self.qos, self.flags)
+    }
+}
+
+fn fresh(ctx: &Ctx) -> Conn {
+    Conn::unconnected(&ctx.ia(), &Setup::default())
+}
+
+/// Without a connect EVD.
+fn deaf(conn: &Conn) -> Ep {
+    let (ia, pz, recv, request) = (conn.ia.h(), conn.pz.h(), conn.recv.h(), conn.request.h());
+    Ep::own(filled(|out| dat_ep_create(ia, pz, recv, request, DAT_HANDLE_NULL, &ep_attr(), out)))
+}
+
+/// Without a PZ.
+fn homeless(conn: &Conn) -> Ep {
+    let (ia, recv, request, events) = (conn.ia.h(), conn.recv.h(), conn.request.h(), conn.events.h());
+    Ep::own(filled(|out| dat_ep_create(ia, DAT_HANDLE_NULL, recv, request, events, &ep_attr(), out)))
+}
+
+/// Nothing has happened to it.
+#[track_caller]
+fn untroubled(conn: &Conn) {
+    conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+    expect_nothing(conn.events.h());
+}
+
+fn connect_without_an_address_is_arg2(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    bad_arg(Call { address: None, ..Call::to(&conn.ia, 1) }.make(conn.ep.h()), 2);
+    untroubled(&conn);
+}
+
+fn connect_without_an_address_is_told_before_the_missing_evd(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    bad_arg(Call { address: None, timeout: 0, ..Call::to(&conn.ia, 1) }.make(deaf(&conn).h()), 2);
+}
+
+fn connect_without_a_connect_evd_is_invalid_handle(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    let ep = deaf(&conn);
+    bad_handle(Call::to(&conn.ia, 1).make(ep.h()), DAT_INVALID_HANDLE_EVD_CONN);
+    ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+}
+
+fn connect_without_a_connect_evd_is_told_before_the_timeout(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    let call = Call { timeout: 0, ..Call::to(&conn.ia, 1) };
+    bad_handle(call.make(deaf(&conn).h()), DAT_INVALID_HANDLE_EVD_CONN);
+}
+
+fn connect_with_an_evd_of_a_closed_ia_is_invalid_handle(ctx: &Ctx) {
+    let (name, mut errors) = (ctx.name(), DAT_HANDLE_NULL);
+    let other = filled(|ia| dat_ia_openv(name.as_ptr().cast_mut(), 8, &mut errors, ia, 1, 2, DAT_THREADSAFE));
+    let flags = DAT_EVD_CONNECTION_FLAG;
+    let events: DAT_EVD_HANDLE = filled(|out| dat_evd_create(other, 8, DAT_HANDLE_NULL, flags, out));
+    let conn = fresh(ctx);
+    let (ia, pz, recv, request) = (conn.ia.h(), conn.pz.h(), conn.recv.h(), conn.request.h());
+    let ep = Ep::own(filled(|out| dat_ep_create(ia, pz, recv, request, events, &ep_attr(), out)));
+    ok(dat_ia_close(other, DAT_CLOSE_ABRUPT_FLAG));
+    bad_handle(Call::to(&conn.ia, 1).make(ep.h()), DAT_INVALID_HANDLE_EVD_CONN);
+    ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+}
+
+fn connect_with_timeout_zero_is_arg4(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    bad_arg(Call { timeout: 0, ..Call::to(&conn.ia, 1) }.make(conn.ep.h()), 4);
+    untroubled(&conn);
+}
+
+fn connect_with_timeout_zero_is_told_before_the_missing_pz(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    bad_arg(Call { timeout: 0, ..Call::to(&conn.ia, 1) }.make(homeless(&conn).h()), 4);
+}
+
+/// NOTREADY stands before the state in the order of checks.
+fn connect_reserved_without_a_pz_is_not_ready(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    let requests = conn.ia.evd(8, DAT_EVD_CR_FLAG);
+    let ep = homeless(&conn);
+    let _rsp = conn.ia.rsp(ctx.qual(0), &ep, &requests);
+    let code = Call::to(&conn.ia, 1).make(ep.h());
+    refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_NOTREADY);
+    ep.expect_state(DAT_EP_STATE_RESERVED);
+}
+
+fn connect_in_a_wrong_state_is_told_before_the_quality(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    let call = Call { qos: DAT_QOS_PREMIUM, ..Call::to(&near.ia, 1) };
+    refused(call.make(near.ep.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_EP_CONNECTED);
+}
+
+fn connect_with_a_bad_quality_is_told_before_private_data(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    let call = Call { qos: DAT_QOS_PREMIUM, size: -1, ..Call::to(&conn.ia, 1) };
+    refused(call.make(conn.ep.h()), DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);
+}
+
+fn not_plain(ctx: &Ctx, qos: DAT_QOS, flags: DAT_CONNECT_FLAGS) {
+    let conn = fresh(ctx);
+    if flags == DAT_CONNECT_MULTIPATH_FLAG && conn.ia.provider_attr().supports_multipath != DAT_FALSE {
+        return; // a provider that has it may take it
+    }
+    let call = Call { qos, flags, ..Call::to(&conn.ia, ctx.qual(0)) };
+    refused(call.make(conn.ep.h()), DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);
+    untroubled(&conn);
+}
+
+fn private_data_refused(ctx: &Ctx, more: DAT_COUNT) {
+    let conn = fresh(ctx);
+    let limit = conn.ia.provider_attr().max_private_data_size;
+    let size = if more == 1 { limit + 1 } else { more };
+    let data = vec![7; 4096];
+    let call = Call { size, data: &data, ..Call::to(&conn.ia, ctx.qual(0)) };
+    bad_arg(call.make(conn.ep.h()), 5);
+    untroubled(&conn);
+}
+
+fn connect_private_data_missing_is_arg6(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    bad_arg(Call { size: 1, ..Call::to(&conn.ia, ctx.qual(0)) }.make(conn.ep.h()), 6);
+    untroubled(&conn);
+}
+
+/// A refused call has neither posted nor flushed anything, in any state.
+fn twice(ctx: &Ctx, at: State, scene: &Scene) {
+    if at != State::Disconnected {
+        post_empty_recv(&scene.own, 1);
+    }
+    let code = Call::to(&scene.own.ia, ctx.qual(9)).make(scene.ep());
+    refused(code, DAT_INVALID_STATE, at.subtype());
+    scene.is_still(at);
+    expect_nothing(scene.own.recv.h());
+    if at == State::Connected {
+        post_empty_send(scene.other(), 2);
+        expect_dto(scene.own.recv.h(), 1, DAT_DTO_SUCCESS, 0);
+    }
+}
+
+fn connect_refused_leaves_receives_posted(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    post_empty_recv(&conn, 1);
+    bad_arg(Call { timeout: 0, ..Call::to(&conn.ia, 1) }.make(conn.ep.h()), 4);
+    expect_nothing(conn.recv.h());
+    let idle: DAT_BOOLEAN = filled(|out| dat_ep_get_status(conn.ep.h(), null_mut(), out, null_mut()));
+    assert_eq!(idle, DAT_FALSE);
+}
+
+fn connect_synchronously_refused_can_connect_at_once(ctx: &Ctx) {
+    let (near, far) = (fresh(ctx), fresh(ctx));
+    bad_arg(Call { timeout: 0, ..Call::to(&far.ia, ctx.qual(0)) }.make(near.ep.h()), 4);
+    far.listen(ctx.qual(0), || near.connect(&far.ia.address(), ctx.qual(0)));
+    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+}
+
+fn connect_does_not_write_the_address(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    let address = conn.ia.address();
+    let before = bytes_at(address.pointer().cast(), 28);
+    let call = Call { address: Some(address.clone()), ..Call::to(&conn.ia, ctx.qual(9)) };
+    let pointer = call.address.as_ref().expect("given").pointer();
+    ok(call.make(conn.ep.h()));
+    conn.expect(DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
+    assert_eq!(bytes_at(pointer.cast(), 28), before);
+}
+
+/// An address of a network kept for documents. What can be seen at once is told at once; else an event comes, by the latest
+/// the timeout's.
+fn to_nobody(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    let address = Some(Address::ipv4([203, 0, 113, 77]));
+    let code = Call { address, timeout: 1_000_000, ..Call::to(&conn.ia, ctx.qual(0)) }.make(conn.ep.h());
+    if code == DAT_SUCCESS {
+        let number = expect_event(conn.events.h(), ctx.left()).number();
+        assert!([DAT_CONNECTION_EVENT_UNREACHABLE, DAT_CONNECTION_EVENT_TIMED_OUT].contains(&number));
+        conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    } else {
+        refused(code, DAT_INVALID_ADDRESS, DAT_INVALID_ADDRESS_UNREACHABLE);
+        conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+    }
+    expect_nothing(conn.events.h());
+}
+
+fn connect_where_nobody_listens_is_non_peer_rejected(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    conn.connect(&conn.ia.address(), ctx.qual(9));
+    let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
+    assert_eq!(event.connection().private_data_size, 0);
+    assert!(event.connection().private_data.is_null());
     conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    expect_nothing(conn.events.h());
+}
+
+fn connect_where_nobody_listens_flushes_receives(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    (1..=4).for_each(|id| post_empty_recv(&conn, id));
+    conn.connect(&conn.ia.address(), ctx.qual(9));
+    conn.expect(DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
+    expect_flushed(&conn.recv, 1..=4);
+    expect_nothing(conn.recv.h());
+}
+
+fn connect_where_nobody_listens_then_reset_and_connect(ctx: &Ctx) {
+    let (near, far) = (fresh(ctx), fresh(ctx));
+    for _ in 0..20 {
+        near.connect(&far.ia.address(), ctx.qual(0));
+        near.expect(DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
+        ok(dat_ep_reset(near.ep.h()));
+    }
+    far.listen(ctx.qual(0), || near.connect(&far.ia.address(), ctx.qual(0)));
+    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+}
+
+fn by_address(ctx: &Ctx, address: impl Fn(&Ia) -> Address) {
+    let ia = ctx.ia();
+    let (near, far) = (Conn::unconnected(&ia, &Setup::default()), Conn::unconnected(&ia, &Setup::default()));
+    let address = address(&ia);
+    far.listen(ctx.qual(0), || near.connect(&address, ctx.qual(0)));
+    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+}
+
+fn without_family(ia: &Ia) -> Address {
+    let mut bytes = address_at(ia.attr().ia_address_ptr);
+    bytes[..2].fill(0);
+    Address::of_bytes(&bytes)
+}
+
+fn with_a_port(ia: &Ia) -> Address {
+    let mut bytes = address_at(ia.attr().ia_address_ptr);
+    bytes[2..4].fill(0x77);
+    Address::of_bytes(&bytes)
+}
+
+/// One thread is both: no call may wait for what the same thread does later.
+fn connect_to_oneself_in_one_thread(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let events = ia.evd(16, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG);
+    let (pz, dto) = (ia.pz(), ia.evd(16, DAT_EVD_DTO_FLAG));
+    let (near, far) = (ia.ep(&pz, &dto, &dto, &events), ia.ep(&pz, &dto, &dto, &events));
+    let psp = ia.psp(ctx.qual(0), &events);
+    ok(Call::to(&ia, ctx.qual(0)).make(near.h()));
+    let event = expect_event(events.h(), SOON);
+    assert_eq!(event.service_point(), psp.h());
+    ok(dat_cr_accept(event.arrival().cr_handle, far.h(), 0, null_mut()));
+    let mut who = [(); 2].map(|()| {
+        let event = expect_event(events.h(), SOON);
+        event.is(DAT_CONNECTION_EVENT_ESTABLISHED);
+        event.connection().ep_handle
+    });
+    who.sort();
+    let mut both = [near.h(), far.h()];
+    both.sort();
+    assert_eq!(who, both);
+    ok(dat_ep_disconnect(near.h(), DAT_CLOSE_GRACEFUL_FLAG));
+    for _ in 0..2 {
+        expect_event(events.h(), SOON).is(DAT_CONNECTION_EVENT_DISCONNECTED);
+    }
+    expect_nothing(events.h());
+}
+
+fn connect_to_oneself_returns_before_anybody_answers(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
+    conn.connect(&conn.ia.address(), ctx.qual(0));
+    conn.ep.expect_state(DAT_EP_STATE_ACTIVE_CONNECTION_PENDING);
+    let _request = Request::arrives(&requests);
+    conn.ep.expect_state(DAT_EP_STATE_ACTIVE_CONNECTION_PENDING);
+    expect_nothing(conn.events.h());
+}
+
+fn survives_near(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    (1..=3).for_each(|id| post_empty_recv(&conn, id));
+    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    (11..=13).for_each(|id| post_empty_send(&conn, id));
+    (1..=3).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 0));
+    (11..=13).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0));
+    ctx.meet();
+}
+
+fn survives_far(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    (1..=3).for_each(|id| post_empty_recv(&conn, id));
+    conn.listen(ctx.qual(0), || ctx.tell_address(&conn.ia));
+    conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    (11..=13).for_each(|id| post_empty_send(&conn, id));
+    (1..=3).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 0));
+    (11..=13).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0));
+    ctx.meet();
+}
+
+fn early_near(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    post_empty_recv(&conn, 1);
+    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    expect_dto(conn.recv.h(), 1, DAT_DTO_SUCCESS, 0);
+    ctx.meet();
+}
+
+/// The first send is posted right behind the accept, before the connection stands.
+fn early_far(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    conn.listen(ctx.qual(0), || ctx.tell_address(&conn.ia));
+    post_empty_send(&conn, 2);
+    conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    expect_dto(conn.request.h(), 2, DAT_DTO_SUCCESS, 0);
+    ctx.meet();
+}
+
+/// With one EVD for both, ESTABLISHED comes first.
+fn merged_near(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (pz, evd) = (ia.pz(), ia.evd(16, DAT_EVD_DTO_FLAG | DAT_EVD_CONNECTION_FLAG));
+    let ep = ia.ep(&pz, &evd, &evd, &evd);
+    ok(dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
+    let call = Call { address: Some(ctx.hear_address()), ..Call::to(&ia, ctx.qual(0)) };
+    ok(call.make(ep.h()));
+    expect_conn(evd.h(), ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
+    expect_dto(evd.h(), 1, DAT_DTO_SUCCESS, 0);
+    ctx.meet();
+}
+
+/// A call of `dat_ep_dup_connect` without private data.
+fn dup(ep: &Ep, like: DAT_EP_HANDLE, timeout: DAT_TIMEOUT, qos: DAT_QOS) -> DAT_RETURN {
+    dat_ep_dup_connect(ep.h(), like, timeout, 0, null_mut(), qos)
+}
+
+fn dup_connect_of_no_endpoint_is_invalid_handle(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    for handle in [DAT_HANDLE_NULL, conn.pz.h(), conn.events.h(), from_ref(&conn.ep).cast_mut().cast()] {
+        bad_handle(dup(&conn.ep, handle, DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT), DAT_INVALID_HANDLE_EP);
+    }
+    untroubled(&conn);
+}
+
+fn dup_connect_with_timeout_zero_is_arg3(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    // Before the state of the dup is looked at.
+    bad_arg(dup(&conn.ep, conn.ep.h(), 0, DAT_QOS_BEST_EFFORT), 3);
+    let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
+    bad_arg(dup(&conn.ep, near.ep.h(), 0, DAT_QOS_BEST_EFFORT), 3);
+    untroubled(&conn);
+}
+
+fn dup_connect_tells_of_the_dup_before_the_endpoint(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    let code = dup(&deaf(&conn), conn.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT);
+    refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_UNCONNECTED);
+}
+
+fn dup_connect_with_a_bad_quality(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
+    let code = dup(&conn.ep, near.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_LOW_LATENCY);
+    refused(code, DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);
+    untroubled(&conn);
+}
+
+fn dup_connect_with_too_much_private_data_is_arg4(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
+    let limit = conn.ia.provider_attr().max_private_data_size;
+    let data = vec![1_u8; 4096];
+    for size in [limit + 1, -1] {
+        let pointer = data.as_ptr().cast_mut().cast();
+        let (ep, like) = (conn.ep.h(), near.ep.h());
+        bad_arg(dat_ep_dup_connect(ep, like, DAT_TIMEOUT_INFINITE, size, pointer, DAT_QOS_BEST_EFFORT), 4);
+    }
+    untroubled(&conn);
+}
+
+fn dup_connect_with_a_size_and_no_data_is_arg5(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
+    let (ep, like) = (conn.ep.h(), near.ep.h());
+    bad_arg(dat_ep_dup_connect(ep, like, DAT_TIMEOUT_INFINITE, 4, null_mut(), DAT_QOS_BEST_EFFORT), 5);
+    untroubled(&conn);
+}
+
+/// A connection on this qualifier, and a second one like it; returns what came with the second request.
+#[track_caller]
+fn second_like_it(ctx: &Ctx, qual: DAT_CONN_QUAL, data: &[u8]) -> Vec<u8> {
+    let ia = ctx.ia();
+    let [near, far, second, other] = [(); 4].map(|()| Conn::unconnected(&ia, &Setup::default()));
+    let requests = ia.evd(8, DAT_EVD_CR_FLAG);
+    let _psp = ia.psp(qual, &requests);
+    near.connect(&ia.address(), qual);
+    Request::arrives(&requests).accept(&far.ep);
+    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    let (size, pointer) = (data.len() as DAT_COUNT, data.as_ptr().cast_mut().cast());
+    let (ep, like, time) = (second.ep.h(), near.ep.h(), DAT_TIMEOUT_INFINITE);
+    ok(dat_ep_dup_connect(ep, like, time, size, pointer, DAT_QOS_BEST_EFFORT));
+    let request = Request::arrives(&requests);
+    let param = request.param();
+    let came = bytes_at(param.private_data, param.private_data_size as usize);
+    request.accept(&other.ep);
+    second.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    other.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    assert_eq!(second.ep.param().remote_port_qual, near.ep.param().remote_port_qual);
+    // The first is not touched by it.
+    near.ep.expect_state(DAT_EP_STATE_CONNECTED);
+    came
+}
+
+fn dup_connect_goes_where_the_dup_went(ctx: &Ctx) {
+    second_like_it(ctx, ctx.qual(0), &[]);
+}
+
+fn dup_connect_carries_private_data(ctx: &Ctx) {
+    let data: Vec<u8> = (1..=48).collect();
+    assert_eq!(second_like_it(ctx, ctx.qual(0), &data), data);
+}
+
+fn dup_connect_of_a_wide_qualifier(ctx: &Ctx) {
+    second_like_it(ctx, ctx.qual(0) + (3 << 40), &[]);
+}
+
+/// It knows the peer's port only, and nobody listens there.
+fn dup_connect_of_a_passive_end_finds_nobody(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    let conn = Conn::unconnected(&near.ia, &Setup::default());
+    ok(dup(&conn.ep, far.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT));
+    conn.expect(DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
+}
+
+fn dup_connect_of_itself_is_a_wrong_state(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    let code = dup(&near.ep, near.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT);
+    refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_CONNECTED);
 }

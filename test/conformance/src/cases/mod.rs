@@ -4,11 +4,15 @@
 mod cno;
 mod connect;
 mod consumers;
+mod disconnect;
 mod ep;
+mod ep_life;
 mod ep_modify;
 mod ep_query;
 mod evd;
+mod evd_merge;
 mod evd_queue;
+mod evd_wait;
 mod flags;
 mod handle_places;
 mod handles;
@@ -29,13 +33,17 @@ pub(crate) fn all() -> Vec<Case> {
         handles::cases,
         evd::cases,
         evd_queue::cases,
+        evd_wait::cases,
+        evd_merge::cases,
         cno::cases,
         memory::cases,
         ep::cases,
         ep_query::cases,
         ep_modify::cases,
+        ep_life::cases,
         states::cases,
         connect::cases,
+        disconnect::cases,
         transfer::cases,
         flags::cases,
         srq::cases,

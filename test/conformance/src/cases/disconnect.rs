@@ -1,0 +1,469 @@
+//! Disconnecting: from one side, from both, twice, gracefully, of what is not connected yet; and what happens to work that is
+//! posted. Cases only.
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+
+use crate::kit::*;
+
+use super::scene::State::{self, *};
+use super::scene::{
+    Request, Scene, Stopped, WAITING_SEND, completing, expect_flushed, in_state, post_empty_recv, post_empty_send,
+    silent_listener,
+};
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut all = cases![
+        "consumers 13": connect_one_end_disconnects_and_both_hear => pair(disconnects, hears),
+        "endpoints 13.5": disconnect_graceful_both_hear => pair(disconnects_gracefully, hears),
+        "endpoints 5.6": disconnect_by_the_passive_end => pair(hears, disconnects),
+        "endpoints 5.6": disconnect_graceful_by_the_passive_end => pair(hears, disconnects_gracefully),
+        "endpoints 13.6": disconnect_at_once_abrupt_abrupt => pair(|c| at_once(c, 0), |c| at_once(c, 0)),
+        "endpoints 13.6": disconnect_at_once_graceful_graceful => pair(|c| at_once(c, 1), |c| at_once(c, 1)),
+        "endpoints 13.6": disconnect_at_once_abrupt_graceful => pair(|c| at_once(c, 0), |c| at_once(c, 1)),
+        "endpoints 13.6": disconnect_at_once_two_hundred_times => pair(at_once_often_near, at_once_often_far).limit(60),
+        "endpoints 5.6": disconnect_twice_is_success_without_event,
+        "endpoints 13.21": disconnect_default_is_abrupt,
+        "endpoints 5.6": disconnect_with_another_flag_counts_as_graceful,
+        "endpoints 5.6": disconnect_unconnected_flushes_receives_in_order,
+        "endpoints 5.6": disconnect_unconnected_graceful_flushes_too,
+        "endpoints 5.6": disconnect_unconnected_posts_one_event_and_stays_unconnected,
+        "endpoints 5.6": disconnect_unconnected_without_connect_evd_only_flushes,
+        "endpoints 5.6": disconnect_unconnected_then_connects => local(unconnected_then_connects),
+        "endpoints 5.6": disconnect_graceful_lets_requests_finish => pair(drains_near, drains_far),
+        "endpoints 5.6": disconnect_graceful_waits_for_a_receive_of_the_peer,
+        "endpoints 5.6": disconnect_graceful_keeps_receives_until_the_end,
+        "endpoints 5.6": disconnect_abrupt_cuts_a_graceful_one_short,
+        "endpoints 4.3": disconnect_flushes_receives_in_order,
+        "endpoints 4.3": disconnect_flushes_receives_of_the_peer_in_order,
+        "endpoints 4.3": disconnect_abrupt_flushes_requests_in_order,
+        "endpoints 4.3": disconnect_flushes_suppressed_requests_with_events,
+        "endpoints 4.3": disconnect_abrupt_has_flushed_when_it_returns,
+        "endpoints 4.3": disconnected_takes_and_flushes_more_work,
+        "endpoints 4.3": disconnect_pending_connect_flushes_receives,
+        "endpoints 5.6": disconnect_of_many_in_a_row_then_their_events,
+        "endpoints 14.6": disconnect_pending_connect_is_told_to_the_peer => pair(gives_up, accepts_too_late),
+        "endpoints 14.6": disconnect_pending_accept_is_told_to_the_peer => pair(hears_of_it, disconnects_in_cmp).only_two(),
+        "endpoints 14.6": free_pending_accept_is_told_to_the_peer => pair(hears_of_it, frees_in_cmp).only_two(),
+        "endpoints 4.1": cmp_holds_a_send_until_the_connection_stands => pair(held_near, held_far).only_two(),
+        "endpoints 4.3": cmp_disconnect_flushes_what_it_held => pair(hears_of_it, flushes_held).only_two(),
+        "endpoints 5.8": free_connected_tells_the_peer => pair(frees, hears),
+    ];
+    all.extend([Active, Completing, Connected, Disconnecting].map(|at| {
+        let name = format!("disconnect_{}_flushes_all_then_it_is_over", at.word());
+        in_state(at, move |_ctx, scene| flushes_all(at, &scene)).named(name).proves("endpoints 4.3")
+    }));
+    all
+}
+
+/// Whether there are neither receives nor requests.
+#[track_caller]
+pub(super) fn idle(conn: &Conn) -> (bool, bool) {
+    let (mut recv, mut request) = (77, 77);
+    ok(dat_ep_get_status(conn.ep.h(), null_mut(), &mut recv, &mut request));
+    assert!([DAT_FALSE, DAT_TRUE].contains(&recv) && [DAT_FALSE, DAT_TRUE].contains(&request));
+    (recv == DAT_TRUE, request == DAT_TRUE)
+}
+
+pub(super) fn cookies(events: &[Event]) -> Vec<u64> {
+    events.iter().map(|event| context_bits(event.dto().user_cookie)).collect()
+}
+
+#[track_caller]
+pub(super) fn disconnect(conn: &Conn, flags: DAT_CLOSE_FLAGS) {
+    ok(dat_ep_disconnect(conn.ep.h(), flags));
+}
+
+#[track_caller]
+pub(super) fn is_over(conn: &Conn) {
+    conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    expect_nothing(conn.events.h());
+}
+
+fn disconnects(ctx: &Ctx) {
+    let conn = ctx.connect();
+    ctx.meet();
+    disconnect(&conn, DAT_CLOSE_ABRUPT_FLAG);
+    is_over(&conn);
+}
+
+fn disconnects_gracefully(ctx: &Ctx) {
+    let conn = ctx.connect();
+    ctx.meet();
+    disconnect(&conn, DAT_CLOSE_GRACEFUL_FLAG);
+    is_over(&conn);
+}
+
+fn hears(ctx: &Ctx) {
+    let conn = ctx.connect();
+    ctx.meet();
+    is_over(&conn);
+}
+
+fn frees(ctx: &Ctx) {
+    let conn = ctx.connect();
+    ctx.meet();
+    conn.ep.free();
+    expect_nothing(conn.events.h());
+}
+
+/// Both ends at the same time: one DISCONNECTED each, and a second call does nothing.
+fn at_once(ctx: &Ctx, flags: DAT_CLOSE_FLAGS) {
+    let conn = ctx.connect();
+    ctx.meet();
+    let code = dat_ep_disconnect(conn.ep.h(), flags);
+    ok(code);
+    is_over(&conn);
+    disconnect(&conn, flags);
+    ctx.meet();
+    expect_nothing(conn.events.h());
+}
+
+const ROUNDS: u32 = 200;
+
+fn at_once_often_near(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let address = ctx.hear_address();
+    for round in 0..ROUNDS {
+        conn.connect(&address, ctx.qual(0));
+        at_once_again(ctx, &conn, round);
+    }
+}
+
+fn at_once_often_far(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
+    ctx.tell_address(&conn.ia);
+    for round in 0..ROUNDS {
+        Request::arrives(&requests).accept(&conn.ep);
+        at_once_again(ctx, &conn, round);
+    }
+}
+
+fn at_once_again(ctx: &Ctx, conn: &Conn, round: u32) {
+    conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    ctx.meet();
+    disconnect(conn, round % 3 % 2);
+    is_over(conn);
+    ok(dat_ep_reset(conn.ep.h()));
+    expect_nothing(conn.events.h());
+    ctx.meet();
+}
+
+fn disconnect_twice_is_success_without_event(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    near.disconnect();
+    is_over(&far);
+    for flags in [DAT_CLOSE_ABRUPT_FLAG, DAT_CLOSE_GRACEFUL_FLAG] {
+        for conn in [&near, &far] {
+            disconnect(conn, flags);
+            expect_nothing(conn.events.h());
+            conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+        }
+    }
+}
+
+/// With a send that waits a graceful one would be DSP.
+fn disconnect_default_is_abrupt(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    post_empty_send(&near, 1);
+    disconnect(&near, DAT_CLOSE_DEFAULT);
+    near.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+}
+
+fn disconnect_with_another_flag_counts_as_graceful(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    post_empty_send(&near, 1);
+    disconnect(&near, 7);
+    near.ep.expect_state(DAT_EP_STATE_DISCONNECT_PENDING);
+    refused(dat_ep_disconnect(near.ep.h(), 7), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+}
+
+#[track_caller]
+pub(super) fn unconnected(ctx: &Ctx) -> Conn {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    (1..=5).for_each(|id| post_empty_recv(&conn, id));
+    conn
+}
+
+fn disconnect_unconnected_flushes_receives_in_order(ctx: &Ctx) {
+    let conn = unconnected(ctx);
+    disconnect(&conn, DAT_CLOSE_ABRUPT_FLAG);
+    let events = drain(conn.recv.h());
+    assert_eq!(cookies(&events), [1, 2, 3, 4, 5], "there when the call returns");
+    assert!(events.iter().all(|event| event.dto().status == DAT_DTO_ERR_FLUSHED));
+    assert!(events.iter().all(|event| event.dto().ep_handle == conn.ep.h()));
+}
+
+fn disconnect_unconnected_graceful_flushes_too(ctx: &Ctx) {
+    let conn = unconnected(ctx);
+    disconnect(&conn, DAT_CLOSE_GRACEFUL_FLAG);
+    assert_eq!(cookies(&drain(conn.recv.h())), [1, 2, 3, 4, 5]);
+}
+
+fn disconnect_unconnected_posts_one_event_and_stays_unconnected(ctx: &Ctx) {
+    let conn = unconnected(ctx);
+    disconnect(&conn, DAT_CLOSE_ABRUPT_FLAG);
+    conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+    expect_nothing(conn.events.h());
+    // And with nothing posted it is an error again.
+    let code = dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG);
+    refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_UNCONNECTED);
+    expect_nothing(conn.events.h());
+}
+
+fn disconnect_unconnected_without_connect_evd_only_flushes(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let (ia, pz, recv, request) = (conn.ia.h(), conn.pz.h(), conn.recv.h(), conn.request.h());
+    let ep = Ep::own(filled(|out| dat_ep_create(ia, pz, recv, request, DAT_HANDLE_NULL, &ep_attr(), out)));
+    ok(dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(9), DAT_COMPLETION_DEFAULT_FLAG));
+    ok(dat_ep_disconnect(ep.h(), DAT_CLOSE_ABRUPT_FLAG));
+    expect_flushed(&conn.recv, [9]);
+}
+
+fn unconnected_then_connects(ctx: &Ctx) {
+    let (near, far) = (unconnected(ctx), Conn::unconnected(&ctx.ia(), &Setup::default()));
+    disconnect(&near, DAT_CLOSE_ABRUPT_FLAG);
+    near.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    assert_eq!(drain(near.recv.h()).len(), 5);
+    post_empty_recv(&near, 6);
+    far.listen(ctx.qual(0), || near.connect(&far.ia.address(), ctx.qual(0)));
+    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    post_empty_send(&far, 7);
+    expect_dto(near.recv.h(), 6, DAT_DTO_SUCCESS, 0);
+}
+
+fn drains_near(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(4096);
+    ctx.meet();
+    (1..=10).for_each(|id| conn.post_send(id, memory.segment(0, 4096)));
+    disconnect(&conn, DAT_CLOSE_GRACEFUL_FLAG);
+    is_over(&conn);
+    (1..=10).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 4096));
+    ctx.meet();
+}
+
+fn drains_far(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(4096);
+    (1..=11).for_each(|id| conn.post_recv(id, memory.segment(0, 4096)));
+    ctx.meet();
+    (1..=10).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 4096));
+    is_over(&conn);
+    expect_flushed(&conn.recv, [11]);
+    ctx.meet();
+}
+
+fn disconnect_graceful_waits_for_a_receive_of_the_peer(ctx: &Ctx) {
+    let scene = Scene::new(ctx, Disconnecting);
+    scene.is_still(Disconnecting);
+    post_empty_recv(scene.other(), 3);
+    expect_dto(scene.other().recv.h(), 3, DAT_DTO_SUCCESS, 0);
+    is_over(&scene.own);
+    expect_dto(scene.own.request.h(), WAITING_SEND, DAT_DTO_SUCCESS, 0);
+    is_over(scene.other());
+}
+
+fn disconnect_graceful_keeps_receives_until_the_end(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    post_empty_recv(&near, 1);
+    post_empty_send(&near, 2);
+    disconnect(&near, DAT_CLOSE_GRACEFUL_FLAG);
+    expect_nothing(near.recv.h());
+    post_empty_recv(&far, 3);
+    is_over(&near);
+    expect_flushed(&near.recv, [1]);
+}
+
+fn disconnect_abrupt_cuts_a_graceful_one_short(ctx: &Ctx) {
+    let scene = Scene::new(ctx, Disconnecting);
+    disconnect(&scene.own, DAT_CLOSE_ABRUPT_FLAG);
+    is_over(&scene.own);
+    expect_flushed(&scene.own.request, [WAITING_SEND]);
+    is_over(scene.other());
+}
+
+fn disconnect_flushes_receives_in_order(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    (1..=9).for_each(|id| post_empty_recv(&near, id));
+    disconnect(&near, DAT_CLOSE_ABRUPT_FLAG);
+    expect_flushed(&near.recv, 1..=9);
+    expect_nothing(near.recv.h());
+}
+
+fn disconnect_flushes_receives_of_the_peer_in_order(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    (1..=9).for_each(|id| post_empty_recv(&far, id));
+    disconnect(&near, DAT_CLOSE_GRACEFUL_FLAG);
+    expect_flushed(&far.recv, 1..=9);
+    is_over(&far);
+    expect_nothing(far.recv.h());
+}
+
+fn disconnect_abrupt_flushes_requests_in_order(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    (1..=9).for_each(|id| post_empty_send(&near, id));
+    disconnect(&near, DAT_CLOSE_ABRUPT_FLAG);
+    expect_flushed(&near.request, 1..=9);
+    expect_nothing(near.request.h());
+}
+
+/// An error overrides the wish for silence.
+fn disconnect_flushes_suppressed_requests_with_events(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    for id in 1..=4 {
+        ok(dat_ep_post_send(near.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_SUPPRESS_FLAG));
+    }
+    disconnect(&near, DAT_CLOSE_ABRUPT_FLAG);
+    expect_flushed(&near.request, 1..=4);
+}
+
+fn disconnect_abrupt_has_flushed_when_it_returns(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    (1..=3).for_each(|id| post_empty_recv(&near, id));
+    (4..=6).for_each(|id| post_empty_send(&near, id));
+    disconnect(&near, DAT_CLOSE_ABRUPT_FLAG);
+    assert_eq!(cookies(&drain(near.recv.h())), [1, 2, 3]);
+    assert_eq!(cookies(&drain(near.request.h())), [4, 5, 6]);
+}
+
+/// A receive posted behind the disconnect says, when it comes back, that all before it have.
+fn disconnected_takes_and_flushes_more_work(ctx: &Ctx) {
+    let scene = Scene::new(ctx, Disconnected);
+    for id in 1..=50 {
+        post_empty_recv(&scene.own, id);
+        post_empty_send(&scene.own, 100 + id);
+        expect_flushed(&scene.own.recv, [id]);
+        expect_flushed(&scene.own.request, [100 + id]);
+    }
+    scene.is_still(Disconnected);
+}
+
+fn disconnect_pending_connect_flushes_receives(ctx: &Ctx) {
+    let scene = Scene::new(ctx, Active);
+    (1..=3).for_each(|id| post_empty_recv(&scene.own, id));
+    disconnect(&scene.own, DAT_CLOSE_GRACEFUL_FLAG);
+    assert_eq!(cookies(&drain(scene.own.recv.h())), [1, 2, 3]);
+    is_over(&scene.own);
+}
+
+/// As an MPI does at its end: all the calls first, then all the events.
+fn disconnect_of_many_in_a_row_then_their_events(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let setups = (0..12).map(|qual| Setup { qual, ..Setup::default() });
+    let pairs: Vec<(Conn, Conn)> = setups.map(|setup| ctx.loopback_with(&ia, &setup)).collect();
+    for (near, far) in &pairs {
+        disconnect(near, DAT_CLOSE_GRACEFUL_FLAG);
+        disconnect(far, DAT_CLOSE_GRACEFUL_FLAG);
+    }
+    pairs.iter().for_each(|(near, far)| {
+        is_over(near);
+        is_over(far);
+    });
+}
+
+fn gives_up(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    ctx.meet(); // the request has come
+    disconnect(&conn, DAT_CLOSE_ABRUPT_FLAG);
+    is_over(&conn);
+    ctx.meet();
+    ctx.meet(); // the other has accepted, and heard
+    expect_nothing(conn.events.h());
+}
+
+fn accepts_too_late(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
+    ctx.tell_address(&conn.ia);
+    let request = Request::arrives(&requests);
+    ctx.meet();
+    ctx.meet(); // the requester has given up
+    expect_nothing(conn.events.h());
+    post_empty_recv(&conn, 1);
+    request.accept(&conn.ep);
+    conn.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
+    conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    expect_flushed(&conn.recv, [1]);
+    expect_nothing(conn.events.h());
+    ctx.meet();
+}
+
+/// The requester of an EP that gives up in CMP: it sees an end, whether or not it saw a beginning.
+fn hears_of_it(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    ctx.tell_number(std::process::id().into());
+    let mut event = expect_event(conn.events.h(), SOON);
+    if event.number() == DAT_CONNECTION_EVENT_ESTABLISHED {
+        event = expect_event(conn.events.h(), SOON);
+    }
+    assert!(event.number() > DAT_CONNECTION_EVENT_ESTABLISHED, "an end");
+    conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    expect_nothing(conn.events.h());
+    ctx.meet();
+}
+
+fn disconnects_in_cmp(ctx: &Ctx) {
+    let (scene, stopped) = completing(ctx);
+    disconnect(&scene.own, DAT_CLOSE_ABRUPT_FLAG);
+    is_over(&scene.own);
+    drop(stopped);
+    ctx.meet();
+    expect_nothing(scene.own.events.h());
+}
+
+fn frees_in_cmp(ctx: &Ctx) {
+    let (scene, stopped) = completing(ctx);
+    drop(scene);
+    drop::<Stopped>(stopped);
+    ctx.meet();
+}
+
+fn held_near(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    (1..=3).for_each(|id| post_empty_recv(&conn, id));
+    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    ctx.tell_number(std::process::id().into());
+    conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    (1..=3).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 0));
+    ctx.meet();
+}
+
+fn held_far(ctx: &Ctx) {
+    let (scene, stopped) = completing(ctx);
+    (1..=3).for_each(|id| post_empty_send(&scene.own, id));
+    assert_eq!(idle(&scene.own), (true, false));
+    expect_nothing(scene.own.request.h());
+    drop(stopped);
+    scene.own.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    (1..=3).for_each(|id| _ = expect_dto(scene.own.request.h(), id, DAT_DTO_SUCCESS, 0));
+    ctx.meet();
+}
+
+fn flushes_held(ctx: &Ctx) {
+    let (scene, stopped) = completing(ctx);
+    (1..=3).for_each(|id| post_empty_send(&scene.own, id));
+    disconnect(&scene.own, DAT_CLOSE_ABRUPT_FLAG);
+    assert_eq!(cookies(&drain(scene.own.request.h())), [1, 2, 3]);
+    is_over(&scene.own);
+    drop(stopped);
+    ctx.meet();
+}
+
+/// An abrupt disconnect in any live state: receives come back, the end is told once, no further event.
+fn flushes_all(at: State, scene: &Scene) {
+    (1..=3).for_each(|id| post_empty_recv(&scene.own, id));
+    disconnect(&scene.own, DAT_CLOSE_ABRUPT_FLAG);
+    assert_eq!(cookies(&drain(scene.own.recv.h())), [1, 2, 3]);
+    is_over(&scene.own);
+    if at == Disconnecting {
+        expect_flushed(&scene.own.request, [WAITING_SEND]);
+    }
+    assert_eq!(idle(&scene.own), (true, true));
+}

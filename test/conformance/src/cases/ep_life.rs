@@ -1,0 +1,274 @@
+//! Reset, free and status of EPs, and EPs that are used over and over. Cases only.
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+
+use crate::kit::*;
+
+use super::disconnect::{cookies, disconnect, idle, is_over, unconnected};
+use super::scene::State::*;
+use super::scene::{Request, expect_flushed, in_state, post_empty_recv, post_empty_send, silent_listener};
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut all = cases![
+        "endpoints 5.7": reset_unconnected_keeps_receives,
+        "endpoints 5.7": reset_has_flushed_all_when_it_returns,
+        "endpoints 14.19": reset_does_not_lose_slots,
+        "endpoints 5.7": reset_keeps_attributes_and_objects,
+        "endpoints 5.7": reset_without_pz_stays_without,
+        "endpoints 13.11": reset_accept_disconnect_cycle_on_one_endpoint => pair(cycle_near, cycle_far).limit(60),
+        "endpoints 5.7": reset_connects_a_thousand_times_on_one_endpoint => pair(thousand_near, thousand_far).limit(60),
+        "endpoints 5.8": free_with_receives_posted,
+        "endpoints 13.9": free_after_the_memory_of_its_receives,
+        "endpoints 13.10": free_leaves_completions_dequeuable,
+        "endpoints 5.8": free_leaves_queued_events_with_its_handle,
+        "endpoints 5.8": free_pending_connect_posts_one_disconnected,
+        "endpoints 13.31": free_disconnect_pending_without_reading_the_event,
+        "endpoints 14.18": free_connected_flushes_the_peer,
+        "endpoints 5.9": status_takes_any_pointer_missing,
+        "endpoints 14.3": status_recv_idle_is_false_while_one_is_posted,
+        "endpoints 14.3": status_request_idle_is_false_while_one_waits,
+        "endpoints 5.9": status_counts_until_the_completion_is_made,
+    ];
+    all.extend([Unconnected, Active, Connected, Disconnected].map(|at| {
+        let name = format!("status_{}_is_idle_without_work", at.word());
+        in_state(at, move |_ctx, scene| assert_eq!(idle(&scene.own), (true, true))).named(name).proves("endpoints 5.9")
+    }));
+    all
+}
+
+fn reset_unconnected_keeps_receives(ctx: &Ctx) {
+    let (near, far) = (unconnected(ctx), Conn::unconnected(&ctx.ia(), &Setup::default()));
+    ok(dat_ep_reset(near.ep.h()));
+    expect_nothing(near.recv.h());
+    far.listen(ctx.qual(0), || near.connect(&far.ia.address(), ctx.qual(0)));
+    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    post_empty_send(&far, 7);
+    expect_dto(near.recv.h(), 1, DAT_DTO_SUCCESS, 0);
+}
+
+fn reset_has_flushed_all_when_it_returns(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    (1..=4).for_each(|id| post_empty_recv(&far, id));
+    (5..=8).for_each(|id| post_empty_send(&far, id));
+    near.disconnect();
+    is_over(&far);
+    ok(dat_ep_reset(far.ep.h()));
+    assert_eq!(cookies(&drain(far.recv.h())), [1, 2, 3, 4]);
+    assert_eq!(cookies(&drain(far.request.h())), [5, 6, 7, 8]);
+    assert_eq!(idle(&far), (true, true));
+}
+
+/// 8 rounds that leave everything undrained may not use up the queue of 16.
+fn reset_does_not_lose_slots(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (near, far) = (Conn::unconnected(&ia, &Setup::default()), Conn::unconnected(&ia, &Setup::default()));
+    let depth = near.ep.param().ep_attr.max_recv_dtos as u64;
+    let (requests, _psp) = silent_listener(ctx, &ia, 0);
+    for _ in 0..8 {
+        (1..=depth).for_each(|id| post_empty_recv(&near, id));
+        near.connect(&ia.address(), ctx.qual(0));
+        Request::arrives(&requests).accept(&far.ep);
+        near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        near.disconnect();
+        is_over(&far);
+        ok(dat_ep_reset(near.ep.h()));
+        ok(dat_ep_reset(far.ep.h()));
+    }
+    let all = drain(near.recv.h());
+    assert_eq!(all.len() as u64, 8 * depth, "one completion per receive, however many wait");
+}
+
+fn reset_keeps_attributes_and_objects(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    let before = near.ep.param();
+    near.disconnect();
+    is_over(&far);
+    ok(dat_ep_reset(near.ep.h()));
+    let after = near.ep.param();
+    assert_eq!(super::ep::numbers(&after.ep_attr), super::ep::numbers(&before.ep_attr));
+    assert_eq!(after.pz_handle, before.pz_handle);
+    assert_eq!(after.recv_evd_handle, before.recv_evd_handle);
+    assert_eq!(after.request_evd_handle, before.request_evd_handle);
+    assert_eq!(after.connect_evd_handle, before.connect_evd_handle);
+}
+
+fn reset_without_pz_stays_without(ctx: &Ctx) {
+    let parts = super::ep::Parts::new(ctx);
+    let ep = super::ep::without_pz(&parts);
+    ok(dat_ep_reset(ep.h()));
+    let code = dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG);
+    refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_NOTREADY);
+}
+
+fn cycle_near(ctx: &Ctx) {
+    let address = ctx.hear_address();
+    for round in 0..100 {
+        let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+        post_empty_recv(&conn, 1);
+        conn.connect(&address, ctx.qual(0));
+        conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        post_empty_send(&conn, 2);
+        expect_dto(conn.recv.h(), 1, DAT_DTO_SUCCESS, 0);
+        ctx.step(format!("round {round}"));
+        is_over(&conn);
+    }
+}
+
+/// dapltest's server: accept, graceful disconnect, reset, query, receives, accept again.
+fn cycle_far(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
+    (1..=2).for_each(|id| post_empty_recv(&conn, id));
+    ctx.tell_address(&conn.ia);
+    for _ in 0..100 {
+        Request::arrives(&requests).accept(&conn.ep);
+        conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        post_empty_send(&conn, 3);
+        expect_dto(conn.request.h(), 3, DAT_DTO_SUCCESS, 0);
+        expect_dto(conn.recv.h(), 1, DAT_DTO_SUCCESS, 0);
+        disconnect(&conn, DAT_CLOSE_GRACEFUL_FLAG);
+        is_over(&conn);
+        ok(dat_ep_reset(conn.ep.h()));
+        assert_eq!(conn.ep.param().ep_state, DAT_EP_STATE_UNCONNECTED);
+        assert_eq!(cookies(&drain(conn.recv.h())), [2]);
+        (1..=2).for_each(|id| post_empty_recv(&conn, id));
+    }
+}
+
+const CONNECTS: u32 = 1000;
+
+fn thousand_near(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let address = ctx.hear_address();
+    for _ in 0..CONNECTS {
+        conn.connect(&address, ctx.qual(0));
+        conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        conn.disconnect();
+        ok(dat_ep_reset(conn.ep.h()));
+    }
+}
+
+fn thousand_far(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
+    ctx.tell_address(&conn.ia);
+    for _ in 0..CONNECTS {
+        Request::arrives(&requests).accept(&conn.ep);
+        conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        is_over(&conn);
+        ok(dat_ep_reset(conn.ep.h()));
+    }
+}
+
+fn free_with_receives_posted(ctx: &Ctx) {
+    let conn = unconnected(ctx);
+    conn.ep.free();
+    conn.pz.free();
+}
+
+fn free_after_the_memory_of_its_receives(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let mut memory = conn.memory(64);
+    conn.post_recv(1, memory.segment(0, 64));
+    memory.deregister();
+    drop(memory);
+    conn.ep.free();
+    conn.pz.free();
+}
+
+fn free_leaves_completions_dequeuable(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    (1..=3).for_each(|id| post_empty_recv(&far, id));
+    near.disconnect();
+    expect_flushed(&far.recv, [1]);
+    is_over(&far);
+    let Conn { ep, recv, .. } = far;
+    ep.free();
+    // What was made stays, nothing follows it.
+    assert!([vec![], vec![2, 3]].contains(&cookies(&drain(recv.h()))));
+    expect_nothing(recv.h());
+    recv.free();
+}
+
+fn free_leaves_queued_events_with_its_handle(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    far.disconnect();
+    while near.ep.state() != DAT_EP_STATE_DISCONNECTED {
+        std::thread::yield_now();
+    }
+    let Conn { ep, events, .. } = near;
+    let dead = ep.free();
+    expect_conn(events.h(), dead, DAT_CONNECTION_EVENT_DISCONNECTED);
+    expect_nothing(events.h());
+    events.free();
+}
+
+fn free_pending_connect_posts_one_disconnected(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
+    conn.connect(&conn.ia.address(), ctx.qual(0));
+    let _request = Request::arrives(&requests);
+    let dead = conn.ep.free();
+    expect_conn(conn.events.h(), dead, DAT_CONNECTION_EVENT_DISCONNECTED);
+    expect_nothing(conn.events.h());
+    conn.events.free();
+}
+
+fn free_disconnect_pending_without_reading_the_event(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    post_empty_send(&near, 1);
+    disconnect(&near, DAT_CLOSE_GRACEFUL_FLAG);
+    near.ep.free();
+    expect_nothing(near.events.h());
+    is_over(&far);
+    near.events.free();
+}
+
+fn free_connected_flushes_the_peer(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    (1..=2).for_each(|id| post_empty_recv(&far, id));
+    post_empty_send(&far, 3);
+    near.ep.free();
+    is_over(&far);
+    expect_flushed(&far.recv, 1..=2);
+    expect_flushed(&far.request, [3]);
+}
+
+fn status_takes_any_pointer_missing(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    ok(dat_ep_get_status(conn.ep.h(), null_mut(), null_mut(), null_mut()));
+    let state: DAT_EP_STATE = filled(|out| dat_ep_get_status(conn.ep.h(), out, null_mut(), null_mut()));
+    assert_eq!(state, DAT_EP_STATE_UNCONNECTED);
+    let mut request = 77;
+    ok(dat_ep_get_status(conn.ep.h(), null_mut(), null_mut(), &mut request));
+    assert_eq!(request, DAT_TRUE);
+}
+
+fn status_recv_idle_is_false_while_one_is_posted(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    post_empty_recv(&conn, 1);
+    assert_eq!(idle(&conn), (false, true));
+}
+
+fn status_request_idle_is_false_while_one_waits(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    post_empty_send(&near, 1);
+    assert_eq!(idle(&near), (true, false));
+}
+
+/// From then on it is idle, whether or not anybody has taken the event.
+fn status_counts_until_the_completion_is_made(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    (1..=2).for_each(|id| post_empty_recv(&far, id));
+    post_empty_send(&near, 3);
+    expect_dto(near.request.h(), 3, DAT_DTO_SUCCESS, 0);
+    assert_eq!(idle(&near), (true, true));
+    assert_eq!(idle(&far), (false, true));
+    disconnect(&far, DAT_CLOSE_ABRUPT_FLAG);
+    assert_eq!(idle(&far), (true, true), "nothing was dequeued yet");
+    expect_dto(far.recv.h(), 1, DAT_DTO_SUCCESS, 0);
+    expect_flushed(&far.recv, [2]);
+}
