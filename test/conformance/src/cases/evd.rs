@@ -396,10 +396,8 @@ fn evd_resize_below_what_is_queued_is_refused(ctx: &Ctx) {
 fn evd_resize_loses_nothing_that_is_queued(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
-    let mut next = 1;
-    for length in [16, 9, 40, 7, 100] {
-        ok(dat_evd_post_se(evd.h(), &software_event(next)));
-        next += 1;
+    for (number, length) in (1..).zip([16, 9, 40, 7, 100]) {
+        ok(dat_evd_post_se(evd.h(), &software_event(number)));
         ok(dat_evd_resize(evd.h(), length));
     }
     let pointers: Vec<usize> = drain(evd.h()).iter().map(|event| event.software().addr()).collect();

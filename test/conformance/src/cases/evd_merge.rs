@@ -1,0 +1,279 @@
+//! Which events notify: thresholds, UNSIGNALLED and SOLICITED streams, and what the query says of them. And an EVD that
+//! overflows.
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+
+use crate::kit::*;
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "events 1.3": evd_notify_config_is_threshold_without_special_eps,
+        "events 1.3": evd_notify_config_shows_an_unsignalled_request_stream,
+        "events 1.3": evd_notify_config_shows_an_unsignalled_receive_stream,
+        "events 1.3": evd_notify_config_shows_a_solicited_stream,
+        "events 1.3": evd_notify_threshold_above_one_is_refused_with_unsignalled,
+        "events 1.3": evd_notify_threshold_above_one_is_refused_with_solicited,
+        "events 1.3": evd_notify_threshold_works_with_plain_streams,
+        "events 4.1": evd_notify_unsignalled_is_queued_and_wakes_nobody,
+        "events 1.3": evd_notify_next_notification_gives_the_oldest,
+        "events 1.3": evd_notify_wait_on_a_queue_with_silent_events_returns_at_once,
+        "events 4.1": evd_notify_unsignalled_receive_wakes_nobody,
+        "events 4.1": evd_notify_solicited_wakes_only_when_asked,
+        "events 14": evd_notify_error_completions_always_notify,
+        "events 1.3": evd_notify_unsignalled_does_not_trigger_the_cno,
+        "events 4.1": evd_notify_suppressed_success_shows_nowhere,
+        "events 1.4": evd_overflow_is_reported_with_the_evd => local(overflows).limit(60),
+    ]
+}
+
+/// Connected ends; the near one's requests and receives complete with these attributes.
+fn ends(ctx: &Ctx, request: DAT_COMPLETION_FLAGS, recv: DAT_COMPLETION_FLAGS) -> (Conn, Conn) {
+    let attr = DAT_EP_ATTR { request_completion_flags: request, recv_completion_flags: recv, ..Setup::default().attr };
+    let ia = ctx.ia();
+    let (near, far) =
+        (Conn::unconnected(&ia, &Setup { attr, ..Setup::default() }), Conn::unconnected(&ia, &Setup::default()));
+    far.listen(ctx.qual(0), || near.connect(&ia.address(), ctx.qual(0)));
+    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    (near, far)
+}
+
+const DEFAULT: DAT_COMPLETION_FLAGS = DAT_COMPLETION_DEFAULT_FLAG;
+const UNSIGNALLED: DAT_COMPLETION_FLAGS = DAT_COMPLETION_UNSIGNALLED_FLAG;
+const SOLICITED: DAT_COMPLETION_FLAGS = DAT_COMPLETION_SOLICITED_WAIT_FLAG;
+
+fn config(evd: &Evd) -> DAT_EVD_STATE {
+    evd.param().evd_state & DAT_EVD_STATE_CONFIG_THRESHOLD
+}
+
+fn evd_notify_config_is_threshold_without_special_eps(ctx: &Ctx) {
+    let (near, far) = ends(ctx, DEFAULT, DAT_COMPLETION_EVD_THRESHOLD_FLAG);
+    for evd in [&near.recv, &near.request, &far.recv, &far.request] {
+        assert_eq!(config(evd), DAT_EVD_STATE_CONFIG_THRESHOLD);
+    }
+}
+
+fn evd_notify_config_shows_an_unsignalled_request_stream(ctx: &Ctx) {
+    let (near, _far) = ends(ctx, UNSIGNALLED, DEFAULT);
+    assert_eq!(config(&near.request), DAT_EVD_STATE_CONFIG_NOTIFY);
+    assert_eq!(config(&near.recv), DAT_EVD_STATE_CONFIG_THRESHOLD);
+}
+
+fn evd_notify_config_shows_an_unsignalled_receive_stream(ctx: &Ctx) {
+    let (near, _far) = ends(ctx, DEFAULT, UNSIGNALLED);
+    assert_eq!(config(&near.recv), DAT_EVD_STATE_CONFIG_NOTIFY);
+    assert_eq!(config(&near.request), DAT_EVD_STATE_CONFIG_THRESHOLD);
+}
+
+fn evd_notify_config_shows_a_solicited_stream(ctx: &Ctx) {
+    let (near, _far) = ends(ctx, DEFAULT, SOLICITED);
+    assert_eq!(config(&near.recv), DAT_EVD_STATE_CONFIG_SOLICITED);
+    assert_eq!(config(&near.request), DAT_EVD_STATE_CONFIG_THRESHOLD);
+}
+
+fn threshold_two(evd: &Evd) -> DAT_RETURN {
+    let mut more = 0;
+    untouched(|event| dat_evd_wait(evd.h(), 0, 2, event, &mut more))
+}
+
+fn evd_notify_threshold_above_one_is_refused_with_unsignalled(ctx: &Ctx) {
+    let (near, _far) = ends(ctx, UNSIGNALLED, DEFAULT);
+    refused(threshold_two(&near.request), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_CONFIG_NOTIFY);
+    refused(threshold_two(&near.recv), DAT_TIMEOUT_EXPIRED, DAT_NO_SUBTYPE);
+    expect_quiet(near.request.h(), std::time::Duration::ZERO);
+}
+
+fn evd_notify_threshold_above_one_is_refused_with_solicited(ctx: &Ctx) {
+    let (near, _far) = ends(ctx, DEFAULT, SOLICITED);
+    refused(threshold_two(&near.recv), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_CONFIG_SOLICITED);
+    refused(threshold_two(&near.request), DAT_TIMEOUT_EXPIRED, DAT_NO_SUBTYPE);
+}
+
+fn evd_notify_threshold_works_with_plain_streams(ctx: &Ctx) {
+    let (near, far) = ends(ctx, DEFAULT, DEFAULT);
+    let (here, there) = (near.memory(64), far.memory(64));
+    let waiter = evd_waiter(near.recv.h(), DAT_TIMEOUT_INFINITE, 3).inside(near.recv.h());
+    for number in 1..=3 {
+        near.post_recv(number, here.segment(0, 8));
+        far.post_send(10 + number, there.segment(0, 8));
+    }
+    let waited = waiter.join();
+    assert_eq!((waited.code, waited.more), (DAT_SUCCESS, 2));
+    for number in [2, 3] {
+        expect_dto(near.recv.h(), number, DAT_DTO_SUCCESS, 8);
+    }
+}
+
+/// Sends with these flags and waits until the far end has it.
+fn send(near: &Conn, far: &Conn, memory: (&Memory, &Memory), id: u64, flags: DAT_COMPLETION_FLAGS) {
+    far.post_recv(id, memory.1.segment(0, 8));
+    near.post_send_as(id, memory.0.segment(0, 8), flags);
+    expect_dto(far.recv.h(), id, DAT_DTO_SUCCESS, 8);
+}
+
+fn evd_notify_unsignalled_is_queued_and_wakes_nobody(ctx: &Ctx) {
+    let (near, far) = ends(ctx, UNSIGNALLED, DEFAULT);
+    let (here, there) = (near.memory(64), far.memory(64));
+    let waiter = evd_waiter(near.request.h(), DAT_TIMEOUT_INFINITE, 1).inside(near.request.h()).asleep();
+    for id in 1..=3 {
+        send(&near, &far, (&here, &there), id, UNSIGNALLED);
+    }
+    let waiter = waiter.asleep();
+    assert!(!waiter.is_back(), "nothing notified");
+    ok(dat_evd_set_unwaitable(near.request.h()));
+    refused(waiter.join().code, DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_UNWAITABLE);
+    for id in 1..=3 {
+        let data = polled_event(near.request.h()).dto();
+        check_dto(&data, id, DAT_DTO_SUCCESS, 8);
+    }
+}
+
+fn evd_notify_next_notification_gives_the_oldest(ctx: &Ctx) {
+    let (near, far) = ends(ctx, UNSIGNALLED, DEFAULT);
+    let (here, there) = (near.memory(64), far.memory(64));
+    let evd = near.request.h();
+    let waiter = evd_waiter(evd, DAT_TIMEOUT_INFINITE, 1).inside(evd).asleep();
+    send(&near, &far, (&here, &there), 1, UNSIGNALLED);
+    send(&near, &far, (&here, &there), 2, DEFAULT);
+    let waited = waiter.join();
+    // The first was the event of the wait.
+    assert_eq!((waited.code, waited.number, waited.more), (DAT_SUCCESS, DAT_DTO_COMPLETION_EVENT, 1));
+    expect_dto(evd, 2, DAT_DTO_SUCCESS, 8);
+}
+
+fn evd_notify_wait_on_a_queue_with_silent_events_returns_at_once(ctx: &Ctx) {
+    let (near, far) = ends(ctx, UNSIGNALLED, DEFAULT);
+    let (here, there) = (near.memory(64), far.memory(64));
+    send(&near, &far, (&here, &there), 1, UNSIGNALLED);
+    // Until it is queued; the wait that follows must not sleep.
+    let data = loop {
+        if let Some(event) = wait(near.request.h(), std::time::Duration::ZERO) {
+            break event.dto();
+        }
+        std::thread::yield_now();
+    };
+    check_dto(&data, 1, DAT_DTO_SUCCESS, 8);
+}
+
+fn evd_notify_unsignalled_receive_wakes_nobody(ctx: &Ctx) {
+    let (near, far) = ends(ctx, DEFAULT, UNSIGNALLED);
+    let (here, there) = (near.memory(64), far.memory(64));
+    let (ep, evd) = (near.ep.h(), near.recv.h());
+    ok(dat_ep_post_recv(ep, 1, &mut here.segment(0, 8), cookie(1), UNSIGNALLED));
+    ok(dat_ep_post_recv(ep, 1, &mut here.segment(8, 8), cookie(2), DEFAULT));
+    let waiter = evd_waiter(evd, DAT_TIMEOUT_INFINITE, 1).inside(evd).asleep();
+    far.post_send(11, there.segment(0, 8));
+    expect_dto(far.request.h(), 11, DAT_DTO_SUCCESS, 8);
+    let waiter = waiter.asleep();
+    assert!(!waiter.is_back(), "the first receive does not notify");
+    far.post_send(12, there.segment(0, 8));
+    let waited = waiter.join();
+    assert_eq!((waited.code, waited.more), (DAT_SUCCESS, 1));
+    expect_dto(evd, 2, DAT_DTO_SUCCESS, 8);
+}
+
+fn evd_notify_solicited_wakes_only_when_asked(ctx: &Ctx) {
+    let (near, far) = ends(ctx, DEFAULT, SOLICITED);
+    let (here, there) = (near.memory(64), far.memory(64));
+    let evd = near.recv.h();
+    near.post_recv(1, here.segment(0, 8));
+    near.post_recv(2, here.segment(8, 8));
+    let waiter = evd_waiter(evd, DAT_TIMEOUT_INFINITE, 1).inside(evd).asleep();
+    far.post_send(11, there.segment(0, 8));
+    expect_dto(far.request.h(), 11, DAT_DTO_SUCCESS, 8);
+    let waiter = waiter.asleep();
+    assert!(!waiter.is_back(), "the first send did not ask for it");
+    far.post_send_as(12, there.segment(0, 8), SOLICITED);
+    let waited = waiter.join();
+    assert_eq!((waited.code, waited.more), (DAT_SUCCESS, 1));
+    expect_dto(evd, 2, DAT_DTO_SUCCESS, 8);
+}
+
+fn evd_notify_error_completions_always_notify(ctx: &Ctx) {
+    for (request, recv) in [(DEFAULT, SOLICITED), (DEFAULT, UNSIGNALLED)] {
+        let (near, far) = ends(ctx, request, recv);
+        let memory = near.memory(64);
+        let flags = recv & UNSIGNALLED;
+        ok(dat_ep_post_recv(near.ep.h(), 1, &mut memory.segment(0, 8), cookie(1), flags));
+        let waiter = evd_waiter(near.recv.h(), DAT_TIMEOUT_INFINITE, 1).inside(near.recv.h()).asleep();
+        far.disconnect();
+        let waited = waiter.join();
+        assert_eq!((waited.code, waited.number), (DAT_SUCCESS, DAT_DTO_COMPLETION_EVENT));
+        near.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    }
+}
+
+fn evd_notify_unsignalled_does_not_trigger_the_cno(ctx: &Ctx) {
+    let (near, far) = ends(ctx, UNSIGNALLED, DEFAULT);
+    let (here, there) = (near.memory(64), far.memory(64));
+    let cno = near.ia.cno();
+    ok(dat_evd_modify_cno(near.request.h(), cno.h()));
+    send(&near, &far, (&here, &there), 1, UNSIGNALLED);
+    let mut evd = null_mut();
+    expect(dat_cno_wait(cno.h(), 20_000, &mut evd), DAT_QUEUE_EMPTY);
+    send(&near, &far, (&here, &there), 2, DEFAULT);
+    ok(dat_cno_wait(cno.h(), DAT_TIMEOUT_INFINITE, &mut evd));
+    assert_eq!(evd, near.request.h());
+    for id in [1, 2] {
+        let data = polled_event(near.request.h()).dto();
+        check_dto(&data, id, DAT_DTO_SUCCESS, 8);
+    }
+    ok(dat_evd_modify_cno(near.request.h(), DAT_HANDLE_NULL));
+}
+
+fn evd_notify_suppressed_success_shows_nowhere(ctx: &Ctx) {
+    let (near, far) = ends(ctx, DEFAULT, DEFAULT);
+    let (here, there) = (near.memory(64), far.memory(64));
+    let cno = near.ia.cno();
+    ok(dat_evd_modify_cno(near.request.h(), cno.h()));
+    for id in 1..=3 {
+        send(&near, &far, (&here, &there), id, DAT_COMPLETION_SUPPRESS_FLAG);
+    }
+    let mut evd = null_mut();
+    expect(dat_cno_wait(cno.h(), 20_000, &mut evd), DAT_QUEUE_EMPTY);
+    expect_nothing(near.request.h());
+    // One that shows is behind them all.
+    send(&near, &far, (&here, &there), 4, DEFAULT);
+    expect_dto(near.request.h(), 4, DAT_DTO_SUCCESS, 8);
+    ok(dat_evd_modify_cno(near.request.h(), DAT_HANDLE_NULL));
+}
+
+/// Connection events that nobody takes: the provider may let the queue grow, but not for ever.
+fn overflows(ctx: &Ctx) {
+    /// Ours takes 65,536 beyond the length.
+    const MOST: usize = 70_000;
+    let ia = ctx.ia();
+    let conn = Conn::unconnected(&ia, &Setup::default());
+    let evd = ia.evd(1, DAT_EVD_CONNECTION_FLAG | DAT_EVD_SOFTWARE_FLAG);
+    let ep = ia.ep(&conn.pz, &conn.recv, &conn.request, &evd);
+    let (address, nobody) = (ia.address(), ctx.qual(9));
+    let forever = DAT_TIMEOUT_INFINITE;
+    let flags = DAT_CONNECT_DEFAULT_FLAG;
+    let mut error = None;
+    for tried in 0..MOST {
+        if tried % 1000 == 0 {
+            ctx.step(format!("{tried} refused connections"));
+            error = error.or_else(|| dequeue(ia.errors()));
+        }
+        if error.is_some() {
+            break;
+        }
+        ok(dat_ep_connect(ep.h(), address.pointer(), nobody, forever, 0, null_mut(), DAT_QOS_BEST_EFFORT, flags));
+        until(|| ep.state() == DAT_EP_STATE_DISCONNECTED);
+        ok(dat_ep_reset(ep.h()));
+    }
+    let Some(error) = error.or_else(|| wait(ia.errors(), SOON)) else {
+        panic!("{MOST} events in an EVD of length 1, and nobody heard of it");
+    };
+    error.is(DAT_ASYNC_ERROR_EVD_OVERFLOW);
+    let data = error.asynchronous();
+    assert_eq!((data.dat_handle, data.reason), (evd.h(), DAT_EVD_OVERFLOW_ERROR as DAT_COUNT));
+    // It lives: what it holds comes out, and it takes more.
+    drain(ia.errors());
+    let held = drain(evd.h());
+    assert!(!held.is_empty());
+    held.iter().for_each(|event| event.is(DAT_CONNECTION_EVENT_NON_PEER_REJECTED));
+    ok(dat_evd_post_se(evd.h(), &software_event(1)));
+    assert_eq!(expect_event(evd.h(), SOON).software().addr(), 1);
+}
