@@ -186,7 +186,7 @@ fn build(profile: Profile, providers: &[&str]) {
 }
 
 /// Where cargo builds: asked of itself, for a flag, a variable or a file may decide it.
-fn target_directory() -> PathBuf {
+pub fn target_directory() -> PathBuf {
     let output = run(cargo().args(["metadata", "--format-version", "1", "--no-deps", "--offline"]));
     let text = String::from_utf8(output.stdout).expect("cargo writes UTF-8");
     let rest = text.split_once("\"target_directory\":\"").expect("cargo names its target directory").1;

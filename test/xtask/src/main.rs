@@ -6,6 +6,7 @@
 mod bench;
 mod conformance;
 mod demo;
+mod proofs;
 mod setup;
 mod suites;
 mod tree;

@@ -1,4 +1,5 @@
-//! The suites, by name: each a file of `test/tests`, besides `unit` (what stands at the foot of the sources) and `all`.
+//! The suites, by name: each a file of `test/tests`, besides `unit` (what stands at the foot of the sources), those that
+//! need a build of their own (`proofs`), and `all`.
 //!
 //! cargo runs them, so the output ends in its `test result:` lines.
 #![forbid(unsafe_code)]
@@ -8,7 +9,7 @@ use std::process::Command;
 
 use dapl_test::stage::workspace;
 
-use crate::{Result, setup};
+use crate::{Result, proofs, setup};
 
 /// Runs what the arguments ask for: a suite, then what is cargo's.
 pub(crate) fn run(arguments: &[&str]) -> Result {
@@ -19,9 +20,21 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
     let known = binaries()?;
     if suite == "--list" {
         let names: BTreeSet<&str> = known.iter().map(|name| suite_of(name)).collect();
-        println!("all unit {}", names.into_iter().collect::<Vec<_>>().join(" "));
+        println!("all unit loom threads {}", names.into_iter().collect::<Vec<_>>().join(" "));
         return Ok(());
     }
+    setup::require(&[setup::CC, setup::CXX, setup::VALGRIND])?;
+    match suite {
+        "loom" => proofs::loom(rest),
+        "threads" => proofs::threads(rest),
+        // All are run, whatever comes of the first.
+        "all" if rest.is_empty() => tests(suite, &known, rest).and(proofs::loom(rest)).and(proofs::threads(rest)),
+        _ => tests(suite, &known, rest),
+    }
+}
+
+/// Runs suites as cargo builds them for everybody.
+fn tests(suite: &str, known: &[String], rest: &[&str]) -> Result {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace()).arg("test");
     match suite {
@@ -36,7 +49,6 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
             chosen.into_iter().fold(&mut cargo, |cargo, name| cargo.args(["--test", name]))
         }
     };
-    setup::require(&[setup::CC, setup::CXX, setup::VALGRIND])?;
     match cargo.args(rest).status() {
         Ok(status) if status.success() => Ok(()),
         Ok(_) => Err(format!("suite {suite} failed")),

@@ -1,0 +1,310 @@
+//! Every entry from several threads at once, over sm, through the provider's own table.
+//!
+//! `cargo test` runs these as they are; `cargo xtask test threads` runs them under ThreadSanitizer, which then sees all of
+//! dapl and sm, as they are linked into this program. No test asserts an order that the specification does not give; a
+//! test that does not end is ended by its watchdog.
+
+#[path = "threads/door.rs"]
+mod door;
+#[path = "threads/monkey.rs"]
+mod monkey;
+#[path = "threads/pair.rs"]
+mod pair;
+#[cfg(tsan)]
+#[path = "threads/sanitizer.rs"]
+mod sanitizer;
+
+use std::collections::BTreeSet;
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use dat_abi::*;
+use door::{Door, blank, completion, cookie, crew, dat, made, next, sure};
+use monkey::Cage;
+use pair::{End, connect};
+
+/// Under the sanitizer all is done more often: that is what it is built for.
+const TIMES: u32 = if cfg!(tsan) { 8 } else { 1 };
+
+/// Ends the process when a test hangs: a lost wake-up must not stop a suite for ever.
+struct Watchdog(Arc<AtomicBool>);
+
+impl Watchdog {
+    fn new(name: &'static str) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let seen = over.clone();
+        thread::spawn(move || {
+            for _ in 0..1200 {
+                thread::sleep(Duration::from_millis(100));
+                if seen.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+            eprintln!("threads: {name} hangs");
+            std::process::abort();
+        });
+        Watchdog(over)
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Runs with an adapter of its own, closed behind it whatever is left in it.
+fn with_ia(name: &'static str, test: impl FnOnce(door::Handle)) {
+    let _watchdog = Watchdog::new(name);
+    let door = Door::new();
+    let ia = door.open();
+    test(ia);
+    assert_eq!(dat!(ia_close_func(ia, DAT_CLOSE_ABRUPT_FLAG)), DAT_SUCCESS);
+}
+
+/// Not a test of ours but of the sanitizer: `cargo xtask test threads` asks it to find this.
+#[test]
+#[ignore = "races on purpose"]
+fn a_deliberate_race_is_seen() {
+    struct Shared(std::cell::UnsafeCell<u64>);
+    // SAFETY: a lie, on purpose.
+    unsafe impl Sync for Shared {}
+    static SHARED: Shared = Shared(std::cell::UnsafeCell::new(0));
+    // SAFETY: as above.
+    let touch = || unsafe { *SHARED.0.get() += 1 };
+    crew(|crew| {
+        crew.spawn(touch);
+        crew.spawn(touch);
+    });
+}
+
+#[test]
+fn two_threads_post_to_one_endpoint_and_two_take_what_completes() {
+    const EACH: u64 = 400 * TIMES as u64;
+    with_ia("posting", |ia| {
+        let pz = sure(made!(pz_create_func(ia)));
+        let (from, to) = (End::new(ia, pz), End::new(ia, pz));
+        connect(ia, from, to);
+        crew(|crew| {
+            let post = move |base: u64, receives: bool| {
+                for n in base..base + EACH {
+                    loop {
+                        let code = match receives {
+                            true => dat!(ep_post_recv_func(to.ep(), 0, null_mut(), cookie(n), 0)),
+                            false => dat!(ep_post_send_func(from.ep(), 0, null_mut(), cookie(n), 0)),
+                        };
+                        match code & 0x3FFF_0000 {
+                            0 => break,
+                            DAT_INSUFFICIENT_RESOURCES => thread::yield_now(),
+                            _ => panic!("{code:#x}"),
+                        }
+                    }
+                }
+            };
+            for base in [0, EACH] {
+                crew.spawn(move || post(base, true));
+                crew.spawn(move || post(base, false));
+            }
+            // One polls, one sleeps.
+            crew.spawn(move || {
+                let mut seen = BTreeSet::new();
+                while seen.len() < 2 * EACH as usize {
+                    let mut event = blank();
+                    match dat!(evd_dequeue_func(to.received(), &mut event)) {
+                        DAT_SUCCESS => {
+                            let (cookie, status) = completion(&event);
+                            assert_eq!(status, DAT_DTO_SUCCESS);
+                            assert!(seen.insert(cookie), "{cookie} came twice");
+                        }
+                        _ => thread::yield_now(),
+                    }
+                }
+            });
+            crew.spawn(move || {
+                let mut seen = BTreeSet::new();
+                while seen.len() < 2 * EACH as usize {
+                    let (cookie, status) = completion(&next(from.sent()));
+                    assert_eq!(status, DAT_DTO_SUCCESS);
+                    assert!(seen.insert(cookie), "{cookie} came twice");
+                }
+            });
+        });
+    });
+}
+
+#[test]
+fn a_waiter_and_a_dequeuer_share_what_is_posted() {
+    const EVENTS: usize = 600 * TIMES as usize;
+    with_ia("waiting", |ia| {
+        let evd =
+            AtomicPtr::new(sure(made!(evd_create_func(ia, EVENTS as DAT_COUNT, null_mut(), DAT_EVD_SOFTWARE_FLAG))));
+        let taken = AtomicUsize::new(0);
+        let posted = AtomicUsize::new(0);
+        crew(|crew| {
+            for _ in 0..2 {
+                crew.spawn(|| {
+                    while posted.fetch_add(1, Ordering::Relaxed) < EVENTS {
+                        let mut event = blank();
+                        event.event_number = DAT_SOFTWARE_EVENT;
+                        let evd = evd.load(Ordering::Relaxed);
+                        assert_eq!(dat!(evd_post_se_func(evd, &event)), DAT_SUCCESS);
+                    }
+                });
+            }
+            crew.spawn(|| {
+                while taken.load(Ordering::Relaxed) < EVENTS {
+                    let (mut event, mut more) = (blank(), 0);
+                    let evd = evd.load(Ordering::Relaxed);
+                    if dat!(evd_wait_func(evd, 2_000, 1, &mut event, &mut more)) == DAT_SUCCESS {
+                        taken.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+            crew.spawn(|| {
+                while taken.load(Ordering::Relaxed) < EVENTS {
+                    let mut event = blank();
+                    // Refused while the other waits.
+                    if dat!(evd_dequeue_func(evd.load(Ordering::Relaxed), &mut event)) == DAT_SUCCESS {
+                        taken.fetch_add(1, Ordering::Relaxed);
+                    }
+                    thread::yield_now();
+                }
+            });
+        });
+        assert_eq!(taken.load(Ordering::Relaxed), EVENTS);
+    });
+}
+
+#[test]
+fn posts_meet_a_disconnect_a_reset_and_a_free() {
+    with_ia("ending", |ia| {
+        let pz = sure(made!(pz_create_func(ia)));
+        for round in 0..12 * TIMES {
+            let (from, to) = (End::new(ia, pz), End::new(ia, pz));
+            connect(ia, from, to);
+            let over = AtomicBool::new(false);
+            crew(|crew| {
+                for end in [from, to] {
+                    let over = &over;
+                    crew.spawn(move || {
+                        let mut n = 0;
+                        while !over.load(Ordering::Relaxed) {
+                            n += 1;
+                            dat!(ep_post_recv_func(end.ep(), 0, null_mut(), cookie(n), 0));
+                            dat!(ep_post_send_func(end.ep(), 0, null_mut(), cookie(n), 0));
+                        }
+                    });
+                    crew.spawn(move || {
+                        while !over.load(Ordering::Relaxed) {
+                            let mut event = blank();
+                            dat!(evd_dequeue_func(end.sent(), &mut event));
+                            dat!(evd_dequeue_func(end.received(), &mut event));
+                            thread::yield_now();
+                        }
+                    });
+                }
+                let flag = if round % 2 == 0 { DAT_CLOSE_ABRUPT_FLAG } else { DAT_CLOSE_GRACEFUL_FLAG };
+                thread::sleep(Duration::from_millis(1));
+                dat!(ep_disconnect_func(from.ep(), flag));
+                dat!(ep_reset_func(from.ep()));
+                dat!(ep_disconnect_func(to.ep(), DAT_CLOSE_ABRUPT_FLAG));
+                dat!(ep_reset_func(to.ep()));
+                assert_eq!(dat!(ep_free_func(from.ep())), DAT_SUCCESS);
+                assert_eq!(dat!(ep_free_func(to.ep())), DAT_SUCCESS);
+                over.store(true, Ordering::Relaxed);
+            });
+        }
+    });
+}
+
+/// What an agent knows.
+struct Agent {
+    cno: AtomicPtr<std::ffi::c_void>,
+    evd: AtomicPtr<std::ffi::c_void>,
+    calls: AtomicU64,
+    taken: AtomicU64,
+}
+
+impl Agent {
+    fn proxy(&self) -> DAT_OS_WAIT_PROXY_AGENT {
+        DAT_OS_WAIT_PROXY_AGENT {
+            instance_data: std::ptr::from_ref(self).cast_mut().cast(),
+            proxy_agent_func: Some(called),
+        }
+    }
+}
+
+/// Takes everything, arms itself again, and looks once more.
+unsafe extern "C" fn called(agent: DAT_PVOID, _: DAT_EVD_HANDLE) {
+    // SAFETY: the agent outlives its CNO.
+    let agent = unsafe { &*agent.cast::<Agent>() };
+    agent.calls.fetch_add(1, Ordering::Relaxed);
+    let take = || {
+        let mut event = blank();
+        while dat!(evd_dequeue_func(agent.evd.load(Ordering::Relaxed), &mut event)) == DAT_SUCCESS {
+            agent.taken.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    take();
+    dat!(cno_modify_agent_func(agent.cno.load(Ordering::Relaxed), agent.proxy()));
+    take();
+}
+
+#[test]
+fn an_agent_that_arms_itself_again_misses_nothing() {
+    const EVENTS: u64 = 600 * TIMES as u64;
+    with_ia("agents", |ia| {
+        // Called once more when the adapter is closed.
+        let agent: &'static Agent = Box::leak(Box::new(Agent {
+            cno: AtomicPtr::default(),
+            evd: AtomicPtr::default(),
+            calls: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+        }));
+        let cno = sure(made!(cno_create_func(ia, agent.proxy())));
+        agent.cno.store(cno, Ordering::Relaxed);
+        let evd = sure(made!(evd_create_func(ia, EVENTS as DAT_COUNT, cno, DAT_EVD_SOFTWARE_FLAG)));
+        agent.evd.store(evd, Ordering::Relaxed);
+        crew(|crew| {
+            for _ in 0..3 {
+                crew.spawn(move || {
+                    for _ in 0..EVENTS / 3 {
+                        let mut event = blank();
+                        event.event_number = DAT_SOFTWARE_EVENT;
+                        assert_eq!(dat!(evd_post_se_func(agent.evd.load(Ordering::Relaxed), &event)), DAT_SUCCESS);
+                    }
+                });
+            }
+        });
+        while agent.taken.load(Ordering::Relaxed) < EVENTS {
+            thread::yield_now();
+        }
+        assert!(agent.calls.load(Ordering::Relaxed) > 0);
+    });
+}
+
+#[test]
+fn every_entry_from_every_thread() {
+    for _ in 0..4 * TIMES {
+        with_ia("monkeys", |ia| Cage::new(ia).open(4, 500));
+    }
+}
+
+#[test]
+fn an_adapter_is_closed_under_load() {
+    let _watchdog = Watchdog::new("closing");
+    let door = Door::new();
+    for round in 0..6 * u64::from(TIMES) {
+        let ia = door.open();
+        let cage = Cage::new(ia);
+        crew(|crew| {
+            crew.spawn(|| cage.open(3, 700));
+            thread::sleep(Duration::from_millis(3 * (round % 6)));
+            assert_eq!(dat!(ia_close_func(ia, DAT_CLOSE_ABRUPT_FLAG)), DAT_SUCCESS);
+        });
+        assert_ne!(dat!(ia_close_func(ia, DAT_CLOSE_ABRUPT_FLAG)), DAT_SUCCESS, "closed twice");
+    }
+}

@@ -1,0 +1,70 @@
+//! Two connected endpoints of one adapter, with an EVD for each of their streams.
+
+use std::ptr::{null, null_mut};
+
+use dat_abi::*;
+
+use crate::door::{Handle, address, dat, made, next, request, sure};
+
+/// One end. Its handles are kept as numbers, which any thread may use.
+#[derive(Clone, Copy)]
+pub(crate) struct End {
+    ep: usize,
+    received: usize,
+    sent: usize,
+    connected: usize,
+}
+
+const LENGTH: DAT_COUNT = 4096;
+
+impl End {
+    pub(crate) fn new(ia: Handle, pz: Handle) -> Self {
+        let evd = |flags| sure(made!(evd_create_func(ia, LENGTH, null_mut(), flags)));
+        let (received, sent) = (evd(DAT_EVD_DTO_FLAG), evd(DAT_EVD_DTO_FLAG));
+        let connected = evd(DAT_EVD_CONNECTION_FLAG | DAT_EVD_CR_FLAG);
+        let ep = sure(made!(ep_create_func(ia, pz, received, sent, connected, null())));
+        let [ep, received, sent, connected] = [ep, received, sent, connected].map(|handle| handle as usize);
+        End { ep, received, sent, connected }
+    }
+
+    pub(crate) fn ep(&self) -> Handle {
+        self.ep as Handle
+    }
+
+    /// Where its receives complete.
+    pub(crate) fn received(&self) -> Handle {
+        self.received as Handle
+    }
+
+    /// Where its requests complete.
+    pub(crate) fn sent(&self) -> Handle {
+        self.sent as Handle
+    }
+
+    fn connected(&self) -> Handle {
+        self.connected as Handle
+    }
+}
+
+/// Connects `active` to `passive`, which must both be fresh or reset.
+pub(crate) fn connect(ia: Handle, active: End, passive: End) {
+    let mut qual = 0;
+    let psp = sure(made!(psp_create_any_func(ia, &mut qual, passive.connected(), DAT_PSP_CONSUMER_FLAG)));
+    let code = dat!(ep_connect_func(
+        active.ep(),
+        address(ia),
+        qual,
+        DAT_TIMEOUT_INFINITE,
+        0,
+        null_mut(),
+        DAT_QOS_BEST_EFFORT,
+        DAT_CONNECT_DEFAULT_FLAG
+    ));
+    assert_eq!(code, DAT_SUCCESS, "{code:#x}");
+    let cr = request(&next(passive.connected())).expect("a request");
+    assert_eq!(dat!(cr_accept_func(cr, passive.ep(), 0, null_mut())), DAT_SUCCESS);
+    for end in [active, passive] {
+        assert_eq!(next(end.connected()).event_number, DAT_CONNECTION_EVENT_ESTABLISHED);
+    }
+    assert_eq!(dat!(psp_free_func(psp)), DAT_SUCCESS);
+}

@@ -1,0 +1,107 @@
+//! Suites that need a build of their own: `loom` searches the interleavings of models, `threads` runs under ThreadSanitizer.
+//!
+//! Both build below the target directory, where they disturb no other build. What cannot run here says so, loudly.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use dapl_test::stage::{target_directory, workspace};
+
+use crate::Result;
+
+/// Preemptions in one run of a model. Every mistake that was ever put into the models' rooms shows with two.
+const PREEMPTIONS: &str = "3";
+
+/// Runs the models at the feet of dapl's and sm's rooms.
+pub(crate) fn loom(rest: &[&str]) -> Result {
+    let mut cargo = cargo("loom", "--cfg loom");
+    cargo
+        .args(["test", "--release", "-p", "dapl", "-p", "daplsm", "--lib", "--no-fail-fast", "interleavings"])
+        .args(rest);
+    // Quick to build, quick enough to run, and nothing left unchecked.
+    for (setting, value) in
+        [("LTO", "off"), ("OPT_LEVEL", "1"), ("DEBUG", "false"), ("CODEGEN_UNITS", "16"), ("DEBUG_ASSERTIONS", "true")]
+    {
+        cargo.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
+    }
+    run(cargo.env("LOOM_MAX_PREEMPTIONS", PREEMPTIONS), "loom")
+}
+
+/// Runs the suite `threads` of every provider under ThreadSanitizer, after it has found a race that is there on purpose.
+///
+/// Stable compilers bring its runtime but not the switch; RUSTC_BOOTSTRAP lets them have it.
+pub(crate) fn threads(rest: &[&str]) -> Result {
+    let sanitizer = match Sanitizer::find() {
+        Ok(sanitizer) => sanitizer,
+        Err(why) => {
+            println!("threads under ThreadSanitizer: skipped: {why}");
+            return Ok(());
+        }
+    };
+    let race = sanitizer.cargo(&["--ignored", "a_deliberate_race_is_seen"]).output();
+    let race = race.map_err(|error| format!("cargo: {error}"))?;
+    let said = String::from_utf8_lossy(&race.stdout) + String::from_utf8_lossy(&race.stderr);
+    if race.status.success() || !said.contains("WARNING: ThreadSanitizer: data race") {
+        return Err(format!("ThreadSanitizer does not see a race that is there on purpose:\n{said}"));
+    }
+    println!("ThreadSanitizer sees a deliberate race; now the suite");
+    run(&mut sanitizer.cargo(rest), "threads under ThreadSanitizer")
+}
+
+/// A compiler that can build with ThreadSanitizer.
+struct Sanitizer {
+    host: String,
+}
+
+impl Sanitizer {
+    fn find() -> Result<Self> {
+        let version = rustc(&["-vV"])?;
+        let host = version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap_or_default().to_owned();
+        let libraries = PathBuf::from(rustc(&["--print", "target-libdir"])?.trim());
+        let runtime = libraries.parent().and_then(|path| std::fs::read_dir(path.join("lib")).ok());
+        let mut names = runtime.into_iter().flatten().flatten().map(|file| file.file_name());
+        if !names.any(|name| name.to_string_lossy().ends_with("_rt.tsan.a")) {
+            return Err(format!("this toolchain has no ThreadSanitizer for {host}"));
+        }
+        Ok(Sanitizer { host })
+    }
+
+    fn cargo(&self, rest: &[&str]) -> Command {
+        // The standard library is not built with it: hence the second switch, and the last (see the suite's `sanitizer`).
+        let flags = "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg tsan \
+                     -Clink-arg=-Wl,--wrap=__tsan_atomic64_fetch_sub";
+        let mut cargo = cargo("tsan", flags);
+        cargo.env("RUSTC_BOOTSTRAP", "1").args(["test", "-p", "daplsm", "--test", "threads", "--target", &self.host]);
+        let known = workspace().join("test/xtask/tsan.supp");
+        // One after the other: a report then belongs to the test that runs.
+        cargo
+            .env("TSAN_OPTIONS", format!("suppressions={}", known.display()))
+            .args(["--", "--test-threads=1"])
+            .args(rest);
+        cargo
+    }
+}
+
+fn rustc(arguments: &[&str]) -> Result<String> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(rustc).args(arguments).stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| format!("rustc: {error}"))?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// A cargo with flags for the compiler, and a directory for what these make.
+fn cargo(directory: &str, flags: &str) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(workspace()).env("CARGO_TARGET_DIR", target_directory().join(directory));
+    cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env("RUSTFLAGS", flags);
+    cargo
+}
+
+fn run(command: &mut Command, what: &str) -> Result {
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(format!("suite {what} failed")),
+        Err(error) => Err(format!("{command:?}: {error}")),
+    }
+}
