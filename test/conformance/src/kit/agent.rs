@@ -22,6 +22,11 @@ pub(crate) fn agent(deed: impl Fn(Handle) + Send + Sync + 'static) -> DAT_OS_WAI
     DAT_OS_WAIT_PROXY_AGENT { instance_data: without_provenance_mut(deeds.len()), proxy_agent_func: Some(act) }
 }
 
+/// An agent that is there already, by its instance data.
+pub(crate) fn agent_again(data: usize) -> DAT_OS_WAIT_PROXY_AGENT {
+    DAT_OS_WAIT_PROXY_AGENT { instance_data: without_provenance_mut(data), proxy_agent_func: Some(act) }
+}
+
 extern "C" fn act(data: DAT_PVOID, evd: DAT_EVD_HANDLE) {
     let deed = DEEDS.lock().unwrap_or_else(PoisonError::into_inner).get(data.addr().wrapping_sub(1)).cloned();
     deed.expect("an agent is called with its own instance data")(Handle::of(evd));

@@ -1,0 +1,599 @@
+//! What triggers a CNO and what does not, which EVD it then names, and its agents.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::kit::*;
+
+use super::cno::{armed, expect_untriggered, next};
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "events 3.6": cno_trigger_by_an_arrival_names_its_evd,
+        "events 3.6": cno_trigger_not_by_a_disabled_evd,
+        "events 3.6": cno_trigger_not_while_somebody_waits_on_the_evd,
+        "events 3.6": cno_trigger_not_without_a_cno,
+        "events 3.6": cno_trigger_knows_each_evd_once,
+        "events 3.6": cno_trigger_of_several_evds_in_their_order,
+        "events 3.6": cno_trigger_drops_evds_that_are_empty_by_now,
+        "events 3.6": cno_trigger_drops_evds_that_are_disabled_by_now,
+        "events 3.6": cno_trigger_drops_evds_that_are_detached_by_now,
+        "events 3.6": cno_trigger_drops_evds_that_are_freed_by_now,
+        "events 3.6": cno_trigger_again_while_events_are_left_by_dequeue,
+        "events 3.6": cno_trigger_again_while_events_are_left_by_a_wait,
+        "events 3.6": cno_trigger_not_again_for_what_is_left_untouched,
+        "events 3.6": cno_trigger_one_event_per_wait_loses_nothing,
+        "events 2.3": cno_trigger_not_by_what_was_queued_before_modify_cno,
+        "events 2.4": cno_trigger_not_by_what_was_queued_before_enable,
+        "events 2.3": cno_trigger_after_modify_cno_is_the_new_one_alone,
+        "events 2.9": cno_trigger_by_an_unwaitable_evd,
+        "events 3.6": cno_trigger_is_pending_without_threshold,
+        "consumers 5": cno_trigger_by_completions_of_a_connection,
+        "events 3.6": cno_trigger_by_connection_requests_and_events,
+        "events 2.3": cno_shutdown_as_programs_do_it,
+        "events 3.6": cno_agent_is_called_with_the_evd,
+        "events 3.6": cno_agent_is_called_once_per_arming,
+        "events 3.6": cno_agent_armed_again_is_called_again,
+        "events 3.6": cno_agent_armed_after_the_arrival_waits_for_the_next,
+        "events 3.6": cno_agent_arms_itself_again_from_inside,
+        "events 3.6": cno_agent_dequeues_posts_and_queries_from_inside,
+        "events 3.6": cno_agent_posts_to_another_evd_of_its_cno,
+        "events 3.6": cno_agent_and_waiter_both_hear,
+        "events 3.6": cno_agent_called_and_the_trigger_stays,
+        "events 3.6": cno_agent_replaced_is_not_called,
+        "events 3.6": cno_agent_not_called_for_disabled_evds,
+        "events 3.6": cno_agent_not_called_for_what_is_left,
+        "events 3.6": cno_agent_of_completions,
+        "events 3.6": cno_agent_called_with_null_at_the_end_of_the_last_evd,
+        "registry-ia 6.3": cno_agent_called_with_null_by_an_abrupt_close,
+        "registry-ia 6.3": cno_agent_closes_its_adapter_from_inside,
+        "registry-ia 6.3": cno_agent_has_returned_when_close_returns,
+    ]
+}
+
+fn post(evd: &Evd, pointer: usize) {
+    ok(dat_evd_post_se(evd.h(), &software_event(pointer)));
+}
+
+fn on(ia: &Ia, cno: &Cno) -> Evd {
+    ia.evd_on(cno, 16, DAT_EVD_SOFTWARE_FLAG)
+}
+
+fn cno_trigger_by_an_arrival_names_its_evd(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let evds = [on(&ia, &cno), on(&ia, &cno), on(&ia, &cno)];
+    for evd in [&evds[1], &evds[0], &evds[2], &evds[2]] {
+        post(evd, 1);
+        assert_eq!(next(&cno), evd.h());
+        drain(evd.h());
+        expect_untriggered(&cno);
+    }
+}
+
+fn cno_trigger_not_by_a_disabled_evd(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let evd = on(&ia, &cno);
+    ok(dat_evd_disable(evd.h()));
+    post(&evd, 1);
+    expect_untriggered(&cno);
+    assert_eq!(drain(evd.h()).len(), 1, "it is queued all the same");
+}
+
+fn cno_trigger_not_while_somebody_waits_on_the_evd(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let agent = Agent::default();
+    let cno = ia.cno_with(agent.arm());
+    let evd = on(&ia, &cno);
+    let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 1).inside(evd.h());
+    post(&evd, 1);
+    ok(waiter.join().code);
+    expect_untriggered(&cno);
+    assert_eq!(agent.count(), 0);
+}
+
+fn cno_trigger_not_without_a_cno(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let evd = on(&ia, &cno);
+    ok(dat_evd_modify_cno(evd.h(), DAT_HANDLE_NULL));
+    post(&evd, 1);
+    expect_untriggered(&cno);
+}
+
+fn cno_trigger_knows_each_evd_once(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let evd = on(&ia, &cno);
+    for number in 1..=5 {
+        post(&evd, number);
+    }
+    assert_eq!(next(&cno), evd.h());
+    expect_untriggered(&cno);
+}
+
+fn cno_trigger_of_several_evds_in_their_order(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let evds: Vec<Evd> = (0..5).map(|_| on(&ia, &cno)).collect();
+    let order = [3, 0, 4, 1, 2];
+    for at in order.into_iter().chain(order) {
+        post(&evds[at], 1);
+    }
+    for at in order {
+        assert_eq!(next(&cno), evds[at].h());
+    }
+    expect_untriggered(&cno);
+}
+
+fn cno_trigger_drops_evds_that_are_empty_by_now(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let (one, other) = (on(&ia, &cno), on(&ia, &cno));
+    post(&one, 1);
+    post(&other, 2);
+    drain(one.h());
+    assert_eq!(next(&cno), other.h());
+    post(&one, 1);
+    drain(one.h());
+    expect_untriggered(&cno);
+}
+
+fn cno_trigger_drops_evds_that_are_disabled_by_now(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let (one, other) = (on(&ia, &cno), on(&ia, &cno));
+    post(&one, 1);
+    post(&other, 2);
+    ok(dat_evd_disable(one.h()));
+    assert_eq!(next(&cno), other.h());
+    expect_untriggered(&cno);
+}
+
+fn cno_trigger_drops_evds_that_are_detached_by_now(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (cno, elsewhere) = (ia.cno(), ia.cno());
+    let (one, other, third) = (on(&ia, &cno), on(&ia, &cno), on(&ia, &cno));
+    post(&one, 1);
+    post(&other, 2);
+    post(&third, 3);
+    ok(dat_evd_modify_cno(one.h(), DAT_HANDLE_NULL));
+    ok(dat_evd_modify_cno(other.h(), elsewhere.h()));
+    assert_eq!(next(&cno), third.h());
+    expect_untriggered(&cno);
+    expect_untriggered(&elsewhere);
+}
+
+fn cno_trigger_drops_evds_that_are_freed_by_now(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let (one, other) = (on(&ia, &cno), on(&ia, &cno));
+    post(&one, 1);
+    post(&other, 2);
+    one.free();
+    assert_eq!(next(&cno), other.h());
+    expect_untriggered(&cno);
+}
+
+fn cno_trigger_again_while_events_are_left_by_dequeue(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let evd = on(&ia, &cno);
+    for number in 1..=4 {
+        post(&evd, number);
+    }
+    for number in 1..=4 {
+        assert_eq!(next(&cno), evd.h());
+        assert_eq!(dequeue(evd.h()).map(|event| event.software().addr()), Some(number));
+    }
+    expect_untriggered(&cno);
+}
+
+fn cno_trigger_again_while_events_are_left_by_a_wait(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let evd = on(&ia, &cno);
+    for number in 1..=4 {
+        post(&evd, number);
+    }
+    for number in 1..=4 {
+        assert_eq!(next(&cno), evd.h());
+        assert_eq!(expect_event(evd.h(), SOON).software().addr(), number);
+    }
+    expect_untriggered(&cno);
+}
+
+fn cno_trigger_not_again_for_what_is_left_untouched(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let (one, other) = (on(&ia, &cno), on(&ia, &cno));
+    post(&one, 1);
+    assert_eq!(next(&cno), one.h());
+    expect_untriggered(&cno);
+    post(&other, 2);
+    assert_eq!(next(&cno), other.h());
+    drain(other.h());
+    expect_untriggered(&cno);
+}
+
+/// A program that takes one event for each `dat_cno_wait`, from the EVD that it names.
+fn cno_trigger_one_event_per_wait_loses_nothing(ctx: &Ctx) {
+    const EACH: usize = 300;
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let evds: Vec<Evd> = (0..3).map(|_| ia.evd_on(&cno, 1000, DAT_EVD_SOFTWARE_FLAG)).collect();
+    let handles: Vec<Handle> = evds.iter().map(|evd| Handle::of(evd.h())).collect();
+    let poster = std::thread::spawn(move || {
+        for number in 0..EACH {
+            for evd in &handles {
+                ok(dat_evd_post_se(evd.h(), &software_event(number)));
+            }
+        }
+    });
+    let mut taken = [0; 3];
+    for _ in 0..3 * EACH {
+        let named: DAT_EVD_HANDLE = filled(|evd| dat_cno_wait(cno.h(), DAT_TIMEOUT_INFINITE, evd));
+        let at = evds.iter().position(|evd| evd.h() == named).expect("one of ours");
+        let event = dequeue(named).expect("an EVD that is named holds an event");
+        assert_eq!(event.software().addr(), taken[at]);
+        taken[at] += 1;
+    }
+    poster.join().expect("it only posts");
+    expect_untriggered(&cno);
+}
+
+fn cno_trigger_not_by_what_was_queued_before_modify_cno(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
+    post(&evd, 1);
+    ok(dat_evd_modify_cno(evd.h(), cno.h()));
+    expect_untriggered(&cno);
+    post(&evd, 2);
+    assert_eq!(next(&cno), evd.h());
+}
+
+fn cno_trigger_not_by_what_was_queued_before_enable(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let evd = on(&ia, &cno);
+    ok(dat_evd_disable(evd.h()));
+    post(&evd, 1);
+    ok(dat_evd_enable(evd.h()));
+    expect_untriggered(&cno);
+    post(&evd, 2);
+    assert_eq!(next(&cno), evd.h());
+}
+
+fn cno_trigger_after_modify_cno_is_the_new_one_alone(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (old, new) = (ia.cno(), ia.cno());
+    let evd = on(&ia, &old);
+    ok(dat_evd_modify_cno(evd.h(), new.h()));
+    post(&evd, 1);
+    expect_untriggered(&old);
+    assert_eq!(next(&new), evd.h());
+}
+
+fn cno_trigger_by_an_unwaitable_evd(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let evd = on(&ia, &cno);
+    ok(dat_evd_set_unwaitable(evd.h()));
+    post(&evd, 1);
+    assert_eq!(next(&cno), evd.h());
+}
+
+/// Thresholds are for waits on the EVD: one that was left leaves none behind.
+fn cno_trigger_is_pending_without_threshold(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let evd = on(&ia, &cno);
+    let (mut event, mut more) = (zeroed(), 0);
+    let code = dat_evd_wait(evd.h(), 0, 5, &mut event, &mut more);
+    refused(code, DAT_TIMEOUT_EXPIRED, DAT_NO_SUBTYPE);
+    post(&evd, 1);
+    assert_eq!(next(&cno), evd.h());
+}
+
+fn cno_trigger_by_completions_of_a_connection(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    let (here, there) = (near.memory(64), far.memory(64));
+    let cno = near.ia.cno();
+    for evd in [&near.request, &far.recv] {
+        ok(dat_evd_modify_cno(evd.h(), cno.h()));
+    }
+    for id in 1..10 {
+        far.post_recv(id, there.segment(0, 8));
+        near.post_send(100 + id, here.segment(0, 8));
+        for _ in 0..2 {
+            let named: DAT_EVD_HANDLE = filled(|evd| dat_cno_wait(cno.h(), DAT_TIMEOUT_INFINITE, evd));
+            let is_send = named == near.request.h();
+            assert!(is_send || named == far.recv.h());
+            let data = polled_event(named).dto();
+            check_dto(&data, if is_send { 100 + id } else { id }, DAT_DTO_SUCCESS, 8);
+        }
+    }
+    expect_untriggered(&cno);
+    for evd in [&near.request, &far.recv] {
+        ok(dat_evd_modify_cno(evd.h(), DAT_HANDLE_NULL));
+    }
+}
+
+fn cno_trigger_by_connection_requests_and_events(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let requests = ia.evd_on(&cno, 8, DAT_EVD_CR_FLAG);
+    let (near, far) = (Conn::unconnected(&ia, &Setup::default()), Conn::unconnected(&ia, &Setup::default()));
+    ok(dat_evd_modify_cno(near.events.h(), cno.h()));
+    let psp = ia.psp(ctx.qual(0), &requests);
+    near.connect(&ia.address(), ctx.qual(0));
+    let wait = || filled::<DAT_EVD_HANDLE>(|evd| dat_cno_wait(cno.h(), DAT_TIMEOUT_INFINITE, evd));
+    assert_eq!(wait(), requests.h());
+    ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, far.ep.h(), 0, std::ptr::null_mut()));
+    assert_eq!(wait(), near.events.h());
+    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    far.disconnect();
+    assert_eq!(wait(), near.events.h());
+    near.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    ok(dat_evd_modify_cno(near.events.h(), DAT_HANDLE_NULL));
+    psp.free();
+}
+
+/// Detach all, then `dat_cno_wait` until it fails; each EVD that comes must hold an event; then the CNO goes.
+fn cno_shutdown_as_programs_do_it(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    ok(dat_evd_modify_cno(ia.errors(), cno.h()));
+    let evds: Vec<Evd> = (0..4).map(|_| on(&ia, &cno)).collect();
+    post(&evds[0], 1);
+    post(&evds[2], 1);
+    for evd in evds.iter().map(Evd::h).chain([ia.errors()]) {
+        ok(dat_evd_modify_cno(evd, DAT_HANDLE_NULL));
+    }
+    let mut evd = DAT_HANDLE_NULL;
+    while dat_cno_wait(cno.h(), 0, &mut evd) == DAT_SUCCESS {
+        assert!(dequeue(evd).is_some(), "an EVD that is named holds an event");
+    }
+    cno.free();
+}
+
+fn cno_agent_is_called_with_the_evd(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let agent = Agent::default();
+    let cno = ia.cno_with(agent.arm());
+    let (_one, other) = (on(&ia, &cno), on(&ia, &cno));
+    post(&other, 1);
+    assert_eq!(agent.wait_for(1), [other.h()]);
+}
+
+fn cno_agent_is_called_once_per_arming(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let agent = Agent::default();
+    let cno = ia.cno_with(agent.arm());
+    let evd = on(&ia, &cno);
+    for number in 1..=5 {
+        post(&evd, number);
+    }
+    drain(evd.h());
+    post(&evd, 6);
+    assert_eq!(agent.all(), [evd.h()]);
+}
+
+fn cno_agent_armed_again_is_called_again(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let agent = Agent::default();
+    let cno = ia.cno();
+    let evd = on(&ia, &cno);
+    for round in 1..=5 {
+        ok(dat_cno_modify_agent(cno.h(), agent.arm()));
+        post(&evd, round);
+        agent.wait_for(round);
+    }
+    assert_eq!(agent.count(), 5);
+}
+
+fn cno_agent_armed_after_the_arrival_waits_for_the_next(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let agent = Agent::default();
+    let cno = ia.cno();
+    let evd = on(&ia, &cno);
+    post(&evd, 1);
+    ok(dat_cno_modify_agent(cno.h(), agent.arm()));
+    assert_eq!(agent.count(), 0);
+    assert!(armed(&cno).1);
+    post(&evd, 2);
+    assert_eq!(agent.wait_for(1), [evd.h()]);
+}
+
+fn cno_agent_arms_itself_again_from_inside(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let evd = on(&ia, &cno);
+    let calls = Arc::new(AtomicUsize::new(0));
+    let handle = Handle::of(cno.h());
+    let own = Arc::clone(&calls);
+    let again = Arc::new(std::sync::OnceLock::new());
+    let inner = Arc::clone(&again);
+    let arming = agent(move |_evd| {
+        own.fetch_add(1, Ordering::AcqRel);
+        let itself: &usize = inner.get().expect("it is set before it is armed");
+        ok(dat_cno_modify_agent(handle.h(), agent_again(*itself)));
+    });
+    again.set(arming.instance_data.addr()).expect("set once");
+    ok(dat_cno_modify_agent(cno.h(), arming));
+    for number in 1..=10 {
+        post(&evd, number);
+        until(|| calls.load(Ordering::Acquire) >= number);
+    }
+    assert_eq!(calls.load(Ordering::Acquire), 10);
+    ok(dat_cno_modify_agent(cno.h(), NO_AGENT));
+}
+
+fn cno_agent_dequeues_posts_and_queries_from_inside(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let results = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
+    let to = Handle::of(results.h());
+    let cno = ia.cno_with(agent(move |evd| {
+        let event = dequeue(evd.h()).expect("the event that it was called for");
+        let param: DAT_EVD_PARAM = filled(|out| dat_evd_query(evd.h(), DAT_EVD_FIELD_ALL, out));
+        assert!(!param.cno_handle.is_null());
+        let mut none = DAT_HANDLE_NULL;
+        expect(dat_cno_wait(param.cno_handle, 0, &mut none), DAT_QUEUE_EMPTY);
+        ok(dat_evd_post_se(to.h(), &software_event(event.software().addr() + 1)));
+    }));
+    let evd = on(&ia, &cno);
+    post(&evd, 41);
+    assert_eq!(expect_event(results.h(), SOON).software().addr(), 42);
+    expect_nothing(evd.h());
+}
+
+fn cno_agent_posts_to_another_evd_of_its_cno(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let (one, other) = (on(&ia, &cno), on(&ia, &cno));
+    let to = Handle::of(other.h());
+    ok(dat_cno_modify_agent(cno.h(), agent(move |_| ok(dat_evd_post_se(to.h(), &software_event(2))))));
+    post(&one, 1);
+    assert_eq!(expect_event(other.h(), SOON).software().addr(), 2);
+    assert_eq!(next(&cno), one.h());
+}
+
+fn cno_agent_and_waiter_both_hear(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let agent = Agent::default();
+    let cno = ia.cno_with(agent.arm());
+    let evd = on(&ia, &cno);
+    let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE).asleep();
+    post(&evd, 1);
+    assert_eq!(waiter.join(), (DAT_SUCCESS, Handle::of(evd.h())));
+    assert_eq!(agent.wait_for(1), [evd.h()]);
+}
+
+fn cno_agent_called_and_the_trigger_stays(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let agent = Agent::default();
+    let cno = ia.cno_with(agent.arm());
+    let evd = on(&ia, &cno);
+    post(&evd, 1);
+    agent.wait_for(1);
+    assert_eq!(next(&cno), evd.h());
+}
+
+fn cno_agent_replaced_is_not_called(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (old, new) = (Agent::default(), Agent::default());
+    let cno = ia.cno_with(old.arm());
+    let evd = on(&ia, &cno);
+    ok(dat_cno_modify_agent(cno.h(), new.arm()));
+    post(&evd, 1);
+    assert_eq!(new.wait_for(1), [evd.h()]);
+    assert_eq!(old.count(), 0);
+}
+
+fn cno_agent_not_called_for_disabled_evds(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let agent = Agent::default();
+    let cno = ia.cno_with(agent.arm());
+    let (one, other) = (on(&ia, &cno), on(&ia, &cno));
+    ok(dat_evd_disable(one.h()));
+    post(&one, 1);
+    ok(dat_evd_enable(one.h()));
+    post(&other, 1);
+    assert_eq!(agent.wait_for(1), [other.h()]);
+}
+
+/// Only arrivals call it, not what a consumer leaves behind.
+fn cno_agent_not_called_for_what_is_left(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let agent = Agent::default();
+    let cno = ia.cno();
+    let evd = on(&ia, &cno);
+    post(&evd, 1);
+    post(&evd, 2);
+    ok(dat_cno_modify_agent(cno.h(), agent.arm()));
+    assert!(dequeue(evd.h()).is_some());
+    assert_eq!(next(&cno), evd.h());
+    assert_eq!(agent.count(), 0);
+}
+
+fn cno_agent_of_completions(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    let (here, there) = (near.memory(64), far.memory(64));
+    let agent = Agent::default();
+    let cno = near.ia.cno_with(agent.arm());
+    ok(dat_evd_modify_cno(far.recv.h(), cno.h()));
+    far.post_recv(1, there.segment(0, 8));
+    near.post_send(2, here.segment(0, 8));
+    // Nobody calls anything meanwhile.
+    assert_eq!(agent.wait_for(1), [far.recv.h()]);
+    expect_dto(far.recv.h(), 1, DAT_DTO_SUCCESS, 8);
+    expect_dto(near.request.h(), 2, DAT_DTO_SUCCESS, 8);
+    ok(dat_evd_modify_cno(far.recv.h(), DAT_HANDLE_NULL));
+}
+
+fn cno_agent_called_with_null_at_the_end_of_the_last_evd(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let agent = Agent::default();
+    let cno = ia.cno_with(agent.arm());
+    let (one, other) = (on(&ia, &cno), on(&ia, &cno));
+    one.free();
+    assert_eq!(agent.count(), 0);
+    other.free();
+    assert_eq!(agent.wait_for(1), [DAT_HANDLE_NULL]);
+    cno.free();
+}
+
+fn cno_agent_called_with_null_by_an_abrupt_close(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let agent = Agent::default();
+    let cno = ia.cno_with(agent.arm());
+    on(&ia, &cno).leak();
+    cno.leak();
+    ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));
+    assert_eq!(agent.all(), [DAT_HANDLE_NULL]);
+}
+
+fn cno_agent_closes_its_adapter_from_inside(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let done = Arc::new(AtomicUsize::new(0));
+    let own = Arc::clone(&done);
+    let adapter = Handle::of(ia.h());
+    let cno = ia.cno_with(agent(move |_evd| {
+        ok(dat_ia_close(adapter.h(), DAT_CLOSE_ABRUPT_FLAG));
+        own.fetch_add(1, Ordering::AcqRel);
+    }));
+    let evd = on(&ia, &cno).leak();
+    cno.leak();
+    ok(dat_evd_post_se(evd, &software_event(1)));
+    until(|| done.load(Ordering::Acquire) == 1);
+    refused(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_IA);
+}
+
+fn cno_agent_has_returned_when_close_returns(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (inside, leave) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (is_inside, may_leave) = (Arc::clone(&inside), Arc::clone(&leave));
+    let cno = ia.cno_with(agent(move |evd| {
+        if evd.h().is_null() {
+            return;
+        }
+        is_inside.store(1, Ordering::Release);
+        until(|| may_leave.load(Ordering::Acquire) == 1);
+        is_inside.store(2, Ordering::Release);
+    }));
+    let evd = Handle::of(on(&ia, &cno).leak());
+    cno.leak();
+    let poster = blocked(move || dat_evd_post_se(evd.h(), &software_event(1)));
+    until(|| inside.load(Ordering::Acquire) == 1);
+    let adapter = Handle::of(ia.leak());
+    let closer = blocked(move || dat_ia_close(adapter.h(), DAT_CLOSE_ABRUPT_FLAG)).asleep();
+    assert!(!closer.is_back(), "it waits for the agent");
+    leave.store(1, Ordering::Release);
+    ok(closer.join());
+    assert_eq!(inside.load(Ordering::Acquire), 2);
+    ok(poster.join());
+}
