@@ -5,6 +5,7 @@
 
 mod bench;
 mod conformance;
+mod coverage;
 mod demo;
 mod proofs;
 mod setup;
@@ -20,6 +21,8 @@ usage: cargo xtask COMMAND
   test [SUITE] [ARGS]   run one suite, or all; ARGS go to cargo test. `test --list` names the suites
   test conformance [--provider NAME] [ARGS]
                         the conformance suite over a provider (sm0); `test conformance list` names its cases
+  test coverage [SUITE] [ARGS]
+                        the same, instrumented, and how many lines of the object layer ran, room by room
   bench sm              measure the sm provider beside its peers; writes bench/sm.json in the target directory
   bench evd             measure what thousands of idle endpoints cost who polls their EVD; writes bench/evd.json
   build [--debug]       lay out libraries, headers, dtest and a dat.conf as installed, and say where
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words[..] {
         ["demo"] => demo::run(),
+        ["test", "coverage", ref rest @ ..] => coverage::run(rest),
         ["test", "conformance", ref rest @ ..] => conformance::run(rest),
         ["test", ref rest @ ..] => suites::run(rest),
         ["bench", "sm"] => bench::sm(),

@@ -28,6 +28,14 @@ pub(crate) const FABRIC: Tool = Tool { program: "fi_pingpong", packages: &["libf
 /// Pins programs to processors.
 pub(crate) const TASKSET: Tool = Tool { program: "taskset", packages: &["util-linux"] };
 
+impl Tool {
+    /// One whose name says for what it is; the few there are may stay for the life of the process.
+    pub(crate) fn versioned(program: &str, package: &str) -> Self {
+        let packages: Box<[&'static str]> = [&*package.to_owned().leak()].into();
+        Tool { program: program.to_owned().leak(), packages: Box::leak(packages) }
+    }
+}
+
 /// Sees to it that all of these are there.
 pub(crate) fn require(tools: &[Tool]) -> Result {
     let missing: Vec<&Tool> = tools.iter().filter(|tool| !is_there(tool.program)).collect();
