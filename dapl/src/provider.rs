@@ -76,7 +76,7 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// A window that is not bound.
     fn alloc_mw(&self, pd: &Self::Pd) -> Result<Self::Mw>;
 
-    /// A shared receive queue.
+    /// A shared receive queue. Errors: `Exhausted(Srq)` when there are as many as the limits say.
     fn create_srq(&self, pd: &Self::Pd, spec: SrqSpec) -> Result<Self::Srq>;
 
     /// A completion queue that tells `sink` when it was armed and something came.
@@ -380,7 +380,7 @@ pub struct QpSpec<P: Provider> {
     pub recv_cq: Option<Arc<P::Cq>>,
     /// Where requests complete; `None`: completions are not wanted.
     pub request_cq: Option<Arc<P::Cq>>,
-    /// Receives outstanding at most.
+    /// Receives outstanding at most; 0 with a shared queue.
     pub max_recvs: u32,
     /// Requests outstanding at most.
     pub max_requests: u32,

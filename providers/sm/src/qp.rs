@@ -174,8 +174,10 @@ impl Core {
     #[cold]
     fn fail(&self, fault: Fault) {
         if let Some((link, _)) = self.end(None) {
-            if let Fault::Nonsense(what) = fault {
-                log::warn!("connection {} dropped: the peer sent {what}", link.id);
+            match fault {
+                Fault::Nonsense(what) => log::warn!("connection {} dropped: the peer sent {what}", link.id),
+                Fault::Watermark => log::info!("connection {} dropped: receives above its hard watermark", link.id),
+                Fault::Receive | Fault::Access | Fault::Request => {}
             }
             setup::close(&self.device, &link);
             self.shared.bell.ring(Job::Event(link.conn, News::Broken));
