@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod cno;
+mod cno_trigger;
 mod connect;
 mod consumers;
 mod disconnect;
@@ -36,6 +37,7 @@ pub(crate) fn all() -> Vec<Case> {
         evd_wait::cases,
         evd_merge::cases,
         cno::cases,
+        cno_trigger::cases,
         memory::cases,
         ep::cases,
         ep_query::cases,
