@@ -1,15 +1,70 @@
-//! The registry, adapters, their attributes, contexts, words for codes. Cases only; what several files need goes into the kit.
+//! Opening adapters: names, versions, refusals, several at a time, their numbers. What becomes of the async EVD is in
+//! `ia_open_async`.
 #![forbid(unsafe_code)]
 
-use std::ptr::null_mut;
+use std::ffi::CString;
+use std::ptr::{null_mut, without_provenance_mut};
 
 use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "registry-ia 4.1": ia_open_without_a_name_is_arg1,
-        "registry-ia 6.1": ia_close_twice_is_invalid_handle,
+        "registry-ia 4.1": ia_open_without_a_name_and_a_place_is_arg1,
+        "registry-ia 4.1": ia_open_without_a_place_is_invalid_handle_ia,
+        "registry-ia 4.1": ia_open_unknown_name_is_not_registered,
+        "registry-ia 4.1": ia_open_empty_name_is_an_ordinary_one,
+        "registry-ia 4.1": ia_open_name_of_255_letters_is_looked_up,
+        "registry-ia 4.1": ia_open_name_of_256_letters_is_arg1,
+        "registry-ia 4.1": ia_open_part_of_a_name_is_another_name,
+        "registry-ia 4.1": ia_open_case_of_letters_matters,
+        "registry-ia 15": ia_open_unknown_name_comes_before_the_length,
+        "registry-ia 15": ia_open_unknown_name_comes_before_the_async_evd,
+        "registry-ia 4.1": ia_open_failure_leaves_a_null_handle,
+        "registry-ia 4.1": ia_open_failure_leaves_the_async_evd_alone,
+        "registry-ia 4.2": ia_open_other_major_is_major_not_found,
+        "registry-ia 4.2": ia_open_larger_minor_is_minor_not_found,
+        "registry-ia 4.2": ia_open_older_minor_is_minor_not_found,
+        "registry-ia 4.2": ia_open_name_before_major_before_minor,
+        "registry-ia 4.2": ia_open_thread_safe_as_the_registry_says,
+        "registry-ia 4.1": ia_open_any_true_is_true,
+        "registry-ia 4.1": ia_open_works_after_refusals,
+        "registry-ia 4.3": ia_open_length_zero_is_arg2,
+        "registry-ia 4.3": ia_open_negative_length_is_arg2,
+        "registry-ia 4.3": ia_open_too_long_an_evd_is_refused,
+        "registry-ia 4.3": ia_open_lengths_that_programs_ask_for,
+        "registry-ia 4.1": ia_open_twice_gives_two_adapters,
+        "registry-ia 4.1": ia_open_many_at_a_time,
+        "registry-ia 4.1": ia_open_adapters_do_not_share_objects,
+        "registry-ia 4.1": ia_open_from_many_threads,
+        "registry-ia 4.1": ia_open_and_close_a_hundred_times,
+        "registry-ia 7.2": ia_number_is_small_and_not_null,
+        "registry-ia 7.2": ia_number_is_not_reused_at_once,
+        "registry-ia 7.2": ia_number_gives_a_pointer,
+        "registry-ia 7.2": ia_pointer_gives_itself,
+        "registry-ia 7.2": ia_pointer_without_a_place_is_refused,
+        "registry-ia 7.2": ia_pointer_of_nothing_is_invalid_handle_ia,
+        "registry-ia 7.2": ia_pointer_is_taken_where_the_number_is,
+        "registry-ia 7.2": ia_number_is_what_queries_report,
+        "registry-ia 7.2": ia_closed_by_its_pointer_ends_its_number,
     ]
+}
+
+/// Opens with this name, version and thread safety; what must not be written must not be.
+fn open(name: &str, major: u32, minor: u32, thread_safe: DAT_BOOLEAN) -> DAT_RETURN {
+    let name = CString::new(name).expect("a name without NUL");
+    let (mut errors, mut ia) = (DAT_HANDLE_NULL, without_provenance_mut(0x7777));
+    let code = dat_ia_openv(name.as_ptr().cast_mut(), 8, &mut errors, &mut ia, major, minor, thread_safe);
+    if code == DAT_SUCCESS {
+        ok(dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG));
+    } else {
+        assert!(errors.is_null(), "the async EVD is written only on success");
+    }
+    code
+}
+
+fn not_found(code: DAT_RETURN, subtype: DAT_RETURN_SUBTYPE) {
+    refused(code, DAT_PROVIDER_NOT_FOUND, subtype);
 }
 
 fn ia_open_without_a_name_is_arg1(_ctx: &Ctx) {
@@ -19,9 +74,312 @@ fn ia_open_without_a_name_is_arg1(_ctx: &Ctx) {
     assert!(errors.is_null(), "the async EVD is written only on success");
 }
 
-fn ia_close_twice_is_invalid_handle(ctx: &Ctx) {
+fn ia_open_without_a_name_and_a_place_is_arg1(_ctx: &Ctx) {
+    let code = dat_ia_openv(null_mut(), 0, null_mut(), null_mut(), 0, 0, DAT_FALSE);
+    refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
+}
+
+fn ia_open_without_a_place_is_invalid_handle_ia(ctx: &Ctx) {
     let (name, mut errors) = (ctx.name(), DAT_HANDLE_NULL);
-    let ia = filled(|ia| dat_ia_openv(name.as_ptr().cast_mut(), 8, &mut errors, ia, 1, 2, DAT_FALSE));
-    ok(dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG));
-    refused(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_IA);
+    let code = dat_ia_openv(name.as_ptr().cast_mut(), 8, &mut errors, null_mut(), 1, 2, DAT_FALSE);
+    refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_IA);
+    assert!(errors.is_null());
+}
+
+fn ia_open_unknown_name_is_not_registered(ctx: &Ctx) {
+    not_found(open(&format!("{}-and-nobody-else", ctx.provider), 1, 2, DAT_FALSE), DAT_NAME_NOT_REGISTERED);
+    not_found(open("no adapter of any file", 1, 2, DAT_FALSE), DAT_NAME_NOT_REGISTERED);
+}
+
+fn ia_open_empty_name_is_an_ordinary_one(_ctx: &Ctx) {
+    not_found(open("", 1, 2, DAT_FALSE), DAT_NAME_NOT_REGISTERED);
+}
+
+fn ia_open_name_of_255_letters_is_looked_up(_ctx: &Ctx) {
+    not_found(open(&"n".repeat(255), 1, 2, DAT_FALSE), DAT_NAME_NOT_REGISTERED);
+}
+
+fn ia_open_name_of_256_letters_is_arg1(_ctx: &Ctx) {
+    for length in [256, 257, 5000] {
+        refused(open(&"n".repeat(length), 1, 2, DAT_FALSE), DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
+    }
+}
+
+fn ia_open_part_of_a_name_is_another_name(ctx: &Ctx) {
+    let name = &ctx.provider;
+    let others = [format!("{name} "), format!(" {name}"), name[..name.len() - 1].to_owned(), format!("{name}{name}")];
+    for other in others {
+        not_found(open(&other, 1, 2, DAT_FALSE), DAT_NAME_NOT_REGISTERED);
+    }
+}
+
+fn ia_open_case_of_letters_matters(ctx: &Ctx) {
+    let (upper, lower) = (ctx.provider.to_uppercase(), ctx.provider.to_lowercase());
+    for other in [upper, lower].into_iter().filter(|other| *other != ctx.provider) {
+        not_found(open(&other, 1, 2, DAT_FALSE), DAT_NAME_NOT_REGISTERED);
+    }
+}
+
+fn ia_open_unknown_name_comes_before_the_length(_ctx: &Ctx) {
+    for length in [0, -1] {
+        let (mut errors, mut ia) = (DAT_HANDLE_NULL, DAT_HANDLE_NULL);
+        let name = c"no adapter of any file".as_ptr().cast_mut();
+        not_found(dat_ia_openv(name, length, &mut errors, &mut ia, 1, 2, DAT_FALSE), DAT_NAME_NOT_REGISTERED);
+    }
+}
+
+fn ia_open_unknown_name_comes_before_the_async_evd(_ctx: &Ctx) {
+    let name = c"no adapter of any file".as_ptr().cast_mut();
+    let (mut errors, mut ia) = (without_provenance_mut(0x10), DAT_HANDLE_NULL);
+    not_found(dat_ia_openv(name, 8, null_mut(), &mut ia, 1, 2, DAT_FALSE), DAT_NAME_NOT_REGISTERED);
+    not_found(dat_ia_openv(name, 8, &mut errors, &mut ia, 1, 2, DAT_FALSE), DAT_NAME_NOT_REGISTERED);
+    assert_eq!(errors.addr(), 0x10);
+}
+
+fn ia_open_failure_leaves_a_null_handle(ctx: &Ctx) {
+    let own = ctx.name();
+    for (name, length, major) in [(c"no adapter of any file", 8, 1), (own.as_c_str(), 0, 1), (own.as_c_str(), 8, 2)] {
+        let (mut errors, mut ia) = (DAT_HANDLE_NULL, without_provenance_mut(0x7777));
+        let code = dat_ia_openv(name.as_ptr().cast_mut(), length, &mut errors, &mut ia, major, 2, DAT_FALSE);
+        assert_ne!(code, DAT_SUCCESS);
+        assert!(ia.is_null(), "{ia:?}");
+    }
+}
+
+fn ia_open_failure_leaves_the_async_evd_alone(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let name = ctx.name();
+    let pz = ia.pz();
+    // Of which some would do, and the version does not.
+    for value in [null_mut(), ia.errors(), pz.h(), DAT_EVD_ASYNC_EXISTS, DAT_EVD_OUT_OF_SCOPE] {
+        let (mut errors, mut other) = (value, DAT_HANDLE_NULL);
+        let code = dat_ia_openv(name.as_ptr().cast_mut(), 8, &mut errors, &mut other, 2, 0, DAT_FALSE);
+        not_found(code, DAT_MAJOR_NOT_FOUND);
+        assert_eq!(errors, value);
+    }
+}
+
+fn ia_open_other_major_is_major_not_found(ctx: &Ctx) {
+    for (major, minor) in [(0, 2), (2, 0), (2, 2), (u32::MAX, 2)] {
+        not_found(open(&ctx.provider, major, minor, DAT_FALSE), DAT_MAJOR_NOT_FOUND);
+    }
+}
+
+fn ia_open_larger_minor_is_minor_not_found(ctx: &Ctx) {
+    for minor in [3, 100, u32::MAX] {
+        not_found(open(&ctx.provider, 1, minor, DAT_FALSE), DAT_MINOR_NOT_FOUND);
+    }
+}
+
+/// Records grew in 1.2: a caller made for 1.1 would be overwritten.
+fn ia_open_older_minor_is_minor_not_found(ctx: &Ctx) {
+    for minor in [0, 1] {
+        not_found(open(&ctx.provider, 1, minor, DAT_FALSE), DAT_MINOR_NOT_FOUND);
+    }
+}
+
+fn ia_open_name_before_major_before_minor(ctx: &Ctx) {
+    not_found(open("no adapter of any file", 9, 9, DAT_TRUE), DAT_NAME_NOT_REGISTERED);
+    not_found(open(&ctx.provider, 9, 9, DAT_TRUE), DAT_MAJOR_NOT_FOUND);
+    not_found(open(&ctx.provider, 1, 9, DAT_TRUE), DAT_MINOR_NOT_FOUND);
+}
+
+/// Whether the registry calls the provider thread-safe.
+fn is_thread_safe(ctx: &Ctx) -> bool {
+    let mut records: Vec<DAT_PROVIDER_INFO> = (0..64).map(|_| zeroed()).collect();
+    let mut list: Vec<*mut DAT_PROVIDER_INFO> = records.iter_mut().map(std::ptr::from_mut).collect();
+    let count = filled(|count| dat_registry_list_providers(64, count, list.as_mut_ptr()));
+    let own = ctx.name();
+    let is_own = |info: &&DAT_PROVIDER_INFO| text_at(info.ia_name.as_ptr()) == own.to_string_lossy();
+    records[..count as usize].iter().filter(is_own).any(|info| info.is_thread_safe != DAT_FALSE)
+}
+
+fn ia_open_thread_safe_as_the_registry_says(ctx: &Ctx) {
+    ok(open(&ctx.provider, 1, 2, DAT_FALSE));
+    let code = open(&ctx.provider, 1, 2, DAT_TRUE);
+    if is_thread_safe(ctx) { ok(code) } else { not_found(code, DAT_THREAD_SAFETY_NOT_FOUND) }
+}
+
+fn ia_open_any_true_is_true(ctx: &Ctx) {
+    let code = open(&ctx.provider, 1, 2, DAT_TRUE);
+    for truth in [2, 7, 0x100, DAT_BOOLEAN::MAX] {
+        expect(open(&ctx.provider, 1, 2, truth), code);
+    }
+}
+
+fn ia_open_works_after_refusals(ctx: &Ctx) {
+    for _ in 0..10 {
+        not_found(open("no adapter of any file", 1, 2, DAT_FALSE), DAT_NAME_NOT_REGISTERED);
+        not_found(open(&ctx.provider, 2, 0, DAT_FALSE), DAT_MAJOR_NOT_FOUND);
+        ok(open(&ctx.provider, 1, 2, DAT_FALSE));
+    }
+}
+
+fn with_length(ctx: &Ctx, length: DAT_COUNT) -> DAT_RETURN {
+    let (name, mut errors, mut ia) = (ctx.name(), DAT_HANDLE_NULL, DAT_HANDLE_NULL);
+    let code = dat_ia_openv(name.as_ptr().cast_mut(), length, &mut errors, &mut ia, 1, 2, DAT_FALSE);
+    if code == DAT_SUCCESS {
+        let param: DAT_EVD_PARAM = filled(|out| dat_evd_query(errors, DAT_EVD_FIELD_ALL, out));
+        assert!(param.evd_qlen >= length, "{} of {length}", param.evd_qlen);
+        ok(dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG));
+    } else {
+        assert!(errors.is_null() && ia.is_null());
+    }
+    code
+}
+
+fn ia_open_length_zero_is_arg2(ctx: &Ctx) {
+    refused(with_length(ctx, 0), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+}
+
+fn ia_open_negative_length_is_arg2(ctx: &Ctx) {
+    for length in [-1, -8, DAT_COUNT::MIN] {
+        refused(with_length(ctx, length), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+    }
+}
+
+fn ia_open_too_long_an_evd_is_refused(ctx: &Ctx) {
+    let most = ctx.ia().attr().max_evd_qlen;
+    if most == DAT_COUNT::MAX {
+        ctx.unsupported("a limit on the length of EVDs");
+    }
+    // The same as `dat_evd_create` says; the resource is not told apart.
+    assert_eq!(kind_of(with_length(ctx, most + 1)), error(DAT_INSUFFICIENT_RESOURCES, 0));
+    ok(with_length(ctx, most));
+}
+
+fn ia_open_lengths_that_programs_ask_for(ctx: &Ctx) {
+    for length in [1, 8, 10, 16, 256] {
+        ok(with_length(ctx, length));
+    }
+}
+
+fn ia_open_twice_gives_two_adapters(ctx: &Ctx) {
+    let (one, other) = (ctx.ia(), ctx.ia());
+    assert_ne!(one.h(), other.h());
+    assert_ne!(one.errors(), other.errors());
+    let pointer = |ia: &Ia| filled::<DAT_HANDLE>(|out| dats_get_ia_handle(ia.h(), out));
+    assert_ne!(pointer(&one), pointer(&other));
+}
+
+fn ia_open_many_at_a_time(ctx: &Ctx) {
+    let all: Vec<Ia> = (0..40).map(|_| ctx.ia()).collect();
+    let mut numbers: Vec<usize> = all.iter().map(|ia| ia.h().addr()).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), all.len(), "no two have the same number");
+    for ia in &all {
+        ia.pz().free();
+    }
+}
+
+fn ia_open_adapters_do_not_share_objects(ctx: &Ctx) {
+    let (one, other) = (ctx.ia(), ctx.ia());
+    let pz = other.pz();
+    // What is left in the other is no reason to keep this one.
+    one.close();
+    let param: DAT_PZ_PARAM = filled(|out| dat_pz_query(pz.h(), DAT_PZ_FIELD_ALL, out));
+    assert_eq!(param.ia_handle, other.h());
+}
+
+fn ia_open_from_many_threads(ctx: &Ctx) {
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..10 {
+                    let ia = ctx.ia();
+                    ia.pz().free();
+                    ia.close();
+                }
+            });
+        }
+    });
+}
+
+fn ia_open_and_close_a_hundred_times(ctx: &Ctx) {
+    for _ in 0..100 {
+        ctx.ia().close();
+    }
+}
+
+fn ia_number_is_small_and_not_null(ctx: &Ctx) {
+    let number = ctx.ia().h().addr();
+    assert!((1..0x1_0000).contains(&number), "{number:#x}");
+}
+
+fn ia_number_is_not_reused_at_once(ctx: &Ctx) {
+    let mut dead = Vec::new();
+    for _ in 0..50 {
+        let ia = ctx.ia();
+        assert!(!dead.contains(&ia.h()), "the number of an adapter that was closed");
+        dead.push(ia.close());
+    }
+}
+
+fn ia_number_gives_a_pointer(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pointer: DAT_HANDLE = filled(|out| dats_get_ia_handle(ia.h(), out));
+    assert!(pointer.addr() >= 0x1_0000 && pointer.addr().is_multiple_of(4), "{pointer:?}");
+    // As every handle does, it begins with its provider's table.
+    let table = |handle: DAT_HANDLE| bytes_at(handle, 8);
+    assert_eq!(table(pointer), table(ia.errors()));
+}
+
+fn ia_pointer_gives_itself(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pointer: DAT_HANDLE = filled(|out| dats_get_ia_handle(ia.h(), out));
+    assert_eq!(filled::<DAT_HANDLE>(|out| dats_get_ia_handle(pointer, out)), pointer);
+}
+
+fn ia_pointer_without_a_place_is_refused(ctx: &Ctx) {
+    let ia = ctx.ia();
+    refused(dats_get_ia_handle(ia.h(), null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+}
+
+fn ia_pointer_of_nothing_is_invalid_handle_ia(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let dead = ctx.ia().close();
+    let beyond = without_provenance_mut(ia.h().addr() + 1000);
+    for handle in [DAT_HANDLE_NULL, dead, beyond, without_provenance_mut(0xffff), ia.errors()] {
+        let code = untouched(|out| dats_get_ia_handle(handle, out));
+        refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_IA);
+    }
+}
+
+fn ia_pointer_is_taken_where_the_number_is(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pointer: DAT_HANDLE = filled(|out| dats_get_ia_handle(ia.h(), out));
+    let pz = Pz::own(filled(|out| dat_pz_create(pointer, out)));
+    let evd = Evd::own(filled(|out| dat_evd_create(pointer, 8, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, out)));
+    let _: DAT_IA_ATTR = filled(|out| dat_ia_query(pointer, null_mut(), DAT_IA_FIELD_ALL, out, 0, null_mut()));
+    assert_eq!(filled::<DAT_HANDLE_TYPE>(|out| dat_get_handle_type(pointer, out)), DAT_HANDLE_TYPE_IA);
+    assert_eq!(evd.param().ia_handle, ia.h(), "reported by its number");
+    pz.free();
+}
+
+fn ia_number_is_what_queries_report(ctx: &Ctx) {
+    let zoo = Zoo::of(ctx);
+    let ia = zoo.ia.h();
+    assert_eq!(zoo.evd.param().ia_handle, ia);
+    assert_eq!(zoo.ep.param().ia_handle, ia);
+    assert_eq!(filled::<DAT_CNO_PARAM>(|out| dat_cno_query(zoo.cno.h(), DAT_CNO_FIELD_ALL, out)).ia_handle, ia);
+    assert_eq!(filled::<DAT_PZ_PARAM>(|out| dat_pz_query(zoo.pz.h(), DAT_PZ_FIELD_ALL, out)).ia_handle, ia);
+    assert_eq!(filled::<DAT_LMR_PARAM>(|out| dat_lmr_query(zoo.memory.h(), DAT_LMR_FIELD_ALL, out)).ia_handle, ia);
+    assert_eq!(filled::<DAT_PSP_PARAM>(|out| dat_psp_query(zoo.psp.h(), DAT_PSP_FIELD_ALL, out)).ia_handle, ia);
+    assert_eq!(filled::<DAT_RSP_PARAM>(|out| dat_rsp_query(zoo.rsp.h(), DAT_RSP_FIELD_ALL, out)).ia_handle, ia);
+    if let Some(rmr) = &zoo.rmr {
+        assert_eq!(filled::<DAT_RMR_PARAM>(|out| dat_rmr_query(rmr.h(), DAT_RMR_FIELD_ALL, out)).ia_handle, ia);
+    }
+    if let Some(srq) = &zoo.srq {
+        assert_eq!(filled::<DAT_SRQ_PARAM>(|out| dat_srq_query(srq.h(), DAT_SRQ_FIELD_ALL, out)).ia_handle, ia);
+    }
+}
+
+fn ia_closed_by_its_pointer_ends_its_number(ctx: &Ctx) {
+    let ia = ctx.ia().leak();
+    let pointer: DAT_HANDLE = filled(|out| dats_get_ia_handle(ia, out));
+    ok(dat_ia_close(pointer, DAT_CLOSE_GRACEFUL_FLAG));
+    for handle in [ia, pointer] {
+        refused(dat_ia_close(handle, DAT_CLOSE_ABRUPT_FLAG), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_IA);
+    }
 }

@@ -1,0 +1,326 @@
+//! Closing adapters: gracefully with something left, abruptly with everything left, and what others notice of it.
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+
+use crate::kit::*;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut all = cases![
+        "registry-ia 6.1": ia_close_twice_is_invalid_handle,
+        "registry-ia 6.1": ia_close_unknown_flags_are_arg2,
+        "registry-ia 6.1": ia_close_unknown_flags_leave_the_adapter_alone,
+        "registry-ia 6.1": ia_close_graceful_of_an_empty_one,
+        "registry-ia 6.1": ia_close_abrupt_of_an_empty_one,
+        "registry-ia 6.2": ia_close_graceful_despite_the_async_evd_and_its_state,
+        "registry-ia 6.2": ia_close_graceful_refused_with_everything_left,
+        "registry-ia 6.2": ia_close_graceful_refused_with_an_undecided_request,
+        "registry-ia 6.2": ia_close_graceful_refused_under_a_connection,
+        "consumers 14": ia_close_refused_leaves_a_connection_working,
+        "registry-ia 6.3": ia_close_abrupt_with_everything_left,
+        "registry-ia 6.3": ia_close_abrupt_after_freeing_in_any_order,
+        "registry-ia 6.3": ia_close_abrupt_with_posted_work,
+        "registry-ia 6.3": ia_close_abrupt_after_a_refused_graceful_one,
+        "registry-ia 6.3": ia_close_abrupt_leaves_other_adapters_alone,
+        "registry-ia 6.3": ia_close_abrupt_under_an_evd_of_anothers_ep,
+        "registry-ia 6.3": ia_close_abrupt_frees_its_qualifiers,
+        "registry-ia 6.3": ia_close_abrupt_while_another_thread_calls,
+        "registry-ia 6.3": ia_close_abrupt_disconnects_the_peer => pair(closes, hears_the_end),
+        "registry-ia 6.3": ia_close_abrupt_rejects_what_is_undecided => pair(asks, closes_undecided),
+    ];
+    for kind in Kind::ALL.into_iter().filter(|kind| ![Kind::Ia, Kind::Cr].contains(kind)) {
+        let case = local(move |ctx| is_refused_with(ctx, kind));
+        let case = match kind {
+            Kind::Srq => case.needs(Need::Srq),
+            Kind::Rmr => case.needs(Need::Rmr),
+            _ => case,
+        };
+        let name = format!("ia_close_graceful_refused_with_one_{}_left", kind.word());
+        all.push(case.named(name).proves("registry-ia 6.2"));
+    }
+    all
+}
+
+#[track_caller]
+fn in_use(ia: &Ia) {
+    let code = dat_ia_close(ia.h(), DAT_CLOSE_GRACEFUL_FLAG);
+    refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_IA_IN_USE);
+}
+
+fn ia_close_twice_is_invalid_handle(ctx: &Ctx) {
+    let ia = ctx.ia().close();
+    for flag in [DAT_CLOSE_ABRUPT_FLAG, DAT_CLOSE_GRACEFUL_FLAG, 7] {
+        refused(dat_ia_close(ia, flag), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_IA);
+    }
+}
+
+fn ia_close_unknown_flags_are_arg2(ctx: &Ctx) {
+    let ia = ctx.ia();
+    for flag in [2, 3, 0x80, u32::MAX] {
+        refused(dat_ia_close(ia.h(), flag), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+    }
+}
+
+fn ia_close_unknown_flags_leave_the_adapter_alone(ctx: &Ctx) {
+    let zoo = Zoo::of(ctx);
+    refused(dat_ia_close(zoo.ia.h(), 2), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+    zoo.expect_alive();
+    let (ia, _) = zoo.abandon();
+    ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));
+}
+
+fn ia_close_graceful_of_an_empty_one(ctx: &Ctx) {
+    ctx.ia().close();
+}
+
+fn ia_close_abrupt_of_an_empty_one(ctx: &Ctx) {
+    ok(dat_ia_close(ctx.ia().leak(), DAT_CLOSE_ABRUPT_FLAG));
+}
+
+fn ia_close_graceful_despite_the_async_evd_and_its_state(ctx: &Ctx) {
+    let ia = ctx.ia();
+    ok(dat_evd_disable(ia.errors()));
+    ok(dat_evd_set_unwaitable(ia.errors()));
+    ok(dat_evd_resize(ia.errors(), 100));
+    ia.close();
+}
+
+/// One object and no more than it stands on; then without it.
+fn is_refused_with(ctx: &Ctx, kind: Kind) {
+    let ia = ctx.ia();
+    let evd = |flags| ia.evd(8, flags);
+    // Freed from the front: each stands on those behind it.
+    let mut left: Vec<(Kind, DAT_HANDLE)> = match kind {
+        Kind::Pz | Kind::Evd | Kind::Cno => Vec::new(),
+        Kind::Psp => vec![(Kind::Evd, evd(DAT_EVD_CR_FLAG).leak())],
+        _ => vec![(Kind::Pz, ia.pz().leak())],
+    };
+    let base = left.first().map_or(null_mut(), |(_, handle)| *handle);
+    let own = match kind {
+        Kind::Pz => ia.pz().leak(),
+        Kind::Evd => evd(DAT_EVD_DEFAULT_FLAG).leak(),
+        Kind::Cno => ia.cno().leak(),
+        Kind::Psp => filled(|out| dat_psp_create(ia.h(), ctx.qual(0), base, DAT_PSP_CONSUMER_FLAG, out)),
+        Kind::Rmr => filled(|out| dat_rmr_create(base, out)),
+        Kind::Srq => {
+            let mut attr = DAT_SRQ_ATTR { max_recv_dtos: 4, max_recv_iov: 1, low_watermark: 0 };
+            filled(|out| dat_srq_create(ia.h(), base, &mut attr, out))
+        }
+        Kind::Ep => filled(|out| {
+            let none = DAT_HANDLE_NULL;
+            dat_ep_create(ia.h(), base, none, none, none, std::ptr::null(), out)
+        }),
+        Kind::Lmr => {
+            let pz = Pz::own(base);
+            let memory = ia.memory(&pz, 64);
+            pz.leak();
+            let handle = memory.h();
+            std::mem::forget(memory);
+            handle
+        }
+        Kind::Rsp => {
+            let conn = Conn::unconnected(&ia, &Setup::default());
+            let requests = evd(DAT_EVD_CR_FLAG);
+            let rsp = ia.rsp(ctx.qual(0), &conn.ep, &requests).leak();
+            let Conn { ep, recv, request, events, pz, ia: _ } = conn;
+            left.push((Kind::Ep, ep.leak()));
+            left.extend([recv, request, events, requests].map(|evd| (Kind::Evd, evd.leak())));
+            left.push((Kind::Pz, pz.leak()));
+            rsp
+        }
+        Kind::Ia | Kind::Cr => unreachable!("they are cases of their own"),
+    };
+    left.insert(0, (kind, own));
+    while !left.is_empty() {
+        in_use(&ia);
+        for (kind, handle) in &left {
+            let number = filled(|out| dat_get_handle_type(*handle, out));
+            assert_eq!(number, kind.number(), "a refused close changes nothing");
+        }
+        let (kind, handle) = left.remove(0);
+        ok(kind.end(handle));
+    }
+    ia.close();
+}
+
+fn ia_close_graceful_refused_with_everything_left(ctx: &Ctx) {
+    let zoo = Zoo::of(ctx);
+    in_use(&zoo.ia);
+    zoo.expect_alive();
+}
+
+fn ia_close_graceful_refused_with_an_undecided_request(ctx: &Ctx) {
+    let zoo = Zoo::of(ctx);
+    in_use(&zoo.ia);
+    let param: DAT_CR_PARAM = filled(|out| dat_cr_query(zoo.handle(Kind::Cr), DAT_CR_FIELD_ALL, out));
+    assert!(!param.remote_ia_address_ptr.is_null(), "it can still be asked");
+}
+
+fn ia_close_graceful_refused_under_a_connection(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    in_use(&near.ia);
+    near.ep.expect_state(DAT_EP_STATE_CONNECTED);
+    far.ep.expect_state(DAT_EP_STATE_CONNECTED);
+}
+
+fn ia_close_refused_leaves_a_connection_working(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    let (here, there) = (near.memory(64), far.memory(64));
+    for round in 1..5 {
+        in_use(&near.ia);
+        far.post_recv(round, there.segment(0, 8));
+        near.post_send(10 + round, here.segment(0, 8));
+        expect_dto(far.recv.h(), round, DAT_DTO_SUCCESS, 8);
+        expect_dto(near.request.h(), 10 + round, DAT_DTO_SUCCESS, 8);
+    }
+}
+
+/// All these handles are dead.
+#[track_caller]
+fn expect_dead(handles: &[(Kind, Handle)]) {
+    for (kind, handle) in handles {
+        let code = untouched(|out| dat_get_handle_type(handle.h(), out));
+        let wanted = error(DAT_INVALID_HANDLE, DAT_INVALID_HANDLE1);
+        assert!(code == wanted, "the {} outlives its adapter", kind.word());
+        assert_eq!(kind_of(kind.end(handle.h())), error(DAT_INVALID_HANDLE, 0));
+    }
+}
+
+fn ia_close_abrupt_with_everything_left(ctx: &Ctx) {
+    let (ia, handles) = Zoo::of(ctx).abandon();
+    let errors = Handle::of(ia.errors());
+    let ia = ia.leak();
+    ok(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
+    expect_dead(&handles);
+    expect_dead(&[(Kind::Evd, errors), (Kind::Ia, Handle::of(ia))]);
+}
+
+/// Programs free what they remember, in whatever order, look at no answer, and close.
+fn ia_close_abrupt_after_freeing_in_any_order(ctx: &Ctx) {
+    for turn in 0..6 {
+        let (ia, mut handles) = Zoo::of(ctx).abandon();
+        let places = handles.len();
+        handles.rotate_left(turn * places / 6);
+        for (kind, handle) in &handles[..places / 2] {
+            kind.end(handle.h());
+        }
+        ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));
+        expect_dead(&handles);
+    }
+}
+
+fn ia_close_abrupt_with_posted_work(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    let (here, there) = (near.memory(64), far.memory(64));
+    for id in 0..8 {
+        far.post_recv(id, there.segment(0, 8));
+        near.post_recv(id, here.segment(0, 8));
+        // No receive for the last ones.
+        near.post_send(id, here.segment(8, 8));
+        near.post_send(id, here.segment(8, 8));
+    }
+    let ia = near.ia.clone();
+    let eps = [(Kind::Ep, Handle::of(near.ep.h())), (Kind::Ep, Handle::of(far.ep.h()))];
+    std::mem::forget((near, far, here, there));
+    ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));
+    expect_dead(&eps);
+}
+
+fn ia_close_abrupt_after_a_refused_graceful_one(ctx: &Ctx) {
+    let (ia, handles) = Zoo::of(ctx).abandon();
+    in_use(&ia);
+    ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));
+    expect_dead(&handles);
+}
+
+fn ia_close_abrupt_leaves_other_adapters_alone(ctx: &Ctx) {
+    let stays = Zoo::of(ctx);
+    let (ia, handles) = Zoo::within(ctx, &ctx.ia(), 3).abandon();
+    ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));
+    expect_dead(&handles);
+    stays.expect_alive();
+    ok(dat_evd_post_se(stays.evd.h(), &software_event(1)));
+    assert_eq!(expect_event(stays.evd.h(), SOON).software().addr(), 1);
+}
+
+/// An EVD may feed on the EP of another adapter, which then has to live without it.
+fn ia_close_abrupt_under_an_evd_of_anothers_ep(ctx: &Ctx) {
+    let (lender, user) = (ctx.ia(), ctx.ia());
+    let pz = user.pz();
+    let dtos = user.evd(8, DAT_EVD_DTO_FLAG);
+    let events = lender.evd(8, DAT_EVD_CONNECTION_FLAG).leak();
+    let ep = Ep::own(filled(|out| dat_ep_create(user.h(), pz.h(), dtos.h(), dtos.h(), events, &ep_attr(), out)));
+    ok(dat_ia_close(lender.leak(), DAT_CLOSE_ABRUPT_FLAG));
+    let code = untouched(|event| dat_evd_dequeue(events, event));
+    refused(code, DAT_INVALID_HANDLE, DAT_NO_SUBTYPE);
+    ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+    ep.free();
+}
+
+fn ia_close_abrupt_frees_its_qualifiers(ctx: &Ctx) {
+    for _ in 0..5 {
+        let (ia, _) = Zoo::of(ctx).abandon();
+        ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));
+    }
+}
+
+fn ia_close_abrupt_while_another_thread_calls(ctx: &Ctx) {
+    for _ in 0..10 {
+        let ia = ctx.ia();
+        let evd = Handle::of(ia.evd(8, DAT_EVD_SOFTWARE_FLAG).leak());
+        let adapter = Handle::of(ia.h());
+        let caller = blocked(move || {
+            let mut calls = 0;
+            while dat_evd_post_se(evd.h(), &software_event(1)) != error(DAT_INVALID_HANDLE, DAT_NO_SUBTYPE) {
+                let mut pz = DAT_HANDLE_NULL;
+                let _ = dat_pz_create(adapter.h(), &mut pz);
+                calls += 1;
+            }
+            calls
+        });
+        ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));
+        caller.join();
+    }
+}
+
+fn closes(ctx: &Ctx) {
+    let conn = ctx.connect();
+    ctx.meet();
+    let ia = conn.ia.clone();
+    std::mem::forget(conn);
+    ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));
+    ctx.meet();
+}
+
+fn hears_the_end(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(64);
+    conn.post_recv(1, memory.segment(0, 8));
+    ctx.meet();
+    conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    expect_dto(conn.recv.h(), 1, DAT_DTO_ERR_FLUSHED, 0);
+    conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    ctx.meet();
+}
+
+fn asks(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    let event = expect_event(conn.events.h(), SOON);
+    // Which of the two refusals it is, the sources leave open.
+    let number = event.number();
+    let refusals = [DAT_CONNECTION_EVENT_NON_PEER_REJECTED, DAT_CONNECTION_EVENT_PEER_REJECTED];
+    assert!(refusals.contains(&number), "{}", number_name(number));
+    ctx.meet();
+}
+
+fn closes_undecided(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let requests = ia.evd(8, DAT_EVD_CR_FLAG);
+    ia.psp(ctx.qual(0), &requests).leak();
+    ctx.tell_address(&ia);
+    expect_cr(requests.h());
+    requests.leak();
+    ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));
+    ctx.meet();
+}

@@ -1,0 +1,225 @@
+//! The async EVD of an adapter: its own, one that it was lent, one that is elsewhere, and values that are none.
+#![forbid(unsafe_code)]
+
+use std::ptr::{null_mut, without_provenance_mut};
+
+use crate::kit::*;
+
+/// What is in the async EVD's place.
+type Value = fn(&Zoo) -> DAT_HANDLE;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut all = cases![
+        "registry-ia 4.3": ia_async_without_a_place_is_arg3,
+        "registry-ia 4.3": ia_async_own_is_reported_and_goes_with_its_adapter,
+        "registry-ia 4.3": ia_async_length_counts_only_for_an_own_one,
+        "registry-ia 4.3": ia_async_lent_by_another_adapter,
+        "registry-ia 4.3": ia_async_lent_one_outlives_its_borrower,
+        "registry-ia 4.3": ia_async_lent_one_that_the_consumer_made,
+        "registry-ia 4.3": ia_async_lent_one_with_other_streams_too,
+        "registry-ia 4.3": ia_async_lent_to_several_adapters,
+        "registry-ia 6.2": ia_async_lent_one_keeps_its_owner_open,
+        "registry-ia 6.2": ia_async_borrower_closes_gracefully,
+        "events 2.10": ia_async_lent_one_cannot_be_freed,
+        "registry-ia 6.3": ia_async_owner_closed_abruptly_leaves_the_borrower_alive,
+        "registry-ia 4.3": ia_async_exists_comes_back_as_out_of_scope,
+        "registry-ia 4.3": ia_async_out_of_scope_is_reported_by_the_query,
+        "registry-ia 4.3": ia_async_out_of_scope_closes_gracefully,
+        "registry-ia 4.3": ia_async_stale_one_is_refused,
+    ];
+    let refused: [(&str, Value); 9] = [
+        ("out_of_scope", |_| DAT_EVD_OUT_OF_SCOPE),
+        ("a_small_number", |_| without_provenance_mut(3)),
+        ("an_aligned_number", |_| without_provenance_mut(0x10)),
+        ("an_address_of_nothing", |_| without_provenance_mut(0x7000_0000_0000)),
+        ("an_adapter", |zoo| filled(|out| dats_get_ia_handle(zoo.ia.h(), out))),
+        ("a_pz", |zoo| zoo.pz.h()),
+        ("an_ep", |zoo| zoo.ep.h()),
+        ("an_evd_of_dtos", |zoo| zoo.recv.h()),
+        ("an_evd_of_software_events", |zoo| zoo.evd.h()),
+    ];
+    for (word, value) in refused {
+        let case = local(move |ctx| is_refused(ctx, value));
+        all.push(case.named(format!("ia_async_refuses_{word}")).proves("registry-ia 4.3"));
+    }
+    all
+}
+
+/// Opens with this value in the async EVD's place: the code, the adapter, and the value afterwards.
+fn open(ctx: &Ctx, length: DAT_COUNT, value: DAT_EVD_HANDLE) -> (DAT_RETURN, DAT_IA_HANDLE, DAT_EVD_HANDLE) {
+    let (name, mut errors, mut ia) = (ctx.name(), value, DAT_HANDLE_NULL);
+    let code = dat_ia_openv(name.as_ptr().cast_mut(), length, &mut errors, &mut ia, 1, 2, DAT_FALSE);
+    (code, ia, errors)
+}
+
+/// The same, which must succeed.
+#[track_caller]
+fn opened(ctx: &Ctx, length: DAT_COUNT, value: DAT_EVD_HANDLE) -> (DAT_IA_HANDLE, DAT_EVD_HANDLE) {
+    let (code, ia, errors) = open(ctx, length, value);
+    ok(code);
+    (ia, errors)
+}
+
+#[track_caller]
+fn close(ia: DAT_IA_HANDLE) {
+    ok(dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG));
+}
+
+fn reported(ia: DAT_IA_HANDLE) -> DAT_EVD_HANDLE {
+    filled(|evd| dat_ia_query(ia, evd, 0, null_mut(), 0, null_mut()))
+}
+
+fn is_refused(ctx: &Ctx, value: Value) {
+    let zoo = Zoo::of(ctx);
+    let value = value(&zoo);
+    let (code, ia, errors) = open(ctx, 8, value);
+    refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EVD_ASYNC);
+    assert!(ia.is_null());
+    assert_eq!(errors, value, "written only on success");
+    zoo.expect_alive();
+}
+
+fn ia_async_without_a_place_is_arg3(ctx: &Ctx) {
+    let (name, mut ia) = (ctx.name(), DAT_HANDLE_NULL);
+    let code = dat_ia_openv(name.as_ptr().cast_mut(), 8, null_mut(), &mut ia, 1, 2, DAT_FALSE);
+    refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
+    assert!(ia.is_null());
+}
+
+fn ia_async_own_is_reported_and_goes_with_its_adapter(ctx: &Ctx) {
+    let (ia, errors) = opened(ctx, 8, null_mut());
+    assert!(!errors.is_null());
+    assert_eq!(reported(ia), errors);
+    expect_nothing(errors);
+    close(ia);
+    let code = untouched(|event| dat_evd_dequeue(errors, event));
+    refused(code, DAT_INVALID_HANDLE, DAT_NO_SUBTYPE);
+}
+
+fn ia_async_length_counts_only_for_an_own_one(ctx: &Ctx) {
+    let owner = ctx.ia();
+    for length in [0, -1, DAT_COUNT::MAX] {
+        let (ia, errors) = opened(ctx, length, owner.errors());
+        assert_eq!(errors, owner.errors());
+        close(ia);
+        let (ia, _) = opened(ctx, length, DAT_EVD_ASYNC_EXISTS);
+        close(ia);
+    }
+}
+
+fn ia_async_lent_by_another_adapter(ctx: &Ctx) {
+    let owner = ctx.ia();
+    let (ia, errors) = opened(ctx, 8, owner.errors());
+    assert_eq!((errors, reported(ia)), (owner.errors(), owner.errors()));
+    assert_ne!(ia, owner.h());
+    close(ia);
+}
+
+fn ia_async_lent_one_outlives_its_borrower(ctx: &Ctx) {
+    let owner = ctx.ia();
+    for flag in [DAT_CLOSE_GRACEFUL_FLAG, DAT_CLOSE_ABRUPT_FLAG] {
+        let (ia, errors) = opened(ctx, 8, owner.errors());
+        ok(dat_ia_close(ia, flag));
+        expect_nothing(errors);
+        assert_eq!(reported(owner.h()), errors);
+    }
+}
+
+fn ia_async_lent_one_that_the_consumer_made(ctx: &Ctx) {
+    let owner = ctx.ia();
+    let evd = owner.evd(16, DAT_EVD_ASYNC_FLAG);
+    let (ia, errors) = opened(ctx, 8, evd.h());
+    assert_eq!((errors, reported(ia)), (evd.h(), evd.h()));
+    close(ia);
+    evd.free();
+}
+
+fn ia_async_lent_one_with_other_streams_too(ctx: &Ctx) {
+    let owner = ctx.ia();
+    let evd = owner.evd(16, DAT_EVD_ASYNC_FLAG | DAT_EVD_SOFTWARE_FLAG | DAT_EVD_DTO_FLAG);
+    let (ia, _) = opened(ctx, 8, evd.h());
+    ok(dat_evd_post_se(evd.h(), &software_event(1)));
+    close(ia);
+    assert_eq!(drain(evd.h()).len(), 1);
+}
+
+fn ia_async_lent_to_several_adapters(ctx: &Ctx) {
+    let owner = ctx.ia();
+    let borrowers: Vec<Handle> = (0..5).map(|_| Handle::of(opened(ctx, 8, owner.errors()).0)).collect();
+    for ia in &borrowers {
+        let code = dat_ia_close(owner.h(), DAT_CLOSE_GRACEFUL_FLAG);
+        refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_IA_IN_USE);
+        close(ia.h());
+    }
+}
+
+fn ia_async_lent_one_keeps_its_owner_open(ctx: &Ctx) {
+    let owner = ctx.ia();
+    let (ia, _) = opened(ctx, 8, owner.errors());
+    let code = dat_ia_close(owner.h(), DAT_CLOSE_GRACEFUL_FLAG);
+    refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_IA_IN_USE);
+    expect_nothing(owner.errors());
+    close(ia);
+    owner.close();
+}
+
+fn ia_async_borrower_closes_gracefully(ctx: &Ctx) {
+    let owner = ctx.ia();
+    let (ia, _) = opened(ctx, 8, owner.errors());
+    let pz: DAT_PZ_HANDLE = filled(|out| dat_pz_create(ia, out));
+    let code = dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG);
+    refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_IA_IN_USE);
+    ok(dat_pz_free(pz));
+    close(ia);
+}
+
+fn ia_async_lent_one_cannot_be_freed(ctx: &Ctx) {
+    let owner = ctx.ia();
+    let evd = owner.evd(16, DAT_EVD_ASYNC_FLAG);
+    let (ia, _) = opened(ctx, 8, evd.h());
+    refused(dat_evd_free(evd.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_IN_USE);
+    close(ia);
+    evd.free();
+}
+
+fn ia_async_owner_closed_abruptly_leaves_the_borrower_alive(ctx: &Ctx) {
+    let owner = ctx.ia();
+    let (ia, errors) = opened(ctx, 8, owner.errors());
+    ok(dat_ia_close(owner.leak(), DAT_CLOSE_ABRUPT_FLAG));
+    let code = untouched(|event| dat_evd_dequeue(errors, event));
+    refused(code, DAT_INVALID_HANDLE, DAT_NO_SUBTYPE);
+    let pz: DAT_PZ_HANDLE = filled(|out| dat_pz_create(ia, out));
+    ok(dat_pz_free(pz));
+    close(ia);
+}
+
+fn ia_async_exists_comes_back_as_out_of_scope(ctx: &Ctx) {
+    let (ia, errors) = opened(ctx, 8, DAT_EVD_ASYNC_EXISTS);
+    assert_eq!(errors, DAT_EVD_OUT_OF_SCOPE);
+    close(ia);
+}
+
+fn ia_async_out_of_scope_is_reported_by_the_query(ctx: &Ctx) {
+    let (ia, _) = opened(ctx, 8, DAT_EVD_ASYNC_EXISTS);
+    assert_eq!(reported(ia), DAT_EVD_OUT_OF_SCOPE);
+    close(ia);
+}
+
+fn ia_async_out_of_scope_closes_gracefully(ctx: &Ctx) {
+    let (ia, _) = opened(ctx, 8, DAT_EVD_ASYNC_EXISTS);
+    let pz: DAT_PZ_HANDLE = filled(|out| dat_pz_create(ia, out));
+    let code = dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG);
+    refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_IA_IN_USE);
+    ok(dat_pz_free(pz));
+    close(ia);
+}
+
+/// A program that keeps the handle in a static and passes it to the next open.
+fn ia_async_stale_one_is_refused(ctx: &Ctx) {
+    let (ia, stale) = opened(ctx, 8, null_mut());
+    close(ia);
+    let (code, ia, errors) = open(ctx, 8, stale);
+    refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EVD_ASYNC);
+    assert!(ia.is_null());
+    assert_eq!(errors, stale);
+}
