@@ -281,7 +281,7 @@ static int register_memory(void)
     return 1;
 }
 
-/* What receives for many; used by nobody, for that is the transfers' affair. */
+/* What receives for many, and one of them. */
 static int make_pool(void)
 {
     DAT_SRQ_ATTR attributes = { .max_recv_dtos = 4, .max_recv_iov = 1, .low_watermark = DAT_SRQ_LW_DEFAULT };
@@ -295,7 +295,7 @@ static int make_pool(void)
     CALL(dat_srq_resize(all.srq, 8));
     CALL(dat_srq_set_lw(all.srq, 1));
     CALL(dat_ep_query(all.ep[0], DAT_EP_FIELD_ALL, &param));
-    MAKE(all.pooled, dat_ep_create_with_srq(all.ia, all.pz, all.completions[0], all.completions[0], all.events[0],
+    MAKE(all.pooled, dat_ep_create_with_srq(all.ia, all.pz, all.completions[1], all.completions[1], all.events[1],
                                             all.srq, &param.ep_attr, &all.pooled));
     return 1;
 }
@@ -530,6 +530,24 @@ static int be_notified(DAT_EP_HANDLE other)
     return 1;
 }
 
+/* A message into the pool; the last buffer is taken, of which the adapter's own EVD hears. */
+static int fill_pool(void)
+{
+    DAT_LMR_TRIPLET message = part(SEND, MESSAGE);
+    DAT_DTO_COOKIE cookie = { .as_64 = 10 };
+    DAT_EP_HANDLE other;
+    DAT_EVENT told;
+    STEP(establish(QUAL, all.pooled, &other));
+    CALL(dat_ep_post_send(all.ep[0], 1, &message, cookie, DAT_COMPLETION_DEFAULT_FLAG));
+    STEP(completion(all.completions[0], all.ep[0], 10, "the send to the pool"));
+    STEP(completion(all.completions[1], all.pooled, 1, "the receive out of the pool"));
+    STEP(event(all.errors, DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR, &told, "the low pool"));
+    EXPECT(told.event_data.asynch_error_event_data.dat_handle == all.srq);
+    STEP(part_again(other, DAT_CLOSE_GRACEFUL_FLAG));
+    CALL(dat_ep_reset(other));
+    return 1;
+}
+
 static int connect_and_move(void)
 {
     DAT_EP_HANDLE other;
@@ -547,6 +565,8 @@ static int connect_and_move(void)
     STEP(event(all.completions[0], DAT_DTO_COMPLETION_EVENT, &flushed, "a receive that is left over"));
     EXPECT(flushed.event_data.dto_completion_event_data.status == DAT_DTO_ERR_FLUSHED);
 
+    if (all.srq)
+        STEP(fill_pool());
     STEP(be_refused());
     STEP(be_passed_on());
     STEP(establish(OTHER_QUAL, DAT_HANDLE_NULL, &other));
