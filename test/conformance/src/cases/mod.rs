@@ -17,6 +17,8 @@ mod evd_wait;
 mod flags;
 mod handle_places;
 mod handles;
+mod ia_close;
+mod ia_open_async;
 mod memory;
 mod registry_ia;
 mod scene;
@@ -31,6 +33,8 @@ use crate::case::Case;
 pub(crate) fn all() -> Vec<Case> {
     let areas = [
         registry_ia::cases,
+        ia_open_async::cases,
+        ia_close::cases,
         handles::cases,
         evd::cases,
         evd_queue::cases,
