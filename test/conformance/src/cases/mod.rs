@@ -20,7 +20,9 @@ mod handles;
 mod ia_close;
 mod ia_open_async;
 mod memory;
+mod points;
 mod registry_ia;
+mod requests;
 mod scene;
 mod srq;
 mod states;
@@ -50,6 +52,8 @@ pub(crate) fn all() -> Vec<Case> {
         states::cases,
         connect::cases,
         disconnect::cases,
+        points::cases,
+        requests::cases,
         transfer::cases,
         flags::cases,
         srq::cases,

@@ -368,3 +368,21 @@ pub(super) fn silent_listener(ctx: &Ctx, ia: &Ia, n: u64) -> (Evd, Psp) {
     let psp = ia.psp(ctx.qual(n), &requests);
     (requests, psp)
 }
+
+/// An EVD that has no room left, and the EP that filled it. A queue may grow far beyond its length, so it is filled until the
+/// IA says that it overflows; the IA's error is taken.
+#[track_caller]
+pub(super) fn full_evd(ia: &Ia, pz: &Pz, flags: DAT_EVD_FLAGS) -> (Evd, Ep) {
+    let evd = ia.evd(1, flags | DAT_EVD_CONNECTION_FLAG);
+    let (none, attr) = (DAT_HANDLE_NULL, null_mut());
+    let filler = Ep::own(filled(|out| dat_ep_create(ia.h(), pz.h(), none, none, evd.h(), attr, out)));
+    for round in 0..100_000 {
+        // Each gives one DISCONNECTED and needs no peer (endpoints 5.6).
+        ok(dat_ep_post_recv(filler.h(), 0, null_mut(), cookie(0), DAT_COMPLETION_DEFAULT_FLAG));
+        ok(dat_ep_disconnect(filler.h(), DAT_CLOSE_ABRUPT_FLAG));
+        if round % 512 == 0 && !drain(ia.errors()).is_empty() {
+            break;
+        }
+    }
+    (evd, filler)
+}
