@@ -234,7 +234,10 @@ fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) 
     let fifo = sock::open_peer_fifo(path, uid)
         .inspect_err(|e| log::warn!("set-up with {}: cannot open its FIFO: {e}", path.display()))
         .ok()?;
-    let regions = PeerRegions::map(table, terms.table_slots)?;
+    let Some(regions) = PeerRegions::map(table, terms.table_slots) else {
+        log::warn!("set-up with {}: its table of memory cannot be mapped", path.display());
+        return None;
+    };
     let wanted = device.knobs.rma == RmaMethod::Auto && terms.probe_address != 0 && pid > 0;
     let cma = AtomicBool::new(wanted && cma::probe(pid, terms.probe_address, terms.probe_value));
     let peer = Arc::new(Peer { path: path.to_path_buf(), pid, fifo, regions, cma, _watch: watch });
