@@ -6,6 +6,7 @@
  *   walk IA spoil      the n-th request fails after it was posted; then the abrupt close
  *   walk IA files      no more than so many descriptors, for every small number
  *   walk IA memory     no more than so much address space, step by step
+ *   walk IA threads    the same in larger steps, when the thread for timeouts has gone to rest and must be started anew
  *
  * The first three need libdaplfaulty. Whatever happens: no out parameter of a failed call is touched, the code is the one
  * that was meant, and after the close all is as before: handles, the provider's objects, memory, descriptors, threads,
@@ -41,8 +42,8 @@ static void (*faulty_spoil)(uint64_t n);
 static const char *(*faulty_fired)(uint32_t *code);
 static void (*faulty_usage)(struct usage *usage);
 
-static enum { AGAIN, STOP, SPOIL, FILES, MEMORY } mode;
-static const char *const mode_names[] = { "again", "stop", "spoil", "files", "memory" };
+static enum { AGAIN, STOP, SPOIL, FILES, MEMORY, THREADS } mode;
+static const char *const mode_names[] = { "again", "stop", "spoil", "files", "memory", "threads" };
 static unsigned n;          /* the step */
 static char met[512];       /* the call that was refused in this walk, if any */
 static int is_over;         /* an event told that the walk cannot go on */
@@ -50,7 +51,7 @@ static unsigned refusals;
 
 static int is_limited(void)
 {
-    return mode == FILES || mode == MEMORY;
+    return mode == FILES || mode == MEMORY || mode == THREADS;
 }
 
 /* What the provider refused and no call has told yet. */
@@ -755,7 +756,8 @@ static rlim_t address_space(void)
 /* Sets the trap of step n. */
 static void prepare(int files, rlim_t bytes)
 {
-    enum { PAGES = 64 * 4096 };
+    enum { PAGES = 64 * 4096, STACK = 512 * 4096 };
+    struct timespec moment = { .tv_nsec = 10000000 };
     switch (mode) {
     case AGAIN:
     case STOP:
@@ -769,6 +771,12 @@ static void prepare(int files, rlim_t bytes)
         break;
     case MEMORY:
         limit(RLIMIT_AS, bytes + (rlim_t)(n - 1) * PAGES);
+        break;
+    case THREADS:
+        for (int i = 0; i < 3000 && entries("/proc/self/task") > 1; i++)
+            nanosleep(&moment, NULL);
+        EXPECT(entries("/proc/self/task") == 1);
+        limit(RLIMIT_AS, address_space() + (rlim_t)n * STACK / 2);
         break;
     }
 }
@@ -785,13 +793,13 @@ int main(int argc, char **argv)
 {
     static char usual[] = "faulty0";
     adapter = argc > 1 ? argv[1] : usual;
-    mode = MEMORY + 1;
-    for (unsigned i = 0; argc > 2 && i <= MEMORY; i++)
+    mode = THREADS + 1;
+    for (unsigned i = 0; argc > 2 && i <= THREADS; i++)
         if (strcmp(argv[2], mode_names[i]) == 0)
             mode = i;
-    if (mode > MEMORY)
-        fail("usage: walk IA again|stop|spoil|files|memory");
-    if (mode == MEMORY) {
+    if (mode > THREADS)
+        fail("usage: walk IA again|stop|spoil|files|memory|threads");
+    if (mode == MEMORY || mode == THREADS) {
         /* Only mappings are to fail: an allocation that does ends the process, so the heap gets its room beforehand. */
         mallopt(M_ARENA_MAX, 1);
         mallopt(M_MMAP_MAX, 0);

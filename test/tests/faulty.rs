@@ -30,6 +30,8 @@ fn walk(mode: &str, plan: &str, least: usize) {
     let walk = run::program(&stage, "test/c/walk.c");
     let mut command = room.command(walk, &["faulty0", mode]);
     command.env("DAPL_FAULTY", plan);
+    // No stack of a former thread is kept: a new thread needs address space.
+    command.env("GLIBC_TUNABLES", "glibc.pthread.stack_cache_size=0");
     let finished = run::Run::start(command).finish(LIMIT);
     finished.expect_success("walk: OK");
     assert!(steps(&finished) > least, "{} steps only: {finished:#?}", steps(&finished));
@@ -58,6 +60,11 @@ fn without_descriptors_all_is_refused_in_good_order() {
 #[test]
 fn without_address_space_all_is_refused_in_good_order() {
     walk("memory", "", 10);
+}
+
+#[test]
+fn without_room_for_a_stack_all_is_refused_in_good_order() {
+    walk("threads", "", 3);
 }
 
 #[test]
