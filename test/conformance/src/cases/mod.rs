@@ -5,6 +5,7 @@ mod cno;
 mod cno_trigger;
 mod connect;
 mod consumers;
+mod contexts;
 mod disconnect;
 mod ep;
 mod ep_life;
@@ -19,8 +20,10 @@ mod handle_places;
 mod handles;
 mod ia_close;
 mod ia_open_async;
+mod ia_query;
 mod memory;
 mod points;
+mod registry;
 mod registry_ia;
 mod requests;
 mod scene;
@@ -37,6 +40,9 @@ pub(crate) fn all() -> Vec<Case> {
         registry_ia::cases,
         ia_open_async::cases,
         ia_close::cases,
+        ia_query::cases,
+        registry::cases,
+        contexts::cases,
         handles::cases,
         evd::cases,
         evd_queue::cases,

@@ -1,0 +1,128 @@
+//! Contexts, types and double freeing of objects of every kind.
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+
+use crate::kit::*;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut all = cases![
+        "registry-ia 8": context_is_not_inherited,
+        "registry-ia 8": context_of_a_new_object_in_the_place_of_an_old_one,
+        "registry-ia 8": context_concurrent_use_is_never_torn,
+        "registry-ia 8": context_by_the_number_and_the_pointer_of_an_adapter,
+    ];
+    let families: [(&str, &str, Claim); 5] = [
+        ("type_of_{}", "registry-ia 8", type_is_right),
+        ("type_of_{}_without_a_place_is_arg2", "registry-ia 8", places_are_wanted),
+        ("context_of_{}_begins_as_null", "registry-ia 8", begins_as_null),
+        ("context_of_{}_is_what_was_set_last", "registry-ia 8", is_what_was_set_last),
+        ("handles_{}_ended_twice_is_an_invalid_handle", "events 0.1", ends_once),
+    ];
+    for kind in Kind::ALL {
+        for (name, section, claim) in families {
+            let case = local(move |ctx| claim(ctx, kind)).named(name.replace("{}", kind.word())).proves(section);
+            all.push(match kind {
+                Kind::Srq => case.needs(Need::Srq),
+                Kind::Rmr => case.needs(Need::Rmr),
+                _ => case,
+            });
+        }
+    }
+    all
+}
+
+/// What holds for every kind.
+type Claim = fn(&Ctx, Kind);
+
+fn context(handle: DAT_HANDLE) -> u64 {
+    context_bits(filled(|out| dat_get_consumer_context(handle, out)))
+}
+
+fn type_is_right(ctx: &Ctx, kind: Kind) {
+    let zoo = Zoo::of(ctx);
+    assert_eq!(filled::<DAT_HANDLE_TYPE>(|out| dat_get_handle_type(zoo.handle(kind), out)), kind.number());
+}
+
+fn places_are_wanted(ctx: &Ctx, kind: Kind) {
+    let zoo = Zoo::of(ctx);
+    let handle = zoo.handle(kind);
+    refused(dat_get_handle_type(handle, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+    refused(dat_get_consumer_context(handle, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+}
+
+fn begins_as_null(ctx: &Ctx, kind: Kind) {
+    let zoo = Zoo::of(ctx);
+    assert_eq!(context(zoo.handle(kind)), 0);
+}
+
+fn is_what_was_set_last(ctx: &Ctx, kind: Kind) {
+    let zoo = Zoo::of(ctx);
+    let handle = zoo.handle(kind);
+    for number in [1, 0x1234_5678_9abc_def0, u64::MAX, 0, 1 << 63] {
+        ok(dat_set_consumer_context(handle, cookie(number)));
+        assert_eq!(context(handle), number);
+        assert_eq!(context(handle), number, "reading it changes nothing");
+    }
+    // The other half of the union.
+    let pointer = zoo.memory.pointer();
+    ok(dat_set_consumer_context(handle, DAT_CONTEXT { as_ptr: pointer }));
+    assert_eq!(context(handle), pointer.addr() as u64);
+    let others = Kind::ALL.into_iter().filter(|other| *other != kind && zoo.has(*other));
+    for other in others {
+        assert_eq!(context(zoo.handle(other)), 0, "the {} has its own", other.word());
+    }
+}
+
+fn ends_once(ctx: &Ctx, kind: Kind) {
+    let zoo = Zoo::of(ctx);
+    let dead = zoo.dead(ctx, kind);
+    let code = kind.end(dead);
+    assert_eq!(kind_of(code), error(DAT_INVALID_HANDLE, 0));
+    let code = untouched(|out| dat_get_handle_type(dead, out));
+    refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE1);
+    refused(dat_set_consumer_context(dead, cookie(1)), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE1);
+    zoo.expect_alive();
+}
+
+fn context_is_not_inherited(ctx: &Ctx) {
+    let ia = ctx.ia();
+    ok(dat_set_consumer_context(ia.h(), cookie(7)));
+    assert_eq!(context(ia.pz().h()), 0);
+    assert_eq!(context(ia.evd(8, DAT_EVD_DTO_FLAG).h()), 0);
+    assert_eq!(context(ia.errors()), 0);
+    assert_eq!(context(ia.h()), 7);
+}
+
+fn context_of_a_new_object_in_the_place_of_an_old_one(ctx: &Ctx) {
+    let ia = ctx.ia();
+    for _ in 0..1000 {
+        let pz = ia.pz();
+        assert_eq!(context(pz.h()), 0);
+        ok(dat_set_consumer_context(pz.h(), cookie(9)));
+    }
+}
+
+fn context_concurrent_use_is_never_torn(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let handle = Handle::of(ia.h());
+    let values = [0, u64::MAX, 0x1111_1111_2222_2222];
+    std::thread::scope(|scope| {
+        for value in values {
+            scope.spawn(move || (0..2000).for_each(|_| ok(dat_set_consumer_context(handle.h(), cookie(value)))));
+        }
+        for _ in 0..2000 {
+            let seen = context(handle.h());
+            assert!(values.contains(&seen), "{seen:#x}");
+        }
+    });
+}
+
+fn context_by_the_number_and_the_pointer_of_an_adapter(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pointer: DAT_HANDLE = filled(|out| dats_get_ia_handle(ia.h(), out));
+    ok(dat_set_consumer_context(pointer, cookie(3)));
+    assert_eq!(context(ia.h()), 3);
+    ok(dat_set_consumer_context(ia.h(), cookie(4)));
+    assert_eq!(context(pointer), 4);
+}

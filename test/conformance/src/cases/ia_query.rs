@@ -1,0 +1,419 @@
+//! What adapters and providers say of themselves, and whether it is true.
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+
+use crate::kit::*;
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "registry-ia 10": ia_query_of_nothing_succeeds,
+        "registry-ia 10": ia_query_of_the_async_evd_alone,
+        "registry-ia 10": ia_query_of_adapter_and_provider_at_once,
+        "registry-ia 10": ia_query_without_a_record_is_arg4,
+        "registry-ia 10": ia_query_without_a_provider_record_is_arg6,
+        "registry-ia 10": ia_query_unknown_adapter_bits_are_arg3,
+        "registry-ia 10": ia_query_unknown_provider_bits_are_ignored,
+        "registry-ia 10": ia_query_errors_write_nothing,
+        "registry-ia 10": ia_query_missing_record_comes_before_unknown_bits,
+        "registry-ia 10": ia_query_of_each_adapter_bit_alone,
+        "registry-ia 10": ia_query_of_each_provider_bit_alone,
+        "registry-ia 10": ia_query_leaves_nothing_unset,
+        "registry-ia 10": ia_query_gives_the_same_every_time,
+        "registry-ia 10": ia_query_of_all_as_a_foreign_libdat_asks,
+        "registry-ia 11": ia_attr_names_are_strings,
+        "consumers 7": ia_attr_address_is_of_this_host,
+        "registry-ia 11": ia_attr_counts_are_positive,
+        "registry-ia 11": ia_attr_counts_suffice_for_programs,
+        "registry-ia 11": ia_attr_longest_messages_make_an_ep,
+        "registry-ia 11": ia_attr_most_dtos_make_an_ep,
+        "registry-ia 11": ia_attr_most_segments_make_an_ep,
+        "registry-ia 11": ia_attr_most_reads_make_an_ep,
+        "registry-ia 11": ia_attr_named_attributes_have_names,
+        "registry-ia 12": provider_attr_names_and_versions,
+        "registry-ia 12": provider_attr_memory_types_work,
+        "registry-ia 12": provider_attr_thread_safety_is_the_registrys,
+        "registry-ia 12": provider_attr_settled_values,
+        "registry-ia 12": provider_attr_private_data_suffices,
+        "registry-ia 12": provider_attr_all_streams_merge,
+        "registry-ia 12": provider_attr_srq_fields_agree,
+        "registry-ia 12": provider_attr_named_attributes_say_what_it_is,
+        "registry-ia 12": provider_attr_completion_flags_work,
+    ]
+}
+
+fn query(ia: &Ia, adapter: DAT_IA_ATTR_MASK, provider: DAT_PROVIDER_ATTR_MASK) -> (DAT_IA_ATTR, DAT_PROVIDER_ATTR) {
+    let (mut attr, mut theirs) = (zeroed(), zeroed());
+    ok(dat_ia_query(ia.h(), null_mut(), adapter, &mut attr, provider, &mut theirs));
+    (attr, theirs)
+}
+
+/// Every byte of a record, as a library that writes it leaves it.
+fn bytes<T: CRecord>(fill: u8, call: impl FnOnce(*mut T) -> DAT_RETURN) -> Vec<u8> {
+    let place = Buffer::new(size_of::<T>());
+    place.fill(fill);
+    ok(call(place.pointer().cast()));
+    place.take(0, place.length())
+}
+
+fn ia_query_of_nothing_succeeds(ctx: &Ctx) {
+    let ia = ctx.ia();
+    ok(dat_ia_query(ia.h(), null_mut(), 0, null_mut(), 0, null_mut()));
+}
+
+fn ia_query_of_the_async_evd_alone(ctx: &Ctx) {
+    let ia = ctx.ia();
+    assert_eq!(filled::<DAT_HANDLE>(|evd| dat_ia_query(ia.h(), evd, 0, null_mut(), 0, null_mut())), ia.errors());
+}
+
+fn ia_query_of_adapter_and_provider_at_once(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (mut evd, mut attr, mut theirs) = (DAT_HANDLE_NULL, zeroed(), zeroed());
+    let (all, everything) = (DAT_IA_FIELD_ALL, DAT_PROVIDER_FIELD_ALL);
+    ok(dat_ia_query(ia.h(), &mut evd, all, &mut attr, everything, &mut theirs));
+    assert_eq!(evd, ia.errors());
+    let (alone, theirs_alone) = (ia.attr(), ia.provider_attr());
+    assert_eq!((attr.max_eps, attr.max_message_size), (alone.max_eps, alone.max_message_size));
+    assert_eq!(theirs.max_private_data_size, theirs_alone.max_private_data_size);
+}
+
+fn ia_query_without_a_record_is_arg4(ctx: &Ctx) {
+    let ia = ctx.ia();
+    for mask in [DAT_IA_FIELD_ALL, 1, 1 << 34] {
+        let code = untouched(|evd| dat_ia_query(ia.h(), evd, mask, null_mut(), 0, null_mut()));
+        refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);
+    }
+}
+
+fn ia_query_without_a_provider_record_is_arg6(ctx: &Ctx) {
+    let ia = ctx.ia();
+    for mask in [DAT_PROVIDER_FIELD_ALL, 1, 1 << 25] {
+        let code = untouched(|evd| dat_ia_query(ia.h(), evd, 0, null_mut(), mask, null_mut()));
+        refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG6);
+    }
+}
+
+fn ia_query_unknown_adapter_bits_are_arg3(ctx: &Ctx) {
+    let ia = ctx.ia();
+    for mask in [1 << 35, 1 << 63, DAT_IA_FIELD_ALL | 1 << 40, DAT_IA_ATTR_MASK::MAX] {
+        let code = untouched(|attr| dat_ia_query(ia.h(), null_mut(), mask, attr, 0, null_mut()));
+        refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
+    }
+}
+
+/// Programs may be compiled with the ALL of other headers.
+fn ia_query_unknown_provider_bits_are_ignored(ctx: &Ctx) {
+    let ia = ctx.ia();
+    ok(dat_ia_query(ia.h(), null_mut(), 0, null_mut(), 1 << 26, null_mut()));
+    let (_, theirs) = query(&ia, 0, DAT_PROVIDER_ATTR_MASK::MAX);
+    assert_eq!(theirs.dapl_version_major, 1);
+}
+
+fn ia_query_errors_write_nothing(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let code = untouched(|evd| {
+        untouched(|attr| dat_ia_query(ia.h(), evd, DAT_IA_FIELD_ALL, attr, DAT_PROVIDER_FIELD_ALL, null_mut()))
+    });
+    refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG6);
+    let code =
+        untouched(|evd| untouched(|theirs| dat_ia_query(ia.h(), evd, 1, null_mut(), DAT_PROVIDER_FIELD_ALL, theirs)));
+    refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);
+    let code = untouched(|evd| {
+        untouched(|attr| untouched(|theirs| dat_ia_query(ia.h(), evd, 1 << 35, attr, DAT_PROVIDER_FIELD_ALL, theirs)))
+    });
+    refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
+}
+
+fn ia_query_missing_record_comes_before_unknown_bits(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let code = dat_ia_query(ia.h(), null_mut(), DAT_IA_FIELD_ALL | 1 << 35, null_mut(), 1, null_mut());
+    refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);
+    let (mut attr, mask) = (zeroed(), 1 << 35);
+    let code = dat_ia_query(ia.h(), null_mut(), mask, &mut attr, 1, null_mut());
+    refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
+}
+
+fn ia_query_of_each_adapter_bit_alone(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let all = ia.attr();
+    for bit in 0..35 {
+        // More than was asked for may come.
+        let attr: DAT_IA_ATTR = filled(|out| dat_ia_query(ia.h(), null_mut(), 1 << bit, out, 0, null_mut()));
+        match bit {
+            6 => assert_eq!(address_at(attr.ia_address_ptr), address_at(all.ia_address_ptr)),
+            7 => assert_eq!(attr.max_eps, all.max_eps),
+            8 => assert_eq!(attr.max_dto_per_ep, all.max_dto_per_ep),
+            12 => assert_eq!(attr.max_evd_qlen, all.max_evd_qlen),
+            18 => assert_eq!(attr.max_message_size, all.max_message_size),
+            _ => {}
+        }
+    }
+}
+
+fn ia_query_of_each_provider_bit_alone(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let all = ia.provider_attr();
+    for bit in 0..26 {
+        let attr: DAT_PROVIDER_ATTR = filled(|out| dat_ia_query(ia.h(), null_mut(), 0, null_mut(), 1 << bit, out));
+        match bit {
+            3 => assert_eq!(attr.dapl_version_major, all.dapl_version_major),
+            4 => assert_eq!(attr.dapl_version_minor, all.dapl_version_minor),
+            9 => assert_eq!(attr.is_thread_safe, all.is_thread_safe),
+            10 => assert_eq!(attr.max_private_data_size, all.max_private_data_size),
+            _ => {}
+        }
+    }
+}
+
+fn ia_query_leaves_nothing_unset(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let adapter =
+        |fill| bytes::<DAT_IA_ATTR>(fill, |out| dat_ia_query(ia.h(), null_mut(), DAT_IA_FIELD_ALL, out, 0, null_mut()));
+    let provider = |fill| {
+        bytes::<DAT_PROVIDER_ATTR>(fill, |out| {
+            dat_ia_query(ia.h(), null_mut(), 0, null_mut(), DAT_PROVIDER_FIELD_ALL, out)
+        })
+    };
+    for (zeros, ones) in [(adapter(0), adapter(0xff)), (provider(0), provider(0xff))] {
+        // Between fields there may be a few bytes of nothing.
+        let unset = zeros.iter().zip(&ones).filter(|(zero, one)| zero != one).count();
+        assert!(unset <= 8, "{unset} bytes stay as they were");
+    }
+}
+
+fn ia_query_gives_the_same_every_time(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let all = || {
+        let attr = ia.attr();
+        let counts = [attr.max_eps, attr.max_evds, attr.max_evd_qlen, attr.max_lmrs, attr.max_pzs, attr.max_rmrs];
+        let sizes = [attr.max_lmr_block_size, attr.max_message_size, attr.max_rdma_size];
+        (counts, sizes, attr.ia_address_ptr, attr.max_srqs, attr.max_rdma_read_in, attr.max_rdma_read_out)
+    };
+    let before = all();
+    let zoo = Zoo::within(ctx, &ia, 0);
+    assert_eq!(all(), before, "whatever is made");
+    drop(zoo);
+    assert_eq!(all(), before);
+}
+
+fn ia_query_of_all_as_a_foreign_libdat_asks(ctx: &Ctx) {
+    let zoo = Zoo::of(ctx);
+    let attr = zoo.ia.provider_attr();
+    assert_eq!((attr.dapl_version_major, attr.dapl_version_minor), (1, 2));
+}
+
+fn ia_attr_names_are_strings(ctx: &Ctx) {
+    let attr = ctx.ia().attr();
+    for name in [attr.adapter_name, attr.vendor_name] {
+        assert!(name.contains(&0), "it ends");
+    }
+    assert_eq!(text_at(attr.adapter_name.as_ptr()), ctx.provider);
+}
+
+fn ia_attr_address_is_of_this_host(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pointer = ia.attr().ia_address_ptr;
+    let address = address_at(pointer);
+    assert_eq!(i32::from(u16::from_ne_bytes([address[0], address[1]])), libc::AF_INET);
+    assert_eq!(address[2..4], [0, 0], "no port");
+    assert_eq!(address[8..16], [0; 8], "programs compare it whole");
+    assert_eq!(bytes_at(pointer.cast(), 28)[16..], [0; 12], "some copy more than it has");
+    assert_eq!(ia.attr().ia_address_ptr, pointer, "it stays where it is");
+}
+
+fn ia_attr_counts_are_positive(ctx: &Ctx) {
+    let attr = ctx.ia().attr();
+    let counts = [
+        attr.max_eps,
+        attr.max_dto_per_ep,
+        attr.max_rdma_read_per_ep_in,
+        attr.max_rdma_read_per_ep_out,
+        attr.max_evds,
+        attr.max_evd_qlen,
+        attr.max_iov_segments_per_dto,
+        attr.max_lmrs,
+        attr.max_pzs,
+        attr.max_iov_segments_per_rdma_read,
+        attr.max_iov_segments_per_rdma_write,
+        attr.max_rdma_read_in,
+        attr.max_rdma_read_out,
+    ];
+    for (at, count) in counts.into_iter().enumerate() {
+        assert!(count > 0, "count {at} is {count}");
+    }
+    let sizes = [attr.max_lmr_block_size, attr.max_lmr_virtual_address, attr.max_message_size, attr.max_rdma_size];
+    assert!(sizes.iter().all(|size| *size > 0));
+    assert!([attr.max_rmrs, attr.max_srqs, attr.max_ep_per_srq, attr.max_recv_per_srq].iter().all(|count| *count >= 0));
+}
+
+fn ia_attr_counts_suffice_for_programs(ctx: &Ctx) {
+    let attr = ctx.ia().attr();
+    assert!(attr.max_evd_qlen >= 65_535, "MPI libraries refuse less: {}", attr.max_evd_qlen);
+    assert!(attr.max_iov_segments_per_dto >= 4);
+    assert!(attr.max_rdma_read_per_ep_in >= 4 && attr.max_rdma_read_per_ep_out >= 4);
+}
+
+/// An EP with other attributes can be made; alone, and once.
+#[track_caller]
+fn makes_an_ep(ia: &Ia, change: impl FnOnce(&mut DAT_EP_ATTR)) {
+    let mut setup = Setup::default();
+    change(&mut setup.attr);
+    let conn = Conn::unconnected(ia, &setup);
+    conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+}
+
+fn ia_attr_longest_messages_make_an_ep(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let most = ia.attr();
+    makes_an_ep(&ia, |attr| {
+        attr.max_message_size = most.max_message_size;
+        attr.max_rdma_size = most.max_rdma_size;
+    });
+}
+
+fn ia_attr_most_dtos_make_an_ep(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let most = ia.attr().max_dto_per_ep;
+    makes_an_ep(&ia, |attr| attr.max_request_dtos = most);
+    makes_an_ep(&ia, |attr| attr.max_recv_dtos = most);
+}
+
+fn ia_attr_most_segments_make_an_ep(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let most = ia.attr();
+    makes_an_ep(&ia, |attr| {
+        attr.max_request_iov = most.max_iov_segments_per_dto;
+        attr.max_recv_iov = most.max_iov_segments_per_dto;
+        attr.max_rdma_read_iov = most.max_iov_segments_per_rdma_read;
+        attr.max_rdma_write_iov = most.max_iov_segments_per_rdma_write;
+    });
+}
+
+fn ia_attr_most_reads_make_an_ep(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let most = ia.attr();
+    makes_an_ep(&ia, |attr| {
+        attr.max_rdma_read_in = most.max_rdma_read_per_ep_in;
+        attr.max_rdma_read_out = most.max_rdma_read_per_ep_out;
+    });
+}
+
+#[track_caller]
+fn have_names(array: *const DAT_NAMED_ATTR, count: DAT_COUNT) {
+    assert!(count >= 0 && (count == 0 || !array.is_null()));
+    for (name, _value) in named_attributes(array, count) {
+        assert!(!name.is_empty());
+    }
+}
+
+fn ia_attr_named_attributes_have_names(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let attr = ia.attr();
+    have_names(attr.transport_attr, attr.num_transport_attr);
+    have_names(attr.vendor_attr, attr.num_vendor_attr);
+}
+
+fn provider_attr_names_and_versions(ctx: &Ctx) {
+    let attr = ctx.ia().provider_attr();
+    assert_eq!(text_at(attr.provider_name.as_ptr()), ctx.provider);
+    assert_eq!((attr.dapl_version_major, attr.dapl_version_minor), (1, 2));
+}
+
+fn provider_attr_memory_types_work(ctx: &Ctx) {
+    let ia = ctx.ia();
+    assert_eq!(ia.provider_attr().lmr_mem_types_supported, 3, "numbers, not bits: all three");
+    let pz = ia.pz();
+    let memory = ia.memory(&pz, 64);
+    let region = DAT_REGION_DESCRIPTION { for_lmr_handle: memory.h() };
+    let rights = DAT_MEM_PRIV_ALL_FLAG;
+    let (mut lmr, mut context) = (DAT_HANDLE_NULL, 0);
+    let none = null_mut();
+    let kind = DAT_MEM_TYPE_LMR;
+    ok(dat_lmr_create(ia.h(), kind, region, 0, pz.h(), rights, &mut lmr, &mut context, none, null_mut(), null_mut()));
+    Lmr::own(lmr).free();
+}
+
+fn provider_attr_thread_safety_is_the_registrys(ctx: &Ctx) {
+    // Other libdats find by it what to close, so it is what `dat_provider_init` was told, or more over our own.
+    let truth = ctx.ia().provider_attr().is_thread_safe;
+    assert!([DAT_FALSE, DAT_TRUE].contains(&truth), "{truth}");
+}
+
+fn provider_attr_settled_values(ctx: &Ctx) {
+    let attr = ctx.ia().provider_attr();
+    assert_eq!(attr.iov_ownership_on_return, DAT_IOV_CONSUMER);
+    assert_eq!(attr.dat_qos_supported, DAT_QOS_BEST_EFFORT);
+    assert_eq!(attr.pz_support, DAT_PZ_UNIQUE);
+    assert_eq!(attr.supports_multipath, DAT_FALSE);
+    assert_eq!(attr.lmr_sync_req, DAT_FALSE);
+    assert_eq!(attr.dto_async_return_guaranteed, DAT_FALSE);
+    assert!([DAT_FALSE, DAT_TRUE].contains(&attr.rdma_write_for_rdma_read_req));
+    let alignment = attr.optimal_buffer_alignment;
+    assert!(alignment > 0 && 256 % alignment == 0, "{alignment} divides 256");
+}
+
+fn provider_attr_private_data_suffices(ctx: &Ctx) {
+    let size = ctx.ia().provider_attr().max_private_data_size;
+    assert!(size >= 48, "programs send 48 bytes: {size}");
+}
+
+fn provider_attr_all_streams_merge(ctx: &Ctx) {
+    let merging = ctx.ia().provider_attr().evd_stream_merging_supported;
+    for (one, row) in merging.iter().enumerate() {
+        for (other, merges) in row.iter().enumerate() {
+            assert_eq!(*merges, DAT_TRUE, "{one} with {other}");
+            assert_eq!(*merges, merging[other][one]);
+        }
+    }
+}
+
+fn provider_attr_srq_fields_agree(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (attr, adapter) = (ia.provider_attr(), ia.attr());
+    let has_srq = attr.srq_supported != DAT_FALSE;
+    assert_eq!(has_srq, adapter.max_srqs > 0);
+    assert_eq!(has_srq, adapter.max_recv_per_srq > 0);
+    assert_eq!(has_srq, adapter.max_ep_per_srq > 0);
+    assert_eq!(attr.srq_watermarks_supported & !0x111, 0);
+    assert_eq!(attr.srq_info_supported & !0x11, 0);
+    assert_eq!(attr.ep_recv_info_supported & !0x11, 0);
+    if !has_srq {
+        assert_eq!((attr.srq_watermarks_supported & 1, attr.srq_info_supported), (0, 0));
+    }
+    let pz = ia.pz();
+    let mut wanted = DAT_SRQ_ATTR { max_recv_dtos: 1, max_recv_iov: 1, low_watermark: 0 };
+    let mut srq = DAT_HANDLE_NULL;
+    let code = dat_srq_create(ia.h(), pz.h(), &mut wanted, &mut srq);
+    assert_eq!(code == DAT_SUCCESS, has_srq, "what it says is what it does");
+    if has_srq {
+        Srq::own(srq).free();
+    }
+}
+
+fn provider_attr_named_attributes_say_what_it_is(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let attr = ia.provider_attr();
+    have_names(attr.provider_specific_attr, attr.num_provider_specific_attr);
+    let named = named_attributes(attr.provider_specific_attr, attr.num_provider_specific_attr);
+    for wanted in ["implementation", "version", "transport"] {
+        assert!(named.iter().any(|(name, value)| name == wanted && !value.is_empty()), "{wanted} in {named:?}");
+    }
+}
+
+fn provider_attr_completion_flags_work(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let flags = ia.provider_attr().completion_flags_supported;
+    let all = DAT_COMPLETION_SUPPRESS_FLAG
+        | DAT_COMPLETION_SOLICITED_WAIT_FLAG
+        | DAT_COMPLETION_UNSIGNALLED_FLAG
+        | DAT_COMPLETION_BARRIER_FENCE_FLAG;
+    assert_eq!(flags, all);
+    let attr = DAT_EP_ATTR { request_completion_flags: DAT_COMPLETION_UNSIGNALLED_FLAG, ..Setup::default().attr };
+    let (near, far) = ctx.loopback_with(&ia, &Setup { attr, ..Setup::default() });
+    let (here, there) = (near.memory(64), far.memory(64));
+    for (id, flag) in (1..).zip([0, DAT_COMPLETION_SUPPRESS_FLAG, DAT_COMPLETION_SOLICITED_WAIT_FLAG, all]) {
+        far.post_recv(id, there.segment(0, 8));
+        near.post_send_as(id, here.segment(0, 8), flag);
+        expect_dto(far.recv.h(), id, DAT_DTO_SUCCESS, 8);
+    }
+}
