@@ -1,0 +1,300 @@
+//! What a failure does to both ends of its connection, who is told, and what it leaves alone (events 4.6).
+#![forbid(unsafe_code)]
+
+use crate::kit::*;
+
+use super::ends::*;
+use super::faults::{loses, nowhere, sends_into_trouble};
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "events 4.6": fault_is_told_to_who_waits_for_the_connection_only => pair(fails_unseen, loses),
+        "events 4.6": fault_of_a_suppressed_request_breaks_too => pair(fails_suppressed, loses),
+        "events 4.6": fault_flushes_both_queues_in_order => pair(fails_amid_work, loses_amid_work),
+        "events 4.6": fault_of_a_receive_flushes_both_queues => pair(sends_into_trouble, receives_badly_amid_work),
+        "events 4.6": fault_shows_in_the_state_at_once => pair(fails_and_looks, loses),
+        "events 4.6": fault_of_rdma_leaves_the_target_without_completions => pair(reaches_wrong, loses_without_completions),
+        "events 4.8": fault_receive_is_checked_when_it_is_used => pair(sends_into_trouble, frees_before_use),
+        "events 7": fault_receive_posted_before_its_ep_changed_pz_takes_nothing => pair(sends_to_another_pz, changes_pz_before_use),
+        "events 8.2": fault_free_does_not_disturb_what_is_done => pair(frees_after_completion, loses_nothing),
+        "events 4.3": fault_reads_without_a_depth_are_refused => pair(reads_without_depth, is_read_anyhow),
+        "events 4.3": fault_reads_beyond_the_depth_of_the_target => pair(reads_beyond_the_target, serves_one_read),
+        "events 4.3": fault_reads_from_a_target_without_depth => pair(reads_from_no_depth, serves_no_read),
+        "events 4.5": fault_peer_that_dies_loses_nothing_silently => pair(outlives, dies).only_two(),
+    ]
+}
+
+fn fails_unseen(ctx: &Ctx) {
+    let conn = ctx.connect();
+    ctx.hear_target();
+    conn.post_send(1, nowhere());
+    // Nobody has looked at the completion.
+    expect_broken(&conn);
+    expect_dto(conn.request.h(), 1, DAT_DTO_ERR_LOCAL_PROTECTION, 0);
+    ctx.meet();
+}
+
+fn fails_suppressed(ctx: &Ctx) {
+    let conn = ctx.connect();
+    ctx.hear_target();
+    conn.post_send_as(1, nowhere(), DAT_COMPLETION_SUPPRESS_FLAG);
+    expect_broken(&conn);
+    expect_dto(conn.request.h(), 1, DAT_DTO_ERR_LOCAL_PROTECTION, 0);
+    expect_nothing(conn.request.h());
+    ctx.meet();
+}
+
+fn fails_and_looks(ctx: &Ctx) {
+    let conn = ctx.connect();
+    ctx.hear_target();
+    conn.post_send(1, nowhere());
+    expect_dto(conn.request.h(), 1, DAT_DTO_ERR_LOCAL_PROTECTION, 0);
+    conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    conn.expect(DAT_CONNECTION_EVENT_BROKEN);
+    ctx.meet();
+}
+
+fn fails_amid_work(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    (1..=3).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
+    ctx.meet();
+    // The first two are received; the rest follows the failure, posted before or after it shows.
+    (11..=12).for_each(|id| conn.post_send(id, memory.segment(0, 100)));
+    conn.post_send(13, nowhere());
+    (14..=16).for_each(|id| conn.post_send(id, memory.segment(0, 100)));
+    (11..=12).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 100));
+    expect_dto(conn.request.h(), 13, DAT_DTO_ERR_LOCAL_PROTECTION, 0);
+    expect_flushed(&conn.request, 14..=16);
+    expect_flushed(&conn.recv, 1..=3);
+    expect_broken(&conn);
+    ctx.meet();
+}
+
+fn loses_amid_work(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    (1..=4).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
+    ctx.meet();
+    (1..=2).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 100));
+    expect_lost(&conn);
+    expect_flushed(&conn.recv, 3..=4);
+    ctx.meet();
+}
+
+fn receives_badly_amid_work(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    conn.post_recv(1, nowhere());
+    (2..=3).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
+    // The near end has no receive: these wait.
+    (11..=12).for_each(|id| conn.post_send(id, memory.segment(0, 100)));
+    ctx.meet();
+    expect_dto(conn.recv.h(), 1, DAT_DTO_ERR_LOCAL_PROTECTION, 0);
+    expect_flushed(&conn.recv, 2..=3);
+    expect_flushed(&conn.request, 11..=12);
+    expect_broken(&conn);
+    ctx.meet();
+}
+
+fn reaches_wrong(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    let good = ctx.hear_target();
+    conn.post_write(1, memory.segment(0, 100), good);
+    conn.post_write(2, memory.segment(0, 100), DAT_RMR_TRIPLET { rmr_context: !good.rmr_context, ..good });
+    conn.post_write(3, memory.segment(0, 100), good);
+    expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 100);
+    expect_dto(conn.request.h(), 2, DAT_DTO_ERR_REMOTE_ACCESS, 0);
+    expect_flushed(&conn.request, [3]);
+    expect_broken(&conn);
+    ctx.meet();
+}
+
+fn loses_without_completions(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    ctx.tell_target(memory.target(0, 100));
+    expect_lost(&conn);
+    expect_nothing(conn.recv.h());
+    expect_nothing(conn.request.h());
+    expect_nothing(conn.ia.errors());
+    ctx.meet();
+}
+
+fn frees_before_use(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let mut memory = conn.memory(100);
+    conn.post_recv(2, memory.segment(0, 100));
+    memory.deregister();
+    ctx.meet();
+    expect_dto(conn.recv.h(), 2, DAT_DTO_ERR_LOCAL_PROTECTION, 0);
+    expect_broken(&conn);
+    memory.expect_all(0, 100, 0);
+    ctx.meet();
+}
+
+fn sends_to_another_pz(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    memory.fill(7);
+    conn.post_send(1, memory.segment(0, 100));
+    if ctx.hear() == b"flushed" {
+        expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 100);
+    } else {
+        expect_dto(conn.request.h(), 1, DAT_DTO_ERR_REMOTE_RESPONDER, 0);
+        expect_lost(&conn);
+    }
+    ctx.meet();
+}
+
+/// The receive fails when it is used (events 7), or is flushed already, with the queue pair that the change has replaced
+/// (endpoints 5.3).
+fn changes_pz_before_use(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let conn = Conn::unconnected(&ia, &Setup::default());
+    let memory = conn.memory(100);
+    conn.post_recv(2, memory.segment(0, 100));
+    let param = DAT_EP_PARAM { pz_handle: pz.h(), ..conn.ep.param() };
+    ok(dat_ep_modify(conn.ep.h(), DAT_EP_FIELD_PZ_HANDLE, &param));
+    let flushed = dequeue(conn.recv.h());
+    join(ctx, &conn, 0);
+    if let Some(event) = flushed {
+        check_dto(&event.dto(), 2, DAT_DTO_ERR_FLUSHED, 0);
+        let new = ia.memory(&pz, 100);
+        conn.post_recv(3, new.segment(0, 100));
+        expect_dto(conn.recv.h(), 3, DAT_DTO_SUCCESS, 100);
+        ctx.tell("flushed");
+    } else {
+        expect_dto(conn.recv.h(), 2, DAT_DTO_ERR_LOCAL_PROTECTION, 0);
+        expect_broken(&conn);
+        ctx.tell("failed");
+    }
+    memory.expect_all(0, 100, 0);
+    ctx.meet();
+    // Its EP stands on that zone.
+    drop((memory, conn));
+}
+
+fn frees_after_completion(ctx: &Ctx) {
+    let conn = ctx.connect();
+    for id in 0..20 {
+        let mut memory = conn.memory(5000);
+        memory.fill(id as u8);
+        conn.post_send(id, memory.segment(0, 5000));
+        expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 5000);
+        memory.deregister();
+    }
+    conn.ep.expect_state(DAT_EP_STATE_CONNECTED);
+    ctx.meet();
+}
+
+fn loses_nothing(ctx: &Ctx) {
+    let conn = ctx.connect();
+    for id in 0..20 {
+        let mut memory = conn.memory(5000);
+        conn.post_recv(id, memory.segment(0, 5000));
+        expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 5000);
+        memory.deregister();
+        memory.expect_all(0, 5000, id as u8);
+    }
+    ctx.meet();
+}
+
+fn reads_without_depth(ctx: &Ctx) {
+    let conn = ctx.connect_with(&setup(|attr| attr.max_rdma_read_out = 0));
+    let memory = conn.memory(100);
+    memory.fill(7);
+    refused_or_responder(ctx, &conn, &memory);
+}
+
+/// Either the post is refused, or the read fails for want of the other side's means.
+#[track_caller]
+fn refused_or_responder(ctx: &Ctx, conn: &Conn, memory: &Memory) {
+    let code = Op::Read.call(conn, 1, &[memory.segment(0, 100)], &ctx.hear_target(), 0);
+    if code == DAT_SUCCESS {
+        expect_dto(conn.request.h(), 1, DAT_DTO_ERR_REMOTE_RESPONDER, 0);
+        expect_lost(conn);
+    } else {
+        assert_eq!(kind_of(code), error(DAT_INVALID_STATE, DAT_NO_SUBTYPE));
+        conn.ep.expect_state(DAT_EP_STATE_CONNECTED);
+    }
+    memory.expect_all(0, 100, 7);
+    ctx.meet();
+}
+
+fn is_read_anyhow(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    ctx.tell_target(memory.target(0, 100));
+    ctx.meet();
+}
+
+fn reads_from_no_depth(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    memory.fill(7);
+    refused_or_responder(ctx, &conn, &memory);
+}
+
+fn serves_no_read(ctx: &Ctx) {
+    let conn = ctx.connect_with(&setup(|attr| attr.max_rdma_read_in = 0));
+    let memory = conn.memory(100);
+    ctx.tell_target(memory.target(0, 100));
+    ctx.meet();
+}
+
+fn reads_beyond_the_target(ctx: &Ctx) {
+    let conn = ctx.connect_with(&setup(|attr| attr.max_rdma_read_out = 8));
+    let memory = conn.memory(8 * 5000);
+    let remote = ctx.hear_target();
+    (0..8).for_each(|id| conn.post_read(id, memory.segment(id as usize * 5000, 5000), remote));
+    // A transport that holds reads back completes all; another breaks the connection.
+    let mut broken = false;
+    for id in 0..8 {
+        let data = expect_event(conn.request.h(), SOON).dto();
+        let wanted = match data.status {
+            DAT_DTO_SUCCESS if !broken => DAT_DTO_SUCCESS,
+            _ if broken => DAT_DTO_ERR_FLUSHED,
+            _ => DAT_DTO_ERR_REMOTE_RESPONDER,
+        };
+        broken |= wanted != DAT_DTO_SUCCESS;
+        check_dto(&data, id, wanted, 5000);
+        if !broken {
+            memory.expect_all(id as usize * 5000, 5000, 9);
+        }
+    }
+    ctx.meet();
+}
+
+fn serves_one_read(ctx: &Ctx) {
+    let conn = ctx.connect_with(&setup(|attr| attr.max_rdma_read_in = 1));
+    let memory = conn.memory(5000);
+    memory.fill(9);
+    ctx.tell_target(memory.target(0, 5000));
+    ctx.meet();
+}
+
+fn outlives(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    (1..=2).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
+    (11..=13).for_each(|id| conn.post_send(id, memory.segment(0, 100)));
+    ctx.tell("die");
+    // All work comes back, none of it as done, and the connection ends once.
+    for id in 11..=13 {
+        let data = expect_event(conn.request.h(), SOON).dto();
+        assert_eq!(context_bits(data.user_cookie), id);
+        let may_be = [DAT_DTO_ERR_FLUSHED, DAT_DTO_ERR_TRANSPORT, DAT_DTO_ERR_REMOTE_RESPONDER];
+        assert!(may_be.contains(&data.status), "a send to the dead completed: {}", status_name(data.status));
+    }
+    expect_flushed(&conn.recv, 1..=2);
+    expect_lost(&conn);
+}
+
+fn dies(ctx: &Ctx) {
+    let _conn = ctx.connect();
+    assert_eq!(ctx.hear(), b"die");
+    ctx.die();
+}

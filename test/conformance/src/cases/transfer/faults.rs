@@ -1,0 +1,387 @@
+//! Transfers that fail: every status that can be provoked, by every cause (events 4.5).
+#![forbid(unsafe_code)]
+
+use crate::kit::*;
+
+use super::ends::*;
+
+/// What is wrong with a local segment of 100 bytes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Local {
+    Unknown,
+    Null,
+    Stale,
+    OtherPz,
+    OtherIa,
+    Before,
+    Beyond,
+    Wraps,
+    NoWrite,
+}
+
+const LOCAL: [(Local, &str); 9] = [
+    (Local::Unknown, "an_unknown_context"),
+    (Local::Null, "context_0"),
+    (Local::Stale, "a_freed_lmr"),
+    (Local::OtherPz, "another_pz"),
+    (Local::OtherIa, "another_ia"),
+    (Local::Before, "a_byte_before_the_lmr"),
+    (Local::Beyond, "a_byte_beyond_the_lmr"),
+    (Local::Wraps, "a_range_that_wraps"),
+    (Local::NoWrite, "no_right_to_write"),
+];
+
+/// What is wrong with the remote side of 100 bytes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Remote {
+    Unknown,
+    Null,
+    Stale,
+    OtherPz,
+    Before,
+    Beyond,
+    Wraps,
+    OtherRight,
+    LocalRights,
+}
+
+const REMOTE: [(Remote, &str); 9] = [
+    (Remote::Unknown, "an_unknown_context"),
+    (Remote::Null, "context_0"),
+    (Remote::Stale, "a_freed_lmr"),
+    (Remote::OtherPz, "another_pz"),
+    (Remote::Before, "a_byte_before_the_lmr"),
+    (Remote::Beyond, "a_byte_beyond_the_lmr"),
+    (Remote::Wraps, "a_range_that_wraps"),
+    (Remote::OtherRight, "only_the_other_remote_right"),
+    (Remote::LocalRights, "only_local_rights"),
+];
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut all = cases![
+        "events 4.5": fault_message_longer_by_a_byte => pair(|ctx| sends_too_much(ctx, 101), |ctx| takes_too_little(ctx, 100)),
+        "events 4.5": fault_message_to_a_receive_of_nothing => pair(|ctx| sends_too_much(ctx, 1), |ctx| takes_too_little(ctx, 0)),
+        "events 4.5": fault_message_of_many_pieces_into_a_small_receive => pair(|ctx| sends_too_much(ctx, 300_000), |ctx| takes_too_little(ctx, 100)),
+        "events 4.5": fault_message_longer_than_a_large_receive => pair(|ctx| sends_too_much(ctx, 300_000), |ctx| takes_too_little(ctx, 299_999)),
+        "events 4.5": fault_too_long_comes_after_what_fitted => pair(sends_fitting_then_not, takes_two_then_not),
+        "events 4.5": fault_too_long_waits_for_its_receive => pair(sends_too_much_early, takes_too_little_late),
+        "events 8.1": fault_memory_that_is_gone_is_an_error_of_the_writer => pair(writes_to_gone, takes_memory_away),
+    ];
+    for (fault, words) in LOCAL {
+        let ops = if fault == Local::NoWrite { &[Op::Read, Op::Recv][..] } else { &Op::ALL[..] };
+        for op in ops.iter().copied() {
+            let case = match op {
+                Op::Recv => pair(sends_into_trouble, move |ctx| receives_into(ctx, fault)),
+                _ => pair(move |ctx| requests_from(ctx, op, fault), loses),
+            };
+            let word = if op == Op::Recv { "receive" } else { op.word() };
+            all.push(case.named(format!("fault_local_{word}_by_{words}")).proves("events 4.5"));
+        }
+    }
+    for (fault, words) in REMOTE {
+        for op in Op::RDMA {
+            let case = pair(move |ctx| is_denied(ctx, op), move |ctx| denies(ctx, op, fault));
+            all.push(case.named(format!("fault_remote_{}_by_{words}", op.word())).proves("events 4.5"));
+            let slow = pair(
+                move |ctx| {
+                    without_kernel_copies();
+                    is_denied(ctx, op);
+                },
+                move |ctx| {
+                    without_kernel_copies();
+                    denies(ctx, op, fault);
+                },
+            );
+            let name = format!("fault_remote_{}_by_{words}_without_kernel_copies", op.word());
+            all.push(slow.only_two().named(name).proves("events 4.5"));
+        }
+    }
+    for op in Op::REQUESTS {
+        let case = pair(move |ctx| exceeds_the_adapter(ctx, op), loses);
+        all.push(case.named(format!("fault_{}_longer_than_the_adapter_can", op.word())).proves("events 4.5"));
+    }
+    all
+}
+
+/// A bad segment, and the memory that it does not quite name.
+#[track_caller]
+fn bad_segment(ctx: &Ctx, conn: &Conn, fault: Local) -> (DAT_LMR_TRIPLET, Vec<Conn>, Memory) {
+    let mut others = Vec::new();
+    let mut memory = match fault {
+        Local::OtherPz => {
+            let other = Conn::unconnected(&conn.ia, &Setup::default());
+            let memory = other.memory(300);
+            others.push(other);
+            memory
+        }
+        Local::OtherIa => {
+            let other = Conn::unconnected(&Ia::open(&ctx.provider, 8), &Setup::default());
+            // Not the first there: contexts of adapters may be alike.
+            let memory = (0..5).map(|_| other.memory(300)).next_back().expect("five");
+            others.push(other);
+            memory
+        }
+        Local::NoWrite => {
+            conn.ia.memory_with(&conn.pz, 300, DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_REMOTE_READ_FLAG)
+        }
+        _ => conn.memory(300),
+    };
+    let good = memory.segment(100, 100);
+    let bad = match fault {
+        Local::Unknown => DAT_LMR_TRIPLET { lmr_context: !memory.lmr_context, ..good },
+        Local::Null => DAT_LMR_TRIPLET { lmr_context: 0, ..good },
+        Local::Stale => {
+            memory.deregister();
+            good
+        }
+        Local::Before => DAT_LMR_TRIPLET { virtual_address: memory.address(0) - 1, ..good },
+        Local::Beyond => memory.segment(201, 100),
+        // Round the address space and back; what a message needs of it is not all there.
+        Local::Wraps => DAT_LMR_TRIPLET { segment_length: 0u64.wrapping_sub(50), ..memory.segment(250, 0) },
+        Local::OtherPz | Local::OtherIa | Local::NoWrite => good,
+    };
+    (bad, others, memory)
+}
+
+fn requests_from(ctx: &Ctx, op: Op, fault: Local) {
+    let conn = ctx.connect();
+    let remote = ctx.hear_target();
+    let (bad, others, memory) = bad_segment(ctx, &conn, fault);
+    op.post(&conn, 1, &[bad], &remote);
+    let data = expect_event(conn.request.h(), SOON).dto();
+    // A sum that no adapter can move is as wrong as its memory.
+    let is_length = fault == Local::Wraps && data.status == DAT_DTO_ERR_LOCAL_LENGTH;
+    check_dto(&data, 1, if is_length { DAT_DTO_ERR_LOCAL_LENGTH } else { DAT_DTO_ERR_LOCAL_PROTECTION }, 0);
+    expect_broken(&conn);
+    ctx.meet();
+    drop((memory, others));
+}
+
+/// The far end of a connection that the near end's failure ends. It lends memory, and has one receive.
+pub(super) fn loses(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(300);
+    conn.post_recv(9, memory.segment(0, 100));
+    ctx.tell_target(memory.target(100, 100));
+    expect_lost(&conn);
+    expect_flushed(&conn.recv, [9]);
+    memory.expect_all(0, 300, 0);
+    ctx.meet();
+}
+
+/// The near end of a connection that breaks because the far end cannot receive.
+pub(super) fn sends_into_trouble(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    ctx.meet();
+    conn.post_send(1, memory.segment(0, 100));
+    expect_dto(conn.request.h(), 1, DAT_DTO_ERR_REMOTE_RESPONDER, 0);
+    // The peer ends the connection at the same time: either event may win.
+    expect_lost(&conn);
+    ctx.meet();
+}
+
+fn receives_into(ctx: &Ctx, fault: Local) {
+    let conn = ctx.connect();
+    let (bad, others, memory) = bad_segment(ctx, &conn, fault);
+    Op::Recv.post(&conn, 2, &[bad], &NOWHERE);
+    expect_nothing(conn.recv.h());
+    ctx.meet();
+    expect_dto(conn.recv.h(), 2, DAT_DTO_ERR_LOCAL_PROTECTION, 0);
+    expect_broken(&conn);
+    memory.expect_all(0, 300, 0);
+    ctx.meet();
+    drop((memory, others));
+}
+
+/// The near end of an RDMA transfer that may not be.
+fn is_denied(ctx: &Ctx, op: Op) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    memory.fill(7);
+    let remote = ctx.hear_target();
+    op.post(&conn, 1, &[memory.segment(0, 100)], &remote);
+    expect_dto(conn.request.h(), 1, DAT_DTO_ERR_REMOTE_ACCESS, 0);
+    expect_broken(&conn);
+    if op == Op::Read {
+        memory.expect_all(0, 100, 7);
+    }
+    ctx.meet();
+}
+
+fn denies(ctx: &Ctx, op: Op, fault: Remote) {
+    let conn = ctx.connect();
+    let other = Conn::unconnected(&conn.ia, &Setup::default());
+    let local = DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_LOCAL_WRITE_FLAG;
+    let only = if op == Op::Read { DAT_MEM_PRIV_REMOTE_WRITE_FLAG } else { DAT_MEM_PRIV_REMOTE_READ_FLAG };
+    let mut memory = match fault {
+        Remote::OtherPz => other.memory(300),
+        Remote::OtherRight => conn.ia.memory_with(&conn.pz, 300, local | only),
+        Remote::LocalRights => conn.ia.memory_with(&conn.pz, 300, local),
+        _ => conn.memory(300),
+    };
+    let good = memory.target(100, 100);
+    let bad = match fault {
+        Remote::Unknown => DAT_RMR_TRIPLET { rmr_context: !memory.rmr_context, ..good },
+        Remote::Null => DAT_RMR_TRIPLET { rmr_context: 0, ..good },
+        Remote::Stale => {
+            memory.deregister();
+            good
+        }
+        Remote::Before => DAT_RMR_TRIPLET { target_address: memory.address(0) - 1, ..good },
+        Remote::Beyond => memory.target(201, 100),
+        Remote::Wraps => DAT_RMR_TRIPLET { target_address: u64::MAX - 49, ..good },
+        // It is nobody's business, but a peer might guess it.
+        Remote::LocalRights => DAT_RMR_TRIPLET { rmr_context: memory.lmr_context, ..good },
+        Remote::OtherPz | Remote::OtherRight => good,
+    };
+    ctx.tell_target(bad);
+    expect_lost(&conn);
+    memory.expect_all(0, 300, 0);
+    expect_nothing(conn.recv.h());
+    ctx.meet();
+}
+
+fn sends_too_much(ctx: &Ctx, length: usize) {
+    let conn = ctx.connect();
+    let memory = conn.memory(length);
+    ctx.meet();
+    conn.post_send(1, memory.segment(0, length));
+    expect_dto(conn.request.h(), 1, DAT_DTO_ERR_REMOTE_RESPONDER, 0);
+    expect_lost(&conn);
+    ctx.meet();
+}
+
+fn takes_too_little(ctx: &Ctx, length: usize) {
+    let conn = ctx.connect();
+    let memory = conn.memory(length + 100);
+    memory.fill(0xee);
+    conn.post_recv(2, memory.segment(0, length));
+    ctx.meet();
+    expect_dto(conn.recv.h(), 2, DAT_DTO_ERR_LOCAL_LENGTH, 0);
+    expect_broken(&conn);
+    // What is in the buffer is undefined; beyond it nothing is touched.
+    memory.expect_all(length, 100, 0xee);
+    ctx.meet();
+}
+
+fn sends_fitting_then_not(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(300);
+    ctx.meet();
+    conn.post_send(1, memory.segment(0, 100));
+    conn.post_send(2, memory.segment(0, 10));
+    conn.post_send(3, memory.segment(0, 300));
+    expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 100);
+    expect_dto(conn.request.h(), 2, DAT_DTO_SUCCESS, 10);
+    expect_dto(conn.request.h(), 3, DAT_DTO_ERR_REMOTE_RESPONDER, 0);
+    expect_lost(&conn);
+    ctx.meet();
+}
+
+fn takes_two_then_not(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    (1..=4).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
+    ctx.meet();
+    expect_dto(conn.recv.h(), 1, DAT_DTO_SUCCESS, 100);
+    expect_dto(conn.recv.h(), 2, DAT_DTO_SUCCESS, 10);
+    expect_dto(conn.recv.h(), 3, DAT_DTO_ERR_LOCAL_LENGTH, 0);
+    expect_flushed(&conn.recv, [4]);
+    expect_broken(&conn);
+    ctx.meet();
+}
+
+fn sends_too_much_early(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(50_000);
+    conn.post_send(1, memory.segment(0, 50_000));
+    ctx.meet();
+    expect_dto(conn.request.h(), 1, DAT_DTO_ERR_REMOTE_RESPONDER, 0);
+    expect_lost(&conn);
+    ctx.meet();
+}
+
+fn takes_too_little_late(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    ctx.meet();
+    conn.ep.expect_state(DAT_EP_STATE_CONNECTED);
+    conn.post_recv(2, memory.segment(0, 100));
+    expect_dto(conn.recv.h(), 2, DAT_DTO_ERR_LOCAL_LENGTH, 0);
+    expect_broken(&conn);
+    ctx.meet();
+}
+
+/// A segment that fails every request, at once.
+pub(super) fn nowhere() -> DAT_LMR_TRIPLET {
+    DAT_LMR_TRIPLET { lmr_context: 0xdead_beef, pad: 0, virtual_address: 4096, segment_length: 100 }
+}
+
+fn exceeds_the_adapter(ctx: &Ctx, op: Op) {
+    const PART: usize = 1 << 30;
+    let conn = ctx.connect();
+    let attr = conn.ia.attr();
+    let most = if op == Op::Send { attr.max_message_size } else { attr.max_rdma_size };
+    let parts = most / PART as u64 + 1;
+    if parts > 4 {
+        // The far role waits for the end of the connection.
+        drop(conn);
+        ctx.unsupported("an adapter with a limit that can be reached");
+    }
+    // Never touched, so it costs nothing.
+    let map = os::Map::private(PART, true);
+    let lmr = registered(&conn, &map);
+    let segment = DAT_LMR_TRIPLET {
+        lmr_context: lmr.1,
+        pad: 0,
+        virtual_address: map.pointer().addr() as u64,
+        segment_length: PART as u64,
+    };
+    op.post(&conn, 1, &vec![segment; parts as usize], &ctx.hear_target());
+    expect_dto(conn.request.h(), 1, DAT_DTO_ERR_LOCAL_LENGTH, 0);
+    expect_broken(&conn);
+    ctx.meet();
+}
+
+/// A map registered with all rights: the LMR, its local and its remote context.
+#[track_caller]
+fn registered(conn: &Conn, map: &os::Map) -> (Lmr, DAT_LMR_CONTEXT, DAT_RMR_CONTEXT) {
+    let (mut lmr_context, mut rmr_context, mut length, mut address) = (0, 0, 0, 0);
+    let lmr = filled(|out| {
+        dat_lmr_create(
+            conn.ia.h(),
+            DAT_MEM_TYPE_VIRTUAL,
+            DAT_REGION_DESCRIPTION { for_va: map.pointer() },
+            map.length() as u64,
+            conn.pz.h(),
+            DAT_MEM_PRIV_ALL_FLAG,
+            out,
+            &mut lmr_context,
+            &mut rmr_context,
+            &mut length,
+            &mut address,
+        )
+    });
+    (Lmr::own(lmr), lmr_context, rmr_context)
+}
+
+fn writes_to_gone(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    conn.post_write(1, memory.segment(0, 100), ctx.hear_target());
+    expect_dto(conn.request.h(), 1, DAT_DTO_ERR_REMOTE_ACCESS, 0);
+    expect_broken(&conn);
+    ctx.meet();
+}
+
+fn takes_memory_away(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let map = os::Map::private(4096, true);
+    let (_lmr, _, rmr_context) = registered(&conn, &map);
+    let target_address = map.pointer().addr() as u64;
+    drop(map);
+    ctx.tell_target(DAT_RMR_TRIPLET { rmr_context, pad: 0, target_address, segment_length: 100 });
+    expect_lost(&conn);
+    ctx.meet();
+}

@@ -1,0 +1,354 @@
+//! What becomes of posted work when a connection ends (events 4.7): flushed in order, drained, kept, or gone with its EP.
+#![forbid(unsafe_code)]
+
+use crate::kit::*;
+
+use super::ends::*;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut all = cases![
+        "events 4.7": flush_by_an_abrupt_disconnect => pair(leaves_abruptly, is_left),
+        "events 4.7": flush_has_no_success_after_a_failure => pair(leaves_in_the_middle, is_left_in_the_middle),
+        "events 4.7": flush_after_a_graceful_disconnect_has_drained => pair(leaves_gracefully, is_left_gracefully),
+        "events 4.7": flush_waits_for_requests_of_a_graceful_disconnect => pair(drains_slowly, receives_slowly),
+        "events 4.7": flush_of_receives_by_a_refused_connection => pair(is_rejected, rejects),
+        "events 4.7": flush_of_receives_by_an_abandoned_connection,
+        "events 4.7": flush_by_reset_keeps_receives_of_an_unconnected_ep => pair(resets_then_receives, sends_after_reset),
+        "events 4.7": flush_then_reset_then_connect_again => pair(connects_again, listens_again),
+        "events 4.7": flush_by_ep_free_lets_the_evds_go => pair(frees_its_ep, is_left_by_a_freed_ep),
+        "events 4.7": flush_events_outlive_their_ep,
+        "events 12.11": flush_by_freeing_everything_with_work_posted,
+        "events 12.19": flush_marker_comes_after_everything_else => pair(marks, is_marked),
+        "events 4.7": flush_of_markers_as_many_as_the_queue_is_deep,
+    ];
+    all.extend(Op::ALL.map(|op| {
+        let case = local(move |ctx| flushes_a_marker(ctx, op));
+        case.named(format!("flush_of_a_{}_posted_when_disconnected", op.word())).proves("events 4.7")
+    }));
+    all
+}
+
+fn leaves_abruptly(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100_000);
+    (1..=3).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
+    // They wait for receives: one in slots, one in pieces, a write behind them.
+    conn.post_send(11, memory.segment(0, 100));
+    conn.post_send(12, memory.segment(0, 100_000));
+    conn.post_write(13, memory.segment(0, 100), ctx.hear_target());
+    ctx.meet();
+    ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
+    conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    // Where the write may have been done, but after a failure there is no success.
+    expect_flushed(&conn.request, 11..=13);
+    (1..=2).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 100));
+    expect_flushed(&conn.recv, [3]);
+    ctx.meet();
+}
+
+fn is_left(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    ctx.tell_target(memory.target(0, 100));
+    (21..=22).for_each(|id| conn.post_send(id, memory.segment(0, 100)));
+    // The near end has receives for these.
+    (21..=22).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 100));
+    ctx.meet();
+    conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    expect_nothing(conn.recv.h());
+    ctx.meet();
+}
+
+fn leaves_in_the_middle(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(30_000);
+    ctx.meet();
+    (0..16).for_each(|id| conn.post_send(id, memory.segment(0, [1, 30_000][id as usize % 2])));
+    ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
+    conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    no_success_after_a_failure(&conn.request, 16);
+    ctx.meet();
+}
+
+#[track_caller]
+fn no_success_after_a_failure(evd: &Evd, count: u64) {
+    let mut failed = false;
+    for id in 0..count {
+        let data = expect_event(evd.h(), SOON).dto();
+        assert_eq!(context_bits(data.user_cookie), id);
+        failed |= data.status != DAT_DTO_SUCCESS;
+        let status = status_name(data.status);
+        assert!(!failed || data.status != DAT_DTO_SUCCESS, "{id} came with {status} after a failure");
+    }
+    expect_nothing(evd.h());
+}
+
+fn is_left_in_the_middle(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(30_000);
+    (0..16).for_each(|id| conn.post_recv(id, memory.segment(0, 30_000)));
+    ctx.meet();
+    conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    no_success_after_a_failure(&conn.recv, 16);
+    ctx.meet();
+}
+
+fn leaves_gracefully(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100_000);
+    conn.post_recv(99, memory.segment(0, 100));
+    ctx.meet();
+    (0..10).for_each(|id| conn.post_send(id, memory.segment(0, 100_000)));
+    ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_GRACEFUL_FLAG));
+    (0..10).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 100_000));
+    conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    expect_flushed(&conn.recv, [99]);
+    ctx.meet();
+}
+
+fn is_left_gracefully(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100_000);
+    (0..11).for_each(|id| conn.post_recv(id, memory.segment(0, 100_000)));
+    ctx.meet();
+    (0..10).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 100_000));
+    conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    expect_flushed(&conn.recv, [10]);
+    ctx.meet();
+}
+
+fn drains_slowly(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    let remote = memory.target(0, 100);
+    conn.post_send(1, memory.segment(0, 100));
+    ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_GRACEFUL_FLAG));
+    conn.ep.expect_state(DAT_EP_STATE_DISCONNECT_PENDING);
+    for op in Op::REQUESTS {
+        let code = op.call(&conn, 2, &[memory.segment(0, 100)], &remote, DAT_COMPLETION_DEFAULT_FLAG);
+        refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_DISCPENDING);
+    }
+    expect_nothing(conn.request.h());
+    expect_nothing(conn.events.h());
+    ctx.meet();
+    expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 100);
+    conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    expect_nothing(conn.request.h());
+    ctx.meet();
+}
+
+fn receives_slowly(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    ctx.meet();
+    conn.post_recv(1, memory.segment(0, 100));
+    expect_dto(conn.recv.h(), 1, DAT_DTO_SUCCESS, 100);
+    conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    ctx.meet();
+}
+
+fn is_rejected(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    (1..=3).for_each(|id| post_empty_recv(&conn, id));
+    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    conn.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
+    expect_flushed(&conn.recv, 1..=3);
+    ctx.meet();
+}
+
+fn rejects(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let requests = ia.evd(8, DAT_EVD_CR_FLAG);
+    let _psp = ia.psp(ctx.qual(0), &requests);
+    ctx.tell_address(&ia);
+    ok(dat_cr_reject(expect_cr(requests.h()).cr_handle));
+    ctx.meet();
+}
+
+fn flush_of_receives_by_an_abandoned_connection(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let requests = ia.evd(8, DAT_EVD_CR_FLAG);
+    let psp = ia.psp(ctx.qual(0), &requests);
+    let conn = Conn::unconnected(&ia, &Setup::default());
+    (1..=3).for_each(|id| post_empty_recv(&conn, id));
+    conn.connect(&ia.address(), ctx.qual(0));
+    let cr = expect_cr(requests.h()).cr_handle;
+    ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
+    expect_flushed(&conn.recv, 1..=3);
+    conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    ok(dat_cr_reject(cr));
+    drop(psp);
+}
+
+fn resets_then_receives(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let memory = conn.memory(100);
+    conn.post_recv(1, memory.segment(0, 100));
+    ok(dat_ep_reset(conn.ep.h()));
+    expect_nothing(conn.recv.h());
+    join(ctx, &conn, 0);
+    expect_dto(conn.recv.h(), 1, DAT_DTO_SUCCESS, 100);
+    memory.expect_all(0, 100, 7);
+    ctx.meet();
+}
+
+fn sends_after_reset(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    join(ctx, &conn, 0);
+    let memory = conn.memory(100);
+    memory.fill(7);
+    conn.post_send(1, memory.segment(0, 100));
+    expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 100);
+    ctx.meet();
+}
+
+fn connects_again(ctx: &Ctx) {
+    connects_three_times(ctx);
+}
+
+fn listens_again(ctx: &Ctx) {
+    connects_three_times(ctx);
+}
+
+/// Each time work is left over; a marker says when all of it has come.
+fn connects_three_times(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let memory = conn.memory(200);
+    for round in 0..3 {
+        (1..=3).for_each(|id| conn.post_recv(id, memory.segment(100, 100)));
+        join(ctx, &conn, 0);
+        conn.post_send(11, memory.segment(0, 100));
+        expect_dto(conn.request.h(), 11, DAT_DTO_SUCCESS, 100);
+        expect_dto(conn.recv.h(), 1, DAT_DTO_SUCCESS, 100);
+        ctx.meet();
+        ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
+        conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+        post_empty_recv(&conn, 4);
+        post_empty_send(&conn, 12);
+        expect_flushed(&conn.recv, 2..=4);
+        expect_flushed(&conn.request, [12]);
+        ctx.step(format!("round {round} is over"));
+        ok(dat_ep_reset(conn.ep.h()));
+        conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+        ctx.meet();
+    }
+}
+
+fn frees_its_ep(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    (1..=3).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
+    (11..=13).for_each(|id| conn.post_send(id, memory.segment(0, 100)));
+    ctx.meet();
+    drop(memory);
+    let Conn { ep, recv, request, events, pz, ia } = conn;
+    ep.free();
+    // With whatever is queued on them.
+    recv.free();
+    request.free();
+    events.free();
+    pz.free();
+    ia.close();
+    ctx.meet();
+}
+
+fn is_left_by_a_freed_ep(ctx: &Ctx) {
+    let conn = ctx.connect();
+    ctx.meet();
+    expect_lost(&conn);
+    ctx.meet();
+}
+
+fn flush_events_outlive_their_ep(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    for id in 0..3 {
+        post_empty_recv(&far, id);
+        post_empty_send(&near, id + 10);
+        // Both are there before the EPs go.
+        until(|| is_request_idle(&near));
+    }
+    expect_dto(far.recv.h(), 0, DAT_DTO_SUCCESS, 0);
+    expect_dto(near.request.h(), 10, DAT_DTO_SUCCESS, 0);
+    let Conn { ep, recv, request: _request, events: _events, pz: _pz, ia: _ia } = far;
+    let dead = ep.free();
+    for id in 1..3 {
+        let data = expect_dto(recv.h(), id, DAT_DTO_SUCCESS, 0);
+        assert!(data.ep_handle == dead, "the event tells of the EP that was");
+    }
+    (11..13).for_each(|id| _ = expect_dto(near.request.h(), id, DAT_DTO_SUCCESS, 0));
+}
+
+fn flush_by_freeing_everything_with_work_posted(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let mut memory = conn.memory(100);
+    (1..=16).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
+    memory.deregister();
+    let Conn { ep, recv, request, events, pz, ia } = conn;
+    ep.free();
+    pz.free();
+    recv.free();
+    request.free();
+    events.free();
+    ia.close();
+}
+
+fn marks(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    (1..=5).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
+    (11..=15).for_each(|id| conn.post_send(id, memory.segment(0, 100)));
+    ctx.meet();
+    ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
+    // Nothing was taken so far; the event says that marks may be posted.
+    conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    post_empty_recv(&conn, 6);
+    post_empty_send(&conn, 16);
+    expect_flushed(&conn.recv, 1..=6);
+    expect_flushed(&conn.request, 11..=16);
+    expect_nothing(conn.recv.h());
+    expect_nothing(conn.request.h());
+    ctx.meet();
+}
+
+fn is_marked(ctx: &Ctx) {
+    let conn = ctx.connect();
+    ctx.meet();
+    conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    ctx.meet();
+}
+
+/// A connection that has ended.
+fn ended(ctx: &Ctx) -> Conn {
+    let (near, far) = ctx.loopback();
+    near.disconnect();
+    far.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    near
+}
+
+fn flushes_a_marker(ctx: &Ctx, op: Op) {
+    let conn = ended(ctx);
+    let memory = conn.memory(100);
+    memory.fill(7);
+    for id in 0..3 {
+        op.post(&conn, id, &[memory.segment(0, 100)], &memory.target(0, 100));
+    }
+    (0..3).for_each(|id| _ = expect_dto(op.evd(&conn), id, DAT_DTO_ERR_FLUSHED, 0));
+    // Its segments are not looked at either.
+    let nowhere = DAT_LMR_TRIPLET { lmr_context: !memory.lmr_context, ..memory.segment(0, 100) };
+    op.post(&conn, 3, &[nowhere], &NOWHERE);
+    expect_dto(op.evd(&conn), 3, DAT_DTO_ERR_FLUSHED, 0);
+    conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    expect_nothing(conn.events.h());
+    memory.expect_all(0, 100, 7);
+}
+
+fn flush_of_markers_as_many_as_the_queue_is_deep(ctx: &Ctx) {
+    let conn = ended(ctx);
+    for round in 0..5 {
+        (0..16).for_each(|id| post_empty_send(&conn, round * 16 + id));
+        (0..16).for_each(|id| post_empty_recv(&conn, round * 16 + id));
+        expect_flushed(&conn.request, round * 16..round * 16 + 16);
+        expect_flushed(&conn.recv, round * 16..round * 16 + 16);
+    }
+}

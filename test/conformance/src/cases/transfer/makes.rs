@@ -1,0 +1,240 @@
+//! Transfers over EPs of unusual make: attributes that mean nothing, EVDs that are short, shared or absent.
+#![forbid(unsafe_code)]
+
+use crate::kit::*;
+
+use super::ends::*;
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "consumers 5": transfer_receives_and_requests_on_one_evd => pair(echoes_on_one_evd, echoed),
+        "events 12.5": transfer_receives_posted_before_connecting => pair(connects_then_sends, posts_then_listens),
+        "events 12.7": transfer_evd_of_one_holds_all_posted_work => pair(sends_sixteen, receives_on_a_short_evd),
+        "events 12.8": transfer_zero_sizes_in_attributes_mean_unset => pair(moves_with_zeros, serves_with_zeros),
+        "events 4.4": transfer_sizes_in_attributes_refuse_nothing => pair(moves_beyond_its_sizes, serves_beyond),
+        "events 12.9": transfer_over_an_ep_of_no_attributes => pair(moves_by_default, serves_by_default),
+        "events 12.26": transfer_contexts_are_32_bits_and_pads_are_not_read => pair(moves_with_garbage, serves_by_default),
+        "events 4.8": transfer_without_a_request_evd_completes_silently => pair(requests_without_evd, serves_silent),
+        "events 4.8": transfer_without_a_receive_evd_completes_silently => pair(sends_to_silence, receives_without_evd),
+    ]
+}
+
+fn echoes_on_one_evd(ctx: &Ctx) {
+    let make = |conn: &Conn| {
+        let (evd, attr) = (&conn.request, ep_attr());
+        conn.ia.ep_with(&conn.pz, evd, evd, &conn.events, &attr)
+    };
+    let conn = connect_made(ctx, &Setup::default(), make);
+    let memory = conn.memory(200);
+    conn.post_recv(2, memory.segment(100, 100));
+    conn.post_send(1, memory.segment(0, 100));
+    // Both streams, in whatever order between them.
+    let mut ids: Vec<u64> = (0..2)
+        .map(|_| {
+            let data = expect_event(conn.request.h(), SOON).dto();
+            check_dto(&data, context_bits(data.user_cookie), DAT_DTO_SUCCESS, 100);
+            context_bits(data.user_cookie)
+        })
+        .collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [1, 2]);
+    ctx.meet();
+}
+
+fn echoed(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    conn.post_recv(1, memory.segment(0, 100));
+    expect_dto(conn.recv.h(), 1, DAT_DTO_SUCCESS, 100);
+    conn.post_send(2, memory.segment(0, 100));
+    expect_dto(conn.request.h(), 2, DAT_DTO_SUCCESS, 100);
+    ctx.meet();
+}
+
+fn connects_then_sends(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    join(ctx, &conn, 0);
+    let memory = conn.memory(10);
+    memory.write_pattern(0, 10, 7);
+    (0..3).for_each(|id| conn.post_send(id, memory.segment(0, 10)));
+    (0..3).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 10));
+    ctx.meet();
+}
+
+fn posts_then_listens(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let memory = conn.memory(30);
+    (0..3).for_each(|id| conn.post_recv(id, memory.segment(id as usize * 10, 10)));
+    conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+    join(ctx, &conn, 0);
+    (0..3).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 10));
+    (0..3).for_each(|id| memory.expect_pattern(id * 10, 10, 7));
+    ctx.meet();
+}
+
+fn sends_sixteen(ctx: &Ctx) {
+    let conn = ctx.connect();
+    ctx.meet();
+    (0..16).for_each(|id| post_empty_send(&conn, id));
+    (0..16).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0));
+    ctx.meet();
+    ctx.meet();
+}
+
+fn receives_on_a_short_evd(ctx: &Ctx) {
+    let conn = ctx.connect_with(&Setup { qlen: 1, ..Setup::default() });
+    (0..16).for_each(|id| post_empty_recv(&conn, id));
+    ctx.meet();
+    // All have come before the first is taken.
+    ctx.meet();
+    (0..16).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 0));
+    expect_nothing(conn.ia.errors());
+    ctx.meet();
+}
+
+fn zero_sizes() -> Setup {
+    setup(|attr| {
+        attr.max_message_size = 0;
+        attr.max_rdma_size = 0;
+        attr.max_rdma_read_iov = 0;
+        attr.max_rdma_write_iov = 0;
+    })
+}
+
+fn moves_with_zeros(ctx: &Ctx) {
+    moves_three_ways(ctx, &ctx.connect_with(&zero_sizes()), 100_000);
+}
+
+fn serves_with_zeros(ctx: &Ctx) {
+    serves_three_ways(ctx, &ctx.connect_with(&zero_sizes()), 100_000);
+}
+
+fn small_sizes() -> Setup {
+    setup(|attr| {
+        attr.max_message_size = 100;
+        attr.max_rdma_size = 100;
+    })
+}
+
+fn moves_beyond_its_sizes(ctx: &Ctx) {
+    moves_three_ways(ctx, &ctx.connect_with(&small_sizes()), 200_000);
+}
+
+fn serves_beyond(ctx: &Ctx) {
+    serves_three_ways(ctx, &ctx.connect_with(&small_sizes()), 200_000);
+}
+
+/// An end whose EP was made without attributes.
+fn connect_by_default(ctx: &Ctx) -> Conn {
+    let make = |conn: &Conn| {
+        let (ia, pz) = (conn.ia.h(), conn.pz.h());
+        let (recv, request, events) = (conn.recv.h(), conn.request.h(), conn.events.h());
+        Ep::own(filled(|out| dat_ep_create(ia, pz, recv, request, events, std::ptr::null(), out)))
+    };
+    connect_made(ctx, &Setup::default(), make)
+}
+
+fn moves_by_default(ctx: &Ctx) {
+    moves_three_ways(ctx, &connect_by_default(ctx), 3000);
+}
+
+fn serves_by_default(ctx: &Ctx) {
+    serves_three_ways(ctx, &connect_by_default(ctx), 3000);
+}
+
+fn moves_with_garbage(ctx: &Ctx) {
+    let conn = connect_by_default(ctx);
+    let memory = conn.memory(3000);
+    memory.write_pattern(0, 3000, 7);
+    let segment = DAT_LMR_TRIPLET { pad: 0xffff_ffff, ..memory.segment(0, 3000) };
+    let remote = DAT_RMR_TRIPLET { pad: 0xffff_ffff, ..ctx.hear_target() };
+    for (id, op) in [Op::Send, Op::Write, Op::Read].into_iter().enumerate() {
+        op.post(&conn, id as u64, &[segment], &remote);
+        expect_dto(conn.request.h(), id as u64, DAT_DTO_SUCCESS, 3000);
+    }
+    ctx.meet();
+}
+
+/// A send, a write, a read of what was written.
+#[track_caller]
+fn moves_three_ways(ctx: &Ctx, conn: &Conn, length: usize) {
+    let memory = conn.memory(2 * length);
+    memory.write_pattern(0, length, 7);
+    let remote = ctx.hear_target();
+    conn.post_send(0, memory.segment(0, length));
+    conn.post_write(1, memory.segment(0, length), remote);
+    conn.post_read(2, memory.segment(length, length), remote);
+    (0..3).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, length as u64));
+    memory.expect_pattern(length, length, 7);
+    ctx.meet();
+}
+
+#[track_caller]
+fn serves_three_ways(ctx: &Ctx, conn: &Conn, length: usize) {
+    let memory = conn.memory(2 * length);
+    conn.post_recv(0, memory.segment(0, length));
+    ctx.tell_target(memory.target(length, length));
+    expect_dto(conn.recv.h(), 0, DAT_DTO_SUCCESS, length as u64);
+    ctx.meet();
+    memory.expect_pattern(0, length, 7);
+    memory.expect_pattern(length, length, 7);
+}
+
+/// An end whose EP lacks EVDs.
+fn connect_lacking(ctx: &Ctx, has_recv: bool, has_request: bool) -> Conn {
+    let make = |conn: &Conn| {
+        let (ia, pz, mut attr) = (conn.ia.h(), conn.pz.h(), ep_attr());
+        // What has no EVD is asked for with a depth of 0 (endpoints 5.1); the library gives one of its own.
+        attr.max_recv_dtos *= DAT_COUNT::from(has_recv);
+        attr.max_request_dtos *= DAT_COUNT::from(has_request);
+        let recv = if has_recv { conn.recv.h() } else { DAT_HANDLE_NULL };
+        let request = if has_request { conn.request.h() } else { DAT_HANDLE_NULL };
+        Ep::own(filled(|out| dat_ep_create(ia, pz, recv, request, conn.events.h(), &attr, out)))
+    };
+    connect_made(ctx, &Setup::default(), make)
+}
+
+fn requests_without_evd(ctx: &Ctx) {
+    let conn = connect_lacking(ctx, true, false);
+    let memory = conn.memory(100);
+    memory.fill(7);
+    let remote = ctx.hear_target();
+    for _ in 0..40 {
+        // The place of each is free again when it is done: more than the EP is deep.
+        until(|| Op::Write.call(&conn, 1, &[memory.segment(0, 100)], &remote, 0) == DAT_SUCCESS);
+    }
+    until(|| Op::Send.call(&conn, 1, &[memory.segment(0, 100)], &NOWHERE, 0) == DAT_SUCCESS);
+    ctx.meet();
+    expect_nothing(conn.request.h());
+    ctx.meet();
+}
+
+fn serves_silent(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(200);
+    ctx.tell_target(memory.target(0, 100));
+    conn.post_recv(1, memory.segment(100, 100));
+    expect_dto(conn.recv.h(), 1, DAT_DTO_SUCCESS, 100);
+    memory.expect_all(0, 200, 7);
+    ctx.meet();
+    ctx.meet();
+}
+
+fn sends_to_silence(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    memory.fill(7);
+    (0..3).for_each(|id| conn.post_send(id, memory.segment(0, 100)));
+    (0..3).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 100));
+    ctx.meet();
+}
+
+fn receives_without_evd(ctx: &Ctx) {
+    let conn = connect_lacking(ctx, false, true);
+    let memory = conn.memory(300);
+    (0..3).for_each(|id| conn.post_recv(id, memory.segment(id as usize * 100, 100)));
+    memory.spin_for(299, 7);
+    memory.expect_all(0, 300, 7);
+    expect_nothing(conn.recv.h());
+    ctx.meet();
+}

@@ -1,0 +1,28 @@
+//! Sends, receives, RDMA reads and writes, their completions and errors: a room per claim.
+#![forbid(unsafe_code)]
+
+mod breaks;
+pub(crate) mod ends;
+mod faults;
+mod flush;
+mod makes;
+mod order;
+mod plain;
+mod posts;
+mod sizes;
+
+use crate::case::Case;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let rooms = [
+        plain::cases,
+        sizes::cases,
+        makes::cases,
+        order::cases,
+        faults::cases,
+        breaks::cases,
+        posts::cases,
+        flush::cases,
+    ];
+    rooms.into_iter().flat_map(|room| room()).collect()
+}

@@ -1,0 +1,311 @@
+//! What a post is refused for (events 4.8), in families over the four calls, and how deep its queue is (events 4.4).
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+
+use crate::kit::*;
+
+use super::ends::*;
+
+/// What is wrong with a call.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Wrong {
+    NullEp,
+    OtherKind,
+    FreedEp,
+    Negative,
+    OneTooMany,
+    NoList,
+    NoRemote,
+    UnknownFlag,
+    HighestFlag,
+    Unsignalled,
+}
+
+const WRONG: [(Wrong, &str); 10] = [
+    (Wrong::NullEp, "a_null_ep"),
+    (Wrong::OtherKind, "a_handle_of_another_kind"),
+    (Wrong::FreedEp, "a_freed_ep"),
+    (Wrong::Negative, "a_negative_count"),
+    (Wrong::OneTooMany, "a_segment_too_many"),
+    (Wrong::NoList, "no_list"),
+    (Wrong::NoRemote, "no_remote_side"),
+    (Wrong::UnknownFlag, "an_unknown_flag"),
+    (Wrong::HighestFlag, "the_highest_flag"),
+    (Wrong::Unsignalled, "an_unsignalled_one_that_the_ep_does_not_allow"),
+];
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut all = cases![
+        "events 4.4": post_recvs_as_deep_as_asked_and_no_deeper_than_said,
+        "events 12.28": post_recvs_until_refused_then_reset,
+        "events 4.4": post_recv_slot_is_free_at_its_completion => pair(sends_one_by_one, refills_its_queue),
+        "events 4.4": post_requests_as_deep_as_asked_then_all_complete => pair(fills_its_queue, empties_it),
+        "events 4.4": post_slots_of_suppressed_requests_are_free_without_an_event => pair(fills_by_suppressed, empties_it),
+        "events 4.4": post_depth_of_one_request => pair(posts_one_at_a_time, empties_one_by_one),
+        "events 4.4": post_of_the_asked_depth_on_evds_of_that_length => pair(runs_at_full_depth, serves_full_depth),
+    ];
+    for (wrong, words) in WRONG {
+        let all_ops = Op::ALL.into_iter().filter(|op| wrong != Wrong::NoRemote || Op::RDMA.contains(op));
+        all.extend(all_ops.map(|op| {
+            let case = local(move |ctx| is_refused(ctx, op, wrong));
+            case.named(format!("post_{}_refuses_{words}", op.word())).proves("events 4.8")
+        }));
+    }
+    for op in Op::REQUESTS {
+        let case = local(move |ctx| is_refused_when_full(ctx, op));
+        all.push(case.named(format!("post_{}_refuses_when_the_queue_is_full", op.word())).proves("events 4.8"));
+    }
+    for op in Op::ALL {
+        let case = local(move |ctx| takes_its_own_limit(ctx, op));
+        all.push(case.named(format!("post_{}_has_its_own_limit_of_segments", op.word())).proves("events 4.4"));
+    }
+    all
+}
+
+/// Each call with one thing wrong; and then the connection still works.
+fn is_refused(ctx: &Ctx, op: Op, wrong: Wrong) {
+    let (near, far) = ctx.loopback();
+    let (memory, target) = (near.memory(500), far.memory(500));
+    let remote = target.target(0, 500);
+    let mut list = vec![memory.segment(0, 100); 5];
+    let good = near.ep.h();
+    let flags = DAT_COMPLETION_DEFAULT_FLAG;
+    let last = if Op::RDMA.contains(&op) { DAT_INVALID_ARG6 } else { DAT_INVALID_ARG5 };
+    let list = list.as_mut_ptr();
+    let (code, kind, subtype) = match wrong {
+        Wrong::NullEp => {
+            (op.post_raw(DAT_HANDLE_NULL, (1, list), 1, &remote, flags), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP)
+        }
+        Wrong::OtherKind => {
+            (op.post_raw(near.request.h(), (1, list), 1, &remote, flags), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP)
+        }
+        Wrong::FreedEp => {
+            let dead = sibling(&near, &Setup::default());
+            let handle = near.ia.ep(&near.pz, &dead.recv, &dead.request, &dead.events).free();
+            (op.post_raw(handle, (1, list), 1, &remote, flags), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP)
+        }
+        Wrong::Negative => (op.post_raw(good, (-1, list), 1, &remote, flags), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2),
+        Wrong::OneTooMany => (op.post_raw(good, (5, list), 1, &remote, flags), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2),
+        Wrong::NoList => {
+            (op.post_raw(good, (1, null_mut()), 1, &remote, flags), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3)
+        }
+        Wrong::NoRemote => {
+            (op.post_raw(good, (1, list), 1, null_mut(), flags), DAT_INVALID_PARAMETER, DAT_INVALID_ARG5)
+        }
+        Wrong::UnknownFlag => (op.post_raw(good, (1, list), 1, &remote, 0x20), DAT_INVALID_PARAMETER, last),
+        Wrong::HighestFlag => (op.post_raw(good, (1, list), 1, &remote, 1 << 31), DAT_INVALID_PARAMETER, last),
+        Wrong::Unsignalled => {
+            let flags = DAT_COMPLETION_UNSIGNALLED_FLAG;
+            (op.post_raw(good, (1, list), 1, &remote, flags), DAT_INVALID_PARAMETER, last)
+        }
+    };
+    refused(code, kind, subtype);
+    // Nothing of it was posted: these are the first to complete.
+    post_empty_recv(&near, 2);
+    post_empty_recv(&far, 3);
+    post_empty_send(&near, 4);
+    post_empty_send(&far, 5);
+    for (evd, id) in [(&near.recv, 2), (&far.recv, 3), (&near.request, 4), (&far.request, 5)] {
+        expect_dto(evd.h(), id, DAT_DTO_SUCCESS, 0);
+    }
+}
+
+/// Posts what will not complete, until the queue is full: how many that were.
+#[track_caller]
+fn fill(conn: &Conn, op: Op, remote: &DAT_RMR_TRIPLET) -> u64 {
+    for id in 0.. {
+        let code = op.post_raw(conn.ep.h(), (0, null_mut()), id, remote, DAT_COMPLETION_DEFAULT_FLAG);
+        if code != DAT_SUCCESS {
+            refused(code, DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
+            return id;
+        }
+    }
+    unreachable!("some post is refused")
+}
+
+fn is_refused_when_full(ctx: &Ctx, op: Op) {
+    let (near, far) = ctx.loopback();
+    let (memory, target) = (near.memory(100), far.memory(100));
+    // There is no receive for them.
+    let sends = fill(&near, Op::Send, &NOWHERE);
+    assert!(sends >= 16, "room for {sends} requests where 16 were asked for");
+    let code = op.call(&near, 99, &[memory.segment(0, 100)], &target.target(0, 100), DAT_COMPLETION_DEFAULT_FLAG);
+    refused(code, DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
+    // Receives have a queue of their own.
+    post_empty_recv(&near, 1);
+    for id in 0..sends {
+        post_empty_recv(&far, id);
+        expect_dto(far.recv.h(), id, DAT_DTO_SUCCESS, 0);
+    }
+    (0..sends).for_each(|id| _ = expect_dto(near.request.h(), id, DAT_DTO_SUCCESS, 0));
+    op.post(&near, 100, &[memory.segment(0, 100)], &target.target(0, 100));
+    if op == Op::Send {
+        far.post_recv(1, memory.segment(0, 100));
+    } else {
+        expect_dto(near.request.h(), 100, DAT_DTO_SUCCESS, 100);
+    }
+}
+
+/// With limits of 1, 2, 3 and 4 for the four calls: as many segments as allowed, and no more.
+fn takes_its_own_limit(ctx: &Ctx, op: Op) {
+    let setup = setup(|attr| {
+        attr.max_recv_iov = 1;
+        attr.max_request_iov = 2;
+        attr.max_rdma_read_iov = 3;
+        attr.max_rdma_write_iov = 4;
+    });
+    let (near, far) = ctx.loopback_with(&ctx.ia(), &setup);
+    let limit = match op {
+        Op::Recv => 1,
+        Op::Send => 2,
+        Op::Read => 3,
+        Op::Write => 4,
+    };
+    let (memory, target) = (near.memory(500), far.memory(500));
+    let remote = target.target(0, 500);
+    let segment = memory.segment(0, 100);
+    let code = op.call(&near, 1, &vec![segment; limit + 1], &remote, DAT_COMPLETION_DEFAULT_FLAG);
+    refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+    match op {
+        Op::Send => far.post_recv(2, target.segment(0, 500)),
+        Op::Recv => far.post_send(2, target.segment(0, 100)),
+        Op::Read | Op::Write => {}
+    }
+    op.post(&near, 1, &vec![segment; limit], &remote);
+    expect_dto(op.evd(&near), 1, DAT_DTO_SUCCESS, limit as u64 * 100);
+}
+
+fn post_recvs_as_deep_as_asked_and_no_deeper_than_said(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let posted = fill(&conn, Op::Recv, &NOWHERE);
+    let said = conn.ep.param().ep_attr.max_recv_dtos;
+    assert!(posted >= 16 && posted >= said as u64, "{posted} posted, {said} said, 16 asked for");
+    let (mut allocated, mut span) = (-1, -1);
+    if dat_ep_recv_query(conn.ep.h(), &mut allocated, &mut span) == DAT_SUCCESS {
+        assert_eq!((allocated as u64, span as u64), (posted, posted));
+    }
+    expect_nothing(conn.recv.h());
+}
+
+fn post_recvs_until_refused_then_reset(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (near, far) = (Conn::unconnected(&ia, &Setup::default()), Conn::unconnected(&ia, &Setup::default()));
+    let posted = fill(&near, Op::Recv, &NOWHERE);
+    ok(dat_ep_reset(near.ep.h()));
+    near.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+    expect_nothing(near.recv.h());
+    // They are still posted.
+    far.listen(ctx.qual(0), || near.connect(&ia.address(), ctx.qual(0)));
+    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    for id in 0..posted {
+        post_empty_send(&far, id);
+        expect_dto(near.recv.h(), id, DAT_DTO_SUCCESS, 0);
+        expect_dto(far.request.h(), id, DAT_DTO_SUCCESS, 0);
+    }
+}
+
+fn sends_one_by_one(ctx: &Ctx) {
+    let conn = ctx.connect();
+    for id in 0..40 {
+        post_empty_send(&conn, id);
+        expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0);
+        ctx.meet();
+    }
+}
+
+fn refills_its_queue(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let posted = fill(&conn, Op::Recv, &NOWHERE);
+    for id in 0..40 {
+        expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 0);
+        post_empty_recv(&conn, posted + id);
+        ctx.meet();
+    }
+}
+
+fn fills_its_queue(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let posted = fill(&conn, Op::Send, &NOWHERE);
+    assert!(posted >= 16, "room for {posted} requests where 16 were asked for");
+    ctx.tell_number(posted);
+    (0..posted).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0));
+    ctx.meet();
+}
+
+fn empties_it(ctx: &Ctx) {
+    let conn = ctx.connect();
+    for id in 0..ctx.hear_number() {
+        post_empty_recv(&conn, id);
+        expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 0);
+    }
+    ctx.meet();
+}
+
+fn fills_by_suppressed(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let post = || Op::Send.call(&conn, 1, &[], &NOWHERE, DAT_COMPLETION_SUPPRESS_FLAG);
+    let mut posted = 0;
+    let code = loop {
+        match post() {
+            DAT_SUCCESS => posted += 1,
+            code => break code,
+        }
+    };
+    refused(code, DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
+    ctx.tell_number(posted + 1);
+    // Nothing is taken from any queue: the slot is free because the send is done.
+    until(|| post() == DAT_SUCCESS);
+    ctx.meet();
+    expect_nothing(conn.request.h());
+}
+
+fn posts_one_at_a_time(ctx: &Ctx) {
+    let conn = ctx.connect_with(&setup(|attr| attr.max_request_dtos = 1));
+    ctx.tell_number(20);
+    for id in 0..20 {
+        post_empty_send(&conn, id);
+        expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0);
+    }
+    ctx.meet();
+}
+
+fn empties_one_by_one(ctx: &Ctx) {
+    empties_it(ctx);
+}
+
+/// Depth and length of the EVDs in the full-depth run.
+const DEPTH: u64 = 64;
+
+fn full_depth() -> Setup {
+    let mut setup = setup(|attr| {
+        attr.max_request_dtos = DEPTH as DAT_COUNT;
+        attr.max_recv_dtos = DEPTH as DAT_COUNT;
+    });
+    setup.qlen = DEPTH as DAT_COUNT;
+    setup
+}
+
+fn runs_at_full_depth(ctx: &Ctx) {
+    let conn = ctx.connect_with(&full_depth());
+    let memory = conn.memory(1000);
+    ctx.meet();
+    for round in 0..10 {
+        (0..DEPTH).for_each(|id| conn.post_send(round * DEPTH + id, memory.segment(0, 1000)));
+        (0..DEPTH).for_each(|id| _ = expect_dto(conn.request.h(), round * DEPTH + id, DAT_DTO_SUCCESS, 1000));
+    }
+    ctx.meet();
+}
+
+fn serves_full_depth(ctx: &Ctx) {
+    let conn = ctx.connect_with(&full_depth());
+    let memory = conn.memory(1000);
+    (0..DEPTH).for_each(|id| conn.post_recv(id, memory.segment(0, 1000)));
+    ctx.meet();
+    for id in 0..10 * DEPTH {
+        expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 1000);
+        conn.post_recv(id + DEPTH, memory.segment(0, 1000));
+    }
+    ctx.meet();
+}
