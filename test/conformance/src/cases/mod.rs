@@ -15,6 +15,7 @@ mod evd;
 mod evd_merge;
 mod evd_queue;
 mod evd_wait;
+mod fates;
 mod flags;
 mod handle_places;
 mod handles;
@@ -58,6 +59,7 @@ pub(crate) fn all() -> Vec<Case> {
         states::cases,
         connect::cases,
         disconnect::cases,
+        fates::cases,
         points::cases,
         requests::cases,
         transfer::cases,
