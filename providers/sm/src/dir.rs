@@ -11,12 +11,17 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use dapl::error::{Error, Resource, Result};
 use rustix::fs::{CWD, FlockOperation, Mode};
 
 /// Longest path of a Unix socket, its NUL left out.
 const SUN_PATH: usize = 107;
+
+/// How often a listener asks for its name while others are about to leave it, and how long it waits in between.
+const TRIES: u32 = 100;
+const RETRY: Duration = Duration::from_millis(1);
 
 /// End points opened by this process so far.
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
@@ -95,6 +100,13 @@ impl Base {
             OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(self.quals().join(qual.to_string()));
         file.ok()?.take(256).read_to_string(&mut text).ok()?;
         endpoint_path(&text)
+    }
+
+    /// Whether who lives listens on `qual`: the name that is locked says so. Otherwise a cleaner looks at it, or somebody is
+    /// about to write it; both are done in a moment.
+    fn has_listener(&self, qual: u64) -> bool {
+        let pid = self.find(qual).and_then(|path| path.parent()?.file_name()?.to_str()?.parse().ok());
+        pid.is_some_and(is_alive)
     }
 
     /// Removes what the dead left: end points, names of listeners and of shared memory.
@@ -284,7 +296,7 @@ impl Endpoint {
     /// Listens under the name of `qual`. `ConnQualTaken` while somebody who lives does.
     pub(crate) fn claim(&self, qual: u64) -> Result<Name> {
         let path = self.base.quals().join(qual.to_string());
-        for _ in 0..100 {
+        for _ in 0..TRIES {
             let _ = DirBuilder::new().mode(0o700).create(self.base.quals());
             let options = OpenOptions::new()
                 .read(true)
@@ -299,7 +311,11 @@ impl Endpoint {
                 Err(e) => return Err(refused("create the name of a listener,", &path, &e)),
             };
             if !lock(&file) {
-                return Err(Error::ConnQualTaken);
+                if self.base.has_listener(qual) {
+                    return Err(Error::ConnQualTaken);
+                }
+                std::thread::sleep(RETRY);
+                continue;
             }
             if !is_at(&file, &path) {
                 continue;
@@ -310,7 +326,7 @@ impl Endpoint {
             crate::process::at_exit(&path);
             return written.map(|()| name).map_err(|e| refused("write the name of a listener,", &path, &e));
         }
-        Err(Error::Internal)
+        Err(Error::ConnQualTaken)
     }
 }
 
@@ -389,6 +405,26 @@ mod tests {
         drop(first);
         fs::write(endpoint.base().quals().join("5"), "/left/by/1").unwrap();
         assert!(endpoint.claim(5).is_ok(), "a file without a lock is of the dead");
+        drop(endpoint);
+        let _ = fs::remove_dir_all(&dir);
+    }
+
+    #[test]
+    fn a_cleaner_stands_in_no_listeners_way() {
+        let dir = scratch("way");
+        let base = Base::open(Some(&dir), None).unwrap();
+        let endpoint = Endpoint::create(base.clone(), None).unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    base.clean();
+                }
+            });
+            let claims: Vec<_> = (0..300).map(|qual| endpoint.claim(qual).map(drop)).collect();
+            done.store(true, Ordering::Relaxed);
+            assert!(claims.iter().all(Result::is_ok), "{:?}", claims.iter().find(|claim| claim.is_err()));
+        });
         drop(endpoint);
         let _ = fs::remove_dir_all(&dir);
     }
