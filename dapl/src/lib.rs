@@ -25,6 +25,7 @@ pub mod ep;
 pub mod error;
 pub mod evd;
 pub mod ffi;
+mod fork;
 pub mod handle;
 pub mod ia;
 pub mod libdat;

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use dat_abi::hook::{LIBDAT_HOOK_REQUEST, LibdatHook};
 use dat_abi::*;
-use parking_lot::Mutex;
 
 use crate::handle;
+use crate::sync::Lasting;
 
 /// The functions of libdat that a provider library imports. `dapl` does not link libdat itself, so that its tests need none.
 #[derive(Clone, Copy)]
@@ -22,8 +22,13 @@ pub struct Libdat {
     pub get_ia_handle: unsafe extern "C" fn(DAT_IA_HANDLE, *mut DAT_IA_HANDLE) -> DAT_RETURN,
 }
 
-static LIBDAT: Mutex<Option<Libdat>> = Mutex::new(None);
+static LIBDAT: Lasting<Option<Libdat>> = Lasting::new(None);
 static HOOK: AtomicPtr<LibdatHook> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Keeps others out, for `fork`.
+pub(crate) fn hold() -> impl Sized {
+    LIBDAT.lock()
+}
 
 /// Remembers libdat, asks whether it is ours, and tells ours where the handles live.
 ///

@@ -8,6 +8,8 @@ use std::ffi::{CStr, CString};
 use dat_abi::DAT_PROVIDER;
 use parking_lot::Mutex;
 
+use crate::sync::Lasting;
+
 /// A name that this library serves, and the table behind its handles.
 pub struct Registration {
     name: CString,
@@ -56,7 +58,12 @@ impl Registration {
     }
 }
 
-static NAMES: Mutex<Vec<&'static Registration>> = Mutex::new(Vec::new());
+static NAMES: Lasting<Vec<&'static Registration>> = Lasting::new(Vec::new());
+
+/// Keeps others out, for `fork`.
+pub(crate) fn hold() -> impl Sized {
+    NAMES.lock()
+}
 
 /// The registration of a name.
 pub fn find(name: &CStr) -> Option<&'static Registration> {

@@ -10,7 +10,7 @@ use dat_abi::*;
 use crate::libdat::{self, Libdat};
 use crate::names::{self, Served};
 use crate::provider::Provider;
-use crate::{debug, table};
+use crate::{debug, fork, table};
 
 /// `dat_provider_init`: registers the name that libdat asks for.
 ///
@@ -18,6 +18,7 @@ use crate::{debug, table};
 /// `info` is null or readable, `params` null or a string, and the functions are those of the libdat that calls.
 pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, params: *const c_char) {
     debug::install();
+    fork::prepare();
     if info.is_null() {
         return log::error!("{}: init without a provider info", P::NAME);
     }

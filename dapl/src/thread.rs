@@ -18,6 +18,17 @@ pub fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 's
     thread
 }
 
+/// Has `before` run in a thread about to fork, and `after` in parent and child: a child must not find locks taken by
+/// threads that it does not have. The last who asks is the first to be called.
+pub fn at_fork(before: extern "C" fn(), after: extern "C" fn()) {
+    unsafe extern "C" {
+        fn pthread_atfork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> libc::c_int;
+    }
+    // SAFETY: plain functions of a library that is never unmapped. Without memory for them fork works as it does for a
+    // library that does not care.
+    unsafe { pthread_atfork(before, after, after) };
+}
+
 /// Blocks every signal for the calling thread (a new one inherits that) and gives the mask it had.
 fn block_all() -> Option<libc::sigset_t> {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();

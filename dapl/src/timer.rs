@@ -7,10 +7,8 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::sync::Weak;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-
-use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Error, Resource, Result};
 use crate::thread;
@@ -29,7 +27,7 @@ pub struct Ticket(Instant, u64);
 ///
 /// Errors: `Exhausted(Memory)` when the thread cannot be started.
 pub fn arm(after: Duration, target: Weak<dyn OnExpiry>, attempt: u32) -> Result<Ticket> {
-    let mut clock = CLOCK.lock();
+    let mut clock = hold();
     clock.ensure_thread()?;
     let (ticket, is_head) = clock.deadlines.insert(Instant::now() + after, Alarm { target, attempt });
     if is_head {
@@ -40,7 +38,7 @@ pub fn arm(after: Duration, target: Weak<dyn OnExpiry>, attempt: u32) -> Result<
 
 /// Forgets a deadline. Wakes nobody: the thread finds a later head and sleeps again.
 pub fn cancel(ticket: Ticket) {
-    CLOCK.lock().deadlines.remove(ticket);
+    hold().deadlines.remove(ticket);
 }
 
 /// Things to do, by time. Equal times keep the order of insertion. All operations are O(log n).
@@ -91,15 +89,21 @@ impl<T> Default for Deadlines<T> {
 /// should not keep a thread.
 const LINGER: Duration = Duration::from_secs(2);
 
+// The standard library's, since a lock that keeps a list of its sleepers cannot be let go of in a forked child.
 static CLOCK: Mutex<Clock> = Mutex::new(Clock { deadlines: Deadlines::new(), owner: 0 });
 static WAKE: Condvar = Condvar::new();
+
+/// Keeps others out, for `fork`.
+pub(crate) fn hold() -> MutexGuard<'static, Clock> {
+    CLOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 struct Alarm {
     target: Weak<dyn OnExpiry>,
     attempt: u32,
 }
 
-struct Clock {
+pub(crate) struct Clock {
     deadlines: Deadlines<Alarm>,
     /// The process whose thread serves the deadlines; 0 while there is no thread. A forked child inherits no thread.
     owner: u32,
@@ -122,20 +126,22 @@ impl Clock {
 }
 
 fn run() {
-    let mut clock = CLOCK.lock();
+    let mut clock = hold();
     loop {
         if let Some(alarm) = clock.deadlines.expire(Instant::now()) {
-            parking_lot::MutexGuard::unlocked(&mut clock, || {
-                if let Some(target) = alarm.target.upgrade() {
-                    target.expired(alarm.attempt);
-                }
-            });
+            drop(clock);
+            if let Some(target) = alarm.target.upgrade() {
+                target.expired(alarm.attempt);
+            }
+            clock = hold();
             continue;
         }
-        match clock.deadlines.next() {
-            Some(at) => drop(WAKE.wait_until(&mut clock, at)),
-            None if WAKE.wait_for(&mut clock, LINGER).timed_out() && clock.deadlines.next().is_none() => break,
-            None => {}
+        let next = clock.deadlines.next();
+        let pause = next.map_or(LINGER, |at| at.saturating_duration_since(Instant::now()));
+        let (back, paused) = WAKE.wait_timeout(clock, pause).unwrap_or_else(PoisonError::into_inner);
+        clock = back;
+        if next.is_none() && paused.timed_out() && clock.deadlines.next().is_none() {
+            break;
         }
     }
     clock.owner = 0;

@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dat_abi::hook::HandleArena;
-use parking_lot::Mutex;
 
 use super::{STRIDE, Stub};
 use crate::error::{Error, Resource, Result};
+use crate::sync::Lasting;
 
 /// Handles one library can have at a time; the arena takes 64 MiB of address space and memory only for stubs once used.
 const CAPACITY: usize = 1 << 20;
@@ -47,6 +47,11 @@ pub(super) fn take() -> Result<usize> {
     ARENA.lock().take()
 }
 
+/// Keeps others out, for `fork`.
+pub(crate) fn hold() -> impl Sized {
+    ARENA.lock()
+}
+
 /// A stub has served.
 pub(super) fn rest(handle: usize) {
     ARENA.lock().resting.push_back(handle);
@@ -54,7 +59,7 @@ pub(super) fn rest(handle: usize) {
 
 /// Base address of the arena, 0 until it is reserved; written once.
 static ARENA_BASE: AtomicUsize = AtomicUsize::new(0);
-static ARENA: Mutex<Arena> = Mutex::new(Arena { used: 0, resting: VecDeque::new() });
+static ARENA: Lasting<Arena> = Lasting::new(Arena { used: 0, resting: VecDeque::new() });
 
 struct Arena {
     /// Stubs handed out at least once; number 0 is never a handle but marks, by its table word, that no fork came between.
@@ -90,12 +95,14 @@ impl Arena {
         // than what a consumer of other libraries has.
         unsafe { libc::madvise(base, ARENA_LEN, libc::MADV_WIPEONFORK) };
         ARENA_BASE.store(base as usize, Ordering::Release);
+        self.used = 1;
         self.mark();
         Ok(base as usize)
     }
 
+    /// Makes the arena this process's. A child goes on behind its parent's stubs: a handle of the parent's is never one of
+    /// the child's.
     fn mark(&mut self) {
-        self.used = 1;
         self.resting.clear();
         if let Some(stub) = at(ARENA_BASE.load(Ordering::Acquire)) {
             stub.futex.store(1, Ordering::Relaxed);

@@ -6,7 +6,7 @@
 //! object dies, and the stub rests in a queue before it serves again, with another generation.
 //!
 //! Never blocks: a free marks the stub dead and whoever leaves it last drops the object. In a forked child the whole arena
-//! reads as zeros (`MADV_WIPEONFORK`), so every inherited handle is refused there, and the arena starts afresh.
+//! reads as zeros (`MADV_WIPEONFORK`), so every inherited handle is refused there, and new ones come from behind them.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -26,6 +26,7 @@ mod arena;
 mod arena;
 mod uses;
 
+pub(crate) use arena::hold;
 pub use arena::{alive, arena};
 pub use uses::{Usable, Use, UseCount};
 

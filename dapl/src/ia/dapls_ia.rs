@@ -19,6 +19,7 @@ use crate::handle::{self, Created, ObjectId, Use};
 use crate::names::Registration;
 use crate::provider::{CmSink, IaSpec, Provider};
 use crate::shown::{self, Address};
+use crate::sync::Lasting;
 use crate::trace;
 
 /// Where the asynchronous errors of a new IA are to go.
@@ -120,7 +121,12 @@ pub(super) fn async_handle<P: Provider>(ia: &Ia<P>) -> DAT_EVD_HANDLE {
 }
 
 /// Async EVDs of this library, for IAs whose own is out of scope. Dead ones do no harm and go when one is added.
-static LISTENERS: Mutex<Vec<(ObjectId, Weak<dyn AsyncSink>)>> = Mutex::new(Vec::new());
+static LISTENERS: Lasting<Vec<(ObjectId, Weak<dyn AsyncSink>)>> = Lasting::new(Vec::new());
+
+/// Keeps others out, for `fork`.
+pub(crate) fn hold() -> impl Sized {
+    LISTENERS.lock()
+}
 
 fn hear(evd: &Arc<dyn AsyncSink>) -> DAT_EVD_HANDLE {
     let new = evd.id();

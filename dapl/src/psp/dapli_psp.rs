@@ -13,6 +13,7 @@ use crate::evd::Evd;
 use crate::handle::{self, Use};
 use crate::ia::{Child, Ia, Rank};
 use crate::provider::Provider;
+use crate::sync::Lasting;
 
 /// Where to listen.
 pub(super) enum At {
@@ -90,7 +91,12 @@ fn listen_anywhere<P: Provider>(psp: &Psp<P>) -> Result<()> {
 }
 
 /// Who listens where, by IA: handle, generation, qualifier. Only to tell one kind of clash from the others.
-static LISTED: Mutex<BTreeSet<(usize, u32, u64)>> = Mutex::new(BTreeSet::new());
+static LISTED: Lasting<BTreeSet<(usize, u32, u64)>> = Lasting::new(BTreeSet::new());
+
+/// Keeps others out, for `fork`.
+pub(crate) fn hold() -> impl Sized {
+    LISTED.lock()
+}
 
 fn key<P: Provider>(ia: &Ia<P>, qual: u64) -> (usize, u32, u64) {
     (ia.id().handle, ia.id().generation, qual)

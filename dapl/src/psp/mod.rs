@@ -17,6 +17,8 @@ use crate::provider::Provider;
 
 pub mod dapl_psp;
 mod dapli_psp;
+
+pub(crate) use dapli_psp::hold;
 pub(crate) mod dapls_psp;
 
 /// A public service point.

@@ -2,12 +2,13 @@
 //!
 //! No signal handlers: after a signal or `_exit` the next cleaner removes the folder, since its lock is gone.
 
+use std::cell::RefCell;
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once, Weak};
 
-use parking_lot::Mutex;
+use dapl::sync::{Lasting, LastingGuard};
 use rustix::fs::{FlockOperation, flock};
 
 unsafe extern "C" {
@@ -23,7 +24,7 @@ struct Left {
     shared: Option<Weak<File>>,
 }
 
-static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
+static LEFT: Lasting<Vec<Left>> = Lasting::new(Vec::new());
 
 /// Removes a folder or file when the process exits, if it still exists then.
 pub(crate) fn at_exit(path: &Path) {
@@ -37,11 +38,25 @@ pub(crate) fn at_exit_if_last(path: &Path, file: &Arc<File>) {
 
 fn register(path: &Path, shared: Option<Weak<File>>) {
     static REGISTERED: Once = Once::new();
-    LEFT.lock().push(Left { pid: std::process::id(), path: path.to_path_buf(), shared });
     REGISTERED.call_once(|| {
+        dapl::thread::at_fork(hold, release);
         // SAFETY: a function without arguments that does not unwind; this library is never unmapped.
         unsafe { libc::atexit(remove_left) };
     });
+    LEFT.lock().push(Left { pid: std::process::id(), path: path.to_path_buf(), shared });
+}
+
+thread_local! {
+    static HELD: RefCell<Option<LastingGuard<Vec<Left>>>> = const { RefCell::new(None) };
+}
+
+/// Before a fork: the child must not find the lock taken by a thread that it does not have.
+extern "C" fn hold() {
+    drop(HELD.try_with(|held| held.replace(Some(LEFT.lock()))));
+}
+
+extern "C" fn release() {
+    drop(HELD.try_with(RefCell::take));
 }
 
 /// It was removed in good order.

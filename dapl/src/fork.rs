@@ -1,0 +1,51 @@
+//! Locks across `fork`: the forking thread holds all that live as long as the library, so that the child finds none taken by
+//! a thread it lacks.
+//!
+//! `registration` sets it up before anything is opened. Locks inside objects are not held: no object of the parent can be
+//! reached in the child, where its handles are refused. A provider with such locks of its own sees to them likewise
+//! ([`crate::thread::at_fork`]). It changes nothing else about a fork.
+#![forbid(unsafe_code)]
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::Once;
+
+use crate::ia::dapls_ia;
+use crate::{handle, libdat, names, psp, thread, timer};
+
+/// Asks for the two calls below, once per process.
+pub(crate) fn prepare() {
+    static ASKED: Once = Once::new();
+    ASKED.call_once(|| thread::at_fork(before, after));
+}
+
+/// A lock that somebody else wants.
+trait Held {}
+impl<T> Held for T {}
+
+/// In the order in which they are taken when one is held while another is wanted.
+fn all() -> [Box<dyn Held>; 7] {
+    [
+        Box::new(names::hold()),
+        Box::new(timer::hold()),
+        Box::new(psp::hold()),
+        Box::new(dapls_ia::hold()),
+        Box::new(libdat::hold()),
+        Box::new(handle::hold()),
+        // The log's.
+        Box::new(io::stderr().lock()),
+    ]
+}
+
+thread_local! {
+    static HELD: RefCell<Option<[Box<dyn Held>; 7]>> = const { RefCell::new(None) };
+}
+
+extern "C" fn before() {
+    // A thread on its last steps has no room for the locks any more; its fork then is as it would be without us.
+    let _ = HELD.try_with(|held| held.replace(Some(all())));
+}
+
+extern "C" fn after() {
+    let _ = HELD.try_with(RefCell::take);
+}

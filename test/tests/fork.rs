@@ -1,0 +1,29 @@
+//! Programs that fork: the child has no handle of the parent's and a library that works, and its end is nobody else's.
+//!
+//! Through the real shared objects; what is done stands in `test/c/fork.c`.
+
+use std::time::Duration;
+
+use dapl_test::run::{self, Room, SM0};
+use dapl_test::stage::{Profile, stage};
+
+/// No healthy run takes as long, even on a busy machine.
+const LIMIT: Duration = Duration::from_secs(400);
+
+fn fork(arguments: &[&str]) {
+    let stage = stage(Profile::Dev);
+    let program = run::program(&stage, "test/c/fork.c");
+    let room = Room::new(&stage, Some(SM0));
+    let finished = room.start(program, arguments).finish(LIMIT);
+    finished.expect_success("fork: OK");
+}
+
+#[test]
+fn a_child_has_no_handles_but_may_open_an_adapter() {
+    fork(&[]);
+}
+
+#[test]
+fn a_child_finds_no_lock_taken() {
+    fork(&["threads"]);
+}
