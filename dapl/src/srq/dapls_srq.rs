@@ -49,7 +49,8 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>, pz: Arc<Pz<P>>, asked: Asked) -> Res
             id,
             ia: ia.clone(),
             queue: Arc::new(ia.provider().create_srq(pz.pd(), spec)?),
-            pz: Use::of(pz),
+            holds: Mutex::new(Some(Use::of(pz.clone()))),
+            pz,
             max_iov,
             room: Room::new(max_recvs),
             low: Mutex::new(0),
@@ -164,6 +165,7 @@ pub(super) fn close<P: Provider>(srq: &Srq<P>) -> bool {
     let first = handle::destroy(srq.id);
     if first {
         srq.ia.forget(srq);
+        drop(srq.holds.lock().take());
     }
     first
 }

@@ -26,7 +26,9 @@ use room::Room;
 pub struct Srq<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
-    pz: Use<Pz<P>>,
+    pz: Arc<Pz<P>>,
+    /// Until it is freed: a report of its low watermark may hold it for longer, and the zone can go without waiting for that.
+    holds: Mutex<Option<Use<Pz<P>>>>,
     queue: Arc<P::Srq>,
     max_iov: u32,
     room: Room,

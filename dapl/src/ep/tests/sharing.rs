@@ -529,3 +529,16 @@ fn a_soft_mark_that_was_told_stays_so_with_another_queue_pair() {
     assert_eq!(call!(dapl_pz_free(pz)), SUCCESS);
     finish(world, &[], &[]);
 }
+
+#[test]
+fn the_zone_of_a_freed_queue_can_go_though_a_report_still_holds_the_queue() {
+    let world = World::new(c"held queue");
+    let (mut pz, mut srq, mut attr) = (null_mut(), null_mut(), SRQ_ATTR);
+    assert_eq!(call!(dapl_pz_create(world.ia(), &mut pz)), SUCCESS);
+    assert_eq!(call!(dapl_srq_create(world.ia(), pz, &mut attr, &mut srq)), SUCCESS);
+    let held = from_handle::<crate::srq::Srq<Double>>(srq, Handle::Srq).unwrap().to_arc();
+    assert_eq!(call!(dapl_pz_free(pz)), in_state(State::PzInUse));
+    assert_eq!((call!(dapl_srq_free(srq)), call!(dapl_pz_free(pz))), (SUCCESS, SUCCESS));
+    drop(held);
+    finish(world, &[], &[]);
+}
