@@ -1,0 +1,147 @@
+//! EPs made on a shared queue: `dat_ep_create_with_srq`, what it refuses and what it takes.
+#![forbid(unsafe_code)]
+
+use std::ptr::{null, null_mut};
+
+use crate::kit::*;
+
+use super::object::{bad_arg, bad_handle};
+use super::pool::*;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let all = cases![
+        "events 5.7": srq_ep_create_with_a_bad_ia,
+        "events 5.7": srq_ep_create_with_a_bad_zone,
+        "events 5.7": srq_ep_create_with_bad_evds,
+        "events 5.7": srq_ep_create_without_a_srq,
+        "events 5.7": srq_ep_create_with_a_dead_srq,
+        "events 5.7": srq_ep_create_without_attributes,
+        "events 5.7": srq_ep_create_with_bad_watermarks,
+        "events 5.7": srq_ep_create_without_a_place_for_the_handle,
+        "events 5.7": srq_ep_create_with_short_evds,
+        "events 5.7": srq_ep_create_ignores_receive_segments,
+        "events 5.7": srq_ep_create_without_a_connect_evd,
+        "events 5.7": srq_ep_create_with_another_zone,
+    ];
+    all.into_iter().map(|case| case.needs(Need::Srq)).collect()
+}
+
+/// What `dat_ep_create_with_srq` is given; one value is spoiled.
+#[derive(Clone, Copy)]
+struct Given {
+    ia: DAT_HANDLE,
+    pz: DAT_HANDLE,
+    recv: DAT_HANDLE,
+    request: DAT_HANDLE,
+    events: DAT_HANDLE,
+    srq: DAT_HANDLE,
+}
+
+impl Given {
+    fn of(pool: &Pool) -> Self {
+        Given {
+            ia: pool.ia.h(),
+            pz: pool.pz.h(),
+            recv: pool.recv.h(),
+            request: pool.request.h(),
+            events: pool.events.h(),
+            srq: pool.srq.h(),
+        }
+    }
+
+    fn create(self, attr: *const DAT_EP_ATTR) -> DAT_RETURN {
+        let Given { ia, pz, recv, request, events, srq } = self;
+        untouched(|out| dat_ep_create_with_srq(ia, pz, recv, request, events, srq, attr, out))
+    }
+}
+
+fn srq_ep_create_with_a_bad_ia(ctx: &Ctx) {
+    let pool = Pool::new(&ctx.ia(), 4);
+    for ia in [null_mut(), pool.pz.h()] {
+        bad_handle(Given { ia, ..Given::of(&pool) }.create(&unmarked()), DAT_INVALID_HANDLE_IA);
+    }
+}
+
+fn srq_ep_create_with_a_bad_zone(ctx: &Ctx) {
+    let pool = Pool::new(&ctx.ia(), 4);
+    let dead = pool.ia.pz().free();
+    for pz in [pool.srq.h(), dead] {
+        bad_handle(Given { pz, ..Given::of(&pool) }.create(&unmarked()), DAT_INVALID_HANDLE_PZ);
+    }
+}
+
+fn srq_ep_create_with_bad_evds(ctx: &Ctx) {
+    let pool = Pool::new(&ctx.ia(), 4);
+    let given = Given::of(&pool);
+    let software = pool.ia.evd(4, DAT_EVD_SOFTWARE_FLAG);
+    let dead = pool.ia.evd(4, DAT_EVD_DEFAULT_FLAG).free();
+    for evd in [pool.pz.h(), dead, software.h()] {
+        bad_handle(Given { recv: evd, ..given }.create(&unmarked()), DAT_INVALID_HANDLE_EVD_RECV);
+        bad_handle(Given { request: evd, ..given }.create(&unmarked()), DAT_INVALID_HANDLE_EVD_REQUEST);
+        bad_handle(Given { events: evd, ..given }.create(&unmarked()), DAT_INVALID_HANDLE_EVD_CONN);
+    }
+    bad_handle(Given { recv: pool.events.h(), ..given }.create(&unmarked()), DAT_INVALID_HANDLE_EVD_RECV);
+    bad_handle(Given { events: pool.recv.h(), ..given }.create(&unmarked()), DAT_INVALID_HANDLE_EVD_CONN);
+}
+
+fn srq_ep_create_without_a_srq(ctx: &Ctx) {
+    let pool = Pool::new(&ctx.ia(), 4);
+    for srq in [null_mut(), pool.pz.h(), pool.ia.h()] {
+        bad_handle(Given { srq, ..Given::of(&pool) }.create(&unmarked()), DAT_INVALID_HANDLE_SRQ);
+    }
+}
+
+fn srq_ep_create_with_a_dead_srq(ctx: &Ctx) {
+    let pool = Pool::new(&ctx.ia(), 4);
+    let srq = pool.ia.srq(&pool.pz, 4, 1).free();
+    bad_handle(Given { srq, ..Given::of(&pool) }.create(&unmarked()), DAT_INVALID_HANDLE_SRQ);
+}
+
+fn srq_ep_create_without_attributes(ctx: &Ctx) {
+    let pool = Pool::new(&ctx.ia(), 4);
+    bad_arg(Given::of(&pool).create(null()), 7);
+}
+
+fn srq_ep_create_with_bad_watermarks(ctx: &Ctx) {
+    let pool = Pool::new(&ctx.ia(), 4);
+    for mark in [-2, DAT_COUNT::MIN] {
+        bad_arg(Given::of(&pool).create(&marked(mark, -1)), 7);
+        bad_arg(Given::of(&pool).create(&marked(-1, mark)), 7);
+    }
+}
+
+fn srq_ep_create_without_a_place_for_the_handle(ctx: &Ctx) {
+    let pool = Pool::new(&ctx.ia(), 4);
+    let Given { ia, pz, recv, request, events, srq } = Given::of(&pool);
+    bad_arg(dat_ep_create_with_srq(ia, pz, recv, request, events, srq, &unmarked(), null_mut()), 8);
+}
+
+fn srq_ep_create_with_short_evds(ctx: &Ctx) {
+    let pool = Pool::new(&ctx.ia(), 8);
+    let recv = pool.ia.evd(1, DAT_EVD_DTO_FLAG);
+    let _ep = pool.ep_in(&pool.pz, &recv, &marked(-1, 100));
+}
+
+fn srq_ep_create_ignores_receive_segments(ctx: &Ctx) {
+    let pool = Pool::new(&ctx.ia(), 4);
+    for max_recv_iov in [0, 1, -5, DAT_COUNT::MAX] {
+        let _ep = pool.ep_with(&DAT_EP_ATTR { max_recv_iov, ..unmarked() });
+    }
+}
+
+fn srq_ep_create_without_a_connect_evd(ctx: &Ctx) {
+    let pool = Pool::new(&ctx.ia(), 4);
+    let Given { ia, pz, recv, request, srq, .. } = Given::of(&pool);
+    let attr = unmarked();
+    let create = |out| dat_ep_create_with_srq(ia, pz, recv, request, null_mut(), srq, &attr, out);
+    let ep = Ep::own(filled(create));
+    assert!(ep.param().connect_evd_handle.is_null(), "it has none");
+}
+
+fn srq_ep_create_with_another_zone(ctx: &Ctx) {
+    let pool = Pool::new(&ctx.ia(), 4);
+    let other = pool.ia.pz();
+    let ep = pool.ep_in(&other, &pool.recv, &unmarked());
+    assert!(ep.param().pz_handle == other.h() && pool.param().pz_handle == pool.pz.h(), "each keeps its own");
+    refused(dat_pz_free(other.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_PZ_IN_USE);
+}

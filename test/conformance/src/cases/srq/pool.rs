@@ -1,0 +1,389 @@
+//! A far end that receives from a shared queue, and a near end that does what it is told. Tools for the SRQ cases, no cases.
+//!
+//! The body of such a case is the far role. It holds the queue and asks its [`Peer`] for every step, so that it alone knows
+//! what has happened so far. An answer means that the step is done; whoever sends does not wait for the completion.
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+
+use crate::kit::*;
+
+/// Bytes of each receive of a [`Pool`].
+pub(super) const SLOT: usize = 256;
+
+/// A case whose far role has a queue of 16, and whose near role obeys.
+pub(super) fn served(body: fn(&Ctx, &Peer, &Pool)) -> Case {
+    served_with(16, body)
+}
+
+/// The same with another length of the queue.
+pub(super) fn served_with(recvs: DAT_COUNT, body: fn(&Ctx, &Peer, &Pool)) -> Case {
+    let far = move |ctx: &Ctx| {
+        let pool = Pool::new(&ctx.ia(), recvs);
+        let peer = Peer::listen(ctx, &pool);
+        body(ctx, &peer, &pool);
+        peer.dismiss();
+    };
+    pair(obey, far).needs(Need::Srq)
+}
+
+/// A shared queue, and all that EPs on it need.
+pub(super) struct Pool {
+    pub(super) srq: Srq,
+    /// One slot per receive.
+    pub(super) memory: Memory,
+    pub(super) recv: Evd,
+    pub(super) request: Evd,
+    pub(super) events: Evd,
+    pub(super) requests: Evd,
+    pub(super) pz: Pz,
+    pub(super) ia: Ia,
+}
+
+impl Pool {
+    #[track_caller]
+    pub(super) fn new(ia: &Ia, recvs: DAT_COUNT) -> Self {
+        let pz = ia.pz();
+        let requests = ia.evd(16, DAT_EVD_CR_FLAG);
+        let events = ia.evd(16, DAT_EVD_CONNECTION_FLAG);
+        let request = ia.evd(64, DAT_EVD_DTO_FLAG);
+        let recv = ia.evd(64, DAT_EVD_DTO_FLAG);
+        let memory = ia.memory(&pz, recvs as usize * SLOT);
+        let srq = ia.srq(&pz, recvs, 4);
+        Pool { srq, memory, recv, request, events, requests, pz, ia: ia.clone() }
+    }
+
+    /// The range of a slot.
+    pub(super) fn slot(&self, at: u64) -> DAT_LMR_TRIPLET {
+        self.memory.segment(at as usize * SLOT, SLOT)
+    }
+
+    /// Posts a slot; its number is the cookie.
+    #[track_caller]
+    pub(super) fn post(&self, at: u64) {
+        ok(self.post_as(at, &mut [self.slot(at)]));
+    }
+
+    /// Posts several slots.
+    #[track_caller]
+    pub(super) fn post_all(&self, slots: impl IntoIterator<Item = u64>) {
+        for at in slots {
+            self.post(at);
+        }
+    }
+
+    /// Posts anything.
+    pub(super) fn post_as(&self, id: u64, segments: &mut [DAT_LMR_TRIPLET]) -> DAT_RETURN {
+        dat_srq_post_recv(self.srq.h(), segments.len() as DAT_COUNT, segments.as_mut_ptr(), cookie(id))
+    }
+
+    /// An EP on the queue, without watermarks.
+    #[track_caller]
+    pub(super) fn ep(&self) -> Ep {
+        self.ep_with(&unmarked())
+    }
+
+    #[track_caller]
+    pub(super) fn ep_with(&self, attr: &DAT_EP_ATTR) -> Ep {
+        self.ep_in(&self.pz, &self.recv, attr)
+    }
+
+    /// The same with another zone and another receive EVD.
+    #[track_caller]
+    pub(super) fn ep_in(&self, pz: &Pz, recv: &Evd, attr: &DAT_EP_ATTR) -> Ep {
+        let (ia, pz, srq) = (self.ia.h(), pz.h(), self.srq.h());
+        let (recv, request, events) = (recv.h(), self.request.h(), self.events.h());
+        Ep::own(filled(|out| dat_ep_create_with_srq(ia, pz, recv, request, events, srq, attr, out)))
+    }
+
+    /// Accepts the request that comes next into this EP.
+    #[track_caller]
+    pub(super) fn accept(&self, ep: &Ep) {
+        ok(dat_cr_accept(expect_cr(self.requests.h()).cr_handle, ep.h(), 0, null_mut()));
+        expect_conn(self.events.h(), ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
+    }
+
+    #[track_caller]
+    pub(super) fn param(&self) -> DAT_SRQ_PARAM {
+        filled(|out| dat_srq_query(self.srq.h(), DAT_SRQ_FIELD_ALL, out))
+    }
+
+    /// What is on the queue, and what is not reaped.
+    #[track_caller]
+    pub(super) fn expect_counts(&self, available: DAT_COUNT, outstanding: DAT_COUNT) {
+        let param = self.param();
+        let counts = (param.available_dto_count, param.outstanding_dto_count);
+        assert_eq!(counts, (available, outstanding), "available and outstanding");
+    }
+
+    /// The next completion is this EP's, of this slot; the message has this pattern.
+    #[track_caller]
+    pub(super) fn expect(&self, ep: &Ep, at: u64, length: usize, seed: u8) {
+        let data = expect_dto(self.recv.h(), at, DAT_DTO_SUCCESS, length as u64);
+        assert!(data.ep_handle == ep.h(), "the completion names another EP");
+        self.memory.expect_pattern(at as usize * SLOT, length, seed);
+    }
+
+    /// The next completion that comes, whichever: the EP, the slot, and the first byte of the message.
+    #[track_caller]
+    pub(super) fn next(&self) -> (Handle, u64, u8) {
+        let data = expect_event(self.recv.h(), SOON).dto();
+        assert!(data.status == DAT_DTO_SUCCESS, "completed: {}", status_name(data.status));
+        let at = context_bits(data.user_cookie);
+        (Handle::of(data.ep_handle), at, self.memory.byte(at as usize * SLOT))
+    }
+
+    /// The connection of this EP has ended, in this way or the other; that is said once.
+    #[track_caller]
+    pub(super) fn expect_end(&self, ep: &Ep, number: DAT_EVENT_NUMBER) {
+        expect_conn(self.events.h(), ep.h(), number);
+        ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    }
+
+    /// The IA says that no receive of this EP is outstanding any more.
+    #[track_caller]
+    pub(super) fn expect_ep_broken(&self, ep: &Ep) {
+        expect_async(self.ia.errors(), DAT_ASYNC_ERROR_EP_BROKEN, ep.h(), DAT_EP_TRANSFER_TO_ERROR);
+    }
+}
+
+/// Attributes of an EP on a queue, without watermarks.
+pub(super) fn unmarked() -> DAT_EP_ATTR {
+    marked(DAT_WATERMARK_INFINITE, DAT_WATERMARK_INFINITE)
+}
+
+/// The same with a soft and a hard one.
+pub(super) fn marked(soft: DAT_COUNT, hard: DAT_COUNT) -> DAT_EP_ATTR {
+    DAT_EP_ATTR { max_recv_dtos: hard, max_recv_iov: 0, srq_soft_hw: soft, max_request_dtos: 64, ..ep_attr() }
+}
+
+/// The near role, as the far one sees it.
+pub(super) struct Peer<'a> {
+    ctx: &'a Ctx,
+    _psp: Psp,
+}
+
+impl<'a> Peer<'a> {
+    #[track_caller]
+    pub(super) fn listen(ctx: &'a Ctx, pool: &Pool) -> Self {
+        let psp = pool.ia.psp(ctx.qual(0), &pool.requests);
+        ctx.tell_address(&pool.ia);
+        Peer { ctx, _psp: psp }
+    }
+
+    /// A connection from it to a new EP on the queue. They are numbered from 0.
+    #[track_caller]
+    pub(super) fn connected(&self, pool: &Pool) -> Ep {
+        self.connected_to(pool, pool.ep())
+    }
+
+    /// A connection from it to this EP.
+    #[track_caller]
+    pub(super) fn connected_to(&self, pool: &Pool, ep: Ep) -> Ep {
+        self.ask(DIAL, [0; 4]);
+        pool.accept(&ep);
+        ep
+    }
+
+    /// It resets its EP and connects once more.
+    #[track_caller]
+    pub(super) fn redial(&self, conn: u64) {
+        self.ask(REDIAL, [conn, 0, 0, 0]);
+    }
+
+    /// It posts a message of this length and pattern.
+    #[track_caller]
+    pub(super) fn send(&self, conn: u64, length: usize, seed: u8) {
+        self.ask(SEND, [conn, length as u64, seed.into(), 1]);
+    }
+
+    /// It posts so many messages of eight bytes, whose patterns begin with `first`, `first + 1` and so on.
+    #[track_caller]
+    pub(super) fn send_many(&self, conn: u64, count: u64, first: u8) {
+        self.ask(SEND, [conn, 8, first.into(), count]);
+    }
+
+    /// It sees so many of its requests complete like this.
+    #[track_caller]
+    pub(super) fn sees(&self, conn: u64, count: u64, status: DAT_DTO_COMPLETION_STATUS) {
+        self.ask(SEES, [conn, count, status.into(), 0]);
+    }
+
+    /// None of its requests is complete.
+    #[track_caller]
+    pub(super) fn sees_nothing(&self, conn: u64) {
+        self.ask(NOTHING, [conn, 0, 0, 0]);
+    }
+
+    /// It writes eight bytes of a pattern into memory here.
+    #[track_caller]
+    pub(super) fn write(&self, conn: u64, target: DAT_RMR_TRIPLET, seed: u8) {
+        self.ask(WRITE, [conn, target.rmr_context.into(), target.target_address, seed.into()]);
+    }
+
+    /// It disconnects, and has its event.
+    #[track_caller]
+    pub(super) fn disconnect(&self, conn: u64) {
+        self.ask(DISCONNECT, [conn, 0, 0, 0]);
+    }
+
+    /// It hears that a connection has ended, in whichever way.
+    #[track_caller]
+    pub(super) fn hears_the_end(&self, conn: u64) {
+        self.ask(ENDED, [conn, 0, 0, 0]);
+    }
+
+    /// It posts an empty receive.
+    #[track_caller]
+    pub(super) fn post_recv(&self, conn: u64) {
+        self.ask(POST_RECV, [conn, 0, 0, 0]);
+    }
+
+    /// Its process dies.
+    pub(super) fn dies(self) {
+        self.ctx.tell(words(DIE, [0; 4]));
+    }
+
+    /// It goes home; so it does when a body has ended.
+    fn dismiss(&self) {
+        self.ctx.tell(words(GO, [0; 4]));
+    }
+
+    #[track_caller]
+    fn ask(&self, what: u64, with: [u64; 4]) {
+        self.ctx.tell(words(what, with));
+        self.ctx.meet();
+    }
+}
+
+const GO: u64 = 0;
+const DIAL: u64 = 1;
+const SEND: u64 = 2;
+const SEES: u64 = 3;
+const NOTHING: u64 = 4;
+const DISCONNECT: u64 = 5;
+const ENDED: u64 = 6;
+const REDIAL: u64 = 7;
+const WRITE: u64 = 8;
+const POST_RECV: u64 = 9;
+const DIE: u64 = 10;
+
+fn words(what: u64, [a, b, c, d]: [u64; 4]) -> Vec<u8> {
+    [what, a, b, c, d].iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// One connection of the near role.
+struct Line {
+    memory: Memory,
+    conn: Conn,
+    /// Where the next message is put together.
+    at: usize,
+}
+
+/// Space for messages of one connection; more than any case has under way.
+const SPACE: usize = 1 << 19;
+
+impl Line {
+    fn new(ia: &Ia) -> Self {
+        let attr = DAT_EP_ATTR { max_request_dtos: 512, ..ep_attr() };
+        let conn = Conn::unconnected(ia, &Setup { attr, qlen: 512, qual: 0 });
+        Line { memory: conn.memory(SPACE), conn, at: 0 }
+    }
+
+    /// Puts a message together.
+    fn message(&mut self, length: usize, seed: u8) -> DAT_LMR_TRIPLET {
+        if self.at + length > SPACE {
+            self.at = 0;
+        }
+        let at = self.at;
+        self.at += length;
+        self.memory.write_pattern(at, length, seed);
+        self.memory.segment(at, length)
+    }
+
+    fn expect(&self, count: u64, status: u64) {
+        for _ in 0..count {
+            let data = expect_event(self.conn.request.h(), SOON).dto();
+            let came = status_name(data.status);
+            assert!(u64::from(data.status) == status, "completed: {came}, wanted {}", status_name(status as u32));
+        }
+    }
+}
+
+/// The near role: does what it is told until it may go.
+pub(super) fn obey(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let address = ctx.hear_address();
+    let mut lines: Vec<Line> = Vec::new();
+    loop {
+        let bytes = ctx.hear();
+        let words: Vec<u64> = bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight"))).collect();
+        let &[what, a, b, c, d] = &words[..] else { panic!("a wish has five words") };
+        match what {
+            GO => break,
+            DIE => ctx.die(),
+            DIAL => {
+                let line = Line::new(&ia);
+                line.conn.connect(&address, ctx.qual(0));
+                lines.push(line);
+            }
+            _ => {
+                let line = &mut lines[a as usize];
+                one_wish(ctx, line, &address, [what, b, c, d]);
+            }
+        }
+        ctx.meet();
+    }
+}
+
+fn one_wish(ctx: &Ctx, line: &mut Line, address: &Address, [what, b, c, d]: [u64; 4]) {
+    match what {
+        SEND => {
+            // A message comes after ESTABLISHED, which may not have come yet.
+            if line.conn.ep.state() != DAT_EP_STATE_DISCONNECTED {
+                until(|| line.conn.ep.state() == DAT_EP_STATE_CONNECTED);
+            }
+            for number in 0..d {
+                let segment = line.message(b as usize, (c as u8).wrapping_add(number as u8));
+                line.conn.post_send(number, segment);
+            }
+        }
+        SEES => line.expect(b, c),
+        NOTHING => expect_nothing(line.conn.request.h()),
+        DISCONNECT => {
+            ok(dat_ep_disconnect(line.conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
+            line.hear_the_end();
+        }
+        ENDED => line.hear_the_end(),
+        REDIAL => {
+            ok(dat_ep_reset(line.conn.ep.h()));
+            line.conn.connect(address, ctx.qual(0));
+        }
+        WRITE => {
+            until(|| line.conn.ep.state() == DAT_EP_STATE_CONNECTED);
+            let segment = line.message(8, d as u8);
+            let (rmr_context, target_address) = (b as DAT_RMR_CONTEXT, c);
+            line.conn.post_write(
+                0,
+                segment,
+                DAT_RMR_TRIPLET { rmr_context, pad: 0, target_address, segment_length: 8 },
+            );
+        }
+        POST_RECV => ok(dat_ep_post_recv(line.conn.ep.h(), 0, null_mut(), cookie(0), DAT_COMPLETION_DEFAULT_FLAG)),
+        _ => panic!("an unknown wish"),
+    }
+}
+
+impl Line {
+    /// The event that ends a connection, however many others come before it.
+    fn hear_the_end(&self) {
+        loop {
+            let event = expect_event(self.conn.events.h(), SOON);
+            if event.number() != DAT_CONNECTION_EVENT_ESTABLISHED {
+                let is_end = [DAT_CONNECTION_EVENT_DISCONNECTED, DAT_CONNECTION_EVENT_BROKEN].contains(&event.number());
+                assert!(is_end, "{} does not end a connection", number_name(event.number()));
+                return;
+            }
+        }
+    }
+}
