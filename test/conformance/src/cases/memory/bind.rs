@@ -1,0 +1,470 @@
+//! What a bind promises (events 9.2): order, fence, range, privileges, and the death of the context before.
+#![forbid(unsafe_code)]
+
+use std::collections::HashSet;
+
+use crate::cases::transfer::ends::*;
+use crate::kit::*;
+
+use super::make::*;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut all = cases![
+        "events 9.2": bind_completes_in_order_with_transfers => pair(binds_among_sends, receives_three),
+        "events 9.2": bind_fences_the_send_of_its_context => pair(sends_contexts_at_once, uses_contexts_at_once),
+        "events 9.2": bind_gives_a_new_context_each_time,
+        "events 9.2": bind_again_kills_the_context_before => pair(is_denied_the_first, binds_twice),
+        "events 9.2": bind_of_no_length_kills_the_context => pair(is_denied_the_first, binds_and_unbinds),
+        "events 9.2": bind_again_to_other_memory_moves_it => pair(writes_both_times, binds_to_two),
+        "events 9.2": bind_serves_all_connections_of_its_pz => pair(writes_over_both, binds_over_one),
+        "events 9.2": bind_serves_no_connection_of_another_pz => pair(is_denied_over_the_other, binds_in_one_pz),
+        "events 9.2": bind_outlives_the_connection_it_was_posted_on => pair(writes_over_the_second, binds_over_the_first),
+        "events 9.2": bind_of_a_part_of_an_lmr_of_an_lmr => pair(writes_once, binds_an_lmr_of_an_lmr),
+        "events 9.2": bind_flushed_leaves_nothing_bound,
+        "events 9.2": bind_flushed_with_its_connection_leaves_nothing_bound => pair(loses_its_bind, holds_no_receive),
+        "events 9.2": bind_again_flushed_leaves_nothing_bound,
+        "events 9.2": bind_of_no_length_flushed_leaves_nothing_bound,
+        "events 4.6": bind_takes_a_slot_of_requests => pair(fills_up_with_binds, empties_and_waits),
+        "events 4.3": bind_holds_back_what_is_posted_later => pair(binds_with_reads_open, lends_a_page),
+        "events 9.2": bind_by_threads_of_one_connection,
+    ];
+    let rights = [
+        ("read", DAT_MEM_PRIV_REMOTE_READ_FLAG),
+        ("write", DAT_MEM_PRIV_REMOTE_WRITE_FLAG),
+        ("both", REMOTE),
+        ("none", DAT_MEM_PRIV_NONE_FLAG),
+    ];
+    for (word, privileges) in rights {
+        for op in Op::RDMA {
+            let needed = if op == Op::Read { DAT_MEM_PRIV_REMOTE_READ_FLAG } else { DAT_MEM_PRIV_REMOTE_WRITE_FLAG };
+            let may = privileges & needed != 0;
+            let verb = if may { "allows" } else { "denies" };
+            let name = format!("bind_with_{word}_{verb}_{}", op.word());
+            let case = pair(move |ctx| tries(ctx, op, may), move |ctx| lends_part(ctx, privileges, may, 0));
+            all.push(case.named(name).proves("events 9.2"));
+        }
+    }
+    for op in Op::RDMA {
+        for (words, shift) in [("before", -1), ("beyond", 1)] {
+            let case = pair(move |ctx| tries(ctx, op, false), move |ctx| lends_part(ctx, REMOTE, false, shift));
+            all.push(case.named(format!("bind_denies_{}_a_byte_{words}", op.word())).proves("events 9.2"));
+        }
+    }
+    all.into_iter().map(|case| case.needs(Need::Rmr)).collect()
+}
+
+/// Moves 200 bytes to or from where the far end says.
+fn tries(ctx: &Ctx, op: Op, may: bool) {
+    let conn = ctx.connect();
+    let memory = conn.memory(200);
+    memory.fill(7);
+    op.post(&conn, 1, &[memory.segment(0, 200)], &ctx.hear_target());
+    if may {
+        expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 200);
+    } else {
+        expect_dto(conn.request.h(), 1, DAT_DTO_ERR_REMOTE_ACCESS, 0);
+        expect_broken(&conn);
+    }
+    ctx.meet();
+}
+
+/// Binds bytes 100 to 300 of a page, and tells of a range that is shifted.
+fn lends_part(ctx: &Ctx, privileges: DAT_MEM_PRIV_FLAGS, may: bool, shift: i64) {
+    let conn = ctx.connect();
+    let memory = conn.memory(4096);
+    let rmr = conn.pz.rmr();
+    let target = bind(&conn, &rmr, memory.segment(100, 200), privileges);
+    let target_address = target.target_address.wrapping_add_signed(shift);
+    ctx.tell_target(DAT_RMR_TRIPLET { target_address, ..target });
+    if !may {
+        expect_lost(&conn);
+        memory.expect_all(0, 4096, 0);
+    }
+    ctx.meet();
+    memory.expect_all(0, 100, 0);
+    memory.expect_all(300, 3796, 0);
+}
+
+fn binds_among_sends(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    let (one, other) = (conn.pz.rmr(), conn.pz.rmr());
+    post_empty_send(&conn, 1);
+    post_bind(&conn, &one, 2, memory.segment(0, 100), REMOTE);
+    post_empty_send(&conn, 3);
+    post_bind(&conn, &other, 4, memory.segment(0, 50), REMOTE);
+    post_unbind(&conn, &one, 5);
+    post_empty_send(&conn, 6);
+    post_unbind(&conn, &other, u64::MAX);
+    ctx.meet();
+    expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 0);
+    expect_rmr(conn.request.h(), one.h(), 2, DAT_RMR_BIND_SUCCESS);
+    expect_dto(conn.request.h(), 3, DAT_DTO_SUCCESS, 0);
+    expect_rmr(conn.request.h(), other.h(), 4, DAT_RMR_BIND_SUCCESS);
+    expect_rmr(conn.request.h(), one.h(), 5, DAT_RMR_BIND_SUCCESS);
+    expect_dto(conn.request.h(), 6, DAT_DTO_SUCCESS, 0);
+    expect_rmr(conn.request.h(), other.h(), u64::MAX, DAT_RMR_BIND_SUCCESS);
+    ctx.meet();
+}
+
+fn receives_three(ctx: &Ctx) {
+    let conn = ctx.connect();
+    ctx.meet();
+    (0..3).for_each(|id| post_empty_recv(&conn, id));
+    (0..3).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 0));
+    ctx.meet();
+}
+
+/// Binds, and sends the context at once; the peer writes by it before anybody has seen the bind complete.
+fn sends_contexts_at_once(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let (memory, word) = (conn.memory(100), conn.memory(4));
+    let rmr = conn.pz.rmr();
+    ctx.tell_number(memory.address(0));
+    for round in 1..=50 {
+        let context = post_bind(&conn, &rmr, 1, memory.segment(0, 100), REMOTE);
+        word.put(0, &context.to_le_bytes());
+        conn.post_send(2, word.segment(0, 4));
+        // By memory alone: no call of ours brings it on.
+        memory.spin_for(99, round);
+        expect_rmr(conn.request.h(), rmr.h(), 1, DAT_RMR_BIND_SUCCESS);
+        expect_dto(conn.request.h(), 2, DAT_DTO_SUCCESS, 4);
+        ctx.meet();
+    }
+    unbind(&conn, &rmr);
+    ctx.meet();
+}
+
+fn uses_contexts_at_once(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let (memory, word) = (conn.memory(100), conn.memory(4));
+    let target_address = ctx.hear_number();
+    conn.post_recv(0, word.segment(0, 4));
+    for round in 1..=50 {
+        expect_dto(conn.recv.h(), round - 1, DAT_DTO_SUCCESS, 4);
+        let rmr_context = u32::from_le_bytes(word.take(0, 4).try_into().expect("four"));
+        conn.post_recv(round, word.segment(0, 4));
+        memory.fill(round as u8);
+        let target = DAT_RMR_TRIPLET { rmr_context, pad: 0, target_address, segment_length: 100 };
+        conn.post_write(round, memory.segment(0, 100), target);
+        expect_dto(conn.request.h(), round, DAT_DTO_SUCCESS, 100);
+        ctx.meet();
+    }
+    ctx.meet();
+}
+
+fn bind_gives_a_new_context_each_time(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    let memory = near.memory(100);
+    let rmr = near.pz.rmr();
+    let mut seen = HashSet::from([0, memory.rmr_context, memory.lmr_context]);
+    for n in 0..300 {
+        let target = bind(&near, &rmr, memory.segment(0, 100), REMOTE);
+        assert!(seen.insert(target.rmr_context), "context {:#x} again at {n}", target.rmr_context);
+    }
+    unbind(&near, &rmr);
+}
+
+/// Writes by the first context while it is good, and when it is not.
+fn is_denied_the_first(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    let first = ctx.hear_target();
+    conn.post_write(1, memory.segment(0, 100), first);
+    expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 100);
+    memory.fill(7);
+    ctx.meet();
+    ctx.meet();
+    conn.post_write(2, memory.segment(0, 100), first);
+    expect_dto(conn.request.h(), 2, DAT_DTO_ERR_REMOTE_ACCESS, 0);
+    expect_broken(&conn);
+    ctx.meet();
+}
+
+fn binds_twice(ctx: &Ctx) {
+    lends_first_then(ctx, |conn, rmr, memory| _ = bind(conn, rmr, memory.segment(0, 100), REMOTE));
+}
+
+fn binds_and_unbinds(ctx: &Ctx) {
+    lends_first_then(ctx, |conn, rmr, _| unbind(conn, rmr));
+}
+
+fn lends_first_then(ctx: &Ctx, then: impl FnOnce(&Conn, &Rmr, &Memory)) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    let rmr = conn.pz.rmr();
+    ctx.tell_target(bind(&conn, &rmr, memory.segment(0, 100), REMOTE));
+    ctx.meet();
+    then(&conn, &rmr, &memory);
+    ctx.meet();
+    expect_lost(&conn);
+    memory.expect_all(0, 100, 0);
+    ctx.meet();
+}
+
+fn writes_both_times(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    for round in 1..=2 {
+        memory.fill(round);
+        conn.post_write(1, memory.segment(0, 100), ctx.hear_target());
+        expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 100);
+        ctx.meet();
+    }
+}
+
+fn binds_to_two(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let (first, second) = (conn.memory(100), conn.memory(100));
+    let rmr = conn.pz.rmr();
+    for (memory, value) in [(&first, 1), (&second, 2)] {
+        ctx.tell_target(bind(&conn, &rmr, memory.segment(0, 100), REMOTE));
+        ctx.meet();
+        memory.expect_all(0, 100, value);
+    }
+    first.expect_all(0, 100, 1);
+}
+
+/// Two connections of the same ends, in one PZ at each.
+fn two_of_one_pz(ctx: &Ctx) -> (Conn, Conn) {
+    let first = ctx.connect();
+    let second = sibling(&first, &Setup::default());
+    join(ctx, &second, 1);
+    // The EP of the second stands on the zone of the first, and so goes first.
+    (second, first)
+}
+
+fn writes_over_both(ctx: &Ctx) {
+    let (second, first) = two_of_one_pz(ctx);
+    let memory = first.memory(100);
+    let target = ctx.hear_target();
+    for conn in [&first, &second] {
+        conn.post_write(1, memory.segment(0, 100), target);
+        expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 100);
+    }
+    ctx.meet();
+    drop(memory);
+    drop(second);
+}
+
+fn binds_over_one(ctx: &Ctx) {
+    let (second, first) = two_of_one_pz(ctx);
+    let memory = first.memory(100);
+    let rmr = first.pz.rmr();
+    ctx.tell_target(bind(&first, &rmr, memory.segment(0, 100), REMOTE));
+    ctx.meet();
+    drop(rmr);
+    drop(memory);
+    drop(second);
+}
+
+fn is_denied_over_the_other(ctx: &Ctx) {
+    let first = ctx.connect();
+    let second = Conn::unconnected(&first.ia, &Setup::default());
+    join(ctx, &second, 1);
+    let target = ctx.hear_target();
+    let memory = second.memory(100);
+    second.post_write(1, memory.segment(0, 100), target);
+    expect_dto(second.request.h(), 1, DAT_DTO_ERR_REMOTE_ACCESS, 0);
+    expect_broken(&second);
+    // The first is not touched by that.
+    let memory = first.memory(100);
+    first.post_write(2, memory.segment(0, 100), target);
+    expect_dto(first.request.h(), 2, DAT_DTO_SUCCESS, 100);
+    ctx.meet();
+}
+
+fn binds_in_one_pz(ctx: &Ctx) {
+    let first = ctx.connect();
+    let second = Conn::unconnected(&first.ia, &Setup::default());
+    join(ctx, &second, 1);
+    let memory = first.memory(100);
+    let rmr = first.pz.rmr();
+    ctx.tell_target(bind(&first, &rmr, memory.segment(0, 100), REMOTE));
+    expect_lost(&second);
+    ctx.meet();
+}
+
+fn writes_over_the_second(ctx: &Ctx) {
+    let (second, first) = two_of_one_pz(ctx);
+    let memory = first.memory(100);
+    first.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    second.post_write(1, memory.segment(0, 100), ctx.hear_target());
+    expect_dto(second.request.h(), 1, DAT_DTO_SUCCESS, 100);
+    ctx.meet();
+    drop(memory);
+    drop(second);
+}
+
+fn binds_over_the_first(ctx: &Ctx) {
+    let (second, first) = two_of_one_pz(ctx);
+    let memory = first.memory(100);
+    let rmr = first.pz.rmr();
+    let target = bind(&first, &rmr, memory.segment(0, 100), REMOTE);
+    first.disconnect();
+    ctx.tell_target(target);
+    ctx.meet();
+    assert_eq!(rmr_param(&rmr).rmr_context, target.rmr_context);
+    drop(rmr);
+    drop(memory);
+    drop(second);
+}
+
+fn writes_once(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    memory.fill(7);
+    conn.post_write(1, memory.segment(0, 100), ctx.hear_target());
+    expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 100);
+    ctx.meet();
+}
+
+fn binds_an_lmr_of_an_lmr(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let source = conn.memory(1000);
+    let made = Wanted::lmr(source.h()).with(LOCAL).make(&conn.ia, &conn.pz);
+    let rmr = conn.pz.rmr();
+    ctx.tell_target(bind(&conn, &rmr, made.segment(500, 100), REMOTE));
+    refused(dat_lmr_free(made.lmr.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_LMR_IN_USE);
+    ctx.meet();
+    source.expect_all(500, 100, 7);
+    source.expect_all(0, 500, 0);
+    source.expect_all(600, 400, 0);
+    rmr.free();
+}
+
+fn bind_flushed_leaves_nothing_bound(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    let mut memory = near.memory(100);
+    let rmr = near.pz.rmr();
+    near.disconnect();
+    far.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    post_bind(&near, &rmr, 1, memory.segment(0, 100), REMOTE);
+    expect_rmr(near.request.h(), rmr.h(), 1, DAT_RMR_BIND_FAILURE);
+    expect_unbound(&rmr);
+    memory.deregister();
+}
+
+fn loses_its_bind(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let mut memory = conn.memory(100);
+    let rmr = conn.pz.rmr();
+    conn.post_send(1, memory.segment(0, 100));
+    post_bind(&conn, &rmr, 2, memory.segment(0, 100), REMOTE);
+    ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
+    conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    expect_flushed(&conn.request, [1]);
+    expect_rmr(conn.request.h(), rmr.h(), 2, DAT_RMR_BIND_FAILURE);
+    expect_unbound(&rmr);
+    memory.deregister();
+    ctx.meet();
+}
+
+fn holds_no_receive(ctx: &Ctx) {
+    let conn = ctx.connect();
+    conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    ctx.meet();
+}
+
+fn bind_again_flushed_leaves_nothing_bound(ctx: &Ctx) {
+    flushed_after_a_bind(ctx, |conn, rmr, memory| _ = post_bind(conn, rmr, 1, memory.segment(0, 50), REMOTE));
+}
+
+fn bind_of_no_length_flushed_leaves_nothing_bound(ctx: &Ctx) {
+    flushed_after_a_bind(ctx, |conn, rmr, _| post_unbind(conn, rmr, 1));
+}
+
+fn flushed_after_a_bind(ctx: &Ctx, then: impl FnOnce(&Conn, &Rmr, &Memory)) {
+    let (near, far) = ctx.loopback();
+    let mut memory = near.memory(100);
+    let rmr = near.pz.rmr();
+    bind(&near, &rmr, memory.segment(0, 100), REMOTE);
+    near.disconnect();
+    far.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    then(&near, &rmr, &memory);
+    expect_rmr(near.request.h(), rmr.h(), 1, DAT_RMR_BIND_FAILURE);
+    expect_unbound(&rmr);
+    memory.deregister();
+}
+
+fn fills_up_with_binds(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    let rmr = conn.pz.rmr();
+    post_empty_send(&conn, 0);
+    let segment = memory.segment(0, 100);
+    let mut binds = 0;
+    let code = loop {
+        let mut context = 0;
+        match dat_rmr_bind(rmr.h(), &segment, REMOTE, conn.ep.h(), cookie(binds + 1), 0, &mut context) {
+            DAT_SUCCESS => binds += 1,
+            code => break code,
+        }
+    };
+    refused(code, DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
+    assert!(binds >= 15, "a send and {binds} binds where 16 were asked for");
+    ctx.meet();
+    expect_dto(conn.request.h(), 0, DAT_DTO_SUCCESS, 0);
+    (1..=binds).for_each(|id| _ = expect_rmr(conn.request.h(), rmr.h(), id, DAT_RMR_BIND_SUCCESS));
+    unbind(&conn, &rmr);
+    ctx.meet();
+}
+
+fn empties_and_waits(ctx: &Ctx) {
+    let conn = ctx.connect();
+    ctx.meet();
+    post_empty_recv(&conn, 0);
+    expect_dto(conn.recv.h(), 0, DAT_DTO_SUCCESS, 0);
+    ctx.meet();
+}
+
+/// Reads before a bind and a write after it: all of it done, and in order.
+fn binds_with_reads_open(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(4 * LENT);
+    let rmr = conn.pz.rmr();
+    let remote = ctx.hear_target();
+    (0..4).for_each(|id| conn.post_read(id, memory.segment(id as usize * LENT, LENT), remote));
+    post_bind(&conn, &rmr, 4, memory.segment(0, 100), REMOTE);
+    conn.post_write(5, memory.segment(0, 100), remote);
+    (0..4).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, LENT as u64));
+    expect_rmr(conn.request.h(), rmr.h(), 4, DAT_RMR_BIND_SUCCESS);
+    expect_dto(conn.request.h(), 5, DAT_DTO_SUCCESS, 100);
+    unbind(&conn, &rmr);
+    ctx.meet();
+}
+
+const LENT: usize = 100_000;
+
+fn lends_a_page(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(LENT);
+    ctx.tell_target(memory.target(0, LENT));
+    ctx.meet();
+}
+
+/// Each thread its own RMR; completions come for all, each with its own handle and cookie.
+fn bind_by_threads_of_one_connection(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    let memory = near.memory(1000);
+    let rmrs: Vec<Rmr> = (0..4).map(|_| near.pz.rmr()).collect();
+    std::thread::scope(|scope| {
+        for (n, rmr) in rmrs.iter().enumerate() {
+            let (near, memory) = (&near, &memory);
+            scope.spawn(move || {
+                for round in 0..3 {
+                    post_bind(near, rmr, n as u64 * 10 + round, memory.segment(n * 100, 100), REMOTE);
+                }
+            });
+        }
+    });
+    let mut next = [0; 4];
+    for _ in 0..12 {
+        let data = expect_event(near.request.h(), SOON).rmr();
+        let id = context_bits(data.user_cookie) as usize;
+        let (thread, round) = (id / 10, id % 10);
+        assert!(data.status == DAT_RMR_BIND_SUCCESS && data.rmr_handle == rmrs[thread].h() && round == next[thread]);
+        next[thread] += 1;
+    }
+    rmrs.iter().for_each(|rmr| unbind(&near, rmr));
+}

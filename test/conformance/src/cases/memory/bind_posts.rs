@@ -1,0 +1,251 @@
+//! What a bind is refused for (events 9.2), state by state and parameter by parameter, and that a refusal changes nothing.
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+
+use crate::cases::scene::State::{self, *};
+use crate::cases::scene::in_state;
+use crate::cases::transfer::ends::*;
+use crate::kit::*;
+
+use super::make::*;
+
+/// What is wrong with a bind.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Wrong {
+    NullRmr,
+    OtherKindOfRmr,
+    FreedRmr,
+    NullEp,
+    OtherKindOfEp,
+    FreedEp,
+    BothHandles,
+    NoTriplet,
+    UnknownContext,
+    FreedLmr,
+    Before,
+    Beyond,
+    Wraps,
+    LmrOfAnotherPz,
+    EpOfAnotherPz,
+    RmrOfAnotherPz,
+    NoLocalWrite,
+    UnknownPrivilege,
+    UnknownFlag,
+    Unsignalled,
+    NoContext,
+    FullQueue,
+}
+
+use Wrong::*;
+
+const WRONG: [(Wrong, &str); 22] = [
+    (NullRmr, "a_null_rmr"),
+    (OtherKindOfRmr, "a_handle_of_another_kind_as_rmr"),
+    (FreedRmr, "a_freed_rmr"),
+    (NullEp, "a_null_ep"),
+    (OtherKindOfEp, "a_handle_of_another_kind_as_ep"),
+    (FreedEp, "a_freed_ep"),
+    (BothHandles, "its_rmr_before_its_ep"),
+    (NoTriplet, "no_triplet"),
+    (UnknownContext, "an_unknown_lmr"),
+    (FreedLmr, "a_freed_lmr"),
+    (Before, "a_byte_before_the_lmr"),
+    (Beyond, "a_byte_beyond_the_lmr"),
+    (Wraps, "a_range_that_wraps"),
+    (LmrOfAnotherPz, "an_lmr_of_another_pz"),
+    (EpOfAnotherPz, "an_ep_of_another_pz"),
+    (RmrOfAnotherPz, "an_rmr_of_another_pz"),
+    (NoLocalWrite, "remote_write_where_there_is_no_local_write"),
+    (UnknownPrivilege, "an_unknown_privilege"),
+    (UnknownFlag, "an_unknown_flag"),
+    (Unsignalled, "an_unsignalled_one_that_the_ep_does_not_allow"),
+    (NoContext, "no_place_for_the_context"),
+    (FullQueue, "a_full_queue"),
+];
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut all = cases![
+        "events 9.2": bind_posts_ignore_local_privileges,
+        "events 9.2": bind_posts_need_no_remote_privilege_of_the_lmr,
+        "events 9.2": bind_posts_for_reads_need_no_local_right_of_the_lmr,
+        "events 9.2": bind_posts_of_no_length_look_at_nothing_else,
+        "events 9.2": bind_posts_of_no_length_need_the_pz_of_the_ep,
+        "events 4.1": bind_posts_take_solicited_and_threshold_and_mean_nothing,
+    ];
+    for (wrong, words) in WRONG {
+        let case = local(move |ctx| is_refused(ctx, wrong));
+        all.push(case.named(format!("bind_refuses_{words}")).proves("events 9.2"));
+    }
+    for at in State::ALL {
+        let case = in_state(at, move |_ctx, scene| {
+            let memory = scene.own.memory(100);
+            binds_in(at, scene.ep(), &scene.own, &memory);
+            scene.is_still(at);
+        });
+        all.push(case.named(format!("bind_in_state_{}", at.word())).proves("events 9.2"));
+    }
+    all.into_iter().map(|case| case.needs(Need::Rmr)).collect()
+}
+
+/// CONNECTED binds, DISCONNECTED flushes, CMP holds; all others refuse by their names.
+#[track_caller]
+fn binds_in(at: State, ep: DAT_EP_HANDLE, conn: &Conn, memory: &Memory) {
+    let rmr = conn.pz.rmr();
+    let flags = DAT_COMPLETION_DEFAULT_FLAG;
+    let segment = memory.segment(0, 100);
+    let code = untouched(|out| dat_rmr_bind(rmr.h(), &segment, REMOTE, ep, cookie(7), flags, out));
+    match at {
+        Connected => {
+            ok(code);
+            expect_rmr(conn.request.h(), rmr.h(), 7, DAT_RMR_BIND_SUCCESS);
+        }
+        Disconnected => {
+            ok(code);
+            expect_rmr(conn.request.h(), rmr.h(), 7, DAT_RMR_BIND_FAILURE);
+            expect_unbound(&rmr);
+        }
+        Completing => ok(code),
+        _ => {
+            refused(code, DAT_INVALID_STATE, at.subtype());
+            expect_nothing(conn.request.h());
+            expect_unbound(&rmr);
+        }
+    }
+}
+
+fn is_refused(ctx: &Ctx, wrong: Wrong) {
+    let (near, far) = ctx.loopback();
+    let other = Conn::unconnected(&near.ia, &Setup::default());
+    let mut memory = match wrong {
+        LmrOfAnotherPz => other.memory(1000),
+        NoLocalWrite => near.ia.memory_with(&near.pz, 1000, DAT_MEM_PRIV_LOCAL_READ_FLAG | REMOTE),
+        _ => near.memory(1000),
+    };
+    let rmr = if wrong == RmrOfAnotherPz { other.pz.rmr() } else { near.pz.rmr() };
+    let (mut rmr_handle, mut ep) = (rmr.h(), near.ep.h());
+    let mut segment = memory.segment(100, 200);
+    let (mut privileges, mut flags) = (REMOTE, DAT_COMPLETION_DEFAULT_FLAG);
+    let mut sends = 0;
+    match wrong {
+        NullRmr => rmr_handle = DAT_HANDLE_NULL,
+        OtherKindOfRmr => rmr_handle = near.pz.h(),
+        FreedRmr => rmr_handle = near.pz.rmr().free(),
+        NullEp => ep = DAT_HANDLE_NULL,
+        OtherKindOfEp => ep = near.request.h(),
+        FreedEp => ep = near.ia.ep(&near.pz, &near.recv, &near.request, &near.events).free(),
+        BothHandles => (rmr_handle, ep) = (DAT_HANDLE_NULL, DAT_HANDLE_NULL),
+        UnknownContext => segment.lmr_context = !segment.lmr_context,
+        FreedLmr => _ = memory.deregister(),
+        Before => segment.virtual_address = memory.address(0) - 1,
+        Beyond => segment = memory.segment(801, 200),
+        Wraps => segment.segment_length = 0u64.wrapping_sub(50),
+        EpOfAnotherPz => ep = other.ep.h(),
+        UnknownPrivilege => privileges |= 0x04,
+        UnknownFlag => flags = 0x40,
+        Unsignalled => flags = DAT_COMPLETION_UNSIGNALLED_FLAG,
+        FullQueue => {
+            // The far end has no receives.
+            while Op::Send.call(&near, sends, &[], &NOWHERE, 0) == DAT_SUCCESS {
+                sends += 1;
+            }
+        }
+        NoTriplet | NoContext | LmrOfAnotherPz | RmrOfAnotherPz | NoLocalWrite => {}
+    }
+    let triplet: *const DAT_LMR_TRIPLET = if wrong == NoTriplet { null_mut() } else { &segment };
+    let call = |out| dat_rmr_bind(rmr_handle, triplet, privileges, ep, cookie(7), flags, out);
+    let code = if wrong == NoContext { call(null_mut()) } else { untouched(call) };
+    let arg = |number| error(DAT_INVALID_PARAMETER, DAT_INVALID_ARG1 + number - 1);
+    match wrong {
+        NullRmr | OtherKindOfRmr | FreedRmr | BothHandles => {
+            refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_RMR);
+        }
+        NullEp | OtherKindOfEp | FreedEp => refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP),
+        NoTriplet | UnknownContext | FreedLmr | Before | Beyond | Wraps => expect(code, arg(2)),
+        UnknownPrivilege => expect(code, arg(3)),
+        UnknownFlag | Unsignalled => expect(code, arg(6)),
+        NoContext => expect(code, arg(7)),
+        LmrOfAnotherPz | EpOfAnotherPz | RmrOfAnotherPz => {
+            assert_eq!(kind_of(code), error(DAT_PROTECTION_VIOLATION, DAT_NO_SUBTYPE));
+        }
+        NoLocalWrite => refused(code, DAT_PRIVILEGES_VIOLATION, DAT_PRIVILEGES_WRITE),
+        FullQueue => refused(code, DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY),
+    }
+    // Nothing has come of it.
+    expect_unbound(&rmr);
+    for id in 0..sends {
+        post_empty_recv(&far, id);
+        expect_dto(near.request.h(), id, DAT_DTO_SUCCESS, 0);
+    }
+    expect_nothing(near.request.h());
+    if wrong != FreedLmr {
+        memory.deregister();
+    }
+    rmr.free();
+}
+
+fn bind_posts_ignore_local_privileges(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    let memory = near.ia.memory_with(&near.pz, 100, DAT_MEM_PRIV_NONE_FLAG);
+    let rmr = near.pz.rmr();
+    bind(&near, &rmr, memory.segment(0, 100), LOCAL | DAT_MEM_PRIV_REMOTE_READ_FLAG);
+    unbind(&near, &rmr);
+}
+
+fn bind_posts_need_no_remote_privilege_of_the_lmr(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    let memory = near.ia.memory_with(&near.pz, 100, DAT_MEM_PRIV_LOCAL_WRITE_FLAG);
+    assert_eq!(memory.rmr_context, 0);
+    let rmr = near.pz.rmr();
+    let target = bind(&near, &rmr, memory.segment(0, 100), REMOTE);
+    let theirs = far.memory(100);
+    theirs.fill(7);
+    far.post_write(1, theirs.segment(0, 100), target);
+    expect_dto(far.request.h(), 1, DAT_DTO_SUCCESS, 100);
+    memory.expect_all(0, 100, 7);
+    unbind(&near, &rmr);
+}
+
+fn bind_posts_for_reads_need_no_local_right_of_the_lmr(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    let memory = near.ia.memory_with(&near.pz, 100, DAT_MEM_PRIV_NONE_FLAG);
+    memory.fill(7);
+    let rmr = near.pz.rmr();
+    let target = bind(&near, &rmr, memory.segment(0, 100), DAT_MEM_PRIV_REMOTE_READ_FLAG);
+    let theirs = far.memory(100);
+    far.post_read(1, theirs.segment(0, 100), target);
+    expect_dto(far.request.h(), 1, DAT_DTO_SUCCESS, 100);
+    theirs.expect_all(0, 100, 7);
+    unbind(&near, &rmr);
+}
+
+fn bind_posts_of_no_length_look_at_nothing_else(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    let rmr = near.pz.rmr();
+    // An unknown LMR at nowhere, and no place for a context that there will not be.
+    unbind(&near, &rmr);
+    expect_unbound(&rmr);
+}
+
+fn bind_posts_of_no_length_need_the_pz_of_the_ep(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    let other = near.ia.pz();
+    let rmr = other.rmr();
+    let nothing = DAT_LMR_TRIPLET { lmr_context: 0, pad: 0, virtual_address: 0, segment_length: 0 };
+    let code = dat_rmr_bind(rmr.h(), &nothing, 0, near.ep.h(), cookie(1), 0, null_mut());
+    assert_eq!(kind_of(code), error(DAT_PROTECTION_VIOLATION, DAT_NO_SUBTYPE));
+    expect_nothing(near.request.h());
+}
+
+fn bind_posts_take_solicited_and_threshold_and_mean_nothing(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    let memory = near.memory(100);
+    let rmr = near.pz.rmr();
+    let segment = memory.segment(0, 100);
+    for flags in [DAT_COMPLETION_SOLICITED_WAIT_FLAG, DAT_COMPLETION_EVD_THRESHOLD_FLAG] {
+        let _: DAT_RMR_CONTEXT =
+            filled(|out| dat_rmr_bind(rmr.h(), &segment, REMOTE, near.ep.h(), cookie(7), flags, out));
+        expect_rmr(near.request.h(), rmr.h(), 7, DAT_RMR_BIND_SUCCESS);
+    }
+    unbind(&near, &rmr);
+}

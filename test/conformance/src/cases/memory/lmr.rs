@@ -1,0 +1,392 @@
+//! LMRs as objects (events 8.1, 8.2): what a registration says, what it refuses, what a query shows.
+#![forbid(unsafe_code)]
+
+use std::collections::HashSet;
+use std::ptr::{null_mut, without_provenance_mut};
+
+use crate::kit::*;
+
+use super::make::*;
+
+/// A mem type of another platform's headers: strongly ordered memory.
+const SO_VIRTUAL: DAT_MEM_TYPE = 3;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut all = cases![
+        "consumers 19": lmr_outputs_may_be_absent,
+        "events 8.1": lmr_range_is_the_one_asked_for,
+        "events 8.1": lmr_of_one_byte,
+        "events 8.1": lmr_of_strongly_ordered_memory_is_one_of_memory,
+        "events 8.1": lmr_of_an_lmr_takes_its_range,
+        "events 8.1": lmr_of_an_lmr_of_an_lmr,
+        "events 8.1": lmr_refuses_an_lmr_that_is_none,
+        "events 8.1": lmr_refuses_a_bad_ia,
+        "events 8.1": lmr_refuses_a_bad_pz,
+        "events 8.1": lmr_refuses_no_place_for_its_handle,
+        "events 8.1": lmr_refuses_unknown_types,
+        "events 8.1": lmr_refuses_unknown_privileges,
+        "events 8.1": lmr_refuses_no_length,
+        "events 8.1": lmr_refuses_no_address,
+        "events 8.1": lmr_refuses_a_range_that_wraps,
+        "events 8.1": lmr_refuses_more_than_the_adapter_can,
+        "events 8.1": lmr_of_memory_that_is_not_there_is_refused,
+        "events 14.7": lmr_contexts_are_never_0,
+        "events 8.1": lmr_contexts_are_not_used_again_soon,
+        "consumers 19": lmr_of_the_same_memory_many_times,
+        "consumers 19": lmr_beyond_the_buffer_to_whole_pages,
+        "consumers 19": lmr_at_a_high_rate,
+        "consumers 19": lmr_at_a_high_rate_by_threads,
+        "events 8.2": lmr_query_of_memory,
+        "events 8.2": lmr_query_of_an_lmr,
+        "events 8.2": lmr_query_by_each_bit_of_the_mask,
+        "events 8.2": lmr_query_refuses_a_bad_mask_and_null,
+        "events 8.2": lmr_calls_refuse_what_is_no_lmr,
+    ];
+    for privileges in 0..16 {
+        // Bits 0, 1, 4, 5.
+        let privileges = (privileges & 3) | (privileges & 12) << 2;
+        let case = local(move |ctx| has_privileges(ctx, privileges));
+        all.push(case.named(format!("lmr_with_privileges_{privileges:02x}")).proves("events 8.1"));
+    }
+    for (word, sync) in [("read", dat_lmr_sync_rdma_read as Sync), ("write", dat_lmr_sync_rdma_write as Sync)] {
+        let case = |what: &str, body: fn(&Ctx, Sync)| {
+            local(move |ctx| body(ctx, sync)).named(format!("lmr_sync_rdma_{word}_{what}")).proves("events 8.3")
+        };
+        all.push(case("of_ranges_in_many_lmrs_and_zones", syncs));
+        all.push(case("refuses_a_bad_ia", sync_refuses_a_bad_ia));
+        all.push(case("refuses_ranges_that_are_not_registered", sync_refuses_ranges));
+    }
+    all
+}
+
+type Sync = fn(DAT_IA_HANDLE, *const DAT_LMR_TRIPLET, DAT_VLEN) -> DAT_RETURN;
+
+fn place(ctx: &Ctx) -> (Ia, Pz, Buffer) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    (ia, pz, Buffer::new(10_000))
+}
+
+fn lmr_outputs_may_be_absent(ctx: &Ctx) {
+    let (ia, pz, buffer) = place(ctx);
+    let wanted = Wanted::memory(buffer.pointer(), 10_000);
+    let lmr = Lmr::own(filled(|out| wanted.call(ia.h(), pz.h(), out)));
+    let param: DAT_LMR_PARAM = filled(|out| dat_lmr_query(lmr.h(), DAT_LMR_FIELD_ALL, out));
+    assert!(param.lmr_context != 0 && param.rmr_context != 0);
+}
+
+fn lmr_range_is_the_one_asked_for(ctx: &Ctx) {
+    let (ia, pz, buffer) = place(ctx);
+    for (at, length) in [(0, 10_000), (1, 1), (4095, 2), (17, 9000)] {
+        let pointer = buffer.pointer().wrapping_byte_add(at);
+        let made = Wanted::memory(pointer, length).make(&ia, &pz);
+        assert_eq!((made.address, made.length), (buffer.address(at), length as u64));
+    }
+}
+
+fn lmr_of_one_byte(ctx: &Ctx) {
+    let (ia, pz, buffer) = place(ctx);
+    let made = Wanted::memory(buffer.pointer(), 1).make(&ia, &pz);
+    assert_eq!(made.length, 1);
+}
+
+fn lmr_of_strongly_ordered_memory_is_one_of_memory(ctx: &Ctx) {
+    let (ia, pz, buffer) = place(ctx);
+    let made = Wanted { kind: SO_VIRTUAL, ..Wanted::memory(buffer.pointer(), 10_000) }.make(&ia, &pz);
+    assert_eq!((made.address, made.length), (buffer.address(0), 10_000));
+}
+
+fn lmr_of_an_lmr_takes_its_range(ctx: &Ctx) {
+    let (ia, pz, buffer) = place(ctx);
+    let source = Wanted::memory(buffer.pointer(), 10_000).make(&ia, &pz);
+    let other_pz = ia.pz();
+    let made = Wanted::lmr(source.lmr.h()).with(LOCAL).make(&ia, &other_pz);
+    assert_eq!((made.address, made.length), (source.address, source.length));
+    assert!(made.lmr_context != source.lmr_context && made.lmr.h() != source.lmr.h());
+    assert_eq!(made.rmr_context, 0, "it has no remote privilege");
+}
+
+fn lmr_of_an_lmr_of_an_lmr(ctx: &Ctx) {
+    let (ia, pz, buffer) = place(ctx);
+    let first = Wanted::memory(buffer.pointer(), 10_000).make(&ia, &pz);
+    let second = Wanted::lmr(first.lmr.h()).make(&ia, &pz);
+    let third = Wanted::lmr(second.lmr.h()).make(&ia, &pz);
+    // They live independently.
+    first.lmr.free();
+    second.lmr.free();
+    assert_eq!((third.address, third.length), (buffer.address(0), 10_000));
+    assert_eq!(third.param().length, 10_000);
+}
+
+fn lmr_refuses_an_lmr_that_is_none(ctx: &Ctx) {
+    let (ia, pz, buffer) = place(ctx);
+    let dead = Wanted::memory(buffer.pointer(), 10_000).make(&ia, &pz).lmr.free();
+    for bad in [DAT_HANDLE_NULL, pz.h(), dead] {
+        Wanted::lmr(bad).is_refused(&ia, &pz, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_LMR);
+    }
+}
+
+fn lmr_refuses_a_bad_ia(ctx: &Ctx) {
+    let (_ia, pz, buffer) = place(ctx);
+    let wanted = Wanted::memory(buffer.pointer(), 10_000);
+    for bad in [DAT_HANDLE_NULL, pz.h(), ctx.ia().close()] {
+        let code = untouched(|out| wanted.call(bad, pz.h(), out));
+        refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_IA);
+    }
+}
+
+fn lmr_refuses_a_bad_pz(ctx: &Ctx) {
+    let (ia, _pz, buffer) = place(ctx);
+    let wanted = Wanted::memory(buffer.pointer(), 10_000);
+    for bad in [DAT_HANDLE_NULL, ia.h(), ia.pz().free()] {
+        let code = untouched(|out| wanted.call(ia.h(), bad, out));
+        refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_PZ);
+    }
+}
+
+fn lmr_refuses_no_place_for_its_handle(ctx: &Ctx) {
+    let (ia, pz, buffer) = place(ctx);
+    let code = Wanted::memory(buffer.pointer(), 10_000).call(ia.h(), pz.h(), null_mut());
+    refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG7);
+}
+
+fn lmr_refuses_unknown_types(ctx: &Ctx) {
+    let (ia, pz, buffer) = place(ctx);
+    for kind in [4, 7, 0x8000_0000, u32::MAX] {
+        let wanted = Wanted { kind: kind as DAT_MEM_TYPE, ..Wanted::memory(buffer.pointer(), 10_000) };
+        wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+    }
+}
+
+fn lmr_refuses_unknown_privileges(ctx: &Ctx) {
+    let (ia, pz, buffer) = place(ctx);
+    for bits in [0x04, 0x08, 0x40, 0x80, 0x8000_0000] {
+        let wanted = Wanted::memory(buffer.pointer(), 10_000).with(DAT_MEM_PRIV_ALL_FLAG | bits);
+        wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG6);
+    }
+}
+
+fn lmr_refuses_no_length(ctx: &Ctx) {
+    let (ia, pz, buffer) = place(ctx);
+    let mut name = [7; 40];
+    for wanted in [Wanted::memory(buffer.pointer(), 0), Wanted::shared(buffer.pointer(), 0, &mut name)] {
+        wanted.is_refused(&ia, &pz, DAT_LENGTH_ERROR, DAT_NO_SUBTYPE);
+    }
+}
+
+fn lmr_refuses_no_address(ctx: &Ctx) {
+    let (ia, pz, _buffer) = place(ctx);
+    Wanted::memory(null_mut(), 100).is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
+}
+
+fn lmr_refuses_a_range_that_wraps(ctx: &Ctx) {
+    let (ia, pz, buffer) = place(ctx);
+    let wraps = [
+        Wanted { length: u64::MAX, ..Wanted::memory(buffer.pointer(), 0) },
+        Wanted { length: 0u64.wrapping_sub(buffer.address(0)), ..Wanted::memory(buffer.pointer(), 0) },
+        Wanted::memory(without_provenance_mut(usize::MAX - 99), 101),
+    ];
+    for wanted in wraps {
+        let code = untouched(|out| wanted.call(ia.h(), pz.h(), out));
+        one_of(code, &[DAT_INVALID_ARG3, DAT_INVALID_ARG4].map(|arg| error(DAT_INVALID_PARAMETER, arg)));
+    }
+}
+
+fn lmr_refuses_more_than_the_adapter_can(ctx: &Ctx) {
+    let (ia, pz, buffer) = place(ctx);
+    let most = ia.attr().max_lmr_block_size;
+    if most == u64::MAX {
+        ctx.unsupported("a limit of registrations");
+    }
+    let wanted = Wanted { length: most + 1, ..Wanted::memory(buffer.pointer(), 0) };
+    let code = untouched(|out| wanted.call(ia.h(), pz.h(), out));
+    one_of(code, &[DAT_INVALID_ARG3, DAT_INVALID_ARG4].map(|arg| error(DAT_INVALID_PARAMETER, arg)));
+}
+
+fn lmr_of_memory_that_is_not_there_is_refused(ctx: &Ctx) {
+    let (ia, pz, _buffer) = place(ctx);
+    let map = os::Map::private(8192, true);
+    let wanted = Wanted::memory(map.pointer(), 8192);
+    drop(map);
+    let code = untouched(|out| {
+        let code = wanted.call(ia.h(), pz.h(), out);
+        if code == DAT_SUCCESS {
+            ctx.unsupported("registrations that look at their memory");
+        }
+        code
+    });
+    refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
+}
+
+fn lmr_contexts_are_never_0(ctx: &Ctx) {
+    let (ia, pz, buffer) = place(ctx);
+    let all: Vec<Made> = (0..300).map(|_| Wanted::memory(buffer.pointer(), 10_000).make(&ia, &pz)).collect();
+    assert!(all.iter().all(|made| made.lmr_context != 0 && made.rmr_context != 0));
+}
+
+fn lmr_contexts_are_not_used_again_soon(ctx: &Ctx) {
+    let (ia, pz, buffer) = place(ctx);
+    let (mut local, mut remote) = (HashSet::new(), HashSet::new());
+    for n in 0..2000 {
+        let made = Wanted::memory(buffer.pointer(), 10_000).make(&ia, &pz);
+        assert!(local.insert(made.lmr_context), "lmr_context {:#x} again at {n}", made.lmr_context);
+        assert!(remote.insert(made.rmr_context), "rmr_context {:#x} again at {n}", made.rmr_context);
+    }
+}
+
+fn lmr_of_the_same_memory_many_times(ctx: &Ctx) {
+    let (ia, pz, buffer) = place(ctx);
+    let one = |n: usize| Wanted::memory(buffer.pointer().wrapping_byte_add(n % 100), 5000).make(&ia, &pz);
+    let all: Vec<Made> = (0..1000).map(one).collect();
+    let contexts: HashSet<_> = all.iter().map(|made| made.lmr_context).collect();
+    assert_eq!(contexts.len(), 1000);
+}
+
+fn lmr_beyond_the_buffer_to_whole_pages(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    // A program rounds outwards: the rest of the page is another's, and is there.
+    let map = os::Map::private(8192, true);
+    let made = Wanted::memory(map.pointer(), 8192).make(&ia, &pz);
+    let inner = Wanted::memory(map.pointer().wrapping_byte_add(100), 5000).make(&ia, &pz);
+    assert!(made.address <= inner.address && made.address + made.length >= inner.address + inner.length);
+}
+
+fn lmr_at_a_high_rate(ctx: &Ctx) {
+    let (ia, pz, buffer) = place(ctx);
+    for _ in 0..20_000 {
+        Wanted::memory(buffer.pointer(), 10_000).make(&ia, &pz).lmr.free();
+    }
+}
+
+fn lmr_at_a_high_rate_by_threads(ctx: &Ctx) {
+    let (ia, pz, _buffer) = place(ctx);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let buffer = Buffer::new(5000);
+                for _ in 0..2000 {
+                    let made = Wanted::memory(buffer.pointer(), 5000).make(&ia, &pz);
+                    assert_eq!(made.param().lmr_context, made.lmr_context);
+                    made.lmr.free();
+                }
+            });
+        }
+    });
+}
+
+fn has_privileges(ctx: &Ctx, privileges: DAT_MEM_PRIV_FLAGS) {
+    let (ia, pz, buffer) = place(ctx);
+    let made = Wanted::memory(buffer.pointer(), 10_000).with(privileges).make(&ia, &pz);
+    let param = made.param();
+    assert_eq!(param.mem_priv, privileges);
+    assert_eq!(made.rmr_context != 0, privileges & REMOTE != 0, "a remote context needs a remote privilege");
+    assert_eq!(param.rmr_context, made.rmr_context);
+}
+
+fn lmr_query_of_memory(ctx: &Ctx) {
+    let (ia, pz, buffer) = place(ctx);
+    let made = Wanted::memory(buffer.pointer(), 9999).make(&ia, &pz);
+    let param = made.param();
+    assert!(param.ia_handle == ia.h() && param.pz_handle == pz.h(), "IA or PZ");
+    assert_eq!((param.mem_type, param.length), (DAT_MEM_TYPE_VIRTUAL, 9999));
+    assert!(region_address(param.region_desc) == buffer.pointer(), "the region");
+    assert_eq!((param.lmr_context, param.rmr_context), (made.lmr_context, made.rmr_context));
+    assert_eq!((param.registered_address, param.registered_size), (made.address, made.length));
+    assert_eq!(param.mem_priv, DAT_MEM_PRIV_ALL_FLAG);
+}
+
+fn lmr_query_of_an_lmr(ctx: &Ctx) {
+    let (ia, pz, buffer) = place(ctx);
+    let source = Wanted::memory(buffer.pointer(), 9999).make(&ia, &pz);
+    let made = Wanted::lmr(source.lmr.h()).make(&ia, &pz);
+    let param = made.param();
+    assert_eq!((param.mem_type, param.length), (DAT_MEM_TYPE_LMR, 9999));
+    assert!(region_address(param.region_desc) == source.lmr.h(), "the region is the LMR");
+    assert_eq!((param.registered_address, param.registered_size), (source.address, 9999));
+}
+
+fn lmr_query_by_each_bit_of_the_mask(ctx: &Ctx) {
+    let (ia, pz, buffer) = place(ctx);
+    let made = Wanted::memory(buffer.pointer(), 9999).make(&ia, &pz);
+    for bit in (0..10).map(|n| 1 << n) {
+        let param: DAT_LMR_PARAM = filled(|out| dat_lmr_query(made.lmr.h(), bit, out));
+        let is_there = match bit {
+            0x001 => param.ia_handle == ia.h(),
+            0x002 => param.mem_type == DAT_MEM_TYPE_VIRTUAL,
+            0x004 => region_address(param.region_desc) == buffer.pointer(),
+            0x008 => param.length == 9999,
+            0x010 => param.pz_handle == pz.h(),
+            0x020 => param.mem_priv == DAT_MEM_PRIV_ALL_FLAG,
+            0x040 => param.lmr_context == made.lmr_context,
+            0x080 => param.rmr_context == made.rmr_context,
+            0x100 => param.registered_size == made.length,
+            _ => param.registered_address == made.address,
+        };
+        assert!(is_there, "what bit {bit:#x} asks for is wrong");
+    }
+}
+
+fn lmr_query_refuses_a_bad_mask_and_null(ctx: &Ctx) {
+    let (ia, pz, buffer) = place(ctx);
+    let made = Wanted::memory(buffer.pointer(), 9999).make(&ia, &pz);
+    for mask in [0x400, DAT_LMR_FIELD_ALL | 0x800, 1 << 31] {
+        let code = untouched::<DAT_LMR_PARAM>(|out| dat_lmr_query(made.lmr.h(), mask, out));
+        refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+    }
+    refused(dat_lmr_query(made.lmr.h(), DAT_LMR_FIELD_ALL, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
+}
+
+fn lmr_calls_refuse_what_is_no_lmr(ctx: &Ctx) {
+    let (ia, pz, buffer) = place(ctx);
+    let dead = Wanted::memory(buffer.pointer(), 9999).make(&ia, &pz).lmr.free();
+    for bad in [DAT_HANDLE_NULL, pz.h(), dead] {
+        let code = untouched::<DAT_LMR_PARAM>(|out| dat_lmr_query(bad, DAT_LMR_FIELD_ALL, out));
+        refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_LMR);
+        refused(dat_lmr_free(bad), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_LMR);
+    }
+}
+
+fn syncs(ctx: &Ctx, sync: Sync) {
+    let (ia, pz, buffer) = place(ctx);
+    let other = ia.pz();
+    let one = Wanted::memory(buffer.pointer(), 5000).make(&ia, &pz);
+    let two = Wanted::memory(buffer.pointer(), 10_000).with(LOCAL).make(&ia, &other);
+    let garbage = DAT_LMR_TRIPLET { lmr_context: 0xdead_beef, pad: 1, virtual_address: 7, segment_length: 0 };
+    let list = [one.segment(0, 5000), two.segment(9999, 1), garbage, one.segment(17, 4)];
+    ok(sync(ia.h(), list.as_ptr(), 4));
+    ok(sync(ia.h(), list.as_ptr(), 1));
+    ok(sync(ia.h(), null_mut(), 0));
+}
+
+fn sync_refuses_a_bad_ia(ctx: &Ctx, sync: Sync) {
+    let (ia, pz, buffer) = place(ctx);
+    let made = Wanted::memory(buffer.pointer(), 5000).make(&ia, &pz);
+    let list = [made.segment(0, 5000)];
+    for bad in [DAT_HANDLE_NULL, pz.h()] {
+        refused(sync(bad, list.as_ptr(), 1), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_IA);
+    }
+}
+
+fn sync_refuses_ranges(ctx: &Ctx, sync: Sync) {
+    let (ia, pz, buffer) = place(ctx);
+    let made = Wanted::memory(buffer.pointer(), 5000).make(&ia, &pz);
+    let good = made.segment(0, 5000);
+    let dead = Wanted::memory(buffer.pointer(), 5000).make(&ia, &pz);
+    let stale = dead.segment(0, 5000);
+    drop(dead);
+    let bad = [
+        made.segment(1, 5000),
+        made.segment(5001, 1),
+        DAT_LMR_TRIPLET { virtual_address: made.address - 1, ..good },
+        DAT_LMR_TRIPLET { segment_length: u64::MAX, ..good },
+        DAT_LMR_TRIPLET { lmr_context: !good.lmr_context, ..good },
+        stale,
+    ];
+    for bad in bad {
+        let list = [good, bad];
+        refused(sync(ia.h(), list.as_ptr(), 2), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+        ok(sync(ia.h(), list.as_ptr(), 1));
+    }
+    refused(sync(ia.h(), null_mut(), 1), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+}

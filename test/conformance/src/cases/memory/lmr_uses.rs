@@ -1,0 +1,287 @@
+//! LMRs in use (events 8.1, 8.2): what each kind opens to transfers, and what is freed under them.
+#![forbid(unsafe_code)]
+
+use crate::cases::transfer::ends::*;
+use crate::kit::*;
+
+use super::make::*;
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "events 8.1": lmr_of_an_lmr_serves_after_its_source_is_freed => pair(writes_to_it, frees_the_source),
+        "events 8.1": lmr_of_an_lmr_has_its_own_privileges => pair(writes_beyond_privilege, lends_twice),
+        "events 8.1": lmr_of_an_lmr_in_another_pz => pair(writes_to_it, lends_from_another_pz),
+        "events 8.1": lmr_overlapping_others_goes_by_its_own_rights => pair(writes_then_reads_overlapping, lends_overlapping),
+        "events 8.1": lmr_with_remote_write_needs_no_local_write => pair(writes_to_it, lends_remote_write_only),
+        "events 8.1": lmr_of_read_only_memory_can_be_sent_from => pair(sends_from_read_only, receives_zeros),
+        "events 8.1": lmr_of_read_only_memory_is_no_place_to_receive => pair(sends_to_read_only, receives_into_read_only),
+        "events 8.1": lmr_of_read_only_memory_is_no_place_to_write => pair(writes_to_read_only, lends_read_only),
+        "events 8.2": lmr_free_with_receives_posted_then_disconnected => pair(frees_with_receives, idles_on),
+        "events 8.2": lmr_free_of_a_target_ends_writes_at_once => pair(writes_on_and_on, frees_amid_writes),
+        "events 8.2": lmr_free_of_a_target_ends_reads_at_once => pair(reads_on_and_on, frees_amid_reads),
+        "events 8.2": lmr_free_leaves_the_memory_as_it_is,
+    ]
+}
+
+fn writes_to_it(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(1000);
+    memory.fill(7);
+    conn.post_write(1, memory.segment(0, 1000), ctx.hear_target());
+    expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 1000);
+    ctx.meet();
+}
+
+fn frees_the_source(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let buffer = Buffer::new(1000);
+    let source = Wanted::memory(buffer.pointer(), 1000).make(&conn.ia, &conn.pz);
+    let made = Wanted::lmr(source.lmr.h()).make(&conn.ia, &conn.pz);
+    source.lmr.free();
+    ctx.tell_target(made.target(0, 1000));
+    ctx.meet();
+    buffer.expect_all(0, 1000, 7);
+}
+
+/// Writes by the second target, which is denied, after the first, which is not.
+fn writes_beyond_privilege(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(1000);
+    memory.fill(7);
+    conn.post_write(1, memory.segment(0, 1000), ctx.hear_target());
+    expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 1000);
+    conn.post_write(2, memory.segment(0, 1000), ctx.hear_target());
+    expect_dto(conn.request.h(), 2, DAT_DTO_ERR_REMOTE_ACCESS, 0);
+    expect_broken(&conn);
+    ctx.meet();
+}
+
+fn lends_twice(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let buffer = Buffer::new(1000);
+    let source = Wanted::memory(buffer.pointer(), 1000).make(&conn.ia, &conn.pz);
+    let read = DAT_MEM_PRIV_REMOTE_READ_FLAG;
+    let made = Wanted::lmr(source.lmr.h()).with(LOCAL | read).make(&conn.ia, &conn.pz);
+    ctx.tell_target(source.target(0, 1000));
+    ctx.tell_target(made.target(0, 1000));
+    expect_lost(&conn);
+    ctx.meet();
+    buffer.expect_all(0, 1000, 7);
+}
+
+fn lends_from_another_pz(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let other = conn.ia.pz();
+    let buffer = Buffer::new(1000);
+    let source = Wanted::memory(buffer.pointer(), 1000).make(&conn.ia, &other);
+    let made = Wanted::lmr(source.lmr.h()).make(&conn.ia, &conn.pz);
+    ctx.tell_target(made.target(0, 1000));
+    ctx.meet();
+    buffer.expect_all(0, 1000, 7);
+}
+
+fn writes_then_reads_overlapping(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(1000);
+    memory.fill(7);
+    conn.post_write(1, memory.segment(0, 500), ctx.hear_target());
+    expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 500);
+    memory.fill(0);
+    conn.post_read(2, memory.segment(0, 500), ctx.hear_target());
+    expect_dto(conn.request.h(), 2, DAT_DTO_SUCCESS, 500);
+    memory.expect_all(0, 250, 7);
+    memory.expect_all(250, 250, 1);
+    ctx.meet();
+}
+
+fn lends_overlapping(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let buffer = Buffer::new(1000);
+    buffer.fill(1);
+    let lend = |at: usize, privilege| {
+        Wanted::memory(buffer.pointer().wrapping_byte_add(at), 500).with(privilege).make(&conn.ia, &conn.pz)
+    };
+    let writable = lend(0, DAT_MEM_PRIV_REMOTE_WRITE_FLAG);
+    let readable = lend(250, DAT_MEM_PRIV_REMOTE_READ_FLAG);
+    ctx.tell_target(writable.target(0, 500));
+    ctx.tell_target(readable.target(0, 500));
+    ctx.meet();
+}
+
+fn lends_remote_write_only(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.ia.memory_with(&conn.pz, 1000, DAT_MEM_PRIV_REMOTE_WRITE_FLAG);
+    ctx.tell_target(memory.target(0, 1000));
+    ctx.meet();
+    memory.expect_all(0, 1000, 7);
+}
+
+fn sends_from_read_only(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let map = os::Map::private(4096, false);
+    let made = Wanted::memory(map.pointer(), 4096).with(DAT_MEM_PRIV_LOCAL_READ_FLAG).make(&conn.ia, &conn.pz);
+    conn.post_send(1, made.segment(0, 1000));
+    expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 1000);
+    ctx.meet();
+}
+
+fn receives_zeros(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(1000);
+    memory.fill(9);
+    conn.post_recv(1, memory.segment(0, 1000));
+    expect_dto(conn.recv.h(), 1, DAT_DTO_SUCCESS, 1000);
+    memory.expect_all(0, 1000, 0);
+    ctx.meet();
+}
+
+/// A registration of such memory with all privileges. A library that can tell refuses it, and the case is over.
+#[track_caller]
+fn dubious(conn: &Conn, map: &os::Map) -> Option<Made> {
+    let wanted = Wanted::memory(map.pointer(), 4096);
+    let mut lmr = DAT_HANDLE_NULL;
+    let code = wanted.call(conn.ia.h(), conn.pz.h(), &mut lmr);
+    if code != DAT_SUCCESS {
+        refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
+        return None;
+    }
+    drop(Lmr::own(lmr));
+    Some(wanted.make(&conn.ia, &conn.pz))
+}
+
+fn sends_to_read_only(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(1000);
+    if ctx.hear() == b"registered" {
+        conn.post_send(1, memory.segment(0, 1000));
+        expect_dto(conn.request.h(), 1, DAT_DTO_ERR_REMOTE_RESPONDER, 0);
+        expect_lost(&conn);
+    }
+    ctx.meet();
+}
+
+fn receives_into_read_only(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let map = os::Map::private(4096, false);
+    let made = dubious(&conn, &map);
+    receive_fails(ctx, &conn, made);
+}
+
+#[track_caller]
+fn receive_fails(ctx: &Ctx, conn: &Conn, made: Option<Made>) {
+    if let Some(made) = &made {
+        conn.post_recv(1, made.segment(0, 1000));
+        ctx.tell("registered");
+        expect_dto(conn.recv.h(), 1, DAT_DTO_ERR_LOCAL_PROTECTION, 0);
+        expect_broken(conn);
+    } else {
+        ctx.tell("refused");
+    }
+    ctx.meet();
+}
+
+fn writes_to_read_only(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(1000);
+    if ctx.hear() == b"registered" {
+        conn.post_write(1, memory.segment(0, 1000), ctx.hear_target());
+        expect_dto(conn.request.h(), 1, DAT_DTO_ERR_REMOTE_ACCESS, 0);
+        expect_broken(&conn);
+    }
+    ctx.meet();
+}
+
+fn lends_read_only(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let map = os::Map::private(4096, false);
+    let made = dubious(&conn, &map);
+    if let Some(made) = &made {
+        ctx.tell("registered");
+        ctx.tell_target(made.target(0, 1000));
+        expect_lost(&conn);
+    } else {
+        ctx.tell("refused");
+    }
+    ctx.meet();
+}
+
+fn frees_with_receives(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let mut memory = conn.memory(1000);
+    (1..=5).for_each(|id| conn.post_recv(id, memory.segment(0, 1000)));
+    memory.deregister();
+    conn.ep.expect_state(DAT_EP_STATE_CONNECTED);
+    conn.disconnect();
+    expect_flushed(&conn.recv, 1..=5);
+    ctx.meet();
+}
+
+fn idles_on(ctx: &Ctx) {
+    let conn = ctx.connect();
+    conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    ctx.meet();
+}
+
+const LARGE: usize = 1 << 20;
+
+/// Moves until that fails, which it does when the peer frees its memory.
+#[track_caller]
+fn moves_until_denied(ctx: &Ctx, op: Op) {
+    let conn = ctx.connect();
+    let memory = conn.memory(LARGE);
+    memory.fill(7);
+    let remote = ctx.hear_target();
+    for id in 0.. {
+        op.post(&conn, id, &[memory.segment(0, LARGE)], &remote);
+        let data = expect_event(conn.request.h(), SOON).dto();
+        if data.status != DAT_DTO_SUCCESS {
+            check_dto(&data, id, DAT_DTO_ERR_REMOTE_ACCESS, 0);
+            break;
+        }
+        if id == 0 {
+            ctx.tell("moving");
+        }
+    }
+    expect_broken(&conn);
+    ctx.meet();
+}
+
+fn writes_on_and_on(ctx: &Ctx) {
+    moves_until_denied(ctx, Op::Write);
+}
+
+fn reads_on_and_on(ctx: &Ctx) {
+    moves_until_denied(ctx, Op::Read);
+}
+
+fn frees_amid_writes(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let mut memory = conn.memory(LARGE);
+    ctx.tell_target(memory.target(0, LARGE));
+    assert_eq!(ctx.hear(), b"moving");
+    memory.deregister();
+    // It is ours alone from here on.
+    memory.fill(3);
+    expect_lost(&conn);
+    ctx.meet();
+    memory.expect_all(0, LARGE, 3);
+}
+
+fn frees_amid_reads(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let mut memory = conn.memory(LARGE);
+    ctx.tell_target(memory.target(0, LARGE));
+    assert_eq!(ctx.hear(), b"moving");
+    memory.deregister();
+    expect_lost(&conn);
+    ctx.meet();
+}
+
+fn lmr_free_leaves_the_memory_as_it_is(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let mut memory = ia.memory(&pz, 10_000);
+    memory.write_pattern(0, 10_000, 3);
+    memory.deregister();
+    memory.expect_pattern(0, 10_000, 3);
+}

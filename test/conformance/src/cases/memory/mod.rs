@@ -1,0 +1,18 @@
+//! Protection zones, LMRs, RMRs: registration, binding, rights, freeing in the wrong order: a room per claim.
+#![forbid(unsafe_code)]
+
+mod bind;
+mod bind_posts;
+mod lmr;
+mod lmr_uses;
+mod make;
+mod pz;
+mod rmr;
+mod shared;
+
+use crate::case::Case;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let rooms = [pz::cases, lmr::cases, lmr_uses::cases, shared::cases, rmr::cases, bind_posts::cases, bind::cases];
+    rooms.into_iter().flat_map(|room| room()).collect()
+}

@@ -1,0 +1,108 @@
+//! Protection zones as objects (events 7): made, shown, freed, and not freed while something is in them.
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+
+use crate::kit::*;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut all = cases![
+        "events 7": pz_query_tells_its_ia,
+        "events 7": pz_create_refuses_bad_handles_and_null,
+        "events 7": pz_query_refuses_a_bad_mask_and_null,
+        "events 7": pz_calls_refuse_what_is_no_pz,
+        "events 7": pz_free_asks_for_nothing_of_evds,
+        "events 7": pz_freed_twice_is_no_handle,
+        "events 7": pz_of_many,
+    ];
+    let kinds = [("an_ep", Kind::Ep), ("an_lmr", Kind::Lmr), ("an_rmr", Kind::Rmr), ("an_srq", Kind::Srq)];
+    all.extend(kinds.map(|(words, kind)| {
+        let case = local(move |ctx| is_in_use(ctx, kind)).named(format!("pz_free_is_refused_while_{words}_is_in_it"));
+        let case = case.proves("events 7");
+        match kind {
+            Kind::Rmr => case.needs(Need::Rmr),
+            Kind::Srq => case.needs(Need::Srq),
+            _ => case,
+        }
+    }));
+    all
+}
+
+fn pz_query_tells_its_ia(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let param: DAT_PZ_PARAM = filled(|out| dat_pz_query(pz.h(), DAT_PZ_FIELD_ALL, out));
+    assert!(param.ia_handle == ia.h(), "another IA");
+}
+
+fn pz_create_refuses_bad_handles_and_null(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    for bad in [DAT_HANDLE_NULL, pz.h(), ctx.ia().close()] {
+        refused(untouched(|out| dat_pz_create(bad, out)), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_IA);
+    }
+    refused(dat_pz_create(ia.h(), null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+}
+
+fn pz_query_refuses_a_bad_mask_and_null(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    for mask in [2, 3, 1 << 31] {
+        let code = untouched::<DAT_PZ_PARAM>(|out| dat_pz_query(pz.h(), mask, out));
+        refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+    }
+    refused(dat_pz_query(pz.h(), DAT_PZ_FIELD_ALL, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
+}
+
+fn pz_calls_refuse_what_is_no_pz(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let dead = ia.pz().free();
+    for bad in [DAT_HANDLE_NULL, ia.h(), dead] {
+        let code = untouched::<DAT_PZ_PARAM>(|out| dat_pz_query(bad, DAT_PZ_FIELD_ALL, out));
+        refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_PZ);
+        refused(dat_pz_free(bad), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_PZ);
+    }
+}
+
+fn pz_free_asks_for_nothing_of_evds(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let _evd = ia.evd(8, DAT_EVD_DTO_FLAG);
+    ia.pz().free();
+}
+
+fn pz_freed_twice_is_no_handle(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let dead = ia.pz().free();
+    refused(dat_pz_free(dead), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_PZ);
+}
+
+fn pz_of_many(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let zones: Vec<Pz> = (0..200).map(|_| ia.pz()).collect();
+    let mut handles: Vec<_> = zones.iter().map(|pz| pz.h().addr()).collect();
+    handles.sort_unstable();
+    handles.dedup();
+    assert_eq!(handles.len(), 200);
+}
+
+fn is_in_use(ctx: &Ctx, kind: Kind) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let evds = [DAT_EVD_DTO_FLAG, DAT_EVD_DTO_FLAG, DAT_EVD_CONNECTION_FLAG].map(|flag| ia.evd(8, flag));
+    let user: Box<dyn std::any::Any> = match kind {
+        Kind::Ep => Box::new(ia.ep(&pz, &evds[0], &evds[1], &evds[2])),
+        Kind::Lmr => Box::new(ia.memory(&pz, 100)),
+        Kind::Rmr => Box::new(pz.rmr()),
+        _ => Box::new(ia.srq(&pz, 4, 1)),
+    };
+    for _ in 0..2 {
+        refused(dat_pz_free(pz.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_PZ_IN_USE);
+    }
+    // Refused, it is what it was.
+    let param: DAT_PZ_PARAM = filled(|out| dat_pz_query(pz.h(), DAT_PZ_FIELD_ALL, out));
+    assert!(param.ia_handle == ia.h());
+    let one_more = ia.memory(&pz, 100);
+    drop(one_more);
+    drop(user);
+    pz.free();
+}

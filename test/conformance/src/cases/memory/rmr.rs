@@ -1,0 +1,245 @@
+//! RMRs as objects (events 9.1): made, shown unbound and bound, freed unbound and bound.
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+
+use crate::cases::transfer::ends::*;
+use crate::kit::*;
+
+use super::make::*;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let all = cases![
+        "events 9.1": rmr_create_refuses_bad_handles_and_null,
+        "events 9.1": rmr_query_unbound_shows_zeros,
+        "events 9.1": rmr_query_shows_what_is_bound,
+        "events 9.1": rmr_query_after_an_unbind_shows_zeros,
+        "events 9.1": rmr_query_shows_a_bind_from_its_post_on => pair(binds_behind_a_send, receives_one),
+        "events 9.1": rmr_query_refuses_a_bad_mask_and_null,
+        "events 9.1": rmr_calls_refuse_what_is_no_rmr,
+        "events 12.35": rmr_free_while_bound_lets_the_lmr_go,
+        "events 9.1": rmr_free_while_bound_kills_the_context => pair(is_cut_off, frees_its_window),
+        "events 9.1": rmr_free_with_a_bind_in_the_queue => pair(frees_behind_a_send, receives_one),
+        "events 9.1": rmr_free_lets_its_pz_go,
+        "events 9.1": rmr_of_many_on_one_lmr,
+        "events 8.2": rmr_bound_keeps_its_lmr,
+        "events 8.2": rmr_bound_elsewhere_lets_the_lmr_go,
+        "events 9.2": rmr_unbound_lets_the_lmr_go,
+        "events 13.3": rmr_bound_to_the_first_byte_lets_go_once,
+    ];
+    all.into_iter().map(|case| case.needs(Need::Rmr)).collect()
+}
+
+fn rmr_create_refuses_bad_handles_and_null(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    for bad in [DAT_HANDLE_NULL, ia.h(), ia.pz().free()] {
+        refused(untouched(|out| dat_rmr_create(bad, out)), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_PZ);
+    }
+    refused(dat_rmr_create(pz.h(), null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+}
+
+fn rmr_query_unbound_shows_zeros(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let rmr = pz.rmr();
+    let param = rmr_param(&rmr);
+    assert!(param.ia_handle == ia.h() && param.pz_handle == pz.h(), "IA or PZ");
+    expect_unbound(&rmr);
+    // All but the triplet, as the classic test asks.
+    let _: DAT_RMR_PARAM = filled(|out| dat_rmr_query(rmr.h(), DAT_RMR_FIELD_ALL & !DAT_RMR_FIELD_LMR_TRIPLET, out));
+}
+
+fn rmr_query_shows_what_is_bound(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    let memory = near.memory(1000);
+    let rmr = near.pz.rmr();
+    let target = bind(&near, &rmr, memory.segment(100, 200), REMOTE);
+    let param = rmr_param(&rmr);
+    let DAT_LMR_TRIPLET { lmr_context, virtual_address, segment_length, .. } = param.lmr_triplet;
+    assert_eq!((lmr_context, virtual_address, segment_length), (memory.lmr_context, memory.address(100), 200));
+    assert_eq!((param.mem_priv & REMOTE, param.rmr_context), (REMOTE, target.rmr_context));
+    unbind(&near, &rmr);
+}
+
+fn rmr_query_after_an_unbind_shows_zeros(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    let memory = near.memory(1000);
+    let rmr = near.pz.rmr();
+    for _ in 0..3 {
+        bind(&near, &rmr, memory.segment(0, 200), REMOTE);
+        unbind(&near, &rmr);
+        expect_unbound(&rmr);
+    }
+}
+
+/// A bind that waits behind a fence-less send has begun, or has not; what was posted last is shown.
+fn binds_behind_a_send(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(1000);
+    let rmr = conn.pz.rmr();
+    conn.post_send(1, memory.segment(0, 100));
+    let context = post_bind(&conn, &rmr, 2, memory.segment(0, 100), REMOTE);
+    assert_eq!(rmr_param(&rmr).rmr_context, context);
+    refused(dat_lmr_free(memory.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_LMR_IN_USE);
+    ctx.meet();
+    expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 100);
+    expect_rmr(conn.request.h(), rmr.h(), 2, DAT_RMR_BIND_SUCCESS);
+    unbind(&conn, &rmr);
+    ctx.meet();
+}
+
+/// Receives when told to, and stays until the other has done with the connection.
+fn receives_one(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    ctx.meet();
+    conn.post_recv(1, memory.segment(0, 100));
+    expect_dto(conn.recv.h(), 1, DAT_DTO_SUCCESS, 100);
+    ctx.meet();
+}
+
+fn rmr_query_refuses_a_bad_mask_and_null(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let rmr = pz.rmr();
+    for mask in [0x20, DAT_RMR_FIELD_ALL | 0x40, 1 << 31] {
+        let code = untouched::<DAT_RMR_PARAM>(|out| dat_rmr_query(rmr.h(), mask, out));
+        refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+    }
+    refused(dat_rmr_query(rmr.h(), DAT_RMR_FIELD_ALL, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
+}
+
+fn rmr_calls_refuse_what_is_no_rmr(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let dead = pz.rmr().free();
+    for bad in [DAT_HANDLE_NULL, pz.h(), dead] {
+        let code = untouched::<DAT_RMR_PARAM>(|out| dat_rmr_query(bad, DAT_RMR_FIELD_ALL, out));
+        refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_RMR);
+        refused(dat_rmr_free(bad), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_RMR);
+    }
+}
+
+fn rmr_free_while_bound_lets_the_lmr_go(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    let mut memory = near.memory(1000);
+    let rmr = near.pz.rmr();
+    bind(&near, &rmr, memory.segment(0, 1000), REMOTE);
+    rmr.free();
+    memory.deregister();
+}
+
+fn is_cut_off(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    let target = ctx.hear_target();
+    conn.post_write(1, memory.segment(0, 100), target);
+    expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 100);
+    ctx.meet();
+    ctx.meet();
+    conn.post_write(2, memory.segment(0, 100), target);
+    expect_dto(conn.request.h(), 2, DAT_DTO_ERR_REMOTE_ACCESS, 0);
+    expect_broken(&conn);
+    ctx.meet();
+}
+
+fn frees_its_window(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(1000);
+    let rmr = conn.pz.rmr();
+    ctx.tell_target(bind(&conn, &rmr, memory.segment(0, 1000), REMOTE));
+    ctx.meet();
+    rmr.free();
+    ctx.meet();
+    expect_lost(&conn);
+    ctx.meet();
+}
+
+/// The bind's completion comes all the same, as a success or a failure that breaks nothing the library promises.
+fn frees_behind_a_send(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let mut memory = conn.memory(1000);
+    let rmr = conn.pz.rmr();
+    conn.post_send(1, memory.segment(0, 100));
+    post_bind(&conn, &rmr, 2, memory.segment(0, 100), REMOTE);
+    let dead = rmr.free();
+    ctx.meet();
+    expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 100);
+    let data = expect_event(conn.request.h(), SOON).rmr();
+    assert_eq!((data.rmr_handle == dead, context_bits(data.user_cookie)), (true, 2));
+    memory.deregister();
+    ctx.meet();
+}
+
+fn rmr_free_lets_its_pz_go(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let rmr = pz.rmr();
+    refused(dat_pz_free(pz.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_PZ_IN_USE);
+    rmr.free();
+    pz.free();
+}
+
+fn rmr_of_many_on_one_lmr(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    let mut memory = near.memory(1000);
+    let rmrs: Vec<Rmr> = (0..10).map(|_| near.pz.rmr()).collect();
+    for (n, rmr) in rmrs.iter().enumerate() {
+        bind(&near, rmr, memory.segment(n * 100, 100), REMOTE);
+    }
+    for rmr in rmrs {
+        refused(dat_lmr_free(memory.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_LMR_IN_USE);
+        rmr.free();
+    }
+    memory.deregister();
+}
+
+fn rmr_bound_keeps_its_lmr(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    let memory = near.memory(1000);
+    let rmr = near.pz.rmr();
+    bind(&near, &rmr, memory.segment(0, 1000), REMOTE);
+    for _ in 0..2 {
+        refused(dat_lmr_free(memory.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_LMR_IN_USE);
+    }
+    // Refused, it is what it was.
+    let _: DAT_LMR_PARAM = filled(|out| dat_lmr_query(memory.h(), DAT_LMR_FIELD_ALL, out));
+    unbind(&near, &rmr);
+}
+
+fn rmr_bound_elsewhere_lets_the_lmr_go(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    let (mut first, mut second) = (near.memory(1000), near.memory(1000));
+    let rmr = near.pz.rmr();
+    bind(&near, &rmr, first.segment(0, 1000), REMOTE);
+    bind(&near, &rmr, second.segment(0, 1000), REMOTE);
+    first.deregister();
+    refused(dat_lmr_free(second.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_LMR_IN_USE);
+    unbind(&near, &rmr);
+    second.deregister();
+}
+
+fn rmr_unbound_lets_the_lmr_go(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    let mut memory = near.memory(1000);
+    let rmr = near.pz.rmr();
+    bind(&near, &rmr, memory.segment(0, 1000), REMOTE);
+    unbind(&near, &rmr);
+    memory.deregister();
+    // Unbinding what is not bound is no error.
+    unbind(&near, &rmr);
+}
+
+fn rmr_bound_to_the_first_byte_lets_go_once(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    let mut memory = near.memory(1000);
+    let (one, other) = (near.pz.rmr(), near.pz.rmr());
+    bind(&near, &one, memory.segment(0, 1), REMOTE);
+    bind(&near, &other, memory.segment(0, 1), REMOTE);
+    // Three unbinds of one are not worth two of both.
+    (0..3).for_each(|_| unbind(&near, &one));
+    refused(dat_lmr_free(memory.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_LMR_IN_USE);
+    unbind(&near, &other);
+    memory.deregister();
+}

@@ -1,0 +1,246 @@
+//! Memory that processes share under a name (events 8.4): who may join, by what length, and what is left of the dead.
+#![forbid(unsafe_code)]
+
+use crate::kit::*;
+
+use super::make::*;
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "events 8.4": shared_twice_in_one_process,
+        "events 8.4": shared_by_its_own_privileges_and_zones,
+        "events 8.4": shared_by_another_length_is_refused,
+        "events 8.4": shared_by_another_length_once_all_have_left,
+        "events 8.4": shared_names_are_forty_raw_bytes,
+        "events 8.4": shared_needs_memory_that_is_shared,
+        "events 8.4": shared_needs_a_name,
+        "events 8.4": shared_query_shows_memory_and_length,
+        "events 8.4": shared_by_anonymous_maps,
+        "events 8.4": shared_by_two_roles_under_one_name => pair(writes_into_shared, sees_in_its_own_map),
+        "events 8.4": shared_by_two_roles_of_two_lengths => pair(joins_too_long, joins_first),
+        "events 8.4": shared_is_left_by_the_dead => pair(joins_after_death, joins_and_dies).only_two(),
+        "events 8.4": shared_survives_who_dies => pair(stays_when_one_dies, joins_and_dies).only_two(),
+    ]
+}
+
+const LENGTH: usize = 8192;
+
+/// A name of this run: connection qualifiers are nobody else's.
+fn name(ctx: &Ctx, number: u8) -> [u8; 40] {
+    let mut name = [0; 40];
+    name[..8].copy_from_slice(&ctx.qual(0).to_le_bytes());
+    name[39] = number;
+    name
+}
+
+/// A file of this run, mapped.
+fn map(ctx: &Ctx) -> os::Map {
+    os::Map::of_file(&ctx.file("shared"), LENGTH)
+}
+
+fn shared_twice_in_one_process(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let (one, other) = (map(ctx), map(ctx));
+    let mut name = name(ctx, 1);
+    let first = Wanted::shared(one.pointer(), LENGTH, &mut name).make(&ia, &pz);
+    let second = Wanted::shared(one.pointer(), LENGTH, &mut name).make(&ia, &pz);
+    let third = Wanted::shared(other.pointer(), LENGTH, &mut name).make(&ia, &pz);
+    assert!(first.lmr.h() != second.lmr.h() && first.lmr_context != second.lmr_context);
+    assert!(third.address == other.pointer().addr() as u64 && first.address != third.address);
+    // Any of them may be the last.
+    first.lmr.free();
+    third.lmr.free();
+    assert_eq!(second.param().length, LENGTH as u64);
+}
+
+fn shared_by_its_own_privileges_and_zones(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (pz, other) = (ia.pz(), ia.pz());
+    let map = map(ctx);
+    let mut name = name(ctx, 1);
+    let all = Wanted::shared(map.pointer(), LENGTH, &mut name).make(&ia, &pz);
+    let local = Wanted::shared(map.pointer(), LENGTH, &mut name).with(LOCAL).make(&ia, &other);
+    assert!(all.rmr_context != 0 && local.rmr_context == 0);
+    assert_eq!((all.param().mem_priv, local.param().mem_priv), (DAT_MEM_PRIV_ALL_FLAG, LOCAL));
+    assert!(local.param().pz_handle == other.h());
+}
+
+fn shared_by_another_length_is_refused(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let map = map(ctx);
+    let mut name = name(ctx, 1);
+    let _first = Wanted::shared(map.pointer(), LENGTH, &mut name).make(&ia, &pz);
+    for length in [1, 4096, LENGTH - 1] {
+        let wanted = Wanted::shared(map.pointer(), length, &mut name);
+        wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);
+    }
+}
+
+fn shared_by_another_length_once_all_have_left(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let map = map(ctx);
+    let mut name = name(ctx, 1);
+    for length in [LENGTH, 4096, 100, LENGTH] {
+        let wanted = Wanted::shared(map.pointer(), length, &mut name);
+        drop([wanted.make(&ia, &pz), wanted.make(&ia, &pz)]);
+    }
+}
+
+fn shared_names_are_forty_raw_bytes(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let map = map(ctx);
+    // Alike up to a NUL, and in all bytes but one: they are different names, so the lengths may differ.
+    let mut made = Vec::new();
+    for number in 1..=5 {
+        let mut name = name(ctx, number);
+        made.push(Wanted::shared(map.pointer(), 1000 * usize::from(number), &mut name).make(&ia, &pz));
+    }
+    assert!(made.iter().zip(1..).all(|(made, number)| made.length == 1000 * number));
+}
+
+fn shared_needs_memory_that_is_shared(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let private = os::Map::private(LENGTH, true);
+    let mut name = name(ctx, 1);
+    let wanted = Wanted::shared(private.pointer(), LENGTH, &mut name);
+    wanted.is_refused(&ia, &pz, DAT_INVALID_STATE, DAT_NO_SUBTYPE);
+}
+
+fn shared_needs_a_name(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let map = map(ctx);
+    let shared = DAT_SHARED_MEMORY { virtual_address: map.pointer(), shared_memory_id: std::ptr::null_mut() };
+    let region = DAT_REGION_DESCRIPTION { for_shared_memory: shared };
+    let wanted = Wanted { region, kind: DAT_MEM_TYPE_SHARED_VIRTUAL, ..Wanted::memory(map.pointer(), LENGTH) };
+    wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
+}
+
+fn shared_query_shows_memory_and_length(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let map = map(ctx);
+    let mut name = name(ctx, 1);
+    let made = Wanted::shared(map.pointer(), LENGTH, &mut name).make(&ia, &pz);
+    name = [0xff; 40];
+    let param = made.param();
+    assert_eq!((param.mem_type, param.length), (DAT_MEM_TYPE_SHARED_VIRTUAL, LENGTH as u64));
+    assert!(region_address(param.region_desc) == map.pointer(), "the region");
+    assert_eq!((param.registered_address, param.registered_size), (made.address, LENGTH as u64));
+    // The caller's forty bytes were copied: others have nothing to do with this registration.
+    let other = Wanted::shared(map.pointer(), 100, &mut name).make(&ia, &pz);
+    assert_eq!(other.length, 100);
+}
+
+fn shared_by_anonymous_maps(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let map = os::Map::shared(LENGTH);
+    let mut name = name(ctx, 1);
+    let made = Wanted::shared(map.pointer(), LENGTH, &mut name).make(&ia, &pz);
+    assert_eq!((made.address, made.length), (map.pointer().addr() as u64, LENGTH as u64));
+}
+
+fn writes_into_shared(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let map = map(ctx);
+    let mut name = name(ctx, 1);
+    let made = Wanted::shared(map.pointer(), LENGTH, &mut name).make(&conn.ia, &conn.pz);
+    let memory = conn.memory(LENGTH);
+    memory.fill(7);
+    ctx.meet();
+    // Through the peer's registration into memory that is ours as well.
+    conn.post_write(1, memory.segment(0, LENGTH), ctx.hear_target());
+    expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, LENGTH as u64);
+    assert_eq!(map.take(0, LENGTH), vec![7; LENGTH]);
+    ctx.meet();
+    drop(made);
+}
+
+fn sees_in_its_own_map(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let map = map(ctx);
+    let mut name = name(ctx, 1);
+    let made = Wanted::shared(map.pointer(), LENGTH, &mut name).make(&conn.ia, &conn.pz);
+    ctx.meet();
+    ctx.tell_target(made.target(0, LENGTH as u64));
+    ctx.meet();
+    assert_eq!(map.take(0, LENGTH), vec![7; LENGTH]);
+}
+
+fn joins_too_long(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let map = map(ctx);
+    let mut name = name(ctx, 1);
+    ctx.meet();
+    let wanted = Wanted::shared(map.pointer(), LENGTH, &mut name);
+    wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);
+    let made = Wanted::shared(map.pointer(), 4096, &mut name).make(&ia, &pz);
+    ctx.meet();
+    // The other has left, we have not.
+    ctx.meet();
+    let wanted = Wanted::shared(map.pointer(), LENGTH, &mut name);
+    wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);
+    made.lmr.free();
+    drop(wanted.make(&ia, &pz));
+}
+
+fn joins_first(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let map = map(ctx);
+    let mut name = name(ctx, 1);
+    let made = Wanted::shared(map.pointer(), 4096, &mut name).make(&ia, &pz);
+    ctx.meet();
+    ctx.meet();
+    drop(made);
+    ctx.meet();
+}
+
+fn joins_and_dies(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let map = map(ctx);
+    let mut name = name(ctx, 1);
+    let _made = Wanted::shared(map.pointer(), 4096, &mut name).make(&ia, &pz);
+    ctx.tell("joined");
+    assert_eq!(ctx.hear(), b"die");
+    ctx.die();
+}
+
+fn joins_after_death(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let map = map(ctx);
+    let mut name = name(ctx, 1);
+    let wanted = Wanted::shared(map.pointer(), LENGTH, &mut name);
+    assert_eq!(ctx.hear(), b"joined");
+    wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);
+    ctx.tell("die");
+    // What the dead held is free, once it is dead.
+    let mut lmr = DAT_HANDLE_NULL;
+    until(|| wanted.call(ia.h(), pz.h(), &mut lmr) == DAT_SUCCESS);
+    drop(Lmr::own(lmr));
+}
+
+fn stays_when_one_dies(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let map = map(ctx);
+    let mut name = name(ctx, 1);
+    assert_eq!(ctx.hear(), b"joined");
+    let made = Wanted::shared(map.pointer(), 4096, &mut name).make(&ia, &pz);
+    ctx.tell("die");
+    // Our own connections to it tell of no death here; our membership counts before and after.
+    for _ in 0..50 {
+        let wanted = Wanted::shared(map.pointer(), LENGTH, &mut name);
+        wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);
+    }
+    made.lmr.free();
+}
