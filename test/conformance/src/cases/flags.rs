@@ -1,8 +1,0 @@
-//! Completion flags: suppressed, unsignalled, solicited, fenced, thresholds. Cases only; what several files need goes into the kit.
-#![forbid(unsafe_code)]
-
-use crate::kit::*;
-
-pub(crate) fn cases() -> Vec<Case> {
-    cases![]
-}

@@ -1,0 +1,163 @@
+//! BARRIER_FENCE: what stands behind a fence begins when all reads before it have completed.
+#![forbid(unsafe_code)]
+
+use crate::cases::transfer::ends::*;
+use crate::kit::*;
+
+const FENCE: DAT_COMPLETION_FLAGS = DAT_COMPLETION_BARRIER_FENCE_FLAG;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut all = cases![
+        "events 4.1": flag_fence_without_a_read_before_it => pair(fences_nothing, lends_and_receives),
+        "events 4.1": flag_fenced_bind_after_reads => pair(fences_a_bind, lends).needs(Need::Rmr),
+    ];
+    for size in [100, 40_000, 1 << 20] {
+        type Role = fn(&Ctx, usize);
+        let rows: [(&str, Role, Role); 3] = [
+            ("write_of_what_was_read", writes_what_it_read, is_written_what_it_lent),
+            ("send_of_what_was_read", sends_what_it_read, is_sent_what_it_lent),
+            ("write_over_what_is_read", overwrites_what_it_reads, is_overwritten),
+        ];
+        for (words, near, far) in rows {
+            let name = |end: &str| format!("flag_fenced_{words}_{size}_bytes{end}");
+            let case = pair(move |ctx| near(ctx, size), move |ctx| far(ctx, size));
+            all.push(case.named(name("")).proves("events 4.1"));
+            let slow = |role: Role| {
+                move |ctx: &Ctx| {
+                    without_kernel_copies();
+                    role(ctx, size);
+                }
+            };
+            let case = pair(slow(near), slow(far)).only_two();
+            all.push(case.named(name("_without_kernel_copies")).proves("events 4.1"));
+        }
+    }
+    all
+}
+
+const ROUNDS: u8 = 10;
+
+/// Reads the lender's first part and, behind a fence, writes the same local bytes into its second.
+fn writes_what_it_read(ctx: &Ctx, size: usize) {
+    let conn = ctx.connect();
+    let memory = conn.memory(size);
+    let (from, to) = (ctx.hear_target(), ctx.hear_target());
+    for _ in 0..ROUNDS {
+        memory.fill(0xff);
+        conn.post_read(1, memory.segment(0, size), from);
+        ok(Op::Write.call(&conn, 2, &[memory.segment(0, size)], &to, FENCE));
+        (1..=2).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, size as u64));
+        ctx.meet();
+        ctx.meet();
+    }
+}
+
+fn is_written_what_it_lent(ctx: &Ctx, size: usize) {
+    let conn = ctx.connect();
+    let (from, to) = (conn.memory(size), conn.memory(size));
+    from.fill(1);
+    ctx.tell_target(from.target(0, size));
+    ctx.tell_target(to.target(0, size));
+    for round in 1..=ROUNDS {
+        ctx.meet();
+        to.expect_all(0, size, round);
+        from.fill(round + 1);
+        ctx.meet();
+    }
+}
+
+fn sends_what_it_read(ctx: &Ctx, size: usize) {
+    let conn = ctx.connect();
+    let memory = conn.memory(size);
+    let from = ctx.hear_target();
+    for _ in 0..ROUNDS {
+        memory.fill(0xff);
+        conn.post_read(1, memory.segment(0, size), from);
+        ok(Op::Send.call(&conn, 2, &[memory.segment(0, size)], &NOWHERE, FENCE));
+        (1..=2).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, size as u64));
+        ctx.meet();
+        ctx.meet();
+    }
+}
+
+fn is_sent_what_it_lent(ctx: &Ctx, size: usize) {
+    let conn = ctx.connect();
+    let (from, to) = (conn.memory(size), conn.memory(size));
+    from.fill(1);
+    conn.post_recv(1, to.segment(0, size));
+    ctx.tell_target(from.target(0, size));
+    for round in 1..=ROUNDS {
+        ctx.meet();
+        expect_dto(conn.recv.h(), 1, DAT_DTO_SUCCESS, size as u64);
+        to.expect_all(0, size, round);
+        conn.post_recv(1, to.segment(0, size));
+        from.fill(round + 1);
+        ctx.meet();
+    }
+}
+
+/// Reads, and behind a fence overwrites what is read: the read has what was there before.
+fn overwrites_what_it_reads(ctx: &Ctx, size: usize) {
+    let conn = ctx.connect();
+    let (into, from) = (conn.memory(size), conn.memory(size));
+    let remote = ctx.hear_target();
+    for round in 1..=ROUNDS {
+        from.fill(round);
+        conn.post_read(1, into.segment(0, size), remote);
+        ok(Op::Write.call(&conn, 2, &[from.segment(0, size)], &remote, FENCE));
+        (1..=2).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, size as u64));
+        into.expect_all(0, size, round - 1);
+    }
+    ctx.meet();
+}
+
+fn is_overwritten(ctx: &Ctx, size: usize) {
+    let conn = ctx.connect();
+    let memory = conn.memory(size);
+    ctx.tell_target(memory.target(0, size));
+    ctx.meet();
+    memory.expect_all(0, size, ROUNDS);
+}
+
+fn fences_nothing(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    let remote = ctx.hear_target();
+    for op in Op::REQUESTS {
+        ok(op.call(&conn, 1, &[memory.segment(0, 100)], &remote, FENCE));
+        expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 100);
+    }
+    ctx.meet();
+}
+
+fn lends_and_receives(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(200);
+    conn.post_recv(1, memory.segment(100, 100));
+    ctx.tell_target(memory.target(0, 100));
+    ctx.meet();
+}
+
+const LENT: usize = 100_000;
+
+fn fences_a_bind(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(4 * LENT);
+    let rmr = conn.pz.rmr();
+    let remote = ctx.hear_target();
+    (0..4).for_each(|id| conn.post_read(id, memory.segment(id as usize * LENT, LENT), remote));
+    let segment = memory.segment(0, 100);
+    let privileges = DAT_MEM_PRIV_REMOTE_READ_FLAG;
+    let _: DAT_RMR_CONTEXT =
+        filled(|out| dat_rmr_bind(rmr.h(), &segment, privileges, conn.ep.h(), cookie(4), FENCE, out));
+    (0..4).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, LENT as u64));
+    expect_rmr(conn.request.h(), rmr.h(), 4, DAT_RMR_BIND_SUCCESS);
+    ctx.meet();
+}
+
+fn lends(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(LENT);
+    ctx.tell_target(memory.target(0, LENT));
+    ctx.meet();
+}

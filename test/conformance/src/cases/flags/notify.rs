@@ -1,0 +1,385 @@
+//! UNSIGNALLED and SOLICITED_WAIT: which completions wake a waiter or trigger a CNO, and that all are delivered.
+#![forbid(unsafe_code)]
+
+use crate::cases::transfer::ends::*;
+use crate::kit::*;
+
+const UNSIGNALLED: DAT_COMPLETION_FLAGS = DAT_COMPLETION_UNSIGNALLED_FLAG;
+const SOLICITED: DAT_COMPLETION_FLAGS = DAT_COMPLETION_SOLICITED_WAIT_FLAG;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut all = cases![
+        "events 4.1": flag_unsignalled_receive_wakes_nobody => pair(sends_on_words, receives_unsignalled),
+        "events 4.1": flag_unsignalled_receive_triggers_no_cno => pair(sends_on_words, receives_unsignalled_on_a_cno),
+        "events 4.1": flag_unsignalled_bind_wakes_nobody => local(unsignalled_bind).needs(Need::Rmr),
+        "events 4.1": flag_unsignalled_request_triggers_no_cno => pair(unsignalled_on_a_cno, serves),
+        "events 1.3": flag_unsignalled_event_is_there_for_who_asks => pair(asks_for_unsignalled, serves),
+        "events 14.9": flag_unsignalled_failure_notifies => pair(fails_unsignalled, loses),
+        "events 14.9": flag_unsignalled_flush_notifies => pair(is_flushed_unsignalled, loses_quietly),
+        "events 4.1": flag_signalled_requests_of_an_unsignalled_ep_notify => pair(signals_on_an_unsignalled_ep, serves),
+        "events 4.1": flag_solicited_receive_wakes => pair(sends_solicited, receives_solicited),
+        "events 4.1": flag_solicited_receive_triggers_the_cno => pair(sends_solicited, receives_solicited_on_a_cno),
+        "events 4.1": flag_solicited_send_of_many_pieces_wakes => pair(sends_large_solicited, receives_large_solicited),
+        "events 4.1": flag_solicited_send_to_a_usual_receiver => pair(sends_solicited_once, receives_as_usual),
+        "events 4.1": flag_solicited_and_suppressed_send_wakes => pair(sends_solicited_and_suppressed, receives_only_solicited),
+        "events 14.9": flag_solicited_receiver_hears_of_a_flush => pair(leaves, waits_for_a_flush),
+        "events 4.1": flag_solicited_on_rdma_means_nothing => pair(moves_solicited, serves),
+        "events 4.1": flag_evd_threshold_on_a_post_means_nothing => pair(moves_by_threshold, serves),
+    ];
+    for op in Op::REQUESTS {
+        let case = pair(move |ctx| wakes_nobody(ctx, op), serves);
+        all.push(case.named(format!("flag_unsignalled_{}_wakes_nobody", op.word())).proves("events 4.1"));
+    }
+    all
+}
+
+fn unsignalled_requests() -> Setup {
+    setup(|attr| attr.request_completion_flags = UNSIGNALLED)
+}
+
+/// Lends memory, and has receives enough.
+fn serves(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(200);
+    (0..16).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
+    ctx.tell_target(memory.target(100, 100));
+    ctx.meet();
+}
+
+/// A waiter that stays asleep while unsignalled completions come, and then gets the oldest and hears of the others.
+#[track_caller]
+fn stays_asleep(evd: DAT_EVD_HANDLE, quiet: impl FnOnce(), loud: impl FnOnce(), more: DAT_COUNT) {
+    let waiter = evd_waiter(evd, DAT_TIMEOUT_INFINITE, 1).inside(evd).asleep();
+    quiet();
+    assert!(!waiter.is_back(), "what does not notify wakes nobody");
+    loud();
+    let waited = waiter.join();
+    ok(waited.code);
+    assert_eq!(waited.more, more, "events after the one that the waiter got");
+}
+
+fn wakes_nobody(ctx: &Ctx, op: Op) {
+    let conn = ctx.connect_with(&unsignalled_requests());
+    let memory = conn.memory(100);
+    let remote = ctx.hear_target();
+    let quiet = || {
+        for id in 0..3 {
+            ok(op.call(&conn, id, &[memory.segment(0, 100)], &remote, UNSIGNALLED));
+        }
+        until(|| is_request_idle(&conn));
+    };
+    stays_asleep(conn.request.h(), quiet, || post_empty_send(&conn, 3), 3);
+    (1..3).for_each(|id| check_dto(&dequeue(conn.request.h()).expect("queued").dto(), id, DAT_DTO_SUCCESS, 100));
+    check_dto(&dequeue(conn.request.h()).expect("queued").dto(), 3, DAT_DTO_SUCCESS, 0);
+    expect_nothing(conn.request.h());
+    ctx.meet();
+}
+
+/// Sends an empty message for each word heard.
+fn sends_on_words(ctx: &Ctx) {
+    let conn = ctx.connect();
+    for id in 0..3 {
+        assert_eq!(ctx.hear(), b"send");
+        post_empty_send(&conn, id);
+        expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0);
+        ctx.tell("sent");
+    }
+    ctx.meet();
+}
+
+/// One message comes.
+#[track_caller]
+fn asks_for_one(ctx: &Ctx) {
+    ctx.tell("send");
+    assert_eq!(ctx.hear(), b"sent");
+}
+
+fn unsignalled_recvs() -> Setup {
+    setup(|attr| attr.recv_completion_flags = UNSIGNALLED)
+}
+
+#[track_caller]
+fn post_recv_as(conn: &Conn, id: u64, flags: DAT_COMPLETION_FLAGS) {
+    ok(Op::Recv.call(conn, id, &[], &NOWHERE, flags));
+}
+
+/// All receives that are posted have completed.
+#[track_caller]
+fn is_recv_idle(conn: &Conn) -> bool {
+    let (mut state, mut recv, mut request) = (0, 0, 0);
+    ok(dat_ep_get_status(conn.ep.h(), &mut state, &mut recv, &mut request));
+    recv != DAT_FALSE
+}
+
+fn receives_unsignalled(ctx: &Ctx) {
+    let conn = ctx.connect_with(&unsignalled_recvs());
+    post_recv_as(&conn, 0, UNSIGNALLED);
+    post_recv_as(&conn, 1, UNSIGNALLED);
+    let quiet = || {
+        (0..2).for_each(|_| asks_for_one(ctx));
+        until(|| is_recv_idle(&conn));
+        post_recv_as(&conn, 2, DAT_COMPLETION_DEFAULT_FLAG);
+    };
+    stays_asleep(conn.recv.h(), quiet, || asks_for_one(ctx), 2);
+    (1..3).for_each(|id| check_dto(&dequeue(conn.recv.h()).expect("queued").dto(), id, DAT_DTO_SUCCESS, 0));
+    ctx.meet();
+}
+
+/// An end whose EP has these attributes, and whose transfers come on an EVD of this CNO.
+#[track_caller]
+fn connect_on(ctx: &Ctx, ia: &Ia, cno: &Cno, setup: &Setup) -> Conn {
+    let mut conn = Conn::unconnected(ia, setup);
+    let flags = DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG;
+    let (recv, request) = (ia.evd_on(cno, 64, DAT_EVD_DTO_FLAG), ia.evd_on(cno, 64, flags));
+    conn.ep = ia.ep_with(&conn.pz, &recv, &request, &conn.events, &setup.attr);
+    (conn.recv, conn.request) = (recv, request);
+    join(ctx, &conn, 0);
+    conn
+}
+
+fn receives_unsignalled_on_a_cno(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let agent = Agent::default();
+    let cno = ia.cno_with(agent.arm());
+    let conn = connect_on(ctx, &ia, &cno, &unsignalled_recvs());
+    post_recv_as(&conn, 0, UNSIGNALLED);
+    post_recv_as(&conn, 1, UNSIGNALLED);
+    (0..2).for_each(|_| asks_for_one(ctx));
+    until(|| is_recv_idle(&conn));
+    assert_eq!(agent.count(), 0);
+    post_recv_as(&conn, 2, DAT_COMPLETION_DEFAULT_FLAG);
+    asks_for_one(ctx);
+    assert!(agent.wait_for(1) == [conn.recv.h()]);
+    (0..3).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 0));
+    ctx.meet();
+}
+
+fn unsignalled_bind(ctx: &Ctx) {
+    let (near, far) = ctx.loopback_with(&ctx.ia(), &unsignalled_requests());
+    let memory = near.memory(100);
+    let rmr = near.pz.rmr();
+    post_empty_recv(&far, 1);
+    let segment = memory.segment(0, 100);
+    let quiet = || {
+        let privileges = DAT_MEM_PRIV_REMOTE_READ_FLAG;
+        let _: DAT_RMR_CONTEXT =
+            filled(|out| dat_rmr_bind(rmr.h(), &segment, privileges, near.ep.h(), cookie(1), UNSIGNALLED, out));
+        until(|| is_request_idle(&near));
+    };
+    stays_asleep(near.request.h(), quiet, || post_empty_send(&near, 2), 1);
+    check_dto(&dequeue(near.request.h()).expect("queued").dto(), 2, DAT_DTO_SUCCESS, 0);
+}
+
+fn unsignalled_on_a_cno(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let agent = Agent::default();
+    let cno = ia.cno_with(agent.arm());
+    let conn = connect_on(ctx, &ia, &cno, &unsignalled_requests());
+    let memory = conn.memory(100);
+    let remote = ctx.hear_target();
+    for (id, op) in (0..).zip(Op::REQUESTS) {
+        ok(op.call(&conn, id, &[memory.segment(0, 100)], &remote, UNSIGNALLED));
+    }
+    until(|| is_request_idle(&conn));
+    assert_eq!(agent.count(), 0);
+    post_empty_send(&conn, 3);
+    assert!(agent.wait_for(1) == [conn.request.h()]);
+    (0..3).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 100));
+    expect_dto(conn.request.h(), 3, DAT_DTO_SUCCESS, 0);
+    ctx.meet();
+}
+
+fn asks_for_unsignalled(ctx: &Ctx) {
+    let conn = ctx.connect_with(&unsignalled_requests());
+    let memory = conn.memory(100);
+    let remote = ctx.hear_target();
+    for id in 0..2 {
+        ok(Op::Write.call(&conn, id, &[memory.segment(0, 100)], &remote, UNSIGNALLED));
+    }
+    until(|| is_request_idle(&conn));
+    // Without a time to wait, and by taking: both find what has not notified.
+    let (mut event, mut more) = (zeroed(), -1);
+    ok(dat_evd_wait(conn.request.h(), 0, 1, &mut event, &mut more));
+    check_dto(&Event(event).dto(), 0, DAT_DTO_SUCCESS, 100);
+    assert_eq!(more, 1);
+    check_dto(&dequeue(conn.request.h()).expect("queued").dto(), 1, DAT_DTO_SUCCESS, 100);
+    ctx.meet();
+}
+
+fn fails_unsignalled(ctx: &Ctx) {
+    let conn = ctx.connect_with(&unsignalled_requests());
+    let memory = conn.memory(100);
+    let waiter = evd_waiter(conn.request.h(), DAT_TIMEOUT_INFINITE, 1).inside(conn.request.h());
+    let nowhere = DAT_LMR_TRIPLET { lmr_context: !memory.lmr_context, ..memory.segment(0, 100) };
+    ok(Op::Send.call(&conn, 1, &[nowhere], &NOWHERE, UNSIGNALLED));
+    ok(waiter.join().code);
+    expect_broken(&conn);
+    ctx.meet();
+}
+
+fn loses(ctx: &Ctx) {
+    let conn = ctx.connect();
+    expect_lost(&conn);
+    ctx.meet();
+}
+
+fn is_flushed_unsignalled(ctx: &Ctx) {
+    let conn = ctx.connect_with(&unsignalled_requests());
+    let waiter = evd_waiter(conn.request.h(), DAT_TIMEOUT_INFINITE, 1).inside(conn.request.h());
+    // There is no receive for it.
+    ok(Op::Send.call(&conn, 1, &[], &NOWHERE, UNSIGNALLED));
+    ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
+    ok(waiter.join().code);
+    conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    ctx.meet();
+}
+
+fn loses_quietly(ctx: &Ctx) {
+    loses(ctx);
+}
+
+fn signals_on_an_unsignalled_ep(ctx: &Ctx) {
+    let conn = ctx.connect_with(&unsignalled_requests());
+    ctx.hear_target();
+    for id in 0..5 {
+        post_empty_send(&conn, id);
+        expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0);
+    }
+    ctx.meet();
+}
+
+fn solicited_recvs() -> Setup {
+    setup(|attr| attr.recv_completion_flags = SOLICITED)
+}
+
+/// Two sends that ask for nothing, and one that asks for the receiver's notice.
+fn sends_solicited(ctx: &Ctx) {
+    let conn = ctx.connect();
+    for (id, flags) in [(0, 0), (1, 0), (2, SOLICITED)] {
+        assert_eq!(ctx.hear(), b"send");
+        ok(Op::Send.call(&conn, id, &[], &NOWHERE, flags));
+        expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0);
+        ctx.tell("sent");
+    }
+    ctx.meet();
+}
+
+fn receives_solicited(ctx: &Ctx) {
+    let conn = ctx.connect_with(&solicited_recvs());
+    (0..2).for_each(|id| post_empty_recv(&conn, id));
+    let quiet = || {
+        (0..2).for_each(|_| asks_for_one(ctx));
+        until(|| is_recv_idle(&conn));
+        post_empty_recv(&conn, 2);
+    };
+    stays_asleep(conn.recv.h(), quiet, || asks_for_one(ctx), 2);
+    (1..3).for_each(|id| check_dto(&dequeue(conn.recv.h()).expect("queued").dto(), id, DAT_DTO_SUCCESS, 0));
+    ctx.meet();
+}
+
+fn receives_solicited_on_a_cno(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let agent = Agent::default();
+    let cno = ia.cno_with(agent.arm());
+    let conn = connect_on(ctx, &ia, &cno, &solicited_recvs());
+    (0..2).for_each(|id| post_empty_recv(&conn, id));
+    (0..2).for_each(|_| asks_for_one(ctx));
+    until(|| is_recv_idle(&conn));
+    assert_eq!(agent.count(), 0);
+    post_empty_recv(&conn, 2);
+    asks_for_one(ctx);
+    assert!(agent.wait_for(1) == [conn.recv.h()]);
+    (0..3).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 0));
+    ctx.meet();
+}
+
+const LARGE: usize = 200_000;
+
+fn sends_large_solicited(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(LARGE);
+    ctx.meet();
+    ok(Op::Send.call(&conn, 1, &[memory.segment(0, LARGE)], &NOWHERE, SOLICITED));
+    expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, LARGE as u64);
+    ctx.meet();
+}
+
+fn receives_large_solicited(ctx: &Ctx) {
+    let conn = ctx.connect_with(&solicited_recvs());
+    let memory = conn.memory(LARGE);
+    conn.post_recv(1, memory.segment(0, LARGE));
+    let waiter = evd_waiter(conn.recv.h(), DAT_TIMEOUT_INFINITE, 1).inside(conn.recv.h());
+    ctx.meet();
+    ok(waiter.join().code);
+    ctx.meet();
+}
+
+fn sends_solicited_once(ctx: &Ctx) {
+    let conn = ctx.connect();
+    for (id, flags) in [(0, SOLICITED), (1, 0), (2, SOLICITED)] {
+        ok(Op::Send.call(&conn, id, &[], &NOWHERE, flags));
+        expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0);
+    }
+    ctx.meet();
+}
+
+fn receives_as_usual(ctx: &Ctx) {
+    let conn = ctx.connect();
+    (0..3).for_each(|id| post_empty_recv(&conn, id));
+    (0..3).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 0));
+    ctx.meet();
+}
+
+fn sends_solicited_and_suppressed(ctx: &Ctx) {
+    let conn = ctx.connect();
+    ctx.meet();
+    ok(Op::Send.call(&conn, 1, &[], &NOWHERE, SOLICITED | DAT_COMPLETION_SUPPRESS_FLAG));
+    ctx.meet();
+    until(|| is_request_idle(&conn));
+    expect_nothing(conn.request.h());
+}
+
+fn receives_only_solicited(ctx: &Ctx) {
+    let conn = ctx.connect_with(&solicited_recvs());
+    post_empty_recv(&conn, 1);
+    let waiter = evd_waiter(conn.recv.h(), DAT_TIMEOUT_INFINITE, 1).inside(conn.recv.h());
+    ctx.meet();
+    ok(waiter.join().code);
+    ctx.meet();
+}
+
+fn leaves(ctx: &Ctx) {
+    let conn = ctx.connect();
+    ctx.meet();
+    conn.disconnect();
+    ctx.meet();
+}
+
+fn waits_for_a_flush(ctx: &Ctx) {
+    let conn = ctx.connect_with(&solicited_recvs());
+    post_empty_recv(&conn, 1);
+    let waiter = evd_waiter(conn.recv.h(), DAT_TIMEOUT_INFINITE, 1).inside(conn.recv.h());
+    ctx.meet();
+    ok(waiter.join().code);
+    conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    ctx.meet();
+}
+
+fn moves_solicited(ctx: &Ctx) {
+    moves_with(ctx, SOLICITED);
+}
+
+fn moves_by_threshold(ctx: &Ctx) {
+    moves_with(ctx, DAT_COMPLETION_EVD_THRESHOLD_FLAG);
+}
+
+fn moves_with(ctx: &Ctx, flags: DAT_COMPLETION_FLAGS) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    let remote = ctx.hear_target();
+    for op in Op::REQUESTS {
+        ok(op.call(&conn, 1, &[memory.segment(0, 100)], &remote, flags));
+        expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 100);
+    }
+    ctx.meet();
+}

@@ -1,0 +1,312 @@
+//! SUPPRESS: no event of a success, an event of every failure and flush, and a slot that comes back without one.
+#![forbid(unsafe_code)]
+
+use crate::cases::transfer::ends::*;
+use crate::kit::*;
+
+const SUPPRESS: DAT_COMPLETION_FLAGS = DAT_COMPLETION_SUPPRESS_FLAG;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut all = cases![
+        "events 4.1": flag_suppressed_bind_is_silent => local(suppressed_bind).needs(Need::Rmr),
+        "events 4.1": flag_suppressed_bind_that_is_flushed_is_told => local(suppressed_bind_flushed).needs(Need::Rmr),
+        "events 12.6": flag_suppressed_success_triggers_no_cno => pair(suppresses_on_a_cno, serves),
+        "events 12.6": flag_suppressed_success_wakes_no_waiter => pair(suppresses_beside_a_waiter, serves),
+        "events 4.2": flag_suppressed_request_is_done_when_a_later_one_is => pair(suppresses_then_signals, looks_when_told),
+        "consumers 18": flag_fifty_thousand_suppressed_writes_between_two_signalled => pair(writes_fifty_thousand, serves).limit(60),
+        "consumers 18": flag_fifty_thousand_suppressed_sends_between_two_signalled => pair(sends_fifty_thousand, receives_fifty_thousand).limit(60),
+        "consumers 18": flag_suppressed_only_for_thousands => pair(suppresses_only, serves).limit(40),
+        "events 4.1": flag_suppressed_with_all_attributes_of_requests => pair(suppresses_whatever_the_ep_says, serves),
+        "events 4.1": flag_suppress_is_no_attribute_of_receives,
+        "events 4.1": flag_receives_are_never_silent => pair(sends_four, receives_with_all_flags),
+        "events 4.1": flag_suppressed_send_still_completes_its_receive => pair(sends_suppressed, receives_one),
+    ];
+    for op in Op::REQUESTS {
+        let silent = pair(move |ctx| is_silent(ctx, op), serves);
+        all.push(silent.named(format!("flag_suppressed_{}_is_silent", op.word())).proves("events 4.1"));
+        let failing = pair(move |ctx| fails_loudly(ctx, op), loses);
+        all.push(failing.named(format!("flag_suppressed_{}_that_fails_is_told", op.word())).proves("events 4.1"));
+        let flushed = local(move |ctx| is_flushed_loudly(ctx, op));
+        all.push(flushed.named(format!("flag_suppressed_{}_that_is_flushed_is_told", op.word())).proves("events 4.1"));
+    }
+    all
+}
+
+/// Lends memory, and has receives enough for empty and short messages.
+fn serves(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(200);
+    (0..16).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
+    ctx.tell_target(memory.target(100, 100));
+    ctx.meet();
+}
+
+fn is_silent(ctx: &Ctx, op: Op) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    let remote = ctx.hear_target();
+    for id in 0..3 {
+        ok(op.call(&conn, id, &[memory.segment(0, 100)], &remote, SUPPRESS));
+    }
+    // In order: when this one is there, those are done.
+    post_empty_send(&conn, 9);
+    expect_dto(conn.request.h(), 9, DAT_DTO_SUCCESS, 0);
+    expect_nothing(conn.request.h());
+    ctx.meet();
+}
+
+fn fails_loudly(ctx: &Ctx, op: Op) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    let nowhere = DAT_LMR_TRIPLET { lmr_context: !memory.lmr_context, ..memory.segment(0, 100) };
+    ok(op.call(&conn, 1, &[nowhere], &ctx.hear_target(), SUPPRESS));
+    expect_dto(conn.request.h(), 1, DAT_DTO_ERR_LOCAL_PROTECTION, 0);
+    expect_broken(&conn);
+    ctx.meet();
+}
+
+fn loses(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    ctx.tell_target(memory.target(0, 100));
+    expect_lost(&conn);
+    ctx.meet();
+}
+
+fn is_flushed_loudly(ctx: &Ctx, op: Op) {
+    let (near, far) = ctx.loopback();
+    let memory = near.memory(100);
+    let target = far.memory(100);
+    // It waits for a receive, and the suppressed ones behind it.
+    post_empty_send(&near, 1);
+    ok(op.call(&near, 2, &[memory.segment(0, 100)], &target.target(0, 100), SUPPRESS));
+    ok(dat_ep_disconnect(near.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
+    near.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    ok(op.call(&near, 3, &[memory.segment(0, 100)], &target.target(0, 100), SUPPRESS));
+    expect_flushed(&near.request, 1..=3);
+    expect_nothing(near.request.h());
+    far.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+}
+
+fn suppressed_bind(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    let memory = near.memory(100);
+    let rmr = near.pz.rmr();
+    post_empty_recv(&far, 0);
+    let segment = memory.segment(0, 100);
+    let privileges = DAT_MEM_PRIV_REMOTE_READ_FLAG;
+    let context: DAT_RMR_CONTEXT =
+        filled(|out| dat_rmr_bind(rmr.h(), &segment, privileges, near.ep.h(), cookie(1), SUPPRESS, out));
+    post_empty_send(&near, 2);
+    expect_dto(near.request.h(), 2, DAT_DTO_SUCCESS, 0);
+    expect_nothing(near.request.h());
+    let theirs = far.memory(100);
+    far.post_read(3, theirs.segment(0, 100), DAT_RMR_TRIPLET { rmr_context: context, ..memory.target(0, 100) });
+    expect_dto(far.request.h(), 3, DAT_DTO_SUCCESS, 100);
+}
+
+fn suppressed_bind_flushed(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    let memory = near.memory(100);
+    let rmr = near.pz.rmr();
+    near.disconnect();
+    far.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    let segment = memory.segment(0, 100);
+    let privileges = DAT_MEM_PRIV_REMOTE_READ_FLAG;
+    let _: DAT_RMR_CONTEXT =
+        filled(|out| dat_rmr_bind(rmr.h(), &segment, privileges, near.ep.h(), cookie(1), SUPPRESS, out));
+    expect_rmr(near.request.h(), rmr.h(), 1, DAT_RMR_BIND_FAILURE);
+}
+
+fn suppresses_on_a_cno(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let agent = Agent::default();
+    let cno = ia.cno_with(agent.arm());
+    let mut conn = Conn::unconnected(&ia, &Setup::default());
+    let request = ia.evd_on(&cno, 64, DAT_EVD_DTO_FLAG);
+    conn.ep = ia.ep(&conn.pz, &conn.recv, &request, &conn.events);
+    conn.request = request;
+    join(ctx, &conn, 0);
+    let memory = conn.memory(100);
+    let remote = ctx.hear_target();
+    for op in Op::REQUESTS {
+        ok(op.call(&conn, 1, &[memory.segment(0, 100)], &remote, SUPPRESS));
+    }
+    until(|| is_request_idle(&conn));
+    assert_eq!(agent.count(), 0, "suppressed successes trigger nothing");
+    expect_nothing(conn.request.h());
+    post_empty_send(&conn, 2);
+    assert!(agent.wait_for(1) == [conn.request.h()]);
+    expect_dto(conn.request.h(), 2, DAT_DTO_SUCCESS, 0);
+    ctx.meet();
+}
+
+fn suppresses_beside_a_waiter(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    let remote = ctx.hear_target();
+    let waiter = evd_waiter(conn.request.h(), DAT_TIMEOUT_INFINITE, 1).inside(conn.request.h());
+    for op in Op::REQUESTS {
+        ok(op.call(&conn, 1, &[memory.segment(0, 100)], &remote, SUPPRESS));
+    }
+    until(|| is_request_idle(&conn));
+    assert!(!waiter.is_back(), "suppressed successes wake nobody");
+    post_empty_send(&conn, 2);
+    let waited = waiter.join();
+    ok(waited.code);
+    assert_eq!((waited.number, waited.more), (DAT_DTO_COMPLETION_EVENT, 0));
+    ctx.meet();
+}
+
+fn suppresses_then_signals(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(LARGE);
+    memory.fill(7);
+    let remote = ctx.hear_target();
+    ok(Op::Write.call(&conn, 1, &[memory.segment(0, LARGE)], &remote, SUPPRESS));
+    conn.post_write(2, memory.segment(0, 1), remote);
+    expect_dto(conn.request.h(), 2, DAT_DTO_SUCCESS, 1);
+    // The buffer is ours again, and the peer has it all.
+    memory.fill(9);
+    ctx.tell("done");
+    ctx.meet();
+}
+
+const LARGE: usize = 1 << 20;
+
+fn looks_when_told(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(LARGE);
+    ctx.tell_target(memory.target(0, LARGE));
+    assert_eq!(ctx.hear(), b"done");
+    memory.expect_all(0, LARGE, 7);
+    ctx.meet();
+}
+
+/// As programs do that count on a free place as soon as the work is done.
+#[track_caller]
+fn posts_with_patience(conn: &Conn, op: Op, id: u64, segment: DAT_LMR_TRIPLET, remote: &DAT_RMR_TRIPLET, flags: u32) {
+    until(|| {
+        let code = op.call(conn, id, &[segment], remote, flags);
+        one_of(code, &[DAT_SUCCESS, error(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY)]);
+        code == DAT_SUCCESS
+    });
+}
+
+const MANY: u64 = 50_000;
+
+fn writes_fifty_thousand(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    let remote = ctx.hear_target();
+    conn.post_write(1, memory.segment(0, 8), remote);
+    (0..MANY).for_each(|_| posts_with_patience(&conn, Op::Write, 2, memory.segment(0, 8), &remote, SUPPRESS));
+    posts_with_patience(&conn, Op::Write, 3, memory.segment(0, 8), &remote, 0);
+    expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 8);
+    expect_dto(conn.request.h(), 3, DAT_DTO_SUCCESS, 8);
+    expect_nothing(conn.request.h());
+    ctx.meet();
+}
+
+fn sends_fifty_thousand(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    let post = |id, flags| posts_with_patience(&conn, Op::Send, id, memory.segment(0, 8), &NOWHERE, flags);
+    post(1, 0);
+    (0..MANY).for_each(|_| post(2, SUPPRESS));
+    post(3, 0);
+    expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 8);
+    expect_dto(conn.request.h(), 3, DAT_DTO_SUCCESS, 8);
+    expect_nothing(conn.request.h());
+    ctx.meet();
+}
+
+fn receives_fifty_thousand(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(8);
+    (0..16).for_each(|id| conn.post_recv(id, memory.segment(0, 8)));
+    for id in 0..MANY + 2 {
+        expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 8);
+        if id + 16 < MANY + 2 {
+            conn.post_recv(id + 16, memory.segment(0, 8));
+        }
+    }
+    ctx.meet();
+}
+
+fn suppresses_only(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    let remote = ctx.hear_target();
+    for op in Op::RDMA {
+        (0..5000).for_each(|_| posts_with_patience(&conn, op, 1, memory.segment(0, 100), &remote, SUPPRESS));
+    }
+    until(|| is_request_idle(&conn));
+    expect_nothing(conn.request.h());
+    ctx.meet();
+}
+
+fn suppresses_whatever_the_ep_says(ctx: &Ctx) {
+    // DEFAULT is the usual one; the other is the one that programs ask for.
+    let setup = setup(|attr| attr.request_completion_flags = DAT_COMPLETION_UNSIGNALLED_FLAG);
+    let conn = ctx.connect_with(&setup);
+    let memory = conn.memory(100);
+    let remote = ctx.hear_target();
+    for flags in [0, DAT_COMPLETION_UNSIGNALLED_FLAG, DAT_COMPLETION_SOLICITED_WAIT_FLAG] {
+        let flags = SUPPRESS | DAT_COMPLETION_BARRIER_FENCE_FLAG | flags;
+        for op in Op::REQUESTS {
+            ok(op.call(&conn, 1, &[memory.segment(0, 100)], &remote, flags));
+        }
+    }
+    post_empty_send(&conn, 2);
+    expect_dto(conn.request.h(), 2, DAT_DTO_SUCCESS, 0);
+    expect_nothing(conn.request.h());
+    ctx.meet();
+}
+
+fn flag_suppress_is_no_attribute_of_receives(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let conn = Conn::unconnected(&ia, &Setup::default());
+    let attr = DAT_EP_ATTR { recv_completion_flags: SUPPRESS, ..ep_attr() };
+    let (pz, recv, request, events) = (conn.pz.h(), conn.recv.h(), conn.request.h(), conn.events.h());
+    let code = untouched(|out| dat_ep_create(ia.h(), pz, recv, request, events, &attr, out));
+    refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG6);
+}
+
+fn sends_four(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let count = ctx.hear_number();
+    (0..count).for_each(|id| post_empty_send(&conn, id));
+    (0..count).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0));
+    ctx.meet();
+}
+
+/// Flags that are for requests: a receive refuses or ignores them.
+fn receives_with_all_flags(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let mut posted = 0;
+    for flags in [SUPPRESS, DAT_COMPLETION_SOLICITED_WAIT_FLAG, DAT_COMPLETION_BARRIER_FENCE_FLAG, 0x10] {
+        let code = Op::Recv.call(&conn, posted, &[], &NOWHERE, flags);
+        one_of(code, &[DAT_SUCCESS, error(DAT_INVALID_PARAMETER, DAT_INVALID_ARG5)]);
+        posted += u64::from(code == DAT_SUCCESS);
+    }
+    ctx.tell_number(posted);
+    (0..posted).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 0));
+    ctx.meet();
+}
+
+fn sends_suppressed(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    ok(Op::Send.call(&conn, 1, &[memory.segment(0, 100)], &NOWHERE, SUPPRESS));
+    ctx.meet();
+    expect_nothing(conn.request.h());
+}
+
+fn receives_one(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    conn.post_recv(2, memory.segment(0, 100));
+    expect_dto(conn.recv.h(), 2, DAT_DTO_SUCCESS, 100);
+    ctx.meet();
+}
