@@ -208,6 +208,7 @@ fn post_recvs_until_refused_then_reset(ctx: &Ctx) {
 
 fn sends_one_by_one(ctx: &Ctx) {
     let conn = ctx.connect();
+    ctx.meet();
     for id in 0..40 {
         post_empty_send(&conn, id);
         expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0);
@@ -217,7 +218,9 @@ fn sends_one_by_one(ctx: &Ctx) {
 
 fn refills_its_queue(ctx: &Ctx) {
     let conn = ctx.connect();
+    // Before the first message, or more would go in than are in the queue at once.
     let posted = fill(&conn, Op::Recv, &NOWHERE);
+    ctx.meet();
     for id in 0..40 {
         expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 0);
         post_empty_recv(&conn, posted + id);
