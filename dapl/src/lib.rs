@@ -30,6 +30,7 @@ pub mod handle;
 pub mod ia;
 pub mod libdat;
 pub mod lmr;
+pub mod mappings;
 pub mod names;
 pub mod provider;
 pub mod psp;

@@ -31,7 +31,7 @@ const DAPL: &[&[&str]] = &[
     &["names"],
     &["handle"],
     &["provider", "libdat"],
-    &["ffi", "wait", "thread", "shown", "debug"],
+    &["ffi", "wait", "thread", "shown", "debug", "mappings"],
     &["timer", "counters"],
     &["trace"],
     &["ia"],

@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
-use super::{Lmr, Origin, Rights, dapli_shared};
+use super::{Lmr, Origin, Rights};
 use crate::error::{Error, Handle, Result, State};
 use crate::handle::{self, Created, Ref, Usable, Use, UseCount};
 use crate::ia::{Child, Ia, Rank};
+use crate::mappings;
 use crate::provider::{MemoryRegion, Provider, Region, Segment};
 use crate::pz::Pz;
 
@@ -27,7 +28,7 @@ pub fn create<P: Provider>(
     handle::create(ia.table(), |id| {
         let mr = ia.provider().register(pz.pd(), region, rights.access)?;
         let membership = match &origin {
-            Origin::Shared(_) if !dapli_shared::may_be_shared(region) => return Err(Error::InvalidState(State::Plain)),
+            Origin::Shared(_) if is_private(region) => return Err(Error::InvalidState(State::Plain)),
             Origin::Shared(cookie) => Some(ia.provider().join(cookie, region.length)?),
             Origin::Memory | Origin::Lmr(_) => None,
         };
@@ -43,6 +44,11 @@ pub fn create<P: Provider>(
             uses: UseCount::default(),
         })
     })
+}
+
+/// Some of it is this process's alone. Where there is no telling, nothing is refused.
+fn is_private(region: Region) -> bool {
+    mappings::look(region, mappings::Rights { shared: true, ..mappings::Rights::default() }) == mappings::Found::Lacking
 }
 
 /// Makes it live in its IA.

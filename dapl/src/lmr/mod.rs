@@ -11,7 +11,6 @@ use crate::provider::{Access, Provider, Region, SharedCookie};
 use crate::pz::Pz;
 
 pub mod dapl_lmr;
-mod dapli_shared;
 pub mod dapls_lmr;
 #[cfg(test)]
 mod tests;

@@ -20,6 +20,8 @@ use crate::proto::machine::Machine;
 pub(crate) trait Conn: Driven {
     /// Its protection domain.
     fn pd(&self) -> u32;
+    /// Reads of the peer's that it takes at a time.
+    fn max_reads_in(&self) -> u32;
     /// An attempt begins.
     fn begin(&self, link: Arc<Link>);
     /// Ends the connection (or only `which`) on this side: everything posted is flushed, later posts are flushed at once.

@@ -184,7 +184,7 @@ impl Provider for Sm {
     }
 
     fn register(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
-        if !map::is_mapped(region.address, region.length) {
+        if !map::is_usable(region, access.local_write || access.remote_write) {
             return Err(Error::InvalidParameter(3));
         }
         let key = self.device.regions.add(region, access, pd.0)?;

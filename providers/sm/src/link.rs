@@ -59,6 +59,8 @@ pub(crate) struct Theirs {
     /// By which the peer knows the connection: what our FIFO words name.
     pub(crate) id: u32,
     pub(crate) pd: u32,
+    /// Reads of ours that it takes at a time.
+    pub(crate) reads: u32,
     /// Both sides arm with a barrier on all processors, so publishing needs none.
     pub(crate) light: bool,
     pub(crate) peer: Arc<Peer>,

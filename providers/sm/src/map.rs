@@ -9,6 +9,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use dapl::error::{Error, Resource, Result};
+use dapl::mappings;
+use dapl::provider::Region;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -109,8 +111,37 @@ impl Drop for Map {
     }
 }
 
-/// Is memory of this process there, all of it? Asks about pages, touches none.
-pub(crate) fn is_mapped(address: u64, length: u64) -> bool {
+/// So much memory is made present when it is registered, which shows its rights as well. For more the list of mappings is
+/// read: that takes long, but not longer than what it is registered for.
+const MADE_PRESENT: u64 = 4 << 20;
+
+/// May memory of this process be read, all of it, and written if `write`? A copy must not be what finds out.
+pub(crate) fn is_usable(region: Region, write: bool) -> bool {
+    let Region { address, length } = region;
+    if length == 0 {
+        return true;
+    }
+    if length <= MADE_PRESENT {
+        let page = rustix::param::page_size() as u64;
+        let begin = address & !(page - 1);
+        let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+        // SAFETY: makes pages present as a read or a write of one byte would do it, and changes nothing in them.
+        let done = unsafe { libc::madvise(begin as *mut libc::c_void, (address + length - begin) as usize, advice) };
+        match rustix::io::Errno::from_io_error(&std::io::Error::last_os_error()) {
+            _ if done == 0 => return true,
+            Some(rustix::io::Errno::NOMEM) => return false,
+            _ => {} // a right is missing, or the kernel (before 5.14) or the kind of memory does not have this
+        }
+    }
+    match mappings::look(region, mappings::Rights { read: true, write, shared: false }) {
+        mappings::Found::Whole => true,
+        mappings::Found::Missing | mappings::Found::Lacking => false,
+        mappings::Found::Unknown => is_mapped(address, length),
+    }
+}
+
+/// Is it there, all of it? Asks about pages, touches none.
+fn is_mapped(address: u64, length: u64) -> bool {
     let page = rustix::param::page_size() as u64;
     let begin = address & !(page - 1);
     let mut at = begin;

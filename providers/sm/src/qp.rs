@@ -42,6 +42,7 @@ pub(crate) struct Core {
     shared: Shared,
     max_recvs: u32,
     max_requests: u32,
+    max_reads_in: u32,
     rx: parking_lot::Mutex<Rx>,
     tx: parking_lot::Mutex<Tx>,
     /// The connection or attempt; the halves have their own way to its rings. Whoever arms or disarms it holds this lock,
@@ -92,6 +93,7 @@ impl Qp {
                 shared,
                 max_recvs: spec.max_recvs,
                 max_requests: spec.max_requests,
+                max_reads_in: spec.max_reads_in,
                 rx: Default::default(),
                 tx: Default::default(),
                 link: Default::default(),
@@ -342,6 +344,10 @@ impl Driven for Core {
 impl Conn for Core {
     fn pd(&self) -> u32 {
         self.shared.pd
+    }
+
+    fn max_reads_in(&self) -> u32 {
+        self.max_reads_in
     }
 
     fn begin(&self, link: Arc<Link>) {

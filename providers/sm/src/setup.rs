@@ -40,7 +40,7 @@ const PATIENT_REPEAT: Duration = Duration::from_secs(2);
 const MAX_HAND_OFFS: usize = 8;
 /// So long an answer is remembered, for a client that repeats its request.
 const LINGER: Duration = Duration::from_secs(10);
-fn terms(device: &Device, pd: u32, machine: &Machine, token: u64, qual: u64, geometry: Geometry) -> Terms {
+fn terms(device: &Device, qp: &dyn Conn, machine: &Machine, token: u64, qual: u64, geometry: Geometry) -> Terms {
     let probe = device.knobs.rma == RmaMethod::Auto;
     Terms {
         generation: machine.generation(),
@@ -48,7 +48,8 @@ fn terms(device: &Device, pd: u32, machine: &Machine, token: u64, qual: u64, geo
         endpoint: device.life,
         qual,
         geometry,
-        pd,
+        pd: qp.pd(),
+        reads: qp.max_reads_in(),
         table_slots: SLOTS as u32,
         probe_address: if probe { device.probe.address() } else { 0 },
         probe_value: device.probe.value(),
@@ -86,7 +87,7 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
     let link = Arc::new(link);
     let mut machine = Machine::default();
     machine.handle(Input::Connect);
-    let terms = terms(device, qp.pd(), &machine, token, spec.qual, link.geometry);
+    let terms = terms(device, &*qp, &machine, token, spec.qual, link.geometry);
     let datagram = Datagram::Request { id, terms, private_data: spec.private_data.to_vec() };
     let attempt = Attempt {
         stage: Stage::Asked,
@@ -172,7 +173,7 @@ pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: 
     // Accepting is connecting with the peer's request in hand.
     attempt.machine.handle(Input::Connect);
     attempt.machine.handle(Input::Req(attempt.their_generation));
-    let terms = terms(device, qp.pd(), &attempt.machine, attempt.token, 0, link.geometry);
+    let terms = terms(device, &*qp, &attempt.machine, attempt.token, 0, link.geometry);
     let accepted = Some((terms, private_data.to_vec()));
     let reply = Datagram::Reply { client: attempt.peer_id, server: id, answer: Answer::Accepted, accepted };
     attempt.again = Some((reply.encode(), fds.into()));
@@ -216,6 +217,7 @@ pub(crate) fn meet(
         geometry: terms.geometry,
         id: their_id,
         pd: terms.pd,
+        reads: terms.reads,
         light: device.barrier && terms.barrier,
         peer,
     })

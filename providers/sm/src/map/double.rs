@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use dapl::error::{Error, Result};
+use dapl::provider::Region;
 use dapl::sync::{AtomicU32, AtomicU64};
 
 /// A mapping of an area.
@@ -62,6 +63,6 @@ impl Map {
     }
 }
 
-pub(crate) fn is_mapped(_: u64, _: u64) -> bool {
+pub(crate) fn is_usable(_: Region, _: bool) -> bool {
     true
 }

@@ -106,6 +106,8 @@ pub(crate) struct Terms {
     pub(crate) geometry: Geometry,
     /// Protection domain of the QP: remote access must be to memory of the same one.
     pub(crate) pd: u32,
+    /// Reads of the other side's that the QP takes at a time.
+    pub(crate) reads: u32,
     /// Slots of the table of registrations.
     pub(crate) table_slots: u32,
     /// Where a probe of cross-memory copy may read `probe_value` and write it back to; 0: the method is not wanted.
@@ -119,7 +121,7 @@ pub(crate) struct Terms {
 
 impl Terms {
     /// Bytes on the wire.
-    pub(crate) const LEN: usize = 2 + 3 * 8 + 4 * 4 + 4 + 4 + 8 + 8 + 1 + 16;
+    pub(crate) const LEN: usize = 2 + 3 * 8 + 4 * 4 + 3 * 4 + 8 + 8 + 1 + 16;
 
     fn put(&self, out: &mut Vec<u8>) {
         out.extend(self.generation.to_le_bytes());
@@ -127,7 +129,7 @@ impl Terms {
             out.extend(word.to_le_bytes());
         }
         let g = &self.geometry;
-        for word in [g.requests, g.responses, g.messages, g.rma, self.pd, self.table_slots] {
+        for word in [g.requests, g.responses, g.messages, g.rma, self.pd, self.reads, self.table_slots] {
             out.extend(word.to_le_bytes());
         }
         for word in [self.probe_address, self.probe_value] {
@@ -150,6 +152,7 @@ impl Terms {
                 rma: u32::from_le_bytes(bytes.array()?),
             },
             pd: u32::from_le_bytes(bytes.array()?),
+            reads: u32::from_le_bytes(bytes.array()?),
             table_slots: u32::from_le_bytes(bytes.array()?),
             probe_address: u64::from_le_bytes(bytes.array()?),
             probe_value: u64::from_le_bytes(bytes.array()?),
@@ -307,6 +310,7 @@ mod tests {
             qual: u64::MAX,
             geometry: Geometry::OURS,
             pd: 3,
+            reads: 4,
             table_slots: 1 << 16,
             probe_address: 4096,
             probe_value: 77,

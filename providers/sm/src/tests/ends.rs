@@ -128,6 +128,53 @@ fn rdma_outside_what_was_granted_breaks_the_connection() {
 }
 
 #[test]
+fn a_peer_that_takes_no_reads_gets_none() {
+    let place = Place::new("no-reads");
+    let (a, b) = (place.open(), place.open());
+    let listener = b.ia.listen(7, ObjectId::default()).unwrap();
+    let spec = QpSpec { max_reads_in: 0, ..b.spec() };
+    let (active, passive) = (a.qp(), b.ia.create_qp(&b.pd, spec).unwrap());
+    active.connect(&ConnectSpec { address: &here(), qual: 7, private_data: &[] }, conn(10)).unwrap();
+    b.sink.request().0.accept(&passive, &[], conn(11)).unwrap();
+    assert_eq!(a.sink.next(conn(10)), Heard::Established(vec![]));
+    drop(listener);
+    let (back, target) = (vec![0u8; 64], vec![1u8; 64]);
+    let (back_mr, target_mr) = (a.register(&back), b.register(&target));
+    let remote = Remote { key: target_mr.remote_key(), address: target.as_ptr() as u64 };
+    active.post_send(&wr(Op::Read(remote), &[segment(&back_mr, &back)], 1)).unwrap();
+    assert_eq!((a.completion().status, back[0]), (Status::RemoteResponder, 0));
+}
+
+#[test]
+fn memory_that_a_copy_could_not_use_is_not_registered() {
+    let place = Place::new("rights");
+    let a = place.open();
+    let length = 3 * rustix::param::page_size();
+    // SAFETY: a fresh mapping of this test's.
+    let address = unsafe {
+        let (flags, write) =
+            (rustix::mm::MapFlags::PRIVATE, rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE);
+        rustix::mm::mmap_anonymous(std::ptr::null_mut(), length, write, flags).unwrap()
+    };
+    let protect = |rights| {
+        let middle = address.wrapping_byte_add(length / 3);
+        // SAFETY: the middle page of that mapping, where nobody keeps anything.
+        unsafe { rustix::mm::mprotect(middle, length / 3, rights).unwrap() };
+    };
+    let region = Region { address: address as u64, length: length as u64 };
+    let (read, write) = (Access::default(), Access { local_write: true, ..Access::default() });
+    let register = |access| a.ia.register(&a.pd, region, access).map(drop);
+    assert_eq!((register(read), register(write)), (Ok(()), Ok(())));
+    protect(rustix::mm::MprotectFlags::READ);
+    assert_eq!((register(read), register(write)), (Ok(()), Err(Error::InvalidParameter(3))));
+    protect(rustix::mm::MprotectFlags::empty());
+    assert_eq!((register(read), register(write)), (Err(Error::InvalidParameter(3)), Err(Error::InvalidParameter(3))));
+    // SAFETY: the mapping from above, which nobody uses any more.
+    unsafe { rustix::mm::munmap(address, length).unwrap() };
+    assert_eq!(register(read), Err(Error::InvalidParameter(3)));
+}
+
+#[test]
 fn a_message_longer_than_its_receive_breaks_both_ends() {
     let place = Place::new("long");
     let (a, b) = (place.open(), place.open());

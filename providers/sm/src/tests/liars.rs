@@ -149,6 +149,7 @@ fn terms(token: u64, geometry: Geometry) -> Terms {
         qual: 7,
         geometry,
         pd: 1,
+        reads: 4,
         table_slots: 16,
         probe_address: 1,
         probe_value: 1,

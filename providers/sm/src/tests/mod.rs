@@ -138,7 +138,11 @@ impl Drop for Place {
 
 impl Side {
     fn qp(&self) -> Qp {
-        let spec = QpSpec {
+        self.ia.create_qp(&self.pd, self.spec()).unwrap()
+    }
+
+    fn spec(&self) -> QpSpec<Sm> {
+        QpSpec {
             ep: ObjectId::default(),
             shared: None,
             recv_cq: Some(self.cq.clone()),
@@ -149,8 +153,7 @@ impl Side {
             max_request_iov: 4,
             max_reads_in: 4,
             max_reads_out: 4,
-        };
-        self.ia.create_qp(&self.pd, spec).unwrap()
+        }
     }
 
     fn register(&self, memory: &[u8]) -> Mr {

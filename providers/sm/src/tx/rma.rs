@@ -29,7 +29,7 @@ impl TxEnds {
         if total > shared.max_rdma || remote.address.checked_add(total).is_none() {
             return Step::Failed(if total > shared.max_rdma { Status::LocalLength } else { Status::RemoteAccess });
         }
-        if way == Way::Read && (shared.max_reads_out == 0) {
+        if way == Way::Read && self.most_reads(shared) == 0 {
             return Step::Failed(Status::RemoteResponder);
         }
         if total == 0 {
@@ -99,12 +99,17 @@ impl TxEnds {
         Ok(true)
     }
 
+    /// Reads under way at a time: neither more than we want nor than the peer takes.
+    fn most_reads(&self, shared: &Shared) -> u32 {
+        shared.max_reads_out.min(self.link.theirs().map_or(0, |theirs| theirs.reads))
+    }
+
     /// By fragments in our RMA buffer that the target copies.
     fn fragment(&mut self, shared: &Shared, request: &mut Request, number: u64, remote: Remote, way: Way) -> Step {
         let total = request.segments.total();
         let read = way == Way::Read;
         let begins = read && request.stage == Stage::Waiting;
-        if begins && self.reads >= shared.max_reads_out {
+        if begins && self.reads >= self.most_reads(shared) {
             return Step::Part { wrote: false };
         }
         let mut wrote = false;

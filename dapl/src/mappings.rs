@@ -1,0 +1,119 @@
+//! What the kernel's list of this process's mappings says of a piece of memory: whether it is there, with which rights, and
+//! whether it is shared.
+//!
+//! Reads the list, which takes the longer the more mappings there are; never touches the memory. Without a list it knows
+//! nothing, and says so.
+#![forbid(unsafe_code)]
+
+use crate::provider::Region;
+
+/// Rights that every part of a piece of memory must have.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Rights {
+    pub read: bool,
+    pub write: bool,
+    /// Mapped as shared, so that other processes may have it too.
+    pub shared: bool,
+}
+
+/// What was found.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Found {
+    /// All of it is there, with the rights.
+    Whole,
+    /// Some of it is not there.
+    Missing,
+    /// It is there, but some of it lacks a right.
+    Lacking,
+    /// There is no list.
+    Unknown,
+}
+
+/// Looks all of a region up.
+pub fn look(region: Region, rights: Rights) -> Found {
+    match std::fs::read_to_string("/proc/self/maps") {
+        Ok(maps) => look_in(&maps, region, rights),
+        Err(error) => {
+            log::debug!("cannot tell how memory is mapped: /proc/self/maps: {error}");
+            Found::Unknown
+        }
+    }
+}
+
+/// Lines are `begin-end rights offset device inode path`, in the order of addresses; rights are like `rw-s`.
+fn look_in(maps: &str, region: Region, rights: Rights) -> Found {
+    let end = region.address.saturating_add(region.length);
+    let (mut at, mut lacks) = (region.address, false);
+    for (from, to, has) in maps.lines().filter_map(mapping) {
+        if to <= at {
+            continue;
+        }
+        if from > at || at >= end {
+            break;
+        }
+        lacks |= (rights.read && !has.read) || (rights.write && !has.write) || (rights.shared && !has.shared);
+        at = to;
+    }
+    match (at >= end, lacks) {
+        (false, _) => Found::Missing,
+        (true, true) => Found::Lacking,
+        (true, false) => Found::Whole,
+    }
+}
+
+fn mapping(line: &str) -> Option<(u64, u64, Rights)> {
+    let mut words = line.split_ascii_whitespace();
+    let (from, to) = words.next()?.split_once('-')?;
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    let rights = words.next()?.as_bytes();
+    let has = |place: usize, letter| rights.get(place) == Some(&letter);
+    Some((number(from)?, number(to)?, Rights { read: has(0, b'r'), write: has(1, b'w'), shared: has(3, b's') }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAPS: &str = "\
+1000-2000 r--p 00000000 fe:01 123 /usr/bin/program
+2000-4000 rw-s 00000000 00:1b 7 /dev/shm/a name with - and s (deleted)
+4000-5000 rw-s 00000000 00:01 9 /dev/zero (deleted)
+6000-7000 ---p 00000000 00:00 0
+7ffc0000-7ffe1000 rw-p 00000000 00:00 0 [stack]
+";
+
+    fn at(address: u64, length: u64, rights: Rights) -> Found {
+        look_in(MAPS, Region { address, length }, rights)
+    }
+
+    #[test]
+    fn every_mapping_of_a_region_counts() {
+        let shared = Rights { shared: true, ..Rights::default() };
+        assert_eq!([at(0x2000, 0x3000, shared), at(0x2fff, 1, shared), at(0x4fff, 1, shared)], [Found::Whole; 3]);
+        assert_eq!(
+            [at(0x1fff, 2, shared), at(0x1000, 0x4000, shared), at(0x7ffd_0000, 8, shared)],
+            [Found::Lacking; 3]
+        );
+        let write = Rights { write: true, ..Rights::default() };
+        assert_eq!([at(0x1000, 1, write), at(0x1fff, 2, write), at(0x6000, 1, write)], [Found::Lacking; 3]);
+        assert_eq!([at(0x2000, 0x3000, write), at(0x7ffc_0000, 0x21000, write)], [Found::Whole; 2]);
+        let read = Rights { read: true, ..Rights::default() };
+        assert_eq!((at(0x1000, 0x4000, read), at(0x6000, 0x1000, read)), (Found::Whole, Found::Lacking));
+    }
+
+    #[test]
+    fn holes_are_found() {
+        let any = Rights::default();
+        assert_eq!([at(0x5000, 8, any), at(0x4fff, 2, any), at(0, 8, any)], [Found::Missing; 3]);
+        assert_eq!(look_in("nonsense\n\n", Region { address: 0, length: 1 }, any), Found::Missing);
+    }
+
+    #[test]
+    fn a_box_is_private_and_writable() {
+        let private = Box::new([0u8; 64]);
+        let region = Region { address: private.as_ptr() as u64, length: 64 };
+        assert_eq!(look(region, Rights { read: true, write: true, shared: false }), Found::Whole);
+        assert_eq!(look(region, Rights { shared: true, ..Rights::default() }), Found::Lacking);
+    }
+}
