@@ -140,7 +140,7 @@ fn limits() -> Limits {
         max_reads_in: 16,
         max_reads_out: 16,
         private_data_connect: 256,
-        private_data_accept: 256,
+        private_data_accept: 196,
         vendor: "dapl-rs".into(),
         hardware_version: (1, 0),
         firmware_version: (0, 0),
