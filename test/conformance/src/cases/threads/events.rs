@@ -1,0 +1,147 @@
+//! Software events that several threads post and take at once.
+#![forbid(unsafe_code)]
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::kit::*;
+
+use super::posts::in_order;
+use super::{crowd, kind_in};
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "events 1.1": threads_dequeue_each_software_event_once,
+        "events 1.1": threads_wait_for_each_event_once,
+        "events 1.5": threads_dequeue_beside_a_waiter,
+        "events 2.7": threads_post_events_each_in_its_order,
+        "events 2.7": threads_post_events_to_a_full_evd,
+    ]
+}
+
+const EVENTS: usize = 3000;
+
+/// Posts the numbers from `first` on, waiting for room.
+fn post_numbers(evd: &Evd, numbers: std::ops::Range<usize>) {
+    for number in numbers {
+        let event = software_event(number);
+        until(|| {
+            let code = dat_evd_post_se(evd.h(), &event);
+            kind_in(code, &[DAT_SUCCESS, DAT_QUEUE_FULL]);
+            code == DAT_SUCCESS
+        });
+    }
+}
+
+fn threads_dequeue_each_software_event_once(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = ia.evd(32, DAT_EVD_SOFTWARE_FLAG);
+    let seen = Mutex::new(HashSet::new());
+    crowd(4, |thread| {
+        if thread == 0 {
+            return post_numbers(&evd, 0..EVENTS);
+        }
+        until(|| {
+            let event = dequeue(evd.h());
+            let mut seen = seen.lock().expect("nobody has failed");
+            if let Some(event) = event {
+                assert!(seen.insert(event.software().addr()), "an event came twice");
+            }
+            seen.len() == EVENTS
+        });
+    });
+    expect_nothing(evd.h());
+}
+
+/// One at a time may wait; the others are refused and try again.
+fn threads_wait_for_each_event_once(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = ia.evd(32, DAT_EVD_SOFTWARE_FLAG);
+    let seen = Mutex::new(HashSet::new());
+    crowd(4, |thread| {
+        if thread == 0 {
+            return post_numbers(&evd, 0..EVENTS);
+        }
+        until(|| {
+            let mut event = zeroed();
+            let code = dat_evd_wait(evd.h(), 2000, 1, &mut event, &mut 0);
+            kind_in(code, &[DAT_SUCCESS, DAT_TIMEOUT_EXPIRED, DAT_INVALID_STATE]);
+            let mut seen = seen.lock().expect("nobody has failed");
+            if code == DAT_SUCCESS {
+                assert!(seen.insert(Event(event).software().addr()), "an event came twice");
+            }
+            seen.len() == EVENTS
+        });
+    });
+    expect_nothing(evd.h());
+}
+
+fn threads_dequeue_beside_a_waiter(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = ia.evd(32, DAT_EVD_SOFTWARE_FLAG);
+    let seen = Mutex::new(HashSet::new());
+    let is_done = || seen.lock().expect("nobody has failed").len() == EVENTS;
+    let note = |event: Event| {
+        let is_new = seen.lock().expect("nobody has failed").insert(event.software().addr());
+        assert!(is_new, "an event came twice");
+    };
+    crowd(3, |thread| match thread {
+        0 => post_numbers(&evd, 0..EVENTS),
+        1 => until(|| {
+            let mut event = zeroed();
+            let code = dat_evd_wait(evd.h(), 1000, 1, &mut event, &mut 0);
+            kind_in(code, &[DAT_SUCCESS, DAT_TIMEOUT_EXPIRED]);
+            if code == DAT_SUCCESS {
+                note(Event(event));
+            }
+            is_done()
+        }),
+        _ => until(|| {
+            let mut event = zeroed();
+            let code = dat_evd_dequeue(evd.h(), &mut event);
+            if kind_of(code) == error(DAT_INVALID_STATE, DAT_NO_SUBTYPE) {
+                refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_WAITER);
+            } else if code != DAT_QUEUE_EMPTY {
+                ok(code);
+                note(Event(event));
+            }
+            is_done()
+        }),
+    });
+}
+
+fn threads_post_events_each_in_its_order(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = ia.evd(16, DAT_EVD_SOFTWARE_FLAG);
+    crowd(4, |thread| {
+        if thread < 3 {
+            let first = thread << 32;
+            return post_numbers(&evd, first..first + EVENTS / 3);
+        }
+        let mut next = [0; 3];
+        for _ in 0..3 * (EVENTS / 3) {
+            in_order(&mut next, expect_event(evd.h(), SOON).software().addr() as u64);
+        }
+    });
+    expect_nothing(evd.h());
+}
+
+fn threads_post_events_to_a_full_evd(ctx: &Ctx) {
+    let ia = ctx.ia();
+    for _ in 0..20 {
+        let evd = ia.evd(10, DAT_EVD_SOFTWARE_FLAG);
+        let length = evd.param().evd_qlen as usize;
+        let accepted = AtomicUsize::new(0);
+        crowd(4, |_| {
+            for number in 0..length {
+                let code = dat_evd_post_se(evd.h(), &software_event(number));
+                kind_in(code, &[DAT_SUCCESS, DAT_QUEUE_FULL]);
+                accepted.fetch_add((code == DAT_SUCCESS).into(), Ordering::Relaxed);
+            }
+        });
+        assert_eq!(accepted.into_inner(), length, "as many as it holds");
+        assert_eq!(drain(evd.h()).len(), length);
+    }
+    expect_nothing(ia.errors());
+}

@@ -1,0 +1,40 @@
+//! Many threads inside the library at once: on objects, in transfers, in waits, and while things end.
+//!
+//! Rounds are counted, never timed. What several threads do at once has several right outcomes; a case checks that it is one
+//! of them, and that nothing is lost, doubled or torn.
+#![forbid(unsafe_code)]
+
+mod ends;
+mod events;
+mod objects;
+mod posts;
+mod wakes;
+
+use crate::kit::*;
+
+pub(crate) fn cases() -> Vec<Case> {
+    [objects::cases(), posts::cases(), events::cases(), wakes::cases(), ends::cases()].into_iter().flatten().collect()
+}
+
+/// Runs this in so many threads at once, each with its number.
+fn crowd(threads: usize, work: impl Fn(usize) + Sync) {
+    let start = std::sync::Barrier::new(threads);
+    std::thread::scope(|scope| {
+        for number in 0..threads {
+            let (work, start) = (&work, &start);
+            scope.spawn(move || {
+                start.wait();
+                work(number);
+            });
+        }
+    });
+}
+
+/// The type of an answer is one of these.
+#[track_caller]
+fn kind_in(code: DAT_RETURN, kinds: &[DAT_RETURN_TYPE]) {
+    let is_one = kinds
+        .iter()
+        .any(|kind| if *kind == DAT_SUCCESS { code == DAT_SUCCESS } else { kind_of(code) & !DAT_CLASS_ERROR == *kind });
+    assert!(is_one, "{}", crate::names::of_code(code));
+}

@@ -1,0 +1,452 @@
+//! Objects made, asked, changed and freed by several threads at once.
+#![forbid(unsafe_code)]
+
+use std::collections::HashSet;
+use std::ptr::null_mut;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::kit::*;
+
+use super::{crowd, kind_in};
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut all = cases![
+        "events 11": threads_make_and_free_objects_of_their_own,
+        "events 11": threads_make_and_free_shared_receive_queues => local(threads_make_and_free_shared_receive_queues)
+            .needs(Need::Srq),
+        "events 11": threads_call_everything_on_the_same_objects
+            => local(threads_call_everything_on_the_same_objects).limit(40),
+        "events 11": threads_open_and_close_adapters => local(threads_open_and_close_adapters).limit(40),
+        "events 11": threads_ask_the_registry_and_for_words,
+        "events 11": threads_see_whole_attributes_of_an_ep,
+        "events 11": threads_set_and_get_a_context,
+        "events 11": threads_ask_for_one_qualifier,
+        "events 11": threads_ask_for_any_qualifier,
+        "events 11": threads_free_a_zone_while_an_ep_is_made,
+        "events 11": threads_free_an_evd_while_an_ep_is_made,
+        "events 11": threads_resize_while_others_post_and_dequeue,
+        "events 11": threads_register_overlapping_memory,
+        "events 11": threads_modify_an_ep_from_both_sides,
+    ];
+    for kind in Kind::ALL {
+        let free = local(move |ctx| one_of_many_frees(ctx, kind)).limit(40);
+        all.push(free.named(format!("threads_free_one_{}_and_one_succeeds", kind.word())).proves("events 11"));
+        let race = local(move |ctx| freed_under_use(ctx, kind)).limit(40);
+        all.push(race.named(format!("threads_use_a_{}_while_it_is_freed", kind.word())).proves("events 11"));
+    }
+    all
+}
+
+fn threads_make_and_free_objects_of_their_own(ctx: &Ctx) {
+    let ia = ctx.ia();
+    crowd(4, |thread| {
+        for _ in 0..25 {
+            let pz = ia.pz();
+            let cno = ia.cno();
+            let evd = ia.evd_on(&cno, 8, DAT_EVD_DEFAULT_FLAG);
+            let memory = ia.memory(&pz, 100);
+            let rmr = (ia.attr().max_rmrs > 0).then(|| pz.rmr());
+            let ep = ia.ep(&pz, &evd, &evd, &evd);
+            let psp = ia.psp(ctx.qual(thread as u64), &evd);
+            assert!(ep.param().pz_handle == pz.h());
+            drop((psp, ep, rmr, memory));
+        }
+    });
+}
+
+fn threads_make_and_free_shared_receive_queues(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let evd = ia.evd(8, DAT_EVD_DEFAULT_FLAG);
+    crowd(4, |_| {
+        for _ in 0..25 {
+            let srq = ia.srq(&pz, 8, 1);
+            let ep = ia.ep_on(&srq, &pz, &evd, &evd, &evd);
+            ok(dat_srq_post_recv(srq.h(), 0, null_mut(), cookie(0)));
+            drop((ep, srq));
+        }
+    });
+}
+
+/// Every call that changes nothing for good, on one object of each kind.
+fn threads_call_everything_on_the_same_objects(ctx: &Ctx) {
+    let zoo = Zoo::of(ctx);
+    let address = zoo.ia.address();
+    crowd(4, |thread| {
+        for round in 0..40 {
+            for kind in Kind::ALL.into_iter().filter(|kind| zoo.has(*kind)) {
+                assert_eq!(filled(|out| dat_get_handle_type(zoo.handle(kind), out)), kind.number());
+            }
+            ask_all(&zoo);
+            change_all(&zoo, thread + round);
+            let qos = DAT_QOS_BEST_EFFORT;
+            // Always refused, each time on the way to the lock of the EP.
+            let refused = dat_ep_connect(zoo.ep.h(), address.pointer(), 1, 0, 0, null_mut(), qos, 0);
+            kind_in(refused, &[DAT_INVALID_PARAMETER]);
+            kind_in(dat_ep_post_send(zoo.ep.h(), 0, null_mut(), cookie(0), 0), &[DAT_INVALID_STATE]);
+        }
+    });
+    drain(zoo.evd.h());
+    zoo.expect_alive();
+}
+
+fn ask_all(zoo: &Zoo) {
+    zoo.ia.attr();
+    zoo.ia.provider_attr();
+    ok(dat_pz_query(zoo.pz.h(), DAT_PZ_FIELD_ALL, &mut zeroed()));
+    ok(dat_cno_query(zoo.cno.h(), DAT_CNO_FIELD_ALL, &mut zeroed()));
+    ok(dat_psp_query(zoo.psp.h(), DAT_PSP_FIELD_ALL, &mut zeroed()));
+    ok(dat_rsp_query(zoo.rsp.h(), DAT_RSP_FIELD_ALL, &mut zeroed()));
+    ok(dat_lmr_query(zoo.memory.h(), DAT_LMR_FIELD_ALL, &mut zeroed()));
+    ok(dat_cr_query(zoo.handle(Kind::Cr), DAT_CR_FIELD_ALL, &mut zeroed()));
+    if let Some(rmr) = &zoo.rmr {
+        ok(dat_rmr_query(rmr.h(), DAT_RMR_FIELD_ALL, &mut zeroed()));
+    }
+    if let Some(srq) = &zoo.srq {
+        ok(dat_srq_query(srq.h(), DAT_SRQ_FIELD_ALL, &mut zeroed()));
+    }
+    zoo.evd.param();
+    zoo.ep.param();
+    zoo.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+    ok(dat_ep_recv_query(zoo.ep.h(), &mut 0, &mut 0));
+}
+
+fn change_all(zoo: &Zoo, number: usize) {
+    let evd = zoo.evd.h();
+    kind_in(dat_evd_post_se(evd, &software_event(number)), &[DAT_SUCCESS, DAT_QUEUE_FULL]);
+    kind_in(dat_evd_dequeue(evd, &mut zeroed()), &[DAT_SUCCESS, DAT_QUEUE_EMPTY, DAT_INVALID_STATE]);
+    let waited = dat_evd_wait(evd, 0, 1, &mut zeroed(), &mut 0);
+    kind_in(waited, &[DAT_SUCCESS, DAT_TIMEOUT_EXPIRED, DAT_INVALID_STATE]);
+    ok(dat_evd_disable(evd));
+    ok(dat_evd_enable(evd));
+    ok(dat_evd_set_unwaitable(evd));
+    ok(dat_evd_clear_unwaitable(evd));
+    ok(dat_evd_modify_cno(evd, if number.is_multiple_of(2) { zoo.cno.h() } else { DAT_HANDLE_NULL }));
+    kind_in(dat_evd_resize(evd, 8 + (number % 8) as DAT_COUNT), &[DAT_SUCCESS, DAT_INVALID_STATE]);
+    ok(dat_cno_modify_agent(zoo.cno.h(), NO_AGENT));
+    kind_in(dat_cno_wait(zoo.cno.h(), 0, &mut null_mut()), &[DAT_SUCCESS, DAT_QUEUE_EMPTY]);
+    ok(dat_ep_set_watermark(zoo.ep.h(), -1, -1));
+    ok(dat_ep_reset(zoo.ep.h()));
+    ok(dat_ep_modify(zoo.ep.h(), DAT_EP_FIELD_EP_ATTR_MAX_MESSAGE_SIZE, &zoo.ep.param()));
+    ok(dat_lmr_sync_rdma_read(zoo.ia.h(), &zoo.memory.segment(0, 8), 1));
+    ok(dat_lmr_sync_rdma_write(zoo.ia.h(), &zoo.memory.segment(0, 8), 1));
+    if let Some(srq) = &zoo.srq {
+        ok(dat_srq_resize(srq.h(), 8 + (number % 8) as DAT_COUNT));
+        ok(dat_srq_set_lw(srq.h(), 0));
+    }
+}
+
+fn threads_open_and_close_adapters(ctx: &Ctx) {
+    crowd(4, |thread| {
+        for round in 0..6 {
+            let ia = Ia::open(&ctx.provider, 4);
+            let pz = ia.pz();
+            if (thread + round) % 2 == 0 {
+                pz.free();
+                ia.close();
+            } else {
+                pz.leak();
+                ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));
+            }
+        }
+    });
+}
+
+fn threads_ask_the_registry_and_for_words(ctx: &Ctx) {
+    let _ia = ctx.ia();
+    crowd(4, |_| {
+        for code in 0..200 {
+            let mut entries = vec![zeroed::<DAT_PROVIDER_INFO>(); 8];
+            let mut list: Vec<_> = entries.iter_mut().map(std::ptr::from_mut).collect();
+            let mut count = 0;
+            ok(dat_registry_list_providers(8, &mut count, list.as_mut_ptr()));
+            assert!(count >= 1, "the adapter under test is there");
+            let (mut major, mut minor) = (std::ptr::null(), std::ptr::null());
+            dat_strerror(code << 16, &mut major, &mut minor);
+            assert!(!major.is_null() && !minor.is_null());
+        }
+    });
+}
+
+/// A change of two attributes is seen whole or not at all.
+fn threads_see_whole_attributes_of_an_ep(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let ep = &conn.ep;
+    let mask = DAT_EP_FIELD_EP_ATTR_MAX_REQUEST_DTOS | DAT_EP_FIELD_EP_ATTR_MAX_MESSAGE_SIZE;
+    let set = |number: DAT_COUNT| {
+        let mut param = ep.param();
+        param.ep_attr.max_request_dtos = number;
+        param.ep_attr.max_message_size = 1000 * number as DAT_VLEN;
+        ok(dat_ep_modify(ep.h(), mask, &param));
+    };
+    set(1);
+    let done = AtomicBool::new(false);
+    crowd(3, |thread| {
+        if thread == 0 {
+            (0..100).for_each(|round| set(1 + round % 20));
+            done.store(true, Ordering::Release);
+        }
+        while !done.load(Ordering::Acquire) {
+            let attr = ep.param().ep_attr;
+            assert_eq!(attr.max_message_size, 1000 * attr.max_request_dtos as DAT_VLEN);
+        }
+    });
+}
+
+fn threads_set_and_get_a_context(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    // Both halves the same: a torn value would show.
+    let number = |n: u64| n << 32 | n;
+    ok(dat_set_consumer_context(pz.h(), cookie(number(7))));
+    crowd(4, |thread| {
+        for round in 0..500 {
+            ok(dat_set_consumer_context(pz.h(), cookie(number(thread as u64 * 1000 + round))));
+            let bits = context_bits(filled(|out| dat_get_consumer_context(pz.h(), out)));
+            assert_eq!(bits >> 32, bits & 0xffff_ffff);
+        }
+    });
+}
+
+fn threads_ask_for_one_qualifier(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let requests = ia.evd(8, DAT_EVD_CR_FLAG);
+    for _ in 0..20 {
+        let made = Mutex::new(Vec::new());
+        crowd(4, |_| {
+            let mut psp = DAT_HANDLE_NULL;
+            let code = dat_psp_create(ia.h(), ctx.qual(0), requests.h(), DAT_PSP_CONSUMER_FLAG, &mut psp);
+            kind_in(code, &[DAT_SUCCESS, DAT_CONN_QUAL_IN_USE]);
+            if code == DAT_SUCCESS {
+                made.lock().expect("nobody has failed").push(Psp::own(psp));
+            }
+        });
+        assert_eq!(made.into_inner().expect("nobody has failed").len(), 1, "one of them has it");
+    }
+}
+
+fn threads_ask_for_any_qualifier(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let requests = ia.evd(8, DAT_EVD_CR_FLAG);
+    let seen = Mutex::new(HashSet::new());
+    let made = Mutex::new(Vec::new());
+    crowd(4, |_| {
+        for _ in 0..10 {
+            let mut qual = 0;
+            let create = |out| dat_psp_create_any(ia.h(), &mut qual, requests.h(), DAT_PSP_CONSUMER_FLAG, out);
+            let psp = Psp::own(filled(create));
+            assert!(seen.lock().expect("nobody has failed").insert(qual), "{qual} was given twice");
+            made.lock().expect("nobody has failed").push(psp);
+        }
+    });
+}
+
+fn threads_free_a_zone_while_an_ep_is_made(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = ia.evd(8, DAT_EVD_DEFAULT_FLAG);
+    for _ in 0..60 {
+        let pz = Handle::of(ia.pz().leak());
+        let made = Mutex::new(None);
+        let freed = AtomicBool::new(false);
+        crowd(2, |thread| {
+            if thread == 0 {
+                let code = dat_pz_free(pz.h());
+                kind_in(code, &[DAT_SUCCESS, DAT_INVALID_STATE]);
+                freed.store(code == DAT_SUCCESS, Ordering::Release);
+            } else {
+                let mut ep = DAT_HANDLE_NULL;
+                let code = dat_ep_create(ia.h(), pz.h(), evd.h(), evd.h(), evd.h(), &ep_attr(), &mut ep);
+                kind_in(code, &[DAT_SUCCESS, DAT_INVALID_HANDLE]);
+                *made.lock().expect("nobody has failed") = (code == DAT_SUCCESS).then(|| Ep::own(ep));
+            }
+        });
+        let ep = made.into_inner().expect("nobody has failed");
+        assert!(ep.is_some() != freed.load(Ordering::Acquire), "one of the two has won");
+        if let Some(ep) = ep {
+            ep.free();
+            ok(dat_pz_free(pz.h()));
+        }
+    }
+}
+
+fn threads_free_an_evd_while_an_ep_is_made(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    for _ in 0..60 {
+        let evd = Handle::of(ia.evd(8, DAT_EVD_DEFAULT_FLAG).leak());
+        let made = Mutex::new(None);
+        let freed = AtomicBool::new(false);
+        crowd(2, |thread| {
+            if thread == 0 {
+                let code = dat_evd_free(evd.h());
+                kind_in(code, &[DAT_SUCCESS, DAT_INVALID_STATE]);
+                freed.store(code == DAT_SUCCESS, Ordering::Release);
+            } else {
+                let mut ep = DAT_HANDLE_NULL;
+                let code = dat_ep_create(ia.h(), pz.h(), evd.h(), evd.h(), evd.h(), &ep_attr(), &mut ep);
+                kind_in(code, &[DAT_SUCCESS, DAT_INVALID_HANDLE]);
+                *made.lock().expect("nobody has failed") = (code == DAT_SUCCESS).then(|| Ep::own(ep));
+            }
+        });
+        let ep = made.into_inner().expect("nobody has failed");
+        assert!(ep.is_none() || !freed.load(Ordering::Acquire), "an EP stands on nothing that is gone");
+        drop(ep);
+        if !freed.load(Ordering::Acquire) {
+            ok(dat_evd_free(evd.h()));
+        }
+    }
+}
+
+fn threads_resize_while_others_post_and_dequeue(ctx: &Ctx) {
+    const EVENTS: usize = 2000;
+    let ia = ctx.ia();
+    let evd = ia.evd(64, DAT_EVD_SOFTWARE_FLAG);
+    let taken = AtomicUsize::new(0);
+    crowd(3, |thread| match thread {
+        0 => {
+            for number in 0..EVENTS {
+                let event = software_event(number);
+                until(|| {
+                    let code = dat_evd_post_se(evd.h(), &event);
+                    kind_in(code, &[DAT_SUCCESS, DAT_QUEUE_FULL]);
+                    code == DAT_SUCCESS
+                });
+            }
+        }
+        1 => {
+            for number in 0..EVENTS {
+                let mut event = zeroed();
+                until(|| dat_evd_dequeue(evd.h(), &mut event) == DAT_SUCCESS);
+                assert_eq!(Event(event).software().addr(), number, "in order, none lost");
+                taken.store(number + 1, Ordering::Release);
+            }
+        }
+        _ => {
+            let mut length = 1;
+            until(|| {
+                length = length % 100 + 1;
+                kind_in(dat_evd_resize(evd.h(), length), &[DAT_SUCCESS, DAT_INVALID_STATE]);
+                taken.load(Ordering::Acquire) == EVENTS
+            });
+        }
+    });
+    expect_nothing(ia.errors());
+}
+
+fn threads_register_overlapping_memory(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let buffer = Buffer::new(1 << 16);
+    let region = Handle::of(buffer.pointer());
+    crowd(4, |thread| {
+        for round in 0..50 {
+            let length = (1 << 16) >> ((thread + round) % 8);
+            let (mut lmr, mut context, null) = (DAT_HANDLE_NULL, 0, null_mut::<DAT_VLEN>());
+            let at = DAT_REGION_DESCRIPTION { for_va: region.h() };
+            let (kind, all) = (DAT_MEM_TYPE_VIRTUAL, DAT_MEM_PRIV_ALL_FLAG);
+            let (out, no) = (&mut context, null_mut());
+            ok(dat_lmr_create(ia.h(), kind, at, length, pz.h(), all, &mut lmr, out, no, null, null));
+            ok(dat_lmr_free(lmr));
+        }
+    });
+}
+
+fn threads_modify_an_ep_from_both_sides(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let zones = [ia.pz(), ia.pz()];
+    let conn = Conn::unconnected(&ia, &Setup::default());
+    let ep = &conn.ep;
+    crowd(2, |thread| {
+        for _ in 0..50 {
+            let mut param = ep.param();
+            param.pz_handle = zones[thread].h();
+            ok(dat_ep_modify(ep.h(), DAT_EP_FIELD_PZ_HANDLE, &param));
+            let seen = Handle::of(ep.param().pz_handle);
+            assert!(zones.iter().any(|zone| zone.h() == seen.h()), "one of the two");
+        }
+    });
+    // Each has its users counted rightly: the one in use cannot go, and both can at the end.
+    let own = conn.ep.param().pz_handle;
+    refused(dat_pz_free(own), DAT_INVALID_STATE, DAT_INVALID_STATE_PZ_IN_USE);
+}
+
+/// Four threads free the same object.
+fn one_of_many_frees(ctx: &Ctx, kind: Kind) {
+    for _ in 0..4 {
+        let zoo = Zoo::of(ctx);
+        if !zoo.has(kind) {
+            return;
+        }
+        let object = Handle::of(zoo.handle(kind));
+        let freed = AtomicUsize::new(0);
+        let (ia, _others) = zoo.abandon();
+        let close = if kind == Kind::Ia { DAT_CLOSE_ABRUPT_FLAG } else { DAT_CLOSE_GRACEFUL_FLAG };
+        crowd(4, |_| {
+            let code = if kind == Kind::Ia { dat_ia_close(object.h(), close) } else { kind.end(object.h()) };
+            kind_in(code, &[DAT_SUCCESS, DAT_INVALID_HANDLE]);
+            if code == DAT_SUCCESS {
+                freed.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        assert_eq!(freed.into_inner(), 1, "one has freed it");
+        let ia = ia.leak();
+        if kind != Kind::Ia {
+            ok(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
+        }
+    }
+}
+
+/// One thread frees an object that two others ask and change.
+fn freed_under_use(ctx: &Ctx, kind: Kind) {
+    for _ in 0..4 {
+        let zoo = Zoo::of(ctx);
+        if !zoo.has(kind) {
+            return;
+        }
+        let object = Handle::of(zoo.handle(kind));
+        let (ia, _others) = zoo.abandon();
+        let turns = AtomicUsize::new(0);
+        crowd(3, |thread| {
+            if thread == 0 {
+                until(|| turns.load(Ordering::Relaxed) > 20);
+                let code = if kind == Kind::Ia {
+                    dat_ia_close(object.h(), DAT_CLOSE_ABRUPT_FLAG)
+                } else {
+                    kind.end(object.h())
+                };
+                ok(code);
+                return;
+            }
+            until(|| {
+                turns.fetch_add(1, Ordering::Relaxed);
+                is_gone(kind, object.h())
+            });
+        });
+        let ia = ia.leak();
+        if kind != Kind::Ia {
+            ok(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
+        }
+    }
+}
+
+/// Asks an object of this kind, which answers or is no handle any more.
+fn is_gone(kind: Kind, object: DAT_HANDLE) -> bool {
+    let code = match kind {
+        Kind::Cr => dat_cr_query(object, DAT_CR_FIELD_ALL, &mut zeroed()),
+        Kind::Ep => dat_ep_query(object, DAT_EP_FIELD_ALL, &mut zeroed()),
+        Kind::Evd => dat_evd_query(object, DAT_EVD_FIELD_ALL, &mut zeroed()),
+        Kind::Ia => dat_ia_query(object, null_mut(), DAT_IA_FIELD_ALL, &mut zeroed(), 0, null_mut()),
+        Kind::Lmr => dat_lmr_query(object, DAT_LMR_FIELD_ALL, &mut zeroed()),
+        Kind::Psp => dat_psp_query(object, DAT_PSP_FIELD_ALL, &mut zeroed()),
+        Kind::Pz => dat_pz_query(object, DAT_PZ_FIELD_ALL, &mut zeroed()),
+        Kind::Rmr => dat_rmr_query(object, DAT_RMR_FIELD_ALL, &mut zeroed()),
+        Kind::Rsp => dat_rsp_query(object, DAT_RSP_FIELD_ALL, &mut zeroed()),
+        Kind::Cno => dat_cno_query(object, DAT_CNO_FIELD_ALL, &mut zeroed()),
+        Kind::Srq => dat_srq_query(object, DAT_SRQ_FIELD_ALL, &mut zeroed()),
+    };
+    kind_in(code, &[DAT_SUCCESS, DAT_INVALID_HANDLE]);
+    let other = dat_set_consumer_context(object, cookie(1));
+    kind_in(other, &[DAT_SUCCESS, DAT_INVALID_HANDLE]);
+    code != DAT_SUCCESS
+}

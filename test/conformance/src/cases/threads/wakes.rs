@@ -1,0 +1,465 @@
+//! Sleepers and those who wake them: no arrival goes by unheard, whatever else happens to its EVD and CNO.
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::kit::*;
+
+use super::{crowd, kind_in};
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "events 2.7": threads_wake_each_other_by_software_events,
+        "events 2.7": threads_wake_each_other_over_cnos,
+        "events 3.5": threads_many_waiters_on_one_cno,
+        "events 3.6": threads_many_evds_on_one_cno,
+        "events 2.3": threads_move_an_evd_to_another_cno_under_arrivals
+            => local(threads_move_an_evd_to_another_cno_under_arrivals).limit(40),
+        "events 2.4": threads_enable_and_disable_under_arrivals
+            => local(threads_enable_and_disable_under_arrivals).limit(40),
+        "events 2.3": threads_detach_and_attach_under_arrivals => local(threads_detach_and_attach_under_arrivals).limit(40),
+        "events 2.9": threads_make_unwaitable_under_waits,
+        "events 1.5": threads_wait_directly_and_over_a_cno,
+        "events 3.6": threads_agent_that_arms_itself_again,
+        "events 3.6": threads_agent_that_takes_the_events,
+        "events 3.6": threads_agent_that_posts_to_another_evd,
+        "events 3.2": threads_change_agents_under_arrivals,
+        "events 3.6": threads_agent_of_completions => pair(sends_one_by_one, takes_in_an_agent).limit(40),
+        "events 3.4": threads_free_a_cno_under_a_waiter,
+        "events 2.5": threads_interrupt_waits_under_arrivals => local(threads_interrupt_waits_under_arrivals).limit(40),
+        "consumers 15": threads_cancel_waits_under_arrivals => local(threads_cancel_waits_under_arrivals).limit(40),
+    ]
+}
+
+fn post(evd: &Evd, number: usize) {
+    ok(dat_evd_post_se(evd.h(), &software_event(number)));
+}
+
+/// A wait without limit; the case's watchdog ends what is lost.
+fn wait_for(evd: &Evd) -> usize {
+    let mut event = zeroed();
+    ok(dat_evd_wait(evd.h(), DAT_TIMEOUT_INFINITE, 1, &mut event, &mut 0));
+    Event(event).software().addr()
+}
+
+fn wait_on(cno: &Cno) -> DAT_EVD_HANDLE {
+    filled(|out| dat_cno_wait(cno.h(), DAT_TIMEOUT_INFINITE, out))
+}
+
+fn threads_wake_each_other_by_software_events(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evds = [ia.evd(1, DAT_EVD_SOFTWARE_FLAG), ia.evd(1, DAT_EVD_SOFTWARE_FLAG)];
+    crowd(2, |thread| {
+        for round in 0..1000 {
+            if thread == 0 {
+                post(&evds[0], round);
+                assert_eq!(wait_for(&evds[1]), round);
+            } else {
+                assert_eq!(wait_for(&evds[0]), round);
+                post(&evds[1], round);
+            }
+        }
+    });
+}
+
+fn threads_wake_each_other_over_cnos(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cnos = [ia.cno(), ia.cno()];
+    let evds = [0, 1].map(|at| ia.evd_on(&cnos[at], 1, DAT_EVD_SOFTWARE_FLAG));
+    let hear = |at: usize, round: usize| {
+        assert!(wait_on(&cnos[at]) == evds[at].h());
+        assert_eq!(dequeue(evds[at].h()).map(|event| event.software().addr()), Some(round));
+    };
+    crowd(2, |thread| {
+        for round in 0..1000 {
+            if thread == 0 {
+                post(&evds[0], round);
+                hear(1, round);
+            } else {
+                hear(0, round);
+                post(&evds[1], round);
+            }
+        }
+    });
+}
+
+/// Each waiter takes what it is woken for; together they take all.
+fn threads_many_waiters_on_one_cno(ctx: &Ctx) {
+    const EVENTS: usize = 900;
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let evds: Vec<Evd> = (0..3).map(|_| ia.evd_on(&cno, EVENTS as DAT_COUNT, DAT_EVD_SOFTWARE_FLAG)).collect();
+    let taken = AtomicUsize::new(0);
+    crowd(4, |thread| {
+        if thread == 3 {
+            return (0..EVENTS).for_each(|number| post(&evds[number % 3], number));
+        }
+        while taken.load(Ordering::Acquire) < EVENTS {
+            let mut evd = DAT_HANDLE_NULL;
+            // With a limit only because nobody wakes those who have nothing more to do.
+            let code = dat_cno_wait(cno.h(), 20_000, &mut evd);
+            if code == DAT_QUEUE_EMPTY {
+                continue;
+            }
+            ok(code);
+            while dequeue(evd).is_some() {
+                taken.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+    });
+    assert_eq!(taken.into_inner(), EVENTS);
+}
+
+fn threads_many_evds_on_one_cno(ctx: &Ctx) {
+    const EACH: usize = 200;
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let evds: Vec<Evd> = (0..4).map(|_| ia.evd_on(&cno, EACH as DAT_COUNT, DAT_EVD_SOFTWARE_FLAG)).collect();
+    crowd(5, |thread| {
+        if thread < 4 {
+            return (0..EACH).for_each(|number| post(&evds[thread], number));
+        }
+        let mut next = [0; 4];
+        while next.iter().sum::<usize>() < 4 * EACH {
+            let evd = wait_on(&cno);
+            let at = evds.iter().position(|one| one.h() == evd).expect("one of ours");
+            // One event per wake-up, as some programs do it.
+            let event = dequeue(evd).expect("an EVD that is named has events");
+            assert_eq!(event.software().addr(), next[at]);
+            next[at] += 1;
+        }
+    });
+}
+
+/// Once the change is done the next arrival wakes the new CNO.
+fn threads_move_an_evd_to_another_cno_under_arrivals(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cnos = [ia.cno(), ia.cno()];
+    let evd = ia.evd_on(&cnos[1], 8, DAT_EVD_SOFTWARE_FLAG);
+    for round in 0..150 {
+        let new = &cnos[round % 2];
+        let waiter = cno_waiter(new.h(), DAT_TIMEOUT_INFINITE);
+        crowd(2, |thread| {
+            if thread == 0 {
+                ok(dat_evd_modify_cno(evd.h(), new.h()));
+            } else {
+                post(&evd, 1);
+            }
+        });
+        post(&evd, 2);
+        let (code, named) = waiter.join();
+        ok(code);
+        assert!(named.h() == evd.h());
+        assert_eq!(drain(evd.h()).len(), 2, "both events are there");
+        // What the old one, and the second event, have left behind: nothing of it names an empty EVD.
+        for cno in &cnos {
+            expect(dat_cno_wait(cno.h(), 0, &mut null_mut()), DAT_QUEUE_EMPTY);
+        }
+    }
+}
+
+fn threads_enable_and_disable_under_arrivals(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let evd = ia.evd_on(&cno, 64, DAT_EVD_SOFTWARE_FLAG);
+    for _ in 0..150 {
+        let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE);
+        crowd(2, |thread| {
+            for number in 0..10 {
+                if thread == 0 {
+                    ok(dat_evd_disable(evd.h()));
+                    ok(dat_evd_enable(evd.h()));
+                } else {
+                    post(&evd, number);
+                }
+            }
+        });
+        post(&evd, 10);
+        let (code, named) = waiter.join();
+        ok(code);
+        assert!(named.h() == evd.h());
+        assert_eq!(drain(evd.h()).len(), 11);
+        expect(dat_cno_wait(cno.h(), 0, &mut null_mut()), DAT_QUEUE_EMPTY);
+    }
+}
+
+fn threads_detach_and_attach_under_arrivals(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let evd = ia.evd_on(&cno, 64, DAT_EVD_SOFTWARE_FLAG);
+    // Another one keeps the CNO from losing its last EVD, which would release the waiter.
+    let _other = ia.evd_on(&cno, 1, DAT_EVD_SOFTWARE_FLAG);
+    for _ in 0..150 {
+        let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE);
+        crowd(2, |thread| {
+            for number in 0..10 {
+                if thread == 0 {
+                    ok(dat_evd_modify_cno(evd.h(), DAT_HANDLE_NULL));
+                    ok(dat_evd_modify_cno(evd.h(), cno.h()));
+                } else {
+                    post(&evd, number);
+                }
+            }
+        });
+        post(&evd, 10);
+        let (code, named) = waiter.join();
+        ok(code);
+        assert!(named.h() == evd.h());
+        assert_eq!(drain(evd.h()).len(), 11);
+    }
+}
+
+fn threads_make_unwaitable_under_waits(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = ia.evd(64, DAT_EVD_SOFTWARE_FLAG);
+    let is_done = AtomicBool::new(false);
+    crowd(3, |thread| match thread {
+        0 => {
+            for _ in 0..300 {
+                ok(dat_evd_set_unwaitable(evd.h()));
+                ok(dat_evd_clear_unwaitable(evd.h()));
+            }
+            ok(dat_evd_set_unwaitable(evd.h()));
+            is_done.store(true, Ordering::Release);
+        }
+        1 => until(|| {
+            let event = software_event(0);
+            kind_in(dat_evd_post_se(evd.h(), &event), &[DAT_SUCCESS, DAT_QUEUE_FULL]);
+            is_done.load(Ordering::Acquire)
+        }),
+        _ => until(|| {
+            let mut event = zeroed();
+            let code = dat_evd_wait(evd.h(), DAT_TIMEOUT_INFINITE, 1, &mut event, &mut 0);
+            if code != DAT_SUCCESS {
+                refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_UNWAITABLE);
+            }
+            is_done.load(Ordering::Acquire)
+        }),
+    });
+}
+
+/// One thread waits on the EVD itself, another on its CNO: between them they take all.
+fn threads_wait_directly_and_over_a_cno(ctx: &Ctx) {
+    const EVENTS: usize = 1000;
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let evd = ia.evd_on(&cno, EVENTS as DAT_COUNT, DAT_EVD_SOFTWARE_FLAG);
+    let taken = AtomicUsize::new(0);
+    let is_done = || taken.load(Ordering::Acquire) == EVENTS;
+    crowd(3, |thread| match thread {
+        0 => (0..EVENTS).for_each(|number| post(&evd, number)),
+        1 => until(|| {
+            let mut event = zeroed();
+            let code = dat_evd_wait(evd.h(), 1000, 1, &mut event, &mut 0);
+            kind_in(code, &[DAT_SUCCESS, DAT_TIMEOUT_EXPIRED]);
+            taken.fetch_add((code == DAT_SUCCESS).into(), Ordering::AcqRel);
+            is_done()
+        }),
+        _ => until(|| {
+            let code = dat_cno_wait(cno.h(), 1000, &mut null_mut());
+            kind_in(code, &[DAT_SUCCESS, DAT_QUEUE_EMPTY]);
+            let mut event = zeroed();
+            while code == DAT_SUCCESS && dat_evd_dequeue(evd.h(), &mut event) == DAT_SUCCESS {
+                taken.fetch_add(1, Ordering::AcqRel);
+            }
+            is_done()
+        }),
+    });
+    expect_nothing(evd.h());
+}
+
+/// An agent is called once, and arms itself for the next time.
+fn threads_agent_that_arms_itself_again(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let evd = ia.evd_on(&cno, 64, DAT_EVD_SOFTWARE_FLAG);
+    let calls = Arc::new(AtomicUsize::new(0));
+    arm_for_ever(Handle::of(cno.h()), calls.clone());
+    crowd(3, |thread| {
+        for number in 0..20 {
+            if thread < 2 {
+                post(&evd, number);
+            } else {
+                kind_in(dat_cno_wait(cno.h(), 0, &mut null_mut()), &[DAT_SUCCESS, DAT_QUEUE_EMPTY]);
+            }
+        }
+    });
+    // Whatever the others have left of triggers is taken away; then each arrival is a call of its own.
+    drain(evd.h());
+    for round in 0..20 {
+        let before = calls.load(Ordering::Acquire);
+        expect(dat_cno_wait(cno.h(), 0, &mut null_mut()), DAT_QUEUE_EMPTY);
+        post(&evd, round);
+        until(|| calls.load(Ordering::Acquire) > before);
+        assert!(wait_on(&cno) == evd.h(), "it stays triggered for those who wait");
+        drain(evd.h());
+    }
+    ok(dat_cno_modify_agent(cno.h(), NO_AGENT));
+}
+
+fn arm_for_ever(cno: Handle, calls: Arc<AtomicUsize>) {
+    let again = agent(move |_| {
+        arm_for_ever(cno, calls.clone());
+        calls.fetch_add(1, Ordering::AcqRel);
+    });
+    ok(dat_cno_modify_agent(cno.h(), again));
+}
+
+fn threads_agent_that_takes_the_events(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let evd = ia.evd_on(&cno, 64, DAT_EVD_SOFTWARE_FLAG);
+    for round in 0..200 {
+        let taken = Arc::new(AtomicUsize::new(usize::MAX));
+        let own = taken.clone();
+        ok(dat_cno_modify_agent(
+            cno.h(),
+            agent(move |evd| {
+                let event = dequeue(evd.h()).expect("the event that it is called for");
+                own.store(event.software().addr(), Ordering::Release);
+            }),
+        ));
+        // The call may be in this thread: nothing is held that it needs.
+        post(&evd, round);
+        until(|| taken.load(Ordering::Acquire) == round);
+        expect_nothing(evd.h());
+    }
+}
+
+fn threads_agent_that_posts_to_another_evd(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (first, second) = (ia.cno(), ia.cno());
+    let from = ia.evd_on(&first, 64, DAT_EVD_SOFTWARE_FLAG);
+    let to = ia.evd_on(&second, 256, DAT_EVD_SOFTWARE_FLAG);
+    let target = Handle::of(to.h());
+    for round in 0..100 {
+        ok(dat_cno_modify_agent(
+            first.h(),
+            agent(move |evd| {
+                drain(evd.h());
+                ok(dat_evd_post_se(target.h(), &software_event(round)));
+            }),
+        ));
+        let waiter = cno_waiter(second.h(), DAT_TIMEOUT_INFINITE);
+        post(&from, round);
+        let (code, named) = waiter.join();
+        ok(code);
+        assert!(named.h() == to.h());
+        assert_eq!(dequeue(to.h()).map(|event| event.software().addr()), Some(round));
+    }
+}
+
+fn threads_change_agents_under_arrivals(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let evd = ia.evd_on(&cno, 256, DAT_EVD_SOFTWARE_FLAG);
+    let noted = Agent::default();
+    crowd(3, |thread| match thread {
+        0 => (0..200).for_each(|number| post(&evd, number)),
+        1 => (0..100).for_each(|_| {
+            ok(dat_cno_modify_agent(cno.h(), noted.arm()));
+            ok(dat_cno_modify_agent(cno.h(), NO_AGENT));
+        }),
+        _ => (0..200).for_each(|_| {
+            kind_in(dat_cno_wait(cno.h(), 0, &mut null_mut()), &[DAT_SUCCESS, DAT_QUEUE_EMPTY]);
+            drain(evd.h());
+        }),
+    });
+    assert!(noted.all().iter().all(|named| *named == evd.h()), "called for nothing else");
+    assert!(noted.count() <= 100, "each at most once");
+}
+
+fn sends_one_by_one(ctx: &Ctx) {
+    let conn = ctx.connect();
+    for id in 0..100 {
+        ok(dat_ep_post_send(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
+        expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0);
+        ctx.hear();
+    }
+    ctx.meet();
+}
+
+/// Receives are taken and posted again by an agent alone, called in whatever thread.
+fn takes_in_an_agent(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let recv = ia.evd_on(&cno, 64, DAT_EVD_DTO_FLAG);
+    let mut conn = Conn::unconnected(&ia, &Setup::default());
+    conn.ep = ia.ep(&conn.pz, &recv, &conn.request, &conn.events);
+    ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(0), DAT_COMPLETION_DEFAULT_FLAG));
+    let ep = Handle::of(conn.ep.h());
+    conn.listen(ctx.qual(0), || ctx.tell_address(&ia));
+    conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    let taken = Arc::new(Mutex::new(0));
+    for number in 0..100 {
+        // A trigger is forgotten by being waited for; the agent is armed for the next one.
+        kind_in(dat_cno_wait(cno.h(), 0, &mut null_mut()), &[DAT_SUCCESS, DAT_QUEUE_EMPTY]);
+        let own = taken.clone();
+        ok(dat_cno_modify_agent(cno.h(), agent(move |evd| take_and_post(evd, ep, &own))));
+        // What came before the agent was armed is nobody's to announce.
+        take_and_post(Handle::of(recv.h()), ep, &taken);
+        until(|| *taken.lock().expect("nobody has failed") > number);
+        ctx.tell("next");
+    }
+    ctx.meet();
+    ok(dat_cno_modify_agent(cno.h(), NO_AGENT));
+    conn.ep.free();
+}
+
+/// Takes the receives that are complete, and posts one more for each.
+fn take_and_post(evd: Handle, ep: Handle, taken: &Mutex<u64>) {
+    let mut taken = taken.lock().expect("nobody has failed");
+    while let Some(event) = dequeue(evd.h()) {
+        let data = event.dto();
+        if data.status == DAT_DTO_ERR_FLUSHED {
+            return;
+        }
+        check_dto(&data, *taken, DAT_DTO_SUCCESS, 0);
+        *taken += 1;
+        ok(dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(*taken), DAT_COMPLETION_DEFAULT_FLAG));
+    }
+}
+
+fn threads_free_a_cno_under_a_waiter(ctx: &Ctx) {
+    let ia = ctx.ia();
+    for _ in 0..50 {
+        let cno = ia.cno();
+        let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
+        let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE);
+        refused(dat_cno_free(cno.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_CNO_IN_USE);
+        post(&evd, 1);
+        let (code, named) = waiter.join();
+        ok(code);
+        assert!(named.h() == evd.h());
+    }
+}
+
+fn threads_interrupt_waits_under_arrivals(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = ia.evd(64, DAT_EVD_SOFTWARE_FLAG);
+    for round in 0..40 {
+        let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 1).inside(evd.h());
+        crowd(2, |thread| if thread == 0 { waiter.interrupt() } else { post(&evd, round) });
+        let waited = waiter.join();
+        kind_in(waited.code, &[DAT_SUCCESS, DAT_INTERRUPTED_CALL]);
+        let left = drain(evd.h());
+        let taken = usize::from(waited.code == DAT_SUCCESS);
+        assert_eq!(left.len() + taken, 1, "the event is with the waiter or on the queue");
+    }
+}
+
+fn threads_cancel_waits_under_arrivals(ctx: &Ctx) {
+    let ia = ctx.ia();
+    for round in 0..40 {
+        let evd = ia.evd(64, DAT_EVD_SOFTWARE_FLAG);
+        let other = ia.evd(64, DAT_EVD_SOFTWARE_FLAG);
+        let sleeper = Cancellable::on_evd(other.h());
+        crowd(2, |thread| (0..20).for_each(|number| post(&evd, 20 * thread + number)));
+        sleeper.cancel();
+        post(&other, round);
+        assert_eq!(wait_for(&other), round, "the next waiter is served");
+        assert_eq!(drain(evd.h()).len(), 40);
+    }
+}
