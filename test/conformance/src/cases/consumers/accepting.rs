@@ -1,0 +1,297 @@
+//! Private data, requests that wait, and accepting once more (lines 9 to 11).
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+
+use crate::kit::*;
+
+use super::connecting::{connect_to, connect_with};
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut all = cases![
+        "consumers 9": consumers_9_private_data_is_edited_in_place => pair(sends_private, edits_private),
+        "consumers 9": consumers_9_sizes_tell_the_sides_apart => pair(active_size, passive_size),
+        "consumers 10": consumers_10_accepts_again_after_a_reset => pair(is_accepted_late, fails_first),
+        "consumers 10": consumers_10_accepts_again_with_another_ep => pair(is_accepted_late, fails_then_takes_another),
+        "consumers 10": consumers_10_state_is_asked_meanwhile => pair(is_accepted_late, fails_under_questions),
+        "consumers 11": consumers_11_accept_after_much_else => pair(waits_for_the_accept, accepts_last),
+        "consumers 11": consumers_11_long_time_outs_are_taken => pair(connects_with_limits, accepts_each),
+        "consumers 10": consumers_10_crossed_connects => pair(crosses, crosses),
+    ];
+    for size in [4, 32, 36, 48] {
+        let case = pair(move |ctx| gives(ctx, size), move |ctx| takes(ctx, size));
+        all.push(case.named(format!("consumers_9_private_data_of_{size}_bytes")).proves("consumers 9"));
+    }
+    all
+}
+
+fn data(size: usize, seed: u8) -> Vec<u8> {
+    (0..size).map(|at| (at as u8).wrapping_mul(7).wrapping_add(seed)).collect()
+}
+
+fn gives(ctx: &Ctx, size: usize) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let (address, mut sent) = (ctx.hear_address(), data(size, 1));
+    connect_with(&conn.ep, &address, ctx.qual(0), DAT_TIMEOUT_INFINITE, &mut sent);
+    sent.fill(0);
+    let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
+    assert_eq!(event.connection().private_data_size as usize, size, "exactly");
+    assert_eq!(event.private_data(), data(size, 9));
+    ctx.meet();
+}
+
+fn takes(ctx: &Ctx, size: usize) {
+    let ia = ctx.ia();
+    let (conn, requests) = (Conn::unconnected(&ia, &Setup::default()), ia.evd(8, DAT_EVD_CR_FLAG));
+    let psp = ia.psp(ctx.qual(0), &requests);
+    ctx.tell_address(&ia);
+    let cr = expect_cr(requests.h()).cr_handle;
+    let param: DAT_CR_PARAM = filled(|out| dat_cr_query(cr, DAT_CR_FIELD_ALL, out));
+    assert_eq!(param.private_data_size as usize, size, "exactly");
+    assert_eq!(param.private_data.addr() % 8, 0, "aligned");
+    assert_eq!(bytes_at(param.private_data, size), data(size, 1));
+    let mut answer = data(size, 9);
+    ok(dat_cr_accept(cr, conn.ep.h(), size as DAT_COUNT, answer.as_mut_ptr().cast()));
+    answer.fill(0);
+    let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
+    assert_eq!(event.connection().private_data_size, 0);
+    ctx.meet();
+    drop(psp);
+}
+
+fn sends_private(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let address = ctx.hear_address();
+    connect_with(&conn.ep, &address, ctx.qual(0), DAT_TIMEOUT_INFINITE, &mut data(32, 1));
+    let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
+    assert_eq!(event.private_data(), [&[0xee; 8][..], &data(32, 1)[8..]].concat());
+    ctx.meet();
+}
+
+fn edits_private(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (conn, requests) = (Conn::unconnected(&ia, &Setup::default()), ia.evd(8, DAT_EVD_CR_FLAG));
+    let psp = ia.psp(ctx.qual(0), &requests);
+    ctx.tell_address(&ia);
+    let cr = expect_cr(requests.h()).cr_handle;
+    let param: DAT_CR_PARAM = filled(|out| dat_cr_query(cr, DAT_CR_FIELD_ALL, out));
+    write_at(param.private_data, &[0xee; 8]);
+    ok(dat_cr_accept(cr, conn.ep.h(), 32, param.private_data));
+    conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    ctx.meet();
+    drop(psp);
+}
+
+fn active_size(ctx: &Ctx) {
+    let ia = ctx.ia();
+    for size in [0, 36] {
+        let conn = Conn::unconnected(&ia, &Setup::default());
+        let address = ctx.hear_address();
+        connect_with(&conn.ep, &address, ctx.qual(0), DAT_TIMEOUT_INFINITE, &mut data(48, 1));
+        let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
+        assert_eq!(event.connection().private_data_size, size, "what accept was given");
+        ctx.meet();
+    }
+}
+
+fn passive_size(ctx: &Ctx) {
+    let ia = ctx.ia();
+    for size in [0, 36] {
+        let (conn, requests) = (Conn::unconnected(&ia, &Setup::default()), ia.evd(8, DAT_EVD_CR_FLAG));
+        let psp = ia.psp(ctx.qual(0), &requests);
+        ctx.tell_address(&ia);
+        let mut answer = data(size, 2);
+        let pointer = if size == 0 { null_mut() } else { answer.as_mut_ptr().cast() };
+        ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, conn.ep.h(), size as DAT_COUNT, pointer));
+        let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
+        assert_eq!(event.connection().private_data_size, 0, "an MPI tells the sides apart by it");
+        ctx.meet();
+        drop(psp);
+    }
+}
+
+/// Connects twice: with an EP that keeps the acceptor's busy, and with one that has to wait.
+fn is_accepted_late(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let address = ctx.hear_address();
+    let (first, second) = (Conn::unconnected(&ia, &Setup::default()), Conn::unconnected(&ia, &Setup::default()));
+    connect_to(&first.ep, &address, ctx.qual(0));
+    first.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    connect_to(&second.ep, &address, ctx.qual(0));
+    ctx.meet();
+    expect_nothing(second.events.h());
+    ctx.meet();
+    second.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    ok(dat_ep_post_send(second.ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
+    expect_dto(second.request.h(), 1, DAT_DTO_SUCCESS, 0);
+    ctx.meet();
+}
+
+/// Accepts the first request, and fails to accept the second into the same EP.
+fn fail_to_accept(ctx: &Ctx, ia: &Ia, requests: &Evd, conn: &Conn) -> DAT_CR_HANDLE {
+    ctx.tell_address(ia);
+    ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, conn.ep.h(), 0, null_mut()));
+    conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    let cr = expect_cr(requests.h()).cr_handle;
+    for _ in 0..3 {
+        let code = dat_cr_accept(cr, conn.ep.h(), 0, null_mut());
+        refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_CONNECTED);
+    }
+    conn.ep.expect_state(DAT_EP_STATE_CONNECTED);
+    ctx.meet();
+    ctx.meet();
+    cr
+}
+
+/// The connection works.
+fn expect_message(conn: &Conn) {
+    conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(2), DAT_COMPLETION_DEFAULT_FLAG));
+    expect_dto(conn.recv.h(), 2, DAT_DTO_SUCCESS, 0);
+}
+
+fn fails_first(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let requests = ia.evd(8, DAT_EVD_CR_FLAG);
+    let (conn, psp) = (Conn::unconnected(&ia, &Setup::default()), ia.psp(ctx.qual(0), &requests));
+    let cr = fail_to_accept(ctx, &ia, &requests, &conn);
+    conn.disconnect();
+    let code = dat_cr_accept(cr, conn.ep.h(), 0, null_mut());
+    refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_DISCONNECTED);
+    ok(dat_ep_reset(conn.ep.h()));
+    ok(dat_cr_accept(cr, conn.ep.h(), 0, null_mut()));
+    expect_message(&conn);
+    ctx.meet();
+    drop(psp);
+}
+
+fn fails_then_takes_another(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let requests = ia.evd(8, DAT_EVD_CR_FLAG);
+    let (conn, psp) = (Conn::unconnected(&ia, &Setup::default()), ia.psp(ctx.qual(0), &requests));
+    let cr = fail_to_accept(ctx, &ia, &requests, &conn);
+    let other = Conn::unconnected(&ia, &Setup::default());
+    ok(dat_cr_accept(cr, other.ep.h(), 0, null_mut()));
+    expect_message(&other);
+    conn.ep.expect_state(DAT_EP_STATE_CONNECTED);
+    ctx.meet();
+    drop(psp);
+}
+
+fn fails_under_questions(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let requests = ia.evd(8, DAT_EVD_CR_FLAG);
+    let (conn, psp) = (Conn::unconnected(&ia, &Setup::default()), ia.psp(ctx.qual(0), &requests));
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            until(|| {
+                conn.ep.param();
+                conn.ep.state();
+                is_done.load(std::sync::atomic::Ordering::Acquire)
+            });
+        });
+        let cr = fail_to_accept(ctx, &ia, &requests, &conn);
+        conn.disconnect();
+        ok(dat_ep_reset(conn.ep.h()));
+        ok(dat_cr_accept(cr, conn.ep.h(), 0, null_mut()));
+        expect_message(&conn);
+        is_done.store(true, std::sync::atomic::Ordering::Release);
+    });
+    ctx.meet();
+    drop(psp);
+}
+
+fn waits_for_the_accept(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (waits, address) = (Conn::unconnected(&ia, &Setup::default()), ctx.hear_address());
+    connect_to(&waits.ep, &address, ctx.qual(0));
+    ctx.meet();
+    for _ in 0..10 {
+        let conn = Conn::unconnected(&ia, &Setup::default());
+        connect_to(&conn.ep, &address, ctx.qual(1));
+        conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        waits.ep.expect_state(DAT_EP_STATE_ACTIVE_CONNECTION_PENDING);
+        conn.disconnect();
+    }
+    expect_nothing(waits.events.h());
+    ctx.meet();
+    waits.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    ctx.meet();
+}
+
+fn accepts_last(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (late, requests) = (ia.evd(8, DAT_EVD_CR_FLAG), ia.evd(8, DAT_EVD_CR_FLAG));
+    let psps = [ia.psp(ctx.qual(0), &late), ia.psp(ctx.qual(1), &requests)];
+    ctx.tell_address(&ia);
+    let cr = expect_cr(late.h()).cr_handle;
+    ctx.meet();
+    for _ in 0..10 {
+        let conn = Conn::unconnected(&ia, &Setup::default());
+        ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, conn.ep.h(), 0, null_mut()));
+        conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    }
+    ctx.meet();
+    let conn = Conn::unconnected(&ia, &Setup::default());
+    ok(dat_cr_accept(cr, conn.ep.h(), 0, null_mut()));
+    conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    ctx.meet();
+    drop(psps);
+}
+
+const LIMITS: [DAT_TIMEOUT; 4] = [10_000_000, 100_000_000, DAT_TIMEOUT_INFINITE - 1, DAT_TIMEOUT_INFINITE];
+
+fn connects_with_limits(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let address = ctx.hear_address();
+    for limit in LIMITS {
+        let conn = Conn::unconnected(&ia, &Setup::default());
+        connect_with(&conn.ep, &address, ctx.qual(0), limit, &mut []);
+        conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        ctx.meet();
+    }
+}
+
+fn accepts_each(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let requests = ia.evd(8, DAT_EVD_CR_FLAG);
+    let psp = ia.psp(ctx.qual(0), &requests);
+    ctx.tell_address(&ia);
+    for _ in LIMITS {
+        let conn = Conn::unconnected(&ia, &Setup::default());
+        ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, conn.ep.h(), 0, null_mut()));
+        conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        ctx.meet();
+    }
+    drop(psp);
+}
+
+/// Both ask each other at the same time; the higher one's request is rejected, its EP reset, and the other's accepted.
+fn crosses(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let both = ia.evd(16, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG);
+    let mut conn = Conn::unconnected(&ia, &Setup::default());
+    conn.ep = ia.ep(&conn.pz, &conn.recv, &conn.request, &both);
+    let (own, other) = if ctx.is_near() { (0, 1) } else { (1, 0) };
+    let psp = ia.psp(ctx.qual(own), &both);
+    ctx.tell_address(&ia);
+    let address = ctx.hear_address();
+    connect_to(&conn.ep, &address, ctx.qual(other));
+    let cr = expect_cr(both.h()).cr_handle;
+    ctx.meet();
+    if ctx.is_near() {
+        // Its own request goes through.
+        ok(dat_cr_reject(cr));
+    } else {
+        expect_conn(both.h(), conn.ep.h(), DAT_CONNECTION_EVENT_PEER_REJECTED);
+        refused(dat_cr_accept(cr, conn.ep.h(), 0, null_mut()), DAT_INVALID_STATE, DAT_INVALID_STATE_EP_DISCONNECTED);
+        ok(dat_ep_reset(conn.ep.h()));
+        ok(dat_cr_accept(cr, conn.ep.h(), 0, null_mut()));
+    }
+    expect_conn(both.h(), conn.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
+    ctx.meet();
+    conn.ep.free();
+    drop(psp);
+}

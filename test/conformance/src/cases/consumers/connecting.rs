@@ -1,0 +1,263 @@
+//! Finding the peer (lines 6 to 8).
+#![forbid(unsafe_code)]
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::ptr::null_mut;
+
+use crate::kit::*;
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "consumers 6": consumers_6_qualifier_of_64_bits => pair(connects_to_rank, listens_as_rank),
+        "consumers 6": consumers_6_quals_that_differ_in_high_bits_only,
+        "consumers 6": consumers_6_search_for_a_free_qualifier,
+        "consumers 6": consumers_6_any_qualifier_fits_16_bits,
+        "consumers 6": consumers_6_any_qualifier_is_found_by_its_16_bits => pair(connects_to_any, listens_on_any),
+        "consumers 6": consumers_6_port_of_the_address_is_ignored,
+        "consumers 7": consumers_7_address_is_sixteen_bytes,
+        "consumers 7": consumers_7_address_stays_until_close,
+        "consumers 7": consumers_7_address_is_copied_by_connect,
+        "consumers 7": consumers_7_resolver_addresses_are_here,
+        "consumers 7": consumers_7_own_interface_is_here,
+        "consumers 8": consumers_8_connects_to_itself,
+        "consumers 8": consumers_8_many_to_itself,
+    ]
+}
+
+/// Asks for a connection without a time limit.
+#[track_caller]
+pub(super) fn connect_to(ep: &Ep, address: &Address, qual: DAT_CONN_QUAL) {
+    connect_with(ep, address, qual, DAT_TIMEOUT_INFINITE, &mut []);
+}
+
+/// The same with a limit and private data.
+#[track_caller]
+pub(super) fn connect_with(ep: &Ep, address: &Address, qual: DAT_CONN_QUAL, limit: DAT_TIMEOUT, data: &mut [u8]) {
+    let (size, pointer) = (data.len() as DAT_COUNT, if data.is_empty() { null_mut() } else { data.as_mut_ptr() });
+    let flags = DAT_CONNECT_DEFAULT_FLAG;
+    ok(dat_ep_connect(ep.h(), address.pointer(), qual, limit, size, pointer.cast(), DAT_QOS_BEST_EFFORT, flags));
+}
+
+/// Listens on one qualifier, and is asked on it by an EP of the same IA.
+struct Door {
+    far: Conn,
+    near: Conn,
+    requests: Evd,
+    ia: Ia,
+}
+
+impl Door {
+    fn new(ia: &Ia) -> Self {
+        let requests = ia.evd(8, DAT_EVD_CR_FLAG);
+        let [near, far] = [0, 1].map(|_| Conn::unconnected(ia, &Setup::default()));
+        Door { far, near, requests, ia: ia.clone() }
+    }
+
+    /// A connection by this address and qualifier, on which somebody listens.
+    #[track_caller]
+    fn opens(&self, address: &Address, qual: DAT_CONN_QUAL) {
+        connect_to(&self.near.ep, address, qual);
+        let arrival = expect_cr(self.requests.h());
+        assert_eq!(arrival.conn_qual, qual);
+        ok(dat_cr_accept(arrival.cr_handle, self.far.ep.h(), 0, null_mut()));
+        self.near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        self.far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    }
+}
+
+/// As a rank of a parallel program names itself.
+fn rank_qual(ctx: &Ctx, n: u64) -> DAT_CONN_QUAL {
+    ctx.qual(n) << 35 | 0x7_0000_1234
+}
+
+fn connects_to_rank(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    connect_to(&conn.ep, &ctx.hear_address(), rank_qual(ctx, 0));
+    conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    ctx.meet();
+}
+
+fn listens_as_rank(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (conn, requests) = (Conn::unconnected(&ia, &Setup::default()), ia.evd(8, DAT_EVD_CR_FLAG));
+    let psp = ia.psp(rank_qual(ctx, 0), &requests);
+    let param: DAT_PSP_PARAM = filled(|out| dat_psp_query(psp.h(), DAT_PSP_FIELD_ALL, out));
+    assert_eq!(param.conn_qual, rank_qual(ctx, 0));
+    ctx.tell_address(&ia);
+    let arrival = expect_cr(requests.h());
+    assert_eq!(arrival.conn_qual, rank_qual(ctx, 0), "all 64 bits");
+    ok(dat_cr_accept(arrival.cr_handle, conn.ep.h(), 0, null_mut()));
+    conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    ctx.meet();
+}
+
+fn consumers_6_quals_that_differ_in_high_bits_only(ctx: &Ctx) {
+    let door = Door::new(&ctx.ia());
+    let quals = [0, 1 << 16, 1 << 32, 1 << 63].map(|high| ctx.qual(0) << 34 | high);
+    let others = door.ia.evd(8, DAT_EVD_CR_FLAG);
+    let _wrong: Vec<Psp> = quals[..3].iter().map(|qual| door.ia.psp(*qual, &others)).collect();
+    let _right = door.ia.psp(quals[3], &door.requests);
+    door.opens(&door.ia.address(), quals[3]);
+    expect_nothing(others.h());
+}
+
+fn consumers_6_search_for_a_free_qualifier(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let requests = ia.evd(8, DAT_EVD_CR_FLAG);
+    let _taken = [0, 1, 2].map(|n| ia.psp(ctx.qual(n), &requests));
+    // The next, and the next, until one is free.
+    let mut qual = ctx.qual(0);
+    let psp = loop {
+        let mut psp = DAT_HANDLE_NULL;
+        let code = dat_psp_create(ia.h(), qual, requests.h(), DAT_PSP_CONSUMER_FLAG, &mut psp);
+        if code == DAT_SUCCESS {
+            break Psp::own(psp);
+        }
+        assert_eq!(kind_of(code), error(DAT_CONN_QUAL_IN_USE, DAT_NO_SUBTYPE));
+        qual += 1;
+    };
+    assert_eq!(qual, ctx.qual(3));
+    drop(psp);
+}
+
+fn any_psp(ia: &Ia, requests: &Evd) -> (Psp, DAT_CONN_QUAL) {
+    let mut qual = 0;
+    let create = |out| dat_psp_create_any(ia.h(), &mut qual, requests.h(), DAT_PSP_CONSUMER_FLAG, out);
+    let psp = Psp::own(filled(create));
+    (psp, qual)
+}
+
+fn consumers_6_any_qualifier_fits_16_bits(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let requests = ia.evd(8, DAT_EVD_CR_FLAG);
+    let all: Vec<_> = (0..10).map(|_| any_psp(&ia, &requests)).collect();
+    assert!(all.iter().all(|(_, qual)| (1..1 << 16).contains(qual)), "programs keep 16 bits of them");
+}
+
+fn connects_to_any(ctx: &Ctx) {
+    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let (address, port) = (ctx.hear_address(), ctx.hear_number() as u16);
+    connect_to(&conn.ep, &address, port.into());
+    conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    ctx.meet();
+}
+
+fn listens_on_any(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let conn = Conn::unconnected(&ia, &Setup::default());
+    let requests = ia.evd(8, DAT_EVD_CR_FLAG);
+    let (psp, qual) = any_psp(&ia, &requests);
+    ctx.tell_address(&ia);
+    ctx.tell_number(qual);
+    ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, conn.ep.h(), 0, null_mut()));
+    conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    ctx.meet();
+    drop(psp);
+}
+
+fn consumers_6_port_of_the_address_is_ignored(ctx: &Ctx) {
+    let ia = ctx.ia();
+    for port in [1u16, 80, 0xffff, ctx.qual(1) as u16] {
+        let door = Door::new(&ia);
+        let _psp = ia.psp(ctx.qual(0), &door.requests);
+        let mut bytes = address_at(ia.attr().ia_address_ptr);
+        bytes[2..4].copy_from_slice(&port.to_be_bytes());
+        door.opens(&Address::of_bytes(&bytes), ctx.qual(0));
+    }
+}
+
+fn consumers_7_address_is_sixteen_bytes(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let bytes = address_at(ia.attr().ia_address_ptr);
+    assert_eq!(bytes.len(), 16, "programs copy so many");
+    assert_eq!(bytes[..2], (libc::AF_INET as u16).to_ne_bytes());
+    assert_eq!(bytes[8..], [0; 8], "the padding is defined");
+    assert_ne!(bytes[4..8], [0; 4], "it is somebody's address");
+}
+
+fn consumers_7_address_stays_until_close(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pointer = ia.attr().ia_address_ptr;
+    let before = address_at(pointer);
+    let (near, far) = ctx.loopback_with(&ia, &Setup::default());
+    drop((near, far));
+    assert_eq!(address_at(pointer), before);
+    assert_eq!(address_at(ia.attr().ia_address_ptr), before);
+}
+
+fn consumers_7_address_is_copied_by_connect(ctx: &Ctx) {
+    let door = Door::new(&ctx.ia());
+    let _psp = door.ia.psp(ctx.qual(0), &door.requests);
+    {
+        let mut copy = address_at(door.ia.attr().ia_address_ptr);
+        connect_to(&door.near.ep, &Address::of_bytes(&copy), ctx.qual(0));
+        copy.fill(0xff);
+    }
+    ok(dat_cr_accept(expect_cr(door.requests.h()).cr_handle, door.far.ep.h(), 0, null_mut()));
+    door.near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    door.far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+}
+
+/// Connects by each of these addresses.
+fn all_are_here(ctx: &Ctx, addresses: impl IntoIterator<Item = [u8; 4]>) {
+    let ia = ctx.ia();
+    for address in addresses {
+        ctx.step(format!("{address:?}"));
+        let door = Door::new(&ia);
+        let _psp = ia.psp(ctx.qual(0), &door.requests);
+        door.opens(&Address::ipv4(address), ctx.qual(0));
+    }
+}
+
+/// Whatever the resolver says for this host's name.
+fn consumers_7_resolver_addresses_are_here(ctx: &Ctx) {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let resolved = [name.trim(), "localhost"].map(|name| (name, 0).to_socket_addrs());
+    let addresses = resolved.into_iter().flatten().flatten().filter_map(|address| match address {
+        SocketAddr::V4(address) => Some(address.ip().octets()),
+        SocketAddr::V6(_) => None,
+    });
+    all_are_here(ctx, addresses.chain([[127, 0, 0, 1], [127, 0, 1, 1]]));
+}
+
+/// The address of the interface that packets would leave by; none is sent.
+fn consumers_7_own_interface_is_here(ctx: &Ctx) {
+    let socket = UdpSocket::bind("0.0.0.0:0").expect("sockets can be made");
+    let own = socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr());
+    let own = own.ok().and_then(|address| match address.ip() {
+        IpAddr::V4(address) => Some(address.octets()),
+        IpAddr::V6(_) => None,
+    });
+    all_are_here(ctx, own);
+}
+
+fn consumers_8_connects_to_itself(ctx: &Ctx) {
+    let door = Door::new(&ctx.ia());
+    let _psp = door.ia.psp(ctx.qual(0), &door.requests);
+    door.opens(&door.ia.address(), ctx.qual(0));
+    let memory = door.ia.memory(&door.near.pz, 64);
+    let into = door.far.memory(64);
+    memory.write_pattern(0, 64, 3);
+    door.far.post_recv(1, into.segment(0, 64));
+    door.near.post_send(2, memory.segment(0, 64));
+    expect_dto(door.far.recv.h(), 1, DAT_DTO_SUCCESS, 64);
+    expect_dto(door.near.request.h(), 2, DAT_DTO_SUCCESS, 64);
+    into.expect_pattern(0, 64, 3);
+}
+
+fn consumers_8_many_to_itself(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let doors: Vec<Door> = (0..4).map(|_| Door::new(&ia)).collect();
+    let psps: Vec<Psp> = (0..4).map(|n| ia.psp(ctx.qual(n), &doors[n as usize].requests)).collect();
+    for (n, door) in doors.iter().enumerate() {
+        connect_to(&door.near.ep, &ia.address(), ctx.qual(n as u64));
+    }
+    for door in doors.iter().rev() {
+        ok(dat_cr_accept(expect_cr(door.requests.h()).cr_handle, door.far.ep.h(), 0, null_mut()));
+    }
+    for door in &doors {
+        door.near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        door.far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    }
+    drop(psps);
+}

@@ -1,0 +1,390 @@
+//! Progress and memory order (lines 1 to 5).
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+
+use crate::kit::*;
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "consumers 1": consumers_1_target_spins_on_memory => pair(writes_marks, spins_on_marks),
+        "consumers 1": consumers_1_eager_rings_of_both => pair(eager_ring, eager_ring).limit(40),
+        "consumers 1": consumers_1_atomic_target_reads_back => pair(writes_and_reads_back, sits_still),
+        "consumers 2": consumers_2_last_byte_is_last => pair(writes_sizes, watches_sizes).limit(40),
+        "consumers 2": consumers_2_write_over_several_segments => pair(gathers, watches_gathered),
+        "consumers 2": consumers_2_completion_no_later_than_the_last_byte => pair(sends_sizes, spins_then_dequeues).limit(40),
+        "consumers 3": consumers_3_tells_over_another_connection => pair(writes_then_tells, frees_at_once).limit(40),
+        "consumers 4": consumers_4_sends_before_any_receive => pair(sends_early, receives_late),
+        "consumers 4": consumers_4_both_send_before_any_receive => pair(both_early, both_early),
+        "consumers 4": consumers_4_writes_go_on_behind_other_traffic => pair(holds_near, holds_far),
+        "consumers 5": consumers_5_one_evd_for_everything => pair(one_evd, one_evd),
+        "consumers 5": consumers_5_one_dto_evd_for_all_eps => pair(many_eps, many_eps),
+        "consumers 5": consumers_5_receives_and_unsignalled_requests_share => pair(mixed_flags, mixed_flags),
+    ]
+}
+
+fn writes_marks(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(4096);
+    let target = ctx.hear_target();
+    for round in 1..=50 {
+        memory.fill(round);
+        conn.post_write(round.into(), memory.segment(0, 4096), target);
+        expect_dto(conn.request.h(), round.into(), DAT_DTO_SUCCESS, 4096);
+        ctx.hear();
+    }
+}
+
+fn spins_on_marks(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(4096);
+    ctx.tell_target(memory.target(0, 4096));
+    for round in 1..=50 {
+        memory.spin_for(4095, round);
+        memory.expect_all(0, 4096, round);
+        ctx.tell("seen");
+    }
+}
+
+/// Slots of a ring, each of payload and a footer that says the round. Nobody calls for an event: writes are suppressed, and
+/// room is told by a write of its own.
+fn eager_ring(ctx: &Ctx) {
+    const SLOTS: usize = 8;
+    const SLOT: usize = 512;
+    const MESSAGES: usize = 400;
+    let conn = ctx.connect();
+    let (ring, out) = (conn.memory(SLOTS * SLOT), conn.memory(SLOTS * SLOT));
+    let (credits, own) = (conn.memory(8), conn.memory(8));
+    ctx.tell_target(ring.target(0, SLOTS * SLOT));
+    ctx.tell_target(credits.target(0, 8));
+    let (to_ring, to_credits) = (ctx.hear_target(), ctx.hear_target());
+    let write = |from: DAT_LMR_TRIPLET, to: DAT_RMR_TRIPLET| {
+        let (ep, flags) = (conn.ep.h(), DAT_COMPLETION_SUPPRESS_FLAG);
+        until(|| {
+            let code = dat_ep_post_rdma_write(ep, 1, &mut from.clone(), cookie(0), &to, flags);
+            one_of(code, &[DAT_SUCCESS, error(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY)]);
+            code == DAT_SUCCESS
+        });
+    };
+    let credit = |memory: &Memory| u64::from_le_bytes(memory.take(0, 8).try_into().expect("eight")) as usize;
+    let (mut sent, mut received) = (0, 0);
+    while sent < MESSAGES || received < MESSAGES {
+        if sent < MESSAGES && sent < credit(&credits) + SLOTS {
+            let at = sent % SLOTS * SLOT;
+            let mark = (1 + sent / SLOTS) as u8;
+            out.put(at, &[mark; SLOT]);
+            let to = DAT_RMR_TRIPLET { target_address: to_ring.target_address + at as u64, ..to_ring };
+            write(out.segment(at, SLOT), to);
+            sent += 1;
+        }
+        let (at, mark) = (received % SLOTS * SLOT, (1 + received / SLOTS) as u8);
+        if received < MESSAGES && ring.byte(at + SLOT - 1) == mark {
+            ring.expect_all(at, SLOT, mark);
+            received += 1;
+            own.put(0, &(received as u64).to_le_bytes());
+            write(own.segment(0, 8), to_credits);
+        }
+        std::thread::yield_now();
+    }
+    ctx.meet();
+    expect_nothing(conn.request.h());
+}
+
+fn writes_and_reads_back(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(2000);
+    let target = ctx.hear_target();
+    for round in 1..20 {
+        memory.write_pattern(0, 1000, round);
+        conn.post_write(1, memory.segment(0, 1000), target);
+        conn.post_read(2, memory.segment(1000, 1000), target);
+        expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 1000);
+        expect_dto(conn.request.h(), 2, DAT_DTO_SUCCESS, 1000);
+        memory.expect_pattern(1000, 1000, round);
+    }
+    ctx.meet();
+}
+
+fn sits_still(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(1000);
+    ctx.tell_target(memory.target(0, 1000));
+    ctx.meet();
+}
+
+const SIZES: [usize; 14] = [1, 2, 7, 63, 64, 65, 127, 4095, 4096, 4097, 65_535, 65_536, 300_001, 1 << 20];
+
+fn writes_sizes(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(1 << 20);
+    let target = ctx.hear_target();
+    let mut mark = 0;
+    for _ in 0..3 {
+        for size in SIZES {
+            mark += 1;
+            memory.fill(mark);
+            conn.post_write(1, memory.segment(0, size), target);
+            expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, size as u64);
+            ctx.hear();
+        }
+    }
+}
+
+fn watches_sizes(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(1 << 20);
+    ctx.tell_target(memory.target(0, 1 << 20));
+    let mut mark = 0;
+    for _ in 0..3 {
+        for size in SIZES {
+            mark += 1;
+            memory.spin_for(size - 1, mark);
+            memory.expect_all(0, size, mark);
+            ctx.tell("seen");
+        }
+    }
+}
+
+fn gathers(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(8192);
+    let target = ctx.hear_target();
+    for round in 1..=20 {
+        memory.fill(round);
+        let mut list = [memory.segment(0, 1500), memory.segment(3000, 1), memory.segment(4000, 2000)];
+        let flags = DAT_COMPLETION_SUPPRESS_FLAG;
+        ok(dat_ep_post_rdma_write(conn.ep.h(), 3, list.as_mut_ptr(), cookie(1), &target, flags));
+        ctx.hear();
+    }
+}
+
+fn watches_gathered(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(8192);
+    ctx.tell_target(memory.target(0, 64));
+    for round in 1..=20 {
+        memory.spin_for(3500, round);
+        memory.expect_all(0, 3501, round);
+        ctx.tell("seen");
+    }
+    memory.expect_all(3501, 100, 0);
+}
+
+fn sends_sizes(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(1 << 20);
+    for (round, size) in SIZES.into_iter().enumerate() {
+        ctx.hear();
+        memory.fill(round as u8 + 1);
+        conn.post_send(1, memory.segment(0, size));
+        expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, size as u64);
+    }
+    ctx.meet();
+}
+
+fn spins_then_dequeues(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(1 << 20);
+    for (round, size) in SIZES.into_iter().enumerate() {
+        conn.post_recv(9, memory.segment(0, 1 << 20));
+        ctx.tell("post");
+        memory.spin_for(size - 1, round as u8 + 1);
+        let event = dequeue(conn.recv.h()).expect("the completion is there when the last byte is");
+        check_dto(&event.dto(), 9, DAT_DTO_SUCCESS, size as u64);
+        memory.expect_all(0, size, round as u8 + 1);
+    }
+    ctx.meet();
+}
+
+/// Two connections: one for data, one for telling.
+fn two_conns(ctx: &Ctx) -> (Conn, Conn) {
+    (ctx.connect(), ctx.connect_with(&Setup { qual: 1, ..Setup::default() }))
+}
+
+const ROUNDS: u64 = 20;
+
+fn writes_then_tells(ctx: &Ctx) {
+    let (data, control) = two_conns(ctx);
+    let memory = data.memory(1 << 18);
+    for round in 0..ROUNDS {
+        memory.write_pattern(0, 1 << 18, round as u8);
+        data.post_write(round, memory.segment(0, 1 << 18), ctx.hear_target());
+        expect_dto(data.request.h(), round, DAT_DTO_SUCCESS, 1 << 18);
+        ok(dat_ep_post_send(control.ep.h(), 0, null_mut(), cookie(round), DAT_COMPLETION_DEFAULT_FLAG));
+    }
+    ctx.meet();
+}
+
+fn frees_at_once(ctx: &Ctx) {
+    let (data, control) = two_conns(ctx);
+    for round in 0..ROUNDS {
+        let mut memory = data.memory(1 << 18);
+        ok(dat_ep_post_recv(control.ep.h(), 0, null_mut(), cookie(round), DAT_COMPLETION_DEFAULT_FLAG));
+        ctx.tell_target(memory.target(0, 1 << 18));
+        expect_dto(control.recv.h(), round, DAT_DTO_SUCCESS, 0);
+        memory.deregister();
+        memory.expect_pattern(0, 1 << 18, round as u8);
+    }
+    data.ep.expect_state(DAT_EP_STATE_CONNECTED);
+    ctx.meet();
+}
+
+fn sends_early(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(16 * 100);
+    for id in 0..16 {
+        memory.write_pattern(100 * id, 100, id as u8);
+        conn.post_send(id as u64, memory.segment(100 * id, 100));
+    }
+    ctx.meet();
+    for id in 0..16 {
+        expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 100);
+    }
+    ctx.meet();
+}
+
+fn receives_late(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(16 * 100);
+    ctx.meet();
+    for id in 0..16 {
+        conn.post_recv(id as u64, memory.segment(100 * id, 100));
+        expect_dto(conn.recv.h(), id as u64, DAT_DTO_SUCCESS, 100);
+        memory.expect_pattern(100 * id, 100, id as u8);
+    }
+    ctx.meet();
+}
+
+fn both_early(ctx: &Ctx) {
+    let conn = ctx.connect();
+    let memory = conn.memory(200);
+    memory.write_pattern(0, 100, 1);
+    conn.post_send(1, memory.segment(0, 100));
+    ctx.meet();
+    conn.post_recv(2, memory.segment(100, 100));
+    expect_dto(conn.recv.h(), 2, DAT_DTO_SUCCESS, 100);
+    expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 100);
+    memory.expect_pattern(100, 100, 1);
+    ctx.meet();
+}
+
+/// A send waits on one connection, while another is busy for long.
+fn holds_near(ctx: &Ctx) {
+    let (held, busy) = two_conns(ctx);
+    let memory = held.memory(64);
+    held.post_send(77, memory.segment(0, 64));
+    for round in 0..300 {
+        ok(dat_ep_post_send(busy.ep.h(), 0, null_mut(), cookie(round), DAT_COMPLETION_DEFAULT_FLAG));
+        expect_dto(busy.request.h(), round, DAT_DTO_SUCCESS, 0);
+        expect_nothing(held.request.h());
+    }
+    ctx.meet();
+    expect_dto(held.request.h(), 77, DAT_DTO_SUCCESS, 64);
+    ctx.meet();
+}
+
+fn holds_far(ctx: &Ctx) {
+    let (held, busy) = two_conns(ctx);
+    let memory = held.memory(64);
+    for round in 0..300 {
+        ok(dat_ep_post_recv(busy.ep.h(), 0, null_mut(), cookie(round), DAT_COMPLETION_DEFAULT_FLAG));
+        expect_dto(busy.recv.h(), round, DAT_DTO_SUCCESS, 0);
+    }
+    ctx.meet();
+    held.post_recv(5, memory.segment(0, 64));
+    expect_dto(held.recv.h(), 5, DAT_DTO_SUCCESS, 64);
+    ctx.meet();
+}
+
+/// Requests, connections, receives and sends of both directions arrive on one EVD of 16.
+fn one_evd(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (pz, all) = (ia.pz(), ia.evd(16, DAT_EVD_DEFAULT_FLAG));
+    let ep = ia.ep(&pz, &all, &all, &all);
+    let memory = ia.memory(&pz, 32 * 8);
+    let recv = |id: u64| {
+        let mut segment = memory.segment(8 * id as usize, 8);
+        ok(dat_ep_post_recv(ep.h(), 1, &mut segment, cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
+    };
+    (0..16).for_each(recv);
+    let psp = (!ctx.is_near()).then(|| ia.psp(ctx.qual(0), &all));
+    if psp.is_some() {
+        ctx.tell_address(&ia);
+        ok(dat_cr_accept(expect_cr(all.h()).cr_handle, ep.h(), 0, null_mut()));
+    } else {
+        let (address, no_limit) = (ctx.hear_address(), DAT_TIMEOUT_INFINITE);
+        let (pointer, flags) = (address.pointer(), DAT_CONNECT_DEFAULT_FLAG);
+        ok(dat_ep_connect(ep.h(), pointer, ctx.qual(0), no_limit, 0, null_mut(), DAT_QOS_BEST_EFFORT, flags));
+    }
+    expect_conn(all.h(), ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
+    for id in 16..32 {
+        let mut segment = memory.segment(8 * id as usize, 8);
+        ok(dat_ep_post_send(ep.h(), 1, &mut segment, cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
+    }
+    let (mut receives, mut sends) = (0, 16);
+    for _ in 0..32 {
+        let data = expect_event(all.h(), SOON).dto();
+        let next = if context_bits(data.user_cookie) < 16 { &mut receives } else { &mut sends };
+        check_dto(&data, *next, DAT_DTO_SUCCESS, 8);
+        *next += 1;
+    }
+    ctx.meet();
+    drop(psp);
+}
+
+/// One DTO EVD of 64 for eight EPs, both their directions.
+fn many_eps(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (pz, dtos) = (ia.pz(), ia.evd(64, DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG));
+    let both = ia.evd(16, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG);
+    let eps: Vec<Ep> = (0..8).map(|_| ia.ep(&pz, &dtos, &dtos, &both)).collect();
+    let psp = (!ctx.is_near()).then(|| ia.psp(ctx.qual(0), &both));
+    if psp.is_some() {
+        ctx.tell_address(&ia);
+    }
+    let address = ctx.is_near().then(|| ctx.hear_address());
+    for ep in &eps {
+        ok(dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
+        if let Some(address) = &address {
+            let (pointer, no_limit, flags) = (address.pointer(), DAT_TIMEOUT_INFINITE, DAT_CONNECT_DEFAULT_FLAG);
+            ok(dat_ep_connect(ep.h(), pointer, ctx.qual(0), no_limit, 0, null_mut(), DAT_QOS_BEST_EFFORT, flags));
+        } else {
+            ok(dat_cr_accept(expect_cr(both.h()).cr_handle, ep.h(), 0, null_mut()));
+        }
+        expect_conn(both.h(), ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
+        ctx.meet();
+    }
+    for ep in &eps {
+        ok(dat_ep_post_send(ep.h(), 0, null_mut(), cookie(2), DAT_COMPLETION_DEFAULT_FLAG));
+    }
+    let mut wanted: Vec<_> = eps.iter().flat_map(|ep| [(ep.h(), 1), (ep.h(), 2)]).collect();
+    while !wanted.is_empty() {
+        let data = expect_event(dtos.h(), SOON).dto();
+        let came = (data.ep_handle, context_bits(data.user_cookie));
+        let at = wanted.iter().position(|one| *one == came).expect("each once");
+        wanted.remove(at);
+    }
+    ctx.meet();
+    drop(psp);
+}
+
+/// Receives with default flags and unsignalled requests of the same EP on one EVD, taken by polling.
+fn mixed_flags(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let attr = DAT_EP_ATTR { request_completion_flags: DAT_COMPLETION_UNSIGNALLED_FLAG, ..ep_attr() };
+    let mut conn = Conn::unconnected(&ia, &Setup { attr, ..Setup::default() });
+    conn.ep = ia.ep_with(&conn.pz, &conn.recv, &conn.recv, &conn.events, &attr);
+    ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
+    if ctx.is_near() {
+        conn.connect(&ctx.hear_address(), ctx.qual(0));
+    } else {
+        conn.listen(ctx.qual(0), || ctx.tell_address(&ia));
+    }
+    conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    ok(dat_ep_post_send(conn.ep.h(), 0, null_mut(), cookie(2), DAT_COMPLETION_UNSIGNALLED_FLAG));
+    let mut ids: Vec<_> = (0..2).map(|_| context_bits(polled_event(conn.recv.h()).dto().user_cookie)).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [1, 2]);
+    ctx.meet();
+    conn.ep.free();
+}

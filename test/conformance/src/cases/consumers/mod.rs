@@ -1,0 +1,27 @@
+//! What real programs rely on, line by line: each case does it the way that one of them does.
+//!
+//! The number in a name is that of the line. Cases of other areas that prove a line too name it as their section.
+#![forbid(unsafe_code)]
+
+mod accepting;
+mod closing;
+mod completions;
+mod connecting;
+mod data;
+mod limits;
+mod names;
+
+use crate::kit::Case;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let rooms = [
+        data::cases(),
+        connecting::cases(),
+        accepting::cases(),
+        closing::cases(),
+        limits::cases(),
+        completions::cases(),
+        names::cases(),
+    ];
+    rooms.into_iter().flatten().collect()
+}
