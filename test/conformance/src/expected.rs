@@ -290,9 +290,10 @@ const DTO_STATUSES: &[DAT_DTO_COMPLETION_STATUS] = &[
 /// Statuses of binds. `events` 9.2.
 const RMR_STATUSES: &[DAT_DTO_COMPLETION_STATUS] = &[DAT_RMR_BIND_SUCCESS, DAT_RMR_BIND_FAILURE];
 
-/// Asynchronous events and their reasons. `events` 10 and 14 (watermarks).
+/// Asynchronous events and their reasons. `events` 10 and 14 (watermarks; the soft one of an EP has the number of the low one).
 const REASONS: &[(DAT_EVENT_NUMBER, u32)] = &[
     (DAT_ASYNC_ERROR_EVD_OVERFLOW, DAT_EVD_OVERFLOW_ERROR),
+    (DAT_ASYNC_ERROR_EP_BROKEN, DAT_EP_TRANSFER_TO_ERROR),
     (DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR, DAT_SRQ_LOW_WATERMARK_EVENT),
 ];
 
