@@ -42,6 +42,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "endpoints 5.5": dup_connect_of_no_endpoint_is_invalid_handle,
         "endpoints 5.5": dup_connect_with_timeout_zero_is_arg3,
         "endpoints 5.5": dup_connect_tells_of_the_dup_before_the_endpoint,
+        "endpoints 5.5": dup_connect_of_an_endpoint_without_a_pz_is_not_ready,
         "endpoints 5.5": dup_connect_with_a_bad_quality,
         "endpoints 14.32": dup_connect_with_too_much_private_data_is_arg4,
         "endpoints 14.32": dup_connect_with_a_size_and_no_data_is_arg5,
@@ -463,6 +464,15 @@ fn dup_connect_tells_of_the_dup_before_the_endpoint(ctx: &Ctx) {
     let conn = fresh(ctx);
     let code = dup(&deaf(&conn), conn.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT);
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_UNCONNECTED);
+}
+
+fn dup_connect_of_an_endpoint_without_a_pz_is_not_ready(ctx: &Ctx) {
+    let conn = fresh(ctx);
+    let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
+    let ep = homeless(&conn);
+    let code = dup(&ep, near.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT);
+    refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_NOTREADY);
+    ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
 
 fn dup_connect_with_a_bad_quality(ctx: &Ctx) {

@@ -210,6 +210,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "endpoints 5.3": ep_modify_lets_go_of_old_objects,
         "endpoints 5.3": ep_modify_refused_holds_no_object,
         "endpoints 14.20": ep_modify_makes_a_tentative_ep_ready => local(makes_a_tentative_ep_ready).needs(Need::ProviderEp),
+        "endpoints 4.1": ep_modify_lets_no_tentative_ep_connect =>
+            local(lets_no_tentative_ep_connect).needs(Need::ProviderEp),
         "endpoints 5.3": ep_modify_of_reads_counts_for_the_connection,
         "endpoints 5.3": ep_modify_of_segments_counts_for_posts,
     ];
@@ -505,6 +507,34 @@ fn ep_modify_refused_holds_no_object(ctx: &Ctx) {
 /// The EP of a request at a PSP with the PROVIDER flag is born with nothing; given a PZ and EVDs it can be accepted into.
 fn makes_a_tentative_ep_ready(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Tentative);
+    let made = furnished(&scene);
+    ok(dat_ep_post_recv(made.h(), 0, null_mut(), cookie(4), DAT_COMPLETION_DEFAULT_FLAG));
+    let cr = scene.request.take().expect("it waits").leak();
+    ok(dat_cr_accept(cr, DAT_HANDLE_NULL, 0, null_mut()));
+    expect_conn(scene.own.events.h(), made.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
+    scene.expect(Connected);
+    let other = scene.other();
+    other.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    post_empty_send(other, 5);
+    expect_dto(other.request.h(), 5, DAT_DTO_SUCCESS, 0);
+    expect_dto(scene.own.recv.h(), 4, DAT_DTO_SUCCESS, 0);
+}
+
+/// With all that it lacked, its state is what is in the way.
+fn lets_no_tentative_ep_connect(ctx: &Ctx) {
+    let mut scene = Scene::new(ctx, Tentative);
+    let made = furnished(&scene);
+    let (address, time) = (scene.own.ia.address(), DAT_TIMEOUT_INFINITE);
+    let code = dat_ep_connect(made.h(), address.pointer(), 1, time, 0, null_mut(), DAT_QOS_BEST_EFFORT, 0);
+    refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_TENTCONNPENDING);
+    scene.expect(Tentative);
+    made.leak(); // it goes with its request
+    ok(dat_cr_reject(scene.request.take().expect("it waits").leak()));
+    scene.other().expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
+}
+
+/// The EP of a waiting request, given a PZ and EVDs.
+fn furnished(scene: &Scene) -> Ep {
     let made = Ep::own(scene.ep());
     let Conn { recv, request, events, pz, .. } = &scene.own;
     let mask = DAT_EP_FIELD_PZ_HANDLE
@@ -516,16 +546,7 @@ fn makes_a_tentative_ep_ready(ctx: &Ctx) {
         (param.recv_evd_handle, param.request_evd_handle) = (recv.h(), request.h());
         param.connect_evd_handle = events.h();
     });
-    ok(dat_ep_post_recv(made.h(), 0, null_mut(), cookie(4), DAT_COMPLETION_DEFAULT_FLAG));
-    let cr = scene.request.take().expect("it waits").leak();
-    ok(dat_cr_accept(cr, DAT_HANDLE_NULL, 0, null_mut()));
-    expect_conn(scene.own.events.h(), made.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
-    scene.expect(Connected);
-    let other = scene.other();
-    other.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    post_empty_send(other, 5);
-    expect_dto(other.request.h(), 5, DAT_DTO_SUCCESS, 0);
-    expect_dto(scene.own.recv.h(), 4, DAT_DTO_SUCCESS, 0);
+    made
 }
 
 fn ep_modify_of_reads_counts_for_the_connection(ctx: &Ctx) {

@@ -23,6 +23,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "consumers 20": registry_list_of_an_empty_file_succeeds,
         "registry-ia 5.1": registry_list_of_an_absent_file_succeeds,
         "consumers 25": registry_any_name_can_be_given_to_any_provider,
+        "registry-ia 4.2": registry_open_of_an_absent_library_has_no_subtype,
         "registry-ia 3.2": registry_add_without_a_table_is_arg1,
         "registry-ia 3.2": registry_add_without_a_record_is_arg2,
         "registry-ia 3.2": registry_add_with_an_endless_name_is_arg2,
@@ -181,6 +182,11 @@ fn registry_list_of_an_absent_file_succeeds(ctx: &Ctx) {
     os::set_env("DAT_OVERRIDE", ctx.file("absent.conf"));
     let (code, count, _) = list(8, 8);
     assert_eq!((code, count, size()), (DAT_SUCCESS, 0, 0));
+}
+
+fn registry_open_of_an_absent_library_has_no_subtype(ctx: &Ctx) {
+    with_file(ctx, "gone u1.2 nonthreadsafe default libgone.so.1 dapl.1.2 \"\" \"\"\n");
+    refused(open("gone").0, DAT_PROVIDER_NOT_FOUND, DAT_NO_SUBTYPE);
 }
 
 fn registry_any_name_can_be_given_to_any_provider(ctx: &Ctx) {
