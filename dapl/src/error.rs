@@ -70,9 +70,6 @@ pub enum Error {
     /// A signal ended the wait.
     #[error("interrupted by a signal")]
     Interrupted,
-    /// Left to a later version; README lists which.
-    #[error("not implemented")]
-    NotImplemented,
 }
 
 /// Subtypes of `INSUFFICIENT_RESOURCES`.
@@ -174,7 +171,6 @@ impl Error {
         let (kind, subtype) = match self {
             Error::ConnQualTaken => return DAT_CONN_QUAL_IN_USE,
             Error::QueueEmpty => return DAT_QUEUE_EMPTY,
-            Error::NotImplemented => return DAT_NOT_IMPLEMENTED,
             Error::Aborted => (DAT_ABORT, 0),
             Error::ConnQualInUse => (DAT_CONN_QUAL_IN_USE, 0),
             Error::ConnQualUnavailable => (DAT_CONN_QUAL_UNAVAILABLE, 0),
@@ -321,6 +317,5 @@ mod tests {
         assert_eq!(Error::InvalidHandle(Handle::Ia).code(), 0x8005_000B);
         assert_eq!(Error::InvalidParameter(7).code(), 0x8006_002A);
         assert_eq!(Error::InvalidParameter(11).code(), 0x8006_0000);
-        assert_eq!(Error::NotImplemented.code(), 0xFFFF_0000);
     }
 }

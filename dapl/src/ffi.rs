@@ -58,6 +58,17 @@ pub unsafe fn copy(from: *const c_void, length: usize) -> Vec<u8> {
     bytes
 }
 
+/// Writes a record field by field over zeros: what lies between its fields is not left to chance, and programs may compare
+/// records whole. The list names every field, or it does not compile.
+macro_rules! put_cleared {
+    ($out:expr, $value:expr, $record:ident { $($field:ident),+ $(,)? }) => {{
+        let (out, $record { $($field),+ }): (*mut $record, $record) = ($out, $value);
+        out.cast::<u8>().write_bytes(0, size_of::<$record>());
+        $((&raw mut (*out).$field).write_unaligned($field);)+
+    }};
+}
+pub(crate) use put_cleared;
+
 /// The local segments of a post. A [`Segment`] is laid out as a triplet, so nothing is copied.
 ///
 /// Errors: a negative or too large count is parameter 2, a null list with a count is parameter 3.

@@ -20,6 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "registry-ia 10": ia_query_of_each_provider_bit_alone,
         "registry-ia 10": ia_query_leaves_nothing_unset,
         "registry-ia 10": ia_query_gives_the_same_every_time,
+        "registry-ia 10": ia_query_clears_what_lies_between_fields,
         "registry-ia 10": ia_query_of_all_as_a_foreign_libdat_asks,
         "registry-ia 11": ia_attr_names_are_strings,
         "consumers 7": ia_attr_address_is_of_this_host,
@@ -194,6 +195,20 @@ fn ia_query_gives_the_same_every_time(ctx: &Ctx) {
     assert_eq!(all(), before, "whatever is made");
     drop(zoo);
     assert_eq!(all(), before);
+}
+
+/// Whole records compare, whatever lay there before.
+fn ia_query_clears_what_lies_between_fields(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let records = |before| {
+        let (adapter, provider) = (Buffer::new(size_of::<DAT_IA_ATTR>()), Buffer::new(size_of::<DAT_PROVIDER_ATTR>()));
+        adapter.fill(before);
+        provider.fill(before);
+        let (out, provider_out) = (adapter.pointer().cast(), provider.pointer().cast());
+        ok(dat_ia_query(ia.h(), null_mut(), DAT_IA_FIELD_ALL, out, DAT_PROVIDER_FIELD_ALL, provider_out));
+        (adapter.take(0, adapter.length()), provider.take(0, provider.length()))
+    };
+    assert!(records(0xAA) == records(0x55));
 }
 
 fn ia_query_of_all_as_a_foreign_libdat_asks(ctx: &Ctx) {
