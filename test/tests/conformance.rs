@@ -15,8 +15,7 @@ const LIMIT: Duration = Duration::from_secs(900);
 fn sm_keeps_every_promise() {
     let room = Room::new(&stage(Profile::Dev), Some(SM0));
     let driver = built("dapl-conformance", Profile::Dev);
-    let finished =
-        Run::start(room.command(driver, &["run", "--provider", "sm0", "--complete", "--open"])).finish(LIMIT);
+    let finished = Run::start(room.command(driver, &["run", "--provider", "sm0", "--complete"])).finish(LIMIT);
     print!("{}", finished.stdout);
     assert!(finished.status.success(), "{}\n{}{}", finished.status, finished.stdout, finished.stderr);
 }
