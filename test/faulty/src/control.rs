@@ -1,6 +1,6 @@
 //! For a test in the same process, by `dlsym`: what is to fail next, and what is alive.
 //!
-//! [`test/c/walk.c`] uses all of it. Nothing of the product knows these names, and this library is never installed.
+//! `test/c/walk.c` uses all of it. Nothing of the product knows these names, and this library is never installed.
 
 use std::ffi::{CStr, c_char};
 

@@ -50,18 +50,7 @@ fn srq(side: &Side, sink: &Arc<Counter>) -> Arc<Srq> {
 
 fn spec(side: &Side, n: usize, srq: Option<&Arc<Srq>>) -> QpSpec<Sm> {
     let token = Token { ep: n, work: Work::SharedRecv, object: SRQ, ..Token::default() };
-    QpSpec {
-        ep: ep(n),
-        shared: srq.map(|srq| SharedRecvs { srq: srq.clone(), token }),
-        recv_cq: Some(side.cq.clone()),
-        request_cq: Some(side.cq.clone()),
-        max_recvs: 64,
-        max_requests: 64,
-        max_recv_iov: 4,
-        max_request_iov: 4,
-        max_reads_in: 4,
-        max_reads_out: 4,
-    }
+    QpSpec { ep: ep(n), shared: srq.map(|srq| SharedRecvs { srq: srq.clone(), token }), ..side.spec() }
 }
 
 /// Connects a new queue pair of `a` to `passive`; the connections are `n` and `n + 1`.
