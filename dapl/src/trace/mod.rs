@@ -1,9 +1,9 @@
 //! The trace of transfers: what an EP has posted and what came of it, for who asks why something does not complete.
 //!
 //! Off unless `DAPL_DBG_IO_TRC` or the `ia_params` of the IA's line say how many posts to remember ([`Settings`]); then every
-//! EP of that IA has a [`Ring`] of so many, made with it. `ep` notes posts here, `evd` completions, by the number that a
+//! EP of that IA has a `Ring` of so many, made with it. `ep` notes posts here, `evd` completions, by the number that a
 //! token carries. It is told to the log, in one piece and never more than a screenful or two:
-//! - when a request has been under way for too long ([`watch`]), once per stall;
+//! - when a request has been under way for too long (`watch`), once per stall;
 //! - when a connection breaks, and when an EP is reset or freed with requests under way;
 //! - when somebody touches the file named by `DAPL_DBG_IO_TRC_FILE`.
 //!
