@@ -13,8 +13,8 @@
 //!
 //! # Writing a case
 //!
-//! A case lives in the file of its area in `cases/`, has a unique name that begins with the area and says the claim, and
-//! names the section that promises it. It needs one `use crate::kit::*;` and no unsafe code.
+//! A case lives in the directory of its area in `cases/`, in the file of its call or claim. It has a unique name that begins
+//! with the call or claim, and names the section that promises it. It needs one `use crate::kit::*;` and no unsafe code.
 //!
 //! A *local* case is a function. In mode `two` both processes run it at the same time.
 //!

@@ -1,35 +1,18 @@
-//! The cases, a file per area. Each file gives its own list; nothing else is shared between them.
+//! The cases, a directory per area and in it a file per call or claim. Each gives its own list; what an area lends to others
+//! are scenes, ends and the like, never a case.
 #![forbid(unsafe_code)]
 
 mod cno;
-mod cno_trigger;
-mod connect;
+mod connection;
 mod consumers;
-mod contexts;
-mod disconnect;
 mod ep;
-mod ep_life;
-mod ep_modify;
-mod ep_query;
 mod evd;
-mod evd_merge;
-mod evd_queue;
-mod evd_wait;
-mod fates;
 mod flags;
-mod handle_places;
 mod handles;
-mod ia_close;
-mod ia_open_async;
-mod ia_query;
+mod ia;
 mod memory;
-mod points;
 mod registry;
-mod registry_ia;
-mod requests;
-mod scene;
 mod srq;
-mod states;
 mod threads;
 mod transfer;
 
@@ -38,30 +21,14 @@ use crate::case::Case;
 /// All of them, in the order of reports.
 pub(crate) fn all() -> Vec<Case> {
     let areas = [
-        registry_ia::cases,
-        ia_open_async::cases,
-        ia_close::cases,
-        ia_query::cases,
         registry::cases,
-        contexts::cases,
+        ia::cases,
         handles::cases,
         evd::cases,
-        evd_queue::cases,
-        evd_wait::cases,
-        evd_merge::cases,
         cno::cases,
-        cno_trigger::cases,
         memory::cases,
         ep::cases,
-        ep_query::cases,
-        ep_modify::cases,
-        ep_life::cases,
-        states::cases,
-        connect::cases,
-        disconnect::cases,
-        fates::cases,
-        points::cases,
-        requests::cases,
+        connection::cases,
         transfer::cases,
         flags::cases,
         srq::cases,

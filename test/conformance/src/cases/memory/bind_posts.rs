@@ -3,8 +3,8 @@
 
 use std::ptr::null_mut;
 
-use crate::cases::scene::State::{self, *};
-use crate::cases::scene::in_state;
+use crate::cases::ep::scene::State::{self, *};
+use crate::cases::ep::scene::in_state;
 use crate::cases::transfer::ends::*;
 use crate::kit::*;
 

@@ -53,17 +53,17 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// What an EP is made of, before it is.
-pub(super) struct Parts {
-    pub(super) connect: Evd,
-    pub(super) request: Evd,
-    pub(super) recv: Evd,
-    pub(super) pz: Pz,
-    pub(super) ia: Ia,
+pub(crate) struct Parts {
+    pub(crate) connect: Evd,
+    pub(crate) request: Evd,
+    pub(crate) recv: Evd,
+    pub(crate) pz: Pz,
+    pub(crate) ia: Ia,
 }
 
 impl Parts {
     #[track_caller]
-    pub(super) fn new(ctx: &Ctx) -> Self {
+    pub(crate) fn new(ctx: &Ctx) -> Self {
         let ia = ctx.ia();
         let (pz, recv) = (ia.pz(), ia.evd(8, DAT_EVD_DTO_FLAG));
         let (request, connect) = (ia.evd(8, DAT_EVD_DTO_FLAG), ia.evd(8, DAT_EVD_CONNECTION_FLAG));
@@ -77,7 +77,7 @@ impl Parts {
     }
 
     #[track_caller]
-    pub(super) fn ep(&self, attr: &DAT_EP_ATTR) -> Ep {
+    pub(crate) fn ep(&self, attr: &DAT_EP_ATTR) -> Ep {
         Ep::own(filled(|out| self.create(attr, out)))
     }
 }
@@ -167,7 +167,7 @@ fn takes(ctx: &Ctx, change: Spoil) {
 }
 
 /// All of an attribute record that can be compared.
-pub(super) fn numbers(attr: &DAT_EP_ATTR) -> Vec<u64> {
+pub(crate) fn numbers(attr: &DAT_EP_ATTR) -> Vec<u64> {
     let sizes = [attr.max_message_size, attr.max_rdma_size];
     let words = [attr.service_type, attr.qos, attr.recv_completion_flags, attr.request_completion_flags];
     let counts = [
@@ -417,7 +417,7 @@ fn ep_create_needs_no_evd_to_take_receives(ctx: &Ctx) {
 }
 
 /// The EVDs, and nothing to work in.
-pub(super) fn without_pz(parts: &Parts) -> Ep {
+pub(crate) fn without_pz(parts: &Parts) -> Ep {
     let Parts { connect, request, recv, ia, .. } = parts;
     let attr = ep_attr();
     let (recv, request, connect) = (recv.h(), request.h(), connect.h());

@@ -1,5 +1,5 @@
 //! CNOs as objects, and waiting on them: creation, queries, freeing, time-outs, several waiters. What triggers them is in
-//! `cno_trigger`.
+//! `trigger`.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

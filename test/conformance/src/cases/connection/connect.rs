@@ -3,12 +3,11 @@
 
 use std::ptr::{from_ref, null_mut};
 
-use crate::kit::*;
-
-use super::scene::{
+use crate::cases::ep::scene::{
     Request, Scene, State, bad_arg, bad_handle, expect_flushed, in_state, post_empty_recv, post_empty_send,
     silent_listener,
 };
+use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![

@@ -4,13 +4,12 @@
 
 use std::ptr::null_mut;
 
-use crate::kit::*;
-
-use super::scene::State::{self, *};
-use super::scene::{
+use crate::cases::ep::scene::State::{self, *};
+use crate::cases::ep::scene::{
     Request, Scene, Stopped, WAITING_SEND, completing, expect_flushed, in_state, post_empty_recv, post_empty_send,
     silent_listener,
 };
+use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
@@ -58,24 +57,24 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// Whether there are neither receives nor requests.
 #[track_caller]
-pub(super) fn idle(conn: &Conn) -> (bool, bool) {
+pub(crate) fn idle(conn: &Conn) -> (bool, bool) {
     let (mut recv, mut request) = (77, 77);
     ok(dat_ep_get_status(conn.ep.h(), null_mut(), &mut recv, &mut request));
     assert!([DAT_FALSE, DAT_TRUE].contains(&recv) && [DAT_FALSE, DAT_TRUE].contains(&request));
     (recv == DAT_TRUE, request == DAT_TRUE)
 }
 
-pub(super) fn cookies(events: &[Event]) -> Vec<u64> {
+pub(crate) fn cookies(events: &[Event]) -> Vec<u64> {
     events.iter().map(|event| context_bits(event.dto().user_cookie)).collect()
 }
 
 #[track_caller]
-pub(super) fn disconnect(conn: &Conn, flags: DAT_CLOSE_FLAGS) {
+pub(crate) fn disconnect(conn: &Conn, flags: DAT_CLOSE_FLAGS) {
     ok(dat_ep_disconnect(conn.ep.h(), flags));
 }
 
 #[track_caller]
-pub(super) fn is_over(conn: &Conn) {
+pub(crate) fn is_over(conn: &Conn) {
     conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
     conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
     expect_nothing(conn.events.h());
@@ -181,7 +180,7 @@ fn disconnect_with_another_flag_counts_as_graceful(ctx: &Ctx) {
 }
 
 #[track_caller]
-pub(super) fn unconnected(ctx: &Ctx) -> Conn {
+pub(crate) fn unconnected(ctx: &Ctx) -> Conn {
     let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
     (1..=5).for_each(|id| post_empty_recv(&conn, id));
     conn

@@ -1,5 +1,5 @@
 //! Opening adapters: names, versions, refusals, several at a time, their numbers. What becomes of the async EVD is in
-//! `ia_open_async`.
+//! `open_async`.
 #![forbid(unsafe_code)]
 
 use std::ffi::CString;

@@ -6,12 +6,14 @@ use std::collections::BTreeMap;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
+use crate::cases::ep::scene::State::*;
+use crate::cases::ep::scene::{
+    Request, Scene, expect_flushed, full_evd, post_empty_recv, post_empty_send, silent_listener,
+};
 use crate::kit::*;
 
 use super::connect::Call;
 use super::disconnect::{cookies, is_over};
-use super::scene::State::*;
-use super::scene::{Request, Scene, expect_flushed, full_evd, post_empty_recv, post_empty_send, silent_listener};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![

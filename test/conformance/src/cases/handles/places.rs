@@ -1,4 +1,4 @@
-//! Where functions take handles: for each place a call in which all else is right. A table for `handles`; no cases.
+//! Where functions take handles: for each place a call in which all else is right. A table for `refusals`; no cases.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -1,15 +1,15 @@
 //! Every function with every kind of value that is no handle of the wanted kind: as its first parameter, and wherever else it
 //! takes one.
 //!
-//! The table of calls is in `handle_places`; this is what is put in them, and what comes back. What `dat_ia_openv` makes of the
-//! value in its async EVD parameter is in `ia_open_async`.
+//! The table of calls is in `places`; this is what is put in them, and what comes back. What `dat_ia_openv` makes of the
+//! value in its async EVD parameter is in `ia::open_async`.
 #![forbid(unsafe_code)]
 
 use std::ptr::{null_mut, without_provenance_mut};
 
 use crate::kit::*;
 
-use super::handle_places::{Place, places};
+use super::places::{Place, places};
 
 /// What a case does with a place.
 type Group = fn(&Ctx, &Place);

@@ -9,7 +9,7 @@ use crate::kit::*;
 
 /// The states that an EP can be seen in (endpoints 4.1).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum State {
+pub(crate) enum State {
     Unconnected,
     Reserved,
     Passive,
@@ -24,11 +24,11 @@ pub(super) enum State {
 use State::*;
 
 impl State {
-    pub(super) const ALL: [State; 9] =
+    pub(crate) const ALL: [State; 9] =
         [Unconnected, Reserved, Passive, Tentative, Active, Completing, Connected, Disconnecting, Disconnected];
 
     /// As part of a case's name.
-    pub(super) fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Unconnected => "unconnected",
             Reserved => "reserved",
@@ -42,7 +42,7 @@ impl State {
         }
     }
 
-    pub(super) fn number(self) -> DAT_EP_STATE {
+    pub(crate) fn number(self) -> DAT_EP_STATE {
         match self {
             Unconnected => DAT_EP_STATE_UNCONNECTED,
             Reserved => DAT_EP_STATE_RESERVED,
@@ -57,7 +57,7 @@ impl State {
     }
 
     /// What `DAT_INVALID_STATE` says of it.
-    pub(super) fn subtype(self) -> DAT_RETURN_SUBTYPE {
+    pub(crate) fn subtype(self) -> DAT_RETURN_SUBTYPE {
         match self {
             Unconnected => DAT_INVALID_STATE_EP_UNCONNECTED,
             Reserved => DAT_INVALID_STATE_EP_RESERVED,
@@ -74,7 +74,7 @@ impl State {
 
 /// A case about an EP in this state: `body` is given it. CMP ends by itself as soon as the requester's library hears of the
 /// acceptance, so there the requester is another process, stopped meanwhile; all other states need one process only.
-pub(super) fn in_state(at: State, body: impl Fn(&Ctx, Scene) + Send + Sync + 'static) -> Case {
+pub(crate) fn in_state(at: State, body: impl Fn(&Ctx, Scene) + Send + Sync + 'static) -> Case {
     match at {
         Completing => pair(stopped_requester, move |ctx| {
             let (scene, stopped) = completing(ctx);
@@ -89,41 +89,41 @@ pub(super) fn in_state(at: State, body: impl Fn(&Ctx, Scene) + Send + Sync + 'st
 }
 
 /// A request that is still to be answered; refused at the end if nobody has.
-pub(super) struct Request(Option<Handle>);
+pub(crate) struct Request(Option<Handle>);
 
 impl Request {
     /// The next one that comes.
     #[track_caller]
-    pub(super) fn arrives(evd: &Evd) -> Self {
+    pub(crate) fn arrives(evd: &Evd) -> Self {
         Request::own(expect_cr(evd.h()).cr_handle)
     }
 
-    pub(super) fn own(cr: DAT_CR_HANDLE) -> Self {
+    pub(crate) fn own(cr: DAT_CR_HANDLE) -> Self {
         Request(Some(Handle::of(cr)))
     }
 
-    pub(super) fn h(&self) -> DAT_CR_HANDLE {
+    pub(crate) fn h(&self) -> DAT_CR_HANDLE {
         self.0.expect("it is there until it is answered").h()
     }
 
     /// The handle, for whoever answers it now.
-    pub(super) fn leak(mut self) -> DAT_CR_HANDLE {
+    pub(crate) fn leak(mut self) -> DAT_CR_HANDLE {
         self.0.take().expect("it is there until it is answered").h()
     }
 
     /// Accepts into this EP, without private data.
     #[track_caller]
-    pub(super) fn accept(self, ep: &Ep) {
+    pub(crate) fn accept(self, ep: &Ep) {
         ok(dat_cr_accept(self.leak(), ep.h(), 0, null_mut()));
     }
 
     #[track_caller]
-    pub(super) fn reject(self) {
+    pub(crate) fn reject(self) {
         ok(dat_cr_reject(self.leak()));
     }
 
     #[track_caller]
-    pub(super) fn param(&self) -> DAT_CR_PARAM {
+    pub(crate) fn param(&self) -> DAT_CR_PARAM {
         filled(|out| dat_cr_query(self.h(), DAT_CR_FIELD_ALL, out))
     }
 }
@@ -137,26 +137,26 @@ impl Drop for Request {
 }
 
 /// An EP in a state. Declared in the order in which things must go.
-pub(super) struct Scene {
+pub(crate) struct Scene {
     /// The request that waits: it owns the EP in PCP and TCP, and is the EP's own in ACP.
-    pub(super) request: Option<Request>,
-    pub(super) rsp: Option<Rsp>,
-    pub(super) psp: Option<Psp>,
+    pub(crate) request: Option<Request>,
+    pub(crate) rsp: Option<Rsp>,
+    pub(crate) psp: Option<Psp>,
     /// Of the service point.
-    pub(super) requests: Evd,
+    pub(crate) requests: Evd,
     /// What the case is about: `own.ep`, but in TCP the EP that the service point made.
-    pub(super) subject: Handle,
-    pub(super) own: Conn,
+    pub(crate) subject: Handle,
+    pub(crate) own: Conn,
     /// The other end, if it is in this process.
-    pub(super) other: Option<Conn>,
+    pub(crate) other: Option<Conn>,
     /// A handle of the request that made the connection, long answered.
-    pub(super) answered: Option<Handle>,
+    pub(crate) answered: Option<Handle>,
 }
 
 impl Scene {
     /// In this process, all on one IA. Uses the run's qualifier 0.
     #[track_caller]
-    pub(super) fn new(ctx: &Ctx, at: State) -> Self {
+    pub(crate) fn new(ctx: &Ctx, at: State) -> Self {
         let ia = ctx.ia();
         let scene = Scene::unconnected(&ia);
         let qual = ctx.qual(0);
@@ -238,24 +238,24 @@ impl Scene {
 
     /// The other end.
     #[track_caller]
-    pub(super) fn other(&self) -> &Conn {
+    pub(crate) fn other(&self) -> &Conn {
         self.other.as_ref().expect("a scene with two ends")
     }
 
     /// The EP that the case is about.
-    pub(super) fn ep(&self) -> DAT_EP_HANDLE {
+    pub(crate) fn ep(&self) -> DAT_EP_HANDLE {
         self.subject.h()
     }
 
     /// Its state.
     #[track_caller]
-    pub(super) fn state(&self) -> DAT_EP_STATE {
+    pub(crate) fn state(&self) -> DAT_EP_STATE {
         filled(|out| dat_ep_get_status(self.ep(), out, null_mut(), null_mut()))
     }
 
     /// Both calls that tell say this state.
     #[track_caller]
-    pub(super) fn expect(&self, at: State) {
+    pub(crate) fn expect(&self, at: State) {
         let state = self.state();
         assert!(state == at.number(), "the EP is in {}, wanted {}", state_name(state), state_name(at.number()));
         let asked = filled(|out| dat_ep_query(self.ep(), DAT_EP_FIELD_EP_STATE, out)).ep_state;
@@ -264,41 +264,41 @@ impl Scene {
 
     /// Nothing has changed: the state is this, and no connection event came.
     #[track_caller]
-    pub(super) fn is_still(&self, at: State) {
+    pub(crate) fn is_still(&self, at: State) {
         self.expect(at);
         expect_nothing(self.own.events.h());
     }
 }
 
 /// The cookie of the send that holds DSP.
-pub(super) const WAITING_SEND: u64 = 0xd5;
+pub(crate) const WAITING_SEND: u64 = 0xd5;
 
 /// A send of nothing: it needs no memory, and a receive all the same.
 #[track_caller]
-pub(super) fn post_empty_send(conn: &Conn, id: u64) {
+pub(crate) fn post_empty_send(conn: &Conn, id: u64) {
     ok(dat_ep_post_send(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
 }
 
 /// A receive of nothing.
 #[track_caller]
-pub(super) fn post_empty_recv(conn: &Conn, id: u64) {
+pub(crate) fn post_empty_recv(conn: &Conn, id: u64) {
     ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
 }
 
 /// These pieces of work come back flushed, in this order.
 #[track_caller]
-pub(super) fn expect_flushed(evd: &Evd, ids: impl IntoIterator<Item = u64>) {
+pub(crate) fn expect_flushed(evd: &Evd, ids: impl IntoIterator<Item = u64>) {
     for id in ids {
         expect_dto(evd.h(), id, DAT_DTO_ERR_FLUSHED, 0);
     }
 }
 
 /// Another process, stopped; goes on when this is dropped.
-pub(super) struct Stopped(u64);
+pub(crate) struct Stopped(u64);
 
 impl Stopped {
     /// Stops it, and sees that no thread of it runs any more.
-    pub(super) fn process(id: u64) -> Self {
+    pub(crate) fn process(id: u64) -> Self {
         signal("-STOP", id);
         let stopped = Stopped(id);
         while !stopped.is_still() {
@@ -335,7 +335,7 @@ fn stopped_requester(ctx: &Ctx) {
 }
 
 /// An EP in CMP, the requester's process stopped.
-pub(super) fn completing(ctx: &Ctx) -> (Scene, Stopped) {
+pub(crate) fn completing(ctx: &Ctx) -> (Scene, Stopped) {
     let scene = Scene::unconnected(&ctx.ia());
     let psp = scene.own.ia.psp(ctx.qual(0), &scene.requests);
     ctx.tell_address(&scene.own.ia);
@@ -351,19 +351,19 @@ pub(super) fn completing(ctx: &Ctx) -> (Scene, Stopped) {
 
 /// Refused because of this parameter, counted from 1.
 #[track_caller]
-pub(super) fn bad_arg(code: DAT_RETURN, n: u32) {
+pub(crate) fn bad_arg(code: DAT_RETURN, n: u32) {
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1 + n - 1);
 }
 
 /// Refused because of a handle of this kind.
 #[track_caller]
-pub(super) fn bad_handle(code: DAT_RETURN, kind: DAT_RETURN_SUBTYPE) {
+pub(crate) fn bad_handle(code: DAT_RETURN, kind: DAT_RETURN_SUBTYPE) {
     refused(code, DAT_INVALID_HANDLE, kind);
 }
 
 /// Listens and does not answer. Later ones are freed first, so the EVD comes first.
 #[track_caller]
-pub(super) fn silent_listener(ctx: &Ctx, ia: &Ia, n: u64) -> (Evd, Psp) {
+pub(crate) fn silent_listener(ctx: &Ctx, ia: &Ia, n: u64) -> (Evd, Psp) {
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let psp = ia.psp(ctx.qual(n), &requests);
     (requests, psp)
@@ -372,7 +372,7 @@ pub(super) fn silent_listener(ctx: &Ctx, ia: &Ia, n: u64) -> (Evd, Psp) {
 /// An EVD that has no room left, and the EP that filled it. A queue may grow far beyond its length, so it is filled until the
 /// IA says that it overflows; the IA's error is taken.
 #[track_caller]
-pub(super) fn full_evd(ia: &Ia, pz: &Pz, flags: DAT_EVD_FLAGS) -> (Evd, Ep) {
+pub(crate) fn full_evd(ia: &Ia, pz: &Pz, flags: DAT_EVD_FLAGS) -> (Evd, Ep) {
     let evd = ia.evd(1, flags | DAT_EVD_CONNECTION_FLAG);
     let (none, attr) = (DAT_HANDLE_NULL, null_mut());
     let filler = Ep::own(filled(|out| dat_ep_create(ia.h(), pz.h(), none, none, evd.h(), attr, out)));

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 
 use crate::kit::*;
 
-use super::ep::{Parts, numbers, without_pz};
+use super::create::{Parts, numbers, without_pz};
 use super::scene::State::{self, *};
 use super::scene::{
     Request, Scene, bad_arg, expect_flushed, in_state, post_empty_recv, post_empty_send, silent_listener,

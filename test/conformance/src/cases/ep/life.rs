@@ -3,9 +3,9 @@
 
 use std::ptr::null_mut;
 
+use crate::cases::connection::disconnect::{cookies, disconnect, idle, is_over, unconnected};
 use crate::kit::*;
 
-use super::disconnect::{cookies, disconnect, idle, is_over, unconnected};
 use super::scene::State::*;
 use super::scene::{Request, expect_flushed, in_state, post_empty_recv, post_empty_send, silent_listener};
 
@@ -88,7 +88,7 @@ fn reset_keeps_attributes_and_objects(ctx: &Ctx) {
     is_over(&far);
     ok(dat_ep_reset(near.ep.h()));
     let after = near.ep.param();
-    assert_eq!(super::ep::numbers(&after.ep_attr), super::ep::numbers(&before.ep_attr));
+    assert_eq!(super::create::numbers(&after.ep_attr), super::create::numbers(&before.ep_attr));
     assert_eq!(after.pz_handle, before.pz_handle);
     assert_eq!(after.recv_evd_handle, before.recv_evd_handle);
     assert_eq!(after.request_evd_handle, before.request_evd_handle);
@@ -96,8 +96,8 @@ fn reset_keeps_attributes_and_objects(ctx: &Ctx) {
 }
 
 fn reset_without_pz_stays_without(ctx: &Ctx) {
-    let parts = super::ep::Parts::new(ctx);
-    let ep = super::ep::without_pz(&parts);
+    let parts = super::create::Parts::new(ctx);
+    let ep = super::create::without_pz(&parts);
     ok(dat_ep_reset(ep.h()));
     let code = dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG);
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_NOTREADY);

@@ -4,12 +4,12 @@
 
 use std::ptr::null_mut;
 
+use crate::cases::ep::scene::State::*;
+use crate::cases::ep::scene::{Request, Scene, bad_arg, bad_handle, expect_flushed, post_empty_recv, silent_listener};
 use crate::kit::*;
 
 use super::connect::Call;
 use super::disconnect::is_over;
-use super::scene::State::*;
-use super::scene::{Request, Scene, bad_arg, bad_handle, expect_flushed, post_empty_recv, silent_listener};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
@@ -256,8 +256,8 @@ fn cr_accept_with_too_much_data_leaves_it_usable(ctx: &Ctx) {
 }
 
 fn cr_accept_into_an_ep_without_pz(ctx: &Ctx) {
-    let parts = super::ep::Parts::new(ctx);
-    let bare = super::ep::without_pz(&parts);
+    let parts = crate::cases::ep::create::Parts::new(ctx);
+    let bare = crate::cases::ep::create::without_pz(&parts);
     let Asked { ia: _ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &[]);
     bad_handle(dat_cr_accept(request.h(), bare.h(), 0, null_mut()), DAT_INVALID_HANDLE_EP);
     bare.expect_state(DAT_EP_STATE_UNCONNECTED);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::kit::*;
 
-use super::cno::{armed, expect_untriggered, next};
+use super::wait::{armed, expect_untriggered, next};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![

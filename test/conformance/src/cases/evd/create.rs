@@ -1,4 +1,4 @@
-//! EVDs as objects: creation, queries, CNO, state bits, length, freeing. Their queue is in `evd_queue`, waiting in `evd_wait`.
+//! EVDs as objects: creation, queries, CNO, state bits, length, freeing. Their queue is in `queue`, waiting in `wait`.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 
 use crate::kit::*;
 
-use super::ep::{Parts, numbers};
+use super::create::{Parts, numbers};
 use super::scene::{Scene, State, bad_arg, in_state};
 
 pub(crate) fn cases() -> Vec<Case> {

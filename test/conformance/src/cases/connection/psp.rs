@@ -4,11 +4,13 @@
 use std::collections::BTreeSet;
 use std::ptr::null_mut;
 
+use crate::cases::ep::scene::State::*;
+use crate::cases::ep::scene::{
+    Request, Scene, bad_arg, bad_handle, full_evd, post_empty_recv, post_empty_send, silent_listener,
+};
 use crate::kit::*;
 
 use super::disconnect::is_over;
-use super::scene::State::*;
-use super::scene::{Request, Scene, bad_arg, bad_handle, full_evd, post_empty_recv, post_empty_send, silent_listener};
 
 /// The listener's clash, as programs that search for a port have always seen it: without the error class.
 const BARE_IN_USE: DAT_RETURN = DAT_CONN_QUAL_IN_USE;
@@ -711,8 +713,8 @@ fn rsp_free_leaves_the_live_connection_alone(ctx: &Ctx) {
 /// What the EP lacks is found at the accept, which leaves the request alone.
 fn rsp_of_an_ep_without_pz_is_configured_late(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (evd, parts) = (cr_evd(&ia), super::ep::Parts::new(ctx));
-    let ep = super::ep::without_pz(&parts);
+    let (evd, parts) = (cr_evd(&ia), crate::cases::ep::create::Parts::new(ctx));
+    let ep = crate::cases::ep::create::without_pz(&parts);
     let rsp = ia.rsp(ctx.qual(0), &ep, &evd);
     let near = requester(&ia, ctx.qual(0));
     let request = Request::arrives(&evd);
