@@ -1,0 +1,14 @@
+//! Adapters: opened, asked and closed. What goes on inside one is for other areas.
+#![forbid(unsafe_code)]
+
+mod close;
+mod open;
+mod open_async;
+mod query;
+
+use crate::case::Case;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let rooms = [open::cases, open_async::cases, close::cases, query::cases];
+    rooms.into_iter().flat_map(|room| room()).collect()
+}
