@@ -56,13 +56,16 @@
 //! - Calls: all 73 by their own names, with raw values. `filled(|out| dat_x(.., out))` gives what a call that must succeed
 //!   writes; `untouched(|out| dat_x(.., out))` gives the code, and checks that nothing is written on an error.
 //! - Codes: `ok(code)`, `refused(code, TYPE, SUBTYPE)`, `expect(code, WHOLE)` (`DAT_QUEUE_EMPTY` is bare,
-//!   `DAT_NOT_IMPLEMENTED` whole), `one_of(code, &[error(TYPE, SUBTYPE), ..])`.
+//!   `DAT_NOT_IMPLEMENTED` whole), `one_of(code, &[error(TYPE, SUBTYPE), ..])`, `bad_arg(code, 1)`, `bad_handle(code, KIND)`.
 //! - Objects: `ctx.ia()`; `ia.pz() evd() evd_on() cno() cno_with() ep() ep_with() ep_on() srq() psp() rsp() memory()`,
 //!   `pz.rmr()`; `Ep::own(handle)` takes over what the case made itself. `.h()` is the handle, `.free()` frees at once and
 //!   returns the dead handle, `.leak()` gives it away. Declared in the order of use they are freed in the right order.
-//! - Ends: `ctx.connect()`, `ctx.connect_with(&Setup { .. })`, `ctx.loopback()` (both ends in a local case), `Conn::unconnected`.
-//! - Events: `expect_event expect_dto expect_conn expect_cr expect_async expect_rmr expect_nothing expect_quiet drain wait
-//!   dequeue polled_event`; an [`Event`](kit::Event) knows `dto() connection() arrival() private_data() asynchronous()`.
+//! - Ends: `ctx.connect()`, `ctx.connect_with(&Setup { .. })`, `ctx.loopback()` (both ends in a local case); without a
+//!   connection `Conn::alone(ctx)`, `Conn::on(&ia)`, `Conn::unconnected(&ia, &setup)`, then `established(&near, &far)`.
+//!   Posts of nothing: `post_empty_send` and `post_empty_recv`.
+//! - Events: `expect_event expect_dto expect_conn expect_cr expect_async expect_rmr expect_flushed expect_nothing expect_quiet
+//!   drain wait dequeue polled_event`, `evd.post(number)` of a software event; an [`Event`](kit::Event) knows `dto()
+//!   connection() arrival() private_data() asynchronous()`.
 //! - `ctx.qual(0..16)` are connection qualifiers of this run alone. Names and numbers of other files or runs collide.
 //! - `ctx.step("..")` says where a long case is. Waits end at the case's deadline (20 s, `.limit(60)` at most).
 //! - Threads: `std::thread::scope`; objects may be shared, and `Handle::of(h)` makes a raw handle shareable.

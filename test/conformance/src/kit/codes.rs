@@ -32,6 +32,18 @@ pub(crate) fn refused(code: DAT_RETURN, kind: DAT_RETURN_TYPE, subtype: DAT_RETU
     expect(code, error(kind, subtype));
 }
 
+/// The call was refused because of this parameter, counted from 1.
+#[track_caller]
+pub(crate) fn bad_arg(code: DAT_RETURN, n: u32) {
+    refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1 + n - 1);
+}
+
+/// The call was refused because of a handle of this kind.
+#[track_caller]
+pub(crate) fn bad_handle(code: DAT_RETURN, kind: DAT_RETURN_SUBTYPE) {
+    refused(code, DAT_INVALID_HANDLE, kind);
+}
+
 /// The call gave one of these whole codes, where the specification leaves a choice.
 #[track_caller]
 pub(crate) fn one_of(code: DAT_RETURN, wanted: &[DAT_RETURN]) {

@@ -132,7 +132,19 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
+    /// Everything but the connection, on an adapter of its own.
+    #[track_caller]
+    pub(crate) fn alone(ctx: &Ctx) -> Self {
+        Conn::on(&ctx.ia())
+    }
+
     /// Everything but the connection.
+    #[track_caller]
+    pub(crate) fn on(ia: &Ia) -> Self {
+        Conn::unconnected(ia, &Setup::default())
+    }
+
+    /// The same with other lengths and attributes.
     #[track_caller]
     pub(crate) fn unconnected(ia: &Ia, setup: &Setup) -> Self {
         let pz = ia.pz();
@@ -206,4 +218,23 @@ impl Conn {
     pub(crate) fn post_read(&self, id: u64, mut into: DAT_LMR_TRIPLET, from: DAT_RMR_TRIPLET) {
         ok(dat_ep_post_rdma_read(self.ep.h(), 1, &mut into, cookie(id), &from, DAT_COMPLETION_DEFAULT_FLAG));
     }
+}
+
+/// Both ends hear that they are connected.
+#[track_caller]
+pub(crate) fn established(near: &Conn, far: &Conn) {
+    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+}
+
+/// Posts a send of nothing: it needs no memory, and a receive all the same.
+#[track_caller]
+pub(crate) fn post_empty_send(conn: &Conn, id: u64) {
+    ok(dat_ep_post_send(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
+}
+
+/// Posts a receive of nothing.
+#[track_caller]
+pub(crate) fn post_empty_recv(conn: &Conn, id: u64) {
+    ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
 }

@@ -9,6 +9,7 @@ use dat_abi::*;
 use crate::api::*;
 
 use super::codes::{error, expect, ok, zeroed};
+use super::object::Evd;
 use super::raw::{self, context_bits};
 use super::{SOON, bytes_at};
 
@@ -193,6 +194,14 @@ pub(crate) fn check_dto(
     assert!(came == (cookie, status), "completed: {}, wanted {}", words(came), words((cookie, status)));
     if status == DAT_DTO_SUCCESS {
         assert!(data.transfered_length == length, "{} bytes, wanted {length}", data.transfered_length);
+    }
+}
+
+/// These pieces of work come back flushed, in this order.
+#[track_caller]
+pub(crate) fn expect_flushed(evd: &Evd, ids: impl IntoIterator<Item = u64>) {
+    for id in ids {
+        expect_dto(evd.h(), id, DAT_DTO_ERR_FLUSHED, 0);
     }
 }
 

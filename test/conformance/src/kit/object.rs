@@ -17,6 +17,7 @@ use crate::ctx::Ctx;
 use crate::names;
 
 use super::codes::{filled, ok, zeroed};
+use super::event::software_event;
 use super::memory::Memory;
 
 /// A handle that threads may share.
@@ -307,6 +308,12 @@ impl Evd {
     #[track_caller]
     pub(crate) fn param(&self) -> DAT_EVD_PARAM {
         filled(|out| dat_evd_query(self.h(), DAT_EVD_FIELD_ALL, out))
+    }
+
+    /// Posts a software event with this pointer.
+    #[track_caller]
+    pub(crate) fn post(&self, pointer: usize) {
+        ok(dat_evd_post_se(self.h(), &software_event(pointer)));
     }
 }
 

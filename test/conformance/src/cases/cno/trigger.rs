@@ -52,10 +52,6 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-fn post(evd: &Evd, pointer: usize) {
-    ok(dat_evd_post_se(evd.h(), &software_event(pointer)));
-}
-
 fn on(ia: &Ia, cno: &Cno) -> Evd {
     ia.evd_on(cno, 16, DAT_EVD_SOFTWARE_FLAG)
 }
@@ -65,7 +61,7 @@ fn cno_trigger_by_an_arrival_names_its_evd(ctx: &Ctx) {
     let cno = ia.cno();
     let evds = [on(&ia, &cno), on(&ia, &cno), on(&ia, &cno)];
     for evd in [&evds[1], &evds[0], &evds[2], &evds[2]] {
-        post(evd, 1);
+        evd.post(1);
         assert_eq!(next(&cno), evd.h());
         drain(evd.h());
         expect_untriggered(&cno);
@@ -77,7 +73,7 @@ fn cno_trigger_not_by_a_disabled_evd(ctx: &Ctx) {
     let cno = ia.cno();
     let evd = on(&ia, &cno);
     ok(dat_evd_disable(evd.h()));
-    post(&evd, 1);
+    evd.post(1);
     expect_untriggered(&cno);
     assert_eq!(drain(evd.h()).len(), 1, "it is queued all the same");
 }
@@ -88,7 +84,7 @@ fn cno_trigger_not_while_somebody_waits_on_the_evd(ctx: &Ctx) {
     let cno = ia.cno_with(agent.arm());
     let evd = on(&ia, &cno);
     let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 1).inside(evd.h());
-    post(&evd, 1);
+    evd.post(1);
     ok(waiter.join().code);
     expect_untriggered(&cno);
     assert_eq!(agent.count(), 0);
@@ -99,7 +95,7 @@ fn cno_trigger_not_without_a_cno(ctx: &Ctx) {
     let cno = ia.cno();
     let evd = on(&ia, &cno);
     ok(dat_evd_modify_cno(evd.h(), DAT_HANDLE_NULL));
-    post(&evd, 1);
+    evd.post(1);
     expect_untriggered(&cno);
 }
 
@@ -108,7 +104,7 @@ fn cno_trigger_knows_each_evd_once(ctx: &Ctx) {
     let cno = ia.cno();
     let evd = on(&ia, &cno);
     for number in 1..=5 {
-        post(&evd, number);
+        evd.post(number);
     }
     assert_eq!(next(&cno), evd.h());
     expect_untriggered(&cno);
@@ -120,7 +116,7 @@ fn cno_trigger_of_several_evds_in_their_order(ctx: &Ctx) {
     let evds: Vec<Evd> = (0..5).map(|_| on(&ia, &cno)).collect();
     let order = [3, 0, 4, 1, 2];
     for at in order.into_iter().chain(order) {
-        post(&evds[at], 1);
+        evds[at].post(1);
     }
     for at in order {
         assert_eq!(next(&cno), evds[at].h());
@@ -132,11 +128,11 @@ fn cno_trigger_drops_evds_that_are_empty_by_now(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let (one, other) = (on(&ia, &cno), on(&ia, &cno));
-    post(&one, 1);
-    post(&other, 2);
+    one.post(1);
+    other.post(2);
     drain(one.h());
     assert_eq!(next(&cno), other.h());
-    post(&one, 1);
+    one.post(1);
     drain(one.h());
     expect_untriggered(&cno);
 }
@@ -145,8 +141,8 @@ fn cno_trigger_drops_evds_that_are_disabled_by_now(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let (one, other) = (on(&ia, &cno), on(&ia, &cno));
-    post(&one, 1);
-    post(&other, 2);
+    one.post(1);
+    other.post(2);
     ok(dat_evd_disable(one.h()));
     assert_eq!(next(&cno), other.h());
     expect_untriggered(&cno);
@@ -156,9 +152,9 @@ fn cno_trigger_drops_evds_that_are_detached_by_now(ctx: &Ctx) {
     let ia = ctx.ia();
     let (cno, elsewhere) = (ia.cno(), ia.cno());
     let (one, other, third) = (on(&ia, &cno), on(&ia, &cno), on(&ia, &cno));
-    post(&one, 1);
-    post(&other, 2);
-    post(&third, 3);
+    one.post(1);
+    other.post(2);
+    third.post(3);
     ok(dat_evd_modify_cno(one.h(), DAT_HANDLE_NULL));
     ok(dat_evd_modify_cno(other.h(), elsewhere.h()));
     assert_eq!(next(&cno), third.h());
@@ -170,8 +166,8 @@ fn cno_trigger_drops_evds_that_are_freed_by_now(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let (one, other) = (on(&ia, &cno), on(&ia, &cno));
-    post(&one, 1);
-    post(&other, 2);
+    one.post(1);
+    other.post(2);
     one.free();
     assert_eq!(next(&cno), other.h());
     expect_untriggered(&cno);
@@ -182,7 +178,7 @@ fn cno_trigger_again_while_events_are_left_by_dequeue(ctx: &Ctx) {
     let cno = ia.cno();
     let evd = on(&ia, &cno);
     for number in 1..=4 {
-        post(&evd, number);
+        evd.post(number);
     }
     for number in 1..=4 {
         assert_eq!(next(&cno), evd.h());
@@ -196,7 +192,7 @@ fn cno_trigger_again_while_events_are_left_by_a_wait(ctx: &Ctx) {
     let cno = ia.cno();
     let evd = on(&ia, &cno);
     for number in 1..=4 {
-        post(&evd, number);
+        evd.post(number);
     }
     for number in 1..=4 {
         assert_eq!(next(&cno), evd.h());
@@ -209,10 +205,10 @@ fn cno_trigger_not_again_for_what_is_left_untouched(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let (one, other) = (on(&ia, &cno), on(&ia, &cno));
-    post(&one, 1);
+    one.post(1);
     assert_eq!(next(&cno), one.h());
     expect_untriggered(&cno);
-    post(&other, 2);
+    other.post(2);
     assert_eq!(next(&cno), other.h());
     drain(other.h());
     expect_untriggered(&cno);
@@ -248,10 +244,10 @@ fn cno_trigger_not_by_what_was_queued_before_modify_cno(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
-    post(&evd, 1);
+    evd.post(1);
     ok(dat_evd_modify_cno(evd.h(), cno.h()));
     expect_untriggered(&cno);
-    post(&evd, 2);
+    evd.post(2);
     assert_eq!(next(&cno), evd.h());
 }
 
@@ -260,10 +256,10 @@ fn cno_trigger_not_by_what_was_queued_before_enable(ctx: &Ctx) {
     let cno = ia.cno();
     let evd = on(&ia, &cno);
     ok(dat_evd_disable(evd.h()));
-    post(&evd, 1);
+    evd.post(1);
     ok(dat_evd_enable(evd.h()));
     expect_untriggered(&cno);
-    post(&evd, 2);
+    evd.post(2);
     assert_eq!(next(&cno), evd.h());
 }
 
@@ -272,7 +268,7 @@ fn cno_trigger_after_modify_cno_is_the_new_one_alone(ctx: &Ctx) {
     let (old, new) = (ia.cno(), ia.cno());
     let evd = on(&ia, &old);
     ok(dat_evd_modify_cno(evd.h(), new.h()));
-    post(&evd, 1);
+    evd.post(1);
     expect_untriggered(&old);
     assert_eq!(next(&new), evd.h());
 }
@@ -282,7 +278,7 @@ fn cno_trigger_by_an_unwaitable_evd(ctx: &Ctx) {
     let cno = ia.cno();
     let evd = on(&ia, &cno);
     ok(dat_evd_set_unwaitable(evd.h()));
-    post(&evd, 1);
+    evd.post(1);
     assert_eq!(next(&cno), evd.h());
 }
 
@@ -294,7 +290,7 @@ fn cno_trigger_is_pending_without_threshold(ctx: &Ctx) {
     let (mut event, mut more) = (zeroed(), 0);
     let code = dat_evd_wait(evd.h(), 0, 5, &mut event, &mut more);
     refused(code, DAT_TIMEOUT_EXPIRED, DAT_NO_SUBTYPE);
-    post(&evd, 1);
+    evd.post(1);
     assert_eq!(next(&cno), evd.h());
 }
 
@@ -326,7 +322,7 @@ fn cno_trigger_by_connection_requests_and_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let requests = ia.evd_on(&cno, 8, DAT_EVD_CR_FLAG);
-    let (near, far) = (Conn::unconnected(&ia, &Setup::default()), Conn::unconnected(&ia, &Setup::default()));
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
     ok(dat_evd_modify_cno(near.events.h(), cno.h()));
     let psp = ia.psp(ctx.qual(0), &requests);
     near.connect(&ia.address(), ctx.qual(0));
@@ -334,8 +330,7 @@ fn cno_trigger_by_connection_requests_and_events(ctx: &Ctx) {
     assert_eq!(wait(), requests.h());
     ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, far.ep.h(), 0, std::ptr::null_mut()));
     assert_eq!(wait(), near.events.h());
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    established(&near, &far);
     far.disconnect();
     assert_eq!(wait(), near.events.h());
     near.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
@@ -349,8 +344,8 @@ fn cno_shutdown_as_programs_do_it(ctx: &Ctx) {
     let cno = ia.cno();
     ok(dat_evd_modify_cno(ia.errors(), cno.h()));
     let evds: Vec<Evd> = (0..4).map(|_| on(&ia, &cno)).collect();
-    post(&evds[0], 1);
-    post(&evds[2], 1);
+    evds[0].post(1);
+    evds[2].post(1);
     for evd in evds.iter().map(Evd::h).chain([ia.errors()]) {
         ok(dat_evd_modify_cno(evd, DAT_HANDLE_NULL));
     }
@@ -366,7 +361,7 @@ fn cno_agent_is_called_with_the_evd(ctx: &Ctx) {
     let agent = Agent::default();
     let cno = ia.cno_with(agent.arm());
     let (_one, other) = (on(&ia, &cno), on(&ia, &cno));
-    post(&other, 1);
+    other.post(1);
     assert_eq!(agent.wait_for(1), [other.h()]);
 }
 
@@ -376,10 +371,10 @@ fn cno_agent_is_called_once_per_arming(ctx: &Ctx) {
     let cno = ia.cno_with(agent.arm());
     let evd = on(&ia, &cno);
     for number in 1..=5 {
-        post(&evd, number);
+        evd.post(number);
     }
     drain(evd.h());
-    post(&evd, 6);
+    evd.post(6);
     assert_eq!(agent.all(), [evd.h()]);
 }
 
@@ -390,7 +385,7 @@ fn cno_agent_armed_again_is_called_again(ctx: &Ctx) {
     let evd = on(&ia, &cno);
     for round in 1..=5 {
         ok(dat_cno_modify_agent(cno.h(), agent.arm()));
-        post(&evd, round);
+        evd.post(round);
         agent.wait_for(round);
     }
     assert_eq!(agent.count(), 5);
@@ -401,11 +396,11 @@ fn cno_agent_armed_after_the_arrival_waits_for_the_next(ctx: &Ctx) {
     let agent = Agent::default();
     let cno = ia.cno();
     let evd = on(&ia, &cno);
-    post(&evd, 1);
+    evd.post(1);
     ok(dat_cno_modify_agent(cno.h(), agent.arm()));
     assert_eq!(agent.count(), 0);
     assert!(armed(&cno).1);
-    post(&evd, 2);
+    evd.post(2);
     assert_eq!(agent.wait_for(1), [evd.h()]);
 }
 
@@ -426,7 +421,7 @@ fn cno_agent_arms_itself_again_from_inside(ctx: &Ctx) {
     again.set(arming.instance_data.addr()).expect("set once");
     ok(dat_cno_modify_agent(cno.h(), arming));
     for number in 1..=10 {
-        post(&evd, number);
+        evd.post(number);
         until(|| calls.load(Ordering::Acquire) >= number);
     }
     assert_eq!(calls.load(Ordering::Acquire), 10);
@@ -446,7 +441,7 @@ fn cno_agent_dequeues_posts_and_queries_from_inside(ctx: &Ctx) {
         ok(dat_evd_post_se(to.h(), &software_event(event.software().addr() + 1)));
     }));
     let evd = on(&ia, &cno);
-    post(&evd, 41);
+    evd.post(41);
     assert_eq!(expect_event(results.h(), SOON).software().addr(), 42);
     expect_nothing(evd.h());
 }
@@ -457,7 +452,7 @@ fn cno_agent_posts_to_another_evd_of_its_cno(ctx: &Ctx) {
     let (one, other) = (on(&ia, &cno), on(&ia, &cno));
     let to = Handle::of(other.h());
     ok(dat_cno_modify_agent(cno.h(), agent(move |_| ok(dat_evd_post_se(to.h(), &software_event(2))))));
-    post(&one, 1);
+    one.post(1);
     assert_eq!(expect_event(other.h(), SOON).software().addr(), 2);
     assert_eq!(next(&cno), one.h());
 }
@@ -468,7 +463,7 @@ fn cno_agent_and_waiter_both_hear(ctx: &Ctx) {
     let cno = ia.cno_with(agent.arm());
     let evd = on(&ia, &cno);
     let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE).asleep();
-    post(&evd, 1);
+    evd.post(1);
     assert_eq!(waiter.join(), (DAT_SUCCESS, Handle::of(evd.h())));
     assert_eq!(agent.wait_for(1), [evd.h()]);
 }
@@ -478,7 +473,7 @@ fn cno_agent_called_and_the_trigger_stays(ctx: &Ctx) {
     let agent = Agent::default();
     let cno = ia.cno_with(agent.arm());
     let evd = on(&ia, &cno);
-    post(&evd, 1);
+    evd.post(1);
     agent.wait_for(1);
     assert_eq!(next(&cno), evd.h());
 }
@@ -489,7 +484,7 @@ fn cno_agent_replaced_is_not_called(ctx: &Ctx) {
     let cno = ia.cno_with(old.arm());
     let evd = on(&ia, &cno);
     ok(dat_cno_modify_agent(cno.h(), new.arm()));
-    post(&evd, 1);
+    evd.post(1);
     assert_eq!(new.wait_for(1), [evd.h()]);
     assert_eq!(old.count(), 0);
 }
@@ -500,9 +495,9 @@ fn cno_agent_not_called_for_disabled_evds(ctx: &Ctx) {
     let cno = ia.cno_with(agent.arm());
     let (one, other) = (on(&ia, &cno), on(&ia, &cno));
     ok(dat_evd_disable(one.h()));
-    post(&one, 1);
+    one.post(1);
     ok(dat_evd_enable(one.h()));
-    post(&other, 1);
+    other.post(1);
     assert_eq!(agent.wait_for(1), [other.h()]);
 }
 
@@ -512,8 +507,8 @@ fn cno_agent_not_called_for_what_is_left(ctx: &Ctx) {
     let agent = Agent::default();
     let cno = ia.cno();
     let evd = on(&ia, &cno);
-    post(&evd, 1);
-    post(&evd, 2);
+    evd.post(1);
+    evd.post(2);
     ok(dat_cno_modify_agent(cno.h(), agent.arm()));
     assert!(dequeue(evd.h()).is_some());
     assert_eq!(next(&cno), evd.h());

@@ -49,10 +49,6 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-fn post(evd: &Evd, pointer: usize) {
-    ok(dat_evd_post_se(evd.h(), &software_event(pointer)));
-}
-
 fn param(cno: &Cno) -> DAT_CNO_PARAM {
     filled(|out| dat_cno_query(cno.h(), DAT_CNO_FIELD_ALL, out))
 }
@@ -141,7 +137,7 @@ fn cno_query_shows_no_agent_after_it_fired(ctx: &Ctx) {
     let agent = Agent::default();
     let cno = ia.cno_with(agent.arm());
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
-    post(&evd, 1);
+    evd.post(1);
     agent.wait_for(1);
     assert_eq!(armed(&cno), (0, false));
 }
@@ -163,7 +159,7 @@ fn cno_modify_agent_to_none_disarms(ctx: &Ctx) {
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
     ok(dat_cno_modify_agent(cno.h(), NO_AGENT));
     assert_eq!(armed(&cno), (0, false));
-    post(&evd, 1);
+    evd.post(1);
     assert_eq!(next(&cno), evd.h());
     assert_eq!(agent.count(), 0);
 }
@@ -178,7 +174,7 @@ fn cno_free_under_an_evd_is_in_use(ctx: &Ctx) {
     one.free();
     refused(dat_cno_free(cno.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_CNO_IN_USE);
     // It works as before.
-    post(&other, 1);
+    other.post(1);
     assert_eq!(next(&cno), other.h());
 }
 
@@ -203,7 +199,7 @@ fn cno_free_under_a_waiter_is_in_use(ctx: &Ctx) {
     await_waiter(&cno, &waiter);
     // How to get it out.
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
-    post(&evd, 1);
+    evd.post(1);
     assert_eq!(waiter.join(), (DAT_SUCCESS, Handle::of(evd.h())));
     evd.free();
     cno.free();
@@ -215,7 +211,7 @@ fn cno_free_after_its_evds(ctx: &Ctx) {
     let evds: Vec<Evd> = (0..5).map(|_| ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG)).collect();
     for evd in evds {
         refused(dat_cno_free(cno.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_CNO_IN_USE);
-        post(&evd, 1);
+        evd.post(1);
         evd.free();
     }
     cno.free();
@@ -225,7 +221,7 @@ fn cno_free_while_triggered(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
-    post(&evd, 1);
+    evd.post(1);
     ok(dat_evd_modify_cno(evd.h(), DAT_HANDLE_NULL));
     cno.free();
     assert_eq!(drain(evd.h()).len(), 1);
@@ -271,7 +267,7 @@ fn cno_wait_without_a_place_is_arg3(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
-    post(&evd, 1);
+    evd.post(1);
     for time in [0, DAT_TIMEOUT_INFINITE] {
         refused(dat_cno_wait(cno.h(), time, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
     }
@@ -287,7 +283,7 @@ fn cno_wait_without_any_evd_just_waits(ctx: &Ctx) {
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     ok(dat_evd_modify_cno(evd.h(), cno.h()));
     assert!(!waiter.is_back());
-    post(&evd, 1);
+    evd.post(1);
     assert_eq!(waiter.join(), (DAT_SUCCESS, Handle::of(evd.h())));
 }
 
@@ -298,7 +294,7 @@ fn cno_wait_time_out_just_below_infinite_waits(ctx: &Ctx) {
     for time in [DAT_TIMEOUT_INFINITE - 1, 1 << 31, (1 << 31) - 1] {
         let waiter = cno_waiter(cno.h(), time).asleep();
         assert!(!waiter.is_back());
-        post(&evd, 1);
+        evd.post(1);
         assert_eq!(waiter.join(), (DAT_SUCCESS, Handle::of(evd.h())));
         drain(evd.h());
     }
@@ -309,7 +305,7 @@ fn cno_wait_triggered_before_the_call(ctx: &Ctx) {
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
     for time in [0, 1000, DAT_TIMEOUT_INFINITE] {
-        post(&evd, 1);
+        evd.post(1);
         assert_eq!(filled::<DAT_EVD_HANDLE>(|out| dat_cno_wait(cno.h(), time, out)), evd.h());
         drain(evd.h());
     }
@@ -321,7 +317,7 @@ fn cno_wait_triggered_during_the_call(ctx: &Ctx) {
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
     for time in [600_000_000, DAT_TIMEOUT_INFINITE] {
         let waiter = cno_waiter(cno.h(), time).asleep();
-        post(&evd, 1);
+        evd.post(1);
         assert_eq!(waiter.join(), (DAT_SUCCESS, Handle::of(evd.h())));
         drain(evd.h());
     }
@@ -332,7 +328,7 @@ fn cno_wait_consumes_no_event(ctx: &Ctx) {
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
     for number in 1..=3 {
-        post(&evd, number);
+        evd.post(number);
     }
     assert_eq!(next(&cno), evd.h());
     assert_eq!(drain(evd.h()).len(), 3);
@@ -358,7 +354,7 @@ fn cno_wait_works_after_an_interruption(ctx: &Ctx) {
         waiter.interrupt();
         waiter.join();
         let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE).asleep();
-        post(&evd, 1);
+        evd.post(1);
         assert_eq!(waiter.join(), (DAT_SUCCESS, Handle::of(evd.h())));
         drain(evd.h());
     }
@@ -382,7 +378,7 @@ fn cno_wait_cancelled_passes_its_trigger_on(ctx: &Ctx) {
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
     Cancellable::on_cno(cno.h()).cancel();
     let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE).asleep();
-    post(&evd, 1);
+    evd.post(1);
     assert_eq!(waiter.join(), (DAT_SUCCESS, Handle::of(evd.h())));
 }
 
@@ -392,7 +388,7 @@ fn cno_wait_one_trigger_releases_one_of_several(ctx: &Ctx) {
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
     let mut waiters: Vec<_> = (0..3).map(|_| cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE).asleep()).collect();
     for left in (0..3).rev() {
-        post(&evd, 1);
+        evd.post(1);
         until(|| waiters.iter().any(Blocked::is_back));
         let at = waiters.iter().position(Blocked::is_back).expect("one is back");
         assert_eq!(waiters.swap_remove(at).join(), (DAT_SUCCESS, Handle::of(evd.h())));
@@ -408,7 +404,7 @@ fn cno_wait_as_many_triggers_as_waiters(ctx: &Ctx) {
     let evds: Vec<Evd> = (0..4).map(|_| ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG)).collect();
     let waiters: Vec<_> = (0..4).map(|_| cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE).asleep()).collect();
     for evd in &evds {
-        post(evd, 1);
+        evd.post(1);
     }
     let mut released: Vec<DAT_EVD_HANDLE> = Vec::new();
     for waiter in waiters {
@@ -441,7 +437,7 @@ fn cno_wait_end_of_one_of_two_evds_releases_nobody(ctx: &Ctx) {
     one.free();
     let waiter = waiter.asleep();
     assert!(!waiter.is_back());
-    post(&other, 1);
+    other.post(1);
     assert_eq!(waiter.join(), (DAT_SUCCESS, Handle::of(other.h())));
 }
 
@@ -477,6 +473,6 @@ fn cno_wait_detaching_the_last_evd_releases_nobody(ctx: &Ctx) {
     let waiter = waiter.asleep();
     assert!(!waiter.is_back());
     ok(dat_evd_modify_cno(evd.h(), cno.h()));
-    post(&evd, 1);
+    evd.post(1);
     assert_eq!(waiter.join(), (DAT_SUCCESS, Handle::of(evd.h())));
 }

@@ -3,10 +3,7 @@
 
 use std::ptr::{from_ref, null_mut};
 
-use crate::cases::ep::scene::{
-    Request, Scene, State, bad_arg, bad_handle, expect_flushed, in_state, post_empty_recv, post_empty_send,
-    silent_listener,
-};
+use crate::cases::ep::scene::{Request, Scene, State, in_state, silent_listener};
 use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -114,10 +111,6 @@ impl<'a> Call<'a> {
     }
 }
 
-fn fresh(ctx: &Ctx) -> Conn {
-    Conn::unconnected(&ctx.ia(), &Setup::default())
-}
-
 /// Without a connect EVD.
 fn deaf(conn: &Conn) -> Ep {
     let (ia, pz, recv, request) = (conn.ia.h(), conn.pz.h(), conn.recv.h(), conn.request.h());
@@ -138,25 +131,25 @@ fn untroubled(conn: &Conn) {
 }
 
 fn connect_without_an_address_is_arg2(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     bad_arg(Call { address: None, ..Call::to(&conn.ia, 1) }.make(conn.ep.h()), 2);
     untroubled(&conn);
 }
 
 fn connect_without_an_address_is_told_before_the_missing_evd(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     bad_arg(Call { address: None, timeout: 0, ..Call::to(&conn.ia, 1) }.make(deaf(&conn).h()), 2);
 }
 
 fn connect_without_a_connect_evd_is_invalid_handle(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     let ep = deaf(&conn);
     bad_handle(Call::to(&conn.ia, 1).make(ep.h()), DAT_INVALID_HANDLE_EVD_CONN);
     ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
 
 fn connect_without_a_connect_evd_is_told_before_the_timeout(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     let call = Call { timeout: 0, ..Call::to(&conn.ia, 1) };
     bad_handle(call.make(deaf(&conn).h()), DAT_INVALID_HANDLE_EVD_CONN);
 }
@@ -166,7 +159,7 @@ fn connect_with_an_evd_of_a_closed_ia_is_invalid_handle(ctx: &Ctx) {
     let other = filled(|ia| dat_ia_openv(name.as_ptr().cast_mut(), 8, &mut errors, ia, 1, 2, DAT_THREADSAFE));
     let flags = DAT_EVD_CONNECTION_FLAG;
     let events: DAT_EVD_HANDLE = filled(|out| dat_evd_create(other, 8, DAT_HANDLE_NULL, flags, out));
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     let (ia, pz, recv, request) = (conn.ia.h(), conn.pz.h(), conn.recv.h(), conn.request.h());
     let ep = Ep::own(filled(|out| dat_ep_create(ia, pz, recv, request, events, &ep_attr(), out)));
     ok(dat_ia_close(other, DAT_CLOSE_ABRUPT_FLAG));
@@ -175,19 +168,19 @@ fn connect_with_an_evd_of_a_closed_ia_is_invalid_handle(ctx: &Ctx) {
 }
 
 fn connect_with_timeout_zero_is_arg4(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     bad_arg(Call { timeout: 0, ..Call::to(&conn.ia, 1) }.make(conn.ep.h()), 4);
     untroubled(&conn);
 }
 
 fn connect_with_timeout_zero_is_told_before_the_missing_pz(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     bad_arg(Call { timeout: 0, ..Call::to(&conn.ia, 1) }.make(homeless(&conn).h()), 4);
 }
 
 /// NOTREADY stands before the state in the order of checks.
 fn connect_reserved_without_a_pz_is_not_ready(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     let requests = conn.ia.evd(8, DAT_EVD_CR_FLAG);
     let ep = homeless(&conn);
     let _rsp = conn.ia.rsp(ctx.qual(0), &ep, &requests);
@@ -203,13 +196,13 @@ fn connect_in_a_wrong_state_is_told_before_the_quality(ctx: &Ctx) {
 }
 
 fn connect_with_a_bad_quality_is_told_before_private_data(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     let call = Call { qos: DAT_QOS_PREMIUM, size: -1, ..Call::to(&conn.ia, 1) };
     refused(call.make(conn.ep.h()), DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);
 }
 
 fn not_plain(ctx: &Ctx, qos: DAT_QOS, flags: DAT_CONNECT_FLAGS) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     if flags == DAT_CONNECT_MULTIPATH_FLAG && conn.ia.provider_attr().supports_multipath != DAT_FALSE {
         return; // a provider that has it may take it
     }
@@ -219,7 +212,7 @@ fn not_plain(ctx: &Ctx, qos: DAT_QOS, flags: DAT_CONNECT_FLAGS) {
 }
 
 fn private_data_refused(ctx: &Ctx, more: DAT_COUNT) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     let limit = conn.ia.provider_attr().max_private_data_size;
     let size = if more == 1 { limit + 1 } else { more };
     let data = vec![7; 4096];
@@ -229,7 +222,7 @@ fn private_data_refused(ctx: &Ctx, more: DAT_COUNT) {
 }
 
 fn connect_private_data_missing_is_arg6(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     bad_arg(Call { size: 1, ..Call::to(&conn.ia, ctx.qual(0)) }.make(conn.ep.h()), 6);
     untroubled(&conn);
 }
@@ -250,7 +243,7 @@ fn twice(ctx: &Ctx, at: State, scene: &Scene) {
 }
 
 fn connect_refused_leaves_receives_posted(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     post_empty_recv(&conn, 1);
     bad_arg(Call { timeout: 0, ..Call::to(&conn.ia, 1) }.make(conn.ep.h()), 4);
     expect_nothing(conn.recv.h());
@@ -259,15 +252,14 @@ fn connect_refused_leaves_receives_posted(ctx: &Ctx) {
 }
 
 fn connect_synchronously_refused_can_connect_at_once(ctx: &Ctx) {
-    let (near, far) = (fresh(ctx), fresh(ctx));
+    let (near, far) = (Conn::alone(ctx), Conn::alone(ctx));
     bad_arg(Call { timeout: 0, ..Call::to(&far.ia, ctx.qual(0)) }.make(near.ep.h()), 4);
     far.listen(ctx.qual(0), || near.connect(&far.ia.address(), ctx.qual(0)));
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    established(&near, &far);
 }
 
 fn connect_does_not_write_the_address(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     let address = conn.ia.address();
     let before = bytes_at(address.pointer().cast(), 28);
     let call = Call { address: Some(address.clone()), ..Call::to(&conn.ia, ctx.qual(9)) };
@@ -280,7 +272,7 @@ fn connect_does_not_write_the_address(ctx: &Ctx) {
 /// An address of a network kept for documents. What can be seen at once is told at once; else an event comes, by the latest
 /// the timeout's.
 fn to_nobody(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     let address = Some(Address::ipv4([203, 0, 113, 77]));
     let code = Call { address, timeout: 1_000_000, ..Call::to(&conn.ia, ctx.qual(0)) }.make(conn.ep.h());
     if code == DAT_SUCCESS {
@@ -295,7 +287,7 @@ fn to_nobody(ctx: &Ctx) {
 }
 
 fn connect_where_nobody_listens_is_non_peer_rejected(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     conn.connect(&conn.ia.address(), ctx.qual(9));
     let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
     assert_eq!(event.connection().private_data_size, 0);
@@ -305,7 +297,7 @@ fn connect_where_nobody_listens_is_non_peer_rejected(ctx: &Ctx) {
 }
 
 fn connect_where_nobody_listens_flushes_receives(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     (1..=4).for_each(|id| post_empty_recv(&conn, id));
     conn.connect(&conn.ia.address(), ctx.qual(9));
     conn.expect(DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
@@ -314,24 +306,22 @@ fn connect_where_nobody_listens_flushes_receives(ctx: &Ctx) {
 }
 
 fn connect_where_nobody_listens_then_reset_and_connect(ctx: &Ctx) {
-    let (near, far) = (fresh(ctx), fresh(ctx));
+    let (near, far) = (Conn::alone(ctx), Conn::alone(ctx));
     for _ in 0..20 {
         near.connect(&far.ia.address(), ctx.qual(0));
         near.expect(DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
         ok(dat_ep_reset(near.ep.h()));
     }
     far.listen(ctx.qual(0), || near.connect(&far.ia.address(), ctx.qual(0)));
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    established(&near, &far);
 }
 
 fn by_address(ctx: &Ctx, address: impl Fn(&Ia) -> Address) {
     let ia = ctx.ia();
-    let (near, far) = (Conn::unconnected(&ia, &Setup::default()), Conn::unconnected(&ia, &Setup::default()));
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
     let address = address(&ia);
     far.listen(ctx.qual(0), || near.connect(&address, ctx.qual(0)));
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    established(&near, &far);
 }
 
 fn without_family(ia: &Ia) -> Address {
@@ -374,7 +364,7 @@ fn connect_to_oneself_in_one_thread(ctx: &Ctx) {
 }
 
 fn connect_to_oneself_returns_before_anybody_answers(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     conn.connect(&conn.ia.address(), ctx.qual(0));
     conn.ep.expect_state(DAT_EP_STATE_ACTIVE_CONNECTION_PENDING);
@@ -384,7 +374,7 @@ fn connect_to_oneself_returns_before_anybody_answers(ctx: &Ctx) {
 }
 
 fn survives_near(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     (1..=3).for_each(|id| post_empty_recv(&conn, id));
     conn.connect(&ctx.hear_address(), ctx.qual(0));
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
@@ -395,7 +385,7 @@ fn survives_near(ctx: &Ctx) {
 }
 
 fn survives_far(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     (1..=3).for_each(|id| post_empty_recv(&conn, id));
     conn.listen(ctx.qual(0), || ctx.tell_address(&conn.ia));
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
@@ -406,7 +396,7 @@ fn survives_far(ctx: &Ctx) {
 }
 
 fn early_near(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     post_empty_recv(&conn, 1);
     conn.connect(&ctx.hear_address(), ctx.qual(0));
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
@@ -416,7 +406,7 @@ fn early_near(ctx: &Ctx) {
 
 /// The first send is posted right behind the accept, before the connection stands.
 fn early_far(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     conn.listen(ctx.qual(0), || ctx.tell_address(&conn.ia));
     post_empty_send(&conn, 2);
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
@@ -443,7 +433,7 @@ fn dup(ep: &Ep, like: DAT_EP_HANDLE, timeout: DAT_TIMEOUT, qos: DAT_QOS) -> DAT_
 }
 
 fn dup_connect_of_no_endpoint_is_invalid_handle(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     for handle in [DAT_HANDLE_NULL, conn.pz.h(), conn.events.h(), from_ref(&conn.ep).cast_mut().cast()] {
         bad_handle(dup(&conn.ep, handle, DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT), DAT_INVALID_HANDLE_EP);
     }
@@ -451,7 +441,7 @@ fn dup_connect_of_no_endpoint_is_invalid_handle(ctx: &Ctx) {
 }
 
 fn dup_connect_with_timeout_zero_is_arg3(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     // Before the state of the dup is looked at.
     bad_arg(dup(&conn.ep, conn.ep.h(), 0, DAT_QOS_BEST_EFFORT), 3);
     let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
@@ -460,13 +450,13 @@ fn dup_connect_with_timeout_zero_is_arg3(ctx: &Ctx) {
 }
 
 fn dup_connect_tells_of_the_dup_before_the_endpoint(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     let code = dup(&deaf(&conn), conn.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT);
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_UNCONNECTED);
 }
 
 fn dup_connect_of_an_endpoint_without_a_pz_is_not_ready(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
     let ep = homeless(&conn);
     let code = dup(&ep, near.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT);
@@ -475,7 +465,7 @@ fn dup_connect_of_an_endpoint_without_a_pz_is_not_ready(ctx: &Ctx) {
 }
 
 fn dup_connect_with_a_bad_quality(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
     let code = dup(&conn.ep, near.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_LOW_LATENCY);
     refused(code, DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);
@@ -483,7 +473,7 @@ fn dup_connect_with_a_bad_quality(ctx: &Ctx) {
 }
 
 fn dup_connect_with_too_much_private_data_is_arg4(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
     let limit = conn.ia.provider_attr().max_private_data_size;
     let data = vec![1_u8; 4096];
@@ -496,7 +486,7 @@ fn dup_connect_with_too_much_private_data_is_arg4(ctx: &Ctx) {
 }
 
 fn dup_connect_with_a_size_and_no_data_is_arg5(ctx: &Ctx) {
-    let conn = fresh(ctx);
+    let conn = Conn::alone(ctx);
     let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
     let (ep, like) = (conn.ep.h(), near.ep.h());
     bad_arg(dat_ep_dup_connect(ep, like, DAT_TIMEOUT_INFINITE, 4, null_mut(), DAT_QOS_BEST_EFFORT), 5);
@@ -507,13 +497,12 @@ fn dup_connect_with_a_size_and_no_data_is_arg5(ctx: &Ctx) {
 #[track_caller]
 fn second_like_it(ctx: &Ctx, qual: DAT_CONN_QUAL, data: &[u8]) -> Vec<u8> {
     let ia = ctx.ia();
-    let [near, far, second, other] = [(); 4].map(|()| Conn::unconnected(&ia, &Setup::default()));
+    let [near, far, second, other] = [(); 4].map(|()| Conn::on(&ia));
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let _psp = ia.psp(qual, &requests);
     near.connect(&ia.address(), qual);
     Request::arrives(&requests).accept(&far.ep);
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    established(&near, &far);
     let (size, pointer) = (data.len() as DAT_COUNT, data.as_ptr().cast_mut().cast());
     let (ep, like, time) = (second.ep.h(), near.ep.h(), DAT_TIMEOUT_INFINITE);
     ok(dat_ep_dup_connect(ep, like, time, size, pointer, DAT_QOS_BEST_EFFORT));
@@ -521,8 +510,7 @@ fn second_like_it(ctx: &Ctx, qual: DAT_CONN_QUAL, data: &[u8]) -> Vec<u8> {
     let param = request.param();
     let came = bytes_at(param.private_data, param.private_data_size as usize);
     request.accept(&other.ep);
-    second.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    other.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    established(&second, &other);
     assert_eq!(second.ep.param().remote_port_qual, near.ep.param().remote_port_qual);
     // The first is not touched by it.
     near.ep.expect_state(DAT_EP_STATE_CONNECTED);
@@ -545,7 +533,7 @@ fn dup_connect_of_a_wide_qualifier(ctx: &Ctx) {
 /// It knows the peer's port only, and nobody listens there.
 fn dup_connect_of_a_passive_end_finds_nobody(ctx: &Ctx) {
     let (near, far) = ctx.loopback();
-    let conn = Conn::unconnected(&near.ia, &Setup::default());
+    let conn = Conn::on(&near.ia);
     ok(dup(&conn.ep, far.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT));
     conn.expect(DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
 }

@@ -5,7 +5,7 @@
 use std::ptr::null_mut;
 
 use crate::cases::ep::scene::State::*;
-use crate::cases::ep::scene::{Request, Scene, bad_arg, bad_handle, expect_flushed, post_empty_recv, silent_listener};
+use crate::cases::ep::scene::{Request, Scene, silent_listener};
 use crate::kit::*;
 
 use super::connect::Call;
@@ -63,10 +63,6 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-fn conn(ia: &Ia) -> Conn {
-    Conn::unconnected(ia, &Setup::default())
-}
-
 /// A request that waits, and who asks.
 struct Asked {
     request: Request,
@@ -80,7 +76,7 @@ struct Asked {
 #[track_caller]
 fn asked(ctx: &Ctx, data: &[u8]) -> Asked {
     let ia = ctx.ia();
-    let (near, far) = (conn(&ia), conn(&ia));
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, psp) = silent_listener(ctx, &ia, 0);
     ok(Call::to(&ia, ctx.qual(0)).carrying(data).make(near.ep.h()));
     Asked { request: Request::arrives(&requests), near, far, psp, requests, ia }
@@ -89,8 +85,7 @@ fn asked(ctx: &Ctx, data: &[u8]) -> Asked {
 #[track_caller]
 fn accepted(request: Request, near: &Conn, far: &Conn) {
     request.accept(&far.ep);
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    established(near, far);
 }
 
 #[track_caller]
@@ -157,7 +152,7 @@ fn is_dead(cr: DAT_CR_HANDLE, ep: DAT_EP_HANDLE) {
 
 fn cr_is_dead_after_the_accept(ctx: &Ctx) {
     let Asked { ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &[]);
-    let (cr, spare) = (request.h(), conn(&ia));
+    let (cr, spare) = (request.h(), Conn::on(&ia));
     accepted(request, &near, &far);
     is_dead(cr, spare.ep.h());
     spare.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
@@ -172,7 +167,7 @@ fn cr_is_dead_after_the_rejection(ctx: &Ctx) {
 }
 
 fn is_rejected(ctx: &Ctx) {
-    let conn = conn(&ctx.ia());
+    let conn = Conn::alone(ctx);
     conn.connect(&ctx.hear_address(), ctx.qual(0));
     let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_PEER_REJECTED);
     assert_eq!(event.connection().private_data_size, 0);
@@ -200,7 +195,7 @@ fn cr_reject_flushes_the_requesters_receives(ctx: &Ctx) {
 /// dapltest's client: reset, drain until empty, post again, connect again.
 fn cr_reject_then_reset_and_retry(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (near, far) = (conn(&ia), conn(&ia));
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     for _ in 0..8 {
         (1..=2).for_each(|id| post_empty_recv(&near, id));
@@ -277,7 +272,7 @@ fn cr_accept_again_after_the_ep_was_reset(ctx: &Ctx) {
     let scene = Scene::new(ctx, Disconnected);
     let ia = &scene.own.ia;
     let (requests, _psp) = silent_listener(ctx, ia, 1);
-    let near = conn(ia);
+    let near = Conn::on(ia);
     near.connect(&ia.address(), ctx.qual(1));
     let request = Request::arrives(&requests);
     let code = dat_cr_accept(request.h(), scene.ep(), 0, null_mut());
@@ -288,7 +283,7 @@ fn cr_accept_again_after_the_ep_was_reset(ctx: &Ctx) {
 
 /// Both connect, both get a request. The one that wins refuses the other's.
 fn wins(ctx: &Ctx) {
-    let conn = conn(&ctx.ia());
+    let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     ctx.tell_address(&conn.ia);
     conn.connect(&ctx.hear_address(), ctx.qual(1));
@@ -301,7 +296,7 @@ fn wins(ctx: &Ctx) {
 }
 
 fn loses(ctx: &Ctx) {
-    let conn = conn(&ctx.ia());
+    let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 1);
     ctx.tell_address(&conn.ia);
     conn.connect(&ctx.hear_address(), ctx.qual(0));
@@ -322,7 +317,7 @@ fn cr_answers_in_any_order(ctx: &Ctx) {
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     let near: Vec<Conn> = (0..6_u8)
         .map(|n| {
-            let conn = conn(&ia);
+            let conn = Conn::on(&ia);
             ok(Call::to(&ia, ctx.qual(0)).carrying(&[n]).make(conn.ep.h()));
             conn
         })
@@ -332,7 +327,7 @@ fn cr_answers_in_any_order(ctx: &Ctx) {
     for request in came {
         let from = usize::from(data_of(&request)[0]);
         if from % 2 == 0 {
-            let far = conn(&ia);
+            let far = Conn::on(&ia);
             accepted(request, &near[from], &far);
         } else {
             request.reject();
@@ -398,7 +393,7 @@ fn cr_left_by_a_free_then_accepted(ctx: &Ctx) {
 
 fn cr_left_by_a_timeout_then_accepted(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (near, far) = (conn(&ia), conn(&ia));
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     ok(Call { timeout: 50_000, ..Call::to(&ia, ctx.qual(0)) }.make(near.ep.h()));
     let request = Request::arrives(&requests);
@@ -441,14 +436,13 @@ fn cr_handoff_to_a_reserved_point(ctx: &Ctx) {
     let request = Request::arrives(&others);
     assert_eq!(request.param().local_ep_handle, far.ep.h());
     ok(dat_cr_accept(request.leak(), DAT_HANDLE_NULL, 0, null_mut()));
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    established(&near, &far);
 }
 
 /// The requester's own process listens where its request is handed to: it meets itself.
 fn takes_it_itself(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (near, far) = (conn(&ia), conn(&ia));
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, _psp) = silent_listener(ctx, &ia, 1);
     ok(Call { address: Some(ctx.hear_address()), ..Call::to(&ia, ctx.qual(0)).carrying(b"home") }.make(near.ep.h()));
     let request = Request::arrives(&requests);
@@ -510,7 +504,7 @@ fn cr_handoff_twice(ctx: &Ctx) {
 }
 
 fn sends(ctx: &Ctx, size: usize) {
-    let conn = conn(&ctx.ia());
+    let conn = Conn::alone(ctx);
     let (address, data) = (Some(ctx.hear_address()), pattern(size, 1));
     ok(Call { address, ..Call::to(&conn.ia, ctx.qual(0)).carrying(&data) }.make(conn.ep.h()));
     let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
@@ -524,7 +518,7 @@ fn sends(ctx: &Ctx, size: usize) {
 }
 
 fn answers(ctx: &Ctx, size: usize) {
-    let conn = conn(&ctx.ia());
+    let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     ctx.tell_address(&conn.ia);
     let request = Request::arrives(&requests);
@@ -541,7 +535,7 @@ fn sends_48(ctx: &Ctx) {
 }
 
 fn takes_48(ctx: &Ctx) {
-    let conn = conn(&ctx.ia());
+    let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     ctx.tell_address(&conn.ia);
     let mut data = pattern(48, 2);
@@ -565,7 +559,7 @@ fn private_data_of_failures_is_none(ctx: &Ctx) {
 
 fn private_data_is_the_callers_again_at_once(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (near, far) = (conn(&ia), conn(&ia));
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     let mut data = pattern(40, 8);
     ok(Call::to(&ia, ctx.qual(0)).carrying(&data).make(near.ep.h()));
@@ -594,7 +588,7 @@ fn private_data_of_an_accept_at_its_limit(ctx: &Ctx) {
 /// A long reply, then a short one into the same EP.
 fn private_data_of_the_next_connection_has_no_leftovers(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (near, far) = (conn(&ia), conn(&ia));
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     for size in [60, 3] {
         near.connect(&ia.address(), ctx.qual(0));

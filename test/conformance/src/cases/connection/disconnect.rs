@@ -5,10 +5,7 @@
 use std::ptr::null_mut;
 
 use crate::cases::ep::scene::State::{self, *};
-use crate::cases::ep::scene::{
-    Request, Scene, Stopped, WAITING_SEND, completing, expect_flushed, in_state, post_empty_recv, post_empty_send,
-    silent_listener,
-};
+use crate::cases::ep::scene::{Request, Scene, Stopped, WAITING_SEND, completing, in_state, silent_listener};
 use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -122,7 +119,7 @@ fn at_once(ctx: &Ctx, flags: DAT_CLOSE_FLAGS) {
 const ROUNDS: u32 = 200;
 
 fn at_once_often_near(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     let address = ctx.hear_address();
     for round in 0..ROUNDS {
         conn.connect(&address, ctx.qual(0));
@@ -131,7 +128,7 @@ fn at_once_often_near(ctx: &Ctx) {
 }
 
 fn at_once_often_far(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     ctx.tell_address(&conn.ia);
     for round in 0..ROUNDS {
@@ -181,7 +178,7 @@ fn disconnect_with_another_flag_counts_as_graceful(ctx: &Ctx) {
 
 #[track_caller]
 pub(crate) fn unconnected(ctx: &Ctx) -> Conn {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     (1..=5).for_each(|id| post_empty_recv(&conn, id));
     conn
 }
@@ -214,7 +211,7 @@ fn disconnect_unconnected_posts_one_event_and_stays_unconnected(ctx: &Ctx) {
 }
 
 fn disconnect_unconnected_without_connect_evd_only_flushes(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     let (ia, pz, recv, request) = (conn.ia.h(), conn.pz.h(), conn.recv.h(), conn.request.h());
     let ep = Ep::own(filled(|out| dat_ep_create(ia, pz, recv, request, DAT_HANDLE_NULL, &ep_attr(), out)));
     ok(dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(9), DAT_COMPLETION_DEFAULT_FLAG));
@@ -223,14 +220,13 @@ fn disconnect_unconnected_without_connect_evd_only_flushes(ctx: &Ctx) {
 }
 
 fn unconnected_then_connects(ctx: &Ctx) {
-    let (near, far) = (unconnected(ctx), Conn::unconnected(&ctx.ia(), &Setup::default()));
+    let (near, far) = (unconnected(ctx), Conn::alone(ctx));
     disconnect(&near, DAT_CLOSE_ABRUPT_FLAG);
     near.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
     assert_eq!(drain(near.recv.h()).len(), 5);
     post_empty_recv(&near, 6);
     far.listen(ctx.qual(0), || near.connect(&far.ia.address(), ctx.qual(0)));
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    established(&near, &far);
     post_empty_send(&far, 7);
     expect_dto(near.recv.h(), 6, DAT_DTO_SUCCESS, 0);
 }
@@ -366,7 +362,7 @@ fn disconnect_of_many_in_a_row_then_their_events(ctx: &Ctx) {
 }
 
 fn gives_up(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     conn.connect(&ctx.hear_address(), ctx.qual(0));
     ctx.meet(); // the request has come
     disconnect(&conn, DAT_CLOSE_ABRUPT_FLAG);
@@ -377,7 +373,7 @@ fn gives_up(ctx: &Ctx) {
 }
 
 fn accepts_too_late(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     ctx.tell_address(&conn.ia);
     let request = Request::arrives(&requests);
@@ -395,7 +391,7 @@ fn accepts_too_late(ctx: &Ctx) {
 
 /// The requester of an EP that gives up in CMP: it sees an end, whether or not it saw a beginning.
 fn hears_of_it(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     conn.connect(&ctx.hear_address(), ctx.qual(0));
     ctx.tell_number(std::process::id().into());
     let mut event = expect_event(conn.events.h(), SOON);
@@ -425,7 +421,7 @@ fn frees_in_cmp(ctx: &Ctx) {
 }
 
 fn held_near(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     (1..=3).for_each(|id| post_empty_recv(&conn, id));
     conn.connect(&ctx.hear_address(), ctx.qual(0));
     ctx.tell_number(std::process::id().into());

@@ -7,9 +7,7 @@ use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 use crate::cases::ep::scene::State::*;
-use crate::cases::ep::scene::{
-    Request, Scene, expect_flushed, full_evd, post_empty_recv, post_empty_send, silent_listener,
-};
+use crate::cases::ep::scene::{Request, Scene, full_evd, silent_listener};
 use crate::kit::*;
 
 use super::connect::Call;
@@ -52,10 +50,6 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-fn conn(ia: &Ia) -> Conn {
-    Conn::unconnected(ia, &Setup::default())
-}
-
 /// Connects to a silent listener with a limit.
 #[track_caller]
 fn limited(ctx: &Ctx, conn: &Conn, timeout: DAT_TIMEOUT) {
@@ -68,7 +62,7 @@ const SHORT: DAT_TIMEOUT = 20_000;
 fn timeout_without_answer_is_timed_out_once(ctx: &Ctx) {
     let ia = ctx.ia();
     let (_requests, _psp) = silent_listener(ctx, &ia, 0);
-    let conn = conn(&ia);
+    let conn = Conn::on(&ia);
     limited(ctx, &conn, SHORT);
     let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_TIMED_OUT);
     conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
@@ -79,7 +73,7 @@ fn timeout_without_answer_is_timed_out_once(ctx: &Ctx) {
 fn timeout_flushes_receives(ctx: &Ctx) {
     let ia = ctx.ia();
     let (_requests, _psp) = silent_listener(ctx, &ia, 0);
-    let conn = conn(&ia);
+    let conn = Conn::on(&ia);
     (1..=3).for_each(|id| post_empty_recv(&conn, id));
     limited(ctx, &conn, SHORT);
     conn.expect(DAT_CONNECTION_EVENT_TIMED_OUT);
@@ -89,21 +83,20 @@ fn timeout_flushes_receives(ctx: &Ctx) {
 fn timeout_then_reset_and_connect(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, psp) = silent_listener(ctx, &ia, 0);
-    let (near, far) = (conn(&ia), conn(&ia));
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
     limited(ctx, &near, SHORT);
     near.expect(DAT_CONNECTION_EVENT_TIMED_OUT);
     ok(dat_ep_reset(near.ep.h()));
     psp.free();
     drain(requests.h());
     far.listen(ctx.qual(0), || near.connect(&ia.address(), ctx.qual(0)));
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    established(&near, &far);
 }
 
 fn timeout_of_a_microsecond(ctx: &Ctx) {
     let ia = ctx.ia();
     let (_requests, _psp) = silent_listener(ctx, &ia, 0);
-    let conn = conn(&ia);
+    let conn = Conn::on(&ia);
     for _ in 0..50 {
         limited(ctx, &conn, 1);
         conn.expect(DAT_CONNECTION_EVENT_TIMED_OUT);
@@ -115,17 +108,16 @@ fn timeout_of_a_microsecond(ctx: &Ctx) {
 fn timeout_longest_but_infinite_is_no_hindrance(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
-    let (near, far) = (conn(&ia), conn(&ia));
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
     limited(ctx, &near, DAT_TIMEOUT_INFINITE - 1);
     Request::arrives(&requests).accept(&far.ep);
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    established(&near, &far);
 }
 
 fn timeout_ends_with_the_disconnect(ctx: &Ctx) {
     let ia = ctx.ia();
     let (_requests, _psp) = silent_listener(ctx, &ia, 0);
-    let conn = conn(&ia);
+    let conn = Conn::on(&ia);
     limited(ctx, &conn, 100_000);
     ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
     let number = expect_event(conn.events.h(), SOON).number();
@@ -136,7 +128,7 @@ fn timeout_ends_with_the_disconnect(ctx: &Ctx) {
 fn timeout_of_an_old_attempt_does_not_end_the_new_one(ctx: &Ctx) {
     let ia = ctx.ia();
     let (_requests, _psp) = silent_listener(ctx, &ia, 0);
-    let conn = conn(&ia);
+    let conn = Conn::on(&ia);
     limited(ctx, &conn, 50_000);
     ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
     expect_event(conn.events.h(), SOON);
@@ -189,7 +181,7 @@ const RACES: u32 = 200;
 
 /// A time limit near the time that an answer takes: one outcome each.
 fn races_near(ctx: &Ctx) {
-    let conn = conn(&ctx.ia());
+    let conn = Conn::alone(ctx);
     let address = ctx.hear_address();
     let attempt = |timeout, data: &[u8]| {
         let call = Call { address: Some(address.clone()), timeout, ..Call::to(&conn.ia, ctx.qual(0)).carrying(data) };
@@ -253,7 +245,7 @@ fn races_far(ctx: &Ctx) {
 }
 
 fn asks_and_dies(ctx: &Ctx) {
-    let conn = conn(&ctx.ia());
+    let conn = Conn::alone(ctx);
     conn.connect(&ctx.hear_address(), ctx.qual(0));
     ctx.meet(); // the request has come
     ctx.die();
@@ -281,7 +273,7 @@ fn is_gone(ctx: &Ctx) {
 }
 
 fn accepts_the_dead(ctx: &Ctx) {
-    let conn = conn(&ctx.ia());
+    let conn = Conn::alone(ctx);
     let request = of_the_dead(ctx, &conn);
     post_empty_recv(&conn, 1);
     request.accept(&conn.ep);
@@ -292,12 +284,12 @@ fn accepts_the_dead(ctx: &Ctx) {
 }
 
 fn rejects_the_dead(ctx: &Ctx) {
-    let conn = conn(&ctx.ia());
+    let conn = Conn::alone(ctx);
     of_the_dead(ctx, &conn).reject();
 }
 
 fn left_alone(ctx: &Ctx) {
-    let conn = conn(&ctx.ia());
+    let conn = Conn::alone(ctx);
     post_empty_recv(&conn, 1);
     conn.connect(&ctx.hear_address(), ctx.qual(0));
     conn.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
@@ -379,7 +371,7 @@ fn closes(ctx: &Ctx) {
 }
 
 fn is_refused(ctx: &Ctx) {
-    let conn = conn(&ctx.ia());
+    let conn = Conn::alone(ctx);
     conn.connect(&ctx.hear_address(), ctx.qual(0));
     let number = expect_event(conn.events.h(), SOON).number();
     assert!([DAT_CONNECTION_EVENT_PEER_REJECTED, DAT_CONNECTION_EVENT_NON_PEER_REJECTED].contains(&number));
@@ -492,8 +484,7 @@ fn broken_then_reset_and_connect(ctx: &Ctx) {
         ok(dat_ep_reset(far.ep.h()));
         expect_dto(near.request.h(), 1, DAT_DTO_ERR_REMOTE_ACCESS, 0);
         far.listen(ctx.qual(0), || near.connect(&near.ia.address(), ctx.qual(0)));
-        near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-        far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        established(&near, &far);
     }
 }
 
@@ -506,7 +497,7 @@ struct Deaf {
 }
 
 fn deaf(ia: &Ia) -> Deaf {
-    let other = conn(ia);
+    let other = Conn::on(ia);
     let (events, filler) = full_evd(ia, &other.pz, 0);
     let ep = ia.ep(&other.pz, &other.recv, &other.request, &events);
     Deaf { ep, _filler: filler, events, other }
@@ -558,7 +549,7 @@ fn over_before_the_first_event_was_read(ctx: &Ctx) {
     let (near, far) = {
         let scene = Scene::new(ctx, Active);
         let Scene { own, request, .. } = scene;
-        let far = conn(&own.ia);
+        let far = Conn::on(&own.ia);
         request.expect("it came").accept(&far.ep);
         (own, far)
     };
@@ -653,7 +644,7 @@ fn threads_near(ctx: &Ctx) {
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
-                let conn = conn(&ia);
+                let conn = Conn::on(&ia);
                 for _ in 0..EACH {
                     conn.connect(&address, ctx.qual(0));
                     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
@@ -677,7 +668,7 @@ fn threads_far(ctx: &Ctx) {
             scope.spawn({
                 let ia = ia.clone();
                 move || {
-                    let conn = conn(&ia);
+                    let conn = Conn::on(&ia);
                     Request::own(request.h()).accept(&conn.ep);
                     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
                     is_over(&conn);

@@ -5,9 +5,7 @@ use std::collections::BTreeSet;
 use std::ptr::null_mut;
 
 use crate::cases::ep::scene::State::*;
-use crate::cases::ep::scene::{
-    Request, Scene, bad_arg, bad_handle, full_evd, post_empty_recv, post_empty_send, silent_listener,
-};
+use crate::cases::ep::scene::{Request, Scene, full_evd, silent_listener};
 use crate::kit::*;
 
 use super::disconnect::is_over;
@@ -91,21 +89,11 @@ fn cr_evd(ia: &Ia) -> Evd {
     ia.evd(8, DAT_EVD_CR_FLAG)
 }
 
-fn conn(ia: &Ia) -> Conn {
-    Conn::unconnected(ia, &Setup::default())
-}
-
 /// Connects a new EP to a qualifier of this IA, and does not wait.
 fn requester(ia: &Ia, qual: DAT_CONN_QUAL) -> Conn {
-    let conn = conn(ia);
+    let conn = Conn::on(ia);
     conn.connect(&ia.address(), qual);
     conn
-}
-
-#[track_caller]
-fn established(near: &Conn, far: &Conn) {
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
 }
 
 #[track_caller]
@@ -196,7 +184,7 @@ fn listens(ctx: &Ctx) {
 
 fn clashes(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (evd, ep) = (cr_evd(&ia), conn(&ia));
+    let (evd, ep) = (cr_evd(&ia), Conn::on(&ia));
     ctx.meet();
     expect(create(&ia, ctx.qual(0), evd.h(), DAT_PSP_CONSUMER_FLAG), BARE_IN_USE);
     let code = untouched(|rsp| dat_rsp_create(ia.h(), ctx.qual(0), ep.ep.h(), evd.h(), rsp));
@@ -306,7 +294,7 @@ fn psp_create_any_can_be_connected_to(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = cr_evd(&ia);
     let (qual, psp) = any(&ia, &evd);
-    let (near, far) = (requester(&ia, qual), conn(&ia));
+    let (near, far) = (requester(&ia, qual), Conn::on(&ia));
     let event = expect_event(evd.h(), SOON);
     assert_eq!((event.arrival().conn_qual, event.service_point()), (qual, psp.h()));
     Request::own(event.arrival().cr_handle).accept(&far.ep);
@@ -419,7 +407,7 @@ fn psp_free_twice_is_invalid_handle(ctx: &Ctx) {
 fn psp_free_lets_go_of_the_evd_at_once(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
-    let (near, far) = (requester(&ia, ctx.qual(0)), conn(&ia));
+    let (near, far) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
     Request::arrives(&evd).accept(&far.ep);
     psp.free();
     evd.free();
@@ -429,7 +417,7 @@ fn psp_free_lets_go_of_the_evd_at_once(ctx: &Ctx) {
 fn psp_free_stops_listening_at_once(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
-    let (near, far) = (requester(&ia, ctx.qual(0)), conn(&ia));
+    let (near, far) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
     Request::arrives(&evd).accept(&far.ep);
     established(&near, &far);
     psp.free();
@@ -440,7 +428,7 @@ fn psp_free_stops_listening_at_once(ctx: &Ctx) {
 fn psp_free_leaves_requests_acceptable(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
-    let (near, far) = (requester(&ia, ctx.qual(0)), conn(&ia));
+    let (near, far) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
     let request = Request::arrives(&evd);
     psp.free();
     evd.free();
@@ -463,7 +451,7 @@ fn psp_free_leaves_requests_rejectable(ctx: &Ctx) {
 fn psp_free_leaves_live_connections_alone(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
-    let (near, far) = (requester(&ia, ctx.qual(0)), conn(&ia));
+    let (near, far) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
     Request::arrives(&evd).accept(&far.ep);
     established(&near, &far);
     psp.free();
@@ -476,7 +464,7 @@ fn psp_free_leaves_live_connections_alone(ctx: &Ctx) {
 fn psp_free_before_established(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
-    let (near, far) = (requester(&ia, ctx.qual(0)), conn(&ia));
+    let (near, far) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
     let request = Request::arrives(&evd);
     request.accept(&far.ep);
     psp.free();
@@ -486,7 +474,7 @@ fn psp_free_before_established(ctx: &Ctx) {
 fn psp_free_then_listen_again_beside_a_live_connection(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
-    let (near, far) = (requester(&ia, ctx.qual(0)), conn(&ia));
+    let (near, far) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
     Request::arrives(&evd).accept(&far.ep);
     established(&near, &far);
     psp.free();
@@ -537,7 +525,7 @@ fn full_evd_works_again(ctx: &Ctx) {
     let _psp = ia.psp(ctx.qual(0), &evd);
     is_deserted(&ia, ctx.qual(0));
     drain(evd.h());
-    let (near, far) = (requester(&ia, ctx.qual(0)), conn(&ia));
+    let (near, far) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
     Request::arrives(&evd).accept(&far.ep);
     established(&near, &far);
 }
@@ -556,7 +544,7 @@ fn rsp_create_without_an_ep_is_invalid_handle(ctx: &Ctx) {
 }
 
 fn rsp_create_without_an_evd_is_invalid_handle(ctx: &Ctx) {
-    let conn = conn(&ctx.ia());
+    let conn = Conn::alone(ctx);
     for evd in [DAT_HANDLE_NULL, conn.pz.h()] {
         bad_handle(rsp_create(&conn.ia, ctx.qual(0), conn.ep.h(), evd), DAT_INVALID_HANDLE_EVD_CR);
     }
@@ -579,7 +567,7 @@ fn rsp_create_in_a_wrong_state_is_told_before_the_evd_flag(ctx: &Ctx) {
 }
 
 fn rsp_create_wants_the_cr_flag(ctx: &Ctx) {
-    let conn = conn(&ctx.ia());
+    let conn = Conn::alone(ctx);
     let code = rsp_create(&conn.ia, ctx.qual(0), conn.ep.h(), conn.recv.h());
     bad_handle(code, DAT_INVALID_HANDLE_EVD_CR);
     conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
@@ -587,14 +575,14 @@ fn rsp_create_wants_the_cr_flag(ctx: &Ctx) {
 
 fn rsp_create_with_qualifier_zero_is_arg2(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (evd, conn) = (cr_evd(&ia), conn(&ia));
+    let (evd, conn) = (cr_evd(&ia), Conn::on(&ia));
     bad_arg(rsp_create(&ia, 0, conn.ep.h(), evd.h()), 2);
     conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
 
 fn rsp_create_where_an_rsp_is_leaves_the_ep_unconnected(ctx: &Ctx) {
     let scene = Scene::new(ctx, Reserved);
-    let second = conn(&scene.own.ia);
+    let second = Conn::on(&scene.own.ia);
     expect(rsp_create(&scene.own.ia, ctx.qual(0), second.ep.h(), scene.requests.h()), BARE_IN_USE);
     second.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
     scene.is_still(Reserved);
@@ -603,7 +591,7 @@ fn rsp_create_where_an_rsp_is_leaves_the_ep_unconnected(ctx: &Ctx) {
 fn rsp_create_where_a_psp_is_leaves_the_ep_unconnected(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, _psp) = silent_listener(ctx, &ia, 0);
-    let conn = conn(&ia);
+    let conn = Conn::on(&ia);
     expect(rsp_create(&ia, ctx.qual(0), conn.ep.h(), evd.h()), BARE_IN_USE);
     conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
@@ -670,7 +658,7 @@ fn rsp_free_makes_the_ep_unconnected(ctx: &Ctx) {
     scene.is_still(Unconnected);
     is_deserted(&scene.own.ia, ctx.qual(0));
     // As good as new.
-    let near = conn(&scene.own.ia);
+    let near = Conn::on(&scene.own.ia);
     scene.own.listen(ctx.qual(0), || near.connect(&near.ia.address(), ctx.qual(0)));
     established(&near, &scene.own);
 }
@@ -736,7 +724,7 @@ fn rsp_of_an_ep_without_pz_is_configured_late(ctx: &Ctx) {
 
 fn full_evd_rearms(ctx: &Ctx) {
     let ia = ctx.ia();
-    let conn = conn(&ia);
+    let conn = Conn::on(&ia);
     let (evd, _filler) = full_evd(&ia, &conn.pz, DAT_EVD_CR_FLAG);
     let _rsp = ia.rsp(ctx.qual(0), &conn.ep, &evd);
     is_deserted(&ia, ctx.qual(0));

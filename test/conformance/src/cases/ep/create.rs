@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 
 use crate::kit::*;
 
-use super::scene::{Request, bad_arg, bad_handle, silent_listener};
+use super::scene::{Request, silent_listener};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
@@ -284,7 +284,7 @@ fn takes_evds_of_another_ia(ctx: &Ctx) {
         ia: ia.clone(),
     };
     let ep = foreign.ep(&ep_attr());
-    let far = Conn::unconnected(&ia, &Setup::default());
+    let far = Conn::on(&ia);
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     let (address, time) = (ia.address(), DAT_TIMEOUT_INFINITE);
     ok(dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(5), DAT_COMPLETION_DEFAULT_FLAG));
@@ -292,7 +292,7 @@ fn takes_evds_of_another_ia(ctx: &Ctx) {
     Request::arrives(&requests).accept(&far.ep);
     expect_conn(foreign.connect.h(), ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
     far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    super::scene::post_empty_send(&far, 6);
+    post_empty_send(&far, 6);
     expect_dto(far.request.h(), 6, DAT_DTO_SUCCESS, 0);
     expect_dto(foreign.recv.h(), 5, DAT_DTO_SUCCESS, 0);
 }

@@ -7,7 +7,7 @@ use crate::cases::connection::disconnect::{cookies, disconnect, idle, is_over, u
 use crate::kit::*;
 
 use super::scene::State::*;
-use super::scene::{Request, expect_flushed, in_state, post_empty_recv, post_empty_send, silent_listener};
+use super::scene::{Request, in_state, silent_listener};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
@@ -38,12 +38,11 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn reset_unconnected_keeps_receives(ctx: &Ctx) {
-    let (near, far) = (unconnected(ctx), Conn::unconnected(&ctx.ia(), &Setup::default()));
+    let (near, far) = (unconnected(ctx), Conn::alone(ctx));
     ok(dat_ep_reset(near.ep.h()));
     expect_nothing(near.recv.h());
     far.listen(ctx.qual(0), || near.connect(&far.ia.address(), ctx.qual(0)));
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    established(&near, &far);
     post_empty_send(&far, 7);
     expect_dto(near.recv.h(), 1, DAT_DTO_SUCCESS, 0);
 }
@@ -63,15 +62,14 @@ fn reset_has_flushed_all_when_it_returns(ctx: &Ctx) {
 /// 8 rounds that leave everything undrained may not use up the queue of 16.
 fn reset_does_not_lose_slots(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (near, far) = (Conn::unconnected(&ia, &Setup::default()), Conn::unconnected(&ia, &Setup::default()));
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
     let depth = near.ep.param().ep_attr.max_recv_dtos as u64;
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     for _ in 0..8 {
         (1..=depth).for_each(|id| post_empty_recv(&near, id));
         near.connect(&ia.address(), ctx.qual(0));
         Request::arrives(&requests).accept(&far.ep);
-        near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-        far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        established(&near, &far);
         near.disconnect();
         is_over(&far);
         ok(dat_ep_reset(near.ep.h()));
@@ -106,7 +104,7 @@ fn reset_without_pz_stays_without(ctx: &Ctx) {
 fn cycle_near(ctx: &Ctx) {
     let address = ctx.hear_address();
     for round in 0..100 {
-        let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+        let conn = Conn::alone(ctx);
         post_empty_recv(&conn, 1);
         conn.connect(&address, ctx.qual(0));
         conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
@@ -119,7 +117,7 @@ fn cycle_near(ctx: &Ctx) {
 
 /// dapltest's server: accept, graceful disconnect, reset, query, receives, accept again.
 fn cycle_far(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     (1..=2).for_each(|id| post_empty_recv(&conn, id));
     ctx.tell_address(&conn.ia);
@@ -141,7 +139,7 @@ fn cycle_far(ctx: &Ctx) {
 const CONNECTS: u32 = 1000;
 
 fn thousand_near(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     let address = ctx.hear_address();
     for _ in 0..CONNECTS {
         conn.connect(&address, ctx.qual(0));
@@ -152,7 +150,7 @@ fn thousand_near(ctx: &Ctx) {
 }
 
 fn thousand_far(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     ctx.tell_address(&conn.ia);
     for _ in 0..CONNECTS {
@@ -170,7 +168,7 @@ fn free_with_receives_posted(ctx: &Ctx) {
 }
 
 fn free_after_the_memory_of_its_receives(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     let mut memory = conn.memory(64);
     conn.post_recv(1, memory.segment(0, 64));
     memory.deregister();
@@ -207,7 +205,7 @@ fn free_leaves_queued_events_with_its_handle(ctx: &Ctx) {
 }
 
 fn free_pending_connect_posts_one_disconnected(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     conn.connect(&conn.ia.address(), ctx.qual(0));
     let _request = Request::arrives(&requests);
@@ -238,7 +236,7 @@ fn free_connected_flushes_the_peer(ctx: &Ctx) {
 }
 
 fn status_takes_any_pointer_missing(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     ok(dat_ep_get_status(conn.ep.h(), null_mut(), null_mut(), null_mut()));
     let state: DAT_EP_STATE = filled(|out| dat_ep_get_status(conn.ep.h(), out, null_mut(), null_mut()));
     assert_eq!(state, DAT_EP_STATE_UNCONNECTED);
@@ -248,7 +246,7 @@ fn status_takes_any_pointer_missing(ctx: &Ctx) {
 }
 
 fn status_recv_idle_is_false_while_one_is_posted(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     post_empty_recv(&conn, 1);
     assert_eq!(idle(&conn), (false, true));
 }

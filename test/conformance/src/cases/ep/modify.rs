@@ -8,9 +8,7 @@ use crate::kit::*;
 
 use super::create::{Parts, numbers, without_pz};
 use super::scene::State::{self, *};
-use super::scene::{
-    Request, Scene, bad_arg, expect_flushed, in_state, post_empty_recv, post_empty_send, silent_listener,
-};
+use super::scene::{Request, Scene, in_state, silent_listener};
 
 /// A field: its name, its bit, and a good value.
 struct Field {
@@ -306,7 +304,7 @@ fn numbers_of_change(param: &DAT_EP_PARAM, field: &Field, at: State) -> (Vec<usi
 }
 
 fn refuses(ctx: &Ctx, mask: DAT_EP_PARAM_MASK, spoil: Spoil) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     let (spare, limits) = (Spare::new(&conn.ia), conn.ia.attr());
     post_empty_recv(&conn, 1);
     let before = shape(conn.ep.h());
@@ -377,7 +375,7 @@ fn ep_modify_without_an_evd_takes_its_dtos_away(ctx: &Ctx) {
 }
 
 fn ep_modify_of_the_pz_flushes_receives(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     let pz = conn.ia.pz();
     (1..=3).for_each(|id| post_empty_recv(&conn, id));
     modify(&conn.ep, DAT_EP_FIELD_PZ_HANDLE, |param| param.pz_handle = pz.h());
@@ -402,7 +400,7 @@ fn ep_modify_of_the_recv_dtos_makes_room(ctx: &Ctx) {
 fn ep_modify_of_the_recv_evd_moves_completions(ctx: &Ctx) {
     let ia = ctx.ia();
     let other = ia.evd(8, DAT_EVD_DTO_FLAG);
-    let conn = Conn::unconnected(&ia, &Setup::default());
+    let conn = Conn::on(&ia);
     post_empty_recv(&conn, 1);
     modify(&conn.ep, DAT_EP_FIELD_RECV_EVD_HANDLE, |param| param.recv_evd_handle = other.h());
     // What was posted before comes back where it was to come.
@@ -417,7 +415,7 @@ fn ep_modify_of_the_recv_evd_moves_completions(ctx: &Ctx) {
 fn ep_modify_of_the_connect_evd_moves_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let other = ia.evd(8, DAT_EVD_CONNECTION_FLAG);
-    let conn = Conn::unconnected(&ia, &Setup::default());
+    let conn = Conn::on(&ia);
     modify(&conn.ep, DAT_EP_FIELD_CONNECT_EVD_HANDLE, |param| param.connect_evd_handle = other.h());
     // Nobody listens there.
     conn.connect(&ia.address(), ctx.qual(9));
@@ -427,7 +425,7 @@ fn ep_modify_of_the_connect_evd_moves_events(ctx: &Ctx) {
 }
 
 fn ep_modify_without_pz_takes_no_receive_any_more(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     post_empty_recv(&conn, 1);
     modify(&conn.ep, DAT_EP_FIELD_PZ_HANDLE, |param| param.pz_handle = DAT_HANDLE_NULL);
     expect_flushed(&conn.recv, [1]);
@@ -447,7 +445,7 @@ fn ep_modify_pz_in_attaches_at_once(ctx: &Ctx) {
 /// Another PZ, other EVDs, other depths: and then it is an EP like any other.
 fn ep_modify_then_connects_and_carries(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (near, far) = (Conn::unconnected(&ia, &Setup::default()), Conn::unconnected(&ia, &Setup::default()));
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
     let (pz, recv) = (ia.pz(), ia.evd(32, DAT_EVD_DTO_FLAG));
     let mask = DAT_EP_FIELD_PZ_HANDLE | DAT_EP_FIELD_RECV_EVD_HANDLE | DAT_EP_FIELD_EP_ATTR_MAX_RECV_DTOS;
     modify(&near.ep, mask, |param| {
@@ -457,8 +455,7 @@ fn ep_modify_then_connects_and_carries(ctx: &Ctx) {
     from.write_pattern(0, 100, 3);
     near.post_recv(1, into.segment(0, 100));
     far.listen(ctx.qual(0), || near.connect(&ia.address(), ctx.qual(0)));
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    established(&near, &far);
     far.post_send(2, from.segment(0, 100));
     expect_dto(recv.h(), 1, DAT_DTO_SUCCESS, 100);
     into.expect_pattern(0, 100, 3);
@@ -468,7 +465,7 @@ fn ep_modify_then_connects_and_carries(ctx: &Ctx) {
 
 fn ep_modify_lets_go_of_old_objects(ctx: &Ctx) {
     let ia = ctx.ia();
-    let conn = Conn::unconnected(&ia, &Setup::default());
+    let conn = Conn::on(&ia);
     let mask = DAT_EP_FIELD_PZ_HANDLE
         | DAT_EP_FIELD_RECV_EVD_HANDLE
         | DAT_EP_FIELD_REQUEST_EVD_HANDLE
@@ -491,7 +488,7 @@ fn ep_modify_lets_go_of_old_objects(ctx: &Ctx) {
 }
 
 fn ep_modify_refused_holds_no_object(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     let spare = Spare::new(&conn.ia);
     let mut param = conn.ep.param();
     (param.pz_handle, param.recv_evd_handle) = (spare.pz.h(), spare.dto.h());
@@ -551,13 +548,12 @@ fn furnished(scene: &Scene) -> Ep {
 
 fn ep_modify_of_reads_counts_for_the_connection(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (near, far) = (Conn::unconnected(&ia, &Setup::default()), Conn::unconnected(&ia, &Setup::default()));
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
     modify(&near.ep, DAT_EP_FIELD_EP_ATTR_MAX_RDMA_READ_OUT, |param| param.ep_attr.max_rdma_read_out = 0);
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     near.connect(&ia.address(), ctx.qual(0));
     Request::arrives(&requests).accept(&far.ep);
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    established(&near, &far);
     let (into, from) = (near.memory(8), far.memory(8));
     let (mut segment, target) = (into.segment(0, 8), from.target(0, 8));
     let code = dat_ep_post_rdma_read(near.ep.h(), 1, &mut segment, cookie(1), &target, DAT_COMPLETION_DEFAULT_FLAG);
@@ -566,7 +562,7 @@ fn ep_modify_of_reads_counts_for_the_connection(ctx: &Ctx) {
 }
 
 fn ep_modify_of_segments_counts_for_posts(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     let memory = conn.memory(64);
     modify(&conn.ep, DAT_EP_FIELD_EP_ATTR_MAX_RECV_IOV, |param| param.ep_attr.max_recv_iov = 1);
     let mut segments = [memory.segment(0, 8), memory.segment(8, 8)];

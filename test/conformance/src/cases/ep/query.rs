@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use crate::kit::*;
 
 use super::create::{Parts, numbers};
-use super::scene::{Scene, State, bad_arg, in_state};
+use super::scene::{Scene, State, in_state};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
@@ -129,7 +129,7 @@ fn ep_query_remote_address_outlives_the_connection(ctx: &Ctx) {
 fn keeps_a_wide_qualifier(ctx: &Ctx) {
     let ia = ctx.ia();
     let qual = ctx.qual(0) + (7 << 35);
-    let (near, far) = (Conn::unconnected(&ia, &Setup::default()), Conn::unconnected(&ia, &Setup::default()));
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
     far.listen(qual, || {
         near.connect(&ia.address(), qual);
         assert_eq!(near.ep.param().remote_port_qual, qual);

@@ -177,7 +177,7 @@ impl Scene {
 
     #[track_caller]
     fn unconnected(ia: &Ia) -> Self {
-        let (own, requests) = (Conn::unconnected(ia, &Setup::default()), ia.evd(8, DAT_EVD_CR_FLAG));
+        let (own, requests) = (Conn::on(ia), ia.evd(8, DAT_EVD_CR_FLAG));
         let subject = Handle::of(own.ep.h());
         Scene { request: None, rsp: None, psp: None, subject, own, other: None, requests, answered: None }
     }
@@ -188,7 +188,7 @@ impl Scene {
     }
 
     fn requested(mut self, qual: DAT_CONN_QUAL) -> Self {
-        let other = Conn::unconnected(&self.own.ia, &Setup::default());
+        let other = Conn::on(&self.own.ia);
         other.connect(&self.own.ia.address(), qual);
         self.other = Some(other);
         self.request = Some(Request::arrives(&self.requests));
@@ -212,7 +212,7 @@ impl Scene {
 
     fn connected(self, qual: DAT_CONN_QUAL) -> Self {
         let mut scene = self.active(qual);
-        let other = Conn::unconnected(&scene.own.ia, &Setup::default());
+        let other = Conn::on(&scene.own.ia);
         let request = scene.request.take().expect("it came");
         scene.answered = Some(Handle::of(request.h()));
         request.accept(&other.ep);
@@ -273,26 +273,6 @@ impl Scene {
 /// The cookie of the send that holds DSP.
 pub(crate) const WAITING_SEND: u64 = 0xd5;
 
-/// A send of nothing: it needs no memory, and a receive all the same.
-#[track_caller]
-pub(crate) fn post_empty_send(conn: &Conn, id: u64) {
-    ok(dat_ep_post_send(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
-}
-
-/// A receive of nothing.
-#[track_caller]
-pub(crate) fn post_empty_recv(conn: &Conn, id: u64) {
-    ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
-}
-
-/// These pieces of work come back flushed, in this order.
-#[track_caller]
-pub(crate) fn expect_flushed(evd: &Evd, ids: impl IntoIterator<Item = u64>) {
-    for id in ids {
-        expect_dto(evd.h(), id, DAT_DTO_ERR_FLUSHED, 0);
-    }
-}
-
 /// Another process, stopped; goes on when this is dropped.
 pub(crate) struct Stopped(u64);
 
@@ -328,7 +308,7 @@ fn signal(name: &str, id: u64) {
 
 /// Connects to `completing` and lets itself be stopped.
 fn stopped_requester(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     conn.connect(&ctx.hear_address(), ctx.qual(0));
     ctx.tell_number(std::process::id().into());
     ctx.meet();
@@ -347,18 +327,6 @@ pub(crate) fn completing(ctx: &Ctx) -> (Scene, Stopped) {
     let scene = Scene { answered, ..scene };
     scene.expect(Completing);
     (scene, stopped)
-}
-
-/// Refused because of this parameter, counted from 1.
-#[track_caller]
-pub(crate) fn bad_arg(code: DAT_RETURN, n: u32) {
-    refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1 + n - 1);
-}
-
-/// Refused because of a handle of this kind.
-#[track_caller]
-pub(crate) fn bad_handle(code: DAT_RETURN, kind: DAT_RETURN_SUBTYPE) {
-    refused(code, DAT_INVALID_HANDLE, kind);
 }
 
 /// Listens and does not answer. Later ones are freed first, so the EVD comes first.

@@ -163,7 +163,7 @@ fn attempt_begins(code: DAT_RETURN, at: State, scene: &Scene, requests: &Evd) {
 fn accept_free(ctx: &Ctx, at: State, scene: Scene) {
     let ia = &scene.own.ia;
     let (requests, _psp) = silent_listener(ctx, ia, 1);
-    let requester = Conn::unconnected(ia, &Setup::default());
+    let requester = Conn::on(ia);
     requester.connect(&ia.address(), ctx.qual(1));
     let request = Request::arrives(&requests);
     let code = dat_cr_accept(request.h(), scene.ep(), 0, null_mut());
@@ -185,10 +185,9 @@ fn accept_free(ctx: &Ctx, at: State, scene: Scene) {
         _ => refused_by_state(code, at, &scene),
     }
     // The request is as good as before.
-    let spare = Conn::unconnected(ia, &Setup::default());
+    let spare = Conn::on(ia);
     request.accept(&spare.ep);
-    spare.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    requester.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    established(&spare, &requester);
 }
 
 fn accept_own(_ctx: &Ctx, at: State, mut scene: Scene) {
@@ -383,7 +382,7 @@ fn modify_pz(_ctx: &Ctx, at: State, scene: Scene) {
 /// `dat_ep_dup_connect` wants a connected one (5.5).
 fn is_a_dup(ctx: &Ctx, at: State, scene: Scene) {
     let ia = &scene.own.ia;
-    let spare = Conn::unconnected(ia, &Setup::default());
+    let spare = Conn::on(ia);
     // That is where the connected one went.
     let (requests, _psp) = silent_listener(ctx, ia, if at == Connected { 0 } else { 1 });
     let (dup, time) = (scene.ep(), DAT_TIMEOUT_INFINITE);

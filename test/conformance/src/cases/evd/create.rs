@@ -327,11 +327,11 @@ fn evd_disabled_and_unwaitable_are_independent(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     ok(dat_evd_disable(evd.h()));
-    ok(dat_evd_post_se(evd.h(), &software_event(1)));
+    evd.post(1);
     assert_eq!(expect_event(evd.h(), SOON).software().addr(), 1, "disabled, it can be waited on");
     ok(dat_evd_set_unwaitable(evd.h()));
     assert_eq!(evd.param().evd_state & PAIRS, DAT_EVD_STATE_DISABLED | DAT_EVD_STATE_UNWAITABLE);
-    ok(dat_evd_post_se(evd.h(), &software_event(2)));
+    evd.post(2);
     assert_eq!(dequeue(evd.h()).map(|event| event.software().addr()), Some(2), "unwaitable, it queues and gives");
     ok(dat_evd_enable(evd.h()));
     assert_eq!(evd.param().evd_state & PAIRS, DAT_EVD_STATE_ENABLED | DAT_EVD_STATE_UNWAITABLE);
@@ -385,7 +385,7 @@ fn evd_resize_below_what_is_queued_is_refused(ctx: &Ctx) {
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     let length = evd.param().evd_qlen;
     for number in 1..=5 {
-        ok(dat_evd_post_se(evd.h(), &software_event(number)));
+        evd.post(number);
     }
     refused(dat_evd_resize(evd.h(), 4), DAT_INVALID_STATE, DAT_NO_SUBTYPE);
     assert_eq!(evd.param().evd_qlen, length, "unchanged");
@@ -397,7 +397,7 @@ fn evd_resize_loses_nothing_that_is_queued(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     for (number, length) in (1..).zip([16, 9, 40, 7, 100]) {
-        ok(dat_evd_post_se(evd.h(), &software_event(number)));
+        evd.post(number);
         ok(dat_evd_resize(evd.h(), length));
     }
     let pointers: Vec<usize> = drain(evd.h()).iter().map(|event| event.software().addr()).collect();
@@ -408,7 +408,7 @@ fn evd_resize_smaller_that_still_fits_succeeds(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(100, DAT_EVD_SOFTWARE_FLAG);
     for number in 1..=3 {
-        ok(dat_evd_post_se(evd.h(), &software_event(number)));
+        evd.post(number);
     }
     ok(dat_evd_resize(evd.h(), 3));
     assert!(evd.param().evd_qlen >= 3);
@@ -429,7 +429,7 @@ fn evd_resize_under_a_waiter_is_refused(ctx: &Ctx) {
     let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 1).inside(evd.h());
     refused(dat_evd_resize(evd.h(), 20), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_WAITER);
     refused(dat_evd_resize(evd.h(), 2), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_WAITER);
-    ok(dat_evd_post_se(evd.h(), &software_event(3)));
+    evd.post(3);
     assert_eq!(waiter.join().pointer, 3);
     ok(dat_evd_resize(evd.h(), 20));
 }
@@ -454,7 +454,7 @@ fn evd_free_drops_queued_events_silently(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     for number in 1..=8 {
-        ok(dat_evd_post_se(evd.h(), &software_event(number)));
+        evd.post(number);
     }
     evd.free();
     expect_nothing(ia.errors());
@@ -489,7 +489,7 @@ fn evd_free_under_a_psp_is_in_use(ctx: &Ctx) {
 }
 
 fn evd_free_under_an_rsp_is_in_use(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     let evd = conn.ia.evd(8, DAT_EVD_CR_FLAG);
     let rsp = conn.ia.rsp(ctx.qual(0), &conn.ep, &evd);
     refused(dat_evd_free(evd.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_IN_USE);

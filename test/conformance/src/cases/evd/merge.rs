@@ -31,11 +31,9 @@ pub(crate) fn cases() -> Vec<Case> {
 fn ends(ctx: &Ctx, request: DAT_COMPLETION_FLAGS, recv: DAT_COMPLETION_FLAGS) -> (Conn, Conn) {
     let attr = DAT_EP_ATTR { request_completion_flags: request, recv_completion_flags: recv, ..Setup::default().attr };
     let ia = ctx.ia();
-    let (near, far) =
-        (Conn::unconnected(&ia, &Setup { attr, ..Setup::default() }), Conn::unconnected(&ia, &Setup::default()));
+    let (near, far) = (Conn::unconnected(&ia, &Setup { attr, ..Setup::default() }), Conn::on(&ia));
     far.listen(ctx.qual(0), || near.connect(&ia.address(), ctx.qual(0)));
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    established(&near, &far);
     (near, far)
 }
 
@@ -244,7 +242,7 @@ fn overflows(ctx: &Ctx) {
     /// Ours takes 65,536 beyond the length.
     const MOST: usize = 70_000;
     let ia = ctx.ia();
-    let conn = Conn::unconnected(&ia, &Setup::default());
+    let conn = Conn::on(&ia);
     let evd = ia.evd(1, DAT_EVD_CONNECTION_FLAG | DAT_EVD_SOFTWARE_FLAG);
     let ep = ia.ep(&conn.pz, &conn.recv, &conn.request, &evd);
     let (address, nobody) = (ia.address(), ctx.qual(9));
@@ -274,6 +272,6 @@ fn overflows(ctx: &Ctx) {
     let held = drain(evd.h());
     assert!(!held.is_empty());
     held.iter().for_each(|event| event.is(DAT_CONNECTION_EVENT_NON_PEER_REJECTED));
-    ok(dat_evd_post_se(evd.h(), &software_event(1)));
+    evd.post(1);
     assert_eq!(expect_event(evd.h(), SOON).software().addr(), 1);
 }

@@ -248,7 +248,7 @@ fn on_one_evd(ia: &Ia, length: DAT_COUNT) -> Conn {
 }
 
 fn speaks_at_once(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     let memory = conn.memory(64);
     conn.connect(&ctx.hear_address(), ctx.qual(0));
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
@@ -335,10 +335,9 @@ fn evd_takes_all_streams_at_once(ctx: &Ctx) {
 
 fn evd_same_for_receives_and_requests(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (near, far) = (on_one_evd(&ia, 64), Conn::unconnected(&ia, &Setup::default()));
+    let (near, far) = (on_one_evd(&ia, 64), Conn::on(&ia));
     far.listen(ctx.qual(0), || near.connect(&ia.address(), ctx.qual(0)));
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    established(&near, &far);
     let (here, there) = (near.memory(64), far.memory(64));
     near.post_recv(1, here.segment(0, 8));
     far.post_recv(2, there.segment(0, 8));

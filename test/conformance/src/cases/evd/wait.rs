@@ -76,10 +76,6 @@ fn fails(evd: &Evd, timeout: DAT_TIMEOUT, threshold: DAT_COUNT) -> DAT_RETURN {
     untouched(|event| dat_evd_wait(evd.h(), timeout, threshold, event, &mut more))
 }
 
-fn post(evd: &Evd, pointer: usize) {
-    ok(dat_evd_post_se(evd.h(), &software_event(pointer)));
-}
-
 fn evd_wait_zero_timeout_is_timeout_expired(ctx: &Ctx) {
     let ia = ctx.ia();
     for flags in [DAT_EVD_DTO_FLAG, SOFTWARE, DAT_EVD_CR_FLAG, DAT_EVD_CONNECTION_FLAG] {
@@ -90,7 +86,7 @@ fn evd_wait_zero_timeout_is_timeout_expired(ctx: &Ctx) {
 fn evd_wait_zero_timeout_takes_what_is_there(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(4, SOFTWARE);
-    post(&evd, 7);
+    evd.post(7);
     assert_eq!(wait(evd.h(), Duration::ZERO).map(|event| event.software().addr()), Some(7));
 }
 
@@ -117,15 +113,15 @@ fn evd_wait_time_out_says_how_many_are_queued(ctx: &Ctx) {
             refused(code, DAT_TIMEOUT_EXPIRED, DAT_NO_SUBTYPE);
             assert_eq!(more, queued);
         }
-        post(&evd, 1);
+        evd.post(1);
     }
 }
 
 fn evd_wait_time_out_takes_nothing(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
-    post(&evd, 1);
-    post(&evd, 2);
+    evd.post(1);
+    evd.post(2);
     refused(fails(&evd, 0, 3), DAT_TIMEOUT_EXPIRED, DAT_NO_SUBTYPE);
     refused(fails(&evd, 2000, 3), DAT_TIMEOUT_EXPIRED, DAT_NO_SUBTYPE);
     assert_eq!(drain(evd.h()).iter().map(|event| event.software().addr()).collect::<Vec<_>>(), [1, 2]);
@@ -137,7 +133,7 @@ fn evd_wait_time_out_just_below_infinite_waits(ctx: &Ctx) {
     for time in [DAT_TIMEOUT_INFINITE - 1, 1 << 31, (1 << 31) - 1] {
         let waiter = evd_waiter(evd.h(), time, 1).inside(evd.h()).asleep();
         assert!(!waiter.is_back(), "it waits");
-        post(&evd, 3);
+        evd.post(3);
         ok(waiter.join().code);
     }
 }
@@ -152,7 +148,7 @@ fn evd_wait_without_an_event_is_arg4(ctx: &Ctx) {
 fn evd_wait_without_a_count_is_arg5(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
-    post(&evd, 1);
+    evd.post(1);
     let code = untouched(|event| dat_evd_wait(evd.h(), 0, 1, event, null_mut()));
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG5);
     assert_eq!(drain(evd.h()).len(), 1, "nothing was taken");
@@ -161,7 +157,7 @@ fn evd_wait_without_a_count_is_arg5(ctx: &Ctx) {
 fn evd_wait_threshold_zero_or_less_is_arg3(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
-    post(&evd, 1);
+    evd.post(1);
     for threshold in [0, -1, DAT_COUNT::MIN] {
         refused(fails(&evd, 0, threshold), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
     }
@@ -184,7 +180,7 @@ fn evd_wait_threshold_of_the_whole_length(ctx: &Ctx) {
     let length = evd.param().evd_qlen;
     let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, length).inside(evd.h());
     for number in 1..=length {
-        post(&evd, number as usize);
+        evd.post(number as usize);
     }
     let waited = waiter.join();
     ok(waited.code);
@@ -217,7 +213,7 @@ fn evd_wait_refusals_in_their_order(ctx: &Ctx) {
     let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 1).inside(evd.h());
     refused(fails(&evd, 0, 0), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
     refused(fails(&evd, 0, 1), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_WAITER);
-    post(&evd, 1);
+    evd.post(1);
     ok(waiter.join().code);
 }
 
@@ -225,7 +221,7 @@ fn evd_wait_gives_the_oldest_and_counts_the_rest(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     for number in 1..=5 {
-        post(&evd, number);
+        evd.post(number);
     }
     for number in 1..=5 {
         let (mut event, mut more) = (zeroed(), -1);
@@ -240,14 +236,14 @@ fn evd_wait_threshold_is_exact(ctx: &Ctx) {
         let evd = ia.evd(8, SOFTWARE);
         let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, threshold).inside(evd.h());
         for number in 1..threshold as usize {
-            post(&evd, number);
+            evd.post(number);
         }
         let waiter = waiter.asleep();
         // It still waits: nobody else may look.
         let code = untouched(|event| dat_evd_dequeue(evd.h(), event));
         refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_WAITER);
         assert!(!waiter.is_back());
-        post(&evd, threshold as usize);
+        evd.post(threshold as usize);
         let waited = waiter.join();
         ok(waited.code);
         assert_eq!((waited.pointer, waited.more), (1, threshold - 1));
@@ -257,11 +253,11 @@ fn evd_wait_threshold_is_exact(ctx: &Ctx) {
 fn evd_wait_threshold_counts_what_was_there_before(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
-    post(&evd, 1);
-    post(&evd, 2);
+    evd.post(1);
+    evd.post(2);
     let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 3).asleep();
     assert!(!waiter.is_back());
-    post(&evd, 3);
+    evd.post(3);
     let waited = waiter.join();
     ok(waited.code);
     assert_eq!((waited.pointer, waited.more), (1, 2));
@@ -275,7 +271,7 @@ fn evd_wait_second_waiter_is_refused(ctx: &Ctx) {
         for time in [0, 1000, DAT_TIMEOUT_INFINITE] {
             refused(fails(&evd, time, 1), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_WAITER);
         }
-        post(&evd, 1);
+        evd.post(1);
         ok(waiter.join().code);
     }
 }
@@ -286,7 +282,7 @@ fn evd_wait_dequeue_beside_a_waiter_is_refused(ctx: &Ctx) {
     let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 1).inside(evd.h());
     let code = untouched(|event| dat_evd_dequeue(evd.h(), event));
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_WAITER);
-    post(&evd, 1);
+    evd.post(1);
     ok(waiter.join().code);
     expect_nothing(evd.h());
 }
@@ -295,10 +291,10 @@ fn evd_wait_dequeue_beside_a_waiter_is_refused_below_its_threshold(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 2).inside(evd.h());
-    post(&evd, 1);
+    evd.post(1);
     let code = untouched(|event| dat_evd_dequeue(evd.h(), event));
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_WAITER);
-    post(&evd, 2);
+    evd.post(2);
     let waited = waiter.join();
     assert_eq!((waited.code, waited.pointer, waited.more), (DAT_SUCCESS, 1, 1));
 }
@@ -308,7 +304,7 @@ fn evd_wait_others_may_wait_after_it(ctx: &Ctx) {
     let evd = ia.evd(8, SOFTWARE);
     for number in 1..20 {
         let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 1).inside(evd.h());
-        post(&evd, number);
+        evd.post(number);
         assert_eq!(waiter.join().pointer, number);
         expect_nothing(evd.h());
     }
@@ -326,7 +322,7 @@ fn evd_wait_is_deaf_to_enable_disable_and_cno(ctx: &Ctx) {
     ok(dat_evd_clear_unwaitable(evd.h()));
     let code = untouched(|event| dat_evd_dequeue(evd.h(), event));
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_WAITER);
-    post(&evd, 4);
+    evd.post(4);
     assert_eq!(waiter.join().pointer, 4);
     ok(dat_evd_modify_cno(evd.h(), DAT_HANDLE_NULL));
 }
@@ -343,7 +339,7 @@ fn evd_wait_unwaitable_at_the_call(ctx: &Ctx) {
 fn evd_wait_unwaitable_even_with_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
-    post(&evd, 1);
+    evd.post(1);
     ok(dat_evd_set_unwaitable(evd.h()));
     refused(fails(&evd, 0, 1), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_UNWAITABLE);
     assert_eq!(drain(evd.h()).len(), 1);
@@ -376,11 +372,11 @@ fn evd_wait_set_unwaitable_keeps_the_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 3).inside(evd.h());
-    post(&evd, 1);
-    post(&evd, 2);
+    evd.post(1);
+    evd.post(2);
     ok(dat_evd_set_unwaitable(evd.h()));
     refused(waiter.join().code, DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_UNWAITABLE);
-    post(&evd, 3);
+    evd.post(3);
     assert_eq!(drain(evd.h()).iter().map(|event| event.software().addr()).collect::<Vec<_>>(), [1, 2, 3]);
 }
 
@@ -393,7 +389,7 @@ fn evd_wait_works_after_clear_unwaitable(ctx: &Ctx) {
         refused(waiter.join().code, DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_UNWAITABLE);
         ok(dat_evd_clear_unwaitable(evd.h()));
         let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 1).inside(evd.h());
-        post(&evd, number);
+        evd.post(number);
         assert_eq!(waiter.join().pointer, number);
     }
 }
@@ -462,8 +458,8 @@ fn evd_wait_interrupted_counts_and_keeps_what_is_queued(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 5).inside(evd.h());
-    post(&evd, 1);
-    post(&evd, 2);
+    evd.post(1);
+    evd.post(2);
     let waiter = waiter.asleep();
     waiter.interrupt();
     let waited = waiter.join();
@@ -479,7 +475,7 @@ fn evd_wait_works_after_an_interruption(ctx: &Ctx) {
         waiter.interrupt();
         assert_eq!(kind_of(waiter.join().code), error(DAT_INTERRUPTED_CALL, 0));
         let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 1).inside(evd.h());
-        post(&evd, number);
+        evd.post(number);
         assert_eq!(waiter.join().pointer, number);
     }
 }
@@ -502,7 +498,7 @@ fn evd_wait_cancelled_leaves_no_waiter_behind(ctx: &Ctx) {
     is_cancelled(&evd);
     expect_nothing(evd.h());
     let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 1).inside(evd.h());
-    post(&evd, 6);
+    evd.post(6);
     assert_eq!(waiter.join().pointer, 6);
 }
 
@@ -538,7 +534,7 @@ fn evd_wait_cancelled_again_and_again(ctx: &Ctx) {
         thread.cancel();
         expect_nothing(evd.h());
     }
-    post(&evd, 1);
+    evd.post(1);
     assert_eq!(drain(evd.h()).len(), 1);
 }
 
@@ -546,7 +542,7 @@ fn evd_wait_infinite_is_ended_by_an_event(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 1).inside(evd.h()).asleep();
-    post(&evd, 5);
+    evd.post(5);
     let waited = waiter.join();
     ok(waited.code);
     assert_eq!((waited.number, waited.pointer, waited.more), (DAT_SOFTWARE_EVENT, 5, 0));
@@ -556,7 +552,7 @@ fn evd_wait_long_is_ended_by_an_event(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     let waiter = evd_waiter(evd.h(), 600_000_000, 1).inside(evd.h()).asleep();
-    post(&evd, 5);
+    evd.post(5);
     ok(waiter.join().code);
 }
 
@@ -565,7 +561,7 @@ fn evd_wait_on_an_evd_with_a_cno(ctx: &Ctx) {
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, SOFTWARE);
     let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 1).inside(evd.h());
-    post(&evd, 5);
+    evd.post(5);
     ok(waiter.join().code);
 }
 
@@ -589,14 +585,14 @@ fn is_woken_by_software(ctx: &Ctx, flags: DAT_EVD_FLAGS) {
     let ia = ctx.ia();
     let evd = ia.evd(8, flags);
     let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 1).inside(evd.h()).asleep();
-    post(&evd, 8);
+    evd.post(8);
     let waited = waiter.join();
     ok(waited.code);
     assert_eq!(waited.pointer, 8);
 }
 
 fn connects_later(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     let address = ctx.hear_address();
     ctx.meet();
     conn.connect(&address, ctx.qual(0));
@@ -605,7 +601,7 @@ fn connects_later(ctx: &Ctx) {
 }
 
 fn is_woken_by_the_connection(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     let waiter = evd_waiter(conn.events.h(), DAT_TIMEOUT_INFINITE, 1).inside(conn.events.h()).asleep();
     let requests = conn.ia.evd(8, DAT_EVD_CR_FLAG);
     let _psp = conn.ia.psp(ctx.qual(0), &requests);

@@ -122,7 +122,7 @@ fn suppresses_on_a_cno(ctx: &Ctx) {
     let ia = ctx.ia();
     let agent = Agent::default();
     let cno = ia.cno_with(agent.arm());
-    let mut conn = Conn::unconnected(&ia, &Setup::default());
+    let mut conn = Conn::on(&ia);
     let request = ia.evd_on(&cno, 64, DAT_EVD_DTO_FLAG);
     conn.ep = ia.ep(&conn.pz, &conn.recv, &request, &conn.events);
     conn.request = request;
@@ -266,7 +266,7 @@ fn suppresses_whatever_the_ep_says(ctx: &Ctx) {
 
 fn flag_suppress_is_no_attribute_of_receives(ctx: &Ctx) {
     let ia = ctx.ia();
-    let conn = Conn::unconnected(&ia, &Setup::default());
+    let conn = Conn::on(&ia);
     let attr = DAT_EP_ATTR { recv_completion_flags: SUPPRESS, ..ep_attr() };
     let (pz, recv, request, events) = (conn.pz.h(), conn.recv.h(), conn.request.h(), conn.events.h());
     let code = untouched(|out| dat_ep_create(ia.h(), pz, recv, request, events, &attr, out));

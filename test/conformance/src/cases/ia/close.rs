@@ -119,7 +119,7 @@ fn is_refused_with(ctx: &Ctx, kind: Kind) {
             handle
         }
         Kind::Rsp => {
-            let conn = Conn::unconnected(&ia, &Setup::default());
+            let conn = Conn::on(&ia);
             let requests = evd(DAT_EVD_CR_FLAG);
             let rsp = ia.rsp(ctx.qual(0), &conn.ep, &requests).leak();
             let Conn { ep, recv, request, events, pz, ia: _ } = conn;
@@ -304,7 +304,7 @@ fn hears_the_end(ctx: &Ctx) {
 }
 
 fn asks(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     conn.connect(&ctx.hear_address(), ctx.qual(0));
     let event = expect_event(conn.events.h(), SOON);
     // Which of the two refusals it is, the sources leave open.

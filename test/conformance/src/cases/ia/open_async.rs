@@ -138,7 +138,7 @@ fn ia_async_lent_one_with_other_streams_too(ctx: &Ctx) {
     let owner = ctx.ia();
     let evd = owner.evd(16, DAT_EVD_ASYNC_FLAG | DAT_EVD_SOFTWARE_FLAG | DAT_EVD_DTO_FLAG);
     let (ia, _) = opened(ctx, 8, evd.h());
-    ok(dat_evd_post_se(evd.h(), &software_event(1)));
+    evd.post(1);
     close(ia);
     assert_eq!(drain(evd.h()).len(), 1);
 }

@@ -260,7 +260,7 @@ fn binds_over_one(ctx: &Ctx) {
 
 fn is_denied_over_the_other(ctx: &Ctx) {
     let first = ctx.connect();
-    let second = Conn::unconnected(&first.ia, &Setup::default());
+    let second = Conn::on(&first.ia);
     join(ctx, &second, 1);
     let target = ctx.hear_target();
     let memory = second.memory(100);
@@ -276,7 +276,7 @@ fn is_denied_over_the_other(ctx: &Ctx) {
 
 fn binds_in_one_pz(ctx: &Ctx) {
     let first = ctx.connect();
-    let second = Conn::unconnected(&first.ia, &Setup::default());
+    let second = Conn::on(&first.ia);
     join(ctx, &second, 1);
     let memory = first.memory(100);
     let rmr = first.pz.rmr();

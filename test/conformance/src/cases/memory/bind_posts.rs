@@ -116,7 +116,7 @@ fn binds_in(at: State, ep: DAT_EP_HANDLE, conn: &Conn, memory: &Memory) {
 
 fn is_refused(ctx: &Ctx, wrong: Wrong) {
     let (near, far) = ctx.loopback();
-    let other = Conn::unconnected(&near.ia, &Setup::default());
+    let other = Conn::on(&near.ia);
     let mut memory = match wrong {
         LmrOfAnotherPz => other.memory(1000),
         NoLocalWrite => near.ia.memory_with(&near.pz, 1000, DAT_MEM_PRIV_LOCAL_READ_FLAG | REMOTE),

@@ -344,7 +344,7 @@ fn srq_ep_broken_never_without_a_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
 fn is_left(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..3 {
-        let conn = Conn::unconnected(&ia, &Setup::default());
+        let conn = Conn::on(&ia);
         conn.connect(&ctx.hear_address(), ctx.qual(0));
         conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
         let memory = conn.memory(64);
@@ -407,7 +407,7 @@ fn dies_and_others_go_on(ctx: &Ctx, pool: &Pool, ep: &Ep, left: DAT_COUNT) {
     pool.expect_ep_broken(ep);
     pool.expect_counts(left, left);
     let psp = pool.ia.psp(ctx.qual(1), &pool.requests);
-    let (near, other) = (Conn::unconnected(&pool.ia, &Setup::default()), pool.ep());
+    let (near, other) = (Conn::on(&pool.ia), pool.ep());
     near.connect(&pool.ia.address(), ctx.qual(1));
     pool.accept(&other);
     near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);

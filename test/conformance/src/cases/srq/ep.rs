@@ -5,7 +5,6 @@ use std::ptr::{null, null_mut};
 
 use crate::kit::*;
 
-use super::object::{bad_arg, bad_handle};
 use super::pool::*;
 
 pub(crate) fn cases() -> Vec<Case> {

@@ -334,12 +334,8 @@ fn watch(conn: &Conn, soft: DAT_COUNT, hard: DAT_COUNT) {
     ok(dat_ep_set_watermark(conn.ep.h(), soft, hard));
 }
 
-fn alone(ctx: &Ctx) -> Conn {
-    Conn::unconnected(&ctx.ia(), &Setup::default())
-}
-
 fn watermark_of_no_ep(ctx: &Ctx) {
-    let conn = alone(ctx);
+    let conn = Conn::alone(ctx);
     let dead = conn.ia.ep(&conn.pz, &conn.recv, &conn.request, &conn.events).free();
     for handle in [null_mut(), conn.recv.h(), dead] {
         refused(dat_ep_set_watermark(handle, 1, 1), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP);
@@ -347,7 +343,7 @@ fn watermark_of_no_ep(ctx: &Ctx) {
 }
 
 fn watermark_that_is_none(ctx: &Ctx) {
-    let conn = alone(ctx);
+    let conn = Conn::alone(ctx);
     for mark in [-2, DAT_VALUE_UNKNOWN, DAT_COUNT::MIN] {
         let refuse = |soft, hard, arg| {
             refused(dat_ep_set_watermark(conn.ep.h(), soft, hard), DAT_INVALID_PARAMETER, arg);
@@ -374,7 +370,7 @@ fn watermark_in_any_state(ctx: &Ctx) {
 }
 
 fn watermark_soft_on_posted_receives(ctx: &Ctx) {
-    let conn = alone(ctx);
+    let conn = Conn::alone(ctx);
     watch(&conn, 2, NONE);
     post_recvs(&conn, 0..2);
     expect_silence(&conn.ia);
@@ -383,7 +379,7 @@ fn watermark_soft_on_posted_receives(ctx: &Ctx) {
 }
 
 fn watermark_soft_is_told_at_once(ctx: &Ctx) {
-    let conn = alone(ctx);
+    let conn = Conn::alone(ctx);
     post_recvs(&conn, 0..4);
     watch(&conn, 4, NONE);
     expect_silence(&conn.ia);
@@ -392,7 +388,7 @@ fn watermark_soft_is_told_at_once(ctx: &Ctx) {
 }
 
 fn watermark_soft_is_told_once_until_set_again(ctx: &Ctx) {
-    let conn = alone(ctx);
+    let conn = Conn::alone(ctx);
     watch(&conn, 0, NONE);
     post_recvs(&conn, 0..4);
     expect_soft(&conn.ia, &conn.ep);
@@ -459,11 +455,10 @@ fn watermark_hard_is_met_at_once(ctx: &Ctx) {
 
 fn watermark_hard_armed_before_the_connection(ctx: &Ctx) {
     let ia = ctx.ia();
-    let [near, far] = [0, 1].map(|_| Conn::unconnected(&ia, &Setup::default()));
+    let [near, far] = [0, 1].map(|_| Conn::on(&ia));
     watch(&far, NONE, 2);
     far.listen(ctx.qual(0), || near.connect(&ia.address(), ctx.qual(0)));
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    established(&near, &far);
     post_recvs(&far, 0..3);
     expect_broken(&near, &far, 3);
 }

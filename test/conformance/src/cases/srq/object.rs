@@ -61,16 +61,6 @@ fn create(ia: DAT_IA_HANDLE, pz: DAT_PZ_HANDLE, mut attr: DAT_SRQ_ATTR) -> DAT_R
     untouched(|out| dat_srq_create(ia, pz, &mut attr, out))
 }
 
-#[track_caller]
-pub(super) fn bad_arg(code: DAT_RETURN, n: u32) {
-    refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1 + n - 1);
-}
-
-#[track_caller]
-pub(super) fn bad_handle(code: DAT_RETURN, subtype: DAT_RETURN_SUBTYPE) {
-    refused(code, DAT_INVALID_HANDLE, subtype);
-}
-
 fn srq_create_with_a_bad_ia(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
@@ -270,7 +260,7 @@ fn srq_post_recv_copies_its_list(ctx: &Ctx) {
     ok(pool.post_as(1, &mut list));
     list[0] = DAT_LMR_TRIPLET { lmr_context: 0, pad: 0, virtual_address: 0, segment_length: 0 };
     std::hint::black_box(&list);
-    let (near, ep) = (Conn::unconnected(&ia, &Setup::default()), pool.ep());
+    let (near, ep) = (Conn::on(&ia), pool.ep());
     let psp = ia.psp(ctx.qual(0), &pool.requests);
     near.connect(&ia.address(), ctx.qual(0));
     pool.accept(&ep);

@@ -39,7 +39,7 @@ fn connects_in_four(ctx: &Ctx) {
     let conns = Mutex::new(Vec::new());
     crowd(4, |_| {
         for _ in 0..EACH {
-            let conn = Conn::unconnected(&ia, &Setup::default());
+            let conn = Conn::on(&ia);
             conn.connect(&address, ctx.qual(0));
             conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
             ok(dat_ep_post_send(conn.ep.h(), 0, null_mut(), cookie(7), DAT_COMPLETION_DEFAULT_FLAG));
@@ -67,7 +67,7 @@ fn accepts_in_two(ctx: &Ctx) {
     let conns = Mutex::new(Vec::new());
     crowd(2, |_| {
         for _ in 0..2 * EACH {
-            let conn = Conn::unconnected(&ia, &Setup::default());
+            let conn = Conn::on(&ia);
             ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
             // Nobody may wait where another may be waiting.
             let mut event = zeroed();
@@ -124,8 +124,8 @@ fn threads_accept_one_request_at_once(ctx: &Ctx) {
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let psp = ia.psp(ctx.qual(0), &requests);
     for _ in 0..15 {
-        let ends: Vec<Conn> = (0..3).map(|_| Conn::unconnected(&ia, &Setup::default())).collect();
-        let near = Conn::unconnected(&ia, &Setup::default());
+        let ends: Vec<Conn> = (0..3).map(|_| Conn::on(&ia)).collect();
+        let near = Conn::on(&ia);
         near.connect(&ia.address(), ctx.qual(0));
         let cr = Handle::of(expect_cr(requests.h()).cr_handle);
         let accepted = Mutex::new(Vec::new());
@@ -157,7 +157,7 @@ fn threads_connect_one_ep_at_once(ctx: &Ctx) {
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let psp = ia.psp(ctx.qual(0), &requests);
     for _ in 0..15 {
-        let (near, far) = (Conn::unconnected(&ia, &Setup::default()), Conn::unconnected(&ia, &Setup::default()));
+        let (near, far) = (Conn::on(&ia), Conn::on(&ia));
         let begun = AtomicUsize::new(0);
         crowd(3, |_| {
             let address = ia.address();
@@ -169,8 +169,7 @@ fn threads_connect_one_ep_at_once(ctx: &Ctx) {
         });
         assert_eq!(begun.into_inner(), 1, "one has connected it");
         ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, far.ep.h(), 0, null_mut()));
-        near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-        far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        established(&near, &far);
         expect_nothing(requests.h());
     }
     drop(psp);
@@ -324,7 +323,7 @@ fn threads_close_under_load(ctx: &Ctx) {
 fn loads(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..5 {
-        let conn = Conn::unconnected(&ia, &Setup::default());
+        let conn = Conn::on(&ia);
         conn.connect(&ctx.hear_address(), ctx.qual(0));
         conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
         let memory = conn.memory(64 << 10);
@@ -354,7 +353,7 @@ fn loads(ctx: &Ctx) {
 fn closes(ctx: &Ctx) {
     for _ in 0..5 {
         let ia = Ia::open(&ctx.provider, 8);
-        let conn = Conn::unconnected(&ia, &Setup::default());
+        let conn = Conn::on(&ia);
         let memory = conn.memory(64 << 10);
         conn.listen(ctx.qual(0), || ctx.tell_address(&ia));
         conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
@@ -411,13 +410,12 @@ fn threads_reset_and_connect_in_parallel(ctx: &Ctx) {
     crowd(4, |thread| {
         let requests = ia.evd(8, DAT_EVD_CR_FLAG);
         let _psp = ia.psp(ctx.qual(thread as u64), &requests);
-        let (near, far) = (Conn::unconnected(&ia, &Setup::default()), Conn::unconnected(&ia, &Setup::default()));
+        let (near, far) = (Conn::on(&ia), Conn::on(&ia));
         for round in 0..8 {
             ok(dat_ep_post_recv(far.ep.h(), 0, null_mut(), cookie(round), DAT_COMPLETION_DEFAULT_FLAG));
             near.connect(&ia.address(), ctx.qual(thread as u64));
             ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, far.ep.h(), 0, null_mut()));
-            near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-            far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+            established(&near, &far);
             ok(dat_ep_post_send(near.ep.h(), 0, null_mut(), cookie(round), DAT_COMPLETION_DEFAULT_FLAG));
             expect_dto(far.recv.h(), round, DAT_DTO_SUCCESS, 0);
             expect_dto(near.request.h(), round, DAT_DTO_SUCCESS, 0);

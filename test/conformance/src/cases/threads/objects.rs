@@ -171,7 +171,7 @@ fn threads_ask_the_registry_and_for_words(ctx: &Ctx) {
 
 /// A change of two attributes is seen whole or not at all.
 fn threads_see_whole_attributes_of_an_ep(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     let ep = &conn.ep;
     let mask = DAT_EP_FIELD_EP_ATTR_MAX_REQUEST_DTOS | DAT_EP_FIELD_EP_ATTR_MAX_MESSAGE_SIZE;
     let set = |number: DAT_COUNT| {
@@ -355,7 +355,7 @@ fn threads_register_overlapping_memory(ctx: &Ctx) {
 fn threads_modify_an_ep_from_both_sides(ctx: &Ctx) {
     let ia = ctx.ia();
     let zones = [ia.pz(), ia.pz()];
-    let conn = Conn::unconnected(&ia, &Setup::default());
+    let conn = Conn::on(&ia);
     let ep = &conn.ep;
     crowd(2, |thread| {
         for _ in 0..50 {

@@ -33,10 +33,6 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-fn post(evd: &Evd, number: usize) {
-    ok(dat_evd_post_se(evd.h(), &software_event(number)));
-}
-
 /// A wait without limit; the case's watchdog ends what is lost.
 fn wait_for(evd: &Evd) -> usize {
     let mut event = zeroed();
@@ -54,11 +50,11 @@ fn threads_wake_each_other_by_software_events(ctx: &Ctx) {
     crowd(2, |thread| {
         for round in 0..1000 {
             if thread == 0 {
-                post(&evds[0], round);
+                evds[0].post(round);
                 assert_eq!(wait_for(&evds[1]), round);
             } else {
                 assert_eq!(wait_for(&evds[0]), round);
-                post(&evds[1], round);
+                evds[1].post(round);
             }
         }
     });
@@ -75,11 +71,11 @@ fn threads_wake_each_other_over_cnos(ctx: &Ctx) {
     crowd(2, |thread| {
         for round in 0..1000 {
             if thread == 0 {
-                post(&evds[0], round);
+                evds[0].post(round);
                 hear(1, round);
             } else {
                 hear(0, round);
-                post(&evds[1], round);
+                evds[1].post(round);
             }
         }
     });
@@ -94,7 +90,7 @@ fn threads_many_waiters_on_one_cno(ctx: &Ctx) {
     let taken = AtomicUsize::new(0);
     crowd(4, |thread| {
         if thread == 3 {
-            return (0..EVENTS).for_each(|number| post(&evds[number % 3], number));
+            return (0..EVENTS).for_each(|number| evds[number % 3].post(number));
         }
         while taken.load(Ordering::Acquire) < EVENTS {
             let mut evd = DAT_HANDLE_NULL;
@@ -119,7 +115,7 @@ fn threads_many_evds_on_one_cno(ctx: &Ctx) {
     let evds: Vec<Evd> = (0..4).map(|_| ia.evd_on(&cno, EACH as DAT_COUNT, DAT_EVD_SOFTWARE_FLAG)).collect();
     crowd(5, |thread| {
         if thread < 4 {
-            return (0..EACH).for_each(|number| post(&evds[thread], number));
+            return (0..EACH).for_each(|number| evds[thread].post(number));
         }
         let mut next = [0; 4];
         while next.iter().sum::<usize>() < 4 * EACH {
@@ -145,10 +141,10 @@ fn threads_move_an_evd_to_another_cno_under_arrivals(ctx: &Ctx) {
             if thread == 0 {
                 ok(dat_evd_modify_cno(evd.h(), new.h()));
             } else {
-                post(&evd, 1);
+                evd.post(1);
             }
         });
-        post(&evd, 2);
+        evd.post(2);
         let (code, named) = waiter.join();
         ok(code);
         assert!(named.h() == evd.h());
@@ -172,11 +168,11 @@ fn threads_enable_and_disable_under_arrivals(ctx: &Ctx) {
                     ok(dat_evd_disable(evd.h()));
                     ok(dat_evd_enable(evd.h()));
                 } else {
-                    post(&evd, number);
+                    evd.post(number);
                 }
             }
         });
-        post(&evd, 10);
+        evd.post(10);
         let (code, named) = waiter.join();
         ok(code);
         assert!(named.h() == evd.h());
@@ -199,11 +195,11 @@ fn threads_detach_and_attach_under_arrivals(ctx: &Ctx) {
                     ok(dat_evd_modify_cno(evd.h(), DAT_HANDLE_NULL));
                     ok(dat_evd_modify_cno(evd.h(), cno.h()));
                 } else {
-                    post(&evd, number);
+                    evd.post(number);
                 }
             }
         });
-        post(&evd, 10);
+        evd.post(10);
         let (code, named) = waiter.join();
         ok(code);
         assert!(named.h() == evd.h());
@@ -249,7 +245,7 @@ fn threads_wait_directly_and_over_a_cno(ctx: &Ctx) {
     let taken = AtomicUsize::new(0);
     let is_done = || taken.load(Ordering::Acquire) == EVENTS;
     crowd(3, |thread| match thread {
-        0 => (0..EVENTS).for_each(|number| post(&evd, number)),
+        0 => (0..EVENTS).for_each(|number| evd.post(number)),
         1 => until(|| {
             let mut event = zeroed();
             let code = dat_evd_wait(evd.h(), 1000, 1, &mut event, &mut 0);
@@ -280,7 +276,7 @@ fn threads_agent_that_arms_itself_again(ctx: &Ctx) {
     crowd(3, |thread| {
         for number in 0..20 {
             if thread < 2 {
-                post(&evd, number);
+                evd.post(number);
             } else {
                 kind_in(dat_cno_wait(cno.h(), 0, &mut null_mut()), &[DAT_SUCCESS, DAT_QUEUE_EMPTY]);
             }
@@ -291,7 +287,7 @@ fn threads_agent_that_arms_itself_again(ctx: &Ctx) {
     for round in 0..20 {
         let before = calls.load(Ordering::Acquire);
         expect(dat_cno_wait(cno.h(), 0, &mut null_mut()), DAT_QUEUE_EMPTY);
-        post(&evd, round);
+        evd.post(round);
         until(|| calls.load(Ordering::Acquire) > before);
         assert!(wait_on(&cno) == evd.h(), "it stays triggered for those who wait");
         drain(evd.h());
@@ -322,7 +318,7 @@ fn threads_agent_that_takes_the_events(ctx: &Ctx) {
             }),
         ));
         // The call may be in this thread: nothing is held that it needs.
-        post(&evd, round);
+        evd.post(round);
         until(|| taken.load(Ordering::Acquire) == round);
         expect_nothing(evd.h());
     }
@@ -343,7 +339,7 @@ fn threads_agent_that_posts_to_another_evd(ctx: &Ctx) {
             }),
         ));
         let waiter = cno_waiter(second.h(), DAT_TIMEOUT_INFINITE);
-        post(&from, round);
+        from.post(round);
         let (code, named) = waiter.join();
         ok(code);
         assert!(named.h() == to.h());
@@ -357,7 +353,7 @@ fn threads_change_agents_under_arrivals(ctx: &Ctx) {
     let evd = ia.evd_on(&cno, 256, DAT_EVD_SOFTWARE_FLAG);
     let noted = Agent::default();
     crowd(3, |thread| match thread {
-        0 => (0..200).for_each(|number| post(&evd, number)),
+        0 => (0..200).for_each(|number| evd.post(number)),
         1 => (0..100).for_each(|_| {
             ok(dat_cno_modify_agent(cno.h(), noted.arm()));
             ok(dat_cno_modify_agent(cno.h(), NO_AGENT));
@@ -386,7 +382,7 @@ fn takes_in_an_agent(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let recv = ia.evd_on(&cno, 64, DAT_EVD_DTO_FLAG);
-    let mut conn = Conn::unconnected(&ia, &Setup::default());
+    let mut conn = Conn::on(&ia);
     conn.ep = ia.ep(&conn.pz, &recv, &conn.request, &conn.events);
     ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(0), DAT_COMPLETION_DEFAULT_FLAG));
     let ep = Handle::of(conn.ep.h());
@@ -429,7 +425,7 @@ fn threads_free_a_cno_under_a_waiter(ctx: &Ctx) {
         let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
         let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE);
         refused(dat_cno_free(cno.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_CNO_IN_USE);
-        post(&evd, 1);
+        evd.post(1);
         let (code, named) = waiter.join();
         ok(code);
         assert!(named.h() == evd.h());
@@ -441,7 +437,7 @@ fn threads_interrupt_waits_under_arrivals(ctx: &Ctx) {
     let evd = ia.evd(64, DAT_EVD_SOFTWARE_FLAG);
     for round in 0..40 {
         let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 1).inside(evd.h());
-        crowd(2, |thread| if thread == 0 { waiter.interrupt() } else { post(&evd, round) });
+        crowd(2, |thread| if thread == 0 { waiter.interrupt() } else { evd.post(round) });
         let waited = waiter.join();
         kind_in(waited.code, &[DAT_SUCCESS, DAT_INTERRUPTED_CALL]);
         let left = drain(evd.h());
@@ -456,9 +452,9 @@ fn threads_cancel_waits_under_arrivals(ctx: &Ctx) {
         let evd = ia.evd(64, DAT_EVD_SOFTWARE_FLAG);
         let other = ia.evd(64, DAT_EVD_SOFTWARE_FLAG);
         let sleeper = Cancellable::on_evd(other.h());
-        crowd(2, |thread| (0..20).for_each(|number| post(&evd, 20 * thread + number)));
+        crowd(2, |thread| (0..20).for_each(|number| evd.post(20 * thread + number)));
         sleeper.cancel();
-        post(&other, round);
+        other.post(round);
         assert_eq!(wait_for(&other), round, "the next waiter is served");
         assert_eq!(drain(evd.h()).len(), 40);
     }

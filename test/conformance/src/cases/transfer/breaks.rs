@@ -153,7 +153,7 @@ fn sends_to_another_pz(ctx: &Ctx) {
 fn changes_pz_before_use(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
-    let conn = Conn::unconnected(&ia, &Setup::default());
+    let conn = Conn::on(&ia);
     let memory = conn.memory(100);
     conn.post_recv(2, memory.segment(0, 100));
     let param = DAT_EP_PARAM { pz_handle: pz.h(), ..conn.ep.param() };

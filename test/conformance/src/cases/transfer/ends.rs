@@ -1,8 +1,6 @@
 //! Transfers of any kind over connections of any make, and connections that end. Tools for the transfer cases, no cases.
 #![forbid(unsafe_code)]
 
-use std::ptr::null_mut;
-
 use crate::kit::*;
 
 /// The four posts.
@@ -111,18 +109,6 @@ pub(crate) fn sibling(conn: &Conn, setup: &Setup) -> Conn {
     other
 }
 
-/// Posts an empty receive.
-#[track_caller]
-pub(crate) fn post_empty_recv(conn: &Conn, id: u64) {
-    ok(Op::Recv.post_raw(conn.ep.h(), (0, null_mut()), id, &NOWHERE, DAT_COMPLETION_DEFAULT_FLAG));
-}
-
-/// Posts an empty send.
-#[track_caller]
-pub(crate) fn post_empty_send(conn: &Conn, id: u64) {
-    ok(Op::Send.post_raw(conn.ep.h(), (0, null_mut()), id, &NOWHERE, DAT_COMPLETION_DEFAULT_FLAG));
-}
-
 /// The connection broke at this end by its own failure: BROKEN, once, and the EP is DISCONNECTED.
 #[track_caller]
 pub(crate) fn expect_broken(conn: &Conn) {
@@ -140,14 +126,6 @@ pub(crate) fn expect_lost(conn: &Conn) {
     assert!(event.connection().ep_handle == conn.ep.h(), "the event is for another EP");
     conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
     expect_nothing(conn.events.h());
-}
-
-/// These come next, flushed, in this order.
-#[track_caller]
-pub(crate) fn expect_flushed(evd: &Evd, ids: impl IntoIterator<Item = u64>) {
-    for id in ids {
-        expect_dto(evd.h(), id, DAT_DTO_ERR_FLUSHED, 0);
-    }
 }
 
 /// Whether all requests posted on an EP have completed.

@@ -109,7 +109,7 @@ fn bad_segment(ctx: &Ctx, conn: &Conn, fault: Local) -> (DAT_LMR_TRIPLET, Vec<Co
     let mut others = Vec::new();
     let mut memory = match fault {
         Local::OtherPz => {
-            let other = Conn::unconnected(&conn.ia, &Setup::default());
+            let other = Conn::on(&conn.ia);
             let memory = other.memory(300);
             others.push(other);
             memory
@@ -211,7 +211,7 @@ fn is_denied(ctx: &Ctx, op: Op) {
 
 fn denies(ctx: &Ctx, op: Op, fault: Remote) {
     let conn = ctx.connect();
-    let other = Conn::unconnected(&conn.ia, &Setup::default());
+    let other = Conn::on(&conn.ia);
     let local = DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_LOCAL_WRITE_FLAG;
     let only = if op == Op::Read { DAT_MEM_PRIV_REMOTE_WRITE_FLAG } else { DAT_MEM_PRIV_REMOTE_READ_FLAG };
     let mut memory = match fault {

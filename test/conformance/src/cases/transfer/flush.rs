@@ -149,7 +149,7 @@ fn receives_slowly(ctx: &Ctx) {
 }
 
 fn is_rejected(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     (1..=3).for_each(|id| post_empty_recv(&conn, id));
     conn.connect(&ctx.hear_address(), ctx.qual(0));
     conn.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
@@ -170,7 +170,7 @@ fn flush_of_receives_by_an_abandoned_connection(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let psp = ia.psp(ctx.qual(0), &requests);
-    let conn = Conn::unconnected(&ia, &Setup::default());
+    let conn = Conn::on(&ia);
     (1..=3).for_each(|id| post_empty_recv(&conn, id));
     conn.connect(&ia.address(), ctx.qual(0));
     let cr = expect_cr(requests.h()).cr_handle;
@@ -182,7 +182,7 @@ fn flush_of_receives_by_an_abandoned_connection(ctx: &Ctx) {
 }
 
 fn resets_then_receives(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     let memory = conn.memory(100);
     conn.post_recv(1, memory.segment(0, 100));
     ok(dat_ep_reset(conn.ep.h()));
@@ -194,7 +194,7 @@ fn resets_then_receives(ctx: &Ctx) {
 }
 
 fn sends_after_reset(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     join(ctx, &conn, 0);
     let memory = conn.memory(100);
     memory.fill(7);
@@ -213,7 +213,7 @@ fn listens_again(ctx: &Ctx) {
 
 /// Each time work is left over; a marker says when all of it has come.
 fn connects_three_times(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     let memory = conn.memory(200);
     for round in 0..3 {
         (1..=3).for_each(|id| conn.post_recv(id, memory.segment(100, 100)));
@@ -280,7 +280,7 @@ fn flush_events_outlive_their_ep(ctx: &Ctx) {
 }
 
 fn flush_by_freeing_everything_with_work_posted(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     let mut memory = conn.memory(100);
     (1..=16).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
     memory.deregister();

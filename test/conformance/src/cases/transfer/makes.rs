@@ -52,7 +52,7 @@ fn echoed(ctx: &Ctx) {
 }
 
 fn connects_then_sends(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     join(ctx, &conn, 0);
     let memory = conn.memory(10);
     memory.write_pattern(0, 10, 7);
@@ -62,7 +62,7 @@ fn connects_then_sends(ctx: &Ctx) {
 }
 
 fn posts_then_listens(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     let memory = conn.memory(30);
     (0..3).for_each(|id| conn.post_recv(id, memory.segment(id as usize * 10, 10)));
     conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);

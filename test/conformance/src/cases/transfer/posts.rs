@@ -177,7 +177,7 @@ fn takes_its_own_limit(ctx: &Ctx, op: Op) {
 }
 
 fn post_recvs_as_deep_as_asked_and_no_deeper_than_said(ctx: &Ctx) {
-    let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
+    let conn = Conn::alone(ctx);
     let posted = fill(&conn, Op::Recv, &NOWHERE);
     let said = conn.ep.param().ep_attr.max_recv_dtos;
     assert!(posted >= 16 && posted >= said as u64, "{posted} posted, {said} said, 16 asked for");
@@ -190,15 +190,14 @@ fn post_recvs_as_deep_as_asked_and_no_deeper_than_said(ctx: &Ctx) {
 
 fn post_recvs_until_refused_then_reset(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (near, far) = (Conn::unconnected(&ia, &Setup::default()), Conn::unconnected(&ia, &Setup::default()));
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
     let posted = fill(&near, Op::Recv, &NOWHERE);
     ok(dat_ep_reset(near.ep.h()));
     near.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
     expect_nothing(near.recv.h());
     // They are still posted.
     far.listen(ctx.qual(0), || near.connect(&ia.address(), ctx.qual(0)));
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    established(&near, &far);
     for id in 0..posted {
         post_empty_send(&far, id);
         expect_dto(near.recv.h(), id, DAT_DTO_SUCCESS, 0);
