@@ -1,5 +1,4 @@
-//! CNOs as objects, and waiting on them: creation, queries, freeing, time-outs, several waiters. What triggers them is in
-//! `trigger`.
+//! `dat_cno_wait`: time-outs, several waiters, and what ends it. What triggers a CNO is in `trigger`.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -7,25 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::kit::*;
 
+use super::object::next;
+
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "events 3.1": cno_create_without_an_agent,
-        "events 3.1": cno_create_without_a_place_is_arg3,
-        "events 3.1": cno_create_is_untriggered,
-        "events 3.3": cno_query_names_ia_and_agent,
-        "events 3.3": cno_query_of_each_bit_alone,
-        "events 3.3": cno_query_with_no_bits_succeeds,
-        "events 3.3": cno_query_without_a_record_is_arg3,
-        "events 3.3": cno_query_unknown_mask_bits_are_arg2,
-        "events 3.3": cno_query_shows_no_agent_after_it_fired,
-        "events 3.2": cno_modify_agent_shows_in_the_query,
-        "events 3.2": cno_modify_agent_to_none_disarms,
-        "events 3.4": cno_free_under_an_evd_is_in_use,
-        "events 3.4": cno_free_under_a_disabled_evd_is_in_use,
-        "events 3.4": cno_free_under_a_waiter_is_in_use,
-        "events 3.4": cno_free_after_its_evds,
-        "events 3.4": cno_free_while_triggered,
-        "events 3.4": cno_free_twice_is_an_invalid_handle,
         "events 3.5": cno_wait_zero_timeout_is_a_bare_queue_empty,
         "events 3.5": cno_wait_time_out_is_a_bare_queue_empty_and_not_early,
         "events 3.5": cno_wait_time_out_writes_a_null_evd,
@@ -47,190 +31,6 @@ pub(crate) fn cases() -> Vec<Case> {
         "registry-ia 6.3": cno_wait_abrupt_close_releases_without_any_evd,
         "events 2.10": cno_wait_detaching_the_last_evd_releases_nobody,
     ]
-}
-
-fn param(cno: &Cno) -> DAT_CNO_PARAM {
-    filled(|out| dat_cno_query(cno.h(), DAT_CNO_FIELD_ALL, out))
-}
-
-/// Its agent, as numbers.
-pub(super) fn armed(cno: &Cno) -> (usize, bool) {
-    let agent = param(cno).agent;
-    (agent.instance_data.addr(), agent.proxy_agent_func.is_some())
-}
-
-/// Nothing triggers it now.
-#[track_caller]
-pub(super) fn expect_untriggered(cno: &Cno) {
-    let mut evd = null_mut();
-    expect(dat_cno_wait(cno.h(), 0, &mut evd), DAT_QUEUE_EMPTY);
-}
-
-/// The EVD that it gives at once.
-#[track_caller]
-pub(super) fn next(cno: &Cno) -> DAT_EVD_HANDLE {
-    filled(|evd| dat_cno_wait(cno.h(), 0, evd))
-}
-
-fn cno_create_without_an_agent(ctx: &Ctx) {
-    let ia = ctx.ia();
-    let cno = ia.cno();
-    assert_eq!(armed(&cno), (0, false));
-    cno.free();
-}
-
-fn cno_create_without_a_place_is_arg3(ctx: &Ctx) {
-    let ia = ctx.ia();
-    refused(dat_cno_create(ia.h(), NO_AGENT, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
-    refused(dat_cno_create(ia.h(), Agent::default().arm(), null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
-}
-
-fn cno_create_is_untriggered(ctx: &Ctx) {
-    let ia = ctx.ia();
-    let agent = Agent::default();
-    let cno = ia.cno_with(agent.arm());
-    expect_untriggered(&cno);
-    assert_eq!(agent.count(), 0);
-}
-
-fn cno_query_names_ia_and_agent(ctx: &Ctx) {
-    let ia = ctx.ia();
-    let agent = Agent::default().arm();
-    let cno = ia.cno_with(agent);
-    assert_eq!(param(&cno).ia_handle, ia.h());
-    assert_eq!(armed(&cno), (agent.instance_data.addr(), true));
-}
-
-fn cno_query_of_each_bit_alone(ctx: &Ctx) {
-    let ia = ctx.ia();
-    let agent = Agent::default().arm();
-    let cno = ia.cno_with(agent);
-    let one = |mask| filled::<DAT_CNO_PARAM>(|out| dat_cno_query(cno.h(), mask, out));
-    assert_eq!(one(DAT_CNO_FIELD_IA_HANDLE).ia_handle, ia.h());
-    assert_eq!(one(DAT_CNO_FIELD_AGENT).agent.instance_data.addr(), agent.instance_data.addr());
-}
-
-fn cno_query_with_no_bits_succeeds(ctx: &Ctx) {
-    let ia = ctx.ia();
-    let cno = ia.cno();
-    let _: DAT_CNO_PARAM = filled(|out| dat_cno_query(cno.h(), 0, out));
-}
-
-fn cno_query_without_a_record_is_arg3(ctx: &Ctx) {
-    let ia = ctx.ia();
-    let cno = ia.cno();
-    let code = dat_cno_query(cno.h(), DAT_CNO_FIELD_ALL, null_mut());
-    refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
-}
-
-fn cno_query_unknown_mask_bits_are_arg2(ctx: &Ctx) {
-    let ia = ctx.ia();
-    let cno = ia.cno();
-    for mask in [4, 7, 0x8000_0000] {
-        let code = untouched(|out| dat_cno_query(cno.h(), mask, out));
-        refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
-    }
-}
-
-fn cno_query_shows_no_agent_after_it_fired(ctx: &Ctx) {
-    let ia = ctx.ia();
-    let agent = Agent::default();
-    let cno = ia.cno_with(agent.arm());
-    let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
-    evd.post(1);
-    agent.wait_for(1);
-    assert_eq!(armed(&cno), (0, false));
-}
-
-fn cno_modify_agent_shows_in_the_query(ctx: &Ctx) {
-    let ia = ctx.ia();
-    let cno = ia.cno();
-    for _ in 0..3 {
-        let agent = Agent::default().arm();
-        ok(dat_cno_modify_agent(cno.h(), agent));
-        assert_eq!(armed(&cno), (agent.instance_data.addr(), true));
-    }
-}
-
-fn cno_modify_agent_to_none_disarms(ctx: &Ctx) {
-    let ia = ctx.ia();
-    let agent = Agent::default();
-    let cno = ia.cno_with(agent.arm());
-    let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
-    ok(dat_cno_modify_agent(cno.h(), NO_AGENT));
-    assert_eq!(armed(&cno), (0, false));
-    evd.post(1);
-    assert_eq!(next(&cno), evd.h());
-    assert_eq!(agent.count(), 0);
-}
-
-fn cno_free_under_an_evd_is_in_use(ctx: &Ctx) {
-    let ia = ctx.ia();
-    let cno = ia.cno();
-    let one = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
-    let other = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
-    ok(dat_evd_modify_cno(other.h(), cno.h()));
-    refused(dat_cno_free(cno.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_CNO_IN_USE);
-    one.free();
-    refused(dat_cno_free(cno.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_CNO_IN_USE);
-    // It works as before.
-    other.post(1);
-    assert_eq!(next(&cno), other.h());
-}
-
-fn cno_free_under_a_disabled_evd_is_in_use(ctx: &Ctx) {
-    let ia = ctx.ia();
-    let cno = ia.cno();
-    let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
-    ok(dat_evd_disable(evd.h()));
-    refused(dat_cno_free(cno.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_CNO_IN_USE);
-}
-
-/// Waits until somebody waits on a CNO that no EVD is attached to.
-fn await_waiter(cno: &Cno, waiter: &Blocked<(DAT_RETURN, Handle)>) {
-    assert!(!waiter.is_back());
-    refused(dat_cno_free(cno.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_CNO_IN_USE);
-}
-
-fn cno_free_under_a_waiter_is_in_use(ctx: &Ctx) {
-    let ia = ctx.ia();
-    let cno = ia.cno();
-    let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE).asleep();
-    await_waiter(&cno, &waiter);
-    // How to get it out.
-    let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
-    evd.post(1);
-    assert_eq!(waiter.join(), (DAT_SUCCESS, Handle::of(evd.h())));
-    evd.free();
-    cno.free();
-}
-
-fn cno_free_after_its_evds(ctx: &Ctx) {
-    let ia = ctx.ia();
-    let cno = ia.cno();
-    let evds: Vec<Evd> = (0..5).map(|_| ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG)).collect();
-    for evd in evds {
-        refused(dat_cno_free(cno.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_CNO_IN_USE);
-        evd.post(1);
-        evd.free();
-    }
-    cno.free();
-}
-
-fn cno_free_while_triggered(ctx: &Ctx) {
-    let ia = ctx.ia();
-    let cno = ia.cno();
-    let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
-    evd.post(1);
-    ok(dat_evd_modify_cno(evd.h(), DAT_HANDLE_NULL));
-    cno.free();
-    assert_eq!(drain(evd.h()).len(), 1);
-}
-
-fn cno_free_twice_is_an_invalid_handle(ctx: &Ctx) {
-    let ia = ctx.ia();
-    let dead = ia.cno().free();
-    refused(dat_cno_free(dead), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_CNO);
 }
 
 fn cno_wait_zero_timeout_is_a_bare_queue_empty(ctx: &Ctx) {

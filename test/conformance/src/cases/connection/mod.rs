@@ -1,15 +1,42 @@
 //! Connections: who asks, who listens, who answers, and how they end. What they carry is in `transfer`.
 #![forbid(unsafe_code)]
 
+mod asked;
+mod broken;
+mod call;
 mod connect;
 mod cr;
+mod cr_handoff;
+mod cr_left;
+mod crowds;
+mod deaths;
 pub(crate) mod disconnect;
-mod fates;
+mod dup_connect;
+mod points;
+mod private_data;
 mod psp;
+mod psp_life;
+mod rsp;
+mod timeouts;
 
 use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
-    let rooms = [connect::cases, disconnect::cases, fates::cases, psp::cases, cr::cases];
+    let rooms = [
+        connect::cases,
+        dup_connect::cases,
+        disconnect::cases,
+        timeouts::cases,
+        deaths::cases,
+        broken::cases,
+        crowds::cases,
+        psp::cases,
+        psp_life::cases,
+        rsp::cases,
+        cr::cases,
+        cr_left::cases,
+        cr_handoff::cases,
+        private_data::cases,
+    ];
     rooms.into_iter().flat_map(|room| room()).collect()
 }

@@ -5,6 +5,7 @@ use std::ptr::null_mut;
 
 use crate::kit::*;
 
+use super::parts::{Parts, numbers, without_pz};
 use super::scene::{Request, silent_listener};
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -50,36 +51,6 @@ pub(crate) fn cases() -> Vec<Case> {
         local(move |ctx| with_evds(ctx, has)).named(name).proves("endpoints 5.1")
     }));
     all
-}
-
-/// What an EP is made of, before it is.
-pub(crate) struct Parts {
-    pub(crate) connect: Evd,
-    pub(crate) request: Evd,
-    pub(crate) recv: Evd,
-    pub(crate) pz: Pz,
-    pub(crate) ia: Ia,
-}
-
-impl Parts {
-    #[track_caller]
-    pub(crate) fn new(ctx: &Ctx) -> Self {
-        let ia = ctx.ia();
-        let (pz, recv) = (ia.pz(), ia.evd(8, DAT_EVD_DTO_FLAG));
-        let (request, connect) = (ia.evd(8, DAT_EVD_DTO_FLAG), ia.evd(8, DAT_EVD_CONNECTION_FLAG));
-        Parts { connect, request, recv, pz, ia }
-    }
-
-    /// Creation from all of them.
-    fn create(&self, attr: *const DAT_EP_ATTR, ep: *mut DAT_EP_HANDLE) -> DAT_RETURN {
-        let Parts { connect, request, recv, pz, ia } = self;
-        dat_ep_create(ia.h(), pz.h(), recv.h(), request.h(), connect.h(), attr, ep)
-    }
-
-    #[track_caller]
-    pub(crate) fn ep(&self, attr: &DAT_EP_ATTR) -> Ep {
-        Ep::own(filled(|out| self.create(attr, out)))
-    }
 }
 
 type Spoil = fn(&mut DAT_EP_ATTR, &DAT_IA_ATTR);
@@ -164,24 +135,6 @@ fn takes(ctx: &Ctx, change: Spoil) {
     let ep = parts.ep(&attr);
     ep.expect_state(DAT_EP_STATE_UNCONNECTED);
     assert_eq!(numbers(&ep.param().ep_attr), numbers(&attr), "what was asked for is shown");
-}
-
-/// All of an attribute record that can be compared.
-pub(crate) fn numbers(attr: &DAT_EP_ATTR) -> Vec<u64> {
-    let sizes = [attr.max_message_size, attr.max_rdma_size];
-    let words = [attr.service_type, attr.qos, attr.recv_completion_flags, attr.request_completion_flags];
-    let counts = [
-        attr.max_recv_dtos,
-        attr.max_request_dtos,
-        attr.max_recv_iov,
-        attr.max_request_iov,
-        attr.max_rdma_read_in,
-        attr.max_rdma_read_out,
-        attr.srq_soft_hw,
-        attr.max_rdma_read_iov,
-        attr.max_rdma_write_iov,
-    ];
-    sizes.into_iter().chain(words.map(u64::from)).chain(counts.map(|count| count as u64)).collect()
 }
 
 fn ep_create_looks_at_handles_before_pointers_in_order(ctx: &Ctx) {
@@ -414,14 +367,6 @@ fn ep_create_needs_no_evd_to_take_receives(ctx: &Ctx) {
     let pz = ia.pz();
     let ep = Ep::own(filled(|out| dat_ep_create(ia.h(), pz.h(), none, none, none, null_mut(), out)));
     ok(dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
-}
-
-/// The EVDs, and nothing to work in.
-pub(crate) fn without_pz(parts: &Parts) -> Ep {
-    let Parts { connect, request, recv, ia, .. } = parts;
-    let attr = ep_attr();
-    let (recv, request, connect) = (recv.h(), request.h(), connect.h());
-    Ep::own(filled(|out| dat_ep_create(ia.h(), DAT_HANDLE_NULL, recv, request, connect, &attr, out)))
 }
 
 fn ep_create_without_pz_cannot_connect(ctx: &Ctx) {

@@ -86,7 +86,7 @@ fn reset_keeps_attributes_and_objects(ctx: &Ctx) {
     is_over(&far);
     ok(dat_ep_reset(near.ep.h()));
     let after = near.ep.param();
-    assert_eq!(super::create::numbers(&after.ep_attr), super::create::numbers(&before.ep_attr));
+    assert_eq!(super::parts::numbers(&after.ep_attr), super::parts::numbers(&before.ep_attr));
     assert_eq!(after.pz_handle, before.pz_handle);
     assert_eq!(after.recv_evd_handle, before.recv_evd_handle);
     assert_eq!(after.request_evd_handle, before.request_evd_handle);
@@ -94,8 +94,8 @@ fn reset_keeps_attributes_and_objects(ctx: &Ctx) {
 }
 
 fn reset_without_pz_stays_without(ctx: &Ctx) {
-    let parts = super::create::Parts::new(ctx);
-    let ep = super::create::without_pz(&parts);
+    let parts = super::parts::Parts::new(ctx);
+    let ep = super::parts::without_pz(&parts);
     ok(dat_ep_reset(ep.h()));
     let code = dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG);
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_NOTREADY);

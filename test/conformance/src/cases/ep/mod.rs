@@ -1,16 +1,27 @@
 //! Endpoints as objects, a room per call, and every state against every call. How they connect is in `connection`.
 #![forbid(unsafe_code)]
 
-pub(crate) mod create;
+mod create;
 mod life;
 mod modify;
+mod modify_effects;
+pub(crate) mod parts;
 mod query;
 pub(crate) mod scene;
 mod states;
+pub(crate) mod watermark;
 
 use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
-    let rooms = [create::cases, query::cases, modify::cases, life::cases, states::cases];
+    let rooms = [
+        create::cases,
+        query::cases,
+        modify::cases,
+        modify_effects::cases,
+        life::cases,
+        watermark::cases,
+        states::cases,
+    ];
     rooms.into_iter().flat_map(|room| room()).collect()
 }

@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 
 use crate::kit::*;
 
-use super::create::{Parts, numbers};
+use super::parts::{Parts, numbers};
 use super::scene::{Scene, State, in_state};
 
 pub(crate) fn cases() -> Vec<Case> {

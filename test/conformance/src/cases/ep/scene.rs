@@ -1,4 +1,5 @@
-//! EPs brought into a wanted state through the API alone, with all that they stand on. Tools for the EP cases, no cases.
+//! EPs brought into a wanted state through the API alone, with all that they stand on. Tools for EPs and
+//! connections, no cases.
 #![forbid(unsafe_code)]
 
 use std::fs;

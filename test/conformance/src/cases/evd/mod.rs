@@ -2,13 +2,26 @@
 #![forbid(unsafe_code)]
 
 mod create;
+mod free;
 mod merge;
+mod modify;
 mod queue;
+mod resize;
 mod wait;
+mod wait_ends;
 
 use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
-    let rooms = [create::cases, queue::cases, wait::cases, merge::cases];
+    let rooms = [
+        create::cases,
+        modify::cases,
+        resize::cases,
+        free::cases,
+        queue::cases,
+        wait::cases,
+        wait_ends::cases,
+        merge::cases,
+    ];
     rooms.into_iter().flat_map(|room| room()).collect()
 }

@@ -1,11 +1,10 @@
-//! The registry as consumers may use it, and the words for codes.
+//! `dat_registry_list_providers`, and what stands in the file that it tells of.
 #![forbid(unsafe_code)]
 
-use std::ffi::{CString, c_char};
-use std::ptr::{null, null_mut};
+use std::ffi::CString;
+use std::ptr::null_mut;
 
 use crate::kit::*;
-use crate::names::{SUBTYPES, TYPES};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
@@ -24,32 +23,12 @@ pub(crate) fn cases() -> Vec<Case> {
         "registry-ia 5.1": registry_list_of_an_absent_file_succeeds,
         "consumers 25": registry_any_name_can_be_given_to_any_provider,
         "registry-ia 4.2": registry_open_of_an_absent_library_has_no_subtype,
-        "registry-ia 3.2": registry_add_without_a_table_is_arg1,
-        "registry-ia 3.2": registry_add_without_a_record_is_arg2,
-        "registry-ia 3.2": registry_add_with_an_endless_name_is_arg2,
-        "registry-ia 3.2": registry_add_without_entries_is_arg1,
-        "registry-ia 3.2": registry_add_twice_is_already_registered,
-        "registry-ia 3.2": registry_add_is_by_the_whole_key,
-        "registry-ia 3.1": registry_add_opens_but_is_not_listed,
-        "registry-ia 3.2": registry_remove_without_a_table_is_arg1,
-        "registry-ia 3.2": registry_remove_without_a_record_is_arg2,
-        "registry-ia 3.2": registry_remove_unknown_is_not_registered,
-        "registry-ia 3.2": registry_remove_under_an_open_adapter_is_in_use,
-        "registry-ia 3.2": registry_remove_twice_is_not_registered,
-        "registry-ia 4.1": registry_open_error_of_a_provider_comes_through,
-        "registry-ia 3.2": registry_empty_entries_are_not_implemented,
-        "registry-ia 9.2": strerror_of_every_type,
-        "registry-ia 9.2": strerror_of_every_subtype,
-        "registry-ia 9.2": strerror_of_success,
-        "registry-ia 9.2": strerror_of_not_implemented,
-        "registry-ia 9.2": strerror_ignores_the_class,
-        "registry-ia 9.2": strerror_of_an_unknown_type_sets_both,
-        "registry-ia 9.2": strerror_of_an_unknown_subtype_sets_both,
-        "registry-ia 9.2": strerror_of_one_string_only,
-        "registry-ia 9.2": strerror_of_nothing_is_arg2,
-        "registry-ia 9.2": strerror_gives_the_same_strings,
-        "consumers 21": strerror_always_sets_both_strings,
     ]
+}
+
+pub(super) fn open(name: &str) -> (DAT_RETURN, DAT_IA_HANDLE) {
+    let (name, mut errors, mut ia) = (CString::new(name).expect("no NUL"), DAT_HANDLE_NULL, DAT_HANDLE_NULL);
+    (dat_ia_openv(name.as_ptr().cast_mut(), 8, &mut errors, &mut ia, 1, 2, DAT_FALSE), ia)
 }
 
 /// Asks with room for so many: the code, the count, and the names that came.
@@ -62,7 +41,7 @@ fn list(room: usize, most: DAT_COUNT) -> (DAT_RETURN, DAT_COUNT, Vec<String>) {
     (code, count, names)
 }
 
-fn size() -> DAT_COUNT {
+pub(super) fn size() -> DAT_COUNT {
     let mut count = -7;
     let code = dat_registry_list_providers(0, &mut count, null_mut());
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
@@ -198,275 +177,5 @@ fn registry_any_name_can_be_given_to_any_provider(ctx: &Ctx) {
         let ia = Ia::open(name, 8);
         assert_eq!(text_at(ia.attr().adapter_name.as_ptr()), name);
         ia.close();
-    }
-}
-
-/// A provider of the case's own: it opens nothing and says so.
-fn table() -> DAT_PROVIDER {
-    extern "C" fn open(_: DAT_NAME_PTR, _: DAT_COUNT, _: *mut DAT_EVD_HANDLE, _: *mut DAT_IA_HANDLE) -> DAT_RETURN {
-        error(DAT_INVALID_ADDRESS, DAT_INVALID_ADDRESS_UNREACHABLE)
-    }
-    extern "C" fn query(
-        _: DAT_IA_HANDLE,
-        _: *mut DAT_EVD_HANDLE,
-        _: DAT_IA_ATTR_MASK,
-        _: *mut DAT_IA_ATTR,
-        _: DAT_PROVIDER_ATTR_MASK,
-        _: *mut DAT_PROVIDER_ATTR,
-    ) -> DAT_RETURN {
-        DAT_SUCCESS
-    }
-    extern "C" fn close(_: DAT_IA_HANDLE, _: DAT_CLOSE_FLAGS) -> DAT_RETURN {
-        DAT_SUCCESS
-    }
-    let mut table: DAT_PROVIDER = zeroed();
-    table.ia_open_func = Some(open);
-    table.ia_query_func = Some(query);
-    table.ia_close_func = Some(close);
-    table
-}
-
-/// The same, and it opens: a handle that begins with this table.
-fn table_that_opens() -> &'static DAT_PROVIDER {
-    extern "C" fn open(_: DAT_NAME_PTR, _: DAT_COUNT, _: *mut DAT_EVD_HANDLE, ia: *mut DAT_IA_HANDLE) -> DAT_RETURN {
-        let table: &'static DAT_PROVIDER = Box::leak(Box::new(table()));
-        let object: &'static Buffer = Box::leak(Box::new(Buffer::new(64)));
-        object.put(0, &std::ptr::from_ref(table).expose_provenance().to_ne_bytes());
-        let handle = object.pointer().expose_provenance().to_ne_bytes();
-        crate::kit::write_at(ia.cast(), &handle);
-        DAT_SUCCESS
-    }
-    let mut table = table();
-    table.ia_open_func = Some(open);
-    Box::leak(Box::new(table))
-}
-
-fn info(name: &str, minor: u32, thread_safe: DAT_BOOLEAN) -> DAT_PROVIDER_INFO {
-    let mut info: DAT_PROVIDER_INFO = zeroed();
-    for (to, from) in info.ia_name.iter_mut().zip(name.bytes()) {
-        *to = from as c_char;
-    }
-    (info.dapl_version_major, info.dapl_version_minor, info.is_thread_safe) = (1, minor, thread_safe);
-    info
-}
-
-fn own() -> DAT_PROVIDER_INFO {
-    info("a case's own", 2, DAT_FALSE)
-}
-
-fn open(name: &str) -> (DAT_RETURN, DAT_IA_HANDLE) {
-    let (name, mut errors, mut ia) = (CString::new(name).expect("no NUL"), DAT_HANDLE_NULL, DAT_HANDLE_NULL);
-    (dat_ia_openv(name.as_ptr().cast_mut(), 8, &mut errors, &mut ia, 1, 2, DAT_FALSE), ia)
-}
-
-fn registry_add_without_a_table_is_arg1(_ctx: &Ctx) {
-    for info in [&own() as *const _, null()] {
-        refused(dat_registry_add_provider(null(), info), DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
-    }
-}
-
-fn registry_add_without_a_record_is_arg2(_ctx: &Ctx) {
-    refused(dat_registry_add_provider(&table(), null()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
-}
-
-fn registry_add_with_an_endless_name_is_arg2(_ctx: &Ctx) {
-    let info = info(&"n".repeat(256), 2, DAT_FALSE);
-    refused(dat_registry_add_provider(&table(), &info), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
-    refused(dat_registry_remove_provider(&table(), &info), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
-}
-
-fn registry_add_without_entries_is_arg1(_ctx: &Ctx) {
-    let without = [
-        DAT_PROVIDER { ia_open_func: None, ..table() },
-        DAT_PROVIDER { ia_query_func: None, ..table() },
-        DAT_PROVIDER { ia_close_func: None, ..table() },
-    ];
-    for table in without {
-        refused(dat_registry_add_provider(&table, &own()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
-    }
-    assert_eq!(kind_of(open("a case's own").0), error(DAT_PROVIDER_NOT_FOUND, 0));
-}
-
-fn registry_add_twice_is_already_registered(_ctx: &Ctx) {
-    let table = table();
-    ok(dat_registry_add_provider(&table, &own()));
-    refused(dat_registry_add_provider(&table, &own()), DAT_PROVIDER_ALREADY_REGISTERED, DAT_NO_SUBTYPE);
-    ok(dat_registry_remove_provider(&table, &own()));
-    ok(dat_registry_add_provider(&table, &own()));
-    ok(dat_registry_remove_provider(&table, &own()));
-}
-
-fn registry_add_is_by_the_whole_key(_ctx: &Ctx) {
-    let table = table();
-    let keys = [("one", 2, DAT_FALSE), ("one", 3, DAT_FALSE), ("one", 2, DAT_TRUE), ("two", 2, DAT_FALSE)];
-    for (name, minor, safe) in keys {
-        ok(dat_registry_add_provider(&table, &info(name, minor, safe)));
-    }
-    for (name, minor, safe) in keys {
-        ok(dat_registry_remove_provider(&table, &info(name, minor, safe)));
-    }
-}
-
-fn registry_add_opens_but_is_not_listed(_ctx: &Ctx) {
-    let table = table_that_opens();
-    let before = size();
-    ok(dat_registry_add_provider(table, &own()));
-    assert_eq!(size(), before);
-    let (code, ia) = open("a case's own");
-    ok(code);
-    assert!(!ia.is_null());
-    ok(dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG));
-    ok(dat_registry_remove_provider(table, &own()));
-}
-
-fn registry_remove_without_a_table_is_arg1(_ctx: &Ctx) {
-    for info in [&own() as *const _, null()] {
-        refused(dat_registry_remove_provider(null(), info), DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
-    }
-}
-
-fn registry_remove_without_a_record_is_arg2(_ctx: &Ctx) {
-    refused(dat_registry_remove_provider(&table(), null()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
-}
-
-fn registry_remove_unknown_is_not_registered(_ctx: &Ctx) {
-    let table = table();
-    ok(dat_registry_add_provider(&table, &own()));
-    for other in [info("a case's", 2, DAT_FALSE), info("a case's own", 3, DAT_FALSE)] {
-        refused(dat_registry_remove_provider(&table, &other), DAT_PROVIDER_NOT_FOUND, DAT_NAME_NOT_REGISTERED);
-    }
-    ok(dat_registry_remove_provider(&table, &own()));
-}
-
-fn registry_remove_under_an_open_adapter_is_in_use(_ctx: &Ctx) {
-    let table = table_that_opens();
-    ok(dat_registry_add_provider(table, &own()));
-    let (one, other) = (open("a case's own").1, open("a case's own").1);
-    for ia in [one, other] {
-        refused(dat_registry_remove_provider(table, &own()), DAT_PROVIDER_IN_USE, DAT_NO_SUBTYPE);
-        ok(dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG));
-    }
-    ok(dat_registry_remove_provider(table, &own()));
-    assert_eq!(kind_of(open("a case's own").0), error(DAT_PROVIDER_NOT_FOUND, 0));
-}
-
-fn registry_remove_twice_is_not_registered(_ctx: &Ctx) {
-    let table = table();
-    ok(dat_registry_add_provider(&table, &own()));
-    ok(dat_registry_remove_provider(&table, &own()));
-    refused(dat_registry_remove_provider(&table, &own()), DAT_PROVIDER_NOT_FOUND, DAT_NAME_NOT_REGISTERED);
-}
-
-fn registry_open_error_of_a_provider_comes_through(_ctx: &Ctx) {
-    let table = table();
-    ok(dat_registry_add_provider(&table, &own()));
-    for _ in 0..3 {
-        let (code, ia) = open("a case's own");
-        refused(code, DAT_INVALID_ADDRESS, DAT_INVALID_ADDRESS_UNREACHABLE);
-        assert!(ia.is_null());
-    }
-    // The failed opens are not counted as uses.
-    ok(dat_registry_remove_provider(&table, &own()));
-}
-
-fn registry_empty_entries_are_not_implemented(_ctx: &Ctx) {
-    let table = table_that_opens();
-    ok(dat_registry_add_provider(table, &own()));
-    let ia = open("a case's own").1;
-    expect(untouched(|out| dat_pz_create(ia, out)), DAT_NOT_IMPLEMENTED);
-    expect(untouched(|out| dat_get_handle_type(ia, out)), DAT_NOT_IMPLEMENTED);
-    ok(dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG));
-    ok(dat_registry_remove_provider(table, &own()));
-}
-
-/// The answer, and both strings, of which none may be left unset.
-fn words(code: DAT_RETURN) -> (DAT_RETURN, String, String) {
-    let (mut major, mut minor): (*const c_char, *const c_char) = (null(), null());
-    let answer = dat_strerror(code, &mut major, &mut minor);
-    assert!(!major.is_null() && !minor.is_null(), "{code:#x} leaves a string unset");
-    (answer, text_at(major), text_at(minor))
-}
-
-fn strerror_of_every_type(_ctx: &Ctx) {
-    for (code, name) in TYPES.iter().filter(|(code, _)| *code != DAT_NOT_IMPLEMENTED) {
-        assert_eq!(words(DAT_CLASS_ERROR | code), (DAT_SUCCESS, (*name).to_owned(), String::new()));
-    }
-}
-
-fn strerror_of_every_subtype(_ctx: &Ctx) {
-    for (code, name) in SUBTYPES {
-        // Whether or not it belongs to the type.
-        for kind in [DAT_INVALID_STATE, DAT_INVALID_PARAMETER] {
-            assert_eq!(words(error(kind, *code)).2, *name);
-        }
-    }
-    let known: Vec<u32> = SUBTYPES.iter().map(|(code, _)| *code).collect();
-    assert!((1..=101).all(|code| known.contains(&code)), "the table here is whole");
-}
-
-fn strerror_of_success(_ctx: &Ctx) {
-    assert_eq!(words(DAT_SUCCESS), (DAT_SUCCESS, "DAT_SUCCESS".to_owned(), String::new()));
-}
-
-fn strerror_of_not_implemented(_ctx: &Ctx) {
-    for code in [0xffff_0000, 0x3fff_0000] {
-        let (answer, major, minor) = words(code);
-        assert_eq!((answer, major.as_str(), minor.as_str()), (DAT_SUCCESS, "DAT_NOT_IMPLEMENTED", ""));
-    }
-}
-
-fn strerror_ignores_the_class(_ctx: &Ctx) {
-    let code = DAT_INVALID_PARAMETER | DAT_INVALID_ARG3;
-    let wanted = (DAT_SUCCESS, "DAT_INVALID_PARAMETER".to_owned(), "DAT_INVALID_ARG3".to_owned());
-    for class in [0, DAT_CLASS_ERROR, DAT_CLASS_WARNING] {
-        assert_eq!(words(class | code), wanted);
-    }
-}
-
-fn strerror_of_an_unknown_type_sets_both(_ctx: &Ctx) {
-    for kind in [0x0015_0000, 0x0100_0000, 0x3ffe_0000] {
-        let (answer, major, minor) = words(DAT_CLASS_ERROR | kind | DAT_INVALID_ARG3);
-        refused(answer, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
-        assert_eq!((major.as_str(), minor.as_str()), ("unknown error", "DAT_INVALID_ARG3"));
-    }
-}
-
-fn strerror_of_an_unknown_subtype_sets_both(_ctx: &Ctx) {
-    for subtype in [102, 0x7fff, 0xffff] {
-        let (answer, major, minor) = words(error(DAT_INVALID_STATE, subtype));
-        refused(answer, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
-        assert_eq!((major.as_str(), minor.as_str()), ("DAT_INVALID_STATE", "unknown minor error"));
-    }
-}
-
-fn strerror_of_one_string_only(_ctx: &Ctx) {
-    let code = error(DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
-    let mut text: *const c_char = null();
-    ok(dat_strerror(code, &mut text, null_mut()));
-    assert_eq!(text_at(text), "DAT_INVALID_PARAMETER");
-    ok(dat_strerror(code, null_mut(), &mut text));
-    assert_eq!(text_at(text), "DAT_INVALID_ARG3");
-}
-
-fn strerror_of_nothing_is_arg2(_ctx: &Ctx) {
-    for code in [DAT_SUCCESS, error(DAT_INVALID_PARAMETER, DAT_INVALID_ARG3), 0x1234_5678] {
-        refused(dat_strerror(code, null_mut(), null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
-    }
-}
-
-fn strerror_gives_the_same_strings(_ctx: &Ctx) {
-    let (mut one, mut other, mut minor): (*const c_char, *const c_char, *const c_char) = (null(), null(), null());
-    ok(dat_strerror(DAT_QUEUE_EMPTY, &mut one, &mut minor));
-    ok(dat_strerror(DAT_QUEUE_EMPTY, &mut other, &mut minor));
-    assert_eq!(one, other, "static");
-}
-
-fn strerror_always_sets_both_strings(_ctx: &Ctx) {
-    let mut code: u32 = 1;
-    for _ in 0..20_000 {
-        let (_, major, _) = words(code);
-        assert!(!major.is_empty());
-        // Any numbers will do, as long as they are many.
-        code = code.wrapping_mul(0x0019_660d).wrapping_add(0x3c6e_f35f);
     }
 }

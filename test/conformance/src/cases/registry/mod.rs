@@ -1,10 +1,13 @@
 //! The registry as consumers may use it, and the words for codes.
 #![forbid(unsafe_code)]
 
+mod add;
 mod list;
+mod strerror;
 
 use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
-    list::cases()
+    let rooms = [list::cases, add::cases, strerror::cases];
+    rooms.into_iter().flat_map(|room| room()).collect()
 }

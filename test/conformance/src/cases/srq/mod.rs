@@ -1,6 +1,8 @@
 //! Shared receive queues: as objects, as what many connections receive from, at the ends of connections, and watched.
 #![forbid(unsafe_code)]
 
+mod broken;
+mod deaths;
 mod ends;
 mod ep;
 mod marks;
@@ -9,9 +11,18 @@ mod pool;
 mod queries;
 mod receive;
 
-use crate::kit::Case;
+use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
-    let rooms = [object::cases(), ep::cases(), queries::cases(), receive::cases(), ends::cases(), marks::cases()];
-    rooms.into_iter().flatten().collect()
+    let rooms = [
+        object::cases,
+        ep::cases,
+        queries::cases,
+        receive::cases,
+        ends::cases,
+        broken::cases,
+        deaths::cases,
+        marks::cases,
+    ];
+    rooms.into_iter().flat_map(|room| room()).collect()
 }

@@ -1,0 +1,42 @@
+//! A request that waits, and who asks. Tools, no cases.
+#![forbid(unsafe_code)]
+
+use crate::cases::ep::scene::{Request, silent_listener};
+use crate::kit::*;
+
+use super::call::Call;
+
+/// A request that waits, and who asks.
+pub(super) struct Asked {
+    pub(super) request: Request,
+    pub(super) near: Conn,
+    pub(super) far: Conn,
+    pub(super) psp: Psp,
+    pub(super) requests: Evd,
+    pub(super) ia: Ia,
+}
+
+#[track_caller]
+pub(super) fn asked(ctx: &Ctx, data: &[u8]) -> Asked {
+    let ia = ctx.ia();
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
+    let (requests, psp) = silent_listener(ctx, &ia, 0);
+    ok(Call::to(&ia, ctx.qual(0)).carrying(data).make(near.ep.h()));
+    Asked { request: Request::arrives(&requests), near, far, psp, requests, ia }
+}
+
+#[track_caller]
+pub(super) fn accepted(request: Request, near: &Conn, far: &Conn) {
+    request.accept(&far.ep);
+    established(near, far);
+}
+
+#[track_caller]
+pub(super) fn data_of(request: &Request) -> Vec<u8> {
+    let param = request.param();
+    bytes_at(param.private_data, param.private_data_size as usize)
+}
+
+pub(super) fn pattern(size: usize, seed: u8) -> Vec<u8> {
+    (0..size).map(|at| (at as u8).wrapping_mul(3).wrapping_add(seed) | 1).collect()
+}

@@ -1,0 +1,200 @@
+//! Connections that a failed transfer breaks, and connect EVDs that are full: the state can be seen when the event can.
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+
+use crate::cases::ep::scene::State::*;
+use crate::cases::ep::scene::{Request, Scene, full_evd, silent_listener};
+use crate::kit::*;
+
+use super::call::Call;
+use super::disconnect::{cookies, is_over};
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "endpoints 8.4": broken_by_a_write_to_nowhere,
+        "endpoints 14.37": broken_whether_or_not_anybody_polls,
+        "endpoints 8.4": broken_by_a_local_key_that_is_none,
+        "endpoints 8.4": broken_by_a_message_too_long,
+        "endpoints 4.3": broken_flushes_what_follows_in_order,
+        "endpoints 8.4": broken_then_disconnect_is_silent,
+        "endpoints 8.4": broken_then_reset_and_connect,
+        "endpoints 8.5": lost_established_of_the_active_end_tears_down => local(lost_active).limit(60),
+        "endpoints 14.34": lost_established_of_the_passive_end_tears_down => local(lost_passive).limit(60),
+        "endpoints 13.33": over_before_the_first_event_was_read,
+    ]
+}
+
+/// A write to memory that the peer never gave out.
+fn write_nowhere(conn: &Conn, memory: &Memory, id: u64) {
+    let nowhere = DAT_RMR_TRIPLET { rmr_context: 0x7777_7777, pad: 0, target_address: 4096, segment_length: 64 };
+    conn.post_write(id, memory.segment(0, 64), nowhere);
+}
+
+#[track_caller]
+fn is_broken(conn: &Conn) {
+    conn.expect(DAT_CONNECTION_EVENT_BROKEN);
+    conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    expect_nothing(conn.events.h());
+}
+
+fn broken_by_a_write_to_nowhere(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    let memory = near.memory(64);
+    write_nowhere(&near, &memory, 1);
+    expect_dto(near.request.h(), 1, DAT_DTO_ERR_REMOTE_ACCESS, 0);
+    is_broken(&near);
+    is_over(&far);
+}
+
+fn broken_whether_or_not_anybody_polls(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    let memory = near.memory(64);
+    write_nowhere(&near, &memory, 1);
+    is_broken(&near);
+    is_over(&far);
+}
+
+fn broken_by_a_local_key_that_is_none(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    let memory = near.memory(64);
+    near.post_send(1, DAT_LMR_TRIPLET { lmr_context: 0x7777_7777, ..memory.segment(0, 64) });
+    expect_dto(near.request.h(), 1, DAT_DTO_ERR_LOCAL_PROTECTION, 0);
+    is_broken(&near);
+}
+
+fn broken_by_a_message_too_long(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    let (from, into) = (near.memory(64), far.memory(64));
+    far.post_recv(1, into.segment(0, 8));
+    near.post_send(2, from.segment(0, 64));
+    expect_dto(far.recv.h(), 1, DAT_DTO_ERR_LOCAL_LENGTH, 0);
+    is_broken(&far);
+    // The sender: a failure of its own request, or the end by the peer.
+    let number = expect_event(near.events.h(), SOON).number();
+    assert!([DAT_CONNECTION_EVENT_BROKEN, DAT_CONNECTION_EVENT_DISCONNECTED].contains(&number));
+    near.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    expect_nothing(near.events.h());
+}
+
+fn broken_flushes_what_follows_in_order(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    let memory = near.memory(64);
+    (1..=3).for_each(|id| post_empty_recv(&near, id));
+    write_nowhere(&near, &memory, 4);
+    // Without a receive at the peer none of these can succeed.
+    (5..=8).for_each(|id| {
+        let code = dat_ep_post_send(near.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_SUPPRESS_FLAG);
+        ok(code);
+    });
+    is_broken(&near);
+    expect_dto(near.request.h(), 4, DAT_DTO_ERR_REMOTE_ACCESS, 0);
+    expect_flushed(&near.request, 5..=8);
+    expect_flushed(&near.recv, 1..=3);
+    assert!(cookies(&drain(near.request.h())).is_empty());
+}
+
+fn broken_then_disconnect_is_silent(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    let memory = near.memory(64);
+    write_nowhere(&near, &memory, 1);
+    is_broken(&near);
+    is_over(&far);
+    for conn in [&near, &far] {
+        ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
+        expect_nothing(conn.events.h());
+    }
+}
+
+fn broken_then_reset_and_connect(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    for _ in 0..10 {
+        let memory = near.memory(64);
+        write_nowhere(&near, &memory, 1);
+        is_broken(&near);
+        is_over(&far);
+        ok(dat_ep_reset(near.ep.h()));
+        ok(dat_ep_reset(far.ep.h()));
+        expect_dto(near.request.h(), 1, DAT_DTO_ERR_REMOTE_ACCESS, 0);
+        far.listen(ctx.qual(0), || near.connect(&near.ia.address(), ctx.qual(0)));
+        established(&near, &far);
+    }
+}
+
+/// An EP whose connect EVD is full. Declared in the order in which things must go.
+struct Deaf {
+    ep: Ep,
+    _filler: Ep,
+    events: Evd,
+    other: Conn,
+}
+
+fn deaf(ia: &Ia) -> Deaf {
+    let other = Conn::on(ia);
+    let (events, filler) = full_evd(ia, &other.pz, 0);
+    let ep = ia.ep(&other.pz, &other.recv, &other.request, &events);
+    Deaf { ep, _filler: filler, events, other }
+}
+
+/// The connection that nobody can be told of ends; its EVD says so, and works on.
+fn tears_down(ctx: &Ctx, ia: &Ia, deaf: &Deaf, connects: impl Fn(&Ep, &Ep), is_active: bool) {
+    let (near, far) = if is_active { (&deaf.ep, &deaf.other.ep) } else { (&deaf.other.ep, &deaf.ep) };
+    connects(near, far);
+    let event = expect_event(ia.errors(), SOON);
+    event.is(DAT_ASYNC_ERROR_EVD_OVERFLOW);
+    assert_eq!(event.asynchronous().dat_handle, deaf.events.h());
+    let mut story = vec![expect_event(deaf.other.events.h(), SOON).number()];
+    if story[0] == DAT_CONNECTION_EVENT_ESTABLISHED {
+        story.push(expect_event(deaf.other.events.h(), SOON).number());
+    }
+    assert!(story.last().is_some_and(|last| *last > DAT_CONNECTION_EVENT_ESTABLISHED), "{story:x?}");
+    deaf.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    assert!(drain(deaf.events.h()).iter().all(|event| event.connection().ep_handle != deaf.ep.h()));
+    ctx.step("again, with room");
+    ok(dat_ep_reset(deaf.ep.h()));
+    ok(dat_ep_reset(deaf.other.ep.h()));
+    drain(ia.errors());
+    connects(near, far);
+    expect_conn(deaf.events.h(), deaf.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
+    deaf.other.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+}
+
+fn lost(ctx: &Ctx, is_active: bool) {
+    let ia = ctx.ia();
+    let (requests, _psp) = silent_listener(ctx, &ia, 0);
+    let deaf = deaf(&ia);
+    let connects = |near: &Ep, far: &Ep| {
+        ok(Call::to(&ia, ctx.qual(0)).make(near.h()));
+        Request::arrives(&requests).accept(far);
+    };
+    tears_down(ctx, &ia, &deaf, connects, is_active);
+}
+
+fn lost_active(ctx: &Ctx) {
+    lost(ctx, true);
+}
+
+fn lost_passive(ctx: &Ctx) {
+    lost(ctx, false);
+}
+
+fn over_before_the_first_event_was_read(ctx: &Ctx) {
+    let (near, far) = {
+        let scene = Scene::new(ctx, Active);
+        let Scene { own, request, .. } = scene;
+        let far = Conn::on(&own.ia);
+        request.expect("it came").accept(&far.ep);
+        (own, far)
+    };
+    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    near.disconnect();
+    while far.ep.state() != DAT_EP_STATE_DISCONNECTED {
+        std::thread::yield_now();
+    }
+    // In order, though the state shows the end.
+    let first = expect_event(far.events.h(), SOON);
+    if first.number() == DAT_CONNECTION_EVENT_ESTABLISHED {
+        far.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    }
+    expect_nothing(far.events.h());
+}

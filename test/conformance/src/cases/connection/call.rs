@@ -1,0 +1,62 @@
+//! `dat_ep_connect` as a value, all good but for what a case spoils; and EPs that lack something for it. Tools, no cases.
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+
+use crate::kit::*;
+
+/// A call of `dat_ep_connect`, all good but for what the case spoils.
+#[derive(Clone)]
+pub(super) struct Call<'a> {
+    pub(super) address: Option<Address>,
+    pub(super) qual: DAT_CONN_QUAL,
+    pub(super) timeout: DAT_TIMEOUT,
+    pub(super) size: DAT_COUNT,
+    pub(super) data: &'a [u8],
+    pub(super) qos: DAT_QOS,
+    pub(super) flags: DAT_CONNECT_FLAGS,
+}
+
+impl<'a> Call<'a> {
+    /// With private data.
+    pub(super) fn carrying(self, data: &'a [u8]) -> Self {
+        Call { size: data.len() as DAT_COUNT, data, ..self }
+    }
+
+    pub(super) fn to(ia: &Ia, qual: DAT_CONN_QUAL) -> Self {
+        Call {
+            address: Some(ia.address()),
+            qual,
+            timeout: DAT_TIMEOUT_INFINITE,
+            size: 0,
+            data: &[],
+            qos: DAT_QOS_BEST_EFFORT,
+            flags: DAT_CONNECT_DEFAULT_FLAG,
+        }
+    }
+
+    pub(super) fn make(&self, ep: DAT_EP_HANDLE) -> DAT_RETURN {
+        let address = self.address.as_ref().map_or(null_mut(), |address| address.pointer());
+        let data = if self.data.is_empty() { null_mut() } else { self.data.as_ptr().cast_mut().cast() };
+        dat_ep_connect(ep, address, self.qual, self.timeout, self.size, data, self.qos, self.flags)
+    }
+}
+
+/// Without a connect EVD.
+pub(super) fn deaf(conn: &Conn) -> Ep {
+    let (ia, pz, recv, request) = (conn.ia.h(), conn.pz.h(), conn.recv.h(), conn.request.h());
+    Ep::own(filled(|out| dat_ep_create(ia, pz, recv, request, DAT_HANDLE_NULL, &ep_attr(), out)))
+}
+
+/// Without a PZ.
+pub(super) fn homeless(conn: &Conn) -> Ep {
+    let (ia, recv, request, events) = (conn.ia.h(), conn.recv.h(), conn.request.h(), conn.events.h());
+    Ep::own(filled(|out| dat_ep_create(ia, DAT_HANDLE_NULL, recv, request, events, &ep_attr(), out)))
+}
+
+/// Nothing has happened to it.
+#[track_caller]
+pub(super) fn untroubled(conn: &Conn) {
+    conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+    expect_nothing(conn.events.h());
+}

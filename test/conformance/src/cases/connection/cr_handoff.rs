@@ -1,0 +1,115 @@
+//! `dat_cr_handoff`: to other points, to nobody, to another process and back.
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+
+use crate::cases::ep::scene::State::*;
+use crate::cases::ep::scene::{Request, Scene, silent_listener};
+use crate::kit::*;
+
+use super::asked::{Asked, accepted, asked, data_of, pattern};
+use super::call::Call;
+use super::cr::is_dead;
+use super::disconnect::is_over;
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "endpoints 7.5": cr_handoff_to_another_point,
+        "endpoints 7.5": cr_handoff_to_a_reserved_point,
+        "endpoints 7.5": cr_handoff_to_the_requesters_process => pair(takes_it_itself, hands_it_back),
+        "endpoints 7.5": cr_handoff_to_nobody_leaves_it_usable,
+        "endpoints 7.5": cr_handoff_to_qualifier_zero_leaves_it_usable,
+        "endpoints 7.5": cr_handoff_of_no_request_is_invalid_handle,
+        "endpoints 7.5": cr_handoff_gives_the_rsp_ep_back,
+        "endpoints 7.5": cr_handoff_twice,
+    ]
+}
+
+fn cr_handoff_to_another_point(ctx: &Ctx) {
+    let Asked { ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &pattern(33, 6));
+    let (others, other) = silent_listener(ctx, &ia, 1);
+    let cr = request.leak();
+    ok(dat_cr_handoff(cr, ctx.qual(1)));
+    is_dead(cr, far.ep.h());
+    let event = expect_event(others.h(), SOON);
+    assert_eq!((event.service_point(), event.arrival().conn_qual), (other.h(), ctx.qual(1)));
+    let request = Request::own(event.arrival().cr_handle);
+    assert_eq!(data_of(&request), pattern(33, 6));
+    expect_nothing(near.events.h());
+    accepted(request, &near, &far);
+}
+
+fn cr_handoff_to_a_reserved_point(ctx: &Ctx) {
+    let Asked { ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &[]);
+    let others = ia.evd(8, DAT_EVD_CR_FLAG);
+    let _rsp = ia.rsp(ctx.qual(1), &far.ep, &others);
+    ok(dat_cr_handoff(request.leak(), ctx.qual(1)));
+    let request = Request::arrives(&others);
+    assert_eq!(request.param().local_ep_handle, far.ep.h());
+    ok(dat_cr_accept(request.leak(), DAT_HANDLE_NULL, 0, null_mut()));
+    established(&near, &far);
+}
+
+/// The requester's own process listens where its request is handed to: it meets itself.
+fn takes_it_itself(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
+    let (requests, _psp) = silent_listener(ctx, &ia, 1);
+    ok(Call { address: Some(ctx.hear_address()), ..Call::to(&ia, ctx.qual(0)).carrying(b"home") }.make(near.ep.h()));
+    let request = Request::arrives(&requests);
+    assert_eq!(data_of(&request), b"home");
+    accepted(request, &near, &far);
+    ctx.meet();
+    near.disconnect();
+    is_over(&far);
+}
+
+fn hands_it_back(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (requests, _psp) = silent_listener(ctx, &ia, 0);
+    ctx.tell_address(&ia);
+    ok(dat_cr_handoff(Request::arrives(&requests).leak(), ctx.qual(1)));
+    ctx.meet();
+}
+
+fn cr_handoff_to_nobody_leaves_it_usable(ctx: &Ctx) {
+    let Asked { ia: _ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &pattern(7, 7));
+    bad_arg(dat_cr_handoff(request.h(), ctx.qual(9)), 2);
+    assert_eq!(data_of(&request), pattern(7, 7));
+    expect_nothing(near.events.h());
+    accepted(request, &near, &far);
+}
+
+fn cr_handoff_to_qualifier_zero_leaves_it_usable(ctx: &Ctx) {
+    let Asked { ia: _ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &[]);
+    bad_arg(dat_cr_handoff(request.h(), 0), 2);
+    accepted(request, &near, &far);
+}
+
+fn cr_handoff_of_no_request_is_invalid_handle(ctx: &Ctx) {
+    let asked = asked(ctx, &[]);
+    for handle in [DAT_HANDLE_NULL, asked.psp.h(), asked.near.ep.h()] {
+        bad_handle(dat_cr_handoff(handle, ctx.qual(0)), DAT_INVALID_HANDLE_CR);
+    }
+}
+
+fn cr_handoff_gives_the_rsp_ep_back(ctx: &Ctx) {
+    let mut scene = Scene::new(ctx, Passive);
+    let (requests, _psp) = silent_listener(ctx, &scene.own.ia, 1);
+    ok(dat_cr_handoff(scene.request.take().expect("it waits").leak(), ctx.qual(1)));
+    scene.is_still(Unconnected);
+    let request = Request::arrives(&requests);
+    // And can be accepted into right away.
+    accepted(request, scene.other(), &scene.own);
+}
+
+fn cr_handoff_twice(ctx: &Ctx) {
+    let Asked { ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &pattern(3, 3));
+    let (first, _one) = silent_listener(ctx, &ia, 1);
+    let (second, _two) = silent_listener(ctx, &ia, 2);
+    ok(dat_cr_handoff(request.leak(), ctx.qual(1)));
+    ok(dat_cr_handoff(Request::arrives(&first).leak(), ctx.qual(2)));
+    let request = Request::arrives(&second);
+    assert_eq!(data_of(&request), pattern(3, 3));
+    accepted(request, &near, &far);
+}

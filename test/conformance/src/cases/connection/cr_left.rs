@@ -1,0 +1,103 @@
+//! Requests whose requester has left: they can still be asked and answered.
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+
+use crate::cases::ep::scene::State::*;
+use crate::cases::ep::scene::{Request, Scene, silent_listener};
+use crate::kit::*;
+
+use super::asked::{Asked, accepted, asked, data_of, pattern};
+use super::call::Call;
+use super::cr::is_dead;
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "endpoints 4.4": cr_left_query_succeeds,
+        "endpoints 4.4": cr_left_reject_succeeds,
+        "endpoints 4.4": cr_left_reject_gives_the_rsp_ep_back,
+        "endpoints 4.4": cr_left_accept_is_accept_completion_error,
+        "endpoints 4.4": cr_left_accept_of_the_rsp_ep_is_accept_completion_error,
+        "endpoints 4.4": cr_left_by_a_free_then_accepted,
+        "endpoints 4.4": cr_left_by_a_timeout_then_accepted,
+        "endpoints 4.4": cr_left_ep_connects_again_after_a_reset,
+    ]
+}
+
+/// A request whose requester has given up.
+#[track_caller]
+fn left(ctx: &Ctx) -> Asked {
+    let asked = asked(ctx, &pattern(12, 4));
+    asked.near.disconnect();
+    asked
+}
+
+fn cr_left_query_succeeds(ctx: &Ctx) {
+    assert_eq!(data_of(&left(ctx).request), pattern(12, 4));
+}
+
+fn cr_left_reject_succeeds(ctx: &Ctx) {
+    let left = left(ctx);
+    let cr = left.request.h();
+    left.request.reject();
+    is_dead(cr, left.far.ep.h());
+    expect_nothing(left.near.events.h());
+}
+
+fn cr_left_reject_gives_the_rsp_ep_back(ctx: &Ctx) {
+    let mut scene = Scene::new(ctx, Passive);
+    scene.other().disconnect();
+    scene.is_still(Passive);
+    scene.request.take().expect("it waits").reject();
+    scene.is_still(Unconnected);
+}
+
+fn cr_left_accept_is_accept_completion_error(ctx: &Ctx) {
+    let Asked { ia: _ia, requests: _requests, psp: _psp, far, near, request } = left(ctx);
+    (1..=2).for_each(|id| post_empty_recv(&far, id));
+    request.accept(&far.ep);
+    far.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
+    far.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    expect_flushed(&far.recv, 1..=2);
+    expect_nothing(far.events.h());
+    expect_nothing(near.events.h());
+}
+
+fn cr_left_accept_of_the_rsp_ep_is_accept_completion_error(ctx: &Ctx) {
+    let mut scene = Scene::new(ctx, Passive);
+    scene.other().disconnect();
+    ok(dat_cr_accept(scene.request.take().expect("it waits").leak(), DAT_HANDLE_NULL, 0, null_mut()));
+    scene.own.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
+    scene.is_still(Disconnected);
+}
+
+fn cr_left_by_a_free_then_accepted(ctx: &Ctx) {
+    let Asked { ia: _ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &[]);
+    near.ep.free();
+    request.accept(&far.ep);
+    far.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
+    far.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+}
+
+fn cr_left_by_a_timeout_then_accepted(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
+    let (requests, _psp) = silent_listener(ctx, &ia, 0);
+    ok(Call { timeout: 50_000, ..Call::to(&ia, ctx.qual(0)) }.make(near.ep.h()));
+    let request = Request::arrives(&requests);
+    near.expect(DAT_CONNECTION_EVENT_TIMED_OUT);
+    request.accept(&far.ep);
+    far.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
+    expect_nothing(near.events.h());
+    near.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+}
+
+fn cr_left_ep_connects_again_after_a_reset(ctx: &Ctx) {
+    let Asked { ia, requests, psp: _psp, far, near, request } = left(ctx);
+    request.accept(&far.ep);
+    far.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
+    ok(dat_ep_reset(far.ep.h()));
+    ok(dat_ep_reset(near.ep.h()));
+    near.connect(&ia.address(), ctx.qual(0));
+    accepted(Request::arrives(&requests), &near, &far);
+}

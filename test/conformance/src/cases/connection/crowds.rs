@@ -1,0 +1,131 @@
+//! Many attempts at once: on one EVD, from many threads. Each has one end.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+
+use crate::cases::ep::scene::Request;
+use crate::kit::*;
+
+use super::call::Call;
+use super::disconnect::is_over;
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "endpoints 13.7": many_endpoints_on_one_evd => pair(crowd_near, crowd_far).limit(60),
+        "endpoints 4.2": many_threads_connect => pair(threads_near, threads_far).limit(60),
+    ]
+}
+
+const CROWD: usize = 40;
+
+/// dtestcm: a burst of connects on one EVD of twice as many events, a DTO EVD of one; EPs are freed in the event loop.
+fn crowd_near(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (pz, dto) = (ia.pz(), ia.evd(1, DAT_EVD_DTO_FLAG));
+    let events = ia.evd(2 * CROWD as DAT_COUNT, DAT_EVD_CONNECTION_FLAG);
+    let address = ctx.hear_address();
+    let mut eps: BTreeMap<DAT_EP_HANDLE, Ep> = (0..CROWD)
+        .map(|_| {
+            let ep = ia.ep(&pz, &dto, &dto, &events);
+            (ep.h(), ep)
+        })
+        .collect();
+    for ep in eps.values() {
+        ok(Call { address: Some(address.clone()), ..Call::to(&ia, ctx.qual(0)) }.make(ep.h()));
+    }
+    let mut stood = 0;
+    while !eps.is_empty() {
+        let event = expect_event(events.h(), SOON);
+        if event.number() == DAT_CONNECTION_EVENT_ESTABLISHED {
+            stood += 1;
+            ok(dat_ep_disconnect(event.connection().ep_handle, DAT_CLOSE_DEFAULT));
+        } else {
+            take_ended(&event, &mut eps).free();
+        }
+    }
+    assert_eq!(stood, CROWD, "each one began");
+    expect_nothing(events.h());
+    events.free();
+    ctx.meet();
+}
+
+/// The EP that this DISCONNECTED is of.
+fn take_ended(event: &Event, eps: &mut BTreeMap<DAT_EP_HANDLE, Ep>) -> Ep {
+    event.is(DAT_CONNECTION_EVENT_DISCONNECTED);
+    eps.remove(&event.connection().ep_handle).expect("a known EP, once")
+}
+
+fn crowd_far(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (pz, dto) = (ia.pz(), ia.evd(1, DAT_EVD_DTO_FLAG));
+    let events = ia.evd(2 * CROWD as DAT_COUNT, DAT_EVD_CONNECTION_FLAG);
+    let requests = ia.evd(CROWD as DAT_COUNT, DAT_EVD_CR_FLAG);
+    let psp = ia.psp(ctx.qual(0), &requests);
+    ctx.tell_address(&ia);
+    let mut eps = BTreeMap::new();
+    for _ in 0..CROWD {
+        let ep = ia.ep(&pz, &dto, &dto, &events);
+        Request::arrives(&requests).accept(&ep);
+        eps.insert(ep.h(), ep);
+    }
+    let mut stood = 0;
+    while !eps.is_empty() {
+        let event = expect_event(events.h(), SOON);
+        if event.number() == DAT_CONNECTION_EVENT_ESTABLISHED {
+            stood += 1;
+        } else {
+            take_ended(&event, &mut eps).free();
+        }
+    }
+    assert_eq!(stood, CROWD, "each one began");
+    psp.free();
+    requests.free();
+    expect_nothing(events.h());
+    events.free();
+    ctx.meet();
+}
+
+const THREADS: usize = 4;
+
+const EACH: usize = 20;
+
+fn threads_near(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let address = ctx.hear_address();
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let conn = Conn::on(&ia);
+                for _ in 0..EACH {
+                    conn.connect(&address, ctx.qual(0));
+                    conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+                    conn.disconnect();
+                    ok(dat_ep_reset(conn.ep.h()));
+                }
+            });
+        }
+    });
+    ctx.meet();
+}
+
+fn threads_far(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let requests = ia.evd(64, DAT_EVD_CR_FLAG);
+    let _psp = ia.psp(ctx.qual(0), &requests);
+    ctx.tell_address(&ia);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS * EACH {
+            let request = Handle::of(Request::arrives(&requests).leak());
+            scope.spawn({
+                let ia = ia.clone();
+                move || {
+                    let conn = Conn::on(&ia);
+                    Request::own(request.h()).accept(&conn.ep);
+                    conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+                    is_over(&conn);
+                }
+            });
+        }
+    });
+    ctx.meet();
+}

@@ -1,0 +1,172 @@
+//! Peers that die, exit or close their adapter: the other end hears of it once. The dead one checks nothing.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use crate::cases::ep::scene::{Request, silent_listener};
+use crate::kit::*;
+
+use super::disconnect::is_over;
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "endpoints 4.4": death_of_the_requester_then_accept => pair(asks_and_dies, accepts_the_dead).only_two(),
+        "endpoints 4.4": death_of_the_requester_then_reject => pair(asks_and_dies, rejects_the_dead).only_two(),
+        "endpoints 8.1": death_of_the_listener_is_peer_rejected => pair(left_alone, dies_undecided).only_two(),
+        "endpoints 8.1": death_of_the_passive_end_is_disconnected => pair(survives, dies).only_two(),
+        "endpoints 8.1": death_of_the_active_end_is_disconnected => pair(dies, survives).only_two(),
+        "endpoints 4.2": death_of_the_peer_ends_a_graceful_disconnect => pair(drains, dies).only_two(),
+        "endpoints 6.1": death_of_the_listener_frees_its_qualifier => pair(takes_over, dies_listening).only_two(),
+        "consumers 14": exit_with_everything_open_is_disconnected => pair(survives, exits).only_two(),
+        "endpoints 13.30": close_of_the_ia_is_disconnected => pair(survives, closes),
+        "endpoints 13.30": close_of_the_ia_refuses_its_requests => pair(is_refused, closes_undecided),
+    ]
+}
+
+fn asks_and_dies(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    ctx.meet(); // the request has come
+    ctx.die();
+}
+
+/// The request of a process that is gone.
+fn of_the_dead(ctx: &Ctx, conn: &Conn) -> Request {
+    let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
+    ctx.tell_address(&conn.ia);
+    let request = Request::arrives(&requests);
+    ctx.meet();
+    is_gone(ctx);
+    expect_nothing(conn.events.h());
+    request.param();
+    request
+}
+
+/// The other process has ended: its end of the channel is closed.
+fn is_gone(ctx: &Ctx) {
+    use std::io::Read;
+    let mut channel = ctx.channel.as_ref().expect("a pair");
+    let _ = channel.set_read_timeout(Some(ctx.left().max(Duration::from_millis(1))));
+    let end = channel.read(&mut [0; 1]);
+    assert!(matches!(end, Ok(0) | Err(_)), "the other role is alive");
+}
+
+fn accepts_the_dead(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    let request = of_the_dead(ctx, &conn);
+    post_empty_recv(&conn, 1);
+    request.accept(&conn.ep);
+    conn.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
+    conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    expect_flushed(&conn.recv, [1]);
+    expect_nothing(conn.events.h());
+}
+
+fn rejects_the_dead(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    of_the_dead(ctx, &conn).reject();
+}
+
+fn left_alone(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    post_empty_recv(&conn, 1);
+    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    conn.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
+    conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    expect_flushed(&conn.recv, [1]);
+    expect_nothing(conn.events.h());
+}
+
+fn dies_undecided(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (requests, _psp) = silent_listener(ctx, &ia, 0);
+    ctx.tell_address(&ia);
+    let _request = Request::arrives(&requests);
+    ctx.die();
+}
+
+fn dies(ctx: &Ctx) {
+    let _conn = ctx.connect();
+    ctx.meet();
+    ctx.die();
+}
+
+/// What is posted comes back, and the end is told once.
+fn survives(ctx: &Ctx) {
+    let conn = ctx.connect();
+    (1..=3).for_each(|id| post_empty_recv(&conn, id));
+    (4..=5).for_each(|id| post_empty_send(&conn, id));
+    ctx.meet();
+    is_over(&conn);
+    expect_flushed(&conn.recv, 1..=3);
+    expect_flushed(&conn.request, 4..=5);
+    expect_nothing(conn.events.h());
+    ok(dat_ep_reset(conn.ep.h()));
+}
+
+fn drains(ctx: &Ctx) {
+    let conn = ctx.connect();
+    post_empty_send(&conn, 1);
+    ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_GRACEFUL_FLAG));
+    conn.ep.expect_state(DAT_EP_STATE_DISCONNECT_PENDING);
+    ctx.meet();
+    is_over(&conn);
+    // It failed or was flushed; success it was not.
+    assert_ne!(expect_event(conn.request.h(), SOON).dto().status, DAT_DTO_SUCCESS);
+}
+
+fn dies_listening(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (_requests, _psp) = silent_listener(ctx, &ia, 0);
+    ctx.meet();
+    ctx.die();
+}
+
+fn takes_over(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = ia.evd(8, DAT_EVD_CR_FLAG);
+    ctx.meet();
+    is_gone(ctx);
+    let mut psp = DAT_HANDLE_NULL;
+    while dat_psp_create(ia.h(), ctx.qual(0), evd.h(), DAT_PSP_CONSUMER_FLAG, &mut psp) != DAT_SUCCESS {
+        assert!(!ctx.left().is_zero(), "its qualifier is never free again");
+        std::thread::yield_now();
+    }
+    drop(Psp::own(psp));
+}
+
+fn exits(ctx: &Ctx) {
+    let conn = ctx.connect();
+    ctx.meet();
+    std::mem::forget(conn);
+}
+
+fn closes(ctx: &Ctx) {
+    let conn = ctx.connect();
+    ctx.meet();
+    ok(dat_ia_close(conn.ia.h(), DAT_CLOSE_ABRUPT_FLAG));
+    // All its handles are dead.
+    std::mem::forget(conn);
+}
+
+fn is_refused(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    conn.connect(&ctx.hear_address(), ctx.qual(0));
+    let number = expect_event(conn.events.h(), SOON).number();
+    assert!([DAT_CONNECTION_EVENT_PEER_REJECTED, DAT_CONNECTION_EVENT_NON_PEER_REJECTED].contains(&number));
+    conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    expect_nothing(conn.events.h());
+}
+
+fn closes_undecided(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (requests, psp) = silent_listener(ctx, &ia, 0);
+    ctx.tell_address(&ia);
+    let request = Request::arrives(&requests);
+    ok(dat_ia_close(ia.h(), DAT_CLOSE_ABRUPT_FLAG));
+    // All its handles are dead.
+    request.leak();
+    psp.leak();
+    requests.leak();
+    std::mem::forget(ia);
+}

@@ -1,0 +1,143 @@
+//! `dat_ep_dup_connect`: its checks, and where it goes.
+#![forbid(unsafe_code)]
+
+use std::ptr::{from_ref, null_mut};
+
+use crate::cases::ep::scene::Request;
+use crate::kit::*;
+
+use super::call::{deaf, homeless, untroubled};
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "endpoints 5.5": dup_connect_of_no_endpoint_is_invalid_handle,
+        "endpoints 5.5": dup_connect_with_timeout_zero_is_arg3,
+        "endpoints 5.5": dup_connect_tells_of_the_dup_before_the_endpoint,
+        "endpoints 5.5": dup_connect_of_an_endpoint_without_a_pz_is_not_ready,
+        "endpoints 5.5": dup_connect_with_a_bad_quality,
+        "endpoints 14.32": dup_connect_with_too_much_private_data_is_arg4,
+        "endpoints 14.32": dup_connect_with_a_size_and_no_data_is_arg5,
+        "endpoints 5.5": dup_connect_goes_where_the_dup_went,
+        "endpoints 5.5": dup_connect_carries_private_data,
+        "endpoints 5.5": dup_connect_of_a_wide_qualifier,
+        "endpoints 5.5": dup_connect_of_a_passive_end_finds_nobody,
+        "endpoints 5.5": dup_connect_of_itself_is_a_wrong_state,
+    ]
+}
+
+/// A call of `dat_ep_dup_connect` without private data.
+fn dup(ep: &Ep, like: DAT_EP_HANDLE, timeout: DAT_TIMEOUT, qos: DAT_QOS) -> DAT_RETURN {
+    dat_ep_dup_connect(ep.h(), like, timeout, 0, null_mut(), qos)
+}
+
+fn dup_connect_of_no_endpoint_is_invalid_handle(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    for handle in [DAT_HANDLE_NULL, conn.pz.h(), conn.events.h(), from_ref(&conn.ep).cast_mut().cast()] {
+        bad_handle(dup(&conn.ep, handle, DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT), DAT_INVALID_HANDLE_EP);
+    }
+    untroubled(&conn);
+}
+
+fn dup_connect_with_timeout_zero_is_arg3(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    // Before the state of the dup is looked at.
+    bad_arg(dup(&conn.ep, conn.ep.h(), 0, DAT_QOS_BEST_EFFORT), 3);
+    let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
+    bad_arg(dup(&conn.ep, near.ep.h(), 0, DAT_QOS_BEST_EFFORT), 3);
+    untroubled(&conn);
+}
+
+fn dup_connect_tells_of_the_dup_before_the_endpoint(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    let code = dup(&deaf(&conn), conn.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT);
+    refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_UNCONNECTED);
+}
+
+fn dup_connect_of_an_endpoint_without_a_pz_is_not_ready(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
+    let ep = homeless(&conn);
+    let code = dup(&ep, near.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT);
+    refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_NOTREADY);
+    ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+}
+
+fn dup_connect_with_a_bad_quality(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
+    let code = dup(&conn.ep, near.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_LOW_LATENCY);
+    refused(code, DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);
+    untroubled(&conn);
+}
+
+fn dup_connect_with_too_much_private_data_is_arg4(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
+    let limit = conn.ia.provider_attr().max_private_data_size;
+    let data = vec![1_u8; 4096];
+    for size in [limit + 1, -1] {
+        let pointer = data.as_ptr().cast_mut().cast();
+        let (ep, like) = (conn.ep.h(), near.ep.h());
+        bad_arg(dat_ep_dup_connect(ep, like, DAT_TIMEOUT_INFINITE, size, pointer, DAT_QOS_BEST_EFFORT), 4);
+    }
+    untroubled(&conn);
+}
+
+fn dup_connect_with_a_size_and_no_data_is_arg5(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
+    let (ep, like) = (conn.ep.h(), near.ep.h());
+    bad_arg(dat_ep_dup_connect(ep, like, DAT_TIMEOUT_INFINITE, 4, null_mut(), DAT_QOS_BEST_EFFORT), 5);
+    untroubled(&conn);
+}
+
+/// A connection on this qualifier, and a second one like it; returns what came with the second request.
+#[track_caller]
+fn second_like_it(ctx: &Ctx, qual: DAT_CONN_QUAL, data: &[u8]) -> Vec<u8> {
+    let ia = ctx.ia();
+    let [near, far, second, other] = [(); 4].map(|()| Conn::on(&ia));
+    let requests = ia.evd(8, DAT_EVD_CR_FLAG);
+    let _psp = ia.psp(qual, &requests);
+    near.connect(&ia.address(), qual);
+    Request::arrives(&requests).accept(&far.ep);
+    established(&near, &far);
+    let (size, pointer) = (data.len() as DAT_COUNT, data.as_ptr().cast_mut().cast());
+    let (ep, like, time) = (second.ep.h(), near.ep.h(), DAT_TIMEOUT_INFINITE);
+    ok(dat_ep_dup_connect(ep, like, time, size, pointer, DAT_QOS_BEST_EFFORT));
+    let request = Request::arrives(&requests);
+    let param = request.param();
+    let came = bytes_at(param.private_data, param.private_data_size as usize);
+    request.accept(&other.ep);
+    established(&second, &other);
+    assert_eq!(second.ep.param().remote_port_qual, near.ep.param().remote_port_qual);
+    // The first is not touched by it.
+    near.ep.expect_state(DAT_EP_STATE_CONNECTED);
+    came
+}
+
+fn dup_connect_goes_where_the_dup_went(ctx: &Ctx) {
+    second_like_it(ctx, ctx.qual(0), &[]);
+}
+
+fn dup_connect_carries_private_data(ctx: &Ctx) {
+    let data: Vec<u8> = (1..=48).collect();
+    assert_eq!(second_like_it(ctx, ctx.qual(0), &data), data);
+}
+
+fn dup_connect_of_a_wide_qualifier(ctx: &Ctx) {
+    second_like_it(ctx, ctx.qual(0) + (3 << 40), &[]);
+}
+
+/// It knows the peer's port only, and nobody listens there.
+fn dup_connect_of_a_passive_end_finds_nobody(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    let conn = Conn::on(&near.ia);
+    ok(dup(&conn.ep, far.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT));
+    conn.expect(DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
+}
+
+fn dup_connect_of_itself_is_a_wrong_state(ctx: &Ctx) {
+    let (near, _far) = ctx.loopback();
+    let code = dup(&near.ep, near.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT);
+    refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_CONNECTED);
+}

@@ -1,0 +1,32 @@
+//! Listening and asking, as the cases of both kinds of service points need it. Tools, no cases.
+#![forbid(unsafe_code)]
+
+use crate::kit::*;
+
+/// The listener's clash, as programs that search for a port have always seen it: without the error class.
+pub(super) const BARE_IN_USE: DAT_RETURN = DAT_CONN_QUAL_IN_USE;
+
+pub(super) fn cr_evd(ia: &Ia) -> Evd {
+    ia.evd(8, DAT_EVD_CR_FLAG)
+}
+
+/// Connects a new EP to a qualifier of this IA, and does not wait.
+pub(super) fn requester(ia: &Ia, qual: DAT_CONN_QUAL) -> Conn {
+    let conn = Conn::on(ia);
+    conn.connect(&ia.address(), qual);
+    conn
+}
+
+#[track_caller]
+pub(super) fn carries(near: &Conn, far: &Conn) {
+    post_empty_recv(far, 31);
+    post_empty_send(near, 32);
+    expect_dto(far.recv.h(), 31, DAT_DTO_SUCCESS, 0);
+    expect_dto(near.request.h(), 32, DAT_DTO_SUCCESS, 0);
+}
+
+/// Nobody listens here any more.
+#[track_caller]
+pub(super) fn is_deserted(ia: &Ia, qual: DAT_CONN_QUAL) {
+    requester(ia, qual).expect(DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
+}

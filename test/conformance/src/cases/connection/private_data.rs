@@ -1,0 +1,141 @@
+//! Private data, both ways: sizes, alignment, whose it is, and where there is none.
+#![forbid(unsafe_code)]
+
+use crate::cases::ep::scene::{Request, silent_listener};
+use crate::kit::*;
+
+use super::asked::{Asked, accepted, asked, data_of, pattern};
+use super::call::Call;
+use super::cr::ACCEPT_LIMIT;
+use super::disconnect::is_over;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut all = cases![
+        "consumers 9": cr_query_data_is_aligned_and_zero_behind,
+        "endpoints 13.12": private_data_of_the_passive_established_is_none => pair(sends_48, takes_48),
+        "endpoints 8.3": private_data_of_failures_is_none,
+        "endpoints 9.3": private_data_is_the_callers_again_at_once,
+        "consumers 9": private_data_at_least_64_bytes,
+        "endpoints 9.2": private_data_of_an_accept_at_its_limit,
+        "endpoints 9.2": private_data_of_the_next_connection_has_no_leftovers,
+    ];
+    let sizes = [0, 1, 4, 8, 30, 32, 36, 48, 63, 64];
+    all.extend(sizes.map(|size| {
+        let name = format!("private_data_of_{size}_bytes_both_ways");
+        let case = pair(move |ctx| sends(ctx, size), move |ctx| answers(ctx, size));
+        case.named(name).proves("endpoints 9.2")
+    }));
+    all
+}
+
+fn cr_query_data_is_aligned_and_zero_behind(ctx: &Ctx) {
+    let asked = asked(ctx, &pattern(5, 9));
+    let param = asked.request.param();
+    assert_eq!(param.private_data.addr() % 8, 0);
+    let all = bytes_at(param.private_data, 256);
+    assert_eq!(all[..5], pattern(5, 9));
+    assert!(all[5..].iter().all(|byte| *byte == 0), "programs read on behind the size");
+}
+
+fn sends(ctx: &Ctx, size: usize) {
+    let conn = Conn::alone(ctx);
+    let (address, data) = (Some(ctx.hear_address()), pattern(size, 1));
+    ok(Call { address, ..Call::to(&conn.ia, ctx.qual(0)).carrying(&data) }.make(conn.ep.h()));
+    let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
+    let shown = event.connection();
+    assert_eq!((shown.private_data_size as usize, event.private_data()), (size, pattern(size, 2)));
+    if size > 0 {
+        let all = bytes_at(shown.private_data, 256);
+        assert!(all[size..].iter().all(|byte| *byte == 0), "zeros behind");
+    }
+    ctx.meet();
+}
+
+fn answers(ctx: &Ctx, size: usize) {
+    let conn = Conn::alone(ctx);
+    let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
+    ctx.tell_address(&conn.ia);
+    let request = Request::arrives(&requests);
+    assert_eq!((request.param().private_data_size as usize, data_of(&request)), (size, pattern(size, 1)));
+    let mut data = pattern(size, 2);
+    ok(dat_cr_accept(request.leak(), conn.ep.h(), size as DAT_COUNT, data.as_mut_ptr().cast()));
+    data.fill(0);
+    conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    ctx.meet();
+}
+
+fn sends_48(ctx: &Ctx) {
+    sends(ctx, 48);
+}
+
+fn takes_48(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
+    ctx.tell_address(&conn.ia);
+    let mut data = pattern(48, 2);
+    let cr = Request::arrives(&requests).leak();
+    ok(dat_cr_accept(cr, conn.ep.h(), 48, data.as_mut_ptr().cast()));
+    let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED).connection();
+    assert_eq!(event.private_data_size, 0);
+    assert!(event.private_data.is_null());
+    ctx.meet();
+}
+
+fn private_data_of_failures_is_none(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    ok(dat_ep_disconnect(near.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
+    for conn in [&near, &far] {
+        let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_DISCONNECTED).connection();
+        assert_eq!(event.private_data_size, 0);
+        assert!(event.private_data.is_null());
+    }
+}
+
+fn private_data_is_the_callers_again_at_once(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
+    let (requests, _psp) = silent_listener(ctx, &ia, 0);
+    let mut data = pattern(40, 8);
+    ok(Call::to(&ia, ctx.qual(0)).carrying(&data).make(near.ep.h()));
+    data.fill(0xff);
+    let request = Request::arrives(&requests);
+    assert_eq!(data_of(&request), pattern(40, 8));
+    accepted(request, &near, &far);
+}
+
+fn private_data_at_least_64_bytes(ctx: &Ctx) {
+    let limit = ctx.ia().provider_attr().max_private_data_size as usize;
+    // Over rdma_cm there is no room for more than 48 (9.1).
+    assert!(limit >= 64 || limit == 48, "{limit}");
+    let asked = asked(ctx, &pattern(limit, 3));
+    assert_eq!(data_of(&asked.request), pattern(limit, 3));
+}
+
+fn private_data_of_an_accept_at_its_limit(ctx: &Ctx) {
+    let Asked { ia: _ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &[]);
+    let mut data = pattern(ACCEPT_LIMIT, 4);
+    ok(dat_cr_accept(request.leak(), far.ep.h(), data.len() as DAT_COUNT, data.as_mut_ptr().cast()));
+    let event = expect_conn(near.events.h(), near.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
+    assert_eq!(event.private_data(), data);
+}
+
+/// A long reply, then a short one into the same EP.
+fn private_data_of_the_next_connection_has_no_leftovers(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
+    let (requests, _psp) = silent_listener(ctx, &ia, 0);
+    for size in [60, 3] {
+        near.connect(&ia.address(), ctx.qual(0));
+        let mut data = pattern(size, 5);
+        let cr = Request::arrives(&requests).leak();
+        ok(dat_cr_accept(cr, far.ep.h(), size as DAT_COUNT, data.as_mut_ptr().cast()));
+        let event = expect_conn(near.events.h(), near.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
+        assert_eq!(event.private_data(), data);
+        assert!(bytes_at(event.connection().private_data, 256)[size..].iter().all(|byte| *byte == 0));
+        far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        near.disconnect();
+        is_over(&far);
+        ok(dat_ep_reset(near.ep.h()));
+        ok(dat_ep_reset(far.ep.h()));
+    }
+}

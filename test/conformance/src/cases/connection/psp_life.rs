@@ -1,0 +1,212 @@
+//! Public service points at work: what they announce, what `dat_psp_free` stops and what outlives it, full EVDs.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+
+use crate::cases::ep::scene::State::*;
+use crate::cases::ep::scene::{Request, Scene, full_evd, silent_listener};
+use crate::kit::*;
+
+use super::disconnect::is_over;
+use super::points::{carries, cr_evd, is_deserted, requester};
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "endpoints 6.1": psp_provider_flag_is_queried_back,
+        "endpoints 6.1": psp_provider_flag_makes_an_ep_per_request => local(makes_eps).needs(Need::ProviderEp),
+        "endpoints 7.4": psp_provider_flag_ep_goes_with_the_rejection => local(made_ep_goes).needs(Need::ProviderEp),
+        "endpoints 13.2": psp_events_carry_its_handle_and_qualifier,
+        "endpoints 6.3": psp_free_twice_is_invalid_handle,
+        "endpoints 6.3": psp_free_lets_go_of_the_evd_at_once,
+        "endpoints 14.11": psp_free_stops_listening_at_once,
+        "endpoints 6.3": psp_free_leaves_requests_acceptable,
+        "endpoints 6.3": psp_free_leaves_requests_rejectable,
+        "endpoints 13.8": psp_free_leaves_live_connections_alone,
+        "endpoints 6.3": psp_free_before_established,
+        "endpoints 6.3": psp_free_then_listen_again_beside_a_live_connection,
+        "endpoints 13.28": psp_free_then_the_evd_with_requests_on_their_way,
+        "endpoints 6.1": psp_full_evd_refuses_and_says_so => local(full_evd_refuses).limit(40),
+        "endpoints 14.15": psp_full_evd_works_again_once_it_is_emptied => local(full_evd_works_again).limit(40),
+    ]
+}
+
+fn makes(ctx: &Ctx, ia: &Ia, evd: &Evd) -> Psp {
+    Psp::own(filled(|out| dat_psp_create(ia.h(), ctx.qual(0), evd.h(), DAT_PSP_PROVIDER_FLAG, out)))
+}
+
+fn psp_provider_flag_is_queried_back(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = cr_evd(&ia);
+    let psp = makes(ctx, &ia, &evd);
+    let param: DAT_PSP_PARAM = filled(|out| dat_psp_query(psp.h(), DAT_PSP_FIELD_ALL, out));
+    assert_eq!(param.psp_flags, DAT_PSP_PROVIDER_FLAG);
+}
+
+fn makes_eps(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = cr_evd(&ia);
+    let _psp = makes(ctx, &ia, &evd);
+    let _near = [(); 3].map(|()| requester(&ia, ctx.qual(0)));
+    let requests = [(); 3].map(|()| Request::arrives(&evd));
+    let eps = requests.each_ref().map(|request| request.param().local_ep_handle);
+    assert_eq!(eps.iter().collect::<BTreeSet<_>>().len(), 3);
+    for ep in eps {
+        let param: DAT_EP_PARAM = filled(|out| dat_ep_query(ep, DAT_EP_FIELD_ALL, out));
+        assert_eq!((param.ep_state, param.ia_handle), (Tentative.number(), ia.h()));
+        let objects = [param.pz_handle, param.recv_evd_handle, param.request_evd_handle, param.connect_evd_handle];
+        assert!(objects.iter().all(|handle| handle.is_null()), "born with nothing");
+    }
+}
+
+fn made_ep_goes(ctx: &Ctx) {
+    let mut scene = Scene::new(ctx, Tentative);
+    scene.request.take().expect("it waits").reject();
+    scene.other().expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
+    bad_handle(dat_ep_free(scene.ep()), DAT_INVALID_HANDLE_EP);
+}
+
+fn psp_events_carry_its_handle_and_qualifier(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (evd, psp) = silent_listener(ctx, &ia, 3);
+    let _near = requester(&ia, ctx.qual(3));
+    let event = expect_event(evd.h(), SOON);
+    let _request = Request::own(event.arrival().cr_handle);
+    assert_eq!((event.service_point(), event.evd()), (psp.h(), evd.h()));
+    assert_eq!(event.arrival().conn_qual, ctx.qual(3));
+    assert_eq!(event.arrival().local_ia_address_ptr.addr(), ia.attr().ia_address_ptr.addr());
+}
+
+fn psp_free_twice_is_invalid_handle(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (_evd, psp) = silent_listener(ctx, &ia, 0);
+    let dead = psp.free();
+    bad_handle(dat_psp_free(dead), DAT_INVALID_HANDLE_PSP);
+    let code = untouched(|out| dat_psp_query(dead, DAT_PSP_FIELD_ALL, out));
+    bad_handle(code, DAT_INVALID_HANDLE_PSP);
+}
+
+fn psp_free_lets_go_of_the_evd_at_once(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (evd, psp) = silent_listener(ctx, &ia, 0);
+    let (near, far) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
+    Request::arrives(&evd).accept(&far.ep);
+    psp.free();
+    evd.free();
+    established(&near, &far);
+}
+
+fn psp_free_stops_listening_at_once(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (evd, psp) = silent_listener(ctx, &ia, 0);
+    let (near, far) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
+    Request::arrives(&evd).accept(&far.ep);
+    established(&near, &far);
+    psp.free();
+    is_deserted(&ia, ctx.qual(0));
+    expect_nothing(evd.h());
+}
+
+fn psp_free_leaves_requests_acceptable(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (evd, psp) = silent_listener(ctx, &ia, 0);
+    let (near, far) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
+    let request = Request::arrives(&evd);
+    psp.free();
+    evd.free();
+    assert!(request.param().local_ep_handle.is_null());
+    request.accept(&far.ep);
+    established(&near, &far);
+    carries(&near, &far);
+}
+
+fn psp_free_leaves_requests_rejectable(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (evd, psp) = silent_listener(ctx, &ia, 0);
+    let near = requester(&ia, ctx.qual(0));
+    let request = Request::arrives(&evd);
+    psp.free();
+    request.reject();
+    near.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
+}
+
+fn psp_free_leaves_live_connections_alone(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (evd, psp) = silent_listener(ctx, &ia, 0);
+    let (near, far) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
+    Request::arrives(&evd).accept(&far.ep);
+    established(&near, &far);
+    psp.free();
+    carries(&near, &far);
+    carries(&far, &near);
+    far.disconnect();
+    is_over(&near);
+}
+
+fn psp_free_before_established(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (evd, psp) = silent_listener(ctx, &ia, 0);
+    let (near, far) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
+    let request = Request::arrives(&evd);
+    request.accept(&far.ep);
+    psp.free();
+    established(&near, &far);
+}
+
+fn psp_free_then_listen_again_beside_a_live_connection(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (evd, psp) = silent_listener(ctx, &ia, 0);
+    let (near, far) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
+    Request::arrives(&evd).accept(&far.ep);
+    established(&near, &far);
+    psp.free();
+    let again = ia.psp(ctx.qual(0), &evd);
+    let other = requester(&ia, ctx.qual(0));
+    let event = expect_event(evd.h(), SOON);
+    assert_eq!(event.service_point(), again.h());
+    ok(dat_cr_reject(event.arrival().cr_handle));
+    other.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
+    carries(&near, &far);
+}
+
+/// Whatever comes too late meets nobody, and each requester hears how it went.
+fn psp_free_then_the_evd_with_requests_on_their_way(ctx: &Ctx) {
+    let ia = ctx.ia();
+    for _ in 0..20 {
+        let (evd, psp) = silent_listener(ctx, &ia, 0);
+        let near = [(); 4].map(|()| requester(&ia, ctx.qual(0)));
+        psp.free();
+        let came: Vec<Request> = drain(evd.h()).iter().map(|event| Request::own(event.arrival().cr_handle)).collect();
+        evd.free();
+        came.into_iter().for_each(Request::reject);
+        for conn in &near {
+            ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
+            let number = expect_event(conn.events.h(), SOON).number();
+            assert!(number > DAT_CONNECTION_EVENT_ESTABLISHED, "one end");
+            expect_nothing(conn.events.h());
+        }
+    }
+}
+
+fn full_evd_refuses(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let (evd, _filler) = full_evd(&ia, &pz, DAT_EVD_CR_FLAG);
+    let _psp = ia.psp(ctx.qual(0), &evd);
+    is_deserted(&ia, ctx.qual(0));
+    let event = expect_event(ia.errors(), SOON);
+    event.is(DAT_ASYNC_ERROR_EVD_OVERFLOW);
+    assert_eq!(event.asynchronous().dat_handle, evd.h());
+    assert!(drain(evd.h()).iter().all(|event| event.number() == DAT_CONNECTION_EVENT_DISCONNECTED));
+}
+
+fn full_evd_works_again(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let (evd, _filler) = full_evd(&ia, &pz, DAT_EVD_CR_FLAG);
+    let _psp = ia.psp(ctx.qual(0), &evd);
+    is_deserted(&ia, ctx.qual(0));
+    drain(evd.h());
+    let (near, far) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
+    Request::arrives(&evd).accept(&far.ep);
+    established(&near, &far);
+}

@@ -1,0 +1,257 @@
+//! Reserved service points: `dat_rsp_create`, `dat_rsp_query`, `dat_rsp_free`, the one request, and what outlives them.
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+
+use crate::cases::ep::scene::State::*;
+use crate::cases::ep::scene::{Request, Scene, full_evd, silent_listener};
+use crate::kit::*;
+
+use super::points::{BARE_IN_USE, carries, cr_evd, is_deserted, requester};
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "endpoints 6.5": rsp_create_without_an_ep_is_invalid_handle,
+        "endpoints 6.5": rsp_create_without_an_evd_is_invalid_handle,
+        "endpoints 6.5": rsp_create_without_out_pointer_is_told_before_the_state,
+        "endpoints 6.5": rsp_create_in_a_wrong_state_is_told_before_the_evd_flag,
+        "endpoints 6.5": rsp_create_wants_the_cr_flag,
+        "endpoints 6.5": rsp_create_with_qualifier_zero_is_arg2,
+        "endpoints 14.14": rsp_create_where_an_rsp_is_leaves_the_ep_unconnected,
+        "endpoints 14.14": rsp_create_where_a_psp_is_leaves_the_ep_unconnected,
+        "endpoints 6.6": rsp_query_tells_all_whatever_the_mask,
+        "endpoints 6.6": rsp_query_without_room_is_arg3,
+        "endpoints 6.6": rsp_request_brings_its_ep_and_handle,
+        "endpoints 6.6": rsp_takes_one_request_only,
+        "endpoints 6.6": rsp_is_spent_after_a_rejection,
+        "endpoints 6.6": rsp_create_again_on_the_ep_of_a_rejected_one,
+        "endpoints 6.6": rsp_free_makes_the_ep_unconnected,
+        "endpoints 6.6": rsp_free_twice_is_invalid_handle,
+        "endpoints 6.6": rsp_free_with_a_request_keeps_it_acceptable,
+        "endpoints 6.6": rsp_free_with_a_request_keeps_it_rejectable,
+        "endpoints 13.8": rsp_free_leaves_the_live_connection_alone,
+        "endpoints 6.5": rsp_of_an_ep_without_pz_is_configured_late,
+        "endpoints 14.15": rsp_full_evd_goes_back_to_reserved_and_rearms => local(full_evd_rearms).limit(40),
+        "endpoints 13.16": rsp_free_then_ep_free,
+        "endpoints 3.2": sp_holds_its_evd_until_it_is_freed,
+    ]
+}
+
+fn rsp_create(ia: &Ia, qual: DAT_CONN_QUAL, ep: DAT_EP_HANDLE, evd: DAT_EVD_HANDLE) -> DAT_RETURN {
+    untouched(|rsp: *mut DAT_RSP_HANDLE| dat_rsp_create(ia.h(), qual, ep, evd, rsp))
+}
+
+fn rsp_create_without_an_ep_is_invalid_handle(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = cr_evd(&ia);
+    for ep in [DAT_HANDLE_NULL, evd.h(), ia.h()] {
+        bad_handle(rsp_create(&ia, ctx.qual(0), ep, evd.h()), DAT_INVALID_HANDLE_EP);
+        bad_handle(dat_rsp_create(ia.h(), 0, ep, DAT_HANDLE_NULL, null_mut()), DAT_INVALID_HANDLE_EP);
+    }
+}
+
+fn rsp_create_without_an_evd_is_invalid_handle(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    for evd in [DAT_HANDLE_NULL, conn.pz.h()] {
+        bad_handle(rsp_create(&conn.ia, ctx.qual(0), conn.ep.h(), evd), DAT_INVALID_HANDLE_EVD_CR);
+    }
+    let code = dat_rsp_create(conn.ia.h(), 0, conn.ep.h(), DAT_HANDLE_NULL, null_mut());
+    bad_handle(code, DAT_INVALID_HANDLE_EVD_CR);
+    conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+}
+
+fn rsp_create_without_out_pointer_is_told_before_the_state(ctx: &Ctx) {
+    let scene = Scene::new(ctx, Connected);
+    let Conn { ia, ep, .. } = &scene.own;
+    bad_arg(dat_rsp_create(ia.h(), ctx.qual(1), ep.h(), scene.requests.h(), null_mut()), 5);
+}
+
+fn rsp_create_in_a_wrong_state_is_told_before_the_evd_flag(ctx: &Ctx) {
+    let scene = Scene::new(ctx, Connected);
+    let Conn { ia, ep, recv, .. } = &scene.own;
+    let code = rsp_create(ia, ctx.qual(1), ep.h(), recv.h());
+    refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_CONNECTED);
+}
+
+fn rsp_create_wants_the_cr_flag(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    let code = rsp_create(&conn.ia, ctx.qual(0), conn.ep.h(), conn.recv.h());
+    bad_handle(code, DAT_INVALID_HANDLE_EVD_CR);
+    conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+}
+
+fn rsp_create_with_qualifier_zero_is_arg2(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (evd, conn) = (cr_evd(&ia), Conn::on(&ia));
+    bad_arg(rsp_create(&ia, 0, conn.ep.h(), evd.h()), 2);
+    conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+}
+
+fn rsp_create_where_an_rsp_is_leaves_the_ep_unconnected(ctx: &Ctx) {
+    let scene = Scene::new(ctx, Reserved);
+    let second = Conn::on(&scene.own.ia);
+    expect(rsp_create(&scene.own.ia, ctx.qual(0), second.ep.h(), scene.requests.h()), BARE_IN_USE);
+    second.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+    scene.is_still(Reserved);
+}
+
+fn rsp_create_where_a_psp_is_leaves_the_ep_unconnected(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (evd, _psp) = silent_listener(ctx, &ia, 0);
+    let conn = Conn::on(&ia);
+    expect(rsp_create(&ia, ctx.qual(0), conn.ep.h(), evd.h()), BARE_IN_USE);
+    conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+}
+
+fn rsp_query_tells_all_whatever_the_mask(ctx: &Ctx) {
+    let scene = Scene::new(ctx, Reserved);
+    let rsp = scene.rsp.as_ref().expect("it is reserved").h();
+    for mask in [DAT_RSP_FIELD_ALL, DAT_RSP_FIELD_IA_HANDLE, DAT_RSP_FIELD_EP_HANDLE] {
+        let param: DAT_RSP_PARAM = filled(|out| dat_rsp_query(rsp, mask, out));
+        assert_eq!((param.ia_handle, param.evd_handle), (scene.own.ia.h(), scene.requests.h()));
+        assert_eq!((param.conn_qual, param.ep_handle), (ctx.qual(0), scene.ep()));
+    }
+}
+
+fn rsp_query_without_room_is_arg3(ctx: &Ctx) {
+    let scene = Scene::new(ctx, Reserved);
+    bad_arg(dat_rsp_query(scene.rsp.as_ref().expect("it is reserved").h(), DAT_RSP_FIELD_ALL, null_mut()), 3);
+}
+
+fn rsp_request_brings_its_ep_and_handle(ctx: &Ctx) {
+    let scene = Scene::new(ctx, Reserved);
+    let _near = requester(&scene.own.ia, ctx.qual(0));
+    let event = expect_event(scene.requests.h(), SOON);
+    let request = Request::own(event.arrival().cr_handle);
+    assert_eq!(event.service_point(), scene.rsp.as_ref().expect("it is reserved").h());
+    assert_eq!(event.arrival().conn_qual, ctx.qual(0));
+    assert_eq!(request.param().local_ep_handle, scene.ep());
+    scene.is_still(Passive);
+}
+
+fn rsp_takes_one_request_only(ctx: &Ctx) {
+    let scene = Scene::new(ctx, Passive);
+    is_deserted(&scene.own.ia, ctx.qual(0));
+    expect_nothing(scene.requests.h());
+    scene.is_still(Passive);
+}
+
+fn rsp_is_spent_after_a_rejection(ctx: &Ctx) {
+    let mut scene = Scene::new(ctx, Passive);
+    scene.request.take().expect("it waits").reject();
+    scene.other().expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
+    scene.is_still(Unconnected);
+    is_deserted(&scene.own.ia, ctx.qual(0));
+    scene.is_still(Unconnected);
+    // Its handle and its qualifier live on.
+    let rsp = scene.rsp.as_ref().expect("it is there").h();
+    filled(|out: *mut DAT_RSP_PARAM| dat_rsp_query(rsp, DAT_RSP_FIELD_ALL, out));
+}
+
+fn rsp_create_again_on_the_ep_of_a_rejected_one(ctx: &Ctx) {
+    let mut scene = Scene::new(ctx, Passive);
+    scene.request.take().expect("it waits").reject();
+    scene.rsp.take().expect("it is there").free();
+    scene.rsp = Some(scene.own.ia.rsp(ctx.qual(0), &scene.own.ep, &scene.requests));
+    scene.is_still(Reserved);
+    let near = requester(&scene.own.ia, ctx.qual(0));
+    ok(dat_cr_accept(Request::arrives(&scene.requests).leak(), DAT_HANDLE_NULL, 0, null_mut()));
+    established(&near, &scene.own);
+}
+
+fn rsp_free_makes_the_ep_unconnected(ctx: &Ctx) {
+    let mut scene = Scene::new(ctx, Reserved);
+    scene.rsp.take().expect("it is there").free();
+    scene.is_still(Unconnected);
+    is_deserted(&scene.own.ia, ctx.qual(0));
+    // As good as new.
+    let near = Conn::on(&scene.own.ia);
+    scene.own.listen(ctx.qual(0), || near.connect(&near.ia.address(), ctx.qual(0)));
+    established(&near, &scene.own);
+}
+
+fn rsp_free_twice_is_invalid_handle(ctx: &Ctx) {
+    let mut scene = Scene::new(ctx, Reserved);
+    let dead = scene.rsp.take().expect("it is there").free();
+    bad_handle(dat_rsp_free(dead), DAT_INVALID_HANDLE_RSP);
+    let code = untouched(|out| dat_rsp_query(dead, DAT_RSP_FIELD_ALL, out));
+    bad_handle(code, DAT_INVALID_HANDLE_RSP);
+}
+
+fn rsp_free_with_a_request_keeps_it_acceptable(ctx: &Ctx) {
+    let mut scene = Scene::new(ctx, Passive);
+    scene.rsp.take().expect("it is there").free();
+    scene.is_still(Passive);
+    is_deserted(&scene.own.ia, ctx.qual(0));
+    ok(dat_cr_accept(scene.request.take().expect("it waits").leak(), DAT_HANDLE_NULL, 0, null_mut()));
+    established(scene.other(), &scene.own);
+}
+
+fn rsp_free_with_a_request_keeps_it_rejectable(ctx: &Ctx) {
+    let mut scene = Scene::new(ctx, Passive);
+    scene.rsp.take().expect("it is there").free();
+    scene.request.take().expect("it waits").reject();
+    scene.other().expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
+    scene.is_still(Unconnected);
+}
+
+fn rsp_free_leaves_the_live_connection_alone(ctx: &Ctx) {
+    let mut scene = Scene::new(ctx, Passive);
+    ok(dat_cr_accept(scene.request.take().expect("it waits").leak(), DAT_HANDLE_NULL, 0, null_mut()));
+    established(scene.other(), &scene.own);
+    scene.rsp.take().expect("it is there").free();
+    scene.is_still(Connected);
+    carries(&scene.own, scene.other());
+    carries(scene.other(), &scene.own);
+}
+
+/// What the EP lacks is found at the accept, which leaves the request alone.
+fn rsp_of_an_ep_without_pz_is_configured_late(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (evd, parts) = (cr_evd(&ia), crate::cases::ep::parts::Parts::new(ctx));
+    let ep = crate::cases::ep::parts::without_pz(&parts);
+    let rsp = ia.rsp(ctx.qual(0), &ep, &evd);
+    let near = requester(&ia, ctx.qual(0));
+    let request = Request::arrives(&evd);
+    bad_handle(dat_cr_accept(request.h(), DAT_HANDLE_NULL, 0, null_mut()), DAT_INVALID_HANDLE_EP);
+    ep.expect_state(DAT_EP_STATE_PASSIVE_CONNECTION_PENDING);
+    // Its PZ cannot be given in PCP (5.3), so the request is refused, and the next one finds it ready.
+    request.reject();
+    near.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
+    rsp.free();
+    let param = DAT_EP_PARAM { pz_handle: parts.pz.h(), ..ep.param() };
+    ok(dat_ep_modify(ep.h(), DAT_EP_FIELD_PZ_HANDLE, &param));
+    let rsp = ia.rsp(ctx.qual(0), &ep, &evd);
+    let near = requester(&ia, ctx.qual(0));
+    ok(dat_cr_accept(Request::arrives(&evd).leak(), DAT_HANDLE_NULL, 0, null_mut()));
+    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    expect_conn(parts.connect.h(), ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
+    rsp.free();
+}
+
+fn full_evd_rearms(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let conn = Conn::on(&ia);
+    let (evd, _filler) = full_evd(&ia, &conn.pz, DAT_EVD_CR_FLAG);
+    let _rsp = ia.rsp(ctx.qual(0), &conn.ep, &evd);
+    is_deserted(&ia, ctx.qual(0));
+    conn.ep.expect_state(DAT_EP_STATE_RESERVED);
+    drain(evd.h());
+    let near = requester(&ia, ctx.qual(0));
+    ok(dat_cr_accept(Request::arrives(&evd).leak(), DAT_HANDLE_NULL, 0, null_mut()));
+    established(&near, &conn);
+}
+
+fn rsp_free_then_ep_free(ctx: &Ctx) {
+    let mut scene = Scene::new(ctx, Reserved);
+    refused(dat_ep_free(scene.ep()), DAT_INVALID_STATE, DAT_INVALID_STATE_EP_RESERVED);
+    scene.rsp.take().expect("it is there").free();
+    scene.own.ep.free();
+}
+
+fn sp_holds_its_evd_until_it_is_freed(ctx: &Ctx) {
+    let scene = Scene::new(ctx, Reserved);
+    refused(dat_evd_free(scene.requests.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_IN_USE);
+    let (evd, _psp) = silent_listener(ctx, &scene.own.ia, 1);
+    refused(dat_evd_free(evd.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_IN_USE);
+}

@@ -1,0 +1,219 @@
+//! Attempts with a time limit: each has one end, whoever wins, and the limit ends with the attempt.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::cases::ep::scene::{Request, silent_listener};
+use crate::kit::*;
+
+use super::call::Call;
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "endpoints 11": timeout_without_answer_is_timed_out_once,
+        "endpoints 4.3": timeout_flushes_receives,
+        "endpoints 11": timeout_then_reset_and_connect,
+        "endpoints 11": timeout_of_a_microsecond,
+        "endpoints 13.32": timeout_longest_but_infinite_is_no_hindrance,
+        "endpoints 11": timeout_ends_with_the_disconnect,
+        "endpoints 11": timeout_of_an_old_attempt_does_not_end_the_new_one,
+        "endpoints 11": timeout_of_many_each_once,
+        "endpoints 11": timeout_races_with_the_free => local(timeout_races_with_the_free).limit(60),
+        "endpoints 11": timeout_races_with_the_answer => pair(races_near, races_far).limit(60),
+    ]
+}
+
+/// Connects to a silent listener with a limit.
+#[track_caller]
+fn limited(ctx: &Ctx, conn: &Conn, timeout: DAT_TIMEOUT) {
+    ok(Call { timeout, ..Call::to(&conn.ia, ctx.qual(0)) }.make(conn.ep.h()));
+}
+
+/// 20 ms.
+const SHORT: DAT_TIMEOUT = 20_000;
+
+fn timeout_without_answer_is_timed_out_once(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (_requests, _psp) = silent_listener(ctx, &ia, 0);
+    let conn = Conn::on(&ia);
+    limited(ctx, &conn, SHORT);
+    let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_TIMED_OUT);
+    conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    assert_eq!(event.connection().private_data_size, 0);
+    expect_quiet(conn.events.h(), Duration::from_millis(50));
+}
+
+fn timeout_flushes_receives(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (_requests, _psp) = silent_listener(ctx, &ia, 0);
+    let conn = Conn::on(&ia);
+    (1..=3).for_each(|id| post_empty_recv(&conn, id));
+    limited(ctx, &conn, SHORT);
+    conn.expect(DAT_CONNECTION_EVENT_TIMED_OUT);
+    expect_flushed(&conn.recv, 1..=3);
+}
+
+fn timeout_then_reset_and_connect(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (requests, psp) = silent_listener(ctx, &ia, 0);
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
+    limited(ctx, &near, SHORT);
+    near.expect(DAT_CONNECTION_EVENT_TIMED_OUT);
+    ok(dat_ep_reset(near.ep.h()));
+    psp.free();
+    drain(requests.h());
+    far.listen(ctx.qual(0), || near.connect(&ia.address(), ctx.qual(0)));
+    established(&near, &far);
+}
+
+fn timeout_of_a_microsecond(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (_requests, _psp) = silent_listener(ctx, &ia, 0);
+    let conn = Conn::on(&ia);
+    for _ in 0..50 {
+        limited(ctx, &conn, 1);
+        conn.expect(DAT_CONNECTION_EVENT_TIMED_OUT);
+        ok(dat_ep_reset(conn.ep.h()));
+    }
+    expect_nothing(conn.events.h());
+}
+
+fn timeout_longest_but_infinite_is_no_hindrance(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (requests, _psp) = silent_listener(ctx, &ia, 0);
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
+    limited(ctx, &near, DAT_TIMEOUT_INFINITE - 1);
+    Request::arrives(&requests).accept(&far.ep);
+    established(&near, &far);
+}
+
+fn timeout_ends_with_the_disconnect(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (_requests, _psp) = silent_listener(ctx, &ia, 0);
+    let conn = Conn::on(&ia);
+    limited(ctx, &conn, 100_000);
+    ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
+    let number = expect_event(conn.events.h(), SOON).number();
+    assert!([DAT_CONNECTION_EVENT_DISCONNECTED, DAT_CONNECTION_EVENT_TIMED_OUT].contains(&number));
+    expect_quiet(conn.events.h(), Duration::from_millis(150));
+}
+
+fn timeout_of_an_old_attempt_does_not_end_the_new_one(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (_requests, _psp) = silent_listener(ctx, &ia, 0);
+    let conn = Conn::on(&ia);
+    limited(ctx, &conn, 50_000);
+    ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
+    expect_event(conn.events.h(), SOON);
+    ok(dat_ep_reset(conn.ep.h()));
+    conn.connect(&ia.address(), ctx.qual(0));
+    expect_quiet(conn.events.h(), Duration::from_millis(100));
+    conn.ep.expect_state(DAT_EP_STATE_ACTIVE_CONNECTION_PENDING);
+}
+
+fn timeout_of_many_each_once(ctx: &Ctx) {
+    const MANY: usize = 60;
+    let ia = ctx.ia();
+    let requests = ia.evd(MANY as DAT_COUNT, DAT_EVD_CR_FLAG);
+    let _psp = ia.psp(ctx.qual(0), &requests);
+    let (pz, dto) = (ia.pz(), ia.evd(8, DAT_EVD_DTO_FLAG));
+    let events = ia.evd(MANY as DAT_COUNT, DAT_EVD_CONNECTION_FLAG);
+    let eps: Vec<Ep> = (0..MANY).map(|_| ia.ep(&pz, &dto, &dto, &events)).collect();
+    for (n, ep) in eps.iter().enumerate() {
+        let timeout = SHORT + (n as u32 % 7) * 1000;
+        ok(Call { timeout, ..Call::to(&ia, ctx.qual(0)) }.make(ep.h()));
+    }
+    let mut told = BTreeMap::new();
+    for _ in 0..MANY {
+        let event = expect_event(events.h(), SOON);
+        event.is(DAT_CONNECTION_EVENT_TIMED_OUT);
+        *told.entry(event.connection().ep_handle).or_insert(0) += 1;
+    }
+    assert!(eps.iter().all(|ep| told.get(&ep.h()) == Some(&1)));
+    expect_nothing(events.h());
+}
+
+/// Whoever wins, there is one event and no crash.
+fn timeout_races_with_the_free(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let requests = ia.evd(512, DAT_EVD_CR_FLAG);
+    let _psp = ia.psp(ctx.qual(0), &requests);
+    let (pz, dto, events) = (ia.pz(), ia.evd(8, DAT_EVD_DTO_FLAG), ia.evd(8, DAT_EVD_CONNECTION_FLAG));
+    for round in 0..200_u32 {
+        let ep = ia.ep(&pz, &dto, &dto, &events);
+        ok(Call { timeout: 1 + round * 3 % 200, ..Call::to(&ia, ctx.qual(0)) }.make(ep.h()));
+        let handle = ep.free();
+        let event = expect_event(events.h(), SOON);
+        assert!([DAT_CONNECTION_EVENT_DISCONNECTED, DAT_CONNECTION_EVENT_TIMED_OUT].contains(&event.number()));
+        assert_eq!(event.connection().ep_handle, handle);
+        expect_nothing(events.h());
+    }
+}
+
+const RACES: u32 = 200;
+
+/// A time limit near the time that an answer takes: one outcome each.
+fn races_near(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    let address = ctx.hear_address();
+    let attempt = |timeout, data: &[u8]| {
+        let call = Call { address: Some(address.clone()), timeout, ..Call::to(&conn.ia, ctx.qual(0)).carrying(data) };
+        ok(call.make(conn.ep.h()));
+        let event = expect_event(conn.events.h(), SOON);
+        if event.number() == DAT_CONNECTION_EVENT_ESTABLISHED {
+            conn.disconnect();
+        } else {
+            event.is(DAT_CONNECTION_EVENT_TIMED_OUT);
+        }
+        conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+        ok(dat_ep_reset(conn.ep.h()));
+        expect_nothing(conn.events.h());
+    };
+    let began = Instant::now();
+    (0..8).for_each(|_| attempt(DAT_TIMEOUT_INFINITE, b"race"));
+    let usual = micros(began.elapsed() / 8);
+    for round in 0..RACES {
+        attempt(1 + usual / 4 + usual * (round % 50) / 50, b"race");
+    }
+    attempt(DAT_TIMEOUT_INFINITE, b"last");
+    ctx.meet();
+    expect_nothing(conn.events.h());
+}
+
+fn races_far(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (pz, dto) = (ia.pz(), ia.evd(8, DAT_EVD_DTO_FLAG));
+    let events = ia.evd(1000, DAT_EVD_CONNECTION_FLAG);
+    let requests = ia.evd(512, DAT_EVD_CR_FLAG);
+    let _psp = ia.psp(ctx.qual(0), &requests);
+    ctx.tell_address(&ia);
+    let mut eps = Vec::new();
+    let mut is_last = false;
+    while !is_last {
+        let request = Request::arrives(&requests);
+        let param = request.param();
+        is_last = bytes_at(param.private_data, 4) == b"last";
+        let ep = ia.ep(&pz, &dto, &dto, &events);
+        request.accept(&ep);
+        eps.push(ep);
+    }
+    // Each: ESTABLISHED and DISCONNECTED, or ACCEPT_COMPLETION_ERROR alone.
+    let mut stories: BTreeMap<DAT_EP_HANDLE, Vec<DAT_EVENT_NUMBER>> = BTreeMap::new();
+    let is_told = |story: &Vec<u32>| story.last().is_some_and(|last| *last > DAT_CONNECTION_EVENT_ESTABLISHED);
+    while stories.values().filter(|story| is_told(story)).count() < eps.len() {
+        let event = expect_event(events.h(), SOON);
+        stories.entry(event.connection().ep_handle).or_default().push(event.number());
+    }
+    let whole = [DAT_CONNECTION_EVENT_ESTABLISHED, DAT_CONNECTION_EVENT_DISCONNECTED];
+    let failed = [DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR];
+    // A requester may leave between the acceptance and its own ESTABLISHED.
+    let withdrawn = [DAT_CONNECTION_EVENT_DISCONNECTED];
+    for ep in &eps {
+        let story = stories.get(&ep.h()).map_or(&[][..], |story| story);
+        assert!([&whole[..], &failed, &withdrawn].contains(&story), "{story:x?}");
+        ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    }
+    ctx.meet();
+    expect_nothing(events.h());
+}

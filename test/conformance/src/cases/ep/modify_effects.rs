@@ -1,0 +1,213 @@
+//! What `dat_ep_modify` does to an EP in use: to receives that are posted, to where events go, to the connection after it.
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+
+use crate::kit::*;
+
+use super::modify::{Spare, modify};
+use super::parts::{Parts, without_pz};
+use super::scene::State::*;
+use super::scene::{Request, Scene, silent_listener};
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "endpoints 5.3": ep_modify_of_the_pz_flushes_receives,
+        "endpoints 5.3": ep_modify_of_the_recv_dtos_makes_room,
+        "endpoints 5.3": ep_modify_of_the_recv_evd_moves_completions,
+        "endpoints 5.3": ep_modify_of_the_connect_evd_moves_events,
+        "endpoints 5.3": ep_modify_without_pz_takes_no_receive_any_more,
+        "endpoints 14.4": ep_modify_pz_in_attaches_at_once,
+        "endpoints 14.4": ep_modify_then_connects_and_carries,
+        "endpoints 5.3": ep_modify_lets_go_of_old_objects,
+        "endpoints 14.20": ep_modify_makes_a_tentative_ep_ready => local(makes_a_tentative_ep_ready).needs(Need::ProviderEp),
+        "endpoints 4.1": ep_modify_lets_no_tentative_ep_connect =>
+            local(lets_no_tentative_ep_connect).needs(Need::ProviderEp),
+        "endpoints 5.3": ep_modify_of_reads_counts_for_the_connection,
+        "endpoints 5.3": ep_modify_of_segments_counts_for_posts,
+    ]
+}
+
+fn ep_modify_of_the_pz_flushes_receives(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    let pz = conn.ia.pz();
+    (1..=3).for_each(|id| post_empty_recv(&conn, id));
+    modify(&conn.ep, DAT_EP_FIELD_PZ_HANDLE, |param| param.pz_handle = pz.h());
+    // There when the call returns.
+    let events = drain(conn.recv.h());
+    let cookies: Vec<u64> = events.iter().map(|event| context_bits(event.dto().user_cookie)).collect();
+    assert_eq!(cookies, [1, 2, 3]);
+    assert!(events.iter().all(|event| event.dto().status == DAT_DTO_ERR_FLUSHED));
+    conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+    expect_nothing(conn.events.h());
+    post_empty_recv(&conn, 4);
+    conn.ep.free();
+}
+
+fn ep_modify_of_the_recv_dtos_makes_room(ctx: &Ctx) {
+    let setup = Setup { attr: DAT_EP_ATTR { max_recv_dtos: 2, ..ep_attr() }, ..Setup::default() };
+    let conn = Conn::unconnected(&ctx.ia(), &setup);
+    modify(&conn.ep, DAT_EP_FIELD_EP_ATTR_MAX_RECV_DTOS, |param| param.ep_attr.max_recv_dtos = 40);
+    (1..=40).for_each(|id| post_empty_recv(&conn, id));
+}
+
+fn ep_modify_of_the_recv_evd_moves_completions(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let other = ia.evd(8, DAT_EVD_DTO_FLAG);
+    let conn = Conn::on(&ia);
+    post_empty_recv(&conn, 1);
+    modify(&conn.ep, DAT_EP_FIELD_RECV_EVD_HANDLE, |param| param.recv_evd_handle = other.h());
+    // What was posted before comes back where it was to come.
+    expect_flushed(&conn.recv, [1]);
+    post_empty_recv(&conn, 2);
+    ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
+    expect_flushed(&other, [2]);
+    expect_nothing(conn.recv.h());
+    conn.ep.free();
+}
+
+fn ep_modify_of_the_connect_evd_moves_events(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let other = ia.evd(8, DAT_EVD_CONNECTION_FLAG);
+    let conn = Conn::on(&ia);
+    modify(&conn.ep, DAT_EP_FIELD_CONNECT_EVD_HANDLE, |param| param.connect_evd_handle = other.h());
+    // Nobody listens there.
+    conn.connect(&ia.address(), ctx.qual(9));
+    expect_conn(other.h(), conn.ep.h(), DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
+    expect_nothing(conn.events.h());
+    conn.ep.free();
+}
+
+fn ep_modify_without_pz_takes_no_receive_any_more(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    post_empty_recv(&conn, 1);
+    modify(&conn.ep, DAT_EP_FIELD_PZ_HANDLE, |param| param.pz_handle = DAT_HANDLE_NULL);
+    expect_flushed(&conn.recv, [1]);
+    let code = dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(2), DAT_COMPLETION_DEFAULT_FLAG);
+    refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_NOTREADY);
+    // And the PZ is free.
+    conn.pz.free();
+}
+
+fn ep_modify_pz_in_attaches_at_once(ctx: &Ctx) {
+    let parts = Parts::new(ctx);
+    let ep = without_pz(&parts);
+    modify(&ep, DAT_EP_FIELD_PZ_HANDLE, |param| param.pz_handle = parts.pz.h());
+    ok(dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(2), DAT_COMPLETION_DEFAULT_FLAG));
+}
+
+/// Another PZ, other EVDs, other depths: and then it is an EP like any other.
+fn ep_modify_then_connects_and_carries(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
+    let (pz, recv) = (ia.pz(), ia.evd(32, DAT_EVD_DTO_FLAG));
+    let mask = DAT_EP_FIELD_PZ_HANDLE | DAT_EP_FIELD_RECV_EVD_HANDLE | DAT_EP_FIELD_EP_ATTR_MAX_RECV_DTOS;
+    modify(&near.ep, mask, |param| {
+        (param.pz_handle, param.recv_evd_handle, param.ep_attr.max_recv_dtos) = (pz.h(), recv.h(), 32)
+    });
+    let (into, from) = (ia.memory(&pz, 100), far.memory(100));
+    from.write_pattern(0, 100, 3);
+    near.post_recv(1, into.segment(0, 100));
+    far.listen(ctx.qual(0), || near.connect(&ia.address(), ctx.qual(0)));
+    established(&near, &far);
+    far.post_send(2, from.segment(0, 100));
+    expect_dto(recv.h(), 1, DAT_DTO_SUCCESS, 100);
+    into.expect_pattern(0, 100, 3);
+    drop(into);
+    near.ep.free();
+}
+
+fn ep_modify_lets_go_of_old_objects(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let conn = Conn::on(&ia);
+    let mask = DAT_EP_FIELD_PZ_HANDLE
+        | DAT_EP_FIELD_RECV_EVD_HANDLE
+        | DAT_EP_FIELD_REQUEST_EVD_HANDLE
+        | DAT_EP_FIELD_CONNECT_EVD_HANDLE;
+    let spare = Spare::new(&conn.ia);
+    modify(&conn.ep, mask, |param| {
+        param.pz_handle = spare.pz.h();
+        (param.recv_evd_handle, param.request_evd_handle) = (spare.dto.h(), spare.dto.h());
+        param.connect_evd_handle = spare.connection.h();
+    });
+    let Conn { ep, recv, request, events, pz, .. } = conn;
+    recv.free();
+    request.free();
+    events.free();
+    pz.free();
+    refused(dat_pz_free(spare.pz.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_PZ_IN_USE);
+    refused(dat_evd_free(spare.dto.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_IN_USE);
+    refused(dat_evd_free(spare.connection.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_IN_USE);
+    ep.free();
+}
+
+/// The EP of a request at a PSP with the PROVIDER flag is born with nothing; given a PZ and EVDs it can be accepted into.
+fn makes_a_tentative_ep_ready(ctx: &Ctx) {
+    let mut scene = Scene::new(ctx, Tentative);
+    let made = furnished(&scene);
+    ok(dat_ep_post_recv(made.h(), 0, null_mut(), cookie(4), DAT_COMPLETION_DEFAULT_FLAG));
+    let cr = scene.request.take().expect("it waits").leak();
+    ok(dat_cr_accept(cr, DAT_HANDLE_NULL, 0, null_mut()));
+    expect_conn(scene.own.events.h(), made.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
+    scene.expect(Connected);
+    let other = scene.other();
+    other.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    post_empty_send(other, 5);
+    expect_dto(other.request.h(), 5, DAT_DTO_SUCCESS, 0);
+    expect_dto(scene.own.recv.h(), 4, DAT_DTO_SUCCESS, 0);
+}
+
+/// With all that it lacked, its state is what is in the way.
+fn lets_no_tentative_ep_connect(ctx: &Ctx) {
+    let mut scene = Scene::new(ctx, Tentative);
+    let made = furnished(&scene);
+    let (address, time) = (scene.own.ia.address(), DAT_TIMEOUT_INFINITE);
+    let code = dat_ep_connect(made.h(), address.pointer(), 1, time, 0, null_mut(), DAT_QOS_BEST_EFFORT, 0);
+    refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_TENTCONNPENDING);
+    scene.expect(Tentative);
+    made.leak(); // it goes with its request
+    ok(dat_cr_reject(scene.request.take().expect("it waits").leak()));
+    scene.other().expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
+}
+
+/// The EP of a waiting request, given a PZ and EVDs.
+fn furnished(scene: &Scene) -> Ep {
+    let made = Ep::own(scene.ep());
+    let Conn { recv, request, events, pz, .. } = &scene.own;
+    let mask = DAT_EP_FIELD_PZ_HANDLE
+        | DAT_EP_FIELD_RECV_EVD_HANDLE
+        | DAT_EP_FIELD_REQUEST_EVD_HANDLE
+        | DAT_EP_FIELD_CONNECT_EVD_HANDLE;
+    modify(&made, mask, |param| {
+        param.pz_handle = pz.h();
+        (param.recv_evd_handle, param.request_evd_handle) = (recv.h(), request.h());
+        param.connect_evd_handle = events.h();
+    });
+    made
+}
+
+fn ep_modify_of_reads_counts_for_the_connection(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
+    modify(&near.ep, DAT_EP_FIELD_EP_ATTR_MAX_RDMA_READ_OUT, |param| param.ep_attr.max_rdma_read_out = 0);
+    let (requests, _psp) = silent_listener(ctx, &ia, 0);
+    near.connect(&ia.address(), ctx.qual(0));
+    Request::arrives(&requests).accept(&far.ep);
+    established(&near, &far);
+    let (into, from) = (near.memory(8), far.memory(8));
+    let (mut segment, target) = (into.segment(0, 8), from.target(0, 8));
+    let code = dat_ep_post_rdma_read(near.ep.h(), 1, &mut segment, cookie(1), &target, DAT_COMPLETION_DEFAULT_FLAG);
+    assert_ne!(code, DAT_SUCCESS, "a read that could never complete is refused (endpoints 10.3)");
+    expect_nothing(near.request.h());
+}
+
+fn ep_modify_of_segments_counts_for_posts(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    let memory = conn.memory(64);
+    modify(&conn.ep, DAT_EP_FIELD_EP_ATTR_MAX_RECV_IOV, |param| param.ep_attr.max_recv_iov = 1);
+    let mut segments = [memory.segment(0, 8), memory.segment(8, 8)];
+    let flags = DAT_COMPLETION_DEFAULT_FLAG;
+    bad_arg(dat_ep_post_recv(conn.ep.h(), 2, segments.as_mut_ptr(), cookie(1), flags), 2);
+    modify(&conn.ep, DAT_EP_FIELD_EP_ATTR_MAX_RECV_IOV, |param| param.ep_attr.max_recv_iov = 2);
+    ok(dat_ep_post_recv(conn.ep.h(), 2, segments.as_mut_ptr(), cookie(1), flags));
+}

@@ -1,0 +1,212 @@
+//! `dat_ep_set_watermark` of EPs without a shared queue, who have watermarks too. Those with one are in `srq::marks`.
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+use std::time::Duration;
+
+use crate::kit::*;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let all = cases![
+        "events 5.6": watermark_of_no_ep,
+        "events 5.6": watermark_that_is_none,
+        "events 5.6": watermark_in_any_state,
+        "events 5.6": watermark_soft_on_posted_receives,
+        "events 5.6": watermark_soft_is_told_at_once,
+        "events 5.6": watermark_soft_is_told_once_until_set_again,
+        "events 5.6": watermark_soft_is_not_of_an_attribute_without_a_queue,
+        "events 5.6": watermark_soft_counts_only_what_is_outstanding,
+        "events 5.6": watermark_hard_breaks_a_connection,
+        "events 5.6": watermark_hard_is_met_at_once,
+        "events 5.6": watermark_hard_armed_before_the_connection,
+        "events 5.6": watermark_hard_reached_exactly_breaks_nothing,
+        "events 5.6": watermark_hard_alone_tells_no_soft_one,
+        "events 5.6": watermark_both_at_once,
+    ];
+    all.into_iter().map(|case| case.needs(Need::Srq)).collect()
+}
+
+pub(crate) const NONE: DAT_COUNT = DAT_WATERMARK_INFINITE;
+
+/// What an EP has to say of its receives.
+#[track_caller]
+pub(crate) fn expect_soft(ia: &Ia, ep: &Ep) {
+    let number = DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR;
+    expect_async(ia.errors(), number, ep.h(), DAT_SRQ_SOFT_HIGH_WATERMARK_EVENT);
+}
+
+#[track_caller]
+pub(crate) fn expect_silence(ia: &Ia) {
+    expect_quiet(ia.errors(), Duration::from_millis(20));
+}
+
+#[track_caller]
+fn post_recvs(conn: &Conn, ids: impl IntoIterator<Item = u64>) {
+    for id in ids {
+        ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
+    }
+}
+
+#[track_caller]
+fn watch(conn: &Conn, soft: DAT_COUNT, hard: DAT_COUNT) {
+    ok(dat_ep_set_watermark(conn.ep.h(), soft, hard));
+}
+
+fn watermark_of_no_ep(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    let dead = conn.ia.ep(&conn.pz, &conn.recv, &conn.request, &conn.events).free();
+    for handle in [null_mut(), conn.recv.h(), dead] {
+        refused(dat_ep_set_watermark(handle, 1, 1), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP);
+    }
+}
+
+fn watermark_that_is_none(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    for mark in [-2, DAT_VALUE_UNKNOWN, DAT_COUNT::MIN] {
+        let refuse = |soft, hard, arg| {
+            refused(dat_ep_set_watermark(conn.ep.h(), soft, hard), DAT_INVALID_PARAMETER, arg);
+        };
+        refuse(mark, 1, DAT_INVALID_ARG2);
+        refuse(1, mark, DAT_INVALID_ARG3);
+        refuse(mark, mark, DAT_INVALID_ARG2);
+    }
+    post_recvs(&conn, 0..4);
+    expect_silence(&conn.ia);
+}
+
+fn watermark_in_any_state(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    watch(&near, 100, 100);
+    far.disconnect();
+    near.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    for mark in [0, NONE] {
+        watch(&near, mark, mark);
+    }
+    ok(dat_ep_reset(near.ep.h()));
+    watch(&near, 1, 1);
+    expect_silence(&near.ia);
+}
+
+fn watermark_soft_on_posted_receives(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    watch(&conn, 2, NONE);
+    post_recvs(&conn, 0..2);
+    expect_silence(&conn.ia);
+    post_recvs(&conn, 2..3);
+    expect_soft(&conn.ia, &conn.ep);
+}
+
+fn watermark_soft_is_told_at_once(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    post_recvs(&conn, 0..4);
+    watch(&conn, 4, NONE);
+    expect_silence(&conn.ia);
+    watch(&conn, 3, NONE);
+    expect_soft(&conn.ia, &conn.ep);
+}
+
+fn watermark_soft_is_told_once_until_set_again(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    watch(&conn, 0, NONE);
+    post_recvs(&conn, 0..4);
+    expect_soft(&conn.ia, &conn.ep);
+    expect_silence(&conn.ia);
+    for _ in 0..3 {
+        watch(&conn, 0, NONE);
+        expect_soft(&conn.ia, &conn.ep);
+        expect_nothing(conn.ia.errors());
+    }
+}
+
+fn watermark_soft_is_not_of_an_attribute_without_a_queue(ctx: &Ctx) {
+    // Programs leave zeros there (events 12.8).
+    let setup = Setup { attr: DAT_EP_ATTR { srq_soft_hw: 0, ..ep_attr() }, ..Setup::default() };
+    let conn = Conn::unconnected(&ctx.ia(), &setup);
+    post_recvs(&conn, 0..16);
+    expect_silence(&conn.ia);
+}
+
+fn watermark_soft_counts_only_what_is_outstanding(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    watch(&far, 1, NONE);
+    for id in 0..10 {
+        post_recvs(&far, [id]);
+        ok(dat_ep_post_send(near.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
+        expect_dto(far.recv.h(), id, DAT_DTO_SUCCESS, 0);
+    }
+    expect_silence(&far.ia);
+    post_recvs(&far, 10..12);
+    expect_soft(&far.ia, &far.ep);
+}
+
+/// The far end has broken at a watermark; the near one hears of it.
+#[track_caller]
+fn expect_broken(near: &Conn, far: &Conn, flushed: u64) {
+    far.expect(DAT_CONNECTION_EVENT_BROKEN);
+    far.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    for id in 0..flushed {
+        expect_dto(far.recv.h(), id, DAT_DTO_ERR_FLUSHED, 0);
+    }
+    expect_nothing(far.recv.h());
+    let event = expect_event(near.events.h(), SOON);
+    let is_end = [DAT_CONNECTION_EVENT_DISCONNECTED, DAT_CONNECTION_EVENT_BROKEN].contains(&event.number());
+    assert!(is_end, "{}", number_name(event.number()));
+    expect_nothing(near.events.h());
+    expect_nothing(far.events.h());
+}
+
+fn watermark_hard_breaks_a_connection(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    watch(&far, NONE, 2);
+    post_recvs(&far, 0..2);
+    far.ep.expect_state(DAT_EP_STATE_CONNECTED);
+    post_recvs(&far, 2..3);
+    expect_broken(&near, &far, 3);
+}
+
+fn watermark_hard_is_met_at_once(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    post_recvs(&far, 0..5);
+    watch(&far, NONE, 4);
+    expect_broken(&near, &far, 5);
+}
+
+fn watermark_hard_armed_before_the_connection(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let [near, far] = [0, 1].map(|_| Conn::on(&ia));
+    watch(&far, NONE, 2);
+    far.listen(ctx.qual(0), || near.connect(&ia.address(), ctx.qual(0)));
+    established(&near, &far);
+    post_recvs(&far, 0..3);
+    expect_broken(&near, &far, 3);
+}
+
+fn watermark_hard_reached_exactly_breaks_nothing(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    watch(&far, NONE, 3);
+    post_recvs(&far, 0..3);
+    for id in 0..3 {
+        ok(dat_ep_post_send(near.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
+        expect_dto(far.recv.h(), id, DAT_DTO_SUCCESS, 0);
+        post_recvs(&far, [id]);
+    }
+    far.ep.expect_state(DAT_EP_STATE_CONNECTED);
+    expect_nothing(far.events.h());
+}
+
+fn watermark_hard_alone_tells_no_soft_one(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    watch(&far, NONE, 0);
+    post_recvs(&far, 0..1);
+    expect_broken(&near, &far, 1);
+    expect_silence(&far.ia);
+}
+
+fn watermark_both_at_once(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    watch(&far, 0, 0);
+    post_recvs(&far, 0..1);
+    expect_broken(&near, &far, 1);
+    expect_soft(&far.ia, &far.ep);
+    expect_silence(&far.ia);
+}

@@ -1,0 +1,72 @@
+//! `dat_evd_free`: what is dropped with it, and who holds it.
+#![forbid(unsafe_code)]
+
+use crate::kit::*;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut all = cases![
+        "events 2.10": evd_free_drops_queued_events_silently,
+        "events 2.10": evd_free_of_the_own_async_evd_is_refused,
+        "events 2.10": evd_free_under_a_psp_is_in_use,
+        "events 2.10": evd_free_under_an_rsp_is_in_use,
+        "events 2.10": evd_free_twice_is_an_invalid_handle,
+    ];
+    for (word, role) in [("recv", 0), ("request", 1), ("connect", 2)] {
+        let case = local(move |ctx| is_in_use_by_an_ep(ctx, role));
+        all.push(case.named(format!("evd_free_under_an_ep_as_{word}_is_in_use")).proves("events 2.10"));
+    }
+    all
+}
+
+fn evd_free_drops_queued_events_silently(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
+    for number in 1..=8 {
+        evd.post(number);
+    }
+    evd.free();
+    expect_nothing(ia.errors());
+}
+
+fn evd_free_of_the_own_async_evd_is_refused(ctx: &Ctx) {
+    let ia = ctx.ia();
+    refused(dat_evd_free(ia.errors()), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_ASYNC);
+    expect_nothing(ia.errors());
+}
+
+fn is_in_use_by_an_ep(ctx: &Ctx, role: usize) {
+    let ia = ctx.ia();
+    let pz = ia.pz();
+    let evds = [ia.evd(8, DAT_EVD_DTO_FLAG), ia.evd(8, DAT_EVD_DTO_FLAG), ia.evd(8, DAT_EVD_CONNECTION_FLAG)];
+    let ep = ia.ep(&pz, &evds[0], &evds[1], &evds[2]);
+    refused(dat_evd_free(evds[role].h()), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_IN_USE);
+    expect_nothing(evds[role].h());
+    ep.free();
+    for evd in evds {
+        evd.free();
+    }
+}
+
+fn evd_free_under_a_psp_is_in_use(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let evd = ia.evd(8, DAT_EVD_CR_FLAG);
+    let psp = ia.psp(ctx.qual(0), &evd);
+    refused(dat_evd_free(evd.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_IN_USE);
+    psp.free();
+    evd.free();
+}
+
+fn evd_free_under_an_rsp_is_in_use(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    let evd = conn.ia.evd(8, DAT_EVD_CR_FLAG);
+    let rsp = conn.ia.rsp(ctx.qual(0), &conn.ep, &evd);
+    refused(dat_evd_free(evd.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_IN_USE);
+    rsp.free();
+    evd.free();
+}
+
+fn evd_free_twice_is_an_invalid_handle(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let dead = ia.evd(8, DAT_EVD_SOFTWARE_FLAG).free();
+    refused(dat_evd_free(dead), DAT_INVALID_HANDLE, DAT_NO_SUBTYPE);
+}

@@ -1,0 +1,111 @@
+//! EP_BROKEN of EPs on a shared queue: when it comes, for whom, and after what.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use crate::kit::*;
+
+use super::pool::*;
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "events 10": srq_ep_broken_after_the_peer_disconnects => served(srq_ep_broken_after_the_peer_disconnects),
+        "events 10": srq_ep_broken_after_a_disconnect_of_ones_own
+            => served(srq_ep_broken_after_a_disconnect_of_ones_own),
+        "events 10": srq_ep_broken_after_a_failure => served(srq_ep_broken_after_a_failure),
+        "events 10": srq_ep_broken_once_per_connection => served(srq_ep_broken_once_per_connection),
+        "events 10": srq_ep_broken_for_each_of_several => served(srq_ep_broken_for_each_of_several),
+        "events 10": srq_ep_broken_comes_after_the_completions => served(srq_ep_broken_comes_after_the_completions),
+        "events 10": srq_ep_broken_never_without_a_queue => local(srq_ep_broken_never_without_a_queue).needs(Need::Srq),
+        "events 10": srq_ep_broken_never_without_a_connection => served(srq_ep_broken_never_without_a_connection),
+    ]
+}
+
+fn srq_ep_broken_after_the_peer_disconnects(_: &Ctx, peer: &Peer, pool: &Pool) {
+    let ep = peer.connected(pool);
+    pool.post_all(0..2);
+    peer.disconnect(0);
+    pool.expect_ep_broken(&ep);
+    pool.expect_end(&ep, DAT_CONNECTION_EVENT_DISCONNECTED);
+    expect_quiet(pool.ia.errors(), Duration::from_millis(20));
+}
+
+fn srq_ep_broken_after_a_disconnect_of_ones_own(_: &Ctx, peer: &Peer, pool: &Pool) {
+    for (conn, flags) in [(0, DAT_CLOSE_ABRUPT_FLAG), (1, DAT_CLOSE_GRACEFUL_FLAG)] {
+        let ep = peer.connected(pool);
+        ok(dat_ep_disconnect(ep.h(), flags));
+        pool.expect_ep_broken(&ep);
+        pool.expect_end(&ep, DAT_CONNECTION_EVENT_DISCONNECTED);
+        peer.hears_the_end(conn);
+        ok(dat_ep_disconnect(ep.h(), flags));
+        expect_quiet(pool.ia.errors(), Duration::from_millis(20));
+    }
+}
+
+fn srq_ep_broken_after_a_failure(_: &Ctx, peer: &Peer, pool: &Pool) {
+    let ep = peer.connected(pool);
+    pool.post(0);
+    peer.send(0, SLOT + 1, 1);
+    pool.expect_ep_broken(&ep);
+    pool.expect_end(&ep, DAT_CONNECTION_EVENT_BROKEN);
+    expect_quiet(pool.ia.errors(), Duration::from_millis(20));
+}
+
+fn srq_ep_broken_once_per_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
+    let ep = peer.connected(pool);
+    for _ in 0..3 {
+        peer.disconnect(0);
+        pool.expect_end(&ep, DAT_CONNECTION_EVENT_DISCONNECTED);
+        pool.expect_ep_broken(&ep);
+        expect_nothing(pool.ia.errors());
+        ok(dat_ep_reset(ep.h()));
+        peer.redial(0);
+        pool.accept(&ep);
+    }
+}
+
+fn srq_ep_broken_for_each_of_several(_: &Ctx, peer: &Peer, pool: &Pool) {
+    let eps: Vec<Ep> = (0..4).map(|_| peer.connected(pool)).collect();
+    for conn in 0..4 {
+        peer.disconnect(conn);
+    }
+    let mut wanted: Vec<_> = eps.iter().map(|ep| ep.h()).collect();
+    while !wanted.is_empty() {
+        let event = expect_event(pool.ia.errors(), SOON);
+        event.is(DAT_ASYNC_ERROR_EP_BROKEN);
+        let about = event.asynchronous().dat_handle;
+        let at = wanted.iter().position(|ep| *ep == about).expect("each EP once");
+        wanted.remove(at);
+    }
+}
+
+fn srq_ep_broken_comes_after_the_completions(_: &Ctx, peer: &Peer, pool: &Pool) {
+    let ep = peer.connected(pool);
+    pool.post_all(0..8);
+    peer.send_many(0, 8, 0);
+    peer.sees(0, 8, DAT_DTO_SUCCESS);
+    peer.disconnect(0);
+    pool.expect_ep_broken(&ep);
+    // Not waited for: all are there.
+    let all = drain(pool.recv.h());
+    assert_eq!(all.len(), 8);
+    for (slot, event) in all.iter().enumerate() {
+        check_dto(&event.dto(), slot as u64, DAT_DTO_SUCCESS, 8);
+    }
+}
+
+fn srq_ep_broken_never_without_a_queue(ctx: &Ctx) {
+    let (near, far) = ctx.loopback();
+    near.disconnect();
+    far.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    expect_quiet(near.ia.errors(), Duration::from_millis(20));
+}
+
+fn srq_ep_broken_never_without_a_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
+    // Reserved and never asked for, refused by the other side, freed unconnected.
+    pool.ep().free();
+    let ep = peer.connected(pool);
+    ep.free();
+    peer.hears_the_end(0);
+    expect_quiet(pool.ia.errors(), Duration::from_millis(20));
+}
