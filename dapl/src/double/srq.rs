@@ -9,7 +9,8 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use super::{Core, Net, length};
+use super::net::Net;
+use super::qp::{Core, length};
 use crate::error::{Error, Resource, Result};
 use crate::provider::{Segment, SharedReceiveQueue, SrqSink, SrqSpec};
 use crate::watermark::Low;

@@ -1,0 +1,71 @@
+//! The double's completion queue. It rings when a queue pair's news are delivered, or when a test feeds it; never by itself.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::error::Result;
+use crate::provider::{Completion, CompletionQueue, CqSink};
+
+/// A completion queue that a test can feed.
+pub(crate) struct DoubleCq {
+    queue: Mutex<VecDeque<Completion>>,
+    armed: AtomicBool,
+    sink: Weak<dyn CqSink>,
+}
+
+impl DoubleCq {
+    pub(super) fn new(sink: Weak<dyn CqSink>) -> Self {
+        DoubleCq { queue: Mutex::default(), armed: AtomicBool::new(false), sink }
+    }
+
+    /// Completes something, quietly: nobody hears of it before [`DoubleCq::ring`].
+    pub(crate) fn put(&self, done: Completion) {
+        self.queue.lock().push_back(done);
+    }
+
+    /// Tells the sink, if the queue is armed, as the provider's own thread.
+    pub(crate) fn ring(&self) {
+        let sink = if self.armed.swap(false, Ordering::SeqCst) { self.sink.upgrade() } else { None };
+        if let Some(sink) = sink {
+            sink.notify();
+        }
+    }
+
+    /// Completes something and tells the sink.
+    pub(crate) fn feed(&self, done: Completion) {
+        self.put(done);
+        self.ring();
+    }
+
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::SeqCst)
+    }
+}
+
+impl CompletionQueue for DoubleCq {
+    fn poll(&self, out: &mut [Completion]) -> usize {
+        self.ready(out)
+    }
+
+    fn ready(&self, out: &mut [Completion]) -> usize {
+        let mut queue = self.queue.lock();
+        let n = queue.len().min(out.len());
+        for (place, done) in out.iter_mut().zip(queue.drain(..n)) {
+            *place = done;
+        }
+        n
+    }
+
+    fn arm(&self) -> Result<bool> {
+        let queue = self.queue.lock();
+        if !queue.is_empty() {
+            return Ok(false);
+        }
+        self.armed.store(true, Ordering::SeqCst);
+        Ok(true)
+    }
+}

@@ -1,0 +1,147 @@
+//! A provider in memory, for tests: it loops back within one IA, moves no bytes, and does nothing behind a test's back.
+//!
+//! What a real provider reports from its own thread waits here until the test calls [`Double::deliver`]; a test can also
+//! feed a completion queue by hand ([`DoubleCq::feed`]). So each test decides what happens, and when.
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use crate::error::Result;
+use crate::handle::ObjectId;
+use crate::provider::*;
+
+mod cq;
+mod memory;
+mod net;
+mod opened;
+mod qp;
+mod request;
+mod srq;
+
+pub(crate) use cq::DoubleCq;
+pub(crate) use memory::{DoubleMember, DoubleMr, DoubleMw};
+pub(crate) use opened::{Opened, open, open_with};
+pub(crate) use qp::DoubleQp;
+pub(crate) use request::{DoubleListener, DoubleRequest};
+pub(crate) use srq::DoubleSrq;
+
+use net::Net;
+
+/// The provider.
+pub(crate) struct Double {
+    limits: Limits,
+    net: Arc<Net>,
+    sink: Arc<dyn CmSink<Double>>,
+}
+
+impl Double {
+    /// Reports all that is to be reported, as the provider's own thread; says how much it was.
+    pub(crate) fn deliver(&self) -> usize {
+        let mut count = 0;
+        loop {
+            let Some(news) = self.net.news.lock().pop_front() else { return count };
+            news(&*self.sink);
+            count += 1;
+        }
+    }
+
+    /// From now on messages take time: a receive that is taken stays so until [`DoubleQp::arrive`].
+    pub(crate) fn slow_down(&self) {
+        self.net.slow.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on binds that start fail.
+    pub(crate) fn spoil_binds(&self) {
+        self.net.spoil_binds.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.net.closed.load(Ordering::SeqCst)
+    }
+}
+
+impl Provider for Double {
+    type Pd = ();
+    type Mr = DoubleMr;
+    type Mw = DoubleMw;
+    type Membership = DoubleMember;
+    type Cq = DoubleCq;
+    type Srq = DoubleSrq;
+    type Qp = DoubleQp;
+    type Listener = DoubleListener;
+    type Request = DoubleRequest;
+
+    const NAME: &'static str = "double";
+
+    fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self> {
+        let limits = Limits {
+            max_eps: 64,
+            max_dtos: 64,
+            max_evds: 64,
+            max_evd_qlen: 1000,
+            max_iov: 4,
+            max_lmrs: 64,
+            max_lmr_size: 1 << 40,
+            max_pzs: 64,
+            max_message: 1 << 31,
+            max_rdma: 1 << 31,
+            max_rmrs: 64,
+            max_srqs: if spec.name.contains("without srqs") { 0 } else { 2 },
+            max_reads_in: 4,
+            max_reads_out: 4,
+            private_data_connect: 92,
+            private_data_accept: 196,
+            vendor: "nobody".into(),
+            hardware_version: (0, 0),
+            firmware_version: (0, 0),
+        };
+        Ok(Double { limits, net: Arc::default(), sink })
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], 7))
+    }
+
+    fn alloc_pd(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn register(&self, (): &(), _: Region, access: Access) -> Result<DoubleMr> {
+        Ok(DoubleMr::new(&self.net, access))
+    }
+
+    fn join(&self, cookie: &SharedCookie, length: u64) -> Result<DoubleMember> {
+        DoubleMember::join(&self.net, cookie, length)
+    }
+
+    fn alloc_mw(&self, (): &()) -> Result<DoubleMw> {
+        Ok(DoubleMw::default())
+    }
+
+    fn create_srq(&self, (): &(), spec: SrqSpec) -> Result<DoubleSrq> {
+        DoubleSrq::new(spec, &self.net, self.limits.max_srqs)
+    }
+
+    fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<DoubleCq> {
+        Ok(DoubleCq::new(sink))
+    }
+
+    fn create_qp(&self, (): &(), spec: QpSpec<Self>) -> Result<DoubleQp> {
+        Ok(DoubleQp::new(spec, &self.net))
+    }
+
+    fn listen(&self, qual: u64, id: ObjectId) -> Result<DoubleListener> {
+        DoubleListener::new(&self.net, qual, id)
+    }
+
+    fn close(&self) {
+        self.net.closed.store(true, Ordering::SeqCst);
+        self.net.news.lock().clear();
+    }
+}

@@ -1,0 +1,31 @@
+//! An open IA over the double, as tests of the rooms begin with it.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use super::Double;
+
+/// An open IA over the double, with its async EVD.
+pub(crate) struct Opened {
+    pub(crate) ia: Arc<crate::ia::Ia<Double>>,
+    pub(crate) ia_handle: *mut std::ffi::c_void,
+    pub(crate) async_evd: *mut std::ffi::c_void,
+}
+
+/// Opens one; `name` only tells tests apart.
+pub(crate) fn open(name: &std::ffi::CStr) -> Opened {
+    open_with(name, c"")
+}
+
+/// With these `ia_params`.
+pub(crate) fn open_with(name: &std::ffi::CStr, params: &std::ffi::CStr) -> Opened {
+    use crate::{evd::dapls_evd, ia::dapls_ia};
+    let registration = crate::registration::for_test_with::<Double>(name, params);
+    let (ia_handle, async_evd) =
+        dapls_ia::open::<Double>(registration, crate::cm::sink::<Double>(), dapls_evd::with_ia(8))
+            .expect("the double opens");
+    let ia = crate::handle::from_handle::<crate::ia::Ia<Double>>(ia_handle, crate::error::Handle::Ia)
+        .expect("just opened")
+        .to_arc();
+    Opened { ia, ia_handle, async_evd }
+}

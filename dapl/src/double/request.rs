@@ -1,0 +1,86 @@
+//! The double's listeners and connection requests. An answer is heard when the test delivers.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use super::net::Net;
+use super::qp::{Core, DoubleQp, QpState};
+use crate::error::{Error, Result};
+use crate::handle::ObjectId;
+use crate::provider::{CmEvent, ConnId, ConnRequest, RequestInfo};
+
+/// A listener.
+pub(crate) struct DoubleListener {
+    net: Arc<Net>,
+    qual: u64,
+}
+
+impl DoubleListener {
+    pub(super) fn new(net: &Arc<Net>, qual: u64, id: ObjectId) -> Result<Self> {
+        let mut listeners = net.listeners.lock();
+        if listeners.contains_key(&qual) {
+            return Err(Error::ConnQualTaken);
+        }
+        listeners.insert(qual, id);
+        Ok(DoubleListener { net: net.clone(), qual })
+    }
+}
+
+impl Drop for DoubleListener {
+    fn drop(&mut self) {
+        self.net.listeners.lock().remove(&self.qual);
+    }
+}
+
+/// A connection request.
+pub(crate) struct DoubleRequest {
+    /// Taken by the answer.
+    pub(super) from: Option<(Arc<Core>, ConnId)>,
+    pub(super) info: RequestInfo,
+}
+
+impl ConnRequest for DoubleRequest {
+    type Qp = DoubleQp;
+
+    fn accept(mut self, qp: &DoubleQp, private_data: &[u8], conn: ConnId) -> Result<()> {
+        let Some((from, theirs)) = self.from.take() else { return Err(Error::Internal) };
+        let (to, data) = (qp.0.clone(), private_data.to_vec());
+        let asks = matches!(from.inner.lock().state, QpState::Connecting(conn) if conn == theirs);
+        qp.0.net.report(move |sink| {
+            if !asks {
+                return sink.event(conn, CmEvent::AcceptFailed);
+            }
+            sink.event(conn, CmEvent::Established { private_data: &[] });
+            sink.event(theirs, CmEvent::Established { private_data: &data });
+            to.establish(conn, &from);
+            from.establish(theirs, &to);
+        });
+        Ok(())
+    }
+
+    fn hand_off(mut self, qual: u64) -> std::result::Result<(), (Self, Error)> {
+        let Some((from, conn)) = self.from.take() else { return Ok(()) };
+        let Some(listener) = from.net.listeners.lock().get(&qual).copied() else {
+            self.from = Some((from, conn));
+            return Err((self, Error::InvalidParameter(2)));
+        };
+        let (net, info) = (from.net.clone(), self.info.clone());
+        let request = DoubleRequest { from: Some((from, conn)), info: info.clone() };
+        net.report(move |sink| drop(sink.request(listener, request, info)));
+        Ok(())
+    }
+
+    fn reject(mut self) {
+        if let Some((from, conn)) = self.from.take() {
+            from.net.event(conn, CmEvent::PeerRejected);
+        }
+    }
+}
+
+impl Drop for DoubleRequest {
+    fn drop(&mut self) {
+        if let Some((from, conn)) = self.from.take() {
+            from.net.event(conn, CmEvent::Rejected);
+        }
+    }
+}
