@@ -153,7 +153,8 @@ fn cno_trigger_drops_evds_that_are_freed_by_now(ctx: &Ctx) {
     expect_untriggered(&cno);
 }
 
-fn cno_trigger_again_while_events_are_left_by_dequeue(ctx: &Ctx) {
+/// Each wait names the EVD again, as long as events are left when one was taken.
+fn again_while_events_are_left(ctx: &Ctx, take: impl Fn(DAT_EVD_HANDLE) -> Option<Event>) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = on(&ia, &cno);
@@ -162,23 +163,17 @@ fn cno_trigger_again_while_events_are_left_by_dequeue(ctx: &Ctx) {
     }
     for number in 1..=4 {
         assert_eq!(next(&cno), evd.h());
-        assert_eq!(dequeue(evd.h()).map(|event| event.software().addr()), Some(number));
+        assert_eq!(take(evd.h()).map(|event| event.software().addr()), Some(number));
     }
     expect_untriggered(&cno);
 }
 
+fn cno_trigger_again_while_events_are_left_by_dequeue(ctx: &Ctx) {
+    again_while_events_are_left(ctx, dequeue);
+}
+
 fn cno_trigger_again_while_events_are_left_by_a_wait(ctx: &Ctx) {
-    let ia = ctx.ia();
-    let cno = ia.cno();
-    let evd = on(&ia, &cno);
-    for number in 1..=4 {
-        evd.post(number);
-    }
-    for number in 1..=4 {
-        assert_eq!(next(&cno), evd.h());
-        assert_eq!(expect_event(evd.h(), SOON).software().addr(), number);
-    }
-    expect_untriggered(&cno);
+    again_while_events_are_left(ctx, |evd| Some(expect_event(evd, SOON)));
 }
 
 fn cno_trigger_not_again_for_what_is_left_untouched(ctx: &Ctx) {

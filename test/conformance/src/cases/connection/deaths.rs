@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::cases::ep::scene::{Request, silent_listener};
 use crate::kit::*;
 
-use super::disconnect::is_over;
+use super::disconnect::{is_accepted_too_late, is_over};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
@@ -54,12 +54,7 @@ fn is_gone(ctx: &Ctx) {
 fn accepts_the_dead(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let request = of_the_dead(ctx, &conn);
-    post_empty_recv(&conn, 1);
-    request.accept(&conn.ep);
-    conn.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
-    conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
-    expect_flushed(&conn.recv, [1]);
-    expect_nothing(conn.events.h());
+    is_accepted_too_late(&conn, request);
 }
 
 fn rejects_the_dead(ctx: &Ctx) {

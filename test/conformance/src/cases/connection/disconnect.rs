@@ -372,6 +372,17 @@ fn gives_up(ctx: &Ctx) {
     expect_nothing(conn.events.h());
 }
 
+/// The requester is not there any more.
+#[track_caller]
+pub(super) fn is_accepted_too_late(conn: &Conn, request: Request) {
+    post_empty_recv(conn, 1);
+    request.accept(&conn.ep);
+    conn.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
+    conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    expect_flushed(&conn.recv, [1]);
+    expect_nothing(conn.events.h());
+}
+
 fn accepts_too_late(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
@@ -380,12 +391,7 @@ fn accepts_too_late(ctx: &Ctx) {
     ctx.meet();
     ctx.meet(); // the requester has given up
     expect_nothing(conn.events.h());
-    post_empty_recv(&conn, 1);
-    request.accept(&conn.ep);
-    conn.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
-    conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
-    expect_flushed(&conn.recv, [1]);
-    expect_nothing(conn.events.h());
+    is_accepted_too_late(&conn, request);
     ctx.meet();
 }
 

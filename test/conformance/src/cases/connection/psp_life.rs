@@ -95,12 +95,19 @@ fn psp_free_lets_go_of_the_evd_at_once(ctx: &Ctx) {
     established(&near, &far);
 }
 
+/// Two ends, connected through the point whose requests come here.
+#[track_caller]
+fn connected(ctx: &Ctx, ia: &Ia, requests: &Evd) -> (Conn, Conn) {
+    let (near, far) = (requester(ia, ctx.qual(0)), Conn::on(ia));
+    Request::arrives(requests).accept(&far.ep);
+    established(&near, &far);
+    (near, far)
+}
+
 fn psp_free_stops_listening_at_once(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
-    let (near, far) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
-    Request::arrives(&evd).accept(&far.ep);
-    established(&near, &far);
+    let _ends = connected(ctx, &ia, &evd);
     psp.free();
     is_deserted(&ia, ctx.qual(0));
     expect_nothing(evd.h());
@@ -132,9 +139,7 @@ fn psp_free_leaves_requests_rejectable(ctx: &Ctx) {
 fn psp_free_leaves_live_connections_alone(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
-    let (near, far) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
-    Request::arrives(&evd).accept(&far.ep);
-    established(&near, &far);
+    let (near, far) = connected(ctx, &ia, &evd);
     psp.free();
     carries(&near, &far);
     carries(&far, &near);
@@ -155,9 +160,7 @@ fn psp_free_before_established(ctx: &Ctx) {
 fn psp_free_then_listen_again_beside_a_live_connection(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
-    let (near, far) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
-    Request::arrives(&evd).accept(&far.ep);
-    established(&near, &far);
+    let (near, far) = connected(ctx, &ia, &evd);
     psp.free();
     let again = ia.psp(ctx.qual(0), &evd);
     let other = requester(&ia, ctx.qual(0));
@@ -206,7 +209,5 @@ fn full_evd_works_again(ctx: &Ctx) {
     let _psp = ia.psp(ctx.qual(0), &evd);
     is_deserted(&ia, ctx.qual(0));
     drain(evd.h());
-    let (near, far) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
-    Request::arrives(&evd).accept(&far.ep);
-    established(&near, &far);
+    let _ends = connected(ctx, &ia, &evd);
 }

@@ -4,6 +4,8 @@
 use crate::cases::transfer::ends::*;
 use crate::kit::*;
 
+use super::serves;
+
 const UNSIGNALLED: DAT_COMPLETION_FLAGS = DAT_COMPLETION_UNSIGNALLED_FLAG;
 const SOLICITED: DAT_COMPLETION_FLAGS = DAT_COMPLETION_SOLICITED_WAIT_FLAG;
 
@@ -35,15 +37,6 @@ pub(crate) fn cases() -> Vec<Case> {
 
 fn unsignalled_requests() -> Setup {
     setup(|attr| attr.request_completion_flags = UNSIGNALLED)
-}
-
-/// Lends memory, and has receives enough.
-fn serves(ctx: &Ctx) {
-    let conn = ctx.connect();
-    let memory = conn.memory(200);
-    (0..16).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
-    ctx.tell_target(memory.target(100, 100));
-    ctx.meet();
 }
 
 /// A waiter that stays asleep while unsignalled completions come, and then gets the oldest and hears of the others.

@@ -4,6 +4,8 @@
 use crate::cases::transfer::ends::*;
 use crate::kit::*;
 
+use super::serves;
+
 const SUPPRESS: DAT_COMPLETION_FLAGS = DAT_COMPLETION_SUPPRESS_FLAG;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -30,15 +32,6 @@ pub(crate) fn cases() -> Vec<Case> {
         all.push(flushed.named(format!("flag_suppressed_{}_that_is_flushed_is_told", op.word())).proves("events 4.1"));
     }
     all
-}
-
-/// Lends memory, and has receives enough for empty and short messages.
-fn serves(ctx: &Ctx) {
-    let conn = ctx.connect();
-    let memory = conn.memory(200);
-    (0..16).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
-    ctx.tell_target(memory.target(100, 100));
-    ctx.meet();
 }
 
 fn is_silent(ctx: &Ctx, op: Op) {

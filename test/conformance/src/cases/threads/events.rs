@@ -34,7 +34,8 @@ fn post_numbers(evd: &Evd, numbers: std::ops::Range<usize>) {
     }
 }
 
-fn threads_dequeue_each_software_event_once(ctx: &Ctx) {
+/// One thread posts, three take, each event once.
+fn takes_each_once(ctx: &Ctx, take: impl Fn(DAT_EVD_HANDLE) -> Option<Event> + Sync) {
     let ia = ctx.ia();
     let evd = ia.evd(32, DAT_EVD_SOFTWARE_FLAG);
     let seen = Mutex::new(HashSet::new());
@@ -43,7 +44,7 @@ fn threads_dequeue_each_software_event_once(ctx: &Ctx) {
             return post_numbers(&evd, 0..EVENTS);
         }
         until(|| {
-            let event = dequeue(evd.h());
+            let event = take(evd.h());
             let mut seen = seen.lock().expect("nobody has failed");
             if let Some(event) = event {
                 assert!(seen.insert(event.software().addr()), "an event came twice");
@@ -54,27 +55,18 @@ fn threads_dequeue_each_software_event_once(ctx: &Ctx) {
     expect_nothing(evd.h());
 }
 
+fn threads_dequeue_each_software_event_once(ctx: &Ctx) {
+    takes_each_once(ctx, dequeue);
+}
+
 /// One at a time may wait; the others are refused and try again.
 fn threads_wait_for_each_event_once(ctx: &Ctx) {
-    let ia = ctx.ia();
-    let evd = ia.evd(32, DAT_EVD_SOFTWARE_FLAG);
-    let seen = Mutex::new(HashSet::new());
-    crowd(4, |thread| {
-        if thread == 0 {
-            return post_numbers(&evd, 0..EVENTS);
-        }
-        until(|| {
-            let mut event = zeroed();
-            let code = dat_evd_wait(evd.h(), 2000, 1, &mut event, &mut 0);
-            kind_in(code, &[DAT_SUCCESS, DAT_TIMEOUT_EXPIRED, DAT_INVALID_STATE]);
-            let mut seen = seen.lock().expect("nobody has failed");
-            if code == DAT_SUCCESS {
-                assert!(seen.insert(Event(event).software().addr()), "an event came twice");
-            }
-            seen.len() == EVENTS
-        });
+    takes_each_once(ctx, |evd| {
+        let mut event = zeroed();
+        let code = dat_evd_wait(evd, 2000, 1, &mut event, &mut 0);
+        kind_in(code, &[DAT_SUCCESS, DAT_TIMEOUT_EXPIRED, DAT_INVALID_STATE]);
+        (code == DAT_SUCCESS).then_some(Event(event))
     });
-    expect_nothing(evd.h());
 }
 
 fn threads_dequeue_beside_a_waiter(ctx: &Ctx) {

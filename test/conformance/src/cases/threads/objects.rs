@@ -242,27 +242,36 @@ fn threads_ask_for_any_qualifier(ctx: &Ctx) {
     });
 }
 
+/// Two threads at once: one frees something, the other makes an EP of it. Whether it was freed, and the EP that was made.
+fn frees_while_an_ep_is_made(
+    free: impl Fn() -> DAT_RETURN + Sync,
+    make: impl Fn(*mut DAT_EP_HANDLE) -> DAT_RETURN + Sync,
+) -> (bool, Option<Ep>) {
+    let made = Mutex::new(None);
+    let freed = AtomicBool::new(false);
+    crowd(2, |thread| {
+        if thread == 0 {
+            let code = free();
+            kind_in(code, &[DAT_SUCCESS, DAT_INVALID_STATE]);
+            freed.store(code == DAT_SUCCESS, Ordering::Release);
+        } else {
+            let mut ep = DAT_HANDLE_NULL;
+            let code = make(&mut ep);
+            kind_in(code, &[DAT_SUCCESS, DAT_INVALID_HANDLE]);
+            *made.lock().expect("nobody has failed") = (code == DAT_SUCCESS).then(|| Ep::own(ep));
+        }
+    });
+    (freed.load(Ordering::Acquire), made.into_inner().expect("nobody has failed"))
+}
+
 fn threads_free_a_zone_while_an_ep_is_made(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_DEFAULT_FLAG);
     for _ in 0..60 {
         let pz = Handle::of(ia.pz().leak());
-        let made = Mutex::new(None);
-        let freed = AtomicBool::new(false);
-        crowd(2, |thread| {
-            if thread == 0 {
-                let code = dat_pz_free(pz.h());
-                kind_in(code, &[DAT_SUCCESS, DAT_INVALID_STATE]);
-                freed.store(code == DAT_SUCCESS, Ordering::Release);
-            } else {
-                let mut ep = DAT_HANDLE_NULL;
-                let code = dat_ep_create(ia.h(), pz.h(), evd.h(), evd.h(), evd.h(), &ep_attr(), &mut ep);
-                kind_in(code, &[DAT_SUCCESS, DAT_INVALID_HANDLE]);
-                *made.lock().expect("nobody has failed") = (code == DAT_SUCCESS).then(|| Ep::own(ep));
-            }
-        });
-        let ep = made.into_inner().expect("nobody has failed");
-        assert!(ep.is_some() != freed.load(Ordering::Acquire), "one of the two has won");
+        let make = |ep| dat_ep_create(ia.h(), pz.h(), evd.h(), evd.h(), evd.h(), &ep_attr(), ep);
+        let (is_freed, ep) = frees_while_an_ep_is_made(|| dat_pz_free(pz.h()), make);
+        assert!(ep.is_some() != is_freed, "one of the two has won");
         if let Some(ep) = ep {
             ep.free();
             ok(dat_pz_free(pz.h()));
@@ -275,24 +284,11 @@ fn threads_free_an_evd_while_an_ep_is_made(ctx: &Ctx) {
     let pz = ia.pz();
     for _ in 0..60 {
         let evd = Handle::of(ia.evd(8, DAT_EVD_DEFAULT_FLAG).leak());
-        let made = Mutex::new(None);
-        let freed = AtomicBool::new(false);
-        crowd(2, |thread| {
-            if thread == 0 {
-                let code = dat_evd_free(evd.h());
-                kind_in(code, &[DAT_SUCCESS, DAT_INVALID_STATE]);
-                freed.store(code == DAT_SUCCESS, Ordering::Release);
-            } else {
-                let mut ep = DAT_HANDLE_NULL;
-                let code = dat_ep_create(ia.h(), pz.h(), evd.h(), evd.h(), evd.h(), &ep_attr(), &mut ep);
-                kind_in(code, &[DAT_SUCCESS, DAT_INVALID_HANDLE]);
-                *made.lock().expect("nobody has failed") = (code == DAT_SUCCESS).then(|| Ep::own(ep));
-            }
-        });
-        let ep = made.into_inner().expect("nobody has failed");
-        assert!(ep.is_none() || !freed.load(Ordering::Acquire), "an EP stands on nothing that is gone");
+        let make = |ep| dat_ep_create(ia.h(), pz.h(), evd.h(), evd.h(), evd.h(), &ep_attr(), ep);
+        let (is_freed, ep) = frees_while_an_ep_is_made(|| dat_evd_free(evd.h()), make);
+        assert!(ep.is_none() || !is_freed, "an EP stands on nothing that is gone");
         drop(ep);
-        if !freed.load(Ordering::Acquire) {
+        if !is_freed {
             ok(dat_evd_free(evd.h()));
         }
     }

@@ -156,27 +156,34 @@ fn threads_move_an_evd_to_another_cno_under_arrivals(ctx: &Ctx) {
     }
 }
 
+/// Ten events arrive while another thread changes the EVD ten times; one more, after that, wakes who waits on the CNO.
+fn wakes_after_changes(cno: &Cno, evd: &Evd, change: impl Fn() + Sync) {
+    let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE);
+    crowd(2, |thread| {
+        for number in 0..10 {
+            if thread == 0 {
+                change();
+            } else {
+                evd.post(number);
+            }
+        }
+    });
+    evd.post(10);
+    let (code, named) = waiter.join();
+    ok(code);
+    assert!(named.h() == evd.h());
+    assert_eq!(drain(evd.h()).len(), 11);
+}
+
 fn threads_enable_and_disable_under_arrivals(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 64, DAT_EVD_SOFTWARE_FLAG);
     for _ in 0..150 {
-        let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE);
-        crowd(2, |thread| {
-            for number in 0..10 {
-                if thread == 0 {
-                    ok(dat_evd_disable(evd.h()));
-                    ok(dat_evd_enable(evd.h()));
-                } else {
-                    evd.post(number);
-                }
-            }
+        wakes_after_changes(&cno, &evd, || {
+            ok(dat_evd_disable(evd.h()));
+            ok(dat_evd_enable(evd.h()));
         });
-        evd.post(10);
-        let (code, named) = waiter.join();
-        ok(code);
-        assert!(named.h() == evd.h());
-        assert_eq!(drain(evd.h()).len(), 11);
         expect(dat_cno_wait(cno.h(), 0, &mut null_mut()), DAT_QUEUE_EMPTY);
     }
 }
@@ -188,22 +195,10 @@ fn threads_detach_and_attach_under_arrivals(ctx: &Ctx) {
     // Another one keeps the CNO from losing its last EVD, which would release the waiter.
     let _other = ia.evd_on(&cno, 1, DAT_EVD_SOFTWARE_FLAG);
     for _ in 0..150 {
-        let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE);
-        crowd(2, |thread| {
-            for number in 0..10 {
-                if thread == 0 {
-                    ok(dat_evd_modify_cno(evd.h(), DAT_HANDLE_NULL));
-                    ok(dat_evd_modify_cno(evd.h(), cno.h()));
-                } else {
-                    evd.post(number);
-                }
-            }
+        wakes_after_changes(&cno, &evd, || {
+            ok(dat_evd_modify_cno(evd.h(), DAT_HANDLE_NULL));
+            ok(dat_evd_modify_cno(evd.h(), cno.h()));
         });
-        evd.post(10);
-        let (code, named) = waiter.join();
-        ok(code);
-        assert!(named.h() == evd.h());
-        assert_eq!(drain(evd.h()).len(), 11);
     }
 }
 
