@@ -177,10 +177,11 @@ impl Attributes {
         if good { Ok(()) } else { Err(Refused) }
     }
 
-    /// The watermarks that a new EP has.
+    /// The watermarks that a new EP has. A soft one of zero was not filled in: who clears the record and does not think of it
+    /// gets no event for the first message. Who means it sets it afterwards.
     pub fn marks(&self, wired: Wired) -> Marks {
         let mark = |mark: i32| if wired.shared { Marks::parse(mark).unwrap_or(None) } else { None };
-        Marks { soft: mark(self.srq_soft_hw), hard: mark(self.recv.max_dtos) }
+        Marks { soft: mark(self.srq_soft_hw).filter(|soft| *soft > 0), hard: mark(self.recv.max_dtos) }
     }
 
     /// Follows the watermarks of an EP with an SRQ, whose attributes they are.
@@ -385,7 +386,9 @@ mod tests {
         assert_eq!(plain.check(Wired { recv: false, ..SHARED }, &limits()), Err(Refused), "nobody could reap");
         (plain.recv.max_dtos, plain.srq_soft_hw) = (100_000, 0);
         assert_eq!(plain.check_for_create(SHARED, &limits()).map(|a| a.recv.max_dtos), Ok(100_000), "not a size");
-        assert_eq!(plain.marks(SHARED), Marks { soft: Some(0), hard: Some(100_000) });
+        assert_eq!(plain.marks(SHARED), Marks { soft: None, hard: Some(100_000) }, "a soft one of zero is none");
+        plain.srq_soft_hw = 1;
+        assert_eq!(plain.marks(SHARED), Marks { soft: Some(1), hard: Some(100_000) });
         assert_eq!(plain.marks(BOTH), Marks::default());
         for spoil in [|a: &mut Attributes| a.recv.max_dtos = -2, |a: &mut Attributes| a.srq_soft_hw = -2] {
             let mut bad = plain;

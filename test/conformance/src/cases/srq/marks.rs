@@ -19,7 +19,9 @@ pub(crate) fn cases() -> Vec<Case> {
         "events 6.6": srq_low_watermark_as_high_as_the_queue,
         "events 6.6": srq_low_watermark_after_a_resize,
         "events 6.6": srq_low_watermark_of_one_queue_is_not_the_others,
-        "events 5.6": srq_soft_watermark_as_an_attribute => served(srq_soft_watermark_as_an_attribute),
+        "events 5.6": srq_soft_watermark_on_receives_taken => served(srq_soft_watermark_on_receives_taken),
+        "events 12": srq_soft_watermark_zero_as_an_attribute_is_none
+            => served(srq_soft_watermark_zero_as_an_attribute_is_none),
         "events 5.6": srq_soft_watermark_is_told_once => served(srq_soft_watermark_is_told_once),
         "events 5.6": srq_soft_watermark_is_told_again_when_set_again
             => served(srq_soft_watermark_is_told_again_when_set_again),
@@ -159,8 +161,15 @@ fn srq_low_watermark_of_one_queue_is_not_the_others(ctx: &Ctx) {
     expect_silence(&pool.ia);
 }
 
-fn srq_soft_watermark_as_an_attribute(_: &Ctx, peer: &Peer, pool: &Pool) {
-    let ep = peer.connected_to(pool, pool.ep_with(&marked(0, NONE)));
+/// Tells of the first receive that its EP takes. That can be set, but not be an attribute.
+fn eager(peer: &Peer, pool: &Pool) -> Ep {
+    let ep = pool.ep();
+    ok(dat_ep_set_watermark(ep.h(), 0, NONE));
+    peer.connected_to(pool, ep)
+}
+
+fn srq_soft_watermark_on_receives_taken(_: &Ctx, peer: &Peer, pool: &Pool) {
+    let ep = eager(peer, pool);
     pool.post(0);
     expect_nothing(pool.ia.errors());
     peer.send(0, 8, 1);
@@ -168,8 +177,23 @@ fn srq_soft_watermark_as_an_attribute(_: &Ctx, peer: &Peer, pool: &Pool) {
     expect_soft(&pool.ia, &ep);
 }
 
+/// As programs do that clear the record and fill in what they know: they wait for EP_BROKEN, and for nothing else.
+fn srq_soft_watermark_zero_as_an_attribute_is_none(_: &Ctx, peer: &Peer, pool: &Pool) {
+    let ep = peer.connected_to(pool, pool.ep_with(&marked(0, 8)));
+    assert_eq!(ep.param().ep_attr.srq_soft_hw, 0, "shown as it was asked for");
+    pool.post_all(0..4);
+    peer.send_many(0, 4, 0);
+    for message in 0..4 {
+        pool.expect(&ep, message, 8, message as u8);
+    }
+    peer.disconnect(0);
+    pool.expect_ep_broken(&ep);
+    pool.expect_end(&ep, DAT_CONNECTION_EVENT_DISCONNECTED);
+    expect_silence(&pool.ia);
+}
+
 fn srq_soft_watermark_is_told_once(_: &Ctx, peer: &Peer, pool: &Pool) {
-    let ep = peer.connected_to(pool, pool.ep_with(&marked(0, NONE)));
+    let ep = eager(peer, pool);
     for round in 0..5 {
         pool.post(0);
         peer.send(0, 8, 1);
@@ -193,7 +217,7 @@ fn srq_soft_watermark_is_told_again_when_set_again(_: &Ctx, peer: &Peer, pool: &
 }
 
 fn srq_soft_watermark_is_the_eps_own(_: &Ctx, peer: &Peer, pool: &Pool) {
-    let marked = peer.connected_to(pool, pool.ep_with(&marked(0, NONE)));
+    let marked = eager(peer, pool);
     let other = peer.connected(pool);
     pool.post_all(0..2);
     peer.send(1, 8, 1);
@@ -205,7 +229,7 @@ fn srq_soft_watermark_is_the_eps_own(_: &Ctx, peer: &Peer, pool: &Pool) {
 }
 
 fn srq_soft_watermark_does_not_disturb_the_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
-    let ep = peer.connected_to(pool, pool.ep_with(&marked(0, NONE)));
+    let ep = eager(peer, pool);
     pool.post_all(0..10);
     peer.send_many(0, 10, 0);
     for message in 0..10 {
