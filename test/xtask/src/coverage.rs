@@ -13,6 +13,7 @@ use std::process::{Command, Output};
 use dapl_test::stage::{self, workspace};
 
 use crate::Result;
+use crate::quiet::{run_quietly, text_of};
 use crate::setup::{self, Tool};
 
 /// What is counted.
@@ -116,18 +117,6 @@ impl Tools {
         }
         text_of(&mut cov)
     }
-}
-
-fn run_quietly(command: &mut Command) -> Result<Output> {
-    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
-    match output.status.success() {
-        true => Ok(output),
-        false => Err(format!("{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr))),
-    }
-}
-
-fn text_of(command: &mut Command) -> Result<String> {
-    Ok(String::from_utf8_lossy(&run_quietly(command)?.stdout).into_owned())
 }
 
 /// By file, from `dapl/src` on: how often each line ran.

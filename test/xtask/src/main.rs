@@ -7,7 +7,9 @@ mod bench;
 mod conformance;
 mod coverage;
 mod demo;
+mod guest;
 mod proofs;
+mod quiet;
 mod setup;
 mod suites;
 mod tree;
@@ -23,13 +25,18 @@ usage: cargo xtask COMMAND
                         the conformance suite over a provider (sm0); `test conformance list` names its cases
   test coverage [SUITE] [ARGS]
                         the same, instrumented, and how many lines of the object layer ran, room by room
+  test rxe [--pair] [--required]
+                        boots a kernel that has soft-RoCE in qemu and tries what it offers; --pair: two of them, with a
+                        wire between; --required: a machine on which that cannot be done fails instead of skipping it
+  guest [--limit SECONDS] PROGRAM [ARGS]
+                        runs a program of this machine in such a guest, with the staged libraries
   bench sm              measure the sm provider beside its peers; writes bench/sm.json in the target directory
   bench evd             measure what thousands of idle endpoints cost who polls their EVD; writes bench/evd.json
   build [--debug]       lay out libraries, headers, dtest and a dat.conf as installed, and say where
   install [--prefix P] [--destdir D] [--sysconfdir C]
                         install below P (/usr/local), packaged below D; dat.conf is read from C (P/etc)
 
-demo, test and bench install the system packages they need, or say which. Builds go where cargo's own go.
+demo, test, guest and bench install the system packages they need, or say which. Builds go where cargo's own go.
 ";
 
 /// What a command answers: nothing more to say, or why it failed.
@@ -48,7 +55,9 @@ fn main() -> ExitCode {
         ["demo"] => demo::run(),
         ["test", "coverage", ref rest @ ..] => coverage::run(rest),
         ["test", "conformance", ref rest @ ..] => conformance::run(rest),
+        ["test", "rxe", ref rest @ ..] => guest::rxe::run(rest),
         ["test", ref rest @ ..] => suites::run(rest),
+        ["guest", ref rest @ ..] => guest::command::run(rest),
         ["bench", "sm"] => bench::sm(),
         ["bench", "evd"] => bench::evd(),
         ["build"] => tree::build(dapl_test::stage::Profile::Release).map(|tree| tree.announce()),

@@ -27,6 +27,26 @@ pub(crate) const UCX: Tool = Tool { program: "ucx_perftest", packages: &["ucx-ut
 pub(crate) const FABRIC: Tool = Tool { program: "fi_pingpong", packages: &["libfabric-bin"] };
 /// Pins programs to processors.
 pub(crate) const TASKSET: Tool = Tool { program: "taskset", packages: &["util-linux"] };
+/// Runs guests.
+pub(crate) const QEMU: Tool = Tool { program: "qemu-system-x86_64", packages: &["qemu-system-x86"] };
+/// Where depmod is, which few have in their path.
+pub(crate) const DEPMOD_PATH: &str = "/usr/sbin/depmod";
+/// Says which module needs which.
+pub(crate) const DEPMOD: Tool = Tool { program: DEPMOD_PATH, packages: &["kmod"] };
+/// Lets a guest die with its owner.
+pub(crate) const SETPRIV: Tool = Tool { program: "setpriv", packages: &["util-linux"] };
+/// Makes RDMA devices.
+pub(crate) const RDMA: Tool = Tool { program: "rdma", packages: &["iproute2"] };
+/// Shows RDMA devices.
+pub(crate) const DEVINFO: Tool = Tool { program: "ibv_devinfo", packages: &["ibverbs-utils", "ibverbs-providers"] };
+/// Measures RDMA devices.
+pub(crate) const PERFTEST: Tool = Tool { program: "ib_send_lat", packages: &["perftest"] };
+/// Tries a wire.
+pub(crate) const PING: Tool = Tool { program: "ping", packages: &["iputils-ping"] };
+/// Unpacks the modules of some kernels.
+pub(crate) const XZ: Tool = Tool { program: "xz", packages: &["xz-utils"] };
+/// Unpacks those of others.
+pub(crate) const ZSTD: Tool = Tool { program: "zstd", packages: &["zstd"] };
 
 impl Tool {
     /// One whose name says for what it is; the few there are may stay for the life of the process.
@@ -58,6 +78,14 @@ pub(crate) fn require(tools: &[Tool]) -> Result {
     match missing.iter().find(|tool| !is_there(tool.program)) {
         None => Ok(()),
         Some(tool) => Err(format!("{} is still missing after apt-get install {wanted}", tool.program)),
+    }
+}
+
+/// Renews the lists of what can be fetched.
+pub(crate) fn update() -> Result {
+    match is_root() {
+        true => apt(&["update"]),
+        false => Err("the package lists are missing or old; run: sudo apt-get update".to_owned()),
     }
 }
 

@@ -1,5 +1,5 @@
 //! The suites, by name: each a file of `test/tests`, besides `unit` (what stands at the foot of the sources), those that
-//! need a build of their own (`proofs`), and `all`.
+//! need a build of their own (`proofs`), `rxe` (`guest`), which nothing includes, and `all`.
 //!
 //! cargo runs them, so the output ends in its `test result:` lines.
 #![forbid(unsafe_code)]
@@ -20,7 +20,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
     let known = binaries()?;
     if suite == "--list" {
         let names: BTreeSet<&str> = known.iter().map(|name| suite_of(name)).collect();
-        println!("all unit loom threads {}", names.into_iter().collect::<Vec<_>>().join(" "));
+        println!("all unit loom threads rxe {}", names.into_iter().collect::<Vec<_>>().join(" "));
         return Ok(());
     }
     setup::require(&[setup::CC, setup::CXX, setup::VALGRIND])?;

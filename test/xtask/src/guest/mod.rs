@@ -1,0 +1,340 @@
+//! A guest: a Debian kernel in qemu that sees this machine's files, for what this machine's own kernel lacks.
+//!
+//! It has the RDMA device rxe0 (verbs over Ethernet, in software). Its root is this machine's, read only, below a layer of
+//! memory; one folder is shared at the same path for what is to come back. Commands run one after another, as root. No guest
+//! outlives its `Guest`, or the thread that started it: the kernel sees to that. Needs no KVM; it is emulated, so nothing is
+//! to be measured here. What lies on this machine below /proc, /sys and /dev (so also /dev/shm) is not to be seen.
+#![forbid(unsafe_code)]
+
+pub(crate) mod command;
+mod cpio;
+mod kernel;
+pub(crate) mod rxe;
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use dapl_test::stage;
+
+use crate::{Result, setup};
+use kernel::Kernel;
+
+const INIT: &str = include_str!("init.sh");
+/// Ten seconds on two processors that have other work as well.
+const BOOT: Duration = Duration::from_secs(120);
+/// Between being told to go and being gone.
+const FAREWELL: Duration = Duration::from_secs(30);
+/// What is shown of the console of a guest that failed.
+const LAST_WORDS: usize = 60;
+/// The wire between two guests: a socket in the folder of the first.
+const WIRE: &str = "wire";
+
+/// What the guest's link is.
+#[derive(Clone, Copy)]
+pub(crate) enum Link<'a> {
+    /// A made-up one; only the guest itself is there.
+    Alone,
+    /// One end of a wire to a second guest, which is started later.
+    First,
+    /// The other end.
+    Second(&'a Guest),
+}
+
+impl Link<'_> {
+    /// The guest's address, of those that are for documentation.
+    pub(crate) fn address(self) -> &'static str {
+        match self {
+            Link::Alone | Link::First => "192.0.2.1",
+            Link::Second(_) => "192.0.2.2",
+        }
+    }
+}
+
+/// A running guest.
+pub(crate) struct Guest {
+    qemu: Child,
+    stdin: ChildStdin,
+    said: Receiver<Vec<u8>>,
+    token: String,
+    share: PathBuf,
+    jobs: u32,
+    failed: bool,
+}
+
+/// Sees to it that all that a guest needs is there; fails on a machine on which none can run.
+pub(crate) fn prepare() -> Result {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return Err("guests are for Linux on x86-64".to_owned());
+    }
+    setup::require(&[setup::QEMU, setup::DEPMOD, setup::SETPRIV, setup::RDMA])?;
+    sweep();
+    Kernel::find(&home().join("kernel")).map(drop)
+}
+
+/// Removes what failed guests of earlier processes left to look at.
+fn sweep() {
+    for folder in fs::read_dir(home()).into_iter().flatten().flatten() {
+        let name = folder.file_name().to_string_lossy().into_owned();
+        let owner = name.strip_prefix("run-").and_then(|rest| rest.split('-').next());
+        if owner.is_some_and(|owner| !Path::new("/proc").join(owner).exists()) {
+            // Whatever stays is in nobody's way.
+            let _ = fs::remove_dir_all(folder.path());
+        }
+    }
+}
+
+fn home() -> PathBuf {
+    stage::target_directory().join("guest")
+}
+
+impl Guest {
+    /// Starts one, and waits until its device is there. `prepare` was called before.
+    pub(crate) fn boot(link: Link<'_>) -> Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("run-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let kernel = Kernel::find(&home().join("kernel"))?;
+        let share = home().join(&name);
+        // As it is without symbolic links, which lead elsewhere where the guest's own program stands.
+        let share = fs::create_dir_all(&share).and_then(|()| fs::canonicalize(&share));
+        let share = share.map_err(|error| format!("{}: {error}", home().display()))?;
+        let token = format!("guest-{name}-says");
+        let device = if matches!(link, Link::Alone) { "d0" } else { "eth0" };
+        let quoted_share = quoted(&share.display().to_string());
+        let conf = format!("TOKEN={token}\nSHARE={quoted_share}\nLINK={device}\nADDRESS={}\n", link.address());
+        let written = fs::write(share.join("initramfs"), kernel.initramfs(INIT, &conf)?);
+        written.map_err(|error| format!("{}: {error}", share.display()))?;
+
+        let mut guest = Guest::over(qemu(&kernel, link), share, token)?;
+        guest.listen(BOOT, |_| {}).map_err(|reason| format!("the guest did not come up: {reason}"))?;
+        Ok(guest)
+    }
+
+    /// The guest that this command will be.
+    fn over(mut command: Command, share: PathBuf, token: String) -> Result<Self> {
+        let log = File::create(share.join("qemu.log")).map_err(|error| format!("{}: {error}", share.display()))?;
+        command.current_dir(&share).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
+        let mut qemu = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
+        let stdin = qemu.stdin.take().expect("it is piped");
+        let said = lines(qemu.stdout.take().expect("it is piped"));
+        Ok(Guest { qemu, stdin, said, token, share, jobs: 0, failed: false })
+    }
+
+    /// The folder that the guest can write to, at the same path in both. Gone with the guest, unless it failed.
+    pub(crate) fn share(&self) -> &Path {
+        &self.share
+    }
+
+    /// Runs a command with what was set of its environment and its folder, and answers its exit status. `see` gets its
+    /// output, standard error among it, line by line as it comes. When `limit` passes, that was the guest's last command.
+    pub(crate) fn run(&mut self, command: &Command, limit: Duration, see: impl FnMut(&str)) -> Result<i32> {
+        self.start(command)?;
+        self.finish(limit, see)
+    }
+
+    /// Starts a command; `finish` must follow before the next.
+    pub(crate) fn start(&mut self, command: &Command) -> Result {
+        self.jobs += 1;
+        let job = format!("job-{}.sh", self.jobs);
+        let path = self.share.join(&job);
+        fs::write(&path, script(command)).map_err(|error| format!("{}: {error}", path.display()))?;
+        writeln!(self.stdin, "{job}").map_err(|error| self.wreck(&format!("the guest is gone: {error}")))
+    }
+
+    /// Waits for the end of what was started.
+    pub(crate) fn finish(&mut self, limit: Duration, see: impl FnMut(&str)) -> Result<i32> {
+        let word = self.listen(limit, see)?;
+        word.parse().map_err(|_| self.wreck(&format!("the guest gave {word:?} for an exit status")))
+    }
+
+    /// Switches it off.
+    pub(crate) fn off(mut self) -> Result {
+        let _ = writeln!(self.stdin, "off");
+        let deadline = Instant::now() + FAREWELL;
+        loop {
+            match self.qemu.try_wait() {
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) => return Err(self.wreck(&format!("qemu ended with {status}"))),
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
+                Ok(None) => return Err(self.wreck("the guest does not switch itself off")),
+                Err(error) => return Err(self.wreck(&error.to_string())),
+            }
+        }
+    }
+
+    /// Passes on what is said until the guest's own program says a word.
+    fn listen(&mut self, limit: Duration, mut see: impl FnMut(&str)) -> Result<String> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let line = match self.said.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => String::from_utf8_lossy(&line).into_owned(),
+                Err(RecvTimeoutError::Timeout) => return Err(self.wreck(&format!("no end after {limit:?}"))),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.wreck("qemu has ended")),
+            };
+            let line = line.trim_end_matches(['\n', '\r']);
+            // Output that ends without a new line stands before the word.
+            match line.split_once(&self.token) {
+                None => see(line),
+                Some((rest, word)) => {
+                    if !rest.is_empty() {
+                        see(rest);
+                    }
+                    return Ok(word.trim().to_owned());
+                }
+            }
+        }
+    }
+
+    /// Ends it, and says what is known about why.
+    fn wreck(&mut self, reason: &str) -> String {
+        self.failed = true;
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+        let last_words = |file: &str| {
+            let text = fs::read(self.share.join(file)).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text).replace('\r', "");
+            let lines: Vec<&str> = text.lines().collect();
+            lines[lines.len().saturating_sub(LAST_WORDS)..].join("\n")
+        };
+        let (console, qemu) = (last_words("console.log"), last_words("qemu.log"));
+        format!("{reason}\n--- its console\n{console}\n--- qemu\n{qemu}\n--- all of it in {}", self.share.display())
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // Both fail when it has ended already, which is as well.
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+        if !self.failed {
+            let _ = fs::remove_dir_all(&self.share);
+        }
+    }
+}
+
+/// Its standard input and output are a port of the guest's, its folder is shared.
+fn qemu(kernel: &Kernel, link: Link<'_>) -> Command {
+    // Others have work to do as well; and whatever becomes of us, it must not stay.
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "nice", "qemu-system-x86_64", "-nodefaults", "-no-user-config"]);
+    command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "2048"]);
+    command.args(["-display", "none", "-no-reboot", "-append", "console=ttyS0 panic=-1", "-kernel"]);
+    command.arg(kernel.image()).args(["-initrd", "initramfs", "-serial", "file:console.log"]);
+    command.args(["-chardev", "stdio,id=jobs,signal=off", "-device", "virtio-serial-pci"]);
+    command.args(["-device", "virtserialport,chardev=jobs,name=jobs"]);
+    let host = "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap";
+    command.args(["-virtfs", host, "-virtfs", "local,path=.,mount_tag=share,security_model=none"]);
+    let (wire, last) = match link {
+        Link::Alone => return command,
+        Link::First => (format!("server=on,addr.path={WIRE}"), 1),
+        // Relative, since a socket's path may not be long.
+        Link::Second(first) => {
+            let folder = first.share.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            (format!("server=off,addr.path=../{folder}/{WIRE}"), 2)
+        }
+    };
+    // Of qemu 7.2 and later; the older kind takes a port of this machine, which somebody else may have.
+    command.args(["-netdev", &format!("stream,id=wire,addr.type=unix,{wire}")]);
+    command.args(["-device", &format!("virtio-net-pci,netdev=wire,romfile=,mac=52:54:00:12:34:{last:02}")]);
+    command
+}
+
+fn lines(from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut from = BufReader::new(from);
+        loop {
+            let mut line = Vec::new();
+            let is_over = from.read_until(b'\n', &mut line).unwrap_or(0) == 0;
+            // Nobody listens to a guest that was dropped.
+            if is_over || sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// The command as a shell's text.
+fn script(command: &Command) -> String {
+    let text = |word: &std::ffi::OsStr| quoted(&word.to_string_lossy());
+    let mut lines = Vec::new();
+    if let Some(folder) = command.get_current_dir() {
+        lines.push(format!("cd {} || exit", text(folder.as_os_str())));
+    }
+    for (name, value) in command.get_envs() {
+        let name = name.to_string_lossy();
+        lines.push(match value {
+            Some(value) => format!("export {name}={}", text(value)),
+            None => format!("unset {name}"),
+        });
+    }
+    let words: Vec<String> = [command.get_program()].into_iter().chain(command.get_args()).map(text).collect();
+    lines.push(format!("exec {}\n", words.join(" ")));
+    lines.join("\n")
+}
+
+/// A shell reads it as one word, as it is.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(60);
+
+    /// What the guest's own program does, by a shell of this machine.
+    const AGENT: &str = "while read -r job; do [ $job = off ] && exit; sh ./$job </dev/null 2>&1; echo \"T $?\"; done";
+
+    fn double(name: &str, text: &str) -> Guest {
+        let share = std::env::temp_dir().join(format!("dapl-{name}-{}", std::process::id()));
+        fs::create_dir_all(&share).unwrap();
+        fs::write(share.join("console.log"), "its console's last line\n").unwrap();
+        Guest::over(shell(text), share, "T".to_owned()).unwrap()
+    }
+
+    fn shell(text: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", text]);
+        command
+    }
+
+    #[test]
+    fn status_and_output_come_back() {
+        let mut guest = double("status", AGENT);
+        let mut said = Vec::new();
+        let mut command = shell("echo $A; printf last; exit 7");
+        let status = guest.run(command.env("A", "first"), SOON, |line| said.push(line.to_owned()));
+        assert_eq!((status, said), (Ok(7), vec!["first".to_owned(), "last".to_owned()]));
+        assert_eq!(guest.run(&shell("true"), SOON, |_| panic!("it says nothing")), Ok(0));
+        let share = guest.share().to_path_buf();
+        guest.off().unwrap();
+        assert!(!share.exists());
+    }
+
+    #[test]
+    fn a_hang_ends_with_the_console() {
+        let mut guest = double("hang", "exec sleep 1000");
+        let reason = guest.run(&shell("true"), Duration::from_millis(100), |_| {}).unwrap_err();
+        assert!(reason.contains("no end after 100ms") && reason.contains("its console's last line"), "{reason}");
+        assert!(guest.qemu.try_wait().unwrap().is_some());
+        let share = guest.share().to_path_buf();
+        drop(guest);
+        assert!(share.exists(), "there is something to look at");
+        fs::remove_dir_all(share).unwrap();
+    }
+
+    #[test]
+    fn a_command_survives_the_shell() {
+        let mut command = Command::new("/a b/prog");
+        command.args(["it's", "$x"]).env("A", "1 2").env_remove("B").current_dir("/tmp");
+        let expected = "cd '/tmp' || exit\nexport A='1 2'\nunset B\nexec '/a b/prog' 'it'\\''s' '$x'\n";
+        assert_eq!(script(&command), expected);
+    }
+}
