@@ -176,9 +176,8 @@ impl Engine {
         let mut notes: Vec<Note> =
             bytes[..read].chunks_exact(4).filter_map(|w| Note::decode(w.try_into().ok()?)).collect();
         if read == bytes.len() {
-            // Words were lost in a full FIFO: look at every connection. An answer that nobody has acknowledged is sent again.
-            let book = self.device.book.lock();
-            notes.extend(book.by_id.iter().filter(|(_, a)| a.stage != Stage::Replied).map(|(id, _)| Note::Wake(*id)));
+            // Words were lost in a full FIFO: look at every connection.
+            notes.extend(self.device.book.lock().by_id.keys().map(|id| Note::Wake(*id)));
         }
         notes.dedup();
         for note in notes {
@@ -200,7 +199,7 @@ impl Engine {
         };
         let Some((qp, link, stage)) = found else { return };
         if stage == Stage::Replied {
-            self.confirmed(id); // any word implies the acknowledgement
+            self.confirmed(id); // the first word in the rings implies the acknowledgement
         }
         // A forged word does nothing that the control line does not say.
         if link.is_reset() {
@@ -289,11 +288,7 @@ impl Engine {
                     self.report(link.conn, News::Rejected);
                     return;
                 }
-                // A word acknowledges too. It takes the way of the words that end connections, so none of those overtakes it,
-                // and has room where the few places of the socket are taken.
-                if link.alive() != Delivery::Sent {
-                    let _ = device.socket.send(&from, &ack(terms.token), &[]);
-                }
+                let _ = device.socket.send(&from, &ack(terms.token), &[]);
                 self.established(id, &*qp, &link, &private_data);
             }
             (Some((Stage::Asked, _, _)), Answer::Pending, _) => setup::pending(&self.device, id, server, received.pid),

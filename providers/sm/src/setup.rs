@@ -31,9 +31,6 @@ use crate::proto::machine::{Action, Input, Machine};
 use crate::regions::{PeerRegions, SLOTS};
 use crate::sock::{self, MAX_FDS, Received};
 
-/// What found no room in the peer's queue is tried again after this long, then after twice as long: a queue has ten places, and
-/// is empty again in no time.
-const FIRST_TRY: Duration = Duration::from_millis(1);
 /// A request is repeated after this long, then after twice as long, up to the next.
 const FIRST_REPEAT: Duration = Duration::from_millis(20);
 const LAST_REPEAT: Duration = Duration::from_millis(500);
@@ -105,7 +102,7 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
         theirs: None,
         their_generation: 0,
         again: Some((datagram.encode(), fds.into())),
-        repeat: FIRST_TRY,
+        repeat: FIRST_REPEAT,
         due: None,
         handed_on_by: Vec::new(),
         heard: Instant::now(),
@@ -131,7 +128,7 @@ pub(crate) fn send_again(device: &Device, id: u32) -> rustix::io::Result<()> {
     let mut fds: Vec<BorrowedFd<'_>> = own.iter().map(|fd| fd.as_fd()).collect();
     fds.push(device.regions.fd().as_fd());
     let sent = device.socket.send(&attempt.peer, bytes, &fds);
-    let repeat = if sent == Err(Errno::AGAIN) { attempt.repeat } else { attempt.repeat.max(FIRST_REPEAT) };
+    let repeat = attempt.repeat;
     attempt.repeat = if repeat >= PATIENT_REPEAT { repeat } else { (repeat * 2).min(LAST_REPEAT) };
     book.set_due(id, Some(Instant::now() + repeat));
     match sent {
@@ -180,7 +177,7 @@ pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: 
     let accepted = Some((terms, private_data.to_vec()));
     let reply = Datagram::Reply { client: attempt.peer_id, server: id, answer: Answer::Accepted, accepted };
     attempt.again = Some((reply.encode(), fds.into()));
-    attempt.repeat = FIRST_TRY;
+    attempt.repeat = FIRST_REPEAT;
     attempt.stage = Stage::Replied;
     attempt.conn = Some(Arc::downgrade(&qp));
     attempt.link = Some(link);
@@ -312,7 +309,7 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
         theirs: Some(theirs),
         their_generation: terms.generation,
         again: None,
-        repeat: FIRST_TRY,
+        repeat: FIRST_REPEAT,
         due: None,
         handed_on_by: Vec::new(),
         heard: Instant::now(),
@@ -365,7 +362,7 @@ pub(crate) fn ask_elsewhere(device: &Device, id: u32, server: u32, qual: u64) ->
             return false;
         }
         (attempt.peer, attempt.peer_id, attempt.token) = (path, 0, fresh);
-        (attempt.pid, attempt.watch, attempt.repeat) = (0, None, FIRST_TRY);
+        (attempt.pid, attempt.watch, attempt.repeat) = (0, None, FIRST_REPEAT);
     }
     send_again(device, id).is_ok()
 }

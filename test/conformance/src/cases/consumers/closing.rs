@@ -5,13 +5,10 @@ use std::ptr::null_mut;
 
 use crate::kit::*;
 
-use super::connecting::connect_to;
-
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "consumers 12": consumers_12_all_in_a_row_then_all_events => pair(ends_all, ends_all),
         "consumers 12": consumers_12_disconnect_again_posts_nothing => pair(ends_again, ends_again),
-        "consumers 12": consumers_12_all_stand_before_one_ends => pair(dials_in_bursts, hears_all_before_an_end).limit(40),
         "consumers 13": consumers_13_peer_polls => pair(disconnects, polls_for_the_end),
         "consumers 13": consumers_13_peer_waits => pair(disconnects, waits_for_the_end),
         "consumers 13": consumers_13_client_of_dtest => pair(dtest_client, dtest_server),
@@ -72,45 +69,6 @@ fn six(ctx: &Ctx) -> (Ia, Pz, [Evd; 2], Evd, Vec<Ep>) {
     }
     eps.iter().for_each(|_| expect_event(events.h(), SOON).is(DAT_CONNECTION_EVENT_ESTABLISHED));
     (ia, pz, [dtos, requests], events, eps)
-}
-
-/// Far more requests at once than a listener takes in one go, time after time.
-const CROWD: usize = 100;
-const BURSTS: usize = 4;
-
-/// EPs enough for all bursts, and one EVD for what becomes of them.
-fn crowd(ctx: &Ctx) -> (Ia, Pz, Evd, Evd, Vec<Ep>) {
-    let ia = ctx.ia();
-    let (pz, dtos) = (ia.pz(), ia.evd(1, DAT_EVD_DTO_FLAG));
-    let events = ia.evd(2 * (CROWD * BURSTS) as DAT_COUNT, DAT_EVD_CONNECTION_FLAG);
-    let eps = (0..CROWD * BURSTS).map(|_| ia.ep(&pz, &dtos, &dtos, &events)).collect();
-    (ia, pz, dtos, events, eps)
-}
-
-fn dials_in_bursts(ctx: &Ctx) {
-    let (_ia, _pz, _dtos, events, eps) = crowd(ctx);
-    let address = ctx.hear_address();
-    for burst in eps.chunks(CROWD) {
-        burst.iter().for_each(|ep| connect_to(ep, &address, ctx.qual(0)));
-        burst.iter().for_each(|_| expect_event(events.h(), SOON).is(DAT_CONNECTION_EVENT_ESTABLISHED));
-    }
-    // All stand, for this end: the other one hears so before it hears of an end.
-    eps.iter().for_each(|ep| ok(dat_ep_disconnect(ep.h(), DAT_CLOSE_DEFAULT)));
-    eps.iter().for_each(|_| expect_event(events.h(), SOON).is(DAT_CONNECTION_EVENT_DISCONNECTED));
-    ctx.meet();
-}
-
-/// Counts its events without a look at whose they are, as servers of many connections do.
-fn hears_all_before_an_end(ctx: &Ctx) {
-    let (ia, _pz, _dtos, events, eps) = crowd(ctx);
-    let requests = ia.evd(eps.len() as DAT_COUNT, DAT_EVD_CR_FLAG);
-    let _psp = ia.psp(ctx.qual(0), &requests);
-    ctx.tell_address(&ia);
-    eps.iter().for_each(|ep| ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, ep.h(), 0, null_mut())));
-    eps.iter().for_each(|_| expect_event(events.h(), SOON).is(DAT_CONNECTION_EVENT_ESTABLISHED));
-    eps.iter().for_each(|_| expect_event(events.h(), SOON).is(DAT_CONNECTION_EVENT_DISCONNECTED));
-    expect_nothing(events.h());
-    ctx.meet();
 }
 
 fn ends_all(ctx: &Ctx) {
