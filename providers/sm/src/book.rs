@@ -3,7 +3,7 @@
 //! `setup` and the engine write in it, under one lock that is held for that only. It sends nothing and decides nothing.
 #![forbid(unsafe_code)]
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -81,6 +81,34 @@ pub(crate) struct Attempt {
     pub(crate) heard: Instant,
 }
 
+/// Tokens of requests that are over: the end of a connection overtakes a repeated request, which would be taken for a new one.
+#[derive(Default)]
+pub(crate) struct Past {
+    known: HashSet<u64>,
+    order: VecDeque<u64>,
+}
+
+impl Past {
+    /// So many are remembered; a repeated request waits in a queue of a few places, so far fewer would do.
+    const MOST: usize = 4096;
+
+    fn remember(&mut self, token: u64) {
+        if !self.known.insert(token) {
+            return;
+        }
+        self.order.push_back(token);
+        if self.order.len() > Self::MOST
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
+
+    pub(crate) fn knows(&self, token: u64) -> bool {
+        self.known.contains(&token)
+    }
+}
+
 /// All attempts and connections of an IA.
 #[derive(Default)]
 pub(crate) struct Book {
@@ -97,6 +125,8 @@ pub(crate) struct Attempts {
     watches: HashMap<i32, Weak<PidWatch>>,
     /// Process ids whose descriptors the engine has still to look after.
     pub(crate) new_watches: Vec<(i32, Arc<PidWatch>)>,
+    /// Requests that were answered and are over.
+    pub(crate) past: Past,
     used: u16,
     free: VecDeque<u32>,
 }
@@ -123,6 +153,7 @@ impl Attempts {
         let key = (attempt.peer.clone(), attempt.token);
         if self.by_peer.get(&key) == Some(&id) {
             self.by_peer.remove(&key);
+            self.past.remember(attempt.token);
         }
         self.free.push_back(id);
         Some(attempt)

@@ -288,7 +288,11 @@ impl Engine {
                     self.report(link.conn, News::Rejected);
                     return;
                 }
-                let _ = device.socket.send(&from, &ack(terms.token), &[]);
+                // Any word implies the acknowledgement, and there is room for it when the few places of the socket are taken:
+                // else it would wait for the answer to be repeated, and the end of another connection would overtake it.
+                if device.socket.send(&from, &ack(terms.token), &[]).is_err() {
+                    link.alive();
+                }
                 self.established(id, &*qp, &link, &private_data);
             }
             (Some((Stage::Asked, _, _)), Answer::Pending, _) => setup::pending(&self.device, id, server, received.pid),
@@ -368,7 +372,11 @@ impl Engine {
     }
 
     /// The other side of an attempt or connection is not there (any more).
-    fn attempt_gone(&self, id: u32) {
+    fn attempt_gone(&mut self, id: u32) {
+        // The end may be heard before the acknowledgement: the mark of a requester says that for it the connection stood.
+        if self.conn(id).is_some_and(|(_, link, stage)| stage == Stage::Replied && link.is_reset()) {
+            self.confirmed(id);
+        }
         let Some(Over { conn: Some(qp), link: Some(link), stage }) = setup::gone(&self.device, id) else { return };
         let news = match stage {
             Stage::Asked => News::PeerRejected,
@@ -383,7 +391,7 @@ impl Engine {
         }
     }
 
-    fn process_died(&self, pid: i32) {
+    fn process_died(&mut self, pid: i32) {
         let ids: Vec<u32> = {
             let book = self.device.book.lock();
             book.by_id.iter().filter(|(_, a)| a.pid_of_peer() == pid).map(|(id, _)| *id).collect()

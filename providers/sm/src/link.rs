@@ -166,9 +166,14 @@ impl Link {
         }
     }
 
-    /// Ends the connection for the peer: a mark that it can check, and a word that makes it look.
-    pub(crate) fn reset(&self) {
+    /// The mark by which the peer knows that this side ended a connection that stood.
+    pub(crate) fn mark_over(&self) {
         self.area.word(GONE).store(1, Ordering::Release);
+    }
+
+    /// Ends the connection for the peer: the mark, and a word that makes it look.
+    pub(crate) fn reset(&self) {
+        self.mark_over();
         if let Some(theirs) = self.theirs() {
             tell(&theirs.peer.fifo, Note::Reset(theirs.id));
         }

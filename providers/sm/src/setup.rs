@@ -31,6 +31,9 @@ use crate::proto::machine::{Action, Input, Machine};
 use crate::regions::{PeerRegions, SLOTS};
 use crate::sock::{self, MAX_FDS, Received};
 
+/// What found no room in the peer's queue goes out again after this long, then after twice as long: the queue has few places,
+/// and a peer that lives empties it at once.
+const FIRST_TRY: Duration = Duration::from_millis(1);
 /// A request is repeated after this long, then after twice as long, up to the next.
 const FIRST_REPEAT: Duration = Duration::from_millis(20);
 const LAST_REPEAT: Duration = Duration::from_millis(500);
@@ -102,7 +105,7 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
         theirs: None,
         their_generation: 0,
         again: Some((datagram.encode(), fds.into())),
-        repeat: FIRST_REPEAT,
+        repeat: FIRST_TRY,
         due: None,
         handed_on_by: Vec::new(),
         heard: Instant::now(),
@@ -128,9 +131,9 @@ pub(crate) fn send_again(device: &Device, id: u32) -> rustix::io::Result<()> {
     let mut fds: Vec<BorrowedFd<'_>> = own.iter().map(|fd| fd.as_fd()).collect();
     fds.push(device.regions.fd().as_fd());
     let sent = device.socket.send(&attempt.peer, bytes, &fds);
-    let repeat = attempt.repeat;
-    attempt.repeat = if repeat >= PATIENT_REPEAT { repeat } else { (repeat * 2).min(LAST_REPEAT) };
-    book.set_due(id, Some(Instant::now() + repeat));
+    let wait = if sent == Err(Errno::AGAIN) { attempt.repeat } else { attempt.repeat.max(FIRST_REPEAT) };
+    attempt.repeat = if wait >= PATIENT_REPEAT { wait } else { (wait * 2).min(LAST_REPEAT) };
+    book.set_due(id, Some(Instant::now() + wait));
     match sent {
         Err(Errno::CONNREFUSED | Errno::NOENT | Errno::NOTDIR | Errno::PROTOTYPE) => Err(Errno::CONNREFUSED),
         _ => Ok(()), // a full queue, or no memory for the moment: the deadline tries again
@@ -177,7 +180,7 @@ pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: 
     let accepted = Some((terms, private_data.to_vec()));
     let reply = Datagram::Reply { client: attempt.peer_id, server: id, answer: Answer::Accepted, accepted };
     attempt.again = Some((reply.encode(), fds.into()));
-    attempt.repeat = FIRST_REPEAT;
+    attempt.repeat = FIRST_TRY;
     attempt.stage = Stage::Replied;
     attempt.conn = Some(Arc::downgrade(&qp));
     attempt.link = Some(link);
@@ -251,7 +254,14 @@ fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) 
 
 /// Down-call or engine: this side ends a connection or attempt; the peer is told.
 pub(crate) fn close(device: &Device, link: &Arc<Link>) {
-    let attempt = device.book.lock().remove(link.id);
+    let attempt = {
+        let mut book = device.book.lock();
+        // Before anybody can be told that we know nothing of it any more: the acceptor must see that it stood.
+        if book.by_id.get(&link.id).is_some_and(|attempt| attempt.stage == Stage::Open) {
+            link.mark_over();
+        }
+        book.remove(link.id)
+    };
     device.endpoint.remove_conn(link.id);
     let Some(mut attempt) = attempt else { return };
     if !attempt.machine.handle(Input::Disconnect).contains(&Action::SendRst) {
@@ -272,6 +282,9 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
     let key = (from.clone(), terms.token);
     let known = {
         let book = device.book.lock();
+        if book.past.knows(terms.token) {
+            return None; // sent again before its sender had the answer, and read after the end
+        }
         book.by_peer.get(&key).map(|id| (*id, book.by_id.get(id).map(|a| a.stage)))
     };
     if let Some((known, stage)) = known {
@@ -309,7 +322,7 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
         theirs: Some(theirs),
         their_generation: terms.generation,
         again: None,
-        repeat: FIRST_REPEAT,
+        repeat: FIRST_TRY,
         due: None,
         handed_on_by: Vec::new(),
         heard: Instant::now(),
@@ -362,7 +375,7 @@ pub(crate) fn ask_elsewhere(device: &Device, id: u32, server: u32, qual: u64) ->
             return false;
         }
         (attempt.peer, attempt.peer_id, attempt.token) = (path, 0, fresh);
-        (attempt.pid, attempt.watch, attempt.repeat) = (0, None, FIRST_REPEAT);
+        (attempt.pid, attempt.watch, attempt.repeat) = (0, None, FIRST_TRY);
     }
     send_again(device, id).is_ok()
 }

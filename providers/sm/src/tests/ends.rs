@@ -1,5 +1,6 @@
 //! Two honest ends: connections, data of every size both ways, RDMA by both methods, and ends of every kind.
 
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 use dapl::error::Error;
@@ -125,6 +126,37 @@ fn rdma_outside_what_was_granted_breaks_the_connection() {
             assert_eq!(target, [0; 64]);
         }
     }
+}
+
+#[test]
+fn a_request_read_after_the_end_of_its_connection_is_no_new_one() {
+    let place = Place::new("late");
+    let (a, b) = (place.open(), place.open());
+    let listener = b.ia.listen(7, ObjectId::default()).unwrap();
+    let (active, passive) = (a.qp(), b.qp());
+    active.connect(&ConnectSpec { address: &here(), qual: 7, private_data: &[] }, conn(10)).unwrap();
+    let (bytes, fds) = {
+        let book = a.ia.device.book.lock();
+        let (bytes, fds) = book.by_id.values().next().unwrap().again.as_ref().unwrap();
+        (bytes.clone(), fds.iter().map(|fd| fd.try_clone().unwrap()).collect::<Vec<_>>())
+    };
+    b.sink.request().0.accept(&passive, &[], conn(11)).unwrap();
+    assert_eq!(a.sink.next(conn(10)), Heard::Established(vec![]));
+    assert_eq!(b.sink.next(conn(11)), Heard::Established(vec![]));
+    active.abort();
+    assert_eq!(b.sink.next(conn(11)), Heard::Other("disconnected"));
+    let mut fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
+    fds.push(a.ia.device.regions.fd().as_fd());
+    a.ia.device.socket.send(b.ia.device.endpoint.path(), &bytes, &fds).unwrap();
+    // A request behind it is heard: so the late one was read, and was none.
+    active.reset().unwrap();
+    active.connect(&ConnectSpec { address: &here(), qual: 7, private_data: b"new" }, conn(12)).unwrap();
+    let (request, info) = b.sink.request();
+    assert_eq!(info.private_data, b"new");
+    request.reject();
+    assert_eq!(a.sink.next(conn(12)), Heard::Other("peer rejected"));
+    assert!(b.sink.is_silent());
+    drop(listener);
 }
 
 #[test]
