@@ -101,53 +101,33 @@ static void refused(const char *call, DAT_RETURN ret)
     refusals++;
 }
 
-/* What a provider may lack, as long as nothing was to fail. */
-static int is_absent(DAT_RETURN ret)
-{
-    return !fired(NULL) && (ret == (DAT_RETURN)DAT_NOT_IMPLEMENTED || DAT_GET_TYPE(ret) == DAT_MODEL_NOT_SUPPORTED);
-}
-
-/* A call that may be refused; then it is made again, or the walk ends here. What is `optional` may be absent. */
-#define CALL_ANY(call, optional)                                        \
-    do {                                                                \
-        DAT_RETURN ret_ = (call);                                       \
-        if (ret_ != DAT_SUCCESS && !((optional) && is_absent(ret_))) {  \
-            refused(#call, ret_);                                       \
-            if (mode != AGAIN)                                          \
-                return 0;                                               \
-            ret_ = (call);                                              \
-            if (!((optional) && is_absent(ret_)))                       \
-                check_ok(#call " made again", ret_);                    \
-        }                                                               \
+/* A call that may be refused; then it is made again, or the walk ends here. */
+#define CALL(call)                                  \
+    do {                                            \
+        DAT_RETURN ret_ = (call);                   \
+        if (ret_ != DAT_SUCCESS) {                  \
+            refused(#call, ret_);                   \
+            if (mode != AGAIN)                      \
+                return 0;                           \
+            check_ok(#call " made again", (call));  \
+        }                                           \
     } while (0)
 
-#define CALL(call) CALL_ANY(call, 0)
-#define CALL_IF_THERE(call) CALL_ANY(call, 1)
-
-/* The same for a call that makes something; `optional` things may be absent, and stay null. */
-#define MAKE_ANY(out, call, optional)                         \
-    do {                                                      \
-        DAT_RETURN ret_;                                      \
-        (out) = UNTOUCHED;                                    \
-        ret_ = (call);                                        \
-        if ((optional) && is_absent(ret_)) {                  \
-            (out) = DAT_HANDLE_NULL;                          \
-        } else if (ret_ != DAT_SUCCESS) {                     \
-            refused(#call, ret_);                             \
-            EXPECT((out) == UNTOUCHED);                       \
-            (out) = DAT_HANDLE_NULL;                          \
-            if (mode != AGAIN)                                \
-                return 0;                                     \
-            ret_ = (call);                                    \
-            if ((optional) && is_absent(ret_))                \
-                (out) = DAT_HANDLE_NULL;                      \
-            else                                              \
-                check_ok(#call " made again", ret_);          \
-        }                                                     \
+/* The same for a call that makes something. */
+#define MAKE(out, call)                             \
+    do {                                            \
+        DAT_RETURN ret_;                            \
+        (out) = UNTOUCHED;                          \
+        ret_ = (call);                              \
+        if (ret_ != DAT_SUCCESS) {                  \
+            refused(#call, ret_);                   \
+            EXPECT((out) == UNTOUCHED);             \
+            (out) = DAT_HANDLE_NULL;                \
+            if (mode != AGAIN)                      \
+                return 0;                           \
+            check_ok(#call " made again", (call));  \
+        }                                           \
     } while (0)
-
-#define MAKE(out, call) MAKE_ANY(out, call, 0)
-#define MAKE_IF_THERE(out, call) MAKE_ANY(out, call, 1)
 
 /* One step of the walk. */
 #define STEP(step)    \
@@ -272,13 +252,13 @@ static int register_memory(void)
     MAKE(all.lmr, dat_lmr_create(all.ia, DAT_MEM_TYPE_VIRTUAL, region, sizeof memory, all.pz, DAT_MEM_PRIV_ALL_FLAG,
                                  &all.lmr, &all.lmr_context, &all.rmr_context, NULL, NULL));
     region.for_lmr_handle = all.lmr;
-    MAKE_IF_THERE(all.same, dat_lmr_create(all.ia, DAT_MEM_TYPE_LMR, region, sizeof memory, all.pz,
+    MAKE(all.same, dat_lmr_create(all.ia, DAT_MEM_TYPE_LMR, region, sizeof memory, all.pz,
                                            DAT_MEM_PRIV_LOCAL_READ_FLAG, &all.same, &context, NULL, NULL, NULL));
     region.for_shared_memory.virtual_address = shared_memory;
     region.for_shared_memory.shared_memory_id = &cookie;
-    MAKE_IF_THERE(all.shared, dat_lmr_create(all.ia, DAT_MEM_TYPE_SHARED_VIRTUAL, region, LENGTH, all.pz,
+    MAKE(all.shared, dat_lmr_create(all.ia, DAT_MEM_TYPE_SHARED_VIRTUAL, region, LENGTH, all.pz,
                                              DAT_MEM_PRIV_LOCAL_READ_FLAG, &all.shared, &context, NULL, NULL, NULL));
-    MAKE_IF_THERE(all.rmr, dat_rmr_create(all.pz, &all.rmr));
+    MAKE(all.rmr, dat_rmr_create(all.pz, &all.rmr));
     return 1;
 }
 
@@ -289,7 +269,7 @@ static int make_pool(void)
     DAT_LMR_TRIPLET segment = part(SPARE, LENGTH);
     DAT_DTO_COOKIE cookie = { .as_64 = 1 };
     DAT_EP_PARAM param;
-    MAKE_IF_THERE(all.srq, dat_srq_create(all.ia, all.pz, &attributes, &all.srq));
+    MAKE(all.srq, dat_srq_create(all.ia, all.pz, &attributes, &all.srq));
     if (!all.srq)
         return 1;
     CALL(dat_srq_post_recv(all.srq, 1, &segment, cookie));
@@ -312,7 +292,7 @@ static int make_endpoints(void)
     CALL(dat_ep_modify(all.late, DAT_EP_FIELD_PZ_HANDLE, &param));
     MAKE(all.reserved, dat_ep_create(all.ia, all.pz, all.completions[1], all.completions[1], all.events[1], NULL,
                                      &all.reserved));
-    CALL_IF_THERE(dat_ep_set_watermark(all.ep[0], 100, DAT_WATERMARK_INFINITE));
+    CALL(dat_ep_set_watermark(all.ep[0], 100, DAT_WATERMARK_INFINITE));
     return 1;
 }
 

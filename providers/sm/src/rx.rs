@@ -1,8 +1,10 @@
-//! The receiving half of a connection: takes the peer's requests off its ring, in order (transports.md SM-13, SM-20, SM-21).
+//! The receiving half of a connection: takes the peer's requests off its ring, in order (transports.md SM-13, SM-20,
+//! SM-21).
 //!
-//! Sends go into the receives in their posting order, or each into one out of the shared queue; a send without a receive stays
-//! in the ring, without a time limit, and what is behind it waits. RMA fragments are checked against this process's registrations and answered on our response
-//! ring, which never waits for a receive. Runs under the lock of this half; calls nobody above.
+//! Sends go into the receives in their posting order, or each into one out of the shared queue; a send without a receive
+//! stays in the ring, without a time limit, and what is behind it waits. RMA fragments are checked against this process's
+//! registrations and answered on our response ring, which never waits for a receive. Runs under the lock of this half;
+//! calls nobody above.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
