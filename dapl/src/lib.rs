@@ -9,6 +9,7 @@
 //! From the ground up; imports, calls and locks go down this list, only events climb:
 //! - [`error`], [`names`], [`sync`], [`watermark`]; [`handle`], [`ffi`], [`libdat`], [`provider`]: what everybody stands on
 //! - [`wait`], [`timer`], [`shown`], [`debug`]: sleeping, deadlines, memory shown to consumers, the log
+//! - [`name_service`]: which GID an address stands for
 //! - [`counters`], [`trace`]: what is counted always, and recorded on request
 //! - [`ia`], [`pz`], [`cno`]; [`evd`], [`lmr`], [`rmr`], [`srq`]; [`ep`]; [`cr`]; [`psp`], [`rsp`]: the objects
 //! - [`cm`]: events of connections; [`context`], [`table`], [`registration`]: the way in
@@ -31,6 +32,7 @@ pub mod ia;
 pub mod libdat;
 pub mod lmr;
 pub mod mappings;
+pub mod name_service;
 pub mod names;
 pub mod provider;
 pub mod psp;

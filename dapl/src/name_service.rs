@@ -1,0 +1,310 @@
+//! ibhosts: which GID an IP address stands for, where no connection manager of the fabric's can say it.
+//!
+//! One record per line, `<host name> 0x<GID prefix> 0x<GUID>`; `#` begins a comment, blank lines are nothing. A host stands
+//! for all addresses that the resolver knows of it, IPv4 and IPv6, and the first record for an address counts. A line that
+//! is wrong, and a host that nobody knows, is complained about and skipped. The file is `dapl/ibhosts` in the directory of
+//! the system's configuration, or the one that `DAPL_IBHOSTS` names (a set-uid program does not look). It is read at the
+//! first question, and then no more; without it no address is known.
+//!
+//! That first question may have to wait for the resolver: whoever must not wait asks from a thread that may
+//! ([`NameService::known`] says when it is not needed). Only `read` does I/O; `Table` is text in, table out.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind, Read};
+use std::net::{IpAddr, ToSocketAddrs};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use crate::debug;
+
+/// Directory of the system's configuration, chosen at build time.
+const SYSCONFDIR: &str = match option_env!("DAPL_SYSCONFDIR") {
+    Some(directory) => directory,
+    None => "/etc",
+};
+
+/// Longest file that is read, in bytes: some 50,000 records. A longer one is no list of hosts.
+const LONGEST: u64 = 4 << 20;
+
+/// Complaints shown one by one; of the others only the number.
+const SHOWN: usize = 20;
+
+/// A port's global identifier, as it stands on the wire: prefix, then GUID, both in network order.
+pub type Gid = [u8; 16];
+
+/// The file, and what was found in it.
+#[derive(Debug)]
+pub struct NameService {
+    path: PathBuf,
+    table: OnceLock<Table>,
+}
+
+impl Default for NameService {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl NameService {
+    /// Over the file of the environment or of the system. Reads nothing yet.
+    pub fn new() -> Self {
+        let chosen = debug::secure_variable("DAPL_IBHOSTS").filter(|path| !path.is_empty());
+        Self::over(chosen.map_or_else(|| Path::new(SYSCONFDIR).join("dapl/ibhosts"), PathBuf::from))
+    }
+
+    fn over(path: PathBuf) -> Self {
+        NameService { path, table: OnceLock::new() }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The GID of the host with this address. The first call reads the file and asks the resolver, which may take long; a
+    /// miss is told to the log.
+    pub fn gid(&self, address: IpAddr) -> Option<Gid> {
+        let table = self.table.get_or_init(|| self.load());
+        let found = table.gid(address);
+        if found.is_none() {
+            log::error!(
+                "no GID is known for {address}: {} knows {} addresses; add a line \"<its name> 0x<GID prefix> 0x<GUID>\"",
+                self.path.display(),
+                table.gids.len()
+            );
+        }
+        found
+    }
+
+    /// As `gid`, without a word and without waiting; `None` while the file is not read.
+    pub fn known(&self, address: IpAddr) -> Option<Option<Gid>> {
+        self.table.get().map(|table| table.gid(address))
+    }
+
+    fn load(&self) -> Table {
+        let text = match read(&self.path) {
+            Ok(text) => text,
+            Err(error) => {
+                // Absent is as good as empty: whoever misses a host there is told the file's name.
+                if error.kind() != ErrorKind::NotFound {
+                    log::error!("cannot read {}: {error}; no host is known", self.path.display());
+                }
+                return Table::default();
+            }
+        };
+        let (table, complaints) = Table::parse(&text, resolve);
+        let file = self.path.display();
+        complaints.iter().take(SHOWN).for_each(|complaint| log::error!("{file}:{complaint}; the line is skipped"));
+        if let Some(more) = complaints.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+            log::error!("{file}: {more} more lines are skipped");
+        }
+        log::debug!("{file}: {} addresses", table.gids.len());
+        table
+    }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    // Whatever stands at that place, opening it must not wait.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let mut text = Vec::new();
+    file.take(LONGEST + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > LONGEST {
+        return Err(io::Error::other(format!("it is longer than {LONGEST} bytes")));
+    }
+    Ok(text)
+}
+
+fn resolve(name: &str) -> io::Result<Vec<IpAddr>> {
+    Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect())
+}
+
+/// Addresses and their GIDs.
+#[derive(Debug, Default)]
+struct Table {
+    gids: HashMap<IpAddr, Gid>,
+}
+
+impl Table {
+    /// Also gives what is wrong, as `<line>: <what>`.
+    fn parse(text: &[u8], resolve: impl Fn(&str) -> io::Result<Vec<IpAddr>>) -> (Self, Vec<String>) {
+        let (mut table, mut complaints) = (Table::default(), Vec::new());
+        for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
+            let mut complain = |what: String| complaints.push(format!("{}: {what}", number + 1));
+            let Ok(line) = std::str::from_utf8(line) else {
+                complain("not text".into());
+                continue;
+            };
+            let (name, gid) = match record(line) {
+                Ok(None) => continue,
+                Ok(Some(record)) => record,
+                Err(what) => {
+                    complain(what);
+                    continue;
+                }
+            };
+            match resolve(name) {
+                Ok(addresses) if addresses.is_empty() => complain(format!("\"{}\" has no address", shown(name))),
+                Ok(addresses) => addresses.into_iter().for_each(|address| {
+                    table.gids.entry(address.to_canonical()).or_insert(gid);
+                }),
+                Err(error) => complain(format!("\"{}\" cannot be resolved: {error}", shown(name))),
+            }
+        }
+        (table, complaints)
+    }
+
+    fn gid(&self, address: IpAddr) -> Option<Gid> {
+        self.gids.get(&address.to_canonical()).copied()
+    }
+}
+
+/// One line: nothing, a record, or what is wrong with it.
+fn record(line: &str) -> Result<Option<(&str, Gid)>, String> {
+    let text = line.split('#').next().unwrap_or_default();
+    let mut words = text.split_ascii_whitespace();
+    let Some(name) = words.next() else { return Ok(None) };
+    let (Some(prefix), Some(guid), None) = (words.next(), words.next(), words.next()) else {
+        let count = text.split_ascii_whitespace().count();
+        return Err(format!("{count} words where \"<host name> 0x<GID prefix> 0x<GUID>\" is expected"));
+    };
+    let mut gid = [0; 16];
+    gid[..8].copy_from_slice(&half("GID prefix", prefix)?);
+    gid[8..].copy_from_slice(&half("GUID", guid)?);
+    if gid == [0; 16] {
+        return Err("a GID of zeros, which no port has".into());
+    }
+    Ok(Some((name, gid)))
+}
+
+fn half(what: &str, word: &str) -> Result<[u8; 8], String> {
+    let digits = word.strip_prefix("0x").or_else(|| word.strip_prefix("0X"));
+    digits
+        .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        .and_then(|digits| u64::from_str_radix(digits, 16).ok())
+        .map(u64::to_be_bytes)
+        .ok_or_else(|| format!("{what} \"{}\" is not 0x and at most 64 bits in hexadecimal digits", shown(word)))
+}
+
+/// A word of the file, fit for the log.
+fn shown(word: &str) -> String {
+    word.chars().take(64).flat_map(char::escape_debug).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Knows literal addresses, and "two", which has two.
+    fn literal(name: &str) -> io::Result<Vec<IpAddr>> {
+        match name {
+            "two" => Ok(vec![ip("192.0.2.7"), ip("2001:db8::7")]),
+            "none" => Ok(Vec::new()),
+            _ => Ok(vec![name.parse().map_err(io::Error::other)?]),
+        }
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn gid(prefix: u64, guid: u64) -> Option<Gid> {
+        Some((u128::from(prefix) << 64 | u128::from(guid)).to_be_bytes())
+    }
+
+    #[test]
+    fn records_give_gids_in_network_order() {
+        let text = b"192.0.2.1 0xfe80000000000000 0x0001730000003d11\n\
+            \t2001:db8::1\t0XFE80000000000000  0x1   # the second port\r\n\
+            two 0x1 0x2";
+        let (table, complaints) = Table::parse(text, literal);
+        assert!(complaints.is_empty(), "{complaints:?}");
+        let bytes = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 1, 0x73, 0, 0, 0, 0x3d, 0x11];
+        assert_eq!(table.gid(ip("192.0.2.1")), Some(bytes));
+        assert_eq!(table.gid(ip("::ffff:192.0.2.1")), Some(bytes), "the same host");
+        assert_eq!(table.gid(ip("2001:db8::1")), gid(0xfe80 << 48, 1));
+        assert_eq!(
+            [table.gid(ip("192.0.2.7")), table.gid(ip("2001:db8::7"))],
+            [gid(1, 2); 2],
+            "all addresses of a host"
+        );
+        assert_eq!(table.gid(ip("192.0.2.2")), None);
+    }
+
+    #[test]
+    fn the_first_record_for_an_address_counts() {
+        let (table, _) = Table::parse(b"two 0x1 0x1\n192.0.2.7 0x2 0x2\n192.0.2.8 0x3 0x3\n", literal);
+        assert_eq!(table.gid(ip("192.0.2.7")), gid(1, 1));
+        assert_eq!(table.gid(ip("192.0.2.8")), gid(3, 3));
+    }
+
+    #[test]
+    fn a_line_is_wrong_alone() {
+        let wrong: [(&[u8], &str); 9] = [
+            (b"192.0.2.1", "1 words"),
+            (b"192.0.2.1 0x1 # 0x2", "2 words"),
+            (b"192.0.2.1 0x1 0x2 0x3", "4 words"),
+            (b"192.0.2.1 fe80 0x2", "GID prefix \"fe80\""),
+            (b"192.0.2.1 0x1 0x12345678123456789", "GUID \"0x12345678123456789\""),
+            (b"192.0.2.1 0x1 0x", "GUID \"0x\""),
+            (b"192.0.2.1 0x1 0x+2", "GUID \"0x+2\""),
+            (b"192.0.2.1 0x0 0x0", "zeros"),
+            (b"\xff\xfe 0x1 0x2", "not text"),
+        ];
+        for (line, what) in wrong {
+            let text = [b"# hosts\n\n  \n", line, b"\n192.0.2.9 0x1 0x9\n"].concat();
+            let (table, complaints) = Table::parse(&text, literal);
+            assert_eq!(complaints.len(), 1, "{complaints:?}");
+            assert!(complaints[0].starts_with("4: ") && complaints[0].contains(what), "{complaints:?}");
+            assert_eq!((table.gids.len(), table.gid(ip("192.0.2.9"))), (1, gid(1, 9)));
+        }
+    }
+
+    #[test]
+    fn a_host_that_nobody_knows_is_skipped() {
+        let (table, complaints) = Table::parse(b"nowhere 0x1 0x1\nnone 0x1 0x1\n192.0.2.9 0x1 0x9\n", literal);
+        assert_eq!(table.gids.len(), 1);
+        assert!(complaints[0].starts_with("1: \"nowhere\" cannot be resolved: "), "{complaints:?}");
+        assert_eq!(complaints[1..], ["2: \"none\" has no address"]);
+    }
+
+    #[test]
+    fn there_is_no_most_of_entries() {
+        let line = |n: u32| format!("10.{}.{}.{} 0x1 {n:#x}\n", n >> 16, n >> 8 & 255, n & 255);
+        let (table, complaints) = Table::parse((0..70_000).map(line).collect::<String>().as_bytes(), literal);
+        assert_eq!((table.gids.len(), complaints.len()), (70_000, 0));
+        assert_eq!(table.gid(ip("10.1.17.111")), gid(1, 69_999));
+    }
+
+    #[test]
+    fn a_file_is_read_at_the_first_question_and_no_more() {
+        let path = std::env::temp_dir().join(format!("dapl-ibhosts-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let names = NameService::over(path.clone());
+        std::fs::write(&path, "127.0.0.1 0x5 0x6\n").unwrap();
+        assert_eq!(names.known(ip("127.0.0.1")), None, "nobody asked yet");
+        assert_eq!(names.gid(ip("127.0.0.1")), gid(5, 6));
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(names.known(ip("127.0.0.1")), Some(gid(5, 6)));
+        assert_eq!(names.known(ip("127.0.0.2")), Some(None));
+        let without = NameService::over(path);
+        assert_eq!((without.gid(ip("127.0.0.1")), without.known(ip("127.0.0.1"))), (None, Some(None)));
+    }
+
+    #[test]
+    fn what_is_no_list_of_hosts_is_not_read() {
+        let path = std::env::temp_dir().join(format!("dapl-ibhosts-long-{}", std::process::id()));
+        let file = std::fs::File::create(&path).unwrap();
+        file.set_len(LONGEST).unwrap();
+        assert_eq!(read(&path).unwrap().len() as u64, LONGEST);
+        file.set_len(LONGEST + 1).unwrap();
+        assert!(read(&path).unwrap_err().to_string().contains("longer"));
+        std::fs::remove_file(&path).unwrap();
+        assert!(read(Path::new("/dev/zero")).unwrap_err().to_string().contains("regular"));
+    }
+}
