@@ -1,0 +1,219 @@
+//! An open device: what it can do, its ports and their GIDs.
+
+use std::ffi::{CStr, c_int};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ibverbs_sys::{
+    IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2, IBV_TRANSPORT_IWARP, ibv_close_device, ibv_context, ibv_device,
+    ibv_device_attr, ibv_free_device_list, ibv_get_device_list, ibv_get_device_name, ibv_gid_entry, ibv_open_device,
+    ibv_port_attr, ibv_query_device, ibv_query_port,
+};
+
+use super::event::{self, AsyncEvent};
+use super::{destroyed, done, made, nonblocking};
+
+/// An open device; closed with the last of its objects.
+#[derive(Debug)]
+pub(crate) struct Context {
+    context: NonNull<ibv_context>,
+    name: String,
+    iwarp: bool,
+}
+
+// SAFETY: libibverbs allows any thread to use a context, several at once.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+/// An entry of a port's GID table.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Gid {
+    pub(crate) index: u32,
+    pub(crate) raw: [u8; 16],
+    pub(crate) kind: GidKind,
+    /// The network device that it belongs to; `None` on InfiniBand.
+    pub(crate) netdev: Option<String>,
+}
+
+/// What an address handle made of a GID speaks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum GidKind {
+    Ib,
+    RoceV1,
+    RoceV2,
+}
+
+impl GidKind {
+    /// For logs and facts.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            GidKind::Ib => "ib",
+            GidKind::RoceV1 => "roce-v1",
+            GidKind::RoceV2 => "roce-v2",
+        }
+    }
+}
+
+impl Context {
+    /// The names of all devices that libibverbs has a driver for.
+    pub(crate) fn devices() -> io::Result<Vec<String>> {
+        let list = DeviceList::new()?;
+        Ok(list.devices().map(DeviceList::name).collect())
+    }
+
+    /// Opens the device of this name. Errors: `NotFound` when libibverbs does not list it.
+    pub(crate) fn open(name: &str) -> io::Result<Arc<Self>> {
+        let list = DeviceList::new()?;
+        let device = list
+            .devices()
+            .find(|&device| DeviceList::name(device) == name)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("libibverbs lists no device {name}")))?;
+        // SAFETY: `device` is of the list, which lives until the end of this function.
+        let context = made(unsafe { ibv_open_device(device) })?;
+        // SAFETY: as above; the field is set when the list is made and never changes.
+        let iwarp = unsafe { (*device).transport_type } == IBV_TRANSPORT_IWARP;
+        let context = Context { context, name: name.to_string(), iwarp };
+        nonblocking(context.events())?;
+        Ok(Arc::new(context))
+    }
+
+    /// Such as `mlx5_0`.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its device attributes.
+    pub(crate) fn attributes(&self) -> io::Result<ibv_device_attr> {
+        let mut attributes = ibv_device_attr::default();
+        // SAFETY: the context is open, and `attributes` is a whole record of this type.
+        done(unsafe { ibv_query_device(self.as_ptr(), &mut attributes) })?;
+        Ok(attributes)
+    }
+
+    /// The attributes of a port, counted from 1.
+    pub(crate) fn port(&self, port: u8) -> io::Result<ibv_port_attr> {
+        let mut attributes = ibv_port_attr::default();
+        // SAFETY: the context is open. The function fills a record that ends where `flags` ends; what `ibv_port_attr` has
+        // after that stays zero, and nobody here reads it.
+        done(unsafe { ibv_query_port(self.as_ptr(), port, (&raw mut attributes).cast()) })?;
+        Ok(attributes)
+    }
+
+    /// The GIDs of a port that are set, by index.
+    pub(crate) fn gids(&self, port: u8) -> io::Result<Vec<Gid>> {
+        // The table is the device's: room for what every port has.
+        let attributes = self.attributes()?;
+        let mut room = 0;
+        for number in 1..=attributes.phys_port_cnt {
+            room += usize::try_from(self.port(number)?.gid_tbl_len).unwrap_or(0);
+        }
+        let mut entries: Vec<ibv_gid_entry> = vec![ibv_gid_entry::default(); room];
+        // SAFETY: the context is open, and `entries` has room for as many records of this size as is said.
+        let found = unsafe {
+            ibverbs_sys::_ibv_query_gid_table(
+                self.as_ptr(),
+                entries.as_mut_ptr(),
+                entries.len(),
+                0,
+                size_of::<ibv_gid_entry>(),
+            )
+        };
+        // The one verb that returns the error negative by its description.
+        let found = usize::try_from(found).map_err(|_| io::Error::from_raw_os_error((-found) as i32))?;
+        let mut gids: Vec<Gid> =
+            entries[..found].iter().filter(|entry| entry.port_num == u32::from(port)).map(Gid::from).collect();
+        gids.sort_by_key(|gid| gid.index);
+        Ok(gids)
+    }
+
+    /// iWARP: connections need rdma_cm, and there are no GIDs to speak of.
+    pub(crate) fn is_iwarp(&self) -> bool {
+        self.iwarp
+    }
+
+    /// Readable when an asynchronous event waits.
+    pub(crate) fn events(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is the context's, which is open as long as the borrow.
+        unsafe { BorrowedFd::borrow_raw((*self.as_ptr()).async_fd) }
+    }
+
+    /// The next asynchronous event, acknowledged; `None`: no more.
+    pub(crate) fn next_event(&self) -> io::Result<Option<AsyncEvent>> {
+        event::next(self)
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut ibv_context {
+        self.context.as_ptr()
+    }
+
+    /// The device's functions.
+    pub(super) fn ops(&self) -> &ibverbs_sys::ibv_context_ops {
+        // SAFETY: the table is part of the context, filled when it was opened and not changed since.
+        unsafe { &(*self.as_ptr()).ops }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses the context any more: all its objects keep an `Arc` of it.
+        destroyed(&self.name, unsafe { ibv_close_device(self.as_ptr()) });
+    }
+}
+
+impl From<&ibv_gid_entry> for Gid {
+    fn from(entry: &ibv_gid_entry) -> Self {
+        let kind = match entry.gid_type {
+            IBV_GID_TYPE_ROCE_V1 => GidKind::RoceV1,
+            IBV_GID_TYPE_ROCE_V2 => GidKind::RoceV2,
+            _ => GidKind::Ib,
+        };
+        // SAFETY: all 16 bytes of the union are set, whichever way they are read.
+        let raw = unsafe { entry.gid.raw };
+        Gid { index: entry.gid_index, raw, kind, netdev: interface_name(entry.ndev_ifindex) }
+    }
+}
+
+/// The name of a network device by its number; 0 is none.
+fn interface_name(index: u32) -> Option<String> {
+    let mut name = MaybeUninit::<[libc::c_char; libc::IF_NAMESIZE]>::uninit();
+    // SAFETY: the buffer is as long as the function asks for.
+    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
+    // SAFETY: not null: the buffer holds a string that ends with zero.
+    (!found.is_null()).then(|| unsafe { CStr::from_ptr(found) }.to_string_lossy().into_owned())
+}
+
+/// What `ibv_get_device_list` gives.
+struct DeviceList {
+    list: NonNull<*mut ibv_device>,
+    count: usize,
+}
+
+impl DeviceList {
+    fn new() -> io::Result<Self> {
+        let mut count: c_int = 0;
+        // SAFETY: `count` is a valid place for the number.
+        let list = made(unsafe { ibv_get_device_list(&mut count) })?;
+        Ok(DeviceList { list, count: usize::try_from(count).unwrap_or(0) })
+    }
+
+    fn devices(&self) -> impl Iterator<Item = *mut ibv_device> {
+        // SAFETY: the list has `count` entries and lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.list.as_ptr(), self.count) }.iter().copied()
+    }
+
+    fn name(device: *mut ibv_device) -> String {
+        // SAFETY: `device` is of a list that lives; its name ends with zero.
+        unsafe { CStr::from_ptr(ibv_get_device_name(device)) }.to_string_lossy().into_owned()
+    }
+}
+
+impl Drop for DeviceList {
+    fn drop(&mut self) {
+        // SAFETY: made by `ibv_get_device_list`, and no device of it is used after this; open contexts do not need it.
+        unsafe { ibv_free_device_list(self.list.as_ptr()) };
+    }
+}

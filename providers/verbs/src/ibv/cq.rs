@@ -1,0 +1,89 @@
+//! A completion queue.
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ibverbs_sys::{ibv_cq, ibv_create_cq, ibv_destroy_cq, ibv_resize_cq, ibv_wc};
+
+use super::{Channel, Context, absent, destroyed, done, made};
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    cq: NonNull<ibv_cq>,
+    /// What the device has made of the wish.
+    capacity: AtomicU32,
+    context: Arc<Context>,
+    /// Keeps it open.
+    _channel: Arc<Channel>,
+}
+
+// SAFETY: libibverbs allows any thread to use a queue, several at once.
+unsafe impl Send for Cq {}
+// SAFETY: as above.
+unsafe impl Sync for Cq {}
+
+impl Cq {
+    /// A queue with room for at least `capacity` completions; its news come through `channel` under `id`.
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        channel: &Arc<Channel>,
+        capacity: u32,
+        id: usize,
+    ) -> io::Result<Arc<Self>> {
+        let wish = c_int::try_from(capacity).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        // SAFETY: context and channel are open, and the channel is the context's. The id is a number that libibverbs
+        // keeps and never follows.
+        let cq = made(unsafe { ibv_create_cq(context.as_ptr(), wish, id as *mut c_void, channel.as_ptr(), 0) })?;
+        // SAFETY: just made.
+        let capacity = AtomicU32::new(unsafe { (*cq.as_ptr()).cqe } as u32);
+        Ok(Arc::new(Cq { cq, capacity, context: context.clone(), _channel: channel.clone() }))
+    }
+
+    /// Takes completions and says how many.
+    pub(crate) fn poll(&self, out: &mut [ibv_wc]) -> io::Result<usize> {
+        let poll = self.context.ops().poll_cq.ok_or_else(absent)?;
+        let room = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
+        // SAFETY: the queue lives, and `out` has room for as many records.
+        let taken = unsafe { poll(self.as_ptr(), room, out.as_mut_ptr()) };
+        // The verb gives no number for what went wrong.
+        usize::try_from(taken).map_err(|_| io::Error::from_raw_os_error(libc::EIO))
+    }
+
+    /// Asks for one event through the channel, at the next completion from now on.
+    pub(crate) fn arm(&self, solicited_only: bool) -> io::Result<()> {
+        let arm = self.context.ops().req_notify_cq.ok_or_else(absent)?;
+        // SAFETY: the queue lives.
+        done(unsafe { arm(self.as_ptr(), solicited_only.into()) })
+    }
+
+    /// Changes the room; what is queued stays. Errors: the device cannot, or not so much.
+    pub(crate) fn resize(&self, capacity: u32) -> io::Result<()> {
+        let wish = c_int::try_from(capacity).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        // SAFETY: the queue lives; the driver locks out those who poll meanwhile.
+        done(unsafe { ibv_resize_cq(self.as_ptr(), wish) })?;
+        // SAFETY: the queue lives. The driver has set the field before it returned; a resize of another thread's at the
+        // same time would be a mistake of the caller's, who has to know how much room is wanted in all.
+        self.capacity.store(unsafe { (*self.as_ptr()).cqe } as u32, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Completions that it has room for.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.capacity.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut ibv_cq {
+        self.cq.as_ptr()
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        // SAFETY: no queue pair uses it: each keeps an `Arc` of it. All events were acknowledged when they were read.
+        destroyed(&format!("{}: a completion queue", self.context.name()), unsafe { ibv_destroy_cq(self.as_ptr()) });
+    }
+}

@@ -1,0 +1,149 @@
+//! Asynchronous events: what happened to a queue, a port or the device.
+
+use std::io;
+use std::mem::MaybeUninit;
+
+use ibverbs_sys::*;
+
+use super::Context;
+
+/// An asynchronous event. Queue pairs are named by number, queues by the id that they were made with.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum AsyncEvent {
+    Qp { number: u32, kind: QpEvent },
+    Cq { id: usize },
+    Srq { id: usize, kind: SrqEvent },
+    Port { port: u8, kind: PortEvent },
+    DeviceFatal,
+    Other(i32),
+}
+
+/// What happened to a queue pair.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum QpEvent {
+    Fatal,
+    RequestError,
+    AccessError,
+    CommEstablished,
+    LastWqe,
+    SqDrained,
+    PathMigrated,
+    PathMigrationError,
+}
+
+/// What happened to a shared receive queue.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum SrqEvent {
+    Limit,
+    Error,
+}
+
+/// What happened to a port.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum PortEvent {
+    Active,
+    Down,
+    LidChange,
+    PkeyChange,
+    SmChange,
+    ClientReregister,
+    GidChange,
+}
+
+/// Takes the next event and acknowledges it: whoever destroys the object waits for that, so it is done here at once,
+/// after what the event says was copied.
+pub(super) fn next(context: &Context) -> io::Result<Option<AsyncEvent>> {
+    let mut event = MaybeUninit::<ibv_async_event>::zeroed();
+    // SAFETY: the context is open and `event` is room for an event.
+    if unsafe { ibv_get_async_event(context.as_ptr(), event.as_mut_ptr()) } != 0 {
+        let error = io::Error::last_os_error();
+        return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+    }
+    // SAFETY: the call has filled it; before that it was zero, which every field may be.
+    let mut event = unsafe { event.assume_init() };
+    // SAFETY: not acknowledged yet, so what it points to is still there.
+    let told = unsafe { translate(&event) };
+    // SAFETY: it came from `ibv_get_async_event` and is acknowledged once.
+    unsafe { ibv_ack_async_event(&mut event) };
+    Ok(Some(told))
+}
+
+/// # Safety
+/// `event` has not been acknowledged.
+unsafe fn translate(event: &ibv_async_event) -> AsyncEvent {
+    let number = event.event_type;
+    if let Some(kind) = qp_event(number) {
+        // SAFETY: events of this type are of a queue pair, which is there until the event is acknowledged.
+        return AsyncEvent::Qp { number: unsafe { (*event.element.qp).qp_num }, kind };
+    }
+    if let Some(kind) = port_event(number) {
+        // SAFETY: events of this type carry the number of a port.
+        return AsyncEvent::Port { port: unsafe { event.element.port_num } as u8, kind };
+    }
+    let srq = |kind| {
+        // SAFETY: events of these two types are of a shared receive queue, which is there until the acknowledgement.
+        AsyncEvent::Srq { id: unsafe { (*event.element.srq).srq_context } as usize, kind }
+    };
+    match number {
+        // SAFETY: this event is of a completion queue, which is there until the event is acknowledged.
+        IBV_EVENT_CQ_ERR => AsyncEvent::Cq { id: unsafe { (*event.element.cq).cq_context } as usize },
+        IBV_EVENT_SRQ_LIMIT_REACHED => srq(SrqEvent::Limit),
+        IBV_EVENT_SRQ_ERR => srq(SrqEvent::Error),
+        IBV_EVENT_DEVICE_FATAL => AsyncEvent::DeviceFatal,
+        other => AsyncEvent::Other(other as i32),
+    }
+}
+
+fn qp_event(number: ibv_event_type) -> Option<QpEvent> {
+    Some(match number {
+        IBV_EVENT_QP_FATAL => QpEvent::Fatal,
+        IBV_EVENT_QP_REQ_ERR => QpEvent::RequestError,
+        IBV_EVENT_QP_ACCESS_ERR => QpEvent::AccessError,
+        IBV_EVENT_COMM_EST => QpEvent::CommEstablished,
+        IBV_EVENT_QP_LAST_WQE_REACHED => QpEvent::LastWqe,
+        IBV_EVENT_SQ_DRAINED => QpEvent::SqDrained,
+        IBV_EVENT_PATH_MIG => QpEvent::PathMigrated,
+        IBV_EVENT_PATH_MIG_ERR => QpEvent::PathMigrationError,
+        _ => return None,
+    })
+}
+
+fn port_event(number: ibv_event_type) -> Option<PortEvent> {
+    Some(match number {
+        IBV_EVENT_PORT_ACTIVE => PortEvent::Active,
+        IBV_EVENT_PORT_ERR => PortEvent::Down,
+        IBV_EVENT_LID_CHANGE => PortEvent::LidChange,
+        IBV_EVENT_PKEY_CHANGE => PortEvent::PkeyChange,
+        IBV_EVENT_SM_CHANGE => PortEvent::SmChange,
+        IBV_EVENT_CLIENT_REREGISTER => PortEvent::ClientReregister,
+        IBV_EVENT_GID_CHANGE => PortEvent::GidChange,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(event_type: ibv_event_type, element: ibv_async_event__bindgen_ty_1) -> AsyncEvent {
+        // SAFETY: made here, and the elements below live until the end of the test.
+        unsafe { translate(&ibv_async_event { element, event_type }) }
+    }
+
+    #[test]
+    fn events_name_what_they_are_of() {
+        let mut qp = ibv_qp { qp_num: 17, ..Default::default() };
+        let of_qp = event(IBV_EVENT_QP_LAST_WQE_REACHED, ibv_async_event__bindgen_ty_1 { qp: &mut qp });
+        assert_eq!(of_qp, AsyncEvent::Qp { number: 17, kind: QpEvent::LastWqe });
+        let mut srq = ibv_srq { srq_context: 5 as *mut _, ..Default::default() };
+        let of_srq = event(IBV_EVENT_SRQ_LIMIT_REACHED, ibv_async_event__bindgen_ty_1 { srq: &mut srq });
+        assert_eq!(of_srq, AsyncEvent::Srq { id: 5, kind: SrqEvent::Limit });
+        let mut cq = ibv_cq { cq_context: 9 as *mut _, ..Default::default() };
+        assert_eq!(event(IBV_EVENT_CQ_ERR, ibv_async_event__bindgen_ty_1 { cq: &mut cq }), AsyncEvent::Cq { id: 9 });
+        let port = || ibv_async_event__bindgen_ty_1 { port_num: 2 };
+        assert_eq!(event(IBV_EVENT_PORT_ERR, port()), AsyncEvent::Port { port: 2, kind: PortEvent::Down });
+        assert_eq!(event(IBV_EVENT_DEVICE_FATAL, port()), AsyncEvent::DeviceFatal);
+        assert_eq!(event(IBV_EVENT_WQ_FATAL, port()), AsyncEvent::Other(IBV_EVENT_WQ_FATAL as i32));
+        assert_eq!(event(99, port()), AsyncEvent::Other(99));
+    }
+}

@@ -1,0 +1,158 @@
+//! Protection domains, memory regions and memory windows.
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use dapl::provider::Region;
+use ibverbs_sys::{IBV_MW_TYPE_1, ibv_alloc_pd, ibv_dealloc_pd, ibv_dereg_mr, ibv_mr, ibv_mw, ibv_pd, ibv_reg_mr};
+use parking_lot::Mutex;
+
+use super::{Context, absent, destroyed, made};
+
+/// A protection domain.
+#[derive(Debug)]
+pub(crate) struct Pd {
+    pd: NonNull<ibv_pd>,
+    context: Arc<Context>,
+}
+
+// SAFETY: libibverbs allows any thread to use a domain, several at once.
+unsafe impl Send for Pd {}
+// SAFETY: as above.
+unsafe impl Sync for Pd {}
+
+impl Pd {
+    pub(crate) fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
+        // SAFETY: the context is open.
+        let pd = made(unsafe { ibv_alloc_pd(context.as_ptr()) })?;
+        Ok(Arc::new(Pd { pd, context: context.clone() }))
+    }
+
+    /// Where it is.
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut ibv_pd {
+        self.pd.as_ptr()
+    }
+}
+
+impl Drop for Pd {
+    fn drop(&mut self) {
+        // SAFETY: nothing is left in it: all that is made in it keeps an `Arc` of it.
+        destroyed(&format!("{}: a protection domain", self.context.name()), unsafe { ibv_dealloc_pd(self.as_ptr()) });
+    }
+}
+
+/// A memory region.
+#[derive(Debug)]
+pub(crate) struct Mr {
+    mr: NonNull<ibv_mr>,
+    lkey: u32,
+    rkey: u32,
+    pd: Arc<Pd>,
+}
+
+// SAFETY: libibverbs allows any thread to use a region; its keys never change.
+unsafe impl Send for Mr {}
+// SAFETY: as above.
+unsafe impl Sync for Mr {}
+
+impl Mr {
+    /// Registers `region` with `IBV_ACCESS_*` flags. Errors: whatever the kernel says, such as `EFAULT` for memory that is
+    /// not there or may not be written to.
+    pub(crate) fn new(pd: &Arc<Pd>, region: Region, flags: u32) -> io::Result<Self> {
+        let length = usize::try_from(region.length).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        // SAFETY: the domain lives. The kernel checks address and length against this process's memory and fails
+        // otherwise; nothing is read or written here.
+        let mr = made(unsafe { ibv_reg_mr(pd.as_ptr(), region.address as *mut c_void, length, flags as c_int) })?;
+        // SAFETY: just made.
+        let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
+        Ok(Mr { mr, lkey, rkey, pd: pd.clone() })
+    }
+
+    /// Names it in local segments.
+    pub(crate) fn lkey(&self) -> u32 {
+        self.lkey
+    }
+
+    /// Names it to peers.
+    pub(crate) fn rkey(&self) -> u32 {
+        self.rkey
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut ibv_mr {
+        self.mr.as_ptr()
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        // SAFETY: ours, and gone after this. Transfers that name it fail from now on.
+        destroyed(&format!("{}: a memory region", self.pd.context.name()), unsafe { ibv_dereg_mr(self.as_ptr()) });
+    }
+}
+
+/// A memory window of type 1: bound through a queue pair, by `Qp::bind`.
+#[derive(Debug)]
+pub(crate) struct Mw {
+    /// The lock is for its key: binds read and write it.
+    mw: Mutex<NonNull<ibv_mw>>,
+    pd: Arc<Pd>,
+}
+
+// SAFETY: libibverbs allows any thread to use a window; its one field that changes is behind a lock.
+unsafe impl Send for Mw {}
+// SAFETY: as above.
+unsafe impl Sync for Mw {}
+
+impl Mw {
+    /// A window that is not bound. Errors: `EOPNOTSUPP` when the device has none.
+    pub(crate) fn new(pd: &Arc<Pd>) -> io::Result<Self> {
+        let alloc = pd.context.ops().alloc_mw.ok_or_else(absent)?;
+        // SAFETY: the domain lives.
+        let mw = made(unsafe { alloc(pd.as_ptr(), IBV_MW_TYPE_1) })?;
+        // SAFETY: just made. Some drivers leave these fields to the kernel's answer and do not set them.
+        unsafe {
+            (*mw.as_ptr()).context = pd.context.as_ptr();
+            (*mw.as_ptr()).pd = pd.as_ptr();
+            (*mw.as_ptr()).type_ = IBV_MW_TYPE_1;
+        }
+        Ok(Mw { mw: Mutex::new(mw), pd: pd.clone() })
+    }
+
+    /// The key that it has, or will have when all binds posted are done.
+    pub(crate) fn rkey(&self) -> u32 {
+        // SAFETY: the window lives, and the lock keeps binds out.
+        self.with(|mw| unsafe { (*mw).rkey })
+    }
+
+    /// Puts the key of the last bind that was done back, after a later one failed or was flushed: drivers count on from
+    /// what stands here, and some compare it with what the device has.
+    pub(crate) fn set_rkey(&self, rkey: u32) {
+        // SAFETY: the window lives, and the lock keeps binds out.
+        self.with(|mw| unsafe { (*mw).rkey = rkey });
+    }
+
+    /// With the window, while nobody else has it.
+    pub(super) fn with<T>(&self, body: impl FnOnce(*mut ibv_mw) -> T) -> T {
+        let mw = self.mw.lock();
+        body(mw.as_ptr())
+    }
+
+    pub(super) fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+}
+
+impl Drop for Mw {
+    fn drop(&mut self) {
+        let Some(dealloc) = self.pd.context.ops().dealloc_mw else { return };
+        // SAFETY: ours, and gone after this. Transfers that name it fail from now on.
+        let result = unsafe { dealloc(self.mw.get_mut().as_ptr()) };
+        destroyed(&format!("{}: a memory window", self.pd.context.name()), result);
+    }
+}

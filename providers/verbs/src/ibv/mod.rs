@@ -1,0 +1,74 @@
+//! libibverbs in Rust's terms: one type per object, each keeping what it stands on, so the order of drops is free.
+//!
+//! The only room of this crate that calls libibverbs. It knows nothing of DAT: it neither retries nor decides, it only
+//! tells success from failure, which verbs do in three ways (a null pointer and `errno`, the number of the error as the
+//! result, or -1 and `errno`). Inline functions of `verbs.h` are reached through the table of the context.
+//! Every call may be made from any thread; libibverbs locks inside.
+
+mod channel;
+mod context;
+mod cq;
+mod event;
+mod memory;
+mod qp;
+mod srq;
+
+use std::ffi::c_int;
+use std::io;
+
+pub(crate) use channel::Channel;
+pub(crate) use context::{Context, Gid, GidKind};
+pub(crate) use cq::Cq;
+pub(crate) use event::{AsyncEvent, PortEvent, QpEvent, SrqEvent};
+pub(crate) use memory::{Mr, Mw, Pd};
+pub(crate) use qp::{Op, Qp, QpWish, Wr};
+pub(crate) use srq::Srq;
+
+/// From a verb that returns the number of the error. Some drivers return it negative, or -1 and set `errno`.
+fn done(result: c_int) -> io::Result<()> {
+    match result {
+        0 => Ok(()),
+        -1 => Err(io::Error::last_os_error()),
+        number => Err(io::Error::from_raw_os_error(number.saturating_abs())),
+    }
+}
+
+/// From a verb that returns an object, or null and `errno`.
+fn made<T>(object: *mut T) -> io::Result<std::ptr::NonNull<T>> {
+    std::ptr::NonNull::new(object).ok_or_else(io::Error::last_os_error)
+}
+
+/// A verb that this device's table does not have.
+fn absent() -> io::Error {
+    io::Error::from_raw_os_error(libc::EOPNOTSUPP)
+}
+
+/// Reports the failure of a destroy: there is nothing else to do about it.
+fn destroyed(what: &str, result: c_int) {
+    if let Err(error) = done(result) {
+        log::warn!("{what} could not be destroyed: {error}");
+    }
+}
+
+/// So that the engine can read until nothing is left.
+fn nonblocking(fd: std::os::fd::BorrowedFd<'_>) -> io::Result<()> {
+    Ok(rustix::io::ioctl_fionbio(fd, true)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_ways_to_tell_an_error() {
+        assert!(done(0).is_ok());
+        assert_eq!(done(libc::ENOMEM).unwrap_err().raw_os_error(), Some(libc::ENOMEM));
+        assert_eq!(done(-libc::EINVAL).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        // SAFETY: sets this thread's errno, which nothing else reads in between.
+        unsafe { *libc::__errno_location() = libc::EFAULT };
+        assert_eq!(done(-1).unwrap_err().raw_os_error(), Some(libc::EFAULT));
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = libc::EACCES };
+        assert_eq!(made::<u8>(std::ptr::null_mut()).unwrap_err().raw_os_error(), Some(libc::EACCES));
+    }
+}

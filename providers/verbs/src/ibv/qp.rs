@@ -1,0 +1,211 @@
+//! A queue pair of the reliable connected kind.
+
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use dapl::provider::{Region, Remote};
+use ibverbs_sys::{
+    ibv_create_qp, ibv_destroy_qp, ibv_modify_qp, ibv_mr, ibv_mw_bind, ibv_mw_bind_info, ibv_qp, ibv_qp_attr,
+    ibv_qp_cap, ibv_qp_init_attr, ibv_qp_type, ibv_send_wr, ibv_sge, ibv_wr_opcode,
+};
+
+use super::srq::recv_wr;
+use super::{Cq, Mr, Mw, Pd, Srq, absent, destroyed, done, made};
+
+/// What a new queue pair is to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QpWish<'a> {
+    pub(crate) send_cq: &'a Arc<Cq>,
+    pub(crate) recv_cq: &'a Arc<Cq>,
+    /// Receives come out of this; the two `recv` numbers are not looked at then.
+    pub(crate) srq: Option<&'a Arc<Srq>>,
+    pub(crate) max_send_wr: u32,
+    pub(crate) max_recv_wr: u32,
+    pub(crate) max_send_sge: u32,
+    pub(crate) max_recv_sge: u32,
+    pub(crate) max_inline: u32,
+}
+
+/// A request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wr<'a> {
+    pub(crate) id: u64,
+    pub(crate) op: Op,
+    pub(crate) segments: &'a [ibv_sge],
+    /// `IBV_SEND_*`.
+    pub(crate) flags: u32,
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Op {
+    Send,
+    Write(Remote),
+    Read(Remote),
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    qp: NonNull<ibv_qp>,
+    number: u32,
+    granted: ibv_qp_cap,
+    pd: Arc<Pd>,
+    /// Both completion queues, kept alive.
+    _cqs: [Arc<Cq>; 2],
+    /// Kept alive.
+    _srq: Option<Arc<Srq>>,
+}
+
+// SAFETY: libibverbs allows any thread to use a queue pair, several at once.
+unsafe impl Send for Qp {}
+// SAFETY: as above.
+unsafe impl Sync for Qp {}
+
+impl Qp {
+    /// A queue pair in RESET, whose requests complete only if they say so.
+    pub(crate) fn new(pd: &Arc<Pd>, wish: &QpWish<'_>) -> io::Result<Self> {
+        let own = wish.srq.is_none();
+        let mut attributes = ibv_qp_init_attr {
+            qp_context: ptr::null_mut(),
+            send_cq: wish.send_cq.as_ptr(),
+            recv_cq: wish.recv_cq.as_ptr(),
+            srq: wish.srq.map_or(ptr::null_mut(), |srq| srq.as_ptr()),
+            cap: ibv_qp_cap {
+                max_send_wr: wish.max_send_wr,
+                max_recv_wr: if own { wish.max_recv_wr } else { 0 },
+                max_send_sge: wish.max_send_sge,
+                max_recv_sge: if own { wish.max_recv_sge } else { 0 },
+                max_inline_data: wish.max_inline,
+            },
+            qp_type: ibv_qp_type::IBV_QPT_RC,
+            sq_sig_all: 0,
+        };
+        // SAFETY: the domain and the queues live, and `attributes` is a whole record.
+        let qp = made(unsafe { ibv_create_qp(pd.as_ptr(), &mut attributes) })?;
+        Ok(Qp {
+            qp,
+            // SAFETY: just made.
+            number: unsafe { (*qp.as_ptr()).qp_num },
+            // The record now says what the device has made of it.
+            granted: attributes.cap,
+            pd: pd.clone(),
+            _cqs: [wish.send_cq.clone(), wish.recv_cq.clone()],
+            _srq: wish.srq.cloned(),
+        })
+    }
+
+    /// Its number on the wire.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Bytes that may go inline, as granted.
+    pub(crate) fn max_inline(&self) -> u32 {
+        self.granted.max_inline_data
+    }
+
+    /// Requests that may be posted, as granted.
+    pub(crate) fn max_send_wr(&self) -> u32 {
+        self.granted.max_send_wr
+    }
+
+    /// Receives that may be posted, as granted.
+    pub(crate) fn max_recv_wr(&self) -> u32 {
+        self.granted.max_recv_wr
+    }
+
+    /// Changes what `mask` (`IBV_QP_*`) names.
+    pub(crate) fn modify(&self, attributes: &mut ibv_qp_attr, mask: i32) -> io::Result<()> {
+        // SAFETY: the queue pair lives, and `attributes` is a whole record.
+        done(unsafe { ibv_modify_qp(self.as_ptr(), attributes, mask) })
+    }
+
+    /// Posts a receive; not with a shared queue.
+    pub(crate) fn post_recv(&self, wr_id: u64, segments: &[ibv_sge]) -> io::Result<()> {
+        let post = self.pd.context().ops().post_recv.ok_or_else(absent)?;
+        let mut wr = recv_wr(wr_id, segments);
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair lives; the request and its segments do until the call returns.
+        done(unsafe { post(self.as_ptr(), &mut wr, &mut bad) })
+    }
+
+    /// Posts a request. With `IBV_SEND_INLINE` the local memory is read here, and the caller has made sure that it is
+    /// there; otherwise the device checks it.
+    pub(crate) fn post_send(&self, wr: &Wr<'_>) -> io::Result<()> {
+        let post = self.pd.context().ops().post_send.ok_or_else(absent)?;
+        let (opcode, remote) = match wr.op {
+            Op::Send => (ibv_wr_opcode::IBV_WR_SEND, None),
+            Op::Write(remote) => (ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some(remote)),
+            Op::Read(remote) => (ibv_wr_opcode::IBV_WR_RDMA_READ, Some(remote)),
+        };
+        let mut request = ibv_send_wr {
+            wr_id: wr.id,
+            next: ptr::null_mut(),
+            sg_list: wr.segments.as_ptr().cast_mut(),
+            num_sge: wr.segments.len() as i32,
+            opcode,
+            send_flags: wr.flags,
+            ..Default::default()
+        };
+        if let Some(remote) = remote {
+            request.wr.rdma.remote_addr = remote.address;
+            request.wr.rdma.rkey = remote.key;
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair lives; the request and its segments do until the call returns.
+        done(unsafe { post(self.as_ptr(), &mut request, &mut bad) })
+    }
+
+    /// Posts a bind of `mw` to a part of a region with `IBV_ACCESS_*` flags, or an unbind for `None`, and says the new
+    /// key. The key stands as soon as this returns; a bind that fails later needs `Mw::set_rkey`.
+    pub(crate) fn bind(&self, mw: &Mw, wr_id: u64, flags: u32, what: Option<(&Mr, Region, u32)>) -> io::Result<u32> {
+        let bind = self.pd.context().ops().bind_mw.ok_or_else(absent)?;
+        let mut nothing = NoRegion::new(mw.pd());
+        let bind_info = match what {
+            Some((mr, region, access)) => ibv_mw_bind_info {
+                mr: mr.as_ptr(),
+                addr: region.address,
+                length: region.length,
+                mw_access_flags: access,
+            },
+            None => ibv_mw_bind_info { mr: &raw mut nothing.mr, addr: 0, length: 0, mw_access_flags: 0 },
+        };
+        let mut request = ibv_mw_bind { wr_id, send_flags: flags, bind_info };
+        mw.with(|mw| {
+            // SAFETY: queue pair, window and region live, the request does until the call returns, and nobody else has
+            // the window meanwhile.
+            done(unsafe { bind(self.as_ptr(), mw, &mut request) })?;
+            // SAFETY: the window lives, and we have it alone.
+            Ok(unsafe { (*mw).rkey })
+        })
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut ibv_qp {
+        self.qp.as_ptr()
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        // SAFETY: ours, and gone after this. All events were acknowledged when they were read.
+        let result = unsafe { ibv_destroy_qp(self.as_ptr()) };
+        destroyed(&format!("{}: queue pair {}", self.pd.context().name(), self.number), result);
+    }
+}
+
+/// Stands in for a region in an unbind. Verbs allow a null pointer there, but the drivers of rxe and mlx4 follow it; the
+/// zeros behind it are for those that look at their own record around the region's.
+#[repr(C)]
+struct NoRegion {
+    mr: ibv_mr,
+    around: [u64; 64],
+}
+
+impl NoRegion {
+    fn new(pd: &Arc<Pd>) -> Self {
+        let mr = ibv_mr { context: pd.context().as_ptr(), pd: pd.as_ptr(), ..Default::default() };
+        NoRegion { mr, around: [0; 64] }
+    }
+}
