@@ -1,0 +1,305 @@
+//! Declarations of librdmacm, written by hand: what a provider calls, and what it reads of the answers.
+//!
+//! Names are the header's (`<rdma/rdma_cma.h>`), an enumeration is a type and constants. `tests/header.rs` holds every one
+//! of them against the header that is installed. No wrapper, no behaviour: the rules are in the library's manual pages.
+#![cfg(feature = "rdma-core")]
+#![allow(non_camel_case_types)]
+
+use std::os::raw::{c_char, c_int, c_uint, c_void};
+
+use ibverbs_sys::{
+    ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_event_type, ibv_gid, ibv_pd, ibv_qp, ibv_qp_attr,
+    ibv_qp_type, ibv_srq,
+};
+use libc::{size_t, sockaddr, sockaddr_storage};
+
+/// What an event says.
+pub type rdma_cm_event_type = c_uint;
+/// `rdma_resolve_addr` came to a good end.
+pub const RDMA_CM_EVENT_ADDR_RESOLVED: rdma_cm_event_type = 0;
+/// `rdma_resolve_addr` did not.
+pub const RDMA_CM_EVENT_ADDR_ERROR: rdma_cm_event_type = 1;
+/// `rdma_resolve_route` came to a good end.
+pub const RDMA_CM_EVENT_ROUTE_RESOLVED: rdma_cm_event_type = 2;
+/// `rdma_resolve_route` did not.
+pub const RDMA_CM_EVENT_ROUTE_ERROR: rdma_cm_event_type = 3;
+/// Somebody connects; the event's `id` is new.
+pub const RDMA_CM_EVENT_CONNECT_REQUEST: rdma_cm_event_type = 4;
+/// The peer accepted, and `rdma_establish` is due: the id has no queue pair of the library's.
+pub const RDMA_CM_EVENT_CONNECT_RESPONSE: rdma_cm_event_type = 5;
+/// A connection could not be set up.
+pub const RDMA_CM_EVENT_CONNECT_ERROR: rdma_cm_event_type = 6;
+/// The peer does not answer.
+pub const RDMA_CM_EVENT_UNREACHABLE: rdma_cm_event_type = 7;
+/// The peer refused; `status` is the reason.
+pub const RDMA_CM_EVENT_REJECTED: rdma_cm_event_type = 8;
+/// A connection stands.
+pub const RDMA_CM_EVENT_ESTABLISHED: rdma_cm_event_type = 9;
+/// A connection is no more.
+pub const RDMA_CM_EVENT_DISCONNECTED: rdma_cm_event_type = 10;
+/// The device goes.
+pub const RDMA_CM_EVENT_DEVICE_REMOVAL: rdma_cm_event_type = 11;
+/// Of multicast groups.
+pub const RDMA_CM_EVENT_MULTICAST_JOIN: rdma_cm_event_type = 12;
+/// Of multicast groups.
+pub const RDMA_CM_EVENT_MULTICAST_ERROR: rdma_cm_event_type = 13;
+/// The network device of the id changed its hardware address.
+pub const RDMA_CM_EVENT_ADDR_CHANGE: rdma_cm_event_type = 14;
+/// The queue pair of a connection that ended may be used again.
+pub const RDMA_CM_EVENT_TIMEWAIT_EXIT: rdma_cm_event_type = 15;
+
+/// Whose ports are meant.
+pub type rdma_port_space = c_uint;
+/// IP over InfiniBand.
+pub const RDMA_PS_IPOIB: rdma_port_space = 0x0002;
+/// Connections by IP address and port.
+pub const RDMA_PS_TCP: rdma_port_space = 0x0106;
+/// Datagrams by IP address and port.
+pub const RDMA_PS_UDP: rdma_port_space = 0x0111;
+/// Service ids of InfiniBand.
+pub const RDMA_PS_IB: rdma_port_space = 0x013F;
+
+/// In `rdma_conn_param`: as many incoming reads as the device can.
+pub const RDMA_MAX_RESP_RES: u8 = 0xFF;
+/// In `rdma_conn_param`: as many outgoing reads as the device can.
+pub const RDMA_MAX_INIT_DEPTH: u8 = 0xFF;
+
+/// Level of options of an id.
+pub const RDMA_OPTION_ID: c_int = 0;
+/// Type of service: `u8`.
+pub const RDMA_OPTION_ID_TOS: c_int = 0;
+/// As SO_REUSEADDR: `c_int`.
+pub const RDMA_OPTION_ID_REUSEADDR: c_int = 1;
+/// As IPV6_V6ONLY: `c_int`.
+pub const RDMA_OPTION_ID_AFONLY: c_int = 2;
+/// The queue pair's acknowledge timeout, 4.096 us * 2^n: `u8`.
+pub const RDMA_OPTION_ID_ACK_TIMEOUT: c_int = 3;
+
+// InfiniBand specification, volume 1, 12.6.7.2: what `status` of a refusal says on InfiniBand and RoCE. The library hands
+// these numbers on and has no names for them.
+/// Nobody listens there.
+pub const IB_CM_REJ_INVALID_SERVICE_ID: c_int = 8;
+/// The peer still knows an earlier connection of this queue pair.
+pub const IB_CM_REJ_STALE_CONN: c_int = 10;
+/// The program there said no.
+pub const IB_CM_REJ_CONSUMER_DEFINED: c_int = 28;
+
+/// Where events come from.
+#[repr(C)]
+#[derive(Debug)]
+pub struct rdma_event_channel {
+    /// Readable while there are events; may be made non-blocking.
+    pub fd: c_int,
+}
+
+/// A path record; nothing here looks into it.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ibv_sa_path_rec {
+    _opaque: [u8; 0],
+}
+
+/// What InfiniBand calls the two ends.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct rdma_ib_addr {
+    /// Of this end.
+    pub sgid: ibv_gid,
+    /// Of the peer's.
+    pub dgid: ibv_gid,
+    /// Partition, big-endian.
+    pub pkey: u16,
+}
+
+/// Both ends of an id.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct rdma_addr {
+    /// This end's; the header has it by other names as well.
+    pub src_storage: sockaddr_storage,
+    /// The peer's.
+    pub dst_storage: sockaddr_storage,
+    /// Both, as InfiniBand has them.
+    pub addr: rdma_addr_ib,
+}
+
+/// A nameless union in the header, of one member.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union rdma_addr_ib {
+    /// Its member.
+    pub ibaddr: rdma_ib_addr,
+}
+
+/// The way to the peer.
+#[repr(C)]
+pub struct rdma_route {
+    /// Both ends.
+    pub addr: rdma_addr,
+    /// What the subnet manager said.
+    pub path_rec: *mut ibv_sa_path_rec,
+    /// How many of them.
+    pub num_paths: c_int,
+}
+
+/// A connection, a listener, or one of them in the making.
+#[repr(C)]
+pub struct rdma_cm_id {
+    /// The library's own context of the device, once the id is bound to one.
+    pub verbs: *mut ibv_context,
+    /// Where its events come.
+    pub channel: *mut rdma_event_channel,
+    /// The creator's.
+    pub context: *mut c_void,
+    /// Made by `rdma_create_qp`, which nothing here calls.
+    pub qp: *mut ibv_qp,
+    /// Addresses and path.
+    pub route: rdma_route,
+    /// As it was created.
+    pub ps: rdma_port_space,
+    /// The device's port, from 1, once the id is bound to one.
+    pub port_num: u8,
+    /// The library's.
+    pub event: *mut rdma_cm_event,
+    /// The library's.
+    pub send_cq_channel: *mut ibv_comp_channel,
+    /// The library's.
+    pub send_cq: *mut ibv_cq,
+    /// The library's.
+    pub recv_cq_channel: *mut ibv_comp_channel,
+    /// The library's.
+    pub recv_cq: *mut ibv_cq,
+    /// The library's.
+    pub srq: *mut ibv_srq,
+    /// The library's.
+    pub pd: *mut ibv_pd,
+    /// Follows from the port space.
+    pub qp_type: ibv_qp_type::Type,
+}
+
+/// What the two ends of a connection tell each other.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct rdma_conn_param {
+    /// May be null.
+    pub private_data: *const c_void,
+    /// In an event: what came, which may be more than was sent, with zeros behind.
+    pub private_data_len: u8,
+    /// How many reads of the peer's at a time.
+    pub responder_resources: u8,
+    /// How many reads of one's own at a time.
+    pub initiator_depth: u8,
+    /// Whether the hardware may control the flow.
+    pub flow_control: u8,
+    /// How often a packet is sent again; 3 bits.
+    pub retry_count: u8,
+    /// How often when the peer had no receive posted; 3 bits, and 7 is for ever.
+    pub rnr_retry_count: u8,
+    /// Whether the queue pair shares its receives.
+    pub srq: u8,
+    /// The queue pair's number.
+    pub qp_num: u32,
+}
+
+/// The same for datagrams; it is here for the size of the union.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct rdma_ud_param {
+    /// May be null.
+    pub private_data: *const c_void,
+    /// How much.
+    pub private_data_len: u8,
+    /// How to reach the peer.
+    pub ah_attr: ibv_ah_attr,
+    /// The queue pair's number.
+    pub qp_num: u32,
+    /// Its key.
+    pub qkey: u32,
+}
+
+/// An event, the library's until `rdma_ack_cm_event`.
+#[repr(C)]
+pub struct rdma_cm_event {
+    /// Whom it is about.
+    pub id: *mut rdma_cm_id,
+    /// Of a request: who listened.
+    pub listen_id: *mut rdma_cm_id,
+    /// What it says.
+    pub event: rdma_cm_event_type,
+    /// Zero; or the reason of a refusal; or an error number, negative.
+    pub status: c_int,
+    /// Which member holds follows from the port space.
+    pub param: rdma_cm_event_param,
+}
+
+/// A nameless union in the header.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union rdma_cm_event_param {
+    /// Of connections.
+    pub conn: rdma_conn_param,
+    /// Of datagrams.
+    pub ud: rdma_ud_param,
+}
+
+// Where nothing else is said: 0, or -1 and errno. Some answer with a negative errno instead, as the manual does not say.
+unsafe extern "C" {
+    /// Null, and errno, when there is none to have.
+    pub fn rdma_create_event_channel() -> *mut rdma_event_channel;
+    /// After all of its ids.
+    pub fn rdma_destroy_event_channel(channel: *mut rdma_event_channel);
+    /// The id comes out by the second argument.
+    pub fn rdma_create_id(
+        channel: *mut rdma_event_channel,
+        id: *mut *mut rdma_cm_id,
+        context: *mut c_void,
+        ps: rdma_port_space,
+    ) -> c_int;
+    /// Waits until all events of the id are acknowledged.
+    pub fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int;
+    /// Only reads the address.
+    pub fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int;
+    /// Only reads the addresses; the first may be null. Answers by an event.
+    pub fn rdma_resolve_addr(
+        id: *mut rdma_cm_id,
+        src_addr: *mut sockaddr,
+        dst_addr: *mut sockaddr,
+        timeout_ms: c_int,
+    ) -> c_int;
+    /// Answers by an event.
+    pub fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: c_int) -> c_int;
+    /// Requests come as events.
+    pub fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int;
+    /// Only reads the parameters. Answers by an event.
+    pub fn rdma_connect(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int;
+    /// Ends what `rdma_connect` began, where the queue pair is not the library's.
+    pub fn rdma_establish(id: *mut rdma_cm_id) -> c_int;
+    /// Only reads the parameters. Answers by an event.
+    pub fn rdma_accept(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int;
+    /// The data may be null.
+    pub fn rdma_reject(id: *mut rdma_cm_id, private_data: *const c_void, private_data_len: u8) -> c_int;
+    /// Both ends get an event.
+    pub fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int;
+    /// Hands on an event of the queue pair: data came before the connection stood.
+    pub fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int;
+    /// For the state in `qp_attr`, which is read: the attributes to go there, and which of them.
+    pub fn rdma_init_qp_attr(id: *mut rdma_cm_id, qp_attr: *mut ibv_qp_attr, qp_attr_mask: *mut c_int) -> c_int;
+    /// The event comes out by the second argument.
+    pub fn rdma_get_cm_event(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event) -> c_int;
+    /// Frees it.
+    pub fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int;
+    /// Only reads the value.
+    pub fn rdma_set_option(
+        id: *mut rdma_cm_id,
+        level: c_int,
+        optname: c_int,
+        optval: *mut c_void,
+        optlen: size_t,
+    ) -> c_int;
+    /// The constant's name, for ever; of others a remark.
+    pub fn rdma_event_str(event: rdma_cm_event_type) -> *const c_char;
+    /// Big-endian; 0 when there is none.
+    pub fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16;
+    /// Big-endian; 0 when there is none.
+    pub fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16;
+}
