@@ -335,8 +335,10 @@ pub trait CompletionQueue: Send + Sync {
     fn poll(&self, out: &mut [Completion]) -> usize;
     /// As `poll`, but takes only what is there already.
     fn ready(&self, out: &mut [Completion]) -> usize;
-    /// Asks for one call of the sink. `false`: a completion already waits, so poll, do not sleep.
-    fn arm(&self) -> Result<bool>;
+    /// Asks for one call of the sink. `false`: a completion already waits, so poll, do not sleep. With `solicited` only
+    /// failures and receives whose send carried SOLICITED_WAIT need call it; a transport whose completions do not tell these
+    /// apart marks those that a call was made for.
+    fn arm(&self, solicited: bool) -> Result<bool>;
 }
 
 /// What a new shared receive queue is to be.
@@ -490,8 +492,10 @@ pub trait ConnRequest: Send + Sync + Sized {
 pub struct RequestInfo {
     /// The requester's IA address; the port is its source port, if the transport has one.
     pub peer: SocketAddr,
-    /// Exactly the bytes that were sent.
+    /// The bytes that were sent, or as many as the transport always carries.
     pub private_data: Vec<u8>,
+    /// How many of them the consumer is told of; who looks further finds the rest.
+    pub told: usize,
 }
 
 /// News of a connection.
@@ -499,7 +503,7 @@ pub struct RequestInfo {
 pub enum CmEvent<'a> {
     /// It stands. `private_data` is the acceptor's (active side only).
     Established {
-        /// Exactly the bytes that were sent; empty on the passive side.
+        /// The bytes that were sent, or as many as the transport always carries; empty on the passive side.
         private_data: &'a [u8],
     },
     /// The peer's consumer said no.

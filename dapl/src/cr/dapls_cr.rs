@@ -38,7 +38,7 @@ pub(crate) fn announce<P: Provider>(
             peer: info.peer,
             address: Address::new(&shown::socket_address(info.peer)),
             private_data: PrivateData::new(&info.private_data),
-            private_data_size: info.private_data.len().min(PrivateData::SIZE),
+            private_data_size: info.told.min(PrivateData::SIZE),
             own: *own,
             request: Mutex::new(None),
         })

@@ -60,7 +60,7 @@ impl CompletionQueue for DoubleCq {
         n
     }
 
-    fn arm(&self) -> Result<bool> {
+    fn arm(&self, _: bool) -> Result<bool> {
         let queue = self.queue.lock();
         if !queue.is_empty() {
             return Ok(false);

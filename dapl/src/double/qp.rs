@@ -322,8 +322,11 @@ impl QueuePair for DoubleQp {
             core.net.event(conn, CmEvent::Rejected);
             return Ok(());
         };
-        let info =
-            RequestInfo { peer: SocketAddr::from(([127, 0, 0, 1], 9)), private_data: spec.private_data.to_vec() };
+        let info = RequestInfo {
+            peer: SocketAddr::from(([127, 0, 0, 1], 9)),
+            private_data: spec.private_data.to_vec(),
+            told: spec.private_data.len(),
+        };
         let request = DoubleRequest { from: Some((core.clone(), conn)), info: info.clone() };
         core.net.report(move |sink| drop(sink.request(listener, request, info)));
         Ok(())

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::Evd;
 use super::event::{Event, is_failure};
-use super::queue::{Queue, Signal};
+use super::queue::{Config, Queue, Signal};
 use crate::cno::{Cno, Fire, Source};
 use crate::counters::Ledger;
 use crate::error::{Error, Result};
@@ -286,7 +286,7 @@ impl<P: Provider> Evd<P> {
         let Some(cq) = &self.cq else { return signal };
         let wanted = inner.queue.has_waiter() || inner.cno.is_some() && inner.queue.enabled;
         while wanted && signal != Signal::Waiter {
-            match cq.arm() {
+            match cq.arm(inner.queue.config() == Config::Solicited) {
                 Ok(true) => break,
                 Ok(false) => signal = signal.max(self.fetch(inner, Fetch::Ready)),
                 Err(error) => {

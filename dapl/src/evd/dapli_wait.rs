@@ -11,7 +11,7 @@ use dat_abi::DAT_TIMEOUT;
 use super::Evd;
 use super::dapli_evd::{Fetch, Inner};
 use super::event::Event;
-use super::queue::Found;
+use super::queue::{Config, Found};
 use crate::error::{Error, Result, State};
 use crate::handle::{self, ObjectId};
 use crate::provider::{CompletionQueue, Provider};
@@ -117,7 +117,8 @@ impl<P: Provider> Evd<P> {
             if found != Found::TooFew || over.is_some() {
                 return self.conclude(inner, wait.token, over);
             }
-            match self.cq.as_ref().map_or(Ok(true), |cq| cq.arm()) {
+            let solicited = inner.queue.config() == Config::Solicited;
+            match self.cq.as_ref().map_or(Ok(true), |cq| cq.arm(solicited)) {
                 Ok(true) => break,
                 Ok(false) => {}
                 Err(error) => return self.conclude(inner, wait.token, Some(error)),

@@ -232,7 +232,7 @@ impl CompletionQueue for Cq {
         self.0.ready.take(out)
     }
 
-    fn arm(&self) -> Result<bool> {
+    fn arm(&self, _: bool) -> Result<bool> {
         let cq = &self.0;
         Ok(cq.ready.arm(|| {
             cq.polled.store(false, Ordering::SeqCst);

@@ -83,9 +83,9 @@ impl<T: CompletionQueue> CompletionQueue for Held<Arc<T>> {
         self.inner.ready(out)
     }
 
-    fn arm(&self) -> Result<bool> {
+    fn arm(&self, solicited: bool) -> Result<bool> {
         plan::ask(Op::Arm)?;
-        self.inner.arm()
+        self.inner.arm(solicited)
     }
 }
 

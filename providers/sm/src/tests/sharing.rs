@@ -179,7 +179,7 @@ fn who_sleeps_is_woken_by_a_receive_for_a_message_that_waited() {
     let passive = b.ia.create_qp(&b.pd, QpSpec { recv_cq: Some(cq.clone()), ..spec(&b, 10, Some(&srq)) }).unwrap();
     let active = connect(&a, &b, &passive, 10);
     for round in 0..50 {
-        assert!(cq.arm().unwrap());
+        assert!(cq.arm(false).unwrap());
         let told = sink.count();
         (0..2).for_each(|n| send(&active, &[], n));
         if round % 2 == 0 {
