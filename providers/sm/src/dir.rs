@@ -19,7 +19,8 @@ use rustix::fs::{CWD, FlockOperation, Mode};
 /// Longest path of a Unix socket, its NUL left out.
 const SUN_PATH: usize = 107;
 
-/// How often a listener asks for its name while others are about to leave it, and how long it waits in between.
+/// How often the base is made while others remove it, and a listener asks for its name while others are about to leave it;
+/// how long the latter waits in between.
 const TRIES: u32 = 100;
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -64,12 +65,7 @@ impl Base {
             );
             return Err(Error::InvalidAddress(dapl::error::Address::Malformed));
         }
-        match DirBuilder::new().recursive(!self.is_default).mode(0o700).create(path) {
-            Ok(()) => Ok(()),
-            Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
-            Err(e) => Err(refused("create the sm base directory", path, &e)),
-        }?;
-        let found = fs::symlink_metadata(path).map_err(|e| refused("look at the sm base directory", path, &e))?;
+        let found = self.made().map_err(|e| refused("create the sm base directory", path, &e))?;
         let uid = rustix::process::geteuid().as_raw();
         if !found.is_dir() || found.uid() != uid || found.mode() & 0o077 != 0 {
             log::error!(
@@ -82,6 +78,20 @@ impl Base {
             return Err(Error::PermissionDenied);
         }
         Ok(())
+    }
+
+    /// The directory as it is, made when missing. Whoever leaves an empty default base removes it, maybe just when another
+    /// has found it there: then it is missing again.
+    fn made(&self) -> std::io::Result<fs::Metadata> {
+        let mut tries = 0..TRIES;
+        loop {
+            let made = DirBuilder::new().recursive(!self.is_default).mode(0o700).create(&self.path);
+            made.or_else(|e| if e.kind() == ErrorKind::AlreadyExists { Ok(()) } else { Err(e) })?;
+            match fs::symlink_metadata(&self.path) {
+                Err(e) if e.kind() == ErrorKind::NotFound && tries.next().is_some() => continue,
+                found => return found,
+            }
+        }
     }
 
     fn quals(&self) -> PathBuf {
@@ -442,6 +452,20 @@ mod tests {
         assert!(living.path().join("lock").exists());
         drop(living);
         let _ = fs::remove_dir_all(&dir);
+    }
+
+    #[test]
+    fn openers_and_leavers_of_the_default_base_do_not_trip_over_each_other() {
+        let path = PathBuf::from(scratch("default"));
+        let base = Base { path: path.clone(), is_default: true };
+        let come_and_go = || (0..2000).try_for_each(|_| base.make().map(|()| base.leave()));
+        let open_and_close =
+            || (0..200).try_for_each(|_| base.make().and_then(|()| Endpoint::create(base.clone(), None).map(drop)));
+        std::thread::scope(|scope| {
+            let threads = [scope.spawn(come_and_go), scope.spawn(come_and_go), scope.spawn(open_and_close)];
+            threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), Ok(())));
+        });
+        assert!(!path.exists());
     }
 
     #[test]
