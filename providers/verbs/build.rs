@@ -13,7 +13,9 @@ const IMPORTS: [&str; 3] = ["dat_registry_add_provider", "dat_registry_remove_pr
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     if env::var_os("CARGO_FEATURE_RDMA_CORE").is_none() {
-        println!("cargo::warning=libdaplverbs.so.1 is left out: its feature rdma-core is off (it needs rdma-core's development packages)");
+        println!(
+            "cargo::warning=libdaplverbs.so.1 is left out: its feature rdma-core is off (it needs rdma-core's development packages)"
+        );
         return;
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));

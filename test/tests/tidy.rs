@@ -14,11 +14,13 @@ use dapl_test::stage::workspace;
 use source::{Source, files, imports, word};
 
 /// A package, and those of ours it may depend on.
-const PACKAGES: [(&str, &[&str]); 8] = [
+const PACKAGES: [(&str, &[&str]); 10] = [
     ("dat/abi", &[]),
     ("dat", &["dat-abi"]),
     ("dapl", &["dat-abi"]),
+    ("providers/rdma-cm-sys", &[]),
     ("providers/sm", &["dapl", "dat-abi"]),
+    ("providers/verbs", &["dapl", "dat-abi", "rdma-cm-sys"]),
     ("test", &["dat-abi"]),
     ("test/conformance", &["dat-abi"]),
     ("test/faulty", &["dapl", "daplsm"]),
@@ -103,6 +105,8 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("dapl/src/wait/futex.rs", "futex"),
     ("dapl/src/thread.rs", "signal masks"),
     ("dapl/src/debug.rs", "syslog"),
+    ("providers/rdma-cm-sys/src/lib.rs", "declares functions of C"),
+    ("providers/rdma-cm-sys/tests/header.rs", "asks the library for its words"),
     ("providers/sm/src/map.rs", "shared memory, and whether memory is there"),
     ("providers/sm/src/cma.rs", "process_vm_readv and process_vm_writev"),
     ("providers/sm/src/segments.rs", "copies between a consumer's memory and shared memory"),

@@ -242,7 +242,7 @@ pub union rdma_cm_event_param {
     pub ud: rdma_ud_param,
 }
 
-// Where nothing else is said: 0, or -1 and errno. Some answer with a negative errno instead, as the manual does not say.
+// Where nothing else is said: 0, or -1 and errno.
 unsafe extern "C" {
     /// Null, and errno, when there is none to have.
     pub fn rdma_create_event_channel() -> *mut rdma_event_channel;
