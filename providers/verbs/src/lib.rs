@@ -2,3 +2,5 @@
 #![cfg(feature = "rdma-core")]
 
 mod ibv;
+mod knobs;
+mod status;

@@ -1,0 +1,443 @@
+//! What an administrator can set: one table of names, ranges and defaults, per IA (`ia_params`) and by environment.
+//!
+//! Read once, when the IA is opened. A bad value is reported with its name, text and range, and the default is used. The
+//! names without `VERBS` are those of the references' providers, with their defaults. Numbers are in C's notations (16, 0x10,
+//! 020). Other variables of theirs are not looked at: what they set is not there, or nobody may set it.
+//!
+//! `ia_params` are what old lines say: `"mlx5_0 1"` (a device and a port of it), `"ib0 0"` (a network device, whose number is
+//! not looked at), `"192.0.2.1 0"` (an address) or `"node-ib0 0"` (a host name); then, if wanted, `cm=rdma`, `cm=socket` or
+//! `cm=none`, which comes before the environment. A line that names no manager gets `rdma`, whichever library it names.
+#![forbid(unsafe_code)]
+
+use std::fmt::Display;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// The settings of one IA.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Knobs {
+    /// `ia_params` first word: a device, a network device, an address or a host name.
+    pub(crate) object: String,
+    /// `ia_params` second word: the port, if `object` is a device. Default, and for 0: the first.
+    pub(crate) port: Option<u8>,
+    /// `ia_params` `cm=`, or `DAPL_VERBS_CM`: `rdma`, `socket` or `none`. Default: `rdma`.
+    pub(crate) manager: ManagerKind,
+    /// `DAPL_VERBS_GID_INDEX`: which GID of the port, 0 to 65,535. Default: the one of the address.
+    pub(crate) gid_index: Option<u32>,
+    /// `DAPL_MAX_INLINE`: bytes that go inline, 0 to 4,096. Default: 200, or 64 over iWARP.
+    pub(crate) max_inline: Option<u32>,
+    /// `DAPL_WR_MAX`: work requests per queue at most, 1 to 1,048,576. Default: what the device says.
+    pub(crate) max_wr: Option<u32>,
+    /// `DAPL_SCM_NETDEV`: the network device whose address is the IA's, where a device and a port are named. Default: the
+    /// first of the port's that has one.
+    pub(crate) netdev: Option<String>,
+    /// How rdma_cm resolves.
+    pub(crate) resolving: Resolving,
+    /// What the managers `socket` and `none` put into queue pairs.
+    pub(crate) path: Path,
+    /// Whom the manager `none` takes for its peer.
+    pub(crate) peer: Peer,
+}
+
+/// Connection managers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum ManagerKind {
+    /// rdma_cm.
+    Rdma,
+    /// Messages over TCP.
+    Socket,
+    /// No messages at all: for a fabric under construction.
+    None,
+}
+
+impl ManagerKind {
+    /// As it is written in settings.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            ManagerKind::Rdma => "rdma",
+            ManagerKind::Socket => "socket",
+            ManagerKind::None => "none",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        [ManagerKind::Rdma, ManagerKind::Socket, ManagerKind::None].into_iter().find(|kind| kind.name() == text)
+    }
+}
+
+/// How rdma_cm resolves.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Resolving {
+    /// `DAPL_CM_ARP_TIMEOUT_MS`: time for an address, 1 to 3,600,000 ms. Default: 4,000.
+    pub(crate) address_timeout: Duration,
+    /// `DAPL_CM_ARP_RETRY_COUNT`: tries in all, 1 to 1,000. Default: 15.
+    pub(crate) address_tries: u32,
+    /// `DAPL_CM_ROUTE_TIMEOUT_MS`: time for a route, 1 to 3,600,000 ms. Default: 4,000.
+    pub(crate) route_timeout: Duration,
+    /// `DAPL_CM_ROUTE_RETRY_COUNT`: tries in all, 1 to 1,000. Default: 15.
+    pub(crate) route_tries: u32,
+    /// `DAPL_CM_TOS`: type of service, 0 to 255. Default: the system's.
+    pub(crate) type_of_service: Option<u8>,
+}
+
+/// What goes into a queue pair whose path nobody resolves.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Path {
+    /// `DAPL_IB_MTU`: bytes per packet, 256, 512, 1024, 2048 or 4096. Default: 1024; never more than the port has active.
+    pub(crate) mtu: u32,
+    /// `DAPL_ACK_TIMER`: time to wait for an acknowledgement, 4.096 us times 2 to the power of 0 to 31. Default: 16.
+    pub(crate) ack_timer: u8,
+    /// `DAPL_ACK_RETRY`: how often to repeat then, 0 to 7. Default: 7.
+    pub(crate) ack_retry: u8,
+    /// `DAPL_RNR_TIMER`: the code of how long a peer without a receive makes us wait, 0 to 31. Default: 12.
+    pub(crate) rnr_timer: u8,
+    /// `DAPL_RNR_RETRY`: how often to repeat then, 0 to 7; 7 is without end. Default: 7.
+    pub(crate) rnr_retry: u8,
+    /// `DAPL_GLOBAL_ROUTING`: a global header in every packet, 0 or 1. Default: 0; on Ethernet always.
+    pub(crate) global_routing: bool,
+    /// `DAPL_HOP_LIMIT`: its hop limit, 0 to 255. Default: 255.
+    pub(crate) hop_limit: u8,
+    /// `DAPL_TCLASS`: its traffic class, 0 to 255. Default: 0.
+    pub(crate) traffic_class: u8,
+    /// `DAPL_IB_SL`: service level, 0 to 15. Default: 0.
+    pub(crate) service_level: u8,
+    /// `DAPL_IB_PKEY`: the partition key, 1 to 65,535. Default, and for 0: the first of the port's table.
+    pub(crate) pkey: Option<u16>,
+}
+
+/// Whom the manager `none` takes for its peer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Peer {
+    /// `DAPL_VERBS_PEER`: its address. Default: our own.
+    pub(crate) address: Option<IpAddr>,
+    /// `DAPL_VERBS_PEER_QPN`: the number of its queue pair. Default: `same`.
+    pub(crate) number: PeerNumber,
+}
+
+/// How the number of a peer's queue pair is found.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum PeerNumber {
+    /// `same`, `+1` or `-1`: so far from our own.
+    Offset(i32),
+    /// A number, 1 to 16,777,215.
+    Fixed(u32),
+}
+
+/// Bytes that go inline if nobody says otherwise.
+const INLINE: u32 = 200;
+/// The same over iWARP.
+const INLINE_IWARP: u32 = 64;
+
+impl Knobs {
+    /// From `ia_params` and the environment.
+    pub(crate) fn read(params: &str) -> Self {
+        Self::from(params, &|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()))
+    }
+
+    /// Bytes that a queue pair asks to send inline.
+    pub(crate) fn inline(&self, is_iwarp: bool) -> u32 {
+        self.max_inline.unwrap_or(if is_iwarp { INLINE_IWARP } else { INLINE })
+    }
+
+    fn from(params: &str, variable: &dyn Fn(&str) -> Option<String>) -> Self {
+        let line = Line::parse(params);
+        let env = Environment(variable);
+        let manager = "\"rdma\", \"socket\" or \"none\"";
+        let manager = || env.parsed("DAPL_VERBS_CM", manager, "\"rdma\"", ManagerKind::parse);
+        Knobs {
+            object: line.object,
+            port: line.port,
+            manager: line.manager.or_else(manager).unwrap_or(ManagerKind::Rdma),
+            gid_index: env.number("DAPL_VERBS_GID_INDEX", 0..=65_535, "the one of the address"),
+            max_inline: env.number("DAPL_MAX_INLINE", 0..=4_096, INLINE),
+            max_wr: env.number("DAPL_WR_MAX", 1..=1 << 20, "what the device says"),
+            netdev: env.text("DAPL_SCM_NETDEV"),
+            resolving: Resolving::from(&env),
+            path: Path::from(&env),
+            peer: Peer::from(&env),
+        }
+    }
+}
+
+impl Resolving {
+    fn from(env: &Environment<'_>) -> Self {
+        let time = |name| Duration::from_millis(env.number_or(name, 1..=3_600_000, 4_000).into());
+        let tries = |name| env.number_or(name, 1..=1_000, 15);
+        Resolving {
+            address_timeout: time("DAPL_CM_ARP_TIMEOUT_MS"),
+            address_tries: tries("DAPL_CM_ARP_RETRY_COUNT"),
+            route_timeout: time("DAPL_CM_ROUTE_TIMEOUT_MS"),
+            route_tries: tries("DAPL_CM_ROUTE_RETRY_COUNT"),
+            type_of_service: env.number("DAPL_CM_TOS", 0..=255, "the system's").map(|value| value as u8),
+        }
+    }
+}
+
+impl Path {
+    fn from(env: &Environment<'_>) -> Self {
+        let byte = |name, high: u8, default: u8| env.number_or(name, 0..=high.into(), default.into()) as u8;
+        let mtu = |text: &str| number(text).filter(|bytes| [256, 512, 1024, 2048, 4096].contains(bytes));
+        Path {
+            mtu: env.parsed("DAPL_IB_MTU", "256, 512, 1024, 2048 or 4096", 1024, mtu).unwrap_or(1024),
+            ack_timer: byte("DAPL_ACK_TIMER", 31, 16),
+            ack_retry: byte("DAPL_ACK_RETRY", 7, 7),
+            rnr_timer: byte("DAPL_RNR_TIMER", 31, 12),
+            rnr_retry: byte("DAPL_RNR_RETRY", 7, 7),
+            global_routing: byte("DAPL_GLOBAL_ROUTING", 1, 0) == 1,
+            hop_limit: byte("DAPL_HOP_LIMIT", 255, 255),
+            traffic_class: byte("DAPL_TCLASS", 255, 0),
+            service_level: byte("DAPL_IB_SL", 15, 0),
+            pkey: Some(env.number_or("DAPL_IB_PKEY", 0..=65_535, 0) as u16).filter(|key| *key != 0),
+        }
+    }
+}
+
+impl Peer {
+    fn from(env: &Environment<'_>) -> Self {
+        let address = env.parsed("DAPL_VERBS_PEER", "an IPv4 or IPv6 address", "our own", |text| text.parse().ok());
+        let qpn = |text: &str| match text {
+            "same" => Some(PeerNumber::Offset(0)),
+            "+1" => Some(PeerNumber::Offset(1)),
+            "-1" => Some(PeerNumber::Offset(-1)),
+            text => number(text).filter(|number| (1..=0xFF_FFFF).contains(number)).map(PeerNumber::Fixed),
+        };
+        let allowed = "\"same\", \"+1\", \"-1\" or a number from 1 to 16777215";
+        let number = env.parsed("DAPL_VERBS_PEER_QPN", allowed, "\"same\"", qpn);
+        Peer { address, number: number.unwrap_or(PeerNumber::Offset(0)) }
+    }
+}
+
+/// `ia_params` in words.
+struct Line {
+    object: String,
+    port: Option<u8>,
+    manager: Option<ManagerKind>,
+}
+
+impl Line {
+    fn parse(params: &str) -> Self {
+        let mut words = params.split_ascii_whitespace();
+        let object = words.next().unwrap_or_default().to_string();
+        let mut line = Line { object, port: None, manager: None };
+        for (place, word) in words.enumerate() {
+            if let Some(text) = word.strip_prefix("cm=") {
+                line.manager = ManagerKind::parse(text);
+                if line.manager.is_none() {
+                    complain("cm in ia_params", text, "\"rdma\", \"socket\" or \"none\"", "the default");
+                }
+            } else if let (0, Some(port)) = (place, number(word).and_then(|port| u8::try_from(port).ok())) {
+                line.port = Some(port).filter(|port| *port != 0);
+            } else if place == 0 {
+                complain("second word of ia_params", word, "a port from 0 to 255", "the first");
+            } else {
+                complain("word of ia_params", word, "cm=rdma, cm=socket or cm=none", "nothing of it");
+            }
+        }
+        line
+    }
+}
+
+/// The environment, and what is said about what stands there.
+struct Environment<'a>(&'a dyn Fn(&str) -> Option<String>);
+
+impl Environment<'_> {
+    /// The trimmed text of a variable that is not empty.
+    fn text(&self, name: &str) -> Option<String> {
+        let text = (self.0)(name)?;
+        Some(text.trim()).filter(|text| !text.is_empty()).map(String::from)
+    }
+
+    fn parsed<T>(
+        &self,
+        name: &str,
+        allowed: impl Display,
+        default: impl Display,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Option<T> {
+        let text = self.text(name)?;
+        let value = parse(&text);
+        if value.is_none() {
+            complain(name, &text, allowed, default);
+        }
+        value
+    }
+
+    fn number(&self, name: &str, range: RangeInclusive<u32>, default: impl Display) -> Option<u32> {
+        let allowed = format!("a number from {} to {}", range.start(), range.end());
+        self.parsed(name, allowed, default, |text| number(text).filter(|value| range.contains(value)))
+    }
+
+    fn number_or(&self, name: &str, range: RangeInclusive<u32>, default: u32) -> u32 {
+        self.number(name, range, default).unwrap_or(default)
+    }
+}
+
+fn complain(name: &str, text: &str, allowed: impl Display, default: impl Display) {
+    log::warn!("{name}: \"{text}\" is not {allowed}; using {default}");
+}
+
+/// A number in C's notations.
+fn number(text: &str) -> Option<u32> {
+    if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        return u32::from_str_radix(digits, 16).ok();
+    }
+    match text.strip_prefix('0') {
+        Some(digits) if !digits.is_empty() => u32::from_str_radix(digits, 8).ok(),
+        _ => text.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(params: &str, set: &[(&str, &str)]) -> Knobs {
+        let variable = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, text)| text.to_string());
+        Knobs::from(params, &variable)
+    }
+
+    #[test]
+    fn old_lines_are_read_as_they_are() {
+        let line = |params| {
+            let knobs = with(params, &[]);
+            (knobs.object, knobs.port, knobs.manager)
+        };
+        assert_eq!(line("mlx5_0 1"), ("mlx5_0".into(), Some(1), ManagerKind::Rdma));
+        assert_eq!(line("ib0 0"), ("ib0".into(), None, ManagerKind::Rdma));
+        assert_eq!(line("192.0.2.1 0 cm=socket"), ("192.0.2.1".into(), None, ManagerKind::Socket));
+        assert_eq!(line("node-ib0"), ("node-ib0".into(), None, ManagerKind::Rdma));
+        assert_eq!(line("mlx5_0 cm=none"), ("mlx5_0".into(), None, ManagerKind::None));
+        assert_eq!(line(" mlx5_0  2\tcm=rdma "), ("mlx5_0".into(), Some(2), ManagerKind::Rdma));
+        assert_eq!(line(""), (String::new(), None, ManagerKind::Rdma));
+    }
+
+    #[test]
+    fn bad_words_are_left_out() {
+        let line = |params| {
+            let knobs = with(params, &[("DAPL_VERBS_CM", "socket")]);
+            (knobs.port, knobs.manager)
+        };
+        assert_eq!(line("mlx5_0 x"), (None, ManagerKind::Socket));
+        assert_eq!(line("mlx5_0 256 cm=tcp"), (None, ManagerKind::Socket));
+        assert_eq!(line("mlx5_0 1 2 cm=none"), (Some(1), ManagerKind::None));
+    }
+
+    #[test]
+    fn the_line_comes_before_the_environment() {
+        let socket = [("DAPL_VERBS_CM", "socket")];
+        assert_eq!(with("mlx5_0 1", &socket).manager, ManagerKind::Socket);
+        assert_eq!(with("mlx5_0 1 cm=none", &socket).manager, ManagerKind::None);
+    }
+
+    #[test]
+    fn without_any_setting_the_references_defaults_hold() {
+        let knobs = with("ib0 0", &[]);
+        let four = Duration::from_secs(4);
+        let resolving = Resolving {
+            address_timeout: four,
+            address_tries: 15,
+            route_timeout: four,
+            route_tries: 15,
+            type_of_service: None,
+        };
+        let path = Path {
+            mtu: 1024,
+            ack_timer: 16,
+            ack_retry: 7,
+            rnr_timer: 12,
+            rnr_retry: 7,
+            global_routing: false,
+            hop_limit: 255,
+            traffic_class: 0,
+            service_level: 0,
+            pkey: None,
+        };
+        assert_eq!((knobs.resolving, knobs.path), (resolving, path));
+        assert_eq!(knobs.peer, Peer { address: None, number: PeerNumber::Offset(0) });
+        assert_eq!((knobs.gid_index, knobs.max_wr, knobs.netdev.as_deref()), (None, None, None));
+        assert_eq!((knobs.inline(false), knobs.inline(true)), (200, 64));
+    }
+
+    #[test]
+    fn every_variable_has_its_effect() {
+        let all = [
+            ("DAPL_VERBS_GID_INDEX", "3"),
+            ("DAPL_MAX_INLINE", "0x40"),
+            ("DAPL_WR_MAX", "500"),
+            ("DAPL_SCM_NETDEV", " eth3 "),
+            ("DAPL_CM_ARP_TIMEOUT_MS", "100"),
+            ("DAPL_CM_ARP_RETRY_COUNT", "2"),
+            ("DAPL_CM_ROUTE_TIMEOUT_MS", "200"),
+            ("DAPL_CM_ROUTE_RETRY_COUNT", "3"),
+            ("DAPL_CM_TOS", "0"),
+            ("DAPL_IB_MTU", "4096"),
+            ("DAPL_ACK_TIMER", "20"),
+            ("DAPL_ACK_RETRY", "1"),
+            ("DAPL_RNR_TIMER", "010"),
+            ("DAPL_RNR_RETRY", "0"),
+            ("DAPL_GLOBAL_ROUTING", "1"),
+            ("DAPL_HOP_LIMIT", "64"),
+            ("DAPL_TCLASS", "104"),
+            ("DAPL_IB_SL", "5"),
+            ("DAPL_IB_PKEY", "0x8001"),
+            ("DAPL_VERBS_PEER", "192.0.2.9"),
+            ("DAPL_VERBS_PEER_QPN", "-1"),
+        ];
+        let knobs = with("mlx5_0 1", &all);
+        assert_eq!((knobs.gid_index, knobs.inline(false), knobs.max_wr), (Some(3), 64, Some(500)));
+        assert_eq!(knobs.netdev.as_deref(), Some("eth3"));
+        let Resolving { address_timeout, address_tries, route_timeout, route_tries, type_of_service } = knobs.resolving;
+        assert_eq!((address_timeout.as_millis(), address_tries, type_of_service), (100, 2, Some(0)));
+        assert_eq!((route_timeout.as_millis(), route_tries), (200, 3));
+        let path = Path {
+            mtu: 4096,
+            ack_timer: 20,
+            ack_retry: 1,
+            rnr_timer: 8,
+            rnr_retry: 0,
+            global_routing: true,
+            hop_limit: 64,
+            traffic_class: 104,
+            service_level: 5,
+            pkey: Some(0x8001),
+        };
+        assert_eq!(knobs.path, path);
+        let peer = Peer { address: Some("192.0.2.9".parse().unwrap()), number: PeerNumber::Offset(-1) };
+        assert_eq!(knobs.peer, peer);
+        let number = |text| with("", &[("DAPL_VERBS_PEER_QPN", text)]).peer.number;
+        assert_eq!(number("0x11"), PeerNumber::Fixed(17));
+        assert_eq!([number("+1"), number("same")], [PeerNumber::Offset(1), PeerNumber::Offset(0)]);
+    }
+
+    #[test]
+    fn bad_values_fall_back() {
+        let names = [
+            "DAPL_VERBS_CM",
+            "DAPL_VERBS_GID_INDEX",
+            "DAPL_MAX_INLINE",
+            "DAPL_WR_MAX",
+            "DAPL_CM_ARP_TIMEOUT_MS",
+            "DAPL_CM_ARP_RETRY_COUNT",
+            "DAPL_CM_ROUTE_TIMEOUT_MS",
+            "DAPL_CM_ROUTE_RETRY_COUNT",
+            "DAPL_CM_TOS",
+            "DAPL_IB_MTU",
+            "DAPL_ACK_TIMER",
+            "DAPL_ACK_RETRY",
+            "DAPL_RNR_TIMER",
+            "DAPL_RNR_RETRY",
+            "DAPL_GLOBAL_ROUTING",
+            "DAPL_HOP_LIMIT",
+            "DAPL_TCLASS",
+            "DAPL_IB_SL",
+            "DAPL_IB_PKEY",
+            "DAPL_VERBS_PEER",
+            "DAPL_VERBS_PEER_QPN",
+        ];
+        for text in ["12x", "-5", "99999999", "08", ""] {
+            let set: Vec<_> = names.iter().map(|name| (*name, text)).collect();
+            assert_eq!(with("mlx5_0 1", &set), with("mlx5_0 1", &[]), "{text:?}");
+        }
+    }
+}

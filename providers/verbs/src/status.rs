@@ -1,0 +1,68 @@
+//! How a work request ended: what verbs call it, and what the layer above does.
+//!
+//! A table of numbers (events-transfers-memory.md 4.5), and nothing else. What is not in it is a failure of the transport:
+//! it ends the connection like any other, and is never taken for a flush, which would not.
+#![forbid(unsafe_code)]
+
+use dapl::provider::Status;
+use ibverbs_sys::ibv_wc_status::*;
+
+/// The layer's word for an `ibv_wc_status`.
+pub(crate) fn status(wc: Type) -> Status {
+    match wc {
+        IBV_WC_SUCCESS => Status::Success,
+        IBV_WC_WR_FLUSH_ERR => Status::Flushed,
+        IBV_WC_LOC_LEN_ERR => Status::LocalLength,
+        IBV_WC_LOC_QP_OP_ERR => Status::LocalEp,
+        IBV_WC_LOC_PROT_ERR | IBV_WC_LOC_ACCESS_ERR => Status::LocalProtection,
+        IBV_WC_MW_BIND_ERR => Status::BindFailed,
+        IBV_WC_BAD_RESP_ERR => Status::BadResponse,
+        IBV_WC_REM_ACCESS_ERR => Status::RemoteAccess,
+        IBV_WC_REM_INV_REQ_ERR | IBV_WC_REM_OP_ERR => Status::RemoteResponder,
+        IBV_WC_RNR_RETRY_EXC_ERR | IBV_WC_RESP_TIMEOUT_ERR => Status::ReceiverNotReady,
+        // Retries used up, fatal and general errors; and those of other kinds of queue pairs.
+        _ => Status::Transport,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_status_has_its_word() {
+        use Status::*;
+        // By number, as the kernel counts them.
+        let table = [
+            Success,          // success
+            LocalLength,      // local length
+            LocalEp,          // local queue pair operation
+            Transport,        // local EE context operation
+            LocalProtection,  // local protection
+            Flushed,          // flushed
+            BindFailed,       // window binding
+            BadResponse,      // bad response
+            LocalProtection,  // local access
+            RemoteResponder,  // remote invalid request
+            RemoteAccess,     // remote access
+            RemoteResponder,  // remote operation
+            Transport,        // transport retries exceeded
+            ReceiverNotReady, // receiver-not-ready retries exceeded
+            Transport,        // local RDD violation
+            Transport,        // remote invalid RD request
+            Transport,        // remote abort
+            Transport,        // invalid EE context number
+            Transport,        // invalid EE context state
+            Transport,        // fatal
+            ReceiverNotReady, // response timed out
+            Transport,        // general
+            Transport,        // tag matching
+            Transport,        // rendezvous incomplete
+        ];
+        for (number, word) in table.into_iter().enumerate() {
+            assert_eq!(status(number as u32), word, "{number}");
+        }
+        assert_eq!(table.len() as u32, IBV_WC_TM_RNDV_INCOMPLETE + 1);
+        assert_eq!([24, 1000, u32::MAX].map(status), [Transport; 3], "what nobody knows yet");
+    }
+}
