@@ -5,11 +5,17 @@
 #![forbid(unsafe_code)]
 
 use dapl::provider::Status;
+use ibverbs_sys::ibv_wc;
 use ibverbs_sys::ibv_wc_status::*;
 
+/// How this one ended.
+pub(crate) fn of(wc: &ibv_wc) -> Status {
+    wc.error().map_or(Status::Success, |(status, _)| word(status))
+}
+
 /// The layer's word for an `ibv_wc_status`.
-pub(crate) fn status(wc: Type) -> Status {
-    match wc {
+fn word(status: Type) -> Status {
+    match status {
         IBV_WC_SUCCESS => Status::Success,
         IBV_WC_WR_FLUSH_ERR => Status::Flushed,
         IBV_WC_LOC_LEN_ERR => Status::LocalLength,
@@ -59,10 +65,10 @@ mod tests {
             Transport,        // tag matching
             Transport,        // rendezvous incomplete
         ];
-        for (number, word) in table.into_iter().enumerate() {
-            assert_eq!(status(number as u32), word, "{number}");
+        for (number, status) in table.into_iter().enumerate() {
+            assert_eq!(word(number as u32), status, "{number}");
         }
         assert_eq!(table.len() as u32, IBV_WC_TM_RNDV_INCOMPLETE + 1);
-        assert_eq!([24, 1000, u32::MAX].map(status), [Transport; 3], "what nobody knows yet");
+        assert_eq!([24, 1000, u32::MAX].map(word), [Transport; 3], "what nobody knows yet");
     }
 }

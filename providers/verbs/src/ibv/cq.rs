@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::io;
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -43,14 +44,16 @@ impl Cq {
         Ok(Arc::new(Cq { cq, capacity, context: context.clone(), _channel: channel.clone() }))
     }
 
-    /// Takes completions and says how many.
-    pub(crate) fn poll(&self, out: &mut [ibv_wc]) -> io::Result<usize> {
+    /// Takes completions into the front of `out`, and shows those that it took.
+    pub(crate) fn poll_into<'a>(&self, out: &'a mut [MaybeUninit<ibv_wc>]) -> io::Result<&'a [ibv_wc]> {
         let poll = self.context.ops().poll_cq.ok_or_else(absent)?;
         let room = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
         // SAFETY: the queue lives, and `out` has room for as many records.
-        let taken = unsafe { poll(self.as_ptr(), room, out.as_mut_ptr()) };
+        let taken = unsafe { poll(self.as_ptr(), room, out.as_mut_ptr().cast()) };
         // The verb gives no number for what went wrong.
-        usize::try_from(taken).map_err(|_| io::Error::from_raw_os_error(libc::EIO))
+        let taken = usize::try_from(taken).map_err(|_| io::Error::from_raw_os_error(libc::EIO))?;
+        // SAFETY: the call has written so many records, which is not more than there was room for.
+        Ok(unsafe { std::slice::from_raw_parts(out.as_ptr().cast(), taken.min(out.len())) })
     }
 
     /// Asks for one event through the channel, at the next completion from now on.
