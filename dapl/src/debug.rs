@@ -59,7 +59,7 @@ fn variable(name: &str, default: u32) -> u32 {
 }
 
 /// The text of a variable that may name a file, so a set-uid program sees none.
-pub(crate) fn secure_variable(name: &str) -> Option<String> {
+pub fn secure_variable(name: &str) -> Option<String> {
     // SAFETY: reads what the kernel told the process when it began.
     let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     if is_secure { None } else { Some(std::env::var_os(name)?.to_string_lossy().into_owned()) }

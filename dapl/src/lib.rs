@@ -9,13 +9,14 @@
 //! From the ground up; imports, calls and locks go down this list, only events climb:
 //! - [`error`], [`names`], [`sync`], [`watermark`]; [`handle`], [`ffi`], [`libdat`], [`provider`]: what everybody stands on
 //! - [`wait`], [`timer`], [`shown`], [`debug`]: sleeping, deadlines, memory shown to consumers, the log
-//! - [`name_service`]: which GID an address stands for
+//! - [`name_service`]: which GID an address stands for; [`base_dir`], [`shared_names`]: where processes meet, who shares memory
 //! - [`counters`], [`trace`]: what is counted always, and recorded on request
 //! - [`ia`], [`pz`], [`cno`]; [`evd`], [`lmr`], [`rmr`], [`srq`]; [`ep`]; [`cr`]; [`psp`], [`rsp`]: the objects
 //! - [`cm`]: events of connections; [`context`], [`table`], [`registration`]: the way in
 //!
 //! Absent on purpose: any transport, any lock held while C code runs, any panic that reaches C.
 
+pub mod base_dir;
 pub mod cm;
 pub mod cno;
 pub mod context;
@@ -40,6 +41,7 @@ pub mod pz;
 pub mod registration;
 pub mod rmr;
 pub mod rsp;
+pub mod shared_names;
 pub mod shown;
 pub mod srq;
 pub mod sync;

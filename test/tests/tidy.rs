@@ -34,8 +34,8 @@ const DAPL: &[&[&str]] = &[
     &["handle"],
     &["provider", "libdat"],
     &["ffi", "wait", "thread", "shown", "debug", "mappings"],
-    &["timer", "counters", "name_service"],
-    &["trace"],
+    &["timer", "counters", "name_service", "base_dir"],
+    &["trace", "shared_names"],
     &["ia"],
     &["pz", "cno"],
     &["evd", "lmr", "srq"],
@@ -51,9 +51,9 @@ const DAPL: &[&[&str]] = &[
 
 /// As its `lib.rs` has it.
 const SM: &[&[&str]] = &[
-    &["process", "proto", "map", "cma"],
+    &["proto", "map", "cma"],
     &["knobs", "dir", "wake", "ready", "regions", "ring", "wish"],
-    &["sock", "segments", "shared"],
+    &["sock", "segments"],
     &["link"],
     &["bell"],
     &["cq", "srq"],
@@ -105,6 +105,7 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("dapl/src/wait/futex.rs", "futex"),
     ("dapl/src/thread.rs", "signal masks"),
     ("dapl/src/debug.rs", "syslog"),
+    ("dapl/src/base_dir/leavings.rs", "atexit"),
     ("providers/rdma-cm-sys/src/lib.rs", "declares functions of C"),
     ("providers/rdma-cm-sys/tests/header.rs", "asks the library for its words"),
     ("providers/sm/src/map.rs", "shared memory, and whether memory is there"),
@@ -115,7 +116,6 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("providers/sm/src/tx/send.rs", "copies into slots and areas, each range reserved just above"),
     ("providers/sm/src/tx/rma.rs", "copies into the RMA buffer and across, each range reserved or checked just above"),
     ("providers/sm/src/wake.rs", "SIGPIPE of one thread"),
-    ("providers/sm/src/process.rs", "atexit, secure_getenv"),
     ("providers/sm/tests/threads.rs", "an agent, and a race on purpose"),
     ("providers/sm/tests/threads/door.rs", "calls through the provider's table"),
     ("providers/sm/tests/threads/sanitizer.rs", "passes on a call of the sanitizer's"),

@@ -50,9 +50,9 @@ pub(crate) struct Device {
 impl Device {
     pub(crate) fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Sm>>) -> Result<Self> {
         let knobs = Knobs::read(spec.params);
-        let base = Base::open(knobs.base.as_deref(), None)?;
+        let base = Base::open(knobs.base.as_deref())?;
         let endpoint = Endpoint::create(base, knobs.first_id)?;
-        crate::process::at_exit(endpoint.path());
+        endpoint.base().at_exit(endpoint.path());
         let failed = |what: &str, error: rustix::io::Errno| {
             log::error!("{}: cannot {what} in {}: {error}", spec.name, endpoint.path().display());
             Error::Exhausted(Resource::Device)

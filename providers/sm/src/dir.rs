@@ -8,31 +8,33 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use dapl::error::{Error, Resource, Result};
+use dapl::base_dir::{self, BaseDir, Kind, is_at, lock, remove_unlocked};
+use dapl::error::{Error, Result};
+use dapl::shared_names::SharedNames;
 use rustix::fs::{CWD, FlockOperation, Mode};
 
 /// Longest path of a Unix socket, its NUL left out.
 const SUN_PATH: usize = 107;
 
-/// How often the base is made while others remove it, and a listener asks for its name while others are about to leave it;
-/// how long the latter waits in between.
+/// How often a listener asks for its name while others are about to leave it, and how long it waits in between.
 const TRIES: u32 = 100;
 const RETRY: Duration = Duration::from_millis(1);
 
 /// End points opened by this process so far.
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
+const KIND: Kind = Kind { provider: "sm", variable: "DAPL_SM_DIR", default: "/dev/shm/dapl" };
+
 /// Where the end points of one user meet.
 #[derive(Clone, Debug)]
 pub(crate) struct Base {
-    path: PathBuf,
-    /// Made by this library and empty again at the end: removed. A directory that the administrator named stays.
-    is_default: bool,
+    dir: BaseDir,
+    names: SharedNames,
 }
 
 /// The directory of an address `sm://<absolute path>/<pid>/<id>`; without the scheme it is that directory itself.
@@ -43,20 +45,19 @@ pub(crate) fn endpoint_path(address: &str) -> Option<PathBuf> {
 }
 
 impl Base {
-    /// The base directory: `params`, else `$DAPL_SM_DIR`, else one of this user's under `/dev/shm`. Made when missing.
-    pub(crate) fn open(params: Option<&str>, environment: Option<&str>) -> Result<Self> {
-        let uid = rustix::process::geteuid().as_raw();
-        let (path, is_default) = match params.or(environment).filter(|p| !p.is_empty()) {
-            Some(path) => (PathBuf::from(path), false),
-            None => (PathBuf::from(format!("/dev/shm/dapl-{uid}")), true),
-        };
-        let base = Base { path, is_default };
+    /// The base directory: the chosen one, else one of this user's under `/dev/shm`. Made when missing.
+    pub(crate) fn open(chosen: Option<&str>) -> Result<Self> {
+        let base = Self::over(BaseDir::new(&KIND, chosen));
         base.make()?;
         Ok(base)
     }
 
+    fn over(dir: BaseDir) -> Self {
+        Base { names: SharedNames::new(dir.clone()), dir }
+    }
+
     fn make(&self) -> Result<()> {
-        let path = &self.path;
+        let path = self.dir.path();
         if endpoint_path(&format!("{}/4194304/65535", path.display())).is_none() {
             log::error!(
                 "sm base directory \"{}\" is not an absolute path of at most {} bytes; set DAPL_SM_DIR to a shorter one",
@@ -65,42 +66,21 @@ impl Base {
             );
             return Err(Error::InvalidAddress(dapl::error::Address::Malformed));
         }
-        let found = self.made().map_err(|e| refused("create the sm base directory", path, &e))?;
-        let uid = rustix::process::geteuid().as_raw();
-        if !found.is_dir() || found.uid() != uid || found.mode() & 0o077 != 0 {
-            log::error!(
-                "sm base directory {} is of uid {} with mode {:04o}; it must be a directory of uid {uid} with mode 0700: \
-                 correct it (chown, chmod 700), remove it, or set DAPL_SM_DIR to another one",
-                path.display(),
-                found.uid(),
-                found.mode() & 0o7777
-            );
-            return Err(Error::PermissionDenied);
-        }
-        Ok(())
+        self.dir.make()
     }
 
-    /// The directory as it is, made when missing. Whoever leaves an empty default base removes it, maybe just when another
-    /// has found it there: then it is missing again.
-    fn made(&self) -> std::io::Result<fs::Metadata> {
-        let mut tries = 0..TRIES;
-        loop {
-            let made = DirBuilder::new().recursive(!self.is_default).mode(0o700).create(&self.path);
-            made.or_else(|e| if e.kind() == ErrorKind::AlreadyExists { Ok(()) } else { Err(e) })?;
-            match fs::symlink_metadata(&self.path) {
-                Err(e) if e.kind() == ErrorKind::NotFound && tries.next().is_some() => continue,
-                found => return found,
-            }
-        }
+    /// Has a folder or file in it removed when the process exits.
+    pub(crate) fn at_exit(&self, path: &Path) {
+        self.dir.at_exit(path);
     }
 
     fn quals(&self) -> PathBuf {
-        self.path.join("quals")
+        self.dir.path().join("quals")
     }
 
-    /// Names of shared memory, which are `shared`'s affair.
-    pub(crate) fn shared(&self) -> PathBuf {
-        self.path.join("shared")
+    /// Names of shared memory.
+    pub(crate) fn names(&self) -> &SharedNames {
+        &self.names
     }
 
     /// Where the listener on `qual` says that its end point is. It may be dead; asking it tells.
@@ -121,7 +101,7 @@ impl Base {
 
     /// Removes what the dead left: end points, names of listeners and of shared memory.
     pub(crate) fn clean(&self) {
-        for process in entries(&self.path) {
+        for process in entries(self.dir.path()) {
             let Some(pid) = process.file_name().and_then(|n| n.to_str()?.parse::<i32>().ok()) else { continue };
             for endpoint in entries(&process) {
                 let name = endpoint.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
@@ -134,23 +114,15 @@ impl Base {
             }
             let _ = fs::remove_dir(&process);
         }
-        for name in [self.quals(), self.shared()].iter().flat_map(|names| entries(names)) {
-            if let Ok(file) = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(&name)
-                && lock(&file)
-                && is_at(&file, &name)
-            {
-                let _ = fs::remove_file(&name);
-            }
-        }
+        entries(&self.quals()).iter().for_each(|name| remove_unlocked(name));
+        self.names.clean();
     }
 
     /// Removes what is empty and was made here.
     fn leave(&self) {
         let _ = fs::remove_dir(self.quals());
-        let _ = fs::remove_dir(self.shared());
-        if self.is_default {
-            let _ = fs::remove_dir(&self.path);
-        }
+        self.names.leave();
+        self.dir.leave();
     }
 }
 
@@ -191,37 +163,10 @@ fn is_alive(pid: i32) -> bool {
     pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
 }
 
-pub(crate) fn lock(file: &File) -> bool {
-    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
-}
-
-/// Is this file still the one at `path`? Its owner may have removed it between our open and our lock.
-pub(crate) fn is_at(file: &File, path: &Path) -> bool {
-    match (file.metadata(), fs::symlink_metadata(path)) {
-        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
-        _ => false,
-    }
-}
-
 /// Somebody removed or locked what we were just making, or left something at its place: the next number is as good.
 fn met_a_cleaner(error: &std::io::Error) -> bool {
     use ErrorKind::*;
     matches!(error.kind(), NotFound | AlreadyExists | DirectoryNotEmpty | WouldBlock)
-}
-
-#[cold]
-pub(crate) fn refused(what: &str, path: &Path, error: &std::io::Error) -> Error {
-    let remedy = match error.kind() {
-        ErrorKind::StorageFull => "free space there, or set DAPL_SM_DIR to a directory on another file system",
-        ErrorKind::NotFound => "set DAPL_SM_DIR to a directory that exists on a memory file system",
-        _ => "set DAPL_SM_DIR to a directory of your own",
-    };
-    log::error!("cannot {what} {}: {error}; {remedy}", path.display());
-    match error.kind() {
-        ErrorKind::PermissionDenied => Error::PermissionDenied,
-        ErrorKind::StorageFull | ErrorKind::OutOfMemory => Error::Exhausted(Resource::Memory),
-        _ => Error::Internal,
-    }
 }
 
 /// The folder of one open IA. Dropping it removes it.
@@ -248,15 +193,15 @@ impl Endpoint {
             match Self::build(&base, pid, id) {
                 Ok((path, lock)) => return Ok(Endpoint { base, path, _lock: lock, pid }),
                 Err(e) if met_a_cleaner(&e) => base.make()?,
-                Err(e) => return Err(refused("create an end point in", &base.path, &e)),
+                Err(e) => return Err(base.dir.refused("create an end point in", base.dir.path(), &e)),
             }
         }
-        log::error!("cannot create an end point in {}: something keeps removing it", base.path.display());
+        log::error!("cannot create an end point in {}: something keeps removing it", base.dir.path().display());
         Err(Error::Internal)
     }
 
     fn build(base: &Base, pid: u32, id: u32) -> std::io::Result<(PathBuf, File)> {
-        let process = base.path.join(pid.to_string());
+        let process = base.dir.path().join(pid.to_string());
         match DirBuilder::new().mode(0o700).create(&process) {
             Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
             _ => {}
@@ -318,7 +263,7 @@ impl Endpoint {
             let file = match options.open(&path) {
                 Ok(file) => file,
                 Err(e) if e.kind() == ErrorKind::NotFound => continue, // an empty `quals` was just removed
-                Err(e) => return Err(refused("create the name of a listener,", &path, &e)),
+                Err(e) => return Err(self.base.dir.refused("create the name of a listener,", &path, &e)),
             };
             if !lock(&file) {
                 if self.base.has_listener(qual) {
@@ -333,8 +278,10 @@ impl Endpoint {
             let name = Name { path: path.clone(), file, pid: self.pid };
             let mut text = &name.file;
             let written = name.file.set_len(0).and_then(|()| text.write_all(self.path.as_os_str().as_encoded_bytes()));
-            crate::process::at_exit(&path);
-            return written.map(|()| name).map_err(|e| refused("write the name of a listener,", &path, &e));
+            self.base.at_exit(&path);
+            return written
+                .map(|()| name)
+                .map_err(|e| self.base.dir.refused("write the name of a listener,", &path, &e));
         }
         Err(Error::ConnQualTaken)
     }
@@ -349,7 +296,7 @@ impl Drop for Endpoint {
         if let Some(process) = self.path.parent() {
             let _ = fs::remove_dir(process);
         }
-        crate::process::forget(&self.path);
+        base_dir::forget(&self.path);
         self.base.clean();
         self.base.leave();
     }
@@ -365,7 +312,7 @@ pub(crate) struct Name {
 
 impl Drop for Name {
     fn drop(&mut self) {
-        crate::process::forget(&self.path);
+        base_dir::forget(&self.path);
         if std::process::id() == self.pid && is_at(&self.file, &self.path) {
             let _ = fs::remove_file(&self.path);
         }
@@ -393,7 +340,7 @@ mod tests {
     #[test]
     fn an_end_point_leaves_nothing_behind() {
         let dir = scratch("leave");
-        let base = Base::open(Some(&dir), None).unwrap();
+        let base = Base::open(Some(&dir)).unwrap();
         let endpoint = Endpoint::create(base, None).unwrap();
         for name in ["fifo", "lock", "conns"] {
             assert!(endpoint.path().join(name).exists(), "{name}");
@@ -409,7 +356,7 @@ mod tests {
     #[test]
     fn a_qualifier_has_one_listener_and_the_dead_hold_none() {
         let dir = scratch("qual");
-        let endpoint = Endpoint::create(Base::open(Some(&dir), None).unwrap(), None).unwrap();
+        let endpoint = Endpoint::create(Base::open(Some(&dir)).unwrap(), None).unwrap();
         let first = endpoint.claim(u64::MAX).unwrap();
         assert_eq!(endpoint.claim(u64::MAX).err(), Some(Error::ConnQualTaken));
         drop(first);
@@ -422,7 +369,7 @@ mod tests {
     #[test]
     fn a_cleaner_stands_in_no_listeners_way() {
         let dir = scratch("way");
-        let base = Base::open(Some(&dir), None).unwrap();
+        let base = Base::open(Some(&dir)).unwrap();
         let endpoint = Endpoint::create(base.clone(), None).unwrap();
         let done = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -442,7 +389,7 @@ mod tests {
     #[test]
     fn the_cleaner_takes_the_dead_and_spares_the_living() {
         let dir = scratch("clean");
-        let base = Base::open(Some(&dir), None).unwrap();
+        let base = Base::open(Some(&dir)).unwrap();
         let living = Endpoint::create(base.clone(), None).unwrap();
         let dead = PathBuf::from(&dir).join("1/1");
         fs::create_dir_all(dead.join("conns/5")).unwrap();
@@ -457,12 +404,11 @@ mod tests {
     #[test]
     fn openers_and_leavers_of_the_default_base_do_not_trip_over_each_other() {
         let path = PathBuf::from(scratch("default"));
-        let base = Base { path: path.clone(), is_default: true };
-        let come_and_go = || (0..2000).try_for_each(|_| base.make().map(|()| base.leave()));
+        let base = Base::over(BaseDir::as_default(&KIND, path.clone()));
         let open_and_close =
             || (0..200).try_for_each(|_| base.make().and_then(|()| Endpoint::create(base.clone(), None).map(drop)));
         std::thread::scope(|scope| {
-            let threads = [scope.spawn(come_and_go), scope.spawn(come_and_go), scope.spawn(open_and_close)];
+            let threads = [scope.spawn(open_and_close), scope.spawn(open_and_close), scope.spawn(open_and_close)];
             threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), Ok(())));
         });
         assert!(!path.exists());
@@ -472,8 +418,8 @@ mod tests {
     fn a_base_of_wrong_rights_is_refused() {
         let dir = scratch("rights");
         DirBuilder::new().mode(0o755).create(&dir).unwrap();
-        assert_eq!(Base::open(Some(&dir), None).err(), Some(Error::PermissionDenied));
+        assert_eq!(Base::open(Some(&dir)).err(), Some(Error::PermissionDenied));
         fs::remove_dir(&dir).unwrap();
-        assert_eq!(Base::open(Some("relative"), None).map(|_| ()).err().map(Error::code), Some(0x8012_0061));
+        assert_eq!(Base::open(Some("relative")).map(|_| ()).err().map(Error::code), Some(0x8012_0061));
     }
 }

@@ -33,7 +33,7 @@ pub(crate) struct Knobs {
 impl Knobs {
     /// From `ia_params` and the environment.
     pub(crate) fn read(params: &str) -> Self {
-        Self::from(params, crate::process::environment)
+        Self::from(params, dapl::debug::secure_variable)
     }
 
     fn from(params: &str, variable: impl Fn(&str) -> Option<String>) -> Self {

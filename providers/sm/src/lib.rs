@@ -5,7 +5,7 @@
 //! connection is set up by datagrams (`setup`, `proto`), which pass sealed memory (`map`, `link`); then both halves (`rx`,
 //! `tx`, `half`) run over slot rings (`ring`) without a lock or a pointer in shared memory, and RDMA goes straight across by
 //! the kernel (`cma`) or through a bounce buffer. Queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`),
-//! requests (`request`), memory windows (`window`) and the names of shared memory (`shared`) are what dapl sees.
+//! requests (`request`) and memory windows (`window`) are what dapl sees.
 //!
 //! ```text
 //! lib -> engine -> request -> qp -> setup -> device -> rx tx -> window -> book half -> cq srq -> bell -> link -> ... -> map proto
@@ -27,7 +27,6 @@ mod map;
 #[cfg(loom)]
 #[path = "map/double.rs"]
 mod map;
-mod process;
 mod proto;
 mod qp;
 mod ready;
@@ -37,7 +36,6 @@ mod ring;
 mod rx;
 mod segments;
 mod setup;
-mod shared;
 mod sock;
 mod srq;
 #[cfg(test)]
@@ -60,9 +58,9 @@ use dapl::provider::{
 use parking_lot::Mutex;
 
 pub use cq::Cq;
+pub use dapl::shared_names::Membership;
 pub use qp::Qp;
 pub use request::Request;
-pub use shared::Membership;
 pub use srq::Srq;
 
 use device::Device;
@@ -192,7 +190,7 @@ impl Provider for Sm {
     }
 
     fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Membership> {
-        Membership::join(self.device.endpoint.base(), cookie, length)
+        self.device.endpoint.base().names().join(cookie, length)
     }
 
     fn alloc_mw(&self, pd: &Pd) -> Result<Mw> {

@@ -13,25 +13,34 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dapl::error::{Error, Result};
-use dapl::provider::SharedCookie;
 use rustix::fs::{FlockOperation, flock};
 
-use crate::dir::{Base, is_at, lock, refused};
-use crate::process;
+use crate::base_dir::{self, BaseDir, is_at, lock};
+use crate::error::{Error, Result};
+use crate::provider::SharedCookie;
 
 /// Far longer than anybody holds the exclusive lock, unless it was stopped in between.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A little longer than that lock is held as a rule.
 const RETRY: Duration = Duration::from_micros(100);
 
+/// The names of one base directory.
+#[derive(Clone, Debug)]
+pub struct SharedNames {
+    base: BaseDir,
+    path: PathBuf,
+}
+
 /// One of those who share memory. Dropping it leaves; the last one out removes the name.
+#[derive(Debug)]
 pub struct Membership {
     _member: Member,
 }
 
 /// A lock on the file at this path, held by this process.
+#[derive(Debug)]
 struct Member {
+    base: BaseDir,
     path: PathBuf,
     file: Arc<File>,
     pid: u32,
@@ -45,20 +54,26 @@ enum Tried {
     OtherLength,
 }
 
-impl Membership {
+impl SharedNames {
+    /// Those in this base directory, which is made when somebody joins.
+    pub fn new(base: BaseDir) -> Self {
+        let path = base.path().join("shared");
+        SharedNames { base, path }
+    }
+
     /// Joins those who share under this cookie; the first says the length.
     ///
     /// Errors: `InvalidParameter(4)` for another length.
-    pub(crate) fn join(base: &Base, cookie: &SharedCookie, length: u64) -> Result<Self> {
-        let names = base.shared();
+    pub fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Membership> {
         let name: String = cookie.iter().map(|byte| format!("{byte:02x}")).collect();
-        let path = names.join(name);
+        let path = self.path.join(name);
         let until = Instant::now() + PATIENCE;
         loop {
-            let tried = try_join(&names, &path, length).map_err(|e| refused("note shared memory in", &path, &e))?;
-            match tried {
+            self.base.make()?;
+            let tried = self.try_join(&path, length);
+            match tried.map_err(|error| self.base.refused("note shared memory in", &path, &error))? {
                 Tried::Joined(member) => {
-                    process::at_exit_if_last(&member.path, &member.file);
+                    self.base.at_exit_if_last(&member.path, &member.file);
                     return Ok(Membership { _member: member });
                 }
                 Tried::OtherLength => return Err(Error::InvalidParameter(4)),
@@ -70,45 +85,58 @@ impl Membership {
             }
         }
     }
-}
 
-fn try_join(names: &Path, path: &Path, length: u64) -> std::io::Result<Tried> {
-    let _ = DirBuilder::new().mode(0o700).create(names);
-    let options = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW)
-        .clone();
-    let mut file = match options.open(path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Tried::Again), // an empty `shared` was just removed
-        Err(e) => return Err(e),
-    };
-    if lock(&file) {
-        if !is_at(&file, path) {
+    fn try_join(&self, path: &Path, length: u64) -> std::io::Result<Tried> {
+        let _ = DirBuilder::new().mode(0o700).create(&self.path);
+        let options = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .clone();
+        let mut file = match options.open(path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Tried::Again), // an empty `shared` was just removed
+            Err(e) => return Err(e),
+        };
+        if lock(&file) {
+            if !is_at(&file, path) {
+                return Ok(Tried::Again);
+            }
+            file.set_len(0)?;
+            file.rewind()?;
+            file.write_all(length.to_string().as_bytes())?;
+        }
+        // From the exclusive lock to a shared one is not one step: somebody else may have come between, so all is looked at
+        // again.
+        if flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
             return Ok(Tried::Again);
         }
-        file.set_len(0)?;
-        file.rewind()?;
-        file.write_all(length.to_string().as_bytes())?;
+        let member =
+            Member { base: self.base.clone(), path: path.to_path_buf(), file: Arc::new(file), pid: std::process::id() };
+        if !is_at(&member.file, path) {
+            return Ok(Tried::Again);
+        }
+        Ok(match member.length() {
+            Some(known) if known == length => Tried::Joined(member),
+            Some(_) => Tried::OtherLength,
+            None => Tried::Again, // its maker died over it: alone with it, the next try writes it
+        })
     }
-    // From the exclusive lock to a shared one is not one step: somebody else may have come between, so all is looked at
-    // again.
-    if flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
-        return Ok(Tried::Again);
+
+    /// Removes the names of the dead.
+    pub fn clean(&self) {
+        for name in fs::read_dir(&self.path).into_iter().flatten().flatten().map(|entry| entry.path()) {
+            base_dir::remove_unlocked(&name);
+        }
     }
-    let member = Member { path: path.to_path_buf(), file: Arc::new(file), pid: std::process::id() };
-    if !is_at(&member.file, path) {
-        return Ok(Tried::Again);
+
+    /// Removes the directory of names, if there is none.
+    pub fn leave(&self) {
+        let _ = fs::remove_dir(&self.path);
     }
-    Ok(match member.length() {
-        Some(known) if known == length => Tried::Joined(member),
-        Some(_) => Tried::OtherLength,
-        None => Tried::Again, // its maker died over it: alone with it, the next try writes it
-    })
 }
 
 impl Member {
@@ -122,11 +150,11 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        process::forget_lock(&self.file);
+        base_dir::forget_lock(&self.file);
         // A forked child has the same lock: it must leave it to its parent.
         if std::process::id() == self.pid && lock(&self.file) && is_at(&self.file, &self.path) {
             let _ = fs::remove_file(&self.path);
-            let _ = self.path.parent().map(fs::remove_dir);
+            self.base.prune(&self.path);
         }
     }
 }
@@ -134,22 +162,25 @@ impl Drop for Member {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base_dir::Kind;
 
-    struct Scratch(PathBuf, Base);
+    const KIND: Kind = Kind { provider: "test", variable: "DAPL_TEST_DIR", default: "/tmp/dapl-shared-test" };
+
+    struct Scratch(PathBuf, SharedNames);
 
     impl Scratch {
         fn new(name: &str) -> Self {
-            let path = format!("/tmp/dapl-sm-shared-{}-{name}", std::process::id());
-            let base = Base::open(Some(&path), None).unwrap();
-            Scratch(path.into(), base)
+            let path = PathBuf::from(format!("/tmp/dapl-shared-{}-{name}", std::process::id()));
+            let names = SharedNames::new(BaseDir::new(&KIND, path.to_str()));
+            Scratch(path, names)
         }
 
         fn join(&self, cookie: u8, length: u64) -> Result<Membership> {
-            Membership::join(&self.1, &[cookie; 40], length)
+            self.1.join(&[cookie; 40], length)
         }
 
         fn names(&self) -> usize {
-            fs::read_dir(self.1.shared()).map_or(0, Iterator::count)
+            fs::read_dir(&self.1.path).map_or(0, Iterator::count)
         }
     }
 
@@ -171,14 +202,14 @@ mod tests {
         drop(two);
         let one = scratch.join(1, 101).unwrap();
         drop((one, other));
-        assert!(!scratch.1.shared().exists());
+        assert!(!scratch.1.path.exists());
     }
 
     #[test]
     fn what_the_dead_left_is_taken_over_or_cleaned() {
         let scratch = Scratch::new("dead");
         let member = scratch.join(1, 100).unwrap();
-        let name = |byte: &str| scratch.1.shared().join(byte.repeat(40));
+        let name = |byte: &str| scratch.1.path.join(byte.repeat(40));
         for (byte, text) in [("02", "7"), ("03", ""), ("04", "nonsense"), ("05", "7")] {
             fs::write(name(byte), text).unwrap();
         }
@@ -187,16 +218,16 @@ mod tests {
         assert_eq!(scratch.names(), 4, "the cleaner spares the living");
         assert!(!name("05").exists());
         drop((member, taken));
-        assert!(!scratch.1.shared().exists());
+        assert!(!scratch.1.path.exists());
     }
 
     /// The other process of the next tests: joins twice, and stays until it is killed or has no more input.
     #[test]
     #[ignore = "runs as a process of its own"]
     fn another_process() {
-        let Some(place) = std::env::var_os("SM_TEST_PLACE") else { return };
-        let base = Base::open(place.to_str(), None).unwrap();
-        let _members = [100, 100].map(|length| Membership::join(&base, &[1; 40], length).unwrap());
+        let Some(place) = std::env::var_os("DAPL_TEST_PLACE") else { return };
+        let names = SharedNames::new(BaseDir::new(&KIND, place.to_str()));
+        let _members = [100, 100].map(|length| names.join(&[1; 40], length).unwrap());
         println!("\njoined");
         let _ = std::io::stdin().read(&mut [0]);
         std::process::exit(0); // with everything open
@@ -237,8 +268,8 @@ mod tests {
         use std::io::BufRead;
         use std::process::{Command, Stdio};
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "shared::tests::another_process", "--ignored", "--nocapture"])
-            .env("SM_TEST_PLACE", &scratch.0)
+            .args(["--exact", "shared_names::tests::another_process", "--ignored", "--nocapture"])
+            .env("DAPL_TEST_PLACE", &scratch.0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -266,5 +297,18 @@ mod tests {
             scope.spawn(|| (0..100).for_each(|_| scratch.1.clean()));
         });
         assert_eq!(scratch.names(), 0);
+    }
+
+    #[test]
+    fn a_base_of_our_own_choice_comes_with_the_first_and_goes_with_the_last() {
+        let path = PathBuf::from(format!("/tmp/dapl-shared-{}-own", std::process::id()));
+        let names = SharedNames::new(BaseDir::as_default(&KIND, path.clone()));
+        assert!(!path.exists());
+        let rounds = || (0..300).try_for_each(|_| names.join(&[1; 40], 100).map(drop));
+        std::thread::scope(|scope| {
+            let threads = [scope.spawn(rounds), scope.spawn(rounds), scope.spawn(rounds)];
+            threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), Ok(())));
+        });
+        assert!(!path.exists());
     }
 }
