@@ -278,6 +278,8 @@ unsafe extern "C" {
     pub fn rdma_accept(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int;
     /// The data may be null.
     pub fn rdma_reject(id: *mut rdma_cm_id, private_data: *const c_void, private_data_len: u8) -> c_int;
+    /// As `rdma_reject`, with another reason (35) than the program's own.
+    pub fn rdma_reject_ece(id: *mut rdma_cm_id, private_data: *const c_void, private_data_len: u8) -> c_int;
     /// Both ends get an event.
     pub fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int;
     /// Hands on an event of the queue pair: data came before the connection stood.

@@ -1,6 +1,175 @@
 //! `libdaplverbs.so.1`: the uDAPL provider over rdma-core, for InfiniBand, RoCE and iWARP.
+//!
+//! An open IA is a `device` (found by `find`, described by `limits`, set up by `knobs` and `gid`) with one thread, the
+//! `reactor`. Queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), memory and windows (`memory`)
+//! are what dapl sees; each stands on its counterpart in `ibv`, which alone calls libibverbs. How two queue pairs come
+//! together is a manager's business (`cm`): by rdma_cm, by messages over TCP, or by none at all.
+//!
+//! ```text
+//! lib -> request -> cm -> qp -> cq srq -> device -> memory keys -> find gid limits -> knobs explain -> reactor work status state -> ibv rdma_cm
+//! ```
+//! It knows no handle and no event of DAT's; dapl knows no queue pair's state.
 #![cfg(feature = "rdma-core")]
 
+mod binds;
+mod cm;
+mod cq;
+mod device;
+mod explain;
+mod find;
+mod gid;
 mod ibv;
+mod keys;
 mod knobs;
+mod limits;
+mod memory;
+mod qp;
+mod rdma_cm;
+mod reactor;
+mod request;
+mod srq;
+mod state;
 mod status;
+mod work;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+use dapl::error::{Error, Resource, Result};
+use dapl::handle::ObjectId;
+use dapl::provider::{
+    Access, CmSink, CqSink, IaSpec, Limits, Provider, QpSpec, Region, SharedCookie, SrqSpec,
+};
+use parking_lot::Mutex;
+
+pub use cq::Cq;
+pub use dapl::shared_names::Membership;
+pub use memory::{Mr, Mw, Pd};
+pub use qp::Qp;
+pub use request::Request;
+pub use srq::Srq;
+
+use cq::CqCore;
+use device::Device;
+
+// Unit tests do not link libdat.
+#[cfg(not(test))]
+dapl::export_provider!(Verbs);
+
+/// The provider: one open IA.
+pub struct Verbs {
+    device: Arc<Device>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A listener on a qualifier.
+pub struct Listener {
+    device: Arc<Device>,
+    qual: u64,
+    _listening: cm::Listening,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.device.listeners.lock().remove(&self.qual);
+    }
+}
+
+impl Provider for Verbs {
+    type Pd = Pd;
+    type Mr = Mr;
+    type Mw = Mw;
+    type Membership = Membership;
+    type Cq = Cq;
+    type Srq = Srq;
+    type Qp = Qp;
+    type Listener = Listener;
+    type Request = Request;
+
+    const NAME: &'static str = "verbs";
+
+    fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self> {
+        let device = Device::open(spec, sink)?;
+        let reactor = device.reactor.clone();
+        let thread = dapl::thread::spawn("dapl-verbs", move || reactor.run()).map_err(|error| {
+            log::error!("{}: cannot start the engine's thread: {error}", spec.name);
+            Error::Exhausted(Resource::Device)
+        })?;
+        Ok(Verbs { device, thread: Mutex::new(Some(thread)) })
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.device.limits
+    }
+
+    fn facts(&self) -> Vec<(String, String)> {
+        limits::facts(&self.device)
+    }
+
+    fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.device.address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), 0)
+    }
+
+    fn alloc_pd(&self) -> Result<Pd> {
+        Pd::new(&self.device.context)
+    }
+
+    fn register(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
+        Mr::new(pd, region, access, self.device.limits.max_rmrs > 0, &self.device.keys)
+    }
+
+    fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Membership> {
+        self.device.names.join(cookie, length)
+    }
+
+    fn alloc_mw(&self, pd: &Pd) -> Result<Mw> {
+        Mw::new(pd)
+    }
+
+    fn create_srq(&self, pd: &Pd, spec: SrqSpec) -> Result<Srq> {
+        Srq::new(&self.device, pd, spec)
+    }
+
+    fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Cq> {
+        CqCore::new(&self.device, Some(sink)).map(Cq)
+    }
+
+    fn create_qp(&self, pd: &Pd, spec: QpSpec<Self>) -> Result<Qp> {
+        Qp::new(&self.device, pd, spec)
+    }
+
+    fn listen(&self, qual: u64, id: ObjectId) -> Result<Listener> {
+        // Requests may come before this returns, and may be handed on at once.
+        let mut listeners = self.device.listeners.lock();
+        if listeners.contains_key(&qual) {
+            return Err(Error::ConnQualTaken);
+        }
+        listeners.insert(qual, id);
+        drop(listeners);
+        match self.device.manager().listen(qual, id) {
+            Ok(listening) => Ok(Listener { device: self.device.clone(), qual, _listening: listening }),
+            Err(error) => {
+                self.device.listeners.lock().remove(&qual);
+                Err(error)
+            }
+        }
+    }
+
+    fn close(&self) {
+        let Some(thread) = self.thread.lock().take() else { return };
+        self.device.manager().close();
+        self.device.reactor.stop();
+        // An agent that closes the IA from the engine's own thread must not wait for itself.
+        if thread.thread().id() != std::thread::current().id() {
+            let _ = thread.join();
+        }
+        self.device.names.leave();
+    }
+}
+
+impl Drop for Verbs {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

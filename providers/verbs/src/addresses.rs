@@ -1,0 +1,82 @@
+//! The IP addresses of this host, each with its network device.
+
+use std::ffi::CStr;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ptr;
+
+/// All addresses that a peer could be given, in the system's order: none of IPv6 that hold on one link only.
+pub(crate) fn of_this_host() -> io::Result<Vec<(String, IpAddr)>> {
+    let mut list = ptr::null_mut();
+    // SAFETY: `list` is a valid place for the answer.
+    if unsafe { libc::getifaddrs(&mut list) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut found = Vec::new();
+    let mut next = list;
+    while !next.is_null() {
+        // SAFETY: an entry of the list, which is freed below.
+        let entry = unsafe { &*next };
+        // SAFETY: null, or an address of its family that lives as long as the list.
+        if let Some(address) = unsafe { ip(entry.ifa_addr) } {
+            // SAFETY: every entry has a name, which ends with zero.
+            let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy();
+            found.push((device(&name).to_string(), address));
+        }
+        next = entry.ifa_next;
+    }
+    // SAFETY: made by `getifaddrs`, and nothing of it is used any more.
+    unsafe { libc::freeifaddrs(list) };
+    found.retain(|(_, address)| !is_of_one_link(*address));
+    Ok(found)
+}
+
+/// An alias (`eth0:1`) is a second name for the same device.
+fn device(name: &str) -> &str {
+    name.split_once(':').map_or(name, |(device, _)| device)
+}
+
+/// IPv6 addresses that mean nothing without the name of a device.
+fn is_of_one_link(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
+/// # Safety
+/// `address` is null, or points to an address as its family lays it out.
+unsafe fn ip(address: *const libc::sockaddr) -> Option<IpAddr> {
+    if address.is_null() {
+        return None;
+    }
+    // SAFETY: not null; every address begins with its family.
+    match i32::from(unsafe { (*address).sa_family }) {
+        libc::AF_INET => {
+            // SAFETY: the family says so.
+            let address = unsafe { &*address.cast::<libc::sockaddr_in>() };
+            Some(IpAddr::V4(Ipv4Addr::from(address.sin_addr.s_addr.to_ne_bytes())))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says so.
+            let address = unsafe { &*address.cast::<libc::sockaddr_in6>() };
+            Some(IpAddr::V6(Ipv6Addr::from(address.sin6_addr.s6_addr)))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_host_has_its_loopback() {
+        let found = of_this_host().unwrap();
+        assert!(found.contains(&("lo".to_string(), IpAddr::V4(Ipv4Addr::LOCALHOST))), "{found:?}");
+    }
+
+    #[test]
+    fn aliases_and_addresses_of_one_link_are_left_out() {
+        assert_eq!([device("eth0:1"), device("eth0.100"), device("ib0")], ["eth0", "eth0.100", "ib0"]);
+        assert!(is_of_one_link("fe80::1".parse().unwrap()));
+        assert!(!is_of_one_link("2001:db8::1".parse().unwrap()) && !is_of_one_link("169.254.0.1".parse().unwrap()));
+    }
+}

@@ -1,0 +1,284 @@
+//! What a memory window is bound to, was, and is to be: which of the device's windows and registrations are to live on.
+//!
+//! Pure, but for what lies under `M`, a window of the device. Only `memory` uses it. A binding stands until the next bind
+//! is complete; one that fails or is flushed leaves nothing bound, also not what was bound before, which the device alone
+//! would leave in place: so the device's window goes then, with the last bind in flight that names it. Each goes also when
+//! it has given all its keys, with the binding that its last key opened.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use dapl::provider::Keep;
+
+/// Keys that a window of the device gives before the first comes again: drivers count in the low eight bits.
+const KEYS: u32 = 255;
+
+/// The state of one window.
+pub(crate) struct Binds<M> {
+    /// The device's window for the next bind; none after a bind that came to nothing.
+    mw: Option<Arc<M>>,
+    /// Keys that it has given.
+    given: u32,
+    last_key: u32,
+    /// Binds and unbinds are numbered as they are posted; the last that was, and the last that is known to be over.
+    posted: u64,
+    over: u64,
+    /// The last that was posted is a bind that can still come true.
+    bound: bool,
+    flying: VecDeque<(u64, Open<M>)>,
+    /// What is open now. More than one only if binds over several connections have overtaken each other: then nobody knows
+    /// which was the last.
+    open: Vec<Open<M>>,
+}
+
+/// What a bind leaves behind: the device's window, and what keeps the registration, if it is no unbind.
+pub(crate) struct Open<M> {
+    _mw: Arc<M>,
+    _keep: Option<Keep>,
+}
+
+impl<M> std::fmt::Debug for Binds<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Binds { posted, over, bound, .. } = self;
+        let mut all = f.debug_struct("Binds");
+        all.field("posted", posted).field("over", over).field("bound", bound).finish_non_exhaustive()
+    }
+}
+
+impl<M> Binds<M> {
+    /// Over a fresh window of the device, which has this key.
+    pub(crate) fn new(key: u32, mw: M) -> Self {
+        Binds {
+            mw: Some(Arc::new(mw)),
+            given: 0,
+            last_key: key,
+            posted: 0,
+            over: 0,
+            bound: false,
+            flying: VecDeque::new(),
+            open: Vec::new(),
+        }
+    }
+
+    /// A bind was accepted, and has not been undone, nor failed, nor been flushed.
+    pub(crate) fn is_bound(&self) -> bool {
+        self.bound
+    }
+
+    /// The device's window for the next bind; `None`: it wants another one.
+    pub(crate) fn current(&self) -> Option<&Arc<M>> {
+        self.mw.as_ref().filter(|_| self.given < KEYS)
+    }
+
+    /// Another window of the device. What is bound by the one before stays so until the next bind is complete.
+    pub(crate) fn renew(&mut self, mw: M) -> Arc<M> {
+        let mw = Arc::new(mw);
+        (self.mw, self.given) = (Some(mw.clone()), 0);
+        mw
+    }
+
+    /// The device has taken a bind, or an unbind for no `keep`. Says its number.
+    pub(crate) fn post(&mut self, mw: Arc<M>, key: u32, keep: Option<Keep>) -> u64 {
+        self.given += 1;
+        self.last_key = key;
+        self.posted += 1;
+        self.bound = keep.is_some();
+        self.flying.push_back((self.posted, Open { _mw: mw, _keep: keep }));
+        self.posted
+    }
+
+    /// One is over; `is_done`: it has had its effect. To be dropped: what it has ended.
+    #[must_use]
+    pub(crate) fn complete(&mut self, number: u64, is_done: bool) -> Vec<Open<M>> {
+        // A window that was dropped knows of none.
+        let Some(place) = self.flying.iter().position(|(flying, _)| *flying == number) else { return Vec::new() };
+        let mine = self.flying.remove(place).map(|(_, open)| open);
+        let is_late = number < self.over;
+        self.over = self.over.max(number);
+        match (is_done, is_late) {
+            (true, true) => {
+                self.open.extend(mine);
+                Vec::new()
+            }
+            (true, false) => std::mem::replace(&mut self.open, mine.into_iter().collect()),
+            (false, true) => mine.into_iter().collect(),
+            (false, false) => {
+                let mut old = self.nothing(number);
+                old.extend(mine);
+                old
+            }
+        }
+    }
+
+    /// One is posted and flushed at once, and the device knows nothing of it. Says a key that opens nothing; to be dropped:
+    /// what it has ended.
+    #[must_use]
+    pub(crate) fn lose(&mut self) -> (u32, Vec<Open<M>>) {
+        self.posted += 1;
+        self.over = self.posted;
+        self.last_key = (self.last_key & !0xFF) | (self.last_key.wrapping_add(1) & 0xFF);
+        (self.last_key, self.nothing(self.posted))
+    }
+
+    /// Ends it, whatever is in flight. To be dropped: all there is.
+    #[must_use]
+    pub(crate) fn close(&mut self) -> Vec<Open<M>> {
+        self.bound = false;
+        self.mw = None;
+        self.open.extend(self.flying.drain(..).map(|(_, open)| open));
+        std::mem::take(&mut self.open)
+    }
+
+    /// Nothing is bound any more, unless by a bind after this one.
+    fn nothing(&mut self, number: u64) -> Vec<Open<M>> {
+        self.bound &= number != self.posted;
+        self.mw = None;
+        std::mem::take(&mut self.open)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Weak;
+
+    /// A window over made-up ones of the device, which count themselves.
+    struct Scene {
+        binds: Binds<()>,
+        windows: Vec<Weak<()>>,
+        keep: Arc<()>,
+        key: u32,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let binds = Binds::new(0x1210, ());
+            let windows = vec![Arc::downgrade(binds.current().unwrap())];
+            Scene { binds, windows, keep: Arc::new(()), key: 0x1210 }
+        }
+
+        /// Posts a bind, or an unbind, as `Window::begin` does.
+        fn post(&mut self, is_bind: bool) -> u64 {
+            let mw = match self.binds.current() {
+                Some(mw) => mw.clone(),
+                None => {
+                    let mw = self.binds.renew(());
+                    self.windows.push(Arc::downgrade(&mw));
+                    self.key = 0x100 * (self.windows.len() as u32 + 0x12);
+                    mw
+                }
+            };
+            self.key = (self.key & !0xFF) | ((self.key + 1) & 0xFF);
+            let keep = is_bind.then(|| self.keep.clone() as Keep);
+            self.binds.post(mw, self.key, keep)
+        }
+
+        fn complete(&mut self, number: u64, is_done: bool) {
+            drop(self.binds.complete(number, is_done));
+        }
+
+        /// Registrations kept, and windows that the device has.
+        fn counts(&self) -> (usize, usize) {
+            let alive = self.windows.iter().filter(|window| window.strong_count() > 0).count();
+            (Arc::strong_count(&self.keep) - 1, alive)
+        }
+    }
+
+    #[test]
+    fn a_binding_stands_until_the_next_is_complete() {
+        let mut scene = Scene::new();
+        let first = scene.post(true);
+        scene.complete(first, true);
+        let second = scene.post(true);
+        assert_eq!((scene.binds.is_bound(), scene.counts()), (true, (2, 1)));
+        scene.complete(second, true);
+        assert_eq!((scene.binds.is_bound(), scene.counts()), (true, (1, 1)));
+        let third = scene.post(false);
+        assert_eq!((scene.binds.is_bound(), scene.counts()), (false, (1, 1)), "unbound when it is complete");
+        scene.complete(third, true);
+        assert_eq!(scene.counts(), (0, 1));
+    }
+
+    #[test]
+    fn what_fails_leaves_nothing_bound_and_lets_go_once() {
+        let mut scene = Scene::new();
+        let first = scene.post(true);
+        scene.complete(first, true);
+        for is_bind in [true, false] {
+            let failing = scene.post(is_bind);
+            scene.complete(failing, false);
+            scene.complete(failing, false);
+            assert_eq!((scene.binds.is_bound(), scene.counts()), (false, (0, 0)), "also the device's window is gone");
+        }
+        let next = scene.post(true);
+        scene.complete(next, true);
+        assert_eq!((scene.binds.is_bound(), scene.counts()), (true, (1, 1)));
+    }
+
+    #[test]
+    fn what_is_lost_leaves_nothing_bound() {
+        let mut scene = Scene::new();
+        let first = scene.post(true);
+        scene.complete(first, true);
+        let (key, old) = scene.binds.lose();
+        drop(old);
+        assert_eq!((key, scene.binds.is_bound(), scene.counts()), (0x1212, false, (0, 0)));
+        assert_eq!(scene.binds.lose().0, 0x1213, "another key each time");
+    }
+
+    #[test]
+    fn what_fails_behind_one_in_flight_waits_for_it() {
+        let mut scene = Scene::new();
+        let [first, second] = [scene.post(true), scene.post(true)];
+        scene.complete(second, false);
+        assert_eq!((scene.binds.is_bound(), scene.counts()), (false, (1, 1)), "the device still has the first");
+        scene.complete(first, true);
+        assert_eq!(scene.counts(), (1, 1), "nobody knows whether it was in time");
+        let third = scene.post(false);
+        scene.complete(third, true);
+        assert_eq!(scene.counts(), (0, 1));
+    }
+
+    #[test]
+    fn binds_that_overtake_each_other_keep_both_registrations() {
+        let mut scene = Scene::new();
+        let [first, second] = [scene.post(true), scene.post(true)];
+        scene.complete(second, true);
+        scene.complete(first, true);
+        assert_eq!(scene.counts(), (2, 1));
+        let third = scene.post(true);
+        scene.complete(third, true);
+        assert_eq!(scene.counts(), (1, 1));
+        let [fourth, fifth] = [scene.post(true), scene.post(true)];
+        scene.complete(fifth, true);
+        scene.complete(fourth, false);
+        assert_eq!((scene.binds.is_bound(), scene.counts()), (true, (1, 1)), "the later one stands");
+    }
+
+    #[test]
+    fn no_key_comes_twice() {
+        let mut scene = Scene::new();
+        let mut keys = std::collections::HashSet::new();
+        for count in 1..=1000 {
+            let number = scene.post(true);
+            assert!(keys.insert(scene.key), "{:#x}", scene.key);
+            let windows = 1 + usize::from(count % KEYS == 1 && count > 1);
+            assert_eq!(scene.counts().1, windows, "the one before stays until the bind is complete");
+            scene.complete(number, true);
+            assert_eq!(scene.counts(), (1, 1));
+        }
+    }
+
+    #[test]
+    fn a_window_that_closes_takes_all_along() {
+        let mut scene = Scene::new();
+        let first = scene.post(true);
+        scene.complete(first, true);
+        let second = scene.post(true);
+        drop(scene.binds.close());
+        assert_eq!((scene.binds.is_bound(), scene.counts()), (false, (0, 0)));
+        scene.complete(second, true);
+        assert_eq!(scene.counts(), (0, 0));
+    }
+}

@@ -1,0 +1,537 @@
+//! The manager `rdma`: connections by rdma_cm, with the ports, parameters and private data of the C reference's.
+//!
+//! Active: address, route, request; the answer brings the queue pair to RTS, and is confirmed. Passive: a request waits for
+//! the consumer; accepting brings the queue pair to RTS before the answer goes. An id that has ended lives on until the
+//! peer has confirmed that, or for a while, since a goodbye may be lost. Everything is answered by events, which the engine
+//! reads; ids have numbers, so that an event of one that is gone finds nobody. (endpoints-connections.md 8, 9, 10.)
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use dapl::error::{Address, Error, Resource, Result};
+use dapl::handle::ObjectId;
+use dapl::provider::{CmEvent, ConnId, ConnectSpec, PeerAddress, RequestInfo};
+use ibverbs_sys::{ibv_qp_attr_mask, ibv_qp_state};
+use parking_lot::{Condvar, Mutex};
+use rdma_cm_sys::*;
+
+use super::{Link, Listening, Manager, Path, Refusal, Waiting};
+use crate::device::Device;
+use crate::qp::Core;
+use crate::rdma_cm::{Event, EventChannel, Id, Terms};
+use crate::reactor::{Interest, Source, Watch};
+
+/// What the consumer is told of a request's private data, where the transport always carries more (9.2).
+const TOLD: usize = 48;
+/// Of an accept's.
+const ACCEPTED: usize = 196;
+/// An answer that says no as the consumer's decision: DAT's version and ours, one byte each (10.4).
+const REJECTION: [u8; 4] = [1, 2, 1, 2];
+/// How long an ended connection waits for the peer's confirmation.
+const LINGER: Duration = Duration::from_secs(30);
+/// The same when the IA closes.
+const FAREWELL: Duration = Duration::from_millis(300);
+
+/// The manager of one IA.
+pub(crate) struct Rdma {
+    me: Weak<Rdma>,
+    device: Weak<Device>,
+    address: IpAddr,
+    is_iwarp: bool,
+    channel: Arc<EventChannel>,
+    watch: OnceLock<Watch>,
+    numbers: AtomicUsize,
+    known: Mutex<HashMap<usize, Known>>,
+    /// Somebody is not known any more.
+    gone: Condvar,
+}
+
+/// Whose events these are.
+#[derive(Clone)]
+enum Known {
+    Listener(ObjectId),
+    Link(Arc<RdmaLink>),
+    /// A request that waits for the consumer; true when its peer has left.
+    Waiting(Arc<Mutex<bool>>),
+    /// Ended here; the peer is to confirm it. Nobody looks at the id: it must live.
+    Ended(#[allow(dead_code, reason = "it is kept alive")] Arc<Id>),
+}
+
+impl Rdma {
+    /// Errors: no rdma_cm here, which is logged with the remedy.
+    pub(crate) fn new(device: &Arc<Device>, address: IpAddr) -> Result<Arc<Self>> {
+        let failed = |what: &str, error: io::Error| {
+            log::error!("{}: {what}: {error}; is the kernel module rdma_ucm loaded, and may /dev/infiniband/rdma_cm be opened?", device.name);
+            Error::Exhausted(Resource::Device)
+        };
+        let channel = EventChannel::new().map_err(|error| failed("no rdma_cm event channel", error))?;
+        let manager = Arc::new_cyclic(|me| Rdma {
+            me: Weak::clone(me),
+            device: Arc::downgrade(device),
+            address,
+            is_iwarp: device.context.is_iwarp(),
+            channel,
+            watch: OnceLock::new(),
+            numbers: AtomicUsize::new(1),
+            known: Mutex::default(),
+            gone: Condvar::new(),
+        });
+        let source: Weak<dyn Source> = manager.me.clone();
+        let watch = device.reactor.watch(manager.channel.fd(), Interest::Read, source);
+        let _ = manager.watch.set(watch.map_err(|error| failed("the rdma_cm event channel cannot be watched", error))?);
+        Ok(manager)
+    }
+
+    fn number(&self) -> usize {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn forget(&self, number: usize) {
+        let gone = self.known.lock().remove(&number);
+        self.gone.notify_all();
+        drop(gone);
+    }
+
+    fn handle(&self, device: &Arc<Device>, event: Event) {
+        let known = self.known.lock().get(&event.number).cloned();
+        log::debug!("{}: event {} (status {}) of id {}", device.name, event.kind, event.status, event.number);
+        match (event.kind, known) {
+            (RDMA_CM_EVENT_CONNECT_REQUEST, known) => self.request(device, known, event),
+            (_, Some(Known::Link(link))) => link.handle(self, &event),
+            (kind, Some(Known::Waiting(has_left))) if is_end(kind) => *has_left.lock() = true,
+            (kind, Some(Known::Ended(_))) if is_end(kind) => self.forget(event.number),
+            (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => log::error!("{}: the device is being removed", device.name),
+            _ => {}
+        }
+    }
+
+    fn request(&self, device: &Arc<Device>, known: Option<Known>, event: Event) {
+        let (Some((id, number)), Some(manager)) = (event.new, self.me.upgrade()) else { return };
+        let id = Arc::new(id);
+        let has_left = Arc::new(Mutex::new(false));
+        let peer = id.peer().unwrap_or_else(|| SocketAddr::new(self.address, 0));
+        let told = if self.is_iwarp { event.private_data.len() } else { event.private_data.len().min(TOLD) };
+        self.known.lock().insert(number, Known::Waiting(has_left.clone()));
+        let request = RdmaRequest { manager, number, id: Some(id), terms: event.terms, has_left };
+        match known {
+            Some(Known::Listener(listener)) => {
+                let info = RequestInfo { peer, private_data: event.private_data, told };
+                device.arrived(listener, Box::new(request), info);
+            }
+            // It was freed meanwhile.
+            _ => Box::new(request).refuse(Refusal::Nobody),
+        }
+    }
+}
+
+/// Whether an event of this kind is the last that matters.
+fn is_end(kind: rdma_cm_event_type) -> bool {
+    matches!(
+        kind,
+        RDMA_CM_EVENT_DISCONNECTED
+            | RDMA_CM_EVENT_REJECTED
+            | RDMA_CM_EVENT_UNREACHABLE
+            | RDMA_CM_EVENT_CONNECT_ERROR
+            | RDMA_CM_EVENT_TIMEWAIT_EXIT
+            | RDMA_CM_EVENT_DEVICE_REMOVAL
+    )
+}
+
+impl Source for Rdma {
+    fn ready(&self) {
+        let Some(device) = self.device.upgrade() else { return };
+        loop {
+            match self.channel.next(|| self.number()) {
+                Ok(Some(event)) => self.handle(&device, event),
+                Ok(None) => return,
+                Err(error) => {
+                    log::error!("{}: rdma_cm events cannot be read: {error}", device.name);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// An ended id has waited long enough.
+    fn expired(&self, number: u64) {
+        self.forget(number as usize);
+    }
+}
+
+/// The service port of a qualifier (10.1).
+fn port_of(qual: u64) -> u16 {
+    u16::try_from(qual).unwrap_or_else(|_| (qual % 32001 + 33534) as u16)
+}
+
+impl Manager for Rdma {
+    fn listen(&self, qual: u64, id: ObjectId) -> Result<Listening> {
+        let number = self.number();
+        let failed = |error: io::Error| match error.raw_os_error() {
+            Some(libc::EADDRINUSE | libc::EBUSY | libc::EADDRNOTAVAIL) => Error::ConnQualTaken,
+            Some(libc::EACCES | libc::EPERM) => Error::PermissionDenied,
+            _ => {
+                log::error!("cannot listen on {}, port {}: {error}", self.address, port_of(qual));
+                Error::Exhausted(Resource::Device)
+            }
+        };
+        let listener = Id::new(&self.channel, number).map_err(failed)?;
+        listener.bind(SocketAddr::new(self.address, port_of(qual))).map_err(failed)?;
+        self.known.lock().insert(number, Known::Listener(id));
+        let listening = RdmaListener { manager: self.me.clone(), number, _id: listener };
+        listening._id.listen(0).map_err(failed)?;
+        Ok(Box::new(listening))
+    }
+
+    fn connect(&self, qp: &Arc<Core>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
+        let unreachable = Error::InvalidAddress(Address::Unreachable);
+        let PeerAddress::Ip(ip) = *spec.address else { return Err(unreachable) };
+        // A host's own address by another name.
+        let ip = if ip.is_loopback() { self.address } else { ip };
+        let Some(device) = self.device.upgrade() else { return Err(Error::Internal) };
+        let number = self.number();
+        let failed = |error: io::Error| failure_of_connect(ip, &error);
+        let id = Id::new(&self.channel, number).map_err(failed)?;
+        if ip.is_ipv4() == self.address.is_ipv4() {
+            id.bind(SocketAddr::new(self.address, 0)).map_err(failed)?;
+        }
+        let resolving = device.knobs.resolving;
+        let link = Arc::new(RdmaLink {
+            manager: self.me.clone(),
+            number,
+            id: Arc::new(id),
+            core: Arc::downgrade(qp),
+            peer: SocketAddr::new(ip, port_of(spec.qual)),
+            private_data: spec.private_data.to_vec(),
+            tries: [AtomicU32::new(resolving.address_tries), AtomicU32::new(resolving.route_tries)],
+            stage: Mutex::new(Stage::Resolving),
+        });
+        self.known.lock().insert(number, Known::Link(link.clone()));
+        let started = qp.attach(conn, link.clone()).and_then(|()| {
+            let resolved = link.id.resolve_address(link.peer, resolving.address_timeout);
+            resolved.map_err(|error| {
+                qp.detach(&*link);
+                failed(error)
+            })
+        });
+        started.inspect_err(|_| self.forget(number))
+    }
+
+    fn close(&self) {
+        let mut known = self.known.lock();
+        let deadline = std::time::Instant::now() + FAREWELL;
+        while known.values().any(|known| matches!(known, Known::Ended(_))) {
+            if self.gone.wait_until(&mut known, deadline).timed_out() {
+                break;
+            }
+        }
+        let all = std::mem::take(&mut *known);
+        drop(known);
+        drop(all);
+    }
+}
+
+/// What the caller of connect hears of what can be seen at once (10.6).
+fn failure_of_connect(peer: IpAddr, error: &io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM | libc::ENOSPC | libc::EAGAIN) => Error::Exhausted(Resource::Memory),
+        Some(libc::EACCES) => Error::PermissionDenied,
+        Some(libc::EAFNOSUPPORT) => Error::InvalidAddress(Address::Malformed),
+        _ => {
+            log::warn!("{peer} cannot be reached: {error}");
+            Error::InvalidAddress(Address::Unreachable)
+        }
+    }
+}
+
+/// A listening id.
+struct RdmaListener {
+    manager: Weak<Rdma>,
+    number: usize,
+    _id: Id,
+}
+
+impl Drop for RdmaListener {
+    fn drop(&mut self) {
+        if let Some(manager) = self.manager.upgrade() {
+            manager.forget(self.number);
+        }
+    }
+}
+
+/// Where a connection is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Stage {
+    /// Address or route.
+    Resolving,
+    /// The request is out.
+    Requested,
+    /// The answer is out.
+    Accepted,
+    Established,
+    Ended,
+}
+
+/// A connection or attempt.
+struct RdmaLink {
+    manager: Weak<Rdma>,
+    number: usize,
+    id: Arc<Id>,
+    core: Weak<Core>,
+    peer: SocketAddr,
+    private_data: Vec<u8>,
+    /// Left of address and route.
+    tries: [AtomicU32; 2],
+    stage: Mutex<Stage>,
+}
+
+impl RdmaLink {
+    fn handle(self: &Arc<Self>, manager: &Rdma, event: &Event) {
+        let (Some(core), Some(device)) = (self.core.upgrade(), manager.device.upgrade()) else { return };
+        if !core.has(&**self) {
+            return;
+        }
+        let step = match event.kind {
+            RDMA_CM_EVENT_ADDR_RESOLVED => self.resolve_route(&device),
+            RDMA_CM_EVENT_ROUTE_RESOLVED => self.request(&device, &core),
+            RDMA_CM_EVENT_ADDR_ERROR => self.again(&device, event, 0),
+            RDMA_CM_EVENT_ROUTE_ERROR => self.again(&device, event, 1),
+            RDMA_CM_EVENT_CONNECT_RESPONSE => self.confirm(&device, &core, event),
+            RDMA_CM_EVENT_ESTABLISHED => {
+                self.establish(&core, &[]);
+                Ok(())
+            }
+            kind if is_end(kind) => Err(self.meaning_of(event)),
+            _ => Ok(()),
+        };
+        if let Err(end) = step {
+            core.over(&**self, end);
+        }
+    }
+
+    /// Why it is over (8.1, 8.2).
+    fn meaning_of(&self, event: &Event) -> CmEvent<'static> {
+        let stage = *self.stage.lock();
+        match (stage, event.kind) {
+            (Stage::Accepted, _) => CmEvent::AcceptFailed,
+            (_, RDMA_CM_EVENT_REJECTED) if event.status == IB_CM_REJ_CONSUMER_DEFINED => CmEvent::PeerRejected,
+            (_, RDMA_CM_EVENT_REJECTED) => {
+                log::debug!("{} refuses: reason {}", self.peer, event.status);
+                CmEvent::Rejected
+            }
+            (_, RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_CONNECT_ERROR) => CmEvent::Unreachable,
+            (_, RDMA_CM_EVENT_DEVICE_REMOVAL) => CmEvent::Broken,
+            _ => CmEvent::Disconnected,
+        }
+    }
+
+    fn resolve_route(&self, device: &Device) -> std::result::Result<(), CmEvent<'static>> {
+        if let Some(tos) = device.knobs.resolving.type_of_service
+            && let Err(error) = self.id.set_type_of_service(tos)
+        {
+            log::warn!("type of service {tos} cannot be set: {error}");
+        }
+        self.id.resolve_route(device.knobs.resolving.route_timeout).map_err(|error| self.broken("no route", &error))
+    }
+
+    /// Address or route did not answer: once more, if that is why.
+    fn again(&self, device: &Device, event: &Event, which: usize) -> std::result::Result<(), CmEvent<'static>> {
+        let left = self.tries[which].load(Ordering::Relaxed).saturating_sub(1);
+        self.tries[which].store(left, Ordering::Relaxed);
+        if event.status != -libc::ETIMEDOUT || left == 0 {
+            let what = ["address", "route"][which];
+            log::info!("{}: no {what} found: {}", self.peer, io::Error::from_raw_os_error(event.status.saturating_abs()));
+            return Err(CmEvent::Unreachable);
+        }
+        let resolving = device.knobs.resolving;
+        let started = match which {
+            0 => self.id.resolve_address(self.peer, resolving.address_timeout),
+            _ => self.id.resolve_route(resolving.route_timeout),
+        };
+        started.map_err(|error| self.broken("cannot ask again", &error))
+    }
+
+    fn request(&self, device: &Device, core: &Core) -> std::result::Result<(), CmEvent<'static>> {
+        if self.id.port() != device.port {
+            log::warn!("{}: the way to {} leads through port {}", device.name, self.peer, self.id.port());
+        }
+        let (reads, path) = (core.reads(), device.knobs.path);
+        let terms = Terms {
+            responder_resources: reads.incoming,
+            initiator_depth: reads.outgoing,
+            flow_control: 1,
+            retry_count: path.ack_retry,
+            rnr_retry_count: path.rnr_retry,
+            srq: core.has_shared_queue(),
+            qp_number: core.number(),
+        };
+        *self.stage.lock() = Stage::Requested;
+        self.id.connect(&terms, &self.private_data).map_err(|error| self.broken("the request cannot be sent", &error))
+    }
+
+    /// The peer has accepted.
+    fn confirm(&self, device: &Device, core: &Core, event: &Event) -> std::result::Result<(), CmEvent<'static>> {
+        let raised = path_of(&self.id, device, None).and_then(|mut path| core.raise(self, &mut path));
+        match raised.and_then(|is_ours| if is_ours { self.id.establish() } else { Ok(()) }) {
+            Ok(()) => {
+                self.establish(core, &event.private_data);
+                Ok(())
+            }
+            Err(error) => {
+                log::error!("{} has accepted, but the queue pair cannot be connected: {error}", self.peer);
+                Err(CmEvent::Unreachable)
+            }
+        }
+    }
+
+    fn establish(&self, core: &Core, private_data: &[u8]) {
+        {
+            let mut stage = self.stage.lock();
+            if !matches!(*stage, Stage::Requested | Stage::Accepted) {
+                return;
+            }
+            *stage = Stage::Established;
+        }
+        core.established(self, &private_data[..private_data.len().min(ACCEPTED)]);
+    }
+
+    fn broken(&self, what: &str, error: &io::Error) -> CmEvent<'static> {
+        log::error!("connection to {}: {what}: {error}", self.peer);
+        CmEvent::Broken
+    }
+}
+
+/// From INIT to RTS, as the id knows the way; `terms` on the passive side, where it does not know the depths yet.
+fn path_of(id: &Id, device: &Device, terms: Option<&Terms>) -> io::Result<Path> {
+    let init = id.change(ibv_qp_state::IBV_QPS_INIT)?;
+    let mut to_receive = id.change(ibv_qp_state::IBV_QPS_RTR)?;
+    let mut to_send = id.change(ibv_qp_state::IBV_QPS_RTS)?;
+    let knobs = device.knobs.path;
+    to_receive.attributes.min_rnr_timer = knobs.rnr_timer;
+    to_receive.mask |= ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0 as i32;
+    if let Some(terms) = terms {
+        to_receive.attributes.max_dest_rd_atomic = terms.responder_resources;
+        to_send.attributes.max_rd_atomic = terms.initiator_depth;
+    }
+    // What the kernel takes for Ethernet is seconds: a lost packet would be noticed as late.
+    if device.is_ethernet() {
+        to_send.attributes.timeout = to_send.attributes.timeout.min(knobs.ack_timer);
+    }
+    Ok(Path { init: Some(init), to_receive, to_send })
+}
+
+impl Link for RdmaLink {
+    fn end(&self) {
+        let stage = std::mem::replace(&mut *self.stage.lock(), Stage::Ended);
+        let Some(manager) = self.manager.upgrade() else { return };
+        if stage != Stage::Established || self.id.disconnect().is_err() {
+            // Whatever is under way ends with the id, and a peer that waits for us is told.
+            return manager.forget(self.number);
+        }
+        manager.known.lock().insert(self.number, Known::Ended(self.id.clone()));
+        if let Some(device) = manager.device.upgrade() {
+            let source: Weak<dyn Source> = manager.me.clone();
+            device.reactor.after(LINGER, source, self.number as u64);
+        }
+    }
+
+    fn peer_is_there(&self) {
+        if *self.stage.lock() == Stage::Accepted
+            && let Err(error) = self.id.notify()
+        {
+            log::debug!("{}: the connection stands already: {error}", self.peer);
+        }
+    }
+}
+
+/// A request that waits for the consumer.
+struct RdmaRequest {
+    manager: Arc<Rdma>,
+    number: usize,
+    id: Option<Arc<Id>>,
+    terms: Terms,
+    has_left: Arc<Mutex<bool>>,
+}
+
+impl Waiting for RdmaRequest {
+    fn accept(mut self: Box<Self>, qp: &Arc<Core>, private_data: &[u8], conn: ConnId) -> Result<()> {
+        let (Some(id), Some(device)) = (self.id.take(), self.manager.device.upgrade()) else {
+            return Err(Error::Internal);
+        };
+        let reads = qp.reads();
+        let terms = Terms {
+            responder_resources: self.terms.responder_resources.min(reads.incoming),
+            initiator_depth: self.terms.initiator_depth.min(reads.outgoing),
+            srq: qp.has_shared_queue(),
+            qp_number: qp.number(),
+            ..self.terms
+        };
+        let link = Arc::new(RdmaLink {
+            manager: Arc::downgrade(&self.manager),
+            number: self.number,
+            peer: id.peer().unwrap_or_else(|| SocketAddr::new(self.manager.address, 0)),
+            id,
+            core: Arc::downgrade(qp),
+            private_data: Vec::new(),
+            tries: Default::default(),
+            stage: Mutex::new(Stage::Accepted),
+        });
+        qp.attach(conn, link.clone()).inspect_err(|_| self.manager.forget(self.number))?;
+        self.manager.known.lock().insert(self.number, Known::Link(link.clone()));
+        let accepted = match *self.has_left.lock() {
+            true => Err(io::ErrorKind::NotConnected.into()),
+            false => path_of(&link.id, &device, Some(&terms))
+                .and_then(|mut path| qp.raise(&*link, &mut path))
+                .and_then(|_| link.id.accept(&terms, private_data)),
+        };
+        if let Err(error) = accepted {
+            // Mostly the peer has left. The consumer hears of that as of everything else: by an event.
+            log::info!("the request of {} cannot be accepted: {error}", link.peer);
+            let core = qp.clone();
+            device.reactor.soon(move || core.over(&*link, CmEvent::AcceptFailed));
+        }
+        Ok(())
+    }
+
+    fn refuse(mut self: Box<Self>, by: Refusal) {
+        if let Some(id) = self.id.take() {
+            self.say_no(&id, by);
+        }
+    }
+}
+
+impl RdmaRequest {
+    fn say_no(&self, id: &Id, by: Refusal) {
+        let said = match by {
+            Refusal::Consumer => id.reject(&REJECTION),
+            Refusal::Nobody => id.turn_away().or_else(|_| id.reject(&REJECTION)),
+        };
+        if let Err(error) = said {
+            log::debug!("a request that is refused has left already: {error}");
+        }
+        self.manager.forget(self.number);
+    }
+}
+
+impl Drop for RdmaRequest {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            self.say_no(&id, Refusal::Nobody);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_the_references() {
+        assert_eq!([45248, 0xFFFF, 0x10000, 70000, 35068].map(port_of), [45248, 65535, 35068, 39532, 35068]);
+        assert!((0xFFFF..200_000).chain([u64::MAX]).all(|qual| port_of(qual) >= 33534));
+    }
+}

@@ -1,0 +1,75 @@
+//! Whose GID an address stands for, where no message has said it.
+//!
+//! `ibhosts` knows; on Ethernet, where GIDs are made of addresses, an address that it does not have stands for itself. The
+//! first question may have to wait for a resolver, so a thread of its own asks it, and the answer comes by the engine.
+#![forbid(unsafe_code)]
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use dapl::name_service::{Gid, NameService};
+
+use crate::reactor::Reactor;
+
+/// Who knows.
+pub(crate) struct Guide {
+    names: Arc<NameService>,
+    reactor: Arc<Reactor>,
+}
+
+impl Guide {
+    pub(crate) fn new(reactor: &Arc<Reactor>) -> Self {
+        Guide { names: Arc::default(), reactor: reactor.clone() }
+    }
+
+    /// Calls `then` with what is known, now or later, on the engine's thread; it must not keep what the engine's jobs may
+    /// not keep. Engine only.
+    pub(crate) fn find(
+        &self,
+        address: IpAddr,
+        is_ethernet: bool,
+        then: impl FnOnce(Option<Gid>) + Send + 'static,
+    ) {
+        let names = self.names.clone();
+        if names.is_read() {
+            return then(answer(&names, address, is_ethernet));
+        }
+        let reactor = self.reactor.clone();
+        let ask = move || {
+            let found = answer(&names, address, is_ethernet);
+            reactor.soon(move || then(found));
+        };
+        if let Err(error) = dapl::thread::spawn("dapl-names", ask) {
+            log::error!("{address}: no thread to look up its GID: {error}");
+        }
+    }
+}
+
+fn answer(names: &NameService, address: IpAddr, is_ethernet: bool) -> Option<Gid> {
+    match names.lookup(address) {
+        None if is_ethernet => Some(by_address(address)),
+        None => names.gid(address),
+        found => found,
+    }
+}
+
+/// The GID that an address has on Ethernet.
+pub(crate) fn by_address(address: IpAddr) -> Gid {
+    match address.to_canonical() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn on_ethernet_an_address_is_its_gid() {
+        let gid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 192, 0, 2, 1];
+        assert_eq!(by_address("192.0.2.1".parse().unwrap()), gid);
+        assert_eq!(by_address("::ffff:192.0.2.1".parse().unwrap()), gid);
+        assert_eq!(by_address("2001:db8::1".parse().unwrap())[..4], [0x20, 0x01, 0x0D, 0xB8]);
+    }
+}

@@ -1,0 +1,240 @@
+//! What takes a queue pair from INIT to RTS when nobody resolves a path: our port, the administrator's settings, and what
+//! is known of the peer.
+//!
+//! For the managers that have no subnet manager to ask. On Ethernet every packet has a global header, with our GID and the
+//! peer's; elsewhere only on request. The reads are those of the EP. Nothing here touches a device.
+#![forbid(unsafe_code)]
+
+use dapl::name_service::Gid;
+use ibverbs_sys::{
+    IBV_LINK_LAYER_ETHERNET, IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096,
+    ibv_access_flags as access, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_mtu, ibv_port_attr, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_state,
+};
+
+use crate::cm::{Change, Path};
+use crate::knobs;
+use crate::qp::Reads;
+
+/// The first packet has this number, on both sides.
+const FIRST_PACKET: u32 = 1;
+
+/// Our end of a path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ours {
+    pub(crate) port: u8,
+    pub(crate) lid: u16,
+    pub(crate) is_ethernet: bool,
+    pub(crate) active_mtu: ibv_mtu,
+    pub(crate) gid_index: u8,
+    pub(crate) gid: Gid,
+    /// Place of the partition key in the port's table, where it is not the first.
+    pub(crate) partition: Option<u16>,
+    pub(crate) knobs: knobs::Path,
+}
+
+/// The peer's end.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Theirs {
+    pub(crate) lid: u16,
+    pub(crate) number: u32,
+    /// Not looked at where packets have no global header.
+    pub(crate) gid: Gid,
+}
+
+impl Ours {
+    /// `attributes` are those of the port now: a subnet manager may have changed them.
+    pub(crate) fn new(port: u8, attributes: &ibv_port_attr, gid_index: u32, gid: Gid, knobs: knobs::Path) -> Self {
+        Ours {
+            port,
+            lid: attributes.lid,
+            is_ethernet: u32::from(attributes.link_layer) == IBV_LINK_LAYER_ETHERNET,
+            active_mtu: attributes.active_mtu,
+            // Tables of GIDs have at most 256 entries, since address handles have eight bits for it.
+            gid_index: u8::try_from(gid_index).unwrap_or(u8::MAX),
+            gid,
+            partition: None,
+            knobs,
+        }
+    }
+
+    /// Packets have a global header, so the peer's GID must be known.
+    pub(crate) fn is_global(&self) -> bool {
+        self.is_ethernet || self.knobs.global_routing
+    }
+
+    /// The steps to RTS.
+    pub(crate) fn path(&self, theirs: &Theirs, reads: Reads) -> Path {
+        let knobs = &self.knobs;
+        let to_receive = Change {
+            attributes: ibv_qp_attr {
+                qp_state: ibv_qp_state::IBV_QPS_RTR,
+                path_mtu: mtu(knobs.mtu).min(self.active_mtu),
+                dest_qp_num: theirs.number,
+                rq_psn: FIRST_PACKET,
+                max_dest_rd_atomic: reads.incoming,
+                min_rnr_timer: knobs.rnr_timer,
+                ah_attr: self.address_handle(theirs),
+                ..Default::default()
+            },
+            mask: (mask::IBV_QP_STATE
+                | mask::IBV_QP_AV
+                | mask::IBV_QP_PATH_MTU
+                | mask::IBV_QP_DEST_QPN
+                | mask::IBV_QP_RQ_PSN
+                | mask::IBV_QP_MAX_DEST_RD_ATOMIC
+                | mask::IBV_QP_MIN_RNR_TIMER)
+                .0 as i32,
+        };
+        let to_send = Change {
+            attributes: ibv_qp_attr {
+                qp_state: ibv_qp_state::IBV_QPS_RTS,
+                sq_psn: FIRST_PACKET,
+                timeout: knobs.ack_timer,
+                retry_cnt: knobs.ack_retry,
+                rnr_retry: knobs.rnr_retry,
+                max_rd_atomic: reads.outgoing,
+                ..Default::default()
+            },
+            mask: (mask::IBV_QP_STATE
+                | mask::IBV_QP_SQ_PSN
+                | mask::IBV_QP_TIMEOUT
+                | mask::IBV_QP_RETRY_CNT
+                | mask::IBV_QP_RNR_RETRY
+                | mask::IBV_QP_MAX_QP_RD_ATOMIC)
+                .0 as i32,
+        };
+        Path { init: self.partition.map(|index| self.partition(index)), to_receive, to_send }
+    }
+
+    fn partition(&self, index: u16) -> Change {
+        let access = access::IBV_ACCESS_LOCAL_WRITE | access::IBV_ACCESS_REMOTE_READ | access::IBV_ACCESS_REMOTE_WRITE;
+        Change {
+            attributes: ibv_qp_attr {
+                qp_state: ibv_qp_state::IBV_QPS_INIT,
+                qp_access_flags: access.0,
+                pkey_index: index,
+                port_num: self.port,
+                ..Default::default()
+            },
+            mask: (mask::IBV_QP_STATE | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT | mask::IBV_QP_ACCESS_FLAGS).0 as i32,
+        }
+    }
+
+    fn address_handle(&self, theirs: &Theirs) -> ibv_ah_attr {
+        let mut handle =
+            ibv_ah_attr { dlid: theirs.lid, sl: self.knobs.service_level, port_num: self.port, ..Default::default() };
+        if self.is_global() {
+            handle.is_global = 1;
+            handle.grh = ibv_global_route {
+                dgid: ibv_gid { raw: theirs.gid },
+                flow_label: 0,
+                sgid_index: self.gid_index,
+                hop_limit: self.knobs.hop_limit,
+                traffic_class: self.knobs.traffic_class,
+            };
+        }
+        handle
+    }
+}
+
+/// The place of a partition key in a port's table, whose entries are as the kernel writes them (`0xffff`). Full and limited
+/// members of a partition differ in the first bit only.
+pub(crate) fn place_of(key: u16, table: impl IntoIterator<Item = String>) -> Option<u16> {
+    let is_it = |text: String| {
+        let known = text.trim().strip_prefix("0x").and_then(|digits| u16::from_str_radix(digits, 16).ok());
+        known.is_some_and(|known| known & 0x7FFF == key & 0x7FFF)
+    };
+    table.into_iter().position(is_it).and_then(|place| u16::try_from(place).ok())
+}
+
+/// The code of a number of bytes per packet.
+fn mtu(bytes: u32) -> ibv_mtu {
+    match bytes {
+        256 => IBV_MTU_256,
+        512 => IBV_MTU_512,
+        2048 => IBV_MTU_2048,
+        4096 => IBV_MTU_4096,
+        _ => IBV_MTU_1024,
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    const THEIRS: Theirs = Theirs { lid: 5, number: 0x11, gid: [9; 16] };
+    const READS: Reads = Reads { incoming: 3, outgoing: 7 };
+
+    /// A port of neither a device nor the environment.
+    pub(crate) fn port(link_layer: u32) -> Ours {
+        let attributes =
+            ibv_port_attr { lid: 4, link_layer: link_layer as u8, active_mtu: IBV_MTU_4096, ..Default::default() };
+        let knobs = knobs::Path {
+            mtu: 1024,
+            ack_timer: 16,
+            ack_retry: 7,
+            rnr_timer: 12,
+            rnr_retry: 7,
+            global_routing: false,
+            hop_limit: 255,
+            traffic_class: 0,
+            service_level: 0,
+            pkey: None,
+        };
+        Ours::new(2, &attributes, 6, [8; 16], knobs)
+    }
+
+    fn handle(ours: &Ours) -> ibv_ah_attr {
+        ours.path(&THEIRS, READS).to_receive.attributes.ah_attr
+    }
+
+    #[test]
+    fn defaults_are_the_references() {
+        let path = port(IBV_LINK_LAYER_ETHERNET).path(&THEIRS, READS);
+        assert!(path.init.is_none());
+        let receive = path.to_receive.attributes;
+        assert_eq!((receive.qp_state, receive.path_mtu), (ibv_qp_state::IBV_QPS_RTR, IBV_MTU_1024));
+        assert_eq!((receive.dest_qp_num, receive.rq_psn, receive.min_rnr_timer), (0x11, 1, 12));
+        assert_eq!(receive.max_dest_rd_atomic, 3, "the peer's reads");
+        let send = path.to_send.attributes;
+        assert_eq!((send.qp_state, send.sq_psn), (ibv_qp_state::IBV_QPS_RTS, 1));
+        assert_eq!((send.timeout, send.retry_cnt, send.rnr_retry), (16, 7, 7));
+        assert_eq!(send.max_rd_atomic, 7, "our own");
+        assert_eq!([path.to_receive.mask, path.to_send.mask], [0x12_9181, 0x1_2E01]);
+    }
+
+    #[test]
+    fn on_ethernet_there_is_always_a_global_header() {
+        let handle = handle(&port(IBV_LINK_LAYER_ETHERNET));
+        assert_eq!((handle.is_global, handle.port_num, handle.dlid), (1, 2, 5));
+        assert_eq!((handle.grh.sgid_index, handle.grh.hop_limit, handle.grh.traffic_class), (6, 255, 0));
+    }
+
+    #[test]
+    fn on_infiniband_only_on_request() {
+        let mut ours = port(ibverbs_sys::IBV_LINK_LAYER_INFINIBAND);
+        assert_eq!((ours.is_global(), handle(&ours).is_global, handle(&ours).grh.hop_limit), (false, 0, 0));
+        ours.knobs.global_routing = true;
+        assert_eq!((ours.is_global(), handle(&ours).is_global), (true, 1));
+    }
+
+    #[test]
+    fn packets_are_no_longer_than_the_port_allows() {
+        let mut ours = port(IBV_LINK_LAYER_ETHERNET);
+        ours.active_mtu = IBV_MTU_512;
+        assert_eq!(ours.path(&THEIRS, READS).to_receive.attributes.path_mtu, IBV_MTU_512);
+        ours.knobs.mtu = 256;
+        assert_eq!(ours.path(&THEIRS, READS).to_receive.attributes.path_mtu, IBV_MTU_256);
+    }
+
+    #[test]
+    fn a_partition_is_found_by_its_key_and_set_before_all_else() {
+        let table = || ["0xffff\n", "0x0000", "0x8001"].map(String::from);
+        assert_eq!([place_of(0x8001, table()), place_of(1, table()), place_of(0xFFFF, table())], [Some(2), Some(2), Some(0)]);
+        assert_eq!(place_of(0x8002, table()), None);
+        let mut ours = port(IBV_LINK_LAYER_ETHERNET);
+        ours.partition = Some(2);
+        let init = ours.path(&THEIRS, READS).init.unwrap();
+        assert_eq!((init.attributes.pkey_index, init.attributes.port_num, init.mask), (2, 2, 0x39));
+    }
+}

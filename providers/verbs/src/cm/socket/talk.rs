@@ -1,0 +1,411 @@
+//! One conversation, as a state machine: bytes and the passing of time in, bytes and news out.
+//!
+//! ```text
+//! active    Dialling -> Asked -> Replied -> Standing        passive   Arriving -> Pending -> Answered -> Standing
+//! ```
+//! Each leads to `Over`, and nothing leads out of that. Only a peer that owes us bytes is given a time: an answer that its
+//! consumer has to decide on has none. No socket, no clock, no queue pair here; [`super::line`] has all three.
+#![forbid(unsafe_code)]
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use super::wire::{self, GOODBYE, Hello, Inbox, Message, READY};
+
+/// Until a host answers at all; as long as rdma_cm takes to give one up.
+const DIALLING: Duration = Duration::from_secs(100);
+/// Until a message that has begun, or is due at once, is whole.
+const MESSAGE: Duration = Duration::from_secs(10);
+/// Until the active side has brought its queue pair up and says so.
+const CONFIRMATION: Duration = Duration::from_secs(30);
+
+/// A conversation.
+#[derive(Debug)]
+pub(super) struct Talk {
+    state: State,
+    /// Counts the times that were given, so that an old one is known.
+    turn: u64,
+    /// What is to be sent.
+    outbox: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The socket is being connected; then this is sent.
+    Dialling(Box<Hello>),
+    /// The peer decides.
+    Asked(Inbox),
+    /// It has accepted; the queue pair is being brought up.
+    Replied,
+    /// The request is due.
+    Arriving(Inbox),
+    /// Our consumer decides.
+    Pending,
+    /// It has accepted; so much of the confirmation has come.
+    Answered(usize),
+    Standing,
+    Over,
+}
+
+/// What has happened.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) enum News {
+    Request(Hello),
+    Reply(Hello),
+    /// The active side has confirmed.
+    Established,
+    Over(End),
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum End {
+    /// The peer's consumer said no.
+    Refused,
+    /// Nobody there, or nobody that makes sense.
+    Rejected,
+    Unreachable,
+    /// Who asked has left, before or after it was answered.
+    Left,
+    Disconnected,
+}
+
+impl Talk {
+    /// Of who connects.
+    pub(super) fn active(request: Hello) -> Self {
+        Talk { state: State::Dialling(Box::new(request)), turn: 0, outbox: Vec::new() }
+    }
+
+    /// Of who listens.
+    pub(super) fn passive() -> Self {
+        let inbox = Inbox::new(wire::MOST_IN_REQUEST);
+        Talk { state: State::Arriving(inbox), turn: 0, outbox: Vec::new() }
+    }
+
+    /// The socket is not connected yet.
+    pub(super) fn is_dialling(&self) -> bool {
+        matches!(self.state, State::Dialling(_))
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.state, State::Over)
+    }
+
+    /// How many bytes are to be read at most; 0: none.
+    pub(super) fn wanted(&self) -> usize {
+        match &self.state {
+            State::Asked(inbox) | State::Arriving(inbox) => inbox.wanted(),
+            State::Answered(had) => READY.len() - had,
+            State::Replied | State::Pending | State::Standing => GOODBYE.len(),
+            State::Dialling(_) | State::Over => 0,
+        }
+    }
+
+    /// What is to be sent.
+    pub(super) fn outbox(&self) -> &[u8] {
+        &self.outbox
+    }
+
+    /// So much of it was sent.
+    pub(super) fn sent(&mut self, length: usize) {
+        self.outbox.drain(..length);
+    }
+
+    /// Until when something must have happened, and what to call [`Talk::late`] with then. It changes with the state, and
+    /// when a message begins.
+    pub(super) fn patience(&self) -> Option<(Duration, u64)> {
+        let time = match &self.state {
+            State::Dialling(_) => DIALLING,
+            State::Arriving(_) => MESSAGE,
+            State::Asked(inbox) if !inbox.is_empty() => MESSAGE,
+            State::Answered(_) => CONFIRMATION,
+            _ => return None,
+        };
+        Some((time, self.turn))
+    }
+
+    fn turn(&mut self, state: State) {
+        self.state = state;
+        self.turn += 1;
+    }
+
+    fn over(&mut self, end: End) -> Option<News> {
+        self.turn(State::Over);
+        Some(News::Over(end))
+    }
+
+    /// The socket is connected.
+    pub(super) fn connected(&mut self) {
+        if let State::Dialling(hello) = &self.state {
+            self.outbox = Message::Hello((**hello).clone()).encode();
+            self.turn(State::Asked(Inbox::new(wire::MOST_IN_REPLY)));
+        }
+    }
+
+    /// Bytes have come, at least one and at most as many as were wanted.
+    pub(super) fn take(&mut self, bytes: &[u8]) -> Option<News> {
+        match &mut self.state {
+            State::Asked(inbox) => {
+                let begins = inbox.is_empty();
+                let taken = inbox.take(bytes);
+                self.turn += u64::from(begins);
+                match taken {
+                    Ok(None) => None,
+                    Ok(Some(Message::Refusal)) => self.over(End::Refused),
+                    Ok(Some(Message::Hello(hello))) => {
+                        self.turn(State::Replied);
+                        Some(News::Reply(hello))
+                    }
+                    Err(wrong) => {
+                        log::warn!("a peer's reply is not understood: {wrong}");
+                        self.over(End::Rejected)
+                    }
+                }
+            }
+            State::Arriving(inbox) => match inbox.take(bytes) {
+                Ok(None) => None,
+                Ok(Some(Message::Hello(hello))) => {
+                    self.turn(State::Pending);
+                    Some(News::Request(hello))
+                }
+                Ok(Some(Message::Refusal)) => self.over(End::Left),
+                Err(wrong) => {
+                    log::warn!("a peer's request is not understood: {wrong}");
+                    self.over(End::Left)
+                }
+            },
+            State::Answered(had) => {
+                let is_right = READY[*had..].starts_with(bytes);
+                *had += bytes.len();
+                match (is_right, *had == READY.len()) {
+                    (true, false) => None,
+                    (true, true) => {
+                        self.turn(State::Standing);
+                        Some(News::Established)
+                    }
+                    (false, _) => self.over(End::Left),
+                }
+            }
+            // Whatever it says now, it means the end.
+            _ => self.hung_up(None),
+        }
+    }
+
+    /// The peer has closed, or the socket has failed.
+    pub(super) fn hung_up(&mut self, error: Option<ErrorKind>) -> Option<News> {
+        let silence = matches!(
+            error,
+            Some(ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::NetworkDown)
+        );
+        match &self.state {
+            State::Dialling(_) if error == Some(ErrorKind::ConnectionRefused) => self.over(End::Rejected),
+            State::Dialling(_) => self.over(End::Unreachable),
+            State::Asked(_) if silence => self.over(End::Unreachable),
+            State::Asked(_) | State::Replied => self.over(End::Rejected),
+            State::Arriving(_) | State::Pending | State::Answered(_) => self.over(End::Left),
+            State::Standing => self.over(End::Disconnected),
+            State::Over => None,
+        }
+    }
+
+    /// The time is over that [`Talk::patience`] gave with this number.
+    pub(super) fn late(&mut self, turn: u64) -> Option<News> {
+        if turn != self.turn || self.patience().is_none() {
+            return None;
+        }
+        match &self.state {
+            State::Dialling(_) => self.over(End::Unreachable),
+            State::Asked(_) => self.over(End::Rejected),
+            _ => self.over(End::Left),
+        }
+    }
+
+    /// Our consumer accepts and our queue pair is up. `false`: who asked has left.
+    pub(super) fn answer(&mut self, hello: Hello) -> bool {
+        let is_asked = matches!(self.state, State::Pending);
+        if is_asked {
+            self.outbox = Message::Hello(hello).encode();
+            self.turn(State::Answered(0));
+        }
+        is_asked
+    }
+
+    /// Our queue pair is up. `false`: the peer has left meanwhile.
+    pub(super) fn confirm(&mut self) -> bool {
+        let is_replied = matches!(self.state, State::Replied);
+        if is_replied {
+            self.outbox.extend(READY);
+            self.turn(State::Standing);
+        }
+        is_replied
+    }
+
+    /// Our consumer says no.
+    pub(super) fn refuse(&mut self) {
+        if matches!(self.state, State::Pending) {
+            self.outbox = Message::Refusal.encode();
+        }
+        self.turn(State::Over);
+    }
+
+    /// We end it. A peer that waits for an answer sees that we hang up.
+    pub(super) fn end(&mut self) {
+        if matches!(self.state, State::Answered(_) | State::Standing) {
+            self.outbox.extend(GOODBYE);
+        }
+        self.turn(State::Over);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello(number: u32, private_data: &[u8]) -> Hello {
+        let address = Some("192.0.2.7".parse().unwrap());
+        Hello { lid: 1, port: 1, number, address, gid: [7; 16], private_data: private_data.to_vec() }
+    }
+
+    fn bytes(hello: &Hello) -> Vec<u8> {
+        Message::Hello(hello.clone()).encode()
+    }
+
+    /// Moves all that one says to the other, a few bytes at a time; gives the last news of it.
+    fn carry(from: &mut Talk, to: &mut Talk) -> Option<News> {
+        let mut news = None;
+        while !from.outbox().is_empty() && news.is_none() && to.wanted() > 0 {
+            let length = from.outbox().len().min(to.wanted()).min(5);
+            let piece = from.outbox()[..length].to_vec();
+            from.sent(length);
+            news = to.take(&piece);
+        }
+        news
+    }
+
+    fn asked() -> (Talk, Talk) {
+        let (mut active, mut passive) = (Talk::active(hello(1, b"may I")), Talk::passive());
+        active.connected();
+        assert_eq!(carry(&mut active, &mut passive), Some(News::Request(hello(1, b"may I"))));
+        (active, passive)
+    }
+
+    fn standing() -> (Talk, Talk) {
+        let (mut active, mut passive) = asked();
+        assert!(passive.answer(hello(2, b"yes")));
+        assert_eq!(carry(&mut passive, &mut active), Some(News::Reply(hello(2, b"yes"))));
+        assert!(active.confirm());
+        assert_eq!(carry(&mut active, &mut passive), Some(News::Established));
+        (active, passive)
+    }
+
+    #[test]
+    fn two_sides_come_together_and_part() {
+        let (mut active, mut passive) = standing();
+        assert_eq!((active.patience(), passive.patience()), (None, None));
+        active.end();
+        assert_eq!(carry(&mut active, &mut passive), Some(News::Over(End::Disconnected)));
+        assert_eq!((passive.is_over(), passive.wanted(), passive.hung_up(None)), (true, 0, None));
+        let (mut active, mut passive) = standing();
+        passive.end();
+        assert_eq!(passive.outbox(), GOODBYE);
+        assert_eq!(carry(&mut passive, &mut active), Some(News::Over(End::Disconnected)));
+    }
+
+    #[test]
+    fn a_refusal_is_the_consumers_and_a_closed_socket_is_not() {
+        let (mut active, mut passive) = asked();
+        passive.refuse();
+        assert_eq!(carry(&mut passive, &mut active), Some(News::Over(End::Refused)));
+        let (mut active, mut passive) = asked();
+        passive.end();
+        assert!(passive.outbox().is_empty());
+        assert_eq!(active.hung_up(None), Some(News::Over(End::Rejected)));
+    }
+
+    #[test]
+    fn a_socket_that_cannot_be_connected() {
+        let dial = |error| Talk::active(hello(1, b"")).hung_up(Some(error));
+        assert_eq!(dial(ErrorKind::ConnectionRefused), Some(News::Over(End::Rejected)));
+        for error in [ErrorKind::TimedOut, ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable, ErrorKind::Other] {
+            assert_eq!(dial(error), Some(News::Over(End::Unreachable)), "{error}");
+        }
+        let (mut active, _) = asked();
+        assert_eq!(active.hung_up(Some(ErrorKind::TimedOut)), Some(News::Over(End::Unreachable)), "its host is gone");
+        let (mut active, _) = asked();
+        assert_eq!(active.hung_up(Some(ErrorKind::ConnectionReset)), Some(News::Over(End::Rejected)));
+    }
+
+    #[test]
+    fn who_asked_may_leave_at_any_time() {
+        let (_, mut passive) = asked();
+        assert_eq!(passive.hung_up(None), Some(News::Over(End::Left)));
+        assert!(!passive.answer(hello(2, b"")));
+        let (_, mut passive) = asked();
+        assert_eq!(passive.take(&GOODBYE), Some(News::Over(End::Left)));
+        let (_, mut passive) = asked();
+        passive.answer(hello(2, b""));
+        assert_eq!(passive.hung_up(Some(ErrorKind::ConnectionReset)), Some(News::Over(End::Left)));
+        let mut passive = Talk::passive();
+        assert_eq!(passive.hung_up(None), Some(News::Over(End::Left)));
+    }
+
+    #[test]
+    fn who_accepted_may_leave_before_we_confirm() {
+        let (mut active, mut passive) = asked();
+        passive.answer(hello(2, b""));
+        assert!(carry(&mut passive, &mut active).is_some());
+        assert_eq!(active.take(&GOODBYE), Some(News::Over(End::Rejected)));
+        assert!(!active.confirm());
+        assert!(active.outbox().is_empty());
+    }
+
+    #[test]
+    fn a_wrong_confirmation_is_none() {
+        for wrong in [&[0x0F_u8][..], &[0x0E, 0x0E], &[0, 0]] {
+            let (_, mut passive) = asked();
+            passive.answer(hello(2, b""));
+            assert_eq!(passive.take(wrong), Some(News::Over(End::Left)), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_peer_that_owes_bytes_has_a_bounded_time() {
+        let mut active = Talk::active(hello(1, b""));
+        let (time, dialling) = active.patience().unwrap();
+        assert_eq!(time, DIALLING);
+        active.connected();
+        assert_eq!((active.late(dialling), active.patience()), (None, None), "deciding takes as long as it takes");
+        assert_eq!(active.take(&bytes(&hello(2, b""))[..10]), None);
+        let (time, message) = active.patience().unwrap();
+        assert_eq!(time, MESSAGE);
+        assert_eq!(active.take(&bytes(&hello(2, b""))[10..20]), None);
+        assert_eq!(active.patience(), Some((MESSAGE, message)), "a byte now and then does not prolong it");
+        assert_eq!(active.late(message), Some(News::Over(End::Rejected)));
+
+        let mut passive = Talk::passive();
+        let (_, arriving) = passive.patience().unwrap();
+        passive.take(&bytes(&hello(1, b""))[..63]);
+        assert_eq!(passive.late(arriving), Some(News::Over(End::Left)));
+
+        let (_, mut passive) = asked();
+        assert_eq!(passive.patience(), None);
+        passive.answer(hello(2, b""));
+        let (_, answered) = passive.patience().unwrap();
+        assert_eq!(passive.late(answered - 1), None);
+        assert_eq!(passive.late(answered), Some(News::Over(End::Left)));
+    }
+
+    #[test]
+    fn what_is_not_understood_ends_it() {
+        let mut passive = Talk::passive();
+        let mut wrong = bytes(&hello(1, b""));
+        wrong[1] = 1;
+        assert_eq!(passive.take(&wrong), Some(News::Over(End::Left)));
+        let (mut active, _) = asked();
+        assert_eq!(active.take(&wrong), Some(News::Over(End::Rejected)));
+        let (mut active, _) = asked();
+        let mut long = bytes(&hello(1, b""));
+        long[14] = 1;
+        assert_eq!(active.take(&long), Some(News::Over(End::Rejected)));
+    }
+}

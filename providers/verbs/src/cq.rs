@@ -1,0 +1,371 @@
+//! Completion queues: the device's, and in front of it what was taken from there and what was completed without it.
+//!
+//! Who polls takes the device's completions and finds their work in the queues of the queue pairs. When nobody polls, the
+//! device's queue stays armed and the engine looks, so that a failure is noticed all the same; while somebody polls, the
+//! engine only asks now and then whether that is still so. The lock of this room is taken above those of a queue pair's
+//! queues and below its link's. Nothing here calls a sink but the engine.
+
+use std::collections::{HashMap, VecDeque};
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use dapl::error::{Error, Resource, Result};
+use dapl::provider::{Completion, CompletionQueue, CqSink};
+use ibverbs_sys::ibv_wc;
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::device::Device;
+use crate::ibv;
+use crate::qp::Core;
+use crate::reactor::{Reactor, Source};
+use crate::work::WorkId;
+
+/// Completions taken from the device at a time.
+const BATCH: usize = 16;
+/// Room that a queue begins with.
+const SMALL: u32 = 64;
+/// How often the engine asks whether somebody still polls.
+const GUARD: Duration = Duration::from_millis(10);
+
+/// A completion queue as dapl holds it.
+pub struct Cq(pub(crate) Arc<CqCore>);
+
+/// Which of a queue pair's queues.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Side {
+    Recv,
+    Request,
+}
+
+/// The queue itself, shared with its queue pairs and the engine.
+pub(crate) struct CqCore {
+    me: Weak<CqCore>,
+    hw: Arc<ibv::Cq>,
+    reactor: Arc<Reactor>,
+    /// The most that the device gives to a queue.
+    most: u32,
+    /// Who is told; a queue of completions that nobody wants has none.
+    sink: Option<Weak<dyn CqSink>>,
+    inner: Mutex<Inner>,
+    polls: AtomicU32,
+}
+
+/// What the lock guards. Queue pairs put completions here while they hold it.
+#[derive(Default)]
+pub(crate) struct Inner {
+    ready: VecDeque<Completion>,
+    slots: Vec<Option<(Arc<Core>, Side)>>,
+    /// Those with a shared receive queue, by their number on the wire.
+    numbers: HashMap<u32, Arc<Core>>,
+    /// Room that queue pairs have asked for.
+    reserved: u32,
+    /// The consumer wants one call.
+    wanted: bool,
+    /// The device is to tell of what comes next.
+    armed: bool,
+    /// The consumer asked last to be called for solicited messages only.
+    choosy: bool,
+    /// A receive that completes now may be the one that a call was made for.
+    solicited: bool,
+    /// The engine looks after it, and how many polls it has seen.
+    guarded: bool,
+    seen: u32,
+}
+
+impl CqCore {
+    /// A queue of the device. Without a sink its completions are dropped.
+    pub(crate) fn new(device: &Arc<Device>, sink: Option<Weak<dyn CqSink>>) -> Result<Arc<Self>> {
+        let id = device.next_id();
+        let most = device.max_cqe();
+        let hw = ibv::Cq::new(&device.context, &device.channel, SMALL.min(most), id).map_err(|error| {
+            log::error!("{}: no completion queue: {error}", device.context.name());
+            Error::Exhausted(Resource::Evd)
+        })?;
+        let cq = Arc::new_cyclic(|me| CqCore {
+            me: Weak::clone(me),
+            hw,
+            reactor: device.reactor.clone(),
+            most,
+            sink,
+            inner: Mutex::default(),
+            polls: AtomicU32::new(0),
+        });
+        device.adopt_cq(id, Arc::downgrade(&cq));
+        Ok(cq)
+    }
+
+    pub(crate) fn hw(&self) -> &Arc<ibv::Cq> {
+        &self.hw
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// The queue pairs that complete here.
+    pub(crate) fn users(&self) -> Vec<Arc<Core>> {
+        self.inner.lock().slots.iter().flatten().map(|(core, _)| core.clone()).collect()
+    }
+
+    /// Nobody reads its completions.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.sink.is_none()
+    }
+
+    /// Makes room for so many completions more.
+    pub(crate) fn reserve(&self, count: u32) -> Result<()> {
+        let mut inner = self.inner.lock();
+        let wanted = inner.reserved.saturating_add(count);
+        if wanted > self.hw.capacity() {
+            let room = wanted.checked_next_power_of_two().unwrap_or(self.most).min(self.most);
+            let grown = if room < wanted { Err(std::io::ErrorKind::OutOfMemory.into()) } else { self.hw.resize(room) };
+            grown.map_err(|error| {
+                log::error!(
+                    "a completion queue with room for {} cannot have room for {wanted}: {error} (the device's most is {})",
+                    self.hw.capacity(),
+                    self.most
+                );
+                Error::Exhausted(Resource::Evd)
+            })?;
+        }
+        inner.reserved = wanted;
+        Ok(())
+    }
+
+    /// The opposite; the room stays.
+    pub(crate) fn release(&self, count: u32) {
+        let mut inner = self.inner.lock();
+        inner.reserved = inner.reserved.saturating_sub(count);
+    }
+
+    /// Looks after a queue that somebody depends on and nobody may poll.
+    pub(crate) fn guard(&self) {
+        let mut inner = self.inner.lock();
+        if !std::mem::replace(&mut inner.guarded, true) {
+            self.watch(&mut inner);
+        }
+    }
+
+    fn watch(&self, inner: &mut Inner) {
+        inner.seen = self.polls.load(Ordering::Relaxed);
+        let me: Weak<dyn Source> = self.me.clone();
+        self.reactor.after(GUARD, me, 0);
+    }
+
+    /// A completion that the device knows nothing of.
+    pub(crate) fn push(&self, completion: Completion) {
+        self.inner.lock().push(self, completion);
+    }
+
+    /// Takes what the device has into `ready`.
+    pub(crate) fn fetch(&self) {
+        self.drain(&mut self.inner.lock());
+    }
+
+    fn drain(&self, inner: &mut Inner) {
+        while self.take(inner, &mut Out::Ready, BATCH) == BATCH {}
+    }
+
+    /// Takes up to `most` of the device's completions and says how many it took.
+    fn take(&self, inner: &mut Inner, out: &mut Out<'_>, most: usize) -> usize {
+        let mut batch = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
+        let taken = match self.hw.poll_into(&mut batch[..most.min(BATCH)]) {
+            Ok(taken) => taken,
+            Err(error) => {
+                log::error!("a completion queue cannot be polled: {error}");
+                return 0;
+            }
+        };
+        for wc in taken {
+            inner.complete(self, wc, out);
+        }
+        taken.len()
+    }
+
+    /// The device has something, and the queue is not armed any more.
+    pub(crate) fn has_event(&self) {
+        let mut inner = self.inner.lock();
+        inner.armed = false;
+        inner.solicited |= inner.choosy;
+        let is_wanted = std::mem::take(&mut inner.wanted);
+        if inner.guarded || inner.slots.iter().any(Option::is_some) {
+            inner.guarded = true;
+            self.watch(&mut inner);
+        }
+        drop(inner);
+        if is_wanted {
+            self.notify();
+        }
+    }
+
+    fn notify(&self) {
+        if let Some(sink) = self.sink.as_ref().and_then(Weak::upgrade) {
+            sink.notify();
+        }
+    }
+
+    fn arm_device(&self, inner: &mut Inner) -> Result<()> {
+        self.hw.arm(inner.choosy).map_err(|error| {
+            log::error!("a completion queue cannot be armed: {error}");
+            Error::Internal
+        })?;
+        inner.armed = true;
+        Ok(())
+    }
+}
+
+/// Where completions go.
+enum Out<'a> {
+    /// To the poller, from this place on.
+    Poller(&'a mut [Completion], usize),
+    Ready,
+}
+
+impl Inner {
+    /// Gives a queue of a queue pair its place.
+    pub(crate) fn enter(&mut self, core: &Arc<Core>, side: Side) -> Result<u32> {
+        let entry = Some((core.clone(), side));
+        let slot = match self.slots.iter().position(Option::is_none) {
+            Some(free) => {
+                self.slots[free] = entry;
+                free
+            }
+            None if self.slots.len() < WorkId::SLOTS as usize => {
+                self.slots.push(entry);
+                self.slots.len() - 1
+            }
+            None => return Err(Error::Exhausted(Resource::Evd)),
+        };
+        Ok(slot as u32)
+    }
+
+    /// Takes it back.
+    pub(crate) fn leave(&mut self, slot: u32) {
+        if let Some(place) = self.slots.get_mut(slot as usize) {
+            *place = None;
+        }
+    }
+
+    /// One with a shared receive queue is known by its number.
+    pub(crate) fn enter_number(&mut self, number: u32, core: &Arc<Core>) {
+        self.numbers.insert(number, core.clone());
+    }
+
+    pub(crate) fn leave_number(&mut self, number: u32) {
+        self.numbers.remove(&number);
+    }
+
+    /// Behind all that is there. Whoever waits is told by the engine.
+    pub(crate) fn push(&mut self, cq: &CqCore, completion: Completion) {
+        if cq.is_unread() {
+            return;
+        }
+        self.ready.push_back(completion);
+        if std::mem::take(&mut self.wanted)
+            && let Some(cq) = cq.me.upgrade()
+        {
+            let reactor = cq.reactor.clone();
+            reactor.soon(move || cq.notify());
+        }
+    }
+
+    fn complete(&mut self, cq: &CqCore, wc: &ibv_wc, out: &mut Out<'_>) {
+        let solicited = self.solicited;
+        let mut put = |inner: &mut Self, mut done: Completion, side: Side| {
+            done.solicited = side == Side::Recv && solicited;
+            match out {
+                Out::Poller(room, filled) if inner.ready.is_empty() && *filled < room.len() && !cq.is_unread() => {
+                    room[*filled] = done;
+                    *filled += 1;
+                }
+                _ => inner.push(cq, done),
+            }
+        };
+        match WorkId::parse(wc.wr_id()) {
+            WorkId::Own { slot, epoch, number } => {
+                if let Some(Some((core, side))) = self.slots.get(slot as usize) {
+                    let (core, side) = (core.clone(), *side);
+                    core.complete(side, epoch, number, wc, |done| put(self, done, side));
+                }
+            }
+            WorkId::Shared(place) => match self.numbers.get(&wc.qp_num).cloned() {
+                Some(core) => core.complete_shared(place, wc, |done| put(self, done, Side::Recv)),
+                None => log::debug!("a receive of queue pair {}, which is gone", wc.qp_num),
+            },
+        }
+    }
+}
+
+impl Source for CqCore {
+    /// Does anybody still poll? If not, the failures among the completions are for us to find.
+    fn expired(&self, _: u64) {
+        let mut inner = self.inner.lock();
+        if !inner.slots.iter().any(Option::is_some) {
+            inner.guarded = false;
+            return;
+        }
+        if self.polls.load(Ordering::Relaxed) != inner.seen {
+            return self.watch(&mut inner);
+        }
+        self.drain(&mut inner);
+        if !inner.armed {
+            if self.arm_device(&mut inner).is_err() {
+                return self.watch(&mut inner);
+            }
+            self.drain(&mut inner);
+        }
+        // From here on the device tells.
+    }
+}
+
+impl CompletionQueue for Cq {
+    fn poll(&self, out: &mut [Completion]) -> usize {
+        let cq = &*self.0;
+        cq.polls.store(cq.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        let mut inner = cq.inner.lock();
+        let mut filled = 0;
+        while filled < out.len()
+            && let Some(done) = inner.ready.pop_front()
+        {
+            out[filled] = done;
+            filled += 1;
+        }
+        while filled < out.len() {
+            let room = out.len() - filled;
+            let mut to = Out::Poller(&mut *out, filled);
+            let taken = cq.take(&mut inner, &mut to, room);
+            if let Out::Poller(_, now) = to {
+                filled = now;
+            }
+            if taken == 0 {
+                break;
+            }
+        }
+        // Whoever was called for a solicited message has it among these.
+        inner.solicited &= filled == 0;
+        filled
+    }
+
+    fn ready(&self, out: &mut [Completion]) -> usize {
+        // Completions of the device are there already; looking is all that a poll does.
+        self.poll(out)
+    }
+
+    fn arm(&self, solicited: bool) -> Result<bool> {
+        let cq = &*self.0;
+        let mut inner = cq.inner.lock();
+        if !inner.ready.is_empty() {
+            return Ok(false);
+        }
+        inner.choosy = solicited;
+        cq.arm_device(&mut inner)?;
+        // What came before the device was armed brings no event, and nobody knows whether it was solicited.
+        let before = std::mem::replace(&mut inner.solicited, solicited);
+        cq.drain(&mut inner);
+        inner.solicited = before;
+        inner.wanted = inner.ready.is_empty();
+        Ok(inner.wanted)
+    }
+}

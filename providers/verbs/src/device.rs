@@ -1,0 +1,258 @@
+//! An open device: what an IA's objects share, and where the engine finds whom an event is about.
+//!
+//! Events name queue pairs by number and queues by id; a table gives the object if it still lives. Nothing here decides.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use dapl::base_dir::{BaseDir, Kind};
+use dapl::error::{Error, Resource, Result};
+use dapl::handle::ObjectId;
+use dapl::provider::{CmSink, IaSpec, Limits, RequestInfo};
+use dapl::shared_names::SharedNames;
+use parking_lot::Mutex;
+
+use crate::Verbs;
+use crate::cm::{self, Manager, Refusal, Waiting};
+use crate::cq::CqCore;
+use crate::ibv::{AsyncEvent, Channel, Context, Gid, PortEvent, QpEvent, SrqEvent};
+use crate::knobs::Knobs;
+use crate::memory::Keys;
+use crate::qp::Core;
+use crate::find::Found;
+use crate::reactor::{Interest, Reactor, Source, Watch};
+use crate::request::Request;
+use crate::srq::SrqCore;
+use crate::{find, limits};
+
+/// An open device.
+pub(crate) struct Device {
+    /// The IA's name, for messages.
+    pub(crate) name: String,
+    pub(crate) context: Arc<Context>,
+    pub(crate) port: u8,
+    /// The IA's address, if its port has one.
+    pub(crate) address: Option<IpAddr>,
+    /// The GID that goes with it.
+    pub(crate) gid: Gid,
+    is_ethernet: bool,
+    pub(crate) knobs: Knobs,
+    pub(crate) limits: Limits,
+    pub(crate) channel: Arc<Channel>,
+    pub(crate) reactor: Arc<Reactor>,
+    pub(crate) sink: Arc<dyn CmSink<Verbs>>,
+    /// What is registered, for data that go inline.
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) names: SharedNames,
+    manager: OnceLock<Arc<dyn Manager>>,
+    /// Who listens, by qualifier.
+    pub(crate) listeners: Mutex<HashMap<u64, ObjectId>>,
+    completions: Arc<Completions>,
+    asynchronous: Arc<Asynchronous>,
+    watches: OnceLock<[Watch; 2]>,
+    ids: AtomicUsize,
+    cqs: Mutex<HashMap<usize, Weak<CqCore>>>,
+    srqs: Mutex<HashMap<usize, Weak<SrqCore>>>,
+    qps: Mutex<HashMap<u32, Weak<Core>>>,
+}
+
+/// Where processes of this host find each other's shared memory.
+const NAMES: Kind = Kind { provider: "verbs", variable: "DAPL_VERBS_DIR", default: "/dev/shm/dapl-verbs" };
+
+impl Device {
+    /// Opens what `spec` names. Errors are logged where they are found.
+    pub(crate) fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Verbs>>) -> Result<Arc<Self>> {
+        let knobs = Knobs::read(spec.params);
+        let Found { context, port, address, gid, is_ethernet } = find::open(spec.name, &knobs)?;
+        let failed = |what: &str, error: io::Error| {
+            log::error!("{}: {what}: {error}", spec.name);
+            Error::Exhausted(Resource::Device)
+        };
+        let reactor = Reactor::new().map_err(|error| failed("no engine", error))?;
+        let channel = Channel::new(&context).map_err(|error| failed("no completion channel", error))?;
+        let limits = limits::of(&context, port, &knobs)?;
+        let chosen = dapl::debug::secure_variable(NAMES.variable);
+        let device = Arc::new_cyclic(|me| Device {
+            name: spec.name.to_owned(),
+            completions: Arc::new(Completions(Weak::clone(me))),
+            asynchronous: Arc::new(Asynchronous(Weak::clone(me))),
+            context,
+            port,
+            address,
+            gid,
+            is_ethernet,
+            knobs,
+            limits,
+            channel,
+            reactor,
+            sink,
+            keys: Arc::default(),
+            names: SharedNames::new(BaseDir::new(&NAMES, chosen.as_deref())),
+            manager: OnceLock::new(),
+            listeners: Mutex::default(),
+            watches: OnceLock::new(),
+            ids: AtomicUsize::new(1),
+            cqs: Mutex::default(),
+            srqs: Mutex::default(),
+            qps: Mutex::default(),
+        });
+        let _ = device.manager.set(cm::start(&device)?);
+        let (completions, asynchronous): (Weak<dyn Source>, Weak<dyn Source>) =
+            (Arc::downgrade(&device.completions) as _, Arc::downgrade(&device.asynchronous) as _);
+        let watched = device.reactor.watch(device.channel.fd(), Interest::Read, completions).and_then(|first| {
+            Ok([first, device.reactor.watch(device.context.events(), Interest::Read, asynchronous)?])
+        });
+        let _ = device.watches.set(watched.map_err(|error| failed("the device's events cannot be watched", error))?);
+        Ok(device)
+    }
+
+    pub(crate) fn is_ethernet(&self) -> bool {
+        self.is_ethernet
+    }
+
+    /// Completions that a queue can have room for.
+    pub(crate) fn max_cqe(&self) -> u32 {
+        self.limits.max_evd_qlen
+    }
+
+    /// A new id for a queue.
+    pub(crate) fn next_id(&self) -> usize {
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn manager(&self) -> &Arc<dyn Manager> {
+        self.manager.get().expect("it is set before anybody else sees the device")
+    }
+
+    pub(crate) fn adopt_cq(&self, id: usize, cq: Weak<CqCore>) {
+        let mut cqs = self.cqs.lock();
+        cqs.retain(|_, known| known.strong_count() > 0);
+        cqs.insert(id, cq);
+    }
+
+    pub(crate) fn adopt_srq(&self, id: usize, srq: Weak<SrqCore>) {
+        let mut srqs = self.srqs.lock();
+        srqs.retain(|_, known| known.strong_count() > 0);
+        srqs.insert(id, srq);
+    }
+
+    pub(crate) fn adopt_qp(&self, number: u32, qp: Weak<Core>) {
+        self.qps.lock().insert(number, qp);
+    }
+
+
+    pub(crate) fn forget_qp(&self, number: u32) {
+        self.qps.lock().remove(&number);
+    }
+
+    /// A request for a listener. Engine only.
+    pub(crate) fn arrived(self: &Arc<Self>, listener: ObjectId, waiting: Box<dyn Waiting>, info: RequestInfo) {
+        let request = Request { device: self.clone(), waiting, info: info.clone() };
+        if let Err(request) = self.sink.request(listener, request, info) {
+            request.waiting.refuse(Refusal::Nobody);
+        }
+    }
+
+    fn qp(&self, number: u32) -> Option<Arc<Core>> {
+        self.qps.lock().get(&number).and_then(Weak::upgrade)
+    }
+
+    fn heard(&self, event: AsyncEvent) {
+        log::debug!("{}: {event:?}", self.name);
+        match event {
+            AsyncEvent::Qp { number, kind } => {
+                let Some(qp) = self.qp(number) else { return };
+                match kind {
+                    QpEvent::CommEstablished => qp.peer_is_there(),
+                    QpEvent::Fatal | QpEvent::RequestError | QpEvent::AccessError | QpEvent::PathMigrationError => {
+                        qp.device_failed();
+                    }
+                    // Of a queue pair that has ended, or no news.
+                    QpEvent::LastWqe | QpEvent::SqDrained | QpEvent::PathMigrated => {}
+                }
+            }
+            AsyncEvent::Cq { id } => {
+                log::error!("{}: a completion queue has overrun or failed; its connections are over", self.name);
+                let cq = self.cqs.lock().get(&id).and_then(Weak::upgrade);
+                cq.into_iter().flat_map(|cq| cq.users()).for_each(|qp| qp.device_failed());
+            }
+            AsyncEvent::Srq { id, kind } => {
+                let srq = self.srqs.lock().get(&id).and_then(Weak::upgrade);
+                match (srq, kind) {
+                    (Some(srq), SrqEvent::Limit) => srq.is_low(),
+                    (Some(srq), SrqEvent::Error) => {
+                        log::error!("{}: a shared receive queue has failed; its connections are over", self.name);
+                        let all: Vec<_> = self.qps.lock().values().filter_map(Weak::upgrade).collect();
+                        all.iter().filter(|qp| qp.takes_from(&srq)).for_each(|qp| qp.device_failed());
+                    }
+                    (None, _) => {}
+                }
+            }
+            AsyncEvent::Port { port, kind } if port == self.port => self.port_changed(kind),
+            AsyncEvent::DeviceFatal => self.all_over(),
+            AsyncEvent::Port { .. } | AsyncEvent::Other(_) => {}
+        }
+    }
+
+    fn port_changed(&self, kind: PortEvent) {
+        match kind {
+            PortEvent::Down => log::warn!("{}: port {} is down", self.name, self.port),
+            PortEvent::Active => log::info!("{}: port {} is active", self.name, self.port),
+            _ => log::info!("{}: port {} has changed: {kind:?}", self.name, self.port),
+        }
+    }
+
+    /// The device has failed or was taken away.
+    fn all_over(&self) {
+        log::error!("{}: device {} has failed or is being removed; all its connections are over", self.name, self.context.name());
+        let all: Vec<_> = self.qps.lock().values().filter_map(Weak::upgrade).collect();
+        all.iter().for_each(|qp| qp.device_failed());
+    }
+}
+
+/// Where completions are announced.
+pub(crate) struct Completions(pub(crate) Weak<Device>);
+
+impl Source for Completions {
+    fn ready(&self) {
+        let Some(device) = self.0.upgrade() else { return };
+        loop {
+            match device.channel.next() {
+                Ok(Some(id)) => {
+                    let cq = device.cqs.lock().get(&id).and_then(Weak::upgrade);
+                    if let Some(cq) = cq {
+                        cq.has_event();
+                    }
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    log::error!("{}: completion events cannot be read: {error}", device.name);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Where the device tells what happens to it.
+pub(crate) struct Asynchronous(pub(crate) Weak<Device>);
+
+impl Source for Asynchronous {
+    fn ready(&self) {
+        let Some(device) = self.0.upgrade() else { return };
+        loop {
+            match device.context.next_event() {
+                Ok(Some(event)) => device.heard(event),
+                Ok(None) => return,
+                Err(error) => {
+                    log::error!("{}: the device's events cannot be read: {error}", device.name);
+                    return;
+                }
+            }
+        }
+    }
+}

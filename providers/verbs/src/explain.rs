@@ -1,0 +1,332 @@
+//! Why an IA cannot be opened, or memory not be registered: the cause in words, its remedy, and the code for the caller.
+//!
+//! An open that fails is one line: object, cause, remedy. Programs that try every name they are given would fill the screen,
+//! so each line is shown once in a process, and at most four of them; the rest is for those who ask for more. Finding out is
+//! `find`'s part and `open`'s; here are the words, and what only the kernel's numbers about this process tell.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::io;
+
+use dapl::error::{Address, Error, Resource};
+use dapl::provider::Region;
+use parking_lot::Mutex;
+use rustix::process::{Resource as Bound, getrlimit};
+
+/// Why an IA cannot be opened.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Cause {
+    /// `ia_params` are empty.
+    NothingNamed,
+    /// The kernel has no RDMA at all.
+    NoRdma,
+    /// It has, but no device.
+    NoDevices,
+    /// The name is of no device, no network device and no host.
+    Unknown { object: String, devices: Vec<String> },
+    /// It is a host or an address, but not this one's.
+    NotHere { object: String, addresses: Vec<String> },
+    /// A network device of this host's, that no RDMA device goes with.
+    Plain { netdev: String, others: Vec<String> },
+    /// The device has no such port.
+    NoPort { device: String, port: u8, ports: Vec<u8> },
+    /// A port without an IP address.
+    NoAddress { device: String, port: u8, netdevs: Vec<String> },
+    /// The kernel does not offer its devices to programs.
+    NoVerbs { device: String },
+    /// A device file is not there.
+    NoNode { node: String },
+    /// A device file may not be opened.
+    NoRights { node: String },
+    /// libibverbs knows no driver for the device.
+    NoDriver { device: String, kernel_driver: Option<String> },
+    /// The kernel does not offer rdma_cm to programs.
+    NoManager,
+    /// The port has no GID, or not the one that was asked for.
+    NoGid { device: String, port: u8, index: Option<u32> },
+    /// A call failed.
+    Failed { what: String, error: String },
+}
+
+impl Cause {
+    /// What is wrong.
+    fn cause(&self) -> String {
+        match self {
+            Cause::NothingNamed => "ia_params name no device".to_string(),
+            Cause::NoRdma => "the kernel has no RDMA devices (/sys/class/infiniband is not there)".to_string(),
+            Cause::NoDevices => "there is no RDMA device (/sys/class/infiniband is empty)".to_string(),
+            Cause::Unknown { object, .. } => {
+                format!("\"{object}\" is no RDMA device, no network device, no address and no host that the resolver knows")
+            }
+            Cause::NotHere { object, .. } => format!("{object} is no address of this host's"),
+            Cause::Plain { netdev, .. } => format!("no RDMA device goes with the network device {netdev}"),
+            Cause::NoPort { device, port, .. } => format!("{device} has no port {port}"),
+            Cause::NoAddress { device, port, netdevs } => match netdevs.as_slice() {
+                [] => format!("no network device goes with port {port} of {device}, so there is no IP address"),
+                netdevs => format!("{} ({device}, port {port}) has no IP address", netdevs.join(", ")),
+            },
+            Cause::NoVerbs { device } => format!("the kernel does not offer {device} to programs"),
+            Cause::NoNode { node } => format!("the device file {node} is not there"),
+            Cause::NoRights { node } => format!("no right to read and write the device file {node}"),
+            Cause::NoDriver { device, kernel_driver } => match kernel_driver {
+                Some(driver) => format!("libibverbs has no driver for {device} (the kernel's is {driver})"),
+                None => format!("libibverbs has no driver for {device}"),
+            },
+            Cause::NoManager => "the kernel does not offer rdma_cm to programs".to_string(),
+            Cause::NoGid { device, port, index: None } => format!("port {port} of {device} has no GID"),
+            Cause::NoGid { device, port, index: Some(index) } => {
+                format!("port {port} of {device} has no GID with index {index}")
+            }
+            Cause::Failed { what, error } => format!("{what}: {error}"),
+        }
+    }
+
+    /// What helps.
+    fn remedy(&self) -> String {
+        let listed = |what: &str, names: &[String]| match names {
+            [] => String::new(),
+            names => format!(" ({what}: {})", names.join(", ")),
+        };
+        match self {
+            Cause::NothingNamed => {
+                "write a device and a port (\"mlx5_0 1\"), a network device (\"ib0 0\"), an address or a host name".to_string()
+            }
+            Cause::NoRdma | Cause::NoDevices => "load the driver of the adapter (such as mlx5_ib, irdma or bnxt_re); without \
+                an adapter: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev <network device>"
+                .to_string(),
+            Cause::Unknown { devices, .. } => format!("correct ia_params{}", listed("devices", devices)),
+            Cause::NotHere { addresses, .. } => format!("correct ia_params{}", listed("addresses", addresses)),
+            Cause::Plain { netdev, others } => format!(
+                "name another{}, or make one: rdma link add rxe0 type rxe netdev {netdev}",
+                listed("with RDMA devices", others)
+            ),
+            Cause::NoPort { ports, .. } => {
+                let ports: Vec<String> = ports.iter().map(u8::to_string).collect();
+                format!("correct ia_params{}", listed("ports", &ports))
+            }
+            Cause::NoAddress { .. } => "give it an address (ip addr add), or choose another connection manager (cm=socket in \
+                ia_params, or DAPL_VERBS_CM=socket)"
+                .to_string(),
+            Cause::NoVerbs { .. } => "load the kernel module ib_uverbs (modprobe ib_uverbs)".to_string(),
+            Cause::NoNode { node } => {
+                format!("start udev, or in a container pass the file in (such as --device={node})")
+            }
+            Cause::NoRights { node } => {
+                format!("let the user read and write it (chmod 0666 {node}, or a udev rule; packages of rdma-core have one)")
+            }
+            Cause::NoDriver { .. } => {
+                "install the user-space drivers (package ibverbs-providers, or rdma-core), of a version that fits libibverbs"
+                    .to_string()
+            }
+            Cause::NoManager => "load the kernel module rdma_ucm (modprobe rdma_ucm), or choose another connection manager \
+                (cm=socket in ia_params, or DAPL_VERBS_CM=socket)"
+                .to_string(),
+            Cause::NoGid { index: None, .. } => "bring its network device up (ip link set ... up)".to_string(),
+            Cause::NoGid { .. } => {
+                "correct DAPL_VERBS_GID_INDEX, or leave it out (\"rdma\" or \"ibv_devinfo -v\" list GIDs)".to_string()
+            }
+            Cause::Failed { .. } => "see the kernel's log (dmesg)".to_string(),
+        }
+    }
+
+    /// What the caller is told.
+    fn error(&self) -> Error {
+        match self {
+            Cause::NothingNamed => Error::InvalidAddress(Address::Malformed),
+            Cause::NoRights { .. } => Error::PermissionDenied,
+            Cause::Failed { .. } => Error::Internal,
+            _ => Error::InvalidAddress(Address::Unreachable),
+        }
+    }
+}
+
+/// Tells why an IA of this name, over this object, is not opened, and with which error.
+pub(crate) fn refusal(name: &str, object: &str, cause: &Cause) -> Error {
+    static TOLD: Mutex<Told> = Mutex::new(Told { lines: BTreeSet::new() });
+    let line = format!("{name}: cannot open \"{object}\": {}; {}", cause.cause(), cause.remedy());
+    let how = TOLD.lock().tell(&line);
+    match how {
+        Tell::Show => log::error!("{line}"),
+        Tell::ShowLast => log::error!("{line} (of further IAs that cannot be opened: DAPL_DBG_TYPE=0xffff)"),
+        Tell::Hide => log::info!("{line}"),
+    }
+    cause.error()
+}
+
+/// Lines shown before the rest is for those who ask.
+const MOST: usize = 4;
+
+/// What was told.
+struct Told {
+    lines: BTreeSet<String>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Tell {
+    Show,
+    ShowLast,
+    Hide,
+}
+
+impl Told {
+    fn tell(&mut self, line: &str) -> Tell {
+        if self.lines.len() >= MOST || !self.lines.insert(line.to_string()) {
+            return Tell::Hide;
+        }
+        if self.lines.len() == MOST { Tell::ShowLast } else { Tell::Show }
+    }
+}
+
+/// Tells why memory is not registered, and with which error: `InvalidParameter(3)` for memory that is not there,
+/// `Exhausted(Memory)` when no more may be locked, `Exhausted(MemoryRegion)` when the device has no room.
+pub(crate) fn registration(device: &str, region: Region, error: &io::Error) -> Error {
+    let number = error.raw_os_error().unwrap_or_default();
+    let (told, line) = judge(number, region, &Locked::now());
+    let Region { address, length } = region;
+    match line {
+        // Who asks for what cannot be is told by the code alone.
+        None => log::debug!("{device}: no registration of {length} bytes at {address:#x}: {error}"),
+        Some(line) => log::error!("{device}: cannot register {length} bytes at {address:#x}: {error}{line}"),
+    }
+    told
+}
+
+/// What this process has locked, in bytes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Locked {
+    /// As the kernel counts it for RDMA.
+    pinned: u64,
+    /// May be locked; `None`: all of it.
+    allowed: Option<u64>,
+    page: u64,
+}
+
+impl Locked {
+    fn now() -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let limit = getrlimit(Bound::Memlock).current;
+        Locked::from(&status, limit, rustix::param::page_size() as u64)
+    }
+
+    fn from(status: &str, limit: Option<u64>, page: u64) -> Self {
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.and_then(|rest| rest.split_ascii_whitespace().next())
+        };
+        let pinned = field("VmPin").and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0).saturating_mul(1024);
+        /// `CAP_IPC_LOCK`: no limit holds.
+        const IPC_LOCK: u64 = 1 << 14;
+        let capabilities = field("CapEff").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
+        Locked { pinned, allowed: limit.filter(|_| capabilities & IPC_LOCK == 0), page }
+    }
+
+    /// Bytes that would be locked with this region, if that is too much; and what may be.
+    fn excess(&self, region: Region) -> Option<(u64, u64)> {
+        let mask = self.page - 1;
+        let end = region.address.saturating_add(region.length).saturating_add(mask) & !mask;
+        let needed = self.pinned.saturating_add(end - (region.address & !mask));
+        self.allowed.filter(|allowed| needed > *allowed).map(|allowed| (needed, allowed))
+    }
+}
+
+/// The error, and what is to be logged behind the kernel's own words.
+fn judge(errno: i32, region: Region, locked: &Locked) -> (Error, Option<String>) {
+    let plain = |text: &str| Some(text.to_string());
+    match (errno, locked.excess(region)) {
+        // The kernel says EPERM when nothing may be locked at all.
+        (libc::ENOMEM | libc::EPERM, Some((needed, allowed))) => (
+            Error::Exhausted(Resource::Memory),
+            Some(format!(
+                "; {needed} bytes would be locked and the limit (RLIMIT_MEMLOCK) allows {allowed}: raise \"memlock\" in \
+                 /etc/security/limits.conf, LimitMEMLOCK= in the systemd unit, or \"ulimit -l\" (which counts in KiB)"
+            )),
+        ),
+        (libc::ENOMEM | libc::ENOSPC | libc::EAGAIN, None) => {
+            (Error::Exhausted(Resource::MemoryRegion), plain("; the device or the kernel has no room for another region"))
+        }
+        (libc::EFAULT, _) => (Error::InvalidParameter(3), None),
+        (libc::EINVAL | libc::EOPNOTSUPP, _) => {
+            (Error::InvalidParameter(3), plain("; the device or the kernel does not take such memory"))
+        }
+        (libc::EACCES | libc::EPERM, _) => (Error::PermissionDenied, plain("")),
+        _ => (Error::Internal, plain("")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = 4096;
+
+    #[test]
+    fn every_refusal_names_object_cause_and_remedy() {
+        let text = |text: &str| text.to_string();
+        let device = || text("mlx5_0");
+        let causes = [
+            (Cause::NothingNamed, "mlx5_0 1"),
+            (Cause::NoRdma, "rdma_rxe"),
+            (Cause::NoDevices, "mlx5_ib"),
+            (Cause::Unknown { object: text("ib7"), devices: vec![device()] }, "ib7"),
+            (Cause::NotHere { object: text("node"), addresses: vec![text("192.0.2.1")] }, "192.0.2.1"),
+            (Cause::Plain { netdev: text("eth0"), others: vec![text("eth2")] }, "eth2"),
+            (Cause::NoPort { device: device(), port: 3, ports: vec![1, 2] }, "1, 2"),
+            (Cause::NoAddress { device: device(), port: 1, netdevs: vec![text("ib0")] }, "cm=socket"),
+            (Cause::NoAddress { device: device(), port: 1, netdevs: vec![] }, "no network device"),
+            (Cause::NoVerbs { device: device() }, "ib_uverbs"),
+            (Cause::NoNode { node: text("/dev/infiniband/uverbs0") }, "--device=/dev/infiniband/uverbs0"),
+            (Cause::NoRights { node: text("/dev/infiniband/uverbs0") }, "chmod 0666 /dev/infiniband/uverbs0"),
+            (Cause::NoDriver { device: device(), kernel_driver: Some(text("mlx5_core")) }, "ibverbs-providers"),
+            (Cause::NoManager, "rdma_ucm"),
+            (Cause::NoGid { device: device(), port: 1, index: Some(9) }, "DAPL_VERBS_GID_INDEX"),
+            (Cause::NoGid { device: device(), port: 1, index: None }, "up"),
+            (Cause::Failed { what: text("mlx5_0"), error: text("broken") }, "dmesg"),
+        ];
+        let mut seen = BTreeSet::new();
+        for (cause, word) in causes {
+            let line = format!("{}; {}", cause.cause(), cause.remedy());
+            assert!(line.contains(word) && !cause.cause().is_empty() && !cause.remedy().is_empty(), "{line}");
+            assert!(!line.contains("  "), "{line}");
+            assert!(seen.insert(cause.cause()), "each has its own words");
+        }
+        assert_eq!(Cause::NoRights { node: text("x") }.error(), Error::PermissionDenied);
+        assert_eq!(Cause::NoRdma.error(), Error::InvalidAddress(Address::Unreachable));
+    }
+
+    #[test]
+    fn a_line_is_shown_once_and_only_four_are() {
+        let mut told = Told { lines: BTreeSet::new() };
+        assert_eq!([told.tell("a"), told.tell("a"), told.tell("b")], [Tell::Show, Tell::Hide, Tell::Show]);
+        assert_eq!([told.tell("c"), told.tell("d"), told.tell("e")], [Tell::Show, Tell::ShowLast, Tell::Hide]);
+    }
+
+    #[test]
+    fn the_limit_on_locked_memory_is_known_from_the_kernels_numbers() {
+        let status = "Name:\tx\nVmLck:\t      64 kB\nVmPin:\t      40 kB\nCapEff:\t0000000000000400\n";
+        let locked = Locked::from(status, Some(64 * 1024), PAGE);
+        assert_eq!(locked, Locked { pinned: 40 * 1024, allowed: Some(64 * 1024), page: PAGE });
+        // 24 KiB are left: six pages, also when the region is not aligned.
+        assert_eq!(locked.excess(Region { address: 2 * PAGE, length: 6 * PAGE }), None);
+        assert_eq!(locked.excess(Region { address: 2 * PAGE + 1, length: 6 * PAGE }), Some((68 * 1024, 64 * 1024)));
+        let privileged = Locked::from(&status.replace("0400", "4400"), Some(0), PAGE);
+        assert_eq!(privileged.excess(Region { address: 0, length: 1 << 40 }), None);
+        assert_eq!(Locked::from("", None, PAGE).excess(Region { address: 0, length: 1 << 40 }), None);
+    }
+
+    #[test]
+    fn errors_of_a_registration_are_told_apart() {
+        let region = Region { address: PAGE, length: PAGE };
+        let free = Locked { pinned: 0, allowed: None, page: PAGE };
+        let full = Locked { pinned: 0, allowed: Some(0), page: PAGE };
+        let (error, line) = judge(libc::ENOMEM, region, &full);
+        assert_eq!(error, Error::Exhausted(Resource::Memory));
+        let line = line.unwrap();
+        assert!(line.contains("4096 bytes") && line.contains("allows 0") && line.contains("LimitMEMLOCK"), "{line}");
+        assert_eq!(judge(libc::EPERM, region, &full).0, Error::Exhausted(Resource::Memory), "nothing may be locked");
+        assert_eq!(judge(libc::ENOMEM, region, &free).0, Error::Exhausted(Resource::MemoryRegion));
+        assert_eq!(judge(libc::EFAULT, region, &full), (Error::InvalidParameter(3), None));
+        assert_eq!(judge(libc::EPERM, region, &free).0, Error::PermissionDenied);
+        assert_eq!(judge(libc::EACCES, region, &full).0, Error::PermissionDenied);
+        assert_eq!(judge(libc::EIO, region, &free).0, Error::Internal);
+    }
+}

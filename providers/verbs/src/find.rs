@@ -1,0 +1,169 @@
+//! Which device, port and address an IA is: from what its line names to an open device.
+//!
+//! Asked once, when the IA is opened; it may ask the resolver, and so wait. What cannot be found is told by `explain`.
+#![forbid(unsafe_code)]
+
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind};
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use dapl::error::Result;
+use ibverbs_sys::{IBV_LINK_LAYER_ETHERNET, ibv_port_state};
+
+use crate::explain::{self, Cause};
+use crate::gid;
+use crate::host::Host;
+use crate::ibv::{Context, Gid};
+use crate::knobs::{Knobs, ManagerKind};
+
+/// What was found, and opened.
+pub(crate) struct Found {
+    pub(crate) context: Arc<Context>,
+    pub(crate) port: u8,
+    /// The IA's address, if its port has one.
+    pub(crate) address: Option<IpAddr>,
+    /// The GID that goes with it.
+    pub(crate) gid: Gid,
+    /// RoCE.
+    pub(crate) is_ethernet: bool,
+}
+
+/// Opens the device that an IA of this name is. Errors are logged, with their remedy.
+pub(crate) fn open(name: &str, knobs: &Knobs) -> Result<Found> {
+    let host = Host::this();
+    let opened = find(&host, knobs).and_then(|place| open_place(&host, &place, knobs));
+    opened.map_err(|cause| explain::refusal(name, &knobs.object, &cause))
+}
+
+/// Where an IA is.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Place {
+    device: String,
+    port: u8,
+    netdev: Option<String>,
+    address: Option<IpAddr>,
+}
+
+type Finding<T> = std::result::Result<T, Cause>;
+
+fn find(host: &Host, knobs: &Knobs) -> Finding<Place> {
+    let object = knobs.object.as_str();
+    if object.is_empty() {
+        return Err(Cause::NothingNamed);
+    }
+    let devices = host.devices().ok_or(Cause::NoRdma)?;
+    let place = if devices.iter().any(|device| device == object) {
+        by_device(host, object, knobs)?
+    } else if devices.is_empty() {
+        return Err(Cause::NoDevices);
+    } else if host.has_netdev(object) {
+        by_netdev(host, object, host.addresses_of(object))?
+    } else {
+        by_address(host, object, devices)?
+    };
+    if knobs.manager == ManagerKind::Rdma {
+        check_manager(host)?;
+        if place.address.is_none() {
+            let netdevs = place.netdev.map_or_else(|| host.netdevs(&place.device, place.port), |netdev| vec![netdev]);
+            return Err(Cause::NoAddress { device: place.device, port: place.port, netdevs });
+        }
+    }
+    Ok(place)
+}
+
+fn by_device(host: &Host, device: &str, knobs: &Knobs) -> Finding<Place> {
+    let ports = host.ports(device);
+    let port = knobs.port.or(ports.first().copied()).unwrap_or(1);
+    if !ports.contains(&port) {
+        return Err(Cause::NoPort { device: device.to_string(), port, ports });
+    }
+    let netdevs = knobs.netdev.clone().map_or_else(|| host.netdevs(device, port), |netdev| vec![netdev]);
+    let mut with_address = netdevs.iter().filter_map(|netdev| Some((netdev, host.addresses_of(netdev)?)));
+    let first = with_address.clone().next();
+    let chosen = with_address.find(|(_, address)| address.is_ipv4()).or(first);
+    let netdev = chosen.map(|(netdev, _)| netdev).or(netdevs.first()).cloned();
+    Ok(Place { device: device.to_string(), port, netdev, address: chosen.map(|(_, address)| address) })
+}
+
+fn by_netdev(host: &Host, netdev: &str, address: Option<IpAddr>) -> Finding<Place> {
+    let plain = || Cause::Plain { netdev: netdev.to_string(), others: host.rdma_netdevs() };
+    let (device, port) = host.device_of(netdev).ok_or_else(plain)?;
+    Ok(Place { device, port, netdev: Some(netdev.to_string()), address })
+}
+
+fn by_address(host: &Host, object: &str, devices: Vec<String>) -> Finding<Place> {
+    let addresses = object.parse().map_or_else(|_| (host.resolve)(object), |address| vec![address]);
+    if addresses.is_empty() {
+        return Err(Cause::Unknown { object: object.to_string(), devices });
+    }
+    let mut why = None;
+    for (netdev, address) in addresses.iter().filter_map(|address| Some((host.carrier(*address)?, *address))) {
+        match by_netdev(host, netdev, Some(address)) {
+            Ok(place) => return Ok(place),
+            Err(cause) => why = why.or(Some(cause)),
+        }
+    }
+    let ours = || host.addresses.iter().map(|(_, address)| address.to_string()).collect();
+    Err(why.unwrap_or_else(|| Cause::NotHere { object: object.to_string(), addresses: ours() }))
+}
+
+/// rdma_cm can be reached.
+fn check_manager(host: &Host) -> Finding<()> {
+    let node = host.manager_node().ok_or(Cause::NoManager)?;
+    let opened = OpenOptions::new().read(true).write(true).open(&node);
+    opened.map(drop).or_else(|error| node_trouble(&node, &error).map_or(Ok(()), Err))
+}
+
+/// What the failure to open a device file says, if it is one that has a remedy.
+fn node_trouble(node: &Path, error: &io::Error) -> Option<Cause> {
+    let node = node.display().to_string();
+    match error.kind() {
+        ErrorKind::NotFound => Some(Cause::NoNode { node }),
+        ErrorKind::PermissionDenied => Some(Cause::NoRights { node }),
+        _ => None,
+    }
+}
+
+/// Why libibverbs does not open a device that the kernel has.
+fn diagnose(host: &Host, device: &str, is_listed: bool, error: &io::Error) -> Cause {
+    let Some(node) = host.verbs_node(device) else { return Cause::NoVerbs { device: device.to_string() } };
+    if !node.exists() {
+        return Cause::NoNode { node: node.display().to_string() };
+    }
+    if !is_listed {
+        return Cause::NoDriver { device: device.to_string(), kernel_driver: host.kernel_driver(device) };
+    }
+    let failed = || Cause::Failed { what: format!("libibverbs cannot open {device}"), error: error.to_string() };
+    node_trouble(&node, error).unwrap_or_else(failed)
+}
+
+fn open_place(host: &Host, place: &Place, knobs: &Knobs) -> Finding<Found> {
+    let Place { device, port, netdev, address } = place;
+    let context = Context::open(device).map_err(|error| {
+        let is_listed = Context::devices().is_ok_and(|devices| devices.contains(device));
+        diagnose(host, device, is_listed, &error)
+    })?;
+    let failed =
+        |what: &str| move |error: io::Error| Cause::Failed { what: format!("{device}: {what}"), error: error.to_string() };
+    let attributes = context.port(*port).map_err(failed("the port's attributes"))?;
+    if attributes.state != ibv_port_state::IBV_PORT_ACTIVE {
+        log::warn!("{device}: port {port} is not active yet; nothing can be reached through it");
+    }
+    let is_ethernet = u32::from(attributes.link_layer) == IBV_LINK_LAYER_ETHERNET && !context.is_iwarp();
+    let gids = context.gids(*port).map_err(failed("the port's GIDs"))?;
+    let wanted = gid::Wanted { is_ethernet, address: *address, netdev: netdev.as_deref(), index: knobs.gid_index };
+    let gid = gid::choose(&gids, &wanted);
+    let gid = gid.ok_or_else(|| Cause::NoGid { device: device.clone(), port: *port, index: knobs.gid_index })?;
+    log::info!(
+        "{device}: port {port}, {}; {}",
+        address.map_or("no address".to_string(), |address| address.to_string()),
+        gid::shown(&gid)
+    );
+    Ok(Found { context, port: *port, address: *address, gid, is_ethernet })
+}
+
+#[cfg(test)]
+#[path = "find_tests.rs"]
+mod tests;

@@ -1,0 +1,139 @@
+//! Which GID of its port an IA uses: on Ethernet it says also by which protocol, and in which VLAN.
+//!
+//! Pure. The choice is logged by whoever opens the device.
+#![forbid(unsafe_code)]
+
+use std::cmp::Reverse;
+use std::net::{IpAddr, Ipv6Addr};
+
+use crate::ibv::{Gid, GidKind};
+
+/// What a GID is wanted for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    /// RoCE: peers know us by the GID of our address.
+    pub(crate) is_ethernet: bool,
+    pub(crate) address: Option<IpAddr>,
+    /// The network device that has the address.
+    pub(crate) netdev: Option<&'a str>,
+    /// What the administrator says.
+    pub(crate) index: Option<u32>,
+}
+
+/// The GID of that index, if one is given. On Ethernet: RoCE v2 before v1, and of these the one that is the address, then one
+/// that holds on the link only, then any; at every step first those of the network device. Elsewhere the first.
+pub(crate) fn choose(gids: &[Gid], wanted: &Wanted<'_>) -> Option<Gid> {
+    if let Some(index) = wanted.index {
+        return gids.iter().find(|gid| gid.index == index).cloned();
+    }
+    if !wanted.is_ethernet {
+        // A port of InfiniBand always has one. Who speaks iWARP never looks at it.
+        let nothing = Gid { index: 0, raw: [0; 16], kind: GidKind::Ib, netdev: None };
+        return Some(gids.iter().min_by_key(|gid| gid.index).cloned().unwrap_or(nothing));
+    }
+    let address = wanted.address.map(raw);
+    let rank = |gid: &&Gid| {
+        let is_new = gid.kind == GidKind::RoceV2;
+        let is_address = Some(gid.raw) == address;
+        let is_link_local = Ipv6Addr::from(gid.raw).is_unicast_link_local();
+        let is_here = wanted.netdev.is_some() && gid.netdev.as_deref() == wanted.netdev;
+        (is_new, is_address, is_link_local, is_here, Reverse(gid.index))
+    };
+    gids.iter().max_by_key(rank).cloned()
+}
+
+/// An address as a GID.
+pub(crate) fn raw(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// For logs.
+pub(crate) fn shown(gid: &Gid) -> String {
+    let Gid { index, raw, kind, netdev } = gid;
+    let netdev = netdev.as_deref().map(|netdev| format!(" on {netdev}")).unwrap_or_default();
+    format!("GID {} (index {index}, {}{netdev})", Ipv6Addr::from(*raw), kind.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gid(index: u32, text: &str, kind: GidKind, netdev: &str) -> Gid {
+        let raw = text.parse::<Ipv6Addr>().unwrap().octets();
+        Gid { index, raw, kind, netdev: Some(netdev.to_string()).filter(|netdev| !netdev.is_empty()) }
+    }
+
+    /// As a kernel fills it for eth2 (192.0.2.1) and a VLAN upon it (198.51.100.1).
+    fn table() -> Vec<Gid> {
+        vec![
+            gid(0, "fe80::1", GidKind::RoceV1, "eth2"),
+            gid(1, "fe80::1", GidKind::RoceV2, "eth2"),
+            gid(2, "::ffff:192.0.2.1", GidKind::RoceV1, "eth2"),
+            gid(3, "::ffff:192.0.2.1", GidKind::RoceV2, "eth2"),
+            gid(4, "fe80::1", GidKind::RoceV1, "eth2.100"),
+            gid(5, "fe80::1", GidKind::RoceV2, "eth2.100"),
+            gid(6, "::ffff:198.51.100.1", GidKind::RoceV1, "eth2.100"),
+            gid(7, "::ffff:198.51.100.1", GidKind::RoceV2, "eth2.100"),
+            gid(8, "2001:db8::1", GidKind::RoceV2, "eth2"),
+        ]
+    }
+
+    fn roce<'a>(address: &str, netdev: &'a str) -> Wanted<'a> {
+        Wanted { is_ethernet: true, address: address.parse().ok(), netdev: Some(netdev), index: None }
+    }
+
+    fn index(gids: &[Gid], wanted: &Wanted<'_>) -> Option<u32> {
+        choose(gids, wanted).map(|gid| gid.index)
+    }
+
+    #[test]
+    fn the_gid_of_the_address_comes_first() {
+        assert_eq!(index(&table(), &roce("192.0.2.1", "eth2")), Some(3));
+        assert_eq!(index(&table(), &roce("198.51.100.1", "eth2.100")), Some(7));
+        assert_eq!(index(&table(), &roce("2001:db8::1", "eth2")), Some(8));
+    }
+
+    #[test]
+    fn then_one_of_the_link_and_of_the_same_network_device() {
+        assert_eq!(index(&table(), &roce("192.0.2.77", "eth2")), Some(1));
+        assert_eq!(index(&table(), &roce("192.0.2.77", "eth2.100")), Some(5));
+        assert_eq!(index(&table(), &roce("", "eth9")), Some(1));
+        let no_link: Vec<_> = table().into_iter().filter(|gid| gid.raw[0] != 0xFE).collect();
+        assert_eq!(index(&no_link, &roce("", "eth2.100")), Some(7));
+    }
+
+    #[test]
+    fn the_old_protocol_is_for_those_who_have_no_other() {
+        let old: Vec<_> = table().into_iter().filter(|gid| gid.kind == GidKind::RoceV1).collect();
+        assert_eq!(index(&old, &roce("192.0.2.1", "eth2")), Some(2));
+        assert_eq!(index(&old, &roce("192.0.2.77", "eth2")), Some(0));
+        let one_new = [gid(0, "::ffff:192.0.2.1", GidKind::RoceV1, "eth2"), gid(1, "fe80::1", GidKind::RoceV2, "eth2")];
+        assert_eq!(index(&one_new, &roce("192.0.2.1", "eth2")), Some(1));
+        assert_eq!(index(&[], &roce("192.0.2.1", "eth2")), None);
+    }
+
+    #[test]
+    fn the_administrator_has_the_last_word() {
+        let wanted = |index| Wanted { index: Some(index), ..roce("192.0.2.1", "eth2") };
+        assert_eq!(index(&table(), &wanted(4)), Some(4));
+        assert_eq!(index(&table(), &wanted(9)), None);
+    }
+
+    #[test]
+    fn infiniband_takes_the_first() {
+        let ib = Wanted { is_ethernet: false, address: None, netdev: None, index: None };
+        let gids = [gid(1, "fe80::2", GidKind::Ib, ""), gid(0, "fe80::1", GidKind::Ib, "")];
+        assert_eq!(index(&gids, &ib), Some(0));
+        assert_eq!(choose(&[], &ib).map(|gid| gid.raw), Some([0; 16]));
+        assert_eq!(index(&gids, &Wanted { index: Some(1), ..ib }), Some(1));
+    }
+
+    #[test]
+    fn it_is_shown_with_all_that_matters() {
+        let text = shown(&table()[3]);
+        assert_eq!(text, "GID ::ffff:192.0.2.1 (index 3, roce-v2 on eth2)");
+    }
+}

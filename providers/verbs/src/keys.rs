@@ -1,0 +1,154 @@
+//! Which local keys there are: for data that go inline, which are read when they are posted, by us and not by the device.
+//!
+//! Pure, but for a lock. Who posts asks with [`Keys::allow`] and holds the answer until the data are read; a registration
+//! that ends waits for that. Everything else the device checks by itself.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+use dapl::provider::{Region, Segment};
+use parking_lot::{RwLock, RwLockReadGuard};
+
+use crate::ibv::Pd;
+
+/// The local keys of an IA.
+#[derive(Debug, Default)]
+pub(crate) struct Keys(RwLock<Table>);
+
+type Table = HashMap<u32, Known, BuildHasherDefault<KeyHasher>>;
+
+/// What a key stands for.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    /// Address of the protection domain, which lives as long as the registration.
+    pd: usize,
+    region: Region,
+}
+
+/// The memory may be read as long as this is held.
+pub(crate) struct Allowed<'a> {
+    _table: RwLockReadGuard<'a, Table>,
+}
+
+impl Keys {
+    /// Makes a key known.
+    pub(crate) fn add(&self, key: u32, pd: &Arc<Pd>, region: Region) {
+        self.insert(key, place(pd), region);
+    }
+
+    /// It is no more. Waits for those who read by it.
+    pub(crate) fn remove(&self, key: u32) {
+        self.0.write().remove(&key);
+    }
+
+    /// Leave to read all segments: each has a key of the protection domain, and lies inside what the key stands for.
+    pub(crate) fn allow(&self, pd: &Arc<Pd>, segments: &[Segment]) -> Option<Allowed<'_>> {
+        self.look(place(pd), segments)
+    }
+
+    fn insert(&self, key: u32, pd: usize, region: Region) {
+        self.0.write().insert(key, Known { pd, region });
+    }
+
+    fn look(&self, pd: usize, segments: &[Segment]) -> Option<Allowed<'_>> {
+        // A thread that ends a registration may wait for this one, which reads already; so this one goes first.
+        let table = self.0.read_recursive();
+        let allows = |segment: &Segment| {
+            let Some(Known { pd: owner, region }) = table.get(&segment.key) else { return false };
+            let offset = segment.address.wrapping_sub(region.address);
+            *owner == pd
+                && segment.address >= region.address
+                && offset <= region.length
+                && segment.length <= region.length - offset
+        };
+        let all = segments.iter().all(|segment| segment.length == 0 || allows(segment));
+        all.then_some(Allowed { _table: table })
+    }
+}
+
+fn place(pd: &Arc<Pd>) -> usize {
+    Arc::as_ptr(pd) as usize
+}
+
+/// Spreads keys, which devices give out in some order: nobody chooses them to collide.
+#[derive(Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32((*byte).into()));
+    }
+
+    fn write_u32(&mut self, key: u32) {
+        // The golden ratio in 64 bits: neighbours end up far from each other, in the high bits too.
+        self.0 = (self.0 ^ u64::from(key)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 ^= self.0 >> 32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(key: u32, address: u64, length: u64) -> Segment {
+        Segment { key, pad: 0, address, length }
+    }
+
+    #[test]
+    fn only_what_is_inside_a_live_key_of_the_domain_may_be_read() {
+        let keys = Keys::default();
+        keys.insert(0x500, 1, Region { address: 4096, length: 100 });
+        keys.insert(0x501, 2, Region { address: 4096, length: 100 });
+        let allows = |segments: &[Segment]| keys.look(1, segments).is_some();
+        assert!(allows(&[segment(0x500, 4096, 100)]) && allows(&[segment(0x500, 4195, 1)]) && allows(&[]));
+        assert!(allows(&[segment(0x500, 4096, 1), segment(0x500, 4100, 90)]));
+        let wrong = [
+            ("before", segment(0x500, 4095, 1)),
+            ("beyond", segment(0x500, 4096, 101)),
+            ("wraps", segment(0x500, 4097, u64::MAX)),
+            ("after", segment(0x500, 4197, 1)),
+            ("another domain", segment(0x501, 4096, 1)),
+            ("nobody's", segment(0x502, 4096, 1)),
+        ];
+        for (what, wrong) in wrong {
+            assert!(!allows(&[wrong]), "{what}");
+            assert!(!allows(&[segment(0x500, 4096, 1), wrong]), "{what}, as the second");
+        }
+        assert!(allows(&[segment(7, 1, 0)]), "without length nothing else is looked at");
+        keys.remove(0x500);
+        assert!(!allows(&[segment(0x500, 4096, 1)]));
+    }
+
+    #[test]
+    fn a_key_ends_when_nobody_reads_by_it() {
+        let keys = Keys::default();
+        keys.insert(1, 1, Region { address: 4096, length: 100 });
+        let held = keys.look(1, &[segment(1, 4096, 1)]).unwrap();
+        std::thread::scope(|scope| {
+            let removing = scope.spawn(|| keys.remove(1));
+            // Also while somebody waits to end it, who reads already may read more.
+            while keys.0.try_read().is_some() && !removing.is_finished() {
+                std::thread::yield_now();
+            }
+            assert!(!removing.is_finished());
+            drop(held);
+        });
+        assert!(keys.look(1, &[segment(1, 4096, 1)]).is_none());
+    }
+
+    #[test]
+    fn keys_that_follow_each_other_do_not_collide() {
+        let mut seen = std::collections::HashSet::new();
+        for key in (0..100_000u32).map(|index| index << 8 | 0x17) {
+            let mut hasher = KeyHasher::default();
+            hasher.write_u32(key);
+            assert!(seen.insert(hasher.finish()));
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The life of a connection, from the attempt to the flush.
+//!
+//! The manager reports here, from the engine's thread; the consumer may end it at any moment from its own. Whoever takes
+//! the link out of its place has ended the connection, and the other one's report has no effect.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use dapl::error::{Error, Result};
+use dapl::provider::{CmEvent, ConnId};
+use parking_lot::MutexGuard;
+
+use super::{Attached, Core, flushed};
+use crate::cm::{Link, Path};
+use crate::cq::Side;
+use crate::reactor::Source;
+use crate::state;
+
+/// How long the engine sleeps between looks at requests that drain, at first and at last.
+const DRAIN: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
+
+impl Core {
+    /// An attempt begins. Errors: it has a connection or attempt already.
+    pub(crate) fn attach(&self, conn: ConnId, link: Arc<dyn Link>) -> Result<()> {
+        let mut place = self.link.lock();
+        if place.is_some() {
+            return Err(Error::Internal);
+        }
+        self.failed.store(false, Ordering::Release);
+        *place = Some(Attached { conn, link });
+        Ok(())
+    }
+
+    /// The attempt could not even begin: nothing has changed.
+    pub(crate) fn detach(&self, link: &dyn Link) {
+        let mut place = self.link.lock();
+        if place.as_ref().is_some_and(|attached| attached.is(link)) {
+            *place = None;
+        }
+    }
+
+    /// Whether this is still its connection or attempt.
+    pub(crate) fn has(&self, link: &dyn Link) -> bool {
+        self.link.lock().as_ref().is_some_and(|attached| attached.is(link))
+    }
+
+    /// To RTS, if this is still its attempt. `Ok(false)`: it is not.
+    ///
+    /// Errors: the device does not take the path; the attempt stays attached.
+    pub(crate) fn raise(&self, link: &dyn Link, path: &mut Path) -> std::io::Result<bool> {
+        let place = self.link.lock();
+        if !place.as_ref().is_some_and(|attached| attached.is(link)) {
+            return Ok(false);
+        }
+        for change in path.init.iter_mut().chain([&mut path.to_receive, &mut path.to_send]) {
+            self.hw.modify(&mut change.attributes, change.mask)?;
+        }
+        Ok(true)
+    }
+
+    /// The connection stands. Engine only.
+    pub(crate) fn established(&self, link: &dyn Link, private_data: &[u8]) {
+        let Some(conn) = self.link.lock().as_ref().filter(|attached| attached.is(link)).map(|attached| attached.conn)
+        else {
+            return;
+        };
+        self.device.sink.event(conn, CmEvent::Established { private_data });
+        // It may have ended meanwhile; then nothing is opened.
+        let place = self.link.lock();
+        if !place.as_ref().is_some_and(|attached| attached.is(link)) {
+            return;
+        }
+        let mut inner = self.recv_cq.lock();
+        let mut recv = self.recv.lock();
+        recv.open = true;
+        for done in std::mem::take(&mut recv.early) {
+            inner.push(&self.recv_cq, done);
+        }
+        let count = recv.work.len();
+        let is_above = recv.high.look(count).hard;
+        drop((recv, inner));
+        let mut send = self.send.lock();
+        send.open = true;
+        let submitted = self.submit_held(&mut send);
+        drop(send);
+        drop(place);
+        if let Err(error) = submitted {
+            log::error!("queue pair {}: what waited for the connection cannot be posted: {error}", self.number());
+            self.fail();
+        }
+        if is_above {
+            self.fail();
+        }
+        self.recv_cq.guard();
+        self.request_cq.guard();
+    }
+
+    /// The attempt has come to nothing, or the connection is over. Engine only.
+    pub(crate) fn over(&self, link: &dyn Link, event: CmEvent<'_>) {
+        let mut place = self.link.lock();
+        if !place.as_ref().is_some_and(|attached| attached.is(link)) {
+            return;
+        }
+        if let Some(conn) = self.end(&mut place) {
+            drop(place);
+            self.device.sink.event(conn, event);
+        }
+    }
+
+    /// A failure was seen. Engine only.
+    pub(super) fn break_off(&self) {
+        let mut place = self.link.lock();
+        // A failure may be told of twice: another connection is not meant.
+        if !self.failed.load(Ordering::Acquire) {
+            return;
+        }
+        if let Some(conn) = self.end(&mut place) {
+            drop(place);
+            self.device.sink.event(conn, CmEvent::Broken);
+        }
+    }
+
+    /// What the device says about the queue pair itself. Engine only.
+    pub(crate) fn device_failed(&self) {
+        self.fail();
+    }
+
+    /// The peer has sent something before it confirmed the connection.
+    pub(crate) fn peer_is_there(&self) {
+        let link = self.link.lock().as_ref().map(|attached| attached.link.clone());
+        if let Some(link) = link {
+            link.peer_is_there();
+        }
+    }
+
+    /// Takes the link away, flushes, tells the peer.
+    fn end(&self, place: &mut MutexGuard<'_, Option<Attached>>) -> Option<ConnId> {
+        let Attached { conn, link } = place.take()?;
+        self.flush();
+        link.end();
+        Some(conn)
+    }
+
+    pub(super) fn abort(&self) {
+        let mut place = self.link.lock();
+        if self.end(&mut place).is_none() && !self.recv.lock().broken {
+            self.flush();
+        }
+    }
+
+    pub(super) fn reset(&self) -> Result<()> {
+        self.abort();
+        let _place = self.link.lock();
+        self.begin_anew()
+    }
+
+    pub(super) fn flush_recvs(&self) {
+        let place = self.link.lock();
+        if place.is_none() {
+            self.flush();
+            // It was in INIT before, so this does not fail, but for a device that is gone; then it stays in error.
+            let _ = self.begin_anew();
+        }
+    }
+
+    fn begin_anew(&self) -> Result<()> {
+        state::to_init(&self.hw, self.device.port)?;
+        self.failed.store(false, Ordering::Release);
+        self.recv.lock().broken = false;
+        self.send.lock().broken = false;
+        Ok(())
+    }
+
+    /// Ends everything that is posted; the queue pair is in RESET afterwards. The link's lock is held.
+    fn flush(&self) {
+        {
+            let mut recv = self.recv.lock();
+            recv.broken = true;
+            let mut send = self.send.lock();
+            send.broken = true;
+            send.open = false;
+            send.draining = false;
+        }
+        // No failure that comes of this is news.
+        self.failed.store(true, Ordering::Release);
+        state::to_error(&self.hw);
+        self.take_completions();
+        state::to_reset(&self.hw);
+        self.take_completions();
+
+        let mut inner = self.recv_cq.lock();
+        let mut recv = self.recv.lock();
+        let was_open = std::mem::take(&mut recv.open);
+        for done in std::mem::take(&mut recv.early) {
+            // Of a connection that was never reported.
+            inner.push(&self.recv_cq, if was_open { done } else { flushed(done.token) });
+        }
+        recv.work.begin_anew();
+        while let Some(entry) = recv.work.pop() {
+            inner.push(&self.recv_cq, flushed(entry.token));
+        }
+        drop((recv, inner));
+
+        let mut inner = self.request_cq.lock();
+        let mut send = self.send.lock();
+        send.work.begin_anew();
+        while let Some(entry) = send.work.pop() {
+            inner.push(&self.request_cq, flushed(entry.token));
+        }
+        for held in std::mem::take(&mut send.held) {
+            inner.push(&self.request_cq, flushed(held.token()));
+        }
+    }
+
+    fn take_completions(&self) {
+        self.recv_cq.fetch();
+        self.request_cq.fetch();
+    }
+
+    /// Lets the requests finish, then ends the connection.
+    pub(super) fn drain(&self) {
+        self.request_cq.fetch();
+        let mut send = self.send.lock();
+        send.draining = true;
+        let is_empty = send.outstanding() == 0;
+        drop(send);
+        if is_empty {
+            self.soon(|core| core.drained());
+        } else {
+            self.look_again(0);
+        }
+    }
+
+    fn look_again(&self, looks: u64) {
+        let me: std::sync::Weak<dyn Source> = self.me.clone();
+        let [first, last] = DRAIN;
+        self.device.reactor.after((first * (1 << looks.min(10)) as u32).min(last), me, looks + 1);
+    }
+
+    /// All requests are done. Engine only.
+    pub(super) fn drained(&self) {
+        let mut place = self.link.lock();
+        if !self.send.lock().draining {
+            return;
+        }
+        if let Some(conn) = self.end(&mut place) {
+            drop(place);
+            self.device.sink.event(conn, CmEvent::Disconnected);
+        }
+    }
+}
+
+impl Source for Core {
+    /// Requests drain, and maybe nobody polls.
+    fn expired(&self, looks: u64) {
+        self.request_cq.fetch();
+        let send = self.send.lock();
+        let goes_on = send.draining && send.outstanding() > 0;
+        drop(send);
+        if goes_on {
+            self.look_again(looks);
+        }
+    }
+}
+
+impl Attached {
+    fn is(&self, link: &dyn Link) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.link), link)
+    }
+}

@@ -1,0 +1,309 @@
+//! Queue pairs: the device's, what is in flight in them, and the connection that they have.
+//!
+//! A queue pair lives as long as its EP, in INIT when nothing is connected so that receives can be posted; the connection
+//! manager brings it to RTS. Its end is always the same ([`Core::flush`]): to ERR, so that nothing succeeds any more; what
+//! the device has completed is taken; to RESET, so that it touches no memory any more; what is left is flushed here. Until
+//! the peer is known to be there requests wait, and so do completions of receives that come before the connection was
+//! reported. Lock order: link, completion queue, the two queues; what is reported is reported by the engine without any.
+#![forbid(unsafe_code)]
+
+mod complete;
+mod life;
+mod post;
+
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock, Weak};
+
+use dapl::error::{Error, Resource, Result};
+use dapl::handle::ObjectId;
+use dapl::provider::{
+    Bind, BindWr, Completion, ConnId, ConnectSpec, Outstanding, QpSpec, QueuePair, Segment, SendWr, SharedRecvs, Status,
+    Token,
+};
+use dapl::watermark::High;
+use parking_lot::Mutex;
+
+use crate::cm::Link;
+use crate::cq::{CqCore, Side};
+use crate::device::Device;
+use crate::memory::{Move, Mr, Mw, Pd};
+use crate::srq::SrqCore;
+use crate::work::Work;
+use crate::{Verbs, ibv, state};
+
+/// A queue pair as dapl holds it.
+pub struct Qp(pub(crate) Arc<Core>);
+
+/// The queue pair itself, shared with its completion queues, the connection manager and the engine.
+pub(crate) struct Core {
+    me: Weak<Core>,
+    device: Arc<Device>,
+    hw: ibv::Qp,
+    pd: Pd,
+    ep: ObjectId,
+    max_recvs: u32,
+    max_requests: u32,
+    reads: Reads,
+    shared: Option<(Arc<SrqCore>, Token)>,
+    recv_cq: Arc<CqCore>,
+    request_cq: Arc<CqCore>,
+    /// Room that it has taken in them, receives first.
+    room: [u32; 2],
+    /// Its places in them.
+    slots: OnceLock<[u32; 2]>,
+    link: Mutex<Option<Attached>>,
+    recv: Mutex<Recvs>,
+    send: Mutex<Requests>,
+    /// A failure was seen, and the engine was told.
+    failed: AtomicBool,
+}
+
+/// Reads at a time that a connection is asked to allow.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Reads {
+    /// The peer's.
+    pub(crate) incoming: u8,
+    /// Own ones.
+    pub(crate) outgoing: u8,
+}
+
+/// The connection or attempt.
+struct Attached {
+    conn: ConnId,
+    link: Arc<dyn Link>,
+}
+
+/// The receive queue.
+struct Recvs {
+    work: Work<Move>,
+    high: High,
+    /// What is posted is flushed at once.
+    broken: bool,
+    /// The connection was reported: completions go out.
+    open: bool,
+    /// Completions that came before that.
+    early: Vec<Completion>,
+}
+
+/// The request queue.
+struct Requests {
+    work: Work<Move>,
+    /// Requests that wait for the connection.
+    held: VecDeque<post::Held>,
+    /// What is posted is flushed at once.
+    broken: bool,
+    /// The connection stands: requests go to the device.
+    open: bool,
+    /// The connection ends when this is empty.
+    draining: bool,
+}
+
+impl Qp {
+    pub(crate) fn new(device: &Arc<Device>, pd: &Pd, spec: QpSpec<Verbs>) -> Result<Self> {
+        let queue = |cq: Option<Arc<crate::cq::Cq>>| match cq {
+            Some(cq) => Ok(cq.0.clone()),
+            None => CqCore::new(device, None),
+        };
+        let (recv_cq, request_cq) = (queue(spec.recv_cq)?, queue(spec.request_cq)?);
+        let shared = spec.shared.map(|SharedRecvs { srq, token }| (srq.0.clone(), token));
+        let recvs = shared.as_ref().map_or(spec.max_recvs, |(srq, _)| srq.capacity());
+        let wish = ibv::QpWish {
+            send_cq: request_cq.hw(),
+            recv_cq: recv_cq.hw(),
+            srq: shared.as_ref().map(|(srq, _)| srq.hw()),
+            max_send_wr: spec.max_requests.max(1),
+            max_recv_wr: spec.max_recvs.max(1),
+            max_send_sge: spec.max_request_iov.max(1),
+            max_recv_sge: spec.max_recv_iov.max(1),
+            max_inline: device.knobs.inline(device.context.is_iwarp()),
+        };
+        let room = Room::take(&recv_cq, recvs, &request_cq, spec.max_requests)?;
+        let hw = ibv::Qp::new(&pd.0, &wish).map_err(|error| {
+            log::error!("{}: no queue pair ({wish:?}): {error}", device.context.name());
+            Error::Exhausted(Resource::Ep)
+        })?;
+        state::to_init(&hw, device.port)?;
+        room.keep();
+        let core = Arc::new_cyclic(|me| Core {
+            me: Weak::clone(me),
+            device: device.clone(),
+            hw,
+            pd: pd.clone(),
+            ep: spec.ep,
+            max_recvs: spec.max_recvs,
+            max_requests: spec.max_requests,
+            reads: Reads { incoming: narrow(spec.max_reads_in), outgoing: narrow(spec.max_reads_out) },
+            shared,
+            recv_cq: recv_cq.clone(),
+            request_cq: request_cq.clone(),
+            room: [recvs, spec.max_requests],
+            slots: OnceLock::new(),
+            link: Mutex::new(None),
+            recv: Mutex::new(Recvs {
+                work: Work::with_room(spec.max_recvs),
+                high: High::default(),
+                broken: false,
+                open: false,
+                early: Vec::new(),
+            }),
+            send: Mutex::new(Requests {
+                work: Work::with_room(spec.max_requests),
+                held: VecDeque::new(),
+                broken: false,
+                open: false,
+                draining: false,
+            }),
+            failed: AtomicBool::new(false),
+        });
+        // From here on the queue pair leaves what it has entered, whatever happens.
+        let qp = Qp(core);
+        let core = &qp.0;
+        let recv_slot = recv_cq.lock().enter(core, Side::Recv)?;
+        let request_slot = request_cq.lock().enter(core, Side::Request).inspect_err(|_| {
+            recv_cq.lock().leave(recv_slot);
+        })?;
+        let _ = core.slots.set([recv_slot, request_slot]);
+        if core.shared.is_some() {
+            recv_cq.lock().enter_number(core.number(), core);
+        }
+        device.adopt_qp(core.number(), Arc::downgrade(core));
+        Ok(qp)
+    }
+}
+
+/// Room in two completion queues that is given back unless it is kept.
+struct Room<'a>(Option<[(&'a CqCore, u32); 2]>);
+
+impl<'a> Room<'a> {
+    fn take(recv: &'a CqCore, recvs: u32, request: &'a CqCore, requests: u32) -> Result<Self> {
+        recv.reserve(recvs)?;
+        if let Err(error) = request.reserve(requests) {
+            recv.release(recvs);
+            return Err(error);
+        }
+        Ok(Room(Some([(recv, recvs), (request, requests)])))
+    }
+
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.0.take().into_iter().flatten().for_each(|(cq, count)| cq.release(count));
+    }
+}
+
+/// Depths of reads have eight bits on the wire.
+fn narrow(count: u32) -> u8 {
+    u8::try_from(count).unwrap_or(u8::MAX)
+}
+
+impl Core {
+    /// Its number on the wire.
+    pub(crate) fn number(&self) -> u32 {
+        self.hw.number()
+    }
+
+    pub(crate) fn reads(&self) -> Reads {
+        self.reads
+    }
+
+    pub(crate) fn has_shared_queue(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// Whether its receives come out of this shared queue.
+    pub(crate) fn takes_from(&self, srq: &Arc<SrqCore>) -> bool {
+        self.shared.as_ref().is_some_and(|(own, _)| Arc::ptr_eq(own, srq))
+    }
+
+    fn slot(&self, side: Side) -> u32 {
+        let slots = self.slots.get().copied().unwrap_or_default();
+        slots[side as usize]
+    }
+
+    fn cq(&self, side: Side) -> &Arc<CqCore> {
+        match side {
+            Side::Recv => &self.recv_cq,
+            Side::Request => &self.request_cq,
+        }
+    }
+}
+
+impl QueuePair for Qp {
+    type Mr = Mr;
+    type Mw = Mw;
+
+    fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
+        self.0.post_recv(segments, token)
+    }
+
+    fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
+        self.0.post_send(wr)
+    }
+
+    fn post_bind(&self, mw: &Mw, bind: Option<Bind<'_, Mr>>, wr: &BindWr) -> Result<u32> {
+        self.0.post_bind(mw, bind, wr)
+    }
+
+    fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()> {
+        self.0.watch_recvs(soft, hard)
+    }
+
+    fn outstanding(&self) -> Outstanding {
+        // What is complete, but nobody looked.
+        self.0.recv_cq.fetch();
+        self.0.request_cq.fetch();
+        let recvs = self.0.recv.lock().work.len();
+        let send = self.0.send.lock();
+        Outstanding { recvs, requests: send.work.len() + send.held.len() as u32 }
+    }
+
+    fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
+        self.0.device.manager().connect(&self.0, spec, conn)
+    }
+
+    fn drain(&self) {
+        self.0.drain();
+    }
+
+    fn abort(&self) {
+        self.0.abort();
+    }
+
+    fn reset(&self) -> Result<()> {
+        self.0.reset()
+    }
+
+    fn flush_recvs(&self) {
+        self.0.flush_recvs();
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        let core = &self.0;
+        core.abort();
+        core.device.forget_qp(core.number());
+        for side in [Side::Recv, Side::Request] {
+            let cq = core.cq(side);
+            let mut inner = cq.lock();
+            if core.slots.get().is_some() {
+                inner.leave(core.slot(side));
+            }
+            if side == Side::Recv && core.shared.is_some() {
+                inner.leave_number(core.number());
+            }
+            drop(inner);
+            cq.release(core.room[side as usize]);
+        }
+    }
+}
+
+/// A completion of what will never be done.
+fn flushed(token: Token) -> Completion {
+    Completion { token, status: Status::Flushed, ..Completion::default() }
+}

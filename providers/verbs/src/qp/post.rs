@@ -1,0 +1,255 @@
+//! Posting: from dapl's requests to the device's.
+//!
+//! The device is given every request signalled, also the suppressed ones: so what is outstanding is always known, and a
+//! connection can drain. What the device could not even take (more bytes than it carries) is posted so that it fails there,
+//! in its turn. Nothing here waits.
+#![forbid(unsafe_code)]
+
+use dapl::error::{Error, Resource, Result};
+use dapl::provider::{Bind, BindWr, Completion, Op, Segment, SendWr, Status, Token};
+use dapl::watermark::{Crossed, High};
+use ibverbs_sys::{ibv_send_flags, ibv_sge};
+
+use super::{Core, Requests, flushed};
+use crate::cq::Side;
+use crate::ibv;
+use crate::memory::{Mr, Mw};
+use crate::work::{Entry, WorkId};
+
+/// Segments of one request or receive: the most that limits allow.
+pub(crate) const MAX_SEGMENTS: usize = 32;
+/// A key that no device gives out: who posts with it is refused.
+const NO_KEY: u32 = 0;
+
+/// A request that waits for the connection.
+pub(super) struct Held {
+    op: Op,
+    segments: Vec<Segment>,
+    token: Token,
+    suppress: bool,
+    fence: bool,
+}
+
+impl Held {
+    fn new(wr: &SendWr<'_>) -> Self {
+        let SendWr { op, segments, token, suppress, fence } = *wr;
+        Held { op, segments: segments.to_vec(), token, suppress, fence }
+    }
+
+    pub(super) fn token(&self) -> Token {
+        self.token
+    }
+
+    fn wr(&self) -> SendWr<'_> {
+        let Held { op, segments, token, suppress, fence } = self;
+        SendWr { op: *op, segments, token: *token, suppress: *suppress, fence: *fence }
+    }
+}
+
+/// Segments as the device has them; those of no length are left out, since devices take 0 for something else.
+struct Gather {
+    list: [ibv_sge; MAX_SEGMENTS],
+    count: usize,
+    total: u64,
+}
+
+impl Gather {
+    /// Errors: more segments than any limit allows.
+    fn new(segments: &[Segment]) -> Result<Self> {
+        let mut gather = Gather { list: [ibv_sge::default(); MAX_SEGMENTS], count: 0, total: 0 };
+        for segment in segments.iter().filter(|segment| segment.length > 0) {
+            let place = gather.list.get_mut(gather.count).ok_or(Error::Exhausted(Resource::Memory))?;
+            // Longer than any message.
+            let length = u32::try_from(segment.length).unwrap_or(1 << 31);
+            *place = ibv_sge { addr: segment.address, length, lkey: segment.key };
+            gather.count += 1;
+            gather.total = gather.total.saturating_add(segment.length);
+        }
+        Ok(gather)
+    }
+
+    /// Something that the device refuses.
+    fn doomed() -> Self {
+        let mut gather = Gather { list: [ibv_sge::default(); MAX_SEGMENTS], count: 1, total: 0 };
+        gather.list[0] = ibv_sge { addr: 0, length: 1, lkey: NO_KEY };
+        gather
+    }
+
+    fn list(&self) -> &[ibv_sge] {
+        &self.list[..self.count]
+    }
+}
+
+/// What the device says to a post that it does not take.
+fn refusal(what: &str, error: &std::io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM | libc::EAGAIN) => Error::Exhausted(Resource::Memory),
+        _ => {
+            log::error!("the device does not take {what}: {error}");
+            Error::Internal
+        }
+    }
+}
+
+impl Core {
+    pub(super) fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
+        let gather = Gather::new(segments)?;
+        if self.recv_cq.is_unread() {
+            self.recv_cq.fetch();
+        }
+        let mut recv = self.recv.lock();
+        if recv.work.len() >= self.max_recvs {
+            return Err(Error::Exhausted(Resource::Memory));
+        }
+        if recv.broken {
+            drop(recv);
+            self.recv_cq.push(flushed(token));
+            return Ok(());
+        }
+        let (epoch, number) = recv.work.next();
+        let id = WorkId::new(self.slot(Side::Recv), epoch, number);
+        self.hw.post_recv(id, gather.list()).map_err(|error| refusal("a receive", &error))?;
+        // Its completion may be there, but is not looked at without our lock.
+        recv.work.push(Entry::recv(token));
+        let count = recv.work.len();
+        let crossed = recv.high.look(count);
+        drop(recv);
+        self.tell_crossed(crossed);
+        Ok(())
+    }
+
+    pub(super) fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()> {
+        if self.shared.is_some() {
+            // The device does not say what a connection has taken out of a shared queue.
+            return Err(Error::ModelNotSupported);
+        }
+        let mut recv = self.recv.lock();
+        recv.high = High::new(soft, hard);
+        let count = recv.work.len();
+        let crossed = recv.high.look(count);
+        drop(recv);
+        self.tell_crossed(crossed);
+        Ok(())
+    }
+
+    fn tell_crossed(&self, crossed: Crossed) {
+        if crossed.soft {
+            let (device, ep) = (self.device.clone(), self.ep);
+            self.device.reactor.soon(move || device.sink.many_recvs(ep));
+        }
+        if crossed.hard {
+            self.fail();
+        }
+    }
+
+    pub(super) fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
+        if self.request_cq.is_unread() {
+            self.request_cq.fetch();
+        }
+        let mut send = self.send.lock();
+        if send.outstanding() >= self.max_requests {
+            return Err(Error::Exhausted(Resource::Memory));
+        }
+        if send.broken {
+            drop(send);
+            self.request_cq.push(flushed(wr.token));
+            return Ok(());
+        }
+        if !send.open {
+            send.held.push_back(Held::new(wr));
+            return Ok(());
+        }
+        self.submit(&mut send, wr)
+    }
+
+    /// Gives the device what has waited, in order.
+    pub(super) fn submit_held(&self, send: &mut Requests) -> Result<()> {
+        while let Some(held) = send.held.pop_front() {
+            if let Err(error) = self.submit(send, &held.wr()) {
+                send.held.push_front(held);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn submit(&self, send: &mut Requests, wr: &SendWr<'_>) -> Result<()> {
+        let mut gather = Gather::new(wr.segments)?;
+        let bytes = gather.total;
+        let limits = &self.device.limits;
+        let most = if matches!(wr.op, Op::Send { .. }) { limits.max_message } else { limits.max_rdma };
+        let doom = (bytes > most).then(|| {
+            gather = Gather::doomed();
+            Status::LocalLength
+        });
+        let mut flags = ibv_send_flags::IBV_SEND_SIGNALED;
+        let op = match wr.op {
+            Op::Send { solicited } => {
+                if solicited {
+                    flags |= ibv_send_flags::IBV_SEND_SOLICITED;
+                }
+                ibv::Op::Send
+            }
+            Op::Write(remote) => ibv::Op::Write(remote),
+            Op::Read(remote) => ibv::Op::Read(remote),
+        };
+        if wr.fence {
+            flags |= ibv_send_flags::IBV_SEND_FENCE;
+        }
+        let may_inline = !matches!(wr.op, Op::Read(_)) && doom.is_none() && bytes <= u64::from(self.hw.max_inline());
+        // Inline data are read here and now, so their keys are ours to check; what is wrong is left to the device.
+        // Held until the device has copied them.
+        let allowed = if may_inline { self.device.keys.allow(&self.pd.0, wr.segments) } else { None };
+        if allowed.is_some() {
+            flags |= ibv_send_flags::IBV_SEND_INLINE;
+        }
+        let (epoch, number) = send.work.next();
+        let id = WorkId::new(self.slot(Side::Request), epoch, number);
+        let request = ibv::Wr { id, op, segments: gather.list(), flags: flags.0 };
+        self.hw.post_send(&request).map_err(|error| refusal("a request", &error))?;
+        // Its completion may be there, but is not looked at without our lock.
+        send.work.push(Entry { token: wr.token, bytes, suppress: wr.suppress, doom, window: None });
+        Ok(())
+    }
+
+    pub(super) fn post_bind(&self, mw: &Mw, bind: Option<Bind<'_, Mr>>, wr: &BindWr) -> Result<u32> {
+        if self.request_cq.is_unread() {
+            self.request_cq.fetch();
+        }
+        let mut send = self.send.lock();
+        if send.outstanding() >= self.max_requests {
+            return Err(Error::Exhausted(Resource::Memory));
+        }
+        if send.broken {
+            drop(send);
+            let key = mw.0.lose(bind.is_some());
+            self.request_cq.push(flushed(wr.token));
+            return Ok(key);
+        }
+        if !send.held.is_empty() {
+            // Its key must be known now, and the device gives it when it takes the bind, which is behind these.
+            log::warn!("a bind behind requests that wait for the connection is refused; bind after it is established");
+            return Err(Error::Exhausted(Resource::Memory));
+        }
+        let mut flags = ibv_send_flags::IBV_SEND_SIGNALED;
+        if wr.fence {
+            flags |= ibv_send_flags::IBV_SEND_FENCE;
+        }
+        let (epoch, number) = send.work.next();
+        let id = WorkId::new(self.slot(Side::Request), epoch, number);
+        let (begun, key) = mw.0.begin(bind, |window, what| self.hw.bind(window, id, flags.0, what))?;
+        send.work.push(Entry { token: wr.token, bytes: 0, suppress: wr.suppress, doom: None, window: Some(begun) });
+        Ok(key)
+    }
+}
+
+impl Requests {
+    pub(super) fn outstanding(&self) -> u32 {
+        self.work.len() + self.held.len() as u32
+    }
+}
+
+/// Says that a request was done.
+pub(super) fn done(token: Token, bytes: u64) -> Completion {
+    Completion { token, status: Status::Success, bytes, solicited: false }
+}

@@ -1,0 +1,357 @@
+//! librdmacm in Rust's terms: the event channel, its ids, and events that are copies.
+//!
+//! The only room that calls librdmacm. An event is acknowledged before anybody acts on it, so destroying an id waits for
+//! nobody. It retries nothing and decides nothing.
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ibverbs_sys::{IBV_EVENT_COMM_EST, ibv_qp_attr, ibv_qp_state};
+use rdma_cm_sys::*;
+
+use crate::state::Change;
+
+/// Where events come from.
+pub(crate) struct EventChannel(NonNull<rdma_event_channel>);
+
+// SAFETY: librdmacm allows any thread to use a channel.
+unsafe impl Send for EventChannel {}
+// SAFETY: as above.
+unsafe impl Sync for EventChannel {}
+
+/// What an event says.
+pub(crate) struct Event {
+    pub(crate) kind: rdma_cm_event_type,
+    /// A reason, or an error number, negative.
+    pub(crate) status: c_int,
+    /// The id that it is about; of a request: the id that listened.
+    pub(crate) number: usize,
+    /// Of a request: the new id and its number.
+    pub(crate) new: Option<(Id, usize)>,
+    pub(crate) terms: Terms,
+    pub(crate) private_data: Vec<u8>,
+}
+
+/// What two ends tell each other, besides private data.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Terms {
+    /// Reads of the peer's at a time.
+    pub(crate) responder_resources: u8,
+    /// Own reads at a time.
+    pub(crate) initiator_depth: u8,
+    pub(crate) flow_control: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry_count: u8,
+    pub(crate) srq: bool,
+    pub(crate) qp_number: u32,
+}
+
+impl Terms {
+    fn of(conn: &rdma_conn_param) -> Self {
+        Terms {
+            responder_resources: conn.responder_resources,
+            initiator_depth: conn.initiator_depth,
+            flow_control: conn.flow_control,
+            retry_count: conn.retry_count,
+            rnr_retry_count: conn.rnr_retry_count,
+            srq: conn.srq != 0,
+            qp_number: conn.qp_num,
+        }
+    }
+
+    /// For a call that copies the private data.
+    fn with(&self, private_data: &[u8]) -> rdma_conn_param {
+        rdma_conn_param {
+            private_data: if private_data.is_empty() { ptr::null() } else { private_data.as_ptr().cast() },
+            private_data_len: u8::try_from(private_data.len()).unwrap_or(u8::MAX),
+            responder_resources: self.responder_resources,
+            initiator_depth: self.initiator_depth,
+            flow_control: self.flow_control,
+            retry_count: self.retry_count,
+            rnr_retry_count: self.rnr_retry_count,
+            srq: self.srq.into(),
+            qp_num: self.qp_number,
+        }
+    }
+}
+
+impl EventChannel {
+    pub(crate) fn new() -> io::Result<Arc<Self>> {
+        // SAFETY: no arguments.
+        let channel = unsafe { rdma_create_event_channel() };
+        let channel = EventChannel(NonNull::new(channel).ok_or_else(io::Error::last_os_error)?);
+        rustix::io::ioctl_fionbio(channel.fd(), true)?;
+        Ok(Arc::new(channel))
+    }
+
+    /// Readable when there is an event.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is the channel's, which is open as long as the borrow.
+        unsafe { BorrowedFd::borrow_raw((*self.0.as_ptr()).fd) }
+    }
+
+    /// The next event; `None`: no more. A new id gets its number from `fresh`.
+    pub(crate) fn next(self: &Arc<Self>, fresh: impl FnOnce() -> usize) -> io::Result<Option<Event>> {
+        let mut event = ptr::null_mut();
+        // SAFETY: the channel is open, `event` is a valid place.
+        if unsafe { rdma_get_cm_event(self.0.as_ptr(), &mut event) } != 0 {
+            let error = io::Error::last_os_error();
+            return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+        }
+        // SAFETY: the library's until it is acknowledged below, and whole.
+        let raw = unsafe { &*event };
+        let is_request = raw.event == RDMA_CM_EVENT_CONNECT_REQUEST;
+        let about = if is_request { raw.listen_id } else { raw.id };
+        // SAFETY: the id of an event lives until the event is acknowledged.
+        let number = unsafe { (*about).context } as usize;
+        // SAFETY: all our ids are of a port space with connections, so this member of the union holds.
+        let conn = unsafe { &raw.param.conn };
+        let mut private_data = vec![0; if conn.private_data.is_null() { 0 } else { conn.private_data_len.into() }];
+        if !private_data.is_empty() {
+            // SAFETY: so many bytes lie there until the event is acknowledged, and here.
+            unsafe { ptr::copy_nonoverlapping(conn.private_data.cast(), private_data.as_mut_ptr(), private_data.len()) };
+        }
+        let new = is_request.then(|| {
+            let number = fresh();
+            // SAFETY: a new id is nobody's yet; its context is the creator's to set.
+            unsafe { (*raw.id).context = number as *mut c_void };
+            NonNull::new(raw.id).map(|id| (Id { id, _channel: self.clone() }, number))
+        });
+        let terms = Terms::of(conn);
+        let (kind, status) = (raw.event, raw.status);
+        // SAFETY: got above, acknowledged once.
+        unsafe { rdma_ack_cm_event(event) };
+        Ok(Some(Event { kind, status, number, new: new.flatten(), terms, private_data }))
+    }
+}
+
+impl Drop for EventChannel {
+    fn drop(&mut self) {
+        // SAFETY: no id is left: each keeps an `Arc` of it.
+        unsafe { rdma_destroy_event_channel(self.0.as_ptr()) };
+    }
+}
+
+/// A connection, a listener, or one in the making.
+pub(crate) struct Id {
+    id: NonNull<rdma_cm_id>,
+    _channel: Arc<EventChannel>,
+}
+
+// SAFETY: librdmacm allows any thread to use an id.
+unsafe impl Send for Id {}
+// SAFETY: as above.
+unsafe impl Sync for Id {}
+
+impl Drop for Id {
+    fn drop(&mut self) {
+        // SAFETY: ours, and gone after this. Its events are acknowledged as they are read, so this does not wait.
+        if unsafe { rdma_destroy_id(self.id.as_ptr()) } != 0 {
+            log::warn!("an rdma_cm id could not be destroyed: {}", io::Error::last_os_error());
+        }
+    }
+}
+
+/// As the library says it.
+fn done(result: c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn milliseconds(time: Duration) -> c_int {
+    c_int::try_from(time.as_millis()).unwrap_or(c_int::MAX)
+}
+
+impl Id {
+    /// An id whose events carry `number`.
+    pub(crate) fn new(channel: &Arc<EventChannel>, number: usize) -> io::Result<Self> {
+        let mut id = ptr::null_mut();
+        // SAFETY: the channel is open; the number is kept and never followed.
+        done(unsafe { rdma_create_id(channel.0.as_ptr(), &mut id, number as *mut c_void, RDMA_PS_TCP) })?;
+        let id = NonNull::new(id).ok_or_else(io::Error::last_os_error)?;
+        Ok(Id { id, _channel: channel.clone() })
+    }
+
+    pub(crate) fn bind(&self, address: SocketAddr) -> io::Result<()> {
+        let mut raw = RawAddress::new(address);
+        // SAFETY: the id lives, the address does until the call returns.
+        done(unsafe { rdma_bind_addr(self.id.as_ptr(), raw.as_mut_ptr()) })
+    }
+
+    pub(crate) fn listen(&self, backlog: c_int) -> io::Result<()> {
+        // SAFETY: the id lives.
+        done(unsafe { rdma_listen(self.id.as_ptr(), backlog) })
+    }
+
+    pub(crate) fn resolve_address(&self, peer: SocketAddr, time: Duration) -> io::Result<()> {
+        let mut raw = RawAddress::new(peer);
+        // SAFETY: the id lives, the address does until the call returns.
+        done(unsafe {
+            rdma_resolve_addr(self.id.as_ptr(), ptr::null_mut(), raw.as_mut_ptr(), milliseconds(time))
+        })
+    }
+
+    pub(crate) fn resolve_route(&self, time: Duration) -> io::Result<()> {
+        // SAFETY: the id lives.
+        done(unsafe { rdma_resolve_route(self.id.as_ptr(), milliseconds(time)) })
+    }
+
+    pub(crate) fn set_type_of_service(&self, tos: u8) -> io::Result<()> {
+        let mut tos = tos;
+        let value = (&raw mut tos).cast();
+        // SAFETY: the id lives, and the option is one byte.
+        done(unsafe { rdma_set_option(self.id.as_ptr(), RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, value, 1) })
+    }
+
+    pub(crate) fn connect(&self, terms: &Terms, private_data: &[u8]) -> io::Result<()> {
+        let mut param = terms.with(private_data);
+        // SAFETY: the id lives, parameters and data do until the call returns.
+        done(unsafe { rdma_connect(self.id.as_ptr(), &mut param) })
+    }
+
+    pub(crate) fn establish(&self) -> io::Result<()> {
+        // SAFETY: the id lives.
+        done(unsafe { rdma_establish(self.id.as_ptr()) })
+    }
+
+    pub(crate) fn accept(&self, terms: &Terms, private_data: &[u8]) -> io::Result<()> {
+        let mut param = terms.with(private_data);
+        // SAFETY: the id lives, parameters and data do until the call returns.
+        done(unsafe { rdma_accept(self.id.as_ptr(), &mut param) })
+    }
+
+    /// Refuses as the consumer's own decision.
+    pub(crate) fn reject(&self, private_data: &[u8]) -> io::Result<()> {
+        let length = u8::try_from(private_data.len()).unwrap_or(u8::MAX);
+        // SAFETY: the id lives, the data do until the call returns.
+        done(unsafe { rdma_reject(self.id.as_ptr(), private_data.as_ptr().cast(), length) })
+    }
+
+    /// Refuses with a reason of the few that the kernel lets us give which is not the consumer's.
+    pub(crate) fn turn_away(&self) -> io::Result<()> {
+        // SAFETY: the id lives.
+        done(unsafe { rdma_reject_ece(self.id.as_ptr(), ptr::null(), 0) })
+    }
+
+    pub(crate) fn disconnect(&self) -> io::Result<()> {
+        // SAFETY: the id lives.
+        done(unsafe { rdma_disconnect(self.id.as_ptr()) })
+    }
+
+    /// The queue pair has got something before the connection was confirmed.
+    pub(crate) fn notify(&self) -> io::Result<()> {
+        // SAFETY: the id lives.
+        done(unsafe { rdma_notify(self.id.as_ptr(), IBV_EVENT_COMM_EST) })
+    }
+
+    /// What takes a queue pair to this state.
+    pub(crate) fn change(&self, state: ibv_qp_state::Type) -> io::Result<Change> {
+        let mut attributes = ibv_qp_attr { qp_state: state, ..Default::default() };
+        let mut mask = 0;
+        // SAFETY: the id lives, and both places are valid.
+        done(unsafe { rdma_init_qp_attr(self.id.as_ptr(), &mut attributes, &mut mask) })?;
+        Ok(Change { attributes, mask })
+    }
+
+    /// The peer's address; none before it is known.
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        // SAFETY: the id lives; its route is set before an event names it, and not changed later.
+        let storage = unsafe { &(*self.id.as_ptr()).route.addr.dst_storage };
+        address_of(storage)
+    }
+
+    /// The device's port, from 1; 0 before it is known.
+    pub(crate) fn port(&self) -> u8 {
+        // SAFETY: the id lives.
+        unsafe { (*self.id.as_ptr()).port_num }
+    }
+}
+
+/// An address as sockets have it.
+union RawAddress {
+    v4: libc::sockaddr_in,
+    v6: libc::sockaddr_in6,
+}
+
+impl RawAddress {
+    fn new(address: SocketAddr) -> Self {
+        match address {
+            SocketAddr::V4(v4) => RawAddress {
+                v4: libc::sockaddr_in {
+                    sin_family: libc::AF_INET as _,
+                    sin_port: v4.port().to_be(),
+                    sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
+                    sin_zero: [0; 8],
+                },
+            },
+            SocketAddr::V6(v6) => RawAddress {
+                v6: libc::sockaddr_in6 {
+                    sin6_family: libc::AF_INET6 as _,
+                    sin6_port: v6.port().to_be(),
+                    sin6_flowinfo: v6.flowinfo(),
+                    sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                    sin6_scope_id: v6.scope_id(),
+                },
+            },
+        }
+    }
+
+    fn as_mut_ptr(&mut self) -> *mut libc::sockaddr {
+        ptr::from_mut(self).cast()
+    }
+}
+
+fn address_of(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    match c_int::from(storage.ss_family) {
+        libc::AF_INET => {
+            let mut raw = MaybeUninit::<libc::sockaddr_in>::uninit();
+            // SAFETY: any bytes are an address, and a storage has room for each kind.
+            let raw = unsafe {
+                ptr::copy_nonoverlapping(ptr::from_ref(storage).cast(), raw.as_mut_ptr(), 1);
+                raw.assume_init()
+            };
+            let ip = Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
+            Some(SocketAddr::new(IpAddr::V4(ip), u16::from_be(raw.sin_port)))
+        }
+        libc::AF_INET6 => {
+            let mut raw = MaybeUninit::<libc::sockaddr_in6>::uninit();
+            // SAFETY: as above.
+            let raw = unsafe {
+                ptr::copy_nonoverlapping(ptr::from_ref(storage).cast(), raw.as_mut_ptr(), 1);
+                raw.assume_init()
+            };
+            let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
+            Some(SocketAddr::new(IpAddr::V6(ip), u16::from_be(raw.sin6_port)))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_come_back_as_they_went() {
+        for text in ["192.0.2.7:4660", "[2001:db8::7]:4660"] {
+            let address: SocketAddr = text.parse().unwrap();
+            let raw = RawAddress::new(address);
+            let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+            // SAFETY: a storage has room for each kind, and any bytes are one.
+            let storage = unsafe {
+                ptr::copy_nonoverlapping(
+                    ptr::from_ref(&raw).cast::<u8>(),
+                    storage.as_mut_ptr().cast(),
+                    size_of::<RawAddress>(),
+                );
+                storage.assume_init()
+            };
+            assert_eq!(address_of(&storage), Some(address));
+        }
+    }
+}

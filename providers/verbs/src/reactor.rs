@@ -1,0 +1,271 @@
+//! The engine: one thread per IA that waits for descriptors, deadlines and jobs, and tells those concerned.
+//!
+//! Everything that is reported upwards is reported from here, with no lock held. Nothing here knows what a source is for,
+//! and nothing here blocks but the one wait for all of them.
+#![forbid(unsafe_code)]
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+
+/// Events taken from the kernel at a time.
+const BATCH: usize = 32;
+/// The key of the bell; sources count from 1.
+const BELL: u64 = 0;
+
+/// Who waits for a descriptor or a deadline.
+pub(crate) trait Source: Send + Sync {
+    /// Its descriptor can be read or written, or has hung up; it finds out which.
+    fn ready(&self) {}
+    /// A deadline has passed that it asked for.
+    fn expired(&self, what: u64) {
+        let _ = what;
+    }
+}
+
+/// What a source waits for on its descriptor, level-triggered.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Interest {
+    Read,
+    ReadWrite,
+}
+
+impl Interest {
+    fn flags(self) -> epoll::EventFlags {
+        match self {
+            Interest::Read => epoll::EventFlags::IN | epoll::EventFlags::RDHUP,
+            Interest::ReadWrite => epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP,
+        }
+    }
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The engine, as those who use it see it.
+pub(crate) struct Reactor {
+    epoll: OwnedFd,
+    bell: OwnedFd,
+    /// The bell was rung, and nobody has come yet.
+    rung: AtomicBool,
+    stopping: AtomicBool,
+    jobs: Mutex<VecDeque<Job>>,
+    sources: Mutex<HashMap<u64, Weak<dyn Source>>>,
+    keys: AtomicU64,
+    alarms: Mutex<BinaryHeap<Reverse<Alarm>>>,
+    thread: Mutex<Option<ThreadId>>,
+}
+
+struct Alarm {
+    at: Instant,
+    number: u64,
+    source: Weak<dyn Source>,
+    what: u64,
+}
+
+impl PartialEq for Alarm {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.number) == (other.at, other.number)
+    }
+}
+
+impl Eq for Alarm {}
+
+impl PartialOrd for Alarm {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Alarm {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+/// A descriptor that is watched until this is dropped, which must be before the descriptor is closed.
+pub(crate) struct Watch {
+    reactor: Arc<Reactor>,
+    key: u64,
+}
+
+impl Watch {
+    /// Changes what is waited for.
+    pub(crate) fn change(&self, fd: BorrowedFd<'_>, interest: Interest) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(self.key);
+        Ok(epoll::modify(&self.reactor.epoll, fd, data, interest.flags())?)
+    }
+
+    /// Ends it, while the descriptor is still open.
+    pub(crate) fn end(self, fd: BorrowedFd<'_>) {
+        // It fails for a descriptor that is not watched any more, which is as well.
+        let _ = epoll::delete(&self.reactor.epoll, fd);
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // A closed descriptor leaves the epoll set by itself.
+        self.reactor.sources.lock().remove(&self.key);
+    }
+}
+
+impl Reactor {
+    pub(crate) fn new() -> io::Result<Arc<Self>> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        Ok(Arc::new(Reactor {
+            epoll,
+            bell,
+            rung: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            jobs: Mutex::default(),
+            sources: Mutex::default(),
+            keys: AtomicU64::new(BELL + 1),
+            alarms: Mutex::default(),
+            thread: Mutex::new(None),
+        }))
+    }
+
+    /// Has `source` told when its descriptor has something.
+    pub(crate) fn watch(
+        self: &Arc<Self>,
+        fd: BorrowedFd<'_>,
+        interest: Interest,
+        source: Weak<dyn Source>,
+    ) -> io::Result<Watch> {
+        let key = self.keys.fetch_add(1, Ordering::Relaxed);
+        self.sources.lock().insert(key, source);
+        let watch = Watch { reactor: self.clone(), key };
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(key), interest.flags())?;
+        Ok(watch)
+    }
+
+    /// Has `source` told, with `what`, when the time has passed. It cannot be called off: who has changed its mind knows by
+    /// `what`.
+    pub(crate) fn after(&self, delay: Duration, source: Weak<dyn Source>, what: u64) {
+        let number = self.keys.fetch_add(1, Ordering::Relaxed);
+        let alarm = Alarm { at: Instant::now() + delay, number, source, what };
+        let is_first = {
+            let mut alarms = self.alarms.lock();
+            alarms.push(Reverse(alarm));
+            alarms.peek().is_some_and(|Reverse(first)| first.number == number)
+        };
+        if is_first && !self.is_here() {
+            self.ring();
+        }
+    }
+
+    /// Has it done by the engine's thread, in the order of these calls.
+    pub(crate) fn soon(&self, job: impl FnOnce() + Send + 'static) {
+        self.jobs.lock().push_back(Box::new(job));
+        if !self.is_here() {
+            self.ring();
+        }
+    }
+
+    /// Whether this is the engine's thread.
+    pub(crate) fn is_here(&self) -> bool {
+        *self.thread.lock() == Some(std::thread::current().id())
+    }
+
+    /// Ends the loop; jobs that wait are dropped.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    fn ring(&self) {
+        if !self.rung.swap(true, Ordering::AcqRel) {
+            // Fails only when it rings already.
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// The thread's body.
+    pub(crate) fn run(&self) {
+        *self.thread.lock() = Some(std::thread::current().id());
+        while !self.stopping.load(Ordering::Acquire) {
+            self.work();
+            self.wait();
+        }
+        let dropped = std::mem::take(&mut *self.jobs.lock());
+        drop(dropped);
+        self.alarms.lock().clear();
+    }
+
+    /// Does the jobs that are there, but not those that they bring: descriptors have their turn in between.
+    fn work(&self) {
+        let jobs = std::mem::take(&mut *self.jobs.lock());
+        jobs.into_iter().for_each(|job| job());
+        let now = Instant::now();
+        while let Some(alarm) = self.due(now) {
+            if let Some(source) = alarm.source.upgrade() {
+                source.expired(alarm.what);
+            }
+        }
+    }
+
+    fn due(&self, now: Instant) -> Option<Alarm> {
+        let mut alarms = self.alarms.lock();
+        let is_due = alarms.peek().is_some_and(|Reverse(first)| first.at <= now);
+        if is_due { alarms.pop().map(|Reverse(alarm)| alarm) } else { None }
+    }
+
+    fn wait(&self) {
+        let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; BATCH];
+        let time = self.patience().map(|time| Timespec {
+            tv_sec: time.as_secs().min(i64::MAX as u64) as i64,
+            tv_nsec: time.subsec_nanos().into(),
+        });
+        let ready = match epoll::wait(&self.epoll, &mut events, time.as_ref()) {
+            Ok((ready, _)) => ready,
+            Err(rustix::io::Errno::INTR) => return,
+            Err(error) => {
+                log::error!("the engine cannot wait: {error}");
+                // Whatever it is, the thread must not spin.
+                std::thread::sleep(Duration::from_millis(10));
+                return;
+            }
+        };
+        for event in ready {
+            match event.data.u64() {
+                BELL => {
+                    let mut count = [0; 8];
+                    let _ = rustix::io::read(&self.bell, &mut count);
+                    // After the read and before the jobs are looked at: who rings now rings again.
+                    self.rung.store(false, Ordering::Release);
+                }
+                key => {
+                    let source = self.sources.lock().get(&key).and_then(Weak::upgrade);
+                    if let Some(source) = source {
+                        source.ready();
+                    }
+                }
+            }
+        }
+    }
+
+    /// How long there is nothing to do; `None` is for ever.
+    fn patience(&self) -> Option<Duration> {
+        if self.stopping.load(Ordering::Acquire) || !self.jobs.lock().is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let alarms = self.alarms.lock();
+        alarms.peek().map(|Reverse(first)| first.at.saturating_duration_since(Instant::now()))
+    }
+}
+
+impl AsFd for Reactor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}

@@ -1,0 +1,53 @@
+//! States of a queue pair that need no peer: RESET, INIT, ERR. RTR and RTS are the connection manager's.
+#![forbid(unsafe_code)]
+
+use dapl::error::{Error, Result};
+use ibverbs_sys::{ibv_access_flags, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state};
+
+use crate::ibv::Qp;
+
+/// A step of a queue pair's: attributes, and which of them count (`IBV_QP_*`).
+pub(crate) struct Change {
+    pub(crate) attributes: ibv_qp_attr,
+    pub(crate) mask: i32,
+}
+
+/// From RESET to INIT, where receives can be posted. What the peer may do is said by keys, so all of it is allowed here.
+pub(crate) fn to_init(qp: &Qp, port: u8) -> Result<()> {
+    let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
+        | ibv_access_flags::IBV_ACCESS_REMOTE_READ
+        | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
+    let mut attributes = ibv_qp_attr {
+        qp_state: ibv_qp_state::IBV_QPS_INIT,
+        qp_access_flags: access.0,
+        pkey_index: 0,
+        port_num: port,
+        ..Default::default()
+    };
+    let mask = ibv_qp_attr_mask::IBV_QP_STATE
+        | ibv_qp_attr_mask::IBV_QP_PKEY_INDEX
+        | ibv_qp_attr_mask::IBV_QP_PORT
+        | ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS;
+    qp.modify(&mut attributes, mask.0 as i32).map_err(|error| {
+        log::error!("queue pair {} cannot be initialised: {error}", qp.number());
+        Error::Internal
+    })
+}
+
+/// To ERR: from when this returns nothing succeeds any more.
+pub(crate) fn to_error(qp: &Qp) {
+    move_to(qp, ibv_qp_state::IBV_QPS_ERR);
+}
+
+/// To RESET: from when this returns no memory is touched any more.
+pub(crate) fn to_reset(qp: &Qp) {
+    move_to(qp, ibv_qp_state::IBV_QPS_RESET);
+}
+
+fn move_to(qp: &Qp, state: ibv_qp_state::Type) {
+    let mut attributes = ibv_qp_attr { qp_state: state, ..Default::default() };
+    if let Err(error) = qp.modify(&mut attributes, ibv_qp_attr_mask::IBV_QP_STATE.0 as i32) {
+        // A device that is gone; its queue pairs are over as well.
+        log::warn!("queue pair {} cannot go to state {state}: {error}", qp.number());
+    }
+}
