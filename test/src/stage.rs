@@ -11,8 +11,16 @@ use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 use std::{env, io};
 
+use crate::rdma_core;
+
 /// The linked library's file name; its soname is `libdat.so.1`.
 const LIBDAT: &str = "libdat.so.1.2.0";
+
+/// The provider over rdma-core.
+pub const VERBS: &str = "libdaplverbs.so.1";
+
+/// What old lines of dat.conf call such a provider, with rdma_cm and with sockets: links to ours.
+pub const OLD_NAMES: [&str; 4] = ["libdaplcma.so.1", "libdaplcma.so", "libdaplscm.so.1", "libdaplscm.so"];
 
 /// What may be built for: the two profiles of cargo.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -44,12 +52,17 @@ pub struct Stage {
     pub include: PathBuf,
 }
 
-/// Builds and lays out libdat and the providers.
+/// Builds and lays out libdat and the providers: all that can be built here.
 ///
 /// # Panics
 /// When something does not build; the message is the compiler's.
 pub fn stage(profile: Profile) -> Stage {
-    stage_with(profile, &["daplsm"])
+    stage_with(profile, &providers())
+}
+
+/// The packages of the providers that can be built here.
+pub fn providers() -> Vec<&'static str> {
+    vec!["daplsm"]
 }
 
 /// The same with these provider packages (`name` makes `libname.so.1`), or with none.
@@ -116,6 +129,9 @@ impl Stage {
             if is_stale(&to, &[&from]) {
                 replace(&to, |fresh| fs::copy(&from, fresh).map(drop))?;
             }
+            if *provider == rdma_core::PACKAGE {
+                OLD_NAMES.iter().try_for_each(|name| link(&self.lib.join(name), VERBS))?;
+            }
         }
         let headers = self.include.join("dat");
         fs::create_dir_all(&headers)?;
@@ -144,14 +160,14 @@ impl Stage {
                 Ok(())
             })?;
         }
-        for name in ["libdat.so.1", "libdat.so"] {
-            let link = self.lib.join(name);
-            if fs::read_link(&link).is_ok_and(|to| to == Path::new(LIBDAT)) {
-                continue;
-            }
-            replace(&link, |fresh| symlink(LIBDAT, fresh))?;
-        }
-        Ok(())
+        ["libdat.so.1", "libdat.so"].iter().try_for_each(|name| link(&self.lib.join(name), LIBDAT))
+    }
+}
+
+fn link(at: &Path, target: &str) -> io::Result<()> {
+    match fs::read_link(at).is_ok_and(|to| to == Path::new(target)) {
+        true => Ok(()),
+        false => replace(at, |fresh| symlink(target, fresh)),
     }
 }
 
@@ -178,6 +194,9 @@ fn build(profile: Profile, providers: &[&str]) {
     cargo.args(["build", "--quiet", "-p", "dat"]);
     for provider in providers {
         cargo.args(["-p", provider]);
+    }
+    if providers.contains(&rdma_core::PACKAGE) {
+        cargo.args(rdma_core::FEATURES);
     }
     if profile == Profile::Release {
         cargo.arg("--release");

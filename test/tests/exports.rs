@@ -1,15 +1,17 @@
 //! The built `libdat.so.1` is what a program of 2008 was linked against: its soname, its 73 names, their version, its needs.
+//! The providers' libraries show two names, and find libdat by themselves.
 //!
 //! The file is read with a reader of its own, small enough to be checked by eye, so that no tool's idea of "exported" decides.
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
-use dapl_test::stage::{Profile, stage_with, workspace};
+use dapl_test::stage::{Profile, providers, stage, stage_with, workspace};
 
 #[test]
 fn libdat_exports_exactly_the_names_of_the_reference() {
-    let library = Elf::staged();
+    let library = Elf::libdat();
     let facts = fs::read(workspace().join("test/abi/dat-1.2-symbols.json")).unwrap();
     let facts: serde_json::Value = serde_json::from_slice(&facts).unwrap();
     let facts = &facts["linux"]["libdat"];
@@ -26,16 +28,44 @@ fn libdat_exports_exactly_the_names_of_the_reference() {
 #[test]
 fn libdat_needs_nothing_but_the_c_library() {
     let allowed = ["libc.so.6", "libgcc_s.so.1", "libm.so.6", "libdl.so.2", "libpthread.so.0"];
-    for needed in Elf::staged().dynamic_names(NEEDED) {
+    for needed in Elf::libdat().dynamic_names(NEEDED) {
         assert!(allowed.contains(&needed.as_str()) || needed.starts_with("ld-linux"), "{needed}");
     }
 }
 
 #[test]
 fn libdat_stays_when_it_is_closed() {
-    let flags: u64 = Elf::staged().dynamic(FLAGS_1).iter().sum();
+    let flags = Elf::libdat().flags();
     assert_ne!(flags & FLAG_NODELETE, 0, "not linked nodelete");
     assert_ne!(flags & FLAG_NOW, 0, "not bound at load");
+}
+
+#[test]
+fn providers_show_two_names_and_stay() {
+    let stage = stage(Profile::Dev);
+    for provider in providers() {
+        let name = format!("lib{provider}.so.1");
+        let library = Elf::read(&stage.lib.join(&name));
+        let exported: BTreeSet<String> = library.exports().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(exported, ["dat_provider_fini", "dat_provider_init"].map(String::from).into(), "{name}");
+        assert_eq!(library.dynamic_names(SONAME), [name.as_str()]);
+        assert!(library.dynamic_names(NEEDED).contains(&"libdat.so.1".to_owned()), "{name} does not need libdat");
+        assert_ne!(library.flags() & FLAG_NODELETE, 0, "{name} is not linked nodelete");
+    }
+}
+
+/// rdma-core loads its own drivers by the name of its library, and there is one copy of each in a process.
+#[test]
+fn the_provider_over_rdma_core_is_linked_with_the_systems() {
+    let (stage, verbs) = (stage(Profile::Dev), dapl_test::rdma_core::PACKAGE);
+    if !providers().contains(&verbs) {
+        println!("skipped: {verbs} cannot be built here");
+        return;
+    }
+    let needed = Elf::read(&stage.lib.join(format!("lib{verbs}.so.1"))).dynamic_names(NEEDED);
+    for library in ["libibverbs.so.1", "librdmacm.so.1"] {
+        assert!(needed.iter().any(|name| name == library), "{library} is not among {needed:?}");
+    }
 }
 
 /// A shared object's bytes: 64 bits, little-endian.
@@ -50,9 +80,12 @@ struct Section {
 }
 
 impl Elf {
-    fn staged() -> Self {
-        let stage = stage_with(Profile::Dev, &[]);
-        let bytes = fs::read(stage.lib.join("libdat.so.1")).unwrap();
+    fn libdat() -> Self {
+        Self::read(&stage_with(Profile::Dev, &[]).lib.join("libdat.so.1"))
+    }
+
+    fn read(library: &Path) -> Self {
+        let bytes = fs::read(library).unwrap();
         assert_eq!(bytes[..6], *b"\x7fELF\x02\x01", "64 bits, little-endian");
         Self(bytes)
     }
@@ -105,6 +138,10 @@ impl Elf {
         self.dynamic(tag).into_iter().map(|offset| self.text(strings + offset as usize)).collect()
     }
 
+    fn flags(&self) -> u64 {
+        self.dynamic(FLAGS_1).iter().sum()
+    }
+
     /// Defined symbols with the version each has.
     fn exports(&self) -> Vec<(String, String)> {
         let (symbols, strings) = self.section(SHT_DYNSYM);
@@ -119,6 +156,9 @@ impl Elf {
     }
 
     fn version_name(&self, version: u64) -> String {
+        if version == GLOBAL {
+            return String::new();
+        }
         let (section, strings) = self.section(SHT_GNU_VERDEF);
         let mut at = section.offset;
         loop {
@@ -140,5 +180,7 @@ const SHT_GNU_VERSYM: u32 = 0x6fff_ffff;
 const NEEDED: u64 = 1;
 const SONAME: u64 = 14;
 const FLAGS_1: u64 = 0x6fff_fffb;
+/// The version of a name that has none.
+const GLOBAL: u64 = 1;
 const FLAG_NOW: u64 = 0x1;
 const FLAG_NODELETE: u64 = 0x8;

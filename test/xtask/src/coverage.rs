@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use dapl_test::rdma_core;
 use dapl_test::stage::{self, workspace};
 
 use crate::Result;
@@ -46,7 +47,14 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
     if matches!(arguments, ["all" | "unit", ..]) {
         let mut cargo = instrumented(Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())));
         cargo.current_dir(workspace()).args(["test", "--quiet", "--no-run", "--message-format=json", "--lib"]);
-        objects.extend(executables(&run_quietly(cargo.args(["-p", "dapl", "-p", "daplsm"]))?));
+        cargo.args(["-p", "dapl"]);
+        for provider in stage::providers() {
+            cargo.args(["-p", provider]);
+        }
+        if rdma_core::has_rdma_core() {
+            cargo.args(rdma_core::FEATURES);
+        }
+        objects.extend(executables(&run_quietly(&mut cargo)?));
     }
     let lines = tools.lines(&raw, &place.join("merged.profdata"), &objects)?;
     let counted = count(&lines)?;

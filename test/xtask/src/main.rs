@@ -32,11 +32,14 @@ usage: cargo xtask COMMAND
                         runs a program of this machine in such a guest, with the staged libraries
   bench sm              measure the sm provider beside its peers; writes bench/sm.json in the target directory
   bench evd             measure what thousands of idle endpoints cost who polls their EVD; writes bench/evd.json
+  setup [--required]    install what the suites need, and print the flags with which cargo builds all that can be built
+                        here; --required: fail if that is not everything
   build [--debug]       lay out libraries, headers, dtest and a dat.conf as installed, and say where
   install [--prefix P] [--destdir D] [--sysconfdir C]
                         install below P (/usr/local), packaged below D; dat.conf is read from C (P/etc)
 
-demo, test, guest and bench install the system packages they need, or say which. Builds go where cargo's own go.
+demo, test, guest, bench, build and install bring the system packages they need, or say which. Without rdma-core's
+development packages libdaplverbs.so.1 is left out. Builds go where cargo's own go.
 ";
 
 /// What a command answers: nothing more to say, or why it failed.
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         ["guest", ref rest @ ..] => guest::command::run(rest),
         ["bench", "sm"] => bench::sm(),
         ["bench", "evd"] => bench::evd(),
+        ["setup", ref rest @ ..] => setup::run(rest),
         ["build"] => tree::build(dapl_test::stage::Profile::Release).map(|tree| tree.announce()),
         ["build", "--debug"] => tree::build(dapl_test::stage::Profile::Dev).map(|tree| tree.announce()),
         ["install", ref rest @ ..] => tree::install(rest),

@@ -1,11 +1,13 @@
 //! System packages: what a command needs is there, or is installed, or the answer names it.
 //!
 //! Installs only as root and only with apt-get, since elsewhere that is the user's decision. The C compiler may already
-//! have been installed by `test/xtask/cc`, without which this program could not have been linked.
+//! have been installed by `test/xtask/cc`, without which this program could not have been linked. What only the provider
+//! over rdma-core needs may be missing: then that is left out, everywhere (`dapl_test::rdma_core` decides).
 #![forbid(unsafe_code)]
 
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
+
+use dapl_test::rdma_core::{self, is_program};
 
 use crate::Result;
 
@@ -56,29 +58,76 @@ impl Tool {
     }
 }
 
+/// The command: installs what the suites need, and prints how cargo builds all that can be built here.
+pub(crate) fn run(arguments: &[&str]) -> Result {
+    let is_required = match arguments {
+        [] => false,
+        ["--required"] => true,
+        _ => return Err(format!("setup: {} is not understood; see cargo xtask --help", arguments.join(" "))),
+    };
+    require(&[CC, CXX, VALGRIND])?;
+    match install_rdma_core() {
+        Ok(()) => println!("{}", rdma_core::FEATURES.join(" ")),
+        Err(reason) if is_required => return Err(reason),
+        Err(reason) => leave_out(&reason),
+    }
+    Ok(())
+}
+
 /// Sees to it that all of these are there.
 pub(crate) fn require(tools: &[Tool]) -> Result {
-    let missing: Vec<&Tool> = tools.iter().filter(|tool| !is_there(tool.program)).collect();
+    let missing: Vec<&Tool> = tools.iter().filter(|tool| !is_program(tool.program)).collect();
     if missing.is_empty() {
         return Ok(());
     }
     let programs: Vec<&str> = missing.iter().map(|tool| tool.program).collect();
     let packages: Vec<&str> = missing.iter().flat_map(|tool| tool.packages.iter().copied()).collect();
-    let (programs, wanted) = (programs.join(", "), packages.join(" "));
-    if !is_there("apt-get") {
-        return Err(format!("{programs} missing; install what Debian calls {wanted}, and try again"));
+    install(&programs.join(", "), &packages)?;
+    match missing.iter().find(|tool| !is_program(tool.program)) {
+        None => Ok(()),
+        Some(tool) => Err(format!("{} is still missing after apt-get install {}", tool.program, packages.join(" "))),
+    }
+}
+
+/// Whether the provider over rdma-core can be built, once what it needs has been installed if that is possible. If not,
+/// says what is missing, in one line.
+pub(crate) fn has_rdma_core() -> bool {
+    let installed = install_rdma_core();
+    if let Err(reason) = &installed {
+        leave_out(reason);
+    }
+    installed.is_ok()
+}
+
+fn leave_out(reason: &str) {
+    eprintln!("xtask: libdaplverbs.so.1 is left out: {reason}");
+}
+
+fn install_rdma_core() -> Result {
+    if rdma_core::has_rdma_core() {
+        return Ok(());
+    }
+    let wanted = rdma_core::missing_packages();
+    install(&wanted.join(", "), &wanted)?;
+    match rdma_core::missing_packages()[..] {
+        [] => Ok(()),
+        ref missing => Err(format!("{} still missing after apt-get install {}", missing.join(", "), wanted.join(" "))),
+    }
+}
+
+/// Installs packages, or says how the user does it for what is missing.
+fn install(missing: &str, packages: &[&str]) -> Result {
+    let wanted = packages.join(" ");
+    if !is_program("apt-get") {
+        return Err(format!("{missing} missing; install what Debian calls {wanted}, and try again"));
     }
     if !is_root() {
-        return Err(format!("{programs} missing; run: sudo apt-get install -y {wanted}"));
+        return Err(format!("{missing} missing; run: sudo apt-get install -y {wanted}"));
     }
     eprintln!("xtask: installing {wanted}");
     // The lists of a fresh machine are empty. A stale or partly failed update may still do, so only the install decides.
     let _ = apt(&["update"]);
-    apt(&[&["install", "-y", "--no-install-recommends"], &packages[..]].concat())?;
-    match missing.iter().find(|tool| !is_there(tool.program)) {
-        None => Ok(()),
-        Some(tool) => Err(format!("{} is still missing after apt-get install {wanted}", tool.program)),
-    }
+    apt(&[&["install", "-y", "--no-install-recommends"], packages].concat())
 }
 
 /// Renews the lists of what can be fetched.
@@ -99,15 +148,6 @@ fn apt(arguments: &[&str]) -> Result {
         Ok(status) => Err(format!("{apt:?}: {status}")),
         Err(error) => Err(format!("{apt:?}: {error}")),
     }
-}
-
-/// As a shell would find it.
-fn is_there(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| {
-        let file = std::fs::metadata(directory.join(program));
-        file.is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
-    })
 }
 
 fn is_root() -> bool {

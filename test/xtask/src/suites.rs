@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
+use dapl_test::rdma_core;
 use dapl_test::stage::workspace;
 
 use crate::{Result, proofs, setup};
@@ -24,6 +25,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
         return Ok(());
     }
     setup::require(&[setup::CC, setup::CXX, setup::VALGRIND])?;
+    setup::has_rdma_core();
     match suite {
         "loom" => proofs::loom(rest),
         "threads" => proofs::threads(rest),
@@ -49,6 +51,9 @@ fn tests(suite: &str, known: &[String], rest: &[&str]) -> Result {
             chosen.into_iter().fold(&mut cargo, |cargo, name| cargo.args(["--test", name]))
         }
     };
+    if matches!(suite, "all" | "unit") && rdma_core::has_rdma_core() {
+        cargo.args(rdma_core::FEATURES);
+    }
     match cargo.args(rest).status() {
         Ok(status) if status.success() => Ok(()),
         Ok(_) => Err(format!("suite {suite} failed")),

@@ -9,7 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dapl_test::stage::{self, Profile, Stage, workspace};
+use dapl_test::stage::{self, OLD_NAMES, Profile, Stage, VERBS, workspace};
 
 use crate::{Result, setup};
 
@@ -26,11 +26,25 @@ pub(crate) struct Tree {
     pub(crate) conf: PathBuf,
 }
 
-/// Builds all of it, in the target directory.
+/// Builds all of it that can be built here, in the target directory.
 pub(crate) fn build(profile: Profile) -> Result<Tree> {
     setup::require(&[setup::CC])?;
+    let is_complete = setup::has_rdma_core();
+    let tree = build_with(profile, &stage::providers())?;
+    if !is_complete {
+        // What is there is from a time when it could be built.
+        for name in OLD_NAMES.into_iter().chain([VERBS]) {
+            let _ = fs::remove_file(tree.stage.lib.join(name));
+        }
+    }
+    Ok(tree)
+}
+
+/// The same with no other providers than these.
+pub(crate) fn build_with(profile: Profile, providers: &[&str]) -> Result<Tree> {
+    setup::require(&[setup::CC])?;
     eprintln!("xtask: building libdat and the providers");
-    let stage = stage::stage(profile);
+    let stage = stage::stage_with(profile, providers);
     let (dtest, conf) = (stage.root.join("bin/dtest"), stage.root.join("etc/dat.conf"));
     let made: io::Result<()> = (|| {
         fs::create_dir_all(stage.root.join("bin"))?;
@@ -139,16 +153,7 @@ fn copy(tree: &Tree, places: &Places) -> io::Result<()> {
     };
     let lib = directory(&places.prefix.join("lib"))?;
     for file in sorted(&tree.stage.lib)? {
-        let to = lib.join(file.file_name().expect("a directory's entry has a name"));
-        match fs::read_link(&file) {
-            Ok(target) => put(&to, |fresh| symlink(&target, fresh))?,
-            Err(_) => put(&to, |fresh| fs::copy(&file, fresh).map(drop))?,
-        }
-        // The name that link editors and old files use: libdaplsm.so for libdaplsm.so.1.
-        let name = to.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if let Some(short) = name.strip_suffix(".1").filter(|short| short.starts_with("libdapl")) {
-            put(&lib.join(short), |fresh| symlink(&name, fresh))?;
-        }
+        put_library(&file, &lib)?;
     }
     let include = directory(&places.prefix.join("include/dat"))?;
     for file in sorted(&tree.stage.include.join("dat"))? {
@@ -164,6 +169,30 @@ fn copy(tree: &Tree, places: &Places) -> io::Result<()> {
         return Ok(());
     }
     put(&conf, |fresh| fs::write(fresh, registry(&places.prefix.join("lib"))?))
+}
+
+/// A library or a link to one, and what else it is called.
+fn put_library(file: &Path, lib: &Path) -> io::Result<()> {
+    let name = file.file_name().expect("a directory's entry has a name");
+    let to = lib.join(name);
+    let name = name.to_string_lossy();
+    let Ok(target) = fs::read_link(file) else {
+        put(&to, |fresh| fs::copy(file, fresh).map(drop))?;
+        // The name that link editors and old files use: libdaplsm.so for libdaplsm.so.1.
+        return match name.strip_suffix(".1").filter(|short| short.starts_with("libdapl")) {
+            Some(short) => put(&lib.join(short), |fresh| symlink(&*name, fresh)),
+            None => Ok(()),
+        };
+    };
+    let is_foreign = match fs::read_link(&to) {
+        Ok(there) => there != target,
+        Err(_) => to.exists(),
+    };
+    if is_foreign && OLD_NAMES.contains(&&*name) {
+        println!("kept {}, which is not ours: lines that name it do not open {}", to.display(), target.display());
+        return Ok(());
+    }
+    put(&to, |fresh| symlink(&target, fresh))
 }
 
 fn put(to: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
@@ -190,6 +219,28 @@ mod tests {
         assert_eq!(places.at(Path::new("/usr/lib")), Path::new("/tmp/pkg/usr/lib"));
         assert_eq!(Places::parse(&["--prefix", "/opt/x"]).unwrap().sysconfdir, Path::new("/opt/x/etc"));
         assert!(Places::parse(&["--prefix"]).is_err() && Places::parse(&["--prefix", "here"]).is_err());
+    }
+
+    #[test]
+    fn names_that_are_taken_stay_whose_they_are() {
+        let place = std::env::temp_dir().join(format!("dapl-old-names-{}", std::process::id()));
+        let (from, lib) = (place.join("from"), place.join("lib"));
+        [&from, &lib].iter().for_each(|directory| fs::create_dir_all(directory).unwrap());
+        fs::write(from.join(VERBS), "ours").unwrap();
+        OLD_NAMES.iter().for_each(|name| symlink(VERBS, from.join(name)).unwrap());
+        // Another's library, another's link, ours of an earlier install, and nothing.
+        fs::write(lib.join(OLD_NAMES[0]), "theirs").unwrap();
+        symlink("libdaplcma.so.1.0.2", lib.join(OLD_NAMES[1])).unwrap();
+        symlink(VERBS, lib.join(OLD_NAMES[2])).unwrap();
+        sorted(&from).unwrap().iter().for_each(|file| put_library(file, &lib).unwrap());
+
+        let leads = |name: &str| fs::read_link(lib.join(name)).ok().map(|path| path.to_string_lossy().into_owned());
+        assert_eq!(leads(OLD_NAMES[0]), None);
+        assert_eq!(fs::read_to_string(lib.join(OLD_NAMES[0])).unwrap(), "theirs");
+        assert_eq!(leads(OLD_NAMES[1]).as_deref(), Some("libdaplcma.so.1.0.2"));
+        assert_eq!([leads(OLD_NAMES[2]), leads(OLD_NAMES[3])], [Some(VERBS.to_owned()), Some(VERBS.to_owned())]);
+        assert_eq!(leads("libdaplverbs.so").as_deref(), Some(VERBS));
+        fs::remove_dir_all(&place).unwrap();
     }
 
     #[test]
