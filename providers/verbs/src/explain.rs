@@ -56,7 +56,9 @@ impl Cause {
             Cause::NoRdma => "the kernel has no RDMA devices (/sys/class/infiniband is not there)".to_string(),
             Cause::NoDevices => "there is no RDMA device (/sys/class/infiniband is empty)".to_string(),
             Cause::Unknown { object, .. } => {
-                format!("\"{object}\" is no RDMA device, no network device, no address and no host that the resolver knows")
+                format!(
+                    "\"{object}\" is no RDMA device, no network device, no address and no host that the resolver knows"
+                )
             }
             Cause::NotHere { object, .. } => format!("{object} is no address of this host's"),
             Cause::Plain { netdev, .. } => format!("no RDMA device goes with the network device {netdev}"),
@@ -241,9 +243,10 @@ fn judge(errno: i32, region: Region, locked: &Locked) -> (Error, Option<String>)
                  /etc/security/limits.conf, LimitMEMLOCK= in the systemd unit, or \"ulimit -l\" (which counts in KiB)"
             )),
         ),
-        (libc::ENOMEM | libc::ENOSPC | libc::EAGAIN, None) => {
-            (Error::Exhausted(Resource::MemoryRegion), plain("; the device or the kernel has no room for another region"))
-        }
+        (libc::ENOMEM | libc::ENOSPC | libc::EAGAIN, None) => (
+            Error::Exhausted(Resource::MemoryRegion),
+            plain("; the device or the kernel has no room for another region"),
+        ),
         (libc::EFAULT, _) => (Error::InvalidParameter(3), None),
         (libc::EINVAL | libc::EOPNOTSUPP, _) => {
             (Error::InvalidParameter(3), plain("; the device or the kernel does not take such memory"))

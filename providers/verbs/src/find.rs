@@ -145,8 +145,9 @@ fn open_place(host: &Host, place: &Place, knobs: &Knobs) -> Finding<Found> {
         let is_listed = Context::devices().is_ok_and(|devices| devices.contains(device));
         diagnose(host, device, is_listed, &error)
     })?;
-    let failed =
-        |what: &str| move |error: io::Error| Cause::Failed { what: format!("{device}: {what}"), error: error.to_string() };
+    let failed = |what: &'static str| {
+        move |error: io::Error| Cause::Failed { what: format!("{device}: {what}"), error: error.to_string() }
+    };
     let attributes = context.port(*port).map_err(failed("the port's attributes"))?;
     if attributes.state != ibv_port_state::IBV_PORT_ACTIVE {
         log::warn!("{device}: port {port} is not active yet; nothing can be reached through it");

@@ -20,8 +20,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) index: Option<u32>,
 }
 
-/// The GID of that index, if one is given. On Ethernet: RoCE v2 before v1, and of these the one that is the address, then one
-/// that holds on the link only, then any; at every step first those of the network device. Elsewhere the first.
+/// The GID of that index, if one is given. On Ethernet: RoCE v2 before v1, and of these the one that is the address, then
+/// those of its network device, and of them one that holds on the link only. Elsewhere the first.
 pub(crate) fn choose(gids: &[Gid], wanted: &Wanted<'_>) -> Option<Gid> {
     if let Some(index) = wanted.index {
         return gids.iter().find(|gid| gid.index == index).cloned();
@@ -37,7 +37,7 @@ pub(crate) fn choose(gids: &[Gid], wanted: &Wanted<'_>) -> Option<Gid> {
         let is_address = Some(gid.raw) == address;
         let is_link_local = Ipv6Addr::from(gid.raw).is_unicast_link_local();
         let is_here = wanted.netdev.is_some() && gid.netdev.as_deref() == wanted.netdev;
-        (is_new, is_address, is_link_local, is_here, Reverse(gid.index))
+        (is_new, is_address, is_here, is_link_local, Reverse(gid.index))
     };
     gids.iter().max_by_key(rank).cloned()
 }

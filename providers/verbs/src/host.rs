@@ -128,7 +128,8 @@ impl Host {
         let devices = self.devices()?;
         let ports = || devices.iter().flat_map(|device| self.ports(device).into_iter().map(move |port| (device, port)));
         // RoCE: the kernel's own word. A port's GIDs name all that stands upon its network device as well.
-        let mut by_gid = ports().filter(|(device, port)| self.gid_netdevs(device, *port).iter().any(|name| name == netdev));
+        let mut by_gid =
+            ports().filter(|(device, port)| self.gid_netdevs(device, *port).iter().any(|name| name == netdev));
         if let Some((device, port)) = by_gid.next() {
             return Some((device.clone(), port));
         }
@@ -139,7 +140,8 @@ impl Host {
             return Some((device, port));
         }
         // Drivers in software say what they stand upon.
-        let is_parent = |device: &&String| text(&self.infiniband().join(device).join("parent")).as_deref() == Some(netdev);
+        let is_parent =
+            |device: &&String| text(&self.infiniband().join(device).join("parent")).as_deref() == Some(netdev);
         if let Some(device) = devices.iter().find(is_parent) {
             return Some((device.clone(), 1));
         }

@@ -11,13 +11,16 @@
 //! It knows no handle and no event of DAT's; dapl knows no queue pair's state.
 #![cfg(feature = "rdma-core")]
 
+mod addresses;
 mod binds;
 mod cm;
 mod cq;
 mod device;
 mod explain;
 mod find;
+mod gather;
 mod gid;
+mod host;
 mod ibv;
 mod keys;
 mod knobs;

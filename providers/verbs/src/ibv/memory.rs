@@ -115,26 +115,14 @@ impl Mw {
         let alloc = pd.context.ops().alloc_mw.ok_or_else(absent)?;
         // SAFETY: the domain lives.
         let mw = made(unsafe { alloc(pd.as_ptr(), IBV_MW_TYPE_1) })?;
-        // SAFETY: just made. Some drivers leave these fields to the kernel's answer and do not set them.
-        unsafe {
-            (*mw.as_ptr()).context = pd.context.as_ptr();
-            (*mw.as_ptr()).pd = pd.as_ptr();
-            (*mw.as_ptr()).type_ = IBV_MW_TYPE_1;
-        }
         Ok(Mw { mw: Mutex::new(mw), pd: pd.clone() })
     }
 
-    /// The key that it has, or will have when all binds posted are done.
+    /// The key that it has, or will have when all binds posted are done. Drivers count on from it in the low eight bits, also
+    /// after a bind that fails, and some compare it with what the device has: so a window whose bind failed is of no more use.
     pub(crate) fn rkey(&self) -> u32 {
         // SAFETY: the window lives, and the lock keeps binds out.
         self.with(|mw| unsafe { (*mw).rkey })
-    }
-
-    /// Puts the key of the last bind that was done back, after a later one failed or was flushed: drivers count on from
-    /// what stands here, and some compare it with what the device has.
-    pub(crate) fn set_rkey(&self, rkey: u32) {
-        // SAFETY: the window lives, and the lock keeps binds out.
-        self.with(|mw| unsafe { (*mw).rkey = rkey });
     }
 
     /// With the window, while nobody else has it.

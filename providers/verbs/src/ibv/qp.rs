@@ -50,7 +50,7 @@ pub(crate) enum Op {
 pub(crate) struct Qp {
     qp: NonNull<ibv_qp>,
     number: u32,
-    granted: ibv_qp_cap,
+    max_inline: u32,
     pd: Arc<Pd>,
     /// Both completion queues, kept alive.
     _cqs: [Arc<Cq>; 2],
@@ -89,7 +89,7 @@ impl Qp {
             // SAFETY: just made.
             number: unsafe { (*qp.as_ptr()).qp_num },
             // The record now says what the device has made of it.
-            granted: attributes.cap,
+            max_inline: attributes.cap.max_inline_data,
             pd: pd.clone(),
             _cqs: [wish.send_cq.clone(), wish.recv_cq.clone()],
             _srq: wish.srq.cloned(),
@@ -103,17 +103,7 @@ impl Qp {
 
     /// Bytes that may go inline, as granted.
     pub(crate) fn max_inline(&self) -> u32 {
-        self.granted.max_inline_data
-    }
-
-    /// Requests that may be posted, as granted.
-    pub(crate) fn max_send_wr(&self) -> u32 {
-        self.granted.max_send_wr
-    }
-
-    /// Receives that may be posted, as granted.
-    pub(crate) fn max_recv_wr(&self) -> u32 {
-        self.granted.max_recv_wr
+        self.max_inline
     }
 
     /// Changes what `mask` (`IBV_QP_*`) names.
@@ -159,7 +149,7 @@ impl Qp {
     }
 
     /// Posts a bind of `mw` to a part of a region with `IBV_ACCESS_*` flags, or an unbind for `None`, and says the new
-    /// key. The key stands as soon as this returns; a bind that fails later needs `Mw::set_rkey`.
+    /// key. The key stands as soon as this returns; see `Mw::rkey` for a bind that fails later.
     pub(crate) fn bind(&self, mw: &Mw, wr_id: u64, flags: u32, what: Option<(&Mr, Region, u32)>) -> io::Result<u32> {
         let bind = self.pd.context().ops().bind_mw.ok_or_else(absent)?;
         let mut nothing = NoRegion::new(mw.pd());

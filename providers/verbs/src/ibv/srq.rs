@@ -18,7 +18,6 @@ pub(crate) struct Srq {
     srq: NonNull<ibv_srq>,
     /// What the device has made of the wish.
     capacity: u32,
-    number: u32,
     pd: Arc<Pd>,
 }
 
@@ -35,10 +34,8 @@ impl Srq {
         // SAFETY: the domain lives, and `wish` is a whole record. The id is a number that libibverbs keeps and never
         // follows.
         let srq = made(unsafe { ibv_create_srq(pd.as_ptr(), &mut wish) })?;
-        // SAFETY: just made.
-        let number = unsafe { (*srq.as_ptr()).handle };
         // The record now says what the device has made of it.
-        Ok(Arc::new(Srq { srq, capacity: wish.attr.max_wr, number, pd: pd.clone() }))
+        Ok(Arc::new(Srq { srq, capacity: wish.attr.max_wr, pd: pd.clone() }))
     }
 
     /// Posts a receive.
@@ -71,11 +68,6 @@ impl Srq {
     /// Receives that it had room for when it was made.
     pub(crate) fn capacity(&self) -> u32 {
         self.capacity
-    }
-
-    /// The kernel's number of it, for `rdma_conn_param` and logs.
-    pub(crate) fn number(&self) -> u32 {
-        self.number
     }
 
     fn modify(&self, mut attributes: ibv_srq_attr, mask: u32) -> io::Result<()> {

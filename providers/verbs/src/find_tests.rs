@@ -1,0 +1,265 @@
+//! Made-up hosts: what is found on them, and why not.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::*;
+
+/// A host in a directory, which is removed with it.
+struct Tree {
+    root: PathBuf,
+    host: Host,
+}
+
+impl Tree {
+    /// Without any RDMA.
+    fn bare() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("daplverbs-find-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let root = std::env::temp_dir().join(name);
+        let (sys, dev) = (root.join("sys"), root.join("dev"));
+        fs::create_dir_all(&dev).unwrap();
+        let addresses = vec![("lo".to_string(), ip("127.0.0.1")), ("eth0".to_string(), ip("203.0.113.5"))];
+        let tree = Tree { root, host: Host { sys, dev, addresses, resolve } };
+        ["lo", "eth0"].iter().for_each(|netdev| tree.directory(&format!("class/net/{netdev}")));
+        tree
+    }
+
+    /// With rdma_cm, an RoCE adapter (eth2, and a VLAN upon it), an InfiniBand one with two ports, and one in software.
+    fn full() -> Self {
+        let mut tree = Tree::bare();
+        tree.file("class/misc/rdma_cm/dev", "10:58");
+        tree.node("rdma_cm");
+        tree.device("mlx5_0", &[1], "uverbs0");
+        tree.gids("mlx5_0", 1, &[(0, "eth2"), (2, "eth2"), (10, "eth2.100")]);
+        tree.device("mthca0", &[1, 2], "uverbs1");
+        for (netdev, port) in [("ib0", "0"), ("ib1", "1")] {
+            tree.file(&format!("class/net/{netdev}/dev_port"), port);
+            tree.directory(&format!("class/net/{netdev}/device/infiniband/mthca0"));
+            tree.directory(&format!("class/infiniband/mthca0/device/net/{netdev}"));
+        }
+        tree.device("rxe0", &[1], "uverbs2");
+        tree.file("class/infiniband/rxe0/parent", "eth3");
+        ["eth2", "eth2.100", "eth3", "eth4"].iter().for_each(|netdev| tree.directory(&format!("class/net/{netdev}")));
+        tree.directory("class/net/bond0/lower_eth3");
+        tree.directory("class/net/bond0.5/lower_bond0");
+        let all = [
+            ("eth2", "192.0.2.2"),
+            ("eth2", "2001:db8::2"),
+            ("eth2.100", "192.0.2.100"),
+            ("ib0", "2001:db8::10"),
+            ("ib1", "192.0.2.11"),
+            ("eth3", "192.0.2.3"),
+            ("bond0.5", "192.0.2.5"),
+        ];
+        tree.host.addresses.extend(all.map(|(netdev, address)| (netdev.to_string(), ip(address))));
+        tree
+    }
+
+    fn directory(&self, path: &str) {
+        fs::create_dir_all(self.host.sys.join(path)).unwrap();
+    }
+
+    fn file(&self, path: &str, text: &str) {
+        let path = self.host.sys.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, format!("{text}\n")).unwrap();
+    }
+
+    fn node(&self, name: &str) {
+        fs::create_dir_all(self.host.dev.join("infiniband")).unwrap();
+        fs::write(self.host.dev.join("infiniband").join(name), "").unwrap();
+    }
+
+    fn device(&self, name: &str, ports: &[u8], node: &str) {
+        ports.iter().for_each(|port| self.directory(&format!("class/infiniband/{name}/ports/{port}")));
+        self.file(&format!("class/infiniband_verbs/{node}/ibdev"), name);
+        self.directory(&format!("class/infiniband/{name}/device"));
+        symlink(
+            "../../../bus/pci/drivers/some_core",
+            self.host.sys.join(format!("class/infiniband/{name}/device/driver")),
+        )
+        .unwrap();
+        self.node(node);
+    }
+
+    fn gids(&self, device: &str, port: u8, netdevs: &[(u32, &str)]) {
+        for (index, netdev) in netdevs {
+            self.file(&format!("class/infiniband/{device}/ports/{port}/gid_attrs/ndevs/{index}"), netdev);
+        }
+    }
+
+    fn find(&self, params: &str) -> Finding<Place> {
+        find(&self.host, &Knobs::read(params))
+    }
+
+    fn cause(&self, params: &str) -> Cause {
+        self.find(params).unwrap_err()
+    }
+
+    fn path(&self, node: &str) -> String {
+        self.host.dev.join("infiniband").join(node).display().to_string()
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// The resolver knows one host with an address elsewhere and two here, one abroad, and one that is plain.
+fn resolve(name: &str) -> Vec<IpAddr> {
+    let known: &[&str] = match name {
+        "node-ib1" => &["198.51.100.9", "192.0.2.11", "2001:db8::10"],
+        "abroad" => &["198.51.100.9"],
+        "plain" => &["203.0.113.5"],
+        _ => &[],
+    };
+    known.iter().map(|text| ip(text)).collect()
+}
+
+fn place(device: &str, port: u8, netdev: &str, address: &str) -> Finding<Place> {
+    Ok(Place { device: device.to_string(), port, netdev: Some(netdev.to_string()), address: address.parse().ok() })
+}
+
+#[test]
+fn a_device_and_a_port_have_the_address_of_their_network_device() {
+    let tree = Tree::full();
+    assert_eq!(tree.find("mlx5_0 1"), place("mlx5_0", 1, "eth2", "192.0.2.2"));
+    assert_eq!(tree.find("mlx5_0"), place("mlx5_0", 1, "eth2", "192.0.2.2"));
+    assert_eq!(tree.find("mlx5_0 0"), place("mlx5_0", 1, "eth2", "192.0.2.2"));
+    assert_eq!(tree.find("mthca0 1"), place("mthca0", 1, "ib0", "2001:db8::10"));
+    assert_eq!(tree.find("mthca0 2"), place("mthca0", 2, "ib1", "192.0.2.11"));
+    assert_eq!(tree.find("rxe0 1"), place("rxe0", 1, "eth3", "192.0.2.3"));
+}
+
+#[test]
+fn ipv4_comes_first_whichever_network_device_has_it() {
+    let mut tree = Tree::full();
+    tree.host.addresses.retain(|(netdev, address)| netdev != "eth2" || address.is_ipv6());
+    assert_eq!(tree.find("mlx5_0 1"), place("mlx5_0", 1, "eth2.100", "192.0.2.100"));
+    assert_eq!(tree.find("eth2 0"), place("mlx5_0", 1, "eth2", "2001:db8::2"));
+}
+
+#[test]
+fn a_network_device_has_its_port_whatever_its_number_says() {
+    let tree = Tree::full();
+    assert_eq!(tree.find("eth2 7"), place("mlx5_0", 1, "eth2", "192.0.2.2"));
+    assert_eq!(tree.find("eth2.100 0"), place("mlx5_0", 1, "eth2.100", "192.0.2.100"));
+    assert_eq!(tree.find("ib0 0"), place("mthca0", 1, "ib0", "2001:db8::10"));
+    assert_eq!(tree.find("ib1 0"), place("mthca0", 2, "ib1", "192.0.2.11"));
+    assert_eq!(tree.find("eth3"), place("rxe0", 1, "eth3", "192.0.2.3"));
+    assert_eq!(tree.find("bond0.5 0"), place("rxe0", 1, "bond0.5", "192.0.2.5"), "what stands upon others");
+}
+
+#[test]
+fn old_drivers_number_ports_in_another_file() {
+    let tree = Tree::full();
+    tree.file("class/net/ib1/dev_port", "0");
+    tree.file("class/net/ib1/dev_id", "0x1");
+    assert_eq!(tree.find("ib1 0"), place("mthca0", 2, "ib1", "192.0.2.11"));
+}
+
+#[test]
+fn an_address_or_a_host_name_has_the_network_device_that_carries_it() {
+    let tree = Tree::full();
+    assert_eq!(tree.find("192.0.2.100 0"), place("mlx5_0", 1, "eth2.100", "192.0.2.100"));
+    assert_eq!(tree.find("2001:db8::2"), place("mlx5_0", 1, "eth2", "2001:db8::2"));
+    assert_eq!(tree.find("node-ib1 0"), place("mthca0", 2, "ib1", "192.0.2.11"), "the first that is ours");
+}
+
+#[test]
+fn only_rdma_cm_needs_an_address() {
+    let mut tree = Tree::full();
+    tree.host.addresses.retain(|(netdev, _)| !netdev.starts_with("ib"));
+    let none = |netdevs: &[&str]| Cause::NoAddress {
+        device: "mthca0".to_string(),
+        port: 1,
+        netdevs: netdevs.iter().map(|netdev| netdev.to_string()).collect(),
+    };
+    assert_eq!(tree.cause("mthca0 1"), none(&["ib0"]));
+    assert_eq!(tree.cause("ib0 0"), none(&["ib0"]));
+    assert_eq!(tree.find("mthca0 1 cm=socket"), place("mthca0", 1, "ib0", ""));
+    let bare = Place { device: "mthca0".to_string(), port: 1, netdev: None, address: None };
+    fs::remove_dir_all(tree.host.sys.join("class/infiniband/mthca0/device/net")).unwrap();
+    assert_eq!(tree.cause("mthca0 1"), none(&[]));
+    assert_eq!(tree.find("mthca0 1 cm=none"), Ok(bare));
+}
+
+#[test]
+fn another_network_device_can_lend_its_address() {
+    let tree = Tree::full();
+    let knobs = Knobs { netdev: Some("eth0".to_string()), ..Knobs::read("mthca0 2 cm=socket") };
+    assert_eq!(find(&tree.host, &knobs), place("mthca0", 2, "eth0", "203.0.113.5"));
+}
+
+#[test]
+fn a_name_that_leads_nowhere_says_where_it_stopped() {
+    let tree = Tree::full();
+    let text = |text: &str| text.to_string();
+    assert_eq!(tree.cause(""), Cause::NothingNamed);
+    let devices = ["mlx5_0", "mthca0", "rxe0"].map(text).to_vec();
+    assert_eq!(tree.cause("ib7 0"), Cause::Unknown { object: text("ib7"), devices: devices.clone() });
+    assert_eq!(tree.cause("../etc 0"), Cause::Unknown { object: text("../etc"), devices });
+    assert_eq!(tree.cause("mthca0 3"), Cause::NoPort { device: text("mthca0"), port: 3, ports: vec![1, 2] });
+    let others = ["bond0", "bond0.5", "eth2", "eth2.100", "eth3", "ib0", "ib1"].map(text).to_vec();
+    let plain = |netdev: &str| Cause::Plain { netdev: text(netdev), others: others.clone() };
+    assert_eq!(tree.cause("eth4 0"), plain("eth4"));
+    assert_eq!(tree.cause("203.0.113.5"), plain("eth0"));
+    assert_eq!(tree.cause("plain"), plain("eth0"));
+    assert_eq!(tree.cause("127.0.0.1"), plain("lo"));
+    let Cause::NotHere { object, addresses } = tree.cause("abroad") else { panic!("it is known, but not here") };
+    assert_eq!((object.as_str(), addresses.len()), ("abroad", tree.host.addresses.len()));
+    assert!(matches!(tree.cause("198.51.100.9"), Cause::NotHere { .. }));
+}
+
+#[test]
+fn a_host_without_devices_says_so() {
+    let tree = Tree::bare();
+    assert_eq!(tree.cause("mlx5_0 1"), Cause::NoRdma);
+    tree.directory("class/infiniband");
+    assert_eq!(tree.cause("eth0 0"), Cause::NoDevices);
+}
+
+#[test]
+fn rdma_cm_must_be_there_for_those_who_use_it() {
+    let tree = Tree::full();
+    fs::remove_file(tree.host.dev.join("infiniband/rdma_cm")).unwrap();
+    assert_eq!(tree.cause("mlx5_0 1"), Cause::NoNode { node: tree.path("rdma_cm") }, "a container, perhaps");
+    fs::remove_dir_all(tree.host.sys.join("class/misc/rdma_cm")).unwrap();
+    assert_eq!(tree.cause("mlx5_0 1"), Cause::NoManager);
+    assert!(tree.find("mlx5_0 1 cm=socket").is_ok());
+}
+
+#[test]
+fn a_device_that_does_not_open_is_diagnosed() {
+    let tree = Tree::full();
+    let error = |errno| io::Error::from_raw_os_error(errno);
+    let node = tree.path("uverbs1");
+    let diagnose = |is_listed, errno| diagnose(&tree.host, "mthca0", is_listed, &error(errno));
+    assert_eq!(diagnose(true, libc::EACCES), Cause::NoRights { node: node.clone() });
+    assert_eq!(diagnose(true, libc::EPERM), Cause::NoRights { node: node.clone() });
+    assert!(matches!(diagnose(true, libc::ENOMEM), Cause::Failed { .. }));
+    let driver = Some("some_core".to_string());
+    assert_eq!(diagnose(false, libc::ENOENT), Cause::NoDriver { device: "mthca0".to_string(), kernel_driver: driver });
+    fs::remove_file(&node).unwrap();
+    assert_eq!(diagnose(false, libc::ENOENT), Cause::NoNode { node });
+    fs::remove_dir_all(tree.host.sys.join("class/infiniband_verbs")).unwrap();
+    assert_eq!(diagnose(false, libc::ENOENT), Cause::NoVerbs { device: "mthca0".to_string() });
+}
+
+#[test]
+fn device_files_that_do_not_open_have_their_remedies() {
+    let trouble = |errno| node_trouble(Path::new("/dev/x"), &io::Error::from_raw_os_error(errno));
+    let node = || "/dev/x".to_string();
+    assert_eq!(trouble(libc::EACCES), Some(Cause::NoRights { node: node() }));
+    assert_eq!(trouble(libc::ENOENT), Some(Cause::NoNode { node: node() }));
+    assert_eq!(trouble(libc::ENODEV), None, "whoever uses it will say");
+}

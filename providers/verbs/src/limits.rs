@@ -1,0 +1,227 @@
+//! What an IA can do: the device's numbers and the port's, as far as a DAT attribute can say them.
+//!
+//! Pure but for the two questions to the device. A number that is larger than an attribute can say is cut, one of a part
+//! that the device lacks is 0, and no limit is promised that one end point alone could not use.
+
+use std::ffi::CStr;
+
+use dapl::error::{Error, Result};
+use dapl::provider::Limits;
+use ibverbs_sys::{
+    IBV_DEVICE_MEM_WINDOW, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, ibv_device_attr, ibv_port_attr,
+};
+
+use crate::device::Device;
+use crate::gather::MAX_SEGMENTS;
+use crate::gid;
+use crate::ibv::Context;
+use crate::knobs::{Knobs, ManagerKind};
+
+/// The limits of an IA over this port.
+pub(crate) fn of(context: &Context, port: u8, knobs: &Knobs) -> Result<Limits> {
+    let asked = context.attributes().and_then(|device| Ok((device, context.port(port)?)));
+    let (device, port) = asked.map_err(|error| {
+        log::error!("{}: the attributes of the device cannot be read: {error}", context.name());
+        Error::Internal
+    })?;
+    Ok(limits(&device, &port, knobs))
+}
+
+/// What an IA is made of, for those who look at provider-specific attributes.
+pub(crate) fn facts(device: &Device) -> Vec<(String, String)> {
+    let mut facts = vec![
+        ("device", device.context.name().to_string()),
+        ("port", device.port.to_string()),
+        ("connection manager", device.knobs.manager.name().to_string()),
+        ("gid", gid::shown(&device.gid)),
+        ("gid index", device.gid.index.to_string()),
+        ("gid type", device.gid.kind.name().to_string()),
+    ];
+    facts.extend(device.gid.netdev.clone().map(|netdev| ("network device", netdev)));
+    if let Ok(port) = device.context.port(device.port) {
+        facts.push(("link layer", link_layer(port.link_layer).to_string()));
+        facts.push(("mtu", mtu(port.active_mtu).to_string()));
+    }
+    facts.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
+}
+
+fn limits(device: &ibv_device_attr, port: &ibv_port_attr, knobs: &Knobs) -> Limits {
+    let has_srqs = device.max_srq > 0;
+    // An end point may have both its queues on one EVD, and a shared queue may be as long as any other.
+    let mut max_wr = count(device.max_qp_wr).min(count(device.max_cqe) / 2);
+    let mut max_sge = count(device.max_sge).min(MAX_SEGMENTS as u32);
+    if has_srqs {
+        max_wr = max_wr.min(count(device.max_srq_wr));
+        max_sge = max_sge.min(count(device.max_srq_sge));
+    }
+    let has_windows = device.device_cap_flags & IBV_DEVICE_MEM_WINDOW != 0;
+    let (private_data_connect, private_data_accept) = private_data(knobs.manager);
+    Limits {
+        max_eps: count(device.max_qp),
+        max_dtos: max_wr.min(knobs.max_wr.unwrap_or(u32::MAX)),
+        max_evds: count(device.max_cq),
+        max_evd_qlen: count(device.max_cqe),
+        max_iov: max_sge,
+        max_lmrs: count(device.max_mr),
+        max_lmr_size: device.max_mr_size,
+        max_pzs: count(device.max_pd),
+        max_message: port.max_msg_sz.into(),
+        max_rdma: port.max_msg_sz.into(),
+        max_rmrs: if has_windows { count(device.max_mw) } else { 0 },
+        max_srqs: count(device.max_srq),
+        max_reads_in: reads(device.max_qp_rd_atom),
+        max_reads_out: reads(device.max_qp_init_rd_atom),
+        private_data_connect,
+        private_data_accept,
+        vendor: vendor(device.vendor_id, device.vendor_part_id),
+        hardware_version: (device.hw_ver, 0),
+        firmware_version: firmware(device),
+    }
+}
+
+/// Drivers that count without a sign look negative.
+fn count(number: i32) -> u32 {
+    if number < 0 { i32::MAX as u32 } else { number as u32 }
+}
+
+/// Depths of reads have eight bits on the wire.
+fn reads(number: i32) -> u32 {
+    count(number).min(u8::MAX.into())
+}
+
+/// Bytes with a connect, and with an accept (endpoints-connections.md 9.1).
+fn private_data(manager: ManagerKind) -> (usize, usize) {
+    match manager {
+        ManagerKind::Rdma => (48, 196),
+        ManagerKind::Socket => (92, 196),
+        ManagerKind::None => (0, 0),
+    }
+}
+
+/// The maker's name as far as one can know it, and its number for the part.
+fn vendor(id: u32, part: u32) -> String {
+    let name = match id {
+        0x02c9 | 0x15b3 => "Mellanox",
+        0x8086 => "Intel",
+        0x14e4 => "Broadcom",
+        0x1077 => "QLogic",
+        0x1425 | 0x0743 => "Chelsio",
+        0x10df => "Emulex",
+        0x1d0f => "Amazon",
+        0x1f3f => "Alibaba",
+        0xff_ffff => return "software".to_string(),
+        _ => return format!("vendor {id:#06x}, part {part}"),
+    };
+    format!("{name}, part {part}")
+}
+
+/// The first two numbers of such as `16.35.2000`.
+fn firmware(device: &ibv_device_attr) -> (u32, u32) {
+    // SAFETY: an array of bytes, whatever their sign, read as bytes.
+    let bytes = unsafe { std::slice::from_raw_parts(device.fw_ver.as_ptr().cast::<u8>(), device.fw_ver.len()) };
+    let text = CStr::from_bytes_until_nul(bytes).map(CStr::to_string_lossy).unwrap_or_default();
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse::<u32>().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+fn link_layer(number: u8) -> &'static str {
+    match number.into() {
+        IBV_LINK_LAYER_INFINIBAND => "InfiniBand",
+        IBV_LINK_LAYER_ETHERNET => "Ethernet",
+        _ => "unspecified",
+    }
+}
+
+/// Bytes per packet: `ibv_mtu` counts from 256.
+pub(crate) fn mtu(code: u32) -> u32 {
+    128 << code.clamp(1, 5)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device() -> ibv_device_attr {
+        let mut device = ibv_device_attr {
+            max_mr_size: u64::MAX,
+            vendor_id: 0x02c9,
+            vendor_part_id: 4123,
+            hw_ver: 3,
+            max_qp: 1000,
+            max_qp_wr: 32768,
+            device_cap_flags: IBV_DEVICE_MEM_WINDOW,
+            max_sge: 30,
+            max_cq: 500,
+            max_cqe: 4_194_303,
+            max_mr: -1,
+            max_pd: 100,
+            max_qp_rd_atom: 16,
+            max_qp_init_rd_atom: 300,
+            max_mw: 77,
+            max_srq: 5,
+            max_srq_wr: 32767,
+            max_srq_sge: 31,
+            ..Default::default()
+        };
+        for (place, byte) in device.fw_ver.iter_mut().zip(b"20.31.1014\0") {
+            *place = *byte as i8;
+        }
+        device
+    }
+
+    fn port() -> ibv_port_attr {
+        ibv_port_attr { max_msg_sz: 1 << 30, ..Default::default() }
+    }
+
+    fn knobs(params: &str) -> Knobs {
+        Knobs::read(params)
+    }
+
+    #[test]
+    fn numbers_are_the_devices_within_what_an_attribute_can_say() {
+        let limits = limits(&device(), &port(), &knobs("mlx5_0 1"));
+        assert_eq!((limits.max_eps, limits.max_evds, limits.max_pzs, limits.max_rmrs), (1000, 500, 100, 77));
+        assert_eq!((limits.max_lmrs, limits.max_lmr_size), (i32::MAX as u32, u64::MAX));
+        assert_eq!((limits.max_message, limits.max_rdma, limits.max_evd_qlen), (1 << 30, 1 << 30, 4_194_303));
+        assert_eq!((limits.max_reads_in, limits.max_reads_out), (16, 255), "as many as the wire can say");
+        assert_eq!((limits.max_srqs, limits.max_dtos, limits.max_iov), (5, 32767, 30), "a shared queue is no shorter");
+        assert_eq!((limits.vendor.as_str(), limits.hardware_version), ("Mellanox, part 4123", (3, 0)));
+        assert_eq!(limits.firmware_version, (20, 31));
+    }
+
+    #[test]
+    fn what_the_device_lacks_is_nothing() {
+        let device = ibv_device_attr { max_srq: 0, device_cap_flags: 0, max_sge: 100, ..device() };
+        let limits = limits(&device, &port(), &knobs("mlx5_0 1"));
+        assert_eq!((limits.max_srqs, limits.max_rmrs, limits.max_dtos), (0, 0, 32768));
+        assert_eq!(limits.max_iov, MAX_SEGMENTS as u32);
+    }
+
+    #[test]
+    fn one_completion_queue_has_room_for_both_queues_of_an_end_point() {
+        let device = ibv_device_attr { max_cqe: 1001, ..device() };
+        assert_eq!(limits(&device, &port(), &knobs("x")).max_dtos, 500);
+        let capped = Knobs { max_wr: Some(100), ..knobs("x") };
+        assert_eq!(limits(&device, &port(), &capped).max_dtos, 100);
+    }
+
+    #[test]
+    fn private_data_are_as_long_as_the_manager_carries() {
+        let of = |params| {
+            let limits = limits(&device(), &port(), &knobs(params));
+            (limits.private_data_connect, limits.private_data_accept)
+        };
+        assert_eq!([of("x cm=rdma"), of("x cm=socket"), of("x cm=none")], [(48, 196), (92, 196), (0, 0)]);
+    }
+
+    #[test]
+    fn versions_and_makers_are_read_as_far_as_they_can_be() {
+        let mut device = device();
+        device.fw_ver = [0; 64];
+        assert_eq!(firmware(&device), (0, 0));
+        device.fw_ver = [b'7' as i8; 64];
+        assert_eq!(firmware(&device), (0, 0), "without an end");
+        assert_eq!(vendor(0x1234, 7), "vendor 0x1234, part 7");
+        assert_eq!([1, 2, 3, 4, 5, 0, 9].map(mtu), [256, 512, 1024, 2048, 4096, 256, 4096]);
+    }
+}

@@ -1,0 +1,260 @@
+//! Shared receive queues: the device's, and the cookies of what is in them.
+//!
+//! A receive has a place in a table, and the device carries its number: a completion says which receive it was, whoever took
+//! it. What is available is what was posted and has not been seen to complete, so it may count some that a connection has
+//! taken already. The device tells when few are left, also when nobody polls; whether they are few already when somebody
+//! asks to be told, and when completions are seen, is found out here. The sink is called by the engine alone.
+#![forbid(unsafe_code)]
+
+use std::sync::{Arc, Weak};
+
+use dapl::error::{Error, Resource, Result};
+use dapl::provider::{Segment, SharedReceiveQueue, SrqSink, SrqSpec};
+use dapl::watermark::Low;
+use parking_lot::Mutex;
+
+use crate::device::Device;
+use crate::gather::Gather;
+use crate::ibv;
+use crate::memory::Pd;
+use crate::reactor::Reactor;
+
+/// Top bit of the id of a receive, which `work` knows it by; the rest is its place.
+const SHARED: u64 = 1 << 63;
+
+/// A shared receive queue as dapl holds it.
+pub struct Srq(pub(crate) Arc<SrqCore>);
+
+/// The queue itself, shared with its queue pairs and the engine.
+pub(crate) struct SrqCore {
+    me: Weak<SrqCore>,
+    hw: Arc<ibv::Srq>,
+    reactor: Arc<Reactor>,
+    sink: Weak<dyn SrqSink>,
+    places: Mutex<Places>,
+    /// Changes of size and limit come one at a time. Taken before `places`.
+    changing: Mutex<()>,
+}
+
+impl Srq {
+    /// Errors: `Exhausted(Srq)`.
+    pub(crate) fn new(device: &Arc<Device>, pd: &Pd, spec: SrqSpec) -> Result<Self> {
+        let id = device.next_id();
+        let hw = ibv::Srq::new(&pd.0, spec.max_recvs, spec.max_iov, id).map_err(|error| {
+            log::error!(
+                "{}: no shared queue of {} receives with {} segments: {error}",
+                device.context.name(),
+                spec.max_recvs,
+                spec.max_iov
+            );
+            Error::Exhausted(Resource::Srq)
+        })?;
+        let places = Mutex::new(Places::new(spec.max_recvs));
+        let core = Arc::new_cyclic(|me| SrqCore {
+            me: Weak::clone(me),
+            hw,
+            reactor: device.reactor.clone(),
+            sink: spec.sink,
+            places,
+            changing: Mutex::new(()),
+        });
+        device.adopt_srq(id, Arc::downgrade(&core));
+        Ok(Srq(core))
+    }
+}
+
+impl SrqCore {
+    pub(crate) fn hw(&self) -> &Arc<ibv::Srq> {
+        &self.hw
+    }
+
+    /// Receives that may be in it.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.places.lock().most
+    }
+
+    /// The receive at this place is complete: its cookie, once.
+    pub(crate) fn complete(&self, place: u64) -> Option<u64> {
+        let mut places = self.places.lock();
+        let cookie = places.give_back(usize::try_from(place).ok()?)?;
+        let is_low = places.look();
+        drop(places);
+        if is_low {
+            self.tell();
+        }
+        Some(cookie)
+    }
+
+    /// The device says that few are left. Engine only.
+    pub(crate) fn is_low(&self) {
+        let changing = self.changing.lock();
+        // What the device said of a limit that was replaced since is no news of the new one, which still stands there.
+        let is_old = self.hw.attributes().is_ok_and(|attributes| attributes.srq_limit != 0);
+        let is_wanted = !is_old && self.places.lock().unwatch();
+        drop(changing);
+        if is_wanted {
+            self.notify();
+        }
+    }
+
+    fn tell(&self) {
+        let me = self.me.clone();
+        self.reactor.soon(move || {
+            if let Some(srq) = me.upgrade() {
+                srq.notify();
+            }
+        });
+    }
+
+    fn notify(&self) {
+        if let Some(sink) = self.sink.upgrade() {
+            sink.low();
+        }
+    }
+}
+
+impl SharedReceiveQueue for Srq {
+    fn post_recv(&self, segments: &[Segment], cookie: u64) -> Result<()> {
+        let gather = Gather::new(segments)?;
+        let place = self.0.places.lock().take(cookie).ok_or(Error::Exhausted(Resource::Memory))?;
+        self.0.hw.post_recv(SHARED | place as u64, gather.list()).map_err(|error| {
+            self.0.places.lock().give_back(place);
+            match error.raw_os_error() {
+                Some(libc::ENOMEM | libc::EAGAIN) => Error::Exhausted(Resource::Memory),
+                _ => {
+                    log::error!("the device does not take a receive into a shared queue: {error}");
+                    Error::Internal
+                }
+            }
+        })
+    }
+
+    fn available(&self) -> u32 {
+        self.0.places.lock().taken
+    }
+
+    fn resize(&self, max_recvs: u32) -> Result<()> {
+        let _changing = self.0.changing.lock();
+        let capacity = self.0.hw.attributes().map_or(self.0.hw.capacity(), |attributes| attributes.max_wr);
+        // The device's queue is never made shorter: that would gain nothing.
+        if max_recvs > capacity {
+            self.0.hw.resize(max_recvs).map_err(|error| {
+                log::warn!("a shared queue of {capacity} receives cannot become one of {max_recvs}: {error}");
+                Error::Exhausted(Resource::Srq)
+            })?;
+        }
+        self.0.places.lock().most = max_recvs;
+        Ok(())
+    }
+
+    fn watch(&self, limit: u32) -> Result<()> {
+        let _changing = self.0.changing.lock();
+        if let Err(error) = self.0.hw.limit(limit) {
+            // Then it is noticed when completions are seen.
+            log::debug!("a shared queue is not watched by the device: {error}");
+        }
+        if self.0.places.lock().watch(limit) {
+            // It is told now, and not again when the device finds out.
+            let _ = self.0.hw.limit(0);
+            self.0.tell();
+        }
+        Ok(())
+    }
+}
+
+/// The receives in a queue, by place.
+#[derive(Debug)]
+struct Places {
+    cookies: Vec<Option<u64>>,
+    free: Vec<usize>,
+    taken: u32,
+    most: u32,
+    low: Low,
+}
+
+impl Places {
+    fn new(most: u32) -> Self {
+        let room = most as usize;
+        let (cookies, free) = (Vec::with_capacity(room), Vec::with_capacity(room));
+        Places { cookies, free, taken: 0, most, low: Low::default() }
+    }
+
+    /// A place; `None` when all are taken.
+    fn take(&mut self, cookie: u64) -> Option<usize> {
+        if self.taken >= self.most {
+            return None;
+        }
+        self.taken += 1;
+        let place = self.free.pop().unwrap_or(self.cookies.len());
+        match self.cookies.get_mut(place) {
+            Some(free) => *free = Some(cookie),
+            None => self.cookies.push(Some(cookie)),
+        }
+        Some(place)
+    }
+
+    /// Takes a place back and says what was there.
+    fn give_back(&mut self, place: usize) -> Option<u64> {
+        let cookie = self.cookies.get_mut(place)?.take()?;
+        self.free.push(place);
+        self.taken -= 1;
+        Some(cookie)
+    }
+
+    /// Asks to be told when fewer than `limit` are left: whether it is so now.
+    fn watch(&mut self, limit: u32) -> bool {
+        self.low = Low::new(limit);
+        self.look()
+    }
+
+    /// Whether few are left, for the first time.
+    fn look(&mut self) -> bool {
+        self.low.look(self.taken)
+    }
+
+    /// Somebody else has found out: whether anybody wants to know.
+    fn unwatch(&mut self) -> bool {
+        std::mem::take(&mut self.low) != Low::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cookie_comes_back_once() {
+        let mut places = Places::new(2);
+        let [one, other] = [places.take(10).unwrap(), places.take(11).unwrap()];
+        assert_eq!((places.take(12), places.taken), (None, 2));
+        assert_eq!([places.give_back(one), places.give_back(one), places.give_back(99)], [Some(10), None, None]);
+        assert_eq!(places.take(13), Some(one), "the place serves again");
+        assert_eq!((places.give_back(other), places.give_back(one), places.taken), (Some(11), Some(13), 0));
+    }
+
+    #[test]
+    fn room_can_grow_and_shrink() {
+        let mut places = Places::new(1);
+        let first = places.take(1).unwrap();
+        places.most = 2;
+        assert!(places.take(2).is_some() && places.take(3).is_none());
+        places.most = 1;
+        assert_eq!(places.give_back(first), Some(1));
+        assert_eq!(places.take(4), None, "one is left, and one may be");
+    }
+
+    #[test]
+    fn few_are_told_of_once() {
+        let mut places = Places::new(4);
+        let taken: Vec<_> = (0..3).map(|cookie| places.take(cookie).unwrap()).collect();
+        assert!(!places.watch(3));
+        places.give_back(taken[0]);
+        assert_eq!([places.look(), places.look()], [true, false]);
+        assert!(places.watch(3), "few already");
+        assert!(!places.unwatch(), "and told already");
+        assert!(!places.watch(2) && places.unwatch() && !places.unwatch());
+        places.give_back(taken[1]);
+        assert!(!places.look(), "the device was first");
+        assert!(!places.watch(0));
+    }
+}
