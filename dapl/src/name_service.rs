@@ -7,7 +7,7 @@
 //! first question, and then no more; without it no address is known.
 //!
 //! That first question may have to wait for the resolver: whoever must not wait asks from a thread that may
-//! ([`NameService::known`] says when it is not needed). Only `read` does I/O; `Table` is text in, table out.
+//! ([`NameService::is_read`] says when it is not needed). Only `read` does I/O; `Table` is text in, table out.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -67,21 +67,29 @@ impl NameService {
     /// The GID of the host with this address. The first call reads the file and asks the resolver, which may take long; a
     /// miss is told to the log.
     pub fn gid(&self, address: IpAddr) -> Option<Gid> {
-        let table = self.table.get_or_init(|| self.load());
-        let found = table.gid(address);
+        let found = self.lookup(address);
         if found.is_none() {
             log::error!(
                 "no GID is known for {address}: {} knows {} addresses; add a line \"<its name> 0x<GID prefix> 0x<GUID>\"",
                 self.path.display(),
-                table.gids.len()
+                self.table().gids.len()
             );
         }
         found
     }
 
-    /// As `gid`, without a word and without waiting; `None` while the file is not read.
-    pub fn known(&self, address: IpAddr) -> Option<Option<Gid>> {
-        self.table.get().map(|table| table.gid(address))
+    /// As `gid`, without a word: a miss may be no error to whoever asks.
+    pub fn lookup(&self, address: IpAddr) -> Option<Gid> {
+        self.table().gid(address)
+    }
+
+    /// No call has to wait any more.
+    pub fn is_read(&self) -> bool {
+        self.table.get().is_some()
+    }
+
+    fn table(&self) -> &Table {
+        self.table.get_or_init(|| self.load())
     }
 
     fn load(&self) -> Table {
@@ -287,13 +295,13 @@ mod tests {
         let _ = std::fs::remove_file(&path);
         let names = NameService::over(path.clone());
         std::fs::write(&path, "127.0.0.1 0x5 0x6\n").unwrap();
-        assert_eq!(names.known(ip("127.0.0.1")), None, "nobody asked yet");
+        assert!(!names.is_read());
         assert_eq!(names.gid(ip("127.0.0.1")), gid(5, 6));
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(names.known(ip("127.0.0.1")), Some(gid(5, 6)));
-        assert_eq!(names.known(ip("127.0.0.2")), Some(None));
+        assert!(names.is_read());
+        assert_eq!([names.gid(ip("127.0.0.1")), names.lookup(ip("127.0.0.2"))], [gid(5, 6), None]);
         let without = NameService::over(path);
-        assert_eq!((without.gid(ip("127.0.0.1")), without.known(ip("127.0.0.1"))), (None, Some(None)));
+        assert_eq!((without.gid(ip("127.0.0.1")), without.is_read()), (None, true));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
@@ -29,6 +29,8 @@ const RETRY: Duration = Duration::from_micros(100);
 pub struct SharedNames {
     base: BaseDir,
     path: PathBuf,
+    /// The names of the dead were removed.
+    cleaned: Arc<Once>,
 }
 
 /// One of those who share memory. Dropping it leaves; the last one out removes the name.
@@ -55,10 +57,10 @@ enum Tried {
 }
 
 impl SharedNames {
-    /// Those in this base directory, which is made when somebody joins.
+    /// Those in this base directory, which is made when somebody joins; the first time, the names of the dead go.
     pub fn new(base: BaseDir) -> Self {
         let path = base.path().join("shared");
-        SharedNames { base, path }
+        SharedNames { base, path, cleaned: Arc::new(Once::new()) }
     }
 
     /// Joins those who share under this cookie; the first says the length.
@@ -70,6 +72,7 @@ impl SharedNames {
         let until = Instant::now() + PATIENCE;
         loop {
             self.base.make()?;
+            self.cleaned.call_once(|| self.clean());
             let tried = self.try_join(&path, length);
             match tried.map_err(|error| self.base.refused("note shared memory in", &path, &error))? {
                 Tried::Joined(member) => {
@@ -133,9 +136,10 @@ impl SharedNames {
         }
     }
 
-    /// Removes the directory of names, if there is none.
+    /// Removes the directory of names, if there is none, and a base directory of our own if that is empty then.
     pub fn leave(&self) {
         let _ = fs::remove_dir(&self.path);
+        self.base.leave();
     }
 }
 
@@ -213,10 +217,15 @@ mod tests {
         for (byte, text) in [("02", "7"), ("03", ""), ("04", "nonsense"), ("05", "7")] {
             fs::write(name(byte), text).unwrap();
         }
+        assert_eq!(scratch.names(), 5, "only who comes anew looks for the dead");
         let taken: Vec<_> = (2..5).map(|cookie| scratch.join(cookie, 200).unwrap()).collect();
         scratch.1.clean();
         assert_eq!(scratch.names(), 4, "the cleaner spares the living");
         assert!(!name("05").exists());
+        fs::write(name("05"), "7").unwrap();
+        let newcomer = SharedNames::new(scratch.1.base.clone());
+        drop(newcomer.join(&[6; 40], 1).unwrap());
+        assert_eq!(scratch.names(), 4, "so does whoever joins for the first time");
         drop((member, taken));
         assert!(!scratch.1.path.exists());
     }

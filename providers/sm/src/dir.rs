@@ -122,7 +122,6 @@ impl Base {
     fn leave(&self) {
         let _ = fs::remove_dir(self.quals());
         self.names.leave();
-        self.dir.leave();
     }
 }
 
