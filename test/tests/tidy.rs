@@ -119,6 +119,17 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("providers/sm/tests/threads.rs", "an agent, and a race on purpose"),
     ("providers/sm/tests/threads/door.rs", "calls through the provider's table"),
     ("providers/sm/tests/threads/sanitizer.rs", "passes on a call of the sanitizer's"),
+    ("providers/verbs/src/ibv/mod.rs", "libibverbs: what its objects share"),
+    ("providers/verbs/src/ibv/context.rs", "libibverbs"),
+    ("providers/verbs/src/ibv/channel.rs", "libibverbs"),
+    ("providers/verbs/src/ibv/cq.rs", "libibverbs"),
+    ("providers/verbs/src/ibv/event.rs", "libibverbs"),
+    ("providers/verbs/src/ibv/memory.rs", "libibverbs"),
+    ("providers/verbs/src/ibv/qp.rs", "libibverbs"),
+    ("providers/verbs/src/ibv/srq.rs", "libibverbs"),
+    ("providers/verbs/src/rdma_cm.rs", "librdmacm"),
+    ("providers/verbs/src/addresses.rs", "getifaddrs"),
+    ("providers/verbs/src/limits.rs", "reads an array of C's characters"),
     ("test/src/stage.rs", "flock"),
     ("test/conformance/src/api.rs", "dlopen, and every call into what it finds"),
     ("test/conformance/src/flight.rs", "maps the record that the driver reads"),
@@ -150,6 +161,18 @@ const FORBIDDEN_UNSAFE: &[&str] = &[
     "providers/sm/src/proto/handshake.rs",
     "providers/sm/src/proto/machine.rs",
     "providers/sm/src/proto/message.rs",
+    "providers/verbs/src/binds.rs",
+    "providers/verbs/src/cm/socket/guide.rs",
+    "providers/verbs/src/cm/socket/talk.rs",
+    "providers/verbs/src/cm/socket/wire.rs",
+    "providers/verbs/src/gather.rs",
+    "providers/verbs/src/gid.rs",
+    "providers/verbs/src/keys.rs",
+    "providers/verbs/src/knobs.rs",
+    "providers/verbs/src/state.rs",
+    "providers/verbs/src/status.rs",
+    "providers/verbs/src/work.rs",
+    "test/src/rdma_core.rs",
 ];
 
 /// The one export that belongs to providers and has no prototype in a public header.
@@ -330,7 +353,7 @@ fn is_entry(path: &str) -> bool {
 }
 
 fn is_test(path: &str) -> bool {
-    path.contains("/src/") && (path.contains("/tests/") || path.ends_with("/tests.rs"))
+    path.contains("/src/") && (path.contains("/tests/") || path.ends_with("/tests.rs") || path.ends_with("_tests.rs"))
 }
 
 /// `key = "value"` of a manifest.
