@@ -42,14 +42,23 @@ pub(crate) enum Side {
 /// The queue itself, shared with its queue pairs and the engine.
 pub(crate) struct CqCore {
     me: Weak<CqCore>,
-    hw: Arc<ibv::Cq>,
+    id: usize,
+    context: Arc<ibv::Context>,
+    channel: Arc<ibv::Channel>,
     reactor: Arc<Reactor>,
-    /// The most that the device gives to a queue.
-    most: u32,
+    /// The longest queue that the device makes.
+    longest: u32,
     /// Who is told; a queue of completions that nobody wants has none.
     sink: Option<Weak<dyn CqSink>>,
     inner: Mutex<Inner>,
     polls: AtomicU32,
+}
+
+/// A queue of the device.
+struct Hw {
+    cq: Arc<ibv::Cq>,
+    /// Room that queue pairs have asked for.
+    reserved: u32,
 }
 
 /// What the lock guards. Queue pairs put completions here while they hold it.
@@ -59,8 +68,10 @@ pub(crate) struct Inner {
     slots: Vec<Option<(Arc<Core>, Side)>>,
     /// Those with a shared receive queue, by their number on the wire.
     numbers: HashMap<u32, Arc<Core>>,
-    /// Room that queue pairs have asked for.
-    reserved: u32,
+    /// The device's queues: one, or as many as it takes to have room for all that may complete.
+    hws: Vec<Hw>,
+    /// Which of them is looked at first.
+    turn: usize,
     /// The consumer wants one call.
     wanted: bool,
     /// The device is to tell of what comes next.
@@ -75,29 +86,33 @@ pub(crate) struct Inner {
 }
 
 impl CqCore {
-    /// A queue of the device. Without a sink its completions are dropped.
+    /// A queue. Without a sink its completions are dropped.
     pub(crate) fn new(device: &Arc<Device>, sink: Option<Weak<dyn CqSink>>) -> Result<Arc<Self>> {
-        let id = device.next_id();
-        let most = device.max_cqe();
-        let hw = ibv::Cq::new(&device.context, &device.channel, SMALL.min(most), id).map_err(|error| {
-            log::error!("{}: no completion queue: {error}", device.context.name());
-            Error::Exhausted(Resource::Evd)
-        })?;
+        let id = device.opened.next_id();
         let cq = Arc::new_cyclic(|me| CqCore {
             me: Weak::clone(me),
-            hw,
+            id,
+            context: device.context.clone(),
+            channel: device.channel.clone(),
             reactor: device.reactor.clone(),
-            most,
+            longest: device.max_cqe(),
             sink,
             inner: Mutex::default(),
             polls: AtomicU32::new(0),
         });
-        device.adopt_cq(id, Arc::downgrade(&cq));
+        let first = cq.make(SMALL.min(cq.longest))?;
+        cq.inner.lock().hws.push(first);
+        device.opened.adopt_cq(id, Arc::downgrade(&cq));
         Ok(cq)
     }
 
-    pub(crate) fn hw(&self) -> &Arc<ibv::Cq> {
-        &self.hw
+    fn make(&self, room: u32) -> Result<Hw> {
+        let made = ibv::Cq::new(&self.context, &self.channel, room, self.id);
+        let cq = made.map_err(|error| {
+            log::error!("{}: no completion queue with room for {room}: {error}", self.context.name());
+            Error::Exhausted(Resource::Evd)
+        })?;
+        Ok(Hw { cq, reserved: 0 })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -114,30 +129,46 @@ impl CqCore {
         self.sink.is_none()
     }
 
-    /// Makes room for so many completions more.
-    pub(crate) fn reserve(&self, count: u32) -> Result<()> {
+    /// Finds or makes a queue of the device with room for so many completions more.
+    pub(crate) fn reserve(&self, count: u32) -> Result<Arc<ibv::Cq>> {
         let mut inner = self.inner.lock();
-        let wanted = inner.reserved.saturating_add(count);
-        if wanted > self.hw.capacity() {
-            let room = wanted.checked_next_power_of_two().unwrap_or(self.most).min(self.most);
-            let grown = if room < wanted { Err(std::io::ErrorKind::OutOfMemory.into()) } else { self.hw.resize(room) };
-            grown.map_err(|error| {
-                log::error!(
-                    "a completion queue with room for {} cannot have room for {wanted}: {error} (the device's most is {})",
-                    self.hw.capacity(),
-                    self.most
-                );
-                Error::Exhausted(Resource::Evd)
-            })?;
+        for hw in &mut inner.hws {
+            let wanted = hw.reserved.saturating_add(count);
+            if wanted <= hw.cq.capacity() || self.grow(&hw.cq, wanted) {
+                hw.reserved = wanted;
+                return Ok(hw.cq.clone());
+            }
         }
-        inner.reserved = wanted;
-        Ok(())
+        let mut hw =
+            self.make(count.max(SMALL).checked_next_power_of_two().unwrap_or(count).min(self.longest.max(count)))?;
+        hw.reserved = count;
+        let cq = hw.cq.clone();
+        if inner.armed {
+            cq.arm(inner.choosy).map_err(|error| self.cannot_arm(&error))?;
+        }
+        inner.hws.push(hw);
+        Ok(cq)
     }
 
-    /// The opposite; the room stays.
-    pub(crate) fn release(&self, count: u32) {
+    fn grow(&self, cq: &ibv::Cq, wanted: u32) -> bool {
+        let room = wanted.checked_next_power_of_two().unwrap_or(self.longest).min(self.longest);
+        let grown = room >= wanted
+            && cq
+                .resize(room)
+                .inspect_err(|error| {
+                    // Another queue will do.
+                    log::debug!("{}: a completion queue cannot grow to {room}: {error}", self.context.name());
+                })
+                .is_ok();
+        grown && cq.capacity() >= wanted
+    }
+
+    /// Gives room back; the queue stays.
+    pub(crate) fn release(&self, cq: &Arc<ibv::Cq>, count: u32) {
         let mut inner = self.inner.lock();
-        inner.reserved = inner.reserved.saturating_sub(count);
+        if let Some(hw) = inner.hws.iter_mut().find(|hw| Arc::ptr_eq(&hw.cq, cq)) {
+            hw.reserved = hw.reserved.saturating_sub(count);
+        }
     }
 
     /// Looks after a queue that somebody depends on and nobody may poll.
@@ -165,23 +196,31 @@ impl CqCore {
     }
 
     fn drain(&self, inner: &mut Inner) {
-        while self.take(inner, &mut Out::Ready, BATCH) == BATCH {}
+        while self.take(inner, &mut Out::Ready, BATCH) > 0 {}
     }
 
     /// Takes up to `most` of the device's completions and says how many it took.
     fn take(&self, inner: &mut Inner, out: &mut Out<'_>, most: usize) -> usize {
         let mut batch = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
-        let taken = match self.hw.poll_into(&mut batch[..most.min(BATCH)]) {
-            Ok(taken) => taken,
-            Err(error) => {
-                log::error!("a completion queue cannot be polled: {error}");
-                return 0;
+        let count = inner.hws.len();
+        for _ in 0..count {
+            let hw = inner.hws[inner.turn % count].cq.clone();
+            let taken = match hw.poll_into(&mut batch[..most.min(BATCH)]) {
+                Ok(taken) => taken,
+                Err(error) => {
+                    log::error!("{}: a completion queue cannot be polled: {error}", self.context.name());
+                    &[]
+                }
+            };
+            for wc in taken {
+                inner.complete(self, wc, out);
             }
-        };
-        for wc in taken {
-            inner.complete(self, wc, out);
+            if !taken.is_empty() {
+                return taken.len();
+            }
+            inner.turn = (inner.turn + 1) % count;
         }
-        taken.len()
+        0
     }
 
     /// The device has something, and the queue is not armed any more.
@@ -207,12 +246,16 @@ impl CqCore {
     }
 
     fn arm_device(&self, inner: &mut Inner) -> Result<()> {
-        self.hw.arm(inner.choosy).map_err(|error| {
-            log::error!("a completion queue cannot be armed: {error}");
-            Error::Internal
-        })?;
+        for hw in &inner.hws {
+            hw.cq.arm(inner.choosy).map_err(|error| self.cannot_arm(&error))?;
+        }
         inner.armed = true;
         Ok(())
+    }
+
+    fn cannot_arm(&self, error: &std::io::Error) -> Error {
+        log::error!("{}: a completion queue cannot be armed: {error}", self.context.name());
+        Error::Internal
     }
 }
 

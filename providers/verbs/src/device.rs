@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use dapl::base_dir::{BaseDir, Kind};
@@ -18,21 +17,20 @@ use parking_lot::Mutex;
 
 use crate::Verbs;
 use crate::cm::{self, Manager, Refusal, Waiting};
-use crate::cq::CqCore;
-use crate::ibv::{AsyncEvent, Channel, Context, Gid, PortEvent, QpEvent, SrqEvent};
-use crate::knobs::Knobs;
-use crate::memory::Keys;
-use crate::qp::Core;
 use crate::find::Found;
+use crate::ibv::{AsyncEvent, Channel, Context, Gid, PortEvent, QpEvent, SrqEvent};
+use crate::keys::Keys;
+use crate::knobs::Knobs;
+use crate::opened::Opened;
 use crate::reactor::{Interest, Reactor, Source, Watch};
 use crate::request::Request;
-use crate::srq::SrqCore;
 use crate::{find, limits};
 
 /// An open device.
 pub(crate) struct Device {
     /// The IA's name, for messages.
     pub(crate) name: String,
+    pub(crate) opened: Arc<Opened>,
     pub(crate) context: Arc<Context>,
     pub(crate) port: u8,
     /// The IA's address, if its port has one.
@@ -54,10 +52,6 @@ pub(crate) struct Device {
     completions: Arc<Completions>,
     asynchronous: Arc<Asynchronous>,
     watches: OnceLock<[Watch; 2]>,
-    ids: AtomicUsize,
-    cqs: Mutex<HashMap<usize, Weak<CqCore>>>,
-    srqs: Mutex<HashMap<usize, Weak<SrqCore>>>,
-    qps: Mutex<HashMap<u32, Weak<Core>>>,
 }
 
 /// Where processes of this host find each other's shared memory.
@@ -72,6 +66,8 @@ impl Device {
             log::error!("{}: {what}: {error}", spec.name);
             Error::Exhausted(Resource::Device)
         };
+        let opened = Opened::of(context);
+        let context = opened.context.clone();
         let reactor = Reactor::new().map_err(|error| failed("no engine", error))?;
         let channel = Channel::new(&context).map_err(|error| failed("no completion channel", error))?;
         let limits = limits::of(&context, port, &knobs)?;
@@ -80,6 +76,7 @@ impl Device {
             name: spec.name.to_owned(),
             completions: Arc::new(Completions(Weak::clone(me))),
             asynchronous: Arc::new(Asynchronous(Weak::clone(me))),
+            opened,
             context,
             port,
             address,
@@ -95,10 +92,6 @@ impl Device {
             manager: OnceLock::new(),
             listeners: Mutex::default(),
             watches: OnceLock::new(),
-            ids: AtomicUsize::new(1),
-            cqs: Mutex::default(),
-            srqs: Mutex::default(),
-            qps: Mutex::default(),
         });
         let _ = device.manager.set(cm::start(&device)?);
         let (completions, asynchronous): (Weak<dyn Source>, Weak<dyn Source>) =
@@ -119,34 +112,8 @@ impl Device {
         self.limits.max_evd_qlen
     }
 
-    /// A new id for a queue.
-    pub(crate) fn next_id(&self) -> usize {
-        self.ids.fetch_add(1, Ordering::Relaxed)
-    }
-
     pub(crate) fn manager(&self) -> &Arc<dyn Manager> {
         self.manager.get().expect("it is set before anybody else sees the device")
-    }
-
-    pub(crate) fn adopt_cq(&self, id: usize, cq: Weak<CqCore>) {
-        let mut cqs = self.cqs.lock();
-        cqs.retain(|_, known| known.strong_count() > 0);
-        cqs.insert(id, cq);
-    }
-
-    pub(crate) fn adopt_srq(&self, id: usize, srq: Weak<SrqCore>) {
-        let mut srqs = self.srqs.lock();
-        srqs.retain(|_, known| known.strong_count() > 0);
-        srqs.insert(id, srq);
-    }
-
-    pub(crate) fn adopt_qp(&self, number: u32, qp: Weak<Core>) {
-        self.qps.lock().insert(number, qp);
-    }
-
-
-    pub(crate) fn forget_qp(&self, number: u32) {
-        self.qps.lock().remove(&number);
     }
 
     /// A request for a listener. Engine only.
@@ -157,15 +124,11 @@ impl Device {
         }
     }
 
-    fn qp(&self, number: u32) -> Option<Arc<Core>> {
-        self.qps.lock().get(&number).and_then(Weak::upgrade)
-    }
-
     fn heard(&self, event: AsyncEvent) {
         log::debug!("{}: {event:?}", self.name);
         match event {
             AsyncEvent::Qp { number, kind } => {
-                let Some(qp) = self.qp(number) else { return };
+                let Some(qp) = self.opened.qp(number) else { return };
                 match kind {
                     QpEvent::CommEstablished => qp.peer_is_there(),
                     QpEvent::Fatal | QpEvent::RequestError | QpEvent::AccessError | QpEvent::PathMigrationError => {
@@ -177,16 +140,16 @@ impl Device {
             }
             AsyncEvent::Cq { id } => {
                 log::error!("{}: a completion queue has overrun or failed; its connections are over", self.name);
-                let cq = self.cqs.lock().get(&id).and_then(Weak::upgrade);
+                let cq = self.opened.cq(id);
                 cq.into_iter().flat_map(|cq| cq.users()).for_each(|qp| qp.device_failed());
             }
             AsyncEvent::Srq { id, kind } => {
-                let srq = self.srqs.lock().get(&id).and_then(Weak::upgrade);
+                let srq = self.opened.srq(id);
                 match (srq, kind) {
                     (Some(srq), SrqEvent::Limit) => srq.is_low(),
                     (Some(srq), SrqEvent::Error) => {
                         log::error!("{}: a shared receive queue has failed; its connections are over", self.name);
-                        let all: Vec<_> = self.qps.lock().values().filter_map(Weak::upgrade).collect();
+                        let all = self.opened.qps();
                         all.iter().filter(|qp| qp.takes_from(&srq)).for_each(|qp| qp.device_failed());
                     }
                     (None, _) => {}
@@ -208,9 +171,12 @@ impl Device {
 
     /// The device has failed or was taken away.
     fn all_over(&self) {
-        log::error!("{}: device {} has failed or is being removed; all its connections are over", self.name, self.context.name());
-        let all: Vec<_> = self.qps.lock().values().filter_map(Weak::upgrade).collect();
-        all.iter().for_each(|qp| qp.device_failed());
+        log::error!(
+            "{}: device {} has failed or is being removed; all its connections are over",
+            self.name,
+            self.context.name()
+        );
+        self.opened.qps().iter().for_each(|qp| qp.device_failed());
     }
 }
 
@@ -223,7 +189,7 @@ impl Source for Completions {
         loop {
             match device.channel.next() {
                 Ok(Some(id)) => {
-                    let cq = device.cqs.lock().get(&id).and_then(Weak::upgrade);
+                    let cq = device.opened.cq(id);
                     if let Some(cq) = cq {
                         cq.has_event();
                     }

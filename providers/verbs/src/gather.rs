@@ -13,6 +13,9 @@ pub(crate) const MAX_SEGMENTS: usize = 32;
 /// Longer than any message: what the device makes of it is a length error.
 const TOO_LONG: u32 = 1 << 31;
 
+/// A key that no device gives out.
+const NO_KEY: u32 = 0;
+
 /// The segments of one request or receive.
 pub(crate) struct Gather {
     list: [ibv_sge; MAX_SEGMENTS],
@@ -32,6 +35,13 @@ impl Gather {
             gather.total = gather.total.saturating_add(segment.length);
         }
         Ok(gather)
+    }
+
+    /// Something that the device refuses when its turn comes.
+    pub(crate) fn doomed() -> Self {
+        let mut gather = Gather { list: [ibv_sge::default(); MAX_SEGMENTS], count: 1, total: 0 };
+        gather.list[0] = ibv_sge { addr: 0, length: 1, lkey: NO_KEY };
+        gather
     }
 
     /// For the device.

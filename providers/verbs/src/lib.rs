@@ -26,10 +26,13 @@ mod keys;
 mod knobs;
 mod limits;
 mod memory;
+mod opened;
 mod qp;
 mod rdma_cm;
 mod reactor;
 mod request;
+#[cfg(test)]
+mod rxe_tests;
 mod srq;
 mod state;
 mod status;
@@ -41,9 +44,7 @@ use std::thread::JoinHandle;
 
 use dapl::error::{Error, Resource, Result};
 use dapl::handle::ObjectId;
-use dapl::provider::{
-    Access, CmSink, CqSink, IaSpec, Limits, Provider, QpSpec, Region, SharedCookie, SrqSpec,
-};
+use dapl::provider::{Access, CmSink, CqSink, IaSpec, Limits, Provider, QpSpec, Region, SharedCookie, SrqSpec};
 use parking_lot::Mutex;
 
 pub use cq::Cq;

@@ -115,7 +115,9 @@ impl EventChannel {
         let mut private_data = vec![0; if conn.private_data.is_null() { 0 } else { conn.private_data_len.into() }];
         if !private_data.is_empty() {
             // SAFETY: so many bytes lie there until the event is acknowledged, and here.
-            unsafe { ptr::copy_nonoverlapping(conn.private_data.cast(), private_data.as_mut_ptr(), private_data.len()) };
+            unsafe {
+                ptr::copy_nonoverlapping(conn.private_data.cast(), private_data.as_mut_ptr(), private_data.len())
+            };
         }
         let new = is_request.then(|| {
             let number = fresh();
@@ -191,9 +193,7 @@ impl Id {
     pub(crate) fn resolve_address(&self, peer: SocketAddr, time: Duration) -> io::Result<()> {
         let mut raw = RawAddress::new(peer);
         // SAFETY: the id lives, the address does until the call returns.
-        done(unsafe {
-            rdma_resolve_addr(self.id.as_ptr(), ptr::null_mut(), raw.as_mut_ptr(), milliseconds(time))
-        })
+        done(unsafe { rdma_resolve_addr(self.id.as_ptr(), ptr::null_mut(), raw.as_mut_ptr(), milliseconds(time)) })
     }
 
     pub(crate) fn resolve_route(&self, time: Duration) -> io::Result<()> {

@@ -39,7 +39,7 @@ pub(crate) struct SrqCore {
 impl Srq {
     /// Errors: `Exhausted(Srq)`.
     pub(crate) fn new(device: &Arc<Device>, pd: &Pd, spec: SrqSpec) -> Result<Self> {
-        let id = device.next_id();
+        let id = device.opened.next_id();
         let hw = ibv::Srq::new(&pd.0, spec.max_recvs, spec.max_iov, id).map_err(|error| {
             log::error!(
                 "{}: no shared queue of {} receives with {} segments: {error}",
@@ -58,7 +58,7 @@ impl Srq {
             places,
             changing: Mutex::new(()),
         });
-        device.adopt_srq(id, Arc::downgrade(&core));
+        device.opened.adopt_srq(id, Arc::downgrade(&core));
         Ok(Srq(core))
     }
 }

@@ -26,8 +26,9 @@ impl WorkId {
     /// Queues that a completion queue can tell apart.
     pub(crate) const SLOTS: u32 = 1 << SLOT_BITS;
 
-    pub(crate) fn new(slot: u32, epoch: u32, number: u32) -> u64 {
-        (u64::from(slot) << (32 + EPOCH_BITS)) | (u64::from(epoch & (1 << EPOCH_BITS) - 1) << 32) | u64::from(number)
+    /// As the device carries it.
+    pub(crate) fn pack(slot: u32, epoch: u32, number: u32) -> u64 {
+        (u64::from(slot) << (32 + EPOCH_BITS)) | (u64::from(epoch & ((1 << EPOCH_BITS) - 1)) << 32) | u64::from(number)
     }
 
     pub(crate) fn parse(id: u64) -> Self {
@@ -122,7 +123,7 @@ mod tests {
     #[test]
     fn an_id_says_what_went_into_it() {
         for (slot, epoch, number) in [(0, 0, 0), (WorkId::SLOTS - 1, 4095, u32::MAX), (5, 7, 9)] {
-            let parsed = WorkId::parse(WorkId::new(slot, epoch, number));
+            let parsed = WorkId::parse(WorkId::pack(slot, epoch, number));
             assert_eq!(parsed, WorkId::Own { slot, epoch, number });
         }
         assert_eq!(WorkId::parse(SHARED | 77), WorkId::Shared(77));

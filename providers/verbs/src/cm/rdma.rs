@@ -66,7 +66,10 @@ impl Rdma {
     /// Errors: no rdma_cm here, which is logged with the remedy.
     pub(crate) fn new(device: &Arc<Device>, address: IpAddr) -> Result<Arc<Self>> {
         let failed = |what: &str, error: io::Error| {
-            log::error!("{}: {what}: {error}; is the kernel module rdma_ucm loaded, and may /dev/infiniband/rdma_cm be opened?", device.name);
+            log::error!(
+                "{}: {what}: {error}; is the kernel module rdma_ucm loaded, and may /dev/infiniband/rdma_cm be opened?",
+                device.name
+            );
             Error::Exhausted(Resource::Device)
         };
         let channel = EventChannel::new().map_err(|error| failed("no rdma_cm event channel", error))?;
@@ -344,7 +347,11 @@ impl RdmaLink {
         self.tries[which].store(left, Ordering::Relaxed);
         if event.status != -libc::ETIMEDOUT || left == 0 {
             let what = ["address", "route"][which];
-            log::info!("{}: no {what} found: {}", self.peer, io::Error::from_raw_os_error(event.status.saturating_abs()));
+            log::info!(
+                "{}: no {what} found: {}",
+                self.peer,
+                io::Error::from_raw_os_error(event.status.saturating_abs())
+            );
             return Err(CmEvent::Unreachable);
         }
         let resolving = device.knobs.resolving;

@@ -16,14 +16,7 @@ use crate::status;
 
 impl Core {
     /// A completion of one of its own queues.
-    pub(crate) fn complete(
-        &self,
-        side: Side,
-        epoch: u32,
-        number: u32,
-        wc: &ibv_wc,
-        put: impl FnMut(Completion),
-    ) {
+    pub(crate) fn complete(&self, side: Side, epoch: u32, number: u32, wc: &ibv_wc, put: impl FnMut(Completion)) {
         let status = status::of(wc);
         match side {
             Side::Recv => self.complete_recv(epoch, number, status, wc, put),

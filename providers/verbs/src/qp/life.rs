@@ -12,9 +12,8 @@ use dapl::error::{Error, Result};
 use dapl::provider::{CmEvent, ConnId};
 use parking_lot::MutexGuard;
 
-use super::{Attached, Core, flushed};
+use super::{Attached, Core, Phase, flushed};
 use crate::cm::{Link, Path};
-use crate::cq::Side;
 use crate::reactor::Source;
 use crate::state;
 
@@ -145,7 +144,7 @@ impl Core {
 
     pub(super) fn abort(&self) {
         let mut place = self.link.lock();
-        if self.end(&mut place).is_none() && !self.recv.lock().broken {
+        if self.end(&mut place).is_none() && self.recv.lock().phase == Phase::Live {
             self.flush();
         }
     }
@@ -168,8 +167,8 @@ impl Core {
     fn begin_anew(&self) -> Result<()> {
         state::to_init(&self.hw, self.device.port)?;
         self.failed.store(false, Ordering::Release);
-        self.recv.lock().broken = false;
-        self.send.lock().broken = false;
+        self.recv.lock().phase = Phase::Live;
+        self.send.lock().phase = Phase::Live;
         Ok(())
     }
 
@@ -177,9 +176,9 @@ impl Core {
     fn flush(&self) {
         {
             let mut recv = self.recv.lock();
-            recv.broken = true;
+            recv.phase = Phase::Flushing;
             let mut send = self.send.lock();
-            send.broken = true;
+            send.phase = Phase::Flushing;
             send.open = false;
             send.draining = false;
         }
@@ -201,6 +200,8 @@ impl Core {
         while let Some(entry) = recv.work.pop() {
             inner.push(&self.recv_cq, flushed(entry.token));
         }
+        // Under the completion queue's lock: what is flushed at once from now on comes behind all this.
+        recv.phase = Phase::Broken;
         drop((recv, inner));
 
         let mut inner = self.request_cq.lock();
@@ -212,6 +213,7 @@ impl Core {
         for held in std::mem::take(&mut send.held) {
             inner.push(&self.request_cq, flushed(held.token()));
         }
+        send.phase = Phase::Broken;
     }
 
     fn take_completions(&self) {

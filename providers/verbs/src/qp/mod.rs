@@ -18,8 +18,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use dapl::error::{Error, Resource, Result};
 use dapl::handle::ObjectId;
 use dapl::provider::{
-    Bind, BindWr, Completion, ConnId, ConnectSpec, Outstanding, QpSpec, QueuePair, Segment, SendWr, SharedRecvs, Status,
-    Token,
+    Bind, BindWr, Completion, ConnId, ConnectSpec, Outstanding, QpSpec, QueuePair, Segment, SendWr, SharedRecvs,
+    Status, Token,
 };
 use dapl::watermark::High;
 use parking_lot::Mutex;
@@ -48,8 +48,8 @@ pub(crate) struct Core {
     shared: Option<(Arc<SrqCore>, Token)>,
     recv_cq: Arc<CqCore>,
     request_cq: Arc<CqCore>,
-    /// Room that it has taken in them, receives first.
-    room: [u32; 2],
+    /// What it has taken of them.
+    _room: Room,
     /// Its places in them.
     slots: OnceLock<[u32; 2]>,
     link: Mutex<Option<Attached>>,
@@ -74,12 +74,22 @@ struct Attached {
     link: Arc<dyn Link>,
 }
 
+/// What becomes of what is posted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Phase {
+    /// The device gets it.
+    Live,
+    /// It is flushed soon, behind what was posted before.
+    Flushing,
+    /// It is flushed at once.
+    Broken,
+}
+
 /// The receive queue.
 struct Recvs {
     work: Work<Move>,
     high: High,
-    /// What is posted is flushed at once.
-    broken: bool,
+    phase: Phase,
     /// The connection was reported: completions go out.
     open: bool,
     /// Completions that came before that.
@@ -91,8 +101,7 @@ struct Requests {
     work: Work<Move>,
     /// Requests that wait for the connection.
     held: VecDeque<post::Held>,
-    /// What is posted is flushed at once.
-    broken: bool,
+    phase: Phase,
     /// The connection stands: requests go to the device.
     open: bool,
     /// The connection ends when this is empty.
@@ -108,9 +117,10 @@ impl Qp {
         let (recv_cq, request_cq) = (queue(spec.recv_cq)?, queue(spec.request_cq)?);
         let shared = spec.shared.map(|SharedRecvs { srq, token }| (srq.0.clone(), token));
         let recvs = shared.as_ref().map_or(spec.max_recvs, |(srq, _)| srq.capacity());
+        let room = Room::take(&recv_cq, recvs, &request_cq, spec.max_requests)?;
         let wish = ibv::QpWish {
-            send_cq: request_cq.hw(),
-            recv_cq: recv_cq.hw(),
+            send_cq: &room.request.1,
+            recv_cq: &room.recv.1,
             srq: shared.as_ref().map(|(srq, _)| srq.hw()),
             max_send_wr: spec.max_requests.max(1),
             max_recv_wr: spec.max_recvs.max(1),
@@ -118,13 +128,11 @@ impl Qp {
             max_recv_sge: spec.max_recv_iov.max(1),
             max_inline: device.knobs.inline(device.context.is_iwarp()),
         };
-        let room = Room::take(&recv_cq, recvs, &request_cq, spec.max_requests)?;
         let hw = ibv::Qp::new(&pd.0, &wish).map_err(|error| {
             log::error!("{}: no queue pair ({wish:?}): {error}", device.context.name());
             Error::Exhausted(Resource::Ep)
         })?;
         state::to_init(&hw, device.port)?;
-        room.keep();
         let core = Arc::new_cyclic(|me| Core {
             me: Weak::clone(me),
             device: device.clone(),
@@ -137,20 +145,20 @@ impl Qp {
             shared,
             recv_cq: recv_cq.clone(),
             request_cq: request_cq.clone(),
-            room: [recvs, spec.max_requests],
+            _room: room,
             slots: OnceLock::new(),
             link: Mutex::new(None),
             recv: Mutex::new(Recvs {
                 work: Work::with_room(spec.max_recvs),
                 high: High::default(),
-                broken: false,
+                phase: Phase::Live,
                 open: false,
                 early: Vec::new(),
             }),
             send: Mutex::new(Requests {
                 work: Work::with_room(spec.max_requests),
                 held: VecDeque::new(),
-                broken: false,
+                phase: Phase::Live,
                 open: false,
                 draining: false,
             }),
@@ -167,32 +175,30 @@ impl Qp {
         if core.shared.is_some() {
             recv_cq.lock().enter_number(core.number(), core);
         }
-        device.adopt_qp(core.number(), Arc::downgrade(core));
+        device.opened.adopt_qp(core.number(), Arc::downgrade(core));
         Ok(qp)
     }
 }
 
-/// Room in two completion queues that is given back unless it is kept.
-struct Room<'a>(Option<[(&'a CqCore, u32); 2]>);
+/// Room in completion queues of the device, given back at the end.
+struct Room {
+    recv: (Arc<CqCore>, Arc<ibv::Cq>, u32),
+    request: (Arc<CqCore>, Arc<ibv::Cq>, u32),
+}
 
-impl<'a> Room<'a> {
-    fn take(recv: &'a CqCore, recvs: u32, request: &'a CqCore, requests: u32) -> Result<Self> {
-        recv.reserve(recvs)?;
-        if let Err(error) = request.reserve(requests) {
-            recv.release(recvs);
-            return Err(error);
-        }
-        Ok(Room(Some([(recv, recvs), (request, requests)])))
-    }
-
-    fn keep(mut self) {
-        self.0 = None;
+impl Room {
+    fn take(recv: &Arc<CqCore>, recvs: u32, request: &Arc<CqCore>, requests: u32) -> Result<Self> {
+        let of_recv = recv.reserve(recvs)?;
+        let of_request = request.reserve(requests).inspect_err(|_| recv.release(&of_recv, recvs))?;
+        Ok(Room { recv: (recv.clone(), of_recv, recvs), request: (request.clone(), of_request, requests) })
     }
 }
 
-impl Drop for Room<'_> {
+impl Drop for Room {
     fn drop(&mut self) {
-        self.0.take().into_iter().flatten().for_each(|(cq, count)| cq.release(count));
+        for (cq, hw, count) in [&self.recv, &self.request] {
+            cq.release(hw, *count);
+        }
     }
 }
 
@@ -287,7 +293,7 @@ impl Drop for Qp {
     fn drop(&mut self) {
         let core = &self.0;
         core.abort();
-        core.device.forget_qp(core.number());
+        core.device.opened.forget_qp(core.number(), &core.me);
         for side in [Side::Recv, Side::Request] {
             let cq = core.cq(side);
             let mut inner = cq.lock();
@@ -297,8 +303,6 @@ impl Drop for Qp {
             if side == Side::Recv && core.shared.is_some() {
                 inner.leave_number(core.number());
             }
-            drop(inner);
-            cq.release(core.room[side as usize]);
         }
     }
 }

@@ -8,18 +8,14 @@
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{Bind, BindWr, Completion, Op, Segment, SendWr, Status, Token};
 use dapl::watermark::{Crossed, High};
-use ibverbs_sys::{ibv_send_flags, ibv_sge};
+use ibverbs_sys::ibv_send_flags;
 
-use super::{Core, Requests, flushed};
+use super::{Core, Phase, Requests, flushed};
 use crate::cq::Side;
+use crate::gather::Gather;
 use crate::ibv;
 use crate::memory::{Mr, Mw};
 use crate::work::{Entry, WorkId};
-
-/// Segments of one request or receive: the most that limits allow.
-pub(crate) const MAX_SEGMENTS: usize = 32;
-/// A key that no device gives out: who posts with it is refused.
-const NO_KEY: u32 = 0;
 
 /// A request that waits for the connection.
 pub(super) struct Held {
@@ -36,6 +32,12 @@ impl Held {
         Held { op, segments: segments.to_vec(), token, suppress, fence }
     }
 
+    /// A bind that waits to be flushed.
+    fn bind(wr: &BindWr) -> Self {
+        let BindWr { token, suppress, fence } = *wr;
+        Held { op: Op::Send { solicited: false }, segments: Vec::new(), token, suppress, fence }
+    }
+
     pub(super) fn token(&self) -> Token {
         self.token
     }
@@ -43,40 +45,6 @@ impl Held {
     fn wr(&self) -> SendWr<'_> {
         let Held { op, segments, token, suppress, fence } = self;
         SendWr { op: *op, segments, token: *token, suppress: *suppress, fence: *fence }
-    }
-}
-
-/// Segments as the device has them; those of no length are left out, since devices take 0 for something else.
-struct Gather {
-    list: [ibv_sge; MAX_SEGMENTS],
-    count: usize,
-    total: u64,
-}
-
-impl Gather {
-    /// Errors: more segments than any limit allows.
-    fn new(segments: &[Segment]) -> Result<Self> {
-        let mut gather = Gather { list: [ibv_sge::default(); MAX_SEGMENTS], count: 0, total: 0 };
-        for segment in segments.iter().filter(|segment| segment.length > 0) {
-            let place = gather.list.get_mut(gather.count).ok_or(Error::Exhausted(Resource::Memory))?;
-            // Longer than any message.
-            let length = u32::try_from(segment.length).unwrap_or(1 << 31);
-            *place = ibv_sge { addr: segment.address, length, lkey: segment.key };
-            gather.count += 1;
-            gather.total = gather.total.saturating_add(segment.length);
-        }
-        Ok(gather)
-    }
-
-    /// Something that the device refuses.
-    fn doomed() -> Self {
-        let mut gather = Gather { list: [ibv_sge::default(); MAX_SEGMENTS], count: 1, total: 0 };
-        gather.list[0] = ibv_sge { addr: 0, length: 1, lkey: NO_KEY };
-        gather
-    }
-
-    fn list(&self) -> &[ibv_sge] {
-        &self.list[..self.count]
     }
 }
 
@@ -101,13 +69,20 @@ impl Core {
         if recv.work.len() >= self.max_recvs {
             return Err(Error::Exhausted(Resource::Memory));
         }
-        if recv.broken {
-            drop(recv);
-            self.recv_cq.push(flushed(token));
-            return Ok(());
+        match recv.phase {
+            Phase::Live => {}
+            Phase::Flushing => {
+                recv.work.push(Entry::recv(token));
+                return Ok(());
+            }
+            Phase::Broken => {
+                drop(recv);
+                self.recv_cq.push(flushed(token));
+                return Ok(());
+            }
         }
         let (epoch, number) = recv.work.next();
-        let id = WorkId::new(self.slot(Side::Recv), epoch, number);
+        let id = WorkId::pack(self.slot(Side::Recv), epoch, number);
         self.hw.post_recv(id, gather.list()).map_err(|error| refusal("a receive", &error))?;
         // Its completion may be there, but is not looked at without our lock.
         recv.work.push(Entry::recv(token));
@@ -150,7 +125,7 @@ impl Core {
         if send.outstanding() >= self.max_requests {
             return Err(Error::Exhausted(Resource::Memory));
         }
-        if send.broken {
+        if send.phase == Phase::Broken {
             drop(send);
             self.request_cq.push(flushed(wr.token));
             return Ok(());
@@ -175,7 +150,7 @@ impl Core {
 
     fn submit(&self, send: &mut Requests, wr: &SendWr<'_>) -> Result<()> {
         let mut gather = Gather::new(wr.segments)?;
-        let bytes = gather.total;
+        let bytes = gather.total();
         let limits = &self.device.limits;
         let most = if matches!(wr.op, Op::Send { .. }) { limits.max_message } else { limits.max_rdma };
         let doom = (bytes > most).then(|| {
@@ -204,7 +179,7 @@ impl Core {
             flags |= ibv_send_flags::IBV_SEND_INLINE;
         }
         let (epoch, number) = send.work.next();
-        let id = WorkId::new(self.slot(Side::Request), epoch, number);
+        let id = WorkId::pack(self.slot(Side::Request), epoch, number);
         let request = ibv::Wr { id, op, segments: gather.list(), flags: flags.0 };
         self.hw.post_send(&request).map_err(|error| refusal("a request", &error))?;
         // Its completion may be there, but is not looked at without our lock.
@@ -220,11 +195,18 @@ impl Core {
         if send.outstanding() >= self.max_requests {
             return Err(Error::Exhausted(Resource::Memory));
         }
-        if send.broken {
-            drop(send);
-            let key = mw.0.lose(bind.is_some());
-            self.request_cq.push(flushed(wr.token));
-            return Ok(key);
+        match send.phase {
+            Phase::Live => {}
+            Phase::Flushing => {
+                send.held.push_back(Held::bind(wr));
+                return Ok(mw.0.lose(bind.is_some()));
+            }
+            Phase::Broken => {
+                drop(send);
+                let key = mw.0.lose(bind.is_some());
+                self.request_cq.push(flushed(wr.token));
+                return Ok(key);
+            }
         }
         if !send.held.is_empty() {
             // Its key must be known now, and the device gives it when it takes the bind, which is behind these.
@@ -236,7 +218,7 @@ impl Core {
             flags |= ibv_send_flags::IBV_SEND_FENCE;
         }
         let (epoch, number) = send.work.next();
-        let id = WorkId::new(self.slot(Side::Request), epoch, number);
+        let id = WorkId::pack(self.slot(Side::Request), epoch, number);
         let (begun, key) = mw.0.begin(bind, |window, what| self.hw.bind(window, id, flags.0, what))?;
         send.work.push(Entry { token: wr.token, bytes: 0, suppress: wr.suppress, doom: None, window: Some(begun) });
         Ok(key)
