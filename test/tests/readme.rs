@@ -60,7 +60,9 @@ fn variables_are_those_that_are_read() {
     let mut read = BTreeSet::new();
     for house in ["dat/src", "dapl/src", "providers"] {
         visit(&workspace().join(house), &mut |_, text| {
-            for literal in text.split('"') {
+            // Those of unit tests are nobody's business.
+            let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+            for literal in product.split('"') {
                 let is_variable = ["DAPL_", "DAT_OVERRIDE", "DAT_DBG_"].iter().any(|start| literal.starts_with(start));
                 if is_variable && literal.chars().all(|c| c.is_ascii_uppercase() || c == '_') {
                     read.insert(literal.to_owned());
@@ -70,7 +72,8 @@ fn variables_are_those_that_are_read() {
     }
     let readme = readme();
     let table: BTreeSet<String> =
-        rows(&readme, "DAPL_").into_iter().chain(rows(&readme, "DAT_")).map(|(name, _)| name).collect();
+        rows(&readme, "DAPL_").into_iter().chain(rows(&readme, "DAT_")).map(|(names, _)| names).collect();
+    let table: BTreeSet<String> = table.iter().flat_map(|names| names.split(", ")).map(str::to_owned).collect();
     assert_eq!(table, read);
 }
 
