@@ -6,7 +6,9 @@
 //! afterwards has no effect. No manager blocks, and none looks into a queue pair's queues.
 #![forbid(unsafe_code)]
 
+mod none;
 pub(crate) mod rdma;
+mod socket;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -30,8 +32,8 @@ pub(crate) fn start(device: &Arc<Device>) -> Result<Arc<dyn Manager>> {
             })?;
             rdma::Rdma::new(device, address)?
         }
-        // rooms under construction
-        ManagerKind::Socket | ManagerKind::None => return Err(Error::ModelNotSupported),
+        ManagerKind::Socket => socket::Socket::new(device),
+        ManagerKind::None => none::Alone::new(device),
     })
 }
 
@@ -60,7 +62,7 @@ pub(crate) trait Link: Send + Sync {
 }
 
 /// A request of a peer's, not answered yet. Dropped, it is refused as [`Refusal::Nobody`].
-pub(crate) trait Waiting: Send + Sync {
+pub(crate) trait Waiting: Any + Send + Sync {
     /// Accepts into a queue pair: attaches a link to it, reports later. A requester that has left is no error.
     ///
     /// Errors: the queue pair cannot take it; the peer is refused.

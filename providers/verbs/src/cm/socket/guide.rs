@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dapl::name_service::{Gid, NameService};
+use parking_lot::Mutex;
 
 use crate::reactor::Reactor;
 
@@ -24,23 +25,25 @@ impl Guide {
 
     /// Calls `then` with what is known, now or later, on the engine's thread; it must not keep what the engine's jobs may
     /// not keep. Engine only.
-    pub(crate) fn find(
-        &self,
-        address: IpAddr,
-        is_ethernet: bool,
-        then: impl FnOnce(Option<Gid>) + Send + 'static,
-    ) {
+    pub(crate) fn find(&self, address: IpAddr, is_ethernet: bool, then: impl FnOnce(Option<Gid>) + Send + 'static) {
         let names = self.names.clone();
         if names.is_read() {
             return then(answer(&names, address, is_ethernet));
         }
         let reactor = self.reactor.clone();
+        let then = Arc::new(Mutex::new(Some(then)));
+        let later = then.clone();
         let ask = move || {
             let found = answer(&names, address, is_ethernet);
-            reactor.soon(move || then(found));
+            reactor.soon(move || {
+                let then = later.lock().take();
+                then.into_iter().for_each(|then| then(found));
+            });
         };
         if let Err(error) = dapl::thread::spawn("dapl-names", ask) {
             log::error!("{address}: no thread to look up its GID: {error}");
+            let then = then.lock().take();
+            then.into_iter().for_each(|then| then(None));
         }
     }
 }

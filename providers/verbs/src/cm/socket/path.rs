@@ -2,16 +2,18 @@
 //! is known of the peer.
 //!
 //! For the managers that have no subnet manager to ask. On Ethernet every packet has a global header, with our GID and the
-//! peer's; elsewhere only on request. The reads are those of the EP. Nothing here touches a device.
+//! peer's; elsewhere only on request. The reads are those of the EP. Nothing here changes a device.
 #![forbid(unsafe_code)]
 
 use dapl::name_service::Gid;
 use ibverbs_sys::{
     IBV_LINK_LAYER_ETHERNET, IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096,
-    ibv_access_flags as access, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_mtu, ibv_port_attr, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_state,
+    ibv_access_flags as access, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_mtu, ibv_port_attr, ibv_qp_attr,
+    ibv_qp_attr_mask as mask, ibv_qp_state,
 };
 
 use crate::cm::{Change, Path};
+use crate::device::Device;
 use crate::knobs;
 use crate::qp::Reads;
 
@@ -107,16 +109,17 @@ impl Ours {
     }
 
     fn partition(&self, index: u16) -> Change {
-        let access = access::IBV_ACCESS_LOCAL_WRITE | access::IBV_ACCESS_REMOTE_READ | access::IBV_ACCESS_REMOTE_WRITE;
+        let allowed = access::IBV_ACCESS_LOCAL_WRITE | access::IBV_ACCESS_REMOTE_READ | access::IBV_ACCESS_REMOTE_WRITE;
         Change {
             attributes: ibv_qp_attr {
                 qp_state: ibv_qp_state::IBV_QPS_INIT,
-                qp_access_flags: access.0,
+                qp_access_flags: allowed.0,
                 pkey_index: index,
                 port_num: self.port,
                 ..Default::default()
             },
-            mask: (mask::IBV_QP_STATE | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT | mask::IBV_QP_ACCESS_FLAGS).0 as i32,
+            mask: (mask::IBV_QP_STATE | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT | mask::IBV_QP_ACCESS_FLAGS).0
+                as i32,
         }
     }
 
@@ -135,6 +138,29 @@ impl Ours {
         }
         handle
     }
+}
+
+/// Our end, as the device has it now. `None`: the device says nothing, which is logged.
+pub(crate) fn ours(device: &Device) -> Option<Ours> {
+    let (name, port) = (device.context.name(), device.port);
+    let attributes = device.context.port(port).inspect_err(|error| {
+        log::error!("{}: port {port} of {name} cannot be queried: {error}", device.name);
+    });
+    let knobs = device.knobs.path;
+    let mut ours = Ours::new(port, &attributes.ok()?, device.gid.index, device.gid.raw, knobs);
+    ours.partition = knobs.pkey.map(|key| {
+        let entry = |place: u16| {
+            std::fs::read_to_string(format!("/sys/class/infiniband/{name}/ports/{port}/pkeys/{place}")).ok()
+        };
+        place_of(key, (0..u16::MAX).map_while(entry)).unwrap_or_else(|| {
+            log::error!(
+                "{}: port {port} of {name} has no partition {key:#06x} (DAPL_IB_PKEY); using the first",
+                device.name
+            );
+            0
+        })
+    });
+    Some(ours)
 }
 
 /// The place of a partition key in a port's table, whose entries are as the kernel writes them (`0xffff`). Full and limited
@@ -230,7 +256,10 @@ pub(crate) mod tests {
     #[test]
     fn a_partition_is_found_by_its_key_and_set_before_all_else() {
         let table = || ["0xffff\n", "0x0000", "0x8001"].map(String::from);
-        assert_eq!([place_of(0x8001, table()), place_of(1, table()), place_of(0xFFFF, table())], [Some(2), Some(2), Some(0)]);
+        assert_eq!(
+            [place_of(0x8001, table()), place_of(1, table()), place_of(0xFFFF, table())],
+            [Some(2), Some(2), Some(0)]
+        );
         assert_eq!(place_of(0x8002, table()), None);
         let mut ours = port(IBV_LINK_LAYER_ETHERNET);
         ours.partition = Some(2);

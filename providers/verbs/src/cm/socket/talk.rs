@@ -15,9 +15,9 @@ use super::wire::{self, GOODBYE, Hello, Inbox, Message, READY};
 /// Until a host answers at all; as long as rdma_cm takes to give one up.
 const DIALLING: Duration = Duration::from_secs(100);
 /// Until a message that has begun, or is due at once, is whole.
-const MESSAGE: Duration = Duration::from_secs(10);
+const MESSAGE: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });
 /// Until the active side has brought its queue pair up and says so.
-const CONFIRMATION: Duration = Duration::from_secs(30);
+const CONFIRMATION: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 30 });
 
 /// A conversation.
 #[derive(Debug)]
@@ -195,7 +195,12 @@ impl Talk {
     pub(super) fn hung_up(&mut self, error: Option<ErrorKind>) -> Option<News> {
         let silence = matches!(
             error,
-            Some(ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::NetworkDown)
+            Some(
+                ErrorKind::TimedOut
+                    | ErrorKind::HostUnreachable
+                    | ErrorKind::NetworkUnreachable
+                    | ErrorKind::NetworkDown
+            )
         );
         match &self.state {
             State::Dialling(_) if error == Some(ErrorKind::ConnectionRefused) => self.over(End::Rejected),
@@ -326,7 +331,8 @@ mod tests {
     fn a_socket_that_cannot_be_connected() {
         let dial = |error| Talk::active(hello(1, b"")).hung_up(Some(error));
         assert_eq!(dial(ErrorKind::ConnectionRefused), Some(News::Over(End::Rejected)));
-        for error in [ErrorKind::TimedOut, ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable, ErrorKind::Other] {
+        for error in [ErrorKind::TimedOut, ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable, ErrorKind::Other]
+        {
             assert_eq!(dial(error), Some(News::Over(End::Unreachable)), "{error}");
         }
         let (mut active, _) = asked();

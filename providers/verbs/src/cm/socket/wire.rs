@@ -13,6 +13,9 @@ pub(crate) const MOST_IN_REQUEST: usize = 92;
 /// Private data with a reply, at most.
 pub(crate) const MOST_IN_REPLY: usize = 196;
 
+/// The longest message.
+pub(super) const LONGEST: usize = HEAD + MOST_IN_REPLY;
+
 /// What the active side sends when it is ready.
 pub(super) const READY: [u8; 2] = [0x0E, 0x0F];
 /// What either side sends when it ends a connection.

@@ -1,0 +1,339 @@
+//! The manager `none`: no messages at all, for a fabric under construction where no connection manager works yet.
+//!
+//! Each side brings its queue pair up alone, with a guess about the other, as the seed's `CM_BUSTED` does: the number of the
+//! peer's queue pair is our own, or one more or less, or a fixed one (`DAPL_VERBS_PEER_QPN`); LIDs are equal; packets are
+//! numbered from a fixed number on. Where packets have a global header, so always on Ethernet, the peer's GID is that of the
+//! address that is connected to, and for a listener that of `DAPL_VERBS_PEER`, or else our own: by `ibhosts`, and on
+//! Ethernet an address that is not in it is its own GID.
+//!
+//! Its limits, all of them of the idea:
+//! - Nobody is asked. A connection stands as soon as our own queue pair does, whether or not there is a peer; what is sent
+//!   too early is repeated, and breaks the connection if nobody answers in time (`DAPL_ACK_TIMER`, `DAPL_ACK_RETRY`).
+//! - A listener's request is made up: one at once, the next when the connection that came of it is over, or a while after
+//!   the consumer refused it. Qualifiers lead nowhere; a rejection and a disconnect tell nobody; a peer's death is noticed
+//!   by the next request that gets no answer.
+//! - There is no private data. Both programs make and connect their queue pairs in step, or the numbers do not meet; there
+//!   is one peer.
+#![forbid(unsafe_code)]
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use dapl::error::{Address, Error, Result};
+use dapl::handle::ObjectId;
+use dapl::name_service::Gid;
+use dapl::provider::{CmEvent, ConnId, ConnectSpec, PeerAddress, RequestInfo};
+use parking_lot::Mutex;
+
+use super::socket::path::{Ours, Theirs};
+use super::socket::{Pair, Place};
+use super::{Link, Listening, Manager, Refusal, Waiting};
+use crate::device::Device;
+use crate::knobs::{Peer, PeerNumber};
+use crate::qp::Core;
+use crate::reactor::Source;
+
+/// After a refused request there is another one, but not at once: who refuses all would do nothing else.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The manager of one IA.
+pub(crate) struct Alone {
+    place: Arc<Place>,
+    peer: Peer,
+    doors: Mutex<Vec<Weak<Door>>>,
+}
+
+impl Alone {
+    pub(crate) fn new(device: &Arc<Device>) -> Arc<Self> {
+        log::warn!("{}: connections are guessed (connection manager \"none\"): for bring-up only", device.name);
+        Self::over(Place::of(device), device.knobs.peer)
+    }
+
+    fn over(place: Place, peer: Peer) -> Arc<Self> {
+        Arc::new(Alone { place: Arc::new(place), peer, doors: Mutex::default() })
+    }
+
+    fn begin(&self, pair: Arc<dyn Pair>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
+        let PeerAddress::Ip(ip) = spec.address else {
+            log::error!("{:?} is no address of a host", spec.address);
+            return Err(Error::InvalidAddress(Address::Malformed));
+        };
+        Guess::attach(&self.place, pair, conn, self.peer.number, ip.to_canonical(), None)
+    }
+
+    fn open(&self, id: ObjectId) -> Arc<Door> {
+        let door = Arc::new_cyclic(|me| Door {
+            me: Weak::clone(me),
+            place: self.place.clone(),
+            id,
+            number: self.peer.number,
+            address: self.peer.address.or(self.place.address).unwrap_or(Ipv4Addr::UNSPECIFIED.into()),
+            is_open: Mutex::new(true),
+        });
+        let mut doors = self.doors.lock();
+        doors.retain(|door| door.strong_count() > 0);
+        doors.push(Arc::downgrade(&door));
+        door.make_up_soon();
+        door
+    }
+}
+
+impl Manager for Alone {
+    fn listen(&self, _: u64, id: ObjectId) -> Result<Listening> {
+        Ok(Box::new(Open(self.open(id))))
+    }
+
+    fn connect(&self, qp: &Arc<Core>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
+        self.begin(qp.clone(), spec, conn)
+    }
+
+    fn close(&self) {
+        let doors = std::mem::take(&mut *self.doors.lock());
+        doors.iter().filter_map(Weak::upgrade).for_each(|door| *door.is_open.lock() = false);
+    }
+}
+
+/// The number of the peer's queue pair, by our own.
+fn guess(own: u32, number: PeerNumber) -> u32 {
+    match number {
+        PeerNumber::Fixed(number) => number,
+        PeerNumber::Offset(offset) => own.wrapping_add_signed(offset) & 0xFF_FFFF,
+    }
+}
+
+/// A listener, whose requests are made up.
+struct Door {
+    me: Weak<Door>,
+    place: Arc<Place>,
+    id: ObjectId,
+    number: PeerNumber,
+    /// The one peer's.
+    address: IpAddr,
+    is_open: Mutex<bool>,
+}
+
+/// Stops listening when dropped.
+struct Open(Arc<Door>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        *self.0.is_open.lock() = false;
+    }
+}
+
+impl Door {
+    fn make_up_soon(&self) {
+        let me = self.me.clone();
+        self.place.reactor.soon(move || me.upgrade().into_iter().for_each(|door| door.make_up()));
+    }
+
+    /// Somebody asks, so to speak. Engine only.
+    fn make_up(&self) {
+        let Some(me) = self.me.upgrade().filter(|door| *door.is_open.lock()) else { return };
+        let info = RequestInfo { peer: SocketAddr::new(self.address, 0), private_data: Vec::new(), told: 0 };
+        (self.place.arrived)(self.id, Box::new(Caller(Some(me))), info);
+    }
+
+    fn pause(&self) {
+        let me: Weak<dyn Source> = self.me.clone();
+        self.place.reactor.after(PAUSE, me, 0);
+    }
+}
+
+impl Source for Door {
+    fn expired(&self, _: u64) {
+        self.make_up();
+    }
+}
+
+/// A request that nobody made.
+struct Caller(Option<Arc<Door>>);
+
+impl Caller {
+    fn accept_into(mut self, pair: Arc<dyn Pair>, conn: ConnId) -> Result<()> {
+        let Some(door) = self.0.take() else { return Err(Error::Internal) };
+        let (place, number, address) = (door.place.clone(), door.number, door.address);
+        Guess::attach(&place, pair, conn, number, address, Some(door))
+    }
+}
+
+impl Waiting for Caller {
+    fn accept(self: Box<Self>, qp: &Arc<Core>, _: &[u8], conn: ConnId) -> Result<()> {
+        self.accept_into(qp.clone(), conn)
+    }
+
+    fn refuse(self: Box<Self>, _: Refusal) {
+        drop(self);
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(|door| door.pause());
+    }
+}
+
+/// A connection by guess.
+struct Guess {
+    me: Weak<Guess>,
+    place: Arc<Place>,
+    pair: Weak<dyn Pair>,
+    number: PeerNumber,
+    address: IpAddr,
+    /// Whose request it was; it makes up another one when this is over.
+    door: Mutex<Option<Arc<Door>>>,
+    is_passive: bool,
+}
+
+impl Guess {
+    fn attach(
+        place: &Arc<Place>,
+        pair: Arc<dyn Pair>,
+        conn: ConnId,
+        number: PeerNumber,
+        address: IpAddr,
+        door: Option<Arc<Door>>,
+    ) -> Result<()> {
+        let guess = Arc::new_cyclic(|me| Guess {
+            me: Weak::clone(me),
+            place: place.clone(),
+            pair: Arc::downgrade(&pair),
+            number,
+            address,
+            is_passive: door.is_some(),
+            door: Mutex::new(door),
+        });
+        pair.attach(conn, guess.clone()).inspect_err(|_| guess.end())?;
+        let me = guess.me.clone();
+        place.reactor.soon(move || me.upgrade().into_iter().for_each(|guess| guess.find_peer()));
+        Ok(())
+    }
+
+    fn find_peer(&self) {
+        let Some(ours) = self.place.ours() else { return self.over(CmEvent::Unreachable) };
+        if !ours.is_global() {
+            return self.raise(&ours, Gid::default());
+        }
+        if self.place.address.is_some_and(|own| own.to_canonical() == self.address) {
+            return self.raise(&ours, ours.gid);
+        }
+        let me = self.me.clone();
+        self.place.guide.find(self.address, ours.is_ethernet, move |gid| {
+            let Some(guess) = me.upgrade() else { return };
+            match gid {
+                Some(gid) => guess.raise(&ours, gid),
+                None => guess.over(CmEvent::Unreachable),
+            }
+        });
+    }
+
+    fn raise(&self, ours: &Ours, gid: Gid) {
+        let Some(pair) = self.pair.upgrade() else { return };
+        let theirs = Theirs { lid: ours.lid, number: guess(pair.number(), self.number), gid };
+        log::info!("queue pair {:#x} takes {theirs:x?} for its peer", pair.number());
+        match pair.raise(self, ours, &theirs) {
+            Ok(true) => pair.established(self, &[]),
+            Ok(false) => {}
+            Err(error) => {
+                log::error!("queue pair {:#x} does not take the path to {theirs:x?}: {error}", pair.number());
+                self.over(CmEvent::Rejected);
+            }
+        }
+    }
+
+    fn over(&self, event: CmEvent<'_>) {
+        let event = if self.is_passive { CmEvent::AcceptFailed } else { event };
+        self.pair.upgrade().into_iter().for_each(|pair| pair.over(self, event));
+    }
+}
+
+impl Link for Guess {
+    fn end(&self) {
+        let door = self.door.lock().take();
+        door.into_iter().for_each(|door| door.make_up_soon());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::any::Any;
+
+    use super::*;
+    use crate::cm::socket::double::{Double, Heard, Stage, conn};
+
+    fn alone(stage: &Stage, number: PeerNumber) -> Arc<Alone> {
+        Alone::over(stage.place(), Peer { address: None, number })
+    }
+
+    fn spec(address: &PeerAddress) -> ConnectSpec<'_> {
+        ConnectSpec { address, qual: 5, private_data: &[] }
+    }
+
+    #[test]
+    fn numbers_are_guessed_by_our_own() {
+        let all = [PeerNumber::Offset(0), PeerNumber::Offset(1), PeerNumber::Offset(-1), PeerNumber::Fixed(9)];
+        assert_eq!(all.map(|number| guess(0x11, number)), [0x11, 0x12, 0x10, 9]);
+        assert_eq!(guess(0xFF_FFFF, PeerNumber::Offset(1)), 0, "24 bits");
+    }
+
+    #[test]
+    fn who_connects_stands_at_once() {
+        let stage = Stage::new();
+        let manager = alone(&stage, PeerNumber::Offset(-1));
+        let pair = Double::new(0x12);
+        let address = PeerAddress::Ip("192.0.2.9".parse().unwrap());
+        manager.begin(pair.clone(), &spec(&address), conn(1)).unwrap();
+        assert_eq!(
+            pair.next(),
+            Heard::Raised { number: 0x11, gid: crate::cm::socket::guide::by_address("192.0.2.9".parse().unwrap()) }
+        );
+        assert_eq!(pair.next(), Heard::Established(vec![]));
+        pair.end();
+        let address = PeerAddress::Ip(stage.address());
+        manager.begin(pair.clone(), &spec(&address), conn(2)).unwrap();
+        assert_eq!(pair.next(), Heard::Raised { number: 0x11, gid: stage.gid() });
+        assert_eq!(pair.next(), Heard::Established(vec![]));
+        let path = PeerAddress::Path("/nowhere".into());
+        let refused = manager.begin(Double::new(1), &spec(&path), conn(3));
+        assert_eq!(refused, Err(Error::InvalidAddress(Address::Malformed)));
+    }
+
+    #[test]
+    fn a_listener_has_one_request_and_another_when_its_connection_is_over() {
+        let stage = Stage::new();
+        let manager = alone(&stage, PeerNumber::Offset(1));
+        let door = manager.open(conn(7).ep);
+        let pair = Double::new(0x20);
+        for _ in 0..3 {
+            let (id, waiting, info) = stage.request();
+            assert_eq!((id, info.peer.ip(), info.told), (conn(7).ep, stage.address(), 0));
+            assert!(stage.is_silent(), "one at a time");
+            let waiting: Box<dyn Any> = waiting;
+            waiting.downcast::<Caller>().unwrap().accept_into(pair.clone(), conn(8)).unwrap();
+            assert_eq!(pair.next(), Heard::Raised { number: 0x21, gid: stage.gid() });
+            assert_eq!(pair.next(), Heard::Established(vec![]));
+            assert!(stage.is_silent(), "while it stands");
+            pair.end();
+        }
+        drop(stage.request());
+        let (_, waiting, _) = stage.request();
+        drop(Open(door));
+        drop(waiting);
+        std::thread::sleep(PAUSE);
+        assert!(stage.is_silent(), "nobody listens any more");
+    }
+
+    #[test]
+    fn a_path_that_the_device_does_not_take_is_a_failure() {
+        let stage = Stage::new();
+        let manager = alone(&stage, PeerNumber::Offset(0));
+        let pair = Double::new(1);
+        pair.refuse_paths();
+        manager.begin(pair.clone(), &spec(&PeerAddress::Ip(stage.address())), conn(1)).unwrap();
+        assert_eq!(pair.next(), Heard::Over("rejected"));
+        let door = manager.open(conn(7).ep);
+        Caller(Some(door)).accept_into(pair.clone(), conn(2)).unwrap();
+        assert_eq!(pair.next(), Heard::Over("accept failed"));
+    }
+}

@@ -1,0 +1,191 @@
+//! Doubles for tests of the managers that need no rdma_cm: a queue pair that notes what it hears, and an engine that runs.
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use dapl::error::{Error, Result};
+use dapl::handle::ObjectId;
+use dapl::name_service::Gid;
+use dapl::provider::{CmEvent, ConnId, RequestInfo};
+use ibverbs_sys::IBV_LINK_LAYER_ETHERNET;
+use parking_lot::Mutex;
+
+use super::guide::Guide;
+use super::path::{Ours, Theirs};
+use super::{Pair, Place};
+use crate::cm::{Link, Waiting};
+use crate::reactor::Reactor;
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than what is under way needs to be heard.
+const MOMENT: Duration = Duration::from_millis(50);
+
+/// An engine, and what it stands for.
+pub(in crate::cm) struct Stage {
+    pub(in crate::cm) reactor: Arc<Reactor>,
+    requests: (Sender<Asked>, Mutex<Receiver<Asked>>),
+}
+
+type Asked = (ObjectId, Box<dyn Waiting>, RequestInfo);
+
+impl Stage {
+    pub(in crate::cm) fn new() -> Self {
+        let reactor = Reactor::new().unwrap();
+        let (sender, receiver) = channel();
+        let running = reactor.clone();
+        std::thread::spawn(move || running.run());
+        Stage { reactor, requests: (sender, Mutex::new(receiver)) }
+    }
+
+    pub(in crate::cm) fn address(&self) -> IpAddr {
+        "127.0.0.1".parse().unwrap()
+    }
+
+    pub(in crate::cm) fn gid(&self) -> Gid {
+        ours().gid
+    }
+
+    pub(in crate::cm) fn place(&self) -> Place {
+        let sender = self.requests.0.clone();
+        Place {
+            reactor: self.reactor.clone(),
+            guide: Guide::new(&self.reactor),
+            address: Some(self.address()),
+            ours: Box::new(|| Some(ours())),
+            arrived: Box::new(move |id, waiting, info| drop(sender.send((id, waiting, info)))),
+        }
+    }
+
+    /// The next request.
+    pub(in crate::cm) fn request(&self) -> Asked {
+        self.requests.1.lock().recv_timeout(PATIENCE).expect("a request")
+    }
+
+    /// No request comes.
+    pub(in crate::cm) fn is_silent(&self) -> bool {
+        self.requests.1.lock().recv_timeout(MOMENT).is_err()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.reactor.stop();
+    }
+}
+
+fn ours() -> Ours {
+    super::path::tests::port(IBV_LINK_LAYER_ETHERNET)
+}
+
+/// An attempt of an EP.
+pub(in crate::cm) fn conn(number: u32) -> ConnId {
+    ConnId { ep: ObjectId { handle: number as usize * 64, generation: 1 }, attempt: number }
+}
+
+/// What a queue pair is told.
+#[derive(Debug, Eq, PartialEq)]
+pub(in crate::cm) enum Heard {
+    Raised { number: u32, gid: Gid },
+    Established(Vec<u8>),
+    Over(&'static str),
+}
+
+/// A queue pair of no device.
+pub(in crate::cm) struct Double {
+    number: u32,
+    link: Mutex<Option<Arc<dyn Link>>>,
+    takes_no_path: AtomicBool,
+    heard: (Sender<Heard>, Mutex<Receiver<Heard>>),
+}
+
+impl Double {
+    pub(in crate::cm) fn new(number: u32) -> Arc<Self> {
+        let (sender, receiver) = channel();
+        Arc::new(Double {
+            number,
+            link: Mutex::new(None),
+            takes_no_path: AtomicBool::new(false),
+            heard: (sender, Mutex::new(receiver)),
+        })
+    }
+
+    pub(in crate::cm) fn refuse_paths(&self) {
+        self.takes_no_path.store(true, Ordering::Relaxed);
+    }
+
+    pub(in crate::cm) fn next(&self) -> Heard {
+        self.heard.1.lock().recv_timeout(PATIENCE).expect("news")
+    }
+
+    pub(in crate::cm) fn is_silent(&self) -> bool {
+        self.heard.1.lock().recv_timeout(MOMENT).is_err()
+    }
+
+    /// The consumer ends the connection.
+    pub(in crate::cm) fn end(&self) {
+        let link = self.link.lock().take();
+        link.into_iter().for_each(|link| link.end());
+    }
+
+    fn has(&self, link: &dyn Link) -> bool {
+        self.link.lock().as_ref().is_some_and(|known| std::ptr::addr_eq(Arc::as_ptr(known), link))
+    }
+
+    fn hear(&self, heard: Heard) {
+        let _ = self.heard.0.send(heard);
+    }
+}
+
+impl Pair for Double {
+    fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn attach(&self, _: ConnId, link: Arc<dyn Link>) -> Result<()> {
+        let mut place = self.link.lock();
+        if place.is_some() {
+            return Err(Error::Internal);
+        }
+        *place = Some(link);
+        Ok(())
+    }
+
+    fn raise(&self, link: &dyn Link, _: &Ours, theirs: &Theirs) -> io::Result<bool> {
+        if !self.has(link) {
+            return Ok(false);
+        }
+        if self.takes_no_path.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.hear(Heard::Raised { number: theirs.number, gid: theirs.gid });
+        Ok(true)
+    }
+
+    fn established(&self, link: &dyn Link, private_data: &[u8]) {
+        if self.has(link) {
+            self.hear(Heard::Established(private_data.to_vec()));
+        }
+    }
+
+    fn over(&self, link: &dyn Link, event: CmEvent<'_>) {
+        if !self.has(link) {
+            return;
+        }
+        self.end();
+        self.hear(Heard::Over(match event {
+            CmEvent::Established { .. } => "established",
+            CmEvent::PeerRejected => "peer rejected",
+            CmEvent::Rejected => "rejected",
+            CmEvent::Unreachable => "unreachable",
+            CmEvent::AcceptFailed => "accept failed",
+            CmEvent::Disconnected => "disconnected",
+            CmEvent::Broken => "broken",
+        }));
+    }
+}

@@ -1,0 +1,393 @@
+//! A conversation at work: its socket, its queue pair, and the engine's thread that moves bytes between them.
+//!
+//! The socket is written and read by the engine; only a refusal and a goodbye, which are the last that is said, are written
+//! where they are decided. The queue pair holds the line as its link, the line the queue pair weakly. No lock of a line is
+//! held while a queue pair or a listener is spoken to.
+#![forbid(unsafe_code)]
+
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::{Arc, OnceLock, Weak};
+
+use dapl::error::Result;
+use dapl::name_service::Gid;
+use dapl::provider::{CmEvent, ConnId};
+use parking_lot::Mutex;
+
+use super::Place;
+use super::path::{Ours, Theirs};
+use super::talk::{End, News, Talk};
+use super::tcp;
+use super::wire::{self, Hello};
+use crate::cm::Link;
+use crate::qp::Core;
+use crate::reactor::{Interest, Source, Watch};
+
+/// What a connection asks of its queue pair; see [`Core`].
+pub(in crate::cm) trait Pair: Send + Sync {
+    fn number(&self) -> u32;
+    fn attach(&self, conn: ConnId, link: Arc<dyn Link>) -> Result<()>;
+    fn raise(&self, link: &dyn Link, ours: &Ours, theirs: &Theirs) -> io::Result<bool>;
+    fn established(&self, link: &dyn Link, private_data: &[u8]);
+    fn over(&self, link: &dyn Link, event: CmEvent<'_>);
+}
+
+impl Pair for Core {
+    fn number(&self) -> u32 {
+        Core::number(self)
+    }
+
+    fn attach(&self, conn: ConnId, link: Arc<dyn Link>) -> Result<()> {
+        Core::attach(self, conn, link)
+    }
+
+    fn raise(&self, link: &dyn Link, ours: &Ours, theirs: &Theirs) -> io::Result<bool> {
+        Core::raise(self, link, &mut ours.path(theirs, self.reads()))
+    }
+
+    fn established(&self, link: &dyn Link, private_data: &[u8]) {
+        Core::established(self, link, private_data);
+    }
+
+    fn over(&self, link: &dyn Link, event: CmEvent<'_>) {
+        Core::over(self, link, event);
+    }
+}
+
+/// Who wants to know what comes of a request that has not been accepted.
+pub(super) trait Host: Send + Sync {
+    /// The request has come whole. Engine only.
+    fn asked(&self, line: &Arc<Line>, hello: &Hello);
+    /// It came to nothing before that. Engine only.
+    fn vanished(&self, line: &Arc<Line>);
+}
+
+/// A conversation.
+pub(super) struct Line {
+    me: Weak<Line>,
+    place: Arc<Place>,
+    /// The socket's other end.
+    pub(super) peer: SocketAddr,
+    host: Option<Weak<dyn Host>>,
+    pair: OnceLock<Weak<dyn Pair>>,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    talk: Talk,
+    stream: Option<TcpStream>,
+    watch: Option<Watch>,
+    interest: Interest,
+    /// The time that was given last.
+    turn: Option<u64>,
+    /// What the peer has said about itself.
+    hello: Option<Hello>,
+    /// For the answer.
+    private_data: Vec<u8>,
+}
+
+impl Line {
+    pub(super) fn new(
+        place: &Arc<Place>,
+        stream: TcpStream,
+        peer: SocketAddr,
+        talk: Talk,
+        host: Option<Weak<dyn Host>>,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|me| Line {
+            me: Weak::clone(me),
+            place: place.clone(),
+            peer,
+            host,
+            pair: OnceLock::new(),
+            inner: Mutex::new(Inner {
+                talk,
+                stream: Some(stream),
+                watch: None,
+                interest: Interest::Read,
+                turn: None,
+                hello: None,
+                private_data: Vec::new(),
+            }),
+        })
+    }
+
+    /// Becomes the link of a queue pair.
+    fn attach(self: &Arc<Self>, pair: &Arc<dyn Pair>, conn: ConnId) -> Result<()> {
+        let _ = self.pair.set(Arc::downgrade(pair));
+        pair.attach(conn, self.clone())
+    }
+
+    /// Goes on, as the link of a queue pair, when the engine comes to it: begins to talk.
+    pub(super) fn connect(self: &Arc<Self>, pair: Arc<dyn Pair>, conn: ConnId) -> Result<()> {
+        self.attach(&pair, conn)?;
+        let me = self.me.clone();
+        self.place.reactor.soon(move || me.upgrade().into_iter().for_each(|line| line.begin()));
+        Ok(())
+    }
+
+    /// The same for a request that the consumer accepts. On an error the line is over.
+    pub(super) fn accept(self: &Arc<Self>, pair: Arc<dyn Pair>, private_data: &[u8], conn: ConnId) -> Result<()> {
+        self.inner.lock().private_data = private_data.to_vec();
+        self.attach(&pair, conn).inspect_err(|_| self.end())?;
+        let me = self.me.clone();
+        self.place.reactor.soon(move || me.upgrade().into_iter().for_each(|line| line.find_peer()));
+        Ok(())
+    }
+
+    /// Says no, as the consumer's decision, and hangs up.
+    pub(super) fn refuse(&self) {
+        let mut inner = self.inner.lock();
+        inner.talk.refuse();
+        inner.hang_up();
+    }
+
+    /// Has the socket watched. Engine only.
+    pub(super) fn begin(&self) {
+        let me: Weak<dyn Source> = self.me.clone();
+        let failed = {
+            let mut inner = self.inner.lock();
+            let Some(stream) = &inner.stream else { return };
+            let interest = if inner.talk.is_dialling() { Interest::ReadWrite } else { Interest::Read };
+            match self.place.reactor.watch(stream.as_fd(), interest, me) {
+                Ok(watch) => {
+                    (inner.watch, inner.interest) = (Some(watch), interest);
+                    None
+                }
+                Err(error) => {
+                    log::error!("{}: its socket cannot be watched: {error}", self.peer);
+                    inner.talk.hung_up(Some(error.kind()))
+                }
+            }
+        };
+        match failed {
+            Some(news) => self.tell(news),
+            None => self.ready(),
+        }
+    }
+
+    /// Moves what can be moved, until there is news. The last news has the socket closed already.
+    fn step(&self) -> Option<News> {
+        let mut inner = self.inner.lock();
+        let news = inner.step();
+        if inner.talk.is_over() {
+            inner.hang_up();
+        }
+        inner.adjust();
+        if let Some((time, turn)) = inner.talk.patience().filter(|(_, turn)| inner.turn != Some(*turn)) {
+            inner.turn = Some(turn);
+            let me: Weak<dyn Source> = self.me.clone();
+            self.place.reactor.after(time, me, turn);
+        }
+        news
+    }
+
+    fn tell(&self, news: News) {
+        let Some(me) = self.me.upgrade() else { return };
+        match news {
+            News::Request(hello) => {
+                self.inner.lock().hello = Some(hello.clone());
+                if let Some(host) = self.host.as_ref().and_then(Weak::upgrade) {
+                    host.asked(&me, &hello);
+                }
+            }
+            News::Reply(hello) => {
+                self.inner.lock().hello = Some(hello);
+                self.find_peer();
+            }
+            News::Established => {
+                self.with_pair(|pair| pair.established(self, &[]));
+            }
+            News::Over(end) => {
+                self.over(end);
+                if let Some(host) = self.host.as_ref().and_then(Weak::upgrade) {
+                    host.vanished(&me);
+                }
+            }
+        }
+    }
+
+    fn with_pair<T>(&self, then: impl FnOnce(&dyn Pair) -> T) -> Option<T> {
+        self.pair.get().and_then(Weak::upgrade).map(|pair| then(&*pair))
+    }
+
+    fn over(&self, end: End) {
+        let event = match end {
+            End::Refused => CmEvent::PeerRejected,
+            End::Rejected => CmEvent::Rejected,
+            End::Unreachable => CmEvent::Unreachable,
+            End::Left => CmEvent::AcceptFailed,
+            End::Disconnected => CmEvent::Disconnected,
+        };
+        self.with_pair(|pair| pair.over(self, event));
+    }
+
+    /// The peer is known but for its GID, maybe: goes on when that is known too.
+    fn find_peer(&self) {
+        let (Some(ours), Some(hello)) = (self.place.ours(), self.inner.lock().hello.clone()) else {
+            return self.fail();
+        };
+        let is_known = hello.gid != Gid::default() || !ours.is_global();
+        if is_known {
+            return self.raise(&ours, &hello);
+        }
+        let me = self.me.clone();
+        let address = hello.address.unwrap_or(self.peer.ip());
+        self.place.guide.find(address, ours.is_ethernet, move |gid| {
+            let Some(line) = me.upgrade() else { return };
+            match gid {
+                Some(gid) => line.raise(&ours, &Hello { gid, ..hello }),
+                None => line.fail(),
+            }
+        });
+    }
+
+    /// Brings the queue pair up and tells the peer.
+    fn raise(&self, ours: &Ours, hello: &Hello) {
+        let theirs = Theirs { lid: hello.lid, number: hello.number, gid: hello.gid };
+        let raised = self.with_pair(|pair| pair.raise(self, ours, &theirs));
+        match raised {
+            None | Some(Ok(false)) => {}
+            Some(Ok(true)) => self.go_on(ours, hello),
+            Some(Err(error)) => {
+                log::error!("{}: the queue pair does not take the path to {theirs:?}: {error}", self.peer);
+                self.fail();
+            }
+        }
+    }
+
+    fn go_on(&self, ours: &Ours, hello: &Hello) {
+        let Some(number) = self.with_pair(|pair| pair.number()) else { return };
+        let mut inner = self.inner.lock();
+        if inner.talk.confirm() {
+            let confirmed = inner.flush();
+            inner.adjust();
+            drop(inner);
+            return match confirmed {
+                Ok(()) => {
+                    self.with_pair(|pair| pair.established(self, &hello.private_data));
+                    self.ready();
+                }
+                Err(_) => self.over(End::Rejected),
+            };
+        }
+        let private_data = std::mem::take(&mut inner.private_data);
+        let is_answered = inner.talk.answer(self.place.hello(ours, number, private_data));
+        drop(inner);
+        match is_answered {
+            true => self.ready(),
+            // Who asked has left before the answer, or who answered before the confirmation; the latter was told.
+            false => self.over(End::Left),
+        }
+    }
+
+    /// It cannot go on for a reason of our own. The peer sees that we hang up.
+    fn fail(&self) {
+        let is_passive = self.host.is_some();
+        let mut inner = self.inner.lock();
+        inner.talk.end();
+        inner.stop();
+        drop(inner);
+        self.over(if is_passive { End::Left } else { End::Rejected });
+    }
+}
+
+impl Inner {
+    fn step(&mut self) -> Option<News> {
+        let Some(stream) = &self.stream else { return None };
+        if self.talk.is_dialling() {
+            match tcp::is_connected(stream) {
+                Ok(()) => self.talk.connected(),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
+                Err(error) => return self.talk.hung_up(Some(error.kind())),
+            }
+        }
+        if let Err(error) = self.flush() {
+            return self.talk.hung_up(Some(error.kind()));
+        }
+        let stream = self.stream.as_ref()?;
+        let mut room = [0; wire::LONGEST];
+        loop {
+            let wanted = self.talk.wanted().min(room.len());
+            if wanted == 0 {
+                return None;
+            }
+            match tcp::read(stream, &mut room[..wanted]) {
+                Ok([]) => return None,
+                Ok(bytes) => match self.talk.take(bytes) {
+                    None => {}
+                    news => return news,
+                },
+                Err(error) => return self.talk.hung_up(Some(error.kind())),
+            }
+        }
+    }
+
+    /// Sends what goes.
+    fn flush(&mut self) -> io::Result<()> {
+        let Some(stream) = &self.stream else { return Ok(()) };
+        while !self.talk.outbox().is_empty() {
+            match tcp::write(stream, self.talk.outbox())? {
+                0 => break,
+                length => self.talk.sent(length),
+            }
+        }
+        Ok(())
+    }
+
+    /// Watches for what is wanted now.
+    fn adjust(&mut self) {
+        let (Some(stream), Some(watch)) = (&self.stream, &self.watch) else { return };
+        let busy = self.talk.is_dialling() || !self.talk.outbox().is_empty();
+        let interest = if busy { Interest::ReadWrite } else { Interest::Read };
+        if interest != self.interest && watch.change(stream.as_fd(), interest).is_ok() {
+            self.interest = interest;
+        }
+    }
+
+    /// Says what is left to say, as far as it goes at once, and closes.
+    fn hang_up(&mut self) {
+        if let Some(stream) = &self.stream {
+            // A peer that cannot take a few bytes sees the end of the socket.
+            let _ = tcp::write(stream, self.talk.outbox());
+        }
+        self.stop();
+    }
+
+    fn stop(&mut self) {
+        let Some(stream) = self.stream.take() else { return };
+        if let Some(watch) = self.watch.take() {
+            watch.end(stream.as_fd());
+        }
+    }
+}
+
+impl Source for Line {
+    fn ready(&self) {
+        while let Some(news) = self.step() {
+            self.tell(news);
+        }
+    }
+
+    fn expired(&self, turn: u64) {
+        let late = {
+            let mut inner = self.inner.lock();
+            let late = inner.talk.late(turn);
+            if late.is_some() {
+                log::debug!("{}: it has not said in time what it owed", self.peer);
+                inner.stop();
+            }
+            late
+        };
+        late.into_iter().for_each(|news| self.tell(news));
+    }
+}
+
+impl Link for Line {
+    fn end(&self) {
+        let mut inner = self.inner.lock();
+        inner.talk.end();
+        inner.hang_up();
+    }
+}

@@ -1,0 +1,220 @@
+//! The sockets of the socket connection manager: none of them ever blocks, and none survives a program that is started.
+//!
+//! A port is a qualifier modulo 65,536. A silent peer's host is noticed by probes, so that its death is a hang-up.
+#![forbid(unsafe_code)]
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use dapl::error::{Address, Error, Resource, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+/// Requests that the kernel keeps for us; the references' number.
+const BACKLOG: i32 = 128;
+/// A connection without traffic is probed after this time,
+const IDLE: Duration = Duration::from_secs(30);
+/// so often,
+const PROBE: Duration = Duration::from_secs(10);
+/// and is dead after so many probes. What was sent has as much time in all.
+const PROBES: u32 = 6;
+
+/// The port of a qualifier.
+pub(super) fn port(qual: u64) -> u16 {
+    qual as u16
+}
+
+/// Begins to connect. Errors: `InvalidAddress(Unreachable)`, `Exhausted`. What a peer answers at once is seen later.
+pub(super) fn dial(peer: SocketAddr) -> Result<TcpStream> {
+    let failed = |what: &str, error: Errno| {
+        log::error!("cannot {what} {peer}: {error}");
+        match error {
+            Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN => {
+                Error::Exhausted(Resource::Memory)
+            }
+            _ => Error::InvalidAddress(Address::Unreachable),
+        }
+    };
+    let socket = socket(family(peer.ip())).map_err(|error| failed("make a socket for", error))?;
+    match rustix::net::connect(&socket, &peer) {
+        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
+        // The outcome of an attempt, like one that comes later.
+        Err(Errno::CONNREFUSED) => {}
+        Err(error) => return Err(failed("connect to", error)),
+    }
+    Ok(TcpStream::from(socket))
+}
+
+/// Whether a socket that was being connected is: `WouldBlock` until then.
+pub(super) fn is_connected(stream: &TcpStream) -> io::Result<()> {
+    if let Some(error) = stream.take_error()? {
+        return Err(error);
+    }
+    match stream.peer_addr() {
+        // Without a listener, a socket whose own port happens to be the one that it asks for connects to itself.
+        Ok(peer) if stream.local_addr()? == peer => Err(ErrorKind::ConnectionRefused.into()),
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotConnected => Err(match has_hung_up(stream) {
+            // It was told already, by the call that began to connect.
+            true => ErrorKind::ConnectionRefused.into(),
+            false => ErrorKind::WouldBlock.into(),
+        }),
+        Err(error) => Err(error),
+    }
+}
+
+fn has_hung_up(stream: &TcpStream) -> bool {
+    let mut socket = [PollFd::new(stream, PollFlags::empty())];
+    poll(&mut socket, Some(&Timespec::default())).is_ok() && socket[0].revents().contains(PollFlags::HUP)
+}
+
+/// Listens on any address. Errors: `ConnQualTaken`; `ConnQualUnavailable` for a port that nobody may or can have.
+pub(super) fn listen(qual: u64) -> Result<TcpListener> {
+    let port = port(qual);
+    if port == 0 {
+        log::error!("nobody can listen on qualifier {qual}: its TCP port is {qual} modulo 65536, which is 0");
+        return Err(Error::ConnQualUnavailable);
+    }
+    let both = listen_on(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port));
+    let listening = both.or_else(|error| match error {
+        Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL => listen_on(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)),
+        error => Err(error),
+    });
+    listening.map_err(|error| match error {
+        Errno::ADDRINUSE => Error::ConnQualTaken,
+        error => {
+            log::error!("cannot listen on TCP port {port} (qualifier {qual}): {error}");
+            match error {
+                Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM => Error::Exhausted(Resource::Memory),
+                _ => Error::ConnQualUnavailable,
+            }
+        }
+    })
+}
+
+fn listen_on(address: SocketAddr) -> std::result::Result<TcpListener, Errno> {
+    let socket = rustix::net::socket_with(family(address.ip()), SocketType::STREAM, flags(), None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, false)?;
+    }
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(TcpListener::from(socket))
+}
+
+/// The next who asks; `None`: nobody at the moment.
+pub(super) fn accept(listener: &TcpListener) -> io::Result<Option<(TcpStream, SocketAddr)>> {
+    loop {
+        match listener.accept() {
+            Ok((stream, peer)) => {
+                stream.set_nonblocking(true)?;
+                prepare(&stream)?;
+                return Ok(Some((stream, SocketAddr::new(peer.ip().to_canonical(), peer.port()))));
+            }
+            Err(error) => match error.kind() {
+                ErrorKind::WouldBlock => return Ok(None),
+                // Who asked has left while it stood in line; the next may be there.
+                ErrorKind::Interrupted | ErrorKind::ConnectionAborted => continue,
+                _ => return Err(error),
+            },
+        }
+    }
+}
+
+/// What has come, at most as much as there is room for; empty: nothing yet. `UnexpectedEof`: the peer has closed.
+pub(super) fn read<'a>(mut stream: &TcpStream, room: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    loop {
+        match stream.read(room) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(length) => return Ok(&room[..length]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(&[]),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// How much of this has gone; 0: nothing yet.
+pub(super) fn write(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    loop {
+        match stream.write(bytes) {
+            Ok(length) => return Ok(length),
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(0),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn socket(family: AddressFamily) -> std::result::Result<std::os::fd::OwnedFd, Errno> {
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags(), None)?;
+    prepare(&socket)?;
+    Ok(socket)
+}
+
+fn prepare(socket: impl std::os::fd::AsFd) -> std::result::Result<(), Errno> {
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    sockopt::set_socket_keepalive(&socket, true)?;
+    sockopt::set_tcp_keepidle(&socket, IDLE)?;
+    sockopt::set_tcp_keepintvl(&socket, PROBE)?;
+    sockopt::set_tcp_keepcnt(&socket, PROBES)?;
+    sockopt::set_tcp_user_timeout(&socket, (IDLE + PROBE * PROBES).as_millis() as u32)
+}
+
+fn flags() -> SocketFlags {
+    SocketFlags::NONBLOCK | SocketFlags::CLOEXEC
+}
+
+fn family(ip: IpAddr) -> AddressFamily {
+    if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_qualifiers_modulo_65536() {
+        assert_eq!([port(45248), port(70000), port(0x1_0000_0001)], [45248, 4464, 1]);
+        assert_eq!(listen(0x1_0000).err(), Some(Error::ConnQualUnavailable));
+    }
+
+    #[test]
+    fn a_port_has_one_listener_and_a_plain_socket_is_one() {
+        let plain = TcpListener::bind("0.0.0.0:0").unwrap();
+        let qual = u64::from(plain.local_addr().unwrap().port());
+        assert_eq!(listen(qual).err(), Some(Error::ConnQualTaken));
+        drop(plain);
+        let listener = listen(qual).unwrap();
+        assert_eq!(listen(qual + 0x1_0000).err(), Some(Error::ConnQualTaken));
+        for local in ["127.0.0.1", "::1"] {
+            assert!(TcpStream::connect((local, qual as u16)).is_ok(), "{local}");
+        }
+        let (_, peer) = accept(&listener).unwrap().unwrap();
+        assert_eq!(peer.ip(), "127.0.0.1".parse::<IpAddr>().unwrap(), "not an IPv6 one with an IPv4 one in it");
+        assert!(accept(&listener).unwrap().is_some());
+        assert!(accept(&listener).unwrap().is_none());
+    }
+
+    #[test]
+    fn where_no_route_leads_is_seen_at_once() {
+        let unreachable = Some(Error::InvalidAddress(Address::Unreachable));
+        assert_eq!(dial("255.255.255.255:5".parse().unwrap()).err(), unreachable);
+    }
+
+    #[test]
+    fn a_socket_that_is_refused_says_so_once_and_for_all() {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let stream = dial(free).unwrap();
+        for _ in 0..3 {
+            let until = std::time::Instant::now() + Duration::from_secs(10);
+            let refused = std::iter::repeat_with(|| is_connected(&stream).unwrap_err().kind())
+                .take_while(|_| std::time::Instant::now() < until)
+                .find(|kind| *kind != ErrorKind::WouldBlock);
+            assert_eq!(refused, Some(ErrorKind::ConnectionRefused));
+        }
+    }
+}

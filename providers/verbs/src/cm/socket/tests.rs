@@ -1,0 +1,318 @@
+//! The manager over real sockets: with itself, with a peer that speaks the references' bytes, and with those who do not.
+
+use std::any::Any;
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dapl::error::Error;
+use dapl::provider::{ConnectSpec, PeerAddress};
+
+use super::double::{Double, Heard, Stage, conn};
+use super::wire::{GOODBYE, READY};
+use super::{Caller, Door, Socket};
+use crate::cm::{Manager, Refusal, Waiting};
+
+/// A manager, with a listener on a port that nobody else has.
+struct House {
+    stage: Stage,
+    manager: Arc<Socket>,
+    door: Arc<Door>,
+    port: u16,
+}
+
+impl House {
+    fn new() -> Self {
+        let stage = Stage::new();
+        let manager = Socket::over(stage.place());
+        let (port, door) = (0..100)
+            .find_map(|_| {
+                let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+                manager.open(port.into(), conn(1).ep).ok().map(|door| (port, door))
+            })
+            .expect("a free port");
+        House { stage, manager, door, port }
+    }
+
+    fn dial(&self, pair: &Arc<Double>, private_data: &[u8], attempt: u32) {
+        self.dial_to(self.port, pair, private_data, attempt).unwrap();
+    }
+
+    fn dial_to(&self, port: u16, pair: &Arc<Double>, private_data: &[u8], attempt: u32) -> dapl::error::Result<()> {
+        let address = PeerAddress::Ip(self.stage.address());
+        // Any qualifier with this port will do.
+        let spec = ConnectSpec { address: &address, qual: u64::from(port) + 0x1_0000, private_data };
+        self.manager.dial(pair.clone(), &spec, conn(attempt))
+    }
+
+    /// A peer of another make.
+    fn stranger(&self) -> TcpStream {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    }
+
+    /// The next request, as this library's own.
+    fn request(&self) -> (Box<Caller>, Vec<u8>, IpAddr) {
+        let (id, waiting, info) = self.stage.request();
+        assert_eq!((id, info.told), (conn(1).ep, info.private_data.len()));
+        let waiting: Box<dyn Any> = waiting;
+        (waiting.downcast::<Caller>().unwrap(), info.private_data, info.peer.ip())
+    }
+
+    fn connected(&self) -> (Arc<Double>, Arc<Double>) {
+        let (active, passive) = (Double::new(0x10), Double::new(0x20));
+        self.dial(&active, b"", 1);
+        self.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
+        assert_eq!(passive.next(), Heard::Raised { number: 0x10, gid: self.stage.gid() });
+        assert_eq!(active.next(), Heard::Raised { number: 0x20, gid: self.stage.gid() });
+        assert_eq!([active.next(), passive.next()], [Heard::Established(vec![]), Heard::Established(vec![])]);
+        (active, passive)
+    }
+}
+
+/// A request as the references write it: from 192.0.2.7, without a GID unless there is one.
+fn request(number: u8, gid: u8, private_data: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; 64];
+    bytes[1] = 2;
+    bytes[5] = 1;
+    bytes[7] = 1;
+    bytes[11] = number;
+    bytes[15] = private_data.len() as u8;
+    bytes[16..18].copy_from_slice(&2u16.to_ne_bytes());
+    bytes[20..24].copy_from_slice(&[192, 0, 2, 7]);
+    bytes[48..64].fill(gid);
+    bytes.extend(private_data);
+    bytes
+}
+
+/// Everything up to the end of the socket.
+fn rest(stream: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes);
+    bytes
+}
+
+#[test]
+fn two_queue_pairs_come_together_with_their_private_data() {
+    let house = House::new();
+    let (active, passive) = (Double::new(0x10), Double::new(0x20));
+    let long: Vec<u8> = (0..196).collect();
+    house.dial(&active, &long[..92], 1);
+    let (caller, private_data, peer) = house.request();
+    assert_eq!((&private_data[..], peer), (&long[..92], house.stage.address()));
+    assert!(active.is_silent(), "the consumer decides");
+    caller.accept_into(passive.clone(), &long, conn(2)).unwrap();
+    assert_eq!(passive.next(), Heard::Raised { number: 0x10, gid: house.stage.gid() });
+    assert_eq!(active.next(), Heard::Raised { number: 0x20, gid: house.stage.gid() });
+    assert_eq!(active.next(), Heard::Established(long));
+    assert_eq!(passive.next(), Heard::Established(vec![]));
+    active.end();
+    assert_eq!(passive.next(), Heard::Over("disconnected"));
+    assert!(active.is_silent() && passive.is_silent());
+}
+
+#[test]
+fn either_side_ends_it_and_a_queue_pair_connects_again() {
+    let house = House::new();
+    for round in 0..50 {
+        let (active, passive) = house.connected();
+        let (first, second) = if round % 2 == 0 { (active, passive) } else { (passive, active) };
+        first.end();
+        assert_eq!(second.next(), Heard::Over("disconnected"));
+    }
+    let strangers = house.door.strangers.lock().len();
+    assert_eq!(strangers, 0);
+}
+
+#[test]
+fn a_refusal_is_the_consumers_and_all_else_is_nobodys() {
+    let house = House::new();
+    let active = Double::new(1);
+    house.dial(&active, b"", 1);
+    house.request().0.refuse(Refusal::Consumer);
+    assert_eq!(active.next(), Heard::Over("peer rejected"));
+    house.dial(&active, b"", 2);
+    drop(house.request());
+    assert_eq!(active.next(), Heard::Over("rejected"));
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    house.dial_to(free, &active, b"", 3).unwrap();
+    assert_eq!(active.next(), Heard::Over("rejected"), "nobody listens there");
+    house.manager.close();
+    house.dial(&active, b"", 4);
+    assert_eq!(active.next(), Heard::Over("rejected"), "nobody listens any more");
+}
+
+#[test]
+fn an_attempt_that_is_given_up_fails_at_the_acceptor() {
+    let house = House::new();
+    let (active, passive) = (Double::new(1), Double::new(2));
+    house.dial(&active, b"", 1);
+    let (caller, ..) = house.request();
+    active.end();
+    caller.accept_into(passive.clone(), b"", conn(2)).unwrap();
+    let heard = std::iter::repeat_with(|| passive.next()).find(|heard| matches!(heard, Heard::Over(_)));
+    assert_eq!(heard, Some(Heard::Over("accept failed")));
+    assert!(active.is_silent() && passive.is_silent());
+}
+
+#[test]
+fn a_queue_pair_that_cannot_take_it_refuses_the_peer() {
+    let house = House::new();
+    let (active, passive) = (Double::new(1), Double::new(2));
+    house.dial(&active, b"", 1);
+    passive.refuse_paths();
+    house.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
+    assert_eq!([passive.next(), active.next()], [Heard::Over("accept failed"), Heard::Over("rejected")]);
+    let (busy, other) = house.connected();
+    house.dial(&active, b"", 3);
+    assert_eq!(house.request().0.accept_into(busy.clone(), b"", conn(4)), Err(Error::Internal));
+    assert_eq!(active.next(), Heard::Over("rejected"));
+    assert!(busy.is_silent() && other.is_silent(), "its connection is not concerned");
+    active.refuse_paths();
+    house.dial(&active, b"", 5);
+    let passive = Double::new(2);
+    house.request().0.accept_into(passive.clone(), b"", conn(6)).unwrap();
+    assert!(matches!(passive.next(), Heard::Raised { .. }));
+    assert_eq!([active.next(), passive.next()], [Heard::Over("rejected"), Heard::Over("accept failed")]);
+}
+
+#[test]
+fn a_peer_of_the_references_is_served_byte_by_byte() {
+    let house = House::new();
+    let (mut peer, passive) = (house.stranger(), Double::new(0x20));
+    for byte in request(0x11, 9, b"abc") {
+        peer.write_all(&[byte]).unwrap();
+    }
+    let (caller, private_data, address) = house.request();
+    assert_eq!((&private_data[..], address), (&b"abc"[..], "192.0.2.7".parse().unwrap()));
+    caller.accept_into(passive.clone(), b"xy", conn(2)).unwrap();
+    assert_eq!(passive.next(), Heard::Raised { number: 0x11, gid: [9; 16] });
+    let mut reply = [0; 66];
+    peer.read_exact(&mut reply).unwrap();
+    let mut expected = request(0x20, 8, b"xy");
+    expected[5] = 4; // the LID,
+    expected[7] = 2; // the port
+    expected[20..24].copy_from_slice(&[127, 0, 0, 1]); // and the address here
+    assert_eq!(reply[..], expected);
+    assert!(passive.is_silent(), "not before it is confirmed");
+    peer.write_all(&READY[..1]).unwrap();
+    peer.write_all(&READY[1..]).unwrap();
+    assert_eq!(passive.next(), Heard::Established(vec![]));
+    passive.end();
+    assert_eq!(rest(&mut peer), GOODBYE);
+}
+
+#[test]
+fn a_peer_that_says_no_gid_is_known_by_its_address() {
+    let house = House::new();
+    let (mut peer, passive) = (house.stranger(), Double::new(0x20));
+    peer.write_all(&request(0x11, 0, b"")).unwrap();
+    house.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
+    let gid = super::guide::by_address("192.0.2.7".parse().unwrap());
+    assert_eq!(passive.next(), Heard::Raised { number: 0x11, gid });
+}
+
+#[test]
+fn who_is_not_understood_gets_no_answer() {
+    let house = House::new();
+    let mut version = request(1, 1, b"");
+    version[1] = 3;
+    let mut length = request(1, 1, b"");
+    length[15] = 93;
+    for wrong in [version, length, b"GET / HTTP/1.1\r\n\r\n".repeat(4), vec![0; 64]] {
+        let mut peer = house.stranger();
+        peer.write_all(&wrong).unwrap();
+        assert!(rest(&mut peer).is_empty());
+    }
+    // Those who leave in the middle, or never begin.
+    for length in [0, 1, 63] {
+        house.stranger().write_all(&request(1, 1, b"")[..length]).unwrap();
+    }
+    let mut slow = house.stranger();
+    slow.write_all(&request(1, 1, b"")[..10]).unwrap();
+    assert!(rest(&mut slow).is_empty(), "it must not stand there for ever");
+    assert!(house.stage.is_silent());
+    assert!(house.door.strangers.lock().is_empty());
+}
+
+#[test]
+fn a_crowd_of_strangers_keeps_nobody_out() {
+    let house = House::new();
+    let mut crowd: Vec<_> = (0..super::STRANGERS * 2).map(|_| house.stranger()).collect();
+    let (active, passive) = (Double::new(0x10), Double::new(0x20));
+    house.dial(&active, b"", 1);
+    house.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
+    assert!(matches!(active.next(), Heard::Raised { .. }));
+    assert!(rest(&mut crowd[0]).is_empty(), "who came first had to leave");
+}
+
+#[test]
+fn acceptors_that_make_no_sense() {
+    let house = House::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut version = request(1, 1, b"");
+    version[1] = 1;
+    let mut length = request(1, 1, b"");
+    length[15] = 197;
+    for (wrong, hangs_up) in
+        [(version, false), (length, false), (Vec::new(), true), (request(1, 1, b"")[..63].to_vec(), true)]
+    {
+        let active = Double::new(1);
+        house.dial_to(port, &active, b"hi", 1).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        let mut asked = [0; 66];
+        peer.read_exact(&mut asked).unwrap();
+        peer.write_all(&wrong).unwrap();
+        if hangs_up {
+            peer.shutdown(std::net::Shutdown::Write).unwrap();
+        }
+        assert_eq!(active.next(), Heard::Over("rejected"));
+        assert!(rest(&mut peer).is_empty());
+    }
+    let active = Double::new(1);
+    house.dial_to(port, &active, b"", 1).unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    peer.write_all(&request(1, 1, b"")[..5]).unwrap();
+    assert_eq!(active.next(), Heard::Over("rejected"), "a message that has begun must come to its end");
+}
+
+#[test]
+fn a_connection_is_over_with_its_socket() {
+    let house = House::new();
+    for last in [&GOODBYE[..], b"anything", b""] {
+        let (mut peer, passive) = (house.stranger(), Double::new(0x20));
+        peer.write_all(&request(0x11, 9, b"")).unwrap();
+        house.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
+        assert!(matches!(passive.next(), Heard::Raised { .. }));
+        peer.write_all(&READY).unwrap();
+        assert_eq!(passive.next(), Heard::Established(vec![]));
+        peer.write_all(last).unwrap();
+        drop(peer);
+        assert_eq!(passive.next(), Heard::Over("disconnected"));
+    }
+}
+
+#[test]
+fn an_acceptor_waits_for_its_confirmation_but_not_for_ever() {
+    let house = House::new();
+    for wrong in [Some(&b"\x0e\x0e"[..]), Some(&GOODBYE), None] {
+        let (mut peer, passive) = (house.stranger(), Double::new(0x20));
+        peer.write_all(&request(0x11, 9, b"")).unwrap();
+        house.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
+        assert!(matches!(passive.next(), Heard::Raised { .. }));
+        wrong.into_iter().for_each(|wrong| peer.write_all(wrong).unwrap());
+        assert_eq!(passive.next(), Heard::Over("accept failed"));
+    }
+}
+
+#[test]
+fn paths_are_no_addresses() {
+    let house = House::new();
+    let address = PeerAddress::Path("/tmp".into());
+    let spec = ConnectSpec { address: &address, qual: 5, private_data: &[] };
+    let refused = house.manager.dial(Double::new(1), &spec, conn(1));
+    assert_eq!(refused, Err(Error::InvalidAddress(dapl::error::Address::Malformed)));
+}
