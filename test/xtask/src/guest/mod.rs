@@ -2,8 +2,9 @@
 //!
 //! It has the RDMA device rxe0 (verbs over Ethernet, in software). Its root is this machine's, read only, below a layer of
 //! memory; one folder is shared at the same path for what is to come back. Commands run one after another, as root. No guest
-//! outlives its `Guest`, or the thread that started it: the kernel sees to that. Needs no KVM; it is emulated, so nothing is
-//! to be measured here. What lies on this machine below /proc, /sys and /dev (so also /dev/shm) is not to be seen.
+//! outlives its `Guest`, or the thread that started it: the kernel sees to that. Needs no KVM; it is emulated, so all that
+//! is to be measured here is how much code runs (`Clock::Instructions`). What lies on this machine below /proc, /sys and
+//! /dev (so also /dev/shm) is not to be seen.
 #![forbid(unsafe_code)]
 
 pub(crate) mod command;
@@ -33,6 +34,12 @@ const FAREWELL: Duration = Duration::from_secs(30);
 const LAST_WORDS: usize = 60;
 /// The wire between two guests: a socket in the folder of the first.
 const WIRE: &str = "wire";
+/// What the kernel is told. The clock is the processor's: others are devices, and emulated. Programs and kernel lie where
+/// they lay the last time (a guest that places them at random is translated again for each process, which takes three times
+/// as long as all else), and nothing guards a processor that is not there against its own speculation.
+const KERNEL: &str = "console=ttyS0 panic=-1 tsc=reliable clocksource=tsc norandmaps nokaslr mitigations=off";
+/// All there is, but for copies that would be made byte by byte.
+const PROCESSOR: &str = "max,-erms";
 
 /// What the guest's link is.
 #[derive(Clone, Copy)]
@@ -53,6 +60,27 @@ impl Link<'_> {
             Link::Second(_) => "192.0.2.2",
         }
     }
+
+    /// Its network device.
+    pub(crate) fn device(self) -> &'static str {
+        if matches!(self, Link::Alone) { "d0" } else { "eth0" }
+    }
+
+    /// How many it has. Two guests share what a small machine has: an emulated processor that is not run when another waits
+    /// for it costs more than it brings.
+    fn processors(self) -> &'static str {
+        if matches!(self, Link::Alone) { "2" } else { "1" }
+    }
+}
+
+/// What the guest's clock shows.
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub(crate) enum Clock {
+    /// The time. Two processors.
+    Time,
+    /// What its only processor has executed: a nanosecond per instruction, besides the time that it has nothing to do. So
+    /// what ran is measured, to a few instructions, however busy this machine is.
+    Instructions,
 }
 
 /// A running guest.
@@ -95,6 +123,11 @@ fn home() -> PathBuf {
 impl Guest {
     /// Starts one, and waits until its device is there. `prepare` was called before.
     pub(crate) fn boot(link: Link<'_>) -> Result<Self> {
+        Guest::boot_with(link, Clock::Time)
+    }
+
+    /// The same, with this clock.
+    pub(crate) fn boot_with(link: Link<'_>, clock: Clock) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("run-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let kernel = Kernel::find(&home().join("kernel"))?;
@@ -103,13 +136,13 @@ impl Guest {
         let share = fs::create_dir_all(&share).and_then(|()| fs::canonicalize(&share));
         let share = share.map_err(|error| format!("{}: {error}", home().display()))?;
         let token = format!("guest-{name}-says");
-        let device = if matches!(link, Link::Alone) { "d0" } else { "eth0" };
+        let device = link.device();
         let quoted_share = quoted(&share.display().to_string());
         let conf = format!("TOKEN={token}\nSHARE={quoted_share}\nLINK={device}\nADDRESS={}\n", link.address());
         let written = fs::write(share.join("initramfs"), kernel.initramfs(INIT, &conf)?);
         written.map_err(|error| format!("{}: {error}", share.display()))?;
 
-        let mut guest = Guest::over(qemu(&kernel, link), share, token)?;
+        let mut guest = Guest::over(qemu(&kernel, link, clock), share, token)?;
         guest.listen(BOOT, |_| {}).map_err(|reason| format!("the guest did not come up: {reason}"))?;
         Ok(guest)
     }
@@ -217,12 +250,16 @@ impl Drop for Guest {
 }
 
 /// Its standard input and output are a port of the guest's, its folder is shared.
-fn qemu(kernel: &Kernel, link: Link<'_>) -> Command {
-    // Others have work to do as well; and whatever becomes of us, it must not stay.
+fn qemu(kernel: &Kernel, link: Link<'_>, clock: Clock) -> Command {
+    // Whatever becomes of us, it must not stay.
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "nice", "qemu-system-x86_64", "-nodefaults", "-no-user-config"]);
-    command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "2048"]);
-    command.args(["-display", "none", "-no-reboot", "-append", "console=ttyS0 panic=-1", "-kernel"]);
+    command.args(["--pdeathsig", "KILL", "qemu-system-x86_64", "-nodefaults", "-no-user-config"]);
+    command.args(match clock {
+        Clock::Time => vec!["-accel", "tcg,thread=multi", "-smp", link.processors()],
+        // sleep=on: with nothing to do its time is ours, so that what it waits for from us does not come late.
+        Clock::Instructions => vec!["-accel", "tcg,thread=single", "-smp", "1", "-icount", "shift=0,sleep=on"],
+    });
+    command.args(["-cpu", PROCESSOR, "-m", "2048", "-display", "none", "-no-reboot", "-append", KERNEL, "-kernel"]);
     command.arg(kernel.image()).args(["-initrd", "initramfs", "-serial", "file:console.log"]);
     command.args(["-chardev", "stdio,id=jobs,signal=off", "-device", "virtio-serial-pci"]);
     command.args(["-device", "virtserialport,chardev=jobs,name=jobs"]);
