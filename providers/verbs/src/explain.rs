@@ -205,7 +205,7 @@ struct Locked {
 
 impl Locked {
     fn now() -> Self {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
         let limit = getrlimit(Bound::Memlock).current;
         Locked::from(&status, limit, rustix::param::page_size() as u64)
     }

@@ -1,0 +1,449 @@
+//! What only a device can tell: verbs, windows, shared queues, registrations, against soft-RoCE.
+//!
+//! Every test is skipped, with a word, where there is no device rxe0 with the address 192.0.2.1.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dapl::error::{Error, Resource};
+use dapl::provider::{Access, Bind, MemoryRegion, MemoryWindow, Region, Remote, Status};
+use ibverbs_sys::{
+    IBV_MTU_1024, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_state,
+    ibv_send_flags as sends, ibv_sge, ibv_wc,
+};
+
+use crate::ibv::{AsyncEvent, Channel, Context, Cq, GidKind, Op, Qp, QpWish, Srq, SrqEvent, Wr};
+use crate::knobs::Knobs;
+use crate::memory::{Keys, Mr, Mw, Pd};
+use crate::{find, limits, state, status};
+
+const ADDRESS: &str = "192.0.2.1";
+const SOON: Duration = Duration::from_secs(20);
+const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true };
+const LOCAL: Access = Access { local_write: true, remote_read: false, remote_write: false };
+const WRITE: Access = Access { local_write: false, remote_read: false, remote_write: true };
+
+/// The device, where there is one.
+fn device() -> Option<Arc<Context>> {
+    let opened = Context::open("rxe0");
+    if let Err(error) = &opened {
+        eprintln!("skipped: no RDMA device ({error})");
+    }
+    opened.ok()
+}
+
+/// Two queue pairs of one device that are connected to each other, their queues, and memory.
+struct Pair {
+    context: Arc<Context>,
+    pd: Pd,
+    keys: Arc<Keys>,
+    channel: Arc<Channel>,
+    cq: Arc<Cq>,
+    ends: [Qp; 2],
+    bytes: Box<[u8; 4096]>,
+}
+
+impl Pair {
+    fn new(context: Arc<Context>, srq: bool) -> (Self, Option<Arc<Srq>>) {
+        let pd = Pd::new(&context).unwrap();
+        let channel = Channel::new(&context).unwrap();
+        let cq = Cq::new(&context, &channel, 64, 77).unwrap();
+        let srq = srq.then(|| Srq::new(&pd.0, 16, 2, 88).unwrap());
+        let wish = QpWish {
+            send_cq: &cq,
+            recv_cq: &cq,
+            srq: srq.as_ref(),
+            max_send_wr: 8,
+            max_recv_wr: 8,
+            max_send_sge: 2,
+            max_recv_sge: 2,
+            max_inline: 64,
+        };
+        let ends = [(); 2].map(|()| Qp::new(&pd.0, &wish).unwrap());
+        let bytes = Box::new([0; 4096]);
+        let pair = Pair { context, pd, keys: Arc::default(), channel, cq, ends, bytes };
+        pair.connect();
+        (pair, srq)
+    }
+
+    fn connect(&self) {
+        let gids = self.context.gids(1).unwrap();
+        let raw = crate::gid::raw(ADDRESS.parse().unwrap());
+        let gid = gids.iter().find(|gid| gid.raw == raw && gid.kind == GidKind::RoceV2).unwrap();
+        for (own, other) in [(0, 1), (1, 0)] {
+            let (own, other) = (&self.ends[own], &self.ends[other]);
+            state::to_reset(own);
+            state::to_init(own, 1).unwrap();
+            let grh = ibv_global_route {
+                dgid: ibv_gid { raw },
+                sgid_index: gid.index as u8,
+                hop_limit: 64,
+                ..Default::default()
+            };
+            let mut receive = ibv_qp_attr {
+                qp_state: ibv_qp_state::IBV_QPS_RTR,
+                path_mtu: IBV_MTU_1024,
+                dest_qp_num: other.number(),
+                max_dest_rd_atomic: 4,
+                min_rnr_timer: 12,
+                ah_attr: ibv_ah_attr { grh, is_global: 1, port_num: 1, ..Default::default() },
+                ..Default::default()
+            };
+            let path = mask::IBV_QP_STATE | mask::IBV_QP_AV | mask::IBV_QP_PATH_MTU | mask::IBV_QP_DEST_QPN;
+            let path = path | mask::IBV_QP_RQ_PSN | mask::IBV_QP_MAX_DEST_RD_ATOMIC | mask::IBV_QP_MIN_RNR_TIMER;
+            own.modify(&mut receive, path.0 as i32).unwrap();
+            let mut send = ibv_qp_attr {
+                qp_state: ibv_qp_state::IBV_QPS_RTS,
+                timeout: 18,
+                retry_cnt: 7,
+                rnr_retry: 7,
+                max_rd_atomic: 4,
+                ..Default::default()
+            };
+            let ready = mask::IBV_QP_STATE | mask::IBV_QP_TIMEOUT | mask::IBV_QP_RETRY_CNT | mask::IBV_QP_RNR_RETRY;
+            let ready = ready | mask::IBV_QP_SQ_PSN | mask::IBV_QP_MAX_QP_RD_ATOMIC;
+            own.modify(&mut send, ready.0 as i32).unwrap();
+        }
+    }
+
+    fn region(&self, at: usize, length: u64) -> Region {
+        Region { address: self.bytes.as_ptr() as u64 + at as u64, length }
+    }
+
+    fn mr(&self, access: Access) -> Mr {
+        Mr::new(&self.pd, self.region(0, 4096), access, true, &self.keys).unwrap()
+    }
+
+    fn sge(&self, mr: &Mr, at: usize, length: u32) -> ibv_sge {
+        ibv_sge { addr: self.region(at, 0).address, length, lkey: mr.local_key() }
+    }
+
+    /// What is at a place now, which the device may have written.
+    fn byte(&self, at: usize) -> u8 {
+        // SAFETY: inside the buffer; read as it is, since the compiler knows nothing of the device.
+        unsafe { self.bytes.as_ptr().add(at).read_volatile() }
+    }
+
+    fn set(&mut self, at: usize, length: usize, value: u8) {
+        self.bytes[at..at + length].fill(value);
+        std::hint::black_box(&mut self.bytes);
+    }
+
+    /// The next completion: which, and how it ended.
+    fn next(&self) -> (u64, Status, usize) {
+        let wc = self.completion();
+        (wc.wr_id(), status::of(&wc), wc.len())
+    }
+
+    fn completion(&self) -> ibv_wc {
+        let until = Instant::now() + SOON;
+        loop {
+            let mut room = [std::mem::MaybeUninit::uninit(); 1];
+            if let [wc] = self.cq.poll_into(&mut room).unwrap() {
+                return *wc;
+            }
+            assert!(Instant::now() < until, "no completion");
+            std::thread::yield_now();
+        }
+    }
+
+    fn request(&self, end: usize, id: u64, op: Op, segments: &[ibv_sge]) {
+        self.ends[end].post_send(&Wr { id, op, segments, flags: sends::IBV_SEND_SIGNALED.0 }).unwrap();
+    }
+
+    /// Writes ten bytes from one end through `key`, and says how that ended.
+    fn write(&self, mr: &Mr, key: u32, to: usize) -> Status {
+        let remote = Remote { key, address: self.region(to, 0).address };
+        self.request(0, 5, Op::Write(remote), &[self.sge(mr, 0, 10)]);
+        self.next().1
+    }
+
+    /// Binds at the other end, or unbinds for `None`; waits for it, and says the key.
+    fn bind(&self, mw: &Mw, to: Option<(&Mr, Region)>, keep: &Arc<()>) -> u32 {
+        let bind = to.map(|(mr, region)| Bind { mr, region, access: WRITE, keep: keep.clone() });
+        let flags = sends::IBV_SEND_SIGNALED.0;
+        let (under_way, key) = mw.0.begin(bind, |mw, what| self.ends[1].bind(mw, 6, flags, what)).unwrap();
+        let (id, status, _) = self.next();
+        assert_eq!((id, status), (6, Status::Success));
+        under_way.completed(true);
+        key
+    }
+}
+
+/// A receive that fails for this reason. This driver knows of one only, which is none of the specification's.
+fn is_local(status: Status, reason: Status) -> bool {
+    status == reason || status == Status::LocalEp
+}
+
+/// Waits until something is so.
+fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + SOON;
+    loop {
+        match look() {
+            Some(found) => return found,
+            None => assert!(Instant::now() < until, "it did not come"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn rxe_says_what_it_is() {
+    let Some(context) = device() else { return };
+    let limits = limits::of(&context, 1, &Knobs::read("rxe0 1")).unwrap();
+    eprintln!("{limits:?}");
+    assert!(limits.max_eps > 0 && limits.max_dtos >= 1000 && limits.max_evd_qlen >= 6000 && limits.max_iov >= 4);
+    assert!(limits.max_rmrs > 0 && limits.max_srqs > 0 && limits.max_reads_in > 0 && limits.max_reads_out > 0);
+    assert!(limits.max_message > 1 << 20 && limits.max_lmrs > 0 && limits.max_pzs > 0);
+    assert!(!context.is_iwarp() && Context::devices().unwrap().contains(&"rxe0".to_string()));
+    let raw = crate::gid::raw(ADDRESS.parse().unwrap());
+    let gids = context.gids(1).unwrap();
+    let found = gids.iter().find(|gid| gid.raw == raw).unwrap();
+    assert_eq!((found.kind, found.netdev.is_some()), (GidKind::RoceV2, true), "{gids:?}");
+    assert_eq!(context.next_event().unwrap(), None, "looking does not wait");
+    assert_eq!(Context::open("rxe9").unwrap_err().kind(), std::io::ErrorKind::NotFound);
+}
+
+#[test]
+fn rxe_is_found_by_device_network_device_and_address() {
+    let Some(context) = device() else { return };
+    let netdev = context.gids(1).unwrap().into_iter().find_map(|gid| gid.netdev).unwrap();
+    for params in ["rxe0 1".to_string(), format!("{netdev} 0"), format!("{ADDRESS} 0"), "rxe0 1 cm=socket".to_string()]
+    {
+        let found = find::open("ia", &Knobs::read(&params)).unwrap();
+        assert_eq!((found.context.name(), found.port, found.is_ethernet), ("rxe0", 1, true), "{params}");
+        assert_eq!(found.address, Some(ADDRESS.parse::<IpAddr>().unwrap()), "{params}");
+        assert_eq!(found.gid.raw, crate::gid::raw(ADDRESS.parse().unwrap()), "{params}");
+    }
+    for params in ["rxe0 2", "lo 0", "127.0.0.1", "rxe9 1", ""] {
+        assert!(matches!(find::open("ia", &Knobs::read(params)), Err(Error::InvalidAddress(_))), "{params}");
+    }
+}
+
+#[test]
+fn rxe_carries_messages_writes_and_reads() {
+    let Some(context) = device() else { return };
+    let (mut pair, _) = Pair::new(context, false);
+    let mr = pair.mr(ALL);
+    pair.set(0, 100, 7);
+    pair.cq.arm(false).unwrap();
+    assert_eq!(pair.channel.next().unwrap(), None);
+    pair.ends[1].post_recv(1, &[pair.sge(&mr, 1000, 50), pair.sge(&mr, 1100, 50)]).unwrap();
+    pair.request(0, 2, Op::Send, &[pair.sge(&mr, 0, 100)]);
+    assert_eq!(eventually(|| pair.channel.next().unwrap()), 77, "the queue's id");
+    let mut both = [pair.next(), pair.next()];
+    both.sort_unstable_by_key(|(id, ..)| *id);
+    assert_eq!((both[0], both[1].0, both[1].1), ((1, Status::Success, 100), 2, Status::Success));
+    assert_eq!([pair.byte(1049), pair.byte(1050), pair.byte(1149), pair.byte(1150)], [7, 0, 7, 0]);
+
+    assert_eq!((pair.write(&mr, mr.remote_key(), 2000), pair.byte(2009), pair.byte(2010)), (Status::Success, 7, 0));
+    let remote = Remote { key: mr.remote_key(), address: pair.region(0, 0).address };
+    pair.request(0, 8, Op::Read(remote), &[pair.sge(&mr, 3000, 20)]);
+    assert_eq!((pair.next().1, pair.byte(3019), pair.byte(3020)), (Status::Success, 7, 0));
+
+    pair.ends[1].post_recv(3, &[pair.sge(&mr, 1000, 50)]).unwrap();
+    let inline = sends::IBV_SEND_SIGNALED | sends::IBV_SEND_INLINE;
+    let segments = [pair.sge(&mr, 0, pair.ends[0].max_inline().min(40))];
+    pair.ends[0].post_send(&Wr { id: 4, op: Op::Send, segments: &segments, flags: inline.0 }).unwrap();
+    assert_eq!([pair.next().1, pair.next().1], [Status::Success; 2]);
+
+    pair.cq.resize(500).unwrap();
+    assert!(pair.cq.capacity() >= 500);
+    pair.request(0, 9, Op::Send, &[pair.sge(&mr, 0, 100)]);
+    pair.ends[1].post_recv(10, &[pair.sge(&mr, 1000, 99)]).unwrap();
+    let mut both = [pair.next(), pair.next()].map(|(id, status, _)| (id, status));
+    both.sort_unstable_by_key(|(id, _)| *id);
+    assert_eq!(both[0], (9, Status::RemoteResponder));
+    assert!(both[1].0 == 10 && is_local(both[1].1, Status::LocalLength), "{both:?}");
+}
+
+#[test]
+fn rxe_refuses_what_a_key_does_not_allow() {
+    let Some(context) = device() else { return };
+    let (pair, _) = Pair::new(context, false);
+    let (all, local) = (pair.mr(ALL), pair.mr(LOCAL));
+    assert_eq!(local.remote_key(), 0);
+    let reads = pair.mr(Access { remote_write: false, ..ALL });
+    assert_eq!(pair.write(&all, reads.remote_key(), 2000), Status::RemoteAccess);
+    pair.connect();
+    assert_eq!(pair.write(&all, all.remote_key() ^ 0x55, 2000), Status::RemoteAccess);
+
+    // Lent for writing, and not for receiving: two keys.
+    pair.connect();
+    let lent = pair.mr(WRITE);
+    assert_eq!((pair.write(&all, lent.remote_key(), 2000), pair.byte(2009)), (Status::Success, 0));
+    pair.ends[1].post_recv(1, &[pair.sge(&lent, 1000, 50)]).unwrap();
+    pair.request(0, 2, Op::Send, &[pair.sge(&all, 0, 10)]);
+    let mut both = [pair.next(), pair.next()].map(|(id, status, _)| (id, status));
+    both.sort_unstable_by_key(|(id, _)| *id);
+    assert!(both[0].0 == 1 && is_local(both[0].1, Status::LocalProtection), "{both:?}");
+    assert_ne!(both[1].1, Status::Success);
+}
+
+#[test]
+fn rxe_binds_and_unbinds_windows() {
+    let Some(context) = device() else { return };
+    let (mut pair, _) = Pair::new(context, false);
+    let (all, local) = (pair.mr(ALL), pair.mr(LOCAL));
+    pair.set(0, 10, 7);
+    let (mw, keep) = (Mw::new(&pair.pd).unwrap(), Arc::new(()));
+    let keeps = || Arc::strong_count(&keep) - 1;
+    assert!(!mw.is_bound());
+    let one = pair.bind(&mw, Some((&local, pair.region(2000, 100))), &keep);
+    assert!(mw.is_bound() && keeps() == 1);
+    assert_eq!((pair.write(&all, one, 2090), pair.byte(2099)), (Status::Success, 7));
+    // That a byte beyond is refused cannot be seen here: this driver goes by the bounds of the region below.
+    assert_eq!(pair.write(&all, one, 4090), Status::RemoteAccess, "beyond that");
+
+    pair.connect();
+    let two = pair.bind(&mw, Some((&local, pair.region(3000, 100))), &keep);
+    assert!(one != two && keeps() == 1);
+    assert_eq!(pair.write(&all, one, 2000), Status::RemoteAccess, "the key before");
+    pair.connect();
+    assert_eq!((pair.write(&all, two, 3000), pair.byte(3009)), (Status::Success, 7), "it outlives its connection");
+
+    assert_eq!((pair.bind(&mw, None, &keep), mw.is_bound(), keeps()), (0, false, 0));
+    assert_eq!(pair.write(&all, two, 3000), Status::RemoteAccess, "unbound");
+    pair.connect();
+    assert_eq!(pair.bind(&mw, None, &keep), 0, "once more");
+    let three = pair.bind(&mw, Some((&local, pair.region(2000, 100))), &keep);
+    drop(mw);
+    assert_eq!((pair.write(&all, three, 2000), keeps()), (Status::RemoteAccess, 0), "gone");
+}
+
+#[test]
+fn rxe_windows_are_of_use_after_a_bind_that_came_to_nothing() {
+    let Some(context) = device() else { return };
+    let (pair, _) = Pair::new(context, false);
+    let (all, local) = (pair.mr(ALL), pair.mr(LOCAL));
+    let (mw, keep) = (Mw::new(&pair.pd).unwrap(), Arc::new(()));
+    let one = pair.bind(&mw, Some((&local, pair.region(2000, 100))), &keep);
+
+    // Flushed by the device.
+    state::to_error(&pair.ends[1]);
+    let bind = Bind { mr: &local, region: pair.region(3000, 100), access: WRITE, keep: keep.clone() as _ };
+    let flags = sends::IBV_SEND_SIGNALED.0;
+    let (flushed, key) = mw.0.begin(Some(bind), |mw, what| pair.ends[1].bind(mw, 6, flags, what)).unwrap();
+    assert_eq!((pair.next().1, mw.is_bound()), (Status::Flushed, true));
+    drop(flushed);
+    assert!(!mw.is_bound() && Arc::strong_count(&keep) == 1);
+    for dead in [one, key] {
+        pair.connect();
+        assert_eq!(pair.write(&all, dead, 2000), Status::RemoteAccess, "also what was bound before");
+    }
+    // Failed: a part that is not of the region.
+    pair.connect();
+    let two = pair.bind(&mw, Some((&local, pair.region(2000, 100))), &keep);
+    let bind = Bind { mr: &local, region: pair.region(4000, 100), access: WRITE, keep: keep.clone() as _ };
+    let (failed, _) = mw.0.begin(Some(bind), |mw, what| pair.ends[1].bind(mw, 6, flags, what)).unwrap();
+    assert_eq!(pair.next().1, Status::BindFailed);
+    failed.completed(false);
+    pair.connect();
+    assert_eq!(pair.write(&all, two, 2000), Status::RemoteAccess);
+    // Flushed before the device knew of it.
+    pair.connect();
+    let three = pair.bind(&mw, Some((&local, pair.region(2000, 100))), &keep);
+    assert_ne!(mw.0.lose(true), three);
+    assert!(!mw.is_bound() && Arc::strong_count(&keep) == 1);
+    assert_eq!(pair.write(&all, three, 2000), Status::RemoteAccess);
+    // More keys than fit in eight bits.
+    pair.connect();
+    let mut keys = std::collections::HashSet::new();
+    for _ in 0..600 {
+        assert!(keys.insert(pair.bind(&mw, Some((&local, pair.region(2000, 100))), &keep)));
+    }
+    let last = pair.bind(&mw, Some((&local, pair.region(2000, 100))), &keep);
+    assert_eq!(pair.write(&all, last, 2000), Status::Success);
+}
+
+#[test]
+fn rxe_shares_receives_and_says_when_few_are_left() {
+    let Some(context) = device() else { return };
+    let (pair, srq) = Pair::new(context.clone(), true);
+    let (mr, srq) = (pair.mr(ALL), srq.unwrap());
+    for id in 1..=4 {
+        srq.post_recv(id, &[pair.sge(&mr, 1000, 100)]).unwrap();
+    }
+    srq.limit(4).unwrap();
+    assert_eq!(srq.attributes().unwrap().srq_limit, 4);
+    for (sender, recv) in [(0, 1), (1, 2)] {
+        pair.request(sender, 9, Op::Send, &[pair.sge(&mr, 0, 10)]);
+        let mut both = [pair.completion(), pair.completion()];
+        both.sort_unstable_by_key(ibv_wc::wr_id);
+        assert_eq!((both[0].wr_id(), both[0].qp_num), (recv, pair.ends[1 - sender].number()));
+    }
+    let event = eventually(|| context.next_event().unwrap());
+    assert_eq!(event, AsyncEvent::Srq { id: 88, kind: SrqEvent::Limit });
+    assert_eq!(srq.attributes().unwrap().srq_limit, 0, "told once");
+    let before = srq.capacity();
+    srq.resize(before * 4).unwrap();
+    assert!(srq.attributes().unwrap().max_wr >= before * 4);
+    for id in 10..10 + u64::from(before) * 3 {
+        srq.post_recv(id, &[pair.sge(&mr, 1000, 100)]).unwrap();
+    }
+    pair.request(0, 9, Op::Send, &[pair.sge(&mr, 0, 10)]);
+    let ids = [pair.next().0, pair.next().0];
+    assert!(ids.contains(&3), "what was there stays first: {ids:?}");
+}
+
+#[test]
+fn rxe_registers_only_memory_that_is_there() {
+    let Some(context) = device() else { return };
+    let (pair, _) = Pair::new(context, false);
+    let map = |prot| {
+        // SAFETY: a fresh mapping; nobody else knows of it.
+        let at =
+            unsafe { libc::mmap(std::ptr::null_mut(), 8192, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        at
+    };
+    let register = |at: *mut libc::c_void, access| {
+        Mr::new(&pair.pd, Region { address: at as u64, length: 8192 }, access, true, &pair.keys)
+    };
+    let read_only = map(libc::PROT_READ);
+    let mr = register(read_only, Access { remote_read: true, ..Access::default() }).unwrap();
+    assert_ne!(mr.remote_key(), 0);
+    let mw = Mw::new(&pair.pd).unwrap();
+    let bind =
+        Bind { mr: &mr, region: Region { address: read_only as u64, length: 10 }, access: WRITE, keep: Arc::new(()) };
+    let refused = mw.0.begin(Some(bind), |_, _| panic!("it is refused before"));
+    assert!(matches!(refused, Err(Error::Privileges(_))));
+    for access in [LOCAL, ALL, WRITE] {
+        assert_eq!(register(read_only, access).map(|_| ()), Err(Error::InvalidParameter(3)), "{access:?}");
+    }
+    let gone = map(libc::PROT_READ | libc::PROT_WRITE);
+    // SAFETY: our own mapping, of which nothing is used any more.
+    unsafe { libc::munmap(gone, 8192) };
+    for access in [Access::default(), ALL] {
+        assert_eq!(register(gone, access).map(|_| ()), Err(Error::InvalidParameter(3)));
+    }
+}
+
+#[test]
+fn rxe_registrations_are_bound_by_the_limit_on_locked_memory() {
+    let Some(context) = device() else { return };
+    let (pair, _) = Pair::new(context, false);
+    let held = vec![1u8; 4 << 20];
+    let region = Region { address: held.as_ptr() as u64, length: held.len() as u64 };
+    let register = || Mr::new(&pair.pd, region, ALL, true, &pair.keys).map(|_| ());
+    register().unwrap();
+    let limit = |bytes| rustix::process::Rlimit { current: Some(bytes), maximum: None };
+    let before = rustix::process::getrlimit(rustix::process::Resource::Memlock);
+    // Rights are a thread's, and this thread ends with the test.
+    let refused = std::thread::scope(|scope| {
+        let unprivileged = scope.spawn(|| {
+            let mut sets = rustix::thread::capabilities(None).unwrap();
+            sets.effective.remove(rustix::thread::CapabilitySet::IPC_LOCK);
+            rustix::thread::set_capabilities(None, sets).unwrap();
+            rustix::process::setrlimit(rustix::process::Resource::Memlock, limit(64 << 10)).unwrap();
+            let small = register();
+            rustix::process::setrlimit(rustix::process::Resource::Memlock, limit(0)).unwrap();
+            (small, register())
+        });
+        unprivileged.join().unwrap()
+    });
+    rustix::process::setrlimit(rustix::process::Resource::Memlock, before).unwrap();
+    assert_eq!(refused, (Err(Error::Exhausted(Resource::Memory)), Err(Error::Exhausted(Resource::Memory))));
+    register().unwrap();
+}
