@@ -1,15 +1,17 @@
 //! Benches: a promise, our figure and a peer's for it, measured in turns on the same two processors in one run.
 //!
-//! A bench is a list of [`Contest`]s; those of sm are here, and those of other providers will stand beside them. A figure
-//! is the median of five. Nothing here judges: the status says only whether everything could be measured.
+//! A bench is a list of [`Contest`]s; those of sm are here, those of verbs, which have two peers, beside them.
+//! A figure is the median of five. Nothing here judges: the status says only whether everything could be measured.
 #![forbid(unsafe_code)]
 
 mod crowd;
 mod ours;
 mod peers;
 mod report;
+mod verbs;
 
 pub(crate) use crowd::evd;
+pub(crate) use verbs::verbs;
 
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -10,6 +10,7 @@ mod demo;
 mod guest;
 mod proofs;
 mod quiet;
+mod reference;
 mod setup;
 mod suites;
 mod tree;
@@ -32,6 +33,9 @@ usage: cargo xtask COMMAND
                         runs a program of this machine in such a guest, with the staged libraries
   bench sm              measure the sm provider beside its peers; writes bench/sm.json in the target directory
   bench evd             measure what thousands of idle endpoints cost who polls their EVD; writes bench/evd.json
+  bench verbs [--clock] [V1 V2 ...]
+                        measure the verbs provider beside perftest and the 2.0 reference in a guest, by instructions, or
+                        by time; all operations, or these; writes bench/verbs.json (or verbs-clock.json)
   setup [--required]    install what the suites need, and print the flags with which cargo builds all that can be built
                         here; --required: fail if that is not everything
   build [--debug]       lay out libraries, headers, dtest and a dat.conf as installed, and say where
@@ -63,6 +67,7 @@ fn main() -> ExitCode {
         ["guest", ref rest @ ..] => guest::command::run(rest),
         ["bench", "sm"] => bench::sm(),
         ["bench", "evd"] => bench::evd(),
+        ["bench", "verbs", ref rest @ ..] => bench::verbs(rest),
         ["setup", ref rest @ ..] => setup::run(rest),
         ["build"] => tree::build(dapl_test::stage::Profile::Release).map(|tree| tree.announce()),
         ["build", "--debug"] => tree::build(dapl_test::stage::Profile::Dev).map(|tree| tree.announce()),

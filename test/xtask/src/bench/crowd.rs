@@ -66,7 +66,7 @@ fn print(samples: &[Vec<Vec<f64>>], load: f64) {
 }
 
 fn write(samples: &[Vec<Vec<f64>>], load: f64, path: &std::path::Path) -> Result {
-    let mut text = format!("{{\n  \"machine\": {{{}}},\n  \"crowds\": [", report::machine(load));
+    let mut text = format!("{{\n  \"machine\": {{{}}},\n  \"crowds\": [", report::machine(load, &report::PEERS));
     for (n, (size, of_size)) in CROWDS.iter().zip(samples).enumerate() {
         let comma = if n == 0 { "" } else { "," };
         let figures = FIGURES.iter().zip(of_size).fold(String::new(), |mut text, ((name, _), samples)| {

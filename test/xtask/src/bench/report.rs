@@ -8,6 +8,9 @@ use std::process::Command;
 use super::{Contest, Measured, median};
 use crate::Result;
 
+/// The packages of sm's peers.
+pub(super) const PEERS: [&str; 2] = ["ucx-utils", "libfabric-bin"];
+
 /// Prints the table.
 pub(super) fn print(measured: &[Measured<'_>], load: f64) {
     println!("\n{:4} {:24} {:>12} {:>12} {:>7}  {:9} now", "", "", "ours", "peer", "ratio", "target");
@@ -33,8 +36,11 @@ fn bound(contest: &Contest<'_>, ratio: f64) -> String {
 /// Writes the JSON.
 pub(super) fn write(measured: &[Measured<'_>], load: f64, path: &Path) -> Result {
     let contests: Vec<String> = measured.iter().map(contest).collect();
-    let text =
-        format!("{{\n  \"machine\": {{{}}},\n  \"contests\": [\n{}\n  ]\n}}\n", machine(load), contests.join(",\n"));
+    let text = format!(
+        "{{\n  \"machine\": {{{}}},\n  \"contests\": [\n{}\n  ]\n}}\n",
+        machine(load, &PEERS),
+        contests.join(",\n")
+    );
     let written = fs::create_dir_all(path.parent().expect("it is a file below a directory"));
     written.and_then(|()| fs::write(path, text)).map_err(|error| format!("{}: {error}", path.display()))?;
     println!("written to {}", path.display());
@@ -59,19 +65,18 @@ fn contest(one: &Measured<'_>) -> String {
     )
 }
 
-/// The facts of the machine, as fields of JSON.
-pub(super) fn machine(load: f64) -> String {
+/// The facts of the machine, and the versions of packages, as fields of JSON.
+pub(super) fn machine(load: f64, packages: &[&str]) -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
     let processors = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
-    format!(
-        "\"cpu\": {}, \"processors\": {processors}, \"kernel\": {}, \"load_before\": {load}, \"ucx-utils\": {}, \"libfabric-bin\": {}",
+    let facts = format!(
+        "\"cpu\": {}, \"processors\": {processors}, \"kernel\": {}, \"load_before\": {load}",
         json(model.trim_start_matches([' ', '\t', ':'])),
-        json(read("/proc/sys/kernel/osrelease").trim()),
-        json(&version("ucx-utils")),
-        json(&version("libfabric-bin"))
-    )
+        json(read("/proc/sys/kernel/osrelease").trim())
+    );
+    packages.iter().fold(facts, |facts, package| format!("{facts}, {}: {}", json(package), json(&version(package))))
 }
 
 /// The average of the last minute, before the bench adds to it.
@@ -86,7 +91,7 @@ fn version(package: &str) -> String {
 }
 
 /// A string of JSON. Nothing here has control characters; what is odd becomes a question mark.
-fn json(text: &str) -> String {
+pub(super) fn json(text: &str) -> String {
     let plain = text.chars().map(|c| if c.is_ascii_graphic() && c != '"' && c != '\\' || c == ' ' { c } else { '?' });
     format!("\"{}\"", plain.collect::<String>())
 }

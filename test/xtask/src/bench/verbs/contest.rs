@@ -1,0 +1,161 @@
+//! The operations, and how one is measured: all sides in turns, and the processor time of each from two lengths of run.
+#![forbid(unsafe_code)]
+
+use super::sides::{Sample, Side, Sides};
+use crate::Result;
+use crate::bench::median;
+use crate::guest::Guest;
+
+/// When a program that polls gives the processor to the other.
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub(super) enum Turns {
+    /// There is nobody to wait for.
+    Never,
+    /// When it finds no completion.
+    Empty,
+    /// After a completion as well: it then polls memory.
+    After,
+}
+
+/// How the time of one operation is shown.
+#[derive(Clone, Copy)]
+pub(super) enum Shown {
+    Microseconds,
+    PerSecond,
+    Bandwidth,
+}
+
+/// One operation, as each side is asked for it.
+pub(super) struct Operation {
+    pub(super) id: &'static str,
+    pub(super) title: &'static str,
+    pub(super) shown: Shown,
+    /// Of `verbs_bench`.
+    pub(super) what: &'static str,
+    /// In bytes; 0: it has none.
+    pub(super) size: u32,
+    /// So many at a time; 0: it has none.
+    pub(super) depth: u32,
+    pub(super) count: u32,
+    /// Its program and arguments, besides size, depth and count. Empty: it does not do this.
+    pub(super) perftest: &'static [&'static str],
+    /// The name of the operation in its performance test. Empty: likewise.
+    pub(super) dapltest: &'static str,
+    pub(super) turns: Turns,
+}
+
+/// No completion is left out (-Q 1), no search for a peak (-N), as many reads as ours has.
+const WRITE: &[&str] = &["ib_write_bw", "-Q", "1", "-N"];
+const READ: &[&str] = &["ib_read_bw", "-Q", "1", "-N", "-o", "16"];
+
+/// All of them.
+pub(super) const OPERATIONS: &[Operation] = &[
+    Operation {
+        perftest: &["ib_send_lat"],
+        turns: Turns::Empty,
+        ..pingpong("V1", "64 B messages, there and back", "send")
+    },
+    Operation {
+        perftest: &["ib_write_lat"],
+        turns: Turns::After,
+        ..pingpong("V2", "64 B writes, there and back", "memory")
+    },
+    Operation { perftest: &["ib_send_lat", "-e"], ..pingpong("V3", "64 B messages, asleep between", "wait") },
+    Operation { shown: Shown::PerSecond, depth: 1, ..stream("V4", "64 B writes, 1 at a time", "write", 64) },
+    Operation { shown: Shown::PerSecond, depth: 64, ..stream("V5", "64 B writes, 64 at a time", "write", 64) },
+    Operation { count: 300, ..stream("V6", "64 KiB writes", "write", 65_536) },
+    Operation { count: 300, perftest: READ, dapltest: "RR", ..stream("V7", "64 KiB reads", "read", 65_536) },
+    Operation { count: 100, ..connects("V8", "connects, 1 at a time", 1) },
+    Operation { count: 256, ..connects("V9", "connects, 64 at a time", 64) },
+];
+
+const fn pingpong(id: &'static str, title: &'static str, what: &'static str) -> Operation {
+    Operation { shown: Shown::Microseconds, count: 3_000, depth: 0, dapltest: "", ..stream(id, title, what, 64) }
+}
+
+const fn stream(id: &'static str, title: &'static str, what: &'static str, size: u32) -> Operation {
+    let (shown, turns) = (Shown::Bandwidth, Turns::Never);
+    Operation { id, title, shown, what, size, depth: 64, count: 5_000, perftest: WRITE, dapltest: "RW", turns }
+}
+
+const fn connects(id: &'static str, title: &'static str, depth: u32) -> Operation {
+    Operation { shown: Shown::PerSecond, depth, perftest: &[], dapltest: "", ..stream(id, title, "connect", 0) }
+}
+
+/// What one side took for one operation.
+pub(super) struct Figures {
+    /// Microseconds of the guest's clock, run by run.
+    pub(super) samples: Vec<f64>,
+    /// Of processor time, in microseconds: the server's and the client's.
+    pub(super) processor: Option<(f64, f64)>,
+}
+
+impl Figures {
+    pub(super) fn usec(&self) -> f64 {
+        median(&self.samples)
+    }
+}
+
+/// An operation with what each side took; those that cannot do it are absent.
+pub(super) struct Measured {
+    pub(super) operation: &'static Operation,
+    pub(super) figures: Vec<(Side, Figures)>,
+}
+
+impl Measured {
+    /// Has it done by all sides in turns.
+    pub(super) fn take(operation: &'static Operation, sides: &Sides, guest: &mut Guest, rounds: usize) -> Result<Self> {
+        let able: Vec<Side> = Side::ALL.into_iter().filter(|side| side.can(operation)).collect();
+        let failed = |side: Side, reason| format!("{} by {}: {reason}", operation.id, side.name());
+        let mut runs: Vec<(Side, Vec<Sample>)> = able.iter().map(|side| (*side, Vec::new())).collect();
+        for round in 1..=rounds {
+            let mut line = format!("{} round {round}:", operation.id);
+            for (side, samples) in &mut runs {
+                let sample = sides.run(*side, operation, operation.count, guest);
+                let sample = sample.map_err(|reason| failed(*side, reason))?;
+                line += &format!(" {} {:.3} us", side.name(), sample.usec);
+                samples.push(sample);
+            }
+            eprintln!("{line}");
+        }
+        // Starting and connecting take far longer than an operation, and drop out of the difference to a short run.
+        let few = operation.count / 10;
+        let mut figures = Vec::new();
+        for (side, samples) in runs {
+            let processor = match samples[0].processor {
+                None => None,
+                Some(_) => {
+                    let short = sides.run(side, operation, few, guest).map_err(|reason| failed(side, reason))?;
+                    short.processor.map(|short| per_operation(&samples, short, operation.count - few))
+                }
+            };
+            figures.push((side, Figures { samples: samples.iter().map(|sample| sample.usec).collect(), processor }));
+        }
+        Ok(Measured { operation, figures })
+    }
+
+    pub(super) fn of(&self, side: Side) -> Option<&Figures> {
+        self.figures.iter().find(|(one, _)| *one == side).map(|(_, figures)| figures)
+    }
+
+    /// Our time over that of another.
+    pub(super) fn ratio(&self, to: Side) -> Option<f64> {
+        Some(self.of(Side::Ours)?.usec() / self.of(to)?.usec())
+    }
+}
+
+fn per_operation(samples: &[Sample], short: (f64, f64), more: u32) -> (f64, f64) {
+    let (servers, clients): (Vec<f64>, Vec<f64>) = samples.iter().filter_map(|sample| sample.processor).unzip();
+    ((median(&servers) - short.0) / f64::from(more), (median(&clients) - short.1) / f64::from(more))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn starting_is_not_an_operation() {
+        let samples = [1_100.0, 1_120.0, 1_090.0].map(|server| Sample { usec: 0.0, processor: Some((server, 300.0)) });
+        assert_eq!(per_operation(&samples, (200.0, 300.0), 90), (10.0, 0.0));
+    }
+}

@@ -1,0 +1,251 @@
+//! Who is measured: how each is asked for an operation, and what its output means.
+//!
+//! A change of a peer's format is an error here, never a wrong figure: columns are found by name.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use dapl_test::stage::{Stage, workspace};
+
+use super::contest::{Operation, Turns};
+use crate::Result;
+use crate::bench::ours::field;
+use crate::guest::{Clock, Guest, Link};
+use crate::reference::{ADAPTER, Reference};
+
+/// No run takes as long.
+const LIMIT: Duration = Duration::from_secs(300);
+/// Where perftest's server listens.
+const PERFTEST_PORT: &str = "tcp:18515";
+/// Our adapter, by the guest's link.
+const OURS: &str = "verbs0";
+
+/// Who is measured.
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub(super) enum Side {
+    Ours,
+    Perftest,
+    /// Our program over its libraries.
+    Reference,
+    /// Its own program.
+    Dapltest,
+}
+
+impl Side {
+    pub(super) const ALL: [Side; 4] = [Side::Ours, Side::Perftest, Side::Reference, Side::Dapltest];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Side::Ours => "ours",
+            Side::Perftest => "perftest",
+            Side::Reference => "reference",
+            Side::Dapltest => "dapltest",
+        }
+    }
+
+    pub(super) fn can(self, operation: &Operation) -> bool {
+        match self {
+            Side::Ours | Side::Reference => true,
+            Side::Perftest => !operation.perftest.is_empty(),
+            Side::Dapltest => !operation.dapltest.is_empty(),
+        }
+    }
+}
+
+/// What one run came to.
+pub(super) struct Sample {
+    /// Of one operation, by the guest's clock.
+    pub(super) usec: f64,
+    /// Of the whole run: the server's and the client's processor time in microseconds, if both ended with it.
+    pub(super) processor: Option<(f64, f64)>,
+}
+
+/// The programs.
+pub(super) struct Sides<'a> {
+    stage: &'a Stage,
+    reference: &'a Reference,
+    clock: Clock,
+    conf: PathBuf,
+}
+
+impl<'a> Sides<'a> {
+    /// Compiles what is ours.
+    pub(super) fn new(stage: &'a Stage, reference: &'a Reference, clock: Clock) -> Result<Self> {
+        let source = |name: &str| workspace().join("test/c").join(name);
+        let sides = Sides { stage, reference, clock, conf: stage.root.join("etc/bench-verbs.conf") };
+        stage.compile(&sides.program("verbs_bench"), &[&source("verbs_bench.c")], &["-O2"]);
+        stage.compile(&sides.program("duet"), &[&source("duet.c")], &["-O2"]);
+        stage.compile(&sides.program("turns.so"), &[&source("turns.c")], &["-O2", "-shared", "-fPIC", "-ldl"]);
+        reference.compile(&sides.program("verbs_bench20"), &source("verbs_bench.c"))?;
+        let line = format!("{OURS} u1.2 threadsafe default libdaplverbs.so.1 dapl.1.2 \"d0 0\" \"\"\n");
+        fs::write(&sides.conf, line).map_err(|error| format!("{}: {error}", sides.conf.display()))?;
+        Ok(sides)
+    }
+
+    /// In a guest that has just come up.
+    pub(super) fn prepare(&self, guest: &mut Guest) -> Result {
+        // Who polls memory keeps the processor for so long, until it has found the rhythm.
+        said(guest, "echo 4 >/proc/sys/kernel/sched_rr_timeslice_ms").map(drop)
+    }
+
+    /// One run.
+    pub(super) fn run(&self, side: Side, operation: &Operation, count: u32, guest: &mut Guest) -> Result<Sample> {
+        let mut text = String::new();
+        let command = self.command(side, operation, count);
+        let status = guest.run(&command, LIMIT, |line| text += &format!("{line}\n"))?;
+        if status != 0 {
+            return Err(format!("status {status}\n{text}"));
+        }
+        let usec = match side {
+            Side::Ours | Side::Reference => field(&text, "usec"),
+            Side::Perftest => perftest_usec(&text),
+            Side::Dapltest => dapltest_usec(&text),
+        };
+        let usec = usec.ok_or_else(|| format!("what it said is not understood:\n{text}"))?;
+        let processor = field(&text, "server_cpu").zip(field(&text, "client_cpu"));
+        Ok(Sample { usec, processor: processor.filter(|_| side != Side::Dapltest) })
+    }
+
+    fn program(&self, name: &str) -> PathBuf {
+        self.stage.root.join("bin").join(name)
+    }
+
+    fn command(&self, side: Side, operation: &Operation, count: u32) -> Command {
+        let address = Link::Alone.address();
+        match side {
+            Side::Ours => {
+                let program = self.program("verbs_bench");
+                let mut command = self.duet(operation, "text:ready", &bench(&program, OURS, operation, count));
+                command.env("LD_LIBRARY_PATH", &self.stage.lib).env("DAT_OVERRIDE", &self.conf);
+                command
+            }
+            Side::Reference => {
+                let program = self.program("verbs_bench20");
+                let pair = bench(&program, ADAPTER, operation, count);
+                self.over_reference(self.duet(operation, "text:ready", &pair))
+            }
+            Side::Perftest => {
+                let mut words: Vec<String> = operation.perftest.iter().map(|word| (*word).to_owned()).collect();
+                words.extend(["-d", "rxe0", "-F", "-s"].map(str::to_owned));
+                words.extend([operation.size.to_string(), "-n".to_owned(), count.to_string()]);
+                if operation.depth > 0 {
+                    words.extend(["-t".to_owned(), operation.depth.to_string()]);
+                }
+                let server: Vec<OsString> = words.iter().map(OsString::from).collect();
+                let client = server.iter().cloned().chain([address.into()]).collect();
+                self.duet(operation, PERFTEST_PORT, &[server, client])
+            }
+            Side::Dapltest => {
+                let program = self.reference.dapltest().display().to_string();
+                let server = [&*program, "-T", "S", "-D", ADAPTER].map(OsString::from).to_vec();
+                let to = format!("-D {ADAPTER} -s {address}");
+                let (what, size, depth) = (operation.dapltest, operation.size, operation.depth);
+                // Its server stays until it is told.
+                let script = format!(
+                    "'{program}' -T P {to} -i {count} -p {depth} -m p {what} {size} 1 && '{program}' -T Q {to} >&2"
+                );
+                let client = ["sh", "-c", &script].map(OsString::from).to_vec();
+                self.over_reference(self.duet(operation, "text:Service Point Ready", &[server, client]))
+            }
+        }
+    }
+
+    fn over_reference(&self, mut command: Command) -> Command {
+        let over = self.reference.command(Path::new("true"));
+        command.envs(over.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command
+    }
+
+    /// A server and its client. With time as the clock each has a processor of its own; else they share the only one.
+    fn duet(&self, operation: &Operation, ready: &str, [server, client]: &[Vec<OsString>; 2]) -> Command {
+        let mut command = match self.clock {
+            Clock::Instructions if operation.turns != Turns::Never => {
+                let mut command = Command::new("chrt");
+                command.args(["-r", "1"]).arg(self.program("duet"));
+                command.env("LD_PRELOAD", self.program("turns.so"));
+                command
+            }
+            _ => Command::new(self.program("duet")),
+        };
+        if operation.turns == Turns::After {
+            command.env("TURNS", "after");
+        }
+        command.arg(ready);
+        command.args(pinned(self.clock, "0")).args(server).arg("--").args(pinned(self.clock, "1")).args(client);
+        command
+    }
+}
+
+fn pinned(clock: Clock, processor: &'static str) -> Vec<&'static str> {
+    match clock {
+        Clock::Time => vec!["taskset", "-c", processor],
+        Clock::Instructions => Vec::new(),
+    }
+}
+
+/// `verbs_bench` as server and as client.
+fn bench(program: &Path, adapter: &str, operation: &Operation, count: u32) -> [Vec<OsString>; 2] {
+    let numbers = [operation.size, count, operation.depth].map(|number| number.to_string());
+    let end = |side: &[&str]| {
+        let mut words = vec![program.as_os_str().to_owned()];
+        words.extend(side.iter().chain(&["-P", adapter, operation.what]).map(OsString::from));
+        words.extend(numbers.iter().filter(|number| *number != "0").map(OsString::from));
+        words
+    };
+    [end(&["-s"]), end(&["-h", Link::Alone.address()])]
+}
+
+/// What a shell's text says in the guest.
+pub(super) fn said(guest: &mut Guest, text: &str) -> Result<String> {
+    let mut said = String::new();
+    let mut command = Command::new("sh");
+    let status = guest.run(command.args(["-c", text]), LIMIT, |line| said += line)?;
+    if status == 0 { Ok(said) } else { Err(format!("{text}: status {status}: {said}")) }
+}
+
+/// One table of one row. For ping-pong the median of half a round trip, else millions of operations per second.
+fn perftest_usec(said: &str) -> Option<f64> {
+    let mut lines = said.lines().skip_while(|line| !line.trim_start().starts_with("#bytes"));
+    let names: Vec<&str> = lines.next()?.split_whitespace().collect();
+    let row: Vec<&str> = lines.next()?.split_whitespace().collect();
+    if let Some(column) = names.iter().position(|name| *name == "t_typical[usec]") {
+        return row.get(column)?.parse().ok();
+    }
+    // Other names have blanks in them, so it is found from the end.
+    let rate: f64 = (*names.last()? == "MsgRate[Mpps]").then(|| row.last()?.parse().ok())??;
+    (rate > 0.0).then(|| 1.0 / rate)
+}
+
+/// `    Operation Throughput : 28515.21 ops/sec`
+fn dapltest_usec(said: &str) -> Option<f64> {
+    let rest = said.lines().find_map(|line| line.trim_start().strip_prefix("Operation Throughput"))?;
+    let rate: f64 = rest.trim_start_matches([' ', ':']).strip_suffix("ops/sec")?.trim_end().parse().ok()?;
+    (rate > 0.0).then(|| 1e6 / rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn perftest_says_latency_or_rate() {
+        let said = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    99% percentile[usec]\n \
+                    64      1000          13.94          2785.03      15.10    \t       16.43       \t9.49\n";
+        assert_eq!(perftest_usec(said), Some(15.10));
+        let said = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n \
+                    64         5000             2.54               2.18   \t\t   0.04\n";
+        assert_eq!(perftest_usec(said), Some(25.0));
+        assert_eq!(perftest_usec("Couldn't connect to 192.0.2.1:18515\n"), None);
+        assert_eq!(perftest_usec(" #bytes  another[unit]\n 64  12\n"), None);
+    }
+
+    #[test]
+    fn dapltest_says_a_rate() {
+        assert_eq!(dapltest_usec("    Operation Throughput : 25000.00 ops/sec\n"), Some(40.0));
+        assert_eq!(dapltest_usec("    Bandwidth            : 1.74 MB/sec\n"), None);
+    }
+}

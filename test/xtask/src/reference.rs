@@ -1,0 +1,103 @@
+//! Debian's DAT 2.0 reference: fetched and unpacked once, then found in the target directory.
+//!
+//! Nothing of it is installed on this machine: its package would bring an /etc/dat.conf, and then programs that look for
+//! ours would find that. What it needs itself (libibverbs, librdmacm) comes with perftest. Its programs run in guests.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use dapl_test::stage::{self, workspace};
+
+use crate::quiet::text_of;
+use crate::{Result, setup};
+
+/// The libraries, `dapltest` and the headers.
+const PACKAGES: [&str; 3] = ["libdapl2", "dapl2-utils", "libdapl-dev"];
+/// The adapter of its registry, over rdma_cm on the guest's link.
+pub(crate) const ADAPTER: &str = "ofa-v2-d0";
+
+/// Where it was unpacked.
+pub(crate) struct Reference {
+    root: PathBuf,
+    lib: PathBuf,
+    conf: PathBuf,
+    /// Of the package.
+    pub(crate) version: String,
+}
+
+impl Reference {
+    /// The one of the target directory, which is made when it is not there.
+    pub(crate) fn find() -> Result<Self> {
+        setup::require(&[setup::PERFTEST, setup::CC])?;
+        let place = stage::target_directory().join("reference");
+        if let Ok(found) = Reference::of(&place) {
+            return Ok(found);
+        }
+        let fresh = place.with_extension(format!("fresh-{}", std::process::id()));
+        let made = make(&fresh).and_then(|()| match fs::rename(&fresh, &place) {
+            // Another was quicker with the same.
+            Err(_) if place.join("version").exists() => Ok(()),
+            result => result.map_err(|error| format!("{}: {error}", place.display())),
+        });
+        // What is left of a failure is of no use to anybody.
+        let _ = fs::remove_dir_all(&fresh);
+        made.and_then(|()| Reference::of(&place))
+    }
+
+    fn of(place: &Path) -> Result<Self> {
+        let version = fs::read_to_string(place.join("version")).map_err(|error| format!("the reference: {error}"))?;
+        let folders = fs::read_dir(place.join("usr/lib")).map_err(|error| format!("the reference: {error}"))?;
+        let lib = folders.flatten().map(|folder| folder.path()).find(|folder| folder.join("libdat2.so.2").exists());
+        let lib = lib.ok_or("the reference's packages hold no libdat2.so.2")?;
+        Ok(Reference { root: place.to_path_buf(), lib, conf: place.join("dat.conf"), version })
+    }
+
+    /// `dapltest`.
+    pub(crate) fn dapltest(&self) -> PathBuf {
+        self.root.join("usr/bin/dapltest")
+    }
+
+    /// A command over its libraries.
+    pub(crate) fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.env("LD_LIBRARY_PATH", &self.lib).env("DAT_OVERRIDE", &self.conf);
+        command
+    }
+
+    /// Compiles a C program of ours, which was written for 1.2.
+    pub(crate) fn compile(&self, output: &Path, source: &Path) -> Result {
+        let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+        cc.args(["-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", "-Wall", "-Wextra", "-I"]);
+        cc.arg(workspace().join("test/c/dat20")).arg("-I").arg(self.root.join("usr/include"));
+        cc.arg("-o").arg(output).arg(source).arg("-L").arg(&self.lib);
+        // What the library itself is linked with is the system's.
+        text_of(cc.args(["-ldat2", "-Wl,--allow-shlib-undefined", "-pthread"])).map(drop)
+    }
+}
+
+fn make(fresh: &Path) -> Result {
+    let failed = |error: std::io::Error| format!("{}: {error}", fresh.display());
+    fs::create_dir_all(fresh).map_err(failed)?;
+    eprintln!("xtask: fetching {} for the guest", PACKAGES.join(", "));
+    let download = || text_of(Command::new("apt-get").args(["-qq", "download"]).args(PACKAGES).current_dir(fresh));
+    if download().is_err() {
+        // No lists yet, or older ones than what the archive holds.
+        setup::update()?;
+        download()?;
+    }
+    let mut version = String::new();
+    for entry in fs::read_dir(fresh).map_err(failed)?.flatten() {
+        let package = entry.path();
+        if package.extension().is_some_and(|kind| kind == "deb") {
+            text_of(Command::new("dpkg-deb").arg("-x").arg(&package).arg(fresh))?;
+            version = text_of(Command::new("dpkg-deb").arg("-f").arg(&package).arg("Version"))?;
+            fs::remove_file(&package).map_err(failed)?;
+        }
+    }
+    let conf = format!("{ADAPTER} u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"d0 0\" \"\"\n");
+    fs::write(fresh.join("dat.conf"), conf).map_err(failed)?;
+    // Last: with it, the place is complete.
+    fs::write(fresh.join("version"), version.trim()).map_err(failed)
+}
