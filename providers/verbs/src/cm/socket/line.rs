@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -113,6 +113,11 @@ impl Line {
         })
     }
 
+    /// The peer's IA, as it says, or where it talks from.
+    pub(super) fn address(&self, hello: &Hello) -> IpAddr {
+        hello.address.filter(|ip| !ip.is_unspecified()).unwrap_or(self.peer.ip())
+    }
+
     /// Becomes the link of a queue pair.
     fn attach(self: &Arc<Self>, pair: &Arc<dyn Pair>, conn: ConnId) -> Result<()> {
         let _ = self.pair.set(Arc::downgrade(pair));
@@ -141,6 +146,12 @@ impl Line {
         let mut inner = self.inner.lock();
         inner.talk.refuse();
         inner.hang_up();
+    }
+
+    /// Another descriptor of its socket.
+    #[cfg(test)]
+    pub(super) fn socket(&self) -> TcpStream {
+        self.inner.lock().stream.as_ref().unwrap().try_clone().unwrap()
     }
 
     /// Has the socket watched. Engine only.
@@ -233,7 +244,7 @@ impl Line {
             return self.raise(&ours, &hello);
         }
         let me = self.me.clone();
-        let address = hello.address.unwrap_or(self.peer.ip());
+        let address = self.address(&hello);
         self.place.guide.find(address, ours.is_ethernet, move |gid| {
             let Some(line) = me.upgrade() else { return };
             match gid {
@@ -360,6 +371,8 @@ impl Inner {
         if let Some(watch) = self.watch.take() {
             watch.end(stream.as_fd());
         }
+        // A process that was forked off may have the socket too: the peer is to see the end all the same.
+        let _ = stream.shutdown(Shutdown::Both);
     }
 }
 

@@ -191,8 +191,10 @@ impl Door {
         {
             let mut at = self.at.lock();
             let (listener, watch) = (at.listener.take(), at.watch.take());
-            if let (Some(listener), Some(watch)) = (listener, watch) {
-                watch.end(listener.as_fd());
+            if let Some(listener) = listener {
+                watch.into_iter().for_each(|watch| watch.end(listener.as_fd()));
+                // Nobody listens any more, even if a process that was forked off has the socket too.
+                let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
             }
         }
         let strangers = std::mem::take(&mut *self.strangers.lock());
@@ -215,7 +217,7 @@ impl Door {
             if strangers.len() > STRANGERS { strangers.pop_front() } else { None }
         };
         if let Some(first) = first {
-            log::warn!("{} has sent no whole request, and {STRANGERS} others wait: it must leave", first.peer);
+            log::info!("{} has sent no whole request, and {STRANGERS} others wait: it must leave", first.peer);
             first.end();
         }
         line.begin();
@@ -262,7 +264,7 @@ impl Source for Door {
 impl Host for Door {
     fn asked(&self, line: &Arc<Line>, hello: &Hello) {
         self.forget(line);
-        let peer = SocketAddr::new(hello.address.unwrap_or(line.peer.ip()), line.peer.port());
+        let peer = SocketAddr::new(line.address(hello), line.peer.port());
         let private_data = hello.private_data.clone();
         let info = RequestInfo { peer, told: private_data.len(), private_data };
         (self.place.arrived)(self.id, Box::new(Caller(Some(line.clone()))), info);

@@ -157,7 +157,7 @@ impl Talk {
                         Some(News::Reply(hello))
                     }
                     Err(wrong) => {
-                        log::warn!("a peer's reply is not understood: {wrong}");
+                        log::warn!("a reply is not understood: {wrong}");
                         self.over(End::Rejected)
                     }
                 }
@@ -170,7 +170,7 @@ impl Talk {
                 }
                 Ok(Some(Message::Refusal)) => self.over(End::Left),
                 Err(wrong) => {
-                    log::warn!("a peer's request is not understood: {wrong}");
+                    log::info!("a request is not understood: {wrong}");
                     self.over(End::Left)
                 }
             },

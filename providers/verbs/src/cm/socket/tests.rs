@@ -308,6 +308,23 @@ fn an_acceptor_waits_for_its_confirmation_but_not_for_ever() {
     }
 }
 
+/// A forked child has them as well, for as long as it lives.
+#[test]
+fn what_is_over_is_over_whoever_else_has_the_sockets() {
+    let house = House::new();
+    let listener = house.door.at.lock().listener.as_ref().unwrap().try_clone().unwrap();
+    let active = Double::new(1);
+    house.dial(&active, b"", 1);
+    let (caller, ..) = house.request();
+    let socket = caller.0.as_ref().unwrap().socket();
+    drop(caller);
+    assert_eq!(active.next(), Heard::Over("rejected"));
+    house.door.close();
+    let again = house.manager.open(house.port.into(), conn(1).ep);
+    assert!(again.is_ok(), "{:?}", again.err());
+    drop((listener, socket));
+}
+
 #[test]
 fn paths_are_no_addresses() {
     let house = House::new();
