@@ -35,6 +35,8 @@ pub(crate) enum Need {
 pub(crate) struct Case {
     pub(crate) name: Cow<'static, str>,
     pub(crate) section: Cow<'static, str>,
+    /// Whose list it is in.
+    pub(crate) area: usize,
     pub(crate) body: Body,
     /// Seconds before the watchdog bites; 20, at most 60.
     pub(crate) limit: u64,
@@ -57,7 +59,16 @@ pub(crate) fn pair(near: impl Fn(&Ctx) + Send + Sync + 'static, far: impl Fn(&Ct
 
 impl Case {
     fn of_body(body: Body) -> Self {
-        Case { name: "".into(), section: "".into(), body, limit: 20, needs: Vec::new(), shares_ia: false, only: None }
+        Case {
+            name: "".into(),
+            section: "".into(),
+            area: 0,
+            body,
+            limit: 20,
+            needs: Vec::new(),
+            shares_ia: false,
+            only: None,
+        }
     }
 
     /// Its name, unique in the suite, beginning with its area.

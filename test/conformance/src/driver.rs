@@ -23,7 +23,7 @@ use crate::{cases, expected, names, os, report};
 
 const USAGE: &str = "\
 usage: dapl-conformance [run] [--provider NAME] [--libdat PATH] [--mode one|two|both] [--jobs N] [--report DIR]
-                        [--complete] [--open] [--verbose] [FILTER...]
+                        [--complete] [--open] [--verbose] [--patience N] [FILTER...]
        dapl-conformance list [FILTER...]
        dapl-conformance coverage [--report DIR]
 ";
@@ -41,6 +41,7 @@ struct Options {
     complete: bool,
     open: bool,
     verbose: bool,
+    patience: u32,
     filters: Vec<String>,
 }
 
@@ -56,6 +57,7 @@ impl Options {
             complete: false,
             open: false,
             verbose: false,
+            patience: 1,
             filters: Vec::new(),
         };
         let mut words = words.iter().peekable();
@@ -71,6 +73,7 @@ impl Options {
                 "--complete" => options.complete = true,
                 "--open" => options.open = true,
                 "--verbose" => options.verbose = true,
+                "--patience" => options.patience = words.next()?.parse().ok().filter(|times| *times > 0)?,
                 "--mode" => {
                     options.modes = match words.next()?.as_str() {
                         "one" => vec![Mode::One],
@@ -263,7 +266,7 @@ fn run_one(options: &Options, place: &Place, index: usize, case: &Case, mode: Mo
     let (ending, seen) = match ending {
         Err(ending) => (ending, Vec::new()),
         Ok(mut processes) => {
-            let hang = watch(&mut processes, Duration::from_secs(case.limit));
+            let hang = watch(&mut processes, case.limit, options.patience);
             let ending = judge(&processes, hang);
             (ending, processes.iter().flat_map(|process| Record::read(&process.task.record).seen()).collect())
         }
@@ -294,11 +297,13 @@ fn start(
     for (side, channel) in sides.iter().zip([one, other]) {
         let task = Task {
             case: case.name.to_string(),
+            area: case.area,
             mode,
             side: *side,
             provider: options.provider.clone(),
             libdat: options.libdat.clone(),
             first_qual: first_qual(index),
+            patience: options.patience,
             record: record_of(place, index, *side),
         };
         let said = File::create(task.record.with_extension("said"))?;
@@ -322,9 +327,9 @@ fn first_qual(index: usize) -> u64 {
 }
 
 /// Waits for the processes. When one has failed the others have a little time left. What does not end is described and
-/// killed.
-fn watch(processes: &mut [Process], limit: Duration) -> Option<String> {
-    let mut deadline = Instant::now() + limit;
+/// killed. A slow machine has so many times the seconds.
+fn watch(processes: &mut [Process], seconds: u64, patience: u32) -> Option<String> {
+    let mut deadline = Instant::now() + Duration::from_secs(seconds) * patience;
     let mut has_failed = false;
     let mut pause = Duration::from_micros(500);
     while processes.iter().any(|process| process.status.is_none()) {
@@ -333,7 +338,7 @@ fn watch(processes: &mut [Process], limit: Duration) -> Option<String> {
         }
         if !has_failed && processes.iter().any(|one| one.status.is_some_and(|status| !status.success())) {
             has_failed = true;
-            deadline = deadline.min(Instant::now() + GRACE);
+            deadline = deadline.min(Instant::now() + GRACE * patience);
         }
         if Instant::now() > deadline {
             let running = processes.iter().filter(|process| process.status.is_none() || !has_failed);

@@ -27,11 +27,15 @@ const MARGIN: Duration = Duration::from_secs(3);
 #[derive(Clone)]
 pub(crate) struct Task {
     pub(crate) case: String,
+    /// The area that has it: the other lists are not made, which for most cases would be most of the work.
+    pub(crate) area: usize,
     pub(crate) mode: Mode,
     pub(crate) side: Side,
     pub(crate) provider: String,
     pub(crate) libdat: String,
     pub(crate) first_qual: u64,
+    /// How many times as long as elsewhere anything may take.
+    pub(crate) patience: u32,
     /// The flight record; the ending is written beside it.
     pub(crate) record: PathBuf,
 }
@@ -41,21 +45,25 @@ impl Task {
     pub(crate) fn to_words(&self) -> Vec<String> {
         let record = self.record.to_string_lossy().into_owned();
         let words = [self.mode.word(), self.side.word(), &self.provider, &self.libdat, &record];
-        let mut all = vec!["worker".to_owned(), self.case.clone(), self.first_qual.to_string()];
+        let numbers = [self.area as u64, self.first_qual, u64::from(self.patience)];
+        let mut all = vec!["worker".to_owned(), self.case.clone()];
+        all.extend(numbers.map(|number| number.to_string()));
         all.extend(words.map(str::to_owned));
         all
     }
 
     /// From arguments.
     pub(crate) fn from_words(words: &[String]) -> Option<Self> {
-        let [case, first_qual, mode, side, provider, libdat, record] = words else { return None };
+        let [case, area, first_qual, patience, mode, side, provider, libdat, record] = words else { return None };
         Some(Task {
             case: case.clone(),
+            area: area.parse().ok()?,
             mode: if mode == "two" { Mode::Two } else { Mode::One },
             side: if side == "far" { Side::Far } else { Side::Near },
             provider: provider.clone(),
             libdat: libdat.clone(),
             first_qual: first_qual.parse().ok()?,
+            patience: patience.parse().ok()?,
             record: record.into(),
         })
     }
@@ -134,8 +142,8 @@ pub(crate) fn main(task: &Task) -> ! {
 fn prepare(task: &Task) -> Result<Case, String> {
     flight::open(&task.record).map_err(|error| format!("{}: {error}", task.record.display()))?;
     api::load(&task.libdat)?;
-    let all = cases::all();
-    all.into_iter().find(|case| case.name == task.case).ok_or_else(|| format!("no case {}", task.case))
+    let area = cases::area(task.area);
+    area.into_iter().find(|case| case.name == task.case).ok_or_else(|| format!("no case {}", task.case))
 }
 
 fn play(task: &Task, case: Case) -> Ending {
@@ -177,7 +185,7 @@ fn threads(task: &Task, case: Case) -> Ending {
     let first = hear.recv().expect("a role always reports");
     let second = match first {
         Ending::Passed => hear.recv().expect("a role always reports"),
-        _ => match hear.recv_timeout(GRACE) {
+        _ => match hear.recv_timeout(GRACE * task.patience) {
             Ok(second) => second,
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ending::Followed,
         },
@@ -195,7 +203,7 @@ fn ctx(task: &Task, case: &Case, side: Side, channel: Option<UnixStream>) -> Ctx
         shares_ia: case.shares_ia && task.mode == Mode::One,
         ending: task.ending(),
         first_qual: task.first_qual + if is_twin { 16 } else { 0 },
-        deadline: Instant::now() + Duration::from_secs(case.limit) - MARGIN,
+        deadline: Instant::now() + Duration::from_secs(case.limit) * task.patience - MARGIN,
         channel,
     }
 }

@@ -18,22 +18,31 @@ mod transfer;
 
 use crate::case::Case;
 
-/// All of them, in the order of reports.
+/// The lists, in the order of reports.
+const AREAS: [fn() -> Vec<Case>; 13] = [
+    registry::cases,
+    ia::cases,
+    handles::cases,
+    evd::cases,
+    cno::cases,
+    memory::cases,
+    ep::cases,
+    connection::cases,
+    transfer::cases,
+    flags::cases,
+    srq::cases,
+    threads::cases,
+    consumers::cases,
+];
+
+/// All of them.
 pub(crate) fn all() -> Vec<Case> {
-    let areas = [
-        registry::cases,
-        ia::cases,
-        handles::cases,
-        evd::cases,
-        cno::cases,
-        memory::cases,
-        ep::cases,
-        connection::cases,
-        transfer::cases,
-        flags::cases,
-        srq::cases,
-        threads::cases,
-        consumers::cases,
-    ];
-    areas.into_iter().flat_map(|area| area()).collect()
+    (0..AREAS.len()).flat_map(area).collect()
+}
+
+/// Those of one area, by the number that each of its cases has.
+pub(crate) fn area(number: usize) -> Vec<Case> {
+    let mut cases = AREAS.get(number).map(|area| area()).unwrap_or_default();
+    cases.iter_mut().for_each(|case| case.area = number);
+    cases
 }
