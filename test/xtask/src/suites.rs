@@ -41,7 +41,8 @@ fn tests(suite: &str, known: &[String], rest: &[&str]) -> Result {
     cargo.current_dir(workspace()).arg("test");
     match suite {
         "all" => cargo.args(["--workspace", "--no-fail-fast"]),
-        "unit" => cargo.args(["--workspace", "--lib", "--bins", "--no-fail-fast"]),
+        // Without the one package whose library holds another's: it has no tests, and --lib would make some of it.
+        "unit" => cargo.args(["--workspace", "--exclude", "daplfaulty", "--lib", "--bins", "--no-fail-fast"]),
         _ => {
             let chosen: Vec<_> = known.iter().filter(|name| suite_of(name) == suite).collect();
             if chosen.is_empty() {
