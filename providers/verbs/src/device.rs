@@ -38,6 +38,7 @@ pub(crate) struct Device {
     /// The GID that goes with it.
     pub(crate) gid: Gid,
     is_ethernet: bool,
+    max_cqe: u32,
     pub(crate) knobs: Knobs,
     pub(crate) limits: Limits,
     pub(crate) channel: Arc<Channel>,
@@ -71,6 +72,7 @@ impl Device {
         let reactor = Reactor::new().map_err(|error| failed("no engine", error))?;
         let channel = Channel::new(&context).map_err(|error| failed("no completion channel", error))?;
         let limits = limits::of(&context, port, &knobs)?;
+        let max_cqe = context.attributes().map_or(limits.max_dtos, |device| device.max_cqe.max(1) as u32);
         let chosen = dapl::debug::secure_variable(NAMES.variable);
         let device = Arc::new_cyclic(|me| Device {
             name: spec.name.to_owned(),
@@ -82,6 +84,7 @@ impl Device {
             address,
             gid,
             is_ethernet,
+            max_cqe,
             knobs,
             limits,
             channel,
@@ -109,7 +112,7 @@ impl Device {
 
     /// Completions that a queue can have room for.
     pub(crate) fn max_cqe(&self) -> u32 {
-        self.limits.max_evd_qlen
+        self.max_cqe
     }
 
     pub(crate) fn manager(&self) -> &Arc<dyn Manager> {

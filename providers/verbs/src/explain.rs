@@ -16,8 +16,6 @@ use rustix::process::{Resource as Bound, getrlimit};
 /// Why an IA cannot be opened.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Cause {
-    /// `ia_params` are empty.
-    NothingNamed,
     /// The kernel has no RDMA at all.
     NoRdma,
     /// It has, but no device.
@@ -52,7 +50,6 @@ impl Cause {
     /// What is wrong.
     fn cause(&self) -> String {
         match self {
-            Cause::NothingNamed => "ia_params name no device".to_string(),
             Cause::NoRdma => "the kernel has no RDMA devices (/sys/class/infiniband is not there)".to_string(),
             Cause::NoDevices => "there is no RDMA device (/sys/class/infiniband is empty)".to_string(),
             Cause::Unknown { object, .. } => {
@@ -90,9 +87,6 @@ impl Cause {
             names => format!(" ({what}: {})", names.join(", ")),
         };
         match self {
-            Cause::NothingNamed => {
-                "write a device and a port (\"mlx5_0 1\"), a network device (\"ib0 0\"), an address or a host name".to_string()
-            }
             Cause::NoRdma | Cause::NoDevices => "load the driver of the adapter (such as mlx5_ib, irdma or bnxt_re); without \
                 an adapter: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev <network device>"
                 .to_string(),
@@ -134,7 +128,6 @@ impl Cause {
     /// What the caller is told.
     fn error(&self) -> Error {
         match self {
-            Cause::NothingNamed => Error::InvalidAddress(Address::Malformed),
             Cause::NoRights { .. } => Error::PermissionDenied,
             Cause::Failed { .. } => Error::Internal,
             _ => Error::InvalidAddress(Address::Unreachable),
@@ -267,7 +260,6 @@ mod tests {
         let text = |text: &str| text.to_string();
         let device = || text("mlx5_0");
         let causes = [
-            (Cause::NothingNamed, "mlx5_0 1"),
             (Cause::NoRdma, "rdma_rxe"),
             (Cause::NoDevices, "mlx5_ib"),
             (Cause::Unknown { object: text("ib7"), devices: vec![device()] }, "ib7"),

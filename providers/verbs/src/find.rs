@@ -50,14 +50,13 @@ type Finding<T> = std::result::Result<T, Cause>;
 
 fn find(host: &Host, knobs: &Knobs) -> Finding<Place> {
     let object = knobs.object.as_str();
-    if object.is_empty() {
-        return Err(Cause::NothingNamed);
-    }
     let devices = host.devices().ok_or(Cause::NoRdma)?;
-    let place = if devices.iter().any(|device| device == object) {
-        by_device(host, object, knobs)?
-    } else if devices.is_empty() {
+    let place = if devices.is_empty() {
         return Err(Cause::NoDevices);
+    } else if object.is_empty() {
+        any(host, &devices, knobs)?
+    } else if devices.iter().any(|device| device == object) {
+        by_device(host, object, knobs)?
     } else if host.has_netdev(object) {
         by_netdev(host, object, host.addresses_of(object))?
     } else {
@@ -71,6 +70,13 @@ fn find(host: &Host, knobs: &Knobs) -> Finding<Place> {
         }
     }
     Ok(place)
+}
+
+/// The first device with an address, else the first.
+fn any(host: &Host, devices: &[String], knobs: &Knobs) -> Finding<Place> {
+    let places = || devices.iter().map(|device| by_device(host, device, knobs));
+    let with_address = places().find(|place| place.as_ref().is_ok_and(|place| place.address.is_some()));
+    with_address.or_else(|| places().next()).unwrap_or(Err(Cause::NoDevices))
 }
 
 fn by_device(host: &Host, device: &str, knobs: &Knobs) -> Finding<Place> {

@@ -201,10 +201,15 @@ fn another_network_device_can_lend_its_address() {
 }
 
 #[test]
+fn no_name_at_all_is_the_first_device_with_an_address() {
+    let tree = Tree::full();
+    assert_eq!(find(&tree.host, &Knobs::read("")), place("mlx5_0", 1, "eth2", "192.0.2.2"));
+}
+
+#[test]
 fn a_name_that_leads_nowhere_says_where_it_stopped() {
     let tree = Tree::full();
     let text = |text: &str| text.to_string();
-    assert_eq!(tree.cause(""), Cause::NothingNamed);
     let devices = ["mlx5_0", "mthca0", "rxe0"].map(text).to_vec();
     assert_eq!(tree.cause("ib7 0"), Cause::Unknown { object: text("ib7"), devices: devices.clone() });
     assert_eq!(tree.cause("../etc 0"), Cause::Unknown { object: text("../etc"), devices });

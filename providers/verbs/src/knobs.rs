@@ -6,7 +6,7 @@
 //!
 //! `ia_params` are what old lines say: `"mlx5_0 1"` (a device and a port of it), `"ib0 0"` (a network device, whose number is
 //! not looked at), `"192.0.2.1 0"` (an address) or `"node-ib0 0"` (a host name); then, if wanted, `cm=rdma`, `cm=socket` or
-//! `cm=none`, which comes before the environment. A line that names no manager gets `rdma`, whichever library it names.
+//! `cm=none`, which comes before the environment. Empty, they mean the first device with an address. A line that names no manager gets `rdma`, whichever library it names.
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;

@@ -45,10 +45,13 @@ pub(crate) fn facts(device: &Device) -> Vec<(String, String)> {
     facts.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
 }
 
+/// Events that any EVD may have room for: they are kept by us.
+const EVENTS: u32 = 1 << 20;
+
 fn limits(device: &ibv_device_attr, port: &ibv_port_attr, knobs: &Knobs) -> Limits {
     let has_srqs = device.max_srq > 0;
-    // An end point may have both its queues on one EVD, and a shared queue may be as long as any other.
-    let mut max_wr = count(device.max_qp_wr).min(count(device.max_cqe) / 2);
+    // A queue completes on one queue of the device, and a shared queue may be as long as any other.
+    let mut max_wr = count(device.max_qp_wr).min(count(device.max_cqe));
     let mut max_sge = count(device.max_sge).min(MAX_SEGMENTS as u32);
     if has_srqs {
         max_wr = max_wr.min(count(device.max_srq_wr));
@@ -60,7 +63,8 @@ fn limits(device: &ibv_device_attr, port: &ibv_port_attr, knobs: &Knobs) -> Limi
         max_eps: count(device.max_qp),
         max_dtos: max_wr.min(knobs.max_wr.unwrap_or(u32::MAX)),
         max_evds: count(device.max_cq),
-        max_evd_qlen: count(device.max_cqe),
+        // An EVD has as many queues of the device as it takes.
+        max_evd_qlen: count(device.max_cqe).max(EVENTS),
         max_iov: max_sge,
         max_lmrs: count(device.max_mr),
         max_lmr_size: device.max_mr_size,
@@ -198,9 +202,9 @@ mod tests {
     }
 
     #[test]
-    fn one_completion_queue_has_room_for_both_queues_of_an_end_point() {
+    fn a_queue_is_no_longer_than_a_completion_queue() {
         let device = ibv_device_attr { max_cqe: 1001, ..device() };
-        assert_eq!(limits(&device, &port(), &knobs("x")).max_dtos, 500);
+        assert_eq!(limits(&device, &port(), &knobs("x")).max_dtos, 1001);
         let capped = Knobs { max_wr: Some(100), ..knobs("x") };
         assert_eq!(limits(&device, &port(), &capped).max_dtos, 100);
     }
