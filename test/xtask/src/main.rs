@@ -26,9 +26,10 @@ usage: cargo xtask COMMAND
                         the conformance suite over a provider (sm0); `test conformance list` names its cases
   test coverage [SUITE] [ARGS]
                         the same, instrumented, and how many lines of the object layer ran, room by room
-  test rxe [--pair] [--required]
-                        boots a kernel that has soft-RoCE in qemu and tries what it offers; --pair: two of them, with a
-                        wire between; --required: a machine on which that cannot be done fails instead of skipping it
+  test rxe [--required] [CHECK ...]
+                        the verbs provider on soft-RoCE, in one guest (a kernel that has it, in qemu) and between two; all
+                        checks, or those with such a name; of conformance::X the cases called so; --required: a machine
+                        on which that cannot be done fails instead of skipping it
   guest [--limit SECONDS] PROGRAM [ARGS]
                         runs a program of this machine in such a guest, with the staged libraries
   bench sm              measure the sm provider beside its peers; writes bench/sm.json in the target directory

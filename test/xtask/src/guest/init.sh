@@ -43,6 +43,8 @@ must within ip link set lo up
 must within ip address add "$ADDRESS/24" dev "$LINK"
 must within ip link set "$LINK" up
 must within rdma link add rxe0 type rxe netdev "$LINK"
+# What the device has before anybody has used it.
+within rdma resource show >/new/tmp/resources
 
 until [ -e /dev/vport0p1 ]; do sleep 0.1; done
 exec 3<>/dev/vport0p1

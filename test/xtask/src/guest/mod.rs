@@ -91,6 +91,8 @@ pub(crate) struct Guest {
     token: String,
     share: PathBuf,
     jobs: u32,
+    /// The end of the command that runs, when somebody heard it who waited for something else.
+    ended: Option<String>,
     failed: bool,
 }
 
@@ -128,6 +130,11 @@ impl Guest {
 
     /// The same, with this clock.
     pub(crate) fn boot_with(link: Link<'_>, clock: Clock) -> Result<Self> {
+        Guest::launch(link, clock)?.come_up()
+    }
+
+    /// Starts one, and does not wait. The other end of its wire was launched before.
+    pub(crate) fn launch(link: Link<'_>, clock: Clock) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("run-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let kernel = Kernel::find(&home().join("kernel"))?;
@@ -142,9 +149,28 @@ impl Guest {
         let written = fs::write(share.join("initramfs"), kernel.initramfs(INIT, &conf)?);
         written.map_err(|error| format!("{}: {error}", share.display()))?;
 
-        let mut guest = Guest::over(qemu(&kernel, link, clock), share, token)?;
-        guest.listen(BOOT, |_| {}).map_err(|reason| format!("the guest did not come up: {reason}"))?;
-        Ok(guest)
+        if let Link::Second(first) = link {
+            first.hold_out_wire()?;
+        }
+        Guest::over(qemu(&kernel, link, clock), share, token)
+    }
+
+    /// Waits until its device is there.
+    pub(crate) fn come_up(mut self) -> Result<Self> {
+        self.listen(BOOT, |_| false).map_err(|reason| format!("the guest did not come up: {reason}"))?;
+        Ok(self)
+    }
+
+    /// Waits until its end of the wire can be taken.
+    fn hold_out_wire(&self) -> Result {
+        let deadline = Instant::now() + BOOT;
+        while !self.share.join(WIRE).exists() {
+            if Instant::now() > deadline {
+                return Err(format!("{} is not made", self.share.join(WIRE).display()));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
     }
 
     /// The guest that this command will be.
@@ -154,7 +180,7 @@ impl Guest {
         let mut qemu = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
         let stdin = qemu.stdin.take().expect("it is piped");
         let said = lines(qemu.stdout.take().expect("it is piped"));
-        Ok(Guest { qemu, stdin, said, token, share, jobs: 0, failed: false })
+        Ok(Guest { qemu, stdin, said, token, share, jobs: 0, ended: None, failed: false })
     }
 
     /// The folder that the guest can write to, at the same path in both. Gone with the guest, unless it failed.
@@ -179,9 +205,33 @@ impl Guest {
     }
 
     /// Waits for the end of what was started.
-    pub(crate) fn finish(&mut self, limit: Duration, see: impl FnMut(&str)) -> Result<i32> {
-        let word = self.listen(limit, see)?;
+    pub(crate) fn finish(&mut self, limit: Duration, mut see: impl FnMut(&str)) -> Result<i32> {
+        let word = match self.ended.take() {
+            Some(word) => word,
+            None => self.listen(limit, |line| {
+                see(line);
+                false
+            })?,
+        };
         word.parse().map_err(|_| self.wreck(&format!("the guest gave {word:?} for an exit status")))
+    }
+
+    /// Waits until what was started says a line with this in it. Or not: it has ended, and `finish` answers at once.
+    pub(crate) fn await_line(&mut self, text: &str, limit: Duration, mut see: impl FnMut(&str)) -> Result<bool> {
+        let word = self.listen(limit, |line| {
+            see(line);
+            line.contains(text)
+        })?;
+        if word.is_empty() {
+            return Ok(true);
+        }
+        self.ended = Some(word);
+        Ok(false)
+    }
+
+    /// The end of its console.
+    pub(crate) fn last_words(&self) -> Vec<String> {
+        self.tail("console.log")
     }
 
     /// Switches it off.
@@ -199,8 +249,8 @@ impl Guest {
         }
     }
 
-    /// Passes on what is said until the guest's own program says a word.
-    fn listen(&mut self, limit: Duration, mut see: impl FnMut(&str)) -> Result<String> {
+    /// Passes on what is said until the guest's own program says a word, which is the answer, or until `see` has enough.
+    fn listen(&mut self, limit: Duration, mut see: impl FnMut(&str) -> bool) -> Result<String> {
         let deadline = Instant::now() + limit;
         loop {
             let line = match self.said.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -211,7 +261,8 @@ impl Guest {
             let line = line.trim_end_matches(['\n', '\r']);
             // Output that ends without a new line stands before the word.
             match line.split_once(&self.token) {
-                None => see(line),
+                None if see(line) => return Ok(String::new()),
+                None => {}
                 Some((rest, word)) => {
                     if !rest.is_empty() {
                         see(rest);
@@ -227,14 +278,15 @@ impl Guest {
         self.failed = true;
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
-        let last_words = |file: &str| {
-            let text = fs::read(self.share.join(file)).unwrap_or_default();
-            let text = String::from_utf8_lossy(&text).replace('\r', "");
-            let lines: Vec<&str> = text.lines().collect();
-            lines[lines.len().saturating_sub(LAST_WORDS)..].join("\n")
-        };
-        let (console, qemu) = (last_words("console.log"), last_words("qemu.log"));
+        let (console, qemu) = (self.tail("console.log").join("\n"), self.tail("qemu.log").join("\n"));
         format!("{reason}\n--- its console\n{console}\n--- qemu\n{qemu}\n--- all of it in {}", self.share.display())
+    }
+
+    fn tail(&self, file: &str) -> Vec<String> {
+        let text = fs::read(self.share.join(file)).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text).replace('\r', "");
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(LAST_WORDS)..].iter().map(|line| (*line).to_owned()).collect()
     }
 }
 

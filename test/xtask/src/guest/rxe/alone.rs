@@ -1,0 +1,175 @@
+//! What is tried in one guest: its device, unit tests, dtest, dying peers, a crowd, the conformance suite.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use dapl_test::rdma_core;
+use dapl_test::stage::workspace;
+
+use super::keeper::Keeper;
+use super::report::Report;
+use super::setting::{Job, Setting};
+use super::{MANAGERS, conformance};
+use crate::Result;
+use crate::guest::Link;
+use crate::quiet::text_of;
+
+/// The slowest takes some seconds; a machine under load more. A hang ends here.
+const LIMIT: Duration = Duration::from_secs(180);
+/// Of what works for long.
+const LONG: Duration = Duration::from_secs(600);
+
+/// perftest with itself: $1 is the address of the server, the rest a program and its arguments. 4853 is its port.
+const WITH_ITSELF: &str = r#"
+address=$1; shift
+"$@" & server=$!
+until grep -qi ':4853 ' /proc/net/tcp /proc/net/tcp6; do kill -0 $server || exit 1; sleep 0.1; done
+"$@" "$address" && wait $server"#;
+
+/// dtest over shared memory: $1 is the program. The client waits for its server.
+const OVER_SM: &str = r#"
+"$1" -s -P sm0 & server=$!
+"$1" -P sm0 -h localhost && wait $server"#;
+
+/// $1 is the program, $2 and $3 what is set for server and client, the rest for both.
+const DTEST: &str = include_str!("dtest.sh");
+
+/// Four pairs at once: $1 is what runs one, the rest is for it.
+const FOUR: &str = r#"
+pair=$1; shift; pids=
+for qual in 45248 45249 45250 45251; do sh -c "$pair" sh "$@" -q $qual & pids="$pids $!"; done
+for pid in $pids; do wait $pid || status=1; done
+exit $status"#;
+
+/// $1 is the program, $2 how the server ends. The caller must end well.
+const STREAM: &str = r#"
+place=$(mktemp -d)
+DAPL_VERBS_PEER_QPN=+1 "$1" serve rxe0 >"$place/served" 2>&1 & server=$!
+until grep -q listening "$place/served"; do kill -0 $server || { cat "$place/served"; exit 1; }; sleep 0.1; done
+DAPL_VERBS_PEER_QPN=-1 "$1" call rxe0 192.0.2.1 >"$place/called" 2>&1 & caller=$!
+until grep -q flowing "$place/called"; do kill -0 $caller || { cat "$place"/*; exit 1; }; sleep 0.1; done
+kill -KILL $server; wait $caller; status=$?
+cat "$place/served" "$place/called"; exit $status"#;
+
+/// Runs a program; then the device must have what it had at first. Objects go a little after their process.
+const OBJECTS: &str = r#"
+"$@" || exit 1
+for try in 1 2 3 4 5 6 7 8 9 10; do rdma resource show | cmp -s - /tmp/resources && exit 0; sleep 1; done
+echo "before: $(cat /tmp/resources)"; echo "after:  $(rdma resource show)"; rdma resource show qp; exit 1"#;
+
+/// Runs it.
+pub(super) fn run(setting: &Setting, report: &mut Report) {
+    let mut keeper = Keeper::default();
+    let guest = &mut keeper;
+    report.check(guest, "guest::comes_up", LIMIT, &setting.shell("ibv_devinfo -d rxe0 && rdma link && uname -r", &[]));
+    for program in ["ib_send_lat", "ib_write_bw"] {
+        let job = setting.shell(WITH_ITSELF, &[Link::Alone.address(), program, "-d", "rxe0", "-n", "200", "-F"]);
+        report.check(guest, &format!("guest::{program}"), LIMIT, &job);
+    }
+    report.check(guest, "guest::dtest_over_sm", LIMIT, &setting.shell(OVER_SM, &[&setting.dtest]));
+    files_come_back(setting, report, guest);
+    units(setting, report, guest);
+    dtests(setting, report, guest);
+    let stream = setting.program("test/c/verbs_stream.c");
+    for manager in MANAGERS {
+        let job = setting.shell(STREAM, &[&stream]).with("DAPL_VERBS_CM", manager);
+        report.check(guest, &format!("killed::{manager}"), LONG, &job);
+    }
+    // Each of the five hundred is two endpoints.
+    let crowd = setting.program("test/c/crowd.c");
+    report.check(guest, "crowd::five_hundred_connections", LONG, &setting.shell(OBJECTS, &[&crowd, "1000", "rxe0"]));
+    conformance::run(setting, report, guest);
+    report.check(guest, "guest::nothing_is_left", LIMIT, &setting.shell(OBJECTS, &["true"]));
+    if let Some(result) = keeper.off() {
+        report.line("guest::goes", result);
+    }
+}
+
+fn files_come_back(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
+    let name = "guest::status_and_files_come_back";
+    if !report.wants(name) {
+        return;
+    }
+    let result = keeper.share().and_then(|share| {
+        let file = share.join("kept");
+        let answer = keeper.run(&setting.shell("echo kept >\"$1\"; exit 7", &[&file.to_string_lossy()]), LIMIT);
+        let kept = std::fs::read_to_string(&file).unwrap_or_default();
+        match (&answer.result, kept.as_str()) {
+            (Ok(7), "kept\n") => Ok(()),
+            (result, _) => Err(answer.with(&format!("{result:?}, and {kept:?} in the file"))),
+        }
+    });
+    report.line(name, result);
+}
+
+/// Test programs that want a device; here none may skip a test for lack of one.
+fn units(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
+    for package in [rdma_core::PACKAGE, "rdma-cm-sys"] {
+        let name = format!("unit::{package}");
+        if !report.wants(&name) {
+            continue;
+        }
+        let programs = match test_programs(package) {
+            Ok(programs) => programs,
+            Err(reason) => {
+                report.line(&name, Err(reason));
+                continue;
+            }
+        };
+        for program in programs {
+            let answer = keeper.run(&setting.exec(&program, &["--nocapture", "--test-threads", "2"]), LONG);
+            let skipped = answer.said.iter().find(|line| line.contains("skipped: ")).cloned();
+            match skipped {
+                Some(line) => report.line(&name, Err(answer.with(&line))),
+                None => report.answer(&name, answer),
+            }
+        }
+    }
+}
+
+/// Builds them, as cargo test does.
+fn test_programs(package: &str) -> Result<Vec<PathBuf>> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(workspace()).args(["test", "--quiet", "--no-run", "--message-format=json", "-p", package]);
+    if package == rdma_core::PACKAGE {
+        cargo.args(rdma_core::FEATURES);
+    }
+    let text = text_of(&mut cargo)?;
+    let named = text.lines().filter_map(|line| line.split_once("\"executable\":\"")?.1.split_once('"'));
+    let programs: Vec<PathBuf> = named.map(|(path, _)| PathBuf::from(path)).collect();
+    if programs.is_empty() { Err(format!("{package} has no tests")) } else { Ok(programs) }
+}
+
+/// As the suite `dtest` has them over shared memory, smaller: sizes, ways to wait, ends.
+fn dtests(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
+    let kinds: [(&str, &[&str]); 9] = [
+        ("waiting", &["-B", "3"]),
+        ("on_a_cno", &["-c", "-B", "3"]),
+        ("polling", &["-p", "-B", "3"]),
+        ("one_byte", &["-b", "1", "-B", "2"]),
+        ("odd_size", &["-b", "4097", "-B", "2"]),
+        ("another_odd_size", &["-b", "100001", "-B", "2"]),
+        ("four_mebibytes", &["-b", "4194304", "-B", "1"]),
+        ("abrupt_end_after_a_delay", &["-a", "-d", "-B", "1"]),
+        ("attributes", &["-v", "-B", "1"]),
+    ];
+    for manager in MANAGERS {
+        for (kind, options) in kinds {
+            let job = dtest(setting, manager, DTEST, &[], options);
+            report.check(keeper, &format!("dtest::{manager}_{kind}"), LIMIT, &job);
+        }
+    }
+    // Not over the third: its queue pairs meet by their numbers.
+    for manager in &MANAGERS[..2] {
+        let job = dtest(setting, manager, FOUR, &[DTEST], &["-B", "2"]);
+        report.check(keeper, &format!("dtest::{manager}_four_pairs_at_once"), LONG, &job);
+    }
+}
+
+fn dtest(setting: &Setting, manager: &str, text: &str, before: &[&str], options: &[&str]) -> Job {
+    // Whoever comes second has the next number.
+    let (server, client) = ("DAPL_VERBS_PEER_QPN=+1", "DAPL_VERBS_PEER_QPN=-1");
+    setting.shell(text, &[before, &[&setting.dtest, server, client], options].concat()).with("DAPL_VERBS_CM", manager)
+}

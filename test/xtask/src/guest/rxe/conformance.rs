@@ -1,0 +1,89 @@
+//! The conformance suite in a guest: every case in one process and in two, over the verbs provider.
+//!
+//! Its failures come back as failures of ours; what it has seen is kept beside this machine's own report.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::time::Duration;
+
+use dapl_test::stage::target_directory;
+
+use super::keeper::Keeper;
+use super::report::Report;
+use super::setting::Setting;
+
+const NAME: &str = "conformance";
+/// It takes some minutes.
+const LIMIT: Duration = Duration::from_secs(2700);
+/// An emulated processor is so many times slower, at times.
+const PATIENCE: &str = "5";
+/// Some cases wait more than they work.
+const JOBS: &str = "3";
+
+/// Runs it: all of it, or the cases whose names have in them what stands behind `conformance::`.
+pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
+    if !report.wants(NAME) {
+        return;
+    }
+    let share = match keeper.share() {
+        Ok(share) => share,
+        Err(reason) => return report.line(NAME, Err(reason)),
+    };
+    let place = share.join("conformance");
+    let place = place.to_string_lossy();
+    let mut words = vec!["run", "--provider", "rxe0", "--complete", "--jobs", JOBS, "--patience", PATIENCE];
+    words.extend(["--verbose", "--report", &place]);
+    words.extend(report.inside(NAME));
+    let mut answer = keeper.run(&setting.exec(&setting.driver, &words), LIMIT);
+    let mut failures: Vec<(String, String)> = Vec::new();
+    let mut rest = Vec::new();
+    for line in answer.said.drain(..) {
+        if let Some((name, why)) = failure(&line) {
+            failures.push((name, why));
+        } else if let (true, Some((_, why))) = (line.starts_with("    "), failures.last_mut()) {
+            *why += &format!("\n{line}");
+        } else if !line.starts_with("ok ") {
+            rest.push(line);
+        }
+    }
+    for (name, why) in &failures {
+        report.line(&format!("{NAME}::{name}"), Err(why.clone()));
+    }
+    let count = rest.iter().find(|line| line.starts_with("rxe0: ")).cloned().unwrap_or_default();
+    answer.said = rest;
+    println!("{count}");
+    report.answer(NAME, answer);
+    keep(&place);
+}
+
+/// `FAILED name (mode): why`
+fn failure(line: &str) -> Option<(String, String)> {
+    let (name, why) = line.strip_prefix("FAILED ")?.split_once("): ")?;
+    let (name, mode) = name.split_once(" (")?;
+    Some((format!("{name}::{mode}"), why.to_owned()))
+}
+
+/// The guest's folder goes with it.
+fn keep(place: &str) {
+    let to = target_directory().join("conformance-rxe");
+    let files = fs::read_dir(place).into_iter().flatten().flatten();
+    for file in files {
+        let copied = fs::create_dir_all(&to).and_then(|()| fs::copy(file.path(), to.join(file.file_name())));
+        match copied {
+            Ok(_) => println!("{}", to.join(file.file_name()).display()),
+            Err(error) => eprintln!("{}: {error}", to.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_found() {
+        let line = "FAILED ep_create_says_why (two): test/x.rs:3: (a): b";
+        assert_eq!(failure(line), Some(("ep_create_says_why::two".to_owned(), "test/x.rs:3: (a): b".to_owned())));
+        assert_eq!(failure("ok ep_create (one) 3 ms"), None);
+    }
+}

@@ -1,0 +1,156 @@
+//! Keeps a guest, or two that are wired: boots when somebody needs them, and anew after they broke.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::setting::Job;
+use crate::Result;
+use crate::guest::{Clock, Guest, Link};
+
+/// Ends a job and says where it hangs; the guest stays.
+const WATCH: &str = include_str!("watch.sh");
+/// For that: after it the guest itself is given up.
+const MARGIN: Duration = Duration::from_secs(60);
+
+/// How a job ended, and what it said.
+pub(super) struct Answer {
+    pub(super) result: Result<i32>,
+    pub(super) said: Vec<String>,
+}
+
+impl Answer {
+    /// For people, with a reason as the last line.
+    pub(super) fn with(&self, reason: &str) -> String {
+        let said: String = self.said.iter().map(|line| format!("guest | {line}\n")).collect();
+        format!("{said}{reason}")
+    }
+
+    fn failed(reason: String) -> Self {
+        Answer { result: Err(reason), said: Vec::new() }
+    }
+}
+
+/// One guest.
+#[derive(Default)]
+pub(super) struct Keeper {
+    guest: Option<Guest>,
+}
+
+impl Keeper {
+    /// The guest, booted if there is none.
+    pub(super) fn guest(&mut self) -> Result<&mut Guest> {
+        if self.guest.is_none() {
+            self.guest = Some(Guest::boot(Link::Alone)?);
+        }
+        Ok(self.guest.as_mut().expect("it was just booted"))
+    }
+
+    /// What comes back from it lies here.
+    pub(super) fn share(&mut self) -> Result<PathBuf> {
+        Ok(self.guest()?.share().to_path_buf())
+    }
+
+    /// Runs a job.
+    pub(super) fn run(&mut self, job: &Job, limit: Duration) -> Answer {
+        let guest = match self.guest() {
+            Ok(guest) => guest,
+            Err(reason) => return Answer::failed(reason),
+        };
+        let mut said = Vec::new();
+        let mut result = guest.run(&job.watched(WATCH, limit), limit + MARGIN, |line| said.push(line.to_owned()));
+        match result {
+            Ok(0) => {}
+            Ok(_) => said.extend(guest.last_words()),
+            Err(ref mut reason) => {
+                *reason += "\nthe guest is given up; the next check gets another";
+                self.guest = None;
+            }
+        }
+        Answer { result, said }
+    }
+
+    /// Switches it off, if it runs.
+    pub(super) fn off(&mut self) -> Option<Result> {
+        self.guest.take().map(Guest::off)
+    }
+}
+
+/// Two guests with a wire between them.
+#[derive(Default)]
+pub(super) struct Wire {
+    ends: Option<[Guest; 2]>,
+}
+
+/// What happens at the two ends.
+pub(super) struct Meeting<'a> {
+    /// Which end begins: 0 or 1.
+    pub(super) host: usize,
+    /// What it runs.
+    pub(super) serve: &'a Job,
+    /// When it has said this, the other one is started.
+    pub(super) ready: &'a str,
+    /// What that runs.
+    pub(super) call: &'a Job,
+    /// For either.
+    pub(super) limit: Duration,
+}
+
+impl Wire {
+    fn ends(&mut self) -> Result<&mut [Guest; 2]> {
+        if self.ends.is_none() {
+            let first = Guest::launch(Link::First, Clock::Time)?;
+            let second = Guest::launch(Link::Second(&first), Clock::Time)?;
+            self.ends = Some([first.come_up()?, second.come_up()?]);
+        }
+        Ok(self.ends.as_mut().expect("they were just booted"))
+    }
+
+    /// Runs a job at one end.
+    pub(super) fn run(&mut self, end: usize, job: &Job, limit: Duration) -> Answer {
+        let mut said = Vec::new();
+        let result = self.ends().and_then(|ends| {
+            ends[end].run(&job.watched(WATCH, limit), limit + MARGIN, |line| said.push(line.to_owned()))
+        });
+        self.judge(result, said)
+    }
+
+    /// Runs one at each end; both must end well, or the answer is the worse one's.
+    pub(super) fn meet(&mut self, meeting: &Meeting<'_>) -> Answer {
+        let (mut said, mut others) = (Vec::new(), Vec::new());
+        let result = self.ends().and_then(|ends| {
+            let (host, guest) = (meeting.host, 1 - meeting.host);
+            let limit = meeting.limit + MARGIN;
+            ends[host].start(&meeting.serve.watched(WATCH, meeting.limit))?;
+            let mut called = Ok(1);
+            // When it ends without a word, its own status says so.
+            if ends[host].await_line(meeting.ready, limit, |line| said.push(line.to_owned()))? {
+                let call = meeting.call.watched(WATCH, meeting.limit);
+                called = ends[guest].run(&call, limit, |line| others.push(format!("   caller: {line}")));
+            }
+            let served = ends[host].finish(limit, |line| said.push(line.to_owned()))?;
+            Ok(served.max(called?))
+        });
+        said.append(&mut others);
+        self.judge(result, said)
+    }
+
+    fn judge(&mut self, mut result: Result<i32>, mut said: Vec<String>) -> Answer {
+        match (&mut result, &self.ends) {
+            (Ok(0), _) => {}
+            (Ok(_), Some(ends)) => said.extend(ends.iter().flat_map(Guest::last_words)),
+            (Ok(_), None) => {}
+            (Err(reason), _) => {
+                *reason += "\nthe guests are given up; the next check gets others";
+                self.ends = None;
+            }
+        }
+        Answer { result, said }
+    }
+
+    /// Switches them off, if they run.
+    pub(super) fn off(&mut self) -> Option<Result> {
+        let [first, second] = self.ends.take()?;
+        Some(second.off().and(first.off()))
+    }
+}

@@ -1,0 +1,57 @@
+//! The suite `rxe`: the provider over rdma-core, on soft-RoCE, in guests. One line per check, as cargo's suites report.
+//!
+//! In one guest (`alone`): the unit tests that want a device, the conformance suite, dtest over each connection manager, a
+//! crowd of connections. Between two (`wired`): dtest again, a network that loses and delays, a link that goes down, a peer
+//! that is killed. A check whose guest breaks fails, and the next one gets another guest. Nothing here asserts how fast
+//! anything is; limits are there to end what hangs.
+//!
+//! Says "skipped" on a machine that can run no guest; `--required` makes that a failure.
+#![forbid(unsafe_code)]
+
+mod alone;
+mod conformance;
+mod keeper;
+mod report;
+mod setting;
+mod wired;
+
+use dapl_test::rdma_core;
+
+use super::prepare;
+use crate::{Result, setup};
+use report::Report;
+use setting::Setting;
+
+/// What leads connections; over each of them everything is tried.
+const MANAGERS: [&str; 3] = ["rdma", "socket", "none"];
+
+/// Runs it: all, or the checks whose names have one of the words in them.
+pub(crate) fn run(arguments: &[&str]) -> Result {
+    let is_required = arguments.contains(&"--required");
+    let words: Vec<&str> = arguments.iter().copied().filter(|word| *word != "--required").collect();
+    if let Some(option) = words.iter().find(|word| word.starts_with('-')) {
+        return Err(format!("test rxe: {option} is not understood; see cargo xtask --help"));
+    }
+    match can_run() {
+        Ok(()) => {}
+        Err(reason) if is_required => return Err(format!("the suite rxe cannot run here: {reason}")),
+        Err(reason) => {
+            println!("\nskipped: {reason}\nskipped: NOTHING of the suite rxe was tested\n");
+            return Ok(());
+        }
+    }
+    let setting = Setting::build()?;
+    let mut report = Report::new(words.into_iter().map(str::to_owned).collect());
+    alone::run(&setting, &mut report);
+    wired::run(&setting, &mut report);
+    report.end()
+}
+
+/// Whether there can be a guest here, and a provider for it; installs what is missing where that is possible.
+fn can_run() -> Result {
+    if !setup::has_rdma_core() {
+        return Err(format!("libdaplverbs.so.1 is not built without {}", rdma_core::missing_packages().join(" ")));
+    }
+    setup::require(&[setup::DEVINFO, setup::PERFTEST, setup::PING])?;
+    prepare()
+}

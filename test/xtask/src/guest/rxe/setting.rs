@@ -1,0 +1,82 @@
+//! What the suite runs with: the staged libraries, a dat.conf with the guest's device, and what was compiled here.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use dapl_test::run::{self, SM0};
+use dapl_test::stage::{self, Profile, Stage};
+
+use crate::{Result, tree};
+
+/// The guest's device, by the name that all checks use.
+const RXE0: &str = "rxe0 u1.2 threadsafe default libdaplverbs.so.1 dapl.1.2 \"rxe0 1\" \"\"\n";
+
+/// All of it. As tests on this machine have it: with all assertions.
+pub(super) struct Setting {
+    stage: Stage,
+    conf: PathBuf,
+    /// The program.
+    pub(super) dtest: String,
+    /// The conformance suite's.
+    pub(super) driver: PathBuf,
+}
+
+impl Setting {
+    /// Builds it.
+    pub(super) fn build() -> Result<Self> {
+        let tree = tree::build(Profile::Dev)?;
+        let driver = stage::built("dapl-conformance", Profile::Dev);
+        let conf = tree.stage.root.join("etc/rxe.conf");
+        fs::write(&conf, format!("{SM0}{RXE0}")).map_err(|error| format!("{}: {error}", conf.display()))?;
+        Ok(Setting { dtest: tree.dtest.display().to_string(), stage: tree.stage, conf, driver })
+    }
+
+    /// A program of test/c, as the guest's shell calls it.
+    pub(super) fn program(&self, source: &str) -> String {
+        run::program(&self.stage, source).display().to_string()
+    }
+
+    /// A shell's text, with what it calls $1 and on.
+    pub(super) fn shell(&self, text: &str, arguments: &[&str]) -> Job {
+        let words = ["sh", "-c", text, "sh"].into_iter().chain(arguments.iter().copied()).map(str::to_owned);
+        self.job(words.collect())
+    }
+
+    /// A program.
+    pub(super) fn exec(&self, program: &Path, arguments: &[&str]) -> Job {
+        let words = [program.display().to_string()].into_iter().chain(arguments.iter().map(|word| (*word).to_owned()));
+        self.job(words.collect())
+    }
+
+    fn job(&self, words: Vec<String>) -> Job {
+        Job { words, lib: self.stage.lib.clone(), conf: self.conf.clone(), more: Vec::new() }
+    }
+}
+
+/// A command for a guest.
+pub(super) struct Job {
+    words: Vec<String>,
+    lib: PathBuf,
+    conf: PathBuf,
+    more: Vec<(String, String)>,
+}
+
+impl Job {
+    /// With this in its environment.
+    pub(super) fn with(mut self, name: &str, value: &str) -> Self {
+        self.more.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Below a script that watches it.
+    pub(super) fn watched(&self, script: &str, limit: Duration) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh", &limit.as_secs().to_string()]).args(&self.words);
+        command.env("LD_LIBRARY_PATH", &self.lib).env("DAT_OVERRIDE", &self.conf);
+        command.envs(self.more.iter().map(|(name, value)| (name, value)));
+        command
+    }
+}

@@ -1,0 +1,148 @@
+//! What is tried between two guests: dtest each way, on a bad network too, and ends that nobody announces.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use super::MANAGERS;
+use super::keeper::{Meeting, Wire};
+use super::report::Report;
+use super::setting::{Job, Setting};
+
+/// A hang ends here.
+const LIMIT: Duration = Duration::from_secs(180);
+/// Where much is lost, or time must pass before somebody is given up.
+const LONG: Duration = Duration::from_secs(400);
+
+const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
+/// What each of the two is called in the names of checks.
+const WAYS: [&str; 2] = ["there", "back"];
+
+/// perftest's client: waits for the server on another machine. $1 is its address, the rest a program and its arguments.
+const CLIENT: &str = r#"
+address=$1; shift
+for try in 1 2 3 4 5 6 7 8 9 10; do "$@" "$address" && exit 0; sleep 1; done; exit 1"#;
+
+/// Its output goes to a file and, when it flows, something happens to it: $1 is what, the rest a program and its arguments.
+/// It must end as `EXPECTED` says. What was done to the network is undone.
+const WHEN_IT_FLOWS: &str = r#"
+happens=$1; shift; said=$(mktemp)
+"$@" >"$said" 2>&1 & job=$!
+until grep -q listening "$said"; do kill -0 $job || { cat "$said"; exit 1; }; sleep 0.1; done
+echo listening
+until grep -q flowing "$said"; do kill -0 $job || { cat "$said"; exit 1; }; sleep 0.1; done
+eval "$happens"
+wait $job; status=$?
+ip link set eth0 up
+cat "$said"; echo "it ended with $status"; [ $status = $EXPECTED ]"#;
+
+/// Runs it.
+pub(super) fn run(setting: &Setting, report: &mut Report) {
+    let mut wire = Wire::default();
+    // First, as long as the numbers of queue pairs on both sides are the same.
+    dtests(setting, report, &mut wire, "none");
+    ends(setting, report, &mut wire, "none");
+    for manager in MANAGERS.into_iter().filter(|manager| *manager != "none") {
+        dtests(setting, report, &mut wire, manager);
+        ends(setting, report, &mut wire, manager);
+    }
+    smoke(setting, report, &mut wire);
+    bad_network(setting, report, &mut wire);
+    if let Some(result) = wire.off() {
+        report.line("wired::guests_go", result);
+    }
+}
+
+fn smoke(setting: &Setting, report: &mut Report, wire: &mut Wire) {
+    let name = "wired::ping";
+    if report.wants(name) {
+        let answer = wire.run(1, &setting.shell("ping -c 3 -W 10 \"$1\"", &[ADDRESSES[0]]), LIMIT);
+        report.answer(name, answer);
+    }
+    let name = "wired::ib_send_lat";
+    if report.wants(name) {
+        let program = ["ib_send_lat", "-d", "rxe0", "-n", "200", "-F"];
+        let serve = setting.shell("echo starting; exec \"$@\"", &program);
+        let call = setting.shell(CLIENT, &[&[ADDRESSES[0]], &program[..]].concat());
+        report
+            .answer(name, wire.meet(&Meeting { host: 0, serve: &serve, ready: "starting", call: &call, limit: LIMIT }));
+    }
+}
+
+/// dtest, its server on the one and on the other.
+fn dtests(setting: &Setting, report: &mut Report, wire: &mut Wire, manager: &str) {
+    let kinds: [(&str, &[&str]); 2] =
+        [("waiting", &["-B", "3"]), ("polling_a_mebibyte", &["-p", "-b", "1048576", "-B", "1"])];
+    for (host, way) in WAYS.into_iter().enumerate() {
+        for (kind, options) in kinds {
+            let name = format!("wired::dtest_{manager}_{kind}_{way}");
+            if report.wants(&name) {
+                report.answer(&name, dtest(setting, wire, manager, host, options, LIMIT));
+            }
+        }
+    }
+}
+
+fn dtest(
+    setting: &Setting,
+    wire: &mut Wire,
+    manager: &str,
+    host: usize,
+    options: &[&str],
+    limit: Duration,
+) -> super::keeper::Answer {
+    let text = "exec \"$@\"";
+    let common = [&[setting.dtest.as_str(), "-P", "rxe0", "-t", "120"], options].concat();
+    let serve = over(setting.shell(text, &common), manager, ADDRESSES[1 - host]);
+    let call = setting.shell(text, &[&common[..], &["-h", ADDRESSES[host]]].concat());
+    let call = over(call, manager, ADDRESSES[host]);
+    wire.meet(&Meeting { host, serve: &serve, ready: "listening", call: &call, limit })
+}
+
+/// Only the third manager wants to be told who the peer is.
+fn over(job: Job, manager: &str, peer: &str) -> Job {
+    job.with("DAPL_VERBS_CM", manager).with("DAPL_VERBS_PEER", peer).with("DAPL_VERBS_PEER_QPN", "same")
+}
+
+/// Ends of connections in the middle of a stream both ways: each side that lives gets one event and all completions.
+fn ends(setting: &Setting, report: &mut Report, wire: &mut Wire, manager: &str) {
+    let stream = setting.program("test/c/verbs_stream.c");
+    // 137: as it was meant, by SIGKILL.
+    for (kind, happens, expected) in
+        [("peer_is_killed", "kill -KILL $job", "137"), ("link_goes_down", "ip link set eth0 down", "0")]
+    {
+        let name = format!("wired::{kind}_{manager}");
+        if !report.wants(&name) {
+            continue;
+        }
+        let serve = setting.shell(WHEN_IT_FLOWS, &[happens, &stream, "serve", "rxe0"]).with("EXPECTED", expected);
+        let call = setting.shell("exec \"$@\"", &[&stream, "call", "rxe0", ADDRESSES[0]]);
+        let (serve, call) = (over(serve, manager, ADDRESSES[1]), over(call, manager, ADDRESSES[0]));
+        report.answer(
+            &name,
+            wire.meet(&Meeting { host: 0, serve: &serve, ready: "listening", call: &call, limit: LONG }),
+        );
+    }
+}
+
+/// dtest, which checks every byte, where one packet of a hundred is lost and each takes 20 ms.
+fn bad_network(setting: &Setting, report: &mut Report, wire: &mut Wire) {
+    let names: Vec<String> = MANAGERS[..2].iter().map(|manager| format!("wired::loss_and_delay_{manager}")).collect();
+    let wanted: Vec<bool> = names.iter().map(|name| report.wants(name)).collect();
+    if !wanted.contains(&true) {
+        return;
+    }
+    let set = setting
+        .shell("tc qdisc replace dev eth0 root netem loss 1% delay 20ms limit 10000 && tc qdisc show dev eth0", &[]);
+    for end in 0..2 {
+        let answer = wire.run(end, &set, LIMIT);
+        report.answer(&format!("wired::netem_{end}"), answer);
+    }
+    for (at, manager) in MANAGERS[..2].iter().enumerate().filter(|(at, _)| wanted[*at]) {
+        let options = ["-B", "1", "-b", "65536"];
+        report.answer(&names[at], dtest(setting, wire, manager, at, &options, LONG));
+    }
+    for end in 0..2 {
+        let answer = wire.run(end, &setting.shell("tc qdisc del dev eth0 root; tc -s qdisc show dev eth0", &[]), LIMIT);
+        report.answer(&format!("wired::netem_{end}_is_gone"), answer);
+    }
+}
