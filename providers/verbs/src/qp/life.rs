@@ -61,12 +61,28 @@ impl Core {
 
     /// The connection stands. Engine only.
     pub(crate) fn established(&self, link: &dyn Link, private_data: &[u8]) {
-        let Some(conn) = self.link.lock().as_ref().filter(|attached| attached.is(link)).map(|attached| attached.conn)
-        else {
-            return;
-        };
+        let Some(conn) = self.open_requests(link) else { return };
         self.device.sink.event(conn, CmEvent::Established { private_data });
-        // It may have ended meanwhile; then nothing is opened.
+        self.open_recvs(link);
+        self.recv_cq.guard();
+        self.request_cq.guard();
+    }
+
+    /// What waited for the connection goes to the device, before the consumer hears: nothing that it posts then has to wait.
+    fn open_requests(&self, link: &dyn Link) -> Option<ConnId> {
+        let place = self.link.lock();
+        let conn = place.as_ref().filter(|attached| attached.is(link))?.conn;
+        let mut send = self.send.lock();
+        send.open = true;
+        if let Err(error) = self.submit_held(&mut send) {
+            log::error!("queue pair {}: what waited for the connection cannot be posted: {error}", self.number());
+            self.fail();
+        }
+        Some(conn)
+    }
+
+    /// Completions of receives go out; unless the connection has ended meanwhile.
+    fn open_recvs(&self, link: &dyn Link) {
         let place = self.link.lock();
         if !place.as_ref().is_some_and(|attached| attached.is(link)) {
             return;
@@ -78,22 +94,9 @@ impl Core {
             inner.push(&self.recv_cq, done);
         }
         let count = recv.work.len();
-        let is_above = recv.high.look(count).hard;
-        drop((recv, inner));
-        let mut send = self.send.lock();
-        send.open = true;
-        let submitted = self.submit_held(&mut send);
-        drop(send);
-        drop(place);
-        if let Err(error) = submitted {
-            log::error!("queue pair {}: what waited for the connection cannot be posted: {error}", self.number());
+        if recv.high.look(count).hard {
             self.fail();
         }
-        if is_above {
-            self.fail();
-        }
-        self.recv_cq.guard();
-        self.request_cq.guard();
     }
 
     /// The attempt has come to nothing, or the connection is over. Engine only.
