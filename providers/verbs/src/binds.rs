@@ -1,9 +1,9 @@
 //! What a memory window is bound to, was, and is to be: which of the device's windows and registrations are to live on.
 //!
-//! Pure, but for what lies under `M`, a window of the device. Only `memory` uses it. A binding stands until the next bind
-//! is complete; one that fails or is flushed leaves nothing bound, also not what was bound before, which the device alone
-//! would leave in place: so the device's window goes then, with the last bind in flight that names it. Each goes also when
-//! it has given all its keys, with the binding that its last key opened.
+//! Pure, but for what lies under `M`, a window of the device. Only `memory` uses it. A binding stands until the next
+//! bind is complete; one that fails or is flushed leaves nothing bound, also not what was bound before, which the
+//! device alone would leave in place: so the device's window goes then, with the last bind in flight that names it.
+//! Each goes also when it has given all its keys, with the binding that its last key opened.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -27,8 +27,8 @@ pub(crate) struct Binds<M> {
     /// The last that was posted is a bind that can still come true.
     bound: bool,
     flying: VecDeque<(u64, Open<M>)>,
-    /// What is open now. More than one only if binds over several connections have overtaken each other: then nobody knows
-    /// which was the last.
+    /// What is open now. More than one only if binds over several connections have overtaken each other: then nobody
+    /// knows which was the last.
     open: Vec<Open<M>>,
 }
 
@@ -111,8 +111,8 @@ impl<M> Binds<M> {
         }
     }
 
-    /// One is posted and flushed at once, and the device knows nothing of it. Says a key that opens nothing; to be dropped:
-    /// what it has ended.
+    /// One is posted and flushed at once, and the device knows nothing of it. Says a key that opens nothing; to be
+    /// dropped: what it has ended.
     #[must_use]
     pub(crate) fn lose(&mut self) -> (u32, Vec<Open<M>>) {
         self.posted += 1;

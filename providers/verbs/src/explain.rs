@@ -1,8 +1,8 @@
-//! Why an IA cannot be opened, or memory not be registered: the cause in words, its remedy, and the code for the caller.
+//! Why an IA cannot be opened or memory not be registered: the cause in words, its remedy, and the code for the caller.
 //!
-//! An open that fails is one line: object, cause, remedy. Programs that try every name they are given would fill the screen,
-//! so each line is shown once in a process, and at most four of them; the rest is for those who ask for more. Finding out is
-//! `find`'s part and `open`'s; here are the words, and what only the kernel's numbers about this process tell.
+//! An open that fails is one line: object, cause, remedy. Programs that try every name they are given would fill the
+//! screen, so each line is shown once in a process, and at most four of them; the rest is for those who ask for more.
+//! Finding out is the part of `find`; here are the words, and what only the kernel's numbers about this process tell.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -87,8 +87,8 @@ impl Cause {
             names => format!(" ({what}: {})", names.join(", ")),
         };
         match self {
-            Cause::NoRdma | Cause::NoDevices => "load the driver of the adapter (such as mlx5_ib, irdma or bnxt_re); without \
-                an adapter: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev <network device>"
+            Cause::NoRdma | Cause::NoDevices => "load the driver of the adapter (such as mlx5_ib, irdma or bnxt_re); \
+                without an adapter: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev <network device>"
                 .to_string(),
             Cause::Unknown { devices, .. } => format!("correct ia_params{}", listed("devices", devices)),
             Cause::NotHere { addresses, .. } => format!("correct ia_params{}", listed("addresses", addresses)),
@@ -100,22 +100,22 @@ impl Cause {
                 let ports: Vec<String> = ports.iter().map(u8::to_string).collect();
                 format!("correct ia_params{}", listed("ports", &ports))
             }
-            Cause::NoAddress { .. } => "give it an address (ip addr add), or choose another connection manager (cm=socket in \
-                ia_params, or DAPL_VERBS_CM=socket)"
+            Cause::NoAddress { .. } => "give it an address (ip addr add), or choose another connection manager \
+                (cm=socket in ia_params, or DAPL_VERBS_CM=socket)"
                 .to_string(),
             Cause::NoVerbs { .. } => "load the kernel module ib_uverbs (modprobe ib_uverbs)".to_string(),
             Cause::NoNode { node } => {
                 format!("start udev, or in a container pass the file in (such as --device={node})")
             }
             Cause::NoRights { node } => {
-                format!("let the user read and write it (chmod 0666 {node}, or a udev rule; packages of rdma-core have one)")
+                format!("let the user read and write it (chmod 0666 {node}, or the udev rule of rdma-core's packages)")
             }
             Cause::NoDriver { .. } => {
-                "install the user-space drivers (package ibverbs-providers, or rdma-core), of a version that fits libibverbs"
+                "install the user-space drivers (package ibverbs-providers or rdma-core), as new as libibverbs"
                     .to_string()
             }
-            Cause::NoManager => "load the kernel module rdma_ucm (modprobe rdma_ucm), or choose another connection manager \
-                (cm=socket in ia_params, or DAPL_VERBS_CM=socket)"
+            Cause::NoManager => "load the kernel module rdma_ucm (modprobe rdma_ucm), or choose another connection \
+                manager (cm=socket in ia_params, or DAPL_VERBS_CM=socket)"
                 .to_string(),
             Cause::NoGid { index: None, .. } => "bring its network device up (ip link set ... up)".to_string(),
             Cause::NoGid { .. } => {
@@ -232,8 +232,8 @@ fn judge(errno: i32, region: Region, locked: &Locked) -> (Error, Option<String>)
         (libc::ENOMEM | libc::EPERM, Some((needed, allowed))) => (
             Error::Exhausted(Resource::Memory),
             Some(format!(
-                "; {needed} bytes would be locked and the limit (RLIMIT_MEMLOCK) allows {allowed}: raise \"memlock\" in \
-                 /etc/security/limits.conf, LimitMEMLOCK= in the systemd unit, or \"ulimit -l\" (which counts in KiB)"
+                "; {needed} bytes would be locked and the limit (RLIMIT_MEMLOCK) allows {allowed}: raise \"memlock\" \
+                 in /etc/security/limits.conf, LimitMEMLOCK= in the systemd unit, or \"ulimit -l\" (in KiB)"
             )),
         ),
         (libc::ENOMEM | libc::ENOSPC | libc::EAGAIN, None) => (

@@ -20,8 +20,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) index: Option<u32>,
 }
 
-/// The GID of that index, if one is given. On Ethernet: RoCE v2 before v1, and of these the one that is the address, then
-/// those of its network device, and of them one that holds on the link only. Elsewhere the first.
+/// The GID of that index, if one is given. On Ethernet: RoCE v2 before v1, and of these the one that is the address,
+/// then those of its network device, and of them one that holds on the link only. Elsewhere the first.
 pub(crate) fn choose(gids: &[Gid], wanted: &Wanted<'_>) -> Option<Gid> {
     if let Some(index) = wanted.index {
         return gids.iter().find(|gid| gid.index == index).cloned();

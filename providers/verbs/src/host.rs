@@ -1,7 +1,7 @@
 //! What this host has: RDMA devices, their ports and network devices, and the files by which programs reach them.
 //!
-//! All of it is read from sysfs and `/dev`, whose places are given, so that a test can make up a host. Only facts: what they
-//! are good for is `find`'s business.
+//! All of it is read from sysfs and `/dev`, whose places are given, so that a test can make up a host. Only facts: what
+//! they are good for is `find`'s business.
 #![forbid(unsafe_code)]
 
 use std::fs;

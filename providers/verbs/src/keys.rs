@@ -1,7 +1,8 @@
-//! Which local keys there are: for data that go inline, which are read when they are posted, by us and not by the device.
+//! Which local keys there are: for data that go inline, which are read when they are posted, by us and not by the
+//! device.
 //!
-//! Pure, but for a lock. Who posts asks with [`Keys::allow`] and holds the answer until the data are read; a registration
-//! that ends waits for that. Everything else the device checks by itself.
+//! Pure, but for a lock. Who posts asks with [`Keys::allow`] and holds the answer until the data are read; a
+//! registration that ends waits for that. Everything else the device checks by itself.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;

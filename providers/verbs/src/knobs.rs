@@ -1,12 +1,13 @@
 //! What an administrator can set: one table of names, ranges and defaults, per IA (`ia_params`) and by environment.
 //!
-//! Read once, when the IA is opened. A bad value is reported with its name, text and range, and the default is used. The
-//! names without `VERBS` are those of the references' providers, with their defaults. Numbers are in C's notations (16, 0x10,
-//! 020). Other variables of theirs are not looked at: what they set is not there, or nobody may set it.
+//! Read once, when the IA is opened. A bad value is reported with its name, text and range, and the default is used.
+//! The names without `VERBS` are those of the references' providers, with their defaults. Numbers are in C's notations
+//! (16, 0x10, 020). Other variables of theirs are not looked at: what they set is not there, or nobody may set it.
 //!
-//! `ia_params` are what old lines say: `"mlx5_0 1"` (a device and a port of it), `"ib0 0"` (a network device, whose number is
-//! not looked at), `"192.0.2.1 0"` (an address) or `"node-ib0 0"` (a host name); then, if wanted, `cm=rdma`, `cm=socket` or
-//! `cm=none`, which comes before the environment. Empty, they mean the first device with an address. A line that names no manager gets `rdma`, whichever library it names.
+//! `ia_params` are what old lines say: `"mlx5_0 1"` (a device and a port of it), `"ib0 0"` (a network device, whose
+//! number is not looked at), `"192.0.2.1 0"` (an address) or `"node-ib0 0"` (a host name); then, if wanted, `cm=rdma`,
+//! `cm=socket` or `cm=none`, which comes before the environment. Empty, they mean the first device with an address. A
+//! line that names no manager gets `rdma`, whichever library it names.
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;
@@ -17,7 +18,8 @@ use std::time::Duration;
 /// The settings of one IA.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Knobs {
-    /// `ia_params` first word: a device, a network device, an address or a host name.
+    /// `ia_params` first word: a device, a network device, an address or a host name. Empty: the first device with an
+    /// address.
     pub(crate) object: String,
     /// `ia_params` second word: the port, if `object` is a device. Default, and for 0: the first.
     pub(crate) port: Option<u8>,
@@ -29,8 +31,8 @@ pub(crate) struct Knobs {
     pub(crate) max_inline: Option<u32>,
     /// `DAPL_WR_MAX`: work requests per queue at most, 1 to 1,048,576. Default: what the device says.
     pub(crate) max_wr: Option<u32>,
-    /// `DAPL_SCM_NETDEV`: the network device whose address is the IA's, where a device and a port are named. Default: the
-    /// first of the port's that has one.
+    /// `DAPL_SCM_NETDEV`: the network device whose address is the IA's, where a device and a port are named. Default:
+    /// the first of the port's that has one.
     pub(crate) netdev: Option<String>,
     /// How rdma_cm resolves.
     pub(crate) resolving: Resolving,
@@ -84,7 +86,8 @@ pub(crate) struct Resolving {
 /// What goes into a queue pair whose path nobody resolves.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Path {
-    /// `DAPL_IB_MTU`: bytes per packet, 256, 512, 1024, 2048 or 4096. Default: 1024; never more than the port has active.
+    /// `DAPL_IB_MTU`: bytes per packet, 256, 512, 1024, 2048 or 4096. Default: 1024; never more than the port has
+    /// active.
     pub(crate) mtu: u32,
     /// `DAPL_ACK_TIMER`: time to wait for an acknowledgement, 4.096 us times 2 to the power of 0 to 31. Default: 16.
     pub(crate) ack_timer: u8,

@@ -1,7 +1,7 @@
 //! What an IA can do: the device's numbers and the port's, as far as a DAT attribute can say them.
 //!
-//! Pure but for the two questions to the device. A number that is larger than an attribute can say is cut, one of a part
-//! that the device lacks is 0, and no limit is promised that one end point alone could not use.
+//! Pure but for the two questions to the device. A number that is larger than an attribute can say is cut, one of a
+//! part that the device lacks is 0, and no limit is promised that one end point alone could not use.
 
 use std::ffi::CStr;
 

@@ -1,14 +1,14 @@
 //! Protection domains, registered memory and windows, as dapl holds them.
 //!
-//! A region is registered with what it is for and with the right to be bound, where the device has windows and the memory
-//! allows it. Verbs lend no memory to writing peers that may not be written to from here; who asks for that gets two
-//! registrations, one for each side.
+//! A region is registered with what it is for and with the right to be bound, where the device has windows and the
+//! memory allows it. Verbs lend no memory to writing peers that may not be written to from here; who asks for that gets
+//! two registrations, one for each side.
 //!
-//! Windows, for `qp`: [`Window::begin`] posts a bind by a function of the caller's, under the window's lock, and gives a
-//! [`Move`], which the caller keeps until the bind completes ([`Move::completed`]); one that is dropped was flushed. A bind
-//! that is flushed without the device having seen it is [`Window::lose`]. Drivers count keys in eight bits and leave the old
-//! binding in place when a bind fails; so after 255 binds, and after one that came to nothing, the device's window is
-//! replaced by another. Nothing here waits.
+//! Windows, for `qp`: [`Window::begin`] posts a bind by a function of the caller's, under the window's lock, and gives
+//! a [`Move`], which the caller keeps until the bind completes ([`Move::completed`]); one that is dropped was flushed.
+//! A bind that is flushed without the device having seen it is [`Window::lose`]. Drivers count keys in eight bits and
+//! leave the old binding in place when a bind fails; so after 255 binds, and after one that came to nothing, the
+//! device's window is replaced by another. Nothing here waits.
 
 use std::io;
 use std::sync::Arc;
@@ -89,7 +89,8 @@ fn register(pd: &Pd, region: Region, access: flags, wants_binds: bool) -> Result
     if wants_binds {
         match ibv::Mr::new(&pd.0, region, (access | flags::IBV_ACCESS_MW_BIND).0) {
             Ok(mr) => return Ok(Registered { mr, is_bindable: true }),
-            // For the kernel the right to be bound is a wish to write, which memory that can only be read does not grant.
+            // For the kernel the right to be bound is a wish to write, which memory that can only be read does not
+            // grant.
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) && access.0 & WRITES.0 == 0 => {}
             Err(error) => return Err(explain::registration(pd.0.context().name(), region, &error)),
         }
@@ -197,8 +198,8 @@ impl Window {
         Ok((Move { window: Some(self.clone()), number }, if is_bind { key } else { 0 }))
     }
 
-    /// A bind, or an unbind, that is flushed at once: nothing is bound any more. Says a key that never opens anything; 0 for
-    /// an unbind.
+    /// A bind, or an unbind, that is flushed at once: nothing is bound any more. Says a key that never opens anything;
+    /// 0 for an unbind.
     pub(crate) fn lose(&self, is_bind: bool) -> u32 {
         let (key, old) = self.binds.lock().lose();
         drop(old);

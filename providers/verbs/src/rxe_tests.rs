@@ -216,7 +216,8 @@ fn rxe_is_found_by_device_network_device_and_address() {
         assert_eq!(found.address, Some(ADDRESS.parse::<IpAddr>().unwrap()), "{params}");
         assert_eq!(found.gid.raw, crate::gid::raw(ADDRESS.parse().unwrap()), "{params}");
     }
-    for params in ["rxe0 2", "lo 0", "127.0.0.1", "rxe9 1", ""] {
+    assert_eq!(find::open("ia", &Knobs::read("")).unwrap().context.name(), "rxe0", "the first with an address");
+    for params in ["rxe0 2", "lo 0", "127.0.0.1", "rxe9 1"] {
         assert!(matches!(find::open("ia", &Knobs::read(params)), Err(Error::InvalidAddress(_))), "{params}");
     }
 }

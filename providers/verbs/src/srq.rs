@@ -1,9 +1,10 @@
 //! Shared receive queues: the device's, and the cookies of what is in them.
 //!
-//! A receive has a place in a table, and the device carries its number: a completion says which receive it was, whoever took
-//! it. What is available is what was posted and has not been seen to complete, so it may count some that a connection has
-//! taken already. The device tells when few are left, also when nobody polls; whether they are few already when somebody
-//! asks to be told, and when completions are seen, is found out here. The sink is called by the engine alone.
+//! A receive has a place in a table, and the device carries its number: a completion says which receive it was, whoever
+//! took it. What is available is what was posted and has not been seen to complete, so it may count some that a
+//! connection has taken already. The device tells when few are left, also when nobody polls; whether they are few
+//! already when somebody asks to be told, and when completions are seen, is found out here. The sink is called by the
+//! engine alone.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Weak};

@@ -1,7 +1,7 @@
 //! How a work request ended: what verbs call it, and what the layer above does.
 //!
-//! A table of numbers (events-transfers-memory.md 4.5), and nothing else. What is not in it is a failure of the transport:
-//! it ends the connection like any other, and is never taken for a flush, which would not.
+//! A table of numbers (events-transfers-memory.md 4.5), and nothing else. What is not in it is a failure of the
+//! transport: it ends the connection like any other, and is never taken for a flush, which would not.
 #![forbid(unsafe_code)]
 
 use dapl::provider::Status;

@@ -97,8 +97,8 @@ impl Context {
     /// The attributes of a port, counted from 1.
     pub(crate) fn port(&self, port: u8) -> io::Result<ibv_port_attr> {
         let mut attributes = ibv_port_attr::default();
-        // SAFETY: the context is open. The function fills a record that ends where `flags` ends; what `ibv_port_attr` has
-        // after that stays zero, and nobody here reads it.
+        // SAFETY: the context is open. The function fills a record that ends where `flags` ends; what `ibv_port_attr`
+        // has after that stays zero, and nobody here reads it.
         done(unsafe { ibv_query_port(self.as_ptr(), port, (&raw mut attributes).cast()) })?;
         Ok(attributes)
     }

@@ -62,8 +62,8 @@ unsafe impl Send for Mr {}
 unsafe impl Sync for Mr {}
 
 impl Mr {
-    /// Registers `region` with `IBV_ACCESS_*` flags. Errors: whatever the kernel says, such as `EFAULT` for memory that is
-    /// not there or may not be written to.
+    /// Registers `region` with `IBV_ACCESS_*` flags. Errors: whatever the kernel says, such as `EFAULT` for memory that
+    /// is not there or may not be written to.
     pub(crate) fn new(pd: &Arc<Pd>, region: Region, flags: u32) -> io::Result<Self> {
         let length = usize::try_from(region.length).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         // SAFETY: the domain lives. The kernel checks address and length against this process's memory and fails
@@ -118,8 +118,9 @@ impl Mw {
         Ok(Mw { mw: Mutex::new(mw), pd: pd.clone() })
     }
 
-    /// The key that it has, or will have when all binds posted are done. Drivers count on from it in the low eight bits, also
-    /// after a bind that fails, and some compare it with what the device has: so a window whose bind failed is of no more use.
+    /// The key that it has, or will have when all binds posted are done. Drivers count on from it in the low eight
+    /// bits, also after a bind that fails, and some compare it with what the device has: so a window whose bind failed
+    /// is of no more use.
     pub(crate) fn rkey(&self) -> u32 {
         // SAFETY: the window lives, and the lock keeps binds out.
         self.with(|mw| unsafe { (*mw).rkey })

@@ -185,8 +185,8 @@ impl Drop for Qp {
     }
 }
 
-/// Stands in for a region in an unbind. Verbs allow a null pointer there, but the drivers of rxe and mlx4 follow it; the
-/// zeros behind it are for those that look at their own record around the region's.
+/// Stands in for a region in an unbind. Verbs allow a null pointer there, but the drivers of rxe and mlx4 follow it;
+/// the zeros behind it are for those that look at their own record around the region's.
 #[repr(C)]
 struct NoRegion {
     mr: ibv_mr,
