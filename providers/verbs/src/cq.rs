@@ -61,28 +61,40 @@ struct Hw {
     reserved: u32,
 }
 
-/// What the lock guards. Queue pairs put completions here while they hold it.
+/// What the lock guards.
 #[derive(Default)]
 pub(crate) struct Inner {
-    ready: VecDeque<Completion>,
-    slots: Vec<Option<(Arc<Core>, Side)>>,
-    /// Those with a shared receive queue, by their number on the wire.
-    numbers: HashMap<u32, Arc<Core>>,
+    front: Front,
+    table: Table,
     /// The device's queues: one, or as many as it takes to have room for all that may complete.
     hws: Vec<Hw>,
     /// Which of them is looked at first.
     turn: usize,
-    /// The consumer wants one call.
-    wanted: bool,
     /// The device is to tell of what comes next.
     armed: bool,
     /// The consumer asked last to be called for solicited messages only.
     choosy: bool,
+    /// The engine will ask whether anybody still polls, and how many polls it has seen.
+    watched: bool,
+    seen: u32,
+}
+
+/// What was taken from the device, or never was the device's.
+#[derive(Default)]
+struct Front {
+    ready: VecDeque<Completion>,
+    /// The consumer wants one call.
+    wanted: bool,
     /// A receive that completes now may be the one that a call was made for.
     solicited: bool,
-    /// The engine looks after it, and how many polls it has seen.
-    guarded: bool,
-    seen: u32,
+}
+
+/// Whose completions these are.
+#[derive(Default)]
+struct Table {
+    slots: Vec<Option<(Arc<Core>, Side)>>,
+    /// Those with a shared receive queue, by their number on the wire.
+    numbers: HashMap<u32, Arc<Core>>,
 }
 
 impl CqCore {
@@ -121,7 +133,7 @@ impl CqCore {
 
     /// The queue pairs that complete here.
     pub(crate) fn users(&self) -> Vec<Arc<Core>> {
-        self.inner.lock().slots.iter().flatten().map(|(core, _)| core.clone()).collect()
+        self.inner.lock().table.slots.iter().flatten().map(|(core, _)| core.clone()).collect()
     }
 
     /// Nobody reads its completions.
@@ -173,16 +185,15 @@ impl CqCore {
 
     /// Looks after a queue that somebody depends on and nobody may poll.
     pub(crate) fn guard(&self) {
-        let mut inner = self.inner.lock();
-        if !std::mem::replace(&mut inner.guarded, true) {
-            self.watch(&mut inner);
-        }
+        self.watch(&mut self.inner.lock());
     }
 
     fn watch(&self, inner: &mut Inner) {
-        inner.seen = self.polls.load(Ordering::Relaxed);
-        let me: Weak<dyn Source> = self.me.clone();
-        self.reactor.after(GUARD, me, 0);
+        if !std::mem::replace(&mut inner.watched, true) {
+            inner.seen = self.polls.load(Ordering::Relaxed);
+            let me: Weak<dyn Source> = self.me.clone();
+            self.reactor.after(GUARD, me, 0);
+        }
     }
 
     /// A completion that the device knows nothing of.
@@ -190,22 +201,23 @@ impl CqCore {
         self.inner.lock().push(self, completion);
     }
 
-    /// Takes what the device has into `ready`.
+    /// Takes all that the device has.
     pub(crate) fn fetch(&self) {
         self.drain(&mut self.inner.lock());
     }
 
     fn drain(&self, inner: &mut Inner) {
-        while self.take(inner, &mut Out::Ready, BATCH) > 0 {}
+        while self.take(inner, &mut Out::Ready, BATCH).is_full {}
     }
 
-    /// Takes up to `most` of the device's completions and says how many it took.
-    fn take(&self, inner: &mut Inner, out: &mut Out<'_>, most: usize) -> usize {
+    /// Takes up to `most` of the device's completions.
+    fn take(&self, inner: &mut Inner, out: &mut Out<'_>, most: usize) -> Taken {
+        let Inner { front, table, hws, turn, .. } = inner;
         let mut batch = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
-        let count = inner.hws.len();
-        for _ in 0..count {
-            let hw = inner.hws[inner.turn % count].cq.clone();
-            let taken = match hw.poll_into(&mut batch[..most.min(BATCH)]) {
+        let most = most.min(BATCH);
+        for _ in 0..hws.len() {
+            let hw = &hws[*turn % hws.len()];
+            let taken = match hw.cq.poll_into(&mut batch[..most]) {
                 Ok(taken) => taken,
                 Err(error) => {
                     log::error!("{}: a completion queue cannot be polled: {error}", self.context.name());
@@ -213,24 +225,27 @@ impl CqCore {
                 }
             };
             for wc in taken {
-                inner.complete(self, wc, out);
+                table.complete(self, front, wc, out);
             }
-            if !taken.is_empty() {
-                return taken.len();
+            if taken.len() == most {
+                return Taken { is_full: true };
             }
-            inner.turn = (inner.turn + 1) % count;
+            // It is empty now; with others there may be more.
+            *turn = (*turn + 1) % hws.len();
+            if !taken.is_empty() && hws.len() > 1 {
+                return Taken { is_full: true };
+            }
         }
-        0
+        Taken { is_full: false }
     }
 
     /// The device has something, and the queue is not armed any more.
     pub(crate) fn has_event(&self) {
         let mut inner = self.inner.lock();
         inner.armed = false;
-        inner.solicited |= inner.choosy;
-        let is_wanted = std::mem::take(&mut inner.wanted);
-        if inner.guarded || inner.slots.iter().any(Option::is_some) {
-            inner.guarded = true;
+        inner.front.solicited |= inner.choosy;
+        let is_wanted = std::mem::take(&mut inner.front.wanted);
+        if inner.table.is_used() {
             self.watch(&mut inner);
         }
         drop(inner);
@@ -266,18 +281,25 @@ enum Out<'a> {
     Ready,
 }
 
+/// What a look at the device's queues came to.
+struct Taken {
+    /// There may be more.
+    is_full: bool,
+}
+
 impl Inner {
     /// Gives a queue of a queue pair its place.
     pub(crate) fn enter(&mut self, core: &Arc<Core>, side: Side) -> Result<u32> {
+        let slots = &mut self.table.slots;
         let entry = Some((core.clone(), side));
-        let slot = match self.slots.iter().position(Option::is_none) {
+        let slot = match slots.iter().position(Option::is_none) {
             Some(free) => {
-                self.slots[free] = entry;
+                slots[free] = entry;
                 free
             }
-            None if self.slots.len() < WorkId::SLOTS as usize => {
-                self.slots.push(entry);
-                self.slots.len() - 1
+            None if slots.len() < WorkId::SLOTS as usize => {
+                slots.push(entry);
+                slots.len() - 1
             }
             None => return Err(Error::Exhausted(Resource::Evd)),
         };
@@ -286,22 +308,29 @@ impl Inner {
 
     /// Takes it back.
     pub(crate) fn leave(&mut self, slot: u32) {
-        if let Some(place) = self.slots.get_mut(slot as usize) {
+        if let Some(place) = self.table.slots.get_mut(slot as usize) {
             *place = None;
         }
     }
 
     /// One with a shared receive queue is known by its number.
     pub(crate) fn enter_number(&mut self, number: u32, core: &Arc<Core>) {
-        self.numbers.insert(number, core.clone());
+        self.table.numbers.insert(number, core.clone());
     }
 
     pub(crate) fn leave_number(&mut self, number: u32) {
-        self.numbers.remove(&number);
+        self.table.numbers.remove(&number);
     }
 
-    /// Behind all that is there. Whoever waits is told by the engine.
+    /// Behind all that is there.
     pub(crate) fn push(&mut self, cq: &CqCore, completion: Completion) {
+        self.front.push(cq, completion);
+    }
+}
+
+impl Front {
+    /// Whoever waits is told by the engine.
+    fn push(&mut self, cq: &CqCore, completion: Completion) {
         if cq.is_unread() {
             return;
         }
@@ -314,27 +343,33 @@ impl Inner {
         }
     }
 
-    fn complete(&mut self, cq: &CqCore, wc: &ibv_wc, out: &mut Out<'_>) {
-        let solicited = self.solicited;
-        let mut put = |inner: &mut Self, mut done: Completion, side: Side| {
-            done.solicited = side == Side::Recv && solicited;
-            match out {
-                Out::Poller(room, filled) if inner.ready.is_empty() && *filled < room.len() && !cq.is_unread() => {
-                    room[*filled] = done;
-                    *filled += 1;
-                }
-                _ => inner.push(cq, done),
+    /// To the poller, if nothing goes before it.
+    fn put(&mut self, cq: &CqCore, out: &mut Out<'_>, side: Side, mut done: Completion) {
+        done.solicited = side == Side::Recv && self.solicited;
+        match out {
+            Out::Poller(room, filled) if self.ready.is_empty() && *filled < room.len() && !cq.is_unread() => {
+                room[*filled] = done;
+                *filled += 1;
             }
-        };
+            _ => self.push(cq, done),
+        }
+    }
+}
+
+impl Table {
+    fn is_used(&self) -> bool {
+        self.slots.iter().any(Option::is_some)
+    }
+
+    fn complete(&self, cq: &CqCore, front: &mut Front, wc: &ibv_wc, out: &mut Out<'_>) {
         match WorkId::parse(wc.wr_id()) {
             WorkId::Own { slot, epoch, number } => {
                 if let Some(Some((core, side))) = self.slots.get(slot as usize) {
-                    let (core, side) = (core.clone(), *side);
-                    core.complete(side, epoch, number, wc, |done| put(self, done, side));
+                    core.complete(*side, epoch, number, wc, |done| front.put(cq, out, *side, done));
                 }
             }
-            WorkId::Shared(place) => match self.numbers.get(&wc.qp_num).cloned() {
-                Some(core) => core.complete_shared(place, wc, |done| put(self, done, Side::Recv)),
+            WorkId::Shared(place) => match self.numbers.get(&wc.qp_num) {
+                Some(core) => core.complete_shared(place, wc, |done| front.put(cq, out, Side::Recv, done)),
                 None => log::debug!("a receive of queue pair {}, which is gone", wc.qp_num),
             },
         }
@@ -345,8 +380,8 @@ impl Source for CqCore {
     /// Does anybody still poll? If not, the failures among the completions are for us to find.
     fn expired(&self, _: u64) {
         let mut inner = self.inner.lock();
-        if !inner.slots.iter().any(Option::is_some) {
-            inner.guarded = false;
+        inner.watched = false;
+        if !inner.table.is_used() {
             return;
         }
         if self.polls.load(Ordering::Relaxed) != inner.seen {
@@ -370,7 +405,7 @@ impl CompletionQueue for Cq {
         let mut inner = cq.inner.lock();
         let mut filled = 0;
         while filled < out.len()
-            && let Some(done) = inner.ready.pop_front()
+            && let Some(done) = inner.front.ready.pop_front()
         {
             out[filled] = done;
             filled += 1;
@@ -382,12 +417,12 @@ impl CompletionQueue for Cq {
             if let Out::Poller(_, now) = to {
                 filled = now;
             }
-            if taken == 0 {
+            if !taken.is_full {
                 break;
             }
         }
         // Whoever was called for a solicited message has it among these.
-        inner.solicited &= filled == 0;
+        inner.front.solicited &= filled == 0;
         filled
     }
 
@@ -399,16 +434,16 @@ impl CompletionQueue for Cq {
     fn arm(&self, solicited: bool) -> Result<bool> {
         let cq = &*self.0;
         let mut inner = cq.inner.lock();
-        if !inner.ready.is_empty() {
+        if !inner.front.ready.is_empty() {
             return Ok(false);
         }
         inner.choosy = solicited;
         cq.arm_device(&mut inner)?;
         // What came before the device was armed brings no event, and nobody knows whether it was solicited.
-        let before = std::mem::replace(&mut inner.solicited, solicited);
+        let before = std::mem::replace(&mut inner.front.solicited, solicited);
         cq.drain(&mut inner);
-        inner.solicited = before;
-        inner.wanted = inner.ready.is_empty();
-        Ok(inner.wanted)
+        inner.front.solicited = before;
+        inner.front.wanted = inner.front.ready.is_empty();
+        Ok(inner.front.wanted)
     }
 }

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -210,6 +210,7 @@ impl Manager for Rdma {
             core: Arc::downgrade(qp),
             peer: SocketAddr::new(ip, port_of(spec.qual)),
             private_data: spec.private_data.to_vec(),
+            has_left: AtomicBool::new(false),
             tries: [AtomicU32::new(resolving.address_tries), AtomicU32::new(resolving.route_tries)],
             stage: Mutex::new(Stage::Resolving),
         });
@@ -287,6 +288,8 @@ struct RdmaLink {
     core: Weak<Core>,
     peer: SocketAddr,
     private_data: Vec<u8>,
+    /// The peer has said goodbye: there is nothing to wait for.
+    has_left: AtomicBool,
     /// Left of address and route.
     tries: [AtomicU32; 2],
     stage: Mutex<Stage>,
@@ -308,7 +311,10 @@ impl RdmaLink {
                 self.establish(&core, &[]);
                 Ok(())
             }
-            kind if is_end(kind) => Err(self.meaning_of(event)),
+            kind if is_end(kind) => {
+                self.has_left.store(true, Ordering::Release);
+                Err(self.meaning_of(event))
+            }
             _ => Ok(()),
         };
         if let Err(end) = step {
@@ -435,7 +441,8 @@ impl Link for RdmaLink {
     fn end(&self) {
         let stage = std::mem::replace(&mut *self.stage.lock(), Stage::Ended);
         let Some(manager) = self.manager.upgrade() else { return };
-        if stage != Stage::Established || self.id.disconnect().is_err() {
+        let said = stage == Stage::Established && self.id.disconnect().is_ok();
+        if !said || self.has_left.load(Ordering::Acquire) {
             // Whatever is under way ends with the id, and a peer that waits for us is told.
             return manager.forget(self.number);
         }
@@ -484,6 +491,7 @@ impl Waiting for RdmaRequest {
             id,
             core: Arc::downgrade(qp),
             private_data: Vec::new(),
+            has_left: AtomicBool::new(false),
             tries: Default::default(),
             stage: Mutex::new(Stage::Accepted),
         });
