@@ -48,9 +48,17 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
+/// So much, or as much as the adapter carries at a time.
+fn carried(conn: &Conn, op: Op, size: usize) -> usize {
+    let attr = conn.ia.attr();
+    let most = if matches!(op, Op::Send | Op::Recv) { attr.max_message_size } else { attr.max_rdma_size };
+    size.min(most as usize)
+}
+
 /// One end of a transfer of this kind: the one that asks for it.
 fn moves(ctx: &Ctx, op: Op, size: usize) {
     let conn = ctx.connect();
+    let size = carried(&conn, op, size);
     let memory = conn.memory(size.max(1));
     moves_segments(ctx, op, &conn, &memory, &[memory.segment(0, size)], |_| ());
 }
@@ -88,6 +96,7 @@ fn is_moved(ctx: &Ctx, op: Op, size: usize) {
 
 fn is_moved_over(ctx: &Ctx, op: Op, size: usize, setup: &Setup) {
     let conn = ctx.connect_with(setup);
+    let size = carried(&conn, op, size);
     let memory = conn.memory(size.max(1));
     match op {
         Op::Send | Op::Recv => {
