@@ -16,44 +16,36 @@ const TOO_LONG: u32 = 1 << 31;
 /// A key that no device gives out.
 const NO_KEY: u32 = 0;
 
-/// The segments of one request or receive.
-pub(crate) struct Gather {
-    list: [ibv_sge; MAX_SEGMENTS],
-    count: usize,
-    total: u64,
-}
+/// Segments of most requests: for these little room has to be cleared.
+const FEW: usize = 4;
 
-impl Gather {
-    /// Errors: more segments than limits promise.
-    pub(crate) fn new(segments: &[Segment]) -> Result<Self> {
-        let mut gather = Gather { list: [ibv_sge::default(); MAX_SEGMENTS], count: 0, total: 0 };
-        for segment in segments.iter().filter(|segment| segment.length > 0) {
-            let place = gather.list.get_mut(gather.count).ok_or(Error::Exhausted(Resource::Memory))?;
-            let length = u32::try_from(segment.length).unwrap_or(TOO_LONG);
-            *place = ibv_sge { addr: segment.address, length, lkey: segment.key };
-            gather.count += 1;
-            gather.total = gather.total.saturating_add(segment.length);
-        }
-        Ok(gather)
-    }
-
-    /// Something that the device refuses when its turn comes.
-    pub(crate) fn doomed() -> Self {
-        let mut gather = Gather { list: [ibv_sge::default(); MAX_SEGMENTS], count: 1, total: 0 };
-        gather.list[0] = ibv_sge { addr: 0, length: 1, lkey: NO_KEY };
-        gather
-    }
-
-    /// For the device.
-    pub(crate) fn list(&self) -> &[ibv_sge] {
-        &self.list[..self.count]
-    }
-
-    /// Bytes in all.
-    pub(crate) fn total(&self) -> u64 {
-        self.total
+/// Has `post` post the segments, as the device has them, and so many bytes in all.
+///
+/// Errors: more segments than limits promise; those of `post`.
+#[inline]
+pub(crate) fn gathered<T>(segments: &[Segment], post: impl FnOnce(&[ibv_sge], u64) -> Result<T>) -> Result<T> {
+    if segments.len() <= FEW {
+        fill(&mut [ibv_sge::default(); FEW], segments, post)
+    } else {
+        fill(&mut [ibv_sge::default(); MAX_SEGMENTS], segments, post)
     }
 }
+
+#[inline]
+fn fill<T>(room: &mut [ibv_sge], segments: &[Segment], post: impl FnOnce(&[ibv_sge], u64) -> Result<T>) -> Result<T> {
+    let (mut count, mut total) = (0, 0_u64);
+    for segment in segments.iter().filter(|segment| segment.length > 0) {
+        let place = room.get_mut(count).ok_or(Error::Exhausted(Resource::Memory))?;
+        let length = u32::try_from(segment.length).unwrap_or(TOO_LONG);
+        *place = ibv_sge { addr: segment.address, length, lkey: segment.key };
+        count += 1;
+        total = total.saturating_add(segment.length);
+    }
+    post(&room[..count], total)
+}
+
+/// Something that the device refuses when its turn comes.
+pub(crate) const DOOMED: [ibv_sge; 1] = [ibv_sge { addr: 0, length: 1, lkey: NO_KEY }];
 
 #[cfg(test)]
 mod tests {
@@ -62,10 +54,16 @@ mod tests {
     #[test]
     fn segments_of_no_length_are_left_out() {
         let segment = |length| Segment { key: 7, pad: 9, address: 4096, length };
-        let gather = Gather::new(&[segment(0), segment(10), segment(0), segment(1 << 40)]).unwrap();
-        let list: Vec<_> = gather.list().iter().map(|sge| (sge.addr, sge.length, sge.lkey)).collect();
-        assert_eq!((list, gather.total()), (vec![(4096, 10, 7), (4096, 1 << 31, 7)], 10 + (1 << 40)));
-        assert!(Gather::new(&[segment(1); MAX_SEGMENTS]).is_ok());
-        assert!(Gather::new(&[segment(1); MAX_SEGMENTS + 1]).is_err());
+        let seen = |list: &[ibv_sge], total| {
+            let list: Vec<_> = list.iter().map(|sge| (sge.addr, sge.length, sge.lkey)).collect();
+            Ok((list, total))
+        };
+        let some = gathered(&[segment(0), segment(10), segment(0), segment(1 << 40)], seen);
+        assert_eq!(some, Ok((vec![(4096, 10, 7), (4096, 1 << 31, 7)], 10 + (1 << 40))));
+        let count = |list: &[ibv_sge], _| Ok(list.len());
+        for length in [0, FEW, FEW + 1, MAX_SEGMENTS] {
+            assert_eq!(gathered(&vec![segment(1); length], count), Ok(length));
+        }
+        assert!(gathered(&[segment(1); MAX_SEGMENTS + 1], count).is_err());
     }
 }

@@ -15,7 +15,7 @@ use dapl::watermark::Low;
 use parking_lot::Mutex;
 
 use crate::device::Device;
-use crate::gather::Gather;
+use crate::gather::gathered;
 use crate::ibv;
 use crate::memory::Pd;
 use crate::reactor::Reactor;
@@ -116,17 +116,18 @@ impl SrqCore {
 
 impl SharedReceiveQueue for Srq {
     fn post_recv(&self, segments: &[Segment], cookie: u64) -> Result<()> {
-        let gather = Gather::new(segments)?;
-        let place = self.0.places.lock().take(cookie).ok_or(Error::Exhausted(Resource::Memory))?;
-        self.0.hw.post_recv(SHARED | place as u64, gather.list()).map_err(|error| {
-            self.0.places.lock().give_back(place);
-            match error.raw_os_error() {
-                Some(libc::ENOMEM | libc::EAGAIN) => Error::Exhausted(Resource::Memory),
-                _ => {
-                    log::error!("the device does not take a receive into a shared queue: {error}");
-                    Error::Internal
+        gathered(segments, |list, _| {
+            let place = self.0.places.lock().take(cookie).ok_or(Error::Exhausted(Resource::Memory))?;
+            self.0.hw.post_recv(SHARED | place as u64, list).map_err(|error| {
+                self.0.places.lock().give_back(place);
+                match error.raw_os_error() {
+                    Some(libc::ENOMEM | libc::EAGAIN) => Error::Exhausted(Resource::Memory),
+                    _ => {
+                        log::error!("the device does not take a receive into a shared queue: {error}");
+                        Error::Internal
+                    }
                 }
-            }
+            })
         })
     }
 

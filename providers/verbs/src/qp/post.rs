@@ -8,11 +8,11 @@
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{Bind, BindWr, Completion, Op, Segment, SendWr, Status, Token};
 use dapl::watermark::{Crossed, High};
-use ibverbs_sys::ibv_send_flags;
+use ibverbs_sys::{ibv_send_flags, ibv_sge};
 
 use super::{Core, Phase, Requests, flushed};
 use crate::cq::Side;
-use crate::gather::Gather;
+use crate::gather::{DOOMED, gathered};
 use crate::ibv;
 use crate::memory::{Mr, Mw};
 use crate::work::{Entry, WorkId};
@@ -61,7 +61,6 @@ fn refusal(what: &str, error: &std::io::Error) -> Error {
 
 impl Core {
     pub(super) fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
-        let gather = Gather::new(segments)?;
         if self.recv_cq.is_unread() {
             self.recv_cq.fetch();
         }
@@ -83,7 +82,7 @@ impl Core {
         }
         let (epoch, number) = recv.work.next();
         let id = WorkId::pack(self.slot(Side::Recv), epoch, number);
-        self.hw.post_recv(id, gather.list()).map_err(|error| refusal("a receive", &error))?;
+        gathered(segments, |list, _| self.hw.post_recv(id, list).map_err(|error| refusal("a receive", &error)))?;
         // Its completion may be there, but is not looked at without our lock.
         recv.work.push(Entry::recv(token));
         let count = recv.work.len();
@@ -149,38 +148,37 @@ impl Core {
     }
 
     fn submit(&self, send: &mut Requests, wr: &SendWr<'_>) -> Result<()> {
-        let mut gather = Gather::new(wr.segments)?;
-        let bytes = gather.total();
+        gathered(wr.segments, |list, bytes| self.hand_over(send, wr, list, bytes))
+    }
+
+    fn hand_over(&self, send: &mut Requests, wr: &SendWr<'_>, list: &[ibv_sge], bytes: u64) -> Result<()> {
         let limits = &self.device.limits;
-        let most = if matches!(wr.op, Op::Send { .. }) { limits.max_message } else { limits.max_rdma };
-        let doom = (bytes > most).then(|| {
-            gather = Gather::doomed();
-            Status::LocalLength
-        });
         let mut flags = ibv_send_flags::IBV_SEND_SIGNALED;
-        let op = match wr.op {
+        let (op, most, is_local) = match wr.op {
             Op::Send { solicited } => {
                 if solicited {
                     flags |= ibv_send_flags::IBV_SEND_SOLICITED;
                 }
-                ibv::Op::Send
+                (ibv::Op::Send, limits.max_message, true)
             }
-            Op::Write(remote) => ibv::Op::Write(remote),
-            Op::Read(remote) => ibv::Op::Read(remote),
+            Op::Write(remote) => (ibv::Op::Write(remote), limits.max_rdma, true),
+            Op::Read(remote) => (ibv::Op::Read(remote), limits.max_rdma, false),
         };
         if wr.fence {
             flags |= ibv_send_flags::IBV_SEND_FENCE;
         }
-        let may_inline = !matches!(wr.op, Op::Read(_)) && doom.is_none() && bytes <= u64::from(self.hw.max_inline());
+        let doom = if bytes > most { Some(Status::LocalLength) } else { None };
+        let segments = if doom.is_some() { &DOOMED } else { list };
         // Inline data are read here and now, so their keys are ours to check; what is wrong is left to the device.
         // Held until the device has copied them.
+        let may_inline = is_local && bytes <= u64::from(self.hw.max_inline());
         let allowed = if may_inline { self.device.keys.allow(&self.pd.0, wr.segments) } else { None };
         if allowed.is_some() {
             flags |= ibv_send_flags::IBV_SEND_INLINE;
         }
         let (epoch, number) = send.work.next();
         let id = WorkId::pack(self.slot(Side::Request), epoch, number);
-        let request = ibv::Wr { id, op, segments: gather.list(), flags: flags.0 };
+        let request = ibv::Wr { id, op, segments, flags: flags.0 };
         self.hw.post_send(&request).map_err(|error| refusal("a request", &error))?;
         // Its completion may be there, but is not looked at without our lock.
         send.work.push(Entry { token: wr.token, bytes, suppress: wr.suppress, doom, window: None });
