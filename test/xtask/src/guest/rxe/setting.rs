@@ -52,7 +52,9 @@ impl Setting {
     }
 
     fn job(&self, words: Vec<String>) -> Job {
-        Job { words, lib: self.stage.lib.clone(), conf: self.conf.clone(), more: Vec::new() }
+        // This device takes 7, which is the provider's default, for "without end": no peer would ever be given up.
+        let more = vec![("DAPL_ACK_RETRY".to_owned(), "6".to_owned())];
+        Job { words, lib: self.stage.lib.clone(), conf: self.conf.clone(), more }
     }
 }
 
