@@ -260,9 +260,9 @@ impl CqCore {
         }
     }
 
-    fn arm_device(&self, inner: &mut Inner) -> Result<()> {
+    fn arm_device(&self, inner: &mut Inner, solicited: bool) -> Result<()> {
         for hw in &inner.hws {
-            hw.cq.arm(inner.choosy).map_err(|error| self.cannot_arm(&error))?;
+            hw.cq.arm(solicited).map_err(|error| self.cannot_arm(&error))?;
         }
         inner.armed = true;
         Ok(())
@@ -361,6 +361,10 @@ impl Table {
         self.slots.iter().any(Option::is_some)
     }
 
+    fn has_only_recvs(&self) -> bool {
+        self.slots.iter().flatten().all(|(_, side)| *side == Side::Recv)
+    }
+
     fn complete(&self, cq: &CqCore, front: &mut Front, wc: &ibv_wc, out: &mut Out<'_>) {
         match WorkId::parse(wc.wr_id()) {
             WorkId::Own { slot, epoch, number } => {
@@ -389,7 +393,10 @@ impl Source for CqCore {
         }
         self.drain(&mut inner);
         if !inner.armed {
-            if self.arm_device(&mut inner).is_err() {
+            // Of receives only the failures are news for us. (Of requests not every device tells them so.) A queue that was
+            // armed for all could not be armed for less.
+            let solicited = inner.choosy || inner.table.has_only_recvs();
+            if self.arm_device(&mut inner, solicited).is_err() {
                 return self.watch(&mut inner);
             }
             self.drain(&mut inner);
@@ -438,7 +445,7 @@ impl CompletionQueue for Cq {
             return Ok(false);
         }
         inner.choosy = solicited;
-        cq.arm_device(&mut inner)?;
+        cq.arm_device(&mut inner, solicited)?;
         // What came before the device was armed brings no event, and nobody knows whether it was solicited.
         let before = std::mem::replace(&mut inner.front.solicited, solicited);
         cq.drain(&mut inner);
