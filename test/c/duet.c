@@ -3,8 +3,9 @@
  *
  *   duet tcp:PORT | text:WORDS  SERVER ARGS... -- CLIENT ARGS...
  *
- * The client starts when something listens on the port, or when the server has said the words. Its output is shown; after
- * that comes one line of JSON. What the server says is shown only when something goes wrong, which the status tells.
+ * The client starts when something listens on the port, or when the server has said the words. Its output is shown, and
+ * then what the server of such words has said, behind "server | "; after that comes one line of JSON. When something goes
+ * wrong the status tells.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -89,6 +90,13 @@ static void await_text(const char *text, int input)
             fail("it ended before it was ready");
 }
 
+static void print_said(void)
+{
+    char *line, *rest = NULL;
+    for (line = strtok_r(said, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest))
+        printf("server | %s\n", line);
+}
+
 static double usec(const struct rusage *usage)
 {
     return (double)usage->ru_utime.tv_sec * 1e6 + (double)usage->ru_utime.tv_usec
@@ -131,6 +139,8 @@ int main(int argc, char **argv)
         fail("the client failed");
     if (server_status != 0)
         fail("the server failed");
+    if (strncmp(argv[1], "text:", strlen("text:")) == 0)
+        print_said();
     printf("{\"server_cpu\":%.0f,\"client_cpu\":%.0f}\n", usec(&server_usage), usec(&client_usage));
     return 0;
 }
