@@ -21,8 +21,10 @@ pub(crate) const ADAPTER: &str = "ofa-v2-d0";
 /// Where it was unpacked.
 pub(crate) struct Reference {
     root: PathBuf,
-    lib: PathBuf,
-    conf: PathBuf,
+    /// Its libraries.
+    pub(crate) lib: PathBuf,
+    /// A registry that names its adapter.
+    pub(crate) conf: PathBuf,
     /// Of the package.
     pub(crate) version: String,
 }

@@ -1,4 +1,4 @@
-//! What is tried in one guest: its device, unit tests, dtest, dying peers, a crowd, the conformance suite.
+//! What is tried in one guest: its device, unit tests, dtest, the reference, dying peers, a crowd, the conformance suite.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use dapl_test::stage::workspace;
 use super::keeper::Keeper;
 use super::report::Report;
 use super::setting::{Job, Setting};
-use super::{MANAGERS, conformance};
+use super::{MANAGERS, conformance, interop};
 use crate::Result;
 use crate::guest::Link;
 use crate::quiet::text_of;
@@ -72,6 +72,7 @@ pub(super) fn run(setting: &Setting, report: &mut Report) {
     files_come_back(setting, report, guest);
     units(setting, report, guest);
     dtests(setting, report, guest);
+    interop::run(setting, report, guest);
     let stream = setting.program("test/c/verbs_stream.c");
     for manager in MANAGERS {
         let job = setting.shell(STREAM, &[&stream]).with("DAPL_VERBS_CM", manager);

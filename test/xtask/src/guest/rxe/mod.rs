@@ -1,15 +1,16 @@
 //! The suite `rxe`: the provider over rdma-core, on soft-RoCE, in guests. One line per check, as cargo's suites report.
 //!
-//! In one guest (`alone`): the unit tests that want a device, the conformance suite, dtest over each connection manager, a
-//! crowd of connections. Between two (`wired`): dtest again, a network that loses and delays, a link that goes down, a peer
-//! that is killed. A check whose guest breaks fails, and the next one gets another guest. Nothing here asserts how fast
-//! anything is; limits are there to end what hangs.
+//! In one guest (`alone`): the unit tests that want a device, the conformance suite, dtest over each connection manager, the
+//! 2.0 reference as the other side, a crowd of connections. Between two (`wired`): dtest again, a network that loses and
+//! delays, a link that goes down, a peer that is killed. A check whose guest breaks fails, and the next one gets another
+//! guest. Nothing here asserts how fast anything is; limits are there to end what hangs.
 //!
 //! Says "skipped" on a machine that can run no guest; `--required` makes that a failure.
 #![forbid(unsafe_code)]
 
 mod alone;
 mod conformance;
+mod interop;
 mod keeper;
 mod report;
 mod setting;
