@@ -14,6 +14,11 @@ use super::{Core, post};
 use crate::cq::Side;
 use crate::status;
 
+/// What ends a connection. A flush alone does not: it only follows from something, which is told as well (8.4).
+fn is_failure(status: Status) -> bool {
+    !matches!(status, Status::Success | Status::Flushed)
+}
+
 impl Core {
     /// A completion of one of its own queues.
     pub(crate) fn complete(&self, side: Side, epoch: u32, number: u32, wc: &ibv_wc, put: impl FnMut(Completion)) {
@@ -22,7 +27,7 @@ impl Core {
             Side::Recv => self.complete_recv(epoch, number, status, wc, put),
             Side::Request => self.complete_request(epoch, number, status, wc, put),
         }
-        if status != Status::Success {
+        if is_failure(status) {
             self.fail();
         }
     }
@@ -79,7 +84,7 @@ impl Core {
             let mut recv = self.recv.lock();
             if recv.open || status != Status::Success { put(done) } else { recv.early.push(done) }
         }
-        if status != Status::Success {
+        if is_failure(status) {
             self.fail();
         }
     }
