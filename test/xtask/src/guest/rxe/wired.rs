@@ -23,7 +23,8 @@ address=$1; shift
 for try in 1 2 3 4 5 6 7 8 9 10; do "$@" "$address" && exit 0; sleep 1; done; exit 1"#;
 
 /// Its output goes to a file and, when it flows, something happens to it: $1 is what, the rest a program and its arguments.
-/// It must end as `EXPECTED` says. What was done to the network is undone.
+/// It must end as `EXPECTED` says. What was done to the network is undone, and the device is a new one: after it was to send
+/// a message of rdma_cm's on a link that is down, the kernel's soft-RoCE never sends one again.
 const WHEN_IT_FLOWS: &str = r#"
 happens=$1; shift; said=$(mktemp)
 "$@" >"$said" 2>&1 & job=$!
@@ -32,7 +33,7 @@ echo listening
 until grep -q flowing "$said"; do kill -0 $job || { cat "$said"; exit 1; }; sleep 0.1; done
 eval "$happens"
 wait $job; status=$?
-ip link set eth0 up
+if [ "$EXPECTED" = 0 ]; then ip link set eth0 up; rdma link delete rxe0; rdma link add rxe0 type rxe netdev eth0; fi
 cat "$said"; echo "it ended with $status"; [ $status = $EXPECTED ]"#;
 
 /// Runs it.
