@@ -1,5 +1,5 @@
 //! The suites, by name: each a file of `test/tests`, besides `unit` (what stands at the foot of the sources), those that
-//! need a build of their own (`proofs`), `rxe` (`guest`), which nothing includes, and `all`.
+//! need a build of their own (`proofs`), `rxe` (`guest`), which fetches a kernel, and `all`.
 //!
 //! cargo runs them, so the output ends in its `test result:` lines.
 #![forbid(unsafe_code)]
@@ -10,6 +10,7 @@ use std::process::Command;
 use dapl_test::rdma_core;
 use dapl_test::stage::workspace;
 
+use crate::guest::rxe;
 use crate::{Result, proofs, setup};
 
 /// Runs what the arguments ask for: a suite, then what is cargo's.
@@ -29,8 +30,11 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
     match suite {
         "loom" => proofs::loom(rest),
         "threads" => proofs::threads(rest),
-        // All are run, whatever comes of the first.
-        "all" if rest.is_empty() => tests(suite, &known, rest).and(proofs::loom(rest)).and(proofs::threads(rest)),
+        // All are run, whatever comes of the first. --required: not even the one that needs guests may be skipped.
+        "all" if rest.is_empty() || rest == ["--required"] => {
+            let host = tests(suite, &known, &[]).and(proofs::loom(&[])).and(proofs::threads(&[]));
+            host.and(rxe::run(rest))
+        }
         _ => tests(suite, &known, rest),
     }
 }
