@@ -20,6 +20,9 @@ const PATIENCE: &str = "5";
 /// Some cases wait more than they work.
 const JOBS: &str = "3";
 
+/// Somebody may be watching: a sign of life each time so many runs have passed.
+const STEP: u32 = 500;
+
 /// Runs it: all of it, or the cases whose names have in them what stands behind `conformance::`.
 pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     if !report.wants(NAME) {
@@ -34,7 +37,17 @@ pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     let mut words = vec!["run", "--provider", "rxe0", "--complete", "--jobs", JOBS, "--patience", PATIENCE];
     words.extend(["--verbose", "--report", &place]);
     words.extend(report.inside(NAME));
-    let mut answer = keeper.run(&setting.exec(&setting.driver, &words), LIMIT);
+    let mut runs = 0;
+    let mut answer = keeper.run_seen(&setting.exec(&setting.driver, &words), LIMIT, |line| {
+        runs += u32::from(line.starts_with("ok "));
+        match line.starts_with("FAILED ") {
+            true => eprintln!("xtask: {line}"),
+            false if runs % STEP == 0 && line.starts_with("ok ") => {
+                eprintln!("xtask: conformance: {runs} runs were good")
+            }
+            false => {}
+        }
+    });
     let mut failures: Vec<(String, String)> = Vec::new();
     let mut rest = Vec::new();
     for line in answer.said.drain(..) {

@@ -53,12 +53,20 @@ impl Keeper {
 
     /// Runs a job.
     pub(super) fn run(&mut self, job: &Job, limit: Duration) -> Answer {
+        self.run_seen(job, limit, |_| {})
+    }
+
+    /// The same; `see` gets each line as it comes.
+    pub(super) fn run_seen(&mut self, job: &Job, limit: Duration, mut see: impl FnMut(&str)) -> Answer {
         let guest = match self.guest() {
             Ok(guest) => guest,
             Err(reason) => return Answer::failed(reason),
         };
         let mut said = Vec::new();
-        let mut result = guest.run(&job.watched(WATCH, limit), limit + MARGIN, |line| said.push(line.to_owned()));
+        let mut result = guest.run(&job.watched(WATCH, limit), limit + MARGIN, |line| {
+            see(line);
+            said.push(line.to_owned());
+        });
         match result {
             Ok(0) => {}
             Ok(_) => said.extend(guest.last_words()),
