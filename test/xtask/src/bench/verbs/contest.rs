@@ -123,6 +123,8 @@ impl Measured {
         let mut figures = Vec::new();
         for (side, samples) in runs {
             let processor = match samples[0].processor {
+                // Who polls memory takes all the time there is, for nothing until the other one is there.
+                _ if operation.turns == Turns::After => None,
                 None => None,
                 Some(_) => {
                     let short = sides.run(side, operation, few, guest).map_err(|reason| failed(side, reason))?;
