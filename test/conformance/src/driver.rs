@@ -23,7 +23,7 @@ use crate::{cases, expected, names, os, report};
 
 const USAGE: &str = "\
 usage: dapl-conformance [run] [--provider NAME] [--libdat PATH] [--mode one|two|both] [--jobs N] [--report DIR]
-                        [--complete] [--open] [--verbose] [--patience N] [FILTER...]
+                        [--complete] [--open] [--verbose] [--patience N] [--except FILE] [FILTER...]
        dapl-conformance list [FILTER...]
        dapl-conformance coverage [--report DIR]
 ";
@@ -42,6 +42,7 @@ struct Options {
     open: bool,
     verbose: bool,
     patience: u32,
+    except: Option<PathBuf>,
     filters: Vec<String>,
 }
 
@@ -58,6 +59,7 @@ impl Options {
             open: false,
             verbose: false,
             patience: 1,
+            except: None,
             filters: Vec::new(),
         };
         let mut words = words.iter().peekable();
@@ -70,6 +72,7 @@ impl Options {
                 "--libdat" => options.libdat = words.next()?.clone(),
                 "--jobs" => options.jobs = words.next()?.parse().ok().filter(|jobs| *jobs > 0)?,
                 "--report" => options.report = words.next()?.into(),
+                "--except" => options.except = Some(words.next()?.into()),
                 "--complete" => options.complete = true,
                 "--open" => options.open = true,
                 "--verbose" => options.verbose = true,
@@ -145,7 +148,14 @@ struct Outcome {
 fn run(options: &Options) -> io::Result<bool> {
     let all = cases::all();
     check_names(&all)?;
-    let wanted: Vec<&Case> = all.iter().filter(|case| options.takes(case)).collect();
+    let mut wanted: Vec<&Case> = all.iter().filter(|case| options.takes(case)).collect();
+    let left_out = options.except.as_deref().map_or(Ok(Vec::new()), |file| exceptions(file, &all))?;
+    for (name, reason) in left_out {
+        if wanted.iter().any(|case| case.name == name) {
+            println!("left out {name}: {reason}");
+            wanted.retain(|case| case.name != name);
+        }
+    }
     let runs: Vec<(&Case, Mode)> = wanted
         .iter()
         .flat_map(|case| case.modes().into_iter().map(|mode| (*case, mode)))
@@ -174,6 +184,22 @@ fn run(options: &Options) -> io::Result<bool> {
     let outcomes = outcomes.into_inner().expect("no runner panics");
     let is_whole = options.filters.is_empty() && options.modes.len() == 2;
     conclude(options, wanted.len(), &outcomes, began.elapsed(), is_whole)
+}
+
+/// Cases that an adapter cannot pass, and why: lines of `name: reason`, and of comments.
+fn exceptions(file: &Path, all: &[Case]) -> io::Result<Vec<(String, String)>> {
+    let text = fs::read_to_string(file)?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let wrong = |line: &str, what| io::Error::other(format!("{}: {what}: {line}", file.display()));
+    lines
+        .map(|line| {
+            let (name, reason) = line.split_once(": ").ok_or_else(|| wrong(line, "a name without a reason"))?;
+            if !all.iter().any(|case| case.name == name) {
+                return Err(wrong(line, "no case is called so"));
+            }
+            Ok((name.to_owned(), reason.trim().to_owned()))
+        })
+        .collect()
 }
 
 fn check_names(all: &[Case]) -> io::Result<()> {

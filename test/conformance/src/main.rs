@@ -2,14 +2,15 @@
 //!
 //! ```text
 //! dapl-conformance [run] [--provider NAME] [--libdat PATH] [--mode one|two|both] [--jobs N] [--report DIR]
-//!                  [--complete] [--open] [--verbose] [--patience N] [FILTER...]
+//!                  [--complete] [--open] [--verbose] [--patience N] [--except FILE] [FILTER...]
 //! dapl-conformance list [FILTER...]
 //! dapl-conformance coverage
 //! ```
 //!
 //! The environment decides which library and which dat.conf that is; `cargo xtask test conformance` makes one. A FILTER is
 //! a part of a case's name or of its section. `--complete` fails cases that the provider does not support. A full run fails
-//! when something that [`expected`] lists was seen by no case, but only names it with `--open`. `--patience` multiplies the
+//! when something that [`expected`] lists was seen by no case, but only names it with `--open`. `--except` names a file of
+//! cases that are left out, each with its reason. `--patience` multiplies the
 //! time that a case may take, for a slow machine.
 //!
 //! # Writing a case

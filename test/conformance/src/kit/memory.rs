@@ -10,7 +10,7 @@ use dat_abi::*;
 use crate::api::*;
 use crate::ctx::Ctx;
 
-use super::SOON;
+use super::{SOON, patiently};
 use super::codes::ok;
 use super::object::{Ia, Lmr, Pz};
 
@@ -102,7 +102,7 @@ impl Buffer {
     /// Spins until a byte has a value, calling nothing of DAT: how programs watch for RDMA writes.
     #[track_caller]
     pub(crate) fn spin_for(&self, at: usize, wanted: u8) {
-        let end = Instant::now() + SOON;
+        let end = Instant::now() + patiently(SOON);
         while self.byte(at) != wanted {
             assert!(Instant::now() < end, "byte {at} is {:#x} after {SOON:?}, wanted {wanted:#x}", self.byte(at));
             std::thread::yield_now();

@@ -14,6 +14,7 @@ mod raw;
 mod thread;
 mod zoo;
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 pub(crate) use dat_abi::*;
@@ -35,6 +36,14 @@ pub(crate) use zoo::*;
 
 /// How long a tool waits for what has to come. Never how long something may take.
 pub(crate) const SOON: Duration = Duration::from_secs(5);
+
+/// How many times as long, on a slow machine.
+pub(crate) static PATIENCE: AtomicU32 = AtomicU32::new(1);
+
+/// `SOON` on this machine; other times stay what they are.
+pub(crate) fn patiently(time: Duration) -> Duration {
+    if time == SOON { SOON * PATIENCE.load(Ordering::Relaxed) } else { time }
+}
 
 /// Whether the provider has what a case needs, by its own attributes.
 pub(crate) fn has(provider: &str, need: Need) -> bool {

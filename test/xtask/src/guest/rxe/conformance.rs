@@ -6,7 +6,7 @@
 use std::fs;
 use std::time::Duration;
 
-use dapl_test::stage::target_directory;
+use dapl_test::stage::{target_directory, workspace};
 
 use super::keeper::Keeper;
 use super::report::Report;
@@ -35,7 +35,8 @@ pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     let place = share.join("conformance");
     let place = place.to_string_lossy();
     let mut words = vec!["run", "--provider", "rxe0", "--complete", "--jobs", JOBS, "--patience", PATIENCE];
-    words.extend(["--verbose", "--report", &place]);
+    let except = workspace().join("test/conformance/rxe.except").to_string_lossy().into_owned();
+    words.extend(["--verbose", "--open", "--except", &except, "--report", &place]);
     words.extend(report.inside(NAME));
     let mut runs = 0;
     let mut answer = keeper.run_seen(&setting.exec(&setting.driver, &words), LIMIT, |line| {
