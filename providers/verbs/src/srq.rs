@@ -14,6 +14,7 @@ use dapl::provider::{Segment, SharedReceiveQueue, SrqSink, SrqSpec};
 use dapl::watermark::Low;
 use parking_lot::Mutex;
 
+use crate::cq::CqCore;
 use crate::device::Device;
 use crate::gather::gathered;
 use crate::ibv;
@@ -33,6 +34,8 @@ pub(crate) struct SrqCore {
     reactor: Arc<Reactor>,
     sink: Weak<dyn SrqSink>,
     places: Mutex<Places>,
+    /// Where its receives complete.
+    cqs: Mutex<Vec<Weak<CqCore>>>,
     /// Changes of size and limit come one at a time. Taken before `places`.
     changing: Mutex<()>,
 }
@@ -57,6 +60,7 @@ impl Srq {
             reactor: device.reactor.clone(),
             sink: spec.sink,
             places,
+            cqs: Mutex::default(),
             changing: Mutex::new(()),
         });
         device.opened.adopt_srq(id, Arc::downgrade(&core));
@@ -65,6 +69,15 @@ impl Srq {
 }
 
 impl SrqCore {
+    /// Its receives complete there as well.
+    pub(crate) fn completes_on(&self, cq: &Arc<CqCore>) {
+        let mut cqs = self.cqs.lock();
+        cqs.retain(|known| known.strong_count() > 0);
+        if !cqs.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(cq))) {
+            cqs.push(Arc::downgrade(cq));
+        }
+    }
+
     pub(crate) fn hw(&self) -> &Arc<ibv::Srq> {
         &self.hw
     }
@@ -132,6 +145,9 @@ impl SharedReceiveQueue for Srq {
     }
 
     fn available(&self) -> u32 {
+        // What is complete, but nobody looked.
+        let cqs: Vec<_> = self.0.cqs.lock().iter().filter_map(Weak::upgrade).collect();
+        cqs.iter().for_each(|cq| cq.fetch());
         self.0.places.lock().taken
     }
 

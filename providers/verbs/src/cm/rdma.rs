@@ -11,7 +11,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dapl::error::{Address, Error, Resource, Result};
 use dapl::handle::ObjectId;
@@ -32,6 +32,8 @@ const TOLD: usize = 48;
 const ACCEPTED: usize = 196;
 /// An answer that says no as the consumer's decision: DAT's version and ours, one byte each (10.4).
 const REJECTION: [u8; 4] = [1, 2, 1, 2];
+/// How long a peer may take to hear that the last connection of a queue pair is over.
+const STALE: Duration = Duration::from_secs(10);
 /// How long an ended connection waits for the peer's confirmation.
 const LINGER: Duration = Duration::from_secs(30);
 /// The same when the IA closes.
@@ -92,6 +94,15 @@ impl Rdma {
 
     fn number(&self) -> usize {
         self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// An id of ours to reach `peer` by.
+    fn bound_id(&self, number: usize, peer: IpAddr) -> io::Result<Id> {
+        let id = Id::new(&self.channel, number)?;
+        if peer.is_ipv4() == self.address.is_ipv4() {
+            id.bind(SocketAddr::new(self.address, 0))?;
+        }
+        Ok(id)
     }
 
     fn forget(&self, number: usize) {
@@ -198,25 +209,17 @@ impl Manager for Rdma {
         let Some(device) = self.device.upgrade() else { return Err(Error::Internal) };
         let number = self.number();
         let failed = |error: io::Error| failure_of_connect(ip, &error);
-        let id = Id::new(&self.channel, number).map_err(failed)?;
-        if ip.is_ipv4() == self.address.is_ipv4() {
-            id.bind(SocketAddr::new(self.address, 0)).map_err(failed)?;
-        }
+        let id = self.bound_id(number, ip).map_err(failed)?;
         let resolving = device.knobs.resolving;
-        let link = Arc::new(RdmaLink {
-            manager: self.me.clone(),
-            number,
-            id: Arc::new(id),
-            core: Arc::downgrade(qp),
+        let target = Target {
             peer: SocketAddr::new(ip, port_of(spec.qual)),
             private_data: spec.private_data.to_vec(),
-            has_left: AtomicBool::new(false),
-            tries: [AtomicU32::new(resolving.address_tries), AtomicU32::new(resolving.route_tries)],
-            stage: Mutex::new(Stage::Resolving),
-        });
+            began: Instant::now(),
+        };
+        let link = Arc::new(RdmaLink::active(self, &device, number, id, Arc::downgrade(qp), target));
         self.known.lock().insert(number, Known::Link(link.clone()));
         let started = qp.attach(conn, link.clone()).and_then(|()| {
-            let resolved = link.id.resolve_address(link.peer, resolving.address_timeout);
+            let resolved = link.id.resolve_address(link.target.peer, resolving.address_timeout);
             resolved.map_err(|error| {
                 qp.detach(&*link);
                 failed(error)
@@ -227,7 +230,7 @@ impl Manager for Rdma {
 
     fn close(&self) {
         let mut known = self.known.lock();
-        let deadline = std::time::Instant::now() + FAREWELL;
+        let deadline = Instant::now() + FAREWELL;
         while known.values().any(|known| matches!(known, Known::Ended(_))) {
             if self.gone.wait_until(&mut known, deadline).timed_out() {
                 break;
@@ -280,14 +283,21 @@ enum Stage {
     Ended,
 }
 
+/// What an attempt is for.
+#[derive(Clone)]
+struct Target {
+    peer: SocketAddr,
+    private_data: Vec<u8>,
+    began: Instant,
+}
+
 /// A connection or attempt.
 struct RdmaLink {
     manager: Weak<Rdma>,
     number: usize,
     id: Arc<Id>,
     core: Weak<Core>,
-    peer: SocketAddr,
-    private_data: Vec<u8>,
+    target: Target,
     /// The peer has said goodbye: there is nothing to wait for.
     has_left: AtomicBool,
     /// Left of address and route.
@@ -296,6 +306,20 @@ struct RdmaLink {
 }
 
 impl RdmaLink {
+    fn active(manager: &Rdma, device: &Device, number: usize, id: Id, core: Weak<Core>, target: Target) -> Self {
+        let resolving = device.knobs.resolving;
+        RdmaLink {
+            manager: manager.me.clone(),
+            number,
+            id: Arc::new(id),
+            core,
+            target,
+            has_left: AtomicBool::new(false),
+            tries: [AtomicU32::new(resolving.address_tries), AtomicU32::new(resolving.route_tries)],
+            stage: Mutex::new(Stage::Resolving),
+        }
+    }
+
     fn handle(self: &Arc<Self>, manager: &Rdma, event: &Event) {
         let (Some(core), Some(device)) = (self.core.upgrade(), manager.device.upgrade()) else { return };
         if !core.has(&**self) {
@@ -311,6 +335,9 @@ impl RdmaLink {
                 self.establish(&core, &[]);
                 Ok(())
             }
+            RDMA_CM_EVENT_REJECTED if event.status == IB_CM_REJ_STALE_CONN && self.target.began.elapsed() < STALE => {
+                self.once_more(manager, &device, &core)
+            }
             kind if is_end(kind) => {
                 self.has_left.store(true, Ordering::Release);
                 Err(self.meaning_of(event))
@@ -322,6 +349,30 @@ impl RdmaLink {
         }
     }
 
+    /// The peer has not heard yet that the last connection of this queue pair is over. It has now, so it is asked again.
+    fn once_more(
+        &self,
+        manager: &Rdma,
+        device: &Device,
+        core: &Arc<Core>,
+    ) -> std::result::Result<(), CmEvent<'static>> {
+        let number = manager.number();
+        let id = manager.bound_id(number, self.target.peer.ip());
+        let id = id.map_err(|error| self.broken("cannot ask again", &error))?;
+        let link = Arc::new(RdmaLink::active(manager, device, number, id, self.core.clone(), self.target.clone()));
+        manager.known.lock().insert(number, Known::Link(link.clone()));
+        if !core.relink(self, link.clone()) {
+            manager.forget(number);
+            return Ok(());
+        }
+        manager.forget(self.number);
+        let resolved = link.id.resolve_address(link.target.peer, device.knobs.resolving.address_timeout);
+        if let Err(error) = resolved {
+            core.over(&*link, self.broken("cannot ask again", &error));
+        }
+        Ok(())
+    }
+
     /// Why it is over (8.1, 8.2).
     fn meaning_of(&self, event: &Event) -> CmEvent<'static> {
         let stage = *self.stage.lock();
@@ -329,7 +380,7 @@ impl RdmaLink {
             (Stage::Accepted, _) => CmEvent::AcceptFailed,
             (_, RDMA_CM_EVENT_REJECTED) if event.status == IB_CM_REJ_CONSUMER_DEFINED => CmEvent::PeerRejected,
             (_, RDMA_CM_EVENT_REJECTED) => {
-                log::debug!("{} refuses: reason {}", self.peer, event.status);
+                log::debug!("{} refuses: reason {}", self.target.peer, event.status);
                 CmEvent::Rejected
             }
             (_, RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_CONNECT_ERROR) => CmEvent::Unreachable,
@@ -355,14 +406,14 @@ impl RdmaLink {
             let what = ["address", "route"][which];
             log::info!(
                 "{}: no {what} found: {}",
-                self.peer,
+                self.target.peer,
                 io::Error::from_raw_os_error(event.status.saturating_abs())
             );
             return Err(CmEvent::Unreachable);
         }
         let resolving = device.knobs.resolving;
         let started = match which {
-            0 => self.id.resolve_address(self.peer, resolving.address_timeout),
+            0 => self.id.resolve_address(self.target.peer, resolving.address_timeout),
             _ => self.id.resolve_route(resolving.route_timeout),
         };
         started.map_err(|error| self.broken("cannot ask again", &error))
@@ -370,7 +421,7 @@ impl RdmaLink {
 
     fn request(&self, device: &Device, core: &Core) -> std::result::Result<(), CmEvent<'static>> {
         if self.id.port() != device.port {
-            log::warn!("{}: the way to {} leads through port {}", device.name, self.peer, self.id.port());
+            log::warn!("{}: the way to {} leads through port {}", device.name, self.target.peer, self.id.port());
         }
         let (reads, path) = (core.reads(), device.knobs.path);
         let terms = Terms {
@@ -383,7 +434,9 @@ impl RdmaLink {
             qp_number: core.number(),
         };
         *self.stage.lock() = Stage::Requested;
-        self.id.connect(&terms, &self.private_data).map_err(|error| self.broken("the request cannot be sent", &error))
+        self.id
+            .connect(&terms, &self.target.private_data)
+            .map_err(|error| self.broken("the request cannot be sent", &error))
     }
 
     /// The peer has accepted.
@@ -395,7 +448,7 @@ impl RdmaLink {
                 Ok(())
             }
             Err(error) => {
-                log::error!("{} has accepted, but the queue pair cannot be connected: {error}", self.peer);
+                log::error!("{} has accepted, but the queue pair cannot be connected: {error}", self.target.peer);
                 Err(CmEvent::Unreachable)
             }
         }
@@ -413,7 +466,7 @@ impl RdmaLink {
     }
 
     fn broken(&self, what: &str, error: &io::Error) -> CmEvent<'static> {
-        log::error!("connection to {}: {what}: {error}", self.peer);
+        log::error!("connection to {}: {what}: {error}", self.target.peer);
         CmEvent::Broken
     }
 }
@@ -457,7 +510,7 @@ impl Link for RdmaLink {
         if *self.stage.lock() == Stage::Accepted
             && let Err(error) = self.id.notify()
         {
-            log::debug!("{}: the connection stands already: {error}", self.peer);
+            log::debug!("{}: the connection stands already: {error}", self.target.peer);
         }
     }
 }
@@ -487,10 +540,13 @@ impl Waiting for RdmaRequest {
         let link = Arc::new(RdmaLink {
             manager: Arc::downgrade(&self.manager),
             number: self.number,
-            peer: id.peer().unwrap_or_else(|| SocketAddr::new(self.manager.address, 0)),
+            target: Target {
+                peer: id.peer().unwrap_or_else(|| SocketAddr::new(self.manager.address, 0)),
+                private_data: Vec::new(),
+                began: Instant::now(),
+            },
             id,
             core: Arc::downgrade(qp),
-            private_data: Vec::new(),
             has_left: AtomicBool::new(false),
             tries: Default::default(),
             stage: Mutex::new(Stage::Accepted),
@@ -505,7 +561,7 @@ impl Waiting for RdmaRequest {
         };
         if let Err(error) = accepted {
             // Mostly the peer has left. The consumer hears of that as of everything else: by an event.
-            log::info!("the request of {} cannot be accepted: {error}", link.peer);
+            log::info!("the request of {} cannot be accepted: {error}", link.target.peer);
             let core = qp.clone();
             device.reactor.soon(move || core.over(&*link, CmEvent::AcceptFailed));
         }

@@ -40,6 +40,16 @@ impl Core {
         }
     }
 
+    /// The attempt goes on with another link. False: it is not its attempt any more.
+    pub(crate) fn relink(&self, old: &dyn Link, new: Arc<dyn Link>) -> bool {
+        let mut place = self.link.lock();
+        match place.as_mut().filter(|attached| attached.is(old)) {
+            Some(attached) => attached.link = new,
+            None => return false,
+        }
+        true
+    }
+
     /// Whether this is still its connection or attempt.
     pub(crate) fn has(&self, link: &dyn Link) -> bool {
         self.link.lock().as_ref().is_some_and(|attached| attached.is(link))
@@ -100,10 +110,17 @@ impl Core {
     }
 
     /// The attempt has come to nothing, or the connection is over. Engine only.
-    pub(crate) fn over(&self, link: &dyn Link, event: CmEvent<'_>) {
+    pub(crate) fn over(&self, link: &dyn Link, mut event: CmEvent<'_>) {
         let mut place = self.link.lock();
         if !place.as_ref().is_some_and(|attached| attached.is(link)) {
             return;
+        }
+        if event == CmEvent::Disconnected {
+            // A transfer may have failed, and the peer was quicker to end the connection than we to notice.
+            self.take_completions();
+            if self.failed.load(Ordering::Acquire) {
+                event = CmEvent::Broken;
+            }
         }
         if let Some(conn) = self.end(&mut place) {
             drop(place);

@@ -172,8 +172,9 @@ impl Qp {
             recv_cq.lock().leave(recv_slot);
         })?;
         let _ = core.slots.set([recv_slot, request_slot]);
-        if core.shared.is_some() {
+        if let Some((srq, _)) = &core.shared {
             recv_cq.lock().enter_number(core.number(), core);
+            srq.completes_on(&recv_cq);
         }
         device.opened.adopt_qp(core.number(), Arc::downgrade(core));
         Ok(qp)
