@@ -80,10 +80,16 @@ impl Core {
         let status = status::of(wc);
         let bytes = if status == Status::Success { wc.len() as u64 } else { 0 };
         let done = Completion { token: dapl::provider::Token { cookie, ..*token }, status, bytes, solicited: false };
-        {
-            let mut recv = self.recv.lock();
-            if recv.open || status != Status::Success { put(done) } else { recv.early.push(done) }
+        let mut recv = self.recv.lock();
+        if recv.open || status != Status::Success {
+            put(done)
+        } else {
+            recv.early.push(done)
         }
+        // As far as the device tells, it is taken and complete at once: it was one for a moment.
+        let crossed = recv.high.look(1);
+        drop(recv);
+        self.tell_crossed(crossed);
         if is_failure(status) {
             self.fail();
         }

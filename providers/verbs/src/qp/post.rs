@@ -93,10 +93,6 @@ impl Core {
     }
 
     pub(super) fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()> {
-        if self.shared.is_some() {
-            // What it takes out of the shared queue is complete at once, as far as the device tells: no mark is ever passed.
-            return Ok(());
-        }
         let mut recv = self.recv.lock();
         recv.high = High::new(soft, hard);
         let count = recv.work.len();
@@ -106,10 +102,9 @@ impl Core {
         Ok(())
     }
 
-    fn tell_crossed(&self, crossed: Crossed) {
+    pub(super) fn tell_crossed(&self, crossed: Crossed) {
         if crossed.soft {
-            let (device, ep) = (self.device.clone(), self.ep);
-            self.device.reactor.soon(move || device.sink.many_recvs(ep));
+            self.soon(|core| core.device.sink.many_recvs(core.ep));
         }
         if crossed.hard {
             self.fail();
