@@ -9,6 +9,7 @@ use dapl::error::{Error, Resource, Result};
 use dapl::provider::{Bind, BindWr, Completion, Op, Segment, SendWr, Status, Token};
 use dapl::watermark::{Crossed, High};
 use ibverbs_sys::{ibv_send_flags, ibv_sge};
+use parking_lot::MutexGuard;
 
 use super::{Core, Phase, Requests, flushed};
 use crate::cq::Side;
@@ -61,12 +62,15 @@ fn refusal(what: &str, error: &std::io::Error) -> Error {
 
 impl Core {
     pub(super) fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
-        if self.recv_cq.is_unread() {
-            self.recv_cq.fetch();
-        }
         let mut recv = self.recv.lock();
         if recv.work.len() >= self.max_recvs {
-            return Err(Error::Exhausted(Resource::Memory));
+            // Some may be complete, and nobody has looked.
+            drop(recv);
+            self.recv_cq.fetch();
+            recv = self.recv.lock();
+            if recv.work.len() >= self.max_recvs {
+                return Err(Error::Exhausted(Resource::Memory));
+            }
         }
         match recv.phase {
             Phase::Live => {}
@@ -112,13 +116,7 @@ impl Core {
     }
 
     pub(super) fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
-        if self.request_cq.is_unread() {
-            self.request_cq.fetch();
-        }
-        let mut send = self.send.lock();
-        if send.outstanding() >= self.max_requests {
-            return Err(Error::Exhausted(Resource::Memory));
-        }
+        let mut send = self.room_for_request()?;
         if send.phase == Phase::Broken {
             drop(send);
             self.request_cq.push(flushed(wr.token));
@@ -129,6 +127,21 @@ impl Core {
             return Ok(());
         }
         self.submit(&mut send, wr)
+    }
+
+    /// The queue, with room for one more.
+    fn room_for_request(&self) -> Result<MutexGuard<'_, Requests>> {
+        let mut send = self.send.lock();
+        if send.outstanding() >= self.max_requests {
+            // Some may be complete, and nobody has looked: who suppresses completions need not.
+            drop(send);
+            self.request_cq.fetch();
+            send = self.send.lock();
+            if send.outstanding() >= self.max_requests {
+                return Err(Error::Exhausted(Resource::Memory));
+            }
+        }
+        Ok(send)
     }
 
     /// Gives the device what has waited, in order.
@@ -181,13 +194,7 @@ impl Core {
     }
 
     pub(super) fn post_bind(&self, mw: &Mw, bind: Option<Bind<'_, Mr>>, wr: &BindWr) -> Result<u32> {
-        if self.request_cq.is_unread() {
-            self.request_cq.fetch();
-        }
-        let mut send = self.send.lock();
-        if send.outstanding() >= self.max_requests {
-            return Err(Error::Exhausted(Resource::Memory));
-        }
+        let mut send = self.room_for_request()?;
         match send.phase {
             Phase::Live => {}
             Phase::Flushing => {
