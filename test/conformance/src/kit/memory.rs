@@ -10,9 +10,9 @@ use dat_abi::*;
 use crate::api::*;
 use crate::ctx::Ctx;
 
-use super::{SOON, patiently};
 use super::codes::ok;
 use super::object::{Ia, Lmr, Pz};
+use super::{SOON, patiently};
 
 /// Buffers begin at a page.
 const PAGE: usize = 4096;

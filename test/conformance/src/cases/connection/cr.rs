@@ -41,8 +41,7 @@ fn cr_query_writes_all_whatever_the_mask(ctx: &Ctx) {
     let asked = asked(ctx, &pattern(20, 1));
     for mask in [0, DAT_CR_FIELD_ALL, DAT_CR_FIELD_PRIVATE_DATA, 0x4000_0000] {
         let param: DAT_CR_PARAM = filled(|out| dat_cr_query(asked.request.h(), mask, out));
-        assert_eq!(param.private_data_size, 20);
-        assert_eq!(bytes_at(param.private_data, 20), pattern(20, 1));
+        expect_data(&bytes_at(param.private_data, param.private_data_size as usize), &pattern(20, 1));
         assert!(!param.remote_ia_address_ptr.is_null() && param.local_ep_handle.is_null());
     }
 }
@@ -61,7 +60,7 @@ fn cr_accept_takes_the_requests_own_data_back(ctx: &Ctx) {
     write_at(data, &pattern(32, 77));
     ok(dat_cr_accept(request.leak(), far.ep.h(), 32, data));
     let event = expect_conn(near.events.h(), near.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
-    assert_eq!(event.private_data(), pattern(32, 77));
+    expect_data(&event.private_data(), &pattern(32, 77));
     far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     // The request's storage lasts as long as the connection.
     assert_eq!(bytes_at(data, 32), pattern(32, 77));
@@ -149,7 +148,7 @@ fn cr_accept_refusals_leave_it_usable(ctx: &Ctx) {
     far.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
     near.ep.expect_state(DAT_EP_STATE_ACTIVE_CONNECTION_PENDING);
     expect_nothing(far.events.h());
-    assert_eq!(data_of(&request), pattern(10, 2));
+    expect_data(&data_of(&request), &pattern(10, 2));
     accepted(request, &near, &far);
 }
 

@@ -34,7 +34,7 @@ fn cr_handoff_to_another_point(ctx: &Ctx) {
     let event = expect_event(others.h(), SOON);
     assert_eq!((event.service_point(), event.arrival().conn_qual), (other.h(), ctx.qual(1)));
     let request = Request::own(event.arrival().cr_handle);
-    assert_eq!(data_of(&request), pattern(33, 6));
+    expect_data(&data_of(&request), &pattern(33, 6));
     expect_nothing(near.events.h());
     accepted(request, &near, &far);
 }
@@ -57,7 +57,7 @@ fn takes_it_itself(ctx: &Ctx) {
     let (requests, _psp) = silent_listener(ctx, &ia, 1);
     ok(Call { address: Some(ctx.hear_address()), ..Call::to(&ia, ctx.qual(0)).carrying(b"home") }.make(near.ep.h()));
     let request = Request::arrives(&requests);
-    assert_eq!(data_of(&request), b"home");
+    expect_data(&data_of(&request), b"home");
     accepted(request, &near, &far);
     ctx.meet();
     near.disconnect();
@@ -75,7 +75,7 @@ fn hands_it_back(ctx: &Ctx) {
 fn cr_handoff_to_nobody_leaves_it_usable(ctx: &Ctx) {
     let Asked { ia: _ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &pattern(7, 7));
     bad_arg(dat_cr_handoff(request.h(), ctx.qual(9)), 2);
-    assert_eq!(data_of(&request), pattern(7, 7));
+    expect_data(&data_of(&request), &pattern(7, 7));
     expect_nothing(near.events.h());
     accepted(request, &near, &far);
 }
@@ -110,6 +110,6 @@ fn cr_handoff_twice(ctx: &Ctx) {
     ok(dat_cr_handoff(request.leak(), ctx.qual(1)));
     ok(dat_cr_handoff(Request::arrives(&first).leak(), ctx.qual(2)));
     let request = Request::arrives(&second);
-    assert_eq!(data_of(&request), pattern(3, 3));
+    expect_data(&data_of(&request), &pattern(3, 3));
     accepted(request, &near, &far);
 }

@@ -33,7 +33,7 @@ fn left(ctx: &Ctx) -> Asked {
 }
 
 fn cr_left_query_succeeds(ctx: &Ctx) {
-    assert_eq!(data_of(&left(ctx).request), pattern(12, 4));
+    expect_data(&data_of(&left(ctx).request), &pattern(12, 4));
 }
 
 fn cr_left_reject_succeeds(ctx: &Ctx) {

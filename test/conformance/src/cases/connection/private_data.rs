@@ -43,7 +43,7 @@ fn sends(ctx: &Ctx, size: usize) {
     ok(Call { address, ..Call::to(&conn.ia, ctx.qual(0)).carrying(&data) }.make(conn.ep.h()));
     let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
     let shown = event.connection();
-    assert_eq!((shown.private_data_size as usize, event.private_data()), (size, pattern(size, 2)));
+    expect_data(&event.private_data(), &pattern(size, 2));
     if size > 0 {
         let all = bytes_at(shown.private_data, 256);
         assert!(all[size..].iter().all(|byte| *byte == 0), "zeros behind");
@@ -56,7 +56,7 @@ fn answers(ctx: &Ctx, size: usize) {
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     ctx.tell_address(&conn.ia);
     let request = Request::arrives(&requests);
-    assert_eq!((request.param().private_data_size as usize, data_of(&request)), (size, pattern(size, 1)));
+    expect_data(&data_of(&request), &pattern(size, 1));
     let mut data = pattern(size, 2);
     ok(dat_cr_accept(request.leak(), conn.ep.h(), size as DAT_COUNT, data.as_mut_ptr().cast()));
     data.fill(0);
@@ -99,7 +99,7 @@ fn private_data_is_the_callers_again_at_once(ctx: &Ctx) {
     ok(Call::to(&ia, ctx.qual(0)).carrying(&data).make(near.ep.h()));
     data.fill(0xff);
     let request = Request::arrives(&requests);
-    assert_eq!(data_of(&request), pattern(40, 8));
+    expect_data(&data_of(&request), &pattern(40, 8));
     accepted(request, &near, &far);
 }
 
@@ -130,7 +130,7 @@ fn private_data_of_the_next_connection_has_no_leftovers(ctx: &Ctx) {
         let cr = Request::arrives(&requests).leak();
         ok(dat_cr_accept(cr, far.ep.h(), size as DAT_COUNT, data.as_mut_ptr().cast()));
         let event = expect_conn(near.events.h(), near.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
-        assert_eq!(event.private_data(), data);
+        expect_data(&event.private_data(), &data);
         assert!(bytes_at(event.connection().private_data, 256)[size..].iter().all(|byte| *byte == 0));
         far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
         near.disconnect();
