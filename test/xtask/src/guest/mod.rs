@@ -32,14 +32,14 @@ const BOOT: Duration = Duration::from_secs(120);
 const FAREWELL: Duration = Duration::from_secs(30);
 /// What is shown of the console of a guest that failed.
 const LAST_WORDS: usize = 60;
-/// The kernel says it each time when somebody looks at a device over a link that is made up.
-const NOISE: &str = "speed is unknown, defaulting to 1000";
 /// The wire between two guests: a socket in the folder of the first.
 const WIRE: &str = "wire";
 /// What the kernel is told. The clock is the processor's: others are devices, and emulated. Programs and kernel lie where
 /// they lay the last time (a guest that places them at random is translated again for each process, which takes three times
-/// as long as all else), and nothing guards a processor that is not there against its own speculation.
-const KERNEL: &str = "console=ttyS0 panic=-1 tsc=reliable clocksource=tsc norandmaps nokaslr mitigations=off";
+/// as long as all else), and nothing guards a processor that is not there against its own speculation. The console takes
+/// its bytes one at a time, so only errors go there; the rest is in the kernel's own buffer.
+const KERNEL: &str =
+    "console=ttyS0 loglevel=4 panic=-1 tsc=reliable clocksource=tsc norandmaps nokaslr mitigations=off";
 /// All there is, but for copies that would be made byte by byte.
 const PROCESSOR: &str = "max,-erms";
 
@@ -93,8 +93,6 @@ pub(crate) struct Guest {
     token: String,
     share: PathBuf,
     jobs: u32,
-    /// Bytes of the console that were there when the last command began.
-    heard: usize,
     /// The end of the command that runs, when somebody heard it who waited for something else.
     ended: Option<String>,
     failed: bool,
@@ -184,7 +182,7 @@ impl Guest {
         let mut qemu = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
         let stdin = qemu.stdin.take().expect("it is piped");
         let said = lines(qemu.stdout.take().expect("it is piped"));
-        Ok(Guest { qemu, stdin, said, token, share, jobs: 0, heard: 0, ended: None, failed: false })
+        Ok(Guest { qemu, stdin, said, token, share, jobs: 0, ended: None, failed: false })
     }
 
     /// The folder that the guest can write to, at the same path in both. Gone with the guest, unless it failed.
@@ -202,7 +200,6 @@ impl Guest {
     /// Starts a command; `finish` must follow before the next.
     pub(crate) fn start(&mut self, command: &Command) -> Result {
         self.jobs += 1;
-        self.heard = fs::metadata(self.share.join("console.log")).map_or(0, |file| file.len() as usize);
         let job = format!("job-{}.sh", self.jobs);
         let path = self.share.join(&job);
         fs::write(&path, script(command)).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -232,11 +229,6 @@ impl Guest {
         }
         self.ended = Some(word);
         Ok(false)
-    }
-
-    /// What its console says since the last command began.
-    pub(crate) fn last_words(&self) -> Vec<String> {
-        self.tail("console.log", self.heard)
     }
 
     /// Switches it off.
@@ -283,15 +275,15 @@ impl Guest {
         self.failed = true;
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
-        let (console, qemu) = (self.tail("console.log", 0).join("\n"), self.tail("qemu.log", 0).join("\n"));
+        let (console, qemu) = (self.tail("console.log").join("\n"), self.tail("qemu.log").join("\n"));
         format!("{reason}\n--- its console\n{console}\n--- qemu\n{qemu}\n--- all of it in {}", self.share.display())
     }
 
-    /// The end of a file of its folder, from this byte on.
-    fn tail(&self, file: &str, from: usize) -> Vec<String> {
-        let bytes = fs::read(self.share.join(file)).unwrap_or_default();
-        let text = String::from_utf8_lossy(bytes.get(from..).unwrap_or_default()).replace('\r', "");
-        let lines: Vec<&str> = text.lines().filter(|line| !line.ends_with(NOISE)).collect();
+    /// The end of a file of its folder.
+    fn tail(&self, file: &str) -> Vec<String> {
+        let text = fs::read(self.share.join(file)).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text).replace('\r', "");
+        let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(LAST_WORDS)..].iter().map(|line| (*line).to_owned()).collect()
     }
 }

@@ -67,13 +67,9 @@ impl Keeper {
             see(line);
             said.push(line.to_owned());
         });
-        match result {
-            Ok(0) => {}
-            Ok(_) => said.extend(guest.last_words()),
-            Err(ref mut reason) => {
-                *reason += "\nthe guest is given up; the next check gets another";
-                self.guest = None;
-            }
+        if let Err(ref mut reason) = result {
+            *reason += "\nthe guest is given up; the next check gets another";
+            self.guest = None;
         }
         Answer { result, said }
     }
@@ -143,15 +139,10 @@ impl Wire {
         self.judge(result, said)
     }
 
-    fn judge(&mut self, mut result: Result<i32>, mut said: Vec<String>) -> Answer {
-        match (&mut result, &self.ends) {
-            (Ok(0), _) => {}
-            (Ok(_), Some(ends)) => said.extend(ends.iter().flat_map(Guest::last_words)),
-            (Ok(_), None) => {}
-            (Err(reason), _) => {
-                *reason += "\nthe guests are given up; the next check gets others";
-                self.ends = None;
-            }
+    fn judge(&mut self, mut result: Result<i32>, said: Vec<String>) -> Answer {
+        if let Err(ref mut reason) = result {
+            *reason += "\nthe guests are given up; the next check gets others";
+            self.ends = None;
         }
         Answer { result, said }
     }

@@ -1,5 +1,5 @@
 # Runs a command for at most $1 seconds; the rest is the command. When it has not ended by then, says where each of its
-# processes and their threads are, and ends them all.
+# processes and their threads are, and ends them all. When it fails, also says what the kernel said last.
 limit=$1
 shift
 setsid "$@" &
@@ -23,4 +23,9 @@ dog=$!
 wait "$job"
 status=$?
 kill -KILL "-$dog" 2>/dev/null
+if [ "$status" != 0 ]; then
+    echo "--- status $status; the last that its kernel said, at $(cut -d ' ' -f 1 /proc/uptime) s:"
+    # That it says each time when somebody looks at a device over a link that is made up.
+    dmesg | grep -v 'speed is unknown' | tail -n 12
+fi
 exit "$status"
