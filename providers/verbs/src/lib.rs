@@ -6,7 +6,8 @@
 //! together is a manager's business (`cm`): by rdma_cm, by messages over TCP, or by none at all.
 //!
 //! ```text
-//! lib -> request -> cm -> qp -> cq srq -> device -> memory keys -> find gid limits -> knobs explain -> reactor work status state -> ibv rdma_cm
+//! lib -> request -> cm -> opened -> qp -> srq -> cq -> device -> limits -> find memory rdma_cm -> gid host keys state
+//!     -> addresses binds explain gather ibv knobs reactor status work
 //! ```
 //! It knows no handle and no event of DAT's; dapl knows no queue pair's state.
 #![cfg(feature = "rdma-core")]
