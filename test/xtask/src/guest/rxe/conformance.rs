@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(2700);
 /// An emulated processor is so many times slower, at times.
 const PATIENCE: &str = "5";
 /// Some cases wait more than they work.
-const JOBS: &str = "3";
+const JOBS: &str = "4";
 
 /// Somebody may be watching: a sign of life each time so many runs have passed.
 const STEP: u32 = 500;
