@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::provider::Segment;
 
 /// Runs one entry: an `Err` becomes its DAT code, and a panic stops here, not in C.
+#[inline(always)]
 pub fn guard(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => DAT_SUCCESS,
@@ -75,6 +76,7 @@ pub(crate) use put_cleared;
 ///
 /// # Safety
 /// `list` is null or points at `count` triplets that do not change during the call.
+#[inline(always)]
 pub unsafe fn segments<'a>(list: *const DAT_LMR_TRIPLET, count: DAT_COUNT, limit: usize) -> Result<&'a [Segment]> {
     let count = usize::try_from(count).map_err(|_| Error::InvalidParameter(2))?;
     if count > limit {

@@ -254,6 +254,13 @@ pub enum Work {
     Bind,
 }
 
+impl Work {
+    /// A receive, out of whichever queue.
+    pub fn is_recv(self) -> bool {
+        matches!(self, Work::Recv | Work::SharedRecv)
+    }
+}
+
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[allow(missing_docs, reason = "the names say it")]
@@ -329,8 +336,21 @@ pub struct Completion {
     pub solicited: bool,
 }
 
+impl Completion {
+    /// Whether it releases waiters (events-transfers-memory.md 1.3): all do, but a success that was posted UNSIGNALLED. A
+    /// receive on an EP that waits for solicited messages is posted so, and `solicited` undoes it.
+    #[inline]
+    pub fn is_loud(&self) -> bool {
+        !self.token.unsignalled || self.solicited || self.status != Status::Success
+    }
+}
+
 /// A completion queue. Its room follows the work posted to it: nothing posted is ever lost here.
 pub trait CompletionQueue: Send + Sync {
+    /// A completion says whether its message was solicited; else only [`Self::arm`] finds that out, and what a poll takes
+    /// before it counts as not solicited.
+    const TELLS_SOLICITED: bool = true;
+
     /// Makes progress, fills `out` from the front and says how many it filled. Never blocks.
     fn poll(&self, out: &mut [Completion]) -> usize;
     /// As `poll`, but takes only what is there already.

@@ -141,6 +141,7 @@ impl Flags {
 }
 
 /// UNSIGNALLED needs the EP's consent; bits that mean nothing are refused, those that mean nothing here are ignored.
+#[inline(always)]
 fn unsignalled(flags: DAT_COMPLETION_FLAGS, allowed: bool, n: u8) -> Result<bool> {
     const KNOWN: DAT_COMPLETION_FLAGS = 0x1F; // events-transfers-memory.md 4.1
     let unsignalled = flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0;
@@ -150,6 +151,7 @@ fn unsignalled(flags: DAT_COMPLETION_FLAGS, allowed: bool, n: u8) -> Result<bool
     Ok(unsignalled)
 }
 
+#[inline(always)]
 fn request<P: Provider>(
     ep: &Ref<Ep<P>>,
     desk: &Desk<P>,

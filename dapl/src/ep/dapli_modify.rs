@@ -10,7 +10,7 @@ use super::attributes::Attributes;
 use super::dapli_qp::{build, configure};
 use super::{Binding, Core, Ep, Wiring, record};
 use crate::error::{Error, Result};
-use crate::evd::Evd;
+use crate::evd::{Evd, dapls_evd};
 use crate::handle::{Usable, Use};
 use crate::provider::{Limits, Provider, QueuePair};
 use crate::pz::Pz;
@@ -55,8 +55,12 @@ pub(super) fn modify<P: Provider>(ep: &Ep<P>, change: Change<P>) -> Result<()> {
     };
     let attributes = merged(&core, &wiring, &asked, mask, ep.ia.limits())?;
     let retired = install(ep, &mut core, wiring, attributes)?;
+    let recv = core.wiring.recv.clone();
     drop(core);
     drop(retired);
+    if let Some(evd) = recv {
+        dapls_evd::arm_anew(&evd);
+    }
     ep.deliver();
     Ok(())
 }

@@ -35,6 +35,10 @@ impl<P: Provider> Ep<P> {
             let binding = build(ia, id, &wiring, &attributes, attributes.marks(wiring.wired()))?;
             Ok(Ep::new(id, ia.clone(), state, binding, wiring, attributes))
         })?;
+        let recv = made.object().core.lock().wiring.recv.clone();
+        if let Some(evd) = recv {
+            dapls_evd::arm_anew(&evd);
+        }
         let ep = made.object().clone();
         if let Some(trace) = &ep.trace {
             let subject: Arc<dyn Subject> = ep.clone();

@@ -56,6 +56,11 @@ pub(super) fn begin<P: Provider>(evd: &Evd<P>, timeout: DAT_TIMEOUT, threshold: 
     }
     wait.deadline = Deadline::after(timeout);
     inner.queue.settle();
+    if !P::Cq::TELLS_SOLICITED && inner.queue.config() == Config::Solicited {
+        // A look between this one and the arming could take the message unrecognised.
+        let next = evd.arm_and_look(inner, &wait, Cause::Start);
+        return Ok((wait, next));
+    }
     drop(inner);
     Ok((wait, evd.spin(&wait).unwrap_or_else(|| evd.look_and_arm(&wait, Cause::Woken))))
 }
@@ -106,8 +111,13 @@ impl<P: Provider> Evd<P> {
     /// Looks, and arms the CQ before the caller sleeps; what came in between is not missed.
     fn look_and_arm(&self, wait: &Wait, cause: Cause) -> Next {
         let mut inner = self.inner.lock();
+        self.fetch(&mut inner, Fetch::Poll);
+        self.arm_and_look(inner, wait, cause)
+    }
+
+    /// As [`Self::look_and_arm`], after the first look.
+    fn arm_and_look(&self, mut inner: MutexGuard<'_, Inner<P>>, wait: &Wait, cause: Cause) -> Next {
         loop {
-            self.fetch(&mut inner, Fetch::Poll);
             let found = inner.queue.look(wait.token, cause == Cause::TimedOut);
             let over = match cause {
                 Cause::TimedOut => Some(Error::TimedOut),
@@ -120,7 +130,7 @@ impl<P: Provider> Evd<P> {
             let solicited = inner.queue.config() == Config::Solicited;
             match self.cq.as_ref().map_or(Ok(true), |cq| cq.arm(solicited)) {
                 Ok(true) => break,
-                Ok(false) => {}
+                Ok(false) => _ = self.fetch(&mut inner, Fetch::Poll),
                 Err(error) => return self.conclude(inner, wait.token, Some(error)),
             }
         }

@@ -208,6 +208,15 @@ pub fn modify_cno<P: Provider>(evd: &Evd<P>, cno: Option<Arc<Cno<P>>>) {
     drop(old);
 }
 
+/// It may tell of less from now on; if somebody waits for it, its completion queue is to know before anything comes.
+pub fn arm_anew<P: Provider>(evd: &Evd<P>) {
+    let mut inner = evd.inner.lock();
+    if inner.queue.config() == Config::Solicited {
+        let signal = evd.rearm(&mut inner);
+        evd.unlock(inner, signal);
+    }
+}
+
 /// Whether arrivals trigger the CNO (2.4).
 pub fn set_enabled<P: Provider>(evd: &Evd<P>, enabled: bool) {
     let mut inner = evd.inner.lock();

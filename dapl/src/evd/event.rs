@@ -95,13 +95,10 @@ pub(super) fn is_failure(done: &Completion) -> bool {
 }
 
 impl Event {
-    /// Whether it releases waiters and triggers the CNO (events-transfers-memory.md 1.3): all do, but a success that was
-    /// posted UNSIGNALLED. A receive on an EP that waits for solicited messages is posted so, and `solicited` undoes it.
+    /// Whether it releases waiters and triggers the CNO: all do, but completions that are not to.
     pub fn notifies(&self) -> bool {
         match self {
-            Event::Dto(done) | Event::Failed(done) => {
-                !done.token.unsignalled || done.solicited || done.status != Status::Success
-            }
+            Event::Dto(done) | Event::Failed(done) => done.is_loud(),
             _ => true,
         }
     }

@@ -31,6 +31,7 @@ pub fn alive() -> usize {
 }
 
 /// The stub at this address, if that is the boundary of one.
+#[inline(always)]
 pub(super) fn at(handle: usize) -> Option<&'static Stub> {
     let base = ARENA_BASE.load(Ordering::Acquire);
     let offset = handle.wrapping_sub(base);

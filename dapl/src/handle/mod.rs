@@ -93,6 +93,7 @@ impl Word {
         (word >> Self::GENERATION_SHIFT) as u32
     }
 
+    #[inline(always)]
     fn is(word: u64, kind: Kind) -> bool {
         word & Self::LIVE != 0 && Self::kind(word) == kind as u8
     }
@@ -140,6 +141,7 @@ impl<T: Object> Deref for Ref<T> {
 }
 
 impl<T: Object> Drop for Ref<T> {
+    #[inline(always)]
     fn drop(&mut self) {
         self.stub.unpin();
     }
@@ -147,6 +149,7 @@ impl<T: Object> Drop for Ref<T> {
 
 impl Stub {
     /// Takes a pin if the stub is live and of this kind (and of this generation, when one is asked for).
+    #[inline(always)]
     fn pin(&self, kind: Kind, generation: Option<u32>) -> bool {
         // A look before the write: garbage must not scribble on stubs of other kinds, and a stub at rest stays untouched.
         if !Word::is(self.word.load(Ordering::Relaxed), kind) {
@@ -161,6 +164,7 @@ impl Stub {
         false
     }
 
+    #[inline(always)]
     fn unpin(&self) {
         // AcqRel: whoever takes the count of a dead stub to zero must see all that other users did, before dropping.
         let word = self.word.fetch_sub(Word::PIN, Ordering::AcqRel) - Word::PIN;
@@ -192,6 +196,7 @@ impl Stub {
 /// The live object behind a handle of type `T`, pinned for the call.
 ///
 /// `wanted` is the subtype that the specification gives a bad handle in this place. Any value is safe to pass.
+#[inline(always)]
 pub fn from_handle<T: Object>(handle: *mut c_void, wanted: Handle) -> Result<Ref<T>> {
     pin(handle as usize, None).ok_or(Error::InvalidHandle(wanted))
 }
@@ -206,6 +211,7 @@ pub fn from_id<T: Object>(id: ObjectId) -> Option<Ref<T>> {
     pin(id.handle, Some(id.generation))
 }
 
+#[inline(always)]
 fn pin<T: Object>(handle: usize, generation: Option<u32>) -> Option<Ref<T>> {
     let stub = arena::at(handle)?;
     if !stub.pin(T::KIND, generation) {

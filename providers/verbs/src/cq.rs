@@ -54,6 +54,14 @@ pub(crate) struct CqCore {
     polls: AtomicU32,
 }
 
+/// Whether a receive was solicited, as far as one knows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    pub(crate) now: bool,
+    /// If it is kept back, and the device's word comes before it goes out.
+    pub(crate) later: bool,
+}
+
 /// A queue of the device.
 struct Hw {
     cq: Arc<ibv::Cq>,
@@ -70,10 +78,9 @@ pub(crate) struct Inner {
     hws: Vec<Hw>,
     /// Which of them is looked at first.
     turn: usize,
-    /// The device is to tell of what comes next.
-    armed: bool,
-    /// The consumer asked last to be called for solicited messages only.
-    choosy: bool,
+    /// A queue pair may be given something to do: until then there is nothing to be told of, and what the consumer wants to
+    /// be told of may yet become less.
+    live: bool,
     /// The engine will ask whether anybody still polls, and how many polls it has seen.
     watched: bool,
     seen: u32,
@@ -85,6 +92,10 @@ struct Front {
     ready: VecDeque<Completion>,
     /// The consumer wants one call.
     wanted: bool,
+    /// The device is to tell of what comes next.
+    armed: bool,
+    /// The consumer asked last to be called for solicited messages only.
+    choosy: bool,
     /// A receive that completes now may be the one that a call was made for.
     solicited: bool,
 }
@@ -155,8 +166,8 @@ impl CqCore {
             self.make(count.max(SMALL).checked_next_power_of_two().unwrap_or(count).min(self.longest.max(count)))?;
         hw.reserved = count;
         let cq = hw.cq.clone();
-        if inner.armed {
-            cq.arm(inner.choosy).map_err(|error| self.cannot_arm(&error))?;
+        if inner.front.armed {
+            cq.arm(inner.front.choosy).map_err(|error| self.cannot_arm(&error))?;
         }
         inner.hws.push(hw);
         Ok(cq)
@@ -188,12 +199,31 @@ impl CqCore {
         self.watch(&mut self.inner.lock());
     }
 
+    /// As [`Self::guard`], where receives are counted from now on: it may be armed for less.
+    pub(crate) fn guard_count(&self) {
+        let mut inner = self.inner.lock();
+        if inner.front.armed && !inner.front.choosy && self.arm_device(&mut inner, false).is_err() {
+            inner.front.armed = false;
+        }
+        self.watch(&mut inner);
+    }
+
     fn watch(&self, inner: &mut Inner) {
         if !std::mem::replace(&mut inner.watched, true) {
             inner.seen = self.polls.load(Ordering::Relaxed);
             let me: Weak<dyn Source> = self.me.clone();
             self.reactor.after(GUARD, me, 0);
         }
+    }
+
+    /// A queue pair is about to be connected.
+    pub(crate) fn enliven(&self) -> Result<()> {
+        let mut inner = self.inner.lock();
+        if !std::mem::replace(&mut inner.live, true) && inner.front.wanted {
+            let solicited = inner.front.choosy;
+            self.arm_device(&mut inner, solicited)?;
+        }
+        Ok(())
     }
 
     /// A completion that the device knows nothing of.
@@ -208,6 +238,38 @@ impl CqCore {
 
     fn drain(&self, inner: &mut Inner) {
         while self.take(inner, &mut Out::Ready, BATCH).is_full {}
+    }
+
+    /// For who polls: what is there, then the device's. `expects`: while the device is armed to tell of a solicited message,
+    /// this may be faster than its word.
+    #[inline]
+    fn fill(&self, inner: &mut Inner, out: &mut [Completion], expects: bool) -> usize {
+        let before = inner.front.solicited;
+        if expects && inner.front.armed {
+            inner.front.may_be_solicited();
+        }
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        let mut filled = 0;
+        while filled < out.len()
+            && let Some(done) = inner.front.ready.pop_front()
+        {
+            out[filled] = done;
+            filled += 1;
+        }
+        while filled < out.len() {
+            let room = out.len() - filled;
+            let mut to = Out::Poller(&mut *out, filled);
+            let taken = self.take(inner, &mut to, room);
+            if let Out::Poller(_, now) = to {
+                filled = now;
+            }
+            if !taken.is_full {
+                break;
+            }
+        }
+        // Whoever was called for a solicited message has it among these.
+        inner.front.solicited = before && filled == 0;
+        filled
     }
 
     /// Takes up to `most` of the device's completions.
@@ -242,8 +304,8 @@ impl CqCore {
     /// The device has something, and the queue is not armed any more.
     pub(crate) fn has_event(&self) {
         let mut inner = self.inner.lock();
-        inner.armed = false;
-        inner.front.solicited |= inner.choosy;
+        inner.front.armed = false;
+        inner.front.may_be_solicited();
         let is_wanted = std::mem::take(&mut inner.front.wanted);
         if inner.table.is_used() {
             self.watch(&mut inner);
@@ -264,7 +326,7 @@ impl CqCore {
         for hw in &inner.hws {
             hw.cq.arm(solicited).map_err(|error| self.cannot_arm(&error))?;
         }
-        inner.armed = true;
+        inner.front.armed = true;
         Ok(())
     }
 
@@ -335,7 +397,10 @@ impl Front {
             return;
         }
         self.ready.push_back(completion);
-        if std::mem::take(&mut self.wanted)
+        // A message that the device has yet to say is solicited ends no wait for such.
+        let is_loud = !self.choosy || completion.is_loud();
+        if is_loud
+            && std::mem::take(&mut self.wanted)
             && let Some(cq) = cq.me.upgrade()
         {
             let reactor = cq.reactor.clone();
@@ -343,9 +408,21 @@ impl Front {
         }
     }
 
+    /// The device says that a solicited message has come, or a failure: it is among those here, or comes next.
+    fn may_be_solicited(&mut self) {
+        if self.choosy {
+            self.solicited = true;
+            self.ready.iter_mut().for_each(|done| done.solicited |= done.token.work.is_recv());
+        }
+    }
+
+    /// Whether a receive that completes now was solicited.
+    fn mark(&self) -> Mark {
+        Mark { now: self.solicited, later: self.solicited || self.armed && self.choosy }
+    }
+
     /// To the poller, if nothing goes before it.
-    fn put(&mut self, cq: &CqCore, out: &mut Out<'_>, side: Side, mut done: Completion) {
-        done.solicited = side == Side::Recv && self.solicited;
+    fn put(&mut self, cq: &CqCore, out: &mut Out<'_>, done: Completion) {
         match out {
             Out::Poller(room, filled) if self.ready.is_empty() && *filled < room.len() && !cq.is_unread() => {
                 room[*filled] = done;
@@ -361,19 +438,26 @@ impl Table {
         self.slots.iter().any(Option::is_some)
     }
 
-    fn has_only_recvs(&self) -> bool {
-        self.slots.iter().flatten().all(|(_, side)| *side == Side::Recv)
+    /// Of receives only the failures are news for us, unless somebody counts them. (Of requests not every device tells
+    /// the failures alone.)
+    fn wants_failures_only(&self) -> bool {
+        self.slots.iter().flatten().all(|(core, side)| *side == Side::Recv && !core.counts_recvs())
+    }
+
+    fn counts_recvs(&self) -> bool {
+        self.slots.iter().flatten().any(|(core, side)| *side == Side::Recv && core.counts_recvs())
     }
 
     fn complete(&self, cq: &CqCore, front: &mut Front, wc: &ibv_wc, out: &mut Out<'_>) {
         match WorkId::parse(wc.wr_id()) {
             WorkId::Own { slot, epoch, number } => {
                 if let Some(Some((core, side))) = self.slots.get(slot as usize) {
-                    core.complete(*side, epoch, number, wc, |done| front.put(cq, out, *side, done));
+                    let mark = front.mark();
+                    core.complete(*side, epoch, number, wc, mark, |done| front.put(cq, out, done));
                 }
             }
             WorkId::Shared(place) => match self.numbers.get(&wc.qp_num) {
-                Some(core) => core.complete_shared(place, wc, |done| front.put(cq, out, Side::Recv, done)),
+                Some(core) => core.complete_shared(place, wc, front.mark(), |done| front.put(cq, out, done)),
                 None => log::debug!("a receive of queue pair {}, which is gone", wc.qp_num),
             },
         }
@@ -385,17 +469,22 @@ impl Source for CqCore {
     fn expired(&self, _: u64) {
         let mut inner = self.inner.lock();
         inner.watched = false;
-        if !inner.table.is_used() {
+        if !inner.table.is_used() || !inner.live {
             return;
         }
         if self.polls.load(Ordering::Relaxed) != inner.seen {
             return self.watch(&mut inner);
         }
-        self.drain(&mut inner);
-        if !inner.armed {
-            // Of receives only the failures are news for us. (Of requests not every device tells them so.) A queue that was
-            // armed for all could not be armed for less.
-            let solicited = inner.choosy || inner.table.has_only_recvs();
+        // The consumer wants less than we do: we have to look for ourselves.
+        let is_deaf = inner.front.choosy && inner.table.counts_recvs();
+        if is_deaf {
+            self.drain(&mut inner);
+            return self.watch(&mut inner);
+        }
+        if !inner.front.armed {
+            self.drain(&mut inner);
+            // A queue that was armed for all could not be armed for less.
+            let solicited = inner.front.choosy || inner.table.wants_failures_only();
             if self.arm_device(&mut inner, solicited).is_err() {
                 return self.watch(&mut inner);
             }
@@ -406,36 +495,20 @@ impl Source for CqCore {
 }
 
 impl CompletionQueue for Cq {
+    const TELLS_SOLICITED: bool = false;
+
     fn poll(&self, out: &mut [Completion]) -> usize {
         let cq = &*self.0;
-        cq.polls.store(cq.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         let mut inner = cq.inner.lock();
-        let mut filled = 0;
-        while filled < out.len()
-            && let Some(done) = inner.front.ready.pop_front()
-        {
-            out[filled] = done;
-            filled += 1;
-        }
-        while filled < out.len() {
-            let room = out.len() - filled;
-            let mut to = Out::Poller(&mut *out, filled);
-            let taken = cq.take(&mut inner, &mut to, room);
-            if let Out::Poller(_, now) = to {
-                filled = now;
-            }
-            if !taken.is_full {
-                break;
-            }
-        }
-        // Whoever was called for a solicited message has it among these.
-        inner.front.solicited &= filled == 0;
-        filled
+        let expects = inner.front.wanted;
+        cq.fill(&mut inner, out, expects)
     }
 
     fn ready(&self, out: &mut [Completion]) -> usize {
         // Completions of the device are there already; looking is all that a poll does.
-        self.poll(out)
+        let cq = &*self.0;
+        let mut inner = cq.inner.lock();
+        cq.fill(&mut inner, out, true)
     }
 
     fn arm(&self, solicited: bool) -> Result<bool> {
@@ -444,7 +517,11 @@ impl CompletionQueue for Cq {
         if !inner.front.ready.is_empty() {
             return Ok(false);
         }
-        inner.choosy = solicited;
+        inner.front.choosy = solicited;
+        if !inner.live {
+            inner.front.wanted = true;
+            return Ok(true);
+        }
         cq.arm_device(&mut inner, solicited)?;
         // What came before the device was armed brings no event, and nobody knows whether it was solicited.
         let before = std::mem::replace(&mut inner.front.solicited, solicited);

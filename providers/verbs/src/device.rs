@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use dapl::base_dir::{BaseDir, Kind};
 use dapl::error::{Error, Resource, Result};
@@ -39,6 +40,7 @@ pub(crate) struct Device {
     pub(crate) gid: Gid,
     is_ethernet: bool,
     max_cqe: u32,
+    is_software: bool,
     pub(crate) knobs: Knobs,
     pub(crate) limits: Limits,
     pub(crate) channel: Arc<Channel>,
@@ -58,6 +60,11 @@ pub(crate) struct Device {
 /// Where processes of this host find each other's shared memory.
 const NAMES: Kind = Kind { provider: "verbs", variable: "DAPL_VERBS_DIR", default: "/dev/shm/dapl-verbs" };
 
+/// The vendor's number of soft-RoCE.
+const SOFTWARE: u32 = 0xff_ffff;
+/// Longer than it takes to look at a packet.
+const PAUSE: Duration = Duration::from_micros(100);
+
 impl Device {
     /// Opens what `spec` names. Errors are logged where they are found.
     pub(crate) fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Verbs>>) -> Result<Arc<Self>> {
@@ -72,7 +79,9 @@ impl Device {
         let reactor = Reactor::new().map_err(|error| failed("no engine", error))?;
         let channel = Channel::new(&context).map_err(|error| failed("no completion channel", error))?;
         let limits = limits::of(&context, port, &knobs)?;
-        let max_cqe = context.attributes().map_or(limits.max_dtos, |device| device.max_cqe.max(1) as u32);
+        let attributes = context.attributes();
+        let max_cqe = attributes.as_ref().map_or(limits.max_dtos, |device| device.max_cqe.max(1) as u32);
+        let is_software = attributes.is_ok_and(|device| device.vendor_id == SOFTWARE);
         let chosen = dapl::debug::secure_variable(NAMES.variable);
         let device = Arc::new_cyclic(|me| Device {
             name: spec.name.to_owned(),
@@ -85,6 +94,7 @@ impl Device {
             gid,
             is_ethernet,
             max_cqe,
+            is_software,
             knobs,
             limits,
             channel,
@@ -104,6 +114,20 @@ impl Device {
         });
         let _ = device.watches.set(watched.map_err(|error| failed("the device's events cannot be watched", error))?);
         Ok(device)
+    }
+
+    /// How many of so many segments of a request are to be kept while it is in flight: none, but for soft-RoCE, which does
+    /// not say what was wrong with them.
+    pub(crate) fn kept(&self, segments: u32) -> u32 {
+        if self.is_software { segments } else { 0 }
+    }
+
+    /// Waits until the device has seen that a queue pair is in error, where going on to RESET would meet it: soft-RoCE of Linux
+    /// 6.1 looks at the state twice for one packet, and follows a null pointer if it was ERR and is not any more.
+    pub(crate) fn let_notice(&self) {
+        if self.is_software {
+            std::thread::sleep(PAUSE);
+        }
     }
 
     pub(crate) fn is_ethernet(&self) -> bool {

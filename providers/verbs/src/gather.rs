@@ -22,7 +22,7 @@ const FEW: usize = 4;
 /// Has `post` post the segments, as the device has them, and so many bytes in all.
 ///
 /// Errors: more segments than limits promise; those of `post`.
-#[inline]
+#[inline(always)]
 pub(crate) fn gathered<T>(segments: &[Segment], post: impl FnOnce(&[ibv_sge], u64) -> Result<T>) -> Result<T> {
     if segments.len() <= FEW {
         fill(&mut [ibv_sge::default(); FEW], segments, post)
@@ -31,7 +31,7 @@ pub(crate) fn gathered<T>(segments: &[Segment], post: impl FnOnce(&[ibv_sge], u6
     }
 }
 
-#[inline]
+#[inline(always)]
 fn fill<T>(room: &mut [ibv_sge], segments: &[Segment], post: impl FnOnce(&[ibv_sge], u64) -> Result<T>) -> Result<T> {
     let (mut count, mut total) = (0, 0_u64);
     for segment in segments.iter().filter(|segment| segment.length > 0) {

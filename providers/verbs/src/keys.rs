@@ -1,5 +1,5 @@
 //! Which local keys there are: for data that go inline, which are read when they are posted, by us and not by the
-//! device.
+//! device; and for what a device has refused without a word of why.
 //!
 //! Pure, but for a lock. Who posts asks with [`Keys::allow`] and holds the answer until the data are read; a
 //! registration that ends waits for that. Everything else the device checks by itself.
@@ -26,6 +26,7 @@ struct Known {
     /// Address of the protection domain, which lives as long as the registration.
     pd: usize,
     region: Region,
+    writable: bool,
 }
 
 /// The memory may be read as long as this is held.
@@ -34,9 +35,9 @@ pub(crate) struct Allowed<'a> {
 }
 
 impl Keys {
-    /// Makes a key known.
-    pub(crate) fn add(&self, key: u32, pd: &Arc<Pd>, region: Region) {
-        self.insert(key, place(pd), region);
+    /// Makes a key known. `writable`: also for what is written from this side.
+    pub(crate) fn add(&self, key: u32, pd: &Arc<Pd>, region: Region, writable: bool) {
+        self.insert(key, Known { pd: place(pd), region, writable });
     }
 
     /// It is no more. Waits for those who read by it.
@@ -46,20 +47,27 @@ impl Keys {
 
     /// Leave to read all segments: each has a key of the protection domain, and lies inside what the key stands for.
     pub(crate) fn allow(&self, pd: &Arc<Pd>, segments: &[Segment]) -> Option<Allowed<'_>> {
-        self.look(place(pd), segments)
+        self.look(place(pd), segments, false)
     }
 
-    fn insert(&self, key: u32, pd: usize, region: Region) {
-        self.0.write().insert(key, Known { pd, region });
+    /// Whether there is nothing wrong with the segments at this moment. `written`: they are written to.
+    pub(crate) fn are_right(&self, pd: &Arc<Pd>, segments: &[Segment], written: bool) -> bool {
+        self.look(place(pd), segments, written).is_some()
     }
 
-    fn look(&self, pd: usize, segments: &[Segment]) -> Option<Allowed<'_>> {
+    fn insert(&self, key: u32, known: Known) {
+        self.0.write().insert(key, known);
+    }
+
+    #[inline(always)]
+    fn look(&self, pd: usize, segments: &[Segment], written: bool) -> Option<Allowed<'_>> {
         // A thread that ends a registration may wait for this one, which reads already; so this one goes first.
         let table = self.0.read_recursive();
         let allows = |segment: &Segment| {
-            let Some(Known { pd: owner, region }) = table.get(&segment.key) else { return false };
+            let Some(Known { pd: owner, region, writable }) = table.get(&segment.key) else { return false };
             let offset = segment.address.wrapping_sub(region.address);
             *owner == pd
+                && (*writable || !written)
                 && segment.address >= region.address
                 && offset <= region.length
                 && segment.length <= region.length - offset
@@ -101,12 +109,17 @@ mod tests {
         Segment { key, pad: 0, address, length }
     }
 
+    fn known(pd: usize, writable: bool) -> Known {
+        Known { pd, region: Region { address: 4096, length: 100 }, writable }
+    }
+
     #[test]
     fn only_what_is_inside_a_live_key_of_the_domain_may_be_read() {
         let keys = Keys::default();
-        keys.insert(0x500, 1, Region { address: 4096, length: 100 });
-        keys.insert(0x501, 2, Region { address: 4096, length: 100 });
-        let allows = |segments: &[Segment]| keys.look(1, segments).is_some();
+        keys.insert(0x500, known(1, false));
+        keys.insert(0x501, known(2, true));
+        keys.insert(0x503, known(1, true));
+        let allows = |segments: &[Segment]| keys.look(1, segments, false).is_some();
         assert!(allows(&[segment(0x500, 4096, 100)]) && allows(&[segment(0x500, 4195, 1)]) && allows(&[]));
         assert!(allows(&[segment(0x500, 4096, 1), segment(0x500, 4100, 90)]));
         let wrong = [
@@ -122,6 +135,8 @@ mod tests {
             assert!(!allows(&[segment(0x500, 4096, 1), wrong]), "{what}, as the second");
         }
         assert!(allows(&[segment(7, 1, 0)]), "without length nothing else is looked at");
+        let writes = |key| keys.look(1, &[segment(key, 4096, 1)], true).is_some();
+        assert_eq!([0x500, 0x503].map(writes), [false, true], "to be written to");
         keys.remove(0x500);
         assert!(!allows(&[segment(0x500, 4096, 1)]));
     }
@@ -129,8 +144,8 @@ mod tests {
     #[test]
     fn a_key_ends_when_nobody_reads_by_it() {
         let keys = Keys::default();
-        keys.insert(1, 1, Region { address: 4096, length: 100 });
-        let held = keys.look(1, &[segment(1, 4096, 1)]).unwrap();
+        keys.insert(1, known(1, false));
+        let held = keys.look(1, &[segment(1, 4096, 1)], false).unwrap();
         std::thread::scope(|scope| {
             let removing = scope.spawn(|| keys.remove(1));
             // Also while somebody waits to end it, who reads already may read more.
@@ -140,7 +155,7 @@ mod tests {
             assert!(!removing.is_finished());
             drop(held);
         });
-        assert!(keys.look(1, &[segment(1, 4096, 1)]).is_none());
+        assert!(keys.look(1, &[segment(1, 4096, 1)], false).is_none());
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl Mr {
         let Registered { mr: local, is_bindable } = register(pd, region, local_flags(access), has_windows)?;
         let needs_two = access.remote_write && !access.local_write;
         let remote = needs_two.then(|| register(pd, region, remote_flags(access), false)).transpose()?;
-        keys.add(local.lkey(), &pd.0, region);
+        keys.add(local.lkey(), &pd.0, region, access.local_write);
         Ok(Mr { local, remote: remote.map(|both| both.mr), access, is_bindable, keys: keys.clone() })
     }
 }

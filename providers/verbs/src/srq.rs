@@ -20,6 +20,7 @@ use crate::gather::gathered;
 use crate::ibv;
 use crate::memory::Pd;
 use crate::reactor::Reactor;
+use crate::work::Kept;
 
 /// Top bit of the id of a receive, which `work` knows it by; the rest is its place.
 const SHARED: u64 = 1 << 63;
@@ -53,7 +54,7 @@ impl Srq {
             );
             Error::Exhausted(Resource::Srq)
         })?;
-        let places = Mutex::new(Places::new(spec.max_recvs));
+        let places = Mutex::new(Places::new(spec.max_recvs, device.kept(spec.max_iov)));
         let core = Arc::new_cyclic(|me| SrqCore {
             me: Weak::clone(me),
             hw,
@@ -99,6 +100,12 @@ impl SrqCore {
         Some(cookie)
     }
 
+    /// The segments of a receive that is not complete yet, if they are kept.
+    pub(crate) fn kept(&self, place: u64) -> Option<Vec<Segment>> {
+        let place = u32::try_from(place).ok()?;
+        self.places.lock().kept.get(place).map(<[Segment]>::to_vec)
+    }
+
     /// The device says that few are left. Engine only.
     pub(crate) fn is_low(&self) {
         let changing = self.changing.lock();
@@ -130,7 +137,7 @@ impl SrqCore {
 impl SharedReceiveQueue for Srq {
     fn post_recv(&self, segments: &[Segment], cookie: u64) -> Result<()> {
         gathered(segments, |list, _| {
-            let place = self.0.places.lock().take(cookie).ok_or(Error::Exhausted(Resource::Memory))?;
+            let place = self.0.places.lock().take(cookie, segments).ok_or(Error::Exhausted(Resource::Memory))?;
             self.0.hw.post_recv(SHARED | place as u64, list).map_err(|error| {
                 self.0.places.lock().give_back(place);
                 match error.raw_os_error() {
@@ -161,7 +168,7 @@ impl SharedReceiveQueue for Srq {
                 Error::Exhausted(Resource::Srq)
             })?;
         }
-        self.0.places.lock().most = max_recvs;
+        self.0.places.lock().resize(max_recvs);
         Ok(())
     }
 
@@ -188,17 +195,24 @@ struct Places {
     taken: u32,
     most: u32,
     low: Low,
+    kept: Kept,
 }
 
 impl Places {
-    fn new(most: u32) -> Self {
+    /// For so many, of each of which so many segments are kept.
+    fn new(most: u32, kept: u32) -> Self {
         let room = most as usize;
         let (cookies, free) = (Vec::with_capacity(room), Vec::with_capacity(room));
-        Places { cookies, free, taken: 0, most, low: Low::default() }
+        Places { cookies, free, taken: 0, most, low: Low::default(), kept: Kept::with_room(most, kept) }
+    }
+
+    fn resize(&mut self, most: u32) {
+        self.most = most;
+        self.kept.grow(most);
     }
 
     /// A place; `None` when all are taken.
-    fn take(&mut self, cookie: u64) -> Option<usize> {
+    fn take(&mut self, cookie: u64, segments: &[Segment]) -> Option<usize> {
         if self.taken >= self.most {
             return None;
         }
@@ -208,6 +222,7 @@ impl Places {
             Some(free) => *free = Some(cookie),
             None => self.cookies.push(Some(cookie)),
         }
+        self.kept.put(place as u32, segments);
         Some(place)
     }
 
@@ -242,29 +257,29 @@ mod tests {
 
     #[test]
     fn a_cookie_comes_back_once() {
-        let mut places = Places::new(2);
-        let [one, other] = [places.take(10).unwrap(), places.take(11).unwrap()];
-        assert_eq!((places.take(12), places.taken), (None, 2));
+        let mut places = Places::new(2, 0);
+        let [one, other] = [places.take(10, &[]).unwrap(), places.take(11, &[]).unwrap()];
+        assert_eq!((places.take(12, &[]), places.taken), (None, 2));
         assert_eq!([places.give_back(one), places.give_back(one), places.give_back(99)], [Some(10), None, None]);
-        assert_eq!(places.take(13), Some(one), "the place serves again");
+        assert_eq!(places.take(13, &[]), Some(one), "the place serves again");
         assert_eq!((places.give_back(other), places.give_back(one), places.taken), (Some(11), Some(13), 0));
     }
 
     #[test]
     fn room_can_grow_and_shrink() {
-        let mut places = Places::new(1);
-        let first = places.take(1).unwrap();
-        places.most = 2;
-        assert!(places.take(2).is_some() && places.take(3).is_none());
-        places.most = 1;
+        let mut places = Places::new(1, 0);
+        let first = places.take(1, &[]).unwrap();
+        places.resize(2);
+        assert!(places.take(2, &[]).is_some() && places.take(3, &[]).is_none());
+        places.resize(1);
         assert_eq!(places.give_back(first), Some(1));
-        assert_eq!(places.take(4), None, "one is left, and one may be");
+        assert_eq!(places.take(4, &[]), None, "one is left, and one may be");
     }
 
     #[test]
     fn few_are_told_of_once() {
-        let mut places = Places::new(4);
-        let taken: Vec<_> = (0..3).map(|cookie| places.take(cookie).unwrap()).collect();
+        let mut places = Places::new(4, 0);
+        let taken: Vec<_> = (0..3).map(|cookie| places.take(cookie, &[]).unwrap()).collect();
         assert!(!places.watch(3));
         places.give_back(taken[0]);
         assert_eq!([places.look(), places.look()], [true, false]);

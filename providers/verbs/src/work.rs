@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use dapl::provider::{Status, Token};
+use dapl::provider::{Segment, Status, Token};
 
 /// Top bit of an id: a receive out of a shared queue, by its place there.
 const SHARED: u64 = 1 << 63;
@@ -27,10 +27,12 @@ impl WorkId {
     pub(crate) const SLOTS: u32 = 1 << SLOT_BITS;
 
     /// As the device carries it.
+    #[inline]
     pub(crate) fn pack(slot: u32, epoch: u32, number: u32) -> u64 {
         (u64::from(slot) << (32 + EPOCH_BITS)) | (u64::from(epoch & ((1 << EPOCH_BITS) - 1)) << 32) | u64::from(number)
     }
 
+    #[inline]
     pub(crate) fn parse(id: u64) -> Self {
         if id & SHARED != 0 {
             return WorkId::Shared(id & !SHARED);
@@ -42,7 +44,7 @@ impl WorkId {
 
 /// One piece of work.
 #[derive(Debug)]
-pub(crate) struct Entry<W> {
+pub(crate) struct Entry {
     pub(crate) token: Token,
     /// What success says of bytes; a receive's are the device's to say.
     pub(crate) bytes: u64,
@@ -50,29 +52,31 @@ pub(crate) struct Entry<W> {
     pub(crate) suppress: bool,
     /// It was made to fail, and this is how.
     pub(crate) doom: Option<Status>,
-    /// The window that it binds.
-    pub(crate) window: Option<W>,
 }
 
-impl<W> Entry<W> {
+impl Entry {
     pub(crate) fn recv(token: Token) -> Self {
-        Entry { token, bytes: 0, suppress: false, doom: None, window: None }
+        Entry { token, bytes: 0, suppress: false, doom: None }
     }
 }
 
 /// What is in flight in one queue.
 #[derive(Debug)]
 pub(crate) struct Work<W> {
-    entries: VecDeque<Entry<W>>,
+    entries: VecDeque<Entry>,
+    /// What the binds among them leave behind, in their order.
+    windows: VecDeque<W>,
     /// The number of the first entry.
     first: u32,
     epoch: u32,
+    kept: Kept,
 }
 
 impl<W> Work<W> {
-    /// Room for so much, without allocation later.
-    pub(crate) fn with_room(most: u32) -> Self {
-        Work { entries: VecDeque::with_capacity(most as usize), first: 0, epoch: 0 }
+    /// Room for so much, without allocation later; and for as many segments of each, if they are to be kept.
+    pub(crate) fn with_room(most: u32, kept: u32) -> Self {
+        let entries = VecDeque::with_capacity(most as usize);
+        Work { entries, windows: VecDeque::new(), first: 0, epoch: 0, kept: Kept::with_room(most, kept) }
     }
 
     pub(crate) fn len(&self) -> u32 {
@@ -80,15 +84,41 @@ impl<W> Work<W> {
     }
 
     /// The life and the number that the next entry will have.
+    #[inline]
     pub(crate) fn next(&self) -> (u32, u32) {
         (self.epoch, self.first.wrapping_add(self.entries.len() as u32))
     }
 
-    pub(crate) fn push(&mut self, entry: Entry<W>) {
+    #[inline]
+    pub(crate) fn push(&mut self, entry: Entry) {
         self.entries.push_back(entry);
     }
 
+    /// As [`Self::push`], for a bind.
+    pub(crate) fn push_bind(&mut self, entry: Entry, window: W) {
+        self.entries.push_back(entry);
+        self.windows.push_back(window);
+    }
+
+    /// The window of the oldest bind, whose entry was popped.
+    pub(crate) fn window(&mut self) -> Option<W> {
+        self.windows.pop_front()
+    }
+
+    /// Keeps the segments of the next entry.
+    #[inline]
+    pub(crate) fn keep(&mut self, segments: &[Segment]) {
+        let (_, number) = self.next();
+        self.kept.put(number, segments);
+    }
+
+    /// The segments of an entry, if they are kept, as long as no other takes its place.
+    pub(crate) fn kept(&self, number: u32) -> Option<&[Segment]> {
+        self.kept.get(number)
+    }
+
     /// How many entries are complete when this one is; 0 for one of an earlier life.
+    #[inline]
     pub(crate) fn until(&self, epoch: u32, number: u32) -> u32 {
         let count = number.wrapping_sub(self.first);
         let is_ours = epoch == self.epoch & ((1 << EPOCH_BITS) - 1) && count < self.entries.len() as u32;
@@ -96,7 +126,8 @@ impl<W> Work<W> {
     }
 
     /// The oldest entry, which is complete.
-    pub(crate) fn pop(&mut self) -> Option<Entry<W>> {
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<Entry> {
         let entry = self.entries.pop_front();
         if entry.is_some() {
             self.first = self.first.wrapping_add(1);
@@ -110,12 +141,80 @@ impl<W> Work<W> {
     }
 }
 
+/// Segments of what is in flight, by number: for a device that does not say what was wrong with them.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// Rows of `each`, a power of two of them; none if nothing is to be kept.
+    segments: Vec<Segment>,
+    each: usize,
+}
+
+impl Kept {
+    /// Room for `most` numbers in a row, `each` segments of each.
+    pub(crate) fn with_room(most: u32, each: u32) -> Self {
+        let rows = (most.max(1) as usize).next_power_of_two();
+        let each = each as usize;
+        Kept { segments: vec![Segment::default(); rows * each], each }
+    }
+
+    /// Makes room for numbers up to `most`, which do not wrap; never less.
+    pub(crate) fn grow(&mut self, most: u32) {
+        let wanted = (most.max(1) as usize).next_power_of_two() * self.each;
+        if wanted > self.segments.len() {
+            self.segments.resize(wanted, Segment::default());
+        }
+    }
+
+    /// Where the row of a number begins.
+    fn row(&self, number: u32) -> usize {
+        let rows = self.segments.len() / self.each;
+        (number as usize & (rows - 1)) * self.each
+    }
+
+    /// Those beyond the room are not kept.
+    #[inline]
+    pub(crate) fn put(&mut self, number: u32, segments: &[Segment]) {
+        if self.each == 0 {
+            return;
+        }
+        let begin = self.row(number);
+        let row = &mut self.segments[begin..begin + self.each];
+        row.fill(Segment::default());
+        row.iter_mut().zip(segments).for_each(|(kept, segment)| *kept = *segment);
+    }
+
+    /// Those of a number; behind them others without length.
+    pub(crate) fn get(&self, number: u32) -> Option<&[Segment]> {
+        if self.each == 0 {
+            return None;
+        }
+        let begin = self.row(number);
+        Some(&self.segments[begin..begin + self.each])
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    #[test]
+    fn segments_are_kept_until_others_take_their_place() {
+        let segment = |key| Segment { key, pad: 0, address: 1, length: 1 };
+        let none = Segment::default();
+        let mut kept = Kept::with_room(3, 2);
+        kept.put(u32::MAX, &[segment(1), segment(2)]);
+        kept.put(0, &[segment(3)]);
+        assert_eq!(kept.get(u32::MAX), Some(&[segment(1), segment(2)][..]));
+        assert_eq!(kept.get(0), Some(&[segment(3), none][..]));
+        kept.put(3, &[]);
+        assert_eq!((kept.get(u32::MAX), kept.get(0)), (Some(&[none; 2][..]), Some(&[segment(3), none][..])));
+        let mut kept = Kept::with_room(3, 0);
+        kept.put(1, &[segment(1)]);
+        assert_eq!(kept.get(1), None);
+    }
+
     fn work(count: u64) -> Work<()> {
-        let mut work = Work::with_room(8);
+        let mut work = Work::with_room(8, 0);
         (0..count).for_each(|cookie| work.push(Entry::recv(Token { cookie, ..Token::default() })));
         work
     }

@@ -390,6 +390,7 @@ fn end(processes: &mut [Process]) {
 fn judge(processes: &[Process], hang: Option<String>) -> Ending {
     let ending = processes.iter().map(ending_of).fold(Ending::Passed, Ending::worse);
     match (ending, hang) {
+        (Ending::Followed, None) => Ending::Failed("killed from outside, as by a system out of memory".to_owned()),
         (ending, None) => ending,
         // Why the one gave up is what the other was doing.
         (Ending::Failed(why), Some(text)) if why.contains(NO_ANSWER) => Ending::Failed(format!("{why}\n{text}")),
@@ -427,8 +428,8 @@ fn asleep(process: &Process) -> String {
 /// What the process said on its own, such as a library's reasons.
 fn said(process: &Process) -> String {
     let text = fs::read_to_string(process.task.record.with_extension("said")).unwrap_or_default();
-    let lines: Vec<&str> = text.lines().take(SHOWN).collect();
-    lines.iter().map(|line| format!("\n    {}| {line}", process.task.side.word())).collect()
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(SHOWN)..].iter().map(|line| format!("\n    {}| {line}", process.task.side.word())).collect()
 }
 
 /// Where a process was that ended by a signal.

@@ -340,6 +340,10 @@ impl RdmaLink {
             }
             kind if is_end(kind) => {
                 self.has_left.store(true, Ordering::Release);
+                if kind == RDMA_CM_EVENT_DISCONNECTED && *self.stage.lock() == Stage::Accepted {
+                    // A goodbye may overtake the confirmation: who sends one has been connected.
+                    self.establish(&core, &[]);
+                }
                 Err(self.meaning_of(event))
             }
             _ => Ok(()),

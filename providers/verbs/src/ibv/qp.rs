@@ -123,6 +123,7 @@ impl Qp {
 
     /// Posts a request. With `IBV_SEND_INLINE` the local memory is read here, and the caller has made sure that it is
     /// there; otherwise the device checks it.
+    #[inline(always)]
     pub(crate) fn post_send(&self, wr: &Wr<'_>) -> io::Result<()> {
         let post = self.pd.context().ops().post_send.ok_or_else(absent)?;
         let (opcode, remote) = match wr.op {

@@ -7,11 +7,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dapl::provider::{Completion, Status};
+use dapl::provider::{Completion, Segment, Status, Work};
 use ibverbs_sys::ibv_wc;
 
-use super::{Core, post};
-use crate::cq::Side;
+use super::{Core, Recvs, post};
+use crate::cq::{Mark, Side};
 use crate::status;
 
 /// What ends a connection. A flush alone does not: it only follows from something, which is told as well (8.4).
@@ -19,12 +19,29 @@ fn is_failure(status: Status) -> bool {
     !matches!(status, Status::Success | Status::Flushed)
 }
 
+impl Recvs {
+    /// The connection was not reported yet: this waits for it.
+    #[cold]
+    fn keep(&mut self, done: Completion, mark: Mark) {
+        self.early.push(Completion { solicited: mark.later, ..done });
+    }
+}
+
 impl Core {
     /// A completion of one of its own queues.
-    pub(crate) fn complete(&self, side: Side, epoch: u32, number: u32, wc: &ibv_wc, put: impl FnMut(Completion)) {
+    #[inline]
+    pub(crate) fn complete(
+        &self,
+        side: Side,
+        epoch: u32,
+        number: u32,
+        wc: &ibv_wc,
+        mark: Mark,
+        put: impl FnMut(Completion),
+    ) {
         let status = status::of(wc);
         match side {
-            Side::Recv => self.complete_recv(epoch, number, status, wc, put),
+            Side::Recv => self.complete_recv(epoch, number, status, wc, mark, put),
             Side::Request => self.complete_request(epoch, number, status, wc, put),
         }
         if is_failure(status) {
@@ -32,16 +49,25 @@ impl Core {
         }
     }
 
-    fn complete_recv(&self, epoch: u32, number: u32, status: Status, wc: &ibv_wc, mut put: impl FnMut(Completion)) {
+    #[inline]
+    fn complete_recv(
+        &self,
+        epoch: u32,
+        number: u32,
+        status: Status,
+        wc: &ibv_wc,
+        mark: Mark,
+        mut put: impl FnMut(Completion),
+    ) {
         let mut recv = self.recv.lock();
         let count = recv.work.until(epoch, number);
         for left in (0..count).rev() {
             let Some(entry) = recv.work.pop() else { return };
             // One that was passed over was never the device's; it cannot have failed alone.
-            let status = if left == 0 { status } else { Status::Success };
+            let status = if left == 0 { self.cause_of_recv(status, recv.work.kept(number)) } else { Status::Success };
             let bytes = if status == Status::Success && left == 0 { wc.len() as u64 } else { 0 };
-            let done = Completion { token: entry.token, status, bytes, solicited: false };
-            if recv.open || status != Status::Success { put(done) } else { recv.early.push(done) }
+            let done = Completion { token: entry.token, status, bytes, solicited: mark.now };
+            if recv.open { put(done) } else { recv.keep(done, mark) }
         }
     }
 
@@ -51,7 +77,9 @@ impl Core {
         for left in (0..count).rev() {
             let Some(entry) = send.work.pop() else { return };
             let status = if left == 0 { status } else { Status::Success };
-            if let Some(window) = entry.window {
+            if entry.token.work == Work::Bind
+                && let Some(window) = send.work.window()
+            {
                 window.completed(status == Status::Success);
             }
             if status == Status::Success {
@@ -63,7 +91,16 @@ impl Core {
             if status != Status::Flushed {
                 log::debug!("queue pair {}: request failed: {wc:?}", self.number());
             }
-            let status = if status == Status::Flushed { status } else { entry.doom.unwrap_or(status) };
+            let is_wrong = || {
+                let written = entry.token.work == Work::Read;
+                send.work.kept(number).is_some_and(|segments| !self.device.keys.are_right(&self.pd.0, segments, written))
+            };
+            let status = match (status, entry.doom) {
+                (Status::Flushed, _) => status,
+                (_, Some(doom)) => doom,
+                (Status::LocalEp, None) if is_wrong() => Status::LocalProtection,
+                _ => status,
+            };
             put(Completion { token: entry.token, status, bytes: 0, solicited: false });
         }
         let is_drained = count > 0 && send.draining && send.outstanding() == 0;
@@ -74,24 +111,33 @@ impl Core {
     }
 
     /// A receive out of the shared queue.
-    pub(crate) fn complete_shared(&self, place: u64, wc: &ibv_wc, mut put: impl FnMut(Completion)) {
+    pub(crate) fn complete_shared(&self, place: u64, wc: &ibv_wc, mark: Mark, mut put: impl FnMut(Completion)) {
         let Some((srq, token)) = &self.shared else { return };
+        let status = self.cause_of_recv(status::of(wc), (!wc.is_valid()).then(|| srq.kept(place)).flatten().as_deref());
         let Some(cookie) = srq.complete(place) else { return };
-        let status = status::of(wc);
         let bytes = if status == Status::Success { wc.len() as u64 } else { 0 };
-        let done = Completion { token: dapl::provider::Token { cookie, ..*token }, status, bytes, solicited: false };
+        let token = dapl::provider::Token { cookie, ..*token };
+        let done = Completion { token, status, bytes, solicited: mark.now };
         let mut recv = self.recv.lock();
-        if recv.open || status != Status::Success {
-            put(done)
-        } else {
-            recv.early.push(done)
-        }
+        if recv.open { put(done) } else { recv.keep(done, mark) }
         // As far as the device tells, it is taken and complete at once: it was one for a moment.
         let crossed = recv.high.look(1);
         drop(recv);
         self.tell_crossed(crossed);
         if is_failure(status) {
             self.fail();
+        }
+    }
+
+    /// What was wrong with a receive of which the device says no more than that it has failed here: if its segments are
+    /// right, the message was too long for them.
+    fn cause_of_recv(&self, status: Status, kept: Option<&[Segment]>) -> Status {
+        match kept {
+            Some(segments) if status == Status::LocalEp => {
+                let is_right = self.device.keys.are_right(&self.pd.0, segments, true);
+                if is_right { Status::LocalLength } else { Status::LocalProtection }
+            }
+            _ => status,
         }
     }
 

@@ -9,13 +9,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dapl::error::{Error, Result};
-use dapl::provider::{CmEvent, ConnId};
+use dapl::provider::{CmEvent, ConnId, Status};
+use ibverbs_sys::ibv_qp_attr_mask;
 use parking_lot::MutexGuard;
 
 use super::{Attached, Core, Phase, flushed};
 use crate::cm::{Link, Path};
 use crate::reactor::Source;
-use crate::state;
+use crate::state::{self, Change};
 
 /// How long the engine sleeps between looks at requests that drain, at first and at last.
 const DRAIN: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
@@ -63,9 +64,16 @@ impl Core {
         if !place.as_ref().is_some_and(|attached| attached.is(link)) {
             return Ok(false);
         }
+        for cq in [&self.recv_cq, &self.request_cq] {
+            cq.enliven().map_err(|_| std::io::Error::from_raw_os_error(libc::EIO))?;
+        }
         for change in path.init.iter_mut().chain([&mut path.to_receive, &mut path.to_send]) {
             self.hw.modify(&mut change.attributes, change.mask)?;
         }
+        let Change { attributes, mask } = &path.to_send;
+        // A connection manager that does not say leaves it to the device.
+        let is_told = mask & ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC.0 as i32 != 0;
+        self.send.lock().reads = if is_told { attributes.max_rd_atomic } else { u8::MAX };
         Ok(true)
     }
 
@@ -82,6 +90,7 @@ impl Core {
     fn open_requests(&self, link: &dyn Link) -> Option<ConnId> {
         let place = self.link.lock();
         let conn = place.as_ref().filter(|attached| attached.is(link))?.conn;
+        self.recv.lock().reported = true;
         let mut send = self.send.lock();
         send.open = true;
         if let Err(error) = self.submit_held(&mut send) {
@@ -205,16 +214,19 @@ impl Core {
         // No failure that comes of this is news.
         self.failed.store(true, Ordering::Release);
         state::to_error(&self.hw);
+        self.device.let_notice();
         self.take_completions();
         state::to_reset(&self.hw);
         self.take_completions();
 
         let mut inner = self.recv_cq.lock();
         let mut recv = self.recv.lock();
-        let was_open = std::mem::take(&mut recv.open);
+        recv.open = false;
+        let was_reported = std::mem::take(&mut recv.reported);
         for done in std::mem::take(&mut recv.early) {
-            // Of a connection that was never reported.
-            inner.push(&self.recv_cq, if was_open { done } else { flushed(done.token) });
+            // Nothing is received over a connection that was never there.
+            let is_known = was_reported || done.status != Status::Success;
+            inner.push(&self.recv_cq, if is_known { done } else { flushed(done.token) });
         }
         recv.work.begin_anew();
         while let Some(entry) = recv.work.pop() {
@@ -229,6 +241,9 @@ impl Core {
         send.work.begin_anew();
         while let Some(entry) = send.work.pop() {
             inner.push(&self.request_cq, flushed(entry.token));
+        }
+        while let Some(window) = send.work.window() {
+            drop(window);
         }
         for held in std::mem::take(&mut send.held) {
             inner.push(&self.request_cq, flushed(held.token()));

@@ -12,7 +12,7 @@ mod life;
 mod post;
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use dapl::error::{Error, Resource, Result};
@@ -55,6 +55,8 @@ pub(crate) struct Core {
     link: Mutex<Option<Attached>>,
     recv: Mutex<Recvs>,
     send: Mutex<Requests>,
+    /// Somebody is to be told when many receives are under way.
+    counts_recvs: AtomicBool,
     /// A failure was seen, and the engine was told.
     failed: AtomicBool,
 }
@@ -90,7 +92,9 @@ struct Recvs {
     work: Work<Move>,
     high: High,
     phase: Phase,
-    /// The connection was reported: completions go out.
+    /// The connection was reported, or is about to be.
+    reported: bool,
+    /// It was: completions go out.
     open: bool,
     /// Completions that came before that.
     early: Vec<Completion>,
@@ -104,6 +108,8 @@ struct Requests {
     phase: Phase,
     /// The connection stands: requests go to the device.
     open: bool,
+    /// Reads at a time that the connection allows us.
+    reads: u8,
     /// The connection ends when this is empty.
     draining: bool,
 }
@@ -149,19 +155,22 @@ impl Qp {
             slots: OnceLock::new(),
             link: Mutex::new(None),
             recv: Mutex::new(Recvs {
-                work: Work::with_room(spec.max_recvs),
+                work: Work::with_room(spec.max_recvs, device.kept(spec.max_recv_iov)),
                 high: High::default(),
                 phase: Phase::Live,
+                reported: false,
                 open: false,
                 early: Vec::new(),
             }),
             send: Mutex::new(Requests {
-                work: Work::with_room(spec.max_requests),
+                work: Work::with_room(spec.max_requests, device.kept(spec.max_request_iov)),
                 held: VecDeque::new(),
                 phase: Phase::Live,
                 open: false,
+                reads: 0,
                 draining: false,
             }),
+            counts_recvs: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         });
         // From here on the queue pair leaves what it has entered, whatever happens.
@@ -216,6 +225,11 @@ impl Core {
 
     pub(crate) fn reads(&self) -> Reads {
         self.reads
+    }
+
+    /// Whether somebody is to be told when many receives are under way.
+    pub(crate) fn counts_recvs(&self) -> bool {
+        self.counts_recvs.load(Ordering::Relaxed)
     }
 
     pub(crate) fn has_shared_queue(&self) -> bool {

@@ -5,6 +5,8 @@
 //! in its turn. Nothing here waits.
 #![forbid(unsafe_code)]
 
+use std::sync::atomic::Ordering;
+
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{Bind, BindWr, Completion, Op, Segment, SendWr, Status, Token};
 use dapl::watermark::{Crossed, High};
@@ -88,6 +90,7 @@ impl Core {
         let id = WorkId::pack(self.slot(Side::Recv), epoch, number);
         gathered(segments, |list, _| self.hw.post_recv(id, list).map_err(|error| refusal("a receive", &error)))?;
         // Its completion may be there, but is not looked at without our lock.
+        recv.work.keep(segments);
         recv.work.push(Entry::recv(token));
         let count = recv.work.len();
         let crossed = recv.high.look(count);
@@ -103,6 +106,8 @@ impl Core {
         let crossed = recv.high.look(count);
         drop(recv);
         self.tell_crossed(crossed);
+        self.counts_recvs.store(soft.is_some() || hard.is_some(), Ordering::Relaxed);
+        self.recv_cq.guard_count();
         Ok(())
     }
 
@@ -117,31 +122,35 @@ impl Core {
 
     pub(super) fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
         let mut send = self.room_for_request()?;
+        if send.open { self.submit(&mut send, wr) } else { self.hold(send, wr) }
+    }
+
+    /// Nothing goes to the device: not yet, or not any more.
+    #[cold]
+    fn hold(&self, mut send: MutexGuard<'_, Requests>, wr: &SendWr<'_>) -> Result<()> {
         if send.phase == Phase::Broken {
             drop(send);
             self.request_cq.push(flushed(wr.token));
-            return Ok(());
-        }
-        if !send.open {
+        } else {
             send.held.push_back(Held::new(wr));
-            return Ok(());
         }
-        self.submit(&mut send, wr)
+        Ok(())
     }
 
     /// The queue, with room for one more.
+    #[inline(always)]
     fn room_for_request(&self) -> Result<MutexGuard<'_, Requests>> {
-        let mut send = self.send.lock();
-        if send.outstanding() >= self.max_requests {
-            // Some may be complete, and nobody has looked: who suppresses completions need not.
-            drop(send);
-            self.request_cq.fetch();
-            send = self.send.lock();
-            if send.outstanding() >= self.max_requests {
-                return Err(Error::Exhausted(Resource::Memory));
-            }
-        }
-        Ok(send)
+        let send = self.send.lock();
+        if send.outstanding() < self.max_requests { Ok(send) } else { self.make_room(send) }
+    }
+
+    /// Some may be complete, and nobody has looked: who suppresses completions need not.
+    #[cold]
+    fn make_room<'a>(&'a self, send: MutexGuard<'a, Requests>) -> Result<MutexGuard<'a, Requests>> {
+        drop(send);
+        self.request_cq.fetch();
+        let send = self.send.lock();
+        if send.outstanding() < self.max_requests { Ok(send) } else { Err(Error::Exhausted(Resource::Memory)) }
     }
 
     /// Gives the device what has waited, in order.
@@ -155,10 +164,12 @@ impl Core {
         Ok(())
     }
 
+    #[inline]
     fn submit(&self, send: &mut Requests, wr: &SendWr<'_>) -> Result<()> {
         gathered(wr.segments, |list, bytes| self.hand_over(send, wr, list, bytes))
     }
 
+    #[inline(always)]
     fn hand_over(&self, send: &mut Requests, wr: &SendWr<'_>, list: &[ibv_sge], bytes: u64) -> Result<()> {
         let limits = &self.device.limits;
         let mut flags = ibv_send_flags::IBV_SEND_SIGNALED;
@@ -175,12 +186,17 @@ impl Core {
         if wr.fence {
             flags |= ibv_send_flags::IBV_SEND_FENCE;
         }
-        let doom = if bytes > most { Some(Status::LocalLength) } else { None };
-        let segments = if doom.is_some() { &DOOMED } else { list };
+        let doom = match wr.op {
+            _ if bytes > most => Some(Status::LocalLength),
+            // The device would hold it back for ever.
+            Op::Read(_) if send.reads == 0 => Some(Status::RemoteResponder),
+            _ => None,
+        };
+        let (op, segments) = if doom.is_some() { (ibv::Op::Send, &DOOMED[..]) } else { (op, list) };
         // Inline data are read here and now, so their keys are ours to check; what is wrong is left to the device.
         // Held until the device has copied them.
         let may_inline = is_local && bytes <= u64::from(self.hw.max_inline());
-        let allowed = if may_inline { self.device.keys.allow(&self.pd.0, wr.segments) } else { None };
+        let allowed = if may_inline && doom.is_none() { self.device.keys.allow(&self.pd.0, wr.segments) } else { None };
         if allowed.is_some() {
             flags |= ibv_send_flags::IBV_SEND_INLINE;
         }
@@ -189,7 +205,8 @@ impl Core {
         let request = ibv::Wr { id, op, segments, flags: flags.0 };
         self.hw.post_send(&request).map_err(|error| refusal("a request", &error))?;
         // Its completion may be there, but is not looked at without our lock.
-        send.work.push(Entry { token: wr.token, bytes, suppress: wr.suppress, doom, window: None });
+        send.work.keep(wr.segments);
+        send.work.push(Entry { token: wr.token, bytes, suppress: wr.suppress, doom });
         Ok(())
     }
 
@@ -220,7 +237,7 @@ impl Core {
         let (epoch, number) = send.work.next();
         let id = WorkId::pack(self.slot(Side::Request), epoch, number);
         let (begun, key) = mw.0.begin(bind, |window, what| self.hw.bind(window, id, flags.0, what))?;
-        send.work.push(Entry { token: wr.token, bytes: 0, suppress: wr.suppress, doom: None, window: Some(begun) });
+        send.work.push_bind(Entry { token: wr.token, bytes: 0, suppress: wr.suppress, doom: None }, begun);
         Ok(key)
     }
 }
