@@ -41,7 +41,7 @@ impl<P: Provider> Inner<P> {
     }
 
     /// Fills the buffer from the front. The only place where completions come in, so they are counted and traced here.
-    #[inline]
+    #[inline(always)]
     fn poll(&mut self, cq: &P::Cq, how: Fetch) -> usize {
         let n = match how {
             Fetch::Poll => cq.poll(&mut self.buffer),

@@ -197,6 +197,7 @@ impl Queue {
     }
 
     /// The oldest event. Who gets a [`Event::Failed`] puts it back, and lets its EP hear of it.
+    #[inline]
     pub(super) fn pop(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
         self.loud -= usize::from(event.notifies());
@@ -211,6 +212,7 @@ impl Queue {
     }
 
     /// The oldest event, for a consumer that does not wait.
+    #[inline(always)]
     pub(super) fn dequeue(&mut self) -> Result<Option<Event>> {
         if self.waiter.is_some() {
             return Err(Error::InvalidState(State::EvdWaiter));

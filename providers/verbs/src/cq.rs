@@ -237,7 +237,7 @@ impl CqCore {
     }
 
     fn drain(&self, inner: &mut Inner) {
-        while self.take(inner, &mut Out::Ready, BATCH).is_full {}
+        while self.take(inner, &mut Out { room: &mut [], filled: 0 }, BATCH).is_full {}
     }
 
     /// For who polls: what is there, then the device's. `expects`: while the device is armed to tell of a solicited message,
@@ -249,36 +249,30 @@ impl CqCore {
             inner.front.may_be_solicited();
         }
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        let mut filled = 0;
-        while filled < out.len()
-            && let Some(done) = inner.front.ready.pop_front()
-        {
-            out[filled] = done;
-            filled += 1;
+        let mut out = Out { room: out, filled: 0 };
+        if !inner.front.ready.is_empty() {
+            inner.front.give(&mut out);
         }
-        while filled < out.len() {
-            let room = out.len() - filled;
-            let mut to = Out::Poller(&mut *out, filled);
-            let taken = self.take(inner, &mut to, room);
-            if let Out::Poller(_, now) = to {
-                filled = now;
-            }
-            if !taken.is_full {
+        while out.left() > 0 {
+            let most = out.left();
+            if !self.take(inner, &mut out, most).is_full {
                 break;
             }
         }
+        let filled = out.filled;
         // Whoever was called for a solicited message has it among these.
         inner.front.solicited = before && filled == 0;
         filled
     }
 
     /// Takes up to `most` of the device's completions.
+    #[inline]
     fn take(&self, inner: &mut Inner, out: &mut Out<'_>, most: usize) -> Taken {
         let Inner { front, table, hws, turn, .. } = inner;
         let mut batch = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
         let most = most.min(BATCH);
         for _ in 0..hws.len() {
-            let hw = &hws[*turn % hws.len()];
+            let Some(hw) = hws.get(*turn) else { break };
             let taken = match hw.cq.poll_into(&mut batch[..most]) {
                 Ok(taken) => taken,
                 Err(error) => {
@@ -293,9 +287,11 @@ impl CqCore {
                 return Taken { is_full: true };
             }
             // It is empty now; with others there may be more.
-            *turn = (*turn + 1) % hws.len();
-            if !taken.is_empty() && hws.len() > 1 {
-                return Taken { is_full: true };
+            if hws.len() > 1 {
+                *turn = (*turn + 1) % hws.len();
+                if !taken.is_empty() {
+                    return Taken { is_full: true };
+                }
             }
         }
         Taken { is_full: false }
@@ -336,11 +332,16 @@ impl CqCore {
     }
 }
 
-/// Where completions go.
-enum Out<'a> {
-    /// To the poller, from this place on.
-    Poller(&'a mut [Completion], usize),
-    Ready,
+/// Where completions go first: the room of who polls, none for others.
+struct Out<'a> {
+    room: &'a mut [Completion],
+    filled: usize,
+}
+
+impl Out<'_> {
+    fn left(&self) -> usize {
+        self.room.len() - self.filled
+    }
 }
 
 /// What a look at the device's queues came to.
@@ -392,6 +393,7 @@ impl Inner {
 
 impl Front {
     /// Whoever waits is told by the engine.
+    #[inline(never)]
     fn push(&mut self, cq: &CqCore, completion: Completion) {
         if cq.is_unread() {
             return;
@@ -422,14 +424,24 @@ impl Front {
     }
 
     /// To the poller, if nothing goes before it.
+    #[inline(always)]
     fn put(&mut self, cq: &CqCore, out: &mut Out<'_>, done: Completion) {
-        match out {
-            Out::Poller(room, filled) if self.ready.is_empty() && *filled < room.len() && !cq.is_unread() => {
-                room[*filled] = done;
-                *filled += 1;
+        match out.room.get_mut(out.filled) {
+            Some(place) if self.ready.is_empty() => {
+                *place = done;
+                out.filled += 1;
             }
             _ => self.push(cq, done),
         }
+    }
+
+    /// What is there, to the poller.
+    fn give(&mut self, out: &mut Out<'_>) {
+        let count = out.left().min(self.ready.len());
+        for (place, done) in out.room.iter_mut().zip(self.ready.drain(..count)) {
+            *place = done;
+        }
+        out.filled = count;
     }
 }
 
@@ -448,6 +460,7 @@ impl Table {
         self.slots.iter().flatten().any(|(core, side)| *side == Side::Recv && core.counts_recvs())
     }
 
+    #[inline(always)]
     fn complete(&self, cq: &CqCore, front: &mut Front, wc: &ibv_wc, out: &mut Out<'_>) {
         match WorkId::parse(wc.wr_id()) {
             WorkId::Own { slot, epoch, number } => {

@@ -24,6 +24,17 @@ const FEW: usize = 4;
 /// Errors: more segments than limits promise; those of `post`.
 #[inline(always)]
 pub(crate) fn gathered<T>(segments: &[Segment], post: impl FnOnce(&[ibv_sge], u64) -> Result<T>) -> Result<T> {
+    if let [one] = segments
+        && one.length > 0
+    {
+        post(&[sge(one)], one.length)
+    } else {
+        none_or_many(segments, post)
+    }
+}
+
+#[inline(never)]
+fn none_or_many<T>(segments: &[Segment], post: impl FnOnce(&[ibv_sge], u64) -> Result<T>) -> Result<T> {
     if segments.len() <= FEW {
         fill(&mut [ibv_sge::default(); FEW], segments, post)
     } else {
@@ -32,12 +43,16 @@ pub(crate) fn gathered<T>(segments: &[Segment], post: impl FnOnce(&[ibv_sge], u6
 }
 
 #[inline(always)]
+fn sge(segment: &Segment) -> ibv_sge {
+    let length = u32::try_from(segment.length).unwrap_or(TOO_LONG);
+    ibv_sge { addr: segment.address, length, lkey: segment.key }
+}
+
 fn fill<T>(room: &mut [ibv_sge], segments: &[Segment], post: impl FnOnce(&[ibv_sge], u64) -> Result<T>) -> Result<T> {
     let (mut count, mut total) = (0, 0_u64);
     for segment in segments.iter().filter(|segment| segment.length > 0) {
         let place = room.get_mut(count).ok_or(Error::Exhausted(Resource::Memory))?;
-        let length = u32::try_from(segment.length).unwrap_or(TOO_LONG);
-        *place = ibv_sge { addr: segment.address, length, lkey: segment.key };
+        *place = sge(segment);
         count += 1;
         total = total.saturating_add(segment.length);
     }

@@ -13,7 +13,7 @@ use ibverbs_sys::{
     ibv_send_flags as sends, ibv_sge, ibv_wc,
 };
 
-use crate::ibv::{AsyncEvent, Channel, Context, Cq, GidKind, Op, Qp, QpWish, Srq, SrqEvent, Wr};
+use crate::ibv::{AsyncEvent, Channel, Context, Cq, GidKind, Op, Qp, QpWish, Srq, SrqEvent, Template, Wr};
 use crate::knobs::Knobs;
 use crate::memory::{Keys, Mr, Mw, Pd};
 use crate::{find, limits, state, status};
@@ -149,7 +149,9 @@ impl Pair {
     }
 
     fn request(&self, end: usize, id: u64, op: Op, segments: &[ibv_sge]) {
-        self.ends[end].post_send(&Wr { id, op, segments, flags: sends::IBV_SEND_SIGNALED.0 }).unwrap();
+        self.ends[end]
+            .post_send(&mut Template::new(), &Wr { id, op, segments, flags: sends::IBV_SEND_SIGNALED.0 })
+            .unwrap();
     }
 
     /// Writes ten bytes from one end through `key`, and says how that ended.
@@ -246,7 +248,9 @@ fn rxe_carries_messages_writes_and_reads() {
     pair.ends[1].post_recv(3, &[pair.sge(&mr, 1000, 50)]).unwrap();
     let inline = sends::IBV_SEND_SIGNALED | sends::IBV_SEND_INLINE;
     let segments = [pair.sge(&mr, 0, pair.ends[0].max_inline().min(40))];
-    pair.ends[0].post_send(&Wr { id: 4, op: Op::Send, segments: &segments, flags: inline.0 }).unwrap();
+    pair.ends[0]
+        .post_send(&mut Template::new(), &Wr { id: 4, op: Op::Send, segments: &segments, flags: inline.0 })
+        .unwrap();
     assert_eq!([pair.next().1, pair.next().1], [Status::Success; 2]);
 
     pair.cq.resize(500).unwrap();

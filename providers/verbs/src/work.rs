@@ -144,9 +144,11 @@ impl<W> Work<W> {
 /// Segments of what is in flight, by number: for a device that does not say what was wrong with them.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    /// Rows of `each`, a power of two of them; none if nothing is to be kept.
+    /// Rows of `each`; none if nothing is to be kept.
     segments: Vec<Segment>,
     each: usize,
+    /// How many there are in a row. A power of two of rows.
+    lengths: Vec<u8>,
 }
 
 impl Kept {
@@ -154,42 +156,44 @@ impl Kept {
     pub(crate) fn with_room(most: u32, each: u32) -> Self {
         let rows = (most.max(1) as usize).next_power_of_two();
         let each = each as usize;
-        Kept { segments: vec![Segment::default(); rows * each], each }
+        let rows = if each > 0 { rows } else { 0 };
+        Kept { segments: vec![Segment::default(); rows * each], each, lengths: vec![0; rows] }
     }
 
     /// Makes room for numbers up to `most`, which do not wrap; never less.
     pub(crate) fn grow(&mut self, most: u32) {
-        let wanted = (most.max(1) as usize).next_power_of_two() * self.each;
-        if wanted > self.segments.len() {
-            self.segments.resize(wanted, Segment::default());
+        let wanted = (most.max(1) as usize).next_power_of_two();
+        if self.each > 0 && wanted > self.lengths.len() {
+            self.segments.resize(wanted * self.each, Segment::default());
+            self.lengths.resize(wanted, 0);
         }
     }
 
-    /// Where the row of a number begins.
+    /// The row of a number.
     fn row(&self, number: u32) -> usize {
-        let rows = self.segments.len() / self.each;
-        (number as usize & (rows - 1)) * self.each
+        number as usize & self.lengths.len().wrapping_sub(1)
     }
 
     /// Those beyond the room are not kept.
     #[inline]
     pub(crate) fn put(&mut self, number: u32, segments: &[Segment]) {
-        if self.each == 0 {
-            return;
+        let row = self.row(number);
+        let Some(length) = self.lengths.get_mut(row) else { return };
+        let begin = row * self.each;
+        let room = &mut self.segments[begin..begin + self.each];
+        *length = segments.len().min(room.len()) as u8;
+        match (room.first_mut(), segments) {
+            (Some(first), [one]) => *first = *one,
+            _ => room.iter_mut().zip(segments).for_each(|(kept, segment)| *kept = *segment),
         }
-        let begin = self.row(number);
-        let row = &mut self.segments[begin..begin + self.each];
-        row.fill(Segment::default());
-        row.iter_mut().zip(segments).for_each(|(kept, segment)| *kept = *segment);
     }
 
-    /// Those of a number; behind them others without length.
+    /// Those of a number.
     pub(crate) fn get(&self, number: u32) -> Option<&[Segment]> {
-        if self.each == 0 {
-            return None;
-        }
-        let begin = self.row(number);
-        Some(&self.segments[begin..begin + self.each])
+        let row = self.row(number);
+        let length = usize::from(*self.lengths.get(row)?);
+        let begin = row * self.each;
+        Some(&self.segments[begin..begin + length])
     }
 }
 
@@ -200,14 +204,16 @@ mod tests {
     #[test]
     fn segments_are_kept_until_others_take_their_place() {
         let segment = |key| Segment { key, pad: 0, address: 1, length: 1 };
-        let none = Segment::default();
         let mut kept = Kept::with_room(3, 2);
         kept.put(u32::MAX, &[segment(1), segment(2)]);
         kept.put(0, &[segment(3)]);
         assert_eq!(kept.get(u32::MAX), Some(&[segment(1), segment(2)][..]));
-        assert_eq!(kept.get(0), Some(&[segment(3), none][..]));
+        assert_eq!(kept.get(0), Some(&[segment(3)][..]));
         kept.put(3, &[]);
-        assert_eq!((kept.get(u32::MAX), kept.get(0)), (Some(&[none; 2][..]), Some(&[segment(3), none][..])));
+        assert_eq!((kept.get(u32::MAX), kept.get(0)), (Some(&[][..]), Some(&[segment(3)][..])));
+        kept.grow(5);
+        kept.put(7, &[segment(4); 3]);
+        assert_eq!(kept.get(7), Some(&[segment(4); 2][..]), "no more than there is room for");
         let mut kept = Kept::with_room(3, 0);
         kept.put(1, &[segment(1)]);
         assert_eq!(kept.get(1), None);

@@ -21,7 +21,7 @@ pub(crate) use context::{Context, Gid, GidKind};
 pub(crate) use cq::Cq;
 pub(crate) use event::{AsyncEvent, PortEvent, QpEvent, SrqEvent};
 pub(crate) use memory::{Mr, Mw, Pd};
-pub(crate) use qp::{Op, Qp, QpWish, Wr};
+pub(crate) use qp::{Op, Qp, QpWish, Template, Wr};
 pub(crate) use srq::Srq;
 
 /// From a verb that returns the number of the error. Some drivers return it negative, or -1 and set `errno`.

@@ -37,6 +37,24 @@ pub(crate) struct Wr<'a> {
     pub(crate) flags: u32,
 }
 
+/// A request as the device has it: kept between posts, since clearing it each time costs as much as the rest of a post.
+pub(crate) struct Template(ibv_send_wr);
+
+// SAFETY: its pointers are set by each post, and followed during that post alone.
+unsafe impl Send for Template {}
+
+impl Template {
+    pub(crate) fn new() -> Self {
+        Template(ibv_send_wr::default())
+    }
+}
+
+impl std::fmt::Debug for Template {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Template")
+    }
+}
+
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Op {
@@ -124,29 +142,27 @@ impl Qp {
     /// Posts a request. With `IBV_SEND_INLINE` the local memory is read here, and the caller has made sure that it is
     /// there; otherwise the device checks it.
     #[inline(always)]
-    pub(crate) fn post_send(&self, wr: &Wr<'_>) -> io::Result<()> {
+    pub(crate) fn post_send(&self, template: &mut Template, wr: &Wr<'_>) -> io::Result<()> {
         let post = self.pd.context().ops().post_send.ok_or_else(absent)?;
         let (opcode, remote) = match wr.op {
             Op::Send => (ibv_wr_opcode::IBV_WR_SEND, None),
             Op::Write(remote) => (ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some(remote)),
             Op::Read(remote) => (ibv_wr_opcode::IBV_WR_RDMA_READ, Some(remote)),
         };
-        let mut request = ibv_send_wr {
-            wr_id: wr.id,
-            next: ptr::null_mut(),
-            sg_list: wr.segments.as_ptr().cast_mut(),
-            num_sge: wr.segments.len() as i32,
-            opcode,
-            send_flags: wr.flags,
-            ..Default::default()
-        };
+        let request = &mut template.0;
+        request.wr_id = wr.id;
+        request.next = ptr::null_mut();
+        request.sg_list = wr.segments.as_ptr().cast_mut();
+        request.num_sge = wr.segments.len() as i32;
+        request.opcode = opcode;
+        request.send_flags = wr.flags;
         if let Some(remote) = remote {
             request.wr.rdma.remote_addr = remote.address;
             request.wr.rdma.rkey = remote.key;
         }
         let mut bad = ptr::null_mut();
         // SAFETY: the queue pair lives; the request and its segments do until the call returns.
-        done(unsafe { post(self.as_ptr(), &mut request, &mut bad) })
+        done(unsafe { post(self.as_ptr(), request, &mut bad) })
     }
 
     /// Posts a bind of `mw` to a part of a region with `IBV_ACCESS_*` flags, or an unbind for `None`, and says the new

@@ -29,8 +29,27 @@ impl Recvs {
 
 impl Core {
     /// A completion of one of its own queues.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn complete(
+        &self,
+        side: Side,
+        epoch: u32,
+        number: u32,
+        wc: &ibv_wc,
+        mark: Mark,
+        put: impl FnMut(Completion),
+    ) {
+        if !wc.is_valid() {
+            return self.complete_badly(side, epoch, number, wc, mark, put);
+        }
+        match side {
+            Side::Recv => self.complete_recv(epoch, number, Status::Success, wc, mark, put),
+            Side::Request => self.complete_request(epoch, number, Status::Success, wc, put),
+        }
+    }
+
+    #[cold]
+    fn complete_badly(
         &self,
         side: Side,
         epoch: u32,
@@ -49,7 +68,7 @@ impl Core {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn complete_recv(
         &self,
         epoch: u32,
@@ -71,6 +90,7 @@ impl Core {
         }
     }
 
+    #[inline(always)]
     fn complete_request(&self, epoch: u32, number: u32, status: Status, wc: &ibv_wc, mut put: impl FnMut(Completion)) {
         let mut send = self.send.lock();
         let count = send.work.until(epoch, number);
@@ -93,7 +113,9 @@ impl Core {
             }
             let is_wrong = || {
                 let written = entry.token.work == Work::Read;
-                send.work.kept(number).is_some_and(|segments| !self.device.keys.are_right(&self.pd.0, segments, written))
+                send.work
+                    .kept(number)
+                    .is_some_and(|segments| !self.device.keys.are_right(&self.pd.0, segments, written))
             };
             let status = match (status, entry.doom) {
                 (Status::Flushed, _) => status,
@@ -119,7 +141,11 @@ impl Core {
         let token = dapl::provider::Token { cookie, ..*token };
         let done = Completion { token, status, bytes, solicited: mark.now };
         let mut recv = self.recv.lock();
-        if recv.open { put(done) } else { recv.keep(done, mark) }
+        if recv.open {
+            put(done)
+        } else {
+            recv.keep(done, mark)
+        }
         // As far as the device tells, it is taken and complete at once: it was one for a moment.
         let crossed = recv.high.look(1);
         drop(recv);

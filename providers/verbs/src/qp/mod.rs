@@ -108,6 +108,7 @@ struct Requests {
     phase: Phase,
     /// The connection stands: requests go to the device.
     open: bool,
+    template: ibv::Template,
     /// Reads at a time that the connection allows us.
     reads: u8,
     /// The connection ends when this is empty.
@@ -167,6 +168,7 @@ impl Qp {
                 held: VecDeque::new(),
                 phase: Phase::Live,
                 open: false,
+                template: ibv::Template::new(),
                 reads: 0,
                 draining: false,
             }),

@@ -111,6 +111,7 @@ impl Core {
         Ok(())
     }
 
+    #[inline]
     pub(super) fn tell_crossed(&self, crossed: Crossed) {
         if crossed.soft {
             self.soon(|core| core.device.sink.many_recvs(core.ep));
@@ -203,7 +204,7 @@ impl Core {
         let (epoch, number) = send.work.next();
         let id = WorkId::pack(self.slot(Side::Request), epoch, number);
         let request = ibv::Wr { id, op, segments, flags: flags.0 };
-        self.hw.post_send(&request).map_err(|error| refusal("a request", &error))?;
+        self.hw.post_send(&mut send.template, &request).map_err(|error| refusal("a request", &error))?;
         // Its completion may be there, but is not looked at without our lock.
         send.work.keep(wr.segments);
         send.work.push(Entry { token: wr.token, bytes, suppress: wr.suppress, doom });

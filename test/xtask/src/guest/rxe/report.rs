@@ -29,11 +29,6 @@ impl Report {
         is_wanted
     }
 
-    /// Whether some checks only are asked for.
-    pub(super) fn has_filters(&self) -> bool {
-        !self.filters.is_empty()
-    }
-
     /// What of a name's inside is asked for: of `conformance::ep_` the rest. Nothing: all of it.
     pub(super) fn inside(&self, name: &str) -> Vec<&str> {
         let rest = |filter: &'_ String| -> Option<usize> {
