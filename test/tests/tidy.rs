@@ -51,7 +51,8 @@ const DAPL: &[&[&str]] = &[
 
 /// As its `lib.rs` has it.
 const SM: &[&[&str]] = &[
-    &["proto", "map", "cma"],
+    &["proto", "map"],
+    &["cma"],
     &["knobs", "dir", "wake", "ready", "regions", "ring", "wish"],
     &["sock", "segments"],
     &["link"],
@@ -131,7 +132,8 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("dapl/src/base_dir/leavings.rs", "atexit"),
     ("providers/rdma-cm-sys/src/lib.rs", "declares functions of C"),
     ("providers/rdma-cm-sys/tests/header.rs", "asks the library for its words"),
-    ("providers/sm/src/map.rs", "shared memory, and whether memory is there"),
+    ("providers/sm/src/map.rs", "shared memory"),
+    ("providers/sm/src/map/presence.rs", "questions to the kernel about memory, and the time"),
     ("providers/sm/src/cma.rs", "process_vm_readv and process_vm_writev"),
     ("providers/sm/src/segments.rs", "copies between a consumer's memory and shared memory"),
     ("providers/sm/src/rx.rs", "copies out of slots and areas, each range checked just above"),
@@ -141,6 +143,7 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("providers/sm/src/wake.rs", "SIGPIPE of one thread"),
     ("providers/sm/tests/threads.rs", "an agent, and a race on purpose"),
     ("providers/sm/tests/threads/door.rs", "calls through the provider's table"),
+    ("providers/sm/tests/vanished.rs", "mappings that are taken away"),
     ("providers/sm/tests/threads/sanitizer.rs", "passes on a call of the sanitizer's"),
     ("providers/verbs/src/ibv/mod.rs", "libibverbs: what its objects share"),
     ("providers/verbs/src/ibv/context.rs", "libibverbs"),

@@ -6,6 +6,10 @@
 
 use std::ffi::c_void;
 
+use dapl::provider::Region;
+
+use crate::map::is_there;
+
 /// Bytes of one call: progress is shared among connections.
 pub(crate) const CHUNK: usize = 512 << 10;
 
@@ -16,8 +20,10 @@ pub(crate) enum Refusal {
     Denied,
     /// The peer is gone.
     Gone,
-    /// The memory is not what its registration says.
+    /// The remote memory is not what its registration says.
     Fault,
+    /// The local memory is not.
+    Here,
 }
 
 /// Which way the bytes go.
@@ -32,7 +38,7 @@ pub(crate) enum Way {
 /// Copies `len` bytes (at most [`CHUNK`]) between `local` and `remote` of process `pid`.
 ///
 /// # Safety
-/// `len` bytes at `local` are mapped, and for `Read` writable, during the call.
+/// What is mapped of `len` bytes at `local` is this call's to read, and for `Read` to write.
 pub(crate) unsafe fn copy(way: Way, pid: i32, local: u64, remote: u64, len: usize) -> Result<(), Refusal> {
     let mut done = 0;
     while done < len {
@@ -57,13 +63,20 @@ pub(crate) unsafe fn copy(way: Way, pid: i32, local: u64, remote: u64, len: usiz
         if moved <= 0 {
             return Err(match std::io::Error::last_os_error().raw_os_error() {
                 Some(libc::ESRCH) => Refusal::Gone,
-                Some(libc::EFAULT) => Refusal::Fault,
+                Some(libc::EFAULT) => whose(way, local, len),
                 _ => Refusal::Denied,
             });
         }
         done += moved as usize;
     }
     Ok(())
+}
+
+/// Whose memory was it? The kernel does not say; whoever's it is, some of it may have been copied.
+#[cold]
+fn whose(way: Way, local: u64, len: usize) -> Refusal {
+    let mine = Region { address: local, length: len as u64 };
+    if is_there(mine, way == Way::Read) { Refusal::Fault } else { Refusal::Here }
 }
 
 /// Where a peer may try its luck: it reads the value, and writes it to the second word.
@@ -118,5 +131,7 @@ mod tests {
         assert_eq!((done, sink), (Ok(()), source));
         // SAFETY: the local side is an array of ours; address 8 of the other is not mapped.
         assert_eq!(unsafe { copy(Way::Write, pid, source.as_ptr() as u64, 8, 100) }, Err(Refusal::Fault));
+        // SAFETY: as above, the other way round: nothing is mapped there.
+        assert_eq!(unsafe { copy(Way::Read, pid, 8, source.as_ptr() as u64, 100) }, Err(Refusal::Here));
     }
 }

@@ -2,17 +2,20 @@
 //!
 //! An area is made here or comes from a peer by descriptor. It never changes its size (sealed), so touching it cannot
 //! raise SIGBUS; the descriptor is closed once both sides have mapped it. What lies in an area is the other process's to
-//! scribble on: this room gives out atomics and copies bytes, never a slice into shared memory.
+//! scribble on: this room gives out atomics and copies bytes, never a slice into shared memory. `presence` is about memory
+//! of the consumer's.
+
+mod presence;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use dapl::error::{Error, Resource, Result};
-use dapl::mappings;
-use dapl::provider::Region;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
+
+pub(crate) use presence::{Looked, is_there, is_usable};
 
 /// Size cannot change, and the seals stay.
 const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -109,53 +112,6 @@ impl Drop for Map {
         // SAFETY: the mapping made in `of`; nobody holds a pointer into it, since they all hold this `Map` by `Arc`.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
-}
-
-/// So much memory is made present when it is registered, which shows its rights as well. For more the list of mappings is
-/// read: that takes long, but not longer than what it is registered for.
-const MADE_PRESENT: u64 = 4 << 20;
-
-/// May memory of this process be read, all of it, and written if `write`? A copy must not be what finds out.
-pub(crate) fn is_usable(region: Region, write: bool) -> bool {
-    let Region { address, length } = region;
-    if length == 0 {
-        return true;
-    }
-    if length <= MADE_PRESENT {
-        let page = rustix::param::page_size() as u64;
-        let begin = address & !(page - 1);
-        let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
-        // SAFETY: makes pages present as a read or a write of one byte would do it, and changes nothing in them.
-        let done = unsafe { libc::madvise(begin as *mut libc::c_void, (address + length - begin) as usize, advice) };
-        match rustix::io::Errno::from_io_error(&std::io::Error::last_os_error()) {
-            _ if done == 0 => return true,
-            Some(rustix::io::Errno::NOMEM) => return false,
-            _ => {} // a right is missing, or the kernel (before 5.14) or the kind of memory does not have this
-        }
-    }
-    match mappings::look(region, mappings::Rights { read: true, write, shared: false }) {
-        mappings::Found::Whole => true,
-        mappings::Found::Missing | mappings::Found::Lacking => false,
-        mappings::Found::Unknown => is_mapped(address, length),
-    }
-}
-
-/// Is it there, all of it? Asks about pages, touches none.
-fn is_mapped(address: u64, length: u64) -> bool {
-    let page = rustix::param::page_size() as u64;
-    let begin = address & !(page - 1);
-    let mut at = begin;
-    let end = if length == 0 { begin } else { address + length };
-    let mut resident = [0u8; 1024];
-    while at < end {
-        let span = (end - at).min(resident.len() as u64 * page);
-        // SAFETY: asks about pages, touches none; the answer has one byte for each of at most `resident.len()` pages.
-        if unsafe { libc::mincore(at as *mut libc::c_void, span as usize, resident.as_mut_ptr()) } != 0 {
-            return false;
-        }
-        at += span.next_multiple_of(page);
-    }
-    true
 }
 
 #[cfg(test)]

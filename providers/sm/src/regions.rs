@@ -14,7 +14,7 @@ use dapl::error::{Error, Resource, Result};
 use dapl::provider::{Access, Region, Status};
 use dapl::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, fence_behind_rmw, yield_now};
 
-use crate::map::Map;
+use crate::map::{Looked, Map};
 
 /// Registrations at a time; a model has one. Place 0 is never used, so no key is 0.
 pub(crate) const SLOTS: usize = if cfg!(loom) { 2 } else { 1 << 16 };
@@ -52,6 +52,10 @@ impl Wish {
             Wish::RemoteWrite => REMOTE_WRITE,
         }
     }
+
+    fn writes(self) -> bool {
+        matches!(self, Wish::LocalWrite | Wish::RemoteWrite)
+    }
 }
 
 /// Looks a range up in a table, this process's or a peer's. Every field is read once.
@@ -79,9 +83,17 @@ fn check(table: &Map, slots: u32, key: u32, pd: u32, address: u64, length: u64, 
 pub(crate) struct Regions {
     table: Map,
     fd: OwnedFd,
-    /// Copies under way in this process, per place.
-    users: Box<[AtomicU32]>,
+    users: Box<[Users]>,
     places: Mutex<Places>,
+}
+
+/// Who uses a place in this process.
+#[derive(Debug)]
+struct Users {
+    /// Copies under way.
+    count: AtomicU32,
+    /// The memory was there.
+    looked: Looked,
 }
 
 #[derive(Debug)]
@@ -98,7 +110,7 @@ struct Places {
 impl Regions {
     pub(crate) fn new(seed: u64) -> Result<Self> {
         let (table, fd) = Map::create("dapl-sm-regions", SLOTS * ENTRY, true)?;
-        let users = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
+        let users = (0..SLOTS).map(|_| Users { count: AtomicU32::new(0), looked: Looked::default() }).collect();
         let (factor, summand) = ((seed >> 16) as u16 & !3 | 1, (seed >> 32) as u16 | 1);
         let (halves, resting) = (Vec::new(), VecDeque::new());
         let places = Mutex::new(Places { halves, resting, factor, summand, random: seed });
@@ -160,7 +172,7 @@ impl Regions {
 
     /// Is a copy with this key under way in this process?
     pub(crate) fn is_held(&self, key: u32) -> bool {
-        self.users[(key >> 16) as usize].load(Ordering::Acquire) != 0
+        self.users[(key >> 16) as usize].count.load(Ordering::Acquire) != 0
     }
 
     /// A dead key, or one that was only reserved, is of no more use.
@@ -173,7 +185,7 @@ impl Regions {
         check(&self.table, SLOTS as u32, key, pd, region.address, region.length, wish)
     }
 
-    /// Holds a range for a copy in this process.
+    /// Holds a range for a copy in this process, if its memory is there, as far as can be told.
     pub(crate) fn hold(
         &self,
         key: u32,
@@ -183,11 +195,12 @@ impl Regions {
         wish: Wish,
     ) -> std::result::Result<Hold<'_>, Status> {
         let users = &self.users[(key >> 16) as usize];
-        users.fetch_add(1, Ordering::SeqCst);
+        users.count.fetch_add(1, Ordering::SeqCst);
         // Pairs with the fence in `kill`: either it sees this user, or `check` sees the key gone.
         fence_behind_rmw();
-        let hold = Hold(users);
-        if check(&self.table, SLOTS as u32, key, pd, address, length, wish) {
+        let hold = Hold(&users.count);
+        let is_open = check(&self.table, SLOTS as u32, key, pd, address, length, wish);
+        if is_open && users.looked.is_there(Region { address, length }, wish.writes()) {
             return Ok(hold);
         }
         Err(match wish {
@@ -295,42 +308,51 @@ mod tests {
 
     const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true };
 
+    /// Memory that is there.
+    fn base() -> u64 {
+        static MEMORY: [std::sync::atomic::AtomicU64; 16] = [const { std::sync::atomic::AtomicU64::new(0) }; 16];
+        MEMORY.as_ptr() as u64
+    }
+
+    fn memory(length: u64) -> Region {
+        Region { address: base(), length }
+    }
+
     #[test]
     fn a_key_opens_its_range_and_nothing_else() {
         let regions = Regions::new(1).unwrap();
-        let key = regions.add(Region { address: 1000, length: 100 }, ALL, 7).unwrap();
+        let key = regions.add(memory(100), ALL, 7).unwrap();
         let ok = |address, length| regions.hold(key, 7, address, length, Wish::LocalWrite).is_ok();
-        assert!(ok(1000, 100) && ok(1099, 1) && ok(1100, 0));
-        assert!(!ok(999, 1) && !ok(1000, 101) && !ok(1101, 0) && !ok(u64::MAX, 2) && !ok(1050, u64::MAX));
-        assert!(regions.hold(key, 8, 1000, 1, Wish::LocalRead).is_err(), "another domain");
-        assert!(regions.hold(key ^ 1, 7, 1000, 1, Wish::LocalRead).is_err(), "a guess");
+        let at = base();
+        assert!(ok(at, 100) && ok(at + 99, 1) && ok(at + 100, 0));
+        assert!(!ok(at - 1, 1) && !ok(at, 101) && !ok(at + 101, 0) && !ok(u64::MAX, 2) && !ok(at + 50, u64::MAX));
+        assert!(regions.hold(key, 8, at, 1, Wish::LocalRead).is_err(), "another domain");
+        assert!(regions.hold(key ^ 1, 7, at, 1, Wish::LocalRead).is_err(), "a guess");
         for garbage in [0, 1, u32::MAX, 0xFFFF_0000] {
-            assert!(regions.hold(garbage, 7, 1000, 1, Wish::LocalRead).is_err());
+            assert!(regions.hold(garbage, 7, at, 1, Wish::LocalRead).is_err());
         }
     }
 
     #[test]
     fn rights_are_what_was_asked_for() {
         let regions = Regions::new(1).unwrap();
-        let key = regions
-            .add(Region { address: 0, length: 10 }, Access { remote_read: true, ..Access::default() }, 1)
-            .unwrap();
-        assert!(regions.hold(key, 1, 0, 1, Wish::LocalRead).is_ok());
-        assert!(regions.hold(key, 1, 0, 1, Wish::RemoteRead).is_ok());
-        assert_eq!(regions.hold(key, 1, 0, 1, Wish::LocalWrite).err(), Some(Status::LocalProtection));
-        assert_eq!(regions.hold(key, 1, 0, 1, Wish::RemoteWrite).err(), Some(Status::RemoteAccess));
+        let key = regions.add(memory(10), Access { remote_read: true, ..Access::default() }, 1).unwrap();
+        assert!(regions.hold(key, 1, base(), 1, Wish::LocalRead).is_ok());
+        assert!(regions.hold(key, 1, base(), 1, Wish::RemoteRead).is_ok());
+        assert_eq!(regions.hold(key, 1, base(), 1, Wish::LocalWrite).err(), Some(Status::LocalProtection));
+        assert_eq!(regions.hold(key, 1, base(), 1, Wish::RemoteWrite).err(), Some(Status::RemoteAccess));
     }
 
     #[test]
     fn a_removed_key_is_dead_here_and_at_the_peer() {
         let regions = Regions::new(1).unwrap();
         let theirs = PeerRegions::map(regions.fd(), SLOTS as u32).unwrap();
-        let key = regions.add(Region { address: 64, length: 64 }, ALL, 1).unwrap();
-        let target = Target { key, pd: 1, address: 64, length: 64, wish: Wish::RemoteWrite };
+        let key = regions.add(memory(64), ALL, 1).unwrap();
+        let target = Target { key, pd: 1, address: base(), length: 64, wish: Wish::RemoteWrite };
         let busy = AtomicU64::new(0);
         drop(theirs.announce(&busy, &target).unwrap());
         regions.remove(key, |_| false);
-        assert!(regions.hold(key, 1, 64, 1, Wish::LocalRead).is_err());
+        assert!(regions.hold(key, 1, base(), 1, Wish::LocalRead).is_err());
         assert!(theirs.announce(&busy, &target).is_err());
         assert_eq!(busy.load(Ordering::Relaxed), 0);
     }
@@ -338,11 +360,11 @@ mod tests {
     #[test]
     fn removal_waits_for_copies() {
         let regions = Regions::new(1).unwrap();
-        let key = regions.add(Region { address: 64, length: 64 }, ALL, 1).unwrap();
-        let hold = regions.hold(key, 1, 64, 64, Wish::LocalRead).unwrap();
+        let key = regions.add(memory(64), ALL, 1).unwrap();
+        let hold = regions.hold(key, 1, base(), 64, Wish::LocalRead).unwrap();
         std::thread::scope(|scope| {
             let remover = scope.spawn(|| regions.remove(key, |_| false));
-            while regions.hold(key, 1, 64, 1, Wish::LocalRead).is_ok() {
+            while regions.hold(key, 1, base(), 1, Wish::LocalRead).is_ok() {
                 std::thread::yield_now();
             }
             assert!(!remover.is_finished());
@@ -354,9 +376,9 @@ mod tests {
     fn a_window_opens_to_peers_when_it_is_opened_and_never_to_local_segments() {
         let regions = Regions::new(1).unwrap();
         let key = regions.reserve().unwrap();
-        let access = |wish| regions.hold(key, 1, 64, 8, wish).is_ok();
+        let access = |wish| regions.hold(key, 1, base(), 8, wish).is_ok();
         assert!(!access(Wish::RemoteRead), "only reserved");
-        regions.open(key, Region { address: 64, length: 8 }, Access { remote_read: true, ..Access::default() }, 1);
+        regions.open(key, memory(8), Access { remote_read: true, ..Access::default() }, 1);
         assert!(access(Wish::RemoteRead) && !access(Wish::RemoteWrite));
         assert!(!access(Wish::LocalRead) && !access(Wish::LocalWrite));
         regions.kill(key);

@@ -208,17 +208,22 @@ mod tests {
 
     const PD: u32 = 3;
     const READ: Access = Access { local_write: false, remote_read: true, remote_write: false };
-    const WHOLE: Region = Region { address: 4096, length: 100 };
+
+    /// Memory that is there.
+    fn whole() -> Region {
+        static MEMORY: [u8; 104] = [0; 104];
+        Region { address: MEMORY.as_ptr() as u64, length: 100 }
+    }
 
     /// A window, its table, and the key of a registration.
     fn window() -> (Window, Arc<Regions>, u32) {
         let regions = Arc::new(Regions::new(1).unwrap());
-        let source = regions.add(WHOLE, Access::default(), PD).unwrap();
+        let source = regions.add(whole(), Access::default(), PD).unwrap();
         (Window::new(regions.clone(), Arc::default(), PD), regions, source)
     }
 
     fn wanted(source: u32, keep: &Arc<()>) -> Option<Wanted> {
-        Some(Wanted { source, region: WHOLE, access: READ, keep: keep.clone() })
+        Some(Wanted { source, region: whole(), access: READ, keep: keep.clone() })
     }
 
     fn keeps(keep: &Arc<()>) -> usize {
@@ -229,13 +234,13 @@ mod tests {
     fn a_key_opens_at_its_turn_and_dies_at_the_next() {
         let (window, regions, source) = window();
         let keep = Arc::new(());
-        let reads = |key| regions.allows(key, PD, WHOLE, Wish::RemoteRead);
+        let reads = |key| regions.allows(key, PD, whole(), Wish::RemoteRead);
         let (first, one) = window.accept(wanted(source, &keep)).unwrap();
         assert!(window.is_bound() && !reads(one) && keeps(&keep) == 1);
         assert_eq!(window.turn(first, PD), Ok(true));
         let (second, two) = window.accept(wanted(source, &keep)).unwrap();
         assert!(reads(one) && !reads(two) && keeps(&keep) == 2);
-        let hold = regions.hold(one, PD, 4096, 1, Wish::RemoteRead).unwrap();
+        let hold = regions.hold(one, PD, whole().address, 1, Wish::RemoteRead).unwrap();
         assert_eq!(window.turn(second, PD), Ok(false), "a copy is under way");
         assert!(!reads(one) && !reads(two) && keeps(&keep) == 2);
         drop(hold);
@@ -256,14 +261,14 @@ mod tests {
         let (second, _) = window.accept(wanted(source, &keep)).unwrap();
         window.give_up(second);
         assert!(!window.is_bound() && keeps(&keep) == 0);
-        assert!(!regions.allows(one, PD, WHOLE, Wish::RemoteRead));
+        assert!(!regions.allows(one, PD, whole(), Wish::RemoteRead));
         window.give_up(second);
 
         let (third, three) = window.accept(wanted(source, &keep)).unwrap();
         window.turn(third, PD).unwrap();
         window.give_up(third);
         assert!(!window.is_bound() && keeps(&keep) == 0, "after its turn too");
-        assert!(!regions.allows(three, PD, WHOLE, Wish::RemoteRead));
+        assert!(!regions.allows(three, PD, whole(), Wish::RemoteRead));
     }
 
     #[test]
@@ -275,8 +280,8 @@ mod tests {
         window.turn(second, PD).unwrap();
         assert_eq!((window.turn(first, PD), keeps(&keep)), (Ok(true), 1));
         window.give_up(first);
-        assert!(window.is_bound() && regions.allows(two, PD, WHOLE, Wish::RemoteRead));
-        assert!(!regions.allows(one, PD, WHOLE, Wish::RemoteRead));
+        assert!(window.is_bound() && regions.allows(two, PD, whole(), Wish::RemoteRead));
+        assert!(!regions.allows(one, PD, whole(), Wish::RemoteRead));
     }
 
     #[test]
@@ -289,7 +294,7 @@ mod tests {
         window.close();
         assert_eq!((keeps(&keep), window.turn(second, PD)), (0, Ok(true)));
         for key in [one, two] {
-            assert!(!regions.allows(key, PD, WHOLE, Wish::RemoteRead));
+            assert!(!regions.allows(key, PD, whole(), Wish::RemoteRead));
         }
     }
 
@@ -300,13 +305,13 @@ mod tests {
         let (first, one) = window.accept(wanted(source, &keep)).unwrap();
         window.turn(first, PD).unwrap();
         let write = Access { remote_write: true, ..READ };
-        let beyond = Region { length: 101, ..WHOLE };
+        let beyond = Region { length: 101, ..whole() };
         let cases = [
-            ("a stale registration", source ^ 1, WHOLE, READ, PD),
+            ("a stale registration", source ^ 1, whole(), READ, PD),
             ("outside", source, beyond, READ, PD),
-            ("no right to write", source, WHOLE, write, PD),
-            ("another domain", source, WHOLE, READ, PD + 1),
-            ("a window", one, WHOLE, READ, PD),
+            ("no right to write", source, whole(), write, PD),
+            ("another domain", source, whole(), READ, PD + 1),
+            ("a window", one, whole(), READ, PD),
         ];
         for (what, source, region, access, pd) in cases {
             let wanted = Wanted { source, region, access, keep: keep.clone() };

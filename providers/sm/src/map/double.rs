@@ -66,3 +66,17 @@ impl Map {
 pub(crate) fn is_usable(_: Region, _: bool) -> bool {
     true
 }
+
+pub(crate) fn is_there(_: Region, _: bool) -> bool {
+    true
+}
+
+/// In a model memory stays.
+#[derive(Debug, Default)]
+pub(crate) struct Looked;
+
+impl Looked {
+    pub(crate) fn is_there(&self, _: Region, _: bool) -> bool {
+        true
+    }
+}

@@ -83,6 +83,7 @@ impl TxEnds {
                 Ok(()) => {}
                 Err(Refusal::Gone) => return Err(Some(Status::Transport)),
                 Err(Refusal::Fault) => return Err(Some(Status::RemoteAccess)),
+                Err(Refusal::Here) => return Err(Some(Status::LocalProtection)),
                 Err(Refusal::Denied) => {
                     log::info!("cross-memory copy to process {} was refused; going on by shared buffers", peer.pid);
                     peer.cma.store(false, Ordering::Relaxed);

@@ -41,7 +41,8 @@ impl End {
         self.sent as Handle
     }
 
-    fn connected(&self) -> Handle {
+    /// Where it hears of its connections.
+    pub(crate) fn connected(&self) -> Handle {
         self.connected as Handle
     }
 }

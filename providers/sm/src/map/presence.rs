@@ -1,0 +1,224 @@
+//! Is memory of this process there, with the rights that it was registered with? Asked when it is registered, and again
+//! before it is copied: a consumer may have unmapped it, protected it, or cut off the file behind it.
+//!
+//! Where the kernel copies (`cma`), the kernel finds that out, at any size and at any moment, and nothing here is needed.
+//! Where our own code copies, a fault would be a signal, which ends the process. A handler for it is out of the question:
+//! it would change what the program has said about its own signals, and lose to the next who says something. Copies by the
+//! kernel instead would take twice as long for 16 KiB and a hundred times as long for 64 bytes. What is left is to ask
+//! first. That takes 0.3 us and a little per page, too much for every short message, so a registration is asked about in
+//! the first copy of a tick of the kernel's coarse clock, a few milliseconds, and what it answers holds until the next. In
+//! between a copy pays for a look at that clock, which is no system call.
+//!
+//! So this is sound only as far as it goes: what a program takes away a moment before a transfer uses it, or while it does,
+//! is not noticed, and our code faults on it like any other. Never changes what is in the memory, and never holds a lock.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use dapl::mappings::{self, Found, Rights};
+use dapl::provider::Region;
+
+/// So much memory is made present when it is registered, which shows its rights as well. For more the list of mappings is
+/// read: that takes long, but not longer than what it is registered for.
+const MADE_PRESENT: u64 = 4 << 20;
+
+/// May memory of this process be read, all of it, and written if `write`? Asked when it is registered.
+///
+/// Shared memory is made present however much it is: a file that ends too early, or whose file system has no room for it,
+/// would be a signal later.
+pub(crate) fn is_usable(region: Region, write: bool) -> bool {
+    if region.length <= MADE_PRESENT {
+        return is_there(region, write);
+    }
+    let found = |shared| mappings::look(region, Rights { read: true, write, shared });
+    match found(false) {
+        Found::Whole => found(true) != Found::Whole || is_there(region, write),
+        Found::Missing | Found::Lacking => false,
+        Found::Unknown => is_mapped(region),
+    }
+}
+
+/// When a registration was asked about last.
+#[derive(Debug, Default)]
+pub(crate) struct Looked(AtomicU32);
+
+impl Looked {
+    /// May this part of the registration be touched? Asks the kernel if nobody has done so in this tick.
+    #[inline]
+    pub(crate) fn is_there(&self, region: Region, write: bool) -> bool {
+        // The tick, and in the lowest bit whether writing was asked about.
+        let (now, seen) = (tick() << 1 | u32::from(write), self.0.load(Ordering::Relaxed));
+        seen | 1 == now | 1 && seen >= now || self.look(region, write, now)
+    }
+
+    #[cold]
+    fn look(&self, region: Region, write: bool, now: u32) -> bool {
+        let is_there = is_there(region, write);
+        if is_there {
+            self.0.store(now, Ordering::Relaxed);
+        } else {
+            log::warn!(
+                "{} bytes of registered memory at {:#x} are not there any more, or may not be {}: their transfer fails",
+                region.length,
+                region.address,
+                if write { "written" } else { "read" }
+            );
+        }
+        is_there
+    }
+}
+
+/// Ticks of the coarse clock, by milliseconds.
+fn tick() -> u32 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the time there.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
+    (now.tv_sec as u32).wrapping_mul(1000).wrapping_add(now.tv_nsec as u32 / 1_000_000)
+}
+
+/// May it be touched now, all of it?
+pub(crate) fn is_there(region: Region, write: bool) -> bool {
+    if region.length == 0 {
+        return true;
+    }
+    match populate(region, write) {
+        0 => true,
+        // Not mapped; touching it would be a signal: beyond the end of its file, no room for it, broken memory.
+        libc::ENOMEM | libc::EFAULT | libc::EHWPOISON => false,
+        libc::EINVAL if can_populate() => match mappings::look(region, Rights { read: true, write, shared: false }) {
+            Found::Whole => true, // memory of a device, which cannot be asked so
+            Found::Missing | Found::Lacking => false,
+            Found::Unknown => is_mapped(region),
+        },
+        libc::EINVAL => is_mapped(region),
+        _ => true, // a passing trouble of the kernel's
+    }
+}
+
+/// Makes the pages present: 0, or the error's number.
+fn populate(Region { address, length }: Region, write: bool) -> i32 {
+    let begin = address & !(page() - 1);
+    let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+    // SAFETY: makes pages present as a read or a write of one byte would do it, and changes nothing in them.
+    let done = unsafe { libc::madvise(begin as *mut libc::c_void, (address + length - begin) as usize, advice) };
+    if done == 0 { 0 } else { std::io::Error::last_os_error().raw_os_error().unwrap_or(0) }
+}
+
+/// Kernels before 5.14 cannot.
+fn can_populate() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    *CAN.get_or_init(|| populate(Region { address: (&raw const CAN) as u64, length: 1 }, false) == 0)
+}
+
+/// Is it mapped, all of it, with whatever rights? Touches no page.
+fn is_mapped(Region { address, length }: Region) -> bool {
+    let mut at = address & !(page() - 1);
+    let end = address + length;
+    let mut resident = [0u8; 1024];
+    while at < end {
+        let span = (end - at).min(resident.len() as u64 * page());
+        // SAFETY: asks about pages, touches none; the answer has one byte for each of at most `resident.len()` pages.
+        if unsafe { libc::mincore(at as *mut libc::c_void, span as usize, resident.as_mut_ptr()) } != 0 {
+            return false;
+        }
+        at += span.next_multiple_of(page());
+    }
+    true
+}
+
+fn page() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use rustix::fs::MemfdFlags;
+
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    /// A mapping of eight pages of a file that has `pages`.
+    fn mapped(pages: usize) -> (u64, std::os::fd::OwnedFd) {
+        let file = rustix::fs::memfd_create("presence", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, (pages * PAGE) as u64).unwrap();
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), 8 * PAGE, rights, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        (at as u64, file)
+    }
+
+    fn protect(at: u64, rights: i32) {
+        // SAFETY: a mapping of the test's own, which nobody touches.
+        assert_eq!(unsafe { libc::mprotect(at as *mut libc::c_void, PAGE, rights) }, 0);
+    }
+
+    #[test]
+    fn what_is_there_may_be_touched() {
+        let (at, _file) = mapped(8);
+        let whole = Region { address: at + 1, length: 8 * PAGE as u64 - 1 };
+        assert!(is_there(whole, true) && is_there(whole, false) && is_mapped(whole));
+        assert!(is_there(Region { address: 8, length: 0 }, true), "nothing is everywhere");
+        assert!(!is_there(Region { address: 8, length: 1 }, false) && !is_mapped(Region { address: 8, length: 1 }));
+    }
+
+    #[test]
+    fn rights_count() {
+        let (at, _file) = mapped(8);
+        let two = Region { address: at, length: 2 * PAGE as u64 };
+        protect(at + PAGE as u64, libc::PROT_READ);
+        assert!(is_there(two, false) && !is_there(two, true));
+        protect(at + PAGE as u64, libc::PROT_NONE);
+        assert!(!is_there(two, false) && is_mapped(two));
+    }
+
+    #[test]
+    fn beyond_the_end_of_a_file_is_nothing() {
+        let (at, file) = mapped(3);
+        let of = |pages: usize| Region { address: at, length: (pages * PAGE) as u64 };
+        assert!(is_there(of(3), true) && !is_there(of(4), true) && !is_there(of(4), false));
+        assert!(is_usable(of(3), true) && !is_usable(of(4), false));
+        rustix::fs::ftruncate(&file, 0).unwrap();
+        assert!(!is_there(of(1), false));
+    }
+
+    #[test]
+    fn much_of_a_file_that_is_too_short_is_not_registered() {
+        let file = rustix::fs::memfd_create("presence", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, MADE_PRESENT).unwrap();
+        let length = MADE_PRESENT as usize + PAGE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at =
+            unsafe { libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        let region = Region { address: at as u64, length: length as u64 };
+        assert!(!is_usable(region, false));
+        rustix::fs::ftruncate(&file, length as u64).unwrap();
+        assert!(is_usable(region, false) && !is_usable(region, true));
+    }
+
+    #[test]
+    fn an_answer_holds_for_its_tick_and_no_longer() {
+        let (at, _file) = mapped(8);
+        let (looked, one) = (Looked::default(), Region { address: at, length: 64 });
+        let later = || {
+            let begin = tick();
+            while tick() == begin {
+                std::thread::yield_now();
+            }
+        };
+        later();
+        assert!(looked.is_there(one, false));
+        protect(at, libc::PROT_READ);
+        assert!(looked.is_there(one, false));
+        assert!(!looked.is_there(one, true), "reading was asked about, not writing");
+        protect(at, libc::PROT_NONE);
+        later();
+        assert!(!looked.is_there(one, false) && !looked.is_there(one, true));
+        protect(at, libc::PROT_READ | libc::PROT_WRITE);
+        assert!(looked.is_there(one, true) && looked.is_there(one, false));
+    }
+}

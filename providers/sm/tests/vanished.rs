@@ -1,0 +1,195 @@
+//! Memory that is unmapped, protected or cut off after it was registered: a transfer that uses it ends with an error, and
+//! nobody dies of it.
+//!
+//! Each case runs in a process of its own, since what it must not do is end one. Both ends are in it, so that whichever side
+//! copies would be seen to fault.
+
+#[path = "threads/door.rs"]
+#[expect(dead_code, reason = "the suite of threads uses more of it")]
+mod door;
+#[path = "threads/pair.rs"]
+mod pair;
+
+use std::process::Command;
+use std::ptr::null_mut;
+
+use dat_abi::*;
+use door::{Door, Handle, completion, cookie, dat, made, next, sure};
+use pair::{End, connect};
+
+const CASE: &str = "DAPL_TEST_VANISHED";
+
+/// Whose memory goes: that of who posts, or that of the receive or the target.
+const SIDES: [&str; 2] = ["local", "remote"];
+/// How the memory goes.
+const WAYS: [&str; 4] = ["unmapped", "protected", "cut", "again"];
+/// Inside a slot, in a piece, in many pieces.
+const LENGTHS: [usize; 3] = [48, 9_000, 200_000];
+const ROOM: usize = 1 << 18;
+
+/// Memory of its own, and for `cut` of a file.
+struct Memory {
+    at: *mut u8,
+    file: i32,
+    triplet: DAT_LMR_TRIPLET,
+    remote: DAT_RMR_CONTEXT,
+}
+
+impl Memory {
+    fn new(ia: Handle, pz: Handle) -> Self {
+        // SAFETY: a file without a name, and a mapping of it at an address of the kernel's choice.
+        let (at, file) = unsafe {
+            let file = libc::memfd_create(c"vanished".as_ptr(), libc::MFD_CLOEXEC);
+            assert_eq!(libc::ftruncate(file, ROOM as i64), 0);
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            (libc::mmap(null_mut(), ROOM, rights, libc::MAP_SHARED, file, 0).cast::<u8>(), file)
+        };
+        assert!(!at.is_null() && at as isize != -1);
+        let region = DAT_REGION_DESCRIPTION { for_va: at.cast() };
+        let (mut lmr, mut local, mut remote, mut length, mut start) = (null_mut(), 0, 0, 0, 0);
+        let code = dat!(lmr_create_func(
+            ia,
+            DAT_MEM_TYPE_VIRTUAL,
+            region,
+            ROOM as u64,
+            pz,
+            DAT_MEM_PRIV_ALL_FLAG,
+            &mut lmr,
+            &mut local,
+            &mut remote,
+            &mut length,
+            &mut start
+        ));
+        assert_eq!(code, DAT_SUCCESS, "{code:#x}");
+        let triplet =
+            DAT_LMR_TRIPLET { lmr_context: local, pad: 0, virtual_address: at as u64, segment_length: ROOM as u64 };
+        Memory { at, file, triplet, remote }
+    }
+
+    fn first(&self, length: usize) -> DAT_LMR_TRIPLET {
+        DAT_LMR_TRIPLET { segment_length: length as u64, ..self.triplet }
+    }
+
+    fn target(&self, length: usize) -> DAT_RMR_TRIPLET {
+        let target_address = self.at as u64;
+        DAT_RMR_TRIPLET { rmr_context: self.remote, pad: 0, target_address, segment_length: length as u64 }
+    }
+
+    /// Takes it away, so that it is of no use to `write` or to reading.
+    fn vanish(&self, way: &str) {
+        // SAFETY: nobody here touches it any more; that the library does not either is what is tested.
+        let done = unsafe {
+            match way {
+                "cut" => libc::ftruncate(self.file, 0),
+                "protected" => libc::mprotect(self.at.cast(), ROOM, libc::PROT_NONE),
+                _ => libc::munmap(self.at.cast(), ROOM),
+            }
+        };
+        assert_eq!(done, 0);
+    }
+}
+
+/// Posts the transfer on `from`, for a send into a receive of `into` on the other end.
+fn post(transfer: &str, from: End, to: End, mine: &Memory, theirs: &Memory, length: usize) {
+    let (mut local, remote) = (mine.first(length), theirs.target(length));
+    let code = match transfer {
+        "write" => dat!(ep_post_rdma_write_func(from.ep(), 1, &mut local, cookie(1), &remote, 0)),
+        "read" => dat!(ep_post_rdma_read_func(from.ep(), 1, &mut local, cookie(1), &remote, 0)),
+        _ => {
+            let mut into = theirs.first(length);
+            let code = dat!(ep_post_recv_func(to.ep(), 1, &mut into, cookie(2), 0));
+            assert_eq!(code, DAT_SUCCESS, "{code:#x}");
+            dat!(ep_post_send_func(from.ep(), 1, &mut local, cookie(1), 0))
+        }
+    };
+    assert_eq!(code, DAT_SUCCESS, "{code:#x}");
+}
+
+/// One case: which transfer, whose memory, how it goes, how long.
+fn run(case: &str) {
+    let mut words = case.split(' ');
+    let mut word = || words.next().expect("four words");
+    let (transfer, side, way, length) = (word(), word(), word(), word().parse().expect("a length"));
+    let door = Door::new();
+    let ia = door.open();
+    let pz = sure(made!(pz_create_func(ia)));
+    let (from, to) = (End::new(ia, pz), End::new(ia, pz));
+    let (mine, theirs) = (Memory::new(ia, pz), Memory::new(ia, pz));
+    connect(ia, from, to);
+    let is_send = transfer == "send";
+    if way == "again" {
+        // What was fine a while ago is no proof.
+        post(transfer, from, to, &mine, &theirs, length);
+        assert_eq!(completion(&next(from.sent())), (1, DAT_DTO_SUCCESS));
+        if is_send {
+            assert_eq!(completion(&next(to.received())), (2, DAT_DTO_SUCCESS));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(60));
+    }
+    let gone = if side == "local" { &mine } else { &theirs };
+    gone.vanish(way);
+    post(transfer, from, to, &mine, &theirs, length);
+    let sent = completion(&next(from.sent()));
+    let received = is_send.then(|| completion(&next(to.received())));
+    let (sends, receives) = match (side, is_send) {
+        ("local", true) => (DAT_DTO_ERR_LOCAL_PROTECTION, Some(DAT_DTO_ERR_FLUSHED)),
+        ("local", false) => (DAT_DTO_ERR_LOCAL_PROTECTION, None),
+        (_, true) => (DAT_DTO_ERR_REMOTE_RESPONDER, Some(DAT_DTO_ERR_LOCAL_PROTECTION)),
+        (_, false) => (DAT_DTO_ERR_REMOTE_ACCESS, None),
+    };
+    assert_eq!((sent, received.map(|(_, status)| status)), ((1, sends), receives));
+    for end in [from, to] {
+        let event = next(end.connected()).event_number;
+        assert!([DAT_CONNECTION_EVENT_BROKEN, DAT_CONNECTION_EVENT_DISCONNECTED].contains(&event), "{event:#x}");
+    }
+    assert_eq!(dat!(ia_close_func(ia, DAT_CLOSE_ABRUPT_FLAG)), DAT_SUCCESS);
+}
+
+/// All cases of one transfer, with this way of moving RDMA.
+fn all(transfer: &str, rma: &str) {
+    let program = std::env::current_exe().expect("this program has a path");
+    let mut failed = Vec::new();
+    for case in SIDES.iter().flat_map(|side| {
+        let lengths = move |way: &'static str| LENGTHS.map(|length| format!("{transfer} {side} {way} {length}"));
+        WAYS.into_iter().flat_map(lengths)
+    }) {
+        let mut command = Command::new("timeout");
+        command.arg("100").arg(&program).args(["--ignored", "--exact", "one_case", "--nocapture"]);
+        let output = command.env(CASE, &case).env("DAPL_SM_RMA", rma).output().expect("timeout is installed");
+        if !output.status.success() {
+            failed.push(format!("{case}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr)));
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+#[test]
+#[ignore = "a part of the others, in a process of its own"]
+fn one_case() {
+    run(&std::env::var(CASE).expect("the others set it"));
+}
+
+#[test]
+fn sends() {
+    all("send", "auto");
+}
+
+#[test]
+fn rdma_writes_by_the_kernel() {
+    all("write", "auto");
+}
+
+#[test]
+fn rdma_writes_by_shared_buffers() {
+    all("write", "mmap");
+}
+
+#[test]
+fn rdma_reads_by_the_kernel() {
+    all("read", "auto");
+}
+
+#[test]
+fn rdma_reads_by_shared_buffers() {
+    all("read", "mmap");
+}
