@@ -6,6 +6,7 @@
 //! queues and below its link's. Nothing here calls a sink but the engine.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -18,6 +19,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::device::Device;
 use crate::ibv;
+use crate::keys::KeyHasher;
 use crate::qp::Core;
 use crate::reactor::{Reactor, Source};
 use crate::work::WorkId;
@@ -69,6 +71,16 @@ struct Hw {
     reserved: u32,
 }
 
+/// Room for the receives of a shared queue, which is one for all queue pairs that take from it: what is complete and not
+/// looked at has not given its place back.
+struct SharedRoom {
+    /// The shared queue's id.
+    srq: usize,
+    hw: Arc<ibv::Cq>,
+    count: u32,
+    users: u32,
+}
+
 /// What the lock guards.
 #[derive(Default)]
 pub(crate) struct Inner {
@@ -76,6 +88,7 @@ pub(crate) struct Inner {
     table: Table,
     /// The device's queues: one, or as many as it takes to have room for all that may complete.
     hws: Vec<Hw>,
+    shared: Vec<SharedRoom>,
     /// Which of them is looked at first.
     turn: usize,
     /// A queue pair may be given something to do: until then there is nothing to be told of, and what the consumer wants to
@@ -105,7 +118,7 @@ struct Front {
 struct Table {
     slots: Vec<Option<(Arc<Core>, Side)>>,
     /// Those with a shared receive queue, by their number on the wire.
-    numbers: HashMap<u32, Arc<Core>>,
+    numbers: HashMap<u32, Arc<Core>, BuildHasherDefault<KeyHasher>>,
 }
 
 impl CqCore {
@@ -154,7 +167,37 @@ impl CqCore {
 
     /// Finds or makes a queue of the device with room for so many completions more.
     pub(crate) fn reserve(&self, count: u32) -> Result<Arc<ibv::Cq>> {
+        self.reserve_in(&mut self.inner.lock(), count)
+    }
+
+    /// The same for a queue pair that takes from a shared queue of so many receives.
+    pub(crate) fn reserve_shared(&self, srq: usize, count: u32) -> Result<Arc<ibv::Cq>> {
         let mut inner = self.inner.lock();
+        if let Some(room) = inner.shared.iter_mut().find(|room| room.srq == srq) {
+            room.users += 1;
+            return Ok(room.hw.clone());
+        }
+        let hw = self.reserve_in(&mut inner, count)?;
+        inner.shared.push(SharedRoom { srq, hw: hw.clone(), count, users: 1 });
+        Ok(hw)
+    }
+
+    /// The shared queue has so many receives now; its room is never made smaller.
+    pub(crate) fn widen_shared(&self, srq: usize, count: u32) -> Result<()> {
+        let mut inner = self.inner.lock();
+        let Inner { shared, hws, .. } = &mut *inner;
+        let Some(room) = shared.iter_mut().find(|room| room.srq == srq && room.count < count) else { return Ok(()) };
+        let Some(hw) = hws.iter_mut().find(|hw| Arc::ptr_eq(&hw.cq, &room.hw)) else { return Ok(()) };
+        let wanted = hw.reserved.saturating_add(count - room.count);
+        if wanted > hw.cq.capacity() && !self.grow(&hw.cq, wanted) {
+            log::warn!("{}: no room for {wanted} completions in one queue of the device", self.context.name());
+            return Err(Error::Exhausted(Resource::Srq));
+        }
+        (hw.reserved, room.count) = (wanted, count);
+        Ok(())
+    }
+
+    fn reserve_in(&self, inner: &mut Inner, count: u32) -> Result<Arc<ibv::Cq>> {
         for hw in &mut inner.hws {
             let wanted = hw.reserved.saturating_add(count);
             if wanted <= hw.cq.capacity() || self.grow(&hw.cq, wanted) {
@@ -191,6 +234,19 @@ impl CqCore {
         let mut inner = self.inner.lock();
         if let Some(hw) = inner.hws.iter_mut().find(|hw| Arc::ptr_eq(&hw.cq, cq)) {
             hw.reserved = hw.reserved.saturating_sub(count);
+        }
+    }
+
+    /// A queue pair that took from a shared queue is gone.
+    pub(crate) fn release_shared(&self, srq: usize) {
+        let mut inner = self.inner.lock();
+        let Some(at) = inner.shared.iter().position(|room| room.srq == srq) else { return };
+        inner.shared[at].users -= 1;
+        if inner.shared[at].users == 0 {
+            let SharedRoom { hw: of, count, .. } = inner.shared.swap_remove(at);
+            if let Some(hw) = inner.hws.iter_mut().find(|hw| Arc::ptr_eq(&hw.cq, &of)) {
+                hw.reserved = hw.reserved.saturating_sub(count);
+            }
         }
     }
 

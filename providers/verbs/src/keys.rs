@@ -81,9 +81,9 @@ fn place(pd: &Arc<Pd>) -> usize {
     Arc::as_ptr(pd) as usize
 }
 
-/// Spreads keys, which devices give out in some order: nobody chooses them to collide.
+/// Spreads numbers that a device gives out, in some order: nobody chooses them to collide.
 #[derive(Default)]
-struct KeyHasher(u64);
+pub(crate) struct KeyHasher(u64);
 
 impl Hasher for KeyHasher {
     fn finish(&self) -> u64 {

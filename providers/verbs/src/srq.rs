@@ -31,6 +31,7 @@ pub struct Srq(pub(crate) Arc<SrqCore>);
 /// The queue itself, shared with its queue pairs and the engine.
 pub(crate) struct SrqCore {
     me: Weak<SrqCore>,
+    id: usize,
     hw: Arc<ibv::Srq>,
     reactor: Arc<Reactor>,
     sink: Weak<dyn SrqSink>,
@@ -57,6 +58,7 @@ impl Srq {
         let places = Mutex::new(Places::new(spec.max_recvs, device.kept(spec.max_iov)));
         let core = Arc::new_cyclic(|me| SrqCore {
             me: Weak::clone(me),
+            id,
             hw,
             reactor: device.reactor.clone(),
             sink: spec.sink,
@@ -77,6 +79,11 @@ impl SrqCore {
         if !cqs.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(cq))) {
             cqs.push(Arc::downgrade(cq));
         }
+    }
+
+    /// Its number among the device's objects of this process.
+    pub(crate) fn id(&self) -> usize {
+        self.id
     }
 
     pub(crate) fn hw(&self) -> &Arc<ibv::Srq> {
@@ -161,6 +168,8 @@ impl SharedReceiveQueue for Srq {
     fn resize(&self, max_recvs: u32) -> Result<()> {
         let _changing = self.0.changing.lock();
         let capacity = self.0.hw.attributes().map_or(self.0.hw.capacity(), |attributes| attributes.max_wr);
+        let cqs: Vec<_> = self.0.cqs.lock().iter().filter_map(Weak::upgrade).collect();
+        cqs.iter().try_for_each(|cq| cq.widen_shared(self.0.id, max_recvs))?;
         // The device's queue is never made shorter: that would gain nothing.
         if max_recvs > capacity {
             self.0.hw.resize(max_recvs).map_err(|error| {

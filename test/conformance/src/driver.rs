@@ -429,7 +429,10 @@ fn asleep(process: &Process) -> String {
 fn said(process: &Process) -> String {
     let text = fs::read_to_string(process.task.record.with_extension("said")).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(SHOWN)..].iter().map(|line| format!("\n    {}| {line}", process.task.side.word())).collect()
+    lines[lines.len().saturating_sub(SHOWN)..]
+        .iter()
+        .map(|line| format!("\n    {}| {line}", process.task.side.word()))
+        .collect()
 }
 
 /// Where a process was that ended by a signal.

@@ -49,7 +49,7 @@ pub(crate) struct Core {
     recv_cq: Arc<CqCore>,
     request_cq: Arc<CqCore>,
     /// What it has taken of them.
-    _room: Room,
+    _room: [Room; 2],
     /// Its places in them.
     slots: OnceLock<[u32; 2]>,
     link: Mutex<Option<Attached>>,
@@ -123,11 +123,11 @@ impl Qp {
         };
         let (recv_cq, request_cq) = (queue(spec.recv_cq)?, queue(spec.request_cq)?);
         let shared = spec.shared.map(|SharedRecvs { srq, token }| (srq.0.clone(), token));
-        let recvs = shared.as_ref().map_or(spec.max_recvs, |(srq, _)| srq.capacity());
-        let room = Room::take(&recv_cq, recvs, &request_cq, spec.max_requests)?;
+        let of_recvs = shared.as_ref().map_or(For::Own(spec.max_recvs), |(srq, _)| For::Shared(srq.clone()));
+        let room = [Room::take(&recv_cq, of_recvs)?, Room::take(&request_cq, For::Own(spec.max_requests))?];
         let wish = ibv::QpWish {
-            send_cq: &room.request.1,
-            recv_cq: &room.recv.1,
+            send_cq: &room[1].hw,
+            recv_cq: &room[0].hw,
             srq: shared.as_ref().map(|(srq, _)| srq.hw()),
             max_send_wr: spec.max_requests.max(1),
             max_recv_wr: spec.max_recvs.max(1),
@@ -186,30 +186,44 @@ impl Qp {
         if let Some((srq, _)) = &core.shared {
             recv_cq.lock().enter_number(core.number(), core);
             srq.completes_on(&recv_cq);
+            // It may have been made longer meanwhile, without knowing of us.
+            recv_cq.widen_shared(srq.id(), srq.capacity())?;
         }
         device.opened.adopt_qp(core.number(), Arc::downgrade(core));
         Ok(qp)
     }
 }
 
-/// Room in completion queues of the device, given back at the end.
+/// Room in a completion queue of the device, given back at the end.
 struct Room {
-    recv: (Arc<CqCore>, Arc<ibv::Cq>, u32),
-    request: (Arc<CqCore>, Arc<ibv::Cq>, u32),
+    cq: Arc<CqCore>,
+    hw: Arc<ibv::Cq>,
+    what: For,
+}
+
+/// What the room is for.
+enum For {
+    /// So many of a queue of its own.
+    Own(u32),
+    /// What comes out of a shared queue.
+    Shared(Arc<SrqCore>),
 }
 
 impl Room {
-    fn take(recv: &Arc<CqCore>, recvs: u32, request: &Arc<CqCore>, requests: u32) -> Result<Self> {
-        let of_recv = recv.reserve(recvs)?;
-        let of_request = request.reserve(requests).inspect_err(|_| recv.release(&of_recv, recvs))?;
-        Ok(Room { recv: (recv.clone(), of_recv, recvs), request: (request.clone(), of_request, requests) })
+    fn take(cq: &Arc<CqCore>, what: For) -> Result<Self> {
+        let hw = match &what {
+            For::Own(count) => cq.reserve(*count)?,
+            For::Shared(srq) => cq.reserve_shared(srq.id(), srq.capacity())?,
+        };
+        Ok(Room { cq: cq.clone(), hw, what })
     }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
-        for (cq, hw, count) in [&self.recv, &self.request] {
-            cq.release(hw, *count);
+        match &self.what {
+            For::Own(count) => self.cq.release(&self.hw, *count),
+            For::Shared(srq) => self.cq.release_shared(srq.id()),
         }
     }
 }

@@ -22,6 +22,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "events 6": srq_empty_with_many_waiting => served(srq_empty_with_many_waiting),
         "events 6": srq_empty_and_a_busy_peer_starves_nobody => served(srq_empty_and_a_busy_peer_starves_nobody),
         "events 6": srq_one_receive_serves_a_hundred_messages => served_with(1, srq_one_receive_serves_a_hundred_messages),
+        "events 6.5": srq_resize_has_room_for_all_completions
+            => served_with(4, srq_resize_has_room_for_all_completions).limit(40),
         "events 6.5": srq_resize_while_connections_wait => served_with(2, srq_resize_while_connections_wait),
         "events 4.4": srq_message_of_nothing => served(srq_message_of_nothing),
         "events 4.4": srq_receive_of_nothing => served(srq_receive_of_nothing),
@@ -239,6 +241,20 @@ fn srq_resize_while_connections_wait(_: &Ctx, peer: &Peer, pool: &Pool) {
         next[conn] += 1;
     }
     assert_eq!(next, [10, 110], "no message was lost");
+}
+
+fn srq_resize_has_room_for_all_completions(_: &Ctx, peer: &Peer, pool: &Pool) {
+    const MANY: u64 = 320;
+    let ep = peer.connected(pool);
+    ok(dat_srq_resize(pool.srq.h(), MANY as DAT_COUNT));
+    (0..MANY).for_each(|_| pool.post(0));
+    // Nobody looks at what is complete until all is.
+    for _ in 0..MANY / 32 {
+        peer.send_many(0, 32, 0);
+        peer.sees(0, 32, DAT_DTO_SUCCESS);
+    }
+    (0..MANY).for_each(|_| _ = expect_dto(pool.recv.h(), 0, DAT_DTO_SUCCESS, 8));
+    ep.expect_state(DAT_EP_STATE_CONNECTED);
 }
 
 fn srq_message_of_nothing(_: &Ctx, peer: &Peer, pool: &Pool) {
