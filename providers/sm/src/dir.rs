@@ -8,6 +8,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +17,8 @@ use std::time::Duration;
 use dapl::base_dir::{self, BaseDir, Kind, is_at, lock, remove_unlocked};
 use dapl::error::{Error, Result};
 use dapl::shared_names::SharedNames;
-use rustix::fs::{CWD, FlockOperation, Mode};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 
 /// Longest path of a Unix socket, its NUL left out.
 const SUN_PATH: usize = 107;
@@ -86,9 +88,9 @@ impl Base {
     /// Where the listener on `qual` says that its end point is. It may be dead; asking it tells.
     pub(crate) fn find(&self, qual: u64) -> Option<PathBuf> {
         let mut text = String::new();
-        let file =
-            OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(self.quals().join(qual.to_string()));
-        file.ok()?.take(256).read_to_string(&mut text).ok()?;
+        let folder = open_folder(&self.quals()).ok()?;
+        let file = open_name(&folder, qual, OFlags::RDONLY).ok()?;
+        file.take(256).read_to_string(&mut text).ok()?;
         endpoint_path(&text)
     }
 
@@ -112,10 +114,19 @@ impl Base {
                     clean_endpoint(&endpoint);
                 }
             }
-            let _ = fs::remove_dir(&process);
+            let _ = fs::remove_dir(process);
         }
         entries(&self.quals()).iter().for_each(|name| remove_unlocked(name));
-        self.names.clean();
+        if is_folder(&self.dir.path().join("shared")) {
+            self.names.clean();
+        }
+    }
+
+    /// As `clean`, for one end point that nobody answered at; only if it is of this base.
+    pub(crate) fn clean_up(&self, path: &Path) {
+        if path.parent().and_then(Path::parent) == Some(self.dir.path()) {
+            clean_endpoint(path);
+        }
     }
 
     /// Removes what is empty and was made here.
@@ -125,41 +136,81 @@ impl Base {
     }
 }
 
-/// Removes the folder of a dead end point; leaves that of a living one alone.
-pub(crate) fn clean_endpoint(path: &Path) {
-    let Ok(file) = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path.join("lock"))
-    else {
-        return;
-    };
-    if !lock(&file) || !is_at(&file, &path.join("lock")) {
+/// Removes the folder of a dead end point; leaves that of a living one alone, and what is no folder.
+fn clean_endpoint(path: &Path) {
+    if !is_folder(path) || !path.parent().is_some_and(is_folder) {
         return;
     }
+    let lock_file = path.join("lock");
+    match OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(&lock_file) {
+        Ok(file) if lock(&file) && is_at(&file, &lock_file) => move_away(path),
+        Err(e) if e.kind() == ErrorKind::NotFound => sweep(path),
+        _ => {}
+    }
+}
+
+/// Removes a folder without a lock. That is the last thing that an end point leaves, so it is of somebody who died over that.
+/// By a handle: a living one of the same name may come to its place.
+fn sweep(path: &Path) {
+    let Ok(folder) = open_folder(path) else { return };
+    let inside = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+    if fs::symlink_metadata(inside.join("lock")).is_err_and(|e| e.kind() == ErrorKind::NotFound) {
+        ["sock", "fifo"].iter().for_each(|name| drop(fs::remove_file(inside.join(name))));
+        let _ = fs::remove_dir_all(inside.join("conns"));
+        let _ = fs::remove_dir(path);
+    }
+}
+
+fn move_away(path: &Path) {
+    fail_point!(CleanerLocked);
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return };
     let aside = parent.join(format!(".dead-{}-{}", name.to_string_lossy(), std::process::id()));
     if fs::rename(path, &aside).is_ok() {
+        fail_point!(CleanerMovedAside);
         let _ = fs::remove_dir_all(&aside);
+        fail_point!(CleanerRemoved);
         let _ = fs::remove_dir(parent);
     }
 }
 
-/// Removes the folder of an end point. Looking into a folder takes a descriptor, and there may be none: so first by name.
+/// Removes the folder of an end point. Looking into a folder takes a descriptor, and there may be none: so first by name. The
+/// lock goes last: who dies over this leaves what a cleaner knows.
 fn remove(path: &Path) {
-    for file in ["lock", "sock", "fifo"] {
-        let _ = fs::remove_file(path.join(file));
+    let file = |name| {
+        let _ = fs::remove_file(path.join(name));
+        fail_point!(Leaving);
+    };
+    ["sock", "fifo"].into_iter().for_each(file);
+    if fs::remove_dir(path.join("conns")).is_err() {
+        let _ = fs::remove_dir_all(path.join("conns"));
     }
-    let _ = fs::remove_dir(path.join("conns"));
-    if fs::remove_dir(path).is_err() {
-        let _ = fs::remove_dir_all(path);
-    }
+    file("lock");
+    let _ = fs::remove_dir(path);
 }
 
+/// What is in a folder; nothing, if it is a link to one.
 fn entries(path: &Path) -> Vec<PathBuf> {
-    fs::read_dir(path).map(|dir| dir.flatten().map(|e| e.path()).collect()).unwrap_or_default()
+    let entries = if is_folder(path) { fs::read_dir(path).ok() } else { None };
+    entries.map(|dir| dir.flatten().map(|e| e.path()).collect()).unwrap_or_default()
+}
+
+fn is_folder(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
+}
+
+fn open_folder(path: &Path) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::open(path, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Opens the name of a listener. Not to wait: it may be a FIFO.
+fn open_name(folder: &OwnedFd, qual: u64, flags: OFlags) -> rustix::io::Result<File> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::openat(folder, qual.to_string(), flags, Mode::RUSR | Mode::WUSR).map(File::from)
 }
 
 fn is_alive(pid: i32) -> bool {
     let pid = rustix::process::Pid::from_raw(pid);
-    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
 }
 
 /// Somebody removed or locked what we were just making, or left something at its place: the next number is as good.
@@ -207,14 +258,18 @@ impl Endpoint {
         }
         let (new, path) = (process.join(format!(".new-{id}")), process.join(id.to_string()));
         DirBuilder::new().mode(0o700).create(&new)?;
+        fail_point!(FolderBegun);
         let made = (|| {
             let options = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).clone();
             let file = options.open(new.join("lock"))?;
+            fail_point!(FolderHasLockFile);
             rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
             DirBuilder::new().mode(0o700).create(new.join("conns"))?;
             rustix::fs::mkfifoat(CWD, new.join("fifo"), Mode::RUSR | Mode::WUSR)?;
+            fail_point!(FolderBuilt);
             clean_endpoint(&path); // of a dead process that had our pid
             fs::rename(&new, &path)?;
+            fail_point!(FolderNamed);
             Ok(file)
         })();
         if made.is_err() {
@@ -252,18 +307,13 @@ impl Endpoint {
         let path = self.base.quals().join(qual.to_string());
         for _ in 0..TRIES {
             let _ = DirBuilder::new().mode(0o700).create(self.base.quals());
-            let options = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .mode(0o600)
-                .custom_flags(libc::O_NOFOLLOW)
-                .clone();
-            let file = match options.open(&path) {
+            let folder = open_folder(&self.base.quals());
+            let file = match folder.and_then(|folder| open_name(&folder, qual, OFlags::RDWR | OFlags::CREATE)) {
                 Ok(file) => file,
-                Err(e) if e.kind() == ErrorKind::NotFound => continue, // an empty `quals` was just removed
-                Err(e) => return Err(self.base.dir.refused("create the name of a listener,", &path, &e)),
+                Err(Errno::NOENT) => continue, // an empty `quals` was just removed
+                Err(e) => return Err(self.base.dir.refused("create the name of a listener,", &path, &e.into())),
             };
+            fail_point!(QualOpened);
             if !lock(&file) {
                 if self.base.has_listener(qual) {
                     return Err(Error::ConnQualTaken);
@@ -276,7 +326,9 @@ impl Endpoint {
             }
             let name = Name { path: path.clone(), file, pid: self.pid };
             let mut text = &name.file;
+            fail_point!(QualLocked);
             let written = name.file.set_len(0).and_then(|()| text.write_all(self.path.as_os_str().as_encoded_bytes()));
+            fail_point!(QualWritten);
             self.base.at_exit(&path);
             return written
                 .map(|()| name)

@@ -278,10 +278,12 @@ impl Engine {
         let ack = |token| Datagram::Ack { client: id, server, token }.encode();
         match (found, answer, accepted) {
             (Some((Stage::Asked, Some(qp), Some(link))), Answer::Accepted, Some((terms, private_data))) => {
+                fail_point!(ReplyHeard);
                 let device = self.device.clone();
                 let (from, pid) = (received.from, received.pid);
                 let theirs = setup::meet(&device, &from, pid, server, &terms, received.fds);
                 let joined = theirs.map(|theirs| link.join(theirs));
+                fail_point!(BeforeAck);
                 if joined.is_none() || !self.answered(id, &terms) {
                     setup::close(&device, &link);
                     qp.break_off(Some(&link));
@@ -293,6 +295,7 @@ impl Engine {
                 if device.socket.send(&from, &ack(terms.token), &[]).is_err() {
                     link.alive();
                 }
+                fail_point!(AfterAck);
                 self.established(id, &*qp, &link, &private_data);
             }
             (Some((Stage::Asked, _, _)), Answer::Pending, _) => setup::pending(&self.device, id, server, received.pid),
@@ -350,12 +353,14 @@ impl Engine {
 
     /// First the report, then the data: nobody sees a receive before its connection.
     fn established(&mut self, id: u32, qp: &dyn Conn, link: &Arc<Link>, private_data: &[u8]) {
+        fail_point!(Confirmed);
         setup::settled(&self.device, id);
         if let Some(theirs) = link.theirs() {
             self.device.endpoint.add_conn(id, &theirs.peer.path);
         }
         self.next_alive.get_or_insert_with(|| Instant::now() + self.device.knobs.alive);
         self.device.sink.event(link.conn, CmEvent::Established { private_data });
+        fail_point!(Reported);
         qp.open(link);
     }
 

@@ -12,6 +12,14 @@
 //! ```
 //! It knows no handle and no event; dapl knows no ring.
 
+/// Where the suites may end this process, or stop it. In what is released there is nothing at these places.
+macro_rules! fail_point {
+    ($point:ident) => {
+        #[cfg(test)]
+        crate::tests::points::at(crate::tests::points::Point::$point);
+    };
+}
+
 mod bell;
 mod book;
 mod cma;

@@ -106,8 +106,10 @@ impl Writer {
             self.area.word(slot + BODY).store(total, Ordering::Relaxed);
         }
         let word = u64::from(header.encode()) | lap(self.next, self.slots.trailing_zeros());
+        fail_point!(BeforePublish);
         // Pairs with the Acquire in `peek`: first the cargo, then the word that announces it.
         self.area.word(slot).store(word, Ordering::Release);
+        fail_point!(AfterPublish);
         self.next += 1;
     }
 }

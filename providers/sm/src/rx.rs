@@ -218,6 +218,7 @@ impl RxEnds {
     fn settle(&mut self, shared: &Shared, taken: u64, answered: bool) {
         // What went out inside our own requests needs no telling.
         self.told = self.told.max(shared.told.load(Ordering::Relaxed));
+        fail_point!(BeforeTelling);
         let tell = taken != self.told;
         if tell {
             self.link.tell_taken(taken);
@@ -266,6 +267,7 @@ impl RxEnds {
             return Err(Fault::Nonsense("pieces of a message do not add up"));
         }
         let placed = self.place(shared, queue, header, &cargo, done);
+        fail_point!(PieceTaken);
         if let Err(status) = placed? {
             return Err(self.spoiled(shared, queue, status, out));
         }
@@ -343,6 +345,7 @@ impl RxEnds {
         let wish = if header.kind == Kind::RmaWrite { Wish::RemoteWrite } else { Wish::RemoteRead };
         let status = match shared.regions.hold(fragment.key, shared.pd, fragment.address, length as u64, wish) {
             Ok(_hold) => {
+                fail_point!(TargetHeld);
                 // SAFETY: our side is registered memory, held; the other lies in the mapped buffer (checked just above),
                 // which is writable on both sides.
                 unsafe {
@@ -355,6 +358,7 @@ impl RxEnds {
             }
             Err(_) => NAK_ACCESS,
         };
+        fail_point!(TargetCopied);
         self.answer(Header::plain(Kind::RmaAck, status), cargo.aux)?;
         // What follows a refused access is not carried out: the connection is over.
         if status == 0 { Ok(true) } else { Err(Fault::Access) }

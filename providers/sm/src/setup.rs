@@ -112,9 +112,10 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
     };
     qp.begin(link.clone());
     device.book.lock().by_id.insert(id, attempt);
+    fail_point!(BeforeRequest);
     if send_again(device, id) == Err(Errno::CONNREFUSED) {
         device.book.lock().remove(id);
-        crate::dir::clean_endpoint(&path);
+        device.endpoint.base().clean_up(&path);
         qp.break_off(Some(&link));
         device.bell.ring(Job::Event(conn, News::Rejected));
     } else {
@@ -130,12 +131,17 @@ pub(crate) fn send_again(device: &Device, id: u32) -> rustix::io::Result<()> {
     let Some((bytes, own)) = &attempt.again else { return Ok(()) };
     let mut fds: Vec<BorrowedFd<'_>> = own.iter().map(|fd| fd.as_fd()).collect();
     fds.push(device.regions.fd().as_fd());
-    let sent = device.socket.send(&attempt.peer, bytes, &fds);
+    // Descriptors of ours go to nobody else.
+    let sent = sock::check_folder(&attempt.peer, rustix::process::geteuid().as_raw())
+        .and_then(|()| device.socket.send(&attempt.peer, bytes, &fds));
+    fail_point!(AfterRequestOrReply);
     let wait = if sent == Err(Errno::AGAIN) { attempt.repeat } else { attempt.repeat.max(FIRST_REPEAT) };
     attempt.repeat = if wait >= PATIENT_REPEAT { wait } else { (wait * 2).min(LAST_REPEAT) };
     book.set_due(id, Some(Instant::now() + wait));
     match sent {
-        Err(Errno::CONNREFUSED | Errno::NOENT | Errno::NOTDIR | Errno::PROTOTYPE) => Err(Errno::CONNREFUSED),
+        Err(Errno::CONNREFUSED | Errno::NOENT | Errno::NOTDIR | Errno::PROTOTYPE | Errno::PERM | Errno::ACCESS) => {
+            Err(Errno::CONNREFUSED)
+        }
         _ => Ok(()), // a full queue, or no memory for the moment: the deadline tries again
     }
 }
@@ -185,6 +191,7 @@ pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: 
     attempt.conn = Some(Arc::downgrade(&qp));
     attempt.link = Some(link);
     drop(book);
+    fail_point!(BeforeReply);
     if send_again(device, id).is_err() {
         device.bell.ring(Job::Gone(id));
     } else {
@@ -267,6 +274,7 @@ pub(crate) fn close(device: &Device, link: &Arc<Link>) {
     if !attempt.machine.handle(Input::Disconnect).contains(&Action::SendRst) {
         return;
     }
+    fail_point!(MarkedOver);
     if attempt.stage == Stage::Open {
         link.reset();
     } else {
@@ -299,6 +307,7 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
         refuse(Answer::NoListener);
         return None;
     };
+    fail_point!(RequestHeard);
     let Some(theirs) = meet(device, &from, pid, their_id, terms, fds) else {
         refuse(Answer::NotUnderstood);
         return None;

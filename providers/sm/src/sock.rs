@@ -108,12 +108,19 @@ pub(crate) fn open_own_fifo(endpoint: &Path) -> rustix::io::Result<OwnedFd> {
     )
 }
 
-/// Opens a peer's FIFO for writing; refuses anything that is not a FIFO of `uid`. `NXIO`: nobody reads it.
-pub(crate) fn open_peer_fifo(endpoint: &Path, uid: u32) -> rustix::io::Result<OwnedFd> {
+/// `PERM`: it is no folder of `uid` alone. `NOENT`: there is none.
+pub(crate) fn check_folder(endpoint: &Path, uid: u32) -> rustix::io::Result<()> {
     let folder = std::fs::symlink_metadata(endpoint).map_err(|_| Errno::NOENT)?;
     if !folder.is_dir() || folder.uid() != uid || folder.mode() & 0o077 != 0 {
+        log::warn!("{} is no folder of uid {uid} with mode 0700: nothing is sent there", endpoint.display());
         return Err(Errno::PERM);
     }
+    Ok(())
+}
+
+/// Opens a peer's FIFO for writing; refuses anything that is not a FIFO of `uid`. `NXIO`: nobody reads it.
+pub(crate) fn open_peer_fifo(endpoint: &Path, uid: u32) -> rustix::io::Result<OwnedFd> {
+    check_folder(endpoint, uid)?;
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let fd = rustix::fs::open(endpoint.join("fifo"), flags, Mode::empty())?;
     let found = rustix::fs::fstat(&fd)?;

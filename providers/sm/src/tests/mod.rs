@@ -1,10 +1,14 @@
 //! The provider as dapl sees it: two IAs in one process, with a sink that records, and peers that lie.
 //!
-//! `ends`, `sharing` and `windows` are the honest world, `liars` the other. All of it runs without libdat and without dapl's
-//! objects.
+//! `ends`, `sharing` and `windows` are the honest world, `liars` the other; in `kills` one of two processes (`other`) ends or
+//! stops at one of the `points`. All of it runs without libdat and without dapl's objects.
 
 mod ends;
+mod folders;
+mod kills;
 mod liars;
+mod other;
+pub(crate) mod points;
 mod sharing;
 mod windows;
 

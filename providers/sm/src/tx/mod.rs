@@ -354,6 +354,7 @@ impl Tx {
                 let bytes = if status == Status::Success { request.segments.total() } else { 0 };
                 shared.complete_request(out, Completion { token: request.token, status, bytes, solicited: false });
             }
+            fail_point!(Completed);
             self.loud -= usize::from(!request.suppress);
             self.queue.pop_front();
             self.issued = self.issued.saturating_sub(1);

@@ -75,8 +75,10 @@ impl TxEnds {
                 Target { key: remote.key, pd, address: remote.address + request.issued, length: piece.length, wish };
             let _hold = shared.regions.hold(piece.key, shared.pd, piece.address, piece.length, local).map_err(Some)?;
             let announced = peer.regions.announce(self.link.busy(), &target).map_err(Some)?;
+            fail_point!(KeyAnnounced);
             // SAFETY: the local piece is registered for this use and held during the copy.
             let copied = unsafe { cma::copy(way, peer.pid, piece.address, target.address, piece.length as usize) };
+            fail_point!(PieceCopied);
             drop(announced);
             match copied {
                 Ok(()) if !peer.regions.allows(&target) => return Err(Some(Status::RemoteAccess)),
@@ -120,6 +122,7 @@ impl TxEnds {
                 return Step::Part { wrote };
             }
             let Some((line, mark)) = self.rma.reserve(1 + length.div_ceil(LINE)) else { return Step::Part { wrote } };
+            fail_point!(FragmentReserved);
             self.pending.push_back(Pending {
                 request: number,
                 line,
@@ -132,6 +135,7 @@ impl TxEnds {
                 self.pending.pop_back();
                 return Step::Failed(status);
             }
+            fail_point!(FragmentFilled);
             let kind = if read { Kind::RmaRead } else { Kind::RmaWrite };
             let cargo = Cargo { aux: line, ..self.cargo(shared) };
             self.requests.push(Header::plain(kind, 0), &cargo);

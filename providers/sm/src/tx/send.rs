@@ -44,8 +44,10 @@ impl TxEnds {
     fn send_inline(&mut self, shared: &Shared, request: &mut Request, solicited: bool) -> Result<bool, Status> {
         let total = request.segments.total() as usize;
         let to = self.requests.payload().ok_or(Status::LocalEp)?;
+        fail_point!(SlotReserved);
         // SAFETY: `total` is at most INLINE, the room in the slot, which is ours until it is pushed.
         unsafe { gather(&shared.regions, shared.pd, &request.segments, 0, to, total) }?;
+        fail_point!(SlotFilled);
         let header =
             Header { kind: Kind::Send, first: true, last: true, inline: true, solicited, length: total as u32 };
         let cargo = self.cargo(shared);
@@ -65,8 +67,10 @@ impl TxEnds {
         let Some((line, mark)) = self.messages.reserve(length.div_ceil(LINE)) else { return Ok(false) };
         let at = self.link.geometry.messages_at() + line as usize * LINE;
         let to = self.link.area.bytes(at, length).ok_or(Status::LocalEp)?;
+        fail_point!(LinesReserved);
         // SAFETY: the lines were reserved for this piece, in our own area.
         let gathered = unsafe { gather(&shared.regions, shared.pd, &request.segments, request.issued, to, length) };
+        fail_point!(LinesFilled);
         self.marks.push_back((self.requests.next(), mark));
         gathered?; // else nothing is published for these lines, and the connection ends with this request
         let total = request.segments.total();

@@ -1,0 +1,159 @@
+//! What somebody left or put into the base directory: links to elsewhere, files that are none, names without an end point.
+//! Nothing outside is read, written or removed, and nobody waits for ever.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode};
+
+use super::*;
+
+/// A directory that is none of ours, with everything in it that a cleaner would take.
+struct Elsewhere(PathBuf);
+
+impl Elsewhere {
+    fn new(name: &str) -> Self {
+        let path = PathBuf::from(format!("/dev/shm/dapl-sm-elsewhere-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        for folder in ["", ".dead-1-1", ".new-1", "1", "1/conns"] {
+            fs::create_dir(path.join(folder)).unwrap();
+        }
+        for file in ["lock", "7", "treasure", ".dead-1-1/treasure", ".new-1/treasure", "1/lock", "1/conns/treasure"] {
+            fs::write(path.join(file), "").unwrap();
+        }
+        Elsewhere(path)
+    }
+
+    fn count(&self) -> usize {
+        fn below(path: &Path) -> usize {
+            let entries = fs::read_dir(path).unwrap().flatten();
+            entries.map(|e| 1 + if e.file_type().unwrap().is_dir() { below(&e.path()) } else { 0 }).sum()
+        }
+        below(&self.0)
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A base directory in which `path` leads elsewhere.
+fn with_link(name: &str, path: &str) -> (Place, Elsewhere) {
+    let (place, elsewhere) = (Place::new(name), Elsewhere::new(name));
+    drop(place.open());
+    let link = Path::new(&place.0).join(path);
+    fs::create_dir_all(link.parent().unwrap()).unwrap();
+    symlink(&elsewhere.0, link).unwrap();
+    (place, elsewhere)
+}
+
+#[test]
+fn a_cleaner_follows_no_link() {
+    for (n, path) in ["4194303", "4194303/1", "4194303/.new-2", "quals", "shared"].into_iter().enumerate() {
+        let (place, elsewhere) = with_link(&format!("links-{n}"), path);
+        let before = elsewhere.count();
+        drop(place.open());
+        assert_eq!(elsewhere.count(), before, "{path}");
+    }
+}
+
+#[test]
+fn a_listener_has_no_name_elsewhere() {
+    let (place, elsewhere) = with_link("qual-link", "quals");
+    let before = elsewhere.count();
+    let side = place.open();
+    let id = ObjectId { handle: 4096, generation: 1 };
+    assert!(side.ia.listen(8, id).is_err());
+    assert_eq!(elsewhere.count(), before);
+    fs::write(elsewhere.0.join("9"), side.ia.device.endpoint.path().as_os_str().as_encoded_bytes()).unwrap();
+    refused(&side, 9, &here());
+}
+
+/// Nobody is there, and that is said.
+fn refused(side: &Side, qual: u64, address: &PeerAddress) {
+    let qp = side.qp();
+    qp.connect(&ConnectSpec { address, qual, private_data: &[] }, conn(qual as usize)).unwrap();
+    assert_eq!(side.sink.next(conn(qual as usize)), Heard::Other("rejected"), "{qual}");
+}
+
+#[test]
+fn a_name_that_is_none_is_nobodys() {
+    let (place, elsewhere) = (Place::new("names"), Elsewhere::new("names"));
+    let before = elsewhere.count();
+    let side = place.open();
+    let quals = Path::new(&place.0).join("quals");
+    fs::create_dir_all(&quals).unwrap();
+    let texts: [(u64, &[u8]); 6] = [
+        (11, b""),
+        (12, b"\xFF\xFE"),
+        (13, b"relative"),
+        (14, b"/dev/shm/../../etc"),
+        (15, elsewhere.0.as_os_str().as_encoded_bytes()),
+        (16, &[b'/'; 100_000]),
+    ];
+    for (qual, text) in texts {
+        fs::write(quals.join(qual.to_string()), text).unwrap();
+        refused(&side, qual, &here());
+    }
+    symlink(elsewhere.0.join("7"), quals.join("17")).unwrap();
+    rustix::fs::mkfifoat(CWD, quals.join("18"), Mode::RUSR | Mode::WUSR).unwrap();
+    fs::create_dir(quals.join("19")).unwrap();
+    let id = ObjectId { handle: 4096, generation: 1 };
+    for qual in 17..20 {
+        refused(&side, qual, &here());
+        assert!(side.ia.listen(qual, id).is_err(), "{qual}");
+    }
+    drop(side);
+    drop(place.open());
+    assert_eq!(elsewhere.count(), before);
+}
+
+#[test]
+fn an_address_of_nobody_is_no_order_to_remove_it() {
+    let (place, elsewhere) = (Place::new("no-order"), Elsewhere::new("no-order"));
+    let before = elsewhere.count();
+    let side = place.open();
+    refused(&side, 7, &PeerAddress::Path(elsewhere.0.clone()));
+    refused(&side, 8, &PeerAddress::Path(elsewhere.0.join("1")));
+    assert_eq!(elsewhere.count(), before);
+}
+
+#[test]
+fn what_a_removal_left_half_done_goes_in_the_end() {
+    let place = Place::new("half");
+    let dead = Path::new(&place.0).join("4194303");
+    for folder in ["1/conns/5", "2"] {
+        fs::create_dir_all(dead.join(folder)).unwrap();
+    }
+    fs::set_permissions(&place.0, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    fs::write(dead.join("1/sock"), "").unwrap();
+    drop(place.open());
+    assert_eq!(fs::read_dir(&place.0).unwrap().count(), 0);
+}
+
+#[test]
+fn nothing_is_sent_to_a_folder_of_wrong_rights_or_of_others() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new("strangers");
+    let side = place.open();
+    let folder = Path::new(&place.0).join("stranger");
+    fs::create_dir(&folder).unwrap();
+    let socket = crate::sock::SetupSocket::bind(&folder).unwrap();
+    let address = PeerAddress::Path(folder.clone());
+    for (n, mode) in [0o755, 0o770, 0o701].into_iter().enumerate() {
+        fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
+        refused(&side, 20 + n as u64, &address);
+    }
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+    if std::os::unix::fs::chown(&folder, Some(65_534), None).is_ok() {
+        refused(&side, 30, &address);
+    } else {
+        eprintln!("skipped: no right to make a folder somebody else's");
+    }
+    symlink(&folder, Path::new(&place.0).join("link")).unwrap();
+    refused(&side, 31, &PeerAddress::Path(Path::new(&place.0).join("link")));
+    assert!(socket.receive().is_none(), "neither words nor descriptors");
+}

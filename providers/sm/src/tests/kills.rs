@@ -1,0 +1,243 @@
+//! One of two processes is killed, or stopped, at each point where it could matter. The other has one event and its flushes,
+//! goes on to serve others, and nothing is left on disk.
+
+use super::other::{Other, QUAL, Traffic, was_killed};
+use super::points::Point::{self, *};
+use super::*;
+
+/// So often it passes the point before.
+const PASSES: u32 = 2;
+
+fn plan(point: Point, passes: u32) -> String {
+    format!("{point:?} {passes} kill")
+}
+
+fn is_empty(place: &Place) -> bool {
+    let left: Vec<_> = std::fs::read_dir(&place.0).unwrap().flatten().map(|e| e.path()).collect();
+    left.is_empty() || panic!("{left:?}")
+}
+
+/// An attempt of somebody who lives.
+fn serves_others(side: &Side, place: &Place) {
+    let friend = place.open();
+    let qp = friend.qp();
+    qp.connect(&ConnectSpec { address: &here(), qual: QUAL, private_data: b"friend" }, conn(9)).unwrap();
+    loop {
+        let (request, info) = side.sink.request();
+        if info.private_data != b"friend" {
+            // Of the dead, asked before.
+            let late = side.qp();
+            request.accept(&late, &[], conn(8)).unwrap();
+            assert_eq!(side.sink.next(conn(8)), Heard::Other("accept failed"));
+            continue;
+        }
+        let mine = side.qp();
+        request.accept(&mine, &[], conn(10)).unwrap();
+        assert_eq!(friend.sink.next(conn(9)), Heard::Established(vec![]));
+        assert_eq!(side.sink.next(conn(10)), Heard::Established(vec![]));
+        return;
+    }
+}
+
+/// The other process connects to us, and dies at the point.
+fn dies_connecting(point: Point, passes: u32, settings: &[(&str, &str)]) {
+    dies_as("connects", point, passes, settings);
+}
+
+fn dies_as(role: &str, point: Point, passes: u32, settings: &[(&str, &str)]) {
+    let place = Place::new(&format!("kill-c-{point:?}-{}", settings.len()));
+    let side = place.open();
+    let listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
+    let mut other = Other::start(role, &place, &plan(point, passes), settings);
+    let mut traffic: Option<Traffic> = None;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let request = side.sink.requests.lock().pop_front();
+        if let Some((request, info)) = request {
+            assert!(traffic.is_none(), "{point:?}: one request only");
+            let mut new = Traffic::new(&side, conn(1));
+            new.knows(&info.private_data);
+            request.accept(&new.qp, &new.card(), new.conn).unwrap();
+            traffic = Some(new);
+        }
+        traffic.iter_mut().for_each(|traffic| traffic.go_on(&side));
+        let over = traffic.as_ref().is_none_or(Traffic::is_settled);
+        if over && let Some(status) = other.ended() {
+            assert!(was_killed(status), "{point:?}: {status:?}");
+            break;
+        }
+        assert!(Instant::now() < until, "{point:?} is not over");
+    }
+    serves_others(&side, &place);
+    assert!(side.sink.is_silent() && side.cq.poll(&mut [Completion::default()]) == 0, "{point:?}");
+    drop((traffic, listener, side));
+    assert!(is_empty(&place), "{point:?}");
+}
+
+/// We connect to the other process, again and again while there is none, and it dies at the point.
+fn dies_listening(point: Point, passes: u32, settings: &[(&str, &str)]) {
+    let place = Place::new(&format!("kill-l-{point:?}-{}", settings.len()));
+    let side = place.open();
+    let mut other = Other::start("listens", &place, &plan(point, passes), settings);
+    let mut traffic: Option<Traffic> = None;
+    let until = Instant::now() + PATIENCE;
+    for attempt in 1.. {
+        let status = other.ended();
+        let new = Traffic::new(&side, ConnId { attempt, ..conn(1) });
+        new.connect(&here());
+        let mut now = new;
+        while !now.is_settled() {
+            if now.is_over() && !now.is_established() {
+                now.qp.abort(); // a refusal flushes nothing by itself
+            }
+            now.go_on(&side);
+            assert!(Instant::now() < until, "{point:?} is not over");
+        }
+        let was_connected = now.is_established();
+        traffic = Some(now);
+        if let Some(status) = status {
+            assert!(was_killed(status) && !was_connected, "{point:?}: {status:?}");
+            break;
+        }
+    }
+    let listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
+    serves_others(&side, &place);
+    assert!(side.sink.is_silent() && side.cq.poll(&mut [Completion::default()]) == 0, "{point:?}");
+    drop((traffic, listener, side));
+    assert!(is_empty(&place), "{point:?}");
+}
+
+#[test]
+fn in_the_making_of_an_end_point() {
+    for point in [FolderBegun, FolderHasLockFile, FolderBuilt, FolderNamed] {
+        dies_connecting(point, 0, &[]);
+        dies_listening(point, 0, &[]);
+    }
+}
+
+#[test]
+fn in_the_naming_of_a_listener() {
+    for point in [QualOpened, QualLocked, QualWritten] {
+        dies_listening(point, 0, &[]);
+    }
+}
+
+#[test]
+fn in_the_hand_shake_of_who_connects() {
+    for point in [BeforeRequest, AfterRequestOrReply, ReplyHeard, BeforeAck, AfterAck, Confirmed, Reported] {
+        dies_connecting(point, 0, &[]);
+    }
+}
+
+#[test]
+fn in_the_hand_shake_of_who_listens() {
+    for point in [RequestHeard, BeforeReply, AfterRequestOrReply, Confirmed, Reported] {
+        dies_listening(point, 0, &[]);
+    }
+}
+
+#[test]
+fn in_the_middle_of_a_message() {
+    let points = [
+        SlotReserved,
+        SlotFilled,
+        LinesReserved,
+        LinesFilled,
+        BeforePublish,
+        AfterPublish,
+        PieceTaken,
+        BeforeTelling,
+        Completed,
+    ];
+    for point in points {
+        dies_connecting(point, PASSES, &[]);
+        dies_listening(point, PASSES, &[]);
+    }
+}
+
+#[test]
+fn in_the_middle_of_rdma_by_the_kernel() {
+    for point in [KeyAnnounced, PieceCopied] {
+        dies_connecting(point, PASSES, &[]);
+        dies_listening(point, PASSES, &[]);
+    }
+}
+
+#[test]
+fn in_the_middle_of_rdma_by_shared_buffers() {
+    for point in [FragmentReserved, FragmentFilled, TargetHeld, TargetCopied] {
+        dies_connecting(point, PASSES, &[("DAPL_SM_RMA", "mmap")]);
+        dies_listening(point, PASSES, &[("DAPL_SM_RMA", "mmap")]);
+    }
+}
+
+#[test]
+fn in_the_end_of_a_connection() {
+    dies_as("parts", MarkedOver, 0, &[]);
+}
+
+#[test]
+fn in_the_cleaner_and_on_leaving() {
+    let leaving = (0..3).map(|passes| (Leaving, passes));
+    for (point, passes) in [(CleanerLocked, 0), (CleanerMovedAside, 0), (CleanerRemoved, 0)].into_iter().chain(leaving)
+    {
+        let place = Place::new(&format!("kill-{point:?}"));
+        let living = place.open();
+        let dead = std::path::PathBuf::from(&place.0).join("1/1");
+        std::fs::create_dir_all(dead.join("conns/77")).unwrap();
+        std::fs::write(dead.join("lock"), "").unwrap();
+        let mut other = Other::start("visits", &place, &plan(point, passes), &[]);
+        assert!(was_killed(other.end()), "{point:?}");
+        assert!(living.ia.device.endpoint.path().join("lock").exists(), "{point:?}");
+        serves_others_by(living, &place);
+        assert!(is_empty(&place), "{point:?}");
+    }
+}
+
+fn serves_others_by(side: Side, place: &Place) {
+    let listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
+    serves_others(&side, place);
+    drop((listener, side));
+}
+
+/// Stops the other process in this role at the point, longer than silence may last; then lets it go on.
+fn stops(role: &str, point: Point, settings: &[(&str, &str)]) {
+    let place = Place::new(&format!("stop-{role}-{point:?}"));
+    let impatient = [&[("DAPL_SM_ALIVE_MS", "100"), ("DAPL_SM_SILENCE_MS", "1000")], settings].concat();
+    let survives = if role == "listens" { "connects" } else { "listens" };
+    let mut survivor = Other::start(survives, &place, "", &impatient);
+    let mut stopped = Other::start(role, &place, &format!("{point:?} {PASSES} stop"), settings);
+    assert!(survivor.end().success(), "{point:?}: one event and its flushes for who lives");
+    assert!(stopped.is_stopped(), "{point:?}");
+    rustix::process::kill_process(stopped.pid(), rustix::process::Signal::CONT).unwrap();
+    assert!(stopped.end().success(), "{point:?}: and for who comes back");
+    assert!(is_empty(&place), "{point:?}");
+}
+
+#[test]
+fn stopped_until_it_is_given_up_and_then_back_again() {
+    for point in [SlotFilled, BeforePublish, KeyAnnounced, PieceCopied] {
+        stops("listens", point, &[]);
+    }
+    for point in [LinesFilled, TargetHeld, FragmentFilled] {
+        stops("connects", point, &[("DAPL_SM_RMA", "mmap")]);
+    }
+}
+
+#[test]
+fn makers_cleaners_and_their_dead_do_not_trip_over_each_other() {
+    let place = Place::new("crowd");
+    let mut visitors: Vec<_> = (0..3).map(|_| Other::start("haunts", &place, "", &[])).collect();
+    for (n, point) in
+        [FolderBegun, FolderHasLockFile, FolderBuilt, FolderNamed, QualOpened, QualLocked, Leaving, Leaving]
+            .into_iter()
+            .enumerate()
+    {
+        assert!(was_killed(Other::start("visits", &place, &plan(point, n as u32 / 6), &[]).end()), "{point:?}");
+    }
+    for visitor in &mut visitors {
+        assert!(visitor.end().success());
+    }
+    drop(place.open());
+    assert!(is_empty(&place));
+}

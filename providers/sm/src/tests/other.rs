@@ -1,0 +1,287 @@
+//! A second process, with an open IA of its own: this test program again, which plays one role and keeps at it until it ends.
+//!
+//! Both processes use the same `Traffic`: all kinds of transfers at once, each of which must complete once and in its turn.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use super::points::PLAN;
+use super::*;
+
+/// `<role> <base directory>`.
+const ROLE: &str = "DAPL_SM_TEST_ROLE";
+/// Where the one who listens does.
+pub(super) const QUAL: u64 = 7;
+
+/// Far more than two chunks of a copy by the kernel.
+const BIG: usize = 1_200_000;
+/// Several pieces through the message buffer.
+const LONG: usize = 40_000;
+/// Outstanding at a time.
+const RECVS: u64 = 8;
+const REQUESTS: u64 = 5;
+/// In the cookies of receives.
+const RECV: u64 = 1 << 32;
+
+/// The other process. Dropped, it is killed.
+pub(super) struct Other(Child);
+
+impl Other {
+    /// `plan` as `points` reads it, or nothing.
+    pub(super) fn start(role: &str, place: &Place, plan: &str, settings: &[(&str, &str)]) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "tests::other::the_other_process", "--ignored", "--nocapture"]);
+        command.env(ROLE, format!("{role} {}", place.0)).envs(settings.iter().copied());
+        if !plan.is_empty() {
+            command.env(PLAN, plan);
+        }
+        Other(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
+    }
+
+    /// How it ended, if it has.
+    pub(super) fn ended(&mut self) -> Option<ExitStatus> {
+        self.0.try_wait().unwrap()
+    }
+
+    /// Waits for its end.
+    pub(super) fn end(&mut self) -> ExitStatus {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.ended() {
+                return status;
+            }
+            assert!(Instant::now() < until, "the other process does not end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub(super) fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.0)
+    }
+
+    /// Whether it is stopped by a signal.
+    pub(super) fn is_stopped(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap_or_default();
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Killed, and not in any other way.
+pub(super) fn was_killed(status: ExitStatus) -> bool {
+    status.signal() == Some(libc::SIGKILL)
+}
+
+/// A queue pair, its memory, and the account of what was posted.
+pub(super) struct Traffic {
+    pub(super) qp: Qp,
+    pub(super) conn: ConnId,
+    out: (Vec<u8>, Mr),
+    into: (Vec<u8>, Mr),
+    target: (Vec<u8>, Mr),
+    remote: Option<Remote>,
+    recvs: Account,
+    requests: Account,
+    events: Vec<Heard>,
+}
+
+#[derive(Debug, Default)]
+struct Account {
+    posted: u64,
+    done: u64,
+    failed: bool,
+}
+
+impl Account {
+    /// In turn, once, and after a failure only failures.
+    fn settle(&mut self, number: u64, status: Status) {
+        assert_eq!(number, self.done, "{self:?}: {status:?}");
+        assert!(number < self.posted, "{self:?}: {status:?}");
+        assert!(!self.failed || status == Status::Flushed, "{self:?}: {status:?}");
+        self.failed |= status != Status::Success;
+        self.done += 1;
+    }
+
+    fn is_even(&self) -> bool {
+        self.posted == self.done
+    }
+}
+
+impl Traffic {
+    pub(super) fn new(side: &Side, conn: ConnId) -> Self {
+        let memory = |length: usize| {
+            let bytes = vec![1u8; length];
+            let mr = side.register(&bytes);
+            (bytes, mr)
+        };
+        let (out, into, target) = (memory(BIG), memory(LONG), memory(BIG));
+        let (recvs, requests) = (Account::default(), Account::default());
+        let mut new =
+            Traffic { qp: side.qp(), conn, out, into, target, remote: None, recvs, requests, events: Vec::new() };
+        new.post_recvs();
+        new
+    }
+
+    /// What the peer must know to write here, as private data.
+    pub(super) fn card(&self) -> Vec<u8> {
+        let (memory, mr) = &self.target;
+        [&mr.remote_key().to_le_bytes()[..], &(memory.as_ptr() as u64).to_le_bytes()].concat()
+    }
+
+    pub(super) fn knows(&mut self, card: &[u8]) {
+        let key = u32::from_le_bytes(card[..4].try_into().unwrap());
+        self.remote = Some(Remote { key, address: u64::from_le_bytes(card[4..12].try_into().unwrap()) });
+    }
+
+    pub(super) fn connect(&self, address: &PeerAddress) {
+        self.qp.connect(&ConnectSpec { address, qual: QUAL, private_data: &self.card() }, self.conn).unwrap();
+    }
+
+    /// Listens to what happened, posts what there is room for, and settles what is complete.
+    pub(super) fn go_on(&mut self, side: &Side) {
+        while let Some(event) = take_event(side, self.conn) {
+            if let Heard::Established(card) = &event {
+                assert!(self.events.is_empty(), "{:?}, then {event:?}", self.events);
+                // The passive side has had it with the request.
+                if !card.is_empty() {
+                    self.knows(card);
+                }
+            } else {
+                assert!(!self.is_over(), "{:?}, then {event:?}", self.events);
+            }
+            self.events.push(event);
+        }
+        if self.is_established() && !self.is_over() {
+            self.post_recvs();
+            while self.requests.posted - self.requests.done < REQUESTS {
+                self.post_request();
+            }
+        }
+        let mut out = [Completion::default(); 16];
+        let count = side.cq.poll(&mut out);
+        for Completion { token, status, .. } in &out[..count] {
+            match token.cookie & RECV {
+                0 => self.requests.settle(token.cookie, *status),
+                _ => self.recvs.settle(token.cookie ^ RECV, *status),
+            }
+        }
+    }
+
+    pub(super) fn is_established(&self) -> bool {
+        matches!(self.events.first(), Some(Heard::Established(_)))
+    }
+
+    /// Its last event has come.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.events.last(), Some(Heard::Other(_)))
+    }
+
+    /// It is over, and everything that was posted is complete.
+    pub(super) fn is_settled(&self) -> bool {
+        self.is_over() && self.recvs.is_even() && self.requests.is_even()
+    }
+
+    fn post_recvs(&mut self) {
+        while self.recvs.posted - self.recvs.done < RECVS {
+            let (memory, mr) = &self.into;
+            self.qp.post_recv(&[segment(mr, memory)], token(RECV | self.recvs.posted)).unwrap();
+            self.recvs.posted += 1;
+        }
+    }
+
+    fn post_request(&mut self) {
+        let number = self.requests.posted;
+        let Some(remote) = self.remote else { return };
+        let (memory, mr) = &self.out;
+        let (op, length) = match number % 4 {
+            0 => (Op::Send { solicited: false }, 64),
+            1 => (Op::Send { solicited: false }, LONG),
+            2 => (Op::Write(remote), BIG),
+            _ => (Op::Read(remote), BIG),
+        };
+        self.qp.post_send(&wr(op, &[segment(mr, &memory[..length])], number)).unwrap();
+        self.requests.posted += 1;
+    }
+}
+
+fn take_event(side: &Side, conn: ConnId) -> Option<Heard> {
+    let mut events = side.sink.events.lock();
+    let place = events.iter().position(|(of, _)| *of == conn)?;
+    events.remove(place).map(|(_, heard)| heard)
+}
+
+/// The other process begins here.
+#[test]
+#[ignore = "is the other process of other tests"]
+fn the_other_process() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let (role, base) = role.split_once(' ').unwrap();
+    // The directory is its parent's to remove.
+    let place = std::mem::ManuallyDrop::new(Place(base.into()));
+    match role {
+        "listens" => listens(&place),
+        "connects" => connects(&place, u64::MAX),
+        "parts" => connects(&place, 9),
+        "visits" => visits(&place),
+        "haunts" => (0..60).for_each(|_| visits(&place)),
+        _ => panic!("{role}"),
+    }
+}
+
+/// Nobody needs it for longer.
+fn while_young(mut go_on: impl FnMut() -> bool) {
+    let until = Instant::now() + 3 * PATIENCE;
+    while go_on() {
+        assert!(Instant::now() < until, "nobody ends this process");
+    }
+}
+
+fn listens(place: &Place) {
+    let side = place.open();
+    let _listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
+    let mut traffic: Option<Traffic> = None;
+    while_young(|| {
+        let request = side.sink.requests.lock().pop_front();
+        if let Some((request, info)) = request {
+            let mut new = Traffic::new(&side, conn(1));
+            new.knows(&info.private_data);
+            request.accept(&new.qp, &new.card(), new.conn).unwrap();
+            traffic = Some(new);
+        }
+        traffic.iter_mut().for_each(|traffic| traffic.go_on(&side));
+        !traffic.as_ref().is_some_and(Traffic::is_settled)
+    });
+}
+
+/// Asks until somebody listens; after so many requests it has had enough.
+fn connects(place: &Place, enough: u64) {
+    let side = place.open();
+    let mut traffic = Traffic::new(&side, conn(1));
+    traffic.connect(&here());
+    while_young(|| {
+        traffic.go_on(&side);
+        if traffic.requests.done > enough {
+            traffic.qp.abort();
+            return false;
+        }
+        if traffic.is_over() && !traffic.is_established() {
+            traffic = Traffic::new(&side, ConnId { attempt: traffic.conn.attempt + 1, ..traffic.conn });
+            traffic.connect(&here());
+        }
+        !traffic.is_settled()
+    });
+}
+
+fn visits(place: &Place) {
+    let side = place.open();
+    // Others may listen on the next.
+    let listener =
+        side.ia.listen(QUAL + u64::from(std::process::id()), ObjectId { handle: 4096, generation: 1 }).unwrap();
+    drop((listener, side));
+}

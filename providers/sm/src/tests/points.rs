@@ -1,0 +1,79 @@
+//! Numbered points at which a test has a process killed or stopped: the one that `PLAN` names, when it comes there.
+//!
+//! `fail_point!` stands at each of them; without the variable nothing happens there.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::process::{Signal, getpid, kill_process};
+
+/// `<point> <how often it passes there> kill|stop`.
+pub(crate) const PLAN: &str = "DAPL_SM_TEST_PLAN";
+
+/// Where.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Point {
+    // The folder of an end point, and the name of a listener.
+    FolderBegun,
+    FolderHasLockFile,
+    FolderBuilt,
+    FolderNamed,
+    QualOpened,
+    QualLocked,
+    QualWritten,
+    // The hand-shake.
+    BeforeRequest,
+    AfterRequestOrReply,
+    RequestHeard,
+    BeforeReply,
+    ReplyHeard,
+    BeforeAck,
+    AfterAck,
+    Confirmed,
+    Reported,
+    // A message.
+    SlotReserved,
+    SlotFilled,
+    LinesReserved,
+    LinesFilled,
+    BeforePublish,
+    AfterPublish,
+    PieceTaken,
+    BeforeTelling,
+    Completed,
+    // RDMA.
+    KeyAnnounced,
+    PieceCopied,
+    FragmentReserved,
+    FragmentFilled,
+    TargetHeld,
+    TargetCopied,
+    // The end.
+    MarkedOver,
+    Leaving,
+    CleanerLocked,
+    CleanerMovedAside,
+    CleanerRemoved,
+}
+
+struct Plan {
+    point: String,
+    passes: AtomicU32,
+    signal: Signal,
+}
+
+/// The process comes to a point.
+pub(crate) fn at(point: Point) {
+    static PLANNED: OnceLock<Option<Plan>> = OnceLock::new();
+    let Some(plan) = PLANNED.get_or_init(read) else { return };
+    if plan.point == format!("{point:?}") && plan.passes.fetch_sub(1, Ordering::SeqCst) == 0 {
+        let _ = kill_process(getpid(), plan.signal);
+    }
+}
+
+fn read() -> Option<Plan> {
+    let text = std::env::var(PLAN).ok()?;
+    let [point, passes, signal] = text.split(' ').collect::<Vec<_>>()[..] else { panic!("{PLAN}: {text}") };
+    let signal = if signal == "stop" { Signal::STOP } else { Signal::KILL };
+    Some(Plan { point: point.into(), passes: passes.parse::<u32>().unwrap().into(), signal })
+}
