@@ -75,8 +75,8 @@ pub(crate) struct Attempt {
     pub(crate) again: Option<(Vec<u8>, Vec<OwnedFd>)>,
     pub(crate) repeat: Duration,
     pub(crate) due: Option<Instant>,
-    /// Active: who has handed it on, by end point and id there. They may say so again.
-    pub(crate) handed_on_by: Vec<(PathBuf, u32)>,
+    /// Active: how often it was handed on. Each time it has a new token, so who did that is not heard again.
+    pub(crate) handed_on: usize,
     /// When the peer was heard last.
     pub(crate) heard: Instant,
 }

@@ -88,9 +88,12 @@ impl Base {
     /// Where the listener on `qual` says that its end point is. It may be dead; asking it tells.
     pub(crate) fn find(&self, qual: u64) -> Option<PathBuf> {
         let mut text = String::new();
-        let folder = open_folder(&self.quals()).ok()?;
-        let file = open_name(&folder, qual, OFlags::RDONLY).ok()?;
-        file.take(256).read_to_string(&mut text).ok()?;
+        let file = open_folder(&self.quals()).and_then(|folder| open_name(&folder, qual, OFlags::RDONLY));
+        if let Err(error @ (Errno::MFILE | Errno::NFILE)) = file {
+            let path = self.quals();
+            log::error!("cannot look in {} who listens: {error}; allow more open files (ulimit -n)", path.display());
+        }
+        file.ok()?.take(256).read_to_string(&mut text).ok()?;
         endpoint_path(&text)
     }
 

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
 use crate::bell::{Attended, Job, News};
-use crate::book::{Attempt, Conn, Stage};
+use crate::book::{Conn, Stage};
 use crate::device::Device;
 use crate::link::Link;
 use crate::proto::handshake::{Answer, Bad, Datagram, Terms};
@@ -230,7 +231,7 @@ impl Engine {
         // The first eight bytes of a request are the same in every version: its sender gets an answer.
         if let [1, _, _, _, a, b, c, d, ..] = received.bytes[..] {
             let client = u32::from_le_bytes([a, b, c, d]);
-            let answer = Datagram::Reply { client, server: 0, answer: Answer::NotUnderstood, accepted: None };
+            let answer = Datagram::Reply { client, server: 0, token: 0, answer: Answer::NotUnderstood, accepted: None };
             let _ = self.device.socket.send(&received.from, &answer.encode(), &[]);
         }
     }
@@ -238,12 +239,18 @@ impl Engine {
     fn received(&mut self, datagram: Datagram, received: Received) {
         match datagram {
             Datagram::Request { id, terms, private_data } => self.request(id, terms, private_data, received),
-            Datagram::Reply { client, server, answer, accepted } => {
-                self.reply(client, server, answer, accepted, received)
+            Datagram::Reply { client, server, token, answer, accepted } => {
+                if self.has_asked(client, token, answer, &received.from) {
+                    self.reply(client, server, answer, accepted, received);
+                } else if let Answer::Accepted = answer {
+                    // An attempt that we gave up, or of a former life: the acceptor must learn it.
+                    let reset = Datagram::Reset { from: client, to: server, token };
+                    let _ = self.device.socket.send(&received.from, &reset.encode(), &[]);
+                }
             }
-            Datagram::Ack { server, .. } => {
-                let known = self.device.book.lock().by_id.get(&server).map(|a| (a.stage, a.peer.clone()));
-                if known == Some((Stage::Replied, received.from)) {
+            Datagram::Ack { server, token, .. } => {
+                let known = self.device.book.lock().by_id.get(&server).map(|a| (a.stage, a.token, a.peer.clone()));
+                if known == Some((Stage::Replied, token, received.from)) {
                     self.confirmed(server);
                 }
             }
@@ -252,6 +259,13 @@ impl Engine {
                 known.into_iter().for_each(|id| self.attempt_gone(id));
             }
         }
+    }
+
+    /// Is this an answer to a request of ours, whatever became of it?
+    fn has_asked(&self, id: u32, token: u64, answer: Answer, from: &Path) -> bool {
+        let book = self.device.book.lock();
+        let attempt = book.by_id.get(&id).filter(|a| a.peer == from);
+        attempt.is_some_and(|a| a.token == token || answer == Answer::NotUnderstood)
     }
 
     fn request(&mut self, their_id: u32, terms: Terms, private_data: Vec<u8>, received: Received) {
@@ -270,10 +284,7 @@ impl Engine {
     fn reply(&mut self, id: u32, server: u32, answer: Answer, accepted: Option<(Terms, Vec<u8>)>, received: Received) {
         let found = {
             let book = self.device.book.lock();
-            // Our request and the news that it was handed on may have crossed: who has done with it is not heard again.
-            let is_past = |a: &Attempt| a.handed_on_by.iter().any(|(path, id)| (path, *id) == (&received.from, server));
-            let attempt = book.by_id.get(&id).filter(|a| a.peer == received.from && !is_past(a));
-            attempt.map(|a| (a.stage, a.conn(), a.link.clone()))
+            book.by_id.get(&id).map(|a| (a.stage, a.conn(), a.link.clone()))
         };
         let ack = |token| Datagram::Ack { client: id, server, token }.encode();
         match (found, answer, accepted) {
@@ -299,18 +310,13 @@ impl Engine {
                 self.established(id, &*qp, &link, &private_data);
             }
             (Some((Stage::Asked, _, _)), Answer::Pending, _) => setup::pending(&self.device, id, server, received.pid),
-            (Some((Stage::Asked, _, _)), Answer::HandedOff(qual), _) => self.handed_off(id, server, qual),
+            (Some((Stage::Asked, _, _)), Answer::HandedOff(qual), _) => self.handed_off(id, qual),
             (Some((Stage::Asked, _, _)), answer, None) => {
                 let news = if answer == Answer::Rejected { News::PeerRejected } else { News::Rejected };
                 self.refused(id, news);
             }
             (Some((Stage::Open, _, _)), Answer::Accepted, Some((terms, _))) => {
                 let _ = self.device.socket.send(&received.from, &ack(terms.token), &[]);
-            }
-            // An attempt that we gave up: the acceptor must learn it.
-            (None, Answer::Accepted, Some((terms, _))) => {
-                let reset = Datagram::Reset { from: id, to: server, token: terms.token };
-                let _ = self.device.socket.send(&received.from, &reset.encode(), &[]);
             }
             _ => {}
         }
@@ -323,8 +329,8 @@ impl Engine {
         attempt.machine.handle(Input::Ack(terms.generation)) == [Action::Connected]
     }
 
-    fn handed_off(&self, id: u32, server: u32, qual: u64) {
-        if !setup::ask_elsewhere(&self.device, id, server, qual) {
+    fn handed_off(&self, id: u32, qual: u64) {
+        if !setup::ask_elsewhere(&self.device, id, qual) {
             self.refused(id, News::Rejected);
         }
     }

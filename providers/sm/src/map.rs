@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use dapl::error::{Error, Resource, Result};
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 pub(crate) use presence::{Looked, is_there, is_usable};
@@ -38,8 +39,12 @@ impl Map {
     ///
     /// With `theirs_read_only` nobody can map that descriptor for writing any more.
     pub(crate) fn create(name: &str, len: usize, theirs_read_only: bool) -> Result<(Map, OwnedFd)> {
-        let failed = |step: &str, error: rustix::io::Errno| {
-            log::error!("shared area {name} of {len} bytes: {step}: {error}");
+        let failed = |step: &str, error: Errno| {
+            let remedy = match error {
+                Errno::MFILE | Errno::NFILE => "; more open files must be allowed (ulimit -n)",
+                _ => "",
+            };
+            log::error!("shared area {name} of {len} bytes: {step}: {error}{remedy}");
             Error::Exhausted(Resource::Memory)
         };
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -70,7 +75,7 @@ impl Map {
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, fd, 0) }?;
         // SAFETY: the mapping just made. A child must not inherit rings; it is refused by its handles anyway.
         let _ = unsafe { rustix::mm::madvise(base, len, rustix::mm::Advice::LinuxDontFork) };
-        let base = NonNull::new(base.cast()).ok_or(rustix::io::Errno::INVAL)?;
+        let base = NonNull::new(base.cast()).ok_or(Errno::INVAL)?;
         Ok(Map { base, len, writable })
     }
 

@@ -107,7 +107,7 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
         again: Some((datagram.encode(), fds.into())),
         repeat: FIRST_TRY,
         due: None,
-        handed_on_by: Vec::new(),
+        handed_on: 0,
         heard: Instant::now(),
     };
     qp.begin(link.clone());
@@ -156,7 +156,7 @@ pub(crate) fn refuse(device: &Device, id: u32, answer: Answer) {
     }
     attempt.stage = Stage::Refused(answer);
     attempt.theirs = None;
-    let reply = Datagram::Reply { client: attempt.peer_id, server: id, answer, accepted: None };
+    let reply = Datagram::Reply { client: attempt.peer_id, server: id, token: attempt.token, answer, accepted: None };
     let _ = device.socket.send(&attempt.peer, &reply.encode(), &[]);
     book.set_due(id, Some(Instant::now() + LINGER));
     drop(book);
@@ -184,7 +184,8 @@ pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: 
     attempt.machine.handle(Input::Req(attempt.their_generation));
     let terms = terms(device, &*qp, &attempt.machine, attempt.token, 0, link.geometry);
     let accepted = Some((terms, private_data.to_vec()));
-    let reply = Datagram::Reply { client: attempt.peer_id, server: id, answer: Answer::Accepted, accepted };
+    let (client, token) = (attempt.peer_id, attempt.token);
+    let reply = Datagram::Reply { client, server: id, token, answer: Answer::Accepted, accepted };
     attempt.again = Some((reply.encode(), fds.into()));
     attempt.repeat = FIRST_TRY;
     attempt.stage = Stage::Replied;
@@ -210,7 +211,9 @@ pub(crate) fn meet(
     mut fds: Vec<OwnedFd>,
 ) -> Option<Theirs> {
     if fds.len() != MAX_FDS {
-        log::warn!("set-up with {}: {} descriptors instead of {MAX_FDS}", path.display(), fds.len());
+        let is_full = matches!(rustix::io::dup(device.regions.fd()), Err(Errno::MFILE | Errno::NFILE));
+        let why = if is_full { ": this process may not have more open; allow more (ulimit -n)" } else { "" };
+        log::warn!("set-up with {}: {} descriptors instead of {MAX_FDS}{why}", path.display(), fds.len());
         return None;
     }
     let table = fds.pop()?;
@@ -296,11 +299,11 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
         book.by_peer.get(&key).map(|id| (*id, book.by_id.get(id).map(|a| a.stage)))
     };
     if let Some((known, stage)) = known {
-        repeat_answer(device, known, stage, &from, their_id);
+        repeat_answer(device, known, stage, &from, (their_id, terms.token));
         return None;
     }
     let refuse = |answer| {
-        let reply = Datagram::Reply { client: their_id, server: 0, answer, accepted: None };
+        let reply = Datagram::Reply { client: their_id, server: 0, token: terms.token, answer, accepted: None };
         let _ = device.socket.send(&from, &reply.encode(), &[]);
     };
     let Some(listener) = device.listeners.lock().get(&terms.qual).copied() else {
@@ -333,7 +336,7 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
         again: None,
         repeat: FIRST_TRY,
         due: None,
-        handed_on_by: Vec::new(),
+        handed_on: 0,
         heard: Instant::now(),
     };
     book.by_id.insert(id, attempt);
@@ -341,7 +344,7 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
     Some((id, listener))
 }
 
-fn repeat_answer(device: &Device, id: u32, stage: Option<Stage>, from: &Path, their_id: u32) {
+fn repeat_answer(device: &Device, id: u32, stage: Option<Stage>, from: &Path, (their_id, token): (u32, u64)) {
     let answer = match stage {
         Some(Stage::Offered) => Answer::Pending,
         Some(Stage::Refused(answer)) => answer,
@@ -351,7 +354,7 @@ fn repeat_answer(device: &Device, id: u32, stage: Option<Stage>, from: &Path, th
         }
         _ => return,
     };
-    let reply = Datagram::Reply { client: their_id, server: id, answer, accepted: None };
+    let reply = Datagram::Reply { client: their_id, server: id, token, answer, accepted: None };
     let _ = device.socket.send(from, &reply.encode(), &[]);
 }
 
@@ -367,9 +370,8 @@ pub(crate) fn pending(device: &Device, id: u32, server: u32, pid: i32) {
     book.set_due(id, Some(Instant::now() + PATIENT_REPEAT));
 }
 
-/// The peer's consumer has handed our request, `server` there, to the listener on `qual`: it goes there, as a new one. False:
-/// it cannot.
-pub(crate) fn ask_elsewhere(device: &Device, id: u32, server: u32, qual: u64) -> bool {
+/// The peer's consumer has handed our request to the listener on `qual`: it goes there, as a new one. False: it cannot.
+pub(crate) fn ask_elsewhere(device: &Device, id: u32, qual: u64) -> bool {
     let (Some(path), Ok(fresh)) = (device.endpoint.base().find(qual), random()) else { return false };
     {
         let mut book = device.book.lock();
@@ -379,8 +381,8 @@ pub(crate) fn ask_elsewhere(device: &Device, id: u32, server: u32, qual: u64) ->
         // By its token the first listener knows the request, and would only repeat its answer.
         (terms.qual, terms.token) = (qual, fresh);
         *bytes = Datagram::Request { id, terms, private_data }.encode();
-        attempt.handed_on_by.push((attempt.peer.clone(), server));
-        if attempt.handed_on_by.len() > MAX_HAND_OFFS {
+        attempt.handed_on += 1;
+        if attempt.handed_on > MAX_HAND_OFFS {
             return false;
         }
         (attempt.peer, attempt.peer_id, attempt.token) = (path, 0, fresh);

@@ -171,8 +171,9 @@ impl Terms {
 pub(crate) enum Datagram {
     /// `id`: by which the client will know the connection, so the server writes it into its FIFO words.
     Request { id: u32, terms: Terms, private_data: Vec<u8> },
-    /// `client` names the connection to the client, `server` to the server.
-    Reply { client: u32, server: u32, answer: Answer, accepted: Option<(Terms, Vec<u8>)> },
+    /// `client` names the connection to the client, `server` to the server; `token` is the request's, so that an answer to a
+    /// former life of the client finds nobody. Who did not understand a request does not know it: 0.
+    Reply { client: u32, server: u32, token: u64, answer: Answer, accepted: Option<(Terms, Vec<u8>)> },
     /// The third step: the client has mapped the server's areas.
     Ack { client: u32, server: u32, token: u64 },
     /// The attempt is over; `token` proves that the sender knows it. `to` is the receiver's id, or 0 when none is known.
@@ -207,13 +208,16 @@ impl Datagram {
                 terms.put(&mut out);
                 out.extend(private_data);
             }
-            Datagram::Reply { client, server, answer, accepted } => {
+            Datagram::Reply { client, server, token, answer, accepted } => {
                 pair(&mut out, REPLY, *client, answer.code(), *server);
                 if let Some((terms, private_data)) = accepted {
                     terms.put(&mut out);
                     out.extend(private_data);
-                } else if let Answer::HandedOff(qual) = answer {
-                    out.extend(qual.to_le_bytes());
+                } else if *answer != Answer::NotUnderstood {
+                    if let Answer::HandedOff(qual) = answer {
+                        out.extend(qual.to_le_bytes());
+                    }
+                    out.extend(token.to_le_bytes());
                 }
             }
             Datagram::Ack { client, server, token } => {
@@ -264,12 +268,15 @@ impl Datagram {
             5 => Answer::HandedOff(u64::from_le_bytes(bytes.array()?)),
             other => return Err(Bad::Answer(other)),
         };
-        let accepted = match answer {
-            Answer::Accepted => Some((Terms::take(&mut bytes)?, bytes.private_data()?)),
-            _ if bytes.0.is_empty() => None,
-            _ => return Err(Bad::Trailing),
+        let (token, accepted) = match answer {
+            Answer::Accepted => {
+                let terms = Terms::take(&mut bytes)?;
+                (terms.token, Some((terms, bytes.private_data()?)))
+            }
+            Answer::NotUnderstood if bytes.0.is_empty() => (0, None),
+            _ => (bytes.last_u64()?, None),
         };
-        Ok(Datagram::Reply { client, server, answer, accepted })
+        Ok(Datagram::Reply { client, server, token, answer, accepted })
     }
 }
 
@@ -326,11 +333,13 @@ mod tests {
             Datagram::Reply {
                 client: 1,
                 server: 0xFFFFFF,
+                token: terms().token,
                 answer: Answer::Accepted,
                 accepted: Some((terms(), private_data)),
             },
-            Datagram::Reply { client: 1, server: 2, answer: Answer::Pending, accepted: None },
-            Datagram::Reply { client: 1, server: 2, answer: Answer::HandedOff(u64::MAX), accepted: None },
+            Datagram::Reply { client: 1, server: 2, token: 3, answer: Answer::Pending, accepted: None },
+            Datagram::Reply { client: 1, server: 2, token: 3, answer: Answer::HandedOff(u64::MAX), accepted: None },
+            Datagram::Reply { client: 1, server: 0, token: 0, answer: Answer::NotUnderstood, accepted: None },
             Datagram::Ack { client: 1, server: 2, token: 3 },
             Datagram::Reset { from: 1, to: 0, token: 3 },
         ]

@@ -1,9 +1,11 @@
 //! Peers that lie: in the rings, in the buffers, in the hand-shake. The victim drops that peer, and serves the others.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+
+use rustix::fs::Mode;
 
 use super::*;
 use crate::map::Map;
@@ -118,15 +120,19 @@ fn a_peer_that_scribbles_over_all_it_may_write_does_no_harm() {
 
 /// A stranger with an end point directory of his own and no manners.
 struct Stranger {
+    path: PathBuf,
     socket: SetupSocket,
+    _fifo: OwnedFd,
 }
 
 impl Stranger {
     fn new(place: &Place) -> Self {
         let path = PathBuf::from(&place.0).join("stranger");
         std::fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, path.join("fifo"), Mode::RUSR | Mode::WUSR).unwrap();
+        let fifo = crate::sock::open_own_fifo(&path).unwrap();
         let socket = SetupSocket::bind(&path).unwrap();
-        Stranger { socket }
+        Stranger { path, socket, _fifo: fifo }
     }
 
     fn answer(&self) -> Datagram {
@@ -169,7 +175,7 @@ fn lies_in_the_hand_shake_are_answered_or_ignored() {
     let mut other_version = request(1).encode();
     other_version[1] = 9;
     stranger.socket.send(&victim, &other_version, &[]).unwrap();
-    let refused = |answer| Datagram::Reply { client: 5, server: 0, answer, accepted: None };
+    let refused = |answer| Datagram::Reply { client: 5, server: 0, token: 0, answer, accepted: None };
     assert_eq!(stranger.answer(), refused(Answer::NotUnderstood));
     for garbage in [&b""[..], b"x", &[0xFF; 8], &[2; 300]] {
         stranger.socket.send(&victim, garbage, &[]).unwrap();
@@ -180,7 +186,7 @@ fn lies_in_the_hand_shake_are_answered_or_ignored() {
     for forged in [
         Datagram::Ack { client: 1, server: 1, token: 0 },
         Datagram::Reset { from: 1, to: 1, token: 0 },
-        Datagram::Reply { client: 1, server: 1, answer: Answer::Rejected, accepted: None },
+        Datagram::Reply { client: 1, server: 1, token: 0, answer: Answer::Rejected, accepted: None },
     ] {
         stranger.socket.send(&victim, &forged.encode(), &[]).unwrap();
         stranger.socket.send(a.ia.device.endpoint.path(), &forged.encode(), &[]).unwrap();
@@ -211,8 +217,62 @@ fn areas_that_are_not_what_was_agreed_are_not_mapped() {
         let request = Datagram::Request { id: 5, terms: terms(50 + n as u64, geometry), private_data: vec![] };
         let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
         stranger.socket.send(&victim, &request.encode(), &fds).unwrap();
-        let refused = Datagram::Reply { client: 5, server: 0, answer: Answer::NotUnderstood, accepted: None };
+        let answer = Answer::NotUnderstood;
+        let refused = Datagram::Reply { client: 5, server: 0, token: 0, answer, accepted: None };
         assert_eq!(stranger.answer(), refused, "case {n}");
     }
     assert!(b.sink.is_silent(), "no consumer is bothered with that");
+    // All as it should be: this one is heard, and so the others were not refused for something else.
+    let request = Datagram::Request { id: 5, terms: terms(99, geometry), private_data: vec![] };
+    let fds = [sealed(area), sealed(rma), sealed(16 * 64)];
+    stranger.socket.send(&victim, &request.encode(), &fds.each_ref().map(|fd| fd.as_fd())).unwrap();
+    let (request, _) = b.sink.request();
+    let passive = b.qp();
+    request.accept(&passive, &[], conn(1)).unwrap();
+    let Datagram::Reply { server, token: 99, answer: Answer::Accepted, .. } = stranger.answer() else { panic!() };
+    // With another token the acknowledgement is somebody else's; with the right one it counts.
+    for token in [98, 99] {
+        assert!(b.sink.is_silent(), "before {token}");
+        stranger.socket.send(&victim, &Datagram::Ack { client: 5, server, token }.encode(), &[]).unwrap();
+        stranger.socket.send(&victim, &request_of_nobody(), &[]).unwrap();
+        while !matches!(stranger.answer(), Datagram::Reply { answer: Answer::NoListener, .. }) {}
+    }
+    assert_eq!(b.sink.next(conn(1)), Heard::Established(vec![]));
+}
+
+/// Answered at once, and so after what was sent before.
+fn request_of_nobody() -> Vec<u8> {
+    let terms = Terms { qual: 8, ..terms(1000, Geometry::OURS) };
+    Datagram::Request { id: 6, terms, private_data: vec![] }.encode()
+}
+
+#[test]
+fn an_answer_to_a_former_life_is_none() {
+    let place = Place::new("former-life");
+    let a = place.open();
+    let stranger = Stranger::new(&place);
+    let qp = a.qp();
+    let address = PeerAddress::Path(stranger.path.clone());
+    qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(1)).unwrap();
+    let Datagram::Request { id, terms: asked, .. } = stranger.answer() else { panic!() };
+    let geometry = Geometry::OURS;
+    let sealed = |len| Map::create("area", len, false).unwrap().1;
+    let fds = [sealed(geometry.area_len()), sealed(geometry.rma as usize), sealed(16 * 64)];
+    let fds = fds.each_ref().map(|fd| fd.as_fd());
+    let reply = |token, answer| {
+        let accepted = (answer == Answer::Accepted).then(|| (terms(token, geometry), vec![]));
+        let fds: &[_] = if accepted.is_some() { &fds } else { &[] };
+        let reply = Datagram::Reply { client: id, server: 3, token, answer, accepted };
+        stranger.socket.send(a.ia.device.endpoint.path(), &reply.encode(), fds).unwrap();
+    };
+    let old = asked.token ^ 1;
+    for answer in [Answer::Rejected, Answer::NoListener, Answer::HandedOff(7), Answer::Accepted] {
+        reply(old, answer);
+    }
+    // Who accepted the former one is told that it is over; that comes behind the rest.
+    let over = Datagram::Reset { from: id, to: 3, token: old };
+    while stranger.answer() != over {}
+    assert!(a.sink.is_silent());
+    reply(asked.token, Answer::Accepted);
+    assert_eq!(a.sink.next(conn(1)), Heard::Established(vec![]));
 }
