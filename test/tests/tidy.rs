@@ -99,7 +99,8 @@ const STEPS_UP: &[(&str, &str, &str)] = &[
     ("providers/verbs/src/device.rs", "cm", "starts the manager, and owns it"),
     ("providers/verbs/src/device.rs", "opened", "knows the queues of the other IAs over its device, for events"),
     ("providers/verbs/src/device.rs", "request", "makes one of what a manager tells"),
-    ("providers/verbs/src/cq.rs", "qp", "hands on completions"),
+    ("providers/verbs/src/cq/mod.rs", "qp", "knows who completes here"),
+    ("providers/verbs/src/cq/table.rs", "qp", "hands on completions"),
     ("providers/verbs/src/qp/mod.rs", "cm", "holds the link that a manager made"),
     ("providers/verbs/src/qp/life.rs", "cm", "asks the link for the way to the peer"),
 ];

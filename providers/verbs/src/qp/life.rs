@@ -110,7 +110,7 @@ impl Core {
         let mut recv = self.recv.lock();
         recv.open = true;
         for done in std::mem::take(&mut recv.early) {
-            inner.push(&self.recv_cq, done);
+            inner.push(done);
         }
         let count = recv.work.len();
         if recv.high.look(count).hard {
@@ -226,11 +226,11 @@ impl Core {
         for done in std::mem::take(&mut recv.early) {
             // Nothing is received over a connection that was never there.
             let is_known = was_reported || done.status != Status::Success;
-            inner.push(&self.recv_cq, if is_known { done } else { flushed(done.token) });
+            inner.push(if is_known { done } else { flushed(done.token) });
         }
         recv.work.begin_anew();
         while let Some(entry) = recv.work.pop() {
-            inner.push(&self.recv_cq, flushed(entry.token));
+            inner.push(flushed(entry.token));
         }
         // Under the completion queue's lock: what is flushed at once from now on comes behind all this.
         recv.phase = Phase::Broken;
@@ -240,13 +240,13 @@ impl Core {
         let mut send = self.send.lock();
         send.work.begin_anew();
         while let Some(entry) = send.work.pop() {
-            inner.push(&self.request_cq, flushed(entry.token));
+            inner.push(flushed(entry.token));
         }
         while let Some(window) = send.work.window() {
             drop(window);
         }
         for held in std::mem::take(&mut send.held) {
-            inner.push(&self.request_cq, flushed(held.token()));
+            inner.push(flushed(held.token()));
         }
         send.phase = Phase::Broken;
     }

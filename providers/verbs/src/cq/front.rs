@@ -1,0 +1,172 @@
+//! What was taken from the device and waits for the consumer, or never was the device's; and who wants to hear of it.
+//!
+//! Pure. A device does not say which message was solicited: while the consumer waits for such only, the device's event is
+//! the word, and it may come after the completion was taken. Nobody is called here: a call that is due is remembered.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+
+use dapl::provider::Completion;
+
+/// Completions on their way, under the queue's lock.
+#[derive(Default)]
+pub(super) struct Front {
+    ready: VecDeque<Completion>,
+    /// Nobody reads them.
+    unread: bool,
+    /// The consumer wants one call.
+    pub(super) wanted: bool,
+    /// The call is due.
+    pub(super) due: bool,
+    /// The device is to tell of what comes next.
+    pub(super) armed: bool,
+    /// The consumer asked last to be called for solicited messages only.
+    pub(super) choosy: bool,
+    /// A receive that completes now may be the one that a call was made for.
+    pub(super) solicited: bool,
+}
+
+/// Whether a receive was solicited, as far as one knows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    pub(crate) now: bool,
+    /// If it is kept back, and the device's word comes before it goes out.
+    pub(crate) later: bool,
+}
+
+/// Where completions go first: the room of who polls, none for others.
+pub(super) struct Out<'a> {
+    pub(super) room: &'a mut [Completion],
+    pub(super) filled: usize,
+}
+
+impl Out<'_> {
+    pub(super) fn left(&self) -> usize {
+        self.room.len() - self.filled
+    }
+}
+
+impl Front {
+    /// Of a queue that nobody reads, or somebody.
+    pub(super) fn new(unread: bool) -> Self {
+        Front { unread, ..Front::default() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ready.is_empty()
+    }
+
+    /// Behind all that is there.
+    #[inline(never)]
+    pub(super) fn push(&mut self, done: Completion) {
+        if self.unread {
+            return;
+        }
+        self.ready.push_back(done);
+        // A message that the device has yet to say is solicited ends no wait for such.
+        if self.wanted && (!self.choosy || done.is_loud()) {
+            self.wanted = false;
+            self.due = true;
+        }
+    }
+
+    /// To the poller, if nothing goes before it.
+    #[inline(always)]
+    pub(super) fn put(&mut self, out: &mut Out<'_>, done: Completion) {
+        match out.room.get_mut(out.filled) {
+            Some(place) if self.ready.is_empty() => {
+                *place = done;
+                out.filled += 1;
+            }
+            _ => self.push(done),
+        }
+    }
+
+    /// What is there, to the poller, whose room is empty.
+    pub(super) fn give(&mut self, out: &mut Out<'_>) {
+        let count = out.left().min(self.ready.len());
+        for (place, done) in out.room.iter_mut().zip(self.ready.drain(..count)) {
+            *place = done;
+        }
+        out.filled = count;
+    }
+
+    /// The device says that a solicited message has come, or a failure: it is among those here, or comes next.
+    pub(super) fn may_be_solicited(&mut self) {
+        if self.choosy {
+            self.solicited = true;
+            self.ready.iter_mut().for_each(|done| done.solicited |= done.token.work.is_recv());
+        }
+    }
+
+    /// Whether a receive that completes now was solicited.
+    #[inline(always)]
+    pub(super) fn mark(&self) -> Mark {
+        Mark { now: self.solicited, later: self.solicited || self.armed && self.choosy }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dapl::provider::{Token, Work};
+
+    use super::*;
+
+    fn done(cookie: u64, work: Work) -> Completion {
+        // As on an endpoint that waits for solicited messages.
+        Completion {
+            token: Token { cookie, work, unsignalled: work.is_recv(), ..Token::default() },
+            ..Default::default()
+        }
+    }
+
+    fn given(front: &mut Front, room: usize) -> Vec<(u64, bool)> {
+        let mut room = vec![Completion::default(); room];
+        let mut out = Out { room: &mut room, filled: 0 };
+        front.give(&mut out);
+        let filled = out.filled;
+        room[..filled].iter().map(|done| (done.token.cookie, done.solicited)).collect()
+    }
+
+    #[test]
+    fn nothing_overtakes_what_waits() {
+        let mut front = Front::default();
+        let mut room = [Completion::default(); 2];
+        let mut out = Out { room: &mut room, filled: 0 };
+        (1..=3).for_each(|cookie| front.put(&mut out, done(cookie, Work::Send)));
+        assert_eq!((out.filled, out.left()), (2, 0));
+        front.put(&mut Out { room: &mut [Completion::default(); 1], filled: 0 }, done(4, Work::Send));
+        assert_eq!(room.map(|done| done.token.cookie), [1, 2]);
+        assert_eq!(given(&mut front, 1), [(3, false)]);
+        assert_eq!(given(&mut front, 9), [(4, false)]);
+        assert!(front.is_empty() && !front.due, "nobody has asked for a call");
+    }
+
+    #[test]
+    fn a_call_is_due_once() {
+        let mut front = Front { wanted: true, ..Front::default() };
+        front.push(done(1, Work::Recv));
+        assert!(std::mem::take(&mut front.due), "who is not choosy hears of everything");
+        front.push(done(2, Work::Recv));
+        assert!(!front.due);
+        let mut front = Front { unread: true, wanted: true, ..Front::default() };
+        front.push(done(1, Work::Recv));
+        assert!(front.is_empty() && !front.due);
+    }
+
+    #[test]
+    fn a_message_counts_as_solicited_when_the_device_says_so() {
+        let mut front = Front { wanted: true, armed: true, choosy: true, ..Front::default() };
+        assert!(!front.mark().now && front.mark().later);
+        front.push(done(1, Work::Recv));
+        assert!(!front.due && front.wanted, "the device has not said yet that it is");
+        front.may_be_solicited();
+        assert!(front.mark().now, "it may be the next one as well");
+        assert_eq!(given(&mut front, 9), [(1, true)]);
+        front.push(done(2, Work::Send));
+        assert!(front.due, "a request's end is always of interest");
+        let mut plain = Front { wanted: true, armed: true, ..Front::default() };
+        plain.may_be_solicited();
+        assert!(!plain.mark().now && !plain.mark().later, "nobody waits for solicited ones");
+    }
+}

@@ -1,0 +1,403 @@
+//! Completion queues: the device's, and in front of it what was taken from there and what was completed without it.
+//!
+//! Who polls takes the device's completions and finds their work in the queues of the queue pairs. When nobody polls, the
+//! device's queue stays armed and the engine looks, so that a failure is noticed all the same; while somebody polls, the
+//! engine only asks now and then whether that is still so. The lock of this room is taken above those of a queue pair's
+//! queues and below its link's. Nothing here calls a sink but the engine.
+
+mod front;
+mod rooms;
+mod table;
+
+use std::mem::MaybeUninit;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use dapl::error::{Error, Result};
+use dapl::provider::{Completion, CompletionQueue, CqSink};
+use ibverbs_sys::ibv_wc;
+use parking_lot::{Mutex, MutexGuard};
+
+pub(crate) use self::front::Mark;
+use self::front::{Front, Out};
+use self::rooms::{Maker, Rooms};
+use self::table::Table;
+use crate::device::Device;
+use crate::ibv;
+use crate::qp::Core;
+use crate::reactor::{Reactor, Source};
+
+/// Completions taken from the device at a time.
+const BATCH: usize = 16;
+/// How often the engine asks whether somebody still polls.
+const GUARD: Duration = Duration::from_millis(10);
+
+/// A completion queue as dapl holds it.
+pub struct Cq(pub(crate) Arc<CqCore>);
+
+/// Which of a queue pair's queues.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Side {
+    Recv,
+    Request,
+}
+
+/// The queue itself, shared with its queue pairs and the engine.
+pub(crate) struct CqCore {
+    me: Weak<CqCore>,
+    maker: Maker,
+    reactor: Arc<Reactor>,
+    /// Who is told; a queue of completions that nobody wants has none.
+    sink: Option<Weak<dyn CqSink>>,
+    inner: Mutex<Inner>,
+    polls: AtomicU32,
+}
+
+/// What the lock guards.
+#[derive(Default)]
+pub(crate) struct Inner {
+    front: Front,
+    table: Table,
+    /// The device's queues: one, or as many as it takes to have room for all that may complete.
+    rooms: Rooms,
+    /// Which of them is looked at first.
+    turn: usize,
+    /// A queue pair may be given something to do: until then there is nothing to be told of, and what the consumer wants to
+    /// be told of may yet become less.
+    live: bool,
+    /// The engine will ask whether anybody still polls, and how many polls it has seen.
+    watched: bool,
+    seen: u32,
+}
+
+/// The lock, held. A call that became due meanwhile is made by the engine.
+pub(crate) struct Held<'a> {
+    cq: &'a CqCore,
+    inner: MutexGuard<'a, Inner>,
+}
+
+impl Deref for Held<'_> {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.inner
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Inner {
+        &mut self.inner
+    }
+}
+
+impl Drop for Held<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if std::mem::take(&mut self.inner.front.due)
+            && let Some(cq) = self.cq.me.upgrade()
+        {
+            self.cq.reactor.soon(move || cq.notify());
+        }
+    }
+}
+
+impl Held<'_> {
+    /// Gives a queue of a queue pair its place.
+    pub(crate) fn enter(&mut self, core: &Arc<Core>, side: Side) -> Result<u32> {
+        self.table.enter(core, side)
+    }
+
+    /// Takes it back.
+    pub(crate) fn leave(&mut self, slot: u32) {
+        self.table.leave(slot);
+    }
+
+    /// One with a shared receive queue is known by its number.
+    pub(crate) fn enter_number(&mut self, number: u32, core: &Arc<Core>) {
+        self.table.enter_number(number, core);
+    }
+
+    pub(crate) fn leave_number(&mut self, number: u32) {
+        self.table.leave_number(number);
+    }
+
+    /// A completion that the device knows nothing of, behind all that is there.
+    pub(crate) fn push(&mut self, completion: Completion) {
+        self.front.push(completion);
+    }
+}
+
+impl CqCore {
+    /// A queue. Without a sink its completions are dropped.
+    pub(crate) fn new(device: &Arc<Device>, sink: Option<Weak<dyn CqSink>>) -> Result<Arc<Self>> {
+        let id = device.opened.next_id();
+        let (context, channel) = (device.context.clone(), device.channel.clone());
+        let maker = Maker { context, channel, id, longest: device.max_cqe() };
+        let inner = Inner { front: Front::new(sink.is_none()), rooms: Rooms::new(&maker)?, ..Inner::default() };
+        let cq = Arc::new_cyclic(|me| CqCore {
+            me: Weak::clone(me),
+            maker,
+            reactor: device.reactor.clone(),
+            sink,
+            inner: Mutex::new(inner),
+            polls: AtomicU32::new(0),
+        });
+        device.opened.adopt_cq(id, Arc::downgrade(&cq));
+        Ok(cq)
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> Held<'_> {
+        Held { cq: self, inner: self.inner.lock() }
+    }
+
+    /// The queue pairs that complete here.
+    pub(crate) fn users(&self) -> Vec<Arc<Core>> {
+        self.lock().table.users()
+    }
+
+    /// Finds or makes a queue of the device with room for so many completions more.
+    pub(crate) fn reserve(&self, count: u32) -> Result<Arc<ibv::Cq>> {
+        self.reserved(|rooms| rooms.reserve(&self.maker, count))
+    }
+
+    /// The same for a queue pair that takes from a shared queue of so many receives.
+    pub(crate) fn reserve_shared(&self, srq: usize, count: u32) -> Result<Arc<ibv::Cq>> {
+        self.reserved(|rooms| rooms.reserve_shared(&self.maker, srq, count))
+    }
+
+    fn reserved(&self, reserve: impl FnOnce(&mut Rooms) -> Result<Arc<ibv::Cq>>) -> Result<Arc<ibv::Cq>> {
+        let mut inner = self.lock();
+        let before = inner.rooms.len();
+        let cq = reserve(&mut inner.rooms)?;
+        if inner.rooms.len() > before && inner.front.armed {
+            cq.arm(inner.front.choosy).map_err(|error| self.cannot_arm(&error))?;
+        }
+        Ok(cq)
+    }
+
+    /// The shared queue has so many receives now.
+    pub(crate) fn widen_shared(&self, srq: usize, count: u32) -> Result<()> {
+        self.lock().rooms.widen_shared(&self.maker, srq, count)
+    }
+
+    /// Gives room back.
+    pub(crate) fn release(&self, cq: &Arc<ibv::Cq>, count: u32) {
+        self.lock().rooms.release(cq, count);
+    }
+
+    /// A queue pair that took from a shared queue is gone.
+    pub(crate) fn release_shared(&self, srq: usize) {
+        self.lock().rooms.release_shared(srq);
+    }
+
+    /// Looks after a queue that somebody depends on and nobody may poll.
+    pub(crate) fn guard(&self) {
+        self.watch(&mut self.lock());
+    }
+
+    /// As [`Self::guard`], where receives are counted from now on: it may be armed for less.
+    pub(crate) fn guard_count(&self) {
+        let mut inner = self.lock();
+        if inner.front.armed && !inner.front.choosy && self.arm_device(&mut inner, false).is_err() {
+            inner.front.armed = false;
+        }
+        self.watch(&mut inner);
+    }
+
+    fn watch(&self, inner: &mut Inner) {
+        if !std::mem::replace(&mut inner.watched, true) {
+            inner.seen = self.polls.load(Ordering::Relaxed);
+            let me: Weak<dyn Source> = self.me.clone();
+            self.reactor.after(GUARD, me, 0);
+        }
+    }
+
+    /// A queue pair is about to be connected.
+    pub(crate) fn enliven(&self) -> Result<()> {
+        let mut inner = self.lock();
+        if !std::mem::replace(&mut inner.live, true) && inner.front.wanted {
+            let solicited = inner.front.choosy;
+            self.arm_device(&mut inner, solicited)?;
+        }
+        Ok(())
+    }
+
+    /// A completion that the device knows nothing of.
+    pub(crate) fn push(&self, completion: Completion) {
+        self.lock().push(completion);
+    }
+
+    /// Takes all that the device has.
+    pub(crate) fn fetch(&self) {
+        self.drain(&mut self.lock());
+    }
+
+    fn drain(&self, inner: &mut Inner) {
+        while self.take(inner, &mut Out { room: &mut [], filled: 0 }, BATCH).is_full {}
+    }
+
+    /// For who polls: what is there, then the device's. `expects`: while the device is armed to tell of a solicited message,
+    /// this may be faster than its word.
+    #[inline]
+    fn fill(&self, inner: &mut Inner, out: &mut [Completion], expects: bool) -> usize {
+        let before = inner.front.solicited;
+        if expects && inner.front.armed {
+            inner.front.may_be_solicited();
+        }
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        let mut out = Out { room: out, filled: 0 };
+        if !inner.front.is_empty() {
+            inner.front.give(&mut out);
+        }
+        while out.left() > 0 {
+            let most = out.left();
+            if !self.take(inner, &mut out, most).is_full {
+                break;
+            }
+        }
+        let filled = out.filled;
+        // Whoever was called for a solicited message has it among these.
+        inner.front.solicited = before && filled == 0;
+        filled
+    }
+
+    /// Takes up to `most` of the device's completions.
+    #[inline]
+    fn take(&self, inner: &mut Inner, out: &mut Out<'_>, most: usize) -> Taken {
+        let Inner { front, table, rooms, turn, .. } = inner;
+        let mut batch = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
+        let most = most.min(BATCH);
+        for _ in 0..rooms.len() {
+            let Some(cq) = rooms.get(*turn) else { break };
+            let taken = match cq.poll_into(&mut batch[..most]) {
+                Ok(taken) => taken,
+                Err(error) => {
+                    log::error!("{}: a completion queue cannot be polled: {error}", self.maker.context.name());
+                    &[]
+                }
+            };
+            for wc in taken {
+                table.complete(front, wc, out);
+            }
+            if taken.len() == most {
+                return Taken { is_full: true };
+            }
+            // It is empty now; with others there may be more.
+            if rooms.len() > 1 {
+                *turn = (*turn + 1) % rooms.len();
+                if !taken.is_empty() {
+                    return Taken { is_full: true };
+                }
+            }
+        }
+        Taken { is_full: false }
+    }
+
+    /// The device has something, and the queue is not armed any more.
+    pub(crate) fn has_event(&self) {
+        let mut inner = self.lock();
+        inner.front.armed = false;
+        inner.front.may_be_solicited();
+        let is_wanted = std::mem::take(&mut inner.front.wanted);
+        if inner.table.is_used() {
+            self.watch(&mut inner);
+        }
+        drop(inner);
+        if is_wanted {
+            self.notify();
+        }
+    }
+
+    fn notify(&self) {
+        if let Some(sink) = self.sink.as_ref().and_then(Weak::upgrade) {
+            sink.notify();
+        }
+    }
+
+    fn arm_device(&self, inner: &mut Inner, solicited: bool) -> Result<()> {
+        for cq in inner.rooms.iter() {
+            cq.arm(solicited).map_err(|error| self.cannot_arm(&error))?;
+        }
+        inner.front.armed = true;
+        Ok(())
+    }
+
+    fn cannot_arm(&self, error: &std::io::Error) -> Error {
+        log::error!("{}: a completion queue cannot be armed: {error}", self.maker.context.name());
+        Error::Internal
+    }
+}
+
+/// What a look at the device's queues came to.
+struct Taken {
+    /// There may be more.
+    is_full: bool,
+}
+
+impl Source for CqCore {
+    /// Does anybody still poll? If not, the failures among the completions are for us to find.
+    fn expired(&self, _: u64) {
+        let mut inner = self.lock();
+        inner.watched = false;
+        if !inner.table.is_used() || !inner.live {
+            return;
+        }
+        if self.polls.load(Ordering::Relaxed) != inner.seen {
+            return self.watch(&mut inner);
+        }
+        // The consumer wants less than we do: we have to look for ourselves.
+        let is_deaf = inner.front.choosy && inner.table.counts_recvs();
+        if is_deaf {
+            self.drain(&mut inner);
+            return self.watch(&mut inner);
+        }
+        if !inner.front.armed {
+            self.drain(&mut inner);
+            // A queue that was armed for all could not be armed for less.
+            let solicited = inner.front.choosy || inner.table.wants_failures_only();
+            if self.arm_device(&mut inner, solicited).is_err() {
+                return self.watch(&mut inner);
+            }
+            self.drain(&mut inner);
+        }
+        // From here on the device tells.
+    }
+}
+
+impl CompletionQueue for Cq {
+    const TELLS_SOLICITED: bool = false;
+
+    fn poll(&self, out: &mut [Completion]) -> usize {
+        let mut inner = self.0.lock();
+        let expects = inner.front.wanted;
+        self.0.fill(&mut inner, out, expects)
+    }
+
+    fn ready(&self, out: &mut [Completion]) -> usize {
+        // Completions of the device are there already; looking is all that a poll does.
+        self.0.fill(&mut self.0.lock(), out, true)
+    }
+
+    fn arm(&self, solicited: bool) -> Result<bool> {
+        let cq = &*self.0;
+        let mut inner = cq.lock();
+        if !inner.front.is_empty() {
+            return Ok(false);
+        }
+        inner.front.choosy = solicited;
+        if !inner.live {
+            inner.front.wanted = true;
+            return Ok(true);
+        }
+        cq.arm_device(&mut inner, solicited)?;
+        // What came before the device was armed brings no event, and nobody knows whether it was solicited.
+        let before = std::mem::replace(&mut inner.front.solicited, solicited);
+        cq.drain(&mut inner);
+        inner.front.solicited = before;
+        inner.front.wanted = inner.front.is_empty();
+        Ok(inner.front.wanted)
+    }
+}

@@ -1,0 +1,94 @@
+//! Whose completions these are: the queues that complete here, by place, and those of a shared queue by their number.
+//!
+//! Under the completion queue's lock.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::sync::Arc;
+
+use dapl::error::{Error, Resource, Result};
+use ibverbs_sys::ibv_wc;
+
+use super::Side;
+use super::front::{Front, Out};
+use crate::keys::KeyHasher;
+use crate::qp::Core;
+use crate::work::WorkId;
+
+#[derive(Default)]
+pub(super) struct Table {
+    slots: Vec<Option<(Arc<Core>, Side)>>,
+    /// Those with a shared receive queue, by their number on the wire.
+    numbers: HashMap<u32, Arc<Core>, BuildHasherDefault<KeyHasher>>,
+}
+
+impl Table {
+    /// Gives a queue of a queue pair its place.
+    pub(super) fn enter(&mut self, core: &Arc<Core>, side: Side) -> Result<u32> {
+        let entry = Some((core.clone(), side));
+        let slot = match self.slots.iter().position(Option::is_none) {
+            Some(free) => {
+                self.slots[free] = entry;
+                free
+            }
+            None if self.slots.len() < WorkId::SLOTS as usize => {
+                self.slots.push(entry);
+                self.slots.len() - 1
+            }
+            None => return Err(Error::Exhausted(Resource::Evd)),
+        };
+        Ok(slot as u32)
+    }
+
+    /// Takes it back.
+    pub(super) fn leave(&mut self, slot: u32) {
+        if let Some(place) = self.slots.get_mut(slot as usize) {
+            *place = None;
+        }
+    }
+
+    /// One with a shared receive queue is known by its number.
+    pub(super) fn enter_number(&mut self, number: u32, core: &Arc<Core>) {
+        self.numbers.insert(number, core.clone());
+    }
+
+    pub(super) fn leave_number(&mut self, number: u32) {
+        self.numbers.remove(&number);
+    }
+
+    pub(super) fn is_used(&self) -> bool {
+        self.slots.iter().any(Option::is_some)
+    }
+
+    pub(super) fn users(&self) -> Vec<Arc<Core>> {
+        self.slots.iter().flatten().map(|(core, _)| core.clone()).collect()
+    }
+
+    /// Of receives only the failures are news for us, unless somebody counts them. (Of requests not every device tells
+    /// the failures alone.)
+    pub(super) fn wants_failures_only(&self) -> bool {
+        self.slots.iter().flatten().all(|(core, side)| *side == Side::Recv && !core.counts_recvs())
+    }
+
+    pub(super) fn counts_recvs(&self) -> bool {
+        self.slots.iter().flatten().any(|(core, side)| *side == Side::Recv && core.counts_recvs())
+    }
+
+    /// Finds the work that is complete, and what the consumer hears of it.
+    #[inline(always)]
+    pub(super) fn complete(&self, front: &mut Front, wc: &ibv_wc, out: &mut Out<'_>) {
+        match WorkId::parse(wc.wr_id()) {
+            WorkId::Own { slot, epoch, number } => {
+                if let Some(Some((core, side))) = self.slots.get(slot as usize) {
+                    let mark = front.mark();
+                    core.complete(*side, epoch, number, wc, mark, |done| front.put(out, done));
+                }
+            }
+            WorkId::Shared(place) => match self.numbers.get(&wc.qp_num) {
+                Some(core) => core.complete_shared(place, wc, front.mark(), |done| front.put(out, done)),
+                None => log::debug!("a receive of queue pair {}, which is gone", wc.qp_num),
+            },
+        }
+    }
+}
