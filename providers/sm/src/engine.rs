@@ -159,11 +159,13 @@ impl Engine {
             let moved = attempt.conn().is_some_and(|qp| !qp.was_idle());
             let silent = !moved && now.saturating_duration_since(attempt.heard) > silence;
             if silent || link.alive() == Delivery::Dead {
+                log::warn!("connection {id}: the peer gives no sign of life");
                 dead.push(*id);
+            } else if link.is_reset() {
+                dead.push(*id); // its word got lost
             }
         }
         for id in dead {
-            log::warn!("connection {id}: the peer gives no sign of life");
             self.attempt_gone(id);
         }
         self.next_alive = (open > 0).then(|| now + self.device.knobs.alive);
@@ -174,38 +176,42 @@ impl Engine {
     fn read_words(&mut self) {
         let mut bytes = vec![0u8; WORDS * 4];
         let Ok(read) = rustix::io::read(&self.device.fifo, &mut bytes[..]) else { return };
-        let mut notes: Vec<Note> =
-            bytes[..read].chunks_exact(4).filter_map(|w| Note::decode(w.try_into().ok()?)).collect();
-        if read == bytes.len() {
-            // Words were lost in a full FIFO: look at every connection.
-            notes.extend(self.device.book.lock().by_id.keys().map(|id| Note::Wake(*id)));
-        }
-        notes.dedup();
-        for note in notes {
-            self.noted(note);
+        match Note::all(&bytes[..read]).filter(|_| read < bytes.len()) {
+            Some(mut notes) => {
+                notes.dedup();
+                notes.into_iter().for_each(|note| self.noted(note));
+            }
+            // Words were lost in a full FIFO, or torn by somebody: look at every connection.
+            None => {
+                let ids: Vec<u32> = self.device.book.lock().by_id.keys().copied().collect();
+                ids.into_iter().for_each(|id| self.look_at(id, true));
+            }
         }
     }
 
     fn noted(&mut self, note: Note) {
         let (Note::Wake(id) | Note::Alive(id) | Note::Reset(id)) = note;
-        let found = {
-            let mut book = self.device.book.lock();
-            let Some(attempt) = book.by_id.get_mut(&id) else { return };
+        let mut implies_ack = false;
+        if let Some(attempt) = self.device.book.lock().by_id.get_mut(&id) {
             // The generation is part of the id: a word of a former life names nobody.
             let alive = Input::Alive(attempt.machine.peer_generation());
             if attempt.machine.handle(alive) == [Action::Heard] {
                 attempt.heard = Instant::now();
             }
-            attempt.conn().zip(attempt.link.clone()).map(|(qp, link)| (qp, link, attempt.stage))
-        };
-        let Some((qp, link, stage)) = found else { return };
-        if stage == Stage::Replied {
-            self.confirmed(id); // the first word in the rings implies the acknowledgement
+            implies_ack = attempt.stage == Stage::Replied; // as the first word in the rings
         }
+        if implies_ack {
+            self.confirmed(id);
+        }
+        self.look_at(id, matches!(note, Note::Wake(_)));
+    }
+
+    fn look_at(&mut self, id: u32, serve: bool) {
+        let Some((qp, link, _)) = self.conn(id) else { return };
         // A forged word does nothing that the control line does not say.
         if link.is_reset() {
             self.attempt_gone(id);
-        } else if matches!(note, Note::Wake(_)) {
+        } else if serve {
             qp.serve();
         }
     }

@@ -145,6 +145,13 @@ impl Note {
             _ => None,
         }
     }
+
+    /// What was read at once, or `None` if somebody has torn it: then words of others may be lost in it.
+    pub(crate) fn all(bytes: &[u8]) -> Option<Vec<Self>> {
+        let (words, rest) = bytes.as_chunks::<4>();
+        let notes = words.iter().map(|word| Note::decode(*word)).collect();
+        if rest.is_empty() { notes } else { None }
+    }
 }
 
 #[cfg(test)]
@@ -166,6 +173,10 @@ mod tests {
             assert_eq!(Note::decode(note.encode()), Some(note));
         }
         assert_eq!(Note::decode([0; 4]), None);
+        let (two, torn) = ([Note::Wake(1).encode(), Note::Reset(2).encode()].concat(), [9].as_slice());
+        assert_eq!(Note::all(&two), Some(vec![Note::Wake(1), Note::Reset(2)]));
+        assert_eq!(Note::all(&[&two, torn].concat()), None);
+        assert_eq!(Note::all(&[torn, &two, &[0; 3]].concat()), None);
     }
 
     #[test]

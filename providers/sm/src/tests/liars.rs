@@ -14,7 +14,7 @@ use crate::proto::message::{Header, Kind};
 use crate::sock::SetupSocket;
 
 /// One exchange that works.
-fn works(a: &Side, b: &Side, pair: &(Qp, Qp)) {
+pub(super) fn works(a: &Side, b: &Side, pair: &(Qp, Qp)) {
     let out = [7u8; 100];
     let into = vec![0u8; 100];
     let (out_mr, into_mr) = (a.register(&out), b.register(&into));
@@ -147,7 +147,7 @@ impl Stranger {
     }
 }
 
-fn terms(token: u64, geometry: Geometry) -> Terms {
+pub(super) fn terms(token: u64, geometry: Geometry) -> Terms {
     Terms {
         generation: 1,
         token,

@@ -1,7 +1,7 @@
 //! The provider as dapl sees it: two IAs in one process, with a sink that records, and peers that lie.
 //!
-//! `ends`, `sharing` and `windows` are the honest world, `liars` the other; in `kills` one of two processes (`other`) ends or
-//! stops at one of the `points`. All of it runs without libdat and without dapl's objects.
+//! `ends`, `sharing` and `windows` are the honest world, `liars` the other, with `folders` and `storm`; in `kills` one of two
+//! processes (`other`) ends or stops at one of the `points`. All of it runs without libdat and without dapl's objects.
 
 mod ends;
 mod folders;
@@ -10,6 +10,7 @@ mod liars;
 mod other;
 pub(crate) mod points;
 mod sharing;
+mod storm;
 mod windows;
 
 use std::collections::VecDeque;
@@ -116,11 +117,36 @@ impl CqSink for Deaf {
     fn notify(&self) {}
 }
 
+/// What was logged, by all tests of this program.
+struct Log(Mutex<Vec<String>>);
+
+static LOG: Log = Log(Mutex::new(Vec::new()));
+
+impl log::Log for Log {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        self.0.lock().push(record.args().to_string());
+    }
+
+    fn flush(&self) {}
+}
+
+/// Did somebody log this?
+fn said(text: &str) -> bool {
+    LOG.0.lock().iter().any(|line| line.contains(text))
+}
+
 /// A base directory of its own for every test, gone when dropped.
 struct Place(String);
 
 impl Place {
     fn new(name: &str) -> Self {
+        if log::set_logger(&LOG).is_ok() {
+            log::set_max_level(log::LevelFilter::Warn);
+        }
         Place(format!("/dev/shm/dapl-sm-test-{}-{name}", std::process::id()))
     }
 

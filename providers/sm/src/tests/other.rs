@@ -135,8 +135,7 @@ impl Traffic {
     }
 
     pub(super) fn knows(&mut self, card: &[u8]) {
-        let key = u32::from_le_bytes(card[..4].try_into().unwrap());
-        self.remote = Some(Remote { key, address: u64::from_le_bytes(card[4..12].try_into().unwrap()) });
+        self.remote = Some(on(card));
     }
 
     pub(super) fn connect(&self, address: &PeerAddress) {
@@ -198,6 +197,17 @@ impl Traffic {
     fn post_request(&mut self) {
         let number = self.requests.posted;
         let Some(remote) = self.remote else { return };
+        self.post(remote, number);
+        self.requests.posted += 1;
+    }
+
+    /// Posts a request, and keeps no account of it; it may find no room.
+    pub(super) fn post_blindly(&self, card: &[u8], number: u64) {
+        let _ = self.qp.post_recv(&[], token(RECV));
+        self.post(on(card), number);
+    }
+
+    fn post(&self, remote: Remote, number: u64) {
         let (memory, mr) = &self.out;
         let (op, length) = match number % 4 {
             0 => (Op::Send { solicited: false }, 64),
@@ -206,8 +216,13 @@ impl Traffic {
             _ => (Op::Read(remote), BIG),
         };
         self.qp.post_send(&wr(op, &[segment(mr, &memory[..length])], number)).unwrap();
-        self.requests.posted += 1;
     }
+}
+
+/// Where a card says that memory is.
+fn on(card: &[u8]) -> Remote {
+    let key = u32::from_le_bytes(card[..4].try_into().unwrap());
+    Remote { key, address: u64::from_le_bytes(card[4..12].try_into().unwrap()) }
 }
 
 fn take_event(side: &Side, conn: ConnId) -> Option<Heard> {
@@ -228,6 +243,8 @@ fn the_other_process() {
         "listens" => listens(&place),
         "connects" => connects(&place, u64::MAX),
         "parts" => connects(&place, 9),
+        "rages" => storm::rages(&place),
+        "changes-user" => storm::changes_user(&place),
         "visits" => visits(&place),
         "haunts" => (0..60).for_each(|_| visits(&place)),
         _ => panic!("{role}"),

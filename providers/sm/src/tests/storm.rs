@@ -1,0 +1,204 @@
+//! Hostile processes: one rewrites all that it may write while the victim runs, one is another user's. The victim keeps its
+//! account in order, drops them and says why, touches nothing that was not granted, and serves its friends meanwhile.
+
+use std::sync::atomic::Ordering;
+
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
+use rustix::process::Uid;
+
+use super::liars::{terms, works};
+use super::other::{Other, QUAL, Traffic, was_killed};
+use super::*;
+use crate::link::{Link, WANT_PROGRESS, WANT_REQUESTS};
+use crate::map::Map;
+use crate::proto::handshake::{Datagram, Geometry};
+
+/// Connections that a hostile process makes, one after the other.
+const ROUNDS: u64 = 80;
+/// How it says that it has not the right to be another user.
+const NO_RIGHT: i32 = 3;
+
+/// Numbers that look random, the same ones each time.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// Mostly a value that means something where words do.
+    fn word(&mut self) -> u64 {
+        let word = self.next();
+        match self.next() % 4 {
+            0 => word,
+            1 => word & 0xFFFF | (1 + self.next() % 3) << 32,
+            2 => word % 512,
+            _ => u64::MAX << (word % 64),
+        }
+    }
+}
+
+/// The role of the hostile process.
+pub(super) fn rages(place: &Place) {
+    let side = place.open();
+    let mut random = Random(0x9E37_79B9_7F4A_7C15);
+    for round in 0..ROUNDS {
+        let conn = ConnId { attempt: round as u32, ..conn(1) };
+        let traffic = Traffic::new(&side, conn);
+        traffic.connect(&here());
+        match side.sink.next(conn) {
+            Heard::Established(card) => rage(&side, &traffic, &card, round, &mut random),
+            Heard::Other("rejected") => std::thread::yield_now(), // its datagrams were not understood
+            other => panic!("{other:?}"),
+        }
+        drop(traffic);
+        while side.cq.poll(&mut [Completion::default(); 16]) > 0 {}
+        side.sink.events.lock().clear();
+    }
+}
+
+fn rage(side: &Side, traffic: &Traffic, card: &[u8], round: u64, random: &mut Random) {
+    let Some(link) = traffic.qp.0.link() else { return };
+    for step in 0..12 {
+        traffic.post_blindly(card, step);
+        match round % 4 {
+            0 => rewrite(&link.area, random),
+            1 => rewrite(&link.rma, random),
+            2 => (0..200).for_each(|_| tamper(&link, random)),
+            _ => (0..20).for_each(|_| spoil(side, &link, random)),
+        }
+        link.poke(WANT_REQUESTS | WANT_PROGRESS);
+        side.cq.poll(&mut [Completion::default(); 16]);
+    }
+}
+
+/// Every byte.
+fn rewrite(area: &Map, random: &mut Random) {
+    for place in (0..area.len()).step_by(8) {
+        area.word(place).store(random.word(), Ordering::Release);
+    }
+}
+
+/// The control line and the first slots, where words mean something.
+fn tamper(link: &Link, random: &mut Random) {
+    let place = (random.next() as usize % (4096 + 64 * 128)) & !7;
+    link.area.word(place).store(random.word(), Ordering::Release);
+    link.rma.word((random.next() as usize % 4096) & !7).store(random.word(), Ordering::Release);
+}
+
+/// Torn words in the FIFO, and datagrams with some bytes changed.
+fn spoil(side: &Side, link: &Link, random: &mut Random) {
+    let Some(theirs) = link.theirs() else { return };
+    let bytes = random.next().to_le_bytes();
+    let _ = rustix::io::write(&theirs.peer.fifo, &bytes[..1 + random.next() as usize % 8]);
+    let datagrams = [
+        Datagram::Request { id: link.id, terms: terms(random.next(), Geometry::OURS), private_data: vec![1; 12] },
+        Datagram::Ack { client: link.id, server: theirs.id, token: 0 },
+        Datagram::Reset { from: link.id, to: theirs.id, token: 0 },
+    ];
+    let mut bytes = datagrams[random.next() as usize % 3].encode();
+    for _ in 0..random.next() % 4 {
+        let place = random.next() as usize % bytes.len();
+        bytes[place] = random.next() as u8;
+    }
+    bytes.truncate(bytes.len() - random.next() as usize % 3);
+    let _ = side.ia.device.socket.send(&theirs.peer.path, &bytes, &[]);
+}
+
+fn weathers(name: &str, settings: &[(&str, &str)]) {
+    let place = Place::new(name);
+    let (side, friend) = (place.open(), place.open());
+    let good = connected(&friend, &side, QUAL + 1, 100);
+    let listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
+    let own = vec![5u8; 1 << 16];
+    let local = Access { local_write: true, ..Access::default() };
+    let region = Region { address: own.as_ptr() as u64, length: own.len() as u64 };
+    let _kept = side.ia.register(&side.pd, region, local).unwrap();
+    let mut hostile = Other::start("rages", &place, "", settings);
+    let (mut traffic, mut served) = (None::<Traffic>, 0);
+    let until = Instant::now() + 3 * PATIENCE;
+    loop {
+        if traffic.is_none() {
+            let request = side.sink.requests.lock().pop_front();
+            if let Some((request, info)) = request
+                && info.private_data.len() >= 12
+            {
+                served += 1;
+                let mut new = Traffic::new(&side, ConnId { attempt: served, ..conn(1) });
+                new.knows(&info.private_data);
+                request.accept(&new.qp, &new.card(), new.conn).unwrap();
+                traffic = Some(new);
+            }
+        }
+        traffic.iter_mut().for_each(|traffic| traffic.go_on(&side));
+        if traffic.as_ref().is_some_and(Traffic::is_settled) {
+            traffic = None;
+            works(&friend, &side, &good);
+        }
+        if traffic.is_none()
+            && side.sink.requests.lock().is_empty()
+            && let Some(status) = hostile.ended()
+        {
+            assert!(status.success(), "{status:?}");
+            break;
+        }
+        assert!(Instant::now() < until, "not over after {served} connections");
+    }
+    assert!(u64::from(served) >= ROUNDS / 2, "{served}");
+    works(&friend, &side, &good);
+    assert_eq!(own, [5u8; 1 << 16]);
+    assert!(said("dropped: the peer sent"), "and why");
+    drop((listener, good));
+}
+
+#[test]
+fn a_process_that_rewrites_all_it_may_write_does_no_harm() {
+    weathers("storm-kernel", &[]);
+}
+
+#[test]
+fn nor_where_rdma_goes_by_shared_buffers() {
+    weathers("storm-buffers", &[("DAPL_SM_RMA", "mmap")]);
+}
+
+/// The role of another user's process: it got hold of a way to the socket while it was ours.
+pub(super) fn changes_user(place: &Place) {
+    let side = place.open();
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddrUnix::new(format!("{}/changed/sock", place.0)).unwrap()).unwrap();
+    let victim = side.ia.device.endpoint.base().find(QUAL).unwrap();
+    rustix::net::connect(&socket, &SocketAddrUnix::new(victim.join("sock")).unwrap()).unwrap();
+    let nobody = Uid::from_raw(65_534);
+    if rustix::thread::set_thread_res_uid(nobody, nobody, nobody).is_err() {
+        std::process::exit(NO_RIGHT);
+    }
+    let request = Datagram::Request { id: 5, terms: terms(1, Geometry::OURS), private_data: vec![] };
+    for bytes in [request.encode(), vec![1, 9, 0, 0, 5, 0, 0, 0], vec![]] {
+        rustix::net::send(&socket, &bytes, SendFlags::empty()).unwrap();
+    }
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+}
+
+#[test]
+fn another_users_process_is_not_answered() {
+    let place = Place::new("another-user");
+    let (side, friend) = (place.open(), place.open());
+    let good = connected(&friend, &side, QUAL + 1, 100);
+    let listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
+    std::fs::create_dir(format!("{}/changed", place.0)).unwrap();
+    let status = Other::start("changes-user", &place, "", &[]).end();
+    if status.code() == Some(NO_RIGHT) {
+        eprintln!("skipped: no right to be another user");
+        return;
+    }
+    assert!(was_killed(status), "{status:?}");
+    // Behind those of the other one.
+    let late = connected(&friend, &side, QUAL + 2, 200);
+    assert!(side.sink.is_silent());
+    assert!(said(&format!("{}/changed is of uid 65534", place.0)));
+    works(&friend, &side, &good);
+    drop((listener, late));
+}
