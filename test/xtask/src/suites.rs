@@ -35,9 +35,15 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
             let host = tests(suite, &known, &[]).and(proofs::loom(&[])).and(proofs::threads(&[]));
             host.and(rxe::run(rest))
         }
+        // Its points of death and its liars know the provider from inside.
+        "faults" if rest.is_empty() => tests(suite, &known, rest).and(cargo_test("faults within sm", &WITHIN_SM)),
         _ => tests(suite, &known, rest),
     }
 }
+
+/// The rooms of the provider's own tests that belong to `faults`.
+const WITHIN_SM: [&str; 8] =
+    ["-p", "daplsm", "--lib", "--", "tests::kills", "tests::folders", "tests::liars", "tests::storm"];
 
 /// Runs suites as cargo builds them for everybody.
 fn tests(suite: &str, known: &[String], rest: &[&str]) -> Result {
@@ -59,9 +65,18 @@ fn tests(suite: &str, known: &[String], rest: &[&str]) -> Result {
     if matches!(suite, "all" | "unit") && rdma_core::has_rdma_core() {
         cargo.args(rdma_core::FEATURES);
     }
-    match cargo.args(rest).status() {
+    succeeds(suite, cargo.args(rest))
+}
+
+fn cargo_test(what: &str, arguments: &[&str]) -> Result {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    succeeds(what, cargo.current_dir(workspace()).arg("test").args(arguments))
+}
+
+fn succeeds(what: &str, cargo: &mut Command) -> Result {
+    match cargo.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err(format!("suite {suite} failed")),
+        Ok(_) => Err(format!("suite {what} failed")),
         Err(error) => Err(format!("{cargo:?}: {error}")),
     }
 }
