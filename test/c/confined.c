@@ -1,0 +1,191 @@
+/*
+ * confined.c - runs a program in a poorer environment than this one.
+ *
+ *   confined STEP... -- PROGRAM ARGS...
+ *
+ *   nocma          the kernel refuses to copy between processes, as under the filters of some containers
+ *   files=N        so many descriptors at most
+ *   cpu            one processor
+ *   user, pid      a name space of its own
+ *   small=DIR:SIZE an empty file system of this size at DIR
+ *   full=DIR       the file system there is full
+ *   readonly=DIR   nobody may change anything below DIR
+ *   hidden=DIR     nothing is in DIR
+ *
+ * Ends with status 77 if this system does not let us; else as the program does.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void must(int is_done, const char *step)
+{
+    if (!is_done) {
+        fprintf(stderr, "confined: %s: %s\n", step, strerror(errno));
+        exit(77);
+    }
+}
+
+static void refuse_copies(void)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_writev, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    must(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0, "no new privileges");
+    must(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0, "a filter");
+    char from = 1, to = 0;
+    struct iovec local = {&to, 1}, remote = {&from, 1};
+    must(process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == -1 && errno == EPERM, "the filter's effect");
+}
+
+static void write_to(const char *file, const char *text)
+{
+    int fd = open(file, O_WRONLY | O_CLOEXEC);
+    must(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text), file);
+    close(fd);
+}
+
+static void own_users(void)
+{
+    char ids[32], groups[32];
+    snprintf(ids, sizeof ids, "%u %u 1", geteuid(), geteuid());
+    snprintf(groups, sizeof groups, "%u %u 1", getegid(), getegid());
+    must(unshare(CLONE_NEWUSER) == 0, "a name space of users");
+    write_to("/proc/self/setgroups", "deny");
+    write_to("/proc/self/uid_map", ids);
+    write_to("/proc/self/gid_map", groups);
+}
+
+/* The program will be a child: only children are in the new name space. */
+static void own_pids(void)
+{
+    must(unshare(CLONE_NEWPID) == 0, "a name space of processes");
+    pid_t child = fork();
+    must(child >= 0, "fork");
+    if (child == 0) {
+        must(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0, "to end with its parent");
+        return;
+    }
+    int status;
+    must(waitpid(child, &status, 0) == child, "its end");
+    exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+}
+
+static void own_mounts(void)
+{
+    static int done;
+    if (done++)
+        return;
+    must(unshare(CLONE_NEWNS) == 0, "a name space of mounts");
+    must(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0, "mounts of its own");
+}
+
+static void small(char *directory)
+{
+    char options[64], *size = strrchr(directory, ':');
+    must(size != NULL, "DIR:SIZE");
+    *size++ = 0;
+    own_mounts();
+    snprintf(options, sizeof options, "size=%s,mode=700", size);
+    must(mount("small", directory, "tmpfs", 0, options) == 0, "a small file system");
+}
+
+static void fill(const char *directory)
+{
+    static const char block[4096];
+    char name[4096];
+    snprintf(name, sizeof name, "%s/.filler", directory);
+    int fd = open(name, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    must(fd >= 0, name);
+    while (write(fd, block, sizeof block) > 0)
+        ;
+    must(errno == ENOSPC, "a full file system");
+    close(fd);
+}
+
+static void read_only(const char *directory)
+{
+    own_mounts();
+    must(mount(directory, directory, NULL, MS_BIND, NULL) == 0, "a mount of the directory");
+    must(mount(NULL, directory, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY, NULL) == 0, "a read-only mount");
+}
+
+static void hide(const char *directory)
+{
+    own_mounts();
+    must(mount("hidden", directory, "tmpfs", 0, "size=4k") == 0, "an empty mount");
+}
+
+static void one_processor(void)
+{
+    cpu_set_t set, one;
+    must(sched_getaffinity(0, sizeof set, &set) == 0, "its processors");
+    CPU_ZERO(&one);
+    for (int n = 0; n < CPU_SETSIZE && CPU_COUNT(&one) == 0; n++)
+        if (CPU_ISSET(n, &set))
+            CPU_SET(n, &one);
+    must(sched_setaffinity(0, sizeof one, &one) == 0, "one processor");
+}
+
+static void confine(char *step)
+{
+    char *value = strchr(step, '=');
+    if (value)
+        *value++ = 0;
+    if (!strcmp(step, "nocma"))
+        refuse_copies();
+    else if (!strcmp(step, "cpu"))
+        one_processor();
+    else if (!strcmp(step, "user"))
+        own_users();
+    else if (!strcmp(step, "pid"))
+        own_pids();
+    else if (value && !strcmp(step, "files")) {
+        struct rlimit limit = {strtoul(value, NULL, 10), strtoul(value, NULL, 10)};
+        must(setrlimit(RLIMIT_NOFILE, &limit) == 0, "few descriptors");
+    } else if (value && !strcmp(step, "small"))
+        small(value);
+    else if (value && !strcmp(step, "full"))
+        fill(value);
+    else if (value && !strcmp(step, "readonly"))
+        read_only(value);
+    else if (value && !strcmp(step, "hidden"))
+        hide(value);
+    else {
+        errno = EINVAL;
+        must(0, step);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    int n = 1;
+    for (; n < argc && strcmp(argv[n], "--"); n++)
+        confine(argv[n]);
+    errno = EINVAL;
+    must(n + 1 < argc, "a program behind --");
+    execvp(argv[n + 1], argv + n + 1);
+    perror(argv[n + 1]);
+    return 127;
+}

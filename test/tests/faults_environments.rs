@@ -1,0 +1,194 @@
+//! sm where something is missing that is there as a rule: the kernel's copies, descriptors, processors, room, /dev/shm.
+//!
+//! It works by the next best way, or is refused in words that say what, where and what to do. `test/c/confined.c` makes the
+//! environments; one that this system does not let us make is skipped, and says so.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use dapl_test::run::{self, Finished, Room, Run, SM0};
+use dapl_test::stage::{Profile, Stage, stage};
+
+/// No healthy run takes as long, even on a busy machine.
+const LIMIT: Duration = Duration::from_secs(300);
+/// What `confined` ends with when it is not allowed to do something.
+const NOT_ALLOWED: i32 = 77;
+
+fn setting() -> (Stage, Room) {
+    let stage = stage(Profile::Dev);
+    let room = Room::new(&stage, Some(SM0));
+    (stage, room)
+}
+
+/// A command for a program in an environment of these steps.
+fn confined(stage: &Stage, room: &Room, steps: &[&str], program: &Path, arguments: &[&str]) -> Command {
+    let mut command = room.command(run::program(stage, "test/c/confined.c"), steps);
+    command.arg("--").arg(program).args(arguments);
+    command
+}
+
+/// Did it run at all?
+fn is_skipped(finished: &Finished) -> bool {
+    let is_skipped = finished.status.code() == Some(NOT_ALLOWED);
+    if is_skipped {
+        eprintln!("skipped: {}", finished.stderr);
+    }
+    is_skipped
+}
+
+/// A program of two ends in this environment, to its end.
+fn run(stage: &Stage, room: &Room, steps: &[&str], source: &str) -> Option<Finished> {
+    let program = run::program(stage, source);
+    let finished = Run::start(confined(stage, room, steps, &program, &[])).finish(LIMIT);
+    (!is_skipped(&finished)).then_some(finished)
+}
+
+/// dtest with a server and a client in environments of their own; both must succeed.
+fn pair(server_steps: &[&str], client_steps: &[&str]) {
+    let (stage, room) = setting();
+    let dtest = run::program(&stage, "dtest/dtest.c");
+    // Whether it can be made at all, before somebody waits for it.
+    for steps in [server_steps, client_steps] {
+        let tried = Run::start(confined(&stage, &room, steps, Path::new("/bin/true"), &[])).finish(LIMIT);
+        if is_skipped(&tried) {
+            return;
+        }
+    }
+    let server = Run::start(confined(&stage, &room, server_steps, &dtest, &[]));
+    server.wait_for("listening", LIMIT);
+    let client = Run::start(confined(&stage, &room, client_steps, &dtest, &["-h", "localhost"])).finish(LIMIT);
+    let server = server.finish(LIMIT);
+    assert!(client.status.success() && server.status.success(), "client: {client:#?}\nserver: {server:#?}");
+    client.expect_success("dtest: OK (checked ");
+    server.expect_success("dtest: OK (checked ");
+    assert_eq!((client.stderr.as_str(), server.stderr.as_str()), ("", ""), "nothing to complain about");
+}
+
+#[test]
+fn where_the_kernel_refuses_copies_shared_buffers_serve() {
+    let (stage, room) = setting();
+    if let Some(finished) = run(&stage, &room, &["nocma"], "test/c/window.c") {
+        finished.expect_success("window: OK, 20 rounds");
+    }
+}
+
+#[test]
+fn either_side_may_be_refused_copies() {
+    pair(&["nocma"], &["cpu"]);
+    pair(&["cpu"], &["nocma"]);
+}
+
+#[test]
+fn two_name_spaces_of_users() {
+    pair(&["user"], &["cpu"]);
+    pair(&["cpu"], &["user"]);
+    pair(&["user"], &["user"]);
+}
+
+#[test]
+fn two_name_spaces_of_processes() {
+    pair(&["pid"], &["cpu"]);
+    pair(&["cpu"], &["pid"]);
+    pair(&["pid"], &["pid"]);
+}
+
+#[test]
+fn both_on_one_processor() {
+    let (stage, room) = setting();
+    for source in ["test/c/window.c", "test/c/selfconnect.c"] {
+        if let Some(finished) = run(&stage, &room, &["cpu"], source) {
+            finished.expect_success(": OK");
+        }
+    }
+}
+
+#[test]
+fn few_descriptors_are_enough_or_are_named() {
+    let (stage, room) = setting();
+    let dtest = run::program(&stage, "dtest/dtest.c");
+    let mut worked = Vec::new();
+    for files in [4, 11, 14, 17, 20, 40] {
+        let server = room.start(&dtest, &["-t", "2"]);
+        server.wait_for("listening", LIMIT);
+        let steps = format!("files={files}");
+        let client = Run::start(confined(&stage, &room, &[&steps], &dtest, &["-h", "localhost"])).finish(LIMIT);
+        let server = server.finish(LIMIT);
+        if client.status.success() {
+            server.expect_success("dtest: OK (checked ");
+            worked.push(files);
+            continue;
+        }
+        // Below some number not even the libraries can be loaded, whose loader has words of its own.
+        client.expect_failure("");
+        let words = ["Too many open files", "No file descriptors", "ulimit -n", "Error 24"];
+        assert!(words.iter().any(|words| client.stderr.contains(words)), "{files}: {client:#?}");
+        assert_eq!(worked, [0; 0], "{files} are not enough: {client:#?}");
+    }
+    assert!(worked.contains(&40), "{worked:?}");
+}
+
+#[test]
+fn a_small_file_system_is_no_limit() {
+    let (stage, room) = setting();
+    let steps = format!("small={}:64k", room.sm().display());
+    if let Some(finished) = run(&stage, &room, &[&steps], "test/c/selfconnect.c") {
+        finished.expect_success("selfconnect: OK");
+    }
+}
+
+#[test]
+fn a_full_file_system_is_named() {
+    let (stage, room) = setting();
+    let base = room.sm().display().to_string();
+    let steps = [format!("small={base}:64M"), format!("full={base}")];
+    if let Some(finished) = run(&stage, &room, &[&steps[0], &steps[1]], "test/c/selfconnect.c") {
+        for words in [base.as_str(), "No space left on device", "DAPL_SM_DIR", "free space there"] {
+            finished.expect_failure(words);
+        }
+    }
+}
+
+#[test]
+fn a_directory_that_nobody_may_change_is_named() {
+    let (stage, room) = setting();
+    let base = room.sm().display().to_string();
+    if let Some(finished) = run(&stage, &room, &[&format!("readonly={base}")], "test/c/selfconnect.c") {
+        for words in [base.as_str(), "Read-only file system", "DAPL_SM_DIR"] {
+            finished.expect_failure(words);
+        }
+    }
+}
+
+/// A directory outside of /dev, gone when dropped.
+struct Elsewhere(PathBuf);
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn without_dev_shm_another_directory_serves_and_is_asked_for() {
+    let (stage, room) = setting();
+    let elsewhere = Elsewhere(std::env::temp_dir().join(format!("dapl-environments-{}", std::process::id())));
+    std::fs::create_dir(&elsewhere.0).unwrap();
+    let registry = elsewhere.0.join("dat.conf");
+    std::fs::write(&registry, SM0).unwrap();
+    let program = run::program(&stage, "test/c/selfconnect.c");
+    let without = |base: Option<&Path>| {
+        let mut command = confined(&stage, &room, &["hidden=/dev"], &program, &[]);
+        command.env("DAT_OVERRIDE", &registry).env_remove("DAPL_SM_DIR");
+        base.inspect(|base| _ = command.env("DAPL_SM_DIR", base));
+        Run::start(command).finish(LIMIT)
+    };
+    let finished = without(None);
+    if is_skipped(&finished) {
+        return;
+    }
+    for words in ["/dev/shm/dapl-", "DAPL_SM_DIR", "set it to a directory that exists"] {
+        finished.expect_failure(words);
+    }
+    without(Some(&elsewhere.0.join("sm"))).expect_success("selfconnect: OK");
+}
