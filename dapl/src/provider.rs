@@ -138,7 +138,7 @@ pub struct Limits {
 }
 
 /// Memory of this process.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Region {
     /// First byte.
     pub address: u64,

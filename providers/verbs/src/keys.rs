@@ -18,10 +18,24 @@ use crate::ibv::Pd;
 #[derive(Debug, Default)]
 pub(crate) struct Keys(RwLock<Table>);
 
-type Table = HashMap<u32, Known, BuildHasherDefault<KeyHasher>>;
+#[derive(Debug, Default)]
+struct Table {
+    keys: HashMap<u32, Known, BuildHasherDefault<KeyHasher>>,
+    /// Counts the changes.
+    changes: u64,
+}
+
+/// The key that somebody looked up last, which is mostly the one that he wants next.
+#[derive(Debug, Default)]
+pub(crate) struct Hint {
+    /// Of the table when it was looked up; 0, which no table with a key has, for none.
+    changes: u64,
+    key: u32,
+    known: Known,
+}
 
 /// What a key stands for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Known {
     /// Address of the protection domain, which lives as long as the registration.
     pd: usize,
@@ -42,29 +56,38 @@ impl Keys {
 
     /// It is no more. Waits for those who read by it.
     pub(crate) fn remove(&self, key: u32) {
-        self.0.write().remove(&key);
+        let mut table = self.0.write();
+        table.changes += 1;
+        table.keys.remove(&key);
     }
 
     /// Leave to read all segments: each has a key of the protection domain, and lies inside what the key stands for.
-    pub(crate) fn allow(&self, pd: &Arc<Pd>, segments: &[Segment]) -> Option<Allowed<'_>> {
-        self.look(place(pd), segments, false)
+    #[inline(always)]
+    pub(crate) fn allow(&self, hint: &mut Hint, pd: &Arc<Pd>, segments: &[Segment]) -> Option<Allowed<'_>> {
+        self.look(hint, place(pd), segments, false)
     }
 
     /// Whether there is nothing wrong with the segments at this moment. `written`: they are written to.
     pub(crate) fn are_right(&self, pd: &Arc<Pd>, segments: &[Segment], written: bool) -> bool {
-        self.look(place(pd), segments, written).is_some()
+        self.look(&mut Hint::default(), place(pd), segments, written).is_some()
     }
 
     fn insert(&self, key: u32, known: Known) {
-        self.0.write().insert(key, known);
+        let mut table = self.0.write();
+        table.changes += 1;
+        table.keys.insert(key, known);
     }
 
     #[inline(always)]
-    fn look(&self, pd: usize, segments: &[Segment], written: bool) -> Option<Allowed<'_>> {
+    fn look(&self, hint: &mut Hint, pd: usize, segments: &[Segment], written: bool) -> Option<Allowed<'_>> {
         // A thread that ends a registration may wait for this one, which reads already; so this one goes first.
         let table = self.0.read_recursive();
-        let allows = |segment: &Segment| {
-            let Some(Known { pd: owner, region, writable }) = table.get(&segment.key) else { return false };
+        let mut allows = |segment: &Segment| {
+            if hint.changes != table.changes || hint.key != segment.key {
+                let Some(known) = table.keys.get(&segment.key) else { return false };
+                *hint = Hint { changes: table.changes, key: segment.key, known: *known };
+            }
+            let Known { pd: owner, region, writable } = &hint.known;
             let offset = segment.address.wrapping_sub(region.address);
             *owner == pd
                 && (*writable || !written)
@@ -103,6 +126,8 @@ impl Hasher for KeyHasher {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
 
     fn segment(key: u32, address: u64, length: u64) -> Segment {
@@ -119,7 +144,8 @@ mod tests {
         keys.insert(0x500, known(1, false));
         keys.insert(0x501, known(2, true));
         keys.insert(0x503, known(1, true));
-        let allows = |segments: &[Segment]| keys.look(1, segments, false).is_some();
+        let hint = RefCell::new(Hint::default());
+        let allows = |segments: &[Segment]| keys.look(&mut hint.borrow_mut(), 1, segments, false).is_some();
         assert!(allows(&[segment(0x500, 4096, 100)]) && allows(&[segment(0x500, 4195, 1)]) && allows(&[]));
         assert!(allows(&[segment(0x500, 4096, 1), segment(0x500, 4100, 90)]));
         let wrong = [
@@ -135,7 +161,7 @@ mod tests {
             assert!(!allows(&[segment(0x500, 4096, 1), wrong]), "{what}, as the second");
         }
         assert!(allows(&[segment(7, 1, 0)]), "without length nothing else is looked at");
-        let writes = |key| keys.look(1, &[segment(key, 4096, 1)], true).is_some();
+        let writes = |key| keys.look(&mut Hint::default(), 1, &[segment(key, 4096, 1)], true).is_some();
         assert_eq!([0x500, 0x503].map(writes), [false, true], "to be written to");
         keys.remove(0x500);
         assert!(!allows(&[segment(0x500, 4096, 1)]));
@@ -145,7 +171,8 @@ mod tests {
     fn a_key_ends_when_nobody_reads_by_it() {
         let keys = Keys::default();
         keys.insert(1, known(1, false));
-        let held = keys.look(1, &[segment(1, 4096, 1)], false).unwrap();
+        let mut hint = Hint::default();
+        let held = keys.look(&mut hint, 1, &[segment(1, 4096, 1)], false).unwrap();
         std::thread::scope(|scope| {
             let removing = scope.spawn(|| keys.remove(1));
             // Also while somebody waits to end it, who reads already may read more.
@@ -155,7 +182,7 @@ mod tests {
             assert!(!removing.is_finished());
             drop(held);
         });
-        assert!(keys.look(1, &[segment(1, 4096, 1)], false).is_none());
+        assert!(keys.look(&mut hint, 1, &[segment(1, 4096, 1)], false).is_none(), "a hint is of a table that stands");
     }
 
     #[test]

@@ -50,13 +50,15 @@ pub(crate) struct Entry {
     pub(crate) bytes: u64,
     /// No completion if it succeeds.
     pub(crate) suppress: bool,
+    /// Its memory was read when it was posted.
+    pub(crate) is_read: bool,
     /// It was made to fail, and this is how.
     pub(crate) doom: Option<Status>,
 }
 
 impl Entry {
     pub(crate) fn recv(token: Token) -> Self {
-        Entry { token, bytes: 0, suppress: false, doom: None }
+        Entry { token, bytes: 0, suppress: false, is_read: false, doom: None }
     }
 }
 
@@ -133,6 +135,12 @@ impl<W> Work<W> {
             self.first = self.first.wrapping_add(1);
         }
         entry
+    }
+
+    /// The oldest entry, if that is the one of this number.
+    #[inline]
+    pub(crate) fn pop_at(&mut self, epoch: u32, number: u32) -> Option<Entry> {
+        if self.until(epoch, number) == 1 { self.pop() } else { None }
     }
 
     /// The queue begins another life; the device knows nothing of what is left here.

@@ -10,9 +10,10 @@ use std::sync::atomic::Ordering;
 use dapl::provider::{Completion, Segment, Status, Work};
 use ibverbs_sys::ibv_wc;
 
-use super::{Core, Recvs, post};
-use crate::cq::{Mark, Side};
+use super::{Core, Recvs, Requests, post};
+use crate::cq::Mark;
 use crate::status;
+use crate::work::Entry;
 
 /// What ends a connection. A flush alone does not: it only follows from something, which is told as well (8.4).
 fn is_failure(status: Status) -> bool {
@@ -27,105 +28,78 @@ impl Recvs {
     }
 }
 
-impl Core {
-    /// A completion of one of its own queues.
+impl Requests {
+    /// A request was done.
     #[inline(always)]
-    pub(crate) fn complete(
-        &self,
-        side: Side,
-        epoch: u32,
-        number: u32,
-        wc: &ibv_wc,
-        mark: Mark,
-        put: impl FnMut(Completion),
-    ) {
-        if !wc.is_valid() {
-            return self.complete_badly(side, epoch, number, wc, mark, put);
+    fn succeeded(&mut self, entry: Entry, put: &mut impl FnMut(Completion)) {
+        if entry.token.work == Work::Bind {
+            self.end_bind(&entry, true);
         }
-        match side {
-            Side::Recv => self.complete_recv(epoch, number, Status::Success, wc, mark, put),
-            Side::Request => self.complete_request(epoch, number, Status::Success, wc, put),
+        if !entry.suppress {
+            put(post::done(entry.token, entry.bytes));
         }
     }
 
     #[cold]
-    fn complete_badly(
-        &self,
-        side: Side,
-        epoch: u32,
-        number: u32,
-        wc: &ibv_wc,
-        mark: Mark,
-        put: impl FnMut(Completion),
-    ) {
-        let status = status::of(wc);
-        match side {
-            Side::Recv => self.complete_recv(epoch, number, status, wc, mark, put),
-            Side::Request => self.complete_request(epoch, number, status, wc, put),
-        }
-        if is_failure(status) {
-            self.fail();
+    fn end_bind(&mut self, entry: &Entry, is_done: bool) {
+        if entry.token.work == Work::Bind
+            && let Some(window) = self.work.window()
+        {
+            window.completed(is_done);
         }
     }
+}
 
+impl Core {
+    /// A completion of its own receive queue.
     #[inline(always)]
-    fn complete_recv(
+    pub(crate) fn complete_recv(
         &self,
         epoch: u32,
         number: u32,
-        status: Status,
         wc: &ibv_wc,
         mark: Mark,
         mut put: impl FnMut(Completion),
     ) {
         let mut recv = self.recv.lock();
-        let count = recv.work.until(epoch, number);
-        for left in (0..count).rev() {
-            let Some(entry) = recv.work.pop() else { return };
-            // One that was passed over was never the device's; it cannot have failed alone.
-            let status = if left == 0 { self.cause_of_recv(status, recv.work.kept(number)) } else { Status::Success };
-            let bytes = if status == Status::Success && left == 0 { wc.len() as u64 } else { 0 };
-            let done = Completion { token: entry.token, status, bytes, solicited: mark.now };
+        for _ in 1..recv.work.until(epoch, number) {
+            self.pass_over_recv(&mut recv, mark, &mut put);
+        }
+        let Some(entry) = recv.work.pop_at(epoch, number) else { return };
+        let (status, bytes) = if wc.is_valid() {
+            (Status::Success, wc.len() as u64)
+        } else {
+            (self.failure_of_recv(wc, recv.work.kept(number)), 0)
+        };
+        let done = Completion { token: entry.token, status, bytes, solicited: mark.now };
+        if recv.open { put(done) } else { recv.keep(done, mark) }
+    }
+
+    /// One that the device has not told of was never its; it cannot have failed alone.
+    #[cold]
+    fn pass_over_recv(&self, recv: &mut Recvs, mark: Mark, put: &mut impl FnMut(Completion)) {
+        if let Some(entry) = recv.work.pop() {
+            let done = post::done(entry.token, 0);
             if recv.open { put(done) } else { recv.keep(done, mark) }
         }
     }
 
+    /// A completion of its request queue.
     #[inline(always)]
-    fn complete_request(&self, epoch: u32, number: u32, status: Status, wc: &ibv_wc, mut put: impl FnMut(Completion)) {
+    pub(crate) fn complete_request(&self, epoch: u32, number: u32, wc: &ibv_wc, mut put: impl FnMut(Completion)) {
         let mut send = self.send.lock();
-        let count = send.work.until(epoch, number);
-        for left in (0..count).rev() {
-            let Some(entry) = send.work.pop() else { return };
-            let status = if left == 0 { status } else { Status::Success };
-            if entry.token.work == Work::Bind
-                && let Some(window) = send.work.window()
-            {
-                window.completed(status == Status::Success);
-            }
-            if status == Status::Success {
-                if !entry.suppress {
-                    put(post::done(entry.token, entry.bytes));
-                }
-                continue;
-            }
-            if status != Status::Flushed {
-                log::debug!("queue pair {}: request failed: {wc:?}", self.number());
-            }
-            let is_wrong = || {
-                let written = entry.token.work == Work::Read;
-                send.work
-                    .kept(number)
-                    .is_some_and(|segments| !self.device.keys.are_right(&self.pd.0, segments, written))
-            };
-            let status = match (status, entry.doom) {
-                (Status::Flushed, _) => status,
-                (_, Some(doom)) => doom,
-                (Status::LocalEp, None) if is_wrong() => Status::LocalProtection,
-                _ => status,
-            };
-            put(Completion { token: entry.token, status, bytes: 0, solicited: false });
+        for _ in 1..send.work.until(epoch, number) {
+            // One that the device has not told of was done before this one.
+            let passed = send.work.pop();
+            passed.into_iter().for_each(|entry| send.succeeded(entry, &mut put));
         }
-        let is_drained = count > 0 && send.draining && send.outstanding() == 0;
+        let Some(entry) = send.work.pop_at(epoch, number) else { return };
+        if wc.is_valid() {
+            send.succeeded(entry, &mut put);
+        } else {
+            put(self.failure_of_request(&mut send, entry, number, wc));
+        }
+        let is_drained = send.draining && send.outstanding() == 0;
         drop(send);
         if is_drained {
             self.soon(|core| core.drained());
@@ -135,7 +109,7 @@ impl Core {
     /// A receive out of the shared queue.
     pub(crate) fn complete_shared(&self, place: u64, wc: &ibv_wc, mark: Mark, mut put: impl FnMut(Completion)) {
         let Some((srq, token)) = &self.shared else { return };
-        let status = self.cause_of_recv(status::of(wc), (!wc.is_valid()).then(|| srq.kept(place)).flatten().as_deref());
+        let status = if wc.is_valid() { Status::Success } else { self.failure_of_recv(wc, srq.kept(place).as_deref()) };
         let Some(cookie) = srq.complete(place) else { return };
         let bytes = if status == Status::Success { wc.len() as u64 } else { 0 };
         let token = dapl::provider::Token { cookie, ..*token };
@@ -150,14 +124,13 @@ impl Core {
         let crossed = recv.high.look(1);
         drop(recv);
         self.tell_crossed(crossed);
-        if is_failure(status) {
-            self.fail();
-        }
     }
 
-    /// What was wrong with a receive of which the device says no more than that it has failed here: if its segments are
-    /// right, the message was too long for them.
-    fn cause_of_recv(&self, status: Status, kept: Option<&[Segment]>) -> Status {
+    /// How a receive failed, and the end of the connection. A device may say no more than that it has failed here: if its
+    /// segments are right, the message was too long for them.
+    #[cold]
+    fn failure_of_recv(&self, wc: &ibv_wc, kept: Option<&[Segment]>) -> Status {
+        let status = self.note_failure(wc);
         match kept {
             Some(segments) if status == Status::LocalEp => {
                 let is_right = self.device.keys.are_right(&self.pd.0, segments, true);
@@ -165,6 +138,33 @@ impl Core {
             }
             _ => status,
         }
+    }
+
+    /// How a request failed, likewise.
+    #[cold]
+    fn failure_of_request(&self, send: &mut Requests, entry: Entry, number: u32, wc: &ibv_wc) -> Completion {
+        send.end_bind(&entry, false);
+        let is_wrong = || {
+            let kept = if entry.is_read { None } else { send.work.kept(number) };
+            let written = entry.token.work == Work::Read;
+            kept.is_some_and(|segments| !self.device.keys.are_right(&self.pd.0, segments, written))
+        };
+        let status = match (self.note_failure(wc), entry.doom) {
+            (Status::Flushed, _) => Status::Flushed,
+            (_, Some(doom)) => doom,
+            (Status::LocalEp, None) if is_wrong() => Status::LocalProtection,
+            (status, None) => status,
+        };
+        Completion { token: entry.token, status, bytes: 0, solicited: false }
+    }
+
+    fn note_failure(&self, wc: &ibv_wc) -> Status {
+        let status = status::of(wc);
+        if is_failure(status) {
+            log::debug!("queue pair {}: work failed: {wc:?}", self.number());
+            self.fail();
+        }
+        status
     }
 
     /// The connection cannot go on; the engine sees to it.

@@ -27,6 +27,7 @@ use parking_lot::Mutex;
 use crate::cm::Link;
 use crate::cq::{CqCore, Side};
 use crate::device::Device;
+use crate::keys::Hint;
 use crate::memory::{Move, Mr, Mw, Pd};
 use crate::srq::SrqCore;
 use crate::work::Work;
@@ -109,6 +110,8 @@ struct Requests {
     /// The connection stands: requests go to the device.
     open: bool,
     template: ibv::Template,
+    /// The key that was looked up last.
+    hint: Hint,
     /// Reads at a time that the connection allows us.
     reads: u8,
     /// The connection ends when this is empty.
@@ -169,6 +172,7 @@ impl Qp {
                 phase: Phase::Live,
                 open: false,
                 template: ibv::Template::new(),
+                hint: Hint::default(),
                 reads: 0,
                 draining: false,
             }),

@@ -197,17 +197,22 @@ impl Core {
         // Inline data are read here and now, so their keys are ours to check; what is wrong is left to the device.
         // Held until the device has copied them.
         let may_inline = is_local && bytes <= u64::from(self.hw.max_inline());
-        let allowed = if may_inline && doom.is_none() { self.device.keys.allow(&self.pd.0, wr.segments) } else { None };
-        if allowed.is_some() {
+        let Requests { work, template, hint, .. } = send;
+        let allowed =
+            if may_inline && doom.is_none() { self.device.keys.allow(hint, &self.pd.0, wr.segments) } else { None };
+        let is_inline = allowed.is_some();
+        if is_inline {
             flags |= ibv_send_flags::IBV_SEND_INLINE;
         }
-        let (epoch, number) = send.work.next();
+        let (epoch, number) = work.next();
         let id = WorkId::pack(self.slot(Side::Request), epoch, number);
         let request = ibv::Wr { id, op, segments, flags: flags.0 };
-        self.hw.post_send(&mut send.template, &request).map_err(|error| refusal("a request", &error))?;
+        self.hw.post_send(template, &request).map_err(|error| refusal("a request", &error))?;
         // Its completion may be there, but is not looked at without our lock.
-        send.work.keep(wr.segments);
-        send.work.push(Entry { token: wr.token, bytes, suppress: wr.suppress, doom });
+        if !is_inline {
+            work.keep(wr.segments);
+        }
+        work.push(Entry { token: wr.token, bytes, suppress: wr.suppress, is_read: is_inline, doom });
         Ok(())
     }
 
@@ -238,7 +243,8 @@ impl Core {
         let (epoch, number) = send.work.next();
         let id = WorkId::pack(self.slot(Side::Request), epoch, number);
         let (begun, key) = mw.0.begin(bind, |window, what| self.hw.bind(window, id, flags.0, what))?;
-        send.work.push_bind(Entry { token: wr.token, bytes: 0, suppress: wr.suppress, doom: None }, begun);
+        send.work
+            .push_bind(Entry { token: wr.token, bytes: 0, suppress: wr.suppress, is_read: false, doom: None }, begun);
         Ok(key)
     }
 }
