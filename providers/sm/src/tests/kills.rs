@@ -241,3 +241,50 @@ fn makers_cleaners_and_their_dead_do_not_trip_over_each_other() {
     drop(place.open());
     assert!(is_empty(&place));
 }
+
+/// Connects to this end point, again while nobody is there, and goes on until so many requests are done or it is over.
+fn reaches(side: &Side, address: &PeerAddress, first: &mut u32, enough: u64) -> Traffic {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        *first += 1;
+        let mut traffic = Traffic::new(side, ConnId { attempt: *first, ..conn(1) });
+        traffic.connect(address);
+        while !traffic.is_settled() {
+            traffic.go_on(side);
+            if traffic.is_over() && !traffic.is_established() {
+                traffic.qp.abort();
+            } else if traffic.done() >= enough {
+                return traffic;
+            }
+            assert!(Instant::now() < until, "{address:?} is not reached");
+        }
+        assert!(!traffic.is_established(), "it ended too soon: {traffic:?}");
+    }
+}
+
+#[test]
+fn started_again_under_the_same_name() {
+    let place = Place::new("again");
+    let side = place.open();
+    let address = PeerAddress::Path(format!("{}/1/1", place.0).into());
+    let mut attempts = 0;
+    let Some(mut life) = Other::start_as_first("listens", &place) else {
+        eprintln!("skipped: no right to make a pid namespace");
+        return;
+    };
+    for _ in 0..3 {
+        let mut traffic = reaches(&side, &address, &mut attempts, 20);
+        // Ends the old life, and begins a new one before anybody has heard of that.
+        life.kill_inner();
+        life = Other::start_as_first("listens", &place).unwrap();
+        let until = Instant::now() + PATIENCE;
+        while !traffic.is_settled() {
+            traffic.go_on(&side);
+            assert!(Instant::now() < until, "the end of the old life is not heard");
+        }
+    }
+    drop(reaches(&side, &address, &mut attempts, 20));
+    life.kill_inner();
+    drop((place.open(), side));
+    assert!(is_empty(&place));
+}

@@ -29,7 +29,25 @@ pub(super) struct Other(Child);
 impl Other {
     /// `plan` as `points` reads it, or nothing.
     pub(super) fn start(role: &str, place: &Place, plan: &str, settings: &[(&str, &str)]) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        Self::run(Command::new(std::env::current_exe().unwrap()), role, place, plan, settings)
+    }
+
+    /// As the first process of a new pid namespace, where its end point always has the same name: `1/1`. `None`: no right.
+    pub(super) fn start_as_first(role: &str, place: &Place) -> Option<Self> {
+        let unshare = || {
+            let mut command = Command::new("unshare");
+            command.args(["--pid", "--fork", "--kill-child"]);
+            command
+        };
+        if !unshare().arg("true").stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
+            return None;
+        }
+        let mut command = unshare();
+        command.arg(std::env::current_exe().unwrap());
+        Some(Self::run(command, role, place, "", &[]))
+    }
+
+    fn run(mut command: Command, role: &str, place: &Place, plan: &str, settings: &[(&str, &str)]) -> Self {
         command.args(["--exact", "tests::other::the_other_process", "--ignored", "--nocapture"]);
         command.env(ROLE, format!("{role} {}", place.0)).envs(settings.iter().copied());
         if !plan.is_empty() {
@@ -53,6 +71,15 @@ impl Other {
             assert!(Instant::now() < until, "the other process does not end");
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Kills the first process of the namespace, and waits until it is gone.
+    pub(super) fn kill_inner(&mut self) {
+        let children = format!("/proc/{0}/task/{0}/children", self.0.id());
+        let inner = std::fs::read_to_string(children).unwrap().trim().to_owned();
+        let inner = rustix::process::Pid::from_raw(inner.parse().unwrap()).unwrap();
+        rustix::process::kill_process(inner, rustix::process::Signal::KILL).unwrap();
+        self.end(); // the one that waits for it
     }
 
     pub(super) fn pid(&self) -> rustix::process::Pid {
@@ -110,6 +137,18 @@ impl Account {
 
     fn is_even(&self) -> bool {
         self.posted == self.done
+    }
+}
+
+impl std::fmt::Debug for Traffic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Traffic { conn, recvs, requests, events, .. } = self;
+        f.debug_struct("Traffic")
+            .field("conn", conn)
+            .field("recvs", recvs)
+            .field("requests", requests)
+            .field("events", events)
+            .finish_non_exhaustive()
     }
 }
 
@@ -184,6 +223,11 @@ impl Traffic {
     /// It is over, and everything that was posted is complete.
     pub(super) fn is_settled(&self) -> bool {
         self.is_over() && self.recvs.is_even() && self.requests.is_even()
+    }
+
+    /// Requests that are complete.
+    pub(super) fn done(&self) -> u64 {
+        self.requests.done
     }
 
     fn post_recvs(&mut self) {
