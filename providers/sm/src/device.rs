@@ -21,9 +21,6 @@ use crate::knobs::Knobs;
 use crate::regions::{Regions, SLOTS};
 use crate::sock::{self, SetupSocket};
 
-/// Longest message or RDMA transfer, in bytes.
-const MAX_TRANSFER: u64 = 1 << 31;
-
 /// What all objects of one open IA share.
 pub(crate) struct Device {
     pub(crate) limits: Limits,
@@ -50,6 +47,9 @@ pub(crate) struct Device {
 impl Device {
     pub(crate) fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Sm>>) -> Result<Self> {
         let knobs = Knobs::read(spec.params);
+        if knobs.is_open {
+            crate::cma::open_to_the_user();
+        }
         let base = Base::open(knobs.base.as_deref())?;
         let endpoint = Endpoint::create(base, knobs.first_id)?;
         endpoint.base().at_exit(endpoint.path());
@@ -60,7 +60,7 @@ impl Device {
         let socket = SetupSocket::bind(endpoint.path()).map_err(|e| failed("bind the set-up socket", e))?;
         let fifo = sock::open_own_fifo(endpoint.path()).map_err(|e| failed("open the FIFO", e))?;
         Ok(Device {
-            limits: limits(),
+            limits: limits(knobs.max_message),
             knobs,
             ip: own_address(),
             life: random()?,
@@ -121,7 +121,7 @@ pub(crate) fn is_local(ip: IpAddr) -> bool {
     !ip.is_unspecified() && !ip.is_multicast() && !broadcast && (ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok())
 }
 
-fn limits() -> Limits {
+fn limits(max_message: u64) -> Limits {
     Limits {
         max_eps: 65_535,
         // An MPI asks for 50,000 and treats less as fatal; room is made only for what is posted.
@@ -132,8 +132,8 @@ fn limits() -> Limits {
         max_lmrs: SLOTS as u32 - 1,
         max_lmr_size: 1 << 47,
         max_pzs: 65_536,
-        max_message: MAX_TRANSFER,
-        max_rdma: MAX_TRANSFER,
+        max_message,
+        max_rdma: max_message,
         // One that is bound takes a place in the table of registrations.
         max_rmrs: SLOTS as u32 - 1,
         max_srqs: 65_536,

@@ -17,7 +17,7 @@ use dat_abi::*;
 use door::{Door, Handle, completion, cookie, dat, made, next, sure};
 use pair::{End, connect};
 
-const CASE: &str = "DAPL_TEST_VANISHED";
+const CASE: &str = "VANISHED_CASE";
 
 /// Whose memory goes: that of who posts, or that of the receive or the target.
 const SIDES: [&str; 2] = ["local", "remote"];

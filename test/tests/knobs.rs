@@ -1,0 +1,47 @@
+//! What is set for sm: words of `ia_params` come before variables, and what nobody understands is told, not obeyed.
+
+use std::process::Command;
+use std::time::Duration;
+
+use dapl_test::run::{self, Finished, Room, Run};
+use dapl_test::stage::{Profile, stage};
+
+/// No healthy run takes as long, even on a busy machine.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Runs `first` over an adapter with these parameters, and with whatever `set` sets.
+fn first(params: &str, set: impl FnOnce(&mut Command)) -> Finished {
+    let stage = stage(Profile::Dev);
+    let line = format!("sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"{params}\" \"\"\n");
+    let room = Room::new(&stage, Some(&line));
+    let mut command = room.command(run::program(&stage, "test/c/first.c"), &[]);
+    set(&mut command);
+    Run::start(command).finish(LIMIT)
+}
+
+#[test]
+fn what_is_set_well_is_not_talked_about() {
+    let finished = first("rma=mmap max_message=65536 silence_ms=10000", |command| {
+        command.env("DAPL_SM_MAX_MESSAGE", "131072").env("DAPL_SM_ALIVE_MS", "100").env("DAPL_SM_CMA", "open");
+    });
+    finished.expect_success("messages of up to 65536 bytes");
+    assert_eq!(finished.stderr, "");
+}
+
+#[test]
+fn what_is_not_understood_is_told_with_its_name_value_and_range() {
+    let finished = first("rma=fast colour=red", |command| {
+        command.env("DAPL_SM_ALIVE_MS", "5").env("DAPL_SM_SILENT_MS", "5000").env("DAPL_SM_MAX_MESSAGE", "64k");
+    });
+    finished.expect_success("messages of up to 2147483648 bytes");
+    for words in [
+        "ia_params, rma: \"fast\" is not \"auto\" or \"mmap\"",
+        "ia_params: nothing is called \"colour\"; these are: dir, first_id, rma",
+        "DAPL_SM_ALIVE_MS: \"5\" is not a number from 100 to 3600000",
+        "using 5000 ms, the default",
+        "DAPL_SM_SILENT_MS is no variable of sm's; these are: DAPL_SM_DIR",
+        "DAPL_SM_MAX_MESSAGE: \"64k\" is not a number from 65536 to 2147483648",
+    ] {
+        assert!(finished.stderr.contains(words), "{words}: {finished:#?}");
+    }
+}
