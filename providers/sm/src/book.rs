@@ -92,7 +92,7 @@ impl Past {
     /// So many are remembered; a repeated request waits in a queue of a few places, so far fewer would do.
     const MOST: usize = 4096;
 
-    fn remember(&mut self, token: u64) {
+    pub(crate) fn remember(&mut self, token: u64) {
         if !self.known.insert(token) {
             return;
         }
@@ -127,6 +127,8 @@ pub(crate) struct Attempts {
     pub(crate) new_watches: Vec<(i32, Arc<PidWatch>)>,
     /// Requests that were answered and are over.
     pub(crate) past: Past,
+    /// Those that nobody listened for: sent twice, the second may be read when somebody does.
+    pub(crate) turned_away: Past,
     used: u16,
     free: VecDeque<u32>,
 }

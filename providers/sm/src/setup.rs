@@ -306,7 +306,9 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
         let reply = Datagram::Reply { client: their_id, server: 0, token: terms.token, answer, accepted: None };
         let _ = device.socket.send(&from, &reply.encode(), &[]);
     };
-    let Some(listener) = device.listeners.lock().get(&terms.qual).copied() else {
+    let listener = device.listeners.lock().get(&terms.qual).copied();
+    let Some(listener) = listener.filter(|_| !device.book.lock().turned_away.knows(terms.token)) else {
+        device.book.lock().turned_away.remember(terms.token);
         refuse(Answer::NoListener);
         return None;
     };

@@ -183,6 +183,10 @@ fn lies_in_the_hand_shake_are_answered_or_ignored() {
     let nobody = request(2).encode();
     stranger.socket.send(&victim, &nobody, &[]).unwrap();
     assert!(matches!(stranger.answer(), Datagram::Reply { answer: Answer::NoListener, .. }));
+    // Sent twice, and read again when somebody listens.
+    let _listener = b.ia.listen(7, ObjectId { handle: 4096, generation: 1 }).unwrap();
+    stranger.socket.send(&victim, &nobody, &[]).unwrap();
+    assert!(matches!(stranger.answer(), Datagram::Reply { answer: Answer::NoListener, .. }));
     for forged in [
         Datagram::Ack { client: 1, server: 1, token: 0 },
         Datagram::Reset { from: 1, to: 1, token: 0 },

@@ -306,17 +306,22 @@ fn while_young(mut go_on: impl FnMut() -> bool) {
 fn listens(place: &Place) {
     let side = place.open();
     let _listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
-    let mut traffic: Option<Traffic> = None;
+    let (mut traffic, mut attempts) = (None::<Traffic>, 0);
     while_young(|| {
-        let request = side.sink.requests.lock().pop_front();
+        // An attempt that came to nothing is no life.
+        if traffic.as_ref().is_some_and(|traffic| traffic.is_settled() && !traffic.is_established()) {
+            traffic = None;
+        }
+        let request = if traffic.is_none() { side.sink.requests.lock().pop_front() } else { None };
         if let Some((request, info)) = request {
-            let mut new = Traffic::new(&side, conn(1));
+            attempts += 1;
+            let mut new = Traffic::new(&side, ConnId { attempt: attempts, ..conn(1) });
             new.knows(&info.private_data);
             request.accept(&new.qp, &new.card(), new.conn).unwrap();
             traffic = Some(new);
         }
         traffic.iter_mut().for_each(|traffic| traffic.go_on(&side));
-        !traffic.as_ref().is_some_and(Traffic::is_settled)
+        !traffic.as_ref().is_some_and(|traffic| traffic.is_settled() && traffic.is_established())
     });
 }
 
