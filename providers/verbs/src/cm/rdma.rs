@@ -38,6 +38,8 @@ const STALE: Duration = Duration::from_secs(10);
 const LINGER: Duration = Duration::from_secs(30);
 /// The same when the IA closes.
 const FAREWELL: Duration = Duration::from_millis(300);
+/// The same when its queue pair has another peer to ask already.
+const TURN: Duration = Duration::from_millis(500);
 
 /// The manager of one IA.
 pub(crate) struct Rdma {
@@ -49,6 +51,9 @@ pub(crate) struct Rdma {
     watch: OnceLock<Watch>,
     numbers: AtomicUsize,
     known: Mutex<HashMap<usize, Known>>,
+    /// Attempts that wait until the last connection of their queue pair has been confirmed to be over, by its number. The
+    /// peer, or the kernel here, would take the request or the answer for one of that connection. Taken after `known`.
+    parked: Mutex<HashMap<u32, Arc<RdmaLink>>>,
     /// Somebody is not known any more.
     gone: Condvar,
 }
@@ -60,8 +65,8 @@ enum Known {
     Link(Arc<RdmaLink>),
     /// A request that waits for the consumer; true when its peer has left.
     Waiting(Arc<Mutex<bool>>),
-    /// Ended here; the peer is to confirm it. Nobody looks at the id: it must live.
-    Ended(#[allow(dead_code, reason = "it is kept alive")] Arc<Id>),
+    /// Ended here; the peer is to confirm it. Its id must live.
+    Ended(Arc<RdmaLink>),
 }
 
 impl Rdma {
@@ -84,6 +89,7 @@ impl Rdma {
             watch: OnceLock::new(),
             numbers: AtomicUsize::new(1),
             known: Mutex::default(),
+            parked: Mutex::default(),
             gone: Condvar::new(),
         });
         let source: Weak<dyn Source> = manager.me.clone();
@@ -108,7 +114,55 @@ impl Rdma {
     fn forget(&self, number: usize) {
         let gone = self.known.lock().remove(&number);
         self.gone.notify_all();
+        match &gone {
+            Some(Known::Ended(link)) => self.unpark(link.qp),
+            Some(Known::Link(link)) => {
+                let mut parked = self.parked.lock();
+                if parked.get(&link.qp).is_some_and(|other| Arc::ptr_eq(other, link)) {
+                    parked.remove(&link.qp);
+                }
+            }
+            _ => {}
+        }
         drop(gone);
+    }
+
+    /// The peer has confirmed the end.
+    fn has_left(&self, number: usize) {
+        let is_ended = matches!(self.known.lock().get(&number), Some(Known::Ended(_)));
+        if is_ended {
+            self.forget(number);
+        }
+    }
+
+    /// A connection has ended here, and its peer was told.
+    fn let_leave(&self, number: usize) {
+        if let Some(known) = self.known.lock().get_mut(&number)
+            && let Known::Link(link) = known
+        {
+            *known = Known::Ended(link.clone());
+        }
+    }
+
+    /// Lets an attempt wait, if its queue pair has a connection that is not confirmed to be over.
+    fn park(&self, device: &Device, link: &Arc<RdmaLink>) -> bool {
+        let known = self.known.lock();
+        let is_leaving = known.values().any(|known| matches!(known, Known::Ended(old) if old.qp == link.qp));
+        if is_leaving {
+            self.parked.lock().insert(link.qp, link.clone());
+            let source: Weak<dyn Source> = self.me.clone();
+            device.reactor.after(TURN, source, link.number as u64);
+        }
+        is_leaving
+    }
+
+    /// It need not wait any longer.
+    fn unpark(&self, qp: u32) {
+        let parked = self.parked.lock().remove(&qp);
+        if let (Some(link), Some(device)) = (parked, self.device.upgrade()) {
+            let reactor = device.reactor.clone();
+            reactor.soon(move || link.go_on(&device));
+        }
     }
 
     fn handle(&self, device: &Arc<Device>, event: Event) {
@@ -118,7 +172,7 @@ impl Rdma {
             (RDMA_CM_EVENT_CONNECT_REQUEST, known) => self.request(device, known, event),
             (_, Some(Known::Link(link))) => link.handle(self, &event),
             (kind, Some(Known::Waiting(has_left))) if is_end(kind) => *has_left.lock() = true,
-            (kind, Some(Known::Ended(_))) if is_end(kind) => self.forget(event.number),
+            (kind, Some(Known::Ended(_))) if is_end(kind) => self.has_left(event.number),
             (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => log::error!("{}: the device is being removed", device.name),
             _ => {}
         }
@@ -171,9 +225,14 @@ impl Source for Rdma {
         }
     }
 
-    /// An ended id has waited long enough.
+    /// An ended id has waited long enough, or an attempt for one.
     fn expired(&self, number: u64) {
-        self.forget(number as usize);
+        let known = self.known.lock().get(&(number as usize)).cloned();
+        match known {
+            Some(Known::Ended(_)) => self.forget(number as usize),
+            Some(Known::Link(link)) => self.unpark(link.qp),
+            _ => {}
+        }
     }
 }
 
@@ -216,7 +275,7 @@ impl Manager for Rdma {
             private_data: spec.private_data.to_vec(),
             began: Instant::now(),
         };
-        let link = Arc::new(RdmaLink::active(self, &device, number, id, Arc::downgrade(qp), target));
+        let link = Arc::new(RdmaLink::active(self, &device, number, id, qp, target));
         self.known.lock().insert(number, Known::Link(link.clone()));
         let started = qp.attach(conn, link.clone()).and_then(|()| {
             let resolved = link.id.resolve_address(link.target.peer, resolving.address_timeout);
@@ -297,6 +356,8 @@ struct RdmaLink {
     number: usize,
     id: Arc<Id>,
     core: Weak<Core>,
+    /// The number of its queue pair.
+    qp: u32,
     target: Target,
     /// The peer has said goodbye: there is nothing to wait for.
     has_left: AtomicBool,
@@ -306,13 +367,14 @@ struct RdmaLink {
 }
 
 impl RdmaLink {
-    fn active(manager: &Rdma, device: &Device, number: usize, id: Id, core: Weak<Core>, target: Target) -> Self {
+    fn active(manager: &Rdma, device: &Device, number: usize, id: Id, core: &Arc<Core>, target: Target) -> Self {
         let resolving = device.knobs.resolving;
         RdmaLink {
             manager: manager.me.clone(),
             number,
             id: Arc::new(id),
-            core,
+            core: Arc::downgrade(core),
+            qp: core.number(),
             target,
             has_left: AtomicBool::new(false),
             tries: [AtomicU32::new(resolving.address_tries), AtomicU32::new(resolving.route_tries)],
@@ -321,12 +383,20 @@ impl RdmaLink {
     }
 
     fn handle(self: &Arc<Self>, manager: &Rdma, event: &Event) {
+        if is_end(event.kind) {
+            self.has_left.store(true, Ordering::SeqCst);
+        }
         let (Some(core), Some(device)) = (self.core.upgrade(), manager.device.upgrade()) else { return };
         if !core.has(&**self) {
+            // Ended here in this moment; whichever is later, this or `end`, sees the other.
+            if is_end(event.kind) {
+                manager.has_left(self.number);
+            }
             return;
         }
         let step = match event.kind {
             RDMA_CM_EVENT_ADDR_RESOLVED => self.resolve_route(&device),
+            RDMA_CM_EVENT_ROUTE_RESOLVED if manager.park(&device, self) => Ok(()),
             RDMA_CM_EVENT_ROUTE_RESOLVED => self.request(&device, &core),
             RDMA_CM_EVENT_ADDR_ERROR => self.again(&device, event, 0),
             RDMA_CM_EVENT_ROUTE_ERROR => self.again(&device, event, 1),
@@ -335,11 +405,10 @@ impl RdmaLink {
                 self.establish(&core, &[]);
                 Ok(())
             }
-            RDMA_CM_EVENT_REJECTED if event.status == IB_CM_REJ_STALE_CONN && self.target.began.elapsed() < STALE => {
+            RDMA_CM_EVENT_REJECTED if event.status == IB_CM_REJ_STALE_CONN && self.may_ask_again() => {
                 self.once_more(manager, &device, &core)
             }
             kind if is_end(kind) => {
-                self.has_left.store(true, Ordering::Release);
                 if kind == RDMA_CM_EVENT_DISCONNECTED && *self.stage.lock() == Stage::Accepted {
                     // A goodbye may overtake the confirmation: who sends one has been connected.
                     self.establish(&core, &[]);
@@ -353,6 +422,22 @@ impl RdmaLink {
         }
     }
 
+    /// The last connection of the queue pair is confirmed to be over, or has had its time.
+    fn go_on(&self, device: &Device) {
+        let Some(core) = self.core.upgrade() else { return };
+        if *self.stage.lock() == Stage::Resolving
+            && core.has(self)
+            && let Err(end) = self.request(device, &core)
+        {
+            core.over(self, end);
+        }
+    }
+
+    /// Who asked may ask again for a while.
+    fn may_ask_again(&self) -> bool {
+        *self.stage.lock() == Stage::Requested && self.target.began.elapsed() < STALE
+    }
+
     /// The peer has not heard yet that the last connection of this queue pair is over. It has now, so it is asked again.
     fn once_more(
         &self,
@@ -363,7 +448,7 @@ impl RdmaLink {
         let number = manager.number();
         let id = manager.bound_id(number, self.target.peer.ip());
         let id = id.map_err(|error| self.broken("cannot ask again", &error))?;
-        let link = Arc::new(RdmaLink::active(manager, device, number, id, self.core.clone(), self.target.clone()));
+        let link = Arc::new(RdmaLink::active(manager, device, number, id, core, self.target.clone()));
         manager.known.lock().insert(number, Known::Link(link.clone()));
         if !core.relink(self, link.clone()) {
             manager.forget(number);
@@ -499,11 +584,14 @@ impl Link for RdmaLink {
         let stage = std::mem::replace(&mut *self.stage.lock(), Stage::Ended);
         let Some(manager) = self.manager.upgrade() else { return };
         let said = stage == Stage::Established && self.id.disconnect().is_ok();
-        if !said || self.has_left.load(Ordering::Acquire) {
+        if !said || self.has_left.load(Ordering::SeqCst) {
             // Whatever is under way ends with the id, and a peer that waits for us is told.
             return manager.forget(self.number);
         }
-        manager.known.lock().insert(self.number, Known::Ended(self.id.clone()));
+        manager.let_leave(self.number);
+        if self.has_left.load(Ordering::SeqCst) {
+            return manager.has_left(self.number);
+        }
         if let Some(device) = manager.device.upgrade() {
             let source: Weak<dyn Source> = manager.me.clone();
             device.reactor.after(LINGER, source, self.number as u64);
@@ -551,6 +639,7 @@ impl Waiting for RdmaRequest {
             },
             id,
             core: Arc::downgrade(qp),
+            qp: qp.number(),
             has_left: AtomicBool::new(false),
             tries: Default::default(),
             stage: Mutex::new(Stage::Accepted),

@@ -259,10 +259,15 @@ impl Core {
     /// Lets the requests finish, then ends the connection.
     pub(super) fn drain(&self) {
         self.request_cq.fetch();
+        let place = self.link.lock();
+        if place.is_none() {
+            // It has just ended by itself; the next one is not meant.
+            return;
+        }
         let mut send = self.send.lock();
         send.draining = true;
         let is_empty = send.outstanding() == 0;
-        drop(send);
+        drop((send, place));
         if is_empty {
             self.soon(|core| core.drained());
         } else {
@@ -279,7 +284,10 @@ impl Core {
     /// All requests are done. Engine only.
     pub(super) fn drained(&self) {
         let mut place = self.link.lock();
-        if !self.send.lock().draining {
+        let send = self.send.lock();
+        let is_drained = send.draining && send.outstanding() == 0;
+        drop(send);
+        if !is_drained {
             return;
         }
         if let Some(conn) = self.end(&mut place) {
