@@ -106,6 +106,7 @@ impl Engine {
                 Job::ManyRecvs(ep) => self.device.sink.many_recvs(ep),
                 Job::Watch(cq) => {
                     self.watched.push((cq, 0));
+                    self.device.regions.ticker.tick(true);
                     self.next_tick = Some(Instant::now() + TICK);
                 }
                 Job::Run(id) => _ = self.conn(id).inspect(|(qp, _, _)| qp.serve()),
@@ -136,6 +137,7 @@ impl Engine {
         if self.next_tick.is_some_and(|due| due <= now) {
             self.watched.retain_mut(|(cq, last)| cq.tick(last));
             self.next_tick = (!self.watched.is_empty()).then(|| now + TICK);
+            self.device.regions.ticker.tick(self.next_tick.is_some());
         }
         for (id, stage) in setup::due(&self.device, now) {
             let waits = matches!(stage, Stage::Asked | Stage::Replied);

@@ -16,7 +16,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-pub(crate) use presence::{Looked, is_there, is_usable};
+pub(crate) use presence::{Looked, Ticker, is_there, is_usable};
 
 /// Size cannot change, and the seals stay.
 const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);

@@ -14,7 +14,7 @@ use dapl::error::{Error, Resource, Result};
 use dapl::provider::{Access, Region, Status};
 use dapl::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, fence_behind_rmw, yield_now};
 
-use crate::map::{Looked, Map};
+use crate::map::{Looked, Map, Ticker};
 
 /// Registrations at a time; a model has one. Place 0 is never used, so no key is 0.
 pub(crate) const SLOTS: usize = if cfg!(loom) { 2 } else { 1 << 16 };
@@ -85,6 +85,8 @@ pub(crate) struct Regions {
     fd: OwnedFd,
     users: Box<[Users]>,
     places: Mutex<Places>,
+    /// The engine's.
+    pub(crate) ticker: Ticker,
 }
 
 /// Who uses a place in this process.
@@ -114,7 +116,7 @@ impl Regions {
         let (factor, summand) = ((seed >> 16) as u16 & !3 | 1, (seed >> 32) as u16 | 1);
         let (halves, resting) = (Vec::new(), VecDeque::new());
         let places = Mutex::new(Places { halves, resting, factor, summand, random: seed });
-        Ok(Regions { table, fd, users, places })
+        Ok(Regions { table, fd, users, places, ticker: Ticker::default() })
     }
 
     /// The descriptor that peers get.
@@ -200,7 +202,7 @@ impl Regions {
         fence_behind_rmw();
         let hold = Hold(&users.count);
         let is_open = check(&self.table, SLOTS as u32, key, pd, address, length, wish);
-        if is_open && users.looked.is_there(Region { address, length }, wish.writes()) {
+        if is_open && users.looked.is_there(Region { address, length }, wish.writes(), &self.ticker) {
             return Ok(hold);
         }
         Err(match wish {

@@ -6,8 +6,8 @@
 //! it would change what the program has said about its own signals, and lose to the next who says something. Copies by the
 //! kernel instead would take twice as long for 16 KiB and a hundred times as long for 64 bytes. What is left is to ask
 //! first. That takes 0.3 us and a little per page, too much for every short message, so a registration is asked about in
-//! the first copy of a tick of the kernel's coarse clock, a few milliseconds, and what it answers holds until the next. In
-//! between a copy pays for a look at that clock, which is no system call.
+//! the first copy of a tick, and what it answers holds until the next, a few milliseconds later. While somebody polls, the
+//! engine ticks, and a copy pays for one load; else it looks at the kernel's coarse clock, which is no system call.
 //!
 //! So this is sound only as far as it goes: what a program takes away a moment before a transfer uses it, or while it does,
 //! is not noticed, and our code faults on it like any other. Never changes what is in the memory, and never holds a lock.
@@ -38,6 +38,30 @@ pub(crate) fn is_usable(region: Region, write: bool) -> bool {
     }
 }
 
+/// Counts the engine's ticks while it does something every few milliseconds anyway; 0 when it does not.
+#[derive(Debug, Default)]
+pub(crate) struct Ticker(AtomicU32);
+
+impl Ticker {
+    /// Tells the engine's ticks from the clock's.
+    const OURS: u32 = 1 << 30;
+
+    /// The engine has ticked, and `goes_on` or sleeps from here on.
+    pub(crate) fn tick(&self, goes_on: bool) {
+        let next = self.0.load(Ordering::Relaxed).wrapping_add(1) | Self::OURS;
+        self.0.store(if goes_on { next & ((Self::OURS << 1) - 1) } else { 0 }, Ordering::Relaxed);
+    }
+
+    /// What differs from tick to tick, in 31 bits.
+    #[inline]
+    fn now(&self) -> u32 {
+        match self.0.load(Ordering::Relaxed) {
+            0 => clock() & (Self::OURS - 1),
+            ours => ours,
+        }
+    }
+}
+
 /// When a registration was asked about last.
 #[derive(Debug, Default)]
 pub(crate) struct Looked(AtomicU32);
@@ -45,9 +69,9 @@ pub(crate) struct Looked(AtomicU32);
 impl Looked {
     /// May this part of the registration be touched? Asks the kernel if nobody has done so in this tick.
     #[inline]
-    pub(crate) fn is_there(&self, region: Region, write: bool) -> bool {
+    pub(crate) fn is_there(&self, region: Region, write: bool, ticker: &Ticker) -> bool {
         // The tick, and in the lowest bit whether writing was asked about.
-        let (now, seen) = (tick() << 1 | u32::from(write), self.0.load(Ordering::Relaxed));
+        let (now, seen) = (ticker.now() << 1 | u32::from(write), self.0.load(Ordering::Relaxed));
         seen | 1 == now | 1 && seen >= now || self.look(region, write, now)
     }
 
@@ -69,7 +93,7 @@ impl Looked {
 }
 
 /// Ticks of the coarse clock, by milliseconds.
-fn tick() -> u32 {
+fn clock() -> u32 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes the time there.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
@@ -203,22 +227,45 @@ mod tests {
     #[test]
     fn an_answer_holds_for_its_tick_and_no_longer() {
         let (at, _file) = mapped(8);
-        let (looked, one) = (Looked::default(), Region { address: at, length: 64 });
-        let later = || {
-            let begin = tick();
-            while tick() == begin {
+        let (looked, one, ticker) = (Looked::default(), Region { address: at, length: 64 }, Ticker::default());
+        let is_there = |write| looked.is_there(one, write, &ticker);
+        let by_clock = || {
+            let begin = clock();
+            while clock() == begin {
                 std::thread::yield_now();
             }
         };
-        later();
-        assert!(looked.is_there(one, false));
-        protect(at, libc::PROT_READ);
-        assert!(looked.is_there(one, false));
-        assert!(!looked.is_there(one, true), "reading was asked about, not writing");
-        protect(at, libc::PROT_NONE);
-        later();
-        assert!(!looked.is_there(one, false) && !looked.is_there(one, true));
-        protect(at, libc::PROT_READ | libc::PROT_WRITE);
-        assert!(looked.is_there(one, true) && looked.is_there(one, false));
+        let by_engine = || ticker.tick(true);
+        for later in [&by_clock as &dyn Fn(), &by_engine] {
+            protect(at, libc::PROT_READ | libc::PROT_WRITE);
+            later();
+            assert!(is_there(false));
+            protect(at, libc::PROT_READ);
+            assert!(is_there(false));
+            assert!(!is_there(true), "reading was asked about, not writing");
+            protect(at, libc::PROT_NONE);
+            later();
+            assert!(!is_there(false) && !is_there(true));
+            protect(at, libc::PROT_READ | libc::PROT_WRITE);
+            assert!(is_there(true) && is_there(false));
+        }
+    }
+
+    #[test]
+    fn ticks_differ_from_each_other_and_from_the_clock() {
+        let ticker = Ticker::default();
+        assert!(ticker.now() < Ticker::OURS, "it is the clock that counts");
+        let mut last = ticker.now();
+        for start in [0, Ticker::OURS, 2 * Ticker::OURS - 2] {
+            ticker.0.store(start, Ordering::Relaxed);
+            for _ in 0..4 {
+                ticker.tick(true);
+                let now = ticker.now();
+                assert!(now != last && now & Ticker::OURS != 0 && now < 2 * Ticker::OURS, "{now:#x}");
+                last = now;
+            }
+        }
+        ticker.tick(false);
+        assert!(ticker.now() < Ticker::OURS);
     }
 }
