@@ -53,7 +53,7 @@ const DAPL: &[&[&str]] = &[
 const SM: &[&[&str]] = &[
     &["proto", "map"],
     &["cma"],
-    &["knobs", "dir", "wake", "ready", "regions", "ring", "wish"],
+    &["knobs", "dir", "wake", "ready", "recv", "regions", "ring", "wish"],
     &["sock", "segments"],
     &["link"],
     &["bell"],
@@ -134,6 +134,7 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("providers/rdma-cm-sys/src/lib.rs", "declares functions of C"),
     ("providers/rdma-cm-sys/tests/header.rs", "asks the library for its words"),
     ("providers/sm/src/map.rs", "shared memory"),
+    ("providers/sm/src/recv.rs", "recvmsg, and what it has filled"),
     ("providers/sm/src/map/presence.rs", "questions to the kernel about memory, and the time"),
     ("providers/sm/src/cma.rs", "process_vm_readv and process_vm_writev"),
     ("providers/sm/src/segments.rs", "copies between a consumer's memory and shared memory"),

@@ -38,6 +38,7 @@ mod map;
 mod proto;
 mod qp;
 mod ready;
+mod recv;
 mod regions;
 mod request;
 mod ring;

@@ -2,7 +2,7 @@
 //! FIFO (four-byte words). Moves bytes, believes nothing, decides nothing.
 #![forbid(unsafe_code)]
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 use crate::proto::handshake::MAX_DATAGRAM;
+use crate::recv::{self, Datagram};
 
 /// Most descriptors with one datagram: area, RMA buffer, registrations.
 pub(crate) const MAX_FDS: usize = 3;
@@ -61,27 +61,13 @@ impl SetupSocket {
     pub(crate) fn receive(&self) -> Option<Received> {
         loop {
             let mut bytes = vec![0; MAX_DATAGRAM + 1];
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS), ScmCredentials(1))];
-            let mut control = RecvAncillaryBuffer::new(&mut space);
-            let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-            let got = rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags);
-            let message = match got {
-                Ok(message) => message,
-                Err(Errno::INTR) => continue,
+            let Datagram { length, fds, pid, uid, from } = match recv::receive(self.0.as_fd(), &mut bytes) {
+                Ok(datagram) => datagram,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => return None,
             };
-            let (mut fds, mut pid, mut uid) = (Vec::new(), 0, u32::MAX);
-            for part in control.drain() {
-                match part {
-                    RecvAncillaryMessage::ScmRights(passed) => fds.extend(passed),
-                    RecvAncillaryMessage::ScmCredentials(cred) => {
-                        (pid, uid) = (cred.pid.as_raw_nonzero().get(), cred.uid.as_raw());
-                    }
-                    _ => {}
-                }
-            }
-            bytes.truncate(message.bytes);
-            let Some(from) = message.address.and_then(|a| endpoint_of(&a.try_into().ok()?)) else { continue };
+            bytes.truncate(length);
+            let Some(from) = endpoint_of(&from) else { continue };
             return Some(Received { bytes, fds, from, pid, uid });
         }
     }
@@ -93,8 +79,7 @@ impl AsFd for SetupSocket {
     }
 }
 
-fn endpoint_of(address: &SocketAddrUnix) -> Option<PathBuf> {
-    let path = address.path_bytes()?;
+fn endpoint_of(path: &[u8]) -> Option<PathBuf> {
     let dir = path.strip_suffix(b"/sock")?;
     crate::dir::endpoint_path(std::str::from_utf8(dir).ok()?)
 }
