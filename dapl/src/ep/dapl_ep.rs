@@ -85,7 +85,7 @@ pub unsafe extern "C" fn dapl_ep_create_with_srq<P: Provider>(
         if srq.ia().id() != ia.id() {
             return Err(Error::InvalidHandle(Handle::Srq));
         }
-        wiring.srq = Some(Use::of(srq));
+        wiring.srq = Some(Use::of_open(srq, Handle::Srq)?);
         ffi::require(ep_attributes, 7)?;
         ffi::require(ep_handle, 8)?;
         if !ep_attributes.is_aligned() {
@@ -324,14 +324,14 @@ fn wiring<P: Provider>(
 }
 
 fn pz<P: Provider>(handle: DAT_PZ_HANDLE) -> Result<Option<Use<Pz<P>>>> {
-    Ok(from_optional::<Pz<P>>(handle, Handle::Pz)?.map(|pz| Use::of(pz.to_arc())))
+    from_optional::<Pz<P>>(handle, Handle::Pz)?.map(|pz| Use::of_open(pz.to_arc(), Handle::Pz)).transpose()
 }
 
 /// An EVD that serves `stream`; null is none. One of another IA is as good.
 fn evd<P: Provider>(handle: DAT_EVD_HANDLE, stream: Stream, wanted: Handle) -> Result<Option<Use<Evd<P>>>> {
     match from_optional::<Evd<P>>(handle, wanted)? {
         Some(evd) if !evd.serves(stream) => Err(Error::InvalidHandle(wanted)),
-        evd => Ok(evd.map(|evd| Use::of(evd.to_arc()))),
+        evd => evd.map(|evd| Use::of_open(evd.to_arc(), wanted)).transpose(),
     }
 }
 

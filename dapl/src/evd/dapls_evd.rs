@@ -282,7 +282,7 @@ pub fn free<P: Provider>(evd: &Evd<P>) -> Result<()> {
     if evd.ia.owns_async_evd(evd.id) {
         return Err(Error::InvalidState(State::EvdAsync));
     }
-    evd.uses().require_unused(State::EvdInUse)?;
+    evd.uses().close(State::EvdInUse)?;
     if end(evd) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Plain)) }
 }
 

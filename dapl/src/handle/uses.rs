@@ -7,21 +7,38 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::error::{Error, Result, State};
+use crate::error::{Error, Handle, Result, State};
 
 /// How many other objects use this one; while there are any it cannot be freed.
 #[derive(Debug, Default)]
 pub struct UseCount(AtomicUsize);
 
+/// Set in the count of an object that is freed: who counts himself in from then on is too late.
+const CLOSED: usize = 1 << (usize::BITS - 1);
+
 impl UseCount {
+    /// The object is about to be freed: nobody begins to use it from here on. `Err` with `state` while somebody does.
+    pub fn close(&self, state: State) -> Result<()> {
+        match self.0.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire) {
+            // Somebody else frees it as well; one of them finds the handle dead.
+            Ok(_) => Ok(()),
+            Err(count) if count & !CLOSED == 0 => Ok(()),
+            Err(_) => Err(Error::InvalidState(state)),
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.0.load(Ordering::Acquire) & CLOSED != 0
+    }
+
     /// `Err` with `state` while somebody uses the object.
     pub fn require_unused(&self, state: State) -> Result<()> {
-        if self.0.load(Ordering::Acquire) == 0 { Ok(()) } else { Err(Error::InvalidState(state)) }
+        if self.count() == 0 { Ok(()) } else { Err(Error::InvalidState(state)) }
     }
 
     /// How many users there are.
     pub fn count(&self) -> usize {
-        self.0.load(Ordering::Acquire)
+        self.0.load(Ordering::Acquire) & !CLOSED
     }
 }
 
@@ -39,6 +56,12 @@ impl<T: Usable + ?Sized> Use<T> {
     pub fn of(object: Arc<T>) -> Self {
         object.uses().0.fetch_add(1, Ordering::AcqRel);
         Use(object)
+    }
+
+    /// The same for an object that a consumer names, and may be freeing in this moment: then it is an invalid handle.
+    pub fn of_open(object: Arc<T>, wanted: Handle) -> Result<Self> {
+        let user = Use::of(object);
+        if user.0.uses().is_closed() { Err(Error::InvalidHandle(wanted)) } else { Ok(user) }
     }
 
     /// The object itself.
@@ -64,5 +87,31 @@ impl<T: Usable + ?Sized> Deref for Use<T> {
 impl<T: Usable + ?Sized> Drop for Use<T> {
     fn drop(&mut self) {
         self.0.uses().0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Plum(UseCount);
+
+    impl Usable for Plum {
+        fn uses(&self) -> &UseCount {
+            &self.0
+        }
+    }
+
+    #[test]
+    fn either_it_is_used_or_it_is_freed() {
+        let plum = Arc::new(Plum::default());
+        let user = Use::of_open(plum.clone(), Handle::Pz).unwrap();
+        assert_eq!(plum.0.close(State::PzInUse), Err(Error::InvalidState(State::PzInUse)));
+        drop(user);
+        assert_eq!(plum.0.close(State::PzInUse), Ok(()));
+        assert_eq!(Use::of_open(plum.clone(), Handle::Pz).err(), Some(Error::InvalidHandle(Handle::Pz)));
+        assert_eq!((plum.0.count(), plum.0.require_unused(State::PzInUse)), (0, Ok(())));
+        assert_eq!(plum.0.close(State::PzInUse), Ok(()), "whose handle is dead is said elsewhere");
     }
 }

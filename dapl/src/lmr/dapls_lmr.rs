@@ -35,7 +35,7 @@ pub fn create<P: Provider>(
         Ok(Lmr {
             id,
             ia: ia.clone(),
-            pz: Use::of(pz),
+            pz: Use::of_open(pz, Handle::Pz)?,
             mr,
             region,
             rights,
@@ -86,7 +86,7 @@ fn check(region: Region, longest: u64) -> Result<()> {
 ///
 /// Errors: `LmrInUse` while an RMR is bound to it.
 pub fn free<P: Provider>(lmr: &Lmr<P>) -> Result<()> {
-    lmr.uses().require_unused(State::LmrInUse)?;
+    lmr.uses().close(State::LmrInUse)?;
     if close(lmr) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Lmr)) }
 }
 

@@ -101,7 +101,11 @@ pub unsafe extern "C" fn dapl_psp_free<P: Provider>(psp_handle: DAT_PSP_HANDLE) 
 }
 
 fn for_requests<P: Provider>(evd: &Ref<Evd<P>>) -> Result<Use<Evd<P>>> {
-    if evd.serves(Stream::Request) { Ok(Use::of(evd.to_arc())) } else { Err(Error::InvalidHandle(Handle::EvdCr)) }
+    if evd.serves(Stream::Request) {
+        Use::of_open(evd.to_arc(), Handle::EvdCr)
+    } else {
+        Err(Error::InvalidHandle(Handle::EvdCr))
+    }
 }
 
 fn makes_eps(flags: DAT_PSP_FLAGS) -> Result<bool> {

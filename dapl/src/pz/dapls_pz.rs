@@ -28,7 +28,7 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>) -> Result<DAT_PZ_HANDLE> {
 ///
 /// Errors: `PzInUse` while an EP, LMR, RMR or SRQ belongs to it.
 pub fn free<P: Provider>(pz: &Pz<P>) -> Result<()> {
-    pz.uses().require_unused(State::PzInUse)?;
+    pz.uses().close(State::PzInUse)?;
     if close(pz) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Pz)) }
 }
 

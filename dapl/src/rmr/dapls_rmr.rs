@@ -28,7 +28,7 @@ pub fn create<P: Provider>(pz: Arc<Pz<P>>) -> Result<DAT_RMR_HANDLE> {
     let rmr = handle::create(ia.table(), |id| {
         let mw = ia.provider().alloc_mw(pz.pd())?;
         let pz_id = pz.id();
-        let window = Some(Window { mw, _pz: Use::of(pz) });
+        let window = Some(Window { mw, _pz: Use::of_open(pz, Handle::Pz)? });
         Ok(Rmr { id, ia: ia.clone(), pz: pz_id, inner: Mutex::new(Inner { window, bound: None }) })
     })?;
     let child: Arc<dyn Child> = rmr.object().clone();
@@ -66,7 +66,7 @@ pub(crate) fn judge<P: Provider>(rmr: &Rmr<P>, ep_pz: Option<ObjectId>, wanted: 
     if writes && !lmr.rights().access.local_write {
         return Err(Error::Privileges(Way::Write));
     }
-    let lmr = Use::of(lmr);
+    let lmr = Use::of_open(lmr, Handle::Lmr).map_err(|_| Error::InvalidParameter(2))?;
     // Freed meanwhile, before it was counted as in use.
     if !handle::is_live(lmr.id()) {
         return Err(Error::InvalidParameter(2));

@@ -37,7 +37,7 @@ pub unsafe extern "C" fn dapl_rsp_create<P: Provider>(
         if conn_qual == 0 {
             return Err(Error::InvalidParameter(2));
         }
-        let rsp = Rsp::open(&ia, conn_qual, &ep, Use::of(evd.to_arc()))?;
+        let rsp = Rsp::open(&ia, conn_qual, &ep, Use::of_open(evd.to_arc(), Handle::EvdCr)?)?;
         // SAFETY: this function's own contract.
         unsafe { ffi::put(rsp_handle, rsp.id.handle as DAT_RSP_HANDLE) };
         Ok(())

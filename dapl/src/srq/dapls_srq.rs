@@ -49,7 +49,7 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>, pz: Arc<Pz<P>>, asked: Asked) -> Res
             id,
             ia: ia.clone(),
             queue: Arc::new(ia.provider().create_srq(pz.pd(), spec)?),
-            holds: Mutex::new(Some(Use::of(pz.clone()))),
+            holds: Mutex::new(Some(Use::of_open(pz.clone(), Handle::Pz)?)),
             pz,
             max_iov,
             room: Room::new(max_recvs),
@@ -156,7 +156,7 @@ pub fn facts<P: Provider>(srq: &Srq<P>) -> Facts {
 ///
 /// Errors: `SrqInUse` while an EP takes its receives here.
 pub fn free<P: Provider>(srq: &Srq<P>) -> Result<()> {
-    srq.uses().require_unused(State::SrqInUse)?;
+    srq.uses().close(State::SrqInUse)?;
     if close(srq) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Srq)) }
 }
 
