@@ -361,6 +361,8 @@ struct RdmaLink {
     target: Target,
     /// The peer has said goodbye: there is nothing to wait for.
     has_left: AtomicBool,
+    /// What the request that it accepts is to be told.
+    answer: Mutex<Option<(Terms, Vec<u8>)>>,
     /// Left of address and route.
     tries: [AtomicU32; 2],
     stage: Mutex<Stage>,
@@ -377,6 +379,7 @@ impl RdmaLink {
             qp: core.number(),
             target,
             has_left: AtomicBool::new(false),
+            answer: Mutex::new(None),
             tries: [AtomicU32::new(resolving.address_tries), AtomicU32::new(resolving.route_tries)],
             stage: Mutex::new(Stage::Resolving),
         }
@@ -424,13 +427,30 @@ impl RdmaLink {
 
     /// The last connection of the queue pair is confirmed to be over, or has had its time.
     fn go_on(&self, device: &Device) {
-        let Some(core) = self.core.upgrade() else { return };
-        if *self.stage.lock() == Stage::Resolving
-            && core.has(self)
-            && let Err(end) = self.request(device, &core)
-        {
+        let Some(core) = self.core.upgrade().filter(|core| core.has(self)) else { return };
+        let stage = *self.stage.lock();
+        let gone_on = match stage {
+            Stage::Resolving => self.request(device, &core),
+            Stage::Accepted => self.accept(device, &core).map_err(|error| self.cannot_accept(&error)),
+            _ => Ok(()),
+        };
+        if let Err(end) = gone_on {
             core.over(self, end);
         }
+    }
+
+    /// Brings the queue pair to RTS and answers the request.
+    fn accept(&self, device: &Device, core: &Core) -> io::Result<()> {
+        let Some((terms, private_data)) = self.answer.lock().take() else { return Ok(()) };
+        let mut path = path_of(&self.id, device, Some(&terms))?;
+        core.raise(self, &mut path)?;
+        self.id.accept(&terms, &private_data)
+    }
+
+    /// Mostly the peer has left.
+    fn cannot_accept(&self, error: &io::Error) -> CmEvent<'static> {
+        log::info!("the request of {} cannot be accepted: {error}", self.target.peer);
+        CmEvent::AcceptFailed
     }
 
     /// Who asked may ask again for a while.
@@ -641,6 +661,7 @@ impl Waiting for RdmaRequest {
             core: Arc::downgrade(qp),
             qp: qp.number(),
             has_left: AtomicBool::new(false),
+            answer: Mutex::new(Some((terms, private_data.to_vec()))),
             tries: Default::default(),
             stage: Mutex::new(Stage::Accepted),
         });
@@ -648,13 +669,12 @@ impl Waiting for RdmaRequest {
         self.manager.known.lock().insert(self.number, Known::Link(link.clone()));
         let accepted = match *self.has_left.lock() {
             true => Err(io::ErrorKind::NotConnected.into()),
-            false => path_of(&link.id, &device, Some(&terms))
-                .and_then(|mut path| qp.raise(&*link, &mut path))
-                .and_then(|_| link.id.accept(&terms, private_data)),
+            false if self.manager.park(&device, &link) => Ok(()),
+            false => link.accept(&device, qp),
         };
         if let Err(error) = accepted {
-            // Mostly the peer has left. The consumer hears of that as of everything else: by an event.
-            log::info!("the request of {} cannot be accepted: {error}", link.target.peer);
+            // The consumer hears of that as of everything else: by an event.
+            link.cannot_accept(&error);
             let core = qp.clone();
             device.reactor.soon(move || core.over(&*link, CmEvent::AcceptFailed));
         }
