@@ -1,0 +1,334 @@
+//! A connection of `rdma` or an attempt at one, from the address to the farewell: what each event of its id means.
+//!
+//! Active: address, route, request, confirmation. Passive: the answer to a request. Both wait where the manager says so.
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use dapl::provider::CmEvent;
+use ibverbs_sys::{ibv_qp_attr_mask, ibv_qp_state};
+use parking_lot::Mutex;
+use rdma_cm_sys::*;
+
+use super::{Known, Rdma, is_end};
+use crate::cm::{Link, Path};
+use crate::device::Device;
+use crate::qp::Core;
+use crate::rdma_cm::{Event, Id, Terms};
+use crate::reactor::Source;
+
+/// What the consumer is told of an accept's private data (9.2).
+const ACCEPTED: usize = 196;
+/// How long a peer may take to hear that the last connection of a queue pair is over.
+const STALE: Duration = Duration::from_secs(10);
+/// How long an ended connection waits for the peer's confirmation.
+const LINGER: Duration = Duration::from_secs(30);
+
+/// Where a connection is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Stage {
+    /// Address or route.
+    Resolving,
+    /// The request is out.
+    Requested,
+    /// The answer is out.
+    Accepted,
+    Established,
+    Ended,
+}
+
+/// What an attempt is for.
+#[derive(Clone)]
+pub(super) struct Target {
+    pub(super) peer: SocketAddr,
+    pub(super) private_data: Vec<u8>,
+    pub(super) began: Instant,
+}
+
+/// A connection or attempt.
+pub(super) struct RdmaLink {
+    pub(super) manager: Weak<Rdma>,
+    pub(super) number: usize,
+    pub(super) id: Arc<Id>,
+    pub(super) core: Weak<Core>,
+    /// The number of its queue pair.
+    pub(super) qp: u32,
+    pub(super) target: Target,
+    /// The peer has said goodbye: there is nothing to wait for.
+    pub(super) has_left: AtomicBool,
+    /// What the request that it accepts is to be told.
+    pub(super) answer: Mutex<Option<(Terms, Vec<u8>)>>,
+    /// Left of address and route.
+    pub(super) tries: [AtomicU32; 2],
+    pub(super) stage: Mutex<Stage>,
+}
+
+impl RdmaLink {
+    pub(super) fn active(
+        manager: &Rdma,
+        device: &Device,
+        number: usize,
+        id: Id,
+        core: &Arc<Core>,
+        target: Target,
+    ) -> Self {
+        let resolving = device.knobs.resolving;
+        RdmaLink {
+            manager: manager.me.clone(),
+            number,
+            id: Arc::new(id),
+            core: Arc::downgrade(core),
+            qp: core.number(),
+            target,
+            has_left: AtomicBool::new(false),
+            answer: Mutex::new(None),
+            tries: [AtomicU32::new(resolving.address_tries), AtomicU32::new(resolving.route_tries)],
+            stage: Mutex::new(Stage::Resolving),
+        }
+    }
+
+    pub(super) fn handle(self: &Arc<Self>, manager: &Rdma, event: &Event) {
+        if is_end(event.kind) {
+            self.has_left.store(true, Ordering::SeqCst);
+        }
+        let (Some(core), Some(device)) = (self.core.upgrade(), manager.device.upgrade()) else { return };
+        if !core.has(&**self) {
+            // Ended here in this moment; whichever is later, this or `end`, sees the other.
+            if is_end(event.kind) {
+                manager.has_left(self.number);
+            }
+            return;
+        }
+        let step = match event.kind {
+            RDMA_CM_EVENT_ADDR_RESOLVED => self.resolve_route(&device),
+            RDMA_CM_EVENT_ROUTE_RESOLVED if manager.park(&device, self) => Ok(()),
+            RDMA_CM_EVENT_ROUTE_RESOLVED => self.request(&device, &core),
+            RDMA_CM_EVENT_ADDR_ERROR => self.again(&device, event, 0),
+            RDMA_CM_EVENT_ROUTE_ERROR => self.again(&device, event, 1),
+            RDMA_CM_EVENT_CONNECT_RESPONSE => self.confirm(&device, &core, event),
+            RDMA_CM_EVENT_ESTABLISHED => {
+                self.establish(&core, &[]);
+                Ok(())
+            }
+            RDMA_CM_EVENT_REJECTED if event.status == IB_CM_REJ_STALE_CONN && self.may_ask_again() => {
+                self.once_more(manager, &device, &core)
+            }
+            kind if is_end(kind) => {
+                if kind == RDMA_CM_EVENT_DISCONNECTED && *self.stage.lock() == Stage::Accepted {
+                    // A goodbye may overtake the confirmation: who sends one has been connected.
+                    self.establish(&core, &[]);
+                }
+                Err(self.meaning_of(event))
+            }
+            _ => Ok(()),
+        };
+        if let Err(end) = step {
+            core.over(&**self, end);
+        }
+    }
+
+    /// The last connection of the queue pair is confirmed to be over, or has had its time.
+    pub(super) fn go_on(&self, device: &Device) {
+        let Some(core) = self.core.upgrade().filter(|core| core.has(self)) else { return };
+        let stage = *self.stage.lock();
+        let gone_on = match stage {
+            Stage::Resolving => self.request(device, &core),
+            Stage::Accepted => self.accept(device, &core).map_err(|error| self.cannot_accept(&error)),
+            _ => Ok(()),
+        };
+        if let Err(end) = gone_on {
+            core.over(self, end);
+        }
+    }
+
+    /// Brings the queue pair to RTS and answers the request.
+    pub(super) fn accept(&self, device: &Device, core: &Core) -> io::Result<()> {
+        let Some((terms, private_data)) = self.answer.lock().take() else { return Ok(()) };
+        let mut path = path_of(&self.id, device, Some(&terms))?;
+        core.raise(self, &mut path)?;
+        self.id.accept(&terms, &private_data)
+    }
+
+    /// Mostly the peer has left.
+    pub(super) fn cannot_accept(&self, error: &io::Error) -> CmEvent<'static> {
+        log::info!("the request of {} cannot be accepted: {error}", self.target.peer);
+        CmEvent::AcceptFailed
+    }
+
+    /// Who asked may ask again for a while.
+    fn may_ask_again(&self) -> bool {
+        *self.stage.lock() == Stage::Requested && self.target.began.elapsed() < STALE
+    }
+
+    /// The peer has not heard yet that the last connection of this queue pair is over. It has now, so it is asked again.
+    fn once_more(
+        &self,
+        manager: &Rdma,
+        device: &Device,
+        core: &Arc<Core>,
+    ) -> std::result::Result<(), CmEvent<'static>> {
+        let number = manager.number();
+        let id = manager.bound_id(number, self.target.peer.ip());
+        let id = id.map_err(|error| self.broken("cannot ask again", &error))?;
+        let link = Arc::new(RdmaLink::active(manager, device, number, id, core, self.target.clone()));
+        manager.known.lock().insert(number, Known::Link(link.clone()));
+        if !core.relink(self, link.clone()) {
+            manager.forget(number);
+            return Ok(());
+        }
+        manager.forget(self.number);
+        let resolved = link.id.resolve_address(link.target.peer, device.knobs.resolving.address_timeout);
+        if let Err(error) = resolved {
+            core.over(&*link, self.broken("cannot ask again", &error));
+        }
+        Ok(())
+    }
+
+    /// Why it is over (8.1, 8.2).
+    fn meaning_of(&self, event: &Event) -> CmEvent<'static> {
+        let stage = *self.stage.lock();
+        match (stage, event.kind) {
+            (Stage::Accepted, _) => CmEvent::AcceptFailed,
+            (_, RDMA_CM_EVENT_REJECTED) if event.status == IB_CM_REJ_CONSUMER_DEFINED => CmEvent::PeerRejected,
+            (_, RDMA_CM_EVENT_REJECTED) => {
+                log::debug!("{} refuses: reason {}", self.target.peer, event.status);
+                CmEvent::Rejected
+            }
+            (_, RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_CONNECT_ERROR) => CmEvent::Unreachable,
+            (_, RDMA_CM_EVENT_DEVICE_REMOVAL) => CmEvent::Broken,
+            _ => CmEvent::Disconnected,
+        }
+    }
+
+    fn resolve_route(&self, device: &Device) -> std::result::Result<(), CmEvent<'static>> {
+        if let Some(tos) = device.knobs.resolving.type_of_service
+            && let Err(error) = self.id.set_type_of_service(tos)
+        {
+            log::warn!("type of service {tos} cannot be set: {error}");
+        }
+        self.id.resolve_route(device.knobs.resolving.route_timeout).map_err(|error| self.broken("no route", &error))
+    }
+
+    /// Address or route did not answer: once more, if that is why.
+    fn again(&self, device: &Device, event: &Event, which: usize) -> std::result::Result<(), CmEvent<'static>> {
+        let left = self.tries[which].load(Ordering::Relaxed).saturating_sub(1);
+        self.tries[which].store(left, Ordering::Relaxed);
+        if event.status != -libc::ETIMEDOUT || left == 0 {
+            let what = ["address", "route"][which];
+            log::info!(
+                "{}: no {what} found: {}",
+                self.target.peer,
+                io::Error::from_raw_os_error(event.status.saturating_abs())
+            );
+            return Err(CmEvent::Unreachable);
+        }
+        let resolving = device.knobs.resolving;
+        let started = match which {
+            0 => self.id.resolve_address(self.target.peer, resolving.address_timeout),
+            _ => self.id.resolve_route(resolving.route_timeout),
+        };
+        started.map_err(|error| self.broken("cannot ask again", &error))
+    }
+
+    fn request(&self, device: &Device, core: &Core) -> std::result::Result<(), CmEvent<'static>> {
+        if self.id.port() != device.port {
+            log::warn!("{}: the way to {} leads through port {}", device.name, self.target.peer, self.id.port());
+        }
+        let (reads, path) = (core.reads(), device.knobs.path);
+        let terms = Terms {
+            responder_resources: reads.incoming,
+            initiator_depth: reads.outgoing,
+            flow_control: 1,
+            retry_count: path.ack_retry,
+            rnr_retry_count: path.rnr_retry,
+            srq: core.has_shared_queue(),
+            qp_number: core.number(),
+        };
+        *self.stage.lock() = Stage::Requested;
+        self.id
+            .connect(&terms, &self.target.private_data)
+            .map_err(|error| self.broken("the request cannot be sent", &error))
+    }
+
+    /// The peer has accepted.
+    fn confirm(&self, device: &Device, core: &Core, event: &Event) -> std::result::Result<(), CmEvent<'static>> {
+        let raised = path_of(&self.id, device, None).and_then(|mut path| core.raise(self, &mut path));
+        match raised.and_then(|is_ours| if is_ours { self.id.establish() } else { Ok(()) }) {
+            Ok(()) => {
+                self.establish(core, &event.private_data);
+                Ok(())
+            }
+            Err(error) => {
+                log::error!("{} has accepted, but the queue pair cannot be connected: {error}", self.target.peer);
+                Err(CmEvent::Unreachable)
+            }
+        }
+    }
+
+    fn establish(&self, core: &Core, private_data: &[u8]) {
+        {
+            let mut stage = self.stage.lock();
+            if !matches!(*stage, Stage::Requested | Stage::Accepted) {
+                return;
+            }
+            *stage = Stage::Established;
+        }
+        core.established(self, &private_data[..private_data.len().min(ACCEPTED)]);
+    }
+
+    fn broken(&self, what: &str, error: &io::Error) -> CmEvent<'static> {
+        log::error!("connection to {}: {what}: {error}", self.target.peer);
+        CmEvent::Broken
+    }
+}
+
+/// From INIT to RTS, as the id knows the way; `terms` on the passive side, where it does not know the depths yet.
+fn path_of(id: &Id, device: &Device, terms: Option<&Terms>) -> io::Result<Path> {
+    let init = id.change(ibv_qp_state::IBV_QPS_INIT)?;
+    let mut to_receive = id.change(ibv_qp_state::IBV_QPS_RTR)?;
+    let mut to_send = id.change(ibv_qp_state::IBV_QPS_RTS)?;
+    let knobs = device.knobs.path;
+    to_receive.attributes.min_rnr_timer = knobs.rnr_timer;
+    to_receive.mask |= ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0 as i32;
+    if let Some(terms) = terms {
+        to_receive.attributes.max_dest_rd_atomic = terms.responder_resources;
+        to_send.attributes.max_rd_atomic = terms.initiator_depth;
+    }
+    // What the kernel takes for Ethernet is seconds: a lost packet would be noticed as late.
+    if device.is_ethernet() {
+        to_send.attributes.timeout = to_send.attributes.timeout.min(knobs.ack_timer);
+    }
+    Ok(Path { init: Some(init), to_receive, to_send })
+}
+
+impl Link for RdmaLink {
+    fn end(&self) {
+        let stage = std::mem::replace(&mut *self.stage.lock(), Stage::Ended);
+        let Some(manager) = self.manager.upgrade() else { return };
+        let said = stage == Stage::Established && self.id.disconnect().is_ok();
+        if !said || self.has_left.load(Ordering::SeqCst) {
+            // Whatever is under way ends with the id, and a peer that waits for us is told.
+            return manager.forget(self.number);
+        }
+        manager.let_leave(self.number);
+        if self.has_left.load(Ordering::SeqCst) {
+            return manager.has_left(self.number);
+        }
+        if let Some(device) = manager.device.upgrade() {
+            let source: Weak<dyn Source> = manager.me.clone();
+            device.reactor.after(LINGER, source, self.number as u64);
+        }
+    }
+
+    fn peer_is_there(&self) {
+        if *self.stage.lock() == Stage::Accepted
+            && let Err(error) = self.id.notify()
+        {
+            log::debug!("{}: the connection stands already: {error}", self.target.peer);
+        }
+    }
+}

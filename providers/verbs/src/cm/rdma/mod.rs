@@ -1,0 +1,337 @@
+//! The manager `rdma`: connections by rdma_cm, with the ports, parameters and private data of the C reference's.
+//!
+//! Active: address, route, request; the answer brings the queue pair to RTS, and is confirmed. Passive: a request waits for
+//! the consumer; accepting brings the queue pair to RTS before the answer goes. An id that has ended lives on until the
+//! peer has confirmed that, or for a while, since a goodbye may be lost. Everything is answered by events, which the engine
+//! reads; ids have numbers, so that an event of one that is gone finds nobody. (endpoints-connections.md 8, 9, 10.)
+#![forbid(unsafe_code)]
+
+mod link;
+mod waiting;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use dapl::error::{Address, Error, Resource, Result};
+use dapl::handle::ObjectId;
+use dapl::provider::{ConnId, ConnectSpec, PeerAddress, RequestInfo};
+use parking_lot::{Condvar, Mutex};
+use rdma_cm_sys::*;
+
+use self::link::{RdmaLink, Target};
+use self::waiting::RdmaRequest;
+use super::{Listening, Manager, Refusal, Waiting};
+use crate::device::Device;
+use crate::qp::Core;
+use crate::rdma_cm::{Event, EventChannel, Id};
+use crate::reactor::{Interest, Source, Watch};
+
+/// What the consumer is told of a request's private data, where the transport always carries more (9.2).
+const TOLD: usize = 48;
+/// How long an ended connection waits for the peer's confirmation when the IA closes.
+const FAREWELL: Duration = Duration::from_millis(300);
+/// The same when its queue pair has another peer to ask already.
+const TURN: Duration = Duration::from_millis(500);
+
+/// The manager of one IA.
+pub(crate) struct Rdma {
+    me: Weak<Rdma>,
+    device: Weak<Device>,
+    address: IpAddr,
+    is_iwarp: bool,
+    channel: Arc<EventChannel>,
+    watch: OnceLock<Watch>,
+    numbers: AtomicUsize,
+    known: Mutex<HashMap<usize, Known>>,
+    /// Attempts that wait until the last connection of their queue pair has been confirmed to be over, by its number. The
+    /// peer, or the kernel here, would take the request or the answer for one of that connection. Taken after `known`.
+    parked: Mutex<HashMap<u32, Arc<RdmaLink>>>,
+    /// Somebody is not known any more.
+    gone: Condvar,
+}
+
+/// Whose events these are.
+#[derive(Clone)]
+enum Known {
+    Listener(ObjectId),
+    Link(Arc<RdmaLink>),
+    /// A request that waits for the consumer; true when its peer has left.
+    Waiting(Arc<Mutex<bool>>),
+    /// Ended here; the peer is to confirm it. Its id must live.
+    Ended(Arc<RdmaLink>),
+}
+
+impl Rdma {
+    /// Errors: no rdma_cm here, which is logged with the remedy.
+    pub(crate) fn new(device: &Arc<Device>, address: IpAddr) -> Result<Arc<Self>> {
+        let failed = |what: &str, error: io::Error| {
+            log::error!(
+                "{}: {what}: {error}; is the kernel module rdma_ucm loaded, and may /dev/infiniband/rdma_cm be opened?",
+                device.name
+            );
+            Error::Exhausted(Resource::Device)
+        };
+        let channel = EventChannel::new().map_err(|error| failed("no rdma_cm event channel", error))?;
+        let manager = Arc::new_cyclic(|me| Rdma {
+            me: Weak::clone(me),
+            device: Arc::downgrade(device),
+            address,
+            is_iwarp: device.context.is_iwarp(),
+            channel,
+            watch: OnceLock::new(),
+            numbers: AtomicUsize::new(1),
+            known: Mutex::default(),
+            parked: Mutex::default(),
+            gone: Condvar::new(),
+        });
+        let source: Weak<dyn Source> = manager.me.clone();
+        let watch = device.reactor.watch(manager.channel.fd(), Interest::Read, source);
+        let _ = manager.watch.set(watch.map_err(|error| failed("the rdma_cm event channel cannot be watched", error))?);
+        Ok(manager)
+    }
+
+    fn number(&self) -> usize {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// An id of ours to reach `peer` by.
+    fn bound_id(&self, number: usize, peer: IpAddr) -> io::Result<Id> {
+        let id = Id::new(&self.channel, number)?;
+        if peer.is_ipv4() == self.address.is_ipv4() {
+            id.bind(SocketAddr::new(self.address, 0))?;
+        }
+        Ok(id)
+    }
+
+    fn forget(&self, number: usize) {
+        let gone = self.known.lock().remove(&number);
+        self.gone.notify_all();
+        match &gone {
+            Some(Known::Ended(link)) => self.unpark(link.qp),
+            Some(Known::Link(link)) => {
+                let mut parked = self.parked.lock();
+                if parked.get(&link.qp).is_some_and(|other| Arc::ptr_eq(other, link)) {
+                    parked.remove(&link.qp);
+                }
+            }
+            _ => {}
+        }
+        drop(gone);
+    }
+
+    /// The peer has confirmed the end.
+    fn has_left(&self, number: usize) {
+        let is_ended = matches!(self.known.lock().get(&number), Some(Known::Ended(_)));
+        if is_ended {
+            self.forget(number);
+        }
+    }
+
+    /// A connection has ended here, and its peer was told.
+    fn let_leave(&self, number: usize) {
+        if let Some(known) = self.known.lock().get_mut(&number)
+            && let Known::Link(link) = known
+        {
+            *known = Known::Ended(link.clone());
+        }
+    }
+
+    /// Lets an attempt wait, if its queue pair has a connection that is not confirmed to be over.
+    fn park(&self, device: &Device, link: &Arc<RdmaLink>) -> bool {
+        let known = self.known.lock();
+        let is_leaving = known.values().any(|known| matches!(known, Known::Ended(old) if old.qp == link.qp));
+        if is_leaving {
+            self.parked.lock().insert(link.qp, link.clone());
+            let source: Weak<dyn Source> = self.me.clone();
+            device.reactor.after(TURN, source, link.number as u64);
+        }
+        is_leaving
+    }
+
+    /// It need not wait any longer.
+    fn unpark(&self, qp: u32) {
+        let parked = self.parked.lock().remove(&qp);
+        if let (Some(link), Some(device)) = (parked, self.device.upgrade()) {
+            let reactor = device.reactor.clone();
+            reactor.soon(move || link.go_on(&device));
+        }
+    }
+
+    fn handle(&self, device: &Arc<Device>, event: Event) {
+        let known = self.known.lock().get(&event.number).cloned();
+        log::debug!("{}: event {} (status {}) of id {}", device.name, event.kind, event.status, event.number);
+        match (event.kind, known) {
+            (RDMA_CM_EVENT_CONNECT_REQUEST, known) => self.request(device, known, event),
+            (_, Some(Known::Link(link))) => link.handle(self, &event),
+            (kind, Some(Known::Waiting(has_left))) if is_end(kind) => *has_left.lock() = true,
+            (kind, Some(Known::Ended(_))) if is_end(kind) => self.has_left(event.number),
+            (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => log::error!("{}: the device is being removed", device.name),
+            _ => {}
+        }
+    }
+
+    fn request(&self, device: &Arc<Device>, known: Option<Known>, event: Event) {
+        let (Some((id, number)), Some(manager)) = (event.new, self.me.upgrade()) else { return };
+        let id = Arc::new(id);
+        let has_left = Arc::new(Mutex::new(false));
+        let peer = id.peer().unwrap_or_else(|| SocketAddr::new(self.address, 0));
+        let told = if self.is_iwarp { event.private_data.len() } else { event.private_data.len().min(TOLD) };
+        self.known.lock().insert(number, Known::Waiting(has_left.clone()));
+        let request = RdmaRequest { manager, number, id: Some(id), terms: event.terms, has_left };
+        match known {
+            Some(Known::Listener(listener)) => {
+                let info = RequestInfo { peer, private_data: event.private_data, told };
+                device.arrived(listener, Box::new(request), info);
+            }
+            // It was freed meanwhile.
+            _ => Box::new(request).refuse(Refusal::Nobody),
+        }
+    }
+}
+
+/// Whether an event of this kind is the last that matters.
+fn is_end(kind: rdma_cm_event_type) -> bool {
+    matches!(
+        kind,
+        RDMA_CM_EVENT_DISCONNECTED
+            | RDMA_CM_EVENT_REJECTED
+            | RDMA_CM_EVENT_UNREACHABLE
+            | RDMA_CM_EVENT_CONNECT_ERROR
+            | RDMA_CM_EVENT_TIMEWAIT_EXIT
+            | RDMA_CM_EVENT_DEVICE_REMOVAL
+    )
+}
+
+impl Source for Rdma {
+    fn ready(&self) {
+        let Some(device) = self.device.upgrade() else { return };
+        loop {
+            match self.channel.next(|| self.number()) {
+                Ok(Some(event)) => self.handle(&device, event),
+                Ok(None) => return,
+                Err(error) => {
+                    log::error!("{}: rdma_cm events cannot be read: {error}", device.name);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// An ended id has waited long enough, or an attempt for one.
+    fn expired(&self, number: u64) {
+        let known = self.known.lock().get(&(number as usize)).cloned();
+        match known {
+            Some(Known::Ended(_)) => self.forget(number as usize),
+            Some(Known::Link(link)) => self.unpark(link.qp),
+            _ => {}
+        }
+    }
+}
+
+/// The service port of a qualifier (10.1).
+fn port_of(qual: u64) -> u16 {
+    u16::try_from(qual).unwrap_or_else(|_| (qual % 32001 + 33534) as u16)
+}
+
+impl Manager for Rdma {
+    fn listen(&self, qual: u64, id: ObjectId) -> Result<Listening> {
+        let number = self.number();
+        let failed = |error: io::Error| match error.raw_os_error() {
+            Some(libc::EADDRINUSE | libc::EBUSY | libc::EADDRNOTAVAIL) => Error::ConnQualTaken,
+            Some(libc::EACCES | libc::EPERM) => Error::PermissionDenied,
+            _ => {
+                log::error!("cannot listen on {}, port {}: {error}", self.address, port_of(qual));
+                Error::Exhausted(Resource::Device)
+            }
+        };
+        let listener = Id::new(&self.channel, number).map_err(failed)?;
+        listener.bind(SocketAddr::new(self.address, port_of(qual))).map_err(failed)?;
+        self.known.lock().insert(number, Known::Listener(id));
+        let listening = RdmaListener { manager: self.me.clone(), number, _id: listener };
+        listening._id.listen(0).map_err(failed)?;
+        Ok(Box::new(listening))
+    }
+
+    fn connect(&self, qp: &Arc<Core>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
+        let unreachable = Error::InvalidAddress(Address::Unreachable);
+        let PeerAddress::Ip(ip) = *spec.address else { return Err(unreachable) };
+        // A host's own address by another name.
+        let ip = if ip.is_loopback() { self.address } else { ip };
+        let Some(device) = self.device.upgrade() else { return Err(Error::Internal) };
+        let number = self.number();
+        let failed = |error: io::Error| failure_of_connect(ip, &error);
+        let id = self.bound_id(number, ip).map_err(failed)?;
+        let resolving = device.knobs.resolving;
+        let target = Target {
+            peer: SocketAddr::new(ip, port_of(spec.qual)),
+            private_data: spec.private_data.to_vec(),
+            began: Instant::now(),
+        };
+        let link = Arc::new(RdmaLink::active(self, &device, number, id, qp, target));
+        self.known.lock().insert(number, Known::Link(link.clone()));
+        let started = qp.attach(conn, link.clone()).and_then(|()| {
+            let resolved = link.id.resolve_address(link.target.peer, resolving.address_timeout);
+            resolved.map_err(|error| {
+                qp.detach(&*link);
+                failed(error)
+            })
+        });
+        started.inspect_err(|_| self.forget(number))
+    }
+
+    fn close(&self) {
+        let mut known = self.known.lock();
+        let deadline = Instant::now() + FAREWELL;
+        while known.values().any(|known| matches!(known, Known::Ended(_))) {
+            if self.gone.wait_until(&mut known, deadline).timed_out() {
+                break;
+            }
+        }
+        let all = std::mem::take(&mut *known);
+        drop(known);
+        drop(all);
+    }
+}
+
+/// What the caller of connect hears of what can be seen at once (10.6).
+fn failure_of_connect(peer: IpAddr, error: &io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM | libc::ENOSPC | libc::EAGAIN) => Error::Exhausted(Resource::Memory),
+        Some(libc::EACCES) => Error::PermissionDenied,
+        Some(libc::EAFNOSUPPORT) => Error::InvalidAddress(Address::Malformed),
+        _ => {
+            log::warn!("{peer} cannot be reached: {error}");
+            Error::InvalidAddress(Address::Unreachable)
+        }
+    }
+}
+
+/// A listening id.
+struct RdmaListener {
+    manager: Weak<Rdma>,
+    number: usize,
+    _id: Id,
+}
+
+impl Drop for RdmaListener {
+    fn drop(&mut self) {
+        if let Some(manager) = self.manager.upgrade() {
+            manager.forget(self.number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_the_references() {
+        assert_eq!([45248, 0xFFFF, 0x10000, 70000, 35068].map(port_of), [45248, 65535, 35068, 39532, 35068]);
+        assert!((0xFFFF..200_000).chain([u64::MAX]).all(|qual| port_of(qual) >= 33534));
+    }
+}

@@ -1,0 +1,103 @@
+//! A request that waits for the consumer: accepted into a queue pair, refused, or dropped.
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use dapl::error::{Error, Result};
+use dapl::provider::{CmEvent, ConnId};
+use parking_lot::Mutex;
+
+use super::link::{RdmaLink, Stage, Target};
+use super::{Known, Rdma};
+use crate::cm::{Refusal, Waiting};
+use crate::qp::Core;
+use crate::rdma_cm::{Id, Terms};
+
+/// An answer that says no as the consumer's decision: DAT's version and ours, one byte each (10.4).
+const REJECTION: [u8; 4] = [1, 2, 1, 2];
+
+/// A request that waits for the consumer.
+pub(super) struct RdmaRequest {
+    pub(super) manager: Arc<Rdma>,
+    pub(super) number: usize,
+    pub(super) id: Option<Arc<Id>>,
+    pub(super) terms: Terms,
+    pub(super) has_left: Arc<Mutex<bool>>,
+}
+
+impl Waiting for RdmaRequest {
+    fn accept(mut self: Box<Self>, qp: &Arc<Core>, private_data: &[u8], conn: ConnId) -> Result<()> {
+        let (Some(id), Some(device)) = (self.id.take(), self.manager.device.upgrade()) else {
+            return Err(Error::Internal);
+        };
+        let reads = qp.reads();
+        let terms = Terms {
+            responder_resources: self.terms.responder_resources.min(reads.incoming),
+            initiator_depth: self.terms.initiator_depth.min(reads.outgoing),
+            srq: qp.has_shared_queue(),
+            qp_number: qp.number(),
+            ..self.terms
+        };
+        let link = Arc::new(RdmaLink {
+            manager: Arc::downgrade(&self.manager),
+            number: self.number,
+            target: Target {
+                peer: id.peer().unwrap_or_else(|| SocketAddr::new(self.manager.address, 0)),
+                private_data: Vec::new(),
+                began: Instant::now(),
+            },
+            id,
+            core: Arc::downgrade(qp),
+            qp: qp.number(),
+            has_left: AtomicBool::new(false),
+            answer: Mutex::new(Some((terms, private_data.to_vec()))),
+            tries: Default::default(),
+            stage: Mutex::new(Stage::Accepted),
+        });
+        qp.attach(conn, link.clone()).inspect_err(|_| self.manager.forget(self.number))?;
+        self.manager.known.lock().insert(self.number, Known::Link(link.clone()));
+        let accepted = match *self.has_left.lock() {
+            true => Err(io::ErrorKind::NotConnected.into()),
+            false if self.manager.park(&device, &link) => Ok(()),
+            false => link.accept(&device, qp),
+        };
+        if let Err(error) = accepted {
+            // The consumer hears of that as of everything else: by an event.
+            link.cannot_accept(&error);
+            let core = qp.clone();
+            device.reactor.soon(move || core.over(&*link, CmEvent::AcceptFailed));
+        }
+        Ok(())
+    }
+
+    fn refuse(mut self: Box<Self>, by: Refusal) {
+        if let Some(id) = self.id.take() {
+            self.say_no(&id, by);
+        }
+    }
+}
+
+impl RdmaRequest {
+    fn say_no(&self, id: &Id, by: Refusal) {
+        let said = match by {
+            Refusal::Consumer => id.reject(&REJECTION),
+            Refusal::Nobody => id.turn_away().or_else(|_| id.reject(&REJECTION)),
+        };
+        if let Err(error) = said {
+            log::debug!("a request that is refused has left already: {error}");
+        }
+        self.manager.forget(self.number);
+    }
+}
+
+impl Drop for RdmaRequest {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            self.say_no(&id, Refusal::Nobody);
+        }
+    }
+}
