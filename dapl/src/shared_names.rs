@@ -6,14 +6,15 @@
 //! again, for a bounded time. A removed file is known by not being at its path any more.
 #![forbid(unsafe_code)]
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{ErrorKind, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder, File};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open, openat};
+use rustix::io::Errno;
 
 use crate::base_dir::{self, BaseDir, is_at, lock};
 use crate::error::{Error, Result};
@@ -91,18 +92,10 @@ impl SharedNames {
 
     fn try_join(&self, path: &Path, length: u64) -> std::io::Result<Tried> {
         let _ = DirBuilder::new().mode(0o700).create(&self.path);
-        let options = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
-            .clone();
-        let mut file = match options.open(path) {
+        let mut file = match self.open(path) {
             Ok(file) => file,
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Tried::Again), // an empty `shared` was just removed
-            Err(e) => return Err(e),
+            Err(Errno::NOENT) => return Ok(Tried::Again), // an empty `shared` was just removed
+            Err(e) => return Err(e.into()),
         };
         if lock(&file) {
             if !is_at(&file, path) {
@@ -129,8 +122,19 @@ impl SharedNames {
         })
     }
 
-    /// Removes the names of the dead.
+    /// By a handle of the directory: a link to another is not followed.
+    fn open(&self, path: &Path) -> rustix::io::Result<File> {
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let names = open(&self.path, flags, Mode::empty())?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        openat(names, path.file_name().unwrap_or_default(), flags, Mode::RUSR | Mode::WUSR).map(File::from)
+    }
+
+    /// Removes the names of the dead. A link to another directory is not followed.
     pub fn clean(&self) {
+        if !fs::symlink_metadata(&self.path).is_ok_and(|found| found.is_dir()) {
+            return;
+        }
         for name in fs::read_dir(&self.path).into_iter().flatten().flatten().map(|entry| entry.path()) {
             base_dir::remove_unlocked(&name);
         }
@@ -228,6 +232,19 @@ mod tests {
         assert_eq!(scratch.names(), 4, "so does whoever joins for the first time");
         drop((member, taken));
         assert!(!scratch.1.path.exists());
+    }
+
+    #[test]
+    fn a_link_to_elsewhere_is_not_followed() {
+        let (scratch, elsewhere) = (Scratch::new("link"), Scratch::new("elsewhere"));
+        fs::create_dir(&elsewhere.0).unwrap();
+        fs::write(elsewhere.0.join("treasure"), "").unwrap();
+        scratch.1.base.make().unwrap();
+        std::os::unix::fs::symlink(&elsewhere.0, &scratch.1.path).unwrap();
+        assert!(scratch.join(1, 100).is_err());
+        scratch.1.clean();
+        let left: Vec<_> = fs::read_dir(&elsewhere.0).unwrap().flatten().map(|entry| entry.file_name()).collect();
+        assert_eq!(left, ["treasure"], "nothing is removed there, and nothing made");
     }
 
     /// The other process of the next tests: joins twice, and stays until it is killed or has no more input.

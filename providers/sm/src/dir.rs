@@ -120,9 +120,7 @@ impl Base {
             let _ = fs::remove_dir(process);
         }
         entries(&self.quals()).iter().for_each(|name| remove_unlocked(name));
-        if is_folder(&self.dir.path().join("shared")) {
-            self.names.clean();
-        }
+        self.names.clean();
     }
 
     /// As `clean`, for one end point that nobody answered at; only if it is of this base.
