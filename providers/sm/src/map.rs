@@ -18,6 +18,10 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 pub(crate) use presence::{Looked, Ticker, is_there, is_usable};
 
+/// `TMPFS_MAGIC` of the kernel's `magic.h`: where memory files live. Those of huge pages live elsewhere, and their pages may
+/// be missing when they are touched, which is a signal; one of these has a page of zeros for every hole.
+const ORDINARY: i64 = 0x0102_1994;
+
 /// Size cannot change, and the seals stay.
 const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
@@ -59,11 +63,12 @@ impl Map {
         Ok((map, fd))
     }
 
-    /// Maps a peer's area: `None` unless it is exactly `len` bytes long and can never be another length.
+    /// Maps a peer's area: `None` unless it is a file of ordinary memory, exactly `len` bytes long, that can never be of
+    /// another length.
     pub(crate) fn of_peer(fd: &OwnedFd, len: usize, writable: bool) -> Option<Map> {
         let seals = rustix::fs::fcntl_get_seals(fd).ok()?;
         let size = rustix::fs::fstat(fd).ok()?.st_size;
-        if !seals.contains(FIXED) || usize::try_from(size).ok()? != len {
+        if !seals.contains(FIXED) || usize::try_from(size).ok()? != len || !is_ordinary(fd) {
             return None;
         }
         Map::of(fd.as_fd(), len, writable).ok()
@@ -112,6 +117,10 @@ impl Map {
     }
 }
 
+fn is_ordinary(fd: &OwnedFd) -> bool {
+    rustix::fs::fstatfs(fd).is_ok_and(|system| system.f_type == ORDINARY)
+}
+
 impl Drop for Map {
     fn drop(&mut self) {
         // SAFETY: the mapping made in `of`; nobody holds a pointer into it, since they all hold this `Map` by `Arc`.
@@ -142,6 +151,37 @@ mod tests {
         let loose = rustix::fs::memfd_create("loose", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&loose, 8192).unwrap();
         assert!(Map::of_peer(&loose, 8192, false).is_none());
+    }
+
+    #[test]
+    fn an_area_of_huge_pages_is_refused() {
+        let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB;
+        let Ok(huge) = rustix::fs::memfd_create("huge", flags) else {
+            eprintln!("skipped: no huge pages here");
+            return;
+        };
+        rustix::fs::ftruncate(&huge, 4 << 20).unwrap();
+        rustix::fs::fcntl_add_seals(&huge, FIXED).unwrap();
+        // Where no such page is set aside it could not be mapped anyway.
+        assert!(!is_ordinary(&huge) && Map::of_peer(&huge, 4 << 20, false).is_none());
+    }
+
+    #[test]
+    fn a_hole_that_the_owner_punches_is_zeros_and_no_signal() {
+        use rustix::fs::FallocateFlags;
+        for read_only in [false, true] {
+            let (mine, fd) = Map::create("test", 8192, read_only).unwrap();
+            let theirs = Map::of_peer(&fd, 8192, !read_only).unwrap();
+            mine.word(4096).store(42, Ordering::Relaxed);
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let punched = rustix::fs::fallocate(&fd, hole, 0, 8192).is_ok();
+            assert_eq!(punched, !read_only, "to punch is to write");
+            assert_eq!(theirs.word(4096).load(Ordering::Relaxed), if punched { 0 } else { 42 });
+            if theirs.is_writable() {
+                theirs.word(4096).store(43, Ordering::Relaxed);
+                assert_eq!(mine.word(4096).load(Ordering::Relaxed), 43, "the same page for both again");
+            }
+        }
     }
 
     #[test]
