@@ -173,7 +173,8 @@ impl Attempts {
     }
 
     pub(crate) fn watch(&mut self, pid: i32) -> Option<Arc<PidWatch>> {
-        if let Some(watch) = self.watches.get(&pid).and_then(Weak::upgrade) {
+        // Of a process that has died, another may have the id by now.
+        if let Some(watch) = self.watches.get(&pid).and_then(Weak::upgrade).filter(|watch| !watch.is_dead()) {
             return Some(watch);
         }
         let pid_handle = rustix::process::Pid::from_raw(pid)?;
@@ -208,9 +209,10 @@ impl Attempt {
         self.conn.as_ref()?.upgrade()
     }
 
-    /// The process at the other side.
-    pub(crate) fn pid_of_peer(&self) -> i32 {
-        let joined = self.link.as_ref().and_then(|link| link.theirs()).map(|theirs| theirs.peer.pid);
-        joined.unwrap_or(self.pid)
+    /// Was this the process at the other side, and has it died? Another may have its id by now.
+    pub(crate) fn has_died(&self, pid: i32) -> bool {
+        let peer = self.link.as_ref().and_then(|link| link.theirs()).map(|theirs| &theirs.peer);
+        let (its, watch) = peer.map_or((self.pid, &self.watch), |peer| (peer.pid, &peer.watch));
+        its == pid && watch.as_ref().is_none_or(|watch| watch.is_dead())
     }
 }

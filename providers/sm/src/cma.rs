@@ -52,6 +52,7 @@ pub(crate) unsafe fn copy(way: Way, pid: i32, local: u64, remote: u64, len: usiz
             ]
         };
         let (mine, theirs) = (vector(local), vector(remote));
+        fail_point!(KernelAsked);
         // SAFETY: both vectors live during the call; the kernel checks the memory they name, and the caller has made sure
         // that the local memory is this call's to use.
         let moved = unsafe {
@@ -60,6 +61,7 @@ pub(crate) unsafe fn copy(way: Way, pid: i32, local: u64, remote: u64, len: usiz
                 Way::Read => libc::process_vm_readv(pid, mine.as_ptr(), 2, theirs.as_ptr(), 2, 0),
             }
         };
+        fail_point!(KernelAnswered);
         if moved <= 0 {
             return Err(match std::io::Error::last_os_error().raw_os_error() {
                 Some(libc::ESRCH) => Refusal::Gone,

@@ -36,6 +36,8 @@ pub(crate) trait Driven: Send + Sync {
     fn serve(&self);
     /// Takes it from its pollers: from now on it costs them nothing.
     fn retire(&self);
+    /// Something is in the rings that nobody has taken.
+    fn has_news(&self) -> bool;
 }
 
 /// Where a pass leaves completions: straight with the poller that made it, if they are for its queue, else in their queue.

@@ -142,6 +142,7 @@ impl Engine {
         for (id, stage) in setup::due(&self.device, now) {
             let waits = matches!(stage, Stage::Asked | Stage::Replied);
             if waits && setup::send_again(&self.device, id).is_err() {
+                self.read_datagrams(); // maybe its answer was its last word
                 self.attempt_gone(id);
             }
         }
@@ -153,7 +154,7 @@ impl Engine {
     /// Tells every peer that we live, and finds those that were silent for too long (CM-5).
     fn signs_of_life(&mut self, now: Instant) {
         let silence = self.device.knobs.silence;
-        let mut dead = Vec::new();
+        let (mut dead, mut cool) = (Vec::new(), Vec::new());
         let mut open = 0;
         for (id, attempt) in self.device.book.lock().by_id.iter() {
             let (Stage::Open, Some(link)) = (attempt.stage, &attempt.link) else { continue };
@@ -165,11 +166,15 @@ impl Engine {
                 dead.push(*id);
             } else if link.is_reset() {
                 dead.push(*id); // its word got lost
+            } else {
+                cool.extend(attempt.conn().filter(|qp| !qp.is_hot()));
             }
         }
         for id in dead {
             self.attempt_gone(id);
         }
+        // A word may be lost in a full FIFO, or with whoever else reads it: what it would have told of is looked for.
+        cool.into_iter().filter(|qp| qp.has_news()).for_each(|qp| qp.serve());
         self.next_alive = (open > 0).then(|| now + self.device.knobs.alive);
     }
 
@@ -220,7 +225,7 @@ impl Engine {
 
     // --- set-up ---
 
-    fn read_datagrams(&mut self) {
+    pub(crate) fn read_datagrams(&mut self) {
         while let Some(received) = self.device.socket.receive() {
             let ours = rustix::process::geteuid().as_raw();
             if received.uid != ours {
@@ -410,10 +415,12 @@ impl Engine {
         }
     }
 
-    fn process_died(&mut self, pid: i32) {
+    pub(crate) fn process_died(&mut self, pid: i32) {
+        // First what it had said before: an attempt that was answered is not judged by the silence.
+        self.read_datagrams();
         let ids: Vec<u32> = {
             let book = self.device.book.lock();
-            book.by_id.iter().filter(|(_, a)| a.pid_of_peer() == pid).map(|(id, _)| *id).collect()
+            book.by_id.iter().filter(|(_, a)| a.has_died(pid)).map(|(id, _)| *id).collect()
         };
         ids.into_iter().for_each(|id| self.attempt_gone(id));
         self.device.endpoint.base().clean();

@@ -12,8 +12,9 @@ use std::sync::{Arc, OnceLock};
 use dapl::error::Result;
 use dapl::provider::ConnId;
 use dapl::sync::{AtomicU64, Ordering};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::map::Map;
+use crate::map::{Looked, Map, Ticker};
 use crate::proto::handshake::Geometry;
 use crate::proto::message::Note;
 use crate::regions::PeerRegions;
@@ -40,14 +41,34 @@ pub(crate) struct Peer {
     pub(crate) regions: Arc<PeerRegions>,
     /// Cross-memory copy was seen to work, and has not been refused since.
     pub(crate) cma: AtomicBool,
-    /// Becomes readable when the process dies.
-    pub(crate) _watch: Option<Arc<PidWatch>>,
+    /// Becomes readable when the process dies. Without it there is no cross-memory copy.
+    pub(crate) watch: Option<Arc<PidWatch>>,
+    /// When that was asked about last.
+    pub(crate) looked: Looked,
+}
+
+impl Peer {
+    /// Is its process id still its own? The engine hears of a death at once, but it may be kept from that for long, by the
+    /// consumer or a signal, and then another process may have the number. So a copy asks, the first one of a tick: in so
+    /// short a time the numbers do not come round.
+    #[inline]
+    pub(crate) fn lives(&self, ticker: &Ticker) -> bool {
+        self.looked.is_still(ticker, || self.watch.as_ref().is_some_and(|watch| !watch.is_dead()))
+    }
 }
 
 /// A process whose death the engine hears of at once.
 #[derive(Debug)]
 pub(crate) struct PidWatch {
     pub(crate) fd: OwnedFd,
+}
+
+impl PidWatch {
+    /// Has it died? Its id may be another's then.
+    pub(crate) fn is_dead(&self) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())) != Ok(0)
+    }
 }
 
 /// The peer's half of a link.

@@ -159,10 +159,7 @@ impl Core {
         if !self.ask(WANT_REQUESTS | if wants_progress { WANT_PROGRESS } else { 0 }) {
             return false;
         }
-        let requests = rx.ends.as_ref().is_some_and(|ends| ends.has_work(rx.queue.len()));
-        requests
-            || tx.must_go_on()
-            || (wants_progress && tx.ends.as_ref().is_some_and(|ends| ends.has_work(&self.shared)))
+        rx.has_work() || tx.must_go_on() || tx.has_work(&self.shared)
     }
 
     /// Puts a wish on the control line. False: there is no connection.
@@ -338,6 +335,10 @@ impl Driven for Core {
     fn retire(&self) {
         self.shared.cqs().for_each(|cq| cq.forget(self));
         self.cool();
+    }
+
+    fn has_news(&self) -> bool {
+        self.rx.lock().has_work() || self.tx.lock().has_work(&self.shared)
     }
 }
 

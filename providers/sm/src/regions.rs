@@ -119,6 +119,12 @@ impl Regions {
         Ok(Regions { table, fd, users, places, ticker: Ticker::default() })
     }
 
+    /// What a liar may rewrite, and where in it the fields of a key stand: the key, the base, the length, the rights.
+    #[cfg(test)]
+    pub(crate) fn exposed(&self, key: u32) -> (&Map, [usize; 4]) {
+        (&self.table, [KEY, BASE, LEN, RIGHTS].map(|field| (key >> 16) as usize * ENTRY + field))
+    }
+
     /// The descriptor that peers get.
     pub(crate) fn fd(&self) -> &OwnedFd {
         &self.fd

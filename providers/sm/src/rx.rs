@@ -107,6 +107,11 @@ impl RxEnds {
 }
 
 impl Rx {
+    /// Is there something that a pass would take?
+    pub(crate) fn has_work(&self) -> bool {
+        self.ends.as_ref().is_some_and(|ends| ends.has_work(self.queue.len()))
+    }
+
     /// Takes what is there, up to a bound. Says whether it took anything. After a fault it takes nothing any more.
     pub(crate) fn pass(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
         if self.stopped {

@@ -25,7 +25,7 @@ use crate::device::{Device, is_local, random};
 use crate::dir::endpoint_path;
 use crate::knobs::RmaMethod;
 use crate::link::{Link, Peer, Theirs};
-use crate::map::Map;
+use crate::map::{Looked, Map};
 use crate::proto::handshake::{Answer, Datagram, Geometry, Terms};
 use crate::proto::machine::{Action, Input, Machine};
 use crate::regions::{PeerRegions, SLOTS};
@@ -129,6 +129,10 @@ pub(crate) fn send_again(device: &Device, id: u32) -> rustix::io::Result<()> {
     let mut book = device.book.lock();
     let Some(attempt) = book.by_id.get_mut(&id) else { return Ok(()) };
     let Some((bytes, own)) = &attempt.again else { return Ok(()) };
+    // An acknowledgement that does not come is silence like any other. How long an answer may take, the asker says.
+    if attempt.stage == Stage::Replied && attempt.heard.elapsed() > device.knobs.silence {
+        return Err(Errno::TIMEDOUT);
+    }
     let mut fds: Vec<BorrowedFd<'_>> = own.iter().map(|fd| fd.as_fd()).collect();
     fds.push(device.regions.fd().as_fd());
     // Descriptors of ours go to nobody else.
@@ -188,7 +192,7 @@ pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: 
     let reply = Datagram::Reply { client, server: id, token, answer: Answer::Accepted, accepted };
     attempt.again = Some((reply.encode(), fds.into()));
     attempt.repeat = FIRST_TRY;
-    attempt.stage = Stage::Replied;
+    (attempt.stage, attempt.heard) = (Stage::Replied, Instant::now());
     attempt.conn = Some(Arc::downgrade(&qp));
     attempt.link = Some(link);
     drop(book);
@@ -240,10 +244,13 @@ pub(crate) fn meet(
 fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) -> Option<Arc<Peer>> {
     let key = (path.to_path_buf(), terms.endpoint);
     let mut book = device.book.lock();
-    if let Some(peer) = book.peers.get(&key).and_then(Weak::upgrade).filter(|p| p.pid == pid) {
+    let watch = book.watch(pid);
+    let is_same = |known: &Arc<Peer>| {
+        known.pid == pid && known.watch.as_ref().map(Arc::as_ptr) == watch.as_ref().map(Arc::as_ptr)
+    };
+    if let Some(peer) = book.peers.get(&key).and_then(Weak::upgrade).filter(is_same) {
         return Some(peer);
     }
-    let watch = book.watch(pid);
     drop(book);
     let uid = rustix::process::geteuid().as_raw();
     let fifo = sock::open_peer_fifo(path, uid)
@@ -253,9 +260,10 @@ fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) 
         log::warn!("set-up with {}: its table of memory cannot be mapped", path.display());
         return None;
     };
-    let wanted = device.knobs.rma == RmaMethod::Auto && terms.probe_address != 0 && pid > 0;
+    // Watched before it is probed: so it is this process that shows the value, and whose death is heard.
+    let wanted = device.knobs.rma == RmaMethod::Auto && terms.probe_address != 0 && watch.is_some();
     let cma = AtomicBool::new(wanted && cma::probe(pid, terms.probe_address, terms.probe_value));
-    let peer = Arc::new(Peer { path: path.to_path_buf(), pid, fifo, regions, cma, _watch: watch });
+    let peer = Arc::new(Peer { path: path.to_path_buf(), pid, fifo, regions, cma, watch, looked: Looked::default() });
     let mut book = device.book.lock();
     book.peers.retain(|_, known| known.strong_count() > 0);
     book.peers.insert(key, Arc::downgrade(&peer));
@@ -292,11 +300,13 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
     let Received { fds, from, pid, .. } = received;
     let key = (from.clone(), terms.token);
     let known = {
-        let book = device.book.lock();
+        let mut book = device.book.lock();
         if book.past.knows(terms.token) {
             return None; // sent again before its sender had the answer, and read after the end
         }
-        book.by_peer.get(&key).map(|id| (*id, book.by_id.get(id).map(|a| a.stage)))
+        let id = book.by_peer.get(&key).copied();
+        let attempt = id.and_then(|id| book.by_id.get_mut(&id));
+        id.map(|id| (id, attempt.map(|a| (a.stage, a.heard = Instant::now()).0)))
     };
     if let Some((known, stage)) = known {
         repeat_answer(device, known, stage, &from, (their_id, terms.token));

@@ -79,6 +79,10 @@ impl Looked {
     pub(crate) fn is_there(&self, _: Region, _: bool, _: &Ticker) -> bool {
         true
     }
+
+    pub(crate) fn is_still(&self, _: &Ticker, _: impl FnOnce() -> bool) -> bool {
+        true
+    }
 }
 
 /// Nor does time pass.

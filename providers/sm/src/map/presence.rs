@@ -75,6 +75,17 @@ impl Looked {
         seen | 1 == now | 1 && seen >= now || self.look(region, write, now)
     }
 
+    /// Does it still hold, whatever it is? `ask` is called if nobody has done so in this tick.
+    #[inline]
+    pub(crate) fn is_still(&self, ticker: &Ticker, ask: impl FnOnce() -> bool) -> bool {
+        let now = ticker.now() << 1 | 1; // never 0, which is what nobody has asked about
+        self.0.load(Ordering::Relaxed) == now
+            || ask() && {
+                self.0.store(now, Ordering::Relaxed);
+                true
+            }
+    }
+
     #[cold]
     fn look(&self, region: Region, write: bool, now: u32) -> bool {
         let is_there = is_there(region, write);

@@ -3,6 +3,7 @@
 
 use super::other::{Other, QUAL, Traffic, was_killed};
 use super::points::Point::{self, *};
+use super::stops::PROBES;
 use super::*;
 
 /// So often it passes the point before.
@@ -12,7 +13,7 @@ fn plan(point: Point, passes: u32) -> String {
     format!("{point:?} {passes} kill")
 }
 
-fn is_empty(place: &Place) -> bool {
+pub(super) fn is_empty(place: &Place) -> bool {
     let left: Vec<_> = std::fs::read_dir(&place.0).unwrap().flatten().map(|e| e.path()).collect();
     left.is_empty() || panic!("{left:?}")
 }
@@ -45,7 +46,7 @@ fn dies_connecting(point: Point, passes: u32, settings: &[(&str, &str)]) {
 }
 
 fn dies_as(role: &str, point: Point, passes: u32, settings: &[(&str, &str)]) {
-    let place = Place::new(&format!("kill-c-{point:?}-{}", settings.len()));
+    let place = Place::new(&format!("kill-c-{point:?}-{passes}-{}", settings.len()));
     let side = place.open();
     let listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
     let mut other = Other::start(role, &place, &plan(point, passes), settings);
@@ -76,7 +77,7 @@ fn dies_as(role: &str, point: Point, passes: u32, settings: &[(&str, &str)]) {
 
 /// We connect to the other process, again and again while there is none, and it dies at the point.
 fn dies_listening(point: Point, passes: u32, settings: &[(&str, &str)]) {
-    let place = Place::new(&format!("kill-l-{point:?}-{}", settings.len()));
+    let place = Place::new(&format!("kill-l-{point:?}-{passes}-{}", settings.len()));
     let side = place.open();
     let mut other = Other::start("listens", &place, &plan(point, passes), settings);
     let mut traffic: Option<Traffic> = None;
@@ -161,6 +162,12 @@ fn in_the_middle_of_rdma_by_the_kernel() {
         dies_connecting(point, PASSES, &[]);
         dies_listening(point, PASSES, &[]);
     }
+    for point in [KernelAsked, KernelAnswered] {
+        for passes in [1, PROBES + PASSES] {
+            dies_connecting(point, passes, &[]);
+            dies_listening(point, passes, &[]);
+        }
+    }
 }
 
 #[test]
@@ -198,30 +205,6 @@ fn serves_others_by(side: Side, place: &Place) {
     let listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
     serves_others(&side, place);
     drop((listener, side));
-}
-
-/// Stops the other process in this role at the point, longer than silence may last; then lets it go on.
-fn stops(role: &str, point: Point, settings: &[(&str, &str)]) {
-    let place = Place::new(&format!("stop-{role}-{point:?}"));
-    let impatient = [&[("DAPL_SM_ALIVE_MS", "100"), ("DAPL_SM_SILENCE_MS", "1000")], settings].concat();
-    let survives = if role == "listens" { "connects" } else { "listens" };
-    let mut survivor = Other::start(survives, &place, "", &impatient);
-    let mut stopped = Other::start(role, &place, &format!("{point:?} {PASSES} stop"), settings);
-    assert!(survivor.end().success(), "{point:?}: one event and its flushes for who lives");
-    assert!(stopped.is_stopped(), "{point:?}");
-    rustix::process::kill_process(stopped.pid(), rustix::process::Signal::CONT).unwrap();
-    assert!(stopped.end().success(), "{point:?}: and for who comes back");
-    assert!(is_empty(&place), "{point:?}");
-}
-
-#[test]
-fn stopped_until_it_is_given_up_and_then_back_again() {
-    for point in [SlotFilled, BeforePublish, KeyAnnounced, PieceCopied] {
-        stops("listens", point, &[]);
-    }
-    for point in [LinesFilled, TargetHeld, FragmentFilled] {
-        stops("connects", point, &[("DAPL_SM_RMA", "mmap")]);
-    }
 }
 
 #[test]

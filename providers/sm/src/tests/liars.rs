@@ -119,14 +119,14 @@ fn a_peer_that_scribbles_over_all_it_may_write_does_no_harm() {
 }
 
 /// A stranger with an end point directory of his own and no manners.
-struct Stranger {
-    path: PathBuf,
-    socket: SetupSocket,
+pub(super) struct Stranger {
+    pub(super) path: PathBuf,
+    pub(super) socket: SetupSocket,
     _fifo: OwnedFd,
 }
 
 impl Stranger {
-    fn new(place: &Place) -> Self {
+    pub(super) fn new(place: &Place) -> Self {
         let path = PathBuf::from(&place.0).join("stranger");
         std::fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, path.join("fifo"), Mode::RUSR | Mode::WUSR).unwrap();
@@ -135,7 +135,7 @@ impl Stranger {
         Stranger { path, socket, _fifo: fifo }
     }
 
-    fn answer(&self) -> Datagram {
+    pub(super) fn answer(&self) -> Datagram {
         let until = Instant::now() + PATIENCE;
         loop {
             if let Some(received) = self.socket.receive() {

@@ -1,8 +1,10 @@
 //! The provider as dapl sees it: two IAs in one process, with a sink that records, and peers that lie.
 //!
-//! `ends`, `sharing` and `windows` are the honest world, `liars` the other, with `folders` and `storm`; in `kills` one of two
-//! processes (`other`) ends or stops at one of the `points`. All of it runs without libdat and without dapl's objects.
+//! `ends`, `sharing` and `windows` are the honest world, `liars` the other, with `folders`, `storm`, `tables` and `words`; in
+//! `kills`, `stops` and `copies` one of two processes (`other`) ends or stops, mostly at one of the `points`. `waits` sleeps
+//! and is woken, very often. All of it runs without libdat and without dapl's objects.
 
+mod copies;
 mod ends;
 mod folders;
 mod kills;
@@ -10,10 +12,15 @@ mod liars;
 mod other;
 pub(crate) mod points;
 mod sharing;
+mod stops;
 mod storm;
+mod tables;
+mod waits;
 mod windows;
+mod words;
 
 use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -21,6 +28,7 @@ use dapl::handle::ObjectId;
 use dapl::provider::*;
 use parking_lot::{Condvar, Mutex};
 
+use crate::link::PidWatch;
 use crate::{Cq, Mr, Qp, Request, Sm};
 
 /// How long a test waits for what must come.
@@ -117,6 +125,59 @@ impl CqSink for Deaf {
     fn notify(&self) {}
 }
 
+/// Somebody who sleeps until a completion queue tells him.
+#[derive(Default)]
+struct Sleeper {
+    told: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl CqSink for Sleeper {
+    fn notify(&self) {
+        *self.told.lock() = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Sleeper {
+    /// The next completion; sleeps until there is one, and says whether it did.
+    fn completion(&self, cq: &Cq) -> (Completion, bool) {
+        let (mut out, mut slept) = ([Completion::default()], false);
+        while cq.poll(&mut out) == 0 {
+            if cq.arm(false).unwrap() {
+                slept = true;
+                self.sleep();
+            }
+        }
+        (out[0], slept)
+    }
+
+    /// Until it is told.
+    fn sleep(&self) {
+        let until = Instant::now() + PATIENCE;
+        let mut told = self.told.lock();
+        while !*told {
+            assert!(!self.changed.wait_until(&mut told, until).timed_out(), "nobody woke the sleeper");
+        }
+        *told = false;
+    }
+}
+
+/// Puts another descriptor in the place of one that is in use.
+fn replace(old: &OwnedFd, new: &OwnedFd) {
+    // SAFETY: both are open; who uses the old one finds the new one there, and closes that.
+    assert!(unsafe { libc::dup3(new.as_raw_fd(), old.as_raw_fd(), libc::O_CLOEXEC) } >= 0);
+}
+
+/// From now on this is the watch of a process that has died; the engine has not heard of it.
+fn bury(watch: &PidWatch) {
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    let dead = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+    child.wait().unwrap();
+    replace(&watch.fd, &dead);
+}
+
 /// What was logged, by all tests of this program.
 struct Log(Mutex<Vec<String>>);
 
@@ -151,10 +212,16 @@ impl Place {
     }
 
     fn open(&self) -> Side {
+        self.open_with("", Weak::<Deaf>::new())
+    }
+
+    /// With settings as in `ia_params`, and somebody to tell of completions.
+    fn open_with(&self, settings: &str, sleeper: Weak<dyn CqSink>) -> Side {
         let sink = Arc::<Recorder>::default();
-        let ia = Sm::open(&IaSpec { name: "sm0", params: &self.0 }, sink.clone()).unwrap();
+        let params = format!("{} {settings}", self.0);
+        let ia = Sm::open(&IaSpec { name: "sm0", params: &params }, sink.clone()).unwrap();
         let pd = ia.alloc_pd().unwrap();
-        let cq = Arc::new(ia.create_cq(Weak::<Deaf>::new()).unwrap());
+        let cq = Arc::new(ia.create_cq(sleeper).unwrap());
         Side { ia, sink, pd, cq }
     }
 }

@@ -86,6 +86,11 @@ impl Other {
         rustix::process::Pid::from_child(&self.0)
     }
 
+    /// Lets it go on after a stop.
+    pub(super) fn go_on(&self) {
+        rustix::process::kill_process(self.pid(), rustix::process::Signal::CONT).unwrap();
+    }
+
     /// Whether it is stopped by a signal.
     pub(super) fn is_stopped(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap_or_default();
@@ -264,12 +269,12 @@ impl Traffic {
 }
 
 /// Where a card says that memory is.
-fn on(card: &[u8]) -> Remote {
+pub(super) fn on(card: &[u8]) -> Remote {
     let key = u32::from_le_bytes(card[..4].try_into().unwrap());
     Remote { key, address: u64::from_le_bytes(card[4..12].try_into().unwrap()) }
 }
 
-fn take_event(side: &Side, conn: ConnId) -> Option<Heard> {
+pub(super) fn take_event(side: &Side, conn: ConnId) -> Option<Heard> {
     let mut events = side.sink.events.lock();
     let place = events.iter().position(|(of, _)| *of == conn)?;
     events.remove(place).map(|(_, heard)| heard)
@@ -290,13 +295,15 @@ fn the_other_process() {
         "rages" => storm::rages(&place),
         "changes-user" => storm::changes_user(&place),
         "visits" => visits(&place),
+        "offers" => copies::offers(&place),
+        "copies" => copies::copies(&place),
         "haunts" => (0..60).for_each(|_| visits(&place)),
         _ => panic!("{role}"),
     }
 }
 
 /// Nobody needs it for longer.
-fn while_young(mut go_on: impl FnMut() -> bool) {
+pub(super) fn while_young(mut go_on: impl FnMut() -> bool) {
     let until = Instant::now() + 3 * PATIENCE;
     while go_on() {
         assert!(Instant::now() < until, "nobody ends this process");

@@ -7,7 +7,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
 use rustix::process::Uid;
 
 use super::liars::{terms, works};
-use super::other::{Other, QUAL, Traffic, was_killed};
+use super::other::{Other, QUAL, Traffic, on, was_killed};
 use super::*;
 use crate::link::{Link, WANT_PROGRESS, WANT_REQUESTS};
 use crate::map::Map;
@@ -64,10 +64,11 @@ fn rage(side: &Side, traffic: &Traffic, card: &[u8], round: u64, random: &mut Ra
     let Some(link) = traffic.qp.0.link() else { return };
     for step in 0..12 {
         traffic.post_blindly(card, step);
-        match round % 4 {
+        match round % 5 {
             0 => rewrite(&link.area, random),
             1 => rewrite(&link.rma, random),
             2 => (0..200).for_each(|_| tamper(&link, random)),
+            3 => (0..200).for_each(|_| disown(side, on(&traffic.card()).key, random)),
             _ => (0..20).for_each(|_| spoil(side, &link, random)),
         }
         link.poke(WANT_REQUESTS | WANT_PROGRESS);
@@ -87,6 +88,13 @@ fn tamper(link: &Link, random: &mut Random) {
     let place = (random.next() as usize % (4096 + 64 * 128)) & !7;
     link.area.word(place).store(random.word(), Ordering::Release);
     link.rma.word((random.next() as usize % 4096) & !7).store(random.word(), Ordering::Release);
+}
+
+/// What it has granted, and for whom: as if by another key, or with other rights.
+fn disown(side: &Side, key: u32, random: &mut Random) {
+    let (table, [key_at, _, _, rights]) = side.ia.device.regions.exposed(key);
+    let at = if random.next().is_multiple_of(2) { key_at } else { rights };
+    table.word(at).store(random.word(), Ordering::Release);
 }
 
 /// Torn words in the FIFO, and datagrams with some bytes changed.

@@ -217,6 +217,11 @@ impl Tx {
         }
     }
 
+    /// Is there something that a pass would take, and that somebody waits for?
+    pub(crate) fn has_work(&self, shared: &Shared) -> bool {
+        self.needs_news() && self.ends.as_ref().is_some_and(|ends| ends.has_work(shared))
+    }
+
     /// Work that only another pass can bring on, and for which no word of the peer's will come.
     pub(crate) fn must_go_on(&self) -> bool {
         self.ends.as_ref().is_some_and(|ends| ends.hungry)

@@ -76,6 +76,9 @@ impl TxEnds {
             let _hold = shared.regions.hold(piece.key, shared.pd, piece.address, piece.length, local).map_err(Some)?;
             let announced = peer.regions.announce(self.link.busy(), &target).map_err(Some)?;
             fail_point!(KeyAnnounced);
+            if !peer.lives(&shared.regions.ticker) {
+                return Err(Some(Status::Transport));
+            }
             // SAFETY: the local piece is registered for this use and held during the copy.
             let copied = unsafe { cma::copy(way, peer.pid, piece.address, target.address, piece.length as usize) };
             fail_point!(PieceCopied);

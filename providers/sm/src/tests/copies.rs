@@ -1,0 +1,213 @@
+//! Copies by the kernel whose other end goes away at any moment: no process of another gets what was meant for the dead, each
+//! request completes once and in its turn, and the target of a copy lives on.
+
+use super::kills::is_empty;
+use super::liars::works;
+use super::other::{Other, QUAL, on, take_event, was_killed, while_young};
+use super::*;
+
+/// Far more than the kernel copies at a time.
+const BIG: usize = 16 << 20;
+/// Outstanding at a time.
+const REQUESTS: u64 = 4;
+/// Deaths of each kind.
+const ROUNDS: u32 = 15;
+
+fn card(memory: &[u8], mr: &Mr) -> Vec<u8> {
+    [&mr.remote_key().to_le_bytes()[..], &(memory.as_ptr() as u64).to_le_bytes()].concat()
+}
+
+/// The role of a target: offers memory, and does nothing more.
+pub(super) fn offers(place: &Place) {
+    let side = place.open();
+    let (qp, memory) = (side.qp(), vec![1u8; BIG]);
+    let mr = side.register(&memory);
+    let _listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
+    let (request, _) = side.sink.request();
+    request.accept(&qp, &card(&memory, &mr), conn(1)).unwrap();
+    while_young(|| {
+        std::thread::sleep(Duration::from_millis(100));
+        true
+    });
+}
+
+/// The role of an initiator: writes into what it is offered and reads from it, and never ends.
+pub(super) fn copies(place: &Place) {
+    let side = place.open();
+    let mut streams = Streams::new(&side);
+    streams.qp.connect(&ConnectSpec { address: &here(), qual: QUAL, private_data: &[] }, conn(1)).unwrap();
+    let Heard::Established(card) = side.sink.next(conn(1)) else { panic!() };
+    while_young(|| {
+        streams.go_on(&side, on(&card));
+        true
+    });
+}
+
+/// Large copies, one behind the other, and the account of them.
+struct Streams {
+    qp: Qp,
+    memory: Vec<u8>,
+    mr: Mr,
+    posted: u64,
+    done: u64,
+    last: Status,
+}
+
+impl Streams {
+    fn new(side: &Side) -> Self {
+        let memory = vec![2u8; BIG];
+        let mr = side.register(&memory);
+        Streams { qp: side.qp(), memory, mr, posted: 0, done: 0, last: Status::Success }
+    }
+
+    /// Posts while there is room and nothing has failed; settles what is complete.
+    fn go_on(&mut self, side: &Side, remote: Remote) {
+        while self.last == Status::Success && self.posted - self.done < REQUESTS {
+            let op = if self.posted.is_multiple_of(2) { Op::Write(remote) } else { Op::Read(remote) };
+            self.qp.post_send(&wr(op, &[segment(&self.mr, &self.memory)], self.posted)).unwrap();
+            self.posted += 1;
+        }
+        let mut out = [Completion::default(); 4];
+        let count = side.cq.poll(&mut out);
+        for Completion { token, status, .. } in &out[..count] {
+            assert_eq!(token.cookie, self.done, "in its turn, and once");
+            assert!(self.last == Status::Success || *status == Status::Flushed, "{:?}, then {status:?}", self.last);
+            assert!(matches!(status, Status::Success | Status::Transport | Status::Flushed), "{status:?}");
+            (self.last, self.done) = (*status, self.done + 1);
+        }
+    }
+}
+
+/// Kills it in the middle of something: after a while that differs from round to round.
+fn kill(other: &mut Other, round: u32) {
+    std::thread::sleep(Duration::from_micros(u64::from(round) * 1370));
+    rustix::process::kill_process(other.pid(), rustix::process::Signal::KILL).unwrap();
+}
+
+#[test]
+fn the_target_is_killed_while_large_copies_run() {
+    let place = Place::new("target-dies");
+    let (side, friend) = (place.open(), place.open());
+    let good = connected(&friend, &side, QUAL + 1, 100);
+    for round in 0..ROUNDS {
+        let mut other = Other::start("offers", &place, "", &[]);
+        let mut streams = Streams::new(&side);
+        let mut attempt = ConnId { attempt: 0, ..conn(1) };
+        let until = Instant::now() + PATIENCE;
+        let card = loop {
+            attempt.attempt += 1;
+            let address = here();
+            streams.qp.connect(&ConnectSpec { address: &address, qual: QUAL, private_data: &[] }, attempt).unwrap();
+            match side.sink.next(attempt) {
+                Heard::Established(card) => break card,
+                Heard::Other(event) => assert_eq!(event, "rejected"), // nobody listens yet
+            }
+            streams.qp.reset().unwrap();
+            assert!(Instant::now() < until, "nobody offers anything");
+        };
+        let killer = std::thread::spawn(move || {
+            kill(&mut other, round);
+            other.end()
+        });
+        let mut end = None;
+        while end.is_none() || streams.posted > streams.done {
+            streams.go_on(&side, on(&card));
+            end = end.or_else(|| take_event(&side, attempt));
+            assert!(Instant::now() < until, "{end:?}: {} of {} done", streams.done, streams.posted);
+        }
+        assert!(was_killed(killer.join().unwrap()));
+        assert_ne!(streams.last, Status::Success, "what was posted then did not come true");
+        assert!(matches!(end, Some(Heard::Other("broken" | "disconnected"))), "{end:?}");
+        works(&friend, &side, &good);
+        assert!(side.sink.is_silent(), "one end");
+    }
+    drop((good, side, friend));
+    assert!(is_empty(&place));
+}
+
+#[test]
+fn the_initiator_is_killed_while_its_large_copies_run() {
+    let place = Place::new("initiator-dies");
+    let (side, friend) = (place.open(), place.open());
+    let good = connected(&friend, &side, QUAL + 1, 100);
+    let memory = vec![0u8; BIG + 8192];
+    let (inside, outside) = (&memory[4096..BIG + 4096], [&memory[..4096], &memory[BIG + 4096..]]);
+    let mr = side.register(inside);
+    for round in 0..ROUNDS {
+        let listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
+        let mut other = Other::start("copies", &place, "", &[]);
+        let qp = side.qp();
+        let attempt = ConnId { attempt: round + 1, ..conn(1) };
+        qp.post_recv(&[], token(7)).unwrap();
+        side.sink.request().0.accept(&qp, &card(inside, &mr), attempt).unwrap();
+        assert_eq!(side.sink.next(attempt), Heard::Established(vec![]));
+        kill(&mut other, round);
+        assert_eq!(side.sink.next(attempt), Heard::Other("disconnected"));
+        let flushed = side.completion();
+        assert_eq!((flushed.token.cookie, flushed.status), (7, Status::Flushed));
+        assert!(was_killed(other.end()));
+        works(&friend, &side, &good);
+        assert!(side.sink.is_silent(), "one end");
+        drop(listener);
+    }
+    assert!(outside.iter().all(|bytes| bytes.iter().all(|byte| *byte == 0)));
+    drop((mr, good, side, friend));
+    assert!(is_empty(&place));
+}
+
+/// The process has died, another has its id, and nobody has told us yet.
+#[test]
+fn who_has_the_id_of_a_dead_process_gets_nothing() {
+    for read in [false, true] {
+        let place = Place::new(&format!("id-again-{read}"));
+        let (a, b) = (place.open(), place.open());
+        let (active, passive) = connected(&a, &b, 7, 10);
+        let (mine, innocent) = (vec![1u8; 64], vec![2u8; 64]);
+        let (mine_mr, innocent_mr) = (a.register(&mine), b.register(&innocent));
+        let remote = Remote { key: innocent_mr.remote_key(), address: innocent.as_ptr() as u64 };
+        let op = if read { Op::Read(remote) } else { Op::Write(remote) };
+        let link = active.0.link().unwrap();
+        let peer = &link.theirs().unwrap().peer;
+        assert!(peer.cma.load(std::sync::atomic::Ordering::Relaxed), "or else there is nothing to see");
+        bury(peer.watch.as_ref().unwrap());
+        active.post_send(&wr(op, &[segment(&mine_mr, &mine)], 1)).unwrap();
+        assert_eq!(a.completion().status, Status::Transport);
+        assert_eq!(a.sink.next(conn(10)), Heard::Other("broken"));
+        assert!(mine == [1; 64] && innocent == [2; 64]);
+        drop((active, passive));
+    }
+}
+
+#[test]
+fn a_new_process_with_the_id_of_a_dead_one_has_a_watch_of_its_own() {
+    let place = Place::new("watch-again");
+    let a = place.open();
+    let mut book = a.ia.device.book.lock();
+    let mine = std::process::id() as i32;
+    let first = book.watch(mine).unwrap();
+    assert!(Arc::ptr_eq(&first, &book.watch(mine).unwrap()), "one for all connections");
+    bury(&first);
+    let second = book.watch(mine).unwrap();
+    assert!(!Arc::ptr_eq(&first, &second) && first.is_dead() && !second.is_dead());
+}
+
+/// A death is that of one process, and not of the next with its id.
+#[test]
+fn a_late_death_ends_no_connection_of_the_next_with_that_id() {
+    let place = Place::new("late-death");
+    let (a, b) = (place.open(), place.open());
+    let mut dead = std::process::Command::new("true").spawn().unwrap();
+    let pid = rustix::process::Pid::from_child(&dead);
+    let fd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+    let watch = Arc::new(PidWatch { fd });
+    dead.wait().unwrap();
+    let pair = connected(&a, &b, 7, 10);
+    let mine = std::process::id() as i32;
+    a.ia.device.book.lock().new_watches.push((mine, watch.clone()));
+    a.ia.device.bell.ring(crate::bell::Job::Deadlines);
+    // The engine has heard of the death before it hears of this.
+    let late = connected(&a, &b, 8, 20);
+    works(&a, &b, &pair);
+    works(&a, &b, &late);
+    assert!(a.sink.is_silent() && b.sink.is_silent());
+}

@@ -1,0 +1,206 @@
+//! One of two processes is stopped, in the hand-shake or later, and goes on: in time, and it is as if nothing had been; too
+//! late, and each side has one end of the connection and its flushes. What was said before a death counts.
+
+use std::os::fd::AsFd;
+
+use super::kills::is_empty;
+use super::liars::{Stranger, terms};
+use super::other::{Other, QUAL, Traffic};
+use super::points::Point::{self, *};
+use super::*;
+use crate::device::Device;
+use crate::engine::Engine;
+use crate::map::Map;
+use crate::proto::handshake::{Answer, Datagram, Geometry};
+
+/// So often it passes the point of a transfer before.
+const PASSES: u32 = 2;
+/// Copies in the hand-shake, to see whether the kernel allows any.
+pub(super) const PROBES: u32 = 3;
+const IMPATIENT: [(&str, &str); 2] = [("DAPL_SM_ALIVE_MS", "100"), ("DAPL_SM_SILENCE_MS", "1000")];
+
+fn plan(point: Point, passes: u32) -> String {
+    format!("{point:?} {passes} stop")
+}
+
+fn await_stop(other: &Other, point: Point) {
+    let until = Instant::now() + PATIENCE;
+    while !other.is_stopped() {
+        assert!(Instant::now() < until, "{point:?} is not reached");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Stops the other process in this role at the point, longer than silence may last; then lets it go on.
+fn stops(role: &str, point: Point, passes: u32, settings: &[(&str, &str)]) {
+    let place = Place::new(&format!("stop-{role}-{point:?}"));
+    let impatient = [&IMPATIENT, settings].concat();
+    let survives = if role == "listens" { "connects" } else { "listens" };
+    let mut survivor = Other::start(survives, &place, "", &impatient);
+    let mut stopped = Other::start(role, &place, &plan(point, passes), settings);
+    assert!(survivor.end().success(), "{point:?}: one event and its flushes for who lives");
+    assert!(stopped.is_stopped(), "{point:?}");
+    stopped.go_on();
+    assert!(stopped.end().success(), "{point:?}: and for who comes back");
+    assert!(is_empty(&place), "{point:?}");
+}
+
+#[test]
+fn stopped_until_it_is_given_up_and_then_back_again() {
+    for point in [SlotFilled, BeforePublish, KeyAnnounced, PieceCopied] {
+        stops("listens", point, PASSES, &[]);
+    }
+    for point in [KernelAsked, KernelAnswered] {
+        stops("listens", point, PROBES + PASSES, &[]);
+    }
+    for point in [LinesFilled, TargetHeld, FragmentFilled] {
+        stops("connects", point, PASSES, &[("DAPL_SM_RMA", "mmap")]);
+    }
+}
+
+#[test]
+fn stopped_behind_the_hand_shake_until_it_is_given_up() {
+    for point in [Confirmed, Reported] {
+        stops("listens", point, 0, &[]);
+    }
+    for point in [AfterAck, Confirmed, Reported] {
+        stops("connects", point, 0, &[]);
+    }
+}
+
+/// Stops the other process for a moment, in which the other side asks or answers again.
+fn pauses(role: &str, point: Point) {
+    let place = Place::new(&format!("pause-{role}-{point:?}"));
+    let partner = if role == "listens" { "parts" } else { "listens" };
+    let mut partner = Other::start(partner, &place, "", &[]);
+    let mut stopped = Other::start(role, &place, &plan(point, 0), &[]);
+    await_stop(&stopped, point);
+    // Some repetitions; nothing depends on how many.
+    std::thread::sleep(Duration::from_millis(150));
+    stopped.go_on();
+    assert!(partner.end().success() && stopped.end().success(), "{point:?}");
+    assert!(is_empty(&place), "{point:?}");
+}
+
+#[test]
+fn a_pause_in_the_hand_shake_of_who_listens_does_no_harm() {
+    for point in [
+        FolderBegun,
+        FolderHasLockFile,
+        FolderBuilt,
+        FolderNamed,
+        QualOpened,
+        QualLocked,
+        QualWritten,
+        RequestHeard,
+        BeforeReply,
+        AfterRequestOrReply,
+        Confirmed,
+        Reported,
+    ] {
+        pauses("listens", point);
+    }
+}
+
+#[test]
+fn a_pause_in_the_hand_shake_of_who_connects_does_no_harm() {
+    for point in [
+        FolderBegun,
+        FolderHasLockFile,
+        FolderBuilt,
+        FolderNamed,
+        BeforeRequest,
+        AfterRequestOrReply,
+        ReplyHeard,
+        BeforeAck,
+        AfterAck,
+        Confirmed,
+        Reported,
+    ] {
+        pauses("parts", point);
+    }
+}
+
+/// Whoever was accepted and then says nothing is given up like any other; when it comes back, it finds that out.
+#[test]
+fn stopped_before_the_acknowledgement_until_it_is_given_up() {
+    for point in [ReplyHeard, BeforeAck] {
+        let place = Place::new(&format!("unacknowledged-{point:?}"));
+        let side = place.open_with("alive_ms=100 silence_ms=1000", Weak::<Deaf>::new());
+        let listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
+        let mut other = Other::start("connects", &place, &plan(point, 0), &[]);
+        let (request, info) = side.sink.request();
+        let mut traffic = Traffic::new(&side, conn(1));
+        traffic.knows(&info.private_data);
+        request.accept(&traffic.qp, &traffic.card(), traffic.conn).unwrap();
+        let until = Instant::now() + PATIENCE;
+        while !traffic.is_settled() {
+            traffic.go_on(&side);
+            assert!(Instant::now() < until, "{point:?} is not over");
+        }
+        assert!(!traffic.is_established() && other.is_stopped(), "{traffic:?}");
+        other.go_on();
+        // It may be that it asks again.
+        let mut again: Option<Traffic> = None;
+        while other.ended().is_none_or(|status| panic_unless(status.success())) {
+            if let Some((request, info)) = side.sink.requests.lock().pop_front() {
+                let mut new = Traffic::new(&side, ConnId { attempt: 2, ..conn(1) });
+                new.knows(&info.private_data);
+                request.accept(&new.qp, &new.card(), new.conn).unwrap();
+                again = Some(new);
+            }
+            again.iter_mut().for_each(|traffic| traffic.go_on(&side));
+            again.take_if(|traffic| traffic.done() > 0);
+            assert!(Instant::now() < until + PATIENCE, "{point:?}: it does not end");
+        }
+        drop((traffic, again, listener, side));
+        assert!(is_empty(&place), "{point:?}");
+    }
+}
+
+/// Ends a loop in good order or the test in bad.
+fn panic_unless(good: bool) -> bool {
+    assert!(good, "the other process failed");
+    false
+}
+
+#[test]
+fn an_answer_counts_though_who_gave_it_has_died() {
+    let place = Place::new("last-word");
+    let sink = Arc::<Recorder>::default();
+    std::fs::DirBuilder::new().recursive(true).create(&place.0).unwrap();
+    std::fs::set_permissions(&place.0, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let device = Arc::new(Device::open(&IaSpec { name: "sm0", params: &place.0 }, sink.clone()).unwrap());
+    let mut engine = Engine::new(device.clone()).unwrap();
+    let stranger = Stranger::new(&place);
+    let spec = QpSpec {
+        ep: ObjectId::default(),
+        shared: None,
+        recv_cq: None,
+        request_cq: None,
+        max_recvs: 1,
+        max_requests: 1,
+        max_recv_iov: 1,
+        max_request_iov: 1,
+        max_reads_in: 1,
+        max_reads_out: 1,
+    };
+    let qp = Qp::new(device.clone(), 1, spec);
+    let address = PeerAddress::Path(stranger.path.clone());
+    qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(1)).unwrap();
+    let Datagram::Request { id, terms: asked, .. } = stranger.answer() else { panic!() };
+    let geometry = Geometry::OURS;
+    let reply = |answer, accepted, fds: &[_]| {
+        let reply = Datagram::Reply { client: id, server: 3, token: asked.token, answer, accepted };
+        stranger.socket.send(device.endpoint.path(), &reply.encode(), fds).unwrap();
+    };
+    reply(Answer::Pending, None, &[]);
+    engine.read_datagrams();
+    let sealed = |len| Map::create("area", len, false).unwrap().1;
+    let fds = [sealed(geometry.area_len()), sealed(geometry.rma as usize), sealed(16 * 64)];
+    reply(Answer::Accepted, Some((terms(asked.token, geometry), vec![])), &fds.each_ref().map(|fd| fd.as_fd()));
+    // Its death is heard first.
+    bury(device.book.lock().by_id[&id].watch.as_ref().unwrap());
+    engine.process_died(std::process::id() as i32);
+    assert_eq!(sink.next(conn(1)), Heard::Established(vec![]));
+}

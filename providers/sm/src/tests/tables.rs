@@ -1,0 +1,179 @@
+//! Peers that change what they must not: their table of registered memory while we copy by it, and the pages of the memory
+//! that they passed. It costs them their connection; no memory of ours is touched but what a request names.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::FallocateFlags;
+
+use super::ends::without_cma;
+use super::liars::works;
+use super::*;
+
+/// Requests on one lying peer, again on a new connection when one has ended.
+const REQUESTS: u64 = 3_000;
+
+/// Rewrites the entry of a key as fast as it goes, until told to stop. With `wild`, base and length as well.
+fn lie(liar: &Side, key: u32, memory: &[u8], wild: bool, stop: &AtomicBool) {
+    let (table, [key_at, base, len, rights]) = liar.ia.device.regions.exposed(key);
+    let truth =
+        [u64::from(key), memory.as_ptr() as u64, memory.len() as u64, table.word(rights).load(Ordering::Relaxed)];
+    let mut random = 0x9E37_79B9_7F4A_7C15u64;
+    let mut next = move || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random
+    };
+    while !stop.load(Ordering::Relaxed) {
+        let lies = [0, 1, u64::MAX, u64::MAX - 63, 1 << 63, truth[1] + 64, next()];
+        let (field, at) = match next() % 4 {
+            1 if wild => (1, base),
+            2 if wild => (2, len),
+            3 => (3, rights),
+            _ => (0, key_at),
+        };
+        table.word(at).store(lies[next() as usize % lies.len()], Ordering::Release);
+        (0..next() % 64).for_each(|_| std::hint::spin_loop());
+        table.word(at).store(truth[field], Ordering::Release);
+    }
+    [key_at, base, len, rights]
+        .into_iter()
+        .zip(truth)
+        .for_each(|(at, word)| table.word(at).store(word, Ordering::Release));
+}
+
+/// Memory in the middle of more that nobody may touch.
+struct Guarded(Vec<u8>, usize);
+
+impl Guarded {
+    fn new(length: usize) -> Self {
+        Guarded(vec![3u8; length + 2 * 4096], length)
+    }
+
+    fn inside(&self) -> &[u8] {
+        &self.0[4096..][..self.1]
+    }
+
+    fn is_sound(&self) -> bool {
+        self.0[..4096].iter().chain(&self.0[4096 + self.1..]).all(|byte| *byte == 3)
+    }
+}
+
+fn copies_by_a_lying_table(name: &str, bounce: bool) {
+    let place = Place::new(name);
+    let (a, b, friend) = (place.open(), place.open(), place.open());
+    let good = connected(&a, &friend, 9, 300);
+    let (mine, theirs) = (Guarded::new(100_000), Guarded::new(100_000));
+    let (mr, target) = (a.register(mine.inside()), b.register(theirs.inside()));
+    let (key, at) = (target.remote_key(), theirs.inside().as_ptr() as u64);
+    let stop = AtomicBool::new(false);
+    let mut counts = [0u64; 3];
+    std::thread::scope(|scope| {
+        let stopper = Stop(&stop);
+        scope.spawn(|| lie(&b, key, theirs.inside(), !bounce, &stop));
+        let mut pair: Option<(Qp, Qp)> = None;
+        for n in 0..REQUESTS {
+            let (active, _) = pair.get_or_insert_with(|| connected(&a, &b, 7, 1000 + 2 * n as usize));
+            if bounce {
+                without_cma(active);
+            }
+            let length = [1, 64, 4096, 100_000][n as usize % 4];
+            // Where nothing is: only a lying table says that there is something.
+            let address = if !bounce && n % 7 == 6 { 4096 } else { at };
+            let remote = Remote { key, address };
+            let op = if n % 2 == 0 { Op::Write(remote) } else { Op::Read(remote) };
+            active.post_send(&wr(op, &[segment(&mr, &mine.inside()[..length])], n)).unwrap();
+            let done = a.completion();
+            assert_eq!(done.token.cookie, n);
+            match done.status {
+                Status::Success => assert!(
+                    address == at && {
+                        counts[0] += 1;
+                        true
+                    }
+                ),
+                Status::RemoteAccess => counts[1] += 1,
+                // The target's own end was quicker.
+                Status::Flushed | Status::Transport if bounce => counts[2] += 1,
+                other => panic!("{other:?}"),
+            }
+            if done.status != Status::Success {
+                pair = None;
+                a.sink.events.lock().retain(|(conn, _)| conn.ep.handle < 1000 * 64);
+                b.sink.events.lock().clear();
+                while b.cq.poll(&mut [Completion::default(); 8]) > 0 {}
+            }
+        }
+        drop(stopper);
+    });
+    assert!(counts[0] > 0 && counts[1] > 0, "both kinds of answers: {counts:?}");
+    assert!(mine.is_sound() && theirs.is_sound());
+    works(&a, &friend, &good);
+}
+
+/// Ends the liar, however the test ends.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_table_that_changes_under_the_copies_of_the_kernel_grants_nothing() {
+    copies_by_a_lying_table("table-kernel", false);
+}
+
+#[test]
+fn nor_under_copies_by_shared_buffers() {
+    copies_by_a_lying_table("table-buffers", true);
+}
+
+#[test]
+fn holes_punched_into_shared_buffers_are_no_signal() {
+    let place = Place::new("holes");
+    let (a, b, friend) = (place.open(), place.open(), place.open());
+    let good = connected(&friend, &b, 9, 300);
+    let (mine, target) = (vec![1u8; 1 << 20], vec![0u8; 1 << 20]);
+    let (mr, target_mr) = (a.register(&mine), b.register(&target));
+    for round in 0..10 {
+        let listener = b.ia.listen(7, ObjectId { handle: 4096, generation: 1 }).unwrap();
+        let (active, passive) = (a.qp(), b.qp());
+        let of = conn(10 + 2 * round);
+        active.connect(&ConnectSpec { address: &here(), qual: 7, private_data: &[] }, of).unwrap();
+        let (request, _) = b.sink.request();
+        let fds: Vec<_> = {
+            let book = a.ia.device.book.lock();
+            let (_, fds) = book.by_id.values().find_map(|attempt| attempt.again.as_ref()).unwrap();
+            fds.iter().map(|fd| fd.try_clone().unwrap()).collect()
+        };
+        request.accept(&passive, &[], conn(11 + 2 * round)).unwrap();
+        assert_eq!(a.sink.next(of), Heard::Established(vec![]));
+        without_cma(&active);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let stopper = Stop(&stop);
+            scope.spawn(|| {
+                let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                while !stop.load(Ordering::Relaxed) {
+                    let punched = fds.iter().filter(|fd| rustix::fs::fallocate(fd, hole, 0, 1 << 20).is_ok()).count();
+                    assert_eq!(punched, 1, "the buffer that both write");
+                }
+            });
+            let remote = Remote { key: target_mr.remote_key(), address: target.as_ptr() as u64 };
+            for n in 0..8 {
+                let op = if n % 2 == 0 { Op::Write(remote) } else { Op::Read(remote) };
+                active.post_send(&wr(op, &[segment(&mr, &mine)], n)).unwrap();
+            }
+            let done: Vec<_> = (0..8).map(|_| a.completion()).collect();
+            assert!(done.iter().map(|done| done.token.cookie).eq(0..8), "{done:?}");
+            drop(stopper);
+        });
+        drop((active, passive, listener));
+        a.sink.events.lock().clear();
+        b.sink.events.lock().retain(|(conn, _)| conn.ep.handle >= 300 * 64);
+        while a.cq.poll(&mut [Completion::default(); 8]) + b.cq.poll(&mut [Completion::default(); 8]) > 0 {}
+        works(&friend, &b, &good);
+    }
+}

@@ -1,0 +1,150 @@
+//! Sleeping and being woken, so often that a wake-up that is lost once in a million times is seen: whoever is not woken ends
+//! the test. `loom` has looked at every order of a few steps; these see many orders of all of them.
+
+use super::*;
+use crate::ready::Ready;
+
+/// How many waits, if not as many as is usual: `DAPL_TEST_WAITS=10000000`.
+const WAITS: &str = "DAPL_TEST_WAITS";
+
+fn waits(usual: u64) -> u64 {
+    std::env::var(WAITS).ok().map_or(usual, |text| text.parse().unwrap())
+}
+
+/// Nobody sleeps in all waits, but who hardly ever does shows nothing.
+fn was_asleep(slept: u64, waits: u64) {
+    println!("{slept} of {waits} waits were asleep");
+    assert!(slept >= waits / 10, "{slept} of {waits}");
+}
+
+/// A moment that differs from time to time, so that the steps of both meet in many ways.
+fn dawdle(random: &mut u64) {
+    *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+    (0..*random >> 58).for_each(|_| std::hint::spin_loop());
+}
+
+/// What has completed, and who sleeps on it.
+#[derive(Default)]
+struct Bed {
+    ready: Ready,
+    sleeper: Sleeper,
+}
+
+impl Bed {
+    fn push(&self, n: u64) {
+        if self.ready.push(Completion { token: token(n), ..Completion::default() }) {
+            self.sleeper.notify();
+        }
+    }
+
+    /// The next completion, and whether it was slept for.
+    fn wait(&self) -> (u64, bool) {
+        let (mut out, mut slept) = ([Completion::default()], false);
+        while self.ready.take(&mut out) == 0 {
+            if self.ready.arm(|| ()) {
+                self.sleeper.sleep();
+                slept = true;
+            }
+        }
+        (out[0].token.cookie, slept)
+    }
+}
+
+#[test]
+fn who_sleeps_on_completions_is_woken_every_time() {
+    let count = waits(200_000) / 2;
+    let beds = [Bed::default(), Bed::default()];
+    let side = |mine: usize, mut random: u64| {
+        let mut slept = 0;
+        for n in 0..count {
+            dawdle(&mut random);
+            if mine == 0 {
+                beds[1].push(n);
+            }
+            let (got, was_asleep) = beds[mine].wait();
+            assert_eq!(got, n);
+            slept += u64::from(was_asleep);
+            if mine == 1 {
+                beds[0].push(n);
+            }
+        }
+        slept
+    };
+    let slept = std::thread::scope(|scope| {
+        let other = scope.spawn(|| side(1, 7));
+        side(0, 8) + other.join().unwrap()
+    });
+    was_asleep(slept, 2 * count);
+}
+
+#[test]
+fn who_sleeps_on_connections_is_woken_every_time() {
+    let pairs = 4;
+    let count = waits(60_000) / 2 / pairs;
+    let place = Place::new("waits");
+    let (a, b) = (place.open(), place.open());
+    let slept = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..pairs)
+            .flat_map(|n| {
+                let [mut one, mut two] = [&a, &b].map(Dreamer::new);
+                connect(&a, &b, n as usize, &one.qp, &two.qp);
+                [scope.spawn(move || one.play(true, count, n)), scope.spawn(move || two.play(false, count, n + 100))]
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    was_asleep(slept, 2 * pairs * count);
+}
+
+/// A queue pair whose receives somebody sleeps for.
+struct Dreamer {
+    qp: Qp,
+    cq: Arc<Cq>,
+    sleeper: Arc<Sleeper>,
+}
+
+impl Dreamer {
+    fn new(side: &Side) -> Self {
+        let sleeper = Arc::<Sleeper>::default();
+        let weak: Weak<Sleeper> = Arc::downgrade(&sleeper);
+        let cq = Arc::new(side.ia.create_cq(weak).unwrap());
+        let spec = QpSpec { recv_cq: Some(cq.clone()), request_cq: None, ..side.spec() };
+        let qp = side.ia.create_qp(&side.pd, spec).unwrap();
+        qp.post_recv(&[], token(0)).unwrap();
+        Dreamer { qp, cq, sleeper }
+    }
+
+    /// Sends and waits in turn; how often it slept.
+    fn play(&mut self, begins: bool, count: u64, mut random: u64) -> u64 {
+        let mut slept = 0;
+        let send = |n| {
+            let silent = SendWr { suppress: true, ..wr(Op::Send { solicited: false }, &[], n) };
+            self.qp.post_send(&silent).unwrap();
+        };
+        for n in 0..count {
+            dawdle(&mut random);
+            if begins {
+                send(n);
+            }
+            let (got, was_asleep) = self.sleeper.completion(&self.cq);
+            assert_eq!((got.token.cookie, got.status), (n, Status::Success));
+            slept += u64::from(was_asleep);
+            self.qp.post_recv(&[], token(n + 1)).unwrap();
+            if !begins {
+                send(n);
+            }
+        }
+        slept
+    }
+}
+
+fn connect(a: &Side, b: &Side, n: usize, active: &Qp, passive: &Qp) {
+    let listener = b.ia.listen(7, ObjectId { handle: 4096, generation: 1 }).unwrap();
+    let of = [conn(10 + 2 * n), conn(11 + 2 * n)];
+    active.connect(&ConnectSpec { address: &here(), qual: 7, private_data: &[] }, of[0]).unwrap();
+    b.sink.request().0.accept(passive, &[], of[1]).unwrap();
+    for (side, of) in [a, b].into_iter().zip(of) {
+        assert_eq!(side.sink.next(of), Heard::Established(vec![]));
+    }
+    drop(listener);
+}

@@ -1,0 +1,238 @@
+//! FIFOs that somebody fills, forges, steals or never reads, and folders that vanish: what a lost word would have told of is
+//! found all the same, within the time between two signs of life, and nobody is led astray.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags};
+
+use super::liars::works;
+use super::*;
+use crate::proto::message::{ID_MASK, Note};
+use crate::wake::{Delivery, tell};
+
+/// The shortest time between signs of life that can be set.
+const OFTEN: &str = "alive_ms=100";
+
+/// Somebody who sleeps on everything, and his IA.
+fn sleeper(place: &Place) -> (Side, Arc<Sleeper>) {
+    let sleeper = Arc::<Sleeper>::default();
+    let weak: Weak<Sleeper> = Arc::downgrade(&sleeper);
+    (place.open_with(OFTEN, weak), sleeper)
+}
+
+/// One message for a sleeper.
+fn wakes(from: (&Side, &Qp), to: (&Side, &Qp, &Sleeper), cookie: u64) {
+    send(from, cookie);
+    let (completion, _) = to.2.completion(&to.0.cq);
+    assert_eq!((completion.token.cookie, completion.status), (cookie, Status::Success));
+    assert_eq!(from.0.completion().token.cookie, cookie);
+    to.1.post_recv(&[], token(cookie + 1)).unwrap();
+}
+
+fn send((_, qp): (&Side, &Qp), cookie: u64) {
+    qp.post_send(&wr(Op::Send { solicited: false }, &[], cookie)).unwrap();
+}
+
+/// Falls asleep in a thread of its own, and lets `wake` happen then.
+fn while_asleep(side: &Side, sleeper: &Sleeper, wake: impl FnOnce()) -> Completion {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| sleeper.completion(&side.cq));
+        let until = Instant::now() + PATIENCE;
+        while !side.cq.0.is_armed() {
+            assert!(Instant::now() < until, "it does not fall asleep");
+            std::thread::yield_now();
+        }
+        wake();
+        thread.join().unwrap().0
+    })
+}
+
+fn fifo_of(qp: &Qp) -> OwnedFd {
+    qp.0.link().unwrap().theirs().unwrap().peer.fifo.try_clone().unwrap()
+}
+
+#[test]
+fn a_lost_word_is_made_up_for() {
+    let place = Place::new("lost-words");
+    let (a, (b, sleeper)) = (place.open(), sleeper(&place));
+    let (active, passive) = connected(&a, &b, 7, 10);
+    let (_thief, pipe) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK | rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+    replace(&active.0.link().unwrap().theirs().unwrap().peer.fifo, &pipe);
+    passive.post_recv(&[], token(1)).unwrap();
+    for n in 1..4 {
+        let completion = while_asleep(&b, &sleeper, || send((&a, &active), n));
+        assert_eq!((completion.token.cookie, completion.status), (n, Status::Success));
+        assert_eq!(a.completion().token.cookie, n);
+        passive.post_recv(&[], token(n + 1)).unwrap();
+    }
+    // The other way: it is the progress of its own requests that a sleeper hears of.
+    active.post_recv(&[], token(9)).unwrap();
+    let completion = while_asleep(&b, &sleeper, || {
+        send((&b, &passive), 10);
+        assert_eq!(a.completion().token.cookie, 9);
+    });
+    assert_eq!((completion.token.cookie, completion.status), (10, Status::Success));
+}
+
+/// Fills the FIFO of an IA whose engine is held up, sends something, and lets the engine go on.
+fn fills(shrink: bool) {
+    let place = Place::new(&format!("full-{shrink}"));
+    let (a, c, (b, sleeper)) = (place.open(), place.open(), sleeper(&place));
+    let (active, passive) = connected(&a, &b, 7, 10);
+    let listener = b.ia.listen(8, ObjectId { handle: 4096, generation: 1 }).unwrap();
+    passive.post_recv(&[], token(1)).unwrap();
+    let other = c.qp();
+    let fifo = fifo_of(&active);
+    let completion = while_asleep(&b, &sleeper, || {
+        let held_up = b.sink.events.lock();
+        other.connect(&ConnectSpec { address: &here(), qual: 8, private_data: &[] }, conn(20)).unwrap();
+        let until = Instant::now() + PATIENCE;
+        while b.sink.requests.lock().is_empty() {
+            assert!(Instant::now() < until, "no request");
+            std::thread::yield_now();
+        }
+        if shrink {
+            rustix::pipe::fcntl_setpipe_size(&fifo, 4096).unwrap();
+        }
+        while tell(&fifo, Note::Wake(ID_MASK)) == Delivery::Sent {}
+        send((&a, &active), 1);
+        // Nor does anybody who writes to it wait.
+        let friend = connected(&a, &c, 9, 30);
+        works(&a, &c, &friend);
+        drop(held_up);
+    });
+    assert_eq!((completion.token.cookie, completion.status), (1, Status::Success));
+    drop((listener, other));
+}
+
+#[test]
+fn a_full_fifo_loses_nothing() {
+    fills(false);
+}
+
+#[test]
+fn nor_does_one_that_somebody_made_small() {
+    fills(true);
+}
+
+#[test]
+fn forged_words_do_nothing() {
+    let place = Place::new("forged-words");
+    let (a, (b, sleeper)) = (place.open(), sleeper(&place));
+    let (active, passive) = connected(&a, &b, 7, 10);
+    let fifo = fifo_of(&active);
+    passive.post_recv(&[], token(1)).unwrap();
+    let id = active.0.link().unwrap().theirs().unwrap().id;
+    for n in 0..2000u32 {
+        // Neighbours of the true number, other lives of it, the true number itself.
+        let forged = [n, id ^ n, id.wrapping_add(n << 16) & ID_MASK, id][n as usize % 4];
+        for note in [Note::Reset(forged), Note::Alive(forged), Note::Wake(forged)] {
+            tell(&fifo, note);
+        }
+    }
+    (1..20).for_each(|n| wakes((&a, &active), (&b, &passive, &sleeper), n));
+    assert!(a.sink.is_silent() && b.sink.is_silent());
+}
+
+/// What somebody puts in the place of a FIFO; the true one is aside.
+fn put(kind: &str, at: &Path, aside: &Path) {
+    let make = |path: &Path| rustix::fs::mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).unwrap();
+    match kind {
+        "a fifo that nobody reads" => make(at),
+        "a file" => fs::write(at, "").unwrap(),
+        "a folder" => fs::create_dir(at).unwrap(),
+        "a link to the true one" => symlink(aside, at).unwrap(),
+        "the true one by another name" => fs::hard_link(aside, at).unwrap(),
+        _ => {}
+    }
+}
+
+fn take_away(at: &Path) {
+    let _ = fs::remove_file(at).or_else(|_| fs::remove_dir(at));
+}
+
+const KINDS: [&str; 6] = [
+    "a fifo that nobody reads",
+    "a file",
+    "a folder",
+    "a link to the true one",
+    "the true one by another name",
+    "nothing",
+];
+
+#[test]
+fn what_is_no_fifo_of_the_peers_is_not_written_to() {
+    let place = Place::new("stolen-fifo");
+    let (a, b) = (place.open(), place.open());
+    let id = ObjectId { handle: 4096, generation: 1 };
+    let listener = b.ia.listen(7, id).unwrap();
+    let spec = ConnectSpec { address: &here(), qual: 7, private_data: &[] };
+    for (n, kind) in KINDS.into_iter().enumerate() {
+        let aside = Path::new(&place.0).join("aside");
+        // Before the request, and between the request and its answer.
+        for late in [false, true] {
+            let of = conn(10 + 4 * n + 2 * usize::from(late));
+            let at = if late { &b } else { &a }.ia.device.endpoint.path().join("fifo");
+            let steal = || {
+                fs::rename(&at, &aside).unwrap();
+                put(kind, &at, &aside);
+            };
+            let (active, passive) = (a.qp(), b.qp());
+            if late {
+                active.connect(&spec, of).unwrap();
+                let (request, _) = b.sink.request();
+                steal();
+                request.accept(&passive, &[], conn(500)).unwrap();
+                assert_eq!(a.sink.next(of), Heard::Other("rejected"), "{kind}");
+                assert_eq!(b.sink.next(conn(500)), Heard::Other("accept failed"), "{kind}");
+            } else {
+                steal();
+                active.connect(&spec, of).unwrap();
+                assert_eq!(a.sink.next(of), Heard::Other("rejected"), "{kind}");
+            }
+            assert!(a.sink.is_silent() && b.sink.is_silent(), "{kind}");
+            take_away(&at);
+            fs::rename(&aside, &at).unwrap();
+        }
+    }
+    drop(listener);
+    works(&a, &b, &connected(&a, &b, 7, 900));
+}
+
+#[test]
+fn who_reads_the_words_of_others_keeps_nobody_asleep() {
+    let place = Place::new("thief");
+    let (a, (b, sleeper)) = (place.open(), sleeper(&place));
+    let at = b.ia.device.endpoint.path().join("fifo");
+    fs::remove_file(&at).unwrap();
+    rustix::fs::mkfifoat(CWD, &at, Mode::RUSR | Mode::WUSR).unwrap();
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let thief = rustix::fs::open(&at, flags, Mode::empty()).unwrap();
+    let (active, passive) = connected(&a, &b, 7, 10);
+    passive.post_recv(&[], token(1)).unwrap();
+    let completion = while_asleep(&b, &sleeper, || send((&a, &active), 1));
+    assert_eq!((completion.token.cookie, completion.status), (1, Status::Success));
+    assert!(rustix::io::read(&thief, &mut [0; 64]).unwrap() >= 4, "or else nothing was stolen");
+}
+
+#[test]
+fn a_folder_that_vanishes_ends_no_connection() {
+    let place = Place::new("vanished");
+    let (a, (b, sleeper)) = (place.open(), sleeper(&place));
+    let (active, passive) = connected(&a, &b, 7, 10);
+    let address = PeerAddress::Path(b.ia.device.endpoint.path().to_path_buf());
+    fs::remove_dir_all(b.ia.device.endpoint.path()).unwrap();
+    passive.post_recv(&[], token(1)).unwrap();
+    (1..20).for_each(|n| wakes((&a, &active), (&b, &passive, &sleeper), n));
+    let qp = a.qp();
+    qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(20)).unwrap();
+    assert_eq!(a.sink.next(conn(20)), Heard::Other("rejected"), "nobody finds it any more");
+    active.abort();
+    assert_eq!(b.sink.next(conn(11)), Heard::Other("disconnected"));
+    drop((active, passive, qp, a, b));
+    assert!(!Path::new(&place.0).join("quals").exists());
+}
