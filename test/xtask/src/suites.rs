@@ -42,8 +42,21 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
 }
 
 /// The rooms of the provider's own tests that belong to `faults`.
-const WITHIN_SM: [&str; 8] =
-    ["-p", "daplsm", "--lib", "--", "tests::kills", "tests::folders", "tests::liars", "tests::storm"];
+const WITHIN_SM: [&str; 13] = [
+    "-p",
+    "daplsm",
+    "--lib",
+    "--",
+    "tests::kills",
+    "tests::stops",
+    "tests::copies",
+    "tests::folders",
+    "tests::words",
+    "tests::liars",
+    "tests::tables",
+    "tests::storm",
+    "tests::waits",
+];
 
 /// Runs suites as cargo builds them for everybody.
 fn tests(suite: &str, known: &[String], rest: &[&str]) -> Result {

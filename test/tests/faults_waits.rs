@@ -1,0 +1,52 @@
+//! Waiting through the real libraries: many waits and no wake-up lost, no processor time for nothing, and quick messages though
+//! both sides have the same processor. `test/c/waits.c` counts; the time of day counts for nothing.
+//!
+//! `DAPL_TEST_WAITS=10000000` makes as many waits as that.
+
+use std::time::Duration;
+
+use dapl_test::run::{self, Finished, Room, SM0};
+use dapl_test::stage::{Profile, stage};
+
+/// No healthy run takes as long, even on a busy machine.
+const LIMIT: Duration = Duration::from_secs(300);
+/// So much longer for each million waits.
+const A_MILLION: Duration = Duration::from_secs(300);
+
+/// Waits in all, if not as many as is usual.
+fn count(usual: u32) -> u32 {
+    std::env::var("DAPL_TEST_WAITS").ok().map_or(usual, |text| text.parse().expect("a number"))
+}
+
+fn waits(arguments: &[&str], limit: Duration) -> Finished {
+    let stage = stage(Profile::Dev);
+    let room = Room::new(&stage, Some(SM0));
+    let program = run::program(&stage, "test/c/waits.c");
+    let finished = room.start(program, &[&["sm0"], arguments].concat()).finish(limit);
+    finished.expect_success("waits: OK, ");
+    println!("{}", finished.stdout);
+    finished
+}
+
+#[test]
+fn nobody_who_sleeps_is_forgotten() {
+    let count = count(400_000);
+    let limit = LIMIT + A_MILLION * count.div_ceil(1_000_000);
+    waits(&[&count.to_string(), "8", "apart"], limit).expect_success(&format!("waits: OK, {} waits", count / 16 * 16));
+}
+
+#[test]
+fn who_has_nothing_to_do_takes_no_processor() {
+    waits(&["idle", "3"], LIMIT);
+}
+
+#[test]
+fn two_on_one_processor_wait_for_each_other() {
+    waits(&["20000", "1", "together"], LIMIT);
+    waits(&["20000", "4", "together"], LIMIT);
+}
+
+#[test]
+fn two_on_one_processor_that_poll_come_on() {
+    waits(&["200", "1", "together", "polling"], LIMIT);
+}
