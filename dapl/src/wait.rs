@@ -86,6 +86,47 @@ pub fn may_spin() -> bool {
     *MAY.get_or_init(|| cfg!(not(loom)) && std::thread::available_parallelism().is_ok_and(|n| n.get() > 1))
 }
 
+/// Who polls in vain on the only CPU that it may use keeps away whom it waits for, so it has to give the CPU up.
+#[derive(Debug, Default)]
+pub struct Crowd {
+    /// Looks in vain: since something was found, and in all.
+    vain: u32,
+    looks: u32,
+    alone: bool,
+}
+
+impl Crowd {
+    /// So many looks in vain are some microseconds: an answer from another CPU would have come. Who has the CPU to himself
+    /// pays for a system call only when there is nothing to do.
+    const PATIENCE: u32 = 64;
+    /// The thread may be bound elsewhere at any time, but asking is a system call.
+    const ASK_AGAIN: u32 = 1 << 12;
+
+    /// Another look in vain. True: others must have the CPU first.
+    #[inline]
+    pub fn is_met(&mut self) -> bool {
+        self.vain = self.vain.saturating_add(1);
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks % Self::ASK_AGAIN == Self::PATIENCE {
+            self.alone = is_bound_to_one_cpu();
+        }
+        self.alone && self.vain >= Self::PATIENCE
+    }
+
+    /// There was something.
+    #[inline]
+    pub fn is_gone(&mut self) {
+        self.vain = 0;
+    }
+}
+
+/// May the calling thread use one CPU only?
+#[cold]
+fn is_bound_to_one_cpu() -> bool {
+    // A model has no CPUs.
+    cfg!(not(loom)) && rustix::thread::sched_getaffinity(None).is_ok_and(|cpus| cpus.count() == 1)
+}
+
 /// A number for one wait, never 0.
 pub fn token() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -223,5 +264,28 @@ mod tests {
         assert!(!Deadline::after(DAT_TIMEOUT_INFINITE).is_over(u64::MAX));
         assert!(Deadline::after(0).is_over(now()));
         assert!(!Deadline::after(DAT_TIMEOUT_INFINITE - 1).is_over(now()));
+    }
+
+    #[test]
+    fn who_polls_in_vain_gives_up_a_cpu_that_is_its_only_one() {
+        let looks = |cpus: &rustix::thread::CpuSet| {
+            rustix::thread::sched_setaffinity(None, cpus).unwrap();
+            let mut crowd = Crowd::default();
+            let vain = (0..4 * Crowd::PATIENCE).filter(|_| crowd.is_met()).count() as u32;
+            crowd.is_gone();
+            (vain, (1..Crowd::PATIENCE).any(|_| crowd.is_met()))
+        };
+        // The CPUs of a thread are its own: those of other tests stay.
+        std::thread::spawn(move || {
+            let all = rustix::thread::sched_getaffinity(None).unwrap();
+            let mut one = rustix::thread::CpuSet::new();
+            one.set((0..rustix::thread::CpuSet::MAX_CPU).find(|n| all.is_set(*n)).unwrap());
+            assert_eq!(looks(&one), (3 * Crowd::PATIENCE + 1, false), "and is patient again after a find");
+            if all.count() > 1 {
+                assert_eq!(looks(&all), (0, false));
+            }
+        })
+        .join()
+        .unwrap();
     }
 }

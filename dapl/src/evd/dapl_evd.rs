@@ -4,6 +4,7 @@
 
 use dat_abi::*;
 
+use super::dapli_evd::Given;
 use super::dapls_evd;
 use super::event::{ConnectionKind, Event, Stream, Streams};
 use super::{Config, Evd};
@@ -12,7 +13,7 @@ use crate::error::{Error, Handle};
 use crate::ffi::{guard, require};
 use crate::handle::{from_handle, from_optional};
 use crate::ia::{AsyncError, AsyncKind, Ia};
-use crate::provider::{Provider, Status, Work};
+use crate::provider::{Completion, Provider, Status, Work};
 
 /// `dat_evd_create`.
 ///
@@ -164,10 +165,13 @@ pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out:
     guard(|| {
         let object = from_handle::<Evd<P>>(evd, Handle::Plain)?;
         require(out, 2)?;
-        let event = object.dequeue()?;
         // SAFETY: not null, and writable by this function's contract.
-        unsafe { write_event(out, evd, &event) };
-        Ok(())
+        object.dequeue(|given| unsafe {
+            match given {
+                Given::Done(done) => write_done(out, evd, done),
+                Given::Other(event) => write_event(out, evd, event),
+            }
+        })
     })
 }
 
@@ -213,6 +217,39 @@ fn state_bits(facts: &dapls_evd::Facts) -> DAT_EVD_STATE {
     enabled | waitable | config
 }
 
+/// As [`write_event`], of a completion.
+///
+/// # Safety
+/// `out` is writable.
+#[inline]
+unsafe fn write_done(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, done: &Completion) {
+    if done.token.work == Work::Bind {
+        // SAFETY: this function's own contract.
+        return unsafe { write_event(out, evd, &Event::Dto(*done)) };
+    }
+    // SAFETY: this function's own contract; bytes need no alignment, and field by field the zeros between them stay.
+    unsafe {
+        out.cast::<u8>().write_bytes(0, size_of::<DAT_EVENT>());
+        (&raw mut (*out).event_number).write_unaligned(DAT_DTO_COMPLETION_EVENT);
+        (&raw mut (*out).evd_handle).write_unaligned(evd);
+        write_dto(&raw mut (*out).event_data, done);
+    }
+}
+
+/// # Safety
+/// `out` is writable and zeroed.
+#[inline]
+unsafe fn write_dto(out: *mut DAT_EVENT_DATA, done: &Completion) {
+    // SAFETY: this function's own contract.
+    unsafe {
+        let data = &raw mut (*out).dto_completion_event_data;
+        (&raw mut (*data).ep_handle).write_unaligned(done.token.ep as DAT_EP_HANDLE);
+        (&raw mut (*data).user_cookie).write_unaligned(DAT_DTO_COOKIE { as_64: done.token.cookie });
+        (&raw mut (*data).status).write_unaligned(dto_status(done.status));
+        (&raw mut (*data).transfered_length).write_unaligned(done.bytes);
+    }
+}
+
 /// Writes an event in full: 48 bytes, those without meaning zero.
 ///
 /// # Safety
@@ -248,13 +285,7 @@ unsafe fn write_data(out: *mut DAT_EVENT_DATA, event: &Event) {
                 (&raw mut (*data).user_cookie).write_unaligned(DAT_RMR_COOKIE { as_64: done.token.cookie });
                 (&raw mut (*data).status).write_unaligned(bind_status(done.status));
             }
-            Event::Dto(done) | Event::Failed(done) => {
-                let data = &raw mut (*out).dto_completion_event_data;
-                (&raw mut (*data).ep_handle).write_unaligned(done.token.ep as DAT_EP_HANDLE);
-                (&raw mut (*data).user_cookie).write_unaligned(DAT_DTO_COOKIE { as_64: done.token.cookie });
-                (&raw mut (*data).status).write_unaligned(dto_status(done.status));
-                (&raw mut (*data).transfered_length).write_unaligned(done.bytes);
-            }
+            Event::Dto(done) | Event::Failed(done) => write_dto(out, &done),
             Event::Request { sp, address, qual, cr } => {
                 let data = &raw mut (*out).cr_arrival_event_data;
                 (&raw mut (*data).sp_handle).write_unaligned(DAT_SP_HANDLE { psp_handle: sp as DAT_PSP_HANDLE });

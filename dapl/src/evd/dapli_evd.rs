@@ -16,7 +16,8 @@ use crate::handle::{self, ObjectId, Use};
 use crate::ia::dapls_ia;
 use crate::ia::{AsyncError, AsyncKind, Ia};
 use crate::provider::{Completion, CompletionQueue, CqSink, Provider, Work};
-use crate::sync::MutexGuard;
+use crate::sync::{MutexGuard, yield_now};
+use crate::wait::Crowd;
 use crate::{trace, wait};
 
 /// Completions fetched at once.
@@ -32,12 +33,20 @@ pub(super) struct Inner<P: Provider> {
     pub(super) ledger: Ledger,
     /// The CQ could not be armed for the CNO, and nobody knows yet.
     is_deaf: bool,
+    crowd: Crowd,
     buffer: [Completion; BATCH],
 }
 
 impl<P: Provider> Inner<P> {
     pub(super) fn new(queue: Queue, cno: Option<Use<Cno<P>>>) -> Self {
-        Inner { queue, cno, ledger: Ledger::default(), is_deaf: false, buffer: [Completion::default(); BATCH] }
+        Inner {
+            queue,
+            cno,
+            ledger: Ledger::default(),
+            is_deaf: false,
+            crowd: Crowd::default(),
+            buffer: [Completion::default(); BATCH],
+        }
     }
 
     /// Fills the buffer from the front. The only place where completions come in, so they are counted and traced here.
@@ -114,6 +123,20 @@ impl<P: Provider> Told<P> {
     }
 }
 
+/// An event that a consumer takes.
+pub(super) enum Given<'a> {
+    /// A work request ended, and whoever must has heard of it.
+    Done(&'a Completion),
+    /// Any event.
+    Other(&'a Event),
+}
+
+/// The SRQ that a completed receive came out of.
+#[inline]
+fn from_shared(done: &Completion) -> Option<usize> {
+    (done.token.work == Work::SharedRecv).then_some(done.token.object)
+}
+
 /// How completions are fetched.
 #[derive(Clone, Copy)]
 pub(super) enum Fetch {
@@ -140,22 +163,39 @@ impl<P: Provider> Evd<P> {
         signal
     }
 
-    /// Takes the oldest event for a consumer that does not wait.
+    /// Takes the oldest event for a consumer that does not wait, and shows it to `give` where it lies: events are large, and
+    /// this is the hot path.
     #[inline]
-    pub(super) fn dequeue(&self) -> Result<Event> {
+    pub(super) fn dequeue(&self, give: impl FnOnce(Given<'_>)) -> Result<()> {
         let mut inner = self.inner.lock();
+        inner.queue.require_no_waiter()?;
         let mut signal = Signal::Nobody;
-        let event = match inner.queue.dequeue()? {
-            Some(event @ Event::Failed(_)) => {
-                inner.queue.put_back(event);
-                return self.dequeue_failure(inner, signal);
+        let held = &mut *inner;
+        let shared = match held.queue.front() {
+            Some(Event::Failed(_)) => return self.dequeue_failure(inner, signal, give),
+            Some(Event::Dto(done)) => {
+                let shared = from_shared(done);
+                give(Given::Done(done));
+                held.queue.drop_front();
+                shared
             }
-            Some(event) => event,
+            Some(other) => {
+                give(Given::Other(other));
+                held.queue.drop_front();
+                None
+            }
             None => {
                 let Some(cq) = &self.cq else { return Err(Error::QueueEmpty) };
-                let held = &mut *inner;
                 let n = held.poll(cq, Fetch::Poll);
-                let Some((first, rest)) = held.buffer[..n].split_first() else { return Err(Error::QueueEmpty) };
+                let Some((first, rest)) = held.buffer[..n].split_first() else {
+                    let crowded = held.crowd.is_met();
+                    drop(inner);
+                    if crowded {
+                        yield_now();
+                    }
+                    return Err(Error::QueueEmpty);
+                };
+                held.crowd.is_gone();
                 let failed = is_failure(first);
                 if failed {
                     signal = held.queue.complete(*first);
@@ -164,35 +204,40 @@ impl<P: Provider> Evd<P> {
                     signal = signal.max(held.queue.complete(*done));
                 }
                 if failed {
-                    return self.dequeue_failure(inner, signal);
+                    return self.dequeue_failure(inner, signal, give);
                 }
                 held.queue.counts.events += 1; // it goes past the queue
-                Event::Dto(*first)
+                give(Given::Done(first));
+                from_shared(first)
             }
         };
         if inner.cno.is_some() {
             let told = self.taken(&mut inner, signal);
             drop(inner);
             told.tell();
+        } else {
+            drop(inner);
         }
-        self.reaped(&event);
-        Ok(event)
+        if let Some(srq) = shared {
+            self.reaped_shared(srq);
+        }
+        Ok(())
     }
 
     /// A consumer gets this event: a receive out of a shared queue makes room there.
     #[inline]
     pub(super) fn reaped(&self, event: &Event) {
         if let Event::Dto(done) | Event::Failed(done) = event
-            && done.token.work == Work::SharedRecv
+            && let Some(srq) = from_shared(done)
         {
-            self.reaped_shared(done);
+            self.reaped_shared(srq);
         }
     }
 
     #[inline(never)]
-    fn reaped_shared(&self, done: &Completion) {
+    fn reaped_shared(&self, srq: usize) {
         if let Some(sink) = self.transfers.get() {
-            sink.reaped(done.token.object);
+            sink.reaped(srq);
         }
     }
 
@@ -200,16 +245,23 @@ impl<P: Provider> Evd<P> {
     /// agent that was called for it, is faster.
     #[cold]
     #[inline(never)]
-    fn dequeue_failure(&self, mut inner: MutexGuard<'_, Inner<P>>, signal: Signal) -> Result<Event> {
+    fn dequeue_failure(
+        &self,
+        mut inner: MutexGuard<'_, Inner<P>>,
+        signal: Signal,
+        give: impl FnOnce(Given<'_>),
+    ) -> Result<()> {
         let signal = signal.max(self.fetch(&mut inner, Fetch::Poll));
         self.unlock(inner, signal);
         let mut inner = self.let_hear(self.inner.lock());
-        let event = inner.queue.dequeue()?.ok_or(Error::QueueEmpty)?;
+        inner.queue.require_no_waiter()?;
+        let event = inner.queue.pop().ok_or(Error::QueueEmpty)?;
         let told = self.taken(&mut inner, Signal::Nobody);
         drop(inner);
+        give(Given::Other(&event));
         told.tell();
         self.reaped(&event);
-        Ok(event)
+        Ok(())
     }
 
     /// Lets an EP hear of its failure before a consumer gets the completion. The lock is given up for that: the EP's comes

@@ -196,7 +196,7 @@ impl Queue {
         }
     }
 
-    /// The oldest event. Who gets a [`Event::Failed`] puts it back, and lets its EP hear of it.
+    /// The oldest event.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
@@ -204,20 +204,25 @@ impl Queue {
         Some(event)
     }
 
-    /// Undoes a `pop`.
-    #[cold]
-    pub(super) fn put_back(&mut self, event: Event) {
-        self.loud += usize::from(event.notifies());
-        self.events.push_front(event);
+    /// Who does not wait has to leave the events to who does.
+    #[inline(always)]
+    pub(super) fn require_no_waiter(&self) -> Result<()> {
+        if self.waiter.is_some() { Err(Error::InvalidState(State::EvdWaiter)) } else { Ok(()) }
     }
 
-    /// The oldest event, for a consumer that does not wait.
+    /// The oldest event, where it lies.
     #[inline(always)]
-    pub(super) fn dequeue(&mut self) -> Result<Option<Event>> {
-        if self.waiter.is_some() {
-            return Err(Error::InvalidState(State::EvdWaiter));
+    pub(super) fn front(&self) -> Option<&Event> {
+        self.events.front()
+    }
+
+    /// As [`Self::pop`], for who has seen it.
+    #[inline(always)]
+    pub(super) fn drop_front(&mut self) {
+        if let Some(event) = self.events.front() {
+            self.loud -= usize::from(event.notifies());
+            self.events.pop_front();
         }
-        Ok(self.pop())
     }
 
     /// A thread begins to wait. The order of the checks is that of 2.5.
@@ -372,13 +377,13 @@ mod tests {
     fn a_waiter_shuts_out_others() {
         let mut queue = slept_on(2);
         queue.push(loud());
-        assert_eq!(queue.dequeue().err(), Some(Error::InvalidState(State::EvdWaiter)));
+        assert_eq!(queue.require_no_waiter().err(), Some(Error::InvalidState(State::EvdWaiter)));
         assert_eq!(queue.begin_wait(2, 1), Err(Error::InvalidState(State::EvdWaiter)));
         assert_eq!(queue.resize(5), Err(Error::InvalidState(State::EvdWaiter)));
         queue.end_wait(7);
         assert!(queue.has_waiter(), "somebody else's token");
         queue.end_wait(1);
-        assert!(queue.dequeue().unwrap().is_some());
+        assert!(queue.require_no_waiter().is_ok() && queue.pop().is_some());
     }
 
     #[test]
@@ -386,7 +391,7 @@ mod tests {
         let mut queue = slept_on(1);
         queue.waitable = false;
         assert!(queue.expel());
-        assert!(queue.dequeue().unwrap().is_none());
+        assert!(queue.pop().is_none());
         assert_eq!(queue.look(1, false), Found::Expelled);
         assert_eq!(queue.begin_wait(2, 1), Err(Error::InvalidState(State::EvdUnwaitable)));
     }
@@ -448,10 +453,10 @@ mod tests {
         assert_eq!(queue.must_hear(), None);
         queue.pop();
         assert_eq!(queue.must_hear(), Some(3));
-        let failed = queue.pop().unwrap();
-        assert!(matches!(failed, Event::Failed(_)));
-        queue.put_back(failed);
-        assert_eq!((queue.must_hear(), queue.has_heard(3), queue.failures, queue.loud), (Some(3), true, 0, 2));
-        assert!(matches!(queue.pop(), Some(Event::Dto(_))));
+        assert!(matches!(queue.front(), Some(Event::Failed(_))));
+        assert_eq!((queue.has_heard(3), queue.failures, queue.loud), (true, 0, 2));
+        assert!(matches!(queue.front(), Some(Event::Dto(_))));
+        queue.drop_front();
+        assert_eq!((queue.len(), queue.loud), (1, 1));
     }
 }

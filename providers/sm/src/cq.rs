@@ -51,6 +51,11 @@ pub(crate) struct Outbox<'a> {
 }
 
 impl Outbox<'_> {
+    /// The poller has all that it can take: what is more can stay in its rings.
+    pub(crate) fn is_full(&self) -> bool {
+        self.poller.as_ref().is_some_and(|(_, out)| self.filled == out.len())
+    }
+
     /// Once more?
     pub(crate) fn look_again(&mut self) -> bool {
         let again = self.looks > 0;
@@ -217,12 +222,19 @@ impl CompletionQueue for Cq {
             if !cq.polled.load(Ordering::Relaxed) && !cq.is_armed() {
                 cq.begin_polling(&active);
             }
-            let mut over = false;
+            let (mut over, mut served) = (false, 0);
             for conn in active.iter() {
                 conn.poll(&mut outbox);
                 over |= conn.is_over();
+                served += 1;
+                if outbox.is_full() {
+                    break;
+                }
             }
             filled = outbox.filled;
+            if served < active.len() {
+                active.rotate_left(served); // the others first, the next time
+            }
             if over {
                 active.retain(|conn| !conn.is_over());
             }
@@ -240,5 +252,57 @@ impl CompletionQueue for Cq {
             cq.polled.store(false, Ordering::SeqCst);
             cq.serve_active();
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A connection that always has more than a poller takes.
+    struct Flood(Arc<CqCore>, AtomicU32);
+
+    impl Driven for Flood {
+        fn poll(&self, out: &mut Outbox<'_>) {
+            while !out.is_full() {
+                out.put(&self.0, Completion::default());
+                self.1.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        fn is_over(&self) -> bool {
+            false
+        }
+        fn is_hot(&self) -> bool {
+            true
+        }
+        fn was_idle(&self) -> bool {
+            false
+        }
+        fn has_news(&self) -> bool {
+            false
+        }
+        fn disarm(&self) {}
+        fn serve(&self) {}
+        fn retire(&self) {}
+    }
+
+    struct Nobody;
+
+    impl CqSink for Nobody {
+        fn notify(&self) {}
+    }
+
+    #[test]
+    fn connections_take_turns_and_what_does_not_fit_stays_in_its_ring() {
+        let sink: Weak<dyn CqSink> = Weak::<Nobody>::new();
+        let cq = Cq::new(sink, Arc::new(Bell::new().unwrap()));
+        let floods: Vec<_> = (0..3).map(|_| Arc::new(Flood(cq.0.clone(), AtomicU32::new(0)))).collect();
+        floods.iter().for_each(|flood| cq.0.activate(flood.clone()));
+        let mut out = [Completion::default(); 16];
+        for _ in 0..6 {
+            assert_eq!(cq.poll(&mut out), 16);
+        }
+        assert!(cq.0.ready.is_empty(), "nothing had to wait");
+        assert_eq!(floods.iter().map(|flood| flood.1.load(Ordering::Relaxed)).collect::<Vec<_>>(), [32; 3]);
     }
 }

@@ -14,6 +14,8 @@ use crate::proto::message::{Header, INLINE, LINE, SLOT};
 const ACK: usize = 8;
 const AUX: usize = 12;
 const BODY: usize = 16;
+/// A line of the other side's takes as long to come as so many messages to go.
+const AHEAD: u64 = 4;
 
 fn lap(index: u64, shift: u32) -> u64 {
     // Laps count from 1: fresh memory is of lap 0 and so holds nothing. The low 32 bits are enough, since the reader is
@@ -111,6 +113,11 @@ impl Writer {
         self.area.word(slot).store(word, Ordering::Release);
         fail_point!(AfterPublish);
         self.next += 1;
+        // The reader has had that slot in the lap before. Its line is to be here when its turn comes, not from then on.
+        let soon = self.next + AHEAD;
+        if soon - self.taken < self.slots {
+            self.area.fetch(self.offset + (soon & (self.slots - 1)) as usize * SLOT, true);
+        }
     }
 }
 
@@ -170,6 +177,12 @@ impl Reader {
     /// Where the bytes of an inline message are, up to `INLINE` of them.
     pub(crate) fn payload(&self) -> Option<*const u8> {
         self.area.bytes(self.slot() + BODY, INLINE).map(|at| at.cast_const())
+    }
+
+    /// Brings over a slot behind the next, which the writer has probably filled as well.
+    #[inline]
+    pub(crate) fn look_ahead(&self) {
+        self.area.fetch(self.offset + ((self.next + AHEAD) & (self.slots - 1)) as usize * SLOT, false);
     }
 
     /// Done with the slot.

@@ -124,7 +124,7 @@ impl Rx {
         let Some(ends) = self.ends.as_mut() else { return Ok(false) };
         let begin = ends.requests.taken();
         let (mut answered, mut result) = (false, Ok(()));
-        while ends.requests.taken() - begin < PASS as u64 {
+        while ends.requests.taken() - begin < PASS as u64 && !out.is_full() {
             let header = match ends.requests.peek() {
                 Next::Empty if out.look_again() && ends.requests.taken() == begin => continue,
                 Next::Empty => break,
@@ -140,7 +140,12 @@ impl Rx {
                 Kind::RmaAck | Kind::SendNak => Err(Fault::Nonsense("an answer in the ring of requests")),
             };
             match step {
-                Ok(true) => ends.requests.advance(),
+                Ok(true) => {
+                    ends.requests.advance();
+                    if ends.requests.taken() - begin > 1 {
+                        ends.requests.look_ahead(); // they come in a row
+                    }
+                }
                 Ok(false) => break,
                 Err(fault) => {
                     result = Err(fault);
