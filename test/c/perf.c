@@ -1,246 +1,359 @@
 /*
  * perf: measures one figure between two processes, the way a latency-bound consumer uses the API: preposted receives,
- * suppressed sends, one EVD, polling.
+ * suppressed sends, one EVD for all completions, polling.
  *
- *   perf -s [-P ia] [-q qual] lat|rate SIZE COUNT                server
- *   perf -h host [-P ia] [-q qual] lat|rate SIZE COUNT           client: prints one line of JSON
+ *   perf -s      [options] MODE A B            server
+ *   perf -h host [options] MODE A B            client: prints one line of JSON
  *
- * lat: half a round trip in microseconds. rate: millions of messages per second, from the first post until the server
- * says that it has them all. It checks nothing but return codes: dtest and the suites check data.
+ *   lat SIZE COUNT        ping-pong over the first connection: half a round trip, "usec"
+ *   robin SIZE COUNT      the same, over one connection after the other
+ *   rate SIZE COUNT       messages, from the first post until the server says that it has them all: millions/s, "mps"
+ *   write SIZE COUNT      RDMA writes, from the first post until the last has completed: millions/s, "mps"
+ *   connect WIDTH COUNT   makes COUNT connections, WIDTH at a time: connections/s, "per_second"
+ *   memory WIDTH COUNT    the same, then what one of them costs a process that leaves it idle: KiB resident, and of that
+ *                         "private_kib" and "shared_kib" with somebody
+ *   idle SIZE SECONDS     waits for a message that comes so much later: processor time of all threads, "cpu_percent"
+ *   death SIZE MSEC       the server kills itself by SIGKILL so much later: until the client has its event, "msec"
+ *
+ *   -P ia     interface adapter [sm0]
+ *   -q qual   connection qualifier [45300]
+ *   -c N      lat, robin: so many connections, all on the one EVD [1]
+ *   -d N      requests on their way at most, and receives posted, for each connection [512; 8 if there are many]
+ *   -p N      rate, server: so many clients, each of one connection, that start together; then it prints the line [1]
+ *   -w        sleeps in dat_evd_wait where it would poll
+ *   -m        memory of its own kind: a sealed memfd, registered as SHARED_VIRTUAL
+ *   -t N      gives up after so many seconds [100]
+ *
+ * Both sides are given the same options. It checks nothing but return codes: dtest and the suites check data.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
  */
-#include <netdb.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
+#define _GNU_SOURCE
+#include <signal.h>
 
-#include <netinet/in.h>
+#include "perf.h"
 
-#include <dat/udat.h>
+/* SENT marks the cookie of a request, which says how many of them are done with it; a receive's names its endpoint. */
+enum { WARM_UP = 2000 };
+#define SENT ((DAT_UINT64)1 << 32)
 
-enum { RECEIVES = 1024, REQUESTS = 512, SIGNAL_EVERY = 64, WARM_UP = 2000 };
+/* What was asked for so far, and what has come of it; who got the last message; requests since the last with an event. */
+static long posted, sent, received, unsignalled;
+static long last;
 
-static DAT_IA_HANDLE ia;
-static DAT_PZ_HANDLE pz;
-static DAT_EVD_HANDLE async_evd, cr_evd, conn_evd, dto_evd;
-static DAT_EP_HANDLE ep;
-static DAT_LMR_HANDLE lmr;
-static DAT_LMR_CONTEXT key;
-static char *memory;
-static long size;
-static int received, sent;
-
-static void check(DAT_RETURN code, const char *what)
+static void too_long(int number)
 {
-    const char *major = "", *minor = "";
-    if (code == DAT_SUCCESS)
-        return;
-    dat_strerror(code, &major, &minor);
-    fprintf(stderr, "perf: %s: %s %s\n", what, major, minor);
-    exit(1);
+    static const char text[] = "perf: this takes too long\n";
+    (void)number;
+    if (write(2, text, sizeof text - 1) < 0)
+        _exit(2);
+    _exit(1);
 }
 
-static DAT_LMR_TRIPLET segment(char *at)
-{
-    DAT_LMR_TRIPLET triplet = {.lmr_context = key, .virtual_address = (DAT_VADDR)(uintptr_t)at, .segment_length = size};
-    return triplet;
-}
-
-static void post_receive(void)
-{
-    DAT_LMR_TRIPLET in = segment(memory);
-    DAT_DTO_COOKIE cookie = {.as_64 = 0};
-    check(dat_ep_post_recv(ep, 1, &in, cookie, DAT_COMPLETION_DEFAULT_FLAG), "post_recv");
-}
-
-/* Takes what has completed. Receives are hundreds deep, so a used one is posted again when there is time for it. */
+/* Takes what has completed. Receives are many, so a used one is posted again when there is time for it. */
 static void poll_once(void)
 {
     DAT_EVENT event;
-    DAT_RETURN code = dat_evd_dequeue(dto_evd, &event);
+    DAT_COUNT more;
+    DAT_RETURN code =
+        sleeps ? dat_evd_wait(completions, PATIENCE, 1, &event, &more) : dat_evd_dequeue(completions, &event);
     if (code == DAT_QUEUE_EMPTY)
         return;
-    check(code, "dequeue");
-    DAT_DTO_COMPLETION_EVENT_DATA *dto = &event.event_data.dto_completion_event_data;
-    if (event.event_number != DAT_DTO_COMPLETION_EVENT || dto->status != DAT_DTO_SUCCESS) {
-        fprintf(stderr, "perf: event %x status %u\n", (unsigned)event.event_number, (unsigned)dto->status);
-        exit(1);
-    }
-    if (dto->user_cookie.as_64 == 0) {
+    check_ok("a completion", code);
+    const DAT_DTO_COMPLETION_EVENT_DATA *dto = &event.event_data.dto_completion_event_data;
+    if (event.event_number != DAT_DTO_COMPLETION_EVENT || dto->status != DAT_DTO_SUCCESS)
+        fail("perf: event %x status %u", (unsigned)event.event_number, (unsigned)dto->status);
+    if (dto->user_cookie.as_64 < SENT) {
+        last = (long)dto->user_cookie.as_64;
         received++;
     } else {
-        sent += (int)dto->user_cookie.as_64;
+        sent += (long)(dto->user_cookie.as_64 - SENT);
     }
 }
 
-static void send_one(int signalled)
+static void send_one(long n)
 {
-    DAT_LMR_TRIPLET out = segment(memory + size);
-    DAT_DTO_COOKIE cookie = {.as_64 = signalled};
-    check(dat_ep_post_send(ep, 1, &out, cookie, signalled ? DAT_COMPLETION_DEFAULT_FLAG : DAT_COMPLETION_SUPPRESS_FLAG),
-          "post_send");
+    DAT_DTO_COOKIE cookie = {.as_64 = SENT};
+    OK(dat_ep_post_send(eps[n], 1, &out, cookie, DAT_COMPLETION_SUPPRESS_FLAG));
 }
 
-static void await_received(int count)
+/* The flags of one of many requests of the first connection; every so many has an event. At most `depth` are on the way. */
+static DAT_COMPLETION_FLAGS next_request(int is_last, DAT_DTO_COOKIE *cookie)
+{
+    while (posted - sent >= depth)
+        poll_once();
+    posted++;
+    unsignalled++;
+    cookie->as_64 = SENT;
+    if (!is_last && unsignalled < (depth + 7) / 8)
+        return DAT_COMPLETION_SUPPRESS_FLAG;
+    cookie->as_64 = SENT + (DAT_UINT64)unsignalled;
+    unsignalled = 0;
+    return DAT_COMPLETION_DEFAULT_FLAG;
+}
+
+static void await_received(long count)
 {
     while (received < count)
         poll_once();
 }
 
 /* The same, each used receive posted again at once. */
-static void take(int count)
+static void take(long count)
 {
-    int before;
+    long before;
     while ((before = received) < count) {
         poll_once();
         if (received > before)
-            post_receive();
+            post_receive(last);
     }
 }
 
-static double seconds(void)
+static void report(const char *what, long count, const char *figure, double value)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+    printf("{\"what\":\"%s\",\"size\":%ld,\"count\":%ld,\"%s\":%.4f}\n", what, size, count, figure, value);
 }
 
-static void open_all(char *name)
+static void latency(const char *what, long count, int is_robin)
 {
-    DAT_REGION_DESCRIPTION region;
-    DAT_EP_ATTR attr;
-    DAT_EP_PARAM param;
-    int n;
-
-    check(dat_ia_open(name, 8, &async_evd, &ia), "ia_open");
-    check(dat_pz_create(ia, &pz), "pz_create");
-    check(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_CR_FLAG, &cr_evd), "evd_create");
-    check(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG, &conn_evd), "evd_create");
-    check(dat_evd_create(ia, RECEIVES + REQUESTS, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &dto_evd), "evd_create");
-    check(dat_ep_create(ia, pz, dto_evd, dto_evd, conn_evd, NULL, &ep), "ep_create");
-    check(dat_ep_query(ep, DAT_EP_FIELD_ALL, &param), "ep_query");
-    attr = param.ep_attr;
-    check(dat_ep_free(ep), "ep_free");
-    attr.max_recv_dtos = RECEIVES;
-    attr.max_request_dtos = REQUESTS;
-    check(dat_ep_create(ia, pz, dto_evd, dto_evd, conn_evd, &attr, &ep), "ep_create");
-    memory = calloc(2, (size_t)size + 64);
-    region.for_va = memory;
-    check(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, 2 * ((DAT_VLEN)size + 64), pz, DAT_MEM_PRIV_ALL_FLAG, &lmr, &key,
-                         NULL, NULL, NULL),
-          "lmr_create");
-    for (n = 0; n < RECEIVES / 2; n++)
-        post_receive();
-}
-
-static void await_event(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER wanted, DAT_EVENT *event)
-{
-    DAT_COUNT more;
-    check(dat_evd_wait(evd, 20000000, 1, event, &more), "evd_wait");
-    if (event->event_number != wanted) {
-        fprintf(stderr, "perf: event %x in place of %x\n", (unsigned)event->event_number, (unsigned)wanted);
-        exit(1);
-    }
-}
-
-static void connect_all(const char *host, DAT_CONN_QUAL qual)
-{
-    DAT_EVENT event;
-    if (host == NULL) {
-        DAT_PSP_HANDLE psp;
-        check(dat_psp_create(ia, qual, cr_evd, DAT_PSP_CONSUMER_FLAG, &psp), "psp_create");
-        await_event(cr_evd, DAT_CONNECTION_REQUEST_EVENT, &event);
-        check(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, ep, 0, NULL), "cr_accept");
-        await_event(conn_evd, DAT_CONNECTION_EVENT_ESTABLISHED, &event);
-        check(dat_psp_free(psp), "psp_free");
-    } else {
-        struct addrinfo hints = {.ai_family = AF_INET}, *found;
-        if (getaddrinfo(host, NULL, &hints, &found) != 0) {
-            fprintf(stderr, "perf: host %s is not known\n", host);
-            exit(1);
-        }
-        check(dat_ep_connect(ep, found->ai_addr, qual, 10000000, 0, NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG),
-              "ep_connect");
-        await_event(conn_evd, DAT_CONNECTION_EVENT_ESTABLISHED, &event);
-        freeaddrinfo(found);
-    }
-}
-
-static void latency(int is_client, long count)
-{
-    long n;
+    long n, warm_up = count / 10 + connections < WARM_UP ? count / 10 + connections : WARM_UP;
     double begin = 0;
-    for (n = -WARM_UP; n < count; n++) {
+    for (n = -warm_up; n < count; n++) {
         if (n == 0)
             begin = seconds();
-        if (is_client)
-            send_one(0);
-        await_received((int)(n + WARM_UP + 1));
-        if (!is_client)
-            send_one(0);
-        post_receive(); /* while the answer is on its way */
+        if (host != NULL)
+            send_one(is_robin ? (n + warm_up) % connections : 0);
+        await_received(n + warm_up + 1);
+        if (host == NULL)
+            send_one(last);
+        post_receive(last); /* while the answer is on its way */
     }
-    if (is_client)
-        printf("{\"what\":\"lat\",\"size\":%ld,\"iters\":%ld,\"usec\":%.4f}\n", size, count,
-               (seconds() - begin) * 1e6 / 2 / (double)count);
+    if (host != NULL)
+        report(what, count, "usec", (seconds() - begin) * 1e6 / 2 / (double)count);
 }
 
-static void rate(int is_client, long count)
+static void to_all(void)
 {
     long n;
+    for (n = 0; n < processes; n++)
+        send_one(n);
+}
+
+/* How long it took; the server says that it is ready, and that it has them all. */
+static double burst(long count)
+{
+    long n, before = received;
     double begin;
-    if (!is_client) {
-        send_one(0); /* ready */
-        take((int)count);
-        send_one(0); /* all there */
-        return;
+    if (host == NULL) {
+        begin = seconds();
+        to_all();
+        take(before + count * processes);
+        to_all();
+        return seconds() - begin;
     }
-    await_received(1);
+    await_received(before + 1);
     begin = seconds();
     for (n = 1; n <= count; n++) {
-        int signalled = n % SIGNAL_EVERY == 0;
-        while (n - sent * SIGNAL_EVERY > REQUESTS - SIGNAL_EVERY)
-            poll_once();
-        send_one(signalled);
+        DAT_DTO_COOKIE cookie;
+        DAT_COMPLETION_FLAGS flags = next_request(0, &cookie);
+        OK(dat_ep_post_send(eps[0], 1, &out, cookie, flags));
     }
-    await_received(2);
-    printf("{\"what\":\"rate\",\"size\":%ld,\"count\":%ld,\"mps\":%.4f}\n", size, count,
-           (double)count / (seconds() - begin) / 1e6);
+    await_received(before + 2);
+    return seconds() - begin;
+}
+
+static void rate(long count)
+{
+    double lasted;
+    burst(count / 10 + 1);
+    lasted = burst(count);
+    if ((host == NULL) == (processes > 1))
+        report("rate", count, "mps", (double)(count * processes) / lasted / 1e6);
+}
+
+static double write_burst(long count)
+{
+    long n;
+    double begin = seconds();
+    for (n = 1; n <= count; n++) {
+        DAT_DTO_COOKIE cookie;
+        DAT_COMPLETION_FLAGS flags = next_request(n == count, &cookie);
+        OK(dat_ep_post_rdma_write(eps[0], 1, &out, cookie, &remote, flags));
+    }
+    while (sent < posted)
+        poll_once();
+    return seconds() - begin;
+}
+
+static void writes(long count)
+{
+    if (host == NULL) {
+        take(1);
+        return;
+    }
+    remote = (DAT_RMR_TRIPLET){.rmr_context = (DAT_RMR_CONTEXT)there.key,
+                               .target_address = there.address,
+                               .segment_length = (DAT_VLEN)size};
+    write_burst(count / 10 + 1);
+    report("write", count, "mps", (double)count / write_burst(count) / 1e6);
+    send_one(0);
+}
+
+/* Adds up what /proc says of this process under any of these names. */
+static long kib_of(const char *first, const char *second)
+{
+    char line[256];
+    long sum = 0;
+    FILE *file = fopen("/proc/self/smaps_rollup", "r");
+    if (file == NULL)
+        fail("perf: /proc/self/smaps_rollup cannot be read");
+    while (fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, first, strlen(first)) == 0 || strncmp(line, second, strlen(second)) == 0)
+            sum += atol(strchr(line, ':') + 1);
+    fclose(file);
+    return sum;
+}
+
+static void many(const char *what, long width, long count)
+{
+    int is_memory = strcmp(what, "memory") == 0;
+    long private_before = kib_of("Private_Clean:", "Private_Dirty:");
+    long shared_before = kib_of("Shared_Clean:", "Shared_Dirty:");
+    double begin, lasted, own, common;
+
+    create_eps(count, is_memory ? 0 : 1);
+    begin = seconds();
+    if (host == NULL)
+        accept_all(count);
+    else
+        connect_all(count, width);
+    lasted = seconds() - begin;
+    if (host != NULL && is_memory) {
+        pause_for(0.5);
+        own = (double)(kib_of("Private_Clean:", "Private_Dirty:") - private_before) / (double)count;
+        common = (double)(kib_of("Shared_Clean:", "Shared_Dirty:") - shared_before) / (double)count;
+        printf("{\"what\":\"memory\",\"count\":%ld,\"resident_kib\":%.3f,\"private_kib\":%.3f,\"shared_kib\":%.3f}\n",
+               count, own + common, own, common);
+    } else if (host != NULL) {
+        report(what, count, "per_second", (double)count / lasted);
+    }
+    disconnect_all(count);
+}
+
+static void idle(long duration)
+{
+    struct timespec before, after;
+    if (host == NULL) {
+        pause_for((double)duration);
+        send_one(0);
+        return;
+    }
+    DAT_EVENT event;
+    DAT_COUNT more;
+    double begin = seconds(), used;
+    EXPECT(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before) == 0);
+    OK(dat_evd_wait(completions, DAT_TIMEOUT_INFINITE, 1, &event, &more));
+    EXPECT(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after) == 0);
+    used = (double)(after.tv_sec - before.tv_sec) + (double)(after.tv_nsec - before.tv_nsec) / 1e9;
+    report("idle", duration, "cpu_percent", used / (seconds() - begin) * 100);
+}
+
+/* The server says when it will be, by the clock that both have. It never returns. */
+static void death(long milliseconds)
+{
+    double when;
+    if (host == NULL) {
+        when = seconds() + (double)milliseconds / 1e3;
+        memcpy(outgoing, &when, sizeof when);
+        send_one(0);
+        pause_for(when - seconds() - 0.001);
+        while (seconds() < when)
+            ;
+        EXPECT(kill(getpid(), SIGKILL) == 0);
+        pause();
+        return;
+    }
+    sleeps = 1;
+    await_received(1);
+    memcpy(&when, incoming, sizeof when);
+    DAT_EVENT event = next_of_two(DAT_CONNECTION_EVENT_DISCONNECTED, DAT_CONNECTION_EVENT_BROKEN);
+    (void)event;
+    report("death", milliseconds, "msec", (seconds() - when) * 1e3);
+}
+
+static void run(const char *mode, long count)
+{
+    long all = host == NULL ? connections * processes : connections;
+    create_eps(all, depth);
+    if (host == NULL)
+        accept_all(all);
+    else
+        connect_all(all, 64);
+    if (strcmp(mode, "lat") == 0 || strcmp(mode, "robin") == 0)
+        latency(mode, count, strcmp(mode, "robin") == 0);
+    else if (strcmp(mode, "rate") == 0)
+        rate(count);
+    else if (strcmp(mode, "write") == 0)
+        writes(count);
+    else if (strcmp(mode, "idle") == 0)
+        idle(count);
+    else
+        death(count);
+    fflush(stdout);
+    if (strcmp(mode, "death") != 0)
+        disconnect_all(all);
+}
+
+static int is_mode(const char *mode)
+{
+    static const char *const modes[] = {"lat", "robin", "rate", "write", "connect", "memory", "idle", "death"};
+    size_t n;
+    for (n = 0; n < sizeof modes / sizeof *modes; n++)
+        if (strcmp(mode, modes[n]) == 0)
+            return 1;
+    return 0;
 }
 
 int main(int argc, char **argv)
 {
-    const char *host = NULL;
-    char *name = "sm0";
-    DAT_CONN_QUAL qual = 45300;
-    DAT_EVENT event;
-    DAT_COUNT more;
+    long limit = 100, count;
     int option;
-    while ((option = getopt(argc, argv, "sh:P:q:")) != -1) {
-        if (option == 'h')
-            host = optarg;
-        else if (option == 'P')
-            name = optarg;
-        else if (option == 'q')
-            qual = strtoull(optarg, NULL, 0);
-        else if (option != 's')
-            return 2;
+    const char *mode;
+    while ((option = getopt(argc, argv, "sh:P:q:c:d:p:wmt:")) != -1) {
+        switch (option) {
+        case 's': break;
+        case 'h': host = optarg; break;
+        case 'P': name = optarg; break;
+        case 'q': qual = strtoull(optarg, NULL, 0); break;
+        case 'c': connections = atol(optarg); break;
+        case 'd': depth = atol(optarg); break;
+        case 'p': processes = atol(optarg); break;
+        case 'w': sleeps = 1; break;
+        case 'm': is_shared = 1; break;
+        case 't': limit = atol(optarg); break;
+        default: return 2;
+        }
     }
-    if (argc - optind != 3 || (size = atol(argv[optind + 1])) < 1) {
-        fprintf(stderr, "usage: perf -s|-h host [-P ia] [-q qual] lat|rate SIZE COUNT\n");
+    if (depth == 0)
+        depth = connections > 1 ? 8 : 512;
+    mode = argc - optind == 3 ? argv[optind] : "";
+    size = is_mode(mode) ? atol(argv[optind + 1]) : 0;
+    count = is_mode(mode) ? atol(argv[optind + 2]) : 0;
+    if (size < 1 || count < 1 || connections < 1 || depth < 1 || processes < 1 || limit < 1) {
+        fprintf(stderr, "usage: perf -s|-h host [options] MODE A B; the head of its source says which\n");
         return 2;
     }
-    open_all(name);
-    connect_all(host, qual);
-    if (strcmp(argv[optind], "lat") == 0)
-        latency(host != NULL, atol(argv[optind + 2]));
+    if (strcmp(mode, "death") == 0 && size < (long)sizeof(double))
+        fail("perf: death needs a message of %zu bytes", sizeof(double));
+    /* A peer that is gone, or never comes, or stops in the middle. */
+    EXPECT(signal(SIGALRM, too_long) != SIG_ERR);
+    alarm((unsigned)limit);
+    open_all();
+    if (strcmp(mode, "connect") == 0 || strcmp(mode, "memory") == 0)
+        many(mode, size, count);
     else
-        rate(host != NULL, atol(argv[optind + 2]));
+        run(mode, count);
     fflush(stdout);
-    if (host != NULL)
-        check(dat_ep_disconnect(ep, DAT_CLOSE_GRACEFUL_FLAG), "disconnect");
-    check(dat_evd_wait(conn_evd, 20000000, 1, &event, &more), "the end");
-    check(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG), "ia_close");
+    OK(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
     return 0;
 }

@@ -1,0 +1,211 @@
+/*
+ * perf.h: what perf.c measures with: one adapter, one EVD, memory, and endpoints that are connected with another process.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#ifndef PERF_H
+#define PERF_H
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "check.h"
+
+enum { EVENTS = 4096, PAGE = 4096 };
+
+/* Where the client writes; travels as private data. */
+struct place {
+    uint64_t address;
+    uint64_t key;
+};
+
+static DAT_IA_HANDLE ia;
+static DAT_PZ_HANDLE pz;
+static DAT_EVD_HANDLE async_evd, events, completions;
+static DAT_EP_HANDLE *eps;
+static DAT_LMR_TRIPLET in, out;
+static DAT_RMR_TRIPLET remote;
+static struct place here, there;
+static char *incoming, *outgoing;
+
+static const char *host;
+static char *name = "sm0";
+static DAT_CONN_QUAL qual = 45300;
+static long size, depth, connections = 1, processes = 1;
+static int sleeps, is_shared;
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static void pause_for(double duration)
+{
+    struct timespec time = {.tv_sec = (time_t)duration};
+    if (duration <= 0)
+        return;
+    time.tv_nsec = (long)((duration - (double)time.tv_sec) * 1e9);
+    while (nanosleep(&time, &time) != 0)
+        ;
+}
+
+static void post_receive(long n)
+{
+    DAT_DTO_COOKIE cookie = {.as_64 = (DAT_UINT64)n};
+    OK(dat_ep_post_recv(eps[n], 1, &in, cookie, DAT_COMPLETION_DEFAULT_FLAG));
+}
+
+/* Memory for so many bytes, written once: what was never written is all one page, and costs less than memory does. */
+static char *get_memory(size_t length)
+{
+    char *memory;
+    if (is_shared) {
+        int file = memfd_create("perf", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        if (file < 0 || ftruncate(file, (off_t)length) != 0)
+            fail("perf: memfd_create or ftruncate of %zu bytes", length);
+        /* Without seals the provider may make less of it, which is a figure too. */
+        if (fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
+            fprintf(stderr, "perf: no seals\n");
+        memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        EXPECT(memory != MAP_FAILED);
+        EXPECT(close(file) == 0);
+    } else {
+        memory = aligned_alloc(PAGE, length);
+        EXPECT(memory != NULL);
+    }
+    memset(memory, 1, length);
+    return memory;
+}
+
+static void make_memory(void)
+{
+    static char cookie[40];
+    DAT_REGION_DESCRIPTION region;
+    DAT_LMR_HANDLE lmr;
+    DAT_LMR_CONTEXT key;
+    DAT_RMR_CONTEXT remote_key;
+    size_t room = ((size_t)size + PAGE - 1) / PAGE * PAGE;
+
+    incoming = get_memory(2 * room);
+    outgoing = incoming + room;
+    if (is_shared) {
+        /* Each process has its own. */
+        snprintf(cookie, sizeof cookie, "perf %ld %.9f", (long)getpid(), seconds());
+        region.for_shared_memory.virtual_address = incoming;
+        region.for_shared_memory.shared_memory_id = &cookie;
+    } else {
+        region.for_va = incoming;
+    }
+    OK(dat_lmr_create(ia, is_shared ? DAT_MEM_TYPE_SHARED_VIRTUAL : DAT_MEM_TYPE_VIRTUAL, region, 2 * room, pz,
+                      DAT_MEM_PRIV_ALL_FLAG, &lmr, &key, &remote_key, NULL, NULL));
+    in = (DAT_LMR_TRIPLET){.lmr_context = key, .segment_length = (DAT_VLEN)size};
+    out = in;
+    in.virtual_address = (DAT_VADDR)(uintptr_t)incoming;
+    out.virtual_address = (DAT_VADDR)(uintptr_t)outgoing;
+    here = (struct place){.address = in.virtual_address, .key = remote_key};
+}
+
+static void open_all(void)
+{
+    struct rlimit files;
+    long queue = 3 * depth * connections * processes;
+
+    EXPECT(getrlimit(RLIMIT_NOFILE, &files) == 0);
+    files.rlim_cur = files.rlim_max;
+    EXPECT(setrlimit(RLIMIT_NOFILE, &files) == 0);
+    OK(dat_ia_open(name, 8, &async_evd, &ia));
+    OK(dat_pz_create(ia, &pz));
+    OK(dat_evd_create(ia, EVENTS, DAT_HANDLE_NULL, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG, &events));
+    OK(dat_evd_create(ia, (DAT_COUNT)(queue < EVENTS ? queue : EVENTS), DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG,
+                      &completions));
+    make_memory();
+}
+
+/* So many endpoints, each with so many receives posted; 0: as the provider makes them when nobody says how. */
+static void create_eps(long count, long receives)
+{
+    DAT_EP_PARAM param;
+    DAT_EP_HANDLE model;
+    long n, r;
+
+    OK(dat_ep_create(ia, pz, completions, completions, events, NULL, &model));
+    OK(dat_ep_query(model, DAT_EP_FIELD_ALL, &param));
+    OK(dat_ep_free(model));
+    param.ep_attr.max_recv_dtos = (DAT_COUNT)(2 * receives);
+    param.ep_attr.max_request_dtos = (DAT_COUNT)receives;
+    eps = calloc((size_t)count, sizeof *eps);
+    EXPECT(eps != NULL);
+    for (n = 0; n < count; n++) {
+        OK(dat_ep_create(ia, pz, completions, completions, events, receives > 0 ? &param.ep_attr : NULL, &eps[n]));
+        for (r = 0; r < receives; r++)
+            post_receive(n);
+    }
+}
+
+static DAT_EVENT next_of_two(DAT_EVENT_NUMBER one, DAT_EVENT_NUMBER other)
+{
+    DAT_EVENT event;
+    DAT_COUNT more;
+    OK(dat_evd_wait(events, PATIENCE, 1, &event, &more));
+    if (event.event_number != one && event.event_number != other)
+        fail("perf: event %x in place of %x", (unsigned)event.event_number, (unsigned)one);
+    return event;
+}
+
+static void accept_all(long count)
+{
+    DAT_PSP_HANDLE psp;
+    long accepted = 0, stand = 0;
+    OK(dat_psp_create(ia, qual, events, DAT_PSP_CONSUMER_FLAG, &psp));
+    while (stand < count) {
+        DAT_EVENT event = next_of_two(DAT_CONNECTION_REQUEST_EVENT, DAT_CONNECTION_EVENT_ESTABLISHED);
+        if (event.event_number == DAT_CONNECTION_EVENT_ESTABLISHED) {
+            stand++;
+            continue;
+        }
+        if (accepted == count)
+            fail("perf: a client too many");
+        OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, eps[accepted++], sizeof here, &here));
+    }
+    OK(dat_psp_free(psp));
+}
+
+static void connect_all(long count, long width)
+{
+    struct addrinfo hints = {.ai_family = AF_INET}, *found;
+    long asked = 0, stand = 0;
+    if (getaddrinfo(host, NULL, &hints, &found) != 0)
+        fail("perf: host %s is not known", host);
+    while (stand < count) {
+        if (asked < count && asked - stand < width) {
+            OK(dat_ep_connect(eps[asked++], found->ai_addr, qual, 10 * SECOND, 0, NULL, DAT_QOS_BEST_EFFORT,
+                              DAT_CONNECT_DEFAULT_FLAG));
+            continue;
+        }
+        DAT_EVENT event = next(events, DAT_CONNECTION_EVENT_ESTABLISHED, "a connection");
+        const DAT_CONNECTION_EVENT_DATA *data = &event.event_data.connect_event_data;
+        EXPECT(data->private_data_size >= (DAT_COUNT)sizeof there);
+        memcpy(&there, data->private_data, sizeof there);
+        stand++;
+    }
+    freeaddrinfo(found);
+}
+
+/* The client ends, the server sees it. */
+static void disconnect_all(long count)
+{
+    long n;
+    for (n = 0; host != NULL && n < count; n++)
+        OK(dat_ep_disconnect(eps[n], DAT_CLOSE_GRACEFUL_FLAG));
+    for (n = 0; n < count; n++)
+        next(events, DAT_CONNECTION_EVENT_DISCONNECTED, "the end");
+}
+
+#endif
