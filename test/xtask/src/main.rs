@@ -33,7 +33,10 @@ usage: cargo xtask COMMAND
                         on which that cannot be done fails instead of skipping it
   guest [--limit SECONDS] PROGRAM [ARGS]
                         runs a program of this machine in such a guest, with the staged libraries
-  bench sm              measure the sm provider beside its peers; writes bench/sm.json in the target directory
+  bench sm [--quick] [S1 .. S9] [connections] [connects] [memory] [senders] [latency] [bandwidth]
+                        measure the sm provider beside its peers: everything, which takes some minutes, or these; --quick:
+                        a little of it; writes bench/sm.json and, with latency or bandwidth, bench/sm.svg in the target
+                        directory
   bench evd             measure what thousands of idle endpoints cost who polls their EVD; writes bench/evd.json
   bench verbs [--clock] [V1 V2 ...]
                         measure the verbs provider beside perftest and the 2.0 reference in a guest, by instructions, or
@@ -67,7 +70,7 @@ fn main() -> ExitCode {
         ["test", "rxe", ref rest @ ..] => guest::rxe::run(rest),
         ["test", ref rest @ ..] => suites::run(rest),
         ["guest", ref rest @ ..] => guest::command::run(rest),
-        ["bench", "sm"] => bench::sm(),
+        ["bench", "sm", ref rest @ ..] => bench::sm(rest),
         ["bench", "evd"] => bench::evd(),
         ["bench", "verbs", ref rest @ ..] => bench::verbs(rest),
         ["setup", ref rest @ ..] => setup::run(rest),

@@ -4,7 +4,6 @@
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
-use std::fs;
 use std::time::Duration;
 
 use dapl_test::run::{Room, Run, SM0};
@@ -46,8 +45,7 @@ pub(crate) fn evd() -> Result {
         }
     }
     print(&samples, load);
-    let directory = tree.stage.root.ancestors().nth(2).expect("a stage lies in the target directory").join("bench");
-    write(&samples, load, &directory.join("evd.json"))
+    report::save(&tree.stage, "evd.json", &json(&samples, load))
 }
 
 fn print(samples: &[Vec<Vec<f64>>], load: f64) {
@@ -60,12 +58,10 @@ fn print(samples: &[Vec<Vec<f64>>], load: f64) {
         let (first, last) = (median(&samples[0][n]), median(&samples[CROWDS.len() - 1][n]));
         println!("{:>21.2}x", last / first);
     }
-    if load > 1.0 {
-        println!("the machine was busy before (load {load}): these figures say little");
-    }
+    report::warn(load);
 }
 
-fn write(samples: &[Vec<Vec<f64>>], load: f64, path: &std::path::Path) -> Result {
+fn json(samples: &[Vec<Vec<f64>>], load: f64) -> String {
     let mut text = format!("{{\n  \"machine\": {{{}}},\n  \"crowds\": [", report::machine(load, &report::PEERS));
     for (n, (size, of_size)) in CROWDS.iter().zip(samples).enumerate() {
         let comma = if n == 0 { "" } else { "," };
@@ -75,9 +71,5 @@ fn write(samples: &[Vec<Vec<f64>>], load: f64, path: &std::path::Path) -> Result
         });
         let _ = write!(text, "{comma}\n    {{\"endpoints\": {size}{figures}}}"); // as above
     }
-    text += "\n  ]\n}\n";
-    let written = fs::create_dir_all(path.parent().expect("it is a file below a directory"));
-    written.and_then(|()| fs::write(path, text)).map_err(|error| format!("{}: {error}", path.display()))?;
-    println!("written to {}", path.display());
-    Ok(())
+    text + "\n  ]\n}\n"
 }

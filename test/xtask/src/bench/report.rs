@@ -1,68 +1,35 @@
-//! What a bench leaves: a table to read, and JSON to compare, with the facts of the machine.
+//! What all benches leave: JSON with the facts of the machine, and where it lies.
 #![forbid(unsafe_code)]
 
 use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 
-use super::{Contest, Measured, median};
+use dapl_test::stage::Stage;
+
 use crate::Result;
 
 /// The packages of sm's peers.
 pub(super) const PEERS: [&str; 2] = ["ucx-utils", "libfabric-bin"];
 
-/// Prints the table.
-pub(super) fn print(measured: &[Measured<'_>], load: f64) {
-    println!("\n{:4} {:24} {:>12} {:>12} {:>7}  {:9} now", "", "", "ours", "peer", "ratio", "target");
-    for one in measured {
-        let contest = &one.contest;
-        let figure = |samples: &[f64]| format!("{:.3} {}", median(samples), contest.unit);
-        let (ours, peer, ratio) = (figure(&one.ours), figure(&one.peer), format!("{:.2}x", one.ratio()));
-        let (must, floor) = (bound(contest, contest.must), contest.floor.map_or("-".to_owned(), |f| bound(contest, f)));
-        println!("{:4} {:24} {ours:>12} {peer:>12} {ratio:>7}  {must:9} {floor}", contest.id, contest.title);
-    }
-    for one in measured {
-        println!("{:4} beside {}", one.contest.id, one.contest.peer_name);
-    }
-    if load > 1.0 {
-        println!("the machine was busy before (load {load}): these figures say little");
-    }
-}
-
-fn bound(contest: &Contest<'_>, ratio: f64) -> String {
-    format!("{} {ratio}x", if contest.less_is_better { "<=" } else { ">=" })
-}
-
-/// Writes the JSON.
-pub(super) fn write(measured: &[Measured<'_>], load: f64, path: &Path) -> Result {
-    let contests: Vec<String> = measured.iter().map(contest).collect();
-    let text = format!(
-        "{{\n  \"machine\": {{{}}},\n  \"contests\": [\n{}\n  ]\n}}\n",
-        machine(load, &PEERS),
-        contests.join(",\n")
-    );
-    let written = fs::create_dir_all(path.parent().expect("it is a file below a directory"));
-    written.and_then(|()| fs::write(path, text)).map_err(|error| format!("{}: {error}", path.display()))?;
+/// Writes a file of the target directory's `bench/`, and says so.
+pub(super) fn save(stage: &Stage, name: &str, text: &str) -> Result {
+    let path = directory(stage).join(name);
+    let written = fs::create_dir_all(directory(stage)).and_then(|()| fs::write(&path, text));
+    written.map_err(|error| format!("{}: {error}", path.display()))?;
     println!("written to {}", path.display());
     Ok(())
 }
 
-fn contest(one: &Measured<'_>) -> String {
-    let Contest { id, title, unit, less_is_better, must, floor, peer_name, .. } = &one.contest;
-    let floor = floor.map_or("null".to_owned(), |floor| floor.to_string());
-    let (ours, peer) = (median(&one.ours), median(&one.peer));
-    format!(
-        "    {{\"id\": {}, \"title\": {}, \"unit\": {}, \"less_is_better\": {less_is_better}, \"peer_name\": {},\n     \
-         \"ours\": {ours}, \"peer\": {peer}, \"ratio\": {:.4}, \"must\": {must}, \"floor\": {floor},\n     \
-         \"ours_samples\": {:?}, \"peer_samples\": {:?}}}",
-        json(id),
-        json(title),
-        json(unit),
-        json(peer_name),
-        one.ratio(),
-        one.ours,
-        one.peer
-    )
+fn directory(stage: &Stage) -> PathBuf {
+    stage.root.ancestors().nth(2).expect("a stage lies in the target directory").join("bench")
+}
+
+/// Says so if others used the machine.
+pub(super) fn warn(load: f64) {
+    if load > 1.0 {
+        println!("the machine was busy before (load {load}): these figures say little");
+    }
 }
 
 /// The facts of the machine, and the versions of packages, as fields of JSON.

@@ -23,6 +23,7 @@ use dapl_test::stage::Profile;
 use self::contest::{Measured, OPERATIONS};
 use self::sides::Sides;
 use super::ROUNDS;
+use super::report::save;
 use crate::guest::{Clock, Guest, Link, prepare};
 use crate::reference::Reference;
 use crate::{Result, setup, tree};
@@ -56,6 +57,5 @@ pub(crate) fn verbs(arguments: &[&str]) -> Result {
     let facts = report::Facts { kernel, reference: reference.version, clock };
     report::print(&measured, &facts);
     let name = if clock == Clock::Time { "verbs-clock.json" } else { "verbs.json" };
-    let directory = tree.stage.root.ancestors().nth(2).expect("a stage lies in the target directory").join("bench");
-    report::write(&measured, &facts, &directory.join(name))
+    save(&tree.stage, name, &report::text(&measured, &facts))
 }

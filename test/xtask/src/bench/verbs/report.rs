@@ -1,12 +1,8 @@
 //! What the bench leaves: a table to read, and JSON to compare.
 #![forbid(unsafe_code)]
 
-use std::fs;
-use std::path::Path;
-
 use super::contest::{Measured, Shown};
 use super::sides::Side;
-use crate::Result;
 use crate::bench::report::{json, load, machine};
 use crate::guest::Clock;
 
@@ -71,25 +67,21 @@ fn figure(one: &Measured, side: Side) -> String {
     }
 }
 
-/// Writes the JSON.
-pub(super) fn write(measured: &[Measured], facts: &Facts, path: &Path) -> Result {
+/// The JSON.
+pub(super) fn text(measured: &[Measured], facts: &Facts) -> String {
     let clock = match facts.clock {
         Clock::Instructions => "a nanosecond per instruction",
         Clock::Time => "time",
     };
     let contests: Vec<String> = measured.iter().map(contest).collect();
-    let text = format!(
+    format!(
         "{{\n  \"machine\": {{{}, \"guest_kernel\": {}, \"reference\": {}, \"guest_clock\": {}}},\n  \"contests\": [\n{}\n  ]\n}}\n",
         machine(load(), &PACKAGES),
         json(&facts.kernel),
         json(&facts.reference),
         json(clock),
         contests.join(",\n")
-    );
-    let written = fs::create_dir_all(path.parent().expect("it is a file below a directory"));
-    written.and_then(|()| fs::write(path, text)).map_err(|error| format!("{}: {error}", path.display()))?;
-    println!("written to {}", path.display());
-    Ok(())
+    )
 }
 
 fn contest(one: &Measured) -> String {

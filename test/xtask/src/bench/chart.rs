@@ -1,0 +1,222 @@
+//! Charts as SVG: lines over sizes, both axes logarithmic, one panel below the other.
+//!
+//! A file stands alone: no script, no font or picture from elsewhere. It follows the reader's light or dark setting; lines
+//! differ by mark as well as by colour (of Okabe and Ito's, which the colour-blind tell apart) and are named where they end.
+//! Knows nothing of what is measured.
+#![forbid(unsafe_code)]
+
+use std::fmt::Write;
+
+/// One line. Points go from small sizes to large; what is not positive cannot be shown and is left out.
+pub(super) struct Line {
+    pub(super) name: String,
+    pub(super) points: Vec<(f64, f64)>,
+}
+
+/// One pair of axes. The horizontal one shows bytes.
+pub(super) struct Panel {
+    pub(super) title: String,
+    pub(super) across: String,
+    pub(super) up: String,
+    pub(super) lines: Vec<Line>,
+}
+
+const WIDTH: f64 = 860.0;
+const HEIGHT: f64 = 430.0;
+/// Of a panel's plot, from its own corner; right of it stand names.
+const LEFT: f64 = 80.0;
+const RIGHT: f64 = 660.0;
+const TOP: f64 = 80.0;
+const BOTTOM: f64 = 370.0;
+/// From one name to the next.
+const LEADING: f64 = 16.0;
+/// Where a legend's entries begin, and how wide they are.
+const ENTRY: f64 = 145.0;
+const SHADES: usize = 4;
+
+const STYLE: &str = "\
+text { font: 13px sans-serif; fill: #222 } .title { font-size: 16px; font-weight: bold }
+.ground { fill: #fff } .grid { stroke: #ddd } .axis { stroke: #222; fill: none }
+.line { fill: none; stroke-width: 2 } .mark { stroke: none }
+.s0 { stroke: #0072b2; fill: #0072b2 } .s1 { stroke: #d55e00; fill: #d55e00 }
+.s2 { stroke: #009e73; fill: #009e73 } .s3 { stroke: #b3588c; fill: #b3588c }
+.line.s0, .line.s1, .line.s2, .line.s3 { fill: none }
+@media (prefers-color-scheme: dark) {
+  text { fill: #eee } .ground { fill: #111 } .grid { stroke: #3a3a3a } .axis { stroke: #eee }
+  .s0 { stroke: #56b4e9; fill: #56b4e9 } .s1 { stroke: #e69f00; fill: #e69f00 }
+  .s2 { stroke: #2fc99a; fill: #2fc99a } .s3 { stroke: #dd94bf; fill: #dd94bf }
+}
+";
+
+/// A logarithmic scale: `low` is at `from`, `high` at `to`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Scale {
+    low: f64,
+    high: f64,
+    from: f64,
+    to: f64,
+}
+
+impl Scale {
+    /// From the power of `base` below all values to the one above.
+    fn over(values: impl Iterator<Item = f64>, base: f64, from: f64, to: f64) -> Self {
+        let (low, high) = values.fold((f64::INFINITY, 0.0), |(low, high), value| (value.min(low), value.max(high)));
+        let (low, high) = if high > 0.0 { (low, high) } else { (1.0, base) };
+        let floor = log(low, base).floor();
+        let ceiling = log(high, base).ceil().max(floor + 1.0);
+        Scale { low: base.powf(floor), high: base.powf(ceiling), from, to }
+    }
+
+    fn place(&self, value: f64) -> f64 {
+        let share = (value / self.low).ln() / (self.high / self.low).ln();
+        self.from + share * (self.to - self.from)
+    }
+
+    /// Every so many times from the low end.
+    fn ticks(&self, factor: f64) -> impl Iterator<Item = f64> {
+        let high = self.high * 1.000_001;
+        std::iter::successors(Some(self.low), move |value| Some(value * factor)).take_while(move |value| *value <= high)
+    }
+}
+
+/// A whole number if it is one but for rounding.
+fn log(value: f64, base: f64) -> f64 {
+    let exact = value.ln() / base.ln();
+    if (exact - exact.round()).abs() < 1e-9 { exact.round() } else { exact }
+}
+
+/// All of it.
+pub(super) fn svg(panels: &[Panel], caption: &str) -> String {
+    let height = HEIGHT * panels.len() as f64 + 30.0;
+    let mut text = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+         height=\"{height}\" role=\"img\">\n<title>{}</title>\n<style>\n{STYLE}</style>\n\
+         <rect class=\"ground\" width=\"{WIDTH}\" height=\"{height}\"/>\n",
+        escaped(caption)
+    );
+    for (n, panel) in panels.iter().enumerate() {
+        let _ = writeln!(text, "<g transform=\"translate(0 {})\">", HEIGHT * n as f64); // writing to a string succeeds
+        draw(&mut text, panel);
+        text += "</g>\n";
+    }
+    label(&mut text, (LEFT, height - 12.0), "start", "", caption);
+    text + "</svg>\n"
+}
+
+fn draw(text: &mut String, panel: &Panel) {
+    let shown: Vec<(&str, Vec<(f64, f64)>)> = panel.lines.iter().map(|line| (&*line.name, positive(line))).collect();
+    let points = || shown.iter().flat_map(|(_, points)| points.iter());
+    let across = Scale::over(points().map(|point| point.0), 4.0, LEFT, RIGHT);
+    let up = Scale::over(points().map(|point| point.1), 10.0, BOTTOM, TOP);
+    axes(text, panel, across, up);
+    let mut ends = Vec::new();
+    for (n, (name, points)) in shown.iter().enumerate() {
+        let placed: Vec<(f64, f64)> = points.iter().map(|(x, y)| (across.place(*x), up.place(*y))).collect();
+        let (shade, entry) = (n % SHADES, LEFT + ENTRY * n as f64);
+        let path: Vec<String> = placed.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        let _ = writeln!(text, "<polyline class=\"line s{shade}\" points=\"{}\"/>", path.join(" ")); // as above
+        placed.iter().for_each(|at| mark(text, shade, *at));
+        mark(text, shade, (entry + 5.0, TOP - 22.0));
+        label(text, (entry + 15.0, TOP - 18.0), "start", "", name);
+        ends.extend(placed.last().map(|end| (end.1, *name)));
+    }
+    ends.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let heights = apart(&ends.iter().map(|end| end.0).collect::<Vec<_>>());
+    let right = points().map(|point| across.place(point.0)).fold(LEFT, f64::max);
+    for ((_, name), y) in ends.iter().zip(heights) {
+        label(text, (right + 10.0, y + 4.0), "start", "", name);
+    }
+}
+
+fn positive(line: &Line) -> Vec<(f64, f64)> {
+    let can_be_shown = |value: f64| value.is_finite() && value > 0.0;
+    line.points.iter().copied().filter(|(x, y)| can_be_shown(*x) && can_be_shown(*y)).collect()
+}
+
+fn axes(text: &mut String, panel: &Panel, across: Scale, up: Scale) {
+    for value in across.ticks(16.0) {
+        let x = across.place(value);
+        rule(text, (x, TOP), (x, BOTTOM));
+        label(text, (x, BOTTOM + 20.0), "middle", "", &bytes(value));
+    }
+    for value in up.ticks(10.0) {
+        let y = up.place(value);
+        rule(text, (LEFT, y), (RIGHT, y));
+        label(text, (LEFT - 8.0, y + 4.0), "end", "", &number(value));
+    }
+    // Writing to a string succeeds.
+    let _ = writeln!(text, "<path class=\"axis\" d=\"M{LEFT} {TOP}V{BOTTOM}H{RIGHT}\"/>");
+    label(text, (LEFT, 26.0), "start", " class=\"title\"", &panel.title);
+    label(text, ((LEFT + RIGHT) / 2.0, BOTTOM + 42.0), "middle", "", &panel.across);
+    let middle = (TOP + BOTTOM) / 2.0;
+    label(text, (20.0, middle), "middle", &format!(" transform=\"rotate(-90 20 {middle})\""), &panel.up);
+}
+
+fn rule(text: &mut String, from: (f64, f64), to: (f64, f64)) {
+    let ((x, y), (right, bottom)) = (from, to);
+    // Writing to a string succeeds.
+    let _ = writeln!(text, "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{right:.1}\" y2=\"{bottom:.1}\"/>");
+}
+
+fn label(text: &mut String, (x, y): (f64, f64), anchor: &str, attributes: &str, words: &str) {
+    // Writing to a string succeeds.
+    let _ = writeln!(
+        text,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{attributes}>{}</text>",
+        escaped(words)
+    );
+}
+
+/// A disc, a square, a triangle, a diamond.
+fn mark(text: &mut String, shade: usize, (x, y): (f64, f64)) {
+    let shape = match shade {
+        0 => format!("circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\""),
+        1 => format!("rect x=\"{:.1}\" y=\"{:.1}\" width=\"7\" height=\"7\"", x - 3.5, y - 3.5),
+        2 => format!("path d=\"M{x:.1} {:.1}l5 8h-10z\"", y - 5.0),
+        _ => format!("path d=\"M{x:.1} {:.1}l5 5l-5 5l-5 -5z\"", y - 5.0),
+    };
+    let _ = writeln!(text, "<{shape} class=\"mark s{shade}\"/>"); // writing to a string succeeds
+}
+
+/// Heights in rising order, moved down where they would overlap.
+fn apart(heights: &[f64]) -> Vec<f64> {
+    let mut least = f64::NEG_INFINITY;
+    let place = |height: &f64| {
+        let placed = height.max(least);
+        least = placed + LEADING;
+        placed
+    };
+    heights.iter().map(place).collect()
+}
+
+fn bytes(value: f64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB"];
+    let (mut value, mut unit) = (value, 0);
+    while value >= 1024.0 && unit + 1 < units.len() {
+        (value, unit) = (value / 1024.0, unit + 1);
+    }
+    format!("{} {}", number(value), units[unit])
+}
+
+fn number(value: f64) -> String {
+    let text = format!("{value:.6}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn escaped(text: &str) -> String {
+    text.chars().fold(String::new(), |mut escaped, c| {
+        match c {
+            '&' => escaped += "&amp;",
+            '<' => escaped += "&lt;",
+            '>' => escaped += "&gt;",
+            '"' => escaped += "&quot;",
+            '\'' => escaped += "&#39;",
+            c if c.is_control() => escaped.push(' '),
+            c => escaped.push(c),
+        }
+        escaped
+    })
+}
+
+#[cfg(test)]
+mod tests;

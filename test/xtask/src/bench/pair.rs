@@ -1,0 +1,127 @@
+//! A server and its clients, each on its processor: started, waited for, and what they said.
+//!
+//! Knows no program. Nothing waits for ever.
+#![forbid(unsafe_code)]
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use dapl_test::run::Run;
+
+use crate::Result;
+
+/// No measurement takes as long, even with both sides on one processor.
+const LIMIT: Duration = Duration::from_secs(120);
+/// The same, for a client, in seconds: a little less.
+const CLIENT_LIMIT: &str = "110";
+/// What a process killed by SIGKILL ends with.
+const SIGKILL: i32 = 9;
+
+/// Where the two sides run.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Cores {
+    /// The server on processor 0, clients on 1.
+    Apart,
+    /// All on 0.
+    Together,
+}
+
+impl Cores {
+    fn server(self) -> &'static str {
+        "0"
+    }
+
+    fn client(self) -> &'static str {
+        match self {
+            Cores::Apart => "1",
+            Cores::Together => "0",
+        }
+    }
+}
+
+/// What the two sides said on their standard output; of clients, all in turn.
+pub(super) struct Said {
+    pub(super) server: String,
+    pub(super) client: String,
+}
+
+/// Runs a server, then, when it is ready, so many times its client. The server ends well, or `is_killed`.
+pub(super) fn pair(
+    server: &Command,
+    is_ready: impl Fn() -> bool,
+    (client, clients): (&Command, u32),
+    cores: Cores,
+    is_killed: bool,
+) -> Result<Said> {
+    let started = Instant::now();
+    let server = Run::start(pin(cores.server(), server));
+    while !is_ready() {
+        if started.elapsed() > LIMIT {
+            return Err(format!("the server of {client:?} is not ready after {LIMIT:?}"));
+        }
+        // What readiness shows in (a file, a port) has no event to wait for.
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let running: Vec<Run> = (0..clients).map(|_| Run::start(pin(cores.client(), &limited(client)))).collect();
+    let mut said = String::new();
+    for run in running {
+        let finished = run.finish(LIMIT);
+        if !finished.status.success() {
+            let (status, text) = (finished.status, finished.stdout + &finished.stderr);
+            return Err(format!("{client:?}: {status}\n{text}"));
+        }
+        said += &finished.stdout;
+    }
+    let server = server.finish(LIMIT);
+    let ended_as_it_should = if is_killed { server.status.signal() == Some(SIGKILL) } else { server.status.success() };
+    if !ended_as_it_should {
+        return Err(format!("its server: {}\n{}{}", server.status, server.stdout, server.stderr));
+    }
+    Ok(Said { server: server.stdout, client: said })
+}
+
+/// Makes a client that hangs end, so that it fails and not the whole bench: some peers heed no other signal.
+fn limited(client: &Command) -> Command {
+    wrapped("timeout", &["-s", "KILL", CLIENT_LIMIT], client)
+}
+
+/// Puts a command on one processor.
+fn pin(processor: &str, command: &Command) -> Command {
+    wrapped("taskset", &["-c", processor], command)
+}
+
+fn wrapped(program: &str, arguments: &[&str], command: &Command) -> Command {
+    let mut wrapped = Command::new(program);
+    wrapped.args(arguments).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => wrapped.env(name, value),
+            None => wrapped.env_remove(name),
+        };
+    }
+    wrapped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(text: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", text]);
+        command
+    }
+
+    #[test]
+    fn both_sides_are_heard_and_must_end_well() {
+        let run = |server: &str, client: &str, is_killed| {
+            pair(&shell(server), || true, (&shell(client), 2), Cores::Together, is_killed)
+        };
+        let said = run("echo served", "echo asked", false).unwrap();
+        assert_eq!((&*said.server, &*said.client), ("served\n", "asked\nasked\n"));
+        assert!(run("exit 1", "true", false).is_err_and(|reason| reason.starts_with("its server")));
+        assert!(run("true", "echo why >&2; exit 1", false).is_err_and(|reason| reason.contains("why")));
+        assert!(run("kill -9 $$", "true", true).is_ok() && run("true", "true", true).is_err());
+    }
+}
