@@ -59,18 +59,17 @@ pub(crate) fn sm(arguments: &[&str]) -> Result {
     let perf = &Perf::new(&tree.stage, "sm0");
     let effort = if wanted.is_quick { Effort::QUICK } else { Effort::FULL };
     let mut found = Found { load: load(), is_quick: wanted.is_quick, ..Found::default() };
-    for contest in contests::contests(effort).into_iter().filter(|contest| wanted.has(contest.id)) {
-        found.contests.push(contest.measure(perf, effort)?);
-    }
+    let (contests, plans, families) = (contests::contests(effort), scale::plans(effort), curves::plans(effort));
+    let contests = contests.into_iter().filter(|contest| wanted.has(contest.id));
+    found.contests = contests.filter_map(|contest| found.failures.keep(contest.measure(perf, effort))).collect();
     found.contests.sort_by_key(|measured| measured.contest.id);
-    for plan in scale::plans(effort).into_iter().filter(|plan| wanted.has(plan.section)) {
-        found.rows.push(plan.measure(perf, effort)?);
-    }
-    for plan in curves::plans(effort).into_iter().filter(|plan| wanted.has(plan.section)) {
-        found.families.push(plan.measure(perf, effort)?);
-    }
+    let plans = plans.into_iter().filter(|plan| wanted.has(plan.section));
+    found.rows = plans.filter_map(|plan| found.failures.keep(plan.measure(perf, effort))).collect();
+    let families = families.into_iter().filter(|plan| wanted.has(plan.section));
+    found.families = families.filter_map(|plan| found.failures.keep(plan.measure(perf, effort))).collect();
     found.print();
-    found.write(&tree.stage)
+    found.write(&tree.stage)?;
+    found.failures.into_result()
 }
 
 #[cfg(test)]

@@ -19,6 +19,22 @@ pub(super) struct Found {
     pub(super) contests: Vec<Measured>,
     pub(super) rows: Vec<Row>,
     pub(super) families: Vec<Family>,
+    pub(super) failures: Failures,
+}
+
+/// What could not be measured, and why. The rest is measured all the same.
+#[derive(Default)]
+pub(super) struct Failures(Vec<String>);
+
+impl Failures {
+    pub(super) fn keep<T>(&mut self, result: Result<T>) -> Option<T> {
+        result.inspect_err(|reason| eprintln!("not measured: {reason}")).map_err(|reason| self.0.push(reason)).ok()
+    }
+
+    pub(super) fn into_result(self) -> Result {
+        let reasons: Vec<&str> = self.0.iter().map(|reason| reason.lines().next().unwrap_or_default()).collect();
+        if reasons.is_empty() { Ok(()) } else { Err(format!("not measured:\n{}", reasons.join("\n"))) }
+    }
 }
 
 impl Found {
@@ -67,12 +83,13 @@ impl Found {
         let list = |lines: Vec<String>| lines.join(",\n");
         format!(
             "{{\n  \"machine\": {{{}}},\n  \"quick\": {},\n  \"contests\": [\n{}\n  ],\n  \"scale\": [\n{}\n  ],\n  \
-             \"curves\": [\n{}\n  ]\n}}\n",
+             \"curves\": [\n{}\n  ],\n  \"not_measured\": [\n{}\n  ]\n}}\n",
             machine(self.load, &PEERS),
             self.is_quick,
             list(self.contests.iter().map(contest_json).collect()),
             list(self.rows.iter().flat_map(row_json).collect()),
-            list(self.families.iter().flat_map(family_json).collect())
+            list(self.families.iter().flat_map(family_json).collect()),
+            list(self.failures.0.iter().map(|reason| format!("    {}", json(reason))).collect())
         )
     }
 }
@@ -216,6 +233,15 @@ mod tests {
         assert!(promise(&measured("S1", 0.1, 0.1)).ends_with(" ++"));
         // Nothing is hoped for beyond the promise.
         assert!(promise(&measured("S9", 0.1, 0.0)).ends_with(" +"));
+    }
+
+    #[test]
+    fn what_fails_is_said_at_the_end() {
+        let mut failures = Failures::default();
+        assert_eq!(failures.keep(Ok(7)), Some(7));
+        assert_eq!(failures.keep::<u32>(Err("S1: gone\nwith a core".to_owned())), None);
+        assert_eq!(failures.into_result(), Err("not measured:\nS1: gone".to_owned()));
+        assert_eq!(Failures::default().into_result(), Ok(()));
     }
 
     #[test]
