@@ -6,7 +6,7 @@
  *   perf -h host [options] MODE A B            client: prints one line of JSON
  *
  *   lat SIZE COUNT        ping-pong over the first connection: half a round trip, "usec"
- *   robin SIZE COUNT      the same, over one connection after the other
+ *   robin SIZE COUNT      the same, over one connection after the other, for at most 5 seconds
  *   rate SIZE COUNT       messages, from the first post until the server says that it has them all: millions/s, "mps"
  *   write SIZE COUNT      RDMA writes, from the first post until the last has completed: millions/s, "mps"
  *   connect WIDTH COUNT   makes COUNT connections, WIDTH at a time: connections/s, "per_second"
@@ -34,7 +34,7 @@
 #include "perf.h"
 
 /* SENT marks the cookie of a request, which says how many of them are done with it; a receive's names its endpoint. */
-enum { WARM_UP = 2000 };
+enum { WARM_UP = 2000, LONG_ENOUGH = 5, LAST = 2 };
 #define SENT ((DAT_UINT64)1 << 32)
 
 /* What was asked for so far, and what has come of it; who got the last message; requests since the last with an event. */
@@ -111,25 +111,53 @@ static void take(long count)
 
 static void report(const char *what, long count, const char *figure, double value)
 {
-    printf("{\"what\":\"%s\",\"size\":%ld,\"count\":%ld,\"%s\":%.4f}\n", what, size, count, figure, value);
+    printf("{\"what\":\"%s\",\"size\":%ld,\"count\":%ld,\"%s\":%.7g}\n", what, size, count, figure, value);
+}
+
+/* The client ends a round through all connections when it has been long enough, and says so in the first byte. */
+static int is_last(long n, long count, double begin)
+{
+    if (n + 1 < count && (n % 16 != 0 || seconds() - begin < LONG_ENOUGH))
+        return 0;
+    outgoing[0] = LAST;
+    return 1;
+}
+
+static void ping(const char *what, long count, long warm_up, int is_robin)
+{
+    long n, turn = 0;
+    double begin = seconds();
+    for (n = -warm_up; n < count; n++) {
+        if (is_robin && n < 0 && seconds() - begin > LONG_ENOUGH)
+            n = 0;
+        if (n == 0)
+            begin = seconds();
+        if (is_robin && n >= 0 && is_last(n, count, begin))
+            count = n + 1;
+        send_one(is_robin ? turn % connections : 0);
+        await_received(++turn);
+        post_receive(last);
+    }
+    report(what, count, "usec", (seconds() - begin) * 1e6 / 2 / (double)count);
+}
+
+static void pong(long count, int is_robin)
+{
+    long n;
+    for (n = 0; is_robin ? incoming[0] != LAST : n < count; n++) {
+        await_received(n + 1);
+        send_one(last);
+        post_receive(last); /* while the answer is on its way */
+    }
 }
 
 static void latency(const char *what, long count, int is_robin)
 {
-    long n, warm_up = count / 10 + connections < WARM_UP ? count / 10 + connections : WARM_UP;
-    double begin = 0;
-    for (n = -warm_up; n < count; n++) {
-        if (n == 0)
-            begin = seconds();
-        if (host != NULL)
-            send_one(is_robin ? (n + warm_up) % connections : 0);
-        await_received(n + warm_up + 1);
-        if (host == NULL)
-            send_one(last);
-        post_receive(last); /* while the answer is on its way */
-    }
+    long warm_up = count / 10 + connections < WARM_UP ? count / 10 + connections : WARM_UP;
     if (host != NULL)
-        report(what, count, "usec", (seconds() - begin) * 1e6 / 2 / (double)count);
+        ping(what, count, warm_up, is_robin);
+    else
+        pong(warm_up + count, is_robin);
 }
 
 static void to_all(void)

@@ -121,7 +121,7 @@ pub(super) fn stream_count(size: u32) -> u32 {
 
 /// Likewise, there and back.
 pub(super) fn pingpong_count(size: u32) -> u32 {
-    const BYTES: u64 = 512 << 20;
+    const BYTES: u64 = 256 << 20;
     (BYTES / u64::from(size.max(1))).clamp(100, 200_000) as u32
 }
 
@@ -133,7 +133,7 @@ mod tests {
     fn nothing_is_asked_for_too_much_or_too_little() {
         assert_eq!([1, 65_536, 1 << 20, 16 << 20].map(depth), [512, 256, 16, 8]);
         assert_eq!([1, 65_536, 1 << 20, 16 << 20].map(stream_count), [1_000_000, 16_384, 1_024, 64]);
-        assert_eq!([1, 65_536, 1 << 20].map(pingpong_count), [200_000, 8_192, 512]);
+        assert_eq!([1, 65_536, 1 << 20].map(pingpong_count), [200_000, 4_096, 256]);
         assert_eq!([1_000_000, 64, 5].map(|full| Effort::QUICK.count(full)), [50_000, 20, 5]);
         assert_eq!(Effort::FULL.count(64), 64);
     }
