@@ -73,7 +73,7 @@ pub(super) fn plans(effort: Effort) -> Vec<Plan> {
         },
         Plan {
             section: "bandwidth",
-            title: "Bandwidth: messages, and RDMA writes, one after the other",
+            title: "Bandwidth: messages and RDMA writes in a stream",
             up: "MB/s (millions of bytes)",
             shown: Shown::Bandwidth,
             sizes: powers_of_four(16 << 20),
