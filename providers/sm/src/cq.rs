@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::Result;
 use dapl::provider::{Completion, CompletionQueue, CqSink};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::bell::{Attended, Bell, Job, Tells};
 use crate::ready::Ready;
@@ -238,6 +238,8 @@ impl CompletionQueue for Cq {
             if over {
                 active.retain(|conn| !conn.is_over());
             }
+            // Who polls without a pause would take it again before the engine, which brings connections, has woken up.
+            MutexGuard::unlock_fair(active);
         }
         filled + self.ready(&mut out[filled..])
     }

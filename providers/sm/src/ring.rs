@@ -89,24 +89,36 @@ impl Writer {
         if ahead > u64::from(u32::MAX / 2) { Some(()) } else { self.learn(self.taken + ahead) }
     }
 
-    /// Where an inline message goes before its slot is pushed: `INLINE` bytes that nobody reads until then.
-    pub(crate) fn payload(&self) -> Option<*mut u8> {
-        self.area.bytes(self.slot() + BODY, INLINE)
-    }
-
     fn slot(&self) -> usize {
         self.offset + (self.next & (self.slots - 1)) as usize * SLOT
     }
 
     /// Fills and publishes the next slot. The caller has made sure that the ring is not full.
     pub(crate) fn push(&mut self, header: Header, cargo: &Cargo) {
+        if let Some(total) = cargo.total {
+            self.area.word(self.slot() + BODY).store(total, Ordering::Relaxed);
+        }
+        self.publish(header, cargo);
+    }
+
+    /// As `push`, with the bytes of an inline message, at most [`INLINE`]. They are here already: while they were gathered, a
+    /// reader that polls would take the line away more than once.
+    pub(crate) fn push_inline(&mut self, header: Header, cargo: &Cargo, bytes: &[u8]) {
+        if let Some(to) = self.area.bytes(self.slot() + BODY, INLINE) {
+            let length = bytes.len().min(INLINE);
+            // SAFETY: INLINE bytes of the slot, in our own area, that nobody reads before it is published.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, length) };
+        }
+        fail_point!(SlotFilled);
+        self.publish(header, cargo);
+    }
+
+    #[inline(always)]
+    fn publish(&mut self, header: Header, cargo: &Cargo) {
         debug_assert!(!self.is_full());
         let slot = self.slot();
         self.area.half(slot + ACK).store(cargo.ack, Ordering::Relaxed);
         self.area.half(slot + AUX).store(cargo.aux, Ordering::Relaxed);
-        if let Some(total) = cargo.total {
-            self.area.word(slot + BODY).store(total, Ordering::Relaxed);
-        }
         let word = u64::from(header.encode()) | lap(self.next, self.slots.trailing_zeros());
         fail_point!(BeforePublish);
         // Pairs with the Acquire in `peek`: first the cargo, then the word that announces it.

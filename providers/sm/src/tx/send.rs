@@ -43,15 +43,14 @@ impl TxEnds {
 
     fn send_inline(&mut self, shared: &Shared, request: &mut Request, solicited: bool) -> Result<bool, Status> {
         let total = request.segments.total() as usize;
-        let to = self.requests.payload().ok_or(Status::LocalEp)?;
+        let mut bytes = [0u8; INLINE];
         fail_point!(SlotReserved);
-        // SAFETY: `total` is at most INLINE, the room in the slot, which is ours until it is pushed.
-        unsafe { gather(&shared.regions, shared.pd, &request.segments, 0, to, total) }?;
-        fail_point!(SlotFilled);
+        // SAFETY: `total` is at most INLINE, the length of `bytes`.
+        unsafe { gather(&shared.regions, shared.pd, &request.segments, 0, bytes.as_mut_ptr(), total) }?;
         let header =
             Header { kind: Kind::Send, first: true, last: true, inline: true, solicited, length: total as u32 };
         let cargo = self.cargo(shared);
-        self.requests.push(header, &cargo);
+        self.requests.push_inline(header, &cargo, &bytes[..total]);
         request.issued = total as u64;
         Ok(true)
     }
