@@ -108,3 +108,28 @@ impl AsFd for Bell {
         self.fd.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Deaf;
+
+    impl Tells for Deaf {
+        fn notify(&self) {}
+    }
+
+    #[test]
+    fn jobs_are_answered_in_order_until_the_end_and_none_is_kept_behind_it() {
+        let (bell, held) = (Bell::new().unwrap(), Arc::new(Deaf));
+        (1..=3).for_each(|id| bell.ring(Job::Run(id)));
+        let ids: Vec<_> = bell.answer().into_iter().map(|job| if let Job::Run(id) = job { id } else { 0 }).collect();
+        assert_eq!(ids, [1, 2, 3]);
+        bell.ring(Job::Notify(held.clone()));
+        bell.silence();
+        assert_eq!(Arc::strong_count(&held), 1, "what nobody did is dropped");
+        bell.ring(Job::Notify(held.clone()));
+        assert_eq!((Arc::strong_count(&held), bell.answer().len()), (1, 0), "and so is what comes");
+    }
+}

@@ -15,6 +15,7 @@ use crate::cq::Driven;
 use crate::link::{Link, Peer, PidWatch, Theirs};
 use crate::proto::handshake::Answer;
 use crate::proto::machine::Machine;
+use crate::proto::pulse::Pulse;
 
 /// A queue pair, as its attempts and the engine see it.
 pub(crate) trait Conn: Driven {
@@ -78,7 +79,7 @@ pub(crate) struct Attempt {
     /// Active: how often it was handed on. Each time it has a new token, so who did that is not heard again.
     pub(crate) handed_on: usize,
     /// When the peer was heard last.
-    pub(crate) heard: Instant,
+    pub(crate) pulse: Pulse,
 }
 
 /// Tokens of requests that are over: the end of a connection overtakes a repeated request, which would be taken for a new one.

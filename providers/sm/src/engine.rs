@@ -156,11 +156,10 @@ impl Engine {
         let silence = self.device.knobs.silence;
         let (mut dead, mut cool) = (Vec::new(), Vec::new());
         let mut open = 0;
-        for (id, attempt) in self.device.book.lock().by_id.iter() {
+        for (id, attempt) in self.device.book.lock().by_id.iter_mut() {
             let (Stage::Open, Some(link)) = (attempt.stage, &attempt.link) else { continue };
             open += 1;
-            let moved = attempt.conn().is_some_and(|qp| !qp.was_idle());
-            let silent = !moved && now.saturating_duration_since(attempt.heard) > silence;
+            let silent = attempt.pulse.is_gone(link.deeds(), now, silence);
             if silent || link.alive() == Delivery::Dead {
                 log::warn!("connection {id}: the peer gives no sign of life");
                 dead.push(*id);
@@ -203,7 +202,7 @@ impl Engine {
             // The generation is part of the id: a word of a former life names nobody.
             let alive = Input::Alive(attempt.machine.peer_generation());
             if attempt.machine.handle(alive) == [Action::Heard] {
-                attempt.heard = Instant::now();
+                attempt.pulse.beats(Instant::now());
             }
             implies_ack = attempt.stage == Stage::Replied; // as the first word in the rings
         }

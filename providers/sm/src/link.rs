@@ -154,6 +154,12 @@ impl Link {
         self.theirs().map_or(0, |t| t.area.word(TAKEN_RESPONSES).load(Ordering::Acquire))
     }
 
+    /// What the peer has done so far: how many requests and answers of its we took, and how many of ours it took.
+    pub(crate) fn deeds(&self) -> u64 {
+        let ours = [TAKEN_REQUESTS, TAKEN_RESPONSES].map(|at| self.area.word(at).load(Ordering::Relaxed));
+        [ours[0], ours[1], self.taken(), self.taken_responses()].into_iter().fold(0, u64::wrapping_add)
+    }
+
     /// The word where the owner of memory sees that we copy with one of its keys.
     pub(crate) fn busy(&self) -> &AtomicU64 {
         self.area.word(BUSY)

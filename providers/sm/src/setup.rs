@@ -28,6 +28,7 @@ use crate::link::{Link, Peer, Theirs};
 use crate::map::{Looked, Map};
 use crate::proto::handshake::{Answer, Datagram, Geometry, Terms};
 use crate::proto::machine::{Action, Input, Machine};
+use crate::proto::pulse::Pulse;
 use crate::regions::{PeerRegions, SLOTS};
 use crate::sock::{self, MAX_FDS, Received};
 
@@ -108,7 +109,7 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
         repeat: FIRST_TRY,
         due: None,
         handed_on: 0,
-        heard: Instant::now(),
+        pulse: Pulse::new(Instant::now()),
     };
     qp.begin(link.clone());
     device.book.lock().by_id.insert(id, attempt);
@@ -130,7 +131,7 @@ pub(crate) fn send_again(device: &Device, id: u32) -> rustix::io::Result<()> {
     let Some(attempt) = book.by_id.get_mut(&id) else { return Ok(()) };
     let Some((bytes, own)) = &attempt.again else { return Ok(()) };
     // An acknowledgement that does not come is silence like any other. How long an answer may take, the asker says.
-    if attempt.stage == Stage::Replied && attempt.heard.elapsed() > device.knobs.silence {
+    if attempt.stage == Stage::Replied && attempt.pulse.is_gone(0, Instant::now(), device.knobs.silence) {
         return Err(Errno::TIMEDOUT);
     }
     let mut fds: Vec<BorrowedFd<'_>> = own.iter().map(|fd| fd.as_fd()).collect();
@@ -192,7 +193,8 @@ pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: 
     let reply = Datagram::Reply { client, server: id, token, answer: Answer::Accepted, accepted };
     attempt.again = Some((reply.encode(), fds.into()));
     attempt.repeat = FIRST_TRY;
-    (attempt.stage, attempt.heard) = (Stage::Replied, Instant::now());
+    attempt.stage = Stage::Replied;
+    attempt.pulse.beats(Instant::now());
     attempt.conn = Some(Arc::downgrade(&qp));
     attempt.link = Some(link);
     drop(book);
@@ -306,7 +308,11 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
         }
         let id = book.by_peer.get(&key).copied();
         let attempt = id.and_then(|id| book.by_id.get_mut(&id));
-        id.map(|id| (id, attempt.map(|a| (a.stage, a.heard = Instant::now()).0)))
+        let stage = attempt.map(|attempt| {
+            attempt.pulse.beats(Instant::now());
+            attempt.stage
+        });
+        id.map(|id| (id, stage))
     };
     if let Some((known, stage)) = known {
         repeat_answer(device, known, stage, &from, (their_id, terms.token));
@@ -349,7 +355,7 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
         repeat: FIRST_TRY,
         due: None,
         handed_on: 0,
-        heard: Instant::now(),
+        pulse: Pulse::new(Instant::now()),
     };
     book.by_id.insert(id, attempt);
     book.by_peer.insert(key, id);
@@ -409,7 +415,7 @@ pub(crate) fn settled(device: &Device, id: u32) {
     if let Some(attempt) = book.by_id.get_mut(&id) {
         attempt.stage = Stage::Open;
         attempt.again = None;
-        attempt.heard = Instant::now();
+        attempt.pulse.beats(Instant::now());
         book.set_due(id, None);
     }
 }

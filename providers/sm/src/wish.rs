@@ -87,6 +87,29 @@ mod barrier {
 #[cfg(loom)]
 use interleavings::kernel as barrier;
 
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_polls_is_sent_nothing_and_who_sleeps_one_word() {
+        for light in [false, true] {
+            let (line, sleeper, publisher) = (AtomicU64::new(0), Wishes::default(), Wishes::default());
+            let sends = |want| publisher.answers(&line, want, light);
+            assert!(!sends(WANT_REQUESTS), "nobody has wished for it");
+            sleeper.wish(&line, WANT_REQUESTS, light);
+            assert!(!sends(WANT_PROGRESS), "not for that");
+            assert!(sends(WANT_REQUESTS));
+            assert!(!sends(WANT_REQUESTS), "one word is enough");
+            sleeper.wish(&line, WANT_REQUESTS | WANT_PROGRESS, light);
+            assert!(sends(WANT_PROGRESS), "asleep again");
+            sleeper.wish(&line, WANT_REQUESTS, light);
+            sleeper.withdraw(&line);
+            assert!(!sends(WANT_REQUESTS), "it polls again");
+        }
+    }
+}
+
 /// The ring, the wishes, and a sleeper that nobody else wakes. loom reports a lost wake-up as a deadlock.
 ///
 /// In light mode the publisher has no fence: the kernel interrupts it between any two of its steps. loom has no barrier on

@@ -6,3 +6,4 @@
 pub(crate) mod handshake;
 pub(crate) mod machine;
 pub(crate) mod message;
+pub(crate) mod pulse;

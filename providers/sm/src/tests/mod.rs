@@ -1,9 +1,10 @@
 //! The provider as dapl sees it: two IAs in one process, with a sink that records, and peers that lie.
 //!
-//! `ends`, `sharing` and `windows` are the honest world, `liars` the other, with `folders`, `storm`, `tables` and `words`; in
-//! `kills`, `stops` and `copies` one of two processes (`other`) ends or stops, mostly at one of the `points`. `waits` sleeps
-//! and is woken, very often. All of it runs without libdat and without dapl's objects.
+//! `boxes`, `ends`, `sharing` and `windows` are the honest world, `liars` the other, with `folders`, `storm`, `tables` and
+//! `words`; in `kills`, `stops` and `copies` one of two processes (`other`) ends or stops, mostly at one of the `points`. `waits`
+//! sleeps and is woken, very often. All of it runs without libdat and without dapl's objects.
 
+mod boxes;
 mod copies;
 mod ends;
 mod folders;

@@ -1,0 +1,339 @@
+//! What the design asks for and no other test shows: `docs/sm.md` names each box with its test.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::thread::ThreadId;
+
+use dapl::error::{Error, Resource};
+
+use super::ends::{pattern, without_cma};
+use super::liars::{Stranger, terms};
+use super::*;
+use crate::link::Link;
+use crate::map::Map;
+use crate::proto::handshake::{Answer, Datagram, Geometry};
+use crate::proto::message::{Fragment, Header, Kind, LINE, Note, SLOT};
+use crate::sock::open_peer_fifo;
+use crate::wake::tell;
+
+/// An IA with settings.
+pub(super) fn set(place: &Place, settings: &str) -> Side {
+    let sink = Arc::<Recorder>::default();
+    let params = format!("{} {settings}", place.0);
+    let ia = Sm::open(&IaSpec { name: "sm0", params: &params }, sink.clone()).unwrap();
+    let pd = ia.alloc_pd().unwrap();
+    let cq = Arc::new(ia.create_cq(Weak::<Deaf>::new()).unwrap());
+    Side { ia, sink, pd, cq }
+}
+
+/// Two queue pairs with room for this many requests and receives, connected.
+pub(super) fn roomy(a: &Side, b: &Side, room: u32) -> (Qp, Qp) {
+    let make = |side: &Side| {
+        let spec = QpSpec { max_recvs: room, max_requests: room, ..side.spec() };
+        side.ia.create_qp(&side.pd, spec).unwrap()
+    };
+    let listener = b.ia.listen(8, ObjectId::default()).unwrap();
+    let (active, passive) = (make(a), make(b));
+    active.connect(&ConnectSpec { address: &here(), qual: 8, private_data: &[] }, conn(10)).unwrap();
+    b.sink.request().0.accept(&passive, &[], conn(11)).unwrap();
+    assert_eq!(a.sink.next(conn(10)), Heard::Established(vec![]));
+    assert_eq!(b.sink.next(conn(11)), Heard::Established(vec![]));
+    drop(listener);
+    (active, passive)
+}
+
+fn link(qp: &Qp) -> Arc<Link> {
+    qp.0.link().unwrap()
+}
+
+/// The word in a slot of a ring that begins here; 0 if nothing was ever published there.
+fn slot(area: &Map, ring: usize, n: usize) -> u64 {
+    area.word(ring + n * SLOT).load(Ordering::Acquire)
+}
+
+#[test]
+fn a_connection_has_its_areas_and_a_name_in_conns() {
+    let place = Place::new("conns");
+    let (a, b) = (place.open(), place.open());
+    let (active, passive) = connected(&a, &b, 7, 10);
+    let conns = a.ia.device.endpoint.path().join("conns");
+    let names = || std::fs::read_dir(&conns).unwrap().flatten().map(|entry| entry.path()).collect::<Vec<_>>();
+    let [name] = &names()[..] else { panic!("{:?}", names()) };
+    assert_eq!(std::fs::read_link(name.join("peer")).unwrap(), b.ia.device.endpoint.path());
+    assert_eq!(name.file_name().unwrap().to_str(), Some(link(&active).id.to_string().as_str()));
+    for (own, other) in [(&active, &passive), (&passive, &active)] {
+        let (own, other) = (link(own), link(other));
+        let theirs = own.theirs().unwrap();
+        assert_eq!((theirs.area.len(), theirs.rma.len()), (other.area.len(), other.rma.len()));
+        assert!(!theirs.area.is_writable() && theirs.rma.is_writable());
+        assert_eq!(theirs.id, other.id);
+    }
+    active.abort();
+    assert_eq!(names().len(), 0);
+}
+
+#[test]
+fn a_request_is_repeated_until_it_is_answered() {
+    let place = Place::new("repeats");
+    let a = place.open();
+    let stranger = Stranger::new(&place);
+    let qp = a.qp();
+    let address = PeerAddress::Path(stranger.path.clone());
+    qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: b"again" }, conn(1)).unwrap();
+    let first = stranger.answer();
+    let Datagram::Request { id, terms, .. } = &first else { panic!("{first:?}") };
+    assert_eq!((stranger.answer(), stranger.answer()), (first.clone(), first.clone()));
+    let reply = |answer| Datagram::Reply { client: *id, server: 3, token: terms.token, answer, accepted: None };
+    // The same answer twice is heard once.
+    for _ in 0..2 {
+        let bytes = reply(Answer::Rejected).encode();
+        stranger.socket.send(a.ia.device.endpoint.path(), &bytes, &[]).unwrap();
+    }
+    assert_eq!(a.sink.next(conn(1)), Heard::Other("peer rejected"));
+    qp.reset().unwrap();
+    qp.connect(&ConnectSpec { address: &here(), qual: 7, private_data: &[] }, conn(2)).unwrap();
+    assert_eq!(a.sink.next(conn(2)), Heard::Other("rejected"));
+    assert!(a.sink.is_silent());
+}
+
+#[test]
+fn who_wants_no_cross_memory_copy_is_not_reached_by_it() {
+    for (n, settings) in [("", "rma=mmap"), ("rma=mmap", "")].into_iter().enumerate() {
+        let place = Place::new(&format!("methods-{n}"));
+        let (a, b) = (set(&place, settings.0), set(&place, settings.1));
+        let (active, passive) = connected(&a, &b, 7, 10);
+        for qp in [active, passive] {
+            assert!(!link(&qp).theirs().unwrap().peer.cma.load(Ordering::Relaxed), "{settings:?}");
+        }
+    }
+}
+
+#[test]
+fn the_initiator_alone_moves_the_data_where_the_kernel_copies() {
+    let place = Place::new("alone");
+    let (a, b) = (place.open(), place.open());
+    let (active, _passive) = connected(&a, &b, 7, 10);
+    let link = link(&active);
+    if !link.theirs().unwrap().peer.cma.load(Ordering::Relaxed) {
+        println!("skipped: no cross-memory copy here");
+        return;
+    }
+    let (out, target) = (pattern(100_000, 3), vec![0u8; 100_000]);
+    let (out_mr, target_mr) = (a.register(&out), b.register(&target));
+    let remote = Remote { key: target_mr.remote_key(), address: target.as_ptr() as u64 };
+    let requests = link.geometry.requests_at();
+    for op in [Op::Write(remote), Op::Read(remote)] {
+        active.post_send(&wr(op, &[segment(&out_mr, &out)], 1)).unwrap();
+        assert_eq!(a.completion().status, Status::Success);
+        assert_eq!((slot(&link.area, requests, 0), link.taken()), (0, 0), "the target was told something");
+    }
+    assert!(target == out);
+    without_cma(&active);
+    active.post_send(&wr(Op::Write(remote), &[segment(&out_mr, &out)], 2)).unwrap();
+    assert_eq!(a.completion().status, Status::Success);
+    assert_ne!(slot(&link.area, requests, 0), 0, "here it must be");
+}
+
+#[test]
+fn fragments_describe_themselves_several_are_under_way_and_the_first_error_ends_all() {
+    let place = Place::new("fragments");
+    let a = place.open();
+    let stranger = Stranger::new(&place);
+    let qp = a.qp();
+    let address = PeerAddress::Path(stranger.path.clone());
+    qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(1)).unwrap();
+    let Datagram::Request { id, terms: asked, .. } = stranger.answer() else { panic!() };
+    let geometry = Geometry::OURS;
+    let sealed = |len| Map::create("area", len, false).unwrap();
+    let ((area, area_fd), (_, rma_fd), (_, table_fd)) =
+        (sealed(geometry.area_len()), sealed(geometry.rma as usize), sealed(16 * 64));
+    let accepted = Some((terms(asked.token, geometry), vec![]));
+    let reply = Datagram::Reply { client: id, server: 3, token: asked.token, answer: Answer::Accepted, accepted };
+    let fds = [area_fd.as_fd(), rma_fd.as_fd(), table_fd.as_fd()];
+    stranger.socket.send(a.ia.device.endpoint.path(), &reply.encode(), &fds).unwrap();
+    assert_eq!(a.sink.next(conn(1)), Heard::Established(vec![]));
+
+    let out = pattern(1 << 20, 5);
+    let mr = a.register(&out);
+    let remote = Remote { key: 0x1_2345, address: 0x10_0000 };
+    qp.post_send(&wr(Op::Write(remote), &[segment(&mr, &out)], 77)).unwrap();
+    let link = link(&qp);
+    let kind = |n| Header::decode(slot(&link.area, link.geometry.requests_at(), n) as u32).map(|h| h.kind);
+    // The stranger takes nothing, and still several are there; the rest waits for room.
+    let under_way = (0..).take_while(|n| kind(*n) == Some(Kind::RmaWrite)).count();
+    assert!((2..32).contains(&under_way), "{under_way}");
+    let (mut offset, mut lines) = (0, Vec::new());
+    for n in 0..under_way {
+        let line = link.area.half(link.geometry.requests_at() + n * SLOT + 12).load(Ordering::Relaxed);
+        let at = line as usize * LINE;
+        let said = Fragment::decode(std::array::from_fn(|n| link.rma.word(at + n * 8).load(Ordering::Relaxed)));
+        assert_eq!((said.key, said.address, said.origin), (remote.key, remote.address + offset, offset));
+        assert_eq!(said.cookie, 77);
+        let first = link.rma.word(at + LINE).load(Ordering::Relaxed).to_ne_bytes();
+        assert_eq!(first, out[offset as usize..][..8], "the payload begins on the next line");
+        offset += u64::from(said.length);
+        lines.push(line);
+    }
+    // The first is well, the second is not: that is the end of the whole transfer, told once.
+    for (n, status) in [0, 6].into_iter().enumerate() {
+        area.half(geometry.responses_at() + n * SLOT + 12).store(lines[n], Ordering::Relaxed);
+        let word = u64::from(Header::plain(Kind::RmaAck, status).encode()) | 1 << 32;
+        area.word(geometry.responses_at() + n * SLOT).store(word, Ordering::Release);
+    }
+    let uid = rustix::process::geteuid().as_raw();
+    tell(&open_peer_fifo(a.ia.device.endpoint.path(), uid).unwrap(), Note::Wake(id));
+    let failed = a.completion();
+    assert_eq!((failed.token.cookie, failed.status), (77, Status::RemoteAccess));
+    assert_eq!(a.sink.next(conn(1)), Heard::Other("broken"));
+    assert_eq!(a.cq.poll(&mut [Completion::default(); 4]), 0);
+}
+
+/// Remembers which thread told.
+#[derive(Default)]
+struct Witness {
+    heard: Recorder,
+    threads: Mutex<Vec<ThreadId>>,
+}
+
+impl CmSink<Sm> for Witness {
+    fn request(&self, listener: ObjectId, request: Request, info: RequestInfo) -> Result<(), Request> {
+        self.threads.lock().push(std::thread::current().id());
+        CmSink::<Sm>::request(&self.heard, listener, request, info)
+    }
+
+    fn event(&self, conn: ConnId, event: CmEvent<'_>) {
+        self.threads.lock().push(std::thread::current().id());
+        self.heard.event(conn, event);
+    }
+
+    fn many_recvs(&self, ep: ObjectId) {
+        self.heard.many_recvs(ep);
+    }
+}
+
+#[test]
+fn one_thread_tells_of_all_connections() {
+    let place = Place::new("one-thread");
+    let sink = Arc::<Witness>::default();
+    let ia = Sm::open(&IaSpec { name: "sm0", params: &place.0 }, sink.clone()).unwrap();
+    let pd = ia.alloc_pd().unwrap();
+    let spec = || QpSpec {
+        ep: ObjectId::default(),
+        shared: None,
+        recv_cq: None,
+        request_cq: None,
+        max_recvs: 1,
+        max_requests: 1,
+        max_recv_iov: 1,
+        max_request_iov: 1,
+        max_reads_in: 0,
+        max_reads_out: 0,
+    };
+    let _listener = ia.listen(7, ObjectId::default()).unwrap();
+    let asks = |n, qual| {
+        let qp = ia.create_qp(&pd, spec()).unwrap();
+        qp.connect(&ConnectSpec { address: &here(), qual, private_data: &[] }, conn(n)).unwrap();
+        qp
+    };
+    let _nobody = asks(1, 9);
+    assert_eq!(sink.heard.next(conn(1)), Heard::Other("rejected"));
+    let (active, passive) = (asks(2, 7), ia.create_qp(&pd, spec()).unwrap());
+    sink.heard.request().0.accept(&passive, &[], conn(3)).unwrap();
+    assert_eq!(sink.heard.next(conn(2)), Heard::Established(vec![]));
+    assert_eq!(sink.heard.next(conn(3)), Heard::Established(vec![]));
+    active.abort();
+    assert_eq!(sink.heard.next(conn(3)), Heard::Other("disconnected"));
+    ia.close();
+    let threads = sink.threads.lock();
+    assert_eq!(threads.len(), 5);
+    assert!(threads.iter().all(|thread| *thread == threads[0] && *thread != std::thread::current().id()));
+}
+
+#[test]
+fn nothing_is_delivered_and_nothing_sent_after_the_end() {
+    let place = Place::new("gates");
+    let (a, b) = (place.open(), place.open());
+    for round in 0..20 {
+        let (active, passive) = connected(&a, &b, 7, 100 + 2 * round);
+        let (out, into) = (pattern(64, 1), vec![0u8; 64]);
+        let (out_mr, into_mr) = (a.register(&out), b.register(&into));
+        for n in 0..64 {
+            passive.post_recv(&[segment(&into_mr, &into)], token(n)).unwrap();
+        }
+        let (ours, theirs) = (link(&active), link(&passive));
+        let send = |n| active.post_send(&wr(Op::Send { solicited: false }, &[segment(&out_mr, &out)], n)).unwrap();
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(|| (0..60).for_each(send));
+            let settled = (round % 2 == 0).then(|| b.completion());
+            passive.abort();
+            // From here on the memory is this test's: who still wrote there would be seen.
+            // SAFETY: `into` is alive, and nobody else uses it.
+            unsafe { std::ptr::write_bytes(into.as_ptr().cast_mut(), 0, into.len()) };
+            sender.join().unwrap();
+            assert!(settled.is_none_or(|done| done.status == Status::Success));
+        });
+        assert_eq!(a.sink.next(conn(100 + 2 * round)), Heard::Other("disconnected"));
+        let slots = ours.geometry.requests as usize;
+        let ring = || (0..slots).map(|n| slot(&ours.area, ours.geometry.requests_at(), n)).collect::<Vec<_>>();
+        let before = ring();
+        active.post_send(&wr(Op::Send { solicited: false }, &[segment(&out_mr, &out)], 99)).unwrap();
+        passive.post_send(&wr(Op::Send { solicited: false }, &[], 98)).unwrap();
+        assert_eq!((ring(), slot(&theirs.area, theirs.geometry.requests_at(), 0)), (before, 0), "sent after the end");
+        // All is complete: 64 receives and a send there, 61 sends here; none that was taken after the end is a success.
+        let drain = |side: &Side, count: usize| (0..count).map(|_| side.completion().status).collect::<Vec<_>>();
+        let received = drain(&b, if round % 2 == 0 { 64 } else { 65 });
+        let end = received.iter().position(|status| *status != Status::Success).unwrap_or(received.len());
+        assert!(received[end..].iter().all(|status| *status == Status::Flushed), "{received:?}");
+        assert_eq!(drain(&a, 61).last(), Some(&Status::Flushed));
+        // SAFETY: as above.
+        let now = unsafe { std::ptr::read_volatile(into.as_ptr().cast::<[u8; 64]>()) };
+        assert_eq!(now, [0; 64], "delivered after the end");
+    }
+}
+
+#[test]
+fn a_queue_pair_that_was_dropped_is_gone() {
+    let place = Place::new("counts");
+    let (a, b) = (place.open(), place.open());
+    let (active, passive) = connected(&a, &b, 7, 10);
+    let (core, link) = (Arc::downgrade(&active.0), Arc::downgrade(&link(&active)));
+    passive.post_send(&wr(Op::Send { solicited: false }, &[], 1)).unwrap();
+    drop(active);
+    assert_eq!(b.sink.next(conn(11)), Heard::Other("disconnected"));
+    // The engine may just be at it.
+    let until = Instant::now() + PATIENCE;
+    while core.strong_count() + link.strong_count() > 0 {
+        assert!(Instant::now() < until, "somebody keeps it");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_full_ring_is_back_pressure_up_to_what_the_queue_holds() {
+    let place = Place::new("deferred");
+    let (a, b) = (place.open(), place.open());
+    let room = 3 * Geometry::OURS.requests;
+    let (active, passive) = roomy(&a, &b, room);
+    let out: Vec<u64> = (0..u64::from(room)).collect();
+    // SAFETY: numbers as bytes.
+    let bytes = unsafe { std::slice::from_raw_parts(out.as_ptr().cast::<u8>(), out.len() * 8) };
+    let mr = a.register(bytes);
+    let send = |n: usize| {
+        let one = segment(&mr, &bytes[n * 8..][..8]);
+        active.post_send(&wr(Op::Send { solicited: false }, &[one], n as u64))
+    };
+    for n in 0..out.len() {
+        send(n).unwrap();
+    }
+    assert_eq!(send(0), Err(Error::Exhausted(Resource::Memory)), "as many as the queue holds");
+    assert!(a.sink.is_silent() && b.sink.is_silent(), "nobody is disconnected for that");
+    let into = vec![0u8; 8];
+    let into_mr = b.register(&into);
+    for n in &out {
+        passive.post_recv(&[segment(&into_mr, &into)], token(*n)).unwrap();
+        assert_eq!((b.completion().status, &into[..]), (Status::Success, &n.to_ne_bytes()[..]));
+    }
+    for n in &out {
+        assert_eq!(a.completion().token.cookie, *n);
+    }
+}
