@@ -132,6 +132,8 @@ pub(crate) struct Attempts {
     pub(crate) turned_away: Past,
     used: u16,
     free: VecDeque<u32>,
+    /// Of the last machine: each attempt is of a generation of its own (CM-3).
+    generation: u16,
 }
 
 impl Attempts {
@@ -146,6 +148,13 @@ impl Attempts {
         }
         let id = self.free.pop_front()?;
         Some((id & 0xFFFF) | (id.wrapping_add(1 << 16) & 0xFF_0000))
+    }
+
+    /// The machine of a new attempt.
+    pub(crate) fn new_machine(&mut self) -> Machine {
+        let last = self.generation;
+        self.generation = last.wrapping_add(1);
+        Machine::after(last)
     }
 
     pub(crate) fn remove(&mut self, id: u32) -> Option<Attempt> {

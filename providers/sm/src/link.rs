@@ -17,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::map::{Looked, Map, Ticker};
 use crate::proto::handshake::Geometry;
 use crate::proto::message::Note;
+use crate::proto::reassembly::Route;
 use crate::regions::PeerRegions;
 use crate::ring::Place;
 use crate::wake::{Delivery, tell};
@@ -80,6 +81,8 @@ pub(crate) struct Theirs {
     /// By which the peer knows the connection: what our FIFO words name.
     pub(crate) id: u32,
     pub(crate) pd: u32,
+    /// What its packets carry.
+    pub(crate) generation: u16,
     /// Reads of ours that it takes at a time.
     pub(crate) reads: u32,
     /// Both sides arm with a barrier on all processors, so publishing needs none.
@@ -96,6 +99,8 @@ pub(crate) struct Link {
     pub(crate) area: Arc<Map>,
     pub(crate) rma: Arc<Map>,
     pub(crate) geometry: Geometry,
+    /// What our packets carry.
+    generation: OnceLock<u16>,
     theirs: OnceLock<Theirs>,
     wishes: Wishes,
 }
@@ -112,6 +117,7 @@ impl Link {
             area: Arc::new(area),
             rma: Arc::new(rma),
             geometry,
+            generation: OnceLock::new(),
             theirs: OnceLock::new(),
             wishes: Wishes::default(),
         };
@@ -125,6 +131,22 @@ impl Link {
 
     pub(crate) fn theirs(&self) -> Option<&Theirs> {
         self.theirs.get()
+    }
+
+    /// Says what our packets carry; once, before the peer hears of it.
+    pub(crate) fn be_of(&self, generation: u16) {
+        let _ = self.generation.set(generation);
+    }
+
+    /// The way of what we send.
+    pub(crate) fn route_out(&self) -> Option<Route> {
+        let generation = *self.generation.get()?;
+        self.theirs().map(|t| Route { generation, source: self.id, destination: t.id })
+    }
+
+    /// The way of what the peer sends.
+    pub(crate) fn route_in(&self) -> Option<Route> {
+        self.theirs().map(|t| Route { generation: t.generation, source: t.id, destination: self.id })
     }
 
     pub(crate) fn requests(geometry: &Geometry) -> Place {

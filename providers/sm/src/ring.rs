@@ -93,6 +93,12 @@ impl Writer {
         self.offset + (self.next & (self.slots - 1)) as usize * SLOT
     }
 
+    /// Fills a word of the next slot behind its cargo, before it is pushed.
+    pub(crate) fn note(&self, n: usize, word: u64) {
+        assert!(n < INLINE / 8 - 1);
+        self.area.word(self.slot() + BODY + 8 + n * 8).store(word, Ordering::Relaxed);
+    }
+
     /// Fills and publishes the next slot. The caller has made sure that the ring is not full.
     pub(crate) fn push(&mut self, header: Header, cargo: &Cargo) {
         if let Some(total) = cargo.total {
@@ -184,6 +190,12 @@ impl Reader {
             aux: self.area.half(slot + AUX).load(Ordering::Relaxed),
             total: Some(self.area.word(slot + BODY).load(Ordering::Relaxed)),
         }
+    }
+
+    /// The words of the body, each read once.
+    pub(crate) fn body<const N: usize>(&self) -> [u64; N] {
+        const { assert!(N <= INLINE / 8) };
+        std::array::from_fn(|n| self.area.word(self.slot() + BODY + n * 8).load(Ordering::Relaxed))
     }
 
     /// Where the bytes of an inline message are, up to `INLINE` of them.

@@ -18,6 +18,7 @@ use crate::cq::Outbox;
 use crate::half::{Fault, Pool, Shared};
 use crate::link::{Link, WANT_PROGRESS};
 use crate::proto::message::{Fragment, Header, INLINE, Kind, LINE};
+use crate::proto::reassembly::Reassembly;
 use crate::regions::Wish;
 use crate::ring::{Cargo, Next, Reader, Writer};
 use crate::segments::{Segments, copy, scatter};
@@ -60,8 +61,8 @@ pub(crate) struct RxEnds {
     link: Arc<Link>,
     requests: Reader,
     responses: Writer,
-    /// The message under way: bytes placed, bytes in all.
-    message: Option<(u64, u64)>,
+    /// The message under way.
+    message: Reassembly,
     /// The next message waits for a receive; with a shared queue, in line.
     held: bool,
     /// The count that the peer was told last.
@@ -74,7 +75,8 @@ impl RxEnds {
         let theirs = link.theirs()?;
         let requests = Reader::new(theirs.area.clone(), Link::requests(&theirs.geometry));
         let responses = Writer::new(link.area.clone(), Link::responses(&link.geometry));
-        Some(RxEnds { requests, responses, message: None, held: false, told: 0, link })
+        let message = Reassembly::new(link.route_in()?);
+        Some(RxEnds { requests, responses, message, held: false, told: 0, link })
     }
 
     /// Is there something that a pass would take?
@@ -250,43 +252,39 @@ impl RxEnds {
     ) -> Result<bool, Fault> {
         let cargo = self.requests.cargo();
         shared.ack_low.store(cargo.ack, Ordering::Release);
-        let (done, total) = match (self.message, header.first) {
-            (None, true) => {
-                if queue.is_empty() {
-                    if self.held || !fetch(shared, queue) {
-                        self.held = true;
-                        return Ok(false);
-                    }
-                    if is_over(marks, shared, queue.len()) {
-                        return Err(Fault::Watermark);
-                    }
+        let part = self.message.look(&header, || self.requests.body()).map_err(Fault::Nonsense)?;
+        if header.first {
+            if queue.is_empty() {
+                if self.held || !fetch(shared, queue) {
+                    self.held = true;
+                    return Ok(false);
                 }
-                let Some(receive) = queue.front() else { return Ok(false) };
-                self.held = false;
-                let total = if header.inline { u64::from(header.length) } else { cargo.total.unwrap_or(0) };
-                if total > receive.segments.total() {
-                    return Err(self.spoiled(shared, queue, Status::LocalLength, out));
+                if is_over(marks, shared, queue.len()) {
+                    return Err(Fault::Watermark);
                 }
-                (0, total)
             }
-            (Some(message), false) => message,
-            _ => return Err(Fault::Nonsense("pieces of a message out of order")),
-        };
-        let length = u64::from(header.length);
-        if length > total - done || (header.last && length != total - done) {
-            return Err(Fault::Nonsense("pieces of a message do not add up"));
+            let Some(receive) = queue.front() else { return Ok(false) };
+            self.held = false;
+            if part.size > receive.segments.total() {
+                return Err(self.spoiled(shared, queue, Status::LocalLength, out));
+            }
         }
-        let placed = self.place(shared, queue, header, &cargo, done);
+        let placed = self.place(shared, queue, header, &cargo, part.offset);
         fail_point!(PieceTaken);
         if let Err(status) = placed? {
             return Err(self.spoiled(shared, queue, status, out));
         }
-        self.message = if header.last { None } else { Some((done + length, total)) };
+        self.message.took(&header, part);
         if header.last {
             let receive = queue.pop_front().ok_or(Fault::Nonsense("a receive went away"))?;
             shared.complete_recv(
                 out,
-                Completion { token: receive.token, status: Status::Success, bytes: total, solicited: header.solicited },
+                Completion {
+                    token: receive.token,
+                    status: Status::Success,
+                    bytes: part.size,
+                    solicited: header.solicited,
+                },
             );
         }
         Ok(true)

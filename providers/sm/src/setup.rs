@@ -89,8 +89,9 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
     let id = device.book.lock().new_id().ok_or(Error::Exhausted(Resource::Memory))?;
     let (link, fds) = Link::create(id, conn)?;
     let link = Arc::new(link);
-    let mut machine = Machine::default();
+    let mut machine = device.book.lock().new_machine();
     machine.handle(Input::Connect);
+    link.be_of(machine.generation());
     let terms = terms(device, &*qp, &machine, token, spec.qual, link.geometry);
     let datagram = Datagram::Request { id, terms, private_data: spec.private_data.to_vec() };
     let attempt = Attempt {
@@ -186,6 +187,7 @@ pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: 
     qp.begin(link.clone());
     // Accepting is connecting with the peer's request in hand.
     attempt.machine.handle(Input::Connect);
+    link.be_of(attempt.machine.generation());
     attempt.machine.handle(Input::Req(attempt.their_generation));
     let terms = terms(device, &*qp, &attempt.machine, attempt.token, 0, link.geometry);
     let accepted = Some((terms, private_data.to_vec()));
@@ -236,6 +238,7 @@ pub(crate) fn meet(
         geometry: terms.geometry,
         id: their_id,
         pd: terms.pd,
+        generation: terms.generation,
         reads: terms.reads,
         light: device.barrier && terms.barrier,
         peer,
@@ -343,7 +346,7 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
         stage: Stage::Offered,
         conn: None,
         link: None,
-        machine: Machine::default(),
+        machine: book.new_machine(),
         peer: from,
         peer_id: their_id,
         token: terms.token,

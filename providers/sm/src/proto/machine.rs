@@ -55,6 +55,11 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
+    /// Of an end point whose last request, or answer, was of this generation.
+    pub(crate) fn after(generation: u16) -> Self {
+        Machine { generation, ..Machine::default() }
+    }
+
     /// The generation that the peer's packets carry.
     pub(crate) fn peer_generation(&self) -> u16 {
         self.peer
@@ -152,7 +157,7 @@ Connected Failure -> Disconnected [SendRst, Disconnected]
 
     #[test]
     fn generations_rise_with_every_connect_and_wrap() {
-        let mut machine = Machine { generation: u16::MAX, ..Machine::default() };
+        let mut machine = Machine::after(u16::MAX);
         machine.handle(Input::Connect);
         assert_eq!(machine.generation(), 0);
         machine.handle(Input::Disconnect);

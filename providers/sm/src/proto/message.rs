@@ -78,6 +78,44 @@ impl Header {
     }
 }
 
+/// The data header of a piece of a send (CM-2), behind the word of its slot. A message inside its slot has none: the ring is
+/// of one life of one connection, and the slot is all there is of the message.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Data {
+    /// Of the sender: raised before each request for a connection.
+    pub(crate) generation: u16,
+    /// Keeps the pieces of a message together.
+    pub(crate) message: u16,
+    /// The sender's id of the connection, and the receiver's.
+    pub(crate) source: u32,
+    pub(crate) destination: u32,
+    /// Bytes of the whole message.
+    pub(crate) size: u64,
+}
+
+impl Data {
+    pub(crate) const WORDS: usize = 4;
+
+    /// Eight-byte words as they stand in the slot. The last one is reserved, and so is half of the third.
+    pub(crate) fn encode(&self) -> [u64; Self::WORDS] {
+        let ids = u64::from(self.generation) | u64::from(self.message) << 16 | u64::from(self.source) << 32;
+        [self.size, ids, u64::from(self.destination), 0]
+    }
+
+    /// `None` unless what is reserved is zero.
+    pub(crate) fn decode(words: [u64; Self::WORDS]) -> Option<Self> {
+        let [size, ids, destination, reserved] = words;
+        let data = Data {
+            generation: ids as u16,
+            message: (ids >> 16) as u16,
+            source: (ids >> 32) as u32,
+            destination: u32::try_from(destination).ok()?,
+            size,
+        };
+        (reserved == 0).then_some(data)
+    }
+}
+
 /// The self-describing header in line 0 of an RMA fragment (SM-19). The initiator finds its own work by the line number
 /// in the acknowledgement, never by what stands here: the target may have written over it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -177,6 +215,26 @@ mod tests {
         assert_eq!(Note::all(&two), Some(vec![Note::Wake(1), Note::Reset(2)]));
         assert_eq!(Note::all(&[&two, torn].concat()), None);
         assert_eq!(Note::all(&[torn, &two, &[0; 3]].concat()), None);
+    }
+
+    #[test]
+    fn data_headers_survive_the_way_and_what_is_reserved_is_zero() {
+        let all =
+            Data { generation: 0xFFFF, message: 0xFFFE, source: u32::MAX, destination: 0x8000_0001, size: u64::MAX };
+        let small = Data { generation: 1, message: 2, source: 3, destination: 4, size: 5 };
+        for data in [all, small] {
+            assert_eq!(Data::decode(data.encode()), Some(data));
+            for bit in 0..64 {
+                let mut words = data.encode();
+                words[3] = 1 << bit;
+                assert_eq!(Data::decode(words), None, "reserved bit {bit}");
+            }
+            for bit in 32..64 {
+                let mut words = data.encode();
+                words[2] |= 1 << bit;
+                assert_eq!(Data::decode(words), None, "reserved bit {bit} beside the destination");
+            }
+        }
     }
 
     #[test]

@@ -7,3 +7,4 @@ pub(crate) mod handshake;
 pub(crate) mod machine;
 pub(crate) mod message;
 pub(crate) mod pulse;
+pub(crate) mod reassembly;

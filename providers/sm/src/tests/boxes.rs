@@ -102,8 +102,8 @@ fn who_wants_no_cross_memory_copy_is_not_reached_by_it() {
         let place = Place::new(&format!("methods-{n}"));
         let (a, b) = (set(&place, settings.0), set(&place, settings.1));
         let (active, passive) = connected(&a, &b, 7, 10);
-        for qp in [active, passive] {
-            assert!(!link(&qp).theirs().unwrap().peer.cma.load(Ordering::Relaxed), "{settings:?}");
+        for qp in [&active, &passive] {
+            assert!(!link(qp).theirs().unwrap().peer.cma.load(Ordering::Relaxed), "{settings:?}");
         }
     }
 }
@@ -159,6 +159,13 @@ fn fragments_describe_themselves_several_are_under_way_and_the_first_error_ends_
     qp.post_send(&wr(Op::Write(remote), &[segment(&mr, &out)], 77)).unwrap();
     let link = link(&qp);
     let kind = |n| Header::decode(slot(&link.area, link.geometry.requests_at(), n) as u32).map(|h| h.kind);
+    // What was posted goes out when the connection is open, a moment after it was reported.
+    let until = Instant::now() + PATIENCE;
+    while kind(0).is_none() {
+        assert!(Instant::now() < until, "nothing goes out");
+        std::thread::yield_now();
+    }
+    assert_eq!(qp.outstanding().requests, 1); // takes its turn behind who sends
     // The stranger takes nothing, and still several are there; the rest waits for room.
     let under_way = (0..).take_while(|n| kind(*n) == Some(Kind::RmaWrite)).count();
     assert!((2..32).contains(&under_way), "{under_way}");

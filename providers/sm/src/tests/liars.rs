@@ -10,7 +10,8 @@ use rustix::fs::Mode;
 use super::*;
 use crate::map::Map;
 use crate::proto::handshake::{Answer, Datagram, Geometry, Terms};
-use crate::proto::message::{Header, Kind};
+use crate::proto::message::{Data, Header, Kind};
+use crate::proto::reassembly::Numbering;
 use crate::sock::SetupSocket;
 
 /// One exchange that works.
@@ -26,10 +27,17 @@ pub(super) fn works(a: &Side, b: &Side, pair: &(Qp, Qp)) {
 
 /// Puts a word and a body into the next slot of the liar's ring of requests, as the first message of a connection.
 fn forge(liar: &Qp, header: u32, aux: u32, body: u64) {
+    forge_piece(liar, header, aux, |data| data[0] = body);
+}
+
+/// As `forge`, with a data header that is right but for what a lie changes.
+fn forge_piece(liar: &Qp, header: u32, aux: u32, lie: impl FnOnce(&mut [u64; Data::WORDS])) {
     let link = liar.0.link().unwrap();
     let slot = link.geometry.requests_at();
     link.area.half(slot + 12).store(aux, Ordering::Relaxed);
-    link.area.word(slot + 16).store(body, Ordering::Relaxed);
+    let mut words = Numbering::new(link.route_out().unwrap()).next(true, 100).encode();
+    lie(&mut words);
+    words.iter().enumerate().for_each(|(n, word)| link.area.word(slot + 16 + n * 8).store(*word, Ordering::Relaxed));
     link.area.word(slot).store(u64::from(header) | 1 << 32, Ordering::Release);
     link.poke(crate::link::WANT_REQUESTS);
 }
@@ -62,6 +70,42 @@ fn a_lie_in_the_ring_costs_the_liar_his_connection_and_nobody_else() {
         assert_eq!(b.sink.next(conn(id + 1)), Heard::Other("broken"), "{what}");
         assert_eq!(b.completion().status, Status::Flushed, "{what}");
         assert_eq!(a.sink.next(conn(id)), Heard::Other("disconnected"), "{what}");
+        works(&a, &b, &good);
+    }
+}
+
+#[test]
+fn a_piece_of_another_life_connection_or_message_costs_the_liar_his_connection() {
+    type Lie = fn(&mut [u64; Data::WORDS]);
+    let lies: [(&str, Lie); 6] = [
+        ("another generation", |data| data[1] ^= 1),
+        ("another message", |data| data[1] += 1 << 16),
+        ("another sender", |data| data[1] ^= 1 << 32),
+        ("another receiver", |data| data[2] ^= 1),
+        ("something beside the receiver", |data| data[2] |= 1 << 63),
+        ("something in what is reserved", |data| data[3] = 1),
+    ];
+    let honest: Lie = |_| {};
+    let place = Place::new("piece-lies");
+    let (a, b) = (place.open(), place.open());
+    let good = connected(&a, &b, 7, 2);
+    let header = Header { kind: Kind::Send, first: true, last: true, inline: false, solicited: false, length: 100 };
+    for (n, (what, lie)) in lies.into_iter().chain([("nothing", honest)]).enumerate() {
+        let id = 100 + 2 * n;
+        let (liar, victim) = connected(&a, &b, 7, id);
+        let into = vec![1u8; 100];
+        let mr = b.register(&into);
+        victim.post_recv(&[segment(&mr, &into)], token(9)).unwrap();
+        forge_piece(&liar, header.encode(), 0, lie);
+        if what == "nothing" {
+            // So the others were dropped for that, and for nothing else.
+            assert_eq!((b.completion().status, into), (Status::Success, vec![0; 100]));
+            break;
+        }
+        assert_eq!(b.sink.next(conn(id + 1)), Heard::Other("broken"), "{what}");
+        assert_eq!(b.completion().status, Status::Flushed, "{what}");
+        assert_eq!(a.sink.next(conn(id)), Heard::Other("disconnected"), "{what}");
+        assert_eq!(into, [1; 100], "{what}");
         works(&a, &b, &good);
     }
 }

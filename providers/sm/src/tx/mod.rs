@@ -19,6 +19,7 @@ use crate::cq::Outbox;
 use crate::half::{Fault, Shared};
 use crate::link::{Link, WANT_REQUESTS};
 use crate::proto::message::{Kind, LINE};
+use crate::proto::reassembly::Numbering;
 use crate::ring::{Cargo, Lines, Next, Reader, Writer};
 use crate::segments::{Segments, scatter};
 use crate::window::Window;
@@ -127,6 +128,7 @@ pub(crate) struct TxEnds {
     requests: Writer,
     responses: Reader,
     messages: Lines,
+    numbering: Numbering,
     /// Message lines to give back when the ring has been taken up to a slot.
     marks: VecDeque<(u64, u64)>,
     rma: Lines,
@@ -149,6 +151,7 @@ impl TxEnds {
             requests,
             responses,
             messages,
+            numbering: Numbering::new(link.route_out()?),
             marks: VecDeque::new(),
             rma,
             pending: VecDeque::new(),

@@ -76,7 +76,9 @@ impl TxEnds {
         request.issued += length as u64;
         let mut cargo = self.cargo(shared);
         cargo.aux = line;
-        cargo.total = Some(total);
+        let words = self.numbering.next(first, total).encode();
+        cargo.total = Some(words[0]);
+        words[1..].iter().enumerate().for_each(|(n, word)| self.requests.note(n, *word));
         let last = request.issued == total;
         let header = Header { kind: Kind::Send, first, last, inline: false, solicited, length: length as u32 };
         self.requests.push(header, &cargo);

@@ -1,0 +1,230 @@
+//! Pieces of long sends, numbered by who sends them and put together again by who receives them (transports.md CM-2, CM-3,
+//! CM-7).
+//!
+//! A piece says which message it is of, on which connection and in which life of it; what does not fit is an `Err` that says
+//! why, and the liar loses the connection. A ring keeps its order, so one message is under way at a time, and a piece belongs
+//! behind the one before. Nothing here touches bytes: it says where they go.
+#![forbid(unsafe_code)]
+
+use super::message::{Data, Header};
+
+/// Who sends to whom, and in which life of the connection.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Route {
+    /// Of the sender, as its hand-shake told.
+    pub(crate) generation: u16,
+    /// By which the sender knows the connection.
+    pub(crate) source: u32,
+    /// By which the receiver does.
+    pub(crate) destination: u32,
+}
+
+/// The sender's side: numbers messages that go in pieces.
+#[derive(Debug)]
+pub(crate) struct Numbering {
+    route: Route,
+    /// Of the last message that began.
+    message: u16,
+}
+
+impl Numbering {
+    pub(crate) fn new(route: Route) -> Self {
+        Numbering { route, message: 0 }
+    }
+
+    /// The header of the next piece; `first` begins a message of `size` bytes.
+    pub(crate) fn next(&mut self, first: bool, size: u64) -> Data {
+        self.message = self.message.wrapping_add(u16::from(first));
+        let Route { generation, source, destination } = self.route;
+        Data { generation, message: self.message, source, destination, size }
+    }
+}
+
+/// Where the bytes of a piece go.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Part {
+    /// In the message.
+    pub(crate) offset: u64,
+    /// Of the whole message.
+    pub(crate) size: u64,
+}
+
+/// The receiver's side: the message under way.
+#[derive(Debug)]
+pub(crate) struct Reassembly {
+    route: Route,
+    /// Number of the last message that began in pieces.
+    message: u16,
+    /// What the next piece must continue: bytes placed, bytes in all.
+    under_way: Option<Part>,
+}
+
+impl Reassembly {
+    pub(crate) fn new(route: Route) -> Self {
+        Reassembly { route, message: 0, under_way: None }
+    }
+
+    /// Where a piece, or a message in its slot, belongs. Asks for the words of the data header only if there is one, and may
+    /// be asked again, as long as the piece waits.
+    #[inline]
+    pub(crate) fn look(
+        &self,
+        header: &Header,
+        words: impl FnOnce() -> [u64; Data::WORDS],
+    ) -> Result<Part, &'static str> {
+        if header.inline {
+            let whole = header.first && header.last && self.under_way.is_none();
+            return whole
+                .then_some(Part { offset: 0, size: u64::from(header.length) })
+                .ok_or("pieces of a message out of order");
+        }
+        self.look_at_piece(header, &Data::decode(words()).ok_or("a data header with something in what is reserved")?)
+    }
+
+    fn look_at_piece(&self, header: &Header, data: &Data) -> Result<Part, &'static str> {
+        let Route { generation, source, destination } = self.route;
+        if data.generation != generation {
+            return Err("a piece of another life of the connection");
+        }
+        if (data.source, data.destination) != (source, destination) {
+            return Err("a piece of another connection");
+        }
+        let part = match (self.under_way, header.first) {
+            (None, true) => Part { offset: 0, size: data.size },
+            (Some(part), false) => part,
+            _ => return Err("pieces of a message out of order"),
+        };
+        if data.message != self.message.wrapping_add(u16::from(header.first)) || data.size != part.size {
+            return Err("a piece of another message");
+        }
+        let (length, left) = (u64::from(header.length), part.size - part.offset);
+        // What is complete says so, and nothing is sent for nothing: else a message would never end.
+        if length == 0 || length > left || header.last != (length == left) {
+            return Err("pieces of a message that do not add up");
+        }
+        Ok(part)
+    }
+
+    /// What `look` gave this part for is in its place.
+    #[inline]
+    pub(crate) fn took(&mut self, header: &Header, part: Part) {
+        if header.inline {
+            return;
+        }
+        self.message = self.message.wrapping_add(u16::from(header.first));
+        let next = Part { offset: part.offset + u64::from(header.length), ..part };
+        self.under_way = (!header.last).then_some(next);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::message::Kind;
+
+    const ROUTE: Route = Route { generation: 7, source: 0x1_0002, destination: 5 };
+
+    fn header(first: bool, last: bool, length: u32) -> Header {
+        Header { kind: Kind::Send, first, last, inline: false, solicited: false, length }
+    }
+
+    fn random(state: &mut u64) -> u64 {
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        *state
+    }
+
+    /// Feeds one piece, as the receiving half does.
+    fn feed(reassembly: &mut Reassembly, header: Header, data: Data) -> Result<Part, &'static str> {
+        let part = reassembly.look(&header, || data.encode())?;
+        assert_eq!(reassembly.look(&header, || data.encode()), Ok(part), "it may wait, and be asked about again");
+        reassembly.took(&header, part);
+        Ok(part)
+    }
+
+    #[test]
+    fn messages_of_any_length_come_together_however_they_are_cut() {
+        let mut state = 0x9E37_79B9_7F4A_7C15;
+        let (mut numbering, mut reassembly) = (Numbering::new(ROUTE), Reassembly::new(ROUTE));
+        // More than there are numbers.
+        for message in 0..70_000u32 {
+            if random(&mut state).is_multiple_of(4) {
+                let inline = Header { inline: true, ..header(true, true, 8) };
+                assert_eq!(feed(&mut reassembly, inline, numbering.next(false, 0)), Ok(Part { offset: 0, size: 8 }));
+            }
+            let size = 1 + random(&mut state) % 100_000;
+            let (mut sent, mut pieces) = (0, 0);
+            while sent < size {
+                let length = (1 + random(&mut state) % 40_000).min(size - sent);
+                let piece = header(sent == 0, sent + length == size, length as u32);
+                let data = numbering.next(sent == 0, size);
+                assert_eq!(feed(&mut reassembly, piece, data), Ok(Part { offset: sent, size }), "message {message}");
+                (sent, pieces) = (sent + length, pieces + 1);
+            }
+            assert!(pieces > 0 && reassembly.under_way.is_none());
+        }
+    }
+
+    #[test]
+    fn every_lie_in_a_header_is_found_and_changes_nothing() {
+        type Lie = fn(&mut Header, &mut Data);
+        let lies: [(&str, Lie); 10] = [
+            ("a piece of another life of the connection", |_, data| data.generation = 6),
+            ("a piece of another connection", |_, data| data.source += 1),
+            ("a piece of another connection", |_, data| data.destination = 0),
+            ("a piece of another message", |_, data| data.message = data.message.wrapping_add(1)),
+            ("a piece of another message", |_, data| data.message = data.message.wrapping_sub(1)),
+            ("pieces of a message out of order", |header, _| header.first = !header.first),
+            ("pieces of a message that do not add up", |header, _| header.last = !header.last),
+            ("pieces of a message that do not add up", |header, _| header.length = 0),
+            ("pieces of a message that do not add up", |header, _| header.length = 101),
+            ("pieces of a message out of order", |header, data| {
+                (header.first, header.inline) = (data.message == 0, true);
+            }),
+        ];
+        for (why, lie) in lies {
+            let (mut numbering, mut reassembly) = (Numbering::new(ROUTE), Reassembly::new(ROUTE));
+            for (n, offset) in [0, 40].into_iter().enumerate() {
+                let honest = (header(n == 0, n == 1, if n == 0 { 40 } else { 60 }), numbering.next(n == 0, 100));
+                let mut liar = honest;
+                lie(&mut liar.0, &mut liar.1);
+                assert_eq!(reassembly.look(&liar.0, || liar.1.encode()), Err(why), "piece {n}");
+                assert_eq!(feed(&mut reassembly, honest.0, honest.1), Ok(Part { offset, size: 100 }));
+            }
+        }
+    }
+
+    #[test]
+    fn the_size_is_told_once_and_kept() {
+        let (mut numbering, mut reassembly) = (Numbering::new(ROUTE), Reassembly::new(ROUTE));
+        feed(&mut reassembly, header(true, false, 40), numbering.next(true, 100)).unwrap();
+        let changed = numbering.next(false, 1 << 40);
+        let piece = header(false, false, 60);
+        assert_eq!(reassembly.look(&piece, || changed.encode()), Err("a piece of another message"));
+    }
+
+    #[test]
+    fn random_headers_never_lead_outside_a_message() {
+        let mut state = 0xD1B5_4A32_D192_ED03;
+        let mut reassembly = Reassembly::new(ROUTE);
+        let mut taken = 0;
+        for _ in 0..200_000 {
+            let bits = random(&mut state);
+            let piece = header(bits & 1 != 0, bits & 2 != 0, (bits >> 8) as u32 % 50);
+            let Route { generation, source, destination } = ROUTE;
+            let message = reassembly.message.wrapping_add((bits >> 2) as u16 & 1);
+            let size = match reassembly.under_way {
+                Some(part) if bits & 8 != 0 => part.size,
+                _ => (bits >> 40) % 100,
+            };
+            let data = Data { generation, message, source, destination, size };
+            let Ok(part) = reassembly.look(&piece, || data.encode()) else { continue };
+            assert!(part.offset + u64::from(piece.length) <= part.size);
+            assert_eq!(piece.last, part.offset + u64::from(piece.length) == part.size);
+            reassembly.took(&piece, part);
+            taken += 1;
+        }
+        assert!(taken > 1000, "{taken}");
+    }
+}
