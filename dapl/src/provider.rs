@@ -355,6 +355,10 @@ pub trait CompletionQueue: Send + Sync {
     fn poll(&self, out: &mut [Completion]) -> usize;
     /// As `poll`, but takes only what is there already.
     fn ready(&self, out: &mut [Completion]) -> usize;
+    /// Nanoseconds at most that a wait looks before it sleeps; within these it learns how long that pays. 0: not at all.
+    fn longest_look(&self) -> u32 {
+        50_000
+    }
     /// Asks for one call of the sink. `false`: a completion already waits, so poll, do not sleep. With `solicited` only
     /// failures and receives whose send carried SOLICITED_WAIT need call it; a transport whose completions do not tell these
     /// apart marks those that a call was made for.

@@ -18,9 +18,9 @@ use crate::provider::{CompletionQueue, Provider};
 use crate::sync::MutexGuard;
 use crate::wait::{self, Cause, Deadline};
 
-/// Bounds of the spin before a sleep, in nanoseconds: a sleep and a wake-up cost about the upper one.
+/// The shortest spin before a sleep, in nanoseconds, unless the provider wants less. It sets the bound above, too: about what a
+/// sleep and a wake-up cost.
 pub(super) const SPIN_MIN: u32 = 2_000;
-const SPIN_MAX: u32 = 50_000;
 
 /// Names a wait across its sleeps.
 #[derive(Clone, Copy, Debug)]
@@ -86,17 +86,18 @@ pub(super) fn clear<P: Provider>(id: ObjectId, token: u64) {
 impl<P: Provider> Evd<P> {
     /// Looks without sleeping for a while that is learned: a spin that paid off may be longer the next time.
     fn spin(&self, wait: &Wait) -> Option<Next> {
-        if self.cq.is_none() || !wait::may_spin() {
+        let most = self.cq.as_ref().map_or(0, |cq| cq.longest_look());
+        if most == 0 || !wait::may_spin() {
             return None;
         }
-        let budget = self.spin.load(Ordering::Relaxed);
+        let budget = self.spin.load(Ordering::Relaxed).min(most);
         let end = wait::now() + u64::from(budget);
         loop {
             std::hint::spin_loop();
             let mut inner = self.inner.lock();
             self.fetch(&mut inner, Fetch::Poll);
             if inner.queue.look(wait.token, false) != Found::TooFew {
-                self.spin.store((budget * 2).min(SPIN_MAX), Ordering::Relaxed);
+                self.spin.store((budget * 2).min(most), Ordering::Relaxed);
                 return Some(self.conclude(inner, wait.token, None));
             }
             drop(inner);

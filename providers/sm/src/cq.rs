@@ -93,6 +93,8 @@ pub(crate) struct CqCore {
     watched: AtomicBool,
     /// Nobody will poll it any more: it takes no connections.
     closed: AtomicBool,
+    /// Nanoseconds that a wait may look before it sleeps.
+    spin: u32,
     bell: Arc<Bell>,
 }
 
@@ -103,7 +105,7 @@ impl std::fmt::Debug for CqCore {
 }
 
 impl Cq {
-    pub(crate) fn new(sink: Weak<dyn CqSink>, bell: Arc<Bell>) -> Self {
+    pub(crate) fn new(sink: Weak<dyn CqSink>, bell: Arc<Bell>, spin: u32) -> Self {
         Cq(Arc::new(CqCore {
             ready: Ready::default(),
             sink,
@@ -112,6 +114,7 @@ impl Cq {
             polls: AtomicU32::new(0),
             watched: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            spin,
             bell,
         }))
     }
@@ -246,6 +249,10 @@ impl CompletionQueue for Cq {
 
     fn ready(&self, out: &mut [Completion]) -> usize {
         self.0.ready.take(out)
+    }
+
+    fn longest_look(&self) -> u32 {
+        self.0.spin
     }
 
     fn arm(&self, _: bool) -> Result<bool> {

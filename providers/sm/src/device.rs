@@ -51,7 +51,7 @@ impl Device {
             crate::cma::open_to_the_user();
         }
         let base = Base::open(knobs.base.as_deref())?;
-        let endpoint = Endpoint::create(base, knobs.first_id)?;
+        let endpoint = Endpoint::create(base, knobs.first_id, knobs.pid)?;
         endpoint.base().at_exit(endpoint.path());
         let failed = |what: &str, error: rustix::io::Errno| {
             log::error!("{}: cannot {what} in {}: {error}", spec.name, endpoint.path().display());

@@ -231,8 +231,8 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Makes the folder; `first` overrides the number of this process's first end point.
-    pub(crate) fn create(base: Base, first: Option<u32>) -> Result<Self> {
+    /// Makes the folder; `first` overrides the number of this process's first end point, `named` its process id in names.
+    pub(crate) fn create(base: Base, first: Option<u32>, named: Option<u32>) -> Result<Self> {
         base.clean();
         let pid = std::process::id();
         if let Some(first) = first {
@@ -241,7 +241,7 @@ impl Endpoint {
         // Others may remove an empty base or process directory between two of these steps: begin again then.
         for _ in 0..100 {
             let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-            match Self::build(&base, pid, id) {
+            match Self::build(&base, named.unwrap_or(pid), id) {
                 Ok((path, lock)) => return Ok(Endpoint { base, path, _lock: lock, pid }),
                 Err(e) if met_a_cleaner(&e) => base.make()?,
                 Err(e) => return Err(base.dir.refused("create an end point in", base.dir.path(), &e)),
@@ -393,7 +393,7 @@ mod tests {
     fn an_end_point_leaves_nothing_behind() {
         let dir = scratch("leave");
         let base = Base::open(Some(&dir)).unwrap();
-        let endpoint = Endpoint::create(base, None).unwrap();
+        let endpoint = Endpoint::create(base, None, None).unwrap();
         for name in ["fifo", "lock", "conns"] {
             assert!(endpoint.path().join(name).exists(), "{name}");
         }
@@ -406,9 +406,26 @@ mod tests {
     }
 
     #[test]
+    fn names_with_another_process_id_never_clash_and_are_cleaned_all_the_same() {
+        let dir = scratch("pid");
+        let base = Base::open(Some(&dir)).unwrap();
+        let open = || Endpoint::create(base.clone(), None, Some(4_194_304)).unwrap();
+        let (one, two) = (open(), open());
+        assert_eq!(one.path().parent(), Some(PathBuf::from(&dir).join("4194304").as_path()));
+        assert_ne!(one.path(), two.path());
+        base.clean();
+        assert!(one.path().join("lock").exists(), "it lives, whatever lives under that number");
+        let _name = one.claim(5).unwrap();
+        assert_eq!(two.claim(5).err(), Some(Error::ConnQualTaken));
+        drop((_name, one, two));
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+        fs::remove_dir(&dir).unwrap();
+    }
+
+    #[test]
     fn a_qualifier_has_one_listener_and_the_dead_hold_none() {
         let dir = scratch("qual");
-        let endpoint = Endpoint::create(Base::open(Some(&dir)).unwrap(), None).unwrap();
+        let endpoint = Endpoint::create(Base::open(Some(&dir)).unwrap(), None, None).unwrap();
         let first = endpoint.claim(u64::MAX).unwrap();
         assert_eq!(endpoint.claim(u64::MAX).err(), Some(Error::ConnQualTaken));
         drop(first);
@@ -422,7 +439,7 @@ mod tests {
     fn a_cleaner_stands_in_no_listeners_way() {
         let dir = scratch("way");
         let base = Base::open(Some(&dir)).unwrap();
-        let endpoint = Endpoint::create(base.clone(), None).unwrap();
+        let endpoint = Endpoint::create(base.clone(), None, None).unwrap();
         let done = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -442,7 +459,7 @@ mod tests {
     fn the_cleaner_takes_the_dead_and_spares_the_living() {
         let dir = scratch("clean");
         let base = Base::open(Some(&dir)).unwrap();
-        let living = Endpoint::create(base.clone(), None).unwrap();
+        let living = Endpoint::create(base.clone(), None, None).unwrap();
         let dead = PathBuf::from(&dir).join("1/1");
         fs::create_dir_all(dead.join("conns/5")).unwrap();
         fs::write(dead.join("lock"), "").unwrap();
@@ -457,8 +474,9 @@ mod tests {
     fn openers_and_leavers_of_the_default_base_do_not_trip_over_each_other() {
         let path = PathBuf::from(scratch("default"));
         let base = Base::over(BaseDir::as_default(&KIND, path.clone()));
-        let open_and_close =
-            || (0..200).try_for_each(|_| base.make().and_then(|()| Endpoint::create(base.clone(), None).map(drop)));
+        let open_and_close = || {
+            (0..200).try_for_each(|_| base.make().and_then(|()| Endpoint::create(base.clone(), None, None).map(drop)))
+        };
         std::thread::scope(|scope| {
             let threads = [scope.spawn(open_and_close), scope.spawn(open_and_close), scope.spawn(open_and_close)];
             threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), Ok(())));

@@ -4,11 +4,15 @@
 //! whatever the table names, which comes before the environment. A bad value is reported with its name, text and range, and
 //! the default is used; a name that is not in the table is reported too. A set-uid program ignores the environment.
 //!
-//! Not here, on purpose: who may connect, since the base directory is of one user and closed to others; huge pages, since no
-//! area is as large as one.
+//! Not here, on purpose: who may connect, since the base directory is of one user and closed to others, and a list of others
+//! would have to open it to them; huge pages, since no area is as large as one, whatever is set; the size of a slot, 128 bytes,
+//! since both sides must have the same and it is part of the protocol's version. Each side makes its rings and buffers as its
+//! own settings say, and tells the other.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
+
+use crate::proto::handshake::Geometry;
 
 /// One thing that can be set.
 struct Knob {
@@ -24,6 +28,8 @@ enum Values {
     Text,
     /// Words, of which the first is the default.
     OneOf(&'static [&'static str]),
+    /// `auto`, the default, or some of these words in an order, with commas between.
+    Order(&'static [&'static str]),
     Number {
         low: u64,
         high: u64,
@@ -32,7 +38,7 @@ enum Values {
     },
 }
 
-const TABLE: [Knob; 7] = [
+const TABLE: [Knob; 13] = [
     Knob {
         name: "dir",
         variable: "DAPL_SM_DIR",
@@ -46,10 +52,22 @@ const TABLE: [Knob; 7] = [
         meaning: "number of the first end point of a process",
     },
     Knob {
+        name: "pid",
+        variable: "DAPL_SM_PID",
+        values: Values::Number { low: 0, high: 4_194_304, default: 0, unit: "" },
+        meaning: "process id in the addresses of end points; 0: the process's own",
+    },
+    Knob {
         name: "rma",
         variable: "DAPL_SM_RMA",
-        values: Values::OneOf(&["auto", "mmap"]),
+        values: Values::Order(&["knem", "cma", "mmap"]),
         meaning: "how RDMA moves bytes",
+    },
+    Knob {
+        name: "calibrate",
+        variable: "DAPL_SM_CALIBRATE",
+        values: Values::OneOf(&["on", "off"]),
+        meaning: "whether the ways to move bytes are timed once per process, to choose by length; only where `rma` is `auto`",
     },
     Knob {
         name: "cma",
@@ -62,6 +80,35 @@ const TABLE: [Knob; 7] = [
         variable: "DAPL_SM_MAX_MESSAGE",
         values: Values::Number { low: 1 << 16, high: 1 << 31, default: 1 << 31, unit: " bytes" },
         meaning: "longest message or RDMA transfer",
+    },
+    Knob {
+        name: "slots",
+        variable: "DAPL_SM_SLOTS",
+        values: Values::Number { low: 8, high: 4096, default: Geometry::OURS.requests as u64, unit: " slots" },
+        meaning: "messages under way per connection and direction, rounded up to a power of two",
+    },
+    Knob {
+        name: "message_buffer",
+        variable: "DAPL_SM_MESSAGE_BUFFER",
+        values: Values::Number {
+            low: 32 << 10,
+            high: 1 << 20,
+            default: Geometry::OURS.messages as u64,
+            unit: " bytes",
+        },
+        meaning: "buffer for messages that are longer than a slot, per connection and direction, rounded down to 64",
+    },
+    Knob {
+        name: "rma_buffer",
+        variable: "DAPL_SM_RMA_BUFFER",
+        values: Values::Number { low: 64 << 10, high: 1 << 20, default: Geometry::OURS.rma as u64, unit: " bytes" },
+        meaning: "buffer for RDMA by shared buffers, per connection and direction, rounded down to 64",
+    },
+    Knob {
+        name: "spin_us",
+        variable: "DAPL_SM_SPIN_US",
+        values: Values::Number { low: 0, high: 1_000_000, default: 50, unit: " us" },
+        meaning: "a wait looks at most so long before it sleeps; how long, it learns",
     },
     Knob {
         name: "alive_ms",
@@ -77,13 +124,54 @@ const TABLE: [Knob; 7] = [
     },
 ];
 
+/// A way in which the kernel moves bytes, without the target.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum ByKernel {
+    Knem,
+    Cma,
+}
+
 /// How RDMA moves bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum RmaMethod {
-    /// Cross-memory copy where it is seen to work, else shared buffers.
+    /// Whatever is fastest of what is seen to work.
     Auto,
-    /// Shared buffers always.
-    Mmap,
+    /// The first of these that is seen to work, else shared buffers.
+    Order([Option<ByKernel>; 2]),
+}
+
+impl RmaMethod {
+    /// What comes behind shared buffers is never used: they always work.
+    fn of(words: &[&str]) -> Self {
+        let kernels = words.iter().take_while(|word| **word != "mmap");
+        let mut order = kernels.map(|word| if *word == "knem" { ByKernel::Knem } else { ByKernel::Cma });
+        RmaMethod::Order([order.next(), order.next()])
+    }
+
+    /// The kernel's ways that may be used, the best first.
+    pub(crate) fn by_kernel(self) -> impl Iterator<Item = ByKernel> {
+        let order = match self {
+            RmaMethod::Auto => [Some(ByKernel::Knem), Some(ByKernel::Cma)],
+            RmaMethod::Order(order) => order,
+        };
+        order.into_iter().flatten()
+    }
+
+    pub(crate) fn has(self, way: ByKernel) -> bool {
+        self.by_kernel().any(|known| known == way)
+    }
+}
+
+impl std::fmt::Display for RmaMethod {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for way in self.by_kernel() {
+            f.write_str(match way {
+                ByKernel::Knem => "KNEM where it is there, ",
+                ByKernel::Cma => "cross-memory copy where it works, ",
+            })?;
+        }
+        f.write_str(if self.by_kernel().next().is_some() { "else shared buffers" } else { "shared buffers" })
+    }
 }
 
 /// The settings of one IA, as the table has them.
@@ -92,7 +180,15 @@ pub(crate) struct Knobs {
     /// `None`: one of this user's under `/dev/shm`.
     pub(crate) base: Option<String>,
     pub(crate) first_id: Option<u32>,
+    /// In the names of end points, instead of the process's own.
+    pub(crate) pid: Option<u32>,
     pub(crate) rma: RmaMethod,
+    /// The ways to move bytes are to be timed.
+    pub(crate) calibrate: bool,
+    /// Of this side's areas.
+    pub(crate) geometry: Geometry,
+    /// Nanoseconds that a wait may look before it sleeps.
+    pub(crate) spin: u32,
     /// Opened to the user's other processes.
     pub(crate) is_open: bool,
     pub(crate) max_message: u64,
@@ -114,12 +210,16 @@ impl Knobs {
 
     fn from(params: &str, variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let given = Given::parse(params, variable);
-        let rma = if given.word("rma") == "mmap" { RmaMethod::Mmap } else { RmaMethod::Auto };
+        let rma = given.order("rma");
         let silence = Duration::from_millis(given.number("silence_ms"));
         Knobs {
             base: given.text("dir").map(|(_, text)| text),
             first_id: given.text("first_id").map(|_| given.number("first_id") as u32),
+            pid: Some(given.number("pid") as u32).filter(|pid| *pid != 0),
             rma,
+            calibrate: rma == RmaMethod::Auto && given.word("calibrate") == "on",
+            geometry: given.geometry(),
+            spin: given.number("spin_us") as u32 * 1000,
             is_open: given.word("cma") == "open",
             max_message: given.number("max_message"),
             // Who is rarely heard would be taken for dead by a peer of the same settings.
@@ -197,6 +297,29 @@ impl<'a> Given<'a> {
         })
     }
 
+    fn geometry(&self) -> Geometry {
+        let bytes = |name| self.number(name) as u32 & !63;
+        let requests = (self.number("slots") as u32).next_power_of_two();
+        Geometry { requests, messages: bytes("message_buffer"), rma: bytes("rma_buffer"), ..Geometry::OURS }
+    }
+
+    fn order(&self, name: &str) -> RmaMethod {
+        let Some(Knob { values: Values::Order(words), meaning, .. }) = Knob::named(name) else {
+            return RmaMethod::Auto;
+        };
+        let Some((place, text)) = self.text(name).filter(|(_, text)| text != "auto") else { return RmaMethod::Auto };
+        let order: Vec<&str> = text.split(',').collect();
+        let is_known = order.iter().enumerate().all(|(n, word)| words.contains(word) && !order[..n].contains(word));
+        if is_known {
+            return RmaMethod::of(&order);
+        }
+        let choice = words.join("\", \"");
+        log::warn!(
+            "{place}: \"{text}\" is not \"auto\" or an order of \"{choice}\" ({meaning}); using \"auto\", the default"
+        );
+        RmaMethod::Auto
+    }
+
     fn word(&self, name: &str) -> &'static str {
         let Some(Knob { values: Values::OneOf(words), meaning, .. }) = Knob::named(name) else { return "" };
         let Some((place, text)) = self.text(name) else { return words[0] };
@@ -224,7 +347,7 @@ mod tests {
             _ => None,
         };
         let read = |params| Knobs::from(params, &env);
-        assert_eq!((read("").base.as_deref(), read("").rma), (Some("/env"), RmaMethod::Mmap));
+        assert_eq!((read("").base.as_deref(), read("").rma), (Some("/env"), RmaMethod::Order([None, None])));
         let both = read("/params 7 rma=auto");
         assert_eq!((both.base.as_deref(), both.first_id, both.rma), (Some("/params"), Some(7), RmaMethod::Auto));
         assert_eq!(read("rma=auto /a=b").base.as_deref(), Some("/a=b"), "words of both kinds, in any order");
@@ -235,6 +358,7 @@ mod tests {
     fn defaults_are_those_of_the_table() {
         let knobs = Knobs::from("", &none);
         assert_eq!((knobs.base, knobs.first_id, knobs.rma, knobs.is_open), (None, None, RmaMethod::Auto, false));
+        assert_eq!((knobs.pid, knobs.calibrate, knobs.spin, knobs.geometry), (None, true, 50_000, Geometry::OURS));
         assert_eq!((knobs.max_message, knobs.alive.as_millis(), knobs.silence.as_millis()), (1 << 31, 5_000, 60_000));
     }
 
@@ -242,9 +366,53 @@ mod tests {
     fn bad_values_fall_back() {
         let bad = Knobs::from("", &|name| (name != "DAPL_SM_DIR").then(|| "12x".to_string()));
         assert_eq!((bad.rma, bad.is_open, bad.first_id), (RmaMethod::Auto, false, Some(1)));
+        assert_eq!((bad.pid, bad.calibrate, bad.spin, bad.geometry), (None, true, 50_000, Geometry::OURS));
         assert_eq!((bad.max_message, bad.alive.as_millis(), bad.silence.as_millis()), (1 << 31, 5_000, 60_000));
         let set = Knobs::from("cma=open max_message=65536 alive_ms=3600001 silence_ms=999 nonsense=1 a b c", &none);
         assert_eq!((set.is_open, set.max_message, set.alive.as_millis()), (true, 65_536, 5_000));
+    }
+
+    #[test]
+    fn rma_has_an_order() {
+        use ByKernel::{Cma, Knem};
+        let order = |text: &str| Knobs::from(&format!("rma={text}"), &none).rma;
+        assert_eq!(order("auto").by_kernel().collect::<Vec<_>>(), [Knem, Cma]);
+        for (text, ways) in [
+            ("knem,cma,mmap", [Some(Knem), Some(Cma)]),
+            ("cma,knem", [Some(Cma), Some(Knem)]),
+            ("cma", [Some(Cma), None]),
+            ("cma,mmap,knem", [Some(Cma), None]),
+            ("mmap", [None, None]),
+        ] {
+            assert_eq!(order(text), RmaMethod::Order(ways), "{text}");
+        }
+        for bad in ["", ",", "cma,", "cma,cma", "fast", "auto,cma", "CMA"] {
+            assert_eq!(order(bad), RmaMethod::Auto, "{bad}");
+        }
+        assert!(order("cma").has(Cma) && !order("cma").has(Knem) && !order("mmap,cma").has(Cma));
+        assert_eq!(order("mmap").to_string(), "shared buffers");
+        assert_eq!(order("cma").to_string(), "cross-memory copy where it works, else shared buffers");
+        assert!(!Knobs::from("rma=cma calibrate=on", &none).calibrate, "an order leaves nothing to choose");
+        assert!(!Knobs::from("calibrate=off", &none).calibrate);
+    }
+
+    #[test]
+    fn areas_are_sane_and_smaller_than_a_huge_page_whatever_is_set() {
+        let of = |slots: u64, messages: u64, rma: u64| {
+            let text = format!("slots={slots} message_buffer={messages} rma_buffer={rma}");
+            Knobs::from(&text, &none).geometry
+        };
+        for slots in [8, 9, 255, 256, 257, 4095, 4096] {
+            for messages in [32_768, 32_769, 100_000, 1 << 20] {
+                for rma in [65_536, 65_599, 1 << 20] {
+                    let geometry = of(slots, messages, rma);
+                    assert!(geometry.is_sane() && geometry.area_len() < 2 << 20, "{geometry:?}");
+                    assert!(u64::from(geometry.requests) >= slots && u64::from(geometry.messages) <= messages);
+                }
+            }
+        }
+        assert_eq!(of(7, 32_767, 65_535), Geometry::OURS, "too small");
+        assert_eq!(of(4097, (1 << 20) + 1, (1 << 20) + 1), Geometry::OURS, "too large");
     }
 
     #[test]
@@ -275,6 +443,7 @@ mod tests {
             let row = row.unwrap_or_else(|| panic!("no row begins {begin:?}"));
             let facts = match knob.values {
                 Values::Text => Vec::new(),
+                Values::Order(words) => ["auto"].iter().chain(words).map(|word| format!("`{word}`")).collect(),
                 Values::OneOf(words) => words.iter().map(|word| format!("`{word}`")).collect(),
                 Values::Number { low, high, default, .. } => {
                     vec![format!("{} to {} (default {})", grouped(low), grouped(high), grouped(default))]

@@ -175,11 +175,7 @@ impl Provider for Sm {
 
     fn facts(&self) -> Vec<(String, String)> {
         let uri = format!("sm://{}", self.device.endpoint.path().display());
-        let rma = match self.device.knobs.rma {
-            knobs::RmaMethod::Auto => "cross-memory copy where it works, else shared buffers",
-            knobs::RmaMethod::Mmap => "shared buffers",
-        };
-        vec![("endpoint".into(), uri), ("rma".into(), rma.into())]
+        vec![("endpoint".into(), uri), ("rma".into(), self.device.knobs.rma.to_string())]
     }
 
     fn address(&self) -> SocketAddr {
@@ -212,7 +208,7 @@ impl Provider for Sm {
     }
 
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Cq> {
-        Ok(Cq::new(sink, self.device.bell.clone()))
+        Ok(Cq::new(sink, self.device.bell.clone(), self.device.knobs.spin))
     }
 
     fn create_qp(&self, pd: &Pd, spec: QpSpec<Self>) -> Result<Qp> {

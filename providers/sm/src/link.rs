@@ -107,8 +107,7 @@ pub(crate) struct Link {
 
 impl Link {
     /// This side's half, and the descriptors that the peer gets.
-    pub(crate) fn create(id: u32, conn: ConnId) -> Result<(Link, [OwnedFd; 2])> {
-        let geometry = Geometry::OURS;
+    pub(crate) fn create(id: u32, conn: ConnId, geometry: Geometry) -> Result<(Link, [OwnedFd; 2])> {
         let (area, area_fd) = Map::create("dapl-sm-rings", geometry.area_len(), true)?;
         let (rma, rma_fd) = Map::create("dapl-sm-rma", geometry.rma as usize, false)?;
         let link = Link {

@@ -23,7 +23,7 @@ use crate::book::{Attempt, Conn, Stage};
 use crate::cma;
 use crate::device::{Device, is_local, random};
 use crate::dir::endpoint_path;
-use crate::knobs::RmaMethod;
+use crate::knobs::ByKernel;
 use crate::link::{Link, Peer, Theirs};
 use crate::map::{Looked, Map};
 use crate::proto::handshake::{Answer, Datagram, Geometry, Terms};
@@ -45,7 +45,7 @@ const MAX_HAND_OFFS: usize = 8;
 /// So long an answer is remembered, for a client that repeats its request.
 const LINGER: Duration = Duration::from_secs(10);
 fn terms(device: &Device, qp: &dyn Conn, machine: &Machine, token: u64, qual: u64, geometry: Geometry) -> Terms {
-    let probe = device.knobs.rma == RmaMethod::Auto;
+    let probe = device.knobs.rma.has(ByKernel::Cma);
     Terms {
         generation: machine.generation(),
         token,
@@ -87,7 +87,7 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
     };
     let token = random()?;
     let id = device.book.lock().new_id().ok_or(Error::Exhausted(Resource::Memory))?;
-    let (link, fds) = Link::create(id, conn)?;
+    let (link, fds) = Link::create(id, conn, device.knobs.geometry)?;
     let link = Arc::new(link);
     let mut machine = device.book.lock().new_machine();
     machine.handle(Input::Connect);
@@ -171,7 +171,7 @@ pub(crate) fn refuse(device: &Device, id: u32, answer: Answer) {
 
 /// Down-call: accepts a request into a queue pair.
 pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: &[u8], conn: ConnId) -> Result<()> {
-    let (link, fds) = Link::create(id, conn)?;
+    let (link, fds) = Link::create(id, conn, device.knobs.geometry)?;
     let link = Arc::new(link);
     let mut book = device.book.lock();
     let offered = book.by_id.get_mut(&id).filter(|a| a.stage == Stage::Offered);
@@ -266,7 +266,7 @@ fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) 
         return None;
     };
     // Watched before it is probed: so it is this process that shows the value, and whose death is heard.
-    let wanted = device.knobs.rma == RmaMethod::Auto && terms.probe_address != 0 && watch.is_some();
+    let wanted = device.knobs.rma.has(ByKernel::Cma) && terms.probe_address != 0 && watch.is_some();
     let cma = AtomicBool::new(wanted && cma::probe(pid, terms.probe_address, terms.probe_value));
     let peer = Arc::new(Peer { path: path.to_path_buf(), pid, fifo, regions, cma, watch, looked: Looked::default() });
     let mut book = device.book.lock();

@@ -83,6 +83,10 @@ impl<T: CompletionQueue> CompletionQueue for Held<Arc<T>> {
         self.inner.ready(out)
     }
 
+    fn longest_look(&self) -> u32 {
+        self.inner.longest_look()
+    }
+
     fn arm(&self, solicited: bool) -> Result<bool> {
         plan::ask(Op::Arm)?;
         self.inner.arm(solicited)

@@ -59,7 +59,7 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// What this version makes: 124 KiB for the rings and messages, 128 KiB for RMA, touched only when used.
+    /// What a side makes if nothing else is set: 124 KiB for the rings and messages, 128 KiB for RMA, touched only when used.
     pub(crate) const OURS: Geometry = Geometry { requests: 256, responses: 64, messages: 80 << 10, rma: 128 << 10 };
     const CONTROL: usize = 4096;
 
@@ -85,7 +85,7 @@ impl Geometry {
         self.responses / 2
     }
 
-    fn is_sane(&self) -> bool {
+    pub(crate) fn is_sane(&self) -> bool {
         let ring = |slots: u32| slots.is_power_of_two() && (8..=65536).contains(&slots);
         let buffer = |bytes: u32| bytes.is_multiple_of(64) && (4096..=64 << 20).contains(&bytes);
         ring(self.requests) && ring(self.responses) && buffer(self.messages) && buffer(self.rma)

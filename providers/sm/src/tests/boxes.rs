@@ -134,40 +134,58 @@ fn the_initiator_alone_moves_the_data_where_the_kernel_copies() {
     assert_ne!(slot(&link.area, requests, 0), 0, "here it must be");
 }
 
+/// A queue pair that a stranger with areas of this geometry has accepted; the stranger's area, its FIFO's words name `id`.
+struct Guest {
+    qp: Qp,
+    area: Map,
+    id: u32,
+}
+
+impl Guest {
+    fn of(a: &Side, stranger: &Stranger, geometry: Geometry) -> Self {
+        let qp = a.qp();
+        let address = PeerAddress::Path(stranger.path.clone());
+        qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(1)).unwrap();
+        let Datagram::Request { id, terms: asked, .. } = stranger.answer() else { panic!() };
+        let sealed = |len| Map::create("area", len, false).unwrap();
+        let ((area, area_fd), (_, rma_fd), (_, table_fd)) =
+            (sealed(geometry.area_len()), sealed(geometry.rma as usize), sealed(16 * 64));
+        let accepted = Some((terms(asked.token, geometry), vec![]));
+        let reply = Datagram::Reply { client: id, server: 3, token: asked.token, answer: Answer::Accepted, accepted };
+        let fds = [area_fd.as_fd(), rma_fd.as_fd(), table_fd.as_fd()];
+        stranger.socket.send(a.ia.device.endpoint.path(), &reply.encode(), &fds).unwrap();
+        assert_eq!(a.sink.next(conn(1)), Heard::Established(vec![]));
+        Guest { qp, area, id }
+    }
+
+    /// Fragments of RDMA that lie in the ring. The stranger takes none.
+    fn fragments(&self) -> usize {
+        let link = link(&self.qp);
+        let kind = |n| Header::decode(slot(&link.area, link.geometry.requests_at(), n) as u32).map(|h| h.kind);
+        // What was posted goes out when the connection is open, a moment after it was reported.
+        let until = Instant::now() + PATIENCE;
+        while kind(0).is_none() {
+            assert!(Instant::now() < until, "nothing goes out");
+            std::thread::yield_now();
+        }
+        assert_eq!(self.qp.outstanding().requests, 1); // takes its turn behind who sends
+        (0..).take_while(|n| kind(*n) == Some(Kind::RmaWrite)).count()
+    }
+}
+
 #[test]
 fn fragments_describe_themselves_several_are_under_way_and_the_first_error_ends_all() {
     let place = Place::new("fragments");
     let a = place.open();
-    let stranger = Stranger::new(&place);
-    let qp = a.qp();
-    let address = PeerAddress::Path(stranger.path.clone());
-    qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(1)).unwrap();
-    let Datagram::Request { id, terms: asked, .. } = stranger.answer() else { panic!() };
-    let geometry = Geometry::OURS;
-    let sealed = |len| Map::create("area", len, false).unwrap();
-    let ((area, area_fd), (_, rma_fd), (_, table_fd)) =
-        (sealed(geometry.area_len()), sealed(geometry.rma as usize), sealed(16 * 64));
-    let accepted = Some((terms(asked.token, geometry), vec![]));
-    let reply = Datagram::Reply { client: id, server: 3, token: asked.token, answer: Answer::Accepted, accepted };
-    let fds = [area_fd.as_fd(), rma_fd.as_fd(), table_fd.as_fd()];
-    stranger.socket.send(a.ia.device.endpoint.path(), &reply.encode(), &fds).unwrap();
-    assert_eq!(a.sink.next(conn(1)), Heard::Established(vec![]));
-
+    let (stranger, geometry) = (Stranger::new(&place), Geometry::OURS);
+    let guest = Guest::of(&a, &stranger, geometry);
+    let (qp, link) = (&guest.qp, link(&guest.qp));
     let out = pattern(1 << 20, 5);
     let mr = a.register(&out);
     let remote = Remote { key: 0x1_2345, address: 0x10_0000 };
     qp.post_send(&wr(Op::Write(remote), &[segment(&mr, &out)], 77)).unwrap();
-    let link = link(&qp);
-    let kind = |n| Header::decode(slot(&link.area, link.geometry.requests_at(), n) as u32).map(|h| h.kind);
-    // What was posted goes out when the connection is open, a moment after it was reported.
-    let until = Instant::now() + PATIENCE;
-    while kind(0).is_none() {
-        assert!(Instant::now() < until, "nothing goes out");
-        std::thread::yield_now();
-    }
-    assert_eq!(qp.outstanding().requests, 1); // takes its turn behind who sends
-    // The stranger takes nothing, and still several are there; the rest waits for room.
-    let under_way = (0..).take_while(|n| kind(*n) == Some(Kind::RmaWrite)).count();
+    // Several are there; the rest waits for room.
+    let under_way = guest.fragments();
     assert!((2..32).contains(&under_way), "{under_way}");
     let (mut offset, mut lines) = (0, Vec::new());
     for n in 0..under_way {
@@ -183,16 +201,62 @@ fn fragments_describe_themselves_several_are_under_way_and_the_first_error_ends_
     }
     // The first is well, the second is not: that is the end of the whole transfer, told once.
     for (n, status) in [0, 6].into_iter().enumerate() {
-        area.half(geometry.responses_at() + n * SLOT + 12).store(lines[n], Ordering::Relaxed);
+        guest.area.half(geometry.responses_at() + n * SLOT + 12).store(lines[n], Ordering::Relaxed);
         let word = u64::from(Header::plain(Kind::RmaAck, status).encode()) | 1 << 32;
-        area.word(geometry.responses_at() + n * SLOT).store(word, Ordering::Release);
+        guest.area.word(geometry.responses_at() + n * SLOT).store(word, Ordering::Release);
     }
     let uid = rustix::process::geteuid().as_raw();
-    tell(&open_peer_fifo(a.ia.device.endpoint.path(), uid).unwrap(), Note::Wake(id));
+    tell(&open_peer_fifo(a.ia.device.endpoint.path(), uid).unwrap(), Note::Wake(guest.id));
     let failed = a.completion();
     assert_eq!((failed.token.cookie, failed.status), (77, Status::RemoteAccess));
     assert_eq!(a.sink.next(conn(1)), Heard::Other("broken"));
     assert_eq!(a.cq.poll(&mut [Completion::default(); 4]), 0);
+}
+
+#[test]
+fn no_more_fragments_are_under_way_than_the_targets_ring_of_answers_holds() {
+    let place = Place::new("answers");
+    let a = set(&place, "rma_buffer=1048576");
+    let stranger = Stranger::new(&place);
+    let guest = Guest::of(&a, &stranger, Geometry { responses: 8, ..Geometry::OURS });
+    let out = pattern(1 << 20, 5);
+    let mr = a.register(&out);
+    let remote = Remote { key: 0x1_2345, address: 0x10_0000 };
+    guest.qp.post_send(&wr(Op::Write(remote), &[segment(&mr, &out)], 77)).unwrap();
+    assert_eq!(guest.fragments(), 4, "half of it, since answers to what was before may lie there still");
+}
+
+#[test]
+fn ends_with_areas_of_different_sizes_understand_each_other() {
+    let smallest = "slots=8 message_buffer=32768 rma_buffer=65536";
+    let largest = "slots=4096 message_buffer=1048576 rma_buffer=1048576";
+    let odd = "slots=9 message_buffer=33333 rma_buffer=70001";
+    for (n, (left, right)) in [(smallest, ""), ("", smallest), (largest, odd), (odd, largest)].into_iter().enumerate() {
+        let place = Place::new(&format!("geometry-{n}"));
+        let (a, b) = (set(&place, left), set(&place, right));
+        let (active, passive) = roomy(&a, &b, 64);
+        without_cma(&active);
+        without_cma(&passive);
+        for length in [8, 113, 16_384, 100_000, 1 << 20] {
+            for (from, to, sender, receiver) in [(&a, &b, &active, &passive), (&b, &a, &passive, &active)] {
+                let (out, into) = (pattern(length, n as u8), vec![0u8; length]);
+                let (out_mr, into_mr) = (from.register(&out), to.register(&into));
+                let remote = Remote { key: into_mr.remote_key(), address: into.as_ptr() as u64 };
+                for op in [Op::Send { solicited: false }, Op::Write(remote), Op::Read(remote)] {
+                    let receives = matches!(op, Op::Send { .. });
+                    if receives {
+                        receiver.post_recv(&[segment(&into_mr, &into)], token(1)).unwrap();
+                    }
+                    sender.post_send(&wr(op, &[segment(&out_mr, &out)], 2)).unwrap();
+                    if receives {
+                        assert_eq!(to.completion().status, Status::Success);
+                    }
+                    assert_eq!(from.completion().status, Status::Success, "{length} bytes, {left:?} and {right:?}");
+                    assert!(into == out, "{length} bytes");
+                }
+            }
+        }
+    }
 }
 
 /// Remembers which thread told.

@@ -119,9 +119,11 @@ impl TxEnds {
             return Step::Part { wrote: false };
         }
         let mut wrote = false;
+        // The ring of answers is the target's.
+        let most = self.link.theirs().map_or(0, |theirs| theirs.geometry.max_fragments()) as usize;
         while request.issued < total {
             let length = (total - request.issued).min(FRAGMENT as u64) as usize;
-            if self.requests.is_full() || self.pending.len() >= self.link.geometry.max_fragments() as usize {
+            if self.requests.is_full() || self.pending.len() >= most {
                 return Step::Part { wrote };
             }
             let Some((line, mark)) = self.rma.reserve(1 + length.div_ceil(LINE)) else { return Step::Part { wrote } };
