@@ -76,7 +76,7 @@ pub(crate) unsafe fn copy(way: Way, pid: i32, local: u64, remote: u64, len: usiz
 
 /// Whose memory was it? The kernel does not say; whoever's it is, some of it may have been copied.
 #[cold]
-fn whose(way: Way, local: u64, len: usize) -> Refusal {
+pub(crate) fn whose(way: Way, local: u64, len: usize) -> Refusal {
     let mine = Region { address: local, length: len as u64 };
     if is_there(mine, way == Way::Read) { Refusal::Fault } else { Refusal::Here }
 }

@@ -17,7 +17,8 @@ use crate::bell::Bell;
 use crate::book::Book;
 use crate::cma::Probe;
 use crate::dir::{Base, Endpoint};
-use crate::knobs::Knobs;
+use crate::knem::Knem;
+use crate::knobs::{ByKernel, Knobs};
 use crate::regions::{Regions, SLOTS};
 use crate::sock::{self, SetupSocket};
 
@@ -59,6 +60,7 @@ impl Device {
         };
         let socket = SetupSocket::bind(endpoint.path()).map_err(|e| failed("bind the set-up socket", e))?;
         let fifo = sock::open_own_fifo(endpoint.path()).map_err(|e| failed("open the FIFO", e))?;
+        let knem = if knobs.rma.has(ByKernel::Knem) { Knem::open() } else { None };
         Ok(Device {
             limits: limits(knobs.max_message),
             knobs,
@@ -66,7 +68,7 @@ impl Device {
             life: random()?,
             socket,
             fifo,
-            regions: Arc::new(Regions::new(random()? | 1)?),
+            regions: Arc::new(Regions::new(random()? | 1)?.with(knem)),
             probe: Probe::new(random()?),
             barrier: crate::link::offer_barrier(),
             bell: Arc::new(Bell::new()?),

@@ -4,7 +4,7 @@
 //! registered memory that peers may read (`regions`), a `book` of attempts, and one thread (`engine`) with its `bell`. A
 //! connection is set up by datagrams (`setup`, `proto`), which pass sealed memory (`map`, `link`); then both halves (`rx`,
 //! `tx`, `half`) run over slot rings (`ring`) without a lock or a pointer in shared memory, and RDMA goes straight across by
-//! the kernel (`cma`) or through a bounce buffer. Queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`),
+//! the kernel (`by_kernel`: `knem`, `cma`) or through a bounce buffer. Queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`),
 //! requests (`request`) and memory windows (`window`) are what dapl sees.
 //!
 //! ```text
@@ -22,12 +22,14 @@ macro_rules! fail_point {
 
 mod bell;
 mod book;
+mod by_kernel;
 mod cma;
 mod cq;
 mod device;
 mod dir;
 mod engine;
 mod half;
+mod knem;
 mod knobs;
 mod link;
 #[cfg(not(loom))]

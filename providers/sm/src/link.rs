@@ -42,6 +42,8 @@ pub(crate) struct Peer {
     pub(crate) regions: Arc<PeerRegions>,
     /// Cross-memory copy was seen to work, and has not been refused since.
     pub(crate) cma: AtomicBool,
+    /// KNEM's device comes first, or alone, and has not refused since.
+    pub(crate) knem: AtomicBool,
     /// Becomes readable when the process dies. Without it there is no cross-memory copy.
     pub(crate) watch: Option<Arc<PidWatch>>,
     /// When that was asked about last.

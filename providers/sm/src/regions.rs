@@ -14,6 +14,7 @@ use dapl::error::{Error, Resource, Result};
 use dapl::provider::{Access, Region, Status};
 use dapl::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, fence_behind_rmw, yield_now};
 
+use crate::knem::{Knem, Lent};
 use crate::map::{Looked, Map, Ticker};
 
 /// Registrations at a time; a model has one. Place 0 is never used, so no key is 0.
@@ -26,6 +27,8 @@ const KEY: usize = 0;
 const BASE: usize = 8;
 const LEN: usize = 16;
 const RIGHTS: usize = 24;
+/// Of KNEM's region of the same memory, or 0.
+const COOKIE: usize = 32;
 
 const LOCAL_WRITE: u64 = 1;
 const REMOTE_READ: u64 = 2;
@@ -85,6 +88,7 @@ pub(crate) struct Regions {
     fd: OwnedFd,
     users: Box<[Users]>,
     places: Mutex<Places>,
+    knem: Option<Knem>,
     /// The engine's.
     pub(crate) ticker: Ticker,
 }
@@ -116,7 +120,17 @@ impl Regions {
         let (factor, summand) = ((seed >> 16) as u16 & !3 | 1, (seed >> 32) as u16 | 1);
         let (halves, resting) = (Vec::new(), VecDeque::new());
         let places = Mutex::new(Places { halves, resting, factor, summand, random: seed });
-        Ok(Regions { table, fd, users, places, ticker: Ticker::default() })
+        Ok(Regions { table, fd, users, places, knem: None, ticker: Ticker::default() })
+    }
+
+    /// With KNEM's device, if there is one: what peers may reach is lent there too.
+    pub(crate) fn with(self, knem: Option<Knem>) -> Self {
+        Regions { knem, ..self }
+    }
+
+    /// KNEM's device, if it is used.
+    pub(crate) fn knem(&self) -> Option<&Knem> {
+        self.knem.as_ref()
     }
 
     /// What a liar may rewrite, and where in it the fields of a key stand: the key, the base, the length, the rights.
@@ -152,6 +166,10 @@ impl Regions {
         self.table.word(entry + BASE).store(region.address, Ordering::Relaxed);
         self.table.word(entry + LEN).store(region.length, Ordering::Relaxed);
         self.table.word(entry + RIGHTS).store(u64::from(pd) << 32 | rights, Ordering::Relaxed);
+        // A window is a part of memory that is lent as a whole: its key leads elsewhere.
+        let knem = self.knem.as_ref().filter(|_| rights & LOCAL != 0);
+        let cookie = knem.map_or(0, |knem| knem.lend(region, rights & REMOTE_READ != 0, rights & REMOTE_WRITE != 0));
+        self.table.word(entry + COOKIE).store(cookie, Ordering::Relaxed);
         // Pairs with the Acquire in `check`: first the fields, then the key that makes them true.
         self.table.word(entry + KEY).store(u64::from(key), Ordering::Release);
     }
@@ -167,6 +185,9 @@ impl Regions {
         while announced(key) && rounds < 10_000 {
             rounds += 1;
             yield_now();
+        }
+        if let Some(knem) = &self.knem {
+            knem.take_back(self.table.word((key >> 16) as usize * ENTRY + COOKIE).swap(0, Ordering::Relaxed));
         }
         self.give_back(key);
     }
@@ -281,6 +302,23 @@ impl PeerRegions {
         // Pairs with the fence in `kill`: either the owner sees our word, or we see its key gone.
         fence(Ordering::SeqCst);
         if self.allows(target) { Ok(announced) } else { Err(Status::RemoteAccess) }
+    }
+
+    /// The cookie of a key, where its owner has one. It is the key's only as long as the key is live.
+    pub(crate) fn lent(&self, key: u32) -> Option<Lent> {
+        let entry = self.entry(key)?;
+        Lent::of(self.table.word(entry + COOKIE).load(Ordering::Relaxed))
+    }
+
+    /// How far into its registration a range begins.
+    pub(crate) fn offset(&self, target: &Target) -> Option<u64> {
+        let entry = self.entry(target.key)?;
+        target.address.checked_sub(self.table.word(entry + BASE).load(Ordering::Relaxed))
+    }
+
+    /// Where the entry of a key begins.
+    fn entry(&self, key: u32) -> Option<usize> {
+        (key >> 16 < self.slots).then_some((key >> 16) as usize * ENTRY)
     }
 
     /// Is the range (still) open to us?

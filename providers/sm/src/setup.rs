@@ -9,7 +9,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -268,7 +268,10 @@ fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) 
     // Watched before it is probed: so it is this process that shows the value, and whose death is heard.
     let wanted = device.knobs.rma.has(ByKernel::Cma) && terms.probe_address != 0 && watch.is_some();
     let cma = AtomicBool::new(wanted && cma::probe(pid, terms.probe_address, terms.probe_value));
-    let peer = Arc::new(Peer { path: path.to_path_buf(), pid, fifo, regions, cma, watch, looked: Looked::default() });
+    let is_first = device.knobs.rma.by_kernel().next() == Some(ByKernel::Knem);
+    let knem = device.regions.knem().is_some() && (is_first || !cma.load(Ordering::Relaxed));
+    let (path, knem, looked) = (path.to_path_buf(), knem.into(), Looked::default());
+    let peer = Arc::new(Peer { path, pid, fifo, regions, cma, knem, watch, looked });
     let mut book = device.book.lock();
     book.peers.retain(|_, known| known.strong_count() > 0);
     book.peers.insert(key, Arc::downgrade(&peer));

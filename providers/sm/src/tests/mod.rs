@@ -2,13 +2,14 @@
 //!
 //! `boxes`, `ends`, `sharing` and `windows` are the honest world, `liars` the other, with `folders`, `storm`, `tables` and
 //! `words`; in `kills`, `stops` and `copies` one of two processes (`other`) ends or stops, mostly at one of the `points`. `waits`
-//! sleeps and is woken, very often. All of it runs without libdat and without dapl's objects.
+//! sleeps and is woken, very often; `knem` has a double of that device. All of it runs without libdat and without dapl's objects.
 
 mod boxes;
 mod copies;
 mod ends;
 mod folders;
 mod kills;
+mod knem;
 mod liars;
 mod other;
 pub(crate) mod points;

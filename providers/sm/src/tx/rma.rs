@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use dapl::provider::{Remote, Status};
 
 use super::{Pending, Request, Stage, Step, TxEnds};
+use crate::by_kernel;
 use crate::cma::{self, Refusal, Way};
 use crate::half::Shared;
 use crate::proto::message::{Fragment, Header, Kind, LINE};
@@ -37,7 +38,7 @@ impl TxEnds {
             return Step::Whole { wrote: false };
         }
         // Fragments under way must land before the kernel copies the rest, so a method is kept to the end of a request.
-        let by_kernel = self.link.theirs().is_some_and(|t| t.peer.cma.load(Ordering::Relaxed));
+        let by_kernel = self.link.theirs().is_some_and(|t| by_kernel::reaches(&t.peer, remote.key));
         if by_kernel && request.issued == request.answered && self.pending.is_empty() {
             match self.copy_across(shared, request, remote, way, budget) {
                 Ok(true) => return Step::Whole { wrote: false },
@@ -80,7 +81,7 @@ impl TxEnds {
                 return Err(Some(Status::Transport));
             }
             // SAFETY: the local piece is registered for this use and held during the copy.
-            let copied = unsafe { cma::copy(way, peer.pid, piece.address, target.address, piece.length as usize) };
+            let copied = unsafe { by_kernel::copy(&shared.regions, peer, way, &piece, &target) };
             fail_point!(PieceCopied);
             drop(announced);
             match copied {

@@ -1,0 +1,137 @@
+//! A device that is none: regions and copies within this process, and a record of what was asked. For tests.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{Calls, CreateRegion, FAILED, Info, InlineCopy, Piece, SUCCESS};
+
+/// What it does not do, and the reason it gives.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum Refuses {
+    #[default]
+    Nothing,
+    Regions(i32),
+    Copies(i32),
+}
+
+/// What was asked.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Asked {
+    Create { address: u64, length: u64, protection: u32, cookie: u64 },
+    Destroy { cookie: u64 },
+    Copy { write: bool, cookie: u64, offset: u64, length: u64 },
+}
+
+#[derive(Debug, Default)]
+struct State {
+    version: u32,
+    refuses: Refuses,
+    regions: HashMap<u64, Piece>,
+    asked: Vec<Asked>,
+    next: u64,
+}
+
+/// The double; clones are the same device.
+#[derive(Clone, Debug)]
+pub(crate) struct Double(Arc<Mutex<State>>);
+
+thread_local! {
+    static INSTALLED: RefCell<Option<Double>> = const { RefCell::new(None) };
+}
+
+/// What this thread finds at the device's place.
+pub(super) fn installed() -> Option<Double> {
+    INSTALLED.with_borrow(Clone::clone)
+}
+
+impl Double {
+    pub(crate) fn new(version: u32) -> Self {
+        Double(Arc::new(Mutex::new(State { version, next: 0x100, ..State::default() })))
+    }
+
+    /// Is what this thread finds as long as `run` runs.
+    pub(crate) fn during<T>(&self, run: impl FnOnce() -> T) -> T {
+        INSTALLED.set(Some(self.clone()));
+        let done = run();
+        INSTALLED.set(None);
+        done
+    }
+
+    pub(crate) fn refuses(&self, what: Refuses) {
+        self.0.lock().refuses = what;
+    }
+
+    /// What was asked since the last time.
+    pub(crate) fn asked(&self) -> Vec<Asked> {
+        std::mem::take(&mut self.0.lock().asked)
+    }
+
+    /// Regions that there are.
+    pub(crate) fn regions(&self) -> usize {
+        self.0.lock().regions.len()
+    }
+}
+
+fn pieces(address: u64, count: u32) -> Vec<Piece> {
+    // SAFETY: who asks has so many pieces there, during its call.
+    unsafe { std::slice::from_raw_parts(address as *const Piece, count as usize) }.to_vec()
+}
+
+fn refusal(code: i32) -> io::Result<()> {
+    Err(io::Error::from_raw_os_error(code))
+}
+
+impl Calls for Double {
+    fn info(&self, info: &mut Info) -> io::Result<()> {
+        info.version = self.0.lock().version;
+        if info.version == 0 { refusal(libc::ENOTTY) } else { Ok(()) }
+    }
+
+    fn create(&self, region: &mut CreateRegion) -> io::Result<()> {
+        let mut state = self.0.lock();
+        if let Refuses::Regions(code) = state.refuses {
+            return refusal(code);
+        }
+        let [piece] = pieces(region.pieces, region.count)[..] else { return refusal(libc::EINVAL) };
+        state.next += 1;
+        region.cookie = state.next;
+        state.regions.insert(region.cookie, piece);
+        let (Piece { address, length }, CreateRegion { protection, cookie, .. }) = (piece, *region);
+        state.asked.push(Asked::Create { address, length, protection, cookie });
+        Ok(())
+    }
+
+    fn destroy(&self, cookie: u64) -> io::Result<()> {
+        let mut state = self.0.lock();
+        state.asked.push(Asked::Destroy { cookie });
+        if state.regions.remove(&cookie).is_some() { Ok(()) } else { refusal(libc::EINVAL) }
+    }
+
+    fn copy(&self, copy: &mut InlineCopy) -> io::Result<()> {
+        let mut state = self.0.lock();
+        if let Refuses::Copies(code) = state.refuses {
+            return refusal(code);
+        }
+        let Some(region) = state.regions.get(&copy.cookie).copied() else { return refusal(libc::EINVAL) };
+        let pieces = pieces(copy.pieces, copy.count);
+        let (cookie, length) = (copy.cookie, pieces.iter().map(|piece| piece.length).sum());
+        state.asked.push(Asked::Copy { write: copy.write != 0, cookie, offset: copy.offset, length });
+        if copy.offset + length > region.length {
+            copy.status = FAILED;
+            return Ok(());
+        }
+        let mut there = region.address + copy.offset;
+        for Piece { address: here, length } in pieces {
+            let (from, to) = if copy.write != 0 { (here, there) } else { (there, here) };
+            // SAFETY: both are memory of the tests that live during the copy, within their bounds (checked just above).
+            unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, length as usize) };
+            there += length;
+        }
+        copy.status = SUCCESS;
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+//! RDMA through KNEM's device, of which there is a double here: who makes regions, who uses them, and what follows a refusal.
+
+use std::sync::atomic::Ordering;
+
+use super::ends::{pattern, without_cma};
+use super::*;
+use crate::knem::double::{Asked, Double, Refuses};
+
+const READ: u32 = libc::PROT_READ as u32;
+const WRITE: u32 = libc::PROT_WRITE as u32;
+
+/// Two ends that find the double, connected.
+fn over(device: &Double, place: &Place, settings: &str) -> (Side, Side, (Qp, Qp)) {
+    let (a, b) = device.during(|| (boxes::set(place, settings), boxes::set(place, settings)));
+    let pair = connected(&a, &b, 7, 10);
+    (a, b, pair)
+}
+
+/// Writes all of `out` to the target and reads it back.
+fn there_and_back(a: &Side, active: &Qp, target: &[u8], key: u32) {
+    let (out, back) = (pattern(target.len() - 10, 5), vec![0u8; target.len() - 10]);
+    let (out_mr, back_mr) = (a.register(&out), a.register(&back));
+    let remote = Remote { key, address: target.as_ptr() as u64 + 10 };
+    active.post_send(&wr(Op::Write(remote), &[segment(&out_mr, &out)], 1)).unwrap();
+    active.post_send(&wr(Op::Read(remote), &[segment(&back_mr, &back)], 2)).unwrap();
+    assert_eq!((a.completion().status, a.completion().status), (Status::Success, Status::Success));
+    assert!(target[10..] == out[..] && back == out);
+}
+
+fn copies(device: &Double) -> Vec<Asked> {
+    device.asked().into_iter().filter(|asked| matches!(asked, Asked::Copy { .. })).collect()
+}
+
+#[test]
+fn a_registration_lends_its_memory_and_the_initiator_copies_by_its_cookie() {
+    let (device, place) = (Double::new(13), Place::new("knem"));
+    let (a, b, (active, _passive)) = over(&device, &place, "");
+    without_cma(&active);
+    assert_eq!(device.asked(), []);
+    let target = vec![0u8; 600_010];
+    let region = Region { address: target.as_ptr() as u64, length: target.len() as u64 };
+    let local = Access { local_write: true, ..Access::default() };
+    drop(b.ia.register(&b.pd, region, local).unwrap());
+    assert_eq!(device.asked(), [], "what no peer may reach is not lent");
+    for (access, protection) in [
+        (Access { remote_read: true, ..local }, READ),
+        (Access { remote_write: true, ..local }, WRITE),
+        (Access { remote_read: true, remote_write: true, ..local }, READ | WRITE),
+    ] {
+        let mr = b.ia.register(&b.pd, region, access).unwrap();
+        let [Asked::Create { address, length, protection: asked, cookie }] = device.asked()[..] else { panic!() };
+        assert_eq!((address, length, asked), (region.address, region.length, protection));
+        drop(mr);
+        assert_eq!(device.asked(), [Asked::Destroy { cookie }]);
+    }
+    let mr = b.register(&target);
+    let [Asked::Create { cookie, .. }] = device.asked()[..] else { panic!() };
+    there_and_back(&a, &active, &target, mr.remote_key());
+    // In pieces, so that others have their turn; each at its own place.
+    let (mut next, mut sum) = ([10, 10], [0, 0]);
+    for asked in copies(&device) {
+        let Asked::Copy { write, cookie: used, offset, length } = asked else { continue };
+        assert_eq!((used, offset), (cookie, next[usize::from(write)]));
+        next[usize::from(write)] += length;
+        sum[usize::from(write)] += length;
+    }
+    assert_eq!(sum, [600_000, 600_000]);
+    drop((mr, a, b));
+    assert_eq!(device.regions(), 0);
+}
+
+#[test]
+fn what_the_device_refuses_goes_another_way() {
+    for (n, (refuses, by_cma)) in [
+        (Refuses::Copies(libc::EINVAL), true),
+        (Refuses::Copies(libc::EINVAL), false),
+        (Refuses::Regions(libc::ENOMEM), true),
+        (Refuses::Regions(libc::ENOMEM), false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (device, place) = (Double::new(13), Place::new(&format!("knem-refuses-{n}")));
+        let (a, b, (active, _passive)) = over(&device, &place, "");
+        device.refuses(refuses);
+        if !by_cma {
+            without_cma(&active);
+        }
+        let target = vec![0u8; 100_010];
+        let mr = b.register(&target);
+        there_and_back(&a, &active, &target, mr.remote_key());
+        let link = active.0.link().unwrap();
+        let peer = &link.theirs().unwrap().peer;
+        let is_given_up = matches!(refuses, Refuses::Copies(_));
+        assert_eq!(peer.knem.load(Ordering::Relaxed), !is_given_up, "{refuses:?}");
+        device.refuses(Refuses::Nothing);
+        device.asked();
+        there_and_back(&a, &active, &target, mr.remote_key());
+        assert_eq!(copies(&device), [], "not tried again, or there is no cookie");
+    }
+}
+
+#[test]
+fn the_order_that_is_set_is_kept() {
+    for (n, (settings, by_knem)) in
+        [("rma=knem,cma", true), ("rma=knem", true), ("rma=cma", false), ("rma=mmap", false)].into_iter().enumerate()
+    {
+        let (device, place) = (Double::new(13), Place::new(&format!("knem-order-{n}")));
+        let (a, b, (active, _passive)) = over(&device, &place, settings);
+        let target = vec![0u8; 1000];
+        let mr = b.register(&target);
+        there_and_back(&a, &active, &target, mr.remote_key());
+        assert_eq!(!copies(&device).is_empty(), by_knem, "{settings}");
+    }
+    // Cross-memory copy first: the device only where that does not work.
+    let (device, place) = (Double::new(13), Place::new("knem-second"));
+    let (_a, _b, (active, _passive)) = over(&device, &place, "rma=cma,knem");
+    let link = active.0.link().unwrap();
+    let peer = &link.theirs().unwrap().peer;
+    assert_ne!(peer.knem.load(Ordering::Relaxed), peer.cma.load(Ordering::Relaxed));
+}
+
+#[test]
+fn rights_are_judged_before_the_device_is_asked() {
+    let (device, place) = (Double::new(13), Place::new("knem-rights"));
+    let (a, b, (active, _passive)) = over(&device, &place, "");
+    let (out, target) = (pattern(64, 1), vec![0u8; 64]);
+    let (out_mr, mr) = (a.register(&out), b.register(&target));
+    let remote = Remote { key: mr.remote_key(), address: target.as_ptr() as u64 + 1 };
+    device.asked();
+    active.post_send(&wr(Op::Write(remote), &[segment(&out_mr, &out)], 1)).unwrap();
+    assert_eq!(a.completion().status, Status::RemoteAccess);
+    assert_eq!((copies(&device), target), (vec![], vec![0; 64]));
+}
