@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 
@@ -15,11 +15,21 @@ pub(crate) struct DoubleCq {
     queue: Mutex<VecDeque<Completion>>,
     armed: AtomicBool,
     sink: Weak<dyn CqSink>,
+    /// How often somebody looked into it.
+    pub(crate) looks: AtomicU32,
+    /// What it says of waits.
+    pub(crate) longest_look: AtomicU32,
 }
 
 impl DoubleCq {
     pub(super) fn new(sink: Weak<dyn CqSink>) -> Self {
-        DoubleCq { queue: Mutex::default(), armed: AtomicBool::new(false), sink }
+        DoubleCq {
+            queue: Mutex::default(),
+            armed: AtomicBool::new(false),
+            sink,
+            looks: AtomicU32::new(0),
+            longest_look: AtomicU32::new(50_000),
+        }
     }
 
     /// Completes something, quietly: nobody hears of it before [`DoubleCq::ring`].
@@ -52,12 +62,17 @@ impl CompletionQueue for DoubleCq {
     }
 
     fn ready(&self, out: &mut [Completion]) -> usize {
+        self.looks.fetch_add(1, Ordering::Relaxed);
         let mut queue = self.queue.lock();
         let n = queue.len().min(out.len());
         for (place, done) in out.iter_mut().zip(queue.drain(..n)) {
             *place = done;
         }
         n
+    }
+
+    fn longest_look(&self) -> u32 {
+        self.longest_look.load(Ordering::Relaxed)
     }
 
     fn arm(&self, _: bool) -> Result<bool> {

@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use dat_abi::*;
 
@@ -396,6 +397,23 @@ unsafe extern "C-unwind" fn wait_until_cancelled(evd: *mut c_void) -> *mut c_voi
             dapl_evd_wait::<Double>(evd, DAT_TIMEOUT_INFINITE, 1, &mut event, &mut more);
         }
     }
+}
+
+#[test]
+fn a_wait_looks_before_it_sleeps_unless_the_provider_says_no() {
+    let opened = double::open(c"evd-looks");
+    let evd = Evh::new(&opened, 8, ALL);
+    let looks = |longest| {
+        let cq = evd.cq();
+        cq.longest_look.store(longest, Ordering::Relaxed);
+        cq.looks.store(0, Ordering::Relaxed);
+        assert_eq!(evd.wait(1000, 1).0, TIMEOUT);
+        cq.looks.load(Ordering::Relaxed)
+    };
+    let none = looks(0);
+    assert_eq!(looks(0), none, "at the beginning, before it sleeps and when it wakes");
+    assert!(looks(50_000) > none || !crate::wait::may_spin());
+    assert_eq!(evd.free(), DAT_SUCCESS);
 }
 
 #[test]

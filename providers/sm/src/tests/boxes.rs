@@ -363,6 +363,14 @@ fn nothing_is_delivered_and_nothing_sent_after_the_end() {
 }
 
 #[test]
+fn a_wait_looks_as_long_as_is_set() {
+    for (settings, nanoseconds) in [("", 50_000), ("spin_us=0", 0), ("spin_us=1000000", 1_000_000_000)] {
+        let place = Place::new("spin");
+        assert_eq!(set(&place, settings).cq.longest_look(), nanoseconds);
+    }
+}
+
+#[test]
 fn a_queue_pair_that_was_dropped_is_gone() {
     let place = Place::new("counts");
     let (a, b) = (place.open(), place.open());
