@@ -269,7 +269,7 @@ fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) 
     let wanted = device.knobs.rma.has(ByKernel::Cma) && terms.probe_address != 0 && watch.is_some();
     let cma = AtomicBool::new(wanted && cma::probe(pid, terms.probe_address, terms.probe_value));
     let is_first = device.knobs.rma.by_kernel().next() == Some(ByKernel::Knem);
-    let knem = device.regions.knem().is_some() && (is_first || !cma.load(Ordering::Relaxed));
+    let knem = device.regions.knem().is_some() && watch.is_some() && (is_first || !cma.load(Ordering::Relaxed));
     let (path, knem, looked) = (path.to_path_buf(), knem.into(), Looked::default());
     let peer = Arc::new(Peer { path, pid, fifo, regions, cma, knem, watch, looked });
     let mut book = device.book.lock();

@@ -1,0 +1,74 @@
+//! Deregistration against copies, here and at a peer, as loom sees them. It reports a copy that goes on beside what the owner
+//! of the memory does after the deregistration. That the kernel copies between two processes is not in the model.
+#![forbid(unsafe_code)]
+
+use dapl::sync::witness::Witness;
+use loom::thread;
+
+use super::*;
+
+const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true };
+const RANGE: Region = Region { address: 64, length: 64 };
+
+fn scene() -> (Arc<Regions>, Arc<Witness>, u32) {
+    let regions = Arc::new(Regions::new(1).unwrap());
+    let key = regions.add(RANGE, ALL, 1).unwrap();
+    (regions, Arc::default(), key)
+}
+
+#[test]
+fn after_a_removal_no_copy_of_this_process_touches_the_memory() {
+    loom::model(|| {
+        let (regions, memory, key) = scene();
+        let copiers: Vec<_> = (0..2)
+            .map(|_| {
+                let (regions, memory) = (regions.clone(), memory.clone());
+                thread::spawn(move || {
+                    if let Ok(_hold) = regions.hold(key, 1, 64, 64, Wish::LocalRead) {
+                        memory.read();
+                    }
+                })
+            })
+            .collect();
+        regions.remove(key, |_| false);
+        memory.write();
+        copiers.into_iter().for_each(|copier| copier.join().unwrap());
+    });
+}
+
+#[test]
+fn after_a_removal_no_copy_of_a_peer_touches_the_memory() {
+    loom::model(|| {
+        let (regions, memory, key) = scene();
+        let theirs = PeerRegions { table: regions.table.clone(), slots: SLOTS as u32 };
+        let busy = Arc::new(AtomicU64::new(0));
+        let peer = {
+            let (memory, busy) = (memory.clone(), busy.clone());
+            thread::spawn(move || {
+                let target = Target { key, pd: 1, address: 64, length: 64, wish: Wish::RemoteWrite };
+                if let Ok(_announced) = theirs.announce(&busy, &target) {
+                    memory.read();
+                }
+            })
+        };
+        regions.remove(key, |key| busy.load(Ordering::Acquire) == u64::from(key));
+        memory.write();
+        peer.join().unwrap();
+    });
+}
+
+#[test]
+fn an_old_key_opens_nothing_of_its_successor() {
+    loom::model(|| {
+        let (regions, _, old) = scene();
+        let theirs = PeerRegions { table: regions.table.clone(), slots: SLOTS as u32 };
+        let peer = thread::spawn(move || {
+            let of = |address| Target { key: old, pd: 1, address, length: 64, wish: Wish::RemoteRead };
+            assert!(!theirs.allows(&of(128)), "the successor's range");
+        });
+        regions.remove(old, |_| false);
+        let new = regions.add(Region { address: 128, length: 64 }, ALL, 1).unwrap();
+        assert_eq!((new >> 16, new == old), (old >> 16, false), "the same place");
+        peer.join().unwrap();
+    });
+}
