@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn connections_take_turns_and_what_does_not_fit_stays_in_its_ring() {
         let sink: Weak<dyn CqSink> = Weak::<Nobody>::new();
-        let cq = Cq::new(sink, Arc::new(Bell::new().unwrap()));
+        let cq = Cq::new(sink, Arc::new(Bell::new().unwrap()), 0);
         let floods: Vec<_> = (0..3).map(|_| Arc::new(Flood(cq.0.clone(), AtomicU32::new(0)))).collect();
         floods.iter().for_each(|flood| cq.0.activate(flood.clone()));
         let mut out = [Completion::default(); 16];
