@@ -79,11 +79,14 @@ pub fn now() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Whether more than one CPU may run this process's threads; with one, spinning only delays whom we wait for.
-pub fn may_spin() -> bool {
-    static MAY: OnceLock<bool> = OnceLock::new();
-    // A model has no clock, so nobody spins in it.
-    *MAY.get_or_init(|| cfg!(not(loom)) && std::thread::available_parallelism().is_ok_and(|n| n.get() > 1))
+/// Between two looks. On the only CPU that this process may use, a spin would only delay whom it waits for.
+pub fn relax() {
+    static MAY_SPIN: OnceLock<bool> = OnceLock::new();
+    if *MAY_SPIN.get_or_init(|| std::thread::available_parallelism().is_ok_and(|n| n.get() > 1)) {
+        std::hint::spin_loop();
+    } else {
+        std::thread::yield_now();
+    }
 }
 
 /// Who polls in vain on the only CPU that it may use keeps away whom it waits for, so it has to give the CPU up.

@@ -21,6 +21,8 @@ use crate::wait::{self, Cause, Deadline};
 /// The shortest spin before a sleep, in nanoseconds, unless the provider wants less. It sets the bound above, too: about what a
 /// sleep and a wake-up cost.
 pub(super) const SPIN_MIN: u32 = 2_000;
+/// Spins in vain, of which the next is as long as one may be.
+const TRY_ALL: u32 = 8;
 
 /// Names a wait across its sleeps.
 #[derive(Clone, Copy, Debug)]
@@ -87,13 +89,13 @@ impl<P: Provider> Evd<P> {
     /// Looks without sleeping for a while that is learned: a spin that paid off may be longer the next time.
     fn spin(&self, wait: &Wait) -> Option<Next> {
         let most = self.cq.as_ref().map_or(0, |cq| cq.longest_look());
-        if most == 0 || !wait::may_spin() {
-            return None;
+        if most == 0 || cfg!(loom) {
+            return None; // a model has no clock
         }
         let budget = self.spin.load(Ordering::Relaxed).min(most);
         let end = wait::now() + u64::from(budget);
         loop {
-            std::hint::spin_loop();
+            wait::relax();
             let mut inner = self.inner.lock();
             self.fetch(&mut inner, Fetch::Poll);
             if inner.queue.look(wait.token, false) != Found::TooFew {
@@ -103,10 +105,18 @@ impl<P: Provider> Evd<P> {
             drop(inner);
             let now = wait::now();
             if now >= end || wait.deadline.is_over(now) {
-                self.spin.store((budget / 2).max(SPIN_MIN), Ordering::Relaxed);
+                self.spin.store(self.less(budget, most), Ordering::Relaxed);
                 return None;
             }
         }
+    }
+
+    /// The next budget after a spin in vain. Now and then it is all there is: two that sleep because the other does would
+    /// never find out that neither has to.
+    fn less(&self, budget: u32, most: u32) -> u32 {
+        let vain = self.vain.load(Ordering::Relaxed).wrapping_add(1);
+        self.vain.store(vain, Ordering::Relaxed);
+        if vain.is_multiple_of(TRY_ALL) { most } else { (budget / 2).max(SPIN_MIN) }
     }
 
     /// Looks, and arms the CQ before the caller sleeps; what came in between is not missed.

@@ -48,6 +48,7 @@ pub fn build<P: Provider>(
             transfers: OnceLock::new(),
             uses: UseCount::default(),
             spin: AtomicU32::new(super::dapli_wait::SPIN_MIN),
+            vain: AtomicU32::new(0),
             inner: Mutex::new(Inner::new(Queue::new(length), cno.map(Cno::attach))),
         })
     })

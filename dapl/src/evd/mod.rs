@@ -42,6 +42,8 @@ pub struct Evd<P: Provider> {
     uses: UseCount,
     /// How long a wait spins before it sleeps, in nanoseconds; learned.
     spin: AtomicU32,
+    /// How many spins were in vain.
+    vain: AtomicU32,
     inner: Mutex<Inner<P>>,
 }
 

@@ -28,7 +28,7 @@ pub(crate) trait Driven: Send + Sync {
     fn is_over(&self) -> bool;
     /// Its peer was told that somebody polls.
     fn is_hot(&self) -> bool;
-    /// Nothing has moved since this was asked last.
+    /// Nothing has moved the last times that this was asked.
     fn was_idle(&self) -> bool;
     /// Somebody begins to poll: no words, please.
     fn disarm(&self);

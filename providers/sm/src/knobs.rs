@@ -107,7 +107,7 @@ const TABLE: [Knob; 13] = [
     Knob {
         name: "spin_us",
         variable: "DAPL_SM_SPIN_US",
-        values: Values::Number { low: 0, high: 1_000_000, default: 50, unit: " us" },
+        values: Values::Number { low: 0, high: 1_000_000, default: 150, unit: " us" },
         meaning: "a wait looks at most so long before it sleeps; how long, it learns",
     },
     Knob {

@@ -112,6 +112,14 @@ impl Map {
         Some(unsafe { self.base.as_ptr().add(offset) })
     }
 
+    /// Writes bytes into an area of this process's own. Outside the area it does nothing.
+    #[inline(always)]
+    pub(crate) fn put(&self, offset: usize, bytes: &[u8]) {
+        let Some(to) = self.bytes(offset, bytes.len()).filter(|_| self.writable) else { return };
+        // SAFETY: in bounds of a writable mapping, which no slice of ours can lie in.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+
     /// Brings the line at `offset` over before its turn, to be written or only read. Outside the area it does nothing.
     #[inline(always)]
     pub(crate) fn fetch(&self, offset: usize, to_write: bool) {

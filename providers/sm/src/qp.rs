@@ -29,6 +29,8 @@ use crate::tx::{Request, Tx, TxEnds};
 use crate::window::Wanted;
 use crate::{Mr, Mw, Sm};
 
+/// Looks of the engine's, 2 ms apart, after which a connection is idle. One that has its turn among many comes by more often.
+const COLD: u32 = 16;
 /// Passes over one connection before others have their turn.
 const SERVICE: usize = 1000;
 
@@ -55,6 +57,8 @@ pub(crate) struct Core {
     /// Passes that moved something, and how many of them the engine has seen.
     moved: AtomicU32,
     seen: AtomicU32,
+    /// Looks of the engine's since something moved.
+    idle: AtomicU32,
 }
 
 impl std::fmt::Debug for Core {
@@ -101,6 +105,7 @@ impl Qp {
                 over: AtomicBool::new(true),
                 moved: AtomicU32::new(0),
                 seen: AtomicU32::new(0),
+                idle: AtomicU32::new(0),
             }
         }))
     }
@@ -302,7 +307,10 @@ impl Driven for Core {
 
     fn was_idle(&self) -> bool {
         let moved = self.moved.load(Ordering::Relaxed);
-        self.seen.swap(moved, Ordering::Relaxed) == moved
+        let idle =
+            if self.seen.swap(moved, Ordering::Relaxed) == moved { self.idle.load(Ordering::Relaxed) + 1 } else { 0 };
+        self.idle.store(idle.min(COLD), Ordering::Relaxed);
+        idle >= COLD
     }
 
     fn disarm(&self) {

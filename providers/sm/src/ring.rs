@@ -110,11 +110,7 @@ impl Writer {
     /// As `push`, with the bytes of an inline message, at most [`INLINE`]. They are here already: while they were gathered, a
     /// reader that polls would take the line away more than once.
     pub(crate) fn push_inline(&mut self, header: Header, cargo: &Cargo, bytes: &[u8]) {
-        if let Some(to) = self.area.bytes(self.slot() + BODY, INLINE) {
-            let length = bytes.len().min(INLINE);
-            // SAFETY: INLINE bytes of the slot, in our own area, that nobody reads before it is published.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, length) };
-        }
+        self.area.put(self.slot() + BODY, &bytes[..bytes.len().min(INLINE)]);
         fail_point!(SlotFilled);
         self.publish(header, cargo);
     }

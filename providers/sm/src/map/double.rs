@@ -58,6 +58,8 @@ impl Map {
         None
     }
 
+    pub(crate) fn put(&self, _: usize, _: &[u8]) {}
+
     pub(crate) fn fetch(&self, _: usize, _: bool) {}
 
     pub(crate) fn is_writable(&self) -> bool {
