@@ -1,5 +1,5 @@
-//! What the kernel's list of this process's mappings says of a piece of memory: whether it is there, with which rights, and
-//! whether it is shared.
+//! What the kernel's list of this process's mappings says of a piece of memory: whether it is there, with which rights,
+//! whether it is shared, and which file is behind it.
 //!
 //! Reads the list, which takes the longer the more mappings there are; never touches the memory. Without a list it knows
 //! nothing, and says so.
@@ -39,6 +39,61 @@ pub fn look(region: Region, rights: Rights) -> Found {
             Found::Unknown
         }
     }
+}
+
+/// The file behind a piece of memory that is mapped as shared.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Behind {
+    /// Of the file system: major and minor.
+    pub device: (u32, u32),
+    /// The file's number; of a System V segment, that is its id.
+    pub inode: u64,
+    /// Where in it the piece begins.
+    pub offset: u64,
+    /// What the list calls it, up to the first space.
+    pub name: String,
+}
+
+/// What is behind a region, if all of it is one piece of one file, mapped as shared. Empty ones have nothing behind them.
+pub fn behind(region: Region) -> Option<Behind> {
+    behind_in(&std::fs::read_to_string("/proc/self/maps").ok()?, region)
+}
+
+/// A part of a mapping may have been given other rights or advice: then it has several lines, which continue each other.
+fn behind_in(maps: &str, region: Region) -> Option<Behind> {
+    let end = region.address.checked_add(region.length)?;
+    let mut found: Option<Behind> = None;
+    let mut at = region.address;
+    for line in maps.lines() {
+        let Some((from, to, rights)) = mapping(line).filter(|(_, to, _)| *to > at) else { continue };
+        if from > at || at >= end {
+            break;
+        }
+        let mut piece = file(line).filter(|piece| rights.shared && piece.inode != 0)?;
+        piece.offset = piece.offset.checked_add(at - from)?;
+        match &found {
+            None => found = Some(piece),
+            Some(first) => {
+                first.offset.checked_add(at - region.address).filter(|offset| *offset == piece.offset)?;
+                if (first.device, first.inode) != (piece.device, piece.inode) {
+                    return None;
+                }
+            }
+        }
+        at = to;
+    }
+    found.filter(|_| at >= end)
+}
+
+/// What a line says of the file.
+fn file(line: &str) -> Option<Behind> {
+    let mut words = line.split_ascii_whitespace().skip(2);
+    let offset = u64::from_str_radix(words.next()?, 16).ok()?;
+    let (major, minor) = words.next()?.split_once(':')?;
+    let number = |text| u32::from_str_radix(text, 16).ok();
+    let device = (number(major)?, number(minor)?);
+    let inode = words.next()?.parse().ok()?;
+    Some(Behind { device, inode, offset, name: words.next().unwrap_or_default().to_owned() })
 }
 
 /// Lines are `begin-end rights offset device inode path`, in the order of addresses; rights are like `rw-s`.
@@ -107,6 +162,30 @@ mod tests {
         let any = Rights::default();
         assert_eq!([at(0x5000, 8, any), at(0x4fff, 2, any), at(0, 8, any)], [Found::Missing; 3]);
         assert_eq!(look_in("nonsense\n\n", Region { address: 0, length: 1 }, any), Found::Missing);
+    }
+
+    #[test]
+    fn the_file_behind_memory_is_one_piece_of_one_file() {
+        let maps = "\
+1000-3000 rw-s 00002000 00:01 5 /memfd:a (deleted)
+3000-4000 r--s 00004000 00:01 5 /memfd:a (deleted)
+4000-5000 rw-s 00005000 00:01 6 /memfd:b (deleted)
+5000-6000 rw-s 00000000 00:01 6 /memfd:b (deleted)
+6000-7000 rw-p 00001000 00:01 6 /memfd:b (deleted)
+8000-9000 rw-s 00000000 00:1f 32769 /SYSV00000000 (deleted)
+9000-a000 rw-p 00000000 00:00 0
+";
+        let found = |address, length| {
+            behind_in(maps, Region { address, length }).map(|found| (found.inode, found.offset, found.name))
+        };
+        assert_eq!(found(0x1010, 0x2ff0), Some((5, 0x2010, "/memfd:a".into())), "two lines that go on");
+        assert_eq!(found(0x8ff0, 16), Some((32769, 0xff0, "/SYSV00000000".into())));
+        assert_eq!([found(0x3000, 0x1001), found(0x4000, 0x2000)], [None, None], "another file, another place in it");
+        assert_eq!([found(0x6000, 8), found(0x9000, 8)], [None, None], "private");
+        assert_eq!([found(0x7ff0, 32), found(0x8000, 0x1001), found(0x8ff0, u64::MAX)], [None, None, None]);
+        assert_eq!([found(0, 8), found(0x1000, 0)], [None, None]);
+        let device = behind_in(maps, Region { address: 0x8000, length: 1 }).map(|found| found.device);
+        assert_eq!(device, Some((0, 0x1f)));
     }
 
     #[test]

@@ -67,6 +67,12 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// Registers `region`. Errors: `InvalidParameter(3)` for memory that is not there.
     fn register(&self, pd: &Self::Pd, region: Region, access: Access) -> Result<Self::Mr>;
 
+    /// As `register`, of memory that is mapped as shared and registered as such: a transport may pass on to its peers what is
+    /// behind it, and their transfers then touch that, as hardware does, whatever is mapped there later.
+    fn register_shared(&self, pd: &Self::Pd, region: Region, access: Access) -> Result<Self::Mr> {
+        self.register(pd, region, access)
+    }
+
     /// Joins those who registered shared memory under `cookie`, in any process of this provider; the first makes the entry.
     /// A process that dies leaves.
     ///

@@ -26,7 +26,10 @@ pub fn create<P: Provider>(
 ) -> Result<Created<Lmr<P>>> {
     check(region, ia.limits().max_lmr_size)?;
     handle::create(ia.table(), |id| {
-        let mr = ia.provider().register(pz.pd(), region, rights.access)?;
+        let mr = match &origin {
+            Origin::Shared(_) => ia.provider().register_shared(pz.pd(), region, rights.access)?,
+            Origin::Memory | Origin::Lmr(_) => ia.provider().register(pz.pd(), region, rights.access)?,
+        };
         let membership = match &origin {
             Origin::Shared(_) if is_private(region) => return Err(Error::InvalidState(State::Plain)),
             Origin::Shared(cookie) => Some(ia.provider().join(cookie, region.length)?),

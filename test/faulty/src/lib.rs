@@ -64,6 +64,11 @@ impl<P: Provider> Provider for Faulty<P> {
         Ok(Held::new(Kind::Mr, self.0.inner.register(&pd.inner, region, access)?))
     }
 
+    fn register_shared(&self, pd: &Self::Pd, region: Region, access: Access) -> Result<Self::Mr> {
+        plan::ask(Op::Register)?;
+        Ok(Held::new(Kind::Mr, self.0.inner.register_shared(&pd.inner, region, access)?))
+    }
+
     fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Self::Membership> {
         plan::ask(Op::Join)?;
         Ok(Held::new(Kind::Membership, self.0.inner.join(cookie, length)?))
