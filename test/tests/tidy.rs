@@ -52,9 +52,9 @@ const DAPL: &[&[&str]] = &[
 /// As its `lib.rs` has it.
 const SM: &[&[&str]] = &[
     &["proto", "map"],
-    &["cma"],
+    &["cma", "mapped"],
     &["knem"],
-    &["knobs", "dir", "wake", "ready", "recv", "regions", "ring", "wish"],
+    &["knobs", "backing", "loans", "dir", "wake", "ready", "recv", "regions", "ring", "wish"],
     &["sock", "segments"],
     &["link"],
     &["bell", "by_kernel"],
@@ -62,7 +62,7 @@ const SM: &[&[&str]] = &[
     &["half", "book"],
     &["window"],
     &["rx", "tx", "device"],
-    &["setup"],
+    &["setup", "lend"],
     &["qp"],
     &["request"],
     &["engine"],
@@ -141,6 +141,7 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("providers/sm/src/knem.rs", "calls of a device"),
     ("providers/sm/src/knem/double.rs", "copies of a device that is none"),
     ("providers/sm/src/cma.rs", "process_vm_readv and process_vm_writev"),
+    ("providers/sm/src/mapped.rs", "mappings of a peer's memory, and System V segments"),
     ("providers/sm/src/segments.rs", "copies between a consumer's memory and shared memory"),
     ("providers/sm/src/rx.rs", "copies out of slots and areas, each range checked just above"),
     ("providers/sm/src/tx/mod.rs", "copies out of the RMA buffer, each range reserved before"),

@@ -52,6 +52,8 @@ pub(crate) enum Job {
     Drained(u32),
     /// The other side of this attempt is not there any more.
     Gone(u32),
+    /// The peer of this connection has shared memory under this key, which could be mapped.
+    Ask(u32, u32),
     /// News of a connection or attempt.
     Event(ConnId, News),
     /// Look at the deadlines again.

@@ -13,6 +13,7 @@ use dapl::provider::{CmSink, IaSpec, Limits};
 use parking_lot::Mutex;
 
 use crate::Sm;
+use crate::backing::Backings;
 use crate::bell::Bell;
 use crate::book::Book;
 use crate::cma::Probe;
@@ -33,6 +34,8 @@ pub(crate) struct Device {
     pub(crate) socket: SetupSocket,
     pub(crate) fifo: OwnedFd,
     pub(crate) regions: Arc<Regions>,
+    /// What is behind registrations that peers may map.
+    pub(crate) backings: Backings,
     pub(crate) probe: Probe,
     /// This process takes barriers from others, and gives them.
     pub(crate) barrier: bool,
@@ -69,6 +72,7 @@ impl Device {
             socket,
             fifo,
             regions: Arc::new(Regions::new(random()? | 1)?.with(knem)),
+            backings: Backings::default(),
             probe: Probe::new(random()?),
             barrier: crate::link::offer_barrier(),
             bell: Arc::new(Bell::new()?),

@@ -18,6 +18,7 @@ use rustix::event::{Timespec, epoll};
 use crate::bell::{Attended, Job, News};
 use crate::book::{Conn, Stage};
 use crate::device::Device;
+use crate::lend;
 use crate::link::Link;
 use crate::proto::handshake::{Answer, Bad, Datagram, Terms};
 use crate::proto::machine::{Action, Input};
@@ -110,6 +111,7 @@ impl Engine {
                     self.next_tick = Some(Instant::now() + TICK);
                 }
                 Job::Run(id) => _ = self.conn(id).inspect(|(qp, _, _)| qp.serve()),
+                Job::Ask(id, key) => lend::ask(&self.device, id, key),
                 Job::Drained(id) => self.drained(id),
                 Job::Gone(id) => self.attempt_gone(id),
                 Job::Event(conn, news) => self.report(conn, news),
@@ -174,6 +176,7 @@ impl Engine {
         }
         // A word may be lost in a full FIFO, or with whoever else reads it: what it would have told of is looked for.
         cool.into_iter().filter(|qp| qp.has_news()).for_each(|qp| qp.serve());
+        lend::look_after(&self.device);
         self.next_alive = (open > 0).then(|| now + self.device.knobs.alive);
     }
 
@@ -270,6 +273,8 @@ impl Engine {
                 let known = setup::find(&self.device, &received.from, from, to, token);
                 known.into_iter().for_each(|id| self.attempt_gone(id));
             }
+            Datagram::Ask { .. } => lend::asked(&self.device, &datagram, &received.from),
+            Datagram::Lend { .. } => lend::answered(&self.device, &datagram, &received),
         }
     }
 

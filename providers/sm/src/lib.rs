@@ -3,12 +3,13 @@
 //! An open IA is a `device`: an end point directory (`dir`) with a set-up socket and a FIFO (`sock`, `wake`), a table of
 //! registered memory that peers may read (`regions`), a `book` of attempts, and one thread (`engine`) with its `bell`. A
 //! connection is set up by datagrams (`setup`, `proto`), which pass sealed memory (`map`, `link`); then both halves (`rx`,
-//! `tx`, `half`) run over slot rings (`ring`) without a lock or a pointer in shared memory, and RDMA goes straight across by
-//! the kernel (`by_kernel`: `knem`, `cma`) or through a bounce buffer. Queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`),
-//! requests (`request`) and memory windows (`window`) are what dapl sees.
+//! `tx`, `half`) run over slot rings (`ring`) without a lock or a pointer in shared memory, and RDMA goes straight across,
+//! into shared memory that the peer lends (`backing`, `lend`, `loans`, `mapped`) or by the kernel (`by_kernel`: `knem`, `cma`),
+//! or through a bounce buffer. Queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), requests
+//! (`request`) and memory windows (`window`) are what dapl sees.
 //!
 //! ```text
-//! lib -> engine -> request -> qp -> setup -> device -> rx tx -> window -> book half -> cq srq -> bell -> link -> ... -> map proto
+//! lib -> engine -> request -> qp -> setup lend -> device -> rx tx -> window -> book half -> cq srq -> bell -> link -> ... -> map proto
 //! ```
 //! It knows no handle and no event; dapl knows no ring.
 
@@ -20,6 +21,7 @@ macro_rules! fail_point {
     };
 }
 
+mod backing;
 mod bell;
 mod book;
 mod by_kernel;
@@ -31,12 +33,15 @@ mod engine;
 mod half;
 mod knem;
 mod knobs;
+mod lend;
 mod link;
+mod loans;
 #[cfg(not(loom))]
 mod map;
 #[cfg(loom)]
 #[path = "map/double.rs"]
 mod map;
+mod mapped;
 mod proto;
 mod qp;
 mod ready;
@@ -96,6 +101,8 @@ pub struct Mr {
     device: Arc<Device>,
     key: u32,
     remote: bool,
+    /// Peers may map what is behind it.
+    lent: bool,
 }
 
 impl MemoryRegion for Mr {
@@ -114,6 +121,9 @@ impl Drop for Mr {
         self.device.regions.remove(self.key, |key| {
             links.get_or_init(|| self.device.book.links()).iter().any(|link| link.peer_copies_with(key))
         });
+        if self.lent {
+            self.device.backings.take_back(self.key);
+        }
     }
 }
 
@@ -193,7 +203,21 @@ impl Provider for Sm {
             return Err(Error::InvalidParameter(3));
         }
         let key = self.device.regions.add(region, access, pd.0)?;
-        Ok(Mr { device: self.device.clone(), key, remote: access.remote_read || access.remote_write })
+        Ok(Mr { device: self.device.clone(), key, remote: access.remote_read || access.remote_write, lent: false })
+    }
+
+    fn register_shared(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
+        let Device { backings, regions, knobs, .. } = &*self.device;
+        let remote = access.remote_read || access.remote_write;
+        let usable = remote
+            && knobs.rma == knobs::RmaMethod::Auto
+            && map::is_usable(region, access.local_write || access.remote_write);
+        let Some(backing) = usable.then(|| backings.find(region, access.remote_write)).flatten() else {
+            return self.register(pd, region, access);
+        };
+        let key = regions.lend(region, access, pd.0)?;
+        backings.lend(key, backing);
+        Ok(Mr { device: self.device.clone(), key, remote, lent: true })
     }
 
     fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Membership> {

@@ -14,6 +14,7 @@ use dapl::provider::ConnId;
 use dapl::sync::{AtomicU64, Ordering};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::loans::Loans;
 use crate::map::{Looked, Map, Ticker};
 use crate::proto::handshake::Geometry;
 use crate::proto::message::Note;
@@ -44,6 +45,8 @@ pub(crate) struct Peer {
     pub(crate) cma: AtomicBool,
     /// KNEM's device comes first, or alone, and has not refused since.
     pub(crate) knem: AtomicBool,
+    /// What of its shared memory is mapped here; `None`: nothing is to be.
+    pub(crate) loans: Option<Loans>,
     /// Becomes readable when the process dies. Without it there is no cross-memory copy.
     pub(crate) watch: Option<Arc<PidWatch>>,
     /// When that was asked about last.

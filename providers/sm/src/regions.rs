@@ -35,6 +35,8 @@ const REMOTE_READ: u64 = 2;
 const REMOTE_WRITE: u64 = 4;
 /// Local segments may name it.
 const LOCAL: u64 = 8;
+/// Peers may ask for what is behind it, and map that.
+const LENT: u64 = 16;
 
 /// What somebody wants to do with memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -61,24 +63,51 @@ impl Wish {
     }
 }
 
-/// Looks a range up in a table, this process's or a peer's. Every field is read once.
-fn check(table: &Map, slots: u32, key: u32, pd: u32, address: u64, length: u64, wish: Wish) -> bool {
+/// What a table says of a live key.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Entry {
+    pub(crate) region: Region,
+    pub(crate) pd: u32,
+    rights: u64,
+}
+
+impl Entry {
+    pub(crate) fn grants(&self, wish: Wish) -> bool {
+        self.rights & wish.right() == wish.right()
+    }
+
+    /// May peers map what is behind it?
+    pub(crate) fn is_lent(&self) -> bool {
+        self.rights & LENT != 0
+    }
+}
+
+/// Reads a table, this process's or a peer's; every field once.
+fn entry(table: &Map, slots: u32, key: u32) -> Option<Entry> {
     let place = key >> 16;
     if place == 0 || place >= slots {
-        return false;
+        return None;
     }
     let entry = place as usize * ENTRY;
     let live = |order| table.word(entry + KEY).load(order) == u64::from(key);
     if !live(Ordering::Acquire) {
-        return false;
+        return None;
     }
-    let base = table.word(entry + BASE).load(Ordering::Relaxed);
-    let len = table.word(entry + LEN).load(Ordering::Relaxed);
+    let address = table.word(entry + BASE).load(Ordering::Relaxed);
+    let length = table.word(entry + LEN).load(Ordering::Relaxed);
     let rights = table.word(entry + RIGHTS).load(Ordering::Relaxed);
     // The fields belong to the key only if it is still there after they were read.
     fence(Ordering::Acquire);
-    let inside = address >= base && address - base <= len && length <= len - (address - base);
-    live(Ordering::Relaxed) && inside && (rights >> 32) as u32 == pd && rights & wish.right() == wish.right()
+    live(Ordering::Relaxed).then_some(Entry { region: Region { address, length }, pd: (rights >> 32) as u32, rights })
+}
+
+/// Looks a range up in a table.
+fn check(table: &Map, slots: u32, key: u32, pd: u32, address: u64, length: u64, wish: Wish) -> bool {
+    entry(table, slots, key).is_some_and(|entry| {
+        let Region { address: base, length: len } = entry.region;
+        let inside = address >= base && address - base <= len && length <= len - (address - base);
+        inside && entry.pd == pd && entry.grants(wish)
+    })
 }
 
 /// This process's registrations.
@@ -149,6 +178,18 @@ impl Regions {
         let key = self.reserve()?;
         self.set(key, region, pd, rights(access) | LOCAL);
         Ok(key)
+    }
+
+    /// As `add`, of memory that peers may map.
+    pub(crate) fn lend(&self, region: Region, access: Access, pd: u32) -> Result<u32> {
+        let key = self.reserve()?;
+        self.set(key, region, pd, rights(access) | LOCAL | LENT);
+        Ok(key)
+    }
+
+    /// What is known of a live key of ours.
+    pub(crate) fn entry(&self, key: u32) -> Option<Entry> {
+        entry(&self.table, SLOTS as u32, key)
     }
 
     /// A key that opens nothing yet.
@@ -306,19 +347,24 @@ impl PeerRegions {
 
     /// The cookie of a key, where its owner has one. It is the key's only as long as the key is live.
     pub(crate) fn lent(&self, key: u32) -> Option<Lent> {
-        let entry = self.entry(key)?;
-        Lent::of(self.table.word(entry + COOKIE).load(Ordering::Relaxed))
+        let place = self.place(key)?;
+        Lent::of(self.table.word(place + COOKIE).load(Ordering::Relaxed))
     }
 
     /// How far into its registration a range begins.
     pub(crate) fn offset(&self, target: &Target) -> Option<u64> {
-        let entry = self.entry(target.key)?;
-        target.address.checked_sub(self.table.word(entry + BASE).load(Ordering::Relaxed))
+        let place = self.place(target.key)?;
+        target.address.checked_sub(self.table.word(place + BASE).load(Ordering::Relaxed))
     }
 
     /// Where the entry of a key begins.
-    fn entry(&self, key: u32) -> Option<usize> {
+    fn place(&self, key: u32) -> Option<usize> {
         (key >> 16 < self.slots).then_some((key >> 16) as usize * ENTRY)
+    }
+
+    /// What the peer says of a key of its, if it is live.
+    pub(crate) fn entry(&self, key: u32) -> Option<Entry> {
+        entry(&self.table, self.slots, key)
     }
 
     /// Is the range (still) open to us?

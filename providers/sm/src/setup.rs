@@ -25,6 +25,7 @@ use crate::device::{Device, is_local, random};
 use crate::dir::endpoint_path;
 use crate::knobs::ByKernel;
 use crate::link::{Link, Peer, Theirs};
+use crate::loans::Loans;
 use crate::map::{Looked, Map};
 use crate::proto::handshake::{Answer, Datagram, Geometry, Terms};
 use crate::proto::machine::{Action, Input, Machine};
@@ -266,12 +267,15 @@ fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) 
         return None;
     };
     // Watched before it is probed: so it is this process that shows the value, and whose death is heard.
-    let wanted = device.knobs.rma.has(ByKernel::Cma) && terms.probe_address != 0 && watch.is_some();
+    let rma = &device.knobs.rma;
+    let wanted = rma.has(ByKernel::Cma) && terms.probe_address != 0 && watch.is_some();
     let cma = AtomicBool::new(wanted && cma::probe(pid, terms.probe_address, terms.probe_value));
-    let is_first = device.knobs.rma.by_kernel().next() == Some(ByKernel::Knem);
+    let is_first = rma.by_kernel().next() == Some(ByKernel::Knem);
     let knem = device.regions.knem().is_some() && watch.is_some() && (is_first || !cma.load(Ordering::Relaxed));
+    // Who wants buffers always wants nothing mapped either.
+    let loans = rma.by_kernel().next().is_some().then(Loans::default);
     let (path, knem, looked) = (path.to_path_buf(), knem.into(), Looked::default());
-    let peer = Arc::new(Peer { path, pid, fifo, regions, cma, knem, watch, looked });
+    let peer = Arc::new(Peer { path, pid, fifo, regions, cma, knem, loans, watch, looked });
     let mut book = device.book.lock();
     book.peers.retain(|_, known| known.strong_count() > 0);
     book.peers.insert(key, Arc::downgrade(&peer));

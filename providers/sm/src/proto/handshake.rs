@@ -1,4 +1,5 @@
-//! Datagrams of connection set-up: request, reply, acknowledgement, reset (transports.md SM-4..SM-8).
+//! Datagrams of connection set-up: request, reply, acknowledgement, reset (transports.md SM-4..SM-8); and, on a connection
+//! that stands, the question for what is behind a region of shared memory, with its answer (B2).
 //!
 //! Each begins with a fixed header of eight bytes; a request and an accepting reply add a payload with everything the rings
 //! need. Decoding believes nothing: unknown types, other versions, lengths and geometries out of bounds are an `Err` that
@@ -166,6 +167,48 @@ impl Terms {
     }
 }
 
+/// What is behind a region of the sender's, for a peer that wants to map it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Loan {
+    /// The region, in the sender's addresses.
+    pub(crate) address: u64,
+    pub(crate) length: u64,
+    /// Where in the carrier it begins.
+    pub(crate) offset: u64,
+    pub(crate) carrier: Carrier,
+}
+
+/// What carries shared memory from one process to another.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Carrier {
+    /// The descriptor that comes along.
+    Descriptor,
+    /// The System V segment of this number, in this name space.
+    Segment { id: u32, space: u64 },
+}
+
+impl Loan {
+    fn put(&self, out: &mut Vec<u8>) {
+        let (id, space) = match self.carrier {
+            Carrier::Descriptor => (u32::MAX, 0),
+            Carrier::Segment { id, space } => (id, space),
+        };
+        for word in [self.address, self.length, self.offset, space] {
+            out.extend(word.to_le_bytes());
+        }
+        out.extend(id.to_le_bytes());
+    }
+
+    fn take(bytes: &mut Reader<'_>) -> Result<Self, Bad> {
+        let [address, length, offset, space] = [bytes.word()?, bytes.word()?, bytes.word()?, bytes.word()?];
+        let carrier = match u32::from_le_bytes(bytes.array()?) {
+            u32::MAX => Carrier::Descriptor,
+            id => Carrier::Segment { id, space },
+        };
+        Ok(Loan { address, length, offset, carrier })
+    }
+}
+
 /// A datagram.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Datagram {
@@ -178,6 +221,10 @@ pub(crate) enum Datagram {
     Ack { client: u32, server: u32, token: u64 },
     /// The attempt is over; `token` proves that the sender knows it. `to` is the receiver's id, or 0 when none is known.
     Reset { from: u32, to: u32, token: u64 },
+    /// What is behind the region of this key? Ids and token are those of a connection that stands.
+    Ask { from: u32, to: u32, token: u64, key: u32 },
+    /// The answer; `None`: it is not to be had.
+    Lend { from: u32, to: u32, token: u64, key: u32, loan: Option<Loan> },
 }
 
 /// Why a datagram was not understood.
@@ -196,6 +243,8 @@ const REQUEST: u8 = 1;
 const REPLY: u8 = 2;
 const ACK: u8 = 3;
 const RESET: u8 = 4;
+const ASK: u8 = 5;
+const LEND: u8 = 6;
 
 impl Datagram {
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -228,6 +277,19 @@ impl Datagram {
                 pair(&mut out, RESET, *from, VERSION, *to);
                 out.extend(token.to_le_bytes());
             }
+            Datagram::Ask { from, to, token, key } => {
+                pair(&mut out, ASK, *from, VERSION, *to);
+                out.extend(token.to_le_bytes());
+                out.extend(key.to_le_bytes());
+            }
+            Datagram::Lend { from, to, token, key, loan } => {
+                pair(&mut out, LEND, *from, VERSION, *to);
+                out.extend(token.to_le_bytes());
+                out.extend(key.to_le_bytes());
+                if let Some(loan) = loan {
+                    loan.put(&mut out);
+                }
+            }
         }
         out
     }
@@ -242,8 +304,26 @@ impl Datagram {
             REPLY => Self::reply(first, header[4], second, bytes),
             ACK => Ok(Datagram::Ack { client: first, server: second, token: bytes.last_u64()? }),
             RESET => Ok(Datagram::Reset { from: first, to: second, token: bytes.last_u64()? }),
+            ASK | LEND => Self::sharing(header[0], first, second, bytes),
             other => Err(Bad::Type(other)),
         }
+    }
+
+    fn sharing(kind: u8, from: u32, to: u32, mut bytes: Reader<'_>) -> Result<Self, Bad> {
+        let token = bytes.word()?;
+        let key = u32::from_le_bytes(bytes.array()?);
+        let loan = match kind {
+            LEND if !bytes.0.is_empty() => Some(Loan::take(&mut bytes)?),
+            _ => None,
+        };
+        if !bytes.0.is_empty() {
+            return Err(Bad::Trailing);
+        }
+        Ok(if kind == ASK {
+            Datagram::Ask { from, to, token, key }
+        } else {
+            Datagram::Lend { from, to, token, key, loan }
+        })
     }
 
     fn request(header: [u8; 8], mut bytes: Reader<'_>) -> Result<Self, Bad> {
@@ -295,8 +375,12 @@ impl Reader<'_> {
         Ok(*head)
     }
 
+    fn word(&mut self) -> Result<u64, Bad> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
     fn last_u64(mut self) -> Result<u64, Bad> {
-        let value = u64::from_le_bytes(self.array()?);
+        let value = self.word()?;
         if self.0.is_empty() { Ok(value) } else { Err(Bad::Trailing) }
     }
 
@@ -326,6 +410,10 @@ mod tests {
         }
     }
 
+    fn loan(carrier: Carrier) -> Loan {
+        Loan { address: 4096, length: u64::MAX, offset: 7, carrier }
+    }
+
     fn all() -> Vec<Datagram> {
         let private_data = vec![5; 48];
         vec![
@@ -342,6 +430,10 @@ mod tests {
             Datagram::Reply { client: 1, server: 0, token: 0, answer: Answer::NotUnderstood, accepted: None },
             Datagram::Ack { client: 1, server: 2, token: 3 },
             Datagram::Reset { from: 1, to: 0, token: 3 },
+            Datagram::Ask { from: 1, to: 0xFFFFFF, token: 3, key: u32::MAX },
+            Datagram::Lend { from: 1, to: 2, token: 3, key: 4, loan: None },
+            Datagram::Lend { from: 1, to: 2, token: 3, key: 4, loan: Some(loan(Carrier::Descriptor)) },
+            Datagram::Lend { from: 1, to: 2, token: 3, key: 4, loan: Some(loan(Carrier::Segment { id: 0, space: 9 })) },
         ]
     }
 

@@ -12,7 +12,7 @@ use crate::map::Map;
 use crate::proto::handshake::{Answer, Datagram, Geometry, Terms};
 use crate::proto::message::{Data, Header, Kind};
 use crate::proto::reassembly::Numbering;
-use crate::sock::SetupSocket;
+use crate::sock::{Received, SetupSocket};
 
 /// One exchange that works.
 pub(super) fn works(a: &Side, b: &Side, pair: &(Qp, Qp)) {
@@ -180,10 +180,14 @@ impl Stranger {
     }
 
     pub(super) fn answer(&self) -> Datagram {
+        Datagram::decode(&self.received().bytes).unwrap()
+    }
+
+    pub(super) fn received(&self) -> Received {
         let until = Instant::now() + PATIENCE;
         loop {
             if let Some(received) = self.socket.receive() {
-                return Datagram::decode(&received.bytes).unwrap();
+                return received;
             }
             assert!(Instant::now() < until, "no answer");
             std::thread::yield_now();

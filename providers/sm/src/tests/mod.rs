@@ -1,8 +1,9 @@
 //! The provider as dapl sees it: two IAs in one process, with a sink that records, and peers that lie.
 //!
 //! `boxes`, `ends`, `sharing` and `windows` are the honest world, `liars` the other, with `folders`, `storm`, `tables` and
-//! `words`; in `kills`, `stops` and `copies` one of two processes (`other`) ends or stops, mostly at one of the `points`. `waits`
-//! sleeps and is woken, very often; `knem` has a double of that device. All of it runs without libdat and without dapl's objects.
+//! `words`; `lending` has both. In `kills`, `stops` and `copies` one of two processes (`other`) ends or stops, mostly at one of
+//! the `points`. `waits` sleeps and is woken, very often; `knem` has a double of that device. All of it runs without libdat and
+//! without dapl's objects.
 
 mod boxes;
 mod copies;
@@ -10,6 +11,7 @@ mod ends;
 mod folders;
 mod kills;
 mod knem;
+mod lending;
 mod liars;
 mod other;
 pub(crate) mod points;

@@ -2,7 +2,7 @@
 //! SM-17..SM-22).
 //!
 //! Requests start in order and complete in order. A send is complete when the peer has taken its last piece off the ring;
-//! an RDMA operation when the kernel has copied it, or when the target has answered its last fragment. What does not fit
+//! an RDMA operation when it has been copied across, or when the target has answered its last fragment. What does not fit
 //! waits here: a full ring is back-pressure, never a disconnect. Runs under the lock of this half; calls nobody above.
 
 mod rma;
@@ -136,6 +136,7 @@ pub(crate) struct TxEnds {
     /// Number of the request at the front of the queue.
     first: u64,
     reads: u32,
+    mapped: rma::Last,
     /// The budget of a pass ran out in the middle of a copy, or a window waits for copies of others.
     hungry: bool,
 }
@@ -157,6 +158,7 @@ impl TxEnds {
             pending: VecDeque::new(),
             first: 0,
             reads: 0,
+            mapped: rma::Last::default(),
             hungry: false,
             link,
         })

@@ -1,20 +1,41 @@
-//! RDMA: straight across by the kernel where that works, else in fragments that the target copies (SM-17..SM-22).
+//! RDMA: straight across, into memory of the target's that is mapped here, or by the kernel where that works; else in
+//! fragments that the target copies (SM-17..SM-22).
 
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
-use dapl::provider::{Remote, Status};
+use dapl::provider::{Remote, Segment, Status};
 
 use super::{Pending, Request, Stage, Step, TxEnds};
+use crate::bell::Job;
 use crate::by_kernel;
 use crate::cma::{self, Refusal, Way};
 use crate::half::Shared;
+use crate::loans::Found;
+use crate::mapped::Mapped;
 use crate::proto::message::{Fragment, Header, Kind, LINE};
 use crate::regions::{Target, Wish};
 use crate::ring::Cargo;
-use crate::segments::gather;
+use crate::segments::{copy, gather};
 
 /// Bytes of an RMA fragment.
 const FRAGMENT: usize = 32 << 10;
+
+/// The mapping that was used last. Whoever finds its key dead may unmap it, unless it is in use just then.
+#[derive(Debug, Default)]
+pub(super) struct Last {
+    key: u32,
+    mapped: Weak<Mapped>,
+    /// The request that goes by it; it goes on so.
+    request: Option<u64>,
+}
+
+/// Who copies across.
+#[derive(Clone, Copy)]
+enum By<'a> {
+    Us(&'a Mapped),
+    Kernel,
+}
 
 impl TxEnds {
     pub(super) fn rma(
@@ -37,10 +58,25 @@ impl TxEnds {
             request.stage = Stage::Done;
             return Step::Whole { wrote: false };
         }
-        // Fragments under way must land before the kernel copies the rest, so a method is kept to the end of a request.
+        // Fragments under way must land before anybody copies the rest, so a method is kept to the end of a request.
+        let begins = request.stage == Stage::Waiting;
+        if (begins || self.mapped.request == Some(number))
+            && let Some(mapped) = self.mapped(shared, remote.key)
+            && mapped.place(remote.address, total, way == Way::Write).is_some()
+        {
+            if !self.pending.is_empty() {
+                return Step::Part { wrote: false };
+            }
+            self.mapped.request = Some(number);
+            return match self.copy_across(shared, request, remote, way, By::Us(&mapped), budget) {
+                Ok(true) => Step::Whole { wrote: false },
+                Ok(false) => Step::Part { wrote: false },
+                Err(status) => Step::Failed(status.unwrap_or(Status::RemoteAccess)),
+            };
+        }
         let by_kernel = self.link.theirs().is_some_and(|t| by_kernel::reaches(&t.peer, remote.key));
         if by_kernel && request.issued == request.answered && self.pending.is_empty() {
-            match self.copy_across(shared, request, remote, way, budget) {
+            match self.copy_across(shared, request, remote, way, By::Kernel, budget) {
                 Ok(true) => return Step::Whole { wrote: false },
                 Ok(false) => return Step::Part { wrote: false },
                 Err(Some(status)) => return Step::Failed(status),
@@ -50,13 +86,40 @@ impl TxEnds {
         self.fragment(shared, request, number, remote, way)
     }
 
-    /// By the kernel, piece by piece. `Err(None)`: not allowed here, use the other way.
+    /// What is behind the peer's key, if that is mapped here. If it could be, that is asked for; nobody waits for it.
+    #[inline]
+    fn mapped(&mut self, shared: &Shared, key: u32) -> Option<Arc<Mapped>> {
+        if self.mapped.key == key
+            && let Some(mapped) = self.mapped.mapped.upgrade()
+        {
+            return Some(mapped);
+        }
+        let peer = &self.link.theirs()?.peer;
+        let loans = peer.loans.as_ref()?;
+        if !peer.regions.entry(key).is_some_and(|entry| entry.is_lent()) {
+            return None;
+        }
+        match loans.find(key) {
+            Found::Here(mapped) => {
+                (self.mapped.key, self.mapped.mapped) = (key, Arc::downgrade(&mapped));
+                Some(mapped)
+            }
+            Found::Ask => {
+                shared.bell.ring(Job::Ask(self.link.id, key));
+                None
+            }
+            Found::Nothing => None,
+        }
+    }
+
+    /// Straight across, piece by piece. `Err(None)`: the kernel does not allow it here, use another way.
     fn copy_across(
         &mut self,
         shared: &Shared,
         request: &mut Request,
         remote: Remote,
         way: Way,
+        by: By<'_>,
         budget: &mut u64,
     ) -> Result<bool, Option<Status>> {
         let theirs = self.link.theirs().ok_or(Some(Status::Transport))?;
@@ -77,11 +140,14 @@ impl TxEnds {
             let _hold = shared.regions.hold(piece.key, shared.pd, piece.address, piece.length, local).map_err(Some)?;
             let announced = peer.regions.announce(self.link.busy(), &target).map_err(Some)?;
             fail_point!(KeyAnnounced);
-            if !peer.lives(&shared.regions.ticker) {
-                return Err(Some(Status::Transport));
-            }
             // SAFETY: the local piece is registered for this use and held during the copy.
-            let copied = unsafe { by_kernel::copy(&shared.regions, peer, way, &piece, &target) };
+            let copied = unsafe {
+                match by {
+                    By::Us(mapped) => copy_here(way, mapped, &piece, target.address).ok_or(Refusal::Fault),
+                    By::Kernel if !peer.lives(&shared.regions.ticker) => Err(Refusal::Gone),
+                    By::Kernel => by_kernel::copy(&shared.regions, peer, way, &piece, &target),
+                }
+            };
             fail_point!(PieceCopied);
             drop(announced);
             match copied {
@@ -183,4 +249,23 @@ impl TxEnds {
         }
         Ok(())
     }
+}
+
+/// By this process. `None`: the mapping has no such place.
+///
+/// # Safety
+/// The piece is registered memory that is there and held, for writing if this reads.
+#[inline]
+unsafe fn copy_here(way: Way, mapped: &Mapped, piece: &Segment, address: u64) -> Option<()> {
+    let there = mapped.place(address, piece.length, way == Way::Write)?;
+    let (here, length) = (piece.address as *mut u8, piece.length as usize);
+    // SAFETY: the other side is a place in a mapping that never shrinks, writable if this writes; ours is by this function's
+    // contract.
+    unsafe {
+        match way {
+            Way::Write => copy(here, there, length),
+            Way::Read => copy(there, here, length),
+        }
+    }
+    Some(())
 }

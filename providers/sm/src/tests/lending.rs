@@ -1,0 +1,482 @@
+//! Shared memory that peers map: what can be lent, transfers that go by it, its end, and peers that lie about it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::ends::{pattern, without_cma};
+use super::liars::{Stranger, terms};
+use super::*;
+use crate::link::Peer;
+use crate::map::Map;
+use crate::mapped::segment_space;
+use crate::proto::handshake::{Answer, Carrier, Datagram, Geometry, Loan};
+
+const PAGE: usize = 4096;
+const LENGTH: usize = 16 * PAGE;
+const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true };
+
+/// Memory of a file, or without one; mapped as long as the tests run.
+fn mapping(file: Option<&OwnedFd>, length: usize, flags: MapFlags) -> &'static [u8] {
+    let (nowhere, rights) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+    // SAFETY: a new mapping at an address of the kernel's choice, which nobody unmaps. Tests look at it when the
+    // transfers that write there are complete.
+    unsafe {
+        let at = match file {
+            Some(file) => rustix::mm::mmap(nowhere, length, rights, flags, file, 0),
+            None => rustix::mm::mmap_anonymous(nowhere, length, rights, flags),
+        };
+        std::slice::from_raw_parts(at.unwrap().cast(), length)
+    }
+}
+
+fn memory(seals: SealFlags, flags: MemfdFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create("lending", flags)?;
+    rustix::fs::ftruncate(&file, LENGTH as u64)?;
+    rustix::fs::fcntl_add_seals(&file, seals)?;
+    Ok(file)
+}
+
+fn sealed() -> OwnedFd {
+    memory(SealFlags::SHRINK | SealFlags::GROW, MemfdFlags::empty()).unwrap()
+}
+
+/// A System V segment, which goes when the process does.
+fn segment_of(length: usize) -> (i32, &'static [u8]) {
+    // SAFETY: a new segment, attached once for good, and marked for removal.
+    unsafe {
+        let id = libc::shmget(libc::IPC_PRIVATE, length, 0o600);
+        let at = libc::shmat(id, std::ptr::null(), 0);
+        assert_eq!(libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()), 0);
+        (id, std::slice::from_raw_parts(at.cast(), length))
+    }
+}
+
+fn region(memory: &[u8]) -> Region {
+    Region { address: memory.as_ptr() as u64, length: memory.len() as u64 }
+}
+
+impl Side {
+    fn share(&self, memory: &[u8]) -> Mr {
+        self.ia.register_shared(&self.pd, region(memory), ALL).unwrap()
+    }
+}
+
+fn peer(qp: &Qp) -> Arc<Peer> {
+    qp.0.link().unwrap().theirs().unwrap().peer.clone()
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "never {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// So many keys are mapped.
+fn has_mapped(qp: &Qp, count: usize) {
+    let peer = peer(qp);
+    until("mapped", || peer.loans.as_ref().unwrap().mapped() == count);
+}
+
+fn transfer(side: &Side, qp: &Qp, op: Op, mr: &Mr, memory: &[u8]) -> Status {
+    qp.post_send(&wr(op, &[segment(mr, memory)], 1)).unwrap();
+    side.completion().status
+}
+
+/// Forgets which fragments there were.
+fn wipe(qp: &Qp) {
+    let rma = qp.0.link().unwrap().rma.clone();
+    (0..rma.len()).step_by(8).for_each(|at| rma.word(at).store(0, Ordering::Relaxed));
+}
+
+fn has_fragments(qp: &Qp) -> bool {
+    let rma = qp.0.link().unwrap().rma.clone();
+    (0..rma.len()).step_by(8).any(|at| rma.word(at).load(Ordering::Relaxed) != 0)
+}
+
+#[test]
+fn only_what_can_never_be_a_signal_is_lent() {
+    let place = Place::new("lent");
+    let a = place.open();
+    let is_lent = |memory: &[u8]| {
+        let mr = a.share(memory);
+        a.ia.device.regions.entry(mr.local_key()).unwrap().is_lent()
+    };
+    let file = sealed();
+    assert!(is_lent(mapping(Some(&file), LENGTH, MapFlags::SHARED)));
+    let part = &mapping(Some(&file), LENGTH, MapFlags::SHARED)[5000..5100];
+    assert!(is_lent(part));
+    assert!(is_lent(segment_of(LENGTH).1));
+    assert!(!is_lent(mapping(Some(&file), LENGTH, MapFlags::PRIVATE)), "of this process alone");
+    let loose = memory(SealFlags::GROW, MemfdFlags::empty()).unwrap();
+    assert!(!is_lent(mapping(Some(&loose), LENGTH, MapFlags::SHARED)), "it may shrink");
+    assert!(!is_lent(mapping(None, LENGTH, MapFlags::SHARED)), "nothing to pass on");
+    let closed = mapping(Some(&sealed()), LENGTH, MapFlags::SHARED);
+    assert!(!is_lent(closed), "no descriptor is left");
+    let path = format!("{}/file", place.0);
+    let disk = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap();
+    disk.set_len(LENGTH as u64).unwrap();
+    assert!(!is_lent(mapping(Some(&disk.into()), LENGTH, MapFlags::SHARED)), "anybody may cut it");
+    if let Ok(huge) = memory(SealFlags::SHRINK, MemfdFlags::HUGETLB) {
+        assert!(!is_lent(mapping(Some(&huge), LENGTH, MapFlags::SHARED)), "huge pages may run out");
+    }
+    let fixed = memory(SealFlags::SHRINK, MemfdFlags::empty()).unwrap();
+    let written = mapping(Some(&fixed), LENGTH, MapFlags::SHARED);
+    rustix::fs::fcntl_add_seals(&fixed, SealFlags::FUTURE_WRITE).unwrap();
+    assert!(!is_lent(written), "peers could not write it");
+    let reads = Access { remote_write: false, ..ALL };
+    let mr = a.ia.register_shared(&a.pd, region(written), reads).unwrap();
+    assert!(a.ia.device.regions.entry(mr.local_key()).unwrap().is_lent());
+    // Not for local use only, and not where shared buffers were asked for.
+    let memory = mapping(Some(&file), LENGTH, MapFlags::SHARED);
+    let mr = a.ia.register_shared(&a.pd, region(memory), Access { local_write: true, ..Access::default() }).unwrap();
+    assert!(!a.ia.device.regions.entry(mr.local_key()).unwrap().is_lent());
+    assert!(!a.ia.device.regions.entry(a.register(memory).local_key()).unwrap().is_lent());
+    let spec = IaSpec { name: "sm0", params: &format!("{} rma=mmap", place.0) };
+    let bounces = Sm::open(&spec, Arc::<Recorder>::default()).unwrap();
+    let mr = bounces.register_shared(&bounces.alloc_pd().unwrap(), region(memory), ALL).unwrap();
+    assert!(!bounces.device.regions.entry(mr.local_key()).unwrap().is_lent());
+}
+
+#[test]
+fn one_descriptor_does_for_all_registrations_of_a_file_and_goes_with_the_last() {
+    let place = Place::new("lent-once");
+    let a = place.open();
+    let file = sealed();
+    let name = std::fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file))).unwrap();
+    let inode = rustix::fs::fstat(&file).unwrap().st_ino;
+    let open = || {
+        let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.path());
+        let ours = all.filter(|path| std::fs::read_link(path).is_ok_and(|found| found == name));
+        ours.filter_map(|path| std::fs::metadata(path).ok())
+            .filter(|found| std::os::unix::fs::MetadataExt::ino(found) == inode)
+            .count()
+    };
+    let memory = mapping(Some(&file), LENGTH, MapFlags::SHARED);
+    let mrs: Vec<_> = (0..3).map(|n| a.share(&memory[n..])).collect();
+    assert_eq!(open(), 2);
+    drop(file);
+    assert!(a.ia.device.regions.entry(a.share(memory).local_key()).unwrap().is_lent());
+    drop(mrs);
+    assert_eq!(open(), 0);
+}
+
+/// Writes and reads of every size, once the memory is mapped: no kernel copies, and no fragment is needed.
+fn goes_directly(name: &str, target: &'static [u8]) {
+    let place = Place::new(name);
+    let (a, b) = (place.open(), place.open());
+    let (active, _passive) = connected(&a, &b, 7, 10);
+    let target_mr = b.share(target);
+    let at = |offset: usize| Remote { key: target_mr.remote_key(), address: target.as_ptr() as u64 + offset as u64 };
+    let first = [1u8; 8];
+    let first_mr = a.register(&first);
+    assert_eq!(transfer(&a, &active, Op::Write(at(0)), &first_mr, &first), Status::Success, "before it is mapped");
+    has_mapped(&active, 1);
+    without_cma(&active);
+    wipe(&active);
+    for (offset, length) in [(0, 1), (1, 8), (4095, 2), (77, 4096), (3, target.len() - 3), (0, target.len())] {
+        let (out, back) = (pattern(length, (offset % 200) as u8 + 5), vec![0u8; length]);
+        let (out_mr, back_mr) = (a.register(&out), a.register(&back));
+        assert_eq!(transfer(&a, &active, Op::Write(at(offset)), &out_mr, &out), Status::Success);
+        assert!(target[offset..][..length] == out, "{length} bytes written");
+        assert_eq!(transfer(&a, &active, Op::Read(at(offset)), &back_mr, &back), Status::Success);
+        assert!(back == out, "{length} bytes read");
+    }
+    assert!(!has_fragments(&active));
+    // Outside the registration it is as ever.
+    let status = transfer(&a, &active, Op::Write(at(target.len() - 7)), &first_mr, &first);
+    assert_eq!(status, Status::RemoteAccess);
+}
+
+#[test]
+fn rdma_to_a_sealed_file_is_one_copy_by_the_initiator() {
+    // In the middle of pages, and more than is copied in one pass.
+    let long = rustix::fs::memfd_create("long", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&long, 3 << 20).unwrap();
+    rustix::fs::fcntl_add_seals(&long, SealFlags::SHRINK).unwrap();
+    goes_directly("direct-file", &mapping(Some(&long), 3 << 20, MapFlags::SHARED)[100..2_000_000]);
+}
+
+#[test]
+fn rdma_to_a_segment_is_one_copy_by_the_initiator() {
+    goes_directly("direct-segment", &segment_of(1 << 20).1[5000..900_000]);
+}
+
+#[test]
+fn the_rights_of_a_registration_hold_in_its_mapping() {
+    let place = Place::new("direct-rights");
+    let (a, b) = (place.open(), place.open());
+    let (active, _passive) = connected(&a, &b, 7, 10);
+    let file = sealed();
+    let target = mapping(Some(&file), LENGTH, MapFlags::SHARED);
+    let reads = Access { remote_write: false, ..ALL };
+    let mr = b.ia.register_shared(&b.pd, region(target), reads).unwrap();
+    let remote = Remote { key: mr.remote_key(), address: target.as_ptr() as u64 };
+    let local = [3u8; 64];
+    let local_mr = a.register(&local);
+    assert_eq!(transfer(&a, &active, Op::Read(remote), &local_mr, &local), Status::Success);
+    has_mapped(&active, 1);
+    without_cma(&active);
+    wipe(&active);
+    assert_eq!(transfer(&a, &active, Op::Read(remote), &local_mr, &local), Status::Success);
+    assert!(!has_fragments(&active));
+    assert_eq!(transfer(&a, &active, Op::Write(remote), &local_mr, &local), Status::RemoteAccess);
+    assert_eq!(target[..64], [0; 64]);
+}
+
+#[test]
+fn fragments_under_way_land_before_the_first_direct_copy() {
+    let place = Place::new("direct-order");
+    let (a, b) = (place.open(), place.open());
+    let file = sealed();
+    let target = mapping(Some(&file), LENGTH, MapFlags::SHARED);
+    for round in 0..20 {
+        let (active, _passive) = connected(&a, &b, 7, 10 + 2 * round);
+        without_cma(&active);
+        let target_mr = b.share(target);
+        let remote = Remote { key: target_mr.remote_key(), address: target.as_ptr() as u64 };
+        let out: Vec<_> = (0..40).map(|n| pattern(LENGTH, n)).collect();
+        let mrs: Vec<_> = out.iter().map(|out| a.register(out)).collect();
+        for (out, mr) in out.iter().zip(&mrs) {
+            active.post_send(&wr(Op::Write(remote), &[segment(mr, out)], 0)).unwrap();
+        }
+        let back = vec![0u8; LENGTH];
+        let back_mr = a.register(&back);
+        active.post_send(&wr(Op::Read(remote), &[segment(&back_mr, &back)], 1)).unwrap();
+        for _ in 0..=out.len() {
+            assert_eq!(a.completion().status, Status::Success);
+        }
+        assert!(back == out[39] && target == out[39]);
+        has_mapped(&active, 1);
+    }
+}
+
+#[test]
+fn a_deregistration_ends_direct_copies_and_the_mapping_goes() {
+    let place = Place::new("direct-end");
+    let (a, b) = (place.open(), place.open());
+    let (active, _passive) = connected(&a, &b, 7, 10);
+    let file = sealed();
+    let target = mapping(Some(&file), LENGTH, MapFlags::SHARED);
+    let inode = rustix::fs::fstat(&file).unwrap().st_ino.to_string();
+    let times_mapped = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|line| line.split_ascii_whitespace().nth(4) == Some(&inode)).count()
+    };
+    let local = [3u8; 64];
+    let local_mr = a.register(&local);
+    let target_mr = b.share(target);
+    let write = |mr: &Mr| Op::Write(Remote { key: mr.remote_key(), address: target.as_ptr() as u64 });
+    assert_eq!(transfer(&a, &active, write(&target_mr), &local_mr, &local), Status::Success);
+    has_mapped(&active, 1);
+    assert_eq!((times_mapped(), transfer(&a, &active, write(&target_mr), &local_mr, &local)), (2, Status::Success));
+    let old = write(&target_mr);
+    drop(target_mr);
+    // The next registration that is asked for shows that the key is dead.
+    let next = b.share(target);
+    assert_eq!(transfer(&a, &active, write(&next), &local_mr, &local), Status::Success);
+    until("unmapped", || times_mapped() == 2);
+    has_mapped(&active, 1);
+    assert_eq!(transfer(&a, &active, old, &local_mr, &local), Status::RemoteAccess);
+    drop(next);
+    let (active, _passive) = connected(&a, &b, 7, 20);
+    // Nor does it stay when nothing is asked for.
+    crate::lend::look_after(&a.ia.device);
+    assert_eq!(times_mapped(), 1);
+    assert_eq!(peer(&active).loans.as_ref().unwrap().mapped(), 0);
+}
+
+#[test]
+fn a_peer_that_is_started_again_is_asked_again() {
+    let place = Place::new("direct-again");
+    let a = place.open();
+    let file = sealed();
+    let target = mapping(Some(&file), LENGTH, MapFlags::SHARED);
+    let local = [3u8; 64];
+    let local_mr = a.register(&local);
+    let mut last = std::sync::Weak::<Peer>::new();
+    for round in 0..3 {
+        let b = place.open();
+        let (active, passive) = connected(&a, &b, 7, 10 + 2 * round);
+        let target_mr = b.share(target);
+        let remote = Remote { key: target_mr.remote_key(), address: target.as_ptr() as u64 };
+        assert_eq!(transfer(&a, &active, Op::Write(remote), &local_mr, &local), Status::Success);
+        has_mapped(&active, 1);
+        // Connections to one end point share what is mapped.
+        let (other, _passive) = connected(&a, &b, 8, 110 + 2 * round);
+        assert!(Arc::ptr_eq(&peer(&active), &peer(&other)));
+        assert!(last.upgrade().is_none(), "the mappings of the former went with it");
+        last = Arc::downgrade(&peer(&active));
+        drop((target_mr, other, passive));
+        drop(active);
+    }
+}
+
+/// A liar with a table of registrations, and a victim that is connected to it.
+struct Owner {
+    stranger: Stranger,
+    table: Map,
+    /// The ids and the token of the connection: ours, the victim's.
+    ids: (u32, u32),
+    token: u64,
+}
+
+impl Owner {
+    fn connect(place: &Place, victim: &Side, qp: &Qp) -> Self {
+        let stranger = Stranger::new(place);
+        let address = PeerAddress::Path(stranger.path.clone());
+        qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(1)).unwrap();
+        let Datagram::Request { id, terms: asked, .. } = stranger.answer() else { panic!() };
+        let geometry = Geometry::OURS;
+        let (table, table_fd) = Map::create("table", 16 * 64, false).unwrap();
+        let area = |len| Map::create("area", len, false).unwrap().1;
+        let fds = [area(geometry.area_len()), area(geometry.rma as usize), table_fd];
+        let accepted = Some((terms(asked.token, geometry), vec![]));
+        let reply = Datagram::Reply { client: id, server: 3, token: asked.token, answer: Answer::Accepted, accepted };
+        let path = victim.ia.device.endpoint.path();
+        stranger.socket.send(path, &reply.encode(), &fds.each_ref().map(|fd| fd.as_fd())).unwrap();
+        assert_eq!(victim.sink.next(conn(1)), Heard::Established(vec![]));
+        assert!(matches!(stranger.answer(), Datagram::Ack { .. }));
+        Owner { stranger, table, ids: (3, id), token: asked.token }
+    }
+
+    /// Grants all of a region under a key.
+    fn grant(&self, key: u32, region: Region) {
+        let entry = (key >> 16) as usize * 64;
+        let words = [u64::from(key), region.address, region.length, 1 << 32 | 0x1F];
+        for (n, word) in words.into_iter().enumerate() {
+            self.table.word(entry + n * 8).store(word, Ordering::SeqCst);
+        }
+    }
+
+    fn lend(&self, victim: &Side, datagram: &Datagram, fds: &[BorrowedFd<'_>]) {
+        self.stranger.socket.send(victim.ia.device.endpoint.path(), &datagram.encode(), fds).unwrap();
+    }
+}
+
+#[test]
+fn lies_about_lent_memory_are_not_mapped() {
+    let place = Place::new("lend-lies");
+    let a = place.open();
+    let victim = a.qp();
+    let owner = Owner::connect(&place, &a, &victim);
+    let (from, to) = owner.ids;
+    let token = owner.token;
+    let granted = Region { address: 0x10_0000, length: LENGTH as u64 };
+    let good = Loan { address: granted.address, length: granted.length, offset: 0, carrier: Carrier::Descriptor };
+    let space = segment_space().unwrap();
+    let segment_id = |length| u32::try_from(segment_of(length).0).unwrap();
+    let numbered = |id, space| Carrier::Segment { id, space };
+    let loose = || memory(SealFlags::GROW, MemfdFlags::empty()).unwrap();
+    let lies: Vec<(&str, Option<Loan>, Vec<OwnedFd>)> = vec![
+        ("no", None, vec![sealed()]),
+        ("another address", Some(Loan { address: granted.address + 4096, ..good }), vec![sealed()]),
+        ("a shorter region", Some(Loan { length: 4096, ..good }), vec![sealed()]),
+        ("beyond its end", Some(Loan { offset: 1, ..good }), vec![sealed()]),
+        ("an offset that wraps", Some(Loan { offset: u64::MAX - 4095, ..good }), vec![sealed()]),
+        ("no seals", Some(good), vec![loose()]),
+        ("no descriptor", Some(good), vec![]),
+        ("many descriptors", Some(good), vec![sealed(), sealed()]),
+        ("a device", Some(good), vec![std::fs::File::open("/dev/zero").unwrap().into()]),
+        ("a short segment", Some(Loan { carrier: numbered(segment_id(LENGTH - 1), space), ..good }), vec![]),
+        ("another's segment", Some(Loan { carrier: numbered(segment_id(LENGTH), space ^ 1), ..good }), vec![]),
+        ("no segment", Some(Loan { carrier: numbered(u32::MAX - 1, space), ..good }), vec![]),
+        (
+            "an end that wraps",
+            Some(Loan { offset: u64::MAX, carrier: numbered(segment_id(LENGTH), space), ..good }),
+            vec![],
+        ),
+    ];
+    let local = [3u8; 8];
+    let mr = a.register(&local);
+    let peer = peer(&victim);
+    let loans = peer.loans.as_ref().unwrap();
+    let is_asked_for = |key| {
+        owner.grant(key, granted);
+        let remote = Remote { key, address: granted.address };
+        victim.post_send(&wr(Op::Write(remote), &[segment(&mr, &local)], 1)).unwrap();
+        assert_eq!(owner.stranger.answer(), Datagram::Ask { from: to, to: from, token, key });
+    };
+    for (n, (what, loan, fds)) in lies.iter().enumerate() {
+        let key = (n as u32 + 1) << 16 | 5;
+        is_asked_for(key);
+        // Of nobody, for nothing, or of another connection: it does not count, and the answer is still waited for.
+        for (from, to, token, key) in
+            [(from, to, token ^ 1, key), (from + 1, to, token, key), (from, to + 1, token, key)]
+        {
+            owner.lend(&a, &Datagram::Lend { from, to, token, key, loan: Some(good) }, &[sealed().as_fd()]);
+        }
+        owner.lend(&a, &Datagram::Lend { from, to, token, key: key ^ 1, loan: Some(good) }, &[sealed().as_fd()]);
+        assert!(loans.is_asked(key), "{what}");
+        let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
+        owner.lend(&a, &Datagram::Lend { from, to, token, key, loan: *loan }, &fds);
+        until(what, || !loans.is_asked(key));
+        assert_eq!(loans.mapped(), 0, "{what}");
+    }
+    // The truth, and so the others were not refused for something else; it counts once.
+    let key = 15 << 16 | 5;
+    is_asked_for(key);
+    for _ in 0..2 {
+        owner.lend(&a, &Datagram::Lend { from, to, token, key, loan: Some(good) }, &[sealed().as_fd()]);
+    }
+    until("mapped", || loans.mapped() == 1);
+    let key = 14 << 16 | 5;
+    is_asked_for(key);
+    let loan = Some(Loan { carrier: numbered(segment_id(LENGTH), space), ..good });
+    owner.lend(&a, &Datagram::Lend { from, to, token, key, loan }, &[]);
+    until("attached", || loans.mapped() == 2);
+}
+
+#[test]
+fn who_may_not_reach_a_region_is_not_lent_it() {
+    let place = Place::new("lend-whom");
+    let b = place.open();
+    let _listener = b.ia.listen(7, ObjectId { handle: 4096, generation: 1 }).unwrap();
+    let path = b.ia.device.endpoint.path().to_path_buf();
+    let stranger = Stranger::new(&place);
+    let geometry = Geometry::OURS;
+    let area = |len| Map::create("area", len, false).unwrap().1;
+    let fds = [area(geometry.area_len()), area(geometry.rma as usize), area(16 * 64)];
+    let request = Datagram::Request { id: 5, terms: terms(99, geometry), private_data: vec![] };
+    stranger.socket.send(&path, &request.encode(), &fds.each_ref().map(|fd| fd.as_fd())).unwrap();
+    let passive = b.qp();
+    b.sink.request().0.accept(&passive, &[], conn(1)).unwrap();
+    let Datagram::Reply { server, token: 99, answer: Answer::Accepted, .. } = stranger.answer() else { panic!() };
+    stranger.socket.send(&path, &Datagram::Ack { client: 5, server, token: 99 }.encode(), &[]).unwrap();
+    assert_eq!(b.sink.next(conn(1)), Heard::Established(vec![]));
+
+    let file = sealed();
+    let memory = mapping(Some(&file), LENGTH, MapFlags::SHARED);
+    let part = &memory[5000..6000];
+    let other_pd = b.ia.alloc_pd().unwrap();
+    let lent = b.share(part);
+    let (plain, other) = (b.register(part), b.ia.register_shared(&other_pd, region(part), ALL).unwrap());
+    let local = b.ia.register_shared(&b.pd, region(part), Access { local_write: true, ..Access::default() }).unwrap();
+    let over = b.share(part).local_key();
+    let ask = |from, to, token, key| {
+        stranger.socket.send(&path, &Datagram::Ask { from, to, token, key }.encode(), &[]).unwrap();
+    };
+    let no = |key| Datagram::Lend { from: server, to: 5, token: 99, key, loan: None };
+    for mr in [plain.local_key(), other.local_key(), local.local_key(), over, lent.local_key() ^ 1, 0, u32::MAX] {
+        ask(5, server, 99, mr);
+        let received = stranger.received();
+        assert_eq!((Datagram::decode(&received.bytes), received.fds.len()), (Ok(no(mr)), 0), "{mr:#x}");
+    }
+    // Who does not know the connection hears nothing: the next answer is to the question behind those.
+    let key = lent.local_key();
+    ask(5, server, 98, key);
+    ask(6, server, 99, key);
+    ask(5, server + 1, 99, key);
+    ask(5, server, 99, key);
+    let received = stranger.received();
+    let Region { address, length } = region(part);
+    let loan = Some(Loan { address, length, offset: 5000, carrier: Carrier::Descriptor });
+    assert_eq!(Datagram::decode(&received.bytes), Ok(Datagram::Lend { from: server, to: 5, token: 99, key, loan }));
+    let [given] = &received.fds[..] else { panic!("one descriptor") };
+    assert_eq!(rustix::fs::fstat(given).unwrap().st_ino, rustix::fs::fstat(&file).unwrap().st_ino);
+}
