@@ -80,6 +80,31 @@ fn windows_open_parts_of_memory_to_another_process_by_shared_buffers() {
 }
 
 #[test]
+fn shared_memory_of_another_process_is_mapped_and_copied_directly() {
+    for kind in ["file", "segment"] {
+        consume("test/c/lent.c", &["sm0", kind, "mapped"]).expect_success(&format!("lent: OK, {kind} mapped"));
+    }
+}
+
+#[test]
+fn shared_memory_of_another_process_is_not_mapped_where_shared_buffers_are_asked_for() {
+    let stage = stage(Profile::Dev);
+    let room = Room::new(&stage, Some(SM0));
+    let mut command = room.command(run::program(&stage, "test/c/lent.c"), &["sm0", "file", "not"]);
+    command.env("DAPL_SM_RMA", "mmap");
+    Run::start(command).finish(LIMIT).expect_success("lent: OK, file not");
+}
+
+#[test]
+fn shared_memory_is_mapped_and_none_is_lost() {
+    for kind in ["file", "segment"] {
+        if let Some(finished) = under_valgrind("test/c/lent.c", &["sm0", kind, "mapped"]) {
+            finished.expect_success(&format!("lent: OK, {kind} mapped"));
+        }
+    }
+}
+
+#[test]
 fn one_shared_queue_takes_the_messages_of_four_processes() {
     consume("test/c/srq.c", &[]).expect_success("srq: OK, 2000 messages");
 }

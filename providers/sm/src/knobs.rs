@@ -164,6 +164,9 @@ impl RmaMethod {
 
 impl std::fmt::Display for RmaMethod {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if *self == RmaMethod::Auto {
+            f.write_str("shared memory mapped where that is safe, ")?;
+        }
         for way in self.by_kernel() {
             f.write_str(match way {
                 ByKernel::Knem => "KNEM where it is there, ",

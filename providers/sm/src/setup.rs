@@ -23,7 +23,7 @@ use crate::book::{Attempt, Conn, Stage};
 use crate::cma;
 use crate::device::{Device, is_local, random};
 use crate::dir::endpoint_path;
-use crate::knobs::ByKernel;
+use crate::knobs::{ByKernel, RmaMethod};
 use crate::link::{Link, Peer, Theirs};
 use crate::loans::Loans;
 use crate::map::{Looked, Map};
@@ -272,8 +272,7 @@ fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) 
     let cma = AtomicBool::new(wanted && cma::probe(pid, terms.probe_address, terms.probe_value));
     let is_first = rma.by_kernel().next() == Some(ByKernel::Knem);
     let knem = device.regions.knem().is_some() && watch.is_some() && (is_first || !cma.load(Ordering::Relaxed));
-    // Who wants buffers always wants nothing mapped either.
-    let loans = rma.by_kernel().next().is_some().then(Loans::default);
+    let loans = (*rma == RmaMethod::Auto).then(Loans::default);
     let (path, knem, looked) = (path.to_path_buf(), knem.into(), Looked::default());
     let peer = Arc::new(Peer { path, pid, fifo, regions, cma, knem, loans, watch, looked });
     let mut book = device.book.lock();
