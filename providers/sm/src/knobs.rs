@@ -362,7 +362,7 @@ mod tests {
     fn defaults_are_those_of_the_table() {
         let knobs = Knobs::from("", &none);
         assert_eq!((knobs.base, knobs.first_id, knobs.rma, knobs.is_open), (None, None, RmaMethod::Auto, false));
-        assert_eq!((knobs.pid, knobs.calibrate, knobs.spin, knobs.geometry), (None, true, 50_000, Geometry::OURS));
+        assert_eq!((knobs.pid, knobs.calibrate, knobs.spin, knobs.geometry), (None, true, 150_000, Geometry::OURS));
         assert_eq!((knobs.max_message, knobs.alive.as_millis(), knobs.silence.as_millis()), (1 << 31, 5_000, 60_000));
     }
 
@@ -370,7 +370,7 @@ mod tests {
     fn bad_values_fall_back() {
         let bad = Knobs::from("", &|name| (name != "DAPL_SM_DIR").then(|| "12x".to_string()));
         assert_eq!((bad.rma, bad.is_open, bad.first_id), (RmaMethod::Auto, false, Some(1)));
-        assert_eq!((bad.pid, bad.calibrate, bad.spin, bad.geometry), (None, true, 50_000, Geometry::OURS));
+        assert_eq!((bad.pid, bad.calibrate, bad.spin, bad.geometry), (None, true, 150_000, Geometry::OURS));
         assert_eq!((bad.max_message, bad.alive.as_millis(), bad.silence.as_millis()), (1 << 31, 5_000, 60_000));
         let set = Knobs::from("cma=open max_message=65536 alive_ms=3600001 silence_ms=999 nonsense=1 a b c", &none);
         assert_eq!((set.is_open, set.max_message, set.alive.as_millis()), (true, 65_536, 5_000));

@@ -364,7 +364,7 @@ fn nothing_is_delivered_and_nothing_sent_after_the_end() {
 
 #[test]
 fn a_wait_looks_as_long_as_is_set() {
-    for (settings, nanoseconds) in [("", 50_000), ("spin_us=0", 0), ("spin_us=1000000", 1_000_000_000)] {
+    for (settings, nanoseconds) in [("", 150_000), ("spin_us=0", 0), ("spin_us=1000000", 1_000_000_000)] {
         let place = Place::new("spin");
         assert_eq!(set(&place, settings).cq.longest_look(), nanoseconds);
     }
