@@ -30,6 +30,12 @@ pub(crate) enum Fault {
     Watermark,
 }
 
+/// Statuses in the length field of an answer: no access; a receive that is too short or whose memory is not there; a send
+/// whose memory is not.
+pub(crate) const NAK_ACCESS: u32 = 6;
+pub(crate) const NAK_RESPONDER: u32 = 7;
+pub(crate) const NAK_SOURCE: u32 = 8;
+
 /// Where receives come from, if the connection has no queue of its own.
 #[derive(Debug)]
 pub(crate) struct Pool {

@@ -3,13 +3,14 @@
 //! An open IA is a `device`: an end point directory (`dir`) with a set-up socket and a FIFO (`sock`, `wake`), a table of
 //! registered memory that peers may read (`regions`), a `book` of attempts, and one thread (`engine`) with its `bell`. A
 //! connection is set up by datagrams (`setup`, `proto`), which pass sealed memory (`map`, `link`); then both halves (`rx`,
-//! `tx`, `half`) run over slot rings (`ring`) without a lock or a pointer in shared memory, and RDMA goes straight across,
-//! into shared memory that the peer lends (`backing`, `lend`, `loans`, `mapped`) or by the kernel (`by_kernel`: `knem`, `cma`),
-//! or through a bounce buffer. Queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), requests
-//! (`request`) and memory windows (`window`) are what dapl sees.
+//! `tx`, `half`) run over slot rings (`ring`) without a lock or a pointer in shared memory, and RDMA goes straight across
+//! (`across`), into shared memory that the peer lends (`backing`, `lend`, `loans`, `mapped`) or by the kernel (`by_kernel`:
+//! `knem`, `cma`), or through a bounce buffer; long sends go so too, and sender and receiver share the work (`help`). Queue
+//! pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), requests (`request`) and memory windows (`window`)
+//! are what dapl sees.
 //!
 //! ```text
-//! lib -> engine -> request -> qp -> setup lend -> device -> rx tx -> window -> book half -> cq srq -> bell -> link -> ... -> map proto
+//! lib -> engine -> request -> qp -> setup lend -> device -> rx tx -> window -> book half -> cq srq -> bell -> across -> link -> ... -> map proto
 //! ```
 //! It knows no handle and no event; dapl knows no ring.
 
@@ -21,6 +22,7 @@ macro_rules! fail_point {
     };
 }
 
+mod across;
 mod backing;
 mod bell;
 mod book;
@@ -31,6 +33,7 @@ mod device;
 mod dir;
 mod engine;
 mod half;
+mod help;
 mod knem;
 mod knobs;
 mod lend;

@@ -1,7 +1,8 @@
 //! A link: the areas of one connection, this side's and the peer's, and the control line that each side writes.
 //!
 //! Each side writes only its own area, which the peer maps read-only; the RMA buffer is written by both. On the control line
-//! a side says how far it has read, whether it sleeps, which registration it is copying with, and that it has gone.
+//! a side says how far it has read, whether it sleeps, which registrations it is copying with, whether it can fetch what is
+//! offered to it, and that it has gone.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -11,9 +12,10 @@ use std::sync::{Arc, OnceLock};
 
 use dapl::error::Result;
 use dapl::provider::ConnId;
-use dapl::sync::{AtomicU64, Ordering};
+use dapl::sync::{AtomicU64, Ordering, fence};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::help::Help;
 use crate::loans::Loans;
 use crate::map::{Looked, Map, Ticker};
 use crate::proto::handshake::Geometry;
@@ -31,7 +33,12 @@ const WANT: usize = 128;
 const TAKEN_REQUESTS: usize = 256;
 const TAKEN_RESPONSES: usize = 264;
 const BUSY: usize = 384;
+const BUSY_FETCHING: usize = 392;
 const GONE: usize = 512;
+const REACH: usize = 640;
+const RECALLED: usize = 648;
+// 768 to 1023: see `help`.
+const STAGED: usize = 1024;
 
 /// A peer's end point: shared by all connections to it.
 #[derive(Debug)]
@@ -51,6 +58,9 @@ pub(crate) struct Peer {
     pub(crate) watch: Option<Arc<PidWatch>>,
     /// When that was asked about last.
     pub(crate) looked: Looked,
+    /// So many copies are still allowed, if it is not `u32::MAX`.
+    #[cfg(test)]
+    pub(crate) allowed: std::sync::atomic::AtomicU32,
 }
 
 impl Peer {
@@ -60,6 +70,18 @@ impl Peer {
     #[inline]
     pub(crate) fn lives(&self, ticker: &Ticker) -> bool {
         self.looked.is_still(ticker, || self.watch.as_ref().is_some_and(|watch| !watch.is_dead()))
+    }
+
+    /// As many copies as that are allowed to a sender that does not look whether it is asked for help.
+    #[cfg(test)]
+    pub(crate) const LAZY: u32 = u32::MAX - 1;
+
+    /// A test has the kernel refuse the next copy.
+    #[cfg(test)]
+    pub(crate) fn is_denied(&self) -> bool {
+        use std::sync::atomic::Ordering::SeqCst;
+        let less = |left: u32| Some(if left == u32::MAX { left } else { left.saturating_sub(1) });
+        self.allowed.fetch_update(SeqCst, SeqCst, less) == Ok(0)
     }
 }
 
@@ -114,7 +136,7 @@ impl Link {
     /// This side's half, and the descriptors that the peer gets.
     pub(crate) fn create(id: u32, conn: ConnId, geometry: Geometry) -> Result<(Link, [OwnedFd; 2])> {
         let (area, area_fd) = Map::create("dapl-sm-rings", geometry.area_len(), true)?;
-        let (rma, rma_fd) = Map::create("dapl-sm-rma", geometry.rma as usize, false)?;
+        let (rma, rma_fd) = Map::create("dapl-sm-rma", geometry.rma_len(), false)?;
         let link = Link {
             id,
             conn,
@@ -130,7 +152,47 @@ impl Link {
 
     /// Joins the peer's half; once.
     pub(crate) fn join(&self, theirs: Theirs) {
+        self.tell_reach(theirs.peer.cma.load(std::sync::atomic::Ordering::Relaxed));
         let _ = self.theirs.set(theirs);
+    }
+
+    /// Says whether this side can copy from and to the peer's memory by itself.
+    pub(crate) fn tell_reach(&self, reaches: bool) {
+        self.area.word(REACH).store(u64::from(reaches), Ordering::Relaxed);
+    }
+
+    /// Does the peer say so of itself?
+    pub(crate) fn is_reached(&self) -> bool {
+        self.theirs().is_some_and(|t| t.area.word(REACH).load(Ordering::Relaxed) == 1)
+    }
+
+    /// Before this side's offers are flushed: their memory may have another use from here on.
+    pub(crate) fn recall(&self) {
+        self.area.word(RECALLED).store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Has the peer recalled its offers? Asked behind the last copy.
+    pub(crate) fn is_recalled(&self) -> bool {
+        // Pairs with the fence in `recall`: what was copied is what was offered, or we see the word.
+        fence(Ordering::SeqCst);
+        self.theirs().is_none_or(|t| t.area.word(RECALLED).load(Ordering::Relaxed) != 0)
+    }
+
+    /// What is staged for the peer.
+    pub(crate) fn tell_staged(&self, word: u64) {
+        // Release: the bytes are in their place.
+        self.area.word(STAGED).store(word, Ordering::Release);
+    }
+
+    /// What the peer has staged.
+    pub(crate) fn staged(&self) -> u64 {
+        self.theirs().map_or(0, |t| t.area.word(STAGED).load(Ordering::Acquire))
+    }
+
+    /// Where both sides ask for help and give it.
+    pub(crate) fn help(&self) -> Option<Help<'_>> {
+        Some(Help { own: &self.area, theirs: &self.theirs()?.area })
     }
 
     pub(crate) fn theirs(&self) -> Option<&Theirs> {
@@ -186,14 +248,20 @@ impl Link {
         [ours[0], ours[1], self.taken(), self.taken_responses()].into_iter().fold(0, u64::wrapping_add)
     }
 
-    /// The word where the owner of memory sees that we copy with one of its keys.
+    /// The word where the owner of memory sees that our sending half copies with one of its keys.
     pub(crate) fn busy(&self) -> &AtomicU64 {
         self.area.word(BUSY)
     }
 
+    /// As `busy`, of the receiving half.
+    pub(crate) fn busy_fetching(&self) -> &AtomicU64 {
+        self.area.word(BUSY_FETCHING)
+    }
+
     /// Is the peer copying with this key of ours?
     pub(crate) fn peer_copies_with(&self, key: u32) -> bool {
-        self.theirs().is_some_and(|t| t.area.word(BUSY).load(Ordering::Acquire) == u64::from(key))
+        let copies = |word| self.theirs().is_some_and(|t| t.area.word(word).load(Ordering::Acquire) == u64::from(key));
+        copies(BUSY) || copies(BUSY_FETCHING)
     }
 
     /// Asks to be woken; look once more afterwards, before sleeping.

@@ -89,14 +89,14 @@ impl Writer {
         if ahead > u64::from(u32::MAX / 2) { Some(()) } else { self.learn(self.taken + ahead) }
     }
 
-    fn slot(&self) -> usize {
-        self.offset + (self.next & (self.slots - 1)) as usize * SLOT
-    }
-
     /// Fills a word of the next slot behind its cargo, before it is pushed.
     pub(crate) fn note(&self, n: usize, word: u64) {
         assert!(n < INLINE / 8 - 1);
         self.area.word(self.slot() + BODY + 8 + n * 8).store(word, Ordering::Relaxed);
+    }
+
+    fn slot(&self) -> usize {
+        self.offset + (self.next & (self.slots - 1)) as usize * SLOT
     }
 
     /// Fills and publishes the next slot. The caller has made sure that the ring is not full.
@@ -192,6 +192,12 @@ impl Reader {
     pub(crate) fn body<const N: usize>(&self) -> [u64; N] {
         const { assert!(N <= INLINE / 8) };
         std::array::from_fn(|n| self.area.word(self.slot() + BODY + n * 8).load(Ordering::Relaxed))
+    }
+
+    /// The words behind the cargo, as the writer's `note` left them.
+    pub(crate) fn notes<const N: usize>(&self) -> [u64; N] {
+        const { assert!(N < INLINE / 8) };
+        std::array::from_fn(|n| self.area.word(self.slot() + BODY + 8 + n * 8).load(Ordering::Relaxed))
     }
 
     /// Where the bytes of an inline message are, up to `INLINE` of them.

@@ -2,9 +2,11 @@
 //! SM-21).
 //!
 //! Sends go into the receives in their posting order, or each into one out of the shared queue; a send without a receive
-//! stays in the ring, without a time limit, and what is behind it waits. RMA fragments are checked against this process's
+//! stays in the ring, without a time limit, and what is behind it waits. Long sends are fetched (`fetch`). RMA fragments are checked against this process's
 //! registrations and answered on our response ring, which never waits for a receive. Runs under the lock of this half;
 //! calls nobody above.
+
+mod fetch;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +17,7 @@ use dapl::watermark::High;
 
 use crate::bell::Job;
 use crate::cq::Outbox;
-use crate::half::{Fault, Pool, Shared};
+use crate::half::{Fault, NAK_ACCESS, NAK_RESPONDER, Pool, Shared};
 use crate::link::{Link, WANT_PROGRESS};
 use crate::proto::message::{Fragment, Header, INLINE, Kind, LINE};
 use crate::proto::reassembly::Reassembly;
@@ -26,6 +28,8 @@ use crate::srq::Buffer;
 
 /// Slots taken in one pass: progress is shared among connections.
 const PASS: usize = 64;
+/// Bytes fetched in one pass, likewise.
+const BUDGET: u64 = 512 << 10;
 
 /// A posted receive.
 #[derive(Debug)]
@@ -63,6 +67,10 @@ pub(crate) struct RxEnds {
     responses: Writer,
     /// The message under way.
     message: Reassembly,
+    /// The offer under way; how many parts of offers the sender was asked to write, and to stage.
+    fetch: Option<fetch::Fetch>,
+    tickets: u64,
+    staged: u64,
     /// The next message waits for a receive; with a shared queue, in line.
     held: bool,
     /// The count that the peer was told last.
@@ -76,12 +84,13 @@ impl RxEnds {
         let requests = Reader::new(theirs.area.clone(), Link::requests(&theirs.geometry));
         let responses = Writer::new(link.area.clone(), Link::responses(&link.geometry));
         let message = Reassembly::new(link.route_in()?);
-        Some(RxEnds { requests, responses, message, held: false, told: 0, link })
+        let (tickets, staged) = (0, 0);
+        Some(RxEnds { requests, responses, message, fetch: None, tickets, staged, held: false, told: 0, link })
     }
 
     /// Is there something that a pass would take?
     pub(crate) fn has_work(&self, receives: usize) -> bool {
-        self.requests.peek() != Next::Empty && !(self.held && receives == 0)
+        self.requests.peek() != Next::Empty && !(self.held && receives == 0) && self.can_go_on()
     }
 
     /// The next message stands in line for a receive out of the shared queue, if there is one.
@@ -125,7 +134,7 @@ impl Rx {
     fn take(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(false) };
         let begin = ends.requests.taken();
-        let (mut answered, mut result) = (false, Ok(()));
+        let (mut answered, mut result, mut budget) = (false, Ok(()), BUDGET);
         while ends.requests.taken() - begin < PASS as u64 && !out.is_full() {
             let header = match ends.requests.peek() {
                 Next::Empty if out.look_again() && ends.requests.taken() == begin => continue,
@@ -139,7 +148,8 @@ impl Rx {
             let step = match header.kind {
                 Kind::Send => ends.deliver(shared, &mut self.queue, &mut self.marks, header, out),
                 Kind::RmaWrite | Kind::RmaRead => ends.serve(shared, header).inspect(|_| answered = true),
-                Kind::RmaAck | Kind::SendNak => Err(Fault::Nonsense("an answer in the ring of requests")),
+                Kind::Offer => ends.fetch(shared, &mut self.queue, &mut self.marks, header, &mut budget, out),
+                Kind::RmaAck | Kind::SendNak | Kind::Stage => Err(Fault::Nonsense("an answer in the ring of requests")),
             };
             match step {
                 Ok(true) => {
@@ -158,7 +168,7 @@ impl Rx {
         let taken = ends.requests.taken();
         shared.rx_taken.store(taken, Ordering::Release);
         ends.settle(shared, taken, answered);
-        result.map(|()| taken != begin)
+        result.map(|()| taken != begin || budget < BUDGET)
     }
 
     /// Posts a receive; the caller has checked the room. Takes what waited for it, and says whether more is there.
@@ -218,7 +228,7 @@ fn is_over(marks: &mut High, shared: &Shared, receives: usize) -> bool {
 }
 
 /// Takes a receive out of the shared queue; if there is none, the connection stands in line from now on.
-fn fetch(shared: &Shared, queue: &mut VecDeque<Receive>) -> bool {
+fn borrow(shared: &Shared, queue: &mut VecDeque<Receive>) -> bool {
     let Some(pool) = &shared.pool else { return false };
     let Some(buffer) = pool.srq.take(&pool.taker) else { return false };
     queue.push_back(Receive::shared(pool, buffer));
@@ -253,21 +263,8 @@ impl RxEnds {
         let cargo = self.requests.cargo();
         shared.ack_low.store(cargo.ack, Ordering::Release);
         let part = self.message.look(&header, || self.requests.body()).map_err(Fault::Nonsense)?;
-        if header.first {
-            if queue.is_empty() {
-                if self.held || !fetch(shared, queue) {
-                    self.held = true;
-                    return Ok(false);
-                }
-                if is_over(marks, shared, queue.len()) {
-                    return Err(Fault::Watermark);
-                }
-            }
-            let Some(receive) = queue.front() else { return Ok(false) };
-            self.held = false;
-            if part.size > receive.segments.total() {
-                return Err(self.spoiled(shared, queue, Status::LocalLength, out));
-            }
+        if header.first && !self.find_receive(shared, queue, marks, part.size, out)? {
+            return Ok(false);
         }
         let placed = self.place(shared, queue, header, &cargo, part.offset);
         fail_point!(PieceTaken);
@@ -286,6 +283,33 @@ impl RxEnds {
                     solicited: header.solicited,
                 },
             );
+        }
+        Ok(true)
+    }
+
+    /// Sees to it that a receive is there for a message that begins. False: the message waits for one.
+    #[inline]
+    fn find_receive(
+        &mut self,
+        shared: &Shared,
+        queue: &mut VecDeque<Receive>,
+        marks: &mut High,
+        total: u64,
+        out: &mut Outbox<'_>,
+    ) -> Result<bool, Fault> {
+        if queue.is_empty() {
+            if self.held || !borrow(shared, queue) {
+                self.held = true;
+                return Ok(false);
+            }
+            if is_over(marks, shared, queue.len()) {
+                return Err(Fault::Watermark);
+            }
+        }
+        let Some(receive) = queue.front() else { return Ok(false) };
+        self.held = false;
+        if total > receive.segments.total() {
+            return Err(self.spoiled(shared, queue, Status::LocalLength, out));
         }
         Ok(true)
     }
@@ -328,6 +352,7 @@ impl RxEnds {
         status: Status,
         out: &mut Outbox<'_>,
     ) -> Fault {
+        self.call_off();
         if let Some(receive) = queue.pop_front() {
             shared.complete_recv(out, Completion { token: receive.token, status, ..Completion::default() });
         }
@@ -372,7 +397,3 @@ impl RxEnds {
         if status == 0 { Ok(true) } else { Err(Fault::Access) }
     }
 }
-
-/// Statuses in the length field of an answer.
-pub(crate) const NAK_ACCESS: u32 = 6;
-pub(crate) const NAK_RESPONDER: u32 = 7;

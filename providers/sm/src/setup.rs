@@ -226,7 +226,7 @@ pub(crate) fn meet(
         return None;
     }
     let table = fds.pop()?;
-    let rma = Map::of_peer(&fds.pop()?, terms.geometry.rma as usize, true);
+    let rma = Map::of_peer(&fds.pop()?, terms.geometry.rma_len(), true);
     let area = Map::of_peer(&fds.pop()?, terms.geometry.area_len(), false);
     let (Some(rma), Some(area)) = (rma, area) else {
         log::warn!("set-up with {}: its shared areas are not sealed or of another size", path.display());
@@ -273,8 +273,19 @@ fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) 
     let is_first = rma.by_kernel().next() == Some(ByKernel::Knem);
     let knem = device.regions.knem().is_some() && watch.is_some() && (is_first || !cma.load(Ordering::Relaxed));
     let loans = (*rma == RmaMethod::Auto).then(Loans::default);
-    let (path, knem, looked) = (path.to_path_buf(), knem.into(), Looked::default());
-    let peer = Arc::new(Peer { path, pid, fifo, regions, cma, knem, loans, watch, looked });
+    let peer = Arc::new(Peer {
+        path: path.to_path_buf(),
+        pid,
+        fifo,
+        regions,
+        cma,
+        knem: knem.into(),
+        loans,
+        watch,
+        looked: Looked::default(),
+        #[cfg(test)]
+        allowed: u32::MAX.into(),
+    });
     let mut book = device.book.lock();
     book.peers.retain(|_, known| known.strong_count() > 0);
     book.peers.insert(key, Arc::downgrade(&peer));

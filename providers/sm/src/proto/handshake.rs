@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 use super::message::SLOT;
+use super::offer::STAGE;
 
 /// Major version of the protocol: another one is refused by name.
 pub(crate) const VERSION: u8 = 1;
@@ -60,7 +61,8 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// What a side makes if nothing else is set: 124 KiB for the rings and messages, 128 KiB for RMA, touched only when used.
+    /// What a side makes if nothing else is set: 124 KiB for the rings and messages, 128 KiB for RMA and 4 KiB for the stage
+    /// behind it, touched only when used.
     pub(crate) const OURS: Geometry = Geometry { requests: 256, responses: 64, messages: 80 << 10, rma: 128 << 10 };
     const CONTROL: usize = 4096;
 
@@ -74,6 +76,16 @@ impl Geometry {
 
     pub(crate) fn messages_at(&self) -> usize {
         self.responses_at() + self.responses as usize * SLOT
+    }
+
+    /// Where offers are staged, in the RMA buffer. A buffer too small for that begins with it, and is too short for a piece.
+    pub(crate) fn stage_at(&self) -> usize {
+        self.rma as usize
+    }
+
+    /// Bytes of the RMA buffer and of the stage.
+    pub(crate) fn rma_len(&self) -> usize {
+        self.stage_at() + STAGE
     }
 
     /// Bytes of the whole area.
@@ -475,6 +487,6 @@ mod tests {
     #[test]
     fn a_connection_stays_within_its_footprint() {
         let ours = Geometry::OURS;
-        assert!(ours.is_sane() && ours.area_len() + ours.rma as usize <= 256 << 10);
+        assert!(ours.is_sane() && ours.area_len() + ours.rma_len() <= 256 << 10);
     }
 }

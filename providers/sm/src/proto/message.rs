@@ -25,6 +25,10 @@ pub(crate) enum Kind {
     RmaAck = 4,
     /// A send could not be delivered; the length field is a status.
     SendNak = 5,
+    /// A send whose bytes are to be fetched; the length field counts the segments.
+    Offer = 6,
+    /// Answer to an offer that cannot be fetched: stage it from byte `aux` on; the length field says which.
+    Stage = 7,
 }
 
 /// A ring word: type, flags, length.
@@ -65,6 +69,8 @@ impl Header {
             3 => Kind::RmaRead,
             4 => Kind::RmaAck,
             5 => Kind::SendNak,
+            6 => Kind::Offer,
+            7 => Kind::Stage,
             _ => return None,
         };
         Some(Header {

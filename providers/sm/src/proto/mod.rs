@@ -6,5 +6,6 @@
 pub(crate) mod handshake;
 pub(crate) mod machine;
 pub(crate) mod message;
+pub(crate) mod offer;
 pub(crate) mod pulse;
 pub(crate) mod reassembly;

@@ -105,6 +105,11 @@ impl Reassembly {
         Ok(part)
     }
 
+    /// Nothing is under way: another message may begin.
+    pub(crate) fn is_between(&self) -> bool {
+        self.under_way.is_none()
+    }
+
     /// What `look` gave this part for is in its place.
     #[inline]
     pub(crate) fn took(&mut self, header: &Header, part: Part) {

@@ -157,6 +157,14 @@ fn in_the_middle_of_a_message() {
 }
 
 #[test]
+fn in_the_middle_of_a_long_message() {
+    for point in [OfferReserved, Offered, OfferRead, HelpAsked, HelpSeen, HelpClaimed, PartFetched] {
+        dies_connecting(point, PASSES, &[]);
+        dies_listening(point, PASSES, &[]);
+    }
+}
+
+#[test]
 fn in_the_middle_of_rdma_by_the_kernel() {
     for point in [KeyAnnounced, PieceCopied] {
         dies_connecting(point, PASSES, &[]);

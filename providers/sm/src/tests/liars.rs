@@ -26,7 +26,7 @@ pub(super) fn works(a: &Side, b: &Side, pair: &(Qp, Qp)) {
 }
 
 /// Puts a word and a body into the next slot of the liar's ring of requests, as the first message of a connection.
-fn forge(liar: &Qp, header: u32, aux: u32, body: u64) {
+pub(super) fn forge(liar: &Qp, header: u32, aux: u32, body: u64) {
     forge_piece(liar, header, aux, |data| data[0] = body);
 }
 
@@ -45,7 +45,7 @@ fn forge_piece(liar: &Qp, header: u32, aux: u32, lie: impl FnOnce(&mut [u64; Dat
 #[test]
 fn a_lie_in_the_ring_costs_the_liar_his_connection_and_nobody_else() {
     let piece = Header { kind: Kind::Send, first: true, last: true, inline: false, solicited: false, length: 100 };
-    let lies: [(&str, u32, u32, u64); 10] = [
+    let lies: [(&str, u32, u32, u64); 11] = [
         ("a type that does not exist", 0xF, 0, 0),
         ("type 0", 0, 0, 0),
         ("an answer among requests", Header::plain(Kind::RmaAck, 0).encode(), 0, 0),
@@ -55,6 +55,7 @@ fn a_lie_in_the_ring_costs_the_liar_his_connection_and_nobody_else() {
         ("a piece without a beginning", Header { first: false, ..piece }.encode(), 0, 0),
         ("an inline message longer than a slot", Header { inline: true, length: 113, ..piece }.encode(), 0, 100),
         ("a fragment outside its buffer", Header::plain(Kind::RmaWrite, 0).encode(), u32::MAX, 0),
+        ("a question about an offer among requests", Header::plain(Kind::Stage, 1).encode(), 0, 0),
         ("a refusal among requests", Header::plain(Kind::SendNak, 0).encode(), 0, 0),
     ];
     let place = Place::new("ring-lies");

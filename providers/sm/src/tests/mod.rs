@@ -13,6 +13,8 @@ mod kills;
 mod knem;
 mod lending;
 mod liars;
+mod long;
+mod long_lies;
 mod other;
 pub(crate) mod points;
 mod sharing;

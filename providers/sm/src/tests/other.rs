@@ -15,8 +15,9 @@ pub(super) const QUAL: u64 = 7;
 
 /// Far more than two chunks of a copy by the kernel.
 const BIG: usize = 1_200_000;
-/// Several pieces through the message buffer.
+/// Several pieces through the message buffer, of more segments than an offer can name.
 const LONG: usize = 40_000;
+const SEGMENTS: usize = 8;
 /// Outstanding at a time.
 const RECVS: u64 = 8;
 const REQUESTS: u64 = 5;
@@ -164,7 +165,7 @@ impl Traffic {
             let mr = side.register(&bytes);
             (bytes, mr)
         };
-        let (out, into, target) = (memory(BIG), memory(LONG), memory(BIG));
+        let (out, into, target) = (memory(BIG), memory(BIG), memory(BIG));
         let (recvs, requests) = (Account::default(), Account::default());
         let mut new =
             Traffic { qp: side.qp(), conn, out, into, target, remote: None, recvs, requests, events: Vec::new() };
@@ -258,13 +259,16 @@ impl Traffic {
 
     fn post(&self, remote: Remote, number: u64) {
         let (memory, mr) = &self.out;
-        let (op, length) = match number % 4 {
-            0 => (Op::Send { solicited: false }, 64),
-            1 => (Op::Send { solicited: false }, LONG),
-            2 => (Op::Write(remote), BIG),
-            _ => (Op::Read(remote), BIG),
+        let send = Op::Send { solicited: false };
+        let (op, length, segments) = match number % 5 {
+            0 => (send, 64, 1),
+            1 => (send, LONG, SEGMENTS),
+            2 => (Op::Write(remote), BIG, 1),
+            3 => (Op::Read(remote), BIG, 1),
+            _ => (send, BIG, 1),
         };
-        self.qp.post_send(&wr(op, &[segment(mr, &memory[..length])], number)).unwrap();
+        let list: Vec<_> = memory[..length].chunks(length / segments).map(|part| segment(mr, part)).collect();
+        self.qp.post_send(&wr(op, &list, number)).unwrap();
     }
 }
 

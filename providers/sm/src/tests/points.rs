@@ -39,6 +39,14 @@ pub(crate) enum Point {
     PieceTaken,
     BeforeTelling,
     Completed,
+    // A long message.
+    OfferReserved,
+    Offered,
+    OfferRead,
+    HelpAsked,
+    HelpSeen,
+    HelpClaimed,
+    PartFetched,
     // RDMA.
     KeyAnnounced,
     KernelAsked,

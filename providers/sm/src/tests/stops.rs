@@ -47,7 +47,7 @@ fn stops(role: &str, point: Point, passes: u32, settings: &[(&str, &str)]) {
 
 #[test]
 fn stopped_until_it_is_given_up_and_then_back_again() {
-    for point in [SlotFilled, BeforePublish, KeyAnnounced, PieceCopied] {
+    for point in [SlotFilled, BeforePublish, KeyAnnounced, PieceCopied, HelpAsked, HelpClaimed] {
         stops("listens", point, PASSES, &[]);
     }
     for point in [KernelAsked, KernelAnswered] {

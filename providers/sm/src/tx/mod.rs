@@ -5,6 +5,7 @@
 //! an RDMA operation when it has been copied across, or when the target has answered its last fragment. What does not fit
 //! waits here: a full ring is back-pressure, never a disconnect. Runs under the lock of this half; calls nobody above.
 
+mod offer;
 mod rma;
 mod send;
 
@@ -16,7 +17,7 @@ use dapl::provider::{BindWr, Completion, Op, SendWr, Status, Token};
 
 use crate::cma::{self, Way};
 use crate::cq::Outbox;
-use crate::half::{Fault, Shared};
+use crate::half::{Fault, NAK_SOURCE, Shared};
 use crate::link::{Link, WANT_REQUESTS};
 use crate::proto::message::{Kind, LINE};
 use crate::proto::reassembly::Numbering;
@@ -38,6 +39,8 @@ enum Stage {
     Running,
     /// All bytes were handed over; complete when the ring has been taken up to here.
     Sent(u64),
+    /// The same, and the bytes have stayed where they are.
+    Offered(u64),
     Done,
     Failed(Status),
 }
@@ -132,6 +135,11 @@ pub(crate) struct TxEnds {
     /// Message lines to give back when the ring has been taken up to a slot.
     marks: VecDeque<(u64, u64)>,
     rma: Lines,
+    /// The last offer is complete when the ring has been taken up to here.
+    offered: u64,
+    /// How often an offer was staged; the ticket of the last help.
+    staged: u64,
+    helped: u64,
     pending: VecDeque<Pending>,
     /// Number of the request at the front of the queue.
     first: u64,
@@ -155,6 +163,9 @@ impl TxEnds {
             numbering: Numbering::new(link.route_out()?),
             marks: VecDeque::new(),
             rma,
+            offered: 0,
+            staged: 0,
+            helped: 0,
             pending: VecDeque::new(),
             first: 0,
             reads: 0,
@@ -212,7 +223,8 @@ impl Tx {
         let published = self.issue(shared);
         let retired = self.retire(shared, out)?;
         self.publish(shared, published);
-        Ok(published || retired)
+        let helped = self.help(shared);
+        Ok(published || retired || helped)
     }
 
     fn publish(&self, shared: &Shared, published: bool) {
@@ -245,7 +257,8 @@ impl Tx {
         while let Some(answer) = self.next_answer()? {
             match answer {
                 (Kind::RmaAck, line, status) => self.answered(shared, line, status)?,
-                _ => self.refused()?,
+                (Kind::Stage, offset, slot) => self.stage(shared, slot, u64::from(offset))?,
+                (_, _, status) => self.refused(status)?,
             }
         }
         if let Some(ends) = &self.ends
@@ -261,7 +274,7 @@ impl Tx {
         let Some(ends) = self.ends.as_mut() else { return Ok(None) };
         match ends.responses.peek() {
             Next::Empty => Ok(None),
-            Next::Word(header) if matches!(header.kind, Kind::RmaAck | Kind::SendNak) => {
+            Next::Word(header) if matches!(header.kind, Kind::RmaAck | Kind::SendNak | Kind::Stage) => {
                 let line = ends.responses.cargo().aux;
                 ends.responses.advance();
                 Ok(Some((header.kind, line, header.length)))
@@ -302,15 +315,21 @@ impl Tx {
     }
 
     /// The peer could not take a send: it is the oldest that is not complete.
-    fn refused(&mut self) -> Result<(), Fault> {
-        let taken = self.ends.as_ref().map_or(0, |ends| ends.requests.taken());
+    fn refused(&mut self, status: u32) -> Result<(), Fault> {
+        let Some(ends) = self.ends.as_mut() else { return Ok(()) };
+        // The count that was told before the refusal: what we learned may be older.
+        ends.requests.learn(ends.link.taken()).ok_or(Fault::Nonsense("requests taken that never were"))?;
+        let taken = ends.requests.taken();
         let open = |r: &&mut Request| match r.stage {
-            Stage::Sent(slot) => slot > taken && r.is_send(),
+            Stage::Sent(slot) | Stage::Offered(slot) => slot > taken && r.is_send(),
             Stage::Running => r.is_send(),
             _ => false,
         };
         let request = self.queue.iter_mut().find(open).ok_or(Fault::Nonsense("a refusal of no send"))?;
-        request.stage = Stage::Failed(Status::RemoteResponder);
+        request.stage = Stage::Failed(match status {
+            NAK_SOURCE => Status::LocalProtection,
+            _ => Status::RemoteResponder,
+        });
         Ok(())
     }
 
@@ -356,7 +375,7 @@ impl Tx {
         while let (Some(ends), Some(request)) = (self.ends.as_mut(), self.queue.front()) {
             let status = match request.stage {
                 Stage::Done => Status::Success,
-                Stage::Sent(slot) if slot <= ends.requests.taken() => Status::Success,
+                Stage::Sent(slot) | Stage::Offered(slot) if slot <= ends.requests.taken() => Status::Success,
                 Stage::Failed(status) => status,
                 _ => break,
             };
@@ -383,7 +402,9 @@ impl Tx {
 
     /// Forgets the connection. The completions of all that was queued.
     pub(crate) fn flush(&mut self) -> impl Iterator<Item = Completion> + '_ {
-        self.ends = None;
+        if let Some(ends) = self.ends.take() {
+            ends.link.recall();
+        }
         self.issued = 0;
         self.loud = 0;
         self.draining = false;
@@ -405,7 +426,9 @@ impl Tx {
 
     /// Is there anything that the peer's progress brings on: completions that are wanted, or work that waits for room?
     pub(crate) fn needs_news(&self) -> bool {
-        self.draining || self.loud > 0 || self.queue.len() > self.issued
+        // The receiver of an offer may have a question, and be glad of help.
+        let offers = self.ends.as_ref().is_some_and(TxEnds::has_offers);
+        self.draining || self.loud > 0 || self.queue.len() > self.issued || offers
     }
 }
 

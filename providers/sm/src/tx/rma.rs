@@ -4,19 +4,20 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use dapl::provider::{Remote, Segment, Status};
+use dapl::provider::{Remote, Status};
 
 use super::{Pending, Request, Stage, Step, TxEnds};
+use crate::across::{self, Broken, By};
 use crate::bell::Job;
 use crate::by_kernel;
-use crate::cma::{self, Refusal, Way};
+use crate::cma::{self, Way};
 use crate::half::Shared;
 use crate::loans::Found;
 use crate::mapped::Mapped;
 use crate::proto::message::{Fragment, Header, Kind, LINE};
 use crate::regions::{Target, Wish};
 use crate::ring::Cargo;
-use crate::segments::{copy, gather};
+use crate::segments::gather;
 
 /// Bytes of an RMA fragment.
 const FRAGMENT: usize = 32 << 10;
@@ -28,13 +29,6 @@ pub(super) struct Last {
     mapped: Weak<Mapped>,
     /// The request that goes by it; it goes on so.
     request: Option<u64>,
-}
-
-/// Who copies across.
-#[derive(Clone, Copy)]
-enum By<'a> {
-    Us(&'a Mapped),
-    Kernel,
 }
 
 impl TxEnds {
@@ -124,10 +118,7 @@ impl TxEnds {
     ) -> Result<bool, Option<Status>> {
         let theirs = self.link.theirs().ok_or(Some(Status::Transport))?;
         let (peer, pd) = (&theirs.peer, theirs.pd);
-        let (local, wish) = match way {
-            Way::Write => (Wish::LocalRead, Wish::RemoteWrite),
-            Way::Read => (Wish::LocalWrite, Wish::RemoteRead),
-        };
+        let wish = if way == Way::Write { Wish::RemoteWrite } else { Wish::RemoteRead };
         while request.issued < request.segments.total() {
             self.hungry = *budget == 0;
             if self.hungry {
@@ -137,31 +128,8 @@ impl TxEnds {
             let Some(piece) = request.segments.pieces(request.issued, chunk).next() else { break };
             let target =
                 Target { key: remote.key, pd, address: remote.address + request.issued, length: piece.length, wish };
-            let _hold = shared.regions.hold(piece.key, shared.pd, piece.address, piece.length, local).map_err(Some)?;
-            let announced = peer.regions.announce(self.link.busy(), &target).map_err(Some)?;
-            fail_point!(KeyAnnounced);
-            // SAFETY: the local piece is registered for this use and held during the copy.
-            let copied = unsafe {
-                match by {
-                    By::Us(mapped) => copy_here(way, mapped, &piece, target.address).ok_or(Refusal::Fault),
-                    By::Kernel if !peer.lives(&shared.regions.ticker) => Err(Refusal::Gone),
-                    By::Kernel => by_kernel::copy(&shared.regions, peer, way, &piece, &target),
-                }
-            };
-            fail_point!(PieceCopied);
-            drop(announced);
-            match copied {
-                Ok(()) if !peer.regions.allows(&target) => return Err(Some(Status::RemoteAccess)),
-                Ok(()) => {}
-                Err(Refusal::Gone) => return Err(Some(Status::Transport)),
-                Err(Refusal::Fault) => return Err(Some(Status::RemoteAccess)),
-                Err(Refusal::Here) => return Err(Some(Status::LocalProtection)),
-                Err(Refusal::Denied) => {
-                    log::info!("cross-memory copy to process {} was refused; going on by shared buffers", peer.pid);
-                    peer.cma.store(false, Ordering::Relaxed);
-                    return Err(None);
-                }
-            }
+            across::copy(&shared.regions, peer, self.link.busy(), way, (piece, shared.pd), &target, by)
+                .map_err(Broken::status)?;
             request.issued += piece.length;
             request.answered = request.issued;
             request.stage = Stage::Running;
@@ -249,23 +217,4 @@ impl TxEnds {
         }
         Ok(())
     }
-}
-
-/// By this process. `None`: the mapping has no such place.
-///
-/// # Safety
-/// The piece is registered memory that is there and held, for writing if this reads.
-#[inline]
-unsafe fn copy_here(way: Way, mapped: &Mapped, piece: &Segment, address: u64) -> Option<()> {
-    let there = mapped.place(address, piece.length, way == Way::Write)?;
-    let (here, length) = (piece.address as *mut u8, piece.length as usize);
-    // SAFETY: the other side is a place in a mapping that never shrinks, writable if this writes; ours is by this function's
-    // contract.
-    unsafe {
-        match way {
-            Way::Write => copy(here, there, length),
-            Way::Read => copy(there, here, length),
-        }
-    }
-    Some(())
 }

@@ -16,6 +16,9 @@ impl TxEnds {
         if total > shared.max_message {
             return Step::Failed(Status::LocalLength);
         }
+        if let Some(step) = self.offer(shared, request, solicited) {
+            return step;
+        }
         let mut wrote = false;
         loop {
             if self.requests.is_full() {

@@ -1,0 +1,188 @@
+//! Help: who fetches a long message asks its sender to write a part of it, so that two processors copy.
+//!
+//! The asker puts a job on its own control line and does other work; then it withdraws the job, and unless the helper has
+//! claimed it by then, it is the asker's again. A claim and a withdrawal that meet see at least one of each other: each side
+//! writes its word, then a full barrier, then reads the other's. What is claimed is reported, done or not. Each side writes
+//! only its own words; nothing here copies, sleeps or wakes.
+#![forbid(unsafe_code)]
+
+use dapl::sync::{Ordering, fence};
+
+use crate::map::Map;
+
+/// The asker's words, from here on: the ticket, which is 0 without a job, and the job.
+const TICKET: usize = 768;
+const JOB: usize = TICKET + 8;
+/// The helper's, for another reader: the ticket it claimed last, and what became of it.
+const CLAIM: usize = 896;
+const OUTCOME: usize = CLAIM + 8;
+
+/// A part of a message that the sender is to write.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Job {
+    /// The message: the count of requests when it will have been taken.
+    pub(crate) slot: u64,
+    /// Where the part begins in it, and how long it is.
+    pub(crate) offset: u64,
+    pub(crate) length: u32,
+    /// Where it is to go, in the asker's memory.
+    pub(crate) key: u32,
+    pub(crate) pd: u32,
+    pub(crate) address: u64,
+}
+
+impl Job {
+    const WORDS: usize = 5;
+
+    fn encode(&self) -> [u64; Self::WORDS] {
+        let Job { slot, offset, length, key, pd, address } = *self;
+        [slot, offset, u64::from(key) << 32 | u64::from(length), u64::from(pd), address]
+    }
+
+    fn decode([slot, offset, key_and_length, pd, address]: [u64; Self::WORDS]) -> Self {
+        let (length, key) = (key_and_length as u32, (key_and_length >> 32) as u32);
+        Job { slot, offset, length, key, pd: pd as u32, address }
+    }
+}
+
+/// The control lines of both sides, as either sees them.
+#[derive(Debug)]
+pub(crate) struct Help<'a> {
+    pub(crate) own: &'a Map,
+    pub(crate) theirs: &'a Map,
+}
+
+impl Help<'_> {
+    /// Asks. A ticket is never used again, and is not 0.
+    pub(crate) fn ask(&self, ticket: u64, job: &Job) {
+        for (n, word) in job.encode().into_iter().enumerate() {
+            self.own.word(JOB + n * 8).store(word, Ordering::Relaxed);
+        }
+        // Pairs with the Acquire in `look`: first the job, then its ticket.
+        self.own.word(TICKET).store(ticket, Ordering::Release);
+    }
+
+    /// Takes the job back. True: the helper is at it, or has been, and what becomes of it must be waited for.
+    pub(crate) fn withdraw(&self, ticket: u64) -> bool {
+        self.own.word(TICKET).store(0, Ordering::Relaxed);
+        // Pairs with the fence in `claim`: either it sees the ticket gone, or we see the claim.
+        fence(Ordering::SeqCst);
+        self.theirs.word(CLAIM).load(Ordering::Relaxed) == ticket
+    }
+
+    /// What became of a job that was claimed, once it is known: whether it was done.
+    pub(crate) fn outcome(&self, ticket: u64) -> Option<bool> {
+        // Pairs with the Release in `report`: the part is there before the word says so.
+        let word = self.theirs.word(OUTCOME).load(Ordering::Acquire);
+        (word >> 1 == ticket).then_some(word & 1 == 1)
+    }
+
+    /// Is there a job, and one with another ticket than the last? Nothing of it is sure before it is claimed.
+    pub(crate) fn look(&self, last: u64) -> Option<(u64, Job)> {
+        let ticket = self.theirs.word(TICKET).load(Ordering::Acquire);
+        // A ticket whose outcome has no room for it is nobody's.
+        if ticket == 0 || ticket == last || ticket >> 62 != 0 {
+            return None;
+        }
+        let words = std::array::from_fn(|n| self.theirs.word(JOB + n * 8).load(Ordering::Relaxed));
+        Some((ticket, Job::decode(words)))
+    }
+
+    /// Claims the job. False: it was withdrawn. The outcome is reported either way.
+    pub(crate) fn claim(&self, ticket: u64) -> bool {
+        self.own.word(CLAIM).store(ticket, Ordering::Relaxed);
+        // Pairs with the fence in `withdraw`. It also comes behind the reads of the job: with the ticket still there they
+        // are of this job, since the asker writes the next one only after it has withdrawn this.
+        fence(Ordering::SeqCst);
+        self.theirs.word(TICKET).load(Ordering::Relaxed) == ticket
+    }
+
+    /// Says whether a job that was claimed is done.
+    pub(crate) fn report(&self, ticket: u64, done: bool) {
+        self.own.word(OUTCOME).store(ticket << 1 | u64::from(done), Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn areas() -> (Map, Map) {
+        let area = || Map::create("help", 4096, true).unwrap().0;
+        (area(), area())
+    }
+
+    #[test]
+    fn a_job_is_done_by_one_of_both() {
+        let (asker, helper) = areas();
+        let (asks, helps) = (Help { own: &asker, theirs: &helper }, Help { own: &helper, theirs: &asker });
+        assert_eq!(helps.look(0), None, "fresh memory is no job");
+        let job = Job { slot: 7, offset: 1 << 40, length: 5, key: u32::MAX, pd: 3, address: u64::MAX };
+        asks.ask(1, &job);
+        assert_eq!((helps.look(0), helps.look(1)), (Some((1, job)), None));
+        assert!(!asks.withdraw(1) && !helps.claim(1), "too late");
+        helps.report(1, false);
+        asks.ask(2, &job);
+        assert_eq!(asks.outcome(2), None);
+        assert!(helps.claim(2) && asks.withdraw(2));
+        helps.report(2, true);
+        assert_eq!((asks.outcome(2), asks.outcome(1)), (Some(true), None));
+        asks.ask(1 << 62, &job);
+        assert_eq!(helps.look(2), None, "no honest asker has so many");
+    }
+}
+
+/// loom reports a part that both write, one that is used before it is written, and one that nobody writes.
+#[cfg(all(test, loom))]
+mod interleavings {
+    use std::sync::Arc;
+
+    use dapl::sync::witness::Witness;
+    use loom::thread;
+
+    use super::*;
+
+    #[test]
+    fn each_job_is_done_once_and_before_it_is_used() {
+        loom::model(|| {
+            let (asker, helper) = (Map::double(1024), Map::double(1024));
+            let parts = Arc::<[Witness; 2]>::default();
+            let helping = {
+                let (asker, helper, parts) = (asker.clone(), helper.clone(), parts.clone());
+                thread::spawn(move || {
+                    let help = Help { own: &helper, theirs: &asker };
+                    let mut last = 0;
+                    for _ in 0..2 {
+                        let Some((ticket, job)) = help.look(last) else { continue };
+                        last = ticket;
+                        let claimed = help.claim(ticket);
+                        if claimed {
+                            assert_eq!(job.slot, ticket, "torn");
+                            parts[ticket as usize - 1].write();
+                        }
+                        help.report(ticket, claimed);
+                    }
+                })
+            };
+            let help = Help { own: &asker, theirs: &helper };
+            for ticket in 1..=2 {
+                help.ask(ticket, &Job { slot: ticket, ..Job::default() });
+                let mut done = false;
+                if help.withdraw(ticket) {
+                    done = loop {
+                        match help.outcome(ticket) {
+                            Some(done) => break done,
+                            None => thread::yield_now(),
+                        }
+                    };
+                }
+                let part = &parts[ticket as usize - 1];
+                if !done {
+                    part.write();
+                }
+                part.read();
+            }
+            helping.join().unwrap();
+        });
+    }
+}

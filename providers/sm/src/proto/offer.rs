@@ -1,0 +1,114 @@
+//! An offer: a send whose bytes stay where they are until the receiver fetches them, or has them staged.
+//!
+//! The slot says how many bytes there are in all, and then where: a key, an address and a length for each segment. The
+//! receiver goes through them from the front, and may leave parts of them to the sender. Numbers only; what a peer wrote
+//! is looked at here, and nobody believes more of it than that it adds up.
+#![forbid(unsafe_code)]
+
+use super::message::INLINE;
+
+/// Words of a slot behind the total.
+pub(crate) const WORDS: usize = INLINE / 8 - 1;
+/// Segments that an offer can name.
+pub(crate) const MOST: usize = WORDS / 2;
+/// Bytes that one side copies before others have their turn, or before it looks whether the other has come to help.
+pub(crate) const CHUNK: u64 = 256 << 10;
+/// Below that nobody is asked for help.
+const LEAST: u64 = 48 << 10;
+/// What is left to the helper begins on a page, as seen from the first byte.
+const PAGE: u64 = 4096;
+/// Bytes of the place behind a sender's RMA buffer where an offer is staged that the receiver cannot fetch.
+pub(crate) const STAGE: usize = 4 << 10;
+
+/// A segment of the sender's memory.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Part {
+    pub(crate) key: u32,
+    pub(crate) length: u32,
+    pub(crate) address: u64,
+}
+
+impl Part {
+    pub(crate) fn encode(&self) -> [u64; 2] {
+        [u64::from(self.length) << 32 | u64::from(self.key), self.address]
+    }
+
+    fn decode(words: [u64; 2]) -> Self {
+        Part { key: words[0] as u32, length: (words[0] >> 32) as u32, address: words[1] }
+    }
+}
+
+/// The parts that a slot names; `None` if there are none or too many, or if they do not add up.
+pub(crate) fn parts(count: u32, total: u64, words: [u64; WORDS]) -> Option<impl Iterator<Item = Part>> {
+    let count = usize::try_from(count).ok().filter(|count| (1..=MOST).contains(count))?;
+    let parts = move || (0..count).map(move |n| Part::decode([words[2 * n], words[2 * n + 1]]));
+    let sum: u64 = parts().map(|part| u64::from(part.length)).sum();
+    (sum == total && parts().all(|part| part.length > 0)).then(parts)
+}
+
+/// Who copies what comes next of so many bytes: from the front this side, behind that the helper, if there is one.
+pub(crate) fn split(left: u64, has_helper: bool) -> (u64, u64) {
+    if !has_helper || left < LEAST {
+        return (left.min(CHUNK), 0);
+    }
+    let window = left.min(2 * CHUNK);
+    let mine = (window / 2).next_multiple_of(PAGE);
+    (mine, window - mine)
+}
+
+/// The word that tells what is staged: a count of stagings, and the bytes.
+pub(crate) fn staged(count: u64, length: usize) -> u64 {
+    count << 32 | length as u64
+}
+
+/// The slot of an offer as an answer tells it, in the length field.
+pub(crate) fn short(slot: u64) -> u32 {
+    slot as u32 & 0xFF_FFFF
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(parts: &[Part]) -> [u64; WORDS] {
+        let mut words = [0; WORDS];
+        for (n, part) in parts.iter().enumerate() {
+            words[2 * n..][..2].copy_from_slice(&part.encode());
+        }
+        words
+    }
+
+    #[test]
+    fn an_offer_survives_the_way() {
+        let list: Vec<_> = (1..=MOST as u32).map(|n| Part { key: !n, length: n, address: u64::MAX - 1 }).collect();
+        for count in 1..=MOST {
+            let total = (1..=count as u64).sum();
+            let found = parts(count as u32, total, words(&list)).unwrap();
+            assert_eq!(found.collect::<Vec<_>>(), list[..count]);
+        }
+    }
+
+    #[test]
+    fn what_does_not_add_up_is_no_offer() {
+        let part = Part { key: 1, length: u32::MAX, address: 8 };
+        let list = words(&[part; MOST]);
+        let total = u64::from(u32::MAX);
+        assert!(parts(1, total, list).is_some() && parts(6, 6 * total, list).is_some());
+        for (count, total) in [(0, 0), (1, total - 1), (1, total + 1), (2, total), (7, 7 * total), (u32::MAX, total)] {
+            assert!(parts(count, total, list).is_none(), "{count} {total}");
+        }
+        let hollow = words(&[part, Part { length: 0, ..part }]);
+        assert!(parts(2, total, hollow).is_none(), "an empty segment");
+    }
+
+    #[test]
+    fn who_copies_what_goes_from_the_front_and_leaves_nothing_out() {
+        for left in [1, 4096, LEAST - 1, LEAST, 65_536, 65_537, CHUNK, 2 * CHUNK, 2 * CHUNK + 1, 1 << 40] {
+            let (alone, none) = split(left, false);
+            assert_eq!((alone, none), (left.min(CHUNK), 0));
+            let (mine, theirs) = split(left, true);
+            assert!(mine > 0 && mine <= CHUNK && theirs <= CHUNK && mine + theirs <= left, "{left}");
+            assert_eq!(theirs > 0, left >= LEAST, "{left}");
+        }
+    }
+}

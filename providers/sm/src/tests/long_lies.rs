@@ -1,0 +1,115 @@
+//! Peers that lie about long sends: in an offer, on the stage, in a question. The liar loses its connection.
+
+use std::sync::atomic::Ordering;
+
+use super::ends::{pattern, without_cma};
+use super::liars::{forge, works};
+use super::long::send;
+use super::*;
+use crate::proto::message::{Header, Kind};
+use crate::proto::offer::{MOST, Part, staged};
+
+const LENGTH: u32 = 100_000;
+
+/// Puts an offer into the first slot of the liar's ring.
+fn forge_offer(liar: &Qp, count: u32, total: u64, parts: &[Part]) {
+    let link = liar.0.link().unwrap();
+    for (n, word) in parts.iter().flat_map(Part::encode).enumerate().take(2 * MOST) {
+        link.area.word(link.geometry.requests_at() + 24 + n * 8).store(word, Ordering::Relaxed);
+    }
+    forge(liar, Header::plain(Kind::Offer, count).encode(), 0, total);
+}
+
+/// Waits until it has answered something.
+fn is_answered(victim: &Qp) {
+    let (link, until) = (victim.0.link().unwrap(), Instant::now() + PATIENCE);
+    while link.area.word(link.geometry.responses_at()).load(Ordering::Acquire) == 0 {
+        assert!(Instant::now() < until, "no answer");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn an_offer_that_lies_costs_the_liar_his_connection() {
+    let place = Place::new("offer-lies");
+    let (a, b) = (place.open(), place.open());
+    let good = connected(&a, &b, 7, 2);
+    let (memory, other_pd) = (pattern(LENGTH as usize, 1), a.ia.alloc_pd().unwrap());
+    let region = Region { address: memory.as_ptr() as u64, length: memory.len() as u64 };
+    let (mr, other) = (a.register(&memory), a.ia.register(&other_pd, region, Access::default()).unwrap());
+    let fine = Part { key: mr.local_key(), length: LENGTH, address: region.address };
+    let half = Part { length: LENGTH / 2, ..fine };
+    let (broken, left) = (Heard::Other("broken"), Heard::Other("disconnected"));
+    let total = u64::from(LENGTH);
+    let lies = [
+        ("no segments", 0, 0, vec![], &broken),
+        ("too many segments", MOST as u32 + 1, total, vec![half; 6], &broken),
+        ("a total that is too small", 1, total - 1, vec![fine], &broken),
+        ("a total that is too large", 1, total + 1, vec![fine], &broken),
+        ("an empty segment", 3, total, vec![half, Part { length: 0, ..fine }, half], &broken),
+        ("no such key", 1, total, vec![Part { key: !fine.key, ..fine }], &left),
+        ("a key of another domain", 1, total, vec![Part { key: other.local_key(), ..fine }], &left),
+        ("beyond its registration", 2, total, vec![half, Part { address: fine.address + 50_001, ..half }], &left),
+        ("a range that wraps", 1, total, vec![Part { address: u64::MAX - 7, ..fine }], &left),
+        ("a range below it", 1, total, vec![Part { address: 8, ..fine }], &left),
+    ];
+    for (n, (what, count, total, parts, end)) in lies.into_iter().enumerate() {
+        let id = 100 + 2 * n;
+        let (liar, victim) = connected(&a, &b, 7, id);
+        let room = vec![0u8; LENGTH as usize + 10];
+        let room_mr = b.register(&room);
+        victim.post_recv(&[segment(&room_mr, &room)], token(9)).unwrap();
+        forge_offer(&liar, count, total, &parts);
+        if *end == left {
+            // It may be an honest sender's mistake, so it is answered, and the sender ends it; this one needs a push.
+            is_answered(&victim);
+            liar.abort();
+        }
+        assert_eq!(b.sink.next(conn(id + 1)), *end, "{what}");
+        assert_eq!(b.completion().status, Status::Flushed, "{what}");
+        if *end == broken {
+            assert_eq!(a.sink.next(conn(id)), left, "{what}");
+        }
+        works(&a, &b, &good);
+    }
+}
+
+#[test]
+fn a_stage_with_other_bytes_than_were_asked_for_is_a_lie() {
+    for (n, length) in [0, 17, 16_385, u32::MAX as usize].into_iter().enumerate() {
+        let place = Place::new(&format!("stage-lies-{n}"));
+        let (a, b) = (place.open(), place.open());
+        let (liar, victim) = connected(&a, &b, 7, 10);
+        let (out, room) = (pattern(LENGTH as usize, 1), vec![0u8; LENGTH as usize]);
+        let (out_mr, room_mr) = (a.register(&out), b.register(&room));
+        without_cma(&victim);
+        liar.0.link().unwrap().tell_staged(staged(1, length));
+        victim.post_recv(&[segment(&room_mr, &room)], token(2)).unwrap();
+        // Not sent by its provider, which would answer the question.
+        let part = Part { key: out_mr.local_key(), length: LENGTH, address: out.as_ptr() as u64 };
+        forge_offer(&liar, 1, u64::from(LENGTH), &[part]);
+        assert_eq!(b.completion().status, Status::Flushed, "{length}");
+        assert_eq!(b.sink.next(conn(11)), Heard::Other("broken"), "{length}");
+        assert!(room.iter().all(|byte| *byte == 0), "{length}");
+    }
+}
+
+#[test]
+fn questions_about_what_was_not_offered_are_lies() {
+    for (n, (slot, offset)) in [(0, 0), (2, 0), (0xFF_FFFF, 0), (1, LENGTH), (1, u32::MAX)].into_iter().enumerate() {
+        let place = Place::new(&format!("question-lies-{n}"));
+        let (a, b) = (place.open(), place.open());
+        let (victim, liar) = connected(&a, &b, 7, 10);
+        let out = pattern(LENGTH as usize, 1);
+        let out_mr = a.register(&out);
+        send(&victim, &[segment(&out_mr, &out)], 1);
+        let link = liar.0.link().unwrap();
+        let first = link.geometry.responses_at();
+        link.area.half(first + 12).store(offset, Ordering::Relaxed);
+        let word = Header::plain(Kind::Stage, slot).encode();
+        link.area.word(first).store(u64::from(word) | 1 << 32, Ordering::Release);
+        link.poke(crate::link::WANT_PROGRESS);
+        assert_eq!(a.completion().status, Status::Flushed, "{slot} {offset}");
+        assert_eq!(a.sink.next(conn(10)), Heard::Other("broken"), "{slot} {offset}");
+    }
+}
