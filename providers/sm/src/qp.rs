@@ -211,7 +211,6 @@ impl Core {
 
     fn flush(&self, rx: &mut Rx, tx: &mut Tx) {
         if let Some(ends) = &rx.ends {
-            ends.call_off();
             ends.tell_last(); // what we took is delivered: the peer's sends succeeded
             if let (true, Some(pool)) = (ends.is_held(), &self.shared.pool) {
                 pool.srq.leave(&pool.taker);

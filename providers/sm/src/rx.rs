@@ -98,8 +98,9 @@ impl RxEnds {
         self.held
     }
 
-    /// The last word on how far we got.
+    /// The last word on how far we got, and to a helper: the receives complete now.
     pub(crate) fn tell_last(&self) {
+        self.call_off();
         self.link.tell_taken(self.requests.taken());
     }
 

@@ -238,7 +238,7 @@ impl RxEnds {
     }
 
     /// Before receives complete whose message is not whole: from here on no helper writes into them.
-    pub(crate) fn call_off(&self) {
+    pub(super) fn call_off(&self) {
         if let Some(Fetch { step: Step::Helped { ticket, .. }, .. }) = self.fetch {
             self.call_off_help(ticket);
         }
