@@ -149,7 +149,7 @@ impl Guest {
         let Datagram::Request { id, terms: asked, .. } = stranger.answer() else { panic!() };
         let sealed = |len| Map::create("area", len, false).unwrap();
         let ((area, area_fd), (_, rma_fd), (_, table_fd)) =
-            (sealed(geometry.area_len()), sealed(geometry.rma as usize), sealed(16 * 64));
+            (sealed(geometry.area_len()), sealed(geometry.rma_len()), sealed(16 * 64));
         let accepted = Some((terms(asked.token, geometry), vec![]));
         let reply = Datagram::Reply { client: id, server: 3, token: asked.token, answer: Answer::Accepted, accepted };
         let fds = [area_fd.as_fd(), rma_fd.as_fd(), table_fd.as_fd()];

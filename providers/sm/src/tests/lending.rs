@@ -335,7 +335,7 @@ impl Owner {
         let geometry = Geometry::OURS;
         let (table, table_fd) = Map::create("table", 16 * 64, false).unwrap();
         let area = |len| Map::create("area", len, false).unwrap().1;
-        let fds = [area(geometry.area_len()), area(geometry.rma as usize), table_fd];
+        let fds = [area(geometry.area_len()), area(geometry.rma_len()), table_fd];
         let accepted = Some((terms(asked.token, geometry), vec![]));
         let reply = Datagram::Reply { client: id, server: 3, token: asked.token, answer: Answer::Accepted, accepted };
         let path = victim.ia.device.endpoint.path();
@@ -441,7 +441,7 @@ fn who_may_not_reach_a_region_is_not_lent_it() {
     let stranger = Stranger::new(&place);
     let geometry = Geometry::OURS;
     let area = |len| Map::create("area", len, false).unwrap().1;
-    let fds = [area(geometry.area_len()), area(geometry.rma as usize), area(16 * 64)];
+    let fds = [area(geometry.area_len()), area(geometry.rma_len()), area(16 * 64)];
     let request = Datagram::Request { id: 5, terms: terms(99, geometry), private_data: vec![] };
     stranger.socket.send(&path, &request.encode(), &fds.each_ref().map(|fd| fd.as_fd())).unwrap();
     let passive = b.qp();

@@ -26,12 +26,12 @@ pub(super) fn works(a: &Side, b: &Side, pair: &(Qp, Qp)) {
 }
 
 /// Puts a word and a body into the next slot of the liar's ring of requests, as the first message of a connection.
-pub(super) fn forge(liar: &Qp, header: u32, aux: u32, body: u64) {
+fn forge(liar: &Qp, header: u32, aux: u32, body: u64) {
     forge_piece(liar, header, aux, |data| data[0] = body);
 }
 
 /// As `forge`, with a data header that is right but for what a lie changes.
-fn forge_piece(liar: &Qp, header: u32, aux: u32, lie: impl FnOnce(&mut [u64; Data::WORDS])) {
+pub(super) fn forge_piece(liar: &Qp, header: u32, aux: u32, lie: impl FnOnce(&mut [u64; Data::WORDS])) {
     let link = liar.0.link().unwrap();
     let slot = link.geometry.requests_at();
     link.area.half(slot + 12).store(aux, Ordering::Relaxed);
@@ -257,7 +257,7 @@ fn areas_that_are_not_what_was_agreed_are_not_mapped() {
     let sealed = |len| Map::create("lie", len, false).unwrap().1;
     let loose = || rustix::fs::memfd_create("lie", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     let geometry = Geometry::OURS;
-    let (area, rma) = (geometry.area_len(), geometry.rma as usize);
+    let (area, rma) = (geometry.area_len(), geometry.rma_len());
     let cases = [
         vec![],
         vec![sealed(area)],
@@ -310,7 +310,7 @@ fn an_answer_to_a_former_life_is_none() {
     let Datagram::Request { id, terms: asked, .. } = stranger.answer() else { panic!() };
     let geometry = Geometry::OURS;
     let sealed = |len| Map::create("area", len, false).unwrap().1;
-    let fds = [sealed(geometry.area_len()), sealed(geometry.rma as usize), sealed(16 * 64)];
+    let fds = [sealed(geometry.area_len()), sealed(geometry.rma_len()), sealed(16 * 64)];
     let fds = fds.each_ref().map(|fd| fd.as_fd());
     let reply = |token, answer| {
         let accepted = (answer == Answer::Accepted).then(|| (terms(token, geometry), vec![]));

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::ends::{pattern, without_cma};
-use super::liars::{forge, works};
+use super::liars::{forge_piece, works};
 use super::long::send;
 use super::*;
 use crate::proto::message::{Header, Kind};
@@ -14,10 +14,14 @@ const LENGTH: u32 = 100_000;
 /// Puts an offer into the first slot of the liar's ring.
 fn forge_offer(liar: &Qp, count: u32, total: u64, parts: &[Part]) {
     let link = liar.0.link().unwrap();
-    for (n, word) in parts.iter().flat_map(Part::encode).enumerate().take(2 * MOST) {
-        link.area.word(link.geometry.requests_at() + 24 + n * 8).store(word, Ordering::Relaxed);
+    let words: Vec<u64> =
+        std::iter::once(total).chain(parts.iter().flat_map(Part::encode)).take(1 + 2 * MOST).collect();
+    for (n, word) in words.iter().enumerate() {
+        link.area.word(link.geometry.requests_at() + 16 + n * 8).store(*word, Ordering::Relaxed);
     }
-    forge(liar, Header::plain(Kind::Offer, count).encode(), 0, total);
+    forge_piece(liar, Header::plain(Kind::Offer, count).encode(), 0, |head| {
+        head.iter_mut().zip(words.iter().chain(std::iter::repeat(&0))).for_each(|(place, word)| *place = *word);
+    });
 }
 
 /// Waits until it has answered something.

@@ -197,7 +197,7 @@ fn an_answer_counts_though_who_gave_it_has_died() {
     reply(Answer::Pending, None, &[]);
     engine.read_datagrams();
     let sealed = |len| Map::create("area", len, false).unwrap().1;
-    let fds = [sealed(geometry.area_len()), sealed(geometry.rma as usize), sealed(16 * 64)];
+    let fds = [sealed(geometry.area_len()), sealed(geometry.rma_len()), sealed(16 * 64)];
     reply(Answer::Accepted, Some((terms(asked.token, geometry), vec![])), &fds.each_ref().map(|fd| fd.as_fd()));
     // Its death is heard first.
     bury(device.book.lock().by_id[&id].watch.as_ref().unwrap());
