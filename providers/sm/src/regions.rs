@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{Access, Region, Status};
@@ -218,15 +219,10 @@ impl Regions {
     /// Ends a registration; `announced` says whether a peer is copying with a key just now.
     pub(crate) fn remove(&self, key: u32, announced: impl Fn(u32) -> bool) {
         self.kill(key);
-        let mut rounds = 0u32;
         while self.is_held(key) {
             yield_now();
         }
-        // A peer that is stopped, or lies, is not waited for longer than a copy of one chunk can take.
-        while announced(key) && rounds < 10_000 {
-            rounds += 1;
-            yield_now();
-        }
+        wait_while(|| announced(key));
         if let Some(knem) = &self.knem {
             knem.take_back(self.table.word((key >> 16) as usize * ENTRY + COOKIE).swap(0, Ordering::Relaxed));
         }
@@ -277,6 +273,23 @@ impl Regions {
             Wish::LocalRead | Wish::LocalWrite => Status::LocalProtection,
             Wish::RemoteRead | Wish::RemoteWrite => Status::RemoteAccess,
         })
+    }
+}
+
+/// Waits for a copy of a peer's, which takes a moment, or as long as that process does not get a processor. One that is
+/// stopped, or lies, is not waited for longer than a second.
+pub(crate) fn wait_while(busy: impl Fn() -> bool) {
+    const FEW: u32 = 1000;
+    let (mut rounds, mut since) = (0, None);
+    while busy() {
+        rounds += 1;
+        // A model has no clock.
+        let over =
+            |since: &mut Option<Instant>| since.get_or_insert_with(Instant::now).elapsed() > Duration::from_secs(1);
+        if rounds > FEW && (cfg!(loom) || over(&mut since)) {
+            return;
+        }
+        yield_now();
     }
 }
 

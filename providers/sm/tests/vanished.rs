@@ -124,7 +124,7 @@ fn run(case: &str) {
         if is_send {
             assert_eq!(completion(&next(to.received())), (2, DAT_DTO_SUCCESS));
         }
-        std::thread::sleep(std::time::Duration::from_millis(60));
+        std::thread::sleep(std::time::Duration::from_millis(500));
     }
     let gone = if side == "local" { &mine } else { &theirs };
     gone.vanish(way);

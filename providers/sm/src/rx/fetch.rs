@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Completion, Segment, Status};
-use dapl::sync::yield_now;
 use dapl::watermark::High;
 
 use super::{Receive, RxEnds};
@@ -20,7 +19,7 @@ use crate::help::Job;
 use crate::link::WANT_PROGRESS;
 use crate::proto::message::{Header, Kind};
 use crate::proto::offer::{MOST, STAGE, parts, short, split, staged};
-use crate::regions::{Target, Wish};
+use crate::regions::{Target, Wish, wait_while};
 use crate::segments::{Segments, scatter};
 
 /// An offer under way.
@@ -244,15 +243,12 @@ impl RxEnds {
         }
     }
 
-    /// A helper that is stopped, or lies, is not waited for longer than a copy can take, as in a deregistration.
+    /// A helper that is stopped, or lies, is not waited for longer than in a deregistration.
     #[cold]
     fn call_off_help(&self, ticket: u64) {
         let Some(help) = self.link.help() else { return };
-        let mut rounds = 0u32;
-        let is_at_it = help.withdraw(ticket);
-        while is_at_it && help.outcome(ticket).is_none() && rounds < 10_000 {
-            rounds += 1;
-            yield_now();
+        if help.withdraw(ticket) {
+            wait_while(|| help.outcome(ticket).is_none());
         }
     }
 }
