@@ -187,7 +187,6 @@ pub(crate) struct Knobs {
     pub(crate) pid: Option<u32>,
     pub(crate) rma: RmaMethod,
     /// The ways to move bytes are to be timed.
-    #[allow(dead_code, reason = "for the room that times them")]
     pub(crate) calibrate: bool,
     /// Of this side's areas.
     pub(crate) geometry: Geometry,

@@ -54,6 +54,8 @@ pub(crate) struct Peer {
     pub(crate) knem: AtomicBool,
     /// What of its shared memory is mapped here; `None`: nothing is to be.
     pub(crate) loans: Option<Loans>,
+    /// From so many bytes on one copy of the kernel's is better than two through a buffer.
+    pub(crate) offer_from: u64,
     /// Becomes readable when the process dies. Without it there is no cross-memory copy.
     pub(crate) watch: Option<Arc<PidWatch>>,
     /// When that was asked about last.

@@ -20,6 +20,7 @@ use rustix::io::Errno;
 
 use crate::bell::{Job, News};
 use crate::book::{Attempt, Conn, Stage};
+use crate::calibration;
 use crate::cma;
 use crate::device::{Device, is_local, random};
 use crate::dir::endpoint_path;
@@ -272,6 +273,8 @@ fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) 
     let cma = AtomicBool::new(wanted && cma::probe(pid, terms.probe_address, terms.probe_value));
     let is_first = rma.by_kernel().next() == Some(ByKernel::Knem);
     let knem = device.regions.knem().is_some() && watch.is_some() && (is_first || !cma.load(Ordering::Relaxed));
+    let is_timed = device.knobs.calibrate && cma.load(Ordering::Relaxed);
+    let offer_from = if is_timed { calibration::crossover() } else { calibration::USUAL };
     let loans = (*rma == RmaMethod::Auto).then(Loans::default);
     let peer = Arc::new(Peer {
         path: path.to_path_buf(),
@@ -280,6 +283,7 @@ fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) 
         regions,
         cma,
         knem: knem.into(),
+        offer_from,
         loans,
         watch,
         looked: Looked::default(),

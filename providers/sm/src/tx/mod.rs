@@ -135,6 +135,8 @@ pub(crate) struct TxEnds {
     /// Message lines to give back when the ring has been taken up to a slot.
     marks: VecDeque<(u64, u64)>,
     rma: Lines,
+    /// Sends from this length on are offered.
+    offer_from: u64,
     /// The last offer is complete when the ring has been taken up to here.
     offered: u64,
     /// How often an offer was staged; the ticket of the last help.
@@ -163,6 +165,7 @@ impl TxEnds {
             numbering: Numbering::new(link.route_out()?),
             marks: VecDeque::new(),
             rma,
+            offer_from: theirs.peer.offer_from,
             offered: 0,
             staged: 0,
             helped: 0,

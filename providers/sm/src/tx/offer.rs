@@ -19,14 +19,12 @@ use crate::proto::offer::{CHUNK, MOST, Part, STAGE, short, staged};
 use crate::regions::{Target, Wish};
 use crate::segments::gather;
 
-/// Shorter sends go through the message buffer: two short copies at a time on two processors are faster than one.
-const LEAST: u64 = 32 << 10;
-
 impl TxEnds {
-    /// Offers a send whole, if it is one that should be offered and can be.
+    /// Offers a send whole, if it is one that should be offered and can be. Shorter ones go through the message buffer: two
+    /// short copies at a time on two processors are faster than one.
     #[inline]
     pub(super) fn offer(&mut self, shared: &Shared, request: &mut Request, solicited: bool) -> Option<Step> {
-        let is_long = request.segments.total() >= LEAST && request.stage == Stage::Waiting;
+        let is_long = request.segments.total() >= self.offer_from && request.stage == Stage::Waiting;
         if is_long && self.link.is_reached() { self.offer_long(shared, request, solicited) } else { None }
     }
 
