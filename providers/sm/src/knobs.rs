@@ -67,7 +67,7 @@ const TABLE: [Knob; 13] = [
         name: "calibrate",
         variable: "DAPL_SM_CALIBRATE",
         values: Values::OneOf(&["on", "off"]),
-        meaning: "whether the ways to move bytes are timed once per process, to choose by length; only where `rma` is `auto`",
+        meaning: "whether it is timed from which length on a message is fetched by one copy; only where `rma` is `auto`",
     },
     Knob {
         name: "cma",
@@ -186,7 +186,7 @@ pub(crate) struct Knobs {
     /// In the names of end points, instead of the process's own.
     pub(crate) pid: Option<u32>,
     pub(crate) rma: RmaMethod,
-    /// The ways to move bytes are to be timed.
+    /// Copies are to be timed.
     pub(crate) calibrate: bool,
     /// Of this side's areas.
     pub(crate) geometry: Geometry,
