@@ -4,8 +4,7 @@
  *   waits ia WAITS THREADS apart|together [polling]      so many waits in all; each process has one processor, or both the same
  *   waits ia idle SECONDS                                connected and without anything to do
  *
- * A process that may use one processor does not spin before it sleeps, so the waits are asleep as a rule; that is counted, and
- * too few asleep is a failure. A wake-up that is lost leaves its thread asleep until its patience ends, and that is one too.
+ * Run it with a provider that does not look before it sleeps: how often it slept is counted, and too few is a failure. A wake-up that is lost leaves its thread asleep until its patience ends, and that is one too.
  * Nothing is judged by the time of day: what matters is how often it slept and what processor time that took.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0

@@ -110,11 +110,10 @@ impl Base {
             let Some(pid) = process.file_name().and_then(|n| n.to_str()?.parse::<i32>().ok()) else { continue };
             for endpoint in entries(&process) {
                 let name = endpoint.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-                // Set aside by a cleaner that died, or begun by a process that died before it could lock it.
-                if name.starts_with(".dead-") || (name.starts_with(".new-") && !is_alive(pid)) {
-                    let _ = fs::remove_dir_all(&endpoint);
-                } else {
+                if !name.starts_with(".new-") && !name.starts_with(".dead-") {
                     clean_endpoint(&endpoint);
+                } else if name.starts_with(".dead-") || is_abandoned(&endpoint, pid) {
+                    let _ = fs::remove_dir_all(&endpoint);
                 }
             }
             let _ = fs::remove_dir(process);
@@ -147,6 +146,22 @@ fn clean_endpoint(path: &Path) {
         Ok(file) if lock(&file) && is_at(&file, &lock_file) => move_away(path),
         Err(e) if e.kind() == ErrorKind::NotFound => sweep(path),
         _ => {}
+    }
+}
+
+/// Was this folder begun by a process that died over it? Who lives has locked it, or is about to: that takes a moment, and
+/// until then nobody else may touch anything in it.
+fn is_abandoned(new: &Path, pid: i32) -> bool {
+    const LONG: Duration = Duration::from_secs(10);
+    let Ok(found) = fs::symlink_metadata(new) else { return false };
+    let is_old = || found.modified().ok().and_then(|begun| begun.elapsed().ok()).is_some_and(|age| age > LONG);
+    // The number may be somebody else's by now.
+    if is_alive(pid) && !is_old() {
+        return false;
+    }
+    match OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(new.join("lock")) {
+        Ok(file) => lock(&file),
+        Err(e) => e.kind() == ErrorKind::NotFound,
     }
 }
 
@@ -271,7 +286,10 @@ impl Endpoint {
             clean_endpoint(&path); // of a dead process that had our pid
             fs::rename(&new, &path)?;
             fail_point!(FolderNamed);
-            Ok(file)
+            // A cleaner that cannot see this process, being of another name space, may have been at it before the lock was.
+            let is_whole =
+                path.join("fifo").exists() && path.join("conns").exists() && is_at(&file, &path.join("lock"));
+            if is_whole { Ok(file) } else { Err(ErrorKind::NotFound.into()) }
         })();
         if made.is_err() {
             let _ = fs::remove_dir_all(&new);
@@ -432,6 +450,27 @@ mod tests {
         fs::write(endpoint.base().quals().join("5"), "/left/by/1").unwrap();
         assert!(endpoint.claim(5).is_ok(), "a file without a lock is of the dead");
         drop(endpoint);
+        let _ = fs::remove_dir_all(&dir);
+    }
+
+    #[test]
+    fn a_cleaner_takes_nothing_of_an_end_point_that_is_being_made() {
+        let dir = scratch("made");
+        let base = Base::open(Some(&dir)).unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    base.clean();
+                }
+            });
+            let whole = (0..3000).all(|_| {
+                let endpoint = Endpoint::create(base.clone(), None, None).unwrap();
+                ["lock", "fifo", "conns"].iter().all(|name| endpoint.path().join(name).exists())
+            });
+            done.store(true, Ordering::Relaxed);
+            assert!(whole);
+        });
         let _ = fs::remove_dir_all(&dir);
     }
 

@@ -84,6 +84,7 @@ impl Door {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let base = PathBuf::from(format!("/dev/shm/dapl-threads-{}-{number}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&base); // of a process that died, and had this number
         std::fs::DirBuilder::new().mode(0o700).create(&base).expect("a memory file system is writable");
         let name = CString::new(format!("threads{number}")).expect("no NUL");
         let mut info = DAT_PROVIDER_INFO {
