@@ -47,6 +47,8 @@ done
 must within ip link set lo up
 must within ip address add "$ADDRESS/24" dev "$LINK"
 must within ip link set "$LINK" up
+# A connection manager takes its own ports from above those that the conformance suite listens on.
+must within sh -c 'echo 62100 65500 >/proc/sys/net/ipv4/ip_local_port_range'
 must within rdma link add rxe0 type rxe netdev "$LINK"
 # What the device has before anybody has used it.
 within rdma resource show >/new/tmp/resources
