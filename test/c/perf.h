@@ -75,7 +75,7 @@ static char *get_memory(size_t length)
             fprintf(stderr, "perf: no seals\n");
         memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
         EXPECT(memory != MAP_FAILED);
-        EXPECT(close(file) == 0);
+        /* The descriptor stays: by it the provider can pass the memory on when it is registered. */
     } else {
         memory = aligned_alloc(PAGE, length);
         EXPECT(memory != NULL);
