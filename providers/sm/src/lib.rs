@@ -5,12 +5,13 @@
 //! connection is set up by datagrams (`setup`, `proto`), which pass sealed memory (`map`, `link`); then both halves (`rx`,
 //! `tx`, `half`) run over slot rings (`ring`) without a lock or a pointer in shared memory, and RDMA goes straight across
 //! (`across`), into shared memory that the peer lends (`backing`, `lend`, `loans`, `mapped`) or by the kernel (`by_kernel`:
-//! `knem`, `cma`; `calibration` times that), or through a bounce buffer; long sends go so too, and sender and receiver share the work (`help`). Queue
-//! pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), requests (`request`) and memory windows (`window`)
-//! are what dapl sees.
+//! `knem`, `cma`; `calibration` times that), or through a bounce buffer; long sends go so too, and sender and receiver share
+//! the work (`help`). Queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), requests (`request`) and
+//! memory windows (`window`) are what dapl sees.
 //!
 //! ```text
-//! lib -> engine -> request -> qp -> setup lend -> device -> rx tx -> window -> book half -> cq srq -> bell -> across -> link -> ... -> map proto
+//! lib -> engine -> request -> qp -> setup lend -> device -> rx tx -> window -> book half -> cq srq -> bell -> across -> link
+//!     -> ... -> map proto
 //! ```
 //! It knows no handle and no event; dapl knows no ring.
 

@@ -141,7 +141,8 @@ impl Map {
     }
 }
 
-fn is_ordinary(fd: &OwnedFd) -> bool {
+/// Is this memory of pages that do not run out, and no file of a disk?
+pub(crate) fn is_ordinary(fd: impl AsFd) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|system| system.f_type == ORDINARY)
 }
 

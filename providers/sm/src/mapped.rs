@@ -14,8 +14,8 @@ use dapl::provider::Region;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// The file system of memory that is not of huge pages.
-const TMPFS: i64 = 0x0102_1994;
+use crate::map::is_ordinary;
+
 /// No region is longer: address space is what a peer could use up by lies.
 pub(crate) const LONGEST: u64 = 1 << 40;
 
@@ -136,10 +136,9 @@ pub(crate) fn is_steady(file: impl AsFd, offset: u64, length: u64, write: bool) 
     let fixed = SealFlags::WRITE | SealFlags::FUTURE_WRITE;
     let sealed = rustix::fs::fcntl_get_seals(&file)
         .is_ok_and(|seals| seals.contains(SealFlags::SHRINK) && !(write && seals.intersects(fixed)));
-    let small_pages = rustix::fs::fstatfs(&file).is_ok_and(|found| found.f_type == TMPFS);
     let size = rustix::fs::fstat(&file).ok().and_then(|found| u64::try_from(found.st_size).ok());
     let end = offset.checked_add(length);
-    sealed && small_pages && end.is_some_and(|end| size.is_some_and(|size| end <= size))
+    sealed && is_ordinary(&file) && end.is_some_and(|end| size.is_some_and(|size| end <= size))
 }
 
 /// Bytes of a System V segment, if it is there and of this user. They never change.

@@ -2,9 +2,9 @@
 //! SM-21).
 //!
 //! Sends go into the receives in their posting order, or each into one out of the shared queue; a send without a receive
-//! stays in the ring, without a time limit, and what is behind it waits. Long sends are fetched (`fetch`). RMA fragments are checked against this process's
-//! registrations and answered on our response ring, which never waits for a receive. Runs under the lock of this half;
-//! calls nobody above.
+//! stays in the ring, without a time limit, and what is behind it waits. Long sends are fetched (`fetch`). RMA fragments are
+//! checked against this process's registrations and answered on our response ring, which never waits for a receive. Runs
+//! under the lock of this half; calls nobody above.
 
 mod fetch;
 

@@ -96,3 +96,8 @@ pub(crate) struct Ticker;
 impl Ticker {
     pub(crate) fn tick(&self, _: bool) {}
 }
+
+/// Nothing is mapped in a model.
+pub(crate) fn is_ordinary(_: impl std::os::fd::AsFd) -> bool {
+    false
+}
