@@ -38,27 +38,26 @@ pub(crate) fn is_usable(region: Region, write: bool) -> bool {
     }
 }
 
-/// Counts the engine's ticks while it does something every few milliseconds anyway; 0 when it does not.
+/// Counts the engine's ticks, and says whether they go on: it does something every few milliseconds anyway while somebody
+/// polls. The count outlives its sleep, or the first tick after it would be taken for the first one before.
 #[derive(Debug, Default)]
 pub(crate) struct Ticker(AtomicU32);
 
 impl Ticker {
-    /// Tells the engine's ticks from the clock's.
+    /// The engine ticks; also tells its ticks from the clock's.
     const OURS: u32 = 1 << 30;
 
     /// The engine has ticked, and `goes_on` or sleeps from here on.
     pub(crate) fn tick(&self, goes_on: bool) {
-        let next = self.0.load(Ordering::Relaxed).wrapping_add(1) | Self::OURS;
-        self.0.store(if goes_on { next & ((Self::OURS << 1) - 1) } else { 0 }, Ordering::Relaxed);
+        let next = self.0.load(Ordering::Relaxed).wrapping_add(1) & (Self::OURS - 1);
+        self.0.store(if goes_on { next | Self::OURS } else { next }, Ordering::Relaxed);
     }
 
     /// What differs from tick to tick, in 31 bits.
     #[inline]
     fn now(&self) -> u32 {
-        match self.0.load(Ordering::Relaxed) {
-            0 => clock() & (Self::OURS - 1),
-            ours => ours,
-        }
+        let count = self.0.load(Ordering::Relaxed);
+        if count & Self::OURS != 0 { count } else { clock() & (Self::OURS - 1) }
     }
 }
 
@@ -278,5 +277,15 @@ mod tests {
         }
         ticker.tick(false);
         assert!(ticker.now() < Ticker::OURS);
+    }
+
+    #[test]
+    fn who_was_asked_before_a_sleep_is_asked_again_after_it() {
+        let (looked, ticker) = (Looked::default(), Ticker::default());
+        ticker.tick(true);
+        assert!(looked.is_still(&ticker, || true));
+        ticker.tick(false);
+        ticker.tick(true);
+        assert!(!looked.is_still(&ticker, || false), "this is another tick");
     }
 }
