@@ -1,0 +1,22 @@
+//! The protocol: everything that a connection says and does, as pure logic.
+//!
+//! A packet comes in as bytes and a time, a packet goes out as the bytes of its header and a word on which memory its payload
+//! lies in. Who drives this reads the clock, has the sockets and touches the memory. Nothing in these rooms does I/O, reads a
+//! clock, starts a thread, or holds unsafe code.
+#![forbid(unsafe_code)]
+
+pub(crate) mod psn;
+pub(crate) mod wire;
+
+/// Nanoseconds of a clock that never goes back; where it began does not matter.
+pub(crate) type Nanos = u64;
+
+/// Nanoseconds in a microsecond.
+pub(crate) const MICROS: Nanos = 1_000;
+/// Nanoseconds in a millisecond.
+pub(crate) const MILLIS: Nanos = 1_000_000;
+/// Nanoseconds in a second.
+pub(crate) const SECONDS: Nanos = 1_000_000_000;
+
+/// Packets that may be sent and not yet acknowledged (US-8): a power of two, and the length of every bitmap of packets.
+pub(crate) const WINDOW: u32 = 4096;

@@ -1,0 +1,55 @@
+//! Packet sequence numbers: modulo 2^32, compared across the wrap.
+//!
+//! Two numbers are compared by the shorter way round, which is right as long as they lie less than 2^31 apart; a window of
+//! 4096 sees to that. Knows nothing of what is numbered.
+
+use std::cmp::Ordering;
+
+/// Number of a packet of one connection and direction.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub(crate) struct Psn(pub(crate) u32);
+
+impl Psn {
+    /// The one after it.
+    pub(crate) fn next(self) -> Psn {
+        self.plus(1)
+    }
+
+    /// So many further on.
+    pub(crate) fn plus(self, count: u32) -> Psn {
+        Psn(self.0.wrapping_add(count))
+    }
+
+    /// How far it lies behind `from`; negative if before it.
+    pub(crate) fn since(self, from: Psn) -> i32 {
+        self.0.wrapping_sub(from.0) as i32
+    }
+
+    /// It comes before `other`.
+    pub(crate) fn is_before(self, other: Psn) -> bool {
+        self.since(other) < 0
+    }
+
+    /// Which comes first.
+    pub(crate) fn order(self, other: Psn) -> Ordering {
+        self.since(other).cmp(&0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_go_on_across_the_wrap() {
+        for start in [0, 1, u32::MAX - 1, u32::MAX, 1 << 31, (1 << 31) - 1] {
+            let first = Psn(start);
+            assert_eq!(first.next().since(first), 1);
+            assert_eq!(first.plus(4096).since(first), 4096);
+            assert!(first.is_before(first.next()) && !first.is_before(first) && !first.next().is_before(first));
+            assert_eq!(first.order(first.plus(3)), Ordering::Less);
+            assert_eq!(first.plus(3).order(first), Ordering::Greater);
+            assert_eq!(first.order(first), Ordering::Equal);
+        }
+    }
+}

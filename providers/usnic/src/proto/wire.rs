@@ -1,0 +1,316 @@
+//! What a datagram of an open connection looks like: fragments, chunks, acks and the small words between (US-7).
+//!
+//! Every number is in network byte order, every record without gaps, so that they lie on the wire as they stand here. A
+//! datagram is one packet, from its first byte to its last; there are no stream markers (UR-7). Reads what came once, into
+//! values, and believes nothing: what a value means for this connection is checked by who uses it. What sets up and ends
+//! connections stands in `setup`.
+//!
+//! ```text
+//! Fragment   Head  Carried  Message  payload               a whole message
+//! Chunk      Head  Carried  Message  Part  payload          a part of one
+//! Ack        Head  Ack      Selective  ranges
+//! Probe      Head  padding            ProbeAck  Head Size
+//! Challenge  Head  Nonce              Response  Head Nonce
+//! ```
+
+use zerocopy::network_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Of the protocol; another one is not understood.
+pub(crate) const VERSION: u8 = 1;
+
+/// What a packet is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Fragment = 1,
+    Chunk = 2,
+    Ack = 3,
+    Probe = 4,
+    ProbeAck = 5,
+    Challenge = 6,
+    Response = 7,
+    Request = 8,
+    Cookie = 9,
+    Accept = 10,
+    Reject = 11,
+    Confirm = 12,
+    Fin = 13,
+    FinAck = 14,
+    Reset = 15,
+}
+
+impl Kind {
+    fn of(code: u8) -> Option<Kind> {
+        use Kind::*;
+        let all = [
+            Fragment, Chunk, Ack, Probe, ProbeAck, Challenge, Response, Request, Cookie, Accept, Reject, Confirm, Fin,
+            FinAck, Reset,
+        ];
+        all.into_iter().find(|kind| *kind as u8 == code)
+    }
+}
+
+/// How every packet begins. `conn` and `token` are those that its receiver gave out for the connection: who does not know
+/// both is nobody. 0 in what opens one.
+#[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub(crate) struct Head {
+    pub(crate) version: u8,
+    pub(crate) kind: u8,
+    pub(crate) flags: U16,
+    pub(crate) conn: U32,
+    pub(crate) token: U64,
+}
+
+/// Answer at once with an ack.
+pub(crate) const FLAG_ACK_NOW: u16 = 1;
+/// The last packet of its message.
+pub(crate) const FLAG_LAST: u16 = 2;
+/// A CRC32C of all before it ends the packet.
+pub(crate) const FLAG_CHECKED: u16 = 4;
+
+impl Head {
+    pub(crate) fn new(kind: Kind, flags: u16, conn: u32, token: u64) -> Self {
+        Head { version: VERSION, kind: kind as u8, flags: flags.into(), conn: conn.into(), token: token.into() }
+    }
+
+    pub(crate) fn kind(&self) -> Option<Kind> {
+        Kind::of(self.kind).filter(|_| self.version == VERSION)
+    }
+
+    pub(crate) fn has(&self, flag: u16) -> bool {
+        self.flags.get() & flag != 0
+    }
+}
+
+/// What the sender of a packet has received: rides on everything that carries data, and is an ack of its own.
+#[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub(crate) struct Ack {
+    /// Everything before this number is here.
+    pub(crate) next: U32,
+    /// Sends that may come in all: those with a number below this find a receive.
+    pub(crate) credits: U32,
+    /// How long the newest packet has waited for this, in microseconds; the largest number: so long or longer.
+    pub(crate) delay: U16,
+    /// What may be in flight, in KiB: what the socket has room for.
+    pub(crate) window: U16,
+}
+
+/// The number of a packet with data, and the ack that rides on it.
+#[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub(crate) struct Carried {
+    pub(crate) psn: U32,
+    pub(crate) ack: Ack,
+}
+
+/// What a message does.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub(crate) enum Op {
+    /// Untagged: into the receive of its number.
+    Send = 1,
+    /// The same, and its receive wakes who waits for solicited ones.
+    SendSolicited = 2,
+    /// Tagged: to `key` and `address`.
+    Write = 3,
+    /// Asks for `length` bytes from `key` and `address`; has no payload.
+    ReadRequest = 4,
+    /// Into the read of its number.
+    ReadResponse = 5,
+}
+
+impl Op {
+    fn of(code: u8) -> Option<Op> {
+        [Op::Send, Op::SendSolicited, Op::Write, Op::ReadRequest, Op::ReadResponse]
+            .into_iter()
+            .find(|op| *op as u8 == code)
+    }
+}
+
+/// Which message a packet belongs to, the same in all packets of one.
+#[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub(crate) struct Message {
+    pub(crate) op: u8,
+    pub(crate) spare: [u8; 3],
+    /// Counts the sends, the writes, and the reads of a connection, each kind from 0; a response has its request's.
+    pub(crate) id: U32,
+    /// Of the whole message, in bytes.
+    pub(crate) length: U32,
+    /// Of writes and read requests: the peer's memory, from its first byte.
+    pub(crate) key: U32,
+    pub(crate) address: U64,
+}
+
+impl Message {
+    pub(crate) fn op(&self) -> Option<Op> {
+        Op::of(self.op)
+    }
+}
+
+/// Where in its message a chunk begins. It ends where its packet does.
+#[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub(crate) struct Part {
+    pub(crate) offset: U32,
+}
+
+/// What an ack says of packets behind a gap, and of a message that could not be taken.
+#[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub(crate) struct Selective {
+    /// So many ranges follow.
+    pub(crate) ranges: u8,
+    /// A `Refusal`; 0: nothing was refused.
+    pub(crate) refusal: u8,
+    /// The number of a packet of the message that was refused, if one was.
+    pub(crate) spare: U16,
+    pub(crate) refused: U32,
+}
+
+/// Why a message was not taken, and the connection is over.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub(crate) enum Refusal {
+    /// The key, its rights or its bounds.
+    Access = 1,
+    /// The receive is too short, or its memory is gone.
+    Receive = 2,
+    /// The memory that a read asks for is gone.
+    Source = 3,
+    /// Against the protocol, or against what was agreed.
+    Nonsense = 4,
+}
+
+impl Refusal {
+    pub(crate) fn of(code: u8) -> Option<Refusal> {
+        [Refusal::Access, Refusal::Receive, Refusal::Source, Refusal::Nonsense]
+            .into_iter()
+            .find(|refusal| *refusal as u8 == code)
+    }
+}
+
+/// Packets that are here although some before them are not: from the first to before the second.
+#[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub(crate) struct Range {
+    pub(crate) first: U32,
+    pub(crate) end: U32,
+}
+
+/// Ranges in an ack at most, so that it fits the smallest MTU.
+pub(crate) const RANGES: usize = 64;
+
+/// Header of a whole message.
+pub(crate) const FRAGMENT: usize = size_of::<Head>() + size_of::<Carried>() + size_of::<Message>();
+/// Header of a part of one.
+pub(crate) const CHUNK: usize = FRAGMENT + size_of::<Part>();
+
+/// A packet with data, as it came.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Data<'a> {
+    pub(crate) carried: Carried,
+    pub(crate) op: Op,
+    pub(crate) message: Message,
+    /// Of the payload in the message.
+    pub(crate) offset: u32,
+    pub(crate) payload: &'a [u8],
+}
+
+/// Splits the header off what came; `None` if it is not that long.
+pub(crate) fn head(packet: &[u8]) -> Option<(Head, &[u8])> {
+    Head::read_from_prefix(packet).ok()
+}
+
+/// What follows the header of a fragment or chunk. `None` if it is not one: too short, no operation, or a payload that does
+/// not lie within its message.
+pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
+    let (carried, rest) = Carried::read_from_prefix(body).ok()?;
+    let (message, rest) = Message::read_from_prefix(rest).ok()?;
+    let op = message.op()?;
+    let length = message.length.get();
+    let (offset, payload) = match kind {
+        Kind::Fragment => (0, rest),
+        Kind::Chunk => {
+            let (part, rest) = Part::read_from_prefix(rest).ok()?;
+            (part.offset.get(), rest)
+        }
+        _ => return None,
+    };
+    let carries = u32::try_from(payload.len()).ok()?;
+    let is_whole = kind == Kind::Fragment;
+    let fits = match op {
+        Op::ReadRequest => is_whole && carries == 0,
+        _ if is_whole => carries == length,
+        // A part of nothing is none.
+        _ => carries > 0 && offset.checked_add(carries)? <= length,
+    };
+    fits.then_some(Data { carried, op, message, offset, payload })
+}
+
+/// What follows the header of an ack.
+pub(crate) fn ack(body: &[u8]) -> Option<(Ack, Selective, &[Range])> {
+    let (ack, rest) = Ack::read_from_prefix(body).ok()?;
+    let (selective, rest) = Selective::read_from_prefix(rest).ok()?;
+    let ranges = <[Range]>::ref_from_bytes(rest).ok()?;
+    (ranges.len() == usize::from(selective.ranges) && ranges.len() <= RANGES).then_some((ack, selective, ranges))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_have_no_gaps() {
+        assert_eq!((size_of::<Head>(), size_of::<Ack>(), size_of::<Carried>()), (16, 12, 16));
+        assert_eq!((size_of::<Message>(), size_of::<Part>(), size_of::<Selective>()), (24, 4, 8));
+        assert_eq!((FRAGMENT, CHUNK, size_of::<Range>()), (56, 60, 8));
+    }
+
+    fn packet(length: u32, op: u8, offset: Option<u32>, payload: usize) -> Vec<u8> {
+        let message = Message { op, length: length.into(), ..Message::default() };
+        let mut bytes = [Carried::default().as_bytes(), message.as_bytes()].concat();
+        bytes.extend(offset.iter().flat_map(|offset| offset.to_be_bytes()));
+        bytes.resize(bytes.len() + payload, 7);
+        bytes
+    }
+
+    #[test]
+    fn a_payload_lies_within_its_message() {
+        let is_data = |kind, bytes: &[u8]| data(kind, bytes).is_some();
+        assert!(is_data(Kind::Fragment, &packet(5, 1, None, 5)));
+        assert!(is_data(Kind::Fragment, &packet(0, 3, None, 0)), "a message of nothing is one");
+        assert!(!is_data(Kind::Fragment, &packet(6, 1, None, 5)) && !is_data(Kind::Fragment, &packet(4, 1, None, 5)));
+        assert!(is_data(Kind::Fragment, &packet(6, 4, None, 0)) && !is_data(Kind::Fragment, &packet(6, 4, None, 6)));
+        assert!(is_data(Kind::Chunk, &packet(10, 1, Some(5), 5)));
+        assert!(!is_data(Kind::Chunk, &packet(10, 1, Some(6), 5)) && !is_data(Kind::Chunk, &packet(10, 1, Some(5), 0)));
+        assert!(!is_data(Kind::Chunk, &packet(u32::MAX, 1, Some(u32::MAX), 5)), "no wrap");
+        assert!(!is_data(Kind::Fragment, &packet(5, 0, None, 5)) && !is_data(Kind::Fragment, &packet(5, 6, None, 5)));
+        assert!(!is_data(Kind::Ack, &packet(5, 1, None, 5)) && !is_data(Kind::Fragment, &[0; 39]));
+    }
+
+    #[test]
+    fn an_ack_has_the_ranges_that_it_counts() {
+        let with = |count: u8, ranges: usize| {
+            let selective = Selective { ranges: count, ..Selective::default() };
+            let mut bytes = [Ack::default().as_bytes(), selective.as_bytes()].concat();
+            bytes.resize(bytes.len() + ranges * size_of::<Range>(), 0);
+            bytes
+        };
+        assert_eq!(ack(&with(2, 2)).map(|(_, _, ranges)| ranges.len()), Some(2));
+        assert!(ack(&with(0, 0)).is_some() && ack(&with(2, 1)).is_none() && ack(&with(1, 2)).is_none());
+        assert!(ack(&with(65, 65)).is_none() && ack(&with(1, 1)[..27]).is_none());
+    }
+
+    #[test]
+    fn another_version_is_not_understood() {
+        let head = Head::new(Kind::Reset, FLAG_LAST, 3, 4);
+        assert_eq!((head.kind(), head.has(FLAG_LAST), head.has(FLAG_ACK_NOW)), (Some(Kind::Reset), true, false));
+        assert_eq!(Head { version: 2, ..head }.kind(), None);
+        assert_eq!(Head { kind: 16, ..head }.kind(), None);
+        assert_eq!(Head { kind: 0, ..head }.kind(), None);
+    }
+}
