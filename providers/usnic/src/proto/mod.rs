@@ -5,6 +5,8 @@
 //! clock, starts a thread, or holds unsafe code.
 #![forbid(unsafe_code)]
 
+pub(crate) mod conn;
+pub(crate) mod counters;
 pub(crate) mod psn;
 pub(crate) mod wire;
 

@@ -1,0 +1,201 @@
+//! The words that an open connection and its driver exchange: what is posted, what leaves, what is asked of the host.
+//!
+//! Plain data, and the one trait by which memory is touched and completions are handed up. No behaviour.
+
+use std::net::SocketAddr;
+
+use dapl::provider::{Remote, Status};
+
+use crate::proto::psn::Psn;
+use crate::proto::wire::Refusal;
+use crate::proto::{MICROS, MILLIS, Nanos, SECONDS, WINDOW};
+
+/// Where a packet came from.
+pub(crate) type Source = SocketAddr;
+
+/// What a connection is allowed, and how it behaves. The defaults are those of the knobs.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    /// Requests, and receives, outstanding at most.
+    pub(crate) max_requests: u32,
+    pub(crate) max_recvs: u32,
+    /// Receives come out of a shared queue (`Host::take_shared`).
+    pub(crate) shared: bool,
+    /// Packets in flight at most, up to [`WINDOW`].
+    pub(crate) window: u32,
+    /// What our socket has room for; the peer is told.
+    pub(crate) window_kib: u16,
+    /// An ack is owed for so long at most.
+    pub(crate) ack_delay: Nanos,
+    /// Payload at most that goes over the command channel.
+    pub(crate) tiny: u32,
+    /// Packets in flight of each channel.
+    pub(crate) command_depth: u32,
+    pub(crate) data_depth: u32,
+    /// Before the round trip is known, and at least.
+    pub(crate) first_timeout: Nanos,
+    pub(crate) min_timeout: Nanos,
+    /// The peer is gone when it has said nothing for so long, though asked.
+    pub(crate) give_up: Nanos,
+    /// How often the peer is asked whether it has a receive by now; `None`: for ever.
+    pub(crate) rnr_limit: Option<u32>,
+    /// An idle connection says something after so long; 0: never.
+    pub(crate) keepalive: Nanos,
+    /// A closed connection answers late packets for so long.
+    pub(crate) linger: Nanos,
+    /// Bytes of a datagram: what the path surely takes, and what is tried at most.
+    pub(crate) mtu_start: usize,
+    pub(crate) mtu_ceiling: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            max_requests: 256,
+            max_recvs: 256,
+            shared: false,
+            window: WINDOW,
+            window_kib: 208,
+            ack_delay: 50 * MICROS,
+            tiny: 768,
+            command_depth: 1024,
+            data_depth: WINDOW,
+            first_timeout: 100 * MILLIS,
+            min_timeout: MILLIS,
+            give_up: 10 * SECONDS,
+            rnr_limit: None,
+            keepalive: 15 * SECONDS,
+            linger: SECONDS,
+            mtu_start: 1200,
+            mtu_ceiling: 65_507,
+        }
+    }
+}
+
+/// What the set-up agreed on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// How the peer names the connection in what it sends, and we in what we send.
+    pub(crate) our_conn: u32,
+    pub(crate) our_token: u64,
+    pub(crate) peer_conn: u32,
+    pub(crate) peer_token: u64,
+    /// Number of our first packet, and of the peer's.
+    pub(crate) first_psn: Psn,
+    pub(crate) peer_first_psn: Psn,
+    /// Reads outstanding at most: ours, and the peer's.
+    pub(crate) ord: u32,
+    pub(crate) ird: u32,
+    /// What the peer's socket has room for.
+    pub(crate) peer_window_kib: u16,
+    /// Bytes of a datagram that both sides may send at most.
+    pub(crate) mtu_ceiling: usize,
+    /// Every packet is checked by a CRC.
+    pub(crate) checked: bool,
+    /// The peer's address.
+    pub(crate) peer: Source,
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Work {
+    Send {
+        solicited: bool,
+    },
+    Write(Remote),
+    Read(Remote),
+    /// Something that the host does when its turn comes: `Host::turn`.
+    Bind,
+}
+
+/// A request, as it is posted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Post<Q> {
+    pub(crate) work: Work,
+    /// Bytes.
+    pub(crate) length: u32,
+    /// Starts only after all earlier reads are complete.
+    pub(crate) fence: bool,
+    /// Given back with the completion.
+    pub(crate) request: Q,
+}
+
+/// Memory and completions: what the connection does not touch itself.
+pub(crate) trait Host {
+    /// What the driver keeps with a request: its segments and its token.
+    type Request;
+    /// The same of a receive.
+    type Recv;
+
+    /// May the peer do this to our memory?
+    fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool;
+    /// A piece of the peer's write.
+    fn put_remote(&mut self, key: u32, address: u64, bytes: &[u8]) -> Result<(), Refusal>;
+    /// A piece of a send.
+    fn put_recv(&mut self, recv: &Self::Recv, offset: u32, bytes: &[u8]) -> Result<(), Status>;
+    /// A piece of what was read.
+    fn put_read(&mut self, request: &Self::Request, offset: u32, bytes: &[u8]) -> Result<(), Status>;
+    /// A receive out of the shared queue, and its length.
+    fn take_shared(&mut self) -> Option<(Self::Recv, u64)>;
+    /// Receives in the shared queue.
+    fn shared_left(&self) -> u32;
+    /// The turn of a bind has come: `true` when it is done, `false` when it must be tried again soon.
+    fn turn(&mut self, request: &Self::Request) -> Result<bool, Status>;
+    /// A request is complete; in the order of the posts.
+    fn request_done(&mut self, request: Self::Request, status: Status, bytes: u64);
+    /// A receive is complete; in the order of the posts.
+    fn recv_done(&mut self, recv: Self::Recv, status: Status, bytes: u64, solicited: bool);
+}
+
+/// Which of the two queues a packet belongs to (US-2).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Channel {
+    Command,
+    Data,
+}
+
+/// Where the payload of a packet lies.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Payload {
+    None,
+    /// In the segments of a request.
+    Request {
+        slot: u32,
+        offset: u32,
+        length: u32,
+    },
+    /// In memory that the peer reads; `slot` is its read, for `source_gone`.
+    Remote {
+        slot: u32,
+        key: u32,
+        address: u64,
+        length: u32,
+    },
+    /// So many bytes that nobody looks at.
+    Padding(u32),
+}
+
+/// A packet that leaves: its header stands at the end of the buffer that was given.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Outgoing {
+    /// Bytes appended to the buffer.
+    pub(crate) header: usize,
+    pub(crate) payload: Payload,
+    pub(crate) channel: Channel,
+    pub(crate) resend: bool,
+    /// Where to, if not to `Conn::peer`.
+    pub(crate) to: Option<Source>,
+    /// A CRC32C of header and payload, in network byte order, is to follow the payload (`FLAG_CHECKED`).
+    pub(crate) checked: bool,
+    /// It is larger than the path takes now (it was cut before): the network may cut it.
+    pub(crate) oversized: bool,
+}
+
+/// What became of the connection, told once.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum News {
+    /// The peer ended it, or a drain is complete. All work is flushed.
+    Disconnected,
+    /// A transfer or the transport failed. All work is flushed.
+    Broken,
+}

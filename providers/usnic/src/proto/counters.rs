@@ -1,0 +1,58 @@
+//! What a connection counts: its users debug with these.
+//!
+//! Plain numbers, read at any time; nothing is decided by them.
+
+use crate::proto::Nanos;
+
+/// Since the connection stands. Packets, where nothing else is said.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Counters {
+    /// With data, for the first time; and their payload in bytes.
+    pub(crate) sent: u64,
+    pub(crate) sent_bytes: u64,
+    /// Sent again since later ones arrived, since no ack came at all, or as a probe.
+    pub(crate) resent_gap: u64,
+    pub(crate) resent_timeout: u64,
+    pub(crate) resent_probe: u64,
+    /// Lost, as it seems; and those that were not.
+    pub(crate) lost: u64,
+    pub(crate) spurious: u64,
+    /// With data that was taken; and their payload in bytes.
+    pub(crate) received: u64,
+    pub(crate) received_bytes: u64,
+    /// Came once more; beyond the window; behind a gap.
+    pub(crate) duplicates: u64,
+    pub(crate) outside: u64,
+    pub(crate) gaps: u64,
+    /// Delivered at once, with the book-keeping left for later.
+    pub(crate) fast: u64,
+    /// Of their own, and with data.
+    pub(crate) acks_sent: u64,
+    pub(crate) acks_carried: u64,
+    pub(crate) acks_received: u64,
+    /// That speak of packets which were never sent.
+    pub(crate) acks_false: u64,
+    /// Asked whether a receive is there; sends that found none.
+    pub(crate) credit_probes: u64,
+    pub(crate) no_receive: u64,
+    /// Sends that were taken back since the peer's shared queue was empty.
+    pub(crate) taken_back: u64,
+    /// Of the search for the MTU, and of idle times.
+    pub(crate) mtu_probes: u64,
+    pub(crate) keepalives: u64,
+    pub(crate) challenges: u64,
+    /// Messages that we refused, and that the peer did.
+    pub(crate) refusals_sent: u64,
+    pub(crate) refusals_received: u64,
+    /// Not understood, or with a wrong CRC.
+    pub(crate) malformed: u64,
+    pub(crate) corrupt: u64,
+    /// Probe timeouts.
+    pub(crate) timeouts: u64,
+    /// How it stands: bytes that may be and are in flight, bytes a second (0: not paced), round trip, bytes of a datagram.
+    pub(crate) window: u64,
+    pub(crate) in_flight: u64,
+    pub(crate) rate: u64,
+    pub(crate) rtt: Nanos,
+    pub(crate) mtu: usize,
+}
