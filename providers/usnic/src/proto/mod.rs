@@ -5,8 +5,11 @@
 //! clock, starts a thread, or holds unsafe code.
 #![forbid(unsafe_code)]
 
+pub(crate) mod congestion;
 pub(crate) mod conn;
 pub(crate) mod counters;
+pub(crate) mod pacer;
+pub(crate) mod path;
 pub(crate) mod psn;
 pub(crate) mod wire;
 

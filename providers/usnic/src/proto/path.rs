@@ -1,0 +1,252 @@
+//! How large a datagram the path carries: packetisation-layer MTU search, in the spirit of RFC 8899.
+//!
+//! Sizes are bytes of datagram payload; what IP and UDP add is told once. The socket sets do-not-fragment. Padded probes go
+//! out beside the data, and no probe's loss is congestion. The connection says which sizes were acknowledged and which were
+//! lost; here is decided what is safe. Two things end a size: the local host refuses it, or a black hole. That one is proved
+//! by pairs of probes, large and small, of which only small ones come back: plain loss, however bad, spares a large one.
+
+use super::{MILLIS, Nanos, SECONDS};
+
+/// Headers of IPv4 (without options) and UDP.
+pub(crate) const HEADERS_V4: usize = 20 + 8;
+/// Headers of IPv6 and UDP.
+pub(crate) const HEADERS_V6: usize = 40 + 8;
+/// IP packet that nearly every path carries: where the search starts.
+pub(crate) const BASE: usize = 1200;
+/// Nothing is believed that says a path carries less IP packet than this (RFC 791: every host takes 576).
+const LEAST: usize = 576;
+
+/// IP packets that paths carry as a rule: IPv6's least, tunnels, PPPoE, Ethernet, jumbo frames.
+const COMMON: [usize; 9] = [1280, 1380, 1420, 1450, 1492, 1500, 4352, 8900, 9000];
+/// The search is over when less than this is to be won.
+const ENOUGH: usize = 16;
+/// Probes of a size before it counts as too large.
+const TRIES: u32 = 3;
+/// Wait for the answer to the first probe of a size; doubles. An answer that comes later still counts.
+const PATIENCE: Nanos = 200 * MILLIS;
+/// The path may have changed for the better: search again.
+const RAISE: Nanos = 600 * SECONDS;
+
+/// Large packets lost in a row, none of them arriving between, before pairs are sent. Under 20 % random loss a run of this
+/// length begins once in 20,000 packets; it costs the pairs and nothing else.
+const SUSPICIOUS: u32 = 6;
+/// Small probes that must come back, and no large one of as many, before it is a black hole: 20 % random loss does that
+/// once in 2^12 ln 5 ~ 10^8 suspicions.
+const PAIRS: u32 = 12;
+/// Between pairs, so that one burst of loss does not take them all.
+const BETWEEN: Nanos = 20 * MILLIS;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Search {
+    /// A size is to be probed at once.
+    Due { size: usize, tries: u32 },
+    /// Its probe is under way until then.
+    Waits { size: usize, tries: u32, until: Nanos },
+    /// Nothing more to find before then.
+    Over { again: Option<Nanos> },
+}
+
+/// Pairs of probes under suspicion.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Pairs {
+    /// Small ones that came back.
+    small: u32,
+    /// The next pair leaves then.
+    next: Nanos,
+    /// Of the present pair the large one has left.
+    half: bool,
+    /// Pairs sent since a small one came back.
+    unanswered: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Path {
+    headers: usize,
+    start: usize,
+    /// What the interface carries, as far as told; comes back when the search starts again.
+    configured: usize,
+    ceiling: usize,
+    mtu: usize,
+    /// The least size that failed in this search.
+    fails: usize,
+    /// The largest size probed in this search.
+    probed: usize,
+    search: Search,
+    /// Large packets lost since one arrived.
+    vanished: u32,
+    pairs: Option<Pairs>,
+    black_holes: u32,
+}
+
+/// Bytes of datagram that fit an IP packet of this size, with these headers; nothing wraps for absurd ones.
+pub(crate) fn payload(ip_packet: usize, headers: usize) -> usize {
+    ip_packet.min(usize::from(u16::MAX)).saturating_sub(headers)
+}
+
+impl Path {
+    /// `start` is taken for safe at once (on loopback the interface's MTU); nothing above `ceiling` is ever tried. Both in
+    /// bytes of datagram; `headers` is what IP and UDP add to them.
+    pub(crate) fn new(start: usize, ceiling: usize, headers: usize) -> Self {
+        let ceiling = ceiling.min(payload(usize::MAX, headers)).max(1);
+        let start = start.clamp(1, ceiling);
+        let mut path = Path {
+            headers,
+            start,
+            configured: ceiling,
+            ceiling,
+            mtu: start,
+            fails: usize::MAX,
+            probed: start,
+            search: Search::Over { again: None },
+            vanished: 0,
+            pairs: None,
+            black_holes: 0,
+        };
+        path.look_on(0);
+        path
+    }
+
+    /// Bytes of datagram that the path carries, as far as is known.
+    pub(crate) fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    /// Times that a black hole was found.
+    pub(crate) fn black_holes(&self) -> u32 {
+        self.black_holes
+    }
+
+    /// A probe to send now, padded to so many bytes; ask until there is none, whenever something is sent and after
+    /// `on_time`.
+    pub(crate) fn next_probe(&mut self, now: Nanos) -> Option<usize> {
+        if let Some(pairs) = self.pairs.as_mut().filter(|pairs| pairs.next <= now && pairs.small < PAIRS) {
+            pairs.half = !pairs.half;
+            if pairs.half {
+                return Some(self.mtu);
+            }
+            // An outage takes the small ones too: no evidence, and no reason to go on so fast.
+            pairs.unanswered = pairs.unanswered.saturating_add(1);
+            pairs.next = now.saturating_add(BETWEEN << pairs.unanswered.saturating_sub(1).min(6));
+            return Some(self.start);
+        }
+        let Search::Due { size, tries } = self.search else { return None };
+        let until = now.saturating_add(PATIENCE << tries);
+        self.search = Search::Waits { size, tries, until };
+        self.probed = self.probed.max(size);
+        Some(size)
+    }
+
+    /// A probe of so many bytes was answered. A size that was never probed is a lie or a ghost, and changes nothing.
+    pub(crate) fn acked(&mut self, now: Nanos, size: usize) {
+        if let Some(pairs) = self.pairs.as_mut().filter(|_| size == self.start) {
+            pairs.small += 1;
+            pairs.unanswered = 0;
+        }
+        self.arrived(size);
+        if size <= self.mtu || size > self.probed.min(self.ceiling) {
+            return;
+        }
+        self.mtu = size;
+        if size >= self.fails {
+            self.fails = usize::MAX;
+        }
+        self.look_on(now);
+    }
+
+    /// A packet with data, of so many bytes, was acknowledged.
+    pub(crate) fn arrived(&mut self, size: usize) {
+        if size.saturating_add(ENOUGH) >= self.mtu {
+            self.vanished = 0;
+            self.pairs = None;
+        }
+    }
+
+    /// A packet with data, of so many bytes, was found lost, or is sent again because a probe timeout passed.
+    pub(crate) fn lost(&mut self, now: Nanos, size: usize) {
+        if size <= self.start || self.mtu <= self.start {
+            return;
+        }
+        self.vanished = self.vanished.saturating_add(1);
+        if self.vanished >= SUSPICIOUS && self.pairs.is_none() {
+            self.pairs = Some(Pairs { small: 0, next: now, half: false, unanswered: 0 });
+        }
+    }
+
+    /// The local host sends nothing larger than this (EMSGSIZE: the size it refused, less one, or what it says the path
+    /// carries).
+    pub(crate) fn limit(&mut self, now: Nanos, ceiling: usize) {
+        let ceiling = ceiling.max(payload(LEAST, self.headers));
+        if ceiling >= self.ceiling {
+            return;
+        }
+        self.ceiling = ceiling;
+        self.mtu = self.mtu.min(ceiling);
+        self.arrived(self.mtu);
+        self.look_on(now);
+    }
+
+    /// When `on_time` has something to do.
+    pub(crate) fn deadline(&self) -> Option<Nanos> {
+        let search = match self.search {
+            Search::Due { .. } => None,
+            Search::Waits { until, .. } => Some(until),
+            Search::Over { again } => again,
+        };
+        let pairs = self.pairs.map(|pairs| pairs.next);
+        [search, pairs].into_iter().flatten().min()
+    }
+
+    /// Gives up what was not answered in time.
+    pub(crate) fn on_time(&mut self, now: Nanos) {
+        if self.pairs.is_some_and(|pairs| pairs.small >= PAIRS && pairs.next <= now) {
+            self.fall(now);
+        }
+        match self.search {
+            Search::Waits { size, tries, until } if until <= now && tries + 1 < TRIES => {
+                self.search = Search::Due { size, tries: tries + 1 };
+            }
+            Search::Waits { size, until, .. } if until <= now => {
+                self.fails = self.fails.min(size);
+                self.look_on(now);
+            }
+            Search::Over { again: Some(at) } if at <= now => {
+                self.ceiling = self.configured;
+                self.fails = usize::MAX;
+                self.look_on(now);
+            }
+            _ => {}
+        }
+    }
+
+    /// A black hole: back to the size that was safe when the connection began, and search again below the one that vanishes.
+    fn fall(&mut self, now: Nanos) {
+        self.black_holes = self.black_holes.saturating_add(1);
+        self.fails = self.mtu;
+        self.mtu = self.start.min(self.ceiling);
+        self.arrived(self.mtu);
+        self.look_on(now);
+    }
+
+    /// The next size to try, or the end of the search.
+    fn look_on(&mut self, now: Nanos) {
+        self.search = match self.candidate() {
+            Some(size) => Search::Due { size, tries: 0 },
+            None if self.mtu < self.configured => Search::Over { again: Some(now.saturating_add(RAISE)) },
+            None => Search::Over { again: None },
+        };
+    }
+
+    /// The ceiling first, for it is right as a rule; then common sizes upwards, then halving.
+    fn candidate(&self) -> Option<usize> {
+        let upper = self.ceiling.min(self.fails - 1);
+        if upper <= self.mtu {
+            return None;
+        }
+        if upper == self.ceiling {
+            return Some(upper);
+        }
+        let common = COMMON.into_iter().map(|size| payload(size, self.headers));
+        let halved = || Some(self.mtu + (self.fails - self.mtu) / 2).filter(|_| self.fails - self.mtu > ENOUGH);
+        common.into_iter().find(|size| *size > self.mtu && *size <= upper).or_else(halved)
+    }
+}
