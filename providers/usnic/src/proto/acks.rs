@@ -1,0 +1,119 @@
+//! When an ack is owed (US-10): a train of packets has one, not each packet.
+//!
+//! Whoever receives tells every packet with data that came, asks after each batch whether one is due, and says when one left.
+//! A single small message waits a little for a packet that goes the other way; trouble does not wait. What the ack says is
+//! not known here.
+
+use super::received::Arrival;
+use super::{MICROS, Nanos};
+
+/// What is owed.
+#[derive(Debug)]
+pub(crate) struct AckClock {
+    delay: Nanos,
+    every: u32,
+    /// New packets that no ack has told of.
+    untold: u32,
+    /// When the first of them came.
+    since: Nanos,
+    /// When the newest packet came, told of or not.
+    newest: Nanos,
+    urgency: Urgency,
+}
+
+/// How soon the ack has to leave, and on what.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Urgency {
+    /// When its time has come.
+    Waits,
+    /// Now, as itself or on other packets.
+    Now,
+    /// Now and as itself: only that has room for what lies behind a gap.
+    Whole,
+}
+
+impl AckClock {
+    /// Waits for `delay`, or for so many packets: a quarter of the window (the peer's, in packets, at most 1024).
+    pub(crate) fn new(delay: Nanos, every: u32) -> Self {
+        AckClock { delay, every: every.max(1), untold: 0, since: 0, newest: 0, urgency: Urgency::Waits }
+    }
+
+    /// The congestion window or the MTU changed, and so did the quarter.
+    pub(crate) fn set_every(&mut self, every: u32) {
+        self.every = every.max(1);
+    }
+
+    /// A packet with data came, and lies so. `last_of_chunks`: it ends a message of more than one packet. `ack_now`: it asks
+    /// for an answer, or it closed a gap (its sender waits for that).
+    ///
+    /// A packet that is outside the window is nobody's business.
+    pub(crate) fn arrived(&mut self, now: Nanos, arrival: Arrival, last_of_chunks: bool, ack_now: bool) {
+        let urgency = match arrival {
+            Arrival::Outside => return,
+            Arrival::Duplicate | Arrival::Ahead => Urgency::Whole,
+            Arrival::Next if last_of_chunks || ack_now => Urgency::Now,
+            Arrival::Next => Urgency::Waits,
+        };
+        self.urgency = self.urgency.max(urgency);
+        if arrival == Arrival::Duplicate {
+            return;
+        }
+        if self.untold == 0 {
+            self.since = now;
+        }
+        self.untold = self.untold.saturating_add(1);
+        self.newest = now;
+        if self.untold >= self.every {
+            self.urgency = self.urgency.max(Urgency::Now);
+        }
+    }
+
+    /// There is something to tell without a packet that came: credits, a window. Other packets may carry it.
+    pub(crate) fn at_once(&mut self) {
+        self.urgency = self.urgency.max(Urgency::Now);
+    }
+
+    /// The same, and it needs an ack of its own: a refusal.
+    pub(crate) fn whole_at_once(&mut self) {
+        self.urgency = Urgency::Whole;
+    }
+
+    /// Something is to be told, now or later.
+    pub(crate) fn owed(&self) -> bool {
+        self.untold > 0 || self.urgency > Urgency::Waits
+    }
+
+    /// It has to leave now.
+    pub(crate) fn due(&self, now: Nanos) -> bool {
+        self.deadline().is_some_and(|deadline| deadline <= now)
+    }
+
+    /// When it has to leave; the beginning of time if at once.
+    pub(crate) fn deadline(&self) -> Option<Nanos> {
+        match self.urgency {
+            Urgency::Waits => (self.untold > 0).then(|| self.since.saturating_add(self.delay)),
+            Urgency::Now | Urgency::Whole => Some(0),
+        }
+    }
+
+    /// A packet with data leaves and carries the short form: what it says of its delay. All is told then, but not what lies
+    /// behind a gap.
+    pub(crate) fn carried(&mut self, now: Nanos) -> u16 {
+        self.untold = 0;
+        if self.urgency != Urgency::Whole {
+            self.urgency = Urgency::Waits;
+        }
+        self.waited(now)
+    }
+
+    /// An ack leaves as a packet of its own: what it says of its delay. Nothing is owed then.
+    pub(crate) fn left(&mut self, now: Nanos) -> u16 {
+        self.urgency = Urgency::Waits;
+        self.carried(now)
+    }
+
+    /// How long the newest packet has waited, in microseconds.
+    fn waited(&self, now: Nanos) -> u16 {
+        (now.saturating_sub(self.newest) / MICROS).try_into().unwrap_or(u16::MAX)
+    }
+}

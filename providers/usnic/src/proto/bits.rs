@@ -1,0 +1,144 @@
+//! One bit for each packet of a window: a ring of 4096, found by the packet's number.
+//!
+//! Two packets that lie a window or more apart share a bit, so a user clears what leaves the window. Works a word at a time;
+//! never allocates.
+
+use super::WINDOW;
+use super::psn::Psn;
+
+const BITS: u32 = u64::BITS;
+const WORDS: usize = (WINDOW / BITS) as usize;
+
+const _: () = assert!(WINDOW.is_power_of_two() && WINDOW.is_multiple_of(BITS));
+
+/// A bit for each of `WINDOW` packets.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Bits {
+    words: [u64; WORDS],
+}
+
+/// Where in the ring a packet has its bit.
+fn place(psn: Psn) -> (usize, u32) {
+    let at = psn.0 % WINDOW;
+    ((at / BITS) as usize, at % BITS)
+}
+
+/// The bits from `from` on within one word, at most `count`: the word, the mask, and how many bits it covers.
+fn chunk(from: Psn, count: u32) -> (usize, u64, u32) {
+    let (word, bit) = place(from);
+    let covered = count.min(BITS - bit);
+    (word, (u64::MAX >> (BITS - covered)) << bit, covered)
+}
+
+impl Bits {
+    /// None set.
+    pub(crate) fn new() -> Self {
+        Bits { words: [0; WORDS] }
+    }
+
+    pub(crate) fn has(&self, psn: Psn) -> bool {
+        let (word, bit) = place(psn);
+        self.words[word] >> bit & 1 != 0
+    }
+
+    pub(crate) fn set(&mut self, psn: Psn) {
+        let (word, bit) = place(psn);
+        self.words[word] |= 1 << bit;
+    }
+
+    pub(crate) fn clear(&mut self, psn: Psn) {
+        let (word, bit) = place(psn);
+        self.words[word] &= !(1 << bit);
+    }
+
+    /// Clears `count` bits from `from` on.
+    pub(crate) fn clear_run(&mut self, from: Psn, count: u32) {
+        let mut at = 0;
+        while at < count.min(WINDOW) {
+            let (word, mask, covered) = chunk(from.plus(at), count.min(WINDOW) - at);
+            self.words[word] &= !mask;
+            at += covered;
+        }
+    }
+
+    /// The first set one of the `count` from `from` on.
+    pub(crate) fn first_set(&self, from: Psn, count: u32) -> Option<Psn> {
+        self.find(from, count, |word| word)
+    }
+
+    /// The first of the `count` from `from` on that is not set.
+    pub(crate) fn first_clear(&self, from: Psn, count: u32) -> Option<Psn> {
+        self.find(from, count, |word| !word)
+    }
+
+    /// The last set one of the `count` from `from` on.
+    pub(crate) fn last_set(&self, from: Psn, count: u32) -> Option<Psn> {
+        self.find_last(from, count, |word| word)
+    }
+
+    /// The last of the `count` from `from` on that is not set.
+    pub(crate) fn last_clear(&self, from: Psn, count: u32) -> Option<Psn> {
+        self.find_last(from, count, |word| !word)
+    }
+
+    fn find_last(&self, from: Psn, count: u32, see: impl Fn(u64) -> u64) -> Option<Psn> {
+        let mut left = count.min(WINDOW);
+        while left > 0 {
+            let (_, bit) = place(from.plus(left - 1));
+            // What of the last one's word lies in the run.
+            let (word, mask, covered) = chunk(from.plus(left - left.min(bit + 1)), left.min(bit + 1));
+            let seen = see(self.words[word]) & mask;
+            if seen != 0 {
+                return Some(from.plus(left - 1 - (bit - seen.ilog2())));
+            }
+            left -= covered;
+        }
+        None
+    }
+
+    fn find(&self, from: Psn, count: u32, see: impl Fn(u64) -> u64) -> Option<Psn> {
+        let count = count.min(WINDOW);
+        let mut at = 0;
+        while at < count {
+            let (word, mask, covered) = chunk(from.plus(at), count - at);
+            let seen = see(self.words[word]) & mask;
+            if seen != 0 {
+                let (_, bit) = place(from.plus(at));
+                return Some(from.plus(at + seen.trailing_zeros() - bit));
+            }
+            at += covered;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn finds_what_a_plain_search_finds(start: u32, set in prop::collection::vec(0..WINDOW, 0..40), from in 0..WINDOW,
+                                           count in 0..=WINDOW + 1) {
+            let start = Psn(start);
+            let mut bits = Bits::new();
+            set.iter().for_each(|&at| bits.set(start.plus(at)));
+            let psns = |wanted| (0..count.min(WINDOW)).map(|at| start.plus(from + at)).find(|&psn| bits.has(psn) == wanted);
+            prop_assert_eq!(bits.first_set(start.plus(from), count), psns(true));
+            prop_assert_eq!(bits.first_clear(start.plus(from), count), psns(false));
+            let last = |wanted| (0..count.min(WINDOW)).rev().map(|at| start.plus(from + at)).find(|&psn| bits.has(psn) == wanted);
+            prop_assert_eq!(bits.last_set(start.plus(from), count), last(true));
+            prop_assert_eq!(bits.last_clear(start.plus(from), count), last(false));
+        }
+
+        #[test]
+        fn clears_a_run_and_nothing_else(start: u32, count in 0..=WINDOW) {
+            let start = Psn(start);
+            let mut bits = Bits::new();
+            (0..WINDOW).for_each(|at| bits.set(start.plus(at)));
+            bits.clear_run(start, count);
+            prop_assert!((0..WINDOW).all(|at| bits.has(start.plus(at)) == (at >= count)));
+        }
+    }
+}

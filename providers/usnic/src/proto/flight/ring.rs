@@ -1,0 +1,143 @@
+//! Where the packets in flight are kept: a ring indexed by PSN, and through it a list in the order in which they left.
+//!
+//! The ring grows as far as it is needed, up to the window; within it every packet has its slot by its number alone. The list
+//! holds what flies, oldest first; a packet that is sent again moves to its end. Which packets there are is for `Flight` to
+//! know.
+
+use super::super::psn::Psn;
+use super::super::{Nanos, WINDOW};
+use super::Why;
+
+/// What an idle connection starts with, in slots.
+const SMALLEST: usize = 16;
+
+/// One packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot<T> {
+    pub(super) what: T,
+    /// When it last left,
+    pub(super) sent: Nanos,
+    /// as the how manieth of all that left.
+    pub(super) order: u64,
+    pub(super) bytes: u32,
+    /// How often it left.
+    pub(super) sends: u8,
+    /// Of the last time that it was to be sent again.
+    pub(super) why: Why,
+    /// The neighbours in the list; itself where there is none.
+    before: Psn,
+    after: Psn,
+}
+
+/// Slots, and the list of those that fly.
+#[derive(Debug)]
+pub(super) struct Ring<T> {
+    /// A power of two of them, or none.
+    slots: Vec<Slot<T>>,
+    /// The list's first and last.
+    ends: Option<(Psn, Psn)>,
+    flying: u32,
+    /// That fly.
+    bytes: u64,
+}
+
+impl<T: Copy> Ring<T> {
+    pub(super) fn new() -> Self {
+        Ring { slots: Vec::new(), ends: None, flying: 0, bytes: 0 }
+    }
+
+    pub(super) fn flying(&self) -> u32 {
+        self.flying
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// That which left first of all that fly.
+    pub(super) fn oldest(&self) -> Option<Psn> {
+        self.ends.map(|(oldest, _)| oldest)
+    }
+
+    fn place(&self, psn: Psn) -> usize {
+        psn.0 as usize & (self.slots.len() - 1)
+    }
+
+    pub(super) fn slot(&self, psn: Psn) -> &Slot<T> {
+        &self.slots[self.place(psn)]
+    }
+
+    pub(super) fn slot_mut(&mut self, psn: Psn) -> &mut Slot<T> {
+        let place = self.place(psn);
+        &mut self.slots[place]
+    }
+
+    /// A new packet, `used` packets after the oldest that has a slot. It flies.
+    pub(super) fn insert(&mut self, psn: Psn, used: u32, what: T, bytes: u32, now: Nanos, order: u64) {
+        let slot = Slot { what, sent: now, order, bytes, sends: 1, why: Why::Gap, before: psn, after: psn };
+        if used as usize >= self.slots.len() {
+            self.grow(psn, used, slot);
+        }
+        *self.slot_mut(psn) = slot;
+        self.append(psn);
+    }
+
+    /// Twice as many slots; the `used` ones before `psn` find their new places.
+    #[cold]
+    fn grow(&mut self, psn: Psn, used: u32, filler: Slot<T>) {
+        let length = (self.slots.len() * 2).clamp(SMALLEST, WINDOW as usize);
+        let mut slots = vec![filler; length];
+        for back in 1..=used {
+            let old = Psn(psn.0.wrapping_sub(back));
+            slots[old.0 as usize & (length - 1)] = *self.slot(old);
+        }
+        self.slots = slots;
+    }
+
+    /// Puts a packet that has a slot at the end of the list.
+    pub(super) fn append(&mut self, psn: Psn) {
+        let (oldest, newest) = self.ends.unwrap_or((psn, psn));
+        self.slot_mut(newest).after = psn;
+        let slot = self.slot_mut(psn);
+        (slot.before, slot.after) = (newest, psn);
+        let bytes = slot.bytes;
+        self.ends = Some((oldest, psn));
+        self.flying += 1;
+        self.bytes += u64::from(bytes);
+    }
+
+    /// Takes one that flies out of the list.
+    pub(super) fn remove(&mut self, psn: Psn) {
+        let Some((oldest, newest)) = self.ends else { return };
+        let &Slot { before, after, bytes, .. } = self.slot(psn);
+        self.ends = match (psn == oldest, psn == newest) {
+            (true, true) => None,
+            (true, false) => {
+                self.slot_mut(after).before = after;
+                Some((after, newest))
+            }
+            (false, true) => {
+                self.slot_mut(before).after = before;
+                Some((oldest, before))
+            }
+            (false, false) => {
+                self.slot_mut(before).after = after;
+                self.slot_mut(after).before = before;
+                Some((oldest, newest))
+            }
+        };
+        self.flying -= 1;
+        self.bytes -= u64::from(bytes);
+    }
+
+    /// Gives the memory back. Nobody may need a slot.
+    pub(super) fn rest(&mut self) {
+        self.slots = Vec::new();
+    }
+
+    /// Slots that there are.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+}

@@ -1,0 +1,1 @@
+//! The flight against a plain model.
