@@ -7,15 +7,19 @@
 
 pub(crate) mod acks;
 pub(crate) mod bits;
+pub(crate) mod checked;
 pub(crate) mod congestion;
 pub(crate) mod conn;
 pub(crate) mod counters;
 pub(crate) mod flight;
+pub(crate) mod ids;
 pub(crate) mod pacer;
 pub(crate) mod path;
 pub(crate) mod psn;
 pub(crate) mod received;
 pub(crate) mod rtt;
+pub(crate) mod seal;
+pub(crate) mod setup;
 pub(crate) mod wire;
 
 /// Nanoseconds of a clock that never goes back; where it began does not matter.

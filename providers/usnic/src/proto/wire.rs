@@ -69,6 +69,8 @@ pub(crate) const FLAG_ACK_NOW: u16 = 1;
 pub(crate) const FLAG_LAST: u16 = 2;
 /// A CRC32C of all before it ends the packet.
 pub(crate) const FLAG_CHECKED: u16 = 4;
+/// What follows the head is sealed under a key (`seal`).
+pub(crate) const FLAG_SEALED: u16 = 8;
 
 impl Head {
     pub(crate) fn new(kind: Kind, flags: u16, conn: u32, token: u64) -> Self {

@@ -5,7 +5,7 @@
 
 mod words;
 
-pub(crate) use words::{Channel, Config, Host, News, Outgoing, Payload, Post, Source, Terms, Work};
+pub(crate) use words::{Channel, Config, Host, News, Outgoing, Payload, Post, Source, Work};
 
 use std::collections::VecDeque;
 
@@ -13,6 +13,7 @@ use dapl::provider::Status;
 
 use crate::proto::Nanos;
 use crate::proto::counters::Counters;
+use crate::proto::setup::Terms;
 use crate::proto::wire::Head;
 
 /// A connection that stands, until nothing more needs an answer. `Q` and `R` are kept for the driver with requests and

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 
 use dapl::provider::{Remote, Status};
 
-use crate::proto::psn::Psn;
 use crate::proto::wire::Refusal;
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS, WINDOW};
 
@@ -70,30 +69,6 @@ impl Default for Config {
             mtu_ceiling: 65_507,
         }
     }
-}
-
-/// What the set-up agreed on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
-    /// How the peer names the connection in what it sends, and we in what we send.
-    pub(crate) our_conn: u32,
-    pub(crate) our_token: u64,
-    pub(crate) peer_conn: u32,
-    pub(crate) peer_token: u64,
-    /// Number of our first packet, and of the peer's.
-    pub(crate) first_psn: Psn,
-    pub(crate) peer_first_psn: Psn,
-    /// Reads outstanding at most: ours, and the peer's.
-    pub(crate) ord: u32,
-    pub(crate) ird: u32,
-    /// What the peer's socket has room for.
-    pub(crate) peer_window_kib: u16,
-    /// Bytes of a datagram that both sides may send at most.
-    pub(crate) mtu_ceiling: usize,
-    /// Every packet is checked by a CRC.
-    pub(crate) checked: bool,
-    /// The peer's address.
-    pub(crate) peer: Source,
 }
 
 /// What a request asks for.

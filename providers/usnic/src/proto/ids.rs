@@ -1,0 +1,151 @@
+//! Which numbers name the connections of an IA: an index into the caller's table, and a generation.
+//!
+//! The caller keeps the table; this keeps its free places. A place that was freed rests, so that what is still on its way to
+//! the old connection does not meet a new one; the token would refuse it anyway. Never grows beyond its bound.
+
+use std::collections::VecDeque;
+
+use crate::proto::Nanos;
+
+/// Bits of the index; the others count the generations of a place, from 1, so that no number is 0.
+const INDEX_BITS: u32 = 20;
+
+/// Connections that can have a number at a time.
+pub(crate) const MAX: usize = 1 << INDEX_BITS;
+
+/// Where in the table the connection of this number stands, if it stands.
+pub(crate) fn index(conn: u32) -> usize {
+    conn as usize & (MAX - 1)
+}
+
+/// The numbers of an IA.
+#[derive(Debug)]
+pub(crate) struct Ids {
+    max: usize,
+    /// So long a place rests.
+    rest: Nanos,
+    /// Generation of each place that was ever taken, and whether it is now.
+    places: Vec<(u32, bool)>,
+    /// Freed places and when that was, the oldest first.
+    resting: VecDeque<(Nanos, usize)>,
+}
+
+impl Ids {
+    /// For at most `max` connections at a time.
+    pub(crate) fn new(max: usize, rest: Nanos) -> Ids {
+        Ids { max: max.min(MAX), rest, places: Vec::new(), resting: VecDeque::new() }
+    }
+
+    /// A number that nobody has. Takes a place that has rested, else one that was never used, and only if there is none the
+    /// one that has rested longest. `None`: all are taken.
+    pub(crate) fn take(&mut self, now: Nanos) -> Option<u32> {
+        let is_rested = |&(since, _): &(Nanos, usize)| now.saturating_sub(since) >= self.rest;
+        let index = if self.places.len() < self.max && !self.resting.front().is_some_and(is_rested) {
+            self.places.push((0, false));
+            self.places.len() - 1
+        } else {
+            self.resting.pop_front()?.1
+        };
+        let (generation, taken) = &mut self.places[index];
+        *generation = *generation % (u32::MAX >> INDEX_BITS) + 1;
+        *taken = true;
+        Some(*generation << INDEX_BITS | index as u32)
+    }
+
+    /// It is taken, and has not been freed since.
+    pub(crate) fn is_live(&self, conn: u32) -> bool {
+        self.places.get(index(conn)) == Some(&(conn >> INDEX_BITS, true))
+    }
+
+    /// Gives it back; a number that is not live is left alone.
+    pub(crate) fn free(&mut self, conn: u32, now: Nanos) {
+        if self.is_live(conn) {
+            self.places[index(conn)].1 = false;
+            self.resting.push_back((now, index(conn)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_freed_place_rests_while_there_are_others() {
+        let mut ids = Ids::new(3, 100);
+        let first = ids.take(0).expect("room");
+        ids.free(first, 10);
+        let second = ids.take(50).expect("room");
+        assert_ne!(index(second), index(first), "it rests");
+        let third = ids.take(110).expect("room");
+        assert_eq!(index(third), index(first), "it has rested");
+        assert_ne!(third, first);
+        assert!(ids.is_live(third) && !ids.is_live(first));
+        ids.free(first, 110);
+        assert!(ids.is_live(third), "an old number frees nobody");
+    }
+
+    #[test]
+    fn the_bound_holds_and_then_the_longest_rested_goes_first() {
+        let mut ids = Ids::new(2, 100);
+        let (a, b) = (ids.take(0).expect("room"), ids.take(0).expect("room"));
+        assert_eq!(ids.take(0), None);
+        ids.free(b, 1);
+        ids.free(a, 2);
+        assert_eq!(ids.take(3).map(index), Some(index(b)));
+        assert_eq!(ids.take(3).map(index), Some(index(a)));
+        assert_eq!(ids.take(3), None);
+    }
+
+    #[test]
+    fn generations_wrap_and_are_never_none() {
+        let mut ids = Ids::new(1, 0);
+        let mut seen = HashSet::new();
+        for _ in 0..(1 << (32 - INDEX_BITS)) - 1 {
+            let conn = ids.take(0).expect("room");
+            assert!(conn != 0 && seen.insert(conn), "all generations are used");
+            ids.free(conn, 0);
+        }
+        assert!(!seen.insert(ids.take(0).expect("room")), "and then it begins anew");
+    }
+
+    #[test]
+    fn numbers_of_elsewhere_are_not_live() {
+        let mut ids = Ids::new(4, 0);
+        let conn = ids.take(0).expect("room");
+        for other in [0, conn + 1, conn | 1 << 31, u32::MAX] {
+            assert!(!ids.is_live(other));
+            ids.free(other, 0);
+        }
+        assert!(ids.is_live(conn));
+    }
+
+    proptest! {
+        #[test]
+        fn no_two_have_the_same(steps in prop::collection::vec(any::<Option<u8>>(), 0..200)) {
+            let mut ids = Ids::new(8, 5);
+            let mut live: Vec<u32> = Vec::new();
+            for (now, step) in steps.into_iter().enumerate() {
+                match step {
+                    Some(which) if !live.is_empty() => {
+                        let conn = live.swap_remove(usize::from(which) % live.len());
+                        ids.free(conn, now as Nanos);
+                        prop_assert!(!ids.is_live(conn));
+                    }
+                    _ => match ids.take(now as Nanos) {
+                        Some(conn) => {
+                            prop_assert!(live.iter().all(|other| index(*other) != index(conn)));
+                            live.push(conn);
+                        }
+                        None => prop_assert_eq!(live.len(), 8),
+                    },
+                }
+                prop_assert!(live.iter().all(|conn| ids.is_live(*conn)));
+            }
+        }
+    }
+}

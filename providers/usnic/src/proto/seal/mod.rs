@@ -1,0 +1,212 @@
+//! Authenticated encryption under a pre-shared key, for a network path that is not trusted.
+//!
+//! Set-up packets go through a [`Guard`]: XChaCha20-Poly1305 under a key of the pre-shared one, with nonces from the caller's
+//! random source. Packets of a connection go through its [`Seal`]: ChaCha20-Poly1305, one key a direction, from the pre-shared
+//! key and both sides' random numbers by HKDF-SHA256, with a counter as nonce that a window lets in once. What does not open
+//! gets no answer: who has another key learns nothing, not even that somebody is here.
+//!
+//! ```text
+//! set-up   Head  clear part  sealed(rest)  nonce(24)   tag(16)      without a key:  Head  clear part  rest  CRC32C(4)
+//! open     Head  sealed(rest)              counter(8)  tag(16)
+//! ```
+//!
+//! The head and the clear part are authenticated with the rest. There is no forward secrecy: who learns the pre-shared key
+//! can read what was recorded.
+
+mod replay;
+
+use std::fmt;
+
+use chacha20poly1305::aead::{AeadInOut, KeyInit};
+use chacha20poly1305::{ChaCha20Poly1305, Nonce, Tag, XChaCha20Poly1305, XNonce};
+use hkdf::Hkdf;
+use sha2::Sha256;
+use zerocopy::IntoBytes;
+use zeroize::Zeroizing;
+
+use self::replay::Window;
+use crate::proto::checked::{self, Sum};
+use crate::proto::setup::{Offer, Random};
+use crate::proto::wire::{self, FLAG_CHECKED, FLAG_SEALED, Head};
+
+const HEAD: usize = size_of::<Head>();
+const TAG: usize = 16;
+const NONCE: usize = 24;
+const COUNTER: usize = 8;
+
+/// Bytes that a [`Seal`] adds to a packet.
+pub(crate) const OVERHEAD: usize = COUNTER + TAG;
+
+/// Bytes that a [`Guard`] adds at most.
+pub(crate) const GUARD: usize = NONCE + TAG;
+
+/// Shortest secret: so much cannot be tried out.
+pub(crate) const MIN_SECRET: usize = 16;
+
+/// What both sides know, in the form that keys are derived from.
+pub(crate) struct Psk(Zeroizing<[u8; 32]>);
+
+impl fmt::Debug for Psk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Psk(..)")
+    }
+}
+
+impl Psk {
+    /// Of a secret of any length from [`MIN_SECRET`] on; it should be random, as a password is easily guessed.
+    pub(crate) fn new(secret: &[u8]) -> Option<Psk> {
+        let mut key = Zeroizing::new([0; 32]);
+        key.copy_from_slice(&Hkdf::<Sha256>::extract(Some(b"dapl-usnic 1"), secret).0);
+        (secret.len() >= MIN_SECRET).then_some(Psk(key))
+    }
+
+    /// The key of this purpose.
+    fn key(&self, purpose: &[&[u8]]) -> Zeroizing<[u8; 32]> {
+        let mut key = Zeroizing::new([0; 32]);
+        Hkdf::<Sha256>::from_prk(&*self.0)
+            .and_then(|hkdf| hkdf.expand_multi_info(purpose, &mut *key).map_err(|_| hkdf::InvalidPrkLength))
+            .expect("32 bytes are a key, and can be had of one");
+        key
+    }
+}
+
+/// Around set-up packets: sealed if there is a key, else with a checksum, so that what was damaged is not believed.
+pub(crate) struct Guard(Option<XChaCha20Poly1305>);
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Guard(sealed)" } else { "Guard(checked)" })
+    }
+}
+
+impl Guard {
+    pub(crate) fn new(psk: Option<&Psk>) -> Guard {
+        Guard(psk.map(|psk| XChaCha20Poly1305::new((&*psk.key(&[b"set-up"])).into())))
+    }
+
+    /// There is a key.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Bytes that it adds.
+    pub(crate) fn overhead(&self) -> usize {
+        if self.is_sealed() { GUARD } else { checked::LEN }
+    }
+
+    /// Writes head and clear part as they are, and `rest` guarded.
+    pub(crate) fn close(&self, mut head: Head, clear: &[u8], rest: &[u8], random: &mut dyn Random, out: &mut Vec<u8>) {
+        let start = out.len();
+        let flag = if self.is_sealed() { FLAG_SEALED } else { FLAG_CHECKED };
+        head.flags = (head.flags.get() | flag).into();
+        out.extend_from_slice(head.as_bytes());
+        out.extend_from_slice(clear);
+        let secret = out.len();
+        out.extend_from_slice(rest);
+        let Some(cipher) = &self.0 else {
+            let sum = Sum::default().add(&out[start..]).bytes();
+            out.extend_from_slice(&sum);
+            return;
+        };
+        let mut nonce = [0; NONCE];
+        random.fill(&mut nonce);
+        let (open, sealed) = out[start..].split_at_mut(secret - start);
+        let tag = cipher.encrypt_inout_detached(&XNonce::from(nonce), open, sealed.into());
+        out.extend_from_slice(&nonce);
+        out.extend_from_slice(&tag.expect("a packet is far shorter than what a key may seal"));
+    }
+
+    /// What followed the clear part of `clear` bytes, in `room`. `None`: damaged, not ours, or guarded in another way.
+    pub(crate) fn open<'a>(&self, packet: &[u8], clear: usize, room: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+        let (head, _) = wire::head(packet)?;
+        let (open, rest) = packet.split_at_checked(HEAD + clear)?;
+        room.clear();
+        match &self.0 {
+            None => {
+                let body = checked::open(&head, &packet[HEAD..]).filter(|_| !head.has(FLAG_SEALED))?;
+                room.extend_from_slice(body.get(clear..)?);
+            }
+            Some(cipher) => {
+                let (rest, tag) = rest.split_last_chunk::<TAG>()?;
+                let (rest, nonce) = rest.split_last_chunk::<NONCE>()?;
+                room.extend_from_slice(rest);
+                let (nonce, tag) = (XNonce::from(*nonce), Tag::from(*tag));
+                cipher.decrypt_inout_detached(&nonce, open, room.as_mut_slice().into(), &tag).ok()?;
+            }
+        }
+        Some(room)
+    }
+}
+
+/// Both directions of one connection.
+pub(crate) struct Seal {
+    outward: ChaCha20Poly1305,
+    inward: ChaCha20Poly1305,
+    /// Counter of the next packet that leaves.
+    next: u64,
+    seen: Window,
+}
+
+impl fmt::Debug for Seal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seal").field("next", &self.next).finish_non_exhaustive()
+    }
+}
+
+impl Seal {
+    /// Of the connection that these two offers make.
+    pub(crate) fn new(psk: &Psk, client: &Offer, server: &Offer, active: bool) -> Seal {
+        let key = |direction: &[u8]| {
+            let names = [client.token, server.token].map(u64::to_be_bytes);
+            let key = psk.key(&[b"connection", direction, &client.random, &server.random, &names[0], &names[1]]);
+            ChaCha20Poly1305::new((&*key).into())
+        };
+        let (to_server, to_client) = (key(b">"), key(b"<"));
+        let (outward, inward) = if active { (to_server, to_client) } else { (to_client, to_server) };
+        Seal { outward, inward, next: 0, seen: Window::new() }
+    }
+
+    /// Seals the packet that begins at `start` and is the last in `out`, with what was added behind its header; it grows by
+    /// [`OVERHEAD`]. `false`, and nothing is changed: it has no head, or all counters are used up.
+    #[must_use]
+    pub(crate) fn close(&mut self, out: &mut Vec<u8>, start: usize) -> bool {
+        let Some(after) = self.next.checked_add(1) else { return false };
+        let Some((head, body)) = out.get_mut(start..).and_then(|packet| packet.split_at_mut_checked(HEAD)) else {
+            return false;
+        };
+        // The flags are the third and fourth byte of a head.
+        head[2] |= (FLAG_SEALED >> 8) as u8;
+        head[3] |= FLAG_SEALED as u8;
+        let Ok(tag) = self.outward.encrypt_inout_detached(&nonce(self.next), head, body.into()) else { return false };
+        out.extend_from_slice(&self.next.to_be_bytes());
+        out.extend_from_slice(&tag);
+        self.next = after;
+        true
+    }
+
+    /// Opens a packet where it lies: its head and its body. `None`: not ours, damaged, or here before; it may be garbled.
+    pub(crate) fn open<'a>(&mut self, packet: &'a mut [u8]) -> Option<(Head, &'a [u8])> {
+        let (head, _) = wire::head(packet).filter(|(head, _)| head.has(FLAG_SEALED))?;
+        let (clear, rest) = packet.split_at_mut(HEAD);
+        let (rest, tag) = rest.split_last_chunk_mut::<TAG>()?;
+        let (body, counter) = rest.split_last_chunk_mut::<COUNTER>()?;
+        let counter = u64::from_be_bytes(*counter);
+        if !self.seen.is_new(counter) {
+            return None;
+        }
+        let tag = Tag::from(*tag);
+        self.inward.decrypt_inout_detached(&nonce(counter), clear, (&mut *body).into(), &tag).ok()?;
+        // Only now: else a forged counter could shut the window.
+        self.seen.take(counter);
+        Some((head, body))
+    }
+}
+
+fn nonce(counter: u64) -> Nonce {
+    let mut nonce = Nonce::default();
+    nonce[4..].copy_from_slice(&counter.to_be_bytes());
+    nonce
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+//! Which counters have been here: each goes through once, and none that lies too far back.
+//!
+//! Knows nothing of packets.
+
+/// Counters behind the highest that are told apart: twice the packets that can be in flight, as acks and probes count too.
+pub(crate) const WIDTH: u64 = 8192;
+
+const WORDS: usize = (WIDTH / 64) as usize;
+
+/// The highest counters, as bits of a ring.
+#[derive(Clone, Debug)]
+pub(crate) struct Window {
+    /// One more than the highest that was taken.
+    end: u64,
+    seen: [u64; WORDS],
+}
+
+impl Window {
+    pub(crate) fn new() -> Window {
+        Window { end: 0, seen: [0; WORDS] }
+    }
+
+    /// It has not been taken, and is not too old to tell. The very last number is never new: it has no successor.
+    pub(crate) fn is_new(&self, counter: u64) -> bool {
+        if counter >= self.end {
+            return counter != u64::MAX;
+        }
+        self.end - counter <= WIDTH && self.seen[word(counter)] & bit(counter) == 0
+    }
+
+    /// Takes one that is new.
+    pub(crate) fn take(&mut self, counter: u64) {
+        if counter >= self.end {
+            self.forget(counter);
+            self.end = counter + 1;
+        }
+        self.seen[word(counter)] |= bit(counter);
+    }
+
+    /// Makes room up to `counter`: the places there are those of counters that are now too old.
+    fn forget(&mut self, counter: u64) {
+        if counter - self.end >= WIDTH {
+            self.seen = [0; WORDS];
+            return;
+        }
+        let mut next = self.end;
+        while next <= counter {
+            if next % 64 == 0 && counter - next >= 63 {
+                self.seen[word(next)] = 0;
+                next += 64;
+            } else {
+                self.seen[word(next)] &= !bit(next);
+                next += 1;
+            }
+        }
+    }
+}
+
+fn word(counter: u64) -> usize {
+    (counter / 64) as usize % WORDS
+}
+
+fn bit(counter: u64) -> u64 {
+    1 << (counter % 64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn try_take(window: &mut Window, counter: u64) -> bool {
+        let is_new = window.is_new(counter);
+        if is_new {
+            window.take(counter);
+        }
+        is_new
+    }
+
+    #[test]
+    fn each_goes_through_once_and_none_that_is_too_old() {
+        let mut window = Window::new();
+        assert!(try_take(&mut window, 0) && !try_take(&mut window, 0));
+        assert!(try_take(&mut window, WIDTH), "nothing between has come");
+        assert!(!window.is_new(0), "too old, by one");
+        assert!(try_take(&mut window, 1) && !try_take(&mut window, 1), "the oldest that can be told");
+        assert!(try_take(&mut window, 10 * WIDTH));
+        assert!(!window.is_new(WIDTH) && !window.is_new(9 * WIDTH) && window.is_new(9 * WIDTH + 1));
+        assert!(WIDTH >= 4096);
+    }
+
+    #[test]
+    fn the_end_of_all_counters_is_not_wrapped_over() {
+        let mut window = Window::new();
+        assert!(try_take(&mut window, u64::MAX - 1));
+        assert!(!window.is_new(u64::MAX) && !window.is_new(u64::MAX - 1) && window.is_new(u64::MAX - 2));
+        assert!(!window.is_new(0));
+    }
+
+    proptest! {
+        #[test]
+        fn it_remembers_as_a_set_would(steps in prop::collection::vec(0..20_000u64, 1..400), start in 0..200_000u64) {
+            let (mut window, mut taken, mut highest) = (Window::new(), HashSet::new(), None::<u64>);
+            for (place, step) in steps.into_iter().enumerate() {
+                // It wanders upwards, in small and in large steps and back.
+                let counter = start + place as u64 * 200 + if step < 15_000 { step % 300 } else { step };
+                let too_old = highest.is_some_and(|highest| counter + WIDTH <= highest);
+                let expected = !too_old && taken.insert(counter);
+                prop_assert_eq!(try_take(&mut window, counter), expected, "counter {}", counter);
+                highest = highest.max(Some(counter));
+            }
+        }
+    }
+}

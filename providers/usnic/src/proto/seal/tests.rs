@@ -1,0 +1,190 @@
+//! What a key keeps out.
+
+use super::*;
+use crate::proto::setup::tests::Dice;
+use crate::proto::wire::{FLAG_ACK_NOW, Kind};
+
+fn psk(secret: &str) -> Psk {
+    Psk::new(secret.as_bytes()).expect("long enough")
+}
+
+fn offers() -> (Offer, Offer) {
+    let mut dice = Dice::new(1);
+    (Offer::new(1, &mut dice), Offer::new(2, &mut dice))
+}
+
+/// Both ends of a connection.
+fn pair() -> (Seal, Seal) {
+    let (client, server) = offers();
+    let psk = psk("a secret of sixteen bytes and more");
+    (Seal::new(&psk, &client, &server, true), Seal::new(&psk, &client, &server, false))
+}
+
+fn packet(body: &[u8]) -> Vec<u8> {
+    [Head::new(Kind::Ack, FLAG_ACK_NOW, 7, 8).as_bytes(), body].concat()
+}
+
+fn sealed(seal: &mut Seal, body: &[u8]) -> Vec<u8> {
+    let mut out = packet(body);
+    assert!(seal.close(&mut out, 0));
+    out
+}
+
+#[test]
+fn a_packet_comes_through_both_ways_and_is_not_readable_between() {
+    let (mut client, mut server) = pair();
+    for body in [&b""[..], b"what nobody is to read"] {
+        let mut there = sealed(&mut client, body);
+        assert_eq!(there.len(), packet(body).len() + OVERHEAD);
+        assert!(body.is_empty() || !there.windows(body.len()).any(|part| part == body));
+        let (head, came) = server.open(&mut there).expect("it is whole");
+        assert_eq!((head.kind(), head.has(FLAG_ACK_NOW), head.has(FLAG_SEALED)), (Some(Kind::Ack), true, true));
+        assert_eq!(came, body);
+        assert_eq!(client.open(&mut sealed(&mut server, body)).map(|(_, body)| body.to_vec()), Some(body.to_vec()));
+    }
+}
+
+#[test]
+fn the_same_words_twice_are_not_the_same_packet() {
+    let (mut client, _) = pair();
+    let (first, second) = (sealed(&mut client, b"word"), sealed(&mut client, b"word"));
+    assert_ne!(first[16..20], second[16..20]);
+}
+
+#[test]
+fn a_packet_behind_others_in_a_buffer_is_sealed_alone() {
+    let (mut client, mut server) = pair();
+    let mut out = b"before".to_vec();
+    out.extend(packet(b"body"));
+    assert!(client.close(&mut out, 6));
+    assert_eq!(&out[..6], b"before");
+    assert!(server.open(&mut out[6..]).is_some());
+    assert!(!client.close(&mut out.clone(), out.len() - 15), "there is no head");
+    assert!(!client.close(&mut out.clone(), out.len() + 1));
+}
+
+#[test]
+fn a_replay_is_refused_and_so_is_what_is_older_than_the_window() {
+    let (mut client, mut server) = pair();
+    let all: Vec<Vec<u8>> = (0..replay::WIDTH + 2).map(|_| sealed(&mut client, b"x")).collect();
+    let mut open = |packet: &Vec<u8>| server.open(&mut packet.clone()).is_some();
+    assert!(open(&all[5]) && !open(&all[5]));
+    assert!(open(&all[4]), "order does not matter");
+    let last = all.len() - 1;
+    assert!(open(&all[last]));
+    assert!(!open(&all[0]) && !open(&all[1]), "never seen, but too old");
+    assert!(open(&all[2]));
+    assert!(!open(&all[last]) && !open(&all[4]));
+}
+
+#[test]
+fn a_forged_counter_does_not_shut_the_window() {
+    let (mut client, mut server) = pair();
+    let mut forged = sealed(&mut client, b"x");
+    let at = forged.len() - OVERHEAD;
+    forged[at..at + COUNTER].copy_from_slice(&(1u64 << 40).to_be_bytes());
+    assert!(server.open(&mut forged).is_none());
+    assert!(server.open(&mut sealed(&mut client, b"y")).is_some());
+}
+
+#[test]
+fn every_flipped_bit_and_every_cut_is_refused() {
+    let (mut client, mut server) = pair();
+    let good = sealed(&mut client, b"some body");
+    for bit in 0..good.len() * 8 {
+        let mut bad = good.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        assert!(server.open(&mut bad).is_none(), "bit {bit}");
+    }
+    for end in 0..good.len() {
+        assert!(server.open(&mut good[..end].to_vec()).is_none(), "cut at {end}");
+    }
+    assert!(server.open(&mut good.clone()).is_some(), "all this has not spoilt the true one");
+}
+
+#[test]
+fn another_key_another_connection_and_ones_own_direction_do_not_open() {
+    let (client, server) = offers();
+    let ours = psk("a secret of sixteen bytes and more");
+    let mut from = Seal::new(&ours, &client, &server, true);
+    let mut others = vec![
+        Seal::new(&psk("a secret of sixteen bytes and morf"), &client, &server, false),
+        Seal::new(&ours, &Offer { random: [9; 16], ..client }, &server, false),
+        Seal::new(&ours, &client, &Offer { random: [9; 16], ..server }, false),
+        Seal::new(&ours, &Offer { token: 9, ..client }, &server, false),
+        Seal::new(&ours, &client, &Offer { token: 9, ..server }, false),
+        Seal::new(&ours, &client, &server, true),
+    ];
+    for other in &mut others {
+        assert!(other.open(&mut sealed(&mut from, b"x")).is_none());
+    }
+    assert!(Seal::new(&ours, &client, &server, false).open(&mut sealed(&mut from, b"x")).is_some());
+}
+
+#[test]
+fn counters_that_are_used_up_seal_nothing() {
+    let (mut client, mut server) = pair();
+    client.next = u64::MAX - 1;
+    assert!(server.open(&mut sealed(&mut client, b"the last")).is_some());
+    let mut one_more = packet(b"one more");
+    assert!(!client.close(&mut one_more, 0));
+    assert_eq!(one_more, packet(b"one more"));
+}
+
+#[test]
+fn a_guarded_packet_shows_its_clear_part_only() {
+    let mut dice = Dice::new(2);
+    for guard in [Guard::new(None), Guard::new(Some(&psk("0123456789abcdef")))] {
+        let mut out = Vec::new();
+        let head = Head::new(Kind::Request, 0, 0, 0);
+        guard.close(head, b"clear", b"the rest", &mut dice, &mut out);
+        assert_eq!(out.len(), HEAD + 5 + 8 + guard.overhead());
+        assert_eq!(&out[HEAD..HEAD + 5], b"clear");
+        assert_eq!(&out[HEAD + 5..HEAD + 13] == b"the rest", !guard.is_sealed());
+        assert_eq!(guard.open(&out, 5, &mut Vec::new()), Some(&b"the rest"[..]));
+        assert_eq!(guard.open(&out, out.len(), &mut Vec::new()), None, "no such clear part");
+        for bit in 0..out.len() * 8 {
+            let mut bad = out.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(guard.open(&bad, 5, &mut Vec::new()), None, "bit {bit}");
+        }
+        for end in 0..out.len() {
+            assert_eq!(guard.open(&out[..end], 5, &mut Vec::new()), None, "cut at {end}");
+        }
+    }
+}
+
+#[test]
+fn who_has_a_key_and_who_has_none_or_another_do_not_understand_each_other() {
+    let guards =
+        [Guard::new(None), Guard::new(Some(&psk("0123456789abcdef"))), Guard::new(Some(&psk("0123456789abcdeg")))];
+    for (from, sender) in guards.iter().enumerate() {
+        let mut out = Vec::new();
+        sender.close(Head::new(Kind::Accept, 0, 1, 2), b"", b"rest", &mut Dice::new(3), &mut out);
+        for (to, receiver) in guards.iter().enumerate() {
+            assert_eq!(receiver.open(&out, 0, &mut Vec::new()).is_some(), from == to, "{from} to {to}");
+        }
+    }
+}
+
+#[test]
+fn a_short_secret_is_none_and_none_is_printed() {
+    assert!(Psk::new(&[7; MIN_SECRET - 1]).is_none());
+    let key = Psk::new(&[7; MIN_SECRET]).expect("long enough");
+    assert_eq!(format!("{key:?} {:?}", Guard::new(Some(&key))), "Psk(..) Guard(sealed)");
+    assert_eq!(format!("{:?}", pair().0), "Seal { next: 0, .. }");
+}
+
+#[test]
+fn the_ciphers_are_those_of_the_documents() {
+    // RFC 8439, 2.8.2: its nonce begins with 7, so it goes through the cipher as it is, not through `nonce`.
+    let key: Vec<u8> = (0x80..0xA0).collect();
+    let cipher = ChaCha20Poly1305::new_from_slice(&key).expect("32 bytes");
+    let mut text = *b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the future, \
+                      sunscreen would be it.";
+    let nonce: [u8; 12] = [7, 0, 0, 0, 0x40, 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47];
+    let aad = [0x50, 0x51, 0x52, 0x53, 0xC0, 0xC1, 0xC2, 0xC3, 0xC4, 0xC5, 0xC6, 0xC7];
+    let tag = cipher.encrypt_inout_detached(&nonce.into(), &aad, (&mut text[..]).into()).expect("sealed");
+    assert_eq!(tag[..4], [0x1A, 0xE1, 0x0B, 0x59]);
+    assert_eq!(text[..4], [0xD3, 0x1A, 0x8D, 0x34]);
+}

@@ -1,0 +1,215 @@
+//! How two sides come to a connection: request, cookie, accept or reject, confirm.
+//!
+//! The client's side of one attempt is an [`opening::Opening`], the server's side of all attempts that have not become
+//! connections yet is one [`answering::Answering`]. Packets and times come in, packets come out into a buffer, with a deadline
+//! and an outcome. Everything is sent again until it is answered, and everything may come twice.
+//!
+//! ```text
+//! client                                   server
+//! Request  (to the well-known address)  ->
+//!                                      <-  Cookie      only under load, or with a key: the request comes again, with it
+//!                                      <-  Cookie      "pending": answers a repeated request while the consumer thinks
+//!                                      <-  Accept      or Reject
+//! Confirm                               ->             anything else on the connection does as well
+//! ```
+//!
+//! Nothing here has a socket or a clock, or knows what a consumer is.
+
+use std::net::SocketAddr;
+
+use crate::proto::psn::Psn;
+use crate::proto::seal::{self, Guard, Psk, Seal};
+use crate::proto::{MILLIS, Nanos, SECONDS};
+
+/// Longest private data of a request or an accept.
+pub(crate) const MAX_PRIVATE: usize = 512;
+
+/// Bytes of datagram that every path takes; no side may offer less.
+pub(crate) const MIN_MTU: u16 = 1200;
+
+/// The caller's source of random numbers: the operating system's, or a test's.
+pub(crate) trait Random {
+    /// Fills it with bytes that nobody can guess.
+    fn fill(&mut self, out: &mut [u8]);
+
+    /// A number of them.
+    fn u32(&mut self) -> u32 {
+        let mut bytes = [0; 4];
+        self.fill(&mut bytes);
+        u32::from_ne_bytes(bytes)
+    }
+
+    /// A token: any number but 0, which means none.
+    fn token(&mut self) -> u64 {
+        let mut bytes = [0; 8];
+        self.fill(&mut bytes);
+        u64::from_ne_bytes(bytes).max(1)
+    }
+}
+
+/// What a side brings into a connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Offer {
+    /// The other side is to name the connection so; neither is 0.
+    pub(crate) conn: u32,
+    pub(crate) token: u64,
+    /// Number of its first packet.
+    pub(crate) first_psn: Psn,
+    /// Reads outstanding at most: its own, and the other side's.
+    pub(crate) ord: u32,
+    pub(crate) ird: u32,
+    /// Sends of the other side's that find a receive already.
+    pub(crate) credits: u32,
+    /// What its socket has room for.
+    pub(crate) window_kib: u16,
+    /// Bytes of the largest datagram that it can take or send.
+    pub(crate) mtu: u16,
+    /// Wants every packet to be checked by a CRC.
+    pub(crate) checked: bool,
+    /// Fresh, so that no two connections have the same keys.
+    pub(crate) random: [u8; 16],
+}
+
+impl Offer {
+    /// With random numbers of its own; the rest is the caller's.
+    pub(crate) fn new(conn: u32, random: &mut dyn Random) -> Offer {
+        let mut fresh = [0; 16];
+        random.fill(&mut fresh);
+        Offer {
+            conn,
+            token: random.token(),
+            first_psn: Psn(random.u32()),
+            ord: 0,
+            ird: 0,
+            credits: 0,
+            window_kib: 64,
+            mtu: MIN_MTU,
+            checked: false,
+            random: fresh,
+        }
+    }
+}
+
+/// What the set-up agreed on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// We asked: until something comes from the peer, the confirmation is repeated ([`opening::Confirming`]).
+    pub(crate) active: bool,
+    /// How the peer names the connection in what it sends, and we in what we send.
+    pub(crate) our_conn: u32,
+    pub(crate) our_token: u64,
+    pub(crate) peer_conn: u32,
+    pub(crate) peer_token: u64,
+    /// Number of our first packet, and of the peer's.
+    pub(crate) first_psn: Psn,
+    pub(crate) peer_first_psn: Psn,
+    /// Reads outstanding at most: ours, and the peer's.
+    pub(crate) ord: u32,
+    pub(crate) ird: u32,
+    /// Our sends that find a receive before the first ack says more.
+    pub(crate) credits: u32,
+    /// What the peer's socket has room for.
+    pub(crate) peer_window_kib: u16,
+    /// Bytes of a datagram that both sides may send at most, with all that is added to it.
+    pub(crate) mtu_ceiling: usize,
+    /// Every packet is checked by a CRC of [`checked::LEN`](crate::proto::checked::LEN) bytes. Never of a sealed connection.
+    pub(crate) checked: bool,
+    /// Bytes that sealing adds to every packet after it was made: [`seal::OVERHEAD`], or none.
+    pub(crate) overhead: usize,
+    /// The peer's address.
+    pub(crate) peer: SocketAddr,
+}
+
+/// The terms, and the keys if there is one to begin with.
+#[derive(Debug)]
+pub(crate) struct Agreed {
+    pub(crate) terms: Terms,
+    /// Every packet of the connection goes through it, both ways.
+    pub(crate) seal: Option<Box<Seal>>,
+}
+
+/// What the machines are told about how to behave. The defaults are those of the knobs.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    /// The first repetition comes after so long; each wait is twice the one before, up to the last.
+    pub(crate) first_repeat: Nanos,
+    pub(crate) last_repeat: Nanos,
+    /// Who hears nothing for so long gives up: the client that the server lives, the server that its accept came through.
+    pub(crate) silence: Nanos,
+    /// The server takes a client that asked and does not come again for gone after so long.
+    pub(crate) patience: Nanos,
+    /// So long it is remembered what became of an attempt, for requests that come late.
+    pub(crate) linger: Nanos,
+    /// Every source must show that it is there, loaded or not. With a key that is so anyway: it is what refuses replays.
+    pub(crate) always_cookies: bool,
+    /// So many attempts are kept for sources that did not, in all and of one prefix (/24, /64); above, they get cookies.
+    pub(crate) unproven: usize,
+    pub(crate) unproven_of_prefix: usize,
+    /// So many are kept at most, proven or not.
+    pub(crate) half_open: usize,
+    pub(crate) half_open_of_prefix: usize,
+    /// So many past attempts are remembered at most.
+    pub(crate) remembered: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            first_repeat: 100 * MILLIS,
+            last_repeat: 2 * SECONDS,
+            silence: 10 * SECONDS,
+            patience: 30 * SECONDS,
+            linger: 10 * SECONDS,
+            always_cookies: false,
+            unproven: 128,
+            unproven_of_prefix: 64,
+            half_open: 4096,
+            half_open_of_prefix: 2048,
+            remembered: 4096,
+        }
+    }
+}
+
+/// What all attempts of an IA share.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) config: Config,
+    /// Around every set-up packet.
+    guard: Guard,
+    psk: Option<Psk>,
+}
+
+impl Setup {
+    pub(crate) fn new(config: Config, psk: Option<Psk>) -> Setup {
+        Setup { config, guard: Guard::new(psk.as_ref()), psk }
+    }
+
+    /// What comes of two offers; both sides come to the same.
+    fn agree(&self, ours: &Offer, theirs: &Offer, peer: SocketAddr, active: bool) -> Agreed {
+        let seal = self.psk.as_ref().map(|psk| {
+            let (client, server) = if active { (ours, theirs) } else { (theirs, ours) };
+            Box::new(Seal::new(psk, client, server, active))
+        });
+        let terms = Terms {
+            active,
+            our_conn: ours.conn,
+            our_token: ours.token,
+            peer_conn: theirs.conn,
+            peer_token: theirs.token,
+            first_psn: ours.first_psn,
+            peer_first_psn: theirs.first_psn,
+            ord: ours.ord.min(theirs.ird),
+            ird: ours.ird.min(theirs.ord),
+            credits: theirs.credits,
+            peer_window_kib: theirs.window_kib,
+            mtu_ceiling: usize::from(ours.mtu.min(theirs.mtu)),
+            checked: seal.is_none() && (ours.checked || theirs.checked),
+            overhead: if seal.is_some() { seal::OVERHEAD } else { 0 },
+            peer,
+        };
+        Agreed { terms, seal }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
