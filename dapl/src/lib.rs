@@ -11,12 +11,15 @@
 //! - [`wait`], [`timer`], [`shown`], [`debug`]: sleeping, deadlines, memory shown to consumers, the log
 //! - [`name_service`]: which GID an address stands for; [`base_dir`], [`shared_names`]: where processes meet, who shares memory
 //! - [`counters`], [`trace`]: what is counted always, and recorded on request
+//! - [`bell`], [`keys`], [`knobs`], [`presence`], [`ready`], [`segments`], [`window`]: what providers made in software share;
+//!   no other room here uses them
 //! - [`ia`], [`pz`], [`cno`]; [`evd`], [`lmr`], [`rmr`], [`srq`]; [`ep`]; [`cr`]; [`psp`], [`rsp`]: the objects
 //! - [`cm`]: events of connections; [`context`], [`table`], [`registration`]: the way in
 //!
 //! Absent on purpose: any transport, any lock held while C code runs, any panic that reaches C.
 
 pub mod base_dir;
+pub mod bell;
 pub mod cm;
 pub mod cno;
 pub mod context;
@@ -30,17 +33,22 @@ pub mod ffi;
 mod fork;
 pub mod handle;
 pub mod ia;
+pub mod keys;
+pub mod knobs;
 pub mod libdat;
 pub mod lmr;
 pub mod mappings;
 pub mod name_service;
 pub mod names;
+pub mod presence;
 pub mod provider;
 pub mod psp;
 pub mod pz;
+pub mod ready;
 pub mod registration;
 pub mod rmr;
 pub mod rsp;
+pub mod segments;
 pub mod shared_names;
 pub mod shown;
 pub mod srq;
@@ -51,6 +59,7 @@ pub mod timer;
 pub mod trace;
 pub mod wait;
 pub mod watermark;
+pub mod window;
 
 #[cfg(test)]
 pub(crate) mod double;

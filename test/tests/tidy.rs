@@ -14,12 +14,13 @@ use dapl_test::stage::workspace;
 use source::{Source, files, imports, word};
 
 /// A package, and those of ours it may depend on.
-const PACKAGES: [(&str, &[&str]); 10] = [
+const PACKAGES: [(&str, &[&str]); 11] = [
     ("dat/abi", &[]),
     ("dat", &["dat-abi"]),
     ("dapl", &["dat-abi"]),
     ("providers/rdma-cm-sys", &[]),
     ("providers/sm", &["dapl", "dat-abi"]),
+    ("providers/usnic", &["dapl", "dat-abi"]),
     ("providers/verbs", &["dapl", "dat-abi", "rdma-cm-sys"]),
     ("test", &["dat-abi"]),
     ("test/conformance", &["dat-abi"]),
@@ -29,12 +30,12 @@ const PACKAGES: [(&str, &[&str]); 10] = [
 
 /// Rooms from the ground up. A file imports rooms of lower floors, and its own. `entries` are `dapl_*.rs` and `context`.
 const DAPL: &[&[&str]] = &[
-    &["error", "sync", "watermark"],
+    &["error", "sync", "watermark", "keys"],
     &["names"],
     &["handle"],
     &["provider", "libdat"],
-    &["ffi", "wait", "thread", "shown", "debug", "mappings"],
-    &["timer", "counters", "name_service", "base_dir"],
+    &["ffi", "wait", "thread", "shown", "debug", "mappings", "bell", "ready", "segments", "window"],
+    &["timer", "counters", "name_service", "base_dir", "knobs", "presence"],
     &["trace", "shared_names"],
     &["ia"],
     &["pz", "cno"],
@@ -54,8 +55,8 @@ const SM: &[&[&str]] = &[
     &["proto", "map"],
     &["cma", "mapped"],
     &["knem"],
-    &["knobs", "backing", "loans", "dir", "wake", "ready", "recv", "regions", "ring", "wish", "help"],
-    &["sock", "segments"],
+    &["knobs", "backing", "loans", "dir", "wake", "recv", "regions", "ring", "wish", "help"],
+    &["sock"],
     &["link"],
     &["by_kernel", "calibration"],
     &["across"],
@@ -138,14 +139,14 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("providers/rdma-cm-sys/tests/header.rs", "asks the library for its words"),
     ("providers/sm/src/map.rs", "shared memory"),
     ("providers/sm/src/recv.rs", "recvmsg, and what it has filled"),
-    ("providers/sm/src/map/presence.rs", "questions to the kernel about memory, and the time"),
+    ("dapl/src/presence.rs", "questions to the kernel about memory, and the time"),
     ("providers/sm/src/by_kernel.rs", "hands on copies, each side checked before"),
     ("providers/sm/src/knem.rs", "calls of a device"),
     ("providers/sm/src/knem/double.rs", "copies of a device that is none"),
     ("providers/sm/src/calibration.rs", "copies between buffers of its own"),
     ("providers/sm/src/cma.rs", "process_vm_readv and process_vm_writev"),
     ("providers/sm/src/mapped.rs", "mappings of a peer's memory, and System V segments"),
-    ("providers/sm/src/segments.rs", "copies between a consumer's memory and shared memory"),
+    ("dapl/src/segments.rs", "copies between a consumer's memory and a provider's"),
     ("providers/sm/src/rx.rs", "copies out of slots and areas, each range checked just above"),
     ("providers/sm/src/rx/fetch.rs", "copies off the stage, checked just above"),
     ("providers/sm/src/across.rs", "copies across, both sides checked just above"),
@@ -186,6 +187,8 @@ const FORBIDDEN_UNSAFE: &[&str] = &[
     "dat/src/matching.rs",
     "dat/src/sources.rs",
     "dat/src/strerror.rs",
+    "dapl/src/keys.rs",
+    "dapl/src/knobs.rs",
     "dapl/src/name_service.rs",
     "dapl/src/timer.rs",
     "dapl/src/counters/ledger.rs",

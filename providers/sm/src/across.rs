@@ -7,6 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Segment, Status};
+use dapl::segments;
 use dapl::sync::AtomicU64;
 
 use crate::by_kernel;
@@ -14,7 +15,6 @@ use crate::cma::{self, Refusal, Way};
 use crate::link::Peer;
 use crate::mapped::Mapped;
 use crate::regions::{Regions, Target, Wish};
-use crate::segments;
 
 /// Why a piece did not get across.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -1,18 +1,17 @@
-//! Work for the engine's thread, and the bell that wakes it. Anybody may ring; only the engine answers.
+//! What there is for the engine's thread to do. Anybody may ring its bell; only the engine answers.
 //!
-//! The queue is bounded by what there is: each completion queue and each connection has at most a few jobs in it.
+//! The queue is bounded by what there is: each completion queue and each connection has at most a few jobs in it. Nothing is
+//! done here.
 #![forbid(unsafe_code)]
 
-use std::collections::VecDeque;
 use std::fmt::Debug;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use dapl::error::{Error, Resource, Result};
 use dapl::handle::ObjectId;
 use dapl::provider::ConnId;
-use parking_lot::Mutex;
-use rustix::event::EventfdFlags;
+
+/// The engine's.
+pub(crate) type Bell = dapl::bell::Bell<Job>;
 
 /// Something that the layer above wants to hear of.
 pub(crate) trait Tells: Debug + Send + Sync {
@@ -60,78 +59,4 @@ pub(crate) enum Job {
     Deadlines,
     /// The end of the IA.
     Stop,
-}
-
-/// The queue and its descriptor.
-#[derive(Debug)]
-pub(crate) struct Bell {
-    /// `None` once the engine is gone: a job holds what it is about, and that holds the bell.
-    jobs: Mutex<Option<VecDeque<Job>>>,
-    fd: OwnedFd,
-}
-
-impl Bell {
-    pub(crate) fn new() -> Result<Self> {
-        let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| {
-            log::error!("cannot create an event descriptor: {e}");
-            Error::Exhausted(Resource::Memory)
-        })?;
-        Ok(Bell { jobs: Mutex::new(Some(VecDeque::new())), fd })
-    }
-
-    /// Leaves a job and wakes the engine if it may sleep.
-    pub(crate) fn ring(&self, job: Job) {
-        let first = {
-            let mut jobs = self.jobs.lock();
-            let Some(jobs) = jobs.as_mut() else { return };
-            jobs.push_back(job);
-            jobs.len() == 1
-        };
-        if first {
-            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
-        }
-    }
-
-    /// Everything that was left, and silence again.
-    pub(crate) fn answer(&self) -> VecDeque<Job> {
-        let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
-        self.jobs.lock().as_mut().map(std::mem::take).unwrap_or_default()
-    }
-
-    /// Nobody answers any more: what was left is dropped, and so is what comes.
-    pub(crate) fn silence(&self) {
-        let left = self.jobs.lock().take();
-        drop(left);
-    }
-}
-
-impl AsFd for Bell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Debug)]
-    struct Deaf;
-
-    impl Tells for Deaf {
-        fn notify(&self) {}
-    }
-
-    #[test]
-    fn jobs_are_answered_in_order_until_the_end_and_none_is_kept_behind_it() {
-        let (bell, held) = (Bell::new().unwrap(), Arc::new(Deaf));
-        (1..=3).for_each(|id| bell.ring(Job::Run(id)));
-        let ids: Vec<_> = bell.answer().into_iter().map(|job| if let Job::Run(id) = job { id } else { 0 }).collect();
-        assert_eq!(ids, [1, 2, 3]);
-        bell.ring(Job::Notify(held.clone()));
-        bell.silence();
-        assert_eq!(Arc::strong_count(&held), 1, "what nobody did is dropped");
-        bell.ring(Job::Notify(held.clone()));
-        assert_eq!((Arc::strong_count(&held), bell.answer().len()), (1, 0), "and so is what comes");
-    }
 }

@@ -7,8 +7,9 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use dapl::segments;
+
 use crate::cma::{self, Way};
-use crate::segments;
 
 /// Without a measurement.
 pub(crate) const USUAL: u64 = 32 << 10;

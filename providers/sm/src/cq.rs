@@ -10,10 +10,10 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::Result;
 use dapl::provider::{Completion, CompletionQueue, CqSink};
+use dapl::ready::Ready;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::bell::{Attended, Bell, Job, Tells};
-use crate::ready::Ready;
 
 /// Connections that stay with a poller even while they are idle.
 const WARM: usize = 16;

@@ -1,8 +1,7 @@
 //! What an administrator can set: one table of names, values and defaults, per IA (`ia_params`) and by environment.
 //!
-//! `ia_params` are words: first the base directory, then the number of the first end point, if wanted; and `name=value` for
-//! whatever the table names, which comes before the environment. A bad value is reported with its name, text and range, and
-//! the default is used; a name that is not in the table is reported too. A set-uid program ignores the environment.
+//! How they are read is in `dapl::knobs`. Plain words of `ia_params` are first the base directory, then the number of the
+//! first end point, if wanted.
 //!
 //! Not here, on purpose: who may connect, since the base directory is of one user and closed to others, and a list of others
 //! would have to open it to them; huge pages, since no area is as large as one, whatever is set; the size of a slot, 128 bytes,
@@ -12,33 +11,13 @@
 
 use std::time::Duration;
 
+use dapl::knobs::{Given, Knob, Table, Values};
+
 use crate::proto::handshake::Geometry;
 
-/// One thing that can be set.
-struct Knob {
-    name: &'static str,
-    variable: &'static str,
-    values: Values,
-    meaning: &'static str,
-}
+static TABLE: Table = Table { provider: "sm", prefix: "DAPL_SM", plain: &["dir", "first_id"], knobs: &KNOBS };
 
-/// What it can be set to.
-enum Values {
-    /// Any text, with a default that is not text.
-    Text,
-    /// Words, of which the first is the default.
-    OneOf(&'static [&'static str]),
-    /// `auto`, the default, or some of these words in an order, with commas between.
-    Order(&'static [&'static str]),
-    Number {
-        low: u64,
-        high: u64,
-        default: u64,
-        unit: &'static str,
-    },
-}
-
-const TABLE: [Knob; 13] = [
+const KNOBS: [Knob; 13] = [
     Knob {
         name: "dir",
         variable: "DAPL_SM_DIR",
@@ -202,18 +181,11 @@ pub(crate) struct Knobs {
 impl Knobs {
     /// From `ia_params` and the environment.
     pub(crate) fn read(params: &str) -> Self {
-        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-        // In a set-uid program none can be read, so none is misspelt either.
-        let names = names.filter(|name| dapl::debug::secure_variable(name).is_some());
-        unknown(names).for_each(|name| {
-            log::warn!("{name} is no variable of sm's; these are: {}", known(|knob| knob.variable));
-        });
-        Self::from(params, &dapl::debug::secure_variable)
+        Self::of(&TABLE.read(params))
     }
 
-    fn from(params: &str, variable: &dyn Fn(&str) -> Option<String>) -> Self {
-        let given = Given::parse(params, variable);
-        let rma = given.order("rma");
+    fn of(given: &Given<'_>) -> Self {
+        let rma = given.order("rma").map_or(RmaMethod::Auto, |order| RmaMethod::of(&order));
         let silence = Duration::from_millis(given.number("silence_ms"));
         Knobs {
             base: given.text("dir").map(|(_, text)| text),
@@ -221,7 +193,7 @@ impl Knobs {
             pid: Some(given.number("pid") as u32).filter(|pid| *pid != 0),
             rma,
             calibrate: rma == RmaMethod::Auto && given.word("calibrate") == "on",
-            geometry: given.geometry(),
+            geometry: geometry(given),
             spin: given.number("spin_us") as u32 * 1000,
             is_open: given.word("cma") == "open",
             max_message: given.number("max_message"),
@@ -232,106 +204,10 @@ impl Knobs {
     }
 }
 
-impl Knob {
-    /// Of this table; asking for another is a mistake of this room's.
-    fn named(name: &str) -> Option<&'static Knob> {
-        TABLE.iter().find(|knob| knob.name == name)
-    }
-}
-
-/// All that can be set, for messages.
-fn known(name: impl Fn(&Knob) -> &str) -> String {
-    TABLE.iter().map(name).collect::<Vec<_>>().join(", ")
-}
-
-/// Variables that look like ours and are none.
-fn unknown(names: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
-    let is_ours = |name: &str| name.split('_').take(2).eq(["DAPL", "SM"]);
-    names.filter(move |name| is_ours(name) && TABLE.iter().all(|knob| knob.variable != *name))
-}
-
-/// What was given, by words of `ia_params` and by the environment.
-struct Given<'a> {
-    words: Vec<(&'static str, String)>,
-    variable: &'a dyn Fn(&str) -> Option<String>,
-}
-
-impl<'a> Given<'a> {
-    fn parse(params: &str, variable: &'a dyn Fn(&str) -> Option<String>) -> Self {
-        let mut words = Vec::new();
-        let mut plain = ["dir", "first_id"].into_iter();
-        for word in params.split_ascii_whitespace() {
-            // A path is absolute, so what stands before its first = is no name.
-            let pair = word.split_once('=').filter(|(name, _)| !name.contains('/'));
-            match (pair, pair.and_then(|(name, _)| Knob::named(name))) {
-                (Some((_, value)), Some(knob)) => words.push((knob.name, value.to_owned())),
-                (Some((name, _)), None) => {
-                    log::warn!("ia_params: nothing is called \"{name}\"; these are: {}", known(|knob| knob.name));
-                }
-                (None, _) => match plain.next() {
-                    Some(name) => words.push((name, word.to_owned())),
-                    None => log::warn!("ia_params: \"{word}\" is one word too many; a setting is name=value"),
-                },
-            }
-        }
-        Given { words, variable }
-    }
-
-    /// The text of a setting, and where it stands.
-    fn text(&self, name: &str) -> Option<(String, String)> {
-        let variable = Knob::named(name)?.variable;
-        let word = self.words.iter().rfind(|(known, _)| *known == name);
-        match word {
-            Some((_, text)) => Some((format!("ia_params, {name}"), text.clone())),
-            None => (self.variable)(variable).map(|text| (variable.to_owned(), text)),
-        }
-    }
-
-    fn number(&self, name: &str) -> u64 {
-        let Some(Knob { values: Values::Number { low, high, default, unit }, meaning, .. }) = Knob::named(name) else {
-            return 0;
-        };
-        let Some((place, text)) = self.text(name) else { return *default };
-        text.parse().ok().filter(|value| (low..=high).contains(&value)).unwrap_or_else(|| {
-            log::warn!(
-                "{place}: \"{text}\" is not a number from {low} to {high} ({meaning}); using {default}{unit}, the default"
-            );
-            *default
-        })
-    }
-
-    fn geometry(&self) -> Geometry {
-        let bytes = |name| self.number(name) as u32 & !63;
-        let requests = (self.number("slots") as u32).next_power_of_two();
-        Geometry { requests, messages: bytes("message_buffer"), rma: bytes("rma_buffer"), ..Geometry::OURS }
-    }
-
-    fn order(&self, name: &str) -> RmaMethod {
-        let Some(Knob { values: Values::Order(words), meaning, .. }) = Knob::named(name) else {
-            return RmaMethod::Auto;
-        };
-        let Some((place, text)) = self.text(name).filter(|(_, text)| text != "auto") else { return RmaMethod::Auto };
-        let order: Vec<&str> = text.split(',').collect();
-        let is_known = order.iter().enumerate().all(|(n, word)| words.contains(word) && !order[..n].contains(word));
-        if is_known {
-            return RmaMethod::of(&order);
-        }
-        let choice = words.join("\", \"");
-        log::warn!(
-            "{place}: \"{text}\" is not \"auto\" or an order of \"{choice}\" ({meaning}); using \"auto\", the default"
-        );
-        RmaMethod::Auto
-    }
-
-    fn word(&self, name: &str) -> &'static str {
-        let Some(Knob { values: Values::OneOf(words), meaning, .. }) = Knob::named(name) else { return "" };
-        let Some((place, text)) = self.text(name) else { return words[0] };
-        words.iter().find(|word| **word == text).unwrap_or_else(|| {
-            let choice = words.join("\" or \"");
-            log::warn!("{place}: \"{text}\" is not \"{choice}\" ({meaning}); using \"{}\", the default", words[0]);
-            &words[0]
-        })
-    }
+fn geometry(given: &Given<'_>) -> Geometry {
+    let bytes = |name| given.number(name) as u32 & !63;
+    let requests = (given.number("slots") as u32).next_power_of_two();
+    Geometry { requests, messages: bytes("message_buffer"), rma: bytes("rma_buffer"), ..Geometry::OURS }
 }
 
 #[cfg(test)]
@@ -340,6 +216,12 @@ mod tests {
 
     fn none(_: &str) -> Option<String> {
         None
+    }
+
+    impl Knobs {
+        fn from(params: &str, variable: &dyn Fn(&str) -> Option<String>) -> Self {
+            Self::of(&TABLE.parse(params, variable))
+        }
     }
 
     #[test]
@@ -427,32 +309,17 @@ mod tests {
     #[test]
     fn misspelt_variables_are_found() {
         let names = ["DAPL_SM_DIR", "DAPL_SM_DIRECTORY", "DAPL_SMALL", "DAPL_SM_MAX_MESSAGE"].map(String::from);
-        assert_eq!(unknown(names.into_iter()).collect::<Vec<_>>(), ["DAPL_SM_DIRECTORY"]);
-    }
-
-    /// 3600000 as 3,600,000.
-    fn grouped(number: u64) -> String {
-        let digits = number.to_string();
-        let parts: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
-        parts.join(",")
+        assert_eq!(TABLE.unknown(names.into_iter()).collect::<Vec<_>>(), ["DAPL_SM_DIRECTORY"]);
     }
 
     #[test]
     fn the_readme_tells_of_all() {
         let readme = include_str!("../../../README.md");
-        for knob in TABLE {
+        for knob in &KNOBS {
             let begin = format!("| `{}` | sm: ", knob.variable);
             let row = readme.lines().find(|line| line.starts_with(&begin));
             let row = row.unwrap_or_else(|| panic!("no row begins {begin:?}"));
-            let facts = match knob.values {
-                Values::Text => Vec::new(),
-                Values::Order(words) => ["auto"].iter().chain(words).map(|word| format!("`{word}`")).collect(),
-                Values::OneOf(words) => words.iter().map(|word| format!("`{word}`")).collect(),
-                Values::Number { low, high, default, .. } => {
-                    vec![format!("{} to {} (default {})", grouped(low), grouped(high), grouped(default))]
-                }
-            };
-            facts.iter().chain([&knob.meaning.to_owned()]).for_each(|fact| {
+            knob.facts().iter().for_each(|fact| {
                 assert!(row.contains(fact.as_str()), "{fact:?} is not in {row:?}");
             });
         }

@@ -49,13 +49,11 @@ mod map;
 mod mapped;
 mod proto;
 mod qp;
-mod ready;
 mod recv;
 mod regions;
 mod request;
 mod ring;
 mod rx;
-mod segments;
 mod setup;
 mod sock;
 mod srq;
@@ -230,7 +228,7 @@ impl Provider for Sm {
     }
 
     fn alloc_mw(&self, pd: &Pd) -> Result<Mw> {
-        Ok(Mw(Arc::new(Window::new(self.device.regions.clone(), self.device.book.clone(), pd.0))))
+        Ok(Mw(Arc::new(window::window_of(self.device.regions.clone(), self.device.book.clone(), pd.0))))
     }
 
     fn create_srq(&self, pd: &Pd, spec: SrqSpec) -> Result<Srq> {

@@ -2,10 +2,7 @@
 //!
 //! An area is made here or comes from a peer by descriptor. It never changes its size (sealed), so touching it cannot
 //! raise SIGBUS; the descriptor is closed once both sides have mapped it. What lies in an area is the other process's to
-//! scribble on: this room gives out atomics and copies bytes, never a slice into shared memory. `presence` is about memory
-//! of the consumer's.
-
-mod presence;
+//! scribble on: this room gives out atomics and copies bytes, never a slice into shared memory.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -16,7 +13,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-pub(crate) use presence::{Looked, Ticker, is_there, is_usable};
+pub(crate) use dapl::presence::{Looked, Ticker, is_there, is_usable};
 
 /// `TMPFS_MAGIC` of the kernel's `magic.h`: where memory files live. Those of huge pages live elsewhere, and their pages may
 /// be missing when they are touched, which is a signal; one of these has a page of zeros for every hole.

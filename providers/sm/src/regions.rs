@@ -6,13 +6,14 @@
 //! Local copies hold a count on the entry, remote ones announce the key on their control line; deregistration kills the key
 //! and then waits until both are gone, so that afterwards no transfer touches the memory.
 
-use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dapl::error::{Error, Resource, Result};
-use dapl::provider::{Access, Region, Status};
+use dapl::keys::Places;
+use dapl::provider::{Access, Region, Segment, Status};
+use dapl::segments::Memory;
 use dapl::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, fence_behind_rmw, yield_now};
 
 use crate::knem::{Knem, Lent};
@@ -21,8 +22,6 @@ use crate::map::{Looked, Map, Ticker};
 /// Registrations at a time; a model has one. Place 0 is never used, so no key is 0.
 pub(crate) const SLOTS: usize = if cfg!(loom) { 2 } else { 1 << 16 };
 const ENTRY: usize = 64;
-/// How many freed places rest before the oldest serves again.
-const REST: usize = 1024;
 
 const KEY: usize = 0;
 const BASE: usize = 8;
@@ -132,24 +131,11 @@ struct Users {
     looked: Looked,
 }
 
-#[derive(Debug)]
-struct Places {
-    /// The low half of the last key of every place that has served, the first of which is place 1.
-    halves: Vec<u16>,
-    resting: VecDeque<u32>,
-    /// How a half follows the last: with a factor of 4n + 1 and an odd summand each comes once before the first comes again.
-    factor: u16,
-    summand: u16,
-    random: u64,
-}
-
 impl Regions {
     pub(crate) fn new(seed: u64) -> Result<Self> {
         let (table, fd) = Map::create("dapl-sm-regions", SLOTS * ENTRY, true)?;
         let users = (0..SLOTS).map(|_| Users { count: AtomicU32::new(0), looked: Looked::default() }).collect();
-        let (factor, summand) = ((seed >> 16) as u16 & !3 | 1, (seed >> 32) as u16 | 1);
-        let (halves, resting) = (Vec::new(), VecDeque::new());
-        let places = Mutex::new(Places { halves, resting, factor, summand, random: seed });
+        let places = Mutex::new(Places::new(SLOTS, seed));
         Ok(Regions { table, fd, users, places, knem: None, ticker: Ticker::default() })
     }
 
@@ -195,7 +181,10 @@ impl Regions {
 
     /// A key that opens nothing yet.
     pub(crate) fn reserve(&self) -> Result<u32> {
-        self.places.lock().take()
+        self.places.lock().take().ok_or_else(|| {
+            log::error!("all {} memory registrations of this IA are in use", SLOTS - 1);
+            Error::Exhausted(Resource::MemoryRegion)
+        })
     }
 
     /// Makes a reserved key open a window: for peers, not for local segments.
@@ -243,7 +232,7 @@ impl Regions {
 
     /// A dead key, or one that was only reserved, is of no more use.
     pub(crate) fn give_back(&self, key: u32) {
-        self.places.lock().resting.push_back(key >> 16);
+        self.places.lock().give_back(key);
     }
 
     /// Is the range open to this wish?
@@ -276,6 +265,16 @@ impl Regions {
     }
 }
 
+impl Memory for Regions {
+    type Hold<'a> = Hold<'a>;
+
+    #[inline]
+    fn hold_piece(&self, pd: u32, piece: &Segment, write: bool) -> std::result::Result<Hold<'_>, Status> {
+        let wish = if write { Wish::LocalWrite } else { Wish::LocalRead };
+        self.hold(piece.key, pd, piece.address, piece.length, wish)
+    }
+}
+
 /// Waits for a copy of a peer's, which takes a moment, or as long as that process does not get a processor. One that is
 /// stopped, or lies, is not waited for longer than a second.
 pub(crate) fn wait_while(busy: impl Fn() -> bool) {
@@ -296,28 +295,6 @@ pub(crate) fn wait_while(busy: impl Fn() -> bool) {
 fn rights(access: Access) -> u64 {
     let bit = |granted, right| if granted { right } else { 0 };
     bit(access.local_write, LOCAL_WRITE) | bit(access.remote_read, REMOTE_READ) | bit(access.remote_write, REMOTE_WRITE)
-}
-
-impl Places {
-    fn take(&mut self) -> Result<u32> {
-        let used = self.halves.len();
-        if self.resting.len() > REST || used == SLOTS - 1 {
-            let place = self.resting.pop_front().ok_or_else(|| {
-                log::error!("all {} memory registrations of this IA are in use", SLOTS - 1);
-                Error::Exhausted(Resource::MemoryRegion)
-            })?;
-            let half = &mut self.halves[place as usize - 1];
-            *half = half.wrapping_mul(self.factor).wrapping_add(self.summand);
-            return Ok(place << 16 | u32::from(*half));
-        }
-        // xorshift over a seed from the system: enough that a peer cannot count on the next key.
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        let half = (self.random >> 32) as u16;
-        self.halves.push(half);
-        Ok((used as u32 + 1) << 16 | u32::from(half))
-    }
 }
 
 /// Keeps a registration from ending during a copy.
@@ -488,30 +465,6 @@ mod tests {
         assert!(!access(Wish::LocalRead) && !access(Wish::LocalWrite));
         regions.kill(key);
         assert!(!access(Wish::RemoteRead) && !regions.is_held(key));
-    }
-
-    #[test]
-    fn a_key_never_comes_again() {
-        let regions = Regions::new(7).unwrap();
-        let mut seen = std::collections::HashSet::new();
-        for _ in 0..300_000 {
-            let key = regions.reserve().unwrap();
-            assert!(seen.insert(key), "{key:#x}");
-            regions.give_back(key);
-        }
-    }
-
-    #[test]
-    fn places_rest_before_they_serve_again() {
-        let regions = Regions::new(3).unwrap();
-        let one = Region { address: 8, length: 8 };
-        let first = regions.add(one, ALL, 1).unwrap();
-        regions.remove(first, |_| false);
-        for _ in 0..500 {
-            let key = regions.add(one, ALL, 1).unwrap();
-            assert_ne!(key >> 16, first >> 16);
-            regions.remove(key, |_| false);
-        }
     }
 }
 

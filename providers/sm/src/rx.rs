@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Completion, Segment, Status, Token};
+use dapl::segments::{Segments, copy, scatter};
 use dapl::watermark::High;
 
 use crate::bell::Job;
@@ -23,7 +24,6 @@ use crate::proto::message::{Fragment, Header, INLINE, Kind, LINE};
 use crate::proto::reassembly::Reassembly;
 use crate::regions::Wish;
 use crate::ring::{Cargo, Next, Reader, Writer};
-use crate::segments::{Segments, copy, scatter};
 use crate::srq::Buffer;
 
 /// Slots taken in one pass: progress is shared among connections.
@@ -341,7 +341,7 @@ impl RxEnds {
             theirs.area.bytes(start + at, length).ok_or(Fault::Nonsense("a message outside its area"))?.cast_const()
         };
         // SAFETY: `length` bytes inside the slot or the message buffer, in the peer's mapped area (checked just above).
-        Ok(unsafe { scatter(&shared.regions, shared.recv_pd, &receive.segments, offset, from, length) })
+        Ok(unsafe { scatter(&*shared.regions, shared.recv_pd, &receive.segments, offset, from, length) })
     }
 
     /// The message does not fit, or its memory is not there: both sides learn it, and the connection is over.

@@ -12,11 +12,11 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{Segment, SharedReceiveQueue, SrqSink, SrqSpec};
+use dapl::segments::Segments;
 use dapl::watermark::Low;
 use parking_lot::Mutex;
 
 use crate::bell::{Bell, Job, Tells};
-use crate::segments::Segments;
 
 /// A receive that no connection has taken yet.
 #[derive(Debug)]

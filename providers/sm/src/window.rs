@@ -1,210 +1,74 @@
-//! Memory windows: what each is bound to, and the binds and unbinds that wait for their turn in a sending half.
-//!
-//! A bind takes its key when it is posted, and opens it when its turn comes; then the old key is dead already, and copies
-//! under way by it are over. Binds of one window may wait in several connections: a later one that had its turn first makes
-//! an earlier one void. Whatever keeps a registration lies here, and is let go without the window's lock. Nothing here
-//! blocks a turn; only the end of a window, or of a bind that will have no turn, waits as a deregistration does.
+//! Memory windows over sm's table of registrations: which copies a bind has to wait for. How binds take turns is in
+//! `dapl::window`.
 #![forbid(unsafe_code)]
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use dapl::error::Result;
-use dapl::provider::{Access, Keep, Region, Status};
-use parking_lot::Mutex;
+use dapl::provider::{Access, Region};
+use dapl::window::Keys;
 
 use crate::book::Book;
 use crate::regions::{Regions, Wish};
 
-/// A peer that is stopped in the middle of a copy, or lies about one, holds a turn up no longer.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) use dapl::window::Wanted;
 
-/// A window.
-pub(crate) struct Window {
+/// A window of this provider's.
+pub(crate) type Window = dapl::window::Window<Table>;
+
+/// The table, and the connections whose peers copy by what it says.
+pub(crate) struct Table {
     regions: Arc<Regions>,
     book: Arc<Book>,
-    pd: u32,
-    inner: Mutex<Inner>,
 }
 
-#[derive(Default)]
-struct Inner {
-    /// Moves are numbered as they are posted; the last that was, and the last that had its turn or lost it.
-    posted: u64,
-    turned: u64,
-    /// The last that was posted is a bind that can still come true.
-    bound: bool,
-    /// Binds that have not had their turn.
-    waiting: VecDeque<(u64, Grant)>,
-    open: Option<Open>,
-    closed: bool,
+/// A window that is not bound.
+pub(crate) fn window_of(regions: Arc<Regions>, book: Arc<Book>, pd: u32) -> Window {
+    Window::new(Table { regions, book }, pd)
 }
 
-/// What a bind asks for.
-struct Grant {
-    key: u32,
-    /// The registration below it.
-    source: u32,
-    region: Region,
-    access: Access,
-    _keep: Keep,
-}
-
-/// What is open now.
-struct Open {
-    grant: Grant,
-    /// The key is dead, since then; copies by it may be under way.
-    killed: Option<Instant>,
-}
-
-/// A bind as `Window::accept` takes it: the key of the registration, and the rest of the provider's `Bind`.
-pub(crate) struct Wanted {
-    pub(crate) source: u32,
-    pub(crate) region: Region,
-    pub(crate) access: Access,
-    pub(crate) keep: Keep,
-}
-
-impl std::fmt::Debug for Window {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Window").field("pd", &self.pd).finish_non_exhaustive()
-    }
-}
-
-impl Window {
-    pub(crate) fn new(regions: Arc<Regions>, book: Arc<Book>, pd: u32) -> Self {
-        Window { regions, book, pd, inner: Mutex::default() }
+impl Keys for Table {
+    fn reserve(&self) -> Result<u32> {
+        self.regions.reserve()
     }
 
-    pub(crate) fn is_bound(&self) -> bool {
-        self.inner.lock().bound
+    fn open(&self, key: u32, region: Region, access: Access, pd: u32) {
+        self.regions.open(key, region, access, pd);
     }
 
-    /// Takes a bind or unbind in: its number, and its key (0 for an unbind).
-    pub(crate) fn accept(&self, wanted: Option<Wanted>) -> Result<(u64, u32)> {
-        let mut inner = self.inner.lock();
-        let mut key = 0;
-        let number = inner.posted + 1;
-        inner.bound = if let Some(Wanted { source, region, access, keep }) = wanted {
-            key = self.regions.reserve()?;
-            inner.waiting.push_back((number, Grant { key, source, region, access, _keep: keep }));
-            true
-        } else {
-            false
-        };
-        inner.posted = number;
-        Ok((number, key))
+    fn kill(&self, key: u32) {
+        self.regions.kill(key);
     }
 
-    /// The turn of a move, in a connection of this protection domain. False: copies by the old key are under way, look again.
-    pub(crate) fn turn(&self, number: u64, pd: u32) -> std::result::Result<bool, Status> {
-        let mut inner = self.inner.lock();
-        if number <= inner.turned || inner.closed {
-            let void = inner.withdraw(number);
-            drop(inner);
-            self.forget(void);
-            return Ok(true);
-        }
-        if let Some(open) = &mut inner.open
-            && !self.is_over(open)
-        {
-            return Ok(false);
-        }
-        let old = inner.open.take();
-        inner.turned = number;
-        let new = inner.withdraw(number);
-        let outcome = match new {
-            Some(grant) if !self.is_sound(&grant, pd) => {
-                inner.bound &= inner.posted != number;
-                Err(grant)
-            }
-            Some(grant) => {
-                self.regions.open(grant.key, grant.region, grant.access, self.pd);
-                inner.open = Some(Open { grant, killed: None });
-                Ok(true)
-            }
-            None => Ok(true),
-        };
-        drop(inner);
-        self.forget(old.map(|open| open.grant));
-        outcome.map_err(|grant| {
-            self.forget(Some(grant));
-            Status::BindFailed
-        })
-    }
-
-    /// A move was flushed, whether it had had its turn or not: nothing is bound, unless by a later one.
-    pub(crate) fn give_up(&self, number: u64) {
-        let mut inner = self.inner.lock();
-        let mine = inner.withdraw(number);
-        let old = if number >= inner.turned { inner.open.take() } else { None };
-        inner.turned = inner.turned.max(number);
-        inner.bound &= inner.posted != number;
-        drop(inner);
-        self.forget(mine);
-        self.end(old);
-    }
-
-    /// The window is no more, at once.
-    pub(crate) fn close(&self) {
-        let mut inner = self.inner.lock();
-        inner.closed = true;
-        inner.bound = false;
-        let (waiting, open) = (std::mem::take(&mut inner.waiting), inner.open.take());
-        drop(inner);
-        waiting.into_iter().for_each(|(_, grant)| self.forget(Some(grant)));
-        self.end(open);
-    }
-
-    /// Kills the key, once, and says whether all copies by it are over.
-    fn is_over(&self, open: &mut Open) -> bool {
-        let key = open.grant.key;
-        let killed = *open.killed.get_or_insert_with(|| {
-            self.regions.kill(key);
-            Instant::now()
-        });
-        !self.regions.is_held(key) && (!self.is_announced(key) || killed.elapsed() > PATIENCE)
+    fn is_held(&self, key: u32) -> bool {
+        self.regions.is_held(key)
     }
 
     fn is_announced(&self, key: u32) -> bool {
         self.book.links().iter().any(|link| link.peer_copies_with(key))
     }
 
-    /// May this be bound? The layer above has seen to it; but nobody has to believe that.
-    fn is_sound(&self, grant: &Grant, pd: u32) -> bool {
-        let wish = if grant.access.remote_write { Wish::LocalWrite } else { Wish::LocalRead };
-        pd == self.pd && self.regions.allows(grant.source, pd, grant.region, wish)
-    }
-
-    /// Ends what is open, and waits for the copies.
-    fn end(&self, open: Option<Open>) {
-        let Some(Open { grant, .. }) = open else { return };
+    fn remove(&self, key: u32) {
         let links = std::cell::OnceCell::new();
-        self.regions.remove(grant.key, |key| {
-            links.get_or_init(|| self.book.links()).iter().any(|link| link.peer_copies_with(key))
-        });
+        self.regions
+            .remove(key, |key| links.get_or_init(|| self.book.links()).iter().any(|link| link.peer_copies_with(key)));
     }
 
-    /// A key that opens nothing goes back, and the registration is let go.
-    fn forget(&self, grant: Option<Grant>) {
-        if let Some(grant) = grant {
-            self.regions.give_back(grant.key);
-        }
+    fn give_back(&self, key: u32) {
+        self.regions.give_back(key);
     }
-}
 
-impl Inner {
-    /// Takes a bind out of those that wait.
-    fn withdraw(&mut self, number: u64) -> Option<Grant> {
-        let place = self.waiting.iter().position(|(waits, _)| *waits == number)?;
-        self.waiting.remove(place).map(|(_, grant)| grant)
+    fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool {
+        self.regions.allows(source, pd, region, if write { Wish::LocalWrite } else { Wish::LocalRead })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use dapl::provider::Status;
+
     use super::*;
+    use crate::regions::Wish;
 
     const PD: u32 = 3;
     const READ: Access = Access { local_write: false, remote_read: true, remote_write: false };
@@ -219,7 +83,7 @@ mod tests {
     fn window() -> (Window, Arc<Regions>, u32) {
         let regions = Arc::new(Regions::new(1).unwrap());
         let source = regions.add(whole(), Access::default(), PD).unwrap();
-        (Window::new(regions.clone(), Arc::default(), PD), regions, source)
+        (window_of(regions.clone(), Arc::default(), PD), regions, source)
     }
 
     fn wanted(source: u32, keep: &Arc<()>) -> Option<Wanted> {

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Completion, Segment, Status};
+use dapl::segments::{Segments, scatter};
 use dapl::watermark::High;
 
 use super::{Receive, RxEnds};
@@ -20,7 +21,6 @@ use crate::link::WANT_PROGRESS;
 use crate::proto::message::{Header, Kind};
 use crate::proto::offer::{MOST, STAGE, parts, short, split, staged};
 use crate::regions::{Target, Wish, wait_while};
-use crate::segments::{Segments, scatter};
 
 /// An offer under way.
 #[derive(Debug)]
@@ -201,7 +201,7 @@ impl RxEnds {
         let place = theirs.rma.bytes(theirs.geometry.stage_at(), length);
         let from = place.ok_or(Fault::Nonsense("a stage outside its buffer"))?.cast_const();
         // SAFETY: `length` bytes in the peer's mapped RMA buffer (checked just above).
-        let placed = unsafe { scatter(&shared.regions, shared.recv_pd, &receive.segments, fetch.done, from, length) };
+        let placed = unsafe { scatter(&*shared.regions, shared.recv_pd, &receive.segments, fetch.done, from, length) };
         if placed.is_ok() {
             fetch.done += length as u64;
             *budget = budget.saturating_sub(length as u64);

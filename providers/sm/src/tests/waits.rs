@@ -1,8 +1,9 @@
 //! Sleeping and being woken, so often that a wake-up that is lost once in a million times is seen: whoever is not woken ends
 //! the test. `loom` has looked at every order of a few steps; these see many orders of all of them.
 
+use dapl::ready::Ready;
+
 use super::*;
-use crate::ready::Ready;
 
 /// How many waits, if not as many as is usual: `DAPL_TEST_WAITS=10000000`.
 const WAITS: &str = "DAPL_TEST_WAITS";

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{BindWr, Completion, Op, SendWr, Status, Token};
+use dapl::segments::{Segments, scatter};
 
 use crate::cma::{self, Way};
 use crate::cq::Outbox;
@@ -22,7 +23,6 @@ use crate::link::{Link, WANT_REQUESTS};
 use crate::proto::message::{Kind, LINE};
 use crate::proto::reassembly::Numbering;
 use crate::ring::{Cargo, Lines, Next, Reader, Writer};
-use crate::segments::{Segments, scatter};
 use crate::window::Window;
 
 /// Bytes copied across in one pass: progress is shared among connections.
@@ -298,7 +298,7 @@ impl Tx {
         if pending.read && outcome.is_ok() {
             let from = ends.link.rma.bytes(line as usize * LINE + LINE, pending.length as usize);
             let from = from.ok_or(Fault::Nonsense("a fragment outside its buffer"))?;
-            let (regions, length) = (&shared.regions, pending.length as usize);
+            let (regions, length) = (&*shared.regions, pending.length as usize);
             // SAFETY: `length` bytes of our own RMA buffer, reserved for this fragment.
             outcome = unsafe { scatter(regions, shared.pd, &request.segments, pending.offset, from, length) };
         }

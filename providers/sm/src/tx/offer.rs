@@ -7,6 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Region, Status};
+use dapl::segments::gather;
 
 use super::{Request, Stage, Step, Tx, TxEnds};
 use crate::across::{self, By};
@@ -17,7 +18,6 @@ use crate::link::WANT_REQUESTS;
 use crate::proto::message::{Header, Kind};
 use crate::proto::offer::{CHUNK, MOST, Part, STAGE, short, staged};
 use crate::regions::{Target, Wish};
-use crate::segments::gather;
 
 impl TxEnds {
     /// Offers a send whole, if it is one that should be offered and can be. Shorter ones go through the message buffer: two
@@ -105,7 +105,7 @@ impl Tx {
         let (true, Some(to)) = (length > 0, place) else { return Err(Fault::Nonsense("a question beyond an offer")) };
         // SAFETY: `length` bytes of the stage, which is in our own RMA buffer, and the receiver's no longer: it has asked for
         // more.
-        if let Err(status) = unsafe { gather(&shared.regions, shared.pd, &request.segments, offset, to, length) } {
+        if let Err(status) = unsafe { gather(&*shared.regions, shared.pd, &request.segments, offset, to, length) } {
             request.stage = Stage::Failed(status);
             return Ok(());
         }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use dapl::provider::{Remote, Status};
+use dapl::segments::gather;
 
 use super::{Pending, Request, Stage, Step, TxEnds};
 use crate::across::{self, Broken, By};
@@ -17,7 +18,6 @@ use crate::mapped::Mapped;
 use crate::proto::message::{Fragment, Header, Kind, LINE};
 use crate::regions::{Target, Wish};
 use crate::ring::Cargo;
-use crate::segments::gather;
 
 /// Bytes of an RMA fragment.
 const FRAGMENT: usize = 32 << 10;
@@ -203,7 +203,7 @@ impl TxEnds {
         if !read {
             let to = self.link.rma.bytes(at + LINE, length).ok_or(Status::LocalEp)?;
             // SAFETY: lines reserved for this fragment, in our RMA buffer.
-            unsafe { gather(&shared.regions, shared.pd, &request.segments, request.issued, to, length) }?;
+            unsafe { gather(&*shared.regions, shared.pd, &request.segments, request.issued, to, length) }?;
         }
         let fragment = Fragment {
             key: remote.key,

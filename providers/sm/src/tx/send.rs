@@ -1,11 +1,11 @@
 //! Sends: inside a slot, or in pieces through the message buffer (transports.md SM-12, B1).
 
 use dapl::provider::Status;
+use dapl::segments::gather;
 
 use super::{Request, Stage, Step, TxEnds};
 use crate::half::Shared;
 use crate::proto::message::{Header, INLINE, Kind, LINE};
-use crate::segments::gather;
 
 /// Bytes of a piece of a send that is not inline.
 const PIECE: usize = 16 << 10;
@@ -49,7 +49,7 @@ impl TxEnds {
         let mut bytes = [0u8; INLINE];
         fail_point!(SlotReserved);
         // SAFETY: `total` is at most INLINE, the length of `bytes`.
-        unsafe { gather(&shared.regions, shared.pd, &request.segments, 0, bytes.as_mut_ptr(), total) }?;
+        unsafe { gather(&*shared.regions, shared.pd, &request.segments, 0, bytes.as_mut_ptr(), total) }?;
         let header =
             Header { kind: Kind::Send, first: true, last: true, inline: true, solicited, length: total as u32 };
         let cargo = self.cargo(shared);
@@ -71,7 +71,7 @@ impl TxEnds {
         let to = self.link.area.bytes(at, length).ok_or(Status::LocalEp)?;
         fail_point!(LinesReserved);
         // SAFETY: the lines were reserved for this piece, in our own area.
-        let gathered = unsafe { gather(&shared.regions, shared.pd, &request.segments, request.issued, to, length) };
+        let gathered = unsafe { gather(&*shared.regions, shared.pd, &request.segments, request.issued, to, length) };
         fail_point!(LinesFilled);
         self.marks.push_back((self.requests.next(), mark));
         gathered?; // else nothing is published for these lines, and the connection ends with this request

@@ -1,8 +1,8 @@
 //! Is memory of this process there, with the rights that it was registered with? Asked when it is registered, and again
 //! before it is copied: a consumer may have unmapped it, protected it, or cut off the file behind it.
 //!
-//! Where the kernel copies (`cma`), the kernel finds that out, at any size and at any moment, and nothing here is needed.
-//! Where our own code copies, a fault would be a signal, which ends the process. A handler for it is out of the question:
+//! For providers that are made in software. Where the kernel copies between processes, it finds that out, at any size and at
+//! any moment, and nothing here is needed. Where our own code copies, a fault would be a signal, which ends the process. A handler for it is out of the question:
 //! it would change what the program has said about its own signals, and lose to the next who says something. Copies by the
 //! kernel instead would take twice as long for 16 KiB and a hundred times as long for 64 bytes. What is left is to ask
 //! first. That takes 0.3 us and a little per page, too much for every short message, so a registration is asked about in
@@ -15,8 +15,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use dapl::mappings::{self, Found, Rights};
-use dapl::provider::Region;
+use crate::mappings::{self, Found, Rights};
+use crate::provider::Region;
 
 /// So much memory is made present when it is registered, which shows its rights as well. For more the list of mappings is
 /// read: that takes long, but not longer than what it is registered for.
@@ -26,7 +26,7 @@ const MADE_PRESENT: u64 = 4 << 20;
 ///
 /// Shared memory is made present however much it is: a file that ends too early, or whose file system has no room for it,
 /// would be a signal later.
-pub(crate) fn is_usable(region: Region, write: bool) -> bool {
+pub fn is_usable(region: Region, write: bool) -> bool {
     if region.length <= MADE_PRESENT {
         return is_there(region, write);
     }
@@ -41,14 +41,14 @@ pub(crate) fn is_usable(region: Region, write: bool) -> bool {
 /// Counts the engine's ticks, and says whether they go on: it does something every few milliseconds anyway while somebody
 /// polls. The count outlives its sleep, or the first tick after it would be taken for the first one before.
 #[derive(Debug, Default)]
-pub(crate) struct Ticker(AtomicU32);
+pub struct Ticker(AtomicU32);
 
 impl Ticker {
     /// The engine ticks; also tells its ticks from the clock's.
     const OURS: u32 = 1 << 30;
 
     /// The engine has ticked, and `goes_on` or sleeps from here on.
-    pub(crate) fn tick(&self, goes_on: bool) {
+    pub fn tick(&self, goes_on: bool) {
         let next = self.0.load(Ordering::Relaxed).wrapping_add(1) & (Self::OURS - 1);
         self.0.store(if goes_on { next | Self::OURS } else { next }, Ordering::Relaxed);
     }
@@ -63,12 +63,12 @@ impl Ticker {
 
 /// When a registration was asked about last.
 #[derive(Debug, Default)]
-pub(crate) struct Looked(AtomicU32);
+pub struct Looked(AtomicU32);
 
 impl Looked {
     /// May this part of the registration be touched? Asks the kernel if nobody has done so in this tick.
     #[inline]
-    pub(crate) fn is_there(&self, region: Region, write: bool, ticker: &Ticker) -> bool {
+    pub fn is_there(&self, region: Region, write: bool, ticker: &Ticker) -> bool {
         // The tick, and in the lowest bit whether writing was asked about.
         let (now, seen) = (ticker.now() << 1 | u32::from(write), self.0.load(Ordering::Relaxed));
         seen | 1 == now | 1 && seen >= now || self.look(region, write, now)
@@ -76,7 +76,7 @@ impl Looked {
 
     /// Does it still hold, whatever it is? `ask` is called if nobody has done so in this tick.
     #[inline]
-    pub(crate) fn is_still(&self, ticker: &Ticker, ask: impl FnOnce() -> bool) -> bool {
+    pub fn is_still(&self, ticker: &Ticker, ask: impl FnOnce() -> bool) -> bool {
         let now = ticker.now() << 1 | 1; // never 0, which is what nobody has asked about
         self.0.load(Ordering::Relaxed) == now
             || ask() && {
@@ -103,6 +103,7 @@ impl Looked {
 }
 
 /// Ticks of the coarse clock, by milliseconds.
+#[inline]
 fn clock() -> u32 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes the time there.
@@ -111,7 +112,7 @@ fn clock() -> u32 {
 }
 
 /// May it be touched now, all of it?
-pub(crate) fn is_there(region: Region, write: bool) -> bool {
+pub fn is_there(region: Region, write: bool) -> bool {
     if region.length == 0 {
         return true;
     }

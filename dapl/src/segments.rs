@@ -1,20 +1,30 @@
-//! Local memory of a work request, and the copies between it and shared areas.
+//! Local memory of a work request, and the copies between it and a provider's own buffers, for providers that are made in
+//! software.
 //!
 //! A segment is checked when it is used, not when it is posted: its registration may have ended since. The copy holds the
-//! registration for its own time only.
+//! registration for its own time only. Never makes a reference to memory of the consumer's.
 
 use std::sync::atomic::{AtomicU8, Ordering, fence};
 
-use dapl::provider::{Segment, Status};
-
-use crate::regions::{Regions, Wish};
+use crate::provider::{Segment, Status};
 
 /// Segments held without an allocation.
 const FEW: usize = 4;
 
+/// Registered memory of this process.
+pub trait Memory {
+    /// Keeps what was held until it is dropped.
+    type Hold<'a>
+    where
+        Self: 'a;
+
+    /// Holds `piece` for a copy, to be written if `write`. Fails if it is not registered in `pd` with that right, or not there.
+    fn hold_piece(&self, pd: u32, piece: &Segment, write: bool) -> Result<Self::Hold<'_>, Status>;
+}
+
 /// The segments of one work request.
 #[derive(Debug, Default)]
-pub(crate) struct Segments {
+pub struct Segments {
     few: [Segment; FEW],
     count: usize,
     more: Option<Box<[Segment]>>,
@@ -23,7 +33,8 @@ pub(crate) struct Segments {
 
 impl Segments {
     /// Copies them; a total that does not fit into 64 bits is as good as the largest.
-    pub(crate) fn new(list: &[Segment]) -> Self {
+    #[inline]
+    pub fn new(list: &[Segment]) -> Self {
         let total = list.iter().fold(0u64, |sum, s| sum.saturating_add(s.length));
         let mut few = [Segment::default(); FEW];
         let more = if let Some(head) = few.get_mut(..list.len()) {
@@ -36,16 +47,19 @@ impl Segments {
     }
 
     /// Bytes in all.
-    pub(crate) fn total(&self) -> u64 {
+    #[inline]
+    pub fn total(&self) -> u64 {
         self.total
     }
 
+    #[inline]
     fn list(&self) -> &[Segment] {
         self.more.as_deref().unwrap_or_else(|| &self.few[..self.count])
     }
 
     /// The pieces that cover `length` bytes from `offset` on: key, address, length. Empty segments are not looked at.
-    pub(crate) fn pieces(&self, offset: u64, length: u64) -> impl Iterator<Item = Segment> + '_ {
+    #[inline]
+    pub fn pieces(&self, offset: u64, length: u64) -> impl Iterator<Item = Segment> + '_ {
         let (mut skip, mut left) = (offset, length);
         self.list().iter().filter_map(move |segment| {
             let skipped = skip.min(segment.length);
@@ -62,8 +76,8 @@ impl Segments {
 ///
 /// # Safety
 /// `length` bytes at `to` are writable and belong to this call.
-pub(crate) unsafe fn gather(
-    regions: &Regions,
+pub unsafe fn gather(
+    memory: &impl Memory,
     pd: u32,
     segments: &Segments,
     offset: u64,
@@ -72,7 +86,7 @@ pub(crate) unsafe fn gather(
 ) -> Result<(), Status> {
     let mut done = 0;
     for piece in segments.pieces(offset, length as u64) {
-        let _hold = regions.hold(piece.key, pd, piece.address, piece.length, Wish::LocalRead)?;
+        let _hold = memory.hold_piece(pd, &piece, false)?;
         // SAFETY: the source is registered memory of the consumer, held during the copy; the pieces add up to `length` at
         // most, so the sink is within what the caller vouches for.
         unsafe { copy(piece.address as *const u8, to.add(done), piece.length as usize) };
@@ -85,8 +99,8 @@ pub(crate) unsafe fn gather(
 ///
 /// # Safety
 /// `length` bytes at `from` are readable; they may change at any time.
-pub(crate) unsafe fn scatter(
-    regions: &Regions,
+pub unsafe fn scatter(
+    memory: &impl Memory,
     pd: u32,
     segments: &Segments,
     offset: u64,
@@ -95,7 +109,7 @@ pub(crate) unsafe fn scatter(
 ) -> Result<(), Status> {
     let mut done = 0;
     for piece in segments.pieces(offset, length as u64) {
-        let _hold = regions.hold(piece.key, pd, piece.address, piece.length, Wish::LocalWrite)?;
+        let _hold = memory.hold_piece(pd, &piece, true)?;
         // SAFETY: as in `gather`, the other way round.
         unsafe { copy(from.add(done), piece.address as *mut u8, piece.length as usize) };
         done += piece.length as usize;
@@ -107,7 +121,8 @@ pub(crate) unsafe fn scatter(
 ///
 /// # Safety
 /// Both ranges are mapped. Either may be changed by somebody else meanwhile; then the bytes are whatever was there.
-pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
+#[inline]
+pub unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     let Some(body) = length.checked_sub(1) else { return };
     // SAFETY: this function's own contract. The memory is shared with people who may not keep to rules, so it is copied
     // raw, and no reference to it exists.
@@ -122,7 +137,7 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
 
 #[cfg(test)]
 mod tests {
-    use dapl::provider::{Access, Region};
+    use std::cell::Cell;
 
     use super::*;
 
@@ -149,20 +164,49 @@ mod tests {
         assert_eq!(Segments::new(&[segment(0, u64::MAX), segment(0, 2)]).total(), u64::MAX);
     }
 
+    /// One registration, readable as it is.
+    struct One {
+        key: u32,
+        held: Cell<u32>,
+    }
+
+    struct Held<'a>(&'a Cell<u32>);
+
+    impl Drop for Held<'_> {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() - 1);
+        }
+    }
+
+    impl Memory for One {
+        type Hold<'a> = Held<'a>;
+
+        fn hold_piece(&self, pd: u32, piece: &Segment, write: bool) -> Result<Held<'_>, Status> {
+            self.held.set(self.held.get() + 1);
+            let hold = Held(&self.held);
+            if pd == 1 && piece.key == self.key && !write { Ok(hold) } else { Err(Status::LocalProtection) }
+        }
+    }
+
     #[test]
-    fn copies_need_a_registration() {
-        let regions = Regions::new(9).unwrap();
+    fn copies_hold_every_piece_and_let_go() {
+        let memory = One { key: 9, held: Cell::new(0) };
         let (source, mut sink) = ([3u8; 64], [0u8; 64]);
         let base = source.as_ptr() as u64;
-        let key = regions.add(Region { address: base, length: 64 }, Access::default(), 1).unwrap();
-        let list = Segments::new(&[Segment { key, pad: 0, address: base, length: 64 }]);
-        // SAFETY: a local array of 64 bytes.
-        assert_eq!(unsafe { gather(&regions, 1, &list, 0, sink.as_mut_ptr(), 64) }, Ok(()));
-        assert_eq!(sink, source);
+        let list = |key| {
+            let piece = |at, length| Segment { key, pad: 0, address: base + at, length };
+            Segments::new(&[piece(0, 20), piece(20, 44)])
+        };
+        // SAFETY: local arrays of 64 bytes, here and below.
+        assert_eq!(unsafe { gather(&memory, 1, &list(9), 0, sink.as_mut_ptr(), 64) }, Ok(()));
+        assert_eq!((sink, memory.held.get()), (source, 0));
         // SAFETY: as above.
-        let refused = unsafe { scatter(&regions, 1, &list, 0, sink.as_ptr(), 64) };
+        let refused = unsafe { scatter(&memory, 1, &list(9), 0, sink.as_ptr(), 64) };
         assert_eq!(refused, Err(Status::LocalProtection), "no right to write");
-        // SAFETY: as above.
-        assert_eq!(unsafe { gather(&regions, 2, &list, 0, sink.as_mut_ptr(), 64) }, Err(Status::LocalProtection));
+        for (pd, key) in [(2, 9), (1, 8)] {
+            // SAFETY: as above.
+            let refused = unsafe { gather(&memory, pd, &list(key), 0, sink.as_mut_ptr(), 64) };
+            assert_eq!((refused, memory.held.get()), (Err(Status::LocalProtection), 0));
+        }
     }
 }

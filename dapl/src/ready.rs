@@ -1,17 +1,18 @@
 //! What has completed and waits to be taken, and whether somebody sleeps until there is something.
 //!
-//! The heart of a completion queue. Whoever goes to sleep arms it and looks once more; whoever adds something looks whether
-//! it is armed. A full barrier lies between the two steps of each, so no completion comes unnoticed. Tells nobody itself.
+//! The heart of the completion queue of a provider that is made in software. Whoever goes to sleep arms it and looks once
+//! more; whoever adds something looks whether it is armed. A full barrier lies between the two steps of each, so no completion
+//! comes unnoticed. Tells nobody itself.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 
-use dapl::provider::Completion;
-use dapl::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, fence};
+use crate::provider::Completion;
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, fence};
 
 /// Completions in their order. Room follows the posted work, so nothing that completes is ever lost.
 #[derive(Debug, Default)]
-pub(crate) struct Ready {
+pub struct Ready {
     queue: Mutex<VecDeque<Completion>>,
     /// Length of `queue`, to be read without its lock.
     waiting: AtomicUsize,
@@ -21,7 +22,8 @@ pub(crate) struct Ready {
 
 impl Ready {
     /// Adds one. True: somebody sleeps, and must be told.
-    pub(crate) fn push(&self, completion: Completion) -> bool {
+    #[inline]
+    pub fn push(&self, completion: Completion) -> bool {
         {
             let mut queue = self.queue.lock();
             queue.push_back(completion);
@@ -34,7 +36,8 @@ impl Ready {
     }
 
     /// Takes what fits, and says how many.
-    pub(crate) fn take(&self, out: &mut [Completion]) -> usize {
+    #[inline]
+    pub fn take(&self, out: &mut [Completion]) -> usize {
         if self.is_empty() {
             return 0;
         }
@@ -47,13 +50,15 @@ impl Ready {
         taken
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Nothing waits to be taken.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
         self.waiting.load(Ordering::Acquire) == 0
     }
 
     /// Asks for one telling. Between that and the last look `settle` sees to it that what comes will be pushed here. False:
     /// something is here already, and nobody will tell.
-    pub(crate) fn arm(&self, settle: impl FnOnce()) -> bool {
+    pub fn arm(&self, settle: impl FnOnce()) -> bool {
         self.armed.store(true, Ordering::SeqCst);
         settle();
         // Pairs with the fence in `push`.
@@ -65,7 +70,9 @@ impl Ready {
         true
     }
 
-    pub(crate) fn is_armed(&self) -> bool {
+    /// Somebody sleeps, and was not told yet.
+    #[inline]
+    pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Acquire)
     }
 }
@@ -75,11 +82,11 @@ impl Ready {
 mod interleavings {
     use std::sync::Arc;
 
-    use dapl::provider::Token;
     use loom::sync::Condvar;
     use loom::thread;
 
     use super::*;
+    use crate::provider::Token;
 
     #[derive(Default)]
     struct Sleeper {

@@ -1,0 +1,99 @@
+//! Keys of registered memory, for providers that give them out themselves: a place in a table, and 16 bits that differ each
+//! time the place serves.
+//!
+//! A freed place rests before it serves again, and no key comes a second time before all others of its place have come. What a
+//! key opens is the provider's table's business.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+
+/// How many freed places rest before the oldest serves again.
+const REST: usize = 1024;
+
+/// The places of a table, and their keys. Place 0 is never used, so no key is 0.
+#[derive(Debug)]
+pub struct Places {
+    slots: usize,
+    /// The low half of the last key of every place that has served, the first of which is place 1.
+    halves: Vec<u16>,
+    resting: VecDeque<u32>,
+    /// How a half follows the last: with a factor of 4n + 1 and an odd summand each comes once before the first comes again.
+    factor: u16,
+    summand: u16,
+    random: u64,
+}
+
+impl Places {
+    /// Of a table with so many slots, at most 65,536. `seed` is of the system's random source, and not 0.
+    pub fn new(slots: usize, seed: u64) -> Self {
+        let (factor, summand) = ((seed >> 16) as u16 & !3 | 1, (seed >> 32) as u16 | 1);
+        Places { slots, halves: Vec::new(), resting: VecDeque::new(), factor, summand, random: seed }
+    }
+
+    /// Where in the table a key has its entry.
+    #[inline]
+    pub fn place(key: u32) -> usize {
+        (key >> 16) as usize
+    }
+
+    /// A key; `None`: all places are in use.
+    pub fn take(&mut self) -> Option<u32> {
+        let used = self.halves.len();
+        if self.resting.len() > REST || used == self.slots - 1 {
+            let place = self.resting.pop_front()?;
+            let half = &mut self.halves[place as usize - 1];
+            *half = half.wrapping_mul(self.factor).wrapping_add(self.summand);
+            return Some(place << 16 | u32::from(*half));
+        }
+        // xorshift over a seed from the system: enough that a peer cannot count on the next key.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let half = (self.random >> 32) as u16;
+        self.halves.push(half);
+        Some((used as u32 + 1) << 16 | u32::from(half))
+    }
+
+    /// A key that was taken, and opens nothing any more.
+    pub fn give_back(&mut self, key: u32) {
+        self.resting.push_back(key >> 16);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_never_comes_again() {
+        let mut places = Places::new(1 << 16, 7);
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..300_000 {
+            let key = places.take().unwrap();
+            assert!(seen.insert(key), "{key:#x}");
+            places.give_back(key);
+        }
+    }
+
+    #[test]
+    fn places_rest_before_they_serve_again() {
+        let mut places = Places::new(1 << 16, 3);
+        let first = places.take().unwrap();
+        places.give_back(first);
+        for _ in 0..500 {
+            let key = places.take().unwrap();
+            assert_ne!(Places::place(key), Places::place(first));
+            places.give_back(key);
+        }
+    }
+
+    #[test]
+    fn a_full_table_gives_none_until_one_comes_back() {
+        let mut places = Places::new(4, 9);
+        let keys: Vec<_> = std::iter::from_fn(|| places.take()).collect();
+        assert_eq!(keys.iter().map(|key| Places::place(*key)).collect::<Vec<_>>(), [1, 2, 3]);
+        places.give_back(keys[1]);
+        let again = places.take().unwrap();
+        assert!(Places::place(again) == 2 && again != keys[1] && places.take().is_none());
+    }
+}
