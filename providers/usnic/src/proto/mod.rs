@@ -7,7 +7,9 @@
 
 pub(crate) mod acks;
 pub(crate) mod bits;
+pub(crate) mod challenge;
 pub(crate) mod checked;
+pub(crate) mod closing;
 pub(crate) mod congestion;
 pub(crate) mod conn;
 pub(crate) mod counters;

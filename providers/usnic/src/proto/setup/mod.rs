@@ -15,6 +15,12 @@
 //!
 //! Nothing here has a socket or a clock, or knows what a consumer is.
 
+pub(crate) mod answering;
+mod census;
+pub(crate) mod cookies;
+pub(crate) mod opening;
+pub(crate) mod packets;
+
 use std::net::SocketAddr;
 
 use crate::proto::psn::Psn;
@@ -118,6 +124,8 @@ pub(crate) struct Terms {
     pub(crate) overhead: usize,
     /// The peer's address.
     pub(crate) peer: SocketAddr,
+    /// Nobody else knows it: what the peer must not foresee comes of this.
+    pub(crate) seed: [u8; 16],
 }
 
 /// The terms, and the keys if there is one to begin with.
@@ -185,7 +193,9 @@ impl Setup {
     }
 
     /// What comes of two offers; both sides come to the same.
-    fn agree(&self, ours: &Offer, theirs: &Offer, peer: SocketAddr, active: bool) -> Agreed {
+    fn agree(&self, ours: &Offer, theirs: &Offer, peer: SocketAddr, active: bool, random: &mut dyn Random) -> Agreed {
+        let mut seed = [0; 16];
+        random.fill(&mut seed);
         let seal = self.psk.as_ref().map(|psk| {
             let (client, server) = if active { (ours, theirs) } else { (theirs, ours) };
             Box::new(Seal::new(psk, client, server, active))
@@ -206,6 +216,7 @@ impl Setup {
             checked: seal.is_none() && (ours.checked || theirs.checked),
             overhead: if seal.is_some() { seal::OVERHEAD } else { 0 },
             peer,
+            seed,
         };
         Agreed { terms, seal }
     }

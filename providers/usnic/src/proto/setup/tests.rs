@@ -2,6 +2,14 @@
 
 use super::*;
 
+/// Of some connection.
+pub(crate) fn terms() -> Terms {
+    let mut dice = Dice::new(0);
+    let (ours, theirs) = (Offer::new(1, &mut dice), Offer::new(2, &mut dice));
+    let peer = "10.0.0.2:700".parse().expect("an address");
+    Setup::new(Config::default(), None).agree(&ours, &theirs, peer, true, &mut dice).terms
+}
+
 /// Random numbers that are the same in every run.
 pub(crate) struct Dice(u64);
 

@@ -1,0 +1,295 @@
+//! The end of a connection: the last words, and the answers to what comes late.
+//!
+//! `Conn` makes a [`Closing`] when it is drained, when it is broken off, or when the peer's last word came. It says Fin or
+//! Reset until the peer answers or the time is up, and then stays for a while, so that a peer whose answer was lost gets
+//! another one. Knows nothing of data: that all of it has arrived, `Conn` has seen before.
+//!
+//! | | Fin | FinAck | Reset | time is up |
+//! |---|---|---|---|---|
+//! | Fin was sent | FinAck, known | known | FinAck, known | known |
+//! | Reset was sent | Reset | known | FinAck, known | known |
+//! | the peer ended it | FinAck | - | FinAck | - |
+
+use zerocopy::IntoBytes;
+
+use crate::proto::setup::Terms;
+use crate::proto::setup::packets::{self, Fin};
+use crate::proto::wire::{Head, Kind};
+use crate::proto::{MILLIS, Nanos, SECONDS};
+
+/// Waits between repetitions double up to this.
+const LONGEST_WAIT: Nanos = SECONDS;
+/// Nothing is repeated faster, whatever the round trip.
+const SHORTEST_WAIT: Nanos = 5 * MILLIS;
+/// A Reset is said so often: the peer may be long gone, and finds out by itself in the end.
+const RESETS: u32 = 6;
+
+/// What the times are of one end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// A round trip and then some.
+    pub(crate) timeout: Nanos,
+    /// The peer is given up after so long.
+    pub(crate) give_up: Nanos,
+    /// Late packets are answered for so long.
+    pub(crate) linger: Nanos,
+}
+
+/// Of one connection that is over, or almost.
+#[derive(Clone, Debug)]
+pub(crate) struct Closing {
+    kind: Kind,
+    fin: Fin,
+    /// The heads of what is said.
+    word: Head,
+    answer: Head,
+    /// When the word is said next, if it still is.
+    due: Option<Nanos>,
+    wait: Nanos,
+    said: u32,
+    /// An answer is owed to what came.
+    owes: bool,
+    /// The peer knows, or will never.
+    known: bool,
+    give_up: Nanos,
+    linger: Nanos,
+    /// Then it can be forgotten.
+    over: Nanos,
+}
+
+impl Closing {
+    /// All is done here: our packets before `fin.end` are acked, and nothing more is taken.
+    pub(crate) fn finish(terms: &Terms, now: Nanos, fin: Fin, pace: Pace) -> Closing {
+        Closing { fin, ..Closing::new(Kind::Fin, terms, now, pace) }
+    }
+
+    /// It is broken off.
+    pub(crate) fn reset(terms: &Terms, now: Nanos, pace: Pace) -> Closing {
+        Closing::new(Kind::Reset, terms, now, pace)
+    }
+
+    /// The peer's Fin or Reset has come, and is answered.
+    pub(crate) fn answer(terms: &Terms, now: Nanos, pace: Pace) -> Closing {
+        Closing { owes: true, known: true, due: None, ..Closing::new(Kind::FinAck, terms, now, pace) }
+    }
+
+    fn new(kind: Kind, terms: &Terms, now: Nanos, pace: Pace) -> Closing {
+        Closing {
+            kind,
+            fin: Fin::default(),
+            word: packets::head(kind, terms),
+            answer: packets::head(Kind::FinAck, terms),
+            due: Some(now),
+            wait: pace.timeout.clamp(SHORTEST_WAIT, LONGEST_WAIT),
+            said: 0,
+            owes: false,
+            known: false,
+            give_up: now.saturating_add(pace.give_up),
+            linger: pace.linger,
+            over: now.saturating_add(pace.linger),
+        }
+    }
+
+    /// A packet of the connection came.
+    pub(crate) fn receive(&mut self, now: Nanos, kind: Kind) {
+        match (self.kind, kind) {
+            // Who broke off says so to whatever comes, but no more often than it would anyway.
+            (Kind::Reset, Kind::Fin) if !self.known => {}
+            (_, Kind::Fin | Kind::Reset) => {
+                self.owes = true;
+                self.is_known(now);
+            }
+            (Kind::Fin | Kind::Reset, Kind::FinAck) => self.is_known(now),
+            _ => {}
+        }
+    }
+
+    /// The other side knows, or it is too late for that: from here it lingers.
+    fn is_known(&mut self, now: Nanos) {
+        if !self.known {
+            self.known = true;
+            self.due = None;
+            self.over = now.saturating_add(self.linger);
+        }
+    }
+
+    /// Appends a packet, if one is due.
+    pub(crate) fn transmit(&mut self, now: Nanos, out: &mut Vec<u8>) -> bool {
+        if std::mem::take(&mut self.owes) {
+            out.extend_from_slice(self.answer.as_bytes());
+            return true;
+        }
+        if self.due.is_none_or(|due| now < due) {
+            return false;
+        }
+        out.extend_from_slice(self.word.as_bytes());
+        if self.kind == Kind::Fin {
+            out.extend_from_slice(self.fin.as_bytes());
+        }
+        self.said += 1;
+        self.due = Some(now.saturating_add(self.wait));
+        self.wait = (self.wait * 2).min(LONGEST_WAIT);
+        true
+    }
+
+    /// The deadline is here.
+    pub(crate) fn on_time(&mut self, now: Nanos) {
+        let is_enough = self.kind == Kind::Reset && self.said >= RESETS && self.due.is_some_and(|due| now >= due);
+        if now >= self.give_up || is_enough {
+            self.is_known(now);
+        }
+    }
+
+    /// When something is to be said or decided.
+    pub(crate) fn deadline(&self) -> Nanos {
+        match self.due {
+            _ if self.owes => 0,
+            Some(due) => due.min(self.give_up),
+            None => self.over,
+        }
+    }
+
+    /// The peer knows that it is over, or is given up. Who drained reports the end now.
+    pub(crate) fn is_done(&self) -> bool {
+        self.known
+    }
+
+    /// Nothing more needs an answer.
+    pub(crate) fn is_over(&self, now: Nanos) -> bool {
+        self.known && !self.owes && now >= self.over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::setup::tests::{Dice, terms};
+    use crate::proto::wire;
+
+    const PACE: Pace = Pace { timeout: 20 * MILLIS, give_up: 10 * SECONDS, linger: SECONDS };
+
+    fn said(closing: &mut Closing, now: Nanos) -> Vec<Kind> {
+        let mut kinds = Vec::new();
+        let mut out = Vec::new();
+        while closing.transmit(now, &mut out) {
+            kinds.push(wire::head(&out).and_then(|(head, _)| head.kind()).expect("a packet"));
+            out.clear();
+        }
+        kinds
+    }
+
+    fn finish(now: Nanos) -> Closing {
+        Closing::finish(&terms(), now, Fin { end: 7.into(), received: 9.into() }, PACE)
+    }
+
+    #[test]
+    fn a_fin_says_where_both_ends_are_and_is_repeated_until_it_is_answered() {
+        let mut closing = finish(0);
+        let mut out = Vec::new();
+        assert!(closing.transmit(0, &mut out));
+        let (head, body) = wire::head(&out).expect("a packet");
+        assert_eq!((head.conn.get(), head.token.get()), (terms().peer_conn, terms().peer_token));
+        assert_eq!(packets::fin(body), Some(Fin { end: 7.into(), received: 9.into() }));
+        assert_eq!(said(&mut closing, 0), []);
+        assert_eq!(closing.deadline(), 20 * MILLIS);
+        assert_eq!(said(&mut closing, 20 * MILLIS), [Kind::Fin]);
+        assert_eq!(closing.deadline(), 60 * MILLIS);
+        assert!(!closing.is_done());
+        closing.receive(60 * MILLIS, Kind::FinAck);
+        assert!(closing.is_done() && !closing.is_over(60 * MILLIS));
+        assert_eq!(said(&mut closing, 60 * MILLIS), []);
+        assert!(closing.is_over(60 * MILLIS + PACE.linger) && closing.deadline() == 60 * MILLIS + PACE.linger);
+    }
+
+    #[test]
+    fn a_lost_answer_is_given_again_while_it_lingers() {
+        let mut closing = Closing::answer(&terms(), 0, PACE);
+        assert!(closing.is_done() && !closing.is_over(PACE.linger), "an answer is owed");
+        assert_eq!(said(&mut closing, 0), [Kind::FinAck]);
+        for kind in [Kind::Fin, Kind::Reset] {
+            closing.receive(5, kind);
+            assert_eq!(said(&mut closing, 5), [Kind::FinAck]);
+        }
+        for kind in [Kind::FinAck, Kind::Ack, Kind::Fragment, Kind::Confirm] {
+            closing.receive(5, kind);
+            assert_eq!(said(&mut closing, 5), [], "{kind:?} needs no answer");
+        }
+        assert!(closing.is_over(PACE.linger));
+    }
+
+    #[test]
+    fn both_may_finish_at_once() {
+        let (mut one, mut other) = (finish(0), finish(0));
+        assert_eq!((said(&mut one, 0), said(&mut other, 0)), (vec![Kind::Fin], vec![Kind::Fin]));
+        one.receive(1, Kind::Fin);
+        other.receive(1, Kind::Fin);
+        assert!(one.is_done() && other.is_done());
+        assert_eq!((said(&mut one, 1), said(&mut other, 1)), (vec![Kind::FinAck], vec![Kind::FinAck]));
+        one.receive(2, Kind::FinAck);
+        assert_eq!(said(&mut one, 2), [], "it ends here");
+    }
+
+    #[test]
+    fn one_may_finish_while_the_other_breaks_off() {
+        let mut fin = finish(0);
+        let mut reset = Closing::reset(&terms(), 0, PACE);
+        (said(&mut fin, 0), said(&mut reset, 0));
+        reset.receive(1, Kind::Fin);
+        assert!(!reset.is_done(), "the peer has not heard of it");
+        assert_eq!(said(&mut reset, 20 * MILLIS), [Kind::Reset]);
+        fin.receive(1, Kind::Reset);
+        assert!(fin.is_done());
+        assert_eq!(said(&mut fin, 1), [Kind::FinAck]);
+        reset.receive(2, Kind::FinAck);
+        assert!(reset.is_done());
+    }
+
+    #[test]
+    fn a_peer_that_is_gone_is_given_up() {
+        for (mut closing, word, at_most) in
+            [(finish(0), Kind::Fin, PACE.give_up), (Closing::reset(&terms(), 0, PACE), Kind::Reset, 2 * SECONDS)]
+        {
+            let (mut now, mut times) = (0, 0);
+            while !closing.is_done() {
+                assert!(said(&mut closing, now).iter().all(|kind| *kind == word));
+                times += 1;
+                assert!(closing.deadline() > now, "time goes on");
+                now = closing.deadline();
+                closing.on_time(now);
+            }
+            assert!(now <= at_most && times > 4, "{word:?}: {times} times until {now}");
+            assert!(closing.is_over(now + PACE.linger) && !closing.is_over(now));
+        }
+    }
+
+    #[test]
+    fn the_two_ends_agree_whatever_is_lost() {
+        for seed in 0..500 {
+            let mut dice = Dice::new(seed);
+            let (mut one, mut other) = (Some(finish(0)), None::<Closing>);
+            let mut way: Vec<(Nanos, usize, Kind)> = Vec::new();
+            let mut now = 0;
+            while !one.as_ref().is_some_and(|end| end.is_over(now)) && now < 60 * SECONDS {
+                for (from, end) in [&mut one, &mut other].into_iter().enumerate() {
+                    let Some(end) = end else { continue };
+                    end.on_time(now);
+                    for kind in said(end, now) {
+                        (0..dice.below(3)).for_each(|_| way.push((now + dice.below(30) * MILLIS, 1 - from, kind)));
+                    }
+                }
+                let (arrived, rest) = way.into_iter().partition::<Vec<_>, _>(|(at, ..)| *at <= now);
+                way = rest;
+                for (_, to, kind) in arrived {
+                    match [&mut one, &mut other][to] {
+                        Some(end) => end.receive(now, kind),
+                        None if kind == Kind::Fin => other = Some(Closing::answer(&terms(), now, PACE)),
+                        None => panic!("seed {seed}: {kind:?} out of nowhere"),
+                    }
+                }
+                now += MILLIS;
+            }
+            assert!(one.is_some_and(|end| end.is_done()) && other.is_some(), "seed {seed}");
+            assert!(now < PACE.give_up, "seed {seed}: only given up");
+        }
+    }
+}

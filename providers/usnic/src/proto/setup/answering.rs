@@ -1,0 +1,446 @@
+//! The server's side of all attempts that are not connections yet: who asked, what was answered, and who is gone.
+//!
+//! One table for an IA. Sources that have not shown that they are there get few places in it and then cookies, for which
+//! nothing is kept; and until they have, never more than three times the bytes that came from them. An attempt is known by its
+//! source, the client's number and token, and the hand-off; a repetition finds it, also for a while after it is over.
+//!
+//! ```text
+//! Asked --accept--> Accepted --confirmed--> Over
+//!   |  \--reject, the client leaves or is gone--> Over <--time is up, the client leaves or does not know it--/
+//! ```
+//!
+//! Knows no consumer, no listener and no connection: these are the caller's, who keeps the `RequestId` with them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::census::Census;
+use super::cookies::{Asked, Jar};
+use super::packets::{self, Reason, To};
+use super::{Agreed, Offer, Random, Setup};
+use crate::proto::Nanos;
+use crate::proto::wire::{self, Kind, VERSION};
+
+/// What is sent to an unproven source, as a multiple of what came from it.
+const FOLD: u64 = 3;
+
+/// One request, for as long as the caller keeps it; none is used twice.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub(crate) struct RequestId(u64);
+
+/// What a packet did.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Heard {
+    Nothing,
+    /// An answer was appended; it goes to the source.
+    Answer,
+    /// A new request, for the consumer: [`Answering::request`] says what it brings.
+    Asked(RequestId),
+    /// The client took this one back, or knows nothing of it: it is over.
+    Left(RequestId),
+}
+
+/// What the time did.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Due {
+    /// A packet was appended; it goes there.
+    Send(SocketAddr),
+    /// The client is gone, or the accept did not come through: it is over.
+    Left(RequestId),
+}
+
+/// What a request brings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Request<'a> {
+    pub(crate) from: SocketAddr,
+    pub(crate) qual: u64,
+    pub(crate) private_data: &'a [u8],
+}
+
+/// What was counted: who sees many of these is under attack, or has another key than the peer.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Counts {
+    pub(crate) requests: u64,
+    pub(crate) repeated: u64,
+    /// Not whole, or sealed with another key.
+    pub(crate) unreadable: u64,
+    pub(crate) cookies: u64,
+    pub(crate) refused: u64,
+    pub(crate) no_room: u64,
+    /// Answers that the three-fold limit held back.
+    pub(crate) held_back: u64,
+}
+
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+struct Key {
+    from: SocketAddr,
+    to: To,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Asked,
+    /// The accept, its number for the client, and when it is too late for a confirmation.
+    Accepted {
+        packet: Vec<u8>,
+        conn: u32,
+        wait: Nanos,
+        until: Nanos,
+    },
+    /// What is said to who asks again, and whether it was said; forgotten at this time.
+    Over {
+        packet: Vec<u8>,
+        was_said: bool,
+        until: Nanos,
+    },
+}
+
+#[derive(Debug)]
+struct Attempt {
+    key: Key,
+    qual: u64,
+    offer: Offer,
+    private: Vec<u8>,
+    stage: Stage,
+    /// The source has shown that it is there.
+    is_proven: bool,
+    /// Bytes from and to it, while it is not.
+    received: u64,
+    sent: u64,
+    /// Its place in `due`.
+    due: Nanos,
+}
+
+impl Attempt {
+    fn new(now: Nanos, key: Key, qual: u64, offer: Offer, private: &[u8], is_proven: bool) -> Attempt {
+        let (private, stage) = (private.to_vec(), Stage::Asked);
+        Attempt { key, qual, offer, private, stage, is_proven, received: 0, sent: 0, due: now }
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Over { .. })
+    }
+
+    /// Appends what it has to say, unless that is too much for an unproven source.
+    fn say(&mut self, counts: &mut Counts, out: &mut Vec<u8>) -> bool {
+        let packet = match &mut self.stage {
+            Stage::Accepted { packet, .. } => packet,
+            Stage::Over { packet, was_said, .. } => {
+                *was_said = true;
+                packet
+            }
+            Stage::Asked => return false,
+        };
+        let length = packet.len() as u64;
+        let may = self.is_proven || self.sent + length <= self.received.saturating_mul(FOLD);
+        if length == 0 || !may {
+            counts.held_back += u64::from(!may);
+            return false;
+        }
+        self.sent += length;
+        out.extend_from_slice(packet);
+        true
+    }
+}
+
+/// All attempts at one IA.
+pub(crate) struct Answering {
+    setup: Arc<Setup>,
+    jar: Jar,
+    attempts: BTreeMap<RequestId, Attempt>,
+    by_key: BTreeMap<Key, RequestId>,
+    by_conn: BTreeMap<u32, RequestId>,
+    due: BTreeSet<(Nanos, RequestId)>,
+    /// Those that are over, in the order in which they are forgotten.
+    over: VecDeque<RequestId>,
+    /// Those that are not.
+    census: Census,
+    next: u64,
+    counts: Counts,
+}
+
+impl Answering {
+    pub(crate) fn new(setup: Arc<Setup>, now: Nanos, random: &mut dyn Random) -> Answering {
+        Answering {
+            jar: Jar::new(now, random),
+            census: Census::default(),
+            setup,
+            attempts: BTreeMap::new(),
+            by_key: BTreeMap::new(),
+            by_conn: BTreeMap::new(),
+            due: BTreeSet::new(),
+            over: VecDeque::new(),
+            next: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// A packet that came to the well-known address and asks for `asking.qual()`, where somebody listens or not.
+    pub(crate) fn receive(
+        &mut self,
+        now: Nanos,
+        packet: &[u8],
+        from: SocketAddr,
+        listens: bool,
+        random: &mut dyn Random,
+        out: &mut Vec<u8>,
+    ) -> Heard {
+        let Some(asking) = packets::asking(packet) else { return Heard::Nothing };
+        let setup = self.setup.clone();
+        if wire::head(packet).is_some_and(|(head, _)| head.kind == Kind::Reset as u8) {
+            return self.left(now, packet, from);
+        }
+        let mut room = Vec::new();
+        let Some(rest) = packets::request(&setup.guard, packet, &mut room) else {
+            self.counts.unreadable += 1;
+            return Heard::Nothing;
+        };
+        let Some((conn, token)) = packets::asker(rest) else { return Heard::Nothing };
+        let asked = Asked { asking, conn, token };
+        let to = To { conn, token, hop: asking.hop() };
+        let is_proven = self.jar.is_good(now, from, &asked, random);
+        if let Some(id) = self.by_key.get(&Key { from, to }) {
+            return self.repeated(now, *id, packet.len(), is_proven, random, out);
+        }
+        let offered = match packets::offer(rest) {
+            _ if !asking.speaks(VERSION) => Err(Reason::Version),
+            None => Err(Reason::NotUnderstood),
+            Some(_) if !listens => Err(Reason::NoListener),
+            Some(offered) => Ok(offered),
+        };
+        if offered.is_ok() && !is_proven && self.wants_proof(from) {
+            self.counts.cookies += 1;
+            let ticket = self.jar.give(now, from, &asked, random);
+            packets::put_cookie(&setup.guard, to, Some(ticket), random, out);
+            return Heard::Answer;
+        }
+        match offered.and_then(|offered| self.has_room(from).map(|()| offered)) {
+            Ok((offer, private)) => {
+                let attempt = Attempt::new(now, Key { from, to }, asking.qual(), offer, private, is_proven);
+                self.begin(attempt, packet.len())
+            }
+            Err(reason) => {
+                self.counts.refused += 1;
+                packets::put_reject(&setup.guard, to, reason, random, out);
+                Heard::Answer
+            }
+        }
+    }
+
+    fn has_room(&mut self, from: SocketAddr) -> Result<(), Reason> {
+        let config = &self.setup.config;
+        if self.census.all() < config.half_open && self.census.of_prefix(from) < config.half_open_of_prefix {
+            return Ok(());
+        }
+        self.counts.no_room += 1;
+        Err(Reason::NoRoom)
+    }
+
+    /// Nothing more is kept for sources like this without proof.
+    fn wants_proof(&self, from: SocketAddr) -> bool {
+        let config = &self.setup.config;
+        config.always_cookies
+            || self.setup.guard.is_sealed()
+            || self.census.unproven() >= config.unproven
+            || self.census.unproven_of_prefix(from) >= config.unproven_of_prefix
+    }
+
+    fn begin(&mut self, mut attempt: Attempt, length: usize) -> Heard {
+        self.next += 1;
+        let id = RequestId(self.next);
+        attempt.received = length as u64;
+        attempt.due = attempt.due.saturating_add(self.setup.config.patience);
+        self.census.add(attempt.key.from, attempt.is_proven);
+        self.by_key.insert(attempt.key, id);
+        self.due.insert((attempt.due, id));
+        self.attempts.insert(id, attempt);
+        self.counts.requests += 1;
+        Heard::Asked(id)
+    }
+
+    /// The same request again: it is answered as it was, or told that it is here.
+    fn repeated(
+        &mut self,
+        now: Nanos,
+        id: RequestId,
+        length: usize,
+        is_proven: bool,
+        random: &mut dyn Random,
+        out: &mut Vec<u8>,
+    ) -> Heard {
+        self.counts.repeated += 1;
+        let Some(attempt) = self.attempts.get_mut(&id) else { return Heard::Nothing };
+        attempt.received = attempt.received.saturating_add(length as u64);
+        if is_proven && !attempt.is_proven {
+            attempt.is_proven = true;
+            if !attempt.is_over() {
+                self.census.proven(attempt.key.from);
+            }
+        }
+        if !matches!(attempt.stage, Stage::Asked) {
+            let was_said = attempt.say(&mut self.counts, out);
+            return if was_said { Heard::Answer } else { Heard::Nothing };
+        }
+        let before = out.len();
+        packets::put_cookie(&self.setup.guard, attempt.key.to, None, random, out);
+        attempt.sent += (out.len() - before) as u64;
+        self.set_due(id, now.saturating_add(self.setup.config.patience));
+        Heard::Answer
+    }
+
+    /// A client takes back what it asked, to whomever it was handed.
+    fn left(&mut self, now: Nanos, packet: &[u8], from: SocketAddr) -> Heard {
+        let Some((conn, token)) = packets::leaving(&self.setup.guard, packet) else {
+            self.counts.unreadable += 1;
+            return Heard::Nothing;
+        };
+        let key = |hop| Key { from, to: To { conn, token, hop } };
+        let open = |id: &&RequestId| self.attempts.get(*id).is_some_and(|attempt| !attempt.is_over());
+        let found = self.by_key.range(key(0)..=key(u16::MAX)).map(|(_, id)| id).find(open).copied();
+        self.end(now, found, Vec::new())
+    }
+
+    /// A Reset came for the number of an accept that is not confirmed, and is not sealed as the connection's: the client may
+    /// not know of the accept.
+    pub(crate) fn reset(&mut self, now: Nanos, packet: &[u8]) -> Heard {
+        let conn = wire::head(packet).map_or(0, |(head, _)| head.conn.get());
+        let is_true = packets::is_unknown(&self.setup.guard, packet);
+        self.end(now, self.by_conn.get(&conn).copied().filter(|_| is_true), Vec::new())
+    }
+
+    fn end(&mut self, now: Nanos, id: Option<RequestId>, packet: Vec<u8>) -> Heard {
+        let Some(id) = id else { return Heard::Nothing };
+        self.be_over(now, id, packet);
+        Heard::Left(id)
+    }
+
+    /// What a request brings; `None`: it is over.
+    pub(crate) fn request(&self, id: RequestId) -> Option<Request<'_>> {
+        let attempt = self.attempts.get(&id).filter(|attempt| matches!(attempt.stage, Stage::Asked))?;
+        Some(Request { from: attempt.key.from, qual: attempt.qual, private_data: &attempt.private })
+    }
+
+    /// The consumer accepts: what is agreed, if the client confirms it. The connection is to be known by `ours` at once, as
+    /// its first packet may be the confirmation. `None`: the client has left.
+    pub(crate) fn accept(
+        &mut self,
+        now: Nanos,
+        id: RequestId,
+        ours: &Offer,
+        private: &[u8],
+        random: &mut dyn Random,
+    ) -> Option<Agreed> {
+        let setup = self.setup.clone();
+        let attempt = self.attempts.get_mut(&id).filter(|attempt| matches!(attempt.stage, Stage::Asked))?;
+        let mut packet = Vec::new();
+        packets::put_accept(&setup.guard, attempt.key.to, ours, private, random, &mut packet);
+        let (wait, until) = (setup.config.first_repeat, now.saturating_add(setup.config.silence));
+        attempt.stage = Stage::Accepted { packet, conn: ours.conn, wait, until };
+        attempt.private = Vec::new();
+        let agreed = setup.agree(ours, &attempt.offer, attempt.key.from, false, random);
+        self.by_conn.insert(ours.conn, id);
+        self.set_due(id, now);
+        Some(agreed)
+    }
+
+    /// Says no, or hands it on. Nothing happens to one that is over.
+    pub(crate) fn reject(&mut self, now: Nanos, id: RequestId, reason: Reason, random: &mut dyn Random) {
+        let Some(attempt) = self.attempts.get(&id).filter(|attempt| !attempt.is_over()) else { return };
+        let mut packet = Vec::new();
+        packets::put_reject(&self.setup.guard, attempt.key.to, reason, random, &mut packet);
+        self.be_over(now, id, packet);
+        self.set_due(id, now);
+    }
+
+    /// A packet came that only who has the accept could send. The request, the first time: the connection stands.
+    pub(crate) fn confirmed(&mut self, now: Nanos, conn: u32) -> Option<RequestId> {
+        let id = self.by_conn.get(&conn).copied()?;
+        self.be_over(now, id, Vec::new());
+        Some(id)
+    }
+
+    /// Does the next thing that is due: call it until there is none.
+    pub(crate) fn poll(&mut self, now: Nanos, out: &mut Vec<u8>) -> Option<Due> {
+        while let Some((_, id)) = self.due.first().copied().filter(|(due, _)| now >= *due) {
+            let attempt = self.attempts.get_mut(&id).expect("what is due is there");
+            let from = attempt.key.from;
+            match &mut attempt.stage {
+                Stage::Accepted { wait, until, .. } if now < *until => {
+                    let next = now.saturating_add(*wait).min(*until);
+                    *wait = (*wait * 2).min(self.setup.config.last_repeat);
+                    let was_said = attempt.say(&mut self.counts, out);
+                    self.set_due(id, next);
+                    if was_said {
+                        return Some(Due::Send(from));
+                    }
+                }
+                Stage::Asked | Stage::Accepted { .. } => {
+                    self.be_over(now, id, Vec::new());
+                    return Some(Due::Left(id));
+                }
+                Stage::Over { was_said: false, until, .. } => {
+                    let until = *until;
+                    let was_said = attempt.say(&mut self.counts, out);
+                    self.set_due(id, until);
+                    if was_said {
+                        return Some(Due::Send(from));
+                    }
+                }
+                Stage::Over { .. } => self.forget(id),
+            }
+        }
+        None
+    }
+
+    /// When `poll` has something.
+    pub(crate) fn deadline(&self) -> Option<Nanos> {
+        self.due.first().map(|(due, _)| *due)
+    }
+
+    fn set_due(&mut self, id: RequestId, due: Nanos) {
+        if let Some(attempt) = self.attempts.get_mut(&id) {
+            self.due.remove(&(attempt.due, id));
+            attempt.due = due;
+            self.due.insert((due, id));
+        }
+    }
+
+    /// From here it is only remembered, with what it is told if it comes again.
+    fn be_over(&mut self, now: Nanos, id: RequestId, packet: Vec<u8>) {
+        let Some(attempt) = self.attempts.get_mut(&id).filter(|attempt| !attempt.is_over()) else { return };
+        let until = now.saturating_add(self.setup.config.linger);
+        let was_said = packet.is_empty();
+        let before = std::mem::replace(&mut attempt.stage, Stage::Over { packet, was_said, until });
+        attempt.private = Vec::new();
+        if let Stage::Accepted { conn, .. } = before {
+            self.by_conn.remove(&conn);
+        }
+        self.census.remove(attempt.key.from, attempt.is_proven);
+        self.set_due(id, until);
+        self.over.push_back(id);
+        if self.over.len() > self.setup.config.remembered
+            && let Some(oldest) = self.over.front().copied()
+        {
+            self.forget(oldest);
+        }
+    }
+
+    fn forget(&mut self, id: RequestId) {
+        if let Some(attempt) = self.attempts.remove(&id) {
+            self.by_key.remove(&attempt.key);
+            self.due.remove(&(attempt.due, id));
+        }
+        // They are forgotten in order, or nearly so.
+        if let Some(place) = self.over.iter().position(|other| *other == id) {
+            self.over.remove(place);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

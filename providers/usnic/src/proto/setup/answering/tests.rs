@@ -1,0 +1,1 @@
+//! What a server makes of what it hears, and what it keeps.

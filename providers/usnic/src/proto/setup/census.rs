@@ -1,0 +1,110 @@
+//! How many attempts are open, in all and by where they come from.
+//!
+//! A prefix stands for a network in which one may send from any address: /24 of IPv4, /64 of IPv6. Counts, decides nothing,
+//! and keeps an entry only for prefixes that have an attempt.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    all: usize,
+    unproven: usize,
+}
+
+/// The count.
+#[derive(Debug, Default)]
+pub(super) struct Census {
+    total: Count,
+    prefixes: BTreeMap<(bool, [u8; 8]), Count>,
+}
+
+impl Census {
+    pub(super) fn all(&self) -> usize {
+        self.total.all
+    }
+
+    pub(super) fn unproven(&self) -> usize {
+        self.total.unproven
+    }
+
+    pub(super) fn of_prefix(&self, from: SocketAddr) -> usize {
+        self.prefixes.get(&prefix(from)).map_or(0, |count| count.all)
+    }
+
+    pub(super) fn unproven_of_prefix(&self, from: SocketAddr) -> usize {
+        self.prefixes.get(&prefix(from)).map_or(0, |count| count.unproven)
+    }
+
+    /// One more.
+    pub(super) fn add(&mut self, from: SocketAddr, is_proven: bool) {
+        for count in [&mut self.total, self.prefixes.entry(prefix(from)).or_default()] {
+            count.all += 1;
+            count.unproven += usize::from(!is_proven);
+        }
+    }
+
+    /// One that was counted as unproven has shown that it is there.
+    pub(super) fn proven(&mut self, from: SocketAddr) {
+        for count in [&mut self.total, self.prefixes.entry(prefix(from)).or_default()] {
+            count.unproven -= 1;
+        }
+    }
+
+    /// One less.
+    pub(super) fn remove(&mut self, from: SocketAddr, is_proven: bool) {
+        for count in [&mut self.total, self.prefixes.entry(prefix(from)).or_default()] {
+            count.all -= 1;
+            count.unproven -= usize::from(!is_proven);
+        }
+        if self.of_prefix(from) == 0 {
+            self.prefixes.remove(&prefix(from));
+        }
+    }
+}
+
+fn prefix(from: SocketAddr) -> (bool, [u8; 8]) {
+    let mut prefix = [0; 8];
+    match from.ip().to_canonical() {
+        IpAddr::V4(ip) => prefix[..3].copy_from_slice(&ip.octets()[..3]),
+        IpAddr::V6(ip) => prefix.copy_from_slice(&ip.octets()[..8]),
+    }
+    (from.ip().to_canonical().is_ipv4(), prefix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn a_prefix_is_a_network() {
+        let mut census = Census::default();
+        for from in ["10.0.0.1:1", "10.0.0.2:2", "[::ffff:10.0.0.3]:3", "10.0.1.1:1", "[2001:db8::1]:1"] {
+            census.add(at(from), false);
+        }
+        census.add(at("[2001:db8::ffff:0:0:1]:1"), true);
+        assert_eq!((census.all(), census.unproven()), (6, 5));
+        assert_eq!((census.of_prefix(at("10.0.0.9:9")), census.of_prefix(at("10.0.2.1:1"))), (3, 0));
+        let six = at("[2001:db8::2]:2");
+        assert_eq!((census.of_prefix(six), census.unproven_of_prefix(six)), (2, 1));
+        assert_eq!(census.of_prefix(at("[2001:db8:0:1::1]:1")), 0);
+        assert_eq!(census.of_prefix(at("[a00::]:1")), 0, "an IPv6 prefix of the same bytes is another");
+    }
+
+    #[test]
+    fn what_was_added_can_be_taken_away_and_leaves_nothing() {
+        let mut census = Census::default();
+        census.add(at("10.0.0.1:1"), false);
+        census.add(at("10.0.0.1:2"), true);
+        census.proven(at("10.0.0.1:1"));
+        assert_eq!((census.unproven(), census.unproven_of_prefix(at("10.0.0.1:1"))), (0, 0));
+        census.remove(at("10.0.0.1:1"), true);
+        assert_eq!((census.all(), census.prefixes.len()), (1, 1));
+        census.remove(at("10.0.0.1:2"), true);
+        assert_eq!((census.all(), census.unproven(), census.prefixes.len()), (0, 0, 0));
+    }
+}

@@ -1,0 +1,175 @@
+//! Cookies: proof that a source is where it says, kept by the source and not here.
+//!
+//! A cookie is a keyed hash over the source and its request. The secret is replaced every half minute and the one before is
+//! still good, so a cookie lives between one and two turns. Keeps nothing of who was given one.
+
+use std::net::{IpAddr, SocketAddr};
+
+use siphasher::sip128::{Hash128, SipHasher24};
+
+use super::Random;
+use super::packets::{Asking, Ticket};
+use crate::proto::{Nanos, SECONDS};
+
+/// The secret is replaced after so long.
+pub(crate) const TURN: Nanos = 30 * SECONDS;
+
+/// The secrets of an IA.
+pub(crate) struct Jar {
+    /// Of the newest secret; never 0, which on the wire means no cookie.
+    epoch: u32,
+    since: Nanos,
+    newest: [u8; 16],
+    before: [u8; 16],
+}
+
+impl Jar {
+    pub(crate) fn new(now: Nanos, random: &mut dyn Random) -> Jar {
+        let mut jar = Jar { epoch: random.u32().max(1), since: now, newest: [0; 16], before: [0; 16] };
+        random.fill(&mut jar.newest);
+        random.fill(&mut jar.before);
+        jar
+    }
+
+    /// The cookie for this request from there.
+    pub(super) fn give(&mut self, now: Nanos, from: SocketAddr, asked: &Asked, random: &mut dyn Random) -> Ticket {
+        self.turn(now, random);
+        Ticket::new(self.epoch, hash(&self.newest, from, asked))
+    }
+
+    /// It was given, for this request and source, and not too long ago.
+    pub(super) fn is_good(&mut self, now: Nanos, from: SocketAddr, asked: &Asked, random: &mut dyn Random) -> bool {
+        self.turn(now, random);
+        let secret = match asked.asking.epoch.get() {
+            0 => return false,
+            epoch if epoch == self.epoch => &self.newest,
+            epoch if epoch == previous(self.epoch) => &self.before,
+            _ => return false,
+        };
+        // Compared in a time that does not depend on where they differ.
+        let words = |bytes: [u8; 16]| Hash128::from(u128::from_be_bytes(bytes));
+        words(hash(secret, from, asked)) == words(asked.asking.cookie)
+    }
+
+    fn turn(&mut self, now: Nanos, random: &mut dyn Random) {
+        let turns = now.saturating_sub(self.since) / TURN;
+        for _ in 0..turns.min(2) {
+            self.before = self.newest;
+            random.fill(&mut self.newest);
+            self.epoch = self.epoch.checked_add(1).unwrap_or(1);
+        }
+        self.since += turns * TURN;
+    }
+}
+
+fn previous(epoch: u32) -> u32 {
+    if epoch == 1 { u32::MAX } else { epoch - 1 }
+}
+
+/// What a cookie is bound to, but for the source.
+pub(super) struct Asked {
+    pub(super) asking: Asking,
+    pub(super) conn: u32,
+    pub(super) token: u64,
+}
+
+fn hash(secret: &[u8; 16], from: SocketAddr, asked: &Asked) -> [u8; 16] {
+    let ip = match from.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    let mut bytes = [0; 16 + 2 + 4 + 8 + 8 + 2];
+    let pieces: [&[u8]; 6] = [
+        &ip.octets(),
+        &from.port().to_be_bytes(),
+        &asked.conn.to_be_bytes(),
+        &asked.token.to_be_bytes(),
+        &asked.asking.qual.to_bytes(),
+        &asked.asking.hop.to_bytes(),
+    ];
+    let mut at = 0;
+    for piece in pieces {
+        bytes[at..at + piece.len()].copy_from_slice(piece);
+        at += piece.len();
+    }
+    SipHasher24::new_with_key(secret).hash(&bytes).as_u128().to_be_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Dice;
+    use super::*;
+
+    const FROM: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)), 700);
+
+    fn asked(ticket: Option<Ticket>) -> Asked {
+        Asked { asking: Asking::new(5, 0, ticket), conn: 6, token: 7 }
+    }
+
+    fn given(jar: &mut Jar, now: Nanos, dice: &mut Dice) -> Asked {
+        let ticket = jar.give(now, FROM, &asked(None), dice);
+        asked(Some(ticket))
+    }
+
+    #[test]
+    fn a_cookie_lives_between_one_and_two_turns() {
+        for start in [0, 29 * SECONDS] {
+            let mut dice = Dice::new(1);
+            let mut jar = Jar::new(0, &mut dice);
+            let asked = given(&mut jar, start, &mut dice);
+            for now in [start, start + TURN, 2 * TURN - 1] {
+                assert!(jar.is_good(now, FROM, &asked, &mut dice), "given at {start}, shown at {now}");
+            }
+            assert!(!jar.is_good(2 * TURN, FROM, &asked, &mut dice));
+            assert!(!jar.is_good(1000 * TURN, FROM, &asked, &mut dice));
+        }
+    }
+
+    #[test]
+    fn it_is_good_for_nobody_else_and_nothing_else() {
+        let mut dice = Dice::new(2);
+        let mut jar = Jar::new(0, &mut dice);
+        let good = given(&mut jar, 0, &mut dice);
+        assert!(jar.is_good(0, FROM, &good, &mut dice));
+        for from in ["10.0.0.2:700", "10.0.0.1:701", "[::1]:700"] {
+            assert!(!jar.is_good(0, from.parse().expect("an address"), &good, &mut dice), "{from}");
+        }
+        let asking = good.asking;
+        let others = [
+            Asked { conn: 8, ..good },
+            Asked { token: 8, ..good },
+            Asked { asking: Asking { qual: 8.into(), ..asking }, ..good },
+            Asked { asking: Asking { hop: 1.into(), ..asking }, ..good },
+            Asked { asking: Asking { epoch: 0.into(), ..asking }, ..good },
+            Asked { asking: Asking { epoch: (asking.epoch.get() + 1).into(), ..asking }, ..good },
+            Asked { asking: Asking { epoch: (asking.epoch.get() - 1).into(), ..asking }, ..good },
+        ];
+        for (which, other) in others.iter().enumerate() {
+            assert!(!jar.is_good(0, FROM, other, &mut dice), "{which}");
+        }
+        for bit in 0..128 {
+            let mut cookie = asking.cookie;
+            cookie[bit / 8] ^= 1 << (bit % 8);
+            let forged = Asked { asking: Asking { cookie, ..asking }, ..good };
+            assert!(!jar.is_good(0, FROM, &forged, &mut dice), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn another_life_of_the_server_does_not_know_it() {
+        let (mut dice, mut other) = (Dice::new(3), Dice::new(4));
+        let good = given(&mut Jar::new(0, &mut dice), 0, &mut dice);
+        assert!(!Jar::new(0, &mut other).is_good(0, FROM, &good, &mut other));
+    }
+
+    #[test]
+    fn epochs_wrap_and_are_never_none() {
+        let mut dice = Dice::new(5);
+        let mut jar = Jar { epoch: u32::MAX, ..Jar::new(0, &mut dice) };
+        let last = given(&mut jar, 0, &mut dice);
+        let first = given(&mut jar, TURN, &mut dice);
+        assert_eq!(first.asking.epoch.get(), 1);
+        assert!(jar.is_good(TURN, FROM, &last, &mut dice) && jar.is_good(TURN, FROM, &first, &mut dice));
+        assert!(!jar.is_good(2 * TURN, FROM, &last, &mut dice) && jar.is_good(2 * TURN, FROM, &first, &mut dice));
+    }
+}

@@ -1,0 +1,293 @@
+//! The client's side of one attempt: asks until there is an answer, and gives up only when the server shows no sign of life.
+//!
+//! How long the consumer waits is not known here: the caller ends an attempt by [`Opening::withdraw`]. Answers are believed
+//! if they name the attempt by its number and token and come from the host that was asked; a late one, of a listener that
+//! handed the request on, is not. When it stands, [`Confirming`] lives on beside the connection.
+
+use std::mem;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use zerocopy::IntoBytes;
+
+use super::packets::{self, Answer, Asking, Reason, Ticket};
+use super::{Agreed, Config, Offer, Random, Setup, Terms};
+use crate::proto::Nanos;
+use crate::proto::wire::{self, Kind};
+
+/// So often a request may be handed on: two listeners could do it for ever.
+const MAX_HOPS: u16 = 8;
+/// A server that is silent was asked so often at least: a process that stood still has not listened.
+const MIN_ASKED: u32 = 3;
+/// So often, between repetitions, the host must say that nobody has the port before it is believed.
+const MIN_NOBODY: u32 = 2;
+
+/// How an attempt ended.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// The server's consumer accepted, with this private data. The confirmation is the caller's: [`Confirming`].
+    Established { agreed: Agreed, private_data: Vec<u8> },
+    /// The server's consumer said no.
+    PeerRejected,
+    /// Somebody else did.
+    Rejected(Reason),
+    /// No sign of life.
+    Unreachable,
+}
+
+/// One attempt.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    setup: Arc<Setup>,
+    server: SocketAddr,
+    qual: u64,
+    ours: Offer,
+    private: Vec<u8>,
+    hop: u16,
+    /// The last hand-off that had a cookie.
+    cookie_of: Option<u16>,
+    /// The request, as it is sent again and again: sealed once, so that repetitions are the same.
+    packet: Vec<u8>,
+    /// When it is sent next; `None`: the attempt is over.
+    due: Option<Nanos>,
+    wait: Nanos,
+    sent_at: Nanos,
+    /// The last sign of life, or the beginning, and how often the request was sent since.
+    heard: Nanos,
+    asked: u32,
+    /// So often the host said that nobody has the port, once per request at most.
+    nobody: u32,
+    nobody_counts: bool,
+}
+
+impl Opening {
+    /// Asks whoever listens on `qual` at the well-known address `server`. `private` is at most
+    /// [`MAX_PRIVATE`](super::MAX_PRIVATE) long.
+    pub(crate) fn new(
+        setup: Arc<Setup>,
+        server: SocketAddr,
+        qual: u64,
+        ours: Offer,
+        private: &[u8],
+        now: Nanos,
+        random: &mut dyn Random,
+    ) -> Opening {
+        let wait = setup.config.first_repeat;
+        let mut opening = Opening {
+            setup,
+            server,
+            qual,
+            ours,
+            private: private.to_vec(),
+            hop: 0,
+            cookie_of: None,
+            packet: Vec::new(),
+            due: None,
+            wait,
+            sent_at: now,
+            heard: now,
+            asked: 0,
+            nobody: 0,
+            nobody_counts: true,
+        };
+        opening.ask(None, now, random);
+        opening
+    }
+
+    /// The request anew, to leave at once.
+    fn ask(&mut self, ticket: Option<Ticket>, now: Nanos, random: &mut dyn Random) {
+        let asking = Asking::new(self.qual, self.hop, ticket);
+        self.packet.clear();
+        packets::put_request(&self.setup.guard, &asking, &self.ours, &self.private, random, &mut self.packet);
+        self.due = Some(now);
+        self.wait = self.setup.config.first_repeat;
+    }
+
+    /// Appends the request if it is due, and says where it goes.
+    pub(crate) fn transmit(&mut self, now: Nanos, out: &mut Vec<u8>) -> Option<SocketAddr> {
+        self.due.filter(|due| now >= *due)?;
+        out.extend_from_slice(&self.packet);
+        self.sent_at = now;
+        self.asked = self.asked.saturating_add(1);
+        self.nobody_counts = true;
+        self.due = Some(now.saturating_add(self.wait));
+        self.wait = (self.wait * 2).min(self.setup.config.last_repeat);
+        Some(self.server)
+    }
+
+    /// A packet that names this attempt.
+    pub(crate) fn receive(
+        &mut self,
+        now: Nanos,
+        packet: &[u8],
+        from: SocketAddr,
+        random: &mut dyn Random,
+    ) -> Option<Outcome> {
+        let (head, _) = wire::head(packet)?;
+        let is_ours = head.conn.get() == self.ours.conn && head.token.get() == self.ours.token;
+        // A server that could answer from anywhere could have us send to anybody.
+        if self.due.is_none() || !is_ours || from.ip().to_canonical() != self.server.ip().to_canonical() {
+            return None;
+        }
+        let setup = self.setup.clone();
+        let mut room = Vec::new();
+        let (hop, answer) = packets::answer(&setup.guard, packet, &mut room)?;
+        if hop.is_some_and(|hop| hop != self.hop) {
+            return None;
+        }
+        (self.heard, self.asked, self.nobody) = (now, 0, 0);
+        match answer {
+            Answer::Again(ticket) => self.again(ticket, now, random),
+            Answer::Pending => {
+                self.wait = setup.config.last_repeat;
+                self.due = Some(self.sent_at.saturating_add(self.wait).max(now));
+            }
+            Answer::Accept(theirs, private) => {
+                self.due = None;
+                let agreed = setup.agree(&self.ours, &theirs, from, true, random);
+                return Some(Outcome::Established { agreed, private_data: private.to_vec() });
+            }
+            Answer::Reject(Reason::HandedOff(qual)) if self.hop < MAX_HOPS => {
+                (self.qual, self.hop) = (qual, self.hop + 1);
+                self.ask(None, now, random);
+            }
+            Answer::Reject(reason) => {
+                self.due = None;
+                return Some(match reason {
+                    Reason::Refused => Outcome::PeerRejected,
+                    reason => Outcome::Rejected(reason),
+                });
+            }
+        }
+        None
+    }
+
+    /// A cookie: the request goes out with it, at once the first time; but a server that says nothing else does not make us
+    /// send as fast as it can.
+    fn again(&mut self, ticket: Ticket, now: Nanos, random: &mut dyn Random) {
+        let (due, wait) = (self.due, self.wait);
+        let is_first = self.cookie_of.replace(self.hop) != Some(self.hop);
+        self.ask(Some(ticket), now, random);
+        if !is_first {
+            (self.due, self.wait) = (due, wait);
+        }
+    }
+
+    /// The deadline is here; then `transmit` may have something.
+    pub(crate) fn on_time(&mut self, now: Nanos) -> Option<Outcome> {
+        let is_silent = now.saturating_sub(self.heard) >= self.setup.config.silence && self.asked >= MIN_ASKED;
+        if self.due.is_none() || !is_silent {
+            return None;
+        }
+        self.due = None;
+        Some(Outcome::Unreachable)
+    }
+
+    /// The host says that nobody has the well-known port there. It is asked once more, then that is an answer.
+    pub(crate) fn nobody_there(&mut self, now: Nanos) -> Option<Outcome> {
+        self.due.filter(|_| mem::take(&mut self.nobody_counts))?;
+        self.nobody += 1;
+        if self.nobody < MIN_NOBODY {
+            self.due = Some(now.saturating_add(self.setup.config.first_repeat / 4));
+            return None;
+        }
+        self.due = None;
+        Some(Outcome::Rejected(Reason::NoListener))
+    }
+
+    /// When `on_time` and `transmit` are to be called; `None`: the attempt is over.
+    pub(crate) fn deadline(&self) -> Option<Nanos> {
+        let silent = self.heard.saturating_add(self.setup.config.silence);
+        self.due.map(|due| if self.asked >= MIN_ASKED { due.min(silent) } else { due })
+    }
+
+    /// The consumer has given up: ends the attempt, and appends what tells the server so.
+    pub(crate) fn withdraw(&mut self, random: &mut dyn Random, out: &mut Vec<u8>) -> SocketAddr {
+        self.due = None;
+        let asking = Asking::new(self.qual, self.hop, None);
+        packets::put_leaving(&self.setup.guard, &asking, &self.ours, random, out);
+        self.server
+    }
+}
+
+/// The confirmation of an accept, repeated until anything comes from the server: a server that says nothing of its own would
+/// else not know that the connection stands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Confirming {
+    /// When it is said next; `None`: enough.
+    due: Option<Nanos>,
+    wait: Nanos,
+    longest: Nanos,
+    until: Nanos,
+}
+
+impl Confirming {
+    pub(crate) fn new(config: &Config, now: Nanos) -> Confirming {
+        let (wait, longest) = (config.first_repeat, config.last_repeat);
+        Confirming { due: Some(now), wait, longest, until: now.saturating_add(config.silence) }
+    }
+
+    /// A packet of the connection came.
+    pub(crate) fn heard(&mut self) {
+        self.due = None;
+    }
+
+    /// Appends the confirmation if it is due.
+    pub(crate) fn transmit(&mut self, now: Nanos, terms: &Terms, out: &mut Vec<u8>) -> bool {
+        let is_due = self.due.is_some_and(|due| now >= due);
+        if is_due {
+            confirm(terms, out);
+            let next = now.saturating_add(self.wait);
+            self.due = (next < self.until).then_some(next);
+            self.wait = (self.wait * 2).min(self.longest);
+        }
+        is_due
+    }
+
+    /// When it is due.
+    pub(crate) fn deadline(&self) -> Option<Nanos> {
+        self.due
+    }
+}
+
+fn confirm(terms: &Terms, out: &mut Vec<u8>) {
+    out.extend_from_slice(packets::head(Kind::Confirm, terms).as_bytes());
+}
+
+/// What to do about an accept that no attempt waits for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Late {
+    Nothing,
+    /// It is that of the connection: its confirmation was appended, which is to be sealed as the connection's.
+    Confirm,
+    /// Nobody here knows of it: what says so was appended, and is complete.
+    Reset,
+}
+
+/// An accept came for a connection that stands, or for a number and token that nobody has: a repetition, or the answer to a
+/// request of a former life. The answer goes to where it came from.
+pub(crate) fn late_accept(
+    setup: &Setup,
+    packet: &[u8],
+    standing: Option<&Terms>,
+    random: &mut dyn Random,
+    out: &mut Vec<u8>,
+) -> Late {
+    let mut room = Vec::new();
+    let Some((_, Answer::Accept(theirs, _))) = packets::answer(&setup.guard, packet, &mut room) else {
+        return Late::Nothing;
+    };
+    match standing {
+        Some(terms) if (terms.peer_conn, terms.peer_token) == (theirs.conn, theirs.token) => {
+            confirm(terms, out);
+            Late::Confirm
+        }
+        _ => {
+            packets::put_unknown(&setup.guard, &theirs, random, out);
+            Late::Reset
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,364 @@
+//! What the packets look like that open and end a connection.
+//!
+//! Numbers are in network byte order, records have no gaps. Packets that open one are guarded (`seal::Guard`) and carry the
+//! number of the hand-off that they belong to, so that a late answer of the listener before is not taken for this one's.
+//! Whatever the version: a request begins with head and [`Asking`], the rest is guarded in this way and begins with the
+//! client's connection and token, and a reject is read as far as [`Refused`]. Reads what came once, into values; says nothing
+//! about what to do with it.
+//!
+//! ```text
+//! Request  Head(0, 0)  Asking  guarded: Offer  private data  padding to 1200 bytes
+//! Cookie   Head        guarded: Ticket
+//! Accept   Head        guarded: Offer  private data
+//! Reject   Head        guarded: Refused
+//! Reset    Head(0, 0)  Asking  guarded: Leaving         of a client that takes its request back
+//! Reset    Head        guarded                         of who does not know an accept
+//! Confirm  Head                                        from here on as any packet of the connection
+//! Fin      Head  Fin             FinAck  Head          Reset  Head
+//! ```
+
+use zerocopy::network_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{MAX_PRIVATE, MIN_MTU, Offer, Random, Terms};
+use crate::proto::psn::Psn;
+use crate::proto::seal::{GUARD, Guard};
+use crate::proto::wire::{self, FLAG_CHECKED, Head, Kind, VERSION};
+
+/// Bytes of a request: all paths take them, and three times as many hold every answer more than once.
+pub(crate) const REQUEST: usize = 1200;
+
+/// What is read in the clear of a request: who is asked.
+#[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub(crate) struct Asking {
+    /// The versions that the client speaks.
+    pub(super) min: u8,
+    pub(super) max: u8,
+    /// So often the request was handed on.
+    pub(super) hop: U16,
+    /// What a cookie said; 0: there was none yet.
+    pub(super) epoch: U32,
+    pub(super) qual: U64,
+    pub(super) cookie: [u8; 16],
+}
+
+impl Asking {
+    pub(super) fn new(qual: u64, hop: u16, ticket: Option<Ticket>) -> Asking {
+        let Ticket { epoch, cookie, .. } = ticket.unwrap_or(Ticket::new_zeroed());
+        Asking { min: VERSION, max: VERSION, hop: hop.into(), epoch, qual: qual.into(), cookie }
+    }
+
+    /// Whom it asks.
+    pub(crate) fn qual(&self) -> u64 {
+        self.qual.get()
+    }
+
+    /// So often it was handed on.
+    pub(super) fn hop(&self) -> u16 {
+        self.hop.get()
+    }
+
+    pub(super) fn speaks(&self, version: u8) -> bool {
+        (self.min..=self.max).contains(&version)
+    }
+}
+
+/// Who is asked, if this is a request of whatever version, or takes one back: nothing else of it has been looked at.
+pub(crate) fn asking(packet: &[u8]) -> Option<Asking> {
+    let (head, rest) = wire::head(packet)?;
+    let is_request = head.kind == Kind::Request as u8 && packet.len() == REQUEST;
+    let is_leaving = head.kind() == Some(Kind::Reset) && head.conn.get() == 0;
+    Asking::read_from_prefix(rest).ok().filter(|_| is_request || is_leaving).map(|(asking, _)| asking)
+}
+
+/// An [`Offer`] on the wire.
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Offered {
+    conn: U32,
+    token: U64,
+    first_psn: U32,
+    ord: U32,
+    ird: U32,
+    credits: U32,
+    window_kib: U16,
+    mtu: U16,
+    flags: U16,
+    /// Bytes of private data that follow.
+    private: U16,
+    random: [u8; 16],
+}
+
+/// In [`Offered`]: every packet is to be checked.
+const WANTS_CHECKED: u16 = 1;
+
+/// Writes what both requests and accepts carry. The caller has seen to the length of the private data.
+fn put_offer(offer: &Offer, private: &[u8], out: &mut Vec<u8>) {
+    let offered = Offered {
+        conn: offer.conn.into(),
+        token: offer.token.into(),
+        first_psn: offer.first_psn.0.into(),
+        ord: offer.ord.into(),
+        ird: offer.ird.into(),
+        credits: offer.credits.into(),
+        window_kib: offer.window_kib.into(),
+        mtu: offer.mtu.into(),
+        flags: if offer.checked { WANTS_CHECKED } else { 0 }.into(),
+        private: (private.len() as u16).into(),
+        random: offer.random,
+    };
+    out.extend_from_slice(offered.as_bytes());
+    out.extend_from_slice(private);
+}
+
+/// Reads it; what follows the private data is padding. `None`: it makes no sense.
+pub(super) fn offer(bytes: &[u8]) -> Option<(Offer, &[u8])> {
+    let (offered, rest) = Offered::read_from_prefix(bytes).ok()?;
+    let offer = Offer {
+        conn: offered.conn.get(),
+        token: offered.token.get(),
+        first_psn: Psn(offered.first_psn.get()),
+        ord: offered.ord.get(),
+        ird: offered.ird.get(),
+        credits: offered.credits.get(),
+        window_kib: offered.window_kib.get(),
+        mtu: offered.mtu.get(),
+        checked: offered.flags.get() & WANTS_CHECKED != 0,
+        random: offered.random,
+    };
+    let private = usize::from(offered.private.get());
+    let is_sane = offer.conn != 0 && offer.token != 0 && offer.window_kib != 0 && offer.mtu >= MIN_MTU;
+    (is_sane && private <= MAX_PRIVATE).then_some((offer, rest.get(..private)?))
+}
+
+/// How an answer to a request is to name its receiver, even if nothing else of the offer makes sense.
+pub(super) fn asker(bytes: &[u8]) -> Option<(u32, u64)> {
+    let (conn, rest) = U32::read_from_prefix(bytes).ok()?;
+    let (token, _) = U64::read_from_prefix(rest).ok()?;
+    Some((conn.get(), token.get())).filter(|(conn, token)| *conn != 0 && *token != 0)
+}
+
+/// A request. Private data longer than [`MAX_PRIVATE`] is cut.
+pub(super) fn put_request(
+    guard: &Guard,
+    asking: &Asking,
+    ours: &Offer,
+    private: &[u8],
+    random: &mut dyn Random,
+    out: &mut Vec<u8>,
+) {
+    let mut rest = Vec::with_capacity(REQUEST);
+    put_offer(ours, &private[..private.len().min(MAX_PRIVATE)], &mut rest);
+    rest.resize(REQUEST - size_of::<Head>() - size_of::<Asking>() - guard.overhead(), 0);
+    guard.close(Head::new(Kind::Request, 0, 0, 0), asking.as_bytes(), &rest, random, out);
+}
+
+/// Comes back with the request; or says that it is there and waits for its consumer.
+#[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub(crate) struct Ticket {
+    hop: U16,
+    spare: U16,
+    /// 0: pending.
+    pub(super) epoch: U32,
+    pub(super) cookie: [u8; 16],
+}
+
+impl Ticket {
+    pub(super) fn new(epoch: u32, cookie: [u8; 16]) -> Ticket {
+        Ticket { hop: 0.into(), spare: 0.into(), epoch: epoch.into(), cookie }
+    }
+}
+
+/// Why there is no connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Reason {
+    /// Nobody listens there.
+    NoListener,
+    /// The consumer said no.
+    Refused,
+    NoRoom,
+    /// None of the client's versions is spoken here.
+    Version,
+    NotUnderstood,
+    /// Whoever listens on this qualifier is to be asked.
+    HandedOff(u64),
+}
+
+impl Reason {
+    fn code(self) -> u8 {
+        match self {
+            Reason::NoListener => 1,
+            Reason::Refused => 2,
+            Reason::NoRoom => 3,
+            Reason::Version => 4,
+            Reason::NotUnderstood => 5,
+            Reason::HandedOff(_) => 6,
+        }
+    }
+
+    fn of(code: u8, qual: u64) -> Option<Reason> {
+        use Reason::*;
+        [NoListener, Refused, NoRoom, Version, NotUnderstood, HandedOff(qual)].into_iter().find(|r| r.code() == code)
+    }
+}
+
+/// A [`Reason`] on the wire.
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Refused {
+    reason: u8,
+    /// The versions that are spoken here.
+    min: u8,
+    max: u8,
+    spare: u8,
+    hop: U16,
+    more: U16,
+    qual: U64,
+}
+
+/// What is sent to a client: how it named itself, and for which of its requests.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct To {
+    pub(super) conn: u32,
+    pub(super) token: u64,
+    pub(super) hop: u16,
+}
+
+impl To {
+    fn head(self, kind: Kind) -> Head {
+        Head::new(kind, 0, self.conn, self.token)
+    }
+}
+
+/// "Come again with this", or, without one, "pending".
+pub(super) fn put_cookie(guard: &Guard, to: To, ticket: Option<Ticket>, random: &mut dyn Random, out: &mut Vec<u8>) {
+    let ticket = Ticket { hop: to.hop.into(), ..ticket.unwrap_or(Ticket::new_zeroed()) };
+    guard.close(to.head(Kind::Cookie), &[], ticket.as_bytes(), random, out);
+}
+
+pub(super) fn put_reject(guard: &Guard, to: To, reason: Reason, random: &mut dyn Random, out: &mut Vec<u8>) {
+    let qual = if let Reason::HandedOff(qual) = reason { qual } else { 0 };
+    let refused = Refused {
+        reason: reason.code(),
+        min: VERSION,
+        max: VERSION,
+        spare: 0,
+        hop: to.hop.into(),
+        more: 0.into(),
+        qual: qual.into(),
+    };
+    guard.close(to.head(Kind::Reject), &[], refused.as_bytes(), random, out);
+}
+
+/// An accept. Private data longer than [`MAX_PRIVATE`] is cut.
+pub(super) fn put_accept(
+    guard: &Guard,
+    to: To,
+    ours: &Offer,
+    private: &[u8],
+    random: &mut dyn Random,
+    out: &mut Vec<u8>,
+) {
+    let mut rest = Vec::with_capacity(size_of::<Offered>() + MAX_PRIVATE);
+    put_offer(ours, &private[..private.len().min(MAX_PRIVATE)], &mut rest);
+    guard.close(to.head(Kind::Accept), &[], &rest, random, out);
+}
+
+/// The longest that is sent to a client.
+pub(super) const LONGEST_ANSWER: usize = size_of::<Head>() + size_of::<Offered>() + MAX_PRIVATE + GUARD;
+
+/// What a server says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Answer<'a> {
+    Again(Ticket),
+    Pending,
+    Accept(Offer, &'a [u8]),
+    Reject(Reason),
+}
+
+/// Reads an answer: to which hand-off, if it says so, and what. `room` is where it is opened.
+pub(super) fn answer<'a>(guard: &Guard, packet: &[u8], room: &'a mut Vec<u8>) -> Option<(Option<u16>, Answer<'a>)> {
+    let (head, _) = wire::head(packet).filter(|_| packet.len() <= LONGEST_ANSWER)?;
+    if head.kind == Kind::Reject as u8 {
+        let (refused, _) = Refused::read_from_prefix(guard.open(packet, 0, room)?).ok()?;
+        let reason = Reason::of(refused.reason, refused.qual.get())?;
+        // Of another version only one thing is understood.
+        let is_plain = head.version == VERSION || reason == Reason::Version;
+        return is_plain.then_some((Some(refused.hop.get()), Answer::Reject(reason)));
+    }
+    match head.kind()? {
+        Kind::Cookie => {
+            let ticket = Ticket::read_from_bytes(guard.open(packet, 0, room)?).ok()?;
+            let is_pending = ticket.epoch.get() == 0;
+            Some((Some(ticket.hop.get()), if is_pending { Answer::Pending } else { Answer::Again(ticket) }))
+        }
+        Kind::Accept => {
+            let bytes = guard.open(packet, 0, room)?;
+            let (theirs, private) = offer(bytes)?;
+            let is_whole = bytes.len() == size_of::<Offered>() + private.len();
+            is_whole.then_some((None, Answer::Accept(theirs, private)))
+        }
+        _ => None,
+    }
+}
+
+/// How a client names the request that it takes back.
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Leaving {
+    conn: U32,
+    token: U64,
+}
+
+pub(super) fn put_leaving(guard: &Guard, asking: &Asking, ours: &Offer, random: &mut dyn Random, out: &mut Vec<u8>) {
+    let leaving = Leaving { conn: ours.conn.into(), token: ours.token.into() };
+    guard.close(Head::new(Kind::Reset, 0, 0, 0), asking.as_bytes(), leaving.as_bytes(), random, out);
+}
+
+pub(super) fn leaving(guard: &Guard, packet: &[u8]) -> Option<(u32, u64)> {
+    let mut room = Vec::new();
+    let leaving = Leaving::read_from_bytes(guard.open(packet, size_of::<Asking>(), &mut room)?).ok()?;
+    Some((leaving.conn.get(), leaving.token.get()))
+}
+
+/// The rest of a request, in `room`.
+pub(super) fn request<'a>(guard: &Guard, packet: &[u8], room: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    guard.open(packet, size_of::<Asking>(), room)
+}
+
+/// It says that its sender does not know the connection that it names.
+pub(super) fn is_unknown(guard: &Guard, packet: &[u8]) -> bool {
+    let is_reset = wire::head(packet).is_some_and(|(head, _)| head.kind() == Some(Kind::Reset));
+    is_reset && guard.open(packet, 0, &mut Vec::new()).is_some_and(|rest| rest.is_empty())
+}
+
+/// Says to who made this offer that nobody here knows of it.
+pub(super) fn put_unknown(guard: &Guard, theirs: &Offer, random: &mut dyn Random, out: &mut Vec<u8>) {
+    guard.close(Head::new(Kind::Reset, 0, theirs.conn, theirs.token), &[], &[], random, out);
+}
+
+/// The head of a packet on a connection.
+pub(crate) fn head(kind: Kind, terms: &Terms) -> Head {
+    let flags = if terms.checked { FLAG_CHECKED } else { 0 };
+    Head::new(kind, flags, terms.peer_conn, terms.peer_token)
+}
+
+/// The end of what a side sends, and how much it has of the other's.
+#[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub(crate) struct Fin {
+    /// The number that its next packet would have.
+    pub(crate) end: U32,
+    /// Everything of the other side's before this number was taken, and nothing after it.
+    pub(crate) received: U32,
+}
+
+/// What follows the head of a fin.
+pub(crate) fn fin(body: &[u8]) -> Option<Fin> {
+    Fin::read_from_bytes(body).ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,1 @@
+//! Every packet through its bytes, cut and damaged.
