@@ -20,6 +20,7 @@ pub(crate) mod path;
 pub(crate) mod psn;
 pub(crate) mod received;
 pub(crate) mod rtt;
+pub(crate) mod schedule;
 pub(crate) mod seal;
 pub(crate) mod setup;
 pub(crate) mod wire;

@@ -1,0 +1,264 @@
+//! Which interface and address an IA has: what `ia_params` say, looked up in what this host has.
+//!
+//! An interface by name (its first IPv4 address, else its first IPv6 one that is not link-local, else a link-local one), or an
+//! address of an interface; a link-local one with `%` and the interface, if several have it. Says what there is when there is
+//! no such thing. Reads the system's list once, and changes nothing.
+
+use std::ffi::CStr;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+
+/// An address of this host, and the interface that has it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    /// With the port 0, and the scope if it is link-local.
+    pub(crate) address: SocketAddr,
+    /// Bytes of a packet, with its IP header.
+    pub(crate) mtu: usize,
+    pub(crate) is_loopback: bool,
+    pub(crate) is_up: bool,
+}
+
+/// Bytes of the headers of IPv4 or IPv6 and UDP.
+const HEADERS: [usize; 2] = [20 + 8, 40 + 8];
+
+impl Interface {
+    /// The largest payload of a datagram that it lets through.
+    pub(crate) fn largest_payload(&self) -> usize {
+        let headers = HEADERS[usize::from(self.address.is_ipv6())];
+        self.mtu.saturating_sub(headers).min(super::send::BYTES)
+    }
+
+    fn is_link_local(&self) -> bool {
+        matches!(self.address, SocketAddr::V6(v6) if v6.ip().is_unicast_link_local())
+    }
+}
+
+/// The interface address that `wanted` means; without it the first that is up and leads elsewhere, else the loopback one.
+pub(crate) fn find(wanted: Option<&str>) -> Result<Interface, String> {
+    let all = list().map_err(|error| format!("cannot list the interfaces of this host: {error}"))?;
+    choose(wanted, &all)
+}
+
+fn choose(wanted: Option<&str>, all: &[Interface]) -> Result<Interface, String> {
+    let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else {
+        let elsewhere = all.iter().filter(|known| known.is_up && !known.is_loopback).min_by_key(|known| rank(known));
+        let found = elsewhere.or_else(|| all.iter().filter(|known| known.is_up).min_by_key(|known| rank(known)));
+        return found.cloned().ok_or_else(|| "no interface of this host is up".to_owned());
+    };
+    let (text, scope) = match wanted.split_once('%') {
+        Some((text, scope)) => (text, Some(scope)),
+        None => (wanted, None),
+    };
+    let found = match text.parse::<IpAddr>() {
+        Ok(ip) => by_address(ip.to_canonical(), scope, all)?,
+        Err(_) => all.iter().filter(|known| known.name == wanted).min_by_key(|known| rank(known)),
+    };
+    match found {
+        Some(found) if found.is_up => Ok(found.clone()),
+        Some(found) => Err(format!("{wanted}: the interface {} is down (ip link set {} up)", found.name, found.name)),
+        None => Err(format!("{wanted} is neither an interface with an address nor an address of this host; {}", tell(all))),
+    }
+}
+
+/// Of the addresses of one interface, the lowest is taken.
+fn rank(known: &Interface) -> u8 {
+    match known.address {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(_) if !known.is_link_local() => 1,
+        SocketAddr::V6(_) => 2,
+    }
+}
+
+fn by_address<'a>(ip: IpAddr, scope: Option<&str>, all: &'a [Interface]) -> Result<Option<&'a Interface>, String> {
+    // All of 127.0.0.0/8 is here, though one address of it is listed.
+    let is_it = |known: &&Interface| known.address.ip() == ip && scope.is_none_or(|scope| is_scope(known, scope));
+    let mut found = all.iter().filter(is_it);
+    let (first, others) = (found.next(), found.count());
+    if first.is_some_and(Interface::is_link_local) && others > 0 {
+        return Err(format!("{ip} is an address of several interfaces: add % and the name of one; {}", tell(all)));
+    }
+    Ok(first)
+}
+
+/// By name or by number.
+fn is_scope(known: &Interface, scope: &str) -> bool {
+    let number = match known.address {
+        SocketAddr::V6(v6) => v6.scope_id(),
+        SocketAddr::V4(_) => 0,
+    };
+    known.name == scope || number != 0 && scope.parse() == Ok(number)
+}
+
+fn tell(all: &[Interface]) -> String {
+    let each = |known: &Interface| {
+        let state = if known.is_up { "" } else { ", down" };
+        match known.address {
+            SocketAddr::V6(v6) if known.is_link_local() => format!("{}%{} ({}{state})", v6.ip(), known.name, known.name),
+            address => format!("{} ({}{state})", address.ip(), known.name),
+        }
+    };
+    format!("there are {}", all.iter().map(each).collect::<Vec<_>>().join(", "))
+}
+
+/// Every address of every interface.
+fn list() -> io::Result<Vec<Interface>> {
+    let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: writes the head of a list, which is freed below.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut all = Vec::new();
+    let mut next = first;
+    // SAFETY: the list ends with null, and lives until it is freed.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        next = entry.ifa_next;
+        // SAFETY: a name in the list is a C string.
+        let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();
+        // SAFETY: an address in the list is whole, and there may be none.
+        let Some(address) = (unsafe { read(entry.ifa_addr) }) else { continue };
+        let flags = entry.ifa_flags as libc::c_int;
+        all.push(Interface {
+            mtu: mtu(&name),
+            name,
+            address,
+            is_loopback: flags & libc::IFF_LOOPBACK != 0,
+            is_up: flags & libc::IFF_UP != 0,
+        });
+    }
+    // SAFETY: the list came from the call above, and nothing of it is used any more.
+    unsafe { libc::freeifaddrs(first) };
+    Ok(all)
+}
+
+/// # Safety
+/// Null, or an address with all the bytes of its family.
+unsafe fn read(address: *const libc::sockaddr) -> Option<SocketAddr> {
+    // SAFETY: this function's own contract.
+    let family = unsafe { address.as_ref() }?.sa_family;
+    match libc::c_int::from(family) {
+        libc::AF_INET => {
+            // SAFETY: as above.
+            let raw = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
+            Some((Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes()), 0).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let raw = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
+            let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
+            let scope = if ip.is_unicast_link_local() { raw.sin6_scope_id } else { 0 };
+            Some(SocketAddrV6::new(ip, 0, 0, scope).into())
+        }
+        _ => None,
+    }
+}
+
+/// Of an interface; without a word from the kernel, what every IPv6 link takes.
+fn mtu(name: &str) -> usize {
+    const SMALLEST: usize = 1280;
+    let told = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok();
+    told.and_then(|text| text.trim().parse().ok()).unwrap_or_else(|| ask_mtu(name).unwrap_or(SMALLEST))
+}
+
+/// Where no `/sys` is mounted.
+fn ask_mtu(name: &str) -> Option<usize> {
+    // SAFETY: a plain C record, for which zeros are a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if name.len() >= request.ifr_name.len() {
+        return None;
+    }
+    request.ifr_name.iter_mut().zip(name.bytes()).for_each(|(place, byte)| *place = byte as libc::c_char);
+    let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
+    // SAFETY: the record is whole, its name ends with a zero, and it lives beyond the call.
+    let failed = unsafe { libc::ioctl(fd, libc::SIOCGIFMTU as _, &raw mut request) };
+    // SAFETY: without failure the kernel has set this field.
+    (failed == 0).then(|| usize::try_from(unsafe { request.ifr_ifru.ifru_mtu }).ok()).flatten()
+}
+
+/// Is this an address that a peer can have, of the family of `own`?
+pub(crate) fn is_reachable(own: &SocketAddr, peer: IpAddr) -> bool {
+    !peer.is_unspecified() && !peer.is_multicast() && own.is_ipv4() == peer.is_ipv4() && peer != Ipv4Addr::BROADCAST
+}
+
+/// The peer's address with a port, and our scope if it is link-local.
+pub(crate) fn at(own: &SocketAddr, peer: IpAddr, port: u16) -> SocketAddr {
+    match (own, peer) {
+        (SocketAddr::V6(own), IpAddr::V6(ip)) if ip.is_unicast_link_local() => {
+            SocketAddrV6::new(ip, port, 0, own.scope_id()).into()
+        }
+        _ => (peer, port).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(name: &str, address: &str, is_up: bool) -> Interface {
+        let address: SocketAddr = address.parse().unwrap();
+        Interface { name: name.into(), address, mtu: 1500, is_loopback: name == "lo", is_up }
+    }
+
+    fn some() -> Vec<Interface> {
+        vec![
+            known("lo", "127.0.0.1:0", true),
+            known("lo", "[::1]:0", true),
+            known("a", "[fe80::1%2]:0", true),
+            known("a", "[2001:db8::1]:0", true),
+            known("a", "192.0.2.1:0", true),
+            known("b", "[fe80::1%3]:0", true),
+            known("c", "192.0.2.9:0", false),
+        ]
+    }
+
+    #[test]
+    fn an_interface_or_an_address_finds_one() {
+        let all = some();
+        let find = |text: &str| choose(Some(text), &all).map(|found| found.address.to_string());
+        assert_eq!(find("a").unwrap(), "192.0.2.1:0");
+        assert_eq!(find("b").unwrap(), "[fe80::1%3]:0");
+        assert_eq!(find("2001:db8::1").unwrap(), "[2001:db8::1]:0");
+        assert_eq!(find("::ffff:192.0.2.1").unwrap(), "192.0.2.1:0");
+        assert_eq!((find("fe80::1%b").unwrap(), find("fe80::1%2").unwrap()), ("[fe80::1%3]:0".into(), "[fe80::1%2]:0".into()));
+        assert_eq!(choose(None, &all).unwrap().address.to_string(), "192.0.2.1:0", "not the loopback one");
+        assert_eq!(choose(None, &all[..2]).unwrap().name, "lo", "unless there is no other");
+    }
+
+    #[test]
+    fn what_is_not_there_is_told_with_what_is() {
+        let all = some();
+        let error = |text: &str| choose(Some(text), &all).unwrap_err();
+        assert!(error("fe80::1").contains("several interfaces"));
+        assert!(error("c").contains("c is down"));
+        for absent in ["d", "192.0.2.77", "fe80::1%lo", "::2"] {
+            let text = error(absent);
+            assert!(text.starts_with(absent) && text.contains("192.0.2.1 (a), fe80::1%b (b), 192.0.2.9 (c, down)"), "{text}");
+        }
+        assert!(choose(None, &[]).is_err());
+    }
+
+    #[test]
+    fn this_host_has_a_loopback_interface() {
+        let found = find(Some("127.0.0.1")).unwrap();
+        assert!(found.is_loopback && found.mtu >= 16_384 && found.largest_payload() <= 65_507, "{found:?}");
+        assert_eq!(ask_mtu(&found.name), Some(found.mtu));
+        assert_eq!(ask_mtu("an-interface-with-a-long-name"), None);
+        assert_eq!(known("e", "[::1]:0", true).largest_payload(), 1452);
+        assert_eq!(known("e", "1.1.1.1:0", true).largest_payload(), 1472);
+    }
+
+    #[test]
+    fn a_peer_is_of_the_same_family_and_one_host() {
+        let (v4, v6): (SocketAddr, SocketAddr) = ("192.0.2.1:9".parse().unwrap(), "[fe80::1%7]:9".parse().unwrap());
+        let may = |own, peer: &str| is_reachable(own, peer.parse().unwrap());
+        assert!(may(&v4, "192.0.2.2") && may(&v6, "fe80::2") && may(&v6, "2001:db8::1"));
+        for (own, bad) in [(&v4, "::1"), (&v6, "1.2.3.4"), (&v4, "0.0.0.0"), (&v4, "255.255.255.255"), (&v6, "ff02::1")] {
+            assert!(!may(own, bad), "{bad}");
+        }
+        assert_eq!(at(&v6, "fe80::2".parse().unwrap(), 5).to_string(), "[fe80::2%7]:5");
+        assert_eq!(at(&v6, "2001:db8::2".parse().unwrap(), 5).to_string(), "[2001:db8::2]:5");
+    }
+}

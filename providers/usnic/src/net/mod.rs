@@ -1,0 +1,10 @@
+//! Sockets: what is sent and received, byte for byte, and what the kernel says of it.
+//!
+//! Knows no connection and no protocol, believes nothing that came, decides nothing. Never blocks.
+
+pub(crate) mod address;
+pub(crate) mod handover;
+pub(crate) mod name;
+pub(crate) mod receive;
+pub(crate) mod send;
+pub(crate) mod socket;

@@ -1,0 +1,390 @@
+//! Packets on their way out: gathered where they lie, and given to the kernel in as few calls as it lets us.
+//!
+//! A batch is of one connection, to one destination. Packets of equal length go as one train, cut apart by the kernel or the
+//! card (`UDP_SEGMENT`); few ones, and those of a kernel that cannot, go by `sendmmsg`. Payload is never copied, but for what a
+//! full socket leaves over: that is wanted later, when its memory may be gone.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
+
+use super::name::Name;
+use super::socket::Socket;
+
+/// Packets in a batch: as many as the kernel cuts out of one train.
+pub(crate) const PACKETS: usize = 64;
+/// Bytes in a batch: a UDP datagram has no more.
+pub(crate) const BYTES: usize = 65_507;
+/// Pieces of memory in a batch: the kernel takes 1024.
+const PIECES: usize = 1000;
+/// Fewer packets than these are not worth the kernel's cutting them apart.
+const TRAIN: usize = 3;
+/// A send may return what befell an earlier one (an ICMP answer, to whomever). So often it is tried again.
+const TRIES: usize = 4;
+
+/// Where to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Destination {
+    /// Where the socket is connected to.
+    Connected,
+    To(Name),
+}
+
+impl Destination {
+    pub(crate) fn of(address: SocketAddr) -> Self {
+        Destination::To(Name::of(address))
+    }
+}
+
+/// A piece of a packet.
+#[derive(Clone, Copy, Debug)]
+enum Piece {
+    /// Offset and length in `own`.
+    Own(usize, usize),
+    /// Address and length of somebody's memory.
+    Memory(usize, usize),
+}
+
+impl Piece {
+    fn length(self) -> usize {
+        let (Piece::Own(_, length) | Piece::Memory(_, length)) = self;
+        length
+    }
+}
+
+/// Where the pieces of a packet end, and its length.
+#[derive(Clone, Copy, Debug)]
+struct Packet {
+    end: usize,
+    length: usize,
+}
+
+/// What became of a batch. What the network loses does not show here.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Outcome {
+    /// The socket is full. The rest stays in the batch, and is to be sent before anything else.
+    pub(crate) is_blocked: bool,
+    /// A packet of so many bytes is longer than the interface lets through. It is gone, as if lost.
+    pub(crate) too_large: Option<usize>,
+    /// The memory of the packet of this number, from 0, is not there. It is gone, as if lost.
+    pub(crate) fault: Option<usize>,
+    /// The system says that there is no way there. What it said that of is gone, as if lost.
+    pub(crate) is_unreachable: bool,
+}
+
+/// Packets that leave together. Reused: its memory grows to a bound and stays.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    own: Vec<u8>,
+    pieces: Vec<Piece>,
+    packets: Vec<Packet>,
+    /// Where the piece of `own` begins that is being written.
+    began: usize,
+    /// Bytes in packets that are whole.
+    bytes: usize,
+    /// Packets that have left.
+    sent: usize,
+    calls: Calls,
+}
+
+/// Records for the kernel, kept to be reused.
+#[derive(Debug, Default)]
+struct Calls {
+    parts: Vec<libc::iovec>,
+    messages: Vec<libc::mmsghdr>,
+}
+
+// SAFETY: the pointers in these records are written before each call and not looked at after it.
+unsafe impl Send for Calls {}
+
+impl Batch {
+    /// For the next bytes of the packet: its header, or a trailer.
+    pub(crate) fn own(&mut self) -> &mut Vec<u8> {
+        &mut self.own
+    }
+
+    /// The next bytes of the packet lie here.
+    ///
+    /// # Safety
+    /// So many bytes may be read there until [`Self::send`] has returned, or the batch is cleared or dropped.
+    pub(crate) unsafe fn memory(&mut self, address: *const u8, length: usize) {
+        self.end_piece();
+        if length > 0 {
+            self.pieces.push(Piece::Memory(address as usize, length));
+        }
+    }
+
+    /// The next bytes of the packet are so many zeros.
+    pub(crate) fn padding(&mut self, length: usize) {
+        self.own.resize(self.own.len() + length, 0);
+    }
+
+    /// The packet is whole.
+    pub(crate) fn end_packet(&mut self) {
+        self.end_piece();
+        let begin = self.packets.last().map_or(0, |packet| packet.end);
+        let length = self.pieces[begin..].iter().map(|piece| piece.length()).sum();
+        self.packets.push(Packet { end: self.pieces.len(), length });
+        self.bytes += length;
+    }
+
+    fn end_piece(&mut self) {
+        if self.own.len() > self.began {
+            self.pieces.push(Piece::Own(self.began, self.own.len() - self.began));
+            self.began = self.own.len();
+        }
+    }
+
+    /// A packet of so many bytes, in so many pieces, fits in.
+    pub(crate) fn has_room(&self, bytes: usize, pieces: usize) -> bool {
+        self.packets.len() < PACKETS && self.bytes + bytes <= BYTES && self.pieces.len() + pieces <= PIECES
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// Packets that have not left yet.
+    pub(crate) fn left(&self) -> usize {
+        self.packets.len() - self.sent
+    }
+
+    /// Bytes of all packets.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.own.clear();
+        self.pieces.clear();
+        self.packets.clear();
+        (self.began, self.bytes, self.sent) = (0, 0, 0);
+    }
+
+    /// Sends it, from where the last call stopped. It is empty afterwards, unless the socket was full.
+    pub(crate) fn send(&mut self, socket: &Socket, to: &Destination) -> Outcome {
+        let mut outcome = Outcome::default();
+        while self.sent < self.packets.len() {
+            let run = self.run();
+            let gone = if run >= TRAIN && socket.has_gso() {
+                self.send_train(socket, to, run, &mut outcome)
+            } else {
+                self.send_each(socket, to, run.max(self.plain()), &mut outcome)
+            };
+            if !gone {
+                outcome.is_blocked = true;
+                self.keep();
+                return outcome;
+            }
+        }
+        self.clear();
+        outcome
+    }
+
+    /// Packets from the next on that are a train: of equal length, but that the last may be shorter.
+    fn run(&self) -> usize {
+        let packets = &self.packets[self.sent..];
+        let first = packets[0].length;
+        let equal = packets.iter().take_while(|packet| packet.length == first).count();
+        let is_shorter = |packet: &Packet| packet.length < first && packet.length > 0;
+        equal + usize::from(packets.get(equal).is_some_and(is_shorter))
+    }
+
+    /// Packets from the next on that are in no train.
+    fn plain(&self) -> usize {
+        let lengths = self.packets[self.sent..].windows(TRAIN);
+        let until = lengths.clone().position(|next| next[1..].iter().all(|packet| packet.length == next[0].length));
+        until.unwrap_or(self.packets.len() - self.sent)
+    }
+
+    fn first_piece(&self, packet: usize) -> usize {
+        packet.checked_sub(1).map_or(0, |before| self.packets[before].end)
+    }
+
+    /// False: the socket is full.
+    fn send_train(&mut self, socket: &Socket, to: &Destination, run: usize, outcome: &mut Outcome) -> bool {
+        let segment = self.packets[self.sent].length;
+        let range = self.first_piece(self.sent)..self.packets[self.sent + run - 1].end;
+        let mut control = Control::new(segment as u16);
+        let sent = patiently(socket, || {
+            let own = self.own.as_ptr();
+            self.calls.gather(own, &self.pieces[range.clone()]);
+            let message = header(&mut self.calls.parts[..], to, Some(&mut control));
+            // SAFETY: the record points at pieces that live: our own bytes, and memory that the makers of the pieces vouch
+            // for. The name and the control data outlive the call.
+            unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const message, FLAGS) }
+        });
+        match sent {
+            Ok(_) => {
+                self.sent += run;
+                true
+            }
+            Err(error) if is_full(&error) => false,
+            // Whose fault it is shows when each goes by itself.
+            Err(error) => {
+                let before = *outcome;
+                let gone = self.send_each(socket, to, run, outcome);
+                let is_fine = *outcome == before && gone;
+                if is_fine && matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EOPNOTSUPP)) {
+                    socket.give_up_gso(&error);
+                }
+                gone
+            }
+        }
+    }
+
+    /// Sends so many, each by itself. False: the socket is full.
+    fn send_each(&mut self, socket: &Socket, to: &Destination, count: usize, outcome: &mut Outcome) -> bool {
+        let end = (self.sent + count).min(self.packets.len());
+        while self.sent < end {
+            let (first, next) = (self.first_piece(self.sent), self.sent..end);
+            let sent = patiently(socket, || {
+                let own = self.own.as_ptr();
+                self.calls.gather(own, &self.pieces[first..self.packets[end - 1].end]);
+                self.calls.messages.clear();
+                let mut at = 0;
+                for packet in &self.packets[next.clone()] {
+                    let parts = &mut self.calls.parts[at..packet.end - first];
+                    at = packet.end - first;
+                    self.calls.messages.push(libc::mmsghdr { msg_hdr: header(parts, to, None), msg_len: 0 });
+                }
+                let (fd, messages) = (socket.as_fd().as_raw_fd(), &mut self.calls.messages);
+                // SAFETY: as in `send_train`; every record and what it points at outlive the call.
+                unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), messages.len() as u32, FLAGS as _) as isize }
+            });
+            match sent {
+                Ok(count) => self.sent += count,
+                Err(error) if is_full(&error) => return false,
+                Err(error) => {
+                    outcome.note(&error, self.sent, self.packets[self.sent].length);
+                    self.sent += 1;
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes what is left into memory of its own.
+    #[cold]
+    fn keep(&mut self) {
+        let mut kept = Batch::default();
+        for packet in self.sent..self.packets.len() {
+            for piece in &self.pieces[self.first_piece(packet)..self.packets[packet].end] {
+                match *piece {
+                    Piece::Own(at, length) => kept.own.extend_from_slice(&self.own[at..at + length]),
+                    // SAFETY: its maker vouches that it may be read until `send` returns, which it has not.
+                    Piece::Memory(address, length) => unsafe {
+                        kept.own.reserve(length);
+                        let end = kept.own.as_mut_ptr().add(kept.own.len());
+                        std::ptr::copy_nonoverlapping(address as *const u8, end, length);
+                        kept.own.set_len(kept.own.len() + length);
+                    },
+                }
+            }
+            kept.end_packet();
+        }
+        std::mem::swap(&mut kept.calls, &mut self.calls);
+        *self = kept;
+    }
+}
+
+const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+
+impl Calls {
+    fn gather(&mut self, own: *const u8, pieces: &[Piece]) {
+        self.parts.clear();
+        self.parts.extend(pieces.iter().map(|piece| match *piece {
+            Piece::Own(at, length) => libc::iovec { iov_base: own.wrapping_add(at).cast_mut().cast(), iov_len: length },
+            Piece::Memory(address, length) => libc::iovec { iov_base: address as *mut _, iov_len: length },
+        }));
+    }
+}
+
+/// The control data that makes a train: how long each packet is.
+#[repr(C, align(8))]
+struct Control([u8; CONTROL]);
+
+// SAFETY: only computes a length.
+const CONTROL: usize = unsafe { libc::CMSG_SPACE(size_of::<u16>() as u32) } as usize;
+
+impl Control {
+    #[allow(clippy::unnecessary_cast, reason = "the length has another type with musl")]
+    fn new(segment: u16) -> Self {
+        let mut control = Control([0; CONTROL]);
+        let header = (&raw mut control).cast::<libc::cmsghdr>();
+        // SAFETY: the buffer is aligned for a header, and has room for it and for the number that follows.
+        unsafe {
+            (*header).cmsg_level = libc::SOL_UDP;
+            (*header).cmsg_type = libc::UDP_SEGMENT;
+            (*header).cmsg_len = libc::CMSG_LEN(size_of::<u16>() as u32) as _;
+            libc::CMSG_DATA(header).cast::<u16>().write_unaligned(segment);
+        }
+        control
+    }
+}
+
+fn header(parts: &mut [libc::iovec], to: &Destination, control: Option<&mut Control>) -> libc::msghdr {
+    // SAFETY: a plain C record, for which zeros are a value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    if let Destination::To(name) = to {
+        message.msg_name = name.as_ptr().cast_mut().cast();
+        message.msg_namelen = name.len();
+    }
+    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iovlen = parts.len() as _;
+    if let Some(control) = control {
+        message.msg_control = (&raw mut *control).cast();
+        message.msg_controllen = CONTROL as _;
+    }
+    message
+}
+
+/// Calls again what a signal has interrupted, or what returned the fate of an earlier packet.
+fn patiently(socket: &Socket, mut call: impl FnMut() -> isize) -> io::Result<usize> {
+    let mut tries = 0;
+    loop {
+        if let Ok(count) = usize::try_from(call()) {
+            return Ok(count);
+        }
+        let error = io::Error::last_os_error();
+        let is_of_another = is_unreachable(&error);
+        if is_of_another {
+            socket.note_errors(true);
+        }
+        tries += 1;
+        if !(error.kind() == io::ErrorKind::Interrupted || is_of_another && tries < TRIES) {
+            return Err(error);
+        }
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM))
+}
+
+fn is_unreachable(error: &io::Error) -> bool {
+    use libc::{ECONNREFUSED, EHOSTDOWN, EHOSTUNREACH, ENETDOWN, ENETUNREACH, ENONET, ENOPROTOOPT, EPROTO};
+    let code = error.raw_os_error();
+    code.is_some_and(|code| {
+        [ECONNREFUSED, EHOSTDOWN, EHOSTUNREACH, ENETDOWN, ENETUNREACH, ENONET, ENOPROTOOPT, EPROTO].contains(&code)
+    })
+}
+
+impl Outcome {
+    #[cold]
+    fn note(&mut self, error: &io::Error, packet: usize, length: usize) {
+        match error.raw_os_error() {
+            Some(libc::EMSGSIZE) => {
+                let largest = self.too_large.map_or(length, |known| known.min(length));
+                self.too_large = Some(largest);
+            }
+            Some(libc::EFAULT) => self.fault = self.fault.or(Some(packet)),
+            // A firewall of this host says EPERM.
+            _ => self.is_unreachable = true,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "send_tests.rs"]
+mod tests;

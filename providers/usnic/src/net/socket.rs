@@ -1,0 +1,277 @@
+//! A UDP socket as this provider wants it: unfragmented, with large buffers, counting its drops, batching where the kernel can.
+//!
+//! Says what was wanted and what was granted. Sends nothing and receives nothing itself, and never blocks.
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::name::Name;
+
+/// What a socket is to be.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    /// With the port 0, the first free one of `ports`; if that is empty too, whichever the kernel gives.
+    pub(crate) address: SocketAddr,
+    pub(crate) ports: Option<RangeInclusive<u16>>,
+    /// Others of this user may bind the same.
+    pub(crate) is_shared: bool,
+    /// Bytes.
+    pub(crate) receive_buffer: usize,
+    pub(crate) send_buffer: usize,
+    /// Trains are sent, and taken, in one piece where the kernel can.
+    pub(crate) gso: bool,
+    pub(crate) gro: bool,
+}
+
+/// The socket, and what is known of it.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    fd: OwnedFd,
+    local: SocketAddr,
+    /// Trains go in one piece, until the kernel says no.
+    gso: AtomicBool,
+    gro: bool,
+    receive_buffer: usize,
+    send_buffer: usize,
+    /// Datagrams that found the receive buffer full.
+    drops: AtomicU64,
+    /// The error queue has something.
+    errors: AtomicBool,
+}
+
+/// A buffer that the system's limit has cut.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Cut {
+    /// The setting that limits it.
+    pub(crate) sysctl: &'static str,
+    pub(crate) wanted: usize,
+    pub(crate) granted: usize,
+}
+
+impl Socket {
+    pub(crate) fn open(wanted: &Wanted) -> io::Result<Socket> {
+        let family = if wanted.address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+        let set = |level, name, value| set(fd.as_fd(), level, name, value);
+        if wanted.address.is_ipv4() {
+            set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
+            set(libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;
+        } else {
+            set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
+            set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
+            // Older kernels go by the line before alone.
+            let _ = set(libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1);
+            set(libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
+        }
+        if wanted.is_shared {
+            set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+        }
+        let _ = set(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
+        let gro = wanted.gro && set(libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
+        let receive_buffer = Buffer::Receive.ask(fd.as_fd(), wanted.receive_buffer)?;
+        let send_buffer = Buffer::Send.ask(fd.as_fd(), wanted.send_buffer)?;
+        // 0 says "no trains unless a message asks for one"; a kernel that does not know it has none.
+        let gso = wanted.gso && set(libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
+        let local = bind(fd.as_fd(), wanted)?;
+        Ok(Socket {
+            fd,
+            local,
+            gso: gso.into(),
+            gro,
+            receive_buffer,
+            send_buffer,
+            drops: AtomicU64::new(0),
+            errors: AtomicBool::new(false),
+        })
+    }
+
+    /// From now on all goes to `peer`, and nothing comes from anybody else.
+    pub(crate) fn connect(&self, peer: SocketAddr) -> io::Result<()> {
+        let name = Name::of(peer);
+        // SAFETY: `name` lives beyond the call and has the length it says.
+        let failed = unsafe { libc::connect(self.fd.as_raw_fd(), name.as_ptr(), name.len()) };
+        if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    pub(crate) fn has_gso(&self) -> bool {
+        self.gso.load(Ordering::Relaxed)
+    }
+
+    /// The kernel, or what is below it, cannot.
+    #[cold]
+    pub(super) fn give_up_gso(&self, why: &io::Error) {
+        if self.gso.swap(false, Ordering::Relaxed) {
+            log::info!("{}: trains cannot be sent in one piece ({why}); they go packet by packet", self.local);
+        }
+    }
+
+    pub(crate) fn has_gro(&self) -> bool {
+        self.gro
+    }
+
+    /// Bytes that it was granted for what has arrived.
+    pub(crate) fn receive_buffer(&self) -> usize {
+        self.receive_buffer
+    }
+
+    /// The buffers that are smaller than what was wanted.
+    pub(crate) fn cuts(&self, wanted: &Wanted) -> impl Iterator<Item = Cut> {
+        let cut = |sysctl, wanted, granted| (granted < wanted).then_some(Cut { sysctl, wanted, granted });
+        [
+            cut("net.core.rmem_max", wanted.receive_buffer, self.receive_buffer),
+            cut("net.core.wmem_max", wanted.send_buffer, self.send_buffer),
+        ]
+        .into_iter()
+        .flatten()
+    }
+
+    /// Datagrams that found the receive buffer full, as far as later ones have told.
+    pub(crate) fn drops(&self) -> u64 {
+        self.drops.load(Ordering::Relaxed)
+    }
+
+    /// The kernel's counter has 32 bits and wraps.
+    pub(super) fn note_drops(&self, count: u32) {
+        let known = self.drops.load(Ordering::Relaxed);
+        let more = count.wrapping_sub(known as u32);
+        // One that is older than what is known came out of order: there is none such on one socket, but count nothing then.
+        if more != 0 && more < 1 << 31 {
+            self.drops.store(known + u64::from(more), Ordering::Relaxed);
+        }
+    }
+
+    /// The kernel has said that something did not get through: its error queue should be read.
+    pub(crate) fn has_errors(&self) -> bool {
+        self.errors.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_errors(&self, are_there: bool) {
+        self.errors.store(are_there, Ordering::Relaxed);
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn bind(fd: BorrowedFd<'_>, wanted: &Wanted) -> io::Result<SocketAddr> {
+    let mut address = wanted.address;
+    match wanted.ports.clone().filter(|_| address.port() == 0) {
+        None => rustix::net::bind(fd, &address)?,
+        Some(ports) => {
+            let is_bound = ports.clone().any(|port| {
+                address.set_port(port);
+                rustix::net::bind(fd, &address).is_ok()
+            });
+            if !is_bound {
+                let why = format!("no port from {} to {} is free", ports.start(), ports.end());
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
+            }
+        }
+    }
+    let local: SocketAddr = rustix::net::getsockname(fd)?.try_into()?;
+    Ok(local)
+}
+
+/// One of the two buffers of a socket.
+enum Buffer {
+    Receive,
+    Send,
+}
+
+impl Buffer {
+    /// Asks for so many bytes, past the system's limit if this process may. What was granted; the kernel counts its own
+    /// records too, and doubles for that.
+    fn ask(&self, fd: BorrowedFd<'_>, bytes: usize) -> io::Result<usize> {
+        let (force, plain) = match self {
+            Buffer::Receive => (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
+            Buffer::Send => (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
+        };
+        let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX / 2).min(libc::c_int::MAX / 2);
+        if set(fd, libc::SOL_SOCKET, force, bytes).is_err() {
+            set(fd, libc::SOL_SOCKET, plain, bytes)?;
+        }
+        let granted = match self {
+            Buffer::Receive => rustix::net::sockopt::socket_recv_buffer_size(fd)?,
+            Buffer::Send => rustix::net::sockopt::socket_send_buffer_size(fd)?,
+        };
+        Ok(granted / 2)
+    }
+}
+
+fn set(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    let length = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the option is a number, and it lives beyond the call.
+    let failed = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), length) };
+    if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+pub(crate) fn plain(address: &str) -> Wanted {
+    Wanted {
+        address: address.parse().unwrap(),
+        ports: None,
+        is_shared: false,
+        receive_buffer: 100_000,
+        send_buffer: 100_000,
+        gso: true,
+        gro: true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_taken_from_the_range_until_none_is_left() {
+        let first = Socket::open(&plain("127.0.0.1:0")).unwrap();
+        let port = first.local().port();
+        assert_ne!(port, 0);
+        let within = |ports| Socket::open(&Wanted { ports: Some(ports), ..plain("127.0.0.1:0") });
+        assert_eq!(within(port..=port).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(first);
+        assert_eq!(within(port..=port).unwrap().local().port(), port);
+    }
+
+    #[test]
+    fn a_shared_port_is_bound_twice_and_another_is_not() {
+        let shared = |address: &str| Socket::open(&Wanted { is_shared: true, ..plain(address) });
+        let first = shared("127.0.0.1:0").unwrap();
+        let again = first.local().to_string();
+        assert!(shared(&again).is_ok());
+        assert_eq!(Socket::open(&plain(&again)).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn a_buffer_that_was_cut_names_what_cut_it() {
+        let wanted = Wanted { receive_buffer: 4096, send_buffer: usize::MAX, ..plain("127.0.0.1:0") };
+        let socket = Socket::open(&wanted).unwrap();
+        let cuts: Vec<Cut> = socket.cuts(&wanted).collect();
+        assert_eq!((cuts.len(), cuts[0].sysctl, cuts[0].wanted), (1, "net.core.wmem_max", usize::MAX));
+        assert!(cuts[0].granted >= 4096 && socket.receive_buffer() >= 4096);
+    }
+
+    #[test]
+    fn drops_are_counted_across_the_wrap() {
+        let socket = Socket::open(&plain("[::1]:0")).unwrap();
+        socket.note_drops(7);
+        socket.note_drops(5);
+        assert_eq!(socket.drops(), 7, "an older word says nothing");
+        socket.drops.store(u64::from(u32::MAX), Ordering::Relaxed);
+        socket.note_drops(2);
+        assert_eq!(socket.drops(), (1 << 32) + 2);
+    }
+}

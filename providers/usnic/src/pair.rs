@@ -1,0 +1,79 @@
+//! What the device and its queue pairs say to each other, and what the device tells of connections.
+//!
+//! A queue pair is reached by the number of its connection. The device brings it packets, turns and deadlines; it answers with
+//! its [`Outlook`], and sends by itself. Who sends or receives for it holds its lock and no other of the device's that it could
+//! want: see `device`.
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use dapl::handle::ObjectId;
+use dapl::provider::{CmEvent, ConnId, RequestInfo};
+
+use crate::device::Incoming;
+use crate::net::receive::Packets;
+use crate::net::socket::Socket;
+use crate::proto::Nanos;
+use crate::proto::schedule::{Outlook, Turn};
+
+/// A queue pair, as the device sees it. Every call comes from a poller, or from the engine; never from a down-call, but for
+/// `connecting`.
+pub(crate) trait Pair: Send + Sync {
+    /// It is on its way to a connection of this number, by `connect` or `accept`: what it had before is over.
+    fn connecting(&self, number: u32, conn: ConnId);
+
+    /// The connection stands, and the layer above has heard of it. False: it is not this one's any more.
+    fn open(&self, now: Nanos, opened: Opened) -> Option<Outlook>;
+
+    /// Packets of its connection, from one sender, as they came in one train. Their head names this connection; nothing else
+    /// of them was looked at.
+    fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: Packets<'_>) -> Outlook;
+
+    /// Its turn: it sends what the turn is for, one batch at most.
+    fn transmit(&self, now: Nanos, number: u32, turn: Turn) -> Outlook;
+
+    /// Its deadline may have come: it knows.
+    fn on_time(&self, now: Nanos, number: u32) -> Outlook;
+
+    /// The system has heard that this did not get to where it sends to. A hint of anybody's: never a verdict.
+    fn did_not_arrive(&self, now: Nanos, number: u32, hint: Hint) -> Outlook;
+
+    /// The attempt, or the connection, is over: the peer ended it, refused it, or never answered. All is flushed. False: it
+    /// was over before, and there is nothing to report.
+    fn end(&self, number: u32) -> bool;
+}
+
+/// What the network says of something that was sent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Hint {
+    /// Nobody has that port, or there is no way to that host.
+    Unreachable,
+    /// Datagrams of more than so many bytes, with all headers, do not get through.
+    TooLarge(u32),
+}
+
+/// A connection that stands.
+#[derive(Clone)]
+pub(crate) struct Opened {
+    pub(crate) number: u32,
+    pub(crate) conn: ConnId,
+    /// What its packets leave by.
+    pub(crate) socket: Arc<Socket>,
+    /// The socket is this connection's alone, and connected.
+    pub(crate) is_own: bool,
+    /// Where they go to.
+    pub(crate) peer: SocketAddr,
+    /// The largest payload of a datagram that the interface lets through.
+    pub(crate) ceiling: usize,
+    pub(crate) is_loopback: bool,
+}
+
+/// Where the device reports requests and connections: dapl's `CmSink`, without the types that only the glue knows. Called by
+/// the engine alone, with no lock held.
+pub(crate) trait Reports: Send + Sync {
+    /// A request for the listener made with `listener`. False: nobody listens there any more, or nobody has room.
+    fn request(&self, listener: ObjectId, request: Incoming, info: RequestInfo) -> bool;
+    fn event(&self, conn: ConnId, event: CmEvent<'_>);
+    fn many_recvs(&self, ep: ObjectId);
+}

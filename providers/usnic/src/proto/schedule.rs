@@ -1,0 +1,273 @@
+//! Which connection has its turn to send (US-3, US-4), and when each is to be looked at again.
+//!
+//! A connection says after each touch what it wants, its [`Outlook`]. Turns go in passes: first those with lost packets to
+//! resend, so many per pass; then those that are ready, each once; then those that owe an ack. A connection stands in each line
+//! at most once, and leaves one when it says so. Deadlines are per connection only: what is in flight has its own order
+//! (US-9). They are ordered lazily: an entry is looked at when its time comes, and goes back if there is time left.
+//!
+//! Connections are known by number here. Knows no packet and sends nothing.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use super::Nanos;
+
+/// What a connection wants next.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Outlook {
+    /// Lost packets wait, and may leave now.
+    pub(crate) resend: bool,
+    /// It is ready: it has work, credits, and an open window.
+    pub(crate) ready: bool,
+    /// An ack is due that nothing else carries.
+    pub(crate) ack: bool,
+    /// It wants to be looked at then, whatever comes.
+    pub(crate) deadline: Option<Nanos>,
+}
+
+impl Outlook {
+    /// It wants a turn.
+    pub(crate) fn wants_turn(&self) -> bool {
+        self.resend || self.ready || self.ack
+    }
+}
+
+/// For what a connection has its turn.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Turn {
+    /// Resend what was lost, on the data channel.
+    Resend,
+    /// Send what is ready, with the ack that is owed.
+    Send,
+    /// Send the ack that is due.
+    Ack,
+}
+
+/// Turns for resending in one pass, over all connections: lost packets must not keep acks waiting.
+const RESENDS: u32 = 16;
+
+/// The three lines.
+#[derive(Debug, Default)]
+pub(crate) struct Schedule {
+    resend: Line,
+    ready: Line,
+    acks: Line,
+    /// Turns left in this pass.
+    resends: u32,
+    sends: usize,
+    ack_turns: usize,
+}
+
+/// Numbers in the order of their coming, none twice.
+#[derive(Debug, Default)]
+struct Line {
+    waiting: VecDeque<u32>,
+    /// By number.
+    is_in: Vec<bool>,
+}
+
+impl Line {
+    fn join(&mut self, number: u32) {
+        let at = number as usize;
+        if at >= self.is_in.len() {
+            self.is_in.resize(at + 1, false);
+        }
+        if !std::mem::replace(&mut self.is_in[at], true) {
+            self.waiting.push_back(number);
+        }
+    }
+
+    fn next(&mut self) -> Option<u32> {
+        let number = self.waiting.pop_front()?;
+        self.is_in[number as usize] = false;
+        Some(number)
+    }
+}
+
+impl Schedule {
+    /// What this connection wants now.
+    pub(crate) fn wants(&mut self, number: u32, outlook: &Outlook) {
+        if outlook.resend {
+            self.resend.join(number);
+        }
+        if outlook.ready {
+            self.ready.join(number);
+        } else if outlook.ack {
+            self.acks.join(number);
+        }
+    }
+
+    /// A pass begins: whoever comes into a line from now on has its turn in the next one.
+    pub(crate) fn begin(&mut self) {
+        self.resends = RESENDS.min(self.resend.waiting.len() as u32);
+        self.sends = self.ready.waiting.len();
+        self.ack_turns = self.acks.waiting.len();
+    }
+
+    /// Whose turn it is, and for what; `None`: the pass is over.
+    pub(crate) fn next(&mut self) -> Option<(u32, Turn)> {
+        if let Some(left) = self.resends.checked_sub(1) {
+            self.resends = left;
+            return self.resend.next().map(|number| (number, Turn::Resend));
+        }
+        if let Some(left) = self.sends.checked_sub(1) {
+            self.sends = left;
+            return self.ready.next().map(|number| (number, Turn::Send));
+        }
+        let left = self.ack_turns.checked_sub(1)?;
+        self.ack_turns = left;
+        self.acks.next().map(|number| (number, Turn::Ack))
+    }
+
+    /// Somebody waits for a turn.
+    pub(crate) fn is_busy(&self) -> bool {
+        [&self.resend, &self.ready, &self.acks].iter().any(|line| !line.waiting.is_empty())
+    }
+}
+
+/// When to look at whom.
+#[derive(Debug, Default)]
+pub(crate) struct Deadlines {
+    heap: BinaryHeap<Reverse<(Nanos, u32)>>,
+    /// By number: the earliest entry that counts; others of that number are left over.
+    planned: Vec<Option<Nanos>>,
+}
+
+impl Deadlines {
+    /// This one is to be looked at by then. True: that is earlier than was planned for it. A later wish changes nothing: it
+    /// is asked when its time comes.
+    pub(crate) fn plan(&mut self, number: u32, deadline: Nanos) -> bool {
+        let at = number as usize;
+        if at >= self.planned.len() {
+            self.planned.resize(at + 1, None);
+        }
+        let is_earlier = self.planned[at].is_none_or(|planned| deadline < planned);
+        if is_earlier {
+            self.planned[at] = Some(deadline);
+            self.heap.push(Reverse((deadline, number)));
+        }
+        is_earlier
+    }
+
+    /// The next that is due. Who is still waiting for something says so by `plan`.
+    pub(crate) fn due(&mut self, now: Nanos) -> Option<u32> {
+        while let Some(Reverse((deadline, number))) = self.heap.peek().copied() {
+            if !self.counts(deadline, number) {
+                self.heap.pop();
+                continue;
+            }
+            if deadline > now {
+                break;
+            }
+            self.heap.pop();
+            self.planned[number as usize] = None;
+            return Some(number);
+        }
+        None
+    }
+
+    /// When the next is due.
+    pub(crate) fn next(&mut self) -> Option<Nanos> {
+        while let Some(Reverse((deadline, number))) = self.heap.peek().copied() {
+            if self.counts(deadline, number) {
+                return Some(deadline);
+            }
+            self.heap.pop();
+        }
+        None
+    }
+
+    fn counts(&self, deadline: Nanos, number: u32) -> bool {
+        self.planned[number as usize] == Some(deadline)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RESEND: Outlook = Outlook { resend: true, ready: false, ack: false, deadline: None };
+    const READY: Outlook = Outlook { resend: false, ready: true, ack: false, deadline: None };
+    const ACK: Outlook = Outlook { resend: false, ready: false, ack: true, deadline: None };
+
+    fn pass(schedule: &mut Schedule) -> Vec<(u32, Turn)> {
+        schedule.begin();
+        std::iter::from_fn(|| schedule.next()).collect()
+    }
+
+    #[test]
+    fn resends_come_first_then_the_ready_then_acks() {
+        let mut schedule = Schedule::default();
+        schedule.wants(1, &ACK);
+        schedule.wants(2, &READY);
+        schedule.wants(3, &RESEND);
+        schedule.wants(2, &RESEND);
+        let turns = [(3, Turn::Resend), (2, Turn::Resend), (2, Turn::Send), (1, Turn::Ack)];
+        assert_eq!(pass(&mut schedule), turns);
+        assert!(!schedule.is_busy() && pass(&mut schedule).is_empty());
+    }
+
+    #[test]
+    fn an_ack_that_something_carries_has_no_turn_of_its_own() {
+        let mut schedule = Schedule::default();
+        schedule.wants(1, &Outlook { ack: true, ..READY });
+        assert_eq!(pass(&mut schedule), [(1, Turn::Send)]);
+    }
+
+    #[test]
+    fn who_always_wants_has_one_turn_a_pass() {
+        let mut schedule = Schedule::default();
+        (0..3).for_each(|number| schedule.wants(number, &READY));
+        schedule.wants(1, &READY);
+        for _ in 0..4 {
+            schedule.begin();
+            let mut served = Vec::new();
+            while let Some((number, _)) = schedule.next() {
+                served.push(number);
+                schedule.wants(number, &READY);
+            }
+            assert_eq!(served, [0, 1, 2]);
+        }
+    }
+
+    #[test]
+    fn resends_are_bounded_in_a_pass() {
+        let mut schedule = Schedule::default();
+        (0..RESENDS + 5).for_each(|number| schedule.wants(number, &RESEND));
+        schedule.wants(0, &ACK);
+        let turns = pass(&mut schedule);
+        assert_eq!(turns.len(), RESENDS as usize + 1);
+        assert_eq!(turns.last(), Some(&(0, Turn::Ack)));
+        assert_eq!(pass(&mut schedule).len(), 5, "the rest has its turn next");
+    }
+
+    #[test]
+    fn deadlines_come_in_order_and_only_once() {
+        let mut deadlines = Deadlines::default();
+        for (number, time) in [(3, 30), (1, 10), (2, 20)] {
+            assert!(deadlines.plan(number, time));
+        }
+        assert!(deadlines.plan(3, 5), "earlier than before");
+        assert!(!deadlines.plan(3, 50), "who wants it later is asked then");
+        assert_eq!(deadlines.next(), Some(5));
+        let due = |deadlines: &mut Deadlines, now| std::iter::from_fn(|| deadlines.due(now)).collect::<Vec<_>>();
+        assert_eq!(due(&mut deadlines, 4), []);
+        assert_eq!(due(&mut deadlines, 20), [3, 1, 2]);
+        assert_eq!((due(&mut deadlines, 100), deadlines.next()), (vec![], None), "nothing is left over");
+        assert!(deadlines.plan(3, 200), "and it may come again");
+        assert_eq!(deadlines.due(200), Some(3));
+    }
+
+    #[test]
+    fn a_deadline_that_moves_to_and_fro_leaves_nothing_behind() {
+        let mut deadlines = Deadlines::default();
+        for round in 0..1000u64 {
+            assert!(deadlines.plan(7, round * 10 + 9));
+            assert!(deadlines.plan(7, round * 10 + 5));
+            assert_eq!(deadlines.due(round * 10 + 5), Some(7));
+            assert_eq!(deadlines.due(round * 10 + 5), None);
+        }
+        assert_eq!(deadlines.next(), None);
+        assert!(deadlines.heap.is_empty());
+    }
+}
