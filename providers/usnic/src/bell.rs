@@ -39,8 +39,6 @@ pub(crate) enum Job {
     ManyRecvs(ObjectId),
     /// News of a connection or attempt.
     Event(ConnId, News),
-    /// The connection of this number wants a turn.
-    Run(u32),
     /// Packets of set-ups wait, or one's deadline has changed.
     Setups,
     /// Somebody asks for more, or for an earlier look: only the waking counts.

@@ -11,7 +11,7 @@ use dapl::knobs::{Given, Knob, Table, Values};
 
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS, WINDOW};
 
-static TABLE: Table = Table { prefix: "DAPL_USNIC_", plain: &["address"], knobs: &KNOBS };
+static TABLE: Table = Table { provider: "usnic", prefix: "DAPL_USNIC_", plain: &["address"], knobs: &KNOBS };
 
 const fn number(low: u64, high: u64, default: u64, unit: &'static str) -> Values {
     Values::Number { low, high, default, unit }
@@ -278,7 +278,9 @@ fn data_ports(given: &Given<'_>) -> Option<RangeInclusive<u16>> {
     let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port != 0);
     let ports = port(first).zip(port(last)).filter(|(first, last)| first <= last);
     if ports.is_none() {
-        log::warn!("{place}: \"{text}\" is no range of ports such as 7000-7099; whichever is free is used, the default");
+        log::warn!(
+            "{place}: \"{text}\" is no range of ports such as 7000-7099; whichever is free is used, the default"
+        );
     }
     ports.map(|(first, last)| first..=last)
 }

@@ -11,11 +11,14 @@ use std::sync::Arc;
 use dapl::handle::ObjectId;
 use dapl::provider::{CmEvent, ConnId, RequestInfo};
 
-use crate::device::Incoming;
+use crate::net::errors::Hint;
 use crate::net::receive::Packets;
 use crate::net::socket::Socket;
 use crate::proto::Nanos;
 use crate::proto::schedule::{Outlook, Turn};
+use crate::proto::setup::Agreed;
+use crate::setups::Incoming;
+use crate::table::Plan;
 
 /// A queue pair, as the device sees it. Every call comes from a poller, or from the engine; never from a down-call, but for
 /// `connecting`.
@@ -23,7 +26,7 @@ pub(crate) trait Pair: Send + Sync {
     /// It is on its way to a connection of this number, by `connect` or `accept`: what it had before is over.
     fn connecting(&self, number: u32, conn: ConnId);
 
-    /// The connection stands, and the layer above has heard of it. False: it is not this one's any more.
+    /// The connection stands, and the layer above has heard of it. `None`: it is not this one's any more.
     fn open(&self, now: Nanos, opened: Opened) -> Option<Outlook>;
 
     /// Packets of its connection, from one sender, as they came in one train. Their head names this connection; nothing else
@@ -36,6 +39,9 @@ pub(crate) trait Pair: Send + Sync {
     /// Its deadline may have come: it knows.
     fn on_time(&self, now: Nanos, number: u32) -> Outlook;
 
+    /// Its packets go there.
+    fn sends_to(&self, peer: SocketAddr) -> bool;
+
     /// The system has heard that this did not get to where it sends to. A hint of anybody's: never a verdict.
     fn did_not_arrive(&self, now: Nanos, number: u32, hint: Hint) -> Outlook;
 
@@ -44,26 +50,17 @@ pub(crate) trait Pair: Send + Sync {
     fn end(&self, number: u32) -> bool;
 }
 
-/// What the network says of something that was sent.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Hint {
-    /// Nobody has that port, or there is no way to that host.
-    Unreachable,
-    /// Datagrams of more than so many bytes, with all headers, do not get through.
-    TooLarge(u32),
-}
-
 /// A connection that stands.
-#[derive(Clone)]
 pub(crate) struct Opened {
     pub(crate) number: u32,
     pub(crate) conn: ConnId,
+    pub(crate) agreed: Agreed,
+    /// For [`Device::wants`](crate::device::Device::wants).
+    pub(crate) plan: Arc<Plan>,
     /// What its packets leave by.
     pub(crate) socket: Arc<Socket>,
     /// The socket is this connection's alone, and connected.
     pub(crate) is_own: bool,
-    /// Where they go to.
-    pub(crate) peer: SocketAddr,
     /// The largest payload of a datagram that the interface lets through.
     pub(crate) ceiling: usize,
     pub(crate) is_loopback: bool,

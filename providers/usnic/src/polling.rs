@@ -91,6 +91,11 @@ impl Polling {
         self.polled.load(Ordering::SeqCst)
     }
 
+    /// The engine begins to come by.
+    pub(crate) fn take_note(&self, last: &mut u32) {
+        *last = self.polls.load(Ordering::Relaxed);
+    }
+
     /// The engine has come by. True: the last to poll have stopped without a word, and it takes over.
     pub(crate) fn take_over(&self, last: &mut u32) -> bool {
         let polls = self.polls.load(Ordering::Relaxed);

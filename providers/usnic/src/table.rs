@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -40,6 +40,19 @@ pub(crate) struct Place {
     pub(crate) number: u32,
     pub(crate) pair: Arc<dyn Pair>,
     pub(crate) plan: Arc<Plan>,
+    open: Arc<AtomicBool>,
+}
+
+impl Place {
+    /// The connection stands, and takes its packets itself.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Acquire)
+    }
+
+    /// From now on.
+    pub(crate) fn opens(&self) {
+        self.open.store(true, Ordering::Release);
+    }
 }
 
 /// Places by index, and the numbers.
@@ -62,7 +75,7 @@ impl Table {
     /// What comes for this number goes there. The number is taken, and stays so.
     pub(crate) fn put(&self, number: u32, pair: Arc<dyn Pair>) -> Arc<Plan> {
         let plan = Arc::new(Plan::new());
-        let place = Place { number, pair, plan: plan.clone() };
+        let place = Place { number, pair, plan: plan.clone(), open: Arc::default() };
         let mut places = self.places.write();
         let at = ids::index(number);
         if at >= places.len() {
@@ -86,7 +99,8 @@ impl Table {
     /// Nobody has it any more.
     pub(crate) fn free(&self, number: u32, now: Nanos) {
         let mut places = self.places.write();
-        let place = places.get_mut(ids::index(number)).filter(|place| place.as_ref().is_some_and(|p| p.number == number));
+        let place =
+            places.get_mut(ids::index(number)).filter(|place| place.as_ref().is_some_and(|p| p.number == number));
         let before = place.and_then(Option::take);
         drop(places);
         drop(before);

@@ -8,7 +8,6 @@ use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-
 /// An address of this host, and the interface that has it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Interface {
@@ -59,7 +58,9 @@ fn choose(wanted: Option<&str>, all: &[Interface]) -> Result<Interface, String> 
     match found {
         Some(found) if found.is_up => Ok(found.clone()),
         Some(found) => Err(format!("{wanted}: the interface {} is down (ip link set {} up)", found.name, found.name)),
-        None => Err(format!("{wanted} is neither an interface with an address nor an address of this host; {}", tell(all))),
+        None => {
+            Err(format!("{wanted} is neither an interface with an address nor an address of this host; {}", tell(all)))
+        }
     }
 }
 
@@ -96,7 +97,9 @@ fn tell(all: &[Interface]) -> String {
     let each = |known: &Interface| {
         let state = if known.is_up { "" } else { ", down" };
         match known.address {
-            SocketAddr::V6(v6) if known.is_link_local() => format!("{}%{} ({}{state})", v6.ip(), known.name, known.name),
+            SocketAddr::V6(v6) if known.is_link_local() => {
+                format!("{}%{} ({}{state})", v6.ip(), known.name, known.name)
+            }
             address => format!("{} ({}{state})", address.ip(), known.name),
         }
     };
@@ -222,7 +225,10 @@ mod tests {
         assert_eq!(find("b").unwrap(), "[fe80::1%3]:0");
         assert_eq!(find("2001:db8::1").unwrap(), "[2001:db8::1]:0");
         assert_eq!(find("::ffff:192.0.2.1").unwrap(), "192.0.2.1:0");
-        assert_eq!((find("fe80::1%b").unwrap(), find("fe80::1%2").unwrap()), ("[fe80::1%3]:0".into(), "[fe80::1%2]:0".into()));
+        assert_eq!(
+            (find("fe80::1%b").unwrap(), find("fe80::1%2").unwrap()),
+            ("[fe80::1%3]:0".into(), "[fe80::1%2]:0".into())
+        );
         assert_eq!(choose(None, &all).unwrap().address.to_string(), "192.0.2.1:0", "not the loopback one");
         assert_eq!(choose(None, &all[..2]).unwrap().name, "lo", "unless there is no other");
     }
@@ -235,7 +241,10 @@ mod tests {
         assert!(error("c").contains("c is down"));
         for absent in ["d", "192.0.2.77", "fe80::1%lo", "::2"] {
             let text = error(absent);
-            assert!(text.starts_with(absent) && text.contains("192.0.2.1 (a), fe80::1%b (b), 192.0.2.9 (c, down)"), "{text}");
+            assert!(
+                text.starts_with(absent) && text.contains("192.0.2.1 (a), fe80::1%b (b), 192.0.2.9 (c, down)"),
+                "{text}"
+            );
         }
         assert!(choose(None, &[]).is_err());
     }
@@ -255,7 +264,8 @@ mod tests {
         let (v4, v6): (SocketAddr, SocketAddr) = ("192.0.2.1:9".parse().unwrap(), "[fe80::1%7]:9".parse().unwrap());
         let may = |own, peer: &str| is_reachable(own, peer.parse().unwrap());
         assert!(may(&v4, "192.0.2.2") && may(&v6, "fe80::2") && may(&v6, "2001:db8::1"));
-        for (own, bad) in [(&v4, "::1"), (&v6, "1.2.3.4"), (&v4, "0.0.0.0"), (&v4, "255.255.255.255"), (&v6, "ff02::1")] {
+        for (own, bad) in [(&v4, "::1"), (&v6, "1.2.3.4"), (&v4, "0.0.0.0"), (&v4, "255.255.255.255"), (&v6, "ff02::1")]
+        {
             assert!(!may(own, bad), "{bad}");
         }
         assert_eq!(at(&v6, "fe80::2".parse().unwrap(), 5).to_string(), "[fe80::2%7]:5");

@@ -3,6 +3,7 @@
 //! Knows no connection and no protocol, believes nothing that came, decides nothing. Never blocks.
 
 pub(crate) mod address;
+pub(crate) mod errors;
 pub(crate) mod handover;
 pub(crate) mod name;
 pub(crate) mod receive;

@@ -36,44 +36,42 @@ struct Control([u8; CONTROL]);
 // SAFETY: only computes lengths.
 const CONTROL: usize = unsafe { 2 * libc::CMSG_SPACE(size_of::<u64>() as u32) } as usize;
 
-/// Packets of one sender, one after the other.
-#[derive(Clone, Copy, Debug)]
+/// Packets of one sender, one after the other; whoever has them may open them where they lie.
+#[derive(Debug)]
 pub(crate) struct Packets<'a> {
-    bytes: &'a [u8],
+    bytes: &'a mut [u8],
     /// Of each but the last; not 0.
     segment: usize,
 }
 
 impl<'a> Packets<'a> {
-    pub(crate) fn new(bytes: &'a [u8], segment: usize) -> Self {
+    pub(crate) fn new(bytes: &'a mut [u8], segment: usize) -> Self {
         Packets { bytes, segment: segment.max(1) }
     }
 
     /// Splits off those at the front that have the same answer.
     pub(crate) fn split<T: PartialEq>(&mut self, of: impl Fn(&[u8]) -> T) -> Option<(T, Packets<'a>)> {
-        let all = *self;
-        let mut packets = all;
-        let first = of(packets.next()?);
-        let mut length = all.bytes.len() - packets.bytes.len();
-        while let Some(packet) = packets.next().filter(|packet| of(packet) == first) {
-            length += packet.len();
-        }
-        let (these, rest) = all.bytes.split_at(length);
+        let mut packets = self.bytes.chunks(self.segment);
+        let first = packets.next()?;
+        let answer = of(first);
+        let same = packets.take_while(|packet| of(packet) == answer);
+        let length = first.len() + same.map(<[u8]>::len).sum::<usize>();
+        Some((answer, Packets { bytes: self.take(length), segment: self.segment }))
+    }
+
+    fn take(&mut self, length: usize) -> &'a mut [u8] {
+        let (taken, rest) = std::mem::take(&mut self.bytes).split_at_mut(length);
         self.bytes = rest;
-        Some((first, Packets { bytes: these, segment: all.segment }))
+        taken
     }
 }
 
 impl<'a> Iterator for Packets<'a> {
-    type Item = &'a [u8];
+    type Item = &'a mut [u8];
 
-    fn next(&mut self) -> Option<&'a [u8]> {
-        if self.bytes.is_empty() {
-            return None;
-        }
-        let (packet, rest) = self.bytes.split_at(self.segment.min(self.bytes.len()));
-        self.bytes = rest;
-        Some(packet)
+    fn next(&mut self) -> Option<&'a mut [u8]> {
+        let length = self.segment.min(self.bytes.len());
+        (length > 0).then(|| self.take(length))
     }
 }
 
@@ -151,11 +149,11 @@ impl Inbox {
     }
 
     /// What came: from whom, and the packets.
-    pub(crate) fn trains(&self) -> impl Iterator<Item = (SocketAddr, Packets<'_>)> {
-        let came = self.came[..self.count].iter().enumerate();
-        came.filter_map(|(at, came)| {
+    pub(crate) fn trains(&mut self) -> impl Iterator<Item = (SocketAddr, Packets<'_>)> {
+        let rooms = self.rooms.chunks_mut(ROOM);
+        self.came[..self.count].iter().zip(rooms).filter_map(|(came, room)| {
             let (from, length, segment) = (*came)?;
-            Some((from, Packets::new(&self.rooms[at * ROOM..at * ROOM + length], segment)))
+            Some((from, Packets::new(&mut room[..length], segment)))
         })
     }
 }

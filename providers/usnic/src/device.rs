@@ -1,0 +1,286 @@
+//! An open interface adapter as far as the network goes: its sockets, its connections by number, and what others ask of it.
+//!
+//! Queue pairs send by themselves, under their own lock, through the socket they were given. Locks are taken in this order:
+//! progress, queue pair, shared receive queue, completion queue, and below all the small ones of this room, `table`, `polling`
+//! and the bell, under which nothing is called. Set-up has a lock of its own, `setups`, under which queue pairs are not called
+//! either. Only the engine calls upwards.
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+use dapl::error::{Error, Resource, Result};
+use dapl::provider::IaSpec;
+use parking_lot::Mutex;
+use rustix::event::epoll;
+
+use crate::bell::{Bell, Job};
+use crate::engine::Engine;
+use crate::knobs::Knobs;
+use crate::net::address::{self, Interface};
+use crate::net::errors;
+use crate::net::receive::Packets;
+use crate::net::socket::{Socket, Wanted};
+use crate::pair::{Pair, Reports};
+use crate::polling::{Poller, Polling};
+use crate::progress::Progress;
+use crate::proto::schedule::Outlook;
+use crate::proto::{Nanos, SECONDS};
+use crate::setups::Setups;
+use crate::table::{Place, Plan, Table};
+
+/// Connections of an IA at most.
+pub(crate) const CONNECTIONS: usize = 65_536;
+/// A number that was given back rests so long.
+const REST: Nanos = 10 * SECONDS;
+/// Set-up packets that wait for the engine, at most: more are lost, and come again.
+const PUT_BY: usize = 1024;
+
+/// The device of one IA.
+pub(crate) struct Device {
+    pub(crate) me: Weak<Device>,
+    pub(crate) name: String,
+    pub(crate) knobs: Knobs,
+    pub(crate) interface: Interface,
+    /// What data leave and come by.
+    pub(crate) socket: Arc<Socket>,
+    pub(crate) bell: Arc<Bell>,
+    /// All sockets by which requests come; readable if one of them is.
+    pub(crate) doors: OwnedFd,
+    pub(crate) table: Table,
+    pub(crate) polling: Polling,
+    pub(crate) progress: Mutex<Progress>,
+    pub(crate) setups: Mutex<Setups>,
+    pub(crate) reports: Arc<dyn Reports>,
+    /// What connections want that were touched outside a pass, and how many those are.
+    fresh: Mutex<Vec<(u32, Outlook)>>,
+    freshes: AtomicUsize,
+    /// Set-up packets, and others of connections that do not stand yet.
+    put_by: Mutex<Vec<(SocketAddr, Vec<u8>)>>,
+    /// Packets of no connection.
+    strays: AtomicU64,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Nanoseconds of the monotonic clock.
+#[inline]
+pub(crate) fn now() -> Nanos {
+    dapl::wait::now()
+}
+
+impl Device {
+    /// Opens it and starts its engine. Errors are logged here, with object, cause and remedy.
+    pub(crate) fn open(spec: &IaSpec<'_>, reports: Arc<dyn Reports>) -> Result<Arc<Device>> {
+        let knobs = Knobs::read(spec.params);
+        let interface = address::find(knobs.address.as_deref()).map_err(|why| {
+            log::error!("{}: {why}", spec.name);
+            Error::Exhausted(Resource::Device)
+        })?;
+        let socket = Arc::new(open_socket(spec.name, &knobs, &interface)?);
+        let setups = Setups::new(spec.name, &knobs)?;
+        let bell = Arc::new(Bell::new()?);
+        let doors = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| {
+            log::error!("{}: cannot watch several sockets: {error}", spec.name);
+            Error::Exhausted(Resource::Device)
+        })?;
+        let device = Arc::new_cyclic(|me| Device {
+            me: me.clone(),
+            name: spec.name.to_owned(),
+            knobs,
+            interface,
+            socket,
+            bell,
+            doors,
+            table: Table::new(CONNECTIONS, REST),
+            polling: Polling::default(),
+            progress: Mutex::new(Progress::new()),
+            setups: Mutex::new(setups),
+            reports,
+            fresh: Mutex::default(),
+            freshes: AtomicUsize::new(0),
+            put_by: Mutex::default(),
+            strays: AtomicU64::new(0),
+            thread: Mutex::default(),
+        });
+        let engine = Engine::new(device.clone());
+        let thread = dapl::thread::spawn("dapl-usnic", move || engine.run()).map_err(|error| {
+            log::error!("{}: cannot start the engine's thread: {error}", spec.name);
+            Error::Exhausted(Resource::Device)
+        })?;
+        *device.thread.lock() = Some(thread);
+        Ok(device)
+    }
+
+    /// The address that peers connect to, with the port of set-ups.
+    pub(crate) fn address(&self) -> SocketAddr {
+        let mut address = self.interface.address;
+        address.set_port(self.knobs.port);
+        address
+    }
+
+    /// The largest payload of a datagram that is ever tried.
+    pub(crate) fn ceiling(&self) -> usize {
+        self.interface.largest_payload().min(self.knobs.mtu_ceiling)
+    }
+
+    // --- progress ---
+
+    /// A consumer polls: it makes the progress of the device, unless somebody else is at it. True: something has moved.
+    pub(crate) fn poll(&self, poller: &Poller) -> bool {
+        self.polling.polls(poller);
+        let Some(mut progress) = self.progress.try_lock() else { return false };
+        progress.pass(self, now())
+    }
+
+    /// The consumer of this queue goes to sleep, or gives it up.
+    pub(crate) fn stop_polling(&self, poller: &Poller) {
+        if self.polling.stops(poller) {
+            // Who has the lock may leave something behind.
+            let next = self.progress.try_lock().map_or(Some(0), |mut progress| progress.next(self));
+            if self.polling.must_wake_to_take_over(next) {
+                self.bell.ring(Job::Look);
+            }
+        }
+    }
+
+    /// What a connection wants that was touched outside a pass: by a post, say. Needs the lock of nobody.
+    pub(crate) fn wants(&self, number: u32, plan: &Plan, outlook: &Outlook) {
+        let deadline = if outlook.wants_turn() { Some(0) } else { outlook.deadline };
+        let Some(deadline) = deadline.filter(|deadline| plan.is_late_for(*deadline)) else { return };
+        let mut fresh = self.fresh.lock();
+        fresh.push((number, *outlook));
+        // Pairs with the engine's last look before it sleeps.
+        self.freshes.store(fresh.len(), Ordering::SeqCst);
+        drop(fresh);
+        if self.polling.must_wake_for(deadline) {
+            self.bell.ring(Job::Look);
+        }
+    }
+
+    pub(crate) fn has_fresh(&self) -> bool {
+        self.freshes.load(Ordering::SeqCst) > 0
+    }
+
+    /// True: there is something in `into`, which was empty.
+    pub(crate) fn take_fresh(&self, into: &mut Vec<(u32, Outlook)>) -> bool {
+        if !self.has_fresh() {
+            return false;
+        }
+        let mut fresh = self.fresh.lock();
+        std::mem::swap(&mut *fresh, into);
+        self.freshes.store(0, Ordering::SeqCst);
+        true
+    }
+
+    // --- what is left to the engine ---
+
+    /// Packets that only the engine understands.
+    #[cold]
+    pub(crate) fn put_by(&self, from: SocketAddr, packets: Packets<'_>) {
+        let mut put_by = self.put_by.lock();
+        let was_empty = put_by.is_empty();
+        let room = PUT_BY - put_by.len();
+        put_by.extend(packets.take(room).map(|packet| (from, packet.to_vec())));
+        drop(put_by);
+        if was_empty {
+            self.bell.ring(Job::Setups);
+        }
+    }
+
+    pub(crate) fn take_put_by(&self) -> Vec<(SocketAddr, Vec<u8>)> {
+        std::mem::take(&mut *self.put_by.lock())
+    }
+
+    #[cold]
+    pub(crate) fn note_strays(&self, count: usize) {
+        self.strays.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    /// Packets that were of no connection.
+    pub(crate) fn strays(&self) -> u64 {
+        self.strays.load(Ordering::Relaxed)
+    }
+
+    // --- connections ---
+
+    /// From now on somebody else has this connection: its queue pair is done with it, but the peer may not be.
+    pub(crate) fn hand_on(&self, number: u32, pair: Arc<dyn Pair>, outlook: &Outlook) {
+        self.table.replace(number, pair);
+        if let Some(place) = self.table.find(number) {
+            place.plan.is_met();
+            self.wants(number, &place.plan, outlook);
+        }
+    }
+
+    /// Nobody has it any more.
+    pub(crate) fn forget(&self, number: u32) {
+        self.table.free(number, now());
+    }
+
+    /// What did not arrive: those who send there are told.
+    #[cold]
+    pub(crate) fn heed_errors(&self, socket: &Socket) {
+        let now = now();
+        errors::read(socket, |missed| {
+            for place in self.table.all().into_iter().filter(Place::is_open) {
+                if place.pair.sends_to(missed.to) {
+                    let outlook = place.pair.did_not_arrive(now, place.number, missed.hint);
+                    self.wants(place.number, &place.plan, &outlook);
+                }
+            }
+        });
+    }
+
+    /// Each connection with a socket of its own.
+    pub(crate) fn has_own_sockets(&self) -> bool {
+        false
+    }
+
+    pub(crate) fn each_ready_socket(&self, _each: impl FnMut(&Socket)) {}
+
+    /// Ends the engine. Nothing is reported any more.
+    pub(crate) fn shut(&self) {
+        self.bell.ring(Job::Stop);
+        let thread = self.thread.lock().take();
+        // An agent that closes the IA from the engine's own thread must not wait for itself.
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+        self.bell.silence();
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device").field("name", &self.name).field("address", &self.address()).finish_non_exhaustive()
+    }
+}
+
+fn open_socket(name: &str, knobs: &Knobs, interface: &Interface) -> Result<Socket> {
+    let wanted = Wanted {
+        address: interface.address,
+        ports: knobs.data_ports.clone(),
+        is_shared: false,
+        receive_buffer: knobs.receive_buffer,
+        send_buffer: knobs.send_buffer,
+        gso: knobs.gso,
+        gro: knobs.gro,
+    };
+    let socket = Socket::open(&wanted).map_err(|error| {
+        log::error!("{name}: cannot open a UDP socket on {} ({}): {error}", interface.address.ip(), interface.name);
+        Error::Exhausted(Resource::Device)
+    })?;
+    for cut in socket.cuts(&wanted) {
+        log::warn!(
+            "{name}: the system grants a socket buffer of {} bytes where {} are wanted, which costs speed; set {} to {} or more",
+            cut.granted,
+            cut.wanted,
+            cut.sysctl,
+            cut.wanted
+        );
+    }
+    Ok(socket)
+}

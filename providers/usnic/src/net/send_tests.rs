@@ -1,0 +1,3 @@
+use super::*;
+use crate::net::receive::Inbox;
+use crate::net::socket::{Wanted, plain};
