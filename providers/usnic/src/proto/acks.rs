@@ -117,3 +117,99 @@ impl AckClock {
         (now.saturating_sub(self.newest) / MICROS).try_into().unwrap_or(u16::MAX)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DELAY: Nanos = 50 * MICROS;
+    const START: Nanos = 7_000_000;
+
+    fn clock() -> AckClock {
+        AckClock::new(DELAY, 4)
+    }
+
+    /// After one packet.
+    fn after(arrival: Arrival, last_of_chunks: bool, ack_now: bool) -> AckClock {
+        let mut clock = clock();
+        clock.arrived(START, arrival, last_of_chunks, ack_now);
+        clock
+    }
+
+    #[test]
+    fn a_single_small_message_waits_for_others() {
+        let mut clock = after(Arrival::Next, false, false);
+        assert!(clock.owed() && !clock.due(START + DELAY - 1) && clock.due(START + DELAY));
+        clock.arrived(START + 20 * MICROS, Arrival::Next, false, false);
+        assert_eq!(clock.deadline(), Some(START + DELAY), "the first one's time counts");
+        assert_eq!(clock.carried(START + 30 * MICROS), 10, "but the newest one's delay");
+        assert!(!clock.owed() && clock.deadline().is_none() && !clock.due(Nanos::MAX));
+        clock.arrived(START + 90 * MICROS, Arrival::Next, false, false);
+        assert_eq!(clock.deadline(), Some(START + 140 * MICROS), "and then it begins anew");
+    }
+
+    #[test]
+    fn trouble_ends_and_questions_do_not_wait() {
+        assert!(!clock().owed() && !clock().due(Nanos::MAX));
+        assert!(after(Arrival::Next, true, false).due(START) && after(Arrival::Next, false, true).due(START));
+        assert!(after(Arrival::Ahead, false, false).due(START) && after(Arrival::Duplicate, false, false).due(START));
+        assert!(!after(Arrival::Outside, true, true).owed(), "not even if it asks");
+        let mut clock = clock();
+        clock.at_once();
+        assert!(clock.owed() && clock.due(0));
+        assert!(
+            !{
+                _ = clock.carried(START);
+                clock.owed()
+            },
+            "any packet tells it"
+        );
+    }
+
+    #[test]
+    fn so_many_packets_do_not_wait() {
+        let mut clock = clock();
+        (0..3).for_each(|_| clock.arrived(START, Arrival::Next, false, false));
+        assert!(!clock.due(START));
+        clock.arrived(START, Arrival::Next, false, false);
+        assert!(clock.due(START));
+        clock.left(START);
+        clock.set_every(0);
+        clock.arrived(START, Arrival::Next, false, false);
+        assert!(clock.due(START), "none is at least one");
+    }
+
+    #[test]
+    fn a_gap_is_told_by_an_ack_of_its_own() {
+        for arrival in [Arrival::Ahead, Arrival::Duplicate] {
+            let mut clock = after(arrival, false, false);
+            clock.carried(START);
+            assert!(clock.due(START), "the short form has no room for it");
+            clock.left(START);
+            assert!(!clock.owed());
+        }
+        let mut clock = clock();
+        clock.whole_at_once();
+        clock.at_once();
+        clock.carried(START);
+        assert!(clock.due(START));
+    }
+
+    #[test]
+    fn a_delay_that_does_not_fit_is_the_largest() {
+        let mut clock = after(Arrival::Next, false, false);
+        assert_eq!(clock.left(START + 65_534 * MICROS), 65_534);
+        assert_eq!((clock.left(START + 65_536 * MICROS), clock.left(Nanos::MAX)), (u16::MAX, u16::MAX));
+        assert_eq!(clock.left(0), 0, "a clock that lags");
+        let mut clock = AckClock::new(Nanos::MAX, u32::MAX);
+        clock.arrived(START, Arrival::Next, false, false);
+        assert_eq!(clock.deadline(), Some(Nanos::MAX));
+    }
+
+    #[test]
+    fn a_duplicate_does_not_make_the_newest_packet_younger() {
+        let mut clock = after(Arrival::Next, false, false);
+        clock.arrived(START + 40 * MICROS, Arrival::Duplicate, false, false);
+        assert_eq!(clock.left(START + 45 * MICROS), 45);
+    }
+}

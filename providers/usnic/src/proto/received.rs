@@ -52,12 +52,13 @@ impl Received {
     /// Where a packet of this number lies.
     pub(crate) fn look(&self, psn: Psn) -> Arrival {
         const LENGTH: i32 = WINDOW as i32;
+        const BEHIND: i32 = -LENGTH;
         match psn.since(self.next) {
             0 => Arrival::Next,
             1..LENGTH if self.ahead.has(psn) => Arrival::Duplicate,
             1..LENGTH => Arrival::Ahead,
-            // A sender keeps no more than a window of them, so it asks for nothing older.
-            ..0 if self.next.since(psn) <= LENGTH && psn.is_before(self.next) => Arrival::Duplicate,
+            // A sender keeps no more than a window of them, so it waits for nothing older.
+            BEHIND..0 => Arrival::Duplicate,
             _ => Arrival::Outside,
         }
     }
@@ -142,5 +143,114 @@ impl Received {
             end = before;
         }
         out.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::wire::RANGES;
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    const STARTS: [u32; 7] = [0, 1, 4095, (1 << 31) - 2, 1 << 31, u32::MAX - 70, u32::MAX];
+
+    fn told(received: &mut Received, room: usize) -> Vec<(u32, u32)> {
+        let mut out = vec![Range::default(); room];
+        let count = received.ranges(&mut out);
+        out[..count].iter().map(|range| (range.first.get(), range.end.get())).collect()
+    }
+
+    #[test]
+    fn the_window_has_an_end_on_either_side() {
+        for start in STARTS.map(Psn) {
+            let mut received = Received::new(start);
+            let at = |distance: i32| Psn(start.0.wrapping_add_signed(distance));
+            assert_eq!(received.look(at(-1)), Arrival::Duplicate);
+            assert_eq!(received.look(at(-4096)), Arrival::Duplicate);
+            assert_eq!(received.look(at(-4097)), Arrival::Outside);
+            assert_eq!(received.look(at(i32::MIN)), Arrival::Outside);
+            assert_eq!(received.look(at(i32::MAX)), Arrival::Outside);
+            assert_eq!(received.look(at(0)), Arrival::Next);
+            assert_eq!(received.look(at(4095)), Arrival::Ahead);
+            assert_eq!(received.look(at(4096)), Arrival::Outside);
+            assert_eq!((received.accept(at(4096)), received.accept(at(-1)), received.is_gapless()), (0, 0, true));
+            assert_eq!((received.accept(at(4095)), received.is_gapless()), (0, false));
+            assert_eq!(received.look(at(4095)), Arrival::Duplicate);
+            let moved: u32 = (0..4095).map(|distance| received.accept(at(distance))).sum();
+            assert_eq!((moved, received.next(), received.is_gapless()), (4096, at(4096), true));
+            assert_eq!(received.look(at(4096 + 4095)), Arrival::Ahead, "no bit is left over");
+        }
+    }
+
+    #[test]
+    fn a_report_without_room_for_all_tells_the_newest_and_in_time_the_rest() {
+        for start in STARTS.map(Psn) {
+            let mut received = Received::new(start);
+            (1..2048).for_each(|pair| _ = received.accept(start.plus(pair * 2)));
+            let mut all = BTreeSet::new();
+            for _ in 0..2048 / (RANGES / 2) {
+                let ranges = told(&mut received, RANGES);
+                assert!(ranges.len() > RANGES / 2);
+                assert!(ranges.contains(&(start.plus(4094).0, start.plus(4095).0)), "the newest");
+                all.extend(ranges);
+            }
+            assert_eq!(all.len(), 2047, "all in so many reports");
+            received.accept(start);
+            received.accept(start.plus(1));
+            assert_eq!(told(&mut received, 1).len(), 1, "room for one");
+            assert_eq!(told(&mut received, 0).len(), 0, "and for none");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_set_of_numbers(
+            start in prop_oneof![prop::sample::select(STARTS.to_vec()), any::<u32>()],
+            steps in prop::collection::vec((-5000i32..5000, 1u32..40, any::<bool>()), 1..120),
+            room in 0..70usize,
+        ) {
+            let first = Psn(start);
+            let mut received = Received::new(first);
+            // Distances from the first number.
+            let mut model = BTreeSet::new();
+            let mut next = 0i64;
+            for (distance, run, from_next) in steps {
+                let base = if from_next { 0 } else { i64::from(distance) };
+                for at in (next + base..).take(run as usize) {
+                    let psn = first.plus(at as u32);
+                    let expected = match at - next {
+                        0 => Arrival::Next,
+                        -4096..0 => Arrival::Duplicate,
+                        1..4096 if model.contains(&at) => Arrival::Duplicate,
+                        1..4096 => Arrival::Ahead,
+                        _ => Arrival::Outside,
+                    };
+                    prop_assert_eq!(received.look(psn), expected);
+                    let mut moved = 0;
+                    if matches!(expected, Arrival::Next | Arrival::Ahead) {
+                        model.insert(at);
+                        while model.remove(&next) {
+                            (next, moved) = (next + 1, moved + 1);
+                        }
+                    }
+                    prop_assert_eq!(received.accept(psn), moved);
+                    prop_assert_eq!(received.next(), first.plus(next as u32));
+                    prop_assert_eq!(received.is_gapless(), model.is_empty());
+                }
+                let ranges = told(&mut received, room);
+                let here = |psn: u32| i64::from(Psn(psn).since(first.plus(next as u32))) + next;
+                for &(from, end) in &ranges {
+                    prop_assert!(here(from) < here(end) && (here(from)..here(end)).all(|at| model.contains(&at)));
+                }
+                let covered: i64 = ranges.iter().map(|&(from, end)| here(end) - here(from)).sum();
+                let all = model.iter().filter(|&at| !model.contains(&(at - 1))).count();
+                if all <= room {
+                    prop_assert!(covered == model.len() as i64 && ranges.len() == all, "whole ranges, and all of them");
+                } else {
+                    prop_assert!(ranges.len() >= room / 2 && ranges.len() <= room);
+                }
+            }
+        }
     }
 }

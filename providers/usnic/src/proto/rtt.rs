@@ -117,3 +117,75 @@ impl Rtt {
 fn average(old: Nanos, new: Nanos, parts: u64) -> Nanos {
     old - old / parts + new / parts
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn rtt(samples: &[(Nanos, Nanos)]) -> Rtt {
+        let mut rtt = Rtt::new(Timing::default());
+        samples.iter().for_each(|&(sample, delay)| rtt.sample(0, sample, delay));
+        rtt
+    }
+
+    #[test]
+    fn before_the_first_sample_nothing_is_known() {
+        let rtt = rtt(&[]);
+        assert_eq!((rtt.latest(), rtt.smoothed(), rtt.minimum()), (None, None, None));
+        assert_eq!((rtt.pto(0), rtt.pto(1), rtt.pto(2)), (100 * MILLIS, 200 * MILLIS, 400 * MILLIS));
+    }
+
+    #[test]
+    fn the_first_sample_is_believed_and_later_ones_are_averaged() {
+        let one = rtt(&[(8 * MILLIS, 0)]);
+        assert_eq!((one.smoothed(), one.minimum()), (Some(8 * MILLIS), Some(8 * MILLIS)));
+        assert_eq!(one.pto(0), 8 * MILLIS + 4 * 4 * MILLIS + 50 * MICROS);
+        let two = rtt(&[(8 * MILLIS, 0), (16 * MILLIS, 0)]);
+        assert_eq!((two.latest(), two.smoothed()), (Some(16 * MILLIS), Some(9 * MILLIS)));
+        // 3/4 of 4 ms and 1/4 of 8 ms.
+        assert_eq!(two.pto(0), 9 * MILLIS + 4 * 5 * MILLIS + 50 * MICROS);
+    }
+
+    #[test]
+    fn the_peers_delay_is_not_the_paths_but_hides_nothing() {
+        assert_eq!(rtt(&[(MILLIS, 0), (3 * MILLIS, MILLIS)]).latest(), Some(2 * MILLIS));
+        assert_eq!(rtt(&[(MILLIS, 0), (3 * MILLIS, Nanos::MAX)]).latest(), Some(MILLIS), "never below the minimum");
+        assert_eq!(
+            rtt(&[(MILLIS, 0), (SECONDS, SECONDS)]).latest(),
+            Some(975 * MILLIS),
+            "nor by more than is believed"
+        );
+    }
+
+    #[test]
+    fn the_timeout_keeps_its_bounds() {
+        let near = rtt(&[(20 * MICROS, 0); 9]);
+        assert_eq!((near.pto(0), near.pto(1), near.pto(3)), (MILLIS, 2 * MILLIS, 8 * MILLIS));
+        assert_eq!((near.pto(40), near.pto(u32::MAX)), (2 * SECONDS, 2 * SECONDS));
+        let odd = Rtt::new(Timing { first: 0, floor: 0, ceiling: 0, ..Timing::default() });
+        assert_eq!(odd.pto(u32::MAX), 1, "never at once, or a timer would spin");
+    }
+
+    #[test]
+    fn a_path_that_got_longer_is_noticed() {
+        let mut rtt = rtt(&[(MILLIS, 0)]);
+        rtt.sample(5 * SECONDS, 9 * MILLIS, 0);
+        rtt.sample(12 * SECONDS, 9 * MILLIS, 0);
+        assert_eq!(rtt.minimum(), Some(MILLIS));
+        rtt.sample(23 * SECONDS, 9 * MILLIS, 0);
+        assert_eq!(rtt.minimum(), Some(9 * MILLIS));
+    }
+
+    proptest! {
+        #[test]
+        fn no_sample_breaks_it(samples in prop::collection::vec(any::<(u64, u64, u64)>(), 0..50), backoff: u32) {
+            let mut rtt = Rtt::new(Timing::default());
+            for (now, sample, delay) in samples {
+                rtt.sample(now, sample, delay);
+                prop_assert!(rtt.minimum() <= rtt.latest() && rtt.latest() <= Some(sample.max(1).max(rtt.minimum().unwrap_or(0))));
+            }
+            prop_assert!((MILLIS..=2 * SECONDS).contains(&rtt.pto(backoff)));
+        }
+    }
+}

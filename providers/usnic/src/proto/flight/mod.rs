@@ -7,19 +7,17 @@
 //!
 //! Nothing is sent here, and how fast to send is for `congestion` to say.
 
+mod acked;
 mod reorder;
 mod ring;
+mod timeout;
 
 use super::bits::Bits;
 use super::psn::Psn;
 use super::rtt::{Rtt, Timing};
-use super::wire::Range;
 use super::{Nanos, WINDOW};
 use reorder::Reorder;
 use ring::Ring;
-
-/// Timeouts in a row before a peer can be given up: a process that slept has to ask again first.
-const TIMEOUTS: u32 = 3;
 
 /// Why a packet is to be sent again.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -135,16 +133,6 @@ pub(crate) struct Flight<T> {
     tally: Tally,
 }
 
-/// What one ack's packets say together.
-#[derive(Default)]
-struct Round {
-    acked: Acked,
-    /// Latest leave among the packets sent once, and when that was.
-    newest: Option<(u64, Nanos)>,
-    /// One was sent more than once: what the ack answers is not sure (Karn).
-    is_unsure: bool,
-}
-
 impl<T: Copy> Flight<T> {
     /// Nothing was sent; the first packet will be `first`.
     pub(crate) fn new(first: Psn, timing: Timing) -> Self {
@@ -256,14 +244,17 @@ impl<T: Copy> Flight<T> {
         if self.lost_count == 0 {
             return None;
         }
-        let from = if self.lost_from.is_before(self.first) { self.first } else { self.lost_from };
-        let psn = self.lost.first_set(from, self.next.since(from).unsigned_abs())?;
+        let psn = self.lost.first_set(self.lost_from, self.next.since(self.lost_from).unsigned_abs())?;
         Some((psn, self.ring.slot(psn).what))
     }
 
-    /// Why a packet is to be resent, or was resent last.
+    /// Why a packet is to be resent, or was resent last; `None` if neither.
     pub(crate) fn why(&self, psn: Psn) -> Option<Why> {
-        matches!(self.state(psn), State::Flying | State::Lost).then(|| self.ring.slot(psn).why)
+        match self.state(psn) {
+            State::Lost => Some(self.ring.slot(psn).why),
+            State::Flying => Some(self.ring.slot(psn)).filter(|slot| slot.sends > 1).map(|slot| slot.why),
+            State::Free | State::Queued => None,
+        }
     }
 
     /// A packet left again. One that was acked meanwhile stays so.
@@ -311,207 +302,6 @@ impl<T: Copy> Flight<T> {
         let slot = self.ring.slot_mut(psn);
         slot.why = why;
         (slot.sent, slot.bytes)
-    }
-
-    /// An ack came: all before `next`, and `ranges` behind it; the peer waited for `delay`. `done` is called once for each
-    /// packet that is newly acked, those before `next` in their order.
-    pub(crate) fn acked(
-        &mut self,
-        now: Nanos,
-        next: Psn,
-        ranges: &[Range],
-        delay: Nanos,
-        done: &mut impl FnMut(Psn, T),
-    ) -> Result<Acked, OutOfWindow> {
-        if !self.is_inside(next, ranges) {
-            self.tally.outside += 1;
-            return Err(OutOfWindow);
-        }
-        if next.is_before(self.first) {
-            self.tally.old += 1;
-            return Ok(Acked { old: true, ..Acked::default() });
-        }
-        let mut round = Round::default();
-        round.acked.advanced = next != self.first;
-        self.take(now, self.first, next, &mut round, done);
-        self.first = next;
-        for range in ranges {
-            self.take(now, Psn(range.first.get()), Psn(range.end.get()), &mut round, done);
-        }
-        self.learn(now, delay, &mut round);
-        self.note_gap(now, !ranges.is_empty(), &mut round.acked);
-        self.detect(now, &mut round.acked.lost);
-        Ok(round.acked)
-    }
-
-    /// Nothing of it is about packets that were not sent, or that nobody can still wait for.
-    fn is_inside(&self, next: Psn, ranges: &[Range]) -> bool {
-        const LENGTH: i32 = WINDOW as i32;
-        let sent = self.next.since(next);
-        let is_near = (0..=LENGTH).contains(&sent) || (0..=LENGTH).contains(&self.first.since(next));
-        let fits = |range: &Range| {
-            let (first, end) = (Psn(range.first.get()).since(next), Psn(range.end.get()).since(next));
-            0 <= first && first < end && end <= sent
-        };
-        is_near && ranges.iter().all(fits)
-    }
-
-    /// The packets of a range are there.
-    fn take(&mut self, now: Nanos, from: Psn, end: Psn, round: &mut Round, done: &mut impl FnMut(Psn, T)) {
-        let mut at = from;
-        while at.is_before(end) {
-            let Some(psn) = self.unacked.first_set(at, end.since(at).unsigned_abs()) else { return };
-            self.settle(now, psn, round);
-            done(psn, self.ring.slot(psn).what);
-            at = psn.next();
-        }
-    }
-
-    /// A packet is there: which of its copies?
-    fn settle(&mut self, now: Nanos, psn: Psn, round: &mut Round) {
-        let slot = self.ring.slot(psn);
-        let (sent, order, sends, why) = (slot.sent, slot.order, slot.sends, slot.why);
-        round.acked.packets += 1;
-        round.acked.bytes += u64::from(slot.bytes);
-        self.unacked.clear(psn);
-        let was_lost = self.lost.has(psn);
-        if was_lost {
-            self.lost.clear(psn);
-            self.lost_count -= 1;
-        } else {
-            self.ring.remove(psn);
-        }
-        // Sooner than anything ever came back: that was an earlier copy.
-        let is_early = sends > 1 && self.rtt.minimum().is_some_and(|minimum| now.saturating_sub(sent) < minimum);
-        if was_lost || is_early {
-            self.in_vain(now, why, round);
-        } else if sends > 1 && why == Why::Gap {
-            self.reorder.needed();
-        }
-        if sends == 1 {
-            self.reorder.arrived(order);
-            round.newest = round.newest.max(Some((order, sent)));
-        } else if is_early && !was_lost {
-            self.reorder.void(order);
-        } else if !was_lost {
-            self.reorder.arrived(order);
-        }
-        round.is_unsure |= sends > 1;
-    }
-
-    /// A packet was put on the resend list for nothing.
-    fn in_vain(&mut self, now: Nanos, why: Why, round: &mut Round) {
-        match why {
-            Why::Gap => {
-                self.tally.spurious_gaps += 1;
-                round.acked.spurious += 1;
-                self.reorder.vain(now, &self.rtt);
-            }
-            Why::Probe => self.tally.spurious_probes += 1,
-        }
-    }
-
-    /// What follows from packets newly acked.
-    fn learn(&mut self, now: Nanos, delay: Nanos, round: &mut Round) {
-        if round.acked.packets == 0 {
-            return;
-        }
-        self.progress = now;
-        self.timeouts = 0;
-        self.probes = 0;
-        if let (Some((_, sent)), false) = (round.newest, round.is_unsure) {
-            self.rtt.sample(now, now.saturating_sub(sent), delay);
-            round.acked.rtt = self.rtt.latest();
-        }
-    }
-
-    /// An ack that tells once more of the same gap has the packet before it resent, unless a resend is on its way (US-11).
-    fn note_gap(&mut self, now: Nanos, has_gap: bool, acked: &mut Acked) {
-        if acked.advanced {
-            self.gap_acks = 0;
-        }
-        if !has_gap {
-            return;
-        }
-        self.gap_acks = self.gap_acks.saturating_add(1);
-        if self.gap_acks == 1 {
-            return;
-        }
-        self.tally.repeated += 1;
-        if self.gap_acks <= self.reorder.repeats() || self.state(self.first) != State::Flying {
-            return;
-        }
-        let slot = self.ring.slot(self.first);
-        if slot.sends == 1 || now.saturating_sub(slot.sent) >= self.reorder.patience(&self.rtt) {
-            let (sent, bytes) = self.lose(self.first, Why::Gap);
-            acked.lost.add(sent, bytes);
-        }
-    }
-
-    /// Finds what is lost, oldest first.
-    fn detect(&mut self, now: Nanos, lost: &mut Lost) {
-        let patience = self.reorder.patience(&self.rtt);
-        while let Some(psn) = self.ring.oldest() {
-            let slot = self.ring.slot(psn);
-            let is_late = self.reorder.is_overtaken(slot.order) && now.saturating_sub(slot.sent) >= patience;
-            if !is_late && !self.reorder.is_passed(slot.order, self.ring.flying() - 1) {
-                return;
-            }
-            let (sent, bytes) = self.lose(psn, Why::Gap);
-            lost.add(sent, bytes);
-        }
-    }
-
-    /// When `on_time` has something to do; `None` if nothing is in flight (what is to be resent waits for its sender).
-    pub(crate) fn deadline(&self) -> Option<Nanos> {
-        let slot = self.ring.slot(self.ring.oldest()?);
-        let timeout = self.timeout();
-        if !self.reorder.is_overtaken(slot.order) {
-            return Some(timeout);
-        }
-        Some(timeout.min(slot.sent.saturating_add(self.reorder.patience(&self.rtt))))
-    }
-
-    /// When to probe or to give up.
-    fn timeout(&self) -> Nanos {
-        let oldest = self.ring.oldest().map_or(0, |psn| self.ring.slot(psn).sent);
-        let from = oldest.max(self.progress).max(self.timed_out);
-        let timeout = from.saturating_add(self.rtt.pto(self.timeouts));
-        match self.timeouts {
-            ..TIMEOUTS => timeout,
-            _ => timeout.min(self.give_up()),
-        }
-    }
-
-    /// When the peer is gone, if it was asked often enough.
-    fn give_up(&self) -> Nanos {
-        self.progress.saturating_add(self.rtt.timing().give_up)
-    }
-
-    /// The time has come, perhaps. May have to be called again: ask `deadline`.
-    pub(crate) fn on_time(&mut self, now: Nanos) -> Timeout {
-        let mut lost = Lost::default();
-        self.detect(now, &mut lost);
-        if lost.packets > 0 {
-            return Timeout::Lost(lost);
-        }
-        if self.ring.flying() == 0 || now < self.timeout() {
-            return Timeout::Nothing;
-        }
-        if self.timeouts >= TIMEOUTS && now >= self.give_up() {
-            return Timeout::GiveUp;
-        }
-        // One is enough if only an ack was late; if packets are lost, two have a better chance.
-        self.probes = if self.timeouts == 0 { 1 } else { 2 };
-        self.probes = self.probes.min(self.ring.flying());
-        self.timeouts += 1;
-        self.timed_out = now;
-        for _ in 0..self.probes {
-            if let Some(psn) = self.ring.oldest() {
-                self.lose(psn, Why::Probe);
-            }
-        }
-        Timeout::Probe(self.probes)
     }
 
     /// Gives the memory back of a connection that has nothing in flight, for one that rests; it comes again by itself.

@@ -1,0 +1,166 @@
+//! What an ack changes: packets are done with, the path is measured, and what was overtaken is lost.
+//!
+//! Everything in an ack is checked before anything of it counts. Time alone changes nothing here: that is `timeout`'s.
+
+use super::super::psn::Psn;
+use super::super::wire::Range;
+use super::super::{Nanos, WINDOW};
+use super::{Acked, Flight, OutOfWindow, State, Why};
+
+/// What one ack's packets say together.
+#[derive(Default)]
+struct Round {
+    acked: Acked,
+    /// The latest leave, when that was, and how often its packet had left by then.
+    newest: Option<(u64, Nanos, u8)>,
+}
+
+impl<T: Copy> Flight<T> {
+    /// An ack came: all before `next`, and `ranges` behind it; the peer waited for `delay`. `done` is called once for each
+    /// packet that is newly acked, those before `next` in their order.
+    pub(crate) fn acked(
+        &mut self,
+        now: Nanos,
+        next: Psn,
+        ranges: &[Range],
+        delay: Nanos,
+        done: &mut impl FnMut(Psn, T),
+    ) -> Result<Acked, OutOfWindow> {
+        if !self.is_inside(next, ranges) {
+            self.tally.outside += 1;
+            return Err(OutOfWindow);
+        }
+        if next.is_before(self.first) {
+            self.tally.old += 1;
+            return Ok(Acked { old: true, ..Acked::default() });
+        }
+        let mut round = Round::default();
+        round.acked.advanced = next != self.first;
+        self.take(now, self.first, next, &mut round, done);
+        self.first = next;
+        for range in ranges {
+            self.take(now, Psn(range.first.get()), Psn(range.end.get()), &mut round, done);
+        }
+        self.close_up();
+        self.learn(now, delay, &mut round);
+        self.note_gap(now, !ranges.is_empty(), &mut round.acked);
+        self.detect(now, &mut round.acked.lost);
+        Ok(round.acked)
+    }
+
+    /// Nothing of it is about packets that were not sent, or that nobody can still wait for.
+    fn is_inside(&self, next: Psn, ranges: &[Range]) -> bool {
+        const LENGTH: i32 = WINDOW as i32;
+        let sent = self.next.since(next);
+        let is_near = (0..=LENGTH).contains(&sent) || (0..=LENGTH).contains(&self.first.since(next));
+        let fits = |range: &Range| {
+            let (first, end) = (Psn(range.first.get()).since(next), Psn(range.end.get()).since(next));
+            0 <= first && first < end && end <= sent
+        };
+        is_near && ranges.iter().all(fits)
+    }
+
+    /// The first packet is one that is not acked. It is already, unless an ack contradicts one before it.
+    fn close_up(&mut self) {
+        if !self.unacked.has(self.first) {
+            self.first = self.unacked.first_set(self.first, self.span()).unwrap_or(self.next);
+        }
+        if self.lost_from.is_before(self.first) {
+            self.lost_from = self.first;
+        }
+    }
+
+    /// The packets of a range are there.
+    fn take(&mut self, now: Nanos, from: Psn, end: Psn, round: &mut Round, done: &mut impl FnMut(Psn, T)) {
+        let mut at = from;
+        while at.is_before(end) {
+            let Some(psn) = self.unacked.first_set(at, end.since(at).unsigned_abs()) else { return };
+            self.settle(now, psn, round);
+            done(psn, self.ring.slot(psn).what);
+            at = psn.next();
+        }
+    }
+
+    /// A packet is there: which of its copies?
+    fn settle(&mut self, now: Nanos, psn: Psn, round: &mut Round) {
+        let slot = self.ring.slot(psn);
+        let (sent, order, sends, why) = (slot.sent, slot.order, slot.sends, slot.why);
+        round.acked.packets += 1;
+        round.acked.bytes += u64::from(slot.bytes);
+        self.unacked.clear(psn);
+        let was_lost = self.lost.has(psn);
+        if was_lost {
+            self.lost.clear(psn);
+            self.lost_count -= 1;
+        } else {
+            self.ring.remove(psn);
+        }
+        // Sooner than anything ever came back: that was an earlier copy.
+        let is_early = sends > 1 && self.rtt.minimum().is_some_and(|minimum| now.saturating_sub(sent) < minimum);
+        if was_lost || is_early {
+            self.in_vain(now, why, round);
+        } else if sends > 1 && why == Why::Gap {
+            self.reorder.needed();
+        }
+        if was_lost && sends > 1 {
+            // Nobody can tell which copy it was.
+        } else if is_early {
+            self.reorder.void(order);
+        } else {
+            self.reorder.arrived(order);
+            round.newest = round.newest.max(Some((order, sent, sends)));
+        }
+    }
+
+    /// A packet was put on the resend list for nothing.
+    fn in_vain(&mut self, now: Nanos, why: Why, round: &mut Round) {
+        match why {
+            Why::Gap => {
+                self.tally.spurious_gaps += 1;
+                round.acked.spurious += 1;
+                self.reorder.vain(now, &self.rtt);
+            }
+            Why::Probe => self.tally.spurious_probes += 1,
+        }
+    }
+
+    /// What follows from packets newly acked.
+    fn learn(&mut self, now: Nanos, delay: Nanos, round: &mut Round) {
+        if round.acked.packets == 0 {
+            return;
+        }
+        self.progress = now;
+        self.timeouts = 0;
+        self.probes = 0;
+        // Only what left last tells how long the path is now, and only if it left once (Karn).
+        if let Some((order, sent, 1)) = round.newest
+            && !self.reorder.is_overtaken(order)
+        {
+            self.rtt.sample(now, now.saturating_sub(sent), delay);
+            round.acked.rtt = self.rtt.latest();
+        }
+    }
+
+    /// An ack that tells once more of the same gap has the packet before it resent, unless a resend is on its way (US-11).
+    fn note_gap(&mut self, now: Nanos, has_gap: bool, acked: &mut Acked) {
+        if acked.advanced {
+            self.gap_acks = 0;
+        }
+        if !has_gap {
+            return;
+        }
+        self.gap_acks = self.gap_acks.saturating_add(1);
+        if self.gap_acks == 1 {
+            return;
+        }
+        self.tally.repeated += 1;
+        if self.gap_acks <= self.reorder.repeats() || self.state(self.first) != State::Flying {
+            return;
+        }
+        let slot = self.ring.slot(self.first);
+        if slot.sends == 1 || now.saturating_sub(slot.sent) >= self.reorder.patience(&self.rtt) {
+            let (sent, bytes) = self.lose(self.first, Why::Gap);
+            acked.lost.add(sent, bytes);
+        }
+    }
+}
