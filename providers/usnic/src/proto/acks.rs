@@ -1,8 +1,8 @@
 //! When an ack is owed (US-10): a train of packets has one, not each packet.
 //!
-//! Whoever receives tells every packet with data that came, asks after each batch whether one is due, and says when one left.
-//! A single small message waits a little for a packet that goes the other way; trouble does not wait. What the ack says is
-//! not known here.
+//! Whoever receives tells every packet with data that came, asks after each batch whether one is due, and says when
+//! one left. A single small message waits a little for a packet that goes the other way; trouble does not wait. What
+//! the ack says is not known here.
 
 use super::received::Arrival;
 use super::{MICROS, Nanos};
@@ -43,8 +43,8 @@ impl AckClock {
         self.every = every.max(1);
     }
 
-    /// A packet with data came, and lies so. `last_of_chunks`: it ends a message of more than one packet. `ack_now`: it asks
-    /// for an answer, or it closed a gap (its sender waits for that).
+    /// A packet with data came, and lies so. `last_of_chunks`: it ends a message of more than one packet. `ack_now`:
+    /// it asks for an answer, or it closed a gap (its sender waits for that).
     ///
     /// A packet that is outside the window is nobody's business.
     pub(crate) fn arrived(&mut self, now: Nanos, arrival: Arrival, last_of_chunks: bool, ack_now: bool) {
@@ -96,8 +96,8 @@ impl AckClock {
         }
     }
 
-    /// A packet with data leaves and carries the short form: what it says of its delay. All is told then, but not what lies
-    /// behind a gap.
+    /// A packet with data leaves and carries the short form: what it says of its delay. All is told then, but not
+    /// what lies behind a gap.
     pub(crate) fn carried(&mut self, now: Nanos) -> u16 {
         self.untold = 0;
         if self.urgency != Urgency::Whole {

@@ -1,7 +1,7 @@
 //! One bit for each packet of a window: a ring of 4096, found by the packet's number.
 //!
-//! Two packets that lie a window or more apart share a bit, so a user clears what leaves the window. Works a word at a time;
-//! never allocates.
+//! Two packets that lie a window or more apart share a bit, so a user clears what leaves the window. Works a word at
+//! a time; never allocates.
 
 use super::WINDOW;
 use super::psn::Psn;
@@ -119,17 +119,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn finds_what_a_plain_search_finds(start: u32, set in prop::collection::vec(0..WINDOW, 0..40), from in 0..WINDOW,
-                                           count in 0..=WINDOW + 1) {
-            let start = Psn(start);
+        fn finds_what_a_plain_search_finds(
+            start: u32,
+            set in prop::collection::vec(0..WINDOW, 0..40),
+            from in 0..WINDOW,
+            count in 0..=WINDOW + 1,
+        ) {
+            let (start, from) = (Psn(start), Psn(start).plus(from));
             let mut bits = Bits::new();
             set.iter().for_each(|&at| bits.set(start.plus(at)));
-            let psns = |wanted| (0..count.min(WINDOW)).map(|at| start.plus(from + at)).find(|&psn| bits.has(psn) == wanted);
-            prop_assert_eq!(bits.first_set(start.plus(from), count), psns(true));
-            prop_assert_eq!(bits.first_clear(start.plus(from), count), psns(false));
-            let last = |wanted| (0..count.min(WINDOW)).rev().map(|at| start.plus(from + at)).find(|&psn| bits.has(psn) == wanted);
-            prop_assert_eq!(bits.last_set(start.plus(from), count), last(true));
-            prop_assert_eq!(bits.last_clear(start.plus(from), count), last(false));
+            let all = || (0..count.min(WINDOW)).map(|at| from.plus(at));
+            prop_assert_eq!(bits.first_set(from, count), all().find(|&psn| bits.has(psn)));
+            prop_assert_eq!(bits.first_clear(from, count), all().find(|&psn| !bits.has(psn)));
+            prop_assert_eq!(bits.last_set(from, count), all().rev().find(|&psn| bits.has(psn)));
+            prop_assert_eq!(bits.last_clear(from, count), all().rev().find(|&psn| !bits.has(psn)));
         }
 
         #[test]

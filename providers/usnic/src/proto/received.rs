@@ -1,7 +1,8 @@
 //! What has come: a cumulative number, and a bit for each packet of the window from it on.
 //!
-//! Everything before `next` is here; of the 4096 numbers from it on, some are. Nothing else is remembered, and nothing that
-//! a peer says makes it grow. Asked first, told after: `look` changes nothing, `accept` is for a packet that was taken.
+//! Everything before `next` is here; of the 4096 numbers from it on, some are. Nothing else is remembered, and
+//! nothing that a peer says makes it grow. Asked first, told after: `look` changes nothing, `accept` is for a packet
+//! that was taken.
 
 use super::WINDOW;
 use super::bits::Bits;
@@ -96,8 +97,8 @@ impl Received {
 
     /// Writes what is here behind gaps, and says how many ranges that is.
     ///
-    /// If there are more than there is room for, the highest ones have half of the room, for they are news, and the other
-    /// half goes round, so that after some reports everything has been told.
+    /// If there are more than there is room for, the highest ones have half of the room, for they are news, and the
+    /// other half goes round, so that after some reports everything has been told.
     pub(crate) fn ranges(&mut self, out: &mut [Range]) -> usize {
         if self.is_gapless() || out.is_empty() {
             return 0;

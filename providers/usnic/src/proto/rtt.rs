@@ -1,4 +1,5 @@
-//! How long a packet and its ack take: smoothed, its variation, its minimum, and the timeout that follows (RFC 9002, 5).
+//! How long a packet and its ack take: smoothed, its variation, its minimum, and the timeout that follows (RFC 9002,
+//! 5).
 //!
 //! Which packets may be measured (those that were sent once) is for `flight` to know.
 
@@ -31,7 +32,8 @@ impl Default for Timing {
     }
 }
 
-/// A peer is believed to have waited so long at most, whatever it says: a delay too large would hide how long the path is.
+/// A peer is believed to have waited so long at most, whatever it says: a delay too large would hide how long the
+/// path is.
 const DELAY_BELIEVED: Nanos = 25 * MILLIS;
 
 /// The minimum is that of the last one or two of these, so that a path that got longer is noticed.
@@ -183,7 +185,8 @@ mod tests {
             let mut rtt = Rtt::new(Timing::default());
             for (now, sample, delay) in samples {
                 rtt.sample(now, sample, delay);
-                prop_assert!(rtt.minimum() <= rtt.latest() && rtt.latest() <= Some(sample.max(1).max(rtt.minimum().unwrap_or(0))));
+                prop_assert!(rtt.minimum() <= rtt.latest());
+                prop_assert!(rtt.latest() <= Some(sample.max(1)).max(rtt.minimum()));
             }
             prop_assert!((MILLIS..=2 * SECONDS).contains(&rtt.pto(backoff)));
         }

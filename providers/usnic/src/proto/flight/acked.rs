@@ -16,8 +16,8 @@ struct Round {
 }
 
 impl<T: Copy> Flight<T> {
-    /// An ack came: all before `next`, and `ranges` behind it; the peer waited for `delay`. `done` is called once for each
-    /// packet that is newly acked, those before `next` in their order.
+    /// An ack came: all before `next`, and `ranges` behind it; the peer waited for `delay`. `done` is called once for
+    /// each packet that is newly acked, those before `next` in their order.
     pub(crate) fn acked(
         &mut self,
         now: Nanos,
@@ -141,7 +141,8 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// An ack that tells once more of the same gap has the packet before it resent, unless a resend is on its way (US-11).
+    /// An ack that tells once more of the same gap has the packet before it resent, unless a resend is on its way
+    /// (US-11).
     fn note_gap(&mut self, now: Nanos, has_gap: bool, acked: &mut Acked) {
         if acked.advanced {
             self.gap_acks = 0;

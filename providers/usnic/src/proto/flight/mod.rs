@@ -1,9 +1,10 @@
 //! What was sent and is not acked: who may send, what is lost, and when to worry (US-8, US-9, US-11).
 //!
-//! A packet is in one of four states: free (acked, its number is done with), queued (it has no number yet, so this room does
-//! not know it), in flight, to be resent. A connection says what it sent, hands in every ack that came, and asks what to
-//! send again and when to come back. An ack may be stale, doubled, or made up: what lies outside of what was sent is counted
-//! and changes nothing. Each packet costs a bounded amount of work, and the memory grows to the window and no further.
+//! A packet is in one of four states: free (acked, its number is done with), queued (it has no number yet, so this
+//! room does not know it), in flight, to be resent. A connection says what it sent, hands in every ack that came, and
+//! asks what to send again and when to come back. An ack may be stale, doubled, or made up: what lies outside of what
+//! was sent is counted and changes nothing. Each packet costs a bounded amount of work, and the memory grows to the
+//! window and no further.
 //!
 //! Nothing is sent here, and how fast to send is for `congestion` to say.
 
@@ -84,7 +85,7 @@ pub(crate) enum Timeout {
     /// It was not yet time.
     Nothing,
     /// So many packets were put on the resend list, and as many may leave whatever the congestion window says
-    /// (`probes`). They are not known to be lost.
+    /// (`probes`). They are not known to be lost: they should ask for an ack at once.
     Probe(u32),
     /// These are lost, and on the resend list.
     Lost(Lost),
@@ -254,6 +255,13 @@ impl<T: Copy> Flight<T> {
             State::Lost => Some(self.ring.slot(psn).why),
             State::Flying => Some(self.ring.slot(psn)).filter(|slot| slot.sends > 1).map(|slot| slot.why),
             State::Free | State::Queued => None,
+        }
+    }
+
+    /// What it takes to send a packet again is now this. Nothing if it is acked, or was never sent.
+    pub(crate) fn change(&mut self, psn: Psn, what: T) {
+        if matches!(self.state(psn), State::Flying | State::Lost) {
+            self.ring.slot_mut(psn).what = what;
         }
     }
 

@@ -1,9 +1,10 @@
 //! When a packet counts as lost: what has overtaken it, by how much, and how much of that this path does by itself.
 //!
-//! A packet is lost if later ones have been acked, and there are `packets` of them or it has been on its way for longer than
-//! a round trip and `eighths` of one. Both grow when a resend turns out to have been in vain, for then the path reorders
-//! (two channels, several queues: that is normal), and shrink again when many resends were needed (after RACK, RFC 8985).
-//! "Later" is the order of leaving, not that of numbers: a packet sent again is later than all that left before.
+//! A packet is lost if later ones have been acked, and there are `packets` of them or it has been on its way for
+//! longer than a round trip and `eighths` of one. Both grow when a resend turns out to have been in vain, for then
+//! the path reorders (two channels, several queues: that is normal), and shrink again when many resends were needed
+//! (after RACK, RFC 8985). "Later" is the order of leaving, not that of numbers: a packet sent again is later than
+//! all that left before.
 
 use super::super::rtt::Rtt;
 use super::super::{MICROS, Nanos, SECONDS};

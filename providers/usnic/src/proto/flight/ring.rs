@@ -1,8 +1,8 @@
 //! Where the packets in flight are kept: a ring indexed by PSN, and through it a list in the order in which they left.
 //!
-//! The ring grows as far as it is needed, up to the window; within it every packet has its slot by its number alone. The list
-//! holds what flies, oldest first; a packet that is sent again moves to its end. Which packets there are is for `Flight` to
-//! know.
+//! The ring grows as far as it is needed, up to the window; within it every packet has its slot by its number alone.
+//! The list holds what flies, oldest first; a packet that is sent again moves to its end. Which packets there are is
+//! for `Flight` to know.
 
 use super::super::psn::Psn;
 use super::super::{Nanos, WINDOW};
@@ -134,10 +134,31 @@ impl<T: Copy> Ring<T> {
     pub(super) fn rest(&mut self) {
         self.slots = Vec::new();
     }
+}
 
+#[cfg(test)]
+impl<T: Copy> Ring<T> {
     /// Slots that there are.
-    #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.slots.len()
+    }
+
+    /// The list from its oldest on; holds every rule of it on the way.
+    pub(super) fn walk(&self) -> Vec<Psn> {
+        let mut seen = Vec::new();
+        let mut bytes = 0;
+        let mut at = self.ends.map(|(oldest, _)| oldest);
+        while let Some(psn) = at {
+            let slot = self.slot(psn);
+            let before = seen.last().copied().unwrap_or(psn);
+            assert_eq!(slot.before, before, "links lead both ways");
+            assert!(psn == before || self.slot(before).order < slot.order, "in the order of leaving");
+            seen.push(psn);
+            bytes += u64::from(slot.bytes);
+            at = (slot.after != psn).then_some(slot.after);
+        }
+        assert_eq!(self.ends.map(|(_, newest)| newest), seen.last().copied());
+        assert_eq!((self.flying as usize, self.bytes), (seen.len(), bytes));
+        seen
     }
 }

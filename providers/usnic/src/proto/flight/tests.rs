@@ -1,1 +1,0 @@
-//! The flight against a plain model.

@@ -1,0 +1,376 @@
+//! The rules of the flight, one by one; against a model; and over a path that loses and reorders.
+
+mod model;
+mod path;
+
+use super::super::{MICROS, MILLIS, SECONDS};
+use super::*;
+use crate::proto::wire::Range;
+
+/// Around every wrap.
+const STARTS: [u32; 7] = [0, 1, 4090, (1 << 31) - 3, 1 << 31, u32::MAX - 2, u32::MAX];
+const TRIP: Nanos = 800 * MICROS;
+
+/// A flight whose packets carry their distance from the first.
+struct Sender {
+    flight: Flight<u32>,
+    first: Psn,
+    now: Nanos,
+    done: Vec<u32>,
+}
+
+impl Sender {
+    fn new(first: u32) -> Self {
+        let flight = Flight::new(Psn(first), Timing::default());
+        Sender { flight, first: Psn(first), now: 1_000, done: Vec::new() }
+    }
+
+    /// A path of `TRIP` has been measured, and `count` packets fly since just now.
+    fn with(first: u32, count: u32) -> Self {
+        let mut sender = Sender::new(first.wrapping_sub(1));
+        sender.send(1);
+        sender.now += TRIP;
+        sender.ack(1, &[]).expect("it was sent");
+        sender.first = Psn(first);
+        sender.flight.ring.rest();
+        sender.done.clear();
+        sender.send(count);
+        sender
+    }
+
+    fn send(&mut self, count: u32) {
+        for _ in 0..count {
+            let distance = self.flight.next_psn().since(self.first).unsigned_abs();
+            self.flight.sent(self.now, 100, distance);
+        }
+    }
+
+    /// The peer acks all before `next`, and the ranges.
+    fn ack(&mut self, next: i32, ranges: &[(i32, i32)]) -> Result<Acked, OutOfWindow> {
+        let at = |distance: i32| self.first.0.wrapping_add_signed(distance);
+        let ranges: Vec<Range> =
+            ranges.iter().map(|&(first, end)| Range { first: at(first).into(), end: at(end).into() }).collect();
+        let done = &mut self.done;
+        let result = self.flight.acked(self.now, Psn(at(next)), &ranges, 0, &mut |_, what| done.push(what));
+        self.flight.ring.walk();
+        result
+    }
+
+    fn lost(&mut self, next: i32, ranges: &[(i32, i32)]) -> u32 {
+        self.ack(next, ranges).expect("within the window").lost.packets
+    }
+
+    /// Sends again all that is to be.
+    fn resend(&mut self) -> Vec<u32> {
+        let mut resent = Vec::new();
+        while let Some((psn, what)) = self.flight.lost() {
+            self.flight.resent(self.now, psn);
+            resent.push(what);
+        }
+        resent
+    }
+
+    fn state(&self, distance: u32) -> State {
+        self.flight.state(self.first.plus(distance))
+    }
+
+    /// Goes to the deadline.
+    fn wait(&mut self) -> Timeout {
+        self.now = self.flight.deadline().expect("something flies");
+        self.flight.on_time(self.now)
+    }
+}
+
+#[test]
+fn a_packet_is_queued_flies_is_lost_flies_and_is_free() {
+    for start in STARTS {
+        let mut sender = Sender::with(start, 4);
+        assert_eq!((sender.state(0), sender.state(3), sender.state(4)), (State::Flying, State::Flying, State::Queued));
+        assert_eq!((sender.flight.bytes(), sender.flight.packets(), sender.flight.room()), (400, 4, 4092));
+        sender.now += TRIP;
+        let acked = sender.ack(0, &[(1, 4)]).unwrap();
+        assert_eq!((acked.packets, acked.bytes, acked.advanced, acked.lost.packets), (3, 300, false, 1));
+        assert_eq!((acked.lost.bytes, acked.lost.first_sent), (100, sender.now - TRIP));
+        assert_eq!((sender.state(0), sender.state(1)), (State::Lost, State::Free));
+        assert_eq!((sender.flight.bytes(), sender.flight.lost_packets(), sender.flight.room()), (0, 1, 4092));
+        assert_eq!(sender.resend(), [0]);
+        assert_eq!(
+            (sender.state(0), sender.flight.why(Psn(start)), sender.flight.lost_packets()),
+            (State::Flying, Some(Why::Gap), 0)
+        );
+        sender.now += TRIP;
+        assert!(sender.ack(4, &[]).unwrap().advanced);
+        assert_eq!(
+            (sender.done.as_slice(), sender.flight.is_empty(), sender.state(0)),
+            ([1, 2, 3, 0].as_slice(), true, State::Free)
+        );
+        assert_eq!((sender.flight.deadline(), sender.flight.room()), (None, 4096));
+    }
+}
+
+#[test]
+fn what_a_packet_carries_can_change_until_it_is_acked() {
+    let mut sender = Sender::with(u32::MAX, 3);
+    [u32::MAX, 0, 1, 2].iter().for_each(|&psn| sender.flight.change(Psn(psn), 70 + psn % 10));
+    sender.ack(1, &[]).unwrap();
+    sender.flight.change(Psn(u32::MAX), 80);
+    sender.ack(3, &[]).unwrap();
+    assert_eq!(sender.done, [75, 70, 71], "and no other is touched");
+}
+
+#[test]
+fn two_later_packets_make_no_loss_and_three_do() {
+    let mut sender = Sender::with(0, 6);
+    sender.now += TRIP;
+    assert_eq!(sender.lost(0, &[(1, 3)]), 0);
+    assert_eq!(sender.lost(1, &[(2, 3), (4, 5)]), 0, "3 has one that is later");
+    let mut sender = Sender::with(0, 6);
+    sender.now += TRIP;
+    assert_eq!(sender.lost(0, &[(2, 5)]), 2, "0 and 1");
+    assert_eq!(sender.resend(), [0, 1]);
+}
+
+#[test]
+fn what_was_overtaken_is_lost_after_a_round_trip_and_an_eighth() {
+    let mut sender = Sender::with(0, 2);
+    sender.now += TRIP;
+    assert_eq!(sender.lost(0, &[(1, 2)]), 0);
+    let sent = sender.now - TRIP;
+    assert_eq!(sender.flight.deadline(), Some(sent + TRIP * 9 / 8));
+    assert_eq!(sender.flight.on_time(sent + TRIP * 9 / 8 - 1), Timeout::Nothing);
+    let lost = Lost { packets: 1, bytes: 100, first_sent: sent, last_sent: sent };
+    assert_eq!(sender.flight.on_time(sent + TRIP * 9 / 8), Timeout::Lost(lost));
+    assert_eq!(sender.flight.deadline(), None, "it waits for its sender");
+}
+
+#[test]
+fn later_means_sent_later() {
+    let mut sender = Sender::with(0, 4);
+    sender.now += TRIP;
+    assert_eq!(sender.lost(0, &[(1, 4)]), 1);
+    sender.resend();
+    sender.send(3);
+    sender.now += TRIP / 2;
+    assert_eq!(sender.lost(0, &[(1, 4)]), 0, "these left before the resend");
+    sender.now += TRIP / 2;
+    assert_eq!(sender.lost(0, &[(1, 7)]), 1, "and these after it: the resend is lost too");
+    assert_eq!((sender.resend(), sender.flight.tally().gaps), (vec![0], 2));
+}
+
+#[test]
+fn an_ack_that_repeats_a_gap_has_the_packet_resent_once() {
+    let mut sender = Sender::with(0, 3);
+    sender.now += TRIP;
+    assert_eq!(sender.lost(0, &[(1, 2)]), 0);
+    assert_eq!(sender.lost(0, &[(1, 3)]), 1);
+    assert_eq!(sender.lost(0, &[(1, 3)]), 0, "it is to be resent already");
+    assert_eq!(sender.resend(), [0]);
+    for _ in 0..1000 {
+        sender.now += TRIP / 1000;
+        assert_eq!(sender.lost(0, &[(1, 3)]), 0, "the resend is on its way");
+    }
+    sender.now += TRIP;
+    assert_eq!(sender.lost(0, &[(1, 3)]), 1, "now it should have come");
+    let tally = *sender.flight.tally();
+    assert_eq!((tally.gaps, tally.repeated, tally.spurious_gaps), (2, 1003, 0));
+}
+
+#[test]
+fn acks_that_carry_no_gap_are_no_duplicates() {
+    let mut sender = Sender::with(0, 5);
+    for _ in 0..100 {
+        assert_eq!(sender.ack(0, &[]).unwrap(), Acked::default());
+    }
+    assert_eq!(sender.flight.packets(), 5);
+}
+
+#[test]
+fn old_acks_are_ignored_and_foreign_ones_too() {
+    for start in STARTS {
+        let mut sender = Sender::with(start, 10);
+        sender.ack(4, &[]).unwrap();
+        sender.now += 3 * TRIP;
+        assert!(sender.ack(3, &[]).unwrap().old && sender.ack(-4092, &[(5, 7)]).unwrap().old);
+        assert_eq!(sender.flight.tally().old, 2);
+        let foreign = [11, 4096, -4093, 1 << 30, i32::MAX, i32::MIN, -(1 << 30)];
+        foreign.iter().for_each(|&next| assert_eq!(sender.ack(next, &[]), Err(OutOfWindow), "{next}"));
+        let (low, high) = (i32::MIN, i32::MAX);
+        let hostile =
+            [(7, 7), (7, 6), (6, 11), (3, 6), (low, high), (high, low), (5, low), (-1, 6), (11, 12), (10, 11)];
+        for range in hostile {
+            assert_eq!(sender.ack(5, &[(6, 7), range]), Err(OutOfWindow), "{range:?}");
+        }
+        assert_eq!(sender.flight.tally().outside, (foreign.len() + hostile.len()) as u64);
+        assert_eq!(
+            (sender.flight.packets(), sender.flight.cumulative()),
+            (6, Psn(start).plus(4)),
+            "nothing of it counts"
+        );
+        assert_eq!(sender.done, [0, 1, 2, 3]);
+    }
+}
+
+#[test]
+fn ranges_in_any_order_and_overlapping_count_once() {
+    let mut sender = Sender::with(7, 8);
+    sender.ack(0, &[(6, 8), (2, 4), (3, 7), (2, 4)]).unwrap();
+    assert_eq!(sender.done, [6, 7, 2, 3, 4, 5]);
+    sender.ack(2, &[]).unwrap();
+    assert_eq!((sender.flight.is_empty(), sender.done.len()), (true, 8), "a contradiction leaves no hole");
+}
+
+#[test]
+fn timeouts_double_and_probe_with_one_or_two() {
+    let mut sender = Sender::new(0);
+    sender.send(50);
+    let start = sender.now;
+    assert_eq!(sender.flight.deadline(), Some(start + 100 * MILLIS), "before anything was measured");
+    assert_eq!(sender.flight.on_time(start + 100 * MILLIS - 1), Timeout::Nothing);
+    assert_eq!((sender.wait(), sender.flight.probes()), (Timeout::Probe(1), 1));
+    assert_eq!(sender.flight.why(Psn(0)), Some(Why::Probe));
+    assert_eq!(sender.resend(), [0]);
+    assert_eq!((sender.flight.probes(), sender.flight.timeouts()), (0, 1));
+    assert_eq!((sender.wait(), sender.now), (Timeout::Probe(2), start + 300 * MILLIS));
+    assert_eq!(sender.resend(), [1, 2], "those that left first");
+    assert_eq!((sender.wait(), sender.now), (Timeout::Probe(2), start + 700 * MILLIS));
+    sender.resend();
+    assert_eq!(sender.flight.tally().probes, 5);
+    sender.ack(1, &[]).unwrap();
+    assert_eq!((sender.flight.timeouts(), sender.flight.probes()), (0, 0), "it is there again");
+}
+
+#[test]
+fn a_measured_path_has_a_shorter_timeout() {
+    let mut sender = Sender::with(0, 1);
+    // 0.8 ms, four times half of it, and 50 us.
+    assert_eq!(sender.flight.deadline(), Some(sender.now + 2450 * MICROS));
+    let start = sender.now;
+    sender.now += MILLIS;
+    sender.send(1);
+    assert_eq!(sender.flight.deadline(), Some(start + 2450 * MICROS), "the oldest one's");
+    sender.ack(1, &[]).unwrap();
+    assert!(sender.flight.deadline() > Some(start + 2 * MILLIS), "then the next one's");
+}
+
+#[test]
+fn a_silent_peer_is_given_up_and_one_that_progresses_is_not() {
+    let mut sender = Sender::with(0, 2);
+    let start = sender.now;
+    let end = loop {
+        match sender.wait() {
+            Timeout::Probe(_) => assert!(!sender.resend().is_empty()),
+            other => break other,
+        }
+    };
+    assert_eq!((end, sender.now), (Timeout::GiveUp, start + 20 * SECONDS));
+    assert_eq!(sender.flight.on_time(sender.now), Timeout::GiveUp, "and stays so");
+
+    let mut sender = Sender::with(0, 3);
+    for next in 1..=2 {
+        while sender.now < start + next * 15 * SECONDS {
+            assert!(matches!(sender.wait(), Timeout::Probe(_)));
+            sender.resend();
+        }
+        sender.ack(next as i32, &[]).unwrap();
+    }
+    while sender.now < start + 45 * SECONDS {
+        sender.wait();
+        sender.resend();
+        sender.flight.excuse(sender.now);
+    }
+    assert!(matches!(sender.wait(), Timeout::Probe(_)), "nor one that asks for patience");
+}
+
+#[test]
+fn a_process_that_slept_asks_before_it_gives_up() {
+    let mut sender = Sender::with(0, 2);
+    sender.now += 3600 * SECONDS;
+    for _ in 0..3 {
+        assert!(matches!(sender.flight.on_time(sender.now), Timeout::Probe(_)));
+        sender.resend();
+        sender.now = sender.flight.deadline().unwrap();
+    }
+    assert_eq!(sender.flight.on_time(sender.now), Timeout::GiveUp);
+}
+
+#[test]
+fn only_packets_sent_once_are_measured() {
+    let mut sender = Sender::with(0, 4);
+    sender.now += TRIP;
+    sender.ack(0, &[(1, 4)]).unwrap();
+    sender.resend();
+    sender.now += 5 * TRIP;
+    assert_eq!(sender.ack(4, &[]).unwrap().rtt, None);
+    assert_eq!(sender.flight.rtt().latest(), Some(TRIP));
+    sender.send(3);
+    sender.now += 2 * TRIP;
+    assert_eq!(sender.ack(4, &[(6, 7)]).unwrap().rtt, Some(2 * TRIP));
+    sender.now += TRIP / 10;
+    assert_eq!(sender.ack(7, &[]).unwrap().rtt, None, "late ones that were overtaken tell nothing of the path");
+}
+
+#[test]
+fn a_resend_in_vain_is_noticed_and_makes_the_flight_more_patient() {
+    let mut sender = Sender::with(0, 40);
+    sender.now += TRIP;
+    assert_eq!(sender.lost(0, &[(3, 6)]), 3);
+    assert_eq!(sender.resend(), [0, 1, 2]);
+    sender.now += 10 * MICROS;
+    let acked = sender.ack(6, &[]).unwrap();
+    assert_eq!(
+        (acked.spurious, acked.lost.packets),
+        (3, 0),
+        "no resend came that fast, and it proves nothing of the others"
+    );
+    assert_eq!(sender.flight.tally().spurious_gaps, 3);
+    assert_eq!(sender.lost(6, &[(7, 12)]), 0, "five later ones are now too few");
+    assert_eq!(sender.lost(6, &[(7, 16)]), 1, "the three in vain are not taken for later ones, nine are enough");
+}
+
+#[test]
+fn patience_has_bounds_and_goes_again() {
+    let mut sender = Sender::with(0, 0);
+    let mut base = 0;
+    for round in 0..20 {
+        sender.send(100);
+        sender.now += TRIP;
+        let lost = sender.lost(base, &[(base + 1, base + 100)]);
+        assert_eq!(lost, 1, "a train overtook it, round {round}");
+        assert_eq!(sender.ack(base + 100, &[]).unwrap().spurious, 1, "it came before it was sent again");
+        base += 100;
+    }
+    // What is lost for good, often enough.
+    for _ in 0..64 * 5 {
+        sender.send(50);
+        sender.now += TRIP;
+        assert_eq!(sender.lost(base, &[(base + 1, base + 50)]), 1);
+        sender.resend();
+        sender.now += TRIP;
+        assert_eq!(sender.ack(base + 50, &[]).unwrap().spurious, 0);
+        base += 50;
+    }
+    sender.send(4);
+    sender.now += TRIP;
+    assert_eq!(sender.lost(base, &[(base + 1, base + 4)]), 1, "three are enough again");
+}
+
+#[test]
+fn memory_follows_the_flight_and_goes_when_it_rests() {
+    let mut sender = Sender::with(u32::MAX - 1000, 16);
+    assert_eq!(sender.flight.ring.capacity(), 16);
+    sender.send(1);
+    assert_eq!(sender.flight.ring.capacity(), 32);
+    sender.send(sender.flight.room());
+    assert_eq!((sender.flight.ring.capacity(), sender.flight.room()), (4096, 0));
+    sender.flight.rest();
+    assert_eq!(sender.flight.ring.capacity(), 4096, "not while something flies");
+    for next in 1..=4096 {
+        sender.ack(next, &[]).unwrap();
+    }
+    assert!(sender.done.iter().copied().eq(0..4096), "each found its place as the ring grew");
+    sender.flight.rest();
+    assert_eq!(sender.flight.ring.capacity(), 0);
+    sender.send(3);
+    assert_eq!((sender.flight.ring.capacity(), sender.state(4098)), (16, State::Flying));
+    assert!(size_of::<Flight<[u64; 4]>>() < 2048, "an idle connection is small");
+}

@@ -1,0 +1,214 @@
+//! Two ends and a path between them in virtual time: it loses, doubles, delays and reorders packets and acks.
+
+use super::*;
+use crate::proto::acks::AckClock;
+use crate::proto::received::{Arrival, Received};
+use crate::proto::wire::RANGES;
+use proptest::prelude::*;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+/// What the path does, in thousandths.
+#[derive(Clone, Copy, Debug, Default)]
+struct Weather {
+    loses: u64,
+    loses_acks: u64,
+    doubles: u64,
+    reorders: u64,
+    /// How much later a packet comes that is reordered, at most.
+    late: Nanos,
+}
+
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Flown {
+    Packet(u32),
+    Ack(u32, Vec<(u32, u32)>, u64),
+}
+
+/// A sender that keeps `cwnd` packets in flight, a receiver, and what is between.
+struct World {
+    flight: Flight<u32>,
+    received: Received,
+    clock: AckClock,
+    wire: BinaryHeap<Reverse<(Nanos, u64, Flown)>>,
+    weather: Weather,
+    random: u64,
+    now: Nanos,
+    flown: u64,
+    /// How often each packet was done; what the receiver took.
+    done: BTreeMap<u32, u32>,
+    taken: u32,
+    wasted: u64,
+}
+
+const ONE_WAY: Nanos = 100 * MICROS;
+const CWND: u32 = 256;
+/// Time that a packet needs to leave.
+const LEAVES: Nanos = MICROS;
+
+impl World {
+    fn new(start: u32, seed: u64, weather: Weather) -> Self {
+        World {
+            flight: Flight::new(Psn(start), Timing::default()),
+            received: Received::new(Psn(start)),
+            clock: AckClock::new(50 * MICROS, 64),
+            wire: BinaryHeap::new(),
+            weather,
+            random: seed | 1,
+            now: 1,
+            flown: 0,
+            done: BTreeMap::new(),
+            taken: 0,
+            wasted: 0,
+        }
+    }
+
+    fn chance(&mut self, of_thousand: u64) -> bool {
+        self.any() % 1000 < of_thousand
+    }
+
+    /// xorshift64
+    fn any(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random >> 3
+    }
+
+    fn fly(&mut self, what: Flown) {
+        let loses = if matches!(what, Flown::Packet(_)) { self.weather.loses } else { self.weather.loses_acks };
+        if self.chance(loses) {
+            return;
+        }
+        let copies = 1 + u32::from(self.chance(self.weather.doubles));
+        for _ in 0..copies {
+            let late = if self.chance(self.weather.reorders) { self.any() % (self.weather.late + 1) } else { 0 };
+            self.flown += 1;
+            self.wire.push(Reverse((self.now + ONE_WAY + late, self.flown, what.clone())));
+        }
+    }
+
+    /// Sends what may be sent: first again, then new.
+    fn send(&mut self, left: &mut u32) {
+        loop {
+            let may = self.flight.packets() < CWND || self.flight.probes() > 0;
+            if let (true, Some((psn, _))) = (may, self.flight.lost()) {
+                self.flight.resent(self.now, psn);
+                self.fly(Flown::Packet(psn.0));
+            } else if may && *left > 0 && self.flight.room() > 0 {
+                *left -= 1;
+                let psn = self.flight.sent(self.now, 1000, *left);
+                self.fly(Flown::Packet(psn.0));
+            } else {
+                return;
+            }
+            self.now += LEAVES;
+        }
+    }
+
+    fn packet(&mut self, psn: Psn) {
+        let arrival = self.received.look(psn);
+        assert_ne!(arrival, Arrival::Outside, "a fair sender stays within the window");
+        self.wasted += u64::from(arrival == Arrival::Duplicate);
+        let moved = self.received.accept(psn);
+        self.taken += moved;
+        self.clock.arrived(self.now, arrival, false, moved > 1);
+    }
+
+    fn ack(&mut self) {
+        let mut ranges = [Range::default(); RANGES];
+        let count = self.received.ranges(&mut ranges);
+        let told = ranges[..count].iter().map(|range| (range.first.get(), range.end.get())).collect();
+        let delay = u64::from(self.clock.left(self.now)) * MICROS;
+        self.fly(Flown::Ack(self.received.next().0, told, delay));
+    }
+
+    fn acked(&mut self, next: u32, ranges: &[(u32, u32)], delay: Nanos) {
+        let ranges: Vec<Range> =
+            ranges.iter().map(|&(first, end)| Range { first: first.into(), end: end.into() }).collect();
+        let done = &mut self.done;
+        self.flight
+            .acked(self.now, Psn(next), &ranges, delay, &mut |_, what| *done.entry(what).or_default() += 1)
+            .expect("what a fair peer says is within the window");
+    }
+
+    /// Sends `count` packets through; how long that took.
+    fn run(mut self, count: u32) -> Result<Self, TestCaseError> {
+        let mut left = count;
+        while left > 0 || !self.flight.is_empty() {
+            self.send(&mut left);
+            let arrives = self.wire.peek().map(|Reverse((at, ..))| *at);
+            let due = [arrives, self.flight.deadline(), self.clock.deadline()].into_iter().flatten().min();
+            let due = due.expect("somebody always has something to wait for");
+            self.now = self.now.max(due);
+            prop_assert!(self.now < 600 * SECONDS, "it comes to an end: {:?}", self.flight.tally());
+            if self.clock.due(self.now) {
+                self.ack();
+            }
+            while let Some(Reverse((at, _, what))) = self.wire.peek().cloned()
+                && at <= self.now
+            {
+                self.wire.pop();
+                match what {
+                    Flown::Packet(psn) => self.packet(Psn(psn)),
+                    Flown::Ack(next, ranges, delay) => self.acked(next, &ranges, delay),
+                }
+            }
+            if self.flight.deadline().is_some_and(|deadline| deadline <= self.now) {
+                prop_assert_ne!(self.flight.on_time(self.now), Timeout::GiveUp);
+            }
+            self.flight.ring.walk();
+        }
+        prop_assert_eq!(
+            (self.taken, self.done.len() as u32),
+            (count, count),
+            "all came, and all is known to have come"
+        );
+        prop_assert!(self.done.values().all(|times| *times == 1), "each once");
+        Ok(self)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn everything_comes_through_any_weather(
+        start in prop_oneof![prop::sample::select(STARTS.to_vec()), any::<u32>()],
+        seed: u64,
+        loses in 0..300u64, loses_acks in 0..300u64, doubles in 0..200u64, reorders in 0..500u64,
+        late in prop_oneof![Just(0), 0..ONE_WAY, 0..20 * MILLIS],
+    ) {
+        World::new(start, seed, Weather { loses, loses_acks, doubles, reorders, late }).run(2000)?;
+    }
+}
+
+fn through(weather: Weather) -> World {
+    World::new(u32::MAX - 500, 0x5eed, weather).run(20_000).unwrap()
+}
+
+#[test]
+fn a_clean_path_sees_no_resend() {
+    let world = through(Weather::default());
+    let tally = world.flight.tally();
+    assert_eq!((tally.gaps, tally.probes, world.wasted), (0, 0, 0));
+    let trip = world.flight.rtt().smoothed().unwrap();
+    assert!((2 * ONE_WAY..2 * ONE_WAY + CWND as u64 * LEAVES).contains(&trip), "{trip}");
+}
+
+#[test]
+fn a_lossy_path_wastes_little() {
+    let world = through(Weather { loses: 50, loses_acks: 50, ..Weather::default() });
+    let tally = world.flight.tally();
+    assert!(tally.gaps + tally.probes < 20_000 * 6 / 100, "a little over one in twenty: {tally:?}");
+    assert!(world.wasted < 20, "{} came twice", world.wasted);
+    assert!(tally.probes < 100, "hardly any timeout: {tally:?}");
+}
+
+#[test]
+fn a_path_that_reorders_is_learned() {
+    let weather = Weather { reorders: 100, late: 60 * MICROS, ..Weather::default() };
+    let world = through(weather);
+    let tally = world.flight.tally();
+    assert!(tally.spurious_gaps > 0 && world.wasted < 400, "2 % of 10 %: {} {tally:?}", world.wasted);
+}
