@@ -208,7 +208,8 @@ impl Run {
         Finished { status, stdout: text(&self.stdout), stderr: text(&self.stderr) }
     }
 
-    fn so_far(&self) -> String {
+    /// What it said until now.
+    pub fn so_far(&self) -> String {
         let text = |said: &Shared| -> String {
             let said = said.0.lock().unwrap_or_else(PoisonError::into_inner);
             String::from_utf8_lossy(&said.text).into_owned()

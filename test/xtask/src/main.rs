@@ -8,9 +8,12 @@ mod conformance;
 mod coverage;
 mod demo;
 mod guest;
+mod iperf;
+mod net;
 mod proofs;
 mod quiet;
 mod reference;
+mod report;
 mod setup;
 mod suites;
 mod tree;
@@ -22,7 +25,7 @@ usage: cargo xtask COMMAND
 
   demo                  run dtest, server and client, over the sm provider; succeeds only if all data checked
   test [SUITE] [ARGS]   run one suite, or all; ARGS go to cargo test. `test --list` names the suites; `test --required` runs
-                        all and fails where the one that needs guests (rxe) would be skipped
+                        all and fails where one that needs more (guests: rxe, namespaces: net) would be skipped
   test conformance [--provider NAME] [ARGS]
                         the conformance suite over a provider (sm0); `test conformance list` names its cases
   test coverage [SUITE] [ARGS]
@@ -31,6 +34,9 @@ usage: cargo xtask COMMAND
                         the verbs provider on soft-RoCE, in one guest (a kernel that has it, in qemu) and between two; all
                         checks, or those with such a name; of conformance::X the cases called so; --required: a machine
                         on which that cannot be done fails instead of skipping it
+  test net [--required] [CHECK ...]
+                        the usnic provider between two network namespaces: loss, MTUs, rates, ends, an address that moves;
+                        all checks, or those with such a name; --required: as above. For root
   guest [--limit SECONDS] PROGRAM [ARGS]
                         runs a program of this machine in such a guest, with the staged libraries
   bench sm [--quick] [S1 .. S9] [connections] [connects] [memory] [senders] [latency] [bandwidth]
@@ -68,6 +74,7 @@ fn main() -> ExitCode {
         ["test", "coverage", ref rest @ ..] => coverage::run(rest),
         ["test", "conformance", ref rest @ ..] => conformance::run(rest),
         ["test", "rxe", ref rest @ ..] => guest::rxe::run(rest),
+        ["test", "net", ref rest @ ..] => net::run(rest),
         ["test", ref rest @ ..] => suites::run(rest),
         ["guest", ref rest @ ..] => guest::command::run(rest),
         ["bench", "sm", ref rest @ ..] => bench::sm(rest),

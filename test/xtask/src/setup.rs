@@ -29,13 +29,25 @@ pub(crate) const UCX: Tool = Tool { program: "ucx_perftest", packages: &["ucx-ut
 pub(crate) const FABRIC: Tool = Tool { program: "fi_pingpong", packages: &["libfabric-bin"] };
 /// Pins programs to processors.
 pub(crate) const TASKSET: Tool = Tool { program: "taskset", packages: &["util-linux"] };
+/// Makes network namespaces, and wires between them.
+pub(crate) const IP: Tool = Tool { program: "ip", packages: &["iproute2"] };
+/// Loses packets.
+pub(crate) const NFT: Tool = Tool { program: "nft", packages: &["nftables"] };
+/// Lets each packet travel alone.
+pub(crate) const ETHTOOL: Tool = Tool { program: "ethtool", packages: &["ethtool"] };
+/// TCP and UDP as others have them.
+pub(crate) const IPERF: Tool = Tool { program: "iperf3", packages: &["iperf3"] };
+/// UDP's latency and rate.
+pub(crate) const SOCKPERF: Tool = Tool { program: "sockperf", packages: &["sockperf"] };
+/// Runs programs in namespaces.
+pub(crate) const NSENTER: Tool = Tool { program: "nsenter", packages: &["util-linux"] };
 /// Runs guests.
 pub(crate) const QEMU: Tool = Tool { program: "qemu-system-x86_64", packages: &["qemu-system-x86"] };
 /// Where depmod is, which few have in their path.
 pub(crate) const DEPMOD_PATH: &str = "/usr/sbin/depmod";
 /// Says which module needs which.
 pub(crate) const DEPMOD: Tool = Tool { program: DEPMOD_PATH, packages: &["kmod"] };
-/// Lets a guest die with its owner.
+/// Lets a guest, or who runs in a namespace, die with its owner.
 pub(crate) const SETPRIV: Tool = Tool { program: "setpriv", packages: &["util-linux"] };
 /// Makes RDMA devices.
 pub(crate) const RDMA: Tool = Tool { program: "rdma", packages: &["iproute2"] };
@@ -150,7 +162,7 @@ fn apt(arguments: &[&str]) -> Result {
     }
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     // Real, effective, saved, for files: the effective one decides.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"));

@@ -9,12 +9,12 @@ use dapl_test::rdma_core;
 use dapl_test::stage::workspace;
 
 use super::keeper::Keeper;
-use super::report::Report;
 use super::setting::{Job, Setting};
 use super::{MANAGERS, conformance, interop};
 use crate::Result;
 use crate::guest::Link;
 use crate::quiet::text_of;
+use crate::report::Report;
 
 /// The slowest takes some seconds; a machine under load more. A hang ends here.
 const LIMIT: Duration = Duration::from_secs(180);

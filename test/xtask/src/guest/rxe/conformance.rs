@@ -9,8 +9,8 @@ use std::time::Duration;
 use dapl_test::stage::{target_directory, workspace};
 
 use super::keeper::Keeper;
-use super::report::Report;
 use super::setting::Setting;
+use crate::report::Report;
 
 const NAME: &str = "conformance";
 /// It takes ten minutes where nobody else works.

@@ -11,11 +11,11 @@ use std::time::Duration;
 use dapl_test::stage::workspace;
 
 use super::keeper::{Answer, Keeper};
-use super::report::Report;
 use super::setting::{Job, Setting};
 use crate::Result;
 use crate::guest::Link;
 use crate::reference::{ADAPTER, Reference};
+use crate::report::Report;
 
 /// A case takes less than a second.
 const LIMIT: Duration = Duration::from_secs(120);

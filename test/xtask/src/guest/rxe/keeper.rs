@@ -1,4 +1,5 @@
-//! Keeps a guest, or two that are wired: boots when somebody needs them, and anew after they broke.
+//! Keeps a guest, or two that are wired: boots when somebody needs them, and anew after they broke. What a guest said is
+//! shown only of a failure.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use super::setting::Job;
 use crate::Result;
 use crate::guest::{Clock, Guest, Link};
+use crate::report::Report;
 
 /// Ends a job and says where it hangs; the guest stays.
 const WATCH: &str = include_str!("watch.sh");
@@ -28,6 +30,25 @@ impl Answer {
 
     fn failed(reason: String) -> Self {
         Answer { result: Err(reason), said: Vec::new() }
+    }
+}
+
+impl Report {
+    /// Runs a command that must end well.
+    pub(super) fn check(&mut self, keeper: &mut Keeper, name: &str, limit: Duration, job: &Job) {
+        if self.wants(name) {
+            let answer = keeper.run(job, limit);
+            self.answer(name, answer);
+        }
+    }
+
+    /// What a command answered that must end well.
+    pub(super) fn answer(&mut self, name: &str, answer: Answer) {
+        match answer.result {
+            Ok(0) => self.line(name, Ok(())),
+            Ok(status) => self.line(name, Err(answer.with(&format!("status {status}")))),
+            Err(ref reason) => self.line(name, Err(answer.with(reason))),
+        }
     }
 }
 

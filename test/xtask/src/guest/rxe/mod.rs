@@ -12,15 +12,14 @@ mod alone;
 mod conformance;
 mod interop;
 mod keeper;
-mod report;
 mod setting;
 mod wired;
 
 use dapl_test::rdma_core;
 
 use super::prepare;
+use crate::report::Report;
 use crate::{Result, setup};
-use report::Report;
 use setting::Setting;
 
 /// What leads connections; over each of them everything is tried.
@@ -42,7 +41,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
         }
     }
     let setting = Setting::build()?;
-    let mut report = Report::new(words.into_iter().map(str::to_owned).collect());
+    let mut report = Report::new("rxe", words.into_iter().map(str::to_owned).collect());
     alone::run(&setting, &mut report);
     wired::run(&setting, &mut report);
     report.end()

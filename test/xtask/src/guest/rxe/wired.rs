@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::MANAGERS;
 use super::keeper::{Meeting, Wire};
-use super::report::Report;
 use super::setting::{Job, Setting};
+use crate::report::Report;
 
 /// A hang ends here.
 const LIMIT: Duration = Duration::from_secs(180);

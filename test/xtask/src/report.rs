@@ -1,14 +1,13 @@
-//! What a suite says: a line per check, then a verdict, as cargo's suites do. What a guest said is shown only of a failure.
+//! What a suite of this program's own says: a line per check, then a verdict, as cargo's suites do.
 #![forbid(unsafe_code)]
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::keeper::{Answer, Keeper};
-use super::setting::Job;
 use crate::Result;
 
 /// Counts, and says what it counts.
-pub(super) struct Report {
+pub(crate) struct Report {
+    suite: &'static str,
     filters: Vec<String>,
     passed: u32,
     failed: Vec<String>,
@@ -17,45 +16,28 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Of the checks whose name has one of these in it; with none, of all.
-    pub(super) fn new(filters: Vec<String>) -> Self {
-        Report { filters, passed: 0, failed: Vec::new(), left_out: 0, began: Instant::now() }
+    /// Of a suite's checks whose name has one of these in it; with none, of all.
+    pub(crate) fn new(suite: &'static str, filters: Vec<String>) -> Self {
+        Report { suite, filters, passed: 0, failed: Vec::new(), left_out: 0, began: Instant::now() }
     }
 
     /// Whether a check is asked for. Who asks runs it.
-    pub(super) fn wants(&mut self, name: &str) -> bool {
+    pub(crate) fn wants(&mut self, name: &str) -> bool {
         let is_wanted = self.filters.is_empty() || self.filters.iter().any(|filter| is_part(filter, name));
         self.left_out += u32::from(!is_wanted);
         is_wanted
     }
 
     /// What of a name's inside is asked for: of `conformance::ep_` the rest. Nothing: all of it.
-    pub(super) fn inside(&self, name: &str) -> Vec<&str> {
+    pub(crate) fn inside(&self, name: &str) -> Vec<&str> {
         let rest = |filter: &'_ String| -> Option<usize> {
             filter.strip_prefix(name)?.strip_prefix("::").map(|rest| filter.len() - rest.len())
         };
         self.filters.iter().filter_map(|filter| rest(filter).map(|at| &filter[at..])).collect()
     }
 
-    /// Runs a command that must end well.
-    pub(super) fn check(&mut self, keeper: &mut Keeper, name: &str, limit: Duration, job: &Job) {
-        if self.wants(name) {
-            let answer = keeper.run(job, limit);
-            self.answer(name, answer);
-        }
-    }
-
-    /// What a command answered that must end well.
-    pub(super) fn answer(&mut self, name: &str, answer: Answer) {
-        match answer.result {
-            Ok(0) => self.line(name, Ok(())),
-            Ok(status) => self.line(name, Err(answer.with(&format!("status {status}")))),
-            Err(ref reason) => self.line(name, Err(answer.with(reason))),
-        }
-    }
-
     /// One check more, and why it failed.
-    pub(super) fn line(&mut self, name: &str, result: Result) {
+    pub(crate) fn line(&mut self, name: &str, result: Result) {
         match result {
             Ok(()) => {
                 self.passed += 1;
@@ -69,9 +51,9 @@ impl Report {
     }
 
     /// The last lines, and what the suite answers.
-    pub(super) fn end(self) -> Result {
+    pub(crate) fn end(self) -> Result {
         if self.passed == 0 && self.failed.is_empty() {
-            return Err("test rxe: no check is called so".to_owned());
+            return Err(format!("test {}: no check is called so", self.suite));
         }
         if !self.failed.is_empty() {
             println!("\nfailures:\n    {}", self.failed.join("\n    "));
@@ -80,7 +62,7 @@ impl Report {
         let (passed, failed, left_out) = (self.passed, self.failed.len(), self.left_out);
         let seconds = self.began.elapsed().as_secs();
         println!("\ntest result: {verdict}. {passed} passed; {failed} failed; {left_out} filtered out; {seconds} s\n");
-        if failed == 0 { Ok(()) } else { Err("suite rxe failed".to_owned()) }
+        if failed == 0 { Ok(()) } else { Err(format!("suite {} failed", self.suite)) }
     }
 }
 
@@ -95,18 +77,18 @@ mod tests {
 
     #[test]
     fn filters_choose_checks_and_what_is_inside() {
-        let mut report = Report::new(vec!["dtest::rdma".to_owned(), "conformance::ep_".to_owned()]);
+        let mut report = Report::new("s", vec!["dtest::rdma".to_owned(), "conformance::ep_".to_owned()]);
         assert!(report.wants("dtest::rdma_polling") && report.wants("conformance") && !report.wants("unit::daplverbs"));
         assert_eq!((report.inside("conformance"), report.inside("dtest")), (vec!["ep_"], vec!["rdma"]));
-        assert!(Report::new(Vec::new()).wants("anything"));
+        assert!(Report::new("s", Vec::new()).wants("anything"));
         assert!(report.end().is_err(), "nothing was run");
     }
 
     #[test]
     fn a_failure_is_the_answer() {
-        let mut report = Report::new(Vec::new());
-        report.answer("good", Answer { result: Ok(0), said: Vec::new() });
-        report.answer("bad", Answer { result: Ok(3), said: vec!["why".to_owned()] });
+        let mut report = Report::new("s", Vec::new());
+        report.line("good", Ok(()));
+        report.line("bad", Err("why".to_owned()));
         assert_eq!((report.passed, &report.failed[..]), (1, &["bad".to_owned()][..]));
         assert!(report.end().is_err());
     }

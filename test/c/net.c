@@ -1,0 +1,469 @@
+/*
+ * net - two processes that stream to each other, over a network that somebody tampers with meanwhile, and check every byte.
+ *
+ *   net -s      [options]     server
+ *   net -h HOST [options]     client
+ *
+ *   -P ia       interface adapter [usnic0]
+ *   -q qual     connection qualifier [5161]
+ *   -b BYTES    in a block: a multiple of 8 [262144]
+ *   -t SECONDS  the client streams for so long [3]
+ *   -2          both ways
+ *   -e          the connection is to end under them
+ *   -i          with -e: when the client has streamed, nobody sends anything any more
+ *
+ * A block is an RDMA write into a slot of the peer's memory, and behind it a message that says so; the peer checks what is
+ * there and answers. Every few blocks the slot is read back. Says "flowing" when some have been answered. With -e what must
+ * be left is one event that says the end, every request and every receive completed, and silence; otherwise both take their
+ * leave. Both sides are given the same options. The times that it says are for others to judge.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#define _GNU_SOURCE
+#include <netdb.h>
+#include <netinet/in.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "check.h"
+
+enum { SLOTS = 4, RECEIVES = 2 * SLOTS + 2, NOTES = 3 * SLOTS + 2, ENOUGH = 8, READ_EACH = 8, TICK = SECOND / 10 };
+enum word { WRITTEN = 1, DONE, BYE };
+/* What a cookie is about; its lower half says which. */
+enum kind { RECEIVE = 1, NOTE, WRITE, READ };
+
+struct note {
+    uint64_t word, number;
+};
+
+struct place {
+    uint64_t address, key;
+};
+
+/* Where a block of ours goes, and what has become of it. */
+struct slot {
+    uint64_t number;
+    int writing, answered, reading;
+};
+
+static DAT_IA_HANDLE ia;
+static DAT_PZ_HANDLE pz;
+static DAT_EVD_HANDLE async_evd, all;
+static DAT_EP_HANDLE ep;
+static DAT_LMR_CONTEXT key;
+static DAT_RMR_CONTEXT remote_key;
+static struct place there;
+
+/* Of the memory: what the peer writes to, what we write from, what we read to, then the notes. */
+static char *memory, *incoming, *outgoing, *back;
+static struct note *received_notes, *sent_notes;
+static int is_note_used[NOTES];
+static struct slot slots[SLOTS];
+
+static char *name = "usnic0";
+static const char *host;
+static DAT_CONN_QUAL qual = 5161;
+static size_t block = 262144;
+static double duration = 3;
+static int both_ways, is_to_end, is_idle;
+
+static uint64_t given, answered, taken;          /* blocks of ours, those with an answer, the peer's */
+static uint64_t owed[SLOTS], owing;              /* answers that could not leave yet */
+static int receiving, requesting;                /* posted and not completed */
+static int said_bye, heard_bye, says;
+static DAT_EVENT_NUMBER end;
+static DAT_DTO_COMPLETION_STATUS first_error;
+static double began, heard;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static const char *event_word(DAT_EVENT_NUMBER number)
+{
+    switch (number) {
+    case DAT_CONNECTION_EVENT_DISCONNECTED: return "disconnected";
+    case DAT_CONNECTION_EVENT_BROKEN: return "broken";
+    case DAT_CONNECTION_EVENT_TIMED_OUT: return "timed out";
+    case DAT_CONNECTION_EVENT_UNREACHABLE: return "unreachable";
+    case DAT_CONNECTION_EVENT_PEER_REJECTED: return "rejected";
+    case DAT_CONNECTION_EVENT_NON_PEER_REJECTED: return "nobody listens";
+    case DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR: return "accepted in vain";
+    default: return "of another kind";
+    }
+}
+
+__attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    printf("net: ");
+    vprintf(format, args);
+    va_end(args);
+    putchar('\n');
+    fflush(stdout);
+}
+
+/* ---- What a block is full of ---- */
+
+static uint64_t first_word(uint64_t number)
+{
+    return (number + 1) * 0x9e3779b97f4a7c15u;
+}
+
+static void fill(char *at, uint64_t number)
+{
+    uint64_t *words = (uint64_t *)at, value = first_word(number);
+    size_t n;
+    for (n = 0; n < block / 8; n++)
+        words[n] = value + n * 0xbf58476d1ce4e5b9u;
+}
+
+static void check_block(const char *at, uint64_t number, const char *what)
+{
+    const uint64_t *words = (const uint64_t *)at;
+    uint64_t value = first_word(number);
+    size_t n;
+    for (n = 0; n < block / 8; n++)
+        if (words[n] != value + n * 0xbf58476d1ce4e5b9u)
+            fail("net: %s %llu: wrong from byte %zu on", what, (unsigned long long)number, 8 * n);
+}
+
+/* ---- Posting ---- */
+
+static DAT_LMR_TRIPLET part(const void *at, size_t length)
+{
+    DAT_LMR_TRIPLET triplet = {.lmr_context = key, .virtual_address = (DAT_VADDR)(uintptr_t)at, .segment_length = length};
+    return triplet;
+}
+
+static DAT_DTO_COOKIE cookie(enum kind kind, uint64_t which)
+{
+    DAT_DTO_COOKIE made = {.as_64 = (uint64_t)kind << 32 | which};
+    return made;
+}
+
+/* When the end comes, posting may be refused before its event is here. */
+static int posted(DAT_RETURN ret, const char *what)
+{
+    if (is_to_end && DAT_GET_TYPE(ret) == DAT_INVALID_STATE)
+        return 0;
+    check_ok(what, ret);
+    return 1;
+}
+
+static void receive(uint64_t which)
+{
+    DAT_LMR_TRIPLET at = part(&received_notes[which], sizeof *received_notes);
+    receiving += posted(dat_ep_post_recv(ep, 1, &at, cookie(RECEIVE, which), DAT_COMPLETION_DEFAULT_FLAG), "a receive");
+}
+
+static int free_note(void)
+{
+    int n;
+    for (n = 0; n < NOTES; n++)
+        if (!is_note_used[n])
+            return n;
+    return -1;
+}
+
+/* There is a free one. */
+static void send_note(enum word word, uint64_t number)
+{
+    int which = free_note();
+    DAT_LMR_TRIPLET at = part(&sent_notes[which], sizeof *sent_notes);
+    DAT_RETURN ret;
+    sent_notes[which] = (struct note){.word = word, .number = number};
+    ret = dat_ep_post_send(ep, 1, &at, cookie(NOTE, (uint64_t)which), DAT_COMPLETION_DEFAULT_FLAG);
+    is_note_used[which] = posted(ret, "a send");
+    requesting += is_note_used[which];
+}
+
+static DAT_RMR_TRIPLET remote(uint64_t which)
+{
+    DAT_RMR_TRIPLET triplet = {.rmr_context = (DAT_RMR_CONTEXT)there.key, .target_address = there.address + which * block,
+                               .segment_length = block};
+    return triplet;
+}
+
+static void give(void)
+{
+    uint64_t which = given % SLOTS;
+    DAT_LMR_TRIPLET from = part(outgoing + which * block, block);
+    DAT_RMR_TRIPLET to = remote(which);
+    DAT_RETURN ret;
+    fill(outgoing + which * block, given);
+    ret = dat_ep_post_rdma_write(ep, 1, &from, cookie(WRITE, which), &to, DAT_COMPLETION_DEFAULT_FLAG);
+    slots[which] = (struct slot){.number = given, .writing = posted(ret, "a write")};
+    requesting += slots[which].writing;
+    send_note(WRITTEN, given++);
+}
+
+static void read_back(uint64_t which)
+{
+    DAT_LMR_TRIPLET to = part(back + which * block, block);
+    DAT_RMR_TRIPLET from = remote(which);
+    DAT_RETURN ret = dat_ep_post_rdma_read(ep, 1, &to, cookie(READ, which), &from, DAT_COMPLETION_DEFAULT_FLAG);
+    slots[which].reading = posted(ret, "a read");
+    requesting += slots[which].reading;
+}
+
+/* ---- What comes ---- */
+
+static void heard_note(const struct note *note)
+{
+    struct slot *slot;
+    switch (note->word) {
+    case WRITTEN:
+        if (note->number != taken)
+            fail("net: block %llu in place of %llu", (unsigned long long)note->number, (unsigned long long)taken);
+        check_block(incoming + taken % SLOTS * block, taken, "block");
+        owed[owing++] = taken++;
+        break;
+    case DONE:
+        EXPECT(note->number == answered && answered < given);
+        slot = &slots[answered % SLOTS];
+        slot->answered = 1;
+        if (answered++ % READ_EACH == 0)
+            read_back(slot->number % SLOTS);
+        break;
+    case BYE:
+        heard_bye = 1;
+        break;
+    default:
+        fail("net: a note with word %llu", (unsigned long long)note->word);
+    }
+}
+
+static void completed_one(const DAT_DTO_COMPLETION_EVENT_DATA *dto)
+{
+    enum kind kind = (enum kind)(dto->user_cookie.as_64 >> 32);
+    uint32_t which = (uint32_t)dto->user_cookie.as_64;
+    EXPECT(dto->ep_handle == ep);
+    if (kind == RECEIVE)
+        receiving--;
+    else
+        requesting--;
+    EXPECT(receiving >= 0 && requesting >= 0);
+    if (kind == NOTE)
+        is_note_used[which] = 0;
+    if (dto->status != DAT_DTO_SUCCESS) {
+        if (first_error == DAT_DTO_SUCCESS || first_error == DAT_DTO_ERR_FLUSHED)
+            first_error = dto->status;
+        if (!is_to_end && !(said_bye && heard_bye))
+            fail("net: a %s ended with status %d", kind == RECEIVE ? "receive" : "request", (int)dto->status);
+        return;
+    }
+    if (kind == WRITE)
+        slots[which].writing = 0;
+    if (kind == READ) {
+        check_block(back + which * block, slots[which].number, "read-back of block");
+        slots[which].reading = 0;
+    }
+    if (kind == RECEIVE) {
+        struct note note = received_notes[which];
+        EXPECT(dto->transfered_length == sizeof note);
+        heard = now();
+        if (!end)
+            receive(which);
+        heard_note(&note);
+    }
+}
+
+/* Takes the next event, if one comes in this time. */
+static int took(DAT_TIMEOUT time)
+{
+    DAT_EVENT event;
+    DAT_COUNT more;
+    DAT_RETURN ret = dat_evd_wait(all, time, 1, &event, &more);
+    if (DAT_GET_TYPE(ret) == DAT_TIMEOUT_EXPIRED)
+        return 0;
+    OK(ret);
+    if (event.event_number == DAT_DTO_COMPLETION_EVENT) {
+        completed_one(&event.event_data.dto_completion_event_data);
+        return 1;
+    }
+    if (end)
+        fail("net: event 0x%x after the end", (unsigned)event.event_number);
+    end = event.event_number;
+    say("%s after %.3f s, %.3f s after the last message", event_word(end), now() - began, now() - heard);
+    return 1;
+}
+
+/* ---- The way of it ---- */
+
+static void open_all(void)
+{
+    DAT_REGION_DESCRIPTION region;
+    DAT_EP_PARAM param;
+    DAT_LMR_HANDLE lmr;
+    size_t room = 3 * SLOTS * block + (RECEIVES + NOTES) * sizeof(struct note);
+    memory = aligned_alloc(4096, (room + 4095) / 4096 * 4096);
+    EXPECT(memory != NULL);
+    memset(memory, 0, room);
+    incoming = memory;
+    outgoing = incoming + SLOTS * block;
+    back = outgoing + SLOTS * block;
+    received_notes = (struct note *)(back + SLOTS * block);
+    sent_notes = received_notes + RECEIVES;
+    region.for_va = memory;
+    OK(dat_ia_open(name, 8, &async_evd, &ia));
+    OK(dat_pz_create(ia, &pz));
+    OK(dat_evd_create(ia, 256, DAT_HANDLE_NULL, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG | DAT_EVD_DTO_FLAG, &all));
+    OK(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, room, pz, DAT_MEM_PRIV_ALL_FLAG, &lmr, &key, &remote_key, NULL, NULL));
+    OK(dat_ep_create(ia, pz, all, all, all, NULL, &ep));
+    OK(dat_ep_query(ep, DAT_EP_FIELD_ALL, &param));
+    OK(dat_ep_free(ep));
+    param.ep_attr.max_recv_dtos = RECEIVES;
+    param.ep_attr.max_request_dtos = NOTES + 2 * SLOTS;
+    OK(dat_ep_create(ia, pz, all, all, all, &param.ep_attr, &ep));
+    for (int n = 0; n < RECEIVES; n++)
+        receive((uint64_t)n);
+}
+
+static void call(void)
+{
+    struct place here = {.address = (uint64_t)(uintptr_t)incoming, .key = remote_key};
+    struct addrinfo *found;
+    if (getaddrinfo(host, NULL, NULL, &found) != 0)
+        fail("net: host %s is not known", host);
+    OK(dat_ep_connect(ep, found->ai_addr, qual, 60 * SECOND, sizeof here, &here, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
+    freeaddrinfo(found);
+    DAT_EVENT event = next(all, DAT_CONNECTION_EVENT_ESTABLISHED, "the connection");
+    const DAT_CONNECTION_EVENT_DATA *data = &event.event_data.connect_event_data;
+    EXPECT(data->private_data_size >= (DAT_COUNT)sizeof there);
+    memcpy(&there, data->private_data, sizeof there);
+}
+
+static void serve(void)
+{
+    struct place here = {.address = (uint64_t)(uintptr_t)incoming, .key = remote_key};
+    DAT_PSP_HANDLE psp;
+    DAT_CR_PARAM param;
+    OK(dat_psp_create(ia, qual, all, DAT_PSP_CONSUMER_FLAG, &psp));
+    say("listening");
+    DAT_EVENT event = next(all, DAT_CONNECTION_REQUEST_EVENT, "the request");
+    DAT_CR_HANDLE request = event.event_data.cr_arrival_event_data.cr_handle;
+    OK(dat_cr_query(request, DAT_CR_FIELD_ALL, &param));
+    EXPECT(param.private_data_size >= (DAT_COUNT)sizeof there);
+    memcpy(&there, param.private_data, sizeof there);
+    OK(dat_cr_accept(request, ep, sizeof here, &here));
+    next(all, DAT_CONNECTION_EVENT_ESTABLISHED, "the connection");
+    OK(dat_psp_free(psp));
+}
+
+static int can_give(void)
+{
+    const struct slot *slot = &slots[given % SLOTS];
+    int is_time = host != NULL ? now() - began < duration : both_ways && !heard_bye && !(is_idle && now() - began >= duration);
+    return is_time && given - answered < SLOTS && !slot->writing && !slot->reading && free_note() >= 0;
+}
+
+/* Everything that may be posted now. */
+static void post_all(void)
+{
+    uint64_t n;
+    while (owing > 0 && free_note() >= 0) {
+        send_note(DONE, owed[0]);
+        for (n = 1; n < owing; n++)
+            owed[n - 1] = owed[n];
+        owing--;
+    }
+    while (can_give())
+        give();
+    if (!said_bye && !is_idle && free_note() >= 0 && owing == 0 && given == answered &&
+        (host != NULL ? now() - began >= duration : heard_bye)) {
+        send_note(BYE, 0);
+        said_bye = 1;
+    }
+}
+
+static void stream(void)
+{
+    double limit = began + duration + PATIENCE / SECOND;
+    while (!end) {
+        post_all();
+        if (took(TICK))
+            while (!end && took(0))
+                ;
+        if (!says && taken + answered >= ENOUGH) {
+            say("flowing after %.3f s", now() - began);
+            says = 1;
+        }
+        if (host != NULL && said_bye && heard_bye && requesting == 0)
+            break;
+        if (now() > limit)
+            fail("net: no end in sight: %d requests and %d receives under way", requesting, receiving);
+    }
+}
+
+static void part_in_peace(void)
+{
+    if (host != NULL && !end)
+        OK(dat_ep_disconnect(ep, DAT_CLOSE_GRACEFUL_FLAG));
+    while (!end)
+        if (!took(PATIENCE))
+            fail("net: no event says that the connection has ended");
+    if (!said_bye || !heard_bye || end != DAT_CONNECTION_EVENT_DISCONNECTED)
+        fail("net: %s in the middle: %llu blocks given, %llu answered, %llu taken", event_word(end), (unsigned long long)given,
+             (unsigned long long)answered, (unsigned long long)taken);
+}
+
+/* All that was posted comes back, and then nothing more. */
+static void rest(void)
+{
+    DAT_EP_STATE state;
+    double gone = now();
+    while (requesting > 0 || receiving > 0)
+        if (!took(PATIENCE))
+            fail("net: not flushed: %d requests and %d receives", requesting, receiving);
+    say("all came back %.3f s after the end", now() - gone);
+    usleep(200000);
+    OK(dat_ep_get_status(ep, &state, NULL, NULL));
+    EXPECT(state == DAT_EP_STATE_DISCONNECTED);
+    silent(all, "afterwards");
+}
+
+int main(int argc, char **argv)
+{
+    int option;
+    while ((option = getopt(argc, argv, "sh:P:q:b:t:2ei")) != -1) {
+        switch (option) {
+        case 's': break;
+        case 'h': host = optarg; break;
+        case 'P': name = optarg; break;
+        case 'q': qual = strtoull(optarg, NULL, 0); break;
+        case 'b': block = (size_t)atol(optarg); break;
+        case 't': duration = atof(optarg); break;
+        case '2': both_ways = 1; break;
+        case 'e': is_to_end = 1; break;
+        case 'i': is_idle = 1; break;
+        default: fail("usage: net -s|-h host [options]; the head of its source says which");
+        }
+    }
+    EXPECT(optind == argc && block >= 8 && block % 8 == 0 && duration > 0);
+    open_all();
+    if (host != NULL)
+        call();
+    else
+        serve();
+    began = heard = now();
+    stream();
+    double lasted = now() - began;
+    if (is_to_end) {
+        if (!end)
+            fail("net: the connection did not end");
+        if (end != DAT_CONNECTION_EVENT_DISCONNECTED && end != DAT_CONNECTION_EVENT_BROKEN)
+            fail("net: event 0x%x is no end of a connection", (unsigned)end);
+    } else {
+        part_in_peace();
+    }
+    rest();
+    OK(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
+    say("OK (%s; gave %llu blocks, took %llu, first error %d, %.2f MB/s)", event_word(end), (unsigned long long)answered,
+        (unsigned long long)taken, (int)first_error, (double)(answered + taken) * (double)block / 1e6 / lasted);
+    return 0;
+}

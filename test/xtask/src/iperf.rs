@@ -1,0 +1,104 @@
+//! iperf3: what it is told, and what its JSON says.
+//!
+//! A change of its format is an error, never a wrong figure.
+#![forbid(unsafe_code)]
+
+use std::process::Command;
+
+use crate::Result;
+
+/// Which flow it makes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Flow {
+    /// With the machine's own congestion control.
+    Tcp,
+    /// With this one.
+    TcpWith(&'static str),
+    /// As fast as it can, in datagrams that fill an Ethernet packet.
+    Udp,
+}
+
+/// What a client said at its end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Said {
+    /// Millions of bytes per second, where they came.
+    pub(crate) megabytes: f64,
+    /// Of a processor, in percent: what both sides used.
+    pub(crate) processor: f64,
+}
+
+/// A server that serves once.
+pub(crate) fn server(port: u16) -> Command {
+    let mut command = Command::new("iperf3");
+    command.args(["-s", "-1", "--forceflush", "-p", &port.to_string()]);
+    command
+}
+
+/// Its client, for so many seconds.
+pub(crate) fn client(flow: Flow, seconds: u32, host: &str, port: u16) -> Command {
+    let mut command = Command::new("iperf3");
+    command.args(words(flow, seconds)).args(["-J", "-p", &port.to_string(), "-c", host]);
+    command
+}
+
+/// What one would type.
+pub(crate) fn line(flow: Flow, seconds: u32) -> String {
+    format!("iperf3 {}", words(flow, seconds).join(" "))
+}
+
+fn words(flow: Flow, seconds: u32) -> Vec<String> {
+    let kind = match flow {
+        Flow::Tcp => String::new(),
+        Flow::TcpWith(control) => format!(" -C {control}"),
+        Flow::Udp => " -u -b 0 -l 1472".to_owned(),
+    };
+    format!("-t {seconds}{kind}").split(' ').map(str::to_owned).collect()
+}
+
+/// Reads a client's JSON.
+pub(crate) fn parse(said: &str) -> Result<Said> {
+    let end = said.split_once("\"end\":\t{").map(|(_, end)| end);
+    let within = |object: &str, name: &str| field(end?.split_once(object)?.1, name);
+    let said = || {
+        let bits = within("\"sum_received\":", "bits_per_second")?;
+        let processor = |name| within("\"cpu_utilization_percent\":", name);
+        Some(Said { megabytes: bits / 8e6, processor: processor("host_total")? + processor("remote_total")? })
+    };
+    said().ok_or_else(|| format!("the output of iperf3 is not understood: {end:?}"))
+}
+
+/// The number of a field in JSON, the first that has this name.
+pub(crate) fn field(text: &str, name: &str) -> Option<f64> {
+    let rest = text.split_once(&format!("\"{name}\":"))?.1;
+    rest.split([',', '}']).next()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAID: &str = "{\"intervals\":\t[{\"sum\":\t{\"bits_per_second\":\t1}}],\n\"end\":\t{\n\
+        \"sum_sent\":\t{\n\"bits_per_second\":\t9e9,\n\"sender\":\ttrue\n},\n\
+        \"sum_received\":\t{\n\"bytes\":\t3,\n\"bits_per_second\":\t8000000.5,\n\"sender\":\tfalse\n},\n\
+        \"cpu_utilization_percent\":\t{\n\"host_total\":\t97.5,\n\"remote_total\":\t40.5,\n\"remote_user\":\t1\n}}}";
+
+    #[test]
+    fn what_came_counts() {
+        let said = parse(SAID).unwrap();
+        assert!((said.megabytes - 1.0).abs() < 1e-6 && said.processor == 138.0, "{said:?}");
+        assert!(parse("{\"error\":\t\"unable to connect\"}").is_err());
+    }
+
+    #[test]
+    fn figures_are_found() {
+        assert_eq!(field("{\"what\":\"lat\",\"size\":8,\"usec\":0.123}\n", "usec"), Some(0.123));
+        assert_eq!(field("{\"what\":\"rate\",\"mps\": 12.5 }", "mps"), Some(12.5));
+        assert_eq!(field("", "usec"), None);
+    }
+
+    #[test]
+    fn command_lines_are_what_one_would_type() {
+        assert_eq!(line(Flow::Udp, 2), "iperf3 -t 2 -u -b 0 -l 1472");
+        assert_eq!(line(Flow::TcpWith("cubic"), 5), "iperf3 -t 5 -C cubic");
+    }
+}

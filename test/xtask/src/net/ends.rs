@@ -1,0 +1,80 @@
+//! What must be noticed, and soon: a peer that is killed, a link that is down, a host that is gone, a firewall.
+//!
+//! Who is left gets one event that says the end, all that it posted back, and then silence (`net -e` checks that).
+#![forbid(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+use dapl_test::run::Run;
+
+use super::Check;
+use super::rule::Rule;
+use super::setting::{Family, Setting, judge};
+use super::wire::{DEVICE, Wire};
+use crate::Result;
+
+/// Nobody who is left may need longer to see it: more than all retries take, unless somebody sets the knobs.
+const BOUND: Duration = Duration::from_secs(60);
+/// For a stream that never ends by itself: the client's seconds.
+const FOR_EVER: &str = "600";
+/// What may be left of the connection.
+const BROKEN: &str = "OK (broken;";
+const ANY: &str = "OK (";
+
+/// All of them.
+pub(super) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("ends::client_is_killed", |s, wire| killed(s, wire, 1)),
+        Check::new("ends::server_is_killed", |s, wire| killed(s, wire, 0)),
+        Check::new("ends::link_goes_down", |s, wire| {
+            both_see(s, wire, BROKEN, || wire.ip(0, &["link", "set", DEVICE, "down"]))
+        }),
+        Check::new("ends::host_is_unreachable", |s, wire| {
+            both_see(s, wire, BROKEN, || {
+                wire.ip(0, &["addr", "flush", "dev", DEVICE])?;
+                // Who asks for it now gets no answer.
+                wire.ip(1, &["neigh", "flush", "dev", DEVICE])
+            })
+        }),
+        Check::new("ends::firewall", |s, wire| both_see(s, wire, BROKEN, || wire.apply_to_both(Rule::Silence))),
+        Check::new("ends::firewall_one_way", |s, wire| both_see(s, wire, BROKEN, || wire.apply(0, Rule::Silence))),
+        Check::new("ends::idle_behind_a_firewall", idle),
+    ]
+}
+
+/// SIGKILL for one of them; the other one sees it.
+fn killed(setting: &Setting, wire: &Wire, whom: usize) -> Result {
+    let pair = setting.flow(wire, Family::V4, &["-2", "-e", "-t", FOR_EVER]);
+    let (mut server, mut client) = (pair.server, pair.client);
+    let since = Instant::now();
+    let (left, who) = if whom == 0 {
+        server.kill();
+        (client, "client")
+    } else {
+        client.kill();
+        (server, "server")
+    };
+    sees(who, left, ANY, since)
+}
+
+/// Something happens after which neither reaches the other.
+fn both_see<T>(setting: &Setting, wire: &Wire, last: &str, happens: impl FnOnce() -> Result<T>) -> Result {
+    let pair = setting.flow(wire, Family::V4, &["-2", "-e", "-t", FOR_EVER]);
+    let since = Instant::now();
+    let _kept = happens()?;
+    sees("client", pair.client, last, since).and(sees("server", pair.server, last, since))
+}
+
+/// Its last word is the event; that it has come by now is all that is asked.
+fn sees(who: &str, run: Run, last: &str, since: Instant) -> Result {
+    let finished = run.finish(BOUND.saturating_sub(since.elapsed()));
+    judge(who, &finished, last)
+}
+
+/// Nothing is sent any more; only what keeps a connection alive can tell.
+fn idle(setting: &Setting, wire: &Wire) -> Result {
+    let pair = setting.flow(wire, Family::V4, &["-2", "-e", "-i", "-t", "1"]);
+    let _silence = wire.apply_to_both(Rule::Silence)?;
+    let since = Instant::now();
+    sees("client", pair.client, BROKEN, since).and(sees("server", pair.server, BROKEN, since))
+}

@@ -1,0 +1,151 @@
+//! What must get through, byte for byte: over a wire that loses, cuts long packets, is slow or full, or leads elsewhere.
+#![forbid(unsafe_code)]
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use super::Check;
+use super::rule::Rule;
+use super::setting::{Family, LIMIT, Pair, Setting, other};
+use super::wire::{ADDRESSES, Wire};
+use crate::Result;
+use crate::iperf::{self, Flow};
+
+/// What `net` says last when all went well.
+const GOOD: &str = "OK (disconnected;";
+/// Of the link that flows share: slow enough that no processor is the limit.
+const SHARED_MEGABITS: u32 = 200;
+/// What either of two flows must have of it, at least.
+const QUARTER: f64 = 0.25;
+/// Between the moment when it flows and a change.
+const MEANWHILE: Duration = Duration::from_secs(1);
+
+/// All of them.
+pub(super) fn checks() -> Vec<Check> {
+    let mut checks = vec![
+        Check::new("dtest::v4", |s, wire| s.dtest(wire, Family::V4, &[])),
+        Check::new("dtest::v6", |s, wire| s.dtest(wire, Family::V6, &["-p"])),
+        Check::new("dtest::loss_5_percent_of_16_mebibytes", |s, wire| {
+            let _loss = wire.apply_to_both(Rule::Loss { per_mille: 50 })?;
+            s.dtest(wire, Family::V4, &["-b", "16777216", "-B", "2"])
+        }),
+        Check::new("flow::v4", |s, wire| s.flow(wire, Family::V4, &["-2"]).end_well(GOOD)),
+        Check::new("flow::v6", |s, wire| s.flow(wire, Family::V6, &["-2"]).end_well(GOOD)),
+    ];
+    checks.extend(losses());
+    checks.extend(mtus());
+    checks.extend(fairness());
+    checks.push(Check::new("moved::address", |s, wire| {
+        meanwhile(s, wire, || wire.apply(0, Rule::Moved { from: ADDRESSES[1], to: "192.0.2.102" }))
+    }));
+    checks.push(Check::new("outage::two_seconds", |s, wire| {
+        let pair = s.flow(wire, Family::V4, &["-2", "-t", "6"]);
+        sleep(MEANWHILE);
+        let silence = wire.apply_to_both(Rule::Silence)?;
+        sleep(2 * MEANWHILE);
+        drop(silence);
+        pair.end_well(GOOD)
+    }));
+    checks
+}
+
+fn losses() -> Vec<Check> {
+    let mut checks = Vec::new();
+    for (per_mille, name) in [(1, "0_1"), (10, "1"), (50, "5"), (200, "20")] {
+        // Each packet for itself, then whole trains of them.
+        for trains in [false, true] {
+            let kind = if trains { "trains" } else { "packets" };
+            checks.push(Check::new(format!("loss::{name}_percent_of_{kind}"), move |s, wire| {
+                wire.trains(trains)?;
+                let _loss = wire.apply_to_both(Rule::Loss { per_mille })?;
+                s.flow(wire, Family::V4, &["-2"]).end_well(GOOD)
+            }));
+        }
+    }
+    checks
+}
+
+fn mtus() -> Vec<Check> {
+    let mut checks: Vec<Check> = [1280, 1500, 9000]
+        .into_iter()
+        .map(|bytes| {
+            Check::new(format!("mtu::{bytes}"), move |s, wire| {
+                wire.mtu(bytes)?;
+                s.flow(wire, Family::V4, &["-2"]).end_well(GOOD)
+            })
+        })
+        .collect();
+    checks.push(Check::new("mtu::1280_v6", |s, wire| {
+        wire.mtu(1280)?;
+        s.flow(wire, Family::V6, &["-2"]).end_well(GOOD)
+    }));
+    checks.push(Check::new("mtu::shrinks", |s, wire| {
+        wire.mtu(9000)?;
+        meanwhile(s, wire, || wire.mtu(1400))
+    }));
+    checks.push(Check::new("mtu::grows", |s, wire| meanwhile(s, wire, || wire.mtu(9000))));
+    checks.push(Check::new("mtu::black_hole", |s, wire| {
+        wire.mtu(9000)?;
+        let _hole = wire.apply_to_both(Rule::BlackHole { longest: 1400 })?;
+        s.flow(wire, Family::V4, &["-2"]).end_well(GOOD)
+    }));
+    checks.push(Check::new("mtu::black_hole_that_opens_later", |s, wire| {
+        wire.mtu(9000)?;
+        meanwhile(s, wire, || wire.apply_to_both(Rule::BlackHole { longest: 1400 }))
+    }));
+    checks.push(Check::new("mtu::black_hole_and_loss", |s, wire| {
+        let _loss = wire.apply_to_both(Rule::Loss { per_mille: 50 })?;
+        let _hole = wire.apply_to_both(Rule::BlackHole { longest: 1400 })?;
+        s.flow(wire, Family::V4, &["-2"]).end_well(GOOD)
+    }));
+    checks
+}
+
+/// Something happens while it flows, and must not be noticed.
+fn meanwhile<T>(setting: &Setting, wire: &Wire, happens: impl FnOnce() -> Result<T>) -> Result {
+    let pair = setting.flow(wire, Family::V4, &["-2", "-t", "4"]);
+    sleep(MEANWHILE);
+    let _kept = happens()?;
+    pair.end_well(GOOD)
+}
+
+fn fairness() -> Vec<Check> {
+    let queue = |milliseconds| Rule::Queue { megabits: SHARED_MEGABITS, milliseconds };
+    let links = [
+        ("short_queue", 1, queue(5)),
+        ("long_queue", 1, queue(40)),
+        ("policer", 0, Rule::Policer { megabits: SHARED_MEGABITS }),
+    ];
+    let flows = [("cubic", Flow::TcpWith("cubic")), ("the_machines_own_tcp", Flow::Tcp)];
+    let mut checks = Vec::new();
+    for (link, end, rule) in links {
+        for (name, flow) in flows {
+            checks.push(Check::new(format!("fair::{link}_with_{name}"), move |s, wire| {
+                share(s, wire, (end, rule), flow)
+            }));
+        }
+    }
+    checks
+}
+
+/// A flow of ours and one of TCP's, over one slow link: each has at least a quarter of what gets through.
+fn share(setting: &Setting, wire: &Wire, (end, rule): (usize, Rule), flow: Flow) -> Result {
+    const SECONDS: u32 = 8;
+    const PORT: u16 = 5201;
+    let _link = wire.apply(end, rule)?;
+    let server = other(wire, 0, &iperf::server(PORT));
+    server.wait_for("Server listening", LIMIT);
+    let options = ["-b", "65536", "-t", &SECONDS.to_string()];
+    let pair: Pair = setting.flow(wire, Family::V4, &options);
+    let theirs = other(wire, 1, &iperf::client(flow, SECONDS, ADDRESSES[0], PORT)).finish(LIMIT);
+    let ours = pair.finish(GOOD)?;
+    let figure = |said: &str| said.rsplit_once(", ")?.1.split(' ').next()?.parse::<f64>().ok();
+    let ours = ours.stdout.lines().last().and_then(figure).ok_or_else(|| ours.stdout.clone())?;
+    let theirs = iperf::parse(&theirs.stdout)?.megabytes;
+    let least = QUARTER * (ours + theirs);
+    println!("ours {ours:.2} MB/s, TCP's {theirs:.2} MB/s");
+    match ours >= least && theirs >= least {
+        true => Ok(()),
+        false => Err(format!("of a link of {SHARED_MEGABITS} Mbit/s ours had {ours:.2} MB/s, TCP {theirs:.2} MB/s")),
+    }
+}

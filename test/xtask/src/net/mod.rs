@@ -1,0 +1,71 @@
+//! The suite `net`: the usnic provider between two network namespaces, over a wire that is spoilt on purpose. One line per
+//! check, as cargo's suites report.
+//!
+//! A check is a function over a wire of its own (`wire`), which it spoils with `rule`s; what it needs to run is in `setting`.
+//! The checks are `flows` (what must get through, whole) and `ends` (what must be noticed). None asserts how fast anything is,
+//! but that two flows share a link; limits are there to end what hangs.
+//!
+//! Says "skipped" on a machine on which there can be no such wire; `--required` makes that a failure.
+#![forbid(unsafe_code)]
+
+mod ends;
+mod flows;
+mod rule;
+mod setting;
+pub(crate) mod wire;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use self::setting::Setting;
+use self::wire::Wire;
+use crate::Result;
+use crate::report::Report;
+
+type Run = dyn Fn(&Setting, &Wire) -> Result;
+
+/// One check: its name and what it does.
+struct Check {
+    name: String,
+    run: Box<Run>,
+}
+
+impl Check {
+    fn new(name: impl Into<String>, run: impl Fn(&Setting, &Wire) -> Result + 'static) -> Self {
+        Check { name: name.into(), run: Box::new(run) }
+    }
+}
+
+/// Runs it: all, or the checks whose names have one of the words in them.
+pub(crate) fn run(arguments: &[&str]) -> Result {
+    let is_required = arguments.contains(&"--required");
+    let words: Vec<&str> = arguments.iter().copied().filter(|word| *word != "--required").collect();
+    if let Some(option) = words.iter().find(|word| word.starts_with('-')) {
+        return Err(format!("test net: {option} is not understood; see cargo xtask --help"));
+    }
+    match wire::prepare() {
+        Ok(()) => {}
+        Err(reason) if is_required => return Err(format!("the suite net cannot run here: {reason}")),
+        Err(reason) => {
+            println!("\nskipped: {reason}\nskipped: NOTHING of the suite net was tested\n");
+            return Ok(());
+        }
+    }
+    let setting = Setting::build()?;
+    let mut report = Report::new("net", words.into_iter().map(str::to_owned).collect());
+    for check in flows::checks().into_iter().chain(ends::checks()) {
+        let name = format!("net::{}", check.name);
+        if report.wants(&name) {
+            report.line(&name, attempt(&check, &setting));
+        }
+    }
+    report.end()
+}
+
+/// Tries it on a fresh wire. What watches programs panics with what they said: that is the reason then.
+fn attempt(check: &Check, setting: &Setting) -> Result {
+    let wire = Wire::lay()?;
+    catch_unwind(AssertUnwindSafe(|| (check.run)(setting, &wire))).unwrap_or_else(|payload| {
+        let text = payload.downcast_ref::<String>().cloned();
+        Err(text.or_else(|| payload.downcast_ref().map(|text: &&str| (*text).to_owned())).unwrap_or_default())
+    })
+}

@@ -1,0 +1,102 @@
+//! What can be done to a network, as values, and as the text that nft or tc wants for it.
+//!
+//! Pure: `wire` applies them. A rule is for one end, and for what comes in there, unless it says otherwise.
+#![forbid(unsafe_code)]
+
+use super::wire::DEVICE;
+
+/// One thing that is wrong with the network.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Rule {
+    /// So many of a thousand TCP and UDP packets are lost, at random.
+    Loss { per_mille: u32 },
+    /// IP packets longer than this vanish, and nobody is told.
+    BlackHole { longest: u32 },
+    /// From now on everything is lost.
+    Silence,
+    /// A policer: what comes faster than so many millions of bits in a second is lost.
+    Policer { megabits: u32 },
+    /// What leaves waits in a queue of so many milliseconds, which is emptied at this rate.
+    Queue { megabits: u32, milliseconds: u32 },
+    /// The other end seems to be at another address, and is reached there.
+    Moved { from: &'static str, to: &'static str },
+}
+
+/// Who applies a rule.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) enum Text {
+    /// A table of nft's, and its name, with its family.
+    Nft { text: String, table: String },
+    /// The words for `tc qdisc add dev DEVICE root`.
+    Tc(String),
+}
+
+impl Rule {
+    /// As text; `name` is the table's.
+    pub(super) fn text(self, name: &str) -> Text {
+        // A queue would hold what a fast sender sends at once; a policer lets a little of it pass.
+        const BURST_KIB: u32 = 256;
+        match self {
+            Rule::Loss { per_mille } => {
+                ingress(name, &format!("meta l4proto {{ tcp, udp }} numgen random mod 1000 < {per_mille} drop"))
+            }
+            Rule::BlackHole { longest } => ingress(name, &format!("meta length > {longest} drop")),
+            Rule::Silence => ingress(name, "drop"),
+            Rule::Policer { megabits } => {
+                let rate = megabits * 125;
+                let limit = format!("limit rate over {rate} kbytes/second burst {BURST_KIB} kbytes");
+                ingress(name, &format!("meta l4proto {{ tcp, udp }} {limit} drop"))
+            }
+            Rule::Queue { megabits, milliseconds } => {
+                Text::Tc(format!("tbf rate {megabits}mbit burst 64kb latency {milliseconds}ms"))
+            }
+            Rule::Moved { from, to } => Text::Nft {
+                text: format!(
+                    "table ip {name} {{\n\
+                     chain in {{\ntype filter hook prerouting priority raw\nip saddr {from} meta l4proto udp ip saddr set {to}\n}}\n\
+                     chain out {{\ntype route hook output priority raw\nip daddr {to} meta l4proto udp ip daddr set {from}\n}}\n}}\n"
+                ),
+                table: format!("ip {name}"),
+            },
+        }
+    }
+}
+
+/// A table for what comes in, before anything else sees it.
+fn ingress(name: &str, statement: &str) -> Text {
+    let hook = format!("type filter hook ingress device \"{DEVICE}\" priority 0");
+    let text = format!("table netdev {name} {{\nchain in {{\n{hook}\n{statement}\n}}\n}}\n");
+    Text::Nft { text, table: format!("netdev {name}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nft(rule: Rule) -> String {
+        match rule.text("t") {
+            Text::Nft { text, .. } => text,
+            Text::Tc(text) => panic!("{text}"),
+        }
+    }
+
+    #[test]
+    fn rules_are_what_nft_reads() {
+        let loss = nft(Rule::Loss { per_mille: 50 });
+        assert!(
+            loss.contains("device \"d0\"")
+                && loss.contains("\nmeta l4proto { tcp, udp } numgen random mod 1000 < 50 drop\n")
+        );
+        assert!(nft(Rule::BlackHole { longest: 1300 }).contains("\nmeta length > 1300 drop\n"));
+        assert!(nft(Rule::Policer { megabits: 80 }).contains("limit rate over 10000 kbytes/second burst"));
+        let moved = nft(Rule::Moved { from: "192.0.2.2", to: "192.0.2.12" });
+        assert!(moved.contains("saddr set 192.0.2.12") && moved.contains("daddr set 192.0.2.2"), "{moved}");
+        [loss, moved].iter().for_each(|text| assert_eq!(text.matches("{\n").count(), text.matches("}\n").count()));
+    }
+
+    #[test]
+    fn a_queue_is_tcs() {
+        let text = Rule::Queue { megabits: 200, milliseconds: 10 }.text("t");
+        assert_eq!(text, Text::Tc("tbf rate 200mbit burst 64kb latency 10ms".to_owned()));
+    }
+}

@@ -1,0 +1,131 @@
+//! What the checks run: the staged libraries, a registry for each end of a wire, dtest, and `test/c/net.c`.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use dapl_test::run::{self, Finished, Room, Run};
+use dapl_test::stage::{self, Profile, Stage};
+
+use super::wire::{ADDRESSES, DEVICE, V6, Wire};
+use crate::{Result, tree};
+
+/// The provider's package.
+const PROVIDER: &str = "daplusnic";
+/// No healthy run takes as long, even where most is lost, on a busy machine.
+pub(super) const LIMIT: Duration = Duration::from_secs(240);
+
+/// Over which protocol two ends talk.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Family {
+    /// The adapter is named by its interface.
+    V4,
+    /// It is named by its address.
+    V6,
+}
+
+impl Family {
+    /// Where the server is, and so what `-h` wants.
+    pub(super) fn host(self) -> &'static str {
+        match self {
+            Family::V4 => ADDRESSES[0],
+            Family::V6 => V6[0],
+        }
+    }
+
+    fn registry(self, end: usize) -> String {
+        let place = match self {
+            Family::V4 => DEVICE,
+            Family::V6 => V6[end],
+        };
+        format!("usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"{place}\" \"\"\n")
+    }
+}
+
+/// All of it. With all assertions.
+pub(super) struct Setting {
+    stage: Stage,
+    dtest: PathBuf,
+    net: PathBuf,
+}
+
+/// A server at end 0 and its client at end 1, both running.
+pub(super) struct Pair {
+    pub(super) server: Run,
+    pub(super) client: Run,
+    _rooms: [Room; 2],
+}
+
+impl Setting {
+    /// Builds it.
+    pub(super) fn build() -> Result<Self> {
+        let mut providers = stage::providers();
+        providers.extend((!providers.contains(&PROVIDER)).then_some(PROVIDER));
+        let tree = tree::build_with(Profile::Dev, &providers)?;
+        Ok(Setting { net: run::program(&tree.stage, "test/c/net.c"), dtest: tree.dtest, stage: tree.stage })
+    }
+
+    /// dtest from end to end, both sides with these options: it must end well.
+    pub(super) fn dtest(&self, wire: &Wire, family: Family, options: &[&str]) -> Result {
+        // For any one event: where most is lost, that takes its time.
+        let common = [&["-P", "usnic0", "-t", "200"], options].concat();
+        self.start(wire, family, &self.dtest, &common, &common).end_well("dtest: OK (checked ")
+    }
+
+    /// `net` from end to end, both sides with these options; waits until it flows.
+    pub(super) fn flow(&self, wire: &Wire, family: Family, options: &[&str]) -> Pair {
+        let server = [&["-s"], options].concat();
+        let pair = self.start(wire, family, &self.net, &server, options);
+        pair.client.wait_for("flowing", LIMIT);
+        pair.server.wait_for("flowing", LIMIT);
+        pair
+    }
+
+    fn start(&self, wire: &Wire, family: Family, program: &PathBuf, server: &[&str], client: &[&str]) -> Pair {
+        let rooms = [0, 1].map(|end| Room::new(&self.stage, Some(&family.registry(end))));
+        let server = Run::start(wire.command(0, &rooms[0].command(program, server)));
+        server.wait_for("listening", LIMIT);
+        let client = [&["-h", family.host()], client].concat();
+        let client = Run::start(wire.command(1, &rooms[1].command(program, &client)));
+        Pair { server, client, _rooms: rooms }
+    }
+}
+
+impl Pair {
+    /// Waits for both; each must have this in its last line.
+    pub(super) fn end_well(self, last: &str) -> Result {
+        self.finish(last).map(drop)
+    }
+
+    /// The same, and what the client said.
+    pub(super) fn finish(self, last: &str) -> Result<Finished> {
+        let client = self.client.finish(LIMIT);
+        // Without it the server may wait for long.
+        if !client.status.success() {
+            let server = self.server.so_far();
+            return Err(format!(
+                "client: {}\n{}{}\nserver so far: {server}",
+                client.status, client.stdout, client.stderr
+            ));
+        }
+        let server = self.server.finish(LIMIT);
+        judge("server", &server, last)?;
+        judge("client", &client, last)?;
+        Ok(client)
+    }
+}
+
+/// It ended well, and this is in the last line that it said.
+pub(super) fn judge(who: &str, finished: &Finished, last: &str) -> Result {
+    let said = finished.stdout.lines().last().unwrap_or_default();
+    match finished.status.success() && said.contains(last) {
+        true => Ok(()),
+        false => Err(format!("{who}: {} without {last:?}\n{}{}", finished.status, finished.stdout, finished.stderr)),
+    }
+}
+
+/// A program that is not ours, at an end.
+pub(super) fn other(wire: &Wire, end: usize, command: &Command) -> Run {
+    Run::start(wire.command(end, command))
+}

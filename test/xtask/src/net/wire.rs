@@ -1,0 +1,226 @@
+//! Two network namespaces with a wire between them, and rules that spoil it until they are dropped.
+//!
+//! Nothing stays: a keeper, a process of its own, kills what still runs in the namespaces and removes them as soon as its
+//! standard input ends, so also when this process was killed. What a keeper that was killed itself left, the next `sweep`
+//! finds by the dead owner's number in the name. Touches no other namespace, and no device of this machine.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::rule::{Rule, Text};
+use crate::quiet::run_quietly;
+use crate::{Result, setup};
+
+/// The end of the wire, at both ends.
+pub(crate) const DEVICE: &str = "d0";
+/// Where the ends are: of the addresses that are for documentation.
+pub(crate) const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
+/// The same, in IPv6.
+pub(crate) const V6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
+/// What a wire takes unless somebody says otherwise.
+const MTU: u32 = 1500;
+/// What every namespace of ours is called first; then come the owner's process, a number, and which end it is.
+const PREFIX: &str = "dapl-wire-";
+/// Where `ip netns` keeps them.
+const NAMESPACES: &str = "/run/netns";
+
+/// $@ are the namespaces. A terminal's signals go to it as well as to its owner, and are not for it.
+const KEEPER: &str = r#"
+trap '' HUP INT TERM QUIT
+read -r _
+for name in "$@"; do
+    for process in $(ip netns pids "$name"); do kill -KILL "$process"; done
+    ip netns del "$name"
+done"#;
+
+/// A wire. Dropped, its namespaces are gone, and with them all that ran there.
+pub(crate) struct Wire {
+    names: [String; 2],
+    keeper: Child,
+}
+
+/// A rule in force. Dropped, it is not.
+#[must_use]
+pub(crate) struct Applied {
+    undo: Command,
+}
+
+/// Whether wires can be laid here: root, programs, and a kernel that knows all of it. Installs what can be installed.
+pub(crate) fn prepare() -> Result {
+    if !setup::is_root() {
+        return Err("network namespaces are for root".to_owned());
+    }
+    setup::require(&[setup::IP, setup::NFT, setup::ETHTOOL, setup::IPERF, setup::NSENTER, setup::SETPRIV])?;
+    sweep();
+    let wire = Wire::lay().map_err(|reason| format!("no namespaces with a wire between them: {reason}"))?;
+    let moved = Rule::Moved { from: ADDRESSES[1], to: ADDRESSES[0] };
+    for rule in [Rule::Loss { per_mille: 0 }, Rule::Policer { megabits: 1 }, moved] {
+        drop(wire.apply(0, rule).map_err(|reason| format!("the kernel's nf_tables lacks something: {reason}"))?);
+    }
+    Ok(())
+}
+
+/// Removes what dead processes left.
+pub(crate) fn sweep() {
+    for entry in fs::read_dir(NAMESPACES).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if owner(&name).is_some_and(|owner| !Path::new("/proc").join(owner).exists()) {
+            // Whatever stays is in nobody's way.
+            let _ = Command::new("sh").args(["-c", KEEPER, "keeper", &name]).stdin(Stdio::null()).output();
+        }
+    }
+}
+
+/// Whose a namespace is, if it is of ours.
+fn owner(name: &str) -> Option<&str> {
+    let owner = name.strip_prefix(PREFIX)?.split('-').next()?;
+    owner.bytes().all(|byte| byte.is_ascii_digit()).then_some(owner).filter(|owner| !owner.is_empty())
+}
+
+impl Wire {
+    /// Lays one: two ends with both kinds of addresses, on which each packet travels alone (`trains`).
+    pub(crate) fn lay() -> Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("{PREFIX}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let names = ["a", "b"].map(|end| format!("{name}-{end}"));
+        let mut keeper = Command::new("sh");
+        // In a folder that nobody wants to remove.
+        keeper.args(["-c", KEEPER, "keeper"]).args(&names).current_dir("/");
+        keeper.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let keeper = keeper.spawn().map_err(|error| format!("sh: {error}"))?;
+        let wire = Wire { names, keeper };
+        for name in &wire.names {
+            run_quietly(Command::new("ip").args(["netns", "add", name]))?;
+        }
+        let mut ip = Command::new("ip");
+        ip.args(["link", "add", DEVICE, "netns", &wire.names[0], "type", "veth"]);
+        run_quietly(ip.args(["peer", "name", DEVICE, "netns", &wire.names[1]]))?;
+        for end in 0..2 {
+            wire.ip(end, &["link", "set", "lo", "up"])?;
+            wire.ip(end, &["addr", "add", &format!("{}/24", ADDRESSES[end]), "dev", DEVICE])?;
+            wire.ip(end, &["addr", "add", &format!("{}/64", V6[end]), "dev", DEVICE, "nodad"])?;
+            wire.ip(end, &["link", "set", DEVICE, "up"])?;
+        }
+        wire.mtu(MTU)?;
+        wire.trains(false)?;
+        Ok(wire)
+    }
+
+    /// A command that runs at an end. It dies with us.
+    pub(crate) fn command(&self, end: usize, command: &Command) -> Command {
+        let mut inside = Command::new("setpriv");
+        inside.args(["--pdeathsig", "KILL", "nsenter"]);
+        inside.arg(format!("--net={NAMESPACES}/{}", self.names[end])).arg("--");
+        inside.arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => inside.env(name, value),
+                None => inside.env_remove(name),
+            };
+        }
+        inside
+    }
+
+    /// `ip` at an end.
+    pub(crate) fn ip(&self, end: usize, arguments: &[&str]) -> Result {
+        run_quietly(Command::new("ip").args(["-n", &self.names[end]]).args(arguments)).map(drop)
+    }
+
+    /// The longest packet that either end sends, with its IP header.
+    pub(crate) fn mtu(&self, bytes: u32) -> Result {
+        (0..2).try_for_each(|end| self.mtu_of(end, bytes))
+    }
+
+    /// The same, of one end.
+    pub(crate) fn mtu_of(&self, end: usize, bytes: u32) -> Result {
+        self.ip(end, &["link", "set", DEVICE, "mtu", &bytes.to_string()])
+    }
+
+    /// Whether the kernel's trains of segments (GSO, GRO) cross the wire as one packet, so that one lost is all lost.
+    pub(crate) fn trains(&self, they_do: bool) -> Result {
+        let switch = if they_do { "on" } else { "off" };
+        for end in 0..2 {
+            let mut ethtool = Command::new("ethtool");
+            ethtool.args(["-K", DEVICE, "tso", switch, "tx-udp-segmentation", switch, "gro", switch]);
+            run_quietly(&mut self.command(end, &ethtool))?;
+        }
+        Ok(())
+    }
+
+    /// Spoils what comes in at an end.
+    pub(crate) fn apply(&self, end: usize, rule: Rule) -> Result<Applied> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("rule{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        match rule.text(&name) {
+            Text::Nft { text, table } => {
+                let mut nft = Command::new("nft");
+                feed(&mut self.command(end, nft.args(["-f", "-"])), &text)?;
+                let mut nft = Command::new("nft");
+                nft.args(["delete", "table"]).args(table.split(' '));
+                Ok(Applied { undo: self.command(end, &nft) })
+            }
+            Text::Tc(words) => {
+                let mut tc = Command::new("tc");
+                tc.args(["qdisc", "add", "dev", DEVICE, "root"]).args(words.split(' '));
+                run_quietly(&mut self.command(end, &tc))?;
+                let mut undo = Command::new("tc");
+                undo.args(["qdisc", "del", "dev", DEVICE, "root"]);
+                Ok(Applied { undo: self.command(end, &undo) })
+            }
+        }
+    }
+
+    /// The same at both.
+    pub(crate) fn apply_to_both(&self, rule: Rule) -> Result<[Applied; 2]> {
+        Ok([self.apply(0, rule)?, self.apply(1, rule)?])
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        // The end of its input is its sign.
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+    }
+}
+
+impl Drop for Applied {
+    fn drop(&mut self) {
+        // Fails when the wire is gone already, which is as well.
+        let _ = self.undo.output();
+    }
+}
+
+/// Runs a command with this as its input.
+fn feed(command: &mut Command, text: &str) -> Result {
+    let failed = |error: std::io::Error| format!("nft: {error}");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(failed)?;
+    let mut stdin = child.stdin.take().expect("it is piped");
+    // It may end before it has read all; then its status says so.
+    let _ = stdin.write_all(text.as_bytes());
+    drop(stdin);
+    let output = child.wait_with_output().map_err(failed)?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("nft: {}\nof\n{text}", String::from_utf8_lossy(&output.stderr))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_names_have_an_owner() {
+        assert_eq!(owner("dapl-wire-123-0-a"), Some("123"));
+        assert_eq!(
+            [owner("dapl-wire-"), owner("dapl-wire-x-0-a"), owner("docker"), owner("dapl-wire-../-0")],
+            [None; 4]
+        );
+    }
+}
