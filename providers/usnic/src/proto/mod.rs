@@ -18,6 +18,8 @@ pub(crate) mod ids;
 pub(crate) mod pacer;
 pub(crate) mod path;
 pub(crate) mod psn;
+pub(crate) mod queue;
+pub(crate) mod ranges;
 pub(crate) mod received;
 pub(crate) mod rtt;
 pub(crate) mod schedule;

@@ -1,0 +1,308 @@
+//! The requests of this side: they start in the order of their posts, are cut into packets when these leave, and complete in
+//! the order of their posts.
+//!
+//! Knows what may start (fences, reads outstanding, credits) and what is done; sends nothing and touches no memory.
+
+use std::collections::VecDeque;
+
+use dapl::provider::Status;
+
+use super::words::{Post, Work};
+use crate::proto::psn::Psn;
+use crate::proto::queue::Queue;
+use crate::proto::ranges::Ranges;
+use crate::proto::wire::Op;
+
+/// What is needed to send a packet again.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Sent {
+    pub(super) what: What,
+    /// It belongs to the command channel.
+    pub(super) command: bool,
+    /// Of the request, or the number of the peer's read.
+    pub(super) slot: u32,
+    pub(super) offset: u32,
+    pub(super) length: u32,
+}
+
+/// Whose piece a packet carries.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum What {
+    Request,
+    Response,
+    /// Nobody's any more: its number is still due.
+    Nothing,
+}
+
+/// How far a request is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Stage {
+    /// Not all of it has left.
+    Cutting,
+    /// All has left; acks, or the data of a read, are to come.
+    Out,
+    Done,
+    Failed(Status),
+}
+
+#[derive(Debug)]
+pub(super) struct Request<Q> {
+    pub(super) own: Q,
+    pub(super) work: Work,
+    pub(super) length: u32,
+    fence: bool,
+    pub(super) stage: Stage,
+    /// Its number among those of its kind.
+    pub(super) id: u32,
+    /// Bytes that have left.
+    cut: u32,
+    /// Packets that are not acked.
+    out: u32,
+    /// Its first packet and its last, when they have left.
+    packets: Option<(Psn, Psn)>,
+    /// Of a read: what is here.
+    have: Ranges,
+}
+
+/// The numbers that the next ones get.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Numbers {
+    pub(super) sends: u32,
+    pub(super) writes: u32,
+    pub(super) reads: u32,
+}
+
+/// Why nothing can be cut.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Wait {
+    /// There is nothing, or it waits for earlier requests.
+    Idle,
+    /// The peer has no receive.
+    Credit,
+    /// The head is a bind, and its turn has come.
+    Turn,
+}
+
+/// What was agreed, and what the peer said last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    pub(super) ord: u32,
+    /// Sends with a number below find a receive.
+    pub(super) credits: u32,
+}
+
+pub(super) struct Requests<Q> {
+    pub(super) queue: Queue<Request<Q>>,
+    pub(super) numbers: Numbers,
+    /// The one that is being cut.
+    cutting: Option<u32>,
+    /// Reads that have started and whose data are not all here.
+    pub(super) reads_out: u32,
+    /// One has failed: nothing more starts.
+    pub(super) stopped: bool,
+    /// Pieces of sends that were taken back: they leave under new numbers.
+    pub(super) again: VecDeque<Sent>,
+}
+
+impl Work {
+    /// What its packets say.
+    pub(super) fn op(self) -> Op {
+        match self {
+            Work::Send { solicited: false } => Op::Send,
+            Work::Send { solicited: true } => Op::SendSolicited,
+            Work::Read(_) => Op::ReadRequest,
+            Work::Write(_) | Work::Bind => Op::Write,
+        }
+    }
+
+    fn key(self, id: u32) -> u64 {
+        let kind = match self {
+            Work::Send { .. } => 0,
+            Work::Write(_) => 1,
+            Work::Read(_) => READ,
+            Work::Bind => 3,
+        };
+        u64::from(id) | kind << 32
+    }
+}
+
+/// Kind of the reads in the queue's hash.
+const READ: u64 = 2;
+
+/// A send of this number finds a receive.
+pub(super) fn is_below(number: u32, credits: u32) -> bool {
+    (number.wrapping_sub(credits) as i32) < 0
+}
+
+impl<Q> Requests<Q> {
+    pub(super) fn new(capacity: u32) -> Self {
+        Requests {
+            queue: Queue::new(capacity),
+            numbers: Numbers::default(),
+            cutting: None,
+            reads_out: 0,
+            stopped: false,
+            again: VecDeque::new(),
+        }
+    }
+
+    /// The post comes back if the queue is full.
+    pub(super) fn push(&mut self, post: Post<Q>) -> Result<(), Q> {
+        let Post { work, length, fence, request: own } = post;
+        if self.queue.is_full() {
+            return Err(own);
+        }
+        let (stage, have) = (Stage::Cutting, Ranges::default());
+        self.queue.push(Request { own, work, length, fence, stage, id: 0, cut: 0, out: 0, packets: None, have });
+        Ok(())
+    }
+
+    /// What could be cut next, with at most so many bytes in a whole message and in a part of one.
+    pub(super) fn next(&self, bounds: Bounds, fragment: u32, chunk: u32) -> Result<Sent, Wait> {
+        if self.stopped {
+            return Err(Wait::Idle);
+        }
+        if let Some(sent) = self.again.front() {
+            let number = self.queue.get(sent.slot).map_or(bounds.credits, |request| request.id);
+            return if is_below(number, bounds.credits) { Ok(*sent) } else { Err(Wait::Credit) };
+        }
+        let slot = match self.cutting {
+            Some(slot) => slot,
+            None => self.startable(bounds)?,
+        };
+        let request = self.queue.get(slot).ok_or(Wait::Idle)?;
+        let left = request.length - request.cut;
+        let length = match request.work {
+            Work::Read(_) => 0,
+            _ if request.cut == 0 && left <= fragment => left,
+            _ => left.min(chunk),
+        };
+        Ok(Sent { what: What::Request, command: false, slot, offset: request.cut, length })
+    }
+
+    /// The first of those that wait, if it may start.
+    fn startable(&self, bounds: Bounds) -> Result<u32, Wait> {
+        let slot = self.queue.next().ok_or(Wait::Idle)?;
+        let request = self.queue.get(slot).ok_or(Wait::Idle)?;
+        if request.fence && self.reads_out > 0 {
+            return Err(Wait::Idle);
+        }
+        match request.work {
+            Work::Bind => Err(Wait::Turn),
+            Work::Send { .. } if !is_below(self.numbers.sends, bounds.credits) => Err(Wait::Credit),
+            Work::Read(_) if self.reads_out >= bounds.ord => Err(Wait::Idle),
+            _ => Ok(slot),
+        }
+    }
+
+    /// The head of those that wait becomes active.
+    pub(super) fn start(&mut self) -> Option<&mut Request<Q>> {
+        let request = self.queue.get_mut(self.queue.next()?)?;
+        let number = match request.work {
+            Work::Send { .. } => &mut self.numbers.sends,
+            Work::Read(_) => &mut self.numbers.reads,
+            Work::Write(_) | Work::Bind => &mut self.numbers.writes,
+        };
+        request.id = *number;
+        *number = number.wrapping_add(1);
+        let key = request.work.key(request.id);
+        self.reads_out += u32::from(matches!(request.work, Work::Read(_)));
+        let slot = self.queue.start(key)?;
+        self.queue.get_mut(slot)
+    }
+
+    /// A piece that `next` gave leaves.
+    pub(super) fn left(&mut self, sent: &Sent, psn: Psn) {
+        if self.again.front() == Some(sent) {
+            self.again.pop_front();
+            self.queue.get_mut(sent.slot).iter_mut().for_each(|request| request.out += 1);
+            return;
+        }
+        if self.cutting.is_none() {
+            self.start();
+        }
+        let Some(request) = self.queue.get_mut(sent.slot) else { return };
+        request.cut += sent.length;
+        request.out += 1;
+        let first = request.packets.map_or(psn, |(first, _)| first);
+        request.packets = Some((first, psn));
+        let is_all = request.cut == request.length || matches!(request.work, Work::Read(_));
+        if is_all && request.stage == Stage::Cutting {
+            request.stage = Stage::Out;
+        }
+        self.cutting = (!is_all).then_some(sent.slot);
+    }
+
+    /// The peer has a packet of it.
+    pub(super) fn acked(&mut self, slot: u32) {
+        let Some(request) = self.queue.get_mut(slot) else { return };
+        request.out = request.out.saturating_sub(1);
+        request.look();
+    }
+
+    /// A packet of a send will carry nothing: its piece leaves again, later.
+    pub(super) fn take_back(&mut self, sent: Sent) {
+        self.again.push_back(sent);
+        self.queue.get_mut(sent.slot).iter_mut().for_each(|request| request.out = request.out.saturating_sub(1));
+        // It must not count as complete meanwhile.
+        self.queue.get_mut(sent.slot).iter_mut().for_each(|request| request.owed += 1);
+    }
+
+    /// The active read of this number.
+    pub(super) fn read(&self, id: u32) -> Option<u32> {
+        self.queue.find(u64::from(id) | READ << 32)
+    }
+
+    /// A piece of a read is in its place. `false`: it cannot be noted.
+    pub(super) fn has_come(&mut self, slot: u32, offset: u32, length: u32) -> bool {
+        let Some(request) = self.queue.get_mut(slot) else { return false };
+        if length > 0 && !request.have.add(offset, offset + length) {
+            return false;
+        }
+        if request.is_here() {
+            self.reads_out = self.reads_out.saturating_sub(1);
+        }
+        request.look();
+        true
+    }
+
+    /// It ends so when those before it are complete; nothing more starts.
+    pub(super) fn fail(&mut self, slot: u32, status: Status) {
+        self.stopped = true;
+        if let Some(request) = self.queue.get_mut(slot) {
+            request.stage = Stage::Failed(status);
+        }
+    }
+
+    /// The next one in order, if it has come to its end.
+    pub(super) fn ended(&mut self) -> Option<(Q, Result<u64, Status>)> {
+        let slot = self.queue.first()?;
+        let outcome = match self.queue.get(slot)?.stage {
+            Stage::Done => Ok(u64::from(self.queue.get(slot)?.length)),
+            Stage::Failed(status) => Err(status),
+            Stage::Cutting | Stage::Out => return None,
+        };
+        self.queue.take(slot).map(|request| (request.own, outcome))
+    }
+
+    /// The active one that the packet of this number belongs to.
+    pub(super) fn of_packet(&self, psn: Psn) -> Option<u32> {
+        self.queue.active().find(|slot| {
+            let packets = self.queue.get(*slot).and_then(|request| request.packets);
+            packets.is_some_and(|(first, last)| !psn.is_before(first) && !last.is_before(psn))
+        })
+    }
+}
+
+impl<Q> Request<Q> {
+    /// All data of a read are here, or nothing is to come.
+    fn is_here(&self) -> bool {
+        !matches!(self.work, Work::Read(_)) || self.length == 0 || self.have.is_whole(self.length)
+    }
+
+    fn look(&mut self) {
+        if self.stage == Stage::Out && self.out == 0 && self.is_here() {
+            self.stage = Stage::Done;
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! A work queue: a ring of what waits, a hash of what is active by its number, a list of that in order (UR-1).
+//!
+//! All entries lie in one array, whose places a bitmap of our own gives out; it grows up to the queue's capacity and stays, so
+//! that nothing is allocated in steady state. Knows nothing of what is queued.
+
+use std::collections::VecDeque;
+
+/// No place.
+const NONE: u32 = u32::MAX;
+/// Entries at first.
+const FIRST: u32 = 8;
+
+struct Entry<T> {
+    item: Option<T>,
+    key: u64,
+    /// Neighbours in the list of what is active.
+    before: u32,
+    behind: u32,
+}
+
+pub(crate) struct Queue<T> {
+    entries: Vec<Entry<T>>,
+    /// A bit per entry: free.
+    free: Vec<u64>,
+    capacity: u32,
+    waiting: VecDeque<u32>,
+    /// Places by key, open addressing, a power of two of them and at most half of them taken.
+    table: Vec<u32>,
+    first: u32,
+    last: u32,
+    active: u32,
+}
+
+impl<T> Queue<T> {
+    /// For `capacity` entries, waiting and active together.
+    pub(crate) fn new(capacity: u32) -> Self {
+        Queue {
+            entries: Vec::new(),
+            free: Vec::new(),
+            capacity: capacity.min(NONE - 1),
+            waiting: VecDeque::new(),
+            table: Vec::new(),
+            first: NONE,
+            last: NONE,
+            active: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.active + self.waiting()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many wait.
+    pub(crate) fn waiting(&self) -> u32 {
+        self.waiting.len() as u32
+    }
+
+    /// Adds one to those that wait. Its place; `None`, with nothing changed, if the queue is full.
+    pub(crate) fn push(&mut self, item: T) -> Option<u32> {
+        let place = self.take_place()?;
+        self.entries[place as usize].item = Some(item);
+        self.waiting.push_back(place);
+        Some(place)
+    }
+
+    /// The one that has waited longest.
+    pub(crate) fn next(&self) -> Option<u32> {
+        self.waiting.front().copied()
+    }
+
+    /// It becomes active, under a number that no other active one has, as the last in the list.
+    pub(crate) fn start(&mut self, key: u64) -> Option<u32> {
+        let place = self.waiting.pop_front()?;
+        let last = self.last;
+        let entry = &mut self.entries[place as usize];
+        (entry.key, entry.before, entry.behind) = (key, last, NONE);
+        match self.entries.get_mut(last as usize) {
+            Some(entry) => entry.behind = place,
+            None => self.first = place,
+        }
+        self.last = place;
+        self.active += 1;
+        self.insert(key, place);
+        Some(place)
+    }
+
+    /// The active one of this number.
+    pub(crate) fn find(&self, key: u64) -> Option<u32> {
+        let at = self.look(key)?;
+        Some(self.table[at])
+    }
+
+    pub(crate) fn get(&self, place: u32) -> Option<&T> {
+        self.entries.get(place as usize)?.item.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, place: u32) -> Option<&mut T> {
+        self.entries.get_mut(place as usize)?.item.as_mut()
+    }
+
+    /// The active one that started first.
+    pub(crate) fn first(&self) -> Option<u32> {
+        (self.first != NONE).then_some(self.first)
+    }
+
+    /// The places of the active ones, in the order in which they started.
+    pub(crate) fn active(&self) -> impl Iterator<Item = u32> + '_ {
+        std::iter::successors(self.first(), |place| {
+            let behind = self.entries[*place as usize].behind;
+            (behind != NONE).then_some(behind)
+        })
+    }
+
+    /// Takes an active one out.
+    pub(crate) fn take(&mut self, place: u32) -> Option<T> {
+        let entry = self.entries.get(place as usize)?;
+        let (key, before, behind) = (entry.key, entry.before, entry.behind);
+        let at = self.look(key).filter(|at| self.table[*at] == place)?;
+        self.remove(at);
+        match self.entries.get_mut(before as usize) {
+            Some(entry) => entry.behind = behind,
+            None => self.first = behind,
+        }
+        match self.entries.get_mut(behind as usize) {
+            Some(entry) => entry.before = before,
+            None => self.last = before,
+        }
+        self.active -= 1;
+        self.give_place(place)
+    }
+
+    /// Takes the oldest out, active or not: to flush.
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        match self.first() {
+            Some(place) => self.take(place),
+            None => {
+                let place = self.waiting.pop_front()?;
+                self.give_place(place)
+            }
+        }
+    }
+
+    fn take_place(&mut self) -> Option<u32> {
+        let found = self.free.iter().position(|word| *word != 0);
+        let word = match found {
+            Some(word) => word,
+            None => self.grow()?,
+        };
+        let bit = self.free[word].trailing_zeros();
+        self.free[word] &= self.free[word] - 1;
+        Some(word as u32 * 64 + bit)
+    }
+
+    fn give_place(&mut self, place: u32) -> Option<T> {
+        self.free[place as usize / 64] |= 1 << (place % 64);
+        self.entries[place as usize].item.take()
+    }
+
+    /// Makes more entries; the word of the bitmap with the first of them.
+    #[cold]
+    fn grow(&mut self) -> Option<usize> {
+        let old = self.entries.len() as u32;
+        let new = old.saturating_mul(2).clamp(FIRST.min(self.capacity), self.capacity);
+        if new == old {
+            return None;
+        }
+        self.entries.reserve_exact((new - old) as usize);
+        self.entries.extend((old..new).map(|_| Entry { item: None, key: 0, before: NONE, behind: NONE }));
+        self.free.resize(new.div_ceil(64) as usize, 0);
+        for place in old..new {
+            self.free[place as usize / 64] |= 1 << (place % 64);
+        }
+        self.waiting.reserve(new as usize - self.waiting.len());
+        self.table = vec![NONE; (new as usize * 2).next_power_of_two()];
+        let active: Vec<u32> = self.active().collect();
+        for place in active {
+            self.insert(self.entries[place as usize].key, place);
+        }
+        Some(old as usize / 64)
+    }
+
+    /// Numbers come in a row, so their low bits spread them best; kinds of numbers differ in the high half.
+    fn home(&self, key: u64) -> usize {
+        let mixed = (key as u32).wrapping_add(((key >> 32) as u32).wrapping_mul(0x9E37_79B1));
+        mixed as usize & (self.table.len() - 1)
+    }
+
+    fn insert(&mut self, key: u64, place: u32) {
+        let mut at = self.home(key);
+        while self.table[at] != NONE {
+            at = (at + 1) & (self.table.len() - 1);
+        }
+        self.table[at] = place;
+    }
+
+    fn look(&self, key: u64) -> Option<usize> {
+        if self.table.is_empty() {
+            return None;
+        }
+        let mut at = self.home(key);
+        loop {
+            match self.table[at] {
+                NONE => return None,
+                place if self.entries[place as usize].key == key => return Some(at),
+                _ => at = (at + 1) & (self.table.len() - 1),
+            }
+        }
+    }
+
+    /// Frees a place of the table, and moves up what stands behind it only because it was taken.
+    fn remove(&mut self, mut hole: usize) {
+        let mask = self.table.len() - 1;
+        let mut at = hole;
+        loop {
+            at = (at + 1) & mask;
+            let place = self.table[at];
+            if place == NONE {
+                break;
+            }
+            let home = self.home(self.entries[place as usize].key);
+            if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
+                self.table[hole] = place;
+                hole = at;
+            }
+        }
+        self.table[hole] = NONE;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_waits_starts_in_order_and_is_found_by_its_number() {
+        let mut queue = Queue::new(100);
+        let places: Vec<u32> = (0..100).map(|i| queue.push(i).expect("there is room")).collect();
+        assert_eq!((queue.push(100), queue.len(), queue.waiting()), (None, 100, 100));
+        for number in 0..60u64 {
+            let key = u64::from((number as u32).wrapping_sub(30)) | (number % 3) << 32;
+            assert_eq!(queue.start(key), Some(places[number as usize]));
+        }
+        for number in 0..60u64 {
+            let key = u64::from((number as u32).wrapping_sub(30)) | (number % 3) << 32;
+            let place = queue.find(key).expect("it is active");
+            assert_eq!(queue.get(place), Some(&number));
+        }
+        assert_eq!(queue.find(7 | 9 << 32), None);
+        assert_eq!(queue.active().collect::<Vec<_>>(), places[..60]);
+        let middle = places[30];
+        assert_eq!((queue.take(middle), queue.take(middle)), (Some(30), None), "once");
+        assert_eq!((queue.first(), queue.take(places[99])), (Some(places[0]), None), "it only waits");
+        let rest: Vec<u64> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(rest, (0..100).filter(|i| *i != 30).collect::<Vec<u64>>());
+        assert!(queue.is_empty() && queue.first().is_none() && queue.next().is_none());
+    }
+
+    #[test]
+    fn a_queue_of_nothing_takes_nothing() {
+        let mut queue: Queue<u8> = Queue::new(0);
+        assert_eq!(
+            (queue.push(1), queue.start(0), queue.find(0), queue.pop(), queue.get(0)),
+            (None, None, None, None, None)
+        );
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Push,
+        Start,
+        Take(usize),
+        Pop,
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_ring_and_a_map(base: u32, steps in prop::collection::vec(
+            prop_oneof![Just(Step::Push), Just(Step::Start), (0..40usize).prop_map(Step::Take), Just(Step::Pop)], 0..400
+        )) {
+            let mut queue = Queue::new(32);
+            let (mut waiting, mut active) = (VecDeque::new(), Vec::<(u64, u32)>::new());
+            let (mut items, mut keys) = (0u32, 0u32);
+            for step in steps {
+                match step {
+                    Step::Push => {
+                        let fits = waiting.len() + active.len() < 32;
+                        prop_assert_eq!(queue.push(items).is_some(), fits);
+                        if fits { waiting.push_back(items); }
+                        items += 1;
+                    }
+                    Step::Start => {
+                        let key = u64::from(base.wrapping_add(keys / 2)) | u64::from(keys % 2) << 32;
+                        keys += 1;
+                        prop_assert_eq!(queue.start(key).is_some(), !waiting.is_empty());
+                        active.extend(waiting.pop_front().map(|item| (key, item)));
+                    }
+                    Step::Take(n) if n < active.len() => {
+                        let (key, item) = active.remove(n);
+                        let place = queue.find(key).expect("it is active");
+                        prop_assert_eq!(queue.take(place), Some(item));
+                        prop_assert_eq!(queue.find(key), None);
+                    }
+                    Step::Take(_) => {}
+                    Step::Pop => {
+                        let expected = if active.is_empty() { waiting.pop_front() } else { Some(active.remove(0).1) };
+                        prop_assert_eq!(queue.pop(), expected);
+                    }
+                }
+                for (key, item) in &active {
+                    prop_assert_eq!(queue.find(*key).and_then(|place| queue.get(place)), Some(item));
+                }
+                let order: Vec<u32> = queue.active().filter_map(|place| queue.get(place).copied()).collect();
+                prop_assert_eq!(order, active.iter().map(|(_, item)| *item).collect::<Vec<_>>());
+                prop_assert_eq!(queue.len() as usize, waiting.len() + active.len());
+            }
+        }
+    }
+}

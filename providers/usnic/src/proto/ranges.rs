@@ -1,0 +1,136 @@
+//! Which bytes of a message are here: a small array of ranges, where touching ones merge (UR-3).
+//!
+//! The first range needs no memory of its own, and a message that comes in order needs no other. Bounded: what would need more
+//! ranges than the window can tear into one message is not noted, and comes again.
+
+use crate::proto::WINDOW;
+
+/// Ranges of one message at most: a window of packets, every second one missing.
+const MOST: usize = WINDOW as usize / 2;
+
+/// Bytes from `start` to before `end`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+struct Span {
+    start: u32,
+    end: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ranges {
+    /// The lowest; empty if nothing is here.
+    first: Span,
+    /// All others, ascending; none touches another.
+    more: Vec<Span>,
+}
+
+impl Ranges {
+    /// Notes the bytes from `start` to before `end`, some. `false`: there is no room to note them.
+    pub(crate) fn add(&mut self, start: u32, end: u32) -> bool {
+        let span = Span { start, end };
+        if self.first == Span::default() || (self.more.is_empty() && end < self.first.start) {
+            if self.first != Span::default() {
+                self.more.push(self.first);
+            }
+            self.first = span;
+            return true;
+        }
+        if self.more.is_empty() && start <= self.first.end {
+            self.first = self.first.with(span);
+            return true;
+        }
+        self.add_among(span)
+    }
+
+    /// The bytes of a message of this length are all here.
+    pub(crate) fn is_whole(&self, length: u32) -> bool {
+        self.first.start == 0 && self.first.end == length && self.more.is_empty()
+    }
+
+    fn add_among(&mut self, mut span: Span) -> bool {
+        if span.end < self.first.start {
+            let fits = self.insert(0, self.first);
+            self.first = if fits { span } else { self.first };
+            return fits;
+        }
+        let begin = self.more.partition_point(|other| other.end < span.start);
+        let end = self.more.partition_point(|other| other.start <= span.end);
+        if span.start <= self.first.end {
+            // It touches the first, and so all before `end`.
+            span = self.more[..end].iter().fold(self.first.with(span), |span, other| span.with(*other));
+            self.first = span;
+            self.more.drain(..end);
+            return true;
+        }
+        if begin == end {
+            return self.insert(begin, span);
+        }
+        self.more[begin] = self.more[begin..end].iter().fold(span, |span, other| span.with(*other));
+        self.more.drain(begin + 1..end);
+        true
+    }
+
+    fn insert(&mut self, at: usize, span: Span) -> bool {
+        let fits = self.more.len() < MOST;
+        if fits {
+            self.more.insert(at, span);
+        }
+        fits
+    }
+}
+
+impl Span {
+    fn with(self, other: Span) -> Span {
+        Span { start: self.start.min(other.start), end: self.end.max(other.end) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn in_order_it_needs_no_memory() {
+        let mut ranges = Ranges::default();
+        for at in 0..1000 {
+            assert!(ranges.add(at * 1500, (at + 1) * 1500));
+        }
+        assert_eq!((ranges.more.capacity(), ranges.is_whole(1_500_000)), (0, true));
+    }
+
+    #[test]
+    fn every_second_packet_of_a_window_is_noted_and_no_more() {
+        let mut ranges = Ranges::default();
+        let noted = (0..2 * MOST as u32).filter(|i| ranges.add(i * 20 + 10, i * 20 + 20)).count();
+        assert_eq!(noted, MOST + 1);
+        assert!(!ranges.is_whole(10));
+        assert!(ranges.add(0, u32::MAX), "what merges needs no room");
+        assert!(ranges.is_whole(u32::MAX) && ranges.more.is_empty());
+    }
+
+    #[test]
+    fn a_full_array_loses_nothing() {
+        let mut ranges = Ranges::default();
+        (0..=MOST as u32).for_each(|i| assert!(ranges.add(i * 20 + 10, i * 20 + 20)));
+        assert!(!ranges.add(0, 5));
+        assert_eq!(ranges.first, Span { start: 10, end: 20 }, "what could not be noted has not pushed another out");
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_set_of_bytes(parts in prop::collection::vec((0..60u32, 1..12u32), 0..60)) {
+            let (mut ranges, mut bytes) = (Ranges::default(), [false; 80]);
+            for (start, length) in parts {
+                prop_assert!(ranges.add(start, start + length));
+                bytes[start as usize..(start + length) as usize].fill(true);
+                let all: Vec<Span> = std::iter::once(ranges.first).chain(ranges.more.iter().copied()).collect();
+                let is_in = |at: usize| all.iter().any(|s| (s.start..s.end).contains(&(at as u32)));
+                prop_assert!((0..80).all(|at| is_in(at) == bytes[at]));
+                prop_assert!(all.windows(2).all(|pair| pair[0].end < pair[1].start), "touching ones are one");
+                let whole = bytes.iter().take_while(|there| **there).count();
+                let rest = bytes[whole..].iter().any(|there| *there);
+                prop_assert_eq!(ranges.is_whole(whole as u32), whole > 0 && !rest);
+            }
+        }
+    }
+}
