@@ -54,6 +54,11 @@ impl<T> Queue<T> {
         self.len() == 0
     }
 
+    /// No more fit.
+    pub(crate) fn is_full(&self) -> bool {
+        self.len() == self.capacity
+    }
+
     /// How many wait.
     pub(crate) fn waiting(&self) -> u32 {
         self.waiting.len() as u32
@@ -137,11 +142,14 @@ impl<T> Queue<T> {
     pub(crate) fn pop(&mut self) -> Option<T> {
         match self.first() {
             Some(place) => self.take(place),
-            None => {
-                let place = self.waiting.pop_front()?;
-                self.give_place(place)
-            }
+            None => self.pop_waiting(),
         }
+    }
+
+    /// Takes out the one that has waited longest.
+    pub(crate) fn pop_waiting(&mut self) -> Option<T> {
+        let place = self.waiting.pop_front()?;
+        self.give_place(place)
     }
 
     fn take_place(&mut self) -> Option<u32> {

@@ -1,9 +1,22 @@
 //! An open connection: what is posted here becomes packets, what comes becomes completions.
 //!
 //! Driven from outside under one lock: posts, packets that came, packets that may leave, time. Touches no memory but its own
-//! and never waits; what it needs of the world it asks of its [`Host`].
+//! and never waits; what it needs of the world it asks of its [`Host`]. One room each for what leaves (`transmit`), what
+//! comes (`receive`), and how it ends (`ending`), over the requests, the receives, and the reads of the peer.
 
+mod credits;
+mod ending;
+mod lane;
+mod receive;
+mod receives;
+mod requests;
+mod serving;
+#[cfg(test)]
+mod tests;
+mod time;
+mod transmit;
 mod words;
+mod write;
 
 pub(crate) use words::{Channel, Config, Host, News, Outgoing, Payload, Post, Source, Work};
 
@@ -11,131 +24,198 @@ use std::collections::VecDeque;
 
 use dapl::provider::Status;
 
-use crate::proto::Nanos;
+use crate::proto::acks::AckClock;
+use crate::proto::congestion::Controller as _;
 use crate::proto::counters::Counters;
+use crate::proto::flight::Flight;
+use crate::proto::received::Received;
+use crate::proto::rtt::Timing;
 use crate::proto::setup::Terms;
-use crate::proto::wire::Head;
+use crate::proto::{Nanos, SECONDS};
+use credits::Credits;
+use ending::Ending;
+use lane::Lane;
+use receive::Deferred;
+use receives::Receives;
+use requests::{Requests, Sent};
+use serving::Serving;
+use transmit::Note;
+
+/// A timeout is no longer than this, however often it doubled.
+const LONGEST_TIMEOUT: Nanos = 2 * SECONDS;
 
 /// A connection that stands, until nothing more needs an answer. `Q` and `R` are kept for the driver with requests and
 /// receives.
 pub(crate) struct Conn<Q, R> {
+    config: Config,
     terms: Terms,
-    requests: VecDeque<Q>,
-    recvs: VecDeque<R>,
-    news: Option<News>,
+    peer: Source,
     counters: Counters,
+    /// The time at the last call that told it.
+    now: Nanos,
+
+    requests: Requests<Q>,
+    serving: Serving,
+    flight: Flight<Sent>,
+    lane: Lane,
+    credits: Credits,
+    /// In flight on each channel.
+    commands: u32,
+    data: u32,
+    /// The next large piece is an answer's, if there is one.
+    favours_answers: bool,
+    /// Sent again in this pass.
+    resends: u32,
+    /// Small answers that are due.
+    notes: VecDeque<Note>,
+    /// A bind is to be asked again then.
+    turn_at: Option<Nanos>,
+
+    receives: Receives<R>,
+    received: Received,
+    acks: AckClock,
+    deferred: Option<Deferred>,
+    /// When the peer was last heard, and since when it is being asked whether it is there.
+    heard: Nanos,
+    asked: Option<Nanos>,
+    ask_at: Nanos,
+
+    ending: Ending,
 }
 
 impl<Q, R> Conn<Q, R> {
     /// What the set-up has agreed on.
-    pub(crate) fn new(_config: &Config, terms: Terms, _now: Nanos) -> Self {
-        let (requests, recvs) = (VecDeque::new(), VecDeque::new());
-        Conn { terms, requests, recvs, news: None, counters: Counters::default() }
+    pub(crate) fn new(config: &Config, terms: Terms, now: Nanos) -> Self {
+        let timing = Timing {
+            first: config.first_timeout,
+            floor: config.min_timeout,
+            ceiling: LONGEST_TIMEOUT,
+            ack_delay: config.ack_delay,
+            give_up: config.give_up,
+        };
+        let lane = Lane::new(config, &terms);
+        let quarter = (u64::from(config.window_kib) << 8) / lane.path.mtu().max(1) as u64;
+        let mut acks =
+            AckClock::new(config.ack_delay, u32::try_from(quarter).unwrap_or(u32::MAX).min(config.window / 4));
+        acks.at_once(); // the peer is told of the receives that are here
+        Conn {
+            peer: terms.peer,
+            counters: Counters::default(),
+            now,
+            requests: Requests::new(config.max_requests),
+            serving: Serving::new(terms.ird),
+            flight: Flight::new(terms.first_psn, timing),
+            lane,
+            credits: Credits::new(terms.credits),
+            commands: 0,
+            data: 0,
+            favours_answers: false,
+            resends: 0,
+            notes: VecDeque::new(),
+            turn_at: None,
+            receives: Receives::new(config.max_recvs, config.shared),
+            received: Received::new(terms.peer_first_psn),
+            acks,
+            deferred: None,
+            heard: now,
+            asked: None,
+            ask_at: now.saturating_add(config.keepalive),
+            ending: Ending::default(),
+            config: config.clone(),
+            terms,
+        }
+    }
+
+    /// Messages of all kinds are counted from here: only for tests of the wrap.
+    #[cfg(test)]
+    pub(crate) fn count_from(&mut self, number: u32) {
+        self.requests.numbers = requests::Numbers { sends: number, writes: number, reads: number };
+        self.receives.count_from(number);
+        self.serving.count_from(number);
     }
 
     /// Posts a request; the caller has seen to it that there is room. After the end it is flushed at once.
-    pub(crate) fn post(&mut self, _now: Nanos, post: Post<Q>, _host: &mut impl Host<Request = Q, Recv = R>) {
-        self.requests.push_back(post.request);
+    pub(crate) fn post(&mut self, now: Nanos, post: Post<Q>, host: &mut impl Host<Request = Q, Recv = R>) {
+        self.now = now;
+        if self.ending.is_closed() {
+            return host.request_done(post.request, Status::Flushed, 0);
+        }
+        if let Err(own) = self.requests.push(post) {
+            host.request_done(own, Status::LocalEp, 0);
+        }
     }
 
     /// Posts a receive of `length` bytes, likewise.
-    pub(crate) fn post_recv(
-        &mut self,
-        _now: Nanos,
-        recv: R,
-        _length: u64,
-        _host: &mut impl Host<Request = Q, Recv = R>,
-    ) {
-        self.recvs.push_back(recv);
+    pub(crate) fn post_recv(&mut self, now: Nanos, recv: R, length: u64, host: &mut impl Host<Request = Q, Recv = R>) {
+        self.now = now;
+        if self.ending.is_closed() {
+            return host.recv_done(recv, Status::Flushed, 0, false);
+        }
+        if let Err(own) = self.receives.push(recv, length) {
+            return host.recv_done(own, Status::LocalEp, 0, false);
+        }
+        self.look_at_credits(host);
     }
 
-    /// A packet for this connection, with its token: `body` is what follows the head.
-    pub(crate) fn receive(
-        &mut self,
-        _now: Nanos,
-        _head: &Head,
-        _body: &[u8],
-        _from: Source,
-        _host: &mut impl Host<Request = Q, Recv = R>,
-    ) {
-    }
-
-    /// The next packet that may leave now: its header is appended to `out`.
-    pub(crate) fn transmit(
-        &mut self,
-        _now: Nanos,
-        _out: &mut Vec<u8>,
-        _host: &mut impl Host<Request = Q, Recv = R>,
-    ) -> Option<Outgoing> {
-        None
-    }
-
-    /// The deadline is here. Packets may be due after it.
-    pub(crate) fn on_time(&mut self, _now: Nanos, _host: &mut impl Host<Request = Q, Recv = R>) {}
-
-    /// When `on_time` is to be called, at the latest.
-    pub(crate) fn deadline(&self) -> Option<Nanos> {
-        None
-    }
-
-    /// `transmit` would give something.
-    pub(crate) fn has_work(&self, _now: Nanos) -> bool {
-        false
+    /// The shared receive queue has got some.
+    pub(crate) fn look_at_credits(&mut self, host: &mut impl Host<Request = Q, Recv = R>) {
+        // What is owed anyway tells of it soon enough.
+        if !self.acks.owed() && self.deferred.is_none() && self.receives.is_news(host) {
+            self.acks.at_once();
+        }
     }
 
     /// What the driver keeps with the request of a `Payload`.
     pub(crate) fn request(&self, slot: u32) -> Option<&Q> {
-        self.requests.get(slot as usize)
-    }
-
-    /// The memory of a payload could not be read; the packet does not leave.
-    pub(crate) fn source_gone(
-        &mut self,
-        _payload: &Payload,
-        _status: Status,
-        _host: &mut impl Host<Request = Q, Recv = R>,
-    ) {
-    }
-
-    /// The socket says that a datagram of so many bytes is too large for the path.
-    pub(crate) fn too_large(&mut self, _now: Nanos, _bytes: usize) {}
-
-    /// Ends the connection when the last request is complete.
-    pub(crate) fn drain(&mut self, _now: Nanos) {}
-
-    /// Ends it now: everything posted is flushed, the peer is told. No news come of it.
-    pub(crate) fn abort(&mut self, _now: Nanos, host: &mut impl Host<Request = Q, Recv = R>) {
-        self.requests.drain(..).for_each(|request| host.request_done(request, Status::Flushed, 0));
-        self.recvs.drain(..).for_each(|recv| host.recv_done(recv, Status::Flushed, 0, false));
-    }
-
-    /// What became of it; each is told once.
-    pub(crate) fn news(&mut self) -> Option<News> {
-        self.news.take()
-    }
-
-    /// All is flushed; what comes is answered until `is_over`.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.news.is_some()
-    }
-
-    /// Nothing more needs an answer: it can be forgotten.
-    pub(crate) fn is_over(&self) -> bool {
-        self.news.is_some()
+        self.requests.queue.get(slot).map(|request| &request.own)
     }
 
     /// Where packets go, unless they say otherwise.
     pub(crate) fn peer(&self) -> Source {
-        self.terms.peer
+        self.peer
     }
 
     /// Posted and not complete: requests, and receives (out of a shared queue: those that were taken).
     pub(crate) fn outstanding(&self) -> (u32, u32) {
-        (self.requests.len() as u32, self.recvs.len() as u32)
+        (self.requests.queue.len(), self.receives.len())
+    }
+
+    /// The socket refuses datagrams of more than so many bytes.
+    pub(crate) fn too_large(&mut self, now: Nanos, most: usize) {
+        self.now = now;
+        self.lane.path.limit(now, most);
+        self.lane.measure();
     }
 
     /// What it has counted, and how it stands.
     pub(crate) fn counters(&self) -> Counters {
-        self.counters
+        let tally = self.flight.tally();
+        Counters {
+            lost: tally.gaps,
+            spurious: tally.spurious_gaps + tally.spurious_probes,
+            acks_false: tally.outside,
+            window: self.lane.window(),
+            in_flight: self.flight.bytes(),
+            rate: self.lane.rate(),
+            rtt: self.flight.rtt().smoothed().unwrap_or(0),
+            mtu: self.lane.path.mtu(),
+            ..self.counters
+        }
+    }
+
+    /// Completes the requests that are done, in their order. One that failed ends the connection.
+    fn retire(&mut self, host: &mut impl Host<Request = Q, Recv = R>) {
+        while let Some((own, outcome)) = self.requests.ended() {
+            match outcome {
+                Ok(bytes) => host.request_done(own, Status::Success, bytes),
+                Err(status) => {
+                    host.request_done(own, status, 0);
+                    return self.break_off(host);
+                }
+            }
+        }
+        if self.requests.queue.is_empty() {
+            self.ending.emptied(self.now);
+        }
     }
 }

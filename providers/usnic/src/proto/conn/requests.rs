@@ -60,8 +60,9 @@ pub(super) struct Request<Q> {
     out: u32,
     /// Its first packet and its last, when they have left.
     packets: Option<(Psn, Psn)>,
-    /// Of a read: what is here.
+    /// Of a read: what is here, and that something is.
     have: Ranges,
+    answered: bool,
 }
 
 /// The numbers that the next ones get.
@@ -81,6 +82,8 @@ pub(super) enum Wait {
     Credit,
     /// The head is a bind, and its turn has come.
     Turn,
+    /// The head is a read, and none may be outstanding.
+    NoReads,
 }
 
 /// What was agreed, and what the peer said last.
@@ -153,7 +156,19 @@ impl<Q> Requests<Q> {
             return Err(own);
         }
         let (stage, have) = (Stage::Cutting, Ranges::default());
-        self.queue.push(Request { own, work, length, fence, stage, id: 0, cut: 0, out: 0, packets: None, have });
+        self.queue.push(Request {
+            own,
+            work,
+            length,
+            fence,
+            stage,
+            id: 0,
+            cut: 0,
+            out: 0,
+            packets: None,
+            have,
+            answered: false,
+        });
         Ok(())
     }
 
@@ -190,6 +205,7 @@ impl<Q> Requests<Q> {
         match request.work {
             Work::Bind => Err(Wait::Turn),
             Work::Send { .. } if !is_below(self.numbers.sends, bounds.credits) => Err(Wait::Credit),
+            Work::Read(_) if bounds.ord == 0 => Err(Wait::NoReads),
             Work::Read(_) if self.reads_out >= bounds.ord => Err(Wait::Idle),
             _ => Ok(slot),
         }
@@ -215,7 +231,6 @@ impl<Q> Requests<Q> {
     pub(super) fn left(&mut self, sent: &Sent, psn: Psn) {
         if self.again.front() == Some(sent) {
             self.again.pop_front();
-            self.queue.get_mut(sent.slot).iter_mut().for_each(|request| request.out += 1);
             return;
         }
         if self.cutting.is_none() {
@@ -240,12 +255,9 @@ impl<Q> Requests<Q> {
         request.look();
     }
 
-    /// A packet of a send will carry nothing: its piece leaves again, later.
+    /// A packet of a send will carry nothing: its piece leaves again, later, and counts as not acked until then.
     pub(super) fn take_back(&mut self, sent: Sent) {
         self.again.push_back(sent);
-        self.queue.get_mut(sent.slot).iter_mut().for_each(|request| request.out = request.out.saturating_sub(1));
-        // It must not count as complete meanwhile.
-        self.queue.get_mut(sent.slot).iter_mut().for_each(|request| request.owed += 1);
     }
 
     /// The active read of this number.
@@ -256,6 +268,10 @@ impl<Q> Requests<Q> {
     /// A piece of a read is in its place. `false`: it cannot be noted.
     pub(super) fn has_come(&mut self, slot: u32, offset: u32, length: u32) -> bool {
         let Some(request) = self.queue.get_mut(slot) else { return false };
+        if request.is_here() {
+            return true;
+        }
+        request.answered = true;
         if length > 0 && !request.have.add(offset, offset + length) {
             return false;
         }
@@ -297,7 +313,8 @@ impl<Q> Requests<Q> {
 impl<Q> Request<Q> {
     /// All data of a read are here, or nothing is to come.
     fn is_here(&self) -> bool {
-        !matches!(self.work, Work::Read(_)) || self.length == 0 || self.have.is_whole(self.length)
+        let is_whole = || self.answered && (self.length == 0 || self.have.is_whole(self.length));
+        !matches!(self.work, Work::Read(_)) || is_whole()
     }
 
     fn look(&mut self) {

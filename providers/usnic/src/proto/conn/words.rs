@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 
 use dapl::provider::{Remote, Status};
 
+use crate::proto::congestion::{Algorithm, TARGET};
+use crate::proto::path::{BASE, HEADERS_V4};
 use crate::proto::wire::Refusal;
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS, WINDOW};
 
@@ -42,9 +44,12 @@ pub(crate) struct Config {
     pub(crate) keepalive: Nanos,
     /// A closed connection answers late packets for so long.
     pub(crate) linger: Nanos,
-    /// Bytes of a datagram: what the path surely takes, and what is tried at most.
+    /// Bytes of a datagram that the path surely takes; what IP and UDP add to it.
     pub(crate) mtu_start: usize,
-    pub(crate) mtu_ceiling: usize,
+    pub(crate) ip_headers: usize,
+    /// How much may be in flight is decided so, and what delay it is to cause at most.
+    pub(crate) congestion: Algorithm,
+    pub(crate) target_delay: Nanos,
 }
 
 impl Default for Config {
@@ -64,9 +69,11 @@ impl Default for Config {
             give_up: 10 * SECONDS,
             rnr_limit: None,
             keepalive: 15 * SECONDS,
-            linger: SECONDS,
-            mtu_start: 1200,
-            mtu_ceiling: 65_507,
+            linger: 5 * SECONDS,
+            mtu_start: BASE - HEADERS_V4,
+            ip_headers: HEADERS_V4,
+            congestion: Algorithm::default(),
+            target_delay: TARGET,
         }
     }
 }

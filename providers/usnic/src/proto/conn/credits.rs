@@ -1,0 +1,55 @@
+//! Receives at the peer: how many of our sends find one, and asking again when none is left.
+//!
+//! The peer tells by itself as receives are posted; since what it tells may be lost, a send that waits asks, after a round
+//! trip at first and less and less often then. That is for ever, unless a limit is set.
+
+use crate::proto::{MILLIS, Nanos};
+
+/// The longest between two questions.
+const RAREST: Nanos = 100 * MILLIS;
+
+#[derive(Debug)]
+pub(super) struct Credits {
+    /// Sends with a number below find a receive.
+    pub(super) there: u32,
+    asking: Option<Asking>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Asking {
+    at: Nanos,
+    wait: Nanos,
+    count: u32,
+}
+
+impl Credits {
+    pub(super) fn new(there: u32) -> Self {
+        Credits { there, asking: None }
+    }
+
+    /// A send waits for one. `wait`: about a round trip.
+    pub(super) fn wait(&mut self, now: Nanos, wait: Nanos) {
+        if self.asking.is_none() {
+            let wait = wait.clamp(1, RAREST);
+            self.asking = Some(Asking { at: now.saturating_add(wait), wait, count: 0 });
+        }
+    }
+
+    /// Nothing waits for one.
+    pub(super) fn stop(&mut self) {
+        self.asking = None;
+    }
+
+    pub(super) fn deadline(&self) -> Option<Nanos> {
+        self.asking.map(|asking| asking.at)
+    }
+
+    /// Is the peer to be asked now? The how manieth time.
+    pub(super) fn on_time(&mut self, now: Nanos) -> Option<u32> {
+        let asking = self.asking.as_mut().filter(|asking| asking.at <= now)?;
+        asking.wait = asking.wait.saturating_mul(2).min(RAREST);
+        asking.at = now.saturating_add(asking.wait);
+        asking.count = asking.count.saturating_add(1);
+        Some(asking.count)
+    }
+}

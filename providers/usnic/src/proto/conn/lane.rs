@@ -1,0 +1,139 @@
+//! May a packet leave now? The congestion window, the peer's window and the pacer, behind one question.
+//!
+//! Also knows how large packets are to be: the search for the path's MTU is here. Counts bytes of datagrams.
+
+use super::words::Config;
+use crate::proto::congestion::{Congestion, Controller, Loss, Sample};
+use crate::proto::flight::{Acked, Flight, Lost};
+use crate::proto::pacer::Pacer;
+use crate::proto::path::Path;
+use crate::proto::setup::Terms;
+use crate::proto::wire::{CHUNK, FRAGMENT};
+use crate::proto::{Nanos, checked};
+
+pub(super) struct Lane {
+    congestion: Congestion,
+    pacer: Pacer,
+    pub(super) path: Path,
+    /// Bytes that the peer's socket has room for.
+    peer_window: u64,
+    /// What a CRC and a seal add to every datagram.
+    pub(super) extra: usize,
+    /// The pacer lets the next one go then.
+    pub(super) paced: Option<Nanos>,
+    /// Bytes sent since an ack was asked for.
+    unasked: u64,
+    /// The window was not what held us back.
+    pub(super) is_idle: bool,
+    /// The MTU that the controller knows.
+    known: usize,
+}
+
+impl Lane {
+    pub(super) fn new(config: &Config, terms: &Terms) -> Self {
+        let ceiling = terms.mtu_ceiling.max(CHUNK + 1 + terms.overhead + checked::LEN);
+        let path = Path::new(config.mtu_start.min(ceiling), ceiling, config.ip_headers);
+        let mut lane = Lane {
+            congestion: Congestion::new(config.congestion, path.mtu() as u64, config.target_delay),
+            pacer: Pacer::default(),
+            known: path.mtu(),
+            path,
+            peer_window: 0,
+            extra: terms.overhead + if terms.checked { checked::LEN } else { 0 },
+            paced: None,
+            unasked: 0,
+            is_idle: true,
+        };
+        lane.peer_window(terms.peer_window_kib);
+        lane
+    }
+
+    /// The peer says so in every ack.
+    pub(super) fn peer_window(&mut self, kib: u16) {
+        self.peer_window = u64::from(kib) << 10;
+    }
+
+    /// Payload at most of a whole message, and of a part of one.
+    pub(super) fn payloads(&self) -> (u32, u32) {
+        let room = self.path.mtu().saturating_sub(self.extra);
+        let within = |header: usize| u32::try_from(room.saturating_sub(header)).unwrap_or(u32::MAX);
+        (within(FRAGMENT), within(CHUNK).max(1))
+    }
+
+    pub(super) fn window(&self) -> u64 {
+        self.congestion.window().min(self.peer_window)
+    }
+
+    pub(super) fn rate(&self) -> u64 {
+        self.congestion.rate().unwrap_or(0)
+    }
+
+    /// May so many bytes leave, when so many are in flight? One packet always may, if there is none.
+    pub(super) fn admits(&mut self, now: Nanos, bytes: u64, in_flight: u64) -> bool {
+        if in_flight > 0 && in_flight + bytes > self.window() {
+            self.is_idle = false;
+            return false;
+        }
+        let ready = self.pacer.ready(now, bytes);
+        self.paced = ready.err();
+        ready.is_ok()
+    }
+
+    /// The same, and nothing is noted.
+    pub(super) fn would_admit(&self, now: Nanos, bytes: u64, in_flight: u64) -> bool {
+        (in_flight == 0 || in_flight + bytes <= self.window()) && self.pacer.ready(now, bytes).is_ok()
+    }
+
+    /// A packet of so many bytes left; `in_flight` counts it.
+    pub(super) fn sent(&mut self, now: Nanos, bytes: u64, in_flight: u64) {
+        self.congestion.sent(now, bytes, in_flight);
+        self.pacer.spent(now, bytes, self.congestion.rate());
+    }
+
+    /// Is this packet to ask for an ack? Four times in a window, so that it never runs dry for want of one.
+    pub(super) fn asks(&mut self, bytes: u64) -> bool {
+        self.unasked += bytes;
+        let asks = self.unasked >= self.window() / 4;
+        if asks {
+            self.unasked = 0;
+        }
+        asks
+    }
+
+    /// An ack came. `largest`: bytes of the largest packet that it is of.
+    pub(super) fn acked<T: Copy>(&mut self, now: Nanos, acked: &Acked, flight: &Flight<T>, largest: usize) {
+        if acked.packets > 0 {
+            self.path.arrived(largest);
+            let rtt = flight.rtt();
+            self.congestion.acked(&Sample {
+                now,
+                bytes: acked.bytes,
+                rtt: acked.rtt,
+                min_rtt: rtt.minimum().unwrap_or(0),
+                srtt: rtt.smoothed().unwrap_or(0),
+                in_flight: flight.bytes(),
+                app_limited: self.is_idle,
+            });
+        }
+        self.lost(now, &acked.lost, flight.bytes());
+    }
+
+    /// Packets were found lost.
+    pub(super) fn lost(&mut self, now: Nanos, lost: &Lost, in_flight: u64) {
+        if lost.packets > 0 {
+            self.congestion.lost(&Loss { now, bytes: lost.bytes, in_flight, first_sent: lost.first_sent });
+        }
+    }
+
+    pub(super) fn timed_out(&mut self, now: Nanos) {
+        self.congestion.timed_out(now);
+    }
+
+    /// The path may have turned out larger or smaller.
+    pub(super) fn measure(&mut self) {
+        if self.path.mtu() != self.known {
+            self.known = self.path.mtu();
+            self.congestion.resize(self.known as u64);
+        }
+    }
+}

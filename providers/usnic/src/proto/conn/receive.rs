@@ -1,0 +1,326 @@
+//! What comes: payload goes to its place at once, in whatever order; what is complete is told in the order of numbers.
+//!
+//! Everything here was written by the peer and is believed only as far as it was checked. A packet counts as received only
+//! when it was taken; whoever asks for what it may not have is refused, once all before it is done. Late duplicates end at
+//! the number, before any memory is touched.
+
+use dapl::provider::Status;
+use zerocopy::FromBytes;
+use zerocopy::network_endian::{U32, U64};
+
+use super::Conn;
+use super::receives::Found;
+use super::requests::What;
+use super::serving::Taken;
+use super::transmit::Note;
+use super::words::{Host, Source};
+use crate::proto::psn::Psn;
+use crate::proto::received::Arrival;
+use crate::proto::wire::{self, Ack, Data, FLAG_ACK_NOW, FLAG_LAST, Head, Kind, Op, Range, Refusal};
+use crate::proto::{MICROS, Nanos, checked};
+
+/// A small message that was delivered, and is to be noted at the next opportunity (US-12).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deferred {
+    psn: Psn,
+    ack: Ack,
+    ack_now: bool,
+    at: Nanos,
+}
+
+/// Why a packet was not taken.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Untaken {
+    /// It may be, when it comes again.
+    Later,
+    /// Never: the peer is told why. A receive of ours may have to say why, too.
+    Refused(Refusal, Option<(u32, Status)>),
+    /// It answers nothing that we asked: the connection is over.
+    BadAnswer,
+}
+
+const NONSENSE: Untaken = Untaken::Refused(Refusal::Nonsense, None);
+
+impl<Q, R> Conn<Q, R> {
+    /// A packet for this connection, with its token: `body` is what follows the head.
+    pub(crate) fn receive(
+        &mut self,
+        now: Nanos,
+        head: &Head,
+        body: &[u8],
+        from: Source,
+        host: &mut impl Host<Request = Q, Recv = R>,
+    ) {
+        self.now = now;
+        self.settle(host);
+        let body = match checked::open(head, body) {
+            Some(body) if self.terms.checked => body,
+            None if self.terms.checked => return self.counters.corrupt += 1,
+            _ => body,
+        };
+        self.heard = now;
+        self.asked = None;
+        let is_known = match head.kind() {
+            Some(kind @ (Kind::Fragment | Kind::Chunk)) => self.take_data(kind, head, body, host),
+            Some(Kind::Ack) => self.take_ack_packet(head, body, host),
+            Some(kind @ (Kind::Fin | Kind::FinAck | Kind::Reset)) => {
+                self.take_end(kind, host);
+                true
+            }
+            Some(kind) => self.take_word(kind, body, from),
+            None => false,
+        };
+        self.counters.malformed += u64::from(!is_known);
+    }
+
+    /// Probes and challenges.
+    fn take_word(&mut self, kind: Kind, body: &[u8], from: Source) -> bool {
+        let size = body.len() + size_of::<Head>() + self.lane.extra;
+        match kind {
+            Kind::Probe => self.note(Note::ProbeAck(u32::try_from(size).unwrap_or(0))),
+            Kind::ProbeAck => {
+                let Ok(size) = U32::read_from_bytes(body) else { return false };
+                self.lane.path.acked(self.now, size.get() as usize);
+                self.lane.measure();
+            }
+            Kind::Challenge => {
+                let Ok(nonce) = U64::read_from_bytes(body) else { return false };
+                self.counters.challenges += 1;
+                self.note(Note::Response(nonce.get(), from));
+            }
+            // What is left of the set-up, come late.
+            _ => {}
+        }
+        true
+    }
+
+    fn take_ack_packet(&mut self, head: &Head, body: &[u8], host: &mut impl Host<Request = Q, Recv = R>) -> bool {
+        let Some((ack, selective, ranges)) = wire::ack(body) else { return false };
+        self.counters.acks_received += 1;
+        if head.has(FLAG_ACK_NOW) {
+            self.acks.at_once();
+        }
+        if self.ending.is_closed() {
+            // An answer to our refusal is the peer's reset; who only says what it has needs nothing.
+            if head.has(FLAG_ACK_NOW) || selective.refusal != 0 {
+                self.ending.spoken_to();
+            }
+            return true;
+        }
+        self.take_ack(&ack, ranges, host);
+        if let Some(refusal) = Refusal::of(selective.refusal) {
+            self.refused(refusal, Psn(selective.refused.get()), host);
+        }
+        true
+    }
+
+    /// A fragment or a chunk.
+    fn take_data(&mut self, kind: Kind, head: &Head, body: &[u8], host: &mut impl Host<Request = Q, Recv = R>) -> bool {
+        let Some(data) = wire::data(kind, body) else { return false };
+        if self.ending.is_closed() {
+            self.ending.spoken_to();
+            self.acks.whole_at_once();
+            return true;
+        }
+        let psn = Psn(data.carried.psn.get());
+        let (is_asked, is_last) = (head.has(FLAG_ACK_NOW), kind == Kind::Chunk && head.has(FLAG_LAST));
+        if kind == Kind::Fragment && self.take_fast(psn, &data, is_asked, host) {
+            return true;
+        }
+        self.take_ack(&data.carried.ack, &[], host);
+        if self.ending.is_closed() {
+            return true;
+        }
+        let arrival = self.received.look(psn);
+        match arrival {
+            Arrival::Outside => self.counters.outside += 1,
+            Arrival::Duplicate => {
+                self.counters.duplicates += 1;
+                self.acks.arrived(self.now, arrival, false, is_asked);
+            }
+            Arrival::Next | Arrival::Ahead => match self.place(psn, &data, host) {
+                Ok(()) => self.accept(psn, arrival, data.payload.len(), is_last, is_asked, host),
+                Err(untaken) => self.leave(psn, arrival, untaken, host),
+            },
+        }
+        true
+    }
+
+    /// The packet is taken, and perhaps completes receives.
+    fn accept(
+        &mut self,
+        psn: Psn,
+        arrival: Arrival,
+        bytes: usize,
+        is_last: bool,
+        is_asked: bool,
+        host: &mut impl Host<Request = Q, Recv = R>,
+    ) {
+        self.counters.received += 1;
+        self.counters.received_bytes += bytes as u64;
+        self.counters.gaps += u64::from(arrival == Arrival::Ahead);
+        let closes_gap = arrival == Arrival::Next && !self.received.is_gapless();
+        self.received.accept(psn);
+        self.acks.arrived(self.now, arrival, is_last, is_asked || closes_gap);
+        if arrival == Arrival::Next {
+            while let Some((own, length, solicited)) = self.receives.completed(self.received.next()) {
+                host.recv_done(own, Status::Success, u64::from(length), solicited);
+            }
+        }
+        self.retire(host);
+    }
+
+    /// The packet is not taken, and not acked.
+    #[cold]
+    fn leave(&mut self, psn: Psn, arrival: Arrival, untaken: Untaken, host: &mut impl Host<Request = Q, Recv = R>) {
+        self.acks.at_once();
+        match untaken {
+            Untaken::Later => self.counters.no_receive += 1,
+            // What was asked for earlier comes to its end first; it will come again.
+            Untaken::Refused(..) if arrival != Arrival::Next || !self.serving.is_idle() => {}
+            Untaken::Refused(refusal, receive) => self.refuse(refusal, psn, receive, host),
+            Untaken::BadAnswer => self.bad_answer(host),
+        }
+    }
+
+    /// Puts the payload where it belongs.
+    fn place(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<Request = Q, Recv = R>) -> Result<(), Untaken> {
+        let message = &data.message;
+        let (id, key, address, length) =
+            (message.id.get(), message.key.get(), message.address.get(), message.length.get());
+        match data.op {
+            Op::Send | Op::SendSolicited => self.place_send(psn, data, host),
+            Op::Write if length == 0 => Ok(()),
+            Op::Write => {
+                let is_whole = data.payload.len() == length as usize;
+                let at = address.checked_add(u64::from(data.offset));
+                let may = is_whole || host.may_touch(key, address, length, true);
+                let at = at.filter(|_| may).ok_or(Untaken::Refused(Refusal::Access, None))?;
+                host.put_remote(key, at, data.payload).map_err(|refusal| Untaken::Refused(refusal, None))
+            }
+            Op::ReadRequest => {
+                if length > 0 && !host.may_touch(key, address, length, false) {
+                    return Err(Untaken::Refused(Refusal::Access, None));
+                }
+                match self.serving.take(id, psn, key, address, length) {
+                    Taken::Yes => Ok(()),
+                    Taken::Later => Err(Untaken::Later),
+                    Taken::Nonsense => Err(NONSENSE),
+                }
+            }
+            Op::ReadResponse => self.place_answer(data, host),
+        }
+    }
+
+    fn place_send(
+        &mut self,
+        psn: Psn,
+        data: &Data<'_>,
+        host: &mut impl Host<Request = Q, Recv = R>,
+    ) -> Result<(), Untaken> {
+        let place = match self.receives.find(data.message.id.get(), host) {
+            Found::Place(place) => place,
+            Found::Complete => return Ok(()),
+            Found::Nothing => return Err(Untaken::Later),
+        };
+        let length = data.message.length.get();
+        let message = (length, data.op == Op::SendSolicited);
+        let receive = self.receives.get(place).ok_or(NONSENSE)?;
+        if receive.contradicts(message) {
+            return Err(NONSENSE);
+        }
+        if u64::from(length) > receive.room {
+            return Err(Untaken::Refused(Refusal::Receive, Some((place, Status::LocalLength))));
+        }
+        host.put_recv(&receive.own, data.offset, data.payload)
+            .map_err(|status| Untaken::Refused(Refusal::Receive, Some((place, status))))?;
+        let is_noted = self.receives.has_come(place, psn, message, data.offset, data.payload.len() as u32);
+        is_noted.then_some(()).ok_or(Untaken::Later)
+    }
+
+    /// A piece of what we read.
+    fn place_answer(&mut self, data: &Data<'_>, host: &mut impl Host<Request = Q, Recv = R>) -> Result<(), Untaken> {
+        let slot = self.requests.read(data.message.id.get()).ok_or(Untaken::BadAnswer)?;
+        let request = self.requests.queue.get(slot).ok_or(Untaken::BadAnswer)?;
+        if request.length != data.message.length.get() {
+            return Err(Untaken::BadAnswer);
+        }
+        if let Err(status) = host.put_read(&request.own, data.offset, data.payload) {
+            self.requests.fail(slot, status);
+            return Ok(());
+        }
+        let is_noted = self.requests.has_come(slot, data.offset, data.payload.len() as u32);
+        is_noted.then_some(()).ok_or(Untaken::Later)
+    }
+
+    /// A small send that was due, with nothing before it under way: it is delivered, and all else is left for later.
+    #[inline]
+    fn take_fast(
+        &mut self,
+        psn: Psn,
+        data: &Data<'_>,
+        ack_now: bool,
+        host: &mut impl Host<Request = Q, Recv = R>,
+    ) -> bool {
+        let is_send = matches!(data.op, Op::Send | Op::SendSolicited);
+        let is_due = psn == self.received.next() && self.received.is_gapless();
+        if !is_send || !is_due || data.payload.len() > self.config.tiny as usize || self.deferred.is_some() {
+            return false;
+        }
+        let Some(receive) = self.receives.waiting(data.message.id.get()) else { return false };
+        if data.payload.len() as u64 > receive.room || host.put_recv(&receive.own, 0, data.payload).is_err() {
+            return false; // the other way finds the same, and what is to be done about it
+        }
+        if let Some(own) = self.receives.take_waiting() {
+            let (bytes, solicited) = (data.payload.len() as u64, data.op == Op::SendSolicited);
+            host.recv_done(own, Status::Success, bytes, solicited);
+        }
+        self.counters.fast += 1;
+        self.counters.received += 1;
+        self.counters.received_bytes += data.payload.len() as u64;
+        self.deferred = Some(Deferred { psn, ack: data.carried.ack, ack_now, at: self.now });
+        true
+    }
+
+    /// The book-keeping that was left for later.
+    #[inline]
+    pub(super) fn settle(&mut self, host: &mut impl Host<Request = Q, Recv = R>) {
+        if let Some(Deferred { psn, ack, ack_now, at }) = self.deferred.take() {
+            self.received.accept(psn);
+            self.acks.arrived(at, Arrival::Next, false, ack_now);
+            self.take_ack(&ack, &[], host);
+        }
+    }
+
+    /// What the peer has received, and may receive.
+    pub(super) fn take_ack(&mut self, ack: &Ack, ranges: &[Range], host: &mut impl Host<Request = Q, Recv = R>) {
+        let delay = match ack.delay.get() {
+            u16::MAX => Nanos::MAX,
+            micros => Nanos::from(micros) * MICROS,
+        };
+        let (requests, serving) = (&mut self.requests, &mut self.serving);
+        let (commands, data, mut largest) = (&mut self.commands, &mut self.data, 0);
+        let mut done = |_: Psn, sent: super::Sent| {
+            match sent.what {
+                What::Request => requests.acked(sent.slot),
+                What::Response => serving.acked(sent.slot),
+                What::Nothing => {}
+            }
+            let channel = if sent.command { &mut *commands } else { &mut *data };
+            *channel = channel.saturating_sub(1);
+            largest = largest.max(sent.length as usize);
+        };
+        let Ok(acked) = self.flight.acked(self.now, Psn(ack.next.get()), ranges, delay, &mut done) else { return };
+        if acked.old {
+            return;
+        }
+        let largest = largest + wire::FRAGMENT + self.lane.extra;
+        self.lane.acked(self.now, &acked, &self.flight, largest);
+        self.lane.peer_window(ack.window.get());
+        self.credits.there = ack.credits.get();
+        if acked.packets > 0 {
+            self.retire(host);
+            self.refuse_gone(host);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The receives of this side: receive n of the connection takes send n (UR-2), whichever of its packets comes first.
+//!
+//! Binds, notes what is here, and says which are complete, in order. Out of a shared queue they are taken in the order of the
+//! messages, no earlier than a message asks for one.
+
+use super::words::Host;
+use crate::proto::WINDOW;
+use crate::proto::psn::Psn;
+use crate::proto::queue::Queue;
+use crate::proto::ranges::Ranges;
+
+/// Messages that may come before the oldest that is not complete, out of a shared queue: so much of it at most is taken by
+/// what one peer says.
+const SHARED: u32 = 64;
+
+#[derive(Debug)]
+pub(super) struct Receive<R> {
+    pub(super) own: R,
+    /// Bytes that fit.
+    pub(super) room: u64,
+    /// Of its message, once a packet of it is here.
+    message: Option<(u32, bool)>,
+    have: Ranges,
+    is_whole: bool,
+    /// The latest packet of it so far.
+    last: Psn,
+}
+
+/// What a send finds.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Found {
+    Place(u32),
+    /// Its receive is complete: it had been thought lost.
+    Complete,
+    Nothing,
+}
+
+pub(super) struct Receives<R> {
+    queue: Queue<Receive<R>>,
+    /// The next message to be bound, and to be completed.
+    bound: u32,
+    complete: u32,
+    /// What the peer was told last.
+    told: u32,
+    shared: bool,
+}
+
+impl<R> Receives<R> {
+    pub(super) fn new(capacity: u32, shared: bool) -> Self {
+        let capacity = if shared { SHARED } else { capacity };
+        Receives { queue: Queue::new(capacity), bound: 0, complete: 0, told: 0, shared }
+    }
+
+    /// Messages are counted from here: only for tests of the wrap.
+    #[cfg(test)]
+    pub(super) fn count_from(&mut self, number: u32) {
+        (self.bound, self.complete, self.told) = (number, number, number);
+    }
+
+    pub(super) fn len(&self) -> u32 {
+        self.queue.len()
+    }
+
+    /// The receive comes back if the queue is full.
+    pub(super) fn push(&mut self, own: R, room: u64) -> Result<(), R> {
+        if self.queue.is_full() {
+            return Err(own);
+        }
+        let last = Psn::default();
+        self.queue.push(Receive { own, room, message: None, have: Ranges::default(), is_whole: false, last });
+        Ok(())
+    }
+
+    /// Sends with a number below this find a receive.
+    pub(super) fn credits(&self, host: &impl Host<Recv = R>) -> u32 {
+        if self.shared {
+            let room = SHARED - self.queue.len();
+            self.bound.wrapping_add(host.shared_left().min(room))
+        } else {
+            self.complete.wrapping_add(self.queue.len())
+        }
+    }
+
+    /// What the peer is told now.
+    pub(super) fn tell(&mut self, host: &impl Host<Recv = R>) -> u32 {
+        self.told = self.credits(host);
+        self.told
+    }
+
+    /// The peer may be waiting to hear of this many.
+    pub(super) fn is_news(&self, host: &impl Host<Recv = R>) -> bool {
+        let (told, there) = (self.told.wrapping_sub(self.bound) as i32, self.credits(host).wrapping_sub(self.bound));
+        there > 0 && told.max(0).unsigned_abs() <= there / 2
+    }
+
+    /// The receive of a send.
+    pub(super) fn find(&mut self, number: u32, host: &mut impl Host<Recv = R>) -> Found {
+        if (number.wrapping_sub(self.complete) as i32) < 0 {
+            return Found::Complete;
+        }
+        let missing = number.wrapping_sub(self.bound) as i32 + 1;
+        if missing > 0 && !self.bind(missing.unsigned_abs(), host) {
+            return Found::Nothing;
+        }
+        self.queue.find(u64::from(number)).map_or(Found::Nothing, Found::Place)
+    }
+
+    /// The receive that this send finds, if it is its own queue's next and nothing before it is under way.
+    pub(super) fn waiting(&self, number: u32) -> Option<&Receive<R>> {
+        let is_next = number == self.bound && number == self.complete && !self.shared;
+        self.queue.get(self.queue.next().filter(|_| is_next)?)
+    }
+
+    /// It is complete.
+    pub(super) fn take_waiting(&mut self) -> Option<R> {
+        self.bound = self.bound.wrapping_add(1);
+        self.complete = self.complete.wrapping_add(1);
+        self.queue.pop_waiting().map(|receive| receive.own)
+    }
+
+    /// Binds the next `count` messages, or none.
+    fn bind(&mut self, count: u32, host: &mut impl Host<Recv = R>) -> bool {
+        if self.shared {
+            let fits = count <= SHARED - self.queue.len() && count <= host.shared_left();
+            return fits && (0..count).all(|_| self.bind_shared(host));
+        }
+        if count > self.queue.waiting() {
+            return false;
+        }
+        for _ in 0..count {
+            self.queue.start(u64::from(self.bound));
+            self.bound = self.bound.wrapping_add(1);
+        }
+        true
+    }
+
+    fn bind_shared(&mut self, host: &mut impl Host<Recv = R>) -> bool {
+        let Some((own, room)) = host.take_shared() else { return false };
+        if self.push(own, room).is_err() {
+            return false;
+        }
+        self.queue.start(u64::from(self.bound));
+        self.bound = self.bound.wrapping_add(1);
+        true
+    }
+
+    pub(super) fn get(&self, place: u32) -> Option<&Receive<R>> {
+        self.queue.get(place)
+    }
+
+    /// It is the oldest that is not complete.
+    pub(super) fn is_first(&self, place: u32) -> bool {
+        self.queue.first() == Some(place)
+    }
+
+    /// A piece of its message is in its place. `false`: it cannot be noted.
+    pub(super) fn has_come(&mut self, place: u32, psn: Psn, message: (u32, bool), offset: u32, piece: u32) -> bool {
+        let Some(receive) = self.queue.get_mut(place) else { return false };
+        if piece > 0 && !receive.have.add(offset, offset + piece) {
+            return false;
+        }
+        if receive.message.is_none() || receive.last.is_before(psn) {
+            receive.last = psn;
+        }
+        receive.message = Some(message);
+        receive.is_whole = receive.have.is_whole(message.0) || message.0 == 0;
+        true
+    }
+
+    /// The oldest, if it is complete: whole, and nothing before its last packet is missing.
+    pub(super) fn completed(&mut self, next: Psn) -> Option<(R, u32, bool)> {
+        let place = self.queue.first()?;
+        let receive = self.queue.get(place)?;
+        if !receive.is_whole || !receive.last.is_before(next) {
+            return None;
+        }
+        self.complete = self.complete.wrapping_add(1);
+        let receive = self.queue.take(place)?;
+        receive.message.map(|(length, solicited)| (receive.own, length, solicited))
+    }
+
+    /// The oldest, complete or not: all are flushed.
+    pub(super) fn pop(&mut self) -> Option<R> {
+        self.queue.pop().map(|receive| receive.own)
+    }
+}
+
+impl<R> Receive<R> {
+    /// Another packet has said something else of the message.
+    pub(super) fn contradicts(&self, message: (u32, bool)) -> bool {
+        self.message.is_some_and(|known| known != message)
+    }
+}
+
+// What is bound is found in a window of message numbers that never comes near half of them.
+const _: () = assert!(SHARED <= WINDOW);

@@ -1,0 +1,145 @@
+//! The peer's reads: taken in the order of their packets, answered in the order of their numbers (UR-4).
+//!
+//! Keeps where the data lie until the peer has them all, for they may have to leave again. As many as were agreed, and as
+//! many again that have been sent and whose acks are late.
+
+use std::collections::VecDeque;
+
+use super::requests::{Sent, What};
+use crate::proto::psn::Psn;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Read {
+    /// Its request is here.
+    there: bool,
+    /// Number of that packet.
+    pub(super) psn: Psn,
+    pub(super) key: u32,
+    pub(super) address: u64,
+    pub(super) length: u32,
+    /// Bytes that have left, and whether that is all; packets that are not acked.
+    cut: u32,
+    sent: bool,
+    out: u32,
+}
+
+/// What becomes of a read request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Taken {
+    Yes,
+    /// There is no room until an ack comes.
+    Later,
+    /// More than agreed, or a number that was used.
+    Nonsense,
+}
+
+#[derive(Debug)]
+pub(super) struct Serving {
+    /// From the oldest on whose data the peer has not all.
+    reads: VecDeque<Read>,
+    first: u32,
+    /// So many at the front have been sent.
+    sent: usize,
+    most: usize,
+    /// The memory of this one could not be read: it and what follows are not answered.
+    gone: Option<u32>,
+}
+
+impl Serving {
+    /// `ird` reads at a time.
+    pub(super) fn new(ird: u32) -> Self {
+        Serving { reads: VecDeque::new(), first: 0, sent: 0, most: ird as usize, gone: None }
+    }
+
+    #[cfg(test)]
+    pub(super) fn count_from(&mut self, number: u32) {
+        self.first = number;
+    }
+
+    /// The peer has the data of all its reads.
+    pub(super) fn is_idle(&self) -> bool {
+        self.reads.is_empty()
+    }
+
+    fn place(&self, id: u32) -> usize {
+        id.wrapping_sub(self.first) as usize
+    }
+
+    /// The read of this number.
+    pub(super) fn get(&self, id: u32) -> Option<&Read> {
+        self.reads.get(self.place(id)).filter(|read| read.there)
+    }
+
+    /// A read request came, whose memory may be read.
+    pub(super) fn take(&mut self, id: u32, psn: Psn, key: u32, address: u64, length: u32) -> Taken {
+        let place = self.place(id);
+        if place >= self.sent + self.most || self.get(id).is_some() {
+            return Taken::Nonsense;
+        }
+        if place >= 2 * self.most {
+            return Taken::Later;
+        }
+        if self.reads.len() <= place {
+            self.reads.resize(place + 1, Read::default());
+        }
+        self.reads[place] = Read { there: true, psn, key, address, length, ..Read::default() };
+        Taken::Yes
+    }
+
+    /// The next piece of an answer: of a read before whose request nothing is missing.
+    pub(super) fn next(&self, next: Psn, fragment: u32, chunk: u32) -> Option<Sent> {
+        let read = self.reads.get(self.sent).filter(|read| read.there && read.psn.is_before(next))?;
+        let left = read.length - read.cut;
+        let length = if read.cut == 0 && left <= fragment { left } else { left.min(chunk) };
+        let slot = self.first.wrapping_add(self.sent as u32);
+        if self.is_gone(slot) {
+            return None;
+        }
+        Some(Sent { what: What::Response, command: false, slot, offset: read.cut, length })
+    }
+
+    /// A piece that `next` gave leaves.
+    pub(super) fn left(&mut self, sent: &Sent) {
+        let Some(read) = self.reads.get_mut(self.sent) else { return };
+        read.cut += sent.length;
+        read.out += 1;
+        read.sent = read.cut == read.length;
+        self.sent += usize::from(read.sent);
+    }
+
+    /// The peer has a packet of the answer to this read.
+    pub(super) fn acked(&mut self, id: u32) {
+        let place = self.place(id);
+        if let Some(read) = self.reads.get_mut(place) {
+            read.out = read.out.saturating_sub(1);
+        }
+        while self.gone != Some(self.first) && self.reads.front().is_some_and(|read| read.sent && read.out == 0) {
+            self.reads.pop_front();
+            self.first = self.first.wrapping_add(1);
+            self.sent -= 1;
+        }
+    }
+
+    /// The memory of a read is gone. The first to be found so counts.
+    pub(super) fn lose(&mut self, id: u32) {
+        if self.get(id).is_some() && !self.is_gone(id) {
+            self.gone = Some(id);
+        }
+    }
+
+    /// This one's memory is gone, or that of one before it.
+    pub(super) fn is_gone(&self, id: u32) -> bool {
+        self.gone.is_some_and(|gone| self.place(id) >= self.place(gone))
+    }
+
+    /// The packet that asked for what is gone, once the peer has all that it asked for before.
+    pub(super) fn refusable(&self) -> Option<Psn> {
+        let gone = self.gone.filter(|gone| *gone == self.first)?;
+        self.get(gone).map(|read| read.psn)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.reads.clear();
+        (self.sent, self.gone) = (0, None);
+    }
+}

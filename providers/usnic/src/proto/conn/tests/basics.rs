@@ -1,0 +1,49 @@
+//! Every operation, of every kind of length, over networks good and bad.
+
+use dapl::provider::Status;
+
+use super::pair::{Pair, Plan, Side, Weather};
+use crate::proto::MICROS;
+
+fn statuses(done: &[super::pair::Done]) -> Vec<Status> {
+    done.iter().map(|done| done.status).collect()
+}
+
+#[test]
+fn sends_of_all_lengths_find_their_receives() {
+    let lengths = [0, 1, 63, 768, 769, 1144, 1145, 1200, 5000, 60_000];
+    let mut pair = Pair::new(&Plan { memory: 1 << 20, ..Plan::default() });
+    let mut at = 0;
+    for length in lengths {
+        pair.recv(Side::B, 500_000 + at, length);
+        pair.send(Side::A, at, length);
+        at += length;
+    }
+    pair.until("all arrive", |pair| {
+        pair.b.world.recvs.len() == lengths.len() && pair.a.world.requests.len() == lengths.len()
+    });
+    let got: Vec<usize> = pair.b.world.recvs.iter().map(|done| done.bytes as usize).collect();
+    assert_eq!(got, lengths);
+    assert!(
+        statuses(&pair.b.world.recvs).iter().chain(&statuses(&pair.a.world.requests)).all(|s| *s == Status::Success)
+    );
+    assert!(pair.b.world.memory[500_000..][..at] == pair.a.world.memory[..at]);
+    let a = pair.a.conn.counters();
+    assert_eq!((a.resent_gap, a.resent_probe, a.spurious), (0, 0, 0), "{}", pair.state());
+}
+
+#[test]
+fn writes_and_reads_move_bytes() {
+    let mut pair = Pair::new(&Plan { memory: 3 << 20, ..Plan::default() });
+    pair.weather = Weather { latency: 5 * MICROS, ..Weather::default() };
+    for length in [0, 1, 769, 1144, 1145, 1 << 20] {
+        let (a, b) = (pair.a.world.requests.len(), pair.b.world.requests.len());
+        pair.write(Side::A, 3, length, 1 << 20);
+        pair.read(Side::B, 2 << 20, length, 5);
+        pair.until("both are done", |pair| pair.a.world.requests.len() > a && pair.b.world.requests.len() > b);
+        assert!(pair.b.world.memory[1 << 20..][..length] == pair.a.world.memory[3..][..length]);
+        assert!(pair.b.world.memory[2 << 20..][..length] == pair.a.world.memory[5..][..length]);
+    }
+    assert!(statuses(&pair.a.world.requests).iter().all(|s| *s == Status::Success));
+    assert_eq!(pair.a.world.requests.last().map(|done| done.bytes), Some(1 << 20));
+}

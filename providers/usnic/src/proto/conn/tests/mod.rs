@@ -1,0 +1,4 @@
+//! Two connections against each other, over a network that is as bad as a seed says, in virtual time.
+
+mod basics;
+mod pair;

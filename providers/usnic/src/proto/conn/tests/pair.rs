@@ -1,0 +1,479 @@
+//! Two connections with memory of their own, and the network between them.
+//!
+//! Everything is decided by a seed and a virtual clock. The memory of a side is one array of bytes; a completed buffer is
+//! copied aside when it completes, and compared at the end: nothing may be written after a completion.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use dapl::provider::{Remote, Status};
+
+use crate::proto::checked::Sum;
+use crate::proto::conn::{Config, Conn, Host, News, Outgoing, Payload, Post, Source, Work};
+use crate::proto::psn::Psn;
+use crate::proto::setup::Terms;
+use crate::proto::wire::{self, Refusal};
+use crate::proto::{MICROS, Nanos, SECONDS};
+
+/// Where the memory of a side begins, in its addresses.
+pub(crate) const BASE: u64 = 0x7000_0000;
+/// Keys of all of it: to write and read, and only to read.
+pub(crate) const KEY: u32 = 0x1111;
+pub(crate) const READ_ONLY: u32 = 0x2222;
+
+/// A buffer: what a host keeps with requests and receives.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Buffer {
+    pub(crate) id: u64,
+    pub(crate) at: usize,
+    pub(crate) length: usize,
+}
+
+/// A completion.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Done {
+    pub(crate) id: u64,
+    pub(crate) status: Status,
+    pub(crate) bytes: u64,
+    pub(crate) solicited: bool,
+}
+
+/// The memory and the completions of a side.
+#[derive(Default)]
+pub(crate) struct World {
+    pub(crate) memory: Vec<u8>,
+    pub(crate) requests: Vec<Done>,
+    pub(crate) recvs: Vec<Done>,
+    /// Contents of receives and reads when they completed.
+    kept: Vec<(Buffer, Vec<u8>)>,
+    pub(crate) shared: VecDeque<Buffer>,
+    /// Buffers with these ids cannot be touched; nor the peer's reach beyond `reach`, if that is set.
+    pub(crate) gone: Vec<u64>,
+    pub(crate) unreadable: bool,
+    /// Turns of binds: how often they are put off, and how they end.
+    pub(crate) put_off: u32,
+    pub(crate) turn: Option<Status>,
+    pub(crate) turns: u32,
+    /// What was allocated is counted by those who look for it.
+    reads: BTreeMap<u64, Buffer>,
+}
+
+impl World {
+    fn range(&self, address: u64, length: usize) -> Option<std::ops::Range<usize>> {
+        let start = usize::try_from(address.checked_sub(BASE)?).ok()?;
+        let end = start.checked_add(length)?;
+        (end <= self.memory.len()).then_some(start..end)
+    }
+
+    fn put(&mut self, buffer: &Buffer, offset: u32, bytes: &[u8]) -> Result<(), Status> {
+        if self.gone.contains(&buffer.id) {
+            return Err(Status::LocalProtection);
+        }
+        let start = offset as usize;
+        assert!(start + bytes.len() <= buffer.length, "{buffer:?}: {start} + {}", bytes.len());
+        self.memory[buffer.at + start..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Nothing was written into a buffer after it had completed.
+    pub(crate) fn check_untouched(&self) {
+        for (buffer, bytes) in &self.kept {
+            assert!(self.memory[buffer.at..][..bytes.len()] == bytes[..], "{buffer:?} was written to");
+        }
+    }
+}
+
+impl Host for World {
+    type Request = Buffer;
+    type Recv = Buffer;
+
+    fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
+        (key == KEY || (key == READ_ONLY && !write)) && self.range(address, length as usize).is_some()
+    }
+
+    fn put_remote(&mut self, key: u32, address: u64, bytes: &[u8]) -> Result<(), Refusal> {
+        let range = self.range(address, bytes.len()).filter(|_| key == KEY).ok_or(Refusal::Access)?;
+        self.memory[range].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn put_recv(&mut self, recv: &Buffer, offset: u32, bytes: &[u8]) -> Result<(), Status> {
+        self.put(recv, offset, bytes)
+    }
+
+    fn put_read(&mut self, request: &Buffer, offset: u32, bytes: &[u8]) -> Result<(), Status> {
+        self.reads.insert(request.id, *request);
+        self.put(request, offset, bytes)
+    }
+
+    fn take_shared(&mut self) -> Option<(Buffer, u64)> {
+        self.shared.pop_front().map(|buffer| (buffer, buffer.length as u64))
+    }
+
+    fn shared_left(&self) -> u32 {
+        self.shared.len() as u32
+    }
+
+    fn turn(&mut self, _request: &Buffer) -> Result<bool, Status> {
+        self.turns += 1;
+        if self.put_off > 0 {
+            self.put_off -= 1;
+            return Ok(false);
+        }
+        self.turn.map_or(Ok(true), Err)
+    }
+
+    fn request_done(&mut self, request: Buffer, status: Status, bytes: u64) {
+        if let Some(buffer) = self.reads.remove(&request.id) {
+            self.kept.push((buffer, self.memory[buffer.at..][..buffer.length].to_vec()));
+        }
+        self.requests.push(Done { id: request.id, status, bytes, solicited: false });
+    }
+
+    fn recv_done(&mut self, recv: Buffer, status: Status, bytes: u64, solicited: bool) {
+        self.kept.push((recv, self.memory[recv.at..][..recv.length].to_vec()));
+        self.recvs.push(Done { id: recv.id, status, bytes, solicited });
+    }
+}
+
+/// Which side.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Side {
+    A,
+    B,
+}
+
+impl Side {
+    pub(crate) fn other(self) -> Side {
+        if self == Side::A { Side::B } else { Side::A }
+    }
+
+    fn address(self) -> Source {
+        let port = if self == Side::A { 1 } else { 2 };
+        ([127, 0, 0, 1], port).into()
+    }
+
+    fn name(self) -> (u32, u64) {
+        if self == Side::A { (0xA0, 0xAAAA_BBBB) } else { (0xB0, 0xCCCC_DDDD) }
+    }
+}
+
+/// What the network does, in parts of a thousand, and how long it takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Weather {
+    pub(crate) drop: u64,
+    pub(crate) double: u64,
+    pub(crate) corrupt: u64,
+    /// Packets that are held back for up to so long.
+    pub(crate) late: u64,
+    pub(crate) lateness: Nanos,
+    pub(crate) latency: Nanos,
+    /// Larger datagrams vanish.
+    pub(crate) mtu: usize,
+}
+
+impl Default for Weather {
+    fn default() -> Self {
+        let lateness = 300 * MICROS;
+        Weather { drop: 0, double: 0, corrupt: 0, late: 0, lateness, latency: 10 * MICROS, mtu: 65_507 }
+    }
+}
+
+/// Numbers that follow from a seed (SplitMix64).
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end.max(1)
+    }
+
+    fn hits(&mut self, thousandths: u64) -> bool {
+        thousandths > 0 && self.below(1000) < thousandths
+    }
+}
+
+/// A datagram under way.
+#[derive(Clone, Debug)]
+pub(crate) struct Datagram {
+    pub(crate) to: Side,
+    pub(crate) bytes: Vec<u8>,
+}
+
+pub(crate) struct End {
+    pub(crate) conn: Conn<Buffer, Buffer>,
+    pub(crate) world: World,
+    pub(crate) news: Vec<News>,
+    /// Nothing that it sends gets out.
+    pub(crate) mute: bool,
+}
+
+pub(crate) struct Pair {
+    pub(crate) now: Nanos,
+    pub(crate) dice: Dice,
+    pub(crate) weather: Weather,
+    pub(crate) a: End,
+    pub(crate) b: End,
+    wire: BTreeMap<(Nanos, u64), Datagram>,
+    count: u64,
+    next_id: u64,
+    /// All that left, if it is wanted: to look at, or to send again.
+    pub(crate) log: Option<Vec<(Side, Outgoing, Datagram)>>,
+}
+
+/// How the pair is made.
+#[derive(Clone)]
+pub(crate) struct Plan {
+    pub(crate) config: Config,
+    pub(crate) psn: [u32; 2],
+    /// What messages are counted from.
+    pub(crate) number: u32,
+    pub(crate) reads: u32,
+    pub(crate) mtu: usize,
+    pub(crate) checked: bool,
+    pub(crate) memory: usize,
+    pub(crate) seed: u64,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        let config = Config { window_kib: u16::MAX, ..Config::default() };
+        Plan { config, psn: [7, 900], number: 0, reads: 4, mtu: 1200, checked: false, memory: 1 << 16, seed: 1 }
+    }
+}
+
+impl Pair {
+    pub(crate) fn new(plan: &Plan) -> Pair {
+        let end = |side: Side| {
+            let (ours, theirs) = (side.name(), side.other().name());
+            let place = usize::from(side == Side::B);
+            let terms = Terms {
+                active: side == Side::A,
+                our_conn: ours.0,
+                our_token: ours.1,
+                peer_conn: theirs.0,
+                peer_token: theirs.1,
+                first_psn: Psn(plan.psn[place]),
+                peer_first_psn: Psn(plan.psn[1 - place]),
+                ord: plan.reads,
+                ird: plan.reads,
+                credits: plan.number,
+                peer_window_kib: plan.config.window_kib,
+                mtu_ceiling: plan.mtu,
+                checked: plan.checked,
+                overhead: 0,
+                peer: side.other().address(),
+            };
+            let mut conn = Conn::new(&plan.config, terms, 0);
+            conn.count_from(plan.number);
+            let memory = (0..plan.memory).map(|at| (at as u8).wrapping_mul(31) ^ (place as u8 + 1)).collect();
+            End { conn, world: World { memory, ..World::default() }, news: Vec::new(), mute: false }
+        };
+        Pair {
+            now: 0,
+            dice: Dice(plan.seed),
+            weather: Weather::default(),
+            a: end(Side::A),
+            b: end(Side::B),
+            wire: BTreeMap::new(),
+            count: 0,
+            next_id: 0,
+            log: None,
+        }
+    }
+
+    pub(crate) fn end(&mut self, side: Side) -> &mut End {
+        if side == Side::A { &mut self.a } else { &mut self.b }
+    }
+
+    /// Posts a request with the local buffer at `at`; its id.
+    pub(crate) fn post(&mut self, side: Side, work: Work, at: usize, length: usize, fence: bool) -> u64 {
+        self.next_id += 1;
+        let (now, id) = (self.now, self.next_id);
+        let end = self.end(side);
+        let post = Post { work, length: length as u32, fence, request: Buffer { id, at, length } };
+        end.conn.post(now, post, &mut end.world);
+        id
+    }
+
+    pub(crate) fn send(&mut self, side: Side, at: usize, length: usize) -> u64 {
+        self.post(side, Work::Send { solicited: false }, at, length, false)
+    }
+
+    pub(crate) fn write(&mut self, side: Side, at: usize, length: usize, to: usize) -> u64 {
+        self.post(side, Work::Write(Remote { key: KEY, address: BASE + to as u64 }), at, length, false)
+    }
+
+    pub(crate) fn read(&mut self, side: Side, at: usize, length: usize, from: usize) -> u64 {
+        self.post(side, Work::Read(Remote { key: KEY, address: BASE + from as u64 }), at, length, false)
+    }
+
+    pub(crate) fn recv(&mut self, side: Side, at: usize, length: usize) -> u64 {
+        self.next_id += 1;
+        let (now, id) = (self.now, self.next_id);
+        let end = self.end(side);
+        end.conn.post_recv(now, Buffer { id, at, length }, length as u64, &mut end.world);
+        id
+    }
+
+    /// A receive for the shared queue.
+    pub(crate) fn share(&mut self, side: Side, at: usize, length: usize) -> u64 {
+        self.next_id += 1;
+        let id = self.next_id;
+        let end = self.end(side);
+        end.world.shared.push_back(Buffer { id, at, length });
+        end.conn.look_at_credits(&mut end.world);
+        id
+    }
+
+    /// Lets a side send what it may, up to so many packets.
+    pub(crate) fn pump(&mut self, side: Side, most: usize) -> usize {
+        let now = self.now;
+        for count in 0..most {
+            let end = if side == Side::A { &mut self.a } else { &mut self.b };
+            let mut bytes = Vec::new();
+            let Some(out) = end.conn.transmit(now, &mut bytes, &mut end.world) else { return count };
+            assert_eq!(out.header, bytes.len());
+            if !gather(end, &out, &mut bytes) {
+                continue;
+            }
+            let is_mute = end.mute;
+            let datagram = Datagram { to: side.other(), bytes };
+            if let Some(log) = &mut self.log {
+                log.push((side, out, datagram.clone()));
+            }
+            if !is_mute {
+                self.carry(datagram);
+            }
+        }
+        most
+    }
+
+    /// The network takes a datagram.
+    pub(crate) fn carry(&mut self, mut datagram: Datagram) {
+        let weather = self.weather;
+        if self.dice.hits(weather.drop) || datagram.bytes.len() > weather.mtu {
+            return;
+        }
+        if self.dice.hits(weather.double) {
+            let at = self.now + weather.latency + self.dice.below(10 * weather.latency);
+            self.count += 1;
+            self.wire.insert((at, self.count), datagram.clone());
+        }
+        if self.dice.hits(weather.corrupt) {
+            let at = self.dice.below(datagram.bytes.len() as u64) as usize;
+            datagram.bytes[at] ^= 1 << self.dice.below(8);
+        }
+        let late = if self.dice.hits(weather.late) { self.dice.below(weather.lateness) } else { 0 };
+        self.count += 1;
+        self.wire.insert((self.now + weather.latency + late, self.count), datagram);
+    }
+
+    pub(crate) fn deliver(&mut self, datagram: &Datagram) {
+        let (now, from) = (self.now, datagram.to.other().address());
+        let name = datagram.to.name();
+        let end = self.end(datagram.to);
+        let Some((head, body)) = wire::head(&datagram.bytes) else { return };
+        if (head.conn.get(), head.token.get()) == name {
+            end.conn.receive(now, &head, body, from, &mut end.world);
+            end.news.extend(end.conn.news());
+        }
+    }
+
+    /// Goes on to the next thing that happens. False: nothing will.
+    pub(crate) fn step(&mut self) -> bool {
+        for side in [Side::A, Side::B] {
+            self.pump(side, 10_000);
+        }
+        let arrival = self.wire.keys().next().map(|(at, _)| *at);
+        let deadlines = [self.a.conn.deadline(), self.b.conn.deadline()];
+        let Some(next) = arrival.into_iter().chain(deadlines.into_iter().flatten()).min() else { return false };
+        self.now = self.now.max(next);
+        while let Some(entry) = self.wire.first_entry().filter(|entry| entry.key().0 <= self.now) {
+            let datagram = entry.remove();
+            self.deliver(&datagram);
+        }
+        let now = self.now;
+        for end in [&mut self.a, &mut self.b] {
+            if end.conn.deadline().is_some_and(|at| at <= now) {
+                end.conn.on_time(now, &mut end.world);
+            }
+            end.news.extend(end.conn.news());
+        }
+        true
+    }
+
+    /// Goes on until it is so. Panics if that never happens.
+    pub(crate) fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Pair) -> bool) {
+        let limit = self.now + 600 * SECONDS;
+        for _ in 0..2_000_000 {
+            if is_so(self) {
+                return;
+            }
+            assert!(self.step() && self.now < limit, "{what}: {}", self.state());
+        }
+        panic!("{what}, without end: {}", self.state());
+    }
+
+    /// Goes on for so long.
+    pub(crate) fn pass(&mut self, time: Nanos) {
+        let end = self.now + time;
+        for _ in 0..2_000_000 {
+            for side in [Side::A, Side::B] {
+                self.pump(side, 10_000);
+            }
+            let arrival = self.wire.keys().next().map(|(at, _)| *at);
+            let deadlines = [self.a.conn.deadline(), self.b.conn.deadline()];
+            match arrival.into_iter().chain(deadlines.into_iter().flatten()).min() {
+                Some(next) if next <= end => {
+                    self.step();
+                }
+                _ => {
+                    self.now = end;
+                    return;
+                }
+            }
+        }
+        panic!("no end of things that happen: {}", self.state());
+    }
+
+    pub(crate) fn state(&self) -> String {
+        format!("at {}: a {:?} b {:?}", self.now, self.a.conn.counters(), self.b.conn.counters())
+    }
+}
+
+/// Adds the payload, and the sum. False: it is not to be had.
+fn gather(end: &mut End, out: &Outgoing, bytes: &mut Vec<u8>) -> bool {
+    match out.payload {
+        Payload::None => {}
+        Payload::Padding(length) => bytes.resize(bytes.len() + length as usize, 0),
+        Payload::Request { slot, offset, length } => {
+            let buffer = *end.conn.request(slot).expect("it is active");
+            if end.world.gone.contains(&buffer.id) {
+                end.conn.source_gone(&out.payload, Status::LocalProtection, &mut end.world);
+                return false;
+            }
+            bytes.extend_from_slice(&end.world.memory[buffer.at + offset as usize..][..length as usize]);
+        }
+        Payload::Remote { key, address, length, .. } => {
+            let range = end.world.range(address, length as usize);
+            match range.filter(|_| (key == KEY || key == READ_ONLY) && !end.world.unreadable) {
+                Some(range) => bytes.extend_from_slice(&end.world.memory[range]),
+                None => {
+                    end.conn.source_gone(&out.payload, Status::RemoteAccess, &mut end.world);
+                    return false;
+                }
+            }
+        }
+    }
+    if out.checked {
+        let sum = Sum::default().add(bytes).bytes();
+        bytes.extend_from_slice(&sum);
+    }
+    true
+}

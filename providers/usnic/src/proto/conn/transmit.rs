@@ -1,0 +1,267 @@
+//! What leaves, and in which order: resends, then new packets with acks on them, then acks of their own (US-4).
+//!
+//! Decides and counts; `write` makes the bytes. Small requests go before all other new packets, over the command channel;
+//! large ones and answers to reads take turns (US-2). Pieces are cut when they leave (US-6).
+
+use dapl::provider::Status;
+
+use super::Conn;
+use super::requests::{Bounds, Sent, Stage, Wait, What, is_below};
+use super::words::{Channel, Host, Outgoing, Payload, Source, Work};
+use crate::proto::flight::Why;
+use crate::proto::wire::{FLAG_ACK_NOW, Head, Kind};
+use crate::proto::{MICROS, Nanos};
+
+/// Resends in one pass at most: progress is shared among connections.
+const RESENDS: u32 = 64;
+/// Small answers that wait at most; who asks for more asks again.
+const NOTES: usize = 8;
+/// A bind whose turn has come is asked again after so long.
+const TURN: Nanos = 50 * MICROS;
+
+/// A packet without a number that is due.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Note {
+    /// A probe of so many bytes is here.
+    ProbeAck(u32),
+    /// The answer to a challenge, to where that came from.
+    Response(u64, Source),
+    /// Is the peer there, and has it receives?
+    Question,
+}
+
+impl<Q, R> Conn<Q, R> {
+    /// The next packet that may leave now: its header is appended to `out`. `None` ends a pass.
+    pub(crate) fn transmit(
+        &mut self,
+        now: Nanos,
+        out: &mut Vec<u8>,
+        host: &mut impl Host<Request = Q, Recv = R>,
+    ) -> Option<Outgoing> {
+        self.now = now;
+        self.settle(host);
+        let found = self.next_packet(out, host);
+        if found.is_none() {
+            self.resends = 0;
+        }
+        found
+    }
+
+    /// `transmit` would give something, or there is work that it does on the way.
+    pub(crate) fn has_work(&self, now: Nanos) -> bool {
+        if self.ending.is_closed() {
+            return self.ending.has_word()
+                || !self.notes.is_empty()
+                || (self.ending.refusal.is_some() && self.acks.due(now));
+        }
+        let (fragment, chunk) = self.lane.payloads();
+        let admits = || self.flight.probes() > 0 || self.lane.would_admit(now, u64::from(chunk), self.flight.bytes());
+        let is_fresh = || {
+            let is_turn = |wait| wait == Wait::NoReads || wait == Wait::Turn && self.turn_at.is_none_or(|at| at <= now);
+            let waits_for_credit = |wait| wait == Wait::Credit && self.credits.deadline().is_none();
+            let request = self.requests.next(self.bounds(), fragment, chunk);
+            self.flight.room() > 0 && self.serving.next(self.received.next(), fragment, chunk).is_some()
+                || request.map_or_else(|wait| is_turn(wait) || waits_for_credit(wait), |_| self.flight.room() > 0)
+        };
+        self.deferred.is_some()
+            || !self.notes.is_empty()
+            || self.ending.has_word()
+            || self.acks.due(now)
+            || ((self.flight.lost_packets() > 0 || is_fresh()) && admits())
+    }
+
+    fn next_packet(&mut self, out: &mut Vec<u8>, host: &mut impl Host<Request = Q, Recv = R>) -> Option<Outgoing> {
+        if let Some(note) = self.notes.pop_front() {
+            return Some(self.write_note(out, note, host));
+        }
+        if let Some(kind) = self.ending.word(self.now) {
+            return Some(self.write_bare(out, kind));
+        }
+        if self.ending.is_closed() {
+            let is_due = self.ending.refusal.is_some() && self.acks.due(self.now);
+            return is_due.then(|| self.write_ack(out, 0, host));
+        }
+        // What lies behind a gap fits only an ack of its own, and the peer waits for that.
+        if self.acks.due(self.now) && !self.received.is_gapless() {
+            return Some(self.write_ack(out, 0, host));
+        }
+        let data = self.resend(out, host).or_else(|| self.fresh(out, host));
+        let packet = data.or_else(|| self.probe_path(out));
+        packet.or_else(|| self.acks.due(self.now).then(|| self.write_ack(out, 0, host)))
+    }
+
+    pub(super) fn note(&mut self, note: Note) {
+        if self.notes.len() < NOTES {
+            self.notes.push_back(note);
+        }
+    }
+
+    fn write_note(&mut self, out: &mut Vec<u8>, note: Note, host: &impl Host<Recv = R>) -> Outgoing {
+        match note {
+            Note::ProbeAck(size) => self.write_small(out, Kind::ProbeAck, &size.to_be_bytes(), None),
+            Note::Response(nonce, to) => self.write_small(out, Kind::Response, &nonce.to_be_bytes(), Some(to)),
+            Note::Question => self.write_ack(out, FLAG_ACK_NOW, host),
+        }
+    }
+
+    pub(super) fn bounds(&self) -> Bounds {
+        Bounds { ord: self.terms.ord, credits: self.credits.there }
+    }
+
+    /// The first packet that was lost, over the data channel.
+    fn resend(&mut self, out: &mut Vec<u8>, host: &impl Host<Recv = R>) -> Option<Outgoing> {
+        if self.resends >= RESENDS {
+            return None;
+        }
+        let (psn, mut sent) = self.flight.lost()?;
+        let bytes = self.size(&sent);
+        if self.flight.probes() == 0 && !self.lane.admits(self.now, bytes, self.flight.bytes()) {
+            return None;
+        }
+        if self.is_void(&sent) {
+            sent = Sent { what: What::Nothing, length: 0, offset: 0, ..sent };
+            self.flight.change(psn, sent);
+        }
+        match self.flight.why(psn) {
+            Some(Why::Probe) => self.counters.resent_probe += 1,
+            _ => self.counters.resent_gap += 1,
+        }
+        self.resends += 1;
+        self.lane.path.lost(self.now, bytes as usize);
+        self.flight.resent(self.now, psn);
+        self.lane.sent(self.now, bytes, self.flight.bytes());
+        self.expect_answer();
+        Some(self.write_data(out, psn, &sent, FLAG_ACK_NOW, true, host))
+    }
+
+    /// What a packet carried is not to be carried again: its number goes on, empty.
+    fn is_void(&mut self, sent: &Sent) -> bool {
+        match sent.what {
+            What::Nothing => false,
+            What::Response => self.serving.get(sent.slot).is_none() || self.serving.is_gone(sent.slot),
+            What::Request => {
+                let Some(request) = self.requests.queue.get(sent.slot) else { return true };
+                if matches!(request.stage, Stage::Failed(_)) {
+                    return true;
+                }
+                // The peer's shared queue had a receive when we sent, and has none now. To insist would keep all that
+                // lies behind from being counted as here.
+                let finds_nothing =
+                    matches!(request.work, Work::Send { .. }) && !is_below(request.id, self.credits.there);
+                if finds_nothing {
+                    self.counters.taken_back += 1;
+                    self.requests.take_back(*sent);
+                }
+                finds_nothing
+            }
+        }
+    }
+
+    /// A new packet.
+    fn fresh(&mut self, out: &mut Vec<u8>, host: &mut impl Host<Request = Q, Recv = R>) -> Option<Outgoing> {
+        if self.flight.room() == 0 || self.commands + self.data >= self.config.window {
+            return None;
+        }
+        let (psn, sent, bytes) = self.cut(host)?;
+        let mut flags = 0;
+        if self.lane.asks(bytes) {
+            flags |= FLAG_ACK_NOW;
+        }
+        self.lane.sent(self.now, bytes, self.flight.bytes());
+        self.expect_answer();
+        self.counters.sent += 1;
+        self.counters.sent_bytes += u64::from(sent.length);
+        Some(self.write_data(out, psn, &sent, flags, false, host))
+    }
+
+    /// Cuts the next piece off a request or an answer, and numbers it.
+    fn cut(&mut self, host: &mut impl Host<Request = Q, Recv = R>) -> Option<(crate::proto::psn::Psn, Sent, u64)> {
+        let (fragment, chunk) = self.lane.payloads();
+        let mut request = self.requests.next(self.bounds(), fragment, chunk);
+        while let Err(wait @ (Wait::Turn | Wait::NoReads)) = request
+            && self.take_turn(wait, host)
+        {
+            request = self.requests.next(self.bounds(), fragment, chunk);
+        }
+        match request {
+            Err(Wait::Credit) => self.credits.wait(self.now, self.round_trip()),
+            _ => self.credits.stop(),
+        }
+        let answer = self.serving.next(self.received.next(), fragment, chunk);
+        let is_tiny = |sent: &Sent| sent.length <= self.config.tiny && self.is_whole(sent);
+        let mut sent = match (request, answer) {
+            (Ok(request), Some(_)) if is_tiny(&request) || !self.favours_answers => request,
+            (_, Some(answer)) => answer,
+            (Ok(request), None) => request,
+            (Err(_), None) => {
+                self.lane.is_idle = true;
+                self.lane.paced = None;
+                return None;
+            }
+        };
+        sent.command = sent.what == What::Request && self.commands < self.config.command_depth && is_tiny(&sent);
+        if !sent.command && self.data >= self.config.data_depth {
+            return None;
+        }
+        let bytes = self.size(&sent);
+        if self.flight.probes() == 0 && !self.lane.admits(self.now, bytes, self.flight.bytes()) {
+            return None;
+        }
+        self.favours_answers = sent.what == What::Request;
+        let psn = self.flight.sent(self.now, bytes, sent);
+        match sent.what {
+            What::Request => self.requests.left(&sent, psn),
+            _ => self.serving.left(&sent),
+        }
+        *if sent.command { &mut self.commands } else { &mut self.data } += 1;
+        Some((psn, sent, bytes))
+    }
+
+    /// What stands at the head is done here. Says whether it is.
+    fn take_turn(&mut self, wait: Wait, host: &mut impl Host<Request = Q, Recv = R>) -> bool {
+        let Some(request) = self.requests.queue.next().and_then(|slot| self.requests.queue.get(slot)) else {
+            return false;
+        };
+        let outcome = if wait == Wait::Turn { host.turn(&request.own) } else { Err(Status::RemoteResponder) };
+        self.turn_at = (outcome == Ok(false)).then(|| self.now.saturating_add(TURN));
+        if self.turn_at.is_some() {
+            return false;
+        }
+        if let Err(status) = outcome {
+            self.fail_head(status);
+        } else if let Some(request) = self.requests.start() {
+            request.stage = Stage::Done;
+        }
+        self.retire(host);
+        outcome.is_ok() && !self.ending.is_closed()
+    }
+
+    /// The request that would start next has failed.
+    pub(super) fn fail_head(&mut self, status: Status) {
+        if let Some(slot) = self.requests.queue.next() {
+            self.requests.start();
+            self.requests.fail(slot, status);
+        }
+    }
+
+    /// A packet to find out how much the path carries.
+    fn probe_path(&mut self, out: &mut Vec<u8>) -> Option<Outgoing> {
+        let size = self.lane.path.next_probe(self.now)?;
+        let padding = size.saturating_sub(size_of::<Head>() + self.lane.extra);
+        self.counters.mtu_probes += 1;
+        let mut packet = self.write_bare(out, Kind::Probe);
+        packet.payload = Payload::Padding(u32::try_from(padding).unwrap_or(0));
+        packet.channel = Channel::Data;
+        Some(packet)
+    }
+
+    /// Something left that the peer has to answer.
+    fn expect_answer(&mut self) {
+        self.asked.get_or_insert(self.now);
+    }
+
+    /// About a round trip.
+    pub(super) fn round_trip(&self) -> Nanos {
+        self.flight.rtt().smoothed().unwrap_or(self.config.min_timeout)
+    }
+}

@@ -1,0 +1,155 @@
+//! The bytes of headers.
+//!
+//! Everything that carries data carries an ack, made anew each time it leaves. Decides nothing.
+
+use zerocopy::IntoBytes;
+use zerocopy::network_endian::U32;
+
+use super::Conn;
+use super::requests::{Sent, What};
+use super::words::{Channel, Host, Outgoing, Payload, Source, Work};
+use crate::proto::psn::Psn;
+use crate::proto::wire::{
+    Ack, CHUNK, Carried, FLAG_CHECKED, FLAG_LAST, FRAGMENT, Head, Kind, Message, Op, Part, RANGES, Range, Selective,
+};
+
+impl<Q, R> Conn<Q, R> {
+    fn head(&self, kind: Kind, flags: u16) -> Head {
+        let checked = if self.terms.checked { FLAG_CHECKED } else { 0 };
+        Head::new(kind, flags | checked, self.terms.peer_conn, self.terms.peer_token)
+    }
+
+    /// What its packets say of the message that a piece belongs to, and where the piece lies.
+    fn message(&self, sent: &Sent) -> (Message, Payload) {
+        let nothing = (Message { op: Op::Write as u8, ..Message::default() }, Payload::None);
+        let Sent { slot, offset, length, .. } = *sent;
+        match sent.what {
+            What::Nothing => nothing,
+            What::Request => {
+                let Some(request) = self.requests.queue.get(slot) else { return nothing };
+                let mut message = Message {
+                    op: request.work.op() as u8,
+                    id: request.id.into(),
+                    length: request.length.into(),
+                    ..Message::default()
+                };
+                if let Work::Write(remote) | Work::Read(remote) = request.work {
+                    (message.key, message.address) = (remote.key.into(), remote.address.into());
+                }
+                let payload = if length > 0 { Payload::Request { slot, offset, length } } else { Payload::None };
+                (message, payload)
+            }
+            What::Response => {
+                let Some(read) = self.serving.get(slot) else { return nothing };
+                let op = Op::ReadResponse as u8;
+                let message = Message { op, id: slot.into(), length: read.length.into(), ..Message::default() };
+                // The whole range was checked when it was asked for.
+                let (key, address) = (read.key, read.address.wrapping_add(u64::from(offset)));
+                let payload = if length > 0 { Payload::Remote { slot, key, address, length } } else { Payload::None };
+                (message, payload)
+            }
+        }
+    }
+
+    /// It is all of its message.
+    pub(super) fn is_whole(&self, sent: &Sent) -> bool {
+        let length = match sent.what {
+            What::Nothing => return true,
+            What::Request => self.requests.queue.get(sent.slot).map(|request| match request.work {
+                Work::Read(_) => 0,
+                _ => request.length,
+            }),
+            What::Response => self.serving.get(sent.slot).map(|read| read.length),
+        };
+        sent.offset == 0 && length == Some(sent.length)
+    }
+
+    /// Bytes of the datagram that carries it.
+    pub(super) fn size(&self, sent: &Sent) -> u64 {
+        let header = if self.is_whole(sent) { FRAGMENT } else { CHUNK };
+        (header + sent.length as usize + self.lane.extra) as u64
+    }
+
+    pub(super) fn write_data(
+        &mut self,
+        out: &mut Vec<u8>,
+        psn: Psn,
+        sent: &Sent,
+        mut flags: u16,
+        resend: bool,
+        host: &impl Host<Recv = R>,
+    ) -> Outgoing {
+        let is_whole = self.is_whole(sent);
+        let oversized = self.size(sent) > self.lane.path.mtu() as u64;
+        let (message, payload) = self.message(sent);
+        let kind = if is_whole { Kind::Fragment } else { Kind::Chunk };
+        if is_whole || sent.offset + sent.length == message.length.get() {
+            flags |= FLAG_LAST;
+        }
+        let start = out.len();
+        out.extend_from_slice(self.head(kind, flags).as_bytes());
+        self.counters.acks_carried += u64::from(self.acks.owed());
+        let delay = self.acks.carried(self.now);
+        let carried = Carried { psn: psn.0.into(), ack: self.said(delay, host) };
+        out.extend_from_slice(carried.as_bytes());
+        out.extend_from_slice(message.as_bytes());
+        if !is_whole {
+            out.extend_from_slice(Part { offset: sent.offset.into() }.as_bytes());
+        }
+        let channel = if sent.command && !resend { Channel::Command } else { Channel::Data };
+        Outgoing { payload, channel, resend, oversized, ..self.outgoing(out.len() - start) }
+    }
+
+    fn outgoing(&self, header: usize) -> Outgoing {
+        Outgoing {
+            header,
+            payload: Payload::None,
+            channel: Channel::Command,
+            resend: false,
+            to: None,
+            checked: self.terms.checked,
+            oversized: false,
+        }
+    }
+
+    /// What we have received, and may receive.
+    fn said(&mut self, delay: u16, host: &impl Host<Recv = R>) -> Ack {
+        Ack {
+            next: self.received.next().0.into(),
+            credits: self.receives.tell(host).into(),
+            delay: delay.into(),
+            window: self.config.window_kib.into(),
+        }
+    }
+
+    /// An ack of its own.
+    pub(super) fn write_ack(&mut self, out: &mut Vec<u8>, flags: u16, host: &impl Host<Recv = R>) -> Outgoing {
+        let start = out.len();
+        out.extend_from_slice(self.head(Kind::Ack, flags).as_bytes());
+        let delay = self.acks.left(self.now);
+        out.extend_from_slice(self.said(delay, host).as_bytes());
+        let mut ranges = [Range::default(); RANGES];
+        let fixed = size_of::<Head>() + size_of::<Ack>() + size_of::<Selective>() + self.lane.extra;
+        let room = self.lane.path.mtu().saturating_sub(fixed) / size_of::<Range>();
+        let count = self.received.ranges(&mut ranges[..room.min(RANGES)]);
+        let (refusal, refused) = self.ending.refusal.map_or((0, U32::ZERO), |(why, psn)| (why as u8, psn.0.into()));
+        let selective = Selective { ranges: count as u8, refusal, refused, ..Selective::default() };
+        out.extend_from_slice(selective.as_bytes());
+        out.extend_from_slice(ranges[..count].as_bytes());
+        self.counters.acks_sent += 1;
+        self.outgoing(out.len() - start)
+    }
+
+    /// A head, and nothing else.
+    pub(super) fn write_bare(&mut self, out: &mut Vec<u8>, kind: Kind) -> Outgoing {
+        self.write_small(out, kind, &[], None)
+    }
+
+    /// A head and a word.
+    pub(super) fn write_small(&mut self, out: &mut Vec<u8>, kind: Kind, word: &[u8], to: Option<Source>) -> Outgoing {
+        let start = out.len();
+        out.extend_from_slice(self.head(kind, 0).as_bytes());
+        out.extend_from_slice(word);
+        Outgoing { to, ..self.outgoing(out.len() - start) }
+    }
+}
