@@ -25,7 +25,6 @@ use std::collections::VecDeque;
 use dapl::provider::Status;
 
 use crate::proto::acks::AckClock;
-use crate::proto::congestion::Controller as _;
 use crate::proto::counters::Counters;
 use crate::proto::flight::Flight;
 use crate::proto::received::Received;

@@ -267,6 +267,7 @@ impl Pair {
                 mtu_ceiling: plan.mtu,
                 checked: plan.checked,
                 overhead: 0,
+                seed: [place as u8; 16],
                 peer: side.other().address(),
             };
             let mut conn = Conn::new(&plan.config, terms, 0);
