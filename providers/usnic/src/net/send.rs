@@ -207,6 +207,10 @@ impl Batch {
         let range = self.first_piece(self.sent)..self.packets[self.sent + run - 1].end;
         let mut control = Control::new(segment as u16);
         let sent = patiently(socket, || {
+            #[cfg(test)]
+            if !tests::may_send(true) {
+                return -1;
+            }
             let own = self.own.as_ptr();
             self.calls.gather(own, &self.pieces[range.clone()]);
             let message = header(&mut self.calls.parts[..], to, Some(&mut control));
@@ -239,6 +243,10 @@ impl Batch {
         while self.sent < end {
             let (first, next) = (self.first_piece(self.sent), self.sent..end);
             let sent = patiently(socket, || {
+                #[cfg(test)]
+                if !tests::may_send(false) {
+                    return -1;
+                }
                 let own = self.own.as_ptr();
                 self.calls.gather(own, &self.pieces[first..self.packets[end - 1].end]);
                 self.calls.messages.clear();

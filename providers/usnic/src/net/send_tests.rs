@@ -1,3 +1,263 @@
+use std::cell::Cell;
+use std::sync::Arc;
+
 use super::*;
 use crate::net::receive::Inbox;
 use crate::net::socket::{Wanted, plain};
+
+thread_local! {
+    /// What a train is answered with by this thread's kernel, and after how many calls its sockets are full.
+    static TRAINS: Cell<Option<i32>> = const { Cell::new(None) };
+    static CALLS: Cell<Option<u32>> = const { Cell::new(None) };
+}
+
+fn fail_trains_with(error: Option<i32>) {
+    TRAINS.set(error);
+}
+
+fn stop_after(calls: Option<u32>) {
+    CALLS.set(calls);
+}
+
+/// Asked before each call; where it says no, it leaves the error.
+pub(super) fn may_send(is_train: bool) -> bool {
+    let error = match (CALLS.get(), TRAINS.get()) {
+        (Some(0), _) => libc::EAGAIN,
+        (_, Some(error)) if is_train => error,
+        (left, _) => {
+            CALLS.set(left.map(|left| left - 1));
+            return true;
+        }
+    };
+    // SAFETY: this thread's own.
+    unsafe { *libc::__errno_location() = error };
+    false
+}
+
+/// Two sockets that know each other.
+fn pair(wanted: &Wanted) -> (Socket, Socket) {
+    let large = Wanted { receive_buffer: 1 << 20, send_buffer: 1 << 20, ..wanted.clone() };
+    (Socket::open(&large).unwrap(), Socket::open(&large).unwrap())
+}
+
+/// Packets of these lengths, of which each has a header of two bytes and the rest in `memory`; all bytes tell its number.
+fn fill(batch: &mut Batch, memory: &[Vec<u8>]) {
+    for (number, payload) in memory.iter().enumerate() {
+        batch.own().extend([number as u8, payload.len() as u8]);
+        let (first, second) = payload.split_at(payload.len() / 2);
+        // SAFETY: the tests keep it until the batch is sent.
+        unsafe {
+            batch.memory(first.as_ptr(), first.len());
+            batch.memory(second.as_ptr(), second.len());
+        }
+        batch.end_packet();
+    }
+}
+
+fn payloads(lengths: &[usize]) -> Vec<Vec<u8>> {
+    lengths.iter().enumerate().map(|(number, length)| vec![number as u8; *length]).collect()
+}
+
+/// What comes, packet by packet, and how many pieces it came in.
+fn take(socket: &Socket) -> (Vec<Vec<u8>>, usize) {
+    let mut inbox = Inbox::new();
+    let (mut packets, mut pieces) = (Vec::new(), 0);
+    while inbox.receive(socket).unwrap() > 0 {
+        for (_, train) in inbox.trains() {
+            pieces += 1;
+            packets.extend(train.map(|packet| packet.to_vec()));
+        }
+    }
+    (packets, pieces)
+}
+
+fn whole(memory: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let header = |number: usize, payload: &Vec<u8>| [number as u8, payload.len() as u8];
+    memory.iter().enumerate().map(|(number, payload)| [&header(number, payload)[..], payload].concat()).collect()
+}
+
+/// Runs of equal length, a shorter last one, longer ones between, and single ones.
+const MIXED: [usize; 22] =
+    [0, 9, 9, 9, 1000, 1000, 1000, 1000, 400, 7, 700, 700, 700, 700, 700, 800, 800, 800, 3, 2, 1000, 4];
+
+#[test]
+fn trains_arrive_whole_and_in_order_however_they_go() {
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        for (gso, gro) in [(true, true), (true, false), (false, true), (false, false)] {
+            let (socket, peer) = pair(&Wanted { gso, gro, ..plain(address) });
+            let to = Destination::of(peer.local());
+            let mut batch = Batch::default();
+            for lengths in [&MIXED[..], &[1000; 60], &[5], &[1000, 1000, 1000, 1000, 0]] {
+                let memory = payloads(lengths);
+                fill(&mut batch, &memory);
+                assert_eq!(
+                    (batch.left(), batch.bytes()),
+                    (lengths.len(), lengths.iter().sum::<usize>() + 2 * lengths.len())
+                );
+                assert_eq!(batch.send(&socket, &to), Outcome::default());
+                assert!(batch.is_empty() && batch.left() == 0);
+                assert_eq!(take(&peer).0, whole(&memory), "{address} {gso} {gro} {lengths:?}");
+            }
+            assert_eq!(socket.has_gso(), gso, "and nothing was given up");
+        }
+    }
+}
+
+#[test]
+fn a_train_comes_in_one_piece_where_both_sides_can() {
+    let (socket, peer) = pair(&plain("127.0.0.1:0"));
+    if !(socket.has_gso() && peer.has_gro()) {
+        eprintln!("skipped: this kernel sends or takes no trains");
+        return;
+    }
+    let memory = payloads(&[1000; 60]);
+    let mut batch = Batch::default();
+    fill(&mut batch, &memory);
+    batch.send(&socket, &Destination::of(peer.local()));
+    let (packets, pieces) = take(&peer);
+    assert_eq!((packets.len(), pieces), (60, 1));
+}
+
+#[test]
+fn a_kernel_that_says_no_gets_packets_one_by_one() {
+    let (socket, peer) = pair(&plain("127.0.0.1:0"));
+    let memory = payloads(&[1000; 10]);
+    let mut batch = Batch::default();
+    fill(&mut batch, &memory);
+    fail_trains_with(Some(libc::EIO));
+    assert_eq!(batch.send(&socket, &Destination::of(peer.local())), Outcome::default());
+    fail_trains_with(None);
+    assert!(!socket.has_gso(), "it is not asked again");
+    assert_eq!(take(&peer).0, whole(&memory), "and nothing got lost");
+}
+
+#[test]
+fn a_packet_that_is_too_large_is_told_and_the_others_leave() {
+    let (socket, peer) = pair(&plain("127.0.0.1:0"));
+    let to = Destination::of(peer.local());
+    let memory = payloads(&[100, 100, 100]);
+    let large = vec![1; BYTES - 1];
+    let mut batch = Batch::default();
+    fill(&mut batch, &memory);
+    batch.own().extend([9, 9]);
+    // SAFETY: it lives until the end of this test.
+    unsafe { batch.memory(large.as_ptr(), large.len()) };
+    batch.end_packet();
+    assert_eq!(batch.send(&socket, &to), Outcome { too_large: Some(BYTES + 1), ..Outcome::default() });
+    assert!(batch.is_empty());
+    assert_eq!((take(&peer).0, socket.has_gso()), (whole(&memory), true));
+}
+
+#[test]
+fn memory_that_is_not_there_is_told_by_its_packet() {
+    let (socket, peer) = pair(&plain("127.0.0.1:0"));
+    let memory = payloads(&[100; 5]);
+    let mut batch = Batch::default();
+    fill(&mut batch, &memory[..3]);
+    batch.own().extend([3, 100]);
+    // SAFETY: nobody but the kernel looks there, and it says that nothing is there.
+    unsafe { batch.memory(std::ptr::without_provenance(4096), 100) };
+    batch.end_packet();
+    batch.own().extend([4, 100]);
+    // SAFETY: it lives until the end of this test.
+    unsafe { batch.memory(memory[4].as_ptr(), 100) };
+    batch.end_packet();
+    let outcome = batch.send(&socket, &Destination::of(peer.local()));
+    assert_eq!(outcome, Outcome { fault: Some(3), ..Outcome::default() });
+    let all = whole(&memory);
+    let others = [&all[..3], &all[4..]].concat();
+    assert_eq!((take(&peer).0, socket.has_gso()), (others, true));
+}
+
+#[test]
+fn what_a_full_socket_leaves_is_kept_and_needs_its_memory_no_more() {
+    let (socket, peer) = pair(&plain("127.0.0.1:0"));
+    let to = Destination::of(peer.local());
+    let mut batch = Batch::default();
+    let memory = payloads(&MIXED);
+    fill(&mut batch, &memory);
+    let all = whole(&memory);
+    stop_after(Some(2));
+    assert!(batch.send(&socket, &to).is_blocked);
+    let left = batch.left();
+    assert!(left > 0 && left < MIXED.len() && !batch.is_empty());
+    drop(memory);
+    assert!(batch.send(&socket, &to).is_blocked, "still");
+    assert_eq!(batch.left(), left);
+    stop_after(None);
+    assert_eq!(batch.send(&socket, &to), Outcome::default());
+    assert_eq!((take(&peer).0, batch.is_empty()), (all, true), "none is lost, none comes twice");
+}
+
+#[test]
+fn a_connected_socket_needs_no_name_and_hears_nobody_else() {
+    let (socket, peer) = pair(&plain("127.0.0.1:0"));
+    let stranger = Socket::open(&plain("127.0.0.1:0")).unwrap();
+    socket.connect(peer.local()).unwrap();
+    let mut batch = Batch::default();
+    let memory = payloads(&[50, 60]);
+    for (from, to) in [(&socket, Destination::Connected), (&peer, Destination::of(socket.local()))] {
+        fill(&mut batch, &memory);
+        assert_eq!(batch.send(from, &to), Outcome::default());
+    }
+    fill(&mut batch, &memory);
+    batch.send(&stranger, &Destination::of(socket.local()));
+    assert_eq!((take(&peer).0, take(&socket).0), (whole(&memory), whole(&memory)));
+}
+
+#[test]
+fn a_batch_is_as_large_as_a_train_can_be() {
+    let mut batch = Batch::default();
+    assert!(batch.has_room(BYTES, 2) && !batch.has_room(BYTES + 1, 2) && !batch.has_room(1, PIECES + 1));
+    for _ in 0..PACKETS {
+        assert!(batch.has_room(1000, 1));
+        batch.padding(1000);
+        batch.end_packet();
+    }
+    assert!(!batch.has_room(1, 1), "so many packets");
+    let (socket, peer) = pair(&plain("127.0.0.1:0"));
+    assert_eq!(batch.send(&socket, &Destination::of(peer.local())), Outcome::default());
+    assert_eq!(take(&peer).0, vec![vec![0; 1000]; PACKETS]);
+}
+
+#[test]
+fn drops_are_counted() {
+    let (socket, _) = pair(&plain("127.0.0.1:0"));
+    let peer = Socket::open(&Wanted { receive_buffer: 8192, ..plain("127.0.0.1:0") }).unwrap();
+    let to = Destination::of(peer.local());
+    let mut batch = Batch::default();
+    let memory = payloads(&[1000; 60]);
+    for _ in 0..20 {
+        fill(&mut batch, &memory);
+        batch.send(&socket, &to);
+    }
+    let first = take(&peer).0.len();
+    fill(&mut batch, &memory[..1]);
+    batch.send(&socket, &to);
+    assert_eq!(take(&peer).0.len(), 1);
+    // The kernel counts trains or packets, as they were when they found no room.
+    assert!(first < 1200 && (1..=1200 - first as u64).contains(&peer.drops()), "{first} {}", peer.drops());
+}
+
+#[test]
+fn two_threads_may_send_by_one_socket() {
+    let (socket, peer) = pair(&plain("127.0.0.1:0"));
+    let (socket, to) = (Arc::new(socket), peer.local());
+    let threads = [1u8, 2].map(|number| {
+        let socket = socket.clone();
+        std::thread::spawn(move || {
+            let mut batch = Batch::default();
+            for _ in 0..8 {
+                for _ in 0..8 {
+                    batch.own().extend([number; 100]);
+                    batch.end_packet();
+                }
+                assert_eq!(batch.send(&socket, &Destination::of(to)), Outcome::default());
+            }
+        })
+    });
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let mut packets = take(&peer).0;
+    packets.sort();
+    assert_eq!((packets.len(), packets[0].clone(), packets[127].clone()), (128, vec![1; 100], vec![2; 100]));
+}
