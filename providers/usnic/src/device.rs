@@ -21,7 +21,7 @@ use crate::bell::{Bell, Job};
 use crate::engine::Engine;
 use crate::knobs::Knobs;
 use crate::net::address::{self, Interface};
-use crate::net::errors;
+use crate::net::errors::{self, Hint};
 use crate::net::receive::Packets;
 use crate::net::socket::{Socket, Wanted};
 use crate::pair::{Pair, Reports};
@@ -29,7 +29,7 @@ use crate::polling::{Poller, Polling};
 use crate::progress::Progress;
 use crate::proto::schedule::Outlook;
 use crate::proto::{Nanos, SECONDS};
-use crate::setups::Setups;
+use crate::setups::{self, Setups};
 use crate::table::{Place, Plan, Table};
 
 /// Connections of an IA at most.
@@ -175,6 +175,11 @@ impl Device {
         true
     }
 
+    /// The engine is to look around: something has changed that it cannot see.
+    pub(crate) fn look(&self) {
+        self.bell.ring(Job::Look);
+    }
+
     // --- what is left to the engine ---
 
     /// Packets that only the engine understands.
@@ -224,7 +229,9 @@ impl Device {
     #[cold]
     pub(crate) fn heed_errors(&self, socket: &Socket) {
         let now = now();
+        let mut nobody = Vec::new();
         errors::read(socket, |missed| {
+            nobody.push(missed);
             for place in self.table.all().into_iter().filter(Place::is_open) {
                 if place.pair.sends_to(missed.to) {
                     let outlook = place.pair.did_not_arrive(now, place.number, missed.hint);
@@ -232,6 +239,11 @@ impl Device {
                 }
             }
         });
+        let me = self.me.upgrade().filter(|_| !nobody.is_empty());
+        let unreachable = nobody.iter().filter(|missed| missed.hint == Hint::Unreachable).map(|missed| missed.to);
+        if let Some(device) = me {
+            unreachable.for_each(|to| setups::nobody_there(&device, to));
+        }
     }
 
     /// Each connection with a socket of its own.

@@ -15,6 +15,7 @@ use crate::bell::{Job, News};
 use crate::device::{self, Device};
 use crate::polling::TICK;
 use crate::proto::{MILLIS, Nanos};
+use crate::setups;
 
 /// After work it looks around so often, for so long.
 const WARM: (Nanos, Nanos) = (MILLIS, 8 * MILLIS);
@@ -29,6 +30,8 @@ pub(crate) struct Engine {
     /// When it comes by next, if somebody polls.
     tick: Option<Nanos>,
     worked_at: Nanos,
+    /// Requests may be there.
+    doors: bool,
     stop: bool,
 }
 
@@ -42,7 +45,7 @@ struct Sleep {
 
 impl Engine {
     pub(crate) fn new(device: Arc<Device>) -> Self {
-        Engine { device, polls: 0, tick: None, worked_at: 0, stop: false }
+        Engine { device, polls: 0, tick: None, worked_at: 0, doors: true, stop: false }
     }
 
     /// Runs until the IA closes.
@@ -61,7 +64,7 @@ impl Engine {
     /// Does all that is to be done now. True: there was something.
     fn work(&mut self) -> bool {
         self.do_jobs();
-        crate::setups::attend(&self.device);
+        setups::attend(&self.device, std::mem::take(&mut self.doors));
         let now = device::now();
         if self.device.polling.is_polled() {
             self.look_after_pollers(now);
@@ -113,7 +116,8 @@ impl Engine {
         let device = &self.device;
         // First it is said, then looked once more: what comes after that sees it and rings the bell.
         device.polling.sleeps(until, listens);
-        let has_changed = device.has_fresh() || device.polling.is_polled() == listens;
+        let setups = device.setups.lock().deadline().is_some_and(|due| due < until);
+        let has_changed = setups || device.has_fresh() || device.polling.is_polled() == listens;
         let left = if has_changed { 0 } else { until.saturating_sub(device::now()) };
         let timeout = (until != Nanos::MAX || has_changed)
             .then(|| Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 });
@@ -122,6 +126,7 @@ impl Engine {
         let count = if listens { fds.len() } else { fds.len() - 1 };
         // Interrupted, or out of memory: it looks around, and tries again.
         let _ = rustix::event::poll(&mut fds[..count], timeout.as_ref());
+        self.doors = !fds[1].revents().is_empty();
         let has_errors = fds[..count].iter().any(|fd| fd.revents().contains(PollFlags::ERR));
         device.polling.wakes();
         if has_errors || device.socket.has_errors() {

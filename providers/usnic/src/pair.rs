@@ -11,7 +11,7 @@ use std::sync::Arc;
 use dapl::handle::ObjectId;
 use dapl::provider::{CmEvent, ConnId, RequestInfo};
 
-use crate::net::errors::Hint;
+pub(crate) use crate::net::errors::Hint;
 use crate::net::receive::Packets;
 use crate::net::socket::Socket;
 use crate::proto::Nanos;
@@ -50,7 +50,8 @@ pub(crate) trait Pair: Send + Sync {
     fn end(&self, number: u32) -> bool;
 }
 
-/// A connection that stands.
+/// A connection that stands. If it is we who asked (`agreed.terms.active`), the pair says the confirmation, and says it again
+/// until something comes ([`Confirming`](crate::proto::setup::opening::Confirming)): it is sealed as the connection's packets.
 pub(crate) struct Opened {
     pub(crate) number: u32,
     pub(crate) conn: ConnId,
@@ -69,8 +70,8 @@ pub(crate) struct Opened {
 /// Where the device reports requests and connections: dapl's `CmSink`, without the types that only the glue knows. Called by
 /// the engine alone, with no lock held.
 pub(crate) trait Reports: Send + Sync {
-    /// A request for the listener made with `listener`. False: nobody listens there any more, or nobody has room.
-    fn request(&self, listener: ObjectId, request: Incoming, info: RequestInfo) -> bool;
+    /// A request for the listener made with `listener`. The request back: nobody listens there any more, or nobody has room.
+    fn request(&self, listener: ObjectId, request: Incoming, info: RequestInfo) -> Result<(), Incoming>;
     fn event(&self, conn: ConnId, event: CmEvent<'_>);
     fn many_recvs(&self, ep: ObjectId);
 }

@@ -141,6 +141,12 @@ pub(crate) fn pass(own: IpAddr, port: u16, qual: u64, passed: &Passed) -> bool {
     }
 }
 
+/// Somebody listens there.
+pub(crate) fn is_open(own: IpAddr, port: u16, qual: u64) -> bool {
+    let connect = || -> io::Result<()> { Ok(rustix::net::connect(socket()?, &name(own, port, qual)?)?) };
+    connect().is_ok()
+}
+
 fn encode(passed: &Passed) -> Vec<u8> {
     let (ip, scope) = match passed.from {
         SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
@@ -196,7 +202,9 @@ mod tests {
     #[test]
     fn a_qualifier_has_one_owner_and_is_free_after_it() {
         let (ip, port) = own();
+        assert!(!is_open(ip, port, 2));
         let door = Door::open(ip, port, 2).unwrap();
+        assert!(is_open(ip, port, 2) && !is_open(ip, port, 3));
         assert_eq!(Door::open(ip, port, 2).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         assert!(Door::open(ip, port, 3).is_ok() && Door::open(ip, port + 1, 2).is_ok());
         drop(door);

@@ -128,6 +128,18 @@ impl Batch {
         self.bytes += length;
     }
 
+    /// What was given for the packet so far is not to leave.
+    pub(crate) fn drop_packet(&mut self) {
+        let begin = self.packets.last().map_or(0, |packet| packet.end);
+        let own = self.pieces[begin..].iter().find_map(|piece| match *piece {
+            Piece::Own(at, _) => Some(at),
+            Piece::Memory(..) => None,
+        });
+        self.pieces.truncate(begin);
+        self.began = own.unwrap_or(self.began);
+        self.own.truncate(self.began);
+    }
+
     fn end_piece(&mut self) {
         if self.own.len() > self.began {
             self.pieces.push(Piece::Own(self.began, self.own.len() - self.began));

@@ -261,3 +261,29 @@ fn two_threads_may_send_by_one_socket() {
     packets.sort();
     assert_eq!((packets.len(), packets[0].clone(), packets[127].clone()), (128, vec![1; 100], vec![2; 100]));
 }
+
+#[test]
+fn a_packet_that_is_dropped_leaves_no_trace() {
+    let (socket, peer) = pair(&plain("127.0.0.1:0"));
+    let memory = payloads(&[5, 6]);
+    let mut batch = Batch::default();
+    batch.own().extend(b"first");
+    batch.end_packet();
+    for with_memory in [true, false] {
+        batch.own().extend(b"no");
+        if with_memory {
+            // SAFETY: it lives until the end of this test.
+            unsafe { batch.memory(memory[0].as_ptr(), 5) };
+            batch.own().extend(b"trailer");
+        }
+        batch.drop_packet();
+    }
+    // SAFETY: it lives until the end of this test.
+    unsafe { batch.memory(memory[1].as_ptr(), 6) };
+    batch.drop_packet();
+    batch.own().extend(b"last");
+    batch.end_packet();
+    assert_eq!((batch.left(), batch.bytes()), (2, 9));
+    assert_eq!(batch.send(&socket, &Destination::of(peer.local())), Outcome::default());
+    assert_eq!(take(&peer).0, [b"first".to_vec(), b"last".to_vec()]);
+}

@@ -1,0 +1,154 @@
+//! Attempts of ours to connect.
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use dapl::error::{Address, Error, Resource, Result};
+use dapl::provider::{ConnId, ConnectSpec, PeerAddress};
+
+use super::secrets::Os;
+use super::{Act, Setups, Standing, Wishes};
+use crate::bell::News;
+use crate::device::{self, Device};
+use crate::net::address;
+use crate::pair::Pair;
+use crate::proto::Nanos;
+use crate::proto::setup::opening::{Opening, Outcome};
+
+/// One of them.
+pub(super) struct Attempt {
+    opening: Opening,
+    server: SocketAddr,
+    conn: ConnId,
+    pair: Arc<dyn Pair>,
+    /// Its place in `due`.
+    due: Option<Nanos>,
+}
+
+impl Device {
+    /// Down-call: starts an attempt, and says its number. The pair hears `connecting` before, `open` or `end` later. No lock is
+    /// held that the pair's `connecting` wants.
+    ///
+    /// Errors: `InvalidAddress`, `Exhausted(Memory)`; then nothing is heard.
+    pub(crate) fn connect(
+        &self,
+        pair: Arc<dyn Pair>,
+        spec: &ConnectSpec<'_>,
+        conn: ConnId,
+        wishes: Wishes,
+    ) -> Result<u32> {
+        let ip = match spec.address {
+            PeerAddress::Ip(ip) => ip.to_canonical(),
+            PeerAddress::Path(_) => return Err(Error::InvalidAddress(Address::Malformed)),
+        };
+        let own = self.interface.address;
+        if !address::is_reachable(&own, ip) {
+            return Err(Error::InvalidAddress(Address::Unreachable));
+        }
+        let now = device::now();
+        let server = address::at(&own, ip, self.knobs.port);
+        let number = self.table.take(now).ok_or(Error::Exhausted(Resource::Memory))?;
+        pair.connecting(number, conn);
+        self.table.put(number, pair.clone());
+        let mut setups = self.setups.lock();
+        let ours = setups.offer(self, number, wishes);
+        let setup = setups.setup.clone();
+        let opening = Opening::new(setup, server, spec.qual, ours, spec.private_data, now, &mut Os);
+        setups.attempts.insert(number, Attempt { opening, server, conn, pair, due: None });
+        setups.go_on(self, now, number);
+        drop(setups);
+        self.look_at_setups();
+        Ok(number)
+    }
+}
+
+impl Setups {
+    /// Sends what an attempt has to say, and plans when it is looked at again.
+    fn go_on(&mut self, device: &Device, now: Nanos, number: u32) {
+        let Some(attempt) = self.attempts.get_mut(&number) else { return };
+        if let Some(to) = attempt.opening.transmit(now, self.batch.own()) {
+            Self::send(&mut self.batch, &device.socket, to);
+        }
+        let due = attempt.opening.deadline();
+        if let Some(before) = std::mem::replace(&mut attempt.due, due) {
+            self.due.remove(&(before, number));
+        }
+        self.due.extend(due.map(|due| (due, number)));
+    }
+
+    fn remove(&mut self, number: u32) -> Option<Attempt> {
+        let attempt = self.attempts.remove(&number)?;
+        if let Some(due) = attempt.due {
+            self.due.remove(&(due, number));
+        }
+        Some(attempt)
+    }
+
+    /// A packet for one of them.
+    pub(super) fn answer(
+        &mut self,
+        device: &Device,
+        now: Nanos,
+        number: u32,
+        from: SocketAddr,
+        packet: &[u8],
+    ) -> Option<Act> {
+        let attempt = self.attempts.get_mut(&number)?;
+        let outcome = attempt.opening.receive(now, packet, from, &mut Os);
+        self.after(device, now, number, outcome)
+    }
+
+    fn after(&mut self, device: &Device, now: Nanos, number: u32, outcome: Option<Outcome>) -> Option<Act> {
+        let Some(outcome) = outcome else {
+            self.go_on(device, now, number);
+            return None;
+        };
+        let Attempt { conn, pair, server, .. } = self.remove(number)?;
+        let news = match outcome {
+            Outcome::Established { agreed, private_data } => {
+                return Some(Act::Open(Standing { number, conn, pair, agreed, private_data }, Vec::new()));
+            }
+            Outcome::PeerRejected => News::PeerRejected,
+            Outcome::Rejected(reason) => {
+                log::info!("{}: connect to {server}: {reason:?}", device.name);
+                News::Rejected
+            }
+            Outcome::Unreachable => {
+                log::info!("{}: connect to {server}: no answer", device.name);
+                News::Unreachable
+            }
+        };
+        Some(Act::End(number, pair, conn, news))
+    }
+
+    /// Those that are due, until one has come to something.
+    pub(super) fn poll_attempts(&mut self, device: &Device, now: Nanos) -> Option<Act> {
+        while let Some((_, number)) = self.due.first().copied().filter(|(due, _)| *due <= now) {
+            let outcome = self.attempts.get_mut(&number)?.opening.on_time(now);
+            let act = self.after(device, now, number, outcome);
+            if act.is_some() {
+                return act;
+            }
+        }
+        None
+    }
+
+    /// Nobody has the well-known port there: one attempt that this decides.
+    pub(super) fn nobody_there(&mut self, device: &Device, now: Nanos, to: SocketAddr) -> Option<Act> {
+        let there: Vec<u32> =
+            self.attempts.iter().filter(|(_, attempt)| attempt.server == to).map(|(number, _)| *number).collect();
+        there.into_iter().find_map(|number| {
+            let outcome = self.attempts.get_mut(&number)?.opening.nobody_there(now);
+            self.after(device, now, number, outcome)
+        })
+    }
+
+    /// Our consumer has given up.
+    pub(super) fn withdraw(&mut self, device: &Device, number: u32) {
+        if let Some(mut attempt) = self.remove(number) {
+            let to = attempt.opening.withdraw(&mut Os, self.batch.own());
+            Self::send(&mut self.batch, &device.socket, to);
+        }
+    }
+}

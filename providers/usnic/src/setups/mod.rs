@@ -1,0 +1,274 @@
+//! Connections on their way: who listens, who asks, who was asked.
+//!
+//! The rules are those of `proto::setup`; here are their sockets, their numbers and their queue pairs. Down-calls and the engine
+//! meet under one lock, which is held for a step of a machine and what it sends, and never while a queue pair or the layer above
+//! is called. What the lock's holder finds out is done afterwards (`Act`), by the engine alone.
+#![forbid(unsafe_code)]
+
+mod asked;
+mod asking;
+mod listening;
+mod secrets;
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use dapl::error::Result;
+use dapl::handle::ObjectId;
+use dapl::provider::{CmEvent, ConnId, RequestInfo};
+
+pub(crate) use self::asked::Incoming;
+pub(crate) use self::listening::Listening;
+
+use self::asked::Accepted;
+use self::asking::Attempt;
+use self::listening::Listeners;
+use self::secrets::Os;
+use crate::bell::{Job, News};
+use crate::device::{self, Device};
+use crate::engine;
+use crate::knobs::Knobs;
+use crate::net::receive::Packets;
+use crate::net::send::{Batch, Destination};
+use crate::net::socket::Socket;
+use crate::pair::{Opened, Pair};
+use crate::proto::Nanos;
+use crate::proto::setup::answering::{Answering, RequestId};
+use crate::proto::setup::opening::{self, Late};
+use crate::proto::setup::{Agreed, Config, Offer, Setup};
+use crate::proto::wire::{self, Kind};
+
+/// What a queue pair brings into a connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Wishes {
+    /// Reads outstanding at most: its own, and the peer's.
+    pub(crate) ord: u32,
+    pub(crate) ird: u32,
+    /// Receives that are posted already.
+    pub(crate) credits: u32,
+}
+
+/// All set-ups of an IA.
+pub(crate) struct Setups {
+    setup: Arc<Setup>,
+    /// Ours, by number.
+    attempts: HashMap<u32, Attempt>,
+    due: BTreeSet<(Nanos, u32)>,
+    /// Others', until they are connections.
+    answering: Answering,
+    accepted: HashMap<u32, Accepted>,
+    number_of: HashMap<RequestId, u32>,
+    listeners: Listeners,
+    /// Kept for its memory.
+    batch: Batch,
+}
+
+/// What is to be done without the lock.
+enum Act {
+    /// A request, for who listens.
+    Ask(ObjectId, RequestId, RequestInfo),
+    /// A connection stands; packets of it have come already.
+    Open(Standing, Vec<(SocketAddr, Vec<u8>)>),
+    /// An attempt came to nothing.
+    End(u32, Arc<dyn Pair>, ConnId, News),
+}
+
+/// A connection that stands, and nobody knows it yet.
+struct Standing {
+    number: u32,
+    conn: ConnId,
+    pair: Arc<dyn Pair>,
+    agreed: Agreed,
+    /// The acceptor's.
+    private_data: Vec<u8>,
+}
+
+impl Setups {
+    /// Errors are logged here: the key, or random numbers.
+    pub(crate) fn new(name: &str, knobs: &Knobs) -> Result<Self> {
+        secrets::try_random(name)?;
+        let psk = knobs.key_file.as_deref().map(|path| secrets::read_key(name, path)).transpose()?;
+        let config =
+            Config { silence: knobs.connect_give_up, always_cookies: knobs.always_cookies, ..Config::default() };
+        let setup = Arc::new(Setup::new(config, psk));
+        Ok(Setups {
+            answering: Answering::new(setup.clone(), device::now(), &mut Os),
+            setup,
+            attempts: HashMap::new(),
+            due: BTreeSet::new(),
+            accepted: HashMap::new(),
+            number_of: HashMap::new(),
+            listeners: Listeners::default(),
+            batch: Batch::default(),
+        })
+    }
+
+    /// When the engine is to look after them.
+    pub(crate) fn deadline(&self) -> Option<Nanos> {
+        let first = self.due.first().map(|(due, _)| *due);
+        [first, self.answering.deadline()].into_iter().flatten().min()
+    }
+
+    /// With random numbers of its own.
+    fn offer(&self, device: &Device, number: u32, wishes: Wishes) -> Offer {
+        Offer {
+            ord: wishes.ord,
+            ird: wishes.ird,
+            credits: wishes.credits,
+            window_kib: u16::try_from(device.socket.receive_buffer() >> 10).unwrap_or(u16::MAX).max(1),
+            mtu: u16::try_from(device.ceiling()).unwrap_or(u16::MAX),
+            checked: device.knobs.checked,
+            ..Offer::new(number, &mut Os)
+        }
+    }
+
+    /// Sends one packet; what does not leave is said again later.
+    fn send(batch: &mut Batch, socket: &Socket, to: SocketAddr) {
+        batch.end_packet();
+        batch.send(socket, &Destination::of(to));
+        batch.clear();
+    }
+
+    /// Something came that belongs to a set-up, or to a connection that does not stand yet.
+    fn receive(&mut self, device: &Device, now: Nanos, from: SocketAddr, packet: Vec<u8>) -> Option<Act> {
+        let (head, _) = wire::head(&packet)?;
+        let number = head.conn.get();
+        let kind = head.kind();
+        if self.attempts.contains_key(&number) {
+            self.answer(device, now, number, from, &packet)
+        } else if self.accepted.contains_key(&number) {
+            self.maybe_confirmed(now, number, from, packet)
+        } else if kind == Some(Kind::Accept) && device.table.find(number).is_none() {
+            let late = opening::late_accept(&self.setup, &packet, None, &mut Os, self.batch.own());
+            if late == Late::Reset {
+                Self::send(&mut self.batch, &device.socket, from);
+            }
+            self.batch.clear();
+            None
+        } else {
+            None
+        }
+    }
+
+    /// What is due by now: one thing that the layer above must hear of, after all that is only sent.
+    fn poll(&mut self, device: &Device, now: Nanos) -> Option<Act> {
+        self.poll_attempts(device, now).or_else(|| self.poll_answers(device, now))
+    }
+}
+
+impl std::fmt::Debug for Setups {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (attempts, accepted) = (self.attempts.len(), self.accepted.len());
+        f.debug_struct("Setups").field("attempts", &attempts).field("accepted", &accepted).finish_non_exhaustive()
+    }
+}
+
+/// The engine: what came, what is due. `doors`: requests may be there.
+pub(crate) fn attend(device: &Arc<Device>, doors: bool) {
+    if doors {
+        listening::read(device);
+    }
+    for (from, packet) in device.take_put_by() {
+        receive(device, from, packet);
+    }
+    let now = device::now();
+    if device.setups.lock().deadline().is_none_or(|due| due > now) {
+        return;
+    }
+    loop {
+        let act = device.setups.lock().poll(device, now);
+        match act {
+            Some(act) => act.run(device),
+            None => return,
+        }
+    }
+}
+
+fn receive(device: &Arc<Device>, from: SocketAddr, mut packet: Vec<u8>) {
+    let now = device::now();
+    let number = wire::head(&packet).map_or(0, |(head, _)| head.conn.get());
+    // It stands by now.
+    if let Some(place) = device.table.find(number).filter(|place| place.is_open()) {
+        let length = packet.len();
+        let outlook = place.pair.receive(now, number, from, Packets::new(&mut packet, length));
+        return device.wants(number, &place.plan, &outlook);
+    }
+    let act = device.setups.lock().receive(device, now, from, packet);
+    if let Some(act) = act {
+        act.run(device);
+    }
+}
+
+/// The host of `to`, or one on the way, says that nobody is there.
+pub(crate) fn nobody_there(device: &Arc<Device>, to: SocketAddr) {
+    let now = device::now();
+    loop {
+        let act = device.setups.lock().nobody_there(device, now, to);
+        match act {
+            Some(act) => act.run(device),
+            None => return,
+        }
+    }
+}
+
+impl Act {
+    fn run(self, device: &Arc<Device>) {
+        match self {
+            Act::Ask(listener, id, info) => {
+                let peer = info.peer;
+                if let Err(request) = device.reports.request(listener, Incoming::new(device.clone(), id), info) {
+                    log::info!("{}: request of {peer}: nobody listens or has room", device.name);
+                    request.refuse();
+                }
+            }
+            Act::Open(standing, early) => standing.open(device, early),
+            Act::End(number, pair, conn, news) => {
+                device.forget(number);
+                if pair.end(number) {
+                    device.reports.event(conn, engine::event(news));
+                }
+            }
+        }
+    }
+}
+
+impl Standing {
+    /// First the report, then the data: nobody sees a receive before its connection.
+    fn open(self, device: &Arc<Device>, early: Vec<(SocketAddr, Vec<u8>)>) {
+        let Standing { number, conn, pair, agreed, private_data } = self;
+        let Some(place) = device.table.find(number) else { return };
+        device.reports.event(conn, CmEvent::Established { private_data: &private_data });
+        let opened = Opened {
+            number,
+            conn,
+            agreed,
+            plan: place.plan.clone(),
+            socket: device.socket.clone(),
+            is_own: false,
+            ceiling: device.ceiling(),
+            is_loopback: device.interface.is_loopback,
+        };
+        let Some(outlook) = pair.open(device::now(), opened) else { return };
+        place.opens();
+        device.wants(number, &place.plan, &outlook);
+        early.into_iter().for_each(|(from, packet)| receive(device, from, packet));
+    }
+}
+
+impl Device {
+    /// The engine has set-ups to look at again.
+    fn look_at_setups(&self) {
+        self.bell.ring(Job::Setups);
+    }
+
+    /// Down-call: an attempt, ours or a peer's that was accepted, is not wanted any more before it is open. The peer is told,
+    /// nobody else is. An open connection ends by words of its own.
+    pub(crate) fn give_up(&self, number: u32) {
+        let mut setups = self.setups.lock();
+        setups.withdraw(self, number);
+        setups.take_back(self, number);
+        drop(setups);
+        self.forget(number);
+    }
+}

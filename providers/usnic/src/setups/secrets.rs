@@ -1,0 +1,105 @@
+//! Random numbers of the operating system, and the key that peers share.
+#![forbid(unsafe_code)]
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+
+use dapl::error::{Error, Resource, Result};
+use rustix::io::Errno;
+use rustix::rand::GetRandomFlags;
+
+use crate::proto::seal::{MIN_SECRET, Psk};
+use crate::proto::setup::Random;
+
+/// Bytes of a key file that are read at most.
+const LONGEST: u64 = 4096;
+
+/// The operating system's.
+pub(super) struct Os;
+
+impl Random for Os {
+    fn fill(&mut self, mut out: &mut [u8]) {
+        while !out.is_empty() {
+            match rustix::rand::getrandom(&mut *out, GetRandomFlags::empty()) {
+                Ok(count) => out = &mut out[count..],
+                Err(Errno::INTR) => {}
+                // It had some when the IA was opened, and does not run out of them.
+                Err(error) => panic!("no random numbers: {error}"),
+            }
+        }
+    }
+}
+
+/// There are random numbers, or it is said that there are none.
+pub(super) fn try_random(name: &str) -> Result<()> {
+    let mut some = [0u8; 8];
+    rustix::rand::getrandom(&mut some, GetRandomFlags::empty()).map(drop).map_err(|error| {
+        log::error!("{name}: the system has no random numbers: {error}");
+        Error::Internal
+    })
+}
+
+/// The key in a file that nobody else can read. Space at its ends does not count.
+pub(super) fn read_key(name: &str, path: &str) -> Result<Psk> {
+    read(path).map_err(|why| {
+        log::error!("{name}: key file {path}: {why}");
+        Error::Exhausted(Resource::Device)
+    })
+}
+
+fn read(path: &str) -> std::result::Result<Psk, String> {
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    let facts = file.metadata().map_err(|error| error.to_string())?;
+    let ours = rustix::process::geteuid().as_raw();
+    if !facts.is_file() {
+        return Err("it is no file".into());
+    }
+    if facts.uid() != ours && facts.uid() != 0 {
+        return Err(format!("it is of uid {}, not {ours}", facts.uid()));
+    }
+    if facts.mode() & 0o077 != 0 {
+        return Err(format!("others may use it (mode {:o}); chmod 600 {path}", facts.mode() & 0o777));
+    }
+    let mut secret = Vec::new();
+    file.take(LONGEST + 1).read_to_end(&mut secret).map_err(|error| error.to_string())?;
+    if secret.len() as u64 > LONGEST {
+        return Err(format!("it has more than {LONGEST} bytes"));
+    }
+    let key = Psk::new(secret.trim_ascii());
+    secret.fill(0);
+    key.ok_or_else(|| format!("it has less than {MIN_SECRET} bytes; head -c 32 /dev/urandom | base64 makes a good one"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn random_numbers_differ() {
+        let (first, second) = (Os.token(), Os.token());
+        assert_ne!(first, second);
+        let mut many = [0; 1000];
+        Os.fill(&mut many);
+        assert!(many[992..] != [0; 8], "filled to the end");
+    }
+
+    #[test]
+    fn a_key_is_long_enough_and_nobody_elses() {
+        let path = std::env::temp_dir().join(format!("daplusnic-key-{}", std::process::id()));
+        let text = path.to_str().unwrap();
+        let with = |secret: &[u8], mode| {
+            std::fs::write(&path, secret).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            read(text).map(drop)
+        };
+        assert_eq!(with(b"0123456789abcdef\n", 0o600), Ok(()));
+        assert!(with(b"  0123456789abcde \n", 0o600).unwrap_err().contains("less than 16"));
+        assert!(with(&[b'x'; 4097], 0o600).unwrap_err().contains("more than 4096"));
+        assert!(with(b"0123456789abcdef", 0o640).unwrap_err().contains("chmod 600"));
+        std::fs::remove_file(&path).unwrap();
+        assert!(read(text).is_err() && read("/dev/null").unwrap_err().contains("no file"));
+    }
+}
