@@ -205,6 +205,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn it_is_a_set_of_numbers(
             start in prop_oneof![prop::sample::select(STARTS.to_vec()), any::<u32>()],

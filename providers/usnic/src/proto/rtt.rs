@@ -180,6 +180,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn no_sample_breaks_it(samples in prop::collection::vec(any::<(u64, u64, u64)>(), 0..50), backoff: u32) {
             let mut rtt = Rtt::new(Timing::default());

@@ -102,9 +102,7 @@ impl<T: Copy> Flight<T> {
         } else if sends > 1 && why == Why::Gap {
             self.reorder.needed();
         }
-        if was_lost && sends > 1 {
-            // Nobody can tell which copy it was.
-        } else if is_early {
+        if is_early {
             self.reorder.void(order);
         } else {
             self.reorder.arrived(order);

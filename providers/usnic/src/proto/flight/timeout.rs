@@ -55,7 +55,8 @@ impl<T: Copy> Flight<T> {
         self.progress.saturating_add(self.rtt.timing().give_up)
     }
 
-    /// The time has come, perhaps. May have to be called again: ask `deadline`.
+    /// The time has come, perhaps. May have to be called again: ask `deadline`. Whatever has arrived is to be handed in
+    /// before, or it is taken for late.
     pub(crate) fn on_time(&mut self, now: Nanos) -> Timeout {
         let mut lost = Lost::default();
         self.detect(now, &mut lost);

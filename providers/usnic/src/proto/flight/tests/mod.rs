@@ -141,6 +141,15 @@ fn what_was_overtaken_is_lost_after_a_round_trip_and_an_eighth() {
     let lost = Lost { packets: 1, bytes: 100, first_sent: sent, last_sent: sent };
     assert_eq!(sender.flight.on_time(sent + TRIP * 9 / 8), Timeout::Lost(lost));
     assert_eq!(sender.flight.deadline(), None, "it waits for its sender");
+
+    let mut near = Sender::new(0);
+    near.send(1);
+    near.now += 20 * MICROS;
+    near.ack(1, &[]).unwrap();
+    near.send(2);
+    near.now += 20 * MICROS;
+    near.ack(1, &[(2, 3)]).unwrap();
+    assert_eq!(near.flight.deadline(), Some(near.now + 50 * MICROS), "an eighth of nothing would be too little");
 }
 
 #[test]
@@ -155,6 +164,18 @@ fn later_means_sent_later() {
     sender.now += TRIP / 2;
     assert_eq!(sender.lost(0, &[(1, 7)]), 1, "and these after it: the resend is lost too");
     assert_eq!((sender.resend(), sender.flight.tally().gaps), (vec![0], 2));
+}
+
+#[test]
+fn what_left_in_vain_is_not_taken_for_a_later_packet() {
+    let mut sender = Sender::with(0, 10);
+    (0..3).for_each(|_| sender.flight.resent(sender.now, Psn(5)));
+    sender.now += TRIP;
+    assert_eq!(sender.lost(0, &[(1, 2)]), 0, "one is later, and three left that nobody knows of");
+    sender.ack(10, &[]).unwrap();
+    sender.send(10);
+    sender.now += TRIP;
+    assert_eq!(sender.lost(10, &[(11, 14)]), 1, "they are forgotten");
 }
 
 #[test]
@@ -235,8 +256,13 @@ fn timeouts_double_and_probe_with_one_or_two() {
     assert_eq!((sender.wait(), sender.now), (Timeout::Probe(2), start + 700 * MILLIS));
     sender.resend();
     assert_eq!(sender.flight.tally().probes, 5);
-    sender.ack(1, &[]).unwrap();
+    sender.ack(49, &[]).unwrap();
     assert_eq!((sender.flight.timeouts(), sender.flight.probes()), (0, 0), "it is there again");
+    assert_eq!(sender.resend(), [49], "the probes overtook it");
+    for _ in 0..3 {
+        assert_eq!((sender.wait(), sender.flight.probes()), (Timeout::Probe(1), 1), "there is no second one");
+        sender.resend();
+    }
 }
 
 #[test]
@@ -248,8 +274,11 @@ fn a_measured_path_has_a_shorter_timeout() {
     sender.now += MILLIS;
     sender.send(1);
     assert_eq!(sender.flight.deadline(), Some(start + 2450 * MICROS), "the oldest one's");
+    sender.now += MILLIS;
     sender.ack(1, &[]).unwrap();
-    assert!(sender.flight.deadline() > Some(start + 2 * MILLIS), "then the next one's");
+    let deadline = sender.now + sender.flight.rtt().pto(0);
+    assert_eq!(sender.flight.deadline(), Some(deadline), "and every progress puts it off");
+    assert!(deadline > start + 2450 * MICROS);
 }
 
 #[test]
@@ -265,7 +294,17 @@ fn a_silent_peer_is_given_up_and_one_that_progresses_is_not() {
     assert_eq!((end, sender.now), (Timeout::GiveUp, start + 20 * SECONDS));
     assert_eq!(sender.flight.on_time(sender.now), Timeout::GiveUp, "and stays so");
 
+    let mut sender = Sender::with(0, 0);
+    sender.now += 3600 * SECONDS;
+    sender.send(1);
+    let start = sender.now;
+    while sender.wait() != Timeout::GiveUp {
+        sender.resend();
+    }
+    assert_eq!(sender.now, start + 20 * SECONDS, "an hour of rest does not count");
+
     let mut sender = Sender::with(0, 3);
+    let start = sender.now;
     for next in 1..=2 {
         while sender.now < start + next * 15 * SECONDS {
             assert!(matches!(sender.wait(), Timeout::Probe(_)));
