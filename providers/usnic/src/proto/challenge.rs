@@ -144,7 +144,7 @@ impl Peer {
                 return Some(candidate.at);
             }
         }
-        let (since, asked, next) = self.asking.filter(|(.., next)| now >= *next)?;
+        let (since, asked, _) = self.asking.filter(|(.., next)| now >= *next)?;
         let wait = if self.refused > 0 { HURRY } else { (self.give_up / 4).clamp(10 * MILLIS, SECONDS) };
         self.asking = Some((since, asked + 1, now.saturating_add(wait)));
         self.refusal_counts = true;

@@ -233,7 +233,7 @@ mod tests {
     fn one_may_finish_while_the_other_breaks_off() {
         let mut fin = finish(0);
         let mut reset = Closing::reset(&terms(), 0, PACE);
-        (said(&mut fin, 0), said(&mut reset, 0));
+        assert_eq!((said(&mut fin, 0), said(&mut reset, 0)), (vec![Kind::Fin], vec![Kind::Reset]));
         reset.receive(1, Kind::Fin);
         assert!(!reset.is_done(), "the peer has not heard of it");
         assert_eq!(said(&mut reset, 20 * MILLIS), [Kind::Reset]);

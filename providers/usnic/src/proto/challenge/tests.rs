@@ -1,1 +1,191 @@
 //! Peers that move, that are silent, and those who only say that they are the peer.
+
+use super::*;
+use crate::proto::setup::tests::terms;
+use crate::proto::wire;
+
+const INTERVAL: Nanos = 15 * SECONDS;
+const GIVE_UP: Nanos = 10 * SECONDS;
+
+fn peer() -> Peer {
+    Peer::new(&terms(), 0, INTERVAL, GIVE_UP)
+}
+
+fn place(port: u16) -> Source {
+    Source::new("10.0.0.3".parse().expect("an address"), port)
+}
+
+/// What is asked now: where, and the nonce.
+fn asks(peer: &mut Peer, now: Nanos) -> Option<(Source, u64)> {
+    let mut out = Vec::new();
+    let to = peer.transmit(now, &terms(), &mut out)?;
+    let (head, body) = wire::head(&out).expect("a packet");
+    assert_eq!((head.kind(), head.token.get()), (Some(Kind::Challenge), terms().peer_token));
+    Some((to, nonce(body).expect("a nonce")))
+}
+
+#[test]
+fn a_response_echoes_the_nonce_and_is_as_long() {
+    let (mut challenge, mut response) = (Vec::new(), Vec::new());
+    put(Kind::Challenge, &terms(), 0x0123_4567_89AB_CDEF, &mut challenge);
+    let (_, body) = wire::head(&challenge).expect("a packet");
+    respond(&terms(), nonce(body).expect("a nonce"), &mut response);
+    let (head, answer) = wire::head(&response).expect("a packet");
+    assert_eq!((head.kind(), answer, response.len()), (Some(Kind::Response), body, challenge.len()));
+    assert!((0..12).filter(|length| *length != 8).all(|length| nonce(&[0; 12][..length]).is_none()));
+}
+
+#[test]
+fn a_new_address_is_used_only_after_it_has_answered() {
+    let mut peer = peer();
+    let (old, new) = (peer.at(), place(1));
+    assert_eq!(asks(&mut peer, 0), None);
+    peer.heard(1, new);
+    assert_eq!(peer.at(), old);
+    let (to, nonce) = asks(&mut peer, 1).expect("it is asked");
+    assert_eq!(to, new);
+    assert!(!peer.responded(new, nonce ^ 1), "a guess");
+    assert!(!peer.responded(old, nonce) && !peer.responded(place(2), nonce), "the answer comes from there");
+    assert_eq!(peer.at(), old);
+    assert!(peer.responded(new, nonce));
+    assert_eq!(peer.at(), new);
+    assert!(!peer.responded(new, nonce), "once");
+    peer.heard(2, new);
+    assert_eq!((asks(&mut peer, SECONDS), peer.deadline()), (None, Some(2 + INTERVAL)));
+}
+
+#[test]
+fn an_answer_that_nobody_asked_for_moves_nothing() {
+    let mut peer = peer();
+    let old = peer.at();
+    peer.heard(0, place(1));
+    let foreseen = peer.candidate.expect("on trial").nonce;
+    assert!(!peer.responded(place(1), foreseen), "not asked yet");
+    assert_eq!(peer.at(), old);
+}
+
+#[test]
+fn challenges_are_few_however_many_addresses_there_are() {
+    let mut peer = peer();
+    let mut asked = 0;
+    for packet in 0..10_000 {
+        let now = packet * MILLIS / 10;
+        peer.heard(now, place(packet as u16));
+        asked += u32::from(asks(&mut peer, now).is_some());
+    }
+    assert!((2..=10).contains(&asked), "{asked} in a second");
+}
+
+#[test]
+fn an_address_that_does_not_answer_is_forgotten() {
+    let mut peer = peer();
+    peer.heard(0, place(1));
+    let mut asked = 0;
+    for now in (0..5 * SECONDS).step_by(MILLIS as usize) {
+        asked += u32::from(asks(&mut peer, now).is_some());
+    }
+    assert_eq!(asked, TRIES);
+    assert!(peer.candidate.is_none());
+    assert_eq!(peer.deadline(), Some(INTERVAL));
+}
+
+#[test]
+fn a_peer_that_moves_on_while_it_is_asked_is_found() {
+    let mut peer = peer();
+    peer.heard(0, place(1));
+    assert!(asks(&mut peer, 0).is_some_and(|(to, _)| to == place(1)));
+    peer.heard(50 * MILLIS, place(2));
+    assert_eq!(asks(&mut peer, 50 * MILLIS), None, "not so fast");
+    peer.heard(100 * MILLIS, place(2));
+    let (to, nonce) = asks(&mut peer, 100 * MILLIS).expect("it is asked");
+    assert!(to == place(2) && peer.responded(to, nonce));
+}
+
+#[test]
+fn nonces_differ_from_each_other_and_from_those_of_other_connections() {
+    let mut others = Peer { seed: [1; 16], ..peer() };
+    let mut peer = peer();
+    let nonces: std::collections::HashSet<u64> = (0..1000).flat_map(|_| [peer.fresh(), others.fresh()]).collect();
+    assert_eq!(nonces.len(), 2000);
+}
+
+/// Goes from deadline to deadline until the peer is gone; says when that was, and how often it was asked.
+fn until_gone(peer: &mut Peer, refuses: bool) -> (Nanos, u32) {
+    let mut asked = 0;
+    for _ in 0..100 {
+        let now = peer.deadline().expect("it goes on");
+        if peer.on_time(now) == Beat::Gone {
+            return (now, asked);
+        }
+        let at = peer.at();
+        while let Some((to, _)) = asks(peer, now) {
+            assert_eq!(to, at);
+            asked += 1;
+            if refuses {
+                (0..5).for_each(|_| peer.refused(now));
+            }
+        }
+    }
+    panic!("never gone");
+}
+
+#[test]
+fn a_silent_peer_is_asked_and_then_gone() {
+    let (now, asked) = until_gone(&mut peer(), false);
+    assert!((INTERVAL + GIVE_UP..INTERVAL + GIVE_UP + 2 * SECONDS).contains(&now), "at {now}");
+    assert!(asked >= 10);
+}
+
+#[test]
+fn a_peer_that_answers_is_asked_again_only_after_the_interval() {
+    let mut peer = peer();
+    for round in 1..5 {
+        let now = round * INTERVAL;
+        assert_eq!((peer.deadline(), peer.on_time(now)), (Some(now), Beat::Nothing));
+        let (to, nonce) = asks(&mut peer, now).expect("it is asked");
+        assert_eq!(asks(&mut peer, now), None);
+        peer.heard(now, to);
+        assert!(!peer.responded(to, nonce), "it has not moved");
+        assert_eq!(asks(&mut peer, now), None);
+    }
+}
+
+#[test]
+fn a_process_that_stood_still_hears_the_answers_first() {
+    let mut peer = peer();
+    let late = 3600 * SECONDS;
+    assert_eq!(peer.on_time(late), Beat::Nothing);
+    assert!(asks(&mut peer, late).is_some());
+    assert_eq!(peer.on_time(2 * late), Beat::Nothing, "asked once only");
+    let (gone, asked) = until_gone(&mut peer, false);
+    assert!(asked >= ASKED - 1 && gone > late);
+}
+
+#[test]
+fn without_an_interval_nobody_is_asked() {
+    let mut peer = Peer::new(&terms(), 0, 0, GIVE_UP);
+    assert_eq!((peer.deadline(), peer.on_time(u64::MAX), asks(&mut peer, u64::MAX)), (None, Beat::Nothing, None));
+}
+
+#[test]
+fn a_host_that_says_that_nobody_is_there_is_believed_sooner_but_not_at_once() {
+    for interval in [INTERVAL, 0] {
+        let mut peer = Peer::new(&terms(), 0, interval, GIVE_UP);
+        peer.refused(5);
+        assert_eq!((peer.on_time(5), peer.deadline()), (Beat::Nothing, Some(5)), "it is asked first");
+        let (gone, asked) = until_gone(&mut peer, true);
+        assert!(asked == ASKED && gone < SECONDS, "{asked} times, at {gone}");
+    }
+}
+
+#[test]
+fn a_sign_of_life_outweighs_what_the_host_says() {
+    let mut peer = peer();
+    for now in 0..100 {
+        peer.refused(now * HURRY);
+        asks(&mut peer, now * HURRY);
+        peer.heard(now * HURRY, peer.at());
+        assert_eq!(peer.on_time(now * HURRY + 1), Beat::Nothing);
+    }
+    assert_eq!(peer.deadline(), Some(99 * HURRY + INTERVAL));
+}

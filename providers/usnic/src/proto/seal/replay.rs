@@ -5,6 +5,8 @@
 /// Counters behind the highest that are told apart: twice the packets that can be in flight, as acks and probes count too.
 pub(crate) const WIDTH: u64 = 8192;
 
+const _: () = assert!(WIDTH >= 4096 && WIDTH.is_multiple_of(64));
+
 const WORDS: usize = (WIDTH / 64) as usize;
 
 /// The highest counters, as bits of a ring.
@@ -45,7 +47,7 @@ impl Window {
         }
         let mut next = self.end;
         while next <= counter {
-            if next % 64 == 0 && counter - next >= 63 {
+            if next.is_multiple_of(64) && counter - next >= 63 {
                 self.seen[word(next)] = 0;
                 next += 64;
             } else {
@@ -89,7 +91,6 @@ mod tests {
         assert!(try_take(&mut window, 1) && !try_take(&mut window, 1), "the oldest that can be told");
         assert!(try_take(&mut window, 10 * WIDTH));
         assert!(!window.is_new(WIDTH) && !window.is_new(9 * WIDTH) && window.is_new(9 * WIDTH + 1));
-        assert!(WIDTH >= 4096);
     }
 
     #[test]

@@ -81,10 +81,11 @@ struct Key {
 #[derive(Debug)]
 enum Stage {
     Asked,
-    /// The accept, its number for the client, and when it is too late for a confirmation.
+    /// The accept, how it names the connection to the client, and when it is too late for a confirmation.
     Accepted {
         packet: Vec<u8>,
         conn: u32,
+        token: u64,
         wait: Nanos,
         until: Nanos,
     },
@@ -302,20 +303,24 @@ impl Answering {
         let key = |hop| Key { from, to: To { conn, token, hop } };
         let open = |id: &&RequestId| self.attempts.get(*id).is_some_and(|attempt| !attempt.is_over());
         let found = self.by_key.range(key(0)..=key(u16::MAX)).map(|(_, id)| id).find(open).copied();
-        self.end(now, found, Vec::new())
+        self.end(now, found)
     }
 
     /// A Reset came for the number of an accept that is not confirmed, and is not sealed as the connection's: the client may
     /// not know of the accept.
     pub(crate) fn reset(&mut self, now: Nanos, packet: &[u8]) -> Heard {
-        let conn = wire::head(packet).map_or(0, |(head, _)| head.conn.get());
-        let is_true = packets::is_unknown(&self.setup.guard, packet);
-        self.end(now, self.by_conn.get(&conn).copied().filter(|_| is_true), Vec::new())
+        let Some((head, _)) = wire::head(packet) else { return Heard::Nothing };
+        let knows = |id: &RequestId| match self.attempts.get(id).map(|attempt| &attempt.stage) {
+            Some(Stage::Accepted { token, .. }) => *token == head.token.get(),
+            _ => false,
+        };
+        let found = self.by_conn.get(&head.conn.get()).copied().filter(knows);
+        self.end(now, found.filter(|_| packets::is_unknown(&self.setup.guard, packet)))
     }
 
-    fn end(&mut self, now: Nanos, id: Option<RequestId>, packet: Vec<u8>) -> Heard {
+    fn end(&mut self, now: Nanos, id: Option<RequestId>) -> Heard {
         let Some(id) = id else { return Heard::Nothing };
-        self.be_over(now, id, packet);
+        self.be_over(now, id, Vec::new());
         Heard::Left(id)
     }
 
@@ -340,7 +345,7 @@ impl Answering {
         let mut packet = Vec::new();
         packets::put_accept(&setup.guard, attempt.key.to, ours, private, random, &mut packet);
         let (wait, until) = (setup.config.first_repeat, now.saturating_add(setup.config.silence));
-        attempt.stage = Stage::Accepted { packet, conn: ours.conn, wait, until };
+        attempt.stage = Stage::Accepted { packet, conn: ours.conn, token: ours.token, wait, until };
         attempt.private = Vec::new();
         let agreed = setup.agree(ours, &attempt.offer, attempt.key.from, false, random);
         self.by_conn.insert(ours.conn, id);

@@ -142,6 +142,8 @@ pub(crate) struct Config {
     /// The first repetition comes after so long; each wait is twice the one before, up to the last.
     pub(crate) first_repeat: Nanos,
     pub(crate) last_repeat: Nanos,
+    /// A client whose request is pending asks again after so long, and until it has an answer as if it were new.
+    pub(crate) pending_repeat: Nanos,
     /// Who hears nothing for so long gives up: the client that the server lives, the server that its accept came through.
     pub(crate) silence: Nanos,
     /// The server takes a client that asked and does not come again for gone after so long.
@@ -164,7 +166,8 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             first_repeat: 100 * MILLIS,
-            last_repeat: 2 * SECONDS,
+            last_repeat: SECONDS,
+            pending_repeat: 2 * SECONDS,
             silence: 10 * SECONDS,
             patience: 30 * SECONDS,
             linger: 10 * SECONDS,

@@ -139,8 +139,8 @@ impl Opening {
         match answer {
             Answer::Again(ticket) => self.again(ticket, now, random),
             Answer::Pending => {
-                self.wait = setup.config.last_repeat;
-                self.due = Some(self.sent_at.saturating_add(self.wait).max(now));
+                self.wait = setup.config.first_repeat;
+                self.due = Some(self.sent_at.saturating_add(setup.config.pending_repeat).max(now));
             }
             Answer::Accept(theirs, private) => {
                 self.due = None;

@@ -1,1 +1,344 @@
 //! What a server makes of what it hears, and what it keeps.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::super::opening::Opening;
+use super::super::packets::{Answer, REQUEST};
+use super::super::tests::Dice;
+use super::super::{Config, MAX_PRIVATE};
+use super::*;
+use crate::proto::SECONDS;
+use crate::proto::seal::Psk;
+
+struct Server {
+    answering: Answering,
+    setup: Arc<Setup>,
+    dice: Dice,
+    /// The bytes of the last answer.
+    out: Vec<u8>,
+}
+
+impl Server {
+    fn new(config: Config, secret: Option<&[u8]>) -> Server {
+        let mut dice = Dice::new(1);
+        let setup = Arc::new(Setup::new(config, secret.and_then(Psk::new)));
+        Server { answering: Answering::new(setup.clone(), 0, &mut dice), setup, dice, out: Vec::new() }
+    }
+
+    /// The first packet of a new client.
+    fn request(&mut self, conn: u32) -> (Opening, Vec<u8>) {
+        let offer = Offer::new(conn, &mut self.dice);
+        let server = source(0, 0);
+        let mut opening = Opening::new(self.setup.clone(), server, 77, offer, &[5; MAX_PRIVATE], 0, &mut self.dice);
+        let mut packet = Vec::new();
+        opening.transmit(0, &mut packet);
+        (opening, packet)
+    }
+
+    fn hears(&mut self, now: Nanos, packet: &[u8], from: SocketAddr) -> Heard {
+        self.out.clear();
+        self.answering.receive(now, packet, from, true, &mut self.dice, &mut self.out)
+    }
+
+    /// What the last answer says.
+    fn said(&self) -> Option<Answer<'static>> {
+        let mut room = Vec::new();
+        match packets::answer(&self.setup.guard, &self.out, &mut room)?.1 {
+            Answer::Accept(offer, _) => Some(Answer::Accept(offer, b"")),
+            Answer::Again(ticket) => Some(Answer::Again(ticket)),
+            Answer::Pending => Some(Answer::Pending),
+            Answer::Reject(reason) => Some(Answer::Reject(reason)),
+        }
+    }
+
+    fn accept(&mut self, now: Nanos, id: RequestId, conn: u32) -> Agreed {
+        let offer = Offer::new(conn, &mut self.dice);
+        self.answering.accept(now, id, &offer, &[6; MAX_PRIVATE], &mut self.dice).expect("it is there")
+    }
+
+    /// Everything that is due until then: bytes sent, and who has left.
+    fn time(&mut self, end: Nanos) -> (usize, Vec<RequestId>) {
+        let (mut sent, mut left) = (0, Vec::new());
+        while let Some(now) = self.answering.deadline().filter(|due| *due <= end) {
+            self.out.clear();
+            while let Some(due) = self.answering.poll(now, &mut self.out) {
+                if let Due::Left(id) = due {
+                    left.push(id);
+                }
+            }
+            sent += self.out.len();
+        }
+        (sent, left)
+    }
+
+    fn is_empty(&self) -> bool {
+        let it = &self.answering;
+        let maps = it.attempts.is_empty() && it.by_key.is_empty() && it.by_conn.is_empty();
+        maps && it.due.is_empty() && it.over.is_empty() && it.census.all() == 0
+    }
+}
+
+fn source(net: u32, host: u32) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::from(0x0A00_0000 + net * 256 + host)), 4000)
+}
+
+fn asked(heard: Heard) -> RequestId {
+    match heard {
+        Heard::Asked(id) => id,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_request_is_reported_once_and_then_pending() {
+    let mut server = Server::new(Config::default(), None);
+    let (_, packet) = server.request(1);
+    let from = source(0, 1);
+    let id = asked(server.hears(0, &packet, from));
+    assert_eq!(server.out, [], "it says nothing yet: the consumer may be quick");
+    let request = server.answering.request(id).expect("it is there");
+    assert_eq!((request.from, request.qual, request.private_data), (from, 77, &[5; MAX_PRIVATE][..]));
+    for _ in 0..3 {
+        assert_eq!(server.hears(1, &packet, from), Heard::Answer);
+        assert_eq!(server.said(), Some(Answer::Pending));
+    }
+    server.accept(2, id, 8);
+    assert_eq!(server.answering.request(id), None, "it is answered");
+    assert_eq!(server.hears(3, &packet, from), Heard::Answer);
+    assert!(matches!(server.said(), Some(Answer::Accept(offer, _)) if offer.conn == 8));
+    assert_eq!((server.answering.confirmed(4, 9), server.answering.confirmed(4, 8)), (None, Some(id)));
+    assert_eq!(server.answering.confirmed(4, 8), None, "once");
+    assert_eq!((server.hears(5, &packet, from), server.out.len()), (Heard::Nothing, 0));
+    assert_eq!(server.time(60 * SECONDS), (0, vec![]));
+    assert!(server.is_empty(), "nothing is left");
+}
+
+#[test]
+fn answers_after_the_end_change_nothing() {
+    let mut server = Server::new(Config::default(), None);
+    let (mut opening, packet) = server.request(1);
+    let id = asked(server.hears(0, &packet, source(0, 1)));
+    let mut leaves = Vec::new();
+    opening.withdraw(&mut Dice::new(2), &mut leaves);
+    assert_eq!(server.hears(0, &leaves, source(0, 2)), Heard::Nothing, "from elsewhere");
+    assert_eq!(server.hears(0, &leaves, source(0, 1)), Heard::Left(id));
+    assert_eq!(server.hears(0, &leaves, source(0, 1)), Heard::Nothing);
+    let offer = Offer::new(8, &mut server.dice);
+    assert!(server.answering.accept(1, id, &offer, b"", &mut Dice::new(3)).is_none());
+    server.answering.reject(1, id, Reason::Refused, &mut Dice::new(3));
+    assert_eq!(server.time(60 * SECONDS), (0, vec![]));
+    server.answering.reject(1, RequestId(99), Reason::Refused, &mut Dice::new(3));
+    assert!(server.is_empty());
+}
+
+#[test]
+fn no_unproven_source_gets_more_than_three_times_what_it_sent() {
+    type Ends = fn(&mut Server, RequestId);
+    let ends: [Ends; 4] = [
+        |server, id| drop(server.accept(0, id, 8)),
+        |server, id| server.answering.reject(0, id, Reason::Refused, &mut Dice::new(3)),
+        |server, id| server.answering.reject(0, id, Reason::HandedOff(u64::MAX), &mut Dice::new(3)),
+        |_, _| {},
+    ];
+    for end in ends {
+        for repeats in [0, 1, 5] {
+            let mut server = Server::new(Config { silence: 3600 * SECONDS, ..Config::default() }, None);
+            let (_, packet) = server.request(1);
+            let (mut came, mut went) = (packet.len(), 0);
+            let id = asked(server.hears(0, &packet, source(0, 1)));
+            end(&mut server, id);
+            for _ in 0..repeats {
+                server.hears(0, &packet, source(0, 1));
+                (came, went) = (came + packet.len(), went + server.out.len());
+                assert!(server.out.len() <= 3 * packet.len() && went <= 3 * came);
+            }
+            went += server.time(3000 * SECONDS).0;
+            assert!(went <= 3 * came, "{went} for {came}");
+            assert!(went > 0 || server.answering.by_conn.is_empty());
+        }
+    }
+}
+
+#[test]
+fn answers_for_which_nothing_is_kept_are_no_more_than_three_times_as_long() {
+    for secret in [None, Some(&[7; 16][..])] {
+        let mut server = Server::new(Config { always_cookies: true, ..Config::default() }, secret);
+        let (_, packet) = server.request(1);
+        assert_eq!(server.hears(0, &packet, source(0, 1)), Heard::Answer);
+        assert!(matches!(server.said(), Some(Answer::Again(_))) && server.out.len() <= 3 * packet.len());
+        let mut out = Vec::new();
+        server.answering.receive(0, &packet, source(0, 1), false, &mut Dice::new(2), &mut out);
+        assert!(!out.is_empty() && out.len() <= 3 * packet.len());
+        assert!(server.is_empty());
+        // What is shorter than a request is none, and gets nothing.
+        for end in 0..REQUEST {
+            assert_eq!((server.hears(0, &packet[..end], source(0, 1)), server.out.len()), (Heard::Nothing, 0));
+        }
+    }
+}
+
+#[test]
+fn a_source_that_has_shown_its_cookie_may_get_more() {
+    let mut server = Server::new(Config { silence: 3600 * SECONDS, always_cookies: true, ..Config::default() }, None);
+    let (mut opening, packet) = server.request(1);
+    let from = source(0, 1);
+    server.hears(0, &packet, from);
+    let answer = server.out.clone();
+    assert!(opening.receive(0, &answer, source(0, 0), &mut Dice::new(2)).is_none());
+    let mut packet = Vec::new();
+    opening.transmit(0, &mut packet);
+    let id = asked(server.hears(0, &packet, from));
+    server.accept(0, id, 8);
+    assert!(server.time(3000 * SECONDS).0 > 3 * packet.len());
+}
+
+#[test]
+fn under_load_nothing_is_kept_of_the_unproven() {
+    let config = Config { unproven: 20, unproven_of_prefix: 5, ..Config::default() };
+    let mut server = Server::new(config, None);
+    let (mut kept, mut cookies) = ([0; 8], 0);
+    for net in 0..8 {
+        for host in 0..10 {
+            let (_, packet) = server.request(net * 100 + host + 1);
+            match server.hears(0, &packet, source(net, host)) {
+                Heard::Asked(_) => kept[net as usize] += 1,
+                Heard::Answer => {
+                    assert!(matches!(server.said(), Some(Answer::Again(_))));
+                    cookies += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert_eq!((kept, cookies), ([5, 5, 5, 5, 0, 0, 0, 0], 60), "of each network, and of all");
+    assert_eq!((server.answering.attempts.len(), server.answering.counts().cookies), (20, 60));
+    // Who comes with it is kept although there is load.
+    let (mut opening, packet) = server.request(9999);
+    let from = source(9, 9);
+    assert_eq!(server.hears(0, &packet, from), Heard::Answer);
+    let answer = server.out.clone();
+    opening.receive(0, &answer, source(0, 0), &mut Dice::new(2));
+    let mut again = Vec::new();
+    opening.transmit(0, &mut again);
+    assert_eq!(server.hears(0, &again, source(9, 10)), Heard::Answer, "shown by another it is worth nothing");
+    asked(server.hears(0, &again, from));
+    assert_eq!((server.answering.census.all(), server.answering.census.unproven()), (21, 20));
+}
+
+#[test]
+fn a_forged_or_stale_cookie_gets_another_one() {
+    let mut server = Server::new(Config { always_cookies: true, ..Config::default() }, None);
+    let (mut opening, packet) = server.request(1);
+    let from = source(0, 1);
+    server.hears(0, &packet, from);
+    let answer = server.out.clone();
+    opening.receive(0, &answer, source(0, 0), &mut Dice::new(2));
+    let mut with = Vec::new();
+    opening.transmit(0, &mut with);
+    assert_eq!(server.hears(100 * SECONDS, &with, from), Heard::Answer, "stale");
+    assert!(matches!(server.said(), Some(Answer::Again(_))));
+    assert!(server.is_empty());
+    for guess in 0..1000 {
+        let mut packet = Vec::new();
+        let ticket = packets::Ticket::new(guess % 7 + 1, [guess as u8; 16]);
+        let asking = packets::Asking::new(77, 0, Some(ticket));
+        let offer = Offer::new(1, &mut server.dice);
+        packets::put_request(&server.setup.guard, &asking, &offer, b"", &mut Dice::new(2), &mut packet);
+        assert_eq!(server.hears(100 * SECONDS, &packet, from), Heard::Answer);
+    }
+    assert!(server.is_empty() && server.answering.counts().requests == 0);
+}
+
+#[test]
+fn memory_is_bounded_whoever_comes() {
+    let config = Config { half_open: 30, half_open_of_prefix: 10, remembered: 15, ..Config::default() };
+    let (all, prefix) = (config.half_open, config.half_open_of_prefix);
+    let mut server = Server::new(Config { unproven: 1000, unproven_of_prefix: 1000, ..config }, None);
+    let mut ids = Vec::new();
+    for net in 0..10 {
+        for host in 0..20 {
+            let (_, packet) = server.request(net * 100 + host + 1);
+            match server.hears(0, &packet, source(net, host)) {
+                Heard::Asked(id) => ids.push(id),
+                _ => assert_eq!(server.said(), Some(Answer::Reject(Reason::NoRoom))),
+            }
+        }
+        assert!(server.answering.census.of_prefix(source(net, 0)) <= prefix);
+    }
+    assert_eq!((ids.len(), server.answering.counts().no_room), (all, 170));
+    for id in ids {
+        server.answering.reject(0, id, Reason::Refused, &mut Dice::new(2));
+    }
+    assert_eq!((server.answering.census.all(), server.answering.attempts.len()), (0, 15), "the oldest are forgotten");
+    let (_, packet) = server.request(5);
+    asked(server.hears(0, &packet, source(0, 1)));
+    server.time(60 * SECONDS);
+    assert!(server.is_empty());
+}
+
+#[test]
+fn what_makes_no_sense_or_is_of_another_version_is_told_so() {
+    let mut server = Server::new(Config::default(), None);
+    let good = Offer::new(1, &mut server.dice);
+    let request = |asking: &packets::Asking, offer: &Offer| {
+        let mut packet = Vec::new();
+        let guard = crate::proto::seal::Guard::new(None);
+        packets::put_request(&guard, asking, offer, b"", &mut Dice::new(2), &mut packet);
+        packet
+    };
+    let asking = packets::Asking::new(77, 0, None);
+    let cases = [
+        (request(&packets::Asking { min: 2, max: 9, ..asking }, &good), Reason::Version),
+        (request(&packets::Asking { min: 0, max: 0, ..asking }, &good), Reason::Version),
+        (request(&packets::Asking { min: 9, max: 0, ..asking }, &good), Reason::Version),
+        (request(&asking, &Offer { mtu: 100, ..good }), Reason::NotUnderstood),
+        (request(&asking, &Offer { window_kib: 0, ..good }), Reason::NotUnderstood),
+    ];
+    for (packet, reason) in cases {
+        assert_eq!(server.hears(0, &packet, source(0, 1)), Heard::Answer);
+        assert_eq!(server.said(), Some(Answer::Reject(reason)));
+    }
+    for nobody in [Offer { conn: 0, ..good }, Offer { token: 0, ..good }] {
+        assert_eq!(server.hears(0, &request(&asking, &nobody), source(0, 1)), Heard::Nothing);
+    }
+    assert!(server.is_empty());
+    let newer = request(&packets::Asking { min: 1, max: 9, ..asking }, &good);
+    asked(server.hears(0, &newer, source(0, 1)));
+}
+
+#[test]
+fn a_reset_needs_the_number_the_token_and_the_guard() {
+    for secret in [None, Some(&[7; 16][..])] {
+        let mut server = Server::new(Config::default(), secret);
+        let config = &server.setup.config;
+        assert!(!config.always_cookies);
+        let (mut opening, packet) = server.request(1);
+        let from = source(0, 1);
+        if server.hears(0, &packet, from) == Heard::Answer {
+            let answer = server.out.clone();
+            opening.receive(0, &answer, source(0, 0), &mut Dice::new(2));
+        }
+        let mut again = Vec::new();
+        opening.transmit(0, &mut again);
+        let id = match server.hears(0, if again.is_empty() { &packet } else { &again }, from) {
+            Heard::Asked(id) => id,
+            _ => *server.answering.attempts.keys().next().expect("it is there"),
+        };
+        let terms = server.accept(0, id, 8).terms;
+        let theirs = |conn, token| Offer { conn, token, ..Offer::new(1, &mut Dice::new(4)) };
+        let reset = |server: &mut Server, guard: &crate::proto::seal::Guard, conn, flip| {
+            let mut packet = Vec::new();
+            packets::put_unknown(guard, &theirs(conn, terms.our_token ^ flip), &mut Dice::new(5), &mut packet);
+            server.answering.reset(1, &packet)
+        };
+        let setup = server.setup.clone();
+        let stranger = crate::proto::seal::Guard::new(Psk::new(&[8; 16]).as_ref());
+        assert_eq!(reset(&mut server, &stranger, 8, 0), Heard::Nothing);
+        assert_eq!(reset(&mut server, &setup.guard, 9, 0), Heard::Nothing);
+        assert_eq!(reset(&mut server, &setup.guard, 8, 1 << 40), Heard::Nothing);
+        assert_eq!(server.answering.reset(1, &packet), Heard::Nothing);
+        assert_eq!(server.answering.reset(1, &[]), Heard::Nothing);
+        assert_eq!(reset(&mut server, &setup.guard, 8, 0), Heard::Left(id));
+        assert_eq!(reset(&mut server, &setup.guard, 8, 0), Heard::Nothing);
+    }
+}

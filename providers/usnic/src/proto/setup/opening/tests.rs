@@ -1,1 +1,244 @@
 //! What a client makes of what it hears.
+
+use super::super::packets::To;
+use super::super::tests::Dice;
+use super::*;
+use crate::proto::SECONDS;
+
+const SERVER: &str = "10.0.0.1:17471";
+const ANSWERS_FROM: &str = "10.0.0.1:5000";
+
+fn at(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
+}
+
+fn offer() -> Offer {
+    Offer::new(9, &mut Dice::new(1))
+}
+
+fn opening() -> Opening {
+    let setup = Arc::new(Setup::new(Config::default(), None));
+    Opening::new(setup, at(SERVER), 77, offer(), b"private", 0, &mut Dice::new(2))
+}
+
+/// What goes out now, if anything.
+fn sends(opening: &mut Opening, now: Nanos) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    opening.transmit(now, &mut out).map(|to| {
+        assert_eq!(to, at(SERVER));
+        out
+    })
+}
+
+fn to(hop: u16) -> To {
+    To { conn: 9, token: offer().token, hop }
+}
+
+fn hears(opening: &mut Opening, now: Nanos, packet: &[u8], from: &str) -> Option<Outcome> {
+    opening.receive(now, packet, at(from), &mut Dice::new(3))
+}
+
+fn accept(to: To) -> Vec<u8> {
+    let (setup, mut out) = (Setup::new(Config::default(), None), Vec::new());
+    let theirs = Offer::new(11, &mut Dice::new(4));
+    packets::put_accept(&setup.guard, to, &theirs, b"yes", &mut Dice::new(5), &mut out);
+    out
+}
+
+fn reject(to: To, reason: Reason) -> Vec<u8> {
+    let (setup, mut out) = (Setup::new(Config::default(), None), Vec::new());
+    packets::put_reject(&setup.guard, to, reason, &mut Dice::new(5), &mut out);
+    out
+}
+
+fn cookie(to: To, ticket: Option<Ticket>) -> Vec<u8> {
+    let (setup, mut out) = (Setup::new(Config::default(), None), Vec::new());
+    packets::put_cookie(&setup.guard, to, ticket, &mut Dice::new(5), &mut out);
+    out
+}
+
+#[test]
+fn it_asks_again_with_doubling_waits_and_the_same_bytes_and_gives_up() {
+    let mut opening = opening();
+    let first = sends(&mut opening, 0).expect("at once");
+    let mut times = vec![0];
+    let gone = loop {
+        let now = opening.deadline().expect("it goes on");
+        if let Some(outcome) = opening.on_time(now) {
+            assert!(matches!(outcome, Outcome::Unreachable));
+            break now;
+        }
+        assert_eq!(sends(&mut opening, now).as_ref(), Some(&first));
+        assert_eq!(sends(&mut opening, now), None);
+        times.push(now / crate::proto::MILLIS);
+    };
+    assert_eq!(times[..6], [0, 100, 300, 700, 1500, 2500]);
+    assert_eq!(gone, Config::default().silence);
+    assert_eq!((opening.deadline(), sends(&mut opening, gone + SECONDS)), (None, None));
+    assert!(opening.on_time(u64::MAX).is_none(), "said once");
+    assert!(hears(&mut opening, gone, &accept(to(0)), ANSWERS_FROM).is_none(), "it is over");
+}
+
+#[test]
+fn a_process_that_stood_still_asks_before_it_gives_up() {
+    let mut opening = opening();
+    sends(&mut opening, 0);
+    assert!(opening.on_time(3600 * SECONDS).is_none());
+    assert!(sends(&mut opening, 3600 * SECONDS).is_some());
+    assert!(hears(&mut opening, 3600 * SECONDS, &accept(to(0)), ANSWERS_FROM).is_some());
+}
+
+#[test]
+fn only_the_host_that_was_asked_is_believed_and_only_with_number_and_token() {
+    let strangers = ["10.0.0.2:17471", "[::1]:5000"];
+    let wrong = [To { conn: 8, ..to(0) }, To { token: 1, ..to(0) }, To { conn: 0, token: 0, hop: 0 }];
+    let mut opening = opening();
+    for from in strangers {
+        assert!(hears(&mut opening, 0, &accept(to(0)), from).is_none(), "{from}");
+    }
+    for to in wrong {
+        assert!(hears(&mut opening, 0, &accept(to), ANSWERS_FROM).is_none());
+        assert!(hears(&mut opening, 0, &reject(to, Reason::Refused), ANSWERS_FROM).is_none());
+    }
+    assert!(hears(&mut opening, 0, &accept(to(0))[..40], ANSWERS_FROM).is_none());
+    let mapped = "[::ffff:10.0.0.1]:5000";
+    let Some(Outcome::Established { agreed, private_data }) = hears(&mut opening, 0, &accept(to(0)), mapped) else {
+        panic!("it is the host");
+    };
+    assert_eq!((agreed.terms.peer, private_data), (at(mapped), b"yes".to_vec()));
+    assert!(hears(&mut opening, 0, &accept(to(0)), ANSWERS_FROM).is_none(), "a duplicate is for the connection");
+}
+
+#[test]
+fn strangers_are_no_sign_of_life() {
+    let mut opening = opening();
+    for now in (0..11).map(|second| second * SECONDS) {
+        sends(&mut opening, now);
+        hears(&mut opening, now, &cookie(to(0), None), "10.0.0.2:5000");
+        hears(&mut opening, now, &cookie(to(1), None), ANSWERS_FROM);
+    }
+    assert!(matches!(opening.on_time(11 * SECONDS), Some(Outcome::Unreachable)));
+}
+
+#[test]
+fn a_cookie_goes_out_at_once_but_a_server_that_gives_more_does_not_set_the_pace() {
+    let mut opening = opening();
+    sends(&mut opening, 0);
+    let mut sent = 0;
+    for now in 1..1000 {
+        let ticket = Ticket::new(now as u32, [now as u8; 16]);
+        assert!(hears(&mut opening, now, &cookie(to(0), Some(ticket)), ANSWERS_FROM).is_none());
+        if let Some(packet) = sends(&mut opening, now) {
+            let asking = packets::asking(&packet).expect("a request");
+            assert_eq!((asking.epoch.get(), asking.cookie), (now as u32, [now as u8; 16]));
+            sent += 1;
+        }
+    }
+    assert_eq!(sent, 1);
+    let due = opening.deadline().expect("it goes on");
+    let packet = sends(&mut opening, due).expect("due");
+    assert_eq!(packets::asking(&packet).map(|asking| asking.epoch.get()), Some(999), "the newest");
+}
+
+#[test]
+fn pending_makes_it_patient() {
+    let mut opening = opening();
+    sends(&mut opening, 0);
+    for round in 0..1000 {
+        let now = round * 2 * SECONDS;
+        hears(&mut opening, now + 1, &cookie(to(0), None), ANSWERS_FROM);
+        assert_eq!(opening.deadline(), Some(now + Config::default().pending_repeat));
+        assert!(opening.on_time(now + 2 * SECONDS).is_none());
+        assert!(sends(&mut opening, now + 2 * SECONDS).is_some());
+    }
+}
+
+#[test]
+fn late_words_of_the_listener_before_are_not_the_next_ones() {
+    let mut opening = opening();
+    sends(&mut opening, 0);
+    assert!(hears(&mut opening, 1, &reject(to(0), Reason::HandedOff(88)), ANSWERS_FROM).is_none());
+    let packet = sends(&mut opening, 1).expect("at once");
+    let asking = packets::asking(&packet).expect("a request");
+    assert_eq!((asking.qual(), asking.hop(), asking.epoch.get()), (88, 1, 0));
+    for late in [reject(to(0), Reason::HandedOff(88)), reject(to(0), Reason::NoListener), cookie(to(0), None)] {
+        assert!(hears(&mut opening, 2, &late, ANSWERS_FROM).is_none());
+        assert_eq!(sends(&mut opening, 2), None);
+    }
+    assert!(matches!(
+        hears(&mut opening, 3, &reject(to(1), Reason::Refused), ANSWERS_FROM),
+        Some(Outcome::PeerRejected)
+    ));
+}
+
+#[test]
+fn every_reason_has_its_outcome() {
+    use Reason::*;
+    for reason in [NoListener, NoRoom, Version, NotUnderstood] {
+        let outcome = hears(&mut opening(), 0, &reject(to(0), reason), ANSWERS_FROM);
+        assert!(matches!(outcome, Some(Outcome::Rejected(why)) if why == reason), "{outcome:?}");
+    }
+    let outcome = hears(&mut opening(), 0, &reject(to(0), Refused), ANSWERS_FROM);
+    assert!(matches!(outcome, Some(Outcome::PeerRejected)));
+}
+
+#[test]
+fn a_port_that_nobody_has_is_asked_twice() {
+    let mut opening = opening();
+    sends(&mut opening, 0);
+    assert!((0..10).all(|_| opening.nobody_there(1).is_none()), "it may be said once per request");
+    let due = opening.deadline().expect("it goes on");
+    assert!(due < SECONDS && sends(&mut opening, due).is_some());
+    assert!(matches!(opening.nobody_there(due + 1), Some(Outcome::Rejected(Reason::NoListener))));
+    assert!(opening.deadline().is_none() && opening.nobody_there(due + 2).is_none());
+}
+
+#[test]
+fn a_server_that_lives_outweighs_a_port_that_nobody_has() {
+    let mut opening = opening();
+    for now in (0..20).map(|round| round * 10 * SECONDS) {
+        assert!(sends(&mut opening, now).is_some());
+        assert!(opening.nobody_there(now).is_none());
+        hears(&mut opening, now, &cookie(to(0), None), ANSWERS_FROM);
+    }
+}
+
+#[test]
+fn a_late_accept_is_confirmed_or_refused() {
+    let setup = Setup::new(Config::default(), None);
+    let late = |packet: &[u8], standing: Option<&Terms>| {
+        let mut out = Vec::new();
+        let late = late_accept(&setup, packet, standing, &mut Dice::new(6), &mut out);
+        assert!(out.len() <= 3 * packet.len());
+        (late, wire::head(&out).and_then(|(head, _)| head.kind()))
+    };
+    let Some(Outcome::Established { agreed, .. }) = hears(&mut opening(), 0, &accept(to(0)), ANSWERS_FROM) else {
+        panic!("accepted");
+    };
+    let terms = agreed.terms;
+    assert_eq!(late(&accept(to(0)), Some(&terms)), (Late::Confirm, Some(Kind::Confirm)));
+    assert_eq!(late(&accept(to(0)), None), (Late::Reset, Some(Kind::Reset)));
+    let other = Terms { peer_token: 5, ..terms };
+    assert_eq!(late(&accept(to(0)), Some(&other)), (Late::Reset, Some(Kind::Reset)), "of another life of the server's");
+    assert_eq!(late(&accept(to(0))[1..], None), (Late::Nothing, None));
+    assert_eq!(late(&reject(to(0), Reason::NoRoom), None), (Late::Nothing, None));
+}
+
+#[test]
+fn a_confirmation_is_repeated_until_something_comes_and_not_for_ever() {
+    let config = Config::default();
+    let terms = super::super::tests::terms();
+    for heard in [true, false] {
+        let mut confirming = Confirming::new(&config, 0);
+        let (mut times, mut out) = (Vec::new(), Vec::new());
+        while let Some(now) = confirming.deadline() {
+            assert!(confirming.transmit(now, &terms, &mut out) && !confirming.transmit(now, &terms, &mut out));
+            times.push(now);
+            if heard && times.len() == 3 {
+                confirming.heard();
+            }
+        }
+        assert!(if heard { times.len() == 3 } else { times.len() > 8 && times.iter().all(|at| *at < config.silence) });
+        assert_eq!(out.len(), times.len() * size_of::<wire::Head>());
+    }
+}

@@ -1,1 +1,210 @@
 //! Every packet through its bytes, cut and damaged.
+
+use proptest::prelude::*;
+
+use super::super::tests::Dice;
+use super::*;
+use crate::proto::seal::Psk;
+
+fn guards() -> [Guard; 2] {
+    [Guard::new(None), Guard::new(Psk::new(&[7; 16]).as_ref())]
+}
+
+fn an_offer() -> Offer {
+    Offer { ord: 3, ird: 4, credits: 5, window_kib: 6, mtu: 9000, checked: true, ..Offer::new(9, &mut Dice::new(1)) }
+}
+
+const TO: To = To { conn: 3, token: 4, hop: 5 };
+
+fn a_request(guard: &Guard, private: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let ticket = Some(Ticket::new(8, [9; 16]));
+    put_request(guard, &Asking::new(77, 2, ticket), &an_offer(), private, &mut Dice::new(2), &mut out);
+    out
+}
+
+/// One of each packet that a client reads, with what is read.
+fn answers(guard: &Guard) -> Vec<(Vec<u8>, Option<u16>, Answer<'static>)> {
+    let private = &[6; MAX_PRIVATE];
+    let ticket = Ticket { hop: TO.hop.into(), ..Ticket::new(8, [9; 16]) };
+    let mut all = vec![
+        (Some(TO.hop), Answer::Again(ticket)),
+        (Some(TO.hop), Answer::Pending),
+        (None, Answer::Accept(an_offer(), private)),
+        (None, Answer::Accept(an_offer(), b"")),
+    ];
+    use Reason::*;
+    let reasons = [NoListener, Refused, NoRoom, Version, NotUnderstood, HandedOff(u64::MAX)];
+    all.extend(reasons.map(|reason| (Some(TO.hop), Answer::Reject(reason))));
+    all.into_iter().map(|(hop, answer)| (put(guard, &answer), hop, answer)).collect()
+}
+
+fn put(guard: &Guard, answer: &Answer<'_>) -> Vec<u8> {
+    let (mut dice, mut out) = (Dice::new(3), Vec::new());
+    match answer {
+        Answer::Again(ticket) => put_cookie(guard, TO, Some(*ticket), &mut dice, &mut out),
+        Answer::Pending => put_cookie(guard, TO, None, &mut dice, &mut out),
+        Answer::Accept(offer, private) => put_accept(guard, TO, offer, private, &mut dice, &mut out),
+        Answer::Reject(reason) => put_reject(guard, TO, *reason, &mut dice, &mut out),
+    }
+    out
+}
+
+#[test]
+fn records_have_no_gaps() {
+    assert_eq!((size_of::<Asking>(), size_of::<Offered>(), size_of::<Ticket>()), (32, 52, 24));
+    assert_eq!((size_of::<Refused>(), size_of::<Leaving>(), size_of::<Fin>()), (16, 12, 8));
+}
+
+#[test]
+fn a_request_is_always_of_one_size_and_three_of_it_hold_every_answer() {
+    for guard in guards() {
+        for length in [0, 1, MAX_PRIVATE, MAX_PRIVATE + 1] {
+            let private = vec![1; length];
+            let packet = a_request(&guard, &private);
+            assert_eq!(packet.len(), REQUEST);
+            let asking = asking(&packet).expect("a request");
+            assert_eq!((asking.qual(), asking.hop(), asking.epoch.get(), asking.cookie), (77, 2, 8, [9; 16]));
+            let mut room = Vec::new();
+            let rest = request(&guard, &packet, &mut room).expect("whole");
+            assert_eq!(asker(rest), Some((9, an_offer().token)));
+            assert_eq!(offer(rest), Some((an_offer(), &private[..length.min(MAX_PRIVATE)])));
+        }
+        for (packet, ..) in answers(&guard) {
+            assert!(packet.len() <= LONGEST_ANSWER && packet.len() * 3 / 2 <= 3 * REQUEST);
+        }
+    }
+}
+
+#[test]
+fn answers_come_through_and_no_cut_or_flipped_bit_is_believed() {
+    for guard in guards() {
+        for (packet, hop, expected) in answers(&guard) {
+            assert_eq!(answer(&guard, &packet, &mut Vec::new()), Some((hop, expected)));
+            for end in 0..packet.len() {
+                assert_eq!(answer(&guard, &packet[..end], &mut Vec::new()), None, "{expected:?} cut at {end}");
+            }
+            for bit in 0..packet.len() * 8 {
+                let mut bad = packet.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(answer(&guard, &bad, &mut Vec::new()), None, "{expected:?}, bit {bit}");
+            }
+            let longer = [&packet[..], &[0]].concat();
+            assert_eq!(answer(&guard, &longer, &mut Vec::new()), None);
+        }
+    }
+}
+
+#[test]
+fn no_cut_or_flipped_bit_of_a_request_or_of_taking_it_back_is_believed() {
+    for guard in guards() {
+        let mut leaves = Vec::new();
+        put_leaving(&guard, &Asking::new(77, 2, None), &an_offer(), &mut Dice::new(4), &mut leaves);
+        assert_eq!(asking(&leaves).map(|asking| asking.qual()), Some(77));
+        assert_eq!(leaving(&guard, &leaves), Some((9, an_offer().token)));
+        assert!(!is_unknown(&guard, &leaves));
+        let asks = a_request(&guard, b"private");
+        let is_request = |packet: &[u8]| asking(packet).is_some() && request(&guard, packet, &mut Vec::new()).is_some();
+        let is_leaving = |packet: &[u8]| asking(packet).is_some() && leaving(&guard, packet).is_some();
+        for (packet, is_good) in [(&asks, &is_request as &dyn Fn(&[u8]) -> bool), (&leaves, &is_leaving)] {
+            assert!(is_good(packet));
+            assert!((0..packet.len()).all(|end| !is_good(&packet[..end])));
+            for bit in 0..packet.len() * 8 {
+                let mut bad = packet.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                assert!(!is_good(&bad), "bit {bit}");
+            }
+        }
+    }
+}
+
+#[test]
+fn who_does_not_know_a_connection_says_so_with_its_number_and_token() {
+    for guard in guards() {
+        let mut packet = Vec::new();
+        put_unknown(&guard, &an_offer(), &mut Dice::new(5), &mut packet);
+        let (head, _) = wire::head(&packet).expect("a packet");
+        assert_eq!((head.conn.get(), head.token.get()), (9, an_offer().token));
+        assert!(is_unknown(&guard, &packet) && asking(&packet).is_none());
+        for bit in 0..packet.len() * 8 {
+            let mut bad = packet.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(!is_unknown(&guard, &bad), "bit {bit}");
+        }
+    }
+}
+
+#[test]
+fn offers_that_make_no_sense_are_refused() {
+    let bytes = |change: fn(&mut Offered), private: usize| {
+        let mut out = Vec::new();
+        put_offer(&an_offer(), &[], &mut out);
+        let mut offered = Offered::read_from_bytes(&out).expect("just written");
+        change(&mut offered);
+        [offered.as_bytes(), &vec![0; private]].concat()
+    };
+    assert!(offer(&bytes(|_| {}, 0)).is_some());
+    type Change = fn(&mut Offered);
+    let bad: [(Change, usize); 7] = [
+        (|it| it.conn = 0.into(), 0),
+        (|it| it.token = 0.into(), 0),
+        (|it| it.window_kib = 0.into(), 0),
+        (|it| it.mtu = (MIN_MTU - 1).into(), 0),
+        (|it| it.private = 10.into(), 9),
+        (|it| it.private = (MAX_PRIVATE as u16 + 1).into(), 1000),
+        (|it| it.private = u16::MAX.into(), 1000),
+    ];
+    for (which, (change, private)) in bad.into_iter().enumerate() {
+        assert_eq!(offer(&bytes(change, private)), None, "{which}");
+    }
+    assert_eq!(asker(&bytes(|it| it.conn = 0.into(), 0)), None);
+    assert_eq!(asker(&bytes(|it| it.token = 0.into(), 0)), None);
+    assert!(asker(&bytes(|it| it.mtu = 0.into(), 0)).is_some(), "it can be told so");
+}
+
+#[test]
+fn another_version_is_read_as_far_as_its_reject() {
+    let guard = &guards()[0];
+    let other = |reason| {
+        let refused = Refused { reason, min: 2, max: 3, spare: 0, hop: 5.into(), more: 1.into(), qual: 0.into() };
+        let mut out = Vec::new();
+        let head = Head { version: 2, ..Head::new(Kind::Reject, 0, 3, 4) };
+        let rest = [refused.as_bytes(), b"and more"].concat();
+        guard.close(head, &[], &rest, &mut Dice::new(6), &mut out);
+        out
+    };
+    let version = Answer::Reject(Reason::Version);
+    assert_eq!(answer(guard, &other(4), &mut Vec::new()), Some((Some(5), version)));
+    assert_eq!(answer(guard, &other(1), &mut Vec::new()), None, "whatever that means there");
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..1300), kind in 7..16u8) {
+        let guards = guards();
+        let mut packet = bytes;
+        if packet.len() > 4 {
+            (packet[0], packet[1], packet[2], packet[3]) = (VERSION, kind, 0, packet[3] & 12);
+        }
+        for guard in &guards {
+            prop_assert!(answer(guard, &packet, &mut Vec::new()).is_none());
+            prop_assert!(leaving(guard, &packet).is_none() && !is_unknown(guard, &packet));
+            prop_assert!(request(guard, &packet, &mut Vec::new()).is_none());
+        }
+        let _ = (asking(&packet), offer(&packet), asker(&packet), fin(&packet));
+    }
+
+    #[test]
+    fn a_whole_packet_of_any_content_is_read_without_harm(
+        rest in prop::collection::vec(any::<u8>(), 0..700),
+        kind in 7..16u8,
+    ) {
+        let (guard, mut packet) = (&guards()[0], Vec::new());
+        let head = Head { kind, ..Head::new(Kind::Accept, 0, 3, 4) };
+        guard.close(head, &[], &rest, &mut Dice::new(7), &mut packet);
+        if let Some((_, Answer::Accept(offer, private))) = answer(guard, &packet, &mut Vec::new()) {
+            prop_assert!(private.len() <= MAX_PRIVATE && offer.conn != 0 && offer.token != 0 && offer.mtu >= MIN_MTU);
+        }
+        let _ = (leaving(guard, &packet), is_unknown(guard, &packet), offer(&rest), asker(&rest));
+    }
+}

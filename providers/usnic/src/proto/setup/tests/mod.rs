@@ -40,3 +40,6 @@ impl Random for Dice {
         }
     }
 }
+
+mod cases;
+mod world;

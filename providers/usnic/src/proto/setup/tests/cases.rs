@@ -1,0 +1,380 @@
+//! Set-ups that go wrong, each by its name, and many that go wrong at random.
+
+use super::super::answering::Counts;
+use super::super::cookies::TURN;
+use super::super::packets::{self, REQUEST};
+use super::world::*;
+use super::*;
+use crate::proto::wire::{self, Head, Kind};
+
+fn is(kind: Kind, head: &Head) -> bool {
+    head.kind == kind as u8
+}
+
+fn world(seed: u64) -> World {
+    World::new(seed, Config::default(), None)
+}
+
+fn sealed(seed: u64) -> World {
+    World::new(seed, Config::default(), Some("a key of sixteen bytes or more"))
+}
+
+/// Both sides say that it stands.
+fn stands(world: &World, client: usize) -> bool {
+    world.check();
+    let agreed = world.clients[client].agreed.as_ref();
+    agreed.and_then(|agreed| world.conns.get(&agreed.terms.peer_conn)).is_some_and(|conn| conn.established)
+}
+
+fn count(world: &World, kind: Kind) -> usize {
+    world.log.iter().filter(|(_, _, packet)| wire::head(packet).is_some_and(|(head, _)| is(kind, &head))).count()
+}
+
+#[test]
+fn a_quiet_wire_takes_three_packets_and_one_ack() {
+    let mut world = world(1);
+    let client = world.client();
+    world.run(30 * SECONDS);
+    assert!(stands(&world, client));
+    let kinds: Vec<u8> = world.log.iter().map(|(_, _, packet)| packet[1]).collect();
+    assert_eq!(kinds, [Kind::Request, Kind::Accept, Kind::Confirm, Kind::Ack].map(|kind| kind as u8));
+}
+
+#[test]
+fn a_key_costs_one_round_more() {
+    let mut world = sealed(1);
+    let client = world.client();
+    world.run(30 * SECONDS);
+    assert!(stands(&world, client));
+    let kinds: Vec<u8> = world.log.iter().map(|(_, _, packet)| packet[1]).collect();
+    use Kind::*;
+    assert_eq!(kinds, [Request, Cookie, Request, Accept, Confirm, Ack].map(|kind| kind as u8));
+}
+
+#[test]
+fn a_lost_request_accept_or_confirm_is_repeated() {
+    for kind in [Kind::Request, Kind::Cookie, Kind::Accept, Kind::Confirm, Kind::Ack] {
+        for mut world in [world(2), sealed(2)] {
+            world.drops = match kind {
+                Kind::Request => |head, nth| is(Kind::Request, head) && nth <= 3,
+                Kind::Cookie => |head, nth| is(Kind::Cookie, head) && nth <= 3,
+                Kind::Accept => |head, nth| is(Kind::Accept, head) && nth <= 3,
+                Kind::Confirm => |head, nth| is(Kind::Confirm, head) && nth <= 3,
+                _ => |head, nth| is(Kind::Ack, head) && nth <= 3,
+            };
+            let client = world.client();
+            world.run(60 * SECONDS);
+            assert!(stands(&world, client), "{kind:?}");
+            assert_eq!((world.asked.len(), world.left.len()), (1, 0), "{kind:?}");
+        }
+    }
+}
+
+#[test]
+fn anything_on_the_connection_confirms_as_well() {
+    let mut world = world(3);
+    world.drops = |head, _| is(Kind::Confirm, head);
+    let client = world.client();
+    world.run(SECONDS);
+    assert!(!stands(&world, client));
+    let terms = world.clients[client].agreed.as_ref().expect("accepted").terms;
+    let mut data = Vec::new();
+    crate::proto::challenge::respond(&terms, 5, &mut data);
+    world.send(world.clients[client].at, terms.peer, data);
+    world.run(2 * SECONDS);
+    assert!(stands(&world, client));
+}
+
+#[test]
+fn a_confirm_that_never_comes_is_a_failed_accept() {
+    let mut world = world(4);
+    world.drops = |head, _| is(Kind::Confirm, head);
+    let client = world.client();
+    world.run(60 * SECONDS);
+    assert!(!stands(&world, client));
+    assert_eq!(world.left, world.asked);
+    assert!(count(&world, Kind::Accept) > 3 && count(&world, Kind::Confirm) > 3);
+}
+
+#[test]
+fn a_consumer_may_think_for_minutes() {
+    for mut world in [world(5), sealed(5)] {
+        world.will = |_| Will::Accept(180 * SECONDS);
+        world.faults.loss = 20;
+        let client = world.client();
+        world.run(170 * SECONDS);
+        assert_eq!(world.clients[client].outcome, None, "it waits");
+        assert!(count(&world, Kind::Request) < 200, "and asks seldom");
+        world.run(240 * SECONDS);
+        assert!(stands(&world, client));
+        assert_eq!(world.asked.len(), 1);
+    }
+}
+
+#[test]
+fn a_consumer_may_say_no_or_hand_it_on() {
+    let outcome = |will| {
+        let mut world = world(6);
+        (world.will, world.faults.loss) = (will, 20);
+        let client = world.client();
+        world.run(60 * SECONDS);
+        (world.clients[client].outcome.clone().expect("an outcome"), world.asked.len())
+    };
+    assert_eq!(outcome(|_| Will::Reject(0)), ("PeerRejected".to_string(), 1));
+    assert_eq!(outcome(|_| Will::Reject(20 * SECONDS)), ("PeerRejected".to_string(), 1));
+    let on = outcome(|qual| if qual == QUAL { Will::HandOff(QUAL + 3) } else { Will::Accept(0) });
+    assert_eq!(on, (format!("Established {:?}", b"welcome"), 2));
+    let nobody = outcome(|_| Will::HandOff(1));
+    assert_eq!(nobody, ("Rejected(NoListener)".to_string(), 1));
+    let (for_ever, asked) = outcome(|qual| Will::HandOff(if qual == QUAL { QUAL + 1 } else { QUAL }));
+    assert_eq!((for_ever.split('(').next(), asked), (Some("Rejected"), 9), "two who hand it to each other");
+}
+
+#[test]
+fn who_listens_nowhere_or_is_not_there_is_told_apart() {
+    let mut world = world(7);
+    let nobody = world.client_with(world.setup.clone(), 5);
+    world.run(SECONDS);
+    assert_eq!(world.clients[nobody].outcome.as_deref(), Some("Rejected(NoListener)"));
+    world.drops = |_, _| true;
+    let unreachable = world.client();
+    world.run(60 * SECONDS);
+    assert_eq!(world.clients[unreachable].outcome.as_deref(), Some("Unreachable"));
+    assert_eq!(world.asked.len(), 0);
+}
+
+#[test]
+fn a_client_that_takes_it_back_is_gone_for_the_server() {
+    for accepted in [false, true] {
+        let mut world = world(8);
+        world.will = if accepted { |_| Will::Accept(0) } else { |_| Will::Accept(5 * SECONDS) };
+        world.drops = |head, _| is(Kind::Accept, head);
+        let client = world.client();
+        world.run(SECONDS);
+        assert_eq!((world.asked.len(), world.left.len()), (1, 0));
+        let (now, mut out) = (world.now, Vec::new());
+        let to = world.clients[client].opening.withdraw(&mut world.dice, &mut out);
+        assert!(out.len() < REQUEST && world.clients[client].opening.deadline().is_none());
+        world.send(world.clients[client].at, to, out);
+        world.run(now + SECONDS);
+        assert_eq!(world.left, world.asked);
+        world.run(60 * SECONDS);
+        assert_eq!(world.left, world.asked, "said once");
+    }
+}
+
+#[test]
+fn a_client_that_dies_while_the_consumer_thinks_is_gone_after_a_while() {
+    let mut world = world(9);
+    world.will = |_| Will::Accept(100 * SECONDS);
+    world.client();
+    world.run(SECONDS);
+    world.clients.clear();
+    world.run(20 * SECONDS);
+    assert!(world.left.is_empty());
+    world.run(99 * SECONDS);
+    assert_eq!(world.left, world.asked);
+    world.run(200 * SECONDS);
+    assert!(world.conns.is_empty(), "an accept then comes to nothing");
+}
+
+#[test]
+fn a_client_that_is_restarted_says_that_it_knows_nothing() {
+    for mut world in [world(10), sealed(10)] {
+        world.will = |_| Will::Accept(SECONDS);
+        world.client();
+        world.run(SECONDS / 2);
+        // Another life at the same address, with other numbers.
+        world.clients.clear();
+        world.client();
+        world.run(30 * SECONDS);
+        assert_eq!(world.left, world.asked[..1], "the accept of the old request is refused by the new life");
+        assert!(stands(&world, 0), "and the new one is served");
+        assert_eq!(world.conns.values().filter(|conn| conn.established).count(), 1);
+    }
+}
+
+#[test]
+fn a_server_that_is_restarted_serves_the_repeated_request() {
+    for mut world in [world(11), sealed(11)] {
+        world.will = |_| Will::Accept(SECONDS);
+        let client = world.client();
+        world.run(SECONDS / 2);
+        assert_eq!(world.asked.len(), 1);
+        world.restart_server();
+        world.run(60 * SECONDS);
+        assert!(stands(&world, client));
+        assert_eq!(world.asked.len(), 2);
+    }
+}
+
+#[test]
+fn a_late_request_of_a_connection_that_stands_or_is_over_does_nothing() {
+    for mut world in [world(12), sealed(12)] {
+        let client = world.client();
+        world.run(SECONDS);
+        assert!(stands(&world, client));
+        let requests: Vec<_> =
+            world.log.iter().filter(|(.., packet)| packet[1] == Kind::Request as u8).cloned().collect();
+        let answers = world.log.len();
+        for (from, to, packet) in requests {
+            world.send(from, to, packet);
+        }
+        let sent = world.log.len();
+        assert!(sent > answers);
+        world.run(5 * SECONDS);
+        // Without its cookie a request does not say which one it is a repetition of: it gets another cookie at most.
+        assert!(world.log[sent..].iter().all(|(.., packet)| packet[1] == Kind::Cookie as u8));
+        assert_eq!(world.asked.len(), 1);
+        assert!(stands(&world, client));
+    }
+}
+
+#[test]
+fn a_request_that_is_replayed_hours_later_connects_nobody() {
+    for (mut world, is_sealed) in [(world(13), false), (sealed(13), true)] {
+        let client = world.client();
+        world.run(SECONDS);
+        let requests: Vec<_> =
+            world.log.iter().filter(|(.., packet)| packet[1] == Kind::Request as u8).cloned().collect();
+        world.run(4 * 3600 * SECONDS);
+        let before = world.log.len();
+        for (from, to, packet) in requests {
+            world.send(from, to, packet);
+        }
+        world.run(5 * 3600 * SECONDS);
+        let kinds: Vec<u8> = world.log[before..].iter().map(|(.., packet)| packet[1]).collect();
+        if is_sealed {
+            assert_eq!(world.asked.len(), 1, "its cookie is stale");
+            assert!(kinds.iter().all(|kind| [Kind::Request as u8, Kind::Cookie as u8].contains(kind)), "{kinds:?}");
+        } else {
+            assert_eq!(world.asked.len(), 2, "without a key nothing tells it from a new one");
+            assert_eq!(world.left, world.asked[1..], "but its client refuses the accept");
+        }
+        assert_eq!(world.conns.values().filter(|conn| conn.established).count(), 1);
+        assert!(stands(&world, client));
+    }
+}
+
+#[test]
+fn a_replayed_request_with_a_fresh_cookie_is_known_again() {
+    let mut world = sealed(14);
+    world.will = |_| Will::Reject(0);
+    let client = world.client();
+    world.run(SECONDS);
+    assert_eq!(world.clients[client].outcome.as_deref(), Some("PeerRejected"));
+    let (from, to, last) =
+        world.log.iter().rfind(|(.., packet)| packet[1] == Kind::Request as u8).cloned().expect("one");
+    for _ in 0..5 {
+        world.send(from, to, last.clone());
+    }
+    world.run(5 * SECONDS);
+    assert_eq!(world.asked.len(), 1);
+    // From elsewhere its cookie is worth nothing.
+    world.send(client_at(99), to, last);
+    world.run(6 * SECONDS);
+    assert_eq!(world.asked.len(), 1);
+    assert!(TURN > 10 * SECONDS && Config::default().linger >= 10 * SECONDS);
+}
+
+#[test]
+fn a_wrong_key_connects_to_nothing_and_gets_no_answer() {
+    let key = |secret: Option<&str>| {
+        std::sync::Arc::new(Setup::new(Config::default(), secret.and_then(|secret| Psk::new(secret.as_bytes()))))
+    };
+    let worlds = [
+        (world(15), Some("a key of sixteen bytes or more")),
+        (sealed(15), None),
+        (sealed(15), Some("another key of that length")),
+    ];
+    for (mut world, secret) in worlds {
+        let client = world.client_with(key(secret), QUAL);
+        let stranger = world.client_with(key(secret), 5);
+        world.run(60 * SECONDS);
+        for client in [client, stranger] {
+            assert_eq!(world.clients[client].outcome.as_deref(), Some("Unreachable"));
+        }
+        assert!(world.log.iter().all(|(from, ..)| from.ip() != server_at(0).ip()), "not a word");
+        assert!(world.asked.is_empty() && world.answering.counts().unreadable > 6);
+    }
+}
+
+#[test]
+fn many_at_once_all_stand() {
+    for mut world in [world(16), sealed(16)] {
+        world.will = |_| Will::Accept(SECONDS);
+        world.faults = Faults { loss: 10, twice: 10, delay: 30 * MILLIS, damage: 0 };
+        for _ in 0..400 {
+            world.client();
+        }
+        world.run(60 * SECONDS);
+        assert!((0..400).all(|client| stands(&world, client)));
+        assert_eq!(world.asked.len(), 400);
+        let Counts { cookies, no_room, .. } = world.answering.counts();
+        assert!(cookies > 200 && no_room == 0, "{cookies} cookies");
+    }
+}
+
+#[test]
+fn two_that_ask_each_other_at_once_get_two_connections() {
+    // Each has a listener and an attempt; the one knows nothing of the other.
+    let (mut there, mut back) = (world(17), world(18));
+    let clients = (there.client(), back.client());
+    there.run(SECONDS);
+    back.run(SECONDS);
+    assert!(stands(&there, clients.0) && stands(&back, clients.1));
+    let terms = |world: &World| world.clients[0].agreed.as_ref().expect("stands").terms;
+    assert_ne!(terms(&there).our_token, terms(&back).our_token);
+    // What is meant for the one is nothing to the other.
+    for (_, _, packet) in &there.log {
+        let before = back.asked.len();
+        if packets::asking(packet).is_none() {
+            back.send(server_at(5000), back.clients[0].at, packet.clone());
+            back.send(client_at(0), server_at(5000), packet.clone());
+        }
+        back.run(back.now + SECONDS);
+        assert_eq!(back.asked.len(), before);
+    }
+    assert!(stands(&back, clients.1));
+}
+
+#[test]
+fn whatever_the_wire_does_both_sides_agree_in_the_end() {
+    for seed in 0..600 {
+        // So much time that only a machine that stopped asking can fail.
+        let config = Config { silence: 60 * SECONDS, patience: 90 * SECONDS, ..Config::default() };
+        let mut world = World::new(seed, config, (seed % 3 == 0).then_some("a key of sixteen bytes or more"));
+        let mut dice = Dice::new(seed);
+        world.faults = Faults {
+            loss: dice.below(40),
+            twice: dice.below(40),
+            delay: 1 + dice.below(300) * MILLIS,
+            damage: dice.below(10),
+        };
+        world.will = match dice.below(4) {
+            0 => |_| Will::Accept(0),
+            1 => |_| Will::Accept(15 * SECONDS),
+            2 => |qual| if qual < QUAL + 2 { Will::HandOff(qual + 1) } else { Will::Accept(0) },
+            _ => |_| Will::Reject(MILLIS),
+        };
+        let clients = 1 + dice.below(6) as usize;
+        let _: Vec<usize> = (0..clients).map(|_| world.client()).collect();
+        world.run(120 * SECONDS);
+        world.check();
+        for (index, client) in world.clients.iter().enumerate() {
+            let outcome = client.outcome.as_deref().unwrap_or_else(|| panic!("seed {seed}: no outcome"));
+            match outcome.split(' ').next() {
+                Some("Established") => assert!(stands(&world, index), "seed {seed}: only one side of {index}"),
+                Some("PeerRejected") => assert!(client.agreed.is_none()),
+                other => panic!("seed {seed}: {other:?}"),
+            }
+        }
+        assert!(world.left.is_empty(), "seed {seed}");
+        let hops = world.asked.len() / clients;
+        assert!(
+            [1, 3].contains(&hops) && world.asked.len() == hops * clients,
+            "seed {seed}: {} asked",
+            world.asked.len()
+        );
+    }
+}

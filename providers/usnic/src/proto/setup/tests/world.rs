@@ -1,0 +1,383 @@
+//! Clients and a server on a virtual wire that loses, doubles, delays and reorders what its dice say.
+//!
+//! The server's consumer does to each request what the test says; connections only ack, so that a confirmation is answered.
+//! What must hold of any run is checked as it goes: an unproven source never gets more than three times what it sent.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use super::super::answering::{Answering, Due, Heard, RequestId};
+use super::super::opening::{Confirming, Late, Opening, Outcome, late_accept};
+use super::super::packets::{self, Reason};
+use super::*;
+use crate::proto::wire::{self, Head, Kind};
+use zerocopy::IntoBytes;
+
+pub(crate) const WELL_KNOWN: u16 = 17471;
+pub(crate) const QUAL: u64 = 77;
+
+/// Where client `index` sends from.
+pub(crate) fn client_at(index: usize) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 1, (index / 200) as u8, (index % 200 + 1) as u8)), 4000)
+}
+
+/// The server's address: the well-known port, or that of its connections.
+pub(crate) fn server_at(port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), port)
+}
+
+/// What a wire does, in percent and nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults {
+    pub(crate) loss: u64,
+    pub(crate) twice: u64,
+    pub(crate) delay: Nanos,
+    pub(crate) damage: u64,
+}
+
+/// What the consumer does to a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Will {
+    Accept(Nanos),
+    Reject(Nanos),
+    HandOff(u64),
+    Never,
+}
+
+/// A client's attempt.
+pub(crate) struct Client {
+    pub(crate) at: SocketAddr,
+    pub(crate) opening: Opening,
+    pub(crate) ours: (u32, u64),
+    pub(crate) confirming: Option<Confirming>,
+    pub(crate) agreed: Option<Agreed>,
+    pub(crate) outcome: Option<String>,
+    pub(crate) private: Vec<u8>,
+}
+
+/// A connection of the server's.
+pub(crate) struct Accepted {
+    pub(crate) agreed: Agreed,
+    pub(crate) id: RequestId,
+    pub(crate) established: bool,
+}
+
+pub(crate) struct World {
+    pub(crate) now: Nanos,
+    pub(crate) dice: Dice,
+    pub(crate) faults: Faults,
+    pub(crate) setup: Arc<Setup>,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) answering: Answering,
+    pub(crate) conns: BTreeMap<u32, Accepted>,
+    pub(crate) will: fn(u64) -> Will,
+    /// What the consumer has yet to do, and when.
+    plans: Vec<(Nanos, RequestId, Will)>,
+    pub(crate) asked: Vec<RequestId>,
+    pub(crate) left: Vec<RequestId>,
+    /// On the way: when, from, to, what.
+    pub(crate) way: Vec<(Nanos, SocketAddr, SocketAddr, Vec<u8>)>,
+    /// Everything that was ever sent.
+    pub(crate) log: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
+    /// Drops what it says, before the dice do.
+    pub(crate) drops: fn(&Head, u64) -> bool,
+    sent: BTreeMap<u8, u64>,
+    /// By source: bytes from it, bytes to it, and whether it is proven.
+    pub(crate) bytes: BTreeMap<SocketAddr, (u64, u64, bool)>,
+    next_conn: u32,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, config: Config, secret: Option<&str>) -> World {
+        let mut dice = Dice::new(seed);
+        let setup = Arc::new(Setup::new(config, secret.and_then(|secret| Psk::new(secret.as_bytes()))));
+        let answering = Answering::new(setup.clone(), 0, &mut dice);
+        World {
+            now: 0,
+            dice,
+            faults: Faults { delay: MILLIS, ..Faults::default() },
+            setup,
+            clients: Vec::new(),
+            answering,
+            conns: BTreeMap::new(),
+            will: |_| Will::Accept(0),
+            plans: Vec::new(),
+            asked: Vec::new(),
+            left: Vec::new(),
+            way: Vec::new(),
+            log: Vec::new(),
+            drops: |_, _| false,
+            sent: BTreeMap::new(),
+            bytes: BTreeMap::new(),
+            next_conn: 1,
+        }
+    }
+
+    /// One more client asks, with the key of the world.
+    pub(crate) fn client(&mut self) -> usize {
+        self.client_with(self.setup.clone(), QUAL)
+    }
+
+    pub(crate) fn client_with(&mut self, setup: Arc<Setup>, qual: u64) -> usize {
+        let index = self.clients.len();
+        self.next_conn += 1;
+        let offer = Offer { ord: 4, ird: 2, mtu: 1500, ..Offer::new(self.next_conn, &mut self.dice) };
+        let (server, private) = (server_at(WELL_KNOWN), vec![index as u8; index * 7 % (MAX_PRIVATE + 1)]);
+        let opening = Opening::new(setup, server, qual, offer, &private, self.now, &mut self.dice);
+        self.clients.push(Client {
+            at: client_at(index),
+            opening,
+            ours: (offer.conn, offer.token),
+            confirming: None,
+            agreed: None,
+            outcome: None,
+            private,
+        });
+        index
+    }
+
+    /// The server dies and comes back: it knows nothing any more.
+    pub(crate) fn restart_server(&mut self) {
+        self.answering = Answering::new(self.setup.clone(), self.now, &mut self.dice);
+        self.conns.clear();
+        self.plans.clear();
+    }
+
+    pub(crate) fn send(&mut self, from: SocketAddr, to: SocketAddr, packet: Vec<u8>) {
+        self.log.push((from, to, packet.clone()));
+        self.account(from, to, packet.len() as u64, true);
+        let (head, _) = wire::head(&packet).expect("a packet");
+        let count = self.sent.entry(head.kind).or_default();
+        *count += 1;
+        if (self.drops)(&head, *count) || self.dice.below(100) < self.faults.loss {
+            return;
+        }
+        for _ in 0..if self.dice.below(100) < self.faults.twice { 2 } else { 1 } {
+            let mut packet = packet.clone();
+            if self.dice.below(100) < self.faults.damage {
+                let bit = self.dice.below(packet.len() as u64 * 8) as usize;
+                packet[bit / 8] ^= 1 << (bit % 8);
+            }
+            let at = self.now + 1 + self.dice.below(self.faults.delay.max(1));
+            self.way.push((at, from, to, packet));
+        }
+    }
+
+    fn account(&mut self, from: SocketAddr, to: SocketAddr, length: u64, leaves: bool) {
+        if to.ip() == server_at(0).ip() && !leaves {
+            self.bytes.entry(from).or_default().0 += length;
+        } else if from.ip() == server_at(0).ip() && leaves {
+            let (received, sent, is_proven) = self.bytes.entry(to).or_default();
+            *sent += length;
+            assert!(*is_proven || *sent <= 3 * *received, "{sent} bytes for {received} to {to}");
+        }
+    }
+
+    /// Until nothing is to be done before `end`.
+    pub(crate) fn run(&mut self, end: Nanos) {
+        loop {
+            self.act();
+            let deadlines = self.clients.iter().flat_map(|client| {
+                let confirming = client.confirming.and_then(|it| it.deadline());
+                client.opening.deadline().into_iter().chain(confirming)
+            });
+            let plans = self.plans.iter().map(|(at, ..)| *at);
+            let way = self.way.iter().map(|(at, ..)| *at);
+            let next = deadlines.chain(plans).chain(way).chain(self.answering.deadline()).min();
+            match next {
+                Some(next) if next <= end => self.now = self.now.max(next),
+                _ => break,
+            }
+        }
+        self.now = end;
+    }
+
+    /// Everything that is due now.
+    fn act(&mut self) {
+        let now = self.now;
+        let (arrived, way) = std::mem::take(&mut self.way).into_iter().partition(|(at, ..)| *at <= now);
+        self.way = way;
+        let mut arrived: Vec<_> = arrived;
+        arrived.sort_by_key(|(at, ..)| *at);
+        for (_, from, to, packet) in arrived {
+            if to.ip() == server_at(0).ip() {
+                self.account(from, to, packet.len() as u64, false);
+                self.at_server(from, to, packet);
+            } else {
+                self.at_client(from, to, packet);
+            }
+        }
+        self.consumer();
+        let mut out = Vec::new();
+        while let Some(due) = self.answering.poll(now, &mut out) {
+            match due {
+                Due::Send(to) => self.send(server_at(5000), to, std::mem::take(&mut out)),
+                Due::Left(id) => self.left.push(id),
+            }
+        }
+        for index in 0..self.clients.len() {
+            self.client_time(index);
+        }
+    }
+
+    fn client_time(&mut self, index: usize) {
+        let (now, mut out) = (self.now, Vec::new());
+        let client = &mut self.clients[index];
+        if let Some(outcome) = client.opening.on_time(now) {
+            client.outcome = Some(format!("{outcome:?}"));
+        }
+        let at = client.at;
+        if let Some(to) = client.opening.transmit(now, &mut out) {
+            self.send(at, to, std::mem::take(&mut out));
+        }
+        let client = &mut self.clients[index];
+        if let (Some(confirming), Some(agreed)) = (&mut client.confirming, &mut client.agreed)
+            && confirming.transmit(now, &agreed.terms, &mut out)
+        {
+            let to = agreed.terms.peer;
+            seal(agreed, &mut out);
+            self.send(at, to, out);
+        }
+    }
+
+    fn at_client(&mut self, from: SocketAddr, to: SocketAddr, mut packet: Vec<u8>) {
+        let Some((head, _)) = wire::head(&packet) else { return };
+        let mut out = Vec::new();
+        let of = |client: &&mut Client| client.at == to && client.ours == (head.conn.get(), head.token.get());
+        let Some(client) = self.clients.iter_mut().find(of) else {
+            if late_accept(&self.setup, &packet, None, &mut self.dice, &mut out) == Late::Reset {
+                self.send(to, from, out);
+            }
+            return;
+        };
+        if let Some(agreed) = &mut client.agreed {
+            if head.kind() == Some(Kind::Accept) {
+                match late_accept(&self.setup, &packet, Some(&agreed.terms), &mut self.dice, &mut out) {
+                    Late::Confirm => seal(agreed, &mut out),
+                    Late::Reset => {}
+                    Late::Nothing => return,
+                }
+                self.send(to, from, out);
+            } else if opens(agreed, &mut packet) {
+                client.confirming.as_mut().expect("it stands").heard();
+            }
+            return;
+        }
+        match client.opening.receive(self.now, &packet, from, &mut self.dice) {
+            Some(Outcome::Established { agreed, private_data }) => {
+                client.outcome = Some(format!("Established {private_data:?}"));
+                client.confirming = Some(Confirming::new(&self.setup.config, self.now));
+                client.agreed = Some(agreed);
+            }
+            Some(outcome) => client.outcome = Some(format!("{outcome:?}")),
+            None => {}
+        }
+    }
+
+    fn at_server(&mut self, from: SocketAddr, to: SocketAddr, mut packet: Vec<u8>) {
+        let (now, mut out) = (self.now, Vec::new());
+        if let Some(asking) = packets::asking(&packet).filter(|_| to.port() == WELL_KNOWN) {
+            let listens = (QUAL..QUAL + 10).contains(&asking.qual());
+            match self.answering.receive(now, &packet, from, listens, &mut self.dice, &mut out) {
+                Heard::Nothing => {}
+                Heard::Answer => {}
+                Heard::Asked(id) => self.is_asked(id),
+                Heard::Left(id) => self.left.push(id),
+            }
+            if !out.is_empty() {
+                self.send(server_at(5000), from, out);
+            }
+            return;
+        }
+        let Some((head, _)) = wire::head(&packet) else { return };
+        let Some(conn) = self.conns.get_mut(&head.conn.get()) else { return };
+        if head.token.get() != conn.agreed.terms.our_token {
+            return;
+        }
+        if !opens(&mut conn.agreed, &mut packet.clone()) || head.kind() == Some(Kind::Reset) {
+            if let Heard::Left(id) = self.answering.reset(now, &packet) {
+                self.left.push(id);
+            }
+            return;
+        }
+        if let Some(id) = self.answering.confirmed(now, head.conn.get()) {
+            assert_eq!(id, conn.id);
+            conn.established = true;
+        }
+        if conn.established {
+            self.bytes.entry(from).or_default().2 |= from == conn.agreed.terms.peer;
+            packet.clear();
+            packet.extend_from_slice(packets::head(Kind::Ack, &conn.agreed.terms).as_bytes());
+            seal(&mut conn.agreed, &mut packet);
+            self.send(server_at(5000), from, packet);
+        }
+    }
+
+    fn is_asked(&mut self, id: RequestId) {
+        self.asked.push(id);
+        let request = self.answering.request(id).expect("it has just come");
+        let client = self.clients.iter().find(|client| client.at == request.from);
+        assert!(client.is_none_or(|client| client.private == request.private_data), "the private data is the client's");
+        let will = (self.will)(request.qual);
+        let at = match will {
+            Will::Accept(after) | Will::Reject(after) => self.now + after,
+            _ => self.now,
+        };
+        self.plans.push((at, id, will));
+    }
+
+    fn consumer(&mut self) {
+        let now = self.now;
+        let (due, plans): (Vec<_>, _) = std::mem::take(&mut self.plans).into_iter().partition(|(at, ..)| *at <= now);
+        self.plans = plans;
+        for (_, id, will) in due {
+            match will {
+                Will::Accept(_) => self.accept(id),
+                Will::Reject(_) => self.answering.reject(now, id, Reason::Refused, &mut self.dice),
+                Will::HandOff(qual) => self.answering.reject(now, id, Reason::HandedOff(qual), &mut self.dice),
+                Will::Never => {}
+            }
+        }
+    }
+
+    fn accept(&mut self, id: RequestId) {
+        self.next_conn += 1;
+        let offer = Offer { ord: 1, ird: 3, mtu: 9000, ..Offer::new(self.next_conn, &mut self.dice) };
+        match self.answering.accept(self.now, id, &offer, b"welcome", &mut self.dice) {
+            Some(agreed) => {
+                self.conns.insert(offer.conn, Accepted { agreed, id, established: false });
+            }
+            None => assert!(self.left.contains(&id), "it can only have left"),
+        }
+    }
+
+    /// What is on both sides must be the same.
+    pub(crate) fn check(&self) {
+        for client in &self.clients {
+            let Some(ours) = client.agreed.as_ref().map(|agreed| agreed.terms) else { continue };
+            let Some(conn) = self.conns.get(&ours.peer_conn) else { continue };
+            let theirs = conn.agreed.terms;
+            assert_eq!((ours.our_conn, ours.our_token), (theirs.peer_conn, theirs.peer_token));
+            assert_eq!((ours.peer_conn, ours.peer_token), (theirs.our_conn, theirs.our_token));
+            assert_eq!((ours.first_psn, ours.peer_first_psn), (theirs.peer_first_psn, theirs.first_psn));
+            assert_eq!((ours.ord, ours.ird, theirs.ord, theirs.ird), (3, 1, 1, 3));
+            assert_eq!((ours.mtu_ceiling, theirs.mtu_ceiling), (1500, 1500));
+            assert_eq!((ours.checked, ours.overhead), (theirs.checked, theirs.overhead));
+            assert_eq!((theirs.peer, ours.peer, ours.active, theirs.active), (client.at, server_at(5000), true, false));
+            assert_eq!(client.outcome.as_deref(), Some(format!("Established {:?}", b"welcome").as_str()));
+        }
+    }
+}
+
+/// What a connection does to a packet that leaves.
+fn seal(agreed: &mut Agreed, packet: &mut Vec<u8>) {
+    if let Some(seal) = &mut agreed.seal {
+        assert!(seal.close(packet, 0));
+    }
+}
+
+/// What it does to one that comes.
+fn opens(agreed: &mut Agreed, packet: &mut [u8]) -> bool {
+    agreed.seal.as_mut().is_none_or(|seal| seal.open(packet).is_some())
+}
