@@ -13,6 +13,17 @@
 //! Confirm                               ->             anything else on the connection does as well
 //! ```
 //!
+//! How a driver steers what comes. To the well-known port: `packets::asking` says which qualifier is asked; its owner, or who
+//! knows that there is none, gives the packet to `Answering::receive`. To the data socket, by the number in the head, if the
+//! token is that of this number:
+//!
+//! - an attempt of ours: `Opening::receive`. Established: `Conn` with the terms, from the same number and token on.
+//! - a connection, of an accept of ours from the moment of `Answering::accept` on: an Accept goes to `opening::late_accept`.
+//!   All else goes through the seal, if there is one; what opens confirms (`Answering::confirmed`) and goes to `Conn`. A Reset
+//!   that does not open, or that comes before the confirmation, goes to `Answering::reset`.
+//! - nobody: an Accept goes to `opening::late_accept`; all else is dropped and counted.
+//!
+//! Sockets are read before `on_time` and `poll` are called: a process that stood still must hear the answers first.
 //! Nothing here has a socket or a clock, or knows what a consumer is.
 
 pub(crate) mod answering;

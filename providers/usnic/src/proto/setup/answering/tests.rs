@@ -226,6 +226,30 @@ fn under_load_nothing_is_kept_of_the_unproven() {
 }
 
 #[test]
+fn a_source_may_show_its_cookie_later() {
+    let mut server = Server::new(Config { unproven: 1, ..Config::default() }, None);
+    let (_, other) = server.request(1);
+    let other = asked(server.hears(0, &other, source(1, 1)));
+    let (mut opening, packet) = server.request(2);
+    let from = source(0, 1);
+    assert_eq!(server.hears(0, &packet, from), Heard::Answer);
+    let answer = server.out.clone();
+    opening.receive(0, &answer, source(0, 0), &mut Dice::new(2));
+    server.answering.reject(0, other, Reason::Refused, &mut Dice::new(2));
+    // The load is gone, and a repetition of the first request is faster than the one with the cookie.
+    asked(server.hears(0, &packet, from));
+    assert_eq!(server.answering.census.unproven(), 1);
+    let mut with = Vec::new();
+    opening.transmit(0, &mut with);
+    for _ in 0..2 {
+        assert_eq!(server.hears(0, &with, from), Heard::Answer);
+        assert_eq!((server.said(), server.answering.census.unproven()), (Some(Answer::Pending), 0));
+    }
+    server.time(100 * SECONDS);
+    assert!(server.is_empty());
+}
+
+#[test]
 fn a_forged_or_stale_cookie_gets_another_one() {
     let mut server = Server::new(Config { always_cookies: true, ..Config::default() }, None);
     let (mut opening, packet) = server.request(1);

@@ -89,6 +89,20 @@ fn a_process_that_stood_still_asks_before_it_gives_up() {
 }
 
 #[test]
+fn what_was_asked_before_the_last_sign_of_life_does_not_count() {
+    let mut opening = opening();
+    for now in [0, SECONDS, 2 * SECONDS, 3 * SECONDS] {
+        assert!(sends(&mut opening, now).is_some());
+    }
+    hears(&mut opening, 3 * SECONDS, &cookie(to(0), None), ANSWERS_FROM);
+    assert!(opening.on_time(3600 * SECONDS).is_none(), "it has not asked since");
+    for now in [3600 * SECONDS, 3601 * SECONDS, 3602 * SECONDS] {
+        assert!(opening.on_time(now).is_none() && sends(&mut opening, now).is_some());
+    }
+    assert!(matches!(opening.on_time(3602 * SECONDS), Some(Outcome::Unreachable)));
+}
+
+#[test]
 fn only_the_host_that_was_asked_is_believed_and_only_with_number_and_token() {
     let strangers = ["10.0.0.2:17471", "[::1]:5000"];
     let wrong = [To { conn: 8, ..to(0) }, To { token: 1, ..to(0) }, To { conn: 0, token: 0, hop: 0 }];

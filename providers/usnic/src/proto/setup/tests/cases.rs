@@ -112,6 +112,20 @@ fn a_consumer_may_think_for_minutes() {
 }
 
 #[test]
+fn how_long_it_waits_for_a_consumer_is_not_the_machines_business() {
+    let mut world = world(20);
+    (world.will, world.faults.loss) = (|_| Will::Never, 10);
+    let client = world.client();
+    world.run(3600 * SECONDS);
+    assert_eq!((world.clients[client].outcome.as_deref(), world.asked.len(), world.left.len()), (None, 1, 0));
+    let (mut dice, mut out) = (Dice::new(21), Vec::new());
+    let to = world.clients[client].opening.withdraw(&mut dice, &mut out);
+    (0..5).for_each(|_| world.send(client_at(client), to, out.clone()));
+    world.run(3601 * SECONDS);
+    assert_eq!(world.left, world.asked);
+}
+
+#[test]
 fn a_consumer_may_say_no_or_hand_it_on() {
     let outcome = |will| {
         let mut world = world(6);
