@@ -132,6 +132,11 @@ impl Closing {
         true
     }
 
+    /// `transmit` has a packet.
+    pub(crate) fn has_word(&self, now: Nanos) -> bool {
+        self.owes || self.due.is_some_and(|due| due <= now)
+    }
+
     /// The deadline is here.
     pub(crate) fn on_time(&mut self, now: Nanos) {
         let is_enough = self.kind == Kind::Reset && self.said >= RESETS && self.due.is_some_and(|due| now >= due);

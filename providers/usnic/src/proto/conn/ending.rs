@@ -1,20 +1,22 @@
-//! How a connection ends: drained and with a FIN, at once and with a reset, refused, or given up.
+//! How a connection ends: drained and with a Fin, at once and with a Reset, refused, or given up.
 //!
 //! Whatever the way: everything posted completes exactly once, in order; then there is one piece of news; then late packets
-//! are answered for a while, so that the other side learns of it too.
+//! are answered for a while, so that the other side learns of it too (`closing`).
 
 use dapl::provider::Status;
 
 use super::Conn;
-use super::words::{Host, News, Payload};
+use super::words::{Host, News, Outgoing, Payload};
+use crate::proto::closing::{Closing, Pace};
 use crate::proto::psn::Psn;
-use crate::proto::wire::{Kind, Refusal};
+use crate::proto::setup::packets::{self, Fin};
+use crate::proto::wire::{Ack, Kind, Refusal};
 use crate::proto::{MILLIS, Nanos};
 
-/// A last word is repeated after so long, then after twice as long, and so on.
+/// A refusal is repeated after so long, then after twice as long, and so on; and whenever the peer says something.
 const REPEAT: Nanos = 20 * MILLIS;
-/// A word that needs no answer is said so often.
-const WORDS: u32 = 4;
+/// So often by itself.
+const REPEATS: u32 = 6;
 
 /// How far it is.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -23,26 +25,29 @@ enum Phase {
     Open,
     /// Ends when the last request is complete.
     Draining,
-    /// The peer is told so, until it answers.
+    /// The peer is told so, until it answers. Nothing more is taken.
     Finishing,
     /// All is flushed.
     Closed,
+}
+
+/// What the peer asked for and may not have.
+#[derive(Clone, Copy, Debug)]
+struct Refused {
+    why: Refusal,
+    psn: Psn,
+    said: u32,
+    again: Option<Nanos>,
+    until: Nanos,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Ending {
     phase: Phase,
     news: Option<News>,
-    /// Said now; repeated by itself then.
-    word: Option<Kind>,
-    is_due: bool,
-    again: Option<Nanos>,
-    said: u32,
-    since: Nanos,
-    /// Told in every ack.
-    pub(super) refusal: Option<(Refusal, Psn)>,
-    /// Nobody has to be answered any more after this.
-    until: Option<Nanos>,
+    /// The last words, once there are some.
+    closing: Option<Closing>,
+    refused: Option<Refused>,
 }
 
 impl Ending {
@@ -50,39 +55,33 @@ impl Ending {
         self.phase == Phase::Closed
     }
 
-    pub(super) fn has_word(&self) -> bool {
-        self.is_due && self.word.is_some()
+    /// Nothing of the peer's is taken any more.
+    pub(super) fn is_deaf(&self) -> bool {
+        matches!(self.phase, Phase::Finishing | Phase::Closed)
     }
 
-    /// The word that is to be said now.
-    pub(super) fn word(&mut self, now: Nanos) -> Option<Kind> {
-        let word = self.word.filter(|_| self.is_due)?;
-        self.is_due = false;
-        let repeats = word == Kind::Fin || (word == Kind::Reset && self.said < WORDS);
-        self.again = repeats.then(|| now.saturating_add(REPEAT << self.said.min(6)));
-        self.said += 1;
-        Some(word)
+    /// To be told in every ack.
+    pub(super) fn refusal(&self) -> Option<(Refusal, Psn)> {
+        self.refused.map(|refused| (refused.why, refused.psn))
     }
 
-    fn say(&mut self, word: Kind, now: Nanos) {
-        (self.word, self.is_due, self.said, self.since) = (Some(word), true, 0, now);
+    /// A word is to be said now.
+    pub(super) fn has_word(&self, now: Nanos) -> bool {
+        self.closing.as_ref().is_some_and(|closing| closing.has_word(now))
     }
 
-    /// No request is outstanding.
-    pub(super) fn emptied(&mut self, now: Nanos) {
-        if self.phase == Phase::Draining {
-            self.phase = Phase::Finishing;
-            self.say(Kind::Fin, now);
+    /// `None` as well when it is over.
+    pub(super) fn deadline(&self, now: Nanos) -> Option<Nanos> {
+        if self.is_over(now) {
+            return None;
         }
+        let refused = self.refused.map(|refused| refused.again.unwrap_or(refused.until));
+        self.closing.as_ref().map(Closing::deadline).or(refused)
     }
 
-    /// The peer still says something, after the end: it has not heard our last word.
-    pub(super) fn spoken_to(&mut self) {
-        self.is_due = matches!(self.word, Some(Kind::Reset | Kind::Fin));
-    }
-
-    pub(super) fn deadline(&self) -> Option<Nanos> {
-        [self.again, self.until].into_iter().flatten().min()
+    fn is_over(&self, now: Nanos) -> bool {
+        let is_said = self.closing.as_ref().is_none_or(|closing| closing.is_over(now));
+        self.is_closed() && is_said && self.refused.is_none_or(|refused| refused.until <= now)
     }
 }
 
@@ -92,9 +91,18 @@ impl<Q, R> Conn<Q, R> {
         self.now = now;
         if self.ending.phase == Phase::Open {
             self.ending.phase = Phase::Draining;
-            if self.requests.queue.is_empty() {
-                self.ending.emptied(now);
-            }
+            self.emptied();
+        }
+    }
+
+    /// The last request may be complete.
+    pub(super) fn emptied(&mut self) {
+        if self.ending.phase == Phase::Draining && self.requests.queue.is_empty() {
+            self.ending.phase = Phase::Finishing;
+            // What was delivered counts, noted or not.
+            let received = self.received.next().plus(u32::from(self.deferred.is_some()));
+            let fin = Fin { end: self.flight.next_psn().0.into(), received: received.0.into() };
+            self.ending.closing = Some(Closing::finish(&self.terms, self.now, fin, self.pace()));
         }
     }
 
@@ -104,7 +112,7 @@ impl<Q, R> Conn<Q, R> {
         self.settle(host);
         if !self.ending.is_closed() {
             self.close(None, host);
-            self.ending.say(Kind::Reset, now);
+            self.say_reset();
         }
         self.ending.news = None;
     }
@@ -121,7 +129,7 @@ impl<Q, R> Conn<Q, R> {
 
     /// Nothing more needs an answer: it can be forgotten.
     pub(crate) fn is_over(&self) -> bool {
-        self.ending.is_closed() && !self.ending.has_word() && self.ending.until.is_none()
+        self.ending.is_over(self.now)
     }
 
     /// The memory of a payload could not be read; the packet does not leave.
@@ -158,11 +166,14 @@ impl<Q, R> Conn<Q, R> {
     #[cold]
     pub(super) fn refuse(
         &mut self,
-        refusal: Refusal,
+        why: Refusal,
         psn: Psn,
         receive: Option<(u32, Status)>,
         host: &mut impl Host<Request = Q, Recv = R>,
     ) {
+        if self.ending.is_closed() {
+            return;
+        }
         self.counters.refusals_sent += 1;
         if let Some((place, status)) = receive
             && self.receives.is_first(place)
@@ -171,8 +182,8 @@ impl<Q, R> Conn<Q, R> {
             host.recv_done(own, status, 0, false);
         }
         self.close(Some(News::Broken), host);
-        self.ending.refusal = Some((refusal, psn));
-        self.ending.again = Some(self.now.saturating_add(REPEAT));
+        let (again, until) = (Some(self.now.saturating_add(REPEAT)), self.now.saturating_add(self.config.linger));
+        self.ending.refused = Some(Refused { why, psn, said: 0, again, until });
         self.acks.whole_at_once();
     }
 
@@ -198,68 +209,78 @@ impl<Q, R> Conn<Q, R> {
         self.break_off(host);
     }
 
-    /// The peer answers what was not asked.
-    #[cold]
-    pub(super) fn bad_answer(&mut self, host: &mut impl Host<Request = Q, Recv = R>) {
-        self.counters.malformed += 1;
-        self.end_with(Status::BadResponse, host);
-    }
-
-    /// Nothing comes back any more.
-    #[cold]
-    pub(super) fn give_up(&mut self, host: &mut impl Host<Request = Q, Recv = R>) {
-        self.end_with(Status::Transport, host);
-    }
-
-    /// The oldest request ends so; without one, the peer went away.
-    fn end_with(&mut self, status: Status, host: &mut impl Host<Request = Q, Recv = R>) {
-        let is_idle = self.requests.queue.is_empty();
-        if let Some(request) = self.requests.queue.pop() {
-            host.request_done(request.own, status, 0);
-        }
-        self.close(Some(if is_idle { News::Disconnected } else { News::Broken }), host);
-        self.ending.say(Kind::Reset, self.now);
-    }
-
     fn give_back(&mut self, slot: u32, status: Status, host: &mut impl Host<Request = Q, Recv = R>) {
         if let Some(request) = self.requests.queue.take(slot) {
             host.request_done(request.own, status, 0);
         }
     }
 
+    /// The oldest request ends so; without one, the peer went away.
+    #[cold]
+    pub(super) fn end_with(&mut self, status: Status, host: &mut impl Host<Request = Q, Recv = R>) {
+        let is_idle = self.requests.queue.is_empty();
+        if let Some(request) = self.requests.queue.pop() {
+            host.request_done(request.own, status, 0);
+        }
+        self.close(Some(if is_idle { News::Disconnected } else { News::Broken }), host);
+        self.say_reset();
+    }
+
     /// A request has failed: the peer is told that it is over.
     #[cold]
     pub(super) fn break_off(&mut self, host: &mut impl Host<Request = Q, Recv = R>) {
         self.close(Some(News::Broken), host);
-        self.ending.say(Kind::Reset, self.now);
+        self.say_reset();
     }
 
-    /// The peer ends it.
+    fn say_reset(&mut self) {
+        self.ending.closing = Some(Closing::reset(&self.terms, self.now, self.pace()));
+    }
+
+    fn pace(&self) -> Pace {
+        let timeout = self.flight.rtt().pto(0);
+        Pace { timeout, give_up: self.config.give_up, linger: self.config.linger }
+    }
+
+    /// The peer ends it, or answers our end. `false`: not understood.
     #[cold]
-    pub(super) fn take_end(&mut self, kind: Kind, host: &mut impl Host<Request = Q, Recv = R>) {
-        let is_closed = self.ending.is_closed();
+    pub(super) fn take_end(&mut self, kind: Kind, body: &[u8], host: &mut impl Host<Request = Q, Recv = R>) -> bool {
+        if let Some(closing) = &mut self.ending.closing {
+            closing.receive(self.now, kind);
+            self.finished(host);
+            return true;
+        }
         match kind {
-            Kind::Fin => {
-                if !is_closed {
-                    self.close(Some(News::Disconnected), host);
-                }
-                if self.ending.word.is_none_or(|word| word != Kind::Reset) {
-                    self.ending.say(Kind::FinAck, self.now);
-                }
-            }
-            Kind::FinAck if self.ending.phase == Phase::Finishing => {
-                self.close(Some(News::Disconnected), host);
-            }
-            Kind::Reset => {
-                if !is_closed {
-                    self.close(Some(News::Disconnected), host);
-                }
-                // Who has said this listens to nothing more.
-                (self.ending.word, self.ending.again, self.ending.until) = (None, None, None);
-                self.ending.refusal = None;
+            Kind::FinAck => return true,
+            Kind::Fin if !self.ending.is_closed() => {
+                let Some(fin) = packets::fin(body) else { return false };
+                // What it took is complete.
+                let last = Ack { next: fin.received, credits: self.credits.there.into(), ..Ack::default() };
+                self.take_ack(&last, &[], host);
             }
             _ => {}
         }
+        if !self.ending.is_closed() {
+            self.close(Some(News::Disconnected), host);
+        }
+        self.ending.refused = None;
+        self.ending.closing = Some(Closing::answer(&self.terms, self.now, self.pace()));
+        true
+    }
+
+    /// The peer may know of our Fin by now, or be given up.
+    fn finished(&mut self, host: &mut impl Host<Request = Q, Recv = R>) {
+        let is_done = self.ending.closing.as_ref().is_some_and(Closing::is_done);
+        if self.ending.phase == Phase::Finishing && is_done {
+            self.close(Some(News::Disconnected), host);
+        }
+    }
+
+    /// The packet with our last word, if it is to be said now.
+    pub(super) fn last_word(&mut self, out: &mut Vec<u8>) -> Option<Outgoing> {
+        let start = out.len();
+        let is_said = self.ending.closing.as_mut()?.transmit(self.now, out);
+        is_said.then(|| self.outgoing(out.len() - start))
     }
 
     /// Flushes everything in its order.
@@ -267,9 +288,6 @@ impl<Q, R> Conn<Q, R> {
     fn close(&mut self, news: Option<News>, host: &mut impl Host<Request = Q, Recv = R>) {
         self.ending.phase = Phase::Closed;
         self.ending.news = news;
-        self.ending.again = None;
-        self.ending.word = None;
-        self.ending.until = Some(self.now.saturating_add(self.config.linger));
         while let Some(request) = self.requests.queue.pop() {
             host.request_done(request.own, Status::Flushed, 0);
         }
@@ -285,20 +303,15 @@ impl<Q, R> Conn<Q, R> {
     /// Of the end, what the time brings.
     pub(super) fn end_on_time(&mut self, host: &mut impl Host<Request = Q, Recv = R>) {
         let now = self.now;
-        if self.ending.again.is_some_and(|at| at <= now) {
-            self.ending.again = None;
-            if self.ending.refusal.is_some() {
-                self.ending.said += 1;
-                self.ending.again = (self.ending.said < WORDS).then(|| now.saturating_add(REPEAT << self.ending.said));
-                self.acks.whole_at_once();
-            }
-            self.ending.is_due = self.ending.word.is_some();
-            if self.ending.phase == Phase::Finishing && now.saturating_sub(self.ending.since) >= self.config.give_up {
-                self.close(Some(News::Disconnected), host);
-            }
+        if let Some(closing) = &mut self.ending.closing {
+            closing.on_time(now);
+            return self.finished(host);
         }
-        if self.ending.until.is_some_and(|at| at <= now) {
-            (self.ending.until, self.ending.again, self.ending.word) = (None, None, None);
+        let Some(refused) = self.ending.refused.as_mut() else { return };
+        if refused.again.is_some_and(|at| at <= now) {
+            refused.said += 1;
+            refused.again = (refused.said < REPEATS).then(|| now.saturating_add(REPEAT << refused.said));
+            self.acks.whole_at_once();
         }
     }
 }

@@ -129,6 +129,12 @@ impl Lane {
         self.congestion.timed_out(now);
     }
 
+    /// The peer has moved: nothing that was learnt is true of the new path.
+    pub(super) fn moved(&mut self, config: &Config, terms: &Terms) {
+        let peer_window = self.peer_window;
+        *self = Lane { peer_window, ..Lane::new(config, terms) };
+    }
+
     /// The path may have turned out larger or smaller.
     pub(super) fn measure(&mut self) {
         if self.path.mtu() != self.known {

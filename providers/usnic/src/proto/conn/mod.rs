@@ -25,6 +25,7 @@ use std::collections::VecDeque;
 use dapl::provider::Status;
 
 use crate::proto::acks::AckClock;
+use crate::proto::challenge::Peer;
 use crate::proto::counters::Counters;
 use crate::proto::flight::Flight;
 use crate::proto::received::Received;
@@ -48,7 +49,6 @@ const LONGEST_TIMEOUT: Nanos = 2 * SECONDS;
 pub(crate) struct Conn<Q, R> {
     config: Config,
     terms: Terms,
-    peer: Source,
     counters: Counters,
     /// The time at the last call that told it.
     now: Nanos,
@@ -74,11 +74,8 @@ pub(crate) struct Conn<Q, R> {
     received: Received,
     acks: AckClock,
     deferred: Option<Deferred>,
-    /// When the peer was last heard, and since when it is being asked whether it is there.
-    heard: Nanos,
-    asked: Option<Nanos>,
-    ask_at: Nanos,
-
+    /// Where the peer is, and whether it lives.
+    partner: Peer,
     ending: Ending,
 }
 
@@ -98,7 +95,6 @@ impl<Q, R> Conn<Q, R> {
             AckClock::new(config.ack_delay, u32::try_from(quarter).unwrap_or(u32::MAX).min(config.window / 4));
         acks.at_once(); // the peer is told of the receives that are here
         Conn {
-            peer: terms.peer,
             counters: Counters::default(),
             now,
             requests: Requests::new(config.max_requests),
@@ -116,9 +112,7 @@ impl<Q, R> Conn<Q, R> {
             received: Received::new(terms.peer_first_psn),
             acks,
             deferred: None,
-            heard: now,
-            asked: None,
-            ask_at: now.saturating_add(config.keepalive),
+            partner: Peer::new(&terms, now, config.keepalive, config.give_up),
             ending: Ending::default(),
             config: config.clone(),
             terms,
@@ -171,7 +165,7 @@ impl<Q, R> Conn<Q, R> {
 
     /// Where packets go, unless they say otherwise.
     pub(crate) fn peer(&self) -> Source {
-        self.peer
+        self.partner.at()
     }
 
     /// Posted and not complete: requests, and receives (out of a shared queue: those that were taken).
@@ -184,6 +178,12 @@ impl<Q, R> Conn<Q, R> {
         self.now = now;
         self.lane.path.limit(now, most);
         self.lane.measure();
+    }
+
+    /// The system has heard that something did not get to the peer. A hint of anybody's.
+    pub(crate) fn did_not_arrive(&mut self, now: Nanos) {
+        self.now = now;
+        self.partner.refused(now);
     }
 
     /// What it has counted, and how it stands.
@@ -213,8 +213,6 @@ impl<Q, R> Conn<Q, R> {
                 }
             }
         }
-        if self.requests.queue.is_empty() {
-            self.ending.emptied(self.now);
-        }
+        self.emptied();
     }
 }

@@ -6,7 +6,7 @@
 
 use dapl::provider::Status;
 use zerocopy::FromBytes;
-use zerocopy::network_endian::{U32, U64};
+use zerocopy::network_endian::U32;
 
 use super::Conn;
 use super::receives::Found;
@@ -17,7 +17,7 @@ use super::words::{Host, Source};
 use crate::proto::psn::Psn;
 use crate::proto::received::Arrival;
 use crate::proto::wire::{self, Ack, Data, FLAG_ACK_NOW, FLAG_LAST, Head, Kind, Op, Range, Refusal};
-use crate::proto::{MICROS, Nanos, checked};
+use crate::proto::{MICROS, Nanos, challenge, checked};
 
 /// A small message that was delivered, and is to be noted at the next opportunity (US-12).
 #[derive(Clone, Copy, Debug)]
@@ -58,15 +58,11 @@ impl<Q, R> Conn<Q, R> {
             None if self.terms.checked => return self.counters.corrupt += 1,
             _ => body,
         };
-        self.heard = now;
-        self.asked = None;
+        self.partner.heard(now, from);
         let is_known = match head.kind() {
             Some(kind @ (Kind::Fragment | Kind::Chunk)) => self.take_data(kind, head, body, host),
             Some(Kind::Ack) => self.take_ack_packet(head, body, host),
-            Some(kind @ (Kind::Fin | Kind::FinAck | Kind::Reset)) => {
-                self.take_end(kind, host);
-                true
-            }
+            Some(kind @ (Kind::Fin | Kind::FinAck | Kind::Reset)) => self.take_end(kind, body, host),
             Some(kind) => self.take_word(kind, body, from),
             None => false,
         };
@@ -84,9 +80,14 @@ impl<Q, R> Conn<Q, R> {
                 self.lane.measure();
             }
             Kind::Challenge => {
-                let Ok(nonce) = U64::read_from_bytes(body) else { return false };
-                self.counters.challenges += 1;
-                self.note(Note::Response(nonce.get(), from));
+                let Some(nonce) = challenge::nonce(body) else { return false };
+                self.note(Note::Response(nonce, from));
+            }
+            Kind::Response => {
+                let Some(nonce) = challenge::nonce(body) else { return false };
+                if self.partner.responded(from, nonce) {
+                    self.lane.moved(&self.config, &self.terms);
+                }
             }
             // What is left of the set-up, come late.
             _ => {}
@@ -101,11 +102,7 @@ impl<Q, R> Conn<Q, R> {
             self.acks.at_once();
         }
         if self.ending.is_closed() {
-            // An answer to our refusal is the peer's reset; who only says what it has needs nothing.
-            if head.has(FLAG_ACK_NOW) || selective.refusal != 0 {
-                self.ending.spoken_to();
-            }
-            return true;
+            return true; // it hears of the refusal, if that is what was
         }
         self.take_ack(&ack, ranges, host);
         if let Some(refusal) = Refusal::of(selective.refusal) {
@@ -117,9 +114,8 @@ impl<Q, R> Conn<Q, R> {
     /// A fragment or a chunk.
     fn take_data(&mut self, kind: Kind, head: &Head, body: &[u8], host: &mut impl Host<Request = Q, Recv = R>) -> bool {
         let Some(data) = wire::data(kind, body) else { return false };
-        if self.ending.is_closed() {
-            self.ending.spoken_to();
-            self.acks.whole_at_once();
+        if self.ending.is_deaf() {
+            self.acks.whole_at_once(); // it hears of the refusal, if that is what was
             return true;
         }
         let psn = Psn(data.carried.psn.get());
@@ -179,7 +175,7 @@ impl<Q, R> Conn<Q, R> {
             // What was asked for earlier comes to its end first; it will come again.
             Untaken::Refused(..) if arrival != Arrival::Next || !self.serving.is_idle() => {}
             Untaken::Refused(refusal, receive) => self.refuse(refusal, psn, receive, host),
-            Untaken::BadAnswer => self.bad_answer(host),
+            Untaken::BadAnswer => self.end_with(Status::BadResponse, host),
         }
     }
 

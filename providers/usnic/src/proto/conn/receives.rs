@@ -98,8 +98,8 @@ impl<R> Receives<R> {
         if (number.wrapping_sub(self.complete) as i32) < 0 {
             return Found::Complete;
         }
-        let missing = number.wrapping_sub(self.bound) as i32 + 1;
-        if missing > 0 && !self.bind(missing.unsigned_abs(), host) {
+        let beyond = number.wrapping_sub(self.bound) as i32;
+        if beyond >= 0 && !self.bind(beyond.unsigned_abs() + 1, host) {
             return Found::Nothing;
         }
         self.queue.find(u64::from(number)).map_or(Found::Nothing, Found::Place)

@@ -3,23 +3,23 @@
 use dapl::provider::Status;
 
 use super::Conn;
+use super::requests::Wait;
 use super::transmit::Note;
 use super::words::Host;
+use crate::proto::Nanos;
+use crate::proto::challenge::Beat;
 use crate::proto::flight::Timeout;
-use crate::proto::{Nanos, SECONDS};
-
-/// A peer that does not answer is asked again after so long.
-const ASK_AGAIN: Nanos = SECONDS;
+use crate::proto::schedule::Outlook;
 
 impl<Q, R> Conn<Q, R> {
     /// When `on_time` is to be called, at the latest; packets may be due after it.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         if self.ending.is_closed() {
-            let refusal = self.acks.deadline().filter(|_| self.ending.refusal.is_some());
-            return [self.ending.deadline(), refusal].into_iter().flatten().min();
+            let refusal = self.acks.deadline().filter(|_| self.ending.refusal().is_some());
+            return [self.ending.deadline(self.now), refusal].into_iter().flatten().min();
         }
         if self.deferred.is_some() {
-            return Some(self.now);
+            return Some(self.now.saturating_add(1)); // in the next pass
         }
         let all = [
             self.flight.deadline(),
@@ -28,10 +28,44 @@ impl<Q, R> Conn<Q, R> {
             self.lane.paced,
             self.credits.deadline(),
             self.turn_at,
-            (self.config.keepalive > 0).then_some(self.ask_at),
-            self.ending.deadline(),
+            self.partner.deadline(),
+            self.ending.deadline(self.now),
         ];
         all.into_iter().flatten().min()
+    }
+
+    /// What it wants next: turns, and to be looked at again.
+    pub(crate) fn outlook(&self, now: Nanos) -> Outlook {
+        let deadline = self.deadline();
+        if self.ending.is_closed() {
+            let is_due = self.ending.refusal().is_some() && self.acks.due(now);
+            return Outlook { resend: false, ready: self.ending.has_word(now), ack: is_due, deadline };
+        }
+        let (fragment, chunk) = self.lane.payloads();
+        let admits = || self.flight.probes() > 0 || self.lane.would_admit(now, u64::from(chunk), self.flight.bytes());
+        let is_fresh = || {
+            let request = match self.requests.next(self.bounds(), fragment, chunk) {
+                Ok(_) => self.flight.room() > 0,
+                Err(Wait::Idle) => false,
+                Err(Wait::Credit) => self.credits.deadline().is_none(),
+                Err(Wait::Turn) => self.turn_at.is_none_or(|at| at <= now),
+                Err(Wait::NoReads) => true,
+            };
+            let answers = self.flight.room() > 0 && self.serving.next(self.received.next(), fragment, chunk).is_some();
+            request || answers
+        };
+        let is_small = !self.notes.is_empty() || self.ending.has_word(now);
+        Outlook {
+            resend: self.flight.lost_packets() > 0 && admits(),
+            ready: is_small || (is_fresh() && admits()),
+            ack: self.acks.due(now),
+            deadline,
+        }
+    }
+
+    /// `transmit` would give something.
+    pub(crate) fn has_work(&self, now: Nanos) -> bool {
+        self.outlook(now).wants_turn()
     }
 
     /// The deadline is here. Packets may be due after it.
@@ -49,7 +83,7 @@ impl<Q, R> Conn<Q, R> {
                 self.counters.timeouts += 1;
                 self.lane.timed_out(now);
             }
-            Timeout::GiveUp => return self.give_up(host),
+            Timeout::GiveUp => return self.end_with(Status::Transport, host),
         }
         self.lane.path.on_time(now);
         self.lane.measure();
@@ -61,25 +95,9 @@ impl<Q, R> Conn<Q, R> {
             self.counters.credit_probes += 1;
             self.note(Note::Question);
         }
-        self.keep_alive(host);
-    }
-
-    /// A connection on which nothing was heard for long asks whether the peer is there.
-    fn keep_alive(&mut self, host: &mut impl Host<Request = Q, Recv = R>) {
-        if self.config.keepalive == 0 || self.now < self.ask_at {
-            return;
+        if self.partner.on_time(now) == Beat::Gone {
+            self.counters.timeouts += 1;
+            self.end_with(Status::Transport, host);
         }
-        let quiet_until = self.heard.saturating_add(self.config.keepalive);
-        if self.now < quiet_until {
-            self.ask_at = quiet_until;
-            return;
-        }
-        let asked = *self.asked.get_or_insert(self.now);
-        if self.now.saturating_sub(asked) >= self.config.give_up {
-            return self.give_up(host);
-        }
-        self.counters.keepalives += 1;
-        self.ask_at = self.now.saturating_add(ASK_AGAIN);
-        self.note(Note::Question);
     }
 }

@@ -47,39 +47,16 @@ impl<Q, R> Conn<Q, R> {
         found
     }
 
-    /// `transmit` would give something, or there is work that it does on the way.
-    pub(crate) fn has_work(&self, now: Nanos) -> bool {
-        if self.ending.is_closed() {
-            return self.ending.has_word()
-                || !self.notes.is_empty()
-                || (self.ending.refusal.is_some() && self.acks.due(now));
-        }
-        let (fragment, chunk) = self.lane.payloads();
-        let admits = || self.flight.probes() > 0 || self.lane.would_admit(now, u64::from(chunk), self.flight.bytes());
-        let is_fresh = || {
-            let is_turn = |wait| wait == Wait::NoReads || wait == Wait::Turn && self.turn_at.is_none_or(|at| at <= now);
-            let waits_for_credit = |wait| wait == Wait::Credit && self.credits.deadline().is_none();
-            let request = self.requests.next(self.bounds(), fragment, chunk);
-            self.flight.room() > 0 && self.serving.next(self.received.next(), fragment, chunk).is_some()
-                || request.map_or_else(|wait| is_turn(wait) || waits_for_credit(wait), |_| self.flight.room() > 0)
-        };
-        self.deferred.is_some()
-            || !self.notes.is_empty()
-            || self.ending.has_word()
-            || self.acks.due(now)
-            || ((self.flight.lost_packets() > 0 || is_fresh()) && admits())
-    }
-
     fn next_packet(&mut self, out: &mut Vec<u8>, host: &mut impl Host<Request = Q, Recv = R>) -> Option<Outgoing> {
-        if let Some(note) = self.notes.pop_front() {
-            return Some(self.write_note(out, note, host));
-        }
-        if let Some(kind) = self.ending.word(self.now) {
-            return Some(self.write_bare(out, kind));
+        if let Some(packet) = self.last_word(out) {
+            return Some(packet);
         }
         if self.ending.is_closed() {
-            let is_due = self.ending.refusal.is_some() && self.acks.due(self.now);
+            let is_due = self.ending.refusal().is_some() && self.acks.due(self.now);
             return is_due.then(|| self.write_ack(out, 0, host));
+        }
+        if let Some(packet) = self.small(out, host) {
+            return Some(packet);
         }
         // What lies behind a gap fits only an ack of its own, and the peer waits for that.
         if self.acks.due(self.now) && !self.received.is_gapless() {
@@ -90,17 +67,24 @@ impl<Q, R> Conn<Q, R> {
         packet.or_else(|| self.acks.due(self.now).then(|| self.write_ack(out, 0, host)))
     }
 
-    pub(super) fn note(&mut self, note: Note) {
-        if self.notes.len() < NOTES {
-            self.notes.push_back(note);
+    /// What is answered or asked without a number.
+    fn small(&mut self, out: &mut Vec<u8>, host: &impl Host<Recv = R>) -> Option<Outgoing> {
+        let start = out.len();
+        if let Some(to) = self.partner.transmit(self.now, &self.terms, out) {
+            self.counters.challenges += 1;
+            return Some(Outgoing { to: Some(to), ..self.outgoing(out.len() - start) });
         }
-    }
-
-    fn write_note(&mut self, out: &mut Vec<u8>, note: Note, host: &impl Host<Recv = R>) -> Outgoing {
-        match note {
+        let note = self.notes.pop_front()?;
+        Some(match note {
             Note::ProbeAck(size) => self.write_small(out, Kind::ProbeAck, &size.to_be_bytes(), None),
             Note::Response(nonce, to) => self.write_small(out, Kind::Response, &nonce.to_be_bytes(), Some(to)),
             Note::Question => self.write_ack(out, FLAG_ACK_NOW, host),
+        })
+    }
+
+    pub(super) fn note(&mut self, note: Note) {
+        if self.notes.len() < NOTES {
+            self.notes.push_back(note);
         }
     }
 
@@ -130,7 +114,6 @@ impl<Q, R> Conn<Q, R> {
         self.lane.path.lost(self.now, bytes as usize);
         self.flight.resent(self.now, psn);
         self.lane.sent(self.now, bytes, self.flight.bytes());
-        self.expect_answer();
         Some(self.write_data(out, psn, &sent, FLAG_ACK_NOW, true, host))
     }
 
@@ -168,7 +151,6 @@ impl<Q, R> Conn<Q, R> {
             flags |= FLAG_ACK_NOW;
         }
         self.lane.sent(self.now, bytes, self.flight.bytes());
-        self.expect_answer();
         self.counters.sent += 1;
         self.counters.sent_bytes += u64::from(sent.length);
         Some(self.write_data(out, psn, &sent, flags, false, host))
@@ -253,11 +235,6 @@ impl<Q, R> Conn<Q, R> {
         packet.payload = Payload::Padding(u32::try_from(padding).unwrap_or(0));
         packet.channel = Channel::Data;
         Some(packet)
-    }
-
-    /// Something left that the peer has to answer.
-    fn expect_answer(&mut self) {
-        self.asked.get_or_insert(self.now);
     }
 
     /// About a round trip.

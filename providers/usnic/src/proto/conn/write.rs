@@ -100,7 +100,7 @@ impl<Q, R> Conn<Q, R> {
         Outgoing { payload, channel, resend, oversized, ..self.outgoing(out.len() - start) }
     }
 
-    fn outgoing(&self, header: usize) -> Outgoing {
+    pub(super) fn outgoing(&self, header: usize) -> Outgoing {
         Outgoing {
             header,
             payload: Payload::None,
@@ -132,7 +132,7 @@ impl<Q, R> Conn<Q, R> {
         let fixed = size_of::<Head>() + size_of::<Ack>() + size_of::<Selective>() + self.lane.extra;
         let room = self.lane.path.mtu().saturating_sub(fixed) / size_of::<Range>();
         let count = self.received.ranges(&mut ranges[..room.min(RANGES)]);
-        let (refusal, refused) = self.ending.refusal.map_or((0, U32::ZERO), |(why, psn)| (why as u8, psn.0.into()));
+        let (refusal, refused) = self.ending.refusal().map_or((0, U32::ZERO), |(why, psn)| (why as u8, psn.0.into()));
         let selective = Selective { ranges: count as u8, refusal, refused, ..Selective::default() };
         out.extend_from_slice(selective.as_bytes());
         out.extend_from_slice(ranges[..count].as_bytes());

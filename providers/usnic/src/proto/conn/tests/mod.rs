@@ -1,4 +1,9 @@
 //! Two connections against each other, over a network that is as bad as a seed says, in virtual time.
 
 mod basics;
+mod cost;
+mod ends;
+mod hostile;
 mod pair;
+mod rules;
+mod weather;

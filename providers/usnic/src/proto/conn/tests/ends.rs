@@ -1,0 +1,232 @@
+//! Every way to an end: what completes how, in which order, and what both sides hear.
+
+use dapl::provider::{Remote, Status};
+
+use super::pair::{BASE, KEY, Pair, Plan, READ_ONLY, Side};
+use crate::proto::conn::{News, Work};
+use crate::proto::wire::{self, Kind};
+use crate::proto::{MILLIS, SECONDS};
+
+use Status::{Flushed, Success};
+
+fn statuses(done: &[super::pair::Done]) -> Vec<Status> {
+    done.iter().map(|done| done.status).collect()
+}
+
+/// Both sides have come to an end: their news.
+fn ended(pair: &mut Pair) -> [News; 2] {
+    pair.until("both have ended", |pair| pair.a.conn.is_closed() && pair.b.conn.is_closed());
+    pair.until("it can be forgotten", |pair| pair.a.conn.is_over() && pair.b.conn.is_over());
+    assert_eq!((pair.a.news.len(), pair.b.news.len()), (1, 1), "once");
+    assert_eq!((pair.a.conn.outstanding(), pair.b.conn.outstanding()), ((0, 0), (0, 0)));
+    [pair.a.news[0], pair.b.news[0]]
+}
+
+const BOTH_BROKEN: [News; 2] = [News::Broken, News::Broken];
+
+#[test]
+fn a_send_too_long_for_its_receive_breaks_both() {
+    for (length, seed) in [(200, 1), (5000, 2), (60_000, 3)] {
+        let mut pair = Pair::new(&Plan { seed, ..Plan::default() });
+        pair.weather.drop = 50;
+        [100, 100, 99, 100].iter().for_each(|room| drop(pair.recv(Side::B, 0, *room * length / 100)));
+        (0..5).for_each(|_| drop(pair.send(Side::A, 0, length)));
+        pair.recv(Side::A, 0, 10);
+        pair.read(Side::B, 40_000, 1, 0);
+        assert_eq!(ended(&mut pair), BOTH_BROKEN);
+        assert_eq!(statuses(&pair.b.world.recvs), [Success, Success, Status::LocalLength, Flushed]);
+        assert_eq!(statuses(&pair.a.world.requests), [Success, Success, Status::RemoteResponder, Flushed, Flushed]);
+        assert_eq!(statuses(&pair.a.world.recvs), [Flushed]);
+    }
+}
+
+#[test]
+fn memory_that_is_gone_breaks_both() {
+    for length in [48, 9_000] {
+        // Of a receive.
+        let mut pair = Pair::new(&Plan::default());
+        let recvs = [0, 1].map(|_| pair.recv(Side::B, 0, length));
+        (0..3).for_each(|_| drop(pair.send(Side::A, 0, length)));
+        pair.b.world.gone = vec![recvs[1]];
+        assert_eq!(ended(&mut pair), BOTH_BROKEN);
+        assert_eq!(statuses(&pair.b.world.recvs), [Success, Status::LocalProtection]);
+        assert_eq!(statuses(&pair.a.world.requests), [Success, Status::RemoteResponder, Flushed]);
+        // Of a send, of a write, and of what a read is to fill.
+        for work in [Work::Send { solicited: false }, Work::Write(TARGET), Work::Read(TARGET)] {
+            let mut pair = Pair::new(&Plan::default());
+            [0, 1].iter().for_each(|_| drop(pair.recv(Side::B, 0, length)));
+            pair.write(Side::A, 0, 3000, 0);
+            let bad = pair.post(Side::A, work, 0, length, false);
+            pair.send(Side::A, 0, length);
+            pair.a.world.gone = vec![bad];
+            assert_eq!(ended(&mut pair), [News::Broken, News::Disconnected]);
+            assert_eq!(statuses(&pair.a.world.requests)[..2], [Success, Status::LocalProtection], "{work:?}");
+            // Behind a read that fails only when data come, a send may have been taken.
+            assert!(matches!(work, Work::Read(_)) || statuses(&pair.b.world.recvs) == [Flushed, Flushed]);
+        }
+    }
+}
+
+const TARGET: Remote = Remote { key: KEY, address: BASE + 100 };
+
+#[test]
+fn who_reaches_for_what_it_may_not_is_refused() {
+    let beyond = BASE + (1 << 16);
+    let cases = [
+        Work::Write(Remote { key: READ_ONLY, ..TARGET }),
+        Work::Write(Remote { key: 9, ..TARGET }),
+        Work::Read(Remote { key: 9, ..TARGET }),
+        Work::Write(Remote { address: beyond - 4999, ..TARGET }),
+        Work::Read(Remote { address: beyond - 4999, ..TARGET }),
+        Work::Write(Remote { address: u64::MAX - 3, ..TARGET }),
+        Work::Read(Remote { address: u64::MAX - 3, ..TARGET }),
+    ];
+    for (seed, work) in cases.into_iter().enumerate() {
+        let mut pair = Pair::new(&Plan { seed: seed as u64, ..Plan::default() });
+        pair.weather.drop = 30;
+        let before = pair.b.world.memory.clone();
+        let ids =
+            [pair.read(Side::A, 0, 20_000, 0), pair.post(Side::A, work, 0, 5000, false), pair.send(Side::A, 0, 1)];
+        pair.recv(Side::B, 50_000, 100);
+        assert_eq!(ended(&mut pair), BOTH_BROKEN, "{work:?}");
+        let ends: Vec<_> = pair.a.world.requests.iter().map(|done| (done.id, done.status)).collect();
+        assert_eq!(ends, [(ids[0], Success), (ids[1], Status::RemoteAccess), (ids[2], Flushed)], "{work:?}");
+        assert_eq!(statuses(&pair.b.world.recvs), [Flushed]);
+        assert!(pair.b.world.memory[..50_000] == before[..50_000], "nothing of it was written");
+        assert!(pair.b.world.memory[50_100..] == before[50_100..], "nothing of it was written");
+    }
+}
+
+#[test]
+fn a_read_whose_memory_vanishes_is_refused_after_those_before_it() {
+    for when in [0, 5, 40] {
+        let mut pair = Pair::new(&Plan { memory: 1 << 20, ..Plan::default() });
+        pair.weather.drop = 30;
+        let first = pair.read(Side::A, 0, 10_000, 0);
+        pair.until("the first", |pair| pair.a.world.requests.len() == 1);
+        let second = pair.read(Side::A, 10_000, 400_000, 0);
+        let third = pair.read(Side::A, 500_000, 4_000, 0);
+        (0..when).for_each(|_| drop(pair.step()));
+        pair.b.world.unreadable = true;
+        assert_eq!(ended(&mut pair), BOTH_BROKEN);
+        let ends: Vec<_> = pair.a.world.requests.iter().map(|done| (done.id, done.status)).collect();
+        assert_eq!(ends, [(first, Success), (second, Status::RemoteAccess), (third, Flushed)]);
+    }
+}
+
+#[test]
+fn a_drain_lets_requests_finish() {
+    for drop_rate in [0, 300] {
+        let mut pair = Pair::new(&Plan { memory: 1 << 20, ..Plan::default() });
+        pair.weather.drop = drop_rate;
+        pair.recv(Side::A, 0, 10);
+        (0..2).for_each(|_| drop(pair.recv(Side::B, 500_000, 300_000)));
+        pair.send(Side::A, 0, 300_000);
+        pair.read(Side::A, 0, 300_000, 0);
+        let now = pair.now;
+        pair.a.conn.drain(now);
+        assert_eq!(ended(&mut pair), [News::Disconnected, News::Disconnected]);
+        assert_eq!(statuses(&pair.a.world.requests), [Success, Success]);
+        assert_eq!(statuses(&pair.b.world.recvs), [Success, Flushed]);
+        assert_eq!(statuses(&pair.a.world.recvs), [Flushed]);
+    }
+}
+
+#[test]
+fn both_may_drain_at_once() {
+    for seed in 0..20 {
+        let mut pair = Pair::new(&Plan { seed, ..Plan::default() });
+        pair.weather.drop = 300;
+        [Side::A, Side::B].map(|side| (pair.recv(side, 0, 100), pair.send(side, 0, 100)));
+        pair.until("sent", |pair| pair.a.world.recvs.len() + pair.b.world.recvs.len() == 2);
+        let now = pair.now;
+        pair.a.conn.drain(now);
+        pair.b.conn.drain(now);
+        assert_eq!(ended(&mut pair), [News::Disconnected, News::Disconnected]);
+        assert_eq!((statuses(&pair.a.world.requests).len(), statuses(&pair.b.world.requests).len()), (1, 1));
+    }
+}
+
+#[test]
+fn who_drains_takes_nothing_more_and_the_peer_learns_what_was_taken() {
+    let mut pair = Pair::new(&Plan::default());
+    [0, 1].map(|_| pair.recv(Side::A, 0, 100));
+    pair.pass(MILLIS);
+    pair.send(Side::B, 0, 100);
+    pair.pump(Side::B, 10);
+    // The ack of the first is lost, the second comes when all is over.
+    pair.a.mute = true;
+    pair.until("the first", |pair| pair.a.world.recvs.len() == 1);
+    let now = pair.now;
+    pair.a.conn.drain(now);
+    pair.send(Side::B, 0, 100);
+    pair.pass(5 * MILLIS);
+    pair.a.mute = false;
+    assert_eq!(ended(&mut pair), [News::Disconnected, News::Disconnected]);
+    assert_eq!(statuses(&pair.b.world.requests), [Success, Flushed]);
+    assert_eq!(statuses(&pair.a.world.recvs), [Success, Flushed]);
+}
+
+#[test]
+fn an_abort_flushes_at_once_and_tells_the_peer() {
+    let mut pair = Pair::new(&Plan { memory: 1 << 20, ..Plan::default() });
+    pair.weather.drop = 200;
+    [Side::A, Side::B].map(|side| [0, 1].map(|_| pair.recv(side, 0, 10)));
+    pair.write(Side::A, 0, 500_000, 0);
+    pair.send(Side::A, 0, 5);
+    pair.pass(MILLIS);
+    let (now, end) = (pair.now, &mut pair.a);
+    end.conn.abort(now, &mut end.world);
+    assert_eq!((statuses(&end.world.requests), statuses(&end.world.recvs)), (vec![Flushed; 2], vec![Flushed; 2]));
+    pair.until("the peer hears it", |pair| !pair.b.news.is_empty());
+    assert_eq!((&pair.a.news[..], &pair.b.news[..]), (&[][..], &[News::Disconnected][..]));
+    assert_eq!(statuses(&pair.b.world.recvs), [Flushed; 2]);
+    // What is posted later is flushed as well.
+    pair.send(Side::A, 0, 5);
+    pair.recv(Side::B, 0, 5);
+    assert_eq!((pair.a.world.requests.len(), pair.b.world.recvs.len()), (3, 3));
+    pair.until("both forget", |pair| pair.a.conn.is_over() && pair.b.conn.is_over());
+}
+
+#[test]
+fn a_peer_that_falls_silent_is_given_up() {
+    let mut pair = Pair::new(&Plan::default());
+    pair.recv(Side::A, 0, 10);
+    pair.pass(MILLIS);
+    pair.b.mute = true;
+    (0..2).for_each(|_| drop(pair.write(Side::A, 0, 5000, 0)));
+    pair.until("it is noticed", |pair| !pair.a.news.is_empty());
+    assert_eq!((pair.a.news[0], statuses(&pair.a.world.requests)), (News::Broken, vec![Status::Transport, Flushed]));
+    assert_eq!(statuses(&pair.a.world.recvs), [Flushed]);
+    assert!(pair.now > 9 * SECONDS);
+}
+
+#[test]
+fn an_idle_connection_finds_out_that_the_peer_is_gone() {
+    let mut pair = Pair::new(&Plan::default());
+    pair.pass(100 * SECONDS);
+    assert!(pair.a.news.is_empty() && pair.b.news.is_empty(), "silence is no death");
+    pair.b.mute = true;
+    pair.until("it is noticed", |pair| !pair.a.news.is_empty());
+    assert_eq!(pair.a.news[0], News::Disconnected);
+}
+
+#[test]
+fn late_packets_find_an_answer() {
+    let mut pair = Pair::new(&Plan::default());
+    pair.pass(MILLIS);
+    let now = pair.now;
+    pair.a.conn.drain(now);
+    pair.pump(Side::A, 10);
+    // The peer's answer is lost.
+    pair.b.mute = true;
+    pair.until("the peer hears it", |pair| !pair.b.news.is_empty());
+    pair.pump(Side::B, 10);
+    pair.b.mute = false;
+    assert!(pair.a.news.is_empty());
+    assert_eq!(ended(&mut pair), [News::Disconnected, News::Disconnected]);
+    let now = pair.now;
+    let mut out = Vec::new();
+    assert!(pair.b.conn.transmit(now, &mut out, &mut pair.b.world).is_none());
+    assert!(wire::head(&out).and_then(|(head, _)| head.kind()) != Some(Kind::Fin));
+}

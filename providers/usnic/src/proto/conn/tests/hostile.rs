@@ -1,0 +1,322 @@
+//! A peer that knows the token and says whatever it likes.
+
+use dapl::provider::Status;
+use zerocopy::IntoBytes;
+
+use super::pair::{BASE, Dice, KEY, Pair, Plan, Side};
+use crate::proto::MILLIS;
+use crate::proto::conn::{Config, News};
+use crate::proto::wire::{Ack, Carried, Head, Kind, Message, Op, Part, Range, Selective};
+
+/// A packet to A, as if from B.
+struct Lie {
+    kind: Kind,
+    psn: u32,
+    ack: Ack,
+    op: Op,
+    id: u32,
+    length: u32,
+    key: u32,
+    address: u64,
+    offset: Option<u32>,
+    payload: usize,
+}
+
+impl Lie {
+    /// The next packet that is due, with a send of one byte.
+    fn new(pair: &Pair) -> Lie {
+        let next = pair.a.conn.received.next().0;
+        let ack = Ack { next: pair.a.conn.flight.next_psn().0.into(), window: u16::MAX.into(), ..Ack::default() };
+        let (kind, op) = (Kind::Fragment, Op::Send);
+        Lie { kind, psn: next, ack, op, id: 0, length: 1, key: KEY, address: BASE, offset: None, payload: 1 }
+    }
+
+    fn tell(&self, pair: &mut Pair) {
+        let carried = Carried { psn: self.psn.into(), ack: self.ack };
+        let message = Message {
+            op: self.op as u8,
+            id: self.id.into(),
+            length: self.length.into(),
+            key: self.key.into(),
+            address: self.address.into(),
+            ..Message::default()
+        };
+        let mut body = [carried.as_bytes(), message.as_bytes()].concat();
+        body.extend(self.offset.map(|offset| Part { offset: offset.into() }).iter().flat_map(|part| part.as_bytes()));
+        body.resize(body.len() + self.payload, 0xEE);
+        tell(pair, self.kind, 0, &body);
+    }
+}
+
+fn tell(pair: &mut Pair, kind: Kind, flags: u16, body: &[u8]) {
+    let head = Head::new(kind, flags, 0xA0, 0xAAAA_BBBB);
+    let bytes = [head.as_bytes(), body].concat();
+    pair.deliver(&super::pair::Datagram { to: Side::A, bytes });
+}
+
+/// An ack of its own.
+fn ack(pair: &mut Pair, next: u32, ranges: &[(u32, u32)], refusal: u8, refused: u32) {
+    let ack = Ack { next: next.into(), window: u16::MAX.into(), ..Ack::default() };
+    let selective = Selective { ranges: ranges.len() as u8, refusal, refused: refused.into(), ..Selective::default() };
+    let ranges: Vec<Range> =
+        ranges.iter().map(|(first, end)| Range { first: (*first).into(), end: (*end).into() }).collect();
+    tell(pair, Kind::Ack, 0, &[ack.as_bytes(), selective.as_bytes(), ranges.as_bytes()].concat());
+}
+
+fn pair() -> Pair {
+    let mut pair = Pair::new(&Plan::default());
+    pair.pass(MILLIS);
+    pair.b.mute = true;
+    pair
+}
+
+/// What is refused as nonsense: the connection is over, and memory as it was.
+fn is_refused(what: &str, mut pair: Pair, before: &[u8]) {
+    assert_eq!(pair.a.news, [News::Broken], "{what}");
+    assert_eq!(pair.a.conn.counters().refusals_sent, 1, "{what}");
+    assert!(pair.a.world.memory == before, "{what}");
+    assert!(pair.a.world.recvs.iter().all(|done| done.status == Status::Flushed));
+    pair.until("it is forgotten", |pair| pair.a.conn.is_over());
+}
+
+#[test]
+fn a_message_is_what_its_first_packet_said() {
+    for (length, op) in [(3000, Op::Send), (2000, Op::SendSolicited)] {
+        let mut pair = pair();
+        pair.recv(Side::A, 0, 4000);
+        let before = pair.a.world.memory.clone();
+        let chunk = |pair: &Pair, offset| Lie {
+            kind: Kind::Chunk,
+            length: 2000,
+            offset: Some(offset),
+            payload: 0,
+            ..Lie::new(pair)
+        };
+        Lie { payload: 0, ..chunk(&pair, 0) }.tell(&mut pair);
+        assert_eq!(pair.a.conn.counters().malformed, 1, "a part of nothing");
+        Lie { payload: 1000, ..chunk(&pair, 0) }.tell(&mut pair);
+        let half = pair.a.world.memory.clone();
+        assert!(half != before);
+        Lie { payload: 1000, length, op, ..chunk(&pair, 1000) }.tell(&mut pair);
+        is_refused("another length or kind", pair, &half);
+    }
+}
+
+#[test]
+fn what_lies_beyond_its_message_is_not_looked_at() {
+    let mut pair = pair();
+    pair.recv(Side::A, 0, 4000);
+    let before = pair.a.world.memory.clone();
+    let lie = |pair: &Pair| Lie { kind: Kind::Chunk, length: 2000, offset: Some(1500), payload: 501, ..Lie::new(pair) };
+    lie(&pair).tell(&mut pair);
+    Lie { offset: Some(u32::MAX), ..lie(&pair) }.tell(&mut pair);
+    Lie { kind: Kind::Fragment, offset: None, payload: 2001, ..lie(&pair) }.tell(&mut pair);
+    assert_eq!(pair.a.conn.counters().malformed, 3);
+    assert!(pair.a.world.memory == before && pair.a.news.is_empty());
+    // A receive of 4000 is not filled by a message that says it has more.
+    Lie { length: 4001, payload: 500, ..lie(&pair) }.tell(&mut pair);
+    assert_eq!(pair.a.world.recvs[0].status, Status::LocalLength);
+    assert!(pair.a.world.memory == before);
+}
+
+#[test]
+fn answers_that_were_not_asked_for_end_it() {
+    let answer = |pair: &Pair| Lie { op: Op::ReadResponse, ..Lie::new(pair) };
+    // Nobody reads.
+    let mut none = pair();
+    answer(&none).tell(&mut none);
+    assert_eq!(none.a.news, [News::Disconnected]);
+    // Another number, and another length.
+    for (id, length) in [(1, 100), (0, 101), (0, 99)] {
+        let mut pair = pair();
+        let before = pair.a.world.memory.clone();
+        pair.read(Side::A, 0, 100, 0);
+        pair.send(Side::A, 0, 100);
+        pair.pump(Side::A, 10);
+        Lie { id, length, payload: length as usize, ..answer(&pair) }.tell(&mut pair);
+        assert_eq!(pair.a.news, [News::Broken]);
+        let ends: Vec<_> = pair.a.world.requests.iter().map(|done| done.status).collect();
+        assert_eq!(ends, [Status::BadResponse, Status::Flushed]);
+        assert!(pair.a.world.memory == before);
+    }
+    // The right one completes the read once; once more is an answer to nothing.
+    let mut pair = pair();
+    pair.read(Side::A, 0, 100, 0);
+    pair.pump(Side::A, 10);
+    let right = Lie { length: 100, payload: 100, ..answer(&pair) };
+    right.tell(&mut pair);
+    right.tell(&mut pair);
+    assert_eq!((pair.a.world.requests.len(), pair.a.conn.counters().duplicates), (1, 1));
+    pair.a.world.memory[..100].fill(7);
+    Lie { psn: right.psn.wrapping_add(1), ..right }.tell(&mut pair);
+    assert!(pair.a.world.memory[..100] == [7; 100] && pair.a.news == [News::Disconnected]);
+}
+
+#[test]
+fn more_reads_than_agreed_are_nonsense() {
+    let mut pair = pair();
+    let read = |pair: &Pair, id| Lie { op: Op::ReadRequest, id, length: 10, payload: 0, ..Lie::new(pair) };
+    for id in 0..4 {
+        read(&pair, id).tell(&mut pair);
+    }
+    assert!(pair.a.news.is_empty());
+    read(&pair, 4).tell(&mut pair);
+    assert!(pair.a.news.is_empty(), "those before it are answered first");
+    let before = pair.a.world.memory.clone();
+    pair.pump(Side::A, 100);
+    read(&pair, 9).tell(&mut pair);
+    let next = pair.a.conn.flight.next_psn().0;
+    ack(&mut pair, next, &[], 0, 0);
+    read(&pair, 9).tell(&mut pair);
+    is_refused("a number far ahead", pair, &before);
+}
+
+#[test]
+fn a_read_number_is_used_once() {
+    let mut pair = pair();
+    let read = |pair: &Pair| Lie { op: Op::ReadRequest, length: 10, payload: 0, ..Lie::new(pair) };
+    read(&pair).tell(&mut pair);
+    pair.pump(Side::A, 100);
+    let next = pair.a.conn.flight.next_psn().0;
+    ack(&mut pair, next, &[], 0, 0);
+    let before = pair.a.world.memory.clone();
+    read(&pair).tell(&mut pair);
+    is_refused("a number that was used", pair, &before);
+}
+
+#[test]
+fn sends_that_nobody_may_send_are_dropped() {
+    for shared in [false, true] {
+        let config = Config { shared, ..Plan::default().config };
+        let mut pair = Pair::new(&Plan { config, ..Plan::default() });
+        for _ in 0..100 {
+            if shared {
+                pair.share(Side::A, 0, 100)
+            } else {
+                pair.recv(Side::A, 0, 100)
+            };
+        }
+        let before = pair.a.world.memory.clone();
+        for id in [100, 5000, 1 << 31, (1 << 31) - 1, 200] {
+            Lie { id, ..Lie::new(&pair) }.tell(&mut pair);
+        }
+        assert_eq!(
+            pair.a.conn.counters().received,
+            u64::from(1u32 << 31 == 0x8000_0000),
+            "only an old number is taken"
+        );
+        assert!(pair.a.world.memory == before && pair.a.world.recvs.is_empty());
+        assert!(!shared || pair.a.world.shared.len() == 100, "nothing was taken out for it");
+    }
+}
+
+#[test]
+fn acks_of_what_was_not_sent_change_nothing() {
+    let mut pair = pair();
+    pair.write(Side::A, 0, 5000, 0);
+    pair.pump(Side::A, 100);
+    let (first, next) = (pair.a.conn.flight.cumulative().0, pair.a.conn.flight.next_psn().0);
+    assert!(next.wrapping_sub(first) >= 4);
+    ack(&mut pair, next + 1, &[], 0, 0);
+    ack(&mut pair, next.wrapping_add(1 << 31), &[], 0, 0);
+    ack(&mut pair, first, &[(next, next + 1)], 0, 0);
+    ack(&mut pair, first, &[(first + 2, first + 1)], 0, 0);
+    ack(&mut pair, first, &[(first + 1, next.wrapping_add(1 << 30))], 0, 0);
+    assert_eq!((pair.a.conn.counters().acks_false, pair.a.conn.flight.cumulative().0), (5, first));
+    assert!(pair.a.world.requests.is_empty() && pair.a.news.is_empty());
+    ack(&mut pair, next, &[], 0, 0);
+    assert_eq!(pair.a.world.requests.len(), 1);
+}
+
+#[test]
+fn credits_may_go_back_and_ahead() {
+    let mut pair = pair();
+    for credits in [5, 2, 0, u32::MAX, 1 << 31, 3] {
+        Lie { ack: Ack { credits: credits.into(), ..Lie::new(&pair).ack }, op: Op::Write, ..Lie::new(&pair) }
+            .tell(&mut pair);
+    }
+    (0..6).for_each(|_| drop(pair.send(Side::A, 0, 10)));
+    pair.pump(Side::A, 100);
+    assert_eq!(pair.a.conn.commands, 3);
+    // Taken back while they are under way: what is lost waits, and none is lost for good.
+    Lie { ack: Ack { credits: 1.into(), next: 7.into(), ..Lie::new(&pair).ack }, op: Op::Write, ..Lie::new(&pair) }
+        .tell(&mut pair);
+    pair.b.mute = false;
+    (0..6).for_each(|_| drop(pair.recv(Side::B, 100, 10)));
+    pair.until("all arrive", |pair| pair.a.world.requests.len() == 6 && pair.b.world.recvs.len() == 6);
+}
+
+#[test]
+fn a_refusal_of_nothing_ends_it_and_no_more() {
+    for refused in [0, 6, 7, 1 << 31] {
+        let mut pair = pair();
+        [0, 1].map(|_| pair.write(Side::A, 0, 50, 0));
+        pair.pump(Side::A, 10);
+        ack(&mut pair, 7, &[], 1, refused);
+        let ends: Vec<_> = pair.a.world.requests.iter().map(|done| done.status).collect();
+        assert_eq!((ends, pair.a.news.len()), (vec![Status::RemoteAccess, Status::Flushed], 1));
+    }
+    let mut pair = pair();
+    ack(&mut pair, 7, &[], 200, 0);
+    assert!(pair.a.news.is_empty(), "no refusal that there is");
+}
+
+#[test]
+fn numbers_outside_the_window_are_not_remembered() {
+    let mut pair = pair();
+    let next = Lie::new(&pair).psn;
+    for ahead in [4096, 10_000, 1 << 31, u32::MAX / 2] {
+        Lie { psn: next.wrapping_add(ahead), op: Op::Write, ..Lie::new(&pair) }.tell(&mut pair);
+    }
+    assert_eq!((pair.a.conn.counters().outside, pair.a.conn.received.next().0), (4, next));
+    Lie { psn: next.wrapping_add(4095), op: Op::Write, ..Lie::new(&pair) }.tell(&mut pair);
+    assert_eq!(pair.a.conn.counters().received, 1);
+}
+
+/// Any bytes at all: no panic, and memory only where it was open.
+#[test]
+fn noise() {
+    for seed in 0..300 {
+        let mut pair = Pair::new(&Plan { seed, ..Plan::default() });
+        let mut dice = Dice(seed);
+        (0..4).for_each(|at| drop(pair.recv(Side::A, at * 3000, 3000)));
+        pair.read(Side::A, 20_000, 5000, 0);
+        pair.write(Side::A, 0, 5000, 0);
+        pair.pass(MILLIS);
+        for _ in 0..60 {
+            let mut small = |end: u64| if dice.below(4) == 0 { dice.next() } else { dice.below(end) };
+            let kinds =
+                [Kind::Fragment, Kind::Chunk, Kind::Chunk, Kind::Ack, Kind::Probe, Kind::ProbeAck, Kind::Challenge];
+            let ops = [Op::Send, Op::SendSolicited, Op::Write, Op::ReadRequest, Op::ReadResponse];
+            let template = Lie::new(&pair);
+            let (kind, op) = (kinds[small(7) as usize % 7], ops[small(5) as usize % 5]);
+            let ack = Ack {
+                next: template.ack.next.get().wrapping_sub(small(5) as u32).into(),
+                credits: (small(9) as u32).into(),
+                delay: (small(9) as u16).into(),
+                window: (small(300) as u16).into(),
+            };
+            let (length, psn) = (small(6000) as u32, template.psn.wrapping_add(small(5) as u32));
+            let payload = if small(2) == 0 { length as usize % 6000 } else { small(1200) as usize % 1200 };
+            let lie = Lie {
+                kind,
+                psn,
+                ack,
+                op,
+                id: small(4) as u32,
+                length,
+                key: if small(4) == 0 { 9 } else { KEY },
+                address: BASE + small(70_000),
+                offset: (kind == Kind::Chunk).then(|| small(6000) as u32),
+                payload,
+            };
+            lie.tell(&mut pair);
+            (0..small(3) % 3).for_each(|_| drop(pair.step()));
+        }
+        pair.pass(100 * MILLIS);
+        let now = pair.now;
+        let end = &mut pair.a;
+        end.conn.abort(now, &mut end.world);
+        assert_eq!((end.world.requests.len(), end.world.recvs.len()), (2, 4), "each once, whatever came");
+    }
+}

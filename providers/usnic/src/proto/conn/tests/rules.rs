@@ -1,0 +1,194 @@
+//! What may start when: fences, reads outstanding, binds, credits; and which channel it goes by.
+
+use dapl::provider::{Remote, Status};
+
+use super::pair::{BASE, KEY, Pair, Plan, Side};
+use crate::proto::conn::{Channel, Config, News, Payload, Work};
+use crate::proto::wire::{self, Kind};
+use crate::proto::{MICROS, MILLIS};
+
+fn read(from: usize) -> Work {
+    Work::Read(Remote { key: KEY, address: BASE + from as u64 })
+}
+
+/// Lets A send, and counts what leaves with data.
+fn leaving(pair: &mut Pair) -> Vec<(Kind, Channel, u32)> {
+    pair.log = Some(Vec::new());
+    pair.pump(Side::A, 1000);
+    let log = pair.log.take().unwrap_or_default();
+    let kind = |bytes: &[u8]| wire::head(bytes).and_then(|(head, _)| head.kind()).expect("a packet of ours");
+    let of = |payload| match payload {
+        Payload::Request { length, .. } | Payload::Remote { length, .. } => length,
+        Payload::None | Payload::Padding(_) => 0,
+    };
+    let all = log.iter().map(|(_, out, datagram)| (kind(&datagram.bytes), out.channel, of(out.payload)));
+    all.filter(|(kind, ..)| matches!(kind, Kind::Fragment | Kind::Chunk)).collect()
+}
+
+#[test]
+fn a_fence_waits_for_reads() {
+    let mut pair = Pair::new(&Plan::default());
+    pair.recv(Side::B, 0, 100);
+    pair.until("credits", |pair| {
+        let told = leaving(pair);
+        assert!(told.is_empty());
+        pair.now > 100 * MICROS
+    });
+    pair.read(Side::A, 1000, 5000, 0);
+    pair.post(Side::A, Work::Send { solicited: true }, 0, 10, true);
+    assert_eq!(leaving(&mut pair).len(), 1, "the read alone");
+    pair.until("all", |pair| pair.a.world.requests.len() == 2 && pair.b.world.recvs.len() == 1);
+    assert!(pair.b.world.recvs[0].solicited);
+    pair.read(Side::A, 1000, 5000, 0);
+    pair.write(Side::A, 0, 10, 0);
+    assert_eq!(leaving(&mut pair).len(), 2, "without a fence both");
+}
+
+#[test]
+fn more_reads_than_agreed_wait() {
+    let mut pair = Pair::new(&Plan { reads: 2, ..Plan::default() });
+    pair.pass(MILLIS);
+    (0..6).for_each(|at| drop(pair.post(Side::A, read(at * 4000), 30_000 + at * 4000, 4000, false)));
+    assert_eq!(leaving(&mut pair).len(), 2);
+    pair.until("all", |pair| pair.a.world.requests.len() == 6);
+    assert!(pair.a.world.memory[30_000..54_000] == pair.b.world.memory[..24_000]);
+}
+
+#[test]
+fn without_reads_agreed_a_read_fails_in_its_turn() {
+    let mut pair = Pair::new(&Plan { reads: 0, ..Plan::default() });
+    let write = pair.write(Side::A, 0, 3000, 0);
+    let read = pair.post(Side::A, read(0), 0, 10, false);
+    let late = pair.write(Side::A, 0, 10, 0);
+    pair.until("the end", |pair| !pair.a.news.is_empty() && !pair.b.news.is_empty());
+    let ends: Vec<_> = pair.a.world.requests.iter().map(|done| (done.id, done.status)).collect();
+    let (success, flushed) = (Status::Success, Status::Flushed);
+    assert_eq!(ends, [(write, success), (read, Status::RemoteResponder), (late, flushed)]);
+    assert_eq!((&pair.a.news[..], &pair.b.news[..]), (&[News::Broken][..], &[News::Disconnected][..]));
+}
+
+#[test]
+fn what_follows_a_bind_waits_for_its_turn() {
+    let mut pair = Pair::new(&Plan::default());
+    pair.pass(MILLIS);
+    pair.a.world.put_off = 3;
+    let first = pair.write(Side::A, 0, 10, 0);
+    let bind = pair.post(Side::A, Work::Bind, 0, 0, false);
+    let last = pair.write(Side::A, 0, 10, 0);
+    assert_eq!(leaving(&mut pair).len(), 1);
+    assert_eq!(pair.a.world.turns, 1);
+    pair.until("all", |pair| pair.a.world.requests.len() == 3);
+    assert_eq!(pair.a.world.requests.iter().map(|done| done.id).collect::<Vec<_>>(), [first, bind, last]);
+    assert_eq!(pair.a.world.turns, 4);
+    // One behind a fence has its turn when the reads are done.
+    pair.read(Side::A, 100, 5000, 0);
+    pair.post(Side::A, Work::Bind, 0, 0, true);
+    assert_eq!((leaving(&mut pair).len(), pair.a.world.turns), (1, 4));
+    pair.until("all", |pair| pair.a.world.requests.len() == 5);
+    pair.a.world.turn = Some(Status::BindFailed);
+    pair.post(Side::A, Work::Bind, 0, 0, false);
+    pair.until("the end", |pair| !pair.a.news.is_empty());
+    assert_eq!(pair.a.world.requests.last().map(|done| done.status), Some(Status::BindFailed));
+}
+
+#[test]
+fn a_send_waits_for_a_receive_and_asks_for_it() {
+    let mut pair = Pair::new(&Plan::default());
+    pair.pass(MILLIS);
+    pair.send(Side::A, 0, 10);
+    pair.write(Side::A, 0, 10, 0);
+    assert!(leaving(&mut pair).is_empty(), "what is behind waits too");
+    pair.pass(1000 * MILLIS);
+    let asked = pair.a.conn.counters().credit_probes;
+    assert!((10..30).contains(&asked), "less and less often: {asked}");
+    assert!(pair.a.world.requests.is_empty() && pair.a.news.is_empty());
+    // What tells of the receive is lost: the next question finds it.
+    pair.b.mute = true;
+    pair.recv(Side::B, 500, 10);
+    pair.pump(Side::B, 100);
+    pair.b.mute = false;
+    pair.until("both", |pair| pair.a.world.requests.len() == 2);
+    assert_eq!(pair.b.world.recvs.len(), 1);
+}
+
+#[test]
+fn who_asks_too_often_in_vain_gives_up() {
+    let config = Config { rnr_limit: Some(3), ..Plan::default().config };
+    let mut pair = Pair::new(&Plan { config, ..Plan::default() });
+    let send = pair.send(Side::A, 0, 10);
+    let next = pair.send(Side::A, 0, 10);
+    pair.until("the end", |pair| !pair.a.news.is_empty() && !pair.b.news.is_empty());
+    let ends: Vec<_> = pair.a.world.requests.iter().map(|done| (done.id, done.status)).collect();
+    assert_eq!(ends, [(send, Status::ReceiverNotReady), (next, Status::Flushed)]);
+}
+
+#[test]
+fn a_receive_that_is_posted_is_told_of_at_once_if_somebody_may_wait() {
+    let mut pair = Pair::new(&Plan::default());
+    pair.pass(MILLIS);
+    pair.send(Side::A, 0, 10);
+    pair.pump(Side::A, 10);
+    pair.recv(Side::B, 0, 10);
+    let start = pair.now;
+    pair.until("it is here", |pair| !pair.b.world.recvs.is_empty());
+    assert_eq!(pair.now - start, 2 * pair.weather.latency);
+    // A ping and its pong need no more than two packets.
+    (0..20).for_each(|_| drop((pair.recv(Side::A, 0, 10), pair.recv(Side::B, 0, 10))));
+    pair.pass(MILLIS);
+    let before = pair.b.conn.counters().acks_sent;
+    for turn in 2..12 {
+        pair.send(Side::A, 0, 10);
+        pair.until("the ping", |pair| pair.b.world.recvs.len() == turn);
+        pair.recv(Side::B, 0, 10);
+        pair.send(Side::B, 0, 10);
+        pair.until("the pong", |pair| pair.a.world.recvs.len() == turn - 1);
+        pair.recv(Side::A, 0, 10);
+    }
+    assert_eq!(pair.b.conn.counters().acks_sent, before);
+    assert!(pair.a.conn.counters().fast > 5 && pair.b.conn.counters().fast > 5);
+}
+
+#[test]
+fn small_requests_go_by_the_command_channel_and_before_answers() {
+    let config = Config { command_depth: 3, ..Plan::default().config };
+    let mut pair = Pair::new(&Plan { config, memory: 1 << 20, ..Plan::default() });
+    pair.pass(MILLIS);
+    for length in [768, 769, 0, 1, 2, 3] {
+        pair.write(Side::A, 0, length, 0);
+    }
+    use Channel::{Command, Data};
+    let all = [(768, Command), (769, Data), (0, Command), (1, Command), (2, Data), (3, Data)];
+    let expected: Vec<_> = all.iter().map(|(length, channel)| (Kind::Fragment, *channel, *length)).collect();
+    assert_eq!(leaving(&mut pair), expected, "what finds no room there goes by the other");
+    pair.pass(MILLIS);
+    // The peer reads much from us: what is small does not stand behind it, what is large takes turns with it.
+    pair.post(Side::B, read(0), 0, 200_000, false);
+    pair.pump(Side::B, 1);
+    pair.until("answers leave", |pair| pair.a.conn.counters().in_flight > 3000);
+    pair.write(Side::A, 0, 100_000, 0);
+    pair.write(Side::A, 0, 7, 0);
+    pair.until("all", |pair| pair.a.world.requests.len() == 8 && pair.b.world.requests.len() == 1);
+}
+
+#[test]
+fn writes_are_there_before_the_send_behind_them_is() {
+    for seed in 0..40 {
+        let mut pair = Pair::new(&Plan { seed, ..Plan::default() });
+        pair.weather = super::pair::Weather { drop: 100, late: 300, ..Default::default() };
+        (0..30).for_each(|_| drop(pair.recv(Side::B, 50_000, 4)));
+        for turn in 0..30u8 {
+            pair.a.world.memory[usize::from(turn)] = turn + 1;
+            pair.write(Side::A, usize::from(turn), 1, 40_000 + usize::from(turn));
+            pair.send(Side::A, 0, 4);
+        }
+        let mut seen = 0;
+        pair.until("all", |pair| {
+            let here = pair.b.world.recvs.len();
+            for turn in seen..here {
+                assert_eq!(pair.b.world.memory[40_000 + turn], turn as u8 + 1);
+            }
+            seen = here;
+            here == 30
+        });
+    }
+}

@@ -1,0 +1,258 @@
+//! Random work over networks that drop, double, delay and corrupt: exactly once, in order, and every byte in its place.
+
+use dapl::provider::Status;
+
+use super::pair::{Dice, Pair, Plan, Side, Weather};
+use crate::proto::conn::{Config, Work};
+use crate::proto::{MICROS, MILLIS};
+
+/// Each side's memory: what leaves, what sends fill, what the peer writes, what reads fill.
+const PART: usize = 1 << 21;
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Send,
+    Write,
+    Read,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    kind: Kind,
+    id: u64,
+    /// Of the bytes here, and of those at the other side.
+    at: usize,
+    there: usize,
+    length: usize,
+}
+
+/// One side's work: what it posted, and how far its areas are used.
+#[derive(Default)]
+struct Load {
+    jobs: Vec<Job>,
+    recvs: Vec<(u64, usize)>,
+    sends: usize,
+    used: [usize; 2],
+    /// Lengths of its sends, which the peer's receives fit.
+    lengths: Vec<usize>,
+}
+
+fn length(dice: &mut Dice, mtu: usize) -> usize {
+    let lengths = [0, 1, 64, 767, 768, 769, mtu - 57, mtu - 56, mtu - 55, 2 * mtu, 9 * mtu, 30_000];
+    lengths[dice.below(lengths.len() as u64) as usize]
+}
+
+struct Run {
+    pair: Pair,
+    loads: [Load; 2],
+    mtu: usize,
+    shared: bool,
+}
+
+impl Run {
+    fn new(mut plan: Plan, weather: Weather) -> Run {
+        plan.memory = 4 * PART;
+        let (mtu, shared) = (plan.mtu.min(plan.config.mtu_start), plan.config.shared);
+        let mut pair = Pair::new(&plan);
+        pair.weather = weather;
+        Run { pair, loads: [Load::default(), Load::default()], mtu, shared }
+    }
+
+    fn side(place: usize) -> Side {
+        [Side::A, Side::B][place]
+    }
+
+    fn post(&mut self, place: usize) {
+        let side = Run::side(place);
+        let length = length(&mut self.pair.dice, self.mtu);
+        let at = self.pair.dice.below((PART - length) as u64) as usize;
+        let fence = self.pair.dice.below(8) == 0;
+        let kind = [Kind::Send, Kind::Send, Kind::Write, Kind::Read][self.pair.dice.below(4) as usize];
+        let [ours, theirs] = self.loads.get_disjoint_mut([place, 1 - place]).expect("two sides");
+        let job = match kind {
+            Kind::Send => {
+                ours.sends += 1;
+                ours.lengths.push(length);
+                let solicited = self.pair.dice.below(2) == 0;
+                Job {
+                    kind,
+                    id: self.pair.post(side, Work::Send { solicited }, at, length, fence),
+                    at,
+                    there: 0,
+                    length,
+                }
+            }
+            Kind::Write => {
+                let there = 2 * PART + theirs.used[0];
+                theirs.used[0] += length;
+                Job { kind, id: self.pair.write(side, at, length, there), at, there, length }
+            }
+            Kind::Read => {
+                let here = 3 * PART + ours.used[1];
+                ours.used[1] += length;
+                Job { kind, id: self.pair.read(side, here, length, at), at: here, there: at, length }
+            }
+        };
+        ours.jobs.push(job);
+    }
+
+    /// Posts the receive of the peer's next send that has none.
+    fn recv(&mut self, place: usize) {
+        let count = self.loads[place].recvs.len();
+        let Some(length) = self.loads[1 - place].lengths.get(count).copied() else { return };
+        let at = PART + self.loads[place].recvs.iter().map(|(_, length)| length + 8).sum::<usize>();
+        let id = match self.shared {
+            true => self.pair.share(Run::side(place), at, length),
+            false => self.pair.recv(Run::side(place), at, length),
+        };
+        self.loads[place].recvs.push((id, length));
+    }
+
+    fn work(&mut self, count: usize) {
+        for _ in 0..count {
+            for place in [0, 1] {
+                match self.pair.dice.below(3) {
+                    0 => self.recv(place),
+                    _ => self.post(place),
+                }
+            }
+            if self.shared {
+                self.empty_for_a_while();
+            }
+            for _ in 0..self.pair.dice.below(6) {
+                self.pair.step();
+            }
+        }
+    }
+
+    /// Others take what is in the shared queues; as much comes back, later.
+    fn empty_for_a_while(&mut self) {
+        let [a, b] = [Side::A, Side::B].map(|side| std::mem::take(&mut self.pair.end(side).world.shared));
+        for _ in 0..self.pair.dice.below(30) {
+            self.pair.step();
+        }
+        (self.pair.a.world.shared, self.pair.b.world.shared) = (a, b);
+    }
+
+    fn finish(&mut self) {
+        for _ in 0..1_000 {
+            self.recv(0);
+            self.recv(1);
+        }
+        let [a, b] = [0, 1].map(|place| (self.loads[place].jobs.len(), self.loads[1 - place].sends));
+        self.pair.until("all is done", |pair| {
+            let counts = |end: &super::pair::End| (end.world.requests.len(), end.world.recvs.len());
+            counts(&pair.a) == a && counts(&pair.b) == b
+        });
+        self.pair.pass(500 * MILLIS); // whatever is late comes now
+        for place in [0, 1] {
+            self.check(place);
+        }
+    }
+
+    fn check(&mut self, place: usize) {
+        let side = Run::side(place);
+        let done: Vec<_> = self.pair.end(side).world.requests.iter().map(|done| (done.id, done.status)).collect();
+        let posted: Vec<_> = self.loads[place].jobs.iter().map(|job| (job.id, Status::Success)).collect();
+        assert_eq!(done, posted, "exactly once, and in order");
+        let recvs: Vec<_> = self.pair.end(side).world.recvs.iter().map(|done| (done.id, done.bytes as usize)).collect();
+        assert_eq!(recvs, self.loads[place].recvs);
+        self.pair.end(side).world.check_untouched();
+        let mut into = PART;
+        let ours = self.pair.end(side).world.memory.clone();
+        let theirs = &self.pair.end(side.other()).world.memory;
+        for job in &self.loads[place].jobs {
+            let there = match job.kind {
+                Kind::Send => {
+                    into += job.length + 8;
+                    into - job.length - 8
+                }
+                Kind::Write | Kind::Read => job.there,
+            };
+            assert!(ours[job.at..][..job.length] == theirs[there..][..job.length], "{job:?}");
+        }
+    }
+}
+
+fn run(plan: Plan, weather: Weather, work: usize) -> Run {
+    let mut run = Run::new(plan, weather);
+    run.work(work);
+    run.finish();
+    run
+}
+
+fn plan(seed: u64) -> Plan {
+    let config = Config { window_kib: 512, ..Config::default() };
+    Plan { config, seed, psn: [u32::MAX - 40, u32::MAX - 500], number: u32::MAX - 20, ..Plan::default() }
+}
+
+fn storm(drop: u64) -> Weather {
+    Weather { drop, double: 20, late: 100, lateness: 500 * MICROS, ..Weather::default() }
+}
+
+#[test]
+fn fair_weather() {
+    (0..20).for_each(|seed| {
+        let run = run(plan(seed), Weather::default(), 60);
+        let counters = run.pair.a.conn.counters();
+        assert_eq!((counters.resent_gap, counters.resent_probe, counters.duplicates), (0, 0, 0));
+    });
+}
+
+#[test]
+fn packets_are_lost_doubled_and_overtaken() {
+    for seed in 0..60 {
+        let run = run(plan(seed), storm([1, 10, 50, 200][seed as usize % 4]), 40);
+        let counters = run.pair.a.conn.counters();
+        assert!(seed % 4 == 0 || counters.resent_gap + counters.resent_probe > 0, "the weather was not that bad");
+    }
+}
+
+#[test]
+fn bits_are_flipped() {
+    for seed in 0..30 {
+        let weather = Weather { corrupt: 50, ..storm(10) };
+        let run = run(Plan { checked: true, ..plan(seed) }, weather, 30);
+        assert!(run.pair.a.conn.counters().corrupt > 0);
+    }
+}
+
+#[test]
+fn packets_are_tiny() {
+    for seed in 0..20 {
+        let config = Config { mtu_start: 100, tiny: 20, ..plan(seed).config };
+        run(Plan { config, mtu: 100, ..plan(seed) }, storm(20), 20);
+    }
+}
+
+#[test]
+fn packets_are_huge() {
+    for seed in 0..20 {
+        let config = Config { mtu_start: 9000, ..plan(seed).config };
+        run(Plan { config, mtu: 60_000, ..plan(seed) }, storm(20), 30);
+    }
+}
+
+#[test]
+fn one_read_at_a_time() {
+    (0..20).for_each(|seed| drop(run(Plan { reads: 1, ..plan(seed) }, storm(20), 40)));
+}
+
+#[test]
+fn receives_out_of_a_shared_queue() {
+    let mut taken_back = 0;
+    for seed in 0..60 {
+        let config = Config { shared: true, ..plan(seed).config };
+        let run = run(Plan { config, ..plan(seed) }, storm([0, 20][seed as usize % 2]), 40);
+        taken_back += run.pair.a.conn.counters().taken_back;
+    }
+    assert!(taken_back > 0, "the queue was never found empty");
+}
+
+#[test]
+fn channels_of_little_depth() {
+    for seed in 0..20 {
+        let config = Config { command_depth: 2, data_depth: 3, window: 4, ..plan(seed).config };
+        run(Plan { config, ..plan(seed) }, storm(20), 30);
+    }
+}
