@@ -3,12 +3,13 @@
  * suppressed sends, one EVD for all completions, polling.
  *
  *   perf -s      [options] MODE A B            server
- *   perf -h host [options] MODE A B            client: prints one line of JSON
+ *   perf -h host [options] MODE A B            client: prints its figures, as lines of JSON
  *
  *   lat SIZE COUNT        ping-pong over the first connection: half a round trip, "usec"
  *   robin SIZE COUNT      the same, over one connection after the other, for at most 5 seconds
  *   rate SIZE COUNT       messages, from the first post until the server says that it has them all: millions/s, "mps"
- *   write SIZE COUNT      RDMA writes, from the first post until the last has completed: millions/s, "mps"
+ *   write SIZE COUNT      RDMA writes, from the first post until the last has completed: millions/s, "mps"; and both sides
+ *                         say how much processor time they used, "ns_per_kib"
  *   connect WIDTH COUNT   makes COUNT connections, WIDTH at a time: connections/s, "per_second"
  *   memory WIDTH COUNT    the same, then what one of them costs a process that leaves it idle: KiB resident, and of that
  *                         "private_kib" and "shared_kib" with somebody
@@ -213,18 +214,32 @@ static double write_burst(long count)
     return seconds() - begin;
 }
 
+/* Of all threads of this process. */
+static double processor_seconds(void)
+{
+    struct timespec used;
+    EXPECT(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used) == 0);
+    return (double)used.tv_sec + (double)used.tv_nsec / 1e9;
+}
+
 static void writes(long count)
 {
+    long warm_up = count / 10 + 1;
+    double before = processor_seconds(), all = (double)(warm_up + count) * (double)size, rate = 0;
     if (host == NULL) {
         take(1);
-        return;
+    } else {
+        remote = (DAT_RMR_TRIPLET){.rmr_context = (DAT_RMR_CONTEXT)there.key,
+                                   .target_address = there.address,
+                                   .segment_length = (DAT_VLEN)size};
+        write_burst(warm_up);
+        rate = (double)count / write_burst(count) / 1e6;
     }
-    remote = (DAT_RMR_TRIPLET){.rmr_context = (DAT_RMR_CONTEXT)there.key,
-                               .target_address = there.address,
-                               .segment_length = (DAT_VLEN)size};
-    write_burst(count / 10 + 1);
-    report("write", count, "mps", (double)count / write_burst(count) / 1e6);
-    send_one(0);
+    report("write", count, "ns_per_kib", (processor_seconds() - before) * 1e9 / all * 1024);
+    if (host != NULL) {
+        report("write", count, "mps", rate);
+        send_one(0);
+    }
 }
 
 /* Adds up what /proc says of this process under any of these names. */
@@ -270,7 +285,6 @@ static void many(const char *what, long width, long count)
 
 static void idle(long duration)
 {
-    struct timespec before, after;
     if (host == NULL) {
         pause_for((double)duration);
         send_one(0);
@@ -278,11 +292,9 @@ static void idle(long duration)
     }
     DAT_EVENT event;
     DAT_COUNT more;
-    double begin = seconds(), used;
-    EXPECT(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before) == 0);
+    double begin = seconds(), before = processor_seconds(), used;
     OK(dat_evd_wait(completions, DAT_TIMEOUT_INFINITE, 1, &event, &more));
-    EXPECT(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after) == 0);
-    used = (double)(after.tv_sec - before.tv_sec) + (double)(after.tv_nsec - before.tv_nsec) / 1e9;
+    used = processor_seconds() - before;
     report("idle", duration, "cpu_percent", used / (seconds() - begin) * 100);
 }
 

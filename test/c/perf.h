@@ -164,6 +164,8 @@ static void accept_all(long count)
     DAT_PSP_HANDLE psp;
     long accepted = 0, stand = 0;
     OK(dat_psp_create(ia, qual, events, DAT_PSP_CONSUMER_FLAG, &psp));
+    printf("perf: listening\n");
+    fflush(stdout);
     while (stand < count) {
         DAT_EVENT event = next_of_two(DAT_CONNECTION_REQUEST_EVENT, DAT_CONNECTION_EVENT_ESTABLISHED);
         if (event.event_number == DAT_CONNECTION_EVENT_ESTABLISHED) {

@@ -169,6 +169,17 @@ impl Run {
         }
     }
 
+    /// Whether standard output contains `text` by now.
+    pub fn has_said(&self, text: &str) -> bool {
+        let said = self.stdout.0.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&said.text).contains(text)
+    }
+
+    /// Whether it will say nothing more.
+    pub fn has_ended(&self) -> bool {
+        self.stdout.0.lock().unwrap_or_else(PoisonError::into_inner).closed
+    }
+
     /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
         self.child.kill().expect("it is our child");

@@ -6,6 +6,7 @@
 use std::process::Command;
 
 use crate::Result;
+use crate::json::field;
 
 /// Which flow it makes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -67,12 +68,6 @@ pub(crate) fn parse(said: &str) -> Result<Said> {
     said().ok_or_else(|| format!("the output of iperf3 is not understood: {end:?}"))
 }
 
-/// The number of a field in JSON, the first that has this name.
-pub(crate) fn field(text: &str, name: &str) -> Option<f64> {
-    let rest = text.split_once(&format!("\"{name}\":"))?.1;
-    rest.split([',', '}']).next()?.trim().parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,13 +82,6 @@ mod tests {
         let said = parse(SAID).unwrap();
         assert!((said.megabytes - 1.0).abs() < 1e-6 && said.processor == 138.0, "{said:?}");
         assert!(parse("{\"error\":\t\"unable to connect\"}").is_err());
-    }
-
-    #[test]
-    fn figures_are_found() {
-        assert_eq!(field("{\"what\":\"lat\",\"size\":8,\"usec\":0.123}\n", "usec"), Some(0.123));
-        assert_eq!(field("{\"what\":\"rate\",\"mps\": 12.5 }", "mps"), Some(12.5));
-        assert_eq!(field("", "usec"), None);
     }
 
     #[test]

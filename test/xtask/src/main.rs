@@ -9,6 +9,7 @@ mod coverage;
 mod demo;
 mod guest;
 mod iperf;
+mod json;
 mod net;
 mod proofs;
 mod quiet;
@@ -43,6 +44,9 @@ usage: cargo xtask COMMAND
                         measure the sm provider beside its peers: everything, which takes some minutes, or these; --quick:
                         a little of it; writes bench/sm.json and, with latency or bandwidth, bench/sm.svg in the target
                         directory
+  bench usnic [--quick] [U1 .. U7] [connections] [connects] [memory] [cpu] [latency] [bandwidth] [loss]
+                        the same for the usnic provider beside sockperf, iperf3 and libfabric; what is about loss (U7, loss)
+                        needs network namespaces, so root; writes bench/usnic.json and bench/usnic.svg
   bench evd             measure what thousands of idle endpoints cost who polls their EVD; writes bench/evd.json
   bench verbs [--clock] [V1 V2 ...]
                         measure the verbs provider beside perftest and the 2.0 reference in a guest, by instructions, or
@@ -78,6 +82,7 @@ fn main() -> ExitCode {
         ["test", ref rest @ ..] => suites::run(rest),
         ["guest", ref rest @ ..] => guest::command::run(rest),
         ["bench", "sm", ref rest @ ..] => bench::sm(rest),
+        ["bench", "usnic", ref rest @ ..] => bench::usnic(rest),
         ["bench", "evd"] => bench::evd(),
         ["bench", "verbs", ref rest @ ..] => bench::verbs(rest),
         ["setup", ref rest @ ..] => setup::run(rest),

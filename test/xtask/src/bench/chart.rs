@@ -13,10 +13,66 @@ pub(super) struct Line {
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// One pair of axes. The horizontal one shows bytes.
+/// What the horizontal axis shows.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Across {
+    Bytes,
+    /// Lost packets, of a thousand.
+    Loss,
+}
+
+impl Across {
+    /// A point of it, in words.
+    pub(super) fn at(self, value: u32) -> String {
+        match self {
+            Across::Bytes => format!("{value} bytes"),
+            Across::Loss => self.tick(f64::from(value)),
+        }
+    }
+
+    /// What its unit is called.
+    pub(super) fn unit(self) -> &'static str {
+        match self {
+            Across::Bytes => "bytes",
+            Across::Loss => "lost 1/1000",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Across::Bytes => "bytes in one message or write",
+            Across::Loss => "packets lost",
+        }
+    }
+
+    /// From one tick to the next.
+    fn step(self) -> f64 {
+        match self {
+            Across::Bytes => 16.0,
+            Across::Loss => 10.0,
+        }
+    }
+
+    /// Its ends are powers of this.
+    fn base(self) -> f64 {
+        match self {
+            Across::Bytes => 4.0,
+            Across::Loss => 10.0,
+        }
+    }
+
+    fn tick(self, value: f64) -> String {
+        match self {
+            Across::Bytes => bytes(value),
+            Across::Loss => format!("{} %", number(value / 10.0)),
+        }
+    }
+}
+
+/// One pair of axes.
 pub(super) struct Panel {
     pub(super) title: String,
-    pub(super) across: String,
+    pub(super) across: Across,
     pub(super) up: String,
     pub(super) lines: Vec<Line>,
 }
@@ -106,7 +162,7 @@ pub(super) fn svg(panels: &[Panel], caption: &str) -> String {
 fn draw(text: &mut String, panel: &Panel) {
     let shown: Vec<(&str, Vec<(f64, f64)>)> = panel.lines.iter().map(|line| (&*line.name, positive(line))).collect();
     let points = || shown.iter().flat_map(|(_, points)| points.iter());
-    let across = Scale::over(points().map(|point| point.0), 4.0, LEFT, RIGHT);
+    let across = Scale::over(points().map(|point| point.0), panel.across.base(), LEFT, RIGHT);
     let up = Scale::over(points().map(|point| point.1), 10.0, BOTTOM, TOP);
     axes(text, panel, across, up);
     let mut ends = Vec::new();
@@ -134,10 +190,10 @@ fn positive(line: &Line) -> Vec<(f64, f64)> {
 }
 
 fn axes(text: &mut String, panel: &Panel, across: Scale, up: Scale) {
-    for value in across.ticks(16.0) {
+    for value in across.ticks(panel.across.step()) {
         let x = across.place(value);
         rule(text, (x, TOP), (x, BOTTOM));
-        label(text, (x, BOTTOM + 20.0), "middle", "", &bytes(value));
+        label(text, (x, BOTTOM + 20.0), "middle", "", &panel.across.tick(value));
     }
     for value in up.ticks(10.0) {
         let y = up.place(value);
@@ -147,7 +203,7 @@ fn axes(text: &mut String, panel: &Panel, across: Scale, up: Scale) {
     // Writing to a string succeeds.
     let _ = writeln!(text, "<path class=\"axis\" d=\"M{LEFT} {TOP}V{BOTTOM}H{RIGHT}\"/>");
     label(text, (LEFT, 26.0), "start", " class=\"title\"", &panel.title);
-    label(text, ((LEFT + RIGHT) / 2.0, BOTTOM + 42.0), "middle", "", &panel.across);
+    label(text, ((LEFT + RIGHT) / 2.0, BOTTOM + 42.0), "middle", "", panel.across.title());
     let middle = (TOP + BOTTOM) / 2.0;
     label(text, (20.0, middle), "middle", &format!(" transform=\"rotate(-90 20 {middle})\""), &panel.up);
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use dapl_test::run::{Room, Run, SM0};
 use dapl_test::stage::{Profile, workspace};
 
-use super::ours::field;
 use super::{ROUNDS, median, report};
+use crate::json::field;
 use crate::{Result, tree};
 
 /// Endpoints on the one EVD.

@@ -7,16 +7,34 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use dapl_test::run::{Room, SM0};
 use dapl_test::stage::{Stage, workspace};
 
-use super::pair::{Cores, pair};
+use super::ground::Ground;
+use super::pair::{Cores, Farewell, Said, pair};
 use crate::Result;
+use crate::json::field;
 
 /// The first qualifier; each pair takes one of its own.
 const QUAL: u32 = 45_300;
 
+/// What a server says when clients may come.
+const READY: &str = "perf: listening";
+
+/// Which provider is measured.
+pub(super) struct Adapter {
+    name: &'static str,
+    /// Of dat.conf; DEVICE is the interface on which the sides meet.
+    line: &'static str,
+}
+
+/// Shared memory.
+pub(super) const SM: Adapter = Adapter { name: "sm0", line: SM0 };
+/// UDP.
+pub(super) const USNIC: Adapter =
+    Adapter { name: "usnic0", line: "usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"DEVICE\" \"\"\n" };
+
 /// The program, for one adapter.
 pub(super) struct Perf {
     program: PathBuf,
-    adapter: &'static str,
+    adapter: &'static Adapter,
     stage: Stage,
     next: AtomicU32,
 }
@@ -58,53 +76,44 @@ impl Ask {
 
 impl Perf {
     /// Compiles it.
-    pub(super) fn new(stage: &Stage, adapter: &'static str) -> Self {
+    pub(super) fn new(stage: &Stage, adapter: &'static Adapter) -> Self {
         let program = stage.root.join("bin/perf");
         stage.compile(&program, &[&workspace().join("test/c/perf.c")], &["-O2"]);
         Perf { program, adapter, stage: stage.clone(), next: AtomicU32::new(QUAL) }
     }
 
-    /// Its line of JSON.
-    pub(super) fn run(&self, ask: &Ask) -> Result<String> {
-        let room = Room::new(&self.stage, Some(SM0));
+    /// What both sides say.
+    pub(super) fn both(&self, ask: &Ask, ground: &Ground) -> Result<Said> {
+        let room = Room::new(&self.stage, Some(&self.adapter.line.replace("DEVICE", ground.device())));
         let qual = self.next.fetch_add(1, Ordering::Relaxed).to_string();
         let words = ask.words();
         let words = || words.iter().map(String::as_str);
-        let common = || ["-P", self.adapter, "-q", &qual].into_iter().chain(words());
+        let common = || ["-P", self.adapter.name, "-q", &qual].into_iter().chain(words());
         let processes = ask.clients.to_string();
         let server: Vec<&str> = ["-s", "-p", &processes].into_iter().chain(common()).collect();
-        let client: Vec<&str> = ["-h", "localhost"].into_iter().chain(common()).collect();
-        let (server, client) = (room.command(&self.program, &server), room.command(&self.program, &client));
-        // sm: a listener is a file named like its qualifier.
-        let name = room.sm().join("quals").join(&qual);
-        let is_ready = || std::fs::metadata(&name).is_ok_and(|file| file.len() > 0);
-        let said = pair(&server, is_ready, (&client, ask.clients), ask.cores, ask.mode == "death")?;
+        let client: Vec<&str> = ["-h", ground.host()].into_iter().chain(common()).collect();
+        let server = ground.server(room.command(&self.program, &server));
+        let client = ground.client(room.command(&self.program, &client));
+        let farewell = if ask.mode == "death" { Farewell::Suicide } else { Farewell::Itself };
+        pair(&server, |server| server.has_said(READY), (&client, ask.clients), ask.cores, farewell)
+    }
+
+    /// Its line of JSON.
+    pub(super) fn run(&self, ask: &Ask, ground: &Ground) -> Result<String> {
+        let said = self.both(ask, ground)?;
         Ok(if ask.clients > 1 { said.server } else { said.client })
     }
 
     /// One number of it.
-    pub(super) fn figure(&self, ask: &Ask, name: &str) -> Result<f64> {
-        let said = self.run(ask)?;
+    pub(super) fn figure(&self, ask: &Ask, ground: &Ground, name: &str) -> Result<f64> {
+        let said = self.run(ask, ground)?;
         field(&said, name).ok_or_else(|| format!("{} said no {name}: {said}", ask.line()))
     }
-}
-
-/// The number of a field in one line of JSON.
-pub(super) fn field(line: &str, name: &str) -> Option<f64> {
-    let rest = line.split_once(&format!("\"{name}\":"))?.1;
-    rest.split([',', '}']).next()?.trim().parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn figures_are_found() {
-        assert_eq!(field("{\"what\":\"lat\",\"size\":8,\"usec\":0.123}\n", "usec"), Some(0.123));
-        assert_eq!(field("{\"what\":\"rate\",\"mps\": 12.5 }", "mps"), Some(12.5));
-        assert_eq!(field("", "usec"), None);
-    }
 
     #[test]
     fn options_come_before_the_mode() {

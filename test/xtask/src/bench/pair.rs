@@ -40,23 +40,37 @@ impl Cores {
     }
 }
 
+/// How a server ends when its clients have.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Farewell {
+    /// By itself, well.
+    Itself,
+    /// It kills itself.
+    Suicide,
+    /// It would serve for ever: it is killed.
+    Killed,
+}
+
 /// What the two sides said on their standard output; of clients, all in turn.
 pub(super) struct Said {
     pub(super) server: String,
     pub(super) client: String,
 }
 
-/// Runs a server, then, when it is ready, so many times its client. The server ends well, or `is_killed`.
+/// Runs a server, then, when it is ready, so many times its client.
 pub(super) fn pair(
     server: &Command,
-    is_ready: impl Fn() -> bool,
+    is_ready: impl Fn(&Run) -> bool,
     (client, clients): (&Command, u32),
     cores: Cores,
-    is_killed: bool,
+    farewell: Farewell,
 ) -> Result<Said> {
     let started = Instant::now();
-    let server = Run::start(pin(cores.server(), server));
-    while !is_ready() {
+    let mut server = Run::start(pin(cores.server(), server));
+    while !is_ready(&server) {
+        if server.has_ended() {
+            return Err(format!("the server of {client:?} ended at once: {}", server.so_far()));
+        }
         if started.elapsed() > LIMIT {
             return Err(format!("the server of {client:?} is not ready after {LIMIT:?}"));
         }
@@ -69,12 +83,18 @@ pub(super) fn pair(
         let finished = run.finish(LIMIT);
         if !finished.status.success() {
             let (status, text) = (finished.status, finished.stdout + &finished.stderr);
-            return Err(format!("{client:?}: {status}\n{text}"));
+            return Err(format!("{client:?}: {status}\n{text}\nits server: {}", server.so_far()));
         }
         said += &finished.stdout;
     }
+    if farewell == Farewell::Killed {
+        server.kill();
+    }
     let server = server.finish(LIMIT);
-    let ended_as_it_should = if is_killed { server.status.signal() == Some(SIGKILL) } else { server.status.success() };
+    let ended_as_it_should = match farewell {
+        Farewell::Itself => server.status.success(),
+        Farewell::Suicide | Farewell::Killed => server.status.signal() == Some(SIGKILL),
+    };
     if !ended_as_it_should {
         return Err(format!("its server: {}\n{}{}", server.status, server.stdout, server.stderr));
     }
@@ -115,13 +135,23 @@ mod tests {
 
     #[test]
     fn both_sides_are_heard_and_must_end_well() {
-        let run = |server: &str, client: &str, is_killed| {
-            pair(&shell(server), || true, (&shell(client), 2), Cores::Together, is_killed)
+        let run = |server: &str, client: &str, farewell| {
+            pair(&shell(server), |_| true, (&shell(client), 2), Cores::Together, farewell)
         };
-        let said = run("echo served", "echo asked", false).unwrap();
+        let said = run("echo served", "echo asked", Farewell::Itself).unwrap();
         assert_eq!((&*said.server, &*said.client), ("served\n", "asked\nasked\n"));
-        assert!(run("exit 1", "true", false).is_err_and(|reason| reason.starts_with("its server")));
-        assert!(run("true", "echo why >&2; exit 1", false).is_err_and(|reason| reason.contains("why")));
-        assert!(run("kill -9 $$", "true", true).is_ok() && run("true", "true", true).is_err());
+        assert!(run("exit 1", "true", Farewell::Itself).is_err_and(|reason| reason.starts_with("its server")));
+        assert!(run("true", "echo why >&2; exit 1", Farewell::Itself).is_err_and(|reason| reason.contains("why")));
+        assert!(
+            run("kill -9 $$", "true", Farewell::Suicide).is_ok() && run("true", "true", Farewell::Suicide).is_err()
+        );
+        assert!(run("exec sleep 1000", "true", Farewell::Killed).is_ok());
+    }
+
+    #[test]
+    fn a_server_that_is_gone_is_not_waited_for() {
+        let (server, client) = (shell("echo alas"), shell("true"));
+        let said = pair(&server, |_| false, (&client, 1), Cores::Together, Farewell::Itself);
+        assert!(said.is_err_and(|reason| reason.contains("alas")));
     }
 }

@@ -6,8 +6,12 @@
 use std::net::TcpListener;
 use std::process::Command;
 
-use super::pair::{Cores, pair};
+use dapl_test::run::Run;
+
+use super::ground::Ground;
+use super::pair::{Cores, Farewell, pair};
 use crate::Result;
+use crate::iperf::{self, Flow};
 
 /// Bytes in what `ucx_perftest` calls a megabyte.
 const UCX_MEGABYTE: f64 = 1_048_576.0;
@@ -72,7 +76,9 @@ impl Ucx {
         };
         let mut client = command();
         client.arg("localhost").args(self.words());
-        let said = pair(&command(), || is_listening(port), (&client, 1), self.cores, false)?.client;
+        let said =
+            pair(&command(), |server| has_port(server, "tcp", port), (&client, 1), self.cores, Farewell::Itself)?
+                .client;
         parse_ucx(&said).ok_or_else(|| format!("the output of {} is not understood: {said}", self.line()))
     }
 }
@@ -109,8 +115,8 @@ impl Fabric {
         text.split(' ').map(str::to_owned).collect()
     }
 
-    /// Half a round trip, in microseconds.
-    pub(super) fn run(&self) -> Result<f64> {
+    /// Runs it.
+    pub(super) fn run(&self) -> Result<FabricSaid> {
         let port = free_port()?;
         let command = |port_option: &str, host: &[&str]| {
             let mut command = Command::new("fi_pingpong");
@@ -118,17 +124,86 @@ impl Fabric {
             command
         };
         let client = command("-P", &["localhost"]);
-        let said = pair(&command("-B", &[]), || is_listening(port), (&client, 1), Cores::Apart, false)?.client;
+        let is_ready = |server: &Run| has_port(server, "tcp", port);
+        let said = pair(&command("-B", &[]), is_ready, (&client, 1), Cores::Apart, Farewell::Itself)?.client;
         parse_fabric(&said).ok_or_else(|| format!("the output of {} is not understood: {said}", self.line()))
     }
 }
 
+/// What `fi_pingpong` says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct FabricSaid {
+    /// Half a round trip, in microseconds.
+    pub(super) latency: f64,
+    /// In millions of bytes per second, both ways in turns.
+    pub(super) bandwidth: f64,
+}
+
 /// One table of one row. `usec/xfer` is "average time for transferring a message outbound (ping or pong)", so half a round
 /// trip.
-fn parse_fabric(said: &str) -> Option<f64> {
+fn parse_fabric(said: &str) -> Option<FabricSaid> {
     let mut lines = said.lines().skip_while(|line| !line.contains("usec/xfer"));
-    let column = lines.next()?.split_whitespace().position(|word| word == "usec/xfer")?;
-    lines.next()?.split_whitespace().nth(column)?.parse().ok()
+    let (heads, row) = (lines.next()?, lines.next()?);
+    let column = |name| -> Option<f64> {
+        let at = heads.split_whitespace().position(|word| word == name)?;
+        row.split_whitespace().nth(at)?.parse().ok()
+    };
+    Some(FabricSaid { latency: column("usec/xfer")?, bandwidth: column("MB/sec")? })
+}
+
+/// `sockperf TEST -m SIZE -t SECONDS`, over UDP.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sockperf {
+    /// `ping-pong` or `throughput`.
+    pub(super) test: &'static str,
+    pub(super) size: u32,
+    pub(super) seconds: u32,
+    /// Both sides look again and again, and do not sleep.
+    pub(super) polls: bool,
+}
+
+impl Sockperf {
+    /// What one would type.
+    pub(super) fn line(&self) -> String {
+        format!("sockperf {}", self.words().join(" "))
+    }
+
+    fn words(&self) -> Vec<String> {
+        let polling = if self.polls { " --nonblocked" } else { "" };
+        let text = format!("{} -m {} -t {}{polling}", self.test, self.size, self.seconds);
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    /// Half a round trip in microseconds, or messages per second: what the test is about.
+    pub(super) fn run(&self) -> Result<f64> {
+        let port = free_port()?;
+        let place = ["-i", "127.0.0.1", "-p", &port.to_string()].map(str::to_owned);
+        let mut server = Command::new("sockperf");
+        server.arg("server").args(&place).args(self.polls.then_some("--nonblocked"));
+        let mut client = Command::new("sockperf");
+        client.args(self.words()).args(&place);
+        let is_ready = |server: &Run| has_port(server, "udp", port);
+        let said = pair(&server, is_ready, (&client, 1), Cores::Apart, Farewell::Killed)?.client;
+        parse_sockperf(&said).ok_or_else(|| format!("the output of {} is not understood: {said}", self.line()))
+    }
+}
+
+/// `Summary: Latency is 2.753 usec`, `Summary: Message Rate is 368464 [msg/sec]`.
+fn parse_sockperf(said: &str) -> Option<f64> {
+    let figure = said.lines().find_map(|line| {
+        let summary = line.strip_prefix("sockperf: Summary: ")?;
+        summary.strip_prefix("Latency is ").or_else(|| summary.strip_prefix("Message Rate is "))
+    });
+    figure?.split(' ').next()?.parse().ok()
+}
+
+/// iperf3, wherever the sides meet.
+pub(super) fn run_iperf(flow: Flow, seconds: u32, ground: &Ground) -> Result<iperf::Said> {
+    let port = free_port()?;
+    let server = ground.server(iperf::server(port));
+    let client = ground.client(iperf::client(flow, seconds, ground.host(), port));
+    let is_ready = |server: &Run| has_port(server, "tcp", port);
+    iperf::parse(&pair(&server, is_ready, (&client, 1), Cores::Apart, Farewell::Itself)?.client)
 }
 
 fn free_port() -> Result<u16> {
@@ -136,16 +211,17 @@ fn free_port() -> Result<u16> {
     socket.map(|address| address.port()).map_err(|error| format!("no free TCP port: {error}"))
 }
 
-/// Without connecting, which a server would take for its client.
-fn is_listening(port: u16) -> bool {
-    /// TCP_LISTEN of the kernel.
-    const LISTEN: &str = "0A";
+/// Whether a server's network has a socket that waits at a port. Without connecting, which it would take for its client.
+fn has_port(server: &Run, protocol: &str, port: u16) -> bool {
+    /// TCP_LISTEN of the kernel, and what it has for UDP.
+    const WAITING: [&str; 2] = ["0A", "07"];
     let port = format!(":{port:04X}");
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|file| {
-        let table = std::fs::read_to_string(file).unwrap_or_default();
-        table.lines().any(|line| {
+    ["", "6"].iter().any(|version| {
+        let table = std::fs::read_to_string(format!("/proc/{}/net/{protocol}{version}", server.id()));
+        table.unwrap_or_default().lines().any(|line| {
             let mut words = line.split_whitespace().skip(1);
-            words.next().is_some_and(|local| local.ends_with(&port)) && words.nth(1) == Some(LISTEN)
+            words.next().is_some_and(|local| local.ends_with(&port))
+                && words.nth(1).is_some_and(|state| WAITING.contains(&state))
         })
     })
 }
@@ -167,8 +243,16 @@ mod tests {
     fn fabric_says_half_a_round_trip() {
         let said = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n\
                     64      100k    =100k    12m         0.16s     77.10       0.83       1.20\n";
-        assert_eq!(parse_fabric(said), Some(0.83));
+        assert_eq!(parse_fabric(said), Some(FabricSaid { latency: 0.83, bandwidth: 77.1 }));
         assert_eq!(parse_fabric("fi_getinfo: -61\n"), None);
+    }
+
+    #[test]
+    fn sockperf_says_latency_or_rate() {
+        let said = "sockperf: ---> <MAX> observation = 2500.143\nsockperf: Summary: Latency is 3.386 usec\n";
+        assert_eq!(parse_sockperf(said), Some(3.386));
+        assert_eq!(parse_sockperf("sockperf: Summary: Message Rate is 368464 [msg/sec]\n"), Some(368_464.0));
+        assert_eq!(parse_sockperf("sockperf: ERROR: the server is down\n"), None);
     }
 
     #[test]
@@ -181,5 +265,7 @@ mod tests {
         );
         let fabric = Fabric { provider: "shm", size: 64, count: 100 };
         assert_eq!(fabric.line(), "fi_pingpong -p shm -e rdm -S 64 -I 100");
+        let sockperf = Sockperf { test: "ping-pong", size: 64, seconds: 2, polls: true };
+        assert_eq!(sockperf.line(), "sockperf ping-pong -m 64 -t 2 --nonblocked");
     }
 }

@@ -12,7 +12,7 @@ use super::wire::{ADDRESSES, DEVICE, V6, Wire};
 use crate::{Result, tree};
 
 /// The provider's package.
-const PROVIDER: &str = "daplusnic";
+pub(crate) const PROVIDER: &str = "daplusnic";
 /// No healthy run takes as long, even where most is lost, on a busy machine.
 pub(super) const LIMIT: Duration = Duration::from_secs(240);
 

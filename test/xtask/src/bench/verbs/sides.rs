@@ -13,8 +13,8 @@ use dapl_test::stage::{Stage, workspace};
 
 use super::contest::{Operation, Turns};
 use crate::Result;
-use crate::bench::ours::field;
 use crate::guest::{Clock, Guest, Link};
+use crate::json::field;
 use crate::reference::{ADAPTER, Reference};
 
 /// No run takes as long.

@@ -3,35 +3,107 @@
 
 use dapl_test::stage::Stage;
 
-use super::contests::Measured;
-use super::curves::{Curve, Family};
-use super::scale::Row;
+use super::contest::{Contest, Measured};
+use super::curve::{self, Curve, Family};
+use super::ours::Perf;
+use super::report::{json, load, machine, save, warn};
+use super::scale::{self, Row};
+use super::side::{Effort, Side};
+use super::{chart, median};
 use crate::Result;
-use crate::bench::report::{PEERS, json, machine, save, warn};
-use crate::bench::{chart, median};
+
+/// A bench: the name of its files, and the packages of those beside us.
+pub(super) struct Bench {
+    pub(super) name: &'static str,
+    pub(super) packages: &'static [&'static str],
+    /// Below its charts.
+    pub(super) caption: &'static str,
+}
+
+/// What it can measure.
+pub(super) struct Lists {
+    pub(super) contests: Vec<Contest>,
+    pub(super) plans: Vec<scale::Plan>,
+    pub(super) families: Vec<curve::Plan>,
+}
+
+/// What was asked for of it.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) struct Wanted<'a> {
+    pub(super) is_quick: bool,
+    /// Empty: everything.
+    pub(super) names: Vec<&'a str>,
+}
 
 /// Everything that was measured.
 #[derive(Default)]
-pub(super) struct Found {
+struct Found {
     /// Of the machine, before.
-    pub(super) load: f64,
-    pub(super) is_quick: bool,
-    pub(super) contests: Vec<Measured>,
-    pub(super) rows: Vec<Row>,
-    pub(super) families: Vec<Family>,
-    pub(super) failures: Failures,
+    load: f64,
+    is_quick: bool,
+    contests: Vec<Measured>,
+    rows: Vec<Row>,
+    families: Vec<Family>,
+    failures: Failures,
+}
+
+impl Lists {
+    fn has(&self, name: &str) -> bool {
+        self.contests.iter().any(|contest| contest.id == name)
+            || self.plans.iter().any(|plan| plan.section == name)
+            || self.families.iter().any(|plan| plan.section == name)
+    }
+}
+
+impl<'a> Wanted<'a> {
+    /// Names of the lists, and `--quick`.
+    pub(super) fn parse(bench: &str, arguments: &[&'a str], lists: &Lists) -> Result<Self> {
+        let (mut is_quick, mut names) = (false, Vec::new());
+        for argument in arguments {
+            match *argument {
+                "--quick" => is_quick = true,
+                name if lists.has(name) => names.push(name),
+                other => return Err(format!("bench {bench}: {other} is not understood; see cargo xtask --help")),
+            }
+        }
+        Ok(Wanted { is_quick, names })
+    }
+
+    pub(super) fn effort(&self) -> Effort {
+        if self.is_quick { Effort::QUICK } else { Effort::FULL }
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.names.is_empty() || self.names.contains(&name)
+    }
+}
+
+/// Measures what is wanted, says it and writes it.
+pub(super) fn run(bench: &Bench, perf: &Perf, stage: &Stage, wanted: &Wanted<'_>, lists: Lists) -> Result {
+    let effort = wanted.effort();
+    let mut found = Found { load: load(), is_quick: wanted.is_quick, ..Found::default() };
+    let contests = lists.contests.into_iter().filter(|contest| wanted.has(contest.id));
+    found.contests = contests.filter_map(|contest| found.failures.keep(contest.measure(perf, effort))).collect();
+    found.contests.sort_by_key(|measured| measured.contest.id);
+    let plans = lists.plans.into_iter().filter(|plan| wanted.has(plan.section));
+    found.rows = plans.filter_map(|plan| found.failures.keep(plan.measure(perf, effort))).collect();
+    let families = lists.families.into_iter().filter(|plan| wanted.has(plan.section));
+    found.families = families.filter_map(|plan| found.failures.keep(plan.measure(perf, effort))).collect();
+    found.print();
+    found.write(bench, stage)?;
+    found.failures.into_result()
 }
 
 /// What could not be measured, and why. The rest is measured all the same.
 #[derive(Default)]
-pub(super) struct Failures(Vec<String>);
+struct Failures(Vec<String>);
 
 impl Failures {
-    pub(super) fn keep<T>(&mut self, result: Result<T>) -> Option<T> {
+    fn keep<T>(&mut self, result: Result<T>) -> Option<T> {
         result.inspect_err(|reason| eprintln!("not measured: {reason}")).map_err(|reason| self.0.push(reason)).ok()
     }
 
-    pub(super) fn into_result(self) -> Result {
+    fn into_result(self) -> Result {
         let reasons: Vec<&str> = self.0.iter().map(|reason| reason.lines().next().unwrap_or_default()).collect();
         if reasons.is_empty() { Ok(()) } else { Err(format!("not measured:\n{}", reasons.join("\n"))) }
     }
@@ -39,13 +111,13 @@ impl Failures {
 
 impl Found {
     /// Prints the tables.
-    pub(super) fn print(&self) {
+    fn print(&self) {
         if !self.contests.is_empty() {
             println!("\n{}", heading());
             self.contests.iter().for_each(|measured| println!("{}", promise(measured)));
             println!("\n+ promise met, ++ more than promised (\"stretch\"), - not met; ratios: ours over the peer's");
             for contest in self.contests.iter().map(|measured| &measured.contest) {
-                let peers: Vec<String> = contest.peers.iter().map(super::side::Side::line).collect();
+                let peers: Vec<String> = contest.peers.iter().map(Side::line).collect();
                 let best = if peers.len() > 1 { "the better, each round, of " } else { "" };
                 if !peers.is_empty() {
                     println!("{} beside {best}{}", contest.id, peers.join(" | "));
@@ -69,22 +141,21 @@ impl Found {
     }
 
     /// Writes the files.
-    pub(super) fn write(&self, stage: &Stage) -> Result {
-        save(stage, "sm.json", &self.json())?;
+    fn write(&self, bench: &Bench, stage: &Stage) -> Result {
+        save(stage, &format!("{}.json", bench.name), &self.json(bench))?;
         if self.families.is_empty() {
             return Ok(());
         }
         let panels: Vec<_> = self.families.iter().map(Family::panel).collect();
-        let caption = "cargo xtask bench sm: two processes, each on its own processor; medians";
-        save(stage, "sm.svg", &chart::svg(&panels, caption))
+        save(stage, &format!("{}.svg", bench.name), &chart::svg(&panels, bench.caption))
     }
 
-    fn json(&self) -> String {
+    fn json(&self, bench: &Bench) -> String {
         let list = |lines: Vec<String>| lines.join(",\n");
         format!(
             "{{\n  \"machine\": {{{}}},\n  \"quick\": {},\n  \"contests\": [\n{}\n  ],\n  \"scale\": [\n{}\n  ],\n  \
              \"curves\": [\n{}\n  ],\n  \"not_measured\": [\n{}\n  ]\n}}\n",
-            machine(self.load, &PEERS),
+            machine(self.load, bench.packages),
             self.is_quick,
             list(self.contests.iter().map(contest_json).collect()),
             list(self.rows.iter().flat_map(row_json).collect()),
@@ -103,11 +174,13 @@ fn promise(measured: &Measured) -> String {
     let figure = |value: f64| format!("{} {}", rounded(value), contest.shown.unit());
     let peer = measured.peer();
     let is_stretched = contest.stretch.is_some_and(|stretch| measured.meets(stretch));
-    let mark = match (measured.meets(contest.must), is_stretched) {
-        (true, true) => "++",
-        (true, false) => "+",
-        (false, _) => "-",
+    let mark = match (contest.must.map(|must| measured.meets(must)), is_stretched) {
+        (Some(true), true) => "++",
+        (Some(true), false) => "+",
+        (Some(false), _) => "-",
+        (None, _) => "",
     };
+    let bound = |value: Option<f64>| value.map_or("-".to_owned(), |value| contest.bound(value));
     format!(
         "{:3} {:33}{:>15}{:>15}{:>11}  {:9} {:10}{mark}",
         contest.id,
@@ -115,21 +188,21 @@ fn promise(measured: &Measured) -> String {
         figure(measured.ours()),
         peer.map_or("-".to_owned(), figure),
         peer.map_or(String::new(), |_| format!("{}x", rounded(measured.figure()))),
-        contest.bound(contest.must),
-        contest.stretch.map_or("-".to_owned(), |stretch| contest.bound(stretch)),
+        bound(contest.must),
+        bound(contest.stretch),
     )
 }
 
 fn print_family(family: &Family) {
     println!("\n{}, {}", family.title, family.unit);
-    print!("{:>10}", "bytes");
+    print!("{:>12}", family.across.unit());
     family.curves.iter().for_each(|curve| print!("{:>16}", curve.name));
     println!();
     let mut sizes: Vec<u32> = family.curves.iter().flat_map(|curve| &curve.points).map(|point| point.size).collect();
     sizes.sort_unstable();
     sizes.dedup();
     for size in sizes {
-        print!("{size:>10}");
+        print!("{size:>12}");
         for curve in &family.curves {
             let point = curve.points.iter().find(|point| point.size == size);
             print!("{:>16}", point.map_or("-".to_owned(), |point| rounded(median(&point.samples))));
@@ -152,7 +225,8 @@ fn rounded(value: f64) -> String {
 
 fn contest_json(measured: &Measured) -> String {
     let contest = &measured.contest;
-    let (met, stretch) = (measured.meets(contest.must), or_null(contest.stretch));
+    let (must, stretch) = (or_null(contest.must), or_null(contest.stretch));
+    let met = contest.must.map_or("null".to_owned(), |must| measured.meets(must).to_string());
     let peers: Vec<String> = contest
         .peers
         .iter()
@@ -160,14 +234,13 @@ fn contest_json(measured: &Measured) -> String {
         .map(|(peer, samples)| format!("\n      {{\"command\": {}, \"samples\": {samples:?}}}", json(&peer.line())))
         .collect();
     format!(
-        "    {{\"id\": {}, \"title\": {}, \"unit\": {}, \"less_is_better\": {}, \"must\": {}, \"stretch\": {stretch}, \
+        "    {{\"id\": {}, \"title\": {}, \"unit\": {}, \"less_is_better\": {}, \"must\": {must}, \"stretch\": {stretch}, \
          \"met\": {met},\n     \"ours\": {}, \"peer\": {}, \"figure\": {}, \"command\": {},\n     \"samples\": {:?}, \
          \"peers\": [{}]}}",
         json(contest.id),
         json(contest.title),
         json(contest.shown.unit()),
         contest.shown.less_is_better(),
-        contest.must,
         measured.ours(),
         or_null(measured.peer()),
         measured.figure(),
@@ -182,7 +255,7 @@ fn or_null(value: Option<f64>) -> String {
 }
 
 fn row_json(row: &Row) -> Vec<String> {
-    let figure = |figure: &super::scale::Figure| {
+    let figure = |figure: &scale::Figure| {
         format!(
             "    {{\"title\": {}, \"what\": {}, \"unit\": {}, \"command\": {}, \"median\": {}, \"samples\": {:?}}}",
             json(&row.title),
@@ -217,13 +290,22 @@ fn family_json(family: &Family) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::sm::contests::contests;
-    use crate::bench::sm::side::Effort;
+    use crate::bench::sm::{BENCH, lists};
 
     fn measured(id: &str, ours: f64, peer: f64) -> Measured {
-        let contest = contests(Effort::FULL).into_iter().find(|contest| contest.id == id).unwrap();
+        let contest = lists(Effort::FULL).contests.into_iter().find(|contest| contest.id == id).unwrap();
         let peers = vec![vec![peer]; contest.peers.len()];
         Measured { contest, ours: vec![ours], peers }
+    }
+
+    #[test]
+    fn names_choose() {
+        let parse = |arguments| Wanted::parse("sm", arguments, &lists(Effort::FULL));
+        let wanted = parse(&["S5", "--quick", "latency"]).unwrap();
+        assert_eq!(wanted, Wanted { is_quick: true, names: vec!["S5", "latency"] });
+        assert!(wanted.has("S5") && !wanted.has("S6") && !wanted.has("memory"));
+        assert!(parse(&[]).unwrap().has("S9"));
+        assert!(parse(&["S0"]).is_err() && parse(&["--fast"]).is_err());
     }
 
     #[test]
@@ -231,6 +313,9 @@ mod tests {
         assert!(promise(&measured("S1", 0.2, 0.1)).ends_with(" -"));
         assert!(promise(&measured("S1", 0.13, 0.1)).ends_with(" +"));
         assert!(promise(&measured("S1", 0.1, 0.1)).ends_with(" ++"));
+        let mut open = measured("S1", 0.2, 0.1);
+        open.contest.must = None;
+        assert!(promise(&open).trim_end().ends_with("<= 1.1x"));
         // Nothing is hoped for beyond the promise.
         assert!(promise(&measured("S9", 0.1, 0.0)).ends_with(" +"));
     }
@@ -252,7 +337,7 @@ mod tests {
     #[test]
     fn the_json_is_balanced_and_has_all_samples() {
         let found = Found { contests: vec![measured("S5", 3.5, 7.25), measured("S9", 0.5, 0.0)], ..Found::default() };
-        let text = found.json();
+        let text = found.json(&BENCH);
         assert_eq!(text.matches('{').count(), text.matches('}').count());
         assert_eq!(text.matches('[').count(), text.matches(']').count());
         assert!(text.contains("\"samples\": [3.5]") && text.matches("\"samples\": [7.25]").count() == 2, "{text}");

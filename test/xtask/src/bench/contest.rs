@@ -1,0 +1,130 @@
+//! A promise: what is measured for it, beside whom, and how far from it we may be. A bench has a list of them.
+#![forbid(unsafe_code)]
+
+use super::ground::{Ground, Terrain};
+use super::median;
+use super::ours::Perf;
+use super::side::{Effort, Shown, Side};
+use crate::Result;
+
+/// One promise.
+pub(super) struct Contest {
+    /// The name it has in the list of promises.
+    pub(super) id: &'static str,
+    pub(super) title: &'static str,
+    pub(super) shown: Shown,
+    /// Our figure over the peer's, or our figure where there is no peer: what is promised, and what is hoped for.
+    pub(super) must: Option<f64>,
+    pub(super) stretch: Option<f64>,
+    pub(super) ours: Side,
+    /// The best of each round counts.
+    pub(super) peers: Vec<Side>,
+    pub(super) terrain: Terrain,
+}
+
+/// A contest with its samples, round by round.
+pub(super) struct Measured {
+    pub(super) contest: Contest,
+    pub(super) ours: Vec<f64>,
+    pub(super) peers: Vec<Vec<f64>>,
+}
+
+impl Contest {
+    /// Has it done by all sides in turns.
+    pub(super) fn measure(self, perf: &Perf, effort: Effort) -> Result<Measured> {
+        let failed = |reason| format!("{}: {reason}", self.id);
+        let ground = Ground::lay(self.terrain).map_err(failed)?;
+        let (mut ours, mut peers) = (Vec::new(), vec![Vec::new(); self.peers.len()]);
+        for round in 1..=effort.rounds {
+            let unit = self.shown.unit();
+            let figure = self.ours.measure(perf, &ground, self.shown).map_err(failed)?;
+            let mut line = format!("{} {} round {round}: ours {figure:.3} {unit}", self.id, self.title);
+            ours.push(figure);
+            for (peer, samples) in self.peers.iter().zip(&mut peers) {
+                let figure = peer.measure(perf, &ground, self.shown).map_err(failed)?;
+                line += &format!(", peer {figure:.3} {unit}");
+                samples.push(figure);
+            }
+            eprintln!("{line}");
+        }
+        Ok(Measured { contest: self, ours, peers })
+    }
+
+    /// What a promise or a hope says.
+    pub(super) fn bound(&self, value: f64) -> String {
+        let is_less = self.shown.less_is_better();
+        match (self.peers.is_empty(), is_less) {
+            (false, true) => format!("<= {value}x"),
+            (false, false) => format!(">= {value}x"),
+            (true, true) => format!("< {value} {}", self.shown.unit()),
+            (true, false) => format!("> {value} {}", self.shown.unit()),
+        }
+    }
+
+    fn better(&self, one: f64, other: f64) -> f64 {
+        if self.shown.less_is_better() { one.min(other) } else { one.max(other) }
+    }
+}
+
+impl Measured {
+    pub(super) fn ours(&self) -> f64 {
+        median(&self.ours)
+    }
+
+    /// The median of the best of each round; `None`: nobody was beside us.
+    pub(super) fn peer(&self) -> Option<f64> {
+        let (first, others) = self.peers.split_first()?;
+        let best = first.iter().enumerate().map(|(round, sample)| {
+            others.iter().fold(*sample, |best, samples| self.contest.better(best, samples[round]))
+        });
+        Some(median(&best.collect::<Vec<_>>()))
+    }
+
+    /// What the promise is about.
+    pub(super) fn figure(&self) -> f64 {
+        self.ours() / self.peer().unwrap_or(1.0)
+    }
+
+    pub(super) fn meets(&self, bound: f64) -> bool {
+        match (self.contest.peers.is_empty(), self.contest.shown.less_is_better()) {
+            (false, true) => self.figure() <= bound,
+            (false, false) => self.figure() >= bound,
+            (true, true) => self.figure() < bound,
+            (true, false) => self.figure() > bound,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::ours::Ask;
+    use crate::bench::peers::Ucx;
+
+    fn contest(shown: Shown, peers: usize) -> Contest {
+        let (ours, peer) = (Side::Ours(Ask::new("lat", 8, 1)), Side::Ucx(Ucx::new("tag_lat", 8, 1)));
+        let (must, stretch, terrain) = (Some(1.0), None, Terrain::Loopback);
+        Contest { id: "X1", title: "a figure", shown, must, stretch, ours, peers: vec![peer; peers], terrain }
+    }
+
+    #[test]
+    fn the_better_peer_of_each_round_counts() {
+        let peers = vec![vec![4.0, 8.0, 9.0], vec![5.0, 7.0, 1.0]];
+        let measured = Measured { contest: contest(Shown::Bandwidth, 2), ours: vec![6.0, 4.0, 5.0], peers };
+        assert_eq!(measured.peer(), Some(8.0));
+        assert_eq!(measured.figure(), 0.625);
+        assert!(measured.meets(0.6) && !measured.meets(0.7));
+        let slow = Measured { contest: contest(Shown::Microseconds, 1), ours: vec![3.0], peers: vec![vec![2.0]] };
+        assert!(slow.meets(1.5) && !slow.meets(1.4));
+    }
+
+    #[test]
+    fn without_a_peer_the_figure_is_ours() {
+        let measured = Measured { contest: contest(Shown::Percent, 0), ours: vec![0.2, 5.0, 0.1], peers: Vec::new() };
+        assert_eq!((measured.peer(), measured.figure()), (None, 0.2));
+        assert!(measured.meets(1.0) && !measured.meets(0.2));
+        assert_eq!(measured.contest.bound(1.0), "< 1 %");
+        assert_eq!(contest(Shown::Microseconds, 1).bound(1.5), "<= 1.5x");
+        assert_eq!(contest(Shown::Bandwidth, 1).bound(0.7), ">= 0.7x");
+    }
+}

@@ -1,0 +1,138 @@
+//! Figures over something, which here is called a size: ours and the peers' in turns at each.
+#![forbid(unsafe_code)]
+
+use super::chart::{Across, Line, Panel};
+use super::ground::{Ground, Terrain};
+use super::median;
+use super::ours::Perf;
+use super::side::{Effort, Shown, Side};
+use crate::Result;
+
+/// One line: whose it is, and how it is asked for a size.
+pub(super) struct Who {
+    pub(super) name: &'static str,
+    pub(super) side: Box<dyn Fn(u32) -> Side>,
+    /// It may refuse a size.
+    pub(super) may_fail: bool,
+}
+
+/// One that takes all sizes.
+pub(super) fn who(name: &'static str, side: impl Fn(u32) -> Side + 'static) -> Who {
+    Who { name, side: Box::new(side), may_fail: false }
+}
+
+/// One family of lines, before it is measured.
+pub(super) struct Plan {
+    pub(super) section: &'static str,
+    pub(super) title: &'static str,
+    pub(super) up: &'static str,
+    pub(super) shown: Shown,
+    /// What a size is.
+    pub(super) across: Across,
+    pub(super) sizes: Vec<u32>,
+    /// Where they meet at a size.
+    pub(super) terrain: fn(u32) -> Terrain,
+    pub(super) all: Vec<Who>,
+}
+
+/// The same, measured.
+pub(super) struct Family {
+    pub(super) section: &'static str,
+    pub(super) title: &'static str,
+    pub(super) unit: &'static str,
+    up: &'static str,
+    pub(super) across: Across,
+    pub(super) curves: Vec<Curve>,
+}
+
+/// One line of it.
+pub(super) struct Curve {
+    pub(super) name: &'static str,
+    pub(super) points: Vec<Point>,
+}
+
+/// One size of it.
+pub(super) struct Point {
+    pub(super) size: u32,
+    pub(super) command: String,
+    pub(super) samples: Vec<f64>,
+}
+
+/// 1, 4, and so on.
+pub(super) fn powers_of_four(last: u32) -> Vec<u32> {
+    std::iter::successors(Some(1), |size: &u32| size.checked_mul(4)).take_while(|size| *size <= last).collect()
+}
+
+impl Plan {
+    /// Has all of it done in turns, size by size.
+    pub(super) fn measure(self, perf: &Perf, effort: Effort) -> Result<Family> {
+        let mut curves: Vec<Curve> = self.all.iter().map(|who| Curve { name: who.name, points: Vec::new() }).collect();
+        let mut refused = vec![false; self.all.len()];
+        for size in self.sizes {
+            let ground = Ground::lay((self.terrain)(size))?;
+            let at = self.across.at(size);
+            let mut samples = vec![Vec::new(); self.all.len()];
+            for _ in 0..effort.few {
+                for (n, (who, samples)) in self.all.iter().zip(&mut samples).enumerate() {
+                    if refused[n] {
+                        continue;
+                    }
+                    match (who.side)(size).measure(perf, &ground, self.shown) {
+                        Ok(sample) => samples.push(sample),
+                        Err(reason) if who.may_fail => {
+                            // Nor will it take what is longer.
+                            eprintln!("{at}, {}: {}", who.name, reason.lines().next().unwrap_or_default());
+                            refused[n] = true;
+                        }
+                        Err(reason) => return Err(format!("{}, {at}, {}: {reason}", self.section, who.name)),
+                    }
+                }
+            }
+            let mut line = format!("{}, {at}:", self.section);
+            for ((who, samples), curve) in self.all.iter().zip(samples).zip(&mut curves) {
+                if !samples.is_empty() {
+                    line += &format!(" {} {:.3}", who.name, median(&samples));
+                    curve.points.push(Point { size, command: (who.side)(size).line(), samples });
+                }
+            }
+            eprintln!("{line} {}", self.shown.unit());
+        }
+        let (section, title, unit, up) = (self.section, self.title, self.shown.unit(), self.up);
+        Ok(Family { section, title, unit, up, across: self.across, curves })
+    }
+}
+
+impl Family {
+    /// As a panel of a chart.
+    pub(super) fn panel(&self) -> Panel {
+        let place = |point: &Point| (f64::from(point.size), median(&point.samples));
+        let line =
+            |curve: &Curve| Line { name: curve.name.to_owned(), points: curve.points.iter().map(place).collect() };
+        Panel {
+            title: self.title.to_owned(),
+            across: self.across,
+            up: self.up.to_owned(),
+            lines: self.curves.iter().map(line).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_go_to_the_last() {
+        assert_eq!(powers_of_four(64), [1, 4, 16, 64]);
+        assert_eq!(powers_of_four(16 << 20).len(), 13);
+        assert_eq!(powers_of_four(1 << 20).last(), Some(&(1 << 20)));
+    }
+
+    #[test]
+    fn a_panel_shows_medians() {
+        let point = Point { size: 4, command: String::new(), samples: vec![3.0, 1.0, 2.0] };
+        let curves = vec![Curve { name: "one", points: vec![point] }];
+        let family = Family { section: "latency", title: "t", unit: "us", up: "u", across: Across::Bytes, curves };
+        assert_eq!(family.panel().lines[0].points, [(4.0, 2.0)]);
+    }
+}

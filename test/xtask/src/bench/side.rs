@@ -1,0 +1,220 @@
+//! Who is measured, and what its figure means.
+#![forbid(unsafe_code)]
+
+use super::ground::Ground;
+use super::ours::{Ask, Perf};
+use super::peers::{Fabric, Sockperf, Ucx, run_iperf};
+use crate::Result;
+use crate::iperf::{self, Flow};
+use crate::json::field;
+
+/// What a figure is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Shown {
+    /// Of half a round trip.
+    Microseconds,
+    /// Millions of messages per second.
+    Rate,
+    /// Millions of bytes per second.
+    Bandwidth,
+    /// Of a processor.
+    Percent,
+    Milliseconds,
+    /// Processor time of both sides, for each KiB.
+    PerKib,
+}
+
+impl Shown {
+    pub(super) fn unit(self) -> &'static str {
+        match self {
+            Shown::Microseconds => "us",
+            Shown::Rate => "M/s",
+            Shown::Bandwidth => "MB/s",
+            Shown::Percent => "%",
+            Shown::Milliseconds => "ms",
+            Shown::PerKib => "ns/KiB",
+        }
+    }
+
+    pub(super) fn less_is_better(self) -> bool {
+        !matches!(self, Shown::Rate | Shown::Bandwidth)
+    }
+
+    /// Where our program says it.
+    fn field(self) -> &'static str {
+        match self {
+            Shown::Microseconds => "usec",
+            Shown::Rate | Shown::Bandwidth => "mps",
+            Shown::Percent => "cpu_percent",
+            Shown::Milliseconds => "msec",
+            Shown::PerKib => "ns_per_kib",
+        }
+    }
+}
+
+/// One side of a contest: a program and what it is told.
+#[derive(Clone, Debug)]
+pub(super) enum Side {
+    Ours(Ask),
+    /// As much as it can in about so long, which a short run says.
+    Timed {
+        ask: Ask,
+        seconds: f64,
+    },
+    Ucx(Ucx),
+    Fabric(Fabric),
+    Sockperf(Sockperf),
+    Iperf {
+        flow: Flow,
+        seconds: u32,
+    },
+}
+
+impl Side {
+    /// What one would type.
+    pub(super) fn line(&self) -> String {
+        match self {
+            Side::Ours(ask) => ask.line(),
+            Side::Timed { ask, seconds } => format!("{} ({seconds} s)", ask.line()),
+            Side::Ucx(ucx) => ucx.line(),
+            Side::Fabric(fabric) => fabric.line(),
+            Side::Sockperf(sockperf) => sockperf.line(),
+            Side::Iperf { flow, seconds } => iperf::line(*flow, *seconds),
+        }
+    }
+
+    /// One run.
+    pub(super) fn measure(&self, perf: &Perf, ground: &Ground, shown: Shown) -> Result<f64> {
+        let figure = match self {
+            Side::Ours(ask) => Some(ours(perf, ground, ask, shown)?),
+            Side::Timed { ask, seconds } => {
+                let once = ours(perf, ground, ask, shown)?;
+                let count = count_for(*seconds, ask.size, shown, once);
+                Some(ours(perf, ground, &Ask { count, ..ask.clone() }, shown)?)
+            }
+            Side::Ucx(ucx) => match shown {
+                Shown::Microseconds => Some(ucx.run()?.latency),
+                Shown::Rate => Some(ucx.run()?.rate),
+                Shown::Bandwidth => Some(ucx.run()?.bandwidth),
+                _ => None,
+            },
+            Side::Fabric(fabric) => match shown {
+                Shown::Microseconds => Some(fabric.run()?.latency),
+                Shown::Bandwidth => Some(fabric.run()?.bandwidth),
+                _ => None,
+            },
+            Side::Sockperf(sockperf) => match shown {
+                Shown::Microseconds if sockperf.test == "ping-pong" => Some(sockperf.run()?),
+                Shown::Rate if sockperf.test == "throughput" => Some(sockperf.run()? / 1e6),
+                Shown::Bandwidth if sockperf.test == "throughput" => {
+                    Some(sockperf.run()? * f64::from(sockperf.size) / 1e6)
+                }
+                _ => None,
+            },
+            Side::Iperf { flow, seconds } => match shown {
+                Shown::Bandwidth => Some(run_iperf(*flow, *seconds, ground)?.megabytes),
+                Shown::PerKib => {
+                    let said = run_iperf(*flow, *seconds, ground)?;
+                    Some(said.processor / 100.0 * 1e9 / (said.megabytes * 1e6) * 1024.0)
+                }
+                _ => None,
+            },
+        };
+        figure.ok_or_else(|| format!("{} says nothing in {}", self.line(), shown.unit()))
+    }
+}
+
+fn ours(perf: &Perf, ground: &Ground, ask: &Ask, shown: Shown) -> Result<f64> {
+    match shown {
+        Shown::Bandwidth => Ok(perf.figure(ask, ground, shown.field())? * f64::from(ask.size)),
+        Shown::PerKib => {
+            let said = perf.both(ask, ground)?;
+            let sides = field(&said.server, shown.field()).zip(field(&said.client, shown.field()));
+            sides.map(|(server, client)| server + client).ok_or_else(|| format!("{} does not say it", ask.line()))
+        }
+        _ => perf.figure(ask, ground, shown.field()),
+    }
+}
+
+/// So many operations last so long, if few of them gave this figure.
+fn count_for(seconds: f64, size: u32, shown: Shown, once: f64) -> u32 {
+    let count = match shown {
+        Shown::Bandwidth => seconds * 1e6 * once / f64::from(size.max(1)),
+        Shown::Rate => seconds * 1e6 * once,
+        _ => seconds * 1e6 / (2.0 * once),
+    };
+    count.clamp(16.0, 2_000_000.0) as u32
+}
+
+/// How much is done.
+#[derive(Clone, Copy)]
+pub(super) struct Effort {
+    /// So many runs of each side of a contest, in turns; the median counts.
+    pub(super) rounds: usize,
+    /// The same, where there is no promise.
+    pub(super) few: usize,
+    /// Of everything this part.
+    part: u32,
+}
+
+impl Effort {
+    pub(super) const FULL: Effort = Effort { rounds: super::ROUNDS, few: 3, part: 1 };
+    /// To see that it can be measured.
+    pub(super) const QUICK: Effort = Effort { rounds: 1, few: 1, part: 20 };
+
+    /// How often, in place of so often.
+    pub(super) fn count(self, full: u32) -> u32 {
+        (full / self.part).max(full.min(20))
+    }
+
+    /// How long, in place of so long.
+    pub(super) fn seconds(self, full: f64) -> f64 {
+        full / f64::from(self.part)
+    }
+
+    /// The same, for programs that know no less than a second.
+    pub(super) fn whole_seconds(self, full: u32) -> u32 {
+        if self.rounds > 1 { full } else { 1 }
+    }
+}
+
+/// Requests on their way at most: enough to hide the way, and not more bytes than a cache holds.
+pub(super) fn depth(size: u32) -> u32 {
+    const BYTES: u32 = 16 << 20;
+    (BYTES / size.max(1)).clamp(8, 512)
+}
+
+/// So many messages of a size that one run moves about as many bytes as others, and takes a fraction of a second.
+pub(super) fn stream_count(size: u32) -> u32 {
+    const BYTES: u64 = 1 << 30;
+    (BYTES / u64::from(size.max(1))).clamp(64, 1_000_000) as u32
+}
+
+/// Likewise, there and back.
+pub(super) fn pingpong_count(size: u32) -> u32 {
+    const BYTES: u64 = 256 << 20;
+    (BYTES / u64::from(size.max(1))).clamp(100, 200_000) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_asked_for_too_much_or_too_little() {
+        assert_eq!([1, 65_536, 1 << 20, 16 << 20].map(depth), [512, 256, 16, 8]);
+        assert_eq!([1, 65_536, 1 << 20, 16 << 20].map(stream_count), [1_000_000, 16_384, 1_024, 64]);
+        assert_eq!([1, 65_536, 1 << 20].map(pingpong_count), [200_000, 4_096, 256]);
+        assert_eq!([1_000_000, 64, 5].map(|full| Effort::QUICK.count(full)), [50_000, 20, 5]);
+        assert_eq!(Effort::FULL.count(64), 64);
+        assert_eq!((Effort::QUICK.whole_seconds(3), Effort::FULL.whole_seconds(3)), (1, 3));
+    }
+
+    #[test]
+    fn time_says_how_many() {
+        assert_eq!(count_for(0.5, 8, Shown::Microseconds, 5.0), 50_000);
+        // A hundred megabytes a second, a million bytes each.
+        assert_eq!(count_for(3.0, 1_000_000, Shown::Bandwidth, 100.0), 300);
+        assert_eq!(count_for(3.0, 1_000_000, Shown::Bandwidth, 0.001), 16);
+    }
+}

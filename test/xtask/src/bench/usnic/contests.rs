@@ -1,0 +1,93 @@
+//! The promises U1 to U7, and who is beside us without one.
+#![forbid(unsafe_code)]
+
+use crate::bench::contest::Contest;
+use crate::bench::ground::Terrain;
+use crate::bench::ours::Ask;
+use crate::bench::peers::{Fabric, Sockperf};
+use crate::bench::side::{Effort, Shown, Side, depth};
+use crate::iperf::Flow;
+
+/// Those that need a wire.
+pub(super) const LOSSY: [&str; 1] = ["U7"];
+/// Libfabric over UDP, made reliable.
+pub(super) const RXD: &str = "udp;ofi_rxd";
+/// Libfabric over TCP.
+pub(super) const RXM: &str = "tcp;ofi_rxm";
+const MIB: u32 = 1 << 20;
+
+/// All of them.
+pub(super) fn contests(effort: Effort) -> Vec<Contest> {
+    [pingpongs(effort), streams(effort), losses(effort)].into_iter().flatten().collect()
+}
+
+/// What is promised, and what is hoped for.
+type Bounds = Option<(f64, f64)>;
+
+fn contest(id: &'static str, title: &'static str, shown: Shown, ours: Side, peer: Side, bounds: Bounds) -> Contest {
+    let (must, stretch) = bounds.unzip();
+    Contest { id, title, shown, must, stretch, ours, peers: vec![peer], terrain: Terrain::Loopback }
+}
+
+/// RDMA writes of a mebibyte for so long. A few of them say how many that is.
+pub(super) fn writes(seconds: f64) -> Side {
+    let ask = Ask::new("write", MIB, 32).with(&["-d", &depth(MIB).to_string()]);
+    Side::Timed { ask, seconds }
+}
+
+fn sockperf(effort: Effort, test: &'static str, polls: bool) -> Side {
+    Side::Sockperf(Sockperf { test, size: 64, seconds: effort.whole_seconds(3), polls })
+}
+
+fn pingpongs(effort: Effort) -> Vec<Contest> {
+    let us = Shown::Microseconds;
+    let ours = |options: &[&str]| {
+        let ask = Ask::new("lat", 64, effort.count(2_000)).with(options);
+        Side::Timed { ask, seconds: effort.seconds(2.0) }
+    };
+    let fabric = |provider| Side::Fabric(Fabric { provider, size: 64, count: effort.count(50_000) });
+    let (polling, asleep) = (sockperf(effort, "ping-pong", true), sockperf(effort, "ping-pong", false));
+    vec![
+        contest("U1", "64 B ping-pong, polling", us, ours(&[]), polling, Some((1.5, 1.2))),
+        contest("U2", "the same, beside ofi_rxd", us, ours(&[]), fabric(RXD), Some((0.6, 0.4))),
+        contest("U2", "the same, beside ofi_rxm", us, ours(&[]), fabric(RXM), None),
+        contest("U3", "64 B ping-pong, asleep between", us, ours(&["-w"]), asleep, Some((1.25, 1.0))),
+    ]
+}
+
+fn streams(effort: Effort) -> Vec<Contest> {
+    let bytes = Shown::Bandwidth;
+    let ours = || writes(effort.seconds(3.0));
+    let iperf = |flow| Side::Iperf { flow, seconds: effort.whole_seconds(3) };
+    let fabric = |provider| Side::Fabric(Fabric { provider, size: MIB, count: effort.count(400) });
+    let rate = Side::Timed { ask: Ask::new("rate", 64, effort.count(100_000)), seconds: effort.seconds(3.0) };
+    let messages = sockperf(effort, "throughput", true);
+    // Asleep where it would poll: what is used then is used for the bytes.
+    let ask = Ask::new("write", MIB, effort.count(8_192)).with(&["-w", "-d", &depth(MIB).to_string()]);
+    let used = || Side::Ours(ask.clone());
+    let cpu = Shown::PerKib;
+    vec![
+        contest("U4", "1 MiB RDMA writes, beside TCP", bytes, ours(), iperf(Flow::Tcp), Some((0.6, 1.2))),
+        contest("U5", "the same, beside ofi_rxd", bytes, ours(), fabric(RXD), Some((5.0, 10.0))),
+        contest("U5", "the same, beside bare UDP", bytes, ours(), iperf(Flow::Udp), Some((4.0, 8.0))),
+        contest("U5", "the same, beside ofi_rxm", bytes, ours(), fabric(RXM), None),
+        contest("U6", "64 B message rate", Shown::Rate, rate, messages, Some((3.0, 10.0))),
+        contest("cpu", "1 MiB RDMA writes, beside TCP", cpu, used(), iperf(Flow::Tcp), None),
+        contest("cpu", "the same, beside bare UDP", cpu, used(), iperf(Flow::Udp), None),
+    ]
+}
+
+fn losses(effort: Effort) -> Vec<Contest> {
+    let goodput = |title, per_mille, flow, bounds| {
+        let (ours, iperf) = (writes(effort.seconds(4.0)), Side::Iperf { flow, seconds: effort.whole_seconds(4) });
+        let terrain = Terrain::Wire { per_mille };
+        Contest { terrain, ..contest("U7", title, Shown::Bandwidth, ours, iperf, bounds) }
+    };
+    let cubic = Flow::TcpWith("cubic");
+    vec![
+        goodput("1 % lost, beside TCP", 10, Flow::Tcp, Some((0.7, 1.0))),
+        goodput("5 % lost, beside TCP", 50, Flow::Tcp, Some((1.0, 2.0))),
+        goodput("1 % lost, beside TCP with cubic", 10, cubic, None),
+        goodput("5 % lost, beside TCP with cubic", 50, cubic, None),
+    ]
+}

@@ -1,0 +1,93 @@
+//! Figures over sizes, and over loss: ours and the peers' in turns at each.
+#![forbid(unsafe_code)]
+
+use super::contests::{RXD, RXM, writes};
+use crate::bench::chart::Across;
+use crate::bench::curve::{Plan, Who, powers_of_four, who};
+use crate::bench::ground::Terrain;
+use crate::bench::ours::Ask;
+use crate::bench::peers::{Fabric, Sockperf};
+use crate::bench::side::{Effort, Shown, Side, depth};
+use crate::iperf::Flow;
+
+/// Those that need a wire.
+pub(super) const LOSSY: [&str; 1] = ["loss"];
+
+/// All of them.
+pub(super) fn plans(effort: Effort) -> Vec<Plan> {
+    vec![latency(effort), bandwidth(effort), loss(effort)]
+}
+
+fn latency(effort: Effort) -> Plan {
+    let ours = move |size| {
+        let ask = Ask::new("lat", size, effort.count(1_000));
+        Side::Timed { ask, seconds: effort.seconds(0.5) }
+    };
+    let sockperf = |size| Side::Sockperf(Sockperf { test: "ping-pong", size, seconds: 1, polls: true });
+    Plan {
+        section: "latency",
+        title: "Latency: half a round trip, both sides polling",
+        up: "microseconds",
+        shown: Shown::Microseconds,
+        across: Across::Bytes,
+        // No message of sockperf's is shorter than its head.
+        sizes: powers_of_four(1 << 20).into_iter().filter(|size| *size >= 16).collect(),
+        terrain: |_| Terrain::Loopback,
+        all: vec![
+            who("dapl-rs", ours),
+            Who { name: "sockperf UDP", side: Box::new(sockperf), may_fail: true },
+            Who { name: "ofi_rxd", side: fabric(effort, RXD), may_fail: true },
+            Who { name: "ofi_rxm", side: fabric(effort, RXM), may_fail: true },
+        ],
+    }
+}
+
+/// A ping-pong that takes about the same time for all sizes.
+fn fabric(effort: Effort, provider: &'static str) -> Box<dyn Fn(u32) -> Side> {
+    Box::new(move |size| {
+        let count = effort.count((64 << 20) / size.max(4_096)).min(10_000);
+        Side::Fabric(Fabric { provider, size, count })
+    })
+}
+
+fn bandwidth(effort: Effort) -> Plan {
+    let ours = move |mode, size: u32| {
+        let few = effort.count(((32 << 20) / size).clamp(16, 20_000));
+        let ask = Ask::new(mode, size, few).with(&["-d", &depth(size).to_string()]);
+        Side::Timed { ask, seconds: effort.seconds(1.0) }
+    };
+    Plan {
+        section: "bandwidth",
+        title: "Bandwidth: messages and RDMA writes in a stream; ofi: there and back",
+        up: "MB/s (millions of bytes)",
+        shown: Shown::Bandwidth,
+        across: Across::Bytes,
+        sizes: powers_of_four(16 << 20).into_iter().filter(|size| *size >= 64).collect(),
+        terrain: |_| Terrain::Loopback,
+        all: vec![
+            who("dapl-rs send", move |size| ours("rate", size)),
+            who("dapl-rs write", move |size| ours("write", size)),
+            Who { name: "ofi_rxd", side: fabric(effort, RXD), may_fail: true },
+            Who { name: "ofi_rxm", side: fabric(effort, RXM), may_fail: true },
+        ],
+    }
+}
+
+fn loss(effort: Effort) -> Plan {
+    let seconds = effort.whole_seconds(3);
+    let iperf = move |flow| move |_| Side::Iperf { flow, seconds };
+    Plan {
+        section: "loss",
+        title: "Goodput where packets are lost: 1 MiB RDMA writes, and TCP",
+        up: "MB/s (millions of bytes)",
+        shown: Shown::Bandwidth,
+        across: Across::Loss,
+        sizes: vec![1, 10, 50, 100, 200],
+        terrain: |per_mille| Terrain::Wire { per_mille },
+        all: vec![
+            who("dapl-rs write", move |_| writes(effort.seconds(3.0))),
+            who("TCP", iperf(Flow::Tcp)),
+            who("TCP with cubic", iperf(Flow::TcpWith("cubic"))),
+        ],
+    }
+}

@@ -1,0 +1,77 @@
+//! The usnic provider beside sockperf, iperf3 and libfabric: the promises U1 to U7, what is asked of many, and figures over
+//! sizes and over loss.
+//!
+//! Lists only; the rooms around this one measure and show. What is about loss happens between network namespaces, with one
+//! rule for all. Nothing here judges: a mark in the table says which promises are met, the status only whether everything
+//! could be measured.
+#![forbid(unsafe_code)]
+
+mod contests;
+mod curves;
+
+use dapl_test::stage::{self, Profile};
+
+use super::found::{self, Bench, Lists, Wanted};
+use super::ours::{Perf, USNIC};
+use super::scale::{connects, crowd, memory};
+use super::side::Effort;
+use crate::net::{PROVIDER, wire};
+use crate::{Result, setup, tree};
+
+const BENCH: Bench = Bench {
+    name: "usnic",
+    packages: &["sockperf", "iperf3", "libfabric-bin"],
+    caption: "cargo xtask bench usnic: two processes, each on its own processor; medians",
+};
+
+fn lists(effort: Effort) -> Lists {
+    let crowds = [1, 100, 1_000].map(|count| crowd(effort, count));
+    Lists {
+        contests: contests::contests(effort),
+        plans: crowds.into_iter().chain([connects(effort), memory()]).collect(),
+        families: curves::plans(effort),
+    }
+}
+
+/// Runs it: everything, or what is named; `--quick`: a little of it.
+pub(crate) fn usnic(arguments: &[&str]) -> Result {
+    let wanted = Wanted::parse(BENCH.name, arguments, &lists(Effort::FULL))?;
+    setup::require(&[setup::TASKSET, setup::SOCKPERF, setup::IPERF, setup::FABRIC])?;
+    if contests::LOSSY.iter().chain(&curves::LOSSY).any(|name| wanted.has(name)) {
+        wire::prepare().map_err(|reason| format!("bench usnic: {reason}"))?;
+    }
+    let mut providers = stage::providers();
+    providers.extend((!providers.contains(&PROVIDER)).then_some(PROVIDER));
+    let tree = tree::build_with(Profile::Release, &providers)?;
+    let perf = Perf::new(&tree.stage, &USNIC);
+    found::run(&BENCH, &perf, &tree.stage, &wanted, lists(wanted.effort()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::ground::Terrain;
+
+    #[test]
+    fn what_happens_on_a_wire_is_known_to() {
+        let lists = lists(Effort::FULL);
+        for contest in &lists.contests {
+            assert_eq!(
+                contest.terrain != Terrain::Loopback,
+                contests::LOSSY.contains(&contest.id),
+                "{}",
+                contest.title
+            );
+        }
+        for plan in &lists.families {
+            let is_lossy = (plan.terrain)(1) != Terrain::Loopback;
+            assert_eq!(is_lossy, curves::LOSSY.contains(&plan.section), "{}", plan.title);
+        }
+    }
+
+    #[test]
+    fn every_promise_has_a_contest() {
+        let ids: Vec<_> = contests::contests(Effort::FULL).iter().map(|contest| contest.id).collect();
+        ["U1", "U2", "U3", "U4", "U5", "U6", "U7", "cpu"].iter().for_each(|id| assert!(ids.contains(id), "{id}"));
+    }
+}
