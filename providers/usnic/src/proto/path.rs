@@ -136,6 +136,12 @@ impl Path {
         Some(size)
     }
 
+    /// `next_probe` has one.
+    pub(crate) fn wants_probe(&self, now: Nanos) -> bool {
+        let pairs = self.pairs.is_some_and(|pairs| pairs.next <= now && pairs.small < PAIRS);
+        pairs || matches!(self.search, Search::Due { .. })
+    }
+
     /// A probe of so many bytes was answered. A size that was never probed is a lie or a ghost, and changes nothing.
     pub(crate) fn acked(&mut self, now: Nanos, size: usize) {
         if let Some(pairs) = self.pairs.as_mut().filter(|_| size == self.start) {

@@ -19,8 +19,6 @@ pub(super) struct Lane {
     peer_window: u64,
     /// What a CRC and a seal add to every datagram.
     pub(super) extra: usize,
-    /// The pacer lets the next one go then.
-    pub(super) paced: Option<Nanos>,
     /// Bytes sent since an ack was asked for.
     unasked: u64,
     /// The window was not what held us back.
@@ -40,7 +38,6 @@ impl Lane {
             path,
             peer_window: 0,
             extra: terms.overhead + if terms.checked { checked::LEN } else { 0 },
-            paced: None,
             unasked: 0,
             is_idle: true,
         };
@@ -74,14 +71,13 @@ impl Lane {
             self.is_idle = false;
             return false;
         }
-        let ready = self.pacer.ready(now, bytes);
-        self.paced = ready.err();
-        ready.is_ok()
+        self.pacer.ready(now, bytes).is_ok()
     }
 
-    /// The same, and nothing is noted.
-    pub(super) fn would_admit(&self, now: Nanos, bytes: u64, in_flight: u64) -> bool {
-        (in_flight == 0 || in_flight + bytes <= self.window()) && self.pacer.ready(now, bytes).is_ok()
+    /// When so many bytes may leave, as far as is known now; the beginning of time if at once.
+    pub(super) fn admits_at(&self, now: Nanos, bytes: u64, in_flight: u64) -> Option<Nanos> {
+        let is_open = in_flight == 0 || in_flight + bytes <= self.window();
+        is_open.then(|| self.pacer.ready(now, bytes).err().unwrap_or(0))
     }
 
     /// A packet of so many bytes left; `in_flight` counts it.

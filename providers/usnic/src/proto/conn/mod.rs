@@ -127,6 +127,11 @@ impl<Q, R> Conn<Q, R> {
         self.serving.count_from(number);
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_deferring(&self) -> bool {
+        self.deferred.is_some()
+    }
+
     /// Posts a request; the caller has seen to it that there is room. After the end it is flushed at once.
     pub(crate) fn post(&mut self, now: Nanos, post: Post<Q>, host: &mut impl Host<Request = Q, Recv = R>) {
         self.now = now;

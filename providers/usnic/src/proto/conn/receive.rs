@@ -294,6 +294,10 @@ impl<Q, R> Conn<Q, R> {
             u16::MAX => Nanos::MAX,
             micros => Nanos::from(micros) * MICROS,
         };
+        self.lane.peer_window(ack.window.get());
+        if ack.next.get() == self.flight.cumulative().0 && ranges.is_empty() {
+            return self.credits.there = ack.credits.get(); // most of a stream's that goes one way
+        }
         let (requests, serving) = (&mut self.requests, &mut self.serving);
         let (commands, data, mut largest) = (&mut self.commands, &mut self.data, 0);
         let mut done = |_: Psn, sent: super::Sent| {
@@ -312,7 +316,6 @@ impl<Q, R> Conn<Q, R> {
         }
         let largest = largest + wire::FRAGMENT + self.lane.extra;
         self.lane.acked(self.now, &acked, &self.flight, largest);
-        self.lane.peer_window(ack.window.get());
         self.credits.there = ack.credits.get();
         if acked.packets > 0 {
             self.retire(host);

@@ -229,9 +229,8 @@ impl<Q> Requests<Q> {
 
     /// A piece that `next` gave leaves.
     pub(super) fn left(&mut self, sent: &Sent, psn: Psn) {
-        if self.again.front() == Some(sent) {
-            self.again.pop_front();
-            return;
+        if self.again.pop_front().is_some() {
+            return; // `next` gives no others before these
         }
         if self.cutting.is_none() {
             self.start();

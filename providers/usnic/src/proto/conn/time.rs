@@ -6,10 +6,13 @@ use super::Conn;
 use super::requests::Wait;
 use super::transmit::Note;
 use super::words::Host;
-use crate::proto::Nanos;
 use crate::proto::challenge::Beat;
 use crate::proto::flight::Timeout;
 use crate::proto::schedule::Outlook;
+use crate::proto::{Nanos, SECONDS};
+
+/// A connection that nobody has touched for so long gives back what memory it can.
+const REST: Nanos = SECONDS;
 
 impl<Q, R> Conn<Q, R> {
     /// When `on_time` is to be called, at the latest; packets may be due after it.
@@ -25,7 +28,7 @@ impl<Q, R> Conn<Q, R> {
             self.flight.deadline(),
             self.acks.deadline(),
             self.lane.path.deadline(),
-            self.lane.paced,
+            self.data_at().filter(|at| *at > self.now),
             self.credits.deadline(),
             self.turn_at,
             self.partner.deadline(),
@@ -41,25 +44,41 @@ impl<Q, R> Conn<Q, R> {
             let is_due = self.ending.refusal().is_some() && self.acks.due(now);
             return Outlook { resend: false, ready: self.ending.has_word(now), ack: is_due, deadline };
         }
-        let (fragment, chunk) = self.lane.payloads();
-        let admits = || self.flight.probes() > 0 || self.lane.would_admit(now, u64::from(chunk), self.flight.bytes());
-        let is_fresh = || {
-            let request = match self.requests.next(self.bounds(), fragment, chunk) {
-                Ok(_) => self.flight.room() > 0,
-                Err(Wait::Idle) => false,
-                Err(Wait::Credit) => self.credits.deadline().is_none(),
-                Err(Wait::Turn) => self.turn_at.is_none_or(|at| at <= now),
-                Err(Wait::NoReads) => true,
-            };
-            let answers = self.flight.room() > 0 && self.serving.next(self.received.next(), fragment, chunk).is_some();
-            request || answers
-        };
-        let is_small = !self.notes.is_empty() || self.ending.has_word(now);
+        let is_small = !self.notes.is_empty()
+            || self.ending.has_word(now)
+            || self.lane.path.wants_probe(now)
+            || self.partner.deadline().is_some_and(|at| at <= now);
         Outlook {
-            resend: self.flight.lost_packets() > 0 && admits(),
-            ready: is_small || (is_fresh() && admits()),
+            resend: self.resend_at().is_some_and(|at| at <= now),
+            ready: is_small || self.fresh_at().is_some_and(|at| at <= now),
             ack: self.acks.due(now),
             deadline,
+        }
+    }
+
+    /// When something with data may leave, as far as is known now.
+    fn data_at(&self) -> Option<Nanos> {
+        self.resend_at().into_iter().chain(self.fresh_at()).min()
+    }
+
+    fn resend_at(&self) -> Option<Nanos> {
+        let (_, sent) = self.flight.lost()?;
+        self.admits_at(self.size(&sent))
+    }
+
+    fn fresh_at(&self) -> Option<Nanos> {
+        match self.piece() {
+            Ok(sent) => self.admits_at(self.size(&sent)),
+            Err(Wait::Idle) => None,
+            Err(Wait::Credit) => self.credits.deadline().is_none().then_some(0),
+            Err(Wait::Turn | Wait::NoReads) => Some(0),
+        }
+    }
+
+    fn admits_at(&self, bytes: u64) -> Option<Nanos> {
+        match self.flight.probes() {
+            0 => self.lane.admits_at(self.now, bytes, self.flight.bytes()),
+            _ => Some(0),
         }
     }
 
@@ -70,7 +89,10 @@ impl<Q, R> Conn<Q, R> {
 
     /// The deadline is here. Packets may be due after it.
     pub(crate) fn on_time(&mut self, now: Nanos, host: &mut impl Host<Request = Q, Recv = R>) {
-        self.now = now;
+        let last = std::mem::replace(&mut self.now, now);
+        if now.saturating_sub(last) >= REST {
+            self.flight.rest();
+        }
         self.settle(host);
         self.end_on_time(host);
         if self.ending.is_closed() {

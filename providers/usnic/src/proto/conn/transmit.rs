@@ -63,6 +63,9 @@ impl<Q, R> Conn<Q, R> {
             return Some(self.write_ack(out, 0, host));
         }
         let data = self.resend(out, host).or_else(|| self.fresh(out, host));
+        if self.ending.is_closed() {
+            return self.last_word(out); // a bind that failed in its turn
+        }
         let packet = data.or_else(|| self.probe_path(out));
         packet.or_else(|| self.acks.due(self.now).then(|| self.write_ack(out, 0, host)))
     }
@@ -142,32 +145,56 @@ impl<Q, R> Conn<Q, R> {
 
     /// A new packet.
     fn fresh(&mut self, out: &mut Vec<u8>, host: &mut impl Host<Request = Q, Recv = R>) -> Option<Outgoing> {
-        if self.flight.room() == 0 || self.commands + self.data >= self.config.window {
+        let mut piece = self.piece();
+        while let Err(wait @ (Wait::Turn | Wait::NoReads)) = piece
+            && self.take_turn(wait, host)
+        {
+            piece = self.piece();
+        }
+        match piece {
+            Err(Wait::Credit) => self.credits.wait(self.now, self.round_trip()),
+            Err(_) => self.lane.is_idle = true,
+            Ok(_) => {}
+        }
+        let sent = piece.ok()?;
+        let bytes = self.size(&sent);
+        if self.flight.probes() == 0 && !self.lane.admits(self.now, bytes, self.flight.bytes()) {
             return None;
         }
-        let (psn, sent, bytes) = self.cut(host)?;
-        let mut flags = 0;
-        if self.lane.asks(bytes) {
-            flags |= FLAG_ACK_NOW;
+        let psn = self.flight.sent(self.now, bytes, sent);
+        match sent.what {
+            What::Request => self.requests.left(&sent, psn),
+            _ => self.serving.left(&sent),
         }
+        self.favours_answers = sent.what == What::Request;
+        if !matches!(self.next_request(), Err(Wait::Credit)) {
+            self.credits.stop();
+        }
+        *if sent.command { &mut self.commands } else { &mut self.data } += 1;
+        let flags = if self.lane.asks(bytes) { FLAG_ACK_NOW } else { 0 };
         self.lane.sent(self.now, bytes, self.flight.bytes());
         self.counters.sent += 1;
         self.counters.sent_bytes += u64::from(sent.length);
         Some(self.write_data(out, psn, &sent, flags, false, host))
     }
 
-    /// Cuts the next piece off a request or an answer, and numbers it.
-    fn cut(&mut self, host: &mut impl Host<Request = Q, Recv = R>) -> Option<(crate::proto::psn::Psn, Sent, u64)> {
+    fn next_request(&self) -> Result<Sent, Wait> {
         let (fragment, chunk) = self.lane.payloads();
-        let mut request = self.requests.next(self.bounds(), fragment, chunk);
-        while let Err(wait @ (Wait::Turn | Wait::NoReads)) = request
-            && self.take_turn(wait, host)
-        {
-            request = self.requests.next(self.bounds(), fragment, chunk);
+        self.requests.next(self.bounds(), fragment, chunk)
+    }
+
+    /// The next piece that could leave, of a request or of an answer, if there is room in flight on its channel.
+    pub(super) fn piece(&self) -> Result<Sent, Wait> {
+        if self.flight.room() == 0 || self.commands + self.data >= self.config.window {
+            return Err(Wait::Idle);
         }
-        match request {
-            Err(Wait::Credit) => self.credits.wait(self.now, self.round_trip()),
-            _ => self.credits.stop(),
+        let (fragment, chunk) = self.lane.payloads();
+        let request = self.requests.next(self.bounds(), fragment, chunk);
+        if let Err(wait @ (Wait::Turn | Wait::NoReads)) = request {
+            let is_due = wait == Wait::NoReads || self.turn_at.is_none_or(|at| at <= self.now);
+            if is_due {
+                return Err(wait);
+            }
         }
         let answer = self.serving.next(self.received.next(), fragment, chunk);
         let is_tiny = |sent: &Sent| sent.length <= self.config.tiny && self.is_whole(sent);
@@ -175,31 +202,18 @@ impl<Q, R> Conn<Q, R> {
             (Ok(request), Some(_)) if is_tiny(&request) || !self.favours_answers => request,
             (_, Some(answer)) => answer,
             (Ok(request), None) => request,
-            (Err(_), None) => {
-                self.lane.is_idle = true;
-                self.lane.paced = None;
-                return None;
-            }
+            (Err(Wait::Turn), None) => return Err(Wait::Idle),
+            (Err(wait), None) => return Err(wait),
         };
         sent.command = sent.what == What::Request && self.commands < self.config.command_depth && is_tiny(&sent);
         if !sent.command && self.data >= self.config.data_depth {
-            return None;
+            return Err(Wait::Idle);
         }
-        let bytes = self.size(&sent);
-        if self.flight.probes() == 0 && !self.lane.admits(self.now, bytes, self.flight.bytes()) {
-            return None;
-        }
-        self.favours_answers = sent.what == What::Request;
-        let psn = self.flight.sent(self.now, bytes, sent);
-        match sent.what {
-            What::Request => self.requests.left(&sent, psn),
-            _ => self.serving.left(&sent),
-        }
-        *if sent.command { &mut self.commands } else { &mut self.data } += 1;
-        Some((psn, sent, bytes))
+        Ok(sent)
     }
 
     /// What stands at the head is done here. Says whether it is.
+    #[cold]
     fn take_turn(&mut self, wait: Wait, host: &mut impl Host<Request = Q, Recv = R>) -> bool {
         let Some(request) = self.requests.queue.next().and_then(|slot| self.requests.queue.get(slot)) else {
             return false;
@@ -218,9 +232,12 @@ impl<Q, R> Conn<Q, R> {
         outcome.is_ok() && !self.ending.is_closed()
     }
 
-    /// The request that would start next has failed.
+    /// The request that would start next, or go on, has failed.
     pub(super) fn fail_head(&mut self, status: Status) {
-        if let Some(slot) = self.requests.queue.next() {
+        if let Some(sent) = self.requests.again.front() {
+            let slot = sent.slot;
+            self.requests.fail(slot, status);
+        } else if let Some(slot) = self.requests.queue.next() {
             self.requests.start();
             self.requests.fail(slot, status);
         }

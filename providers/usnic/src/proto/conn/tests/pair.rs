@@ -345,7 +345,12 @@ impl Pair {
         for count in 0..most {
             let end = if side == Side::A { &mut self.a } else { &mut self.b };
             let mut bytes = Vec::new();
-            let Some(out) = end.conn.transmit(now, &mut bytes, &mut end.world) else { return count };
+            let said_so = end.conn.has_work(now) || end.conn.is_deferring();
+            let Some(out) = end.conn.transmit(now, &mut bytes, &mut end.world) else {
+                assert!(!end.conn.has_work(now), "it wants a turn for nothing");
+                return count;
+            };
+            assert!(said_so, "nobody would have asked it: {out:?}");
             assert_eq!(out.header, bytes.len());
             if !gather(end, &out, &mut bytes) {
                 continue;
