@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -36,6 +37,40 @@ pub trait Keys: Send + Sync {
     fn give_back(&self, key: u32);
     /// Is the region within the registration `source` of this domain, and may this process write it, if `write`?
     fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool;
+}
+
+impl<K: Keys> Keys for Arc<K> {
+    fn reserve(&self) -> Result<u32> {
+        (**self).reserve()
+    }
+
+    fn open(&self, key: u32, region: Region, access: Access, pd: u32) {
+        (**self).open(key, region, access, pd);
+    }
+
+    fn kill(&self, key: u32) {
+        (**self).kill(key);
+    }
+
+    fn is_held(&self, key: u32) -> bool {
+        (**self).is_held(key)
+    }
+
+    fn is_announced(&self, key: u32) -> bool {
+        (**self).is_announced(key)
+    }
+
+    fn remove(&self, key: u32) {
+        (**self).remove(key);
+    }
+
+    fn give_back(&self, key: u32) {
+        (**self).give_back(key);
+    }
+
+    fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool {
+        (**self).covers(source, pd, region, write)
+    }
 }
 
 /// A window.

@@ -135,6 +135,18 @@ impl Device {
         progress.pass(self, now())
     }
 
+    /// One pass, unless somebody is at it, for who wants to know what is complete.
+    pub(crate) fn catch_up(&self) {
+        let Some(mut progress) = self.progress.try_lock() else { return };
+        progress.pass(self, now());
+        let next = progress.next(self);
+        drop(progress);
+        // The engine may sleep longer than what was found now waits.
+        if !self.polling.is_polled() && self.polling.must_wake_to_take_over(next) {
+            self.bell.ring(Job::Look);
+        }
+    }
+
     /// The consumer of this queue goes to sleep, or gives it up.
     pub(crate) fn stop_polling(&self, poller: &Poller) {
         if self.polling.stops(poller) {

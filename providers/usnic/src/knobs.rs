@@ -11,18 +11,24 @@ use dapl::knobs::{Given, Knob, Table, Values};
 
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS, WINDOW};
 
-static TABLE: Table = Table { provider: "usnic", prefix: "DAPL_USNIC_", plain: &["address"], knobs: &KNOBS };
+static TABLE: Table = Table { provider: "usnic", prefix: "DAPL_USNIC", plain: &["address"], knobs: &KNOBS };
 
 const fn number(low: u64, high: u64, default: u64, unit: &'static str) -> Values {
     Values::Number { low, high, default, unit }
 }
 
-const KNOBS: [Knob; 27] = [
+const KNOBS: [Knob; 28] = [
     Knob {
         name: "address",
         variable: "DAPL_USNIC_ADDRESS",
         values: Values::Text,
         meaning: "interface, or one of its addresses, that the IA is bound to; with `%` and the interface for a link-local one",
+    },
+    Knob {
+        name: "dir",
+        variable: "DAPL_USNIC_DIR",
+        values: Values::Text,
+        meaning: "directory in which processes find each other's names of shared memory",
     },
     Knob {
         name: "port",
@@ -194,6 +200,8 @@ pub(crate) enum Congestion {
 pub(crate) struct Knobs {
     /// `None`: the first interface that is up.
     pub(crate) address: Option<String>,
+    /// `None`: one of this user's under `/dev/shm`.
+    pub(crate) dir: Option<String>,
     pub(crate) port: u16,
     /// `None`: whichever the kernel gives.
     pub(crate) data_ports: Option<RangeInclusive<u16>>,
@@ -240,6 +248,7 @@ impl Knobs {
         let first_timeout = given.number("first_timeout_ms") * MILLIS;
         Knobs {
             address: text("address"),
+            dir: text("dir"),
             port: given.number("port") as u16,
             data_ports: data_ports(given),
             own_sockets: given.word("sockets") == "own",
@@ -334,7 +343,7 @@ mod tests {
     #[test]
     fn names_and_variables_go_together() {
         for knob in &KNOBS {
-            assert_eq!(knob.variable, format!("{}{}", TABLE.prefix, knob.name.to_uppercase()));
+            assert_eq!(knob.variable, format!("{}_{}", TABLE.prefix, knob.name.to_uppercase()));
         }
     }
 

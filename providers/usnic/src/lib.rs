@@ -2,16 +2,241 @@
 //!
 //! `proto` is the whole protocol, without I/O, clock, threads or unsafe code. `net` has the sockets. An open IA is a `device`: a
 //! `table` of connections by number, of which each is a queue pair behind the trait of `pair`; a pass over all of them
-//! (`progress`), made by whoever polls, or by the `engine` with its `bell`, as `polling` decides; and the `setups`.
+//! (`progress`), made by whoever polls, or by the `engine` with its `bell`, as `polling` decides; and the `setups`. Registered
+//! memory (`regions`) is what a connection's packets may touch, through its `host`. Queue pairs (`qp`), each with the `line` of
+//! its connection and what `remains` of it, completion queues (`cq`), shared receive queues (`srq`) and requests (`request`) are
+//! what dapl sees; `limits` says what they can do.
+//!
+//! It knows no handle and no event; dapl knows no packet.
 
 mod bell;
+mod cq;
 mod device;
 mod engine;
+mod host;
 mod knobs;
+mod limits;
+mod line;
 mod net;
 mod pair;
 mod polling;
 mod progress;
 mod proto;
+mod qp;
+mod regions;
+mod remains;
+mod request;
 mod setups;
+mod srq;
 mod table;
+mod tally;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use dapl::base_dir::{BaseDir, Kind};
+use dapl::error::{Error, Result};
+use dapl::handle::ObjectId;
+use dapl::provider::{
+    Access, CmEvent, CmSink, ConnId, CqSink, IaSpec, Limits, MemoryRegion, MemoryWindow, Provider, QpSpec, Region,
+    RequestInfo, SharedCookie, SrqSpec,
+};
+use dapl::shared_names::SharedNames;
+use dapl::window::Keys as _;
+
+pub use cq::Cq;
+pub use dapl::shared_names::Membership;
+pub use qp::Qp;
+pub use request::Request;
+pub use srq::Srq;
+
+use device::Device;
+use host::Window;
+use pair::Reports;
+use regions::Regions;
+use setups::{Incoming, Listening};
+use tally::Tally;
+
+// Unit tests do not link libdat.
+#[cfg(not(test))]
+dapl::export_provider!(Usnic);
+
+/// Where processes find each other's names of shared memory.
+const NAMES: Kind = Kind { provider: "usnic", variable: "DAPL_USNIC_DIR", default: "/dev/shm/dapl-usnic" };
+
+/// The provider: one open IA.
+pub struct Usnic {
+    device: Arc<Device>,
+    regions: Arc<Regions>,
+    limits: Limits,
+    names: SharedNames,
+    tally: Arc<Tally>,
+    next_pd: AtomicU32,
+    /// How many shared receive queues there are.
+    srqs: Arc<AtomicU32>,
+}
+
+/// A protection domain: a number that registrations and queue pairs must share.
+pub struct Pd(u32);
+
+/// Registered memory.
+pub struct Mr {
+    regions: Arc<Regions>,
+    key: u32,
+    remote: bool,
+}
+
+impl MemoryRegion for Mr {
+    fn local_key(&self) -> u32 {
+        self.key
+    }
+
+    fn remote_key(&self) -> u32 {
+        if self.remote { self.key } else { 0 }
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        self.regions.remove(self.key);
+    }
+}
+
+/// A memory window.
+pub struct Mw(Arc<Window>);
+
+impl MemoryWindow for Mw {
+    fn is_bound(&self) -> bool {
+        self.0.is_bound()
+    }
+}
+
+impl Drop for Mw {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// A listener on a qualifier.
+pub struct Listener {
+    _listening: Listening,
+}
+
+/// The way up, for the device.
+struct Upwards(Arc<dyn CmSink<Usnic>>);
+
+impl Reports for Upwards {
+    fn request(&self, listener: ObjectId, request: Incoming, info: RequestInfo) -> std::result::Result<(), Incoming> {
+        self.0.request(listener, Request(request), info).map_err(|request| request.0)
+    }
+
+    fn event(&self, conn: ConnId, event: CmEvent<'_>) {
+        self.0.event(conn, event);
+    }
+
+    fn many_recvs(&self, ep: ObjectId) {
+        self.0.many_recvs(ep);
+    }
+}
+
+impl Provider for Usnic {
+    type Pd = Pd;
+    type Mr = Mr;
+    type Mw = Mw;
+    type Membership = Membership;
+    type Cq = Cq;
+    type Srq = Srq;
+    type Qp = Qp;
+    type Listener = Listener;
+    type Request = Request;
+
+    const NAME: &'static str = "usnic";
+
+    fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self> {
+        let device = Device::open(spec, Arc::new(Upwards(sink)))?;
+        let limits = limits::limits(&device.knobs);
+        let regions = Arc::new(Regions::new(random()?));
+        let names = SharedNames::new(BaseDir::new(&NAMES, device.knobs.dir.as_deref()));
+        Ok(Usnic {
+            device,
+            regions,
+            limits,
+            names,
+            tally: Arc::default(),
+            next_pd: AtomicU32::new(1),
+            srqs: Arc::default(),
+        })
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn facts(&self) -> Vec<(String, String)> {
+        limits::facts(&self.device, self.tally.sum())
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.device.address()
+    }
+
+    fn alloc_pd(&self) -> Result<Pd> {
+        Ok(Pd(self.next_pd.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    fn register(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
+        if !dapl::presence::is_usable(region, access.local_write || access.remote_write) {
+            return Err(Error::InvalidParameter(3));
+        }
+        let key = self.regions.add(region, access, pd.0)?;
+        Ok(Mr { regions: self.regions.clone(), key, remote: access.remote_read || access.remote_write })
+    }
+
+    fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Membership> {
+        self.names.join(cookie, length)
+    }
+
+    fn alloc_mw(&self, pd: &Pd) -> Result<Mw> {
+        Ok(Mw(Arc::new(Window::new(self.regions.clone(), pd.0))))
+    }
+
+    fn create_srq(&self, pd: &Pd, spec: SrqSpec) -> Result<Srq> {
+        Srq::new(pd.0, spec, self.device.bell.clone(), self.srqs.clone(), self.limits.max_srqs)
+    }
+
+    fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Cq> {
+        Ok(Cq::new(sink, self.device.clone(), self.device.bell.clone(), self.device.knobs.spin))
+    }
+
+    fn create_qp(&self, pd: &Pd, spec: QpSpec<Self>) -> Result<Qp> {
+        Ok(Qp::new(self, pd.0, spec))
+    }
+
+    fn listen(&self, qual: u64, id: ObjectId) -> Result<Listener> {
+        Ok(Listener { _listening: self.device.listen(qual, id)? })
+    }
+
+    fn close(&self) {
+        self.device.shut();
+        self.tally.end_all();
+    }
+}
+
+impl Drop for Usnic {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// 64 bits from the system's random source: keys must not be guessed.
+fn random() -> Result<u64> {
+    let mut bytes = [0u8; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(|e| {
+        log::error!("no random numbers: {e}");
+        Error::Internal
+    })?;
+    Ok(u64::from_ne_bytes(bytes))
+}

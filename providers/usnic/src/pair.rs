@@ -50,7 +50,8 @@ pub(crate) trait Pair: Send + Sync {
     fn end(&self, number: u32) -> bool;
 }
 
-/// A connection that stands. If it is we who asked (`agreed.terms.active`), `Conn` confirms it.
+/// A connection that stands. If it is we who asked (`agreed.terms.active`), the pair says the confirmation, and says it again
+/// until something comes ([`Confirming`](crate::proto::setup::opening::Confirming)): it is sealed as the connection's packets.
 pub(crate) struct Opened {
     pub(crate) number: u32,
     pub(crate) conn: ConnId,

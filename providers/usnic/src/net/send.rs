@@ -193,12 +193,15 @@ impl Batch {
         outcome
     }
 
-    /// Packets from the next on that are a train: of equal length, but that the last may be shorter.
+    /// Packets from the next on that are a train: of equal length, but that the last may be shorter, and no more bytes than a
+    /// datagram has.
     fn run(&self) -> usize {
         let packets = &self.packets[self.sent..];
         let first = packets[0].length;
-        let equal = packets.iter().take_while(|packet| packet.length == first).count();
-        let is_shorter = |packet: &Packet| packet.length < first && packet.length > 0;
+        let most = (BYTES / first.max(1)).max(1);
+        let equal = packets.iter().take(most).take_while(|packet| packet.length == first).count();
+        let is_shorter =
+            |packet: &Packet| (1..first.min((BYTES + 1).saturating_sub(equal * first))).contains(&packet.length);
         equal + usize::from(packets.get(equal).is_some_and(is_shorter))
     }
 

@@ -1,7 +1,6 @@
 //! Two connections against each other, over a network that is as bad as a seed says, in virtual time.
 
 mod basics;
-mod begins;
 mod cost;
 mod ends;
 mod hostile;

@@ -267,8 +267,7 @@ impl World {
         match client.opening.receive(self.now, &packet, from, &mut self.dice) {
             Some(Outcome::Established { agreed, private_data }) => {
                 client.outcome = Some(format!("Established {private_data:?}"));
-                let Config { first_repeat, last_repeat, silence, .. } = self.setup.config;
-                client.confirming = Some(Confirming::new(self.now, first_repeat, last_repeat, self.now + silence));
+                client.confirming = Some(Confirming::new(&self.setup.config, self.now));
                 client.agreed = Some(agreed);
             }
             Some(outcome) => client.outcome = Some(format!("{outcome:?}")),
@@ -302,7 +301,7 @@ impl World {
             }
             return;
         }
-        if let Some(id) = self.answering.confirmed(now, head.conn.get(), head.token.get()) {
+        if let Some(id) = self.answering.confirmed(now, head.conn.get()) {
             assert_eq!(id, conn.id);
             conn.established = true;
         }

@@ -1,0 +1,198 @@
+//! Completion queues: what has completed, and who brings the device on.
+//!
+//! A consumer that polls a queue does the engine's work: it receives for all connections of the device, and lets them send. Who
+//! arms a queue gives that back. A connection without traffic costs a poller nothing. The lock of this room is taken below all
+//! others but the bell's.
+#![forbid(unsafe_code)]
+
+use std::sync::{Arc, Weak};
+
+use dapl::error::Result;
+use dapl::provider::{Completion, CompletionQueue, CqSink};
+use dapl::ready::Ready;
+
+use crate::bell::{Bell, Job, Tells};
+use crate::device::Device;
+use crate::polling::Poller;
+
+/// The device, as whoever polls one of its queues sees it.
+pub(crate) trait Drive: Send + Sync {
+    /// A poller's pass: what has come is received, what can leave leaves. Never blocks.
+    fn poll(&self, poller: &Poller);
+    /// A poller goes to sleep, or gives it up: the engine takes over.
+    fn stop_polling(&self, poller: &Poller);
+}
+
+impl Drive for Device {
+    fn poll(&self, poller: &Poller) {
+        Device::poll(self, poller);
+    }
+
+    fn stop_polling(&self, poller: &Poller) {
+        Device::stop_polling(self, poller);
+    }
+}
+
+/// A completion queue as dapl holds it.
+pub struct Cq(pub(crate) Arc<CqCore>);
+
+/// The queue itself, shared with queue pairs and the engine.
+pub(crate) struct CqCore {
+    ready: Ready,
+    sink: Weak<dyn CqSink>,
+    device: Arc<dyn Drive>,
+    poller: Poller,
+    /// Nanoseconds that a wait may look before it sleeps.
+    spin: u32,
+    bell: Arc<Bell>,
+}
+
+impl std::fmt::Debug for CqCore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CqCore").field("ready", &self.ready).finish_non_exhaustive()
+    }
+}
+
+impl Cq {
+    pub(crate) fn new(sink: Weak<dyn CqSink>, device: Arc<dyn Drive>, bell: Arc<Bell>, spin: u32) -> Self {
+        Cq(Arc::new(CqCore { ready: Ready::default(), sink, device, poller: Poller::default(), spin, bell }))
+    }
+}
+
+impl CqCore {
+    /// A work request is complete.
+    pub(crate) fn push(self: &Arc<Self>, completion: Completion) {
+        if self.ready.push(completion) {
+            self.bell.ring(Job::Notify(self.clone()));
+        }
+    }
+}
+
+impl Tells for CqCore {
+    fn notify(&self) {
+        if let Some(sink) = self.sink.upgrade() {
+            sink.notify();
+        }
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        self.0.device.stop_polling(&self.0.poller);
+    }
+}
+
+impl CompletionQueue for Cq {
+    fn poll(&self, out: &mut [Completion]) -> usize {
+        let taken = self.ready(out);
+        if taken > 0 {
+            return taken;
+        }
+        self.0.device.poll(&self.0.poller);
+        self.ready(out)
+    }
+
+    fn ready(&self, out: &mut [Completion]) -> usize {
+        self.0.ready.take(out)
+    }
+
+    fn longest_look(&self) -> u32 {
+        self.0.spin
+    }
+
+    /// Completions tell themselves which were solicited.
+    fn arm(&self, _: bool) -> Result<bool> {
+        Ok(self.0.ready.arm(|| self.0.device.stop_polling(&self.0.poller)))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    /// A device that completes something in each pass, if it is told to, and counts.
+    #[derive(Default)]
+    pub(crate) struct Double {
+        pub(crate) into: Mutex<Option<Arc<CqCore>>>,
+        pub(crate) polls: AtomicU32,
+        pub(crate) settled: AtomicU32,
+    }
+
+    impl Drive for Double {
+        fn poll(&self, _: &Poller) {
+            self.polls.fetch_add(1, Ordering::Relaxed);
+            if let Some(cq) = &*self.into.lock() {
+                cq.push(Completion::default());
+            }
+        }
+
+        fn stop_polling(&self, _: &Poller) {
+            self.settled.fetch_add(1, Ordering::Relaxed);
+            if let Some(cq) = &*self.into.lock() {
+                cq.push(Completion::default());
+            }
+        }
+    }
+
+    struct Counts(AtomicU32);
+
+    impl CqSink for Counts {
+        fn notify(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn queue() -> (Cq, Arc<Double>, Arc<Bell>, Arc<Counts>) {
+        let (device, bell) = (Arc::new(Double::default()), Arc::new(Bell::new().unwrap()));
+        let sink = Arc::new(Counts(AtomicU32::new(0)));
+        let weak: Weak<dyn CqSink> = Arc::downgrade(&(sink.clone() as Arc<dyn CqSink>));
+        (Cq::new(weak, device.clone(), bell.clone(), 7), device, bell, sink)
+    }
+
+    fn answer(bell: &Bell) {
+        for job in bell.answer() {
+            if let Job::Notify(queue) = job {
+                queue.notify();
+            }
+        }
+    }
+
+    #[test]
+    fn a_poll_brings_the_device_on_unless_something_waits() {
+        let (cq, device, _, _) = queue();
+        let mut out = [Completion::default(); 4];
+        assert_eq!(cq.poll(&mut out), 0);
+        *device.into.lock() = Some(cq.0.clone());
+        assert_eq!((cq.poll(&mut out), device.polls.load(Ordering::Relaxed)), (1, 2));
+        cq.0.push(Completion::default());
+        assert_eq!((cq.poll(&mut out), device.polls.load(Ordering::Relaxed)), (1, 2), "it was there");
+        assert_eq!((cq.ready(&mut out), device.polls.load(Ordering::Relaxed)), (0, 2));
+    }
+
+    #[test]
+    fn who_arms_it_is_told_once_and_not_of_what_was_there() {
+        let (cq, device, bell, sink) = queue();
+        assert!(cq.arm(false).unwrap());
+        cq.0.push(Completion::default());
+        cq.0.push(Completion::default());
+        answer(&bell);
+        assert_eq!((sink.0.load(Ordering::Relaxed), device.settled.load(Ordering::Relaxed)), (1, 1));
+        assert!(!cq.arm(false).unwrap(), "two wait");
+        cq.0.push(Completion::default());
+        answer(&bell);
+        assert_eq!(sink.0.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn what_completes_while_it_settles_is_seen() {
+        let (cq, device, bell, sink) = queue();
+        *device.into.lock() = Some(cq.0.clone());
+        let slept = cq.arm(false).unwrap();
+        answer(&bell);
+        assert!(!slept || sink.0.load(Ordering::Relaxed) == 1);
+    }
+}

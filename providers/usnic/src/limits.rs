@@ -1,0 +1,90 @@
+//! What an IA can do, how its connections behave, and what it tells of itself.
+#![forbid(unsafe_code)]
+
+use dapl::provider::{Limits, QpSpec};
+
+use crate::Usnic;
+use crate::device::{CONNECTIONS, Device};
+use crate::knobs::{self, Knobs};
+use crate::proto::congestion::Algorithm;
+use crate::proto::conn::Config;
+use crate::proto::setup::MAX_PRIVATE;
+use crate::regions::SLOTS;
+use crate::tally::{self, Counts};
+
+/// Requests and receives of an end point at most.
+const DTOS: u32 = 65_536;
+
+pub(crate) fn limits(knobs: &Knobs) -> Limits {
+    Limits {
+        max_eps: CONNECTIONS as u32 - 1,
+        // An MPI asks for 50,000 and treats less as fatal; room is made only for what is posted.
+        max_dtos: DTOS,
+        max_evds: 65_536,
+        max_evd_qlen: 1 << 20,
+        max_iov: 32,
+        max_lmrs: SLOTS as u32 - 1,
+        max_lmr_size: 1 << 47,
+        max_pzs: 65_536,
+        max_message: knobs.max_message,
+        max_rdma: knobs.max_message,
+        // One that is bound takes a place in the table of registrations.
+        max_rmrs: SLOTS as u32 - 1,
+        max_srqs: 65_536,
+        max_reads_in: 16,
+        max_reads_out: 16,
+        private_data_connect: MAX_PRIVATE,
+        private_data_accept: MAX_PRIVATE,
+        vendor: "dapl-rs".into(),
+        hardware_version: (1, 0),
+        firmware_version: (0, 0),
+    }
+}
+
+/// How the connections of a new queue pair behave, as far as that is known before there is one.
+pub(crate) fn config(device: &Device, spec: &QpSpec<Usnic>) -> Config {
+    let knobs = &device.knobs;
+    let window_kib = device.socket.receive_buffer() >> 10;
+    Config {
+        max_requests: spec.max_requests,
+        max_recvs: spec.max_recvs,
+        shared: spec.shared.is_some(),
+        window: knobs.window,
+        window_kib: u16::try_from(window_kib).unwrap_or(u16::MAX),
+        ack_delay: knobs.ack_delay,
+        tiny: knobs.tiny,
+        command_depth: knobs.command_depth,
+        data_depth: knobs.data_depth,
+        first_timeout: knobs.first_timeout,
+        min_timeout: knobs.min_timeout,
+        give_up: knobs.give_up,
+        rnr_limit: knobs.rnr_limit,
+        keepalive: knobs.keepalive,
+        congestion: match knobs.congestion {
+            knobs::Congestion::Delay => Algorithm::Delay,
+            knobs::Congestion::Cubic => Algorithm::Cubic,
+        },
+        target_delay: knobs.target_delay,
+        ..Config::default()
+    }
+}
+
+/// Named facts of an open IA: how it sends, and what it has counted.
+pub(crate) fn facts(device: &Device, counts: Counts) -> Vec<(String, String)> {
+    let socket = &device.socket;
+    let is_on = |on: bool| if on { "on" } else { "off" }.to_owned();
+    let mut facts = vec![
+        ("interface".into(), device.interface.name.clone()),
+        ("address".into(), device.address().to_string()),
+        ("data port".into(), socket.local().port().to_string()),
+        ("mtu".into(), device.ceiling().to_string()),
+        ("gso".into(), is_on(socket.has_gso())),
+        ("gro".into(), is_on(socket.has_gro())),
+        ("receive buffer".into(), socket.receive_buffer().to_string()),
+        ("dropped by the socket".into(), socket.drops().to_string()),
+        ("of no connection".into(), device.strays().to_string()),
+    ];
+    let sums = tally::NAMES.into_iter().zip(counts);
+    facts.extend(sums.map(|(name, count)| (name.to_owned(), count.to_string())));
+    facts
+}

@@ -1,0 +1,377 @@
+//! Registered memory: a table of what may be touched, asked by peers' packets and by our own copies.
+//!
+//! A key is a place in the table and 16 bits that differ each time the place serves and that nobody can count on; a freed place
+//! rests before it does again. Registered regions and bound windows are alike here, but local segments cannot name a window.
+//! Whoever touches the memory holds its entry for that time; deregistration kills the key and then waits until nobody holds it,
+//! so that afterwards no transfer touches the memory. Entries come to be as they are needed. Copies nothing itself.
+#![forbid(unsafe_code)]
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::thread::yield_now;
+
+use dapl::error::{Error, Resource, Result};
+use dapl::keys::Places;
+use dapl::presence::{Looked, Ticker};
+use dapl::provider::{Access, Region, Segment, Status};
+use dapl::segments::Memory;
+use dapl::window::Keys;
+use parking_lot::Mutex;
+
+/// Registrations at a time. Place 0 is never used, so no key is 0.
+pub(crate) const SLOTS: usize = 1 << 16;
+/// Entries that come to be together.
+const CHUNK: usize = 256;
+
+const LOCAL_WRITE: u64 = 1;
+const REMOTE_READ: u64 = 2;
+const REMOTE_WRITE: u64 = 4;
+/// Local segments may name it.
+const LOCAL: u64 = 8;
+
+/// What somebody wants to do with memory.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Wish {
+    /// Always granted on live memory of the right domain that is no window.
+    LocalRead,
+    LocalWrite,
+    RemoteRead,
+    RemoteWrite,
+}
+
+impl Wish {
+    fn right(self) -> u64 {
+        match self {
+            Wish::LocalRead => LOCAL,
+            Wish::LocalWrite => LOCAL | LOCAL_WRITE,
+            Wish::RemoteRead => REMOTE_READ,
+            Wish::RemoteWrite => REMOTE_WRITE,
+        }
+    }
+
+    fn refusal(self) -> Status {
+        match self {
+            Wish::LocalRead | Wish::LocalWrite => Status::LocalProtection,
+            Wish::RemoteRead | Wish::RemoteWrite => Status::RemoteAccess,
+        }
+    }
+}
+
+/// What is known of a place.
+#[derive(Debug, Default)]
+struct Entry {
+    /// 0: it opens nothing.
+    key: AtomicU32,
+    /// Who touches the memory just now.
+    users: AtomicU32,
+    base: AtomicU64,
+    length: AtomicU64,
+    /// Rights, and the protection domain in the upper half.
+    rights: AtomicU64,
+    /// The memory was there.
+    looked: Looked,
+}
+
+impl Entry {
+    /// Is the range open? Every field is read once, and counts only if the key is still there after that.
+    fn opens(&self, key: u32, pd: u32, region: Region, wish: Wish) -> bool {
+        if key == 0 || self.key.load(Ordering::Acquire) != key {
+            return false;
+        }
+        let (base, length) = (self.base.load(Ordering::Relaxed), self.length.load(Ordering::Relaxed));
+        let rights = self.rights.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        let Region { address, length: wanted } = region;
+        let inside = address >= base && address - base <= length && wanted <= length - (address - base);
+        let granted = rights & wish.right() == wish.right() && (rights >> 32) as u32 == pd;
+        inside && granted && self.key.load(Ordering::Relaxed) == key
+    }
+}
+
+/// This process's registrations.
+pub(crate) struct Regions {
+    chunks: Box<[OnceLock<Box<[Entry]>>]>,
+    places: Mutex<Places>,
+    /// The engine's.
+    pub(crate) ticker: Ticker,
+}
+
+impl std::fmt::Debug for Regions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Regions").finish_non_exhaustive()
+    }
+}
+
+impl Regions {
+    /// Without an entry; `seed` is of the system's random source.
+    pub(crate) fn new(seed: u64) -> Self {
+        let chunks = (0..SLOTS / CHUNK).map(|_| OnceLock::new()).collect();
+        Regions { chunks, places: Mutex::new(Places::new(SLOTS, seed | 1)), ticker: Ticker::default() }
+    }
+
+    /// The entry of a key, whoever made the key up; `None` where none has ever been.
+    fn entry(&self, key: u32) -> Option<&Entry> {
+        let place = Places::place(key);
+        self.chunks[place / CHUNK].get().map(|chunk| &chunk[place % CHUNK])
+    }
+
+    /// Registers a range and returns its key.
+    pub(crate) fn add(&self, region: Region, access: Access, pd: u32) -> Result<u32> {
+        let key = self.reserve()?;
+        self.set(key, region, pd, rights(access) | LOCAL);
+        Ok(key)
+    }
+
+    fn set(&self, key: u32, region: Region, pd: u32, rights: u64) {
+        let place = Places::place(key);
+        let chunk = self.chunks[place / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Entry::default()).collect());
+        let entry = &chunk[place % CHUNK];
+        entry.base.store(region.address, Ordering::Relaxed);
+        entry.length.store(region.length, Ordering::Relaxed);
+        entry.rights.store(u64::from(pd) << 32 | rights, Ordering::Relaxed);
+        // Pairs with the Acquire in `opens`: first the fields, then the key that makes them true.
+        entry.key.store(key, Ordering::Release);
+    }
+
+    /// Is the range open to this wish?
+    pub(crate) fn allows(&self, key: u32, pd: u32, region: Region, wish: Wish) -> bool {
+        self.entry(key).is_some_and(|entry| entry.opens(key, pd, region, wish))
+    }
+
+    /// Holds a range for a copy of our own, if its memory is there, as far as can be told.
+    pub(crate) fn hold(&self, key: u32, pd: u32, region: Region, wish: Wish) -> std::result::Result<Hold<'_>, Status> {
+        let (entry, hold) = self.open_entry(key, pd, region, wish)?;
+        let writes = matches!(wish, Wish::LocalWrite | Wish::RemoteWrite);
+        if entry.looked.is_there(region, writes, &self.ticker) { Ok(hold) } else { Err(wish.refusal()) }
+    }
+
+    /// Holds a range for a copy by the kernel, which finds out whether the memory is there.
+    fn open_entry(&self, key: u32, pd: u32, region: Region, wish: Wish) -> Held<'_> {
+        let entry = self.entry(key).ok_or(wish.refusal())?;
+        entry.users.fetch_add(1, Ordering::SeqCst);
+        // Pairs with the fence in `kill`: either it sees this user, or `opens` sees the key gone.
+        dapl::sync::fence_behind_rmw();
+        let hold = Hold(&entry.users);
+        if entry.opens(key, pd, region, wish) { Ok((entry, hold)) } else { Err(wish.refusal()) }
+    }
+}
+
+/// An entry and its hold.
+type Held<'a> = std::result::Result<(&'a Entry, Hold<'a>), Status>;
+
+/// The table as windows use it. Peers touch memory only through this process, so none has to be waited for beyond that.
+impl Keys for Regions {
+    fn reserve(&self) -> Result<u32> {
+        self.places.lock().take().ok_or_else(|| {
+            log::error!("all {} memory registrations of this IA are in use", SLOTS - 1);
+            Error::Exhausted(Resource::MemoryRegion)
+        })
+    }
+
+    fn open(&self, key: u32, region: Region, access: Access, pd: u32) {
+        self.set(key, region, pd, rights(access));
+    }
+
+    fn kill(&self, key: u32) {
+        if let Some(entry) = self.entry(key) {
+            // A key that was only reserved opens nothing, and the entry may still say what served before it: nothing.
+            let _ = entry.key.compare_exchange(key, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        // Pairs with the fence in `open_entry`: either it sees the key gone, or we see it.
+        fence(Ordering::SeqCst);
+    }
+
+    fn is_held(&self, key: u32) -> bool {
+        self.entry(key).is_some_and(|entry| entry.users.load(Ordering::Acquire) != 0)
+    }
+
+    fn is_announced(&self, _: u32) -> bool {
+        false
+    }
+
+    fn remove(&self, key: u32) {
+        self.kill(key);
+        while self.is_held(key) {
+            yield_now();
+        }
+        self.give_back(key);
+    }
+
+    fn give_back(&self, key: u32) {
+        self.places.lock().give_back(key);
+    }
+
+    fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool {
+        self.allows(source, pd, region, if write { Wish::LocalWrite } else { Wish::LocalRead })
+    }
+}
+
+impl Memory for Regions {
+    type Hold<'a> = Hold<'a>;
+
+    #[inline]
+    fn hold_piece(&self, pd: u32, piece: &Segment, write: bool) -> std::result::Result<Hold<'_>, Status> {
+        let wish = if write { Wish::LocalWrite } else { Wish::LocalRead };
+        self.hold(piece.key, pd, Region { address: piece.address, length: piece.length }, wish)
+    }
+}
+
+fn rights(access: Access) -> u64 {
+    let bit = |granted, right| if granted { right } else { 0 };
+    bit(access.local_write, LOCAL_WRITE) | bit(access.remote_read, REMOTE_READ) | bit(access.remote_write, REMOTE_WRITE)
+}
+
+/// Keeps a registration from ending during a copy.
+#[derive(Debug)]
+pub(crate) struct Hold<'a>(&'a AtomicU32);
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Holds of many pieces that leave together, let go together. Its memory is reused.
+#[derive(Debug, Default)]
+pub(crate) struct Grip {
+    /// Keys whose entries are held, one hold each.
+    keys: Vec<u32>,
+}
+
+impl Grip {
+    /// Holds one more, to be read by the kernel.
+    pub(crate) fn hold(
+        &mut self,
+        regions: &Regions,
+        pd: u32,
+        piece: &Segment,
+        wish: Wish,
+    ) -> std::result::Result<(), Status> {
+        let region = Region { address: piece.address, length: piece.length };
+        if self.keys.last() == Some(&piece.key) {
+            // Who ends it waits for the hold that is here already.
+            return if regions.allows(piece.key, pd, region, wish) { Ok(()) } else { Err(wish.refusal()) };
+        }
+        let (_, hold) = regions.open_entry(piece.key, pd, region, wish)?;
+        std::mem::forget(hold);
+        self.keys.push(piece.key);
+        Ok(())
+    }
+
+    /// Lets go of all.
+    pub(crate) fn release(&mut self, regions: &Regions) {
+        for key in self.keys.drain(..) {
+            if let Some(entry) = regions.entry(key) {
+                drop(Hold(&entry.users));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true };
+
+    /// Memory that is there.
+    fn base() -> u64 {
+        static MEMORY: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+        MEMORY.as_ptr() as u64
+    }
+
+    fn memory(length: u64) -> Region {
+        Region { address: base(), length }
+    }
+
+    #[test]
+    fn a_key_opens_its_range_and_nothing_else() {
+        let regions = Regions::new(1);
+        let key = regions.add(memory(100), ALL, 7).unwrap();
+        let at = base();
+        for wish in [Wish::LocalRead, Wish::LocalWrite, Wish::RemoteRead, Wish::RemoteWrite] {
+            let ok = |address, length| regions.hold(key, 7, Region { address, length }, wish).is_ok();
+            assert!(ok(at, 100) && ok(at + 99, 1) && ok(at + 100, 0));
+            assert!(!ok(at - 1, 1) && !ok(at, 101) && !ok(at + 101, 0) && !ok(u64::MAX, 2) && !ok(at + 50, u64::MAX));
+            assert!(regions.hold(key, 8, memory(1), wish).is_err(), "another domain");
+            for garbage in [0, 1, key ^ 1, key ^ 1 << 16, u32::MAX, 0xFFFF_0000] {
+                assert!(regions.hold(garbage, 7, memory(1), wish).is_err(), "{garbage:#x}");
+            }
+        }
+        assert!(!regions.is_held(key), "who was refused holds nothing");
+    }
+
+    #[test]
+    fn rights_are_what_was_asked_for() {
+        let regions = Regions::new(1);
+        let key = regions.add(memory(10), Access { remote_read: true, ..Access::default() }, 1).unwrap();
+        let refused = |wish| regions.hold(key, 1, memory(1), wish).err();
+        assert_eq!((refused(Wish::LocalRead), refused(Wish::RemoteRead)), (None, None));
+        assert_eq!(refused(Wish::LocalWrite), Some(Status::LocalProtection));
+        assert_eq!(refused(Wish::RemoteWrite), Some(Status::RemoteAccess));
+    }
+
+    #[test]
+    fn removal_waits_for_copies_and_for_what_the_kernel_reads() {
+        let regions = Regions::new(1);
+        let mut grip = Grip::default();
+        for by_kernel in [false, true] {
+            let key = regions.add(memory(64), ALL, 1).unwrap();
+            let piece = Segment { key, pad: 0, address: base(), length: 8 };
+            let hold = (!by_kernel).then(|| regions.hold_piece(1, &piece, true).unwrap());
+            if by_kernel {
+                grip.hold(&regions, 1, &piece, Wish::LocalRead).unwrap();
+                grip.hold(&regions, 1, &piece, Wish::LocalRead).unwrap();
+            }
+            std::thread::scope(|scope| {
+                let remover = scope.spawn(|| regions.remove(key));
+                while regions.allows(key, 1, memory(1), Wish::LocalRead) {
+                    yield_now();
+                }
+                assert!(!remover.is_finished());
+                assert!(grip.hold(&regions, 1, &piece, Wish::LocalRead).is_err(), "held or not, it is dead");
+                drop(hold);
+                grip.release(&regions);
+            });
+            assert!(!regions.is_held(key));
+        }
+    }
+
+    #[test]
+    fn a_window_opens_to_peers_and_never_to_local_segments() {
+        let regions = Regions::new(1);
+        let key = regions.reserve().unwrap();
+        let access = |wish| regions.hold(key, 1, memory(8), wish).is_ok();
+        assert!(!access(Wish::RemoteRead), "only reserved");
+        regions.open(key, memory(8), Access { remote_read: true, ..Access::default() }, 1);
+        assert!(access(Wish::RemoteRead) && !access(Wish::RemoteWrite));
+        assert!(!access(Wish::LocalRead) && !access(Wish::LocalWrite));
+        regions.kill(key);
+        assert!(!access(Wish::RemoteRead) && !regions.is_held(key));
+    }
+
+    #[test]
+    fn a_place_that_serves_again_is_not_opened_by_its_old_keys() {
+        let regions = Regions::new(5);
+        let mut old = Vec::new();
+        for _ in 0..SLOTS - 1 {
+            old.push(regions.add(memory(8), ALL, 1).unwrap());
+        }
+        assert!(regions.add(memory(8), ALL, 1).is_err(), "all are in use");
+        old.iter().for_each(|key| regions.remove(*key));
+        let new: Vec<_> = (0..100).map(|_| regions.add(memory(8), ALL, 1).unwrap()).collect();
+        assert!(old.iter().all(|key| !regions.allows(*key, 1, memory(8), Wish::RemoteRead)));
+        assert!(new.iter().all(|key| regions.allows(*key, 1, memory(8), Wish::RemoteRead)));
+    }
+
+    #[test]
+    fn memory_that_is_gone_is_not_copied_into() {
+        let regions = Regions::new(1);
+        let nowhere = Region { address: 4096, length: 8 };
+        let key = regions.add(nowhere, ALL, 1).unwrap();
+        assert_eq!(regions.hold(key, 1, nowhere, Wish::RemoteWrite).err(), Some(Status::RemoteAccess));
+        assert_eq!(regions.hold(key, 1, nowhere, Wish::LocalWrite).err(), Some(Status::LocalProtection));
+        let piece = Segment { key, pad: 0, address: 4096, length: 8 };
+        assert!(Grip::default().hold(&regions, 1, &piece, Wish::LocalRead).is_ok(), "the kernel will find out");
+    }
+}

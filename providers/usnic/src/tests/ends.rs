@@ -1,0 +1,158 @@
+//! How connections end: what is flushed, what both sides hear, and what a peer may not do.
+
+use super::*;
+
+fn flushed(side: &Side, other: &Side, count: u64) {
+    for n in 0..count {
+        let completion = side.completion(other);
+        assert_eq!((completion.token.cookie, completion.status), (n, Status::Flushed));
+    }
+    assert!(side.is_quiet(), "each once");
+}
+
+#[test]
+fn an_abort_flushes_here_at_once_and_there_soon() {
+    let (a, qa, b, qb) = two();
+    let memory = a.registered(vec![0; 64], ALL);
+    for n in 0..3 {
+        qa.post_recv(&[memory.segment(0, 64)], token(n)).unwrap();
+        qb.post_recv(&[], token(n)).unwrap();
+    }
+    qa.abort();
+    let mut out = [Completion::default(); 8];
+    assert_eq!(a.cq.ready(&mut out), 3, "before it returns");
+    assert!(out[..3].iter().all(|completion| completion.status == Status::Flushed));
+    assert_eq!(b.sink.next(conn(2)), "disconnected");
+    flushed(&b, &a, 3);
+    qa.post_recv(&[memory.segment(0, 64)], token(0)).unwrap();
+    flushed(&a, &b, 1);
+    assert!(a.sink.is_silent(), "who ends it knows");
+}
+
+#[test]
+fn a_drain_lets_requests_finish() {
+    let (a, qa, b, qb) = two();
+    let from = a.registered(pattern(100_000, 7), Access::default());
+    let to = b.registered(vec![0; 100_000], ALL);
+    qb.post_recv(&[to.segment(0, 100_000)], token(7)).unwrap();
+    qa.post_recv(&[], token(8)).unwrap();
+    qa.post_send(&wr(SEND, &[from.segment(0, 100_000)], 9)).unwrap();
+    qa.drain();
+    let (came, sent) = (b.completion(&a), a.completion(&b));
+    assert_eq!((came.status, sent.status, sent.token.cookie), (Status::Success, Status::Success, 9));
+    let recv = a.completion(&b);
+    assert_eq!((recv.token.cookie, recv.status), (8, Status::Flushed));
+    assert_eq!((a.sink.next(conn(1)), b.sink.next(conn(2))), ("disconnected", "disconnected"));
+    assert!(to.now() == from.bytes);
+}
+
+#[test]
+fn rdma_outside_what_was_granted_breaks_the_connection() {
+    for case in 0..4 {
+        let (a, qa, b, qb) = two();
+        let mine = a.registered(vec![1; 64], ALL);
+        let access = Access { remote_read: true, local_write: true, remote_write: case != 2 };
+        let theirs = b.registered(vec![0; 64], access);
+        let remote = match case {
+            0 => theirs.remote(1),
+            1 => Remote { key: theirs.remote(0).key ^ 1, ..theirs.remote(0) },
+            2 => theirs.remote(0),
+            _ => Remote { address: u64::MAX - 8, ..theirs.remote(0) },
+        };
+        qb.post_recv(&[], token(0)).unwrap();
+        qa.post_send(&wr(Op::Write(remote), &[mine.segment(0, 64)], 1)).unwrap();
+        qa.post_send(&wr(SEND, &[], 2)).unwrap();
+        let (first, second) = (a.completion(&b), a.completion(&b));
+        assert_eq!((first.token.cookie, first.status), (1, Status::RemoteAccess), "case {case}");
+        assert_eq!((second.token.cookie, second.status), (2, Status::Flushed), "case {case}");
+        // What wraps is not even asked for.
+        let there = if case == 3 { "disconnected" } else { "broken" };
+        assert_eq!((a.sink.next(conn(1)), b.sink.next(conn(2))), ("broken", there), "case {case}");
+        assert_eq!((b.completion(&a).status, theirs.now()), (Status::Flushed, vec![0; 64]));
+    }
+}
+
+#[test]
+fn a_receive_that_is_too_short_fails_on_both_sides() {
+    let (a, qa, b, qb) = two();
+    let from = a.registered(vec![1; 64], ALL);
+    let to = b.registered(vec![0; 63], ALL);
+    qb.post_recv(&[to.segment(0, 63)], token(1)).unwrap();
+    qb.post_recv(&[to.segment(0, 63)], token(2)).unwrap();
+    qa.post_send(&wr(SEND, &[from.segment(0, 64)], 3)).unwrap();
+    assert_eq!((b.completion(&a).status, b.completion(&a).status), (Status::LocalLength, Status::Flushed));
+    assert_eq!(a.completion(&b).status, Status::RemoteResponder);
+    assert_eq!((a.sink.next(conn(1)), b.sink.next(conn(2))), ("broken", "broken"));
+    assert_eq!(to.now(), [0; 63]);
+}
+
+#[test]
+fn local_memory_that_is_not_registered_fails_its_request() {
+    for length in [64, 4_000] {
+        let (a, qa, b, qb) = two();
+        let gone = a.registered(vec![1; length], ALL);
+        let segment = gone.segment(0, length);
+        drop(gone);
+        qb.post_recv(&[], token(0)).unwrap();
+        qa.post_send(&wr(SEND, &[segment], 1)).unwrap();
+        let failed = a.completion(&b);
+        assert_eq!((failed.token.cookie, failed.status), (1, Status::LocalProtection));
+        assert_eq!((a.sink.next(conn(1)), b.sink.next(conn(2))), ("broken", "disconnected"));
+    }
+}
+
+#[test]
+fn a_message_that_is_too_long_fails_at_its_turn() {
+    let (a, b) = (Side::with("max_message=65536"), Side::open());
+    let (qa, qb) = (a.qp(), b.qp());
+    connect((&a, &qa), (&b, &qb));
+    let from = a.registered(pattern(65_537, 1), ALL);
+    let to = b.registered(vec![0; 65_536], ALL);
+    qb.post_recv(&[to.segment(0, 65_536)], token(1)).unwrap();
+    qa.post_send(&wr(SEND, &[from.segment(0, 65_536)], 2)).unwrap();
+    qa.post_send(&wr(SEND, &[from.segment(0, 65_537)], 3)).unwrap();
+    assert_eq!((b.completion(&a).status, a.completion(&b).status), (Status::Success, Status::Success));
+    let failed = a.completion(&b);
+    assert_eq!((failed.token.cookie, failed.status), (3, Status::LocalLength));
+    assert_eq!(a.sink.next(conn(1)), "broken");
+}
+
+#[test]
+fn a_queue_pair_connects_again_after_a_reset() {
+    let (a, b) = (Side::open(), Side::open());
+    let (qa, qb) = (a.qp(), b.qp());
+    for _ in 0..3 {
+        connect((&a, &qa), (&b, &qb));
+        qb.post_recv(&[], token(1)).unwrap();
+        qa.post_send(&wr(SEND, &[], 2)).unwrap();
+        assert_eq!((b.completion(&a).status, a.completion(&b).status), (Status::Success, Status::Success));
+        qa.reset().unwrap();
+        assert_eq!(b.sink.next(conn(2)), "disconnected");
+        qb.reset().unwrap();
+    }
+    assert!(a.sink.is_silent());
+}
+
+#[test]
+fn watermarks_tell_and_break() {
+    let (a, qa, b, qb) = two();
+    qb.watch_recvs(Some(2), Some(3)).unwrap();
+    (0..3).for_each(|n| qb.post_recv(&[], token(n)).unwrap());
+    assert_eq!(b.sink.next(conn(0)), "many receives");
+    assert!(b.is_quiet());
+    qb.post_recv(&[], token(3)).unwrap();
+    assert_eq!((b.sink.next(conn(2)), a.sink.next(conn(1))), ("broken", "disconnected"));
+    flushed(&b, &a, 4);
+    drop(qa);
+}
+
+#[test]
+fn a_queue_pair_that_was_dropped_leaves_nothing() {
+    let (a, qa, b, qb) = two();
+    let held = Arc::downgrade(&qa.0);
+    drop(qa);
+    assert_eq!(b.sink.next(conn(2)), "disconnected");
+    assert!(held.upgrade().is_none(), "nobody holds it");
+    drop(qb);
+    assert!(a.sink.is_silent());
+}

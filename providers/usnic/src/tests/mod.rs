@@ -1,0 +1,242 @@
+//! The provider as dapl sees it: IAs in one process over the loopback interface, with a sink that records.
+//!
+//! Runs without libdat and without dapl's objects. Connections are agreed on by hand here: how they are set up is shown
+//! elsewhere.
+
+mod ends;
+mod transfers;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use dapl::handle::ObjectId;
+use dapl::provider::*;
+use parking_lot::{Condvar, Mutex};
+
+use crate::device;
+use crate::pair::{Opened, Pair};
+use crate::proto::psn::Psn;
+use crate::proto::setup::{Agreed, Terms};
+use crate::{Cq, Mr, Qp, Request, Usnic};
+
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A sink that keeps everything.
+#[derive(Default)]
+struct Recorder {
+    events: Mutex<VecDeque<(ConnId, &'static str)>>,
+    changed: Condvar,
+}
+
+impl CmSink<Usnic> for Recorder {
+    fn request(&self, _: ObjectId, request: Request, _: RequestInfo) -> Result<(), Request> {
+        Err(request)
+    }
+
+    fn event(&self, conn: ConnId, event: CmEvent<'_>) {
+        let heard = match event {
+            CmEvent::Disconnected => "disconnected",
+            CmEvent::Broken => "broken",
+            _ => "of a set-up",
+        };
+        self.events.lock().push_back((conn, heard));
+        self.changed.notify_all();
+    }
+
+    fn many_recvs(&self, ep: ObjectId) {
+        self.events.lock().push_back((ConnId { ep, attempt: 0 }, "many receives"));
+        self.changed.notify_all();
+    }
+}
+
+impl Recorder {
+    /// The next event of this connection.
+    fn next(&self, conn: ConnId) -> &'static str {
+        let until = Instant::now() + PATIENCE;
+        let mut events = self.events.lock();
+        loop {
+            if let Some(place) = events.iter().position(|(of, _)| *of == conn) {
+                return events.remove(place).unwrap().1;
+            }
+            assert!(!self.changed.wait_until(&mut events, until).timed_out(), "no event for {conn:?}");
+        }
+    }
+
+    fn is_silent(&self) -> bool {
+        self.events.lock().is_empty()
+    }
+}
+
+/// An open IA.
+struct Side {
+    ia: Usnic,
+    sink: Arc<Recorder>,
+    pd: crate::Pd,
+    cq: Arc<Cq>,
+}
+
+/// Nobody to wake: these tests poll.
+struct Deaf;
+
+impl CqSink for Deaf {
+    fn notify(&self) {}
+}
+
+impl Side {
+    fn open() -> Side {
+        Side::with("")
+    }
+
+    fn with(params: &str) -> Side {
+        let sink = Arc::new(Recorder::default());
+        let params = format!("127.0.0.1 {params}");
+        let ia = Usnic::open(&IaSpec { name: "usnic-test", params: &params }, sink.clone()).unwrap();
+        let (pd, cq) = (ia.alloc_pd().unwrap(), ia.create_cq(Weak::<Deaf>::new()).unwrap());
+        Side { ia, sink, pd, cq: Arc::new(cq) }
+    }
+
+    fn spec(&self) -> QpSpec<Usnic> {
+        QpSpec {
+            ep: ObjectId::default(),
+            shared: None,
+            recv_cq: Some(self.cq.clone()),
+            request_cq: Some(self.cq.clone()),
+            max_recvs: 64,
+            max_requests: 64,
+            max_recv_iov: 8,
+            max_request_iov: 8,
+            max_reads_in: 4,
+            max_reads_out: 4,
+        }
+    }
+
+    fn qp(&self) -> Qp {
+        self.ia.create_qp(&self.pd, self.spec()).unwrap()
+    }
+
+    /// The next completion; `other` may have to do something for it, and polls too.
+    fn completion(&self, other: &Side) -> Completion {
+        let until = Instant::now() + PATIENCE;
+        let mut out = [Completion::default()];
+        while self.cq.poll(&mut out) == 0 {
+            assert!(Instant::now() < until, "no completion");
+            other.ia.device.catch_up();
+        }
+        out[0]
+    }
+
+    /// Nothing completes, however often one looks.
+    fn is_quiet(&self) -> bool {
+        let mut out = [Completion::default()];
+        (0..50).all(|_| self.cq.poll(&mut out) == 0)
+    }
+
+    fn registered(&self, bytes: Vec<u8>, access: Access) -> Memory {
+        let region = Region { address: bytes.as_ptr() as u64, length: bytes.len() as u64 };
+        let mr = self.ia.register(&self.pd, region, access).unwrap();
+        Memory { bytes, mr }
+    }
+}
+
+const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true };
+
+/// Registered memory that the test owns.
+struct Memory {
+    bytes: Vec<u8>,
+    mr: Mr,
+}
+
+impl Memory {
+    fn segment(&self, offset: usize, length: usize) -> Segment {
+        let address = self.bytes.as_ptr() as u64 + offset as u64;
+        Segment { key: self.mr.local_key(), pad: 0, address, length: length as u64 }
+    }
+
+    fn remote(&self, offset: usize) -> Remote {
+        Remote { key: self.mr.remote_key(), address: self.bytes.as_ptr() as u64 + offset as u64 }
+    }
+
+    /// What is there now: others write it behind the compiler's back.
+    fn now(&self) -> Vec<u8> {
+        // SAFETY: bytes of our own, read one by one.
+        self.bytes.iter().map(|byte| unsafe { std::ptr::read_volatile(byte) }).collect()
+    }
+}
+
+fn token(cookie: u64) -> Token {
+    Token { cookie, ..Token::default() }
+}
+
+fn wr<'a>(op: Op, segments: &'a [Segment], cookie: u64) -> SendWr<'a> {
+    SendWr { op, segments, token: token(cookie), suppress: false, fence: false }
+}
+
+const SEND: Op = Op::Send { solicited: false };
+
+/// Any bytes, but not the same twice in a row.
+fn pattern(length: usize, seed: u8) -> Vec<u8> {
+    (0..length).map(|at| (at as u8).wrapping_mul(31) ^ (at >> 8) as u8 ^ seed).collect()
+}
+
+/// The connection of `qp`.
+fn conn(attempt: u32) -> ConnId {
+    ConnId { ep: ObjectId::default(), attempt }
+}
+
+/// Connects two queue pairs, as if a set-up had agreed on it: `a` knows the connection as attempt 1, `b` as 2.
+fn connect(a: (&Side, &Qp), b: (&Side, &Qp)) {
+    let number = |side: &Side| side.ia.device.table.take(device::now()).unwrap();
+    let (na, nb) = (number(a.0), number(b.0));
+    open(a, b, na, nb, 1);
+    open(b, a, nb, na, 2);
+}
+
+fn open((side, qp): (&Side, &Qp), (other, other_qp): (&Side, &Qp), ours: u32, theirs: u32, attempt: u32) {
+    let device = &side.ia.device;
+    let token = |number: u32, attempt: u32| u64::from(number) << 32 | u64::from(attempt);
+    let first = |attempt: u32| Psn(u32::MAX - 5 * attempt);
+    let other_attempt = 3 - attempt;
+    let terms = Terms {
+        active: attempt == 1,
+        our_conn: ours,
+        our_token: token(ours, attempt),
+        peer_conn: theirs,
+        peer_token: token(theirs, other_attempt),
+        first_psn: first(attempt),
+        peer_first_psn: first(other_attempt),
+        ord: 4,
+        ird: 4,
+        credits: other_qp.0.wishes().credits,
+        peer_window_kib: 4096,
+        mtu_ceiling: device.ceiling(),
+        checked: device.knobs.checked,
+        overhead: 0,
+        seed: [7; 16],
+        peer: other.ia.device.socket.local(),
+    };
+    qp.0.connecting(ours, conn(attempt));
+    let plan = device.table.put(ours, qp.0.clone());
+    let opened = Opened {
+        number: ours,
+        conn: conn(attempt),
+        agreed: Agreed { terms, seal: None },
+        plan: plan.clone(),
+        socket: device.socket.clone(),
+        is_own: false,
+        ceiling: device.ceiling(),
+        is_loopback: true,
+    };
+    let outlook = qp.0.open(device::now(), opened).expect("it is connecting");
+    device.table.find(ours).unwrap().opens();
+    device.wants(ours, &plan, &outlook);
+}
+
+/// Two IAs with a connected queue pair each.
+fn two() -> (Side, Qp, Side, Qp) {
+    let (a, b) = (Side::open(), Side::open());
+    let (qa, qb) = (a.qp(), b.qp());
+    connect((&a, &qa), (&b, &qb));
+    (a, qa, b, qb)
+}
