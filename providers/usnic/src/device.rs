@@ -308,3 +308,7 @@ fn open_socket(name: &str, knobs: &Knobs, interface: &Interface) -> Result<Socke
     }
     Ok(socket)
 }
+
+#[cfg(test)]
+#[path = "tests/device.rs"]
+mod tests;

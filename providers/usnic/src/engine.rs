@@ -50,8 +50,11 @@ impl Engine {
 
     /// Runs until the IA closes.
     pub(crate) fn run(mut self) {
-        while !self.stop {
+        loop {
             let worked = self.work();
+            if self.stop {
+                return;
+            }
             let now = device::now();
             if worked {
                 self.worked_at = now;

@@ -62,6 +62,8 @@ impl Progress {
         let mut fresh = std::mem::take(&mut self.fresh);
         for (number, outlook) in fresh.drain(..) {
             if let Some(place) = device.table.find(number) {
+                // What is said from now on is heard the next time.
+                place.plan.is_met();
                 self.lines.note(&place, &outlook);
             }
         }

@@ -53,10 +53,10 @@ fn choose(wanted: Option<&str>, all: &[Interface]) -> Result<Interface, String> 
     };
     let found = match text.parse::<IpAddr>() {
         Ok(ip) => by_address(ip.to_canonical(), scope, all)?,
-        Err(_) => all.iter().filter(|known| known.name == wanted).min_by_key(|known| rank(known)),
+        Err(_) => all.iter().filter(|known| known.name == wanted).min_by_key(|known| rank(known)).cloned(),
     };
     match found {
-        Some(found) if found.is_up => Ok(found.clone()),
+        Some(found) if found.is_up => Ok(found),
         Some(found) => Err(format!("{wanted}: the interface {} is down (ip link set {} up)", found.name, found.name)),
         None => {
             Err(format!("{wanted} is neither an interface with an address nor an address of this host; {}", tell(all)))
@@ -73,15 +73,21 @@ fn rank(known: &Interface) -> u8 {
     }
 }
 
-fn by_address<'a>(ip: IpAddr, scope: Option<&str>, all: &'a [Interface]) -> Result<Option<&'a Interface>, String> {
-    // All of 127.0.0.0/8 is here, though one address of it is listed.
+fn by_address(ip: IpAddr, scope: Option<&str>, all: &[Interface]) -> Result<Option<Interface>, String> {
     let is_it = |known: &&Interface| known.address.ip() == ip && scope.is_none_or(|scope| is_scope(known, scope));
     let mut found = all.iter().filter(is_it);
     let (first, others) = (found.next(), found.count());
     if first.is_some_and(Interface::is_link_local) && others > 0 {
         return Err(format!("{ip} is an address of several interfaces: add % and the name of one; {}", tell(all)));
     }
-    Ok(first)
+    Ok(first.cloned().or_else(|| by_loopback(ip, all).filter(|_| scope.is_none())))
+}
+
+/// All of 127.0.0.0/8 is here, though one address of it is listed.
+fn by_loopback(ip: IpAddr, all: &[Interface]) -> Option<Interface> {
+    let known = all.iter().find(|known| known.is_loopback && known.address.is_ipv4())?;
+    let is_here = ip.is_loopback() && ip.is_ipv4();
+    is_here.then(|| Interface { address: (ip, 0).into(), ..known.clone() })
 }
 
 /// By name or by number.
@@ -229,6 +235,7 @@ mod tests {
             (find("fe80::1%b").unwrap(), find("fe80::1%2").unwrap()),
             ("[fe80::1%3]:0".into(), "[fe80::1%2]:0".into())
         );
+        assert_eq!(find("127.1.2.3").unwrap(), "127.1.2.3:0");
         assert_eq!(choose(None, &all).unwrap().address.to_string(), "192.0.2.1:0", "not the loopback one");
         assert_eq!(choose(None, &all[..2]).unwrap().name, "lo", "unless there is no other");
     }

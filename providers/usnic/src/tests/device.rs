@@ -1,0 +1,588 @@
+//! Two IAs of one process over the loopback interface, with doubles for the queue pairs and the layer above: set-ups, who makes
+//! progress, deadlines, and the end.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use dapl::error::{Address, Error};
+use dapl::handle::ObjectId;
+use dapl::provider::{CmEvent, ConnId, ConnectSpec, IaSpec, PeerAddress, RequestInfo};
+use zerocopy::IntoBytes;
+
+use super::*;
+use crate::net::errors::Hint;
+use crate::net::send::{Batch, Destination};
+use crate::pair::{Opened, Reports};
+use crate::proto::MILLIS;
+use crate::proto::schedule::Turn;
+use crate::proto::wire::{Head, Kind};
+use crate::setups::{Incoming, Wishes};
+
+/// Longer than anything here takes, if it comes at all.
+const LONG: Duration = Duration::from_secs(20);
+const WISHES: Wishes = Wishes { ord: 4, ird: 2, credits: 1 };
+
+/// What somebody has heard.
+#[derive(Debug, PartialEq)]
+enum Word {
+    Established(ConnId, Vec<u8>),
+    Event(ConnId, &'static str),
+    Asked(Vec<u8>),
+    Packet(Vec<u8>),
+    Turn(Turn),
+    OnTime,
+    Opened,
+    Ended(u32),
+    Missed(Hint),
+}
+
+/// What was heard, by which thread, and who waits for more.
+#[derive(Default)]
+struct Ear {
+    heard: Mutex<Vec<(Word, ThreadId)>>,
+    more: Condvar,
+}
+
+impl Ear {
+    fn hear(&self, word: Word) {
+        self.heard.lock().unwrap().push((word, std::thread::current().id()));
+        self.more.notify_all();
+    }
+
+    /// The first that fits, taken out.
+    fn wait<T>(&self, fits: impl Fn(&Word) -> Option<T>) -> (T, ThreadId) {
+        let mut heard = self.heard.lock().unwrap();
+        loop {
+            if let Some(found) = take(&mut heard, &fits) {
+                return found;
+            }
+            let (next, over) = self.more.wait_timeout(heard, LONG).unwrap();
+            heard = next;
+            assert!(!over.timed_out(), "heard only {heard:?}");
+        }
+    }
+
+    fn has<T>(&self, fits: impl Fn(&Word) -> Option<T>) -> Option<(T, ThreadId)> {
+        take(&mut self.heard.lock().unwrap(), &fits)
+    }
+}
+
+fn take<T>(heard: &mut Vec<(Word, ThreadId)>, fits: &impl Fn(&Word) -> Option<T>) -> Option<(T, ThreadId)> {
+    let (at, found) = heard.iter().enumerate().find_map(|(at, (word, by))| Some((at, (fits(word)?, *by))))?;
+    heard.remove(at);
+    Some(found)
+}
+
+fn event(word: &Word) -> Option<(ConnId, &'static str)> {
+    if let Word::Event(conn, news) = word { Some((*conn, *news)) } else { None }
+}
+
+fn established(word: &Word) -> Option<(ConnId, Vec<u8>)> {
+    if let Word::Established(conn, data) = word { Some((*conn, data.clone())) } else { None }
+}
+
+fn packet(word: &Word) -> Option<Vec<u8>> {
+    if let Word::Packet(bytes) = word { Some(bytes.clone()) } else { None }
+}
+
+/// The layer above: takes requests, and keeps them for the test.
+#[derive(Default)]
+struct Above {
+    ear: Ear,
+    requests: Mutex<Vec<Incoming>>,
+    is_full: bool,
+}
+
+impl Reports for Above {
+    fn request(&self, _: ObjectId, request: Incoming, info: RequestInfo) -> std::result::Result<(), Incoming> {
+        if self.is_full {
+            return Err(request);
+        }
+        self.requests.lock().unwrap().push(request);
+        self.ear.hear(Word::Asked(info.private_data));
+        Ok(())
+    }
+
+    fn event(&self, conn: ConnId, event: CmEvent<'_>) {
+        self.ear.hear(match event {
+            CmEvent::Established { private_data } => Word::Established(conn, private_data.to_vec()),
+            CmEvent::PeerRejected => Word::Event(conn, "peer rejected"),
+            CmEvent::Rejected => Word::Event(conn, "rejected"),
+            CmEvent::Unreachable => Word::Event(conn, "unreachable"),
+            CmEvent::AcceptFailed => Word::Event(conn, "accept failed"),
+            CmEvent::Disconnected => Word::Event(conn, "disconnected"),
+            CmEvent::Broken => Word::Event(conn, "broken"),
+        });
+    }
+
+    fn many_recvs(&self, _: ObjectId) {}
+}
+
+/// A queue pair that sends what it is given, and tells what it is told.
+#[derive(Default)]
+struct Double {
+    ear: Ear,
+    opened: Mutex<Option<Opened>>,
+    /// Packets that wait for a turn.
+    queue: Mutex<Vec<Vec<u8>>>,
+    deadline: Mutex<Option<Nanos>>,
+}
+
+impl Double {
+    fn outlook(&self) -> Outlook {
+        let ready = !self.queue.lock().unwrap().is_empty();
+        Outlook { ready, deadline: *self.deadline.lock().unwrap(), ..Outlook::default() }
+    }
+
+    fn is_open(&self) {
+        self.ear.wait(|word| (*word == Word::Opened).then_some(()));
+    }
+
+    /// Leaves a packet of its connection to whoever gives it a turn.
+    fn post(&self, device: &Device, body: &[u8]) {
+        let opened = self.opened.lock().unwrap();
+        let opened = opened.as_ref().unwrap();
+        let terms = &opened.agreed.terms;
+        let head = Head::new(Kind::Ack, 0, terms.peer_conn, terms.peer_token);
+        self.queue.lock().unwrap().push([head.as_bytes(), body].concat());
+        device.wants(opened.number, &opened.plan, &self.outlook());
+    }
+
+    fn number(&self) -> u32 {
+        self.opened.lock().unwrap().as_ref().unwrap().number
+    }
+}
+
+impl Pair for Double {
+    fn connecting(&self, _: u32, _: ConnId) {}
+
+    fn open(&self, _: Nanos, opened: Opened) -> Option<Outlook> {
+        *self.opened.lock().unwrap() = Some(opened);
+        self.ear.hear(Word::Opened);
+        Some(self.outlook())
+    }
+
+    fn receive(&self, _: Nanos, _: u32, _: SocketAddr, packets: Packets<'_>) -> Outlook {
+        packets.for_each(|packet| self.ear.hear(Word::Packet(packet[size_of::<Head>()..].to_vec())));
+        self.outlook()
+    }
+
+    fn transmit(&self, _: Nanos, _: u32, turn: Turn) -> Outlook {
+        let opened = self.opened.lock().unwrap();
+        if let Some(Opened { agreed, socket, .. }) = &*opened {
+            let mut batch = Batch::default();
+            for packet in self.queue.lock().unwrap().drain(..) {
+                batch.own().extend(packet);
+                batch.end_packet();
+            }
+            batch.send(socket, &Destination::of(agreed.terms.peer));
+        }
+        self.ear.hear(Word::Turn(turn));
+        drop(opened);
+        self.outlook()
+    }
+
+    fn on_time(&self, now: Nanos, _: u32) -> Outlook {
+        if self.deadline.lock().unwrap().take_if(|due| *due <= now).is_some() {
+            self.ear.hear(Word::OnTime);
+        }
+        self.outlook()
+    }
+
+    fn sends_to(&self, peer: SocketAddr) -> bool {
+        self.opened.lock().unwrap().as_ref().is_some_and(|opened| opened.agreed.terms.peer == peer)
+    }
+
+    fn did_not_arrive(&self, _: Nanos, _: u32, hint: Hint) -> Outlook {
+        self.ear.hear(Word::Missed(hint));
+        self.outlook()
+    }
+
+    fn end(&self, number: u32) -> bool {
+        self.ear.hear(Word::Ended(number));
+        true
+    }
+}
+
+/// An IA that is closed at the end.
+struct Ia {
+    device: Arc<Device>,
+    above: Arc<Above>,
+}
+
+impl Ia {
+    fn open(ip: &str, params: &str) -> Ia {
+        Ia::with(Above::default(), ip, params)
+    }
+
+    fn with(above: Above, ip: &str, params: &str) -> Ia {
+        // Loopback addresses and a port that no other test of this process has, nor another process of its kind.
+        let port = 20_000 + std::process::id() % 20_000;
+        let params = format!("{ip} port={port} receive_buffer=100000 send_buffer=100000 {params}");
+        let above = Arc::new(above);
+        let spec = IaSpec { name: "test", params: &params };
+        Ia { device: Device::open(&spec, above.clone()).unwrap(), above }
+    }
+
+    fn connect(&self, to: &Ia, qual: u64, conn: ConnId) -> Arc<Double> {
+        self.try_connect(to.device.address().ip(), qual, conn).unwrap()
+    }
+
+    fn try_connect(&self, ip: IpAddr, qual: u64, conn: ConnId) -> dapl::error::Result<Arc<Double>> {
+        let pair = Arc::new(Double::default());
+        let spec = ConnectSpec { address: &PeerAddress::Ip(ip), qual, private_data: b"may I?" };
+        self.device.connect(pair.clone(), &spec, conn, WISHES).map(|_| pair)
+    }
+
+    /// Accepts the next request.
+    fn accept(&self, conn: ConnId) -> Arc<Double> {
+        let pair = Arc::new(Double::default());
+        self.request().accept(pair.clone(), b"you may", conn, WISHES).unwrap();
+        pair
+    }
+
+    fn request(&self) -> Incoming {
+        self.above.ear.wait(|word| (*word == Word::Asked(b"may I?".to_vec())).then_some(()));
+        self.above.requests.lock().unwrap().remove(0)
+    }
+
+    fn event(&self) -> (ConnId, &'static str) {
+        self.above.ear.wait(event).0
+    }
+}
+
+impl Drop for Ia {
+    fn drop(&mut self) {
+        self.device.shut();
+    }
+}
+
+fn conn(attempt: u32) -> ConnId {
+    ConnId { attempt, ..ConnId::default() }
+}
+
+/// Two addresses that nobody else has.
+fn addresses() -> (String, String) {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    let pid = std::process::id();
+    let net = format!("127.{}.{}", 1 + pid % 200, 1 + pid / 200 % 200);
+    (format!("{net}.{}", 2 * next + 1), format!("{net}.{}", 2 * next + 2))
+}
+
+/// Two IAs with a connection: clients and servers.
+fn connected(params: &str) -> ((Ia, Arc<Double>), (Ia, Arc<Double>)) {
+    let (here, there) = addresses();
+    let (client, server) = (Ia::open(&here, params), Ia::open(&there, params));
+    let listening = server.device.listen(7, ObjectId::default()).unwrap();
+    let ours = client.connect(&server, 7, conn(1));
+    let theirs = server.accept(conn(2));
+    let (told, _) = client.above.ear.wait(established);
+    assert_eq!(told, (conn(1), b"you may".to_vec()));
+    ours.is_open();
+    // The first packet is the confirmation.
+    ours.post(&client.device, b"first");
+    assert_eq!(server.above.ear.wait(established).0, (conn(2), Vec::new()));
+    theirs.is_open();
+    assert_eq!(theirs.ear.wait(packet).0, b"first");
+    drop(listening);
+    ((client, ours), (server, theirs))
+}
+
+#[test]
+fn a_connection_is_asked_for_accepted_and_carries_packets_both_ways() {
+    let ((client, ours), (server, theirs)) = connected("");
+    theirs.post(&server.device, b"back");
+    assert_eq!(ours.ear.wait(packet).0, b"back");
+    let (a, b) = (ours.opened.lock().unwrap(), theirs.opened.lock().unwrap());
+    let (a, b) = (&a.as_ref().unwrap().agreed.terms, &b.as_ref().unwrap().agreed.terms);
+    assert_eq!((a.our_conn, a.our_token, a.first_psn), (b.peer_conn, b.peer_token, b.peer_first_psn));
+    assert_eq!((a.ord, a.ird, a.active, b.active), (2, 2, true, false));
+    assert_eq!((a.peer, b.peer), (server.device.socket.local(), client.device.socket.local()));
+}
+
+#[test]
+fn ipv6_is_as_good() {
+    let (client, server) = (Ia::open("::1", "port=19000"), Ia::open("::1", "port=19000"));
+    let _listening = server.device.listen(0x1_0000_0000 + u64::from(std::process::id()), ObjectId::default()).unwrap();
+    let ours = client.connect(&server, 0x1_0000_0000 + u64::from(std::process::id()), conn(1));
+    let theirs = server.accept(conn(2));
+    client.above.ear.wait(established);
+    ours.is_open();
+    ours.post(&client.device, b"first");
+    assert_eq!(theirs.ear.wait(packet).0, b"first");
+}
+
+#[test]
+fn who_listens_says_no_and_who_does_not_is_not_there() {
+    let (here, there) = addresses();
+    let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
+    let nobody = client.connect(&server, 7, conn(1));
+    assert_eq!(client.event(), (conn(1), "rejected"), "nobody has the port");
+    nobody.ear.wait(|word| matches!(word, Word::Ended(_)).then_some(()));
+    let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+    client.connect(&server, 8, conn(2));
+    assert_eq!(client.event(), (conn(2), "rejected"), "nobody has the qualifier");
+    client.connect(&server, 7, conn(3));
+    server.request().reject();
+    assert_eq!(client.event(), (conn(3), "peer rejected"));
+    client.connect(&server, 7, conn(4));
+    drop(server.request());
+    assert_eq!(client.event(), (conn(4), "peer rejected"), "and so does who forgets it");
+    assert_eq!(server.device.listen(7, ObjectId::default()).err(), Some(Error::ConnQualTaken));
+}
+
+#[test]
+fn without_room_above_a_request_is_rejected() {
+    let (here, there) = addresses();
+    let (client, server) = (Ia::open(&here, ""), Ia::with(Above { is_full: true, ..Above::default() }, &there, ""));
+    let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+    client.connect(&server, 7, conn(1));
+    assert_eq!(client.event(), (conn(1), "rejected"));
+}
+
+#[test]
+fn a_silent_host_is_unreachable() {
+    let (here, there) = addresses();
+    let client = Ia::open(&here, "connect_give_up_ms=100");
+    let silent = std::net::UdpSocket::bind((there.as_str(), client.device.knobs.port)).unwrap();
+    client.try_connect(silent.local_addr().unwrap().ip(), 7, conn(1)).unwrap();
+    assert_eq!(client.event(), (conn(1), "unreachable"));
+}
+
+#[test]
+fn an_address_that_no_peer_can_have_is_refused_at_once() {
+    let (here, _) = addresses();
+    let client = Ia::open(&here, "");
+    for ip in ["::1", "0.0.0.0", "224.0.0.1"] {
+        let refused = client.try_connect(ip.parse().unwrap(), 7, conn(1)).err();
+        assert_eq!(refused, Some(Error::InvalidAddress(Address::Unreachable)), "{ip}");
+    }
+}
+
+#[test]
+fn who_gives_up_is_heard_of_and_hears_nothing() {
+    let (here, there) = addresses();
+    let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
+    let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+    // Before the consumer there has decided.
+    let pair = Arc::new(Double::default());
+    let address = PeerAddress::Ip(server.device.address().ip());
+    let spec = ConnectSpec { address: &address, qual: 7, private_data: b"may I?" };
+    let number = client.device.connect(pair.clone(), &spec, conn(1), WISHES).unwrap();
+    let request = server.request();
+    client.device.give_up(number);
+    // The word is on its way; an accept that was faster meets nobody, and is told so.
+    request.accept(Arc::new(Double::default()), b"", conn(2), WISHES).unwrap();
+    assert_eq!(server.event(), (conn(2), "accept failed"));
+    assert!(client.above.ear.has(|_| Some(())).is_none() && pair.ear.has(|_| Some(())).is_none());
+}
+
+#[test]
+fn an_accept_that_is_taken_back_is_a_rejection() {
+    let (here, there) = addresses();
+    let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
+    let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+    client.connect(&server, 7, conn(1));
+    let request = server.request();
+    // The engine, which says the accept, is kept from it.
+    let number = {
+        let progress = server.device.progress.lock();
+        let number = request.accept(Arc::new(Double::default()), b"", conn(2), WISHES).unwrap();
+        server.device.give_up(number);
+        drop(progress);
+        number
+    };
+    assert!(server.device.table.find(number).is_none());
+    let (news, _) = client.above.ear.wait(|word| match word {
+        Word::Event(_, news) => Some(*news),
+        Word::Established(..) => Some("established"),
+        _ => None,
+    });
+    assert!(["peer rejected", "established"].contains(&news), "by whichever word came first");
+}
+
+#[test]
+fn a_request_goes_on_to_another_listener() {
+    let (here, there) = addresses();
+    let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
+    let _seven = server.device.listen(7, ObjectId::default()).unwrap();
+    client.connect(&server, 7, conn(1));
+    let request = server.request().hand_off(8).unwrap_err();
+    let _eight = server.device.listen(8, ObjectId::default()).unwrap();
+    request.hand_off(8).unwrap();
+    server.accept(conn(2));
+    assert_eq!(client.above.ear.wait(established).0, (conn(1), b"you may".to_vec()));
+}
+
+#[test]
+fn two_ias_of_one_address_share_the_port_and_pass_requests_on() {
+    let (here, there) = addresses();
+    let client = Ia::open(&here, "");
+    let servers = [Ia::open(&there, ""), Ia::open(&there, "")];
+    let _listening: Vec<_> = servers
+        .iter()
+        .zip([7, 8])
+        .map(|(server, qual)| server.device.listen(qual, ObjectId::default()).unwrap())
+        .collect();
+    for (server, qual, attempt) in [(&servers[0], 7, 1), (&servers[1], 8, 2), (&servers[0], 7, 3), (&servers[1], 8, 4)]
+    {
+        client.connect(server, qual, conn(attempt));
+        server.accept(conn(attempt));
+        assert_eq!(client.above.ear.wait(established).0, (conn(attempt), b"you may".to_vec()));
+    }
+    assert_eq!(servers[1].device.listen(7, ObjectId::default()).err(), Some(Error::ConnQualTaken));
+}
+
+#[test]
+fn deadlines_are_met_though_nobody_polls() {
+    let ((client, ours), _server) = connected("");
+    for _ in 0..3 {
+        *ours.deadline.lock().unwrap() = Some(now() + 3 * MILLIS);
+        let opened = ours.opened.lock().unwrap();
+        let plan = opened.as_ref().unwrap().plan.clone();
+        drop(opened);
+        client.device.wants(ours.number(), &plan, &ours.outlook());
+        ours.ear.wait(|word| (*word == Word::OnTime).then_some(()));
+    }
+}
+
+#[test]
+fn who_polls_does_the_work_and_the_engine_takes_over_when_it_stops() {
+    let ((client, ours), (server, theirs)) = connected("");
+    let poller = Poller::default();
+    let me = std::thread::current().id();
+    let mut by_me = 0;
+    for round in 0u32.. {
+        theirs.post(&server.device, b"poll");
+        let by = loop {
+            client.device.poll(&poller);
+            if let Some((_, by)) = ours.ear.has(packet) {
+                break by;
+            }
+        };
+        by_me = if by == me { by_me + 1 } else { 0 };
+        // The engine may take the first ones, and one whenever we were kept from polling.
+        if by_me == 10 {
+            break;
+        }
+        assert!(round < 100_000, "the engine does not leave it to who polls");
+    }
+    // Without a word.
+    theirs.post(&server.device, b"engine");
+    assert_ne!(ours.ear.wait(packet).1, me);
+    // With one, before going to sleep.
+    client.device.poll(&poller);
+    client.device.stop_polling(&poller);
+    theirs.post(&server.device, b"asleep");
+    assert_ne!(ours.ear.wait(packet).1, me);
+    assert!(!client.device.polling.is_polled());
+}
+
+#[test]
+fn a_deadline_that_a_poller_leaves_is_met() {
+    let ((client, ours), _server) = connected("");
+    let poller = Poller::default();
+    let plan = ours.opened.lock().unwrap().as_ref().unwrap().plan.clone();
+    for is_told in [true, false] {
+        client.device.poll(&poller);
+        *ours.deadline.lock().unwrap() = Some(now() + 5 * MILLIS);
+        client.device.wants(ours.number(), &plan, &ours.outlook());
+        client.device.poll(&poller);
+        if is_told {
+            client.device.stop_polling(&poller);
+        }
+        ours.ear.wait(|word| (*word == Word::OnTime).then_some(()));
+    }
+}
+
+#[test]
+fn a_peer_that_is_gone_is_hinted_at() {
+    let ((client, ours), (server, _)) = connected("");
+    drop(server);
+    for _ in 0..1000 {
+        ours.post(&client.device, b"anybody?");
+        ours.ear.wait(|word| matches!(word, Word::Turn(_)).then_some(()));
+        if ours.ear.has(|word| (*word == Word::Missed(Hint::Unreachable)).then_some(())).is_some() {
+            return;
+        }
+        std::thread::yield_now();
+    }
+    ours.ear.wait(|word| (*word == Word::Missed(Hint::Unreachable)).then_some(()));
+}
+
+#[test]
+fn what_is_of_no_connection_is_counted_and_left_alone() {
+    let ((client, ours), _server) = connected("");
+    let stranger = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = client.device.socket.local();
+    for bytes in [
+        &[][..],
+        &[1],
+        &[7; 200],
+        Head::new(Kind::Ack, 0, ours.number() ^ 1, 7).as_bytes(),
+        Head::new(Kind::Ack, 0, ours.number() ^ 1 << 25, 7).as_bytes(),
+        Head::new(Kind::Accept, 0, ours.number() ^ 1, 7).as_bytes(),
+        Head::new(Kind::Request, 0, 0, 0).as_bytes(),
+    ] {
+        stranger.send_to(bytes, to).unwrap();
+    }
+    let mut left = LONG.as_millis();
+    while client.device.strays() < 4 && left > 0 {
+        std::thread::sleep(Duration::from_millis(1));
+        left -= 1;
+    }
+    assert_eq!(client.device.strays(), 4);
+    assert!(ours.ear.has(packet).is_none());
+}
+
+#[test]
+fn a_connection_that_is_handed_on_is_another_ones() {
+    let ((client, ours), (server, theirs)) = connected("");
+    let heir = Arc::new(Double::default());
+    client.device.hand_on(ours.number(), heir.clone(), &Outlook::default());
+    theirs.post(&server.device, b"late");
+    assert_eq!(heir.ear.wait(packet).0, b"late");
+    client.device.forget(ours.number());
+    let before = client.device.strays();
+    theirs.post(&server.device, b"too late");
+    let mut left = LONG.as_millis();
+    while client.device.strays() == before && left > 0 {
+        std::thread::sleep(Duration::from_millis(1));
+        left -= 1;
+    }
+    assert_eq!(client.device.strays(), before + 1);
+    assert!(heir.ear.has(packet).is_none());
+}
+
+#[test]
+fn a_wrong_key_connects_to_nothing_and_the_right_one_does() {
+    let path = |name: &str| std::env::temp_dir().join(format!("daplusnic-{name}-{}", std::process::id()));
+    let key = |name: &str| {
+        use std::os::unix::fs::OpenOptionsExt;
+        let path = path(name);
+        let mut file =
+            std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path).unwrap();
+        std::io::Write::write_all(&mut file, format!("a secret that is called {name}").as_bytes()).unwrap();
+        format!("key={} connect_give_up_ms=100", path.display())
+    };
+    let (right, wrong) = (key("right"), key("wrong"));
+    let (here, there) = addresses();
+    let server = Ia::open(&there, &right);
+    let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+    for (params, attempt) in [(wrong.as_str(), 1), ("connect_give_up_ms=100", 2)] {
+        let client = Ia::open(&here, params);
+        client.connect(&server, 7, conn(attempt));
+        assert_eq!(client.event(), (conn(attempt), "unreachable"));
+    }
+    let client = Ia::open(&here, &right);
+    let ours = client.connect(&server, 7, conn(3));
+    server.accept(conn(4));
+    client.above.ear.wait(established);
+    ours.is_open();
+    assert!(ours.opened.lock().unwrap().as_ref().unwrap().agreed.seal.is_some());
+    ["right", "wrong"].iter().for_each(|name| std::fs::remove_file(path(name)).unwrap());
+}
