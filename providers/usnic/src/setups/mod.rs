@@ -35,7 +35,7 @@ use crate::net::socket::Socket;
 use crate::pair::{Opened, Pair};
 use crate::proto::Nanos;
 use crate::proto::setup::answering::{Answering, RequestId};
-use crate::proto::setup::opening::{self, Late};
+use crate::proto::setup::opening;
 use crate::proto::setup::{Agreed, Config, Offer, Setup};
 use crate::proto::wire::{self, Kind};
 
@@ -140,8 +140,7 @@ impl Setups {
         } else if self.accepted.contains_key(&number) {
             self.maybe_confirmed(now, number, from, packet)
         } else if kind == Some(Kind::Accept) && device.table.find(number).is_none() {
-            let late = opening::late_accept(&self.setup, &packet, None, &mut Os, self.batch.own());
-            if late == Late::Reset {
+            if opening::refuse_stray(&self.setup, &packet, &mut Os, self.batch.own()) {
                 Self::send(&mut self.batch, &device.socket, from);
             }
             self.batch.clear();

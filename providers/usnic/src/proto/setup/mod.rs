@@ -18,10 +18,10 @@
 //! token is that of this number:
 //!
 //! - an attempt of ours: `Opening::receive`. Established: `Conn` with the terms, from the same number and token on.
-//! - a connection, of an accept of ours from the moment of `Answering::accept` on: an Accept goes to `opening::late_accept`.
-//!   All else goes through the seal, if there is one; what opens confirms (`Answering::confirmed`) and goes to `Conn`. A Reset
-//!   that does not open, or that comes before the confirmation, goes to `Answering::reset`.
-//! - nobody: an Accept goes to `opening::late_accept`; all else is dropped and counted.
+//! - an accept of ours, from `Answering::accept` on: `Answering::reset`, then, if the seal vouches for it,
+//!   `Answering::confirmed`; the packet that confirms is the first for `Conn`.
+//! - a connection that stands: its seal, if there is one, and `Conn`, which answers what is left of the set-up.
+//! - nobody: an Accept goes to `opening::refuse_stray`; all else is dropped and counted.
 //!
 //! Sockets are read before `on_time` and `poll` are called: a process that stood still must hear the answers first.
 //! Nothing here has a socket or a clock, or knows what a consumer is.

@@ -236,7 +236,7 @@ impl Confirming {
     pub(crate) fn transmit(&mut self, now: Nanos, terms: &Terms, out: &mut Vec<u8>) -> bool {
         let is_due = self.due.is_some_and(|due| now >= due);
         if is_due {
-            confirm(terms, out);
+            out.extend_from_slice(packets::head(Kind::Confirm, terms).as_bytes());
             let next = now.saturating_add(self.wait);
             self.due = (next < self.until).then_some(next);
             self.wait = (self.wait * 2).min(self.longest);
@@ -250,43 +250,13 @@ impl Confirming {
     }
 }
 
-fn confirm(terms: &Terms, out: &mut Vec<u8>) {
-    out.extend_from_slice(packets::head(Kind::Confirm, terms).as_bytes());
-}
-
-/// What to do about an accept that no attempt waits for.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Late {
-    Nothing,
-    /// It is that of the connection: its confirmation was appended, which is to be sealed as the connection's.
-    Confirm,
-    /// Nobody here knows of it: what says so was appended, and is complete.
-    Reset,
-}
-
-/// An accept came for a connection that stands, or for a number and token that nobody has: a repetition, or the answer to a
-/// request of a former life. The answer goes to where it came from.
-pub(crate) fn late_accept(
-    setup: &Setup,
-    packet: &[u8],
-    standing: Option<&Terms>,
-    random: &mut dyn Random,
-    out: &mut Vec<u8>,
-) -> Late {
+/// An accept came for a number and token that nobody has: the answer to a request of a former life, or to one that was taken
+/// back. `true`: what says so was appended, complete; it goes to where the accept came from, and is shorter.
+pub(crate) fn refuse_stray(setup: &Setup, packet: &[u8], random: &mut dyn Random, out: &mut Vec<u8>) -> bool {
     let mut room = Vec::new();
-    let Some((_, Answer::Accept(theirs, _))) = packets::answer(&setup.guard, packet, &mut room) else {
-        return Late::Nothing;
-    };
-    match standing {
-        Some(terms) if (terms.peer_conn, terms.peer_token) == (theirs.conn, theirs.token) => {
-            confirm(terms, out);
-            Late::Confirm
-        }
-        _ => {
-            packets::put_unknown(&setup.guard, &theirs, random, out);
-            Late::Reset
-        }
-    }
+    let Some((_, Answer::Accept(theirs, _))) = packets::answer(&setup.guard, packet, &mut room) else { return false };
+    packets::put_unknown(&setup.guard, &theirs, random, out);
+    true
 }
 
 #[cfg(test)]

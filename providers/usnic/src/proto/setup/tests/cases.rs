@@ -73,7 +73,7 @@ fn a_lost_request_accept_or_confirm_is_repeated() {
 #[test]
 fn anything_on_the_connection_confirms_as_well() {
     let mut world = world(3);
-    world.drops = |head, _| is(Kind::Confirm, head);
+    world.drops = |head, _| is(Kind::Confirm, head) || is(Kind::Ack, head);
     let client = world.client();
     world.run(SECONDS);
     assert!(!stands(&world, client));
@@ -88,7 +88,7 @@ fn anything_on_the_connection_confirms_as_well() {
 #[test]
 fn a_confirm_that_never_comes_is_a_failed_accept() {
     let mut world = world(4);
-    world.drops = |head, _| is(Kind::Confirm, head);
+    world.drops = |head, _| is(Kind::Confirm, head) || is(Kind::Ack, head);
     let client = world.client();
     world.run(60 * SECONDS);
     assert!(!stands(&world, client));

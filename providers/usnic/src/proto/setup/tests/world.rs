@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use super::super::answering::{Answering, Due, Heard, RequestId};
-use super::super::opening::{Confirming, Late, Opening, Outcome, late_accept};
+use super::super::opening::{Confirming, Opening, Outcome, refuse_stray};
 use super::super::packets::{self, Reason};
 use super::*;
 use crate::proto::wire::{self, Head, Kind};
@@ -246,20 +246,21 @@ impl World {
         let mut out = Vec::new();
         let of = |client: &&mut Client| client.at == to && client.ours == (head.conn.get(), head.token.get());
         let Some(client) = self.clients.iter_mut().find(of) else {
-            if late_accept(&self.setup, &packet, None, &mut self.dice, &mut out) == Late::Reset {
+            if refuse_stray(&self.setup, &packet, &mut self.dice, &mut out) {
                 self.send(to, from, out);
             }
             return;
         };
         if let Some(agreed) = &mut client.agreed {
+            // As `Conn` does: an accept is answered, but is no answer, and of a sealed connection it is nothing.
+            if !opens(agreed, &mut packet) {
+                return;
+            }
             if head.kind() == Some(Kind::Accept) {
-                match late_accept(&self.setup, &packet, Some(&agreed.terms), &mut self.dice, &mut out) {
-                    Late::Confirm => seal(agreed, &mut out),
-                    Late::Reset => {}
-                    Late::Nothing => return,
-                }
+                out.extend_from_slice(packets::head(Kind::Ack, &agreed.terms).as_bytes());
+                seal(agreed, &mut out);
                 self.send(to, from, out);
-            } else if opens(agreed, &mut packet) {
+            } else {
                 client.confirming.as_mut().expect("it stands").heard();
             }
             return;
