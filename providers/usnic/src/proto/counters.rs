@@ -10,7 +10,7 @@ pub(crate) struct Counters {
     /// With data, for the first time; and their payload in bytes.
     pub(crate) sent: u64,
     pub(crate) sent_bytes: u64,
-    /// Sent again since later ones arrived, since no ack came at all, or as a probe.
+    /// Sent again: by acks of later ones, by the time since then, or as probes when no ack came at all.
     pub(crate) resent_gap: u64,
     pub(crate) resent_timeout: u64,
     pub(crate) resent_probe: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Counters {
     pub(crate) no_receive: u64,
     /// Sends that were taken back since the peer's shared queue was empty.
     pub(crate) taken_back: u64,
-    /// Of the search for the MTU, and of idle times.
+    /// Of the search for the MTU, of idle times, and to addresses that the peer may have moved to.
     pub(crate) mtu_probes: u64,
     pub(crate) keepalives: u64,
     pub(crate) challenges: u64,

@@ -63,6 +63,8 @@ pub(crate) struct Conn<Q, R> {
     data: u32,
     /// The next large piece is an answer's, if there is one.
     favours_answers: bool,
+    /// Of the lost packets, those that the time has shown to be lost.
+    late: u32,
     /// Sent again in this pass.
     resends: u32,
     /// Small answers that are due.
@@ -105,6 +107,7 @@ impl<Q, R> Conn<Q, R> {
             commands: 0,
             data: 0,
             favours_answers: false,
+            late: 0,
             resends: 0,
             notes: VecDeque::new(),
             turn_at: None,

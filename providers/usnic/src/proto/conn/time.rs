@@ -100,7 +100,10 @@ impl<Q, R> Conn<Q, R> {
         }
         match self.flight.on_time(now) {
             Timeout::Nothing => {}
-            Timeout::Lost(lost) => self.lane.lost(now, &lost, self.flight.bytes()),
+            Timeout::Lost(lost) => {
+                self.late = self.late.saturating_add(lost.packets);
+                self.lane.lost(now, &lost, self.flight.bytes());
+            }
             Timeout::Probe(_) => {
                 self.counters.timeouts += 1;
                 self.lane.timed_out(now);

@@ -74,7 +74,8 @@ impl<Q, R> Conn<Q, R> {
     fn small(&mut self, out: &mut Vec<u8>, host: &impl Host<Recv = R>) -> Option<Outgoing> {
         let start = out.len();
         if let Some(to) = self.partner.transmit(self.now, &self.terms, out) {
-            self.counters.challenges += 1;
+            let is_moving = to != self.partner.at();
+            *if is_moving { &mut self.counters.challenges } else { &mut self.counters.keepalives } += 1;
             return Some(Outgoing { to: Some(to), ..self.outgoing(out.len() - start) });
         }
         let note = self.notes.pop_front()?;
@@ -111,6 +112,10 @@ impl<Q, R> Conn<Q, R> {
         }
         match self.flight.why(psn) {
             Some(Why::Probe) => self.counters.resent_probe += 1,
+            _ if self.late > 0 => {
+                self.late -= 1;
+                self.counters.resent_timeout += 1;
+            }
             _ => self.counters.resent_gap += 1,
         }
         self.resends += 1;

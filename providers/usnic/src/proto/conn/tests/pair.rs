@@ -218,6 +218,8 @@ pub(crate) struct End {
     pub(crate) news: Vec<News>,
     /// Nothing that it sends gets out.
     pub(crate) mute: bool,
+    /// Where its packets seem to come from.
+    pub(crate) address: Source,
 }
 
 pub(crate) struct Pair {
@@ -280,7 +282,13 @@ impl Pair {
             let mut conn = Conn::new(&plan.config, terms, 0);
             conn.count_from(plan.number);
             let memory = (0..plan.memory).map(|at| (at as u8).wrapping_mul(31) ^ (place as u8 + 1)).collect();
-            End { conn, world: World { memory, ..World::default() }, news: Vec::new(), mute: false }
+            End {
+                conn,
+                world: World { memory, ..World::default() },
+                news: Vec::new(),
+                mute: false,
+                address: side.address(),
+            }
         };
         Pair {
             now: 0,
@@ -342,6 +350,7 @@ impl Pair {
     /// Lets a side send what it may, up to so many packets.
     pub(crate) fn pump(&mut self, side: Side, most: usize) -> usize {
         let now = self.now;
+        let there = self.end(side.other()).address;
         for count in 0..most {
             let end = if side == Side::A { &mut self.a } else { &mut self.b };
             let mut bytes = Vec::new();
@@ -355,7 +364,9 @@ impl Pair {
             if !gather(end, &out, &mut bytes) {
                 continue;
             }
-            let is_mute = end.mute;
+            let to = out.to.unwrap_or(end.conn.peer());
+            // What goes to where nobody is gets lost.
+            let is_mute = end.mute || to != there;
             let datagram = Datagram { to: side.other(), bytes };
             if let Some(log) = &mut self.log {
                 log.push((side, out, datagram.clone()));
@@ -388,7 +399,7 @@ impl Pair {
     }
 
     pub(crate) fn deliver(&mut self, datagram: &Datagram) {
-        let (now, from) = (self.now, datagram.to.other().address());
+        let (now, from) = (self.now, self.end(datagram.to.other()).address);
         let name = datagram.to.name();
         let end = self.end(datagram.to);
         let Some((head, body)) = wire::head(&datagram.bytes) else { return };

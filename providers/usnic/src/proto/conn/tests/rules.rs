@@ -5,7 +5,7 @@ use dapl::provider::{Remote, Status};
 use super::pair::{BASE, KEY, Pair, Plan, Side};
 use crate::proto::conn::{Channel, Config, News, Payload, Work};
 use crate::proto::wire::{self, Kind};
-use crate::proto::{MICROS, MILLIS};
+use crate::proto::{MICROS, MILLIS, SECONDS};
 
 fn read(from: usize) -> Work {
     Work::Read(Remote { key: KEY, address: BASE + from as u64 })
@@ -191,4 +191,48 @@ fn writes_are_there_before_the_send_behind_them_is() {
             here == 30
         });
     }
+}
+
+#[test]
+fn a_peer_that_moves_is_asked_and_followed() {
+    let mut pair = Pair::new(&Plan::default());
+    (0..3).for_each(|_| drop(pair.recv(Side::A, 0, 100)));
+    pair.pass(MILLIS);
+    let (old, new) = (pair.a.address, ([127, 0, 0, 9], 9).into());
+    pair.a.address = new;
+    pair.write(Side::A, 0, 10, 0);
+    pair.until("it is done", |pair| pair.a.world.requests.len() == 1);
+    assert_eq!((pair.b.conn.peer(), pair.b.conn.counters().challenges), (new, 1));
+    pair.send(Side::B, 0, 10);
+    pair.until("it gets there", |pair| pair.a.world.recvs.len() == 1);
+    // A copy of a packet from elsewhere moves nothing: who sent it hears the question and knows no answer.
+    pair.log = Some(Vec::new());
+    pair.write(Side::A, 0, 10, 0);
+    pair.until("it is done", |pair| pair.a.world.requests.len() == 2);
+    let copy = pair.log.take().and_then(|log| log.into_iter().find(|(side, ..)| *side == Side::A)).expect("it left").2;
+    pair.a.address = old;
+    pair.deliver(&copy);
+    pair.a.address = new;
+    pair.pass(SECONDS);
+    assert_eq!((pair.b.conn.peer(), pair.b.conn.counters().duplicates), (new, 1));
+}
+
+#[test]
+fn the_path_is_measured_and_what_it_does_not_carry_is_not_sent() {
+    let mut pair = Pair::new(&Plan { mtu: 9000, memory: 1 << 20, ..Plan::default() });
+    pair.weather.mtu = 1500;
+    pair.write(Side::A, 0, 300_000, 0);
+    pair.until("it is done", |pair| pair.a.world.requests.len() == 1);
+    pair.pass(5 * SECONDS);
+    let mtu = pair.a.conn.counters().mtu;
+    assert!((1472..=1500).contains(&mtu), "{mtu}");
+    let before = pair.a.conn.counters();
+    pair.write(Side::A, 0, 300_000, 0);
+    pair.until("it is done", |pair| pair.a.world.requests.len() == 2);
+    let after = pair.a.conn.counters();
+    assert_eq!(
+        (after.resent_gap + after.resent_probe, after.lost),
+        (before.resent_gap + before.resent_probe, before.lost)
+    );
+    assert!(after.sent - before.sent < 300_000 / 1400 + 1);
 }
