@@ -12,7 +12,7 @@ use crate::Result;
 use crate::iperf::{self, Flow};
 
 /// What `net` says last when all went well.
-const GOOD: &str = "OK (disconnected;";
+pub(super) const GOOD: &str = "OK (disconnected;";
 /// Of the link that flows share: slow enough that no processor is the limit.
 const SHARED_MEGABITS: u32 = 200;
 /// What either of two flows must have of it, at least.

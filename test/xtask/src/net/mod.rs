@@ -2,8 +2,9 @@
 //! check, as cargo's suites report.
 //!
 //! A check is a function over a wire of its own (`wire`), which it spoils with `rule`s; what it needs to run is in `setting`.
-//! The checks are `flows` (what must get through, whole) and `ends` (what must be noticed). None asserts how fast anything is,
-//! but that two flows share a link; limits are there to end what hangs.
+//! The checks are `flows` (what must get through, whole), `settings` (the same, with knobs that change what is on the wire) and
+//! `ends` (what must be noticed). None asserts how fast anything is, but that two flows share a link; limits are there to end
+//! what hangs.
 //!
 //! Says "skipped" on a machine on which there can be no such wire; `--required` makes that a failure.
 #![forbid(unsafe_code)]
@@ -12,6 +13,7 @@ mod ends;
 mod flows;
 mod rule;
 mod setting;
+mod settings;
 pub(crate) mod wire;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -54,7 +56,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
     }
     let setting = Setting::build()?;
     let mut report = Report::new("net", words.into_iter().map(str::to_owned).collect());
-    for check in flows::checks().into_iter().chain(ends::checks()) {
+    for check in flows::checks().into_iter().chain(settings::checks()).chain(ends::checks()) {
         let name = format!("net::{}", check.name);
         if report.wants(&name) {
             report.line(&name, attempt(&check, &setting));

@@ -14,6 +14,8 @@ pub(crate) enum Rule {
     BlackHole { longest: u32 },
     /// From now on everything is lost.
     Silence,
+    /// A firewall that lets in no UDP but to these ports.
+    Only { ports: &'static str },
     /// A policer: what comes faster than so many millions of bits in a second is lost.
     Policer { megabits: u32 },
     /// What leaves waits in a queue of so many milliseconds, which is emptied at this rate.
@@ -42,6 +44,7 @@ impl Rule {
             }
             Rule::BlackHole { longest } => ingress(name, &format!("meta length > {longest} drop")),
             Rule::Silence => ingress(name, "drop"),
+            Rule::Only { ports } => ingress(name, &format!("udp dport != {{ {ports} }} drop")),
             Rule::Policer { megabits } => {
                 let rate = megabits * 125;
                 let limit = format!("limit rate over {rate} kbytes/second burst {BURST_KIB} kbytes");
@@ -89,6 +92,7 @@ mod tests {
         );
         assert!(nft(Rule::BlackHole { longest: 1300 }).contains("\nmeta length > 1300 drop\n"));
         assert!(nft(Rule::Policer { megabits: 80 }).contains("limit rate over 10000 kbytes/second burst"));
+        assert!(nft(Rule::Only { ports: "7, 9-10" }).contains("\nudp dport != { 7, 9-10 } drop\n"));
         let moved = nft(Rule::Moved { from: "192.0.2.2", to: "192.0.2.12" });
         assert!(moved.contains("saddr set 192.0.2.12") && moved.contains("daddr set 192.0.2.2"), "{moved}");
         [loss, moved].iter().for_each(|text| assert_eq!(text.matches("{\n").count(), text.matches("}\n").count()));

@@ -1,7 +1,7 @@
 //! What the checks run: the staged libraries, a registry for each end of a wire, dtest, and `test/c/net.c`.
 #![forbid(unsafe_code)]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -15,6 +15,9 @@ use crate::{Result, tree};
 pub(crate) const PROVIDER: &str = "daplusnic";
 /// No healthy run takes as long, even where most is lost, on a busy machine.
 pub(super) const LIMIT: Duration = Duration::from_secs(240);
+
+/// Names and values.
+pub(super) type Environment<'a> = &'a [(&'a str, &'a str)];
 
 /// Over which protocol two ends talk.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -70,24 +73,44 @@ impl Setting {
     pub(super) fn dtest(&self, wire: &Wire, family: Family, options: &[&str]) -> Result {
         // For any one event: where most is lost, that takes its time.
         let common = [&["-P", "usnic0", "-t", "200"], options].concat();
-        self.start(wire, family, &self.dtest, &common, &common).end_well("dtest: OK (checked ")
+        self.start(wire, family, &self.dtest, [&common, &common], [&[], &[]]).end_well("dtest: OK (checked ")
     }
 
     /// `net` from end to end, both sides with these options; waits until it flows.
     pub(super) fn flow(&self, wire: &Wire, family: Family, options: &[&str]) -> Pair {
-        let server = [&["-s"], options].concat();
-        let pair = self.start(wire, family, &self.net, &server, options);
+        self.flow_with(wire, family, options, [&[], &[]])
+    }
+
+    /// The same, with what is set in the environment of the server and of the client.
+    pub(super) fn flow_with(&self, wire: &Wire, family: Family, options: &[&str], set: [Environment<'_>; 2]) -> Pair {
+        let pair = self.begin(wire, family, options, set);
         pair.client.wait_for("flowing", LIMIT);
         pair.server.wait_for("flowing", LIMIT);
         pair
     }
 
-    fn start(&self, wire: &Wire, family: Family, program: &PathBuf, server: &[&str], client: &[&str]) -> Pair {
+    /// The same, and does not wait.
+    pub(super) fn begin(&self, wire: &Wire, family: Family, options: &[&str], set: [Environment<'_>; 2]) -> Pair {
+        let server = [&["-s"], options].concat();
+        self.start(wire, family, &self.net, [&server, options], set)
+    }
+
+    fn start(
+        &self,
+        wire: &Wire,
+        family: Family,
+        program: &Path,
+        [server, client]: [&[&str]; 2],
+        set: [Environment<'_>; 2],
+    ) -> Pair {
         let rooms = [0, 1].map(|end| Room::new(&self.stage, Some(&family.registry(end))));
-        let server = Run::start(wire.command(0, &rooms[0].command(program, server)));
+        let start = |end: usize, arguments: &[&str]| {
+            let mut command = rooms[end].command(program, arguments);
+            Run::start(wire.command(end, command.envs(set[end].iter().copied())))
+        };
+        let server = start(0, server);
         server.wait_for("listening", LIMIT);
-        let client = [&["-h", family.host()], client].concat();
-        let client = Run::start(wire.command(1, &rooms[1].command(program, &client)));
+        let client = start(1, &[&["-h", family.host()], client].concat());
         Pair { server, client, _rooms: rooms }
     }
 }

@@ -1,0 +1,94 @@
+//! Knobs that change what is on the wire: a flow gets through with each, where packets are lost; and who has no key gets
+//! nowhere.
+#![forbid(unsafe_code)]
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+use super::Check;
+use super::flows::GOOD;
+use super::rule::Rule;
+use super::setting::{Environment, Family, LIMIT, Setting};
+use super::wire::Wire;
+use crate::Result;
+
+/// What both sides are told, and what the check is called.
+const SETTINGS: [(&str, Environment<'static>); 6] = [
+    ("cubic", &[("DAPL_USNIC_CONGESTION", "cubic")]),
+    ("own_sockets", &[("DAPL_USNIC_SOCKETS", "own")]),
+    ("checked", &[("DAPL_USNIC_CHECKED", "on")]),
+    ("without_trains", &[("DAPL_USNIC_GSO", "off"), ("DAPL_USNIC_GRO", "off")]),
+    ("small_buffers", &[("DAPL_USNIC_RECEIVE_BUFFER", "65536"), ("DAPL_USNIC_SEND_BUFFER", "65536")]),
+    ("cookies_always", &[("DAPL_USNIC_COOKIES", "always")]),
+];
+const KEY: &str = "DAPL_USNIC_KEY";
+
+/// All of them.
+pub(super) fn checks() -> Vec<Check> {
+    let mut checks = Vec::new();
+    for (name, set) in SETTINGS {
+        checks.push(Check::new(format!("set::{name}"), move |s, wire| lossy(s, wire, set)));
+    }
+    checks.push(Check::new("set::ports_that_a_firewall_lets_in", |s, wire| {
+        let _firewall = wire.apply_to_both(Rule::Only { ports: "17000, 7000-7009" })?;
+        lossy(s, wire, &[("DAPL_USNIC_PORT", "17000"), ("DAPL_USNIC_DATA_PORTS", "7000-7009")])
+    }));
+    checks.push(Check::new("key::shared", |s, wire| {
+        let key = KeyFile::new("shared", "a secret that both sides of this test have")?;
+        lossy(s, wire, &[(KEY, &key.path())])
+    }));
+    checks.push(Check::new("key::another", |s, wire| {
+        let (ours, theirs) =
+            (KeyFile::new("ours", "a secret that one side has")?, KeyFile::new("theirs", "another one, here")?);
+        strangers(s, wire, [&[(KEY, &ours.path())], &[(KEY, &theirs.path())]])
+    }));
+    checks.push(Check::new("key::none", |s, wire| {
+        let key = KeyFile::new("servers", "a secret that only the server has")?;
+        strangers(s, wire, [&[(KEY, &key.path())], &[]])
+    }));
+    checks
+}
+
+/// Both sides with the same settings, where some packets are lost.
+fn lossy(setting: &Setting, wire: &Wire, set: Environment<'_>) -> Result {
+    let _loss = wire.apply_to_both(Rule::Loss { per_mille: 10 })?;
+    setting.flow_with(wire, Family::V4, &["-2"], [set, set]).end_well(GOOD)
+}
+
+/// The client gets no connection, and is told so; the server hears nothing.
+fn strangers(setting: &Setting, wire: &Wire, set: [Environment<'_>; 2]) -> Result {
+    let pair = setting.begin(wire, Family::V4, &[], set);
+    let client = pair.client.finish(LIMIT);
+    let has_been_told = client.status.code() == Some(1) && client.stderr.contains("the connection: event");
+    let heard = pair.server.so_far();
+    match has_been_told && !pair.server.has_ended() && !pair.server.has_said("flowing") {
+        true => Ok(()),
+        false => Err(format!("{}\n{}{}\nits server: {heard}", client.status, client.stdout, client.stderr)),
+    }
+}
+
+/// A file that only its owner reads, gone when dropped.
+struct KeyFile(PathBuf);
+
+impl KeyFile {
+    fn new(name: &str, secret: &str) -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("dapl-key-{}-{name}", std::process::id()));
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+        let written = file.and_then(|mut file| file.write_all(secret.as_bytes()));
+        written.map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(KeyFile(path))
+    }
+
+    fn path(&self) -> String {
+        self.0.display().to_string()
+    }
+}
+
+impl Drop for KeyFile {
+    fn drop(&mut self) {
+        // It is in nobody's way.
+        let _ = fs::remove_file(&self.0);
+    }
+}
