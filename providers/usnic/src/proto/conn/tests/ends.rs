@@ -29,8 +29,12 @@ fn a_send_too_long_for_its_receive_breaks_both() {
     for (length, seed) in [(200, 1), (5000, 2), (60_000, 3)] {
         let mut pair = Pair::new(&Plan { seed, ..Plan::default() });
         pair.weather.drop = 50;
-        [100, 100, 99, 100].iter().for_each(|room| drop(pair.recv(Side::B, 0, *room * length / 100)));
-        (0..5).for_each(|_| drop(pair.send(Side::A, 0, length)));
+        [100, 100, 99, 100].iter().for_each(|room| {
+            pair.recv(Side::B, 0, *room * length / 100);
+        });
+        (0..5).for_each(|_| {
+            pair.send(Side::A, 0, length);
+        });
         pair.recv(Side::A, 0, 10);
         pair.read(Side::B, 40_000, 1, 0);
         assert_eq!(ended(&mut pair), BOTH_BROKEN);
@@ -46,7 +50,9 @@ fn memory_that_is_gone_breaks_both() {
         // Of a receive.
         let mut pair = Pair::new(&Plan::default());
         let recvs = [0, 1].map(|_| pair.recv(Side::B, 0, length));
-        (0..3).for_each(|_| drop(pair.send(Side::A, 0, length)));
+        (0..3).for_each(|_| {
+            pair.send(Side::A, 0, length);
+        });
         pair.b.world.gone = vec![recvs[1]];
         assert_eq!(ended(&mut pair), BOTH_BROKEN);
         assert_eq!(statuses(&pair.b.world.recvs), [Success, Status::LocalProtection]);
@@ -54,7 +60,9 @@ fn memory_that_is_gone_breaks_both() {
         // Of a send, of a write, and of what a read is to fill.
         for work in [Work::Send { solicited: false }, Work::Write(TARGET), Work::Read(TARGET)] {
             let mut pair = Pair::new(&Plan::default());
-            [0, 1].iter().for_each(|_| drop(pair.recv(Side::B, 0, length)));
+            [0, 1].iter().for_each(|_| {
+                pair.recv(Side::B, 0, length);
+            });
             pair.write(Side::A, 0, 3000, 0);
             let bad = pair.post(Side::A, work, 0, length, false);
             pair.send(Side::A, 0, length);
@@ -106,7 +114,9 @@ fn a_read_whose_memory_vanishes_is_refused_after_those_before_it() {
         pair.until("the first", |pair| pair.a.world.requests.len() == 1);
         let second = pair.read(Side::A, 10_000, 400_000, 0);
         let third = pair.read(Side::A, 500_000, 4_000, 0);
-        (0..when).for_each(|_| drop(pair.step()));
+        (0..when).for_each(|_| {
+            pair.step();
+        });
         pair.b.world.unreadable = true;
         assert_eq!(ended(&mut pair), BOTH_BROKEN);
         let ends: Vec<_> = pair.a.world.requests.iter().map(|done| (done.id, done.status)).collect();
@@ -120,7 +130,9 @@ fn a_drain_lets_requests_finish() {
         let mut pair = Pair::new(&Plan { memory: 1 << 20, ..Plan::default() });
         pair.weather.drop = drop_rate;
         pair.recv(Side::A, 0, 10);
-        (0..2).for_each(|_| drop(pair.recv(Side::B, 500_000, 300_000)));
+        (0..2).for_each(|_| {
+            pair.recv(Side::B, 500_000, 300_000);
+        });
         pair.send(Side::A, 0, 300_000);
         pair.read(Side::A, 0, 300_000, 0);
         let now = pair.now;
@@ -137,7 +149,10 @@ fn both_may_drain_at_once() {
     for seed in 0..20 {
         let mut pair = Pair::new(&Plan { seed, ..Plan::default() });
         pair.weather.drop = 300;
-        [Side::A, Side::B].map(|side| (pair.recv(side, 0, 100), pair.send(side, 0, 100)));
+        for side in [Side::A, Side::B] {
+            pair.recv(side, 0, 100);
+            pair.send(side, 0, 100);
+        }
         pair.until("sent", |pair| pair.a.world.recvs.len() + pair.b.world.recvs.len() == 2);
         let now = pair.now;
         pair.a.conn.drain(now);
@@ -194,7 +209,9 @@ fn a_peer_that_falls_silent_is_given_up() {
     pair.recv(Side::A, 0, 10);
     pair.pass(MILLIS);
     pair.b.mute = true;
-    (0..2).for_each(|_| drop(pair.write(Side::A, 0, 5000, 0)));
+    (0..2).for_each(|_| {
+        pair.write(Side::A, 0, 5000, 0);
+    });
     pair.until("it is noticed", |pair| !pair.a.news.is_empty());
     assert_eq!((pair.a.news[0], statuses(&pair.a.world.requests)), (News::Broken, vec![Status::Transport, Flushed]));
     assert_eq!(statuses(&pair.a.world.recvs), [Flushed]);
