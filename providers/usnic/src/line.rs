@@ -62,6 +62,8 @@ struct Bench {
     grip: Grip,
     /// What the packets of the batch carry, for those that cannot be sent.
     carried: Vec<Payload>,
+    /// One of them is too large for the path, which has become smaller since it was cut.
+    may_be_cut: bool,
     /// A sealed packet, while it is opened.
     room: Vec<u8>,
 }
@@ -154,8 +156,9 @@ impl Line {
 
     /// What the network says of what was sent.
     pub(crate) fn hint(&mut self, now: Nanos, hint: Hint) {
-        if let Hint::TooLarge(bytes) = hint {
-            self.link.too_large(now, (bytes as usize).saturating_sub(self.headers));
+        match hint {
+            Hint::TooLarge(bytes) => self.link.too_large(now, (bytes as usize).saturating_sub(self.headers)),
+            Hint::Unreachable => self.link.did_not_arrive(now),
         }
     }
 
@@ -203,6 +206,7 @@ impl Line {
             }
             bench.batch.end_packet();
             bench.carried.push(outgoing.payload);
+            bench.may_be_cut |= outgoing.oversized;
             // A packet for elsewhere goes alone: it is rare, and the one before it finds its way too.
             if *batch_to.get_or_insert(to) != to || to != self.link.peer() {
                 break;
@@ -276,7 +280,14 @@ impl Line {
         now: Nanos,
         host: &mut impl Host<Request = Request, Recv = Recv>,
     ) {
+        let may_be_cut = std::mem::take(&mut bench.may_be_cut);
+        if may_be_cut {
+            self.socket.let_cut(true);
+        }
         let Outcome { is_blocked, too_large, fault, .. } = bench.batch.send(&self.socket, &self.destination(to));
+        if may_be_cut {
+            self.socket.let_cut(false);
+        }
         if let Some(bytes) = too_large {
             self.link.too_large(now, bytes.saturating_sub(1));
         }

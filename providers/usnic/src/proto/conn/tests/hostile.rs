@@ -51,7 +51,7 @@ impl Lie {
 fn tell(pair: &mut Pair, kind: Kind, flags: u16, body: &[u8]) {
     let head = Head::new(kind, flags, 0xA0, 0xAAAA_BBBB);
     let bytes = [head.as_bytes(), body].concat();
-    pair.deliver(&super::pair::Datagram { to: Side::A, bytes });
+    pair.deliver(&super::pair::Datagram { to: Side::A, bytes, may_be_cut: false });
 }
 
 /// An ack of its own.

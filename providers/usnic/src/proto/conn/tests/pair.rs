@@ -210,6 +210,8 @@ impl Dice {
 pub(crate) struct Datagram {
     pub(crate) to: Side,
     pub(crate) bytes: Vec<u8>,
+    /// What is too large may be cut on the way, and is put together again.
+    pub(crate) may_be_cut: bool,
 }
 
 pub(crate) struct End {
@@ -367,7 +369,7 @@ impl Pair {
             let to = out.to.unwrap_or(end.conn.peer());
             // What goes to where nobody is gets lost.
             let is_mute = end.mute || to != there;
-            let datagram = Datagram { to: side.other(), bytes };
+            let datagram = Datagram { to: side.other(), bytes, may_be_cut: out.oversized };
             if let Some(log) = &mut self.log {
                 log.push((side, out, datagram.clone()));
             }
@@ -381,7 +383,7 @@ impl Pair {
     /// The network takes a datagram.
     pub(crate) fn carry(&mut self, mut datagram: Datagram) {
         let weather = self.weather;
-        if self.dice.hits(weather.drop) || datagram.bytes.len() > weather.mtu {
+        if self.dice.hits(weather.drop) || (datagram.bytes.len() > weather.mtu && !datagram.may_be_cut) {
             return;
         }
         if self.dice.hits(weather.double) {

@@ -245,3 +245,21 @@ fn the_path_is_measured_and_what_it_does_not_carry_is_not_sent() {
     );
     assert!(after.sent - before.sent < 300_000 / 1400 + 1);
 }
+
+#[test]
+fn a_path_that_becomes_smaller_loses_nothing() {
+    for seed in 0..10 {
+        let mut pair = Pair::new(&Plan { mtu: 9000, memory: 3 << 20, seed, ..Plan::default() });
+        pair.pass(5 * SECONDS);
+        assert_eq!(pair.a.conn.counters().mtu, 9000);
+        pair.recv(Side::B, 2 << 20, 1 << 20);
+        pair.send(Side::A, 0, 1 << 20);
+        pair.read(Side::A, 2 << 20, 1 << 20, 0);
+        pair.until("it is under way", |pair| pair.a.conn.counters().in_flight > 20_000);
+        pair.weather.mtu = 1500;
+        pair.until("all is done", |pair| pair.a.world.requests.len() == 2 && pair.b.world.recvs.len() == 1);
+        assert!(pair.a.news.is_empty() && pair.a.conn.counters().mtu <= 1500);
+        assert!(pair.b.world.memory[2 << 20..] == pair.a.world.memory[..1 << 20]);
+        assert!(pair.a.world.memory[2 << 20..] == pair.b.world.memory[..1 << 20]);
+    }
+}
