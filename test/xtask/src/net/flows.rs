@@ -135,7 +135,7 @@ fn share(setting: &Setting, wire: &Wire, (end, rule): (usize, Rule), flow: Flow)
     let _link = wire.apply(end, rule)?;
     let server = other(wire, 0, &iperf::server(PORT));
     server.wait_for("Server listening", LIMIT);
-    let options = ["-b", "65536", "-t", &SECONDS.to_string()];
+    let options = ["-b", "1048576", "-t", &SECONDS.to_string()];
     let pair: Pair = setting.flow(wire, Family::V4, &options);
     let theirs = other(wire, 1, &iperf::client(flow, SECONDS, ADDRESSES[0], PORT)).finish(LIMIT);
     let ours = pair.finish(GOOD)?;
