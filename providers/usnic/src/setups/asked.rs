@@ -153,8 +153,11 @@ impl Setups {
             return self.failed(id);
         }
         let (head, _) = wire::head(&packet)?;
-        let is_true = self.accepted.get(&number)?.agreed.terms.our_token == head.token.get();
-        let id = self.answering.confirmed(now, number).filter(|_| is_true)?;
+        let seal = &self.accepted.get(&number)?.agreed.seal;
+        if seal.as_ref().is_some_and(|seal| !seal.vouches(&packet)) {
+            return None;
+        }
+        let id = self.answering.confirmed(now, number, head.token.get())?;
         self.number_of.remove(&id);
         let Accepted { conn, pair, agreed, .. } = self.accepted.remove(&number)?;
         let standing = Standing { number, conn, pair, agreed, private_data: Vec::new() };

@@ -184,8 +184,20 @@ impl Seal {
         true
     }
 
+    /// The packet would open. It still does, once.
+    pub(crate) fn vouches(&self, packet: &[u8]) -> bool {
+        self.decrypt(&mut packet.to_vec()).is_some()
+    }
+
     /// Opens a packet where it lies: its head and its body. `None`: not ours, damaged, or here before; it may be garbled.
     pub(crate) fn open<'a>(&mut self, packet: &'a mut [u8]) -> Option<(Head, &'a [u8])> {
+        let (head, body, counter) = self.decrypt(packet)?;
+        // Only now: else a forged counter could shut the window.
+        self.seen.take(counter);
+        Some((head, body))
+    }
+
+    fn decrypt<'a>(&self, packet: &'a mut [u8]) -> Option<(Head, &'a [u8], u64)> {
         let (head, _) = wire::head(packet).filter(|(head, _)| head.has(FLAG_SEALED))?;
         let (clear, rest) = packet.split_at_mut(HEAD);
         let (rest, tag) = rest.split_last_chunk_mut::<TAG>()?;
@@ -196,9 +208,7 @@ impl Seal {
         }
         let tag = Tag::from(*tag);
         self.inward.decrypt_inout_detached(&nonce(counter), clear, (&mut *body).into(), &tag).ok()?;
-        // Only now: else a forged counter could shut the window.
-        self.seen.take(counter);
-        Some((head, body))
+        Some((head, body, counter))
     }
 }
 

@@ -78,6 +78,17 @@ fn a_replay_is_refused_and_so_is_what_is_older_than_the_window() {
 }
 
 #[test]
+fn what_is_vouched_for_still_opens_once() {
+    let (mut client, mut server) = pair();
+    let packet = sealed(&mut client, b"x");
+    assert!(server.vouches(&packet) && server.vouches(&packet));
+    assert!(server.open(&mut packet.clone()).is_some());
+    assert!(!server.vouches(&packet), "it was here");
+    let own = sealed(&mut server, b"x");
+    assert!(!server.vouches(&packet[1..]) && !server.vouches(&own));
+}
+
+#[test]
 fn a_forged_counter_does_not_shut_the_window() {
     let (mut client, mut server) = pair();
     let mut forged = sealed(&mut client, b"x");

@@ -310,11 +310,7 @@ impl Answering {
     /// not know of the accept.
     pub(crate) fn reset(&mut self, now: Nanos, packet: &[u8]) -> Heard {
         let Some((head, _)) = wire::head(packet) else { return Heard::Nothing };
-        let knows = |id: &RequestId| match self.attempts.get(id).map(|attempt| &attempt.stage) {
-            Some(Stage::Accepted { token, .. }) => *token == head.token.get(),
-            _ => false,
-        };
-        let found = self.by_conn.get(&head.conn.get()).copied().filter(knows);
+        let found = self.by_conn.get(&head.conn.get()).copied().filter(|id| self.gave(*id, head.token.get()));
         self.end(now, found.filter(|_| packets::is_unknown(&self.setup.guard, packet)))
     }
 
@@ -362,11 +358,18 @@ impl Answering {
         self.set_due(id, now);
     }
 
-    /// A packet came that only who has the accept could send. The request, the first time: the connection stands.
-    pub(crate) fn confirmed(&mut self, now: Nanos, conn: u32) -> Option<RequestId> {
-        let id = self.by_conn.get(&conn).copied()?;
+    /// A packet came for the number of an accept, and has this token; of a sealed connection, its seal vouches for it. Who
+    /// could send it has the accept. The request, the first time: the connection stands.
+    pub(crate) fn confirmed(&mut self, now: Nanos, conn: u32, token: u64) -> Option<RequestId> {
+        let id = self.by_conn.get(&conn).copied().filter(|id| self.gave(*id, token))?;
         self.be_over(now, id, Vec::new());
         Some(id)
+    }
+
+    /// The accept of this request gave out this token, and is not confirmed.
+    fn gave(&self, id: RequestId, given: u64) -> bool {
+        let stage = self.attempts.get(&id).map(|attempt| &attempt.stage);
+        matches!(stage, Some(Stage::Accepted { token, .. }) if *token == given)
     }
 
     /// Does the next thing that is due: call it until there is none.

@@ -102,12 +102,15 @@ fn a_request_is_reported_once_and_then_pending() {
         assert_eq!(server.hears(1, &packet, from), Heard::Answer);
         assert_eq!(server.said(), Some(Answer::Pending));
     }
-    server.accept(2, id, 8);
+    let token = server.accept(2, id, 8).terms.our_token;
     assert_eq!(server.answering.request(id), None, "it is answered");
     assert_eq!(server.hears(3, &packet, from), Heard::Answer);
     assert!(matches!(server.said(), Some(Answer::Accept(offer, _)) if offer.conn == 8));
-    assert_eq!((server.answering.confirmed(4, 9), server.answering.confirmed(4, 8)), (None, Some(id)));
-    assert_eq!(server.answering.confirmed(4, 8), None, "once");
+    for (conn, token) in [(9, token), (8, 0), (8, token ^ 1)] {
+        assert_eq!(server.answering.confirmed(4, conn, token), None, "a guess");
+    }
+    assert_eq!(server.answering.confirmed(4, 8, token), Some(id));
+    assert_eq!(server.answering.confirmed(4, 8, token), None, "once");
     assert_eq!((server.hears(5, &packet, from), server.out.len()), (Heard::Nothing, 0));
     assert_eq!(server.time(60 * SECONDS), (0, vec![]));
     assert!(server.is_empty(), "nothing is left");

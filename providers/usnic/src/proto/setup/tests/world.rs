@@ -302,7 +302,7 @@ impl World {
             }
             return;
         }
-        if let Some(id) = self.answering.confirmed(now, head.conn.get()) {
+        if let Some(id) = self.answering.confirmed(now, head.conn.get(), head.token.get()) {
             assert_eq!(id, conn.id);
             conn.established = true;
         }
