@@ -50,8 +50,7 @@ pub(crate) trait Pair: Send + Sync {
     fn end(&self, number: u32) -> bool;
 }
 
-/// A connection that stands. If it is we who asked (`agreed.terms.active`), the pair says the confirmation, and says it again
-/// until something comes ([`Confirming`](crate::proto::setup::opening::Confirming)): it is sealed as the connection's packets.
+/// A connection that stands. If it is we who asked (`agreed.terms.active`), `Conn` confirms it.
 pub(crate) struct Opened {
     pub(crate) number: u32,
     pub(crate) conn: ConnId,

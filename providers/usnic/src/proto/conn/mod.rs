@@ -31,6 +31,7 @@ use crate::proto::flight::Flight;
 use crate::proto::received::Received;
 use crate::proto::rtt::Timing;
 use crate::proto::setup::Terms;
+use crate::proto::setup::opening::Confirming;
 use crate::proto::{Nanos, SECONDS};
 use credits::Credits;
 use ending::Ending;
@@ -78,6 +79,8 @@ pub(crate) struct Conn<Q, R> {
     deferred: Option<Deferred>,
     /// Where the peer is, and whether it lives.
     partner: Peer,
+    /// We asked, and nothing has come yet.
+    confirming: Option<Confirming>,
     ending: Ending,
 }
 
@@ -116,6 +119,7 @@ impl<Q, R> Conn<Q, R> {
             acks,
             deferred: None,
             partner: Peer::new(&terms, now, config.keepalive, config.give_up),
+            confirming: terms.active.then(|| confirming(config, now)),
             ending: Ending::default(),
             config: config.clone(),
             terms,
@@ -223,4 +227,10 @@ impl<Q, R> Conn<Q, R> {
         }
         self.emptied();
     }
+}
+
+/// The first ack confirms, and is not repeated: the confirmation is.
+fn confirming(config: &Config, now: Nanos) -> Confirming {
+    let first = config.first_timeout;
+    Confirming::new(now.saturating_add(first), first, LONGEST_TIMEOUT, now.saturating_add(config.give_up))
 }

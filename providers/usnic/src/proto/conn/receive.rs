@@ -59,6 +59,9 @@ impl<Q, R> Conn<Q, R> {
             _ => body,
         };
         self.partner.heard(now, from);
+        if head.kind() != Some(Kind::Accept) {
+            self.confirming = None;
+        }
         let is_known = match head.kind() {
             Some(kind @ (Kind::Fragment | Kind::Chunk)) => self.take_data(kind, head, body, host),
             Some(Kind::Ack) => self.take_ack_packet(head, body, host),
@@ -89,6 +92,8 @@ impl<Q, R> Conn<Q, R> {
                     self.lane.moved(&self.config, &self.terms);
                 }
             }
+            // The other side does not know yet that it stands, or that we do.
+            Kind::Accept | Kind::Confirm => self.acks.at_once(),
             // What is left of the set-up, come late.
             _ => {}
         }

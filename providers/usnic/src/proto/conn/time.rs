@@ -32,6 +32,7 @@ impl<Q, R> Conn<Q, R> {
             self.credits.deadline(),
             self.turn_at,
             self.partner.deadline(),
+            self.confirming.and_then(|it| it.deadline()),
             self.ending.deadline(self.now),
         ];
         all.into_iter().flatten().min()
@@ -46,6 +47,7 @@ impl<Q, R> Conn<Q, R> {
         }
         let is_small = !self.notes.is_empty()
             || self.ending.has_word(now)
+            || self.confirming.is_some_and(|it| it.has_word(now))
             || self.lane.path.wants_probe(now)
             || self.partner.deadline().is_some_and(|at| at <= now);
         Outlook {

@@ -78,6 +78,9 @@ impl<Q, R> Conn<Q, R> {
             *if is_moving { &mut self.counters.challenges } else { &mut self.counters.keepalives } += 1;
             return Some(Outgoing { to: Some(to), ..self.outgoing(out.len() - start) });
         }
+        if self.confirming.as_mut().is_some_and(|it| it.transmit(self.now, &self.terms, out)) {
+            return Some(self.outgoing(out.len() - start));
+        }
         let note = self.notes.pop_front()?;
         Some(match note {
             Note::ProbeAck(size) => self.write_small(out, Kind::ProbeAck, &size.to_be_bytes(), None),

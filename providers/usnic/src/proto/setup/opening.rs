@@ -11,7 +11,7 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 use super::packets::{self, Answer, Asking, Reason, Ticket};
-use super::{Agreed, Config, Offer, Random, Setup, Terms};
+use super::{Agreed, Offer, Random, Setup, Terms};
 use crate::proto::Nanos;
 use crate::proto::wire::{self, Kind};
 
@@ -25,7 +25,7 @@ const MIN_NOBODY: u32 = 2;
 /// How an attempt ended.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// The server's consumer accepted, with this private data. The confirmation is the caller's: [`Confirming`].
+    /// The server's consumer accepted, with this private data. `Conn` confirms: [`Confirming`].
     Established { agreed: Agreed, private_data: Vec<u8> },
     /// The server's consumer said no.
     PeerRejected,
@@ -222,9 +222,9 @@ pub(crate) struct Confirming {
 }
 
 impl Confirming {
-    pub(crate) fn new(config: &Config, now: Nanos) -> Confirming {
-        let (wait, longest) = (config.first_repeat, config.last_repeat);
-        Confirming { due: Some(now), wait, longest, until: now.saturating_add(config.silence) }
+    /// First said at `due`, then after `wait`, then with doubled waits up to the longest, and not after `until`.
+    pub(crate) fn new(due: Nanos, wait: Nanos, longest: Nanos, until: Nanos) -> Confirming {
+        Confirming { due: Some(due), wait, longest, until }
     }
 
     /// A packet of the connection came.
@@ -232,9 +232,14 @@ impl Confirming {
         self.due = None;
     }
 
+    /// It is due.
+    pub(crate) fn has_word(&self, now: Nanos) -> bool {
+        self.due.is_some_and(|due| now >= due)
+    }
+
     /// Appends the confirmation if it is due.
     pub(crate) fn transmit(&mut self, now: Nanos, terms: &Terms, out: &mut Vec<u8>) -> bool {
-        let is_due = self.due.is_some_and(|due| now >= due);
+        let is_due = self.has_word(now);
         if is_due {
             out.extend_from_slice(packets::head(Kind::Confirm, terms).as_bytes());
             let next = now.saturating_add(self.wait);

@@ -1,6 +1,7 @@
 //! Two connections against each other, over a network that is as bad as a seed says, in virtual time.
 
 mod basics;
+mod begins;
 mod cost;
 mod ends;
 mod hostile;

@@ -1,5 +1,6 @@
 //! What a client makes of what it hears.
 
+use super::super::Config;
 use super::super::packets::To;
 use super::super::tests::Dice;
 use super::*;
@@ -237,7 +238,7 @@ fn a_confirmation_is_repeated_until_something_comes_and_not_for_ever() {
     let config = Config::default();
     let terms = super::super::tests::terms();
     for heard in [true, false] {
-        let mut confirming = Confirming::new(&config, 0);
+        let mut confirming = Confirming::new(0, config.first_repeat, config.last_repeat, config.silence);
         let (mut times, mut out) = (Vec::new(), Vec::new());
         while let Some(now) = confirming.deadline() {
             assert!(confirming.transmit(now, &terms, &mut out) && !confirming.transmit(now, &terms, &mut out));

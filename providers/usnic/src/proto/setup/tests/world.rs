@@ -268,7 +268,8 @@ impl World {
         match client.opening.receive(self.now, &packet, from, &mut self.dice) {
             Some(Outcome::Established { agreed, private_data }) => {
                 client.outcome = Some(format!("Established {private_data:?}"));
-                client.confirming = Some(Confirming::new(&self.setup.config, self.now));
+                let Config { first_repeat, last_repeat, silence, .. } = self.setup.config;
+                client.confirming = Some(Confirming::new(self.now, first_repeat, last_repeat, self.now + silence));
                 client.agreed = Some(agreed);
             }
             Some(outcome) => client.outcome = Some(format!("{outcome:?}")),

@@ -1,0 +1,86 @@
+//! The first packets: that each side learns that the other has what the set-up agreed on.
+
+use zerocopy::IntoBytes;
+
+use super::pair::{Datagram, Pair, Plan, Side};
+use crate::proto::MILLIS;
+use crate::proto::seal::Guard;
+use crate::proto::setup::Random;
+use crate::proto::wire::{self, Head, Kind};
+
+/// What a side has said, by its kinds.
+fn said(pair: &Pair, side: Side) -> Vec<Kind> {
+    let log = pair.log.as_ref().expect("it is kept");
+    let of_side = log.iter().filter(|(from, ..)| *from == side);
+    of_side.filter_map(|(.., datagram)| wire::head(&datagram.bytes)?.0.kind()).collect()
+}
+
+fn pair() -> Pair {
+    let mut pair = Pair::new(&Plan::default());
+    pair.log = Some(Vec::new());
+    pair
+}
+
+fn run(pair: &mut Pair, end: u64) {
+    pair.until("some time goes by", |pair| pair.now >= end);
+}
+
+#[test]
+fn what_is_said_anyway_confirms_on_a_quiet_wire() {
+    let mut pair = pair();
+    run(&mut pair, 5000 * MILLIS);
+    for side in [Side::A, Side::B] {
+        let said = said(&pair, side);
+        assert!(said.contains(&Kind::Ack) && !said.contains(&Kind::Confirm), "{said:?}");
+    }
+}
+
+#[test]
+fn who_asked_confirms_until_it_is_heard() {
+    let mut pair = pair();
+    pair.b.mute = true;
+    run(&mut pair, 2000 * MILLIS);
+    let confirms = said(&pair, Side::A).iter().filter(|kind| **kind == Kind::Confirm).count();
+    assert!(confirms >= 4, "{confirms} times");
+    assert!(!said(&pair, Side::B).contains(&Kind::Confirm), "who was asked has nothing to confirm");
+    pair.b.mute = false;
+    let before = said(&pair, Side::B).len();
+    pair.until("it is answered", |pair| said(pair, Side::B).len() > before);
+    run(&mut pair, 10_000 * MILLIS);
+    let after = said(&pair, Side::A).iter().filter(|kind| **kind == Kind::Confirm).count();
+    assert!(after <= confirms + 1, "{after} after {confirms}");
+}
+
+#[test]
+fn a_confirm_is_acked_at_once() {
+    let mut pair = pair();
+    run(&mut pair, 1000 * MILLIS);
+    let confirm = Head::new(Kind::Confirm, 0, 0xB0, 0xCCCC_DDDD).as_bytes().to_vec();
+    let before = said(&pair, Side::B).len();
+    pair.deliver(&Datagram { to: Side::B, bytes: confirm });
+    pair.pump(Side::B, 10);
+    assert_eq!(said(&pair, Side::B)[before..], [Kind::Ack]);
+}
+
+#[test]
+fn a_repeated_accept_is_answered_and_is_no_answer_to_the_confirmation() {
+    struct No;
+    impl Random for No {
+        fn fill(&mut self, out: &mut [u8]) {
+            out.fill(0);
+        }
+    }
+    let mut pair = pair();
+    pair.b.mute = true;
+    pair.pump(Side::A, 10);
+    let mut accept = Vec::new();
+    Guard::new(None).close(Head::new(Kind::Accept, 0, 0xA0, 0xAAAA_BBBB), b"", b"terms", &mut No, &mut accept);
+    for _ in 0..3 {
+        let before = said(&pair, Side::A);
+        pair.deliver(&Datagram { to: Side::A, bytes: accept.clone() });
+        pair.pump(Side::A, 10);
+        assert_eq!(said(&pair, Side::A)[before.len()..], [Kind::Ack], "anything confirms");
+    }
+    run(&mut pair, 1000 * MILLIS);
+    assert!(said(&pair, Side::A).contains(&Kind::Confirm));
+}
