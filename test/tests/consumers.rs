@@ -134,3 +134,30 @@ fn garbage_is_refused_without_being_read() {
         finished.expect_success("garbage: OK");
     }
 }
+
+/// Two processes that stream to each other, as the suite `net` has them over a network.
+fn net(options: &[&str]) -> (Room, Run, Run) {
+    let stage = stage(Profile::Dev);
+    let program = run::program(&stage, "test/c/net.c");
+    let room = Room::new(&stage, Some(SM0));
+    let common = [&["-P", "sm0"], options].concat();
+    let server = room.start(&program, &[&["-s"], &common[..]].concat());
+    server.wait_for("listening", LIMIT);
+    let client = room.start(&program, &[&["-h", "localhost"], &common[..]].concat());
+    [&client, &server].into_iter().for_each(|run| run.wait_for("flowing", LIMIT));
+    (room, server, client)
+}
+
+#[test]
+fn streams_both_ways_and_part() {
+    let (_room, server, client) = net(&["-2", "-t", "1"]);
+    client.finish(LIMIT).expect_success("net: OK (disconnected;");
+    server.finish(LIMIT).expect_success("net: OK (disconnected;");
+}
+
+#[test]
+fn a_stream_ends_with_its_peer() {
+    let (_room, mut server, client) = net(&["-2", "-e", "-t", "600"]);
+    server.kill();
+    client.finish(LIMIT).expect_success("net: OK (");
+}

@@ -64,6 +64,12 @@ pub(crate) fn prepare() -> Result {
     Ok(())
 }
 
+/// Whether this kernel can empty a queue at a rate.
+pub(crate) fn has_queues() -> bool {
+    let rule = Rule::Queue { megabits: 1, milliseconds: 1 };
+    Wire::lay().and_then(|wire| wire.apply(0, rule).map(drop)).is_ok()
+}
+
 /// Removes what dead processes left.
 pub(crate) fn sweep() {
     for entry in fs::read_dir(NAMESPACES).into_iter().flatten().flatten() {
