@@ -285,6 +285,12 @@ impl Answering {
         }
         if !matches!(attempt.stage, Stage::Asked) {
             let was_said = attempt.say(&mut self.counts, out);
+            // Who asks so late may ask again: it is remembered from here.
+            if let Stage::Over { until, .. } = &mut attempt.stage {
+                *until = now.saturating_add(self.setup.config.linger);
+                let until = *until;
+                self.set_due(id, until);
+            }
             return if was_said { Heard::Answer } else { Heard::Nothing };
         }
         let before = out.len();

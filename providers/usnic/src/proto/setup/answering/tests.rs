@@ -117,6 +117,24 @@ fn a_request_is_reported_once_and_then_pending() {
 }
 
 #[test]
+fn it_is_remembered_as_long_as_it_is_repeated() {
+    let mut server = Server::new(Config::default(), None);
+    let (_, packet) = server.request(1);
+    let from = source(0, 1);
+    let id = asked(server.hears(0, &packet, from));
+    server.answering.reject(0, id, Reason::HandedOff(5), &mut Dice::new(3));
+    let linger = Config::default().linger;
+    for round in 1..10 {
+        let now = round * (linger - 1);
+        server.time(now);
+        assert_eq!(server.hears(now, &packet, from), Heard::Answer);
+        assert_eq!(server.said(), Some(Answer::Reject(Reason::HandedOff(5))));
+    }
+    server.time(11 * linger);
+    assert!(server.is_empty());
+}
+
+#[test]
 fn answers_after_the_end_change_nothing() {
     let mut server = Server::new(Config::default(), None);
     let (mut opening, packet) = server.request(1);
