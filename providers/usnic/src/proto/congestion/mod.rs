@@ -5,8 +5,15 @@
 //! with what we send. `cubic` is for long paths. Counts bytes of datagrams; knows no packet, no timer and no peer's window:
 //! those limits are the connection's.
 
+mod capacity;
 mod cubic;
 mod delay;
+mod evidence;
+#[cfg(test)]
+mod model;
+mod rounds;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use cubic::Cubic;
 pub(crate) use delay::Delay;
@@ -148,4 +155,17 @@ fn pace(window: f64, packet: f64, srtt: Nanos, gain: f64) -> Option<u64> {
     }
     let gain = if window < packet { 1.0 } else { gain };
     Some(((window * gain * 1e9 / srtt as f64) as u64).max(1))
+}
+
+#[cfg(test)]
+mod names {
+    use super::*;
+
+    #[test]
+    fn a_knob_names_each() {
+        assert_eq!(Algorithm::named("delay"), Some(Algorithm::Delay));
+        assert_eq!(Algorithm::named("cubic"), Some(Algorithm::Cubic));
+        assert_eq!((Algorithm::named("Delay"), Algorithm::named("")), (None, None));
+        assert_eq!(Algorithm::default(), Algorithm::Delay);
+    }
 }

@@ -1,0 +1,58 @@
+//! What passes where loss comes from congestion, and how long a round must therefore be.
+//!
+//! A path that holds only a few packets cannot be shared by windows in whole packets: steps of half a packet a round trip
+//! lose so much that TCP beside us lives in timeouts. So rounds are made long enough for some packets at the rate that passes,
+//! as if the path were longer. The rate is the most of late, for our own share says little: who goes by that yields for ever.
+
+use crate::proto::{MILLIS, Nanos, SECONDS};
+
+/// A round is so long where so many packets a second pass: room for 42 packets. It grows with the root only of a lower rate:
+/// with the rate itself, who gets little would be gentler in proportion, and get little for ever.
+const ROUND: (f64, f64) = (500_000.0, 85_000.0);
+/// The longest that a round is made: on longer paths TCP has timeouts that fit the path.
+const LONGEST: Nanos = 4 * MILLIS;
+/// Time over which arrivals are counted.
+const SPAN: Nanos = 20 * MILLIS;
+/// The most is forgotten after one to two of these.
+const MEMORY: Nanos = 2 * SECONDS;
+
+#[derive(Debug, Default)]
+pub(super) struct Capacity {
+    /// When this span began, and what arrived in it.
+    since: Nanos,
+    bytes: u64,
+    /// Whether congestion was answered in this span, and in the one before: only then is the rate the path's own.
+    lossy: (bool, bool),
+    /// Bytes a second: the most of late, and of the time before.
+    most: (f64, f64),
+    forget_at: Nanos,
+}
+
+impl Capacity {
+    pub(super) fn acked(&mut self, now: Nanos, bytes: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        let span = now.saturating_sub(self.since);
+        if span < SPAN {
+            return;
+        }
+        if self.lossy == (true, true) {
+            self.most.0 = self.most.0.max(self.bytes as f64 * SECONDS as f64 / span as f64);
+        }
+        (self.since, self.bytes, self.lossy) = (now, 0, (false, self.lossy.0));
+        if now >= self.forget_at {
+            self.most = (0.0, self.most.0);
+            self.forget_at = now.saturating_add(MEMORY);
+        }
+    }
+
+    /// Congestion was answered.
+    pub(super) fn congested(&mut self) {
+        self.lossy.0 = true;
+    }
+
+    /// What a round should last at least.
+    pub(super) fn round(&self, packet: f64) -> Nanos {
+        let rate = self.most.0.max(self.most.1) / packet;
+        if rate > 0.0 { ((ROUND.0 * (ROUND.1 / rate).sqrt()) as Nanos).min(LONGEST) } else { 0 }
+    }
+}
