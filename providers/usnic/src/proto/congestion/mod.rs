@@ -90,6 +90,10 @@ impl Algorithm {
 
 /// The controller of a connection.
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one lives in each connection, in place; a box would only be one more miss"
+)]
 pub(crate) enum Congestion {
     Delay(Delay),
     Cubic(Cubic),

@@ -29,7 +29,9 @@ fn tcp_in_trains() -> Sender {
 /// Bytes a second of each, once they know the path.
 fn rates(road: Road, seed: u64, senders: Vec<Sender>, warm: Nanos, time: Nanos) -> Vec<f64> {
     let mut model = Model::new(road, seed);
-    senders.into_iter().for_each(|sender| drop(model.add(sender)));
+    for sender in senders {
+        model.add(sender);
+    }
     model.run(warm);
     model.run(time)
 }
