@@ -24,6 +24,7 @@ use crate::net::address::{self, Interface};
 use crate::net::errors::{self, Hint};
 use crate::net::receive::Packets;
 use crate::net::socket::{Socket, Wanted};
+use crate::own::OwnSockets;
 use crate::pair::{Pair, Reports};
 use crate::polling::{Poller, Polling};
 use crate::progress::Progress;
@@ -47,6 +48,8 @@ pub(crate) struct Device {
     pub(crate) interface: Interface,
     /// What data leave and come by.
     pub(crate) socket: Arc<Socket>,
+    /// Those of single connections, if each has one.
+    pub(crate) own: Option<OwnSockets>,
     pub(crate) bell: Arc<Bell>,
     /// All sockets by which requests come; readable if one of them is.
     pub(crate) doors: OwnedFd,
@@ -79,7 +82,9 @@ impl Device {
             log::error!("{}: {why}", spec.name);
             Error::Exhausted(Resource::Device)
         })?;
-        let socket = Arc::new(open_socket(spec.name, &knobs, &interface)?);
+        let wanted = wanted(&knobs, &interface);
+        let socket = Arc::new(open_socket(spec.name, &wanted, &interface)?);
+        let own = if knobs.own_sockets { Some(OwnSockets::new(wanted)?) } else { None };
         let setups = Setups::new(spec.name, &knobs)?;
         let bell = Arc::new(Bell::new()?);
         let doors = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| {
@@ -92,6 +97,7 @@ impl Device {
             knobs,
             interface,
             socket,
+            own,
             bell,
             doors,
             table: Table::new(CONNECTIONS, REST),
@@ -162,6 +168,8 @@ impl Device {
     pub(crate) fn wants(&self, number: u32, plan: &Plan, outlook: &Outlook) {
         let deadline = if outlook.wants_turn() { Some(0) } else { outlook.deadline };
         let Some(deadline) = deadline.filter(|deadline| plan.is_late_for(*deadline)) else { return };
+        // Who wants a turn wants it now; a poller gives it soon enough.
+        let deadline = if deadline == 0 { now() } else { deadline };
         let mut fresh = self.fresh.lock();
         fresh.push((number, *outlook));
         // Pairs with the engine's last look before it sleeps.
@@ -234,6 +242,9 @@ impl Device {
 
     /// Nobody has it any more.
     pub(crate) fn forget(&self, number: u32) {
+        if let Some(own) = &self.own {
+            own.close(number);
+        }
         self.table.free(number, now());
     }
 
@@ -258,15 +269,22 @@ impl Device {
         }
     }
 
-    /// Each connection with a socket of its own.
-    pub(crate) fn has_own_sockets(&self) -> bool {
-        false
+    /// What connections of this number leave and come by: theirs alone, or the IA's.
+    pub(crate) fn open_socket_for(&self, number: u32) -> Result<Arc<Socket>> {
+        self.own.as_ref().map_or_else(|| Ok(self.socket.clone()), |own| own.open(number))
     }
 
-    pub(crate) fn each_ready_socket(&self, _each: impl FnMut(&Socket)) {}
+    /// The engine: what the error queues of connections' own sockets say.
+    pub(crate) fn heed_errors_of_own(&self) {
+        for socket in self.own.iter().flat_map(OwnSockets::failed) {
+            self.heed_errors(&socket);
+        }
+    }
 
-    /// Ends the engine. Nothing is reported any more.
+    /// Ends all: peers are told, the engine stops, and nothing is reported any more.
     pub(crate) fn shut(&self) {
+        self.setups.lock().end_all(self);
+        self.table.all().into_iter().for_each(|place| place.pair.shut());
         self.bell.ring(Job::Stop);
         let thread = self.thread.lock().take();
         // An agent that closes the IA from the engine's own thread must not wait for itself.
@@ -274,6 +292,8 @@ impl Device {
             let _ = thread.join();
         }
         self.bell.silence();
+        // They hold their queue pairs, and these the device.
+        self.table.all().into_iter().for_each(|place| self.forget(place.number));
     }
 }
 
@@ -283,8 +303,9 @@ impl std::fmt::Debug for Device {
     }
 }
 
-fn open_socket(name: &str, knobs: &Knobs, interface: &Interface) -> Result<Socket> {
-    let wanted = Wanted {
+/// What data leave and come by.
+fn wanted(knobs: &Knobs, interface: &Interface) -> Wanted {
+    Wanted {
         address: interface.address,
         ports: knobs.data_ports.clone(),
         is_shared: false,
@@ -292,12 +313,15 @@ fn open_socket(name: &str, knobs: &Knobs, interface: &Interface) -> Result<Socke
         send_buffer: knobs.send_buffer,
         gso: knobs.gso,
         gro: knobs.gro,
-    };
-    let socket = Socket::open(&wanted).map_err(|error| {
+    }
+}
+
+fn open_socket(name: &str, wanted: &Wanted, interface: &Interface) -> Result<Socket> {
+    let socket = Socket::open(wanted).map_err(|error| {
         log::error!("{name}: cannot open a UDP socket on {} ({}): {error}", interface.address.ip(), interface.name);
         Error::Exhausted(Resource::Device)
     })?;
-    for cut in socket.cuts(&wanted) {
+    for cut in socket.cuts(wanted) {
         log::warn!(
             "{name}: the system grants a socket buffer of {} bytes where {} are wanted, which costs speed; set {} to {} or more",
             cut.granted,

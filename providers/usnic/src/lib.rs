@@ -18,6 +18,7 @@ mod knobs;
 mod limits;
 mod line;
 mod net;
+mod own;
 mod pair;
 mod polling;
 mod progress;

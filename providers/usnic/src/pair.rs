@@ -48,6 +48,9 @@ pub(crate) trait Pair: Send + Sync {
     /// The attempt, or the connection, is over: the peer ended it, refused it, or never answered. All is flushed. False: it
     /// was over before, and there is nothing to report.
     fn end(&self, number: u32) -> bool;
+
+    /// The IA closes: whatever there is ends, and the peer is told as far as that goes at once.
+    fn shut(&self);
 }
 
 /// A connection that stands. If it is we who asked (`agreed.terms.active`), `Conn` confirms it.

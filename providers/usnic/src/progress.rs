@@ -72,12 +72,13 @@ impl Progress {
 
     /// True: something came.
     fn receive_all(&mut self, device: &Device, now: Nanos) -> bool {
-        if !device.has_own_sockets() {
-            return self.receive(device, &device.socket, now);
+        let moved = self.receive(device, &device.socket, now);
+        let Some(own) = &device.own else { return moved };
+        let (ready, has_errors) = own.ready();
+        if has_errors {
+            device.look(); // the engine reads them, since the layer above may have to hear of it
         }
-        let mut moved = false;
-        device.each_ready_socket(|socket| moved |= self.receive(device, socket, now));
-        moved
+        ready.iter().fold(moved, |moved, socket| self.receive(device, socket, now) || moved)
     }
 
     fn receive(&mut self, device: &Device, socket: &Socket, now: Nanos) -> bool {
@@ -165,7 +166,7 @@ enum Whose {
 fn whose(packet: &[u8]) -> Whose {
     let Some((head, _)) = wire::head(packet) else { return Whose::Nobody };
     match head.kind() {
-        Some(Kind::Request | Kind::Cookie | Kind::Accept | Kind::Reject | Kind::Confirm) => Whose::Setup,
+        Some(Kind::Request | Kind::Cookie | Kind::Accept | Kind::Reject) => Whose::Setup,
         Some(_) => Whose::Conn(head.conn.get()),
         None => Whose::Nobody,
     }

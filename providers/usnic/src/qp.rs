@@ -304,6 +304,10 @@ impl Core {
 }
 
 impl Pair for Core {
+    fn shut(&self) {
+        self.abort();
+    }
+
     fn connecting(&self, number: u32, _: ConnId) {
         self.inner.lock().stage = Stage::Connecting(number);
     }

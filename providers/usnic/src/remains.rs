@@ -56,6 +56,9 @@ impl Remains {
 }
 
 impl Pair for Remains {
+    /// The peer was told.
+    fn shut(&self) {}
+
     fn connecting(&self, _: u32, _: ConnId) {}
 
     fn open(&self, _: Nanos, _: Opened) -> Option<Outlook> {

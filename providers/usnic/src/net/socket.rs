@@ -175,7 +175,7 @@ impl Socket {
         self.errors.load(Ordering::Relaxed)
     }
 
-    pub(super) fn note_errors(&self, are_there: bool) {
+    pub(crate) fn note_errors(&self, are_there: bool) {
         self.errors.store(are_there, Ordering::Relaxed);
     }
 }

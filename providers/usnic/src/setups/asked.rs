@@ -11,6 +11,7 @@ use super::secrets::Os;
 use super::{Act, Setups, Standing, Wishes};
 use crate::bell::{Job, News};
 use crate::device::{self, Device};
+use crate::net::socket::Socket;
 use crate::pair::Pair;
 use crate::proto::Nanos;
 use crate::proto::setup::Agreed;
@@ -24,6 +25,7 @@ pub(super) struct Accepted {
     conn: ConnId,
     pair: Arc<dyn Pair>,
     agreed: Agreed,
+    socket: Arc<Socket>,
 }
 
 /// A connection request, as the layer above has it: answered once; dropped, it is refused.
@@ -78,6 +80,7 @@ impl Incoming {
         let now = device::now();
         // Without a number it is refused, by being dropped.
         let number = device.table.take(now).ok_or(Error::Exhausted(Resource::Memory))?;
+        let socket = device.open_socket_for(number).inspect_err(|_| device.forget(number))?;
         let Some(id) = self.id.take() else { return Err(Error::Internal) };
         pair.connecting(number, conn);
         device.table.put(number, pair.clone());
@@ -93,7 +96,7 @@ impl Incoming {
             return Ok(number);
         };
         setups.number_of.insert(id, number);
-        setups.accepted.insert(number, Accepted { id, conn, pair, agreed });
+        setups.accepted.insert(number, Accepted { id, conn, pair, agreed, socket });
         drop(setups);
         device.look_at_setups();
         Ok(number)
@@ -159,16 +162,30 @@ impl Setups {
         }
         let id = self.answering.confirmed(now, number, head.token.get())?;
         self.number_of.remove(&id);
-        let Accepted { conn, pair, agreed, .. } = self.accepted.remove(&number)?;
-        let standing = Standing { number, conn, pair, agreed, private_data: Vec::new() };
+        let Accepted { conn, pair, agreed, socket, .. } = self.accepted.remove(&number)?;
+        let standing = Standing { number, conn, pair, agreed, private_data: Vec::new(), socket };
         Some(Act::Open(standing, vec![(from, packet)]))
+    }
+
+    /// The socket of the accept that stands in the batch, or the IA's for whatever else does.
+    fn socket_to(&mut self, device: &Device, to: SocketAddr) -> Arc<Socket> {
+        let whose = wire::head(self.batch.own()).map(|(head, _)| head.conn.get());
+        let is_it = |accepted: &&Accepted| {
+            let terms = &accepted.agreed.terms;
+            terms.peer == to && Some(terms.peer_conn) == whose
+        };
+        let accepted = if device.own.is_some() { self.accepted.values().find(is_it) } else { None };
+        accepted.map_or(&device.socket, |accepted| &accepted.socket).clone()
     }
 
     /// What is due, until something of it is to be heard of.
     pub(super) fn poll_answers(&mut self, device: &Device, now: Nanos) -> Option<Act> {
         while let Some(due) = self.answering.poll(now, self.batch.own()) {
             match due {
-                Due::Send(to) => Self::send(&mut self.batch, &device.socket, to),
+                Due::Send(to) => {
+                    let socket = self.socket_to(device, to);
+                    Self::send(&mut self.batch, &socket, to);
+                }
                 Due::Left(id) => {
                     let act = self.failed(id);
                     if act.is_some() {

@@ -12,6 +12,7 @@ use super::{Act, Setups, Standing, Wishes};
 use crate::bell::News;
 use crate::device::{self, Device};
 use crate::net::address;
+use crate::net::socket::Socket;
 use crate::pair::Pair;
 use crate::proto::Nanos;
 use crate::proto::setup::opening::{Opening, Outcome};
@@ -22,6 +23,7 @@ pub(super) struct Attempt {
     server: SocketAddr,
     conn: ConnId,
     pair: Arc<dyn Pair>,
+    socket: Arc<Socket>,
     /// Its place in `due`.
     due: Option<Nanos>,
 }
@@ -49,14 +51,15 @@ impl Device {
         let now = device::now();
         let server = address::at(&own, ip, self.knobs.port);
         let number = self.table.take(now).ok_or(Error::Exhausted(Resource::Memory))?;
+        let socket = self.open_socket_for(number).inspect_err(|_| self.forget(number))?;
         pair.connecting(number, conn);
         self.table.put(number, pair.clone());
         let mut setups = self.setups.lock();
         let ours = setups.offer(self, number, wishes);
         let setup = setups.setup.clone();
         let opening = Opening::new(setup, server, spec.qual, ours, spec.private_data, now, &mut Os);
-        setups.attempts.insert(number, Attempt { opening, server, conn, pair, due: None });
-        setups.go_on(self, now, number);
+        setups.attempts.insert(number, Attempt { opening, server, conn, pair, socket, due: None });
+        setups.go_on(now, number);
         drop(setups);
         self.look_at_setups();
         Ok(number)
@@ -65,10 +68,10 @@ impl Device {
 
 impl Setups {
     /// Sends what an attempt has to say, and plans when it is looked at again.
-    fn go_on(&mut self, device: &Device, now: Nanos, number: u32) {
+    fn go_on(&mut self, now: Nanos, number: u32) {
         let Some(attempt) = self.attempts.get_mut(&number) else { return };
         if let Some(to) = attempt.opening.transmit(now, self.batch.own()) {
-            Self::send(&mut self.batch, &device.socket, to);
+            Self::send(&mut self.batch, &attempt.socket, to);
         }
         let due = attempt.opening.deadline();
         if let Some(before) = std::mem::replace(&mut attempt.due, due) {
@@ -101,13 +104,13 @@ impl Setups {
 
     fn after(&mut self, device: &Device, now: Nanos, number: u32, outcome: Option<Outcome>) -> Option<Act> {
         let Some(outcome) = outcome else {
-            self.go_on(device, now, number);
+            self.go_on(now, number);
             return None;
         };
-        let Attempt { conn, pair, server, .. } = self.remove(number)?;
+        let Attempt { conn, pair, server, socket, .. } = self.remove(number)?;
         let news = match outcome {
             Outcome::Established { agreed, private_data } => {
-                return Some(Act::Open(Standing { number, conn, pair, agreed, private_data }, Vec::new()));
+                return Some(Act::Open(Standing { number, conn, pair, agreed, private_data, socket }, Vec::new()));
             }
             Outcome::PeerRejected => News::PeerRejected,
             Outcome::Rejected(reason) => {
@@ -145,10 +148,10 @@ impl Setups {
     }
 
     /// Our consumer has given up.
-    pub(super) fn withdraw(&mut self, device: &Device, number: u32) {
+    pub(super) fn withdraw(&mut self, number: u32) {
         if let Some(mut attempt) = self.remove(number) {
             let to = attempt.opening.withdraw(&mut Os, self.batch.own());
-            Self::send(&mut self.batch, &device.socket, to);
+            Self::send(&mut self.batch, &attempt.socket, to);
         }
     }
 }

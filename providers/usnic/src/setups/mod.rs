@@ -82,6 +82,7 @@ struct Standing {
     agreed: Agreed,
     /// The acceptor's.
     private_data: Vec<u8>,
+    socket: Arc<Socket>,
 }
 
 impl Setups {
@@ -235,16 +236,18 @@ impl Act {
 impl Standing {
     /// First the report, then the data: nobody sees a receive before its connection.
     fn open(self, device: &Arc<Device>, early: Vec<(SocketAddr, Vec<u8>)>) {
-        let Standing { number, conn, pair, agreed, private_data } = self;
+        let Standing { number, conn, pair, agreed, private_data, socket } = self;
         let Some(place) = device.table.find(number) else { return };
         device.reports.event(conn, CmEvent::Established { private_data: &private_data });
+        // From now on nobody else is heard there. One that cannot be connected is named with every packet.
+        let is_own = device.own.is_some() && socket.connect(agreed.terms.peer).is_ok();
         let opened = Opened {
             number,
             conn,
             agreed,
             plan: place.plan.clone(),
-            socket: device.socket.clone(),
-            is_own: false,
+            socket,
+            is_own,
             ceiling: device.ceiling(),
             is_loopback: device.interface.is_loopback,
         };
@@ -252,6 +255,16 @@ impl Standing {
         place.opens();
         device.wants(number, &place.plan, &outlook);
         early.into_iter().for_each(|(from, packet)| receive(device, from, packet));
+    }
+}
+
+impl Setups {
+    /// The IA closes.
+    pub(crate) fn end_all(&mut self, device: &Device) {
+        let (asking, accepted): (Vec<u32>, Vec<u32>) =
+            (self.attempts.keys().copied().collect(), self.accepted.keys().copied().collect());
+        asking.into_iter().for_each(|number| self.withdraw(number));
+        accepted.into_iter().for_each(|number| self.take_back(device, number));
     }
 }
 
@@ -265,7 +278,7 @@ impl Device {
     /// nobody else is. An open connection ends by words of its own.
     pub(crate) fn give_up(&self, number: u32) {
         let mut setups = self.setups.lock();
-        setups.withdraw(self, number);
+        setups.withdraw(number);
         setups.take_back(self, number);
         drop(setups);
         self.forget(number);
