@@ -263,3 +263,18 @@ fn a_path_that_becomes_smaller_loses_nothing() {
         assert!(pair.a.world.memory[2 << 20..] == pair.b.world.memory[..1 << 20]);
     }
 }
+
+#[test]
+fn a_read_finds_what_was_written_before_it() {
+    for seed in 0..40 {
+        let mut pair = Pair::new(&Plan { seed, reads: 16, ..Plan::default() });
+        pair.weather = super::pair::Weather { drop: 150, late: 300, ..Default::default() };
+        for turn in 0..30u8 {
+            pair.a.world.memory[usize::from(turn)] = turn + 1;
+            pair.write(Side::A, usize::from(turn), 1, 40_000 + usize::from(turn));
+            pair.read(Side::A, 50_000 + usize::from(turn), 1, 40_000 + usize::from(turn));
+        }
+        pair.until("all", |pair| pair.a.world.requests.len() == 60);
+        assert!(pair.a.world.memory[50_000..50_030] == pair.a.world.memory[..30], "seed {seed}");
+    }
+}
