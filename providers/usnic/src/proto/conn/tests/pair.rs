@@ -53,7 +53,7 @@ pub(crate) struct World {
     pub(crate) put_off: u32,
     pub(crate) turn: Option<Status>,
     pub(crate) turns: u32,
-    /// What was allocated is counted by those who look for it.
+    /// Reads of which something has come.
     reads: BTreeMap<u64, Buffer>,
 }
 
@@ -76,9 +76,7 @@ impl World {
 
     /// As if nothing had completed.
     pub(crate) fn forget(&mut self) {
-        self.requests.clear();
-        self.recvs.clear();
-        self.kept.clear();
+        (self.requests, self.recvs, self.kept) = Default::default();
     }
 
     /// Nothing was written into a buffer after it had completed.
@@ -122,11 +120,9 @@ impl Host for World {
 
     fn turn(&mut self, _request: &Buffer) -> Result<bool, Status> {
         self.turns += 1;
-        if self.put_off > 0 {
-            self.put_off -= 1;
-            return Ok(false);
-        }
-        self.turn.map_or(Ok(true), Err)
+        let is_put_off = self.put_off > 0;
+        self.put_off = self.put_off.saturating_sub(1);
+        if is_put_off { Ok(false) } else { self.turn.map_or(Ok(true), Err) }
     }
 
     fn request_done(&mut self, request: Buffer, status: Status, bytes: u64) {
@@ -200,8 +196,8 @@ impl Dice {
         self.next() % end.max(1)
     }
 
-    fn hits(&mut self, thousandths: u64) -> bool {
-        thousandths > 0 && self.below(1000) < thousandths
+    fn hits(&mut self, parts: u64) -> bool {
+        parts > 0 && self.below(1000) < parts
     }
 }
 
@@ -370,9 +366,7 @@ impl Pair {
             // What goes to where nobody is gets lost.
             let is_mute = end.mute || to != there;
             let datagram = Datagram { to: side.other(), bytes, may_be_cut: out.oversized };
-            if let Some(log) = &mut self.log {
-                log.push((side, out, datagram.clone()));
-            }
+            self.log.iter_mut().for_each(|log| log.push((side, out, datagram.clone())));
             if !is_mute {
                 self.carry(datagram);
             }
