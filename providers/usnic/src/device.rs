@@ -229,6 +229,11 @@ impl Device {
         self.strays.load(Ordering::Relaxed)
     }
 
+    /// Datagrams that found a socket's buffer full.
+    pub(crate) fn drops(&self) -> u64 {
+        self.socket.drops() + self.own.as_ref().map_or(0, OwnSockets::drops)
+    }
+
     // --- connections ---
 
     /// From now on somebody else has this connection: its queue pair is done with it, but the peer may not be.

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use crate::bell::{Job, News};
 use crate::device::{self, Device};
 use crate::polling::TICK;
-use crate::proto::{MILLIS, Nanos};
+use crate::proto::{MILLIS, Nanos, SECONDS};
 use crate::setups;
 
 /// After work it looks around so often, for so long.
@@ -122,8 +122,8 @@ impl Engine {
         let setups = device.setups.lock().deadline().is_some_and(|due| due < until);
         let has_changed = setups || device.has_fresh() || device.polling.is_polled() == listens;
         let left = if has_changed { 0 } else { until.saturating_sub(device::now()) };
-        let timeout = (until != Nanos::MAX || has_changed)
-            .then(|| Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 });
+        let timeout = Timespec { tv_sec: (left / SECONDS) as i64, tv_nsec: (left % SECONDS) as i64 };
+        let timeout = (until != Nanos::MAX || has_changed).then_some(timeout);
         let look = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let own = device.own.as_ref().map_or(device.socket.as_fd(), |own| own.as_fd());
         let data = device.socket.as_fd();

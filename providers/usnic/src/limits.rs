@@ -81,7 +81,7 @@ pub(crate) fn facts(device: &Device, counts: Counts) -> Vec<(String, String)> {
         ("gso".into(), is_on(socket.has_gso())),
         ("gro".into(), is_on(socket.has_gro())),
         ("receive buffer".into(), socket.receive_buffer().to_string()),
-        ("dropped by the socket".into(), socket.drops().to_string()),
+        ("dropped by the socket".into(), device.drops().to_string()),
         ("of no connection".into(), device.strays().to_string()),
     ];
     let sums = tally::NAMES.into_iter().zip(counts);

@@ -1,0 +1,295 @@
+//! Doubles of what is above and below a device, for its tests: the layer above, queue pairs, and IAs over the loopback
+//! interface that have them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use dapl::handle::ObjectId;
+use dapl::provider::{CmEvent, ConnId, ConnectSpec, IaSpec, PeerAddress, RequestInfo};
+use zerocopy::IntoBytes;
+
+use crate::device::*;
+use crate::net::errors::Hint;
+use crate::net::send::{Batch, Destination};
+use crate::pair::{Opened, Reports};
+use crate::proto::schedule::Turn;
+use crate::proto::wire::{Head, Kind};
+use crate::setups::{Incoming, Wishes};
+
+/// Longer than anything here takes, if it comes at all.
+pub(super) const LONG: Duration = Duration::from_secs(20);
+pub(super) const WISHES: Wishes = Wishes { ord: 4, ird: 2, credits: 1 };
+
+/// What somebody has heard.
+#[derive(Debug, PartialEq)]
+pub(super) enum Word {
+    Established(ConnId, Vec<u8>),
+    Event(ConnId, &'static str),
+    Asked(Vec<u8>),
+    Packet(Vec<u8>),
+    Turn(Turn),
+    OnTime,
+    Opened,
+    Ended(u32),
+    Missed(Hint),
+}
+
+/// What was heard, by which thread, and who waits for more.
+#[derive(Default)]
+pub(super) struct Ear {
+    pub(super) heard: Mutex<Vec<(Word, ThreadId)>>,
+    pub(super) more: Condvar,
+}
+
+impl Ear {
+    pub(super) fn hear(&self, word: Word) {
+        self.heard.lock().unwrap().push((word, std::thread::current().id()));
+        self.more.notify_all();
+    }
+
+    /// The first that fits, taken out.
+    pub(super) fn wait<T>(&self, fits: impl Fn(&Word) -> Option<T>) -> (T, ThreadId) {
+        let mut heard = self.heard.lock().unwrap();
+        loop {
+            if let Some(found) = take(&mut heard, &fits) {
+                return found;
+            }
+            let (next, over) = self.more.wait_timeout(heard, LONG).unwrap();
+            heard = next;
+            assert!(!over.timed_out(), "heard only {heard:?}");
+        }
+    }
+
+    pub(super) fn has<T>(&self, fits: impl Fn(&Word) -> Option<T>) -> Option<(T, ThreadId)> {
+        take(&mut self.heard.lock().unwrap(), &fits)
+    }
+}
+
+pub(super) fn take<T>(heard: &mut Vec<(Word, ThreadId)>, fits: &impl Fn(&Word) -> Option<T>) -> Option<(T, ThreadId)> {
+    let (at, found) = heard.iter().enumerate().find_map(|(at, (word, by))| Some((at, (fits(word)?, *by))))?;
+    heard.remove(at);
+    Some(found)
+}
+
+pub(super) fn event(word: &Word) -> Option<(ConnId, &'static str)> {
+    if let Word::Event(conn, news) = word { Some((*conn, *news)) } else { None }
+}
+
+pub(super) fn established(word: &Word) -> Option<(ConnId, Vec<u8>)> {
+    if let Word::Established(conn, data) = word { Some((*conn, data.clone())) } else { None }
+}
+
+pub(super) fn packet(word: &Word) -> Option<Vec<u8>> {
+    if let Word::Packet(bytes) = word { Some(bytes.clone()) } else { None }
+}
+
+/// The layer above: takes requests, and keeps them for the test.
+#[derive(Default)]
+pub(super) struct Above {
+    pub(super) ear: Ear,
+    pub(super) requests: Mutex<Vec<Incoming>>,
+    pub(super) is_full: bool,
+}
+
+impl Reports for Above {
+    fn request(&self, _: ObjectId, request: Incoming, info: RequestInfo) -> std::result::Result<(), Incoming> {
+        if self.is_full {
+            return Err(request);
+        }
+        self.requests.lock().unwrap().push(request);
+        self.ear.hear(Word::Asked(info.private_data));
+        Ok(())
+    }
+
+    fn event(&self, conn: ConnId, event: CmEvent<'_>) {
+        self.ear.hear(match event {
+            CmEvent::Established { private_data } => Word::Established(conn, private_data.to_vec()),
+            CmEvent::PeerRejected => Word::Event(conn, "peer rejected"),
+            CmEvent::Rejected => Word::Event(conn, "rejected"),
+            CmEvent::Unreachable => Word::Event(conn, "unreachable"),
+            CmEvent::AcceptFailed => Word::Event(conn, "accept failed"),
+            CmEvent::Disconnected => Word::Event(conn, "disconnected"),
+            CmEvent::Broken => Word::Event(conn, "broken"),
+        });
+    }
+
+    fn many_recvs(&self, _: ObjectId) {}
+}
+
+/// A queue pair that sends what it is given, and tells what it is told.
+#[derive(Default)]
+pub(super) struct Double {
+    pub(super) ear: Ear,
+    pub(super) opened: Mutex<Option<Opened>>,
+    /// Packets that wait for a turn.
+    pub(super) queue: Mutex<Vec<Vec<u8>>>,
+    pub(super) deadline: Mutex<Option<Nanos>>,
+}
+
+impl Double {
+    pub(super) fn outlook(&self) -> Outlook {
+        let ready = !self.queue.lock().unwrap().is_empty();
+        Outlook { ready, deadline: *self.deadline.lock().unwrap(), ..Outlook::default() }
+    }
+
+    pub(super) fn is_open(&self) {
+        self.ear.wait(|word| (*word == Word::Opened).then_some(()));
+    }
+
+    /// Leaves a packet of its connection to whoever gives it a turn.
+    pub(super) fn post(&self, device: &Device, body: &[u8]) {
+        let opened = self.opened.lock().unwrap();
+        let opened = opened.as_ref().unwrap();
+        let terms = &opened.agreed.terms;
+        let head = Head::new(Kind::Ack, 0, terms.peer_conn, terms.peer_token);
+        self.queue.lock().unwrap().push([head.as_bytes(), body].concat());
+        device.wants(opened.number, &opened.plan, &self.outlook());
+    }
+
+    pub(super) fn number(&self) -> u32 {
+        self.opened.lock().unwrap().as_ref().unwrap().number
+    }
+}
+
+impl Pair for Double {
+    fn connecting(&self, _: u32, _: ConnId) {}
+
+    fn open(&self, _: Nanos, opened: Opened) -> Option<Outlook> {
+        *self.opened.lock().unwrap() = Some(opened);
+        self.ear.hear(Word::Opened);
+        Some(self.outlook())
+    }
+
+    fn receive(&self, _: Nanos, _: u32, _: SocketAddr, packets: Packets<'_>) -> Outlook {
+        packets.for_each(|packet| self.ear.hear(Word::Packet(packet[size_of::<Head>()..].to_vec())));
+        self.outlook()
+    }
+
+    fn transmit(&self, _: Nanos, _: u32, turn: Turn) -> Outlook {
+        let opened = self.opened.lock().unwrap();
+        if let Some(Opened { agreed, socket, .. }) = &*opened {
+            let mut batch = Batch::default();
+            for packet in self.queue.lock().unwrap().drain(..) {
+                batch.own().extend(packet);
+                batch.end_packet();
+            }
+            batch.send(socket, &Destination::of(agreed.terms.peer));
+        }
+        self.ear.hear(Word::Turn(turn));
+        drop(opened);
+        self.outlook()
+    }
+
+    fn on_time(&self, now: Nanos, _: u32) -> Outlook {
+        if self.deadline.lock().unwrap().take_if(|due| *due <= now).is_some() {
+            self.ear.hear(Word::OnTime);
+        }
+        self.outlook()
+    }
+
+    fn sends_to(&self, peer: SocketAddr) -> bool {
+        self.opened.lock().unwrap().as_ref().is_some_and(|opened| opened.agreed.terms.peer == peer)
+    }
+
+    fn did_not_arrive(&self, _: Nanos, _: u32, hint: Hint) -> Outlook {
+        self.ear.hear(Word::Missed(hint));
+        self.outlook()
+    }
+
+    fn end(&self, number: u32) -> bool {
+        self.ear.hear(Word::Ended(number));
+        true
+    }
+
+    fn shut(&self) {
+        self.ear.hear(Word::Ended(0));
+    }
+}
+
+/// An IA that is closed at the end.
+pub(super) struct Ia {
+    pub(super) device: Arc<Device>,
+    pub(super) above: Arc<Above>,
+}
+
+impl Ia {
+    pub(super) fn open(ip: &str, params: &str) -> Ia {
+        Ia::with(Above::default(), ip, params)
+    }
+
+    pub(super) fn with(above: Above, ip: &str, params: &str) -> Ia {
+        // Loopback addresses and a port that no other test of this process has, nor another process of its kind.
+        let port = 20_000 + std::process::id() % 20_000;
+        let params = format!("{ip} port={port} receive_buffer=100000 send_buffer=100000 {params}");
+        let above = Arc::new(above);
+        let spec = IaSpec { name: "test", params: &params };
+        Ia { device: Device::open(&spec, above.clone()).unwrap(), above }
+    }
+
+    pub(super) fn connect(&self, to: &Ia, qual: u64, conn: ConnId) -> Arc<Double> {
+        self.try_connect(to.device.address().ip(), qual, conn).unwrap()
+    }
+
+    pub(super) fn try_connect(&self, ip: IpAddr, qual: u64, conn: ConnId) -> dapl::error::Result<Arc<Double>> {
+        let pair = Arc::new(Double::default());
+        let spec = ConnectSpec { address: &PeerAddress::Ip(ip), qual, private_data: b"may I?" };
+        self.device.connect(pair.clone(), &spec, conn, WISHES).map(|_| pair)
+    }
+
+    /// Accepts the next request.
+    pub(super) fn accept(&self, conn: ConnId) -> Arc<Double> {
+        let pair = Arc::new(Double::default());
+        self.request().accept(pair.clone(), b"you may", conn, WISHES).unwrap();
+        pair
+    }
+
+    pub(super) fn request(&self) -> Incoming {
+        self.above.ear.wait(|word| (*word == Word::Asked(b"may I?".to_vec())).then_some(()));
+        self.above.requests.lock().unwrap().remove(0)
+    }
+
+    pub(super) fn event(&self) -> (ConnId, &'static str) {
+        self.above.ear.wait(event).0
+    }
+}
+
+impl Drop for Ia {
+    fn drop(&mut self) {
+        self.device.shut();
+    }
+}
+
+pub(super) fn conn(attempt: u32) -> ConnId {
+    ConnId { attempt, ..ConnId::default() }
+}
+
+/// Two addresses that nobody else has.
+pub(super) fn addresses() -> (String, String) {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    let pid = std::process::id();
+    let net = format!("127.{}.{}", 1 + pid % 200, 1 + pid / 200 % 200);
+    (format!("{net}.{}", 2 * next + 1), format!("{net}.{}", 2 * next + 2))
+}
+
+/// Two IAs with a connection: clients and servers.
+pub(super) fn connected(params: &str) -> ((Ia, Arc<Double>), (Ia, Arc<Double>)) {
+    let (here, there) = addresses();
+    let (client, server) = (Ia::open(&here, params), Ia::open(&there, params));
+    let listening = server.device.listen(7, ObjectId::default()).unwrap();
+    let ours = client.connect(&server, 7, conn(1));
+    let theirs = server.accept(conn(2));
+    let (told, _) = client.above.ear.wait(established);
+    assert_eq!(told, (conn(1), b"you may".to_vec()));
+    ours.is_open();
+    // The first packet is the confirmation.
+    ours.post(&client.device, b"first");
+    assert_eq!(server.above.ear.wait(established).0, (conn(2), Vec::new()));
+    theirs.is_open();
+    assert_eq!(theirs.ear.wait(packet).0, b"first");
+    drop(listening);
+    ((client, ours), (server, theirs))
+}
