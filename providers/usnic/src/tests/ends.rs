@@ -152,7 +152,12 @@ fn a_queue_pair_that_was_dropped_leaves_nothing() {
     let held = Arc::downgrade(&qa.0);
     drop(qa);
     assert_eq!(b.sink.next(conn(2)), "disconnected");
-    assert!(held.upgrade().is_none(), "nobody holds it");
+    // A pass that is under way just now may.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while held.strong_count() > 0 {
+        assert!(std::time::Instant::now() < until, "nobody holds it");
+        std::thread::yield_now();
+    }
     drop(qb);
     assert!(a.sink.is_silent());
 }
