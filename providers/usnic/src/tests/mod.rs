@@ -1,9 +1,10 @@
 //! The provider as dapl sees it: IAs in one process over the loopback interface, with a sink that records.
 //!
 //! Runs without libdat and without dapl's objects. Connections are agreed on by hand here: how they are set up is shown
-//! elsewhere.
+//! elsewhere. `sim` is the protocol alone, over a network that is only thought of.
 
 mod ends;
+mod sim;
 mod transfers;
 
 use std::collections::VecDeque;

@@ -1,0 +1,389 @@
+//! What both consumers of a connection know of it: what was posted, what has completed, and what memory holds.
+//!
+//! This is the judge: every call of a connection on its host comes here and is compared with what DAT promises. Messages are
+//! pieces of one table of random bytes, so that each byte is known before it comes.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::OnceLock;
+
+use dapl::provider::{Remote, Status};
+
+use super::dice::Dice;
+use super::scenario::{Item, LONGEST, What};
+use crate::proto::conn::{Host, News, Work};
+use crate::proto::wire::Refusal;
+
+const TABLE: usize = 1 << 20;
+/// The key of what may only be read, and one that nobody has.
+const SOURCE: u32 = 0x5EED;
+const NOBODYS: u32 = 0xBAD;
+/// Where an area begins, from the address that its number gives.
+const BEGIN: u64 = 0x40;
+
+fn table() -> &'static [u8] {
+    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
+    BYTES.get_or_init(|| {
+        let mut dice = Dice::new(7);
+        (0..TABLE / 8).flat_map(|_| dice.next().to_ne_bytes()).collect()
+    })
+}
+
+/// Bytes of the table.
+fn bytes(pattern: u32, offset: usize, length: usize) -> &'static [u8] {
+    &table()[pattern as usize + offset..][..length]
+}
+
+/// A request that was posted.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) what: What,
+    pub(super) length: u32,
+    fence: bool,
+    solicited: bool,
+    pattern: u32,
+    /// Where a read's data go, of this side; where a write's go, of the other.
+    area: usize,
+    /// A bind is put off so often.
+    puts_off: u32,
+    pub(super) status: Option<Status>,
+}
+
+/// Memory.
+#[derive(Debug)]
+struct Area {
+    bytes: Vec<u8>,
+    pattern: u32,
+    /// The peer may read and write it.
+    open: bool,
+    /// Nothing more may be written to it.
+    done: bool,
+}
+
+/// What a connection keeps with a request. It cannot be copied: who has given it back has it no more.
+#[derive(Debug)]
+pub(super) struct Asked {
+    index: usize,
+}
+
+/// The same of a receive.
+#[derive(Debug)]
+pub(super) struct Landing {
+    id: u64,
+    buffer: RefCell<Vec<u8>>,
+}
+
+/// Receives that the connections of a process share.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    there: VecDeque<u32>,
+    /// Somebody is to be told that there are more.
+    pub(super) fresh: bool,
+}
+
+impl Pool {
+    pub(super) fn put(&mut self, length: u32) {
+        self.there.push_back(length);
+        self.fresh = true;
+    }
+
+    pub(super) fn len(&self) -> u32 {
+        self.there.len() as u32
+    }
+}
+
+/// One side of a connection, as its consumer sees it.
+#[derive(Debug, Default)]
+pub(super) struct Side {
+    pub(super) entries: Vec<Entry>,
+    pub(super) done: usize,
+    /// Those of `entries` that are messages.
+    pub(super) sends: Vec<usize>,
+    pub(super) posted_recvs: u64,
+    pub(super) done_recvs: u64,
+    pub(super) failed_recvs: Vec<Status>,
+    /// Messages of the other side that are here.
+    pub(super) got: usize,
+    /// So many of the other side's requests were looked at.
+    verified: usize,
+    areas: Vec<Area>,
+    pub(super) news: Vec<News>,
+    has_failed: bool,
+}
+
+/// Both sides of one.
+#[derive(Debug)]
+pub(super) struct Book {
+    pub(super) sides: [Side; 2],
+    /// What came may be garbled: contents are not judged.
+    pub(super) loose: bool,
+    dice: Dice,
+}
+
+/// A side's hand on the book.
+#[derive(Clone, Debug)]
+pub(super) struct Hand {
+    pub(super) book: Rc<RefCell<Book>>,
+    pub(super) side: usize,
+    pub(super) pool: Option<Rc<RefCell<Pool>>>,
+}
+
+impl Book {
+    pub(super) fn new(seed: u64, loose: bool) -> Rc<RefCell<Book>> {
+        Rc::new(RefCell::new(Book { sides: Default::default(), loose, dice: Dice::new(seed) }))
+    }
+
+    /// The consumer of a side posts a request: what it is for the connection.
+    pub(super) fn post(&mut self, side: usize, item: &Item) -> (Work, u32, Asked) {
+        let [here, there] = if side == 0 { [0, 1] } else { [1, 0] };
+        let mut length = if item.what == What::Bind { 0 } else { item.length };
+        let mut pattern = self.dice.below((TABLE - LONGEST as usize - 1) as u64) as u32;
+        let index = self.sides[here].entries.len();
+        let mut what = item.what;
+        let back = self.sides[here].entries.iter().rfind(|entry| entry.what == What::Write).map(|entry| entry.area);
+        if what == What::ReadBack && back.is_none() {
+            what = What::Read;
+        }
+        let mut area = 0;
+        let work = match what {
+            What::Send | What::LongSend | What::BadSource => Work::Send { solicited: item.solicited },
+            What::Bind => Work::Bind,
+            What::Write => {
+                area = self.sides[there].open(length, pattern);
+                Work::Write(remote(area as u32 + 1, address(area)))
+            }
+            What::BadWrite => Work::Write(remote(NOBODYS, address(1))),
+            What::Read => {
+                pattern %= LONGEST;
+                length = length.min(LONGEST - pattern);
+                area = self.sides[here].close(length, pattern);
+                Work::Read(remote(SOURCE, BEGIN + u64::from(pattern)))
+            }
+            What::ReadBack => {
+                let target = back.unwrap_or_default();
+                let from = &self.sides[there].areas[target];
+                length = length.min(from.bytes.len() as u32);
+                pattern = from.pattern;
+                area = self.sides[here].close(length, pattern);
+                Work::Read(remote(target as u32 + 1, address(target)))
+            }
+            What::BadRead => {
+                area = self.sides[here].close(length, 0);
+                Work::Read(remote(NOBODYS, address(1)))
+            }
+        };
+        let side = &mut self.sides[here];
+        if what.is_send() {
+            side.sends.push(index);
+        }
+        let puts_off = self.dice.below(3) as u32;
+        let Item { fence, solicited, .. } = *item;
+        side.entries.push(Entry { what, length, fence, solicited, pattern, area, puts_off, status: None });
+        (work, length, Asked { index })
+    }
+
+    /// Where the payload of a request is. `None`: nowhere.
+    pub(super) fn source(&self, side: usize, asked: &Asked, offset: u32, length: u32) -> Option<&[u8]> {
+        let entry = &self.sides[side].entries[asked.index];
+        assert!(entry.status.is_none(), "a request that is complete is sent");
+        assert!(offset + length <= entry.length, "more than there is");
+        (entry.what != What::BadSource).then(|| bytes(entry.pattern, offset as usize, length as usize))
+    }
+
+    /// What the peer reads.
+    pub(super) fn remote(&self, side: usize, key: u32, address: u64, length: u32) -> Option<&[u8]> {
+        if key == SOURCE {
+            let start = address.checked_sub(BEGIN)?;
+            let is_there = start.checked_add(u64::from(length))? <= u64::from(LONGEST);
+            return is_there.then(|| bytes(0, start as usize, length as usize));
+        }
+        let (area, start) = self.sides[side].find(key, address, length)?;
+        Some(&self.sides[side].areas[area].bytes[start..][..length as usize])
+    }
+
+    /// A message is here: everything before it is, too.
+    fn judge_message(&mut self, side: usize, length: u64, solicited: bool, buffer: &[u8]) {
+        let other = 1 - side;
+        let number = self.sides[side].got;
+        self.sides[side].got += 1;
+        if self.loose {
+            return;
+        }
+        let index = *self.sides[other].sends.get(number).expect("a message that was sent");
+        let entry = &self.sides[other].entries[index];
+        assert_eq!((u64::from(entry.length), entry.solicited), (length, solicited), "message {number}");
+        assert!(entry.what == What::Send, "{:?} got through", entry.what);
+        assert!(buffer[..length as usize] == *bytes(entry.pattern, 0, length as usize), "message {number} differs");
+        for earlier in &self.sides[other].entries[self.sides[side].verified..index] {
+            match earlier.what {
+                What::Write => assert!(self.sides[side].areas[earlier.area].is_whole(), "a message before a write"),
+                What::Read | What::ReadBack if entry.fence => {
+                    assert!(self.sides[other].areas[earlier.area].is_whole(), "a fenced message before a read");
+                }
+                _ => {}
+            }
+        }
+        // Reads are looked at again: only what is fenced comes after them.
+        let before = &self.sides[other].entries[..index];
+        let verified = before.iter().position(|entry| matches!(entry.what, What::Read | What::ReadBack) && entry.status.is_none());
+        self.sides[side].verified = verified.unwrap_or(index).max(self.sides[side].verified);
+    }
+
+    fn judge_success(&mut self, side: usize, index: usize, done: u64) {
+        let Entry { what, length, area, .. } = self.sides[side].entries[index];
+        assert_eq!(done, u64::from(length), "bytes of request {index}");
+        if self.loose {
+            return;
+        }
+        assert!(!what.is_bad(), "{what:?} has succeeded");
+        let memory = match what {
+            What::Write => &mut self.sides[1 - side].areas[area],
+            What::Read | What::ReadBack => &mut self.sides[side].areas[area],
+            _ => return,
+        };
+        assert!(memory.is_whole(), "{what:?} {index} is complete, and its memory is not");
+        memory.done = true;
+    }
+}
+
+impl Side {
+    fn open(&mut self, length: u32, pattern: u32) -> usize {
+        self.areas.push(Area { bytes: vec![0; length as usize], pattern, open: true, done: false });
+        self.areas.len() - 1
+    }
+
+    fn close(&mut self, length: u32, pattern: u32) -> usize {
+        let area = self.open(length, pattern);
+        self.areas[area].open = false;
+        area
+    }
+
+    /// The area that the peer means, and where in it.
+    fn find(&self, key: u32, at: u64, length: u32) -> Option<(usize, usize)> {
+        let index = (key as usize).checked_sub(1)?;
+        let area = self.areas.get(index).filter(|area| area.open)?;
+        let start = at.checked_sub(address(index))?;
+        let is_within = start.checked_add(u64::from(length))? <= area.bytes.len() as u64;
+        is_within.then_some((index, start as usize))
+    }
+}
+
+impl Area {
+    fn is_whole(&self) -> bool {
+        self.bytes == *bytes(self.pattern, 0, self.bytes.len())
+    }
+
+    fn put(&mut self, start: usize, piece: &[u8], loose: bool) {
+        if !loose {
+            assert!(!self.done, "memory was written to after the end");
+            assert!(*piece == *bytes(self.pattern, start, piece.len()), "other bytes than were sent");
+        }
+        self.bytes[start..][..piece.len()].copy_from_slice(piece);
+    }
+}
+
+fn remote(key: u32, address: u64) -> Remote {
+    Remote { key, address }
+}
+
+fn address(area: usize) -> u64 {
+    ((area as u64 + 1) << 32) + BEGIN
+}
+
+impl Hand {
+    /// A receive of its own.
+    pub(super) fn landing(&self, length: u32) -> Landing {
+        let side = &mut self.book.borrow_mut().sides[self.side];
+        side.posted_recvs += 1;
+        Landing { id: side.posted_recvs, buffer: RefCell::new(vec![0; length as usize]) }
+    }
+}
+
+impl Host for Hand {
+    type Request = Asked;
+    type Recv = Landing;
+
+    fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
+        let is_there = self.book.borrow().remote(self.side, key, address, length).is_some();
+        is_there && !(write && key == SOURCE)
+    }
+
+    fn put_remote(&mut self, key: u32, address: u64, bytes: &[u8]) -> Result<(), Refusal> {
+        let mut book = self.book.borrow_mut();
+        let loose = book.loose;
+        let side = &mut book.sides[self.side];
+        let (area, start) = side.find(key, address, bytes.len() as u32).ok_or(Refusal::Access)?;
+        side.areas[area].put(start, bytes, loose);
+        Ok(())
+    }
+
+    fn put_recv(&mut self, recv: &Landing, offset: u32, bytes: &[u8]) -> Result<(), Status> {
+        let mut buffer = recv.buffer.borrow_mut();
+        let place = buffer.get_mut(offset as usize..offset as usize + bytes.len());
+        place.expect("within the receive").copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn put_read(&mut self, request: &Asked, offset: u32, bytes: &[u8]) -> Result<(), Status> {
+        let mut book = self.book.borrow_mut();
+        let loose = book.loose;
+        let side = &mut book.sides[self.side];
+        let entry = &side.entries[request.index];
+        assert!(entry.status.is_none(), "data for a read that is complete");
+        assert!(offset as usize + bytes.len() <= entry.length as usize, "beyond the read");
+        let area = entry.area;
+        side.areas[area].put(offset as usize, bytes, loose);
+        Ok(())
+    }
+
+    fn take_shared(&mut self) -> Option<(Landing, u64)> {
+        let length = self.pool.as_ref()?.borrow_mut().there.pop_front()?;
+        Some((self.landing(length), u64::from(length)))
+    }
+
+    fn shared_left(&self) -> u32 {
+        self.pool.as_ref().map_or(0, |pool| pool.borrow().len())
+    }
+
+    fn turn(&mut self, request: &Asked) -> Result<bool, Status> {
+        let entry = &mut self.book.borrow_mut().sides[self.side].entries[request.index];
+        assert_eq!(entry.what, What::Bind);
+        let is_done = entry.puts_off == 0;
+        entry.puts_off = entry.puts_off.saturating_sub(1);
+        Ok(is_done)
+    }
+
+    fn request_done(&mut self, request: Asked, status: Status, bytes: u64) {
+        let mut book = self.book.borrow_mut();
+        let side = &mut book.sides[self.side];
+        assert_eq!(request.index, side.done, "requests complete in order");
+        side.done += 1;
+        let entry = &mut side.entries[request.index];
+        assert!(entry.status.is_none());
+        entry.status = Some(status);
+        let had_failed = side.has_failed;
+        side.has_failed |= status != Status::Success;
+        assert!(!had_failed || status == Status::Flushed, "{status:?} after the first that failed");
+        if status == Status::Success {
+            book.judge_success(self.side, request.index, bytes);
+        }
+    }
+
+    fn recv_done(&mut self, recv: Landing, status: Status, bytes: u64, solicited: bool) {
+        let mut book = self.book.borrow_mut();
+        let side = &mut book.sides[self.side];
+        side.done_recvs += 1;
+        assert_eq!(recv.id, side.done_recvs, "receives complete in order");
+        let buffer = recv.buffer.borrow();
+        if status == Status::Success {
+            assert!(side.failed_recvs.is_empty(), "a message after one that failed");
+            assert!(bytes <= buffer.len() as u64);
+            return book.judge_message(self.side, bytes, solicited, &buffer);
+        }
+        side.failed_recvs.push(status);
+        if let Some(pool) = &self.pool {
+            pool.borrow_mut().put(buffer.len() as u32);
+        }
+    }
+}

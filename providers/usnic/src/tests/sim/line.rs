@@ -1,0 +1,214 @@
+//! A connection that stands, as its process drives it; and what its packets say is watched.
+//!
+//! What leaves is compared with what came: nothing is acknowledged that has not, and no more is under way than may be.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use dapl::provider::Status;
+
+use super::book::{Asked, Hand, Landing};
+use super::network::Datagram;
+use super::scenario::SidePlan;
+use crate::proto::checked::Sum;
+use crate::proto::congestion::Algorithm;
+use crate::proto::conn::{Config, Conn, Outgoing, Payload};
+use crate::proto::psn::Psn;
+use crate::proto::seal::Seal;
+use crate::proto::setup::opening::Confirming;
+use crate::proto::setup::{self, Agreed, Terms};
+use crate::proto::wire::{self, Head, Kind};
+use crate::proto::{MILLIS, Nanos, WINDOW};
+
+pub(super) struct Line {
+    pub(super) link: usize,
+    pub(super) conn: Conn<Asked, Landing>,
+    pub(super) hand: Hand,
+    pub(super) terms: Terms,
+    seal: Option<Box<Seal>>,
+    pub(super) confirming: Option<Confirming>,
+    pub(super) burst: usize,
+    /// Numbers that came, from the first one on: all before, and more.
+    all_before: u32,
+    more: BTreeSet<u32>,
+    /// The peer has acknowledged so many.
+    acked: u32,
+    loose: bool,
+}
+
+/// What a side wants.
+pub(super) fn config(plan: &SidePlan, window_kib: u16) -> Config {
+    Config {
+        max_requests: plan.max_requests,
+        max_recvs: plan.max_recvs,
+        shared: plan.shared,
+        window: plan.window,
+        window_kib,
+        command_depth: plan.depth,
+        data_depth: plan.depth.max(2),
+        keepalive: plan.keepalive,
+        linger: 500 * MILLIS,
+        mtu_start: plan.mtu_start,
+        congestion: if plan.cubic { Algorithm::Cubic } else { Algorithm::Delay },
+        ..Config::default()
+    }
+}
+
+impl Line {
+    pub(super) fn new(link: usize, agreed: Agreed, config: &Config, hand: Hand, burst: usize, now: Nanos) -> Line {
+        let terms = agreed.terms;
+        let setup = setup::Config::default();
+        let loose = hand.book.borrow().loose;
+        Line {
+            link,
+            conn: Conn::new(config, terms, now),
+            terms,
+            seal: agreed.seal,
+            confirming: terms.active.then(|| Confirming::new(&setup, now)),
+            burst,
+            all_before: 0,
+            more: BTreeSet::new(),
+            acked: 0,
+            loose,
+            hand,
+        }
+    }
+
+    pub(super) fn receive(&mut self, now: Nanos, datagram: &mut Datagram) {
+        let from = datagram.from;
+        let opened = match &mut self.seal {
+            Some(seal) => seal.open(&mut datagram.bytes),
+            None => wire::head(&datagram.bytes),
+        };
+        let Some((head, body)) = opened.filter(|(head, _)| head.token.get() == self.terms.our_token) else { return };
+        if let Some(confirming) = &mut self.confirming {
+            confirming.heard();
+        }
+        let body = body.to_vec();
+        if !datagram.garbled {
+            self.note_arrival(&head, &body);
+        }
+        self.conn.receive(now, &head, &body, from, &mut self.hand);
+        self.look();
+    }
+
+    fn note_arrival(&mut self, head: &Head, body: &[u8]) {
+        let body = &body[..body.len().saturating_sub(if self.terms.checked { 4 } else { 0 })];
+        let next = match head.kind() {
+            Some(kind @ (Kind::Fragment | Kind::Chunk)) => {
+                let Some(data) = wire::data(kind, body) else { return };
+                let at = data.carried.psn.get().wrapping_sub(self.terms.peer_first_psn.0);
+                if at >= self.all_before {
+                    self.more.insert(at);
+                }
+                while self.more.remove(&self.all_before) {
+                    self.all_before += 1;
+                }
+                data.carried.ack.next.get()
+            }
+            Some(Kind::Ack) => wire::ack(body).map_or(self.terms.first_psn.0, |(ack, ..)| ack.next.get()),
+            _ => return,
+        };
+        self.acked = self.acked.max(next.wrapping_sub(self.terms.first_psn.0));
+    }
+
+    /// News, for the book.
+    pub(super) fn look(&mut self) {
+        if let Some(news) = self.conn.news() {
+            self.hand.book.borrow_mut().sides[self.hand.side].news.push(news);
+        }
+    }
+
+    /// The next packet that leaves, and where it goes.
+    pub(super) fn transmit(&mut self, now: Nanos) -> Option<(SocketAddr, Vec<u8>)> {
+        let mut bytes = Vec::new();
+        if let Some(confirming) = &mut self.confirming
+            && confirming.transmit(now, &self.terms, &mut bytes)
+        {
+            let peer = self.conn.peer();
+            return self.finish(bytes, self.terms.checked).map(|bytes| (peer, bytes));
+        }
+        while self.conn.has_work(now) {
+            bytes.clear();
+            let out = self.conn.transmit(now, &mut bytes, &mut self.hand)?;
+            assert_eq!(out.header, bytes.len());
+            self.note_leaving(&bytes);
+            let to = out.to.unwrap_or(self.conn.peer());
+            let checked = out.checked;
+            if let Some(bytes) = self.gather(out, std::mem::take(&mut bytes)) {
+                return self.finish(bytes, checked).map(|bytes| (to, bytes));
+            }
+        }
+        None
+    }
+
+    fn gather(&mut self, out: Outgoing, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
+        let book = self.hand.book.clone();
+        let book = book.borrow();
+        let payload = match out.payload {
+            Payload::None => Some(&[][..]),
+            Payload::Padding(length) => {
+                bytes.resize(bytes.len() + length as usize, 0);
+                Some(&[][..])
+            }
+            Payload::Request { slot, offset, length } => {
+                let asked = self.conn.request(slot).expect("it is active");
+                book.source(self.hand.side, asked, offset, length)
+            }
+            Payload::Remote { key, address, length, .. } => book.remote(self.hand.side, key, address, length),
+        };
+        let Some(payload) = payload else {
+            drop(book);
+            self.conn.source_gone(&out.payload, Status::LocalProtection, &mut self.hand);
+            return None;
+        };
+        bytes.extend_from_slice(payload);
+        assert!(out.oversized || bytes.len() <= self.terms.mtu_ceiling, "larger than agreed");
+        Some(bytes)
+    }
+
+    /// Adds what checks and seals a packet.
+    pub(super) fn finish(&mut self, mut bytes: Vec<u8>, checked: bool) -> Option<Vec<u8>> {
+        if checked {
+            let sum = Sum::default().add(&bytes).bytes();
+            bytes.extend_from_slice(&sum);
+        }
+        self.seal.as_mut().is_none_or(|seal| seal.close(&mut bytes, 0)).then_some(bytes)
+    }
+
+    /// What a packet says that leaves is true.
+    fn note_leaving(&self, bytes: &[u8]) {
+        let Some((head, body)) = wire::head(bytes).filter(|_| !self.loose) else { return };
+        assert_eq!((head.conn.get(), head.token.get()), (self.terms.peer_conn, self.terms.peer_token));
+        let (first, ours) = (self.terms.peer_first_psn, self.terms.first_psn);
+        let next = match head.kind() {
+            Some(Kind::Fragment | Kind::Chunk) => {
+                let psn = u32::from_be_bytes(body[..4].try_into().expect("four"));
+                let at = psn.wrapping_sub(ours.0);
+                assert!(at < self.acked.saturating_add(WINDOW), "{at} is beyond the window at {}", self.acked);
+                u32::from_be_bytes(body[4..8].try_into().expect("four"))
+            }
+            Some(Kind::Ack) => {
+                let (ack, _, ranges) = wire::ack(body).expect("an ack");
+                for range in ranges {
+                    let mut at = Psn(range.first.get());
+                    while at != Psn(range.end.get()) {
+                        let place = at.0.wrapping_sub(first.0);
+                        assert!(place < self.all_before || self.more.contains(&place), "{place} has not come");
+                        at = at.plus(1);
+                    }
+                }
+                ack.next.get()
+            }
+            _ => return,
+        };
+        let next = next.wrapping_sub(first.0);
+        assert!(next <= self.all_before, "{next} is acknowledged, and {} came", self.all_before);
+    }
+
+    /// When it is to be looked at.
+    pub(super) fn deadline(&self) -> Option<Nanos> {
+        let confirm = self.confirming.as_ref().and_then(Confirming::deadline);
+        [confirm, self.conn.deadline()].into_iter().flatten().min()
+    }
+}

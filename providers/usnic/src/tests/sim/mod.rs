@@ -1,0 +1,47 @@
+//! The whole protocol in one thread: processes that set up connections and use them, over a network as bad as a seed says, in
+//! virtual time.
+//!
+//! A seed makes a scenario (`scenario`), a run plays it (`run`, over `peer`, `line` and `network`), the consumers' book judges
+//! whatever happens (`book`), and at the end all of it (`verdict`). One that fails is made smaller as long as it fails
+//! (`shrink`). The same seed is the same run.
+//!
+//! `DAPL_SIM_SEED=n` runs one seed; `DAPL_SIM_RUNS=n` so many, from `DAPL_SIM_FIRST` on; `DAPL_SIM_TOLD=1` tells of packets.
+
+mod book;
+pub(crate) mod dice;
+mod line;
+mod network;
+mod peer;
+mod run;
+mod scenario;
+mod shrink;
+mod told;
+mod verdict;
+
+use scenario::Scenario;
+
+/// Runs of the plain test.
+const RUNS: u64 = 2_000;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+#[test]
+fn whatever_the_network_does() {
+    if let Some(seed) = number("DAPL_SIM_SEED") {
+        return shrink::check(seed);
+    }
+    let first = number("DAPL_SIM_FIRST").unwrap_or(0);
+    for seed in first..first + number("DAPL_SIM_RUNS").unwrap_or(RUNS) {
+        shrink::check(seed);
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    for seed in 0..3 {
+        assert_eq!(format!("{:?}", Scenario::of(seed)), format!("{:?}", Scenario::of(seed)));
+    }
+    assert_ne!(format!("{:?}", Scenario::of(1)), format!("{:?}", Scenario::of(2)));
+}

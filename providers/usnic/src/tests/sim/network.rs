@@ -1,0 +1,134 @@
+//! The network between the peers, and what it does to packets.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+
+use super::dice::Dice;
+use super::scenario::{Fault, Ill, Scenario};
+use crate::proto::Nanos;
+
+/// Packets of one way that may come again.
+const REMEMBERED: usize = 64;
+
+/// A datagram under way.
+#[derive(Clone, Debug)]
+pub(super) struct Datagram {
+    pub(super) from: SocketAddr,
+    pub(super) to: SocketAddr,
+    pub(super) bytes: Vec<u8>,
+    /// It is not as it was sent.
+    pub(super) garbled: bool,
+}
+
+pub(super) struct Network {
+    dice: Dice,
+    faults: Vec<Fault>,
+    latency: Nanos,
+    wire: BTreeMap<(Nanos, u64), Datagram>,
+    count: u64,
+    old: BTreeMap<(usize, usize), VecDeque<Datagram>>,
+    /// What was carried and what came of it is told.
+    pub(super) told: bool,
+}
+
+/// Which peer an address belongs to, now or before: the third byte of it.
+pub(super) fn peer_of(address: SocketAddr) -> usize {
+    match address {
+        SocketAddr::V4(v4) => usize::from(v4.ip().octets()[3]) - 1,
+        SocketAddr::V6(_) => usize::MAX,
+    }
+}
+
+impl Network {
+    pub(super) fn new(scenario: &Scenario) -> Network {
+        Network {
+            dice: Dice::new(scenario.seed ^ 0x6E65_7477_6F72_6B00),
+            faults: scenario.faults.clone(),
+            latency: scenario.latency,
+            wire: BTreeMap::new(),
+            count: 0,
+            old: BTreeMap::new(),
+            told: false,
+        }
+    }
+
+    /// Takes a datagram.
+    pub(super) fn carry(&mut self, now: Nanos, datagram: Datagram) {
+        let way = (peer_of(datagram.from), peer_of(datagram.to));
+        let faults: Vec<Ill> = self
+            .faults
+            .iter()
+            .filter(|fault| fault.way == way && (fault.from..fault.until).contains(&now))
+            .map(|fault| fault.kind)
+            .collect();
+        for kind in &faults {
+            if let Ill::Stale(often) = *kind {
+                self.bring_back(now, way, often, &datagram);
+            }
+        }
+        self.pass(now, datagram, &faults);
+    }
+
+    /// An old packet, perhaps.
+    fn bring_back(&mut self, now: Nanos, way: (usize, usize), often: u64, fresh: &Datagram) {
+        let old = self.old.entry(way).or_default();
+        if self.dice.hits(often) && !old.is_empty() {
+            let again = old[self.dice.below(old.len() as u64) as usize].clone();
+            self.put(now + self.latency, again);
+        }
+        let old = self.old.entry(way).or_default();
+        old.push_back(fresh.clone());
+        if old.len() > REMEMBERED {
+            old.pop_front();
+        }
+    }
+
+    fn pass(&mut self, now: Nanos, mut datagram: Datagram, faults: &[Ill]) {
+        let mut at = now + self.latency;
+        for kind in faults {
+            match *kind {
+                Ill::Drop(often) if self.dice.hits(often) => return self.tell(now, &datagram, "lost"),
+                Ill::Outage => return self.tell(now, &datagram, "outage"),
+                Ill::Cut(size) if datagram.bytes.len() > size => return self.tell(now, &datagram, "too large"),
+                Ill::Double(often) if self.dice.hits(often) => {
+                    let later = at + self.dice.below(10 * self.latency);
+                    self.put(later, datagram.clone());
+                }
+                Ill::Late(often, late) if self.dice.hits(often) => at += self.dice.below(late),
+                Ill::Slow(late) => at += late,
+                Ill::Corrupt(often) if self.dice.hits(often) => {
+                    for _ in 0..=self.dice.below(3) {
+                        let place = self.dice.below(datagram.bytes.len() as u64) as usize;
+                        datagram.bytes[place] ^= 1 << self.dice.below(8);
+                    }
+                    datagram.garbled = true;
+                }
+                _ => {}
+            }
+        }
+        self.tell(now, &datagram, if datagram.garbled { "garbled" } else { "" });
+        self.put(at, datagram);
+    }
+
+    fn put(&mut self, at: Nanos, datagram: Datagram) {
+        self.count += 1;
+        self.wire.insert((at, self.count), datagram);
+    }
+
+    fn tell(&self, now: Nanos, datagram: &Datagram, what: &str) {
+        if self.told {
+            let (from, to) = (peer_of(datagram.from), peer_of(datagram.to));
+            println!("{now:>12} {from} -> {to} {} {what}", super::told::packet(&datagram.bytes));
+        }
+    }
+
+    /// When the next one arrives.
+    pub(super) fn next(&self) -> Option<Nanos> {
+        self.wire.keys().next().map(|(at, _)| *at)
+    }
+
+    /// One that has arrived.
+    pub(super) fn arrived(&mut self, now: Nanos) -> Option<Datagram> {
+        self.wire.first_entry().filter(|entry| entry.key().0 <= now).map(|entry| entry.remove())
+    }
+}

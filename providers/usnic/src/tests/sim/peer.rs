@@ -1,0 +1,303 @@
+//! A process: its set-ups, its connections by number, and what they share.
+//!
+//! Drives the machines of `proto` as `setups` and the queue pairs do, without sockets. What its consumers decide, the run says.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::book::Pool;
+use super::dice::Dice;
+use super::line::Line;
+use super::network::Datagram;
+use super::scenario::PeerPlan;
+use crate::proto::ids::Ids;
+use crate::proto::seal::Psk;
+use crate::proto::setup::answering::{Answering, Due, Heard, RequestId};
+use crate::proto::setup::opening::{self, Late, Opening, Outcome};
+use crate::proto::setup::packets::{self, Reason};
+use crate::proto::setup::{Agreed, Config, Offer, Setup};
+use crate::proto::wire::{self, Kind};
+use crate::proto::{Nanos, SECONDS};
+
+/// Where requests go.
+const WELL_KNOWN: u16 = 17471;
+
+/// What a process tells of its set-ups.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// A request, for the connection of this number in the scenario.
+    Asked(usize, RequestId),
+    /// Ours or the peer's stands; this packet came with it.
+    Stands(usize, u32, Box<Agreed>, Option<Datagram>),
+    /// Ours came to nothing.
+    Failed(usize, &'static str),
+    /// Theirs did, after it was accepted.
+    Left(usize),
+}
+
+pub(super) struct Peer {
+    pub(super) address: SocketAddr,
+    pub(super) plan: PeerPlan,
+    pub(super) dice: Dice,
+    setup: Arc<Setup>,
+    pub(super) answering: Answering,
+    pub(super) ids: Ids,
+    pub(super) openings: BTreeMap<u32, (Opening, usize)>,
+    accepted: BTreeMap<u32, (RequestId, usize, Agreed)>,
+    pub(super) lines: BTreeMap<u32, Line>,
+    pub(super) pool: Rc<RefCell<Pool>>,
+    pub(super) told: Vec<Told>,
+    /// What is to leave.
+    pub(super) out: Vec<(SocketAddr, Vec<u8>)>,
+}
+
+pub(super) fn address(at: usize, port: u16) -> SocketAddr {
+    ([10, 0, 0, at as u8 + 1], port).into()
+}
+
+impl Peer {
+    pub(super) fn new(at: usize, life: u64, plan: &PeerPlan, sealed: bool, seed: u64, now: Nanos) -> Peer {
+        let mut dice = Dice::new(seed ^ ((at as u64 + 1) << 32) ^ (life << 48));
+        let psk = sealed.then(|| Psk::new(b"0123456789abcdef-secret").expect("long enough"));
+        let config = Config { always_cookies: plan.cookies, ..Config::default() };
+        let setup = Arc::new(Setup::new(config, psk));
+        Peer {
+            address: address(at, 1000),
+            plan: plan.clone(),
+            answering: Answering::new(setup.clone(), now, &mut dice),
+            setup,
+            dice,
+            ids: Ids::new(64, 2 * SECONDS),
+            openings: BTreeMap::new(),
+            accepted: BTreeMap::new(),
+            lines: BTreeMap::new(),
+            pool: Rc::default(),
+            told: Vec::new(),
+            out: Vec::new(),
+        }
+    }
+
+    fn offer(&mut self, number: u32, wishes: &Offer) -> Offer {
+        let Offer { conn, token, first_psn, random, .. } = Offer::new(number, &mut self.dice);
+        let first_psn = if wishes.first_psn.0 == 0 { first_psn } else { wishes.first_psn };
+        let (window_kib, mtu) = (self.plan.window_kib, self.plan.mtu);
+        Offer { conn, token, first_psn, random, window_kib, mtu, ..*wishes }
+    }
+
+    /// The consumer asks for connection `link`.
+    pub(super) fn connect(&mut self, now: Nanos, link: usize, server: usize, wishes: &Offer) {
+        let number = self.ids.take(now).expect("a number");
+        let ours = self.offer(number, wishes);
+        let private = [link as u8; 16];
+        let server = address(server, WELL_KNOWN);
+        let opening = Opening::new(self.setup.clone(), server, link as u64, ours, &private, now, &mut self.dice);
+        self.openings.insert(number, (opening, link));
+    }
+
+    /// The consumer gives up.
+    pub(super) fn withdraw(&mut self, now: Nanos, link: usize) -> bool {
+        let Some(number) = self.openings.iter().find(|(_, (_, of))| *of == link).map(|(number, _)| *number) else {
+            return false;
+        };
+        if let Some((mut opening, _)) = self.openings.remove(&number) {
+            let mut packet = Vec::new();
+            let to = opening.withdraw(&mut self.dice, &mut packet);
+            self.out.push((to, packet));
+        }
+        self.ids.free(number, now);
+        true
+    }
+
+    /// The consumer answers.
+    pub(super) fn answer(&mut self, now: Nanos, link: usize, id: RequestId, wishes: Option<&Offer>) -> bool {
+        let Some(wishes) = wishes else {
+            self.answering.reject(now, id, Reason::Refused, &mut self.dice);
+            return false;
+        };
+        let number = self.ids.take(now).expect("a number");
+        let ours = self.offer(number, wishes);
+        match self.answering.accept(now, id, &ours, &[link as u8; 3], &mut self.dice) {
+            Some(agreed) => {
+                self.accepted.insert(number, (id, link, agreed));
+                true
+            }
+            None => {
+                self.ids.free(number, now);
+                false
+            }
+        }
+    }
+
+    /// An accept of this connection that is not confirmed is taken back.
+    pub(super) fn take_back(&mut self, now: Nanos, link: usize) {
+        let found = self.accepted.iter().find(|(_, (_, of, _))| *of == link).map(|(number, _)| *number);
+        if let Some(number) = found
+            && let Some((id, ..)) = self.accepted.remove(&number)
+        {
+            self.answering.reject(now, id, Reason::Refused, &mut self.dice);
+            self.ids.free(number, now);
+        }
+    }
+
+    /// A datagram for this address of ours.
+    pub(super) fn receive(&mut self, now: Nanos, mut datagram: Datagram) {
+        if datagram.to.port() == WELL_KNOWN {
+            return self.requested(now, &datagram);
+        }
+        let Some((head, _)) = wire::head(&datagram.bytes).filter(|_| datagram.to == self.address) else { return };
+        let Some(kind) = head.kind() else { return };
+        let number = head.conn.get();
+        if let Some(line) = self.lines.get_mut(&number) {
+            if kind != Kind::Accept {
+                return line.receive(now, &mut datagram);
+            }
+            return self.late(Some(number), &datagram);
+        }
+        if let Some((opening, link)) = self.openings.get_mut(&number) {
+            let link = *link;
+            let outcome = opening.receive(now, &datagram.bytes, datagram.from, &mut self.dice);
+            return self.opened(now, number, link, outcome);
+        }
+        if self.accepted.contains_key(&number) {
+            return self.maybe_confirmed(now, number, datagram);
+        }
+        if kind == Kind::Accept {
+            self.late(None, &datagram);
+        }
+    }
+
+    /// An accept that comes late.
+    fn late(&mut self, number: Option<u32>, datagram: &Datagram) {
+        let line = number.and_then(|number| self.lines.get_mut(&number));
+        let mut packet = Vec::new();
+        let terms = line.as_ref().map(|line| line.terms);
+        match opening::late_accept(&self.setup, &datagram.bytes, terms.as_ref(), &mut self.dice, &mut packet) {
+            Late::Nothing => return,
+            Late::Reset => {}
+            Late::Confirm => {
+                let Some(sealed) = line.and_then(|line| line.finish(packet, line.terms.checked)) else { return };
+                packet = sealed;
+            }
+        }
+        self.out.push((datagram.from, packet));
+    }
+
+    fn opened(&mut self, now: Nanos, number: u32, link: usize, outcome: Option<Outcome>) {
+        let told = match outcome {
+            None => return,
+            Some(Outcome::Established { agreed, private_data }) => {
+                assert_eq!(private_data, [link as u8; 3]);
+                Told::Stands(link, number, Box::new(agreed), None)
+            }
+            Some(Outcome::PeerRejected) => Told::Failed(link, "rejected by the consumer"),
+            Some(Outcome::Rejected(reason)) => panic!("nobody says {reason:?}"),
+            Some(Outcome::Unreachable) => Told::Failed(link, "unreachable"),
+        };
+        self.openings.remove(&number);
+        if matches!(told, Told::Failed(..)) {
+            self.ids.free(number, now);
+        }
+        self.told.push(told);
+    }
+
+    fn requested(&mut self, now: Nanos, datagram: &Datagram) {
+        if packets::asking(&datagram.bytes).is_none() {
+            return;
+        }
+        let mut packet = Vec::new();
+        match self.answering.receive(now, &datagram.bytes, datagram.from, true, &mut self.dice, &mut packet) {
+            Heard::Nothing => {}
+            Heard::Answer => self.out.push((datagram.from, packet)),
+            Heard::Asked(id) => {
+                let request = self.answering.request(id).expect("it is asked");
+                let link = request.qual as usize;
+                assert_eq!((request.from, request.private_data), (datagram.from, &[link as u8; 16][..]));
+                self.told.push(Told::Asked(link, id));
+            }
+            Heard::Left(id) => self.left(now, id),
+        }
+    }
+
+    fn left(&mut self, now: Nanos, id: RequestId) {
+        let found = self.accepted.iter().find(|(_, (of, ..))| *of == id).map(|(number, _)| *number);
+        if let Some(number) = found
+            && let Some((_, link, _)) = self.accepted.remove(&number)
+        {
+            self.ids.free(number, now);
+            self.told.push(Told::Left(link));
+        }
+    }
+
+    fn maybe_confirmed(&mut self, now: Nanos, number: u32, datagram: Datagram) {
+        if let Heard::Left(id) = self.answering.reset(now, &datagram.bytes) {
+            return self.left(now, id);
+        }
+        let token = wire::head(&datagram.bytes).map_or(0, |(head, _)| head.token.get());
+        let is_true = self.accepted.get(&number).is_some_and(|(.., agreed)| agreed.terms.our_token == token);
+        if is_true
+            && self.answering.confirmed(now, number).is_some()
+            && let Some((_, link, agreed)) = self.accepted.remove(&number)
+        {
+            self.told.push(Told::Stands(link, number, Box::new(agreed), Some(datagram)));
+        }
+    }
+
+    /// What the time brings, and what is to be said.
+    pub(super) fn on_time(&mut self, now: Nanos) {
+        for number in self.openings.keys().copied().collect::<Vec<_>>() {
+            let Some((opening, link)) = self.openings.get_mut(&number) else { continue };
+            let link = *link;
+            let outcome = opening.on_time(now);
+            let mut packet = Vec::new();
+            if let Some(to) = opening.transmit(now, &mut packet) {
+                self.out.push((to, packet));
+            }
+            self.opened(now, number, link, outcome);
+        }
+        let mut packet = Vec::new();
+        while let Some(due) = self.answering.poll(now, &mut packet) {
+            match due {
+                Due::Send(to) => self.out.push((to, std::mem::take(&mut packet))),
+                Due::Left(id) => self.left(now, id),
+            }
+        }
+        self.look_after_lines(now);
+    }
+
+    fn look_after_lines(&mut self, now: Nanos) {
+        let is_fresh = std::mem::take(&mut self.pool.borrow_mut().fresh);
+        for line in self.lines.values_mut() {
+            if is_fresh && line.hand.pool.is_some() {
+                line.conn.look_at_credits(&mut line.hand);
+            }
+            if line.conn.deadline().is_some_and(|at| at <= now) {
+                line.conn.on_time(now, &mut line.hand);
+                line.look();
+            }
+        }
+    }
+
+    /// Connections that need no answer any more are forgotten.
+    pub(super) fn forget(&mut self, now: Nanos) {
+        let over: Vec<u32> = self.lines.iter().filter(|(_, line)| line.conn.is_over()).map(|(number, _)| *number).collect();
+        for number in over {
+            self.lines.remove(&number);
+            self.ids.free(number, now);
+        }
+    }
+
+    /// When it is to be looked at.
+    pub(super) fn deadline(&self) -> Option<Nanos> {
+        let openings = self.openings.values().filter_map(|(opening, _)| opening.deadline());
+        let lines = self.lines.values().filter_map(Line::deadline);
+        openings.chain(lines).chain(self.answering.deadline()).min()
+    }
+
+    /// Nothing is left of all that was.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lines.is_empty() && self.openings.is_empty() && self.accepted.is_empty() && self.answering.deadline().is_none()
+    }
+}

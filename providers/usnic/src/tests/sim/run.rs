@@ -1,0 +1,505 @@
+//! One run of a scenario, from the first request until nothing is left, in virtual time.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use dapl::provider::Status;
+
+use super::book::{Book, Hand};
+use super::line::{self, Line};
+use super::network::{Datagram, Network, peer_of};
+use super::peer::{Peer, Told, address};
+use super::scenario::{Deed, Finish, LinkPlan, Scenario, What};
+use crate::proto::conn::{News, Post};
+use crate::proto::psn::Psn;
+use crate::proto::setup::answering::RequestId;
+use crate::proto::setup::{Agreed, Offer};
+use crate::proto::{MICROS, Nanos, SECONDS};
+
+/// Once nothing bad happens any more, everything has come to an end within this; twice: what is there, and its ends.
+const PATIENCE: Nanos = 60 * SECONDS;
+/// So many things happen at most, in all and at a time.
+const MOST: u32 = 400_000;
+const AT_ONCE: u32 = 2_000;
+
+/// How far a side of a connection is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Fate {
+    Before,
+    /// The client asks, or the server has accepted.
+    Trying,
+    Stands(u32),
+    /// The connection is over.
+    Ended,
+    /// It never stood.
+    Failed(&'static str),
+    /// Its process is gone.
+    Dead,
+}
+
+impl Fate {
+    fn is_final(self) -> bool {
+        matches!(self, Fate::Ended | Fate::Failed(_) | Fate::Dead)
+    }
+}
+
+pub(super) struct Link {
+    pub(super) book: Rc<RefCell<Book>>,
+    pub(super) fate: [Fate; 2],
+    /// Requests, and receives, that were posted.
+    posted: [usize; 2],
+    recvs: [Vec<(Nanos, u32)>; 2],
+    recvs_posted: [usize; 2],
+    pub(super) aborted: [bool; 2],
+    pub(super) drained: [bool; 2],
+    /// The server's consumer thinks about this.
+    thinking: Vec<(Nanos, RequestId)>,
+    started: bool,
+    finished: bool,
+    /// All was done before its end began.
+    pub(super) complete: bool,
+}
+
+pub(super) struct Run<'a> {
+    pub(super) scenario: &'a Scenario,
+    pub(super) now: Nanos,
+    network: Network,
+    pub(super) peers: Vec<Peer>,
+    pub(super) links: Vec<Link>,
+    acts_done: usize,
+    lives: u64,
+    /// More may leave then.
+    again: Option<Nanos>,
+}
+
+/// Runs it, and panics if anything is not as it must be.
+pub(super) fn run(scenario: &Scenario, told: bool) {
+    let mut run = Run::new(scenario);
+    run.network.told = told;
+    let limit = scenario.calm() + 2 * PATIENCE;
+    let (mut steps, mut at_once) = (0, 0);
+    while !run.is_over() {
+        let before = run.now;
+        run.step();
+        steps += 1;
+        at_once = if run.now == before { at_once + 1 } else { 0 };
+        assert!(run.now < limit, "no progress: {}", run.state());
+        assert!(steps < MOST && at_once < AT_ONCE, "busy for nothing: {}", run.state());
+    }
+    super::verdict::judge(&run);
+}
+
+impl<'a> Run<'a> {
+    fn new(scenario: &'a Scenario) -> Run<'a> {
+        let peers = scenario.peers.iter().enumerate();
+        let peers = peers.map(|(at, plan)| Peer::new(at, 0, plan, scenario.sealed, scenario.seed, 0)).collect();
+        let links = (0..scenario.links.len()).map(|at| Link::new(scenario, at)).collect();
+        Run { scenario, now: 0, network: Network::new(scenario), peers, links, acts_done: 0, lives: 0, again: None }
+    }
+
+    /// Everything that happens now; then on to when something happens next.
+    fn step(&mut self) {
+        while let Some(datagram) = self.network.arrived(self.now) {
+            let to = peer_of(datagram.to);
+            if let Some(peer) = self.peers.get_mut(to) {
+                peer.receive(self.now, datagram);
+            }
+            self.hear(to);
+        }
+        self.act();
+        for at in 0..self.links.len() {
+            self.look_at(at);
+        }
+        for at in 0..self.peers.len() {
+            self.peers[at].on_time(self.now);
+            self.hear(at);
+            self.send(at);
+            self.peers[at].forget(self.now);
+        }
+        let next = self.next().unwrap_or(self.now + SECONDS);
+        self.now = next.max(self.now);
+    }
+
+    fn next(&mut self) -> Option<Nanos> {
+        let peers = self.peers.iter().filter_map(Peer::deadline);
+        let acts = self.scenario.acts.get(self.acts_done).map(|act| act.at);
+        let links = (0..self.links.len()).filter_map(|at| self.links[at].deadline(self.scenario, at, self.now));
+        peers.chain(acts).chain(links).chain(self.network.next()).chain(self.again.take()).min()
+    }
+
+    fn send(&mut self, at: usize) {
+        let peer = &mut self.peers[at];
+        let mut out = std::mem::take(&mut peer.out);
+        for line in peer.lines.values_mut() {
+            for count in 0..=line.burst {
+                if count == line.burst {
+                    self.again = Some(self.now + 5 * MICROS);
+                    break;
+                }
+                let Some(packet) = line.transmit(self.now) else { break };
+                out.push(packet);
+            }
+            line.look();
+        }
+        let from = peer.address;
+        for (to, bytes) in out {
+            self.network.carry(self.now, Datagram { from, to, bytes, garbled: false });
+        }
+    }
+
+    /// What a process tells.
+    fn hear(&mut self, at: usize) {
+        for told in std::mem::take(&mut self.peers[at].told) {
+            match told {
+                Told::Asked(link, id) => {
+                    let due = self.now + self.scenario.links[link].think;
+                    self.links[link].thinking.push((due, id));
+                }
+                Told::Failed(link, why) => self.links[link].fails(0, why),
+                Told::Left(link) => self.links[link].fails(1, "left"),
+                Told::Stands(link, number, agreed, early) => self.stands(link, number, *agreed, early),
+            }
+        }
+    }
+
+    fn stands(&mut self, at: usize, number: u32, agreed: Agreed, early: Option<Datagram>) {
+        let side = usize::from(!agreed.terms.active);
+        let link = &mut self.links[at];
+        assert_eq!(link.fate[side], Fate::Trying, "it stands twice");
+        link.fate[side] = Fate::Stands(number);
+        let plan = &self.scenario.links[at];
+        let peer = &mut self.peers[plan.ends[side]];
+        let mine = &plan.sides[side];
+        let config = line::config(mine, peer.plan.window_kib);
+        let pool = mine.shared.then(|| peer.pool.clone());
+        let hand = Hand { book: link.book.clone(), side, pool };
+        let mut line = Line::new(at, agreed, &config, hand, mine.burst, self.now);
+        // Those that the offer counts.
+        while !mine.shared && link.recvs_posted[side] < link.due_recvs(side, mine.max_recvs as usize, 0) {
+            link.post_recv(side, &mut line, self.now);
+        }
+        if let Some(mut early) = early {
+            line.receive(self.now, &mut early);
+        }
+        peer.lines.insert(number, line);
+    }
+
+    /// What is done by plan.
+    fn act(&mut self) {
+        while let Some(act) = self.scenario.acts.get(self.acts_done).filter(|act| act.at <= self.now) {
+            self.acts_done += 1;
+            match act.what {
+                Deed::Restart(peer) => self.restart(peer),
+                Deed::Move(peer) => {
+                    let port = self.peers[peer].address.port();
+                    self.peers[peer].address = address(peer, port + 1);
+                }
+                Deed::Drain(link, side) => self.end(link, side, false),
+                Deed::Abort(link, side) => self.end(link, side, true),
+            }
+        }
+    }
+
+    fn restart(&mut self, at: usize) {
+        self.lives += 1;
+        let plan = &self.scenario.peers[at];
+        let mut fresh = Peer::new(at, self.lives, plan, self.scenario.sealed, self.scenario.seed, self.now);
+        fresh.address = self.peers[at].address;
+        self.peers[at] = fresh;
+        for (link, plan) in self.links.iter_mut().zip(&self.scenario.links) {
+            for side in 0..2 {
+                let was_there = !matches!(link.fate[side], Fate::Ended | Fate::Failed(_) | Fate::Before);
+                if plan.ends[side] == at && was_there {
+                    link.fate[side] = Fate::Dead;
+                }
+                if plan.ends[side] == at && side == 1 {
+                    link.thinking.clear();
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, at: usize, side: usize, abort: bool) {
+        let plan = &self.scenario.links[at];
+        let link = &mut self.links[at];
+        let Fate::Stands(number) = link.fate[side] else { return };
+        let Some(line) = self.peers[plan.ends[side]].lines.get_mut(&number) else { return };
+        if line.conn.is_closed() {
+            return;
+        }
+        if abort {
+            link.aborted[side] = true;
+            line.conn.abort(self.now, &mut line.hand);
+        } else {
+            link.drained[side] = true;
+            line.conn.drain(self.now);
+        }
+        line.look();
+    }
+
+    /// What the consumers of a connection do.
+    fn look_at(&mut self, at: usize) {
+        let plan = &self.scenario.links[at];
+        if !self.links[at].started && self.now >= plan.start {
+            self.links[at].started = true;
+            self.links[at].fate[0] = Fate::Trying;
+            let wishes = self.links[at].wishes(plan, 0, self.now);
+            self.peers[plan.ends[0]].connect(self.now, at, plan.ends[1], &wishes);
+        }
+        if plan.withdraw.is_some_and(|when| when <= self.now)
+            && self.links[at].fate[0] == Fate::Trying
+            && self.peers[plan.ends[0]].withdraw(self.now, at)
+        {
+            self.links[at].fails(0, "withdrawn");
+        }
+        self.think(at);
+        for side in 0..2 {
+            self.post(at, side);
+        }
+        self.look_at_end(at);
+    }
+
+    fn think(&mut self, at: usize) {
+        let plan = &self.scenario.links[at];
+        let link = &mut self.links[at];
+        let due: Vec<_> = link.thinking.extract_if(.., |(due, _)| *due <= self.now).collect();
+        for (_, id) in due {
+            let server = &mut self.peers[plan.ends[1]];
+            if server.answering.request(id).is_none() {
+                continue;
+            }
+            let is_free = matches!(link.fate[1], Fate::Before | Fate::Failed("left") | Fate::Trying);
+            if !plan.accepts || !is_free {
+                server.answer(self.now, at, id, None);
+                if is_free {
+                    link.fate[1] = Fate::Failed("refused");
+                }
+                continue;
+            }
+            // The client asks again from elsewhere, and means this.
+            server.take_back(self.now, at);
+            let wishes = link.wishes(plan, 1, self.now);
+            let is_there = server.answer(self.now, at, id, Some(&wishes));
+            link.fate[1] = if is_there { Fate::Trying } else { Fate::Failed("left") };
+        }
+    }
+
+    /// Posts what is due.
+    fn post(&mut self, at: usize, side: usize) {
+        let plan = &self.scenario.links[at];
+        let (link, mine) = (&mut self.links[at], &plan.sides[side]);
+        let peer = &mut self.peers[plan.ends[side]];
+        while mine.shared && link.recvs_posted[side] < link.due_recvs(side, usize::MAX, self.now) {
+            // The longest that any connection brings: any message takes any of these.
+            let longest = self.scenario.links.iter().flat_map(|link| &link.sides).flat_map(|side| &side.items);
+            let longest = longest.filter(|item| item.what.is_send()).map(|item| item.length).max().unwrap_or(0);
+            let is_long = link.recvs[side][link.recvs_posted[side]].1 == u32::MAX;
+            peer.pool.borrow_mut().put(if is_long { 0 } else { longest });
+            link.recvs_posted[side] += 1;
+        }
+        let Fate::Stands(number) = link.fate[side] else { return };
+        let Some(line) = peer.lines.get_mut(&number) else {
+            link.fate[side] = Fate::Ended;
+            return;
+        };
+        let closed = line.conn.is_closed();
+        while !mine.shared
+            && (closed || line.conn.outstanding().1 < mine.max_recvs)
+            && link.recvs_posted[side] < link.due_recvs(side, usize::MAX, self.now)
+        {
+            link.post_recv(side, line, self.now);
+        }
+        while let Some(item) = mine.items.get(link.posted[side]).filter(|item| item.at <= self.now)
+            && (closed || line.conn.outstanding().0 < mine.max_requests)
+        {
+            link.posted[side] += 1;
+            let (work, length, request) = link.book.borrow_mut().post(side, item);
+            line.conn.post(self.now, Post { work, length, fence: item.fence, request }, &mut line.hand);
+        }
+    }
+
+    fn look_at_end(&mut self, at: usize) {
+        let plan = &self.scenario.links[at];
+        let both = |link: &Link| link.fate.iter().all(|fate| matches!(fate, Fate::Stands(_)));
+        if self.links[at].finished || !both(&self.links[at]) {
+            return;
+        }
+        let is_late = self.scenario.is_loose(at) && self.now >= self.scenario.calm() + 20 * SECONDS;
+        let is_done = self.links[at].is_done(plan) && self.now >= self.scenario.calm();
+        if !is_done && !is_late {
+            return;
+        }
+        let link = &mut self.links[at];
+        link.finished = true;
+        link.complete = is_done;
+        let finish = if is_late { Finish::AbortBoth } else { plan.finish };
+        if is_done && !self.scenario.is_excused(at) {
+            self.counters_fit(at);
+        }
+        match finish {
+            Finish::Drain(side) => self.end(at, side, false),
+            Finish::Abort(side) => self.end(at, side, true),
+            Finish::DrainBoth => [0, 1].iter().for_each(|side| self.end(at, *side, false)),
+            Finish::AbortBoth => [0, 1].iter().for_each(|side| self.end(at, *side, true)),
+            Finish::DrainAndAbort => {
+                self.end(at, 0, false);
+                self.end(at, 1, true);
+            }
+        }
+    }
+
+    /// When all is complete, each side has taken what the other has sent, once.
+    fn counters_fit(&self, at: usize) {
+        let plan = &self.scenario.links[at];
+        let counters = [0, 1].map(|side| {
+            let Fate::Stands(number) = self.links[at].fate[side] else { panic!("it stands") };
+            self.peers[plan.ends[side]].lines[&number].conn.counters()
+        });
+        let book = self.links[at].book.borrow();
+        for (ours, theirs) in [(0, 1), (1, 0)] {
+            let (a, b) = (&counters[ours], &counters[theirs]);
+            assert!(b.received <= a.sent, "{} taken of {}", b.received, a.sent);
+            assert_eq!((a.refusals_sent, a.refusals_received, a.acks_false), (0, 0, 0));
+            let bytes = |side: usize, kind: fn(What) -> bool| -> u64 {
+                let entries = &book.sides[side].entries;
+                entries.iter().filter(|entry| kind(entry.what)).map(|entry| u64::from(entry.length)).sum()
+            };
+            let sent = bytes(ours, |what| matches!(what, What::Send | What::Write));
+            let read = bytes(theirs, |what| matches!(what, What::Read | What::ReadBack));
+            assert_eq!(b.received_bytes, sent + read, "payload that was taken");
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let links = self.links.iter().all(|link| {
+            let is_idle = link.fate[1] == Fate::Before && link.thinking.is_empty();
+            link.fate[0].is_final() && (link.fate[1].is_final() || is_idle)
+        });
+        let is_calm = self.acts_done == self.scenario.acts.len() && self.network.next().is_none();
+        links && is_calm && self.peers.iter().all(Peer::is_empty)
+    }
+
+    pub(super) fn state(&self) -> String {
+        let link = |link: &Link| {
+            let book = link.book.borrow();
+            let side = |side: usize| {
+                let it = &book.sides[side];
+                format!("{:?}: {}/{} done, {} got, {:?}", link.fate[side], it.done, it.entries.len(), it.got, it.news)
+            };
+            format!("[{} | {}]", side(0), side(1))
+        };
+        let links: Vec<String> = self.links.iter().map(link).collect();
+        let empty: Vec<bool> = self.peers.iter().map(Peer::is_empty).collect();
+        let lines: Vec<String> = self.peers.iter().flat_map(|peer| peer.lines.values()).map(|line| {
+            format!("\n  link {} side {}: outstanding {:?} deadline {:?} work {} {:?}", line.link, line.hand.side,
+                line.conn.outstanding(), line.conn.deadline(), line.conn.has_work(self.now), line.conn.counters())
+        }).collect();
+        format!("at {} (calm {}) links {} empty {empty:?}{}", self.now, self.scenario.calm(), links.join(" "), lines.concat())
+    }
+}
+
+impl Link {
+    fn new(scenario: &Scenario, at: usize) -> Link {
+        let plan = &scenario.links[at];
+        let recvs = [0, 1].map(|side: usize| {
+            let sends: Vec<_> = plan.sides[1 - side].items.iter().filter(|item| item.what.is_send()).collect();
+            let mut times: Vec<Nanos> = sends.iter().map(|item| item.recv_at).collect();
+            times.sort_unstable();
+            let lengths = sends.iter().map(|item| match item.what {
+                What::LongSend if plan.sides[side].shared => u32::MAX,
+                What::LongSend => item.length - 1,
+                _ => item.length + item.length % 3,
+            });
+            let spare = (0..plan.sides[side].spare_recvs).map(|_| (0, 100));
+            let spare = if plan.sides[side].shared { spare.take(0) } else { spare.take(usize::MAX) };
+            let last = times.last().copied().unwrap_or(0);
+            times.into_iter().zip(lengths).chain(spare.map(|(_, length)| (last, length))).collect()
+        });
+        Link {
+            book: Book::new(scenario.seed ^ at as u64, scenario.is_loose(at)),
+            fate: [Fate::Before; 2],
+            posted: [0; 2],
+            recvs,
+            recvs_posted: [0; 2],
+            aborted: [false; 2],
+            drained: [false; 2],
+            thinking: Vec::new(),
+            started: false,
+            finished: false,
+            complete: false,
+        }
+    }
+
+    fn fails(&mut self, side: usize, why: &'static str) {
+        assert_eq!(self.fate[side], Fate::Trying, "{why}: told twice");
+        self.fate[side] = Fate::Failed(why);
+    }
+
+    /// So many receives are due, of at most so many at first.
+    fn due_recvs(&self, side: usize, most: usize, now: Nanos) -> usize {
+        self.recvs[side].iter().take(most).take_while(|(at, _)| *at <= now).count()
+    }
+
+    fn post_recv(&mut self, side: usize, line: &mut Line, now: Nanos) {
+        let (_, length) = self.recvs[side][self.recvs_posted[side]];
+        self.recvs_posted[side] += 1;
+        let landing = line.hand.landing(length);
+        line.conn.post_recv(now, landing, u64::from(length), &mut line.hand);
+    }
+
+    fn wishes(&self, plan: &LinkPlan, side: usize, _now: Nanos) -> Offer {
+        let mine = &plan.sides[side];
+        // Those that are there from the beginning.
+        let credits = if mine.shared { 0 } else { self.due_recvs(side, mine.max_recvs as usize, 0) as u32 };
+        Offer {
+            conn: 1,
+            token: 1,
+            first_psn: Psn(mine.psn.unwrap_or(0)),
+            ord: mine.reads,
+            ird: mine.reads,
+            credits,
+            window_kib: 1,
+            mtu: 1200,
+            checked: plan.checked,
+            random: [0; 16],
+        }
+    }
+
+    /// Everything is posted and complete, and has arrived.
+    fn is_done(&self, plan: &LinkPlan) -> bool {
+        let book = self.book.borrow();
+        (0..2).all(|side| {
+            let (one, other) = (&book.sides[side], &book.sides[1 - side]);
+            self.posted[side] == plan.sides[side].items.len()
+                && one.done == one.entries.len()
+                && one.got == other.sends.len()
+        })
+    }
+
+    /// When its consumers do something.
+    fn deadline(&self, scenario: &Scenario, at: usize, now: Nanos) -> Option<Nanos> {
+        let plan = &scenario.links[at];
+        let mut times = vec![plan.start, scenario.calm(), scenario.calm() + 20 * SECONDS];
+        times.extend(plan.withdraw);
+        times.extend(self.thinking.iter().map(|(due, _)| *due));
+        for side in 0..2 {
+            times.extend(plan.sides[side].items.get(self.posted[side]).map(|item| item.at));
+            times.extend(self.recvs[side].get(self.recvs_posted[side]).map(|(at, _)| *at));
+        }
+        times.into_iter().filter(|at| *at > now).min()
+    }
+
+    /// The first request of a side that failed of itself, and how.
+    pub(super) fn failure(&self, side: usize) -> Option<(usize, Status)> {
+        let book = self.book.borrow();
+        let mut entries = book.sides[side].entries.iter().enumerate();
+        entries.find_map(|(index, entry)| {
+            let status = entry.status.filter(|status| !matches!(status, Status::Success | Status::Flushed))?;
+            Some((index, status))
+        })
+    }
+
+    pub(super) fn news(&self, side: usize) -> Vec<News> {
+        self.book.borrow().sides[side].news.clone()
+    }
+}

@@ -1,0 +1,393 @@
+//! What happens in a run: who talks to whom, what is posted when, and what the network does to it.
+//!
+//! Plain data that a seed makes, so that a part of it can be left out and the rest run again.
+
+use super::dice::Dice;
+use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
+
+/// Bytes of a read's source, and the longest message.
+pub(super) const LONGEST: u32 = 300 << 10;
+
+#[derive(Clone, Debug)]
+pub(super) struct Scenario {
+    pub(super) seed: u64,
+    pub(super) peers: Vec<PeerPlan>,
+    pub(super) links: Vec<LinkPlan>,
+    pub(super) faults: Vec<Fault>,
+    pub(super) acts: Vec<Act>,
+    /// All packets are sealed.
+    pub(super) sealed: bool,
+    /// Of every packet, one way.
+    pub(super) latency: Nanos,
+}
+
+/// A process.
+#[derive(Clone, Debug)]
+pub(super) struct PeerPlan {
+    pub(super) mtu: u16,
+    pub(super) window_kib: u16,
+    pub(super) cookies: bool,
+}
+
+/// A connection, from its set-up to its end. Side 0 asks.
+#[derive(Clone, Debug)]
+pub(super) struct LinkPlan {
+    pub(super) ends: [usize; 2],
+    pub(super) start: Nanos,
+    /// The server's consumer thinks for so long, and what it comes to.
+    pub(super) think: Nanos,
+    pub(super) accepts: bool,
+    /// The client's consumer waits no longer.
+    pub(super) withdraw: Option<Nanos>,
+    pub(super) checked: bool,
+    pub(super) sides: [SidePlan; 2],
+    pub(super) finish: Finish,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct SidePlan {
+    pub(super) shared: bool,
+    pub(super) max_requests: u32,
+    pub(super) max_recvs: u32,
+    pub(super) reads: u32,
+    pub(super) window: u32,
+    pub(super) depth: u32,
+    pub(super) mtu_start: usize,
+    pub(super) cubic: bool,
+    pub(super) keepalive: Nanos,
+    /// Number of the first packet, if it is not any.
+    pub(super) psn: Option<u32>,
+    /// Packets that leave in one go.
+    pub(super) burst: usize,
+    pub(super) items: Vec<Item>,
+    /// Receives that no message comes for.
+    pub(super) spare_recvs: u32,
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    pub(super) at: Nanos,
+    pub(super) what: What,
+    pub(super) length: u32,
+    pub(super) fence: bool,
+    pub(super) solicited: bool,
+    /// Of a send: the other side posts a receive then.
+    pub(super) recv_at: Nanos,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum What {
+    Send,
+    Write,
+    Read,
+    /// Of what the last write of this side has written.
+    ReadBack,
+    Bind,
+    /// To and from memory that there is not, a send too long, a send from memory that is gone.
+    BadWrite,
+    BadRead,
+    LongSend,
+    BadSource,
+}
+
+impl What {
+    pub(super) fn is_bad(self) -> bool {
+        matches!(self, What::BadWrite | What::BadRead | What::LongSend | What::BadSource)
+    }
+
+    pub(super) fn is_send(self) -> bool {
+        matches!(self, What::Send | What::LongSend | What::BadSource)
+    }
+}
+
+/// How the connection is ended, when all is done.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Finish {
+    Drain(usize),
+    Abort(usize),
+    DrainBoth,
+    AbortBoth,
+    DrainAndAbort,
+}
+
+/// What the network does for a time, from one peer to another. In parts of a thousand packets.
+#[derive(Clone, Debug)]
+pub(super) struct Fault {
+    pub(super) way: (usize, usize),
+    pub(super) from: Nanos,
+    pub(super) until: Nanos,
+    pub(super) kind: Ill,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Ill {
+    Drop(u64),
+    Double(u64),
+    /// So many are late, by up to so long.
+    Late(u64, Nanos),
+    /// All are.
+    Slow(Nanos),
+    Corrupt(u64),
+    /// Larger ones vanish, for good.
+    Cut(usize),
+    Outage,
+    /// With so many packets, an old one comes again.
+    Stale(u64),
+}
+
+/// What somebody does at a time.
+#[derive(Clone, Debug)]
+pub(super) struct Act {
+    pub(super) at: Nanos,
+    pub(super) what: Deed,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Deed {
+    /// The process dies and comes again.
+    Restart(usize),
+    /// It has another port.
+    Move(usize),
+    Drain(usize, usize),
+    Abort(usize, usize),
+}
+
+/// So long an outage ends connections.
+pub(super) const LONG: Nanos = 4 * SECONDS;
+
+impl Scenario {
+    /// Nothing bad happens after this.
+    pub(super) fn calm(&self) -> Nanos {
+        let faults = self.faults.iter().filter(|fault| !matches!(fault.kind, Ill::Cut(_))).map(|fault| fault.until);
+        let acts = self.acts.iter().map(|act| act.at);
+        let items = |side: &SidePlan| side.items.iter().map(|item| item.at.max(item.recv_at)).max().unwrap_or(0);
+        let links = self.links.iter().map(|link| {
+            (link.start + link.think).max(items(&link.sides[0])).max(items(&link.sides[1]))
+        });
+        faults.chain(acts).chain(links).max().unwrap_or(0)
+    }
+
+    /// Payload of this link may be garbled.
+    pub(super) fn is_loose(&self, link: usize) -> bool {
+        let link = &self.links[link];
+        !self.sealed && !link.checked && self.between(link, |kind| matches!(kind, Ill::Corrupt(_)))
+    }
+
+    fn between(&self, link: &LinkPlan, is_it: impl Fn(&Ill) -> bool) -> bool {
+        let [a, b] = link.ends;
+        self.faults.iter().any(|fault| (fault.way == (a, b) || fault.way == (b, a)) && is_it(&fault.kind))
+    }
+
+    /// Its network is gone for so long that the peers give up.
+    pub(super) fn is_long_cut(&self, at: usize) -> bool {
+        let [a, b] = self.links[at].ends;
+        self.faults.iter().any(|fault| {
+            (fault.way == (a, b) || fault.way == (b, a)) && fault.kind == Ill::Outage && fault.until - fault.from >= LONG
+        })
+    }
+
+    /// The link may end before its time.
+    pub(super) fn is_excused(&self, at: usize) -> bool {
+        let link = &self.links[at];
+        let [a, b] = link.ends;
+        let is_cut = self.is_long_cut(at);
+        let is_ended = self.acts.iter().any(|act| match act.what {
+            Deed::Restart(peer) => peer == a || peer == b,
+            Deed::Drain(link, _) | Deed::Abort(link, _) => link == at,
+            Deed::Move(_) => false,
+        });
+        is_cut || is_ended || self.has_bad(at) || self.is_loose(at) || link.withdraw.is_some() || !link.accepts
+    }
+
+    pub(super) fn has_bad(&self, link: usize) -> bool {
+        self.links[link].sides.iter().any(|side| side.items.iter().any(|item| item.what.is_bad()))
+    }
+
+    /// Without this link, and without what is done to it.
+    pub(super) fn leave_out(&mut self, link: usize) {
+        self.links.remove(link);
+        let whose = |what: &Deed| match what {
+            Deed::Drain(at, _) | Deed::Abort(at, _) => Some(*at),
+            Deed::Restart(_) | Deed::Move(_) => None,
+        };
+        self.acts.retain(|act| whose(&act.what) != Some(link));
+        for act in &mut self.acts {
+            if let Deed::Drain(at, _) | Deed::Abort(at, _) = &mut act.what {
+                *at -= usize::from(*at > link);
+            }
+        }
+    }
+
+    /// Of this seed.
+    pub(super) fn of(seed: u64) -> Scenario {
+        let mut dice = Dice::new(seed);
+        let dice = &mut dice;
+        let peers = dice.pick(&[2, 2, 2, 3, 4]);
+        let span = MILLIS << dice.below(11);
+        let span = span + dice.below(span);
+        let count = dice.pick(&[1, 1, 2, 3, 4]);
+        let budget = dice.pick(&[20, 60, 150, 300, 600]) / count as u64;
+        let links = (0..count).map(|_| link(dice, peers, span, budget)).collect();
+        let faults = faults(dice, peers, span);
+        let mut scenario = Scenario {
+            seed,
+            peers: (0..peers).map(|_| peer(dice)).collect(),
+            links,
+            faults,
+            acts: Vec::new(),
+            sealed: dice.hits(150),
+            latency: dice.pick(&[3, 10, 20, 100, 1000, 20_000]) * MICROS,
+        };
+        scenario.acts = acts(dice, peers, count, span);
+        let moves = scenario.acts.iter().any(|act| matches!(act.what, Deed::Move(_)));
+        if moves {
+            // Who moved is found by what it says itself.
+            for side in scenario.links.iter_mut().flat_map(|link| &mut link.sides) {
+                side.keepalive = side.keepalive.min(2 * SECONDS);
+            }
+        }
+        scenario
+    }
+}
+
+fn peer(dice: &mut Dice) -> PeerPlan {
+    PeerPlan {
+        mtu: dice.pick(&[1200, 1200, 1472, 1472, 4000, 8972, 65_507]),
+        window_kib: dice.pick(&[4, 32, 208, 208, 4096]),
+        cookies: dice.hits(200),
+    }
+}
+
+fn link(dice: &mut Dice, peers: usize, span: Nanos, budget: u64) -> LinkPlan {
+    let client = dice.below(peers as u64) as usize;
+    let server = (client + 1 + dice.below(peers as u64 - 1) as usize) % peers;
+    let start = if dice.hits(700) { 0 } else { dice.below(span) };
+    let has_bad = dice.hits(100);
+    let side = dice.below(2) as usize;
+    LinkPlan {
+        ends: [client, server],
+        start,
+        think: if dice.hits(700) { 0 } else { dice.below(span / 2 + 1) },
+        accepts: !dice.hits(30),
+        withdraw: dice.hits(30).then(|| start + dice.below(span)),
+        checked: dice.hits(400),
+        sides: [0, 1].map(|place| side_plan(dice, span, budget / 2, has_bad && place == side)),
+        finish: dice.pick(&[
+            Finish::Drain(0),
+            Finish::Drain(1),
+            Finish::Abort(0),
+            Finish::Abort(1),
+            Finish::DrainBoth,
+            Finish::AbortBoth,
+            Finish::DrainAndAbort,
+        ]),
+    }
+}
+
+fn side_plan(dice: &mut Dice, span: Nanos, budget: u64, has_bad: bool) -> SidePlan {
+    let mut items = Vec::new();
+    let (mut left, slowness) = (budget as i64, dice.pick(&[0, 0, 10, 1000]) * span / 1000);
+    let small = dice.hits(500);
+    while left > 0 {
+        let length = length(dice, small);
+        left -= 1 + i64::from(length) / 1100;
+        let at = dice.below(span);
+        let what = dice.pick(&[What::Send, What::Send, What::Write, What::Read, What::ReadBack, What::Bind]);
+        let recv_at = if dice.hits(500) { 0 } else { at + dice.below(slowness + 1) };
+        items.push(Item { at, what, length, fence: dice.hits(200), solicited: dice.hits(300), recv_at });
+    }
+    if has_bad && !items.is_empty() {
+        let place = dice.below(items.len() as u64) as usize;
+        items[place].what = dice.pick(&[What::BadWrite, What::BadRead, What::LongSend, What::BadSource]);
+        items[place].length = items[place].length.max(1);
+    }
+    items.sort_by_key(|item| item.at);
+    SidePlan {
+        shared: dice.hits(200),
+        max_requests: dice.pick(&[1, 2, 16, 256, 256]),
+        max_recvs: dice.pick(&[1, 2, 16, 256, 256]),
+        reads: dice.pick(&[1, 2, 4, 16]),
+        window: dice.pick(&[2, 64, 4096, 4096]),
+        depth: dice.pick(&[1, 16, 1024, 1024]),
+        mtu_start: dice.pick(&[300, 1172, 1172, 1172]),
+        cubic: dice.hits(300),
+        keepalive: dice.pick(&[200 * MILLIS, 2 * SECONDS, 15 * SECONDS]),
+        psn: dice.hits(300).then(|| 0u32.wrapping_sub(dice.below(300) as u32)),
+        burst: dice.pick(&[1, 4, 64, 10_000]),
+        items,
+        spare_recvs: dice.below(3) as u32,
+    }
+}
+
+fn length(dice: &mut Dice, small: bool) -> u32 {
+    let longest = if small { 9_000 } else { u64::from(LONGEST) };
+    let length = match dice.below(10) {
+        0 => 0,
+        1..4 => dice.below(100),
+        4 => 760 + dice.below(20),
+        5 => 1100 + dice.below(100),
+        6 => 1400 + dice.below(100),
+        7 => dice.below(9_000),
+        8 => dice.below(20_000),
+        _ => dice.below(longest),
+    };
+    length.min(longest) as u32
+}
+
+fn faults(dice: &mut Dice, peers: usize, span: Nanos) -> Vec<Fault> {
+    let count = dice.pick(&[0, 1, 2, 3, 4, 6, 8]);
+    let mut faults: Vec<Fault> = (0..count).map(|_| fault(dice, peers, span)).collect();
+    // The same in both directions, sometimes.
+    if dice.hits(300) {
+        let back: Vec<Fault> =
+            faults.iter().map(|fault| Fault { way: (fault.way.1, fault.way.0), ..fault.clone() }).collect();
+        faults.extend(back);
+    }
+    faults
+}
+
+fn fault(dice: &mut Dice, peers: usize, span: Nanos) -> Fault {
+    let one = dice.below(peers as u64) as usize;
+    let other = (one + 1 + dice.below(peers as u64 - 1) as usize) % peers;
+    let from = if dice.hits(500) { 0 } else { dice.below(span) };
+    let lasts = if dice.hits(500) { 2 * span } else { dice.below(span) };
+    let kind = match dice.below(16) {
+        0..3 => Ill::Drop(dice.pick(&[5, 20, 100, 300])),
+        3..5 => Ill::Double(dice.pick(&[10, 100, 500])),
+        5..8 => Ill::Late(dice.pick(&[10, 100, 500]), dice.pick(&[20, 300, 5_000]) * MICROS),
+        8..10 => Ill::Slow(dice.pick(&[20, 300, 30_000]) * MICROS),
+        10..12 => Ill::Corrupt(dice.pick(&[2, 20, 200])),
+        12 => Ill::Cut(dice.pick(&[1200, 1252, 1400, 1472, 5000])),
+        13 => Ill::Outage,
+        _ => Ill::Stale(dice.pick(&[10, 100, 500])),
+    };
+    let lasts = match kind {
+        Ill::Outage if dice.hits(100) => 25 * SECONDS,
+        Ill::Outage => lasts.min(2 * SECONDS),
+        Ill::Cut(_) => 1 << 60,
+        _ => lasts,
+    };
+    Fault { way: (one, other), from, until: from + lasts, kind }
+}
+
+fn acts(dice: &mut Dice, peers: usize, links: usize, span: Nanos) -> Vec<Act> {
+    let mut acts = Vec::new();
+    let mut act = |dice: &mut Dice, what| acts.push(Act { at: dice.below(span), what });
+    if dice.hits(100) {
+        let peer = dice.below(peers as u64) as usize;
+        act(dice, Deed::Restart(peer));
+    }
+    if dice.hits(150) {
+        // One of them only: two that move at once never find each other again.
+        let peer = dice.below(peers as u64) as usize;
+        (0..1 + dice.below(2)).for_each(|_| act(dice, Deed::Move(peer)));
+    }
+    for _ in 0..dice.pick(&[0, 0, 0, 0, 1, 2]) {
+        let (link, side) = (dice.below(links as u64) as usize, dice.below(2) as usize);
+        let what = if dice.hits(500) { Deed::Drain(link, side) } else { Deed::Abort(link, side) };
+        act(dice, what);
+    }
+    acts.sort_by_key(|act| act.at);
+    acts
+}

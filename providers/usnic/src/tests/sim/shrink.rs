@@ -1,0 +1,132 @@
+//! What to do about a run that fails: leave out whatever it fails without, and say how to see it again.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+
+use super::run::run;
+use super::scenario::{Finish, Scenario};
+
+/// Runs that shrinking may take.
+const TRIES: u32 = 400;
+
+thread_local! {
+    static IS_QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a seed. If it fails: panics with the smallest scenario that does.
+pub(super) fn check(seed: u64) {
+    let scenario = Scenario::of(seed);
+    let Err(first) = attempt(&scenario) else { return };
+    let (scenario, last) = shrink(scenario, &first);
+    if std::env::var_os("DAPL_SIM_TOLD").is_some() {
+        quietly(|| drop(catch_unwind(AssertUnwindSafe(|| run(&scenario, true)))));
+    }
+    panic!(
+        "seed {seed}: {first}\nof less: {last}\n{scenario:#?}\nagain: DAPL_SIM_SEED={seed} cargo test -p daplusnic \
+         whatever_the_network_does\npackets: with DAPL_SIM_TOLD=1 and -- --nocapture"
+    );
+}
+
+fn attempt(scenario: &Scenario) -> Result<(), String> {
+    let outcome = quietly(|| catch_unwind(AssertUnwindSafe(|| run(scenario, false))));
+    outcome.map_err(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
+    })
+}
+
+/// Without a word about panics of this thread.
+fn quietly<T>(body: impl FnOnce() -> T) -> T {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !IS_QUIET.get() {
+                before(info);
+            } else if std::env::var_os("DAPL_SIM_TOLD").is_some() {
+                println!("{info}");
+            }
+        }));
+    });
+    IS_QUIET.set(true);
+    let outcome = body();
+    IS_QUIET.set(false);
+    outcome
+}
+
+/// The smallest that still fails, and how.
+fn shrink(mut scenario: Scenario, first: &str) -> (Scenario, String) {
+    let mut last = first.to_owned();
+    let mut tries = 0;
+    loop {
+        let mut has_shrunk = false;
+        for simpler in simpler(&scenario) {
+            tries += 1;
+            if tries > TRIES {
+                return (scenario, last);
+            }
+            if let Err(why) = attempt(&simpler) {
+                (scenario, last, has_shrunk) = (simpler, why, true);
+                break;
+            }
+        }
+        if !has_shrunk {
+            return (scenario, last);
+        }
+    }
+}
+
+/// Scenarios with a little less, the most promising first.
+fn simpler(of: &Scenario) -> Vec<Scenario> {
+    let mut all = Vec::new();
+    let mut with = |change: &dyn Fn(&mut Scenario)| {
+        let mut less = of.clone();
+        change(&mut less);
+        if format!("{less:?}") != format!("{of:?}") {
+            all.push(less);
+        }
+    };
+    for at in 0..of.links.len() {
+        with(&|it| it.leave_out(at));
+    }
+    with(&|it| it.faults.clear());
+    with(&|it| it.acts.clear());
+    (0..of.faults.len()).for_each(|at| with(&|it| drop(it.faults.remove(at))));
+    (0..of.acts.len()).for_each(|at| with(&|it| drop(it.acts.remove(at))));
+    for at in 0..of.links.len() {
+        for side in 0..2 {
+            let count = of.links[at].sides[side].items.len();
+            let mut piece = count;
+            while piece > 0 {
+                for start in (0..count).step_by(piece) {
+                    let end = (start + piece).min(count);
+                    with(&|it| drop(it.links[at].sides[side].items.drain(start..end)));
+                }
+                piece /= 2;
+            }
+        }
+    }
+    for at in 0..of.links.len() {
+        with(&|it| (it.links[at].withdraw, it.links[at].think, it.links[at].start) = (None, 0, 0));
+        with(&|it| it.links[at].checked = false);
+        with(&|it| it.links[at].finish = Finish::Drain(0));
+        for side in 0..2 {
+            with(&|it| it.links[at].sides[side].shared = false);
+            with(&|it| it.links[at].sides[side].spare_recvs = 0);
+            with(&|it| it.links[at].sides[side].psn = Some(1));
+            with(&|it| (it.links[at].sides[side].burst, it.links[at].sides[side].cubic) = (10_000, false));
+            for item in 0..of.links[at].sides[side].items.len() {
+                with(&|it| it.links[at].sides[side].items[item].length /= 2);
+                with(&|it| (it.links[at].sides[side].items[item].at, it.links[at].sides[side].items[item].recv_at) = (0, 0));
+                with(&|it| it.links[at].sides[side].items[item].fence = false);
+            }
+        }
+    }
+    with(&|it| it.sealed = false);
+    for at in 0..of.faults.len() {
+        with(&|it| it.faults[at].from = 0);
+        with(&|it| it.faults[at].until = it.faults[at].from + (it.faults[at].until - it.faults[at].from) / 2);
+    }
+    all
+}

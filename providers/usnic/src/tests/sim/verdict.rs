@@ -1,0 +1,103 @@
+//! What must be true at the end of a run, whatever happened in it.
+
+use dapl::provider::Status;
+
+use super::run::{Fate, Link, Run};
+use super::scenario::{Deed, Scenario, What};
+use crate::proto::conn::News;
+
+pub(super) fn judge(run: &Run<'_>) {
+    for (at, link) in run.links.iter().enumerate() {
+        for side in 0..2 {
+            one_end(link, side, at);
+            everything_completes(link, side, at);
+        }
+        if !run.scenario.is_excused(at) {
+            undisturbed(link, at);
+        } else if !run.scenario.is_loose(at) {
+            only_what_was_bad_fails(run.scenario, link, at);
+            drained(run.scenario, link, at);
+        }
+    }
+}
+
+/// Who stood hears of one end, unless it ended the connection itself.
+fn one_end(link: &Link, side: usize, at: usize) {
+    let news = link.news(side);
+    match link.fate[side] {
+        Fate::Ended if link.aborted[side] => assert_eq!(news, [], "link {at} side {side}: it aborted"),
+        Fate::Ended => assert_eq!(news.len(), 1, "link {at} side {side}: {news:?}"),
+        Fate::Dead => {}
+        fate => assert_eq!(news, [], "link {at} side {side}: {fate:?}"),
+    }
+}
+
+fn everything_completes(link: &Link, side: usize, at: usize) {
+    if link.fate[side] != Fate::Dead {
+        let book = link.book.borrow();
+        let it = &book.sides[side];
+        assert_eq!(it.done, it.entries.len(), "link {at} side {side}: requests");
+        assert_eq!(it.done_recvs, it.posted_recvs, "link {at} side {side}: receives");
+    }
+}
+
+/// A link that nothing was done to has done all it was to do.
+fn undisturbed(link: &Link, at: usize) {
+    assert_eq!(link.fate, [Fate::Ended; 2], "link {at}");
+    assert!(link.complete, "link {at} ended too early");
+    let book = link.book.borrow();
+    for side in 0..2 {
+        let it = &book.sides[side];
+        assert!(it.entries.iter().all(|entry| entry.status == Some(Status::Success)), "link {at} side {side}");
+        assert_eq!(it.got, book.sides[1 - side].sends.len(), "link {at} side {side}: messages");
+        assert!(it.failed_recvs.iter().all(|status| *status == Status::Flushed));
+        assert!(it.news.iter().all(|news| *news == News::Disconnected), "link {at} side {side}: {:?}", it.news);
+    }
+}
+
+/// A request that fails of itself asked for what it could not have, or the network was cut, or the peer died.
+fn only_what_was_bad_fails(scenario: &Scenario, link: &Link, at: usize) {
+    for side in 0..2 {
+        let Some((index, status)) = link.failure(side) else { continue };
+        let book = link.book.borrow();
+        let what = book.sides[side].entries[index].what;
+        let fits = match status {
+            Status::RemoteAccess => matches!(what, What::BadWrite | What::BadRead),
+            Status::RemoteResponder => what == What::LongSend,
+            Status::LocalProtection => what == What::BadSource,
+            Status::Transport => is_cut(scenario, at),
+            _ => false,
+        };
+        assert!(fits, "link {at} side {side}: request {index}, {what:?}: {status:?}");
+    }
+    let book = link.book.borrow();
+    for side in 0..2 {
+        for status in &book.sides[side].failed_recvs {
+            let is_long = book.sides[1 - side].entries.iter().any(|entry| entry.what == What::LongSend);
+            let fits = *status == Status::Flushed || (*status == Status::LocalLength && is_long);
+            assert!(fits, "link {at} side {side}: a receive: {status:?}");
+        }
+    }
+}
+
+/// What was sent with success before the only drain has arrived; and what was posted before is a success.
+fn drained(scenario: &Scenario, link: &Link, at: usize) {
+    let deeds = scenario.acts.iter().filter(|act| matches!(act.what, Deed::Abort(link, _) if link == at)).count();
+    let is_quiet = deeds == 0 && !scenario.has_bad(at) && !is_cut(scenario, at) && !link.aborted.contains(&true);
+    if !is_quiet || link.drained == [true; 2] || link.fate != [Fate::Ended; 2] {
+        return;
+    }
+    let book = link.book.borrow();
+    for side in 0..2 {
+        let (one, other) = (&book.sides[side], &book.sides[1 - side]);
+        let sent = one.sends.iter().filter(|index| one.entries[**index].status == Some(Status::Success)).count();
+        assert!(other.got >= sent, "link {at} side {side}: {sent} sent, {} arrived", other.got);
+    }
+}
+
+/// The network or a process may have been gone for so long that the peer gave up.
+fn is_cut(scenario: &Scenario, at: usize) -> bool {
+    let [a, b] = scenario.links[at].ends;
+    let restarts = scenario.acts.iter().any(|act| matches!(act.what, Deed::Restart(peer) if peer == a || peer == b));
+    restarts || scenario.is_long_cut(at)
+}
