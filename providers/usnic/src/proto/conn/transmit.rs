@@ -193,16 +193,17 @@ impl<Q, R> Conn<Q, R> {
 
     /// The next piece that could leave, of a request or of an answer, if there is room in flight on its channel.
     pub(super) fn piece(&self) -> Result<Sent, Wait> {
-        if self.flight.room() == 0 || self.commands + self.data >= self.config.window {
-            return Err(Wait::Idle);
-        }
         let (fragment, chunk) = self.lane.payloads();
         let request = self.requests.next(self.bounds(), fragment, chunk);
+        // What sends nothing needs no room.
         if let Err(wait @ (Wait::Turn | Wait::NoReads)) = request {
             let is_due = wait == Wait::NoReads || self.turn_at.is_none_or(|at| at <= self.now);
             if is_due {
                 return Err(wait);
             }
+        }
+        if self.flight.room() == 0 || self.commands + self.data >= self.config.window {
+            return Err(Wait::Idle);
         }
         let answer = self.serving.next(self.received.next(), fragment, chunk);
         let is_tiny = |sent: &Sent| sent.length <= self.config.tiny && self.is_whole(sent);

@@ -137,7 +137,11 @@ impl Book {
     /// The consumer of a side posts a request: what it is for the connection.
     pub(super) fn post(&mut self, side: usize, item: &Item) -> (Work, u32, Asked) {
         let [here, there] = if side == 0 { [0, 1] } else { [1, 0] };
-        let mut length = if item.what == What::Bind { 0 } else { item.length };
+        let mut length = match item.what {
+            What::Bind => 0,
+            bad if bad.is_bad() => item.length.max(1),
+            _ => item.length,
+        };
         let mut pattern = self.dice.below((TABLE - LONGEST as usize - 1) as u64) as u32;
         let index = self.sides[here].entries.len();
         let mut what = item.what;

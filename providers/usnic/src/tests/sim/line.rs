@@ -14,7 +14,7 @@ use crate::proto::checked::Sum;
 use crate::proto::congestion::Algorithm;
 use crate::proto::conn::{Config, Conn, Outgoing, Payload};
 use crate::proto::psn::Psn;
-use crate::proto::seal::Seal;
+use crate::proto::seal::{self, Seal};
 use crate::proto::setup::opening::Confirming;
 use crate::proto::setup::{self, Agreed, Terms};
 use crate::proto::wire::{self, Head, Kind};
@@ -75,20 +75,35 @@ impl Line {
     }
 
     pub(super) fn receive(&mut self, now: Nanos, datagram: &mut Datagram) {
-        let from = datagram.from;
+        let Datagram { from, garbled, .. } = *datagram;
         let opened = match &mut self.seal {
             Some(seal) => seal.open(&mut datagram.bytes),
             None => wire::head(&datagram.bytes),
         };
-        let Some((head, body)) = opened.filter(|(head, _)| head.token.get() == self.terms.our_token) else { return };
-        if let Some(confirming) = &mut self.confirming {
+        if let Some((head, body)) = opened.map(|(head, body)| (head, body.to_vec())) {
+            self.receive_opened(now, from, &head, &body, garbled);
+        }
+    }
+
+    /// The packet that confirmed it; its seal was opened then.
+    pub(super) fn receive_first(&mut self, now: Nanos, datagram: &Datagram) {
+        let Some((head, body)) = wire::head(&datagram.bytes) else { return };
+        let seal = if self.seal.is_some() { seal::OVERHEAD } else { 0 };
+        self.receive_opened(now, datagram.from, &head, &body[..body.len() - seal], datagram.garbled);
+    }
+
+    fn receive_opened(&mut self, now: Nanos, from: SocketAddr, head: &Head, body: &[u8], garbled: bool) {
+        if head.token.get() != self.terms.our_token {
+            return;
+        }
+        // An accept says that the server has not heard of us.
+        if let Some(confirming) = self.confirming.as_mut().filter(|_| head.kind() != Some(Kind::Accept)) {
             confirming.heard();
         }
-        let body = body.to_vec();
-        if !datagram.garbled {
-            self.note_arrival(&head, &body);
+        if !garbled {
+            self.note_arrival(head, body);
         }
-        self.conn.receive(now, &head, &body, from, &mut self.hand);
+        self.conn.receive(now, head, body, from, &mut self.hand);
         self.look();
     }
 

@@ -5,7 +5,8 @@
 //! whatever happens (`book`), and at the end all of it (`verdict`). One that fails is made smaller as long as it fails
 //! (`shrink`). The same seed is the same run.
 //!
-//! `DAPL_SIM_SEED=n` runs one seed; `DAPL_SIM_RUNS=n` so many, from `DAPL_SIM_FIRST` on; `DAPL_SIM_TOLD=1` tells of packets.
+//! `DAPL_SIM_SEED=n` runs one seed; `DAPL_SIM_RUNS=n` so many, from `DAPL_SIM_FIRST` on; `DAPL_SIM_TOLD=1` tells of packets;
+//! `DAPL_SIM_ALL=1` goes on after a failure, and tells of all in short.
 
 mod book;
 pub(crate) mod dice;
@@ -33,9 +34,11 @@ fn whatever_the_network_does() {
         return shrink::check(seed);
     }
     let first = number("DAPL_SIM_FIRST").unwrap_or(0);
-    for seed in first..first + number("DAPL_SIM_RUNS").unwrap_or(RUNS) {
-        shrink::check(seed);
+    let all = first..first + number("DAPL_SIM_RUNS").unwrap_or(RUNS);
+    if std::env::var_os("DAPL_SIM_ALL").is_some() {
+        return shrink::count(all);
     }
+    all.for_each(shrink::check);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use super::scenario::PeerPlan;
 use crate::proto::ids::Ids;
 use crate::proto::seal::Psk;
 use crate::proto::setup::answering::{Answering, Due, Heard, RequestId};
-use crate::proto::setup::opening::{self, Late, Opening, Outcome};
+use crate::proto::setup::opening::{self, Opening, Outcome};
 use crate::proto::setup::packets::{self, Reason};
 use crate::proto::setup::{Agreed, Config, Offer, Setup};
 use crate::proto::wire::{self, Kind};
@@ -151,10 +151,7 @@ impl Peer {
         let Some(kind) = head.kind() else { return };
         let number = head.conn.get();
         if let Some(line) = self.lines.get_mut(&number) {
-            if kind != Kind::Accept {
-                return line.receive(now, &mut datagram);
-            }
-            return self.late(Some(number), &datagram);
+            return line.receive(now, &mut datagram);
         }
         if let Some((opening, link)) = self.openings.get_mut(&number) {
             let link = *link;
@@ -164,25 +161,10 @@ impl Peer {
         if self.accepted.contains_key(&number) {
             return self.maybe_confirmed(now, number, datagram);
         }
-        if kind == Kind::Accept {
-            self.late(None, &datagram);
-        }
-    }
-
-    /// An accept that comes late.
-    fn late(&mut self, number: Option<u32>, datagram: &Datagram) {
-        let line = number.and_then(|number| self.lines.get_mut(&number));
         let mut packet = Vec::new();
-        let terms = line.as_ref().map(|line| line.terms);
-        match opening::late_accept(&self.setup, &datagram.bytes, terms.as_ref(), &mut self.dice, &mut packet) {
-            Late::Nothing => return,
-            Late::Reset => {}
-            Late::Confirm => {
-                let Some(sealed) = line.and_then(|line| line.finish(packet, line.terms.checked)) else { return };
-                packet = sealed;
-            }
+        if kind == Kind::Accept && opening::refuse_stray(&self.setup, &datagram.bytes, &mut self.dice, &mut packet) {
+            self.out.push((datagram.from, packet));
         }
-        self.out.push((datagram.from, packet));
     }
 
     fn opened(&mut self, now: Nanos, number: u32, link: usize, outcome: Option<Outcome>) {
@@ -231,13 +213,16 @@ impl Peer {
         }
     }
 
-    fn maybe_confirmed(&mut self, now: Nanos, number: u32, datagram: Datagram) {
+    fn maybe_confirmed(&mut self, now: Nanos, number: u32, mut datagram: Datagram) {
         if let Heard::Left(id) = self.answering.reset(now, &datagram.bytes) {
             return self.left(now, id);
         }
-        let token = wire::head(&datagram.bytes).map_or(0, |(head, _)| head.token.get());
-        let is_true = self.accepted.get(&number).is_some_and(|(.., agreed)| agreed.terms.our_token == token);
-        if is_true
+        let Some((.., agreed)) = self.accepted.get_mut(&number) else { return };
+        let opened = match &mut agreed.seal {
+            None => wire::head(&datagram.bytes),
+            Some(seal) => seal.open(&mut datagram.bytes),
+        };
+        if opened.is_some_and(|(head, _)| head.token.get() == agreed.terms.our_token)
             && self.answering.confirmed(now, number).is_some()
             && let Some((_, link, agreed)) = self.accepted.remove(&number)
         {

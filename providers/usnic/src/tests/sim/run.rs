@@ -178,8 +178,8 @@ impl<'a> Run<'a> {
         while !mine.shared && link.recvs_posted[side] < link.due_recvs(side, mine.max_recvs as usize, 0) {
             link.post_recv(side, &mut line, self.now);
         }
-        if let Some(mut early) = early {
-            line.receive(self.now, &mut early);
+        if let Some(early) = early {
+            line.receive_first(self.now, &early);
         }
         peer.lines.insert(number, line);
     }
@@ -214,6 +214,9 @@ impl<'a> Run<'a> {
                 }
                 if plan.ends[side] == at && side == 1 {
                     link.thinking.clear();
+                }
+                if plan.ends[side] == at && plan.sides[side].shared {
+                    link.recvs_posted[side] = 0; // it posts them again
                 }
             }
         }
@@ -407,7 +410,7 @@ impl Link {
             times.sort_unstable();
             let lengths = sends.iter().map(|item| match item.what {
                 What::LongSend if plan.sides[side].shared => u32::MAX,
-                What::LongSend => item.length - 1,
+                What::LongSend => item.length.max(1) - 1,
                 _ => item.length + item.length % 3,
             });
             let spare = (0..plan.sides[side].spare_recvs).map(|_| (0, 100));

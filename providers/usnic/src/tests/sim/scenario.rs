@@ -200,6 +200,12 @@ impl Scenario {
         is_cut || is_ended || self.has_bad(at) || self.is_loose(at) || link.withdraw.is_some() || !link.accepts
     }
 
+    /// One of its peers gets another address.
+    pub(super) fn moves(&self, link: usize) -> bool {
+        let ends = self.links[link].ends;
+        self.acts.iter().any(|act| matches!(act.what, Deed::Move(peer) if ends.contains(&peer)))
+    }
+
     pub(super) fn has_bad(&self, link: usize) -> bool {
         self.links[link].sides.iter().any(|side| side.items.iter().any(|item| item.what.is_bad()))
     }
