@@ -134,14 +134,14 @@ impl Line {
         }
     }
 
-    /// The next packet that leaves, and where it goes.
-    pub(super) fn transmit(&mut self, now: Nanos) -> Option<(SocketAddr, Vec<u8>)> {
+    /// The next packet that leaves, where it goes, and whether the network may cut it.
+    pub(super) fn transmit(&mut self, now: Nanos) -> Option<(SocketAddr, Vec<u8>, bool)> {
         let mut bytes = Vec::new();
         if let Some(confirming) = &mut self.confirming
             && confirming.transmit(now, &self.terms, &mut bytes)
         {
             let peer = self.conn.peer();
-            return self.finish(bytes, self.terms.checked).map(|bytes| (peer, bytes));
+            return self.finish(bytes, self.terms.checked).map(|bytes| (peer, bytes, false));
         }
         while self.conn.has_work(now) {
             bytes.clear();
@@ -149,9 +149,9 @@ impl Line {
             assert_eq!(out.header, bytes.len());
             self.note_leaving(&bytes);
             let to = out.to.unwrap_or(self.conn.peer());
-            let checked = out.checked;
+            let (checked, oversized) = (out.checked, out.oversized);
             if let Some(bytes) = self.gather(out, std::mem::take(&mut bytes)) {
-                return self.finish(bytes, checked).map(|bytes| (to, bytes));
+                return self.finish(bytes, checked).map(|bytes| (to, bytes, oversized));
             }
         }
         None

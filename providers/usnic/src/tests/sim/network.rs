@@ -18,6 +18,8 @@ pub(super) struct Datagram {
     pub(super) bytes: Vec<u8>,
     /// It is not as it was sent.
     pub(super) garbled: bool,
+    /// The network may cut it, and puts it together again.
+    pub(super) may_be_cut: bool,
 }
 
 pub(super) struct Network {
@@ -89,7 +91,7 @@ impl Network {
             match *kind {
                 Ill::Drop(often) if self.dice.hits(often) => return self.tell(now, &datagram, "lost"),
                 Ill::Outage => return self.tell(now, &datagram, "outage"),
-                Ill::Cut(size) if datagram.bytes.len() > size => return self.tell(now, &datagram, "too large"),
+                Ill::Cut(size) if datagram.bytes.len() > size && !datagram.may_be_cut => return self.tell(now, &datagram, "too large"),
                 Ill::Double(often) if self.dice.hits(often) => {
                     let later = at + self.dice.below(10 * self.latency);
                     self.put(later, datagram.clone());
@@ -97,11 +99,12 @@ impl Network {
                 Ill::Late(often, late) if self.dice.hits(often) => at += self.dice.below(late),
                 Ill::Slow(late) => at += late,
                 Ill::Corrupt(often) if self.dice.hits(often) => {
+                    let before = datagram.bytes.clone();
                     for _ in 0..=self.dice.below(3) {
                         let place = self.dice.below(datagram.bytes.len() as u64) as usize;
                         datagram.bytes[place] ^= 1 << self.dice.below(8);
                     }
-                    datagram.garbled = true;
+                    datagram.garbled = datagram.bytes != before; // the same bit twice is none
                 }
                 _ => {}
             }

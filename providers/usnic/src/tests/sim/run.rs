@@ -129,7 +129,7 @@ impl<'a> Run<'a> {
 
     fn send(&mut self, at: usize) {
         let peer = &mut self.peers[at];
-        let mut out = std::mem::take(&mut peer.out);
+        let mut out: Vec<_> = peer.out.drain(..).map(|(to, bytes)| (to, bytes, false)).collect();
         for line in peer.lines.values_mut() {
             for count in 0..=line.burst {
                 if count == line.burst {
@@ -142,8 +142,8 @@ impl<'a> Run<'a> {
             line.look();
         }
         let from = peer.address;
-        for (to, bytes) in out {
-            self.network.carry(self.now, Datagram { from, to, bytes, garbled: false });
+        for (to, bytes, may_be_cut) in out {
+            self.network.carry(self.now, Datagram { from, to, bytes, garbled: false, may_be_cut });
         }
     }
 
@@ -296,8 +296,7 @@ impl<'a> Run<'a> {
             // The longest that any connection brings: any message takes any of these.
             let longest = self.scenario.links.iter().flat_map(|link| &link.sides).flat_map(|side| &side.items);
             let longest = longest.filter(|item| item.what.is_send()).map(|item| item.length).max().unwrap_or(0);
-            let is_long = link.recvs[side][link.recvs_posted[side]].1 == u32::MAX;
-            peer.pool.borrow_mut().put(if is_long { 0 } else { longest });
+            peer.pool.borrow_mut().put(longest);
             link.recvs_posted[side] += 1;
         }
         let Fate::Stands(number) = link.fate[side] else { return };
@@ -409,7 +408,6 @@ impl Link {
             let mut times: Vec<Nanos> = sends.iter().map(|item| item.recv_at).collect();
             times.sort_unstable();
             let lengths = sends.iter().map(|item| match item.what {
-                What::LongSend if plan.sides[side].shared => u32::MAX,
                 What::LongSend => item.length.max(1) - 1,
                 _ => item.length + item.length % 3,
             });
@@ -474,7 +472,7 @@ impl Link {
         (0..2).all(|side| {
             let (one, other) = (&book.sides[side], &book.sides[1 - side]);
             self.posted[side] == plan.sides[side].items.len()
-                && one.done == one.entries.len()
+                && one.entries.iter().all(|entry| entry.status == Some(Status::Success))
                 && one.got == other.sends.len()
         })
     }

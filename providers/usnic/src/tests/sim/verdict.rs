@@ -65,8 +65,8 @@ fn only_what_was_bad_fails(scenario: &Scenario, link: &Link, at: usize) {
             Status::RemoteAccess => matches!(what, What::BadWrite | What::BadRead),
             Status::RemoteResponder => what == What::LongSend,
             Status::LocalProtection => what == What::BadSource,
-            // Who has refused looks for no new address any more.
-            Status::Transport => is_cut(scenario, at) || (scenario.has_bad(at) && scenario.moves(at)),
+            // The last words of who has ended it may all be lost, and it looks for no new address any more.
+            Status::Transport => is_cut(scenario, at) || link.aborted.contains(&true) || scenario.has_bad(at),
             _ => false,
         };
         assert!(fits, "link {at} side {side}: request {index}, {what:?}: {status:?}");
