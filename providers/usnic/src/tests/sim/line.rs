@@ -15,8 +15,7 @@ use crate::proto::congestion::Algorithm;
 use crate::proto::conn::{Config, Conn, Outgoing, Payload};
 use crate::proto::psn::Psn;
 use crate::proto::seal::{self, Seal};
-use crate::proto::setup::opening::Confirming;
-use crate::proto::setup::{self, Agreed, Terms};
+use crate::proto::setup::{Agreed, Terms};
 use crate::proto::wire::{self, Head, Kind};
 use crate::proto::{MILLIS, Nanos, WINDOW};
 
@@ -26,7 +25,6 @@ pub(super) struct Line {
     pub(super) hand: Hand,
     pub(super) terms: Terms,
     seal: Option<Box<Seal>>,
-    pub(super) confirming: Option<Confirming>,
     pub(super) burst: usize,
     /// Numbers that came, from the first one on: all before, and more.
     all_before: u32,
@@ -57,14 +55,12 @@ pub(super) fn config(plan: &SidePlan, window_kib: u16) -> Config {
 impl Line {
     pub(super) fn new(link: usize, agreed: Agreed, config: &Config, hand: Hand, burst: usize, now: Nanos) -> Line {
         let terms = agreed.terms;
-        let setup = setup::Config::default();
         let loose = hand.book.borrow().loose;
         Line {
             link,
             conn: Conn::new(config, terms, now),
             terms,
             seal: agreed.seal,
-            confirming: terms.active.then(|| Confirming::new(&setup, now)),
             burst,
             all_before: 0,
             more: BTreeSet::new(),
@@ -95,10 +91,6 @@ impl Line {
     fn receive_opened(&mut self, now: Nanos, from: SocketAddr, head: &Head, body: &[u8], garbled: bool) {
         if head.token.get() != self.terms.our_token {
             return;
-        }
-        // An accept says that the server has not heard of us.
-        if let Some(confirming) = self.confirming.as_mut().filter(|_| head.kind() != Some(Kind::Accept)) {
-            confirming.heard();
         }
         if !garbled {
             self.note_arrival(head, body);
@@ -137,12 +129,6 @@ impl Line {
     /// The next packet that leaves, where it goes, and whether the network may cut it.
     pub(super) fn transmit(&mut self, now: Nanos) -> Option<(SocketAddr, Vec<u8>, bool)> {
         let mut bytes = Vec::new();
-        if let Some(confirming) = &mut self.confirming
-            && confirming.transmit(now, &self.terms, &mut bytes)
-        {
-            let peer = self.conn.peer();
-            return self.finish(bytes, self.terms.checked).map(|bytes| (peer, bytes, false));
-        }
         while self.conn.has_work(now) {
             bytes.clear();
             let out = self.conn.transmit(now, &mut bytes, &mut self.hand)?;
@@ -183,7 +169,7 @@ impl Line {
     }
 
     /// Adds what checks and seals a packet.
-    pub(super) fn finish(&mut self, mut bytes: Vec<u8>, checked: bool) -> Option<Vec<u8>> {
+    fn finish(&mut self, mut bytes: Vec<u8>, checked: bool) -> Option<Vec<u8>> {
         if checked {
             let sum = Sum::default().add(&bytes).bytes();
             bytes.extend_from_slice(&sum);
@@ -223,7 +209,6 @@ impl Line {
 
     /// When it is to be looked at.
     pub(super) fn deadline(&self) -> Option<Nanos> {
-        let confirm = self.confirming.as_ref().and_then(Confirming::deadline);
-        [confirm, self.conn.deadline()].into_iter().flatten().min()
+        self.conn.deadline()
     }
 }

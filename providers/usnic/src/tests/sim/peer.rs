@@ -222,8 +222,8 @@ impl Peer {
             None => wire::head(&datagram.bytes),
             Some(seal) => seal.open(&mut datagram.bytes),
         };
-        if opened.is_some_and(|(head, _)| head.token.get() == agreed.terms.our_token)
-            && self.answering.confirmed(now, number).is_some()
+        if let Some(token) = opened.map(|(head, _)| head.token.get())
+            && self.answering.confirmed(now, number, token).is_some()
             && let Some((_, link, agreed)) = self.accepted.remove(&number)
         {
             self.told.push(Told::Stands(link, number, Box::new(agreed), Some(datagram)));
