@@ -64,7 +64,10 @@ impl Network {
             .map(|fault| fault.kind)
             .collect();
         for kind in &faults {
-            if let Ill::Stale(often) = *kind {
+            let passes = |kind: &Ill| !matches!(kind, Ill::Cut(size) if datagram.bytes.len() > *size);
+            if let Ill::Stale(often) = *kind
+                && faults.iter().all(passes)
+            {
                 self.bring_back(now, way, often, &datagram);
             }
         }

@@ -179,9 +179,13 @@ impl Scenario {
         self.faults.iter().any(|fault| (fault.way == (a, b) || fault.way == (b, a)) && is_it(&fault.kind))
     }
 
-    /// Its network is gone for so long that the peers give up.
+    /// Its network is gone for so long that the peers give up. So it is for a server that moves before its client has heard
+    /// of anything but the accept: what is sealed for set-ups says nothing to a sealed connection.
     pub(super) fn is_long_cut(&self, at: usize) -> bool {
         let [a, b] = self.links[at].ends;
+        if self.sealed && self.acts.iter().any(|act| act.what == Deed::Move(b)) {
+            return true;
+        }
         self.faults.iter().any(|fault| {
             (fault.way == (a, b) || fault.way == (b, a)) && fault.kind == Ill::Outage && fault.until - fault.from >= LONG
         })
