@@ -230,7 +230,8 @@ impl Book {
         }
         // Reads are looked at again: only what is fenced comes after them.
         let before = &self.sides[other].entries[..index];
-        let verified = before.iter().position(|entry| matches!(entry.what, What::Read | What::ReadBack) && entry.status.is_none());
+        let verified =
+            before.iter().position(|entry| matches!(entry.what, What::Read | What::ReadBack) && entry.status.is_none());
         self.sides[side].verified = verified.unwrap_or(index).max(self.sides[side].verified);
     }
 

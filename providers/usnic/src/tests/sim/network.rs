@@ -94,7 +94,9 @@ impl Network {
             match *kind {
                 Ill::Drop(often) if self.dice.hits(often) => return self.tell(now, &datagram, "lost"),
                 Ill::Outage => return self.tell(now, &datagram, "outage"),
-                Ill::Cut(size) if datagram.bytes.len() > size && !datagram.may_be_cut => return self.tell(now, &datagram, "too large"),
+                Ill::Cut(size) if datagram.bytes.len() > size && !datagram.may_be_cut => {
+                    return self.tell(now, &datagram, "too large");
+                }
                 Ill::Double(often) if self.dice.hits(often) => {
                     let later = at + self.dice.below(10 * self.latency);
                     self.put(later, datagram.clone());

@@ -267,7 +267,8 @@ impl Peer {
 
     /// Connections that need no answer any more are forgotten.
     pub(super) fn forget(&mut self, now: Nanos) {
-        let over: Vec<u32> = self.lines.iter().filter(|(_, line)| line.conn.is_over()).map(|(number, _)| *number).collect();
+        let over: Vec<u32> =
+            self.lines.iter().filter(|(_, line)| line.conn.is_over()).map(|(number, _)| *number).collect();
         for number in over {
             self.lines.remove(&number);
             self.ids.free(number, now);
@@ -283,6 +284,9 @@ impl Peer {
 
     /// Nothing is left of all that was.
     pub(super) fn is_empty(&self) -> bool {
-        self.lines.is_empty() && self.openings.is_empty() && self.accepted.is_empty() && self.answering.deadline().is_none()
+        self.lines.is_empty()
+            && self.openings.is_empty()
+            && self.accepted.is_empty()
+            && self.answering.deadline().is_none()
     }
 }

@@ -393,11 +393,29 @@ impl<'a> Run<'a> {
         };
         let links: Vec<String> = self.links.iter().map(link).collect();
         let empty: Vec<bool> = self.peers.iter().map(Peer::is_empty).collect();
-        let lines: Vec<String> = self.peers.iter().flat_map(|peer| peer.lines.values()).map(|line| {
-            format!("\n  link {} side {}: outstanding {:?} deadline {:?} work {} {:?}", line.link, line.hand.side,
-                line.conn.outstanding(), line.conn.deadline(), line.conn.has_work(self.now), line.conn.counters())
-        }).collect();
-        format!("at {} (calm {}) links {} empty {empty:?}{}", self.now, self.scenario.calm(), links.join(" "), lines.concat())
+        let lines: Vec<String> = self
+            .peers
+            .iter()
+            .flat_map(|peer| peer.lines.values())
+            .map(|line| {
+                format!(
+                    "\n  link {} side {}: outstanding {:?} deadline {:?} work {} {:?}",
+                    line.link,
+                    line.hand.side,
+                    line.conn.outstanding(),
+                    line.conn.deadline(),
+                    line.conn.has_work(self.now),
+                    line.conn.counters()
+                )
+            })
+            .collect();
+        format!(
+            "at {} (calm {}) links {} empty {empty:?}{}",
+            self.now,
+            self.scenario.calm(),
+            links.join(" "),
+            lines.concat()
+        )
     }
 }
 

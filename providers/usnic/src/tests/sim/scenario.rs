@@ -162,9 +162,10 @@ impl Scenario {
         let faults = self.faults.iter().filter(|fault| !matches!(fault.kind, Ill::Cut(_))).map(|fault| fault.until);
         let acts = self.acts.iter().map(|act| act.at);
         let items = |side: &SidePlan| side.items.iter().map(|item| item.at.max(item.recv_at)).max().unwrap_or(0);
-        let links = self.links.iter().map(|link| {
-            (link.start + link.think).max(items(&link.sides[0])).max(items(&link.sides[1]))
-        });
+        let links = self
+            .links
+            .iter()
+            .map(|link| (link.start + link.think).max(items(&link.sides[0])).max(items(&link.sides[1])));
         faults.chain(acts).chain(links).max().unwrap_or(0)
     }
 
@@ -187,7 +188,9 @@ impl Scenario {
             return true;
         }
         self.faults.iter().any(|fault| {
-            (fault.way == (a, b) || fault.way == (b, a)) && fault.kind == Ill::Outage && fault.until - fault.from >= LONG
+            (fault.way == (a, b) || fault.way == (b, a))
+                && fault.kind == Ill::Outage
+                && fault.until - fault.from >= LONG
         })
     }
 

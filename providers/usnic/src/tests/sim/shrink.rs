@@ -132,7 +132,9 @@ fn simpler(of: &Scenario) -> Vec<Scenario> {
             with(&|it| (it.links[at].sides[side].burst, it.links[at].sides[side].cubic) = (10_000, false));
             for item in 0..of.links[at].sides[side].items.len() {
                 with(&|it| it.links[at].sides[side].items[item].length /= 2);
-                with(&|it| (it.links[at].sides[side].items[item].at, it.links[at].sides[side].items[item].recv_at) = (0, 0));
+                with(&|it| {
+                    (it.links[at].sides[side].items[item].at, it.links[at].sides[side].items[item].recv_at) = (0, 0)
+                });
                 with(&|it| it.links[at].sides[side].items[item].fence = false);
             }
         }
