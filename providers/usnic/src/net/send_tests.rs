@@ -1,3 +1,5 @@
+//! Batches over the loopback interface: what leaves, and what becomes of it where the kernel says no.
+
 use std::cell::Cell;
 use std::sync::Arc;
 

@@ -176,6 +176,28 @@ fn small_requests_go_by_the_command_channel_and_before_answers() {
 }
 
 #[test]
+fn a_large_message_is_cut_as_it_leaves_and_numbered_then() {
+    let mut pair = Pair::new(&Plan { mtu: 9000, memory: 1 << 20, ..Plan::default() });
+    pair.pass(MILLIS);
+    let large = 400_000;
+    pair.write(Side::A, 0, large, 500_000);
+    pair.write(Side::A, 0, 10, 0);
+    assert_eq!(pair.a.conn.requests.numbers.writes, 0);
+    let first = leaving(&mut pair);
+    assert!(first.iter().all(|(kind, ..)| *kind == Kind::Chunk) && first.len() > 1, "{first:?}");
+    assert!(first.iter().map(|(.., length)| *length as usize).sum::<usize>() < large);
+    assert_eq!(pair.a.conn.requests.numbers.writes, 1, "the other one has no number yet");
+    let mut longest = 0;
+    pair.until("all", |pair| {
+        let length = leaving(pair).iter().map(|(.., length)| *length).max();
+        longest = longest.max(length.unwrap_or(0));
+        pair.a.world.requests.len() == 2
+    });
+    assert!(longest > first[0].2, "later pieces are as long as the path turned out to take: {longest}");
+    assert_eq!(pair.a.conn.requests.numbers.writes, 2);
+}
+
+#[test]
 fn writes_are_there_before_the_send_behind_them_is() {
     for seed in 0..40 {
         let mut pair = Pair::new(&Plan { seed, ..Plan::default() });

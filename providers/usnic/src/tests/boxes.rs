@@ -1,0 +1,67 @@
+//! What the design asks for and no other test shows: `docs/usnic.md` names each box with its test.
+
+use std::process::Command;
+
+use super::*;
+use crate::tally::Counted;
+
+/// Set in a process of its own that runs one test only.
+const ALONE: &str = "DAPLUSNIC_TEST_ALONE";
+
+fn sent(qp: &Qp) -> u64 {
+    qp.0.counters().expect("it is connected").sent
+}
+
+#[test]
+fn a_small_post_into_a_quiet_connection_leaves_in_the_posting_thread() {
+    let (a, qa, b, _qb) = two();
+    let from = a.registered(pattern(64, 1), Access::default());
+    let to = b.registered(vec![0; 64], ALL);
+    // Nobody else makes progress here.
+    let passes = a.ia.device.progress.lock();
+    qa.post_send(&wr(Op::Write(to.remote(0)), &[from.segment(0, 8)], 0)).unwrap();
+    assert_eq!(sent(&qa), 1);
+    let pieces = [from.segment(8, 4), from.segment(12, 4)];
+    qa.post_send(&wr(Op::Write(to.remote(8)), &pieces, 1)).unwrap();
+    assert_eq!(sent(&qa), 1, "in two pieces it waits for the next pass");
+    for n in 2..8 {
+        qa.post_send(&wr(Op::Write(to.remote(n * 8)), &[from.segment(n * 8, 8)], n as u64)).unwrap();
+    }
+    assert!(sent(&qa) < 8, "in a connection that is busy they wait, and make up a train");
+    drop(passes);
+    for n in 0..8 {
+        assert_eq!(a.completion(&b).token.cookie, n);
+    }
+    assert_eq!((sent(&qa), to.now()), (8, from.bytes));
+}
+
+/// Threads of this process that are an engine's.
+fn engines() -> usize {
+    let names = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = names.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|name| name.trim_end() == "dapl-usnic").count()
+}
+
+#[test]
+fn nothing_runs_before_an_ia_is_open_or_after_it_is_closed() {
+    if std::env::var_os(ALONE).is_none() {
+        // Other tests have engines of their own: it is seen in a process of its own.
+        let name = concat!(module_path!(), "::nothing_runs_before_an_ia_is_open_or_after_it_is_closed");
+        let name = name.split_once("::").expect("a module of this package").1;
+        let alone = std::env::current_exe().unwrap();
+        let output = Command::new(alone).args(["--exact", name, "--test-threads=1"]).env(ALONE, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    assert_eq!(engines(), 0);
+    let side = Side::open();
+    let until = Instant::now() + PATIENCE;
+    while engines() == 0 {
+        assert!(Instant::now() < until, "no engine"); // a thread gives itself its name
+        std::thread::yield_now();
+    }
+    assert_eq!(engines(), 1);
+    drop(side);
+    assert_eq!(engines(), 0);
+}
