@@ -178,13 +178,12 @@ fn small_requests_go_by_the_command_channel_and_before_answers() {
 #[test]
 fn a_large_message_is_cut_as_it_leaves_and_numbered_then() {
     let mut pair = Pair::new(&Plan { mtu: 9000, memory: 1 << 20, ..Plan::default() });
-    pair.pass(MILLIS);
     let large = 400_000;
     pair.write(Side::A, 0, large, 500_000);
     pair.write(Side::A, 0, 10, 0);
     assert_eq!(pair.a.conn.requests.numbers.writes, 0);
     let first = leaving(&mut pair);
-    assert!(first.iter().all(|(kind, ..)| *kind == Kind::Chunk) && first.len() > 1, "{first:?}");
+    assert!(first.iter().all(|(kind, ..)| *kind == Kind::Chunk) && !first.is_empty(), "{first:?}");
     assert!(first.iter().map(|(.., length)| *length as usize).sum::<usize>() < large);
     assert_eq!(pair.a.conn.requests.numbers.writes, 1, "the other one has no number yet");
     let mut longest = 0;
