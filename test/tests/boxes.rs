@@ -113,7 +113,7 @@ fn has_test(text: &str, name: &str) -> bool {
         let behind = text[at + name.len()..].trim_start();
         line.starts_with('"') && line.ends_with("\":") && (behind.starts_with("=>") || behind.starts_with(','))
     };
-    text.match_indices(&format!("fn {name}()")).any(|(at, _)| is_function(at))
+    text.match_indices(&format!("fn {name}(")).any(|(at, _)| is_function(at))
         || text.match_indices(name).any(|(at, _)| is_case(at))
 }
 

@@ -74,7 +74,7 @@ const SM: &[&[&str]] = &[
 /// As its `lib.rs` has it.
 const USNIC: &[&[&str]] = &[
     &["proto", "net", "bell", "regions"],
-    &["knobs", "polling", "tally", "srq"],
+    &["knobs", "polling", "tally", "srq", "own"],
     &["pair"],
     &["table"],
     &["device"],
