@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::Read;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -18,6 +19,9 @@ use crate::stage::{Stage, workspace};
 
 /// The registry of a run: where the sm provider is, by its usual name.
 pub const SM0: &str = "sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"\" \"\"\n";
+
+/// The registry of a run: where the usnic provider is, over the loopback interface.
+pub const USNIC0: &str = "usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"127.0.0.1\" \"\"\n";
 
 /// Compiles one C or C++ source of the repository (`test/c/first.c`) for the stage, once per process, strictly.
 ///
@@ -50,9 +54,11 @@ pub fn program(stage: &Stage, source: &str) -> PathBuf {
     program
 }
 
-/// A place for one test: a base directory for sm and a registry, gone when dropped.
+/// A place for one test: a base directory for sm, one and a port for usnic, and a registry, gone when dropped.
 pub struct Room {
     lib: PathBuf,
+    /// Where usnic's set-ups meet.
+    port: u16,
     directory: PathBuf,
     registry: Option<PathBuf>,
 }
@@ -73,7 +79,7 @@ impl Room {
             fs::write(&file, text).expect("a memory file system is writable");
             file
         });
-        Room { lib: stage.lib.clone(), directory, registry }
+        Room { lib: stage.lib.clone(), port: free_port(), directory, registry }
     }
 
     /// Where the sm provider keeps its end points.
@@ -85,6 +91,7 @@ impl Room {
     pub fn command(&self, program: impl AsRef<Path>, arguments: &[&str]) -> Command {
         let mut command = Command::new(program.as_ref());
         command.args(arguments).env("LD_LIBRARY_PATH", &self.lib).env("DAPL_SM_DIR", self.sm());
+        command.env("DAPL_USNIC_PORT", self.port.to_string()).env("DAPL_USNIC_DIR", self.directory.join("usnic"));
         match &self.registry {
             Some(file) => command.env("DAT_OVERRIDE", file),
             None => command.env_remove("DAT_OVERRIDE"),
@@ -103,6 +110,12 @@ impl Drop for Room {
         // A failed test leaves what it likes; nothing depends on this.
         let _ = fs::remove_dir_all(&self.directory);
     }
+}
+
+/// A UDP port of the loopback interface that nobody has now. Another process may take it, but hardly this soon.
+fn free_port() -> u16 {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
+    socket.expect("the loopback interface is there").port()
 }
 
 /// What a program said so far, and whether it may say more.

@@ -63,7 +63,7 @@ pub fn stage(profile: Profile) -> Stage {
 /// The packages of the providers that can be built here.
 pub fn providers() -> Vec<&'static str> {
     let verbs = rdma_core::has_rdma_core().then_some(rdma_core::PACKAGE);
-    ["daplsm"].into_iter().chain(verbs).collect()
+    ["daplsm", "daplusnic"].into_iter().chain(verbs).collect()
 }
 
 /// The same with these provider packages (`name` makes `libname.so.1`), or with none.

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use dapl_test::run::{Room, SM0};
+use dapl_test::run::{Room, SM0, USNIC0};
 use dapl_test::stage::{Profile, built, stage};
 
 use crate::Result;
@@ -14,8 +14,9 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
     let driver = built("dapl-conformance", Profile::Dev);
     let room;
     let mut command = match named {
-        None | Some(&("sm" | "sm0")) => {
-            room = Room::new(&stage(Profile::Dev), Some(SM0));
+        None | Some(&("sm" | "sm0" | "usnic0")) => {
+            let registry = [SM0, USNIC0].concat();
+            room = Room::new(&stage(Profile::Dev), Some(&registry));
             let mut command = room.command(&driver, arguments);
             // Ours has everything.
             command.arg("--complete");

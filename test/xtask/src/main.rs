@@ -28,7 +28,7 @@ usage: cargo xtask COMMAND
   test [SUITE] [ARGS]   run one suite, or all; ARGS go to cargo test. `test --list` names the suites; `test --required` runs
                         all and fails where one that needs more (guests: rxe, namespaces: net) would be skipped
   test conformance [--provider NAME] [ARGS]
-                        the conformance suite over a provider (sm0); `test conformance list` names its cases
+                        the conformance suite over a provider (sm0, usnic0); `test conformance list` names its cases
   test coverage [SUITE] [ARGS]
                         the same, instrumented, and how many lines of the object layer ran, room by room
   test rxe [--required] [CHECK ...]
