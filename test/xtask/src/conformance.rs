@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use dapl_test::run::{Room, SM0, USNIC0};
-use dapl_test::stage::{Profile, built, stage};
+use dapl_test::stage::{Profile, built, stage_with};
 
 use crate::Result;
 
@@ -16,7 +16,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
     let mut command = match named {
         None | Some(&("sm" | "sm0" | "usnic0")) => {
             let registry = [SM0, USNIC0].concat();
-            room = Room::new(&stage(Profile::Dev), Some(&registry));
+            room = Room::new(&stage_with(Profile::Dev, &["daplsm", "daplusnic"]), Some(&registry));
             let mut command = room.command(&driver, arguments);
             // Ours has everything.
             command.arg("--complete");
