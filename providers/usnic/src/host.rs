@@ -3,6 +3,7 @@
 //! Copies are raw, and each holds its registration for its own time: no reference to memory of the consumer's ever exists. What
 //! is told of a connection that has ended goes nowhere: [`Nobody`]. Takes no lock of a queue pair; it is called under one.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use dapl::handle::ObjectId;
@@ -88,6 +89,9 @@ pub(crate) struct World {
     /// Of the memory of receives.
     pub(crate) recv_pd: u32,
     pub(crate) pool: Option<Pool>,
+    /// Receives out of the shared queue that are not complete, now and at most since the watermarks were looked at.
+    pub(crate) taken: AtomicU32,
+    pub(crate) most_taken: AtomicU32,
     pub(crate) recv_cq: Option<Arc<CqCore>>,
     pub(crate) request_cq: Option<Arc<CqCore>>,
 }
@@ -96,7 +100,18 @@ impl World {
     /// The same memory, and nobody who hears of completions.
     pub(crate) fn bare(&self) -> World {
         let (regions, bell) = (self.regions.clone(), self.bell.clone());
-        World { regions, bell, recv_cq: None, request_cq: None, pool: None, ..*self }
+        World {
+            regions,
+            bell,
+            ep: self.ep,
+            pd: self.pd,
+            recv_pd: self.recv_pd,
+            pool: None,
+            taken: AtomicU32::new(0),
+            most_taken: AtomicU32::new(0),
+            recv_cq: None,
+            request_cq: None,
+        }
     }
 
     pub(crate) fn complete_recv(&self, token: Token, status: Status, bytes: u64, solicited: bool) {
@@ -113,6 +128,17 @@ impl World {
         if let Some(cq) = self.request_cq.as_ref().filter(|_| status != Status::Success || !request.suppress) {
             cq.push(Completion { token: request.token, status, bytes, solicited: false });
         }
+    }
+
+    /// Is all of it registered, to be read or written? Asked when it is posted, beside what is asked when it is used: a request
+    /// that waits for its peer would else fail late, or never.
+    pub(crate) fn is_registered(&self, segments: &[Segment], write: bool) -> bool {
+        let wish = if write { Wish::LocalWrite } else { Wish::LocalRead };
+        let is_open = |piece: &Segment| {
+            let region = Region { address: piece.address, length: piece.length };
+            piece.length == 0 || self.regions.allows(piece.key, self.pd, region, wish)
+        };
+        segments.iter().all(is_open)
     }
 
     /// Appends `length` bytes of a request's memory, from `offset` on.
@@ -172,6 +198,9 @@ impl Host for &World {
         let pool = self.pool.as_ref()?;
         let Buffer { segments, cookie } = pool.srq.take(&pool.taker)?;
         let length = segments.total();
+        let taken = self.taken.load(Ordering::Relaxed) + 1;
+        self.taken.store(taken, Ordering::Relaxed);
+        self.most_taken.fetch_max(taken, Ordering::Relaxed);
         Some((Recv { segments, token: Token { cookie, ..pool.token } }, length))
     }
 
@@ -192,6 +221,10 @@ impl Host for &World {
     }
 
     fn recv_done(&mut self, recv: Recv, status: Status, bytes: u64, solicited: bool) {
+        if self.pool.is_some() {
+            let taken = self.taken.load(Ordering::Relaxed);
+            self.taken.store(taken.saturating_sub(1), Ordering::Relaxed);
+        }
         self.complete_recv(recv.token, status, bytes, solicited);
     }
 }

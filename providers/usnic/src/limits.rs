@@ -8,7 +8,6 @@ use crate::device::{CONNECTIONS, Device};
 use crate::knobs::{self, Knobs};
 use crate::proto::congestion::Algorithm;
 use crate::proto::conn::Config;
-use crate::proto::setup::MAX_PRIVATE;
 use crate::regions::SLOTS;
 use crate::tally::{self, Counts};
 
@@ -33,8 +32,8 @@ pub(crate) fn limits(knobs: &Knobs) -> Limits {
         max_srqs: 65_536,
         max_reads_in: 16,
         max_reads_out: 16,
-        private_data_connect: MAX_PRIVATE,
-        private_data_accept: MAX_PRIVATE,
+        private_data_connect: 256,
+        private_data_accept: 196,
         vendor: "dapl-rs".into(),
         hardware_version: (1, 0),
         firmware_version: (0, 0),

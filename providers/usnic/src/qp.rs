@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Resource, Result};
@@ -96,6 +97,8 @@ impl Qp {
             pd,
             recv_pd: pd,
             pool: None,
+            taken: AtomicU32::new(0),
+            most_taken: AtomicU32::new(0),
             recv_cq: spec.recv_cq.map(|cq| cq.0.clone()),
             request_cq: spec.request_cq.map(|cq| cq.0.clone()),
         };
@@ -148,12 +151,15 @@ impl Core {
     fn settle(&self, inner: &mut Inner, now: Nanos) -> Outlook {
         let Some(line) = &mut inner.line else { return Outlook::default() };
         let news = line.link.news();
-        if news.is_none() && !inner.marks.is_crossed(line.link.outstanding().1) {
+        let recvs = self.recvs(line);
+        if news.is_none() && !inner.marks.is_crossed(recvs) {
             return line.outlook(now);
         }
         let id = line.id;
         match news {
-            None if !self.judge(inner) => return inner.line.as_ref().map_or(Outlook::default(), |l| l.outlook(now)),
+            None if !self.judge(inner, recvs) => {
+                return inner.line.as_ref().map_or(Outlook::default(), |l| l.outlook(now));
+            }
             None => {
                 log::info!("connection of EP {:?} dropped: receives above its hard watermark", self.world.ep);
                 self.finish(inner, now);
@@ -171,10 +177,18 @@ impl Core {
         Outlook::default()
     }
 
+    /// What the watermarks look at: receives that are posted, or were taken out of a shared queue since the last look.
+    #[inline]
+    fn recvs(&self, line: &Line) -> u32 {
+        match self.world.pool {
+            Some(_) => self.world.most_taken.swap(self.world.taken.load(Ordering::Relaxed), Ordering::Relaxed),
+            None => line.link.outstanding().1,
+        }
+    }
+
     /// Holds the receives against the watermarks: the soft one is told; whether the hard one ends a connection.
     #[cold]
-    fn judge(&self, inner: &mut Inner) -> bool {
-        let (_, recvs) = inner.outstanding();
+    fn judge(&self, inner: &mut Inner, recvs: u32) -> bool {
         let crossed = inner.marks.look(recvs);
         if crossed.soft {
             self.world.bell.ring(Job::ManyRecvs(self.world.ep));
@@ -186,6 +200,9 @@ impl Core {
     fn finish(&self, inner: &mut Inner, now: Nanos) {
         inner.stage = Stage::Over;
         if let Some(mut line) = inner.line.take() {
+            // What was delivered is acked: the peer's requests have succeeded.
+            line.link.tell_all(now, &mut &self.world);
+            line.transmit(now, &mut &self.world, &self.world);
             line.link.abort(now, &mut &self.world);
             line.transmit(now, &mut &self.world, &self.world);
             if let Some(pool) = &self.world.pool {
@@ -264,11 +281,16 @@ impl Core {
             Op::Write(remote) => Work::Write(remote),
             Op::Read(remote) => Work::Read(remote),
         };
+        let is_registered = self.world.is_registered(wr.segments, matches!(wr.op, Op::Read(_)));
         let wraps = wr.op.remote().is_some_and(|remote| remote.address.checked_add(total).is_none());
         match u32::try_from(total).ok().filter(|length| u64::from(*length) <= self.max_message) {
-            Some(length) if !wraps => Post { work, length, fence: wr.fence, request },
+            Some(length) if !wraps && is_registered => Post { work, length, fence: wr.fence, request },
             found => {
-                let status = if found.is_some() { Status::RemoteAccess } else { Status::LocalLength };
+                let status = match found {
+                    None => Status::LocalLength,
+                    Some(_) if !is_registered => Status::LocalProtection,
+                    Some(_) => Status::RemoteAccess,
+                };
                 Post { work: Work::Bind, length: 0, fence: wr.fence, request: request.doomed(status) }
             }
         }
@@ -417,7 +439,8 @@ impl QueuePair for Qp {
             (None, _) => {
                 inner.recvs.push_back(recv);
                 if inner.marks.is_crossed(inner.recvs.len() as u32) {
-                    core.judge(&mut inner);
+                    let recvs = inner.recvs.len() as u32;
+                    core.judge(&mut inner, recvs);
                 }
             }
         }
@@ -449,7 +472,8 @@ impl QueuePair for Qp {
         if inner.line.is_some() {
             core.leave_to_device(inner, device::now());
         } else {
-            core.judge(&mut inner);
+            let recvs = inner.recvs.len() as u32;
+            core.judge(&mut inner, recvs);
         }
         Ok(())
     }

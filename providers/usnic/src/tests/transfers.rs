@@ -127,7 +127,7 @@ fn a_window_opens_a_part_and_closes_again() {
     assert_eq!((b.completion(&a).status, mw.is_bound()), (Status::Success, false));
     qa.post_send(&wr(Op::Write(remote), &[mine.segment(0, 50)], 3)).unwrap();
     assert_eq!(a.completion(&b).status, Status::RemoteAccess);
-    assert_eq!((a.sink.next(conn(1)), b.sink.next(conn(2))), ("broken", "broken"));
+    assert_eq!((a.sink.next(conn(1)), b.sink.next(conn(2))), ("broken", "disconnected"));
 }
 
 #[test]

@@ -106,6 +106,15 @@ impl<Q, R> Conn<Q, R> {
         }
     }
 
+    /// The end is near: what came is acked with the next packet.
+    pub(crate) fn tell_all(&mut self, now: Nanos, host: &mut impl Host<Request = Q, Recv = R>) {
+        self.now = now;
+        self.settle(host);
+        if self.acks.owed() && !self.ending.is_closed() {
+            self.acks.whole_at_once();
+        }
+    }
+
     /// Ends it now: everything posted is flushed, the peer is told. No news come of it.
     pub(crate) fn abort(&mut self, now: Nanos, host: &mut impl Host<Request = Q, Recv = R>) {
         self.now = now;
@@ -181,7 +190,9 @@ impl<Q, R> Conn<Q, R> {
         {
             host.recv_done(own, status, 0, false);
         }
-        self.close(Some(News::Broken), host);
+        // Who is reached for wrongly has not failed itself.
+        let news = if why == Refusal::Access { News::Disconnected } else { News::Broken };
+        self.close(Some(news), host);
         let (again, until) = (Some(self.now.saturating_add(REPEAT)), self.now.saturating_add(self.config.linger));
         self.ending.refused = Some(Refused { why, psn, said: 0, again, until });
         self.acks.whole_at_once();
