@@ -237,6 +237,13 @@ impl<Q, R> Conn<Q, R> {
         self.say_reset();
     }
 
+    /// The peer has said nothing for too long: it went away, as far as can be told, and nothing of ours has failed.
+    #[cold]
+    pub(super) fn peer_is_gone(&mut self, host: &mut impl Host<Request = Q, Recv = R>) {
+        self.close(Some(News::Disconnected), host);
+        self.say_reset();
+    }
+
     /// A request has failed: the peer is told that it is over.
     #[cold]
     pub(super) fn break_off(&mut self, host: &mut impl Host<Request = Q, Recv = R>) {

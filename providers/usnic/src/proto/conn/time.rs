@@ -110,7 +110,7 @@ impl<Q, R> Conn<Q, R> {
                 self.counters.timeouts += 1;
                 self.lane.timed_out(now);
             }
-            Timeout::GiveUp => return self.end_with(Status::Transport, host),
+            Timeout::GiveUp => return self.peer_is_gone(host),
         }
         self.lane.path.on_time(now);
         self.lane.measure();
@@ -124,7 +124,7 @@ impl<Q, R> Conn<Q, R> {
         }
         if self.partner.on_time(now) == Beat::Gone {
             self.counters.timeouts += 1;
-            self.end_with(Status::Transport, host);
+            self.peer_is_gone(host);
         }
     }
 }

@@ -213,7 +213,7 @@ fn a_peer_that_falls_silent_is_given_up() {
         pair.write(Side::A, 0, 5000, 0);
     });
     pair.until("it is noticed", |pair| !pair.a.news.is_empty());
-    assert_eq!((pair.a.news[0], statuses(&pair.a.world.requests)), (News::Broken, vec![Status::Transport, Flushed]));
+    assert_eq!((pair.a.news[0], statuses(&pair.a.world.requests)), (News::Disconnected, vec![Flushed, Flushed]));
     assert_eq!(statuses(&pair.a.world.recvs), [Flushed]);
     assert!(pair.now > 9 * SECONDS);
 }
