@@ -120,7 +120,9 @@ impl Engine {
         // First it is said, then looked once more: what comes after that sees it and rings the bell.
         device.polling.sleeps(until, listens);
         let setups = device.setups.lock().deadline().is_some_and(|due| due < until);
-        let has_changed = setups || device.has_fresh() || device.polling.is_polled() == listens;
+        // What posts have left is for who polls, or would keep the engine awake on a poller's own processor.
+        let fresh = listens && device.has_fresh();
+        let has_changed = setups || fresh || device.polling.is_polled() == listens;
         let left = if has_changed { 0 } else { until.saturating_sub(device::now()) };
         let timeout = Timespec { tv_sec: (left / SECONDS) as i64, tv_nsec: (left % SECONDS) as i64 };
         let timeout = (until != Nanos::MAX || has_changed).then_some(timeout);
