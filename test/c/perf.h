@@ -159,22 +159,35 @@ static DAT_EVENT next_of_two(DAT_EVENT_NUMBER one, DAT_EVENT_NUMBER other)
     return event;
 }
 
+/* Connections that the client has ended while it was not known here that others stand. */
+static long gone;
+
 static void accept_all(long count)
 {
     DAT_PSP_HANDLE psp;
+    DAT_EVENT event;
+    DAT_COUNT more;
     long accepted = 0, stand = 0;
     OK(dat_psp_create(ia, qual, events, DAT_PSP_CONSUMER_FLAG, &psp));
     printf("perf: listening\n");
     fflush(stdout);
     while (stand < count) {
-        DAT_EVENT event = next_of_two(DAT_CONNECTION_REQUEST_EVENT, DAT_CONNECTION_EVENT_ESTABLISHED);
-        if (event.event_number == DAT_CONNECTION_EVENT_ESTABLISHED) {
+        OK(dat_evd_wait(events, PATIENCE, 1, &event, &more));
+        switch (event.event_number) {
+        case DAT_CONNECTION_EVENT_ESTABLISHED:
             stand++;
-            continue;
+            break;
+        case DAT_CONNECTION_EVENT_DISCONNECTED:
+            gone++;
+            break;
+        case DAT_CONNECTION_REQUEST_EVENT:
+            if (accepted == count)
+                fail("perf: a client too many");
+            OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, eps[accepted++], sizeof here, &here));
+            break;
+        default:
+            fail("perf: event %x while connections are made", (unsigned)event.event_number);
         }
-        if (accepted == count)
-            fail("perf: a client too many");
-        OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, eps[accepted++], sizeof here, &here));
     }
     OK(dat_psp_free(psp));
 }
@@ -206,7 +219,7 @@ static void disconnect_all(long count)
     long n;
     for (n = 0; host != NULL && n < count; n++)
         OK(dat_ep_disconnect(eps[n], DAT_CLOSE_GRACEFUL_FLAG));
-    for (n = 0; n < count; n++)
+    for (n = gone; n < count; n++)
         next(events, DAT_CONNECTION_EVENT_DISCONNECTED, "the end");
 }
 
