@@ -49,8 +49,8 @@ pub(crate) struct Line {
     seal: Option<Box<Seal>>,
     /// Headers of IP and UDP.
     headers: usize,
-    /// What is left of a batch for which the socket had no room, and where it goes.
-    stuck: Option<(Batch, SocketAddr)>,
+    /// What is left of a batch for which the socket had no room, where it goes, and when it is tried again.
+    stuck: Option<(Batch, SocketAddr, Nanos)>,
     /// Packets that were not of this connection, whatever their number says.
     pub(crate) strangers: u64,
 }
@@ -107,8 +107,9 @@ impl Line {
 
     /// What it wants next.
     pub(crate) fn outlook(&self, now: Nanos) -> Outlook {
-        if self.stuck.is_some() {
-            return Outlook { deadline: Some(now + FULL), ..Outlook::default() };
+        if let Some((_, _, again)) = self.stuck {
+            let ready = again <= now;
+            return Outlook { ready, deadline: (!ready).then_some(again), ..Outlook::default() };
         }
         let ready = self.link.has_work(now);
         // What is due is seen to at its turn, if it has one; else in the next pass, and never twice in one.
@@ -169,10 +170,14 @@ impl Line {
         host: &mut impl Host<Request = Request, Recv = Recv>,
         world: &World,
     ) -> bool {
-        if let Some((mut batch, to)) = self.stuck.take() {
+        if let Some((mut batch, to, again)) = self.stuck.take() {
+            if now < again {
+                self.stuck = Some((batch, to, again));
+                return false;
+            }
             // It was copied when it stuck, and what became of it is for acks to say.
             if batch.send(&self.socket, &self.destination(to)).is_blocked {
-                self.stuck = Some((batch, to));
+                self.stuck = Some((batch, to, now + FULL));
                 return false;
             }
         }
@@ -296,7 +301,7 @@ impl Line {
         }
         bench.carried.clear();
         if is_blocked {
-            self.stuck = Some((std::mem::take(&mut bench.batch), to));
+            self.stuck = Some((std::mem::take(&mut bench.batch), to, now + FULL));
         }
     }
 }
