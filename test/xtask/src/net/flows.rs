@@ -111,14 +111,19 @@ fn meanwhile<T>(setting: &Setting, wire: &Wire, happens: impl FnOnce() -> Result
 
 fn fairness() -> Vec<Check> {
     let queue = |milliseconds| Rule::Queue { megabits: SHARED_MEGABITS, milliseconds };
+    let mut checks = Vec::new();
     let mut links = vec![("policer", 0, Rule::Policer { megabits: SHARED_MEGABITS })];
     if wire::has_queues() {
         links.extend([("short_queue", 1, queue(5)), ("long_queue", 1, queue(40))]);
+        // What this host itself cannot queue, it says of what is sent.
+        checks.push(Check::new("flow::over_a_queue_that_is_full", move |s, wire| {
+            let _queues = wire.apply_to_both(queue(5))?;
+            s.flow(wire, Family::V4, &["-2", "-b", "1048576"]).end_well(GOOD)
+        }));
     } else {
         println!("left out: fair::*_queue: this kernel has no token bucket filter (sch_tbf)");
     }
     let flows = [("cubic", Flow::TcpWith("cubic")), ("the_machines_own_tcp", Flow::Tcp)];
-    let mut checks = Vec::new();
     for (link, end, rule) in links {
         for (name, flow) in flows {
             checks.push(Check::new(format!("fair::{link}_with_{name}"), move |s, wire| {
