@@ -30,7 +30,8 @@ impl<Q, R> Conn<Q, R> {
             self.lane.path.deadline(),
             self.data_at().filter(|at| *at > self.now),
             self.credits.deadline(),
-            self.turn_at,
+            // When it has passed, `outlook` says so, unless something else holds it up.
+            self.turn_at.filter(|at| *at > self.now),
             self.partner.deadline(),
             self.confirming.and_then(|it| it.deadline()),
             self.ending.deadline(self.now),
