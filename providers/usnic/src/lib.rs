@@ -13,6 +13,8 @@ mod bell;
 mod cq;
 mod device;
 mod engine;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod host;
 mod knobs;
 mod limits;

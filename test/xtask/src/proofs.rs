@@ -1,4 +1,5 @@
 //! Suites that need a build of their own: `loom` searches the interleavings of models, `threads` runs under ThreadSanitizer.
+//! And `nightly`, which only takes long.
 //!
 //! Both build below the target directory, where they disturb no other build. What cannot run here says so, loudly.
 #![forbid(unsafe_code)]
@@ -47,6 +48,14 @@ pub(crate) fn threads(rest: &[&str]) -> Result {
     }
     println!("ThreadSanitizer sees a deliberate race; now the suite");
     run(&mut sanitizer.cargo(rest), "threads under ThreadSanitizer")
+}
+
+/// Runs usnic's simulator over as many seeds as one has time for at night, and its fuzzed inputs likewise.
+pub(crate) fn nightly(rest: &[&str]) -> Result {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(workspace()).env("DAPL_SIM_RUNS", "100000").env("DAPL_FUZZ_ROUNDS", "100000");
+    cargo.args(["test", "-p", "daplusnic", "--lib", "--", "tests::sim::", "fuzz::"]);
+    run(cargo.args(rest), "nightly")
 }
 
 /// A compiler that can build with ThreadSanitizer.

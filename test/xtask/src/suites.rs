@@ -23,7 +23,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
     let known = binaries()?;
     if suite == "--list" {
         let names: BTreeSet<&str> = known.iter().map(|name| suite_of(name)).collect();
-        println!("all unit loom threads rxe net {}", names.into_iter().collect::<Vec<_>>().join(" "));
+        println!("all unit loom threads nightly rxe net {}", names.into_iter().collect::<Vec<_>>().join(" "));
         return Ok(());
     }
     setup::require(&[setup::CC, setup::CXX, setup::VALGRIND])?;
@@ -31,6 +31,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
     match suite {
         "loom" => proofs::loom(rest),
         "threads" => proofs::threads(rest),
+        "nightly" => proofs::nightly(rest),
         // All are run, whatever comes of the first. --required: not even those that need guests or namespaces may be skipped.
         "all" if rest.is_empty() || rest == ["--required"] => {
             let host = tests(suite, &known, &[]).and(proofs::loom(&[])).and(proofs::threads(&[]));

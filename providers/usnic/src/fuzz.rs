@@ -1,0 +1,471 @@
+//! What holds for every input from the network: the fuzz targets of `test/fuzz` look for a counterexample, the tests here replay
+//! those known, and some thousand that come of them.
+//!
+//! Not part of the library: it is only there for tests and fuzzers.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use dapl::provider::{Remote, Status};
+use zerocopy::IntoBytes;
+
+use crate::proto::checked::Sum;
+use crate::proto::conn::{Config, Conn, Host, Payload, Post, Work};
+use crate::proto::psn::Psn;
+use crate::proto::setup::answering::Answering;
+use crate::proto::setup::opening::{Opening, refuse_stray};
+use crate::proto::setup::{self, Offer, Random, Setup, Terms};
+use crate::proto::wire::{
+    self, Ack, Carried, FLAG_CHECKED, Head, Kind, Message, Part, RANGES, Range, Refusal, Selective,
+};
+use crate::proto::{MICROS, MILLIS, Nanos, SECONDS, WINDOW};
+
+/// Where the memory of the peer under test begins, and its keys: to write, and only to read.
+const BASE: u64 = 0x7000_0000;
+const KEYS: [u32; 2] = [1, 2];
+/// Bytes of it.
+const MEMORY: usize = 1 << 16;
+/// Requests and receives outstanding.
+const MOST: u32 = 8;
+const OURS: (u32, u64) = (0xA0, 0xAAAA);
+const FIRST: [u32; 2] = [u32::MAX - 3, 7];
+
+/// Numbers that are the same in every run.
+struct Dice(u64);
+
+impl Random for Dice {
+    fn fill(&mut self, out: &mut [u8]) {
+        for byte in out {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            *byte = (self.0 >> 56) as u8;
+        }
+    }
+}
+
+fn address(last: u8) -> SocketAddr {
+    ([10, 0, 0, last], 1000).into()
+}
+
+/// Any bytes as a packet, with and without a checksum that is right: nothing panics, what is read lies within the packet, and
+/// what answers is never more than three times as long.
+pub fn packet(bytes: &[u8]) {
+    if let Some((head, body)) = wire::head(bytes) {
+        for kind in [Kind::Fragment, Kind::Chunk, Kind::Ack] {
+            let Some(data) = wire::data(kind, body) else { continue };
+            assert_ne!(kind, Kind::Ack);
+            let end = data.offset as usize + data.payload.len();
+            assert!(end <= data.message.length.get() as usize && data.payload.len() <= body.len());
+        }
+        if let Some((_, selective, ranges)) = wire::ack(body) {
+            assert!(ranges.len() == usize::from(selective.ranges) && ranges.len() <= RANGES);
+        }
+        assert!(head.kind().is_some() || head.version != wire::VERSION || head.kind == 0 || head.kind > 15);
+    }
+    set_up(bytes);
+    let mut good = bytes.to_vec();
+    if let Some(flags) = good.get_mut(3) {
+        *flags |= FLAG_CHECKED as u8;
+        good.extend_from_slice(&Sum::default().add(&good.clone()).bytes());
+        set_up(&good);
+    }
+}
+
+/// A packet for both machines of the set-up.
+fn set_up(packet: &[u8]) {
+    let mut dice = Dice(1);
+    let setup = Arc::new(Setup::new(setup::Config::default(), None));
+    let mut answering = Answering::new(setup.clone(), 0, &mut dice);
+    let (mut out, from) = (Vec::new(), address(9));
+    for now in [0, MILLIS, SECONDS] {
+        answering.receive(now, packet, from, true, &mut dice, &mut out);
+        answering.reset(now, packet);
+    }
+    assert!(out.len() <= 9 * packet.len(), "three packets, and three times as much");
+    let ours = Offer::new(OURS.0, &mut dice);
+    let mut opening = Opening::new(setup.clone(), address(9), 5, ours, b"private", 0, &mut dice);
+    let mut to_us = packet.to_vec();
+    if let Some(head) = to_us.get_mut(4..16) {
+        head[..4].copy_from_slice(&ours.conn.to_be_bytes());
+        head[4..].copy_from_slice(&ours.token.to_be_bytes());
+        if to_us.len() >= 20 {
+            let end = to_us.len() - 4;
+            let sum = Sum::default().add(&to_us[..end]).bytes();
+            to_us[end..].copy_from_slice(&sum);
+        }
+    }
+    opening.receive(0, &to_us, address(9), &mut dice);
+    out.clear();
+    refuse_stray(&setup, packet, &mut dice, &mut out);
+    assert!(out.len() <= packet.len());
+}
+
+/// The memory of the peer under test, and what it was told.
+struct Memory {
+    bytes: Vec<u8>,
+    /// Receives out of a shared queue that are left, and that were taken.
+    shared: u32,
+    taken: u32,
+    requests_done: u32,
+    recvs_done: u32,
+}
+
+/// What is kept with a request or a receive: its room.
+struct Room(usize);
+
+impl Memory {
+    fn range(&self, address: u64, length: usize) -> Option<std::ops::Range<usize>> {
+        let start = usize::try_from(address.checked_sub(BASE)?).ok()?;
+        let end = start.checked_add(length)?;
+        (end <= MEMORY).then_some(start..end)
+    }
+}
+
+fn put(room: &Room, offset: u32, bytes: &[u8]) -> Result<(), Status> {
+    assert!(offset as usize + bytes.len() <= room.0, "outside");
+    Ok(())
+}
+
+impl Host for Memory {
+    type Request = Room;
+    type Recv = Room;
+
+    fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
+        (key == KEYS[0] || (key == KEYS[1] && !write)) && self.range(address, length as usize).is_some()
+    }
+
+    fn put_remote(&mut self, key: u32, address: u64, bytes: &[u8]) -> Result<(), Refusal> {
+        let range = self.range(address, bytes.len()).filter(|_| key == KEYS[0]).ok_or(Refusal::Access)?;
+        self.bytes[range].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn put_recv(&mut self, recv: &Room, offset: u32, bytes: &[u8]) -> Result<(), Status> {
+        put(recv, offset, bytes)
+    }
+
+    fn put_read(&mut self, request: &Room, offset: u32, bytes: &[u8]) -> Result<(), Status> {
+        put(request, offset, bytes)
+    }
+
+    fn take_shared(&mut self) -> Option<(Room, u64)> {
+        self.shared = self.shared.checked_sub(1)?;
+        self.taken += 1;
+        Some((Room(2000), 2000))
+    }
+
+    fn shared_left(&self) -> u32 {
+        self.shared
+    }
+
+    fn turn(&mut self, request: &Room) -> Result<bool, Status> {
+        if request.0 % 3 == 1 { Err(Status::LocalEp) } else { Ok(request.0.is_multiple_of(3)) }
+    }
+
+    fn request_done(&mut self, _: Room, _: Status, _: u64) {
+        self.requests_done += 1;
+    }
+
+    fn recv_done(&mut self, _: Room, _: Status, _: u64, _: bool) {
+        self.recvs_done += 1;
+    }
+}
+
+/// A peer, and the bytes that say what happens to it.
+struct Peer<'a> {
+    script: &'a [u8],
+    now: Nanos,
+    conn: Conn<Room, Room>,
+    memory: Memory,
+    posted: (u32, u32),
+    packet: Vec<u8>,
+}
+
+/// Bytes as a script: packets of the other side, which knows connection and token and is a liar, posts, and time. Nothing panics,
+/// nothing is written outside of what was given, everything completes once, and nothing grows without bound.
+pub fn peer(script: &[u8]) {
+    live(script);
+}
+
+/// Such a life. Requests and receives that were complete before its end.
+fn live(script: &[u8]) -> (u32, u32) {
+    let Some((flags, script)) = script.split_first() else { return (0, 0) };
+    let shared = flags & 1 != 0;
+    let config = Config { max_requests: MOST, max_recvs: MOST, shared, ..Config::default() };
+    let terms = Terms {
+        active: flags & 2 != 0,
+        our_conn: OURS.0,
+        our_token: OURS.1,
+        peer_conn: 0xB0,
+        peer_token: 0xBBBB,
+        first_psn: Psn(FIRST[0]),
+        peer_first_psn: Psn(FIRST[1]),
+        ord: 2,
+        ird: 2,
+        credits: u32::from(flags >> 4),
+        peer_window_kib: 64,
+        mtu_ceiling: if flags & 4 != 0 { 1200 } else { 9000 },
+        checked: false,
+        overhead: 0,
+        seed: [3; 16],
+        peer: address(2),
+    };
+    let memory = Memory { bytes: vec![0; MEMORY], shared: 0, taken: 0, requests_done: 0, recvs_done: 0 };
+    let conn = Conn::new(&config, terms, 0);
+    let mut peer = Peer { script, now: 0, conn, memory, posted: (0, 0), packet: Vec::new() };
+    while !peer.script.is_empty() {
+        peer.step();
+        peer.check();
+    }
+    let Peer { now, mut conn, mut memory, posted, .. } = peer;
+    let done = (memory.requests_done, memory.recvs_done);
+    conn.abort(now, &mut memory);
+    assert_eq!((memory.requests_done, memory.recvs_done), (posted.0, posted.1 + memory.taken), "completes once");
+    assert_eq!(conn.outstanding(), (0, 0));
+    done
+}
+
+impl Peer<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((byte, rest)) = self.script.split_first() else { return 0 };
+        self.script = rest;
+        *byte
+    }
+
+    fn short(&mut self) -> u16 {
+        u16::from_be_bytes([self.byte(), self.byte()])
+    }
+
+    fn step(&mut self) {
+        match self.byte() % 16 {
+            0..6 => self.data(),
+            6..8 => self.ack(),
+            8 => self.word(),
+            9 => self.pass(),
+            10 | 11 => self.post(),
+            12 => self.post_recv(),
+            13 => self.transmit(),
+            14 => {
+                let many = u32::from(self.byte());
+                self.memory.shared = self.memory.shared.saturating_add(many).min(1000);
+                self.conn.look_at_credits(&mut self.memory);
+            }
+            _ => match self.byte() {
+                0 => self.conn.drain(self.now),
+                1 => self.conn.abort(self.now, &mut self.memory),
+                2 => self.conn.too_large(self.now, 600),
+                _ => self.conn.did_not_arrive(self.now),
+            },
+        }
+    }
+
+    /// A packet with data, near to what is due.
+    fn data(&mut self) {
+        let (op, flags) = (self.byte(), self.byte());
+        let ahead = i32::from(self.byte() as i8) * if flags & 0x80 != 0 { 60 } else { 1 };
+        let ack = self.heard();
+        let carried = Carried { psn: FIRST[1].wrapping_add_signed(ahead).into(), ack };
+        let length = u32::from(self.short() % 3000);
+        let payload = if flags & 0x40 != 0 { u32::from(self.short() % 3000) } else { length };
+        let message = Message {
+            op: op % 7,
+            id: u32::from(self.byte()).into(),
+            length: length.into(),
+            key: u32::from(op >> 6).into(),
+            address: (BASE + u64::from(self.short())).into(),
+            ..Message::default()
+        };
+        let kind = if flags & 0x20 != 0 { Kind::Chunk } else { Kind::Fragment };
+        let mut body = [carried.as_bytes(), message.as_bytes()].concat();
+        if kind == Kind::Chunk {
+            body.extend_from_slice(Part { offset: u32::from(self.short() % 3000).into() }.as_bytes());
+        }
+        let is_request = op % 7 == 4;
+        body.resize(body.len() + if is_request { 0 } else { payload as usize }, op);
+        self.receive(kind, u16::from(flags & 3), &body);
+    }
+
+    /// What the other side says it has.
+    fn heard(&mut self) -> Ack {
+        Ack {
+            next: FIRST[0].wrapping_add_signed(i32::from(self.byte() as i8)).into(),
+            credits: u32::from(self.byte()).into(),
+            delay: u16::from(self.byte()).into(),
+            window: 64.into(),
+        }
+    }
+
+    fn ack(&mut self) {
+        let (flags, count, refused) = (self.byte(), self.byte() % 5, self.byte());
+        let ack = self.heard();
+        let refusal = if flags & 0x80 != 0 { refused % 6 } else { 0 };
+        let refused = FIRST[0].wrapping_add(u32::from(refused)).into();
+        let selective = Selective { ranges: count, refusal, refused, ..Selective::default() };
+        let mut body = [ack.as_bytes(), selective.as_bytes()].concat();
+        for _ in 0..count {
+            let first = FIRST[0].wrapping_add_signed(i32::from(self.byte() as i8));
+            let range = Range { first: first.into(), end: first.wrapping_add(u32::from(self.byte())).into() };
+            body.extend_from_slice(range.as_bytes());
+        }
+        self.receive(Kind::Ack, u16::from(flags & 3), &body);
+    }
+
+    /// A packet of any kind with any bytes.
+    fn word(&mut self) {
+        use Kind::*;
+        let kinds =
+            [Fragment, Chunk, Ack, Probe, ProbeAck, Challenge, Response, Request, Accept, Confirm, Fin, FinAck, Reset];
+        let (kind, flags, length) = (self.byte(), self.byte(), usize::from(self.byte()));
+        let body = self.script.get(..length.min(self.script.len())).unwrap_or_default().to_vec();
+        self.script = &self.script[body.len()..];
+        self.receive(kinds[usize::from(kind) % kinds.len()], u16::from(flags), &body);
+    }
+
+    fn receive(&mut self, kind: Kind, flags: u16, body: &[u8]) {
+        let head = Head::new(kind, flags, OURS.0, OURS.1);
+        let from = address(if flags & 0x10 != 0 { 3 } else { 2 });
+        self.conn.receive(self.now, &head, body, from, &mut self.memory);
+        self.conn.news();
+    }
+
+    fn pass(&mut self) {
+        self.now += MICROS << (self.byte() % 26);
+        self.conn.on_time(self.now, &mut self.memory);
+        self.conn.news();
+    }
+
+    fn post(&mut self) {
+        let (kind, flags, length) = (self.byte(), self.byte(), self.short() % 5000);
+        if self.conn.outstanding().0 >= MOST {
+            return;
+        }
+        let remote = Remote { key: 9, address: 1 << 40 };
+        let work = match kind % 5 {
+            0 | 1 => Work::Send { solicited: flags & 1 != 0 },
+            2 => Work::Write(remote),
+            3 => Work::Read(remote),
+            _ => Work::Bind,
+        };
+        self.posted.0 += 1;
+        let request = Room(usize::from(length));
+        let post = Post { work, length: length.into(), fence: flags & 2 != 0, request };
+        self.conn.post(self.now, post, &mut self.memory);
+    }
+
+    fn post_recv(&mut self) {
+        let length = self.short() % 5000;
+        if self.conn.outstanding().1 < MOST {
+            self.posted.1 += 1;
+            self.conn.post_recv(self.now, Room(length.into()), length.into(), &mut self.memory);
+        }
+    }
+
+    /// Everything that may leave: not without end.
+    fn transmit(&mut self) {
+        for count in 0.. {
+            assert!(count <= 2 * WINDOW, "a pass without end");
+            self.packet.clear();
+            let Some(out) = self.conn.transmit(self.now, &mut self.packet, &mut self.memory) else { break };
+            assert_eq!(out.header, self.packet.len());
+            match out.payload {
+                Payload::Request { slot, offset, length } => {
+                    let room = self.conn.request(slot).expect("it is active").0;
+                    assert!(offset as usize + length as usize <= room, "more than there is");
+                }
+                Payload::Remote { key, address, length, .. } => {
+                    assert!(KEYS.contains(&key) && self.memory.range(address, length as usize).is_some(), "not ours");
+                }
+                Payload::None | Payload::Padding(_) => {}
+            }
+        }
+        self.conn.news();
+    }
+
+    fn check(&mut self) {
+        let (requests, recvs) = self.conn.outstanding();
+        assert_eq!(requests + self.memory.requests_done, self.posted.0);
+        assert_eq!(recvs + self.memory.recvs_done, self.posted.1 + self.memory.taken);
+        assert!(requests <= MOST && recvs <= 64.max(MOST));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::path::Path;
+
+    use super::*;
+
+    /// Inputs that come of each of the corpus.
+    const MUTATIONS: u64 = 2_000;
+
+    fn corpus(of: &str) -> Vec<(String, Vec<u8>)> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test/fuzz/corpus").join(of);
+        let files = std::fs::read_dir(&folder).expect("the corpus").flatten();
+        let mut all: Vec<_> = files
+            .map(|file| (format!("{:?}", file.file_name()), std::fs::read(file.path()).expect("a file")))
+            .collect();
+        all.sort();
+        assert!(all.len() >= 8, "{folder:?} has {} files", all.len());
+        all
+    }
+
+    /// Some bytes changed, left out, doubled or added.
+    fn mutate(bytes: &mut Vec<u8>, dice: &mut Dice) {
+        for _ in 0..1 + dice.u32() % 8 {
+            let at = dice.u32() as usize % (bytes.len() + 1);
+            let end = (at + dice.u32() as usize % 24).min(bytes.len());
+            match dice.u32() % 5 {
+                0 if at < bytes.len() => bytes[at] = dice.u32() as u8,
+                1 if at < bytes.len() => bytes[at] ^= 1 << (dice.u32() % 8),
+                2 => drop(bytes.drain(at..end)),
+                3 => bytes.extend_from_within(at..end),
+                _ => {
+                    let mut fresh = vec![0; dice.u32() as usize % 24];
+                    dice.fill(&mut fresh);
+                    bytes.splice(at..at, fresh);
+                }
+            }
+        }
+        bytes.truncate(4096);
+    }
+
+    fn replay(of: &str, property: fn(&[u8])) {
+        for (place, (name, bytes)) in corpus(of).into_iter().enumerate() {
+            let mut bytes = bytes;
+            let first = bytes.clone();
+            let more = std::env::var("DAPL_FUZZ_ROUNDS").ok().and_then(|text| text.parse().ok());
+            for round in 0..more.unwrap_or(MUTATIONS) {
+                let mut dice = Dice((place as u64) << 32 | round);
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| property(&bytes))) {
+                    panic!("{of}: {name}, round {round}: {:?}\n{bytes:?}", panic.downcast_ref::<String>());
+                }
+                if round % 16 == 0 {
+                    bytes.clone_from(&first);
+                }
+                mutate(&mut bytes, &mut dice);
+            }
+        }
+    }
+
+    #[test]
+    fn the_corpus_gets_deep() {
+        let lives = corpus("usnic_peer");
+        let of = |name: &str| {
+            let (_, script) = lives.iter().find(|(file, _)| file.contains(name)).expect("it is there");
+            live(script)
+        };
+        assert_eq!((of("receives"), of("behind-a-gap"), of("chunks")), ((0, 3), (0, 3), (0, 2)));
+        assert_eq!((of("our-requests"), of("refused")), ((5, 0), (2, 0)));
+        assert_eq!((of("aborted"), of("ended-by-the-peer")), ((2, 3), (1, 1)));
+    }
+
+    #[test]
+    fn any_bytes_are_a_packet() {
+        replay("usnic_packet", packet);
+    }
+
+    #[test]
+    fn any_bytes_are_a_peers_life() {
+        replay("usnic_peer", peer);
+    }
+}
