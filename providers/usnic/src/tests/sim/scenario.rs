@@ -187,6 +187,14 @@ impl Scenario {
         if self.sealed && self.acts.iter().any(|act| act.what == Deed::Move(b)) {
             return true;
         }
+        let cuts =
+            |way, is_it: fn(&Ill) -> bool| self.faults.iter().any(|fault| fault.way == way && is_it(&fault.kind));
+        let is_hole =
+            |way| cuts(way, |kind| matches!(kind, Ill::Cut(_))) && cuts(way, |kind| matches!(kind, Ill::Drop(_)));
+        // What loses small packets, too, may be known for a black hole too late.
+        if is_hole((a, b)) || is_hole((b, a)) {
+            return true;
+        }
         self.faults.iter().any(|fault| {
             (fault.way == (a, b) || fault.way == (b, a))
                 && fault.kind == Ill::Outage
@@ -205,6 +213,12 @@ impl Scenario {
             Deed::Move(_) => false,
         });
         is_cut || is_ended || self.has_bad(at) || self.is_loose(at) || link.withdraw.is_some() || !link.accepts
+    }
+
+    /// One of its peers gets another address.
+    pub(super) fn moves(&self, link: usize) -> bool {
+        let ends = self.links[link].ends;
+        self.acts.iter().any(|act| matches!(act.what, Deed::Move(peer) if ends.contains(&peer)))
     }
 
     pub(super) fn has_bad(&self, link: usize) -> bool {

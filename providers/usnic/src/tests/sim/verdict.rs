@@ -2,7 +2,8 @@
 
 use dapl::provider::Status;
 
-use super::run::{Fate, Link, Run};
+use super::link::{Fate, Link};
+use super::run::Run;
 use super::scenario::{Deed, Scenario, What};
 use crate::proto::conn::News;
 
@@ -66,7 +67,12 @@ fn only_what_was_bad_fails(scenario: &Scenario, link: &Link, at: usize) {
             Status::RemoteResponder => what == What::LongSend,
             Status::LocalProtection => what == What::BadSource,
             // The last words of who has ended it may all be lost, and it looks for no new address any more.
-            Status::Transport => is_cut(scenario, at) || link.aborted.contains(&true) || scenario.has_bad(at),
+            Status::Transport => {
+                is_cut(scenario, at)
+                    || link.aborted.contains(&true)
+                    || scenario.has_bad(at)
+                    || (scenario.moves(at) && link.drained.contains(&true))
+            }
             _ => false,
         };
         assert!(fits, "link {at} side {side}: request {index}, {what:?}: {status:?}");

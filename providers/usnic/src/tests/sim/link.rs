@@ -1,0 +1,158 @@
+//! One connection of a scenario as the run knows it: how far its two sides are, and what was posted.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use dapl::provider::Status;
+
+use super::book::Book;
+use super::line::Line;
+use super::scenario::{LinkPlan, Scenario, What};
+use crate::proto::conn::News;
+use crate::proto::psn::Psn;
+use crate::proto::setup::Offer;
+use crate::proto::setup::answering::RequestId;
+use crate::proto::{Nanos, SECONDS};
+
+/// How far a side of a connection is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Fate {
+    Before,
+    /// The client asks, or the server has accepted.
+    Trying,
+    Stands(u32),
+    /// The connection is over.
+    Ended,
+    /// It never stood.
+    Failed(&'static str),
+    /// Its process is gone.
+    Dead,
+}
+
+impl Fate {
+    pub(super) fn is_final(self) -> bool {
+        matches!(self, Fate::Ended | Fate::Failed(_) | Fate::Dead)
+    }
+}
+
+pub(super) struct Link {
+    pub(super) book: Rc<RefCell<Book>>,
+    pub(super) fate: [Fate; 2],
+    /// Requests, and receives, that were posted.
+    pub(super) posted: [usize; 2],
+    pub(super) recvs: [Vec<(Nanos, u32)>; 2],
+    pub(super) recvs_posted: [usize; 2],
+    pub(super) aborted: [bool; 2],
+    pub(super) drained: [bool; 2],
+    /// The server's consumer thinks about this.
+    pub(super) thinking: Vec<(Nanos, RequestId)>,
+    pub(super) started: bool,
+    pub(super) finished: bool,
+    /// All was done before its end began.
+    pub(super) complete: bool,
+}
+
+impl Link {
+    pub(super) fn new(scenario: &Scenario, at: usize) -> Link {
+        let plan = &scenario.links[at];
+        let recvs = [0, 1].map(|side: usize| {
+            let sends: Vec<_> = plan.sides[1 - side].items.iter().filter(|item| item.what.is_send()).collect();
+            let mut times: Vec<Nanos> = sends.iter().map(|item| item.recv_at).collect();
+            times.sort_unstable();
+            let lengths = sends.iter().map(|item| match item.what {
+                What::LongSend => item.length.max(1) - 1,
+                _ => item.length + item.length % 3,
+            });
+            let spare = (0..plan.sides[side].spare_recvs).map(|_| (0, 100));
+            let spare = if plan.sides[side].shared { spare.take(0) } else { spare.take(usize::MAX) };
+            let last = times.last().copied().unwrap_or(0);
+            times.into_iter().zip(lengths).chain(spare.map(|(_, length)| (last, length))).collect()
+        });
+        Link {
+            book: Book::new(scenario.seed ^ at as u64, scenario.is_loose(at)),
+            fate: [Fate::Before; 2],
+            posted: [0; 2],
+            recvs,
+            recvs_posted: [0; 2],
+            aborted: [false; 2],
+            drained: [false; 2],
+            thinking: Vec::new(),
+            started: false,
+            finished: false,
+            complete: false,
+        }
+    }
+
+    pub(super) fn fails(&mut self, side: usize, why: &'static str) {
+        assert_eq!(self.fate[side], Fate::Trying, "{why}: told twice");
+        self.fate[side] = Fate::Failed(why);
+    }
+
+    /// So many receives are due, of at most so many at first.
+    pub(super) fn due_recvs(&self, side: usize, most: usize, now: Nanos) -> usize {
+        self.recvs[side].iter().take(most).take_while(|(at, _)| *at <= now).count()
+    }
+
+    pub(super) fn post_recv(&mut self, side: usize, line: &mut Line, now: Nanos) {
+        let (_, length) = self.recvs[side][self.recvs_posted[side]];
+        self.recvs_posted[side] += 1;
+        let landing = line.hand.landing(length);
+        line.conn.post_recv(now, landing, u64::from(length), &mut line.hand);
+    }
+
+    pub(super) fn wishes(&self, plan: &LinkPlan, side: usize, _now: Nanos) -> Offer {
+        let mine = &plan.sides[side];
+        // Those that are there from the beginning.
+        let credits = if mine.shared { 0 } else { self.due_recvs(side, mine.max_recvs as usize, 0) as u32 };
+        Offer {
+            conn: 1,
+            token: 1,
+            first_psn: Psn(mine.psn.unwrap_or(0)),
+            ord: mine.reads,
+            ird: mine.reads,
+            credits,
+            window_kib: 1,
+            mtu: 1200,
+            checked: plan.checked,
+            random: [0; 16],
+        }
+    }
+
+    /// Everything is posted and complete, and has arrived.
+    pub(super) fn is_done(&self, plan: &LinkPlan) -> bool {
+        let book = self.book.borrow();
+        (0..2).all(|side| {
+            let (one, other) = (&book.sides[side], &book.sides[1 - side]);
+            self.posted[side] == plan.sides[side].items.len()
+                && one.entries.iter().all(|entry| entry.status == Some(Status::Success))
+                && one.got == other.sends.len()
+        })
+    }
+
+    /// When its consumers do something.
+    pub(super) fn deadline(&self, scenario: &Scenario, at: usize, now: Nanos) -> Option<Nanos> {
+        let plan = &scenario.links[at];
+        let mut times = vec![plan.start, scenario.calm(), scenario.calm() + 20 * SECONDS];
+        times.extend(plan.withdraw);
+        times.extend(self.thinking.iter().map(|(due, _)| *due));
+        for side in 0..2 {
+            times.extend(plan.sides[side].items.get(self.posted[side]).map(|item| item.at));
+            times.extend(self.recvs[side].get(self.recvs_posted[side]).map(|(at, _)| *at));
+        }
+        times.into_iter().filter(|at| *at > now).min()
+    }
+
+    /// The first request of a side that failed of itself, and how.
+    pub(super) fn failure(&self, side: usize) -> Option<(usize, Status)> {
+        let book = self.book.borrow();
+        let mut entries = book.sides[side].entries.iter().enumerate();
+        entries.find_map(|(index, entry)| {
+            let status = entry.status.filter(|status| !matches!(status, Status::Success | Status::Flushed))?;
+            Some((index, status))
+        })
+    }
+
+    pub(super) fn news(&self, side: usize) -> Vec<News> {
+        self.book.borrow().sides[side].news.clone()
+    }
+}
