@@ -157,6 +157,7 @@ impl Batch {
     }
 
     /// Packets that have not left yet.
+    #[cfg(test)]
     pub(crate) fn left(&self) -> usize {
         self.packets.len() - self.sent
     }

@@ -38,11 +38,6 @@ impl AckClock {
         AckClock { delay, every: every.max(1), untold: 0, since: 0, newest: 0, urgency: Urgency::Waits }
     }
 
-    /// The congestion window or the MTU changed, and so did the quarter.
-    pub(crate) fn set_every(&mut self, every: u32) {
-        self.every = every.max(1);
-    }
-
     /// A packet with data came, and lies so. `last_of_chunks`: it ends a message of more than one packet. `ack_now`:
     /// it asks for an answer, or it closed a gap (its sender waits for that).
     ///
@@ -174,7 +169,7 @@ mod tests {
         clock.arrived(START, Arrival::Next, false, false);
         assert!(clock.due(START));
         clock.left(START);
-        clock.set_every(0);
+        let mut clock = AckClock::new(MICROS, 0);
         clock.arrived(START, Arrival::Next, false, false);
         assert!(clock.due(START), "none is at least one");
     }

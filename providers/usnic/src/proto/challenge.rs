@@ -28,6 +28,7 @@ pub(crate) fn nonce(body: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(body.try_into().ok()?))
 }
 
+#[cfg(test)]
 /// Appends the answer to a challenge; it goes to where that came from, and is not longer.
 pub(crate) fn respond(terms: &Terms, nonce: u64, out: &mut Vec<u8>) {
     put(Kind::Response, terms, nonce, out);

@@ -112,6 +112,7 @@ impl Path {
     }
 
     /// Times that a black hole was found.
+    #[cfg(test)]
     pub(crate) fn black_holes(&self) -> u32 {
         self.black_holes
     }

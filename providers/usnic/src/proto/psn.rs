@@ -3,8 +3,6 @@
 //! Two numbers are compared by the shorter way round, which is right as long as they lie less than 2^31 apart; a window of
 //! 4096 sees to that. Knows nothing of what is numbered.
 
-use std::cmp::Ordering;
-
 /// Number of a packet of one connection and direction.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub(crate) struct Psn(pub(crate) u32);
@@ -29,11 +27,6 @@ impl Psn {
     pub(crate) fn is_before(self, other: Psn) -> bool {
         self.since(other) < 0
     }
-
-    /// Which comes first.
-    pub(crate) fn order(self, other: Psn) -> Ordering {
-        self.since(other).cmp(&0)
-    }
 }
 
 #[cfg(test)]
@@ -47,9 +40,6 @@ mod tests {
             assert_eq!(first.next().since(first), 1);
             assert_eq!(first.plus(4096).since(first), 4096);
             assert!(first.is_before(first.next()) && !first.is_before(first) && !first.next().is_before(first));
-            assert_eq!(first.order(first.plus(3)), Ordering::Less);
-            assert_eq!(first.plus(3).order(first), Ordering::Greater);
-            assert_eq!(first.order(first), Ordering::Equal);
         }
     }
 }

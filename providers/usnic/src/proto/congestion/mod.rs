@@ -77,17 +77,6 @@ pub(crate) enum Algorithm {
     Cubic,
 }
 
-impl Algorithm {
-    /// By its name in the configuration.
-    pub(crate) fn named(name: &str) -> Option<Algorithm> {
-        match name {
-            "delay" => Some(Algorithm::Delay),
-            "cubic" => Some(Algorithm::Cubic),
-            _ => None,
-        }
-    }
-}
-
 /// The controller of a connection.
 #[derive(Debug)]
 #[allow(
@@ -159,17 +148,4 @@ fn pace(window: f64, packet: f64, srtt: Nanos, gain: f64) -> Option<u64> {
     }
     let gain = if window < packet { 1.0 } else { gain };
     Some(((window * gain * 1e9 / srtt as f64) as u64).max(1))
-}
-
-#[cfg(test)]
-mod names {
-    use super::*;
-
-    #[test]
-    fn a_knob_names_each() {
-        assert_eq!(Algorithm::named("delay"), Some(Algorithm::Delay));
-        assert_eq!(Algorithm::named("cubic"), Some(Algorithm::Cubic));
-        assert_eq!((Algorithm::named("Delay"), Algorithm::named("")), (None, None));
-        assert_eq!(Algorithm::default(), Algorithm::Delay);
-    }
 }

@@ -132,6 +132,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// All is flushed; what comes is answered until `is_over`.
+    #[cfg(test)]
     pub(crate) fn is_closed(&self) -> bool {
         self.ending.is_closed()
     }

@@ -18,7 +18,9 @@ mod transmit;
 mod words;
 mod write;
 
-pub(crate) use words::{Channel, Config, Host, News, Outgoing, Payload, Post, Source, Work};
+#[cfg(test)]
+pub(crate) use words::Channel;
+pub(crate) use words::{Config, Host, News, Outgoing, Payload, Post, Source, Work};
 
 use std::collections::VecDeque;
 

@@ -187,11 +187,13 @@ impl<T: Copy> Flight<T> {
     }
 
     /// In flight; those to be resent are not.
+    #[cfg(test)]
     pub(crate) fn packets(&self) -> u32 {
         self.ring.flying()
     }
 
     /// Packets to be resent.
+    #[cfg(test)]
     pub(crate) fn lost_packets(&self) -> u32 {
         self.lost_count
     }
@@ -202,6 +204,7 @@ impl<T: Copy> Flight<T> {
     }
 
     /// Timeouts since the last progress.
+    #[cfg(test)]
     pub(crate) fn timeouts(&self) -> u32 {
         self.timeouts
     }

@@ -45,11 +45,6 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// The peer is there, but cannot yet take what it was sent (it has no receive): its time begins anew.
-    pub(crate) fn excuse(&mut self, now: Nanos) {
-        self.progress = now;
-    }
-
     /// When the peer is gone, if it was asked often enough.
     fn give_up(&self) -> Nanos {
         self.progress.saturating_add(self.rtt.timing().give_up)

@@ -177,6 +177,7 @@ impl Answering {
         }
     }
 
+    #[cfg(test)]
     pub(crate) fn counts(&self) -> Counts {
         self.counts
     }

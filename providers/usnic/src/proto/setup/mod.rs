@@ -112,7 +112,8 @@ impl Offer {
 pub(crate) struct Terms {
     /// We asked: until something comes from the peer, the confirmation is repeated ([`opening::Confirming`]).
     pub(crate) active: bool,
-    /// How the peer names the connection in what it sends, and we in what we send.
+    /// How the peer names the connection in what it sends, and we in what we send. Who has the table found it by our number.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the other half of what both sides must agree on"))]
     pub(crate) our_conn: u32,
     pub(crate) our_token: u64,
     pub(crate) peer_conn: u32,

@@ -228,6 +228,7 @@ impl Confirming {
     }
 
     /// A packet of the connection came.
+    #[cfg(test)]
     pub(crate) fn heard(&mut self) {
         self.due = None;
     }

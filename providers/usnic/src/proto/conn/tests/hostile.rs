@@ -254,7 +254,9 @@ fn credits_may_go_back_and_ahead() {
 fn a_refusal_of_nothing_ends_it_and_no_more() {
     for refused in [0, 6, 7, 1 << 31] {
         let mut pair = pair();
-        [0, 1].map(|_| pair.write(Side::A, 0, 50, 0));
+        for _ in 0..2 {
+            pair.write(Side::A, 0, 50, 0);
+        }
         pair.pump(Side::A, 10);
         ack(&mut pair, 7, &[], 1, refused);
         let ends: Vec<_> = pair.a.world.requests.iter().map(|done| done.status).collect();
