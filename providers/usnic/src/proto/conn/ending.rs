@@ -97,7 +97,9 @@ impl<Q, R> Conn<Q, R> {
 
     /// The last request may be complete.
     pub(super) fn emptied(&mut self) {
-        if self.ending.phase == Phase::Draining && self.requests.queue.is_empty() {
+        // What lies behind a gap is not complete at the peer: a send of ours may, while an answer before it is missing there.
+        let has_all = || self.requests.latest.is_none_or(|latest| latest.is_before(self.flight.cumulative()));
+        if self.ending.phase == Phase::Draining && self.requests.queue.is_empty() && has_all() {
             self.ending.phase = Phase::Finishing;
             // What was delivered counts, noted or not.
             let received = self.received.next().plus(u32::from(self.deferred.is_some()));

@@ -105,6 +105,8 @@ pub(super) struct Requests<Q> {
     pub(super) stopped: bool,
     /// Pieces of sends that were taken back: they leave under new numbers.
     pub(super) again: VecDeque<Sent>,
+    /// The latest packet of any.
+    pub(super) latest: Option<Psn>,
 }
 
 impl Work {
@@ -146,6 +148,7 @@ impl<Q> Requests<Q> {
             reads_out: 0,
             stopped: false,
             again: VecDeque::new(),
+            latest: None,
         }
     }
 
@@ -229,6 +232,7 @@ impl<Q> Requests<Q> {
 
     /// A piece that `next` gave leaves.
     pub(super) fn left(&mut self, sent: &Sent, psn: Psn) {
+        self.latest = Some(psn);
         if self.again.pop_front().is_some() {
             return; // `next` gives no others before these
         }
