@@ -18,7 +18,7 @@ const BOUND: Duration = Duration::from_secs(60);
 /// For a stream that never ends by itself: the client's seconds.
 const FOR_EVER: &str = "600";
 /// What may be left of the connection.
-const BROKEN: &str = "OK (broken;";
+const GONE: &str = "OK (disconnected;";
 const ANY: &str = "OK (";
 
 /// All of them.
@@ -27,17 +27,17 @@ pub(super) fn checks() -> Vec<Check> {
         Check::new("ends::client_is_killed", |s, wire| killed(s, wire, 1)),
         Check::new("ends::server_is_killed", |s, wire| killed(s, wire, 0)),
         Check::new("ends::link_goes_down", |s, wire| {
-            both_see(s, wire, BROKEN, || wire.ip(0, &["link", "set", DEVICE, "down"]))
+            both_see(s, wire, GONE, || wire.ip(0, &["link", "set", DEVICE, "down"]))
         }),
         Check::new("ends::host_is_unreachable", |s, wire| {
-            both_see(s, wire, BROKEN, || {
+            both_see(s, wire, GONE, || {
                 wire.ip(0, &["addr", "flush", "dev", DEVICE])?;
                 // Who asks for it now gets no answer.
                 wire.ip(1, &["neigh", "flush", "dev", DEVICE])
             })
         }),
-        Check::new("ends::firewall", |s, wire| both_see(s, wire, BROKEN, || wire.apply_to_both(Rule::Silence))),
-        Check::new("ends::firewall_one_way", |s, wire| both_see(s, wire, BROKEN, || wire.apply(0, Rule::Silence))),
+        Check::new("ends::firewall", |s, wire| both_see(s, wire, GONE, || wire.apply_to_both(Rule::Silence))),
+        Check::new("ends::firewall_one_way", |s, wire| both_see(s, wire, GONE, || wire.apply(0, Rule::Silence))),
         Check::new("ends::idle_behind_a_firewall", idle),
     ]
 }
@@ -76,5 +76,5 @@ fn idle(setting: &Setting, wire: &Wire) -> Result {
     let pair = setting.flow(wire, Family::V4, &["-2", "-e", "-i", "-t", "1"]);
     let _silence = wire.apply_to_both(Rule::Silence)?;
     let since = Instant::now();
-    sees("client", pair.client, BROKEN, since).and(sees("server", pair.server, BROKEN, since))
+    sees("client", pair.client, GONE, since).and(sees("server", pair.server, GONE, since))
 }
