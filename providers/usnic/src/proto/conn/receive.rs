@@ -178,7 +178,7 @@ impl<Q, R> Conn<Q, R> {
         match untaken {
             Untaken::Later => self.counters.no_receive += 1,
             // What was asked for earlier comes to its end first; it will come again.
-            Untaken::Refused(..) if arrival != Arrival::Next || !self.serving.is_idle() => {}
+            Untaken::Refused(..) if arrival != Arrival::Next || self.serving.has_before(psn) => {}
             Untaken::Refused(refusal, receive) => self.refuse(refusal, psn, receive, host),
             Untaken::BadAnswer => self.end_with(Status::BadResponse, host),
         }

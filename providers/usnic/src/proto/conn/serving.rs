@@ -56,9 +56,9 @@ impl Serving {
         self.first = number;
     }
 
-    /// The peer has the data of all its reads.
-    pub(super) fn is_idle(&self) -> bool {
-        self.reads.is_empty()
+    /// The peer has not all data of reads that it asked for before this packet. Those behind it wait for it.
+    pub(super) fn has_before(&self, psn: Psn) -> bool {
+        self.reads.iter().any(|read| read.there && read.psn.is_before(psn))
     }
 
     fn place(&self, id: u32) -> usize {
