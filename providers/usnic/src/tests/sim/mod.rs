@@ -23,7 +23,7 @@ mod verdict;
 use scenario::Scenario;
 
 /// Seeds that have found something.
-const FOUND: [u64; 6] = [12, 383, 2458, 6866, 22_237, 54_507];
+const FOUND: [u64; 8] = [12, 383, 2458, 6866, 22_237, 54_507, 61_142, 62_595];
 
 /// Runs of the plain test.
 const RUNS: u64 = 2_000;
