@@ -1,6 +1,6 @@
 //! The suites, by name: each a file of `test/tests`, besides `unit` (what stands at the foot of the sources), those that
-//! need a build of their own (`proofs`), `rxe` (`guest`), which fetches a kernel, `net`, which makes network namespaces, and
-//! `all`.
+//! need a build of their own (`proofs`), `rxe` (`guest`), which fetches a kernel, and `all`. `net`, which makes network
+//! namespaces, is a command of its own.
 //!
 //! cargo runs them, so the output ends in its `test result:` lines.
 #![forbid(unsafe_code)]
@@ -12,7 +12,7 @@ use dapl_test::rdma_core;
 use dapl_test::stage::workspace;
 
 use crate::guest::rxe;
-use crate::{Result, net, proofs, setup};
+use crate::{Result, proofs, setup};
 
 /// Runs what the arguments ask for: a suite, then what is cargo's.
 pub(crate) fn run(arguments: &[&str]) -> Result {
@@ -32,10 +32,10 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
         "loom" => proofs::loom(rest),
         "threads" => proofs::threads(rest),
         "nightly" => proofs::nightly(rest),
-        // All are run, whatever comes of the first. --required: not even those that need guests or namespaces may be skipped.
+        // All are run, whatever comes of the first. --required: not even the one that needs guests may be skipped.
         "all" if rest.is_empty() || rest == ["--required"] => {
             let host = tests(suite, &known, &[]).and(proofs::loom(&[])).and(proofs::threads(&[]));
-            host.and(net::run(rest)).and(rxe::run(rest))
+            host.and(rxe::run(rest))
         }
         // Its points of death and its liars know the provider from inside.
         "faults" if rest.is_empty() => tests(suite, &known, rest).and(cargo_test("faults within sm", &WITHIN_SM)),

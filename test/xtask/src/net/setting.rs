@@ -46,6 +46,9 @@ impl Family {
     }
 }
 
+/// Where both listen.
+const PORT: &str = "17471";
+
 /// All of it. With all assertions.
 pub(super) struct Setting {
     stage: Stage,
@@ -106,6 +109,8 @@ impl Setting {
         let rooms = [0, 1].map(|end| Room::new(&self.stage, Some(&family.registry(end))));
         let start = |end: usize, arguments: &[&str]| {
             let mut command = rooms[end].command(program, arguments);
+            // Rooms differ in it, so that they can share a host; these have one each.
+            command.env("DAPL_USNIC_PORT", PORT);
             Run::start(wire.command(end, command.envs(set[end].iter().copied())))
         };
         let server = start(0, server);
