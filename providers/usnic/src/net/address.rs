@@ -5,8 +5,8 @@
 //! no such thing. Reads the system's list once, and changes nothing.
 
 use std::ffi::CStr;
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
 /// An address of this host, and the interface that has it.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -192,6 +192,17 @@ pub(crate) fn is_reachable(own: &SocketAddr, peer: IpAddr) -> bool {
     !peer.is_unspecified() && !peer.is_multicast() && own.is_ipv4() == peer.is_ipv4() && peer != Ipv4Addr::BROADCAST
 }
 
+/// The kernel knows a way from `own` to `peer`, as far as it can tell without a packet. Yes, if it cannot be asked.
+pub(crate) fn has_route(mut own: SocketAddr, peer: SocketAddr) -> bool {
+    own.set_port(0);
+    let Ok(socket) = UdpSocket::bind(own) else { return true };
+    let Err(error) = socket.connect(peer) else { return true };
+    // Invalid: no address of the loopback interface leaves the host. Denied: everybody on a network at once.
+    use ErrorKind::{AddrNotAvailable, HostUnreachable, InvalidInput, NetworkUnreachable, PermissionDenied};
+    let bad = [AddrNotAvailable, HostUnreachable, InvalidInput, NetworkUnreachable, PermissionDenied];
+    !bad.contains(&error.kind())
+}
+
 /// The peer's address with a port, and our scope if it is link-local.
 pub(crate) fn at(own: &SocketAddr, peer: IpAddr, port: u16) -> SocketAddr {
     match (own, peer) {
@@ -264,6 +275,13 @@ mod tests {
         assert_eq!(ask_mtu("an-interface-with-a-long-name"), None);
         assert_eq!(known("e", "[::1]:0", true).largest_payload(), 1452);
         assert_eq!(known("e", "1.1.1.1:0", true).largest_payload(), 1472);
+    }
+
+    #[test]
+    fn the_loopback_interface_has_no_way_to_other_hosts() {
+        let from = |own: &str, to: &str| has_route(own.parse().unwrap(), to.parse().unwrap());
+        assert!(from("127.0.0.1:0", "127.0.0.9:5") && !from("127.0.0.1:0", "203.0.113.77:5"));
+        assert!(from("192.0.2.1:0", "203.0.113.77:5"), "an address that is not ours cannot be asked from");
     }
 
     #[test]

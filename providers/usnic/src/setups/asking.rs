@@ -48,8 +48,11 @@ impl Device {
         if !address::is_reachable(&own, ip) {
             return Err(Error::InvalidAddress(Address::Unreachable));
         }
-        let now = device::now();
         let server = address::at(&own, ip, self.knobs.port);
+        if !address::has_route(own, server) {
+            return Err(Error::InvalidAddress(Address::Unreachable));
+        }
+        let now = device::now();
         let number = self.table.take(now).ok_or(Error::Exhausted(Resource::Memory))?;
         let socket = self.open_socket_for(number).inspect_err(|_| self.forget(number))?;
         pair.connecting(number, conn);

@@ -82,7 +82,7 @@ fn a_silent_host_is_unreachable() {
 fn an_address_that_no_peer_can_have_is_refused_at_once() {
     let (here, _) = addresses();
     let client = Ia::open(&here, "");
-    for ip in ["::1", "0.0.0.0", "224.0.0.1"] {
+    for ip in ["::1", "0.0.0.0", "224.0.0.1", "203.0.113.77"] {
         let refused = client.try_connect(ip.parse().unwrap(), 7, conn(1)).err();
         assert_eq!(refused, Some(Error::InvalidAddress(Address::Unreachable)), "{ip}");
     }
