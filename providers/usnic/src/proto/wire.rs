@@ -71,6 +71,8 @@ pub(crate) const FLAG_LAST: u16 = 2;
 pub(crate) const FLAG_CHECKED: u16 = 4;
 /// What follows the head is sealed under a key (`seal`).
 pub(crate) const FLAG_SEALED: u16 = 8;
+/// Of a Reset: its sender never had the connection, of which it was told by an accept.
+pub(crate) const FLAG_UNKNOWN: u16 = 16;
 
 impl Head {
     pub(crate) fn new(kind: Kind, flags: u16, conn: u32, token: u64) -> Self {

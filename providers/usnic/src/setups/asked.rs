@@ -152,16 +152,16 @@ impl Setups {
         from: SocketAddr,
         packet: Vec<u8>,
     ) -> Option<Act> {
+        if let Heard::Left(id) = self.answering.reset(now, &packet) {
+            return self.failed(id);
+        }
         let (head, _) = wire::head(&packet)?;
         let seal = &self.accepted.get(&number)?.agreed.seal;
         if seal.as_ref().is_some_and(|seal| !seal.vouches(&packet)) {
             return None;
         }
         // For a requester that has the accept the connection stood, even if its end overtakes its confirmation.
-        let Some(id) = self.answering.confirmed(now, number, head.token.get()) else {
-            let Heard::Left(id) = self.answering.reset(now, &packet) else { return None };
-            return self.failed(id);
-        };
+        let id = self.answering.confirmed(now, number, head.token.get())?;
         self.number_of.remove(&id);
         let Accepted { conn, pair, agreed, socket, .. } = self.accepted.remove(&number)?;
         let standing = Standing { number, conn, pair, agreed, private_data: Vec::new(), socket };

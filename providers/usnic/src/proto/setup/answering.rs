@@ -313,8 +313,8 @@ impl Answering {
         self.end(now, found)
     }
 
-    /// A Reset came for the number of an accept that is not confirmed, and is not sealed as the connection's: the client may
-    /// not know of the accept.
+    /// A packet came for the number of an accept that is not confirmed: if it is a Reset that says so, the client has left, and
+    /// does not know of the accept. The Reset of a connection is none, but confirms that it stood.
     pub(crate) fn reset(&mut self, now: Nanos, packet: &[u8]) -> Heard {
         let Some((head, _)) = wire::head(packet) else { return Heard::Nothing };
         let found = self.by_conn.get(&head.conn.get()).copied().filter(|id| self.gave(*id, head.token.get()));

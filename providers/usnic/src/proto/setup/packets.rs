@@ -12,7 +12,7 @@
 //! Accept   Head        guarded: Offer  private data
 //! Reject   Head        guarded: Refused
 //! Reset    Head(0, 0)  Asking  guarded: Leaving         of a client that takes its request back
-//! Reset    Head        guarded                         of who does not know an accept
+//! Reset    Head        guarded                         of who does not know an accept, and says so by a flag
 //! Confirm  Head                                        from here on as any packet of the connection
 //! Fin      Head  Fin             FinAck  Head          Reset  Head
 //! ```
@@ -23,7 +23,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 use super::{MAX_PRIVATE, MIN_MTU, Offer, Random, Terms};
 use crate::proto::psn::Psn;
 use crate::proto::seal::{GUARD, Guard};
-use crate::proto::wire::{self, FLAG_CHECKED, Head, Kind, VERSION};
+use crate::proto::wire::{self, FLAG_CHECKED, FLAG_UNKNOWN, Head, Kind, VERSION};
 
 /// Bytes of a request: all paths take them, and three times as many hold every answer more than once.
 pub(crate) const REQUEST: usize = 1200;
@@ -328,15 +328,16 @@ pub(super) fn request<'a>(guard: &Guard, packet: &[u8], room: &'a mut Vec<u8>) -
     guard.open(packet, size_of::<Asking>(), room)
 }
 
-/// It says that its sender does not know the connection that it names.
+/// It says that its sender does not know the connection that it names. The Reset of a connection that stands does not.
 pub(super) fn is_unknown(guard: &Guard, packet: &[u8]) -> bool {
-    let is_reset = wire::head(packet).is_some_and(|(head, _)| head.kind() == Some(Kind::Reset));
+    let is_it = |head: Head| head.kind() == Some(Kind::Reset) && head.has(FLAG_UNKNOWN);
+    let is_reset = wire::head(packet).is_some_and(|(head, _)| is_it(head));
     is_reset && guard.open(packet, 0, &mut Vec::new()).is_some_and(|rest| rest.is_empty())
 }
 
 /// Says to who made this offer that nobody here knows of it.
 pub(super) fn put_unknown(guard: &Guard, theirs: &Offer, random: &mut dyn Random, out: &mut Vec<u8>) {
-    guard.close(Head::new(Kind::Reset, 0, theirs.conn, theirs.token), &[], &[], random, out);
+    guard.close(Head::new(Kind::Reset, FLAG_UNKNOWN, theirs.conn, theirs.token), &[], &[], random, out);
 }
 
 /// The head of a packet on a connection.

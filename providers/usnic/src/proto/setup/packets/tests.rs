@@ -131,6 +131,11 @@ fn who_does_not_know_a_connection_says_so_with_its_number_and_token() {
             bad[bit / 8] ^= 1 << (bit % 8);
             assert!(!is_unknown(&guard, &bad), "bit {bit}");
         }
+        // Who had it, and ends it, says the same without the flag, checked or not.
+        let mut ends = Vec::new();
+        let head = Head::new(Kind::Reset, 0, 9, an_offer().token);
+        guard.close(head, &[], &[], &mut Dice::new(5), &mut ends);
+        assert!(!is_unknown(&guard, &ends) && !is_unknown(&guard, head.as_bytes()));
     }
 }
 
