@@ -34,7 +34,7 @@ use crate::proto::Nanos;
 use crate::proto::conn::{self, Config, Post, Work};
 use crate::proto::counters::Counters;
 use crate::proto::schedule::{Outlook, Turn};
-use crate::remains::Remains;
+use crate::remains::{self, Remains};
 use crate::setups::Wishes;
 use crate::srq::Taker;
 use crate::tally::{Counted, Tally};
@@ -338,6 +338,8 @@ impl Pair for Core {
     fn open(&self, now: Nanos, opened: Opened) -> Option<Outlook> {
         let mut inner = self.inner.lock();
         if inner.stage != Stage::Connecting(opened.number) {
+            drop(inner);
+            remains::turn_away(&self.config, &self.world, opened, now);
             return None;
         }
         let mut line = Line::new(&self.config, opened, now);

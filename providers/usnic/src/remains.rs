@@ -16,6 +16,7 @@ use crate::net::errors::Hint;
 use crate::net::receive::Packets;
 use crate::pair::{Opened, Pair};
 use crate::proto::Nanos;
+use crate::proto::conn::Config;
 use crate::proto::schedule::{Outlook, Turn};
 
 /// A connection that has ended here.
@@ -53,6 +54,15 @@ impl Remains {
         }
         Outlook::default()
     }
+}
+
+/// The consumer ended a connection between hearing that it stands and its opening: the peer hears that it stood, and has ended.
+/// That is said once; what else the peer says meets nobody.
+#[cold]
+pub(crate) fn turn_away(config: &Config, world: &World, opened: Opened, now: Nanos) {
+    let mut line = Line::new(config, opened, now);
+    line.link.abort(now, &mut Nobody);
+    line.transmit(now, &mut Nobody, world);
 }
 
 impl Pair for Remains {

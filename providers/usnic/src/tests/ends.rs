@@ -30,6 +30,21 @@ fn an_abort_flushes_here_at_once_and_there_soon() {
 }
 
 #[test]
+fn who_ends_it_before_it_could_open_tells_the_peer() {
+    let (a, b) = (Side::open(), Side::open());
+    let (qa, qb) = (a.qp(), b.qp());
+    let [na, nb] = [&a, &b].map(|side| side.ia.device.table.take(device::now()).unwrap());
+    open((&b, &qb), (&a, &qa), nb, na, 2);
+    qb.post_recv(&[], token(0)).unwrap();
+    let opened = agreed((&a, &qa), (&b, &qb), na, nb, 1);
+    qa.abort();
+    assert!(qa.0.open(device::now(), opened).is_none());
+    assert_eq!(b.sink.next(conn(2)), "disconnected");
+    flushed(&b, &a, 1);
+    assert!(a.sink.is_silent(), "who ends it knows");
+}
+
+#[test]
 fn a_drain_lets_requests_finish() {
     let (a, qa, b, qb) = two();
     let from = a.registered(pattern(100_000, 7), Access::default());

@@ -195,7 +195,16 @@ fn connect(a: (&Side, &Qp), b: (&Side, &Qp)) {
     open(b, a, nb, na, 2);
 }
 
-fn open((side, qp): (&Side, &Qp), (other, other_qp): (&Side, &Qp), ours: u32, theirs: u32, attempt: u32) {
+fn open((side, qp): (&Side, &Qp), other: (&Side, &Qp), ours: u32, theirs: u32, attempt: u32) {
+    let opened = agreed((side, qp), other, ours, theirs, attempt);
+    let (device, plan) = (&side.ia.device, opened.plan.clone());
+    let outlook = qp.0.open(device::now(), opened).expect("it is connecting");
+    device.table.find(ours).unwrap().opens();
+    device.wants(ours, &plan, &outlook);
+}
+
+/// What a connection opens with that is agreed on.
+fn agreed((side, qp): (&Side, &Qp), (other, other_qp): (&Side, &Qp), ours: u32, theirs: u32, attempt: u32) -> Opened {
     let device = &side.ia.device;
     let token = |number: u32, attempt: u32| u64::from(number) << 32 | u64::from(attempt);
     let first = |attempt: u32| Psn(u32::MAX - 5 * attempt);
@@ -220,19 +229,16 @@ fn open((side, qp): (&Side, &Qp), (other, other_qp): (&Side, &Qp), ours: u32, th
     };
     qp.0.connecting(ours, conn(attempt));
     let plan = device.table.put(ours, qp.0.clone());
-    let opened = Opened {
+    Opened {
         number: ours,
         conn: conn(attempt),
         agreed: Agreed { terms, seal: None },
-        plan: plan.clone(),
+        plan,
         socket: device.socket.clone(),
         is_own: false,
         ceiling: device.ceiling(),
         is_loopback: true,
-    };
-    let outlook = qp.0.open(device::now(), opened).expect("it is connecting");
-    device.table.find(ours).unwrap().opens();
-    device.wants(ours, &plan, &outlook);
+    }
 }
 
 /// Two IAs with a connected queue pair each.
