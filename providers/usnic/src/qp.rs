@@ -65,6 +65,8 @@ struct Inner {
     /// What was posted before a connection stands.
     recvs: VecDeque<Recv>,
     requests: VecDeque<Post<Request>>,
+    /// Who heard of a connection already wants it drained, and it does not stand yet.
+    drains: bool,
     marks: High,
 }
 
@@ -113,6 +115,7 @@ impl Qp {
                 line: None,
                 recvs: VecDeque::new(),
                 requests: VecDeque::new(),
+                drains: false,
                 marks: High::default(),
             };
             Core {
@@ -331,7 +334,8 @@ impl Pair for Core {
     }
 
     fn connecting(&self, number: u32, _: ConnId) {
-        self.inner.lock().stage = Stage::Connecting(number);
+        let mut inner = self.inner.lock();
+        (inner.stage, inner.drains) = (Stage::Connecting(number), false);
     }
 
     /// What was posted before goes into the connection, in its order.
@@ -339,7 +343,7 @@ impl Pair for Core {
         let mut inner = self.inner.lock();
         if inner.stage != Stage::Connecting(opened.number) {
             drop(inner);
-            remains::turn_away(&self.config, &self.world, opened, now);
+            remains::turn_away(&self.device, &self.config, &self.world, opened, now);
             return None;
         }
         let mut line = Line::new(&self.config, opened, now);
@@ -349,6 +353,9 @@ impl Pair for Core {
         }
         for post in inner.requests.drain(..) {
             line.link.post(now, post, &mut &self.world);
+        }
+        if std::mem::take(&mut inner.drains) {
+            line.link.drain(now);
         }
         inner.stage = Stage::Connected;
         inner.line = Some(line);
@@ -500,6 +507,9 @@ impl QueuePair for Qp {
             line.link.drain(now);
             line.transmit(now, &mut &self.0.world, &self.0.world);
             self.0.leave_to_device(inner, now);
+        } else {
+            // The report of a connection comes before its line.
+            inner.drains = matches!(inner.stage, Stage::Connecting(_));
         }
     }
 

@@ -57,12 +57,12 @@ impl Remains {
 }
 
 /// The consumer ended a connection between hearing that it stands and its opening: the peer hears that it stood, and has ended.
-/// That is said once; what else the peer says meets nobody.
 #[cold]
-pub(crate) fn turn_away(config: &Config, world: &World, opened: Opened, now: Nanos) {
+pub(crate) fn turn_away(device: &Arc<Device>, config: &Config, world: &World, opened: Opened, now: Nanos) {
     let mut line = Line::new(config, opened, now);
     line.link.abort(now, &mut Nobody);
     line.transmit(now, &mut Nobody, world);
+    Remains::leave(device, world, line, now);
 }
 
 impl Pair for Remains {

@@ -198,12 +198,13 @@ impl Setups {
         None
     }
 
-    /// Our consumer does not want what it has accepted.
-    pub(super) fn take_back(&mut self, device: &Device, number: u32) {
-        let Some(Accepted { id, .. }) = self.accepted.remove(&number) else { return };
+    /// Our consumer does not want what it has accepted. `false`: there is no such number.
+    pub(super) fn take_back(&mut self, device: &Device, number: u32) -> bool {
+        let Some(Accepted { id, .. }) = self.accepted.remove(&number) else { return false };
         self.number_of.remove(&id);
         let now = device::now();
         self.answering.reject(now, id, Reason::Refused, &mut Os);
         self.poll_answers(device, now);
+        true
     }
 }

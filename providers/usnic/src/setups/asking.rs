@@ -150,11 +150,11 @@ impl Setups {
         })
     }
 
-    /// Our consumer has given up.
-    pub(super) fn withdraw(&mut self, number: u32) {
-        if let Some(mut attempt) = self.remove(number) {
-            let to = attempt.opening.withdraw(&mut Os, self.batch.own());
-            Self::send(&mut self.batch, &attempt.socket, to);
-        }
+    /// Our consumer has given up. `false`: there is no such attempt.
+    pub(super) fn withdraw(&mut self, number: u32) -> bool {
+        let Some(mut attempt) = self.remove(number) else { return false };
+        let to = attempt.opening.withdraw(&mut Os, self.batch.own());
+        Self::send(&mut self.batch, &attempt.socket, to);
+        true
     }
 }

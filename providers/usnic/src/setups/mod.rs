@@ -251,9 +251,12 @@ impl Standing {
             ceiling: device.ceiling(),
             is_loopback: device.interface.is_loopback,
         };
-        let Some(outlook) = pair.open(device::now(), opened) else { return };
+        let outlook = pair.open(device::now(), opened);
+        // What comes is the connection's, or that of what remains of it if nobody wants it any more.
         place.opens();
-        device.wants(number, &place.plan, &outlook);
+        if let Some(outlook) = outlook {
+            device.wants(number, &place.plan, &outlook);
+        }
         early.into_iter().for_each(|(from, packet)| receive(device, from, packet));
     }
 }
@@ -263,8 +266,8 @@ impl Setups {
     pub(crate) fn end_all(&mut self, device: &Device) {
         let (asking, accepted): (Vec<u32>, Vec<u32>) =
             (self.attempts.keys().copied().collect(), self.accepted.keys().copied().collect());
-        asking.into_iter().for_each(|number| self.withdraw(number));
-        accepted.into_iter().for_each(|number| self.take_back(device, number));
+        asking.into_iter().for_each(|number| _ = self.withdraw(number));
+        accepted.into_iter().for_each(|number| _ = self.take_back(device, number));
     }
 }
 
@@ -275,12 +278,14 @@ impl Device {
     }
 
     /// Down-call: an attempt, ours or a peer's that was accepted, is not wanted any more before it is open. The peer is told,
-    /// nobody else is. An open connection ends by words of its own.
+    /// nobody else is. An open connection ends by words of its own, and so does one that the engine is opening just now: the
+    /// pair does not take it.
     pub(crate) fn give_up(&self, number: u32) {
         let mut setups = self.setups.lock();
-        setups.withdraw(number);
-        setups.take_back(self, number);
+        let was_there = setups.withdraw(number) | setups.take_back(self, number);
         drop(setups);
-        self.forget(number);
+        if was_there {
+            self.forget(number);
+        }
     }
 }

@@ -61,6 +61,28 @@ fn a_drain_lets_requests_finish() {
     assert!(to.now() == from.bytes);
 }
 
+/// A consumer may end a connection that it heard of before it is open here.
+#[test]
+fn who_ends_what_is_just_being_opened_ends_it_on_both_sides() {
+    for is_graceful in [true, false] {
+        let (a, b) = (Side::open(), Side::open());
+        let (qa, qb) = (a.qp(), b.qp());
+        let number = |side: &Side| side.ia.device.table.take(device::now()).unwrap();
+        let (na, nb) = (number(&a), number(&b));
+        qb.post_recv(&[], token(0)).unwrap();
+        open((&b, &qb), (&a, &qa), nb, na, 2);
+        let end = |qp: &Qp| if is_graceful { qp.drain() } else { qp.abort() };
+        let is_open = open_after((&a, &qa), (&b, &qb), na, nb, 1, end);
+        assert_eq!(is_open, is_graceful);
+        assert_eq!(b.sink.next(conn(2)), "disconnected");
+        flushed(&b, &a, 1);
+        if is_graceful {
+            assert_eq!(a.sink.next(conn(1)), "disconnected");
+        }
+        assert!(a.sink.is_silent());
+    }
+}
+
 #[test]
 fn rdma_outside_what_was_granted_breaks_the_connection() {
     for case in 0..4 {

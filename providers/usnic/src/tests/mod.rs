@@ -195,12 +195,25 @@ fn connect(a: (&Side, &Qp), b: (&Side, &Qp)) {
     open(b, a, nb, na, 2);
 }
 
-fn open((side, qp): (&Side, &Qp), other: (&Side, &Qp), ours: u32, theirs: u32, attempt: u32) {
-    let opened = agreed((side, qp), other, ours, theirs, attempt);
-    let (device, plan) = (&side.ia.device, opened.plan.clone());
-    let outlook = qp.0.open(device::now(), opened).expect("it is connecting");
+fn open(side: (&Side, &Qp), other: (&Side, &Qp), ours: u32, theirs: u32, attempt: u32) {
+    assert!(open_after(side, other, ours, theirs, attempt, |_| {}), "it is connecting");
+}
+
+/// The same. `before` is what a consumer does that heard of the connection before it was open; whether it is then.
+fn open_after(
+    side: (&Side, &Qp),
+    other: (&Side, &Qp),
+    ours: u32,
+    theirs: u32,
+    attempt: u32,
+    before: impl FnOnce(&Qp),
+) -> bool {
+    let opened = agreed(side, other, ours, theirs, attempt);
+    let (device, plan) = (&side.0.ia.device, opened.plan.clone());
+    before(side.1);
+    let outlook = side.1.0.open(device::now(), opened);
     device.table.find(ours).unwrap().opens();
-    device.wants(ours, &plan, &outlook);
+    outlook.inspect(|outlook| device.wants(ours, &plan, outlook)).is_some()
 }
 
 /// What a connection opens with that is agreed on.
