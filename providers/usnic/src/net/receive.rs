@@ -113,9 +113,9 @@ impl Inbox {
         Ok(count)
     }
 
-    /// Whether there may be more than was taken.
+    /// Whether there may be more than was taken. Of a single one it is not asked: who waits for it should have it first.
     pub(crate) fn was_full(&self) -> bool {
-        self.count > 0 && self.ask > self.count || self.count == AT_ONCE
+        self.count > 1 && self.ask > self.count || self.count == AT_ONCE
     }
 
     fn call(&mut self, socket: &Socket, ask: usize) -> io::Result<usize> {
