@@ -380,12 +380,12 @@ fn a_set_uid_program_does_not_let_its_user_choose_the_file() {
 }
 
 #[test]
-fn without_any_file_sm0_is_there() {
+fn without_any_file_sm0_and_usnic0_are_there() {
     let files = ["/etc/dat.conf", "/etc/rdma/dat.conf", "/etc/rdma/compat-dapl/dat.conf", "/etc/dat.conf.d"];
     if files.iter().any(|file| Path::new(file).exists()) {
         println!("skipped: this machine has a dat.conf");
         return;
     }
     let case = Case { environment: vec![], ..Case::new("built-in", "") };
-    case.run("list 4").quiet().says(&["list: 0x00000000 DAT_SUCCESS ", "count 1", "- sm0 1.2 1"]);
+    case.run("list 4").quiet().says(&["list: 0x00000000 DAT_SUCCESS ", "count 2", "- sm0 1.2 1", "- usnic0 1.2 1"]);
 }
