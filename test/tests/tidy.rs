@@ -85,7 +85,7 @@ const USNIC: &[&[&str]] = &[
     &["line"],
     &["remains"],
     &["qp"],
-    &["request"],
+    &["request", "fuzz"],
 ];
 
 /// As its `lib.rs` has it.

@@ -5,7 +5,7 @@
 //! (`progress`), made by whoever polls, or by the `engine` with its `bell`, as `polling` decides; and the `setups`. Registered
 //! memory (`regions`) is what a connection's packets may touch, through its `host`. Queue pairs (`qp`), each with the `line` of
 //! its connection and what `remains` of it, completion queues (`cq`), shared receive queues (`srq`) and requests (`request`) are
-//! what dapl sees; `limits` says what they can do.
+//! what dapl sees; `limits` says what they can do. `fuzz` feeds `proto` with any bytes, for tests alone.
 //!
 //! It knows no handle and no event; dapl knows no packet.
 
