@@ -736,11 +736,15 @@ static void ping_pong(const char *what, unsigned kind, uint64_t rounds, size_t l
 static void disconnect(void)
 {
     DAT_EVENT event;
-    tell(BYE, 0);
-    hear(BYE, 0);
+    bool client = opt.host != NULL;
 
-    /* The client disconnects; the server only learns of it, if it can. Each is told exactly once. */
-    if (opt.host || unmanaged()) {
+    /* Who sent the last message disconnects: only he knows when it was acknowledged, and what was not would be flushed. Each
+       side is told exactly once. */
+    if (client || unmanaged())
+        tell(BYE, 0);
+    if (!client || unmanaged())
+        hear(BYE, 0);
+    if (!client || unmanaged()) {
         if (opt.delay)
             pause_ms(1000);
         DAT_CLOSE_FLAGS how = opt.abrupt ? DAT_CLOSE_ABRUPT_FLAG : DAT_CLOSE_GRACEFUL_FLAG;
@@ -811,7 +815,7 @@ static void usage(FILE *out)
             "  -c          wait with a consumer notification object (dat_cno_wait)\n"
             "  -p          poll (dat_evd_dequeue) and never sleep\n"
             "  -a          disconnect abruptly and not gracefully\n"
-            "  -d          take a second before accepting (server) and before disconnecting (client)\n"
+            "  -d          take a second before accepting and before disconnecting (server)\n"
             "  -t SECONDS  give up when an event does not come for so long, or in a third\n"
             "              of that an answer to a connection request (default 30)\n"
             "  -v          print the attributes of adapter and provider\n"

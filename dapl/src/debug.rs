@@ -1,13 +1,21 @@
 //! Where this library's log goes: stderr or syslog, one write per message (which may have lines), never stdout.
 //!
-//! Installed once by `dat_provider_init`, unless somebody has set a logger. `DAPL_DBG_TYPE` says what is shown
-//! (registry-ia.md 14.1), `DAPL_DBG_DEST` where: 1 stderr, 2 syslog, 3 both.
+//! Installed once by `dat_provider_init`, unless somebody has set a logger. `DAPL_DBG_TYPE` and `DAPL_DBG_LEVEL` say what is
+//! shown (registry-ia.md 14.1), `DAPL_DBG_DEST` where: 1 stderr, 2 syslog, 3 both. Errors and warnings are limited in number
+//! (`limit`), and errors of an open are kept for libdat's one line about it (`aside`).
 
+mod limit;
+
+use std::cell::RefCell;
 use std::ffi::CStr;
 use std::io::Write;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use log::{Level, LevelFilter, Metadata, Record};
+
+use crate::sync::Lasting;
+use limit::Limit;
 
 /// Bits of `DAPL_DBG_TYPE` that are ours to interpret.
 const ERRORS: u32 = 0x1;
@@ -25,15 +33,75 @@ const SYSLOG: u32 = 2;
 struct Logger {
     shown: u32,
     to: u32,
+    began: Instant,
+}
+
+impl Logger {
+    fn write(&self, text: &str) {
+        if self.to & STDERR != 0 {
+            let process = std::process::id();
+            let lines: String = text.lines().map(|line| format!("dapl[{process}]: {line}\n")).collect();
+            // One write, so that lines of several threads do not mix. A closed stderr is nobody's fault here.
+            let _ = std::io::stderr().write_all(lines.as_bytes());
+        }
+        if self.to & SYSLOG != 0 {
+            text.lines().for_each(|line| syslog(&format!("dapl: {line}\0")));
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
 }
 
 static LOGGER: OnceLock<Logger> = OnceLock::new();
+static LIMIT: Lasting<Limit> = Lasting::new(Limit::new());
+
+thread_local! {
+    /// Errors of the open that this thread is in.
+    static ASIDE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Runs an open; the errors that this thread tells meanwhile are not shown but handed back, in one line.
+pub(crate) fn aside<T>(open: impl FnOnce() -> T) -> (T, String) {
+    /// Also when it unwinds, what is said later is shown.
+    struct End;
+    impl Drop for End {
+        fn drop(&mut self) {
+            ASIDE.set(None);
+        }
+    }
+    let end = End;
+    ASIDE.set(Some(String::new()));
+    let result = open();
+    let said = ASIDE.take().unwrap_or_default();
+    drop(end);
+    (result, said)
+}
+
+/// Keeps an error for [`aside`], if that runs.
+fn keep(text: &str) -> bool {
+    ASIDE.with_borrow_mut(|aside| {
+        let Some(said) = aside else { return false };
+        if !said.is_empty() {
+            said.push_str("; ");
+        }
+        said.push_str(&text.replace('\n', " "));
+        true
+    })
+}
+
+/// Keeps others out, for `fork`.
+pub(crate) fn hold() -> impl Sized {
+    LIMIT.lock()
+}
 
 /// Sets the logger, the first time it is called.
 pub fn install() {
     let logger = LOGGER.get_or_init(|| Logger {
-        shown: variable("DAPL_DBG_TYPE", ERRORS | WARNINGS),
+        shown: variable("DAPL_DBG_TYPE", ERRORS | WARNINGS) | variable("DAPL_DBG_LEVEL", 0),
         to: variable("DAPL_DBG_DEST", STDERR),
+        began: Instant::now(),
     });
     if log::set_logger(logger).is_ok() {
         log::set_max_level(match logger.shown {
@@ -103,15 +171,17 @@ impl log::Log for Logger {
             return;
         }
         let text = record.args().to_string();
-        if self.to & STDERR != 0 {
-            let process = std::process::id();
-            let lines: String = text.lines().map(|line| format!("dapl[{process}]: {line}\n")).collect();
-            // One write, so that lines of several threads do not mix. A closed stderr is nobody's fault here.
-            let _ = std::io::stderr().write_all(lines.as_bytes());
+        if record.level() == Level::Error && keep(&text) {
+            return;
         }
-        if self.to & SYSLOG != 0 {
-            text.lines().for_each(|line| syslog(&format!("dapl: {line}\0")));
+        // What is finer was asked for.
+        if record.level() <= Level::Warn {
+            let Some(left_out) = LIMIT.lock().take(self.now()) else { return };
+            if left_out > 0 {
+                self.write(&format!("{left_out} errors and warnings were left out here: too many at once"));
+            }
         }
+        self.write(&text);
     }
 
     fn flush(&self) {}

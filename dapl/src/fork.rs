@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Once;
 
 use crate::ia::dapls_ia;
-use crate::{handle, libdat, names, psp, thread, timer};
+use crate::{debug, handle, libdat, names, psp, published, thread, timer};
 
 /// Asks for the two calls below, once per process.
 pub(crate) fn prepare() {
@@ -24,21 +24,23 @@ trait Held {}
 impl<T> Held for T {}
 
 /// In the order in which they are taken when one is held while another is wanted.
-fn all() -> [Box<dyn Held>; 7] {
+fn all() -> [Box<dyn Held>; 9] {
     [
+        Box::new(published::hold()),
         Box::new(names::hold()),
         Box::new(timer::hold()),
         Box::new(psp::hold()),
         Box::new(dapls_ia::hold()),
         Box::new(libdat::hold()),
         Box::new(handle::hold()),
+        Box::new(debug::hold()),
         // The log's.
         Box::new(io::stderr().lock()),
     ]
 }
 
 thread_local! {
-    static HELD: RefCell<Option<[Box<dyn Held>; 7]>> = const { RefCell::new(None) };
+    static HELD: RefCell<Option<[Box<dyn Held>; 9]>> = const { RefCell::new(None) };
 }
 
 extern "C" fn before() {

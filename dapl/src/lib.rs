@@ -10,7 +10,7 @@
 //! - [`error`], [`names`], [`sync`], [`watermark`]; [`handle`], [`ffi`], [`libdat`], [`provider`]: what everybody stands on
 //! - [`wait`], [`timer`], [`shown`], [`debug`]: sleeping, deadlines, memory shown to consumers, the log
 //! - [`name_service`]: which GID an address stands for; [`base_dir`], [`shared_names`]: where processes meet, who shares memory
-//! - [`counters`], [`trace`]: what is counted always, and recorded on request
+//! - [`counters`], [`published`], [`trace`]: what is counted always, told to who asks from outside, and recorded on request
 //! - [`bell`], [`keys`], [`knobs`], [`presence`], [`ready`], [`segments`], [`window`]: what providers made in software share;
 //!   no other room here uses them
 //! - [`ia`], [`pz`], [`cno`]; [`evd`], [`lmr`], [`rmr`], [`srq`]; [`ep`]; [`cr`]; [`psp`], [`rsp`]: the objects
@@ -43,6 +43,7 @@ pub mod names;
 pub mod presence;
 pub mod provider;
 pub mod psp;
+pub mod published;
 pub mod pz;
 pub mod ready;
 pub mod registration;

@@ -3,9 +3,10 @@
 //! `registration` meets it; an IA asks it for the number that the consumer knows. Ours is told where our handles live, a
 //! foreign one does without.
 
+use std::ffi::CString;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use dat_abi::hook::{LIBDAT_HOOK_REQUEST, LibdatHook};
+use dat_abi::hook::{LIBDAT_HOOK_LEAST, LIBDAT_HOOK_REQUEST, LibdatHook};
 use dat_abi::*;
 
 use crate::handle;
@@ -44,13 +45,13 @@ pub(crate) unsafe fn meet(libdat: Libdat) -> bool {
     }
     let hook = answer.cast::<LibdatHook>();
     // SAFETY: ours answers with a record that lives as long as the process; `size` is its first field in every version.
-    if unsafe { (*hook).size } < size_of::<LibdatHook>() {
+    if unsafe { (&raw const (*hook).size).read() } < LIBDAT_HOOK_LEAST {
         return false;
     }
     HOOK.store(hook, Ordering::Release);
     let Ok(arena) = handle::arena() else { return true };
-    // SAFETY: as above, and the record is as long as we know it.
-    if unsafe { ((*hook).add_arena)(arena) } != 0 {
+    // SAFETY: as above, and the record is long enough for this field.
+    if unsafe { (&raw const (*hook).add_arena).read()(arena) } != 0 {
         log::error!("libdat has no room for another library's handles; it will refuse them");
     }
     true
@@ -63,8 +64,21 @@ pub fn ia_number(ia: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
         return search_number(ia);
     }
     // SAFETY: `meet` stored it after checking its size.
-    let number = unsafe { ((*hook).ia_number)(ia) };
+    let number = unsafe { (&raw const (*hook).ia_number).read()(ia) };
     (!number.is_null()).then_some(number)
+}
+
+/// Has libdat tell why the open that this thread is in is refused; `false` if it cannot, or nothing is said.
+pub(crate) fn say(words: &str) -> bool {
+    let hook = HOOK.load(Ordering::Acquire);
+    // SAFETY: `meet` stored it, with a size in every version.
+    if hook.is_null() || words.is_empty() || unsafe { (&raw const (*hook).size).read() } < size_of::<LibdatHook>() {
+        return false;
+    }
+    let Ok(words) = CString::new(words) else { return false };
+    // SAFETY: the record is as long as we know it; the string lives through the call.
+    unsafe { ((*hook).provider_says)(words.as_ptr()) };
+    true
 }
 
 /// Some libdats number IAs from 1, lowest free first, and say only what a number stands for (registry-ia.md 7.2).

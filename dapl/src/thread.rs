@@ -29,6 +29,12 @@ pub fn at_fork(before: extern "C" fn(), after: extern "C" fn()) {
     unsafe { pthread_atfork(before, after, after) };
 }
 
+/// Has `last` run when the process exits in good order. It must not panic, nor wait for the thread that exits.
+pub fn at_exit(last: extern "C" fn()) {
+    // SAFETY: a plain function of a library that is never unmapped. Without memory for it nothing runs then.
+    unsafe { libc::atexit(last) };
+}
+
 /// Blocks every signal for the calling thread (a new one inherits that) and gives the mask it had.
 fn block_all() -> Option<libc::sigset_t> {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();

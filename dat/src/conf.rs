@@ -60,6 +60,8 @@ pub struct Absent {
     pub place: Place,
     /// Why it does not count.
     pub why: String,
+    /// What makes it count.
+    pub remedy: &'static str,
 }
 
 /// What a complaint cost.
@@ -140,24 +142,24 @@ impl Conf {
         let mut why = None;
         match outcome {
             Ok(Line::Kept(record)) => self.records.push(record),
-            Ok(Line::Hidden(reason)) => why = Some(reason.to_owned()),
+            Ok(Line::Hidden(reason, remedy)) => why = Some((reason.to_owned(), remedy)),
             Err(Trouble { column, field, found, allowed }) => {
-                why = Some(format!("was dropped: {field}: {found}"));
+                why = Some((format!("was dropped: {field}: {found}"), allowed));
                 let place = reader.place.clone();
                 reader.complaints.push(Complaint { place, column, field, found, allowed, cost: Cost::Record });
             }
         }
-        if let (Some(name), Some(why)) = (name, why) {
-            self.absent.push(Absent { name, place: reader.place, why });
+        if let (Some(name), Some((why, remedy))) = (name, why) {
+            self.absent.push(Absent { name, place: reader.place, why, remedy });
         }
         self.complaints.append(&mut reader.complaints);
     }
 }
 
-/// A well-formed line: it counts, or it says itself that it does not.
+/// A well-formed line: it counts, or it says itself that it does not (why, and what would make it count).
 enum Line {
     Kept(Record),
-    Hidden(&'static str),
+    Hidden(&'static str, &'static str),
 }
 
 /// Why a record is dropped.
@@ -214,11 +216,11 @@ impl LineReader {
                 quoted(&version.text),
                 "only u... lines count for user programs",
             );
-            return Ok(Line::Hidden("is a kernel (k...) record"));
+            return Ok(Line::Hidden("is a kernel (k...) record", "write u instead of k"));
         }
         if !default {
             self.remark(self.tokens[3].column, "default", "nondefault".to_owned(), "such a record is out of use");
-            return Ok(Line::Hidden("is marked nondefault, which takes it out of use"));
+            return Ok(Line::Hidden("is marked nondefault, which takes it out of use", "write default instead"));
         }
         let key = Key { name: name.text, major, minor, thread_safe };
         Ok(Line::Kept(Record { key, library: library.text, params: params.text, place: self.place.clone() }))

@@ -8,11 +8,13 @@
 //! | `conf` | dat.conf text -> records and complaints (pure) |
 //! | `matching` | which records may serve an open, and why none may (pure) |
 //! | `strerror` | numbers -> words (pure) |
+//! | `refused` | why an open was refused, as a line and as fields (pure) |
+//! | `discovery` | what this machine has -> lines of dat.conf |
 //! | `arena` | which values may be read as handles |
 //! | `loader` | provider libraries; `loader/host`: environment, fork, syslog, cancellation |
-//! | `report` | lines on stderr, once each and few |
+//! | `report` | lines on stderr, once each and few; `report/lines`: variables, and where the log goes |
 //! | `sources` | which files are read |
-//! | `registry` | static and dynamic registry, use counts, one init at a time per record |
+//! | `registry` | static and dynamic registry, use counts, one init at a time per record; `registry/tell`: it all, for tools |
 //! | `handles` | IA numbers |
 //! | `fork` | locks across `fork` |
 //! | `thunk` | the C boundary |
@@ -23,10 +25,12 @@
 
 mod arena;
 pub mod conf;
+mod discovery;
 mod fork;
 mod handles;
 mod loader;
 pub mod matching;
+mod refused;
 mod registry;
 mod report;
 pub mod sources;

@@ -11,6 +11,7 @@ use std::ptr;
 use dat_abi::{DAT_PROVIDER_FINI_FUNC, DAT_PROVIDER_INFO, DAT_PROVIDER_INIT_FUNC};
 
 use crate::conf::is_for_libdat2;
+use crate::refused::Why;
 
 pub(crate) mod host;
 
@@ -21,21 +22,24 @@ pub(crate) struct Library {
     fini: Option<DAT_PROVIDER_FINI_FUNC>,
 }
 
-/// Maps the library of a record. The error is the cause in words, with the remedy where there is one.
+/// Maps the library of a record. The error is the cause in words, and what helps.
 ///
 /// `serves_1` says that the record is for API version 1.x.
-pub(crate) fn load(path: &[u8], serves_1: bool) -> Result<Library, String> {
+pub(crate) fn load(path: &[u8], serves_1: bool) -> Result<Library, Why> {
     let shown = path.escape_ascii();
-    if let Some(reason) = objection(path, serves_1, host::is_privileged()) {
-        return Err(format!("{shown} {reason}"));
+    if let Some((cause, remedy)) = objection(path, serves_1, host::is_privileged()) {
+        return Err(Why::new(format!("{shown} {cause}"), remedy));
     }
-    let name = CString::new(path).map_err(|_| format!("{shown} contains a NUL byte"))?;
-    let image = open_somewhere(&name)?;
+    let name = CString::new(path).map_err(|_| Why::new(format!("{shown} contains a NUL byte"), ""))?;
+    let image =
+        open_somewhere(&name).map_err(|reason| Why { remedy: remedy(path, &reason).to_owned(), cause: reason })?;
     if image.needed().any(|needed| needed.to_bytes().starts_with(b"libdat2.so")) {
-        return Err(format!("{shown} needs libdat2.so.2: it serves DAT 2.0 only; name a library for 1.2"));
+        let cause = format!("{shown} needs libdat2.so.2: it serves DAT 2.0 only");
+        return Err(Why::new(cause, "name a library for 1.2"));
     }
     let Some(init) = image.symbol(c"dat_provider_init") else {
-        return Err(format!("{shown} has no dat_provider_init: it is not a DAT provider"));
+        let cause = format!("{shown} has no dat_provider_init: it is not a DAT provider");
+        return Err(Why::new(cause, "name a provider's library as lib_path"));
     };
     let fini = image.symbol(c"dat_provider_fini");
     // SAFETY: a symbol of this name is the contract's init function; `symbol` found it, so it is not null.
@@ -46,14 +50,29 @@ pub(crate) fn load(path: &[u8], serves_1: bool) -> Result<Library, String> {
 }
 
 /// What speaks against a path before anything is mapped.
-fn objection(path: &[u8], serves_1: bool, privileged: bool) -> Option<&'static str> {
+fn objection(path: &[u8], serves_1: bool, privileged: bool) -> Option<(&'static str, &'static str)> {
     if serves_1 && is_for_libdat2(path) {
-        return Some("is a library for libdat2 (.so.2), but the line says u1; name the .so.1 library");
+        return Some(("is a library for libdat2 (.so.2), but the line says u1", "name the .so.1 library"));
     }
     // The caller chooses the working directory, and so would choose the library.
     let relative = path.contains(&b'/') && !path.starts_with(b"/");
-    (privileged && relative)
-        .then_some("is a relative path, which a set-uid program does not load; write an absolute one")
+    let cause = "is a relative path, which a set-uid program does not load";
+    (privileged && relative).then_some((cause, "write an absolute one"))
+}
+
+/// What helps against a refusal of the dynamic loader's.
+fn remedy(path: &[u8], reason: &str) -> &'static str {
+    let about_itself = reason.as_bytes().starts_with(path);
+    match reason {
+        _ if reason.contains("No such file") && about_itself => "install that library, or correct lib_path",
+        _ if reason.contains("No such file") => "install what it needs",
+        _ if reason.contains("undefined symbol") => "it was built against other libraries than are here: bring those",
+        _ if reason.contains("ermission denied") => "let this user read it",
+        _ if reason.contains("invalid ELF header") || reason.contains("wrong ELF class") => {
+            "name a shared library for this machine"
+        }
+        _ => "ldd on that file may tell more",
+    }
 }
 
 impl Library {
@@ -189,9 +208,24 @@ mod tests {
         assert_eq!(objection(b"libx.so.1", true, true), None);
         assert_eq!(objection(b"/opt/libx.so.1", true, true), None);
         assert_eq!(objection(b"./libx.so.1", true, false), None);
-        assert!(objection(b"./libx.so.1", true, true).is_some_and(|reason| reason.contains("set-uid")));
-        assert!(objection(b"libx.so.2", true, false).is_some_and(|reason| reason.contains("libdat2")));
+        assert!(objection(b"./libx.so.1", true, true).is_some_and(|(cause, _)| cause.contains("set-uid")));
+        assert!(objection(b"libx.so.2", true, false).is_some_and(|(cause, _)| cause.contains("libdat2")));
         assert_eq!(objection(b"libx.so.2", false, false), None);
+    }
+
+    #[test]
+    fn the_loaders_refusals_have_remedies() {
+        let remedies = [
+            "libx.so: cannot open shared object file: No such file or directory",
+            "liby.so: cannot open shared object file: No such file or directory",
+            "libx.so: undefined symbol: f",
+            "libx.so: cannot open shared object file: Permission denied",
+            "libx.so: invalid ELF header",
+            "libx.so: out of static TLS",
+        ];
+        let remedies: std::collections::BTreeSet<_> =
+            remedies.iter().map(|reason| remedy(b"libx.so", reason)).collect();
+        assert_eq!(remedies.len(), 6, "{remedies:?}");
     }
 
     #[test]
@@ -203,7 +237,8 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_there_says_so() {
-        let reason = load(b"/nonexistent/libx.so.1", true).err().unwrap();
-        assert!(reason.contains("/nonexistent/libx.so.1") && reason.contains("No such file"), "{reason}");
+        let why = load(b"/nonexistent/libx.so.1", true).err().unwrap();
+        assert!(why.cause.contains("/nonexistent/libx.so.1") && why.cause.contains("No such file"), "{why:?}");
+        assert_eq!(why.remedy, "install that library, or correct lib_path");
     }
 }

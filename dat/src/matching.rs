@@ -18,7 +18,7 @@ pub enum Refusal {
     #[error("no interface adapter of this name")]
     Name,
     /// The name is there, for other major versions only.
-    #[error("wanted version {wanted}, but this name has only {present}; a line for it is needed{}", libdat2(.only_newer))]
+    #[error("wanted version {wanted}, but this name has only {present}{}", libdat2(.only_newer))]
     Major {
         /// Version asked for.
         wanted: String,
@@ -28,7 +28,7 @@ pub enum Refusal {
         only_newer: bool,
     },
     /// The major version is there, this minor or a fitting later one is not.
-    #[error("wanted version {wanted}, but this name has only {present}; a line for it is needed")]
+    #[error("wanted version {wanted}, but this name has only {present}")]
     Minor {
         /// Version asked for.
         wanted: String,
@@ -36,12 +36,23 @@ pub enum Refusal {
         present: String,
     },
     /// A thread-safe provider was asked for.
-    #[error("a thread-safe provider was asked for, but the line says nonthreadsafe; change that flag to threadsafe")]
+    #[error("a thread-safe provider was asked for, but the line says nonthreadsafe")]
     ThreadSafety,
 }
 
+impl Refusal {
+    /// What helps; for a name that is not there only the files can say.
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::Name => String::new(),
+            Self::Major { wanted, .. } | Self::Minor { wanted, .. } => format!("add a line for version {wanted}"),
+            Self::ThreadSafety => "change that flag to threadsafe".to_owned(),
+        }
+    }
+}
+
 fn libdat2(only_newer: &bool) -> &'static str {
-    if *only_newer { " (that line is for libdat2)" } else { "" }
+    if *only_newer { " (for libdat2)" } else { "" }
 }
 
 /// The candidates to try, in order, or why there are none.
@@ -109,16 +120,10 @@ mod tests {
         assert_eq!(chosen("x 1.2", &["X 1.2", "xx 1.2"]), Err(Refusal::Name));
         assert_eq!(
             text(&["x 2.0", "x 2.1"], "x 1.2"),
-            "wanted version 1.2, but this name has only 2.0, 2.1; a line for it is needed (that line is for libdat2)"
+            "wanted version 1.2, but this name has only 2.0, 2.1 (for libdat2)"
         );
-        assert_eq!(
-            text(&["x 1.2"], "x 2.0"),
-            "wanted version 2.0, but this name has only 1.2; a line for it is needed"
-        );
-        assert_eq!(
-            text(&["x 1.1"], "x 1.2"),
-            "wanted version 1.2, but this name has only 1.1; a line for it is needed"
-        );
+        assert_eq!(text(&["x 1.2"], "x 2.0"), "wanted version 2.0, but this name has only 1.2");
+        assert_eq!(text(&["x 1.1"], "x 1.2"), "wanted version 1.2, but this name has only 1.1");
         assert_eq!(chosen("x 1.2 s", &["x 1.2", "x 1.3 s"]), Err(Refusal::ThreadSafety));
     }
 

@@ -14,10 +14,12 @@ use crate::arena::ARENAS;
 use crate::conf::{Cost, Key};
 use crate::loader::host;
 use crate::matching::{self, Refusal};
+use crate::refused::{Kind, Refused, Why};
 use crate::report::{self, Topic};
 use crate::sources::{self, Gathered};
 
 mod entry;
+pub(crate) mod tell;
 
 use entry::{Blocked, Entry, Turn};
 
@@ -75,29 +77,59 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
 
 /// Finds the provider for an open, loads it if need be, and counts the use. The error has been reported.
 pub(crate) fn lease(wanted: &Key) -> Result<Lease, DAT_RETURN> {
-    let (choice, places) = {
+    let (choice, entries) = {
         let mut registry = hold();
         registry.read_files();
         let candidates = registry.candidates();
         let choice = matching::choose(wanted, &candidates).map(|order| order.into_iter().cloned().collect::<Vec<_>>());
         (choice.map_err(|refusal| registry.explain(&wanted.name, &refusal)), registry.entries.clone())
     };
-    let order = choice.map_err(|(code, reason)| refuse(wanted, code, &reason))?;
-    let mut causes = Vec::new();
+    let order = choice.map_err(|(code, refused)| refuse(code, refused))?;
+    let mut whys = Vec::new();
     for (key, source) in order {
+        let place = source.map_or(String::new(), |index| entries[index].record.place.to_string());
         match try_source(&key, source) {
             Ok(lease) => return Ok(lease),
             Err(Blocked::Reentrant) => {
-                let reason = "it is being opened from inside its own provider's initialisation";
-                return Err(refuse(wanted, error(DAT_INVALID_STATE, DAT_NO_SUBTYPE), reason));
+                let why = Why::new("it is being opened from inside its own provider's initialisation", "");
+                let refused = Refused { kind: Kind::Busy, name: key.name, place, why };
+                return Err(refuse(error(DAT_INVALID_STATE, DAT_NO_SUBTYPE), refused));
             }
-            Err(Blocked::Unusable(cause)) => {
-                let place = source.map_or(String::new(), |index| format!("{}: ", places[index].record.place));
-                causes.push(format!("{place}{cause}"));
-            }
+            Err(Blocked::Unusable(why)) => whys.push((place, why)),
         }
     }
-    Err(refuse(wanted, error(DAT_PROVIDER_NOT_FOUND, DAT_NO_SUBTYPE), &causes.join("; also ")))
+    Err(refuse(error(DAT_PROVIDER_NOT_FOUND, DAT_NO_SUBTYPE), unusable(wanted, whys)))
+}
+
+/// None of the libraries serves it.
+fn unusable(wanted: &Key, mut whys: Vec<(String, Why)>) -> Refused {
+    let (kind, name) = (Kind::Library, wanted.name.clone());
+    if whys.len() == 1 {
+        let (place, why) = whys.remove(0);
+        return Refused { kind, name, place, why };
+    }
+    let told = whys.into_iter().map(|(place, why)| Why::new(format!("{place}: {}", why.cause), why.remedy));
+    Refused { kind, name, place: String::new(), why: Why::all(told.collect()) }
+}
+
+/// The provider of an open has answered with an error: tells what it said of it, or what it answered in words.
+pub(crate) fn refused_by_provider(wanted: &Key, served: Served, code: DAT_RETURN, words: &str) {
+    let entry = served.entry.map(|index| hold().entries[index]);
+    let (library, place) = match entry {
+        Some(entry) => (entry.record.library.escape_ascii().to_string(), entry.record.place.to_string()),
+        None => ("the program's own provider".to_owned(), String::new()),
+    };
+    let said = report::said();
+    let why = match said.is_empty() {
+        false => Why::new(said, ""),
+        true => Why::new(format!("{library} answered {words}"), "DAPL_DBG_TYPE=0xffff may make it tell more"),
+    };
+    let refused = Refused { kind: Kind::Device, name: wanted.name.clone(), place, why };
+    // What is wrong with the call itself, the program knows.
+    match code & DAT_TYPE_MASK {
+        DAT_INVALID_PARAMETER | DAT_INVALID_HANDLE => report::note(refused),
+        _ => report::refusal(refused),
+    }
 }
 
 /// Gives a lease back; the last one of a record lets its library take the registration back.
@@ -192,12 +224,12 @@ fn try_source(key: &Key, source: Option<usize>) -> Result<Lease, Blocked> {
         if let Some(index) = entry {
             entry::leave(index);
         }
-        Blocked::Unusable("its provider took the registration back".to_owned())
+        Blocked::Unusable(Why::new("its provider took the registration back", "try again"))
     })
 }
 
-fn refuse(wanted: &Key, code: DAT_RETURN, reason: &str) -> DAT_RETURN {
-    report::refusal(&wanted.name, reason);
+fn refuse(code: DAT_RETURN, refused: Refused) -> DAT_RETURN {
+    report::refusal(refused);
     code
 }
 
@@ -247,28 +279,32 @@ impl Registry {
     }
 
     /// The refusal's code, and the reason with what the files know about the name.
-    fn explain(&self, name: &[u8], refusal: &Refusal) -> (DAT_RETURN, String) {
-        let subtype = match refusal {
-            Refusal::Name => DAT_NAME_NOT_REGISTERED,
-            Refusal::Major { .. } => DAT_MAJOR_NOT_FOUND,
-            Refusal::Minor { .. } => DAT_MINOR_NOT_FOUND,
-            Refusal::ThreadSafety => DAT_THREAD_SAFETY_NOT_FOUND,
+    fn explain(&self, name: &[u8], refusal: &Refusal) -> (DAT_RETURN, Refused) {
+        let (kind, subtype) = match refusal {
+            Refusal::Name => (Kind::Name, DAT_NAME_NOT_REGISTERED),
+            Refusal::Major { .. } => (Kind::Major, DAT_MAJOR_NOT_FOUND),
+            Refusal::Minor { .. } => (Kind::Minor, DAT_MINOR_NOT_FOUND),
+            Refusal::ThreadSafety => (Kind::ThreadSafety, DAT_THREAD_SAFETY_NOT_FOUND),
         };
-        let mut reason = refusal.to_string();
+        let mut why = Why::new(refusal.to_string(), refusal.remedy());
+        let mut place = String::new();
         if let Some(files) = &self.files {
             let absent = files.conf.absent.iter().find(|absent| absent.name == name);
             let lines = self.entries.iter().filter(|entry| entry.record.key.name == name);
             let lines: Vec<_> = lines.map(|entry| entry.record.place.to_string()).collect();
             match (absent, &lines[..]) {
-                (Some(absent), []) => reason = format!("{}: the line {}", absent.place, absent.why),
-                (None, []) => reason = format!("{reason} in {}; {}", files.origin, self.names()),
-                (_, lines) => reason = format!("{}: {reason}", lines.join(", ")),
+                (Some(absent), []) => {
+                    place = absent.place.to_string();
+                    why = Why::new(format!("the line {}", absent.why), absent.remedy);
+                }
+                (None, []) => why = Why::new(format!("{} in {}", why.cause, files.origin), self.names()),
+                (_, lines) => place = lines.join(", "),
             }
         }
-        (error(DAT_PROVIDER_NOT_FOUND, subtype), reason)
+        (error(DAT_PROVIDER_NOT_FOUND, subtype), Refused { kind, name: name.to_vec(), place, why })
     }
 
-    /// What could have been asked for, cut to a line.
+    /// What helps where a name is not there, cut to a line.
     fn names(&self) -> String {
         let mut names: Vec<String> = Vec::new();
         for key in self.candidates().into_iter().map(|(key, _)| key) {
@@ -279,6 +315,9 @@ impl Registry {
         }
         let more = if names.len() > 8 { ", ..." } else { "" };
         names.truncate(8);
-        if names.is_empty() { "no name is known".to_owned() } else { format!("known: {}{more}", names.join(", ")) }
+        match names.is_empty() {
+            true => "no name is known: add a line for it".to_owned(),
+            false => format!("add a line for it, or open one of these: {}{more}", names.join(", ")),
+        }
     }
 }

@@ -1,16 +1,19 @@
 //! What libdat tells people: one line on stderr per refusal, complaints about files, and the debug lines of `DAT_DBG_*`.
 //!
-//! Everyone but `thunk`'s hot path reports here. Never writes to stdout, never fails, and one line is one write. Some
-//! programs try every name they are given, so refusals are told once each and at most four times in a process.
+//! Everyone but `thunk`'s hot path reports here, and all of it goes through the `log` crate, to the logger of `report/lines`
+//! unless the program has set one. Never writes to stdout, never fails. Some programs try every name they are given, so
+//! refusals are told once each and at most four times in a process.
 #![forbid(unsafe_code)]
+
+mod lines;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::loader::host;
+use crate::refused::Refused;
 
 /// Refusals told before one line points to the rest.
 const MOST_REFUSALS: usize = 4;
@@ -36,81 +39,102 @@ pub(crate) enum Topic {
     ConsumerCalls = 0x20,
 }
 
-/// Bits of `DAT_DBG_DEST`; 1 was stdout once, which is the consumer's.
-const TO_STDERR: u32 = 1;
-const TO_SYSLOG: u32 = 2;
+impl Topic {
+    const ALL: [Topic; 6] = [
+        Topic::Errors,
+        Topic::General,
+        Topic::StaticRegistry,
+        Topic::DynamicRegistry,
+        Topic::ProviderCalls,
+        Topic::ConsumerCalls,
+    ];
 
-#[derive(Clone, Copy)]
-struct Settings {
-    mask: u32,
-    destination: u32,
+    /// Its name among the targets of the `log` crate.
+    fn target(self) -> &'static str {
+        match self {
+            Topic::Errors => "libdat",
+            Topic::General => "libdat::general",
+            Topic::StaticRegistry => "libdat::files",
+            Topic::DynamicRegistry => "libdat::registrations",
+            Topic::ProviderCalls => "libdat::providers",
+            Topic::ConsumerCalls => "libdat::calls",
+        }
+    }
 }
 
-/// What is to be told, and what has been.
+/// What has been told.
 pub(crate) struct Reporter {
-    settings: Option<Settings>,
     told: BTreeSet<(Vec<u8>, String)>,
     refusals: usize,
     complaints: usize,
 }
 
-static REPORTER: Mutex<Reporter> =
-    Mutex::new(Reporter { settings: None, told: BTreeSet::new(), refusals: 0, complaints: 0 });
+static REPORTER: Mutex<Reporter> = Mutex::new(Reporter { told: BTreeSet::new(), refusals: 0, complaints: 0 });
+
+/// The environment has been read.
+static READY: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// Why this thread's last `dat_ia_openv` was refused, for the hook.
-    static LAST: RefCell<String> = const { RefCell::new(String::new()) };
+    static LAST: RefCell<Option<Refused>> = const { RefCell::new(None) };
+    /// What a provider said of the open that this thread is in.
+    static SAID: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
 /// A name was refused: tells why, unless it was told before or enough was told.
-pub(crate) fn refusal(name: &[u8], reason: &str) {
-    let line = format!("cannot open \"{}\": {reason}", name.escape_ascii());
-    LAST.with_borrow_mut(|last| last.clone_from(&line));
-    let mut reporter = hold();
-    let settings = reporter.settings();
-    let told = &mut reporter.told;
-    if told.len() < MOST_REMEMBERED && !told.insert((name.to_vec(), reason.to_owned())) {
-        return;
-    }
-    let unlimited = settings.wants(Topic::General);
-    if !settings.wants(Topic::Errors) && !unlimited {
-        return;
-    }
-    reporter.refusals += 1;
-    if unlimited || reporter.refusals <= MOST_REFUSALS {
-        settings.write(&line);
-    } else if reporter.refusals == MOST_REFUSALS + 1 {
-        settings.write("further refusals are not shown; run with DAT_DBG_TYPE=0x3 to see them all");
+pub(crate) fn refusal(refused: Refused) {
+    let line = refused.to_string();
+    let mut reporter = prepared();
+    let reason = line.clone();
+    let is_new = reporter.told.len() >= MOST_REMEMBERED || reporter.told.insert((refused.name.clone(), reason));
+    note(refused);
+    if is_new && lines::has_errors() {
+        reporter.refusals += 1;
+        tell_limited(&line, reporter.refusals, MOST_REFUSALS, "refusals");
     }
 }
 
-/// The last refusal of this thread; empty if there was none.
-pub(crate) fn last_refusal() -> String {
-    LAST.with_borrow(String::clone)
+/// Remembers a refusal for those who ask, without a word: the call itself was wrong.
+pub(crate) fn note(refused: Refused) {
+    LAST.set(Some(refused));
+}
+
+/// The last refusal of this thread.
+pub(crate) fn last_refusal() -> Option<Refused> {
+    LAST.with_borrow(Clone::clone)
+}
+
+/// An open begins: what a provider says from now on is about it.
+pub(crate) fn listen() {
+    SAID.with_borrow_mut(String::clear);
+}
+
+/// A provider's own words about the open that this thread is in.
+pub(crate) fn provider_says(words: &str) {
+    SAID.with_borrow_mut(|said| words.clone_into(said));
+}
+
+/// What it said; empty if nothing.
+pub(crate) fn said() -> String {
+    SAID.take()
 }
 
 /// A file is not as it should be.
 pub(crate) fn complaint(text: &dyn Display) {
-    let mut reporter = hold();
-    let settings = reporter.settings();
-    let unlimited = settings.wants(Topic::General);
-    if !settings.wants(Topic::Errors) && !unlimited {
-        return;
-    }
-    reporter.complaints += 1;
-    if unlimited || reporter.complaints <= MOST_COMPLAINTS {
-        settings.write(&text.to_string());
-    } else if reporter.complaints == MOST_COMPLAINTS + 1 {
-        settings.write("further complaints are not shown; run with DAT_DBG_TYPE=0x3 to see them all");
+    let mut reporter = prepared();
+    if lines::has_errors() {
+        reporter.complaints += 1;
+        tell_limited(&text.to_string(), reporter.complaints, MOST_COMPLAINTS, "complaints");
     }
 }
 
 /// A line for those who asked for this topic; the text is made only then.
 pub(crate) fn debug(topic: Topic, text: impl FnOnce() -> String) {
-    let mut reporter = hold();
-    let settings = reporter.settings();
-    if settings.wants(topic) {
-        settings.write(&text());
+    if !READY.load(Ordering::Acquire) {
+        drop(prepared());
+    }
+    if log::log_enabled!(target: topic.target(), log::Level::Debug) {
+        log::debug!(target: topic.target(), "{}", text());
     }
 }
 
@@ -119,76 +143,22 @@ pub(crate) fn hold() -> MutexGuard<'static, Reporter> {
     REPORTER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Reporter {
-    /// What the environment says, read at the first line that might be written.
-    fn settings(&mut self) -> Settings {
-        *self.settings.get_or_insert_with(Settings::from_environment)
+/// The same, with the environment read: at the first line that might be written.
+fn prepared() -> MutexGuard<'static, Reporter> {
+    let reporter = hold();
+    if !READY.load(Ordering::Acquire) {
+        lines::install();
+        READY.store(true, Ordering::Release);
     }
+    reporter
 }
 
-impl Settings {
-    fn from_environment() -> Self {
-        let mut wrong = Vec::new();
-        let mask = setting("DAT_DBG_TYPE", 0..=u32::MAX, Topic::Errors as u32, &mut wrong);
-        let destination = setting("DAT_DBG_DEST", 1..=3, TO_STDERR, &mut wrong);
-        let settings = Self { mask, destination };
-        for line in wrong {
-            settings.write(&line);
-        }
-        settings
-    }
-
-    fn wants(self, topic: Topic) -> bool {
-        self.mask & topic as u32 != 0
-    }
-
-    fn write(self, text: &str) {
-        if self.destination & TO_STDERR != 0 {
-            // Nobody can be told that stderr is closed.
-            let _ = std::io::stderr().write_all(format!("libdat: {text}\n").as_bytes());
-        }
-        if self.destination & TO_SYSLOG != 0 {
-            host::syslog(text);
-        }
-    }
-}
-
-/// One variable; rubbish is named, with what is allowed, and counts as unset.
-fn setting(name: &str, allowed: std::ops::RangeInclusive<u32>, default: u32, wrong: &mut Vec<String>) -> u32 {
-    let Some(text) = host::environment(name) else { return default };
-    let value = text.to_str().and_then(integer).filter(|value| allowed.contains(value));
-    value.unwrap_or_else(|| {
-        let (from, to) = (allowed.start(), allowed.end());
-        wrong.push(format!("{name}={text:?} is not a number from {from} to {to:#x}; {default} is used"));
-        default
-    })
-}
-
-/// As C writes integers: 0x is hexadecimal, a leading 0 octal.
-fn integer(text: &str) -> Option<u32> {
-    let text = text.trim();
-    let digits = |text: &str, radix| {
-        let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        plain.then(|| u32::from_str_radix(text, radix).ok()).flatten()
-    };
-    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        Some(hexadecimal) => digits(hexadecimal, 16),
-        None if text.len() > 1 && text.starts_with('0') => digits(&text[1..], 8),
-        None => digits(text, 10),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::integer;
-
-    #[test]
-    fn integers_are_written_as_in_c() {
-        for (text, value) in [("0", 0), ("10", 10), ("010", 8), ("0x1F", 31), (" 3 ", 3), ("0xffffffff", u32::MAX)] {
-            assert_eq!(integer(text), Some(value), "{text:?}");
-        }
-        for text in ["", " ", "0x", "-1", "+1", "1x", "08", "4294967296", "1 2", "all"] {
-            assert_eq!(integer(text), None, "{text:?}");
-        }
+/// The `count`th of its kind: those beyond `most` only if somebody asked for all.
+fn tell_limited(line: &str, count: usize, most: usize, what: &str) {
+    if lines::has_all() || count <= most {
+        log::error!(target: Topic::Errors.target(), "{line}");
+    } else if count == most + 1 {
+        let rest = "are not shown; run with DAT_DBG_TYPE=0x3 to see them all";
+        log::error!(target: Topic::Errors.target(), "further {what} {rest}");
     }
 }

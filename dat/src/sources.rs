@@ -1,4 +1,4 @@
-//! Where the registry's lines come from: the search order, the drop-in directory, the built-in registry.
+//! Where the registry's lines come from: the search order, the drop-in directory, and without any file what the machine has.
 //!
 //! `registry` calls it once per process, at the first call that wants a name. Reads files, never writes; what is wrong
 //! with a file becomes a complaint or a note, never a failure.
@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::conf::{self, Conf};
+use crate::discovery;
 
 /// Directory of the system's configuration, chosen when libdat is built.
 const SYSCONFDIR: &str = match option_env!("DAPL_SYSCONFDIR") {
@@ -20,10 +21,6 @@ const SYSCONFDIR: &str = match option_env!("DAPL_SYSCONFDIR") {
 
 /// Field practice: OFED, then where distributions put the 1.2 file, then the 2.0 one.
 const USUAL: [&str; 3] = ["/etc/dat.conf", "/etc/rdma/compat-dapl/dat.conf", "/etc/rdma/dat.conf"];
-
-/// What a fresh install serves without any file.
-const BUILT_IN: &str = r#"sm0 u1.2 threadsafe default libdaplsm.so.1 dapl.1.2 "" ""
-usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 "" """#;
 
 /// All records, and how to name their origin in a message.
 #[derive(Debug, Default)]
@@ -74,7 +71,7 @@ fn gather_usual(files: &[&Path]) -> Gathered {
         }
     }
     if origins.is_empty() {
-        gathered.conf.append(&Arc::from("built-in registry"), BUILT_IN.as_bytes());
+        gathered.conf.append(&Arc::from("built-in registry"), discovered().as_bytes());
         origins.push("the built-in registry, since no dat.conf exists".to_owned());
     }
     gathered.origin = origins.join(", ");
@@ -118,9 +115,14 @@ fn drop_ins(file: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The built-in registry, for tests that hold it against the sample file.
+/// Lines for what this machine has.
+pub(crate) fn discovered() -> String {
+    discovery::lines()
+}
+
+/// What the built-in registry has everywhere, for tests that hold it against the sample file.
 pub fn built_in() -> Conf {
-    conf::parse(&Arc::from("built-in registry"), BUILT_IN.as_bytes())
+    conf::parse(&Arc::from("built-in registry"), discovery::ALWAYS.as_bytes())
 }
 
 #[cfg(test)]
@@ -181,7 +183,7 @@ mod tests {
     #[test]
     fn without_any_file_the_built_in_registry_serves() {
         let gathered = usual(&directory("none", &[]), &["a/dat.conf"]);
-        assert_eq!(names(&gathered), ["sm0", "usnic0"]);
+        assert_eq!(names(&gathered)[..2], ["sm0", "usnic0"]);
         assert!(gathered.conf.complaints.is_empty(), "{:?}", gathered.conf.complaints);
     }
 

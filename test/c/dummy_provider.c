@@ -11,6 +11,9 @@
  *   KEEPS              does not take its registration back in fini
  *   OPEN_CODE          ia_open answers this and has spoilt its outputs
  *   OPEN_NULL          ia_open answers success without an IA
+ *   OPEN_DIES          ia_open ends the process by a signal
+ *   OPEN_HANGS         ia_open does not come back
+ *   CLOSE_HANGS        nor does ia_close
  *   REFUSES_GRACEFUL   ia_close refuses a graceful close
  *   INIT_OPENS         init opens this name
  *   INIT_SLEEPS        init takes this many milliseconds
@@ -66,6 +69,13 @@ static DAT_RETURN open_ia(const DAT_NAME_PTR name, DAT_COUNT qlen, DAT_EVD_HANDL
     fflush(stdout);
     if (!evd)
         return DAT_CLASS_ERROR | DAT_INVALID_PARAMETER | DAT_INVALID_ARG3;
+#ifdef OPEN_DIES
+    abort();
+#endif
+#ifdef OPEN_HANGS
+    for (;;)
+        pause();
+#endif
 #ifdef OPEN_CODE
     *evd = (DAT_EVD_HANDLE)0x6661;
     *ia = (DAT_IA_HANDLE)0x6661;
@@ -85,6 +95,10 @@ static DAT_RETURN close_ia(DAT_IA_HANDLE ia, DAT_CLOSE_FLAGS flags)
 {
     printf("provider: close %u\n", (unsigned)flags);
     fflush(stdout);
+#ifdef CLOSE_HANGS
+    for (;;)
+        pause();
+#endif
     if (flags > 1)
         return DAT_CLASS_ERROR | DAT_INVALID_PARAMETER | DAT_INVALID_ARG2;
 #ifdef REFUSES_GRACEFUL

@@ -9,7 +9,7 @@
  *   robin SIZE COUNT      the same, over one connection after the other, for at most 5 seconds
  *   rate SIZE COUNT       messages, from the first post until the server says that it has them all: millions/s, "mps"
  *   write SIZE COUNT      RDMA writes, from the first post until the last has completed: millions/s, "mps"; and both sides
- *                         say how much processor time they used, "ns_per_kib"
+ *                         say how much processor time they used, "processor_seconds", the client for how many writes
  *   connect WIDTH COUNT   makes COUNT connections, WIDTH at a time: connections/s, "per_second"
  *   memory WIDTH COUNT    the same, then what one of them costs a process that leaves it idle: KiB resident, and of that
  *                         "private_kib" and "shared_kib" with somebody
@@ -23,6 +23,7 @@
  *   -p N      rate, server: so many clients, each of one connection, that start together; then it prints the line [1]
  *   -w        sleeps in dat_evd_wait where it would poll
  *   -m        memory of its own kind: a sealed memfd, registered as SHARED_VIRTUAL
+ *   -e N      write: posts for so many seconds, and COUNT at most
  *   -t N      gives up after so many seconds [100]
  *
  * Both sides are given the same options. It checks nothing but return codes: dtest and the suites check data.
@@ -41,6 +42,8 @@ enum { WARM_UP = 2000, LONG_ENOUGH = 5, LAST = 2 };
 /* What was asked for so far, and what has come of it; who got the last message; requests since the last with an event. */
 static long posted, sent, received, unsignalled;
 static long last;
+/* Seconds; 0: no limit. */
+static double enough;
 
 static void too_long(int number)
 {
@@ -136,8 +139,9 @@ static void ping(const char *what, long count, long warm_up, int is_robin)
         if (is_robin && n >= 0 && is_last(n, count, begin))
             count = n + 1;
         send_one(is_robin ? turn % connections : 0);
+        if (turn > 0)
+            post_receive(last); /* while the answer is on its way */
         await_received(++turn);
-        post_receive(last);
     }
     report(what, count, "usec", (seconds() - begin) * 1e6 / 2 / (double)count);
 }
@@ -200,18 +204,21 @@ static void rate(long count)
         report("rate", count, "mps", (double)(count * processes) / lasted / 1e6);
 }
 
-static double write_burst(long count)
+/* Millions a second, until all have completed. */
+static double write_burst(long count, double lasts)
 {
-    long n;
+    long before = posted;
     double begin = seconds();
-    for (n = 1; n <= count; n++) {
+    int is_last = 0;
+    while (!is_last) {
         DAT_DTO_COOKIE cookie;
-        DAT_COMPLETION_FLAGS flags = next_request(n == count, &cookie);
+        is_last = posted - before + 1 == count || (lasts > 0 && seconds() - begin >= lasts);
+        DAT_COMPLETION_FLAGS flags = next_request(is_last, &cookie);
         OK(dat_ep_post_rdma_write(eps[0], 1, &out, cookie, &remote, flags));
     }
     while (sent < posted)
         poll_once();
-    return seconds() - begin;
+    return (double)(posted - before) / (seconds() - begin) / 1e6;
 }
 
 /* Of all threads of this process. */
@@ -224,20 +231,19 @@ static double processor_seconds(void)
 
 static void writes(long count)
 {
-    long warm_up = count / 10 + 1;
-    double before = processor_seconds(), all = (double)(warm_up + count) * (double)size, rate = 0;
+    double before = processor_seconds(), rate = 0;
     if (host == NULL) {
         take(1);
     } else {
         remote = (DAT_RMR_TRIPLET){.rmr_context = (DAT_RMR_CONTEXT)there.key,
                                    .target_address = there.address,
                                    .segment_length = (DAT_VLEN)size};
-        write_burst(warm_up);
-        rate = (double)count / write_burst(count) / 1e6;
+        write_burst(count / 10 + 1, enough / 10);
+        rate = write_burst(count, enough);
     }
-    report("write", count, "ns_per_kib", (processor_seconds() - before) * 1e9 / all * 1024);
+    report("write", posted, "processor_seconds", processor_seconds() - before);
     if (host != NULL) {
-        report("write", count, "mps", rate);
+        report("write", posted, "mps", rate);
         send_one(0);
     }
 }
@@ -359,7 +365,7 @@ int main(int argc, char **argv)
     long limit = 100, count;
     int option;
     const char *mode;
-    while ((option = getopt(argc, argv, "sh:P:q:c:d:p:wmt:")) != -1) {
+    while ((option = getopt(argc, argv, "sh:P:q:c:d:p:wme:t:")) != -1) {
         switch (option) {
         case 's': break;
         case 'h': host = optarg; break;
@@ -370,6 +376,7 @@ int main(int argc, char **argv)
         case 'p': processes = atol(optarg); break;
         case 'w': sleeps = 1; break;
         case 'm': is_shared = 1; break;
+        case 'e': enough = atof(optarg); break;
         case 't': limit = atol(optarg); break;
         default: return 2;
         }
@@ -379,7 +386,7 @@ int main(int argc, char **argv)
     mode = argc - optind == 3 ? argv[optind] : "";
     size = is_mode(mode) ? atol(argv[optind + 1]) : 0;
     count = is_mode(mode) ? atol(argv[optind + 2]) : 0;
-    if (size < 1 || count < 1 || connections < 1 || depth < 1 || processes < 1 || limit < 1) {
+    if (size < 1 || count < 1 || connections < 1 || depth < 1 || processes < 1 || limit < 1 || enough < 0) {
         fprintf(stderr, "usage: perf -s|-h host [options] MODE A B; the head of its source says which\n");
         return 2;
     }

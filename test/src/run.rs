@@ -22,7 +22,7 @@ pub const SM0: &str = "sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"
 
 /// The registry of a run: where the usnic provider is, over the loopback interface. Who is dead is found dead soon.
 pub const USNIC0: &str =
-    "usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"127.0.0.1 keepalive_s=1 give_up_ms=2000\" \"\"\n";
+    "usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"127.0.0.1 keepalive_ms=100 give_up_ms=2000\" \"\"\n";
 
 /// Compiles one C or C++ source of the repository (`test/c/first.c`) for the stage, once per process, strictly.
 ///

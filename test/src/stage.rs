@@ -92,13 +92,35 @@ pub fn stage_with(profile: Profile, providers: &[&str]) -> Stage {
 /// # Panics
 /// When it does not build; the message is the compiler's.
 pub fn built(package: &str, profile: Profile) -> PathBuf {
+    build_program(&["-p", package], profile, &[]);
+    target_directory().join(profile.directory()).join(package)
+}
+
+/// Builds a program of the workspace as it is for a package, and says where it is; who builds it next has it otherwise.
+///
+/// # Panics
+/// When it does not build; the message is the compiler's.
+pub fn built_for_package(package: &str, profile: Profile) -> PathBuf {
+    build_program(&["-p", package], profile, &[("XTASK_PACKAGED", "1")]);
+    target_directory().join(profile.directory()).join(package)
+}
+
+/// Builds an example of a package of the workspace and says where it is.
+///
+/// # Panics
+/// When it does not build; the message is the compiler's.
+pub fn built_example(package: &str, name: &str, profile: Profile) -> PathBuf {
+    build_program(&["-p", package, "--example", name], profile, &[]);
+    target_directory().join(profile.directory()).join("examples").join(name)
+}
+
+fn build_program(what: &[&str], profile: Profile, environment: &[(&str, &str)]) {
     let mut cargo = cargo();
-    cargo.args(["build", "--quiet", "-p", package]);
+    cargo.args(["build", "--quiet"]).args(what).envs(environment.iter().copied());
     if profile == Profile::Release {
         cargo.arg("--release");
     }
     run(&mut cargo);
-    target_directory().join(profile.directory()).join(package)
 }
 
 impl Stage {

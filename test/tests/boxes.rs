@@ -21,7 +21,12 @@ const PAGES: [Page; 2] = [
 ];
 
 /// Packages whose unit tests are named by their modules, and where their sources are.
-const PACKAGES: [(&str, &str); 2] = [("daplsm::", "providers/sm/src"), ("daplusnic::", "providers/usnic/src")];
+const PACKAGES: [(&str, &str); 4] = [
+    ("dapl::", "dapl/src"),
+    ("daplsm::", "providers/sm/src"),
+    ("daplusnic::", "providers/usnic/src"),
+    ("dapl_path_check::", "providers/usnic/path-check/src"),
+];
 
 /// The checks of `cargo xtask test net`, and where they are.
 const CHECKS: (&str, [&str; 3]) =

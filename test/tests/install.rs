@@ -111,3 +111,49 @@ fn old_lines_open_it() {
         assert!(is_open || finished.stderr.contains(&refusal), "{finished:#?}");
     }
 }
+
+/// `cargo xtask`'s program, on a prefix.
+fn xtask(arguments: &[&str]) -> Output {
+    let output = Command::new(built("xtask", Profile::Dev)).args(arguments).output().expect("xtask starts");
+    assert!(output.status.success(), "{arguments:?}: {}{}", text(&output.stdout), text(&output.stderr));
+    output
+}
+
+#[test]
+fn what_is_installed_compiles_by_pkg_config_runs_and_goes_without_a_trace() {
+    if !rdma_core::is_program("pkg-config") {
+        println!("skipped: pkg-config is missing; install what Debian calls pkg-config");
+        return;
+    }
+    let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("installed");
+    let _ = fs::remove_dir_all(&prefix);
+    let where_to = ["--debug", "--prefix", prefix.to_str().unwrap()];
+    xtask(&[&["install"], &where_to[..]].concat());
+    assert!(prefix.join("share/man/man3/dat_ep_connect.3").exists() && prefix.join("bin/dtest1").exists());
+
+    let mut pkg_config = Command::new("pkg-config");
+    pkg_config.args(["--cflags", "--libs", "dat"]).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+    let flags = text(&pkg_config.output().expect("pkg-config starts").stdout);
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("by-pkg-config");
+    let mut cc = Command::new("cc");
+    cc.arg("-o").arg(&program).arg(workspace().join("test/c/first.c")).args(flags.split_whitespace());
+    let output = cc.output().expect("cc starts");
+    assert!(output.status.success(), "{flags}: {}", text(&output.stderr));
+
+    let mut first = Command::new(&program);
+    first.env("LD_LIBRARY_PATH", prefix.join("lib")).env("DAT_OVERRIDE", prefix.join("etc/dat.conf"));
+    let finished = run::Run::start(first).finish(Duration::from_secs(120));
+    finished.expect_success("sm0: messages of up to ");
+
+    // A second install changes nothing that is the administrator's.
+    fs::write(prefix.join("etc/dat.conf"), "# mine\n").unwrap();
+    xtask(&[&["install"], &where_to[..]].concat());
+    assert_eq!(fs::read_to_string(prefix.join("etc/dat.conf")).unwrap(), "# mine\n");
+    fs::remove_file(prefix.join("etc/dat.conf")).unwrap();
+    xtask(&["uninstall", "--prefix", prefix.to_str().unwrap()]);
+    assert!(
+        !prefix.exists(),
+        "{:?}",
+        fs::read_dir(&prefix).map(|left| left.flatten().map(|e| e.path()).collect::<Vec<_>>())
+    );
+}

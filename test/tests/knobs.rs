@@ -42,7 +42,7 @@ fn what_is_not_understood_is_told_with_its_name_value_and_range() {
         "using 5000 ms, the default",
         "ia_params, slots: \"5000\" is not a number from 8 to 4096",
         "using 256 slots, the default",
-        "DAPL_SM_SILENT_MS is no variable of sm's; these are: DAPL_SM_DIR",
+        "DAPL_SM_SILENT_MS is no variable of sm's; nearest is DAPL_SM_SILENCE_MS; these are: DAPL_SM_DIR",
         "DAPL_SM_MAX_MESSAGE: \"64k\" is not a number from 65536 to 2147483648",
     ] {
         assert!(finished.stderr.contains(words), "{words}: {finished:#?}");

@@ -4,14 +4,18 @@
 #![forbid(unsafe_code)]
 
 use dat_abi::DAT_NAMED_ATTR;
+use dat_counters::text::Text;
 
 use super::state::EpState;
 use super::{Core, Desk, Ep, Wiring};
 use crate::counters::{Board, EpCounts};
 use crate::evd::{Evd, dapls_evd};
 use crate::handle::{ObjectId, Use};
-use crate::provider::{Provider, QueuePair, Work};
+use crate::provider::{Count, Provider, QueuePair, Work};
 use crate::trace::{Outlook, Report, Subject};
+
+/// Numbers of the queue pair's with a place in the list.
+const PROVIDERS: usize = 48;
 
 /// What a change of state counts for.
 pub(super) fn of_step(before: EpState, after: EpState) -> EpCounts {
@@ -36,7 +40,24 @@ impl<P: Provider> Ep<P> {
 
     /// The same as a list for the consumer; it stays in place as long as the EP, and each call renews it.
     pub(super) fn show_counts(&self, core: &Core<P>) -> (i32, *mut DAT_NAMED_ATTR) {
-        self.board.get_or_init(|| Board::new([], EpCounts::LEN)).show(self.counts(core).list())
+        let board = self.board.get_or_init(|| Board::new([], EpCounts::LEN + PROVIDERS));
+        let providers = self.provider_counts().into_iter().map(|count| (count.name, count.value));
+        board.show(self.counts(core).list().into_iter().chain(providers))
+    }
+
+    /// What its queue pair has counted.
+    fn provider_counts(&self) -> Vec<Count> {
+        self.desk().binding.qp().map(|qp| qp.counts()).unwrap_or_default()
+    }
+
+    /// The same for who asks from outside.
+    pub(super) fn tell(&self, core: &Core<P>, text: &mut Text) {
+        text.ep(self.id.handle, &format!("{:?}", core.state));
+        for (name, value) in self.counts(core).list() {
+            let unit = if name.starts_with("bytes") { "bytes" } else { "" };
+            text.count(name, unit, false, value);
+        }
+        self.provider_counts().iter().for_each(|count| text.count(count.name, count.unit, count.is_level, count.value));
     }
 
     /// Takes the accounts in EVDs that `next` does not have.

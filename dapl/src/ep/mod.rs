@@ -16,6 +16,7 @@ use std::any::Any;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use dat_counters::text::Text;
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use crate::counters::{Board, EpCounts, Posts, Sums};
@@ -241,6 +242,13 @@ impl<P: Provider> Child for Ep<P> {
         // Those of a freed EP are with its IA already.
         if !core.freed {
             sums.eps.add(&self.counts(&core));
+        }
+    }
+
+    fn describe(&self, text: &mut Text) {
+        let core = self.core.lock();
+        if !core.freed {
+            self.tell(&core, text);
         }
     }
 }

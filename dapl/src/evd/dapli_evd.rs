@@ -336,7 +336,11 @@ impl<P: Provider> Evd<P> {
     pub(super) fn rearm(&self, inner: &mut Inner<P>) -> Signal {
         let mut signal = Signal::Nobody;
         let Some(cq) = &self.cq else { return signal };
-        let wanted = inner.queue.has_waiter() || inner.cno.is_some() && inner.queue.enabled;
+        // A waiter that still looks finds everything itself, and arms it before it sleeps: to be told as well would only take
+        // time. But for messages that only a CQ that is armed for them can tell.
+        let must_tell = !P::Cq::TELLS_SOLICITED && inner.queue.config() == Config::Solicited;
+        let waits = inner.queue.has_sleeper() || must_tell && inner.queue.has_waiter();
+        let wanted = waits || inner.cno.is_some() && inner.queue.enabled;
         while wanted && signal != Signal::Waiter {
             match cq.arm(inner.queue.config() == Config::Solicited) {
                 Ok(true) => break,

@@ -114,7 +114,7 @@ impl Queue {
         self.waiter.is_some()
     }
 
-    #[cfg(test)]
+    /// It sleeps, and nothing has ended that yet.
     pub(super) fn has_sleeper(&self) -> bool {
         self.waiter.is_some_and(|waiter| waiter.asleep)
     }

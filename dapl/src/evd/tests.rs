@@ -12,7 +12,7 @@ use crate::double::{self, Double, DoubleCq, Opened};
 use crate::error::Handle;
 use crate::handle::from_handle;
 use crate::ia::dapl_ia::dapl_ia_close;
-use crate::provider::{Completion, Token};
+use crate::provider::{Completion, CqSink, Token};
 
 #[cfg(loom)]
 mod interleavings;
@@ -413,6 +413,26 @@ fn a_wait_looks_before_it_sleeps_unless_the_provider_says_no() {
     let none = looks(0);
     assert_eq!(looks(0), none, "at the beginning, before it sleeps and when it wakes");
     assert!(looks(50_000) > none);
+    assert_eq!(evd.free(), DAT_SUCCESS);
+}
+
+#[test]
+fn who_still_looks_need_not_be_told() {
+    let opened = double::open(c"evd-looks-on");
+    let evd = Evh::new(&opened, 8, ALL);
+    let (object, cq) = (evd.object(), evd.cq());
+    cq.longest_look.store(u32::MAX / 2, Ordering::Relaxed);
+    object.spin.store(u32::MAX / 2, Ordering::Relaxed);
+    let looker = std::thread::spawn(move || evd.wait(DAT_TIMEOUT_INFINITE, 1).1);
+    while !object.has_waiter() {
+        std::thread::yield_now();
+    }
+    // Late news of what somebody has taken before.
+    object.link.notify();
+    assert!(!cq.is_armed() || !object.has_waiter(), "it looks, and would be told of everything besides");
+    cq.put(done(1));
+    assert_eq!(looker.join().unwrap(), 1);
+    assert!(!cq.is_armed());
     assert_eq!(evd.free(), DAT_SUCCESS);
 }
 

@@ -14,6 +14,7 @@ use crate::ffi::{self, guard, put_cleared, require};
 use crate::handle::{Use, from_handle};
 use crate::names;
 use crate::provider::Provider;
+use crate::{debug, libdat};
 
 /// `dat_ia_open`, behind libdat's `dat_ia_openv`.
 ///
@@ -37,7 +38,11 @@ pub unsafe extern "C" fn dapl_ia_open<P: Provider>(
         require(async_evd, 3)?;
         // SAFETY: not null, and readable by this function's contract.
         let wanted = wanted::<P>(unsafe { async_evd.read_unaligned() }, length)?;
-        let (ia, evd) = dapls_ia::open(registration, crate::cm::sink::<P>(), wanted)?;
+        let (opened, said) = debug::aside(|| dapls_ia::open(registration, crate::cm::sink::<P>(), wanted));
+        if !said.is_empty() && (opened.is_ok() || !libdat::say(&said)) {
+            log::error!("{said}");
+        }
+        let (ia, evd) = opened?;
         // SAFETY: not null, and writable by this function's contract.
         unsafe { async_evd.write_unaligned(evd) };
         // SAFETY: as above.

@@ -8,11 +8,13 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{OnceLock, Weak};
 
 use dat_abi::DAT_NAMED_ATTR;
+use dat_counters::text::Text;
 use parking_lot::Mutex;
 
 use super::{Child, Ia, Rank};
 use crate::counters::{Board, EpCounts, EvdCounts, IaEvents, Sums};
 use crate::provider::Provider;
+use crate::published::Shows;
 
 /// What an IA keeps for this.
 #[derive(Debug, Default)]
@@ -26,6 +28,12 @@ pub(super) struct Counts {
 
 /// EVDs with numbers of their own in the list; those with the highest handles are only in the sums.
 const EVDS_SHOWN: usize = 64;
+
+/// Numbers of the provider's with a place in the list.
+const PROVIDERS: usize = 64;
+
+/// EPs that are told of to who asks from outside.
+const EPS_TOLD: usize = 256;
 
 /// Kinds of objects, as their numbers are shown.
 const ALIVE: [(&str, &[Rank]); 10] = [
@@ -56,13 +64,12 @@ impl<P: Provider> Ia<P> {
 
     /// Facts and counters, as a list for the consumer; it stays in place as long as the IA, and each call renews it.
     pub(super) fn show_counts(&self) -> (i32, *mut DAT_NAMED_ATTR) {
-        const ROOM: usize = IaEvents::LEN + EpCounts::LEN + EvdCounts::LEN * (1 + EVDS_SHOWN) + ALIVE.len();
+        const ROOM: usize = IaEvents::LEN + EpCounts::LEN + EvdCounts::LEN * (1 + EVDS_SHOWN) + ALIVE.len() + PROVIDERS;
         let board = self.counts.board.get_or_init(|| Board::new(self.facts.iter().cloned(), ROOM));
         let (ranks, children): (Vec<_>, Vec<_>) = self.children.lock().known.values().cloned().unzip();
         let sums = self.sums(&children);
-        let of_kind = |kinds: &[Rank]| ranks.iter().filter(|rank| kinds.contains(rank)).count() as u64;
-        let alive = ALIVE.map(|(name, kinds)| (name.to_owned(), of_kind(kinds)));
-        board.show(self.totals(&sums).chain(alive).chain(each_evd(&sums)))
+        let own = self.provider.counts().into_iter().take(PROVIDERS).map(|count| (count.name.to_owned(), count.value));
+        board.show(self.totals(&sums).chain(alive(&ranks)).chain(own).chain(each_evd(&sums)))
     }
 
     /// Tells the log, if anybody listens there, what the IA has seen until it is closed.
@@ -95,6 +102,29 @@ impl<P: Provider> Ia<P> {
         let (eps, evds) = (sums.eps.list().map(of("ep")), sums.evds.list().map(of("evd")));
         self.counts.events.list().map(of("ia")).into_iter().chain(eps).chain(evds)
     }
+}
+
+impl<P: Provider> Shows for Ia<P> {
+    fn show(&self, text: &mut Text) {
+        let (ranks, children): (Vec<_>, Vec<_>) = self.children.lock().known.values().cloned().unzip();
+        text.adapter(self.registration.name(), P::NAME, self.id.handle);
+        for (name, value) in self.totals(&self.sums(&children)).chain(alive(&ranks)) {
+            let unit = if name.contains("bytes") { "bytes" } else { "" };
+            // All else that an IA shows of its own is a sum.
+            let is_level = name.starts_with("alive.") || name.ends_with("highest_queue");
+            text.count(&name, unit, is_level, value);
+        }
+        let own = self.provider.counts();
+        own.iter().for_each(|count| text.count(count.name, count.unit, count.is_level, count.value));
+        let eps = || ranks.iter().zip(&children).filter(|(rank, _)| **rank == Rank::Ep).map(|(_, child)| child);
+        eps().take(EPS_TOLD).filter_map(Weak::upgrade).for_each(|ep| ep.describe(text));
+        text.left_out(eps().count().saturating_sub(EPS_TOLD));
+    }
+}
+
+fn alive(ranks: &[Rank]) -> impl Iterator<Item = (String, u64)> {
+    let of_kind = |kinds: &[Rank]| ranks.iter().filter(|rank| kinds.contains(rank)).count() as u64;
+    ALIVE.map(|(name, kinds)| (name.to_owned(), of_kind(kinds))).into_iter()
 }
 
 fn each_evd(sums: &Sums) -> impl Iterator<Item = (String, u64)> {

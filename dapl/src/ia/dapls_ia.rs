@@ -13,11 +13,12 @@ use dat_abi::{DAT_EVD_HANDLE, DAT_EVD_OUT_OF_SCOPE, DAT_IA_HANDLE};
 use parking_lot::Mutex;
 
 use super::dapli_counts::Counts;
-use super::{AsyncError, AsyncEvd, AsyncSink, Children, Ia};
+use super::{AsyncError, AsyncEvd, AsyncSink, Child, Children, Ia};
 use crate::error::{Error, Handle, Result};
 use crate::handle::{self, Created, ObjectId, Use};
 use crate::names::Registration;
 use crate::provider::{CmSink, IaSpec, Provider};
+use crate::published::{self, Shows};
 use crate::shown::{self, Address};
 use crate::sync::Lasting;
 use crate::trace;
@@ -64,7 +65,11 @@ pub fn open<P: Provider>(
     })?;
     let ia = made.object().clone();
     match connect_async_evd(&ia, wanted) {
-        Ok(evd) => Ok((publish(made), evd)),
+        Ok(evd) => {
+            let shows: Arc<dyn Shows> = ia.clone();
+            published::add(Arc::downgrade(&shows));
+            Ok((publish(made), evd))
+        }
         Err(error) => {
             ia.provider.close();
             Err(error)
@@ -157,10 +162,15 @@ pub fn report<P: Provider>(ia: &Ia<P>, error: AsyncError) {
 ///
 /// Errors: `IaInUse` for a graceful close, and nothing has changed; `InvalidHandle` when another thread closes it.
 pub fn close<P: Provider>(ia: &Ia<P>, graceful: bool) -> Result<()> {
-    let children = ia.begin_close(graceful)?;
+    finish_close(ia, ia.begin_close(graceful)?)
+}
+
+/// Ends these, which `begin_close` gave, and the IA.
+pub(super) fn finish_close<P: Provider>(ia: &Ia<P>, children: Vec<Weak<dyn Child>>) -> Result<()> {
     if !handle::destroy(ia.id) {
         return Err(Error::InvalidHandle(Handle::Ia));
     }
+    published::remove(ia);
     ia.log_counts(&children);
     for child in children {
         if let Some(child) = child.upgrade() {

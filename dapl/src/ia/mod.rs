@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use dat_abi::{DAT_IA_ADDRESS_PTR, DAT_IA_HANDLE, DAT_PROVIDER};
+use dat_counters::text::Text;
 use parking_lot::Mutex;
 
 use crate::counters::Sums;
-use crate::error::{Error, Result, State};
+use crate::error::{Error, Handle, Result, State};
 use crate::handle::{Kind, Object, ObjectId, Usable, Use};
 use crate::libdat;
 use crate::names::Registration;
@@ -95,6 +96,8 @@ pub trait Child: Send + Sync {
     fn counts_as_open(&self) -> bool;
     /// Adds what it has counted.
     fn add_counts(&self, _sums: &mut Sums) {}
+    /// Tells of itself to who asks from outside.
+    fn describe(&self, _text: &mut Text) {}
 }
 
 /// The order in which an abrupt close ends the children (registry-ia.md 6.3).
@@ -209,11 +212,15 @@ impl<P: Provider> Ia<P> {
         self.contexts.lock().get(&context).copied()
     }
 
-    /// Begins a close: from now on nothing new is adopted. The children come back in the order of their end.
+    /// Begins a close: from now on nothing new is adopted. The children come back in the order of their end, to one of those
+    /// who close it at once.
     ///
-    /// Errors: `IaInUse` when a graceful close finds a child or a user of the async EVD; then nothing has changed.
+    /// Errors: `InvalidHandle` when another has begun; `IaInUse` when a graceful close finds a child or a user of the async EVD; then nothing has changed.
     fn begin_close(&self, graceful: bool) -> Result<Vec<Weak<dyn Child>>> {
         let mut children = self.children.lock();
+        if children.closing {
+            return Err(Error::InvalidHandle(Handle::Ia));
+        }
         if graceful {
             let open = |child: &Weak<dyn Child>| child.upgrade().is_some_and(|child| child.counts_as_open());
             let lent = matches!(&*self.async_evd.lock(), AsyncEvd::Own(evd) if evd.uses().count() > 0);

@@ -5,9 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dat_abi::*;
 
+use super::Ia;
 use super::dapl_ia::*;
+use super::dapls_ia::finish_close;
 use crate::context::*;
 use crate::double::{self, Double};
+use crate::error::Handle;
+use crate::handle::from_handle;
 use crate::libdat::Libdat;
 use crate::lmr::dapl_lmr::*;
 use crate::names;
@@ -164,6 +168,23 @@ fn an_abrupt_close_takes_all_along() {
 }
 
 /// A PZ, and 64 bytes registered in it.
+#[test]
+fn of_two_who_close_at_once_one_ends_what_is_in_it() {
+    let mut evd = NULL;
+    let (_, ia) = open(c"ia-twice", 8, &mut evd);
+    let mut pz = NULL;
+    // SAFETY: handles of this test, and a writable place.
+    assert_eq!(unsafe { dapl_pz_create::<Double>(ia, &mut pz) }, DAT_SUCCESS);
+    let first = from_handle::<Ia<Double>>(ia, Handle::Ia).unwrap();
+    let children = first.begin_close(false).unwrap();
+    assert!(!children.is_empty());
+    // The first has not come further yet.
+    assert_eq!(close(ia, DAT_CLOSE_ABRUPT_FLAG), BAD | DAT_INVALID_HANDLE_IA);
+    finish_close(&first, children).unwrap();
+    // SAFETY: any handle will do.
+    assert_eq!(unsafe { dapl_pz_free::<Double>(pz) } & BAD, BAD, "it has gone with the IA");
+}
+
 fn memory(ia: *mut c_void, privileges: u32) -> (*mut c_void, *mut c_void) {
     static BYTES: [u8; 64] = [0; 64];
     let (mut pz, mut lmr) = (NULL, NULL);

@@ -41,4 +41,30 @@ pub struct LibdatHook {
     /// Why the calling thread's last `dat_ia_openv` was refused by libdat, for tools: writes at most `room` bytes with the
     /// NUL, and answers the full length without it; 0 when there was no refusal.
     pub last_refusal: unsafe extern "C" fn(out: *mut c_char, room: usize) -> usize,
+    /// A provider's own words, a C string, on why it refuses the `ia_open` that the calling thread is in: libdat tells them
+    /// in its own line, and no more often than others.
+    pub provider_says: unsafe extern "C" fn(words: *const c_char),
+    /// What libdat knows, for tools: the `index`th line of a topic (`TELL_*`), written as by `last_refusal`; 0 behind the last.
+    /// Fields of a line have tabs between them; all but printable ASCII in them is escaped as in C.
+    pub tell: unsafe extern "C" fn(topic: u32, index: usize, out: *mut c_char, room: usize) -> usize,
 }
+
+/// Size of a [`LibdatHook`] without what was appended since its first version: the least that one of ours has.
+pub const LIBDAT_HOOK_LEAST: usize = core::mem::offset_of!(LibdatHook, provider_says);
+
+/// Accepted records: name, version, thread safety, library, parameters, file:line.
+pub const TELL_ENTRY: u32 = 0;
+/// Names on lines that do not count: name, file:line, why, what makes it count.
+pub const TELL_ABSENT: u32 = 1;
+/// What is wrong with lines: file:line, column, field, found, allowed, `dropped` or `kept`.
+pub const TELL_COMPLAINT: u32 = 2;
+/// Files that cannot be read: a sentence.
+pub const TELL_UNREADABLE: u32 = 3;
+/// Where the records come from: a sentence.
+pub const TELL_ORIGIN: u32 = 4;
+/// The calling thread's last refusal: kind, name, file:line, cause, remedy.
+pub const TELL_REFUSAL: u32 = 5;
+/// Lines of dat.conf for what this machine has, whatever the files say.
+pub const TELL_DISCOVERED: u32 = 6;
+/// libdat's own version.
+pub const TELL_VERSION: u32 = 7;

@@ -5,6 +5,7 @@
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
+use std::ptr;
 
 /// A variable of the environment; a set-uid process has none.
 pub(crate) fn environment(name: &str) -> Option<OsString> {
@@ -42,6 +43,31 @@ fn file_at(address: *const c_void) -> Option<(usize, CString)> {
     // SAFETY: the name is the loader's string for an image that is mapped now; it is copied at once.
     let name = unsafe { CStr::from_ptr(info.dli_fname) }.to_owned();
     Some((info.dli_fbase as usize, name))
+}
+
+/// Names of the network interfaces that are up and have an IP address; some more than once.
+pub(crate) fn interfaces() -> Vec<Vec<u8>> {
+    let mut list: *mut libc::ifaddrs = ptr::null_mut();
+    // SAFETY: writes the head of a list that is ours to free.
+    if unsafe { libc::getifaddrs(&mut list) } != 0 {
+        return Vec::new();
+    }
+    let mut names = Vec::new();
+    let mut at = list;
+    // SAFETY: null ends the list, whose records live until it is freed.
+    while let Some(one) = unsafe { at.as_ref() } {
+        at = one.ifa_next;
+        // SAFETY: null, or the head of a socket address, which every family has.
+        let family = unsafe { one.ifa_addr.as_ref() }.map(|address| i32::from(address.sa_family));
+        let is_up = one.ifa_flags & libc::IFF_UP as u32 != 0;
+        if is_up && matches!(family, Some(libc::AF_INET | libc::AF_INET6)) && !one.ifa_name.is_null() {
+            // SAFETY: a string that lives as long as the list; it is copied at once.
+            names.push(unsafe { CStr::from_ptr(one.ifa_name) }.to_bytes().to_vec());
+        }
+    }
+    // SAFETY: the list as it came, once, and nothing of it is used any more.
+    unsafe { libc::freeifaddrs(list) };
+    names
 }
 
 /// One line to the system's log.

@@ -13,6 +13,7 @@ use dat_abi::{DAT_NAME_MAX_LENGTH, DAT_PROVIDER_INFO};
 use super::{Registry, describe, hold};
 use crate::conf::{Key, Record};
 use crate::loader::{self, Library};
+use crate::refused::Why;
 use crate::report::{self, Topic};
 
 /// A record with what its provider is given. Providers may keep the pointers, so it lives as long as the process.
@@ -40,8 +41,8 @@ pub(super) enum Turn {
 pub(super) enum Blocked {
     /// This thread is initialising it, or waiting for it would never end.
     Reentrant,
-    /// It does not load, is no provider, or does not register: the cause in words.
-    Unusable(String),
+    /// It does not load, is no provider, or does not register.
+    Unusable(Why),
 }
 
 /// Signalled whenever a turn ends.
@@ -137,7 +138,7 @@ impl Drop for Mine {
 }
 
 /// Loads and initialises. A provider's init has no result, so its registration is looked for.
-fn start(index: usize, entry: &'static Entry) -> Result<(), String> {
+fn start(index: usize, entry: &'static Entry) -> Result<(), Why> {
     let library = match entry.library.get() {
         Some(library) => *library,
         None => {
@@ -166,9 +167,13 @@ fn start(index: usize, entry: &'static Entry) -> Result<(), String> {
     let (library, wanted) = (entry.record.library.escape_ascii(), describe(&entry.record.key));
     let params = entry.record.params.escape_ascii();
     Err(match instead {
-        Some(instead) => format!("{library} was loaded, but registered {instead} instead of {wanted}"),
-        None => format!(
-            "{library} was loaded, but did not register {wanted}; see its own message, and check ia_params (\"{params}\")"
+        Some(instead) => Why::new(
+            format!("{library} was loaded, but registered {instead} instead of {wanted}"),
+            "correct the line, or name another library",
+        ),
+        None => Why::new(
+            format!("{library} was loaded, but did not register {wanted}"),
+            format!("see its own message, and check ia_params (\"{params}\")"),
         ),
     })
 }

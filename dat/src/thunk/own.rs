@@ -3,7 +3,7 @@
 //! C programs and providers call them by name. Each reads its C arguments into Rust values, asks one room, and writes its
 //! results last. No rule about names, counts or versions is here.
 
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
 
 use dat_abi::hook::{HandleArena, LIBDAT_HOOK_REQUEST, LibdatHook};
@@ -61,17 +61,19 @@ fn open(wanted: &Key, qlen: DAT_COUNT, evd: Option<&mut DAT_EVD_HANDLE>) -> Resu
     let name = CString::new(wanted.name.as_slice()).expect("read up to its NUL byte");
     let lease = registry::lease(wanted)?;
     let mut ia = DAT_HANDLE_NULL;
+    report::listen();
     let evd = evd.map_or(ptr::null_mut(), ptr::from_mut);
     // SAFETY: a registered function of this type; name and results live through the call.
     let code = unsafe { (lease.open)(name.as_ptr().cast_mut(), qlen, evd, &mut ia) };
     report::debug(Topic::ProviderCalls, || format!("ia_open of {name:?}: {}", words(code)));
-    if code != DAT_SUCCESS {
+    if code != DAT_SUCCESS || ia.is_null() {
+        let (code, words) = match code {
+            DAT_SUCCESS => (error(DAT_INTERNAL_ERROR, DAT_NO_SUBTYPE), "success without an adapter".to_owned()),
+            code => (code, words(code)),
+        };
+        registry::refused_by_provider(wanted, lease.served, code, &words);
         registry::release(lease.served);
         return Err(code);
-    }
-    if ia.is_null() {
-        registry::release(lease.served);
-        return Err(error(DAT_INTERNAL_ERROR, DAT_NO_SUBTYPE));
     }
     handles::admit(ia, lease.served).ok_or_else(|| {
         close_unnumbered(ia, lease.served);
@@ -244,7 +246,8 @@ pub unsafe extern "C" fn dats_get_ia_handle(handle: DAT_IA_HANDLE, out: *mut DAT
     })
 }
 
-static HOOK: LibdatHook = LibdatHook { size: size_of::<LibdatHook>(), add_arena, ia_number, last_refusal };
+static HOOK: LibdatHook =
+    LibdatHook { size: size_of::<LibdatHook>(), add_arena, ia_number, last_refusal, provider_says, tell };
 
 extern "C" fn add_arena(arena: HandleArena) -> i32 {
     if ARENAS.add(arena) { 0 } else { -1 }
@@ -257,7 +260,37 @@ extern "C" fn ia_number(provider_ia: *mut c_void) -> DAT_IA_HANDLE {
 /// # Safety
 /// `room` bytes may be written at `out`.
 unsafe extern "C" fn last_refusal(out: *mut c_char, room: usize) -> usize {
-    let text = report::last_refusal();
+    let text = report::last_refusal().map_or(String::new(), |refused| refused.to_string());
+    // SAFETY: this function's own contract.
+    unsafe { hand_out(&text, out, room) }
+}
+
+/// # Safety
+/// `words` is null or a C string.
+unsafe extern "C" fn provider_says(words: *const c_char) {
+    /// Of a sentence.
+    const LONGEST: usize = 2048;
+    if !words.is_null() {
+        // SAFETY: not null, and a C string by this function's contract.
+        let words = unsafe { CStr::from_ptr(words) }.to_string_lossy();
+        let words: String = words.chars().take(LONGEST).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        report::provider_says(&words);
+    }
+}
+
+/// # Safety
+/// `room` bytes may be written at `out`.
+unsafe extern "C" fn tell(topic: u32, index: usize, out: *mut c_char, room: usize) -> usize {
+    let text = registry::tell::line(topic, index).unwrap_or_default();
+    // SAFETY: this function's own contract.
+    unsafe { hand_out(&text, out, room) }
+}
+
+/// Writes what fits, and a NUL byte; answers the whole length.
+///
+/// # Safety
+/// `room` bytes may be written at `out`.
+unsafe fn hand_out(text: &str, out: *mut c_char, room: usize) -> usize {
     if let Some(most) = room.checked_sub(1) {
         let bytes = &text.as_bytes()[..text.len().min(most)];
         // SAFETY: the caller lets us write `room` bytes, and these are one fewer.

@@ -1,7 +1,6 @@
-//! What an administrator can set: one table of names, values and defaults, per IA (`ia_params`) and by environment.
+//! What an administrator can set: what the settings of `dat_knobs`' table mean here.
 //!
-//! How they are read is in `dapl::knobs`. Plain words of `ia_params` are first the base directory, then the number of the
-//! first end point, if wanted.
+//! How they are read, from `ia_params` and the environment, is in `dapl::knobs`.
 //!
 //! Not here, on purpose: who may connect, since the base directory is of one user and closed to others, and a list of others
 //! would have to open it to them; huge pages, since no area is as large as one, whatever is set; the size of a slot, 128 bytes,
@@ -11,97 +10,9 @@
 
 use std::time::Duration;
 
-use dapl::knobs::{Given, Knob, Table, Values};
+use dapl::knobs::{Given, SM, read};
 
 use crate::proto::handshake::Geometry;
-
-static TABLE: Table = Table { provider: "sm", prefix: "DAPL_SM", plain: &["dir", "first_id"], knobs: &KNOBS };
-
-const KNOBS: [Knob; 13] = [
-    Knob {
-        name: "dir",
-        variable: "DAPL_SM_DIR",
-        values: Values::Text,
-        meaning: "base directory in which processes meet",
-    },
-    Knob {
-        name: "first_id",
-        variable: "DAPL_SM_FIRST_ID",
-        values: Values::Number { low: 1, high: 65_535, default: 1, unit: "" },
-        meaning: "number of the first end point of a process",
-    },
-    Knob {
-        name: "pid",
-        variable: "DAPL_SM_PID",
-        values: Values::Number { low: 0, high: 4_194_304, default: 0, unit: "" },
-        meaning: "process id in the addresses of end points; 0: the process's own",
-    },
-    Knob {
-        name: "rma",
-        variable: "DAPL_SM_RMA",
-        values: Values::Order(&["knem", "cma", "mmap"]),
-        meaning: "how RDMA moves bytes",
-    },
-    Knob {
-        name: "calibrate",
-        variable: "DAPL_SM_CALIBRATE",
-        values: Values::OneOf(&["on", "off"]),
-        meaning: "whether it is timed from which length on a message is fetched by one copy; only where `rma` is `auto`",
-    },
-    Knob {
-        name: "cma",
-        variable: "DAPL_SM_CMA",
-        values: Values::OneOf(&["closed", "open"]),
-        meaning: "whether the user's other processes may reach all memory of this one, where Yama forbids it",
-    },
-    Knob {
-        name: "max_message",
-        variable: "DAPL_SM_MAX_MESSAGE",
-        values: Values::Number { low: 1 << 16, high: 1 << 31, default: 1 << 31, unit: " bytes" },
-        meaning: "longest message or RDMA transfer",
-    },
-    Knob {
-        name: "slots",
-        variable: "DAPL_SM_SLOTS",
-        values: Values::Number { low: 8, high: 4096, default: Geometry::OURS.requests as u64, unit: " slots" },
-        meaning: "messages under way per connection and direction, rounded up to a power of two",
-    },
-    Knob {
-        name: "message_buffer",
-        variable: "DAPL_SM_MESSAGE_BUFFER",
-        values: Values::Number {
-            low: 32 << 10,
-            high: 1 << 20,
-            default: Geometry::OURS.messages as u64,
-            unit: " bytes",
-        },
-        meaning: "buffer for messages that are longer than a slot, per connection and direction, rounded down to 64",
-    },
-    Knob {
-        name: "rma_buffer",
-        variable: "DAPL_SM_RMA_BUFFER",
-        values: Values::Number { low: 64 << 10, high: 1 << 20, default: Geometry::OURS.rma as u64, unit: " bytes" },
-        meaning: "buffer for RDMA by shared buffers, per connection and direction, rounded down to 64",
-    },
-    Knob {
-        name: "spin_us",
-        variable: "DAPL_SM_SPIN_US",
-        values: Values::Number { low: 0, high: 1_000_000, default: 150, unit: " us" },
-        meaning: "a wait looks at most so long before it sleeps; how long, it learns",
-    },
-    Knob {
-        name: "alive_ms",
-        variable: "DAPL_SM_ALIVE_MS",
-        values: Values::Number { low: 100, high: 3_600_000, default: 5_000, unit: " ms" },
-        meaning: "time between signs of life, at most a quarter of `silence_ms`",
-    },
-    Knob {
-        name: "silence_ms",
-        variable: "DAPL_SM_SILENCE_MS",
-        values: Values::Number { low: 1_000, high: 86_400_000, default: 60_000, unit: " ms" },
-        meaning: "after so long without a sign of life a peer is dead",
-    },
-];
 
 /// A way in which the kernel moves bytes, without the target.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -181,7 +92,7 @@ pub(crate) struct Knobs {
 impl Knobs {
     /// From `ia_params` and the environment.
     pub(crate) fn read(params: &str) -> Self {
-        Self::of(&TABLE.read(params))
+        Self::of(&read(&SM, params))
     }
 
     fn of(given: &Given<'_>) -> Self {
@@ -220,7 +131,7 @@ mod tests {
 
     impl Knobs {
         fn from(params: &str, variable: &dyn Fn(&str) -> Option<String>) -> Self {
-            Self::of(&TABLE.parse(params, variable))
+            Self::of(&dapl::knobs::parse(&SM, params, variable))
         }
     }
 
@@ -309,13 +220,13 @@ mod tests {
     #[test]
     fn misspelt_variables_are_found() {
         let names = ["DAPL_SM_DIR", "DAPL_SM_DIRECTORY", "DAPL_SMALL", "DAPL_SM_MAX_MESSAGE"].map(String::from);
-        assert_eq!(TABLE.unknown(names.into_iter()).collect::<Vec<_>>(), ["DAPL_SM_DIRECTORY"]);
+        assert_eq!(SM.unknown(names.into_iter()).collect::<Vec<_>>(), ["DAPL_SM_DIRECTORY"]);
     }
 
     #[test]
     fn the_readme_tells_of_all() {
         let readme = include_str!("../../../README.md");
-        for knob in &KNOBS {
+        for knob in SM.knobs {
             let begin = format!("| `{}` | sm: ", knob.variable);
             let row = readme.lines().find(|line| line.starts_with(&begin));
             let row = row.unwrap_or_else(|| panic!("no row begins {begin:?}"));

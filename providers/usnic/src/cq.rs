@@ -17,7 +17,8 @@ use crate::polling::Poller;
 
 /// The device, as whoever polls one of its queues sees it.
 pub(crate) trait Drive: Send + Sync {
-    /// A poller's pass: what has come is received, what can leave leaves. Never blocks.
+    /// A poller's pass: what has come is received, what can leave leaves. Waits for nobody, but for
+    /// who puts bytes into their place just now.
     fn poll(&self, poller: &Poller);
     /// A poller goes to sleep, or gives it up: the engine takes over.
     fn stop_polling(&self, poller: &Poller);

@@ -8,7 +8,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
@@ -31,7 +31,7 @@ use crate::progress::Progress;
 use crate::proto::schedule::Outlook;
 use crate::proto::{Nanos, SECONDS};
 use crate::setups::{self, Setups};
-use crate::table::{Place, Plan, Table};
+use crate::table::{Plan, Table};
 
 /// Connections of an IA at most.
 pub(crate) const CONNECTIONS: usize = 65_536;
@@ -58,6 +58,8 @@ pub(crate) struct Device {
     pub(crate) progress: Mutex<Progress>,
     pub(crate) setups: Mutex<Setups>,
     pub(crate) reports: Arc<dyn Reports>,
+    /// What has come is being put into its place.
+    places: AtomicBool,
     /// What connections want that were touched outside a pass, and how many those are.
     fresh: Mutex<Vec<(u32, Outlook)>>,
     freshes: AtomicUsize,
@@ -105,6 +107,7 @@ impl Device {
             progress: Mutex::new(Progress::new()),
             setups: Mutex::new(setups),
             reports,
+            places: AtomicBool::new(false),
             fresh: Mutex::default(),
             freshes: AtomicUsize::new(0),
             put_by: Mutex::default(),
@@ -137,8 +140,19 @@ impl Device {
     /// A consumer polls: it makes the progress of the device, unless somebody else is at it. True: something has moved.
     pub(crate) fn poll(&self, poller: &Poller) -> bool {
         self.polling.polls(poller);
-        let Some(mut progress) = self.progress.try_lock() else { return false };
+        let Some(mut progress) = self.progress.try_lock() else {
+            // Bytes may be in their place whose completion is on its way: who has seen them will find it.
+            if self.places.load(Ordering::SeqCst) {
+                drop(self.progress.lock());
+            }
+            return false;
+        };
         progress.pass(self, now())
+    }
+
+    /// Whoever makes the progress begins to put what has come into its place, or has done so, completions and all.
+    pub(crate) fn places(&self, does: bool) {
+        self.places.store(does, Ordering::SeqCst);
     }
 
     /// One pass, unless somebody is at it, for who wants to know what is complete.
@@ -260,7 +274,7 @@ impl Device {
         let mut nobody = Vec::new();
         errors::read(socket, |missed| {
             nobody.push(missed);
-            for place in self.table.all().into_iter().filter(Place::is_open) {
+            for place in self.table.all().into_iter().filter(|place| place.is_open()) {
                 if place.pair.sends_to(missed.to) {
                     let outlook = place.pair.did_not_arrive(now, place.number, missed.hint);
                     self.wants(place.number, &place.plan, &outlook);

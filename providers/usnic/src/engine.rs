@@ -122,7 +122,7 @@ impl Engine {
         let setups = device.setups.lock().deadline().is_some_and(|due| due < until);
         // What posts have left is for who polls, or would keep the engine awake on a poller's own processor.
         let fresh = listens && device.has_fresh();
-        let has_changed = setups || fresh || device.polling.is_polled() == listens;
+        let has_changed = !device.bell.sleeps() || setups || fresh || device.polling.is_polled() == listens;
         let left = if has_changed { 0 } else { until.saturating_sub(device::now()) };
         let timeout = Timespec { tv_sec: (left / SECONDS) as i64, tv_nsec: (left % SECONDS) as i64 };
         let timeout = (until != Nanos::MAX || has_changed).then_some(timeout);
@@ -141,6 +141,7 @@ impl Engine {
         self.doors = !fds[1].revents().is_empty();
         let has_errors = fds[..count].iter().any(|fd| fd.revents().contains(PollFlags::ERR));
         device.polling.wakes();
+        device.bell.wakes();
         if has_errors || device.socket.has_errors() {
             device.heed_errors(&device.socket);
         }

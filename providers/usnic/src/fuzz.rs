@@ -16,7 +16,7 @@ use crate::proto::setup::answering::Answering;
 use crate::proto::setup::opening::{Opening, refuse_stray};
 use crate::proto::setup::{self, Offer, Random, Setup, Terms};
 use crate::proto::wire::{
-    self, Ack, Carried, FLAG_CHECKED, Head, Kind, Message, Part, RANGES, Range, Refusal, Selective,
+    self, Ack, Carried, Extent, FLAG_CHECKED, Head, Kind, Message, Part, RANGES, Range, Refusal, Selective,
 };
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS, WINDOW};
 
@@ -50,7 +50,7 @@ fn address(last: u8) -> SocketAddr {
 /// what answers is never more than three times as long.
 pub fn packet(bytes: &[u8]) {
     if let Some((head, body)) = wire::head(bytes) {
-        for kind in [Kind::Fragment, Kind::Chunk, Kind::Ack] {
+        for kind in [Kind::Fragment, Kind::Chunk, Kind::Piece, Kind::Ack] {
             let Some(data) = wire::data(kind, body) else { continue };
             assert_ne!(kind, Kind::Ack);
             let end = data.offset as usize + data.payload.len();
@@ -59,8 +59,11 @@ pub fn packet(bytes: &[u8]) {
         if let Some((_, selective, ranges)) = wire::ack(body) {
             assert!(ranges.len() == usize::from(selective.ranges) && ranges.len() <= RANGES);
         }
-        assert!(head.kind().is_some() || head.version != wire::VERSION || head.kind == 0 || head.kind > 15);
+        assert!(head.kind().is_some() || head.version != wire::VERSION || head.kind == 0 || head.kind > 16);
     }
+    let mut echoed = Vec::new();
+    let is_echoed = dapl_path_check::answer(bytes, &mut echoed);
+    assert!(echoed.len() <= bytes.len() && is_echoed != echoed.is_empty());
     set_up(bytes);
     let mut good = bytes.to_vec();
     if let Some(flags) = good.get_mut(3) {
@@ -274,10 +277,20 @@ impl Peer<'_> {
             address: (BASE + u64::from(self.short())).into(),
             ..Message::default()
         };
-        let kind = if flags & 0x20 != 0 { Kind::Chunk } else { Kind::Fragment };
+        let kind = match flags & 0x30 {
+            0x30 => Kind::Piece,
+            0x20 => Kind::Chunk,
+            _ => Kind::Fragment,
+        };
         let mut body = [carried.as_bytes(), message.as_bytes()].concat();
-        if kind == Kind::Chunk {
-            body.extend_from_slice(Part { offset: u32::from(self.short() % 3000).into() }.as_bytes());
+        if kind != Kind::Fragment {
+            let offset = u32::from(self.short() % 3000);
+            body.extend_from_slice(Part { offset: offset.into() }.as_bytes());
+            if kind == Kind::Piece {
+                let start = offset.saturating_sub(u32::from(self.byte()) * 8);
+                let end = (offset + payload + u32::from(self.byte()) * 8).min(length);
+                body.extend_from_slice(Extent { start: start.into(), end: end.into() }.as_bytes());
+            }
         }
         let is_request = op % 7 == 4;
         body.resize(body.len() + if is_request { 0 } else { payload as usize }, op);
@@ -312,8 +325,10 @@ impl Peer<'_> {
     /// A packet of any kind with any bytes.
     fn word(&mut self) {
         use Kind::*;
-        let kinds =
-            [Fragment, Chunk, Ack, Probe, ProbeAck, Challenge, Response, Request, Accept, Confirm, Fin, FinAck, Reset];
+        let kinds = [
+            Fragment, Chunk, Ack, Probe, ProbeAck, Challenge, Response, Request, Accept, Confirm, Fin, FinAck, Reset,
+            Piece,
+        ];
         let (kind, flags, length) = (self.byte(), self.byte(), usize::from(self.byte()));
         let body = self.script.get(..length.min(self.script.len())).unwrap_or_default().to_vec();
         self.script = &self.script[body.len()..];

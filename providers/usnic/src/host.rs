@@ -208,6 +208,12 @@ impl Host for &World {
         self.pool.as_ref().map_or(0, |pool| pool.srq.left())
     }
 
+    fn await_shared(&mut self) {
+        if let Some(pool) = &self.pool {
+            pool.srq.stand_in_line(&pool.taker);
+        }
+    }
+
     fn turn(&mut self, request: &Request) -> Result<bool, Status> {
         match &request.task {
             Task::Transfer => Ok(true),

@@ -1,192 +1,13 @@
-//! What an administrator can set: one table of names, values and defaults, per IA (`ia_params`) and by environment.
+//! What an administrator can set: what the settings of `dat_knobs`' table mean here.
 //!
-//! How they are read is in `dapl::knobs`. The plain word of `ia_params` is the interface or address.
-//!
-//! Not here, on purpose: a way to switch congestion control off, or do-not-fragment.
+//! How they are read, from `ia_params` and the environment, is in `dapl::knobs`.
 #![forbid(unsafe_code)]
 
 use std::ops::RangeInclusive;
 
-use dapl::knobs::{Given, Knob, Table, Values};
+use dapl::knobs::{Given, USNIC, read};
 
-use crate::proto::{MICROS, MILLIS, Nanos, SECONDS, WINDOW};
-
-static TABLE: Table = Table { provider: "usnic", prefix: "DAPL_USNIC", plain: &["address"], knobs: &KNOBS };
-
-const fn number(low: u64, high: u64, default: u64, unit: &'static str) -> Values {
-    Values::Number { low, high, default, unit }
-}
-
-const KNOBS: [Knob; 28] = [
-    Knob {
-        name: "address",
-        variable: "DAPL_USNIC_ADDRESS",
-        values: Values::Text,
-        meaning: "interface, or one of its addresses, that the IA is bound to; with `%` and the interface for a link-local one",
-    },
-    Knob {
-        name: "dir",
-        variable: "DAPL_USNIC_DIR",
-        values: Values::Text,
-        meaning: "directory in which processes find each other's names of shared memory",
-    },
-    Knob {
-        name: "port",
-        variable: "DAPL_USNIC_PORT",
-        values: number(1, 65_535, 17_471, ""),
-        meaning: "UDP port of set-ups, the same for all who are to meet",
-    },
-    Knob {
-        name: "data_ports",
-        variable: "DAPL_USNIC_DATA_PORTS",
-        values: Values::Text,
-        meaning: "UDP ports that data leave from, as `7000-7099`; without it whichever is free",
-    },
-    Knob {
-        name: "sockets",
-        variable: "DAPL_USNIC_SOCKETS",
-        values: Values::OneOf(&["shared", "own"]),
-        meaning: "whether connections share the IA's data port, or each has a port of its own",
-    },
-    Knob {
-        name: "receive_buffer",
-        variable: "DAPL_USNIC_RECEIVE_BUFFER",
-        values: number(8 << 10, 1 << 30, 8 << 20, " bytes"),
-        meaning: "socket buffer for what has arrived; peers send no more than it holds",
-    },
-    Knob {
-        name: "send_buffer",
-        variable: "DAPL_USNIC_SEND_BUFFER",
-        values: number(8 << 10, 1 << 30, 4 << 20, " bytes"),
-        meaning: "socket buffer for what has not left",
-    },
-    Knob {
-        name: "gso",
-        variable: "DAPL_USNIC_GSO",
-        values: Values::OneOf(&["on", "off"]),
-        meaning: "whether trains of packets are given to the kernel in one piece",
-    },
-    Knob {
-        name: "gro",
-        variable: "DAPL_USNIC_GRO",
-        values: Values::OneOf(&["on", "off"]),
-        meaning: "whether trains of packets are taken from the kernel in one piece",
-    },
-    Knob {
-        name: "mtu",
-        variable: "DAPL_USNIC_MTU",
-        values: number(1_200, 65_507, 65_507, " bytes"),
-        meaning: "largest payload of a datagram that is tried on a path",
-    },
-    Knob {
-        name: "command_mtu",
-        variable: "DAPL_USNIC_COMMAND_MTU",
-        values: number(0, 1_024, 768, " bytes"),
-        meaning: "longest message that goes by the command channel, ahead of others",
-    },
-    Knob {
-        name: "command_depth",
-        variable: "DAPL_USNIC_COMMAND_DEPTH",
-        values: number(1, WINDOW as u64, 1_024, " packets"),
-        meaning: "packets of the command channel in flight",
-    },
-    Knob {
-        name: "data_depth",
-        variable: "DAPL_USNIC_DATA_DEPTH",
-        values: number(1, WINDOW as u64, WINDOW as u64, " packets"),
-        meaning: "packets of the data channel in flight",
-    },
-    Knob {
-        name: "window",
-        variable: "DAPL_USNIC_WINDOW",
-        values: number(2, WINDOW as u64, WINDOW as u64, " packets"),
-        meaning: "packets in flight in all",
-    },
-    Knob {
-        name: "ack_delay_us",
-        variable: "DAPL_USNIC_ACK_DELAY_US",
-        values: number(0, 25_000, 50, " us"),
-        meaning: "an acknowledgement waits so long for something that carries it",
-    },
-    Knob {
-        name: "first_timeout_ms",
-        variable: "DAPL_USNIC_FIRST_TIMEOUT_MS",
-        values: number(1, 60_000, 100, " ms"),
-        meaning: "what is not acknowledged is asked after so late, while the round trip is not known",
-    },
-    Knob {
-        name: "min_timeout_us",
-        variable: "DAPL_USNIC_MIN_TIMEOUT_US",
-        values: number(100, 1_000_000, 1_000, " us"),
-        meaning: "and so late at least, once it is",
-    },
-    Knob {
-        name: "give_up_ms",
-        variable: "DAPL_USNIC_GIVE_UP_MS",
-        values: number(100, 3_600_000, 10_000, " ms"),
-        meaning: "a peer that has said nothing for so long, though asked, is gone",
-    },
-    Knob {
-        name: "rnr_retries",
-        variable: "DAPL_USNIC_RNR_RETRIES",
-        values: number(0, 1_000_000, 0, ""),
-        meaning: "a peer without a receive is asked so often before the connection breaks; 0: for ever",
-    },
-    Knob {
-        name: "congestion",
-        variable: "DAPL_USNIC_CONGESTION",
-        values: Values::OneOf(&["delay", "cubic"]),
-        meaning: "how the rate is found: by the delay of the path, or by loss alone",
-    },
-    Knob {
-        name: "target_delay_us",
-        variable: "DAPL_USNIC_TARGET_DELAY_US",
-        values: number(1, 1_000_000, 500, " us"),
-        meaning: "queueing delay that `delay` aims at",
-    },
-    Knob {
-        name: "keepalive_s",
-        variable: "DAPL_USNIC_KEEPALIVE_S",
-        values: number(0, 86_400, 15, " s"),
-        meaning: "an idle connection says something after so long; 0: never",
-    },
-    Knob {
-        name: "connect_give_up_ms",
-        variable: "DAPL_USNIC_CONNECT_GIVE_UP_MS",
-        values: number(100, 3_600_000, 10_000, " ms"),
-        meaning: "a host that does not answer a connect for so long cannot be reached",
-    },
-    Knob {
-        name: "cookies",
-        variable: "DAPL_USNIC_COOKIES",
-        values: Values::OneOf(&["load", "always"]),
-        meaning: "when who asks for a connection must first show that it is where it says: under load, or always",
-    },
-    Knob {
-        name: "key",
-        variable: "DAPL_USNIC_KEY",
-        values: Values::Text,
-        meaning: "file (mode 0600) with the key that all peers share: everything is authenticated and encrypted",
-    },
-    Knob {
-        name: "checked",
-        variable: "DAPL_USNIC_CHECKED",
-        values: Values::OneOf(&["off", "on"]),
-        meaning: "whether packets carry a checksum (CRC32C) of their own beside UDP's",
-    },
-    Knob {
-        name: "max_message",
-        variable: "DAPL_USNIC_MAX_MESSAGE",
-        values: number(1 << 16, 1 << 31, 1 << 31, " bytes"),
-        meaning: "longest message or RDMA transfer",
-    },
-    Knob {
-        name: "spin_us",
-        variable: "DAPL_USNIC_SPIN_US",
-        values: number(0, 1_000_000, 150, " us"),
-        meaning: "a wait looks at most so long before it sleeps; how long, it learns",
-    },
-];
+use crate::proto::{MICROS, MILLIS, Nanos};
 
 /// How the rate is found.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -239,7 +60,7 @@ pub(crate) struct Knobs {
 impl Knobs {
     /// From `ia_params` and the environment.
     pub(crate) fn read(params: &str) -> Self {
-        Self::of(&TABLE.read(params))
+        Self::of(&read(&USNIC, params))
     }
 
     fn of(given: &Given<'_>) -> Self {
@@ -269,7 +90,7 @@ impl Knobs {
             rnr_limit: Some(small("rnr_retries")).filter(|limit| *limit != 0),
             congestion: if given.word("congestion") == "cubic" { Congestion::Cubic } else { Congestion::Delay },
             target_delay: given.number("target_delay_us") * MICROS,
-            keepalive: given.number("keepalive_s") * SECONDS,
+            keepalive: given.number("keepalive_ms") * MILLIS,
             connect_give_up: given.number("connect_give_up_ms") * MILLIS,
             always_cookies: given.word("cookies") == "always",
             key_file: text("key"),
@@ -296,10 +117,13 @@ fn data_ports(given: &Given<'_>) -> Option<RangeInclusive<u16>> {
 
 #[cfg(test)]
 mod tests {
+    use dapl::knobs::parse;
+
     use super::*;
+    use crate::proto::{SECONDS, WINDOW};
 
     fn with(params: &str) -> Knobs {
-        Knobs::of(&TABLE.parse(params, &|_| None))
+        Knobs::of(&parse(&USNIC, params, &|_| None))
     }
 
     #[test]
@@ -307,7 +131,7 @@ mod tests {
         let knobs = with("");
         assert_eq!((knobs.address, knobs.port, knobs.data_ports, knobs.own_sockets), (None, 17_471, None, false));
         assert_eq!((knobs.gso, knobs.gro, knobs.checked, knobs.always_cookies), (true, true, false, false));
-        assert_eq!((knobs.tiny, knobs.window, knobs.ack_delay), (768, 4096, 50_000));
+        assert_eq!((knobs.tiny, knobs.window, knobs.ack_delay), (768, WINDOW, 50_000));
         assert_eq!((knobs.first_timeout, knobs.min_timeout, knobs.keepalive), (100 * MILLIS, MILLIS, 15 * SECONDS));
         assert_eq!((knobs.rnr_limit, knobs.target_delay, knobs.congestion), (None, 500 * MICROS, Congestion::Delay));
     }
@@ -319,7 +143,7 @@ mod tests {
             "DAPL_USNIC_PORT" => Some("99".to_owned()),
             _ => None,
         };
-        let read = |params| Knobs::of(&TABLE.parse(params, &env));
+        let read = |params| Knobs::of(&parse(&USNIC, params, &env));
         assert_eq!((read("").address.as_deref(), read("").port), (Some("eth7"), 99));
         let both = read("fe80::1%eth0 port=100 gso=off congestion=cubic rnr_retries=7");
         assert_eq!((both.address.as_deref(), both.port, both.gso), (Some("fe80::1%eth0"), 100, false));
@@ -342,15 +166,15 @@ mod tests {
 
     #[test]
     fn names_and_variables_go_together() {
-        for knob in &KNOBS {
-            assert_eq!(knob.variable, format!("{}_{}", TABLE.prefix, knob.name.to_uppercase()));
+        for knob in USNIC.knobs {
+            assert_eq!(knob.variable, format!("{}_{}", USNIC.prefix, knob.name.to_uppercase()));
         }
     }
 
     #[test]
     fn the_readme_tells_of_all() {
         let readme = include_str!("../../../README.md");
-        for knob in &KNOBS {
+        for knob in USNIC.knobs {
             let begin = format!("| `{}` | usnic: ", knob.variable);
             let row = readme.lines().find(|line| line.starts_with(&begin));
             let row = row.unwrap_or_else(|| panic!("no row begins {begin:?}"));

@@ -5,7 +5,8 @@
 //! (`progress`), made by whoever polls, or by the `engine` with its `bell`, as `polling` decides; and the `setups`. Registered
 //! memory (`regions`) is what a connection's packets may touch, through its `host`. Queue pairs (`qp`), each with the `line` of
 //! its connection and what `remains` of it, completion queues (`cq`), shared receive queues (`srq`) and requests (`request`) are
-//! what dapl sees; `limits` says what they can do. `fuzz` feeds `proto` with any bytes, for tests alone.
+//! what dapl sees; `limits` says what they can do, `tally` adds up what they count, `farewell` ends them when the process exits.
+//! `fuzz` feeds `proto` with any bytes, for tests alone.
 //!
 //! It knows no handle and no event; dapl knows no packet.
 
@@ -13,6 +14,7 @@ mod bell;
 mod cq;
 mod device;
 mod engine;
+mod farewell;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod host;
@@ -44,8 +46,8 @@ use dapl::base_dir::{BaseDir, Kind};
 use dapl::error::{Error, Result};
 use dapl::handle::ObjectId;
 use dapl::provider::{
-    Access, CmEvent, CmSink, ConnId, CqSink, IaSpec, Limits, MemoryRegion, MemoryWindow, Provider, QpSpec, Region,
-    RequestInfo, SharedCookie, SrqSpec,
+    Access, CmEvent, CmSink, ConnId, Count, CqSink, IaSpec, Limits, MemoryRegion, MemoryWindow, Provider, QpSpec,
+    Region, RequestInfo, SharedCookie, SrqSpec,
 };
 use dapl::shared_names::SharedNames;
 use dapl::window::Keys as _;
@@ -163,15 +165,9 @@ impl Provider for Usnic {
         let limits = limits::limits(&device.knobs);
         let regions = Arc::new(Regions::new(random()?));
         let names = SharedNames::new(BaseDir::new(&NAMES, device.knobs.dir.as_deref()));
-        Ok(Usnic {
-            device,
-            regions,
-            limits,
-            names,
-            tally: Arc::default(),
-            next_pd: AtomicU32::new(1),
-            srqs: Arc::default(),
-        })
+        let tally = Arc::default();
+        farewell::remember(&tally);
+        Ok(Usnic { device, regions, limits, names, tally, next_pd: AtomicU32::new(1), srqs: Arc::default() })
     }
 
     fn limits(&self) -> &Limits {
@@ -179,7 +175,11 @@ impl Provider for Usnic {
     }
 
     fn facts(&self) -> Vec<(String, String)> {
-        limits::facts(&self.device, self.tally.sum())
+        limits::facts(&self.device)
+    }
+
+    fn counts(&self) -> Vec<Count> {
+        limits::counts(&self.device, self.tally.sum())
     }
 
     fn address(&self) -> SocketAddr {

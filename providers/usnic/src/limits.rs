@@ -1,7 +1,7 @@
 //! What an IA can do, how its connections behave, and what it tells of itself.
 #![forbid(unsafe_code)]
 
-use dapl::provider::{Limits, QpSpec};
+use dapl::provider::{Count, Limits, QpSpec};
 
 use crate::Usnic;
 use crate::device::{CONNECTIONS, Device};
@@ -68,11 +68,11 @@ pub(crate) fn config(device: &Device, spec: &QpSpec<Usnic>) -> Config {
     }
 }
 
-/// Named facts of an open IA: how it sends, and what it has counted.
-pub(crate) fn facts(device: &Device, counts: Counts) -> Vec<(String, String)> {
+/// Named facts of an open IA: how it sends.
+pub(crate) fn facts(device: &Device) -> Vec<(String, String)> {
     let socket = &device.socket;
     let is_on = |on: bool| if on { "on" } else { "off" }.to_owned();
-    let mut facts = vec![
+    vec![
         ("interface".into(), device.interface.name.clone()),
         ("address".into(), device.address().to_string()),
         ("data port".into(), socket.local().port().to_string()),
@@ -80,10 +80,12 @@ pub(crate) fn facts(device: &Device, counts: Counts) -> Vec<(String, String)> {
         ("gso".into(), is_on(socket.has_gso())),
         ("gro".into(), is_on(socket.has_gro())),
         ("receive buffer".into(), socket.receive_buffer().to_string()),
-        ("dropped by the socket".into(), device.drops().to_string()),
-        ("of no connection".into(), device.strays().to_string()),
-    ];
-    let sums = tally::NAMES.into_iter().zip(counts);
-    facts.extend(sums.map(|(name, count)| (name.to_owned(), count.to_string())));
-    facts
+    ]
+}
+
+/// What it has counted: the sums of its connections, and what came to none.
+pub(crate) fn counts(device: &Device, sums: Counts) -> Vec<Count> {
+    let count = |name, value| Count { name, unit: "", value, is_level: false };
+    let lost = [count("dropped by the socket", device.drops()), count("of no connection", device.strays())];
+    lost.into_iter().chain(tally::named(sums)).collect()
 }

@@ -62,8 +62,6 @@ struct Bench {
     grip: Grip,
     /// What the packets of the batch carry, for those that cannot be sent.
     carried: Vec<Payload>,
-    /// One of them is too large for the path, which has become smaller since it was cut.
-    may_be_cut: bool,
     /// A sealed packet, while it is opened.
     room: Vec<u8>,
 }
@@ -111,10 +109,11 @@ impl Line {
             let ready = again <= now;
             return Outlook { ready, deadline: (!ready).then_some(again), ..Outlook::default() };
         }
-        let ready = self.link.has_work(now);
+        let outlook = self.link.outlook(now).in_one_line();
         // What is due is seen to at its turn, if it has one; else in the next pass, and never twice in one.
-        let deadline = self.link.deadline().filter(|at| *at > now || !ready).map(|at| at.max(now + 1));
-        Outlook { ready, deadline, ..Outlook::default() }
+        let has_turn = outlook.wants_turn();
+        let deadline = outlook.deadline.filter(|at| *at > now || !has_turn).map(|at| at.max(now + 1));
+        Outlook { deadline, ..outlook }
     }
 
     /// Packets that name it. Those without its token are nobody's.
@@ -170,19 +169,45 @@ impl Line {
         host: &mut impl Host<Request = Request, Recv = Recv>,
         world: &World,
     ) -> bool {
+        self.send_until(now, host, world, |_| false)
+    }
+
+    /// Sends what was posted, if it may leave now. What else there may be to send is left to the next turn.
+    pub(crate) fn hurry(
+        &mut self,
+        now: Nanos,
+        host: &mut impl Host<Request = Request, Recv = Recv>,
+        world: &World,
+    ) -> bool {
+        let sent = self.send_until(now, host, world, |link| !link.has_requests());
+        self.link.catch_up(host); // while it is on its way
+        sent
+    }
+
+    fn send_until(
+        &mut self,
+        now: Nanos,
+        host: &mut impl Host<Request = Request, Recv = Recv>,
+        world: &World,
+        is_enough: impl Fn(&Link) -> bool,
+    ) -> bool {
         if let Some((mut batch, to, again)) = self.stuck.take() {
             if now < again {
                 self.stuck = Some((batch, to, again));
                 return false;
             }
             // It was copied when it stuck, and what became of it is for acks to say.
-            if batch.send(&self.socket, &self.destination(to)).is_blocked {
+            let Outcome { is_blocked, overflows, .. } = batch.send(&self.socket, &self.destination(to));
+            if overflows {
+                self.link.overflowed(now);
+            }
+            if is_blocked {
                 self.stuck = Some((batch, to, now + FULL));
                 return false;
             }
         }
         BENCH.with_borrow_mut(|bench| {
-            let to = self.fill(bench, now, host, world);
+            let to = self.fill(bench, now, host, world, is_enough);
             let has_some = !bench.batch.is_empty();
             if has_some {
                 self.send(bench, to, now, host);
@@ -199,6 +224,7 @@ impl Line {
         now: Nanos,
         host: &mut impl Host<Request = Request, Recv = Recv>,
         world: &World,
+        is_enough: impl Fn(&Link) -> bool,
     ) -> SocketAddr {
         let mut batch_to = None;
         while bench.batch.has_room(0, PIECES) && bench.batch.bytes() < ENOUGH {
@@ -211,9 +237,8 @@ impl Line {
             }
             bench.batch.end_packet();
             bench.carried.push(outgoing.payload);
-            bench.may_be_cut |= outgoing.oversized;
             // A packet for elsewhere goes alone: it is rare, and the one before it finds its way too.
-            if *batch_to.get_or_insert(to) != to || to != self.link.peer() {
+            if *batch_to.get_or_insert(to) != to || to != self.link.peer() || is_enough(&self.link) {
                 break;
             }
         }
@@ -285,14 +310,8 @@ impl Line {
         now: Nanos,
         host: &mut impl Host<Request = Request, Recv = Recv>,
     ) {
-        let may_be_cut = std::mem::take(&mut bench.may_be_cut);
-        if may_be_cut {
-            self.socket.let_cut(true);
-        }
-        let Outcome { is_blocked, too_large, fault, .. } = bench.batch.send(&self.socket, &self.destination(to));
-        if may_be_cut {
-            self.socket.let_cut(false);
-        }
+        let Outcome { is_blocked, overflows, too_large, fault, .. } =
+            bench.batch.send(&self.socket, &self.destination(to));
         if let Some(bytes) = too_large {
             self.link.too_large(now, bytes.saturating_sub(1));
         }
@@ -300,6 +319,9 @@ impl Line {
             self.link.source_gone(payload, Status::LocalProtection, host);
         }
         bench.carried.clear();
+        if overflows {
+            self.link.overflowed(now);
+        }
         if is_blocked {
             self.stuck = Some((std::mem::take(&mut bench.batch), to, now + FULL));
         }

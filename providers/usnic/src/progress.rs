@@ -91,7 +91,9 @@ impl Progress {
                 Err(_) => continue,
             }
             let Progress { inbox, lines, .. } = self;
+            device.places(true);
             inbox.trains().for_each(|(from, train)| lines.sort(device, now, from, train));
+            device.places(false);
             if !self.inbox.was_full() {
                 break;
             }
@@ -167,6 +169,8 @@ fn whose(packet: &[u8]) -> Whose {
     let Some((head, _)) = wire::head(packet) else { return Whose::Nobody };
     match head.kind() {
         Some(Kind::Request | Kind::Cookie | Kind::Accept | Kind::Reject) => Whose::Setup,
+        // Of a client that takes its request back.
+        Some(Kind::Reset) if head.conn.get() == 0 => Whose::Setup,
         Some(_) => Whose::Conn(head.conn.get()),
         None => Whose::Nobody,
     }

@@ -7,15 +7,16 @@
 //! pass, queue pair, shared receive queue, completion queue, bell. The layer above is told of a connection's fate by the engine.
 #![forbid(unsafe_code)]
 
+mod called;
+
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{
-    Bind, BindWr, ConnId, ConnectSpec, MemoryRegion, Op, Outstanding, QpSpec, QueuePair, Segment, SendWr, SharedRecvs,
-    Status, Token,
+    Bind, BindWr, ConnId, ConnectSpec, Count, MemoryRegion, Op, Outstanding, QpSpec, QueuePair, Segment, SendWr,
+    SharedRecvs, Status, Token,
 };
 use dapl::segments::Segments;
 use dapl::watermark::High;
@@ -27,17 +28,13 @@ use crate::device::{self, Device};
 use crate::host::{Pool, Recv, Request, World};
 use crate::limits;
 use crate::line::Line;
-use crate::net::errors::Hint;
-use crate::net::receive::Packets;
-use crate::pair::{Opened, Pair};
 use crate::proto::Nanos;
 use crate::proto::conn::{self, Config, Post, Work};
 use crate::proto::counters::Counters;
-use crate::proto::schedule::{Outlook, Turn};
-use crate::remains::{self, Remains};
+use crate::proto::schedule::Outlook;
+use crate::remains::Remains;
 use crate::setups::Wishes;
-use crate::srq::Taker;
-use crate::tally::{Counted, Tally};
+use crate::tally::{self, Counted, Tally};
 use crate::{Mr, Mw, Usnic};
 
 /// A connection with so few requests under way is quiet: one more leaves at once.
@@ -68,6 +65,8 @@ struct Inner {
     /// Who heard of a connection already wants it drained, and it does not stand yet.
     drains: bool,
     marks: High,
+    /// What the last connection had counted.
+    past: Option<Box<Counters>>,
 }
 
 /// Where it stands.
@@ -117,6 +116,7 @@ impl Qp {
                 requests: VecDeque::new(),
                 drains: false,
                 marks: High::default(),
+                past: None,
             };
             Core {
                 device: ia.device.clone(),
@@ -152,32 +152,31 @@ impl Inner {
 impl Core {
     /// After the connection was touched: what became of it, and what it wants next.
     fn settle(&self, inner: &mut Inner, now: Nanos) -> Outlook {
-        let Some(line) = &mut inner.line else { return Outlook::default() };
+        self.look_at_news(inner, now);
+        inner.line.as_ref().map_or(Outlook::default(), |line| line.outlook(now))
+    }
+
+    /// What became of the connection; there is no line any more if it has ended.
+    #[inline]
+    fn look_at_news(&self, inner: &mut Inner, now: Nanos) {
+        let Some(line) = &mut inner.line else { return };
         let news = line.link.news();
         let recvs = self.recvs(line);
         if news.is_none() && !inner.marks.is_crossed(recvs) {
-            return line.outlook(now);
+            return;
         }
         let id = line.id;
-        match news {
-            None if !self.judge(inner, recvs) => {
-                return inner.line.as_ref().map_or(Outlook::default(), |l| l.outlook(now));
-            }
+        let news = match news {
+            None if !self.judge(inner, recvs) => return,
             None => {
                 log::info!("connection of EP {:?} dropped: receives above its hard watermark", self.world.ep);
-                self.finish(inner, now);
-                self.world.bell.ring(Job::Event(id, News::Broken));
+                News::Broken
             }
-            Some(news) => {
-                self.finish(inner, now);
-                let news = match news {
-                    conn::News::Disconnected => News::Disconnected,
-                    conn::News::Broken => News::Broken,
-                };
-                self.world.bell.ring(Job::Event(id, news));
-            }
-        }
-        Outlook::default()
+            Some(conn::News::Disconnected) => News::Disconnected,
+            Some(conn::News::Broken) => News::Broken,
+        };
+        self.finish(inner, now);
+        self.world.bell.ring(Job::Event(id, news));
     }
 
     /// What the watermarks look at: receives that are posted, or were taken out of a shared queue since the last look.
@@ -211,7 +210,10 @@ impl Core {
             if let Some(pool) = &self.world.pool {
                 pool.srq.leave(&pool.taker);
             }
-            self.tally.is_over(&line.link.counters());
+            let counters = line.link.counters();
+            self.tally.is_over(&counters);
+            tally::log(self.world.ep, &counters);
+            inner.past = Some(Box::new(counters));
             Remains::leave(&self.device, &self.world, line, now);
         }
         self.flush(inner);
@@ -233,6 +235,10 @@ impl Core {
 
     /// After a down-call: what the connection wants is the next pass's business.
     fn leave_to_device(&self, mut inner: MutexGuard<'_, Inner>, now: Nanos) {
+        if inner.line.as_ref().is_some_and(|line| line.plan.is_at_once()) {
+            // Its turn is to come anyway, and will find what was done: the lock is still held.
+            return self.look_at_news(&mut inner, now);
+        }
         let outlook = self.settle(&mut inner, now);
         let plan = inner.line.as_ref().map(|line| (line.number, line.plan.clone()));
         drop(inner);
@@ -266,7 +272,7 @@ impl Core {
                 let is_quiet = line.link.outstanding().0 < QUIET;
                 line.link.post(now, post, &mut &self.world);
                 if leaves && is_quiet {
-                    line.transmit(now, &mut &self.world, &self.world);
+                    line.hurry(now, &mut &self.world, &self.world);
                 }
                 self.leave_to_device(inner, now);
             }
@@ -324,104 +330,6 @@ impl Core {
         drop(inner);
         if let Some(number) = attempt {
             self.device.give_up(number);
-        }
-    }
-}
-
-impl Pair for Core {
-    fn shut(&self) {
-        self.abort();
-    }
-
-    fn connecting(&self, number: u32, _: ConnId) {
-        let mut inner = self.inner.lock();
-        (inner.stage, inner.drains) = (Stage::Connecting(number), false);
-    }
-
-    /// What was posted before goes into the connection, in its order.
-    fn open(&self, now: Nanos, opened: Opened) -> Option<Outlook> {
-        let mut inner = self.inner.lock();
-        if inner.stage != Stage::Connecting(opened.number) {
-            drop(inner);
-            remains::turn_away(&self.device, &self.config, &self.world, opened, now);
-            return None;
-        }
-        let mut line = Line::new(&self.config, opened, now);
-        for recv in inner.recvs.drain(..) {
-            let length = recv.segments.total();
-            line.link.post_recv(now, recv, length, &mut &self.world);
-        }
-        for post in inner.requests.drain(..) {
-            line.link.post(now, post, &mut &self.world);
-        }
-        if std::mem::take(&mut inner.drains) {
-            line.link.drain(now);
-        }
-        inner.stage = Stage::Connected;
-        inner.line = Some(line);
-        Some(self.settle(&mut inner, now))
-    }
-
-    fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: Packets<'_>) -> Outlook {
-        let mut inner = self.inner.lock();
-        let Some(line) = inner.line(number) else { return Outlook::default() };
-        line.receive(now, from, packets, &mut &self.world);
-        self.settle(&mut inner, now)
-    }
-
-    fn transmit(&self, now: Nanos, number: u32, _: Turn) -> Outlook {
-        let mut inner = self.inner.lock();
-        let Some(line) = inner.line(number) else { return Outlook::default() };
-        line.transmit(now, &mut &self.world, &self.world);
-        self.settle(&mut inner, now)
-    }
-
-    fn on_time(&self, now: Nanos, number: u32) -> Outlook {
-        let mut inner = self.inner.lock();
-        let Some(line) = inner.line(number) else { return Outlook::default() };
-        line.link.on_time(now, &mut &self.world);
-        self.settle(&mut inner, now)
-    }
-
-    fn sends_to(&self, peer: SocketAddr) -> bool {
-        self.inner.lock().line.as_ref().is_some_and(|line| line.sends_to(peer))
-    }
-
-    fn did_not_arrive(&self, now: Nanos, number: u32, hint: Hint) -> Outlook {
-        let mut inner = self.inner.lock();
-        let Some(line) = inner.line(number) else { return Outlook::default() };
-        line.hint(now, hint);
-        self.settle(&mut inner, now)
-    }
-
-    fn end(&self, number: u32) -> bool {
-        let mut inner = self.inner.lock();
-        let is_it = inner.stage == Stage::Connecting(number) || inner.line(number).is_some();
-        if is_it {
-            self.finish(&mut inner, device::now());
-        }
-        is_it
-    }
-}
-
-impl Counted for Core {
-    fn counters(&self) -> Option<Counters> {
-        self.inner.lock().line.as_ref().map(|line| line.link.counters())
-    }
-
-    fn end_all(&self) {
-        self.abort();
-    }
-}
-
-impl Taker for Core {
-    fn receive_came(&self) {
-        let mut inner = self.inner.lock();
-        if let Some(line) = &mut inner.line {
-            let now = device::now();
-            line.link.look_at_credits(&mut &self.world);
-            line.transmit(now, &mut &self.world, &self.world);
-            self.leave_to_device(inner, now);
         }
     }
 }
@@ -491,6 +399,13 @@ impl QueuePair for Qp {
         self.0.device.catch_up(); // what is complete, but nobody looked
         let (requests, recvs) = self.0.inner.lock().outstanding();
         Outstanding { recvs, requests }
+    }
+
+    fn counts(&self) -> Vec<Count> {
+        let inner = self.0.inner.lock();
+        let past = || inner.past.as_deref().copied();
+        let counters = inner.line.as_ref().map(|line| line.link.counters()).or_else(past);
+        counters.map(|counters| tally::of_connection(&counters)).unwrap_or_default()
     }
 
     fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {

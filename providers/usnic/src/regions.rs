@@ -92,8 +92,8 @@ impl Entry {
 pub(crate) struct Regions {
     chunks: Box<[OnceLock<Box<[Entry]>>]>,
     places: Mutex<Places>,
-    /// The engine's.
-    pub(crate) ticker: Ticker,
+    /// Nobody ticks: the coarse clock says how long an answer holds.
+    ticker: Ticker,
 }
 
 impl std::fmt::Debug for Regions {

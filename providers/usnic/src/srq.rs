@@ -26,8 +26,8 @@ pub(crate) struct Buffer {
 
 /// A connection that stands in line.
 pub(crate) trait Taker: Send + Sync {
-    /// There is a receive.
-    fn receive_came(&self);
+    /// There is a receive. `false`: it was not waiting for one.
+    fn receive_came(&self) -> bool;
 }
 
 /// A shared receive queue as dapl holds it.
@@ -72,16 +72,36 @@ impl Srq {
 }
 
 impl SrqCore {
-    /// A receive for a message that has come; if there is none, `taker` stands in line from now on.
+    /// A receive for a message that has come. Whoever stood in line for it does so no more.
     pub(crate) fn take(self: &Arc<Self>, taker: &Weak<dyn Taker>) -> Option<Buffer> {
         let mut inner = self.inner.lock();
-        let buffer = inner.buffers.pop_front();
-        match buffer {
-            Some(_) => self.look(&mut inner),
-            None if inner.line.iter().any(|known| known.ptr_eq(taker)) => {}
-            None => inner.line.push_back(taker.clone()),
+        let buffer = inner.buffers.pop_front()?;
+        inner.line.retain(|known| !known.ptr_eq(taker));
+        self.look(&mut inner);
+        Some(buffer)
+    }
+
+    /// `taker` waits for a receive, in its turn. It looks for one once more after this.
+    pub(crate) fn stand_in_line(&self, taker: &Weak<dyn Taker>) {
+        let mut inner = self.inner.lock();
+        if !inner.line.iter().any(|known| known.ptr_eq(taker)) {
+            inner.line.push_back(taker.clone());
         }
-        buffer
+    }
+
+    /// The first in line that takes the turn.
+    fn wake(&self) {
+        while let Some(first) = self.first() {
+            if first.receive_came() {
+                return;
+            }
+        }
+    }
+
+    /// The first in line that is still there. It is called without the lock.
+    fn first(&self) -> Option<Arc<dyn Taker>> {
+        let mut inner = self.inner.lock();
+        std::iter::from_fn(|| inner.line.pop_front()).find_map(|taker| taker.upgrade())
     }
 
     /// Receives in it.
@@ -125,17 +145,16 @@ impl Drop for SrqCore {
 
 impl SharedReceiveQueue for Srq {
     fn post_recv(&self, segments: &[Segment], cookie: u64) -> Result<()> {
-        let first = {
-            let mut inner = self.0.inner.lock();
-            if inner.buffers.len() >= inner.most as usize {
-                return Err(Error::Exhausted(Resource::Memory));
-            }
-            inner.buffers.push_back(Buffer { segments: Segments::new(segments), cookie });
-            self.0.left.store(inner.buffers.len() as u32, Ordering::Release);
-            std::iter::from_fn(|| inner.line.pop_front()).find_map(|taker| taker.upgrade())
-        };
-        if let Some(first) = first {
-            first.receive_came();
+        let mut inner = self.0.inner.lock();
+        if inner.buffers.len() >= inner.most as usize {
+            return Err(Error::Exhausted(Resource::Memory));
+        }
+        inner.buffers.push_back(Buffer { segments: Segments::new(segments), cookie });
+        self.0.left.store(inner.buffers.len() as u32, Ordering::Release);
+        let somebody_waits = !inner.line.is_empty();
+        drop(inner);
+        if somebody_waits {
+            self.0.wake();
         }
         Ok(())
     }
@@ -159,14 +178,20 @@ impl SharedReceiveQueue for Srq {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
 
     #[derive(Default)]
-    struct Waits(AtomicU32);
+    struct Waits {
+        woken: AtomicU32,
+        is_served: AtomicBool,
+    }
 
     impl Taker for Waits {
-        fn receive_came(&self) {
-            self.0.fetch_add(1, Ordering::Relaxed);
+        fn receive_came(&self) -> bool {
+            self.woken.fetch_add(1, Ordering::Relaxed);
+            !self.is_served.load(Ordering::Relaxed)
         }
     }
 
@@ -191,7 +216,7 @@ mod tests {
     }
 
     fn woken(all: &[Arc<Waits>]) -> Vec<u32> {
-        all.iter().map(|waits| waits.0.load(Ordering::Relaxed)).collect()
+        all.iter().map(|waits| waits.woken.load(Ordering::Relaxed)).collect()
     }
 
     #[test]
@@ -203,7 +228,8 @@ mod tests {
         let cookies: Vec<_> = all.iter().map(|waits| srq.0.take(&taker(waits)).unwrap().cookie).collect();
         assert_eq!((cookies, srq.available(), srq.0.line()), (vec![1, 2, 3], 0, 0));
         for waits in &all {
-            assert!(srq.0.take(&taker(waits)).is_none() && srq.0.take(&taker(waits)).is_none());
+            assert!(srq.0.take(&taker(waits)).is_none());
+            (0..2).for_each(|_| srq.0.stand_in_line(&taker(waits)));
         }
         assert_eq!(srq.0.line(), 3);
         srq.post_recv(&[], 5).unwrap();
@@ -211,13 +237,32 @@ mod tests {
         srq.0.leave(&taker(&all[1]));
         srq.post_recv(&[], 6).unwrap();
         assert_eq!((woken(&all), srq.0.line()), (vec![1, 0, 1], 0));
+        (0..2).for_each(|at: usize| srq.0.stand_in_line(&taker(&all[at])));
+        assert_eq!(
+            (srq.0.take(&taker(&all[0])).unwrap().cookie, srq.0.line()),
+            (5, 1),
+            "who has taken one waits no more"
+        );
+    }
+
+    #[test]
+    fn who_does_not_need_its_turn_passes_it_on() {
+        let (srq, _, _) = queue(3);
+        let all = [(); 3].map(|()| Arc::new(Waits::default()));
+        all.iter().for_each(|waits| srq.0.stand_in_line(&taker(waits)));
+        all[0].is_served.store(true, Ordering::Relaxed);
+        srq.post_recv(&[], 1).unwrap();
+        assert_eq!((woken(&all), srq.0.line()), (vec![1, 1, 0], 1));
+        all[2].is_served.store(true, Ordering::Relaxed);
+        srq.post_recv(&[], 2).unwrap();
+        assert_eq!((woken(&all), srq.0.line(), srq.available()), (vec![1, 1, 1], 0, 2), "nobody needs it");
     }
 
     #[test]
     fn who_is_gone_is_passed_over() {
         let (srq, _, _) = queue(3);
         let (gone, here) = (Arc::new(Waits::default()), Arc::new(Waits::default()));
-        assert!(srq.0.take(&taker(&gone)).is_none() && srq.0.take(&taker(&here)).is_none());
+        [&gone, &here].iter().for_each(|waits| srq.0.stand_in_line(&taker(waits)));
         drop(gone);
         srq.post_recv(&[], 1).unwrap();
         assert_eq!(woken(&[here]), [1]);

@@ -28,6 +28,12 @@ impl Plan {
         deadline < self.0.load(Ordering::Relaxed) && deadline < self.0.fetch_min(deadline, Ordering::AcqRel)
     }
 
+    /// A turn is planned for it, which the device has not heard of yet. For who has the connection's lock: its turn takes that
+    /// only afterwards.
+    pub(crate) fn is_at_once(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 0
+    }
+
     /// The device looks now.
     pub(crate) fn is_met(&self) {
         self.0.store(Nanos::MAX, Ordering::Release);
@@ -57,7 +63,7 @@ impl Place {
 
 /// Places by index, and the numbers.
 pub(crate) struct Table {
-    places: RwLock<Vec<Option<Place>>>,
+    places: RwLock<Vec<Option<Arc<Place>>>>,
     ids: Mutex<Ids>,
 }
 
@@ -81,7 +87,7 @@ impl Table {
         if at >= places.len() {
             places.resize_with(at + 1, || None);
         }
-        let before = places[at].replace(place);
+        let before = places[at].replace(Arc::new(place));
         drop(places);
         drop(before); // it may be the last to hold a queue pair
         plan
@@ -91,7 +97,10 @@ impl Table {
     pub(crate) fn replace(&self, number: u32, pair: Arc<dyn Pair>) {
         let mut places = self.places.write();
         let place = places.get_mut(ids::index(number)).and_then(Option::as_mut).filter(|place| place.number == number);
-        let before = place.map(|place| std::mem::replace(&mut place.pair, pair));
+        let before = place.map(|place| {
+            let next = Place { pair, ..Place::clone(place) };
+            std::mem::replace(place, Arc::new(next))
+        });
         drop(places);
         drop(before);
     }
@@ -107,15 +116,15 @@ impl Table {
         self.ids.lock().free(number, now);
     }
 
-    pub(crate) fn find(&self, number: u32) -> Option<Place> {
+    pub(crate) fn find(&self, number: u32) -> Option<Arc<Place>> {
         self.at(ids::index(number)).filter(|place| place.number == number)
     }
 
-    pub(crate) fn at(&self, index: usize) -> Option<Place> {
+    pub(crate) fn at(&self, index: usize) -> Option<Arc<Place>> {
         self.places.read().get(index)?.clone()
     }
 
-    pub(crate) fn all(&self) -> Vec<Place> {
+    pub(crate) fn all(&self) -> Vec<Arc<Place>> {
         self.places.read().iter().flatten().cloned().collect()
     }
 }

@@ -4,7 +4,10 @@
 #![forbid(unsafe_code)]
 
 use std::sync::Weak;
+use std::time::Duration;
 
+use dapl::handle::ObjectId;
+use dapl::provider::Count;
 use parking_lot::Mutex;
 
 use crate::proto::counters::Counters;
@@ -12,13 +15,17 @@ use crate::proto::counters::Counters;
 /// Counts of connections by name, in the order of [`NAMES`].
 pub(crate) type Counts = [u64; NAMES.len()];
 
+/// So long a lock is waited for when the process exits: some thread may hold it for ever.
+pub(crate) const GRACE: Duration = Duration::from_millis(20);
+
 /// What is counted.
-pub(crate) const NAMES: [&str; 28] = [
+pub(crate) const NAMES: [&str; 29] = [
     "sent",
     "sent bytes",
     "resent after a gap",
     "resent after a timeout",
     "resent as a probe",
+    "left in pieces",
     "lost",
     "not lost after all",
     "received",
@@ -52,6 +59,7 @@ pub(crate) fn counts(of: &Counters) -> Counts {
         of.resent_gap,
         of.resent_timeout,
         of.resent_probe,
+        of.torn,
         of.lost,
         of.spurious,
         of.received,
@@ -78,12 +86,44 @@ pub(crate) fn counts(of: &Counters) -> Counts {
     ]
 }
 
+/// The same with names and units, as they are shown.
+pub(crate) fn named(counts: Counts) -> impl Iterator<Item = Count> {
+    NAMES.into_iter().zip(counts).map(|(name, value)| Count { name, unit: unit(name), value, is_level: false })
+}
+
+fn unit(name: &str) -> &'static str {
+    if name.ends_with("bytes") { "bytes" } else { "" }
+}
+
+/// All of one connection: what it has counted, and how it stands.
+pub(crate) fn of_connection(of: &Counters) -> Vec<Count> {
+    let standing = [
+        ("window", "bytes", of.window),
+        ("in flight", "bytes", of.in_flight),
+        ("rate", "bytes/s", of.rate),
+        ("round trip", "ns", of.rtt),
+        ("path mtu", "bytes", of.mtu as u64),
+    ];
+    named(counts(of)).chain(standing.map(|(name, unit, value)| Count { name, unit, value, is_level: true })).collect()
+}
+
+/// Tells the log, if anybody listens there, what a connection that is over has counted.
+pub(crate) fn log(ep: ObjectId, of: &Counters) {
+    if log::log_enabled!(log::Level::Debug) {
+        let seen = of_connection(of).into_iter().filter(|count| count.value > 0);
+        let text: Vec<_> = seen.map(|Count { name, unit, value, .. }| format!("{name} {value} {unit}")).collect();
+        log::debug!("connection of ep {:#x} is over: {}", ep.handle, text.join(", "));
+    }
+}
+
 /// A queue pair.
 pub(crate) trait Counted: Send + Sync {
     /// What its connection has counted so far.
     fn counters(&self) -> Option<Counters>;
     /// Ends whatever there is.
     fn end_all(&self);
+    /// The process exits: tells the peer, if that can be done soon.
+    fn farewell(&self);
 }
 
 /// All of an IA.
@@ -128,6 +168,14 @@ impl Tally {
         self.present().iter().for_each(|pair| pair.end_all());
     }
 
+    /// The process exits.
+    pub(crate) fn farewell(&self) {
+        let Some(pairs) = self.pairs.try_lock_for(GRACE) else { return };
+        let present: Vec<_> = pairs.iter().filter_map(Weak::upgrade).collect();
+        drop(pairs);
+        present.iter().for_each(|pair| pair.farewell());
+    }
+
     fn present(&self) -> Vec<std::sync::Arc<dyn Counted>> {
         self.pairs.lock().iter().filter_map(Weak::upgrade).collect()
     }
@@ -151,6 +199,8 @@ mod tests {
         }
 
         fn end_all(&self) {}
+
+        fn farewell(&self) {}
     }
 
     #[test]
@@ -170,6 +220,19 @@ mod tests {
         let counters = Counters { sent_bytes: 1, corrupt: 2, no_receive: 3, timeouts: 4, ..Counters::default() };
         let named: Vec<_> = NAMES.into_iter().zip(counts(&counters)).filter(|(_, count)| *count > 0).collect();
         assert_eq!(named, [("sent bytes", 1), ("corrupt", 2), ("without a receive", 3), ("timeouts", 4)]);
+    }
+
+    #[test]
+    fn a_connection_shows_what_it_counts_and_how_it_stands() {
+        let counters = Counters { sent: 5, received_bytes: 6, rtt: 7, mtu: 1472, window: 8, ..Counters::default() };
+        let shown = of_connection(&counters);
+        let seen: Vec<_> =
+            shown.iter().filter(|count| count.value > 0).map(|it| (it.name, it.unit, it.value)).collect();
+        let counted = [("sent", "", 5), ("received bytes", "bytes", 6)];
+        assert_eq!(shown.iter().filter(|count| count.is_level).count(), 5, "how it stands");
+        let stands = [("window", "bytes", 8), ("round trip", "ns", 7), ("path mtu", "bytes", 1472)];
+        assert_eq!(seen, [counted.as_slice(), &stands].concat());
+        assert!(shown.len() <= 48, "there is so much room in an EP's list");
     }
 
     #[test]

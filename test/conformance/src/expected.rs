@@ -388,6 +388,31 @@ mod tests {
         assert!(REFUSED_IN.iter().all(|(function, _)| names.contains(function)));
     }
 
+    /// What a page says of it does not matter here, that it does.
+    #[test]
+    fn every_answer_is_on_the_manual_page_of_its_function() {
+        let mut missing = Vec::new();
+        for hole in holes(&BTreeMap::new()) {
+            let Some((function, answer)) = hole.split_once(": ") else { continue };
+            if !api::NAMES.contains(&function) {
+                continue;
+            }
+            let path = format!("{}/../../docs/man/{function}.3.md", env!("CARGO_MANIFEST_DIR"));
+            let page = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+            let term = |answer: &str| format!("- `DAT_{}`", answer.replace('/', "/DAT_"));
+            // Whichever subtype: the type is told, with one or without.
+            let (wanted, ends) = match (answer.strip_suffix(", any subtype"), answer.strip_prefix("bare ")) {
+                (Some(kind), _) => (term(kind).trim_end_matches('`').to_owned(), ['`', '/']),
+                (_, Some(whole)) => (term(whole) + " (bare)", [':', ':']),
+                _ => (term(answer), [':', ':']),
+            };
+            if !page.lines().any(|line| line.strip_prefix(&*wanted).is_some_and(|rest| rest.starts_with(ends))) {
+                missing.push(format!("{function}: {answer}"));
+            }
+        }
+        assert!(missing.is_empty(), "{missing:#?}");
+    }
+
     #[test]
     fn nothing_seen_is_all_holes() {
         let count = |lists: usize, list: usize| lists + list;

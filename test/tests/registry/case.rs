@@ -62,7 +62,7 @@ impl Case {
 
     pub(crate) fn run_program(&self, program: &Path, words: &str) -> Answer {
         let mut command = Command::new(program);
-        for variable in ["DAT_OVERRIDE", "DAT_DBG_TYPE", "DAT_DBG_DEST", "LD_LIBRARY_PATH"] {
+        for variable in ["DAT_OVERRIDE", "DAT_DBG_TYPE", "DAT_DBG_LEVEL", "DAT_DBG_DEST", "LD_LIBRARY_PATH"] {
             command.env_remove(variable);
         }
         let output = command.envs(self.environment.iter().cloned()).args(words.split_whitespace()).output().unwrap();

@@ -29,7 +29,7 @@ fn six_causes_have_six_answers() {
                 c u1.1 threadsafe default {}/libfine.so.1 dapl.1.1 \"\" \"\"\n\
                 d u1.2 threadsafe default {}/libabsent.so.1 dapl.1.2 \"\" \"\"\n";
     let case = Case::new("six", conf).provider("libfine.so.1", &["OPEN_CODE=0x80030003"]);
-    let known = "known: a, b, c, d";
+    let known = "add a line for it, or open one of these: a, b, c, d";
     refused(
         &case,
         "open x 1 2 0",
@@ -40,14 +40,14 @@ fn six_causes_have_six_answers() {
         &case,
         "open b 1 2 0",
         MAJOR_NOT_FOUND,
-        "cannot open \"b\": {}/dat.conf:2: wanted version 1.2, but this name has only 2.0; \
-         a line for it is needed (that line is for libdat2)",
+        "cannot open \"b\": {}/dat.conf:2: wanted version 1.2, but this name has only 2.0 (for libdat2); \
+         add a line for version 1.2",
     );
     refused(
         &case,
         "open c 1 2 0",
         MINOR_NOT_FOUND,
-        "cannot open \"c\": {}/dat.conf:3: wanted version 1.2, but this name has only 1.1; a line for it is needed",
+        "cannot open \"c\": {}/dat.conf:3: wanted version 1.2, but this name has only 1.1; add a line for version 1.2",
     );
     refused(
         &case,
@@ -60,10 +60,16 @@ fn six_causes_have_six_answers() {
         &case,
         "open d 1 2 0",
         NOT_LOADED,
-        "cannot open \"d\": {}/dat.conf:4: {}/libabsent.so.1: cannot open shared object file: No such file or directory",
+        "cannot open \"d\": {}/dat.conf:4: {}/libabsent.so.1: cannot open shared object file: No such file or directory; \
+         install that library, or correct lib_path",
     );
     let device = case.run("open a 1 2 0 remove a 1 2 0");
-    device.quiet().says(&[
+    assert_eq!(
+        device.reason(),
+        "cannot open \"a\": {}/dat.conf:1: {}/libfine.so.1 answered DAT_INSUFFICIENT_RESOURCES DAT_RESOURCE_DEVICE; \
+         DAPL_DBG_TYPE=0xffff may make it tell more"
+    );
+    device.says(&[
         "provider: init a 1.2 nonthreadsafe ()",
         "provider: open a 8",
         "provider: fini a 1.2 nonthreadsafe",
@@ -85,9 +91,12 @@ fn a_name_on_a_line_that_does_not_count_is_told_with_that_line() {
         let line = answer.err.lines().last().unwrap();
         line.strip_prefix(&format!("libdat: cannot open \"{name}\": {{}}/dat.conf:")).unwrap().to_owned()
     };
-    assert_eq!(why("n"), "1: the line is marked nondefault, which takes it out of use");
-    assert_eq!(why("k"), "2: the line is a kernel (k...) record");
-    assert_eq!(why("d"), "3: the line was dropped: thread_safety: \"ThreadSafe\"");
+    assert_eq!(why("n"), "1: the line is marked nondefault, which takes it out of use; write default instead");
+    assert_eq!(why("k"), "2: the line is a kernel (k...) record; write u instead of k");
+    assert_eq!(
+        why("d"),
+        "3: the line was dropped: thread_safety: \"ThreadSafe\"; allowed is threadsafe or nonthreadsafe"
+    );
     let complaint = case.run("open d 1 2 0").err;
     assert!(
         complaint.starts_with(
@@ -120,7 +129,13 @@ fn a_library_that_is_no_provider_is_refused_with_the_reason() {
             &format!("cannot open \"p\": {{}}/dat.conf:1: {{}}/{library} {reason}"),
         );
     };
-    refuse("no-init", "libp.so.1", &["NO_INIT"], &[], "has no dat_provider_init: it is not a DAT provider");
+    refuse(
+        "no-init",
+        "libp.so.1",
+        &["NO_INIT"],
+        &[],
+        "has no dat_provider_init: it is not a DAT provider; name a provider's library as lib_path",
+    );
     refuse(
         "silent",
         "libp.so.1",
@@ -133,14 +148,14 @@ fn a_library_that_is_no_provider_is_refused_with_the_reason() {
         "libp.so.1",
         &["REGISTER_AS=\"q\""],
         &[],
-        "was loaded, but registered \"q\" 1.2 threadsafe instead of \"p\" 1.2 threadsafe",
+        "was loaded, but registered \"q\" 1.2 threadsafe instead of \"p\" 1.2 threadsafe; correct the line, or name another library",
     );
     refuse(
         "wrong-version",
         "libp.so.1",
         &["REGISTER_MINOR=1"],
         &[],
-        "was loaded, but registered \"p\" 1.1 threadsafe instead of \"p\" 1.2 threadsafe",
+        "was loaded, but registered \"p\" 1.1 threadsafe instead of \"p\" 1.2 threadsafe; correct the line, or name another library",
     );
     refuse(
         "two-by-name",
@@ -191,12 +206,45 @@ fn refusals_are_told_once_each_and_four_at_most() {
 }
 
 #[test]
+fn a_refusal_of_a_device_counts_as_one_and_a_wrong_call_is_the_programs_own_affair() {
+    let conf = "a u1.2 nonthreadsafe default {}/libfine.so.1 dapl.1.2 \"\" \"\"\n";
+    let case = Case::new("device-limit", conf).provider("libfine.so.1", &["OPEN_CODE=0x80030003"]);
+    let answer = case.run("open a 1 2 0 open a 1 2 0 open b 1 2 0 open c 1 2 0 open d 1 2 0 open e 1 2 0");
+    assert_eq!(answer.err.lines().count(), 5, "{}", answer.err);
+    let case = Case::new("call", conf).provider("libfine.so.1", &["OPEN_CODE=0x80060025"]);
+    case.run("open a 1 2 0").quiet();
+}
+
+#[test]
+fn levels_are_added_to_types() {
+    let lines = |variables: &[(&'static str, &str)]| {
+        let case = Case::new("levels", "");
+        let case = variables.iter().fold(case, |case, (name, value)| case.with(name, value));
+        case.run("open a 1 2 0").err.lines().count()
+    };
+    assert_eq!((lines(&[]), lines(&[("DAT_DBG_TYPE", "0")])), (1, 0));
+    assert_eq!(lines(&[("DAT_DBG_TYPE", "0"), ("DAT_DBG_LEVEL", "0x20")]), 1, "the call alone");
+    assert_eq!(lines(&[("DAT_DBG_LEVEL", "0x24")]), 3, "the call, the file, the refusal");
+}
+
+#[test]
+fn a_variable_that_nobody_reads_is_told_once_with_what_may_have_been_meant() {
+    let case = Case::new("misspelt", "").with("DAT_OVERIDE", "x").with("DAPL_UCM_RETRY", "3");
+    let case = case.with("DAPL_SM_NOBODY", "1").with("DATA", "2");
+    let answer = case.run("list 4 list 4 open a 1 2 0");
+    let lines: Vec<_> = answer.err.lines().collect();
+    let told = "libdat: DAT_OVERIDE is no variable of DAT's; the nearest that is one is DAT_OVERRIDE";
+    assert_eq!((lines.len(), lines[0]), (2, told), "{lines:?}");
+    assert_eq!(Case::new("misspelt", "").with("DAT_OVERIDE", "x").with("DAT_DBG_TYPE", "0").run("list 4").err, "");
+}
+
+#[test]
 fn a_bad_number_in_the_environment_is_named() {
     let case = Case::new("bad-number", "").with("DAT_DBG_TYPE", "all").with("DAT_DBG_DEST", "4");
     let err = case.run("open a 1 2 0").err;
     let lines: Vec<_> = err.lines().collect();
-    assert_eq!(lines[0], "libdat: DAT_DBG_TYPE=\"all\" is not a number from 0 to 0xffffffff; 1 is used");
-    assert_eq!(lines[1], "libdat: DAT_DBG_DEST=\"4\" is not a number from 1 to 0x3; 1 is used");
+    assert_eq!(lines[0], "libdat: DAT_DBG_TYPE=\"all\" is not a number from 0 to 4294967295; 1 is used");
+    assert_eq!(lines[1], "libdat: DAT_DBG_DEST=\"4\" is not a number from 1 to 3; 1 is used");
     assert_eq!(lines.len(), 3, "{lines:?}");
 }
 

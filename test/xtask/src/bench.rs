@@ -11,6 +11,7 @@ mod curve;
 mod found;
 mod ground;
 mod ours;
+mod page;
 mod pair;
 mod peers;
 mod report;
@@ -21,6 +22,7 @@ mod usnic;
 mod verbs;
 
 pub(crate) use crowd::evd;
+pub(crate) use page::{all, report as page};
 pub(crate) use sm::sm;
 pub(crate) use usnic::usnic;
 pub(crate) use verbs::verbs;

@@ -6,14 +6,19 @@
 mod bench;
 mod conformance;
 mod coverage;
+mod deb;
 mod demo;
 mod guest;
+mod install;
 mod iperf;
 mod json;
+mod layout;
+mod man;
 mod net;
 mod proofs;
 mod quiet;
 mod reference;
+mod release;
 mod report;
 mod setup;
 mod suites;
@@ -40,6 +45,11 @@ usage: cargo xtask COMMAND
                         all checks, or those with such a name; --required: as above. For root
   guest [--limit SECONDS] PROGRAM [ARGS]
                         runs a program of this machine in such a guest, with the staged libraries
+  bench [--quick]       sm, usnic and verbs below, one after the other, then one page of all they found: charts, tables and
+                        commands, in bench/report.html of the target directory; what failed is named there, and the rest
+                        is measured; --quick: a little of each
+  bench report [--from DIRECTORY] [--output FILE]
+                        makes that page of the results that are there, without measuring
   bench sm [--quick] [S1 .. S9] [connections] [connects] [memory] [senders] [latency] [bandwidth]
                         measure the sm provider beside its peers: everything, which takes some minutes, or these; --quick:
                         a little of it; writes bench/sm.json and, with latency or bandwidth, bench/sm.svg in the target
@@ -48,14 +58,22 @@ usage: cargo xtask COMMAND
                         the same for the usnic provider beside sockperf, iperf3 and libfabric; what is about loss (U7, loss)
                         needs network namespaces, so root; writes bench/usnic.json and bench/usnic.svg
   bench evd             measure what thousands of idle endpoints cost who polls their EVD; writes bench/evd.json
-  bench verbs [--clock] [V1 V2 ...]
+  bench verbs [--clock] [--quick] [V1 .. V9] [latency] [bandwidth] [connects]
                         measure the verbs provider beside perftest and the 2.0 reference in a guest, by instructions, or
-                        by time; all operations, or these; writes bench/verbs.json (or verbs-clock.json)
+                        by time; everything, or these; --quick: once; writes bench/verbs.json and, with a curve,
+                        bench/verbs.svg (or verbs-clock.json and verbs-clock.svg)
   setup [--required]    install what the suites need, and print the flags with which cargo builds all that can be built
                         here; --required: fail if that is not everything
-  build [--debug]       lay out libraries, headers, dtest and a dat.conf as installed, and say where
-  install [--prefix P] [--destdir D] [--sysconfdir C]
-                        install below P (/usr/local), packaged below D; dat.conf is read from C (P/etc)
+  build [--debug]       lay out libraries, headers, programs and a dat.conf as installed, and say where
+  man [DIRECTORY]       write the manual pages below a directory: man/ in the target directory
+  install [--prefix P] [--destdir D] [--sysconfdir C] [--libdir L] [--debug]
+                        install below P (/usr/local), packaged below D; dat.conf is read from C (P/etc), libraries go to L
+                        (P/lib); what is there of others' stays
+  deb [--output D] [--twice] [--debug]
+                        Debian packages, in deb/ of the target directory; --twice: build again elsewhere, and compare all
+                        bytes; --debug: of what the tests have built
+  uninstall [--prefix P] [--destdir D]
+                        take away what install has put there
 
 demo, test, guest, bench, build and install bring the system packages they need, or say which. Without rdma-core's
 development packages libdaplverbs.so.1 is left out. Builds go where cargo's own go.
@@ -81,14 +99,19 @@ fn main() -> ExitCode {
         ["test", "net", ref rest @ ..] => net::run(rest),
         ["test", ref rest @ ..] => suites::run(rest),
         ["guest", ref rest @ ..] => guest::command::run(rest),
+        ["bench", "report", ref rest @ ..] => bench::page(rest),
         ["bench", "sm", ref rest @ ..] => bench::sm(rest),
         ["bench", "usnic", ref rest @ ..] => bench::usnic(rest),
         ["bench", "evd"] => bench::evd(),
         ["bench", "verbs", ref rest @ ..] => bench::verbs(rest),
+        ["bench", "all", ref rest @ ..] | ["bench", ref rest @ ..] => bench::all(rest),
         ["setup", ref rest @ ..] => setup::run(rest),
         ["build"] => tree::build(dapl_test::stage::Profile::Release).map(|tree| tree.announce()),
         ["build", "--debug"] => tree::build(dapl_test::stage::Profile::Dev).map(|tree| tree.announce()),
-        ["install", ref rest @ ..] => tree::install(rest),
+        ["man", ref rest @ ..] => man::run(rest),
+        ["install", ref rest @ ..] => install::install(rest),
+        ["deb", ref rest @ ..] => deb::run(rest),
+        ["uninstall", ref rest @ ..] => install::uninstall(rest),
         ["help" | "--help" | "-h", ..] => {
             print!("{HELP}");
             Ok(())

@@ -23,6 +23,18 @@ pub(crate) const CC: Tool = Tool { program: "cc", packages: &["gcc", "libc6-dev"
 pub(crate) const CXX: Tool = Tool { program: "c++", packages: &["g++"] };
 /// Looks for lost memory.
 pub(crate) const VALGRIND: Tool = Tool { program: "valgrind", packages: &["valgrind"] };
+/// Packs packages.
+pub(crate) const DPKG_DEB: Tool = Tool { program: "dpkg-deb", packages: &["dpkg"] };
+/// Knows which packages libraries come from.
+pub(crate) const SHLIBDEPS: Tool = Tool { program: "dpkg-shlibdeps", packages: &["dpkg-dev"] };
+/// Takes from binaries what nobody runs.
+pub(crate) const STRIP: Tool = Tool { program: "strip", packages: &["binutils"] };
+/// Judges packages.
+pub(crate) const LINTIAN: Tool = Tool { program: "lintian", packages: &["lintian"] };
+/// Says how programs are compiled.
+pub(crate) const PKG_CONFIG: Tool = Tool { program: "pkg-config", packages: &["pkg-config"] };
+/// Judges manual pages.
+pub(crate) const MANDOC: Tool = Tool { program: "mandoc", packages: &["mandoc"] };
 /// The peer of most benches.
 pub(crate) const UCX: Tool = Tool { program: "ucx_perftest", packages: &["ucx-utils"] };
 /// The peer over libfabric.
@@ -55,6 +67,8 @@ pub(crate) const RDMA: Tool = Tool { program: "rdma", packages: &["iproute2"] };
 pub(crate) const DEVINFO: Tool = Tool { program: "ibv_devinfo", packages: &["ibverbs-utils", "ibverbs-providers"] };
 /// Measures RDMA devices.
 pub(crate) const PERFTEST: Tool = Tool { program: "ib_send_lat", packages: &["perftest"] };
+/// Draws pages.
+pub(crate) const CHROMIUM: Tool = Tool { program: "chromium", packages: &["chromium", "fonts-liberation"] };
 /// Tries a wire.
 pub(crate) const PING: Tool = Tool { program: "ping", packages: &["iputils-ping"] };
 /// Unpacks the modules of some kernels.
@@ -98,6 +112,13 @@ pub(crate) fn require(tools: &[Tool]) -> Result {
     match missing.iter().find(|tool| !is_program(tool.program)) {
         None => Ok(()),
         Some(tool) => Err(format!("{} is still missing after apt-get install {}", tool.program, packages.join(" "))),
+    }
+}
+
+/// The same where a suite does without, in part: says what is missing, in one line.
+pub(crate) fn wish(tools: &[Tool]) {
+    if let Err(reason) = require(tools) {
+        eprintln!("xtask: some checks will be skipped: {reason}");
     }
 }
 

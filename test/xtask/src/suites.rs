@@ -1,6 +1,6 @@
 //! The suites, by name: each a file of `test/tests`, besides `unit` (what stands at the foot of the sources), those that
-//! need a build of their own (`proofs`), `rxe` (`guest`), which fetches a kernel, and `all`. `net`, which makes network
-//! namespaces, is a command of its own.
+//! need a build of their own (`proofs`), `report` (the page of the benches, in this program), `rxe` (`guest`), which fetches a
+//! kernel, and `all`. `net`, which makes network namespaces, is a command of its own.
 //!
 //! cargo runs them, so the output ends in its `test result:` lines.
 #![forbid(unsafe_code)]
@@ -23,11 +23,24 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
     let known = binaries()?;
     if suite == "--list" {
         let names: BTreeSet<&str> = known.iter().map(|name| suite_of(name)).collect();
-        println!("all unit loom threads nightly rxe net {}", names.into_iter().collect::<Vec<_>>().join(" "));
+        println!("all unit loom threads nightly report rxe net {}", names.into_iter().collect::<Vec<_>>().join(" "));
         return Ok(());
     }
     setup::require(&[setup::CC, setup::CXX, setup::VALGRIND])?;
     setup::has_rdma_core();
+    match suite {
+        "report" => setup::require(&[setup::CHROMIUM])?,
+        "all" if rest == ["--required"] => setup::require(&[setup::CHROMIUM])?,
+        "all" | "unit" => setup::wish(&[setup::CHROMIUM]),
+        _ => {}
+    }
+    match suite {
+        "all" => setup::wish(&[setup::MANDOC, setup::PKG_CONFIG, setup::SHLIBDEPS, setup::LINTIAN]),
+        "man" => setup::wish(&[setup::MANDOC]),
+        "install" => setup::wish(&[setup::PKG_CONFIG]),
+        "deb" => setup::wish(&[setup::SHLIBDEPS, setup::LINTIAN]),
+        _ => {}
+    }
     match suite {
         "loom" => proofs::loom(rest),
         "threads" => proofs::threads(rest),
@@ -37,6 +50,8 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
             let host = tests(suite, &known, &[]).and(proofs::loom(&[])).and(proofs::threads(&[]));
             host.and(rxe::run(rest))
         }
+        // The page is made in this program, so its tests are here as well.
+        "report" => cargo_test(suite, &[&["-p", "xtask", "bench::page"], rest].concat()),
         // Its points of death and its liars know the provider from inside.
         "faults" if rest.is_empty() => tests(suite, &known, rest).and(cargo_test("faults within sm", &WITHIN_SM)),
         _ => tests(suite, &known, rest),

@@ -203,6 +203,20 @@ pub(crate) fn has_route(mut own: SocketAddr, peer: SocketAddr) -> bool {
     !bad.contains(&error.kind())
 }
 
+/// Is this an address of this host? All of 127.0.0.0/8 is, and what the kernel would send from to reach it; no packet is sent.
+pub(crate) fn is_here(own: &SocketAddr, peer: IpAddr) -> bool {
+    if peer == own.ip() || peer.is_loopback() {
+        return true;
+    }
+    let any: IpAddr = if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    // An address can be bound that is nobody's, if the system is set so: what the kernel chooses is its own.
+    let chosen = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(at(own, peer, 9))?;
+        socket.local_addr()
+    });
+    !peer.is_unspecified() && !peer.is_multicast() && chosen.is_ok_and(|chosen| chosen.ip() == peer)
+}
+
 /// The peer's address with a port, and our scope if it is link-local.
 pub(crate) fn at(own: &SocketAddr, peer: IpAddr, port: u16) -> SocketAddr {
     match (own, peer) {
@@ -282,6 +296,19 @@ mod tests {
         let from = |own: &str, to: &str| has_route(own.parse().unwrap(), to.parse().unwrap());
         assert!(from("127.0.0.1:0", "127.0.0.9:5") && !from("127.0.0.1:0", "203.0.113.77:5"));
         assert!(from("192.0.2.1:0", "203.0.113.77:5"), "an address that is not ours cannot be asked from");
+    }
+
+    #[test]
+    fn what_is_here_is_told_from_what_is_elsewhere() {
+        let own: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let all = list().unwrap().into_iter().filter(|known| known.is_up && !known.is_link_local());
+        let listed = all.map(|known| known.address.ip().to_string());
+        for here in listed.chain(["127.0.0.1", "127.0.1.1", "127.255.255.254", "::1"].map(str::to_owned)) {
+            assert!(is_here(&own, here.parse().unwrap()), "{here}");
+        }
+        for elsewhere in ["0.0.0.0", "::", "224.0.0.1", "255.255.255.255", "203.0.113.77", "2001:db8::77", "fe80::77"] {
+            assert!(!is_here(&own, elsewhere.parse().unwrap()), "{elsewhere}");
+        }
     }
 
     #[test]

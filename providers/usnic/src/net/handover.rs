@@ -141,10 +141,19 @@ pub(crate) fn pass(own: IpAddr, port: u16, qual: u64, passed: &Passed) -> bool {
     }
 }
 
-/// Somebody listens there.
-pub(crate) fn is_open(own: IpAddr, port: u16, qual: u64) -> bool {
+/// Somebody listens there, or nobody does; `None`: this process may not ask.
+pub(crate) fn look(own: IpAddr, port: u16, qual: u64) -> Option<bool> {
     let connect = || -> io::Result<()> { Ok(rustix::net::connect(socket()?, &name(own, port, qual)?)?) };
-    connect().is_ok()
+    match connect() {
+        Ok(()) => Some(true),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Some(false),
+        Err(_) => None,
+    }
+}
+
+/// Somebody listens there, as far as this process may ask.
+pub(crate) fn is_open(own: IpAddr, port: u16, qual: u64) -> bool {
+    look(own, port, qual) == Some(true)
 }
 
 fn encode(passed: &Passed) -> Vec<u8> {
@@ -205,6 +214,7 @@ mod tests {
         assert!(!is_open(ip, port, 2));
         let door = Door::open(ip, port, 2).unwrap();
         assert!(is_open(ip, port, 2) && !is_open(ip, port, 3));
+        assert_eq!((look(ip, port, 2), look(ip, port, 3)), (Some(true), Some(false)));
         assert_eq!(Door::open(ip, port, 2).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         assert!(Door::open(ip, port, 3).is_ok() && Door::open(ip, port + 1, 2).is_ok());
         drop(door);

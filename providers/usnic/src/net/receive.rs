@@ -133,11 +133,10 @@ impl Inbox {
             message.msg_hdr.msg_controllen = CONTROL as _;
             messages[at].write(message);
         }
-        let (fd, first) = (socket.as_fd().as_raw_fd(), messages.as_mut_ptr().cast::<libc::mmsghdr>());
-        let flags = libc::MSG_DONTWAIT as _;
+        let first = messages.as_mut_ptr().cast::<libc::mmsghdr>();
         // SAFETY: so many records are set, and each points at rooms of `self` and of this frame, with their lengths; no two
         // share one.
-        let count = unsafe { libc::recvmmsg(fd, first, ask as u32, flags, std::ptr::null_mut()) };
+        let count = unsafe { take(socket.as_fd().as_raw_fd(), first, ask) };
         let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?.min(ask);
         for (at, message) in messages[..count].iter().enumerate() {
             // SAFETY: it was set before the call, and the kernel has filled it.
@@ -155,6 +154,27 @@ impl Inbox {
             let (from, length, segment) = (*came)?;
             Some((from, Packets::new(&mut room[..length], segment)))
         })
+    }
+}
+
+/// How many were taken; -1: none, and `errno` says why. Not by the calls of the C library, at which a thread may be cancelled:
+/// here it holds locks, and cancellation costs time in each of them.
+///
+/// # Safety
+/// `first` points at so many records, each of which points at rooms with their lengths.
+unsafe fn take(fd: libc::c_int, first: *mut libc::mmsghdr, ask: usize) -> libc::c_long {
+    const FLAGS: libc::c_int = libc::MSG_DONTWAIT;
+    let no_time_out = std::ptr::null_mut::<libc::timespec>();
+    if ask > 1 {
+        // SAFETY: this function's own contract.
+        return unsafe { libc::syscall(libc::SYS_recvmmsg, fd, first, ask as libc::c_uint, FLAGS, no_time_out) };
+    }
+    // The call for one is the cheaper.
+    // SAFETY: as above, and there is one record.
+    unsafe {
+        let length = libc::syscall(libc::SYS_recvmsg, fd, &raw mut (*first).msg_hdr, FLAGS);
+        (*first).msg_len = u32::try_from(length).unwrap_or(0);
+        if length < 0 { -1 } else { 1 }
     }
 }
 

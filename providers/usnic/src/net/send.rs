@@ -64,6 +64,8 @@ struct Packet {
 pub(crate) struct Outcome {
     /// The socket is full. The rest stays in the batch, and is to be sent before anything else.
     pub(crate) is_blocked: bool,
+    /// It is not the socket that is full, but a queue behind it that others share.
+    pub(crate) overflows: bool,
     /// A packet of so many bytes is longer than the interface lets through. It is gone, as if lost.
     pub(crate) too_large: Option<usize>,
     /// The memory of the packet of this number, from 0, is not there. It is gone, as if lost.
@@ -232,14 +234,17 @@ impl Batch {
             let message = header(&mut self.calls.parts[..], to, Some(&mut control));
             // SAFETY: the record points at pieces that live: our own bytes, and memory that the makers of the pieces vouch
             // for. The name and the control data outlive the call.
-            unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const message, FLAGS) }
+            unsafe { send_one(socket.as_fd().as_raw_fd(), &raw const message) }
         });
         match sent {
             Ok(_) => {
                 self.sent += run;
                 true
             }
-            Err(error) if is_full(&error) => false,
+            Err(error) if is_full(&error) => {
+                outcome.overflows = error.raw_os_error() == Some(libc::ENOBUFS);
+                false
+            }
             // Whose fault it is shows when each goes by itself.
             Err(error) => {
                 let before = *outcome;
@@ -276,15 +281,21 @@ impl Batch {
                 // The call for one is the cheaper.
                 if let [one] = &messages[..] {
                     // SAFETY: as in `send_train`; the record and what it points at outlive the call.
-                    let sent = unsafe { libc::sendmsg(fd, &raw const one.msg_hdr, FLAGS) };
+                    let sent = unsafe { send_one(fd, &raw const one.msg_hdr) };
                     return if sent < 0 { sent } else { 1 };
                 }
                 // SAFETY: as above, every record.
-                unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), messages.len() as u32, FLAGS as _) as isize }
+                unsafe {
+                    let (first, count) = (messages.as_mut_ptr(), messages.len() as libc::c_uint);
+                    libc::syscall(libc::SYS_sendmmsg, fd, first, count, FLAGS) as isize
+                }
             });
             match sent {
                 Ok(count) => self.sent += count,
-                Err(error) if is_full(&error) => return false,
+                Err(error) if is_full(&error) => {
+                    outcome.overflows = error.raw_os_error() == Some(libc::ENOBUFS);
+                    return false;
+                }
                 Err(error) => {
                     outcome.note(&error, self.sent, self.packets[self.sent].length);
                     self.sent += 1;
@@ -319,6 +330,15 @@ impl Batch {
 }
 
 const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+
+/// Bytes that were sent, or -1. Not by the call of the C library, at which a thread may be cancelled: here it holds locks.
+///
+/// # Safety
+/// The record and what it points at are whole, and outlive the call.
+unsafe fn send_one(fd: libc::c_int, message: *const libc::msghdr) -> isize {
+    // SAFETY: this function's own contract.
+    unsafe { libc::syscall(libc::SYS_sendmsg, fd, message, FLAGS) as isize }
+}
 
 impl Calls {
     fn gather(&mut self, own: *const u8, pieces: &[Piece]) {

@@ -91,26 +91,6 @@ impl Socket {
         })
     }
 
-    /// Whether the network may cut what leaves from now on; else it drops what is too large for it. A hint: where that cannot
-    /// be set, all stays as it is.
-    pub(crate) fn let_cut(&self, may: bool) {
-        let set = |level, name, value| set(self.fd.as_fd(), level, name, value);
-        let done = if self.local.is_ipv4() {
-            set(
-                libc::IPPROTO_IP,
-                libc::IP_MTU_DISCOVER,
-                if may { libc::IP_PMTUDISC_DONT } else { libc::IP_PMTUDISC_PROBE },
-            )
-        } else {
-            let how = if may { libc::IPV6_PMTUDISC_DONT } else { libc::IPV6_PMTUDISC_PROBE };
-            let _ = set(libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, i32::from(!may));
-            set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, how)
-        };
-        if let Err(error) = done {
-            log::debug!("{}: what is cut on its way cannot be chosen: {error}", self.local);
-        }
-    }
-
     /// From now on all goes to `peer`, and nothing comes from anybody else.
     pub(crate) fn connect(&self, peer: SocketAddr) -> io::Result<()> {
         let name = Name::of(peer);

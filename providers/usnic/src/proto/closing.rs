@@ -132,6 +132,11 @@ impl Closing {
         true
     }
 
+    /// What `transmit` has next is the answer to what came.
+    pub(crate) fn owes_answer(&self) -> bool {
+        self.owes
+    }
+
     /// `transmit` has a packet.
     pub(crate) fn has_word(&self, now: Nanos) -> bool {
         self.owes || self.due.is_some_and(|due| due <= now)

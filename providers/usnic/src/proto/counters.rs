@@ -14,6 +14,8 @@ pub(crate) struct Counters {
     pub(crate) resent_gap: u64,
     pub(crate) resent_timeout: u64,
     pub(crate) resent_probe: u64,
+    /// Left in pieces, since the path takes less now than when they were cut.
+    pub(crate) torn: u64,
     /// Lost, as it seems; and those that were not.
     pub(crate) lost: u64,
     pub(crate) spurious: u64,

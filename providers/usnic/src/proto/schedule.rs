@@ -30,6 +30,11 @@ impl Outlook {
     pub(crate) fn wants_turn(&self) -> bool {
         self.resend || self.ready || self.ack
     }
+
+    /// Of one that does all that is due in a single turn: it stands in the line of what is most urgent, and in no other.
+    pub(crate) fn in_one_line(self) -> Outlook {
+        Outlook { ready: self.ready && !self.resend, ack: self.ack && !self.ready && !self.resend, ..self }
+    }
 }
 
 /// For what a connection has its turn.
@@ -205,6 +210,18 @@ mod tests {
         let turns = [(3, Turn::Resend), (2, Turn::Resend), (2, Turn::Send), (1, Turn::Ack)];
         assert_eq!(pass(&mut schedule), turns);
         assert!(!schedule.is_busy() && pass(&mut schedule).is_empty());
+    }
+
+    #[test]
+    fn who_does_all_in_one_turn_has_one_a_pass_by_what_is_most_urgent() {
+        let mut schedule = Schedule::default();
+        let all = Outlook { resend: true, ready: true, ack: true, deadline: Some(7) };
+        schedule.wants(1, &Outlook { resend: false, ready: false, ..all }.in_one_line());
+        schedule.wants(2, &Outlook { resend: false, ..all }.in_one_line());
+        schedule.wants(3, &all.in_one_line());
+        assert_eq!(pass(&mut schedule), [(3, Turn::Resend), (2, Turn::Send), (1, Turn::Ack)]);
+        assert_eq!(all.in_one_line().deadline, Some(7));
+        assert!(all.in_one_line().wants_turn() && !Outlook::default().in_one_line().wants_turn());
     }
 
     #[test]

@@ -1,13 +1,14 @@
-//! What a datagram of an open connection looks like: fragments, chunks, acks and the small words between (US-7).
+//! What a datagram of an open connection looks like: fragments, chunks, pieces, acks and the small words between (US-7).
 //!
 //! Every number is in network byte order, every record without gaps, so that they lie on the wire as they stand here. A
-//! datagram is one packet, from its first byte to its last; there are no stream markers (UR-7). Reads what came once, into
+//! datagram is one packet, or a piece of one, from its first byte to its last; there are no stream markers (UR-7). Reads what came once, into
 //! values, and believes nothing: what a value means for this connection is checked by who uses it. What sets up and ends
 //! connections stands in `setup`.
 //!
 //! ```text
 //! Fragment   Head  Carried  Message  payload               a whole message
 //! Chunk      Head  Carried  Message  Part  payload          a part of one
+//! Piece      Head  Carried  Message  Part  Extent  payload  a piece of a packet that was too long for the path
 //! Ack        Head  Ack      Selective  ranges
 //! Probe      Head  padding            ProbeAck  Head Size
 //! Challenge  Head  Nonce              Response  Head Nonce
@@ -38,6 +39,7 @@ pub(crate) enum Kind {
     Fin = 13,
     FinAck = 14,
     Reset = 15,
+    Piece = 16,
 }
 
 impl Kind {
@@ -45,7 +47,7 @@ impl Kind {
         use Kind::*;
         let all = [
             Fragment, Chunk, Ack, Probe, ProbeAck, Challenge, Response, Request, Cookie, Accept, Reject, Confirm, Fin,
-            FinAck, Reset,
+            FinAck, Reset, Piece,
         ];
         all.into_iter().find(|kind| *kind as u8 == code)
     }
@@ -162,6 +164,20 @@ pub(crate) struct Part {
     pub(crate) offset: U32,
 }
 
+/// Which bytes of its message the whole packet carries that this is a piece of.
+#[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub(crate) struct Extent {
+    pub(crate) start: U32,
+    pub(crate) end: U32,
+}
+
+impl Extent {
+    pub(crate) fn length(&self) -> u32 {
+        self.end.get().saturating_sub(self.start.get())
+    }
+}
+
 /// What an ack says of packets behind a gap, and of a message that could not be taken.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
@@ -212,6 +228,8 @@ pub(crate) const RANGES: usize = 64;
 pub(crate) const FRAGMENT: usize = size_of::<Head>() + size_of::<Carried>() + size_of::<Message>();
 /// Header of a part of one.
 pub(crate) const CHUNK: usize = FRAGMENT + size_of::<Part>();
+/// Header of a piece of a packet.
+pub(crate) const PIECE: usize = CHUNK + size_of::<Extent>();
 
 /// A packet with data, as it came.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -221,6 +239,8 @@ pub(crate) struct Data<'a> {
     pub(crate) message: Message,
     /// Of the payload in the message.
     pub(crate) offset: u32,
+    /// What the whole packet carries, if this is a piece of one.
+    pub(crate) extent: Option<Extent>,
     pub(crate) payload: &'a [u8],
 }
 
@@ -229,18 +249,23 @@ pub(crate) fn head(packet: &[u8]) -> Option<(Head, &[u8])> {
     Head::read_from_prefix(packet).ok()
 }
 
-/// What follows the header of a fragment or chunk. `None` if it is not one: too short, no operation, or a payload that does
-/// not lie within its message.
+/// What follows the header of a fragment, chunk or piece. `None` if it is not one: too short, no operation, or a payload that
+/// does not lie within its packet, or that within its message.
 pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
     let (carried, rest) = Carried::read_from_prefix(body).ok()?;
     let (message, rest) = Message::read_from_prefix(rest).ok()?;
     let op = message.op()?;
     let length = message.length.get();
-    let (offset, payload) = match kind {
-        Kind::Fragment => (0, rest),
+    let (offset, extent, payload) = match kind {
+        Kind::Fragment => (0, None, rest),
         Kind::Chunk => {
             let (part, rest) = Part::read_from_prefix(rest).ok()?;
-            (part.offset.get(), rest)
+            (part.offset.get(), None, rest)
+        }
+        Kind::Piece => {
+            let (part, rest) = Part::read_from_prefix(rest).ok()?;
+            let (extent, rest) = Extent::read_from_prefix(rest).ok()?;
+            (part.offset.get(), Some(extent), rest)
         }
         _ => return None,
     };
@@ -252,7 +277,12 @@ pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
         // A part of nothing is none.
         _ => carries > 0 && offset.checked_add(carries)? <= length,
     };
-    fits.then_some(Data { carried, op, message, offset, payload })
+    let is_within = extent.is_none_or(|extent| {
+        let (start, end) = (extent.start.get(), extent.end.get());
+        // No packet was ever longer than a datagram may be.
+        start <= offset && offset + carries <= end && end <= length && end - start <= u32::from(u16::MAX)
+    });
+    (fits && is_within).then_some(Data { carried, op, message, offset, extent, payload })
 }
 
 /// What follows the header of an ack.
@@ -271,7 +301,7 @@ mod tests {
     fn records_have_no_gaps() {
         assert_eq!((size_of::<Head>(), size_of::<Ack>(), size_of::<Carried>()), (16, 12, 16));
         assert_eq!((size_of::<Message>(), size_of::<Part>(), size_of::<Selective>()), (24, 4, 8));
-        assert_eq!((FRAGMENT, CHUNK, size_of::<Range>()), (56, 60, 8));
+        assert_eq!((FRAGMENT, CHUNK, PIECE, size_of::<Range>()), (56, 60, 68, 8));
     }
 
     fn packet(length: u32, op: u8, offset: Option<u32>, payload: usize) -> Vec<u8> {
@@ -297,6 +327,28 @@ mod tests {
     }
 
     #[test]
+    fn a_piece_lies_within_its_packet_and_that_within_its_message() {
+        let is_piece = |length: u32, offset: u32, extent: (u32, u32), payload: usize| {
+            let mut bytes = packet(length, 3, Some(offset), 0);
+            bytes.extend(Extent { start: extent.0.into(), end: extent.1.into() }.as_bytes());
+            bytes.resize(bytes.len() + payload, 7);
+            let found = data(Kind::Piece, &bytes);
+            found.is_some_and(|data| data.extent.is_some_and(|it| it.length() == extent.1 - extent.0))
+        };
+        assert!(is_piece(100, 20, (10, 90), 70) && is_piece(100, 0, (0, 100), 1) && is_piece(100, 99, (0, 100), 1));
+        assert!(!is_piece(100, 20, (10, 90), 71), "beyond its packet");
+        assert!(!is_piece(100, 9, (10, 90), 5), "before it");
+        assert!(!is_piece(100, 20, (10, 101), 5), "a packet beyond its message");
+        assert!(!is_piece(100, 20, (10, 90), 0), "a piece of nothing");
+        assert!(!is_piece(100, 20, (90, 10), 5) && !is_piece(u32::MAX, u32::MAX, (0, u32::MAX), 5), "no wrap");
+        assert!(
+            is_piece(1 << 20, 5, (5, 65_540), 5) && !is_piece(1 << 20, 5, (4, 65_540), 5),
+            "longer than a datagram"
+        );
+        assert!(data(Kind::Piece, &packet(10, 1, Some(5), 5)).is_none(), "no room for the extent");
+    }
+
+    #[test]
     fn an_ack_has_the_ranges_that_it_counts() {
         let with = |count: u8, ranges: usize| {
             let selective = Selective { ranges: count, ..Selective::default() };
@@ -314,7 +366,7 @@ mod tests {
         let head = Head::new(Kind::Reset, FLAG_LAST, 3, 4);
         assert_eq!((head.kind(), head.has(FLAG_LAST), head.has(FLAG_ACK_NOW)), (Some(Kind::Reset), true, false));
         assert_eq!(Head { version: 2, ..head }.kind(), None);
-        assert_eq!(Head { kind: 16, ..head }.kind(), None);
+        assert_eq!(Head { kind: 17, ..head }.kind(), None);
         assert_eq!(Head { kind: 0, ..head }.kind(), None);
     }
 }

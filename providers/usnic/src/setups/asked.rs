@@ -128,6 +128,7 @@ impl Setups {
                 None
             }
             Heard::Asked(id) => {
+                Self::send(&mut self.batch, &device.socket, from);
                 let request = self.answering.request(id)?;
                 let private_data = request.private_data.to_vec();
                 let info = RequestInfo { peer: request.from, told: private_data.len(), private_data };
@@ -142,6 +143,14 @@ impl Setups {
         let number = self.number_of.remove(&id)?;
         let Accepted { conn, pair, .. } = self.accepted.remove(&number)?;
         Some(Act::End(number, pair, conn, News::AcceptFailed))
+    }
+
+    /// Nobody has the port that an accept was sent to: one that this ends.
+    pub(super) fn requester_gone(&mut self, now: Nanos, to: SocketAddr) -> Option<Act> {
+        match self.answering.nobody_there(now, to) {
+            Heard::Left(id) => self.failed(id),
+            _ => None,
+        }
     }
 
     /// Who sends to a connection that was accepted, and has its token, has the accept.

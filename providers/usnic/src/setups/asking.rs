@@ -1,7 +1,10 @@
-//! Attempts of ours to connect.
+//! Attempts of ours to connect, to another host or to this one.
+//!
+//! Of this host every address is as good as the adapter's own: programs connect to what the resolver says is their host's, and
+//! that may be 127.0.1.1. Who listens here has a door, by which it is found, or found not to be there, without a packet.
 #![forbid(unsafe_code)]
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use dapl::error::{Address, Error, Resource, Result};
@@ -12,6 +15,7 @@ use super::{Act, Setups, Standing, Wishes};
 use crate::bell::News;
 use crate::device::{self, Device};
 use crate::net::address;
+use crate::net::handover;
 use crate::net::socket::Socket;
 use crate::pair::Pair;
 use crate::proto::Nanos;
@@ -44,16 +48,16 @@ impl Device {
             PeerAddress::Ip(ip) => ip.to_canonical(),
             PeerAddress::Path(_) => return Err(Error::InvalidAddress(Address::Malformed)),
         };
-        let own = self.interface.address;
-        if !address::is_reachable(&own, ip) {
-            return Err(Error::InvalidAddress(Address::Unreachable));
-        }
-        let server = address::at(&own, ip, self.knobs.port);
-        if !address::has_route(own, server) {
-            return Err(Error::InvalidAddress(Address::Unreachable));
-        }
+        let server = self.server(ip, spec.qual)?;
         let now = device::now();
         let number = self.table.take(now).ok_or(Error::Exhausted(Resource::Memory))?;
+        let Some(server) = server else {
+            pair.connecting(number, conn);
+            self.table.put(number, pair.clone());
+            self.setups.lock().unheard.push_back((number, conn, pair));
+            self.look_at_setups();
+            return Ok(number);
+        };
         let socket = self.open_socket_for(number).inspect_err(|_| self.forget(number))?;
         pair.connecting(number, conn);
         self.table.put(number, pair.clone());
@@ -66,6 +70,30 @@ impl Device {
         drop(setups);
         self.look_at_setups();
         Ok(number)
+    }
+
+    /// Where whoever listens on `qual` at `ip` is asked; `None`: it is this host, and nobody does.
+    fn server(&self, ip: IpAddr, qual: u64) -> Result<Option<SocketAddr>> {
+        let (own, port) = (self.address(), self.knobs.port);
+        if address::is_here(&own, ip) {
+            // Where the program says, if somebody listens there, else at our own address.
+            let there = (own.is_ipv4() == ip.is_ipv4()).then(|| address::at(&own, ip, port));
+            let mut nobody = true;
+            for server in there.into_iter().chain([own]) {
+                match handover::look(server.ip(), port, qual) {
+                    Some(true) => return Ok(Some(server)),
+                    Some(false) => {}
+                    None => nobody = false,
+                }
+            }
+            return Ok(if nobody { None } else { there.or(Some(own)) });
+        }
+        let is_reachable = address::is_reachable(&own, ip);
+        let server = address::at(&own, ip, port);
+        if !is_reachable || !address::has_route(own, server) {
+            return Err(Error::InvalidAddress(Address::Unreachable));
+        }
+        Ok(Some(server))
     }
 }
 
@@ -130,6 +158,9 @@ impl Setups {
 
     /// Those that are due, until one has come to something.
     pub(super) fn poll_attempts(&mut self, device: &Device, now: Nanos) -> Option<Act> {
+        if let Some((number, conn, pair)) = self.unheard.pop_front() {
+            return Some(Act::End(number, pair, conn, News::Rejected));
+        }
         while let Some((_, number)) = self.due.first().copied().filter(|(due, _)| *due <= now) {
             let outcome = self.attempts.get_mut(&number)?.opening.on_time(now);
             let act = self.after(device, now, number, outcome);
@@ -140,18 +171,23 @@ impl Setups {
         None
     }
 
-    /// Nobody has the well-known port there: one attempt that this decides.
+    /// Nobody has the port that was asked there: one attempt that this decides.
     pub(super) fn nobody_there(&mut self, device: &Device, now: Nanos, to: SocketAddr) -> Option<Act> {
+        let is_there = |attempt: &Attempt| attempt.server.ip() == to.ip();
         let there: Vec<u32> =
-            self.attempts.iter().filter(|(_, attempt)| attempt.server == to).map(|(number, _)| *number).collect();
+            self.attempts.iter().filter(|(_, attempt)| is_there(attempt)).map(|(number, _)| *number).collect();
         there.into_iter().find_map(|number| {
-            let outcome = self.attempts.get_mut(&number)?.opening.nobody_there(now);
+            let outcome = self.attempts.get_mut(&number)?.opening.nobody_there(now, to);
             self.after(device, now, number, outcome)
         })
     }
 
     /// Our consumer has given up. `false`: there is no such attempt.
     pub(super) fn withdraw(&mut self, number: u32) -> bool {
+        if let Some(place) = self.unheard.iter().position(|(unheard, ..)| *unheard == number) {
+            self.unheard.remove(place);
+            return true;
+        }
         let Some(mut attempt) = self.remove(number) else { return false };
         let to = attempt.opening.withdraw(&mut Os, self.batch.own());
         Self::send(&mut self.batch, &attempt.socket, to);

@@ -161,6 +161,9 @@ impl Listeners {
 impl Setups {
     /// A request for a qualifier of another process is passed on to it.
     fn sort(&mut self, device: &Device, passed: Passed) -> Option<Act> {
+        if self.echo(&passed) {
+            return None;
+        }
         let qual = packets::asking(&passed.request)?.qual();
         if self.listeners.find(qual).is_none() {
             let own = device.address();
@@ -169,5 +172,15 @@ impl Setups {
             }
         }
         self.requested(device, device::now(), passed.from, &passed.request)
+    }
+
+    /// Answers who only asks what the path carries. Whether a host with a key is there is nobody's business.
+    fn echo(&mut self, passed: &Passed) -> bool {
+        let Some(socket) = self.listeners.well_known.as_ref().filter(|_| !self.setup.has_key()) else { return false };
+        let is_answered = dapl_path_check::answer(&passed.request, self.batch.own());
+        if is_answered {
+            Self::send(&mut self.batch, socket, passed.from);
+        }
+        is_answered
     }
 }

@@ -10,7 +10,7 @@ mod asking;
 mod listening;
 mod secrets;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -35,8 +35,8 @@ use crate::net::socket::Socket;
 use crate::pair::{Opened, Pair};
 use crate::proto::Nanos;
 use crate::proto::setup::answering::{Answering, RequestId};
-use crate::proto::setup::opening;
 use crate::proto::setup::{Agreed, Config, Offer, Setup};
+use crate::proto::setup::{opening, packets};
 use crate::proto::wire::{self, Kind};
 
 /// What a queue pair brings into a connection.
@@ -55,6 +55,8 @@ pub(crate) struct Setups {
     /// Ours, by number.
     attempts: HashMap<u32, Attempt>,
     due: BTreeSet<(Nanos, u32)>,
+    /// Attempts of ours to reach who is not there: it is yet to be said.
+    unheard: VecDeque<(u32, ConnId, Arc<dyn Pair>)>,
     /// Others', until they are connections.
     answering: Answering,
     accepted: HashMap<u32, Accepted>,
@@ -98,6 +100,7 @@ impl Setups {
             setup,
             attempts: HashMap::new(),
             due: BTreeSet::new(),
+            unheard: VecDeque::new(),
             accepted: HashMap::new(),
             number_of: HashMap::new(),
             listeners: Listeners::default(),
@@ -107,7 +110,7 @@ impl Setups {
 
     /// When the engine is to look after them.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
-        let first = self.due.first().map(|(due, _)| *due);
+        let first = if self.unheard.is_empty() { self.due.first().map(|(due, _)| *due) } else { Some(0) };
         [first, self.answering.deadline()].into_iter().flatten().min()
     }
 
@@ -136,6 +139,10 @@ impl Setups {
         let (head, _) = wire::head(&packet)?;
         let number = head.conn.get();
         let kind = head.kind();
+        if packets::asking(&packet).is_some() {
+            // Repeated here, as we have said that it is pending.
+            return self.requested(device, now, from, &packet);
+        }
         if self.attempts.contains_key(&number) {
             self.answer(device, now, number, from, &packet)
         } else if self.accepted.contains_key(&number) {
@@ -200,11 +207,14 @@ fn receive(device: &Arc<Device>, from: SocketAddr, mut packet: Vec<u8>) {
     }
 }
 
-/// The host of `to`, or one on the way, says that nobody is there.
+/// The host of `to`, or one on the way, says that nobody is there: whom we asked, or who has asked us.
 pub(crate) fn nobody_there(device: &Arc<Device>, to: SocketAddr) {
     let now = device::now();
     loop {
-        let act = device.setups.lock().nobody_there(device, now, to);
+        let act = {
+            let mut setups = device.setups.lock();
+            setups.nobody_there(device, now, to).or_else(|| setups.requester_gone(now, to))
+        };
         match act {
             Some(act) => act.run(device),
             None => return,
@@ -266,7 +276,8 @@ impl Setups {
     pub(crate) fn end_all(&mut self, device: &Device) {
         let (asking, accepted): (Vec<u32>, Vec<u32>) =
             (self.attempts.keys().copied().collect(), self.accepted.keys().copied().collect());
-        asking.into_iter().for_each(|number| _ = self.withdraw(number));
+        let unheard: Vec<u32> = self.unheard.iter().map(|(number, ..)| *number).collect();
+        unheard.into_iter().chain(asking).for_each(|number| _ = self.withdraw(number));
         accepted.into_iter().for_each(|number| _ = self.take_back(device, number));
     }
 }

@@ -3,6 +3,8 @@
 
 #[path = "doubles.rs"]
 mod doubles;
+#[path = "strangers.rs"]
+mod strangers;
 
 use std::time::Duration;
 
@@ -14,6 +16,7 @@ use zerocopy::IntoBytes;
 use self::doubles::*;
 use super::*;
 use crate::net::errors::Hint;
+use crate::net::handover::Door;
 use crate::proto::MILLIS;
 use crate::proto::wire::{Head, Kind};
 
@@ -74,6 +77,7 @@ fn a_silent_host_is_unreachable() {
     let (here, there) = addresses();
     let client = Ia::open(&here, "connect_give_up_ms=100");
     let silent = std::net::UdpSocket::bind((there.as_str(), client.device.knobs.port)).unwrap();
+    let _door = Door::open(there.parse().unwrap(), client.device.knobs.port, 7).unwrap();
     client.try_connect(silent.local_addr().unwrap().ip(), 7, conn(1)).unwrap();
     assert_eq!(client.event(), (conn(1), "unreachable"));
 }
@@ -82,9 +86,48 @@ fn a_silent_host_is_unreachable() {
 fn an_address_that_no_peer_can_have_is_refused_at_once() {
     let (here, _) = addresses();
     let client = Ia::open(&here, "");
-    for ip in ["::1", "0.0.0.0", "224.0.0.1", "203.0.113.77"] {
+    for ip in ["2001:db8::77", "0.0.0.0", "224.0.0.1", "203.0.113.77"] {
         let refused = client.try_connect(ip.parse().unwrap(), 7, conn(1)).err();
         assert_eq!(refused, Some(Error::InvalidAddress(Address::Unreachable)), "{ip}");
+    }
+}
+
+#[test]
+fn by_any_address_of_this_host_ours_is_meant_unless_somebody_listens_there() {
+    let (here, there) = addresses();
+    let (client, server) = (Ia::open(&here, ""), Ia::open(&here, ""));
+    let listening = server.device.listen(7, ObjectId::default()).unwrap();
+    for (ip, attempt) in [("127.0.1.1", 1), (&there, 3), ("::1", 5)] {
+        let ours = client.try_connect(ip.parse().unwrap(), 7, conn(attempt)).unwrap();
+        let theirs = server.accept(conn(attempt + 1));
+        assert_eq!(client.above.ear.wait(established).0, (conn(attempt), b"you may".to_vec()), "{ip}");
+        ours.is_open();
+        ours.post(&client.device, b"by that address");
+        assert_eq!(theirs.ear.wait(packet).0, b"by that address", "{ip}");
+    }
+    let other = Ia::open(&there, "");
+    let _there = other.device.listen(7, ObjectId::default()).unwrap();
+    client.connect(&other, 7, conn(7));
+    other.accept(conn(8));
+    assert_eq!(client.above.ear.wait(established).0.0, conn(7));
+    drop(listening);
+    client.try_connect("127.0.1.1".parse().unwrap(), 7, conn(9)).unwrap();
+    assert_eq!(client.event(), (conn(9), "rejected"), "who listens elsewhere was not asked for");
+}
+
+#[test]
+fn who_is_refused_without_a_packet_may_give_up_first() {
+    let (here, _) = addresses();
+    let client = Ia::open(&here, "");
+    let spec = ConnectSpec { address: &PeerAddress::Ip(here.parse().unwrap()), qual: 7, private_data: b"" };
+    for _ in 0..100 {
+        let pair = Arc::new(Double::default());
+        let number = client.device.connect(pair.clone(), &spec, conn(1), WISHES).unwrap();
+        client.device.give_up(number);
+        // By one of the two, and once.
+        client.connect(&client, 7, conn(2));
+        while client.event() != (conn(2), "rejected") {}
+        assert!(client.device.table.find(number).is_none());
     }
 }
 
@@ -205,6 +248,27 @@ fn who_polls_does_the_work_and_the_engine_takes_over_when_it_stops() {
     theirs.post(&server.device, b"asleep");
     assert_ne!(ours.ear.wait(packet).1, me);
     assert!(!client.device.polling.is_polled());
+}
+
+#[test]
+fn who_polls_while_bytes_are_put_into_their_place_finds_them_complete() {
+    let ia = Ia::open("127.0.0.1", "");
+    let (is_complete, begun) = (AtomicBool::new(false), std::sync::Barrier::new(2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let progress = ia.device.progress.lock();
+            ia.device.places(true);
+            begun.wait();
+            // The other one would be back long before this.
+            (0..1000).for_each(|_| std::thread::yield_now());
+            is_complete.store(true, Ordering::SeqCst);
+            ia.device.places(false);
+            drop(progress);
+        });
+        begun.wait();
+        ia.device.poll(&Poller::default());
+        assert!(is_complete.load(Ordering::SeqCst), "the bytes were there before their completion");
+    });
 }
 
 #[test]
@@ -361,6 +425,7 @@ fn a_wrong_key_connects_to_nothing_and_the_right_one_does() {
         client.connect(&server, 7, conn(attempt));
         assert_eq!(client.event(), (conn(attempt), "unreachable"));
     }
+    assert_eq!(asked(&here, &server, 0, 100), None, "nor is it told what the path carries");
     let client = Ia::open(&here, &right);
     let ours = client.connect(&server, 7, conn(3));
     server.accept(conn(4));
@@ -368,4 +433,31 @@ fn a_wrong_key_connects_to_nothing_and_the_right_one_does() {
     ours.is_open();
     assert!(ours.opened.lock().unwrap().as_ref().unwrap().agreed.seal.is_some());
     ["right", "wrong"].iter().for_each(|name| std::fs::remove_file(path(name)).unwrap());
+}
+
+/// The answer to a probe of no connection, by a plain socket.
+fn asked(from: &str, to: &Ia, flags: u16, length: usize) -> Option<Vec<u8>> {
+    let socket = std::net::UdpSocket::bind((from, 0)).unwrap();
+    let mut packet = Head::new(Kind::Probe, flags, 0, 0xABCD).as_bytes().to_vec();
+    packet.resize(length, 0);
+    socket.send_to(&packet, to.device.address()).unwrap();
+    let patience = if to.device.knobs.key_file.is_some() { Duration::from_millis(100) } else { LONG };
+    socket.set_read_timeout(Some(patience)).unwrap();
+    let mut answer = vec![0; 1 << 16];
+    let (length, by) = socket.recv_from(&mut answer).ok()?;
+    assert_eq!(by, to.device.address(), "from the port that was asked");
+    answer.truncate(length);
+    Some(answer)
+}
+
+#[test]
+fn who_asks_what_the_path_carries_is_told_by_who_listens() {
+    let (here, there) = addresses();
+    let server = Ia::open(&there, "");
+    let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+    for length in [20, 1472, 65_507] {
+        let answer = asked(&here, &server, 0, length).unwrap();
+        assert_eq!((answer.len(), answer[16..].to_vec()), (20, (length as u32).to_be_bytes().to_vec()));
+        assert_eq!(asked(&here, &server, 1, length).unwrap().len(), length);
+    }
 }

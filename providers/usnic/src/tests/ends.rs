@@ -196,3 +196,37 @@ fn a_queue_pair_that_was_dropped_leaves_nothing() {
     drop(qb);
     assert!(a.sink.is_silent());
 }
+
+/// As at the exit of a process: nothing completes there any more, and the peer has what is its due.
+#[test]
+fn a_farewell_acks_what_was_delivered_and_tells_of_the_end() {
+    let (a, qa, b, qb) = two();
+    qb.post_recv(&[], token(1)).unwrap();
+    qb.post_recv(&[], token(2)).unwrap();
+    qa.post_recv(&[], token(3)).unwrap();
+    qa.post_send(&wr(SEND, &[], 4)).unwrap();
+    assert_eq!(b.completion(&a).token.cookie, 1);
+    b.ia.tally.farewell();
+    let (sent, recv) = (a.completion(&b), a.completion(&b));
+    assert_eq!((sent.token.cookie, sent.status), (4, Status::Success));
+    assert_eq!((recv.token.cookie, recv.status), (3, Status::Flushed));
+    assert_eq!(a.sink.next(conn(1)), "disconnected");
+    assert!(b.is_quiet());
+}
+
+#[test]
+fn what_a_connection_counts_is_shown_now_and_after_its_end() {
+    let (a, qa, b, qb) = two();
+    qb.post_recv(&[], token(1)).unwrap();
+    qa.post_send(&wr(SEND, &[], 2)).unwrap();
+    b.completion(&a);
+    a.completion(&b);
+    let value =
+        |counts: Vec<Count>, name: &str| counts.iter().find(|count| count.name == name).map(|count| count.value);
+    assert_eq!((value(qa.counts(), "sent"), value(a.ia.counts(), "sent")), (Some(1), Some(1)));
+    assert!(value(qa.counts(), "round trip") > Some(0) && value(qa.counts(), "path mtu") >= Some(1200));
+    assert_eq!(value(a.ia.counts(), "of no connection"), Some(0));
+    qa.abort();
+    assert_eq!((value(qa.counts(), "sent"), value(a.ia.counts(), "sent")), (Some(1), Some(1)));
+    assert!(a.qp().counts().is_empty(), "without a connection there is nothing to show");
+}

@@ -90,9 +90,8 @@ fn many_sends_make_up_trains_and_keep_their_order() {
             done += 1;
         }
     }
-    let facts = a.ia.facts();
-    let fact = |name: &str| facts.iter().find(|(known, _)| known == name).unwrap().1.clone();
-    assert_eq!(fact("sent"), "10000");
+    let sent = a.ia.counts().into_iter().find(|count| count.name == "sent").map(|count| count.value);
+    assert_eq!(sent, Some(10_000));
 }
 
 #[test]

@@ -1,11 +1,15 @@
-//! Charts as SVG: lines over sizes, both axes logarithmic, one panel below the other.
+//! Charts as SVG: lines over sizes or counts, both axes logarithmic, one panel below the other; or dots, row by row (`dots`).
 //!
 //! A file stands alone: no script, no font or picture from elsewhere. It follows the reader's light or dark setting; lines
 //! differ by mark as well as by colour (of Okabe and Ito's, which the colour-blind tell apart) and are named where they end.
 //! Knows nothing of what is measured.
 #![forbid(unsafe_code)]
 
+mod dots;
+
 use std::fmt::Write;
+
+pub(super) use dots::Dots;
 
 /// One line. Points go from small sizes to large; what is not positive cannot be shown and is left out.
 pub(super) struct Line {
@@ -19,22 +23,50 @@ pub(super) enum Across {
     Bytes,
     /// Lost packets, of a thousand.
     Loss,
+    /// Connections on one EVD.
+    Connections,
+    /// Connections that are made at once.
+    AtOnce,
+    /// Endpoints of one process.
+    Endpoints,
+    /// Processes that send.
+    Senders,
 }
 
 impl Across {
+    const ALL: [Across; 6] =
+        [Across::Bytes, Across::Loss, Across::Connections, Across::AtOnce, Across::Endpoints, Across::Senders];
+
+    /// By its name.
+    pub(super) fn called(name: &str) -> Option<Self> {
+        Across::ALL.into_iter().find(|across| across.name() == name)
+    }
+
+    /// As files have it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Across::Bytes => "bytes",
+            Across::Loss => "loss",
+            Across::Connections => "connections",
+            Across::AtOnce => "at once",
+            Across::Endpoints => "endpoints",
+            Across::Senders => "senders",
+        }
+    }
+
     /// A point of it, in words.
     pub(super) fn at(self, value: u32) -> String {
         match self {
-            Across::Bytes => format!("{value} bytes"),
             Across::Loss => self.tick(f64::from(value)),
+            _ => format!("{value} {}", self.name()),
         }
     }
 
     /// What its unit is called.
     pub(super) fn unit(self) -> &'static str {
         match self {
-            Across::Bytes => "bytes",
             Across::Loss => "lost 1/1000",
+            _ => self.name(),
         }
     }
 
@@ -42,6 +74,10 @@ impl Across {
         match self {
             Across::Bytes => "bytes in one message or write",
             Across::Loss => "packets lost",
+            Across::Connections => "connections on one EVD",
+            Across::AtOnce => "connections begun at once",
+            Across::Endpoints => "endpoints of one process",
+            Across::Senders => "processes that send to one",
         }
     }
 
@@ -49,7 +85,8 @@ impl Across {
     fn step(self) -> f64 {
         match self {
             Across::Bytes => 16.0,
-            Across::Loss => 10.0,
+            Across::Senders => 2.0,
+            _ => 10.0,
         }
     }
 
@@ -57,14 +94,17 @@ impl Across {
     fn base(self) -> f64 {
         match self {
             Across::Bytes => 4.0,
-            Across::Loss => 10.0,
+            Across::Senders => 2.0,
+            _ => 10.0,
         }
     }
 
-    fn tick(self, value: f64) -> String {
+    /// A mark of the axis.
+    pub(super) fn tick(self, value: f64) -> String {
         match self {
             Across::Bytes => bytes(value),
             Across::Loss => format!("{} %", number(value / 10.0)),
+            _ => number(value),
         }
     }
 }
@@ -84,21 +124,24 @@ const LEFT: f64 = 80.0;
 const RIGHT: f64 = 660.0;
 const TOP: f64 = 80.0;
 const BOTTOM: f64 = 370.0;
+/// Down to here there is nothing but a panel's title.
+const HEADING: f64 = 40.0;
 /// From one name to the next.
 const LEADING: f64 = 16.0;
 /// Where a legend's entries begin, and how wide they are.
 const ENTRY: f64 = 145.0;
 const SHADES: usize = 4;
 
-const STYLE: &str = "\
-text { font: 13px sans-serif; fill: #222 } .title { font-size: 16px; font-weight: bold }
+/// How everything looks.
+pub(super) const STYLE: &str = "\
+svg text { font: 13px sans-serif; fill: #222 } svg .title { font-size: 16px; font-weight: bold }
 .ground { fill: #fff } .grid { stroke: #ddd } .axis { stroke: #222; fill: none }
 .line { fill: none; stroke-width: 2 } .mark { stroke: none }
 .s0 { stroke: #0072b2; fill: #0072b2 } .s1 { stroke: #d55e00; fill: #d55e00 }
 .s2 { stroke: #009e73; fill: #009e73 } .s3 { stroke: #b3588c; fill: #b3588c }
 .line.s0, .line.s1, .line.s2, .line.s3 { fill: none }
 @media (prefers-color-scheme: dark) {
-  text { fill: #eee } .ground { fill: #111 } .grid { stroke: #3a3a3a } .axis { stroke: #eee }
+  svg text { fill: #eee } .ground { fill: #111 } .grid { stroke: #3a3a3a } .axis { stroke: #eee }
   .s0 { stroke: #56b4e9; fill: #56b4e9 } .s1 { stroke: #e69f00; fill: #e69f00 }
   .s2 { stroke: #2fc99a; fill: #2fc99a } .s3 { stroke: #dd94bf; fill: #dd94bf }
 }
@@ -139,6 +182,27 @@ impl Scale {
 fn log(value: f64, base: f64) -> f64 {
     let exact = value.ln() / base.ln();
     if (exact - exact.round()).abs() < 1e-9 { exact.round() } else { exact }
+}
+
+/// One panel for a page that has `STYLE`: its title and what it shows are what a reader hears who does not see it.
+pub(super) fn inline(mut panel: Panel, id: &str) -> String {
+    let names: Vec<&str> = panel.lines.iter().map(|line| &*line.name).collect();
+    let shows = format!("{} against {}. Lines: {}.", panel.up, panel.across.title(), names.join(", "));
+    let title = std::mem::take(&mut panel.title);
+    framed(id, &title, &shows, HEIGHT, |text| draw(text, &panel))
+}
+
+/// A picture of a page, which has a heading of its own: that place is cut off.
+fn framed(id: &str, title: &str, shows: &str, height: f64, draw: impl FnOnce(&mut String)) -> String {
+    let [id, title, shows] = [id, title, shows].map(escaped);
+    let mut text = format!(
+        "<svg class=\"chart\" id=\"{id}\" viewBox=\"0 {HEADING} {WIDTH} {}\" role=\"img\" \
+         aria-labelledby=\"{id}-title {id}-desc\">\n<title id=\"{id}-title\">{title}</title>\n\
+         <desc id=\"{id}-desc\">{shows}</desc>\n<rect class=\"ground\" width=\"{WIDTH}\" height=\"{height}\"/>\n",
+        height - HEADING
+    );
+    draw(&mut text);
+    text + "</svg>\n"
 }
 
 /// All of it.
@@ -202,7 +266,9 @@ fn axes(text: &mut String, panel: &Panel, across: Scale, up: Scale) {
     }
     // Writing to a string succeeds.
     let _ = writeln!(text, "<path class=\"axis\" d=\"M{LEFT} {TOP}V{BOTTOM}H{RIGHT}\"/>");
-    label(text, (LEFT, 26.0), "start", " class=\"title\"", &panel.title);
+    if !panel.title.is_empty() {
+        label(text, (LEFT, 26.0), "start", " class=\"title\"", &panel.title);
+    }
     label(text, ((LEFT + RIGHT) / 2.0, BOTTOM + 42.0), "middle", "", panel.across.title());
     let middle = (TOP + BOTTOM) / 2.0;
     label(text, (20.0, middle), "middle", &format!(" transform=\"rotate(-90 20 {middle})\""), &panel.up);
@@ -259,7 +325,8 @@ fn number(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-fn escaped(text: &str) -> String {
+/// For HTML and SVG.
+pub(super) fn escaped(text: &str) -> String {
     text.chars().fold(String::new(), |mut escaped, c| {
         match c {
             '&' => escaped += "&amp;",

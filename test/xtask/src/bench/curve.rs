@@ -5,7 +5,7 @@ use super::chart::{Across, Line, Panel};
 use super::ground::{Ground, Terrain};
 use super::median;
 use super::ours::Perf;
-use super::side::{Effort, Shown, Side};
+use super::side::{Effort, Ends, Shown, Side};
 use crate::Result;
 
 /// One line: whose it is, and how it is asked for a size.
@@ -40,7 +40,7 @@ pub(super) struct Family {
     pub(super) section: &'static str,
     pub(super) title: &'static str,
     pub(super) unit: &'static str,
-    up: &'static str,
+    pub(super) up: &'static str,
     pub(super) across: Across,
     pub(super) curves: Vec<Curve>,
 }
@@ -54,7 +54,7 @@ pub(super) struct Curve {
 /// One size of it.
 pub(super) struct Point {
     pub(super) size: u32,
-    pub(super) command: String,
+    pub(super) ends: Ends,
     pub(super) samples: Vec<f64>,
 }
 
@@ -69,7 +69,8 @@ impl Plan {
         let mut curves: Vec<Curve> = self.all.iter().map(|who| Curve { name: who.name, points: Vec::new() }).collect();
         let mut refused = vec![false; self.all.len()];
         for size in self.sizes {
-            let ground = Ground::lay((self.terrain)(size))?;
+            let terrain = (self.terrain)(size);
+            let ground = Ground::lay(terrain)?;
             let at = self.across.at(size);
             let mut samples = vec![Vec::new(); self.all.len()];
             for _ in 0..effort.few {
@@ -92,7 +93,7 @@ impl Plan {
             for ((who, samples), curve) in self.all.iter().zip(samples).zip(&mut curves) {
                 if !samples.is_empty() {
                     line += &format!(" {} {:.3}", who.name, median(&samples));
-                    curve.points.push(Point { size, command: (who.side)(size).line(), samples });
+                    curve.points.push(Point { size, ends: (who.side)(size).ends(perf.adapter(), terrain), samples });
                 }
             }
             eprintln!("{line} {}", self.shown.unit());
@@ -130,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_panel_shows_medians() {
-        let point = Point { size: 4, command: String::new(), samples: vec![3.0, 1.0, 2.0] };
+        let point = Point { size: 4, ends: Ends::default(), samples: vec![3.0, 1.0, 2.0] };
         let curves = vec![Curve { name: "one", points: vec![point] }];
         let family = Family { section: "latency", title: "t", unit: "us", up: "u", across: Across::Bytes, curves };
         assert_eq!(family.panel().lines[0].points, [(4.0, 2.0)]);

@@ -3,18 +3,20 @@
 
 use dapl_test::stage::Stage;
 
+use super::chart::Across;
 use super::contest::{Contest, Measured};
 use super::curve::{self, Curve, Family};
-use super::ours::Perf;
+use super::ours::{Adapter, Perf};
 use super::report::{json, load, machine, save, warn};
 use super::scale::{self, Row};
-use super::side::{Effort, Side};
+use super::side::{Effort, Ends, Side};
 use super::{chart, median};
 use crate::Result;
 
 /// A bench: the name of its files, and the packages of those beside us.
 pub(super) struct Bench {
     pub(super) name: &'static str,
+    pub(super) adapter: &'static Adapter,
     pub(super) packages: &'static [&'static str],
     /// Below its charts.
     pub(super) caption: &'static str,
@@ -50,7 +52,7 @@ struct Found {
 impl Lists {
     fn has(&self, name: &str) -> bool {
         self.contests.iter().any(|contest| contest.id == name)
-            || self.plans.iter().any(|plan| plan.section == name)
+            || self.plans.iter().any(|plan| plan.section.name == name)
             || self.families.iter().any(|plan| plan.section == name)
     }
 }
@@ -85,7 +87,7 @@ pub(super) fn run(bench: &Bench, perf: &Perf, stage: &Stage, wanted: &Wanted<'_>
     let contests = lists.contests.into_iter().filter(|contest| wanted.has(contest.id));
     found.contests = contests.filter_map(|contest| found.failures.keep(contest.measure(perf, effort))).collect();
     found.contests.sort_by_key(|measured| measured.contest.id);
-    let plans = lists.plans.into_iter().filter(|plan| wanted.has(plan.section));
+    let plans = lists.plans.into_iter().filter(|plan| wanted.has(plan.section.name));
     found.rows = plans.filter_map(|plan| found.failures.keep(plan.measure(perf, effort))).collect();
     let families = lists.families.into_iter().filter(|plan| wanted.has(plan.section));
     found.families = families.filter_map(|plan| found.failures.keep(plan.measure(perf, effort))).collect();
@@ -129,7 +131,7 @@ impl Found {
         }
         for row in &self.rows {
             let figures = row.figures.iter().map(|figure| {
-                format!("{:>12} {:<4} {:11}", rounded(median(&figure.samples)), figure.unit, figure.name)
+                format!("{:>12} {:<4} {:11}", rounded(median(&figure.samples)), figure.answer.unit, figure.answer.name)
             });
             println!("{:34}{}", row.title, figures.collect::<String>().trim_end());
         }
@@ -157,7 +159,7 @@ impl Found {
              \"curves\": [\n{}\n  ],\n  \"not_measured\": [\n{}\n  ]\n}}\n",
             machine(self.load, bench.packages),
             self.is_quick,
-            list(self.contests.iter().map(contest_json).collect()),
+            list(self.contests.iter().map(|measured| contest_json(measured, bench.adapter.name)).collect()),
             list(self.rows.iter().flat_map(row_json).collect()),
             list(self.families.iter().flat_map(family_json).collect()),
             list(self.failures.0.iter().map(|reason| format!("    {}", json(reason))).collect())
@@ -193,7 +195,8 @@ fn promise(measured: &Measured) -> String {
     )
 }
 
-fn print_family(family: &Family) {
+/// Prints its table.
+pub(super) fn print_family(family: &Family) {
     println!("\n{}, {}", family.title, family.unit);
     print!("{:>12}", family.across.unit());
     family.curves.iter().for_each(|curve| print!("{:>16}", curve.name));
@@ -212,7 +215,7 @@ fn print_family(family: &Family) {
 }
 
 /// Three digits that count, at least.
-fn rounded(value: f64) -> String {
+pub(super) fn rounded(value: f64) -> String {
     let digits = match value.abs() {
         value if value >= 100.0 => 0,
         value if value >= 10.0 => 1,
@@ -223,45 +226,65 @@ fn rounded(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-fn contest_json(measured: &Measured) -> String {
+fn contest_json(measured: &Measured, adapter: &str) -> String {
     let contest = &measured.contest;
     let (must, stretch) = (or_null(contest.must), or_null(contest.stretch));
-    let met = contest.must.map_or("null".to_owned(), |must| measured.meets(must).to_string());
-    let peers: Vec<String> = contest
-        .peers
-        .iter()
-        .zip(&measured.peers)
-        .map(|(peer, samples)| format!("\n      {{\"command\": {}, \"samples\": {samples:?}}}", json(&peer.line())))
-        .collect();
+    let met = |bound: Option<f64>| bound.map_or("null".to_owned(), |bound| measured.meets(bound).to_string());
+    let bound = |value: Option<f64>| value.map_or("null".to_owned(), |value| json(&contest.bound(value)));
+    let peer = |(peer, samples): (&Side, &Vec<f64>)| {
+        let (program, ends) = (json(peer.program()), ends_json(&peer.ends(adapter, contest.terrain)));
+        format!("\n      {{\"program\": {program}, {ends}, \"samples\": {samples:?}}}")
+    };
+    let peers: Vec<String> = contest.peers.iter().zip(&measured.peers).map(peer).collect();
     format!(
         "    {{\"id\": {}, \"title\": {}, \"unit\": {}, \"less_is_better\": {}, \"must\": {must}, \"stretch\": {stretch}, \
-         \"met\": {met},\n     \"ours\": {}, \"peer\": {}, \"figure\": {}, \"command\": {},\n     \"samples\": {:?}, \
-         \"peers\": [{}]}}",
+         \"met\": {}, \"met_stretch\": {},\n     \"promise\": {}, \"hope\": {}, \"where\": {},\n     \
+         \"ours\": {}, \"peer\": {}, \"figure\": {}, {},\n     \"samples\": {:?}, \"peers\": [{}]}}",
         json(contest.id),
         json(contest.title),
         json(contest.shown.unit()),
         contest.shown.less_is_better(),
+        met(contest.must),
+        met(contest.stretch),
+        bound(contest.must),
+        bound(contest.stretch),
+        json(&contest.terrain.name()),
         measured.ours(),
         or_null(measured.peer()),
         measured.figure(),
-        json(&contest.ours.line()),
+        ends_json(&contest.ours.ends(adapter, contest.terrain)),
         measured.ours,
         peers.join(",")
     )
+}
+
+/// As fields of JSON.
+pub(super) fn ends_json(ends: &Ends) -> String {
+    format!("\"server\": {}, \"client\": {}", json(&ends.server), json(&ends.client))
 }
 
 fn or_null(value: Option<f64>) -> String {
     value.map_or("null".to_owned(), |value| value.to_string())
 }
 
+/// Which chart a figure is of.
+fn chart_json(section: &str, title: &str, up: &str, across: Across) -> String {
+    let [section, title, up, across] = [section, title, up, across.name()].map(json);
+    format!("\"section\": {section}, \"title\": {title}, \"up\": {up}, \"across\": {across}")
+}
+
 fn row_json(row: &Row) -> Vec<String> {
     let figure = |figure: &scale::Figure| {
         format!(
-            "    {{\"title\": {}, \"what\": {}, \"unit\": {}, \"command\": {}, \"median\": {}, \"samples\": {:?}}}",
+            "    {{{}, \"row\": {}, \"what\": {}, \"unit\": {}, \"name\": {}, \"at\": {},\n     {}, \"median\": {}, \
+             \"samples\": {:?}}}",
+            chart_json(row.section.name, row.section.title, row.section.up, row.section.across),
             json(&row.title),
-            json(figure.name),
-            json(figure.unit),
-            json(&figure.command),
+            json(figure.answer.name),
+            json(figure.answer.unit),
+            json(figure.answer.line),
+            figure.count,
+            ends_json(&figure.ends),
             median(&figure.samples),
             figure.samples
         )
@@ -269,16 +292,21 @@ fn row_json(row: &Row) -> Vec<String> {
     row.figures.iter().map(figure).collect()
 }
 
-fn family_json(family: &Family) -> Vec<String> {
+/// Its lines, as objects of JSON.
+pub(super) fn family_json(family: &Family) -> Vec<String> {
     let curve = |curve: &Curve| {
-        let points: Vec<String> = curve.points.iter().map(|point| {
-            let (size, median) = (point.size, median(&point.samples));
-            let (command, samples) = (json(&point.command), &point.samples);
-            format!("\n      {{\"size\": {size}, \"median\": {median}, \"command\": {command}, \"samples\": {samples:?}}}")
-        }).collect();
+        let points: Vec<String> = curve
+            .points
+            .iter()
+            .map(|point| {
+                let (size, median) = (point.size, median(&point.samples));
+                let (ends, samples) = (ends_json(&point.ends), &point.samples);
+                format!("\n      {{\"at\": {size}, \"median\": {median}, {ends}, \"samples\": {samples:?}}}")
+            })
+            .collect();
         format!(
-            "    {{\"family\": {}, \"unit\": {}, \"name\": {}, \"points\": [{}]}}",
-            json(family.section),
+            "    {{{}, \"unit\": {}, \"name\": {}, \"points\": [{}]}}",
+            chart_json(family.section, family.title, family.up, family.across),
             json(family.unit),
             json(curve.name),
             points.join(",")
@@ -286,6 +314,9 @@ fn family_json(family: &Family) -> Vec<String> {
     };
     family.curves.iter().map(curve).collect()
 }
+
+#[cfg(test)]
+pub(super) mod example;
 
 #[cfg(test)]
 mod tests {
@@ -341,6 +372,8 @@ mod tests {
         assert_eq!(text.matches('{').count(), text.matches('}').count());
         assert_eq!(text.matches('[').count(), text.matches(']').count());
         assert!(text.contains("\"samples\": [3.5]") && text.matches("\"samples\": [7.25]").count() == 2, "{text}");
-        assert!(text.contains("\"peer\": null") && text.contains("UCX_TLS=posix,cma,self ucx_perftest -t tag_bw"));
+        assert!(
+            text.contains("\"peer\": null") && text.contains("UCX_TLS=posix,cma,self ucx_perftest localhost -t tag_bw")
+        );
     }
 }

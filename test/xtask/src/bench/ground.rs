@@ -20,7 +20,27 @@ pub(super) enum Terrain {
 
 /// The same, laid out. Dropped, it is gone.
 pub(super) struct Ground {
-    wire: Option<(Wire, [Applied; 2])>,
+    wire: Option<(Wire, [Applied; 2], Terrain)>,
+}
+
+impl Terrain {
+    /// In words.
+    pub(super) fn name(self) -> String {
+        match self {
+            Terrain::Loopback => "this host".to_owned(),
+            Terrain::Wire { per_mille } => {
+                format!("two network namespaces, {} % of packets lost either way", f64::from(per_mille) / 10.0)
+            }
+        }
+    }
+
+    /// What clients call the server's host.
+    pub(super) fn host(self) -> &'static str {
+        match self {
+            Terrain::Loopback => "localhost",
+            Terrain::Wire { .. } => ADDRESSES[0],
+        }
+    }
 }
 
 impl Ground {
@@ -36,7 +56,7 @@ impl Ground {
         };
         let wire = Wire::lay()?;
         let loss = wire.apply_to_both(Rule::Loss { per_mille })?;
-        Ok(Ground { wire: Some((wire, loss)) })
+        Ok(Ground { wire: Some((wire, loss, terrain)) })
     }
 
     /// The interface that either side has.
@@ -46,7 +66,11 @@ impl Ground {
 
     /// What clients call the server's host.
     pub(super) fn host(&self) -> &'static str {
-        if self.wire.is_some() { ADDRESSES[0] } else { "localhost" }
+        self.terrain().host()
+    }
+
+    fn terrain(&self) -> Terrain {
+        self.wire.as_ref().map_or(Terrain::Loopback, |(.., terrain)| *terrain)
     }
 
     /// A server's command, as it is started there.
@@ -61,7 +85,7 @@ impl Ground {
 
     fn at(&self, end: usize, command: Command) -> Command {
         match &self.wire {
-            Some((wire, _)) => wire.command(end, &command),
+            Some((wire, ..)) => wire.command(end, &command),
             None => command,
         }
     }

@@ -20,7 +20,7 @@ const READY: &str = "perf: listening";
 
 /// Which provider is measured.
 pub(super) struct Adapter {
-    name: &'static str,
+    pub(super) name: &'static str,
     /// Of dat.conf; DEVICE is the interface on which the sides meet.
     line: &'static str,
 }
@@ -68,6 +68,14 @@ impl Ask {
         ["perf"].into_iter().map(str::to_owned).chain(self.words()).collect::<Vec<_>>().join(" ")
     }
 
+    /// What one would type at either end, but for the processors.
+    pub(super) fn ends(&self, adapter: &str, host: &str) -> [String; 2] {
+        let (words, clients) = (self.words().join(" "), self.clients);
+        let served = if clients > 1 { format!("-p {clients} ") } else { String::new() };
+        let times = if clients > 1 { format!(" ({clients} at once)") } else { String::new() };
+        [format!("perf -s {served}-P {adapter} {words}"), format!("perf -h {host} -P {adapter} {words}{times}")]
+    }
+
     fn words(&self) -> Vec<String> {
         let ends = [self.mode.to_owned(), self.size.to_string(), self.count.to_string()];
         self.options.iter().cloned().chain(ends).collect()
@@ -80,6 +88,11 @@ impl Perf {
         let program = stage.root.join("bin/perf");
         stage.compile(&program, &[&workspace().join("test/c/perf.c")], &["-O2"]);
         Perf { program, adapter, stage: stage.clone(), next: AtomicU32::new(QUAL) }
+    }
+
+    /// Over which adapter.
+    pub(super) fn adapter(&self) -> &'static str {
+        self.adapter.name
     }
 
     /// What both sides say.
@@ -119,5 +132,10 @@ mod tests {
     fn options_come_before_the_mode() {
         let ask = Ask::new("write", 1_048_576, 500).with(&["-m", "-d", "16"]);
         assert_eq!(ask.line(), "perf -m -d 16 write 1048576 500");
+        let ends = ask.ends("sm0", "localhost");
+        assert_eq!(ends[0], "perf -s -P sm0 -m -d 16 write 1048576 500");
+        assert_eq!(ends[1], "perf -h localhost -P sm0 -m -d 16 write 1048576 500");
+        let [server, client] = Ask { clients: 2, ..Ask::new("rate", 8, 9) }.ends("sm0", "h");
+        assert_eq!((&*server, &*client), ("perf -s -p 2 -P sm0 rate 8 9", "perf -h h -P sm0 rate 8 9 (2 at once)"));
     }
 }

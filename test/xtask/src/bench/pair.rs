@@ -28,11 +28,11 @@ pub(super) enum Cores {
 }
 
 impl Cores {
-    fn server(self) -> &'static str {
+    pub(super) fn server(self) -> &'static str {
         "0"
     }
 
-    fn client(self) -> &'static str {
+    pub(super) fn client(self) -> &'static str {
         match self {
             Cores::Apart => "1",
             Cores::Together => "0",

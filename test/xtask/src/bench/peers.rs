@@ -54,6 +54,13 @@ impl Ucx {
         format!("{transports}ucx_perftest {}", self.words().join(" "))
     }
 
+    /// The same, at either end, for who puts another program before it.
+    pub(super) fn ends(&self) -> [String; 2] {
+        let variables = self.transports.map_or(String::new(), |list| format!("env UCX_TLS={list} "));
+        let words = self.words().join(" ");
+        [format!("{variables}ucx_perftest"), format!("{variables}ucx_perftest localhost {words}")]
+    }
+
     fn words(&self) -> Vec<String> {
         // Its own default, where that is not more than what is measured.
         let warm_up = (self.count / 10).clamp(1, 10_000);
@@ -107,7 +114,14 @@ pub(super) struct Fabric {
 impl Fabric {
     /// What one would type.
     pub(super) fn line(&self) -> String {
-        format!("fi_pingpong {}", self.words().join(" "))
+        // A name of two parts has a semicolon in it.
+        let quoted = |word: String| if word.contains(';') { format!("'{word}'") } else { word };
+        format!("fi_pingpong {}", self.words().into_iter().map(quoted).collect::<Vec<_>>().join(" "))
+    }
+
+    /// The same, at either end.
+    pub(super) fn ends(&self) -> [String; 2] {
+        [self.line(), format!("{} localhost", self.line())]
     }
 
     fn words(&self) -> Vec<String> {
@@ -151,6 +165,9 @@ fn parse_fabric(said: &str) -> Option<FabricSaid> {
     Some(FabricSaid { latency: column("usec/xfer")?, bandwidth: column("MB/sec")? })
 }
 
+/// Where sockperf is.
+const HOST: &str = "127.0.0.1";
+
 /// `sockperf TEST -m SIZE -t SECONDS`, over UDP.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sockperf {
@@ -168,6 +185,12 @@ impl Sockperf {
         format!("sockperf {}", self.words().join(" "))
     }
 
+    /// The same, at either end.
+    pub(super) fn ends(&self) -> [String; 2] {
+        let polling = if self.polls { " --nonblocked" } else { "" };
+        [format!("sockperf server -i {HOST}{polling}"), format!("{} -i {HOST}", self.line())]
+    }
+
     fn words(&self) -> Vec<String> {
         let polling = if self.polls { " --nonblocked" } else { "" };
         let text = format!("{} -m {} -t {}{polling}", self.test, self.size, self.seconds);
@@ -177,7 +200,7 @@ impl Sockperf {
     /// Half a round trip in microseconds, or messages per second: what the test is about.
     pub(super) fn run(&self) -> Result<f64> {
         let port = free_port()?;
-        let place = ["-i", "127.0.0.1", "-p", &port.to_string()].map(str::to_owned);
+        let place = ["-i", HOST, "-p", &port.to_string()].map(str::to_owned);
         let mut server = Command::new("sockperf");
         server.arg("server").args(&place).args(self.polls.then_some("--nonblocked"));
         let mut client = Command::new("sockperf");
@@ -267,5 +290,17 @@ mod tests {
         assert_eq!(fabric.line(), "fi_pingpong -p shm -e rdm -S 64 -I 100");
         let sockperf = Sockperf { test: "ping-pong", size: 64, seconds: 2, polls: true };
         assert_eq!(sockperf.line(), "sockperf ping-pong -m 64 -t 2 --nonblocked");
+    }
+
+    #[test]
+    fn both_ends_are_what_one_would_type() {
+        let fabric = Fabric { provider: "udp;ofi_rxd", size: 64, count: 100 };
+        assert_eq!(fabric.ends()[1], "fi_pingpong -p 'udp;ofi_rxd' -e rdm -S 64 -I 100 localhost");
+        let sockperf = Sockperf { test: "throughput", size: 64, seconds: 2, polls: true };
+        assert_eq!(sockperf.ends()[0], "sockperf server -i 127.0.0.1 --nonblocked");
+        assert_eq!(sockperf.ends()[1], "sockperf throughput -m 64 -t 2 --nonblocked -i 127.0.0.1");
+        let [server, client] = Ucx::new("tag_bw", 8, 50).ends();
+        assert_eq!(server, "env UCX_TLS=posix,cma,self ucx_perftest");
+        assert_eq!(client, "env UCX_TLS=posix,cma,self ucx_perftest localhost -t tag_bw -s 8 -n 50 -w 5");
     }
 }

@@ -5,9 +5,22 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use dapl_test::stage::Stage;
+use dapl_test::stage::{Stage, workspace};
 
 use crate::Result;
+
+/// Of the target directory: where all that benches leave lies.
+pub(super) const DIRECTORY: &str = "bench";
+
+/// Settings that change figures, and where the system has them.
+const SETTINGS: [(&str, &str); 6] = [
+    ("governor", "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+    ("tcp_congestion_control", "/proc/sys/net/ipv4/tcp_congestion_control"),
+    ("rmem_max", "/proc/sys/net/core/rmem_max"),
+    ("wmem_max", "/proc/sys/net/core/wmem_max"),
+    ("ptrace_scope", "/proc/sys/kernel/yama/ptrace_scope"),
+    ("huge_pages", "/sys/kernel/mm/transparent_hugepage/enabled"),
+];
 
 /// The packages of sm's peers.
 pub(super) const PEERS: [&str; 2] = ["ucx-utils", "libfabric-bin"];
@@ -22,14 +35,19 @@ pub(super) fn save(stage: &Stage, name: &str, text: &str) -> Result {
 }
 
 fn directory(stage: &Stage) -> PathBuf {
-    stage.root.ancestors().nth(2).expect("a stage lies in the target directory").join("bench")
+    stage.root.ancestors().nth(2).expect("a stage lies in the target directory").join(DIRECTORY)
 }
 
 /// Says so if others used the machine.
 pub(super) fn warn(load: f64) {
-    if load > 1.0 {
+    if is_busy(load) {
         println!("the machine was busy before (load {load}): these figures say little");
     }
+}
+
+/// Whether others used the machine.
+pub(super) fn is_busy(load: f64) -> bool {
+    load > 1.0
 }
 
 /// The facts of the machine, and the versions of packages, as fields of JSON.
@@ -39,10 +57,17 @@ pub(super) fn machine(load: f64, packages: &[&str]) -> String {
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
     let processors = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
     let facts = format!(
-        "\"cpu\": {}, \"processors\": {processors}, \"kernel\": {}, \"load_before\": {load}",
+        "\"date\": {}, \"commit\": {}, \"cpu\": {}, \"processors\": {processors}, \"kernel\": {}, \"load_before\": {load}",
+        json(&said("date", &["-u", "+%F %H:%M UTC"])),
+        json(&said("git", &["describe", "--always", "--dirty", "--abbrev=10"])),
         json(model.trim_start_matches([' ', '\t', ':'])),
         json(read("/proc/sys/kernel/osrelease").trim())
     );
+    // What this machine does not have is not said.
+    let facts = SETTINGS.iter().fold(facts, |facts, (name, path)| match read(path).trim() {
+        "" => facts,
+        value => format!("{facts}, {}: {}", json(name), json(value)),
+    });
     packages.iter().fold(facts, |facts, package| format!("{facts}, {}: {}", json(package), json(&version(package))))
 }
 
@@ -53,12 +78,16 @@ pub(super) fn load() -> f64 {
 }
 
 fn version(package: &str) -> String {
-    let output = Command::new("dpkg-query").args(["-W", "-f", "${Version}", package]).output();
-    output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
+    said("dpkg-query", &["-W", "-f", "${Version}", package])
 }
 
-/// A string of JSON. Nothing here has control characters; what is odd becomes a question mark.
+/// What a program of the system says, in the repository; nothing where it is not.
+fn said(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).current_dir(workspace()).output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+}
+
+/// A string of JSON.
 pub(super) fn json(text: &str) -> String {
-    let plain = text.chars().map(|c| if c.is_ascii_graphic() && c != '"' && c != '\\' || c == ' ' { c } else { '?' });
-    format!("\"{}\"", plain.collect::<String>())
+    serde_json::Value::from(text).to_string()
 }

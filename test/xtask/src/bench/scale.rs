@@ -1,87 +1,139 @@
 //! What is asked of many: connections on one EVD, connecting, memory of idle endpoints. Nobody is beside us.
 #![forbid(unsafe_code)]
 
-use super::ground::Ground;
+use super::chart::Across;
+use super::ground::{Ground, Terrain};
 use super::ours::{Ask, Perf};
-use super::side::Effort;
+use super::side::{Effort, Ends};
 use crate::Result;
 use crate::json::field;
 
-/// What perf is asked for, and which of its fields are shown, by which name and unit.
-pub(super) type Question = (Ask, Vec<(&'static str, &'static str, &'static str)>);
+/// What perf is asked for about so many.
+pub(super) struct Question {
+    pub(super) ask: Ask,
+    pub(super) count: u32,
+    pub(super) answers: Vec<Answer>,
+}
+
+/// Which of its fields is shown.
+#[derive(Clone, Copy)]
+pub(super) struct Answer {
+    pub(super) field: &'static str,
+    /// In a row.
+    pub(super) name: &'static str,
+    /// In a chart, where all counts are one line.
+    pub(super) line: &'static str,
+    pub(super) unit: &'static str,
+}
+
+/// Rows that are one chart.
+pub(super) struct Section {
+    /// By which they are asked for.
+    pub(super) name: &'static str,
+    pub(super) title: &'static str,
+    pub(super) up: &'static str,
+    pub(super) across: Across,
+}
+
+const CONNECTIONS: Section = Section {
+    name: "connections",
+    title: "8 B ping-pong over one of many connections, and over all in turn",
+    up: "microseconds",
+    across: Across::Connections,
+};
+const CONNECTS: Section =
+    Section { name: "connects", title: "Connections made", up: "connections per second", across: Across::AtOnce };
+const MEMORY: Section =
+    Section { name: "memory", title: "Memory of an idle endpoint", up: "KiB", across: Across::Endpoints };
+/// Two processes that send to a third.
+pub(super) const SENDERS: Section = Section {
+    name: "senders",
+    title: "8 B messages into one process",
+    up: "millions of messages per second",
+    across: Across::Senders,
+};
 
 /// A line of the table, before it is measured.
 pub(super) struct Plan {
-    /// By which it is asked for.
-    pub(super) section: &'static str,
+    pub(super) section: &'static Section,
     pub(super) title: String,
     pub(super) questions: Vec<Question>,
 }
 
 /// The same, measured.
 pub(super) struct Row {
+    pub(super) section: &'static Section,
     pub(super) title: String,
     pub(super) figures: Vec<Figure>,
 }
 
 /// One number of it.
 pub(super) struct Figure {
-    pub(super) name: &'static str,
-    pub(super) unit: &'static str,
-    pub(super) command: String,
+    pub(super) answer: Answer,
+    pub(super) count: u32,
+    pub(super) ends: Ends,
     pub(super) samples: Vec<f64>,
 }
 
 /// 8-byte ping-pong over one of so many connections, and over all in turn.
 pub(super) fn crowd(effort: Effort, count: u32) -> Plan {
-    let ask = |mode| Ask::new(mode, 8, effort.count(50_000)).with(&["-c", &count.to_string()]);
-    let questions =
-        vec![(ask("lat"), vec![("usec", "one talks", "us")]), (ask("robin"), vec![("usec", "in turn", "us")])];
-    Plan { section: "connections", title: format!("8 B ping-pong, connections: {count}"), questions }
+    let question = |mode, name| Question {
+        ask: Ask::new(mode, 8, effort.count(50_000)).with(&["-c", &count.to_string()]),
+        count,
+        answers: vec![Answer { field: "usec", name, line: name, unit: "us" }],
+    };
+    let questions = vec![question("lat", "one talks"), question("robin", "in turn")];
+    Plan { section: &CONNECTIONS, title: format!("8 B ping-pong, connections: {count}"), questions }
 }
 
 /// Connections made in a second.
 pub(super) fn connects(effort: Effort) -> Plan {
-    let at_once =
-        |width, count, name| (Ask::new("connect", width, effort.count(count)), vec![("per_second", name, "/s")]);
-    let questions = vec![at_once(1, 500, "one by one"), at_once(100, 1_000, "100 at once")];
-    Plan { section: "connects", title: "connections made".to_owned(), questions }
+    let at_once = |width, count, name| Question {
+        ask: Ask::new("connect", width, effort.count(count)),
+        count: width,
+        answers: vec![Answer { field: "per_second", name, line: "dapl-rs", unit: "/s" }],
+    };
+    let questions =
+        vec![at_once(1, 500, "one by one"), at_once(10, 1_000, "10 at once"), at_once(100, 1_000, "100 at once")];
+    Plan { section: &CONNECTS, title: "connections made".to_owned(), questions }
 }
 
-/// What one of a thousand costs that nobody uses.
-pub(super) fn memory() -> Plan {
-    let fields =
-        vec![("resident_kib", "resident", "KiB"), ("private_kib", "private", "KiB"), ("shared_kib", "shared", "KiB")];
-    let questions = vec![(Ask::new("memory", 64, 1_000), fields)];
-    Plan { section: "memory", title: "an idle endpoint of 1,000".to_owned(), questions }
+/// What one of so many costs that nobody uses.
+pub(super) fn memory(count: u32) -> Plan {
+    let answer = |field, name| Answer { field, name, line: name, unit: "KiB" };
+    let answers =
+        vec![answer("resident_kib", "resident"), answer("private_kib", "private"), answer("shared_kib", "shared")];
+    let questions = vec![Question { ask: Ask::new("memory", count.min(64), count), count, answers }];
+    Plan { section: &MEMORY, title: format!("an idle endpoint of {count}"), questions }
 }
 
 impl Plan {
     /// Asks in turns.
     pub(super) fn measure(self, perf: &Perf, effort: Effort) -> Result<Row> {
         let mut figures = Vec::new();
-        for (ask, fields) in &self.questions {
-            figures.extend(fields.iter().map(|(_, name, unit)| Figure {
-                name,
-                unit,
-                command: ask.line(),
+        for Question { ask, count, answers } in &self.questions {
+            let ends = Ends::of(ask, perf.adapter(), Terrain::Loopback);
+            figures.extend(answers.iter().map(|answer| Figure {
+                answer: *answer,
+                count: *count,
+                ends: ends.clone(),
                 samples: Vec::new(),
             }));
         }
         for round in 1..=effort.few {
             let mut next = figures.iter_mut();
-            for (ask, fields) in &self.questions {
+            for Question { ask, answers, .. } in &self.questions {
                 let said = perf.run(ask, &Ground::here()).map_err(|reason| format!("{}: {reason}", self.title))?;
-                for ((name, ..), figure) in fields.iter().zip(&mut next) {
+                for (Answer { field: name, .. }, figure) in answers.iter().zip(&mut next) {
                     let sample = field(&said, name).ok_or_else(|| format!("{} said no {name}: {said}", ask.line()))?;
                     figure.samples.push(sample);
                 }
             }
-            let said = figures
-                .iter()
-                .map(|figure| format!(" {} {:.3} {}", figure.name, figure.samples[round - 1], figure.unit));
+            let said = figures.iter().map(|figure| {
+                format!(" {} {:.3} {}", figure.answer.name, figure.samples[round - 1], figure.answer.unit)
+            });
             eprintln!("{} round {round}:{}", self.title, said.collect::<Vec<_>>().join(","));
         }
-        Ok(Row { title: self.title, figures })
+        Ok(Row { section: self.section, title: self.title, figures })
     }
 }

@@ -1,8 +1,9 @@
 //! Who is measured, and what its figure means.
 #![forbid(unsafe_code)]
 
-use super::ground::Ground;
+use super::ground::{Ground, Terrain};
 use super::ours::{Ask, Perf};
+use super::pair::Cores;
 use super::peers::{Fabric, Sockperf, Ucx, run_iperf};
 use crate::Result;
 use crate::iperf::{self, Flow};
@@ -47,7 +48,7 @@ impl Shown {
             Shown::Rate | Shown::Bandwidth => "mps",
             Shown::Percent => "cpu_percent",
             Shown::Milliseconds => "msec",
-            Shown::PerKib => "ns_per_kib",
+            Shown::PerKib => "processor_seconds",
         }
     }
 }
@@ -70,7 +71,56 @@ pub(super) enum Side {
     },
 }
 
+/// What one would type at either end.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct Ends {
+    pub(super) server: String,
+    pub(super) client: String,
+}
+
+impl Ends {
+    /// Of our program, over this adapter.
+    pub(super) fn of(ask: &Ask, adapter: &str, terrain: Terrain) -> Self {
+        Ends::on(ask.cores, ask.ends(adapter, terrain.host()))
+    }
+
+    fn on(cores: Cores, [server, client]: [String; 2]) -> Self {
+        let pinned = |processor, line| format!("taskset -c {processor} {line}");
+        Ends { server: pinned(cores.server(), server), client: pinned(cores.client(), client) }
+    }
+}
+
 impl Side {
+    /// Whose program it is.
+    pub(super) fn program(&self) -> &'static str {
+        match self {
+            Side::Ours(_) | Side::Timed { .. } => "perf",
+            Side::Ucx(_) => "ucx_perftest",
+            Side::Fabric(_) => "fi_pingpong",
+            Side::Sockperf(_) => "sockperf",
+            Side::Iperf { .. } => "iperf3",
+        }
+    }
+
+    /// What one would type at either end; ours over this adapter.
+    pub(super) fn ends(&self, adapter: &str, terrain: Terrain) -> Ends {
+        match self {
+            Side::Ours(ask) => Ends::of(ask, adapter, terrain),
+            Side::Timed { ask, seconds } => {
+                let ends = Ends::of(ask, adapter, terrain);
+                let note = format!("(then as often as takes {seconds} s)");
+                Ends { server: format!("{} {note}", ends.server), client: format!("{} {note}", ends.client) }
+            }
+            Side::Ucx(ucx) => Ends::on(ucx.cores, ucx.ends()),
+            Side::Fabric(fabric) => Ends::on(Cores::Apart, fabric.ends()),
+            Side::Sockperf(sockperf) => Ends::on(Cores::Apart, sockperf.ends()),
+            Side::Iperf { flow, seconds } => {
+                let client = format!("{} -c {}", iperf::line(*flow, *seconds), terrain.host());
+                Ends::on(Cores::Apart, ["iperf3 -s -1".to_owned(), client])
+            }
+        }
+    }
+
     /// What one would type.
     pub(super) fn line(&self) -> String {
         match self {
@@ -129,8 +179,10 @@ fn ours(perf: &Perf, ground: &Ground, ask: &Ask, shown: Shown) -> Result<f64> {
         Shown::Bandwidth => Ok(perf.figure(ask, ground, shown.field())? * f64::from(ask.size)),
         Shown::PerKib => {
             let said = perf.both(ask, ground)?;
-            let sides = field(&said.server, shown.field()).zip(field(&said.client, shown.field()));
-            sides.map(|(server, client)| server + client).ok_or_else(|| format!("{} does not say it", ask.line()))
+            let (server, client) = (field(&said.server, shown.field()), field(&said.client, shown.field()));
+            let kib = field(&said.client, "count").map(|count| count * f64::from(ask.size) / 1024.0);
+            let figure = server.zip(client).zip(kib).map(|((server, client), kib)| (server + client) * 1e9 / kib);
+            figure.ok_or_else(|| format!("{} does not say it", ask.line()))
         }
         _ => perf.figure(ask, ground, shown.field()),
     }
@@ -208,6 +260,19 @@ mod tests {
         assert_eq!([1_000_000, 64, 5].map(|full| Effort::QUICK.count(full)), [50_000, 20, 5]);
         assert_eq!(Effort::FULL.count(64), 64);
         assert_eq!((Effort::QUICK.whole_seconds(3), Effort::FULL.whole_seconds(3)), (1, 3));
+    }
+
+    #[test]
+    fn both_ends_say_where_they_run() {
+        let wire = Terrain::Wire { per_mille: 10 };
+        let iperf = Side::Iperf { flow: Flow::Tcp, seconds: 3 }.ends("usnic0", wire);
+        assert_eq!(iperf.server, "taskset -c 0 iperf3 -s -1");
+        assert_eq!(iperf.client, "taskset -c 1 iperf3 -t 3 -c 192.0.2.1");
+        let ask = Ask { cores: Cores::Together, ..Ask::new("lat", 8, 100) };
+        let ours = Side::Timed { ask, seconds: 0.5 }.ends("sm0", Terrain::Loopback);
+        let client = "taskset -c 0 perf -h localhost -P sm0 lat 8 100 (then as often as takes 0.5 s)";
+        assert_eq!(ours.client, client);
+        assert!(ours.server.starts_with("taskset -c 0 perf -s -P sm0 lat 8 100 "));
     }
 
     #[test]

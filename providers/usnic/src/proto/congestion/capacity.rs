@@ -15,6 +15,8 @@ const LONGEST: Nanos = 4 * MILLIS;
 const SPAN: Nanos = 20 * MILLIS;
 /// The most is forgotten after one to two of these.
 const MEMORY: Nanos = 2 * SECONDS;
+/// The same of the best.
+const BEST: Nanos = 10 * SECONDS;
 
 #[derive(Debug, Default)]
 pub(super) struct Capacity {
@@ -25,6 +27,9 @@ pub(super) struct Capacity {
     lossy: (bool, bool),
     /// Bytes a second: the most of late, and of the time before.
     most: (f64, f64),
+    /// The same, whether packets were lost or not.
+    best: (f64, f64),
+    best_until: Nanos,
     forget_at: Nanos,
 }
 
@@ -35,13 +40,19 @@ impl Capacity {
         if span < SPAN {
             return;
         }
+        let rate = self.bytes as f64 * SECONDS as f64 / span as f64;
+        self.best.0 = self.best.0.max(rate);
         if self.lossy == (true, true) {
-            self.most.0 = self.most.0.max(self.bytes as f64 * SECONDS as f64 / span as f64);
+            self.most.0 = self.most.0.max(rate);
         }
         (self.since, self.bytes, self.lossy) = (now, 0, (false, self.lossy.0));
         if now >= self.forget_at {
             self.most = (0.0, self.most.0);
             self.forget_at = now.saturating_add(MEMORY);
+        }
+        if now >= self.best_until {
+            self.best = (0.0, self.best.0);
+            self.best_until = now.saturating_add(BEST);
         }
     }
 
@@ -50,9 +61,19 @@ impl Capacity {
         self.lossy.0 = true;
     }
 
+    /// Bytes a second that have arrived of late, at best.
+    pub(super) fn best(&self) -> f64 {
+        self.best.0.max(self.best.1)
+    }
+
+    /// Bytes a second that pass where packets are lost by congestion; 0: not known.
+    pub(super) fn most(&self) -> f64 {
+        self.most.0.max(self.most.1)
+    }
+
     /// What a round should last at least.
     pub(super) fn round(&self, packet: f64) -> Nanos {
-        let rate = self.most.0.max(self.most.1) / packet;
+        let rate = self.most() / packet;
         if rate > 0.0 { ((ROUND.0 * (ROUND.1 / rate).sqrt()) as Nanos).min(LONGEST) } else { 0 }
     }
 }

@@ -115,6 +115,12 @@ impl Controller for Cubic {
         }
     }
 
+    fn overflowed(&mut self, now: Nanos) {
+        if self.cut_at.is_none_or(|at| now > at.saturating_add(self.srtt)) {
+            self.decrease(now);
+        }
+    }
+
     fn timed_out(&mut self, now: Nanos) {
         self.timeouts = self.timeouts.saturating_add(1);
         if self.timeouts == SILENT {

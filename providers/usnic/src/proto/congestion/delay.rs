@@ -7,10 +7,12 @@
 //! Loss makes the window fall for two round trips, as an experiment: `evidence` says whether less was lost. If so the window
 //! stays down (AIMD as gentle as CUBIC's); if not it comes back, and such loss is not answered any more but now and then, to
 //! ask again. Heavy loss is always answered. A window below a packet is paced. Where loss comes without any queue and a round
-//! trip holds but a few packets, rounds are longer than round trips (`capacity`).
+//! trip holds but a few packets, rounds are longer than round trips (`capacity`), and once such loss is known to come from
+//! what we send, a rate takes the place of the window (`policed`).
 
 use super::capacity::Capacity;
 use super::evidence::Evidence;
+use super::policed::Policed;
 use super::rounds::{Load, Round, Rounds};
 use super::{Controller, INITIAL_PACKETS, Loss, Sample, pace};
 use crate::proto::{MILLIS, Nanos, SECONDS};
@@ -42,7 +44,11 @@ const DRAIN: (u64, Nanos) = (64, 1 << 24);
 /// Part of the window that is left meanwhile.
 const DRAINED: f64 = 0.25;
 /// Decreases that must have shortened a queue, if it is ours.
-const VAIN: u32 = 4;
+const VAIN: u32 = 3;
+/// Rounds for which a queue that was too long is remembered: one that comes back as soon was not gone.
+const KEPT: u32 = 32;
+/// Part of the path that we keep where others fill the queue and give way less than we do.
+const DUE: f64 = 0.4;
 /// How far beyond the target such a queue is: one of ours errs by less about the path's own delay.
 const FAR: f64 = 1.5;
 /// When a queue that was somebody else's is looked at again: at multiples of these, the second on long round trips. All
@@ -52,6 +58,8 @@ const AFRESH: (Nanos, Nanos) = (SECONDS, 8 * SECONDS);
 const LONG: Nanos = 8 * MILLIS;
 /// Steps of the golden section visit every part of a packet evenly.
 const GOLDEN: f64 = 0.618_033_988_749_895;
+/// How late acks may be where a rate decides.
+const SLACK: Nanos = 2 * MILLIS;
 /// Probe timeouts in a row after which nothing is believed to be in flight.
 const SILENT: u32 = 3;
 /// Least part of a packet that a window may be, and the longest wait for a packet that follows from it.
@@ -83,17 +91,21 @@ impl Base {
 /// A queue that is too long, and what we did about it.
 #[derive(Clone, Copy, Debug)]
 struct Long {
-    /// The longest since this began.
-    delay: f64,
+    /// Window and round trip when this began.
+    window: f64,
+    rtt: f64,
+    /// Rounds since then.
+    age: u32,
     cuts: u32,
     /// What is acknowledged now was sent before the last decrease.
     fresh: bool,
 }
 
 impl Long {
-    /// We have sent less and less, and wait as long.
-    fn is_in_vain(&self, delay: f64) -> bool {
-        self.cuts >= VAIN && delay >= self.delay * 0.75
+    /// A queue of ours is as long as our window. This one is clearly longer than what we have left of it.
+    fn is_in_vain(&self, window: f64, rtt: f64) -> bool {
+        let left = window / self.window;
+        self.cuts >= VAIN && left <= HALF && rtt >= self.rtt * left.sqrt()
     }
 }
 
@@ -135,7 +147,11 @@ pub(crate) struct Delay {
     evidence: Evidence,
     capacity: Capacity,
     queue: Queue,
+    /// The last time that it was too long.
+    past: Option<Long>,
     experiment: Option<Experiment>,
+    /// The rate decides, not the window.
+    policed: Option<Policed>,
     /// Rounds since the last.
     quiet: u32,
     cut_at: Nanos,
@@ -163,7 +179,9 @@ impl Delay {
             evidence: Evidence::default(),
             capacity: Capacity::default(),
             queue: Queue::Short,
+            past: None,
             experiment: None,
+            policed: None,
             quiet: 0,
             cut_at: 0,
             timeouts: 0,
@@ -182,10 +200,28 @@ impl Delay {
         self.threshold = self.window;
     }
 
+    /// The window that a fair part of the path needs.
+    fn due(&self, rtt: f64) -> f64 {
+        self.capacity.best() * rtt / SECONDS as f64 * DUE
+    }
+
+    /// After a decrease from this window: where others fill the queue, a fair part is kept.
+    fn keep_due(&mut self, before: f64) {
+        if matches!(self.queue, Queue::Foreign) {
+            self.window = self.window.max(self.due(self.srtt as f64)).min(before);
+            self.threshold = self.window;
+        }
+    }
+
     /// What a round should last at least. Where packets queue, windows work, and round trips will do.
     fn round(&self) -> Nanos {
         let queue = (self.standing * QUEUED) as Nanos;
         self.capacity.round(self.packet).saturating_sub(queue)
+    }
+
+    /// A round trip holds only a few packets of what passes, and no queue is a large part of it.
+    fn is_short(&self) -> bool {
+        self.capacity.round(self.packet).saturating_sub(2 * self.standing as Nanos) > self.srtt
     }
 
     fn grow(&mut self, bytes: f64) {
@@ -220,6 +256,7 @@ impl Delay {
             self.queue = Queue::Short;
             return;
         }
+        let rtt = least as f64;
         match self.queue {
             Queue::Foreign => {
                 let period = if self.srtt < LONG { AFRESH.0 } else { AFRESH.1 };
@@ -228,10 +265,23 @@ impl Delay {
                 }
             }
             Queue::Short => self.queue = Queue::Suspect,
-            Queue::Suspect => self.shorten(least, Long { delay, cuts: 0, fresh: true }),
-            Queue::Long(long) if long.fresh => self.queue = Queue::Long(Long { fresh: false, ..long }),
-            Queue::Long(long) if long.is_in_vain(delay) && delay > self.aim() * FAR => self.queue = Queue::Foreign,
-            Queue::Long(long) => self.shorten(least, Long { delay: long.delay.max(delay), ..long }),
+            Queue::Suspect => {
+                let new = Long { window: self.window, rtt, age: 0, cuts: 0, fresh: true };
+                let kept = self.past.filter(|past| past.age < KEPT && past.window > self.window);
+                self.shorten(least, kept.unwrap_or(new));
+            }
+            Queue::Long(long) if long.fresh => {
+                let rtt = if long.cuts == 1 { long.rtt.max(rtt) } else { long.rtt };
+                self.queue = Queue::Long(Long { rtt, fresh: false, ..long });
+            }
+            Queue::Long(long) if delay > self.aim() * FAR && long.is_in_vain(self.window, rtt) => {
+                // Others have taken what we left: it was for nothing.
+                self.window = self.window.max(long.window);
+                self.threshold = self.window.max(self.due(rtt));
+                self.queue = Queue::Foreign;
+                self.past = None;
+            }
+            Queue::Long(long) => self.shorten(least, long),
         }
     }
 
@@ -240,7 +290,9 @@ impl Delay {
         let floor = if self.threshold == f64::INFINITY { HALF } else { BETA };
         self.decrease(aim.clamp(floor, MILD));
         self.experiment = None;
-        self.queue = Queue::Long(Long { cuts: long.cuts + 1, fresh: true, ..long });
+        let long = Long { cuts: long.cuts + 1, fresh: true, ..long };
+        self.past = Some(long);
+        self.queue = Queue::Long(long);
     }
 
     fn end_round(&mut self, now: Nanos, in_flight: u64) {
@@ -253,6 +305,8 @@ impl Delay {
             self.rounds.spoil();
         }
         self.quiet = self.quiet.saturating_add(1);
+        let long = if let Queue::Long(long) = &mut self.queue { Some(long) } else { None };
+        long.into_iter().chain(&mut self.past).for_each(|long| long.age = long.age.saturating_add(1));
         let ours = self.window > self.peak && !matches!(self.queue, Queue::Foreign);
         self.beyond = if ours { self.beyond.saturating_add(1) } else { 0 };
         let draining = self.experiment.is_some_and(|experiment| experiment.drains);
@@ -269,7 +323,8 @@ impl Delay {
         let full = if self.app_limited { Load::Other } else { Load::Full };
         let Some(experiment) = self.experiment.as_mut() else {
             let period = DRAIN.1.max(self.srtt.min(SECONDS).saturating_mul(DRAIN.0).next_power_of_two());
-            if now / period == began / period || self.app_limited || self.window < self.threshold {
+            let in_vain = self.window < self.threshold || matches!(self.queue, Queue::Foreign);
+            if now / period == began / period || self.app_limited || in_vain {
                 return full;
             }
             self.experiment = Some(Experiment { window: self.window, rounds: 0, drains: true });
@@ -291,6 +346,18 @@ impl Delay {
         if rounds < LOW && !drains && !self.app_limited { Load::Low } else { Load::Other }
     }
 
+    /// Loss comes at a rate. Windows take over again where packets queue, where loss turns out to be random, and where a
+    /// round trip holds enough of them.
+    fn go_by_rate(&mut self, sample: &Sample) {
+        let Some(policed) = self.policed.as_mut() else { return };
+        let Some(turn) = policed.acked(sample.now, sample.bytes, sample.app_limited) else { return };
+        self.window = policed.rate() * self.srtt as f64 / SECONDS as f64;
+        self.evidence.settled(&turn);
+        if turn.load == Load::Full && self.evidence.is_random() || !self.is_short() || self.queues() {
+            self.policed = None;
+        }
+    }
+
     /// Delay is as long as loss by a queue would make it, so that loss is no chance.
     fn queues(&self) -> bool {
         !matches!(self.queue, Queue::Short | Queue::Suspect)
@@ -300,6 +367,7 @@ impl Delay {
 impl Controller for Delay {
     fn sent(&mut self, _now: Nanos, bytes: u64, _in_flight: u64) {
         self.rounds.sent(bytes);
+        self.policed.iter_mut().for_each(|policed| policed.sent(bytes));
     }
 
     fn acked(&mut self, sample: &Sample) {
@@ -310,7 +378,8 @@ impl Controller for Delay {
         if let Some(rtt) = sample.rtt {
             self.base.seen(sample.now, rtt);
         }
-        if sample.app_limited {
+        self.go_by_rate(sample);
+        if sample.app_limited || self.policed.is_some() {
             self.rounds.spoil();
         } else if self.experiment.is_none_or(|experiment| experiment.rounds >= HELD) {
             self.grow(sample.bytes as f64);
@@ -324,6 +393,10 @@ impl Controller for Delay {
 
     fn lost(&mut self, loss: &Loss) {
         self.rounds.lost(loss.bytes, loss.first_sent);
+        if let Some(policed) = self.policed.as_mut() {
+            policed.lost(loss.bytes);
+            return;
+        }
         if loss.first_sent <= self.cut_at {
             return;
         }
@@ -342,6 +415,8 @@ impl Controller for Delay {
         self.decrease(if heavy { (1.0 - lost / sent.max(lost)).clamp(HALF, share) } else { share });
         if heavy {
             self.evidence = Evidence::default();
+        } else {
+            self.keep_due(window);
         }
         self.capacity.congested();
         self.cut_at = loss.now.max(self.rounds.now().began.saturating_add(least));
@@ -350,22 +425,48 @@ impl Controller for Delay {
         let load = if heavy { Load::Other } else { Load::Low };
         let settled = self.rounds.begin(loss.now, loss.in_flight, load);
         self.evidence.settled(&settled);
+        if !heavy && self.is_short() && !self.queues() && self.evidence.is_ours() {
+            self.experiment = None;
+            self.policed = Some(Policed::new(loss.now, self.capacity.most()));
+        }
+    }
+
+    fn overflowed(&mut self, now: Nanos) {
+        if now <= self.cut_at.saturating_add(self.srtt) {
+            return;
+        }
+        let window = self.window;
+        self.decrease(BETA);
+        self.keep_due(window);
+        self.experiment = None;
+        self.rounds.spoil();
+        self.cut_at = now;
     }
 
     fn timed_out(&mut self, _now: Nanos) {
         self.timeouts = self.timeouts.saturating_add(1);
         if self.timeouts == SILENT {
             self.experiment = None;
+            self.policed = None;
             self.decrease(BETA);
             self.window = self.window.min(self.packet);
         }
     }
 
     fn window(&self) -> u64 {
+        if let Some(policed) = &self.policed {
+            // The rate is what counts; this is room for acks that are late.
+            let room = policed.rate() * (SLACK + 2 * self.srtt) as f64 / SECONDS as f64;
+            return room.max(4.0 * self.packet) as u64;
+        }
         if self.window < self.packet { self.packet as u64 } else { (self.window + self.dither * self.packet) as u64 }
     }
 
     fn rate(&self) -> Option<u64> {
+        if let Some(policed) = &self.policed {
+            let least = self.packet * SECONDS as f64 / LEAST.1 as f64;
+            return Some(policed.rate().max(least) as u64);
+        }
         let gain = if self.window < self.threshold { 2.0 } else { 1.25 };
         pace(self.window, self.packet, self.srtt, gain)
     }

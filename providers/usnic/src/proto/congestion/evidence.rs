@@ -66,6 +66,11 @@ impl Evidence {
         events >= FEW && self.low.share() * (1.0 - 1.0 / events.sqrt()) >= ALIKE * self.full.share()
     }
 
+    /// Sending less has lost clearly less.
+    pub(super) fn is_ours(&self) -> bool {
+        self.full.events >= FEW && self.low.sent > 0.0 && !self.is_random()
+    }
+
     /// So much, of so much sent, is no more than the loss that is there at low load already, with room for chance.
     pub(super) fn explains(&self, sent: f64, lost: f64, events: f64) -> bool {
         let expected = self.low.share() * sent;

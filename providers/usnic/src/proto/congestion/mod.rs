@@ -11,6 +11,7 @@ mod delay;
 mod evidence;
 #[cfg(test)]
 mod model;
+mod policed;
 mod rounds;
 #[cfg(test)]
 mod tests;
@@ -59,6 +60,8 @@ pub(crate) trait Controller {
     fn sent(&mut self, now: Nanos, bytes: u64, in_flight: u64);
     fn acked(&mut self, sample: &Sample);
     fn lost(&mut self, loss: &Loss);
+    /// A queue of this host had no room for what we sent: it is sent again when there is.
+    fn overflowed(&mut self, now: Nanos);
     /// The probe timeout passed without any ack; called for each in a row.
     fn timed_out(&mut self, now: Nanos);
     /// Bytes that may be in flight: at least one packet, for what is smaller is paced.
@@ -119,6 +122,10 @@ impl Controller for Congestion {
 
     fn lost(&mut self, loss: &Loss) {
         either!(self, one => one.lost(loss))
+    }
+
+    fn overflowed(&mut self, now: Nanos) {
+        either!(self, one => one.overflowed(now))
     }
 
     fn timed_out(&mut self, now: Nanos) {

@@ -83,6 +83,34 @@ fn a_policer_is_shared_with_tcp() {
 }
 
 #[test]
+fn a_queue_that_tcp_fills_is_shared() {
+    for (rtt, queue) in [(50, 125_000), (50, 1_000_000), (1000, 1_000_000), (10_000, 1_000_000)] {
+        for seed in 1..4 {
+            let road = Road { rtt: rtt * MICROS, link: 25_000_000, queue, ..Road::default() };
+            let (share, all) = shares(road, seed, vec![ours(), tcp()], 8 * SECONDS);
+            assert!(share.iter().all(|share| *share >= 0.25), "{queue} bytes, {rtt} us, {seed}: {share:.2?}");
+            assert!(all >= 0.9 * road.link as f64, "{queue} bytes, {rtt} us: only {all:.0} pass");
+        }
+    }
+}
+
+#[test]
+fn a_full_queue_of_this_host_is_one_decrease_in_a_round_trip() {
+    for algorithm in [Algorithm::Delay, Algorithm::Cubic] {
+        let mut one = Congestion::new(algorithm, 1000, TARGET);
+        one.acked(&sample(MILLIS, 1000));
+        let before = one.window();
+        for at in 1..10 {
+            one.overflowed(2 * MILLIS + at);
+        }
+        let after = one.window();
+        assert!(after >= before * 6 / 10 && after < before, "{after} of {before}");
+        one.overflowed(3 * MILLIS);
+        assert!(one.window() < after, "it is full still, a round trip later");
+    }
+}
+
+#[test]
 fn a_policer_is_filled_and_little_is_lost() {
     for (rate, rtt) in [(12_500_000, 50), (125_000_000, 50), (125_000_000, 1000)] {
         let road = Road { rtt: rtt * MICROS, policer: Some((rate, 1_000_000)), ..Road::default() };

@@ -6,7 +6,7 @@
 use dapl::provider::Status;
 
 use super::Conn;
-use super::words::{Host, News, Outgoing, Payload};
+use super::words::{Host, News, Outgoing, Payload, Source};
 use crate::proto::closing::{Closing, Pace};
 use crate::proto::psn::Psn;
 use crate::proto::setup::packets::{self, Fin};
@@ -47,6 +47,8 @@ pub(super) struct Ending {
     news: Option<News>,
     /// The last words, once there are some.
     closing: Option<Closing>,
+    /// Where the peer's last one came from: it may have moved, and that is answered there.
+    asker: Option<Source>,
     refused: Option<Refused>,
 }
 
@@ -265,7 +267,14 @@ impl<Q, R> Conn<Q, R> {
 
     /// The peer ends it, or answers our end. `false`: not understood.
     #[cold]
-    pub(super) fn take_end(&mut self, kind: Kind, body: &[u8], host: &mut impl Host<Request = Q, Recv = R>) -> bool {
+    pub(super) fn take_end(
+        &mut self,
+        kind: Kind,
+        body: &[u8],
+        from: Source,
+        host: &mut impl Host<Request = Q, Recv = R>,
+    ) -> bool {
+        self.ending.asker = Some(from);
         if let Some(closing) = &mut self.ending.closing {
             closing.receive(self.now, kind);
             self.finished(host);
@@ -300,8 +309,11 @@ impl<Q, R> Conn<Q, R> {
     /// The packet with our last word, if it is to be said now.
     pub(super) fn last_word(&mut self, out: &mut Vec<u8>) -> Option<Outgoing> {
         let start = out.len();
-        let is_said = self.ending.closing.as_mut()?.transmit(self.now, out);
-        is_said.then(|| self.outgoing(out.len() - start))
+        let closing = self.ending.closing.as_mut()?;
+        // An answer is no longer than what it answers, so that nobody gains by a source that is not its own.
+        let to = self.ending.asker.filter(|_| closing.owes_answer());
+        let is_said = closing.transmit(self.now, out);
+        is_said.then(|| Outgoing { to, ..self.outgoing(out.len() - start) })
     }
 
     /// Flushes everything in its order.

@@ -8,7 +8,7 @@ use crate::proto::flight::{Acked, Flight, Lost};
 use crate::proto::pacer::Pacer;
 use crate::proto::path::Path;
 use crate::proto::setup::Terms;
-use crate::proto::wire::{CHUNK, FRAGMENT};
+use crate::proto::wire::{CHUNK, FRAGMENT, PIECE};
 use crate::proto::{Nanos, checked};
 
 pub(super) struct Lane {
@@ -52,9 +52,17 @@ impl Lane {
 
     /// Payload at most of a whole message, and of a part of one.
     pub(super) fn payloads(&self) -> (u32, u32) {
-        let room = self.path.mtu().saturating_sub(self.extra);
-        let within = |header: usize| u32::try_from(room.saturating_sub(header)).unwrap_or(u32::MAX);
-        (within(FRAGMENT), within(CHUNK).max(1))
+        (self.within(FRAGMENT), self.within(CHUNK).max(1))
+    }
+
+    /// Payload at most of a piece of a packet.
+    pub(super) fn piece(&self) -> u32 {
+        self.within(PIECE).max(1)
+    }
+
+    /// What fits behind a header.
+    fn within(&self, header: usize) -> u32 {
+        u32::try_from(self.path.size().saturating_sub(self.extra + header)).unwrap_or(u32::MAX)
     }
 
     pub(super) fn window(&self) -> u64 {
@@ -119,6 +127,11 @@ impl Lane {
         if lost.packets > 0 {
             self.congestion.lost(&Loss { now, bytes: lost.bytes, in_flight, first_sent: lost.first_sent });
         }
+    }
+
+    /// A queue of this host was full.
+    pub(super) fn overflowed(&mut self, now: Nanos) {
+        self.congestion.overflowed(now);
     }
 
     pub(super) fn timed_out(&mut self, now: Nanos) {

@@ -7,6 +7,7 @@
 mod credits;
 mod ending;
 mod lane;
+mod pieces;
 mod receive;
 mod receives;
 mod requests;
@@ -38,6 +39,7 @@ use crate::proto::{Nanos, SECONDS};
 use credits::Credits;
 use ending::Ending;
 use lane::Lane;
+use pieces::{Pieces, Torn};
 use receive::Deferred;
 use receives::Receives;
 use requests::{Requests, Sent};
@@ -70,6 +72,8 @@ pub(crate) struct Conn<Q, R> {
     late: u32,
     /// Sent again in this pass.
     resends: u32,
+    /// What leaves in pieces, until all of them have.
+    torn: Option<Torn>,
     /// Small answers that are due.
     notes: VecDeque<Note>,
     /// A bind is to be asked again then.
@@ -77,6 +81,8 @@ pub(crate) struct Conn<Q, R> {
 
     receives: Receives<R>,
     received: Received,
+    /// Packets that are here in part.
+    pieces: Pieces,
     acks: AckClock,
     deferred: Option<Deferred>,
     /// Where the peer is, and whether it lives.
@@ -114,10 +120,12 @@ impl<Q, R> Conn<Q, R> {
             favours_answers: false,
             late: 0,
             resends: 0,
+            torn: None,
             notes: VecDeque::new(),
             turn_at: None,
             receives: Receives::new(config.max_recvs, config.shared),
             received: Received::new(terms.peer_first_psn),
+            pieces: Pieces::default(),
             acks,
             deferred: None,
             partner: Peer::new(&terms, now, config.keepalive, config.give_up),
@@ -164,17 +172,32 @@ impl<Q, R> Conn<Q, R> {
         self.look_at_credits(host);
     }
 
-    /// The shared receive queue has got some.
-    pub(crate) fn look_at_credits(&mut self, host: &mut impl Host<Request = Q, Recv = R>) {
+    /// The shared receive queue has got some. `false`: the peer knows already, and does not hear of it.
+    pub(crate) fn look_at_credits(&mut self, host: &mut impl Host<Request = Q, Recv = R>) -> bool {
         // What is owed anyway tells of it soon enough.
-        if !self.acks.owed() && self.deferred.is_none() && self.receives.is_news(host) {
+        if self.acks.owed() || self.deferred.is_some() {
+            return true;
+        }
+        let is_news = self.receives.is_news(host);
+        if is_news {
             self.acks.at_once();
         }
+        is_news
+    }
+
+    /// What was left for later, if there is time for it.
+    pub(crate) fn catch_up(&mut self, host: &mut impl Host<Request = Q, Recv = R>) {
+        self.settle(host);
     }
 
     /// What the driver keeps with the request of a `Payload`.
     pub(crate) fn request(&self, slot: u32) -> Option<&Q> {
         self.requests.queue.get(slot).map(|request| &request.own)
+    }
+
+    /// Requests wait to leave, or to leave again.
+    pub(crate) fn has_requests(&self) -> bool {
+        !self.requests.have_left()
     }
 
     /// Where packets go, unless they say otherwise.
@@ -192,6 +215,12 @@ impl<Q, R> Conn<Q, R> {
         self.now = now;
         self.lane.path.limit(now, most);
         self.lane.measure();
+    }
+
+    /// A queue of this host had no room for what left.
+    pub(crate) fn overflowed(&mut self, now: Nanos) {
+        self.now = now;
+        self.lane.overflowed(now);
     }
 
     /// The system has heard that something did not get to the peer. A hint of anybody's.

@@ -9,11 +9,12 @@ use zerocopy::FromBytes;
 use zerocopy::network_endian::U32;
 
 use super::Conn;
+use super::pieces::Met;
 use super::receives::Found;
-use super::requests::What;
+use super::requests::{What, is_below};
 use super::serving::Taken;
 use super::transmit::Note;
-use super::words::{Host, Source};
+use super::words::{Host, Source, Work};
 use crate::proto::psn::Psn;
 use crate::proto::received::Arrival;
 use crate::proto::wire::{self, Ack, Data, FLAG_ACK_NOW, FLAG_LAST, Head, Kind, Op, Range, Refusal};
@@ -26,6 +27,8 @@ pub(super) struct Deferred {
     ack: Ack,
     ack_now: bool,
     at: Nanos,
+    /// It counts as received; only its ack is still to be taken.
+    is_noted: bool,
 }
 
 /// Why a packet was not taken.
@@ -59,13 +62,14 @@ impl<Q, R> Conn<Q, R> {
             _ => body,
         };
         self.partner.heard(now, from);
-        if head.kind() != Some(Kind::Accept) {
+        // What was sent before the other side had the confirmation says nothing of it.
+        if !matches!(head.kind(), Some(Kind::Accept | Kind::Cookie | Kind::Reject)) {
             self.confirming = None;
         }
         let is_known = match head.kind() {
-            Some(kind @ (Kind::Fragment | Kind::Chunk)) => self.take_data(kind, head, body, host),
+            Some(kind @ (Kind::Fragment | Kind::Chunk | Kind::Piece)) => self.take_data(kind, head, body, host),
             Some(Kind::Ack) => self.take_ack_packet(head, body, host),
-            Some(kind @ (Kind::Fin | Kind::FinAck | Kind::Reset)) => self.take_end(kind, body, host),
+            Some(kind @ (Kind::Fin | Kind::FinAck | Kind::Reset)) => self.take_end(kind, body, from, host),
             Some(kind) => self.take_word(kind, body, from),
             None => false,
         };
@@ -105,6 +109,7 @@ impl<Q, R> Conn<Q, R> {
         self.counters.acks_received += 1;
         if head.has(FLAG_ACK_NOW) {
             self.acks.at_once();
+            self.receives.asked(host);
         }
         if self.ending.is_closed() {
             return true; // it hears of the refusal, if that is what was
@@ -116,7 +121,7 @@ impl<Q, R> Conn<Q, R> {
         true
     }
 
-    /// A fragment or a chunk.
+    /// A fragment, a chunk, or a piece of either.
     fn take_data(&mut self, kind: Kind, head: &Head, body: &[u8], host: &mut impl Host<Request = Q, Recv = R>) -> bool {
         let Some(data) = wire::data(kind, body) else { return false };
         if self.ending.is_deaf() {
@@ -124,7 +129,7 @@ impl<Q, R> Conn<Q, R> {
             return true;
         }
         let psn = Psn(data.carried.psn.get());
-        let (is_asked, is_last) = (head.has(FLAG_ACK_NOW), kind == Kind::Chunk && head.has(FLAG_LAST));
+        let (is_asked, is_last) = (head.has(FLAG_ACK_NOW), kind != Kind::Fragment && head.has(FLAG_LAST));
         if kind == Kind::Fragment && self.take_fast(psn, &data, is_asked, host) {
             return true;
         }
@@ -139,12 +144,30 @@ impl<Q, R> Conn<Q, R> {
                 self.counters.duplicates += 1;
                 self.acks.arrived(self.now, arrival, false, is_asked);
             }
-            Arrival::Next | Arrival::Ahead => match self.place(psn, &data, host) {
-                Ok(()) => self.accept(psn, arrival, data.payload.len(), is_last, is_asked, host),
+            Arrival::Next | Arrival::Ahead => match self.take_in(psn, &data, host) {
+                Ok(Some(bytes)) => self.accept(psn, arrival, bytes, is_last, is_asked, host),
+                Ok(None) if is_asked => self.acks.at_once(),
+                Ok(None) => {}
                 Err(untaken) => self.leave(psn, arrival, untaken, host),
             },
         }
         true
+    }
+
+    /// Puts the payload where it belongs: so many bytes of the packet's if all of it is here, and not a piece alone.
+    fn take_in(
+        &mut self,
+        psn: Psn,
+        data: &Data<'_>,
+        host: &mut impl Host<Request = Q, Recv = R>,
+    ) -> Result<Option<usize>, Untaken> {
+        match self.pieces.meets(psn, data) {
+            Met::Room => {}
+            Met::NoRoom => return Err(Untaken::Later),
+            Met::Contradiction => return Err(NONSENSE),
+        }
+        self.place(psn, data, host)?;
+        Ok(self.pieces.placed(psn, data))
     }
 
     /// The packet is taken, and perhaps completes receives.
@@ -279,18 +302,39 @@ impl<Q, R> Conn<Q, R> {
         self.counters.fast += 1;
         self.counters.received += 1;
         self.counters.received_bytes += data.payload.len() as u64;
-        self.deferred = Some(Deferred { psn, ack: data.carried.ack, ack_now, at: self.now });
+        self.deferred = Some(Deferred { psn, ack: data.carried.ack, ack_now, at: self.now, is_noted: false });
         true
     }
 
     /// The book-keeping that was left for later.
     #[inline]
     pub(super) fn settle(&mut self, host: &mut impl Host<Request = Q, Recv = R>) {
-        if let Some(Deferred { psn, ack, ack_now, at }) = self.deferred.take() {
-            self.received.accept(psn);
-            self.acks.arrived(at, Arrival::Next, false, ack_now);
+        self.note_deferred();
+        if let Some(Deferred { ack, .. }) = self.deferred.take() {
             self.take_ack(&ack, &[], host);
         }
+    }
+
+    /// The half of it that the next packet to leave needs: what is received, which it acks.
+    fn note_deferred(&mut self) {
+        if let Some(Deferred { psn, ack_now, at, is_noted: is_noted @ false, .. }) = &mut self.deferred {
+            *is_noted = true;
+            self.received.accept(*psn);
+            self.acks.arrived(*at, Arrival::Next, false, *ack_now);
+        }
+    }
+
+    /// An answer is posted, and may well leave before what the message's own ack says is worked out. Not where that ack may
+    /// change what leaves first.
+    pub(super) fn answers_first(&mut self) -> bool {
+        let is_fresh = self.deferred.is_some_and(|deferred| !deferred.is_noted);
+        let is_quiet = self.flight.lost().is_none() && self.torn.is_none() && self.flight.probes() == 0;
+        let is_open = !self.ending.is_closed();
+        let may = is_fresh && is_quiet && is_open && self.has_requests();
+        if may {
+            self.note_deferred();
+        }
+        may
     }
 
     /// What the peer has received, and may receive.
@@ -301,7 +345,7 @@ impl<Q, R> Conn<Q, R> {
         };
         self.lane.peer_window(ack.window.get());
         if ack.next.get() == self.flight.cumulative().0 && ranges.is_empty() {
-            return self.credits.there = ack.credits.get(); // most of a stream's that goes one way
+            return self.hear_of_credits(ack.credits.get()); // most of a stream's that goes one way
         }
         let (requests, serving) = (&mut self.requests, &mut self.serving);
         let (commands, data, mut largest) = (&mut self.commands, &mut self.data, 0);
@@ -313,7 +357,8 @@ impl<Q, R> Conn<Q, R> {
             }
             let channel = if sent.command { &mut *commands } else { &mut *data };
             *channel = channel.saturating_sub(1);
-            largest = largest.max(sent.length as usize);
+            // Pieces say nothing of large packets.
+            largest = largest.max(if sent.in_pieces { 0 } else { sent.length as usize });
         };
         let Ok(acked) = self.flight.acked(self.now, Psn(ack.next.get()), ranges, delay, &mut done) else { return };
         if acked.old {
@@ -321,10 +366,30 @@ impl<Q, R> Conn<Q, R> {
         }
         let largest = largest + wire::FRAGMENT + self.lane.extra;
         self.lane.acked(self.now, &acked, &self.flight, largest);
-        self.credits.there = ack.credits.get();
+        self.hear_of_credits(ack.credits.get());
         if acked.packets > 0 {
             self.retire(host);
             self.refuse_gone(host);
         }
+    }
+
+    /// So many of our sends find a receive.
+    #[inline]
+    fn hear_of_credits(&mut self, there: u32) {
+        self.credits.there = there;
+        if is_below(there, self.requests.numbers.sends) {
+            self.take_untaken_back();
+        }
+    }
+
+    /// A shared queue had receives when we sent, and had none for it: what was sent beyond is to be sent again, without waiting
+    /// for a timeout, since nothing else will tell.
+    #[cold]
+    fn take_untaken_back(&mut self) {
+        let (queue, there) = (&self.requests.queue, self.credits.there);
+        self.flight.doubt(self.now, |sent| {
+            let request = queue.get(sent.slot).filter(|_| sent.what == What::Request);
+            request.is_some_and(|it| matches!(it.work, Work::Send { .. }) && !is_below(it.id, there))
+        });
     }
 }

@@ -43,12 +43,14 @@ pub(super) struct Receives<R> {
     /// What the peer was told last.
     told: u32,
     shared: bool,
+    /// A send was not taken, and its sender has not heard so.
+    turned_away: bool,
 }
 
 impl<R> Receives<R> {
     pub(super) fn new(capacity: u32, shared: bool) -> Self {
         let capacity = if shared { SHARED } else { capacity };
-        Receives { queue: Queue::new(capacity), bound: 0, complete: 0, told: 0, shared }
+        Receives { queue: Queue::new(capacity), bound: 0, complete: 0, told: 0, shared, turned_away: false }
     }
 
     /// Messages are counted from here: only for tests of the wrap.
@@ -81,10 +83,24 @@ impl<R> Receives<R> {
         }
     }
 
-    /// What the peer is told now.
+    /// What the peer is told now. Whose send was not taken hears of no receive first, though there may be one again: else it
+    /// would wait for an answer that does not come.
     pub(super) fn tell(&mut self, host: &impl Host<Recv = R>) -> u32 {
-        self.told = self.credits(host);
+        let turned_away = std::mem::take(&mut self.turned_away);
+        self.told = if turned_away { self.bound } else { self.credits(host) };
         self.told
+    }
+
+    /// A send was not taken, and the next ack says so.
+    pub(super) fn turned_away(&self) -> bool {
+        self.turned_away
+    }
+
+    /// The peer asks, perhaps since it waits: it hears when there is a receive.
+    pub(super) fn asked(&mut self, host: &mut impl Host<Recv = R>) {
+        if self.shared && host.shared_left() == 0 {
+            host.await_shared();
+        }
     }
 
     /// The peer may be waiting to hear of this many.
@@ -122,7 +138,12 @@ impl<R> Receives<R> {
     fn bind(&mut self, count: u32, host: &mut impl Host<Recv = R>) -> bool {
         if self.shared {
             let fits = count <= SHARED - self.queue.len() && count <= host.shared_left();
-            return fits && (0..count).all(|_| self.bind_shared(host));
+            let is_bound = fits && (0..count).all(|_| self.bind_shared(host));
+            if !is_bound {
+                self.turned_away = true;
+                host.await_shared();
+            }
+            return is_bound;
         }
         if count > self.queue.waiting() {
             return false;

@@ -23,6 +23,8 @@ pub(super) struct Sent {
     pub(super) slot: u32,
     pub(super) offset: u32,
     pub(super) length: u32,
+    /// It left in pieces when it left last.
+    pub(super) in_pieces: bool,
 }
 
 /// Whose piece a packet carries.
@@ -195,7 +197,12 @@ impl<Q> Requests<Q> {
             _ if request.cut == 0 && left <= fragment => left,
             _ => left.min(chunk),
         };
-        Ok(Sent { what: What::Request, command: false, slot, offset: request.cut, length })
+        Ok(Sent { what: What::Request, command: false, slot, offset: request.cut, length, in_pieces: false })
+    }
+
+    /// Nothing of what was posted waits to leave.
+    pub(super) fn have_left(&self) -> bool {
+        self.again.is_empty() && self.cutting.is_none() && self.queue.next().is_none()
     }
 
     /// The first of those that wait, if it may start.

@@ -95,7 +95,7 @@ impl Serving {
         if self.is_gone(slot) {
             return None;
         }
-        Some(Sent { what: What::Response, command: false, slot, offset: read.cut, length })
+        Some(Sent { what: What::Response, command: false, slot, offset: read.cut, length, in_pieces: false })
     }
 
     /// A piece that `next` gave leaves.

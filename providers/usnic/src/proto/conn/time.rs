@@ -17,54 +17,62 @@ const REST: Nanos = SECONDS;
 impl<Q, R> Conn<Q, R> {
     /// When `on_time` is to be called, at the latest; packets may be due after it.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
+        self.deadline_beside(|| (self.resend_at(), self.fresh_at()))
+    }
+
+    /// The same, when it is known, or asked for if it matters, when data may leave again and for the first time.
+    fn deadline_beside(&self, data: impl FnOnce() -> (Option<Nanos>, Option<Nanos>)) -> Option<Nanos> {
         if self.ending.is_closed() {
             let refusal = self.acks.deadline().filter(|_| self.ending.refusal().is_some());
-            return [self.ending.deadline(self.now), refusal].into_iter().flatten().min();
+            return earliest([self.ending.deadline(self.now), refusal]);
         }
         if self.deferred.is_some() {
             return Some(self.now.saturating_add(1)); // in the next pass
         }
-        let all = [
+        let (resend, fresh) = data();
+        earliest([
             self.flight.deadline(),
             self.acks.deadline(),
             self.lane.path.deadline(),
-            self.data_at().filter(|at| *at > self.now),
+            earliest([resend, fresh]).filter(|at| *at > self.now),
             self.credits.deadline(),
             // When it has passed, `outlook` says so, unless something else holds it up.
             self.turn_at.filter(|at| *at > self.now),
             self.partner.deadline(),
             self.confirming.and_then(|it| it.deadline()),
             self.ending.deadline(self.now),
-        ];
-        all.into_iter().flatten().min()
+        ])
     }
 
     /// What it wants next: turns, and to be looked at again.
     pub(crate) fn outlook(&self, now: Nanos) -> Outlook {
-        let deadline = self.deadline();
+        if self.deferred.is_some() && !self.ending.is_closed() {
+            // What follows from it is seen once it is noted: in the next pass, or before what is posted first.
+            return Outlook { deadline: self.deadline(), ..Outlook::default() };
+        }
         if self.ending.is_closed() {
+            let deadline = self.deadline();
             let is_due = self.ending.refusal().is_some() && self.acks.due(now);
             return Outlook { resend: false, ready: self.ending.has_word(now), ack: is_due, deadline };
         }
+        let (resend, fresh) = (self.resend_at(), self.fresh_at());
         let is_small = !self.notes.is_empty()
             || self.ending.has_word(now)
             || self.confirming.is_some_and(|it| it.has_word(now))
             || self.lane.path.wants_probe(now)
             || self.partner.deadline().is_some_and(|at| at <= now);
         Outlook {
-            resend: self.resend_at().is_some_and(|at| at <= now),
-            ready: is_small || self.fresh_at().is_some_and(|at| at <= now),
+            resend: resend.is_some_and(|at| at <= now),
+            ready: is_small || fresh.is_some_and(|at| at <= now),
             ack: self.acks.due(now),
-            deadline,
+            deadline: self.deadline_beside(|| (resend, fresh)),
         }
     }
 
-    /// When something with data may leave, as far as is known now.
-    fn data_at(&self) -> Option<Nanos> {
-        self.resend_at().into_iter().chain(self.fresh_at()).min()
-    }
-
     fn resend_at(&self) -> Option<Nanos> {
+        if self.torn.is_some() {
+            return Some(0);
+        }
         let (_, sent) = self.flight.lost()?;
         self.admits_at(self.size(&sent))
     }
@@ -83,11 +91,6 @@ impl<Q, R> Conn<Q, R> {
             0 => self.lane.admits_at(self.now, bytes, self.flight.bytes()),
             _ => Some(0),
         }
-    }
-
-    /// `transmit` would give something.
-    pub(crate) fn has_work(&self, now: Nanos) -> bool {
-        self.outlook(now).wants_turn()
     }
 
     /// The deadline is here. Packets may be due after it.
@@ -110,6 +113,9 @@ impl<Q, R> Conn<Q, R> {
             Timeout::Probe(_) => {
                 self.counters.timeouts += 1;
                 self.lane.timed_out(now);
+                if let Some((_, sent)) = self.flight.lost().filter(|(_, sent)| !sent.in_pieces) {
+                    self.lane.path.timed_out(now, self.size(&sent) as usize);
+                }
             }
             Timeout::GiveUp => return self.peer_is_gone(host),
         }
@@ -128,4 +134,10 @@ impl<Q, R> Conn<Q, R> {
             self.peer_is_gone(host);
         }
     }
+}
+
+/// Of those that there are. No branches: this is on the way of every message.
+fn earliest<const N: usize>(all: [Option<Nanos>; N]) -> Option<Nanos> {
+    let at = all.into_iter().fold(Nanos::MAX, |least, at| least.min(at.unwrap_or(Nanos::MAX)));
+    (at < Nanos::MAX).then_some(at)
 }

@@ -6,9 +6,11 @@
 use dapl::provider::Status;
 
 use super::Conn;
+use super::pieces::Torn;
 use super::requests::{Bounds, Sent, Stage, Wait, What, is_below};
 use super::words::{Channel, Host, Outgoing, Payload, Source, Work};
-use crate::proto::flight::Why;
+use crate::proto::flight::{State, Why};
+use crate::proto::psn::Psn;
 use crate::proto::wire::{FLAG_ACK_NOW, Head, Kind};
 use crate::proto::{MICROS, Nanos};
 
@@ -39,8 +41,14 @@ impl<Q, R> Conn<Q, R> {
         host: &mut impl Host<Request = Q, Recv = R>,
     ) -> Option<Outgoing> {
         self.now = now;
-        self.settle(host);
-        let found = self.next_packet(out, host);
+        let mut found = None;
+        if self.answers_first() {
+            found = self.next_packet(out, host);
+        }
+        if found.is_none() {
+            self.settle(host);
+            found = self.next_packet(out, host);
+        }
         if found.is_none() {
             self.resends = 0;
         }
@@ -62,7 +70,7 @@ impl<Q, R> Conn<Q, R> {
         if self.acks.due(self.now) && !self.received.is_gapless() {
             return Some(self.write_ack(out, 0, host));
         }
-        let data = self.resend(out, host).or_else(|| self.fresh(out, host));
+        let data = self.rest(out, host).or_else(|| self.resend(out, host)).or_else(|| self.fresh(out, host));
         if self.ending.is_closed() {
             return self.last_word(out); // a bind that failed in its turn
         }
@@ -110,7 +118,7 @@ impl<Q, R> Conn<Q, R> {
             return None;
         }
         if self.is_void(&sent) {
-            sent = Sent { what: What::Nothing, length: 0, offset: 0, ..sent };
+            sent = Sent { what: What::Nothing, length: 0, offset: 0, in_pieces: false, ..sent };
             self.flight.change(psn, sent);
         }
         match self.flight.why(psn) {
@@ -122,33 +130,76 @@ impl<Q, R> Conn<Q, R> {
             _ => self.counters.resent_gap += 1,
         }
         self.resends += 1;
-        self.lane.path.lost(self.now, bytes as usize);
+        if !sent.in_pieces {
+            self.lane.path.lost(self.now, bytes as usize);
+        }
         self.flight.resent(self.now, psn);
         self.lane.sent(self.now, bytes, self.flight.bytes());
-        Some(self.write_data(out, psn, &sent, FLAG_ACK_NOW, true, host))
+        Some(self.leave_as_it_can(out, psn, sent, FLAG_ACK_NOW, true, host))
     }
 
-    /// What a packet carried is not to be carried again: its number goes on, empty.
-    fn is_void(&mut self, sent: &Sent) -> bool {
+    /// A packet with data leaves: as one datagram, or in pieces if it was cut for a path that took more.
+    fn leave_as_it_can(
+        &mut self,
+        out: &mut Vec<u8>,
+        psn: Psn,
+        mut sent: Sent,
+        flags: u16,
+        resend: bool,
+        host: &impl Host<Recv = R>,
+    ) -> Outgoing {
+        let in_pieces = self.size(&sent) > self.lane.path.size() as u64 && sent.length > self.lane.piece();
+        if in_pieces != sent.in_pieces {
+            sent.in_pieces = in_pieces;
+            self.flight.change(psn, sent);
+        }
+        if !in_pieces {
+            return self.write_data(out, psn, &sent, flags, resend, host);
+        }
+        self.counters.torn += 1;
+        let mut torn = Torn::new(psn, sent, self.lane.piece(), resend);
+        let packet = self.write_piece(out, &mut torn, host);
+        self.torn = Some(torn).filter(|torn| torn.left < torn.sent.length);
+        packet
+    }
+
+    /// The next piece of what has begun to leave so, if it is still wanted.
+    fn rest(&mut self, out: &mut Vec<u8>, host: &impl Host<Recv = R>) -> Option<Outgoing> {
+        let mut torn = self.torn.take()?;
+        if self.flight.state(torn.psn) != State::Flying || self.has_nothing(&torn.sent) {
+            return None;
+        }
+        let packet = self.write_piece(out, &mut torn, host);
+        self.torn = Some(torn).filter(|torn| torn.left < torn.sent.length);
+        Some(packet)
+    }
+
+    /// What it would carry is not there any more.
+    fn has_nothing(&self, sent: &Sent) -> bool {
         match sent.what {
             What::Nothing => false,
             What::Response => self.serving.get(sent.slot).is_none() || self.serving.is_gone(sent.slot),
             What::Request => {
-                let Some(request) = self.requests.queue.get(sent.slot) else { return true };
-                if matches!(request.stage, Stage::Failed(_)) {
-                    return true;
-                }
-                // The peer's shared queue had a receive when we sent, and has none now. To insist would keep all that
-                // lies behind from being counted as here.
-                let finds_nothing =
-                    matches!(request.work, Work::Send { .. }) && !is_below(request.id, self.credits.there);
-                if finds_nothing {
-                    self.counters.taken_back += 1;
-                    self.requests.take_back(*sent);
-                }
-                finds_nothing
+                self.requests.queue.get(sent.slot).is_none_or(|request| matches!(request.stage, Stage::Failed(_)))
             }
         }
+    }
+
+    /// What a packet carried is not to be carried again: its number goes on, empty.
+    fn is_void(&mut self, sent: &Sent) -> bool {
+        if self.has_nothing(sent) {
+            return true;
+        }
+        let request = self.requests.queue.get(sent.slot).filter(|_| sent.what == What::Request);
+        // The peer's shared queue had a receive when we sent, and has none now. To insist would keep all that lies behind
+        // from being counted as here.
+        let finds_nothing =
+            request.is_some_and(|it| matches!(it.work, Work::Send { .. }) && !is_below(it.id, self.credits.there));
+        if finds_nothing {
+            self.counters.taken_back += 1;
+            self.requests.take_back(*sent);
+        }
+        finds_nothing
     }
 
     /// A new packet.
@@ -175,7 +226,7 @@ impl<Q, R> Conn<Q, R> {
             _ => self.serving.left(&sent),
         }
         self.favours_answers = sent.what == What::Request;
-        if !matches!(self.next_request(), Err(Wait::Credit)) {
+        if self.credits.deadline().is_some() && !matches!(self.next_request(), Err(Wait::Credit)) {
             self.credits.stop();
         }
         *if sent.command { &mut self.commands } else { &mut self.data } += 1;
@@ -183,7 +234,7 @@ impl<Q, R> Conn<Q, R> {
         self.lane.sent(self.now, bytes, self.flight.bytes());
         self.counters.sent += 1;
         self.counters.sent_bytes += u64::from(sent.length);
-        Some(self.write_data(out, psn, &sent, flags, false, host))
+        Some(self.leave_as_it_can(out, psn, sent, flags, false, host))
     }
 
     fn next_request(&self) -> Result<Sent, Wait> {

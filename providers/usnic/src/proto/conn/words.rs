@@ -121,6 +121,8 @@ pub(crate) trait Host {
     fn take_shared(&mut self) -> Option<(Self::Recv, u64)>;
     /// Receives in the shared queue.
     fn shared_left(&self) -> u32;
+    /// There are too few: the connection wants to hear of the next, by `Conn::look_at_credits`.
+    fn await_shared(&mut self) {}
     /// The turn of a bind has come: `true` when it is done, `false` when it must be tried again soon.
     fn turn(&mut self, request: &Self::Request) -> Result<bool, Status>;
     /// A request is complete; in the order of the posts.
@@ -169,8 +171,6 @@ pub(crate) struct Outgoing {
     pub(crate) to: Option<Source>,
     /// A CRC32C of header and payload, in network byte order, is to follow the payload (`FLAG_CHECKED`).
     pub(crate) checked: bool,
-    /// It is larger than the path takes now (it was cut before): the network may cut it.
-    pub(crate) oversized: bool,
 }
 
 /// What became of the connection, told once.

@@ -6,11 +6,13 @@ use zerocopy::IntoBytes;
 use zerocopy::network_endian::U32;
 
 use super::Conn;
+use super::pieces::Torn;
 use super::requests::{Sent, What};
 use super::words::{Channel, Host, Outgoing, Payload, Source, Work};
 use crate::proto::psn::Psn;
 use crate::proto::wire::{
-    Ack, CHUNK, Carried, FLAG_CHECKED, FLAG_LAST, FRAGMENT, Head, Kind, Message, Op, Part, RANGES, Range, Selective,
+    Ack, CHUNK, Carried, Extent, FLAG_ACK_NOW, FLAG_CHECKED, FLAG_LAST, FRAGMENT, Head, Kind, Message, Op, Part,
+    RANGES, Range, Selective,
 };
 
 impl<Q, R> Conn<Q, R> {
@@ -80,24 +82,44 @@ impl<Q, R> Conn<Q, R> {
         host: &impl Host<Recv = R>,
     ) -> Outgoing {
         let is_whole = self.is_whole(sent);
-        let oversized = self.size(sent) > self.lane.path.mtu() as u64;
         let (message, payload) = self.message(sent);
         let kind = if is_whole { Kind::Fragment } else { Kind::Chunk };
         if is_whole || sent.offset + sent.length == message.length.get() {
             flags |= FLAG_LAST;
         }
         let start = out.len();
-        out.extend_from_slice(self.head(kind, flags).as_bytes());
-        self.counters.acks_carried += u64::from(self.acks.owed());
-        let delay = self.acks.carried(self.now);
-        let carried = Carried { psn: psn.0.into(), ack: self.said(delay, host) };
-        out.extend_from_slice(carried.as_bytes());
+        self.write_carried(out, kind, flags, psn, host);
         out.extend_from_slice(message.as_bytes());
         if !is_whole {
             out.extend_from_slice(Part { offset: sent.offset.into() }.as_bytes());
         }
         let channel = if sent.command && !resend { Channel::Command } else { Channel::Data };
-        Outgoing { payload, channel, resend, oversized, ..self.outgoing(out.len() - start) }
+        Outgoing { payload, channel, resend, ..self.outgoing(out.len() - start) }
+    }
+
+    /// The next piece of a packet. The last one asks for an ack.
+    pub(super) fn write_piece(&mut self, out: &mut Vec<u8>, torn: &mut Torn, host: &impl Host<Recv = R>) -> Outgoing {
+        let Torn { psn, sent, resend, .. } = *torn;
+        let (piece, is_last) = torn.next();
+        let (message, payload) = self.message(&piece);
+        let ends_message = is_last && sent.offset + sent.length == message.length.get();
+        let flags = if is_last { FLAG_ACK_NOW } else { 0 } | if ends_message { FLAG_LAST } else { 0 };
+        let start = out.len();
+        self.write_carried(out, Kind::Piece, flags, psn, host);
+        out.extend_from_slice(message.as_bytes());
+        out.extend_from_slice(Part { offset: piece.offset.into() }.as_bytes());
+        let end = sent.offset + sent.length;
+        out.extend_from_slice(Extent { start: sent.offset.into(), end: end.into() }.as_bytes());
+        Outgoing { payload, channel: Channel::Data, resend, ..self.outgoing(out.len() - start) }
+    }
+
+    /// The head of a packet with data, its number, and the ack that rides on it.
+    fn write_carried(&mut self, out: &mut Vec<u8>, kind: Kind, flags: u16, psn: Psn, host: &impl Host<Recv = R>) {
+        out.extend_from_slice(self.head(kind, flags).as_bytes());
+        self.counters.acks_carried += u64::from(self.acks.owed());
+        let delay = self.acks.carried(self.now);
+        let carried = Carried { psn: psn.0.into(), ack: self.said(delay, host) };
+        out.extend_from_slice(carried.as_bytes());
     }
 
     pub(super) fn outgoing(&self, header: usize) -> Outgoing {
@@ -108,18 +130,17 @@ impl<Q, R> Conn<Q, R> {
             resend: false,
             to: None,
             checked: self.terms.checked,
-            oversized: false,
         }
     }
 
     /// What we have received, and may receive.
     fn said(&mut self, delay: u16, host: &impl Host<Recv = R>) -> Ack {
-        Ack {
-            next: self.received.next().0.into(),
-            credits: self.receives.tell(host).into(),
-            delay: delay.into(),
-            window: self.config.window_kib.into(),
+        let was_turned_away = self.receives.turned_away();
+        let credits = self.receives.tell(host).into();
+        if was_turned_away && self.receives.is_news(host) {
+            self.acks.at_once();
         }
+        Ack { next: self.received.next().0.into(), credits, delay: delay.into(), window: self.config.window_kib.into() }
     }
 
     /// An ack of its own.

@@ -7,12 +7,17 @@ use super::super::wire::Range;
 use super::super::{Nanos, WINDOW};
 use super::{Acked, Flight, OutOfWindow, State, Why};
 
+/// Round trips without any that could be measured, after which those of first copies are.
+const UNSURE: Nanos = 4;
+
 /// What one ack's packets say together.
 #[derive(Default)]
 struct Round {
     acked: Acked,
     /// The latest leave, when that was, and how often its packet had left by then.
     newest: Option<(u64, Nanos, u8)>,
+    /// When the youngest of those that were sent again in vain left first.
+    first: Option<Nanos>,
 }
 
 impl<T: Copy> Flight<T> {
@@ -84,7 +89,7 @@ impl<T: Copy> Flight<T> {
     /// A packet is there: which of its copies?
     fn settle(&mut self, now: Nanos, psn: Psn, round: &mut Round) {
         let slot = self.ring.slot(psn);
-        let (sent, order, sends, why) = (slot.sent, slot.order, slot.sends, slot.why);
+        let (first, sent, order, sends, why) = (slot.first, slot.sent, slot.order, slot.sends, slot.why);
         round.acked.packets += 1;
         round.acked.bytes += u64::from(slot.bytes);
         self.unacked.clear(psn);
@@ -99,6 +104,7 @@ impl<T: Copy> Flight<T> {
         let is_early = sends > 1 && self.rtt.minimum().is_some_and(|minimum| now.saturating_sub(sent) < minimum);
         if was_lost || is_early {
             self.in_vain(now, why, round);
+            round.first = round.first.max(Some(first));
         } else if sends > 1 && why == Why::Gap {
             self.reorder.needed();
         }
@@ -136,6 +142,18 @@ impl<T: Copy> Flight<T> {
         {
             self.rtt.sample(now, now.saturating_sub(sent), delay);
             round.acked.rtt = self.rtt.latest();
+            self.unsure = None;
+        } else if let Some(first) = round.first {
+            self.learn_from_first(now, first, delay);
+        }
+    }
+
+    /// Where the path has become far longer, all is sent again before its ack can come, and nothing that left once is left
+    /// to be measured. So when that has been so for some round trips, and resends are known to be in vain, first copies are.
+    fn learn_from_first(&mut self, now: Nanos, first: Nanos, delay: Nanos) {
+        let since = *self.unsure.get_or_insert(now);
+        if now.saturating_sub(since) > self.rtt.smoothed().unwrap_or(0).saturating_mul(UNSURE) {
+            self.rtt.sample(now, now.saturating_sub(first), delay);
         }
     }
 

@@ -123,6 +123,8 @@ pub(crate) struct Flight<T> {
     ring: Ring<T>,
     reorder: Reorder,
     rtt: Rtt,
+    /// Since when there are acks, but none that a round trip can be measured by.
+    unsure: Option<Nanos>,
     /// When something was last acked, or the first packet left.
     progress: Nanos,
     /// When the last timeout was, and how many there were since the last progress.
@@ -146,6 +148,7 @@ impl<T: Copy> Flight<T> {
             lost_from: first,
             ring: Ring::new(),
             reorder: Reorder::new(),
+            unsure: None,
             rtt: Rtt::new(timing),
             progress: 0,
             timed_out: 0,
@@ -313,6 +316,20 @@ impl<T: Copy> Flight<T> {
         let slot = self.ring.slot_mut(psn);
         slot.why = why;
         (slot.sent, slot.bytes)
+    }
+
+    /// Those that fly, have had the time to be answered, and `is_void`, are to be resent; no loss is meant.
+    pub(crate) fn doubt(&mut self, now: Nanos, is_void: impl Fn(&T) -> bool) {
+        // An answer that comes sooner is not about them. What was measured may be acks that waited.
+        let trip = self.rtt.minimum().unwrap_or(0).saturating_sub(self.rtt.timing().ack_delay);
+        let mut at = self.first;
+        while let Some(psn) = self.unacked.first_set(at, self.next.since(at).unsigned_abs()) {
+            let slot = self.ring.slot(psn);
+            if !self.lost.has(psn) && now.saturating_sub(slot.sent) >= trip && is_void(&slot.what) {
+                self.lose(psn, Why::Probe);
+            }
+            at = psn.next();
+        }
     }
 
     /// Gives the memory back of a connection that has nothing in flight, for one that rests; it comes again by itself.

@@ -17,6 +17,8 @@ pub(super) struct Slot<T> {
     pub(super) what: T,
     /// When it last left,
     pub(super) sent: Nanos,
+    /// When it left for the first time.
+    pub(super) first: Nanos,
     /// as the how manieth of all that left.
     pub(super) order: u64,
     pub(super) bytes: u32,
@@ -74,7 +76,7 @@ impl<T: Copy> Ring<T> {
 
     /// A new packet, `used` packets after the oldest that has a slot. It flies.
     pub(super) fn insert(&mut self, psn: Psn, used: u32, what: T, bytes: u32, now: Nanos, order: u64) {
-        let slot = Slot { what, sent: now, order, bytes, sends: 1, why: Why::Gap, before: psn, after: psn };
+        let slot = Slot { what, sent: now, first: now, order, bytes, sends: 1, why: Why::Gap, before: psn, after: psn };
         if used as usize >= self.slots.len() {
             self.grow(psn, used, slot);
         }

@@ -24,6 +24,8 @@ use crate::proto::wire::{self, Kind, VERSION};
 
 /// What is sent to an unproven source, as a multiple of what came from it.
 const FOLD: u64 = 3;
+/// So often, between repetitions, the host must say that nobody has the client's port before it is believed.
+const MIN_NOBODY: u32 = 2;
 
 /// One request, for as long as the caller keeps it; none is used twice.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -35,7 +37,7 @@ pub(crate) enum Heard {
     Nothing,
     /// An answer was appended; it goes to the source.
     Answer,
-    /// A new request, for the consumer: [`Answering::request`] says what it brings.
+    /// A new request, for the consumer: [`Answering::request`] says what it brings. That it is here was appended, for its source.
     Asked(RequestId),
     /// The client took this one back, or knows nothing of it: it is over.
     Left(RequestId),
@@ -88,6 +90,9 @@ enum Stage {
         token: u64,
         wait: Nanos,
         until: Nanos,
+        /// So often the host said that nobody has the client's port, once per accept at most.
+        nobody: u32,
+        nobody_counts: bool,
     },
     /// What is said to who asks again, and whether it was said; forgotten at this time.
     Over {
@@ -123,10 +128,20 @@ impl Attempt {
         matches!(self.stage, Stage::Over { .. })
     }
 
+    /// Appends that it waits for its consumer.
+    fn say_pending(&mut self, setup: &Setup, random: &mut dyn Random, out: &mut Vec<u8>) {
+        let before = out.len();
+        packets::put_cookie(&setup.guard, self.key.to, None, random, out);
+        self.sent += (out.len() - before) as u64;
+    }
+
     /// Appends what it has to say, unless that is too much for an unproven source.
     fn say(&mut self, counts: &mut Counts, out: &mut Vec<u8>) -> bool {
         let packet = match &mut self.stage {
-            Stage::Accepted { packet, .. } => packet,
+            Stage::Accepted { packet, nobody_counts, .. } => {
+                *nobody_counts = true;
+                packet
+            }
             Stage::Over { packet, was_said, .. } => {
                 *was_said = true;
                 packet
@@ -182,7 +197,8 @@ impl Answering {
         self.counts
     }
 
-    /// A packet that came to the well-known address and asks for `asking.qual()`, where somebody listens or not.
+    /// A packet that asks for a qualifier, where somebody listens or not: it came to the well-known address, or to where an
+    /// answer came from before.
     pub(crate) fn receive(
         &mut self,
         now: Nanos,
@@ -224,7 +240,7 @@ impl Answering {
         match offered.and_then(|offered| self.has_room(from).map(|()| offered)) {
             Ok((offer, private)) => {
                 let attempt = Attempt::new(now, Key { from, to }, asking.qual(), offer, private, is_proven);
-                self.begin(attempt, packet.len())
+                self.begin(attempt, packet.len(), random, out)
             }
             Err(reason) => {
                 self.counts.refused += 1;
@@ -252,10 +268,13 @@ impl Answering {
             || self.census.unproven_of_prefix(from) >= config.unproven_of_prefix
     }
 
-    fn begin(&mut self, mut attempt: Attempt, length: usize) -> Heard {
+    /// The client is told at once that its request is here, and so where: from then on it asks there, whether or not somebody
+    /// still listens at the well-known port.
+    fn begin(&mut self, mut attempt: Attempt, length: usize, random: &mut dyn Random, out: &mut Vec<u8>) -> Heard {
         self.next += 1;
         let id = RequestId(self.next);
         attempt.received = length as u64;
+        attempt.say_pending(&self.setup, random, out);
         attempt.due = attempt.due.saturating_add(self.setup.config.patience);
         self.census.add(attempt.key.from, attempt.is_proven);
         self.by_key.insert(attempt.key, id);
@@ -294,9 +313,7 @@ impl Answering {
             }
             return if was_said { Heard::Answer } else { Heard::Nothing };
         }
-        let before = out.len();
-        packets::put_cookie(&self.setup.guard, attempt.key.to, None, random, out);
-        attempt.sent += (out.len() - before) as u64;
+        attempt.say_pending(&self.setup, random, out);
         self.set_due(id, now.saturating_add(self.setup.config.patience));
         Heard::Answer
     }
@@ -319,6 +336,21 @@ impl Answering {
         let Some((head, _)) = wire::head(packet) else { return Heard::Nothing };
         let found = self.by_conn.get(&head.conn.get()).copied().filter(|id| self.gave(*id, head.token.get()));
         self.end(now, found.filter(|_| packets::is_unknown(&self.setup.guard, packet)))
+    }
+
+    /// The host says that nobody has the port `from`: an accept that this ends, as it was said often enough.
+    pub(crate) fn nobody_there(&mut self, now: Nanos, from: SocketAddr) -> Heard {
+        let key = |conn, token, hop| Key { from, to: To { conn, token, hop } };
+        let there = self.by_key.range(key(0, 0, 0)..=key(u32::MAX, u64::MAX, u16::MAX));
+        let found =
+            there.map(|(_, id)| *id).find(|id| match self.attempts.get_mut(id).map(|attempt| &mut attempt.stage) {
+                Some(Stage::Accepted { nobody, nobody_counts, .. }) => {
+                    *nobody += u32::from(std::mem::take(nobody_counts));
+                    *nobody >= MIN_NOBODY
+                }
+                _ => false,
+            });
+        self.end(now, found)
     }
 
     fn end(&mut self, now: Nanos, id: Option<RequestId>) -> Heard {
@@ -348,7 +380,8 @@ impl Answering {
         let mut packet = Vec::new();
         packets::put_accept(&setup.guard, attempt.key.to, ours, private, random, &mut packet);
         let (wait, until) = (setup.config.first_repeat, now.saturating_add(setup.config.silence));
-        attempt.stage = Stage::Accepted { packet, conn: ours.conn, token: ours.token, wait, until };
+        let (conn, token) = (ours.conn, ours.token);
+        attempt.stage = Stage::Accepted { packet, conn, token, wait, until, nobody: 0, nobody_counts: false };
         attempt.private = Vec::new();
         let agreed = setup.agree(ours, &attempt.offer, attempt.key.from, false, random);
         self.by_conn.insert(ours.conn, id);

@@ -8,14 +8,14 @@
 //! client                                   server
 //! Request  (to the well-known address)  ->
 //!                                      <-  Cookie      only under load, or with a key: the request comes again, with it
-//!                                      <-  Cookie      "pending": answers a repeated request while the consumer thinks
+//!                                      <-  Cookie      "pending": it is here, and from now on is repeated here
 //!                                      <-  Accept      or Reject
 //! Confirm                               ->             anything else on the connection does as well
 //! ```
 //!
 //! How a driver steers what comes. To the well-known port: `packets::asking` says which qualifier is asked; its owner, or who
-//! knows that there is none, gives the packet to `Answering::receive`. To the data socket, by the number in the head, if the
-//! token is that of this number:
+//! knows that there is none, gives the packet to `Answering::receive`. To the data socket likewise, where a request is repeated
+//! of which it said that it is pending; all else by the number in the head, if the token is that of this number:
 //!
 //! - an attempt of ours: `Opening::receive`. Established: `Conn` with the terms, from the same number and token on.
 //! - an accept of ours, from `Answering::accept` on: `Answering::reset`, then, if the seal vouches for it,
@@ -154,7 +154,8 @@ pub(crate) struct Config {
     /// The first repetition comes after so long; each wait is twice the one before, up to the last.
     pub(crate) first_repeat: Nanos,
     pub(crate) last_repeat: Nanos,
-    /// A client whose request is pending asks again after so long, and until it has an answer as if it were new.
+    /// A client whose request is pending asks again with waits that double up to this, and until it has an answer as if it
+    /// were new.
     pub(crate) pending_repeat: Nanos,
     /// Who hears nothing for so long gives up: the client that the server lives, the server that its accept came through.
     pub(crate) silence: Nanos,
@@ -203,6 +204,11 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
+    /// Nobody is heard who does not have the key.
+    pub(crate) fn has_key(&self) -> bool {
+        self.psk.is_some()
+    }
+
     pub(crate) fn new(config: Config, psk: Option<Psk>) -> Setup {
         Setup { config, guard: Guard::new(psk.as_ref()), psk }
     }

@@ -2,7 +2,8 @@
 //!
 //! How long the consumer waits is not known here: the caller ends an attempt by [`Opening::withdraw`]. Answers are believed
 //! if they name the attempt by its number and token and come from the host that was asked; a late one, of a listener that
-//! handed the request on, is not. When it stands, [`Confirming`] lives on beside the connection.
+//! handed the request on, is not. Who says that the request is pending is asked again where it said so: the well-known port is
+//! free as soon as its listener is, and the request is not. When it stands, [`Confirming`] lives on beside the connection.
 
 use std::mem;
 use std::net::SocketAddr;
@@ -27,7 +28,7 @@ const MIN_NOBODY: u32 = 2;
 pub(crate) enum Outcome {
     /// The server's consumer accepted, with this private data. `Conn` confirms: [`Confirming`].
     Established { agreed: Agreed, private_data: Vec<u8> },
-    /// The server's consumer said no.
+    /// The server's consumer said no, or died before it said anything.
     PeerRejected,
     /// Somebody else did.
     Rejected(Reason),
@@ -40,6 +41,8 @@ pub(crate) enum Outcome {
 pub(crate) struct Opening {
     setup: Arc<Setup>,
     server: SocketAddr,
+    /// Where the request is repeated: the well-known address, or whoever has said that it is pending there.
+    at: SocketAddr,
     qual: u64,
     ours: Offer,
     private: Vec<u8>,
@@ -51,6 +54,8 @@ pub(crate) struct Opening {
     /// When it is sent next; `None`: the attempt is over.
     due: Option<Nanos>,
     wait: Nanos,
+    /// After the next "pending" it waits so long.
+    patience: Nanos,
     sent_at: Nanos,
     /// The last sign of life, or the beginning, and how often the request was sent since.
     heard: Nanos,
@@ -76,6 +81,7 @@ impl Opening {
         let mut opening = Opening {
             setup,
             server,
+            at: server,
             qual,
             ours,
             private: private.to_vec(),
@@ -84,6 +90,7 @@ impl Opening {
             packet: Vec::new(),
             due: None,
             wait,
+            patience: wait,
             sent_at: now,
             heard: now,
             asked: 0,
@@ -101,6 +108,7 @@ impl Opening {
         packets::put_request(&self.setup.guard, &asking, &self.ours, &self.private, random, &mut self.packet);
         self.due = Some(now);
         self.wait = self.setup.config.first_repeat;
+        (self.at, self.patience) = (self.server, self.wait);
     }
 
     /// Appends the request if it is due, and says where it goes.
@@ -112,7 +120,9 @@ impl Opening {
         self.nobody_counts = true;
         self.due = Some(now.saturating_add(self.wait));
         self.wait = (self.wait * 2).min(self.setup.config.last_repeat);
-        Some(self.server)
+        // Who was there and is silent may have moved: from time to time the well-known port is asked, too.
+        let is_lost = self.asked > MIN_ASKED && self.asked.is_multiple_of(2);
+        Some(if is_lost { self.server } else { self.at })
     }
 
     /// A packet that names this attempt.
@@ -139,8 +149,10 @@ impl Opening {
         match answer {
             Answer::Again(ticket) => self.again(ticket, now, random),
             Answer::Pending => {
+                self.at = from;
                 self.wait = setup.config.first_repeat;
-                self.due = Some(self.sent_at.saturating_add(setup.config.pending_repeat).max(now));
+                self.due = Some(self.sent_at.saturating_add(self.patience).max(now));
+                self.patience = (self.patience * 2).min(setup.config.pending_repeat);
             }
             Answer::Accept(theirs, private) => {
                 self.due = None;
@@ -183,16 +195,18 @@ impl Opening {
         Some(Outcome::Unreachable)
     }
 
-    /// The host says that nobody has the well-known port there. It is asked once more, then that is an answer.
-    pub(crate) fn nobody_there(&mut self, now: Nanos) -> Option<Outcome> {
-        self.due.filter(|_| mem::take(&mut self.nobody_counts))?;
+    /// The host says that nobody has the port `to`. It is asked once more, then that is an answer: nobody listens, or who has
+    /// had the request is gone.
+    pub(crate) fn nobody_there(&mut self, now: Nanos, to: SocketAddr) -> Option<Outcome> {
+        self.due.filter(|_| to == self.at && mem::take(&mut self.nobody_counts))?;
         self.nobody += 1;
         if self.nobody < MIN_NOBODY {
             self.due = Some(now.saturating_add(self.setup.config.first_repeat / 4));
             return None;
         }
         self.due = None;
-        Some(Outcome::Rejected(Reason::NoListener))
+        let is_gone = self.at != self.server;
+        Some(if is_gone { Outcome::PeerRejected } else { Outcome::Rejected(Reason::NoListener) })
     }
 
     /// When `on_time` and `transmit` are to be called; `None`: the attempt is over.
@@ -206,7 +220,7 @@ impl Opening {
         self.due = None;
         let asking = Asking::new(self.qual, self.hop, None);
         packets::put_leaving(&self.setup.guard, &asking, &self.ours, random, out);
-        self.server
+        self.at
     }
 }
 

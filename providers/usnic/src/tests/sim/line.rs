@@ -2,7 +2,7 @@
 //!
 //! What leaves is compared with what came: nothing is acknowledged that has not, and no more is under way than may be.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use dapl::provider::Status;
@@ -16,7 +16,7 @@ use crate::proto::conn::{Config, Conn, Outgoing, Payload};
 use crate::proto::psn::Psn;
 use crate::proto::seal::{self, Seal};
 use crate::proto::setup::{Agreed, Terms};
-use crate::proto::wire::{self, Head, Kind};
+use crate::proto::wire::{self, Data, Head, Kind};
 use crate::proto::{MILLIS, Nanos, WINDOW};
 
 pub(super) struct Line {
@@ -29,6 +29,8 @@ pub(super) struct Line {
     /// Numbers that came, from the first one on: all before, and more.
     all_before: u32,
     more: BTreeSet<u32>,
+    /// Bytes that are here of those that come in pieces.
+    pieces: BTreeMap<u32, Vec<bool>>,
     /// The peer has acknowledged so many.
     acked: u32,
     loose: bool,
@@ -64,6 +66,7 @@ impl Line {
             burst,
             all_before: 0,
             more: BTreeSet::new(),
+            pieces: BTreeMap::new(),
             acked: 0,
             loose,
             hand,
@@ -102,10 +105,10 @@ impl Line {
     fn note_arrival(&mut self, head: &Head, body: &[u8]) {
         let body = &body[..body.len().saturating_sub(if self.terms.checked { 4 } else { 0 })];
         let next = match head.kind() {
-            Some(kind @ (Kind::Fragment | Kind::Chunk)) => {
+            Some(kind @ (Kind::Fragment | Kind::Chunk | Kind::Piece)) => {
                 let Some(data) = wire::data(kind, body) else { return };
                 let at = data.carried.psn.get().wrapping_sub(self.terms.peer_first_psn.0);
-                if at >= self.all_before {
+                if at >= self.all_before && self.is_here(at, &data) {
                     self.more.insert(at);
                 }
                 while self.more.remove(&self.all_before) {
@@ -119,6 +122,15 @@ impl Line {
         self.acked = self.acked.max(next.wrapping_sub(self.terms.first_psn.0));
     }
 
+    /// All of a packet is here, with this one, or with other pieces of it.
+    fn is_here(&mut self, at: u32, data: &Data<'_>) -> bool {
+        let Some(extent) = data.extent else { return true };
+        let have = self.pieces.entry(at).or_insert_with(|| vec![false; extent.length() as usize]);
+        let start = (data.offset - extent.start.get()) as usize;
+        have[start..start + data.payload.len()].fill(true);
+        have.iter().all(|here| *here)
+    }
+
     /// News, for the book.
     pub(super) fn look(&mut self) {
         if let Some(news) = self.conn.news() {
@@ -126,18 +138,18 @@ impl Line {
         }
     }
 
-    /// The next packet that leaves, where it goes, and whether the network may cut it.
-    pub(super) fn transmit(&mut self, now: Nanos) -> Option<(SocketAddr, Vec<u8>, bool)> {
+    /// The next packet that leaves, and where it goes.
+    pub(super) fn transmit(&mut self, now: Nanos) -> Option<(SocketAddr, Vec<u8>)> {
         let mut bytes = Vec::new();
-        while self.conn.has_work(now) {
+        while self.conn.outlook(now).wants_turn() {
             bytes.clear();
             let out = self.conn.transmit(now, &mut bytes, &mut self.hand)?;
             assert_eq!(out.header, bytes.len());
             self.note_leaving(&bytes);
             let to = out.to.unwrap_or(self.conn.peer());
-            let (checked, oversized) = (out.checked, out.oversized);
+            let checked = out.checked;
             if let Some(bytes) = self.gather(out, std::mem::take(&mut bytes)) {
-                return self.finish(bytes, checked).map(|bytes| (to, bytes, oversized));
+                return self.finish(bytes, checked).map(|bytes| (to, bytes));
             }
         }
         None
@@ -164,7 +176,7 @@ impl Line {
             return None;
         };
         bytes.extend_from_slice(payload);
-        assert!(out.oversized || bytes.len() <= self.terms.mtu_ceiling, "larger than agreed");
+        assert!(bytes.len() <= self.terms.mtu_ceiling, "larger than agreed");
         Some(bytes)
     }
 
@@ -183,7 +195,7 @@ impl Line {
         assert_eq!((head.conn.get(), head.token.get()), (self.terms.peer_conn, self.terms.peer_token));
         let (first, ours) = (self.terms.peer_first_psn, self.terms.first_psn);
         let next = match head.kind() {
-            Some(Kind::Fragment | Kind::Chunk) => {
+            Some(Kind::Fragment | Kind::Chunk | Kind::Piece) => {
                 let psn = u32::from_be_bytes(body[..4].try_into().expect("four"));
                 let at = psn.wrapping_sub(ours.0);
                 assert!(at < self.acked.saturating_add(WINDOW), "{at} is beyond the window at {}", self.acked);

@@ -23,7 +23,7 @@ mod verdict;
 use scenario::Scenario;
 
 /// Seeds that have found something.
-const FOUND: [u64; 8] = [12, 383, 2458, 6866, 22_237, 54_507, 61_142, 62_595];
+const FOUND: [u64; 10] = [12, 383, 2458, 6866, 22_237, 54_507, 61_142, 62_595, 82_725, 89_231];
 
 /// Runs of the plain test.
 const RUNS: u64 = 2_000;

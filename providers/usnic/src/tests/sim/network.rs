@@ -18,8 +18,6 @@ pub(super) struct Datagram {
     pub(super) bytes: Vec<u8>,
     /// It is not as it was sent.
     pub(super) garbled: bool,
-    /// The network may cut it, and puts it together again.
-    pub(super) may_be_cut: bool,
 }
 
 pub(super) struct Network {
@@ -94,9 +92,7 @@ impl Network {
             match *kind {
                 Ill::Drop(often) if self.dice.hits(often) => return self.tell(now, &datagram, "lost"),
                 Ill::Outage => return self.tell(now, &datagram, "outage"),
-                Ill::Cut(size) if datagram.bytes.len() > size && !datagram.may_be_cut => {
-                    return self.tell(now, &datagram, "too large");
-                }
+                Ill::Cut(size) if datagram.bytes.len() > size => return self.tell(now, &datagram, "too large"),
                 Ill::Double(often) if self.dice.hits(often) => {
                     let later = at + self.dice.below(10 * self.latency);
                     self.put(later, datagram.clone());

@@ -131,14 +131,15 @@ impl Peer {
         }
     }
 
-    /// An accept of this connection that is not confirmed is taken back.
-    pub(super) fn take_back(&mut self, now: Nanos, link: usize) {
-        let found = self.accepted.iter().find(|(_, (_, of, _))| *of == link).map(|(number, _)| *number);
-        if let Some(number) = found
-            && let Some((id, ..)) = self.accepted.remove(&number)
-        {
-            self.answering.reject(now, id, Reason::Refused, &mut self.dice);
-            self.ids.free(number, now);
+    /// Accepts of this connection that are not confirmed are taken back: another one is.
+    fn take_back(&mut self, now: Nanos, link: usize) {
+        let others: Vec<u32> =
+            self.accepted.iter().filter(|(_, (_, of, _))| *of == link).map(|(number, _)| *number).collect();
+        for number in others {
+            if let Some((id, ..)) = self.accepted.remove(&number) {
+                self.answering.reject(now, id, Reason::Refused, &mut self.dice);
+                self.ids.free(number, now);
+            }
         }
     }
 
@@ -148,6 +149,9 @@ impl Peer {
             return self.requested(now, &datagram);
         }
         let Some((head, _)) = wire::head(&datagram.bytes).filter(|_| datagram.to == self.address) else { return };
+        if packets::asking(&datagram.bytes).is_some() {
+            return self.requested(now, &datagram);
+        }
         let Some(kind) = head.kind() else { return };
         let number = head.conn.get();
         if let Some(line) = self.lines.get_mut(&number) {
@@ -194,6 +198,7 @@ impl Peer {
             Heard::Nothing => {}
             Heard::Answer => self.out.push((datagram.from, packet)),
             Heard::Asked(id) => {
+                self.out.push((datagram.from, packet));
                 let request = self.answering.request(id).expect("it is asked");
                 let link = request.qual as usize;
                 assert_eq!((request.from, request.private_data), (datagram.from, &[link as u8; 16][..]));
@@ -209,7 +214,10 @@ impl Peer {
             && let Some((_, link, _)) = self.accepted.remove(&number)
         {
             self.ids.free(number, now);
-            self.told.push(Told::Left(link));
+            // It may have asked from two places.
+            if !self.accepted.values().any(|(_, of, _)| *of == link) {
+                self.told.push(Told::Left(link));
+            }
         }
     }
 
@@ -226,6 +234,7 @@ impl Peer {
             && self.answering.confirmed(now, number, token).is_some()
             && let Some((_, link, agreed)) = self.accepted.remove(&number)
         {
+            self.take_back(now, link);
             self.told.push(Told::Stands(link, number, Box::new(agreed), Some(datagram)));
         }
     }

@@ -95,7 +95,7 @@ impl<'a> Run<'a> {
 
     fn send(&mut self, at: usize) {
         let peer = &mut self.peers[at];
-        let mut out: Vec<_> = peer.out.drain(..).map(|(to, bytes)| (to, bytes, false)).collect();
+        let mut out: Vec<_> = peer.out.drain(..).collect();
         for line in peer.lines.values_mut() {
             for count in 0..=line.burst {
                 if count == line.burst {
@@ -108,8 +108,8 @@ impl<'a> Run<'a> {
             line.look();
         }
         let from = peer.address;
-        for (to, bytes, may_be_cut) in out {
-            self.network.carry(self.now, Datagram { from, to, bytes, garbled: false, may_be_cut });
+        for (to, bytes) in out {
+            self.network.carry(self.now, Datagram { from, to, bytes, garbled: false });
         }
     }
 
@@ -245,11 +245,15 @@ impl<'a> Run<'a> {
                 }
                 continue;
             }
-            // The client asks again from elsewhere, and means this.
-            server.take_back(self.now, at);
+            // A client that moves asks from both places, and an old packet may come late: who has which accept shows when
+            // one of them is confirmed.
             let wishes = link.wishes(plan, 1, self.now);
             let is_there = server.answer(self.now, at, id, Some(&wishes));
-            link.fate[1] = if is_there { Fate::Trying } else { Fate::Failed("left") };
+            if is_there {
+                link.fate[1] = Fate::Trying;
+            } else if link.fate[1] != Fate::Trying {
+                link.fate[1] = Fate::Failed("left");
+            }
         }
     }
 
@@ -370,7 +374,7 @@ impl<'a> Run<'a> {
                     line.hand.side,
                     line.conn.outstanding(),
                     line.conn.deadline(),
-                    line.conn.has_work(self.now),
+                    line.conn.outlook(self.now).wants_turn(),
                     line.conn.counters()
                 )
             })

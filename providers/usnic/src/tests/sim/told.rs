@@ -9,7 +9,7 @@ pub(super) fn packet(bytes: &[u8]) -> String {
     let name = head.kind().map_or_else(|| format!("kind {}", head.kind), |kind| format!("{kind:?}"));
     let mut said = format!("{name} conn {:x} flags {flags:x} {} bytes", head.conn.get(), bytes.len());
     match head.kind() {
-        Some(kind @ (Kind::Fragment | Kind::Chunk)) => {
+        Some(kind @ (Kind::Fragment | Kind::Chunk | Kind::Piece)) => {
             if let Some(data) = wire::data(kind, if flags & 4 == 0 { body } else { &body[..body.len().max(4) - 4] }) {
                 let (psn, next, credits) = (data.carried.psn, data.carried.ack.next, data.carried.ack.credits);
                 let (op, id, offset, length) = (data.op, data.message.id, data.offset, data.message.length);

@@ -9,7 +9,7 @@ mod completions;
 mod connecting;
 mod data;
 mod limits;
-mod names;
+pub(crate) mod names;
 
 use crate::kit::Case;
 

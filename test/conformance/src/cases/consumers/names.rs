@@ -66,7 +66,7 @@ fn list(asked: DAT_COUNT) -> (DAT_COUNT, Vec<String>) {
 }
 
 /// The run's own line of the adapter under test, with another name.
-fn own_line(ctx: &Ctx, name: &str) -> String {
+pub(crate) fn own_line(ctx: &Ctx, name: &str) -> String {
     let Ok(path) = std::env::var("DAT_OVERRIDE") else { ctx.unsupported("a registry file of the run") };
     let text = std::fs::read_to_string(path).expect("the run's registry can be read");
     let line = text.lines().find_map(|line| line.strip_prefix(ctx.provider.as_str()));
@@ -75,7 +75,7 @@ fn own_line(ctx: &Ctx, name: &str) -> String {
 }
 
 /// From now on the registry has these lines; first of all calls.
-fn registry(ctx: &Ctx, text: &str) {
+pub(crate) fn registry(ctx: &Ctx, text: &str) {
     let path = ctx.file("dat.conf");
     std::fs::write(&path, text).expect("the run's directory is writable");
     os::set_env("DAT_OVERRIDE", &path);

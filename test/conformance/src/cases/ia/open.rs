@@ -5,6 +5,7 @@
 use std::ffi::CString;
 use std::ptr::{null_mut, without_provenance_mut};
 
+use crate::cases::consumers::names::{own_line, registry};
 use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -27,6 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "registry-ia 4.2": ia_open_older_minor_is_minor_not_found,
         "registry-ia 4.2": ia_open_name_before_major_before_minor,
         "registry-ia 4.2": ia_open_thread_safe_as_the_registry_says,
+        "registry-ia 4.2": ia_open_thread_safe_of_either_kind,
         "registry-ia 4.1": ia_open_any_true_is_true,
         "registry-ia 4.1": ia_open_works_after_refusals,
         "registry-ia 4.3": ia_open_length_zero_is_arg2,
@@ -198,6 +200,21 @@ fn ia_open_thread_safe_as_the_registry_says(ctx: &Ctx) {
     ok(open(&ctx.provider, 1, 2, DAT_FALSE));
     let code = open(&ctx.provider, 1, 2, DAT_TRUE);
     if is_thread_safe(ctx) { ok(code) } else { not_found(code, DAT_THREAD_SAFETY_NOT_FOUND) }
+}
+
+/// Whatever the run's own registry says.
+fn ia_open_thread_safe_of_either_kind(ctx: &Ctx) {
+    let lines = ["threadsafe", "nonthreadsafe"].map(|word| {
+        let line = own_line(ctx, word);
+        let mut words: Vec<&str> = line.split(' ').collect();
+        words[2] = word;
+        words.join(" ")
+    });
+    registry(ctx, &lines.concat());
+    ok(open("threadsafe", 1, 2, DAT_TRUE));
+    ok(open("threadsafe", 1, 2, DAT_FALSE));
+    ok(open("nonthreadsafe", 1, 2, DAT_FALSE));
+    not_found(open("nonthreadsafe", 1, 2, DAT_TRUE), DAT_THREAD_SAFETY_NOT_FOUND);
 }
 
 fn ia_open_any_true_is_true(ctx: &Ctx) {

@@ -18,6 +18,7 @@ use crate::{Result, setup, tree};
 
 pub(super) const BENCH: Bench = Bench {
     name: "sm",
+    adapter: &SM,
     packages: &PEERS,
     caption: "cargo xtask bench sm: two processes, each on its own processor; medians",
 };
@@ -32,6 +33,6 @@ pub(crate) fn sm(arguments: &[&str]) -> Result {
     let wanted = Wanted::parse(BENCH.name, arguments, &lists(Effort::FULL))?;
     setup::require(&[setup::TASKSET, setup::UCX, setup::FABRIC])?;
     let tree = tree::build(Profile::Release)?;
-    let perf = Perf::new(&tree.stage, &SM);
+    let perf = Perf::new(&tree.stage, BENCH.adapter);
     found::run(&BENCH, &perf, &tree.stage, &wanted, lists(wanted.effort()))
 }

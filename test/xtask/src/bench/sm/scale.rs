@@ -2,20 +2,22 @@
 #![forbid(unsafe_code)]
 
 use crate::bench::ours::Ask;
-use crate::bench::scale::{Plan, connects, crowd, memory};
+use crate::bench::scale::{Answer, Plan, Question, SENDERS, connects, crowd, memory};
 use crate::bench::side::Effort;
 
 /// All of them.
 pub(super) fn plans(effort: Effort) -> Vec<Plan> {
-    let rate = |clients, name| {
-        let ask = Ask { clients, ..Ask::new("rate", 8, effort.count(2_000_000)) };
-        (ask, vec![("mps", name, "M/s")])
+    let rate = |clients, name| Question {
+        ask: Ask { clients, ..Ask::new("rate", 8, effort.count(2_000_000)) },
+        count: clients,
+        answers: vec![Answer { field: "mps", name, line: "dapl-rs", unit: "M/s" }],
     };
     let senders = Plan {
-        section: "senders",
+        section: &SENDERS,
         title: "8 B messages into one process".to_owned(),
         questions: vec![rate(1, "one sends"), rate(2, "two send")],
     };
     let crowds = [1, 10, 100, 1_000].map(|count| crowd(effort, count));
-    crowds.into_iter().chain([connects(effort), memory(), senders]).collect()
+    let memories = [10, 100, 1_000].map(memory);
+    crowds.into_iter().chain([connects(effort)]).chain(memories).chain([senders]).collect()
 }

@@ -18,17 +18,19 @@ use super::side::Effort;
 use crate::net::{PROVIDER, wire};
 use crate::{Result, setup, tree};
 
-const BENCH: Bench = Bench {
+pub(super) const BENCH: Bench = Bench {
     name: "usnic",
+    adapter: &USNIC,
     packages: &["sockperf", "iperf3", "libfabric-bin"],
     caption: "cargo xtask bench usnic: two processes, each on its own processor; medians",
 };
 
-fn lists(effort: Effort) -> Lists {
+/// All there is to measure.
+pub(super) fn lists(effort: Effort) -> Lists {
     let crowds = [1, 100, 1_000].map(|count| crowd(effort, count));
     Lists {
         contests: contests::contests(effort),
-        plans: crowds.into_iter().chain([connects(effort), memory()]).collect(),
+        plans: crowds.into_iter().chain([connects(effort)]).chain([10, 100, 1_000].map(memory)).collect(),
         families: curves::plans(effort),
     }
 }
@@ -43,7 +45,7 @@ pub(crate) fn usnic(arguments: &[&str]) -> Result {
     let mut providers = stage::providers();
     providers.extend((!providers.contains(&PROVIDER)).then_some(PROVIDER));
     let tree = tree::build_with(Profile::Release, &providers)?;
-    let perf = Perf::new(&tree.stage, &USNIC);
+    let perf = Perf::new(&tree.stage, BENCH.adapter);
     found::run(&BENCH, &perf, &tree.stage, &wanted, lists(wanted.effort()))
 }
 

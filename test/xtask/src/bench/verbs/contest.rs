@@ -4,6 +4,7 @@
 use super::sides::{Sample, Side, Sides};
 use crate::Result;
 use crate::bench::median;
+use crate::bench::side::Ends;
 use crate::guest::Guest;
 
 /// When a program that polls gives the processor to the other.
@@ -25,7 +26,28 @@ pub(super) enum Shown {
     Bandwidth,
 }
 
+impl Shown {
+    /// What its figure is counted in.
+    pub(super) fn unit(self) -> &'static str {
+        match self {
+            Shown::Microseconds => "us",
+            Shown::PerSecond => "/s",
+            Shown::Bandwidth => "MB/s",
+        }
+    }
+
+    /// Of an operation on so many bytes that took so long.
+    pub(super) fn figure(self, size: u32, usec: f64) -> f64 {
+        match self {
+            Shown::Microseconds => usec,
+            Shown::PerSecond => 1e6 / usec,
+            Shown::Bandwidth => f64::from(size) / usec,
+        }
+    }
+}
+
 /// One operation, as each side is asked for it.
+#[derive(Clone, Copy)]
 pub(super) struct Operation {
     pub(super) id: &'static str,
     pub(super) title: &'static str,
@@ -69,16 +91,16 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation { count: 256, ..connects("V9", "connects, 64 at a time", 64) },
 ];
 
-const fn pingpong(id: &'static str, title: &'static str, what: &'static str) -> Operation {
+pub(super) const fn pingpong(id: &'static str, title: &'static str, what: &'static str) -> Operation {
     Operation { shown: Shown::Microseconds, count: 3_000, depth: 0, dapltest: "", ..stream(id, title, what, 64) }
 }
 
-const fn stream(id: &'static str, title: &'static str, what: &'static str, size: u32) -> Operation {
+pub(super) const fn stream(id: &'static str, title: &'static str, what: &'static str, size: u32) -> Operation {
     let (shown, turns) = (Shown::Bandwidth, Turns::Never);
     Operation { id, title, shown, what, size, depth: 64, count: 5_000, perftest: WRITE, dapltest: "RW", turns }
 }
 
-const fn connects(id: &'static str, title: &'static str, depth: u32) -> Operation {
+pub(super) const fn connects(id: &'static str, title: &'static str, depth: u32) -> Operation {
     Operation { shown: Shown::PerSecond, depth, perftest: &[], dapltest: "", ..stream(id, title, "connect", 0) }
 }
 
@@ -86,6 +108,8 @@ const fn connects(id: &'static str, title: &'static str, depth: u32) -> Operatio
 pub(super) struct Figures {
     /// Microseconds of the guest's clock, run by run.
     pub(super) samples: Vec<f64>,
+    /// How it was asked.
+    pub(super) ends: Ends,
     /// Of processor time, in microseconds: the server's and the client's.
     pub(super) processor: Option<(f64, f64)>,
 }
@@ -131,7 +155,8 @@ impl Measured {
                     short.processor.map(|short| per_operation(&samples, short, operation.count - few))
                 }
             };
-            figures.push((side, Figures { samples: samples.iter().map(|sample| sample.usec).collect(), processor }));
+            let samples = samples.iter().map(|sample| sample.usec).collect();
+            figures.push((side, Figures { samples, ends: sides.ends(side, operation), processor }));
         }
         Ok(Measured { operation, figures })
     }

@@ -14,30 +14,67 @@
 #![forbid(unsafe_code)]
 
 mod contest;
+mod curves;
 mod report;
 mod sides;
+
+#[cfg(test)]
+pub(super) mod example;
 
 use dapl_test::rdma_core;
 use dapl_test::stage::Profile;
 
 use self::contest::{Measured, OPERATIONS};
+use self::curves::PLANS;
+pub(super) use self::report::INSTRUCTIONS;
 use self::sides::Sides;
-use super::ROUNDS;
-use super::report::save;
+use super::curve::Family;
+use super::found::print_family;
+use super::report::{load, save};
+use super::{ROUNDS, chart};
 use crate::guest::{Clock, Guest, Link, prepare};
 use crate::reference::Reference;
 use crate::{Result, setup, tree};
 
-/// Runs it; `--clock`: by time.
-pub(crate) fn verbs(arguments: &[&str]) -> Result {
-    let (mut clock, mut wanted) = (Clock::Instructions, Vec::new());
+/// Below its charts.
+fn caption(clock: Clock) -> &'static str {
+    match clock {
+        Clock::Instructions => "cargo xtask bench verbs: an emulated guest whose clock counts instructions",
+        Clock::Time => "cargo xtask bench verbs --clock: an emulated guest, by time",
+    }
+}
+
+/// What was asked for; with no names everything.
+struct Wanted<'a> {
+    clock: Clock,
+    rounds: usize,
+    names: Vec<&'a str>,
+}
+
+impl Wanted<'_> {
+    fn has(&self, name: &str) -> bool {
+        self.names.is_empty() || self.names.contains(&name)
+    }
+}
+
+fn parse<'a>(arguments: &[&'a str]) -> Result<Wanted<'a>> {
+    let mut wanted = Wanted { clock: Clock::Instructions, rounds: ROUNDS, names: Vec::new() };
     for argument in arguments {
         match *argument {
-            "--clock" => clock = Clock::Time,
-            id if OPERATIONS.iter().any(|operation| operation.id == id) => wanted.push(id),
+            "--clock" => wanted.clock = Clock::Time,
+            "--quick" => wanted.rounds = 1,
+            id if OPERATIONS.iter().any(|operation| operation.id == id) => wanted.names.push(id),
+            name if PLANS.iter().any(|plan| plan.section == name) => wanted.names.push(name),
             other => return Err(format!("bench verbs: {other} is not understood; see cargo xtask --help")),
         }
     }
+    Ok(wanted)
+}
+
+/// Runs it; `--clock`: by time; `--quick`: once.
+pub(crate) fn verbs(arguments: &[&str]) -> Result {
+    let wanted = parse(arguments)?;
+    let load = load();
     setup::require(&[setup::PERFTEST, setup::DEVINFO, setup::TASKSET])?;
     prepare()?;
     let reference = Reference::find()?;
@@ -45,17 +82,45 @@ pub(crate) fn verbs(arguments: &[&str]) -> Result {
     if !rdma_core::has_rdma_core() {
         return Err("bench verbs: the provider over rdma-core was not built".to_owned());
     }
-    let sides = Sides::new(&tree.stage, &reference, clock)?;
-    let mut guest = Guest::boot_with(Link::Alone, clock)?;
+    let sides = Sides::new(&tree.stage, &reference, wanted.clock)?;
+    let mut guest = Guest::boot_with(Link::Alone, wanted.clock)?;
     sides.prepare(&mut guest)?;
     let mut measured = Vec::new();
-    for operation in OPERATIONS.iter().filter(|one| wanted.is_empty() || wanted.contains(&one.id)) {
-        measured.push(Measured::take(operation, &sides, &mut guest, ROUNDS)?);
+    for operation in OPERATIONS.iter().filter(|one| wanted.has(one.id)) {
+        measured.push(Measured::take(operation, &sides, &mut guest, wanted.rounds)?);
     }
     let kernel = sides::said(&mut guest, "uname -r")?;
-    guest.off()?;
-    let facts = report::Facts { kernel, reference: reference.version, clock };
+    // From here on a guest that fails costs what is not measured yet, and no more.
+    let (mut families, mut failures) = (Vec::new(), Vec::new());
+    for plan in PLANS.iter().filter(|plan| wanted.has(plan.section)) {
+        match plan.measure(&sides, &mut guest) {
+            Ok(family) => families.push(family),
+            Err(reason) => failures.push(reason),
+        }
+    }
+    failures.extend(guest.off().err());
+    let facts =
+        report::Facts { kernel, reference: reference.version, clock: wanted.clock, is_quick: wanted.rounds == 1, load };
     report::print(&measured, &facts);
-    let name = if clock == Clock::Time { "verbs-clock.json" } else { "verbs.json" };
-    save(&tree.stage, name, &report::text(&measured, &facts))
+    families.iter().for_each(print_family);
+    let name = if wanted.clock == Clock::Time { "verbs-clock" } else { "verbs" };
+    save(&tree.stage, &format!("{name}.json"), &report::text(&measured, &families, &failures, &facts))?;
+    if !families.is_empty() {
+        let panels: Vec<_> = families.iter().map(Family::panel).collect();
+        save(&tree.stage, &format!("{name}.svg"), &chart::svg(&panels, caption(wanted.clock)))?;
+    }
+    if failures.is_empty() { Ok(()) } else { Err(format!("not measured:\n{}", failures.join("\n"))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_choose() {
+        let wanted = parse(&["V4", "--quick", "latency"]).unwrap();
+        assert!(wanted.has("V4") && wanted.has("latency") && !wanted.has("V5") && !wanted.has("connects"));
+        assert_eq!((wanted.rounds, parse(&[]).unwrap().rounds), (1, ROUNDS));
+        assert!(parse(&[]).unwrap().has("V9") && parse(&["V0"]).is_err());
+    }
 }

@@ -3,7 +3,9 @@
 
 use super::contest::{Measured, Shown};
 use super::sides::Side;
-use crate::bench::report::{json, load, machine};
+use crate::bench::curve::Family;
+use crate::bench::found::{ends_json, family_json};
+use crate::bench::report::{json, machine};
 use crate::guest::Clock;
 
 /// The promises: our time over that of perftest and of the reference, for the same operation.
@@ -18,7 +20,13 @@ pub(super) struct Facts {
     /// Its version.
     pub(super) reference: String,
     pub(super) clock: Clock,
+    pub(super) is_quick: bool,
+    /// Of this machine, before.
+    pub(super) load: f64,
 }
+
+/// The clock of a guest whose figures are the same on a busy machine.
+pub(in crate::bench) const INSTRUCTIONS: &str = "a nanosecond per instruction";
 
 /// Prints the table.
 pub(super) fn print(measured: &[Measured], facts: &Facts) {
@@ -26,11 +34,9 @@ pub(super) fn print(measured: &[Measured], facts: &Facts) {
     for one in measured {
         let mut line = format!("{:3} {:31}{:>15}", one.operation.id, one.operation.title, figure(one, Side::Ours));
         for (side, bound) in PROMISES {
-            let ratio = one.ratio(side).map_or(String::new(), |ratio| {
-                // As it is printed.
-                let is_kept = (ratio * 1e3).round() / 1e3 <= bound;
-                format!("{ratio:.3}{}", if is_kept { " " } else { "!" })
-            });
+            let ratio = one
+                .ratio(side)
+                .map_or(String::new(), |ratio| format!("{ratio:.3}{}", if is_kept(ratio, bound) { " " } else { "!" }));
             line += &format!("{:>16}{ratio:>7}", figure(one, side));
         }
         println!("{line}{:>15}", figure(one, Side::Dapltest));
@@ -57,30 +63,41 @@ pub(super) fn print(measured: &[Measured], facts: &Facts) {
     }
 }
 
+/// As it is printed.
+fn is_kept(ratio: f64, bound: f64) -> bool {
+    (ratio * 1e3).round() / 1e3 <= bound
+}
+
 fn figure(one: &Measured, side: Side) -> String {
     let Some(figures) = one.of(side) else { return "-".to_owned() };
-    let usec = figures.usec();
-    match one.operation.shown {
-        Shown::Microseconds => format!("{usec:.2} us"),
-        Shown::PerSecond => format!("{:.0} /s", 1e6 / usec),
-        Shown::Bandwidth => format!("{:.1} MB/s", f64::from(one.operation.size) / usec),
-    }
+    let shown = one.operation.shown;
+    let digits = match shown {
+        Shown::Microseconds => 2,
+        Shown::PerSecond => 0,
+        Shown::Bandwidth => 1,
+    };
+    format!("{:.digits$} {}", shown.figure(one.operation.size, figures.usec()), shown.unit())
 }
 
 /// The JSON.
-pub(super) fn text(measured: &[Measured], facts: &Facts) -> String {
+pub(in crate::bench) fn text(measured: &[Measured], curves: &[Family], failures: &[String], facts: &Facts) -> String {
     let clock = match facts.clock {
-        Clock::Instructions => "a nanosecond per instruction",
+        Clock::Instructions => INSTRUCTIONS,
         Clock::Time => "time",
     };
     let contests: Vec<String> = measured.iter().map(contest).collect();
     format!(
-        "{{\n  \"machine\": {{{}, \"guest_kernel\": {}, \"reference\": {}, \"guest_clock\": {}}},\n  \"contests\": [\n{}\n  ]\n}}\n",
-        machine(load(), &PACKAGES),
+        "{{\n  \"machine\": {{{}, \"guest_kernel\": {}, \"reference\": {}, \"guest_clock\": {}}},\n  \
+         \"quick\": {},\n  \
+         \"contests\": [\n{}\n  ],\n  \"curves\": [\n{}\n  ],\n  \"not_measured\": [{}]\n}}\n",
+        machine(facts.load, &PACKAGES),
         json(&facts.kernel),
         json(&facts.reference),
         json(clock),
-        contests.join(",\n")
+        facts.is_quick,
+        contests.join(",\n"),
+        curves.iter().flat_map(family_json).collect::<Vec<_>>().join(",\n"),
+        failures.iter().map(|reason| json(reason)).collect::<Vec<_>>().join(", ")
     )
 }
 
@@ -96,7 +113,11 @@ fn contest(one: &Measured) -> String {
     );
     for (side, bound) in PROMISES {
         if let Some(ratio) = one.ratio(side) {
-            text += &format!(", \"over_{0}\": {ratio:.4}, \"promised_over_{0}\": {bound}", side.name());
+            text += &format!(
+                ", \"over_{0}\": {ratio:.4}, \"promised_over_{0}\": {bound}, \"kept_over_{0}\": {1}",
+                side.name(),
+                is_kept(ratio, bound)
+            );
         }
     }
     for (side, figures) in &one.figures {
@@ -104,8 +125,9 @@ fn contest(one: &Measured) -> String {
             format!(", \"server_processor\": {server:.3}, \"client_processor\": {client:.3}")
         });
         text += &format!(
-            ",\n     {}: {{\"median\": {:.4}, \"samples\": {:?}{processor}}}",
+            ",\n     {}: {{{}, \"median\": {:.4}, \"samples\": {:?}{processor}}}",
             json(side.name()),
+            ends_json(&figures.ends),
             figures.usec(),
             figures.samples
         );

@@ -13,6 +13,7 @@ use dapl_test::stage::{Stage, workspace};
 
 use super::contest::{Operation, Turns};
 use crate::Result;
+use crate::bench::side::Ends;
 use crate::guest::{Clock, Guest, Link};
 use crate::json::field;
 use crate::reference::{ADAPTER, Reference};
@@ -44,6 +45,16 @@ impl Side {
             Side::Perftest => "perftest",
             Side::Reference => "reference",
             Side::Dapltest => "dapltest",
+        }
+    }
+
+    /// For readers.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Side::Ours => "dapl-rs",
+            Side::Perftest => "perftest",
+            Side::Reference => "2.0 reference",
+            Side::Dapltest => "its dapltest",
         }
     }
 
@@ -108,6 +119,11 @@ impl<'a> Sides<'a> {
         let usec = usec.ok_or_else(|| format!("what it said is not understood:\n{text}"))?;
         let processor = field(&text, "server_cpu").zip(field(&text, "client_cpu"));
         Ok(Sample { usec, processor: processor.filter(|_| side != Side::Dapltest) })
+    }
+
+    /// What one would type at either end, in the guest.
+    pub(super) fn ends(&self, side: Side, operation: &Operation) -> Ends {
+        ends(&self.command(side, operation, operation.count))
     }
 
     fn program(&self, name: &str) -> PathBuf {
@@ -180,6 +196,28 @@ impl<'a> Sides<'a> {
     }
 }
 
+/// Of a `duet`, which starts both.
+fn ends(command: &Command) -> Ends {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<String> = words.map(|word| plain(&word.to_string_lossy())).collect();
+    let duet = words.iter().position(|word| word == "duet").expect("a duet has a command");
+    let preloaded = command.get_envs().find(|(name, _)| *name == "LD_PRELOAD").and_then(|(_, value)| value);
+    let preloaded = preloaded.map(|library| format!("LD_PRELOAD={}", plain(&library.to_string_lossy())));
+    // After the name comes by what the server is known to be ready.
+    let mut sides = words[duet + 2..].split(|word| word == "--");
+    let mut end = || {
+        let side = sides.next().unwrap_or_default();
+        preloaded.iter().chain(&words[..duet]).chain(side).cloned().collect::<Vec<_>>().join(" ")
+    };
+    Ends { server: end(), client: end() }
+}
+
+/// A word without the directories it names, as a shell takes it.
+fn plain(word: &str) -> String {
+    let word = if word.starts_with('/') { word.rsplit('/').next().unwrap_or(word) } else { word };
+    if word.contains([' ', ';', '\'', '&']) { format!("\"{word}\"") } else { word.to_owned() }
+}
+
 fn pinned(clock: Clock, processor: &'static str) -> Vec<&'static str> {
     match clock {
         Clock::Time => vec!["taskset", "-c", processor],
@@ -241,6 +279,16 @@ mod tests {
         assert_eq!(perftest_usec(said), Some(25.0));
         assert_eq!(perftest_usec("Couldn't connect to 192.0.2.1:18515\n"), None);
         assert_eq!(perftest_usec(" #bytes  another[unit]\n 64  12\n"), None);
+    }
+
+    #[test]
+    fn ends_are_what_a_duet_starts() {
+        let mut command = Command::new("chrt");
+        command.args(["-r", "1", "/t/bin/duet", "tcp:1", "/t/bin/bench", "-s", "send", "--", "sh", "-c", "a b && c"]);
+        command.env("LD_PRELOAD", "/t/turns.so");
+        let ends = ends(&command);
+        assert_eq!(ends.server, "LD_PRELOAD=turns.so chrt -r 1 bench -s send");
+        assert_eq!(ends.client, "LD_PRELOAD=turns.so chrt -r 1 sh -c \"a b && c\"");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What is tried in one guest: its device, unit tests, dtest, the reference, dying peers, a crowd, the conformance suite.
+//! What is tried in one guest: its device, unit tests, dtest, dapltest, the reference, dying peers, a crowd, the conformance suite.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use dapl_test::rdma_core;
-use dapl_test::stage::workspace;
+use dapl_test::stage::{self, Profile, workspace};
 
 use super::keeper::Keeper;
 use super::setting::{Job, Setting};
@@ -33,6 +33,11 @@ const OVER_SM: &str = r#"
 "$1" -s -P sm0 & server=$!
 "$1" -P sm0 -h localhost && wait $server"#;
 
+/// A pair of the Rust example: $1 is the program, $2 the address of the server. The client waits for it.
+const PING: &str = r#"
+"$1" rxe0 4711 & server=$!
+"$1" rxe0 4711 "$2" && wait $server"#;
+
 /// $1 is the program, $2 and $3 what is set for server and client, the rest for both.
 const DTEST: &str = include_str!("dtest.sh");
 
@@ -53,6 +58,9 @@ until grep -q flowing "$place/called"; do kill -0 $caller || { cat "$place"/*; e
 kill -KILL $server; wait $caller; status=$?
 cat "$place/served" "$place/called"; exit $status"#;
 
+/// dapltest with itself; what it needs a server for, and what not.
+const DAPLTEST: &str = include_str!("dapltest.sh");
+
 /// Runs a program; then the device must have what it had at first. Objects go a little after their process.
 const OBJECTS: &str = r#"
 "$@" || exit 1
@@ -72,6 +80,8 @@ pub(super) fn run(setting: &Setting, report: &mut Report) {
     files_come_back(setting, report, guest);
     units(setting, report, guest);
     dtests(setting, report, guest);
+    udapl(setting, report, guest);
+    dapltests(setting, report, guest);
     interop::run(setting, report, guest);
     let stream = setting.program("test/c/verbs_stream.c");
     for manager in MANAGERS {
@@ -112,7 +122,8 @@ fn units(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
         if !report.wants(&name) {
             continue;
         }
-        let programs = match test_programs(package) {
+        let features: &[&str] = if package == rdma_core::PACKAGE { &rdma_core::FEATURES } else { &[] };
+        let programs = match test_programs(package, features) {
             Ok(programs) => programs,
             Err(reason) => {
                 report.line(&name, Err(reason));
@@ -130,17 +141,34 @@ fn units(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     }
 }
 
-/// Builds them, as cargo test does.
-fn test_programs(package: &str) -> Result<Vec<PathBuf>> {
+/// Builds them, as cargo test does with these arguments.
+fn test_programs(package: &str, arguments: &[&str]) -> Result<Vec<PathBuf>> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace()).args(["test", "--quiet", "--no-run", "--message-format=json", "-p", package]);
-    if package == rdma_core::PACKAGE {
-        cargo.args(rdma_core::FEATURES);
-    }
+    cargo.args(arguments);
     let text = text_of(&mut cargo)?;
     let named = text.lines().filter_map(|line| line.split_once("\"executable\":\"")?.1.split_once('"'));
     let programs: Vec<PathBuf> = named.map(|(path, _)| PathBuf::from(path)).collect();
     if programs.is_empty() { Err(format!("{package} has no tests")) } else { Ok(programs) }
+}
+
+/// The crate for Rust users: its cases in one process, its example in two.
+fn udapl(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
+    if report.wants("udapl::cases") {
+        match test_programs("dapl-test", &["--test", "udapl"]) {
+            Err(reason) => report.line("udapl::cases", Err(reason)),
+            // Without those that would build and start others.
+            Ok(programs) => programs.iter().for_each(|program| {
+                let job = setting.exec(program, &["--nocapture", "--test-threads", "1", "--skip", "the_example"]);
+                report.check(keeper, "udapl::cases", LONG, &job.with("UDAPL_TEST_ADAPTER", "rxe0"));
+            }),
+        }
+    }
+    if report.wants("udapl::example") {
+        let ping = stage::built_example("udapl", "udapl-ping", Profile::Dev).display().to_string();
+        let job = setting.shell(PING, &[&ping, Link::Alone.address()]);
+        report.check(keeper, "udapl::example", LIMIT, &job);
+    }
 }
 
 /// As the suite `dtest` has them over shared memory, smaller: sizes, ways to wait, ends.
@@ -166,6 +194,32 @@ fn dtests(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     for manager in &MANAGERS[..2] {
         let job = dtest(setting, manager, FOUR, &[DTEST], &["-B", "2"]);
         report.check(keeper, &format!("dtest::{manager}_four_pairs_at_once"), LONG, &job);
+    }
+}
+
+/// Each test of dapltest, over the managers whose listeners several connections can ask for.
+fn dapltests(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
+    let served: [(&str, &[&str]); 3] = [
+        ("transaction", &["-T", "T", "-V", "-t", "2", "-w", "2", "-i", "20"]),
+        ("transaction_on_a_cno", &["-T", "T", "-Q", "-i", "50"]),
+        ("performance", &["-T", "P", "-i", "500", "RW", "4096", "2"]),
+    ];
+    const OPERATIONS: [&str; 16] = [
+        "client", "RW", "4096", "2", "server", "RR", "5000", "1", "client", "SR", "1024", "1", "server", "SR", "99",
+        "2",
+    ];
+    for manager in &MANAGERS[..2] {
+        for (kind, options) in served {
+            let operations = if kind == "performance" { &[][..] } else { &OPERATIONS[..] };
+            let words = [&[setting.dapltest.as_str(), "served"], options, operations].concat();
+            let job = setting.shell(DAPLTEST, &words).with("DAPL_VERBS_CM", manager);
+            report.check(keeper, &format!("dapltest::{manager}_{kind}"), LIMIT, &job);
+        }
+        for (kind, options) in [("limits", &["-T", "L", "-m", "12", "-w", "2"][..]), ("functions", &["-T", "F"])] {
+            let words = [&[setting.dapltest.as_str(), "alone"], options].concat();
+            let job = setting.shell(DAPLTEST, &words).with("DAPL_VERBS_CM", manager);
+            report.check(keeper, &format!("dapltest::{manager}_{kind}"), LIMIT, &job);
+        }
     }
 }
 

@@ -18,8 +18,9 @@ const RXE0: &str = "rxe0 u1.2 threadsafe default libdaplverbs.so.1 dapl.1.2 \"rx
 pub(super) struct Setting {
     stage: Stage,
     conf: PathBuf,
-    /// The program.
+    /// The programs.
     pub(super) dtest: String,
+    pub(super) dapltest: String,
     /// The conformance suite's.
     pub(super) driver: PathBuf,
 }
@@ -31,7 +32,8 @@ impl Setting {
         let driver = stage::built("dapl-conformance", Profile::Dev);
         let conf = tree.stage.root.join("etc/rxe.conf");
         fs::write(&conf, format!("{SM0}{RXE0}")).map_err(|error| format!("{}: {error}", conf.display()))?;
-        Ok(Setting { dtest: tree.dtest.display().to_string(), stage: tree.stage, conf, driver })
+        let [dtest, dapltest] = [&tree.dtest, &tree.dapltest].map(|program| program.display().to_string());
+        Ok(Setting { dtest, dapltest, stage: tree.stage, conf, driver })
     }
 
     /// A program of test/c, as the guest's shell calls it.

@@ -4,6 +4,7 @@ use dapl::provider::Status;
 
 use super::pair::{Pair, Plan, Side, Weather};
 use crate::proto::MICROS;
+use crate::proto::conn::Conn;
 
 fn statuses(done: &[super::pair::Done]) -> Vec<Status> {
     done.iter().map(|done| done.status).collect()
@@ -46,4 +47,9 @@ fn writes_and_reads_move_bytes() {
     }
     assert!(statuses(&pair.a.world.requests).iter().all(|s| *s == Status::Success));
     assert_eq!(pair.a.world.requests.last().map(|done| done.bytes), Some(1 << 20));
+}
+
+#[test]
+fn an_idle_connection_is_small() {
+    assert!(size_of::<Conn<[u8; 64], [u8; 64]>>() < 6 << 10, "{}", size_of::<Conn<[u8; 64], [u8; 64]>>());
 }

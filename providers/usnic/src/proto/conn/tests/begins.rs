@@ -57,7 +57,7 @@ fn a_confirm_is_acked_at_once() {
     run(&mut pair, 1000 * MILLIS);
     let confirm = Head::new(Kind::Confirm, 0, 0xB0, 0xCCCC_DDDD).as_bytes().to_vec();
     let before = said(&pair, Side::B).len();
-    pair.deliver(&Datagram { to: Side::B, bytes: confirm, may_be_cut: false });
+    pair.deliver(&Datagram { to: Side::B, bytes: confirm });
     pair.pump(Side::B, 10);
     assert_eq!(said(&pair, Side::B)[before..], [Kind::Ack]);
 }
@@ -77,7 +77,7 @@ fn a_repeated_accept_is_answered_and_is_no_answer_to_the_confirmation() {
     Guard::new(None).close(Head::new(Kind::Accept, 0, 0xA0, 0xAAAA_BBBB), b"", b"terms", &mut No, &mut accept);
     for _ in 0..3 {
         let before = said(&pair, Side::A);
-        pair.deliver(&Datagram { to: Side::A, bytes: accept.clone(), may_be_cut: false });
+        pair.deliver(&Datagram { to: Side::A, bytes: accept.clone() });
         pair.pump(Side::A, 10);
         assert_eq!(said(&pair, Side::A)[before.len()..], [Kind::Ack], "anything confirms");
     }

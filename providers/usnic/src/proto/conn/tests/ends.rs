@@ -251,3 +251,22 @@ fn late_packets_find_an_answer() {
     assert!(pair.b.conn.transmit(now, &mut out, &mut pair.b.world).is_none());
     assert!(wire::head(&out).and_then(|(head, _)| head.kind()) != Some(Kind::Fin));
 }
+
+#[test]
+fn who_moves_at_the_end_is_answered_where_it_is() {
+    for drains in [true, false] {
+        let mut pair = Pair::new(&Plan::default());
+        pair.pass(MILLIS);
+        pair.b.address = ([127, 0, 0, 9], 9).into();
+        let now = pair.now;
+        match drains {
+            true => pair.b.conn.drain(now),
+            false => pair.b.conn.abort(now, &mut pair.b.world),
+        }
+        pair.log = Some(Vec::new());
+        pair.until("both know", |pair| pair.a.conn.is_closed() && pair.b.conn.is_closed());
+        pair.pass(5 * SECONDS);
+        let words = pair.log.take().unwrap_or_default().into_iter().filter(|(side, ..)| *side == Side::B).count();
+        assert_eq!(words, 1, "the first word was answered");
+    }
+}

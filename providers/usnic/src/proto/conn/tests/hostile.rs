@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 use super::pair::{BASE, Dice, KEY, Pair, Plan, Side};
 use crate::proto::MILLIS;
 use crate::proto::conn::{Config, News};
-use crate::proto::wire::{Ack, Carried, Head, Kind, Message, Op, Part, Range, Selective};
+use crate::proto::wire::{Ack, Carried, Extent, Head, Kind, Message, Op, Part, Range, Selective};
 
 /// A packet to A, as if from B.
 struct Lie {
@@ -19,6 +19,8 @@ struct Lie {
     key: u32,
     address: u64,
     offset: Option<u32>,
+    /// Of a piece: the bytes of its packet.
+    extent: Option<(u32, u32)>,
     payload: usize,
 }
 
@@ -28,7 +30,19 @@ impl Lie {
         let next = pair.a.conn.received.next().0;
         let ack = Ack { next: pair.a.conn.flight.next_psn().0.into(), window: u16::MAX.into(), ..Ack::default() };
         let (kind, op) = (Kind::Fragment, Op::Send);
-        Lie { kind, psn: next, ack, op, id: 0, length: 1, key: KEY, address: BASE, offset: None, payload: 1 }
+        Lie {
+            kind,
+            psn: next,
+            ack,
+            op,
+            id: 0,
+            length: 1,
+            key: KEY,
+            address: BASE,
+            offset: None,
+            extent: None,
+            payload: 1,
+        }
     }
 
     fn tell(&self, pair: &mut Pair) {
@@ -43,6 +57,9 @@ impl Lie {
         };
         let mut body = [carried.as_bytes(), message.as_bytes()].concat();
         body.extend(self.offset.map(|offset| Part { offset: offset.into() }).iter().flat_map(|part| part.as_bytes()));
+        if let Some((start, end)) = self.extent {
+            body.extend_from_slice(Extent { start: start.into(), end: end.into() }.as_bytes());
+        }
         body.resize(body.len() + self.payload, 0xEE);
         tell(pair, self.kind, 0, &body);
     }
@@ -51,7 +68,7 @@ impl Lie {
 fn tell(pair: &mut Pair, kind: Kind, flags: u16, body: &[u8]) {
     let head = Head::new(kind, flags, 0xA0, 0xAAAA_BBBB);
     let bytes = [head.as_bytes(), body].concat();
-    pair.deliver(&super::pair::Datagram { to: Side::A, bytes, may_be_cut: false });
+    pair.deliver(&super::pair::Datagram { to: Side::A, bytes });
 }
 
 /// An ack of its own.
@@ -100,6 +117,57 @@ fn a_message_is_what_its_first_packet_said() {
         Lie { payload: 1000, length, op, ..chunk(&pair, 1000) }.tell(&mut pair);
         is_refused("another length or kind", pair, &half);
     }
+}
+
+/// A piece of a packet of 1000 bytes in a message of 2000.
+fn piece(pair: &Pair, offset: u32) -> Lie {
+    let (offset, extent) = (Some(offset), Some((500, 1500)));
+    Lie { kind: Kind::Piece, length: 2000, offset, extent, payload: 100, ..Lie::new(pair) }
+}
+
+#[test]
+fn pieces_that_do_not_belong_together_are_nonsense() {
+    for lie in [
+        |pair: &Pair| Lie { extent: Some((500, 1501)), ..piece(pair, 900) },
+        |pair: &Pair| Lie { id: 1, ..piece(pair, 900) },
+        |pair: &Pair| Lie { op: Op::Write, ..piece(pair, 900) },
+    ] {
+        let mut pair = pair();
+        (0..2).for_each(|at| _ = pair.recv(Side::A, at * 4000, 4000));
+        piece(&pair, 500).tell(&mut pair);
+        let before = pair.a.world.memory.clone();
+        lie(&pair).tell(&mut pair);
+        is_refused("another packet or message", pair, &before);
+    }
+}
+
+#[test]
+fn a_packet_that_is_here_in_part_is_not_acknowledged() {
+    let mut pair = pair();
+    pair.recv(Side::A, 0, 4000);
+    let next = pair.a.conn.received.next();
+    for offset in [500, 600, 700, 700, 800, 1400, 1300, 1200, 1100, 1000] {
+        piece(&pair, offset).tell(&mut pair);
+        assert_eq!(pair.a.conn.received.next(), next, "900 to 1000 are missing");
+    }
+    piece(&pair, 900).tell(&mut pair);
+    assert_eq!(pair.a.conn.received.next(), next.next());
+    assert_eq!((pair.a.conn.counters().received, pair.a.conn.counters().received_bytes), (1, 1000));
+}
+
+#[test]
+fn so_many_packets_are_here_in_part_and_no_more() {
+    const MOST: u32 = 64;
+    let mut pair = pair();
+    pair.recv(Side::A, 0, 4000);
+    let untouched = pair.a.world.memory[..500].to_vec();
+    let next = pair.a.conn.received.next();
+    let lie = |pair: &Pair, at: u32| Lie { psn: next.plus(1 + at).0, ..piece(pair, 500) };
+    (0..MOST).for_each(|at| lie(&pair, at).tell(&mut pair));
+    let full = Lie { offset: Some(0), extent: Some((0, 500)), ..lie(&pair, MOST) };
+    full.tell(&mut pair);
+    assert!(pair.a.world.memory[..500] == untouched, "what cannot be noted is not placed");
+    assert_eq!((pair.a.conn.counters().no_receive, pair.a.news.len()), (1, 0));
 }
 
 #[test]
@@ -294,7 +362,7 @@ fn noise() {
         for _ in 0..60 {
             let mut small = |end: u64| if dice.below(4) == 0 { dice.next() } else { dice.below(end) };
             let kinds =
-                [Kind::Fragment, Kind::Chunk, Kind::Chunk, Kind::Ack, Kind::Probe, Kind::ProbeAck, Kind::Challenge];
+                [Kind::Fragment, Kind::Chunk, Kind::Piece, Kind::Ack, Kind::Probe, Kind::ProbeAck, Kind::Challenge];
             let ops = [Op::Send, Op::SendSolicited, Op::Write, Op::ReadRequest, Op::ReadResponse];
             let template = Lie::new(&pair);
             let (kind, op) = (kinds[small(7) as usize % 7], ops[small(5) as usize % 5]);
@@ -315,7 +383,8 @@ fn noise() {
                 length,
                 key: if small(4) == 0 { 9 } else { KEY },
                 address: BASE + small(70_000),
-                offset: (kind == Kind::Chunk).then(|| small(6000) as u32),
+                offset: matches!(kind, Kind::Chunk | Kind::Piece).then(|| small(6000) as u32),
+                extent: (kind == Kind::Piece).then(|| (small(3000) as u32, small(6000) as u32)),
                 payload,
             };
             lie.tell(&mut pair);

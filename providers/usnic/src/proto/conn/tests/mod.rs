@@ -2,8 +2,8 @@
 
 mod basics;
 mod begins;
-mod cost;
 mod ends;
+mod holes;
 mod hostile;
 mod pair;
 mod rules;

@@ -74,11 +74,6 @@ impl World {
         Ok(())
     }
 
-    /// As if nothing had completed.
-    pub(crate) fn forget(&mut self) {
-        (self.requests, self.recvs, self.kept) = Default::default();
-    }
-
     /// Nothing was written into a buffer after it had completed.
     pub(crate) fn check_untouched(&self) {
         for (buffer, bytes) in &self.kept {
@@ -206,8 +201,6 @@ impl Dice {
 pub(crate) struct Datagram {
     pub(crate) to: Side,
     pub(crate) bytes: Vec<u8>,
-    /// What is too large may be cut on the way, and is put together again.
-    pub(crate) may_be_cut: bool,
 }
 
 pub(crate) struct End {
@@ -352,9 +345,9 @@ impl Pair {
         for count in 0..most {
             let end = if side == Side::A { &mut self.a } else { &mut self.b };
             let mut bytes = Vec::new();
-            let said_so = end.conn.has_work(now) || end.conn.is_deferring();
+            let said_so = end.conn.outlook(now).wants_turn() || end.conn.is_deferring();
             let Some(out) = end.conn.transmit(now, &mut bytes, &mut end.world) else {
-                assert!(!end.conn.has_work(now), "it wants a turn for nothing");
+                assert!(!end.conn.outlook(now).wants_turn(), "it wants a turn for nothing");
                 return count;
             };
             assert!(said_so, "nobody would have asked it: {out:?}");
@@ -365,7 +358,7 @@ impl Pair {
             let to = out.to.unwrap_or(end.conn.peer());
             // What goes to where nobody is gets lost.
             let is_mute = end.mute || to != there;
-            let datagram = Datagram { to: side.other(), bytes, may_be_cut: out.oversized };
+            let datagram = Datagram { to: side.other(), bytes };
             self.log.iter_mut().for_each(|log| log.push((side, out, datagram.clone())));
             if !is_mute {
                 self.carry(datagram);
@@ -377,7 +370,7 @@ impl Pair {
     /// The network takes a datagram.
     pub(crate) fn carry(&mut self, mut datagram: Datagram) {
         let weather = self.weather;
-        if self.dice.hits(weather.drop) || (datagram.bytes.len() > weather.mtu && !datagram.may_be_cut) {
+        if self.dice.hits(weather.drop) || datagram.bytes.len() > weather.mtu {
             return;
         }
         if self.dice.hits(weather.double) {

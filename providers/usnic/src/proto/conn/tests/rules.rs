@@ -113,6 +113,32 @@ fn a_send_waits_for_a_receive_and_asks_for_it() {
     assert_eq!(pair.b.world.recvs.len(), 1);
 }
 
+/// The receive that A was told of has gone to another connection; there is one again before A hears of that, or after.
+#[test]
+fn a_send_that_comes_too_late_for_a_shared_receive_waits_for_no_timeout() {
+    for is_there_again in [true, false] {
+        let config = Config { shared: true, ..Plan::default().config };
+        let mut pair = Pair::new(&Plan { config, ..Plan::default() });
+        pair.share(Side::B, 0, 10);
+        pair.write(Side::A, 0, 10, 0);
+        pair.until("the round trip is known", |pair| pair.a.world.requests.len() == 1);
+        pair.pass(MILLIS);
+        pair.b.world.shared.clear();
+        pair.send(Side::A, 0, 10);
+        pair.until("it is turned away", |pair| pair.b.conn.counters().no_receive == 1);
+        if !is_there_again {
+            pair.until("A hears of it", |pair| pair.a.conn.counters().taken_back == 1);
+        }
+        let start = pair.now;
+        pair.share(Side::B, 0, 10);
+        pair.until("it is here", |pair| !pair.b.world.recvs.is_empty());
+        let counters = pair.a.conn.counters();
+        assert_eq!((counters.timeouts, counters.taken_back), (0, u64::from(!is_there_again)));
+        assert_eq!((counters.resent_probe, pair.b.conn.counters().no_receive), (1, 1));
+        assert_eq!(pair.now - start, 2 * pair.weather.latency);
+    }
+}
+
 #[test]
 fn who_asks_too_often_in_vain_gives_up() {
     let config = Config { rnr_limit: Some(3), ..Plan::default().config };
@@ -298,4 +324,28 @@ fn a_read_finds_what_was_written_before_it() {
         pair.until("all", |pair| pair.a.world.requests.len() == 60);
         assert!(pair.a.world.memory[50_000..50_030] == pair.a.world.memory[..30], "seed {seed}");
     }
+}
+
+#[test]
+fn an_answer_leaves_before_the_ack_beside_its_question_is_worked_out() {
+    let mut pair = Pair::new(&Plan::default());
+    for _ in 0..2 {
+        pair.recv(Side::A, 0, 10);
+        pair.recv(Side::B, 500, 10);
+    }
+    pair.pass(MILLIS);
+    pair.send(Side::A, 0, 10);
+    pair.until("the first", |pair| pair.b.world.recvs.len() == 1);
+    pair.send(Side::B, 0, 10);
+    pair.until("its answer", |pair| pair.a.world.recvs.len() == 1);
+    pair.send(Side::A, 0, 10);
+    pair.log = Some(Vec::new());
+    assert_eq!(pair.pump(Side::A, 1), 1);
+    assert!(pair.a.world.requests.is_empty(), "that the first is done was not looked at");
+    let log = pair.log.take().unwrap_or_default();
+    let (head, body) = wire::head(&log[0].2.bytes).expect("a packet of ours");
+    let data = wire::data(Kind::Fragment, body).filter(|_| head.kind() == Some(Kind::Fragment)).expect("a small send");
+    assert_eq!(data.carried.ack.next.get(), pair.a.conn.received.next().0, "but what came is acked");
+    assert_eq!((pair.pump(Side::A, 1), pair.a.world.requests.len()), (0, 1), "and then it is");
+    pair.until("all", |pair| pair.a.world.requests.len() == 2);
 }

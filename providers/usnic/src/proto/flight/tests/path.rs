@@ -17,6 +17,8 @@ struct Weather {
     reorders: u64,
     /// How much later a packet comes that is reordered, at most.
     late: Nanos,
+    /// From then on, packets and acks need this much longer each way.
+    slower: Option<(Nanos, Nanos)>,
 }
 
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -83,8 +85,9 @@ impl World {
         let copies = 1 + u32::from(self.chance(self.weather.doubles));
         for _ in 0..copies {
             let late = if self.chance(self.weather.reorders) { self.any() % (self.weather.late + 1) } else { 0 };
+            let slow = self.weather.slower.filter(|(from, _)| *from <= self.now).map_or(0, |(_, by)| by);
             self.flown += 1;
-            self.wire.push(Reverse((self.now + ONE_WAY + late, self.flown, what.clone())));
+            self.wire.push(Reverse((self.now + ONE_WAY + slow + late, self.flown, what.clone())));
         }
     }
 
@@ -179,7 +182,7 @@ proptest! {
         loses in 0..300u64, loses_acks in 0..300u64, doubles in 0..200u64, reorders in 0..500u64,
         late in prop_oneof![Just(0), 0..ONE_WAY, 0..20 * MILLIS],
     ) {
-        World::new(start, seed, Weather { loses, loses_acks, doubles, reorders, late }).run(2000)?;
+        World::new(start, seed, Weather { loses, loses_acks, doubles, reorders, late, slower: None }).run(2000)?;
     }
 }
 
@@ -211,4 +214,16 @@ fn a_path_that_reorders_is_learned() {
     let world = through(weather);
     let tally = world.flight.tally();
     assert!(tally.spurious_gaps > 0 && world.wasted < 400, "2 % of 10 %: {} {tally:?}", world.wasted);
+}
+
+#[test]
+fn a_path_that_becomes_far_longer_is_measured_anew() {
+    // A queue that somebody else fills does that. All that flies is sent again in vain then, at first.
+    for (seed, by) in [(1, 2 * MILLIS), (2, 5 * MILLIS), (3, 20 * MILLIS), (4, 50 * MILLIS)] {
+        let weather = Weather { slower: Some((10 * MILLIS, by)), loses: 2, ..Weather::default() };
+        let world = World::new(7, seed, weather).run(40_000).unwrap();
+        let trip = world.flight.rtt().smoothed().unwrap();
+        assert!((2 * by..3 * by).contains(&trip), "{trip} is not {}", 2 * (by + ONE_WAY));
+        assert!(world.wasted < 4_000, "{by}: {} of 40,000 came twice: {:?}", world.wasted, world.flight.tally());
+    }
 }

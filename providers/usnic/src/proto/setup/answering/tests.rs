@@ -90,12 +90,12 @@ fn asked(heard: Heard) -> RequestId {
 }
 
 #[test]
-fn a_request_is_reported_once_and_then_pending() {
+fn a_request_is_reported_once_and_told_to_be_pending() {
     let mut server = Server::new(Config::default(), None);
     let (_, packet) = server.request(1);
     let from = source(0, 1);
     let id = asked(server.hears(0, &packet, from));
-    assert_eq!(server.out, [], "it says nothing yet: the consumer may be quick");
+    assert_eq!(server.said(), Some(Answer::Pending), "at once: who asks learns where its request is");
     let request = server.answering.request(id).expect("it is there");
     assert_eq!((request.from, request.qual, request.private_data), (from, 77, &[5; MAX_PRIVATE][..]));
     for _ in 0..3 {
@@ -165,8 +165,8 @@ fn no_unproven_source_gets_more_than_three_times_what_it_sent() {
         for repeats in [0, 1, 5] {
             let mut server = Server::new(Config { silence: 3600 * SECONDS, ..Config::default() }, None);
             let (_, packet) = server.request(1);
-            let (mut came, mut went) = (packet.len(), 0);
             let id = asked(server.hears(0, &packet, source(0, 1)));
+            let (mut came, mut went) = (packet.len(), server.out.len());
             end(&mut server, id);
             for _ in 0..repeats {
                 server.hears(0, &packet, source(0, 1));
@@ -211,6 +211,33 @@ fn a_source_that_has_shown_its_cookie_may_get_more() {
     let id = asked(server.hears(0, &packet, from));
     server.accept(0, id, 8);
     assert!(server.time(3000 * SECONDS).0 > 3 * packet.len());
+}
+
+#[test]
+fn an_accept_to_where_nobody_is_ends_after_the_second_time() {
+    let mut server = Server::new(Config::default(), None);
+    let from = source(0, 1);
+    let ids: Vec<RequestId> = (1..=3)
+        .map(|conn| {
+            let (_, packet) = server.request(conn);
+            asked(server.hears(0, &packet, from))
+        })
+        .collect();
+    let nobody = |server: &mut Server, now, at| server.answering.nobody_there(now, at);
+    assert_eq!(nobody(&mut server, 0, from), Heard::Nothing, "nothing is accepted yet");
+    server.accept(0, ids[0], 7);
+    server.accept(0, ids[1], 8);
+    assert_eq!(nobody(&mut server, 0, from), Heard::Nothing, "nothing was sent yet");
+    assert!(server.time(0).0 > 0);
+    assert!((0..9).all(|_| nobody(&mut server, 1, from) == Heard::Nothing), "it may be said once per accept");
+    server.time(Config::default().first_repeat);
+    assert_eq!(nobody(&mut server, SECONDS, source(0, 2)), Heard::Nothing, "another one");
+    let ended = [nobody(&mut server, SECONDS, from), nobody(&mut server, SECONDS, from)];
+    assert!(ended.contains(&Heard::Left(ids[0])) && ended.contains(&Heard::Left(ids[1])), "{ended:?}");
+    assert_eq!(nobody(&mut server, SECONDS, from), Heard::Nothing);
+    assert!(server.answering.request(ids[2]).is_some(), "its consumer has yet to decide");
+    assert_eq!(server.time(60 * SECONDS).1, [ids[2]]);
+    assert!(server.is_empty());
 }
 
 #[test]

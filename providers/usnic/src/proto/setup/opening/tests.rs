@@ -4,7 +4,7 @@ use super::super::Config;
 use super::super::packets::To;
 use super::super::tests::Dice;
 use super::*;
-use crate::proto::SECONDS;
+use crate::proto::{MILLIS, SECONDS};
 
 const SERVER: &str = "10.0.0.1:17471";
 const ANSWERS_FROM: &str = "10.0.0.1:5000";
@@ -24,11 +24,13 @@ fn opening() -> Opening {
 
 /// What goes out now, if anything.
 fn sends(opening: &mut Opening, now: Nanos) -> Option<Vec<u8>> {
+    sends_to(opening, now).map(|(_, packet)| packet)
+}
+
+/// And where it goes.
+fn sends_to(opening: &mut Opening, now: Nanos) -> Option<(SocketAddr, Vec<u8>)> {
     let mut out = Vec::new();
-    opening.transmit(now, &mut out).map(|to| {
-        assert_eq!(to, at(SERVER));
-        out
-    })
+    opening.transmit(now, &mut out).map(|to| (to, out))
 }
 
 fn to(hop: u16) -> To {
@@ -69,9 +71,9 @@ fn it_asks_again_with_doubling_waits_and_the_same_bytes_and_gives_up() {
             assert!(matches!(outcome, Outcome::Unreachable));
             break now;
         }
-        assert_eq!(sends(&mut opening, now).as_ref(), Some(&first));
+        assert_eq!(sends_to(&mut opening, now), Some((at(SERVER), first.clone())));
         assert_eq!(sends(&mut opening, now), None);
-        times.push(now / crate::proto::MILLIS);
+        times.push(now / MILLIS);
     };
     assert_eq!(times[..6], [0, 100, 300, 700, 1500, 2500]);
     assert_eq!(gone, Config::default().silence);
@@ -156,16 +158,65 @@ fn a_cookie_goes_out_at_once_but_a_server_that_gives_more_does_not_set_the_pace(
 }
 
 #[test]
-fn pending_makes_it_patient() {
+fn pending_makes_it_more_and_more_patient() {
+    let mut opening = opening();
+    let mut now = 0;
+    let mut waits = Vec::new();
+    for _ in 0..1000 {
+        assert!(opening.on_time(now).is_none() && sends(&mut opening, now).is_some());
+        hears(&mut opening, now + 1, &cookie(to(0), None), ANSWERS_FROM);
+        let due = opening.deadline().expect("it goes on");
+        waits.push((due - now) / MILLIS);
+        now = due;
+    }
+    assert_eq!(waits[..7], [100, 200, 400, 800, 1600, 2000, 2000]);
+    assert!(waits[7..].iter().all(|wait| *wait == Config::default().pending_repeat / MILLIS));
+}
+
+#[test]
+fn what_is_pending_is_asked_for_where_it_is() {
+    let mut opening = opening();
+    assert_eq!(sends_to(&mut opening, 0).map(|(to, _)| to), Some(at(SERVER)));
+    hears(&mut opening, 1, &cookie(to(0), None), "10.0.0.2:5000");
+    hears(&mut opening, 1, &cookie(to(1), None), ANSWERS_FROM);
+    let due = opening.deadline().expect("it goes on");
+    assert_eq!(sends_to(&mut opening, due).map(|(to, _)| to), Some(at(SERVER)), "neither was for it");
+    hears(&mut opening, due, &cookie(to(0), None), ANSWERS_FROM);
+    let mut asked = Vec::new();
+    for now in (1..=8).map(|second| second * SECONDS) {
+        asked.push(sends_to(&mut opening, now).map(|(to, _)| to));
+    }
+    let (here, there) = (Some(at(ANSWERS_FROM)), Some(at(SERVER)));
+    assert_eq!(asked, [here, here, here, there, here, there, here, there], "one that is silent may have moved");
+    let mut out = Vec::new();
+    assert_eq!(opening.withdraw(&mut Dice::new(4), &mut out), at(ANSWERS_FROM));
+}
+
+#[test]
+fn a_hand_off_and_a_cookie_begin_at_the_well_known_port_again() {
+    let ticket = Ticket::new(7, [7; 16]);
+    for answer in [reject(to(0), Reason::HandedOff(88)), cookie(to(0), Some(ticket))] {
+        let mut opening = opening();
+        sends(&mut opening, 0);
+        hears(&mut opening, 1, &cookie(to(0), None), ANSWERS_FROM);
+        hears(&mut opening, 2, &answer, ANSWERS_FROM);
+        assert_eq!(sends_to(&mut opening, 2).map(|(to, _)| to), Some(at(SERVER)));
+    }
+}
+
+#[test]
+fn who_is_gone_with_a_pending_request_has_rejected_it() {
     let mut opening = opening();
     sends(&mut opening, 0);
-    for round in 0..1000 {
-        let now = round * 2 * SECONDS;
-        hears(&mut opening, now + 1, &cookie(to(0), None), ANSWERS_FROM);
-        assert_eq!(opening.deadline(), Some(now + Config::default().pending_repeat));
-        assert!(opening.on_time(now + 2 * SECONDS).is_none());
-        assert!(sends(&mut opening, now + 2 * SECONDS).is_some());
-    }
+    hears(&mut opening, 1, &cookie(to(0), None), ANSWERS_FROM);
+    let mut now = opening.deadline().expect("it goes on");
+    sends(&mut opening, now);
+    assert!((0..10).all(|_| opening.nobody_there(now, at(SERVER)).is_none()), "nobody listens there, and nobody need");
+    assert!(opening.nobody_there(now, at(ANSWERS_FROM)).is_none(), "once is a hint");
+    now = opening.deadline().expect("it goes on");
+    sends(&mut opening, now);
+    assert!(matches!(opening.nobody_there(now, at(ANSWERS_FROM)), Some(Outcome::PeerRejected)));
+    assert_eq!((opening.deadline(), sends(&mut opening, now + SECONDS)), (None, None));
 }
 
 #[test]
@@ -201,19 +252,19 @@ fn every_reason_has_its_outcome() {
 fn a_port_that_nobody_has_is_asked_twice() {
     let mut opening = opening();
     sends(&mut opening, 0);
-    assert!((0..10).all(|_| opening.nobody_there(1).is_none()), "it may be said once per request");
+    assert!((0..10).all(|_| opening.nobody_there(1, at(SERVER)).is_none()), "it may be said once per request");
     let due = opening.deadline().expect("it goes on");
     assert!(due < SECONDS && sends(&mut opening, due).is_some());
-    assert!(matches!(opening.nobody_there(due + 1), Some(Outcome::Rejected(Reason::NoListener))));
-    assert!(opening.deadline().is_none() && opening.nobody_there(due + 2).is_none());
+    assert!(matches!(opening.nobody_there(due + 1, at(SERVER)), Some(Outcome::Rejected(Reason::NoListener))));
+    assert!(opening.deadline().is_none() && opening.nobody_there(due + 2, at(SERVER)).is_none());
 }
 
 #[test]
 fn a_server_that_lives_outweighs_a_port_that_nobody_has() {
     let mut opening = opening();
     for now in (0..20).map(|round| round * 10 * SECONDS) {
-        assert!(sends(&mut opening, now).is_some());
-        assert!(opening.nobody_there(now).is_none());
+        let (to_whom, _) = sends_to(&mut opening, now).expect("it goes on");
+        assert!(opening.nobody_there(now, to_whom).is_none());
         hears(&mut opening, now, &cookie(to(0), None), ANSWERS_FROM);
     }
 }

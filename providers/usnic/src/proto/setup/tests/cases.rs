@@ -31,13 +31,14 @@ fn count(world: &World, kind: Kind) -> usize {
 }
 
 #[test]
-fn a_quiet_wire_takes_three_packets_and_one_ack() {
+fn a_quiet_wire_takes_four_packets_and_one_ack() {
     let mut world = world(1);
     let client = world.client();
     world.run(30 * SECONDS);
     assert!(stands(&world, client));
     let kinds: Vec<u8> = world.log.iter().map(|(_, _, packet)| packet[1]).collect();
-    assert_eq!(kinds, [Kind::Request, Kind::Accept, Kind::Confirm, Kind::Ack].map(|kind| kind as u8));
+    use Kind::*;
+    assert_eq!(kinds, [Request, Cookie, Accept, Confirm, Ack].map(|kind| kind as u8));
 }
 
 #[test]
@@ -48,7 +49,7 @@ fn a_key_costs_one_round_more() {
     assert!(stands(&world, client));
     let kinds: Vec<u8> = world.log.iter().map(|(_, _, packet)| packet[1]).collect();
     use Kind::*;
-    assert_eq!(kinds, [Request, Cookie, Request, Accept, Confirm, Ack].map(|kind| kind as u8));
+    assert_eq!(kinds, [Request, Cookie, Request, Cookie, Accept, Confirm, Ack].map(|kind| kind as u8));
 }
 
 #[test]
@@ -108,6 +109,19 @@ fn a_consumer_may_think_for_minutes() {
         world.run(240 * SECONDS);
         assert!(stands(&world, client));
         assert_eq!(world.asked.len(), 1);
+    }
+}
+
+#[test]
+fn a_request_that_is_here_outlives_its_listener() {
+    for mut world in [world(19), sealed(19)] {
+        world.will = |_| Will::Accept(20 * SECONDS);
+        let client = world.client();
+        world.run(SECONDS);
+        (world.is_deaf, world.faults.loss) = (true, 20);
+        world.run(60 * SECONDS);
+        assert!(stands(&world, client));
+        assert_eq!((world.asked.len(), world.left.len()), (1, 0));
     }
 }
 

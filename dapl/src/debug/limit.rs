@@ -1,0 +1,81 @@
+//! How many errors and warnings are told: a burst, then so many per second, and how many were left out.
+//!
+//! The logger asks before each. A program that loses thousands of connections at once must not be slowed down, nor its log
+//! drowned, by what is said about each. Pure: the time comes in.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+/// Lines at once.
+const BURST: u32 = 256;
+/// Time for one more.
+const EACH: Duration = Duration::from_millis(50);
+
+/// A bucket of lines that may be told.
+#[derive(Debug)]
+pub(super) struct Limit {
+    /// Lines told since the bucket was full, and not yet made good by time.
+    owed: u32,
+    /// Until when time has been counted.
+    since: Duration,
+    /// Lines left out since the last that was told.
+    left_out: u64,
+}
+
+impl Limit {
+    pub(super) const fn new() -> Self {
+        Limit { owed: 0, since: Duration::ZERO, left_out: 0 }
+    }
+
+    /// Whether a line may be told at `now`, on a clock that only goes forward; then, how many were left out before it.
+    pub(super) fn take(&mut self, now: Duration) -> Option<u64> {
+        let passed = now.saturating_sub(self.since);
+        let good = u32::try_from(passed.as_nanos() / EACH.as_nanos()).unwrap_or(u32::MAX);
+        self.owed = self.owed.saturating_sub(good);
+        // What is left of a step counts on; with nothing owed there is nothing to count.
+        self.since = if self.owed == 0 { now.max(self.since) } else { self.since + EACH * good };
+        if self.owed < BURST {
+            self.owed += 1;
+            return Some(std::mem::take(&mut self.left_out));
+        }
+        self.left_out += 1;
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(limit: &mut Limit, count: u32, now: Duration) -> u32 {
+        (0..count).filter(|_| limit.take(now).is_some()).count() as u32
+    }
+
+    #[test]
+    fn a_burst_passes_and_a_flood_does_not() {
+        let mut limit = Limit::new();
+        let now = Duration::from_secs(1_000_000);
+        assert_eq!(told(&mut limit, BURST + 500, now), BURST);
+        assert_eq!(told(&mut limit, 500, now + EACH * 10), 10);
+        assert_eq!(told(&mut limit, 500, now + EACH * 10 + EACH / 2), 0);
+        assert_eq!(told(&mut limit, 500, now + EACH * 11), 1, "halves add up");
+        assert_eq!(told(&mut limit, 5_000, now + Duration::from_secs(3600)), BURST, "it fills up, and no further");
+    }
+
+    #[test]
+    fn what_was_left_out_is_counted() {
+        let mut limit = Limit::new();
+        let now = Duration::from_secs(9);
+        assert_eq!(told(&mut limit, BURST + 7, now), BURST);
+        assert_eq!(limit.take(now + EACH), Some(7));
+        assert_eq!(limit.take(now + EACH * 2), Some(0));
+    }
+
+    #[test]
+    fn a_clock_that_stands_still_or_goes_back_is_no_harm() {
+        let mut limit = Limit::new();
+        assert_eq!(told(&mut limit, BURST, Duration::from_secs(5)), BURST);
+        assert_eq!(told(&mut limit, 3, Duration::ZERO), 0);
+        assert_eq!(limit.take(Duration::MAX), Some(3));
+    }
+}

@@ -1,0 +1,104 @@
+//! Connections: where to, who asks, and the sink that hears of them.
+//!
+//! Traits, and what they take; nothing is implemented here.
+
+use std::net::SocketAddr;
+
+use super::Provider;
+use crate::error::{Error, Result};
+use crate::handle::ObjectId;
+
+/// One attempt to connect, and the connection that comes of it: late reports meet a dead generation or attempt.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub struct ConnId {
+    /// The EP.
+    pub ep: ObjectId,
+    /// Counts the EP's attempts.
+    pub attempt: u32,
+}
+
+/// Where to connect.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectSpec<'a> {
+    /// The peer's IA.
+    pub address: &'a PeerAddress,
+    /// Its service point.
+    pub qual: u64,
+    /// For its consumer; within `Limits::private_data_connect`.
+    pub private_data: &'a [u8],
+}
+
+/// An IA address as a consumer gives it; ports are never looked at.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum PeerAddress {
+    Ip(std::net::IpAddr),
+    /// `AF_UNIX`: a path.
+    Path(std::path::PathBuf),
+}
+
+/// A connection request, answered once.
+pub trait ConnRequest: Send + Sync + Sized {
+    /// The QP that it can be accepted into.
+    type Qp;
+    /// Accepts into `qp`, which is unconnected; the sink hears `Established` or `AcceptFailed` for `conn`.
+    ///
+    /// A requester that has left is no error here: the sink hears `AcceptFailed`. Errors: the QP cannot take it; the
+    /// request is consumed and the peer rejected.
+    fn accept(self, qp: &Self::Qp, private_data: &[u8], conn: ConnId) -> Result<()>;
+    /// Refuses it as the consumer's own decision.
+    fn reject(self);
+    /// Gives it to whoever listens on `qual` on this host, as a request of the same peer's with the same private data.
+    ///
+    /// Errors, with the request back and unchanged: `InvalidParameter(2)` when nobody listens there.
+    fn hand_off(self, qual: u64) -> std::result::Result<(), (Self, Error)>;
+}
+
+/// Facts about a request, as `dat_cr_query` shows them.
+#[derive(Clone, Debug)]
+pub struct RequestInfo {
+    /// The requester's IA address; the port is its source port, if the transport has one.
+    pub peer: SocketAddr,
+    /// The bytes that were sent, or as many as the transport always carries.
+    pub private_data: Vec<u8>,
+    /// How many of them the consumer is told of; who looks further finds the rest.
+    pub told: usize,
+}
+
+/// News of a connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum CmEvent<'a> {
+    /// It stands. `private_data` is the acceptor's (active side only).
+    Established {
+        /// The bytes that were sent, or as many as the transport always carries; empty on the passive side.
+        private_data: &'a [u8],
+    },
+    /// The peer's consumer said no.
+    PeerRejected,
+    /// Somebody else said no: nobody listens, no room, not understood.
+    Rejected,
+    /// The peer could not be found or did not answer.
+    Unreachable,
+    /// An accepted request came to nothing.
+    AcceptFailed,
+    /// The peer ended it, or went away; or the end of `drain`.
+    Disconnected,
+    /// A transfer or the transport failed.
+    Broken,
+}
+
+/// Where a provider reports requests and connections. Implemented by `dapl::cm`.
+pub trait CmSink<P: Provider>: Send + Sync {
+    /// A request for the listener made with `listener`. `Err` gives it back when nobody listens there any more or nobody
+    /// has room: the provider refuses it as `Rejected`.
+    fn request(
+        &self,
+        listener: ObjectId,
+        request: P::Request,
+        info: RequestInfo,
+    ) -> std::result::Result<(), P::Request>;
+    /// News of a connection or attempt.
+    fn event(&self, conn: ConnId, event: CmEvent<'_>);
+    /// An EP has more receives outstanding than its soft watermark.
+    fn many_recvs(&self, ep: ObjectId);
+}

@@ -1,0 +1,172 @@
+//! All that dapl and a transport say to each other.
+//!
+//! Downwards the object layer calls a [`Provider`] and the objects it makes: protection domains, memory regions and windows,
+//! completion queues, queue pairs, shared receive queues, listeners, requests. Upwards a provider calls the three sinks,
+//! [`CmSink`], [`CqSink`] and [`SrqSink`].
+//! Every `.so` holds one provider, so all of this is static.
+//!
+//! Rules that hold for every transport:
+//! - **The sinks are called from a thread of the provider's own, with no lock of the provider held that a down-call could
+//!   want, and never from inside a down-call.** dapl may hold the EP's and the EVD's lock while it calls down.
+//! - Down-calls do not block on the network or on a peer.
+//! - For one [`ConnId`] the provider reports one failure, or `Established` and later one end; nothing after that.
+//! - No receive of a connection completes before its `Established` was reported.
+//! - Every accepted work request completes exactly once, in post order per queue, and its completion is in the CQ before
+//!   the sink hears of the end of the connection. Successful requests marked `suppress` complete without a [`Completion`].
+//! - A work request that fails other than by flush ends the connection: the rest is flushed and `Broken` is reported,
+//!   whether or not anybody polls.
+
+mod connect;
+mod memory;
+mod queues;
+mod work;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+
+pub use self::connect::{CmEvent, CmSink, ConnId, ConnRequest, ConnectSpec, PeerAddress, RequestInfo};
+pub use self::memory::{Access, Bind, BindWr, Keep, MemoryRegion, MemoryWindow, Region, SharedCookie};
+pub use self::queues::{
+    CompletionQueue, CqSink, Outstanding, QpSpec, QueuePair, SharedReceiveQueue, SharedRecvs, SrqSink, SrqSpec,
+};
+pub use self::work::{Completion, Op, Remote, Segment, SendWr, Status, Token, Work};
+use crate::error::Result;
+use crate::handle::ObjectId;
+
+/// What a transport supplies. One per provider library.
+pub trait Provider: Sized + Send + Sync + 'static {
+    /// Protection domain.
+    type Pd: Send + Sync;
+    /// Registered memory; dropping it deregisters, and after that no transfer touches the memory.
+    type Mr: MemoryRegion;
+    /// Memory window.
+    type Mw: MemoryWindow;
+    /// One of those who registered the same shared memory; dropping it leaves, and the last one out cleans up.
+    type Membership: Send + Sync;
+    /// Completion queue.
+    type Cq: CompletionQueue;
+    /// Shared receive queue.
+    type Srq: SharedReceiveQueue;
+    /// Queue pair.
+    type Qp: QueuePair<Mr = Self::Mr, Mw = Self::Mw>;
+    /// A listener; dropping it stops listening and frees the qualifier. Requests already reported stay answerable.
+    type Listener: Send + Sync;
+    /// A connection request; dropping it unanswered rejects it.
+    type Request: ConnRequest<Qp = Self::Qp>;
+
+    /// Name for logs and attributes, such as "sm".
+    const NAME: &'static str;
+
+    /// Opens the interface adapter. Errors are logged where they are found, with object, cause and remedy.
+    fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self>;
+
+    /// What this IA can do; constant while it is open.
+    fn limits(&self) -> &Limits;
+
+    /// Named facts for `provider_specific_attr`, such as the method of RMA in use.
+    fn facts(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    /// What the IA has counted until now, beside what the layer above does.
+    fn counts(&self) -> Vec<Count> {
+        Vec::new()
+    }
+
+    /// The address peers connect to.
+    fn address(&self) -> SocketAddr;
+
+    /// A new protection domain.
+    fn alloc_pd(&self) -> Result<Self::Pd>;
+
+    /// Registers `region`. Errors: `InvalidParameter(3)` for memory that is not there.
+    fn register(&self, pd: &Self::Pd, region: Region, access: Access) -> Result<Self::Mr>;
+
+    /// As `register`, of memory that is mapped as shared and registered as such: a transport may pass on to its peers what is
+    /// behind it, and their transfers then touch that, as hardware does, whatever is mapped there later.
+    fn register_shared(&self, pd: &Self::Pd, region: Region, access: Access) -> Result<Self::Mr> {
+        self.register(pd, region, access)
+    }
+
+    /// Joins those who registered shared memory under `cookie`, in any process of this provider; the first makes the entry.
+    /// A process that dies leaves.
+    ///
+    /// Errors: `InvalidParameter(4)` when the others say another length.
+    fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Self::Membership>;
+
+    /// A window that is not bound.
+    fn alloc_mw(&self, pd: &Self::Pd) -> Result<Self::Mw>;
+
+    /// A shared receive queue. Errors: `Exhausted(Srq)` when there are as many as the limits say.
+    fn create_srq(&self, pd: &Self::Pd, spec: SrqSpec) -> Result<Self::Srq>;
+
+    /// A completion queue that tells `sink` when it was armed and something came.
+    fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Self::Cq>;
+
+    /// A queue pair that takes receives at once.
+    fn create_qp(&self, pd: &Self::Pd, spec: QpSpec<Self>) -> Result<Self::Qp>;
+
+    /// Starts listening. Requests may be reported, for `id`, before this returns.
+    ///
+    /// Errors: `ConnQualTaken` when somebody listens there.
+    fn listen(&self, qual: u64, id: ObjectId) -> Result<Self::Listener>;
+
+    /// Ends everything at once: peers see a disconnect, threads are joined; the sinks hear nothing more.
+    fn close(&self);
+}
+
+/// A number that a provider shows.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Count {
+    /// As its users know it; at most 47 bytes.
+    pub name: &'static str,
+    /// As `bytes`; empty for things that are counted.
+    pub unit: &'static str,
+    /// The number.
+    pub value: u64,
+    /// It goes up and down, as the window of a connection does; else it is a sum, and only grows.
+    pub is_level: bool,
+}
+
+/// Which interface adapter to open.
+#[derive(Clone, Copy, Debug)]
+pub struct IaSpec<'a> {
+    /// Name in the registry.
+    pub name: &'a str,
+    /// The `ia_params` field of its line.
+    pub params: &'a str,
+}
+
+/// What an IA can do: the source of `DAT_IA_ATTR` and of the checks on EP attributes. Counts fit in 31 bits.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the names are those of the attributes")]
+pub struct Limits {
+    pub max_eps: u32,
+    /// Per EP and direction.
+    pub max_dtos: u32,
+    pub max_evds: u32,
+    pub max_evd_qlen: u32,
+    pub max_iov: u32,
+    pub max_lmrs: u32,
+    pub max_lmr_size: u64,
+    pub max_pzs: u32,
+    /// Bytes.
+    pub max_message: u64,
+    /// Bytes.
+    pub max_rdma: u64,
+    pub max_rmrs: u32,
+    pub max_srqs: u32,
+    /// Reads outstanding per EP, as target.
+    pub max_reads_in: u32,
+    /// Reads outstanding per EP, as initiator.
+    pub max_reads_out: u32,
+    /// Bytes of private data with a connect.
+    pub private_data_connect: usize,
+    /// Bytes of private data with an accept.
+    pub private_data_accept: usize,
+    pub vendor: String,
+    /// Major, minor.
+    pub hardware_version: (u32, u32),
+    /// Major, minor.
+    pub firmware_version: (u32, u32),
+}

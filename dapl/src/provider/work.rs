@@ -1,0 +1,149 @@
+//! Work requests and what becomes of them.
+//!
+//! Types only.
+
+/// A piece of local memory, laid out as `DAT_LMR_TRIPLET`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Segment {
+    /// The `local_key` of the region.
+    pub key: u32,
+    /// Never looked at; consumers leave it uninitialised.
+    pub pad: u32,
+    /// First byte.
+    pub address: u64,
+    /// Bytes; with 0 the other fields are not looked at.
+    pub length: u64,
+}
+
+/// A piece of the peer's memory: where an RDMA operation begins.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Remote {
+    /// The `remote_key` that the peer gave out.
+    pub key: u32,
+    /// First byte, in the peer's addresses.
+    pub address: u64,
+}
+
+/// What the completion of a work request carries back, unchanged: all that an event needs, so nobody looks anything up.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Token {
+    /// The consumer's.
+    pub cookie: u64,
+    /// The EP's handle as the event will show it.
+    pub ep: usize,
+    /// What kind of work this is.
+    pub work: Work,
+    /// Handle of the other object concerned: the SRQ a receive came from, the RMR that is bound; else 0.
+    pub object: usize,
+    /// Posted with UNSIGNALLED: the completion is queued but notifies nobody.
+    pub unsignalled: bool,
+    /// Its number in the EP's trace; 0: not traced.
+    pub post: u32,
+}
+
+/// Kinds of work, as far as their events and counters differ.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Work {
+    #[default]
+    Send,
+    Recv,
+    Read,
+    Write,
+    /// A receive out of a shared queue.
+    SharedRecv,
+    Bind,
+}
+
+impl Work {
+    /// A receive, out of whichever queue.
+    pub fn is_recv(self) -> bool {
+        matches!(self, Work::Recv | Work::SharedRecv)
+    }
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Op {
+    Send { solicited: bool },
+    Write(Remote),
+    Read(Remote),
+}
+
+impl Op {
+    /// What its completion is of.
+    pub fn work(self) -> Work {
+        match self {
+            Op::Send { .. } => Work::Send,
+            Op::Write(_) => Work::Write,
+            Op::Read(_) => Work::Read,
+        }
+    }
+
+    /// Where it begins at the peer.
+    pub fn remote(self) -> Option<Remote> {
+        match self {
+            Op::Send { .. } => None,
+            Op::Write(remote) | Op::Read(remote) => Some(remote),
+        }
+    }
+}
+
+/// A request: send, RDMA write or RDMA read.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWr<'a> {
+    /// What to do.
+    pub op: Op,
+    /// Local memory; copied before the post returns.
+    pub segments: &'a [Segment],
+    /// Comes back with the completion.
+    pub token: Token,
+    /// No completion if it succeeds.
+    pub suppress: bool,
+    /// Starts only after all earlier reads of this QP are complete.
+    pub fence: bool,
+}
+
+/// How a work request ended (events-transfers-memory.md 4.5).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[allow(missing_docs, reason = "the names are the specification's")]
+#[repr(u8)]
+pub enum Status {
+    #[default]
+    Success,
+    Flushed,
+    LocalLength,
+    LocalEp,
+    LocalProtection,
+    BadResponse,
+    RemoteAccess,
+    RemoteResponder,
+    Transport,
+    ReceiverNotReady,
+    BindFailed,
+}
+
+/// The end of a work request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Completion {
+    /// What the post gave.
+    pub token: Token,
+    /// How it ended.
+    pub status: Status,
+    /// Bytes moved, on success.
+    pub bytes: u64,
+    /// A receive whose send carried SOLICITED_WAIT.
+    pub solicited: bool,
+}
+
+impl Completion {
+    /// Whether it releases waiters (events-transfers-memory.md 1.3): all do, but a success that was posted UNSIGNALLED. A
+    /// receive on an EP that waits for solicited messages is posted so, and `solicited` undoes it.
+    #[inline]
+    pub fn is_loud(&self) -> bool {
+        !self.token.unsignalled || self.solicited || self.status != Status::Success
+    }
+}

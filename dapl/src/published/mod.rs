@@ -1,0 +1,153 @@
+//! The counters of this process, for who asks from outside: `datinfo top`, and whatever else its user runs.
+//!
+//! A process with an open IA has one thread that sleeps in a local socket. Who connects, and is of the same user (or the
+//! superuser), gets a text with all counters of all IAs, made in that moment; nobody can say anything to it. So counting
+//! costs no more than it did, idle processes stay idle, and nothing is left of one that dies. The socket's name is abstract:
+//! there is no file, it is seen within one network name space, and the kernel frees it.
+//!
+//! The form of what is told, and who asks, stand in `dat_counters`, which tools share. `DAPL_COUNTERS=off` switches it off. A forked
+//! child tells nothing until it opens an IA of its own.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+use dat_counters::text::Text;
+
+use crate::debug::secure_variable;
+use crate::sync::{Lasting, LastingGuard};
+
+mod server;
+
+/// The variable of the environment that switches it off.
+pub const VARIABLE: &str = "DAPL_COUNTERS";
+
+/// An IA.
+pub trait Shows: Send + Sync {
+    /// Tells what it has counted.
+    fn show(&self, text: &mut Text);
+}
+
+/// Who is asked, and the thread that asks.
+pub(crate) struct Published {
+    /// The process that all of this is of: a child inherits the list, but not the thread.
+    pid: u32,
+    shows: Vec<Weak<dyn Shows>>,
+    server: Option<Server>,
+}
+
+#[derive(Debug)]
+struct Server {
+    thread: JoinHandle<()>,
+    /// Closed to end it.
+    stop: OwnedFd,
+}
+
+/// Held while IAs are asked, so that one that is closed is not looked at any more.
+static PUBLISHED: Lasting<Published> = Lasting::new(Published { pid: 0, shows: Vec::new(), server: None });
+
+/// Keeps others out, for `fork`.
+pub(crate) fn hold() -> LastingGuard<Published> {
+    PUBLISHED.lock()
+}
+
+/// An IA is open. That its numbers cannot be told is no reason not to open it.
+pub(crate) fn add(shows: Weak<dyn Shows>) {
+    if secure_variable(VARIABLE).is_some_and(|word| word == "off") {
+        return;
+    }
+    let mut published = hold();
+    published.be_of_this_process();
+    published.shows.push(shows);
+    if published.server.is_none() {
+        match server::start() {
+            Ok(server) => published.server = Some(server),
+            Err(error) => log::info!("counters are not published: {error}"),
+        }
+    }
+}
+
+/// An IA is closed, and not looked at after this. With the last one the thread ends.
+pub(crate) fn remove<S: Shows>(shows: &S) {
+    let address = std::ptr::from_ref(shows) as usize;
+    let mut published = hold();
+    published.be_of_this_process();
+    published.shows.retain(|known| known.as_ptr().cast::<()>() as usize != address && known.strong_count() > 0);
+    let server = if published.shows.is_empty() { published.server.take() } else { None };
+    drop(published);
+    if let Some(Server { thread, stop }) = server {
+        drop(stop);
+        // It does not panic; if it did, it is over as well.
+        let _ = thread.join();
+    }
+}
+
+/// What is told now.
+fn all() -> String {
+    let published = hold();
+    let mut text = Text::new(std::process::id(), &program());
+    let shows: Vec<Arc<dyn Shows>> = published.shows.iter().filter_map(Weak::upgrade).collect();
+    shows.iter().for_each(|shows| shows.show(&mut text));
+    drop(published);
+    text.end()
+}
+
+/// As `ps` shows it.
+fn program() -> String {
+    std::fs::read_to_string("/proc/self/comm").map(|name| name.trim_end().to_owned()).unwrap_or_default()
+}
+
+impl Published {
+    /// What was the parent's is not this process's; its thread is not there, and cannot be joined.
+    fn be_of_this_process(&mut self) {
+        let pid = std::process::id();
+        if self.pid != pid {
+            self.pid = pid;
+            self.shows.clear();
+            std::mem::forget(self.server.take());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dat_counters::{reader, text};
+
+    use super::*;
+
+    struct One;
+
+    impl Shows for One {
+        fn show(&self, text: &mut Text) {
+            text.adapter("one0", "double", 0x40);
+            text.count("sent bytes", "bytes", false, 7);
+        }
+    }
+
+    fn of_one() -> Vec<text::Adapter> {
+        loop {
+            let ours = reader::processes().unwrap().into_iter().filter(|found| found.pid == std::process::id());
+            // On a busy machine an answer may take longer than a tool waits for it.
+            let Ok(told) = ours.map(|found| found.told).collect::<Result<Vec<_>, _>>() else { continue };
+            return told.into_iter().flat_map(|told| told.adapters).filter(|adapter| adapter.name == "one0").collect();
+        }
+    }
+
+    #[test]
+    fn who_asks_hears_of_what_is_open() {
+        let one = Arc::new(One);
+        assert!(of_one().is_empty());
+        let weak: Weak<dyn Shows> = Arc::downgrade(&(one.clone() as Arc<dyn Shows>));
+        add(weak);
+        for _ in 0..3 {
+            let told = of_one();
+            assert_eq!(told.len(), 1);
+            assert_eq!(
+                told[0].counts[0],
+                text::Count { name: "sent bytes".into(), unit: "bytes".into(), value: 7, is_level: false }
+            );
+        }
+        remove(&*one);
+        assert!(of_one().is_empty());
+    }
+}

@@ -1,0 +1,86 @@
+//! The thread that answers: it sleeps until somebody connects, tells him all, and hangs up.
+//!
+//! Who is slow to listen is left after a while, and who is of another user at once. It reads nothing from anybody, and ends
+//! when its end of the stop pipe says so.
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use dat_counters::socket::{self, Name};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{SendFlags, SocketFlags};
+use rustix::pipe::PipeFlags;
+
+use super::{Server, all};
+use crate::thread;
+
+/// Names that are tried: each provider library of a process has a thread.
+const TRIES: u32 = 64;
+/// A reader that takes nothing for so long is left.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Starts it.
+pub(super) fn start() -> io::Result<Server> {
+    let listener = listen()?;
+    let (stopped, stop) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let thread = thread::spawn("dapl-counters", move || serve(&listener, &stopped))?;
+    Ok(Server { thread, stop })
+}
+
+fn listen() -> io::Result<OwnedFd> {
+    let (uid, pid) = (rustix::process::geteuid().as_raw(), std::process::id());
+    let mut last = io::ErrorKind::AddrInUse.into();
+    for number in 0..TRIES {
+        match socket::listen(Name { uid, pid, number }) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = error,
+            done => return done,
+        }
+    }
+    Err(last)
+}
+
+fn serve(listener: &OwnedFd, stopped: &OwnedFd) {
+    while wait(listener.as_fd(), PollFlags::IN, stopped, None) {
+        match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(reader) => tell(&reader, stopped),
+            // Without descriptors left it would be asked for ever.
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
+fn tell(reader: &OwnedFd, stopped: &OwnedFd) {
+    let is_trusted = |uid| uid == 0 || uid == rustix::process::geteuid().as_raw();
+    if !socket::user(reader).is_ok_and(is_trusted) {
+        return;
+    }
+    let text = all();
+    let mut rest = text.as_bytes();
+    let deadline = Instant::now() + PATIENCE;
+    while !rest.is_empty() && wait(reader.as_fd(), PollFlags::OUT, stopped, Some(deadline)) {
+        match rustix::net::send(reader, rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Ok(sent) => rest = &rest[sent..],
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Waits for that. False: it is to stop, or the time is over.
+fn wait(fd: BorrowedFd<'_>, what: PollFlags, stopped: &OwnedFd, deadline: Option<Instant>) -> bool {
+    loop {
+        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return false;
+        }
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        let mut fds = [PollFd::from_borrowed_fd(fd, what), PollFd::new(stopped, PollFlags::IN)];
+        match poll(&mut fds, left.as_ref()) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => continue,
+            Ok(_) => return fds[1].revents().is_empty(),
+            Err(_) => return false,
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Local sockets with abstract names, and whose they are, as the kernel says.
+//!
+//! Nothing here waits: all are non-blocking, and who has to wait does so with a limit.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+/// What all names begin with.
+const PREFIX: &str = "dapl-counters/";
+
+/// Whose a socket is, as its name says: `dapl-counters/1000/4711/0`.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Name {
+    /// The user's id.
+    pub uid: u32,
+    /// The process's, in its own name space.
+    pub pid: u32,
+    /// Each provider library of a process has a socket, with a number of its own.
+    pub number: u32,
+}
+
+impl Name {
+    /// Out of the text; `None`: it is none of ours.
+    pub fn read(text: &str) -> Option<Self> {
+        let mut numbers = text.strip_prefix(PREFIX)?.split('/').map(|word| word.parse().ok());
+        let name = Name { uid: numbers.next()??, pid: numbers.next()??, number: numbers.next()?? };
+        numbers.next().is_none().then_some(name)
+    }
+
+    fn address(self) -> io::Result<SocketAddrUnix> {
+        let Name { uid, pid, number } = self;
+        Ok(SocketAddrUnix::new_abstract_name(format!("{PREFIX}{uid}/{pid}/{number}").as_bytes())?)
+    }
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+/// A socket that listens.
+///
+/// Errors: `AddrInUse`: another one has that name; and what the system says.
+pub fn listen(name: Name) -> io::Result<OwnedFd> {
+    let fd = socket()?;
+    rustix::net::bind(&fd, &name.address()?)?;
+    rustix::net::listen(&fd, 16)?;
+    Ok(fd)
+}
+
+/// A socket that is connected.
+///
+/// Errors: `ConnectionRefused`: nobody listens there. `WouldBlock`: too many are asking. And what the system says.
+pub fn connect(name: Name) -> io::Result<OwnedFd> {
+    let fd = socket()?;
+    rustix::net::connect(&fd, &name.address()?)?;
+    Ok(fd)
+}
+
+/// The user of the other end. By hand, since the process of another pid namespace has the id 0, which wrappers hold to be
+/// impossible.
+///
+/// Errors: it is no connected local socket.
+pub fn user(socket: &OwnedFd) -> io::Result<u32> {
+    let mut who = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: the record is writable and as long as is said.
+    let done =
+        unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast(), &raw mut length) };
+    if done == 0 { Ok(who.uid) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_three_numbers() {
+        assert_eq!(Name::read("dapl-counters/1000/4711/2"), Some(Name { uid: 1000, pid: 4711, number: 2 }));
+        for other in
+            ["dapl-counters/1/2", "dapl-counters/1/2/3/4", "dapl-counters/x/1/2", "dapl-counters/-1/1/2", "a/1/2/3"]
+        {
+            assert_eq!(Name::read(other), None, "{other}");
+        }
+        assert_eq!(Name::read("dapl-counters/1000/99999999999/1"), None);
+    }
+}

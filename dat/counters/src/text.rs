@@ -1,0 +1,277 @@
+//! The text that a process tells its counters in, and how it is read.
+//!
+//! Lines of words with tabs between them. The first names the form, the last says that nothing is missing; what a reader does
+//! not know it passes over, and so it does with further words of a line. No word has a tab or a line's end in it: they become
+//! `?`. A reader believes nothing: any bytes are read without harm, and are a text, or are none; whatever might move the cursor
+//! of a terminal becomes `?` there too.
+//!
+//! ```text
+//! dapl-counters 1
+//! process   4711    mpirun
+//! adapter   usnic0  usnic   0x7f0123456740
+//! count     sent bytes  bytes   123456
+//! ep        0x7f0123456780  Connected
+//! level     round trip  ns      21000
+//! left out  0
+//! end
+//! ```
+//!
+//! A `count` only grows; a `level` goes up and down.
+#![forbid(unsafe_code)]
+
+use std::fmt::{Display, Write};
+
+/// What the first line begins with; the version follows.
+const FORM: &str = "dapl-counters ";
+/// Of the form.
+const VERSION: &str = "1";
+/// Texts are no longer.
+pub const MOST: usize = 4 << 20;
+
+/// A text that is being written.
+#[derive(Debug)]
+pub struct Text(String);
+
+impl Text {
+    /// Of this process, by its id and name.
+    pub fn new(pid: u32, program: &str) -> Self {
+        let mut text = Text(format!("{FORM}{VERSION}\n"));
+        text.line(&["process", &pid.to_string(), program]);
+        text
+    }
+
+    fn line(&mut self, words: &[&str]) {
+        for (n, word) in words.iter().enumerate() {
+            if n > 0 {
+                self.0.push('\t');
+            }
+            self.0.extend(word.chars().map(|letter| if letter.is_control() { '?' } else { letter }));
+        }
+        self.0.push('\n');
+    }
+
+    /// An IA by its name in the registry, the transport, and its own handle. What follows is of it.
+    pub fn adapter(&mut self, name: &str, provider: &str, handle: usize) {
+        self.line(&["adapter", name, provider, &format!("{handle:#x}")]);
+    }
+
+    /// An EP of that IA. What follows is of it.
+    pub fn ep(&mut self, handle: usize, state: &str) {
+        self.line(&["ep", &format!("{handle:#x}"), state]);
+    }
+
+    /// A number. The unit is empty if it counts things. `is_level`: it goes up and down, else it only grows.
+    pub fn count(&mut self, name: &str, unit: &str, is_level: bool, value: impl Display) {
+        let mut number = String::new();
+        // Writing to a string does not fail.
+        let _ = write!(number, "{value}");
+        self.line(&[if is_level { "level" } else { "count" }, name, unit, &number]);
+    }
+
+    /// So many EPs are not in the text.
+    pub fn left_out(&mut self, eps: usize) {
+        self.line(&["left out", &eps.to_string()]);
+    }
+
+    /// All of it, with its last line.
+    pub fn end(mut self) -> String {
+        self.line(&["end"]);
+        self.0
+    }
+}
+
+/// What a process has told.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Process {
+    /// Its id, in its own name space.
+    pub pid: u32,
+    /// Its name, as `ps` shows it.
+    pub program: String,
+    /// Its open IAs.
+    pub adapters: Vec<Adapter>,
+}
+
+/// An open IA.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Adapter {
+    /// Its name in the registry, such as `usnic0`.
+    pub name: String,
+    /// Its transport, such as `usnic`.
+    pub provider: String,
+    /// Its own handle in its process, as `0x7f0123456740`: two of one name are told apart by it.
+    pub handle: String,
+    /// What the IA has counted.
+    pub counts: Vec<Count>,
+    /// Its EPs, as far as they are told of.
+    pub eps: Vec<Endpoint>,
+    /// EPs that are not in the list.
+    pub left_out: u64,
+}
+
+/// An EP.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Endpoint {
+    /// Its handle in its process, as `0x7f0123456780`.
+    pub handle: String,
+    /// As `Connected`.
+    pub state: String,
+    /// What it has counted, and how its connection stands.
+    pub counts: Vec<Count>,
+}
+
+/// A number.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Count {
+    /// As `posts.send`.
+    pub name: String,
+    /// As `bytes`; empty for things that are counted.
+    pub unit: String,
+    /// The number.
+    pub value: u64,
+    /// It goes up and down; else it only grows.
+    pub is_level: bool,
+}
+
+/// Why bytes are no text.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Fault {
+    /// Of another version of the form: this one.
+    Version(String),
+    /// It stops before its end.
+    Cut,
+    /// It makes no sense.
+    Nonsense,
+}
+
+/// Reads a text.
+///
+/// Errors: it is none, or not all of it.
+pub fn read(bytes: &[u8]) -> Result<Process, Fault> {
+    let text = std::str::from_utf8(bytes).ok().filter(|text| text.len() <= MOST).ok_or(Fault::Nonsense)?;
+    let (form, rest) = text.split_once('\n').ok_or_else(|| beginning(text))?;
+    match form.strip_prefix(FORM) {
+        Some(VERSION) => {}
+        Some(other) => return Err(Fault::Version(shown(&other.chars().take(20).collect::<String>()))),
+        None => return Err(Fault::Nonsense),
+    }
+    let lines =
+        rest.strip_suffix("end\n").filter(|lines| lines.is_empty() || lines.ends_with('\n')).ok_or(Fault::Cut)?;
+    let mut process = Process::default();
+    lines.lines().try_for_each(|line| take(&mut process, line)).ok_or(Fault::Nonsense)?;
+    Ok(process)
+}
+
+/// What has no line's end may be the beginning of a text.
+fn beginning(text: &str) -> Fault {
+    let first = format!("{FORM}{VERSION}");
+    if first.starts_with(text) { Fault::Cut } else { Fault::Nonsense }
+}
+
+/// Adds what a line says. `None`: it makes no sense there.
+fn take(process: &mut Process, line: &str) -> Option<()> {
+    let mut words = line.split('\t');
+    let (kind, first, second, third) = (words.next()?, words.next(), words.next(), words.next());
+    match (kind, first, second) {
+        ("process", Some(pid), Some(program)) => (process.pid, process.program) = (pid.parse().ok()?, shown(program)),
+        ("adapter", Some(name), Some(provider)) => process.adapters.push(Adapter {
+            name: shown(name),
+            provider: shown(provider),
+            handle: shown(third.unwrap_or_default()),
+            ..Adapter::default()
+        }),
+        ("ep", Some(handle), Some(state)) => {
+            let ep = Endpoint { handle: shown(handle), state: shown(state), counts: Vec::new() };
+            process.adapters.last_mut()?.eps.push(ep);
+        }
+        ("count" | "level", Some(name), Some(unit)) => {
+            let value = third?.parse().ok()?;
+            let adapter = process.adapters.last_mut()?;
+            let counts = adapter.eps.last_mut().map_or(&mut adapter.counts, |ep| &mut ep.counts);
+            counts.push(Count { name: shown(name), unit: shown(unit), value, is_level: kind == "level" });
+        }
+        ("left out", Some(eps), _) => process.adapters.last_mut()?.left_out = eps.parse().ok()?,
+        _ => {}
+    }
+    Some(())
+}
+
+/// A word without anything that has an effect on a terminal: control characters, and those that turn the direction.
+fn shown(word: &str) -> String {
+    let is_harmless = |letter: char| letter == ' ' || letter.is_ascii_graphic() || letter.is_alphanumeric();
+    word.chars().map(|letter| if is_harmless(letter) { letter } else { '?' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> String {
+        let mut text = Text::new(4711, "a\tb\nc");
+        text.adapter("usnic0", "usnic", 0x30);
+        text.count("sent bytes", "bytes", false, u64::MAX);
+        text.ep(0x40, "Connected");
+        text.count("rtt", "ns", true, 21);
+        text.left_out(3);
+        text.adapter("sm0", "sm", 0x50);
+        text.end()
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let read = read(sample().as_bytes()).unwrap();
+        assert_eq!((read.pid, read.program.as_str(), read.adapters.len()), (4711, "a?b?c", 2));
+        let first = &read.adapters[0];
+        assert_eq!((first.name.as_str(), first.provider.as_str(), first.left_out), ("usnic0", "usnic", 3));
+        assert_eq!((first.counts[0].value, first.counts[0].unit.as_str()), (u64::MAX, "bytes"));
+        assert_eq!((first.eps[0].handle.as_str(), first.eps[0].counts[0].value), ("0x40", 21));
+        assert_eq!((first.counts[0].is_level, first.eps[0].counts[0].is_level), (false, true));
+        let second = Adapter { name: "sm0".into(), provider: "sm".into(), handle: "0x50".into(), ..Adapter::default() };
+        assert_eq!(read.adapters[1], second);
+    }
+
+    #[test]
+    fn what_is_cut_anywhere_is_none() {
+        let text = sample();
+        (0..text.len()).for_each(|end| assert_eq!(read(&text.as_bytes()[..end]), Err(Fault::Cut), "{end}"));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_none_and_what_is_unknown_does_no_harm() {
+        let with = |line: &str| read(format!("{FORM}1\n{line}\nend\n").as_bytes());
+        for line in [
+            "count\ta\t\t1",
+            "ep\t0x1\tA",
+            "left out\t1",
+            "process\t-1\ta",
+            "adapter\ta\tb\ncount\ta\t\t99999999999999999999",
+            "adapter\ta\tb\nlevel\ta\tb",
+        ] {
+            assert_eq!(with(line), Err(Fault::Nonsense), "{line:?}");
+        }
+        assert_eq!(with("future\t1\t2\n\n\t\t"), Ok(Process::default()));
+        assert_eq!(read(b"dapl-counters 1\nend\n"), Ok(Process::default()));
+        assert_eq!(read(b"dapl-counters 1\nfriend\n"), Err(Fault::Cut));
+        assert_eq!(read(b"dapl-counters 2\nend\n"), Err(Fault::Version("2".into())));
+        assert_eq!(read(b"dapl-counters 1\x1b[2J\nend\n"), Err(Fault::Version("1?[2J".into())));
+        for other in [&[0xFF; 100][..], b"HTTP/1.1 400 Bad Request\r\n", b"HTTP", &vec![b'a'; MOST + 1]] {
+            assert_eq!(read(other), Err(Fault::Nonsense));
+        }
+    }
+
+    #[test]
+    fn nothing_that_moves_a_cursor_is_let_through() {
+        let text = "dapl-counters 1\nprocess\t1\ta\x1b[2J\u{202e}\u{85}b\u{e4} c\nend\n";
+        assert_eq!(read(text.as_bytes()).unwrap().program, "a?[2J??b\u{e4} c");
+    }
+
+    #[test]
+    fn flipped_bits_are_survived() {
+        let mut bytes = sample().into_bytes();
+        for bit in 0..8 * bytes.len() {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let _ = read(&bytes);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        assert!(read(&bytes).is_ok());
+    }
+}

@@ -1,0 +1,188 @@
+//! Whether an adapter opens, and why not: a probe's answers and its end, read.
+#![forbid(unsafe_code)]
+
+use serde_json::{Value, json};
+
+use crate::child::{self, End, Outcome};
+use crate::options::Options;
+use crate::registry::Entry;
+
+/// Children at a time.
+const AT_ONCE: usize = 4;
+
+/// What came of opening an adapter.
+#[derive(Clone, Debug)]
+pub(crate) enum Opened {
+    /// It opens; its attributes, and what was wrong with its close.
+    Yes(Value, Option<String>),
+    No(Reason),
+}
+
+/// Why it does not open.
+#[derive(Clone, Debug)]
+pub(crate) struct Reason {
+    /// As libdat has it (`name`, `library`, `device`, ...), or `crash`, `hang`, `error`.
+    pub(crate) kind: String,
+    /// The return code in words and as a number; empty if there was none.
+    pub(crate) code: String,
+    pub(crate) number: String,
+    pub(crate) cause: String,
+    pub(crate) remedy: String,
+}
+
+/// Opens each, a few at a time; answers in the order of the entries.
+pub(crate) fn open_all(options: &Options, entries: &[Entry]) -> Vec<Opened> {
+    let mut all = Vec::new();
+    for some in entries.chunks(AT_ONCE) {
+        std::thread::scope(|scope| {
+            let open = |entry: &Entry| {
+                let name = entry.name.clone();
+                scope.spawn(move || open(options, &name))
+            };
+            let threads: Vec<_> = some.iter().map(open).collect();
+            all.extend(
+                threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Opened::No(broken("it panicked")))),
+            );
+        });
+    }
+    all
+}
+
+fn open(options: &Options, name: &str) -> Opened {
+    match child::probe(options, Some(name), None) {
+        Ok(outcome) => read(outcome),
+        Err(error) => Opened::No(broken(&error)),
+    }
+}
+
+/// Nothing came of asking.
+fn broken(cause: &str) -> Reason {
+    let (kind, cause) = ("error".to_owned(), cause.to_owned());
+    Reason { kind, code: String::new(), number: String::new(), cause, remedy: String::new() }
+}
+
+fn read(outcome: Outcome) -> Opened {
+    let Outcome { mut answers, stderr, end } = outcome;
+    let said = |cause: String| match stderr.trim().lines().last() {
+        Some(line) => format!("{cause}; the last it said: {line}"),
+        None => cause,
+    };
+    let unanswered = |end: End, doing: &str| match end {
+        End::Well => ("error", said(format!("the probe ended without an answer {doing}"))),
+        End::Badly(how) => ("crash", said(format!("{how} {doing}"))),
+        End::Hung(seconds) => ("hang", said(format!("no answer within {seconds} s {doing}"))),
+    };
+    if answers.is_empty() {
+        let (kind, cause) = unanswered(end, "in the open");
+        let remedy = "take its line out of dat.conf (nondefault), and tell who made the provider".to_owned();
+        return Opened::No(Reason { kind: kind.to_owned(), remedy, ..broken(&cause) });
+    }
+    let first = answers.remove(0);
+    let text = |name: &str| first[name].as_str().unwrap_or_default().to_owned();
+    if let Some(error) = first["error"].as_str() {
+        return Opened::No(broken(error));
+    }
+    if first["opened"].as_bool() == Some(true) {
+        let closed = match answers.first() {
+            Some(answer) if answer["closed"].as_bool() == Some(true) => None,
+            Some(answer) => Some(format!("its close answered {}", answer["code"].as_str().unwrap_or("an error"))),
+            None => Some(unanswered(end, "in the close").1),
+        };
+        return Opened::Yes(first, closed);
+    }
+    let code = format!("{} {}", text("type"), text("subtype")).trim_end().to_owned();
+    let cause = match text("cause") {
+        cause if cause.is_empty() => said(format!("libdat answered {code}")),
+        cause => cause,
+    };
+    Opened::No(Reason { kind: text("kind"), code, number: text("code"), cause, remedy: text("remedy") })
+}
+
+impl Opened {
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self, Opened::Yes(..))
+    }
+
+    pub(crate) fn json(&self, with_attributes: bool) -> Value {
+        match self {
+            Opened::Yes(attributes, closed) => {
+                let mut value = json!({"opens": true, "close": closed, "address": attributes["address"]});
+                if with_attributes {
+                    value["attributes"] = attributes.clone();
+                }
+                value
+            }
+            Opened::No(reason) => json!({
+                "opens": false,
+                "reason": {
+                    "kind": reason.kind,
+                    "code": reason.code,
+                    "number": reason.number,
+                    "cause": reason.cause,
+                    "remedy": reason.remedy,
+                },
+            }),
+        }
+    }
+}
+
+impl Reason {
+    pub(crate) fn line(&self) -> String {
+        if self.remedy.is_empty() { self.cause.clone() } else { format!("{}; {}", self.cause, self.remedy) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(answers: &[Value], end: End) -> Opened {
+        read(Outcome { answers: answers.to_vec(), stderr: "a\nb\n".to_owned(), end })
+    }
+
+    fn reason(opened: Opened) -> Reason {
+        match opened {
+            Opened::No(reason) => reason,
+            Opened::Yes(..) => panic!("{opened:?}"),
+        }
+    }
+
+    #[test]
+    fn who_does_not_answer_is_told_with_how_it_ended() {
+        let hung = reason(outcome(&[], End::Hung(3)));
+        assert_eq!(
+            (hung.kind.as_str(), hung.cause.as_str()),
+            ("hang", "no answer within 3 s in the open; the last it said: b")
+        );
+        let died = reason(outcome(&[], End::Badly("it died".to_owned())));
+        assert_eq!((died.kind.as_str(), died.cause.starts_with("it died in the open")), ("crash", true));
+        assert_eq!(reason(outcome(&[], End::Well)).kind, "error");
+    }
+
+    #[test]
+    fn what_libdat_says_is_handed_on() {
+        let answer = json!({"opened": false, "code": "0x800a0000", "type": "T", "subtype": "S", "kind": "library",
+                            "cause": "it is not there", "remedy": "bring it"});
+        let told = reason(outcome(&[answer], End::Well));
+        assert_eq!(
+            (told.kind.as_str(), told.code.as_str(), told.line().as_str()),
+            ("library", "T S", "it is not there; bring it")
+        );
+        let foreign = reason(outcome(&[json!({"opened": false, "type": "T", "subtype": ""})], End::Well));
+        assert_eq!(foreign.line(), "libdat answered T; the last it said: b");
+    }
+
+    #[test]
+    fn a_close_that_fails_does_not_close_the_adapter_to_others() {
+        let opened = json!({"opened": true});
+        let closed = |answers: &[Value], end| match outcome(answers, end) {
+            Opened::Yes(_, closed) => closed,
+            Opened::No(reason) => panic!("{reason:?}"),
+        };
+        assert_eq!(closed(&[opened.clone(), json!({"closed": true})], End::Well), None);
+        assert!(closed(std::slice::from_ref(&opened), End::Hung(1)).is_some_and(|why| why.contains("in the close")));
+        assert!(
+            closed(&[opened, json!({"closed": false, "code": "X"})], End::Well).is_some_and(|why| why.contains('X'))
+        );
+    }
+}

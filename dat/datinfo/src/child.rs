@@ -1,0 +1,153 @@
+//! The parent's side of a probe: starts this program again as a child, with a limit of time, and says how that ended.
+//!
+//! A child that hangs is killed, one that dies is reported with its signal. What it may say is bounded, and read to its end
+//! in threads, so that nobody blocks on a full pipe.
+#![forbid(unsafe_code)]
+
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::options::Options;
+
+/// Of an answer; a provider that prints without end gets no more memory than this.
+const MOST: u64 = 4 << 20;
+
+/// What a child came to.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// Its answers, in order.
+    pub(crate) answers: Vec<Value>,
+    /// What it and its libraries said.
+    pub(crate) stderr: String,
+    pub(crate) end: End,
+}
+
+/// How it ended.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum End {
+    Well,
+    /// Exited with another status, or was ended by a signal: in words.
+    Badly(String),
+    /// Was killed after so many seconds.
+    Hung(u64),
+}
+
+/// Runs a probe: of the registry, or of one adapter (its name escaped).
+pub(crate) fn probe(options: &Options, name: Option<&str>, conf: Option<&Path>) -> Result<Outcome, String> {
+    let program = std::env::current_exe().map_err(|error| format!("this program's own file: {error}"))?;
+    let mut command = Command::new(program);
+    if let Some(libdat) = &options.libdat {
+        command.arg("--libdat").arg(libdat);
+    }
+    if let Some(conf) = conf {
+        command.env("DAT_OVERRIDE", conf);
+    }
+    if options.thread_safe {
+        command.arg("--thread-safe");
+    }
+    command.arg("probe").args(name.map(|name| ["--", name]).iter().flatten());
+    // All refusals and complaints, wherever they would go for a program.
+    command.env("DAT_DBG_TYPE", "0x3").env("DAT_DBG_DEST", "1").env_remove("DAT_DBG_LEVEL");
+    command.env("DAPL_DBG_TYPE", "0x3").env("DAPL_DBG_DEST", "1").env_remove("DAPL_DBG_LEVEL");
+    run(command, Duration::from_secs(options.timeout))
+}
+
+fn run(mut command: Command, limit: Duration) -> Result<Outcome, String> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| format!("cannot start a probe: {error}"))?;
+    let stdout = drain(child.stdout.take().expect("it is piped"));
+    let stderr = drain(child.stderr.take().expect("it is piped"));
+    let end = match wait(&mut child, limit) {
+        Some(status) => end_of(status),
+        None => {
+            // Both fail only if it has ended meanwhile.
+            let _ = child.kill();
+            let _ = child.wait();
+            End::Hung(limit.as_secs())
+        }
+    };
+    let text = |reader: JoinHandle<Vec<u8>>| String::from_utf8_lossy(&reader.join().unwrap_or_default()).into_owned();
+    let answers = text(stdout).lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    Ok(Outcome { answers, stderr: text(stderr), end })
+}
+
+/// Its end, if that comes in time.
+fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
+            _ => return None,
+        }
+    }
+}
+
+fn end_of(status: ExitStatus) -> End {
+    match (status.code(), status.signal()) {
+        (Some(0), _) => End::Well,
+        (Some(code), _) => End::Badly(format!("it exited with status {code}")),
+        (None, signal) => {
+            let signal = signal.unwrap_or(0);
+            End::Badly(format!("it died of signal {signal}{}", name_of(signal)))
+        }
+    }
+}
+
+fn name_of(signal: i32) -> &'static str {
+    match signal {
+        4 => " (SIGILL)",
+        6 => " (SIGABRT)",
+        7 => " (SIGBUS)",
+        8 => " (SIGFPE)",
+        9 => " (SIGKILL)",
+        11 => " (SIGSEGV)",
+        15 => " (SIGTERM)",
+        31 => " (SIGSYS)",
+        _ => "",
+    }
+}
+
+fn drain(from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let mut from = from;
+        // What comes behind is read and dropped, so that the child can end.
+        let _ = (&mut from).take(MOST).read_to_end(&mut bytes);
+        let _ = std::io::copy(&mut from, &mut std::io::sink());
+        bytes
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, limit: u64) -> Outcome {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        run(command, Duration::from_secs(limit)).unwrap()
+    }
+
+    #[test]
+    fn ends_are_told_apart() {
+        assert_eq!(shell("exit 0", 60).end, End::Well);
+        assert_eq!(shell("exit 3", 60).end, End::Badly("it exited with status 3".to_owned()));
+        assert_eq!(shell("kill -SEGV $$", 60).end, End::Badly("it died of signal 11 (SIGSEGV)".to_owned()));
+        assert_eq!(shell("exec sleep 600", 1).end, End::Hung(1));
+    }
+
+    #[test]
+    fn only_json_is_an_answer_and_a_flood_has_an_end() {
+        let outcome = shell("echo noise; echo '{\"a\":1}'; echo '{'; echo x >&2", 60);
+        assert_eq!((outcome.answers.len(), outcome.stderr.as_str()), (1, "x\n"));
+        let outcome = shell("head -c 20000000 /dev/zero; echo y >&2", 60);
+        assert_eq!((outcome.answers.len(), outcome.end, outcome.stderr.as_str()), (0, End::Well, "y\n"));
+    }
+}

@@ -1,0 +1,344 @@
+//! What this host has and lacks, provider by provider: devices and rights, limits, shared memory, copies, sockets, ports.
+//!
+//! Reads `/proc`, `/sys` and limits, and tries the harmless thing itself where there is one (a copy, a bound port, an opened
+//! device node). Judgement is in functions over what was read, so that tests can hand in machines they do not run on.
+#![forbid(unsafe_code)]
+
+use std::fs::{self, OpenOptions};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::Path;
+
+use dat_knobs::{Known, SM, USNIC, look_up, nearest};
+use rustix::process::{Resource, getrlimit};
+
+use super::{Finding, Grade, in_effect};
+use crate::adapter;
+use crate::options::Options;
+use crate::registry::Registry;
+use crate::system;
+
+/// Shared memory that a handful of connections of sm takes, with room for an application's own.
+const SHARED_MEMORY: u64 = 64 << 20;
+/// Descriptors that a program with some hundred connections takes.
+const FILES: u64 = 1024;
+/// The bit of the capability to lock memory.
+const CAP_IPC_LOCK: u32 = 14;
+
+pub(super) fn look(options: &Options, need: u64, port: u16, findings: &mut Vec<Finding>) {
+    versions(findings);
+    registry(options, findings);
+    variables(findings);
+    shared_memory(findings);
+    copies(findings);
+    limits(need, findings);
+    sockets(findings);
+    interfaces(findings);
+    findings.push(port_finding(port));
+    devices(Path::new("/sys/class/infiniband"), Path::new("/dev/infiniband"), findings);
+}
+
+fn versions(findings: &mut Vec<Finding>) {
+    let kernel = read("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned());
+    findings.push(Finding::note("versions", format!("datinfo {}, Linux {kernel}", env!("CARGO_PKG_VERSION"))));
+}
+
+/// Which adapters there are, and how many open.
+fn registry(options: &Options, findings: &mut Vec<Finding>) {
+    let registry = match Registry::read(options, None) {
+        Ok(registry) => registry,
+        Err(error) => {
+            let remedy = "install libdat1, or name it with --libdat or LD_LIBRARY_PATH";
+            return findings.push(Finding::new(Grade::Bad, "libdat", error.trim_end(), remedy));
+        }
+    };
+    let version = registry.version.as_deref().unwrap_or("another's");
+    findings.push(Finding::good("libdat", format!("{} {version}", registry.files.join(", "))));
+    for trouble in &registry.unreadable {
+        findings.push(Finding::new(Grade::Bad, "registry", trouble, "let this user read it, or correct its name"));
+    }
+    if registry.complaints.iter().any(|complaint| complaint.is_dropped) {
+        let remedy = "datinfo check explains them";
+        findings.push(Finding::new(Grade::Warning, "registry", "lines that cannot be read", remedy));
+    }
+    let entries = registry.wanted(options);
+    let opened = adapter::open_all(options, &entries);
+    for (entry, opened) in entries.iter().zip(&opened) {
+        findings.push(match opened {
+            adapter::Opened::Yes(_, None) => Finding::good("adapter", format!("{} opens", entry.name)),
+            adapter::Opened::Yes(_, Some(why)) => {
+                Finding::new(Grade::Warning, "adapter", format!("{} opens, but {why}", entry.name), "")
+            }
+            adapter::Opened::No(reason) => {
+                let found = format!("{} does not open: {}", entry.name, reason.cause);
+                Finding::new(Grade::Warning, "adapter", found, &reason.remedy)
+            }
+        });
+    }
+    if !opened.iter().any(adapter::Opened::is_open) {
+        let remedy = "datinfo discover shows lines for what this machine has";
+        findings.push(Finding::new(Grade::Bad, "registry", "no adapter opens", remedy));
+    }
+}
+
+/// Misspelt ones.
+fn variables(findings: &mut Vec<Finding>) {
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for name in names.filter(|name| matches!(look_up(name), Known::Unknown | Known::Providers(_))) {
+        let remedy = nearest(&name).map_or(String::new(), |meant| format!("the nearest that is read is {meant}"));
+        let found = format!("nobody reads {}", name.escape_debug());
+        findings.push(Finding::new(Grade::Warning, "variables", found, remedy));
+    }
+}
+
+fn shared_memory(findings: &mut Vec<Finding>) {
+    let directory = SM.named("dir").and_then(|knob| std::env::var(knob.variable).ok());
+    let directory = directory.filter(|text| !text.is_empty()).unwrap_or_else(|| "/dev/shm".to_owned());
+    let finding = match rustix::fs::statvfs(directory.as_str()) {
+        Err(error) => Finding::new(
+            Grade::Bad,
+            "shared memory",
+            format!("{directory}: {error}"),
+            "mount a tmpfs there, or set DAPL_SM_DIR to a directory of your own on one",
+        ),
+        Ok(found) => space(&directory, found.f_bavail.saturating_mul(found.f_frsize)),
+    };
+    findings.push(finding);
+    let may_write = rustix::fs::access(directory.as_str(), rustix::fs::Access::WRITE_OK).is_ok();
+    if !may_write {
+        let found = format!("{directory} may not be written by this user");
+        findings.push(Finding::new(Grade::Bad, "shared memory", found, "chmod 1777 it, or set DAPL_SM_DIR"));
+    }
+}
+
+fn space(directory: &str, free: u64) -> Finding {
+    let found = format!("{directory} has {} MiB free", free >> 20);
+    match free >= SHARED_MEMORY {
+        true => Finding::good("shared memory", found),
+        false => Finding::new(
+            Grade::Warning,
+            "shared memory",
+            found,
+            format!(
+                "at least {} MiB: mount -o remount,size=... {directory} (in a container: --shm-size)",
+                SHARED_MEMORY >> 20
+            ),
+        ),
+    }
+}
+
+/// Cross-memory copy: whether the kernel knows and allows it at all, then whether between processes of one user.
+fn copies(findings: &mut Vec<Finding>) {
+    let word = 1_u64;
+    let tried = system::read_across(std::process::id() as i32, (&raw const word) as usize);
+    let seccomp = status_field("Seccomp").unwrap_or(0);
+    let scope = read("/proc/sys/kernel/yama/ptrace_scope").and_then(|text| text.parse().ok());
+    findings.push(copy_finding(tried.map(drop).map_err(|error| error.to_string()), seccomp, scope));
+}
+
+fn copy_finding(tried: Result<(), String>, seccomp: u64, scope: Option<u32>) -> Finding {
+    let about = "cross-memory copy";
+    let slower = "sm works without it, by shared buffers";
+    if let Err(error) = tried {
+        let why = if seccomp == 2 { ", under a seccomp filter" } else { "" };
+        let remedy =
+            format!("let the filter pass process_vm_readv and process_vm_writev (containers: SYS_PTRACE); {slower}");
+        return Finding::new(Grade::Warning, about, format!("refused{why}: {error}"), remedy);
+    }
+    match scope {
+        None | Some(0) => Finding::good(about, "works between processes of this user"),
+        Some(1) => Finding::new(
+            Grade::Warning,
+            about,
+            "Yama's ptrace_scope is 1: other processes of this user are refused unless they are asked in",
+            format!("DAPL_SM_CMA=open in the programs, or sysctl kernel.yama.ptrace_scope=0; {slower}"),
+        ),
+        Some(scope) => Finding::new(
+            Grade::Warning,
+            about,
+            format!("Yama's ptrace_scope is {scope}: only with CAP_SYS_PTRACE"),
+            format!("sysctl kernel.yama.ptrace_scope=0; {slower}"),
+        ),
+    }
+}
+
+fn limits(need: u64, findings: &mut Vec<Finding>) {
+    let has_devices = fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some());
+    let may_lock = effective_capabilities() >> CAP_IPC_LOCK & 1 == 1;
+    findings.push(memlock(getrlimit(Resource::Memlock).current, need, may_lock, has_devices));
+    let files = getrlimit(Resource::Nofile).current;
+    findings.push(match files {
+        Some(files) if files < FILES => {
+            Finding::new(Grade::Warning, "open files", format!("{files} at most"), format!("ulimit -n {FILES} or more"))
+        }
+        files => {
+            Finding::good("open files", files.map_or("without limit".to_owned(), |files| format!("{files} at most")))
+        }
+    });
+}
+
+/// Verbs pins what is registered; the others do not.
+fn memlock(limit: Option<u64>, need: u64, may_lock: bool, has_devices: bool) -> Finding {
+    let about = "locked memory";
+    match limit {
+        Some(limit) if limit < need && !may_lock => {
+            let found = format!("{limit} bytes may be locked, {need} are wanted");
+            let remedy = format!(
+                "ulimit -l {} (LimitMEMLOCK= of a service, /etc/security/limits.d for logins)",
+                need.div_ceil(1024)
+            );
+            // Only verbs locks what is registered.
+            let grade = if has_devices { Grade::Bad } else { Grade::Note };
+            Finding::new(grade, about, found, remedy)
+        }
+        Some(limit) if limit < need => {
+            Finding::good(about, format!("{limit} bytes, which does not bind: CAP_IPC_LOCK"))
+        }
+        Some(limit) => Finding::good(about, format!("{limit} bytes, {need} are wanted")),
+        None => Finding::good(about, "without limit"),
+    }
+}
+
+fn sockets(findings: &mut Vec<Finding>) {
+    for (sysctl, name) in [("rmem_max", "receive_buffer"), ("wmem_max", "send_buffer")] {
+        let ceiling = read(&format!("/proc/sys/net/core/{sysctl}")).and_then(|text| text.parse().ok());
+        findings.push(ceiling_finding(sysctl, ceiling, in_effect(&USNIC, name)));
+    }
+}
+
+fn ceiling_finding(sysctl: &str, ceiling: Option<u64>, wanted: u64) -> Finding {
+    let about = "socket buffers";
+    match ceiling {
+        None => Finding::note(about, format!("net.core.{sysctl} cannot be seen here")),
+        Some(ceiling) if ceiling >= wanted => Finding::good(about, format!("net.core.{sysctl} is {ceiling}")),
+        Some(ceiling) => Finding::new(
+            Grade::Warning,
+            about,
+            format!("net.core.{sysctl} is {ceiling}, usnic asks for {wanted}"),
+            format!("sysctl -w net.core.{sysctl}={wanted}"),
+        ),
+    }
+}
+
+fn interfaces(findings: &mut Vec<Finding>) {
+    let mut names: Vec<String> = fs::read_dir("/sys/class/net")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    for name in names {
+        let file = |file: &str| read(&format!("/sys/class/net/{name}/{file}"));
+        let (Some(mtu), Some(state)) = (file("mtu"), file("operstate")) else { continue };
+        findings.push(Finding::note("interface", format!("{} is {state}, MTU {mtu}", name.escape_debug())));
+    }
+}
+
+/// Whether usnic could listen: others of this user share the port, other users do not.
+fn port_finding(port: u16) -> Finding {
+    match UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)) {
+        Ok(_) => Finding::good("UDP port", format!("{port} is free")),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Finding::note(
+            "UDP port",
+            format!(
+                "{port} is in use: by usnic, if programs of this user listen (they share it); two users need a port each"
+            ),
+        ),
+        Err(error) => {
+            let remedy = "choose another with DAPL_USNIC_PORT, the same on all hosts";
+            Finding::new(Grade::Warning, "UDP port", format!("{port}: {error}"), remedy)
+        }
+    }
+}
+
+/// Devices, their nodes, ports and GIDs.
+fn devices(class: &Path, nodes: &Path, findings: &mut Vec<Finding>) {
+    let about = "RDMA device";
+    let names = sorted(class);
+    if names.is_empty() {
+        findings.push(Finding::note(about, "none; sm and usnic need none"));
+        return;
+    }
+    let mut wanted = vec!["rdma_cm".to_owned()];
+    for device in &names {
+        let verbs = class.join(device).join("device/infiniband_verbs");
+        match sorted(&verbs).first() {
+            Some(node) => wanted.push(node.clone()),
+            None => findings.push(Finding::new(
+                Grade::Bad,
+                about,
+                format!("{device} has no verbs device"),
+                "modprobe ib_uverbs",
+            )),
+        }
+        for port in sorted(&class.join(device).join("ports")) {
+            findings.push(port_of_device(device, &port, &class.join(device).join("ports").join(&port)));
+        }
+    }
+    for node in wanted {
+        let path = nodes.join(&node);
+        findings.push(match OpenOptions::new().read(true).write(true).open(&path) {
+            Ok(_) => Finding::good(about, format!("{} opens", path.display())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let module = if node == "rdma_cm" { "rdma_ucm" } else { "ib_uverbs" };
+                Finding::new(Grade::Bad, about, format!("{} is missing", path.display()), format!("modprobe {module}"))
+            }
+            Err(error) => {
+                let remedy =
+                    format!("chmod 0666 {0}, or a udev rule that does (in a container: --device {0})", path.display());
+                Finding::new(Grade::Bad, about, format!("{}: {error}", path.display()), remedy)
+            }
+        });
+    }
+}
+
+fn port_of_device(device: &str, port: &str, path: &Path) -> Finding {
+    let about = "RDMA port";
+    let state = fs::read_to_string(path.join("state")).unwrap_or_default();
+    let is_active = state.contains("ACTIVE");
+    let gids = sorted(&path.join("gids"));
+    let is_set = |text: &str| text.chars().any(|c| !matches!(c, '0' | ':' | '\n'));
+    let set = gids.iter().filter(|gid| fs::read_to_string(path.join("gids").join(gid)).is_ok_and(|text| is_set(&text)));
+    match (is_active, set.count()) {
+        (false, _) => Finding::new(
+            Grade::Bad,
+            about,
+            format!("{device} port {port} is {}", state.trim()),
+            "bring its link up (ip link set ... up; on InfiniBand a subnet manager must run)",
+        ),
+        (true, 0) => Finding::new(
+            Grade::Bad,
+            about,
+            format!("{device} port {port} has no GID"),
+            "give its network device an address (rdma link shows which)",
+        ),
+        (true, count) => Finding::good(about, format!("{device} port {port} is active, {count} GIDs")),
+    }
+}
+
+fn sorted(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn read(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+/// A number of `/proc/self/status`.
+fn status_field(name: &str) -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.trim().parse().ok()
+}
+
+fn effective_capabilities() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,81 @@
+//! Machines that are not this one: what is found on them, and what helps.
+
+use super::*;
+
+fn grade(finding: &Finding) -> &'static str {
+    finding.grade.word()
+}
+
+#[test]
+fn memory_that_may_be_locked_is_held_against_the_need() {
+    let one = |limit, may_lock, devices| memlock(limit, 1 << 20, may_lock, devices);
+    assert_eq!(grade(&one(Some(65_536), false, true)), "bad");
+    assert!(one(Some(65_536), false, true).remedy.starts_with("ulimit -l 1024 "));
+    assert_eq!(grade(&one(Some(65_536), false, false)), "note", "without a device nobody locks");
+    assert_eq!(grade(&one(Some(65_536), true, true)), "ok");
+    assert_eq!([grade(&one(None, false, true)), grade(&one(Some(1 << 20), false, true))], ["ok", "ok"]);
+}
+
+#[test]
+fn copies_are_refused_for_different_reasons_with_different_remedies() {
+    let scopes = [None, Some(0), Some(1), Some(2)].map(|scope| copy_finding(Ok(()), 0, scope));
+    assert_eq!(scopes.each_ref().map(grade), ["ok", "ok", "warning", "warning"]);
+    assert!(scopes[2].remedy.starts_with("DAPL_SM_CMA=open") && !scopes[3].remedy.contains("DAPL_SM_CMA"));
+    let filtered = copy_finding(Err("not permitted".to_owned()), 2, Some(0));
+    assert!(filtered.found.contains("seccomp") && filtered.remedy.contains("process_vm_readv"), "{filtered:?}");
+    assert!(!copy_finding(Err("no such call".to_owned()), 0, None).found.contains("seccomp"));
+}
+
+#[test]
+fn ceilings_and_space_are_told_with_the_command() {
+    let low = ceiling_finding("rmem_max", Some(212_992), 8 << 20);
+    assert_eq!((grade(&low), low.remedy.as_str()), ("warning", "sysctl -w net.core.rmem_max=8388608"));
+    assert_eq!(grade(&ceiling_finding("rmem_max", Some(8 << 20), 8 << 20)), "ok");
+    assert_eq!(grade(&ceiling_finding("rmem_max", None, 8 << 20)), "note");
+    assert_eq!([grade(&space("/s", 64 << 20)), grade(&space("/s", (64 << 20) - 1))], ["ok", "warning"]);
+}
+
+/// A machine with these files, below directories for classes and for nodes.
+fn machine(name: &str, files: &[(&str, &str)]) -> Vec<Finding> {
+    let root = std::env::temp_dir().join(format!("datinfo-host-{}-{name}", std::process::id()));
+    for (file, text) in files {
+        let path = root.join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let mut findings = Vec::new();
+    devices(&root.join("class"), &root.join("dev"), &mut findings);
+    let _ = fs::remove_dir_all(&root);
+    findings
+}
+
+#[test]
+fn devices_lack_nodes_links_and_gids() {
+    assert_eq!(machine("none", &[]).iter().map(grade).collect::<Vec<_>>(), ["note"]);
+    let good = [
+        ("class/rxe0/device/infiniband_verbs/uverbs0/x", ""),
+        ("class/rxe0/ports/1/state", "4: ACTIVE\n"),
+        ("class/rxe0/ports/1/gids/0", "fe80:0000:0000:0000:0000:0000:0000:0001\n"),
+        ("dev/rdma_cm", ""),
+        ("dev/uverbs0", ""),
+    ];
+    assert_eq!(machine("good", &good).iter().map(grade).collect::<Vec<_>>(), ["ok", "ok", "ok"]);
+    let down = [
+        ("class/rxe0/ports/1/state", "1: DOWN\n"),
+        ("class/rxe0/ports/2/state", "4: ACTIVE\n"),
+        ("class/rxe0/ports/2/gids/0", "0000:0000:0000:0000:0000:0000:0000:0000\n"),
+    ];
+    let findings = machine("down", &down);
+    let remedies: Vec<_> = findings.iter().map(|finding| (grade(finding), finding.remedy.as_str())).collect();
+    assert_eq!(remedies.len(), 4, "{findings:?}");
+    assert_eq!(remedies[0], ("bad", "modprobe ib_uverbs"));
+    assert!(remedies[1].1.starts_with("bring its link up") && remedies[2].1.starts_with("give its network device"));
+    assert_eq!(remedies[3], ("bad", "modprobe rdma_ucm"));
+}
+
+#[test]
+fn a_port_in_use_is_noticed() {
+    let taken = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    let finding = port_finding(taken.local_addr().unwrap().port());
+    assert!(finding.found.contains("is in use"), "{finding:?}");
+}

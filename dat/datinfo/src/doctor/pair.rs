@@ -1,0 +1,258 @@
+//! The path to another host, on which a program listens over usnic, or `datinfo doctor --serve` runs.
+//!
+//! What it carries, there and back, is `dapl_path_check`'s to find out and to name, by probes that both answer; here that is
+//! judged. Versions only another doctor tells. All that is awaited has an end, and what comes from others, or is no answer to
+//! the question, is passed over.
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::time::{Duration, Instant};
+
+use dapl_path_check::{LEAST, Outcome, Report};
+
+use super::{Finding, Grade, serve, wire};
+
+/// For an answer.
+const PATIENCE: Duration = Duration::from_millis(400);
+const TRIES: u64 = 3;
+/// Small ones in a row, to see what is lost.
+const ROW: usize = 50;
+
+pub(super) fn look(host: &str, port: u16, findings: &mut Vec<Finding>) -> Result<(), String> {
+    let to = resolve(host, port)?;
+    let failed = |error: io::Error| format!("{to}: {error}");
+    let report = dapl_path_check::check(to, PATIENCE).map_err(failed)?;
+    let Outcome::Answers(trip) = report.outcome else {
+        findings.push(silence(&report));
+        return Ok(());
+    };
+    findings.push(Finding::good("path", format!("{to} answers, there and back in {} us", trip.as_micros())));
+    findings.push(match facts(to).map_err(failed)? {
+        Some(theirs) => versions(&String::from_utf8_lossy(&theirs), &serve::facts()),
+        None => Finding::note(
+            "versions",
+            "who answers is a program that listens over usnic, which does not tell them: compare datinfo --version on both",
+        ),
+    });
+    findings.push(row(&dapl_path_check::row(to, PATIENCE, ROW).map_err(failed)?));
+    findings.push(sizes(&report));
+    Ok(())
+}
+
+/// Nobody answers.
+fn silence(report: &Report) -> Finding {
+    let port = report.to.port();
+    let without = format!("{}. Without a server: run datinfo doctor --serve --port {port} there", report.remedy());
+    Finding::new(Grade::Bad, "path", format!("no answer from {}: {}", report.to, report.found()), without)
+}
+
+/// What small datagrams say of loss.
+fn row(times: &[Duration]) -> Finding {
+    let mut times = times.to_vec();
+    times.sort();
+    let median = times.get(times.len() / 2).map_or(0, Duration::as_micros);
+    let found = format!("{} of {ROW} small datagrams came back, the median in {median} us", times.len());
+    match times.len() {
+        ROW => Finding::good("small datagrams", found),
+        _ => Finding::new(
+            Grade::Warning,
+            "small datagrams",
+            found,
+            "a path that loses this much is slow: look at cables, duplex, and the counters of ip -s link",
+        ),
+    }
+}
+
+/// What large ones say of the MTU, there and back.
+fn sizes(report: &Report) -> Finding {
+    let about = "large datagrams";
+    let (there, back) = (report.reach.there, report.reach.back);
+    let grade = match report {
+        _ if there.min(back) < LEAST => Grade::Bad,
+        _ if report.is_whole() => return Finding::good(about, report.found()),
+        _ if report.is_hole() || back < there => Grade::Warning,
+        _ => Grade::Note,
+    };
+    Finding::new(grade, about, report.found(), report.remedy())
+}
+
+/// What the other doctor tells of its host; `None`: there is none.
+fn facts(to: SocketAddr) -> io::Result<Option<Vec<u8>>> {
+    let any: SocketAddr =
+        if to.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(to)?;
+    let mut room = vec![0; wire::LEAST + 1];
+    for number in 1..=TRIES {
+        socket.send(&wire::question(number))?;
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            socket.set_read_timeout(Some(left))?;
+            match socket.recv(&mut room) {
+                Ok(length) => {
+                    if let Some(facts) = wire::answered(&room[..length], number) {
+                        return Ok(Some(facts.to_vec()));
+                    }
+                }
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Both sides' facts.
+fn versions(theirs: &str, ours: &str) -> Finding {
+    let version = |facts: &str| facts.split(' ').find_map(|word| word.strip_prefix("datinfo=").map(str::to_owned));
+    let shown: String = theirs.chars().filter(|c| !c.is_control()).take(300).collect();
+    match version(theirs) == version(ours) {
+        true => Finding::good("versions", format!("the same there ({shown})")),
+        false => Finding::new(
+            Grade::Warning,
+            "versions",
+            format!("there {shown}, here {ours}"),
+            "install the same version on both",
+        ),
+    }
+}
+
+/// `HOST`, `HOST:PORT`, `[ADDRESS]:PORT`, or an address alone.
+fn resolve(host: &str, port: u16) -> Result<SocketAddr, String> {
+    let alone = host.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(address) = alone.parse::<std::net::IpAddr>() {
+        return Ok(SocketAddr::new(address, port));
+    }
+    let found = match host.contains(':') {
+        true => host.to_socket_addrs(),
+        false => (host, port).to_socket_addrs(),
+    };
+    let mut found = found.map_err(|error| format!("{host}: {error}"))?;
+    found.next().ok_or_else(|| format!("{host} has no address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use dapl_path_check::Size;
+
+    use super::*;
+
+    #[test]
+    fn hosts_are_written_in_many_ways() {
+        let text = |host| resolve(host, 7).unwrap().to_string();
+        assert_eq!([text("192.0.2.1"), text("192.0.2.1:9")], ["192.0.2.1:7", "192.0.2.1:9"]);
+        assert_eq!(
+            [text("2001:db8::1"), text("[2001:db8::1]"), text("[2001:db8::1]:9")].map(|text| text.len()),
+            [15; 3]
+        );
+        assert!(resolve("192.0.2.1:x", 7).is_err() && resolve("", 7).is_err());
+    }
+
+    #[test]
+    fn sizes_are_judged_by_what_fits_and_whether_that_is_told() {
+        let grade = |there, back, is_told| {
+            let (to, outcome) = (([192, 0, 2, 1], 7).into(), Outcome::Answers(Duration::ZERO));
+            let finding = sizes(&Report { to, outcome, reach: Size { local: 8972, there, back, is_told } });
+            assert_eq!(finding.remedy.is_empty(), finding.grade == Grade::Good);
+            finding.grade.word()
+        };
+        assert_eq!([grade(8972, 8972, false), grade(1472, 1472, true)], ["ok", "note"]);
+        assert_eq!([grade(1472, 1472, false), grade(8972, 1472, false), grade(1472, 1400, true)], ["warning"; 3]);
+        assert_eq!([grade(1100, 1100, true), grade(1100, 1100, false), grade(8972, 1100, false)], ["bad"; 3]);
+    }
+
+    #[test]
+    fn who_does_not_answer_is_told_with_the_cause_and_the_remedy() {
+        for (outcome, found, remedy) in [
+            (Outcome::Refused, "nobody listens", "start the server there"),
+            (Outcome::Silent, "a firewall drops UDP", "let UDP to port 7 in there"),
+            (Outcome::Unreachable, "no way to this host", "ip route get 192.0.2.1"),
+            (Outcome::Forbidden, "its own firewall", "let UDP to port 7 out"),
+        ] {
+            let finding = silence(&Report { to: ([192, 0, 2, 1], 7).into(), outcome, reach: Size::default() });
+            assert!(finding.grade == Grade::Bad && finding.found.contains(found), "{finding:?}");
+            assert!(finding.remedy.contains(remedy), "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn versions_of_a_stranger_are_shown_without_its_control_characters() {
+        let finding = versions("datinfo=9 \u{1b}[2J\n", "datinfo=1");
+        assert!(finding.grade == Grade::Warning && !finding.found.contains('\u{1b}'), "{finding:?}");
+        assert_eq!(versions("datinfo=1 kernel=a", "datinfo=1 kernel=b").grade, Grade::Good);
+    }
+
+    /// A server that answers as `reply` says.
+    fn against(reply: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Vec<Finding> {
+        let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = server.local_addr().unwrap().port();
+        std::thread::spawn(move || {
+            let mut room = vec![0; 1 << 16];
+            while let Ok((length, from)) = server.recv_from(&mut room) {
+                for answer in reply(&room[..length]) {
+                    let _ = server.send_to(&answer, from);
+                }
+            }
+        });
+        let mut findings = Vec::new();
+        look("127.0.0.1", port, &mut findings).unwrap();
+        findings
+    }
+
+    fn grades(findings: &[Finding]) -> Vec<&'static str> {
+        findings.iter().map(|finding| finding.grade.word()).collect()
+    }
+
+    #[test]
+    fn an_honest_server_is_well() {
+        let findings = against(|asked| serve::answer(asked, &serve::facts()).into_iter().collect());
+        assert_eq!(grades(&findings), ["ok"; 4], "{findings:?}");
+    }
+
+    #[test]
+    fn one_that_listens_over_usnic_tells_no_versions() {
+        let findings = against(|asked| {
+            let mut answer = Vec::new();
+            if dapl_path_check::answer(asked, &mut answer) { vec![answer] } else { Vec::new() }
+        });
+        assert_eq!(grades(&findings), ["ok", "note", "ok", "ok"], "{findings:?}");
+    }
+
+    #[test]
+    fn noise_and_answers_to_other_questions_are_passed_over() {
+        let findings = against(|asked| {
+            let mut answers = vec![Vec::new(), b"DATINFO2".to_vec(), vec![0xff; 2000], asked.to_vec()];
+            answers.extend(wire::answer(&wire::question(u64::MAX), "liar"));
+            answers.extend(serve::answer(asked, &serve::facts()));
+            answers
+        });
+        assert_eq!(grades(&findings), ["ok"; 4], "{findings:?}");
+    }
+
+    #[test]
+    fn a_path_that_is_narrow_in_one_direction_is_told() {
+        let findings =
+            against(|asked| serve::answer(asked, "").into_iter().filter(|answer| answer.len() <= 1_400).collect());
+        assert_eq!(grades(&findings), ["ok", "warning", "ok", "warning"], "{findings:?}");
+        assert!(findings[3].found.contains("on the way back only 1400 bytes do"), "{findings:?}");
+    }
+
+    #[test]
+    fn a_hole_for_large_ones_is_found_to_the_byte() {
+        let findings = against(|asked| serve::answer(asked, "").into_iter().filter(|_| asked.len() <= 1_472).collect());
+        assert!(findings[3].grade == Grade::Warning && findings[3].remedy.contains("mtu=1472"), "{findings:?}");
+        assert!(findings[3].found.contains("something on the way drops larger ones without a word"), "{findings:?}");
+    }
+
+    #[test]
+    fn who_says_nothing_is_not_awaited_for_ever() {
+        let findings = against(|_| Vec::new());
+        assert!(findings.len() == 1 && findings[0].grade == Grade::Bad, "{findings:?}");
+        assert!(findings[0].remedy.contains("run datinfo doctor --serve"), "{findings:?}");
+    }
+}

@@ -1,0 +1,103 @@
+//! `datinfo doctor --serve`: answers another host's doctor until it is killed.
+//!
+//! One socket, no state per peer, and no more than so many answers in a second, whoever asks.
+#![forbid(unsafe_code)]
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use super::wire;
+use crate::{say, system};
+
+/// Answers in a second: a doctor's whole visit is some hundred.
+const MOST: u32 = 2_000;
+
+pub(super) fn serve(port: u16) -> crate::Result {
+    // Of both families where there are both.
+    let socket =
+        UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|_| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)));
+    let socket = socket.map_err(|error| {
+        format!("UDP port {port}: {error}; if usnic listens here already, take another with --port, on both sides")
+    })?;
+    let own = socket.local_addr().map_err(|error| error.to_string())?;
+    for to in [SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), own] {
+        // Of the family that the socket is not of it fails.
+        let _ = system::forbid_fragments(&socket, to);
+    }
+    say(&format!("listening on UDP port {}; on the other host: datinfo doctor HOST --port {0}\n", own.port()));
+    let facts = facts();
+    let mut budget = Budget::new(Instant::now());
+    let mut room = vec![0; 1 << 16];
+    loop {
+        let (length, from) = match socket.recv_from(&mut room) {
+            Ok(received) => received,
+            // What the network says about an earlier answer is about that one only.
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted || error.raw_os_error().is_some() => continue,
+            Err(error) => return Err(format!("UDP port {port}: {error}")),
+        };
+        let Some(answer) = answer(&room[..length], &facts) else { continue };
+        if budget.take(Instant::now()) {
+            // One that does not get through is what the other side is to find out.
+            let _ = socket.send_to(&answer, from);
+        }
+    }
+}
+
+/// The answer to a datagram, never longer than it is: to another doctor, or to who asks what the path carries.
+pub(super) fn answer(datagram: &[u8], facts: &str) -> Option<Vec<u8>> {
+    let mut echo = Vec::new();
+    if dapl_path_check::answer(datagram, &mut echo) { Some(echo) } else { wire::answer(datagram, facts) }
+}
+
+/// What the other side is told of this host.
+pub(super) fn facts() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).map_or("?".to_owned(), |text| text.trim().to_owned());
+    format!(
+        "datinfo={} kernel={} rmem_max={} wmem_max={}",
+        env!("CARGO_PKG_VERSION"),
+        read("/proc/sys/kernel/osrelease"),
+        read("/proc/sys/net/core/rmem_max"),
+        read("/proc/sys/net/core/wmem_max"),
+    )
+}
+
+/// Answers left in this second.
+struct Budget {
+    since: Instant,
+    left: u32,
+}
+
+impl Budget {
+    fn new(now: Instant) -> Self {
+        Self { since: now, left: MOST }
+    }
+
+    fn take(&mut self, now: Instant) -> bool {
+        if now.saturating_duration_since(self.since) >= Duration::from_secs(1) {
+            *self = Self::new(now);
+        }
+        let has = self.left > 0;
+        self.left -= u32::from(has);
+        has
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_answered_in_part() {
+        let now = Instant::now();
+        let mut budget = Budget::new(now);
+        let answered = |budget: &mut Budget, now| (0..10 * MOST).filter(|_| budget.take(now)).count() as u32;
+        assert_eq!(answered(&mut budget, now), MOST);
+        assert_eq!(answered(&mut budget, now + Duration::from_millis(999)), 0);
+        assert_eq!(answered(&mut budget, now + Duration::from_millis(1000)), MOST);
+    }
+
+    #[test]
+    fn facts_are_words() {
+        assert_eq!(facts().split(' ').filter(|word| word.contains('=')).count(), 4);
+    }
+}

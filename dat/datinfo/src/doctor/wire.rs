@@ -1,0 +1,85 @@
+//! The datagrams between two doctors, beside the probes of `dapl_path_check`: who are you? And the answer, which is never longer.
+//!
+//! `serve` answers with [`answer`], `pair` asks. Pure. A question that is not one gets no answer, and an answer is no question,
+//! so two servers cannot keep each other busy; nobody gets more bytes out than went in, so none is of use against a third.
+#![forbid(unsafe_code)]
+
+/// Every datagram begins so; the digit is the protocol's version.
+const MAGIC: &[u8; 8] = b"DATINFO2";
+const QUESTION: u8 = 1;
+const ANSWER: u8 = 129;
+/// Magic, kind, three bytes of zero, number.
+const HEAD: usize = 8 + 4 + 8;
+/// A question: long enough for every answer.
+pub(super) const LEAST: usize = 512;
+
+/// Who are you?
+pub(super) fn question(number: u64) -> Vec<u8> {
+    let mut bytes = head(QUESTION, number);
+    bytes.resize(LEAST, 0);
+    bytes
+}
+
+/// The answer to a datagram, if it is a question. `facts` are cut to what fits.
+pub(super) fn answer(datagram: &[u8], facts: &str) -> Option<Vec<u8>> {
+    let number = parse(datagram, QUESTION).filter(|_| datagram.len() >= LEAST)?;
+    let mut bytes = head(ANSWER, number);
+    bytes.extend_from_slice(&facts.as_bytes()[..facts.len().min(LEAST - HEAD)]);
+    Some(bytes)
+}
+
+/// The facts in the answer to this question; `None` for all else.
+pub(super) fn answered(datagram: &[u8], number: u64) -> Option<&[u8]> {
+    (parse(datagram, ANSWER)? == number).then(|| &datagram[HEAD..])
+}
+
+fn head(kind: u8, number: u64) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend_from_slice(&[kind, 0, 0, 0]);
+    bytes.extend_from_slice(&number.to_be_bytes());
+    bytes
+}
+
+fn parse(datagram: &[u8], kind: u8) -> Option<u64> {
+    let rest = datagram.strip_prefix(MAGIC)?;
+    let (known, number) = (rest.first_chunk::<4>()?, rest.get(4..)?.first_chunk::<8>()?);
+    (*known == [kind, 0, 0, 0]).then(|| u64::from_be_bytes(*number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_are_answered_and_answers_are_not() {
+        let asked = question(7);
+        let given = answer(&asked, "a b").unwrap();
+        assert!(given.len() <= asked.len(), "{} bytes for {}", given.len(), asked.len());
+        assert_eq!((answered(&given, 7), answered(&given, 8)), (Some(&b"a b"[..]), None));
+        assert_eq!(answer(&given, "facts"), None, "an answer is no question");
+        assert_eq!(answered(&asked, 7), None, "a question is no answer");
+    }
+
+    #[test]
+    fn what_is_no_question_gets_nothing() {
+        let good = question(1);
+        for length in 0..LEAST {
+            assert_eq!(answer(&good[..length], "f"), None, "{length} bytes");
+        }
+        for at in 0..12 {
+            for bit in 0..8 {
+                let mut bad = good.clone();
+                bad[at] ^= 1 << bit;
+                assert_eq!(answer(&bad, "f"), None, "byte {at}, bit {bit}");
+            }
+        }
+        assert_eq!(answer(&[], "f"), None);
+        assert_eq!(answer(&[b'D'; 65_507], "f"), None);
+    }
+
+    #[test]
+    fn facts_without_end_are_cut() {
+        let given = answer(&question(1), &"x".repeat(100_000)).unwrap();
+        assert_eq!(given.len(), LEAST);
+    }
+}

@@ -1,0 +1,174 @@
+//! The child: reads the registry, or opens one adapter, and answers in lines of JSON.
+//!
+//! It runs everything that is not this program's own, and may die of it; `child` sees to that. Its answers go where its
+//! stdout was, and stdout becomes stderr, so that nothing which a provider prints is taken for an answer.
+#![forbid(unsafe_code)]
+
+use std::fs::File;
+use std::io::Write;
+
+use dat_abi::hook::*;
+use serde_json::{Value, json};
+
+use crate::attributes;
+use crate::libdat::{Adapter, Code, Libdat};
+use crate::options::Options;
+
+/// Answers about one adapter, or without a name about the registry.
+pub(crate) fn run(options: &Options, name: Option<&str>) -> crate::Result {
+    let answers = rustix::io::dup(std::io::stdout()).and_then(|answers| {
+        rustix::stdio::dup2_stdout(std::io::stderr())?;
+        Ok(File::from(answers))
+    });
+    let mut answers = answers.map_err(|error| format!("stdout: {error}"))?;
+    let mut answer = |value: Value| writeln!(answers, "{value}").map_err(|error| format!("stdout: {error}"));
+    let libdat = match Libdat::load(options.libdat.as_deref()) {
+        Ok(libdat) => libdat,
+        Err(error) => return answer(json!({ "error": error })).map(|()| true),
+    };
+    match name {
+        None => answer(registry(&libdat)).map(|()| true),
+        Some(name) => {
+            let adapter = match libdat.open(&unescaped(name), options.thread_safe) {
+                Ok(adapter) => adapter,
+                Err(code) => return answer(refusal(&libdat, &code)).map(|()| true),
+            };
+            answer(opened(&adapter))?;
+            // Told apart, for a close can hang as well.
+            let closed = adapter.close();
+            answer(json!({"closed": closed.is_ok(), "code": closed.err().map(|code| words(&code))})).map(|()| true)
+        }
+    }
+}
+
+fn registry(libdat: &Libdat) -> Value {
+    let lines = |topic| libdat.told(topic).unwrap_or_default();
+    let one = |topic| lines(topic).first().and_then(|fields| fields.first().cloned());
+    let (entries, is_ours) = match libdat.told(TELL_ENTRY) {
+        Some(entries) => (entries, true),
+        None => match libdat.listed() {
+            Ok(entries) => (entries, false),
+            Err(code) => return json!({ "error": format!("libdat lists no provider: {}", words(&code)) }),
+        },
+    };
+    json!({
+        "ours": is_ours,
+        "version": one(TELL_VERSION),
+        "origin": one(TELL_ORIGIN),
+        "entries": entries,
+        "absent": lines(TELL_ABSENT),
+        "complaints": lines(TELL_COMPLAINT),
+        "unreadable": lines(TELL_UNREADABLE),
+        "discovered": lines(TELL_DISCOVERED).into_iter().map(|fields| fields.join("\t")).collect::<Vec<_>>(),
+        "files": files(),
+    })
+}
+
+fn opened(adapter: &Adapter<'_>) -> Value {
+    let attributes = match adapter.attributes() {
+        Ok(attributes) => attributes,
+        Err(code) => return json!({"opened": true, "query": words(&code), "files": files()}),
+    };
+    let (ia, provider) = &*attributes;
+    let named = |count, list| -> Vec<Value> {
+        let pairs = adapter.named(count, list).into_iter();
+        pairs.map(|(name, value)| json!({"name": name, "value": value})).collect()
+    };
+    json!({
+        "opened": true,
+        "address": adapter.address(ia.ia_address_ptr).map(|address| address.to_string()),
+        "ia": attributes::document(attributes::of_ia(ia)),
+        "provider": attributes::document(attributes::of_provider(provider)),
+        "transport_specific": named(ia.num_transport_attr, ia.transport_attr),
+        "vendor_specific": named(ia.num_vendor_attr, ia.vendor_attr),
+        "provider_specific": named(provider.num_provider_specific_attr, provider.provider_specific_attr),
+        "version": format!("{}.{}", provider.provider_version_major, provider.provider_version_minor),
+        "files": files(),
+    })
+}
+
+fn refusal(libdat: &Libdat, code: &Code) -> Value {
+    let told = libdat.told_refusal();
+    let field =
+        |at: usize| told.as_ref().and_then(|fields| fields.get(at)).map_or(String::new(), |text| readable(text));
+    json!({
+        "opened": false,
+        "code": format!("{:#010x}", code.value),
+        "type": code.kind,
+        "subtype": code.subtype,
+        "kind": field(0),
+        "place": field(2),
+        "cause": field(3),
+        "remedy": field(4),
+        "files": files(),
+    })
+}
+
+fn words(code: &Code) -> String {
+    format!("{} {}", code.kind, code.subtype).trim_end().to_owned()
+}
+
+/// The libraries of DAT, and those under it, that are mapped now.
+fn files() -> Vec<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut files: Vec<String> = Vec::new();
+    for path in maps.lines().filter_map(|line| line.find('/').map(|at| line[at..].to_owned())) {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let is_ours = ["libdat", "libdapl", "libibverbs", "librdmacm", "libmlx", "librxe"];
+        if is_ours.iter().any(|start| name.starts_with(start)) && !files.contains(&path) {
+            files.push(path);
+        }
+    }
+    files
+}
+
+/// A sentence that was escaped as in C, fit for a terminal.
+pub(crate) fn readable(text: &str) -> String {
+    String::from_utf8_lossy(&unescaped(text)).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// The bytes of a name that was escaped as in C.
+pub(crate) fn unescaped(name: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = name.as_bytes();
+    while let [first, after @ ..] = rest {
+        let (byte, used) = match (first, after) {
+            (b'\\', [b'x', high, low, ..]) => match hexadecimal(*high, *low) {
+                Some(byte) => (byte, 4),
+                None => (b'\\', 1),
+            },
+            (b'\\', [b't', ..]) => (b'\t', 2),
+            (b'\\', [b'n', ..]) => (b'\n', 2),
+            (b'\\', [b'r', ..]) => (b'\r', 2),
+            (b'\\', [other, ..]) => (*other, 2),
+            _ => (*first, 1),
+        };
+        bytes.push(byte);
+        rest = &rest[used..];
+    }
+    bytes
+}
+
+fn hexadecimal(high: u8, low: u8) -> Option<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    Some((digit(high)? * 16 + digit(low)?) as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{readable, unescaped};
+
+    #[test]
+    fn names_come_back_as_they_were() {
+        let all: Vec<u8> = (0..=255).collect();
+        assert_eq!(unescaped(&all.escape_ascii().to_string()), all);
+        for odd in ["\\", "\\x", "\\x4", "a\\"] {
+            assert!(!unescaped(odd).is_empty());
+        }
+    }
+
+    #[test]
+    fn what_is_printed_commands_no_terminal() {
+        assert_eq!(readable(r#"a \"b\" \x1b[2J \xc3\xa9 \xff"#), "a \"b\" ?[2J \u{e9} \u{fffd}");
+    }
+}

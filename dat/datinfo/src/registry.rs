@@ -1,0 +1,171 @@
+//! The registry as a probe has read it: entries, names that do not count, complaints.
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::child::{self, End};
+use crate::options::Options;
+use crate::probe::readable;
+
+/// One accepted record. Name, library and parameters are escaped as in C.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) safety: String,
+    /// Empty where libdat does not tell.
+    pub(crate) library: String,
+    pub(crate) params: String,
+    /// file:line, or empty.
+    pub(crate) place: String,
+}
+
+/// What is wrong with a line.
+#[derive(Clone, Debug)]
+pub(crate) struct Complaint {
+    pub(crate) place: String,
+    pub(crate) column: String,
+    pub(crate) field: String,
+    pub(crate) found: String,
+    pub(crate) allowed: String,
+    pub(crate) is_dropped: bool,
+}
+
+/// A name on a line that does not count.
+#[derive(Clone, Debug)]
+pub(crate) struct Absent {
+    pub(crate) name: String,
+    pub(crate) place: String,
+    pub(crate) why: String,
+    pub(crate) remedy: String,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Registry {
+    /// Whether libdat is ours, and tells all of this.
+    pub(crate) is_ours: bool,
+    pub(crate) version: Option<String>,
+    pub(crate) origin: Option<String>,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) absent: Vec<Absent>,
+    pub(crate) complaints: Vec<Complaint>,
+    pub(crate) unreadable: Vec<String>,
+    pub(crate) discovered: Vec<String>,
+    pub(crate) files: Vec<String>,
+}
+
+impl Registry {
+    /// As programs see it; or as they would with this file as the only one.
+    pub(crate) fn read(options: &Options, conf: Option<&Path>) -> Result<Self, String> {
+        let outcome = child::probe(options, None, conf)?;
+        let answer = outcome.answers.into_iter().next();
+        match (answer, outcome.end) {
+            (Some(answer), _) => Self::from(&answer),
+            (None, End::Hung(seconds)) => Err(format!("libdat did not read the registry within {seconds} s")),
+            (None, End::Badly(how)) => Err(format!("libdat could not be asked: {how}\n{}", outcome.stderr)),
+            (None, End::Well) => Err(format!("libdat could not be asked\n{}", outcome.stderr)),
+        }
+    }
+
+    fn from(answer: &Value) -> Result<Self, String> {
+        if let Some(error) = answer["error"].as_str() {
+            return Err(error.to_owned());
+        }
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let texts =
+            |value: &Value| -> Vec<String> { value.as_array().into_iter().flatten().filter_map(text).collect() };
+        let lines =
+            |name: &str| -> Vec<Vec<String>> { answer[name].as_array().into_iter().flatten().map(texts).collect() };
+        let field = |fields: &[String], at: usize| fields.get(at).cloned().unwrap_or_default();
+        let words = |fields: &[String], at: usize| readable(&field(fields, at));
+        let entry = |fields: Vec<String>| Entry {
+            name: field(&fields, 0),
+            version: field(&fields, 1),
+            safety: field(&fields, 2),
+            library: field(&fields, 3),
+            params: field(&fields, 4),
+            place: words(&fields, 5),
+        };
+        let complaint = |fields: Vec<String>| Complaint {
+            place: words(&fields, 0),
+            column: words(&fields, 1),
+            field: words(&fields, 2),
+            found: words(&fields, 3),
+            allowed: words(&fields, 4),
+            is_dropped: field(&fields, 5) == "dropped",
+        };
+        let absent = |fields: Vec<String>| Absent {
+            name: field(&fields, 0),
+            place: words(&fields, 1),
+            why: words(&fields, 2),
+            remedy: words(&fields, 3),
+        };
+        Ok(Self {
+            is_ours: answer["ours"].as_bool().unwrap_or(false),
+            version: text(&answer["version"]),
+            origin: text(&answer["origin"]).map(|origin| readable(&origin)),
+            entries: lines("entries").into_iter().map(entry).collect(),
+            absent: lines("absent").into_iter().map(absent).collect(),
+            complaints: lines("complaints").into_iter().map(complaint).collect(),
+            unreadable: lines("unreadable").into_iter().map(|fields| words(&fields, 0)).collect(),
+            discovered: texts(&answer["discovered"]),
+            files: texts(&answer["files"]),
+        })
+    }
+
+    /// Each name and version once, in the order of the files; or only those that are asked for, listed or not.
+    pub(crate) fn wanted(&self, options: &Options) -> Vec<Entry> {
+        let mut wanted: Vec<Entry> = Vec::new();
+        for entry in &self.entries {
+            let is_named = options.names.is_empty() || options.names.contains(&entry.name);
+            if is_named && wanted.iter().all(|known| (&known.name, &known.version) != (&entry.name, &entry.version)) {
+                wanted.push(entry.clone());
+            }
+        }
+        for name in &options.names {
+            if wanted.iter().all(|known| known.name != *name) {
+                wanted.push(Entry { name: name.clone(), ..Entry::default() });
+            }
+        }
+        wanted
+    }
+}
+
+impl Entry {
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "place": self.place,
+            "api_version": self.version,
+            "thread_safety": self.safety,
+            "library": self.library,
+            "ia_params": self.params,
+        })
+    }
+
+    /// The API version is one that programs of this library can open.
+    pub(crate) fn is_version_1(&self) -> bool {
+        self.version.starts_with("1.")
+    }
+}
+
+impl Complaint {
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "place": self.place,
+            "column": self.column.parse::<u64>().ok(),
+            "field": self.field,
+            "found": self.found,
+            "allowed": self.allowed,
+            "dropped": self.is_dropped,
+        })
+    }
+}
+
+impl Absent {
+    pub(crate) fn json(&self) -> Value {
+        json!({"name": self.name, "place": self.place, "why": self.why, "remedy": self.remedy})
+    }
+}

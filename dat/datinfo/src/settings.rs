@@ -1,0 +1,217 @@
+//! What is set, and where: every variable with its value in effect (`-e`), and each adapter's settings as its provider will
+//! read them (`-c`).
+//!
+//! By the tables that libdat and the providers themselves read (`dat-knobs`).
+#![forbid(unsafe_code)]
+
+use std::fmt::Write;
+
+use dat_knobs::{ALL, DAPL, Knob, Known, SM, Table, USNIC, VERBS, look_up, nearest};
+use serde_json::{Value, json};
+
+use crate::options::Options;
+use crate::registry::{Entry, Registry};
+use crate::{say, say_json};
+
+/// A setting in effect.
+struct Setting {
+    table: &'static Table,
+    knob: &'static Knob,
+    value: String,
+    /// `default`, `environment`, `ia_params`.
+    origin: &'static str,
+    /// What is wrong with what was given.
+    trouble: Option<String>,
+}
+
+impl Setting {
+    /// By the words of `ia_params`, if there are any, then by the environment.
+    fn of(table: &'static Table, knob: &'static Knob, words: &[(&'static str, String)]) -> Self {
+        let word = words.iter().rfind(|(name, _)| !name.is_empty() && *name == knob.name).map(|(_, text)| text.clone());
+        let variable = || std::env::var_os(knob.variable).map(|text| text.to_string_lossy().into_owned());
+        let (text, origin) = match word {
+            Some(text) => (Some(text), "ia_params"),
+            None => (variable(), "environment"),
+        };
+        let default = knob.values.default();
+        match text.as_deref().map(|text| table.value(knob, text)) {
+            None => Setting { table, knob, value: default, origin: "default", trouble: None },
+            Some(Ok(value)) => Setting { table, knob, value, origin, trouble: None },
+            Some(Err(allowed)) => {
+                let trouble = format!("{origin}: \"{}\" is not {allowed}", text.unwrap_or_default().escape_debug());
+                Setting { table, knob, value: default, origin: "default", trouble: Some(trouble) }
+            }
+        }
+    }
+
+    fn json(&self) -> Value {
+        let Knob { name, variable, values, meaning } = self.knob;
+        json!({
+            "variable": variable,
+            "name": name,
+            "of": self.table.provider,
+            "type": values.kind(),
+            "allowed": values.allowed(),
+            "unit": values.unit(),
+            "default": values.default(),
+            "value": self.value,
+            "origin": self.origin,
+            "trouble": self.trouble,
+            "meaning": meaning,
+        })
+    }
+
+    fn line(&self, name: &str) -> String {
+        let Setting { knob, value, origin, .. } = self;
+        let unit = knob.values.unit();
+        let mut text = format!("{name}={value}");
+        if !unit.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
+            let _ = write!(text, " {unit}");
+        }
+        let _ = write!(text, "  ({origin}");
+        if *origin != "default" {
+            let _ = write!(text, "; default {}", knob.values.default());
+        }
+        text += ")\n";
+        if let Some(trouble) = &self.trouble {
+            let _ = writeln!(text, "    {trouble}; the default is used");
+        }
+        text
+    }
+}
+
+/// Every variable.
+pub(crate) fn environment(options: &Options) -> crate::Result {
+    let settings = ALL.iter().flat_map(|table| table.knobs.iter().map(|knob| Setting::of(table, knob, &[])));
+    let settings: Vec<Setting> = settings.collect();
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let unknown: Vec<String> =
+        names.filter(|name| matches!(look_up(name), Known::Unknown | Known::Providers(_))).collect();
+    if options.json {
+        let unknown: Vec<Value> =
+            unknown.iter().map(|name| json!({"variable": name, "nearest": nearest(name)})).collect();
+        let settings: Vec<Value> = settings.iter().map(Setting::json).collect();
+        say_json(&json!({"variables": settings, "unknown": unknown}));
+        return Ok(true);
+    }
+    let mut text = String::new();
+    for setting in &settings {
+        text += &setting.line(setting.knob.variable);
+        let (kind, allowed) = (setting.knob.values.kind(), setting.knob.values.allowed());
+        let of = setting.table.provider;
+        let _ = writeln!(text, "    {of}, {kind} ({allowed}): {}", setting.knob.meaning);
+    }
+    for name in unknown {
+        let meant = nearest(&name).map_or(String::new(), |meant| format!("; the nearest that is read is {meant}"));
+        let _ = writeln!(text, "{}: nobody reads this variable{meant}", name.escape_debug());
+    }
+    say(&text);
+    Ok(true)
+}
+
+/// The table of the provider behind a library's name, if it is one of ours.
+fn table_of(library: &str) -> Option<&'static Table> {
+    let name = library.rsplit('/').next().unwrap_or_default();
+    let begins = |start: &str| name.strip_prefix(start).is_some_and(|rest| rest.starts_with(".so"));
+    match () {
+        () if begins("libdaplsm") => Some(&SM),
+        () if begins("libdaplusnic") => Some(&USNIC),
+        () if begins("libdaplverbs") || begins("libdaplcma") || begins("libdaplscm") => Some(&VERBS),
+        () => None,
+    }
+}
+
+/// An adapter's settings, and words of its parameters that nobody understands.
+fn settings_of(entry: &Entry) -> (Vec<Setting>, Vec<String>) {
+    let Some(table) = table_of(&entry.library) else { return (Vec::new(), Vec::new()) };
+    let params = String::from_utf8_lossy(&crate::probe::unescaped(&entry.params)).into_owned();
+    let is_common = |word: &str| word.split_once('=').is_some_and(|(name, _)| DAPL.named(name).is_some());
+    let (common, own): (Vec<&str>, Vec<&str>) = params.split_ascii_whitespace().partition(|word| is_common(word));
+    let (common, _) = DAPL.split(&common.join(" "));
+    let (own, mut odd) = table.split(&own.join(" "));
+    if table.provider == VERBS.provider {
+        // Its plain words name the adapter.
+        odd.retain(|word| word.contains('='));
+    }
+    let settings = |table: &'static Table, words: &[(&'static str, String)]| -> Vec<Setting> {
+        table.knobs.iter().map(|knob| Setting::of(table, knob, words)).collect()
+    };
+    let mut all = settings(table, &own);
+    all.extend(settings(&DAPL, &common));
+    (all, odd)
+}
+
+/// Where the registry comes from, and each adapter's settings.
+pub(crate) fn configuration(options: &Options) -> crate::Result {
+    let registry = Registry::read(options, None)?;
+    let entries = registry.wanted(options);
+    if options.json {
+        let adapters: Vec<Value> = entries
+            .iter()
+            .map(|entry| {
+                let (settings, odd) = settings_of(entry);
+                let mut value = entry.json();
+                value["settings"] = settings.iter().map(Setting::json).collect();
+                value["not_understood"] = json!(odd);
+                value
+            })
+            .collect();
+        say_json(&json!({
+            "origin": registry.origin,
+            "libdat": {"version": registry.version, "files": registry.files},
+            "unreadable": registry.unreadable,
+            "adapters": adapters,
+        }));
+        return Ok(!entries.is_empty());
+    }
+    let mut text = format!("registry: {}\n", registry.origin.as_deref().unwrap_or("unknown, for libdat is another's"));
+    for file in &registry.files {
+        let _ = writeln!(text, "libdat: {file} {}", registry.version.as_deref().unwrap_or("(another's)"));
+    }
+    registry.unreadable.iter().for_each(|trouble| text += &format!("{trouble}\n"));
+    for entry in &entries {
+        let _ = writeln!(text, "{}  {}  {} \"{}\"", entry.name, entry.place, entry.library, entry.params);
+        let (settings, odd) = settings_of(entry);
+        for setting in &settings {
+            let name = if setting.knob.name.is_empty() { setting.knob.variable } else { setting.knob.name };
+            text += &format!("  {}", setting.line(name));
+        }
+        for word in odd {
+            let _ = writeln!(text, "  \"{}\" in its ia_params is not understood", word.escape_debug());
+        }
+    }
+    say(&text);
+    Ok(!entries.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(library: &str, params: &str) -> Entry {
+        Entry { library: library.to_owned(), params: params.to_owned(), ..Entry::default() }
+    }
+
+    fn setting<'a>(settings: &'a [Setting], name: &str) -> &'a Setting {
+        settings.iter().find(|setting| setting.knob.name == name).unwrap()
+    }
+
+    #[test]
+    fn parameters_are_read_as_the_provider_reads_them() {
+        let (settings, odd) =
+            settings_of(&entry("/x/libdaplsm.so.1", "/dev/shm/a 5 rma=cma io_trc=0x40 slots=1 colour=red"));
+        let seen = |name: &str| (setting(&settings, name).value.as_str(), setting(&settings, name).origin);
+        assert_eq!((seen("dir"), seen("first_id")), (("/dev/shm/a", "ia_params"), ("5", "ia_params")));
+        assert_eq!((seen("rma"), seen("io_trc")), (("cma", "ia_params"), ("64", "ia_params")));
+        assert_eq!(seen("slots"), ("256", "default"));
+        assert!(setting(&settings, "slots").trouble.as_ref().is_some_and(|why| why.contains("from 8 to 4096")));
+        assert_eq!(odd, ["colour=red"]);
+    }
+
+    #[test]
+    fn an_adapter_of_verbs_is_named_by_plain_words() {
+        let (settings, odd) = settings_of(&entry("libdaplcma.so", "mlx5_0 1 cm=socket x=y"));
+        assert_eq!((setting(&settings, "cm").value.as_str(), odd), ("socket", vec!["x=y".to_owned()]));
+        assert!(settings_of(&entry("libdaplother.so.1", "a b")).0.is_empty());
+    }
+}

@@ -1,0 +1,127 @@
+//! A judge of texts in the format of OpenMetrics, as far as counters and gauges go; for tests here, and those of the program.
+
+use std::collections::HashSet;
+
+/// So many samples are in it. Errors: the line that is wrong, and why.
+pub(crate) fn samples(text: &str) -> Result<usize, String> {
+    let lines = text.strip_suffix("# EOF\n").ok_or("the last line is not # EOF")?;
+    if !lines.is_empty() && !lines.ends_with('\n') {
+        return Err("a line without its end".into());
+    }
+    let mut judge = Judge::default();
+    for line in lines.lines() {
+        judge.line(line).map_err(|why| format!("{why}: {line}"))?;
+    }
+    Ok(judge.samples.len())
+}
+
+#[derive(Default)]
+struct Judge {
+    /// Names of families, and all names of samples that they might have.
+    taken: HashSet<String>,
+    /// The family that the next samples are of, and what their names end in.
+    family: (String, &'static str),
+    has_help: bool,
+    samples: HashSet<String>,
+}
+
+impl Judge {
+    fn line(&mut self, line: &str) -> Result<(), &'static str> {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            return self.family(rest);
+        }
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').ok_or("no help")?;
+            let is_fresh = name == self.family.0 && !std::mem::replace(&mut self.has_help, true);
+            return (is_fresh && is_escaped(help)).then_some(()).ok_or("not the help of the family above");
+        }
+        let (name, rest) = line.split_once('{').ok_or("no labels")?;
+        if name.strip_suffix(self.family.1) != Some(&self.family.0) {
+            return Err("a sample that is not of the family above");
+        }
+        let rest = labels(rest)?;
+        let value = rest.strip_prefix("} ").ok_or("no value")?;
+        value.parse::<u64>().map_err(|_| "no number")?;
+        let sample = line.strip_suffix(value).unwrap_or_default().to_owned();
+        self.samples.insert(sample).then_some(()).ok_or("a sample that was there before")
+    }
+
+    fn family(&mut self, rest: &str) -> Result<(), &'static str> {
+        let (name, kind) = rest.split_once(' ').ok_or("no type")?;
+        let (ends, end): (&[&str], _) = match kind {
+            "counter" => (&["", "_total", "_created"], "_total"),
+            "gauge" => (&[""], ""),
+            _ => return Err("no type that we have"),
+        };
+        (self.family, self.has_help) = ((name.to_owned(), end), false);
+        let is_fresh = ends.iter().all(|end| self.taken.insert(format!("{name}{end}")));
+        (is_name(name) && is_fresh).then_some(()).ok_or("a name that is taken, or is none")
+    }
+}
+
+/// What follows the labels.
+fn labels(mut rest: &str) -> Result<&str, &'static str> {
+    let mut known = HashSet::new();
+    loop {
+        let (name, value) = rest.split_once("=\"").ok_or("no label")?;
+        if !is_name(name) || !known.insert(name) {
+            return Err("a label's name");
+        }
+        let mut letters = value.char_indices();
+        let end = loop {
+            match letters.next().ok_or("a value without an end")? {
+                (at, '"') => break at,
+                (_, '\\') if !matches!(letters.next(), Some((_, '\\' | '"' | 'n'))) => return Err("what is escaped"),
+                _ => {}
+            }
+        };
+        rest = &value[end + 1..];
+        match rest.strip_prefix(',') {
+            Some(next) => rest = next,
+            None => return Ok(rest),
+        }
+    }
+}
+
+fn is_escaped(text: &str) -> bool {
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        let is_well = match letter {
+            '\\' => matches!(letters.next(), Some('\\' | '"' | 'n')),
+            other => other != '"',
+        };
+        if !is_well {
+            return false;
+        }
+    }
+    true
+}
+
+fn is_name(name: &str) -> bool {
+    let is_letter = |letter: char| letter.is_ascii_alphabetic() || letter == '_';
+    name.starts_with(is_letter) && name.chars().all(|letter| is_letter(letter) || letter.is_ascii_digit())
+}
+
+#[test]
+fn the_judge_knows_wrong_from_right() {
+    let good = "# TYPE a counter\n# HELP a \\\"x\\\"\na_total{b=\"c\",d=\"\\\"}\"} 5\n# TYPE g gauge\ng{b=\"c\"} 1\ng{b=\"d\"} 1\n# EOF\n";
+    assert_eq!((samples(good), samples("# EOF\n")), (Ok(3), Ok(0)));
+    let wrong = [
+        "",
+        "# EOF",
+        "x # EOF\n",
+        "a{b=\"c\"} 1\n# EOF\n",
+        "# TYPE a counter\na{b=\"c\"} 1\n# EOF\n",
+        "# TYPE a gauge\na{b=\"c\"} 1\na{b=\"c\"} 2\n# EOF\n",
+        "# TYPE a gauge\n# TYPE a gauge\n# EOF\n",
+        "# TYPE a counter\n# TYPE a_total gauge\n# EOF\n",
+        "# TYPE a gauge\na{b=\"c\"d\"} 1\n# EOF\n",
+        "# TYPE a gauge\na{b=\"\\x\"} 1\n# EOF\n",
+        "# TYPE a gauge\na{b=\"c\",b=\"d\"} 1\n# EOF\n",
+        "# TYPE a gauge\na{b=\"c\"} x\n# EOF\n",
+        "# TYPE a gauge\n\na{b=\"c\"} 1\n# EOF\n",
+        "# TYPE 1a gauge\n# EOF\n",
+        "# TYPE a gauge\n# HELP b c\n# EOF\n",
+    ];
+    wrong.into_iter().for_each(|text| assert!(samples(text).is_err(), "{text}"));
+}

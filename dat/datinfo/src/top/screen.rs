@@ -1,0 +1,72 @@
+//! Where tables go: over the one before on a terminal, one after the other elsewhere.
+//!
+//! On a terminal each line is cut to its width, and what is below its last line is counted. No mode of the terminal is changed.
+#![forbid(unsafe_code)]
+
+use std::io::IsTerminal;
+
+use crate::tell;
+
+/// Standard output.
+pub(super) struct Screen {
+    is_terminal: bool,
+    is_first: bool,
+}
+
+impl Screen {
+    pub(super) fn new() -> Self {
+        Screen { is_terminal: std::io::stdout().is_terminal(), is_first: true }
+    }
+
+    /// Shows lines. False: nobody reads any more.
+    pub(super) fn show(&mut self, lines: &[String]) -> bool {
+        let is_first = std::mem::replace(&mut self.is_first, false);
+        match self.is_terminal {
+            true => tell(&over(lines, size(), is_first)),
+            false if is_first => tell(&lines.join("")),
+            false => tell(&format!("\n{}", lines.join(""))),
+        }
+    }
+}
+
+/// Columns and rows of the terminal; one that does not tell is as they used to be.
+fn size() -> (usize, usize) {
+    match rustix::termios::tcgetwinsize(std::io::stdout()) {
+        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
+        _ => (80, 24),
+    }
+}
+
+/// Clears the terminal the first time; then each line is written over what stood there, so that nothing flickers.
+fn over(lines: &[String], (columns, rows): (usize, usize), is_first: bool) -> String {
+    let mut text = String::from(if is_first { "\x1b[H\x1b[2J" } else { "\x1b[H" });
+    // The cursor needs the last row.
+    let room = rows.saturating_sub(1).max(1);
+    let shown = if lines.len() > room { room - 1 } else { lines.len() };
+    let mut line = |line: &str| {
+        text.extend(line.trim_end_matches('\n').chars().take(columns));
+        text.push_str("\x1b[K\n");
+    };
+    lines[..shown].iter().for_each(|text| line(text));
+    if shown < lines.len() {
+        line(&format!("... {} lines more: --once shows all", lines.len() - shown));
+    }
+    text + "\x1b[J"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_cut_to_the_terminal() {
+        let lines: Vec<String> = (0..5).map(|number| format!("line {number}\n")).collect();
+        let clear = "\x1b[K\n";
+        assert_eq!(over(&lines[..2], (80, 24), true), format!("\x1b[H\x1b[2Jline 0{clear}line 1{clear}\x1b[J"));
+        assert_eq!(over(&lines, (5, 4), false), format!("\x1b[Hline {clear}line {clear}... 3{clear}\x1b[J"));
+        assert_eq!(over(&lines, (80, 6), false).matches(clear).count(), 5, "all of them fit");
+        for size in [(0, 0), (1, 1), (1, 2)] {
+            assert_eq!(over(&lines, size, false).matches(clear).count(), 1, "{size:?}");
+        }
+    }
+}

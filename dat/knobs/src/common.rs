@@ -1,0 +1,89 @@
+//! What can be set in libdat, and in all providers.
+#![forbid(unsafe_code)]
+
+use crate::{Knob, Notation, Table, Values, number};
+
+const MASK: u64 = u32::MAX as u64;
+
+/// The settings of `libdat.so.1`.
+pub static LIBDAT: Table = Table {
+    provider: "libdat",
+    prefix: "DAT",
+    plain: &[],
+    notation: Notation::C,
+    knobs: &[
+        Knob {
+            name: "",
+            variable: "DAT_OVERRIDE",
+            values: Values::Text("dat.conf in the configuration directory, or in one of the usual ones"),
+            meaning: "the one dat.conf to read",
+        },
+        Knob {
+            name: "",
+            variable: "DAT_DBG_TYPE",
+            values: number(0, MASK, 1, ""),
+            meaning: "what libdat tells: bits 0x1 refusals and complaints, 0x2 all of them without limit, 0x4 files and \
+                      loading, 0x8 registrations, 0x10 calls into providers, 0x20 calls of programs",
+        },
+        Knob {
+            name: "",
+            variable: "DAT_DBG_LEVEL",
+            values: number(0, MASK, 0, ""),
+            meaning: "further bits of `DAT_DBG_TYPE`",
+        },
+        Knob {
+            name: "",
+            variable: "DAT_DBG_DEST",
+            values: number(1, 3, 1, ""),
+            meaning: "where: 1 stderr, 2 syslog, 3 both",
+        },
+    ],
+};
+
+/// The settings of the object layer, in every provider.
+pub static DAPL: Table = Table {
+    provider: "dapl",
+    prefix: "DAPL",
+    plain: &[],
+    notation: Notation::C,
+    knobs: &[
+        Knob {
+            name: "",
+            variable: "DAPL_DBG_TYPE",
+            values: number(0, MASK, 3, ""),
+            meaning: "what providers tell: bits 0x1 errors and 0x2 warnings, 0x4 event dispatchers, 0x8 connections, 0x10 \
+                      endpoints, 0x20 the rest, 0x40 notification objects, 0x1000 counters when an adapter is closed",
+        },
+        Knob {
+            name: "",
+            variable: "DAPL_DBG_LEVEL",
+            values: number(0, MASK, 0, ""),
+            meaning: "further bits of `DAPL_DBG_TYPE`",
+        },
+        Knob { name: "", variable: "DAPL_DBG_DEST", values: number(1, 3, 1, ""), meaning: "where: as `DAT_DBG_DEST`" },
+        Knob {
+            name: "",
+            variable: "DAPL_COUNTERS",
+            values: Values::OneOf(&["on", "off"]),
+            meaning: "whether a process with an open adapter answers its user's tools that ask for its counters",
+        },
+        Knob {
+            name: "io_trc",
+            variable: "DAPL_DBG_IO_TRC",
+            values: number(0, 65_536, 0, " posts"),
+            meaning: "posts that each endpoint remembers, rounded up to a power of two; 1 is 32, 0 none",
+        },
+        Knob {
+            name: "io_trc_overdue",
+            variable: "DAPL_DBG_IO_TRC_OVERDUE",
+            values: number(0, 86_400, 10, " s"),
+            meaning: "after so long a request without a completion makes its trace be told; 0: never",
+        },
+        Knob {
+            name: "",
+            variable: "DAPL_DBG_IO_TRC_FILE",
+            values: Values::Text("none"),
+            meaning: "a file to touch when all traces are to be told",
+        },
+    ],
+};

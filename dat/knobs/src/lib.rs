@@ -1,0 +1,352 @@
+//! What can be set in libdat and its providers: names, values, defaults and meanings, in one place.
+//!
+//! libdat looks here for misspelt variables, providers read what is given by these tables (`dapl::knobs`), and tools print
+//! them. Pure data and the rules over it: reads no environment, and nothing here has an effect.
+#![forbid(unsafe_code)]
+
+mod common;
+mod nearest;
+mod sm;
+mod usnic;
+mod verbs;
+
+pub use common::{DAPL, LIBDAT};
+pub use nearest::nearest;
+pub use sm::SM;
+pub use usnic::USNIC;
+pub use verbs::VERBS;
+
+/// All that can be set: libdat's, what all providers share, each provider's.
+pub const ALL: [&Table; 5] = [&LIBDAT, &DAPL, &SM, &USNIC, &VERBS];
+
+/// Read when libraries are built, so it is no misspelling and has no effect on a program.
+pub const BUILD_TIME: &str = "DAPL_SYSCONFDIR";
+
+/// What other implementations read and this one does not: known names, without an effect here.
+const ELSEWHERE: &str = "DAT_CONF DAPL_DBG_SYS_MEM DAPL_LOOPBACK DAPL_MAX_CM_RESPONSE_TIME DAPL_MAX_CM_RETRIES \
+    DAPL_NETWORK_NODES DAPL_NETWORK_PPN DAPL_NETWORK_PROCESS_NUM DAPL_NETWORK_TRESHOLD \
+    DAPL_UCM_RETRY DAPL_UCM_REP_TIME DAPL_UCM_RTU_TIME DAPL_UCM_WAIT_TIME DAPL_UCM_TIMER DAPL_UCM_DREQ_RETRY \
+    DAPL_UCM_DREP_TIME DAPL_UCM_QP_SIZE DAPL_UCM_CQ_SIZE DAPL_UCM_TX_BURST DAPL_UCM_ENTRY_BITS DAPL_UCM_ARRAY_BITS \
+    DAPL_MCM_WR_MAX DAPL_MCM_MSG_MAX DAPL_MCM_MFO DAPL_MCM_ALWAYS_PROXY DAPL_MCM_PORT_ID";
+
+/// Beginnings of names that are for the project's own suites.
+const SUITES: &str = "DAPL_TEST_ DAPL_SIM_ DAPL_FUZZ_ DAPL_FAULTY";
+
+/// One thing that can be set.
+#[derive(Debug)]
+pub struct Knob {
+    /// In `ia_params`; empty where only the environment sets it.
+    pub name: &'static str,
+    /// In the environment.
+    pub variable: &'static str,
+    /// What it can be set to.
+    pub values: Values,
+    /// For messages and documentation.
+    pub meaning: &'static str,
+}
+
+/// What a knob can be set to.
+#[derive(Debug)]
+pub enum Values {
+    /// Any text; what happens without it, in words.
+    Text(&'static str),
+    /// Words, of which the first is the default.
+    OneOf(&'static [&'static str]),
+    /// `auto`, the default, or some of these words in an order, with commas between.
+    Order(&'static [&'static str]),
+    /// A number.
+    #[allow(missing_docs, reason = "the names say it")]
+    Number { low: u64, high: u64, default: u64, unit: &'static str },
+    /// A number without which something else decides; `unset` says what.
+    #[allow(missing_docs, reason = "the names say it")]
+    Optional { low: u64, high: u64, unset: &'static str, unit: &'static str },
+}
+
+/// How numbers are written.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Notation {
+    /// Decimal digits.
+    Decimal,
+    /// As in C: 0x10, 020, 16; blanks around it do not count, and an empty text is none.
+    C,
+}
+
+/// All that can be set in one place.
+#[derive(Debug)]
+pub struct Table {
+    /// For messages, such as `sm`.
+    pub provider: &'static str,
+    /// What its variables begin with, such as `DAPL_SM`.
+    pub prefix: &'static str,
+    /// The names that plain words of `ia_params` are for, in their order.
+    pub plain: &'static [&'static str],
+    /// How its numbers are written.
+    pub notation: Notation,
+    /// The settings.
+    pub knobs: &'static [Knob],
+}
+
+/// What a variable is to this implementation.
+#[derive(Clone, Copy, Debug)]
+pub enum Known {
+    /// It is read.
+    Read(&'static Table, &'static Knob),
+    /// Others read it, or a build does; here it changes nothing.
+    Idle,
+    /// It begins like a provider's, which knows its own names best and tells by itself.
+    Providers(&'static Table),
+    /// Nobody reads it.
+    Unknown,
+}
+
+/// Looks a variable up by its name. Names that are not DAT's are [`Known::Idle`].
+pub fn look_up(name: &str) -> Known {
+    let is_ours = matches!(name.split_once('_'), Some(("DAT" | "DAPL", _)));
+    let of_suites = SUITES.split(' ').any(|start| name.starts_with(start));
+    if !is_ours || of_suites || name == BUILD_TIME || ELSEWHERE.split(' ').any(|known| known == name) {
+        return Known::Idle;
+    }
+    for table in ALL {
+        if let Some(knob) = table.knobs.iter().find(|knob| knob.variable == name) {
+            return Known::Read(table, knob);
+        }
+    }
+    match [&SM, &USNIC].into_iter().find(|table| table.claims(name)) {
+        Some(table) => Known::Providers(table),
+        None => Known::Unknown,
+    }
+}
+
+impl Table {
+    /// Variables that look like this table's and are none.
+    pub fn unknown(&self, names: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
+        names.filter(move |name| self.claims(name) && self.knobs.iter().all(|knob| knob.variable != *name))
+    }
+
+    /// The setting of this name in `ia_params`.
+    pub fn named(&self, name: &str) -> Option<&'static Knob> {
+        self.knobs.iter().find(|knob| !name.is_empty() && knob.name == name)
+    }
+
+    /// The settings that the words of `ia_params` make, in their order, and the words that make none: a name that is not in
+    /// the table, with `=`, or a plain word too many.
+    pub fn split(&self, params: &str) -> (Vec<(&'static str, String)>, Vec<String>) {
+        let (mut words, mut odd) = (Vec::new(), Vec::new());
+        let mut plain = self.plain.iter();
+        for word in params.split_ascii_whitespace() {
+            // A path is absolute, so what stands before its first = is no name.
+            let pair = word.split_once('=').filter(|(name, _)| !name.contains('/'));
+            match pair {
+                Some((name, value)) => match self.named(name) {
+                    Some(knob) => words.push((knob.name, value.to_owned())),
+                    None => odd.push(word.to_owned()),
+                },
+                None => match plain.next() {
+                    Some(name) => words.push((name, word.to_owned())),
+                    None => odd.push(word.to_owned()),
+                },
+            }
+        }
+        (words, odd)
+    }
+
+    /// What such a text sets, as it will be used; the error says what is allowed.
+    pub fn value(&self, knob: &Knob, text: &str) -> Result<String, String> {
+        let text = if self.notation == Notation::C { text.trim() } else { text };
+        if self.notation == Notation::C && text.is_empty() {
+            return Ok(knob.values.default());
+        }
+        match &knob.values {
+            Values::Text(_) => Some(text.to_owned()),
+            Values::OneOf(words) => words.contains(&text).then(|| text.to_owned()),
+            Values::Order(words) => is_order(words, text).then(|| text.to_owned()),
+            Values::Number { low, high, .. } | Values::Optional { low, high, .. } => {
+                self.number(text).filter(|value| (low..=high).contains(&value)).map(|value| value.to_string())
+            }
+        }
+        .ok_or_else(|| knob.values.allowed())
+    }
+
+    fn number(&self, text: &str) -> Option<u64> {
+        match self.notation {
+            Notation::Decimal => text.parse().ok(),
+            Notation::C => c_number(text),
+        }
+    }
+
+    fn claims(&self, name: &str) -> bool {
+        let rest = name.strip_prefix(self.prefix);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+    }
+}
+
+/// A number in C's notations.
+fn c_number(text: &str) -> Option<u64> {
+    let digits = |text: &str, radix| {
+        let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        plain.then(|| u64::from_str_radix(text, radix).ok()).flatten()
+    };
+    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(hexadecimal) => digits(hexadecimal, 16),
+        None if text.len() > 1 && text.starts_with('0') => digits(&text[1..], 8),
+        None => digits(text, 10),
+    }
+}
+
+/// `auto`, or known words, each once, with commas between.
+fn is_order(words: &[&str], text: &str) -> bool {
+    let order: Vec<_> = text.split(',').collect();
+    text == "auto" || order.iter().enumerate().all(|(at, word)| words.contains(word) && !order[..at].contains(word))
+}
+
+impl Values {
+    /// What kind it is, in a word.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Values::Text(_) => "text",
+            Values::OneOf(_) => "word",
+            Values::Order(_) => "order",
+            Values::Number { .. } | Values::Optional { .. } => "number",
+        }
+    }
+
+    /// What it is if nobody sets it: a value, or words that say what decides.
+    pub fn default(&self) -> String {
+        match self {
+            Values::Text(unset) => (*unset).to_owned(),
+            Values::OneOf(words) => words[0].to_owned(),
+            Values::Order(_) => "auto".to_owned(),
+            Values::Number { default, .. } => default.to_string(),
+            Values::Optional { unset, .. } => (*unset).to_owned(),
+        }
+    }
+
+    /// The unit of its numbers, without blanks; empty if they have none.
+    pub fn unit(&self) -> &'static str {
+        match self {
+            Values::Number { unit, .. } | Values::Optional { unit, .. } => unit.trim_start(),
+            _ => "",
+        }
+    }
+
+    /// What it can be set to, in words.
+    pub fn allowed(&self) -> String {
+        match self {
+            Values::Text(_) => "any text".to_owned(),
+            Values::OneOf(words) => words.join(" or "),
+            Values::Order(words) => format!("auto, or an order of {}", words.join(",")),
+            Values::Number { low, high, .. } | Values::Optional { low, high, .. } => {
+                format!("a number from {low} to {high}")
+            }
+        }
+    }
+}
+
+impl Knob {
+    /// What a page about it must say: its values, and its meaning.
+    pub fn facts(&self) -> Vec<String> {
+        let quoted = |word: &&str| format!("`{word}`");
+        let mut facts = match self.values {
+            Values::Text(_) => Vec::new(),
+            Values::Order(words) => ["auto"].iter().chain(words).map(quoted).collect(),
+            Values::OneOf(words) => words.iter().map(quoted).collect(),
+            Values::Number { low, high, default, .. } => {
+                vec![format!("{} to {} (default {})", grouped(low), grouped(high), grouped(default))]
+            }
+            Values::Optional { low, high, .. } => vec![format!("{} to {}", grouped(low), grouped(high))],
+        };
+        facts.push(self.meaning.to_owned());
+        facts
+    }
+}
+
+/// 3600000 as 3,600,000.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let parts: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    parts.join(",")
+}
+
+const fn number(low: u64, high: u64, default: u64, unit: &'static str) -> Values {
+    Values::Number { low, high, default, unit }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    static TABLE: Table = Table {
+        provider: "x",
+        prefix: "DAPL_X",
+        plain: &[],
+        notation: Notation::Decimal,
+        knobs: &[
+            Knob { name: "dir", variable: "DAPL_X_DIR", values: Values::Text("home"), meaning: "a place" },
+            Knob { name: "count", variable: "DAPL_X_COUNT", values: number(2, 9_000, 1_234, " ms"), meaning: "a time" },
+            Knob { name: "way", variable: "DAPL_X_WAY", values: Values::Order(&["a", "b", "c"]), meaning: "ways" },
+            Knob { name: "mode", variable: "DAPL_X_MODE", values: Values::OneOf(&["on", "off"]), meaning: "a mode" },
+        ],
+    };
+
+    fn value(name: &str, text: &str) -> Result<String, String> {
+        TABLE.value(TABLE.named(name).unwrap(), text)
+    }
+
+    #[test]
+    fn misspelt_variables_are_found_and_others_left_alone() {
+        let names = ["DAPL_X_DIR", "DAPL_X_DIRECTORY", "DAPL_XY", "DAPL_X", "X"].map(String::from);
+        assert_eq!(TABLE.unknown(names.into_iter()).collect::<Vec<_>>(), ["DAPL_X_DIRECTORY", "DAPL_X"]);
+    }
+
+    #[test]
+    fn facts_are_values_and_meaning() {
+        let facts: Vec<_> = TABLE.knobs.iter().map(|knob| knob.facts().join("; ")).collect();
+        let all =
+            ["a place", "2 to 9,000 (default 1,234); a time", "`auto`; `a`; `b`; `c`; ways", "`on`; `off`; a mode"];
+        assert_eq!(facts, all);
+    }
+
+    #[test]
+    fn values_are_judged_as_providers_judge_them() {
+        for (name, good) in [("count", "2"), ("count", "9000"), ("way", "c,a"), ("way", "auto"), ("mode", "off")] {
+            assert_eq!(value(name, good).as_deref(), Ok(good));
+        }
+        for (name, bad) in
+            [("count", "1"), ("count", "0x10"), ("count", ""), ("way", "a,a"), ("way", ""), ("mode", "ON")]
+        {
+            assert!(value(name, bad).is_err(), "{name}={bad}");
+        }
+        assert_eq!(value("count", "9001"), Err("a number from 2 to 9000".to_owned()));
+    }
+
+    #[test]
+    fn numbers_in_c_are_written_as_in_c() {
+        let mask = &LIBDAT.knobs[1];
+        assert_eq!(
+            (LIBDAT.value(mask, " 0x10 ").as_deref(), LIBDAT.value(mask, "010").as_deref()),
+            (Ok("16"), Ok("8"))
+        );
+        assert_eq!(LIBDAT.value(mask, "").as_deref(), Ok("1"), "empty is unset");
+        for bad in ["-1", "+1", "0x", "08", "all", "4294967296"] {
+            assert!(LIBDAT.value(mask, bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_name_is_there_once_and_is_found() {
+        let mut names = BTreeSet::new();
+        for table in ALL {
+            for knob in table.knobs {
+                assert!(names.insert(knob.variable), "{} twice", knob.variable);
+                assert!(matches!(look_up(knob.variable), Known::Read(found, _) if std::ptr::eq(found, table)));
+            }
+        }
+        assert!(matches!(look_up("DAPL_UCM_RETRY"), Known::Idle) && matches!(look_up("PATH"), Known::Idle));
+        assert!(matches!(look_up("DAPL_SM_SILENT_MS"), Known::Providers(table) if table.provider == "sm"));
+        for unknown in ["DAT_OVERIDE", "DAPL_", "DAPL_SMALL", "DAT_DBG_TYPES", "DAPL_ACK_RETRIES"] {
+            assert!(matches!(look_up(unknown), Known::Unknown), "{unknown}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What this machine has, as lines of dat.conf: memory, network interfaces that are up, ports of RDMA devices.
+//!
+//! `sources` asks when no registry file exists, and tools to show it. Looks at names only: no library is loaded, no device
+//! opened. Names that are not plain words are left out, since a line's parameters are words with a meaning; and there is an
+//! end to how many there can be.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::Path;
+
+use crate::loader::host;
+
+/// Interfaces, and ports, that get a line; who has more writes a dat.conf.
+const MOST: usize = 64;
+/// Of a device's name: the kernel's own limit.
+const LONGEST: usize = 64;
+
+/// What is there always: first the names that programs and people know.
+pub(crate) const ALWAYS: &str = r#"sm0 u1.2 threadsafe default libdaplsm.so.1 dapl.1.2 "" ""
+usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 "" ""
+"#;
+
+/// The lines for this machine.
+pub(crate) fn lines() -> String {
+    lines_for(host::interfaces(), ports(Path::new("/sys/class/infiniband")))
+}
+
+fn lines_for(interfaces: Vec<Vec<u8>>, ports: Vec<(String, u32)>) -> String {
+    let mut names: Vec<String> = interfaces.into_iter().filter_map(|name| plain(&name)).collect();
+    names.sort();
+    names.dedup();
+    let mut text = ALWAYS.to_owned();
+    for name in names.iter().take(MOST) {
+        text += &format!("usnic-{name} u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"{name}\" \"\"\n");
+    }
+    for (device, port) in ports.iter().take(MOST) {
+        let params = format!("{device} {port}");
+        text +=
+            &format!("verbs-{device}-{port} u1.2 threadsafe default libdaplverbs.so.1 dapl.1.2 \"{params}\" \"\"\n");
+    }
+    text
+}
+
+/// The ports of all RDMA devices, in order: `<class>/<device>/ports/<number>`.
+fn ports(class: &Path) -> Vec<(String, u32)> {
+    let list = |path: &Path| -> Vec<String> {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        let mut names: Vec<_> = entries.filter_map(|entry| plain(entry.file_name().as_encoded_bytes())).collect();
+        names.sort();
+        names
+    };
+    let mut found = Vec::new();
+    for device in list(class) {
+        let numbers = list(&class.join(&device).join("ports"));
+        let mut numbers: Vec<u32> = numbers.iter().filter_map(|name| name.parse().ok()).collect();
+        numbers.retain(|number| (1..=255).contains(number));
+        numbers.sort_unstable();
+        found.extend(numbers.into_iter().map(|number| (device.clone(), number)));
+    }
+    found
+}
+
+/// The name, if it is a plain word.
+fn plain(name: &[u8]) -> Option<String> {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.-".contains(byte);
+    let fits = (1..=LONGEST).contains(&name.len()) && !name.starts_with(b".") && name.iter().all(is_plain);
+    fits.then(|| String::from_utf8_lossy(name).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::conf;
+
+    fn parsed(text: &str) -> Vec<(String, String)> {
+        let conf = conf::parse(&Arc::from("discovered"), text.as_bytes());
+        assert!(conf.complaints.is_empty() && conf.absent.is_empty(), "{conf:?}");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        conf.records.into_iter().map(|record| (text(record.key.name), text(record.params))).collect()
+    }
+
+    #[test]
+    fn interfaces_and_ports_become_lines() {
+        let interfaces = ["eth1", "lo", "eth0", "eth1", "vlan0.12"].map(|name| name.as_bytes().to_vec()).to_vec();
+        let entries = parsed(&lines_for(interfaces, vec![("mlx5_0".into(), 1), ("mlx5_0".into(), 2)]));
+        let entries: Vec<_> = entries.iter().map(|(name, params)| (name.as_str(), params.as_str())).collect();
+        assert_eq!(
+            entries,
+            [
+                ("sm0", ""),
+                ("usnic0", ""),
+                ("usnic-eth0", "eth0"),
+                ("usnic-eth1", "eth1"),
+                ("usnic-lo", "lo"),
+                ("usnic-vlan0.12", "vlan0.12"),
+                ("verbs-mlx5_0-1", "mlx5_0 1"),
+                ("verbs-mlx5_0-2", "mlx5_0 2"),
+            ]
+        );
+    }
+
+    #[test]
+    fn hostile_names_are_left_out_and_there_is_an_end() {
+        let hostile: [&[u8]; 11] =
+            [b"", b"a b", b"a\"b", b"a#b", b"a\nb", b"key=x", b"\xff\xfe", b"a\\b", b"a/b", b"..", b"a\0b"];
+        assert_eq!(parsed(&lines_for(hostile.iter().map(|name| name.to_vec()).collect(), vec![])).len(), 2);
+        assert_eq!((plain(&[b'x'; 64]).is_some(), plain(&[b'x'; 65])), (true, None));
+        let many = (0..10_000).map(|number| format!("eth{number}").into_bytes()).collect();
+        assert_eq!(parsed(&lines_for(many, vec![("x".into(), 1); 10_000])).len(), 2 + 2 * MOST);
+    }
+
+    #[test]
+    fn ports_are_read_from_the_class() {
+        let class = std::env::temp_dir().join(format!("dat-discovery-{}", std::process::id()));
+        for path in [
+            "rxe0/ports/1",
+            "mlx5_0/ports/10",
+            "mlx5_0/ports/2",
+            "mlx5_0/ports/0",
+            "mlx5_0/ports/x",
+            "empty",
+            "a b/ports/1",
+        ] {
+            fs::create_dir_all(class.join(path)).unwrap();
+        }
+        let found = ports(&class);
+        fs::remove_dir_all(&class).unwrap();
+        assert_eq!(found, [("mlx5_0".to_owned(), 2), ("mlx5_0".to_owned(), 10), ("rxe0".to_owned(), 1)]);
+        assert_eq!(ports(&class), [], "no device, no directory");
+    }
+
+    #[test]
+    fn this_machine_has_its_loopback_interface() {
+        let entries = parsed(&lines());
+        assert_eq!((entries[0].0.as_str(), entries[1].0.as_str()), ("sm0", "usnic0"));
+        assert!(entries.iter().any(|(name, _)| name == "usnic-lo"), "{entries:?}");
+    }
+}

@@ -1,0 +1,78 @@
+//! What the registry knows, as lines of text, for tools: what was read and from where, what is wrong with it, the last refusal.
+//!
+//! `thunk` hands it out through the hook. A line's fields have tabs between them; in a field everything but printable ASCII
+//! is escaped as in C. Loads nothing.
+#![forbid(unsafe_code)]
+
+use super::hold;
+use crate::conf::Cost;
+use crate::report;
+use crate::sources;
+
+/// The `index`th line of a topic (`dat_abi::hook::TELL_*`); `None` behind the last, and for topics that are unknown.
+pub(crate) fn line(topic: u32, index: usize) -> Option<String> {
+    use dat_abi::hook::*;
+    match topic {
+        TELL_VERSION if index == 0 => Some(env!("CARGO_PKG_VERSION").to_owned()),
+        TELL_REFUSAL if index == 0 => report::last_refusal().map(|refused| joined(&refused.fields())),
+        TELL_DISCOVERED => sources::discovered().lines().nth(index).map(str::to_owned),
+        _ => known(topic, index),
+    }
+}
+
+/// What was read.
+fn known(topic: u32, index: usize) -> Option<String> {
+    use dat_abi::hook::*;
+    let mut registry = hold();
+    registry.read_files();
+    let files = registry.files.as_ref()?;
+    match topic {
+        TELL_ORIGIN if index == 0 => Some(joined(std::slice::from_ref(&files.origin))),
+        TELL_UNREADABLE => files.unreadable.get(index).map(|text| joined(std::slice::from_ref(text))),
+        TELL_ENTRY => files.conf.records.get(index).map(|record| {
+            let key = &record.key;
+            let safety = if key.thread_safe { "threadsafe" } else { "nonthreadsafe" };
+            let bytes = |bytes: &[u8]| bytes.escape_ascii().to_string();
+            let version = format!("{}.{}", key.major, key.minor);
+            let place = record.place.to_string();
+            let fields = [&bytes(&key.name), &version, safety, &bytes(&record.library), &bytes(&record.params)];
+            format!("{}\t{}", fields.join("\t"), escaped(&place))
+        }),
+        TELL_ABSENT => files.conf.absent.get(index).map(|absent| {
+            let name = absent.name.escape_ascii().to_string();
+            format!("{name}\t{}", joined(&[absent.place.to_string(), absent.why.clone(), absent.remedy.to_owned()]))
+        }),
+        TELL_COMPLAINT => files.conf.complaints.get(index).map(|complaint| {
+            let cost = if complaint.cost == Cost::Record { "dropped" } else { "kept" };
+            let (place, column) = (complaint.place.to_string(), complaint.column.to_string());
+            let (field, found) = (complaint.field.to_owned(), complaint.found.clone());
+            joined(&[place, column, field, found, complaint.allowed.to_owned(), cost.to_owned()])
+        }),
+        _ => None,
+    }
+}
+
+fn joined(fields: &[String]) -> String {
+    fields.iter().map(|field| escaped(field)).collect::<Vec<_>>().join("\t")
+}
+
+fn escaped(field: &str) -> String {
+    field.as_bytes().escape_ascii().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_field_holds_what_stands_between_fields() {
+        assert_eq!(joined(&["a\tb".into(), "c\nd".into(), "\u{e9}\\".into()]), "a\\tb\tc\\nd\t\\xc3\\xa9\\\\");
+    }
+
+    #[test]
+    fn what_is_not_there_is_told_as_such() {
+        assert_eq!((line(u32::MAX, 0), line(dat_abi::hook::TELL_VERSION, 1)), (None, None));
+        assert_eq!(line(dat_abi::hook::TELL_DISCOVERED, usize::MAX), None);
+        assert!(line(dat_abi::hook::TELL_DISCOVERED, 0).is_some_and(|line| line.starts_with("sm0 u1.2 ")));
+    }
+}

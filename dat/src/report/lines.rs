@@ -1,0 +1,143 @@
+//! Where libdat's log goes: stderr or syslog, one write per line, as `DAT_DBG_*` say; and which variables nobody reads.
+//!
+//! `report` installs it once, at the first line that might be written. Never stdout, whose numbers went there once.
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use dat_knobs::{Known, LIBDAT, look_up, nearest};
+use log::{Level, LevelFilter, Log, Metadata, Record};
+
+use super::Topic;
+use crate::loader::host;
+
+/// Bits of `DAT_DBG_DEST`; 1 was stdout once, which is the consumer's.
+const TO_STDERR: u32 = 1;
+const TO_SYSLOG: u32 = 2;
+
+/// Misspelt variables told of; who has more has another purpose for such names.
+const MOST_UNKNOWN: usize = 8;
+/// Of a name, for a line.
+const LONGEST_NAME: usize = 64;
+
+struct Logger;
+
+static LOGGER: Logger = Logger;
+static MASK: AtomicU32 = AtomicU32::new(0);
+static DESTINATION: AtomicU32 = AtomicU32::new(TO_STDERR);
+
+/// Reads the environment and sets the logger, unless the program has one. Called once.
+pub(super) fn install() {
+    let mut wrong = Vec::new();
+    let mask = setting("DAT_DBG_TYPE", &mut wrong) | setting("DAT_DBG_LEVEL", &mut wrong);
+    MASK.store(mask, Ordering::Relaxed);
+    DESTINATION.store(setting("DAT_DBG_DEST", &mut wrong), Ordering::Relaxed);
+    if log::set_logger(&LOGGER).is_ok() {
+        log::set_max_level(match mask {
+            0 => LevelFilter::Off,
+            mask if mask & !(Topic::Errors as u32 | Topic::General as u32) == 0 => LevelFilter::Error,
+            _ => LevelFilter::Debug,
+        });
+    }
+    if has_errors() {
+        wrong.extend(unknown(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())));
+    }
+    // What is wrong with the settings is told whatever they are.
+    wrong.iter().for_each(|line| write(line));
+}
+
+/// Whether refusals and complaints are told.
+pub(super) fn has_errors() -> bool {
+    MASK.load(Ordering::Relaxed) & (Topic::Errors as u32 | Topic::General as u32) != 0
+}
+
+/// Whether all of them are.
+pub(super) fn has_all() -> bool {
+    MASK.load(Ordering::Relaxed) & Topic::General as u32 != 0
+}
+
+impl Log for Logger {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        // What was decided to be told is told.
+        let topic = Topic::ALL.into_iter().find(|topic| topic.target() == metadata.target());
+        metadata.level() == Level::Error || topic.is_some_and(|topic| MASK.load(Ordering::Relaxed) & topic as u32 != 0)
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if self.enabled(record.metadata()) {
+            write(&record.args().to_string());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+fn write(text: &str) {
+    let destination = DESTINATION.load(Ordering::Relaxed);
+    if destination & TO_STDERR != 0 {
+        // Nobody can be told that stderr is closed.
+        let _ = std::io::stderr().write_all(format!("libdat: {text}\n").as_bytes());
+    }
+    if destination & TO_SYSLOG != 0 {
+        host::syslog(text);
+    }
+}
+
+/// One variable, as the table has it; rubbish is named, with what is allowed, and counts as unset.
+fn setting(variable: &'static str, wrong: &mut Vec<String>) -> u32 {
+    let knob = LIBDAT.knobs.iter().find(|knob| knob.variable == variable).expect("the table has its own");
+    let default = knob.values.default();
+    let value = host::environment(variable).map(|text| {
+        let given = text.to_str().ok_or_else(|| knob.values.allowed()).and_then(|text| LIBDAT.value(knob, text));
+        given.unwrap_or_else(|allowed| {
+            wrong.push(format!("{variable}={text:?} is not {allowed}; {default} is used"));
+            default.clone()
+        })
+    });
+    value.unwrap_or(default).parse().expect("the table's numbers fit")
+}
+
+/// A line for each variable that looks like DAT's and that nobody reads.
+fn unknown(names: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
+    // In a set-uid program none can be read, so none is misspelt either.
+    let names = names.filter(|name| matches!(look_up(name), Known::Unknown) && !host::is_privileged());
+    names.take(MOST_UNKNOWN).map(|name| {
+        let shown: String = name.chars().take(LONGEST_NAME).collect();
+        let meant = nearest(&name).map_or(String::new(), |meant| format!("; the nearest that is one is {meant}"));
+        format!("{} is no variable of DAT's{meant}", shown.escape_debug())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(names: &[&str]) -> Vec<String> {
+        unknown(names.iter().map(|name| (*name).to_owned())).collect()
+    }
+
+    #[test]
+    fn what_nobody_reads_is_told_with_what_may_have_been_meant() {
+        assert_eq!(
+            lines(&["DAT_OVERIDE", "DAT_OVERRIDE", "PATH", "DAPL_UCM_RETRY", "DAPL_SM_COLOUR", "DATA_DIR"]),
+            ["DAT_OVERIDE is no variable of DAT's; the nearest that is one is DAT_OVERRIDE"]
+        );
+    }
+
+    #[test]
+    fn hostile_names_are_cut_and_few_are_told() {
+        let long = format!("DAT_\u{1b}[2J{}", "x".repeat(100_000));
+        let line = lines(&[&long]).remove(0);
+        assert!(line.starts_with("DAT_\\u{1b}[2Jxxx") && line.len() < 120, "{line}");
+        let many: Vec<_> = (0..1000).map(|number| format!("DAT_{number}")).collect();
+        assert_eq!(lines(&many.iter().map(String::as_str).collect::<Vec<_>>()).len(), MOST_UNKNOWN);
+    }
+
+    #[test]
+    fn targets_are_distinct() {
+        let mut targets = Topic::ALL.map(Topic::target);
+        targets.sort_unstable();
+        assert!(targets.windows(2).all(|pair| pair[0] != pair[1]));
+    }
+}

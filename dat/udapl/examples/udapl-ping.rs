@@ -1,0 +1,176 @@
+//! A server and a client in Rust: messages there and back, an RDMA write and an RDMA read, every byte checked.
+//!
+//! ```text
+//! udapl-ping sm0 4711              the server; it serves one client and ends
+//! udapl-ping sm0 4711 127.0.0.1    the client
+//! ```
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use udapl::{Access, Buffer, Completion, End, Ep, Evd, Event, Library, Op, Pz, Remote, Streams, TransferError, Window};
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Between attempts to connect.
+const PAUSE: Duration = Duration::from_millis(50);
+const MESSAGES: u32 = 1000;
+const LENGTH: usize = 64 * 1024;
+/// Of a window, as it travels in private data.
+const TICKET: usize = 20;
+
+type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("udapl-ping: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Outcome {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (name, qualifier, host) = match &arguments[..] {
+        [name, qualifier] => (name, qualifier.parse()?, None),
+        [name, qualifier, host] => (name, qualifier.parse()?, Some(host.parse()?)),
+        _ => return Err("usage: udapl-ping ADAPTER QUALIFIER [ADDRESS OF THE SERVER]".into()),
+    };
+    let ia = Library::load()?.open(name)?;
+    let pz = ia.pz()?;
+    let events = ia.evd(64, Streams::REQUEST | Streams::DTO | Streams::CONNECTION)?;
+    let ep = pz.ep(&events)?;
+    ep.recv(Buffer::new(&pz, LENGTH)?, ..)?;
+    match host {
+        Some(host) => client(&ep, &pz, &events, host, qualifier),
+        None => {
+            let _listener = ia.listen(qualifier, &events)?;
+            server(&ep, &pz, &events)
+        }
+    }
+}
+
+fn server(ep: &Ep, pz: &Pz, events: &Evd) -> Outcome {
+    let window = Window::new(pz, LENGTH, Access::READ | Access::WRITE)?;
+    let Event::Request(request) = next(events)? else { return Err("something came before a request".into()) };
+    request.accept(ep, &window.ticket().to_bytes())?;
+    // A message is answered out of the buffer that it came in; meanwhile others take what comes.
+    let mut spare = vec![Buffer::new(pz, LENGTH)?, Buffer::new(pz, LENGTH)?];
+    let mut count = 0;
+    loop {
+        match next(events)? {
+            Event::Established { .. } => {}
+            Event::Completed(Completion { op: Op::Recv, buffer, result: Ok(length), .. }) => {
+                count += 1;
+                if count == MESSAGES {
+                    check(&window)?;
+                }
+                // The client may send again as soon as it has the answer.
+                ep.recv(spare.pop().ok_or("answers are not taken")?, ..)?;
+                ep.send(buffer, ..length)?;
+            }
+            Event::Completed(Completion { op: Op::Send, buffer, result: Ok(_), .. }) => spare.push(buffer),
+            Event::Completed(Completion { op: Op::Recv, result: Err(TransferError::Flushed), .. }) => {}
+            Event::Ended { why: End::Disconnected, .. } => break,
+            other => return Err(format!("{other:?}").into()),
+        }
+    }
+    println!("server: {count} messages answered");
+    Ok(())
+}
+
+/// What the client has written, and read back.
+fn check(window: &Window) -> Outcome {
+    let mut bytes = vec![0; LENGTH];
+    window.read(0, &mut bytes);
+    if bytes == pattern() { Ok(()) } else { Err("the window is not what was written".into()) }
+}
+
+fn client(ep: &Ep, pz: &Pz, events: &Evd, host: IpAddr, qualifier: u64) -> Outcome {
+    let Some(private_data) = connected(ep, events, host, qualifier)? else {
+        return Err(format!("{host}: nobody listens on {qualifier}").into());
+    };
+    let ticket = private_data.first_chunk::<TICKET>().ok_or("the server has named no window")?;
+    let window = Remote::from_bytes(ticket);
+    let mut buffer = Buffer::new(pz, LENGTH)?;
+    buffer.copy_from_slice(&pattern());
+    ep.write(buffer, .., &window, 0)?;
+    let mut buffer = done(events, Op::Write)?.buffer;
+    buffer.fill(0);
+    ep.read(buffer, .., &window, 0)?;
+    let mut buffer = done(events, Op::Read)?.buffer;
+    if *buffer != pattern() {
+        return Err("what was read is not what was written".into());
+    }
+    let begin = Instant::now();
+    for number in 0..MESSAGES {
+        buffer[..4].copy_from_slice(&number.to_be_bytes());
+        ep.send(buffer, ..4)?;
+        // The answer may overtake the completion of what it answers.
+        let (mut answer, mut sent) = (None, None);
+        while answer.is_none() || sent.is_none() {
+            let Event::Completed(completion) = next(events)? else { return Err("the connection ended".into()) };
+            let (op, length) = (completion.op, completion.result?);
+            let place = if op == Op::Recv { &mut answer } else { &mut sent };
+            *place = Some((completion.buffer, length));
+        }
+        let (answer, length) = answer.ok_or("no answer")?;
+        if answer[..length] != number.to_be_bytes() {
+            return Err(format!("message {number} came back otherwise").into());
+        }
+        ep.recv(answer, ..)?;
+        buffer = sent.ok_or("not sent")?.0;
+    }
+    println!("client: {MESSAGES} messages there and back, {:?} each", begin.elapsed() / MESSAGES);
+    ep.disconnect()?;
+    loop {
+        if let Event::Ended { why: End::Disconnected, .. } = next(events)? {
+            return Ok(());
+        }
+    }
+}
+
+/// What the server says with its acceptance. None: it does not listen in all that time.
+fn connected(ep: &Ep, events: &Evd, host: IpAddr, qualifier: u64) -> Outcome<Option<Vec<u8>>> {
+    let begin = Instant::now();
+    while begin.elapsed() < PATIENCE {
+        ep.connect(host.into(), qualifier, PATIENCE, b"")?;
+        // An attempt that fails takes the posted receive with it, before or after it is told.
+        let (mut failed, mut flushed) = (false, None);
+        while !failed || flushed.is_none() {
+            match next(events)? {
+                Event::Established { private_data, .. } => return Ok(Some(private_data)),
+                Event::Completed(Completion { op: Op::Recv, buffer, .. }) => flushed = Some(buffer),
+                Event::Ended { why: End::PeerRejected | End::Rejected | End::Unreachable, .. } => failed = true,
+                other => return Err(format!("{other:?}").into()),
+            }
+        }
+        ep.reset()?;
+        ep.recv(flushed.ok_or("the receive is gone")?, ..)?;
+        std::thread::sleep(PAUSE);
+    }
+    Ok(None)
+}
+
+fn done(events: &Evd, op: Op) -> Outcome<Completion> {
+    match next(events)? {
+        Event::Completed(completion) if completion.op == op => match completion.result {
+            Ok(_) => Ok(completion),
+            Err(error) => Err(error.into()),
+        },
+        other => Err(format!("{other:?}").into()),
+    }
+}
+
+fn next(events: &Evd) -> Outcome<Event> {
+    Ok(events.wait(PATIENCE)?.ok_or("nothing happens")?)
+}
+
+fn pattern() -> Vec<u8> {
+    (0..LENGTH).map(|at| (at * 31 % 251) as u8).collect()
+}

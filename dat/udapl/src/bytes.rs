@@ -1,0 +1,156 @@
+//! Memory of whole pages that others may change at any time: a peer, a provider's thread.
+//!
+//! It makes no references. Bytes are copied by loads and stores of whole words that no compiler may tear, repeat or leave out.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+/// Providers copy whole pages best.
+const PAGE: usize = 4096;
+
+/// A block of memory, zeroed at first.
+pub(crate) struct Block {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: it owns the block, and touches it by atomic loads and stores only; who makes references of it answers for them.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
+impl Block {
+    /// So many bytes, at least one. None if there is no room for them.
+    pub(crate) fn new(length: usize) -> Option<Self> {
+        let layout = Layout::from_size_align(length, PAGE).ok().filter(|layout| layout.size() > 0)?;
+        // SAFETY: the size is not zero.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Block { base, layout })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.layout.size()
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Panics
+    /// If they are not all inside.
+    pub(crate) fn read(&self, offset: usize, out: &mut [u8]) {
+        self.require(offset, out.len());
+        let lead = out.len().min(offset.next_multiple_of(8) - offset);
+        let (head, rest) = out.split_at_mut(lead);
+        head.iter_mut().enumerate().for_each(|(at, byte)| *byte = self.byte(offset + at).load(Ordering::Relaxed));
+        let mut at = offset + lead;
+        let mut words = rest.chunks_exact_mut(8);
+        for word in &mut words {
+            word.copy_from_slice(&self.word(at).load(Ordering::Relaxed).to_ne_bytes());
+            at += 8;
+        }
+        let tail = words.into_remainder().iter_mut().enumerate();
+        tail.for_each(|(more, byte)| *byte = self.byte(at + more).load(Ordering::Relaxed));
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Panics
+    /// If they are not all inside.
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
+        self.require(offset, bytes.len());
+        let (head, rest) = bytes.split_at(bytes.len().min(offset.next_multiple_of(8) - offset));
+        head.iter().enumerate().for_each(|(at, byte)| self.byte(offset + at).store(*byte, Ordering::Relaxed));
+        let at = offset + head.len();
+        let (words, tail) = rest.as_chunks::<8>();
+        for (index, word) in words.iter().enumerate() {
+            self.word(at + 8 * index).store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+        }
+        let at = at + 8 * words.len();
+        tail.iter().enumerate().for_each(|(more, byte)| self.byte(at + more).store(*byte, Ordering::Relaxed));
+    }
+
+    /// The eight bytes there, as this machine reads a number; what was written before them is seen after.
+    ///
+    /// # Panics
+    /// If they are not inside, or `offset` is no multiple of eight.
+    pub(crate) fn load(&self, offset: usize) -> u64 {
+        self.require(offset, 8);
+        assert!(offset.is_multiple_of(8), "{offset} is no multiple of eight");
+        self.word(offset).load(Ordering::Acquire)
+    }
+
+    fn require(&self, offset: usize, length: usize) {
+        let is_inside = offset.checked_add(length).is_some_and(|end| end <= self.len());
+        assert!(is_inside, "{length} bytes at {offset} are not inside {} bytes", self.len());
+    }
+
+    fn byte(&self, at: usize) -> &AtomicU8 {
+        // SAFETY: inside, by the callers' check; everybody in this crate touches it by atomics only.
+        unsafe { AtomicU8::from_ptr(self.base.as_ptr().add(at)) }
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: as above; `at` is a multiple of eight, and the block of a page.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and nobody has it any more.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_the_ends_bytes_arrive_where_they_belong() {
+        let bytes: Vec<u8> = (1..=40).collect();
+        for offset in 0..17 {
+            for length in 0..24 {
+                let block = Block::new(64).unwrap();
+                block.write(offset, &bytes[..length]);
+                let mut all = [0; 64];
+                block.read(0, &mut all);
+                let mut wanted = [0; 64];
+                wanted[offset..offset + length].copy_from_slice(&bytes[..length]);
+                assert_eq!(all, wanted, "{length} bytes at {offset}");
+                let mut part = vec![0; length];
+                block.read(offset, &mut part);
+                assert_eq!(part, bytes[..length]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_is_read_whole() {
+        let block = Block::new(24).unwrap();
+        block.write(8, &0x0123_4567_89ab_cdef_u64.to_ne_bytes());
+        assert_eq!((block.load(0), block.load(8)), (0, 0x0123_4567_89ab_cdef));
+    }
+
+    #[test]
+    fn nothing_is_as_long_as_nothing() {
+        assert!(Block::new(0).is_none());
+        assert!(Block::new(usize::MAX).is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "8 bytes at 60 are not inside 64 bytes")]
+    fn what_is_not_inside_is_not_read() {
+        Block::new(64).unwrap().read(60, &mut [0; 8]);
+    }
+
+    #[test]
+    #[should_panic(expected = "not inside")]
+    fn offsets_do_not_wrap() {
+        Block::new(64).unwrap().write(usize::MAX, &[1, 2]);
+    }
+}

@@ -1,0 +1,100 @@
+//! What a call of the library answered, in words. Never decides what to do about it.
+
+use std::fmt;
+
+use dat_abi::{DAT_NOT_IMPLEMENTED, DAT_RETURN, DAT_SUCCESS, DAT_TYPE_MASK};
+
+/// A call that did not do what it was asked.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// libdat.so.1, or a name in it, was not found. The text is the loader's.
+    #[error("libdat: {0}")]
+    Library(String),
+    /// A function refused.
+    #[error("{call}: {words}")]
+    Call {
+        /// The function.
+        call: &'static str,
+        /// Its answer, as C sees it.
+        code: DAT_RETURN,
+        /// The library's words for it, type and subtype.
+        words: Words,
+    },
+    /// An argument that no library has to be asked about.
+    #[error("{0}")]
+    Argument(String),
+    /// The adapter's library may not be called by several threads, which this crate's types would let them.
+    #[error("{0}: its provider is not thread-safe; say `threadsafe` in dat.conf, or take another")]
+    ThreadSafety(String),
+}
+
+/// Type and subtype of a result in the library's words.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Words {
+    /// As `DAT_INVALID_HANDLE`.
+    pub kind: String,
+    /// As `DAT_INVALID_HANDLE_EP`, or empty.
+    pub detail: String,
+}
+
+impl fmt::Display for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.detail.is_empty() {
+            true => f.write_str(&self.kind),
+            false => write!(f, "{} ({})", self.kind, self.detail),
+        }
+    }
+}
+
+/// What every call here returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// The type of the answer without its subtype (`dat_abi::DAT_QUEUE_EMPTY`, ...), if a function refused.
+    pub fn kind(&self) -> Option<DAT_RETURN> {
+        match self {
+            Error::Call { code, .. } => Some(kind(*code)),
+            _ => None,
+        }
+    }
+}
+
+/// The type of an answer.
+pub(crate) fn kind(code: DAT_RETURN) -> DAT_RETURN {
+    // This one type has the class bits in it.
+    if code == DAT_NOT_IMPLEMENTED { code } else { code & DAT_TYPE_MASK }
+}
+
+/// Whether the call did what it was asked.
+pub(crate) fn is_success(code: DAT_RETURN) -> bool {
+    kind(code) == DAT_SUCCESS
+}
+
+#[cfg(test)]
+mod tests {
+    use dat_abi::{DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP};
+
+    use super::*;
+
+    #[test]
+    fn a_subtype_does_not_hide_the_type() {
+        let words = Words { kind: "DAT_INVALID_HANDLE".into(), detail: "DAT_INVALID_HANDLE_EP".into() };
+        let code = 0x8000_0000 | DAT_INVALID_HANDLE | DAT_INVALID_HANDLE_EP;
+        let error = Error::Call { call: "dat_ep_free", code, words };
+        assert_eq!(error.kind(), Some(DAT_INVALID_HANDLE));
+        assert_eq!(error.to_string(), "dat_ep_free: DAT_INVALID_HANDLE (DAT_INVALID_HANDLE_EP)");
+        assert_eq!(Error::Argument("x".into()).kind(), None);
+    }
+
+    #[test]
+    fn the_type_with_class_bits_in_it_is_itself() {
+        assert_eq!(kind(DAT_NOT_IMPLEMENTED), DAT_NOT_IMPLEMENTED);
+    }
+
+    #[test]
+    fn success_is_told_by_the_type() {
+        assert!(is_success(0));
+        assert!(!is_success(0x8000_0000 | DAT_INVALID_HANDLE));
+    }
+}

@@ -1,0 +1,351 @@
+//! Event dispatchers: queues, and what comes out of them. A completion gives its buffer back.
+
+use std::ptr;
+use std::slice;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dat_abi::*;
+
+use crate::ep::EpId;
+use crate::error::{Error, Result, kind};
+use crate::flight::{Op, OpId};
+use crate::ia::{Handle, IaInner};
+use crate::listener::Request;
+use crate::memory::Buffer;
+
+bitflags::bitflags! {
+    /// What a queue takes.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    pub struct Streams: u32 {
+        /// Requests for connections.
+        const REQUEST = DAT_EVD_CR_FLAG;
+        /// Completions of transfers.
+        const DTO = DAT_EVD_DTO_FLAG;
+        /// What becomes of connections.
+        const CONNECTION = DAT_EVD_CONNECTION_FLAG;
+    }
+}
+
+/// What has happened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A transfer is over.
+    Completed(Completion),
+    /// The connection is there.
+    Established {
+        /// Whose.
+        ep: EpId,
+        /// What the peer has said with its acceptance; empty at the side that accepted. Some transports pad it with zeros.
+        private_data: Vec<u8>,
+    },
+    /// There is no connection, or no longer one.
+    Ended {
+        /// Whose.
+        ep: EpId,
+        /// Why.
+        why: End,
+    },
+    /// Somebody asks for a connection.
+    Request(Request),
+    /// Something else: its number, as `dat_event_number` has it.
+    Other(DAT_EVENT_NUMBER),
+}
+
+/// Why there is no connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum End {
+    /// One side has ended it.
+    Disconnected,
+    /// It broke: a transfer that was not allowed, or a peer that is gone.
+    Broken,
+    /// The listener said no, or nobody listens.
+    PeerRejected,
+    /// The peer's host or the network said no.
+    Rejected,
+    /// It was accepted here, and failed.
+    AcceptFailed,
+    /// No answer in time.
+    TimedOut,
+    /// No way there.
+    Unreachable,
+}
+
+/// A transfer that is over, and its buffer.
+#[derive(Debug)]
+pub struct Completion {
+    /// Which.
+    pub id: OpId,
+    /// What it did.
+    pub op: Op,
+    /// On which endpoint.
+    pub ep: EpId,
+    /// What it worked with. A message that was taken begins where the range of the post did.
+    pub buffer: Buffer,
+    /// How many bytes, or why none.
+    pub result: std::result::Result<usize, TransferError>,
+}
+
+/// Why a transfer failed (`dat_dto_completion_status`). All of them end the connection, and come with its end.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransferError {
+    /// The connection ended before it was done.
+    #[error("flushed: the connection ended before it was done")]
+    Flushed,
+    /// The message is longer than the buffer, or than the connection allows.
+    #[error("longer than the buffer or the connection allows")]
+    Length,
+    /// The endpoint failed.
+    #[error("the endpoint failed")]
+    Endpoint,
+    /// The memory is not registered, not for this, or in another zone.
+    #[error("memory that is not registered for this in the endpoint's zone")]
+    Protection,
+    /// The peer's answer makes no sense.
+    #[error("an answer that makes no sense")]
+    BadResponse,
+    /// The peer's window is not there, or not for this.
+    #[error("the peer's window is not there, or not for this")]
+    RemoteAccess,
+    /// The peer failed.
+    #[error("the peer failed")]
+    RemoteResponder,
+    /// The peer is gone, or the way to it.
+    #[error("the peer is gone, or the way to it")]
+    Transport,
+    /// The peer has posted no receive.
+    #[error("the peer has posted no receive")]
+    ReceiverNotReady,
+    /// A part of a message is lost.
+    #[error("a part of the message is lost")]
+    PartialPacket,
+    /// A status that DAT 1.2 does not know.
+    #[error("status {0:#x}, which DAT 1.2 does not know")]
+    Other(u32),
+}
+
+impl TransferError {
+    /// None for success.
+    fn from_status(status: DAT_DTO_COMPLETION_STATUS) -> Option<Self> {
+        Some(match status {
+            DAT_DTO_SUCCESS => return None,
+            DAT_DTO_ERR_FLUSHED => Self::Flushed,
+            DAT_DTO_ERR_LOCAL_LENGTH => Self::Length,
+            DAT_DTO_ERR_LOCAL_EP => Self::Endpoint,
+            DAT_DTO_ERR_LOCAL_PROTECTION => Self::Protection,
+            DAT_DTO_ERR_BAD_RESPONSE => Self::BadResponse,
+            DAT_DTO_ERR_REMOTE_ACCESS => Self::RemoteAccess,
+            DAT_DTO_ERR_REMOTE_RESPONDER => Self::RemoteResponder,
+            DAT_DTO_ERR_TRANSPORT => Self::Transport,
+            DAT_DTO_ERR_RECEIVER_NOT_READY => Self::ReceiverNotReady,
+            DAT_DTO_ERR_PARTIAL_PACKET => Self::PartialPacket,
+            other => Self::Other(other),
+        })
+    }
+}
+
+/// A queue of events. One thread at a time may wait at it, any may poll.
+pub struct Evd {
+    pub(crate) inner: Arc<EvdInner>,
+}
+
+pub(crate) struct EvdInner {
+    pub(crate) handle: Handle,
+    ia: Arc<IaInner>,
+}
+
+impl Evd {
+    pub(crate) fn new(ia: &Arc<IaInner>, events: u32, streams: Streams) -> Result<Self> {
+        let ia = Arc::clone(ia);
+        let length = DAT_COUNT::try_from(events)
+            .map_err(|_| Error::Argument(format!("{events} events are more than DAT can count")))?;
+        let mut handle = ptr::null_mut();
+        // SAFETY: the place is ours; no CNO is asked for.
+        let code = unsafe {
+            (ia.functions.dat_evd_create)(ia.handle.0, length, ptr::null_mut(), streams.bits(), &raw mut handle)
+        };
+        ia.functions.check("dat_evd_create", code)?;
+        Ok(Evd { inner: Arc::new(EvdInner { handle: Handle(handle), ia }) })
+    }
+
+    /// The oldest event; waits for it. None: the time is over. Without a time limit it waits for ever.
+    ///
+    /// # Errors
+    /// What `dat_evd_wait` refuses, as that another thread waits.
+    pub fn wait(&self, at_most: impl Into<Option<Duration>>) -> Result<Option<Event>> {
+        let until = at_most.into().and_then(|limit| Instant::now().checked_add(limit));
+        loop {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let (mut event, mut more) = (none(), 0);
+            // SAFETY: the places are ours.
+            let code = unsafe {
+                let wait = self.inner.ia.functions.dat_evd_wait;
+                wait(self.inner.handle.0, micros(left), 1, &raw mut event, &raw mut more)
+            };
+            match kind(code) {
+                DAT_TIMEOUT_EXPIRED if left.is_none_or(|left| !left.is_zero() && left > LONGEST) => continue,
+                DAT_TIMEOUT_EXPIRED => return Ok(None),
+                DAT_INTERRUPTED_CALL => continue,
+                _ => self.inner.ia.functions.check("dat_evd_wait", code)?,
+            }
+            if let Some(event) = self.read(&event) {
+                return Ok(Some(event));
+            }
+        }
+    }
+
+    /// The oldest event, if there is one.
+    ///
+    /// # Errors
+    /// What `dat_evd_dequeue` refuses.
+    pub fn poll(&self) -> Result<Option<Event>> {
+        loop {
+            let mut event = none();
+            // SAFETY: the place is ours.
+            let code = unsafe { (self.inner.ia.functions.dat_evd_dequeue)(self.inner.handle.0, &raw mut event) };
+            if kind(code) == DAT_QUEUE_EMPTY {
+                return Ok(None);
+            }
+            self.inner.ia.functions.check("dat_evd_dequeue", code)?;
+            if let Some(event) = self.read(&event) {
+                return Ok(Some(event));
+            }
+        }
+    }
+
+    /// As Rust has it. None: it was of an endpoint that is gone.
+    fn read(&self, event: &DAT_EVENT) -> Option<Event> {
+        let data = event.event_data;
+        match event.event_number {
+            // SAFETY: the number says so.
+            DAT_DTO_COMPLETION_EVENT => {
+                // SAFETY: the number says so.
+                let data = unsafe { data.dto_completion_event_data };
+                self.completion(data).map(Event::Completed)
+            }
+            DAT_CONNECTION_REQUEST_EVENT => {
+                // SAFETY: the number says so, and whoever takes the event has the request.
+                let cr = unsafe { data.cr_arrival_event_data.cr_handle };
+                Some(Event::Request(Request::new(&self.inner.ia, cr)))
+            }
+            number => {
+                // SAFETY: the number says so if it is one of a connection's.
+                let event = unsafe { self.connection(number, &data.connect_event_data) };
+                event.unwrap_or(Some(Event::Other(number)))
+            }
+        }
+    }
+
+    fn completion(&self, data: DAT_DTO_COMPLETION_EVENT_DATA) -> Option<Completion> {
+        let ep = self.inner.ia.ep(data.ep_handle)?;
+        // SAFETY: all cookies of our posts are numbers.
+        let id = OpId(unsafe { data.user_cookie.as_64 });
+        let (op, buffer) = ep.flight.lock().leave(id)?;
+        let result = match TransferError::from_status(data.status) {
+            None => Ok(data.transfered_length as usize),
+            Some(error) => Err(error),
+        };
+        Some(Completion { id, op, ep: ep.id, buffer, result })
+    }
+
+    /// None: no event of a connection. `Some(None)`: of an endpoint that is gone.
+    ///
+    /// # Safety
+    /// If the number is one of a connection's, the data are.
+    unsafe fn connection(&self, number: DAT_EVENT_NUMBER, data: &DAT_CONNECTION_EVENT_DATA) -> Option<Option<Event>> {
+        let end = match number {
+            DAT_CONNECTION_EVENT_ESTABLISHED => None,
+            DAT_CONNECTION_EVENT_DISCONNECTED => Some(End::Disconnected),
+            DAT_CONNECTION_EVENT_BROKEN => Some(End::Broken),
+            DAT_CONNECTION_EVENT_PEER_REJECTED => Some(End::PeerRejected),
+            DAT_CONNECTION_EVENT_NON_PEER_REJECTED => Some(End::Rejected),
+            DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR => Some(End::AcceptFailed),
+            DAT_CONNECTION_EVENT_TIMED_OUT => Some(End::TimedOut),
+            DAT_CONNECTION_EVENT_UNREACHABLE => Some(End::Unreachable),
+            _ => return None,
+        };
+        // Held while its private data are copied: they are the endpoint's.
+        let Some(ep) = self.inner.ia.ep(data.ep_handle) else { return Some(None) };
+        Some(Some(match end {
+            Some(why) => Event::Ended { ep: ep.id, why },
+            None => {
+                // SAFETY: as the caller says, and the endpoint is held.
+                let private_data = unsafe { copied(data.private_data_size, data.private_data) };
+                Event::Established { ep: ep.id, private_data }
+            }
+        }))
+    }
+}
+
+impl Drop for EvdInner {
+    fn drop(&mut self) {
+        // SAFETY: nobody has it any more; endpoints and listeners that use it keep it alive.
+        let _ = unsafe { (self.ia.functions.dat_evd_free)(self.handle.0) };
+    }
+}
+
+/// The longest wait that can be told to C, but for ever.
+const LONGEST: Duration = Duration::from_micros((DAT_TIMEOUT_INFINITE - 1) as u64);
+
+/// A time limit as C takes it: rounded up, so that a wait is never shorter.
+pub(crate) fn micros(limit: Option<Duration>) -> DAT_TIMEOUT {
+    let Some(limit) = limit else { return DAT_TIMEOUT_INFINITE };
+    let whole = limit.min(LONGEST).as_nanos().div_ceil(1000);
+    DAT_TIMEOUT::try_from(whole).unwrap_or(DAT_TIMEOUT_INFINITE - 1)
+}
+
+/// Bytes that C has; none for a null pointer.
+///
+/// # Safety
+/// Null, or so many bytes that do not change meanwhile.
+pub(crate) unsafe fn copied(size: DAT_COUNT, data: DAT_PVOID) -> Vec<u8> {
+    match usize::try_from(size) {
+        // SAFETY: so many, as the caller says.
+        Ok(size) if size > 0 && !data.is_null() => unsafe { slice::from_raw_parts(data.cast(), size) }.to_vec(),
+        _ => Vec::new(),
+    }
+}
+
+/// An event to be filled in.
+fn none() -> DAT_EVENT {
+    // SAFETY: numbers and pointers; all zero is a value.
+    unsafe { std::mem::zeroed() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_never_shorter_and_never_for_ever_by_mistake() {
+        assert_eq!(micros(None), DAT_TIMEOUT_INFINITE);
+        assert_eq!(micros(Some(Duration::ZERO)), 0);
+        assert_eq!(micros(Some(Duration::from_nanos(1))), 1);
+        assert_eq!(micros(Some(Duration::from_micros(1500))), 1500);
+        assert_eq!(micros(Some(Duration::MAX)), DAT_TIMEOUT_INFINITE - 1);
+        assert_eq!(micros(Some(Duration::from_micros(u64::from(DAT_TIMEOUT_INFINITE)))), DAT_TIMEOUT_INFINITE - 1);
+    }
+
+    #[test]
+    fn each_status_has_its_error() {
+        assert_eq!(TransferError::from_status(DAT_DTO_SUCCESS), None);
+        let all: Vec<_> = (1..=0xa).filter_map(TransferError::from_status).collect();
+        assert_eq!(all.len(), 10);
+        assert!(!all.iter().any(|error| matches!(error, TransferError::Other(_))));
+        assert_eq!(TransferError::from_status(99), Some(TransferError::Other(99)));
+    }
+
+    #[test]
+    fn what_is_not_there_is_empty() {
+        let mut byte = 7_u8;
+        // SAFETY: null, or one byte.
+        unsafe {
+            assert_eq!(copied(5, ptr::null_mut()), []);
+            assert_eq!(copied(-1, (&raw mut byte).cast()), []);
+            assert_eq!(copied(1, (&raw mut byte).cast()), [7]);
+        }
+    }
+}

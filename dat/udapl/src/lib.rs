@@ -1,0 +1,76 @@
+//! uDAPL for Rust, over any `libdat.so.1`: interface adapters, endpoints, registered memory and events, without unsafe code.
+//!
+//! The library is opened at run time, as [`Library`]; programs build where it is not installed. [`Ia`] is an open adapter, and
+//! all else is made on it: [`Pz`] groups what may work together, [`Buffer`] and [`Window`] are registered memory, [`Evd`]
+//! queues events, [`Ep`] is one end of a connection, [`Listener`] brings [`Request`]s for one.
+//!
+//! # What cannot go wrong
+//! - A [`Buffer`] that a transfer works with belongs to the library: it goes in with the post and comes back with the
+//!   [`Completion`]. Nobody reads or writes it meanwhile, and nobody can free it.
+//! - Memory that peers reach is a [`Window`]. It is never lent as a slice: its bytes may change at any time.
+//! - What names a window to a peer, a [`Ticket`], cannot outlive it.
+//! - Each object keeps alive what it was made on. The order in which they are dropped does not matter.
+//!
+//! ```compile_fail,E0382
+//! # fn f(ep: &udapl::Ep, buffer: udapl::Buffer) {
+//! ep.send(buffer, ..);
+//! println!("{}", buffer[0]); // The transfer has it now.
+//! # }
+//! ```
+//! ```compile_fail,E0505
+//! # fn f(window: udapl::Window) {
+//! let ticket = window.ticket();
+//! drop(window); // Deregisters it,
+//! println!("{ticket:?}"); // and so nobody may still hand out its name.
+//! # }
+//! ```
+//!
+//! # A client
+//! ```no_run
+//! use std::net::Ipv4Addr;
+//! use std::time::Duration;
+//! use udapl::{Access, Buffer, Event, Library, Streams};
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let ia = Library::load()?.open("sm0")?;
+//!     let pz = ia.pz()?;
+//!     let events = ia.evd(64, Streams::DTO | Streams::CONNECTION)?;
+//!     let ep = pz.ep(&events)?;
+//!     ep.recv(Buffer::new(&pz, 4096)?, ..)?;
+//!     ep.connect(Ipv4Addr::LOCALHOST.into(), 4711, Duration::from_secs(5), b"hello")?;
+//!     while let Some(event) = events.wait(Duration::from_secs(10))? {
+//!         match event {
+//!             Event::Established { .. } => {
+//!                 let mut message = Buffer::new(&pz, 5)?;
+//!                 message.copy_from_slice(b"howdy");
+//!                 ep.send(message, ..)?;
+//!             }
+//!             Event::Completed(done) => println!("{:?} bytes", done.result?),
+//!             other => return Err(format!("{other:?}").into()),
+//!         }
+//!     }
+//!     Ok(())
+//! }
+//! ```
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod address;
+mod bytes;
+mod ep;
+mod error;
+mod evd;
+mod flight;
+mod ia;
+mod library;
+mod listener;
+mod memory;
+
+pub use address::Address;
+pub use ep::{Ep, EpId, EpSpec, PostError, State};
+pub use error::{Error, Result};
+pub use evd::{Completion, End, Evd, Event, Streams, TransferError};
+pub use flight::{Op, OpId};
+pub use ia::{Ia, Limits, Pz};
+pub use library::Library;
+pub use listener::{Listener, Request};
+pub use memory::{Access, Buffer, Remote, Ticket, Window};

@@ -1,0 +1,185 @@
+//! libdat, opened at run time: the functions that this crate calls, and what they answered, as a `Result`.
+//!
+//! It knows no object. Once open, libdat stays: its providers have threads.
+
+use std::ffi::{CStr, CString, OsStr, c_char};
+use std::mem::ManuallyDrop;
+use std::ptr;
+use std::sync::Arc;
+
+use dat_abi::*;
+
+use crate::error::{Error, Result, Words, is_success};
+use crate::ia::Ia;
+
+type ListProviders = unsafe extern "C" fn(DAT_COUNT, *mut DAT_COUNT, *mut *mut DAT_PROVIDER_INFO) -> DAT_RETURN;
+type Strerror = unsafe extern "C" fn(DAT_RETURN, *mut *const c_char, *mut *const c_char) -> DAT_RETURN;
+
+macro_rules! functions {
+    ($($name:ident: $shape:ty),* $(,)?) => {
+        /// The functions of libdat, by their names.
+        pub(crate) struct Functions {
+            $(pub(crate) $name: $shape,)*
+            /// Keeps all of them where they are.
+            _library: ManuallyDrop<libloading::Library>,
+        }
+
+        impl Functions {
+            fn find(library: libloading::Library) -> Result<Self> {
+                Ok(Functions {
+                    $($name: {
+                        // SAFETY: libdat.so.1 exports this name with this shape: that is its ABI.
+                        let found = unsafe { library.get::<$shape>(stringify!($name).as_bytes()) };
+                        *found.map_err(|error| Error::Library(error.to_string()))?
+                    },)*
+                    _library: ManuallyDrop::new(library),
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    dat_registry_list_providers: ListProviders,
+    dat_strerror: Strerror,
+    dat_ia_openv: DAT_IA_OPENV_FUNC,
+    dat_ia_query: DAT_IA_QUERY_FUNC,
+    dat_ia_close: DAT_IA_CLOSE_FUNC,
+    dat_pz_create: DAT_PZ_CREATE_FUNC,
+    dat_pz_free: DAT_PZ_FREE_FUNC,
+    dat_lmr_create: DAT_LMR_CREATE_FUNC,
+    dat_lmr_free: DAT_LMR_FREE_FUNC,
+    dat_evd_create: DAT_EVD_CREATE_FUNC,
+    dat_evd_wait: DAT_EVD_WAIT_FUNC,
+    dat_evd_dequeue: DAT_EVD_DEQUEUE_FUNC,
+    dat_evd_free: DAT_EVD_FREE_FUNC,
+    dat_ep_create: DAT_EP_CREATE_FUNC,
+    dat_ep_get_status: DAT_EP_GET_STATUS_FUNC,
+    dat_ep_connect: DAT_EP_CONNECT_FUNC,
+    dat_ep_disconnect: DAT_EP_DISCONNECT_FUNC,
+    dat_ep_reset: DAT_EP_RESET_FUNC,
+    dat_ep_post_send: DAT_EP_POST_SEND_FUNC,
+    dat_ep_post_recv: DAT_EP_POST_RECV_FUNC,
+    dat_ep_post_rdma_read: DAT_EP_POST_RDMA_READ_FUNC,
+    dat_ep_post_rdma_write: DAT_EP_POST_RDMA_WRITE_FUNC,
+    dat_ep_free: DAT_EP_FREE_FUNC,
+    dat_psp_create: DAT_PSP_CREATE_FUNC,
+    dat_psp_create_any: DAT_PSP_CREATE_ANY_FUNC,
+    dat_psp_free: DAT_PSP_FREE_FUNC,
+    dat_cr_query: DAT_CR_QUERY_FUNC,
+    dat_cr_accept: DAT_CR_ACCEPT_FUNC,
+    dat_cr_reject: DAT_CR_REJECT_FUNC,
+}
+
+impl Functions {
+    /// `Ok` if the answer is success; else the call's name and the library's words.
+    pub(crate) fn check(&self, call: &'static str, code: DAT_RETURN) -> Result<()> {
+        if is_success(code) { Ok(()) } else { Err(Error::Call { call, code, words: self.words(code) }) }
+    }
+
+    fn words(&self, code: DAT_RETURN) -> Words {
+        let (mut kind, mut detail) = (ptr::null(), ptr::null());
+        // SAFETY: both places are ours; they are set to strings that are never freed, or left alone.
+        let code = unsafe { (self.dat_strerror)(code, &raw mut kind, &raw mut detail) };
+        let text = |at: *const c_char| match is_success(code) && !at.is_null() {
+            // SAFETY: a string of libdat's, NUL-terminated, there for ever.
+            true => unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned(),
+            false => String::new(),
+        };
+        let words = Words { kind: text(kind), detail: text(detail) };
+        if words.kind.is_empty() { Words { kind: format!("{code:#010x}"), ..words } } else { words }
+    }
+}
+
+/// libdat.so.1, open. Copies are cheap and mean the same library.
+#[derive(Clone)]
+pub struct Library {
+    functions: Arc<Functions>,
+}
+
+impl Library {
+    /// Opens `libdat.so.1`, found as the dynamic loader finds libraries.
+    ///
+    /// # Errors
+    /// [`Error::Library`] if it is not there, or does not export what uDAPL 1.2 does.
+    pub fn load() -> Result<Self> {
+        Self::load_from("libdat.so.1")
+    }
+
+    /// Opens the library of this name or path.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_from(name: impl AsRef<OsStr>) -> Result<Self> {
+        // SAFETY: what runs at load is the library's own affair, as for every program that is linked with it.
+        let library = unsafe { libloading::Library::new(name) }.map_err(|error| Error::Library(error.to_string()))?;
+        Ok(Library { functions: Arc::new(Functions::find(library)?) })
+    }
+
+    /// The names that dat.conf knows, in its order.
+    ///
+    /// # Errors
+    /// What `dat_registry_list_providers` refuses.
+    pub fn names(&self) -> Result<Vec<String>> {
+        // More than most registries have; doubled while it is full.
+        let mut room = 64;
+        loop {
+            // SAFETY: plain numbers and characters; all zero is a value of each.
+            let mut records: Vec<DAT_PROVIDER_INFO> = vec![unsafe { std::mem::zeroed() }; room];
+            let mut places: Vec<_> = records.iter_mut().map(ptr::from_mut).collect();
+            let mut count = 0;
+            // SAFETY: so many places, each with room for a record.
+            let code = unsafe {
+                (self.functions.dat_registry_list_providers)(room as DAT_COUNT, &raw mut count, places.as_mut_ptr())
+            };
+            self.functions.check("dat_registry_list_providers", code)?;
+            let count = usize::try_from(count).unwrap_or(0).min(room);
+            if count == room {
+                room *= 2;
+                continue;
+            }
+            return Ok(records[..count].iter().map(|record| text(&record.ia_name)).collect());
+        }
+    }
+
+    /// Opens the adapter that dat.conf has under this name.
+    ///
+    /// # Errors
+    /// What `dat_ia_openv` refuses; libdat says more about it on standard error. [`Error::Argument`] if the name has a NUL,
+    /// [`Error::ThreadSafety`] if the provider is not thread-safe.
+    pub fn open(&self, name: &str) -> Result<Ia> {
+        let c_name =
+            CString::new(name).map_err(|_| Error::Argument(format!("{name:?}: an adapter's name has no NUL in it")))?;
+        Ia::open(Arc::clone(&self.functions), name, &c_name)
+    }
+}
+
+/// The characters before the first NUL.
+pub(crate) fn text(characters: &[c_char]) -> String {
+    let bytes: Vec<u8> = characters.iter().map(|c| *c as u8).take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_not_there_is_named() {
+        let Err(Error::Library(text)) = Library::load_from("/nowhere/libdat.so.1") else { panic!("there is none") };
+        assert!(text.contains("/nowhere/libdat.so.1"), "{text}");
+    }
+
+    #[test]
+    fn a_library_that_is_not_libdat_is_refused() {
+        let Err(Error::Library(text)) = Library::load_from("libc.so.6") else { panic!("that is no libdat") };
+        assert!(text.contains("dat_registry_list_providers"), "{text}");
+    }
+
+    #[test]
+    fn text_ends_at_its_nul_or_with_its_room() {
+        assert_eq!(text(&[b's' as c_char, b'm' as c_char, 0, b'x' as c_char]), "sm");
+        assert_eq!(text(&[b'a' as c_char; 3]), "aaa");
+        assert_eq!(text(&[]), "");
+    }
+}

@@ -1,0 +1,145 @@
+//! Listeners, and the requests for connections that come to them. A request that nobody answers is rejected.
+
+use std::fmt;
+use std::mem;
+use std::ptr;
+use std::sync::Arc;
+
+use dat_abi::*;
+
+use crate::address::Address;
+use crate::ep::{Ep, private};
+use crate::error::{Result, is_success};
+use crate::evd::{Evd, EvdInner, copied};
+use crate::ia::{Handle, IaInner};
+
+/// Listens on a qualifier until it is dropped. Requests that have come can still be answered then.
+pub struct Listener {
+    handle: Handle,
+    qualifier: u64,
+    ia: Arc<IaInner>,
+    /// It outlives the listener.
+    _events: Arc<EvdInner>,
+}
+
+impl Listener {
+    pub(crate) fn new(ia: &Arc<IaInner>, qualifier: Option<u64>, events: &Evd) -> Result<Self> {
+        let (ia, events) = (Arc::clone(ia), Arc::clone(&events.inner));
+        let mut handle = ptr::null_mut();
+        let (call, queue) = (&ia.functions, events.handle.0);
+        let qualifier = match qualifier {
+            Some(qualifier) => {
+                // SAFETY: the place is ours.
+                let code = unsafe {
+                    (call.dat_psp_create)(ia.handle.0, qualifier, queue, DAT_PSP_CONSUMER_FLAG, &raw mut handle)
+                };
+                call.check("dat_psp_create", code)?;
+                qualifier
+            }
+            None => {
+                let mut chosen = 0;
+                // SAFETY: the places are ours.
+                let code = unsafe {
+                    let flags = DAT_PSP_CONSUMER_FLAG;
+                    (call.dat_psp_create_any)(ia.handle.0, &raw mut chosen, queue, flags, &raw mut handle)
+                };
+                call.check("dat_psp_create_any", code)?;
+                chosen
+            }
+        };
+        Ok(Listener { handle: Handle(handle), qualifier, ia, _events: events })
+    }
+
+    /// Where it listens.
+    pub fn qualifier(&self) -> u64 {
+        self.qualifier
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // SAFETY: nobody has it any more.
+        let _ = unsafe { (self.ia.functions.dat_psp_free)(self.handle.0) };
+    }
+}
+
+/// Somebody asks for a connection. Dropped, it is rejected.
+pub struct Request {
+    handle: Handle,
+    is_answered: bool,
+    ia: Arc<IaInner>,
+}
+
+impl Request {
+    pub(crate) fn new(ia: &Arc<IaInner>, handle: DAT_CR_HANDLE) -> Self {
+        Request { handle: Handle(handle), is_answered: false, ia: Arc::clone(ia) }
+    }
+
+    /// Who asks, if that is an address of IP.
+    ///
+    /// # Errors
+    /// What `dat_cr_query` refuses.
+    pub fn peer(&self) -> Result<Option<Address>> {
+        let param = self.ask(DAT_CR_FIELD_REMOTE_IA_ADDRESS_PTR)?;
+        // SAFETY: the request's own, there while it is.
+        Ok(unsafe { Address::from_c(param.remote_ia_address_ptr) })
+    }
+
+    /// What came with it. Some transports pad it with zeros.
+    ///
+    /// # Errors
+    /// What `dat_cr_query` refuses.
+    pub fn private_data(&self) -> Result<Vec<u8>> {
+        let param = self.ask(DAT_CR_FIELD_PRIVATE_DATA_SIZE | DAT_CR_FIELD_PRIVATE_DATA)?;
+        // SAFETY: the request's own, there while it is.
+        Ok(unsafe { copied(param.private_data_size, param.private_data) })
+    }
+
+    /// Gives it an endpoint that is not connected, and an answer. An event of that endpoint tells how it ends.
+    ///
+    /// # Errors
+    /// What `dat_cr_accept` refuses; the request is rejected then.
+    pub fn accept(mut self, ep: &Ep, private_data: &[u8]) -> Result<()> {
+        let (size, data) = private(private_data)?;
+        // SAFETY: the data are only read, during the call.
+        let code =
+            unsafe { (self.ia.functions.dat_cr_accept)(self.handle.0, ep.handle(), size, data.cast_mut().cast()) };
+        self.is_answered = is_success(code);
+        self.ia.functions.check("dat_cr_accept", code)
+    }
+
+    /// Says no.
+    ///
+    /// # Errors
+    /// What `dat_cr_reject` refuses.
+    pub fn reject(mut self) -> Result<()> {
+        // SAFETY: plain values.
+        let code = unsafe { (self.ia.functions.dat_cr_reject)(self.handle.0) };
+        self.is_answered = true;
+        self.ia.functions.check("dat_cr_reject", code)
+    }
+
+    fn ask(&self, fields: DAT_CR_PARAM_MASK) -> Result<DAT_CR_PARAM> {
+        // SAFETY: numbers and pointers; all zero is a value.
+        let mut param: DAT_CR_PARAM = unsafe { mem::zeroed() };
+        // SAFETY: the record is whole and ours.
+        let code = unsafe { (self.ia.functions.dat_cr_query)(self.handle.0, fields, &raw mut param) };
+        self.ia.functions.check("dat_cr_query", code)?;
+        Ok(param)
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            // SAFETY: plain values.
+            let _ = unsafe { (self.ia.functions.dat_cr_reject)(self.handle.0) };
+        }
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Request")
+    }
+}

@@ -1,0 +1,282 @@
+//! Registered memory: buffers, which are this process's alone, and windows, which peers reach.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::ptr;
+use std::slice;
+use std::sync::Arc;
+
+use dat_abi::*;
+
+use crate::bytes::Block;
+use crate::error::{Error, Result, is_success};
+use crate::ia::{Handle, Pz, PzInner};
+
+bitflags::bitflags! {
+    /// What peers may do with a window.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    pub struct Access: u32 {
+        /// RDMA reads from it.
+        const READ = DAT_MEM_PRIV_REMOTE_READ_FLAG;
+        /// RDMA writes to it.
+        const WRITE = DAT_MEM_PRIV_REMOTE_WRITE_FLAG;
+    }
+}
+
+/// A block of memory and its registration.
+pub(crate) struct Registered {
+    handle: Handle,
+    context: DAT_LMR_CONTEXT,
+    remote: DAT_RMR_CONTEXT,
+    pz: Arc<PzInner>,
+    /// Given back only when it is deregistered.
+    block: ManuallyDrop<Block>,
+}
+
+impl Registered {
+    fn new(pz: &Pz, length: usize, privileges: DAT_MEM_PRIV_FLAGS) -> Result<Self> {
+        let block = Block::new(length)
+            .ok_or_else(|| Error::Argument(format!("{length} bytes: memory needs one at least, and room")))?;
+        let pz = Arc::clone(&pz.inner);
+        let region = DAT_REGION_DESCRIPTION { for_va: block.base().as_ptr().cast() };
+        let (mut handle, mut context, mut remote) = (ptr::null_mut(), 0, 0);
+        // SAFETY: the memory is ours until it is deregistered; the places are ours, those that may be null are.
+        let code = unsafe {
+            (pz.ia.functions.dat_lmr_create)(
+                pz.ia.handle.0,
+                DAT_MEM_TYPE_VIRTUAL,
+                region,
+                length as DAT_VLEN,
+                pz.handle.0,
+                privileges,
+                &raw mut handle,
+                &raw mut context,
+                &raw mut remote,
+                ptr::null_mut(),
+                ptr::null_mut(),
+            )
+        };
+        pz.ia.functions.check("dat_lmr_create", code)?;
+        Ok(Registered { handle: Handle(handle), context, remote, pz, block: ManuallyDrop::new(block) })
+    }
+
+    /// A part of it, for a transfer.
+    ///
+    /// # Panics
+    /// Never: who calls has looked at the range.
+    pub(crate) fn segment(&self, start: usize, length: usize) -> DAT_LMR_TRIPLET {
+        DAT_LMR_TRIPLET {
+            lmr_context: self.context,
+            pad: 0,
+            virtual_address: (self.block.base().as_ptr() as usize + start) as DAT_VADDR,
+            segment_length: length as DAT_VLEN,
+        }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // SAFETY: registered by us, and nobody has it any more. Transfers that still name it fail from here on.
+        let code = unsafe { (self.pz.ia.functions.dat_lmr_free)(self.handle.0) };
+        if is_success(code) {
+            // SAFETY: dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.block) };
+        }
+        // Otherwise somebody may still use it: better lost than given away.
+    }
+}
+
+/// Memory to send from and to receive into: zeroed at first, aligned to a page, and a `[u8]` while no transfer has it.
+pub struct Buffer(pub(crate) Registered);
+
+impl Buffer {
+    /// So many bytes, registered in this zone.
+    ///
+    /// # Errors
+    /// What `dat_lmr_create` refuses, as that too little memory may be locked; [`Error::Argument`] for a length of 0.
+    pub fn new(pz: &Pz, length: usize) -> Result<Self> {
+        Registered::new(pz, length, DAT_MEM_PRIV_LOCAL_READ_FLAG | pz.inner.ia.sink).map(Buffer)
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let block = &self.0.block;
+        // SAFETY: initialised; no transfer has it, or it would not be here, and no peer may reach it.
+        unsafe { slice::from_raw_parts(block.base().as_ptr(), block.len()) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let (base, length) = (self.0.block.base(), self.0.block.len());
+        // SAFETY: as above, and borrowed by nobody else.
+        unsafe { slice::from_raw_parts_mut(base.as_ptr(), length) }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer of {} bytes", self.len())
+    }
+}
+
+/// Memory that peers may read or write with RDMA at any time, without this process taking part.
+pub struct Window(Registered);
+
+impl Window {
+    /// So many bytes, zeroed, registered in this zone, for peers to use so.
+    ///
+    /// # Errors
+    /// What `dat_lmr_create` refuses; [`Error::Argument`] for a length of 0 and for no access at all.
+    pub fn new(pz: &Pz, length: usize, access: Access) -> Result<Self> {
+        if access.is_empty() {
+            return Err(Error::Argument("a window that nobody may read or write: take a Buffer".into()));
+        }
+        let local = DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_LOCAL_WRITE_FLAG;
+        Registered::new(pz, length, local | access.bits()).map(Window)
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.0.block.len()
+    }
+
+    /// Never: there is no window without a byte.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// What names it to a peer.
+    pub fn ticket(&self) -> Ticket<'_> {
+        let address = self.0.block.base().as_ptr() as u64;
+        let remote = Remote { context: self.0.remote, address, length: self.len() as u64 };
+        Ticket { remote, window: PhantomData }
+    }
+
+    /// Copies bytes out. What a peer writes meanwhile may be seen in part.
+    ///
+    /// # Panics
+    /// If they are not all inside.
+    pub fn read(&self, offset: usize, out: &mut [u8]) {
+        self.0.block.read(offset, out);
+    }
+
+    /// Copies bytes in. A peer that reads meanwhile may see a part.
+    ///
+    /// # Panics
+    /// If they are not all inside.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        self.0.block.write(offset, bytes);
+    }
+
+    /// The eight bytes at a multiple of eight, as this machine has numbers: for who polls for the last of what a peer writes.
+    ///
+    /// # Panics
+    /// If they are not all inside, or `offset` is no multiple of eight.
+    pub fn load(&self, offset: usize) -> u64 {
+        self.0.block.load(offset)
+    }
+}
+
+impl fmt::Debug for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Window of {} bytes", self.len())
+    }
+}
+
+/// What names a window to a peer, as long as it is there. [`to_bytes`](Remote::to_bytes) is what to send.
+#[derive(Clone, Copy, Debug)]
+pub struct Ticket<'w> {
+    remote: Remote,
+    window: PhantomData<&'w Window>,
+}
+
+impl Deref for Ticket<'_> {
+    type Target = Remote;
+
+    fn deref(&self) -> &Remote {
+        &self.remote
+    }
+}
+
+/// A window of the peer's: what an RDMA read or write names. The peer alone decides whether it is still there.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Remote {
+    context: DAT_RMR_CONTEXT,
+    address: DAT_VADDR,
+    length: u64,
+}
+
+impl Remote {
+    /// Its length in bytes.
+    pub fn len(&self) -> u64 {
+        self.length
+    }
+
+    /// Whether it has no byte.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// 20 bytes that say it to any machine: context, address and length, the most significant byte first.
+    pub fn to_bytes(&self) -> [u8; 20] {
+        let mut bytes = [0; 20];
+        bytes[..4].copy_from_slice(&self.context.to_be_bytes());
+        bytes[4..12].copy_from_slice(&self.address.to_be_bytes());
+        bytes[12..].copy_from_slice(&self.length.to_be_bytes());
+        bytes
+    }
+
+    /// What a peer has said so. Any bytes are some window; whether it is one of the peer's shows when it is used.
+    pub fn from_bytes(bytes: &[u8; 20]) -> Self {
+        let [a, b, c, d, address @ .., _, _, _, _, _, _, _, _] = *bytes;
+        let [.., l0, l1, l2, l3, l4, l5, l6, l7] = *bytes;
+        Remote {
+            context: u32::from_be_bytes([a, b, c, d]),
+            address: u64::from_be_bytes(address),
+            length: u64::from_be_bytes([l0, l1, l2, l3, l4, l5, l6, l7]),
+        }
+    }
+
+    /// A part of it, for a transfer of so many bytes.
+    pub(crate) fn part(&self, offset: u64, length: usize) -> Result<DAT_RMR_TRIPLET> {
+        let end = offset.checked_add(length as u64).filter(|end| *end <= self.length);
+        let address = end.and_then(|_| self.address.checked_add(offset));
+        let target_address = address.ok_or_else(|| {
+            Error::Argument(format!("{length} bytes at {offset} are not inside the peer's {} bytes", self.length))
+        })?;
+        Ok(DAT_RMR_TRIPLET { rmr_context: self.context, pad: 0, target_address, segment_length: length as DAT_VLEN })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REMOTE: Remote = Remote { context: 0x0102_0304, address: 0x1112_1314_1516_1718, length: 100 };
+
+    #[test]
+    fn a_window_survives_the_wire() {
+        assert_eq!(Remote::from_bytes(&REMOTE.to_bytes()), REMOTE);
+        assert_eq!(REMOTE.to_bytes()[..12], [1, 2, 3, 4, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18]);
+    }
+
+    #[test]
+    fn parts_stay_inside() {
+        let part = REMOTE.part(60, 40).unwrap();
+        assert_eq!(
+            (part.rmr_context, part.target_address, part.segment_length),
+            (0x0102_0304, REMOTE.address + 60, 40)
+        );
+        assert!(REMOTE.part(100, 0).is_ok());
+        assert!(REMOTE.part(61, 40).is_err());
+        assert!(REMOTE.part(u64::MAX, 2).is_err());
+        let high = Remote { address: u64::MAX - 1, ..REMOTE };
+        assert!(high.part(2, 1).is_err(), "addresses do not wrap");
+    }
+}

@@ -1,0 +1,141 @@
+//! What is in the folder, who may be, and who cleans up.
+
+use super::*;
+
+fn scratch(name: &str) -> String {
+    format!("/tmp/dapl-sm-dir-{}-{name}", std::process::id())
+}
+
+#[test]
+fn addresses_are_absolute_and_short() {
+    assert_eq!(endpoint_path("sm:///tmp/cci/sm/4567/2"), Some("/tmp/cci/sm/4567/2".into()));
+    assert_eq!(endpoint_path("/tmp/4567/2"), Some("/tmp/4567/2".into()));
+    assert_eq!(endpoint_path("sm://tmp/1/2"), None);
+    assert_eq!(endpoint_path("/tmp/../etc"), None);
+    assert_eq!(endpoint_path(&format!("/{}", "a".repeat(102))), None);
+    assert!(endpoint_path(&format!("/{}", "a".repeat(101))).is_some());
+}
+
+#[test]
+fn an_end_point_leaves_nothing_behind() {
+    let dir = scratch("leave");
+    let base = Base::open(Some(&dir)).unwrap();
+    let endpoint = Endpoint::create(base, None, None).unwrap();
+    for name in ["fifo", "lock", "conns"] {
+        assert!(endpoint.path().join(name).exists(), "{name}");
+    }
+    endpoint.add_conn(3, Path::new("/somewhere"));
+    let name = endpoint.claim(77).unwrap();
+    assert_eq!(endpoint.base().find(77).as_deref(), Some(endpoint.path()));
+    drop((name, endpoint));
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+    fs::remove_dir(&dir).unwrap();
+}
+
+#[test]
+fn names_with_another_process_id_never_clash_and_are_cleaned_all_the_same() {
+    let dir = scratch("pid");
+    let base = Base::open(Some(&dir)).unwrap();
+    let open = || Endpoint::create(base.clone(), None, Some(4_194_304)).unwrap();
+    let (one, two) = (open(), open());
+    assert_eq!(one.path().parent(), Some(PathBuf::from(&dir).join("4194304").as_path()));
+    assert_ne!(one.path(), two.path());
+    base.clean();
+    assert!(one.path().join("lock").exists(), "it lives, whatever lives under that number");
+    let _name = one.claim(5).unwrap();
+    assert_eq!(two.claim(5).err(), Some(Error::ConnQualTaken));
+    drop((_name, one, two));
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+    fs::remove_dir(&dir).unwrap();
+}
+
+#[test]
+fn a_qualifier_has_one_listener_and_the_dead_hold_none() {
+    let dir = scratch("qual");
+    let endpoint = Endpoint::create(Base::open(Some(&dir)).unwrap(), None, None).unwrap();
+    let first = endpoint.claim(u64::MAX).unwrap();
+    assert_eq!(endpoint.claim(u64::MAX).err(), Some(Error::ConnQualTaken));
+    drop(first);
+    fs::write(endpoint.base().quals().join("5"), "/left/by/1").unwrap();
+    assert!(endpoint.claim(5).is_ok(), "a file without a lock is of the dead");
+    drop(endpoint);
+    let _ = fs::remove_dir_all(&dir);
+}
+
+#[test]
+fn a_cleaner_takes_nothing_of_an_end_point_that_is_being_made() {
+    let dir = scratch("made");
+    let base = Base::open(Some(&dir)).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                base.clean();
+            }
+        });
+        let whole = (0..3000).all(|_| {
+            let endpoint = Endpoint::create(base.clone(), None, None).unwrap();
+            ["lock", "fifo", "conns"].iter().all(|name| endpoint.path().join(name).exists())
+        });
+        done.store(true, Ordering::Relaxed);
+        assert!(whole);
+    });
+    let _ = fs::remove_dir_all(&dir);
+}
+
+#[test]
+fn a_cleaner_stands_in_no_listeners_way() {
+    let dir = scratch("way");
+    let base = Base::open(Some(&dir)).unwrap();
+    let endpoint = Endpoint::create(base.clone(), None, None).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                base.clean();
+            }
+        });
+        let claims: Vec<_> = (0..300).map(|qual| endpoint.claim(qual).map(drop)).collect();
+        done.store(true, Ordering::Relaxed);
+        assert!(claims.iter().all(Result::is_ok), "{:?}", claims.iter().find(|claim| claim.is_err()));
+    });
+    drop(endpoint);
+    let _ = fs::remove_dir_all(&dir);
+}
+
+#[test]
+fn the_cleaner_takes_the_dead_and_spares_the_living() {
+    let dir = scratch("clean");
+    let base = Base::open(Some(&dir)).unwrap();
+    let living = Endpoint::create(base.clone(), None, None).unwrap();
+    let dead = PathBuf::from(&dir).join("1/1");
+    fs::create_dir_all(dead.join("conns/5")).unwrap();
+    fs::write(dead.join("lock"), "").unwrap();
+    base.clean();
+    assert!(!dead.exists() && !dead.parent().unwrap().exists());
+    assert!(living.path().join("lock").exists());
+    drop(living);
+    let _ = fs::remove_dir_all(&dir);
+}
+
+#[test]
+fn openers_and_leavers_of_the_default_base_do_not_trip_over_each_other() {
+    let path = PathBuf::from(scratch("default"));
+    let base = Base::over(BaseDir::as_default(&KIND, path.clone()));
+    let open_and_close =
+        || (0..200).try_for_each(|_| base.make().and_then(|()| Endpoint::create(base.clone(), None, None).map(drop)));
+    std::thread::scope(|scope| {
+        let threads = [scope.spawn(open_and_close), scope.spawn(open_and_close), scope.spawn(open_and_close)];
+        threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), Ok(())));
+    });
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_base_of_wrong_rights_is_refused() {
+    let dir = scratch("rights");
+    DirBuilder::new().mode(0o755).create(&dir).unwrap();
+    assert_eq!(Base::open(Some(&dir)).err(), Some(Error::PermissionDenied));
+    fs::remove_dir(&dir).unwrap();
+    assert_eq!(Base::open(Some("relative")).map(|_| ()).err().map(Error::code), Some(0x8012_0061));
+}

@@ -1,0 +1,220 @@
+//! What the network path to a host carries: small and large datagrams, there and back.
+//!
+//! Asks a host on which somebody listens over `usnic`, or `datinfo doctor --serve` runs, by probes of no connection. Needs no
+//! adapter, no rights and nothing of DAT. Datagrams are not fragmented on their way, so what does not fit is lost; where
+//! something on the way says so, the system learns it, and this room tells that too. Sends a few dozen datagrams and waits for
+//! each with a limit. Sizes are bytes of payload: what a datagram carries beside IP and UDP.
+//!
+//! `probe` is what is sent, `search` the rule, `report` what is said; listeners answer by [`answer`].
+
+mod options;
+mod probe;
+mod report;
+mod search;
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+pub use probe::answer;
+use probe::{LONGEST, SHORTEST};
+pub use report::{LEAST, Outcome, Report, Size};
+use search::{Answer, Ask, SMALL};
+
+/// The port of set-ups, unless it was set to another one.
+pub const PORT: u16 = 17_471;
+
+/// Each datagram is sent so often before it counts as lost.
+const TRIES: u32 = 3;
+
+/// Checks the path to a host. `patience`: how long an answer is waited for; twice the round trip is enough.
+///
+/// Errors: those of the system's sockets; that nobody answers is none, but a report.
+pub fn check(to: SocketAddr, patience: Duration) -> io::Result<Report> {
+    match Asking::of(to, patience) {
+        Ok(mut asking) => search::run(to, &mut asking),
+        Err(error) => match Answer::of(&error).and_then(search::outcome) {
+            Some(outcome) => Ok(Report { to, outcome, reach: Size::default() }),
+            None => Err(error),
+        },
+    }
+}
+
+/// Sends so many small datagrams, each once, and says how long those took that were answered. Stops if the first few are not.
+///
+/// Errors: those of the system's sockets.
+pub fn row(to: SocketAddr, patience: Duration, count: usize) -> io::Result<Vec<Duration>> {
+    let mut asking = Asking::of(to, patience)?;
+    let mut times = Vec::with_capacity(count);
+    for sent in 0..count {
+        match asking.once(SMALL, false)? {
+            Answer::Came(time) => times.push(time),
+            _ if times.is_empty() && sent >= TRIES as usize => break,
+            _ => {}
+        }
+    }
+    Ok(times)
+}
+
+/// Numbers of probes: an answer to another one, or to another process, is none.
+fn seed() -> u64 {
+    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    (time.as_nanos() as u64 ^ u64::from(std::process::id()).rotate_left(40)) | 1
+}
+
+struct Asking {
+    socket: UdpSocket,
+    is_v4: bool,
+    /// Bytes of IP and UDP.
+    headers: usize,
+    patience: Duration,
+    number: u64,
+}
+
+impl Asking {
+    fn of(to: SocketAddr, patience: Duration) -> io::Result<Self> {
+        let any: SocketAddr =
+            if to.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
+        let socket = UdpSocket::bind(any)?;
+        options::never_fragment(&socket, to.is_ipv4())?;
+        socket.connect(to)?;
+        let headers = if to.is_ipv4() { 28 } else { 48 };
+        Ok(Asking { socket, is_v4: to.is_ipv4(), headers, patience, number: seed() })
+    }
+
+    /// Sends one probe, and waits for its answer.
+    fn once(&mut self, size: usize, as_long: bool) -> io::Result<Answer> {
+        self.number = self.number.wrapping_add(2);
+        let sent = Instant::now();
+        let came = self.socket.send(&probe::probe(self.number, size, as_long));
+        match came.and_then(|_| self.listen(sent + self.patience, size, as_long)) {
+            Ok(true) => Ok(Answer::Came(sent.elapsed())),
+            Ok(false) => Ok(Answer::Nothing),
+            // Of an earlier one, it may be; it is told once.
+            Err(error) => Answer::of(&error).ok_or(error),
+        }
+    }
+
+    /// Waits for the answer to the last probe. False: it has not come.
+    fn listen(&self, until: Instant, size: usize, as_long: bool) -> io::Result<bool> {
+        let mut bytes = vec![0; 1 << 16];
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            self.socket.set_read_timeout(Some(left))?;
+            match self.socket.recv(&mut bytes) {
+                Ok(length) if probe::is_answer(&bytes[..length], self.number, size, as_long) => return Ok(true),
+                Ok(_) => {}
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Ask for Asking {
+    fn most(&self) -> usize {
+        // Without an answer of the system's, what an Ethernet takes.
+        let mtu = options::mtu(&self.socket, self.is_v4).unwrap_or(1500);
+        mtu.saturating_sub(self.headers).clamp(SHORTEST, LONGEST)
+    }
+
+    fn ask(&mut self, size: usize, as_long: bool) -> io::Result<Answer> {
+        let mut last = Answer::Nothing;
+        for _ in 0..TRIES {
+            match self.once(size, as_long)? {
+                answer @ (Answer::Came(_) | Answer::TooLarge) => return Ok(answer),
+                // What the network has said outweighs a silence.
+                Answer::Nothing => {}
+                answer => last = answer,
+            }
+        }
+        Ok(last)
+    }
+}
+
+impl Answer {
+    /// What an error of a socket's says of the path. `None`: nothing.
+    fn of(error: &io::Error) -> Option<Answer> {
+        match error.raw_os_error()? {
+            libc::EMSGSIZE => Some(Answer::TooLarge),
+            libc::ECONNREFUSED => Some(Answer::Refused),
+            libc::EHOSTUNREACH | libc::ENETUNREACH => Some(Answer::Unreachable),
+            libc::EPERM | libc::EACCES => Some(Answer::Forbidden),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A listener; it loses every `loses`th probe. It ends with a datagram of one byte.
+    fn listener(loses: usize) -> (SocketAddr, std::thread::JoinHandle<()>) {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let at = socket.local_addr().unwrap();
+        let thread = std::thread::spawn(move || {
+            let mut bytes = vec![0; 1 << 16];
+            for number in 1.. {
+                let (length, from) = socket.recv_from(&mut bytes).unwrap();
+                if length == 1 {
+                    return;
+                }
+                let mut out = Vec::new();
+                assert!(answer(&bytes[..length], &mut out));
+                if number % loses != 0 {
+                    socket.send_to(&out, from).unwrap();
+                }
+            }
+        });
+        (at, thread)
+    }
+
+    fn end((at, thread): (SocketAddr, std::thread::JoinHandle<()>)) {
+        UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().send_to(&[0], at).unwrap();
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_path_that_carries_all_is_named_so() {
+        let listener = listener(usize::MAX);
+        let report = check(listener.0, Duration::from_secs(10)).unwrap();
+        let times = row(listener.0, Duration::from_secs(10), 20).unwrap();
+        end(listener);
+        assert!(report.is_whole() && report.reach.local >= 1400 && !report.reach.is_told, "{report:?}");
+        assert_eq!(times.len(), 20);
+    }
+
+    #[test]
+    fn what_is_lost_of_a_row_is_missing_and_is_repeated_in_a_check() {
+        let listener = listener(3);
+        let times = row(listener.0, Duration::from_millis(100), 9).unwrap();
+        let report = check(listener.0, Duration::from_millis(100)).unwrap();
+        end(listener);
+        assert!(times.len() <= 6 && report.is_whole(), "{} {report:?}", times.len());
+    }
+
+    #[test]
+    fn nobody_there_is_refused() {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let at = socket.local_addr().unwrap();
+        drop(socket);
+        let report = check(at, Duration::from_millis(30)).unwrap();
+        assert!(!report.answers() && report.to_string().contains("nobody listens"), "{report}");
+        assert!(row(at, Duration::from_millis(30), 50).unwrap().is_empty());
+    }
+
+    #[test]
+    fn errors_of_sockets_are_told_apart() {
+        let of = |number| Answer::of(&io::Error::from_raw_os_error(number));
+        assert_eq!([libc::ENETUNREACH, libc::EHOSTUNREACH].map(of), [Some(Answer::Unreachable); 2]);
+        assert_eq!((of(libc::EPERM), of(libc::ENOBUFS)), (Some(Answer::Forbidden), None));
+        // Who has not asked for that may not send to all.
+        let report = check((Ipv4Addr::BROADCAST, 9).into(), Duration::from_millis(30)).unwrap();
+        assert_eq!(report.outcome, Outcome::Forbidden);
+    }
+}

@@ -1,0 +1,109 @@
+//! The datagrams: a probe of some size, and its answer, which is never longer.
+//!
+//! Pure. A probe has the head of a packet of usnic's (`daplusnic`'s `proto::wire`) of no connection, with a number of the
+//! asker's in the place of the token. Who listens over `usnic` answers by what it says of its size, and so does `datinfo
+//! doctor --serve`, both by [`answer`]; if it asks so, by as many bytes. So nobody gains by it, nothing is kept, and nothing
+//! is known of the asker.
+#![forbid(unsafe_code)]
+
+const VERSION: u8 = 1;
+const PROBE: u8 = 4;
+const PROBE_ACK: u8 = 5;
+/// The answer is to be as long as the probe.
+const AS_LONG: u16 = 1;
+/// Bytes of a head; its answer has four more.
+const HEAD: usize = 16;
+/// The shortest probe, as long as its answer.
+pub(crate) const SHORTEST: usize = HEAD + 4;
+/// The longest payload of a UDP datagram.
+pub(crate) const LONGEST: usize = 65_507;
+
+/// A probe of `size` bytes.
+pub(crate) fn probe(number: u64, size: usize, as_long: bool) -> Vec<u8> {
+    let mut packet = head(PROBE, if as_long { AS_LONG } else { 0 }, number).to_vec();
+    packet.resize(size, 0);
+    packet
+}
+
+/// Appends the answer to a datagram that came. False: it is no probe, and has none.
+pub fn answer(packet: &[u8], out: &mut Vec<u8>) -> bool {
+    let Some((seen, _)) = packet.split_first_chunk::<HEAD>().filter(|_| packet.len() >= SHORTEST) else { return false };
+    let [version, kind, flag_high, flag_low, conn @ .., _, _, _, _, _, _, _, _] = *seen;
+    let number = u64::from_be_bytes([seen[8], seen[9], seen[10], seen[11], seen[12], seen[13], seen[14], seen[15]]);
+    if (version, kind, conn) != (VERSION, PROBE, [0; 4]) || number == 0 {
+        return false;
+    }
+    let start = out.len();
+    out.extend_from_slice(&head(PROBE_ACK, 0, number));
+    out.extend_from_slice(&u32::try_from(packet.len()).unwrap_or(u32::MAX).to_be_bytes());
+    if u16::from_be_bytes([flag_high, flag_low]) & AS_LONG != 0 {
+        out.resize(start + packet.len(), 0);
+    }
+    true
+}
+
+/// Whether these bytes are the answer to that probe.
+pub(crate) fn is_answer(bytes: &[u8], number: u64, size: usize, as_long: bool) -> bool {
+    let length = if as_long { size } else { SHORTEST };
+    let is_head = bytes.starts_with(&head(PROBE_ACK, 0, number));
+    is_head && bytes.len() == length && bytes[HEAD..SHORTEST] == (size as u32).to_be_bytes()
+}
+
+/// Version, kind, flags, no connection, and the number in the place of its token.
+fn head(kind: u8, flags: u16, number: u64) -> [u8; HEAD] {
+    let mut head = [0; HEAD];
+    head[..2].copy_from_slice(&[VERSION, kind]);
+    head[2..4].copy_from_slice(&flags.to_be_bytes());
+    head[8..].copy_from_slice(&number.to_be_bytes());
+    head
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_tells_the_size_and_is_never_longer() {
+        for size in [20, 21, 1200, LONGEST] {
+            for as_long in [false, true] {
+                let mut out = vec![7];
+                assert!(answer(&probe(5, size, as_long), &mut out));
+                assert!(is_answer(&out[1..], 5, size, as_long) && out.len() <= 1 + size, "{size} {as_long}");
+                let mut again = Vec::new();
+                assert!(!answer(&out[1..], &mut again) && again.is_empty(), "an answer is no probe");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_else_is_answered() {
+        let mut out = Vec::new();
+        let good = probe(5, 100, false);
+        (0..SHORTEST).for_each(|length| assert!(!answer(&good[..length], &mut out), "{length}"));
+        assert!(!answer(&probe(0, 100, false), &mut out), "no number");
+        // Of the head, only flags and the number may be anything.
+        for at in [0, 1, 4, 5, 6, 7] {
+            for bit in 0..8 {
+                let mut bad = good.clone();
+                bad[at] ^= 1 << bit;
+                assert!(!answer(&bad, &mut out), "byte {at}, bit {bit}");
+            }
+        }
+        assert!(!answer(&[2; 100], &mut out) && out.is_empty());
+    }
+
+    #[test]
+    fn answers_are_held_against_what_was_asked() {
+        let answer = |number, size: u32, length| {
+            let mut bytes = head(PROBE_ACK, 0, number).to_vec();
+            bytes.extend(size.to_be_bytes());
+            bytes.resize(length, 0);
+            bytes
+        };
+        assert!(is_answer(&answer(5, 100, 20), 5, 100, false) && is_answer(&answer(5, 100, 100), 5, 100, true));
+        for wrong in [answer(6, 100, 20), answer(5, 99, 20), answer(5, 100, 21), answer(5, 100, 16), Vec::new()] {
+            assert!(!is_answer(&wrong, 5, 100, false), "{wrong:?}");
+        }
+        assert_eq!(probe(5, 100, true).len(), 100);
+    }
+}

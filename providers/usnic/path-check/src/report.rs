@@ -1,0 +1,180 @@
+//! What was found, and how it is said: with the cause, as far as it is known, and what to do.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// What was found.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Report {
+    /// Who was asked.
+    pub to: SocketAddr,
+    /// Whether there was an answer to a small datagram.
+    pub outcome: Outcome,
+    /// Of larger ones; without an answer it is empty but for what leaves here.
+    pub reach: Size,
+}
+
+/// Bytes that a path must carry: usnic's set-ups are as long.
+pub const LEAST: usize = 1200;
+
+/// Whether somebody answers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Outcome {
+    /// After this round trip.
+    Answers(Duration),
+    /// The host says that nobody has the port.
+    Refused,
+    /// Nothing comes back.
+    Silent,
+    /// The network says that there is no way to the host.
+    Unreachable,
+    /// This host lets nothing out to it.
+    Forbidden,
+}
+
+/// Bytes of payload of the largest datagram.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Size {
+    /// That this host would send.
+    pub local: usize,
+    /// That arrives there.
+    pub there: usize,
+    /// That comes back, of what arrives there.
+    pub back: usize,
+    /// Something on the way has said that more does not fit.
+    pub is_told: bool,
+}
+
+impl Report {
+    /// Somebody answers.
+    pub fn answers(&self) -> bool {
+        matches!(self.outcome, Outcome::Answers(_))
+    }
+
+    /// All that this host would send arrives, and comes back.
+    pub fn is_whole(&self) -> bool {
+        self.answers() && self.reach.back == self.reach.local
+    }
+
+    /// Larger ones are lost, and nothing on the way says so.
+    pub fn is_hole(&self) -> bool {
+        self.answers() && self.reach.there < self.reach.local && !self.reach.is_told
+    }
+
+    /// What is so.
+    pub fn found(&self) -> String {
+        let Size { local, there, back, is_told } = self.reach;
+        let way_back = Back(there, back);
+        match self.outcome {
+            Outcome::Refused => "the host is there, but nobody listens on this port".to_owned(),
+            Outcome::Silent => {
+                "nothing comes back from this port: the host is down, a firewall drops UDP, nobody listens, \
+                                or who does has a key (`key`), and then answers only who has it too"
+                    .to_owned()
+            }
+            Outcome::Unreachable => {
+                "the network says that there is no way to this host: it is down, there is no route, or \
+                                     a firewall rejects UDP"
+                    .to_owned()
+            }
+            Outcome::Forbidden => "this host itself lets no UDP out to it: its own firewall forbids that".to_owned(),
+            Outcome::Answers(trip) if self.is_whole() => {
+                format!("datagrams of up to {back} bytes arrive and come back; round trip {} us", trip.as_micros())
+            }
+            Outcome::Answers(_) if self.is_hole() => format!(
+                "small datagrams arrive, {local} bytes do not: the path carries {there}, and something on the way drops \
+                 larger ones without a word (or drops ICMP){way_back}"
+            ),
+            Outcome::Answers(_) if is_told && there < local => format!(
+                "the path carries {there} bytes, of the {local} that this host would send, and something on the way says \
+                 so{way_back}"
+            ),
+            Outcome::Answers(_) => format!("datagrams of {there} bytes arrive{way_back}"),
+        }
+    }
+
+    /// What helps; empty if nothing has to.
+    pub fn remedy(&self) -> String {
+        let (to, Size { there, back, .. }) = (self.to, self.reach);
+        match self.outcome {
+            Outcome::Refused => "start the server there first, and look at `port` on both hosts".to_owned(),
+            Outcome::Silent => format!(
+                "ping the host; start the server there first, look at `port` and `key` on both hosts, and let UDP to port \
+                 {} in there",
+                to.port()
+            ),
+            Outcome::Unreachable => format!("see what `ip route get {}` says, and whether the host is up", to.ip()),
+            Outcome::Forbidden => {
+                format!("let UDP to port {} out: `nft list ruleset` and `iptables -L OUTPUT` show the rules", to.port())
+            }
+            Outcome::Answers(_) if self.is_whole() => String::new(),
+            Outcome::Answers(_) if there.min(back) < LEAST => {
+                format!("usnic needs datagrams of {LEAST} bytes: raise the MTU of what lies between (tunnels, VPNs)")
+            }
+            Outcome::Answers(_) if self.is_hole() => {
+                format!(
+                    "give all interfaces and switches the same MTU, let ICMP through, or set `mtu={}`",
+                    there.min(back)
+                )
+            }
+            Outcome::Answers(_) if back < there => {
+                "the MTU there, or on that way, is smaller: make that of both hosts' \
+                                                    interfaces equal (ip link set ... mtu)"
+                    .to_owned()
+            }
+            Outcome::Answers(_) => "usnic finds that out by itself, and sends smaller ones".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.to, self.found())?;
+        let remedy = self.remedy();
+        if remedy.is_empty() { Ok(()) } else { write!(f, "; {remedy}") }
+    }
+}
+
+/// What is said of the way back, if it is another one.
+struct Back(usize, usize);
+
+impl fmt::Display for Back {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Back(there, back) = *self;
+        if back == there { Ok(()) } else { write!(f, "; on the way back only {back} bytes do") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(outcome: Outcome, local: usize, there: usize, back: usize, is_told: bool) -> String {
+        let to = ([192, 0, 2, 1], 17_471).into();
+        Report { to, outcome, reach: Size { local, there, back, is_told } }.to_string()
+    }
+
+    #[test]
+    fn what_was_found_is_named() {
+        let answers = Outcome::Answers(Duration::from_micros(120));
+        assert_eq!(
+            said(answers, 8972, 8972, 8972, false),
+            "192.0.2.1:17471: datagrams of up to 8972 bytes arrive and come back; round trip 120 us"
+        );
+        let hole = said(answers, 8972, 1472, 1472, false);
+        assert!(hole.contains("small datagrams arrive, 8972 bytes do not: the path carries 1472"), "{hole}");
+        assert!(hole.contains("drops ICMP") && hole.contains("mtu=1472") && !hole.contains("way back"), "{hole}");
+        let told = said(answers, 8972, 1400, 1300, true);
+        assert!(told.contains("carries 1400") && told.contains("says so") && told.contains("only 1300"), "{told}");
+        let back = said(answers, 8972, 8972, 1472, false);
+        assert!(back.contains("datagrams of 8972 bytes arrive; on the way back only 1472"), "{back}");
+        assert!(said(Outcome::Refused, 1472, 0, 0, false).contains("nobody listens"));
+        assert!(said(Outcome::Silent, 1472, 0, 0, false).contains("firewall"));
+        assert!(said(Outcome::Unreachable, 0, 0, 0, false).contains("ip route get 192.0.2.1"));
+        assert!(said(Outcome::Forbidden, 0, 0, 0, false).contains("let UDP to port 17471 out"));
+        let narrow = said(answers, 1472, 1000, 1000, false);
+        assert!(narrow.contains("usnic needs datagrams of 1200 bytes") && !narrow.contains("mtu="), "{narrow}");
+    }
+}

@@ -1,0 +1,247 @@
+//! A rate in place of a window, where loss comes at a rate and not from a queue: behind a policer on a short path.
+//!
+//! Such a path holds less than a packet, so windows say nothing there, and TCP recovers from loss within microseconds but
+//! sits in a timeout where nothing of what it sends gets through. Whoever keeps the policer's bucket empty keeps TCP out; who
+//! leaves room has TCP fill it. So time goes by turns: the rate grows slowly while nothing is lost, and falls while
+//! something is, but not below a fair part of what was seen to pass. Now and then a turn probes for that. Knows no window
+//! and no round trip; whether loss is congestion at all is `evidence`'s to say.
+
+use super::rounds::{Load, Round};
+use crate::proto::{MILLIS, Nanos, SECONDS};
+
+/// Time in which losses are counted: more than TCP's bursts take, less than its timeouts.
+const TURN: Nanos = 50 * MILLIS;
+/// Part of what passes that we keep while others lose with us.
+const FAIR: f64 = 0.4;
+/// What is left of the rate after a turn with loss, and what is left at least where much is lost.
+const GENTLE: f64 = 0.85;
+const HARD: f64 = 0.5;
+/// Loss of a turn that says that the path has become narrower: more than a TCP beside us causes that heeds no loss. What is
+/// left of what passed, then: one such turn may be chance.
+const MUCH: f64 = 0.5;
+const NARROWER: f64 = 0.8;
+/// Bytes a second by which the rate grows in a turn without loss, where so many pass: elsewhere by the root of that, for who
+/// gets little must grow faster in proportion, or gets little for ever. Doubled after some such turns in a row, to a quarter.
+const STEP: (f64, f64) = (1_250_000.0, 125_000_000.0);
+const CALM: u32 = 4;
+const LEAP: f64 = 0.25;
+/// A turn in so long probes, if the rate is near the fair part: with so many times that. The first does with twice the rate.
+const PROBE: Nanos = 2 * SECONDS;
+const NEAR: f64 = 1.5;
+const PROBES: f64 = 3.0;
+const FIRST: f64 = 2.0;
+/// What passed is forgotten after one to two of these: two probes at least.
+const MEMORY: Nanos = 5 * SECONDS;
+
+/// The present turn.
+#[derive(Debug, Default)]
+struct Turn {
+    began: Nanos,
+    sent: f64,
+    acked: f64,
+    lost: f64,
+    events: f64,
+    /// There was less to send than the rate.
+    idle: bool,
+    probes: bool,
+    is_first: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Policed {
+    /// Bytes a second.
+    rate: f64,
+    turn: Turn,
+    /// Turns without loss in a row.
+    calm: u32,
+    /// The most that passed in a turn of late, and of the time before, in bytes a second.
+    most: (f64, f64),
+    forget_at: Nanos,
+    probe_at: Nanos,
+}
+
+impl Policed {
+    /// So many bytes a second were seen to pass.
+    pub(super) fn new(now: Nanos, passes: f64) -> Self {
+        Policed {
+            rate: passes * FIRST,
+            turn: Turn { began: now, is_first: true, ..Turn::default() },
+            calm: 0,
+            most: (passes, 0.0),
+            forget_at: now.saturating_add(MEMORY),
+            probe_at: now.saturating_add(PROBE),
+        }
+    }
+
+    /// Bytes a second that may leave now.
+    pub(super) fn rate(&self) -> f64 {
+        if self.turn.probes { self.rate.max(FAIR * PROBES * self.passes()) } else { self.rate }
+    }
+
+    fn passes(&self) -> f64 {
+        self.most.0.max(self.most.1)
+    }
+
+    pub(super) fn sent(&mut self, bytes: u64) {
+        self.turn.sent += bytes as f64;
+    }
+
+    pub(super) fn lost(&mut self, bytes: u64) {
+        self.turn.lost += bytes as f64;
+        self.turn.events += 1.0;
+    }
+
+    /// Gives the turn that this ends: what was lost in it, and under which load.
+    pub(super) fn acked(&mut self, now: Nanos, bytes: u64, app_limited: bool) -> Option<Round> {
+        self.turn.acked += bytes as f64;
+        self.turn.idle |= app_limited;
+        let lasted = now.saturating_sub(self.turn.began);
+        (lasted >= TURN).then(|| self.end_turn(now, lasted))
+    }
+
+    fn end_turn(&mut self, now: Nanos, lasted: Nanos) -> Round {
+        let turn = std::mem::replace(&mut self.turn, Turn { began: now, ..Turn::default() });
+        let passed = turn.acked * SECONDS as f64 / lasted as f64;
+        if now >= self.forget_at {
+            self.most = (0.0, self.most.0);
+            self.forget_at = now.saturating_add(MEMORY);
+        }
+        self.most.0 = self.most.0.max(passed);
+        let was_low = self.rate <= self.passes() * FAIR * NEAR;
+        if turn.is_first {
+            self.rate = self.passes() * GENTLE;
+        } else if !turn.probes {
+            self.judge(&turn, passed);
+        }
+        if now >= self.probe_at {
+            self.probe_at = now.saturating_add(PROBE);
+            self.turn.probes = was_low && !turn.idle;
+        }
+        let load = match (turn.probes, was_low) {
+            _ if turn.idle || turn.is_first => Load::Other,
+            (true, _) => Load::Full,
+            (false, true) => Load::Low,
+            (false, false) => Load::Other,
+        };
+        Round { load, sent: turn.sent, lost: turn.lost, events: turn.events, ..Round::default() }
+    }
+
+    fn judge(&mut self, turn: &Turn, passed: f64) {
+        let lost = turn.lost / turn.sent.max(turn.lost).max(1.0);
+        if lost > MUCH {
+            self.calm = 0;
+            self.most = (passed.max(self.passes() * NARROWER), 0.0);
+            self.rate = (self.rate * GENTLE).min(passed).max(self.rate * HARD);
+        } else if turn.lost > 0.0 {
+            self.calm = 0;
+            self.rate = self.rate.min((self.rate * GENTLE).max(FAIR * self.passes()));
+        } else if !turn.idle {
+            self.calm = self.calm.saturating_add(1);
+            let doublings = f64::from(1u32 << (self.calm / CALM).min(16));
+            let step = STEP.0 * (self.passes() / STEP.1).sqrt();
+            self.rate += (step * doublings).min(LEAP * self.passes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSES: f64 = 25_000_000.0;
+    const PACKET: u64 = 1_000;
+
+    /// A policer, and somebody who takes what is left of it; what a turn of ours meets there.
+    struct Path {
+        policed: Policed,
+        now: Nanos,
+        passes: f64,
+        has_company: bool,
+    }
+
+    impl Path {
+        fn new(has_company: bool) -> Self {
+            Path { policed: Policed::new(0, PASSES), now: 0, passes: PASSES, has_company }
+        }
+
+        /// One turn; says at which rate, and under which load it was.
+        fn turn(&mut self, part: f64) -> (f64, Load) {
+            let rate = self.policed.rate() * part;
+            let share = rate.min(self.passes) * TURN as f64 / SECONDS as f64;
+            let lost = (rate - self.passes).max(if self.has_company { rate / 200.0 } else { 0.0 });
+            self.policed.sent((rate * TURN as f64 / SECONDS as f64) as u64);
+            if lost > 0.0 {
+                self.policed.lost((lost * TURN as f64 / SECONDS as f64) as u64);
+            }
+            self.now += TURN;
+            let ended = self.policed.acked(self.now, share as u64, part < 1.0);
+            (rate, ended.expect("it has lasted a turn").load)
+        }
+
+        fn turns(&mut self, count: usize) -> Vec<(f64, Load)> {
+            (0..count).map(|_| self.turn(1.0)).collect()
+        }
+    }
+
+    fn mean(turns: &[(f64, Load)]) -> f64 {
+        turns.iter().map(|(rate, _)| rate).sum::<f64>() / turns.len() as f64
+    }
+
+    #[test]
+    fn who_is_alone_takes_almost_all() {
+        let mut path = Path::new(false);
+        path.turns(40);
+        let turns = path.turns(200);
+        let mean = mean(&turns);
+        assert!((0.85 * PASSES..1.05 * PASSES).contains(&mean), "{mean}");
+    }
+
+    #[test]
+    fn beside_another_a_fair_part_is_kept_and_probes_remember_the_whole() {
+        let mut path = Path::new(true);
+        path.turns(40);
+        let turns = path.turns(600);
+        let mean = mean(&turns);
+        assert!((0.35 * PASSES..0.5 * PASSES).contains(&mean), "half a minute later it has {mean}");
+        let probes = turns.iter().filter(|(_, load)| *load == Load::Full).count();
+        assert!((10..20).contains(&probes), "one in two seconds: {probes}");
+        assert!(turns.iter().filter(|(_, load)| *load == Load::Low).count() > 500);
+    }
+
+    #[test]
+    fn a_path_that_becomes_narrower_or_wider_is_followed() {
+        let mut path = Path::new(false);
+        path.turns(40);
+        path.passes = PASSES / 10.0;
+        path.turns(30);
+        assert!(path.policed.rate() < 1.3 * path.passes, "{}", path.policed.rate());
+        path.turns(100);
+        path.passes = PASSES;
+        path.turns(60);
+        assert!(path.policed.rate() > 0.5 * PASSES, "{}", path.policed.rate());
+    }
+
+    #[test]
+    fn too_little_to_send_says_nothing() {
+        let mut path = Path::new(false);
+        path.turns(40);
+        let before = path.policed.rate();
+        assert!((0..200).map(|_| path.turn(0.1)).all(|(_, load)| load == Load::Other));
+        assert!(path.policed.rate() <= before, "it grows by what is sent");
+    }
+
+    #[test]
+    fn extremes_are_finite() {
+        for passes in [0.0, 1.0, 1e18] {
+            let mut policed = Policed::new(0, passes);
+            for turn in 1..200 {
+                policed.sent(PACKET);
+                if turn % 3 == 0 {
+                    policed.lost(u64::MAX >> 8);
+                }
+                policed.acked(turn * TURN, PACKET, false);
+                assert!(policed.rate().is_finite() && policed.rate() >= 0.0);
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Packets that were too long for the path, and come in pieces: which bytes of each are here.
+//!
+//! A number stands for one packet, and the order of numbers is what keeps messages in order. So a packet that must leave
+//! again on a path that no longer takes it keeps its number and leaves in pieces, each a datagram; it counts as received when
+//! all of them are here. A piece's payload goes to its place as it comes, so that nothing is kept here but ranges.
+//! Bounded: of more packets than [`MOST`] no pieces are taken until some are whole, and they come again.
+
+use super::requests::Sent;
+use crate::proto::psn::Psn;
+use crate::proto::ranges::Ranges;
+use crate::proto::wire::{Data, Extent, Op};
+
+/// Packets that may be here in part: what a sender resends in a pass.
+const MOST: usize = 64;
+
+/// One that is here in part.
+#[derive(Debug)]
+struct Partial {
+    psn: Psn,
+    /// What its first piece said; all others say the same.
+    op: Op,
+    id: u32,
+    extent: Extent,
+    /// From the packet's first byte on.
+    have: Ranges,
+}
+
+/// What a piece meets.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Met {
+    Room,
+    /// None until others are whole.
+    NoRoom,
+    /// Another piece has said something else of the packet.
+    Contradiction,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Pieces(Vec<Partial>);
+
+impl Pieces {
+    /// A packet came. May it be taken, as far as this room knows?
+    pub(super) fn meets(&self, psn: Psn, data: &Data<'_>) -> Met {
+        let Some(extent) = data.extent else { return Met::Room };
+        match self.0.iter().find(|it| it.psn == psn) {
+            Some(it) if (it.op, it.id, it.extent) == (data.op, data.message.id.get(), extent) => Met::Room,
+            Some(_) => Met::Contradiction,
+            None if self.0.len() < MOST => Met::Room,
+            None => Met::NoRoom,
+        }
+    }
+
+    /// Its payload is in its place: so many bytes of the packet's if all of it is here now.
+    pub(super) fn placed(&mut self, psn: Psn, data: &Data<'_>) -> Option<usize> {
+        let found = self.0.iter().position(|it| it.psn == psn);
+        let Some(extent) = data.extent else {
+            found.map(|at| self.0.swap_remove(at));
+            return Some(data.payload.len());
+        };
+        let at = found.unwrap_or_else(|| {
+            let (op, id, have) = (data.op, data.message.id.get(), Ranges::default());
+            self.0.push(Partial { psn, op, id, extent, have });
+            self.0.len() - 1
+        });
+        let start = data.offset - extent.start.get();
+        // What there is no room to note comes again.
+        let is_noted = self.0[at].have.add(start, start + data.payload.len() as u32);
+        let is_whole = is_noted && self.0[at].have.is_whole(extent.length());
+        is_whole.then(|| {
+            self.0.swap_remove(at);
+            extent.length() as usize
+        })
+    }
+}
+
+/// A packet that is leaving in pieces.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Torn {
+    pub(super) psn: Psn,
+    pub(super) sent: Sent,
+    /// Bytes of it that have left, and so many in each piece.
+    pub(super) left: u32,
+    pub(super) each: u32,
+    pub(super) resend: bool,
+}
+
+impl Torn {
+    /// In as few pieces as there can be with at most so many bytes each, and those of one length, that they make a train.
+    pub(super) fn new(psn: Psn, sent: Sent, most: u32, resend: bool) -> Self {
+        let count = sent.length.div_ceil(most.max(1)).max(1);
+        Torn { psn, sent, left: 0, each: sent.length.div_ceil(count).max(1), resend }
+    }
+
+    /// The next piece, and whether it is the last.
+    pub(super) fn next(&mut self) -> (Sent, bool) {
+        let length = self.each.min(self.sent.length - self.left);
+        let piece = Sent { offset: self.sent.offset + self.left, length, ..self.sent };
+        self.left += length;
+        (piece, self.left == self.sent.length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::network_endian::U32;
+
+    use super::*;
+    use crate::proto::conn::requests::What;
+    use crate::proto::wire::{Carried, Message};
+
+    fn piece(id: u32, offset: u32, extent: Option<(u32, u32)>, payload: &[u8]) -> Data<'_> {
+        let message = Message { id: id.into(), length: U32::MAX_VALUE, ..Message::default() };
+        let extent = extent.map(|(start, end)| Extent { start: start.into(), end: end.into() });
+        Data { carried: Carried::default(), op: Op::Send, message, offset, extent, payload }
+    }
+
+    #[test]
+    fn a_packet_is_here_when_all_its_pieces_are_in_any_order_and_twice() {
+        let (mut pieces, bytes) = (Pieces::default(), [0; 40]);
+        let extent = Some((100, 200));
+        for offset in [160, 100, 100] {
+            assert_eq!(pieces.placed(Psn(7), &piece(1, offset, extent, &bytes)), None);
+        }
+        assert_eq!(pieces.placed(Psn(8), &piece(1, 200, Some((200, 240)), &bytes)), Some(40), "the only piece");
+        assert_eq!(pieces.placed(Psn(7), &piece(1, 139, extent, &bytes)), Some(100));
+        assert!(pieces.0.is_empty());
+    }
+
+    #[test]
+    fn the_packet_as_a_whole_ends_its_pieces() {
+        let (mut pieces, bytes) = (Pieces::default(), [0; 100]);
+        assert_eq!(pieces.placed(Psn(7), &piece(1, 0, Some((0, 100)), &bytes[..30])), None);
+        assert_eq!(pieces.placed(Psn(7), &piece(1, 0, None, &bytes)), Some(100));
+        assert!(pieces.0.is_empty());
+    }
+
+    #[test]
+    fn pieces_that_do_not_belong_together_contradict() {
+        let (mut pieces, bytes) = (Pieces::default(), [0; 10]);
+        pieces.placed(Psn(7), &piece(1, 0, Some((0, 100)), &bytes));
+        let meets = |it: Data<'_>| pieces.meets(Psn(7), &it);
+        assert_eq!(meets(piece(1, 50, Some((0, 100)), &bytes)), Met::Room);
+        assert_eq!(meets(piece(2, 50, Some((0, 100)), &bytes)), Met::Contradiction, "of another message");
+        assert_eq!(meets(piece(1, 50, Some((0, 101)), &bytes)), Met::Contradiction, "of a longer packet");
+        assert_eq!(meets(Data { op: Op::Write, ..piece(1, 50, Some((0, 100)), &bytes) }), Met::Contradiction);
+        assert_eq!(meets(piece(2, 50, None, &bytes)), Met::Room, "the whole is for others to judge");
+    }
+
+    #[test]
+    fn so_many_are_here_in_part_and_no_more() {
+        let (mut pieces, bytes) = (Pieces::default(), [0; 10]);
+        let it = |offset| piece(1, offset, Some((0, 20)), &bytes);
+        for psn in 0..MOST as u32 {
+            assert_eq!(pieces.meets(Psn(psn), &it(0)), Met::Room);
+            assert_eq!(pieces.placed(Psn(psn), &it(0)), None);
+        }
+        assert_eq!((pieces.meets(Psn(99), &it(0)), pieces.meets(Psn(0), &it(10))), (Met::NoRoom, Met::Room));
+        assert_eq!(pieces.placed(Psn(0), &it(10)), Some(20));
+        assert_eq!(pieces.meets(Psn(99), &it(0)), Met::Room);
+    }
+
+    #[test]
+    fn it_is_torn_into_equal_pieces() {
+        let sent = Sent { what: What::Request, command: false, slot: 3, offset: 1000, length: 8000, in_pieces: true };
+        for (most, count, each) in [(1100, 8, 1000), (8000, 1, 8000), (1, 8000, 1), (0, 8000, 1), (7999, 2, 4000)] {
+            let mut torn = Torn::new(Psn(1), sent, most, true);
+            let (mut at, mut seen) = (1000, 0);
+            loop {
+                let (piece, is_last) = torn.next();
+                assert!((piece.offset, piece.slot) == (at, 3) && (is_last || piece.length == each));
+                (at, seen) = (at + piece.length, seen + 1);
+                if is_last {
+                    break;
+                }
+            }
+            assert_eq!((at, seen), (9000, count), "of at most {most}");
+        }
+        let nothing = Sent { length: 0, ..sent };
+        assert_eq!(Torn::new(Psn(1), nothing, 10, true).next(), (Sent { offset: 1000, ..nothing }, true));
+    }
+}

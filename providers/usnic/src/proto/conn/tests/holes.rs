@@ -1,0 +1,144 @@
+//! Paths that take less than they did: what was cut for more leaves in pieces, in its place in the row of numbers.
+
+use dapl::provider::Status;
+
+use super::pair::{Pair, Plan, Side};
+use crate::proto::conn::Config;
+use crate::proto::{MILLIS, SECONDS};
+
+const LARGE: usize = 9000;
+/// What a path takes after a hole has opened.
+const LEFT: usize = 1300;
+
+/// A pair whose path is known to take large packets, and is told nothing when it no longer does.
+fn pair(memory: usize) -> Pair {
+    let config = Config { window_kib: u16::MAX, ..Config::default() };
+    let mut pair = Pair::new(&Plan { config, mtu: LARGE, memory, ..Plan::default() });
+    pair.weather.mtu = LARGE;
+    pair.pass(SECONDS);
+    assert_eq!(pair.a.conn.lane.path.mtu(), LARGE, "the search has found it");
+    pair
+}
+
+fn is_done(pair: &Pair, count: usize) -> bool {
+    pair.a.world.requests.len() == count
+}
+
+#[test]
+fn a_hole_under_large_packets_holds_nothing_up_for_more_than_a_few_timeouts() {
+    const BYTES: usize = 400_000;
+    let mut pair = pair(2 * BYTES);
+    // What a round trip is, is known by now.
+    pair.write(Side::A, 0, 20_000, BYTES);
+    pair.until("a write is done", |pair| is_done(pair, 1));
+    let timeout = pair.a.conn.flight.rtt().pto(0);
+    pair.write(Side::A, 0, BYTES, BYTES);
+    pair.pump(Side::A, 10);
+    pair.weather.mtu = LEFT;
+    let start = pair.now;
+    let before = pair.b.conn.counters().received;
+    pair.until("something gets through", |pair| pair.b.conn.counters().received > before + 10);
+    // One timeout, and one twice as long, find that nothing comes back.
+    let waited = pair.now - start;
+    assert!(waited < 5 * timeout, "{waited} for timeouts of {timeout}");
+    pair.until("all is done", |pair| is_done(pair, 2));
+    assert!(pair.now - start < SECONDS, "{} in all", pair.now - start);
+    assert!(pair.a.conn.counters().torn > 0);
+    let (ours, theirs) = (&pair.a.world.memory[..BYTES], &pair.b.world.memory[BYTES..]);
+    assert!(ours == theirs && pair.a.world.requests.iter().all(|done| done.status == Status::Success));
+}
+
+#[test]
+fn a_hole_is_proved_meanwhile_and_packets_are_cut_for_it_from_then_on() {
+    let mut pair = pair(1 << 20);
+    pair.weather.mtu = LEFT;
+    for count in 1..=40 {
+        pair.write(Side::A, 0, 50_000, 100_000);
+        pair.until("a write is done", |pair| is_done(pair, count));
+        pair.pass(20 * MILLIS);
+    }
+    assert_eq!(pair.a.conn.lane.path.black_holes(), 1);
+    let mtu = pair.a.conn.lane.path.mtu();
+    assert!((LEFT - 100..=LEFT).contains(&mtu), "{mtu}");
+    let torn = pair.a.conn.counters().torn;
+    pair.write(Side::A, 0, 100_000, 100_000);
+    pair.until("another one is done", |pair| is_done(pair, 41));
+    assert_eq!(pair.a.conn.counters().torn, torn);
+}
+
+#[test]
+fn an_outage_is_none_and_packets_are_as_large_as_before_it() {
+    let mut pair = pair(1 << 20);
+    pair.write(Side::A, 0, 50_000, 100_000);
+    pair.weather.mtu = 0;
+    pair.pass(SECONDS);
+    pair.weather.mtu = LARGE;
+    pair.until("the write is done", |pair| is_done(pair, 1));
+    pair.pass(SECONDS);
+    assert_eq!((pair.a.conn.lane.path.black_holes(), pair.a.conn.lane.path.size()), (0, LARGE));
+}
+
+#[test]
+fn what_the_host_refuses_leaves_in_pieces_at_once() {
+    let mut pair = pair(1 << 20);
+    pair.write(Side::A, 0, 50_000, 100_000);
+    pair.weather.mtu = LEFT;
+    let now = pair.now;
+    pair.pump(Side::A, 6);
+    pair.a.conn.too_large(now, LEFT);
+    assert_eq!(pair.a.conn.lane.path.size(), LEFT);
+    pair.until("the write is done", |pair| is_done(pair, 1));
+    assert_eq!(pair.a.conn.lane.path.black_holes(), 0);
+    assert!(pair.a.conn.counters().torn > 0, "{:?}", pair.a.conn.counters());
+}
+
+#[test]
+fn holes_come_and_go_and_every_byte_finds_its_place() {
+    const PART: usize = 1 << 20;
+    let mut torn = 0;
+    for seed in 0..40 {
+        let config = Config { window_kib: 512, shared: seed % 3 == 2, ..Config::default() };
+        let psn = [u32::MAX - 40, u32::MAX - 500];
+        let mut pair = Pair::new(&Plan { config, mtu: LARGE, memory: 3 * PART, seed, psn, ..Plan::default() });
+        (pair.weather.drop, pair.weather.double, pair.weather.mtu) = ([0, 20, 100][seed as usize % 3], 20, LARGE);
+        (pair.weather.late, pair.weather.lateness) = (100, MILLIS);
+        let (mut at, mut recvs, mut jobs) = (0, 0, Vec::new());
+        let count: usize = 40;
+        for job in 0..count {
+            let length = pair.dice.below(20_000) as usize;
+            match job % 3 {
+                0 => _ = pair.write(Side::A, at, length, PART + at),
+                1 => _ = pair.read(Side::A, 2 * PART + at, length, at),
+                _ => {
+                    match seed % 3 {
+                        2 => _ = pair.share(Side::B, 2 * PART + at, length),
+                        _ => _ = pair.recv(Side::B, 2 * PART + at, length),
+                    }
+                    pair.send(Side::A, at, length);
+                    recvs += 1;
+                }
+            }
+            jobs.push((job % 3, at, length));
+            at += length;
+            pair.weather.mtu = [LARGE, LEFT, 5000][pair.dice.below(3) as usize];
+            let time = pair.dice.below(40 * MILLIS);
+            pair.pass(time);
+        }
+        pair.until("all is done", |pair| is_done(pair, count) && pair.b.world.recvs.len() == recvs);
+        pair.pass(SECONDS);
+        assert!(pair.a.world.requests.iter().all(|done| done.status == Status::Success), "seed {seed}");
+        let (a, b) = (&pair.a.world.memory, &pair.b.world.memory);
+        for (kind, at, length) in jobs {
+            let (from, to) = match kind {
+                0 => (&a[at..], &b[PART + at..]),
+                1 => (&b[at..], &a[2 * PART + at..]),
+                _ => (&a[at..], &b[2 * PART + at..]),
+            };
+            assert!(from[..length] == to[..length], "seed {seed}: {length} bytes at {at}");
+        }
+        pair.a.world.check_untouched();
+        pair.b.world.check_untouched();
+        torn += pair.a.conn.counters().torn + pair.b.conn.counters().torn;
+    }
+    assert!(torn > 100, "only {torn} packets found a hole");
+}

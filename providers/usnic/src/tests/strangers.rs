@@ -1,0 +1,101 @@
+//! An IA and peers that are none: sockets that ask and answer by hand, and are gone in between.
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dapl::handle::ObjectId;
+
+use super::doubles::*;
+use crate::net::handover::Door;
+use crate::proto::setup::answering::Answering;
+use crate::proto::setup::opening::{Opening, Outcome};
+use crate::proto::setup::packets::Reason;
+use crate::proto::setup::tests::Dice;
+use crate::proto::setup::{Config, Offer, Setup};
+use crate::setups::Incoming;
+
+/// A client without an IA: its request has come, and it is gone.
+fn dead_requester(server: &Ia) -> Incoming {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut dice = Dice::new(1);
+    let setup = Arc::new(Setup::new(Config::default(), None));
+    let offer = Offer::new(9, &mut dice);
+    let mut opening = Opening::new(setup, server.device.address(), 7, offer, b"may I?", 0, &mut dice);
+    let mut packet = Vec::new();
+    let to = opening.transmit(0, &mut packet).unwrap();
+    socket.send_to(&packet, to).unwrap();
+    server.request()
+}
+
+#[test]
+fn an_accept_of_who_is_gone_fails_by_what_its_host_says() {
+    for params in ["connect_give_up_ms=3600000", "connect_give_up_ms=3600000 sockets=own"] {
+        let (_, there) = addresses();
+        let server = Ia::open(&there, params);
+        let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+        let request = dead_requester(&server);
+        request.accept(Arc::new(Double::default()), b"", conn(2), WISHES).unwrap();
+        assert_eq!(server.event(), (conn(2), "accept failed"));
+    }
+}
+
+#[test]
+fn a_listener_that_dies_with_a_request_has_rejected_it() {
+    for params in ["connect_give_up_ms=3600000", "connect_give_up_ms=3600000 sockets=own"] {
+        let (here, there) = addresses();
+        let client = Ia::open(&here, params);
+        let bind = |port| UdpSocket::bind((there.as_str(), port)).unwrap();
+        let (well_known, data) = (bind(client.device.knobs.port), bind(0));
+        let door = Door::open(there.parse().unwrap(), client.device.knobs.port, 7).unwrap();
+        client.try_connect(there.parse().unwrap(), 7, conn(1)).unwrap();
+        let mut packet = [0; 2048];
+        let (length, from) = well_known.recv_from(&mut packet).unwrap();
+        let (mut dice, mut out) = (Dice::new(1), Vec::new());
+        let mut answering = Answering::new(Arc::new(Setup::new(Config::default(), None)), 0, &mut dice);
+        answering.receive(0, &packet[..length], from, true, &mut dice, &mut out);
+        data.send_to(&out, from).unwrap();
+        // It listens no more, but lives.
+        drop((well_known, door));
+        let (again, asker) = data.recv_from(&mut packet).unwrap();
+        assert_eq!((again, asker), (length, from));
+        drop(data);
+        assert_eq!(client.event(), (conn(1), "peer rejected"));
+    }
+}
+
+#[test]
+fn a_request_outlives_the_listener_that_had_it() {
+    let (here, there) = addresses();
+    let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
+    let listening = server.device.listen(7, ObjectId::default()).unwrap();
+    client.connect(&server, 7, conn(1));
+    let request = server.request();
+    drop(listening);
+    // So long that it is asked for again, more than once.
+    std::thread::sleep(Duration::from_millis(400));
+    request.accept(Arc::new(Double::default()), b"you may", conn(2), WISHES).unwrap();
+    assert_eq!(client.above.ear.wait(established).0, (conn(1), b"you may".to_vec()));
+}
+
+#[test]
+fn another_host_hears_that_nobody_listens_where_it_asks() {
+    let (_, there) = addresses();
+    let server = Ia::open(&there, "");
+    let _listening = server.device.listen(8, ObjectId::default()).unwrap();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(LONG)).unwrap();
+    // The port of the data is as good as the well-known one.
+    for to in [server.device.address(), server.device.socket.local()] {
+        let mut dice = Dice::new(1);
+        let setup = Arc::new(Setup::new(Config::default(), None));
+        let mut opening = Opening::new(setup, to, 7, Offer::new(9, &mut dice), b"", 0, &mut dice);
+        let mut packet = Vec::new();
+        opening.transmit(0, &mut packet).unwrap();
+        socket.send_to(&packet, to).unwrap();
+        let mut answer = [0; 2048];
+        let (length, from) = socket.recv_from(&mut answer).unwrap();
+        let outcome = opening.receive(1, &answer[..length], from, &mut dice);
+        assert!(matches!(outcome, Some(Outcome::Rejected(Reason::NoListener))), "{outcome:?}");
+    }
+}

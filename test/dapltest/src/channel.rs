@@ -1,0 +1,154 @@
+//! The connection by which client and server agree on a test: messages, one after the other, each waited for with a limit.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use dat_abi::*;
+
+use crate::dat::raw::Post;
+use crate::dat::{Address, Ep, Event, Handle, How, Ia, Memory, Patience, connected, drain, status_word};
+use crate::failure::{Failure, Result};
+use crate::set::{Needs, Set};
+use crate::wire::{LONGEST, Message, VERSION};
+
+/// Receives that are posted at any time. Nobody says more without an answer.
+const RECEIVES: usize = 4;
+/// What became of a connection is waited for so long.
+const AFTERWARDS: Duration = Duration::from_millis(500);
+
+/// One end of it.
+pub(crate) struct Channel {
+    ep: Ep,
+    /// Where messages are received, and behind that from where they are sent.
+    memory: Memory,
+    set: Set,
+    received: usize,
+    patience: Patience,
+    is_over: AtomicBool,
+}
+
+impl Channel {
+    /// Connects to a server.
+    pub(crate) fn connect(ia: &Ia, to: &Address, port: u64, qos: DAT_QOS, limit: Duration) -> Result<Self> {
+        let channel = Channel::new(ia, limit)?;
+        channel.set.connect(&channel.ep, to, port, qos, channel.patience)?;
+        Ok(channel)
+    }
+
+    /// Accepts a client.
+    pub(crate) fn accept(ia: &Ia, cr: Handle, limit: Duration) -> Result<Self> {
+        let channel = Channel::new(ia, limit)?;
+        channel.ep.accept(cr)?;
+        connected(&channel.set.conn, channel.ep.handle(), channel.patience)?;
+        Ok(channel)
+    }
+
+    fn new(ia: &Ia, limit: Duration) -> Result<Self> {
+        let needs = Needs { endpoints: 1, receives: RECEIVES, requests: 2, segments: 1, length: LONGEST };
+        let set = Set::new(ia, needs, false)?;
+        let memory = Memory::new(ia, &set.pz, (RECEIVES + 1) * LONGEST)?;
+        let ep = set.ep(ia, needs)?;
+        let patience = Patience { how: How::Sleep, limit };
+        let channel = Channel { ep, memory, set, received: 0, patience, is_over: AtomicBool::new(false) };
+        // Before the connection, so that nothing comes too early.
+        (0..RECEIVES).try_for_each(|number| channel.post_receive(number))?;
+        Ok(channel)
+    }
+
+    fn post_receive(&self, number: usize) -> Result {
+        let slot = number % RECEIVES;
+        self.ep.post(Post::Recv, &mut self.memory.segments(slot * LONGEST, LONGEST, 1), number as u64)?;
+        Ok(())
+    }
+
+    /// Both say which version they are; others than ours are refused.
+    pub(crate) fn greet(&mut self, limit: Duration) -> Result {
+        self.say(&Message::Hello { version: VERSION })?;
+        match self.hear_within(limit)? {
+            Message::Hello { version } if version.0 == VERSION.0 => Ok(()),
+            Message::Hello { version: (major, minor) } => {
+                let (ours, our_minor) = VERSION;
+                let reason = format!("version {major}.{minor} does not understand version {ours}.{our_minor}");
+                // It may be gone already.
+                let _ = self.say(&Message::Refused(reason.clone()));
+                Failure::said(format!("the peer's {reason}"))
+            }
+            message => Failure::said(format!("{message:?} in place of a greeting")),
+        }
+    }
+
+    /// Sends a message, and waits until it has left.
+    pub(crate) fn say(&mut self, message: &Message) -> Result {
+        let bytes = message.encode();
+        let at = RECEIVES * LONGEST;
+        self.memory.fill(at, bytes.len(), |i| bytes[i]);
+        self.ep.post(Post::Send, &mut self.memory.segments(at, bytes.len(), 1), 0)?;
+        match self.patience.next(&self.set.request, "the end of a send")? {
+            Event::Dto { status: DAT_DTO_SUCCESS, .. } => Ok(()),
+            event => self.lost("a message to the peer", event),
+        }
+    }
+
+    /// Says that a request cannot be met, and why; that is the answer as well.
+    pub(crate) fn refuse(mut self, failure: Failure) -> Result {
+        self.say(&Message::Refused(failure.to_string()))?;
+        // It goes, or is gone.
+        let _ = self.await_end();
+        Err(failure)
+    }
+
+    /// The peer's next message.
+    pub(crate) fn hear(&mut self) -> Result<Message> {
+        self.hear_within(self.patience.limit)
+    }
+
+    /// The same, with another limit.
+    pub(crate) fn hear_within(&mut self, limit: Duration) -> Result<Message> {
+        let patience = Patience { limit, ..self.patience };
+        let length = match patience.next(&self.set.recv, "a message of the peer")? {
+            Event::Dto { status: DAT_DTO_SUCCESS, length, .. } => length,
+            event => return self.lost("a message of the peer", event),
+        };
+        let slot = self.received % RECEIVES;
+        let length = usize::try_from(length).unwrap_or(LONGEST).min(LONGEST);
+        let bytes = self.memory.copy(slot * LONGEST, length);
+        self.post_receive(self.received + RECEIVES)?;
+        self.received += 1;
+        Message::decode(&bytes).map_err(Failure::Said)
+    }
+
+    fn lost<T>(&self, what: &str, event: Event) -> Result<T> {
+        let fate = self.set.fate(Patience { how: How::Sleep, limit: AFTERWARDS });
+        match event {
+            Event::Dto { status, .. } => Failure::said(format!("{what}: {}{fate}", status_word(status))),
+            event => Failure::said(format!("{what}: {event:?}{fate}")),
+        }
+    }
+
+    /// Whether the peer has ended it, or is gone.
+    pub(crate) fn is_over(&self) -> bool {
+        if !drain(&self.set.conn).is_empty() {
+            self.is_over.store(true, Ordering::Relaxed);
+        }
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Ends it, and waits until that is done.
+    pub(crate) fn end(self) -> Result {
+        self.ep.disconnect(DAT_CLOSE_GRACEFUL_FLAG)?;
+        self.await_end()
+    }
+
+    /// Waits until the peer has ended it.
+    pub(crate) fn await_end(self) -> Result {
+        if self.is_over() {
+            return Ok(());
+        }
+        match self.patience.next(&self.set.conn, "the end of the connection")? {
+            // Broken: the peer is gone, and was done.
+            Event::Connection { number: DAT_CONNECTION_EVENT_DISCONNECTED | DAT_CONNECTION_EVENT_BROKEN, .. } => Ok(()),
+            event => Failure::said(format!("{event:?} in place of the end of the connection")),
+        }
+    }
+}

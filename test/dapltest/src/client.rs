@@ -1,0 +1,111 @@
+//! What all tests with a server begin with: finding it, connecting, versions. And the one that only ends it.
+#![forbid(unsafe_code)]
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::thread;
+use std::time::Duration;
+
+use dat_abi::*;
+
+use crate::channel::Channel;
+use crate::dat::{Address, Ia};
+use crate::failure::{Failure, Result};
+use crate::options::Common;
+use crate::stop;
+use crate::wire::{Message, Offer};
+
+/// Between two tries to connect.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Between two looks at whether we are to end.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// An agreed connection, and where the server is.
+pub(crate) struct Server {
+    pub(crate) channel: Channel,
+    pub(crate) address: Address,
+}
+
+impl Server {
+    /// Finds it and agrees with it on the version. One that is not there yet is waited for.
+    pub(crate) fn find(ia: &Ia, host: &str, common: &Common) -> Result<Self> {
+        let address = resolve(host)?;
+        for tries in 1.. {
+            match Channel::connect(ia, &address, common.port, common.qos, common.limit) {
+                Ok(mut channel) => {
+                    channel.greet(common.limit)?;
+                    return Ok(Server { channel, address });
+                }
+                Err(Failure::NotConnected(number, word)) if tries < common.tries && may_come(number) => {
+                    if common.debug > 0 {
+                        eprintln!("dapltest: {host}, port {}: {word}; trying again", common.port);
+                    }
+                }
+                Err(failure) => return Err(failure.at(&format!("{host}, port {}, asked {tries} times", common.port))),
+            }
+            pause()?;
+        }
+        unreachable!("the last try returns")
+    }
+
+    /// Asks for a test; the answer is what each of its threads offers.
+    pub(crate) fn ask(&mut self, request: &Message, threads: usize) -> Result<Vec<Offer>> {
+        self.channel.say(request)?;
+        match self.channel.hear()? {
+            Message::Ready(offers) if offers.len() == threads => Ok(offers),
+            Message::Refused(reason) => Failure::said(format!("the server refuses: {reason}")),
+            message => Failure::said(format!("{message:?} in place of an answer")),
+        }
+    }
+
+    /// Says how the test went here, and hears how it went there. `limit` is for what is still running there.
+    pub(crate) fn compare(&mut self, ours: &Result<()>, limit: Duration) -> Result {
+        self.channel.say(&Message::Over(ours.clone().map_err(|failure| failure.to_string())))?;
+        match self.channel.hear_within(limit)? {
+            Message::Over(Ok(())) => Ok(()),
+            Message::Over(Err(reason)) => Failure::said(format!("the server: {reason}")),
+            message => Failure::said(format!("{message:?} in place of the end of the test")),
+        }
+    }
+}
+
+/// The client of `-T Q`.
+pub(crate) fn quit(common: &Common, host: &str) -> Result {
+    let ia = Ia::open(&common.device)?;
+    let mut server = Server::find(&ia, host, common)?;
+    server.channel.say(&Message::Quit)?;
+    match server.channel.hear()? {
+        Message::Over(Ok(())) => server.channel.end()?,
+        message => return Failure::said(format!("{message:?} in place of a farewell")),
+    }
+    Ok(ia.close()?)
+}
+
+/// Whether somebody may listen there later.
+fn may_come(number: DAT_EVENT_NUMBER) -> bool {
+    [
+        DAT_CONNECTION_EVENT_PEER_REJECTED,
+        DAT_CONNECTION_EVENT_NON_PEER_REJECTED,
+        DAT_CONNECTION_EVENT_UNREACHABLE,
+        DAT_CONNECTION_EVENT_TIMED_OUT,
+    ]
+    .contains(&number)
+}
+
+fn pause() -> Result {
+    for _ in 0..PAUSE.as_millis() / GLANCE.as_millis() {
+        stop::check()?;
+        thread::sleep(GLANCE);
+    }
+    Ok(())
+}
+
+/// IPv4 if there is one: every provider knows it.
+fn resolve(host: &str) -> Result<Address> {
+    let found = (host, 0).to_socket_addrs().map_err(|error| Failure::Said(format!("{host}: {error}")))?;
+    let found: Vec<SocketAddr> = found.collect();
+    let best = found.iter().find(|address| address.is_ipv4()).or(found.first());
+    match best {
+        Some(best) => Ok(Address::of(*best)),
+        None => Failure::said(format!("{host}: no address")),
+    }
+}

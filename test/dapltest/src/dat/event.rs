@@ -1,0 +1,97 @@
+//! Events as values: what a record of libdat's says, and the words for it.
+
+use dat_abi::*;
+
+use super::raw::Handle;
+
+/// One event.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Event {
+    /// A transfer or a receive is done.
+    Dto { ep: Handle, cookie: u64, status: DAT_DTO_COMPLETION_STATUS, length: u64 },
+    /// A bind is done.
+    Bind { rmr: Handle, cookie: u64, status: DAT_DTO_COMPLETION_STATUS },
+    /// Somebody wants a connection.
+    Request { cr: Handle, qual: DAT_CONN_QUAL },
+    /// Something has happened to a connection.
+    Connection { ep: Handle, number: DAT_EVENT_NUMBER },
+    /// Somebody has posted it.
+    Software { value: usize },
+    /// Anything else.
+    Other { number: DAT_EVENT_NUMBER },
+}
+
+impl Event {
+    pub(super) fn of(event: &DAT_EVENT) -> Self {
+        let (number, data) = (event.event_number, &event.event_data);
+        match number {
+            DAT_DTO_COMPLETION_EVENT => {
+                // SAFETY: the number says which; any bits are a value, here and below.
+                let dto = unsafe { data.dto_completion_event_data };
+                // SAFETY: as above.
+                let cookie = unsafe { dto.user_cookie.as_64 };
+                let (ep, status) = (Handle::of(dto.ep_handle), dto.status);
+                Event::Dto { ep, cookie, status, length: dto.transfered_length }
+            }
+            DAT_RMR_BIND_COMPLETION_EVENT => {
+                // SAFETY: as above.
+                let bind = unsafe { data.rmr_completion_event_data };
+                // SAFETY: as above.
+                let cookie = unsafe { bind.user_cookie.as_64 };
+                Event::Bind { rmr: Handle::of(bind.rmr_handle), cookie, status: bind.status }
+            }
+            DAT_CONNECTION_REQUEST_EVENT => {
+                // SAFETY: as above.
+                let arrival = unsafe { data.cr_arrival_event_data };
+                Event::Request { cr: Handle::of(arrival.cr_handle), qual: arrival.conn_qual }
+            }
+            DAT_CONNECTION_EVENT_ESTABLISHED..=DAT_CONNECTION_EVENT_UNREACHABLE => {
+                // SAFETY: as above.
+                let connection = unsafe { data.connect_event_data };
+                Event::Connection { ep: Handle::of(connection.ep_handle), number }
+            }
+            // SAFETY: as above.
+            DAT_SOFTWARE_EVENT => Event::Software { value: unsafe { data.software_event_data }.pointer.addr() },
+            _ => Event::Other { number },
+        }
+    }
+
+    pub(super) fn software(evd: DAT_EVD_HANDLE, pointer: DAT_PVOID) -> DAT_EVENT {
+        let event_data = DAT_EVENT_DATA { software_event_data: DAT_SOFTWARE_EVENT_DATA { pointer } };
+        DAT_EVENT { event_number: DAT_SOFTWARE_EVENT, evd_handle: evd, event_data }
+    }
+}
+
+/// What happened to a connection.
+pub(crate) fn connection_word(number: DAT_EVENT_NUMBER) -> &'static str {
+    match number {
+        DAT_CONNECTION_EVENT_ESTABLISHED => "established",
+        DAT_CONNECTION_EVENT_PEER_REJECTED => "rejected by the peer",
+        DAT_CONNECTION_EVENT_NON_PEER_REJECTED => "rejected, nobody listens there",
+        DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR => "accepted, but the peer was gone",
+        DAT_CONNECTION_EVENT_DISCONNECTED => "disconnected",
+        DAT_CONNECTION_EVENT_BROKEN => "broken",
+        DAT_CONNECTION_EVENT_TIMED_OUT => "timed out",
+        DAT_CONNECTION_EVENT_UNREACHABLE => "unreachable",
+        _ => "not an event of a connection",
+    }
+}
+
+/// How a transfer ended.
+pub(crate) fn status_word(status: DAT_DTO_COMPLETION_STATUS) -> &'static str {
+    match status {
+        DAT_DTO_SUCCESS => "success",
+        DAT_DTO_ERR_FLUSHED => "flushed",
+        DAT_DTO_ERR_LOCAL_LENGTH => "local length error",
+        DAT_DTO_ERR_LOCAL_EP => "local endpoint error",
+        DAT_DTO_ERR_LOCAL_PROTECTION => "local protection error",
+        DAT_DTO_ERR_BAD_RESPONSE => "bad response",
+        DAT_DTO_ERR_REMOTE_ACCESS => "remote access error",
+        DAT_DTO_ERR_REMOTE_RESPONDER => "remote responder error",
+        DAT_DTO_ERR_TRANSPORT => "transport error",
+        DAT_DTO_ERR_RECEIVER_NOT_READY => "receiver not ready",
+        DAT_DTO_ERR_PARTIAL_PACKET => "partial packet",
+        DAT_RMR_OPERATION_FAILED => "RMR operation failed",
+        _ => "unknown status",
+    }
+}

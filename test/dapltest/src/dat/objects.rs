@@ -1,0 +1,163 @@
+//! Objects that are freed when they are dropped. Declared in the order of use, they go in the right order.
+#![forbid(unsafe_code)]
+
+use std::mem;
+
+use dat_abi::*;
+
+use super::raw::{self, Address, Answer, Handle, Post};
+
+/// What can be freed, and may refuse it.
+pub(crate) trait Object: Sized {
+    /// Frees it now, and says how that went.
+    fn free(self) -> Answer;
+}
+
+macro_rules! objects {
+    ($($(#[$doc:meta])* $name:ident: $free:expr;)*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Debug)]
+            pub(crate) struct $name(Handle);
+
+            impl $name {
+                /// As libdat knows it.
+                pub(crate) fn handle(&self) -> Handle {
+                    self.0
+                }
+            }
+
+            impl Object for $name {
+                fn free(self) -> Answer {
+                    let handle = self.0;
+                    mem::forget(self);
+                    $free(handle)
+                }
+            }
+
+            impl Drop for $name {
+                fn drop(&mut self) {
+                    // Who wants to know frees it.
+                    let _ = $free(self.0);
+                }
+            }
+        )*
+    };
+}
+
+objects! {
+    /// An open adapter. Dropped, it is closed whatever is left in it.
+    Ia: |ia| raw::ia_close(ia, DAT_CLOSE_ABRUPT_FLAG);
+    /// A protection zone.
+    Pz: raw::pz_free;
+    /// A notification object, which several EVDs wake.
+    Cno: raw::cno_free;
+    /// An endpoint.
+    Ep: raw::ep_free;
+    /// A public service point.
+    Psp: raw::psp_free;
+    /// A reserved service point.
+    Rsp: raw::rsp_free;
+    /// A remote memory region.
+    Rmr: raw::rmr_free;
+    /// An event dispatcher.
+    EvdHandle: raw::evd_free;
+}
+
+/// An event dispatcher, and what it wakes.
+#[derive(Debug)]
+pub(crate) struct Evd {
+    evd: EvdHandle,
+    pub(super) cno: Option<Handle>,
+}
+
+impl Ia {
+    /// Opens it, by its name in dat.conf.
+    pub(crate) fn open(name: &str) -> Answer<Self> {
+        raw::ia_open(name).map(|(ia, _)| Ia(ia))
+    }
+
+    /// Closes it; refused while anything in it is left.
+    pub(crate) fn close(self) -> Answer {
+        let ia = self.0;
+        raw::ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG)?;
+        mem::forget(self);
+        Ok(())
+    }
+
+    pub(crate) fn pz(&self) -> Answer<Pz> {
+        raw::pz_create(self.0).map(Pz)
+    }
+
+    pub(crate) fn cno(&self) -> Answer<Cno> {
+        raw::cno_create(self.0).map(Cno)
+    }
+
+    /// For so many events of these kinds.
+    pub(crate) fn evd(&self, qlen: usize, flags: DAT_EVD_FLAGS) -> Answer<Evd> {
+        self.evd_on(qlen, flags, None)
+    }
+
+    /// The same; it wakes the CNO.
+    pub(crate) fn evd_on(&self, qlen: usize, flags: DAT_EVD_FLAGS, cno: Option<&Cno>) -> Answer<Evd> {
+        let cno = cno.map(Cno::handle);
+        let qlen = DAT_COUNT::try_from(qlen).unwrap_or(DAT_COUNT::MAX);
+        let evd = raw::evd_create(self.0, qlen, cno.unwrap_or(Handle::NULL), flags)?;
+        Ok(Evd { evd: EvdHandle(evd), cno })
+    }
+
+    /// An endpoint, with EVDs for receives, requests and its connection.
+    pub(crate) fn ep(&self, pz: &Pz, evds: [&Evd; 3], attr: Option<&DAT_EP_ATTR>) -> Answer<Ep> {
+        raw::ep_create(self.0, pz.handle(), evds.map(Evd::handle), attr).map(Ep)
+    }
+
+    pub(crate) fn psp(&self, qual: DAT_CONN_QUAL, evd: &Evd) -> Answer<Psp> {
+        raw::psp_create(self.0, qual, evd.handle()).map(Psp)
+    }
+
+    /// At a qualifier that is free.
+    pub(crate) fn psp_any(&self, evd: &Evd) -> Answer<(Psp, DAT_CONN_QUAL)> {
+        raw::psp_create_any(self.0, evd.handle()).map(|(psp, qual)| (Psp(psp), qual))
+    }
+
+    pub(crate) fn rsp(&self, qual: DAT_CONN_QUAL, ep: &Ep, evd: &Evd) -> Answer<Rsp> {
+        raw::rsp_create(self.0, qual, ep.handle(), evd.handle()).map(Rsp)
+    }
+}
+
+impl Evd {
+    pub(crate) fn handle(&self) -> Handle {
+        self.evd.handle()
+    }
+}
+
+impl Object for Evd {
+    fn free(self) -> Answer {
+        self.evd.free()
+    }
+}
+
+impl Pz {
+    pub(crate) fn rmr(&self) -> Answer<Rmr> {
+        raw::rmr_create(self.0).map(Rmr)
+    }
+}
+
+impl Ep {
+    /// Asks for a connection. Its end comes to the EVD, after so many microseconds at the latest.
+    pub(crate) fn connect(&self, to: &Address, qual: DAT_CONN_QUAL, microseconds: u32, qos: DAT_QOS) -> Answer {
+        raw::ep_connect(self.0, to, qual, microseconds, qos)
+    }
+
+    pub(crate) fn accept(&self, cr: Handle) -> Answer {
+        raw::cr_accept(cr, self.0)
+    }
+
+    pub(crate) fn disconnect(&self, flags: DAT_CLOSE_FLAGS) -> Answer {
+        raw::ep_disconnect(self.0, flags)
+    }
+
+    pub(crate) fn post(&self, post: Post, segments: &mut [DAT_LMR_TRIPLET], cookie: u64) -> Answer {
+        raw::post(self.0, post, segments, cookie)
+    }
+}

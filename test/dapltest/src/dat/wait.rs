@@ -1,0 +1,130 @@
+//! Waits for events. Each has an end: a limit, or the end of the program.
+#![forbid(unsafe_code)]
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dat_abi::*;
+
+use super::event::{Event, connection_word};
+use super::objects::Evd;
+use super::raw::{self, Handle};
+use crate::failure::{Failure, Result};
+use crate::stop;
+
+/// A wait looks up this often, to see whether the program is to end.
+const LOOK_UP: Duration = Duration::from_millis(200);
+/// A poll looks at the clock each time it has looked at the EVD so often.
+const GLANCES: u32 = 1024;
+
+/// How one waits.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum How {
+    /// Asleep.
+    Sleep,
+    /// By looking again and again.
+    Poll,
+}
+
+/// How one waits, and how long for any one event.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    pub(crate) how: How,
+    pub(crate) limit: Duration,
+}
+
+impl Patience {
+    /// The next event, whatever it is. `what` says what is waited for.
+    pub(crate) fn next(self, evd: &Evd, what: &str) -> Result<Event> {
+        let deadline = Instant::now() + self.limit;
+        let event = match (self.how, evd.cno) {
+            (How::Poll, _) => poll(evd.handle(), deadline)?,
+            (How::Sleep, None) => sleep(evd.handle(), deadline)?,
+            (How::Sleep, Some(cno)) => sleep_on(cno, evd.handle(), deadline)?,
+        };
+        event.ok_or_else(|| Failure::Said(format!("{what} did not come within {} s", self.limit.as_secs())))
+    }
+
+    /// The next event, asleep, or none when the time is over.
+    pub(crate) fn look(self, evd: &Evd) -> Result<Option<Event>> {
+        sleep(evd.handle(), Instant::now() + self.limit)
+    }
+}
+
+fn sleep(evd: Handle, deadline: Instant) -> Result<Option<Event>> {
+    loop {
+        let left = left(deadline);
+        match raw::evd_wait(evd, left, 1) {
+            Ok(event) => return Ok(Some(event)),
+            Err(refusal) if !is_nothing(refusal) => return Err(refusal.into()),
+            Err(_) => stop::check()?,
+        }
+        if left == 0 {
+            return Ok(None);
+        }
+    }
+}
+
+fn sleep_on(cno: Handle, evd: Handle, deadline: Instant) -> Result<Option<Event>> {
+    loop {
+        match raw::evd_dequeue(evd) {
+            Ok(event) => return Ok(Some(event)),
+            Err(refusal) if !is_nothing(refusal) => return Err(refusal.into()),
+            Err(_) => stop::check()?,
+        }
+        let left = left(deadline);
+        if left == 0 {
+            return Ok(None);
+        }
+        match raw::cno_wait(cno, left) {
+            Err(refusal) if !is_nothing(refusal) => return Err(refusal.into()),
+            _ => {}
+        }
+    }
+}
+
+fn poll(evd: Handle, deadline: Instant) -> Result<Option<Event>> {
+    for turn in 1_u32.. {
+        match raw::evd_dequeue(evd) {
+            Ok(event) => return Ok(Some(event)),
+            Err(refusal) if !is_nothing(refusal) => return Err(refusal.into()),
+            Err(_) => {}
+        }
+        if turn.is_multiple_of(GLANCES) {
+            stop::check()?;
+            if Instant::now() > deadline {
+                break;
+            }
+            // Whom we wait for may be on this processor.
+            thread::yield_now();
+        }
+    }
+    Ok(None)
+}
+
+/// Microseconds until the deadline, or until it is time to look up.
+fn left(deadline: Instant) -> u32 {
+    let left = deadline.saturating_duration_since(Instant::now()).min(LOOK_UP);
+    u32::try_from(left.as_micros()).unwrap_or(u32::MAX)
+}
+
+/// Nothing has come, by any of its names.
+fn is_nothing(refusal: raw::Refusal) -> bool {
+    [DAT_TIMEOUT_EXPIRED, DAT_QUEUE_EMPTY, DAT_INTERRUPTED_CALL].contains(&refusal.kind())
+}
+
+/// Waits until this endpoint is connected.
+pub(crate) fn connected(evd: &Evd, ep: Handle, patience: Patience) -> Result {
+    match patience.next(evd, "a connection")? {
+        Event::Connection { ep: whose, number } if whose == ep => match number {
+            DAT_CONNECTION_EVENT_ESTABLISHED => Ok(()),
+            number => Err(Failure::NotConnected(number, connection_word(number))),
+        },
+        event => Err(Failure::Said(format!("{event:?} in place of a connection"))),
+    }
+}
+
+/// All that is there now.
+pub(crate) fn drain(evd: &Evd) -> Vec<Event> {
+    std::iter::from_fn(|| raw::evd_dequeue(evd.handle()).ok()).collect()
+}

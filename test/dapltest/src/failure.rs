@@ -1,0 +1,41 @@
+//! Why something did not work, for people.
+#![forbid(unsafe_code)]
+
+use dat_abi::DAT_EVENT_NUMBER;
+
+use crate::dat::raw::Refusal;
+
+/// What most of this program answers.
+pub(crate) type Result<T = ()> = std::result::Result<T, Failure>;
+
+/// Why not.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// libdat said no.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// A connection came to nothing: the event, and its word.
+    #[error("no connection: {1}")]
+    NotConnected(DAT_EVENT_NUMBER, &'static str),
+    /// Something else, in words.
+    #[error("{0}")]
+    Said(String),
+    /// Somebody wants the program to end.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl Failure {
+    /// In words.
+    pub(crate) fn said<T>(words: impl Into<String>) -> Result<T> {
+        Err(Failure::Said(words.into()))
+    }
+
+    /// The same, and before it where that was.
+    pub(crate) fn at(self, place: &str) -> Self {
+        match self {
+            Failure::Interrupted => Failure::Interrupted,
+            failure => Failure::Said(format!("{place}: {failure}")),
+        }
+    }
+}

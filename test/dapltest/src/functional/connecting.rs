@@ -1,0 +1,196 @@
+//! Connections: how they begin, how they do not, and how they end.
+#![forbid(unsafe_code)]
+
+use dat_abi::*;
+
+use super::objects::Bench;
+use super::pair::{Pair, next_request, own_address};
+use super::{Case, ensure, refused};
+use crate::dat::raw::{self, Post};
+use crate::dat::{Ep, Event, How, Object, Patience, connection_word, drain};
+use crate::failure::{Failure, Result};
+use crate::options::Common;
+
+pub(super) const CASES: &[Case] = &[
+    ("an endpoint connects to itself's neighbour", connects),
+    ("both ends hear of the end once", ends_once),
+    ("a connection ends abruptly", ends_abruptly),
+    ("an ended connection flushes its receives", flushes),
+    ("endpoints connect again after a reset", again),
+    ("a request is rejected", rejects),
+    ("nobody listens", nobody),
+    ("a qualifier is listened on once", twice),
+    ("a reserved service point takes one connection", reserved),
+    ("a connected endpoint does not connect", connected_already),
+    ("an endpoint without a connection does not disconnect", no_connection),
+    ("a freed endpoint ends its connection", freed),
+];
+
+fn connects(common: &Common) -> Result {
+    let pair = Pair::new(common)?;
+    for end in &pair.ends {
+        let (state, ..) = raw::ep_status(end.handle())?;
+        ensure(state == DAT_EP_STATE_CONNECTED, "an end is in another state")?;
+    }
+    pair.free()
+}
+
+/// Both ends hear that it is over, and nothing else.
+fn hear_the_end(pair: &Pair) -> Result {
+    let mut heard = Vec::new();
+    for _ in &pair.ends {
+        match pair.patience.next(&pair.bench.conn, "the end of the connection")? {
+            Event::Connection { ep, number: DAT_CONNECTION_EVENT_DISCONNECTED } => heard.push(ep),
+            event => return Failure::said(format!("{event:?} in place of the end of the connection")),
+        }
+    }
+    heard.sort();
+    let mut wanted = pair.ends.each_ref().map(Ep::handle);
+    wanted.sort();
+    ensure(heard == wanted, "one end has heard it twice")
+}
+
+fn ends(common: &Common, flags: DAT_CLOSE_FLAGS) -> Result {
+    let pair = Pair::new(common)?;
+    pair.ends[1].disconnect(flags)?;
+    hear_the_end(&pair)?;
+    // Once more does nothing.
+    pair.ends[0].disconnect(DAT_CLOSE_ABRUPT_FLAG)?;
+    pair.ends[1].disconnect(DAT_CLOSE_ABRUPT_FLAG)?;
+    ensure(drain(&pair.bench.conn).is_empty(), "something is told twice")?;
+    pair.free()
+}
+
+fn ends_once(common: &Common) -> Result {
+    ends(common, DAT_CLOSE_GRACEFUL_FLAG)
+}
+
+fn ends_abruptly(common: &Common) -> Result {
+    ends(common, DAT_CLOSE_ABRUPT_FLAG)
+}
+
+fn flushes(common: &Common) -> Result {
+    let pair = Pair::new(common)?;
+    for cookie in 0..4 {
+        pair.ends[0].post(Post::Recv, &mut pair.memory[0].segments(0, 64, 1), cookie)?;
+    }
+    pair.ends[1].disconnect(DAT_CLOSE_GRACEFUL_FLAG)?;
+    hear_the_end(&pair)?;
+    let done = pair.completions(4)?;
+    ensure(done.iter().all(|done| done.status == DAT_DTO_ERR_FLUSHED), "a receive is not flushed")?;
+    ensure(done.iter().map(|done| done.cookie).eq(0..4), "one is flushed twice")?;
+    pair.free()
+}
+
+fn again(common: &Common) -> Result {
+    let pair = Pair::new(common)?;
+    for _ in 0..3 {
+        pair.ends[0].disconnect(DAT_CLOSE_GRACEFUL_FLAG)?;
+        hear_the_end(&pair)?;
+        pair.ends.iter().try_for_each(|end| raw::ep_reset(end.handle()))?;
+        pair.connect()?;
+    }
+    pair.free()
+}
+
+/// What a connect comes to.
+fn outcome(bench: &Bench, ep: &Ep, patience: Patience) -> Result<DAT_EVENT_NUMBER> {
+    match patience.next(&bench.conn, "an answer")? {
+        Event::Connection { ep: whose, number } if whose == ep.handle() => Ok(number),
+        event => Failure::said(format!("{event:?} in place of an answer")),
+    }
+}
+
+fn asleep(common: &Common) -> Patience {
+    Patience { how: How::Sleep, limit: common.limit }
+}
+
+fn microseconds(common: &Common) -> u32 {
+    u32::try_from(common.limit.as_micros()).unwrap_or(DAT_TIMEOUT_INFINITE - 1)
+}
+
+fn rejects(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    let (psp, qual) = bench.ia.psp_any(&bench.requests)?;
+    let ep = bench.ep()?;
+    ep.connect(&own_address(&bench.ia)?, qual, microseconds(common), DAT_QOS_BEST_EFFORT)?;
+    raw::cr_reject(next_request(&bench, asleep(common))?)?;
+    let number = outcome(&bench, &ep, asleep(common))?;
+    let is_so = number == DAT_CONNECTION_EVENT_PEER_REJECTED;
+    ensure(is_so, &format!("{} in place of rejected by the peer", connection_word(number)))?;
+    ep.free()?;
+    psp.free()?;
+    bench.close()
+}
+
+fn nobody(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    let (psp, qual) = bench.ia.psp_any(&bench.requests)?;
+    psp.free()?;
+    let ep = bench.ep()?;
+    ep.connect(&own_address(&bench.ia)?, qual, microseconds(common), DAT_QOS_BEST_EFFORT)?;
+    let number = outcome(&bench, &ep, asleep(common))?;
+    let is_so = number == DAT_CONNECTION_EVENT_NON_PEER_REJECTED;
+    ensure(is_so, &format!("{} in place of nobody listens", connection_word(number)))?;
+    ep.free()?;
+    bench.close()
+}
+
+fn twice(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    let (psp, qual) = bench.ia.psp_any(&bench.requests)?;
+    let second = bench.ia.psp(qual, &bench.requests).map(|psp| psp.handle());
+    refused(second, DAT_CONN_QUAL_IN_USE, DAT_NO_SUBTYPE)?;
+    psp.free()?;
+    bench.close()
+}
+
+fn reserved(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    let (psp, qual) = bench.ia.psp_any(&bench.requests)?;
+    psp.free()?;
+    let [near, far] = [bench.ep()?, bench.ep()?];
+    let rsp = bench.ia.rsp(qual, &far, &bench.requests)?;
+    near.connect(&own_address(&bench.ia)?, qual, microseconds(common), DAT_QOS_BEST_EFFORT)?;
+    // It knows its endpoint.
+    raw::cr_accept(next_request(&bench, asleep(common))?, crate::dat::Handle::NULL)?;
+    for _ in 0..2 {
+        match asleep(common).next(&bench.conn, "a connection")? {
+            Event::Connection { number: DAT_CONNECTION_EVENT_ESTABLISHED, .. } => {}
+            event => return Failure::said(format!("{event:?} in place of a connection")),
+        }
+    }
+    rsp.free()?;
+    near.free()?;
+    far.free()?;
+    bench.close()
+}
+
+fn connected_already(common: &Common) -> Result {
+    let pair = Pair::new(common)?;
+    let to = own_address(&pair.bench.ia)?;
+    let second = pair.ends[0].connect(&to, 1, microseconds(common), DAT_QOS_BEST_EFFORT);
+    refused(second, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_CONNECTED)?;
+    pair.free()
+}
+
+fn no_connection(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    let ep = bench.ep()?;
+    let ended = ep.disconnect(DAT_CLOSE_ABRUPT_FLAG);
+    refused(ended, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_UNCONNECTED)?;
+    ep.free()?;
+    bench.close()
+}
+
+fn freed(common: &Common) -> Result {
+    let Pair { ends: [near, far], memory, bench, patience } = Pair::new(common)?;
+    near.free()?;
+    match patience.next(&bench.conn, "the end of the connection")? {
+        Event::Connection { ep, number } if ep == far.handle() && number != DAT_CONNECTION_EVENT_ESTABLISHED => {}
+        event => return Failure::said(format!("{event:?} in place of the end of the connection")),
+    }
+    far.free()?;
+    drop(memory);
+    bench.close()
+}

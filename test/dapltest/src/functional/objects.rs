@@ -1,0 +1,377 @@
+//! Adapters, protection zones, endpoints, and what can be asked about everything.
+#![forbid(unsafe_code)]
+
+use dat_abi::*;
+
+use super::{Case, ensure, refused};
+use crate::dat::raw::{self, Post};
+use crate::dat::{Ep, Evd, Handle, Ia, Memory, Object, Pz, drain};
+use crate::failure::Result;
+use crate::options::Common;
+
+pub(super) const ADAPTER: &[Case] = &[
+    ("an adapter is opened and closed", opens),
+    ("an adapter that is not registered is refused", unknown_name),
+    ("an adapter is opened twice", opens_twice),
+    ("an adapter in use is not closed gracefully", in_use),
+    ("an adapter in use is closed abruptly", abrupt),
+    ("a closed adapter is no adapter", closed),
+];
+
+pub(super) const ZONE: &[Case] = &[
+    ("a zone is made and freed", zone),
+    ("a zone is not made without an adapter", zone_nowhere),
+    ("a zone is not made without a place for it", zone_no_place),
+    ("a zone in use is not freed", zone_in_use),
+    ("a freed zone is no zone", zone_freed),
+];
+
+pub(super) const ENDPOINT: &[Case] = &[
+    ("an endpoint is made and freed", endpoint),
+    ("an endpoint is made as another says it is", endpoint_alike),
+    ("an endpoint is not made over a zone that is none", endpoint_no_zone),
+    ("a new endpoint is unconnected and idle", endpoint_idle),
+    ("an endpoint with receives is freed", endpoint_with_receives),
+    ("an unconnected endpoint is reset, and keeps its receives", endpoint_reset),
+    ("an unconnected endpoint sends nothing", endpoint_no_send),
+    ("a freed endpoint is no endpoint", endpoint_freed),
+];
+
+pub(super) const QUERIES: &[Case] = &[
+    ("an adapter tells of itself", query_adapter),
+    ("a provider tells of itself", query_provider),
+    ("an adapter tells of the EVD of its errors", query_errors),
+    ("a zone tells of its adapter", query_zone),
+    ("an EVD tells of itself", query_evd),
+    ("an endpoint tells of itself", query_endpoint),
+    ("an LMR tells of itself", query_lmr),
+    ("an RMR tells of itself", query_rmr),
+    ("a PSP tells of itself", query_psp),
+    ("an RSP tells of itself", query_rsp),
+    ("a CNO tells of itself", query_cno),
+    ("objects tell what they are", kinds),
+    ("a query of another kind of object is refused", query_another),
+];
+
+/// What most cases begin with.
+pub(super) struct Bench {
+    pub(super) dtos: Evd,
+    pub(super) conn: Evd,
+    pub(super) requests: Evd,
+    pub(super) pz: Pz,
+    pub(super) ia: Ia,
+}
+
+impl Bench {
+    pub(super) fn new(common: &Common) -> Result<Self> {
+        let ia = Ia::open(&common.device)?;
+        let pz = ia.pz()?;
+        let dtos = ia.evd(64, DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG)?;
+        let conn = ia.evd(8, DAT_EVD_CONNECTION_FLAG)?;
+        let requests = ia.evd(8, DAT_EVD_CR_FLAG)?;
+        Ok(Bench { dtos, conn, requests, pz, ia })
+    }
+
+    pub(super) fn ep(&self) -> Result<Ep> {
+        Ok(self.ia.ep(&self.pz, [&self.dtos, &self.dtos, &self.conn], None)?)
+    }
+
+    pub(super) fn memory(&self, length: usize) -> Result<Memory> {
+        Ok(Memory::new(&self.ia, &self.pz, length)?)
+    }
+
+    /// Closes it; refused if anything was left.
+    pub(super) fn close(self) -> Result {
+        self.dtos.free()?;
+        self.conn.free()?;
+        self.requests.free()?;
+        self.pz.free()?;
+        Ok(self.ia.close()?)
+    }
+}
+
+fn opens(common: &Common) -> Result {
+    Ok(Ia::open(&common.device)?.close()?)
+}
+
+fn unknown_name(_: &Common) -> Result {
+    refused(Ia::open("no adapter is called so"), DAT_PROVIDER_NOT_FOUND, DAT_NAME_NOT_REGISTERED)
+}
+
+fn opens_twice(common: &Common) -> Result {
+    let (first, second) = (Ia::open(&common.device)?, Ia::open(&common.device)?);
+    ensure(first.handle() != second.handle(), "both are the same")?;
+    first.close()?;
+    Ok(second.close()?)
+}
+
+fn in_use(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    let graceful = raw::ia_close(bench.ia.handle(), DAT_CLOSE_GRACEFUL_FLAG);
+    refused(graceful, DAT_INVALID_STATE, DAT_INVALID_STATE_IA_IN_USE)?;
+    bench.close()
+}
+
+fn abrupt(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    let ep = bench.ep()?;
+    raw::ia_close(bench.ia.handle(), DAT_CLOSE_ABRUPT_FLAG)?;
+    refused(ep.free(), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP)
+}
+
+fn closed(common: &Common) -> Result {
+    let ia = Ia::open(&common.device)?;
+    let handle = ia.handle();
+    ia.close()?;
+    refused(raw::ia_query(handle).map(drop), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_IA)?;
+    refused(raw::ia_close(handle, DAT_CLOSE_ABRUPT_FLAG), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_IA)
+}
+
+fn zone(common: &Common) -> Result {
+    let ia = Ia::open(&common.device)?;
+    ia.pz()?.free()?;
+    Ok(ia.close()?)
+}
+
+fn zone_nowhere(_: &Common) -> Result {
+    refused(raw::pz_create(Handle::NULL), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_IA)
+}
+
+fn zone_no_place(common: &Common) -> Result {
+    let ia = Ia::open(&common.device)?;
+    refused(raw::pz_create_nowhere(ia.handle()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2)?;
+    Ok(ia.close()?)
+}
+
+fn zone_in_use(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    let ep = bench.ep()?;
+    refused(raw::pz_free(bench.pz.handle()), DAT_INVALID_STATE, DAT_INVALID_STATE_PZ_IN_USE)?;
+    ep.free()?;
+    bench.close()
+}
+
+fn zone_freed(common: &Common) -> Result {
+    let ia = Ia::open(&common.device)?;
+    let pz = ia.pz()?;
+    let handle = pz.handle();
+    pz.free()?;
+    refused(raw::pz_query(handle), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_PZ)?;
+    refused(raw::pz_free(handle), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_PZ)?;
+    Ok(ia.close()?)
+}
+
+fn endpoint(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    bench.ep()?.free()?;
+    bench.close()
+}
+
+fn endpoint_alike(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    let first = bench.ep()?;
+    let attr = raw::ep_query(first.handle())?.ep_attr;
+    let evds = [&bench.dtos, &bench.dtos, &bench.conn];
+    let second = bench.ia.ep(&bench.pz, evds, Some(&attr))?;
+    let again = raw::ep_query(second.handle())?.ep_attr;
+    ensure(attr.max_recv_dtos == again.max_recv_dtos, "it takes another number of receives")?;
+    ensure(attr.max_request_dtos == again.max_request_dtos, "it takes another number of requests")?;
+    first.free()?;
+    second.free()?;
+    bench.close()
+}
+
+fn endpoint_no_zone(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    let pz = bench.ia.pz()?;
+    let dead = pz.handle();
+    pz.free()?;
+    let evds = [bench.dtos.handle(), bench.dtos.handle(), bench.conn.handle()];
+    let made = raw::ep_create(bench.ia.handle(), dead, evds, None);
+    refused(made, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_PZ)?;
+    bench.close()
+}
+
+fn endpoint_idle(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    let ep = bench.ep()?;
+    let (state, recv_idle, request_idle) = raw::ep_status(ep.handle())?;
+    ensure(state == DAT_EP_STATE_UNCONNECTED, "it is in another state")?;
+    ensure(recv_idle && request_idle, "it is not idle")?;
+    ep.free()?;
+    bench.close()
+}
+
+fn endpoint_with_receives(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    let (memory, ep) = (bench.memory(4096)?, bench.ep()?);
+    ep.post(Post::Recv, &mut memory.segments(0, 4096, 1), 1)?;
+    let (_, recv_idle, _) = raw::ep_status(ep.handle())?;
+    ensure(!recv_idle, "it is idle with a receive")?;
+    ep.free()?;
+    drop(memory);
+    bench.close()
+}
+
+fn endpoint_reset(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    let (memory, ep) = (bench.memory(4096)?, bench.ep()?);
+    ep.post(Post::Recv, &mut memory.segments(0, 4096, 1), 1)?;
+    raw::ep_reset(ep.handle())?;
+    let (_, recv_idle, _) = raw::ep_status(ep.handle())?;
+    ensure(!recv_idle && drain(&bench.dtos).is_empty(), "the receive is gone")?;
+    ep.free()?;
+    drop(memory);
+    bench.close()
+}
+
+fn endpoint_no_send(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    let (memory, ep) = (bench.memory(64)?, bench.ep()?);
+    let sent = ep.post(Post::Send, &mut memory.segments(0, 64, 1), 1);
+    refused(sent, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_UNCONNECTED)?;
+    ep.free()?;
+    drop(memory);
+    bench.close()
+}
+
+fn endpoint_freed(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    let ep = bench.ep()?;
+    let handle = ep.handle();
+    ep.free()?;
+    refused(raw::ep_free(handle), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP)?;
+    refused(raw::ep_status(handle), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP)?;
+    bench.close()
+}
+
+fn query_adapter(common: &Common) -> Result {
+    let ia = Ia::open(&common.device)?;
+    let attr = raw::ia_query(ia.handle())?;
+    ensure(attr.adapter_name[0] != 0, "it has no name")?;
+    ensure(!attr.ia_address_ptr.is_null(), "it has no address")?;
+    let counts = [attr.max_eps, attr.max_dto_per_ep, attr.max_evds, attr.max_evd_qlen, attr.max_lmrs, attr.max_pzs];
+    ensure(counts.iter().all(|count| *count > 0), "there can be none of something")?;
+    ensure(attr.max_message_size > 0 && attr.max_rdma_size > 0, "it transfers nothing")?;
+    Ok(ia.close()?)
+}
+
+fn query_provider(common: &Common) -> Result {
+    let ia = Ia::open(&common.device)?;
+    let attr = raw::provider_query(ia.handle())?;
+    ensure(attr.provider_name[0] != 0, "it has no name")?;
+    ensure(attr.dapl_version_major >= 1, "it has no version")?;
+    ensure(attr.optimal_buffer_alignment.is_power_of_two(), "the alignment is not a power of two")?;
+    Ok(ia.close()?)
+}
+
+fn query_errors(common: &Common) -> Result {
+    let (ia, errors) = raw::ia_open(&common.device)?;
+    ensure(raw::ia_errors(ia)? == errors, "it is another than at the opening")?;
+    Ok(raw::ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG)?)
+}
+
+fn query_zone(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    ensure(raw::pz_query(bench.pz.handle())? == bench.ia.handle(), "it names another adapter")?;
+    bench.close()
+}
+
+fn query_evd(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    let param = raw::evd_query(bench.dtos.handle())?;
+    ensure(param.evd_qlen >= 64, "it is shorter than was asked for")?;
+    ensure(param.evd_flags & DAT_EVD_DTO_FLAG != 0, "it is not for transfers")?;
+    ensure(param.evd_state & DAT_EVD_STATE_ENABLED != 0, "it is not enabled")?;
+    bench.close()
+}
+
+fn query_endpoint(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    let ep = bench.ep()?;
+    let param = raw::ep_query(ep.handle())?;
+    ensure(param.ep_state == DAT_EP_STATE_UNCONNECTED, "it is in another state")?;
+    ensure(param.ep_attr.service_type == DAT_SERVICE_TYPE_RC, "it is of another service")?;
+    ensure(param.ep_attr.max_recv_dtos > 0 && param.ep_attr.max_request_dtos > 0, "it takes nothing")?;
+    ep.free()?;
+    bench.close()
+}
+
+fn query_lmr(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    let memory = bench.memory(10_000)?;
+    let param = raw::lmr_query(memory.lmr())?;
+    ensure(param.length == 10_000, "it has another length")?;
+    ensure(param.lmr_context == memory.registered().lmr_context, "it has another local key")?;
+    ensure(param.rmr_context == memory.registered().rmr_context, "it has another remote key")?;
+    ensure(param.mem_priv == DAT_MEM_PRIV_ALL_FLAG, "it has other privileges")?;
+    drop(memory);
+    bench.close()
+}
+
+fn query_rmr(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    let rmr = bench.pz.rmr()?;
+    raw::rmr_query(rmr.handle())?;
+    rmr.free()?;
+    bench.close()
+}
+
+fn query_psp(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    let (psp, qual) = bench.ia.psp_any(&bench.requests)?;
+    ensure(raw::psp_query(psp.handle())?.conn_qual == qual, "it listens elsewhere")?;
+    psp.free()?;
+    bench.close()
+}
+
+fn query_rsp(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    let (psp, qual) = bench.ia.psp_any(&bench.requests)?;
+    // It was free a moment ago.
+    psp.free()?;
+    let ep = bench.ep()?;
+    let rsp = bench.ia.rsp(qual, &ep, &bench.requests)?;
+    ensure(raw::rsp_query(rsp.handle())?.conn_qual == qual, "it listens elsewhere")?;
+    let (state, ..) = raw::ep_status(ep.handle())?;
+    ensure(state == DAT_EP_STATE_RESERVED, "its endpoint is not reserved")?;
+    rsp.free()?;
+    ep.free()?;
+    bench.close()
+}
+
+fn query_cno(common: &Common) -> Result {
+    let ia = Ia::open(&common.device)?;
+    let cno = ia.cno()?;
+    ensure(raw::cno_query(cno.handle())? == ia.handle(), "it names another adapter")?;
+    cno.free()?;
+    Ok(ia.close()?)
+}
+
+fn kinds(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    let (ep, memory) = (bench.ep()?, bench.memory(64)?);
+    for (handle, kind) in [
+        (bench.ia.handle(), DAT_HANDLE_TYPE_IA),
+        (bench.pz.handle(), DAT_HANDLE_TYPE_PZ),
+        (bench.dtos.handle(), DAT_HANDLE_TYPE_EVD),
+        (ep.handle(), DAT_HANDLE_TYPE_EP),
+        (memory.lmr(), DAT_HANDLE_TYPE_LMR),
+    ] {
+        ensure(raw::handle_type(handle)? == kind, "an object is taken for another")?;
+    }
+    ep.free()?;
+    drop(memory);
+    bench.close()
+}
+
+fn query_another(common: &Common) -> Result {
+    let bench = Bench::new(common)?;
+    let (ep, pz) = (bench.ep()?, bench.pz.handle());
+    refused(raw::ep_query(pz).map(drop), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP)?;
+    refused(raw::pz_query(ep.handle()), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_PZ)?;
+    refused(raw::evd_query(pz).map(drop), DAT_INVALID_HANDLE, DAT_NO_SUBTYPE)?;
+    refused(raw::lmr_query(ep.handle()).map(drop), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_LMR)?;
+    ep.free()?;
+    bench.close()
+}

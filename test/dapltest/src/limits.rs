@@ -1,0 +1,332 @@
+//! The limit test: objects are made until one is refused, or there are enough; then all go, and one more must be possible.
+//!
+//! Needs no server. What counts: that a refusal says that something is used up, and that nothing is lost by it.
+#![forbid(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+use dat_abi::*;
+use serde_json::json;
+
+use crate::dat::raw::{self, Answer, Post, Refusal};
+use crate::dat::{Ep, Evd, Ia, Memory, Object, Pz};
+use crate::failure::{Failure, Result};
+use crate::options::Common;
+use crate::report::Report;
+use crate::stop;
+
+/// A refusal is waited for no longer.
+const LONGEST: Duration = Duration::from_secs(20);
+/// Nor for more objects, unless more are asked for.
+const MOST: usize = 100_000;
+/// Of the memory that is free now, registered in one piece at most; and no more than this.
+const SHARE: u64 = 4;
+const LARGEST: u64 = 1 << 30;
+/// The first piece of memory.
+const PIECE: usize = 4096;
+/// Where service points begin.
+const QUALS: u64 = 0x0aff_ab1e;
+
+/// What is tried.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Limit {
+    Ia,
+    Pz,
+    Cno,
+    Evd,
+    Ep,
+    Rsp,
+    Psp,
+    Lmr,
+    Rmr,
+    PostRecv,
+    LmrSize,
+}
+
+impl Limit {
+    /// All, in the order in which they are tried.
+    pub(crate) const ALL: [Limit; 11] = [
+        Limit::Ia,
+        Limit::Pz,
+        Limit::Cno,
+        Limit::Evd,
+        Limit::Ep,
+        Limit::Rsp,
+        Limit::Psp,
+        Limit::Lmr,
+        Limit::Rmr,
+        Limit::PostRecv,
+        Limit::LmrSize,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Limit::Ia => "limit_ia",
+            Limit::Pz => "limit_pz",
+            Limit::Cno => "limit_cno",
+            Limit::Evd => "limit_evd",
+            Limit::Ep => "limit_ep",
+            Limit::Rsp => "limit_rsp",
+            Limit::Psp => "limit_psp",
+            Limit::Lmr => "limit_lmr",
+            Limit::Rmr => "limit_rmr",
+            Limit::PostRecv => "limit_rpost",
+            Limit::LmrSize => "limit_size_lmr",
+        }
+    }
+}
+
+/// The limits that are named, or all.
+pub(crate) fn parse(words: &[String]) -> std::result::Result<Vec<Limit>, String> {
+    let find = |word: &String| {
+        let found = Limit::ALL.into_iter().find(|limit| limit.name().eq_ignore_ascii_case(word));
+        found.ok_or_else(|| format!("{word}: no limit is called so; see dapltest -h"))
+    };
+    match words {
+        [] => Ok(Limit::ALL.to_vec()),
+        words => words.iter().map(find).collect(),
+    }
+}
+
+/// One of the sets of objects that are there first.
+struct Ground {
+    ep: Ep,
+    memory: Memory,
+    dtos: Evd,
+    requests: Evd,
+    _conn: Evd,
+    pz: Pz,
+    ia: Ia,
+}
+
+impl Ground {
+    fn new(device: &str) -> Answer<Self> {
+        let ia = Ia::open(device)?;
+        let pz = ia.pz()?;
+        let conn = ia.evd(8, DAT_EVD_CONNECTION_FLAG)?;
+        let dtos = ia.evd(8, DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG)?;
+        let requests = ia.evd(8, DAT_EVD_CR_FLAG)?;
+        let memory = Memory::new(&ia, &pz, PIECE)?;
+        let ep = ia.ep(&pz, [&dtos, &dtos, &conn], None)?;
+        Ok(Ground { ep, memory, dtos, requests, _conn: conn, pz, ia })
+    }
+}
+
+/// How far it went.
+struct Found {
+    made: usize,
+    refusal: Option<Refusal>,
+    /// Beside the number: what it means.
+    remark: String,
+}
+
+/// `-T L`.
+pub(crate) fn run(common: &Common, width: usize, maximum: Option<usize>, limits: &[Limit]) -> Result<Report> {
+    let mut report = Report::new("limits", &common.device);
+    let mut results = Vec::new();
+    for limit in limits {
+        stop::check()?;
+        let began = Instant::now();
+        let found = try_one(common, width, maximum, *limit);
+        let name = limit.name();
+        if common.debug > 0 {
+            eprintln!("dapltest: {name}: {:.3} s", began.elapsed().as_secs_f64());
+        }
+        match found {
+            Err(Failure::Interrupted) => return Err(Failure::Interrupted),
+            Err(failure) => {
+                report.fail(format!("{name}: {failure}"));
+                results.push(json!({"limit": name, "error": failure.to_string()}));
+            }
+            Ok(found) => {
+                let end = found.refusal.map_or("enough".to_owned(), |refusal| refusal.to_string());
+                report.line(format!("{name:<16} {:>8} {}then {end}", found.made, found.remark));
+                let code = found.refusal.map(|refusal| refusal.code);
+                let words = found.refusal.map(|refusal| raw::words(refusal.code));
+                results.push(json!({"limit": name, "made": found.made, "code": code, "refused": words}));
+            }
+        }
+    }
+    report.put("width", json!(width));
+    report.put("limits", json!(results));
+    Ok(report)
+}
+
+fn try_one(common: &Common, width: usize, maximum: Option<usize>, limit: Limit) -> Result<Found> {
+    let device = common.device.as_str();
+    let grounds: Vec<Ground> = (0..width).map(|_| Ground::new(device)).collect::<Answer<_>>()?;
+    let most = maximum.unwrap_or(MOST);
+    let on = |number: usize| &grounds[number % grounds.len()];
+    let found = match limit {
+        Limit::Ia => exhaust(most, |_| Ia::open(device)),
+        Limit::Pz => exhaust(most, |n| on(n).ia.pz()),
+        Limit::Cno => exhaust(most, |n| on(n).ia.cno()),
+        Limit::Evd => exhaust(most, |n| on(n).ia.evd(8, DAT_EVD_DTO_FLAG)),
+        Limit::Ep => exhaust(most, |n| on(n).ia.ep(&on(n).pz, [&on(n).dtos, &on(n).dtos, &on(n)._conn], None)),
+        Limit::Psp => exhaust(most, |n| on(n).ia.psp_any(&on(n).requests).map(|(psp, _)| psp)),
+        Limit::Rsp => exhaust(most, |n| reserve(on(n), n)),
+        Limit::Lmr => exhaust(most, |n| register(on(n))),
+        Limit::Rmr => exhaust(most, |n| on(n).pz.rmr()),
+        Limit::PostRecv => post_receives(on(0), most),
+        Limit::LmrSize => sizes(on(0), maximum.unwrap_or(usize::BITS as usize)),
+    }?;
+    // Graceful: refused if anything is left.
+    for ground in grounds {
+        let Ground { ep, memory, dtos, requests, _conn, pz, ia } = ground;
+        ep.free()?;
+        drop((memory, dtos, requests, _conn));
+        pz.free()?;
+        ia.close()?;
+    }
+    Ok(found)
+}
+
+/// Makes one after the other, frees them all, and makes one more.
+fn exhaust<T: Object>(most: usize, make: impl Fn(usize) -> Answer<T>) -> Result<Found> {
+    let (mut made, mut refusal) = (Vec::new(), None);
+    let began = Instant::now();
+    let mut remark = "";
+    while made.len() < most {
+        match make(made.len()) {
+            Ok(object) => made.push(object),
+            Err(answer) => {
+                refusal = Some(answer);
+                break;
+            }
+        }
+        stop::check()?;
+        if began.elapsed() > LONGEST {
+            remark = "in the time there is, ";
+            break;
+        }
+    }
+    let count = made.len();
+    if let Some(refusal) = refusal {
+        judge(refusal, count)?;
+    }
+    made.into_iter().try_for_each(Object::free)?;
+    make(count).map_err(|refusal| Failure::from(refusal).at("one more, after all were freed"))?.free()?;
+    Ok(Found { made: count, refusal, remark: remark.to_owned() })
+}
+
+/// A refusal says that something is used up, and there was one at least.
+fn judge(refusal: Refusal, made: usize) -> Result {
+    let is_fair = match refusal.kind() {
+        DAT_INSUFFICIENT_RESOURCES | DAT_QUEUE_FULL | DAT_CONN_QUAL_UNAVAILABLE | DAT_LENGTH_ERROR => true,
+        // An adapter whose device or directory cannot be opened once more.
+        DAT_PROVIDER_NOT_FOUND | DAT_INTERNAL_ERROR => refusal.call == "dat_ia_open",
+        _ => false,
+    };
+    if made > 0 && is_fair { Ok(()) } else { Err(Failure::from(refusal).at(&format!("after {made}"))) }
+}
+
+/// A reserved service point, and the endpoint that it is for.
+struct Reserved {
+    rsp: crate::dat::Rsp,
+    ep: Ep,
+}
+
+impl Object for Reserved {
+    fn free(self) -> Answer {
+        self.rsp.free()?;
+        self.ep.free()
+    }
+}
+
+fn reserve(ground: &Ground, number: usize) -> Answer<Reserved> {
+    let ep = ground.ia.ep(&ground.pz, [&ground.dtos, &ground.dtos, &ground._conn], None)?;
+    let rsp = ground.ia.rsp(QUALS + number as u64, &ep, &ground.requests)?;
+    Ok(Reserved { rsp, ep })
+}
+
+/// The same memory, registered once more.
+struct Region(raw::Registered);
+
+impl Object for Region {
+    fn free(self) -> Answer {
+        raw::lmr_free(self.0.lmr)
+    }
+}
+
+fn register(ground: &Ground) -> Answer<Region> {
+    let at = ground.memory.pointer();
+    let (ia, pz) = (ground.ia.handle(), ground.pz.handle());
+    raw::lmr_create(ia, pz, at, PIECE as u64, DAT_MEM_PRIV_ALL_FLAG).map(Region)
+}
+
+/// Receives go with their endpoint.
+fn post_receives(ground: &Ground, most: usize) -> Result<Found> {
+    let mut refusal = None;
+    let mut made = 0;
+    let began = Instant::now();
+    while made < most && began.elapsed() < LONGEST {
+        match ground.ep.post(Post::Recv, &mut ground.memory.segments(0, PIECE, 1), made as u64) {
+            Ok(()) => made += 1,
+            Err(answer) => {
+                judge(answer, made)?;
+                refusal = Some(answer);
+                break;
+            }
+        }
+    }
+    // Not connected: nothing happens, and they stay.
+    raw::ep_reset(ground.ep.handle())?;
+    Ok(Found { made, refusal, remark: String::new() })
+}
+
+/// Twice as much each time, as long as this machine has it to spare.
+fn sizes(ground: &Ground, most: usize) -> Result<Found> {
+    let spare = (spare_memory() / SHARE).min(LARGEST);
+    let (mut size, mut largest, mut refusal) = (PIECE, 0, None);
+    for _ in 0..most {
+        if size as u64 > spare {
+            break;
+        }
+        match Memory::new(&ground.ia, &ground.pz, size) {
+            Ok(memory) => drop(memory),
+            Err(answer) => {
+                judge(answer, largest)?;
+                refusal = Some(answer);
+                break;
+            }
+        }
+        largest = size;
+        size *= 2;
+        stop::check()?;
+    }
+    Ok(Found { made: largest, refusal, remark: "bytes in one piece, ".to_owned() })
+}
+
+/// What could be had without driving others out, as the kernel has it.
+fn spare_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    // Not told: little.
+    kilobytes.unwrap_or(64 * 1024) * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_manual() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(parse(&[]).unwrap(), Limit::ALL);
+        assert_eq!(parse(&words("limit_pz LIMIT_SIZE_LMR")).unwrap(), [Limit::Pz, Limit::LmrSize]);
+        assert!(parse(&words("limit_pz limit_xyz")).unwrap_err().contains("limit_xyz"));
+    }
+
+    #[test]
+    fn only_a_lack_of_something_is_a_fair_refusal() {
+        let refusal = |kind| Refusal { call: "dat_pz_create", code: DAT_CLASS_ERROR | kind };
+        assert!(judge(refusal(DAT_INSUFFICIENT_RESOURCES), 1).is_ok());
+        assert_eq!(refusal(DAT_INSUFFICIENT_RESOURCES | DAT_RESOURCE_MEMORY).kind(), DAT_INSUFFICIENT_RESOURCES);
+    }
+
+    #[test]
+    fn this_machine_has_memory_to_spare() {
+        assert!(spare_memory() > PIECE as u64);
+    }
+}

@@ -1,0 +1,94 @@
+//! dapltest: tests an interface adapter through uDAPL, by the command line that users of the reference's know.
+//!
+//! ```text
+//! dapltest -T S -D sm0                                                      the server, which serves many at once
+//! dapltest -T T -D sm0 -s localhost -V client SR 1024 4 server RW 2048 1    a transaction
+//! dapltest -T P -D sm0 -s localhost -m p RW 4096                            how fast
+//! dapltest -T L -D sm0 -m 1000                                              how many
+//! dapltest -T F -D sm0                                                      what calls answer
+//! dapltest -T Q -D sm0 -s localhost                                         the server is to end
+//! ```
+//!
+//! The rooms, from the ground up: `dat` (libdat, and all unsafe code), `failure`, `stop`; `operation`, `script`, `wire`
+//! (pure: words or bytes in, values out); `progress`, `report`; `set`, `channel` (a connection of messages); `client`,
+//! `server`; the tests `transaction`, `performance`, `limits`, `functional`; `options`. It speaks the C ABI alone, so that it
+//! runs over anybody's libdat.so.1. Nothing waits without a limit.
+
+mod channel;
+mod client;
+mod dat;
+mod failure;
+mod functional;
+mod limits;
+mod operation;
+mod options;
+mod performance;
+mod progress;
+mod report;
+mod script;
+mod server;
+mod set;
+mod stop;
+mod transaction;
+mod wire;
+
+use std::process::ExitCode;
+
+use failure::Result;
+use options::{Common, Plan};
+use report::Report;
+
+fn main() -> ExitCode {
+    let (common, plan) = match options::parse(std::env::args_os().collect()) {
+        Ok(read) => read,
+        Err(said) => {
+            // On standard output if it was asked for. Who has closed that does not want it.
+            let _ = said.print();
+            return ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(2));
+        }
+    };
+    if let Err(error) = stop::listen() {
+        eprintln!("dapltest: signals: {error}");
+        return ExitCode::FAILURE;
+    }
+    match run(&common, plan) {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+/// Whether all was as it should be.
+fn run(common: &Common, plan: Plan) -> bool {
+    let (name, result) = match plan {
+        Plan::List => {
+            functional::list();
+            return true;
+        }
+        Plan::Serve => ("server", server::run(common).map(|()| None)),
+        Plan::Quit { host } => ("quit", client::quit(common, &host).map(|()| None)),
+        Plan::Transaction { host, test } => ("transaction", transaction::run(common, &host, &test).map(Some)),
+        Plan::Performance { host, test } => ("performance", performance::run(common, &host, &test).map(Some)),
+        Plan::Limits { width, maximum, limits } => ("limits", limits::run(common, width, maximum, &limits).map(Some)),
+        Plan::Functional { choices, is_verbose } => {
+            ("functional", functional::run(common, &choices, is_verbose).map(Some))
+        }
+    };
+    publish(common, name, result)
+}
+
+fn publish(common: &Common, name: &str, result: Result<Option<Report>>) -> bool {
+    match result {
+        Ok(Some(report)) => report.publish(common.is_json),
+        Ok(None) => true,
+        Err(failure) if is_test(name) => Report::of_failure(name, &common.device, &failure).publish(common.is_json),
+        Err(failure) => {
+            eprintln!("dapltest: {failure}");
+            false
+        }
+    }
+}
+
+/// Whether it has a result besides its end.
+fn is_test(name: &str) -> bool {
+    !["server", "quit"].contains(&name)
+}

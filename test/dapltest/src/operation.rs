@@ -1,0 +1,258 @@
+//! Operations as the command line has them: `client SR 1024 4 -f server RR 2048`. Words in, operations out.
+#![forbid(unsafe_code)]
+
+/// Bytes of a segment, if nothing is said.
+const SIZE: u32 = 4096;
+/// Of one segment, and of an operation.
+const LARGEST: u32 = 1 << 30;
+/// Of one operation.
+const MOST_SEGMENTS: u16 = 256;
+/// Of one transaction.
+pub(crate) const MOST_OPERATIONS: usize = 128;
+
+/// Who begins a transfer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Side {
+    Client,
+    Server,
+}
+
+impl Side {
+    /// The other one.
+    pub(crate) fn peer(self) -> Self {
+        match self {
+            Side::Client => Side::Server,
+            Side::Server => Side::Client,
+        }
+    }
+
+    /// As the command line has it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Side::Client => "client",
+            Side::Server => "server",
+        }
+    }
+}
+
+/// How bytes get across.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Transfer {
+    /// A send, and a receive at the other side.
+    Send,
+    /// An RDMA read.
+    Read,
+    /// An RDMA write.
+    Write,
+}
+
+impl Transfer {
+    /// As the command line has it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Transfer::Send => "SR",
+            Transfer::Read => "RR",
+            Transfer::Write => "RW",
+        }
+    }
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Operation {
+    pub(crate) by: Side,
+    pub(crate) transfer: Transfer,
+    /// Bytes of a segment.
+    pub(crate) size: u32,
+    pub(crate) segments: u16,
+    /// The completion of a send is reaped with the next receive (`-f`).
+    pub(crate) is_deferred: bool,
+    /// Its completion is polled for (`-p`).
+    pub(crate) is_polled: bool,
+}
+
+impl Operation {
+    /// A short message, for what the test itself has to say.
+    pub(crate) fn signal(by: Side) -> Self {
+        let transfer = Transfer::Send;
+        Operation { by, transfer, size: 16, segments: 1, is_deferred: false, is_polled: false }
+    }
+
+    /// Bytes in all.
+    pub(crate) fn length(&self) -> usize {
+        self.size as usize * usize::from(self.segments)
+    }
+
+    /// Refuses what no test can do; so does who gets it from a peer.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let words = self.to_string();
+        if self.size == 0 || self.segments == 0 || self.segments > MOST_SEGMENTS {
+            return Err(format!("{words}: a segment has a byte at least, and there are 1 to {MOST_SEGMENTS}"));
+        }
+        if self.length() > LARGEST as usize {
+            return Err(format!("{words}: more than {LARGEST} bytes"));
+        }
+        if self.is_deferred && self.transfer != Transfer::Send {
+            return Err(format!("{words}: -f is for SR alone"));
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for Operation {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{} {} {} {}", self.by.word(), self.transfer.word(), self.size, self.segments)?;
+        out.write_str(if self.is_deferred { " -f" } else { "" })?;
+        out.write_str(if self.is_polled { " -p" } else { "" })
+    }
+}
+
+/// The operations of a transaction.
+pub(crate) fn parse(words: &[String]) -> Result<Vec<Operation>, String> {
+    let mut rest = words;
+    let mut operations = Vec::new();
+    while let Some((word, after)) = rest.split_first() {
+        let by = match word.to_ascii_lowercase().as_str() {
+            "client" => Side::Client,
+            "server" => Side::Server,
+            _ => return Err(format!("{word}: an operation begins with client or server")),
+        };
+        operations.push(transfer(by, after, &mut rest)?);
+    }
+    check(&operations)?;
+    Ok(operations)
+}
+
+/// The operation of a performance test, which the client begins.
+pub(crate) fn parse_one(words: &[String]) -> Result<Operation, String> {
+    let mut rest = words;
+    let operation = transfer(Side::Client, words, &mut rest)?;
+    if let Some(word) = rest.first() {
+        return Err(format!("{word}: there is one operation; options stand before it"));
+    }
+    if operation.is_deferred || operation.is_polled {
+        return Err(
+            "-f and -p are for the operations of a transaction; -p and -m stand before the operation".to_owned()
+        );
+    }
+    Ok(operation)
+}
+
+/// What all the operations of a transaction have to keep together.
+pub(crate) fn check(operations: &[Operation]) -> Result<(), String> {
+    if operations.is_empty() || operations.len() > MOST_OPERATIONS {
+        return Err(format!("there are 1 to {MOST_OPERATIONS} operations, such as client SR 1024 1 server SR 1024 1"));
+    }
+    operations.iter().try_for_each(Operation::check)?;
+    let sends: Vec<&Operation> = operations.iter().filter(|operation| operation.transfer == Transfer::Send).collect();
+    for (at, operation) in sends.iter().enumerate().filter(|(_, operation)| operation.is_deferred) {
+        let partner = match operation.by {
+            Side::Client => sends.get(at + 1),
+            Side::Server => at.checked_sub(1).and_then(|before| sends.get(before)),
+        };
+        if !partner.is_some_and(|partner| partner.by != operation.by && partner.is_deferred) {
+            return Err(format!("{operation}: with -f, a client SR and then a server SR come in pairs, both with -f"));
+        }
+    }
+    Ok(())
+}
+
+/// What follows client or server; `rest` is what is left.
+fn transfer<'a>(by: Side, words: &'a [String], rest: &mut &'a [String]) -> Result<Operation, String> {
+    let Some((word, mut after)) = words.split_first() else {
+        return Err("an operation is SR, RR or RW, and bytes and segments".to_owned());
+    };
+    let transfer = match word.to_ascii_uppercase().as_str() {
+        "SR" => Transfer::Send,
+        "RR" => Transfer::Read,
+        "RW" => Transfer::Write,
+        _ => return Err(format!("{word}: an operation is SR, RR or RW")),
+    };
+    let mut operation = Operation { by, transfer, size: SIZE, segments: 1, is_deferred: false, is_polled: false };
+    if let Some(size) = number(&mut after)? {
+        operation.size = size;
+        if let Some(segments) = number(&mut after)? {
+            operation.segments = u16::try_from(segments).unwrap_or(u16::MAX);
+        }
+    }
+    loop {
+        match after.first().map(String::as_str) {
+            Some("-f") => operation.is_deferred = true,
+            Some("-p") => operation.is_polled = true,
+            _ => break,
+        }
+        after = &after[1..];
+    }
+    *rest = after;
+    operation.check()?;
+    Ok(operation)
+}
+
+/// A number, if the next word begins like one.
+fn number(words: &mut &[String]) -> Result<Option<u32>, String> {
+    let Some((word, rest)) = words.split_first().filter(|(word, _)| word.starts_with(|c: char| c.is_ascii_digit()))
+    else {
+        return Ok(None);
+    };
+    *words = rest;
+    word.parse().map(Some).map_err(|_| format!("{word}: not a number of bytes or segments"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split(' ').filter(|word| !word.is_empty()).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_example_of_the_manual_is_understood() {
+        let text = "client RW 4096 1 server RW 2048 4 client SR 1024 4 server SR 4096 2 client SR 1024 3 -f server SR 2048 1 -f";
+        let operations = parse(&words(text)).unwrap();
+        assert_eq!(operations.iter().map(Operation::to_string).collect::<Vec<_>>().join(" "), text);
+        assert_eq!(operations[1].length(), 8192);
+    }
+
+    #[test]
+    fn what_is_not_said_is_four_kibibytes_in_one() {
+        let operations = parse(&words("Client sr server RR 8 client RW 9 2 -p")).unwrap();
+        assert_eq!((operations[0].size, operations[0].segments), (4096, 1));
+        assert_eq!((operations[1].size, operations[1].segments), (8, 1));
+        assert!(operations[2].is_polled && !operations[2].is_deferred);
+    }
+
+    #[test]
+    fn nonsense_is_refused_in_words() {
+        for (text, reason) in [
+            ("", "1 to 128 operations"),
+            ("SR 1024", "client or server"),
+            ("client", "SR, RR or RW"),
+            ("client XX", "SR, RR or RW"),
+            ("client SR 0", "a byte at least"),
+            ("client SR 8 0", "a byte at least"),
+            ("client SR 8 257", "1 to 256"),
+            ("client SR 8 99999999", "1 to 256"),
+            ("client SR 4294967296", "not a number"),
+            ("client SR 12x", "not a number"),
+            ("client SR 1073741824 2", "more than"),
+            ("client RR 8 1 -f", "for SR alone"),
+            ("client SR 8 1 -f server SR 8 1", "in pairs"),
+            ("server SR 8 1 -f client SR 8 1 -f", "in pairs"),
+            ("client SR 8 1 -q", "client or server"),
+            ("client SR 1 2 3", "client or server"),
+        ] {
+            let refused = parse(&words(text)).unwrap_err();
+            assert!(refused.contains(reason), "{text}: {refused}");
+        }
+        assert!(parse(&words(&"client SR ".repeat(MOST_OPERATIONS + 1))).is_err());
+    }
+
+    #[test]
+    fn one_operation_is_one() {
+        assert_eq!(parse_one(&words("RW 4096 2")).unwrap().to_string(), "client RW 4096 2");
+        for text in ["", "client RW", "RW 1 1 RR", "RW 1 1 -i", "SR 8 1 -f"] {
+            assert!(parse_one(&words(text)).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! The command line: which test, and with what. Words in, a plan out; what makes no sense is refused here, in words.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::{ArgAction, CommandFactory, Parser, ValueEnum};
+use dat_abi::*;
+
+use crate::functional::Choice;
+use crate::limits::{self, Limit};
+use crate::operation::{self, Operation};
+use crate::script;
+use crate::wire::{Performance, Transaction};
+
+/// Where a server listens, and where tests begin.
+const PORT: u64 = 45_278;
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+enum Test {
+    /// server: serves tests until it is told to quit
+    #[value(name = "S")]
+    Server,
+    /// quit: has a server wait for its tests, and end
+    #[value(name = "Q")]
+    Quit,
+    /// transaction: transfers between client and server, as OPERATIONS say
+    #[value(name = "T")]
+    Transaction,
+    /// performance: times one operation
+    #[value(name = "P")]
+    Performance,
+    /// limits: makes objects until it is refused; needs no server
+    #[value(name = "L")]
+    Limits,
+    /// functional: calls and what they must answer; needs no server
+    #[value(name = "F")]
+    Functional,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+enum Service {
+    /// high throughput
+    #[value(name = "HT")]
+    Throughput,
+    /// low latency
+    #[value(name = "LL")]
+    Latency,
+    /// economy
+    #[value(name = "EC")]
+    Economy,
+    /// premium
+    #[value(name = "PM")]
+    Premium,
+    /// best effort
+    #[value(name = "BE")]
+    Best,
+}
+
+const AFTER: &str = "\
+OPERATIONS of -T T, all of which every thread does over each of its endpoints, -i times:
+  client|server SR|RR|RW [BYTES [SEGMENTS]] [-f] [-p] ...
+  SR send and receive, RR RDMA read, RW RDMA write (4096 bytes in 1 segment);
+  -f, of a client SR and the server SR after it: the send is reaped with the next receive; -p: poll for the completion.
+  Without -V there is at least one SR each way.
+OPERATION of -T P: SR|RR|RW [BYTES [SEGMENTS]]
+LIMITS of -T L (all): limit_ia limit_pz limit_cno limit_evd limit_ep limit_rsp limit_psp limit_lmr limit_rmr limit_rpost
+  limit_size_lmr
+CASES of -T F (all): a group, or one case of it, as pz or pz:2; --list names them
+
+Exit status: 0 all was as it should be, 1 something was not, 2 the command line is not understood.";
+
+#[derive(Debug, Parser)]
+#[command(name = "dapltest", about = "Tests an interface adapter through uDAPL", after_help = AFTER, version)]
+#[command(disable_version_flag = true, args_override_self = true, max_term_width = 120)]
+struct Arguments {
+    /// What is tested
+    #[arg(short = 'T', value_enum, ignore_case = true, default_value = "S")]
+    test: Test,
+    /// Interface adapter, a name of dat.conf
+    #[arg(short = 'D', value_name = "DEVICE", default_value = "sm0")]
+    device: String,
+    /// Port (connection qualifier) of the server
+    #[arg(short = 'n', value_name = "PORT", default_value_t = PORT)]
+    port: u64,
+    /// Tells what happens; twice: each operation too
+    #[arg(short = 'd', action = ArgAction::Count)]
+    debug: u8,
+    /// Quality of service of connections
+    #[arg(short = 'R', value_enum, ignore_case = true, default_value = "BE")]
+    service: Service,
+    /// File with further arguments, which come last
+    #[arg(short = 'f', value_name = "SCRIPT")]
+    script: Option<OsString>,
+    /// T, P, Q: the server's host name or address
+    #[arg(short = 's', value_name = "SERVER")]
+    server: Option<String>,
+    /// T, P: how often [default: 1000]
+    #[arg(short = 'i', value_name = "ITERATIONS")]
+    iterations: Option<u32>,
+    /// T: threads [default: 1]
+    #[arg(short = 't', value_name = "THREADS")]
+    threads: Option<u32>,
+    /// T: endpoints per thread; L: sets of objects that are made first [default: 1]
+    #[arg(short = 'w', value_name = "WIDTH")]
+    width: Option<u32>,
+    /// T: wait for completions by a notification object (CNO)
+    #[arg(short = 'Q')]
+    notified: bool,
+    /// T: check all data
+    #[arg(short = 'V')]
+    validate: bool,
+    /// T: poll for completions
+    #[arg(short = 'P')]
+    poll: bool,
+    /// P: b to block for completions, p to poll [default: b]; L: make so many objects at most
+    #[arg(short = 'm', value_name = "MODE|MAXIMUM")]
+    maximum: Option<String>,
+    /// P: operations under way at a time [default: what the adapter can, 64 at most]
+    #[arg(short = 'p', value_name = "PIPELINE")]
+    pipeline: Option<u32>,
+    /// F: name each case as it passes
+    #[arg(short = 'v')]
+    verbose: bool,
+    /// F: name all cases, and run none
+    #[arg(long)]
+    list: bool,
+    /// Give up when an event does not come for so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    timeout: u32,
+    /// S: drop a client that has not said who it is for so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    greeting: u32,
+    /// T, P, Q: ask a server that is not there so often, once a second
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    tries: u32,
+    /// Results as one JSON object per test on standard output
+    #[arg(long)]
+    json: bool,
+    /// Print the version
+    #[arg(long, action = ArgAction::Version)]
+    version: (),
+    #[arg(trailing_var_arg = true, value_name = "OPERATIONS|LIMITS|CASES")]
+    words: Vec<String>,
+}
+
+/// What concerns all tests.
+#[derive(Clone, Debug)]
+pub(crate) struct Common {
+    pub(crate) device: String,
+    pub(crate) port: u64,
+    pub(crate) debug: u8,
+    pub(crate) qos: DAT_QOS,
+    pub(crate) limit: Duration,
+    pub(crate) greeting: Duration,
+    pub(crate) tries: u32,
+    pub(crate) is_json: bool,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub(crate) enum Plan {
+    Serve,
+    Quit { host: String },
+    Transaction { host: String, test: Transaction },
+    Performance { host: String, test: Performance },
+    Limits { width: usize, maximum: Option<usize>, limits: Vec<Limit> },
+    Functional { choices: Vec<Choice>, is_verbose: bool },
+    List,
+}
+
+/// The plan, or what clap says instead: help, or what is wrong.
+pub(crate) fn parse(arguments: Vec<OsString>) -> Result<(Common, Plan), clap::Error> {
+    let mut read = Arguments::try_parse_from(&arguments)?;
+    if let Some(file) = read.script.take() {
+        let wrong = |reason: String| error(&format!("{}: {reason}", file.to_string_lossy()));
+        let text = std::fs::read_to_string(&file).map_err(|reason| wrong(reason.to_string()))?;
+        let words = script::words(&text).map_err(wrong)?;
+        read = Arguments::try_parse_from(arguments.iter().cloned().chain(words.into_iter().map(OsString::from)))?;
+        if read.script.as_ref() != Some(&file) {
+            return Err(wrong("a script does not name another".to_owned()));
+        }
+    }
+    let plan = read.plan().map_err(|reason| error(&reason))?;
+    Ok((read.common(), plan))
+}
+
+fn error(reason: &str) -> clap::Error {
+    Arguments::command().error(clap::error::ErrorKind::ValueValidation, reason)
+}
+
+impl Arguments {
+    fn common(&self) -> Common {
+        let qos = match self.service {
+            Service::Throughput => DAT_QOS_HIGH_THROUGHPUT,
+            Service::Latency => DAT_QOS_LOW_LATENCY,
+            Service::Economy => DAT_QOS_ECONOMY,
+            Service::Premium => DAT_QOS_PREMIUM,
+            Service::Best => DAT_QOS_BEST_EFFORT,
+        };
+        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+        Common {
+            device: self.device.clone(),
+            port: self.port,
+            debug: self.debug,
+            qos,
+            limit: seconds(self.timeout),
+            greeting: seconds(self.greeting),
+            tries: self.tries,
+            is_json: self.json,
+        }
+    }
+
+    fn plan(&self) -> Result<Plan, String> {
+        self.refuse_strangers()?;
+        if self.list {
+            return Ok(Plan::List);
+        }
+        match self.test {
+            Test::Server => Ok(Plan::Serve),
+            Test::Quit => Ok(Plan::Quit { host: self.host()? }),
+            Test::Transaction => Ok(Plan::Transaction { host: self.host()?, test: self.transaction()? }),
+            Test::Performance => Ok(Plan::Performance { host: self.host()?, test: self.performance()? }),
+            Test::Limits => Ok(Plan::Limits {
+                width: self.width.unwrap_or(1).clamp(1, 1024) as usize,
+                maximum: self.most()?,
+                limits: limits::parse(&self.words)?,
+            }),
+            Test::Functional => {
+                let choices = self.words.iter().map(|word| Choice::parse(word)).collect::<Result<_, _>>()?;
+                Ok(Plan::Functional { choices, is_verbose: self.verbose })
+            }
+        }
+    }
+
+    /// Options of another test are mistakes.
+    fn refuse_strangers(&self) -> Result<(), String> {
+        use Test::*;
+        let given = [
+            ("-s", self.server.is_some(), &[Quit, Test::Transaction, Test::Performance][..]),
+            ("-i", self.iterations.is_some(), &[Test::Transaction, Test::Performance]),
+            ("-t", self.threads.is_some(), &[Test::Transaction]),
+            ("-w", self.width.is_some(), &[Test::Transaction, Limits]),
+            ("-Q", self.notified, &[Test::Transaction]),
+            ("-V", self.validate, &[Test::Transaction]),
+            ("-P", self.poll, &[Test::Transaction]),
+            ("-m", self.maximum.is_some(), &[Test::Performance, Limits]),
+            ("-p", self.pipeline.is_some(), &[Test::Performance]),
+            ("-v", self.verbose, &[Functional]),
+            ("--list", self.list, &[Functional]),
+            ("what follows", !self.words.is_empty(), &[Test::Transaction, Test::Performance, Limits, Functional]),
+        ];
+        match given.iter().find(|(_, is_given, tests)| *is_given && !tests.contains(&self.test)) {
+            Some((option, ..)) => Err(format!("{option} means nothing to this test; see dapltest -h")),
+            None => Ok(()),
+        }
+    }
+
+    fn host(&self) -> Result<String, String> {
+        self.server.clone().ok_or_else(|| "-s SERVER is needed: whom to ask".to_owned())
+    }
+
+    fn transaction(&self) -> Result<Transaction, String> {
+        let test = Transaction {
+            threads: self.threads.unwrap_or(1),
+            endpoints: self.width.unwrap_or(1),
+            iterations: self.iterations.unwrap_or(1000),
+            validates: self.validate,
+            polls: self.poll,
+            is_notified: self.notified,
+            operations: operation::parse(&self.words)?,
+        };
+        test.check()?;
+        Ok(test)
+    }
+
+    fn performance(&self) -> Result<Performance, String> {
+        let polls = match self.maximum.as_deref() {
+            None | Some("b") => false,
+            Some("p") => true,
+            Some(mode) => return Err(format!("-m {mode}: b or p")),
+        };
+        let operation: Operation = operation::parse_one(&self.words)?;
+        let test = Performance {
+            iterations: self.iterations.unwrap_or(1000),
+            // 0 is as many as there can be, as ever.
+            pipeline: self.pipeline.unwrap_or(0),
+            polls,
+            operation,
+        };
+        test.check()?;
+        Ok(test)
+    }
+
+    fn most(&self) -> Result<Option<usize>, String> {
+        let most = |text: &String| match text.parse() {
+            Ok(0) | Err(_) => Err(format!("-m {text}: a number of objects, 1 or more")),
+            Ok(most) => Ok(most),
+        };
+        self.maximum.as_ref().map(most).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(line: &str) -> Result<(Common, Plan), clap::Error> {
+        parse(["dapltest"].into_iter().chain(line.split_whitespace()).map(OsString::from).collect())
+    }
+
+    fn refused(line: &str) -> String {
+        plan(line).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn nothing_is_a_server_with_what_is_usual() {
+        let (common, plan) = plan("").unwrap();
+        assert!(matches!(plan, Plan::Serve));
+        assert_eq!((common.device.as_str(), common.port, common.qos), ("sm0", 45_278, DAT_QOS_BEST_EFFORT));
+    }
+
+    #[test]
+    fn the_command_lines_of_the_manual_are_understood() {
+        let (common, _) = plan("-T S -d -D OpenIB-cma -n 53000").unwrap();
+        assert_eq!((common.device.as_str(), common.port, common.debug), ("OpenIB-cma", 53_000, 1));
+        let line = "-T T -V -d -t 2 -w 4 -i 55555 -s linux3 -D OpenIB-cma client RW 4096 1 server RW 2048 4 \
+                    client SR 1024 4 server SR 4096 2 client SR 1024 3 -f server SR 2048 1 -f";
+        let (_, Plan::Transaction { host, test }) = plan(line).unwrap() else { panic!("a transaction") };
+        assert_eq!((host.as_str(), test.threads, test.endpoints, test.iterations), ("linux3", 2, 4, 55_555));
+        assert!(test.validates && !test.polls && test.operations.len() == 6 && test.operations[4].is_deferred);
+        let (_, Plan::Performance { test, .. }) = plan("-T P -d -s host1-ib0 -D OpenIB-cma -i 100 RW 4096 2").unwrap()
+        else {
+            panic!("a performance test")
+        };
+        assert_eq!((test.iterations, test.operation.segments, test.polls), (100, 2, false));
+        assert!(matches!(plan("-T Q -s host1-ib0 -D OpenIB-cma").unwrap().1, Plan::Quit { .. }));
+        let (_, Plan::Limits { width, maximum, limits }) = plan("-T L -D OpenIB-cma -d -w 16 -m 1000").unwrap() else {
+            panic!("limits")
+        };
+        assert_eq!((width, maximum, limits.len()), (16, Some(1000), Limit::ALL.len()));
+    }
+
+    #[test]
+    fn classes_of_service() {
+        for (word, qos) in [("HT", 1), ("LL", 2), ("EC", 4), ("PM", 8), ("be", 0)] {
+            assert_eq!(plan(&format!("-T S -R {word}")).unwrap().0.qos, qos);
+        }
+        assert!(refused("-T S -R XX").contains("XX"));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_in_words() {
+        for (line, reason) in [
+            ("-T X", "X"),
+            ("-T T client SR server SR", "-s SERVER is needed"),
+            ("-T S -s host", "-s means nothing"),
+            ("-T S client", "what follows means nothing"),
+            ("-T Q -s host -i 4", "-i means nothing"),
+            ("-T L -V", "-V means nothing"),
+            ("-T T -s host", "1 to 128 operations"),
+            ("-T T -s host client SR", "at least one SR"),
+            ("-T T -s host -t 0 client SR server SR", "threads"),
+            ("-T T -s host -w 100000 client SR server SR", "endpoints"),
+            ("-T T -s host -i 0 client SR server SR", "iterations"),
+            ("-T T -s host -P -Q client SR server SR", "-P and -Q"),
+            ("-T P -s host -m x RW", "b or p"),
+            ("-T P -s host RW 4096 1 -i 4", "options stand before"),
+            ("-T L -m none", "a number of objects"),
+            ("-T L limit_none", "limit_none"),
+            ("-T F nothing", "nothing"),
+            ("--timeout 0", "0"),
+            ("--unknown", "--unknown"),
+        ] {
+            let said = refused(line);
+            assert!(said.contains(reason), "{line}: {said}");
+        }
+        assert_eq!(plan("-T X").unwrap_err().exit_code(), 2);
+        assert_eq!(plan("-h").unwrap_err().exit_code(), 0);
+    }
+
+    #[test]
+    fn a_script_says_the_rest() {
+        let file = std::env::temp_dir().join(format!("dapltest-script-{}", std::process::id()));
+        let line = format!("-d -f {} -n 7", file.display());
+        std::fs::write(&file, "# all of it\n-T T -s host -n 8\nclient SR 10 1 -f\nserver SR 10 1 -f\n").unwrap();
+        let (common, plan_of_script) = plan(&line).unwrap();
+        assert!(matches!(plan_of_script, Plan::Transaction { test, .. } if test.operations[1].is_deferred));
+        assert_eq!((common.port, common.debug), (8, 1));
+        std::fs::write(&file, "-T Q -s host -f another").unwrap();
+        assert!(refused(&line).contains("does not name another"));
+        std::fs::write(&file, "-T \"").unwrap();
+        assert!(refused(&line).contains("line 1: \" is not closed"));
+        std::fs::remove_file(&file).unwrap();
+        assert!(refused(&line).contains(&*file.to_string_lossy()));
+    }
+}

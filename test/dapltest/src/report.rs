@@ -1,0 +1,144 @@
+//! What a test has found, for people or as JSON; and how long things took.
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde_json::{Map, Value, json};
+
+use crate::failure::Failure;
+
+/// Of one test.
+pub(crate) struct Report {
+    lines: Vec<String>,
+    fields: Map<String, Value>,
+    /// What was not as it should be, though the test went on.
+    failures: Vec<String>,
+}
+
+impl Report {
+    /// Of this test, over this adapter.
+    pub(crate) fn new(test: &str, adapter: &str) -> Self {
+        let mut fields = Map::new();
+        fields.insert("test".to_owned(), json!(test));
+        fields.insert("adapter".to_owned(), json!(adapter));
+        Report { lines: Vec::new(), fields, failures: Vec::new() }
+    }
+
+    /// For people.
+    pub(crate) fn line(&mut self, text: String) {
+        self.lines.push(text);
+    }
+
+    /// For programs.
+    pub(crate) fn put(&mut self, name: &str, value: Value) {
+        self.fields.insert(name.to_owned(), value);
+    }
+
+    /// Something was not as it should be.
+    pub(crate) fn fail(&mut self, reason: String) {
+        self.failures.push(reason);
+    }
+
+    /// Of a test that came to nothing.
+    pub(crate) fn of_failure(test: &str, adapter: &str, failure: &Failure) -> Self {
+        let mut report = Report::new(test, adapter);
+        report.fail(failure.to_string());
+        report
+    }
+
+    /// Says it; the answer is whether all was well.
+    pub(crate) fn publish(mut self, is_json: bool) -> bool {
+        let is_good = self.failures.is_empty();
+        let mut out = std::io::stdout().lock();
+        // Who does not want to hear it has closed the pipe.
+        let _ = if is_json {
+            self.put("ok", json!(is_good));
+            if !is_good {
+                self.put("error", json!(self.failures.join("\n")));
+            }
+            writeln!(out, "{}", Value::Object(self.fields))
+        } else {
+            let said: std::io::Result<()> = self.lines.iter().try_for_each(|line| writeln!(out, "{line}"));
+            said.and_then(|()| if is_good { writeln!(out, "dapltest: OK") } else { Ok(()) })
+        };
+        let _ = out.flush();
+        for failure in &self.failures {
+            eprintln!("dapltest: {failure}");
+        }
+        is_good
+    }
+}
+
+/// Nothing takes longer, in nanoseconds; what does is counted as this.
+const LONGEST: u64 = 3_600_000_000_000;
+
+/// How long something took, each time.
+pub(crate) struct Latency(Histogram<u64>);
+
+impl Default for Latency {
+    fn default() -> Self {
+        Latency(Histogram::new_with_max(LONGEST, 3).expect("three digits can be had"))
+    }
+}
+
+impl Latency {
+    pub(crate) fn record(&mut self, time: Duration) {
+        self.0.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1));
+    }
+
+    pub(crate) fn add(&mut self, other: &Latency) {
+        self.0.add(&other.0).expect("all are of one size");
+    }
+
+    fn shares(&self) -> [(&'static str, f64); 5] {
+        let at = |share: f64| self.0.value_at_quantile(share) as f64 / 1000.0;
+        [
+            ("mean", self.0.mean() / 1000.0),
+            ("p50", at(0.5)),
+            ("p99", at(0.99)),
+            ("p99.9", at(0.999)),
+            ("max", self.0.max() as f64 / 1000.0),
+        ]
+    }
+
+    /// In microseconds.
+    pub(crate) fn words(&self) -> String {
+        let shares = self.shares().map(|(name, value)| format!("{name} {value:.2}"));
+        format!("{} us", shares.join(", "))
+    }
+
+    /// The same, for programs.
+    pub(crate) fn json(&self) -> Value {
+        let shares = self.shares().into_iter().map(|(name, value)| (name.to_owned(), json!(value)));
+        Value::Object(shares.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_those_of_what_was_recorded() {
+        let mut latency = Latency::default();
+        (1..=1000).for_each(|micros| latency.record(Duration::from_micros(micros)));
+        let mut all = Latency::default();
+        all.add(&latency);
+        let json = all.json();
+        for (name, wanted) in [("p50", 500.0), ("p99", 990.0), ("p99.9", 999.0), ("max", 1000.0), ("mean", 500.5)] {
+            let found = json[name].as_f64().unwrap();
+            assert!((found - wanted).abs() <= wanted * 0.002, "{name}: {found}");
+        }
+        assert!(all.words().starts_with("mean 500.") && all.words().ends_with(" us"));
+    }
+
+    #[test]
+    fn a_time_of_nothing_and_of_ever_are_recorded() {
+        let mut latency = Latency::default();
+        latency.record(Duration::ZERO);
+        latency.record(Duration::MAX);
+        assert_eq!(latency.0.len(), 2);
+    }
+}

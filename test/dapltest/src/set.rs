@@ -1,0 +1,138 @@
+//! What every connection of a test needs: a protection zone, event dispatchers, attributes; and a door to come in by.
+#![forbid(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+use dat_abi::*;
+
+use crate::dat::raw::{self, Answer};
+use crate::dat::{Address, Cno, Ep, Evd, Event, Ia, Patience, Psp, Pz, connected, connection_word, drain};
+use crate::failure::{Failure, Result};
+
+/// Between two looks at whether the client is still there.
+const GLANCE: Duration = Duration::from_millis(200);
+
+/// Without connections there is nothing in it.
+pub(crate) struct Set {
+    pub(crate) recv: Evd,
+    pub(crate) request: Evd,
+    pub(crate) conn: Evd,
+    /// The EVDs wake it, so they go before it.
+    _cno: Option<Cno>,
+    pub(crate) pz: Pz,
+}
+
+/// How much is to fit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Needs {
+    pub(crate) endpoints: usize,
+    /// Of one endpoint at a time.
+    pub(crate) receives: usize,
+    pub(crate) requests: usize,
+    pub(crate) segments: usize,
+    /// Bytes of the longest message or RDMA.
+    pub(crate) length: usize,
+}
+
+impl Set {
+    /// For endpoints that need so much.
+    pub(crate) fn new(ia: &Ia, needs: Needs, is_notified: bool) -> Answer<Self> {
+        let pz = ia.pz()?;
+        let cno = if is_notified { Some(ia.cno()?) } else { None };
+        let dtos = DAT_EVD_DTO_FLAG;
+        let recv = ia.evd_on(needs.endpoints * needs.receives + 1, dtos, cno.as_ref())?;
+        let request = ia.evd_on(needs.endpoints * needs.requests + 1, dtos, cno.as_ref())?;
+        let conn = ia.evd(2 * needs.endpoints + 2, DAT_EVD_CONNECTION_FLAG)?;
+        Ok(Set { recv, request, conn, _cno: cno, pz })
+    }
+
+    /// An endpoint over it.
+    pub(crate) fn ep(&self, ia: &Ia, needs: Needs) -> Answer<Ep> {
+        let adapter = raw::ia_query(ia.handle())?;
+        let count = |count: usize| DAT_COUNT::try_from(count).unwrap_or(DAT_COUNT::MAX);
+        let reads = adapter.max_rdma_read_per_ep_out.min(adapter.max_rdma_read_per_ep_in).clamp(0, 4);
+        let attr = DAT_EP_ATTR {
+            service_type: DAT_SERVICE_TYPE_RC,
+            max_message_size: needs.length as u64,
+            max_rdma_size: needs.length as u64,
+            qos: DAT_QOS_BEST_EFFORT,
+            recv_completion_flags: DAT_COMPLETION_DEFAULT_FLAG,
+            request_completion_flags: DAT_COMPLETION_DEFAULT_FLAG,
+            max_recv_dtos: count(needs.receives),
+            max_request_dtos: count(needs.requests),
+            max_recv_iov: count(needs.segments),
+            max_request_iov: count(needs.segments),
+            max_rdma_read_in: reads,
+            max_rdma_read_out: reads,
+            srq_soft_hw: 0,
+            max_rdma_read_iov: count(needs.segments).min(adapter.max_iov_segments_per_rdma_read),
+            max_rdma_write_iov: count(needs.segments).min(adapter.max_iov_segments_per_rdma_write),
+            ep_transport_specific_count: 0,
+            ep_transport_specific: std::ptr::null_mut(),
+            ep_provider_specific_count: 0,
+            ep_provider_specific: std::ptr::null_mut(),
+        };
+        ia.ep(&self.pz, [&self.recv, &self.request, &self.conn], Some(&attr))
+    }
+
+    /// Connects an endpoint, and waits for it.
+    pub(crate) fn connect(&self, ep: &Ep, to: &Address, qual: u64, qos: DAT_QOS, patience: Patience) -> Result {
+        let microseconds = u32::try_from(patience.limit.as_micros()).unwrap_or(DAT_TIMEOUT_INFINITE - 1);
+        ep.connect(to, qual, microseconds, qos)?;
+        connected(&self.conn, ep.handle(), patience)
+    }
+
+    /// What has become of the connections, if that is known. It may be told a little after the transfers.
+    pub(crate) fn fate(&self, patience: Patience) -> String {
+        match patience.look(&self.conn) {
+            Ok(Some(Event::Connection { number, .. })) => format!("; the connection: {}", connection_word(number)),
+            _ => String::new(),
+        }
+    }
+
+    /// Nothing has happened to any connection.
+    pub(crate) fn is_quiet(&self) -> Result {
+        match drain(&self.conn).first() {
+            None => Ok(()),
+            Some(event) => Failure::said(format!("{event:?}, which nobody expects")),
+        }
+    }
+}
+
+/// Where the client's endpoints come in, one after the other.
+pub(crate) struct Door {
+    _psp: Psp,
+    requests: Evd,
+    pub(crate) qual: u64,
+}
+
+impl Door {
+    /// At a qualifier that is free, for so many at a time.
+    pub(crate) fn any(ia: &Ia, width: usize) -> Answer<Self> {
+        let requests = ia.evd(width + 1, DAT_EVD_CR_FLAG)?;
+        let (psp, qual) = ia.psp_any(&requests)?;
+        Ok(Door { _psp: psp, requests, qual })
+    }
+
+    /// Takes the next one, and waits until it is in; in vain if `is_gone` says that nobody can come any more.
+    pub(crate) fn accept(&self, ep: &Ep, set: &Set, patience: Patience, is_gone: impl Fn() -> bool) -> Result {
+        let deadline = Instant::now() + patience.limit;
+        let event = loop {
+            if let Some(event) = (Patience { limit: GLANCE, ..patience }).look(&self.requests)? {
+                break event;
+            }
+            if is_gone() {
+                return Failure::said("the client is gone before it has connected");
+            }
+            if Instant::now() > deadline {
+                let seconds = patience.limit.as_secs();
+                return Failure::said(format!("the client's connection did not come within {seconds} s"));
+            }
+        };
+        match event {
+            Event::Request { cr, qual } if qual == self.qual => ep.accept(cr)?,
+            event => return Failure::said(format!("{event:?} in place of a request")),
+        }
+        connected(&set.conn, ep.handle(), patience)
+    }
+}

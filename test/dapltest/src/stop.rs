@@ -1,0 +1,33 @@
+//! The end that somebody outside wants: SIGINT and SIGTERM are noted, and every wait looks. The second one kills.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use crate::failure::{Failure, Result};
+
+static WANTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// From now on signals are noted.
+pub(crate) fn listen() -> std::io::Result<()> {
+    let wanted = WANTED.get_or_init(Arc::default);
+    for signal in [SIGINT, SIGTERM] {
+        // In this order: the first one finds the flag unset, and sets it.
+        flag::register_conditional_default(signal, Arc::clone(wanted))?;
+        flag::register(signal, Arc::clone(wanted))?;
+    }
+    Ok(())
+}
+
+/// Whether somebody wants the program to end.
+pub(crate) fn is_wanted() -> bool {
+    WANTED.get().is_some_and(|wanted| wanted.load(Ordering::Relaxed))
+}
+
+/// An error if so.
+pub(crate) fn check() -> Result {
+    if is_wanted() { Err(Failure::Interrupted) } else { Ok(()) }
+}

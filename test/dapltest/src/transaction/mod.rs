@@ -1,0 +1,168 @@
+//! The transaction test: a sequence of operations, over and over, by several threads over several endpoints each.
+//!
+//! `plan` says what lies where, `party` is one thread at one side, `run` what it does. Client and server differ in who
+//! connects and who reports; the operations are one code.
+#![forbid(unsafe_code)]
+
+mod party;
+mod pattern;
+mod plan;
+mod run;
+
+pub(crate) use plan::fits;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::channel::Channel;
+use crate::client::Server;
+use crate::dat::{How, Ia, Patience, raw};
+use crate::failure::{Failure, Result};
+use crate::operation::Side;
+use crate::options::Common;
+use crate::progress::Progress;
+use crate::report::{Latency, Report};
+use crate::wire::{Message, Transaction};
+use party::Party;
+use plan::Plan;
+
+/// Beyond what a side waits for one event, it waits so long for the other's verdict.
+const VERDICT: Duration = Duration::from_secs(10);
+
+/// The client of `-T T`.
+pub(crate) fn run(common: &Common, host: &str, test: &Transaction) -> Result<Report> {
+    let ia = Ia::open(&common.device)?;
+    let plan = Plan::new(test.clone(), &raw::ia_query(ia.handle())?)?;
+    if common.debug > 0 {
+        plan.operations().iter().for_each(|operation| eprintln!("dapltest: {operation}"));
+    }
+    let mut server = Server::find(&ia, host, common)?;
+    let patience = patience(test, common);
+    let parties = parties(&ia, &plan, Side::Client, patience)?;
+    let offers = server.ask(&Message::Transaction(test.clone()), parties.len())?;
+    server.channel.say(&Message::Ready(parties.iter().map(Party::offer).collect()))?;
+
+    let progress = Progress::new(u64::from(test.iterations) * parties.len() as u64);
+    let began = Instant::now();
+    let address = server.address;
+    let ran = in_threads(parties, |party, number| {
+        party.connect(&address, &offers[number], common.qos)?;
+        party.run(offers[number].place, &progress)
+    });
+    let seconds = began.elapsed();
+    drop(progress);
+    let ours = ran.as_ref().map(drop).map_err(Failure::clone);
+    let theirs = server.compare(&ours, common.limit + VERDICT);
+    // What went wrong here first: it says more.
+    let mut parties = ran?;
+    theirs?;
+    let mut latency = Latency::default();
+    for party in &mut parties {
+        latency.add(&party.latency);
+        party.disconnect()?;
+    }
+    drop(parties);
+    server.channel.end()?;
+    ia.close()?;
+    Ok(report(&plan, common, seconds, &latency))
+}
+
+/// Its server.
+pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: Transaction, common: &Common) -> Result {
+    let patience = patience(&test, common);
+    let plan = match Plan::new(test, &raw::ia_query(ia.handle())?) {
+        Ok(plan) => plan,
+        Err(failure) => return channel.refuse(failure),
+    };
+    let parties = match parties(ia, &plan, Side::Server, patience) {
+        Ok(parties) => parties,
+        Err(failure) => return channel.refuse(failure),
+    };
+    channel.say(&Message::Ready(parties.iter().map(Party::offer).collect()))?;
+    let theirs = match channel.hear()? {
+        Message::Ready(offers) if offers.len() == parties.len() => offers,
+        message => return Failure::said(format!("{message:?} in place of the client's memory")),
+    };
+    let length = plan.length() as u64;
+    if theirs.iter().any(|offer| offer.place.length < length) {
+        return Failure::said("the client offers less memory than the test needs");
+    }
+    let progress = Progress::silent();
+    let ran = in_threads(parties, |party, number| {
+        party.accept(&channel)?;
+        party.run(theirs[number].place, &progress)
+    });
+    let ours = ran.as_ref().map(drop).map_err(|failure| failure.to_string());
+    match channel.hear_within(common.limit + VERDICT)? {
+        Message::Over(theirs) => {
+            if let (Err(reason), true) = (theirs, common.debug > 0) {
+                println!("dapltest: the client: {reason}");
+            }
+        }
+        message => return Failure::said(format!("{message:?} in place of the end of the test")),
+    }
+    channel.say(&Message::Over(ours))?;
+    // The client ends the connections, so that nothing is under way when they end.
+    channel.await_end()?;
+    ran.map(drop)
+}
+
+fn patience(test: &Transaction, common: &Common) -> Patience {
+    Patience { how: if test.polls { How::Poll } else { How::Sleep }, limit: common.limit }
+}
+
+fn parties<'a>(ia: &Ia, plan: &'a Plan, side: Side, patience: Patience) -> Result<Vec<Party<'a>>> {
+    (0..plan.threads()).map(|number| Party::new(ia, plan, side, number, patience)).collect()
+}
+
+/// Each in its thread; the first failure is the answer, and all have ended by then.
+fn in_threads<'a>(
+    parties: Vec<Party<'a>>,
+    work: impl Fn(&mut Party<'a>, usize) -> Result + Sync,
+) -> Result<Vec<Party<'a>>> {
+    let work = &work;
+    thread::scope(|scope| {
+        let start = |(number, mut party): (usize, Party<'a>)| {
+            scope.spawn(move || {
+                // A party that fails is dropped here, so that its partner hears of it at once.
+                work(&mut party, number).map_err(|failure| failure.at(&format!("thread {number}")))?;
+                Ok(party)
+            })
+        };
+        let threads: Vec<_> = parties.into_iter().enumerate().map(start).collect();
+        let ended: Vec<Result<Party<'a>>> =
+            threads.into_iter().map(|thread| thread.join().expect("a party does not panic")).collect();
+        ended.into_iter().collect()
+    })
+}
+
+fn report(plan: &Plan, common: &Common, elapsed: Duration, latency: &Latency) -> Report {
+    let test = plan.test();
+    let bytes: usize = plan.operations().iter().map(|operation| operation.length()).sum();
+    let rounds = u64::from(test.threads) * u64::from(test.endpoints) * u64::from(test.iterations);
+    let bytes = bytes as u64 * rounds;
+    let seconds = elapsed.as_secs_f64();
+    let operations: Vec<String> = plan.operations().iter().map(ToString::to_string).collect();
+    let mut report = Report::new("transaction", &common.device);
+    report.line(format!(
+        "transaction test on {}: {} threads, {} endpoints each, {} iterations{}",
+        common.device,
+        test.threads,
+        test.endpoints,
+        test.iterations,
+        if test.validates { ", all data checked" } else { "" }
+    ));
+    report.line(format!("  {bytes} bytes in {seconds:.3} s: {:.1} MB/s", bytes as f64 / seconds / 1e6));
+    report.line(format!("  an iteration: {}", latency.words()));
+    report.put("threads", json!(test.threads));
+    report.put("endpoints", json!(test.endpoints));
+    report.put("iterations", json!(test.iterations));
+    report.put("validated", json!(test.validates));
+    report.put("operations", json!(operations));
+    report.put("bytes", json!(bytes));
+    report.put("seconds", json!(seconds));
+    report.put("iteration_us", latency.json());
+    report
+}

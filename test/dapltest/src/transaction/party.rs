@@ -1,0 +1,171 @@
+//! One thread of a transaction at one side: its endpoints, its memory, and the events of both.
+#![forbid(unsafe_code)]
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use dat_abi::*;
+
+use super::plan::Plan;
+use crate::channel::Channel;
+use crate::dat::raw::Post;
+use crate::dat::{Address, Ep, Event, Handle, How, Ia, Memory, Patience, status_word};
+use crate::failure::{Failure, Result};
+use crate::operation::{Side, Transfer};
+use crate::report::Latency;
+use crate::set::{Door, Set};
+use crate::wire::Offer;
+
+/// What became of a connection is waited for so long.
+const AFTERWARDS: Duration = Duration::from_millis(500);
+
+/// It is made in the order of its fields, from the last on, and goes from the first on.
+pub(super) struct Party<'a> {
+    pub(super) eps: Vec<Ep>,
+    pub(super) memory: Memory,
+    door: Option<Door>,
+    set: Set,
+    pub(super) plan: &'a Plan,
+    pub(super) side: Side,
+    pub(super) number: usize,
+    /// Which of the endpoints that is.
+    names: HashMap<Handle, usize>,
+    /// By endpoint: receives that are complete and not looked at, by their operation, with their length.
+    arrived: Vec<VecDeque<(usize, u64)>>,
+    /// By endpoint: requests that are under way, by their operation.
+    under_way: Vec<VecDeque<usize>>,
+    patience: Patience,
+    /// Of iterations.
+    pub(super) latency: Latency,
+}
+
+impl<'a> Party<'a> {
+    /// With all receives posted, so that nothing comes too early.
+    pub(super) fn new(ia: &Ia, plan: &'a Plan, side: Side, number: usize, patience: Patience) -> Result<Self> {
+        let needs = plan.needs(side);
+        let set = Set::new(ia, needs, plan.test().is_notified)?;
+        let door = match side {
+            Side::Server => Some(Door::any(ia, needs.endpoints)?),
+            Side::Client => None,
+        };
+        let memory = Memory::new(ia, &set.pz, plan.length())?;
+        let eps: Vec<Ep> = (0..needs.endpoints).map(|_| set.ep(ia, needs)).collect::<std::result::Result<_, _>>()?;
+        let names = eps.iter().enumerate().map(|(at, ep)| (ep.handle(), at)).collect();
+        let (arrived, under_way) = (vec![VecDeque::new(); eps.len()], vec![VecDeque::new(); eps.len()]);
+        let latency = Latency::default();
+        let party = Party { eps, memory, door, set, plan, side, number, names, arrived, under_way, patience, latency };
+        // Before anybody can write to it, or read from it.
+        if plan.test().validates {
+            party.prepare(0);
+        }
+        for (at, operation) in plan.operations().iter().enumerate() {
+            if operation.transfer == Transfer::Send && operation.by != side {
+                (0..party.eps.len()).try_for_each(|endpoint| party.post_receive(endpoint, at))?;
+            }
+        }
+        Ok(party)
+    }
+
+    /// What the partner has to know.
+    pub(super) fn offer(&self) -> Offer {
+        Offer { qual: self.door.as_ref().map_or(0, |door| door.qual), place: self.memory.place() }
+    }
+
+    /// Connects all endpoints, in order.
+    pub(super) fn connect(&self, to: &Address, offer: &Offer, qos: DAT_QOS) -> Result {
+        if offer.place.length < self.plan.length() as u64 {
+            return Failure::said("the server offers less memory than the test needs");
+        }
+        self.eps.iter().try_for_each(|ep| self.set.connect(ep, to, offer.qual, qos, self.sleeping()))
+    }
+
+    /// Takes the partner's endpoints, in order.
+    pub(super) fn accept(&self, client: &Channel) -> Result {
+        let door = self.door.as_ref().expect("a server's party listens");
+        self.eps.iter().try_for_each(|ep| door.accept(ep, &self.set, self.sleeping(), || client.is_over()))
+    }
+
+    fn sleeping(&self) -> Patience {
+        Patience { how: How::Sleep, ..self.patience }
+    }
+
+    /// Ends all connections, which nothing has ended until now.
+    pub(super) fn disconnect(&mut self) -> Result {
+        self.set.is_quiet()?;
+        for ep in &self.eps {
+            ep.disconnect(DAT_CLOSE_GRACEFUL_FLAG)?;
+        }
+        for _ in &self.eps {
+            match self.sleeping().next(&self.set.conn, "the end of a connection")? {
+                Event::Connection { number: DAT_CONNECTION_EVENT_DISCONNECTED, .. } => {}
+                event => return Failure::said(format!("{event:?} in place of the end of a connection")),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn post_receive(&self, endpoint: usize, operation: usize) -> Result {
+        let what = &self.plan.operations()[operation];
+        let at = self.plan.at(endpoint, operation);
+        let mut segments = self.memory.segments(at, what.size as usize, what.segments.into());
+        Ok(self.eps[endpoint].post(Post::Recv, &mut segments, operation as u64)?)
+    }
+
+    pub(super) fn post_request(&mut self, endpoint: usize, operation: usize, post: Post) -> Result {
+        let what = &self.plan.operations()[operation];
+        let at = self.plan.at(endpoint, operation);
+        let mut segments = self.memory.segments(at, what.size as usize, what.segments.into());
+        self.eps[endpoint].post(post, &mut segments, operation as u64)?;
+        self.under_way[endpoint].push_back(operation);
+        Ok(())
+    }
+
+    /// Waits for the receive of this operation.
+    pub(super) fn await_receive(&mut self, endpoint: usize, operation: usize) -> Result {
+        let (came, length) = loop {
+            if let Some(first) = self.arrived[endpoint].pop_front() {
+                break first;
+            }
+            let event = self.patience.next(&self.set.recv, "a message of the peer")?;
+            let (whose, number, length) = self.completion(event, "a receive")?;
+            self.arrived[whose].push_back((number, length));
+        };
+        let wanted = self.plan.operations()[operation].length() as u64;
+        if (came, length) != (operation, wanted) {
+            let what = format!("endpoint {endpoint}: a receive of operation {came} with {length} bytes");
+            return Failure::said(format!("{what} in place of operation {operation} with {wanted}"));
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing that this endpoint was asked for is under way.
+    pub(super) fn settle(&mut self, endpoint: usize, is_polled: bool) -> Result {
+        let how = if is_polled { How::Poll } else { self.patience.how };
+        while !self.under_way[endpoint].is_empty() {
+            let event = Patience { how, ..self.patience }.next(&self.set.request, "the end of an operation")?;
+            let (whose, number, length) = self.completion(event, "an operation")?;
+            let expected = self.under_way[whose].pop_front();
+            let wanted = self.plan.operations().get(number).map(|operation| operation.length() as u64);
+            if expected != Some(number) || wanted != Some(length) {
+                let what = format!("endpoint {whose}: operation {number} is complete with {length} bytes");
+                return Failure::said(format!("{what}; next is {expected:?}, and it has {wanted:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The endpoint, the operation and the length of a good completion.
+    fn completion(&self, event: Event, what: &str) -> Result<(usize, usize, u64)> {
+        let Event::Dto { ep, cookie, status, length } = event else {
+            return Failure::said(format!("{event:?} in place of the end of {what}"));
+        };
+        let Some(endpoint) = self.names.get(&ep).copied() else {
+            return Failure::said(format!("the end of {what} of an endpoint that is not ours"));
+        };
+        if status != DAT_DTO_SUCCESS {
+            let fate = self.set.fate(Patience { how: How::Sleep, limit: AFTERWARDS });
+            return Failure::said(format!("endpoint {endpoint}: {what}: {}{fate}", status_word(status)));
+        }
+        Ok((endpoint, cookie as usize, length))
+    }
+}

@@ -1,0 +1,121 @@
+//! What a transaction does, in order, and where in memory each operation's bytes lie: the same at both sides.
+#![forbid(unsafe_code)]
+
+use dat_abi::DAT_IA_ATTR;
+
+use crate::failure::{Failure, Result};
+use crate::operation::{Operation, Side, Transfer};
+use crate::set::Needs;
+use crate::wire::Transaction;
+
+/// Parts begin at a multiple of it.
+const ALIGNMENT: usize = 64;
+/// Of one side, for all of its threads.
+const MOST_MEMORY: usize = 1 << 30;
+
+/// The three messages that end an iteration whose data are checked: the client is done; so is the server, which has checked
+/// and is ready for the next; and so is the client.
+const CHECKPOINTS: [Side; 3] = [Side::Client, Side::Server, Side::Client];
+
+/// A test, laid out.
+pub(super) struct Plan {
+    test: Transaction,
+    operations: Vec<Operation>,
+    /// Where each operation's bytes begin, in the part of an endpoint.
+    offsets: Vec<usize>,
+    /// Bytes of such a part.
+    stride: usize,
+}
+
+impl Plan {
+    /// Of a test that keeps the rules; refused if the adapter cannot do it.
+    pub(super) fn new(test: Transaction, adapter: &DAT_IA_ATTR) -> Result<Self> {
+        let mut operations = test.operations.clone();
+        if test.validates {
+            operations.extend(CHECKPOINTS.map(Operation::signal));
+        }
+        let mut stride = 0;
+        let place = |operation: &Operation| {
+            let here = stride;
+            stride += operation.length().next_multiple_of(ALIGNMENT);
+            here
+        };
+        let offsets = operations.iter().map(place).collect();
+        let plan = Plan { test, operations, offsets, stride };
+        plan.fits(adapter)?;
+        Ok(plan)
+    }
+
+    fn fits(&self, adapter: &DAT_IA_ATTR) -> Result {
+        let all = self.length().saturating_mul(self.threads());
+        if all > MOST_MEMORY {
+            return Failure::said(format!("the test needs {all} bytes at each side, more than {MOST_MEMORY}"));
+        }
+        self.operations.iter().try_for_each(|operation| fits(operation, adapter))
+    }
+
+    pub(super) fn test(&self) -> &Transaction {
+        &self.test
+    }
+
+    pub(super) fn threads(&self) -> usize {
+        self.test.threads as usize
+    }
+
+    pub(super) fn endpoints(&self) -> usize {
+        self.test.endpoints as usize
+    }
+
+    /// All of them, checkpoints too.
+    pub(super) fn operations(&self) -> &[Operation] {
+        &self.operations
+    }
+
+    /// Whether it is the first or the second of the checkpoints.
+    pub(super) fn checkpoint(&self, number: usize) -> Option<usize> {
+        if !self.test.validates {
+            return None;
+        }
+        number.checked_sub(self.operations.len() - CHECKPOINTS.len())
+    }
+
+    /// Bytes of a thread's memory.
+    pub(super) fn length(&self) -> usize {
+        self.stride.saturating_mul(self.endpoints())
+    }
+
+    /// Where the bytes of an operation lie.
+    pub(super) fn at(&self, endpoint: usize, number: usize) -> usize {
+        endpoint * self.stride + self.offsets[number]
+    }
+
+    /// What the endpoints of a side need.
+    pub(super) fn needs(&self, side: Side) -> Needs {
+        let count = |wanted: fn(&Operation, Side) -> bool| {
+            self.operations.iter().filter(|operation| wanted(operation, side)).count().max(1)
+        };
+        Needs {
+            endpoints: self.endpoints(),
+            receives: count(|operation, side| operation.transfer == Transfer::Send && operation.by != side),
+            requests: count(|operation, side| operation.by == side),
+            segments: self.operations.iter().map(|operation| operation.segments.into()).max().unwrap_or(1),
+            length: self.operations.iter().map(Operation::length).max().unwrap_or(1),
+        }
+    }
+}
+
+/// Whether an adapter can do it.
+pub(crate) fn fits(operation: &Operation, adapter: &DAT_IA_ATTR) -> Result {
+    let (segments, longest) = match operation.transfer {
+        Transfer::Send => (adapter.max_iov_segments_per_dto, adapter.max_message_size),
+        Transfer::Read => (adapter.max_iov_segments_per_rdma_read, adapter.max_rdma_size),
+        Transfer::Write => (adapter.max_iov_segments_per_rdma_write, adapter.max_rdma_size),
+    };
+    if i32::from(operation.segments) > segments {
+        return Failure::said(format!("{operation}: the adapter takes {segments} segments at most"));
+    }
+    if operation.length() as u64 > longest {
+        return Failure::said(format!("{operation}: the adapter takes {longest} bytes at most"));
+    }
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! What a thread of a transaction does: the operations in order, each over all endpoints, and what is checked.
+//!
+//! With checks, the last three operations are messages: the client is done; the server is done too, has checked what came,
+//! and made ready for the next iteration; so has the client. Who is ready has filled what it will send or let be read.
+#![forbid(unsafe_code)]
+
+use std::time::Instant;
+
+use super::party::Party;
+use super::pattern::{NOTHING, Origin};
+use crate::dat::Place;
+use crate::dat::raw::Post;
+use crate::failure::{Failure, Result};
+use crate::operation::{Side, Transfer};
+use crate::progress::Progress;
+use crate::stop;
+
+impl Party<'_> {
+    /// All iterations, over endpoints that are connected. `theirs` is the partner's memory.
+    pub(super) fn run(&mut self, theirs: Place, progress: &Progress) -> Result {
+        for iteration in 0..self.plan.test().iterations {
+            stop::check()?;
+            let began = Instant::now();
+            self.iterate(iteration, &theirs).map_err(|failure| failure.at(&format!("iteration {iteration}")))?;
+            self.latency.record(began.elapsed());
+            progress.step();
+        }
+        self.settle_all()
+    }
+
+    fn iterate(&mut self, iteration: u32, theirs: &Place) -> Result {
+        for number in 0..self.plan.operations().len() {
+            let checkpoint = self.plan.checkpoint(number);
+            if checkpoint == Some(0) {
+                self.settle_all()?;
+            }
+            // The server before it says so, the client when it has heard it.
+            if checkpoint == Some(1) && self.side == Side::Server {
+                self.check(iteration)?;
+                self.prepare(iteration.wrapping_add(1));
+            }
+            self.operate(number, iteration, theirs)?;
+            if checkpoint == Some(1) && self.side == Side::Client {
+                self.check(iteration)?;
+                self.prepare(iteration.wrapping_add(1));
+            }
+        }
+        Ok(())
+    }
+
+    fn operate(&mut self, number: usize, iteration: u32, theirs: &Place) -> Result {
+        let operation = self.plan.operations()[number];
+        if operation.by != self.side {
+            // RDMA is its initiator's alone.
+            return match operation.transfer {
+                Transfer::Send => self.receive(number, iteration),
+                Transfer::Read | Transfer::Write => Ok(()),
+            };
+        }
+        for endpoint in 0..self.eps.len() {
+            let place = theirs.part(self.plan.at(endpoint, number) as u64, operation.length() as u64);
+            let post = match operation.transfer {
+                Transfer::Send => Post::Send,
+                Transfer::Read => Post::Read(place),
+                Transfer::Write => Post::Write(place),
+            };
+            self.post_request(endpoint, number, post)?;
+        }
+        if operation.is_deferred {
+            return Ok(());
+        }
+        for endpoint in 0..self.eps.len() {
+            self.settle(endpoint, operation.is_polled)?;
+            if operation.transfer == Transfer::Read && self.plan.test().validates {
+                self.compare(endpoint, number, iteration)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The peer's message, over each endpoint; the receive is posted again at once.
+    fn receive(&mut self, number: usize, iteration: u32) -> Result {
+        for endpoint in 0..self.eps.len() {
+            self.await_receive(endpoint, number)?;
+            let is_checkpoint = self.plan.checkpoint(number).is_some();
+            if self.plan.test().validates && !is_checkpoint {
+                self.compare(endpoint, number, iteration)?;
+            }
+            self.post_receive(endpoint, number)?;
+            // What was deferred was deferred until now.
+            self.settle(endpoint, false)?;
+        }
+        Ok(())
+    }
+
+    fn settle_all(&mut self) -> Result {
+        (0..self.eps.len()).try_for_each(|endpoint| self.settle(endpoint, false))
+    }
+
+    /// Fills what this side will send, write, or let be read in an iteration, and blots out where RDMA is to come.
+    pub(super) fn prepare(&self, iteration: u32) {
+        for endpoint in 0..self.eps.len() {
+            for (number, operation) in self.plan.operations().iter().enumerate() {
+                let (at, length) = (self.plan.at(endpoint, number), operation.length());
+                let is_ours = operation.by == self.side;
+                match (operation.transfer, is_ours) {
+                    (Transfer::Send | Transfer::Write, true) | (Transfer::Read, false) => {
+                        self.memory.fill(at, length, self.origin(self.side, endpoint, number, iteration).pattern());
+                    }
+                    (Transfer::Read, true) | (Transfer::Write, false) => self.memory.fill(at, length, |_| NOTHING),
+                    // A receive is posted there.
+                    (Transfer::Send, false) => {}
+                }
+            }
+        }
+    }
+
+    /// What the peer has written in an iteration that is over.
+    fn check(&self, iteration: u32) -> Result {
+        for endpoint in 0..self.eps.len() {
+            for (number, operation) in self.plan.operations().iter().enumerate() {
+                if operation.transfer == Transfer::Write && operation.by != self.side {
+                    self.compare(endpoint, number, iteration)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What has come of the peer's, against what it must be.
+    fn compare(&self, endpoint: usize, number: usize, iteration: u32) -> Result {
+        let operation = &self.plan.operations()[number];
+        let pattern = self.origin(self.side.peer(), endpoint, number, iteration).pattern();
+        match self.memory.differs(self.plan.at(endpoint, number), operation.length(), &pattern) {
+            None => Ok(()),
+            Some((at, found)) => {
+                let wanted = pattern(at);
+                let place = format!("endpoint {endpoint}, operation {number} ({operation}): byte {at}");
+                Failure::said(format!("{place} is 0x{found:02x} in place of 0x{wanted:02x}"))
+            }
+        }
+    }
+
+    fn origin(&self, by: Side, endpoint: usize, operation: usize, iteration: u32) -> Origin {
+        Origin { by, thread: self.number, endpoint, operation, iteration }
+    }
+}

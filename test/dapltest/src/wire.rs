@@ -1,0 +1,303 @@
+//! What client and server say to each other before and after a test: messages to bytes and back. No I/O.
+//!
+//! What comes from a peer is believed no further than it is checked here: lengths, counts, numbers. All is in network byte
+//! order. A message that has more than it should is as wrong as one that has less.
+#![forbid(unsafe_code)]
+
+use crate::dat::Place;
+use crate::operation::{self, MOST_OPERATIONS, Operation, Side, Transfer};
+
+#[cfg(test)]
+mod tests;
+
+/// A message is no longer.
+pub(crate) const LONGEST: usize = 16 * 1024;
+/// Peers of another first number do not understand each other.
+pub(crate) const VERSION: (u16, u16) = (1, 0);
+
+/// At the beginning of all messages.
+const MAGIC: [u8; 4] = *b"dplt";
+/// Of one transaction.
+const MOST_THREADS: usize = 256;
+const MOST_ENDPOINTS: u32 = 4096;
+/// Of a text.
+const LONGEST_TEXT: usize = 4096;
+/// Requests that are under way at a time.
+const DEEPEST: u32 = 16_384;
+
+/// A transaction test, as the client asks for it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Transaction {
+    pub(crate) threads: u32,
+    /// Of each thread.
+    pub(crate) endpoints: u32,
+    pub(crate) iterations: u32,
+    pub(crate) validates: bool,
+    pub(crate) polls: bool,
+    pub(crate) is_notified: bool,
+    pub(crate) operations: Vec<Operation>,
+}
+
+impl Transaction {
+    /// Refuses what cannot be done.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.threads == 0 || self.threads as usize > MOST_THREADS {
+            return Err(format!("-t {}: 1 to {MOST_THREADS} threads", self.threads));
+        }
+        if self.endpoints == 0 || self.endpoints > MOST_ENDPOINTS {
+            return Err(format!("-w {}: 1 to {MOST_ENDPOINTS} endpoints", self.endpoints));
+        }
+        if self.iterations == 0 {
+            return Err("-i 0: at least one of the iterations".to_owned());
+        }
+        if self.polls && self.is_notified {
+            return Err("-P and -Q exclude each other".to_owned());
+        }
+        operation::check(&self.operations)?;
+        let sends =
+            |side| self.operations.iter().any(|operation| operation.transfer == Transfer::Send && operation.by == side);
+        let both_send = sends(Side::Client) && sends(Side::Server);
+        if !self.validates && !both_send {
+            return Err("without -V there is at least one SR each way, so that no side runs ahead".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// A performance test.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Performance {
+    pub(crate) iterations: u32,
+    /// Operations under way at a time.
+    pub(crate) pipeline: u32,
+    pub(crate) polls: bool,
+    pub(crate) operation: Operation,
+}
+
+impl Performance {
+    /// Refuses what cannot be done.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.iterations == 0 {
+            return Err("-i 0: at least one of the iterations".to_owned());
+        }
+        if self.pipeline > DEEPEST {
+            return Err(format!("-p {}: {DEEPEST} at most", self.pipeline));
+        }
+        if self.operation.by != Side::Client {
+            return Err("the client begins the operation".to_owned());
+        }
+        self.operation.check()
+    }
+}
+
+/// What one thread of a test offers its partner.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Offer {
+    /// Where it listens; 0 for a client's.
+    pub(crate) qual: u64,
+    pub(crate) place: Place,
+}
+
+/// One message.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Message {
+    /// First, from both sides.
+    Hello { version: (u16, u16) },
+    /// From the client: end.
+    Quit,
+    /// From the client: this test.
+    Transaction(Transaction),
+    /// From the client: this test.
+    Performance(Performance),
+    /// From the server: ready, so many threads. From the client: go on.
+    Ready(Vec<Offer>),
+    /// No, and why not.
+    Refused(String),
+    /// The test is over for me: well, or why not.
+    Over(Result<(), String>),
+}
+
+impl Message {
+    /// As bytes.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer(MAGIC.to_vec());
+        match self {
+            Message::Hello { version } => out.u8(1).u16(version.0).u16(version.1),
+            Message::Quit => out.u8(2),
+            Message::Transaction(test) => {
+                out.u8(3).u32(test.threads).u32(test.endpoints).u32(test.iterations);
+                out.bool(test.validates).bool(test.polls).bool(test.is_notified).u16(test.operations.len() as u16);
+                test.operations.iter().fold(&mut out, Writer::operation)
+            }
+            Message::Performance(test) => {
+                out.u8(4).u32(test.iterations).u32(test.pipeline).bool(test.polls).operation(&test.operation)
+            }
+            Message::Ready(offers) => {
+                out.u8(5).u16(offers.len() as u16);
+                offers.iter().fold(&mut out, |out, offer| {
+                    out.u64(offer.qual).u32(offer.place.context).u64(offer.place.address).u64(offer.place.length)
+                })
+            }
+            Message::Refused(reason) => out.u8(6).text(reason),
+            Message::Over(Ok(())) => out.u8(7),
+            Message::Over(Err(reason)) => out.u8(8).text(reason),
+        };
+        out.0
+    }
+
+    /// From bytes; or why it is none.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
+        let mut from = Reader(bytes);
+        if from.bytes(MAGIC.len())? != MAGIC {
+            return Err("this is no message of dapltest".to_owned());
+        }
+        let message = match from.u8()? {
+            1 => Message::Hello { version: (from.u16()?, from.u16()?) },
+            2 => Message::Quit,
+            3 => Message::Transaction(from.transaction()?),
+            4 => Message::Performance(from.performance()?),
+            5 => {
+                let count = from.count(MOST_THREADS)?;
+                Message::Ready((0..count).map(|_| from.offer()).collect::<Result<_, _>>()?)
+            }
+            6 => Message::Refused(from.text()?),
+            7 => Message::Over(Ok(())),
+            8 => Message::Over(Err(from.text()?)),
+            kind => return Err(format!("a message of kind {kind}, which is none")),
+        };
+        if from.0.is_empty() { Ok(message) } else { Err(format!("{} bytes too many in a message", from.0.len())) }
+    }
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn put(&mut self, bytes: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    fn u8(&mut self, value: u8) -> &mut Self {
+        self.put(&[value])
+    }
+
+    fn bool(&mut self, value: bool) -> &mut Self {
+        self.u8(value.into())
+    }
+
+    fn u16(&mut self, value: u16) -> &mut Self {
+        self.put(&value.to_be_bytes())
+    }
+
+    fn u32(&mut self, value: u32) -> &mut Self {
+        self.put(&value.to_be_bytes())
+    }
+
+    fn u64(&mut self, value: u64) -> &mut Self {
+        self.put(&value.to_be_bytes())
+    }
+
+    /// Cut where it is too long.
+    fn text(&mut self, text: &str) -> &mut Self {
+        let whole = (0..=text.len().min(LONGEST_TEXT)).rev().find(|at| text.is_char_boundary(*at));
+        let text = &text[..whole.unwrap_or(0)];
+        self.u16(text.len() as u16).put(text.as_bytes())
+    }
+
+    fn operation(&mut self, operation: &Operation) -> &mut Self {
+        self.bool(operation.by == Side::Server);
+        self.u8(match operation.transfer {
+            Transfer::Send => 1,
+            Transfer::Read => 2,
+            Transfer::Write => 3,
+        });
+        self.u32(operation.size).u16(operation.segments).bool(operation.is_deferred).bool(operation.is_polled)
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn bytes(&mut self, length: usize) -> Result<&[u8], String> {
+        let (bytes, rest) = self.0.split_at_checked(length).ok_or("a message that is too short")?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        Ok(self.bytes(N)?.try_into().expect("it is this long"))
+    }
+
+    fn u8(&mut self) -> Result<u8, String> {
+        self.array().map(u8::from_be_bytes)
+    }
+
+    fn u16(&mut self) -> Result<u16, String> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, String> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, String> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    fn bool(&mut self) -> Result<bool, String> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => Err(format!("{other} is neither yes nor no")),
+        }
+    }
+
+    fn count(&mut self, most: usize) -> Result<usize, String> {
+        match usize::from(self.u16()?) {
+            count if count > most => Err(format!("{count} of something of which there are {most} at most")),
+            count => Ok(count),
+        }
+    }
+
+    fn text(&mut self) -> Result<String, String> {
+        let length = self.count(LONGEST_TEXT)?;
+        let text = std::str::from_utf8(self.bytes(length)?).map_err(|_| "a text that is none".to_owned())?;
+        // It will be shown on a terminal.
+        Ok(text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect())
+    }
+
+    fn operation(&mut self) -> Result<Operation, String> {
+        let by = if self.bool()? { Side::Server } else { Side::Client };
+        let transfer = match self.u8()? {
+            1 => Transfer::Send,
+            2 => Transfer::Read,
+            3 => Transfer::Write,
+            other => return Err(format!("{other} is no operation")),
+        };
+        let (size, segments) = (self.u32()?, self.u16()?);
+        Ok(Operation { by, transfer, size, segments, is_deferred: self.bool()?, is_polled: self.bool()? })
+    }
+
+    fn transaction(&mut self) -> Result<Transaction, String> {
+        let (threads, endpoints, iterations) = (self.u32()?, self.u32()?, self.u32()?);
+        let (validates, polls, is_notified) = (self.bool()?, self.bool()?, self.bool()?);
+        let count = self.count(MOST_OPERATIONS)?;
+        let operations = (0..count).map(|_| self.operation()).collect::<Result<_, _>>()?;
+        let test = Transaction { threads, endpoints, iterations, validates, polls, is_notified, operations };
+        test.check()?;
+        Ok(test)
+    }
+
+    fn performance(&mut self) -> Result<Performance, String> {
+        let (iterations, pipeline, polls) = (self.u32()?, self.u32()?, self.bool()?);
+        let test = Performance { iterations, pipeline, polls, operation: self.operation()? };
+        test.check()?;
+        Ok(test)
+    }
+
+    fn offer(&mut self) -> Result<Offer, String> {
+        let qual = self.u64()?;
+        let place = Place { context: self.u32()?, address: self.u64()?, length: self.u64()? };
+        Ok(Offer { qual, place })
+    }
+}

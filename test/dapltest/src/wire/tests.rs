@@ -1,0 +1,136 @@
+//! Messages there and back, and bytes that no dapltest would send.
+
+use super::*;
+
+fn transaction() -> Transaction {
+    let operation =
+        |by, transfer| Operation { by, transfer, size: 4096, segments: 2, is_deferred: false, is_polled: true };
+    Transaction {
+        threads: 2,
+        endpoints: 4,
+        iterations: 55_555,
+        validates: true,
+        polls: false,
+        is_notified: true,
+        operations: vec![
+            operation(Side::Client, Transfer::Write),
+            operation(Side::Server, Transfer::Read),
+            operation(Side::Client, Transfer::Send),
+        ],
+    }
+}
+
+fn all() -> Vec<Message> {
+    let place = Place { context: 7, address: u64::MAX, length: 1 << 40 };
+    let operation = Operation::signal(Side::Client);
+    vec![
+        Message::Hello { version: (1, 65_535) },
+        Message::Quit,
+        Message::Transaction(transaction()),
+        Message::Performance(Performance { iterations: 1, pipeline: 16_384, polls: true, operation }),
+        Message::Ready(Vec::new()),
+        Message::Ready(vec![Offer { qual: u64::MAX, place }; MOST_THREADS]),
+        Message::Refused("no".to_owned()),
+        Message::Over(Ok(())),
+        Message::Over(Err("sad \u{e4}".to_owned())),
+    ]
+}
+
+#[test]
+fn messages_come_back() {
+    for message in all() {
+        let bytes = message.encode();
+        assert!(bytes.len() <= LONGEST, "{message:?}");
+        assert_eq!(Message::decode(&bytes), Ok(message));
+    }
+}
+
+#[test]
+fn the_longest_of_each_fits() {
+    let mut test = transaction();
+    test.operations = vec![Operation::signal(Side::Client); MOST_OPERATIONS];
+    assert!(Message::Transaction(test).encode().len() <= LONGEST);
+    let cut = Message::Refused("\u{20ac}".repeat(LONGEST)).encode();
+    assert!(cut.len() <= LONGEST);
+    assert!(matches!(Message::decode(&cut), Ok(Message::Refused(text)) if text.len() > LONGEST_TEXT - 4));
+}
+
+#[test]
+fn what_is_cut_or_too_long_is_refused() {
+    for message in all() {
+        let bytes = message.encode();
+        for length in 0..bytes.len() {
+            assert!(Message::decode(&bytes[..length]).is_err(), "{message:?} of {length} bytes");
+        }
+        let more = [&bytes[..], &[0]].concat();
+        assert_eq!(Message::decode(&more), Err("1 bytes too many in a message".to_owned()), "{message:?}");
+    }
+}
+
+#[test]
+fn no_byte_can_be_such_that_it_harms() {
+    for message in all() {
+        let bytes = message.encode();
+        for at in 0..bytes.len().min(64) {
+            for value in 0..=u8::MAX {
+                let mut spoilt = bytes.clone();
+                spoilt[at] = value;
+                // It is another message, or none; what counts is that it keeps the rules.
+                match Message::decode(&spoilt) {
+                    Ok(Message::Transaction(test)) => assert_eq!(test.check(), Ok(())),
+                    Ok(Message::Performance(test)) => assert_eq!(test.check(), Ok(())),
+                    Ok(Message::Ready(offers)) => assert!(offers.len() <= MOST_THREADS),
+                    Ok(_) | Err(_) => {}
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rubbish_is_told_from_messages() {
+    let mut state = 1_u64;
+    for length in 0..2000_usize {
+        let rubbish: Vec<u8> = (0..length % 300)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 56) as u8
+            })
+            .collect();
+        assert!(Message::decode(&rubbish).is_err());
+        // With the right beginning it gets further, and no further than it may.
+        let _ = Message::decode(&[&MAGIC[..], &rubbish].concat());
+    }
+    assert_eq!(Message::decode(b"GET / HTTP/1.0\r\n"), Err("this is no message of dapltest".to_owned()));
+}
+
+#[test]
+fn tests_that_cannot_be_are_refused() {
+    let spoilt = |spoil: fn(&mut Transaction)| {
+        let mut test = transaction();
+        spoil(&mut test);
+        Message::decode(&Message::Transaction(test).encode())
+    };
+    for spoil in [
+        (|test| test.threads = 0) as fn(&mut Transaction),
+        |test| test.threads = u32::MAX,
+        |test| test.endpoints = 0,
+        |test| test.endpoints = u32::MAX,
+        |test| test.iterations = 0,
+        |test| test.operations.clear(),
+        |test| test.operations[0].size = 0,
+        |test| test.operations[0].size = u32::MAX,
+        |test| test.operations[0].segments = 0,
+        |test| test.operations[0].is_deferred = true,
+        |test| test.validates = false,
+        |test| test.polls = true,
+    ] {
+        assert!(spoilt(spoil).is_err());
+    }
+}
+
+#[test]
+fn a_text_cannot_command_a_terminal() {
+    let text = Message::Refused("a\u{1b}[2Jb\nc".to_owned()).encode();
+    assert_eq!(Message::decode(&text), Ok(Message::Refused("a [2Jb\nc".to_owned())));
+}

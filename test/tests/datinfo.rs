@@ -1,0 +1,350 @@
+//! `datinfo`: what it says of registries that are well, broken or absent, of providers that refuse, die or hang, of hosts.
+//!
+//! Each case has a dat.conf and providers of its own (`registry/case.rs`). The program is judged by its exit status and by
+//! what it prints; all it prints with `--json` must be JSON, whatever providers print.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use case::Case;
+use dapl_test::run::{Finished, Run};
+use dapl_test::stage::{Profile, built, stage_with};
+use serde_json::Value;
+
+#[path = "registry/case.rs"]
+#[allow(dead_code, reason = "the registry's suite uses the rest")]
+mod case;
+
+/// No healthy run takes as long, even on a busy machine.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Six lines: one that opens, and five that do not, each for another reason.
+const SIX: &str = "fine u1.2 nonthreadsafe default {}/libfine.so.1 dapl.1.2 \"eth0 0\" \"\"\n\
+                   gone u1.2 threadsafe default {}/libgone.so.1 dapl.1.2 \"\" \"\"\n\
+                   later u2.0 threadsafe default {}/libfine.so.1 dapl.2.0 \"\" \"\"\n\
+                   older u1.1 threadsafe default {}/libfine.so.1 dapl.1.1 \"\" \"\"\n\
+                   closed u1.2 threadsafe default {}/libclosed.so.1 dapl.1.2 \"\" \"\"\n\
+                   dead u1.2 threadsafe default {}/libdead.so.1 dapl.1.2 \"\" \"\"\n";
+
+fn program() -> PathBuf {
+    built("datinfo", Profile::Dev)
+}
+
+/// The program in a case's environment, and in no other.
+fn command(case: &Case, words: &str) -> Command {
+    let mut command = Command::new(program());
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("DAT_") || name.to_string_lossy().starts_with("DAPL_") {
+            command.env_remove(name);
+        }
+    }
+    command.env("LD_LIBRARY_PATH", &case::stage().lib).envs(case.environment.iter().cloned());
+    command.args(words.split_whitespace());
+    command
+}
+
+fn datinfo(case: &Case, words: &str) -> Finished {
+    let finished = Run::start(command(case, words)).finish(LIMIT);
+    let place = case.directory.to_str().unwrap();
+    let text = |text: &str| text.replace(place, "{}");
+    Finished { stdout: text(&finished.stdout), stderr: text(&finished.stderr), status: finished.status }
+}
+
+#[track_caller]
+fn json(finished: &Finished) -> Value {
+    serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:#?}"))
+}
+
+fn six() -> Case {
+    let case = Case::new("datinfo-six", SIX).provider("libfine.so.1", &[]);
+    case.provider("libclosed.so.1", &["OPEN_CODE=0x80030003"]).provider("libdead.so.1", &["OPEN_DIES"])
+}
+
+#[test]
+fn each_entry_is_listed_with_its_line_and_why_it_does_not_open() {
+    let finished = datinfo(&six(), "");
+    assert_eq!(finished.status.code(), Some(0), "{finished:#?}");
+    let lines: Vec<_> = finished.stdout.lines().collect();
+    assert_eq!(lines[..2], ["fine  1.2 nonthreadsafe  {}/libfine.so.1 \"eth0 0\"  {}/dat.conf:1", "  opens"]);
+    assert_eq!(
+        lines[3],
+        "  does not open (DAT_PROVIDER_NOT_FOUND): {}/libgone.so.1: cannot open shared object file: No such file or \
+         directory; install that library, or correct lib_path"
+    );
+    assert!(lines[11].starts_with("  does not open: it died of signal 6 (SIGABRT) in the open"), "{lines:#?}");
+    assert_eq!(lines.len(), 12);
+}
+
+#[test]
+fn six_causes_are_six_in_json_too() {
+    let case = six();
+    let finished = datinfo(&case, "--json");
+    let document = json(&finished);
+    let reasons: Vec<_> = document["adapters"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|adapter| {
+            let reason = &adapter["reason"];
+            (
+                adapter["name"].as_str().unwrap(),
+                reason["kind"].as_str().unwrap_or("-"),
+                reason["number"].as_str().unwrap_or("-"),
+            )
+        })
+        .collect();
+    assert_eq!(
+        reasons,
+        [
+            ("fine", "-", "-"),
+            ("gone", "library", "0x800a0000"),
+            ("later", "major-version", "0x800a0063"),
+            ("older", "minor-version", "0x800a0064"),
+            ("closed", "device", "0x80030003"),
+            ("dead", "crash", ""),
+        ]
+    );
+    let one = |words: &str| {
+        let finished = datinfo(&case, &format!("--json {words}"));
+        assert_eq!(finished.status.code(), Some(1), "{finished:#?}");
+        json(&finished)["adapters"][0]["reason"].clone()
+    };
+    let (name, safety) = (one("--ia nobody"), one("--ia fine --thread-safe"));
+    assert_eq!((name["kind"].as_str(), safety["kind"].as_str()), (Some("name"), Some("thread-safety")));
+    for reason in
+        document["adapters"].as_array().unwrap()[1..].iter().map(|adapter| &adapter["reason"]).chain([&name, &safety])
+    {
+        assert!(
+            !reason["cause"].as_str().unwrap().is_empty() && !reason["remedy"].as_str().unwrap().is_empty(),
+            "{reason}"
+        );
+    }
+}
+
+#[test]
+fn a_provider_that_hangs_does_not_hold_up_the_others() {
+    let conf = "slow u1.2 threadsafe default {}/libslow.so.1 dapl.1.2 \"\" \"\"\n\
+                stuck u1.2 threadsafe default {}/libstuck.so.1 dapl.1.2 \"\" \"\"\n\
+                fine u1.2 threadsafe default {}/libfine.so.1 dapl.1.2 \"\" \"\"\n";
+    let case = Case::new("datinfo-hang", conf).provider("libfine.so.1", &[]);
+    let case = case.provider("libslow.so.1", &["OPEN_HANGS"]).provider("libstuck.so.1", &["CLOSE_HANGS"]);
+    let finished = datinfo(&case, "--json --timeout 20");
+    let document = json(&finished);
+    let adapters = &document["adapters"];
+    assert_eq!(adapters[0]["reason"]["kind"], "hang", "{document:#}");
+    assert!(adapters[0]["reason"]["cause"].as_str().unwrap().starts_with("no answer within 20 s in the open"));
+    assert_eq!((&adapters[1]["opens"], &adapters[2]["opens"]), (&Value::Bool(true), &Value::Bool(true)));
+    assert!(adapters[1]["close"].as_str().unwrap().contains("in the close"), "{document:#}");
+    assert_eq!(finished.status.code(), Some(0));
+}
+
+#[test]
+fn all_attributes_have_their_units() {
+    let stage = stage_with(Profile::Dev, &["daplsm"]);
+    let place = format!("{}/libdaplsm.so.1", stage.lib.display());
+    let case = Case::new("datinfo-sm", &format!("sm0 u1.2 threadsafe default {place} dapl.1.2 \"{{}}/sm\" \"\"\n"));
+    let finished = datinfo(&case, "-v");
+    assert_eq!(finished.status.code(), Some(0), "{finished:#?}");
+    let row = |name: &str| {
+        let line = finished.stdout.lines().find(|line| line.trim_start().starts_with(&format!("{name} ")));
+        line.unwrap_or_else(|| panic!("{name}: {finished:#?}")).split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(row("max_message_size"), "max_message_size 2147483648 bytes");
+    assert_eq!((row("adapter_name"), row("is_thread_safe")), ("adapter_name sm0".into(), "is_thread_safe true".into()));
+    let attributes = json(&datinfo(&case, "-v --json"))["adapters"][0]["attributes"].clone();
+    let count = |list: &str| attributes[list].as_array().unwrap().len();
+    // Without the pointer and the four lists, which are shown as such.
+    assert_eq!((count("ia"), count("provider")), (35 - 5, 26 - 2));
+    assert!(count("provider_specific") > 0 && attributes["address"].is_string(), "{attributes:#}");
+    let versions = datinfo(&case, "--version");
+    for file in ["datinfo 0.1.0\n", "/libdat.so.1.2.0 0.1.0\n", "/libdaplsm.so.1 "] {
+        assert!(versions.stdout.contains(file), "{file}: {versions:#?}");
+    }
+}
+
+#[test]
+fn every_variable_is_told_with_its_value_and_where_that_is_from() {
+    let case = Case::new("datinfo-env", "").with("DAPL_SM_SLOTS", "512").with("DAPL_USNIC_GSO", "maybe");
+    let case = case.with("DAPL_SM_SLOT", "1").with("DAPL_ACK_TIMER", "0x10");
+    let finished = datinfo(&case, "-e --json");
+    let document = json(&finished);
+    let variables = document["variables"].as_array().unwrap();
+    let readme = std::fs::read_to_string(dapl_test::stage::workspace().join("README.md")).unwrap();
+    for variable in variables {
+        let name = variable["variable"].as_str().unwrap();
+        assert!(readme.contains(&format!("`{name}`")), "README does not tell of {name}");
+    }
+    let one = |name: &str| {
+        let found = variables.iter().find(|variable| variable["variable"] == name).unwrap();
+        (found["value"].as_str().unwrap(), found["origin"].as_str().unwrap(), found["trouble"].is_string())
+    };
+    assert_eq!(one("DAPL_SM_SLOTS"), ("512", "environment", false));
+    assert_eq!(one("DAPL_ACK_TIMER"), ("16", "environment", false));
+    assert_eq!((one("DAPL_USNIC_GSO"), one("DAPL_SM_RMA")), (("on", "default", true), ("auto", "default", false)));
+    assert_eq!(document["unknown"][0]["variable"], "DAPL_SM_SLOT");
+    assert_eq!(document["unknown"][0]["nearest"], "DAPL_SM_SLOTS");
+    let text = datinfo(&case, "-e").stdout;
+    assert!(text.contains("DAPL_SM_SLOTS=512 slots  (environment; default 256)\n"), "{text}");
+    assert!(text.contains("DAPL_SM_SLOT: nobody reads this variable; the nearest that is read is DAPL_SM_SLOTS\n"));
+}
+
+#[test]
+fn settings_in_effect_are_those_of_the_line_before_those_of_the_environment() {
+    let conf = "u u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"eth7 mtu=1400 gso=maybe x=y\" \"\"\n";
+    let case = Case::new("datinfo-conf", conf).with("DAPL_USNIC_MTU", "9000").with("DAPL_USNIC_PORT", "99");
+    let finished = datinfo(&case, "-c");
+    for line in [
+        "registry: {}/dat.conf (DAT_OVERRIDE)",
+        "  address=eth7  (ia_params; default the first interface that is up and leads elsewhere)",
+        "  mtu=1400 bytes  (ia_params; default 65507)",
+        "  port=99  (environment; default 17471)",
+        "  gso=on  (default)",
+        "      ia_params: \"maybe\" is not on or off; the default is used",
+        "  \"x=y\" in its ia_params is not understood",
+    ] {
+        assert!(
+            finished.stdout.lines().any(|known| known.trim_end() == line.trim_end() || known.trim() == line.trim()),
+            "{line}: {finished:#?}"
+        );
+    }
+    let document = json(&datinfo(&case, "-c --json"));
+    assert_eq!(document["adapters"][0]["not_understood"][0], "x=y");
+}
+
+#[test]
+fn a_file_is_explained_line_by_line_and_complaint_by_complaint() {
+    let conf = "a u1.2 threadsafe default l dapl.1.2 \"p q\" \"\"\nb u1.2 ThreadSafe default l dapl.1.2 \"\" \"\"\n\
+                c u1.2 threadsafe nondefault l dapl.1.2 \"\" \"\"\n\"\n";
+    let case = Case::new("datinfo-check", conf);
+    let file = case.directory.join("dat.conf");
+    let finished = datinfo(&case, &format!("check {}", file.display()));
+    assert_eq!(finished.status.code(), Some(1), "{finished:#?}");
+    for text in [
+        "{}/dat.conf:1: \"a\" serves DAT 1.2, for programs that ask for thread safety too, by l with the parameters \"p q\"\n",
+        "{}/dat.conf:2:8: thread_safety: \"ThreadSafe\"; allowed is threadsafe or nonthreadsafe; this record is dropped\n",
+        "{}/dat.conf:3: \"c\" is marked nondefault, which takes it out of use; write default instead\n",
+        "1 adapters, ",
+    ] {
+        assert!(finished.stdout.contains(text), "{text}: {finished:#?}");
+    }
+    let document = json(&datinfo(&case, "check --json"));
+    assert_eq!((document["well"].as_bool(), document["entries"][0]["name"].as_str()), (Some(false), Some("a")));
+    let good = Case::new("datinfo-good", "a u1.2 threadsafe default l dapl.1.2 \"\" \"\"\n");
+    assert_eq!(datinfo(&good, "check").status.code(), Some(0));
+    let missing = datinfo(&good, "check /nonexistent/dat.conf");
+    assert_eq!(missing.status.code(), Some(2));
+    missing.expect_failure("/nonexistent/dat.conf: No such file or directory");
+    assert_eq!(datinfo(&Case::new("datinfo-empty", ""), "check").status.code(), Some(1));
+}
+
+#[test]
+fn without_a_usable_registry_it_says_so_and_goes_on() {
+    let missing =
+        Case { environment: vec![("DAT_OVERRIDE", "/nonexistent/dat.conf".into())], ..Case::new("datinfo-none", "") };
+    let finished = datinfo(&missing, "");
+    assert_eq!(finished.status.code(), Some(1), "{finished:#?}");
+    assert!(
+        finished.stdout.starts_with("cannot read /nonexistent/dat.conf (DAT_OVERRIDE): No such file"),
+        "{finished:#?}"
+    );
+    let directory =
+        Case { environment: vec![("DAT_OVERRIDE", "/proc/self".into())], ..Case::new("datinfo-directory", "") };
+    assert!(datinfo(&directory, "").stdout.contains("not a regular file"));
+    let finished = datinfo(&missing, "discover");
+    assert_eq!(finished.status.code(), Some(0), "{finished:#?}");
+    let conf = dat::conf::parse(&"discovered".into(), finished.stdout.as_bytes());
+    assert!(conf.complaints.is_empty() && conf.records.len() >= 2, "{conf:?}");
+    assert_eq!(conf.records[0].key.name, b"sm0");
+}
+
+#[test]
+fn errors_are_two() {
+    let case = Case::new("datinfo-errors", "");
+    assert_eq!(datinfo(&case, "--colour").status.code(), Some(2));
+    let finished = datinfo(&case, "--libdat /nonexistent/libdat.so.1");
+    assert_eq!(finished.status.code(), Some(2));
+    finished.expect_failure("/nonexistent/libdat.so.1: cannot open shared object file");
+    // One that is no libdat.
+    let other = datinfo(&case, "--libdat libm.so.6");
+    assert_eq!(other.status.code(), Some(2));
+    other.expect_failure("dat_ia_openv");
+}
+
+#[test]
+fn the_doctor_names_what_is_bad_and_what_helps() {
+    let finished = datinfo(&six(), "doctor --json");
+    let document = json(&finished);
+    let findings = document["findings"].as_array().unwrap();
+    assert_eq!(finished.status.code(), Some(i32::from(document["well"] != true)), "{document:#}");
+    let about = |about: &str| findings.iter().filter(|finding| finding["about"] == about).count();
+    for subject in
+        ["libdat", "adapter", "shared memory", "cross-memory copy", "locked memory", "socket buffers", "UDP port"]
+    {
+        assert!(about(subject) > 0, "{subject}: {document:#}");
+    }
+    for finding in findings.iter().filter(|finding| finding["grade"] == "bad") {
+        assert!(!finding["remedy"].as_str().unwrap().is_empty(), "{finding}");
+    }
+    let none = datinfo(&Case::new("datinfo-doctor-none", ""), "doctor");
+    assert_eq!(none.status.code(), Some(1));
+    assert!(none.stdout.contains("no adapter opens\n         -> datinfo discover"), "{none:#?}");
+}
+
+#[test]
+fn two_doctors_try_the_path_between_them() {
+    let case = Case::new("datinfo-pair", "");
+    let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let alone = datinfo(&case, &format!("doctor 127.0.0.1 --port {port}"));
+    assert_eq!(alone.status.code(), Some(1), "{alone:#?}");
+    assert!(alone.stdout.contains(&format!("run datinfo doctor --serve --port {port} there")), "{alone:#?}");
+    let mut command = command(&case, &format!("doctor --serve --port {port}"));
+    command.stderr(Stdio::inherit());
+    let server = Run::start(command);
+    server.wait_for("listening on UDP port", LIMIT);
+    // What is no question does not end it.
+    let stranger = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    for noise in [&b""[..], b"x", &[0xff; 9000], b"DATINFO2", &[0; 65_507]] {
+        stranger.send_to(noise, ("127.0.0.1", port)).unwrap();
+    }
+    let pair = datinfo(&case, &format!("doctor 127.0.0.1:{port} --json"));
+    let document = json(&pair);
+    assert_eq!((pair.status.code(), document["well"].as_bool()), (Some(0), Some(true)), "{document:#}");
+    let large = document["findings"].as_array().unwrap().iter().filter(|finding| finding["about"] == "large datagrams");
+    assert!(large.clone().count() == 1 && large.clone().all(|finding| finding["grade"] == "ok"), "{document:#}");
+    stranger.set_nonblocking(true).unwrap();
+    assert!(stranger.recv(&mut [0; 16]).is_err(), "noise has no answer");
+}
+
+#[test]
+fn every_option_and_command_is_on_the_manual_page() {
+    let page = std::fs::read_to_string(dapl_test::stage::workspace().join("docs/man/datinfo.1.md")).unwrap();
+    let case = Case::new("datinfo-help", "");
+    let mut count = 0;
+    for words in ["--help", "doctor --help", "check --help", "top --help"] {
+        let help = datinfo(&case, words).stdout;
+        // An option, or a command, begins its line.
+        let terms = help.lines().filter_map(|line| line.trim_start().split([' ', ',']).next());
+        let terms = help
+            .split_whitespace()
+            .filter(|word| word.starts_with("--"))
+            .chain(terms.filter(|word| word.starts_with('-')));
+        let commands = ["check", "discover", "doctor", "top"].into_iter().filter(|command| help.contains(command));
+        for term in terms.chain(commands) {
+            let term = term.trim_matches(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+            let is_there = ["`", " ", "|"].iter().any(|end| page.contains(&format!("`{term}{end}")));
+            assert!(is_there || term == "--", "{words}: {term}");
+            count += 1;
+        }
+    }
+    assert!(count > 20, "{count}");
+}
+
+#[test]
+fn a_reader_that_goes_is_no_disaster() {
+    let mut command = command(&six(), "-e");
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let Output { status, stderr, .. } = child.wait_with_output().unwrap();
+    assert!(status.code() == Some(0) && stderr.is_empty(), "{status}: {}", String::from_utf8_lossy(&stderr));
+}

@@ -1,0 +1,108 @@
+//! `datinfo doctor HOST` over paths that are whole, closed by a firewall, or narrow; and against a program that listens over
+//! usnic instead of another doctor.
+//!
+//! Each bad path is the loopback interface of a network name space of its own, with rules of nft on it. Where there are no
+//! such name spaces, or no nft, those tests say so.
+#![forbid(unsafe_code)]
+
+use std::process::Command;
+use std::time::Duration;
+
+use dapl_test::run::{Finished, Room, Run, USNIC0};
+use dapl_test::stage::{Profile, built, stage};
+use serde_json::Value;
+
+/// No healthy run takes as long, even on a busy machine.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// A finding's grade, what was found, and the remedy.
+fn finding(finished: &Finished, about: &str) -> [String; 3] {
+    let document: Value =
+        serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:#?}"));
+    let findings = document["findings"].as_array().unwrap();
+    let one = findings.iter().find(|finding| finding["about"] == about);
+    let one = one.unwrap_or_else(|| panic!("{about}: {document:#}"));
+    ["grade", "found", "remedy"].map(|field| one[field].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn a_program_that_listens_over_usnic_answers_the_doctor() {
+    let room = Room::new(&stage(Profile::Dev), Some(USNIC0));
+    let server = room.start(built("dapltest", Profile::Dev), &["-D", "usnic0", "-T", "S"]);
+    server.wait_for("listening", LIMIT);
+    let datinfo = built("datinfo", Profile::Dev);
+    let visit = || room.start(&datinfo, &["doctor", "127.0.0.1", "--json"]).finish(LIMIT);
+    let well = visit();
+    assert_eq!(well.status.code(), Some(0), "{well:#?}");
+    assert_eq!(finding(&well, "path")[0], "ok");
+    assert_eq!(finding(&well, "versions")[0], "note");
+    let large = finding(&well, "large datagrams");
+    assert!(large[0] == "ok" && large[1].starts_with("datagrams of up to 65"), "{large:?}");
+    drop(server);
+    let gone = visit();
+    assert_eq!(gone.status.code(), Some(1), "{gone:#?}");
+    let [grade, found, remedy] = finding(&gone, "path");
+    assert!(grade == "bad" && found.contains("nobody listens on this port"), "{found}");
+    assert!(remedy.contains("start the server there first") && remedy.contains("datinfo doctor --serve"), "{remedy}");
+}
+
+/// In a name space of its own, with these rules of nft and a server: what the doctor says. `None`: that cannot be had here.
+fn behind(rules: &str, mtu: u32) -> Option<Finished> {
+    let shell = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["-rn", "sh", "-c", script, "sh"]).arg(built("datinfo", Profile::Dev));
+        command
+    };
+    let is_there = shell("ip link set lo up && nft add table inet t").output();
+    if !is_there.is_ok_and(|output| output.status.success()) {
+        println!("skipped: no network name space of our own, or no ip or nft");
+        return None;
+    }
+    let script = format!(
+        "ip link set lo up mtu {mtu} && nft add table inet t && \
+         nft 'add chain inet t i {{ type filter hook input priority 0; }}' && \
+         nft 'add chain inet t o {{ type filter hook output priority 0; }}' && nft '{rules}' || exit 3
+         said=$(mktemp); \"$1\" doctor --serve --port 4000 >\"$said\" & server=$!
+         until grep -q listening \"$said\"; do kill -0 $server || exit 4; sleep 0.05; done
+         \"$1\" doctor 127.0.0.1 --port 4000 --json; status=$?
+         kill $server; rm \"$said\"; exit $status"
+    );
+    Some(Run::start(shell(&script)).finish(LIMIT))
+}
+
+#[test]
+fn a_firewall_is_named_by_what_it_does() {
+    let port = "add rule inet t i udp dport 4000";
+    let cases = [
+        (format!("{port} drop"), "a firewall drops UDP", "let UDP to port 4000 in"),
+        (format!("{port} reject with icmpx type admin-prohibited"), "a firewall rejects UDP", "ip route get 127.0.0.1"),
+        ("add rule inet t o udp dport 4000 drop".to_owned(), "its own firewall", "let UDP to port 4000 out"),
+    ];
+    for (rules, found, remedy) in cases {
+        let Some(finished) = behind(&rules, 65_536) else { return };
+        assert_eq!(finished.status.code(), Some(1), "{rules}: {finished:#?}");
+        let path = finding(&finished, "path");
+        assert!(path[0] == "bad" && path[1].contains(found) && path[2].contains(remedy), "{rules}: {path:?}");
+    }
+}
+
+#[test]
+fn a_black_hole_for_large_datagrams_is_found_to_the_byte() {
+    let Some(finished) = behind("add rule inet t i udp length > 1480 drop", 65_536) else { return };
+    assert_eq!(finished.status.code(), Some(0), "slow is not bad: {finished:#?}");
+    let [grade, found, remedy] = finding(&finished, "large datagrams");
+    assert!(grade == "warning" && found.contains("the path carries 1472, and something on the way drops"), "{found}");
+    assert!(remedy.contains("mtu=1472"), "{remedy}");
+}
+
+#[test]
+fn a_way_back_that_is_narrower_and_one_that_is_too_narrow_are_told() {
+    let Some(finished) = behind("add rule inet t i udp sport 4000 udp length > 1308 drop", 9_000) else { return };
+    let [grade, found, remedy] = finding(&finished, "large datagrams");
+    assert!(grade == "warning" && found.contains("on the way back only 1300 bytes do"), "{found}");
+    assert!(remedy.contains("make that of both hosts' interfaces equal"), "{remedy}");
+    let narrow = behind("add rule inet t i udp length > 1008 drop", 9_000).unwrap();
+    assert_eq!(narrow.status.code(), Some(1), "{narrow:#?}");
+    let [grade, _, remedy] = finding(&narrow, "large datagrams");
+    assert!(grade == "bad" && remedy.contains("usnic needs datagrams of 1200 bytes"), "{remedy}");
+}

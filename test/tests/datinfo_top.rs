@@ -1,0 +1,301 @@
+//! `datinfo top` beside real processes over sm and usnic, and beside others that are stopped, mute, cut short or talk rubbish.
+//!
+//! The program is judged by what it prints and its exit status. Other programs of this machine may be seen too: each test
+//! looks for its own by their ids. Liars have ids that no process has.
+#![forbid(unsafe_code)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use dapl_test::run::{Finished, Room, Run, SM0, USNIC0};
+use dapl_test::stage::{Profile, built, stage};
+use serde_json::Value;
+
+#[path = "../../dat/datinfo/src/top/openmetrics/grammar_tests.rs"]
+mod grammar;
+
+/// No healthy run takes as long, even on a busy machine.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// A program, built once.
+fn program(name: &'static str) -> PathBuf {
+    static BUILT: Mutex<Vec<(&str, PathBuf)>> = Mutex::new(Vec::new());
+    let mut known = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if !known.iter().any(|(known, _)| *known == name) {
+        known.push((name, built(name, Profile::Dev)));
+    }
+    known.iter().find(|(known, _)| *known == name).unwrap().1.clone()
+}
+
+fn command(words: &str) -> Command {
+    let mut command = Command::new(program("datinfo"));
+    command.arg("top").args(words.split_whitespace());
+    command
+}
+
+fn top(words: &str) -> Finished {
+    Run::start(command(words)).finish(LIMIT)
+}
+
+/// What it says of a process, each of its libraries a row.
+fn rows(document: &Value, pid: u32) -> Vec<Value> {
+    let all = document["processes"].as_array().unwrap_or_else(|| panic!("{document:#}"));
+    all.iter().filter(|row| row["pid"] == pid).cloned().collect()
+}
+
+fn rows_now(pid: u32) -> Vec<Value> {
+    let finished = top("--once --json");
+    let document = serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:#?}"));
+    rows(&document, pid)
+}
+
+/// The same once it has told something: on a busy machine an answer may be late.
+fn told(pid: u32) -> Value {
+    for _ in 0..20 {
+        let mut rows = rows_now(pid);
+        assert_eq!(rows.len(), 1, "{rows:#?}");
+        if rows[0]["trouble"]["kind"] != "silent" {
+            return rows.remove(0);
+        }
+    }
+    panic!("process {pid} never answers");
+}
+
+fn counter<'a>(of: &'a Value, name: &str) -> &'a Value {
+    let counters = of["counters"].as_array().unwrap();
+    counters.iter().find(|counter| counter["name"] == name).unwrap_or_else(|| panic!("{name}: {of:#}"))
+}
+
+/// A server of dapltest's that has served one client, and goes on listening; it is killed when dropped.
+struct Served {
+    room: Room,
+    server: Run,
+    adapter: &'static str,
+}
+
+impl Served {
+    fn over(adapter: &'static str) -> Self {
+        let room = Room::new(&stage(Profile::Dev), Some(if adapter == "sm0" { SM0 } else { USNIC0 }));
+        let mut served = Served { server: start(&room, adapter, "-T S"), room, adapter };
+        served.server.wait_for("listening", LIMIT);
+        served.client("-T T -s localhost -i 10 client SR 1024 1 server SR 1024 1").finish(LIMIT).expect_success("");
+        served
+    }
+
+    fn client(&mut self, words: &str) -> Run {
+        start(&self.room, self.adapter, words)
+    }
+
+    fn pid(&self) -> u32 {
+        self.server.id()
+    }
+
+    fn signal(&self, name: &str) {
+        let done = Command::new("kill").args([name, &self.pid().to_string()]).status().unwrap();
+        assert!(done.success());
+    }
+}
+
+fn start(room: &Room, adapter: &str, words: &str) -> Run {
+    let mut command = room.command(program("dapltest"), &["-D", adapter, "--timeout", "120"]);
+    command.args(words.split_whitespace());
+    Run::start(command)
+}
+
+#[test]
+fn a_process_over_sm_is_shown_with_what_it_has_counted() {
+    let served = Served::over("sm0");
+    let row = told(served.pid());
+    assert_eq!(row["program"], "dapltest");
+    let adapter = &row["adapters"][0];
+    assert_eq!((adapter["name"].as_str(), adapter["provider"].as_str()), (Some("sm0"), Some("sm")), "{row:#}");
+    let posts = counter(adapter, "ep.posts.send");
+    assert!(posts["kind"] == "sum" && posts["value"].as_u64().unwrap() >= 10, "{posts}");
+    let (bytes, alive) = (counter(adapter, "ep.bytes.received"), counter(adapter, "alive.evd"));
+    assert!(bytes["unit"] == "bytes" && bytes["value"].as_u64().unwrap() >= 10 * 1024, "{bytes}");
+    assert!(alive["kind"] == "level" && alive["value"].as_u64().unwrap() > 0, "{alive}");
+    let table = top("--once -v").stdout;
+    let line = table.lines().find(|line| line.trim_start().starts_with(&format!("{} ", served.pid())));
+    assert!(line.is_some_and(|line| line.contains("dapltest") && line.contains("sm0")), "{table}");
+    assert!(table.contains("PROGRAM") && table.contains("ep.posts.send"), "{table}");
+}
+
+#[test]
+fn a_process_over_usnic_tells_of_its_endpoints_too() {
+    let mut served = Served::over("usnic0");
+    let row = told(served.pid());
+    let adapter = &row["adapters"][0];
+    assert!(counter(adapter, "sent")["value"].as_u64().unwrap() > 0, "packets: {row:#}");
+    // A client that stays for a while: until it has been seen with an endpoint that is connected.
+    let client = served.client("-T T -s localhost -i 100000000 client SR 1024 1 server SR 1024 1");
+    let connected = (0..200).find_map(|_| {
+        let row = rows_now(served.pid()).into_iter().next()?;
+        let eps = row["adapters"][0]["endpoints"].as_array()?.clone();
+        eps.into_iter().find(|ep| ep["state"] == "Connected")
+    });
+    let ep = connected.expect("an endpoint is connected");
+    for (name, unit, kind) in
+        [("sent bytes", "bytes", "sum"), ("round trip", "ns", "level"), ("path mtu", "bytes", "level")]
+    {
+        let counter = counter(&ep, name);
+        assert!(counter["unit"] == unit && counter["kind"] == kind && counter["value"].as_u64().is_some(), "{counter}");
+    }
+    drop(client);
+}
+
+#[test]
+fn monitors_get_valid_openmetrics() {
+    let served = Served::over("usnic0");
+    told(served.pid());
+    let finished = top("--openmetrics");
+    assert_eq!(finished.status.code(), Some(0), "{finished:#?}");
+    let samples = grammar::samples(&finished.stdout).unwrap_or_else(|why| panic!("{why}\n{}", finished.stdout));
+    assert!(samples > 50, "{samples}");
+    let labels = format!(
+        "{{pid=\"{}\",library=\"0\",program=\"dapltest\",adapter=\"usnic0\",provider=\"usnic\",ia=\"0x",
+        served.pid()
+    );
+    for name in ["dapl_ia_ep_posts_send_total", "dapl_ia_sent_bytes_total", "dapl_ia_alive_evd"] {
+        assert!(finished.stdout.contains(&format!("\n{name}{labels}")), "{name}: {}", finished.stdout);
+    }
+}
+
+#[test]
+fn looks_go_on_with_rates_until_nobody_reads() {
+    let served = Served::over("sm0");
+    let mut child = command("--json --interval 0.1").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut documents = lines.by_ref().map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+    let rate = documents.find_map(|document| {
+        let row = rows(&document, served.pid()).into_iter().next()?;
+        let counters = row["adapters"][0]["counters"].as_array()?.clone();
+        counters.into_iter().find(|counter| counter["name"] == "ep.posts.send")?["per_second"].as_f64()
+    });
+    assert_eq!(rate, Some(0.0), "nobody sends");
+    drop(lines);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.code() == Some(0) && output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn a_terminal_is_written_over_and_a_pipe_is_not() {
+    let pipe = Run::start(command("--interval 0.1"));
+    pipe.wait_for("\n\n", LIMIT);
+    assert!(!pipe.has_said("\x1b"), "{}", pipe.so_far());
+    if Command::new("script").arg("--version").output().is_err() {
+        println!("skipped: script is missing, of Debian's bsdutils");
+        return;
+    }
+    let mut command = Command::new("script");
+    let program = program("datinfo");
+    command.args(["-qec", &format!("exec {} top --interval 0.1", program.display()), "/dev/null"]);
+    let terminal = Run::start(command);
+    terminal.wait_for("\x1b[J\x1b[H", LIMIT);
+    assert!(terminal.has_said("\x1b[H\x1b[2J") && terminal.has_said("processes, "), "{}", terminal.so_far());
+}
+
+#[test]
+fn one_that_is_stopped_costs_its_own_line() {
+    let (stopped, other) = (Served::over("sm0"), Served::over("sm0"));
+    told(stopped.pid());
+    stopped.signal("-STOP");
+    let rows = rows_now(stopped.pid());
+    assert_eq!(rows[0]["trouble"]["kind"], "silent", "{rows:#?}");
+    assert_eq!(told(other.pid())["program"], "dapltest");
+    let table = top("--once").stdout;
+    let line = table.lines().find(|line| line.trim_start().starts_with(&format!("{} ", stopped.pid())));
+    assert!(line.is_some_and(|line| line.contains("no answer within")), "{table}");
+    stopped.signal("-CONT");
+    assert_eq!(told(stopped.pid())["program"], "dapltest");
+    let pid = stopped.pid();
+    drop(stopped);
+    assert!(rows_now(pid).is_empty(), "it has ended");
+}
+
+/// Says that to each who asks, and hangs up, for the rest of this process; its id is no process's.
+fn liar(number: u32, says: &'static [u8]) -> u32 {
+    let pid = 0x3000_0000 + (std::process::id() << 4) + number;
+    // Who runs this is the owner of what it makes.
+    let uid = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
+    let address = SocketAddr::from_abstract_name(format!("dapl-counters/{uid}/{pid}/0")).unwrap();
+    let listener = UnixListener::bind_addr(&address).unwrap();
+    std::thread::spawn(move || {
+        for peer in listener.incoming() {
+            // A reader may hang up first.
+            let _ = peer.unwrap().write_all(says);
+        }
+    });
+    pid
+}
+
+#[test]
+fn whoever_talks_rubbish_is_named_and_harms_nobody() {
+    let honest = Served::over("sm0");
+    static LONG: [u8; 5 << 20] = [b'\n'; 5 << 20];
+    let liars = [
+        (liar(0, b"\x1b[2J\x00\xff\xfe"), "nonsense"),
+        (liar(1, b"dapl-counters 7\nprocess\t1\tfuture\nend\n"), "version"),
+        (liar(2, b"dapl-counters 1\nprocess\t1\thalf\nadapter\tsm0\tsm\n"), "cut"),
+        (liar(3, b""), "cut"),
+        (liar(4, &LONG), "too-much"),
+        (liar(5, b"dapl-counters 1\nadapter\ta\tb\ncount\tx\t\t-1\nend\n"), "nonsense"),
+    ];
+    let hostile = liar(
+        6,
+        b"dapl-counters 1\nprocess\t1\t\x1b[31m\"}\\\nadapter\ta\"}\tb\\\ncount\ta b\t\t1\ncount\ta.b\t\t2\n\
+                            level\ta-b\t\t3\nend\n",
+    );
+    for (pid, kind) in liars {
+        // The longest may be cut short by a machine that stands still.
+        let rows = (0..20).map(|_| rows_now(pid)).find(|rows| rows[0]["trouble"]["kind"] != "silent");
+        assert_eq!(rows.unwrap()[0]["trouble"]["kind"], kind, "{pid:#x}");
+    }
+    let row = told(hostile);
+    assert_eq!(row["program"], "?[31m\"}\\", "{row:#}");
+    assert_eq!(told(honest.pid())["program"], "dapltest");
+    let table = top("--once -v");
+    assert!(table.status.code() == Some(0) && !table.stdout.contains('\x1b'), "{table:#?}");
+    for text in ["in version \"7\"", "it hung up in the middle", "makes no sense", "more than is read in one look"] {
+        assert!(table.stdout.contains(text), "{text}: {}", table.stdout);
+    }
+    let metrics = top("--openmetrics").stdout;
+    grammar::samples(&metrics).unwrap_or_else(|why| panic!("{why}\n{metrics}"));
+    assert!(
+        metrics.contains(&format!("dapl_process_answered{{pid=\"{}\",library=\"0\"}} 0\n", liars[0].0)),
+        "{metrics}"
+    );
+}
+
+#[test]
+fn where_nobody_tells_anything_the_status_is_one_and_for_wrong_words_two() {
+    for wrong in
+        ["--interval 0", "--interval x", "--once --interval 1", "--json --openmetrics", "--openmetrics -v", "x"]
+    {
+        let finished = top(wrong);
+        assert_eq!(finished.status.code(), Some(2), "{wrong}: {finished:#?}");
+    }
+    // Local sockets are of a network name space: in a new one there are none.
+    let mut alone = Command::new("unshare");
+    alone.args(["-rn", "true"]);
+    if !alone.output().is_ok_and(|output| output.status.success()) {
+        println!("skipped: no new network name space for us");
+        return;
+    }
+    let program = program("datinfo");
+    for (words, said) in [
+        ("--once", "no process of yours has an adapter open"),
+        ("--once --json", "\"processes\": []"),
+        ("--openmetrics", "# EOF\n"),
+    ] {
+        let mut command = Command::new("unshare");
+        command.arg("-rn").arg(&program).arg("top").args(words.split_whitespace());
+        let finished = Run::start(command).finish(LIMIT);
+        assert_eq!(finished.status.code(), Some(1), "{finished:#?}");
+        assert!(finished.stdout.contains(said), "{finished:#?}");
+    }
+}

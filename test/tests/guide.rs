@@ -1,0 +1,132 @@
+//! The guide and the pages beside it: links lead somewhere, the summary names every page, C programs compile as they stand,
+//! and the first one does what the guide says. mdBook builds it, where there is one.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use dapl_test::rdma_core::is_program;
+use dapl_test::run::{Room, SM0};
+use dapl_test::stage::{Profile, Stage, stage, workspace};
+
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// All pages of these directories.
+fn pages(directories: &[&str]) -> Vec<(PathBuf, String)> {
+    let mut pages = Vec::new();
+    for directory in directories {
+        for entry in fs::read_dir(workspace().join(directory)).unwrap().flatten() {
+            let path = entry.path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                let text = fs::read_to_string(&path).unwrap();
+                pages.push((path, text));
+            }
+        }
+    }
+    pages.sort();
+    pages
+}
+
+/// Where links of a page lead: what stands in `](...)`, outside of code.
+fn links(text: &str) -> Vec<&str> {
+    let prose = text.split("```").step_by(2);
+    prose
+        .flat_map(|prose| prose.split("](").skip(1))
+        .filter_map(|rest| rest.split_once(')').map(|(to, _)| to))
+        .collect()
+}
+
+/// How forges name a heading.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings =
+        text.lines().filter_map(|line| line.strip_prefix('#')).map(|line| line.trim_start_matches('#').trim());
+    let slug = |heading: &str| -> String {
+        let kept = heading.to_lowercase().replace(' ', "-");
+        kept.chars().filter(|c| c.is_alphanumeric() || *c == '-' || *c == '_').collect()
+    };
+    headings.map(slug).collect()
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut dead = Vec::new();
+    let mut count = 0;
+    for (path, text) in pages(&["docs", "docs/guide/src", "docs/man", "."]) {
+        for link in links(&text).into_iter().filter(|link| !link.contains("://")) {
+            count += 1;
+            let (file, anchor) = link.split_once('#').map_or((link, None), |(file, anchor)| (file, Some(anchor)));
+            let to = if file.is_empty() { path.clone() } else { path.parent().unwrap().join(file) };
+            let is_there =
+                to.exists() && anchor.is_none_or(|anchor| anchors(&fs::read_to_string(&to).unwrap()).contains(anchor));
+            if !is_there {
+                dead.push(format!("{}: {link}", path.display()));
+            }
+        }
+    }
+    assert!(count > 40, "only {count} links were found");
+    assert!(dead.is_empty(), "{dead:#?}");
+}
+
+#[test]
+fn the_summary_names_every_page_once() {
+    let summary = fs::read_to_string(workspace().join("docs/guide/src/SUMMARY.md")).unwrap();
+    let mut named: Vec<&str> = links(&summary);
+    named.sort_unstable();
+    let there = pages(&["docs/guide/src"]);
+    let there: Vec<&str> = there.iter().map(|(path, _)| path.file_name().unwrap().to_str().unwrap()).collect();
+    let there: Vec<&str> = there.into_iter().filter(|name| *name != "SUMMARY.md").collect();
+    assert_eq!(named, there);
+}
+
+/// The C sources of the guide, each in a file of its own.
+fn sources() -> Vec<PathBuf> {
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guide");
+    fs::create_dir_all(&place).unwrap();
+    let mut sources = Vec::new();
+    for (path, text) in pages(&["docs/guide/src"]) {
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        for (at, block) in text.split("```c\n").skip(1).enumerate() {
+            let file = place.join(format!("{name}-{at}.c"));
+            fs::write(&file, block.split("```").next().unwrap()).unwrap();
+            sources.push(file);
+        }
+    }
+    sources
+}
+
+fn compile(stage: &Stage, source: &Path) -> PathBuf {
+    let is_program = fs::read_to_string(source).unwrap().contains("int main(");
+    let output = source.with_extension(if is_program { "run" } else { "o" });
+    stage.compile(&output, &[source], if is_program { &["-Werror"] } else { &["-Werror", "-c"] });
+    output
+}
+
+#[test]
+fn its_programs_compile_and_the_first_one_says_hello() {
+    let stage = stage(Profile::Dev);
+    let made: Vec<PathBuf> = sources().iter().map(|source| compile(&stage, source)).collect();
+    assert!(made.len() >= 3, "{made:?}");
+    let hello = made.iter().find(|path| path.ends_with("first-program-0.run")).expect("the first program");
+    let room = Room::new(&stage, Some(SM0));
+    let server = room.start(hello, &["sm0"]);
+    server.wait_for("listening", LIMIT);
+    let client = room.start(hello, &["sm0", "127.0.0.1"]).finish(LIMIT);
+    assert!(client.status.success(), "{client:#?}");
+    server.finish(LIMIT).expect_success("status 0: hello");
+}
+
+#[test]
+fn mdbook_builds_it() {
+    if !is_program("mdbook") {
+        println!("skipped: mdbook is missing; cargo install mdbook");
+        return;
+    }
+    let output = Path::new(env!("CARGO_TARGET_TMPDIR")).join("book");
+    let mut mdbook = Command::new("mdbook");
+    let run = mdbook.arg("build").arg(workspace().join("docs/guide")).arg("--dest-dir").arg(&output).output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    assert!(output.join("first-program.html").exists());
+}

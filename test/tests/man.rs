@@ -1,0 +1,123 @@
+//! The manual pages: one for each function, variable, program and its options; mandoc has nothing to say against them, and
+//! each page that they send readers to is there. That every return code is on its page is the conformance suite's to test
+//! (`test/conformance/src/expected.rs`), as it knows them.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use dapl_test::rdma_core::is_program;
+use dapl_test::stage::{Profile, built, workspace};
+
+/// Programs that have a page, and their source with the words of `--help`.
+const PROGRAMS: [(&str, &str); 1] = [("dtest1", "dtest/dtest.c")];
+
+/// Their names begin so; pages of others are not ours to look for.
+const OURS: [&str; 5] = ["dat", "dapl", "dtest", "udapl", "libdat"];
+
+/// All pages, made afresh: path below the directory, text.
+fn pages(of: &str) -> (PathBuf, BTreeMap<String, String>) {
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("man-{of}"));
+    let output = Command::new(built("xtask", Profile::Dev)).arg("man").arg(&root).output().expect("xtask starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut pages = BTreeMap::new();
+    for section in fs::read_dir(&root).unwrap().flatten() {
+        for page in fs::read_dir(section.path()).unwrap().flatten() {
+            let path = format!("{}/{}", section.file_name().display(), page.file_name().display());
+            pages.insert(path, fs::read_to_string(page.path()).unwrap());
+        }
+    }
+    (root, pages)
+}
+
+#[test]
+fn every_exported_function_has_a_page_with_all_its_sections() {
+    let (_, pages) = pages("functions");
+    let facts = fs::read_to_string(workspace().join("test/abi/dat-1.2-symbols.json")).unwrap();
+    let facts: serde_json::Value = serde_json::from_str(&facts).unwrap();
+    let names = facts["linux"]["libdat"]["exported"].as_array().unwrap();
+    assert_eq!(names.len(), 73);
+    let sections = ["NAME", "SYNOPSIS", "DESCRIPTION", "PARAMETERS", "RETURN VALUE", "SEE ALSO"];
+    for name in names.iter().map(|name| name.as_str().unwrap()) {
+        let page = pages.get(&format!("man3/{name}.3")).unwrap_or_else(|| panic!("{name} has no page"));
+        for section in sections {
+            assert!(page.contains(&format!("\n.SH {section}\n")), "{name} has no {section}");
+        }
+        assert!(page.contains(&format!("DAT_RETURN {name}(")), "{name} shows no prototype");
+    }
+}
+
+#[test]
+fn every_variable_is_on_a_page() {
+    let (_, pages) = pages("variables");
+    let readme = fs::read_to_string(workspace().join("README.md")).unwrap();
+    let table = readme.split("\n## Variables\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+    let names: Vec<&str> = table
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split(" | ").next())
+        .flat_map(|cell| cell.split('`').filter(|word| word.starts_with("DA")))
+        .collect();
+    assert!(names.len() > 50, "{names:?}");
+    let of_environment: String = ["udapl", "dapl_sm", "dapl_usnic", "dapl_verbs"]
+        .iter()
+        .filter_map(|page| pages[&format!("man7/{page}.7")].split("\n.SH ENVIRONMENT\n").nth(1)?.split("\n.SH ").next())
+        .map(|text| text.replace("\\fB", " "))
+        .collect();
+    let of_environment: BTreeSet<&str> = of_environment.split(|c: char| !c.is_ascii_uppercase() && c != '_').collect();
+    let missing: Vec<_> = names.into_iter().filter(|name| !of_environment.contains(name)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn every_option_of_a_program_is_on_its_page() {
+    let (_, pages) = pages("options");
+    for (program, source) in PROGRAMS {
+        let page = &pages[&format!("man1/{program}.1")];
+        let source = fs::read_to_string(workspace().join(source)).unwrap();
+        // Lines of the help begin with a quotation mark, two blanks, and the option.
+        let options: Vec<&str> = source
+            .lines()
+            .filter_map(|line| line.trim_start().strip_prefix("\"  -")?.split([' ', '"']).next())
+            .collect();
+        assert!(options.len() > 5, "{program}: {options:?}");
+        for option in options {
+            let term = format!(".TP\n\\fB\\-{}", option.replace('-', "\\-"));
+            let is_there = page.match_indices(&term).any(|(at, _)| page[at + term.len()..].starts_with(['\\', ' ']));
+            assert!(is_there, "{program} -{option}");
+        }
+    }
+}
+
+#[test]
+fn readers_are_sent_to_pages_that_are_there() {
+    let (_, pages) = pages("links");
+    let mut missing = BTreeSet::new();
+    for (path, text) in &pages {
+        for (name, rest) in text.split("\\fB").filter_map(|part| part.split_once("\\fP(")) {
+            let name = name.replace('\\', "");
+            let Some(section) = rest.chars().next().filter(|_| rest[1..].starts_with(')')) else { continue };
+            let is_ours = OURS.iter().any(|start| name.starts_with(start));
+            if is_ours && !pages.contains_key(&format!("man{section}/{name}.{section}")) {
+                missing.insert(format!("{path}: {name}({section})"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn mandoc_has_nothing_to_say() {
+    if !is_program("mandoc") {
+        println!("skipped: mandoc is missing; install what Debian calls mandoc");
+        return;
+    }
+    let (root, pages) = pages("lint");
+    let mut mandoc = Command::new("mandoc");
+    let output = mandoc.args(["-T", "lint", "-W", "all"]).current_dir(root).args(pages.keys()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    // It looks in the system's own directories, where ours are not.
+    let said: Vec<&str> = said.lines().filter(|line| !line.contains("referenced manual not found")).collect();
+    assert!(said.is_empty(), "{said:#?}");
+}

@@ -1,0 +1,343 @@
+//! The crate for Rust users over the real libraries: its example as two processes, and what its types promise, over each
+//! provider that needs no device.
+//!
+//! A case runs in a process of its own, which finds the libraries as any program does: this test program starts itself again.
+#![forbid(unsafe_code)]
+
+use std::env;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use dapl_test::run::{Room, SM0, USNIC0};
+use dapl_test::stage::{Profile, built_example, stage};
+use udapl::{
+    Access, Buffer, Completion, End, Ep, EpSpec, Error, Evd, Event, Ia, Library, Op, Pz, Remote, Request, State,
+    Streams, TransferError, Window,
+};
+
+/// No healthy run takes as long.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Names the adapter to the process that runs a case.
+const ADAPTER: &str = "UDAPL_TEST_ADAPTER";
+
+/// Runs a case over each adapter, in a process of its own.
+fn over_each(case: &str, body: fn(&str)) {
+    if let Ok(adapter) = env::var(ADAPTER) {
+        return body(&adapter);
+    }
+    let stage = stage(Profile::Dev);
+    for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
+        let room = Room::new(&stage, Some(registry));
+        let itself = env::current_exe().expect("this program has a path");
+        let mut command = room.command(itself, &["--exact", case, "--nocapture"]);
+        command.env(ADAPTER, adapter);
+        let done = dapl_test::run::Run::start(command).finish(LIMIT);
+        assert!(done.status.success() && done.stdout.contains("1 passed"), "over {adapter}: {done:#?}");
+    }
+}
+
+/// An adapter with two endpoints that are connected to each other.
+struct Pair {
+    ia: Ia,
+    pz: Pz,
+    events: Evd,
+    client: Ep,
+    server: Ep,
+}
+
+impl Pair {
+    fn open(adapter: &str) -> Self {
+        let ia = Library::load().unwrap().open(adapter).unwrap();
+        let pz = ia.pz().unwrap();
+        let events = ia.evd(64, Streams::REQUEST | Streams::DTO | Streams::CONNECTION).unwrap();
+        let (client, server) = (pz.ep(&events).unwrap(), pz.ep(&events).unwrap());
+        Pair { ia, pz, events, client, server }
+    }
+
+    fn connected(adapter: &str) -> Self {
+        let pair = Self::open(adapter);
+        pair.ask().accept(&pair.server, b"welcome").unwrap();
+        for _ in 0..2 {
+            let Event::Established { ep, private_data } = pair.next() else { panic!("no connection") };
+            if ep == pair.client.id() {
+                assert!(private_data.starts_with(b"welcome"), "{private_data:?}");
+            }
+        }
+        pair
+    }
+
+    /// The request of the client that was made to connect.
+    fn ask(&self) -> Request {
+        let listener = self.ia.listen_any(&self.events).unwrap();
+        let to = self.ia.address().unwrap_or(Ipv4Addr::LOCALHOST.into());
+        self.client.connect(to, listener.qualifier(), LIMIT, b"hello").unwrap();
+        match self.next() {
+            Event::Request(request) => request,
+            other => panic!("no request but {other:?}"),
+        }
+    }
+
+    fn next(&self) -> Event {
+        self.events.wait(LIMIT).unwrap().expect("something happens")
+    }
+
+    fn completion(&self) -> Completion {
+        match self.next() {
+            Event::Completed(completion) => completion,
+            other => panic!("no completion but {other:?}"),
+        }
+    }
+
+    /// The completion of a transfer that broke the connection. Both ends hear of that, and no order holds between endpoints.
+    fn completion_that_breaks(&self) -> Completion {
+        let (done, ends): (Vec<_>, Vec<_>) =
+            [self.next(), self.next(), self.next()].into_iter().partition(|event| matches!(event, Event::Completed(_)));
+        assert!(ends.len() == 2 && ends.iter().all(|end| matches!(end, Event::Ended { .. })), "{done:?} {ends:?}");
+        match done.into_iter().next() {
+            Some(Event::Completed(completion)) => completion,
+            other => panic!("no completion but {other:?}"),
+        }
+    }
+
+    fn buffer(&self, bytes: &[u8]) -> Buffer {
+        let mut buffer = Buffer::new(&self.pz, bytes.len()).unwrap();
+        buffer.copy_from_slice(bytes);
+        buffer
+    }
+}
+
+fn ping() -> PathBuf {
+    built_example("udapl", "udapl-ping", Profile::Dev)
+}
+
+#[test]
+fn the_example_over_each_provider() {
+    let stage = stage(Profile::Dev);
+    let ping = ping();
+    for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
+        let room = Room::new(&stage, Some(registry));
+        // The client may come first: it tries again until somebody listens.
+        let client = room.start(&ping, &[adapter, "4711", "127.0.0.1"]);
+        let server = room.start(&ping, &[adapter, "4711"]);
+        let (client, server) = (client.finish(LIMIT), server.finish(LIMIT));
+        assert!(
+            client.status.success() && server.status.success(),
+            "{adapter}: client: {client:#?}\nserver: {server:#?}"
+        );
+        client.expect_success("client: 1000 messages there and back");
+        server.expect_success("server: 1000 messages answered");
+    }
+}
+
+#[test]
+fn the_example_says_what_is_wrong() {
+    let stage = stage(Profile::Dev);
+    let room = Room::new(&stage, Some(SM0));
+    room.start(ping(), &[]).finish(LIMIT).expect_failure("usage: udapl-ping");
+    room.start(ping(), &["nowhere0", "1"])
+        .finish(LIMIT)
+        .expect_failure("udapl-ping: dat_ia_openv: DAT_PROVIDER_NOT_FOUND (DAT_NAME_NOT_REGISTERED)");
+}
+
+#[test]
+fn the_registry_and_the_adapter_say_what_they_are() {
+    over_each("the_registry_and_the_adapter_say_what_they_are", |adapter| {
+        let library = Library::load().unwrap();
+        assert!(library.names().unwrap().iter().any(|name| name == adapter));
+        let ia = library.open(adapter).unwrap();
+        assert!(ia.limits().max_message >= 1 << 20 && ia.limits().max_posted >= 16, "{:?}", ia.limits());
+        assert!(!ia.provider().is_empty());
+        assert!(matches!(library.open("a\0b"), Err(Error::Argument(_))));
+        let error = library.open("nobody").err().unwrap();
+        assert!(error.to_string().contains("DAT_NAME_NOT_REGISTERED"), "{error}");
+    });
+}
+
+#[test]
+fn messages_reads_and_writes_bring_their_buffers_back() {
+    over_each("messages_reads_and_writes_bring_their_buffers_back", |adapter| {
+        let pair = Pair::connected(adapter);
+        let recv = pair.server.recv(Buffer::new(&pair.pz, 100).unwrap(), 10..).unwrap();
+        let send = pair.client.send(pair.buffer(b"a message"), 2..).unwrap();
+        for _ in 0..2 {
+            let done = pair.completion();
+            assert_eq!(done.result, Ok(7));
+            match done.op {
+                Op::Send => assert_eq!((done.id, done.ep), (send, pair.client.id())),
+                _ => {
+                    assert_eq!((done.op, done.id, done.ep), (Op::Recv, recv, pair.server.id()));
+                    assert_eq!(&done.buffer[10..17], b"message");
+                }
+            }
+        }
+        let window = Window::new(&pair.pz, 4096, Access::READ | Access::WRITE).unwrap();
+        let remote = Remote::from_bytes(&window.ticket().to_bytes());
+        pair.client.write(pair.buffer(b"0123456789"), 3..7, &remote, 100).unwrap();
+        assert_eq!(pair.completion().result, Ok(4));
+        let mut there = [0; 6];
+        window.read(99, &mut there);
+        assert_eq!(&there, b"\x003456\0");
+        window.write(4000, b"to be fetched");
+        pair.client.read(Buffer::new(&pair.pz, 20).unwrap(), 1..14, &remote, 4000).unwrap();
+        let done = pair.completion();
+        assert_eq!((done.op, done.result, &done.buffer[..15]), (Op::Read, Ok(13), &b"\0to be fetched\0"[..]));
+        // A message without a byte is one.
+        pair.server.recv(done.buffer, ..0).unwrap();
+        pair.client.send(pair.buffer(b"x"), ..0).unwrap();
+        assert_eq!((pair.completion().result, pair.completion().result), (Ok(0), Ok(0)));
+        assert_eq!((pair.client.posted(), pair.server.posted()), (0, 0));
+    });
+}
+
+#[test]
+fn what_cannot_be_posted_comes_back() {
+    over_each("what_cannot_be_posted_comes_back", |adapter| {
+        let pair = Pair::open(adapter);
+        let spec = EpSpec { max_recvs: 2, ..EpSpec::new(&pair.events) };
+        let ep = pair.pz.ep_with(&spec).unwrap();
+        let refused = (0..10_000).find_map(|_| ep.recv(pair.buffer(b"mine"), ..).err()).expect("room has an end");
+        assert_eq!(&refused.buffer[..], b"mine");
+        assert!(refused.error.to_string().contains("DAT_INSUFFICIENT_RESOURCES"), "{refused}");
+        let refused = ep.send(refused.buffer, ..).expect_err("it is not connected");
+        assert!(refused.to_string().contains("dat_ep_post_send: DAT_INVALID_STATE"), "{refused}");
+        let refused = ep.recv(refused.buffer, ..5).expect_err("there are four bytes");
+        assert!(matches!(refused.error, Error::Argument(_)), "{refused}");
+        let window = Window::new(&pair.pz, 8, Access::READ).unwrap();
+        let refused = ep.write(refused.buffer, .., &window.ticket(), 5).expect_err("the window is too short");
+        assert_eq!(refused.to_string(), "4 bytes at 5 are not inside the peer's 8 bytes");
+    });
+}
+
+#[test]
+fn the_end_of_a_connection_flushes_and_a_reset_begins_anew() {
+    over_each("the_end_of_a_connection_flushes_and_a_reset_begins_anew", |adapter| {
+        let pair = Pair::connected(adapter);
+        assert_eq!(pair.client.state().unwrap(), State::Connected);
+        pair.server.recv(pair.buffer(b"kept"), ..).unwrap();
+        pair.client.disconnect().unwrap();
+        let (mut ends, mut flushed) = (Vec::new(), None);
+        while ends.len() < 2 || flushed.is_none() {
+            match pair.next() {
+                Event::Ended { ep, why } => ends.push((ep, why)),
+                Event::Completed(done) => flushed = Some(done),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(ends.iter().all(|(_, why)| *why == End::Disconnected), "{ends:?}");
+        let flushed = flushed.unwrap();
+        assert_eq!((flushed.result, &flushed.buffer[..]), (Err(TransferError::Flushed), &b"kept"[..]));
+        pair.client.reset().unwrap();
+        pair.server.reset().unwrap();
+        assert_eq!(pair.client.state().unwrap(), State::Unconnected);
+        pair.ask().accept(&pair.server, b"").unwrap();
+        assert!(matches!(pair.next(), Event::Established { .. }));
+    });
+}
+
+#[test]
+fn reaching_where_one_may_not_breaks_the_connection() {
+    over_each("reaching_where_one_may_not_breaks_the_connection", |adapter| {
+        let pair = Pair::connected(adapter);
+        let window = Window::new(&pair.pz, 64, Access::READ).unwrap();
+        let remote = Remote::from_bytes(&window.ticket().to_bytes());
+        pair.client.write(pair.buffer(b"no"), .., &remote, 0).unwrap();
+        assert_eq!(pair.completion_that_breaks().result, Err(TransferError::RemoteAccess));
+        let mut there = [9; 2];
+        window.read(0, &mut there);
+        assert_eq!(there, [0, 0]);
+    });
+}
+
+#[test]
+fn a_window_that_is_gone_is_no_longer_reached() {
+    over_each("a_window_that_is_gone_is_no_longer_reached", |adapter| {
+        let pair = Pair::connected(adapter);
+        let window = Window::new(&pair.pz, 64, Access::READ | Access::WRITE).unwrap();
+        let remote = Remote::from_bytes(&window.ticket().to_bytes());
+        drop(window);
+        pair.client.read(pair.buffer(b"??"), .., &remote, 0).unwrap();
+        let done = pair.completion_that_breaks();
+        assert_eq!((done.result, &done.buffer[..]), (Err(TransferError::RemoteAccess), &b"??"[..]));
+    });
+}
+
+#[test]
+fn who_drops_a_request_rejects_it() {
+    over_each("who_drops_a_request_rejects_it", |adapter| {
+        let pair = Pair::open(adapter);
+        let request = pair.ask();
+        assert!(request.private_data().unwrap().starts_with(b"hello"));
+        assert!(request.peer().unwrap().is_some());
+        drop(request);
+        let Event::Ended { ep, why } = pair.next() else { panic!("it was rejected") };
+        assert_eq!((ep, why), (pair.client.id(), End::PeerRejected));
+    });
+}
+
+#[test]
+fn a_request_that_cannot_be_accepted_is_rejected() {
+    over_each("a_request_that_cannot_be_accepted_is_rejected", |adapter| {
+        let pair = Pair::open(adapter);
+        let error = pair.ask().accept(&pair.client, b"").expect_err("that one is connecting");
+        assert!(error.to_string().contains("dat_cr_accept: DAT_INVALID_STATE"), "{error}");
+        assert!(matches!(pair.next(), Event::Ended { why: End::PeerRejected, .. }));
+    });
+}
+
+#[test]
+fn endpoints_go_with_what_is_posted_and_are_silent_afterwards() {
+    over_each("endpoints_go_with_what_is_posted_and_are_silent_afterwards", |adapter| {
+        let Pair { ia, pz, events, client, server } = Pair::connected(adapter);
+        for _ in 0..8 {
+            server.recv(Buffer::new(&pz, 1 << 16).unwrap(), ..).unwrap();
+        }
+        let server_is = server.id();
+        drop(server);
+        let Event::Ended { ep, .. } = events.wait(LIMIT).unwrap().unwrap() else { panic!("the client hears of it") };
+        assert_eq!(ep, client.id());
+        while let Some(event) = events.poll().unwrap() {
+            let of_the_dead = match &event {
+                Event::Completed(done) => done.ep == server_is,
+                Event::Ended { ep, .. } | Event::Established { ep, .. } => *ep == server_is,
+                _ => false,
+            };
+            assert!(!of_the_dead, "{event:?}");
+        }
+        // The order does not matter: each keeps what it needs.
+        drop((ia, pz, events));
+        assert_eq!(client.state().unwrap(), State::Disconnected);
+    });
+}
+
+#[test]
+fn a_wait_ends_in_time_and_there_is_one_waiter() {
+    over_each("a_wait_ends_in_time_and_there_is_one_waiter", |adapter| {
+        let pair = Pair::open(adapter);
+        assert!(pair.events.wait(Duration::ZERO).unwrap().is_none());
+        assert!(pair.events.poll().unwrap().is_none());
+        std::thread::scope(|scope| {
+            // Either may be the one that waits, and the other the one that is refused.
+            let waiter = scope.spawn(|| {
+                loop {
+                    match pair.events.wait(LIMIT) {
+                        Ok(event) => break event.expect("something happens"),
+                        Err(_) => std::thread::yield_now(),
+                    }
+                }
+            });
+            let refused = loop {
+                match pair.events.wait(Duration::ZERO) {
+                    Ok(None) => std::thread::yield_now(),
+                    Ok(Some(event)) => panic!("{event:?}"),
+                    Err(error) => break error,
+                }
+            };
+            assert!(refused.to_string().starts_with("dat_evd_wait: DAT_INVALID_STATE"), "{refused}");
+            let listener = pair.ia.listen_any(&pair.events).unwrap();
+            let to = pair.ia.address().unwrap_or(Ipv4Addr::LOCALHOST.into());
+            pair.client.connect(to, listener.qualifier(), LIMIT, b"").unwrap();
+            assert!(matches!(waiter.join().unwrap(), Event::Request(_)));
+        });
+    });
+}

@@ -1,0 +1,101 @@
+//! Dots, row by row, on one logarithmic axis: ratios of figures that have nothing else in common, beside a line at 1.
+//!
+//! For pages only, so it brings no style of its own.
+#![forbid(unsafe_code)]
+
+use std::fmt::Write;
+
+use super::{BOTTOM, ENTRY, HEIGHT, SHADES, Scale, TOP, WIDTH, framed, label, log, mark, number, rule};
+
+/// Rows of dots.
+pub(in crate::bench) struct Dots {
+    pub(in crate::bench) title: String,
+    /// What the axis shows.
+    pub(in crate::bench) across: String,
+    /// The axis goes from one power of this to another.
+    pub(in crate::bench) base: f64,
+    /// Whose dots they are.
+    pub(in crate::bench) names: Vec<String>,
+    /// What a row is about, and its dot of each name, if it has one that can be shown.
+    pub(in crate::bench) rows: Vec<(String, Vec<Option<f64>>)>,
+}
+
+/// Of the plot: left of it stands what the rows are about.
+const LEFT: f64 = 360.0;
+const RIGHT: f64 = 830.0;
+/// From one row to the next.
+const ROW: f64 = 26.0;
+/// More of them would not be readable.
+const TICKS: usize = 10;
+
+impl Dots {
+    /// As a picture of a page.
+    pub(in crate::bench) fn inline(&self, id: &str) -> String {
+        let about: Vec<&str> = self.rows.iter().map(|(about, _)| &**about).collect();
+        let shows = format!("{}, by {}. Rows: {}.", self.across, self.names.join(", "), about.join("; "));
+        let height = self.bottom() + (HEIGHT - BOTTOM);
+        framed(id, &self.title, &shows, height, |text| self.draw(text))
+    }
+
+    fn bottom(&self) -> f64 {
+        TOP + ROW * self.rows.len().max(1) as f64
+    }
+
+    fn draw(&self, text: &mut String) {
+        let bottom = self.bottom();
+        let shown = |value: &f64| value.is_finite() && *value > 0.0;
+        let all = self.rows.iter().flat_map(|(_, dots)| dots.iter().flatten().copied().filter(shown));
+        let scale = Scale::over(all, self.base, LEFT, RIGHT);
+        // Where not all powers have room every other has, and 1 is among them.
+        let every = if scale.ticks(self.base).count() > TICKS { 2 } else { 1 };
+        let power = |value: f64| log(value, self.base).round() as i32;
+        for value in scale.ticks(self.base).filter(|value| power(*value) % every == 0) {
+            let x = scale.place(value);
+            rule(text, (x, TOP), (x, bottom));
+            label(text, (x, bottom + 20.0), "middle", "", &number(value));
+        }
+        // Writing to a string succeeds.
+        let _ = writeln!(text, "<path class=\"axis\" d=\"M{LEFT} {TOP}V{bottom}H{RIGHT}\"/>");
+        if scale.low < 1.0 && scale.high > 1.0 {
+            let _ = writeln!(text, "<path class=\"axis\" d=\"M{:.1} {TOP}V{bottom}\"/>", scale.place(1.0)); // as above
+        }
+        label(text, ((LEFT + RIGHT) / 2.0, bottom + 42.0), "middle", "", &self.across);
+        for (n, name) in self.names.iter().enumerate() {
+            let x = LEFT + ENTRY * n as f64;
+            mark(text, n % SHADES, (x + 5.0, TOP - 22.0));
+            label(text, (x + 15.0, TOP - 18.0), "start", "", name);
+        }
+        for (n, (about, dots)) in self.rows.iter().enumerate() {
+            let y = TOP + ROW * (n as f64 + 0.5);
+            rule(text, (LEFT, y), (RIGHT.min(WIDTH), y));
+            label(text, (LEFT - 10.0, y + 4.0), "end", "", about);
+            for (shade, value) in dots.iter().enumerate() {
+                if let Some(value) = value.filter(shown) {
+                    mark(text, shade % SHADES, (scale.place(value), y));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dots_stand_where_the_scale_says() {
+        let rows = vec![("a <b>".to_owned(), vec![Some(1.0), None]), ("c".to_owned(), vec![Some(4.0), Some(f64::NAN)])];
+        let names = vec!["one".to_owned(), "two".to_owned()];
+        let dots = Dots { title: "t".to_owned(), across: "x".to_owned(), base: 2.0, names, rows };
+        let svg = dots.inline("id");
+        let disc = |x: f64, y: f64| format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\"");
+        assert!(svg.contains(&disc(LEFT, TOP + ROW / 2.0)) && svg.contains(&disc(RIGHT, TOP + ROW * 1.5)), "{svg}");
+        assert_eq!((svg.matches("<circle").count(), svg.matches("<rect").count()), (3, 2), "the legend and the ground");
+        assert!(svg.contains("a &lt;b&gt;") && !svg.contains("NaN"));
+        let rows = vec![("wide".to_owned(), vec![Some(0.5), Some(1_000.0)])];
+        let wide = Dots { rows, ..dots }.inline("id");
+        for (tick, times) in [(">1<", 1), (">4<", 1), (">1024<", 1), (">0.5<", 0), (">2<", 0)] {
+            assert_eq!(wide.matches(tick).count(), times, "{tick}");
+        }
+    }
+}

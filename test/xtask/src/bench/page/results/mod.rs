@@ -1,0 +1,266 @@
+//! What the benches have left, read again: JSON to what a page shows. Pure but for `of_files`.
+//!
+//! A file that is not understood is an error with the name of what it lacks, never a figure that is wrong or missing.
+#![forbid(unsafe_code)]
+
+mod verbs;
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::Result;
+use crate::bench::chart::Across;
+use crate::bench::median;
+use crate::bench::side::Ends;
+
+/// The providers, in the order of the page.
+pub(super) const PROVIDERS: [&str; 3] = ["sm", "usnic", "verbs"];
+
+/// All there is about one provider.
+pub(super) struct Section {
+    pub(super) provider: &'static str,
+    /// Why figures are missing, all or some.
+    pub(super) trouble: Option<String>,
+    pub(super) findings: Option<Findings>,
+}
+
+/// A file's content.
+#[derive(Debug)]
+pub(super) struct Findings {
+    /// Of the machine: name and value.
+    pub(super) facts: Vec<(String, String)>,
+    pub(super) is_quick: bool,
+    pub(super) contests: Vec<Contest>,
+    pub(super) charts: Vec<Chart>,
+    pub(super) not_measured: Vec<String>,
+}
+
+/// Ours beside a peer.
+#[derive(Debug)]
+pub(super) struct Contest {
+    pub(super) id: String,
+    pub(super) title: String,
+    pub(super) unit: String,
+    /// Where it was measured, if not where everything was.
+    pub(super) place: Option<String>,
+    pub(super) ours: Measure,
+    /// Programs, or none: the promise is about our figure itself.
+    pub(super) peers: Vec<(String, Measure)>,
+    /// What counts of the peers', and ours over it.
+    pub(super) against: Option<(f64, f64)>,
+    pub(super) less_is_better: bool,
+    pub(super) must: Option<Bound>,
+    pub(super) stretch: Option<Bound>,
+}
+
+/// What is promised or hoped for.
+#[derive(Debug)]
+pub(super) struct Bound {
+    pub(super) words: String,
+    pub(super) value: f64,
+    pub(super) is_met: bool,
+}
+
+/// One figure: its runs, and how both ends were started.
+#[derive(Clone, Debug)]
+pub(super) struct Measure {
+    pub(super) samples: Vec<f64>,
+    pub(super) ends: Ends,
+}
+
+/// Figures over something.
+#[derive(Clone, Debug)]
+pub(super) struct Chart {
+    pub(super) section: String,
+    pub(super) title: String,
+    pub(super) up: String,
+    pub(super) unit: String,
+    pub(super) across: Across,
+    pub(super) lines: Vec<Line>,
+}
+
+/// One line of them.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    pub(super) name: String,
+    pub(super) points: Vec<(u32, Measure)>,
+}
+
+impl Measure {
+    pub(super) fn median(&self) -> f64 {
+        median(&self.samples)
+    }
+
+    /// The lowest and the highest run.
+    pub(super) fn spread(&self) -> (f64, f64) {
+        self.samples.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), one| (low.min(*one), high.max(*one)))
+    }
+}
+
+impl Contest {
+    /// How many times as good as the peer a ratio says we are.
+    pub(super) fn advantage(&self, ratio: f64) -> f64 {
+        if self.less_is_better { 1.0 / ratio } else { ratio }
+    }
+}
+
+impl Chart {
+    /// Where any line has a point.
+    pub(super) fn places(&self) -> Vec<u32> {
+        let mut places: Vec<u32> = self.lines.iter().flat_map(|line| &line.points).map(|point| point.0).collect();
+        places.sort_unstable();
+        places.dedup();
+        places
+    }
+}
+
+/// What a directory has of each provider; of those that failed just now, only what they left since.
+pub(super) fn of_files(directory: &Path, failed: &[Failed]) -> Vec<Section> {
+    PROVIDERS.iter().map(|provider| section(directory, provider, failed)).collect()
+}
+
+/// A bench that failed, wholly or in part.
+pub(super) struct Failed {
+    pub(super) provider: &'static str,
+    pub(super) reason: String,
+    /// It has written its file all the same.
+    pub(super) has_written: bool,
+}
+
+fn section(directory: &Path, provider: &'static str, failed: &[Failed]) -> Section {
+    let failure = failed.iter().find(|failed| failed.provider == provider);
+    let mut trouble = failure.map(|failed| format!("The bench failed: {}", failed.reason));
+    if failure.is_some_and(|failed| !failed.has_written) {
+        return Section { provider, trouble, findings: None };
+    }
+    let path = directory.join(format!("{provider}.json"));
+    let findings = match fs::read_to_string(&path) {
+        Ok(text) => parse(&text).map_err(|reason| {
+            let again = format!("cargo xtask bench {provider} writes it anew");
+            format!("{} is not understood: {reason}; {again}", path.display())
+        }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(format!("Not measured: there is no {}; cargo xtask bench {provider} makes it", path.display()))
+        }
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    };
+    let findings = findings.map_err(|reason| trouble = Some(reason)).ok();
+    Section { provider, trouble, findings }
+}
+
+/// Of one provider's file.
+pub(super) fn parse(text: &str) -> Result<Findings> {
+    let file: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let contests = list(&file, "contests")?;
+    // Those of verbs are of several peers and about time alone.
+    let contests = match contests.iter().any(|contest| contest.get("over_reference").is_some()) {
+        true => contests.iter().map(verbs::contests).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect(),
+        false => contests.iter().map(contest).collect::<Result<_>>()?,
+    };
+    let mut charts = Vec::new();
+    for line in list(&file, "curves")? {
+        let points = list(line, "points")?.iter().map(point).collect::<Result<_>>()?;
+        add(&mut charts, line, points)?;
+    }
+    for row in file.get("scale").and_then(Value::as_array).unwrap_or(&Vec::new()) {
+        add(&mut charts, row, vec![point(row)?])?;
+    }
+    let not_measured = list(&file, "not_measured")?.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+    Ok(Findings { facts: facts(&file)?, is_quick: flag(&file, "quick")?, contests, charts, not_measured })
+}
+
+/// First those that everybody wants to know.
+fn facts(file: &Value) -> Result<Vec<(String, String)>> {
+    const FIRST: [&str; 6] = ["date", "commit", "cpu", "processors", "kernel", "load_before"];
+    let machine = file.get("machine").and_then(Value::as_object).ok_or("no \"machine\"")?;
+    let mut names: Vec<&str> = FIRST.into_iter().filter(|name| machine.contains_key(*name)).collect();
+    names.extend(machine.keys().map(String::as_str).filter(|name| !FIRST.contains(name)));
+    let value = |name: &str| machine[name].as_str().map_or_else(|| machine[name].to_string(), str::to_owned);
+    Ok(names.into_iter().map(|name| (name.replace('_', " "), value(name))).collect())
+}
+
+fn contest(contest: &Value) -> Result<Contest> {
+    let id = text(contest, "id")?;
+    let within = |reason| format!("{id}: {reason}");
+    let bound = |value: &str, words: &str, met: &str| -> Result<Option<Bound>> {
+        match contest.get(value).and_then(Value::as_f64) {
+            None => Ok(None),
+            Some(value) => Ok(Some(Bound { value, words: text(contest, words)?, is_met: flag(contest, met)? })),
+        }
+    };
+    let peer = |peer: &Value| Ok((text(peer, "program")?, measure(peer)?));
+    let against = match contest.get("peer").and_then(Value::as_f64) {
+        None => None,
+        Some(peer) => Some((peer, number(contest, "figure").map_err(within)?)),
+    };
+    Ok(Contest {
+        title: text(contest, "title").map_err(within)?,
+        unit: text(contest, "unit").map_err(within)?,
+        place: Some(text(contest, "where").map_err(within)?),
+        ours: measure(contest).map_err(within)?,
+        peers: list(contest, "peers")?.iter().map(peer).collect::<Result<_>>().map_err(within)?,
+        against,
+        less_is_better: flag(contest, "less_is_better").map_err(within)?,
+        must: bound("must", "promise", "met").map_err(within)?,
+        stretch: bound("stretch", "hope", "met_stretch").map_err(within)?,
+        id,
+    })
+}
+
+/// Points of a line of the chart that a value names.
+fn add(charts: &mut Vec<Chart>, value: &Value, points: Vec<(u32, Measure)>) -> Result {
+    let section = text(value, "section")?;
+    let at = match charts.iter().position(|chart| chart.section == section) {
+        Some(at) => at,
+        None => {
+            let across = text(value, "across")?;
+            charts.push(Chart {
+                title: text(value, "title")?,
+                up: text(value, "up")?,
+                unit: text(value, "unit")?,
+                across: Across::called(&across).ok_or_else(|| format!("no chart is across \"{across}\""))?,
+                lines: Vec::new(),
+                section,
+            });
+            charts.len() - 1
+        }
+    };
+    let (name, lines) = (text(value, "name")?, &mut charts[at].lines);
+    match lines.iter_mut().find(|line| line.name == name) {
+        Some(line) => line.points.extend(points),
+        None => lines.push(Line { name, points }),
+    }
+    Ok(())
+}
+
+fn point(value: &Value) -> Result<(u32, Measure)> {
+    let at = value.get("at").and_then(Value::as_u64).and_then(|at| u32::try_from(at).ok());
+    Ok((at.ok_or("a point has no \"at\"")?, measure(value)?))
+}
+
+fn measure(value: &Value) -> Result<Measure> {
+    let sample = |sample: &Value| sample.as_f64().ok_or_else(|| format!("{sample} is no sample"));
+    let samples: Vec<f64> = list(value, "samples")?.iter().map(sample).collect::<Result<_>>()?;
+    if samples.is_empty() {
+        return Err("a figure without samples".to_owned());
+    }
+    Ok(Measure { samples, ends: Ends { server: text(value, "server")?, client: text(value, "client")? } })
+}
+
+fn text(value: &Value, name: &str) -> Result<String> {
+    value.get(name).and_then(Value::as_str).map(str::to_owned).ok_or_else(|| format!("no text \"{name}\""))
+}
+
+fn number(value: &Value, name: &str) -> Result<f64> {
+    value.get(name).and_then(Value::as_f64).ok_or_else(|| format!("no number \"{name}\""))
+}
+
+fn flag(value: &Value, name: &str) -> Result<bool> {
+    value.get(name).and_then(Value::as_bool).ok_or_else(|| format!("no \"{name}\" that is true or false"))
+}
+
+fn list<'a>(value: &'a Value, name: &str) -> Result<&'a Vec<Value>> {
+    value.get(name).and_then(Value::as_array).ok_or_else(|| format!("no list \"{name}\""))
+}

@@ -1,0 +1,48 @@
+//! The verbs provider's contests: one operation, done by up to four programs; what counts is time.
+#![forbid(unsafe_code)]
+
+use serde_json::Value;
+
+use super::{Bound, Contest, flag, measure, number, text};
+use crate::Result;
+
+/// The others, as the file and as people call them.
+const PEERS: [(&str, &str); 3] =
+    [("perftest", "perftest"), ("reference", "2.0 reference"), ("dapltest", "its dapltest")];
+
+/// One for each peer that can do the operation.
+pub(super) fn contests(operation: &Value) -> Result<Vec<Contest>> {
+    let id = text(operation, "id")?;
+    let within = |reason| format!("{id}: {reason}");
+    let ours = measure(operation.get("ours").ok_or("no \"ours\"").map_err(str::to_owned)?).map_err(within)?;
+    let title = text(operation, "title").map_err(within)?;
+    let mut contests = Vec::new();
+    for (name, called) in PEERS {
+        let Some(peer) = operation.get(name) else { continue };
+        let peer = measure(peer).map_err(within)?;
+        let must = match operation.get(format!("promised_over_{name}")).and_then(Value::as_f64) {
+            None => None,
+            Some(value) => {
+                let is_met = flag(operation, &format!("kept_over_{name}")).map_err(within)?;
+                Some(Bound { value, words: format!("<= {value}x"), is_met })
+            }
+        };
+        let ratio = match must {
+            Some(_) => number(operation, &format!("over_{name}")).map_err(within)?,
+            None => ours.median() / peer.median(),
+        };
+        contests.push(Contest {
+            id: id.clone(),
+            title: title.clone(),
+            unit: "us".to_owned(),
+            place: None,
+            ours: ours.clone(),
+            against: Some((peer.median(), ratio)),
+            peers: vec![(called.to_owned(), peer)],
+            less_is_better: true,
+            must,
+            stretch: None,
+        });
+    }
+    Ok(contests)
+}

@@ -1,0 +1,243 @@
+//! The page is made of what the benches themselves write, of figures that nobody measured.
+
+mod chromium;
+mod drawn;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::html::{POLICY, page};
+use super::results::{Failed, Findings, PROVIDERS, Section, of_files, parse};
+use crate::bench::side::Effort;
+use crate::bench::{found, sm, usnic, verbs};
+
+/// What each bench would write.
+fn files() -> [String; 3] {
+    let sm = found::example::results(&sm::BENCH, sm::lists(Effort::FULL), &["S1: <gone> & \"lost\""]);
+    let usnic = found::example::results(&usnic::BENCH, usnic::lists(Effort::FULL), &[]);
+    [sm, usnic, verbs::example::results()]
+}
+
+fn findings(text: &str) -> Findings {
+    parse(text).unwrap_or_else(|reason| panic!("{reason}\n{text}"))
+}
+
+/// Of all three, all measured.
+fn sections() -> Vec<Section> {
+    let section =
+        |(provider, text): (&'static str, String)| Section { provider, trouble: None, findings: Some(findings(&text)) };
+    PROVIDERS.into_iter().zip(files()).map(section).collect()
+}
+
+/// A directory of a test, gone when dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(of: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (process, next) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(format!("xtask-page-{process}-{next}-{of}"));
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // A directory that stays harms nobody.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn every_provider_has_its_charts() {
+    let sections = sections();
+    let charts = |n: usize| {
+        let findings: &Findings = sections[n].findings.as_ref().unwrap();
+        super::charts::curves(findings).into_iter().map(|chart| chart.section).collect::<Vec<_>>()
+    };
+    assert_eq!(charts(0), ["latency", "bandwidth", "rate", "connections", "connects", "memory", "senders"]);
+    assert_eq!(charts(1), ["latency", "bandwidth", "rate", "loss", "connections", "connects", "memory"]);
+    assert_eq!(charts(2), ["latency", "bandwidth", "rate", "connects"]);
+    let page = page(&sections);
+    for id in ["sm-promises", "sm-latency", "usnic-loss", "verbs-promises", "verbs-connects"] {
+        assert_eq!(page.matches(&format!("<svg class=\"chart\" id=\"{id}\"")).count(), 1, "{id}");
+    }
+    let described = page.matches("<desc id=").count();
+    assert_eq!((described, described), (page.matches("<svg ").count(), page.matches("<title id=").count()));
+}
+
+#[test]
+fn figures_stand_with_peer_promise_and_commands() {
+    let page = page(&sections());
+    for text in [
+        "<th scope=\"row\">S1</th><td class=\"what\">8 B ping-pong, polling</td><td>us</td>",
+        "3.00<br><small>2.62\u{2013}3.38, 3 runs</small></td>",
+        "4.00<br><small>3.50\u{2013}4.50, 3 runs</small></td><td>ucx_perftest</td>",
+        "<td class=\"number\">0.750x</td><td>&lt;= 1.5x</td><td><span class=\"met\">more than met</span></td><td>&lt;= 1.1x</td>",
+        "<code>taskset -c 0 perf -s -P sm0 lat 8 1000000</code>",
+        "<code>taskset -c 1 perf -h localhost -P sm0 lat 8 1000000</code>",
+        "<code>taskset -c 1 env UCX_TLS=posix,cma,self ucx_perftest localhost -t tag_lat -s 8 -n 1000000 -w 10000</code>",
+        "<td><span class=\"missed\">missed</span>",
+        "on two network namespaces, 1 % of packets lost either way",
+        "<code>taskset -c 1 iperf3 -t 4 -C cubic -c 192.0.2.1</code>",
+        "fi_pingpong -p &#39;udp;ofi_rxd&#39; -e rdm -S 64 -I 50000 localhost",
+        "<td class=\"what\">64 B messages, there and back</td><td>us</td>",
+        "<td>2.0 reference</td>",
+        ">V1 64 B messages, there and back: 2.0 reference</text>",
+        ">S1 8 B ping-pong, polling</text>",
+        "<code>perftest -h there</code>",
+    ] {
+        assert!(page.contains(text), "{text}");
+    }
+    // A promise about our figure itself.
+    assert!(page.contains("<td>none</td>") && page.contains("&lt; 100 ms"));
+    let facts = ["date", "commit", "cpu", "processors", "kernel", "load before", "ucx-utils", "guest clock"];
+    facts.iter().for_each(|fact| assert!(page.contains(&format!("<dt>{fact}</dt><dd>")), "{fact}"));
+}
+
+#[test]
+fn a_busy_machine_is_named_where_it_matters() {
+    let loaded = |file: &str| {
+        let findings = findings(&file.replace("\"load_before\": 0,", "\"load_before\": 7.5,"));
+        page(&[Section { provider: "sm", trouble: None, findings: Some(findings) }])
+            .matches("busy before (load 7.5)")
+            .count()
+    };
+    let [sm, _, verbs] = files();
+    assert_eq!((loaded(&sm), loaded(&verbs)), (1, 0), "instructions are counted");
+    assert_eq!(loaded(&verbs.replace("a nanosecond per instruction", "time")), 1);
+    assert!(!page(&sections()).contains("busy before"));
+}
+
+#[test]
+fn the_message_rate_is_the_bandwidth_over_the_size() {
+    let sm = findings(&files()[0]);
+    let charts = super::charts::curves(&sm);
+    let [bandwidth, rate] =
+        ["bandwidth", "rate"].map(|name| charts.iter().find(|chart| chart.section == name).unwrap());
+    let median = |chart: &super::results::Chart| chart.lines[1].points[3].1.median();
+    assert_eq!(rate.lines[1].points[3].0, 64);
+    assert_eq!(median(rate), median(bandwidth) / 64.0);
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let scratch = Scratch::new("missing");
+    let [sm, usnic, _] = files();
+    fs::write(scratch.0.join("sm.json"), sm).unwrap();
+    fs::write(scratch.0.join("usnic.json"), usnic).unwrap();
+    let failed = |has_written| [Failed { provider: "usnic", reason: "no <wire>".to_owned(), has_written }];
+    let fresh = of_files(&scratch.0, &failed(true));
+    assert!(fresh[0].findings.is_some() && fresh[0].trouble.is_none());
+    assert!(fresh[1].findings.is_some() && fresh[2].findings.is_none());
+    let whole = page(&fresh);
+    assert!(whole.contains("<p class=\"trouble\">The bench failed: no &lt;wire&gt;</p>"), "{whole}");
+    assert!(whole.contains("verbs.json; cargo xtask bench verbs makes it"));
+    assert!(whole.contains("Not measured: S1: &lt;gone&gt; &amp; &quot;lost&quot;"));
+    // What an earlier run has left is not what this one found.
+    let stale = of_files(&scratch.0, &failed(false));
+    assert!(stale[1].findings.is_none());
+    assert!(!page(&stale).contains("id=\"usnic-latency\""));
+    fs::write(scratch.0.join("sm.json"), "{\"machine\": {}, \"contests\": [{}]").unwrap();
+    let broken = of_files(&scratch.0, &[]);
+    let trouble = broken[0].trouble.as_ref().unwrap();
+    assert!(trouble.contains("sm.json is not understood") && trouble.ends_with("cargo xtask bench sm writes it anew"));
+}
+
+#[test]
+fn a_file_that_lacks_something_is_refused_with_its_name() {
+    let [sm, _, verbs] = files();
+    parse(&sm).unwrap();
+    for (lacks, reason) in [
+        ("\"samples\": [", "no list \"samples\""),
+        ("\"client\": ", "no text \"client\""),
+        ("\"across\": ", "no text \"across\""),
+        ("\"promise\": ", "no text \"promise\""),
+        ("\"quick\": ", "no \"quick\""),
+    ] {
+        let error = parse(&sm.replace(lacks, &lacks.replacen('"', "\"un", 1))).unwrap_err();
+        assert!(error.contains(reason), "{error}");
+    }
+    assert!(parse(&sm.replace("[3.375, 3.0, 2.625]", "[]")).unwrap_err().contains("without samples"));
+    assert!(parse(&sm.replace("\"across\": \"senders\"", "\"across\": \"sea\"")).unwrap_err().contains("\"sea\""));
+    assert!(parse(&sm.replace("\"across\": \"senders\"", "\"across\": 7")).is_err());
+    assert!(parse(&verbs.replace("\"kept_over_perftest\"", "\"left\"")).unwrap_err().starts_with("V1: "));
+    assert!(parse("").is_err() && parse("[]").is_err());
+}
+
+#[test]
+fn no_text_of_a_file_becomes_markup() {
+    let evil = "</title><script>alert(1)</script>\\\"' onload=x & {";
+    let mut sections = sections();
+    for text in files() {
+        for name in ["title", "unit", "name", "what", "server", "client", "id", "program", "up", "cpu", "promise"] {
+            let parts: Vec<&str> = text.split(&format!("\"{name}\": \"")).collect();
+            let mut bad = parts[0].to_owned();
+            for part in &parts[1..] {
+                let rest = part.split_once("\"").unwrap().1;
+                // A string that has quotes in it is left as it is.
+                bad += &match part.split_once('"').unwrap().0.ends_with('\\') {
+                    true => format!("\"{name}\": \"{part}"),
+                    false => format!("\"{name}\": \"{evil}\"{rest}"),
+                };
+            }
+            sections.push(Section { provider: "sm", trouble: Some(evil.to_owned()), findings: Some(findings(&bad)) });
+        }
+    }
+    let page = page(&sections);
+    assert!(!page.contains("<script") && !page.contains("\" onload") && !page.contains("' onload"));
+    assert!(page.matches("&lt;script&gt;alert(1)&lt;/script&gt;").count() > 100);
+}
+
+#[test]
+fn the_page_stands_alone() {
+    let page = page(&sections());
+    assert!(page.starts_with("<!DOCTYPE html>") && page.contains(POLICY));
+    for foreign in ["http:", "https:", "src=", "url(", "@import", "<link", "<script", "<img", "<iframe", "javascript:"]
+    {
+        assert!(!page.contains(foreign), "{foreign}");
+    }
+    let targets: Vec<&str> = page.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert_eq!(targets, ["#sm", "#usnic", "#verbs"]);
+    targets.iter().for_each(|target| assert!(page.contains(&format!("id=\"{}\"", &target[1..])), "{target}"));
+    let ids: Vec<&str> = page.split(" id=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    let unique: std::collections::BTreeSet<&&str> = ids.iter().collect();
+    assert_eq!(unique.len(), ids.len());
+}
+
+#[test]
+fn a_bench_that_fails_does_not_stop_the_others() {
+    static HERE: OnceLock<Scratch> = OnceLock::new();
+    let here = &HERE.get_or_init(|| Scratch::new("measure")).0;
+    let panics: super::Bench = ("usnic", |_| panic!("the compiler said: no"));
+    let writes_in_part: super::Bench = ("verbs", |_| {
+        fs::write(HERE.get().unwrap().0.join("verbs.json"), "{}").unwrap();
+        Err("V1: gone".to_owned())
+    });
+    let is_quick: super::Bench =
+        ("sm", |arguments| if arguments == ["--quick"] { Ok(()) } else { Err("slow".to_owned()) });
+    fs::write(here.join("usnic.json"), "of yesterday").unwrap();
+    let failed = super::measure(&[panics, writes_in_part, is_quick], &["--quick"], here);
+    let failed: Vec<_> = failed.iter().map(|one| (one.provider, &*one.reason, one.has_written)).collect();
+    assert_eq!(failed, [("usnic", "the compiler said: no", false), ("verbs", "V1: gone", true)]);
+    fs::remove_dir_all(here).unwrap();
+}
+
+#[test]
+fn the_command_needs_results() {
+    let scratch = Scratch::new("command");
+    let from = scratch.0.to_str().unwrap();
+    assert!(super::report(&["--from", from]).unwrap_err().contains("has no results"));
+    assert!(super::report(&["--upon", from]).unwrap_err().contains("--upon"));
+    fs::write(scratch.0.join("verbs.json"), &files()[2]).unwrap();
+    super::report(&["--from", from]).unwrap();
+    let output = scratch.0.join("deep/page.html");
+    super::report(&["--from", from, "--output", output.to_str().unwrap()]).unwrap();
+    let page = fs::read_to_string(scratch.0.join("report.html")).unwrap();
+    assert_eq!(page, fs::read_to_string(output).unwrap());
+    assert!(page.contains("id=\"verbs-latency\"") && page.contains("there is no "));
+    assert!(super::all(&["--slow"]).is_err());
+}

@@ -1,0 +1,98 @@
+//! Chromium without a screen: opens a page from a file, says what its scripts made of it, takes a picture.
+//!
+//! Each call has a profile of its own, which is gone afterwards, and a time after which it is killed.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use dapl_test::rdma_core::is_program;
+use dapl_test::run::Run;
+
+use super::Scratch;
+
+/// No page takes as long; a machine that is busy may.
+const LIMIT: Duration = Duration::from_secs(180);
+const LIMIT_SECONDS: &str = "170";
+
+/// A window.
+#[derive(Clone, Copy)]
+pub(super) struct Window {
+    pub(super) width: u32,
+    pub(super) height: u32,
+    pub(super) is_dark: bool,
+}
+
+/// Whether it is there; says so if not.
+pub(super) fn is_there() -> bool {
+    let there = is_program("chromium");
+    if !there {
+        println!("skipped: chromium is missing; install what Debian calls chromium");
+    }
+    there
+}
+
+/// The page's elements, once its scripts have run.
+pub(super) fn dump(page: &Path, window: Window) -> String {
+    run(page, window, &["--dump-dom"])
+}
+
+/// What the window shows.
+pub(super) fn picture(page: &Path, window: Window) -> Picture {
+    let file = page.with_extension("png");
+    run(page, window, &[&format!("--screenshot={}", file.display())]);
+    let mut decoder = png::Decoder::new(std::io::BufReader::new(fs::File::open(&file).expect("a picture was taken")));
+    decoder.set_transformations(png::Transformations::normalize_to_color8());
+    let mut reader = decoder.read_info().unwrap();
+    let mut bytes = vec![0; reader.output_buffer_size().unwrap()];
+    let info = reader.next_frame(&mut bytes).unwrap();
+    let samples = info.color_type.samples();
+    assert!(samples >= 3, "{:?}", info.color_type);
+    let pixels =
+        bytes[..info.buffer_size()].chunks_exact(samples).map(|pixel| [pixel[0], pixel[1], pixel[2]]).collect();
+    Picture { width: info.width as usize, pixels }
+}
+
+/// Its pixels, line by line.
+pub(super) struct Picture {
+    width: usize,
+    pixels: Vec<[u8; 3]>,
+}
+
+impl Picture {
+    /// How many pixels of a rectangle have about this colour, of how many.
+    pub(super) fn count(&self, [left, top, width, height]: [f64; 4], colour: [u8; 3]) -> (usize, usize) {
+        let is_like = |pixel: &[u8; 3]| pixel.iter().zip(&colour).all(|(one, other)| one.abs_diff(*other) < 24);
+        let (left, right) = (left as usize, (left + width) as usize);
+        assert!(right <= self.width, "{right} of {}", self.width);
+        let rows = self.pixels.chunks_exact(self.width).skip(top as usize).take(height as usize);
+        let found = rows.map(|row| (row[left..right].iter().filter(|pixel| is_like(pixel)).count(), right - left));
+        found.fold((0, 0), |(like, all), row| (like + row.0, all + row.1))
+    }
+}
+
+fn run(page: &Path, window: Window, what: &[&str]) -> String {
+    let profile = Scratch::new("profile");
+    let mut chromium = Command::new("timeout");
+    chromium.args(["-s", "KILL", LIMIT_SECONDS, "chromium", "--headless"]);
+    // Root, and who is in a container, has no sandbox; the page is ours.
+    chromium.args([
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--no-first-run",
+        "--disable-extensions",
+    ]);
+    chromium.args(["--disable-background-networking", "--disable-component-update", "--hide-scrollbars"]);
+    chromium.args(["--force-device-scale-factor=1", "--virtual-time-budget=5000"]);
+    chromium.arg(format!("--window-size={},{}", window.width, window.height));
+    chromium.arg(format!("--blink-settings=preferredColorScheme={}", if window.is_dark { 0 } else { 1 }));
+    chromium.arg(format!("--user-data-dir={}", profile.0.display()));
+    chromium.args(what).arg(format!("file://{}", page.display()));
+    chromium.env("HOME", &profile.0).env("XDG_CONFIG_HOME", &profile.0).env("XDG_CACHE_HOME", &profile.0);
+    chromium.env("TMPDIR", &profile.0);
+    let finished = Run::start(chromium).finish(LIMIT);
+    assert!(finished.status.success(), "{}\n{}", finished.status, finished.stderr);
+    finished.stdout
+}

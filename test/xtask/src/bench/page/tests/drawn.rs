@@ -1,0 +1,181 @@
+//! Chromium opens the page, and every chart is seen on it: lines of some length, marks in their colours, names in the frame.
+//!
+//! A script that the test adds says where everything is; the picture says that it is there.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use super::chromium::{Picture, Window, dump, is_there, picture};
+use super::{POLICY, Scratch, page, sections};
+
+/// Says where charts are and what they are made of, in an element of its own.
+const PROBE: &str = "<script>addEventListener('load', () => {
+  const list = (element, name) => [...element.querySelectorAll(name)];
+  const rectangle = box => [box.x + scrollX, box.y + scrollY, box.width, box.height];
+  const charts = list(document, 'svg.chart').map(svg => ({
+    id: svg.id,
+    box: rectangle(svg.getBoundingClientRect()),
+    ground: getComputedStyle(svg.querySelector('.ground')).fill,
+    lines: list(svg, '.line').map(line => ({
+      points: line.points.length, length: line.getTotalLength(), colour: getComputedStyle(line).stroke,
+      ways: [...Array(40).keys()].map(n => {
+        const at = line.getPointAtLength(line.getTotalLength() * n / 40).matrixTransform(line.getScreenCTM());
+        return [at.x + scrollX - 2, at.y + scrollY - 2, 5, 5];
+      }) })),
+    marks: list(svg, '.mark').map(mark => ({
+      box: rectangle(mark.getBoundingClientRect()), colour: getComputedStyle(mark).fill })),
+    names: list(svg, 'text').map(name => rectangle(name.getBoundingClientRect())),
+  }));
+  const said = document.createElement('pre');
+  said.id = 'said';
+  const root = document.documentElement;
+  said.textContent = JSON.stringify({ charts, inside: root.clientWidth, wide: root.scrollWidth, high: root.scrollHeight });
+  document.body.append(said);
+});</script>";
+
+/// The page of one provider, or of all, with the script, in a file.
+fn probed(scratch: &Scratch, provider: Option<&str>) -> PathBuf {
+    let mut sections = sections();
+    sections.retain(|section| provider.is_none_or(|provider| section.provider == provider));
+    let page = page(&sections);
+    // The page forbids scripts, so the test's own needs this taken away.
+    let probed = page.replace(POLICY, "").replace("</head>", &format!("{PROBE}</head>"));
+    let path = scratch.0.join(format!("{}.html", provider.unwrap_or("all")));
+    fs::write(&path, probed).unwrap();
+    path
+}
+
+/// What the script said.
+fn said(dom: &str) -> Value {
+    let text = dom.split_once("<pre id=\"said\">").and_then(|(_, rest)| rest.split_once("</pre>"));
+    let (text, _) = text.unwrap_or_else(|| panic!("the script has not run:\n{dom}"));
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+fn items<'a>(value: &'a Value, name: &str) -> &'a Vec<Value> {
+    value[name].as_array().unwrap_or_else(|| panic!("no {name}: {value}"))
+}
+
+fn rectangle(value: &Value) -> [f64; 4] {
+    let sides: Vec<f64> = value.as_array().unwrap().iter().map(|side| side.as_f64().unwrap()).collect();
+    sides.try_into().unwrap()
+}
+
+/// `rgb(0, 114, 178)`
+fn colour(value: &Value) -> [u8; 3] {
+    let text = value.as_str().unwrap();
+    let parts = text.strip_prefix("rgb(").and_then(|rest| rest.strip_suffix(')'));
+    let parts = parts.unwrap_or_else(|| panic!("{text} is not seen")).split(", ").map(|part| part.parse().unwrap());
+    parts.collect::<Vec<u8>>().try_into().unwrap()
+}
+
+fn is_within(inner: [f64; 4], outer: [f64; 4]) -> bool {
+    // Half a pixel is rounding.
+    inner[0] >= outer[0] - 0.5
+        && inner[1] >= outer[1] - 0.5
+        && inner[0] + inner[2] <= outer[0] + outer[2] + 0.5
+        && inner[1] + inner[3] <= outer[1] + outer[3] + 0.5
+}
+
+fn do_meet(one: [f64; 4], other: [f64; 4]) -> bool {
+    one[0] < other[0] + other[2]
+        && other[0] < one[0] + one[2]
+        && one[1] < other[1] + other[3]
+        && other[1] < one[1] + one[3]
+}
+
+/// Everything of a chart is where it can be seen, by what the browser says of its layout.
+fn check_layout(chart: &Value) {
+    let (id, frame) = (chart["id"].as_str().unwrap(), rectangle(&chart["box"]));
+    assert!(frame[2] > 300.0 && frame[3] > 100.0, "{id}: {frame:?}");
+    for line in items(chart, "lines") {
+        assert_ne!(colour(&line["colour"]), colour(&chart["ground"]), "{id}");
+        assert!(line["length"].as_f64().unwrap() > 20.0 || line["points"] == 1, "{id}: {line}");
+    }
+    for mark in items(chart, "marks") {
+        let at = rectangle(&mark["box"]);
+        assert!(at[2] > 3.0 && at[3] > 3.0 && is_within(at, frame), "{id}: {at:?} in {frame:?}");
+    }
+    for name in items(chart, "names").iter().map(rectangle) {
+        assert!(name[2] > 0.0 && is_within(name, frame), "{id}: a name at {name:?} in {frame:?}");
+    }
+}
+
+/// The same, by what is seen: marks and lines have pixels of their colours, and most of the chart is ground.
+fn check_pixels(picture: &Picture, chart: &Value) {
+    let id = chart["id"].as_str().unwrap();
+    let (ground, all) = picture.count(rectangle(&chart["box"]), colour(&chart["ground"]));
+    assert!(ground > all / 2 && ground < all - all / 100, "{id}: {ground} of {all} are ground");
+    let marks: Vec<[f64; 4]> = items(chart, "marks").iter().map(|mark| rectangle(&mark["box"])).collect();
+    for line in items(chart, "lines").iter().filter(|line| line["points"] != 1) {
+        // Where no mark is: it might have the same colour.
+        let is_bare = |way: &[f64; 4]| !marks.iter().any(|mark| do_meet(*mark, *way));
+        let ways: Vec<[f64; 4]> = items(line, "ways").iter().map(rectangle).filter(is_bare).collect();
+        let seen = ways.iter().filter(|way| picture.count(**way, colour(&line["colour"])).0 > 0).count();
+        let (colour, all) = (&line["colour"], ways.len());
+        assert!(all > 5 && seen * 2 > all, "{id}: {seen} of {all} places of the line in {colour}");
+    }
+    for mark in items(chart, "marks") {
+        let (seen, _) = picture.count(rectangle(&mark["box"]), colour(&mark["colour"]));
+        // A later line may go through it.
+        assert!(seen > 3, "{id}: {seen} pixels of {mark}");
+    }
+}
+
+#[test]
+fn all_charts_are_drawn_in_light_and_in_dark() {
+    if !is_there() {
+        return;
+    }
+    let scratch = Scratch::new("drawn");
+    for (provider, charts, is_dark) in [("sm", 8, false), ("usnic", 8, true), ("verbs", 5, false), ("sm", 8, true)] {
+        let path = probed(&scratch, Some(provider));
+        let mut window = Window { width: 1_000, height: 1_000, is_dark };
+        let layout = said(&dump(&path, window));
+        assert_eq!(items(&layout, "charts").len(), charts, "{provider}");
+        items(&layout, "charts").iter().for_each(check_layout);
+        window.height = layout["high"].as_u64().unwrap() as u32;
+        let picture = picture(&path, window);
+        for chart in items(&layout, "charts") {
+            let [dark, ..] = colour(&chart["ground"]);
+            assert_eq!(dark < 64, is_dark, "{provider}");
+            check_pixels(&picture, chart);
+        }
+    }
+}
+
+#[test]
+fn what_is_not_drawn_is_noticed() {
+    if !is_there() {
+        return;
+    }
+    let scratch = Scratch::new("noticed");
+    let path = probed(&scratch, Some("verbs"));
+    let window = Window { width: 1_000, height: 1_000, is_dark: false };
+    let layout = said(&dump(&path, window));
+    let chart = &items(&layout, "charts")[0];
+    let hidden =
+        fs::read_to_string(&path).unwrap().replace("</head>", "<style>.mark { visibility: hidden }</style></head>");
+    fs::write(&path, hidden).unwrap();
+    let picture = picture(&path, window);
+    let mark = &items(chart, "marks")[0];
+    assert_eq!(picture.count(rectangle(&mark["box"]), colour(&mark["colour"])).0, 0);
+}
+
+#[test]
+fn a_phone_shows_all_of_it_without_moving_the_page() {
+    if !is_there() {
+        return;
+    }
+    let scratch = Scratch::new("phone");
+    let path = probed(&scratch, None);
+    let layout = said(&dump(&path, Window { width: 390, height: 800, is_dark: false }));
+    assert_eq!(items(&layout, "charts").len(), 21);
+    let [inside, wide] = ["inside", "wide"].map(|name| layout[name].as_u64().unwrap());
+    assert!(inside <= 500, "the window is {inside} wide");
+    assert!(wide <= inside, "{wide} in {inside}");
+    // Charts may be moved in their frames, and are not too small to be read.
+    items(&layout, "charts").iter().for_each(|chart| assert!(rectangle(&chart["box"])[2] >= 600.0, "{}", chart["id"]));
+}

@@ -1,0 +1,249 @@
+//! `install` and `uninstall`: the items of `layout`, put below a prefix and taken away again.
+//!
+//! An install leaves a list of what it has made (`share/dapl-rs/installed`), and only that is taken away: no file of anybody
+//! else's, no directory that was there before, no dat.conf that was changed.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use dapl_test::stage::{self, Profile};
+
+use crate::layout::{self, Item, Places, What};
+use crate::{Result, tree};
+
+/// libdat reads this variable when it is built: where dat.conf is looked for first.
+pub(crate) const SYSCONFDIR: &str = "DAPL_SYSCONFDIR";
+/// What was made, below the prefix.
+const LIST: &str = "share/dapl-rs/installed";
+/// The dat.conf as it was made, below the prefix.
+const SAMPLE: &str = "share/dapl-rs/dat.conf";
+
+/// Where an install goes.
+#[derive(Debug, Eq, PartialEq)]
+struct Goal {
+    places: Places,
+    destdir: Option<PathBuf>,
+    profile: Profile,
+}
+
+impl Goal {
+    fn parse(arguments: &[&str]) -> Result<Self> {
+        let (mut prefix, mut libdir, mut sysconfdir, mut destdir) = (PathBuf::from("/usr/local"), None, None, None);
+        let mut profile = Profile::Release;
+        let mut words = arguments.iter();
+        while let Some(word) = words.next() {
+            if *word == "--debug" {
+                profile = Profile::Dev;
+                continue;
+            }
+            let value = words.next().map(PathBuf::from);
+            match (*word, value) {
+                ("--prefix", Some(value)) => prefix = value,
+                ("--libdir", Some(value)) => libdir = Some(value),
+                ("--sysconfdir", Some(value)) => sysconfdir = Some(value),
+                ("--destdir", Some(value)) => destdir = Some(value),
+                _ => return Err(format!("{word} is not understood, or lacks its value; see cargo xtask --help")),
+            }
+        }
+        let libdir = libdir.unwrap_or_else(|| prefix.join("lib"));
+        let sysconfdir = sysconfdir.unwrap_or_else(|| prefix.join("etc"));
+        if ![&prefix, &libdir, &sysconfdir].iter().all(|path| path.is_absolute()) {
+            return Err("the prefix, and directories for libraries and configuration, are absolute paths".to_owned());
+        }
+        Ok(Goal { places: Places { prefix, libdir, sysconfdir }, destdir, profile })
+    }
+
+    /// Where a file is put that will be used at `path`.
+    fn at(&self, path: &Path) -> PathBuf {
+        match &self.destdir {
+            Some(destdir) => destdir.join(path.strip_prefix("/").unwrap_or(path)),
+            None => path.to_path_buf(),
+        }
+    }
+
+    fn list(&self) -> PathBuf {
+        self.at(&self.places.prefix.join(LIST))
+    }
+}
+
+/// Installs; `--debug` what tests use, which is built already, and whose libdat looks in /etc.
+pub(crate) fn install(arguments: &[&str]) -> Result {
+    let goal = Goal::parse(arguments)?;
+    let is_set = std::env::var_os(SYSCONFDIR).is_some_and(|set| set == goal.places.sysconfdir.as_os_str());
+    if goal.profile == Profile::Release && !is_set {
+        return again(arguments, &goal.places.sysconfdir);
+    }
+    let tree = tree::build(goal.profile)?;
+    let items = layout::items(&tree, &goal.places)?;
+    put_all(&goal, &items).map_err(|error| format!("install: {error}"))
+}
+
+/// The same command, in an environment in which libdat is built for this configuration directory.
+fn again(arguments: &[&str], sysconfdir: &Path) -> Result {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let status = Command::new(program).arg("install").args(arguments).env(SYSCONFDIR, sysconfdir).status();
+    match status.map_err(|error| error.to_string())?.success() {
+        true => Ok(()),
+        false => Err("nothing more was installed".to_owned()),
+    }
+}
+
+/// Puts all of it, takes away what an earlier install has put and this one has not, and writes the list.
+fn put_all(goal: &Goal, items: &[Item]) -> io::Result<()> {
+    let old = lines(&goal.list())?;
+    let mut made: Vec<String> = old.iter().filter(|line| line.starts_with("dir ")).cloned().collect();
+    for item in items {
+        make_directories(goal, item.path.parent().expect("items are files"), &mut made)?;
+        if let Some(line) = put(goal, item)? {
+            made.push(line);
+        }
+    }
+    let kept: BTreeSet<&str> = made.iter().map(String::as_str).collect();
+    for line in old.iter().filter(|line| !kept.contains(line.as_str()) && !line.starts_with("conf ")) {
+        // A name that is something else now is in the new list by another word.
+        if !items.iter().any(|item| line.split(' ').nth(1) == item.path.to_str()) {
+            remove(goal, line)?;
+        }
+    }
+    // What was ours stays ours, though it was not written this time.
+    made.extend(old.iter().filter(|line| line.starts_with("conf ")).cloned());
+    made.sort();
+    made.dedup();
+    stage::replace(&goal.list(), |fresh| fs::write(fresh, made.join("\n") + "\n"))
+}
+
+/// Puts one; its line for the list, or nothing if it was left as it is.
+fn put(goal: &Goal, item: &Item) -> io::Result<Option<String>> {
+    let (to, path) = (goal.at(&item.path), item.path.display());
+    let make = |make: &dyn Fn(&Path) -> io::Result<()>| {
+        println!("{}", to.display());
+        stage::replace(&to, make).map_err(|error| at(&to, error))
+    };
+    Ok(match &item.what {
+        What::File(from, is_program) => {
+            let mode = if *is_program { 0o755 } else { 0o644 };
+            make(&|fresh| {
+                fs::copy(from, fresh)?;
+                fs::set_permissions(fresh, Permissions::from_mode(mode))
+            })?;
+            Some(format!("file {path}"))
+        }
+        What::Text(text) => {
+            make(&|fresh| fs::write(fresh, text))?;
+            Some(format!("file {path}"))
+        }
+        What::Yielding(target) if is_foreign(&to, target) => {
+            println!("kept {}, which is not ours: {target} is not called so", to.display());
+            None
+        }
+        What::Link(target) | What::Yielding(target) => {
+            make(&|fresh| symlink(target, fresh))?;
+            Some(format!("link {path} {target}"))
+        }
+        What::Conf(_) if to.exists() => {
+            println!("kept {}", to.display());
+            None
+        }
+        What::Conf(text) => {
+            make(&|fresh| fs::write(fresh, text))?;
+            Some(format!("conf {path}"))
+        }
+    })
+}
+
+/// Whether something is there that is not our link.
+fn is_foreign(at: &Path, target: &str) -> bool {
+    match fs::read_link(at) {
+        Ok(there) => there != Path::new(target),
+        Err(_) => at.exists(),
+    }
+}
+
+/// Makes a directory and those above it, and notes which of them were not there.
+fn make_directories(goal: &Goal, path: &Path, made: &mut Vec<String>) -> io::Result<()> {
+    let missing: Vec<&Path> = path.ancestors().take_while(|above| !goal.at(above).exists()).collect();
+    for directory in missing.into_iter().rev() {
+        let to = goal.at(directory);
+        fs::create_dir_all(&to).map_err(|error| at(&to, error))?;
+        made.push(format!("dir {}", directory.display()));
+    }
+    Ok(())
+}
+
+fn at(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// The lines of the list; none if there is no list.
+fn lines(list: &Path) -> io::Result<Vec<String>> {
+    match fs::read_to_string(list) {
+        Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(at(list, error)),
+    }
+}
+
+/// Takes away what an install below this prefix has put there.
+pub(crate) fn uninstall(arguments: &[&str]) -> Result {
+    let goal = Goal::parse(arguments)?;
+    let list = goal.list();
+    let take = || -> io::Result<bool> {
+        let mut old = lines(&list)?;
+        if old.is_empty() {
+            return Ok(false);
+        }
+        // dat.conf before the sample that it is held against, and directories from the deepest one up.
+        old.sort_by_key(|line| (line.starts_with("dir "), !line.starts_with("conf "), usize::MAX - line.len()));
+        let (directories, files): (Vec<_>, Vec<_>) = old.into_iter().partition(|line| line.starts_with("dir "));
+        files.iter().try_for_each(|line| remove(&goal, line))?;
+        fs::remove_file(&list)?;
+        directories.iter().try_for_each(|line| remove(&goal, line))?;
+        Ok(true)
+    };
+    match take() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(format!("{} does not exist: nothing was installed there", list.display())),
+        Err(error) => Err(format!("uninstall: {error}")),
+    }
+}
+
+/// Takes away what a line of the list names, if it is still what it was.
+fn remove(goal: &Goal, line: &str) -> io::Result<()> {
+    let Some((kind, rest)) = line.split_once(' ') else { return Ok(()) };
+    let (path, target) = match kind {
+        "link" => rest.rsplit_once(' ').unwrap_or((rest, "")),
+        _ => (rest, ""),
+    };
+    let place = goal.at(Path::new(path));
+    let sample = goal.at(&goal.places.prefix.join(SAMPLE));
+    let is_ours = match kind {
+        "file" => true,
+        "link" => !is_foreign(&place, target),
+        "conf" => fs::read(&place).ok() == fs::read(sample).ok(),
+        // Whoever else has something in it keeps it.
+        _ => {
+            let _ = fs::remove_dir(&place);
+            return Ok(());
+        }
+    };
+    if !is_ours {
+        println!("kept {}", place.display());
+        return Ok(());
+    }
+    match fs::remove_file(&place) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(&place, error)),
+        _ => {
+            println!("removed {}", place.display());
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "install/tests.rs"]
+mod tests;

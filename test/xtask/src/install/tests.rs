@@ -1,0 +1,101 @@
+//! Installs of a few items into a directory of their own: what yields, what stays, what goes.
+
+use super::*;
+
+fn goal(name: &str) -> (PathBuf, Goal) {
+    let root = std::env::temp_dir().join(format!("dapl-install-{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&root);
+    fs::create_dir_all(root.join("p/lib")).unwrap();
+    let destdir = root.to_str().unwrap().to_owned();
+    (root, Goal::parse(&["--prefix", "/p", "--destdir", &destdir]).unwrap())
+}
+
+fn item(path: &str, what: What) -> Item {
+    Item { path: path.into(), what }
+}
+
+fn some() -> Vec<Item> {
+    vec![
+        item("/p/lib/a.so.1", What::Text("library".into())),
+        item("/p/lib/a.so", What::Link("a.so.1".into())),
+        item("/p/lib/old.so", What::Yielding("a.so.1".into())),
+        item("/p/share/dapl-rs/dat.conf", What::Text("sample".into())),
+        item("/p/etc/dat.conf", What::Conf("sample".into())),
+    ]
+}
+
+fn everything(root: &Path) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    let mut directories = vec![root.to_path_buf()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).unwrap().flatten() {
+            all.insert(entry.path().strip_prefix(root).unwrap().display().to_string());
+            if entry.file_type().unwrap().is_dir() {
+                directories.push(entry.path());
+            }
+        }
+    }
+    all
+}
+
+fn uninstall_from(root: &Path) {
+    uninstall(&["--prefix", "/p", "--destdir", root.to_str().unwrap()]).unwrap();
+}
+
+#[test]
+fn a_package_is_laid_below_its_root() {
+    let goal = Goal::parse(&["--prefix", "/usr", "--destdir", "/tmp/pkg", "--sysconfdir", "/etc"]).unwrap();
+    assert_eq!(goal.at(Path::new("/usr/lib")), Path::new("/tmp/pkg/usr/lib"));
+    assert_eq!(Goal::parse(&["--prefix", "/opt/x"]).unwrap().places.sysconfdir, Path::new("/opt/x/etc"));
+    assert!(Goal::parse(&["--prefix"]).is_err() && Goal::parse(&["--prefix", "here"]).is_err());
+    assert!(Goal::parse(&["--colour", "red"]).is_err());
+}
+
+#[test]
+fn what_was_put_goes_and_nothing_else() {
+    let (root, goal) = goal("goes");
+    fs::write(root.join("p/lib/other"), "somebody's").unwrap();
+    put_all(&goal, &some()).unwrap();
+    assert_eq!(fs::read_link(root.join("p/lib/old.so")).unwrap(), Path::new("a.so.1"));
+    put_all(&goal, &some()).unwrap();
+    uninstall_from(&root);
+    assert_eq!(everything(&root), BTreeSet::from(["p", "p/lib", "p/lib/other"].map(str::to_owned)));
+    assert!(uninstall(&["--prefix", "/p", "--destdir", root.to_str().unwrap()]).is_err());
+    fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn names_that_are_taken_stay_whose_they_are() {
+    let (root, goal) = goal("taken");
+    symlink("theirs.so.2", root.join("p/lib/old.so")).unwrap();
+    fs::create_dir_all(root.join("p/etc")).unwrap();
+    fs::write(root.join("p/etc/dat.conf"), "the administrator's").unwrap();
+    put_all(&goal, &some()).unwrap();
+    uninstall_from(&root);
+    assert_eq!(fs::read_link(root.join("p/lib/old.so")).unwrap(), Path::new("theirs.so.2"));
+    assert_eq!(fs::read_to_string(root.join("p/etc/dat.conf")).unwrap(), "the administrator's");
+    fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn a_dat_conf_that_was_changed_stays() {
+    let (root, goal) = goal("changed");
+    put_all(&goal, &some()).unwrap();
+    fs::write(root.join("p/etc/dat.conf"), "changed").unwrap();
+    uninstall_from(&root);
+    assert_eq!(fs::read_to_string(root.join("p/etc/dat.conf")).unwrap(), "changed");
+    fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn what_a_new_release_lacks_goes_with_its_install() {
+    let (root, goal) = goal("newer");
+    let mut items = some();
+    items.push(item("/p/lib/gone.so", What::Text("old".into())));
+    put_all(&goal, &items).unwrap();
+    put_all(&goal, &some()).unwrap();
+    assert!(!root.join("p/lib/gone.so").exists() && root.join("p/lib/a.so.1").exists());
+    uninstall_from(&root);
+    assert_eq!(everything(&root), BTreeSet::from(["p", "p/lib"].map(str::to_owned)));
+    fs::remove_dir_all(root).unwrap();
+}

@@ -1,0 +1,136 @@
+//! Which file of a staged tree belongs where: the one list that `install` copies and that packages are cut from.
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use dapl_test::stage::OLD_NAMES;
+
+use crate::tree::{Tree, registry, sorted};
+use crate::{Result, man};
+
+/// The version of libdat, for `pkg-config`: that of the API and of the library's own file.
+const VERSION: &str = "1.2.0";
+
+/// Programs: the name they are installed by, and a second one that is left to whoever has it.
+pub(crate) const PROGRAMS: [(&str, Option<&str>); 2] = [("dtest1", Some("dtest")), ("dapltest1", None)];
+
+/// The directories of a system.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Places {
+    /// Everything but configuration goes below it.
+    pub(crate) prefix: PathBuf,
+    /// Libraries.
+    pub(crate) libdir: PathBuf,
+    /// dat.conf.
+    pub(crate) sysconfdir: PathBuf,
+}
+
+/// Something that is installed.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Item {
+    /// Where it will be used.
+    pub(crate) path: PathBuf,
+    /// What is there.
+    pub(crate) what: What,
+}
+
+/// What an item is.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum What {
+    /// A copy of this file; whether it can be run.
+    File(PathBuf, bool),
+    /// A file with this text.
+    Text(String),
+    /// A link.
+    Link(String),
+    /// A link by a name that others use as well: theirs stays.
+    Yielding(String),
+    /// Configuration, with this text at first: the administrator's from then on.
+    Conf(String),
+}
+
+/// All items.
+pub(crate) fn items(tree: &Tree, places: &Places) -> Result<Vec<Item>> {
+    let mut items = Vec::new();
+    let mut put = |path: PathBuf, what: What| items.push(Item { path, what });
+    let named = |error: io::Error| format!("{}: {error}", tree.stage.root.display());
+    for file in sorted(&tree.stage.lib).map_err(named)? {
+        for (name, what) in library(&file) {
+            put(places.libdir.join(name), what);
+        }
+    }
+    for file in sorted(&tree.stage.include.join("dat")).map_err(named)? {
+        let name = file.file_name().expect("a directory's entry has a name").to_owned();
+        put(places.prefix.join("include/dat").join(name), What::File(file, false));
+    }
+    put(places.libdir.join("pkgconfig/dat.pc"), What::Text(pkg_config(places)));
+    for (program, other) in PROGRAMS {
+        put(places.prefix.join("bin").join(program), What::File(tree.stage.root.join("bin").join(program), true));
+        if let Some(other) = other {
+            put(places.prefix.join("bin").join(other), What::Yielding(program.to_owned()));
+        }
+    }
+    put(places.prefix.join("bin/datinfo"), What::File(tree.datinfo.clone(), true));
+    for page in man::pages()? {
+        put(places.prefix.join("share/man").join(page.path), What::Text(page.text));
+    }
+    let sample = registry(&places.libdir).map_err(named)?;
+    put(places.prefix.join("share/dapl-rs/dat.conf"), What::Text(sample.clone()));
+    put(places.sysconfdir.join("dat.conf"), What::Conf(sample));
+    Ok(items)
+}
+
+/// A library or a link to one, and what else it is called.
+fn library(file: &Path) -> Vec<(String, What)> {
+    let name = file.file_name().expect("a directory's entry has a name").to_string_lossy().into_owned();
+    let Ok(target) = std::fs::read_link(file) else {
+        // The name that link editors and old files use: libdaplsm.so for libdaplsm.so.1.
+        let short = name.strip_suffix(".1").filter(|short| short.starts_with("libdapl")).map(str::to_owned);
+        let short = short.map(|short| (short, What::Link(name.clone())));
+        return [(name, What::File(file.to_path_buf(), false))].into_iter().chain(short).collect();
+    };
+    let target = target.to_string_lossy().into_owned();
+    let what = if OLD_NAMES.contains(&&*name) { What::Yielding(target) } else { What::Link(target) };
+    vec![(name, what)]
+}
+
+/// What says how programs are compiled and linked.
+fn pkg_config(places: &Places) -> String {
+    let Places { prefix, libdir, .. } = places;
+    let lib = match libdir.strip_prefix(prefix) {
+        Ok(below) => format!("${{prefix}}/{}", below.display()),
+        Err(_) => libdir.display().to_string(),
+    };
+    format!(
+        "prefix={}\nlibdir={lib}\nincludedir=${{prefix}}/include\n\nName: dat\nDescription: Direct Access Transport API \
+         (uDAPL) 1.2\nVersion: {VERSION}\nLibs: -L${{libdir}} -ldat\nCflags: -I${{includedir}}\n",
+        prefix.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_have_their_short_names_and_old_ones_yield() {
+        let place = std::env::temp_dir().join(format!("dapl-layout-{}", std::process::id()));
+        std::fs::create_dir_all(&place).unwrap();
+        std::fs::write(place.join("libdaplsm.so.1"), "").unwrap();
+        std::os::unix::fs::symlink("libdaplverbs.so.1", place.join(OLD_NAMES[0])).unwrap();
+        let plain = library(&place.join("libdaplsm.so.1"));
+        let old = library(&place.join(OLD_NAMES[0]));
+        std::fs::remove_dir_all(&place).unwrap();
+        assert_eq!(plain[1], ("libdaplsm.so".to_owned(), What::Link("libdaplsm.so.1".to_owned())));
+        assert_eq!(old, [(OLD_NAMES[0].to_owned(), What::Yielding("libdaplverbs.so.1".to_owned()))]);
+    }
+
+    #[test]
+    fn pkg_config_knows_a_libdir_of_its_own() {
+        let mut places = Places { prefix: "/p".into(), libdir: "/p/lib/x".into(), sysconfdir: "/etc".into() };
+        assert!(pkg_config(&places).contains("libdir=${prefix}/lib/x\n"));
+        places.libdir = "/other".into();
+        assert!(pkg_config(&places).contains("libdir=/other\n"));
+    }
+}

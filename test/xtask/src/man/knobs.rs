@@ -1,0 +1,72 @@
+//! The variables of README's table, for the pages of those who read them. Pure.
+//!
+//! A paragraph `{variables: sm}` of a page stands for all rows of that owner: each variable with its meaning.
+#![forbid(unsafe_code)]
+
+use super::source::{Block, Page};
+
+/// A row: who reads the variables, their names, what they mean.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Row {
+    owner: String,
+    names: String,
+    meaning: String,
+}
+
+/// What owns a row that names nobody.
+const ALL: &str = "all";
+
+/// The rows of the table below "## Variables".
+pub(crate) fn rows(readme: &str) -> Vec<Row> {
+    let section =
+        readme.split("\n## Variables\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap_or_default();
+    let row = |line: &str| {
+        let (names, meaning) = line.strip_prefix("| `")?.strip_suffix(" |")?.split_once(" | ")?;
+        // "verbs, `socket` and `none`: bytes ..." is the verbs provider's.
+        let owner = meaning.split_once(": ").and_then(|(who, _)| who.split([',', ' ']).next()).unwrap_or(ALL);
+        let owner = if ["sm", "usnic", "verbs"].contains(&owner) { owner } else { ALL };
+        // On its own page nobody needs to be told whose it is.
+        let meaning = meaning.strip_prefix(&format!("{owner}: ")).unwrap_or(meaning);
+        Some(Row { owner: owner.to_owned(), names: format!("`{names}"), meaning: meaning.to_owned() })
+    };
+    section.lines().filter_map(row).collect()
+}
+
+/// Puts rows where a page asks for them.
+pub(crate) fn fill_in(page: &mut Page, rows: &[Row]) -> Result<(), String> {
+    for (_, blocks) in &mut page.sections {
+        let asked = |block: &Block| match block {
+            Block::Text(text) => text.strip_prefix("{variables: ")?.strip_suffix('}').map(str::to_owned),
+            _ => None,
+        };
+        while let Some((at, owner)) = blocks.iter().enumerate().find_map(|(at, block)| Some((at, asked(block)?))) {
+            let of_owner = rows.iter().filter(|row| row.owner == owner);
+            let terms: Vec<Block> = of_owner.map(|row| Block::Term(row.names.clone(), row.meaning.clone())).collect();
+            if terms.is_empty() {
+                return Err(format!("README has no variables of {owner}"));
+            }
+            blocks.splice(at..=at, terms);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::man::source::parse;
+
+    #[test]
+    fn rows_go_to_the_page_of_their_owner() {
+        let readme = "a\n## Variables\n\n| variable | meaning |\n|---|---|\n| `A_B` | the one |\n| `C`, `D` | sm: x: y |\n\
+                      | `E` | verbs, `socket`: z |\n\n## More\n| `F` | sm: no |\n";
+        let rows = rows(readme);
+        let owners: Vec<_> = rows.iter().map(|row| (row.owner.as_str(), row.names.as_str())).collect();
+        assert_eq!(owners, [("all", "`A_B`"), ("sm", "`C`, `D`"), ("verbs", "`E`")]);
+        let mut page = parse("# p(7) - q\n\n## ENVIRONMENT\n\n{variables: sm}\n\nEnd.\n").unwrap();
+        fill_in(&mut page, &rows).unwrap();
+        assert_eq!(page.below("ENVIRONMENT").len(), 2);
+        assert_eq!(page.terms("ENVIRONMENT"), ["C, D"]);
+        assert!(fill_in(&mut parse("# p(7) - q\n\n## E\n\n{variables: ib}\n").unwrap(), &rows).is_err());
+    }
+}

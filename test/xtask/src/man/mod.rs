@@ -1,0 +1,162 @@
+//! Manual pages: what stands in `docs/man/`, with what the code knows better: prototypes out of the headers, variables and
+//! their ranges out of README's table (which a test holds against the code), date and version of the release.
+//!
+//! A page that is not as it should be (parameters of another name, a term twice) is an error here, not in a reader's hands.
+//! What the suites know (return codes, options of programs) they check themselves, on what this writes.
+#![forbid(unsafe_code)]
+
+mod header;
+mod knobs;
+mod roff;
+mod source;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use dapl_test::stage::{target_directory, workspace};
+
+use crate::{Result, release};
+use header::Prototype;
+use roff::Foot;
+use source::{Block, Page};
+
+/// Headers with functions, and what programs include for each.
+const HEADERS: [(&str, &str); 3] =
+    [("dat.h", "dat/udat.h"), ("udat.h", "dat/udat.h"), ("dat_registry.h", "dat/dat_registry.h")];
+
+/// Names under which pages are found too: macros that call the other.
+const ALIASES: [(&str, &str); 1] = [("dat_ia_open", "dat_ia_openv")];
+
+/// A page as it is installed.
+pub(crate) struct Made {
+    /// Such as `man3/dat_ep_connect.3`.
+    pub(crate) path: String,
+    /// For `man`.
+    pub(crate) text: String,
+}
+
+/// The command: all pages below the target directory, or another one.
+pub(crate) fn run(arguments: &[&str]) -> Result {
+    let root = match arguments {
+        [] => target_directory().join("man"),
+        [directory] if !directory.starts_with('-') => PathBuf::from(directory),
+        _ => return Err(format!("man: {} is not understood; see cargo xtask --help", arguments.join(" "))),
+    };
+    let made = pages()?;
+    write(&made, &root).map_err(|error| format!("{}: {error}", root.display()))?;
+    println!("{} pages in {}; for instance: man -M {} dat_ep_connect", made.len(), root.display(), root.display());
+    Ok(())
+}
+
+/// Puts pages below a directory, where no other ones of these sections are afterwards.
+fn write(made: &[Made], root: &Path) -> std::io::Result<()> {
+    for section in 1..=9 {
+        let old = root.join(format!("man{section}"));
+        if old.exists() {
+            fs::remove_dir_all(old)?;
+        }
+    }
+    for page in made {
+        let path = root.join(&page.path);
+        fs::create_dir_all(path.parent().expect("a page lies in the directory of its section"))?;
+        fs::write(path, &page.text)?;
+    }
+    Ok(())
+}
+
+/// All pages.
+pub(crate) fn pages() -> Result<Vec<Made>> {
+    let declared = declared()?;
+    let variables = knobs::rows(&read("README.md")?);
+    let release = release::current()?;
+    let (date, release) = (release.date.as_str(), format!("dapl-rs {}", release.version));
+    let foot = Foot { date, release: &release };
+    let mut made = Vec::new();
+    for path in sources()? {
+        let wrong = |what: String| format!("{path}: {what}");
+        let mut page = source::parse(&read(&path)?).map_err(wrong)?;
+        if path != format!("docs/man/{}.{}.md", page.name, page.section) {
+            return Err(wrong(format!("it is the page of {}({})", page.name, page.section)));
+        }
+        knobs::fill_in(&mut page, &variables).map_err(wrong)?;
+        let synopsis = synopsis(&mut page, &declared).map_err(wrong)?;
+        let text = roff::render(&page, &synopsis, &foot);
+        made.push(Made { path: format!("man{0}/{1}.{0}", page.section, page.name), text });
+    }
+    for (alias, page) in ALIASES {
+        let page = made.iter().find(|made| made.path == format!("man3/{page}.3"));
+        let text = page.ok_or_else(|| format!("{alias} stands for a page that is not there"))?.text.clone();
+        made.push(Made { path: format!("man3/{alias}.3"), text });
+    }
+    Ok(made)
+}
+
+fn read(path: &str) -> Result<String> {
+    fs::read_to_string(workspace().join(path)).map_err(|error| format!("{path}: {error}"))
+}
+
+/// The pages' sources, in order.
+fn sources() -> Result<Vec<String>> {
+    let entries = fs::read_dir(workspace().join("docs/man")).map_err(|error| format!("docs/man: {error}"))?;
+    let names: BTreeSet<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    Ok(names.into_iter().filter(|name| name.ends_with(".md")).map(|name| format!("docs/man/{name}")).collect())
+}
+
+/// All functions, with the header that programs include.
+fn declared() -> Result<BTreeMap<String, (Prototype, &'static str)>> {
+    let mut all = BTreeMap::new();
+    for (file, include) in HEADERS {
+        for prototype in header::prototypes(&read(&format!("dat/include/dat/{file}"))?) {
+            all.insert(prototype.name.clone(), (prototype, include));
+        }
+    }
+    Ok(all)
+}
+
+/// What the page's SYNOPSIS shows: its own, or the prototype, which its parameters must fit.
+fn synopsis(page: &mut Page, declared: &BTreeMap<String, (Prototype, &'static str)>) -> Result<Vec<String>> {
+    let written =
+        page.sections.iter().position(|(heading, _)| heading == "SYNOPSIS").map(|at| page.sections.remove(at));
+    if let Some((_, blocks)) = written {
+        return match &blocks[..] {
+            [Block::Code(lines)] => Ok(lines.clone()),
+            _ => Err("SYNOPSIS is not one piece of code".to_owned()),
+        };
+    }
+    if page.section != 3 {
+        return Ok(Vec::new());
+    }
+    let Some((prototype, include)) = declared.get(&page.name) else {
+        return Err(format!("no header declares {}", page.name));
+    };
+    let explained = page.terms("PARAMETERS");
+    if explained != prototype.parameters {
+        return Err(format!("explains {explained:?}, but the header has {:?}", prototype.parameters));
+    }
+    Ok([&[format!("#include <{include}>"), String::new()], &prototype.lines[..]].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_declared_function_has_a_page_that_can_be_made() {
+        let made: BTreeSet<String> = pages().unwrap().into_iter().map(|page| page.path).collect();
+        let missing: Vec<String> =
+            declared().unwrap().into_keys().filter(|f| !made.contains(&format!("man3/{f}.3"))).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+        assert!(made.contains("man3/dat_ia_open.3"), "{made:?}");
+    }
+
+    #[test]
+    fn parameters_of_another_name_are_told() {
+        let prototype = Prototype { name: "f".into(), lines: vec!["f(".into()], parameters: vec!["a".into()] };
+        let declared = BTreeMap::from([("f".to_owned(), (prototype, "h"))]);
+        let mut page = source::parse("# f(3) - x\n\ny\n\n## PARAMETERS\n\n- `b`: z\n").unwrap();
+        assert_eq!(synopsis(&mut page, &declared), Err("explains [\"b\"], but the header has [\"a\"]".to_owned()));
+        let mut page = source::parse("# f(3) - x\n\ny\n\n## PARAMETERS\n\n- `a`: z\n").unwrap();
+        assert_eq!(synopsis(&mut page, &declared), Ok(vec!["#include <h>".into(), String::new(), "f(".into()]));
+    }
+}

@@ -1,0 +1,160 @@
+//! A page as `man` reads it: the macros of man(7), which every system has. Pure.
+#![forbid(unsafe_code)]
+
+use super::source::{Block, Page};
+
+/// Bytes of a line of text: mandoc wants no more than 80.
+const WIDTH: usize = 78;
+
+/// For the foot of all pages.
+pub(crate) struct Foot<'a> {
+    /// Year, month and day of the release.
+    pub(crate) date: &'a str,
+    /// Name and version.
+    pub(crate) release: &'a str,
+}
+
+/// The text of a page. `synopsis` goes before the description, as it is; none if it is empty.
+pub(crate) fn render(page: &Page, synopsis: &[String], foot: &Foot<'_>) -> String {
+    let head = page.name.to_uppercase();
+    let Foot { date, release } = foot;
+    let mut out = format!(".TH {head} {} \"{date}\" \"{release}\" \"uDAPL 1.2\"\n", page.section);
+    out += &format!(".SH NAME\n{} \\- {}\n", plain(&page.name), plain(&page.brief));
+    if !synopsis.is_empty() {
+        out += ".SH SYNOPSIS\n";
+        code(&mut out, synopsis);
+    }
+    // Of what is no text at all mandoc would complain.
+    if !page.description.is_empty() {
+        out += ".SH DESCRIPTION\n";
+        blocks(&mut out, &page.description);
+    }
+    for (heading, below) in &page.sections {
+        out += &format!(".SH {}\n", plain(heading));
+        blocks(&mut out, below);
+    }
+    out
+}
+
+fn blocks(out: &mut String, blocks: &[Block]) {
+    let mut is_first = true;
+    for block in blocks {
+        match block {
+            Block::Text(text) => {
+                if !is_first {
+                    *out += ".PP\n";
+                }
+                line(out, text);
+            }
+            Block::Term(term, text) => {
+                *out += ".TP\n";
+                line(out, term);
+                line(out, text);
+            }
+            Block::Point(text) => {
+                *out += ".IP \\(bu 3\n";
+                line(out, text);
+            }
+            Block::Code(lines) => {
+                if !is_first {
+                    *out += ".PP\n";
+                }
+                code(out, lines);
+            }
+            Block::Heading(heading) => *out += &format!(".SS {}\n", plain(heading)),
+        }
+        is_first = matches!(block, Block::Heading(_));
+    }
+}
+
+fn code(out: &mut String, lines: &[String]) {
+    *out += ".nf\n";
+    for text in lines {
+        *out += &guarded(&plain(text).replace('-', "\\-"));
+        out.push('\n');
+    }
+    *out += ".fi\n";
+}
+
+/// Running text, its code in bold, each sentence on a line of its own.
+fn line(out: &mut String, text: &str) {
+    let mut whole = String::new();
+    for (at, part) in text.split('`').enumerate() {
+        if at % 2 == 0 {
+            whole += &plain(&links(part));
+            continue;
+        }
+        // A reference to a page has its section outside of the bold.
+        let (name, section) = match part.rfind('(') {
+            Some(open) if part[open..].len() == 3 && part.ends_with(')') => part.split_at(open),
+            _ => (part, ""),
+        };
+        whole += &format!("\\fB{}\\fP{section}", plain(name).replace('-', "\\-"));
+    }
+    for sentence in whole.split_inclusive(". ") {
+        let mut rest = sentence.trim_end();
+        while let Some(at) = place_to_break(rest) {
+            *out += &guarded(&rest[..at]);
+            out.push('\n');
+            rest = &rest[at + 1..];
+        }
+        *out += &guarded(rest);
+        out.push('\n');
+    }
+}
+
+/// The last blank that leaves a line short enough, or the first; `None` if the whole line is.
+fn place_to_break(text: &str) -> Option<usize> {
+    if text.len() <= WIDTH {
+        return None;
+    }
+    text.match_indices(' ').map(|(at, _)| at).take_while(|at| *at <= WIDTH).last().or_else(|| text.find(' '))
+}
+
+/// What Markdown links to, by its words alone.
+fn links(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, words, after)) = link(rest) {
+        out += before;
+        out += words;
+        rest = after;
+    }
+    out + rest
+}
+
+fn link(text: &str) -> Option<(&str, &str, &str)> {
+    let (before, rest) = text.split_once('[')?;
+    let (words, rest) = rest.split_once("](")?;
+    let (_, after) = rest.split_once(')')?;
+    Some((before, words, after))
+}
+
+fn plain(text: &str) -> String {
+    text.replace('\\', "\\e").replace("**", "")
+}
+
+/// A line that begins like a command is text all the same.
+fn guarded(line: &str) -> String {
+    if line.starts_with(['.', '\'']) { format!("\\&{line}") } else { line.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::man::source::parse;
+
+    #[test]
+    fn text_becomes_macros_and_nothing_in_it_does() {
+        let page = parse("# x(7) - y\n\n.hidden and `a-b\\c`. See `p(3)`.\n\n- `t`: u\n- v\n").unwrap();
+        let text = render(&page, &["-f".into()], &Foot { date: "2026-01-02", release: "r 1" });
+        let wanted = ".TH X 7 \"2026-01-02\" \"r 1\" \"uDAPL 1.2\"\n.SH NAME\nx \\- y\n.SH SYNOPSIS\n.nf\n\\-f\n.fi\n.SH \
+                      DESCRIPTION\n\\&.hidden and \\fBa\\-b\\ec\\fP.\nSee \\fBp\\fP(3).\n.TP\n\\fBt\\fP\nu\n.IP \\(bu 3\nv\n";
+        assert_eq!(text, wanted);
+    }
+
+    #[test]
+    fn links_are_their_words() {
+        assert_eq!(links("a [b c](d.md#e), f"), "a b c, f");
+    }
+}
