@@ -3,6 +3,7 @@
 
 use std::ptr::null_mut;
 
+use crate::cases::transfer::ends::is_request_idle;
 use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -86,8 +87,10 @@ fn eager_ring(ctx: &Ctx) {
         }
         std::thread::yield_now();
     }
-    ctx.meet();
+    // The last credits too are acknowledged before either of the two may end: they would be flushed.
+    until(|| is_request_idle(&conn));
     expect_nothing(conn.request.h());
+    ctx.meet();
 }
 
 fn writes_and_reads_back(ctx: &Ctx) {

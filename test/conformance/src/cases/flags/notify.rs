@@ -327,9 +327,9 @@ fn sends_solicited_and_suppressed(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     ok(Op::Send.call(&conn, 1, &[], &NOWHERE, SOLICITED | DAT_COMPLETION_SUPPRESS_FLAG));
-    ctx.meet();
     until(|| is_request_idle(&conn));
     expect_nothing(conn.request.h());
+    ctx.meet();
 }
 
 fn receives_only_solicited(ctx: &Ctx) {
