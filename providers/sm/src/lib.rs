@@ -216,6 +216,7 @@ impl Provider for Sm {
             && knobs.rma == knobs::RmaMethod::Auto
             && map::is_usable(region, access.local_write || access.remote_write);
         let Some(backing) = usable.then(|| backings.find(region, access.remote_write)).flatten() else {
+            log::info!("shared memory at {:#x}: peers cannot map it, and use the other ways", region.address);
             return self.register(pd, region, access);
         };
         let key = regions.lend(region, access, pd.0)?;

@@ -18,14 +18,16 @@ const MOST: usize = 256;
 const MOST_ASKED: usize = 4;
 /// A question or its answer got lost if it is older than so many rounds of the engine.
 const PATIENCE: u8 = 2;
+/// What was refused is asked for again after so many: there may have been no descriptor left just then.
+const FORGIVEN: u8 = 6;
 
 /// The state of one key.
 #[derive(Debug)]
 enum Loan {
     /// The question is out, since so many rounds.
     Asked(u8),
-    /// It is not to be had, or made no sense.
-    Refused,
+    /// It is not to be had, or made no sense, so many rounds ago.
+    Refused(u8),
     Here(Arc<Mapped>),
 }
 
@@ -48,7 +50,7 @@ impl Loans {
         let mut loans = self.0.lock();
         match loans.get(&key) {
             Some(Loan::Here(mapped)) => return Found::Here(mapped.clone()),
-            Some(Loan::Asked(_) | Loan::Refused) => return Found::Nothing,
+            Some(Loan::Asked(_) | Loan::Refused(_)) => return Found::Nothing,
             None => {}
         }
         let asked = loans.values().filter(|loan| matches!(loan, Loan::Asked(_))).count();
@@ -79,7 +81,7 @@ impl Loans {
         let room = LONGEST - loans.values().map(spans).sum::<u64>();
         let (loan, beyond) = match mapped {
             Some(mapped) if mapped.span() <= room => (Loan::Here(Arc::new(mapped)), None),
-            refused => (Loan::Refused, refused),
+            refused => (Loan::Refused(0), refused),
         };
         loans.insert(key, loan);
         drop(loans);
@@ -92,14 +94,16 @@ impl Loans {
         drop(gone); // unmapped without the lock
     }
 
-    /// A round of the engine's: questions that nobody has answered may be asked again.
+    /// A round of the engine's: questions that nobody has answered, or answered with no long ago, may be asked again.
     pub(crate) fn grow_older(&self) {
-        self.0.lock().retain(|_, loan| match loan {
-            Loan::Asked(rounds) => {
-                *rounds += 1;
-                *rounds < PATIENCE
-            }
-            _ => true,
+        self.0.lock().retain(|_, loan| {
+            let (rounds, most) = match loan {
+                Loan::Asked(rounds) => (rounds, PATIENCE),
+                Loan::Refused(rounds) => (rounds, FORGIVEN),
+                Loan::Here(_) => return true,
+            };
+            *rounds += 1;
+            *rounds < most
         });
     }
 
@@ -135,6 +139,11 @@ mod tests {
         assert!(!asks(1) && !loans.is_asked(1), "no is no");
         loans.withdraw(1);
         assert!(!asks(1));
+        (1..FORGIVEN).for_each(|_| loans.grow_older());
+        assert!(!asks(1));
+        loans.grow_older();
+        assert!(asks(1), "for a time");
+        loans.settle(1, None);
         assert!(asks(2));
         (0..PATIENCE).for_each(|_| loans.grow_older());
         assert!(asks(2) && !asks(1));
