@@ -310,6 +310,9 @@ impl Line {
         now: Nanos,
         host: &mut impl Host<Request = Request, Recv = Recv>,
     ) {
+        if self.link.goes_apart() {
+            bench.batch.set_apart();
+        }
         let Outcome { is_blocked, overflows, too_large, fault, .. } =
             bench.batch.send(&self.socket, &self.destination(to));
         if let Some(bytes) = too_large {

@@ -70,10 +70,10 @@ impl Capacity {
     pub(super) fn most(&self) -> f64 {
         self.most.0.max(self.most.1)
     }
+}
 
-    /// What a round should last at least.
-    pub(super) fn round(&self, packet: f64) -> Nanos {
-        let rate = self.most() / packet;
-        if rate > 0.0 { ((ROUND.0 * (ROUND.1 / rate).sqrt()) as Nanos).min(LONGEST) } else { 0 }
-    }
+/// What a round should last at least where so many bytes a second pass.
+pub(super) fn round(passes: f64, packet: f64) -> Nanos {
+    let rate = passes / packet;
+    if rate > 0.0 { ((ROUND.0 * (ROUND.1 / rate).sqrt()) as Nanos).min(LONGEST) } else { 0 }
 }

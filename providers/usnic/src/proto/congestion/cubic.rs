@@ -138,6 +138,10 @@ impl Controller for Cubic {
         pace(self.window, self.packet, self.srtt, gain)
     }
 
+    fn goes_apart(&self) -> bool {
+        false
+    }
+
     fn resize(&mut self, packet: u64) {
         self.peak *= self.packet;
         self.packet = packet.max(1) as f64;

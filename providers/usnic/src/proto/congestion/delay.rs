@@ -10,7 +10,7 @@
 //! trip holds but a few packets, rounds are longer than round trips (`capacity`), and once such loss is known to come from
 //! what we send, a rate takes the place of the window (`policed`).
 
-use super::capacity::Capacity;
+use super::capacity::{self, Capacity};
 use super::evidence::Evidence;
 use super::policed::Policed;
 use super::rounds::{Load, Round, Rounds};
@@ -216,12 +216,12 @@ impl Delay {
     /// What a round should last at least. Where packets queue, windows work, and round trips will do.
     fn round(&self) -> Nanos {
         let queue = (self.standing * QUEUED) as Nanos;
-        self.capacity.round(self.packet).saturating_sub(queue)
+        capacity::round(self.capacity.most(), self.packet).saturating_sub(queue)
     }
 
-    /// A round trip holds only a few packets of what passes, and no queue is a large part of it.
-    fn is_short(&self) -> bool {
-        self.capacity.round(self.packet).saturating_sub(2 * self.standing as Nanos) > self.srtt
+    /// A round trip holds only a few packets of so many bytes a second that pass, and this queue is no large part of it.
+    fn is_short(&self, passes: f64, queue: Nanos) -> bool {
+        capacity::round(passes, self.packet).saturating_sub(2 * queue) > self.base.rtt()
     }
 
     fn grow(&mut self, bytes: f64) {
@@ -313,7 +313,7 @@ impl Delay {
         let load = self.next_load(now, began);
         let settled = self.rounds.begin(now, in_flight, load);
         self.evidence.settled(&settled);
-        if !draining {
+        if !draining && self.policed.is_none() {
             self.judge_delay(now, began, least);
         }
     }
@@ -350,10 +350,17 @@ impl Delay {
     /// round trip holds enough of them.
     fn go_by_rate(&mut self, sample: &Sample) {
         let Some(policed) = self.policed.as_mut() else { return };
-        let Some(turn) = policed.acked(sample.now, sample.bytes, sample.app_limited) else { return };
+        let Some(turn) = policed.acked(sample) else { return };
+        let (passes, is_wide) = (policed.passes(), policed.is_wide());
         self.window = policed.rate() * self.srtt as f64 / SECONDS as f64;
         self.evidence.settled(&turn);
-        if turn.load == Load::Full && self.evidence.is_random() || !self.is_short() || self.queues() {
+        let queue = if turn.least == Nanos::MAX { 0 } else { turn.least.saturating_sub(self.base.rtt()) };
+        // Not one packet of so many came through at once, twice in a row: no busy machine does that.
+        let queues = queue as f64 > self.aim();
+        let again = queues && matches!(self.queue, Queue::Suspect);
+        self.queue = if queues { Queue::Suspect } else { Queue::Short };
+        let is_random = is_wide && self.evidence.is_random();
+        if is_random || again || !self.is_short(passes, 0) {
             self.policed = None;
         }
     }
@@ -413,9 +420,9 @@ impl Controller for Delay {
         let least = self.round();
         let share = if least > self.srtt { HALF } else { BETA };
         self.decrease(if heavy { (1.0 - lost / sent.max(lost)).clamp(HALF, share) } else { share });
-        if heavy {
+        if heavy && self.evidence.is_random() {
             self.evidence = Evidence::default();
-        } else {
+        } else if !heavy {
             self.keep_due(window);
         }
         self.capacity.congested();
@@ -425,9 +432,10 @@ impl Controller for Delay {
         let load = if heavy { Load::Other } else { Load::Low };
         let settled = self.rounds.begin(loss.now, loss.in_flight, load);
         self.evidence.settled(&settled);
-        if !heavy && self.is_short() && !self.queues() && self.evidence.is_ours() {
+        let passes = self.capacity.most();
+        if self.is_short(passes, self.standing as Nanos) && !self.queues() && self.evidence.is_ours() {
             self.experiment = None;
-            self.policed = Some(Policed::new(loss.now, self.capacity.most()));
+            self.policed = Some(Policed::new(loss.now, passes, self.capacity.best()));
         }
     }
 
@@ -443,11 +451,11 @@ impl Controller for Delay {
         self.cut_at = now;
     }
 
-    fn timed_out(&mut self, _now: Nanos) {
+    fn timed_out(&mut self, now: Nanos) {
         self.timeouts = self.timeouts.saturating_add(1);
         if self.timeouts == SILENT {
             self.experiment = None;
-            self.policed = None;
+            self.policed.iter_mut().for_each(|policed| policed.silent(now));
             self.decrease(BETA);
             self.window = self.window.min(self.packet);
         }
@@ -469,6 +477,10 @@ impl Controller for Delay {
         }
         let gain = if self.window < self.threshold { 2.0 } else { 1.25 };
         pace(self.window, self.packet, self.srtt, gain)
+    }
+
+    fn goes_apart(&self) -> bool {
+        self.policed.is_some()
     }
 
     fn resize(&mut self, packet: u64) {

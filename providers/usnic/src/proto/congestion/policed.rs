@@ -6,6 +6,7 @@
 //! something is, but not below a fair part of what was seen to pass. Now and then a turn probes for that. Knows no window
 //! and no round trip; whether loss is congestion at all is `evidence`'s to say.
 
+use super::Sample;
 use super::rounds::{Load, Round};
 use crate::proto::{MILLIS, Nanos, SECONDS};
 
@@ -18,6 +19,7 @@ const GENTLE: f64 = 0.85;
 const HARD: f64 = 0.5;
 /// Loss of a turn that says that the path has become narrower: more than a TCP beside us causes that heeds no loss. What is
 /// left of what passed, then: one such turn may be chance.
+const LEAST: f64 = 0.5;
 const MUCH: f64 = 0.5;
 const NARROWER: f64 = 0.8;
 /// Bytes a second by which the rate grows in a turn without loss, where so many pass: elsewhere by the root of that, for who
@@ -25,11 +27,14 @@ const NARROWER: f64 = 0.8;
 const STEP: (f64, f64) = (1_250_000.0, 125_000_000.0);
 const CALM: u32 = 4;
 const LEAP: f64 = 0.25;
-/// A turn in so long probes, if the rate is near the fair part: with so many times that. The first does with twice the rate.
+/// A turn in so long probes, if the rate is near the fair part: with so many times that, and with more each time that most
+/// of it got through, to a bound.
 const PROBE: Nanos = 2 * SECONDS;
 const NEAR: f64 = 1.5;
 const PROBES: f64 = 3.0;
-const FIRST: f64 = 2.0;
+const FURTHER: (f64, f64, f64) = (0.7, 1.5, 12.0);
+/// The first turn does with the best rate that was ever seen, in these bounds: what passes beside others says too little.
+const FIRST: (f64, f64) = (2.0, 8.0);
 /// What passed is forgotten after one to two of these: two probes at least.
 const MEMORY: Nanos = 5 * SECONDS;
 
@@ -45,6 +50,14 @@ struct Turn {
     idle: bool,
     probes: bool,
     is_first: bool,
+    /// Least round trip of an ack in it; the largest number: none.
+    least: Nanos,
+}
+
+impl Turn {
+    fn new(began: Nanos) -> Self {
+        Turn { began, least: Nanos::MAX, ..Turn::default() }
+    }
 }
 
 #[derive(Debug)]
@@ -54,6 +67,10 @@ pub(super) struct Policed {
     turn: Turn,
     /// Turns without loss in a row.
     calm: u32,
+    /// Part of what is sent that gets through: a mean, while others lose with us.
+    through: f64,
+    /// Times the fair part that a probe sends.
+    reach: f64,
     /// The most that passed in a turn of late, and of the time before, in bytes a second.
     most: (f64, f64),
     forget_at: Nanos,
@@ -61,12 +78,28 @@ pub(super) struct Policed {
 }
 
 impl Policed {
-    /// So many bytes a second were seen to pass.
-    pub(super) fn new(now: Nanos, passes: f64) -> Self {
+    /// Nothing is acknowledged any more: this turn says nothing.
+    pub(super) fn silent(&mut self, now: Nanos) {
+        let Turn { is_first, probes, .. } = self.turn;
+        if !is_first {
+            self.rate = self.rate.min(self.fair());
+        }
+        self.turn = Turn { is_first, probes, ..Turn::new(now) };
+    }
+
+    /// What is ours beside others: as much more leaves as is lost, that so much arrives.
+    fn fair(&self) -> f64 {
+        FAIR * self.passes() / self.through
+    }
+
+    /// So many bytes a second were seen to pass while packets were lost, and so many at best.
+    pub(super) fn new(now: Nanos, passes: f64, best: f64) -> Self {
         Policed {
-            rate: passes * FIRST,
-            turn: Turn { began: now, is_first: true, ..Turn::default() },
+            rate: best.max(passes * FIRST.0).min(passes * FIRST.1),
+            turn: Turn { is_first: true, ..Turn::new(now) },
             calm: 0,
+            through: 1.0,
+            reach: PROBES,
             most: (passes, 0.0),
             forget_at: now.saturating_add(MEMORY),
             probe_at: now.saturating_add(PROBE),
@@ -75,10 +108,17 @@ impl Policed {
 
     /// Bytes a second that may leave now.
     pub(super) fn rate(&self) -> f64 {
-        if self.turn.probes { self.rate.max(FAIR * PROBES * self.passes()) } else { self.rate }
+        if self.turn.probes { self.rate.max(FAIR * self.reach * self.passes()) } else { self.rate }
     }
 
-    fn passes(&self) -> f64 {
+    /// Two probes in a row got through, the second with far more than passed before: there is no such bound as was taken for
+    /// one.
+    pub(super) fn is_wide(&self) -> bool {
+        self.reach > PROBES * FURTHER.1
+    }
+
+    /// Bytes a second that pass, as far as was seen of late.
+    pub(super) fn passes(&self) -> f64 {
         self.most.0.max(self.most.1)
     }
 
@@ -92,26 +132,32 @@ impl Policed {
     }
 
     /// Gives the turn that this ends: what was lost in it, and under which load.
-    pub(super) fn acked(&mut self, now: Nanos, bytes: u64, app_limited: bool) -> Option<Round> {
-        self.turn.acked += bytes as f64;
-        self.turn.idle |= app_limited;
-        let lasted = now.saturating_sub(self.turn.began);
-        (lasted >= TURN).then(|| self.end_turn(now, lasted))
+    pub(super) fn acked(&mut self, sample: &Sample) -> Option<Round> {
+        self.turn.acked += sample.bytes as f64;
+        self.turn.idle |= sample.app_limited;
+        self.turn.least = self.turn.least.min(sample.rtt.unwrap_or(Nanos::MAX));
+        let lasted = sample.now.saturating_sub(self.turn.began);
+        (lasted >= TURN).then(|| self.end_turn(sample.now, lasted))
     }
 
     fn end_turn(&mut self, now: Nanos, lasted: Nanos) -> Round {
-        let turn = std::mem::replace(&mut self.turn, Turn { began: now, ..Turn::default() });
-        let passed = turn.acked * SECONDS as f64 / lasted as f64;
+        let turn = std::mem::replace(&mut self.turn, Turn::new(now));
+        // Acks of what was sent before may all come at once.
+        let passed = turn.acked.min(turn.sent) * SECONDS as f64 / lasted as f64;
         if now >= self.forget_at {
             self.most = (0.0, self.most.0);
             self.forget_at = now.saturating_add(MEMORY);
         }
-        self.most.0 = self.most.0.max(passed);
+        self.most.0 = if turn.is_first { passed } else { self.most.0.max(passed) };
         let was_low = self.rate <= self.passes() * FAIR * NEAR;
         if turn.is_first {
             self.rate = self.passes() * GENTLE;
         } else if !turn.probes {
             self.judge(&turn, passed);
+        } else if turn.acked >= FURTHER.0 * turn.sent {
+            self.reach = (self.reach * FURTHER.1).min(FURTHER.2);
+        } else {
+            self.reach = PROBES;
         }
         if now >= self.probe_at {
             self.probe_at = now.saturating_add(PROBE);
@@ -123,18 +169,19 @@ impl Policed {
             (false, true) => Load::Low,
             (false, false) => Load::Other,
         };
-        Round { load, sent: turn.sent, lost: turn.lost, events: turn.events, ..Round::default() }
+        Round { began: turn.began, load, sent: turn.sent, lost: turn.lost, events: turn.events, least: turn.least }
     }
 
     fn judge(&mut self, turn: &Turn, passed: f64) {
         let lost = turn.lost / turn.sent.max(turn.lost).max(1.0);
+        self.through = (self.through + (1.0 - lost - self.through) / 8.0).max(LEAST);
         if lost > MUCH {
             self.calm = 0;
             self.most = (passed.max(self.passes() * NARROWER), 0.0);
             self.rate = (self.rate * GENTLE).min(passed).max(self.rate * HARD);
         } else if turn.lost > 0.0 {
             self.calm = 0;
-            self.rate = self.rate.min((self.rate * GENTLE).max(FAIR * self.passes()));
+            self.rate = self.rate.min((self.rate * GENTLE).max(self.fair()));
         } else if !turn.idle {
             self.calm = self.calm.saturating_add(1);
             let doublings = f64::from(1u32 << (self.calm / CALM).min(16));
@@ -151,6 +198,10 @@ mod tests {
     const PASSES: f64 = 25_000_000.0;
     const PACKET: u64 = 1_000;
 
+    fn sample(now: Nanos, bytes: u64, app_limited: bool) -> Sample {
+        Sample { now, bytes, rtt: None, min_rtt: 0, srtt: 0, in_flight: 0, app_limited }
+    }
+
     /// A policer, and somebody who takes what is left of it; what a turn of ours meets there.
     struct Path {
         policed: Policed,
@@ -161,7 +212,7 @@ mod tests {
 
     impl Path {
         fn new(has_company: bool) -> Self {
-            Path { policed: Policed::new(0, PASSES), now: 0, passes: PASSES, has_company }
+            Path { policed: Policed::new(0, PASSES, PASSES), now: 0, passes: PASSES, has_company }
         }
 
         /// One turn; says at which rate, and under which load it was.
@@ -174,7 +225,7 @@ mod tests {
                 self.policed.lost((lost * TURN as f64 / SECONDS as f64) as u64);
             }
             self.now += TURN;
-            let ended = self.policed.acked(self.now, share as u64, part < 1.0);
+            let ended = self.policed.acked(&sample(self.now, share as u64, part < 1.0));
             (rate, ended.expect("it has lasted a turn").load)
         }
 
@@ -209,6 +260,32 @@ mod tests {
     }
 
     #[test]
+    fn a_path_without_such_a_bound_is_known_by_two_probes() {
+        let mut path = Path::new(true);
+        path.turns(300);
+        assert!(!path.policed.is_wide(), "one probe that gets through is not two");
+        path.passes = f64::INFINITY;
+        path.turns(100);
+        assert!(path.policed.is_wide());
+        path.passes = PASSES;
+        path.turns(100);
+        assert!(!path.policed.is_wide());
+    }
+
+    #[test]
+    fn silence_says_nothing_of_what_passes() {
+        let mut policed = Policed::new(0, PASSES / 4.0, PASSES);
+        assert_eq!(policed.rate(), PASSES, "the first turn does with the best that was seen");
+        policed.silent(TURN / 2);
+        assert_eq!((policed.rate(), policed.turn.is_first), (PASSES, true), "it begins anew");
+        policed.sent(PASSES as u64 / 20);
+        policed.acked(&sample(2 * TURN, PASSES as u64 / 20, false));
+        policed.rate = PASSES;
+        policed.silent(3 * TURN);
+        assert!(policed.rate() < PASSES / 2.0, "a fair part is left: {}", policed.rate());
+    }
+
+    #[test]
     fn a_path_that_becomes_narrower_or_wider_is_followed() {
         let mut path = Path::new(false);
         path.turns(40);
@@ -233,13 +310,13 @@ mod tests {
     #[test]
     fn extremes_are_finite() {
         for passes in [0.0, 1.0, 1e18] {
-            let mut policed = Policed::new(0, passes);
+            let mut policed = Policed::new(0, passes, passes);
             for turn in 1..200 {
                 policed.sent(PACKET);
                 if turn % 3 == 0 {
                     policed.lost(u64::MAX >> 8);
                 }
-                policed.acked(turn * TURN, PACKET, false);
+                policed.acked(&sample(turn * TURN, PACKET, false));
                 assert!(policed.rate().is_finite() && policed.rate() >= 0.0);
             }
         }

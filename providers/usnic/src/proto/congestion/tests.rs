@@ -83,6 +83,20 @@ fn a_policer_is_shared_with_tcp() {
 }
 
 #[test]
+fn a_policer_is_shared_on_busy_machines_too() {
+    for stalls in [(5, 1), (2, 2), (1, 2), (50, 20)] {
+        for (mine, theirs) in [(1, 1), (44, 1), (1, 44), (44, 44)] {
+            let senders = [Sender { train: mine * 1472, ..ours() }, Sender { train: theirs * 1448, ..tcp() }];
+            let stalls = Some((stalls.0 * MILLIS, stalls.1 * MILLIS));
+            let road = Road { rtt: 100 * MICROS, policer: Some((25_000_000, 262_144)), stalls, ..Road::default() };
+            let (share, all) = shares(road, 7, senders.into(), 8 * SECONDS);
+            assert!(share.iter().all(|share| *share >= 0.25), "{stalls:?}, trains of {mine} and {theirs}: {share:.2?}");
+            assert!(all >= 20e6, "{stalls:?}, trains of {mine} and {theirs}: only {all:.0} pass");
+        }
+    }
+}
+
+#[test]
 fn a_queue_that_tcp_fills_is_shared() {
     for (rtt, queue) in [(50, 125_000), (50, 1_000_000), (1000, 1_000_000), (10_000, 1_000_000)] {
         for seed in 1..4 {

@@ -82,6 +82,11 @@ impl Lane {
         self.pacer.ready(now, bytes).is_ok()
     }
 
+    /// Are packets to leave one by one?
+    pub(super) fn goes_apart(&self) -> bool {
+        self.congestion.goes_apart()
+    }
+
     /// When so many bytes may leave, as far as is known now; the beginning of time if at once.
     pub(super) fn admits_at(&self, now: Nanos, bytes: u64, in_flight: u64) -> Option<Nanos> {
         let is_open = in_flight == 0 || in_flight + bytes <= self.window();

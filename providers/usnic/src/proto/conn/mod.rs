@@ -223,6 +223,11 @@ impl<Q, R> Conn<Q, R> {
         self.lane.overflowed(now);
     }
 
+    /// Packets are not to share a fate: they leave one by one, though many may at once.
+    pub(crate) fn goes_apart(&self) -> bool {
+        self.lane.goes_apart()
+    }
+
     /// The system has heard that something did not get to the peer. A hint of anybody's.
     pub(crate) fn did_not_arrive(&mut self, now: Nanos) {
         self.now = now;
