@@ -58,26 +58,37 @@ const AFRESH: (Nanos, Nanos) = (SECONDS, 8 * SECONDS);
 const LONG: Nanos = 8 * MILLIS;
 /// Steps of the golden section visit every part of a packet evenly.
 const GOLDEN: f64 = 0.618_033_988_749_895;
+/// A window so long below a packet stays there.
+const STARVED: Nanos = 300 * MILLIS;
+/// Part of the best that is taken to pass where nothing else is known.
+const FIRST: f64 = 0.125;
 /// How late acks may be where a rate decides.
 const SLACK: Nanos = 2 * MILLIS;
 /// Probe timeouts in a row after which nothing is believed to be in flight.
 const SILENT: u32 = 3;
 /// Least part of a packet that a window may be, and the longest wait for a packet that follows from it.
 const LEAST: (f64, Nanos) = (1.0 / 64.0, 100 * MILLIS);
-/// The least round trip is forgotten after one to two of these: routes change.
+/// The least round trip is forgotten after one to two of these: routes change. And where a queue is looked for that no
+/// stall of a host can feign.
 const MEMORY: Nanos = 10 * SECONDS;
+const LATELY: Nanos = 50 * MILLIS;
 
 /// The least round trip of late.
 #[derive(Debug)]
 struct Base {
+    memory: Nanos,
     since: Nanos,
     now: Nanos,
     before: Nanos,
 }
 
 impl Base {
+    fn new(memory: Nanos) -> Self {
+        Base { memory, since: 0, now: Nanos::MAX, before: Nanos::MAX }
+    }
+
     fn seen(&mut self, now: Nanos, rtt: Nanos) {
-        if now.saturating_sub(self.since) > MEMORY {
+        if now.saturating_sub(self.since) > self.memory {
             (self.since, self.before, self.now) = (now, self.now, Nanos::MAX);
         }
         self.now = self.now.min(rtt);
@@ -143,6 +154,7 @@ pub(crate) struct Delay {
     /// Rounds spent beyond.
     beyond: u32,
     base: Base,
+    lately: Base,
     rounds: Rounds,
     evidence: Evidence,
     capacity: Capacity,
@@ -155,6 +167,8 @@ pub(crate) struct Delay {
     /// Rounds since the last.
     quiet: u32,
     cut_at: Nanos,
+    /// At losses since then the window was below a packet.
+    starves_since: Option<Nanos>,
     timeouts: u32,
     srtt: Nanos,
     app_limited: bool,
@@ -174,7 +188,8 @@ impl Delay {
             threshold: f64::INFINITY,
             peak: 0.0,
             beyond: 0,
-            base: Base { since: 0, now: Nanos::MAX, before: Nanos::MAX },
+            base: Base::new(MEMORY),
+            lately: Base::new(LATELY),
             rounds: Rounds::new(),
             evidence: Evidence::default(),
             capacity: Capacity::default(),
@@ -184,6 +199,7 @@ impl Delay {
             policed: None,
             quiet: 0,
             cut_at: 0,
+            starves_since: None,
             timeouts: 0,
             srtt: 0,
             app_limited: false,
@@ -219,8 +235,9 @@ impl Delay {
         capacity::round(self.capacity.most(), self.packet).saturating_sub(queue)
     }
 
-    /// A round trip holds only a few packets of so many bytes a second that pass, and this queue is no large part of it.
-    fn is_short(&self, passes: f64, queue: Nanos) -> bool {
+    /// A round trip holds only a few packets of so many bytes a second that pass, and no queue is a large part of it.
+    fn is_short(&self, passes: f64) -> bool {
+        let queue = self.lately.rtt().saturating_sub(self.base.rtt());
         capacity::round(passes, self.packet).saturating_sub(2 * queue) > self.base.rtt()
     }
 
@@ -360,9 +377,18 @@ impl Delay {
         let again = queues && matches!(self.queue, Queue::Suspect);
         self.queue = if queues { Queue::Suspect } else { Queue::Short };
         let is_random = is_wide && self.evidence.is_random();
-        if is_random || again || !self.is_short(passes, 0) {
+        if is_random || again || !self.is_short(passes) {
             self.policed = None;
         }
+    }
+
+    /// The window has been below a packet for long: nothing is learnt of it, and beside others it hardly grows.
+    fn starves(&mut self, now: Nanos) -> bool {
+        if self.window >= self.packet {
+            self.starves_since = None;
+            return false;
+        }
+        now.saturating_sub(*self.starves_since.get_or_insert(now)) >= STARVED
     }
 
     /// Delay is as long as loss by a queue would make it, so that loss is no chance.
@@ -384,6 +410,7 @@ impl Controller for Delay {
         self.app_limited = sample.app_limited;
         if let Some(rtt) = sample.rtt {
             self.base.seen(sample.now, rtt);
+            self.lately.seen(sample.now, rtt);
         }
         self.go_by_rate(sample);
         if sample.app_limited || self.policed.is_some() {
@@ -432,10 +459,11 @@ impl Controller for Delay {
         let load = if heavy { Load::Other } else { Load::Low };
         let settled = self.rounds.begin(loss.now, loss.in_flight, load);
         self.evidence.settled(&settled);
-        let passes = self.capacity.most();
-        if self.is_short(passes, self.standing as Nanos) && !self.queues() && self.evidence.is_ours() {
+        let (passes, best) = (self.capacity.most(), self.capacity.best());
+        let is_policed = self.is_short(passes) && !self.queues() && self.evidence.is_ours();
+        if is_policed || (self.starves(loss.now) && self.is_short(best)) {
             self.experiment = None;
-            self.policed = Some(Policed::new(loss.now, passes, self.capacity.best()));
+            self.policed = Some(Policed::new(loss.now, passes.max(best * FIRST), best));
         }
     }
 

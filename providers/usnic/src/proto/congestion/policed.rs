@@ -27,12 +27,12 @@ const NARROWER: f64 = 0.8;
 const STEP: (f64, f64) = (1_250_000.0, 125_000_000.0);
 const CALM: u32 = 4;
 const LEAP: f64 = 0.25;
-/// A turn in so long probes, if the rate is near the fair part: with so many times that, and with more each time that most
-/// of it got through, to a bound.
-const PROBE: Nanos = 2 * SECONDS;
+/// A turn in so long probes, if the rate is near the fair part: with so many times that. When hardly more of it is lost than
+/// else, the next comes sooner, and with more, to a bound.
+const PROBE: (Nanos, Nanos) = (2 * SECONDS, SECONDS / 2);
 const NEAR: f64 = 1.5;
 const PROBES: f64 = 3.0;
-const FURTHER: (f64, f64, f64) = (0.7, 1.5, 12.0);
+const FURTHER: (f64, f64, f64) = (0.95, 1.5, 12.0);
 /// The first turn does with the best rate that was ever seen, in these bounds: what passes beside others says too little.
 const FIRST: (f64, f64) = (2.0, 8.0);
 /// What passed is forgotten after one to two of these: two probes at least.
@@ -102,7 +102,7 @@ impl Policed {
             reach: PROBES,
             most: (passes, 0.0),
             forget_at: now.saturating_add(MEMORY),
-            probe_at: now.saturating_add(PROBE),
+            probe_at: now.saturating_add(PROBE.1),
         }
     }
 
@@ -154,13 +154,14 @@ impl Policed {
             self.rate = self.passes() * GENTLE;
         } else if !turn.probes {
             self.judge(&turn, passed);
-        } else if turn.acked >= FURTHER.0 * turn.sent {
+        } else if turn.acked >= FURTHER.0 * self.through * turn.sent {
             self.reach = (self.reach * FURTHER.1).min(FURTHER.2);
+            self.probe_at = now.saturating_add(PROBE.1);
         } else {
             self.reach = PROBES;
         }
         if now >= self.probe_at {
-            self.probe_at = now.saturating_add(PROBE);
+            self.probe_at = now.saturating_add(PROBE.0);
             self.turn.probes = was_low && !turn.idle;
         }
         let load = match (turn.probes, was_low) {
