@@ -61,7 +61,7 @@ const GOLDEN: f64 = 0.618_033_988_749_895;
 /// A window so long below a packet stays there.
 const STARVED: Nanos = 300 * MILLIS;
 /// Part of the best that is taken to pass where nothing else is known.
-const FIRST: f64 = 0.125;
+const FIRST: f64 = 1.0 / 64.0;
 /// How late acks may be where a rate decides.
 const SLACK: Nanos = 2 * MILLIS;
 /// Probe timeouts in a row after which nothing is believed to be in flight.
@@ -428,7 +428,7 @@ impl Controller for Delay {
     fn lost(&mut self, loss: &Loss) {
         self.rounds.lost(loss.bytes, loss.first_sent);
         if let Some(policed) = self.policed.as_mut() {
-            policed.lost(loss.bytes);
+            policed.lost(loss.now, loss.bytes);
             return;
         }
         if loss.first_sent <= self.cut_at {
@@ -463,7 +463,8 @@ impl Controller for Delay {
         let is_policed = self.is_short(passes) && !self.queues() && self.evidence.is_ours();
         if is_policed || (self.starves(loss.now) && self.is_short(best)) {
             self.experiment = None;
-            self.policed = Some(Policed::new(loss.now, passes.max(best * FIRST), best));
+            let passes = if passes > 0.0 { passes } else { best * FIRST };
+            self.policed = Some(Policed::new(loss.now, passes, best));
         }
     }
 

@@ -46,6 +46,8 @@ struct Turn {
     acked: f64,
     lost: f64,
     events: f64,
+    /// When the first loss of it was found, and what had been acked by then.
+    lost_at: Option<(Nanos, f64)>,
     /// There was less to send than the rate.
     idle: bool,
     probes: bool,
@@ -57,6 +59,17 @@ struct Turn {
 impl Turn {
     fn new(began: Nanos) -> Self {
         Turn { began, least: Nanos::MAX, ..Turn::default() }
+    }
+
+    /// Bytes a second that passed; 0: that cannot be told. A policer lets pass what it has saved up, however fast that comes:
+    /// once it loses, it has nothing left.
+    fn passed(&self, now: Nanos, lasted: Nanos) -> f64 {
+        let (bytes, time) = match self.lost_at {
+            // Acks of what was sent before may all come at once.
+            None => (self.acked.min(self.sent), lasted),
+            Some((at, acked)) => (self.acked - acked, now.saturating_sub(at)),
+        };
+        if time < TURN / 4 { 0.0 } else { bytes * SECONDS as f64 / time as f64 }
     }
 }
 
@@ -126,7 +139,8 @@ impl Policed {
         self.turn.sent += bytes as f64;
     }
 
-    pub(super) fn lost(&mut self, bytes: u64) {
+    pub(super) fn lost(&mut self, now: Nanos, bytes: u64) {
+        self.turn.lost_at.get_or_insert((now, self.turn.acked));
         self.turn.lost += bytes as f64;
         self.turn.events += 1.0;
     }
@@ -142,13 +156,12 @@ impl Policed {
 
     fn end_turn(&mut self, now: Nanos, lasted: Nanos) -> Round {
         let turn = std::mem::replace(&mut self.turn, Turn::new(now));
-        // Acks of what was sent before may all come at once.
-        let passed = turn.acked.min(turn.sent) * SECONDS as f64 / lasted as f64;
+        let passed = turn.passed(now, lasted);
         if now >= self.forget_at {
             self.most = (0.0, self.most.0);
             self.forget_at = now.saturating_add(MEMORY);
         }
-        self.most.0 = if turn.is_first { passed } else { self.most.0.max(passed) };
+        self.most.0 = if turn.is_first && passed > 0.0 { passed } else { self.most.0.max(passed) };
         let was_low = self.rate <= self.passes() * FAIR * NEAR;
         if turn.is_first {
             self.rate = self.passes() * GENTLE;
@@ -223,7 +236,7 @@ mod tests {
             let lost = (rate - self.passes).max(if self.has_company { rate / 200.0 } else { 0.0 });
             self.policed.sent((rate * TURN as f64 / SECONDS as f64) as u64);
             if lost > 0.0 {
-                self.policed.lost((lost * TURN as f64 / SECONDS as f64) as u64);
+                self.policed.lost(self.now, (lost * TURN as f64 / SECONDS as f64) as u64);
             }
             self.now += TURN;
             let ended = self.policed.acked(&sample(self.now, share as u64, part < 1.0));
@@ -315,7 +328,7 @@ mod tests {
             for turn in 1..200 {
                 policed.sent(PACKET);
                 if turn % 3 == 0 {
-                    policed.lost(u64::MAX >> 8);
+                    policed.lost(turn * TURN, u64::MAX >> 8);
                 }
                 policed.acked(&sample(turn * TURN, PACKET, false));
                 assert!(policed.rate().is_finite() && policed.rate() >= 0.0);

@@ -149,10 +149,13 @@ impl<T: Copy> Flight<T> {
     }
 
     /// Where the path has become far longer, all is sent again before its ack can come, and nothing that left once is left
-    /// to be measured. So when that has been so for some round trips, and resends are known to be in vain, first copies are.
+    /// to be measured. So when that has been so for some round trips, and resends are known to be in vain, first copies are;
+    /// if those acked are younger and younger. Where they do not, it takes long because much was lost.
     fn learn_from_first(&mut self, now: Nanos, first: Nanos, delay: Nanos) {
-        let since = *self.unsure.get_or_insert(now);
-        if now.saturating_sub(since) > self.rtt.smoothed().unwrap_or(0).saturating_mul(UNSURE) {
+        let (since, oldest) = *self.unsure.get_or_insert((now, first));
+        let lasts = now.saturating_sub(since);
+        let is_long = lasts > self.rtt.smoothed().unwrap_or(0).saturating_mul(UNSURE);
+        if is_long && first.saturating_sub(oldest) > lasts / 2 {
             self.rtt.sample(now, now.saturating_sub(first), delay);
         }
     }

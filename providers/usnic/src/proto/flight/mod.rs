@@ -123,8 +123,8 @@ pub(crate) struct Flight<T> {
     ring: Ring<T>,
     reorder: Reorder,
     rtt: Rtt,
-    /// Since when there are acks, but none that a round trip can be measured by.
-    unsure: Option<Nanos>,
+    /// Since when there are acks, but none that a round trip can be measured by; and when what the first was of had left.
+    unsure: Option<(Nanos, Nanos)>,
     /// When something was last acked, or the first packet left.
     progress: Nanos,
     /// When the last timeout was, and how many there were since the last progress.

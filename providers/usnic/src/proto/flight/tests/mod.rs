@@ -361,6 +361,21 @@ fn a_resend_in_vain_is_noticed_and_makes_the_flight_more_patient() {
 }
 
 #[test]
+fn resends_that_are_answered_a_little_sooner_than_ever_tell_of_no_longer_path() {
+    let mut sender = Sender::with(0, 40);
+    sender.now += 100 * MILLIS;
+    for packet in 1..=40 {
+        if sender.resend().is_empty() {
+            assert!(matches!(sender.wait(), Timeout::Probe(_)));
+            sender.resend();
+        }
+        sender.now += TRIP * 6 / 10;
+        sender.ack(packet, &[]).unwrap();
+    }
+    assert!(sender.flight.rtt().smoothed().unwrap() <= TRIP, "{:?}", sender.flight.rtt());
+}
+
+#[test]
 fn patience_has_bounds_and_goes_again() {
     let mut sender = Sender::with(0, 0);
     let mut base = 0;
