@@ -31,7 +31,7 @@ usage: cargo xtask COMMAND
 
   demo                  run dtest, server and client, over the sm provider; succeeds only if all data checked
   test [SUITE] [ARGS]   run one suite, or all; ARGS go to cargo test. `test --list` names the suites; `test --required` runs
-                        all and fails where the one that needs guests (rxe) would be skipped; net is not in all
+                        all and fails where those that need network namespaces (net) or guests (rxe) would be skipped
   test conformance [--provider NAME] [ARGS]
                         the conformance suite over a provider (sm0, usnic0); `test conformance list` names its cases
   test coverage [SUITE] [ARGS]

@@ -1,6 +1,6 @@
 //! The suites, by name: each a file of `test/tests`, besides `unit` (what stands at the foot of the sources), those that
-//! need a build of their own (`proofs`), `report` (the page of the benches, in this program), `rxe` (`guest`), which fetches a
-//! kernel, and `all`. `net`, which makes network namespaces, is a command of its own.
+//! need a build of their own (`proofs`), `report` (the page of the benches, in this program), `net`, which makes network
+//! namespaces, `rxe` (`guest`), which fetches a kernel, and `all`.
 //!
 //! cargo runs them, so the output ends in its `test result:` lines.
 #![forbid(unsafe_code)]
@@ -12,7 +12,7 @@ use dapl_test::rdma_core;
 use dapl_test::stage::workspace;
 
 use crate::guest::rxe;
-use crate::{Result, proofs, setup};
+use crate::{Result, net, proofs, setup};
 
 /// Runs what the arguments ask for: a suite, then what is cargo's.
 pub(crate) fn run(arguments: &[&str]) -> Result {
@@ -45,10 +45,10 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
         "loom" => proofs::loom(rest),
         "threads" => proofs::threads(rest),
         "nightly" => proofs::nightly(rest),
-        // All are run, whatever comes of the first. --required: not even the one that needs guests may be skipped.
+        // All are run, whatever comes of the first. --required: not even those that need namespaces or guests may be skipped.
         "all" if rest.is_empty() || rest == ["--required"] => {
             let host = tests(suite, &known, &[]).and(proofs::loom(&[])).and(proofs::threads(&[]));
-            host.and(rxe::run(rest))
+            host.and(net::run(rest)).and(rxe::run(rest))
         }
         // The page is made in this program, so its tests are here as well.
         "report" => cargo_test(suite, &[&["-p", "xtask", "bench::page"], rest].concat()),
