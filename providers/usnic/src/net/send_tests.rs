@@ -243,6 +243,7 @@ fn drops_are_counted() {
         batch.send(&socket, &to);
     }
     let first = take(&peer).0.len();
+    // Of an old kernel that is heard with the next.
     fill(&mut batch, &memory[..1]);
     batch.send(&socket, &to);
     assert_eq!(take(&peer).0.len(), 1);

@@ -58,7 +58,7 @@ const AFRESH: (Nanos, Nanos) = (SECONDS, 8 * SECONDS);
 const LONG: Nanos = 8 * MILLIS;
 /// Steps of the golden section visit every part of a packet evenly.
 const GOLDEN: f64 = 0.618_033_988_749_895;
-/// A window so long below a packet stays there.
+/// A window that has been below a packet for so long stays there.
 const STARVED: Nanos = 300 * MILLIS;
 /// Part of the best that is taken to pass where nothing else is known.
 const FIRST: f64 = 1.0 / 64.0;
@@ -68,9 +68,9 @@ const SLACK: Nanos = 2 * MILLIS;
 const SILENT: u32 = 3;
 /// Least part of a packet that a window may be, and the longest wait for a packet that follows from it.
 const LEAST: (f64, Nanos) = (1.0 / 64.0, 100 * MILLIS);
-/// The least round trip is forgotten after one to two of these: routes change. And where a queue is looked for that no
-/// stall of a host can feign.
+/// The least round trip is forgotten after one to two of these: routes change.
 const MEMORY: Nanos = 10 * SECONDS;
+/// In that of so long a queue shows, and no stall of a host, in which some packets come through at once.
 const LATELY: Nanos = 50 * MILLIS;
 
 /// The least round trip of late.
@@ -238,7 +238,7 @@ impl Delay {
     /// A round trip holds only a few packets of so many bytes a second that pass, and no queue is a large part of it.
     fn is_short(&self, passes: f64) -> bool {
         let queue = self.lately.rtt().saturating_sub(self.base.rtt());
-        capacity::round(passes, self.packet).saturating_sub(2 * queue) > self.base.rtt()
+        capacity::round(passes, self.packet).saturating_sub(queue.saturating_mul(2)) > self.base.rtt()
     }
 
     fn grow(&mut self, bytes: f64) {
