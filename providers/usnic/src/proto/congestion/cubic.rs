@@ -138,7 +138,7 @@ impl Controller for Cubic {
         pace(self.window, self.packet, self.srtt, gain)
     }
 
-    fn goes_apart(&self) -> bool {
+    fn goes_by_rate(&self) -> bool {
         false
     }
 

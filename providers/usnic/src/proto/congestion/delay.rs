@@ -208,6 +208,12 @@ impl Delay {
         }
     }
 
+    /// One that knows already that so many bytes a second pass.
+    #[cfg(test)]
+    pub(crate) fn behind_a_policer(packet: u64, passes: f64) -> Self {
+        Delay { policed: Some(Policed::new(0, passes, passes)), ..Delay::new(packet, MILLIS) }
+    }
+
     fn decrease(&mut self, share: f64) {
         let least = LEAST.0.max((self.srtt as f64 / LEAST.1 as f64).min(1.0)) * self.packet;
         self.peak = self.window;
@@ -508,7 +514,7 @@ impl Controller for Delay {
         pace(self.window, self.packet, self.srtt, gain)
     }
 
-    fn goes_apart(&self) -> bool {
+    fn goes_by_rate(&self) -> bool {
         self.policed.is_some()
     }
 

@@ -68,8 +68,9 @@ pub(crate) trait Controller {
     fn window(&self) -> u64;
     /// Bytes a second, if packets are to be spread out; `None`: the window alone is enough.
     fn rate(&self) -> Option<u64>;
-    /// Packets are to leave one by one: the path has little room at a time, and what goes as one is lost as one.
-    fn goes_apart(&self) -> bool;
+    /// The rate decides, and the window is only room for acks that are late. The path has little room at a time, and what
+    /// goes as one is lost as one.
+    fn goes_by_rate(&self) -> bool;
     /// The path's MTU is now so many bytes of datagram.
     fn resize(&mut self, packet: u64);
 }
@@ -142,8 +143,8 @@ impl Controller for Congestion {
         either!(self, one => one.rate())
     }
 
-    fn goes_apart(&self) -> bool {
-        either!(self, one => one.goes_apart())
+    fn goes_by_rate(&self) -> bool {
+        either!(self, one => one.goes_by_rate())
     }
 
     fn resize(&mut self, packet: u64) {

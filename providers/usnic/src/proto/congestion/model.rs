@@ -98,7 +98,7 @@ impl Flow {
 
     /// What leaves at once and shares a fate: no more than a third of the window, as with TCP.
     fn unit(&self) -> u64 {
-        if self.sender.control.goes_apart() {
+        if self.sender.control.goes_by_rate() {
             return self.sender.packet;
         }
         let third = self.window() / 3 / self.sender.packet * self.sender.packet;

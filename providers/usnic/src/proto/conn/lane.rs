@@ -21,7 +21,7 @@ pub(super) struct Lane {
     pub(super) extra: usize,
     /// Bytes sent since an ack was asked for.
     unasked: u64,
-    /// The window was not what held us back.
+    /// Neither the window nor a rate in its place was what held us back.
     pub(super) is_idle: bool,
     /// The MTU that the controller knows.
     known: usize,
@@ -79,12 +79,16 @@ impl Lane {
             self.is_idle = false;
             return false;
         }
-        self.pacer.ready(now, bytes).is_ok()
+        let is_due = self.pacer.ready(now, bytes).is_ok();
+        if !is_due && self.congestion.goes_by_rate() {
+            self.is_idle = false;
+        }
+        is_due
     }
 
     /// Are packets to leave one by one?
     pub(super) fn goes_apart(&self) -> bool {
-        self.congestion.goes_apart()
+        self.congestion.goes_by_rate()
     }
 
     /// When so many bytes may leave, as far as is known now; the beginning of time if at once.
@@ -155,5 +159,31 @@ impl Lane {
             self.known = self.path.mtu();
             self.congestion.resize(self.known as u64);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::MILLIS;
+    use crate::proto::congestion::Delay;
+    use crate::proto::setup::tests::terms;
+
+    const PACKET: u64 = 1_000;
+
+    #[test]
+    fn who_waits_for_a_rate_in_place_of_a_window_does_not_want_for_work() {
+        let mut lane = Lane::new(&Config::default(), &terms());
+        let waits = |lane: &mut Lane| {
+            lane.is_idle = true;
+            while lane.admits(1, PACKET, 0) {
+                lane.sent(1, PACKET, 0);
+            }
+            !lane.is_idle
+        };
+        lane.congestion = Congestion::Delay(Delay::behind_a_policer(PACKET, 1e6));
+        assert!(waits(&mut lane), "it has more to send, and the rate would grow");
+        lane.is_idle = true;
+        assert!(lane.admits(MILLIS * 100, PACKET, 0) && lane.is_idle);
     }
 }
