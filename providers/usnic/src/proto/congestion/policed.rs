@@ -23,10 +23,10 @@ const LEAST: f64 = 0.5;
 const MUCH: f64 = 0.5;
 const NARROWER: f64 = 0.8;
 /// Bytes a second by which the rate grows in a turn without loss, where so many pass: elsewhere by the root of that, for who
-/// gets little must grow faster in proportion, or gets little for ever. Doubled after some such turns in a row, to a quarter.
+/// gets little must grow faster in proportion, or gets little for ever. Doubled after some such turns in a row, to an eighth.
 const STEP: (f64, f64) = (1_250_000.0, 125_000_000.0);
-const CALM: u32 = 4;
-const LEAP: f64 = 0.25;
+const CALM: u32 = 8;
+const LEAP: f64 = 0.125;
 /// A turn in so long probes, if the rate is near the fair part: with so many times that. When hardly more of it is lost than
 /// else, the next comes sooner, and with more, to a bound.
 const PROBE: (Nanos, Nanos) = (2 * SECONDS, SECONDS / 2);
@@ -63,13 +63,10 @@ impl Turn {
 
     /// Bytes a second that passed; 0: that cannot be told. A policer lets pass what it has saved up, however fast that comes:
     /// once it loses, it has nothing left.
-    fn passed(&self, now: Nanos, lasted: Nanos) -> f64 {
-        let (bytes, time) = match self.lost_at {
-            // Acks of what was sent before may all come at once.
-            None => (self.acked.min(self.sent), lasted),
-            Some((at, acked)) => (self.acked - acked, now.saturating_sub(at)),
-        };
-        if time < TURN / 4 { 0.0 } else { bytes * SECONDS as f64 / time as f64 }
+    fn passed(&self, now: Nanos) -> f64 {
+        let Some((at, acked)) = self.lost_at else { return 0.0 };
+        let time = now.saturating_sub(at);
+        if time < TURN / 4 { 0.0 } else { (self.acked - acked) * SECONDS as f64 / time as f64 }
     }
 }
 
@@ -150,13 +147,12 @@ impl Policed {
         self.turn.acked += sample.bytes as f64;
         self.turn.idle |= sample.app_limited;
         self.turn.least = self.turn.least.min(sample.rtt.unwrap_or(Nanos::MAX));
-        let lasted = sample.now.saturating_sub(self.turn.began);
-        (lasted >= TURN).then(|| self.end_turn(sample.now, lasted))
+        (sample.now.saturating_sub(self.turn.began) >= TURN).then(|| self.end_turn(sample.now))
     }
 
-    fn end_turn(&mut self, now: Nanos, lasted: Nanos) -> Round {
+    fn end_turn(&mut self, now: Nanos) -> Round {
         let turn = std::mem::replace(&mut self.turn, Turn::new(now));
-        let passed = turn.passed(now, lasted);
+        let passed = turn.passed(now);
         if now >= self.forget_at {
             self.most = (0.0, self.most.0);
             self.forget_at = now.saturating_add(MEMORY);
@@ -167,6 +163,8 @@ impl Policed {
             self.rate = self.passes() * GENTLE;
         } else if !turn.probes {
             self.judge(&turn, passed);
+        } else if turn.lost == 0.0 {
+            // Savings, or nobody else there: it says nothing of what passes.
         } else if turn.acked >= FURTHER.0 * self.through * turn.sent {
             self.reach = (self.reach * FURTHER.1).min(FURTHER.2);
             self.probe_at = now.saturating_add(PROBE.1);
