@@ -20,6 +20,7 @@ use crate::book::{Conn, Stage};
 use crate::device::Device;
 use crate::lend;
 use crate::link::Link;
+use crate::peers;
 use crate::proto::handshake::{Answer, Bad, Datagram, Terms};
 use crate::proto::machine::{Action, Input};
 use crate::proto::message::Note;
@@ -309,7 +310,7 @@ impl Engine {
                 fail_point!(ReplyHeard);
                 let device = self.device.clone();
                 let (from, pid) = (received.from, received.pid);
-                let theirs = setup::meet(&device, &from, pid, server, &terms, received.fds);
+                let theirs = peers::meet(&device, &from, pid, server, &terms, received.fds);
                 let joined = theirs.map(|theirs| link.join(theirs));
                 fail_point!(BeforeAck);
                 if joined.is_none() || !self.answered(id, &terms) {

@@ -47,6 +47,7 @@ mod map;
 #[path = "map/double.rs"]
 mod map;
 mod mapped;
+mod peers;
 mod proto;
 mod qp;
 mod recv;

@@ -12,6 +12,7 @@ mod failing;
 mod points;
 mod sharing;
 mod storm;
+mod watermarks;
 
 use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;

@@ -9,7 +9,7 @@ const SRQ_ATTR: DAT_SRQ_ATTR = DAT_SRQ_ATTR { max_recv_dtos: 8, max_recv_iov: 2,
 
 /// A call of `dat_ep_create_with_srq`, right as it stands.
 #[derive(Clone, Copy)]
-struct Create {
+pub(super) struct Create {
     pz: H,
     recv: H,
     request: H,
@@ -19,7 +19,7 @@ struct Create {
 }
 
 impl Create {
-    fn new(world: &World, srq: H) -> Self {
+    pub(super) fn new(world: &World, srq: H) -> Self {
         let plain = world.ep();
         let mut attr = query(plain).ep_attr;
         assert_eq!(call!(dapl_ep_free(plain)), DAT_SUCCESS);
@@ -27,24 +27,24 @@ impl Create {
         Create { pz: world.pz, recv: world.dto, request: world.dto, conn: world.conn, srq, attr }
     }
 
-    fn marks(mut self, soft: i32, hard: i32) -> Self {
+    pub(super) fn marks(mut self, soft: i32, hard: i32) -> Self {
         (self.attr.srq_soft_hw, self.attr.max_recv_dtos) = (soft, hard);
         self
     }
 
-    fn call(&self, world: &World, attr: *const DAT_EP_ATTR, ep: *mut H) -> DAT_RETURN {
+    pub(super) fn call(&self, world: &World, attr: *const DAT_EP_ATTR, ep: *mut H) -> DAT_RETURN {
         let Create { pz, recv, request, conn, srq, .. } = *self;
         call!(dapl_ep_create_with_srq(world.ia(), pz, recv, request, conn, srq, attr, ep))
     }
 
-    fn refusal(&self, world: &World) -> DAT_RETURN {
+    pub(super) fn refusal(&self, world: &World) -> DAT_RETURN {
         let mut ep = 7 as H;
         let code = self.call(world, &self.attr, &mut ep);
         assert!((code == DAT_SUCCESS) != (ep == 7 as H), "written only on success");
         code
     }
 
-    fn ep(&self, world: &World) -> H {
+    pub(super) fn ep(&self, world: &World) -> H {
         let mut ep = null_mut();
         assert_eq!(self.call(world, &self.attr, &mut ep), DAT_SUCCESS);
         ep
@@ -62,11 +62,11 @@ fn create(world: &World, attr: DAT_SRQ_ATTR) -> Result<H, DAT_RETURN> {
     }
 }
 
-fn srq(world: &World) -> H {
+pub(super) fn srq(world: &World) -> H {
     create(world, SRQ_ATTR).unwrap()
 }
 
-fn post(srq: H, cookie: u64) -> DAT_RETURN {
+pub(super) fn post(srq: H, cookie: u64) -> DAT_RETURN {
     call!(dapl_srq_post_recv(srq, 0, null_mut(), DAT_CONTEXT { as_64: cookie }))
 }
 
@@ -78,13 +78,13 @@ fn shown(srq: H) -> DAT_SRQ_PARAM {
 }
 
 /// Available and outstanding.
-fn counts(srq: H) -> (i32, i32) {
+pub(super) fn counts(srq: H) -> (i32, i32) {
     let param = shown(srq);
     (param.available_dto_count, param.outstanding_dto_count)
 }
 
 /// Number, handle and reason of what the async EVD has heard.
-fn errors(world: &World) -> Vec<(DAT_EVENT_NUMBER, H, i32)> {
+pub(super) fn errors(world: &World) -> Vec<(DAT_EVENT_NUMBER, H, i32)> {
     world.deliver();
     std::iter::from_fn(|| next(world.opened.async_evd))
         .map(|event| {
@@ -96,7 +96,7 @@ fn errors(world: &World) -> Vec<(DAT_EVENT_NUMBER, H, i32)> {
 }
 
 /// EP and cookie of what has completed.
-fn completed(evd: H) -> Vec<(H, u64, DAT_DTO_COMPLETION_STATUS)> {
+pub(super) fn completed(evd: H) -> Vec<(H, u64, DAT_DTO_COMPLETION_STATUS)> {
     std::iter::from_fn(|| next(evd))
         .map(|event| {
             // SAFETY: this EVD hears of nothing else; all members of a cookie are numbers.
@@ -108,7 +108,7 @@ fn completed(evd: H) -> Vec<(H, u64, DAT_DTO_COMPLETION_STATUS)> {
 }
 
 /// Connects a plain EP to `server`.
-fn connect(world: &World, server: H, qual: u64) -> H {
+pub(super) fn connect(world: &World, server: H, qual: u64) -> H {
     let (client, psp) = (world.ep(), world.psp(qual));
     world.connect(client, qual, &[]);
     assert_eq!(world.accept(world.request(), server, &[]), DAT_SUCCESS);
@@ -117,17 +117,17 @@ fn connect(world: &World, server: H, qual: u64) -> H {
 }
 
 /// Sends that complete nothing at the sender.
-fn send_silently(ep: H, cookie: u64) {
+pub(super) fn send_silently(ep: H, cookie: u64) {
     let code = call!(dapl_ep_post_send(ep, 0, null_mut(), DAT_CONTEXT { as_64: cookie }, DAT_COMPLETION_SUPPRESS_FLAG));
     assert_eq!(code, DAT_SUCCESS);
 }
 
 /// The message that the EP receives, in a provider that was slowed down, is there.
-fn arrive(ep: H) {
+pub(super) fn arrive(ep: H) {
     from_handle::<Ep<Double>>(ep, Handle::Ep).unwrap().desk().binding.qp().unwrap().arrive();
 }
 
-fn end(world: World, eps: &[H], srqs: &[H]) {
+pub(super) fn end(world: World, eps: &[H], srqs: &[H]) {
     for ep in eps {
         assert_eq!(call!(dapl_ep_free(*ep)), DAT_SUCCESS);
     }
@@ -138,14 +138,14 @@ fn end(world: World, eps: &[H], srqs: &[H]) {
 }
 
 const OK: DAT_DTO_COMPLETION_STATUS = DAT_DTO_SUCCESS;
-const FLUSHED: DAT_DTO_COMPLETION_STATUS = DAT_DTO_ERR_FLUSHED;
-const SUCCESS: DAT_RETURN = DAT_SUCCESS;
-const INTERNAL: DAT_EVENT_NUMBER = DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR;
+pub(super) const FLUSHED: DAT_DTO_COMPLETION_STATUS = DAT_DTO_ERR_FLUSHED;
+pub(super) const SUCCESS: DAT_RETURN = DAT_SUCCESS;
+pub(super) const INTERNAL: DAT_EVENT_NUMBER = DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR;
 // Reasons of its own, by the kind of object.
 const LOW: i32 = DAT_SRQ_LOW_WATERMARK_EVENT as i32;
-const SOFT_HIGH: i32 = DAT_SRQ_SOFT_HIGH_WATERMARK_EVENT as i32;
+pub(super) const SOFT_HIGH: i32 = DAT_SRQ_SOFT_HIGH_WATERMARK_EVENT as i32;
 
-fn broken(ep: H) -> (DAT_EVENT_NUMBER, H, i32) {
+pub(super) fn broken(ep: H) -> (DAT_EVENT_NUMBER, H, i32) {
     (DAT_ASYNC_ERROR_EP_BROKEN, ep, 0)
 }
 
@@ -437,97 +437,6 @@ fn who_hears_of_a_failure_first_does_not_take_the_last_word() {
     crate::ep::dapls_ep::hear(&from_handle::<Ep<Double>>(server, Handle::Ep).unwrap(), 1, CmEvent::Broken);
     assert_eq!(errors(&world), [broken(server)]);
     end(world, &[client, server], &[srq]);
-}
-
-#[test]
-fn watermarks_count_what_an_ep_has_taken() {
-    let world = World::new(c"srq marks");
-    let srq = srq(&world);
-    let server = Create::new(&world, srq).marks(1, 2).ep(&world);
-    let client = connect(&world, server, 5);
-    world.news();
-    world.opened.ia.provider().slow_down();
-    for n in 0..8 {
-        assert_eq!(post(srq, n), SUCCESS);
-    }
-    send_silently(client, 0);
-    assert_eq!(errors(&world), []);
-    send_silently(client, 1);
-    let soft = (INTERNAL, server, SOFT_HIGH);
-    assert_eq!((errors(&world), counts(srq)), (vec![soft], (6, 8)));
-    arrive(server);
-    assert_eq!(completed(world.dto).len(), 2);
-    for n in 2..4 {
-        send_silently(client, n);
-    }
-    assert_eq!(errors(&world), [], "the soft one once");
-    assert_eq!(call!(dapl_ep_set_watermark(server, 1, 2)), SUCCESS);
-    assert_eq!(errors(&world), [soft], "set again, told again");
-    send_silently(client, 4);
-    let mut news = world.news();
-    news.sort_unstable();
-    let mut wanted = [(server, DAT_CONNECTION_EVENT_BROKEN), (client, DAT_CONNECTION_EVENT_DISCONNECTED)];
-    wanted.sort_unstable();
-    assert_eq!((news, state(server)), (wanted.to_vec(), DAT_EP_STATE_DISCONNECTED));
-    assert_eq!(errors(&world), [broken(server)]);
-    let flushed: Vec<_> = (2..5).map(|n| (server, n, FLUSHED)).collect();
-    assert_eq!((completed(world.dto), counts(srq)), (flushed, (3, 3)));
-    end(world, &[client, server], &[srq]);
-}
-
-#[test]
-fn watermarks_of_an_ordinary_ep_count_what_is_posted() {
-    let world = World::new(c"marks");
-    let (client, server) = world.pair(5);
-    let watch = |soft, hard| call!(dapl_ep_set_watermark(server, soft, hard));
-    let soft = (INTERNAL, server, SOFT_HIGH);
-    assert_eq!(call!(dapl_ep_set_watermark(world.pz, 1, 1)), bad(Handle::Ep));
-    assert_eq!((watch(-2, -2), watch(-1, -2), watch(1, -1)), (wrong(2), wrong(3), SUCCESS));
-    assert_eq!(query(server).ep_attr.max_recv_dtos, 16, "not an attribute here");
-    let (mut held, mut span) = (9, 9);
-    for n in 0..3 {
-        assert_eq!(recv(server, n), SUCCESS);
-    }
-    assert_eq!(call!(dapl_ep_recv_query(world.pz, &mut held, null_mut())), bad(Handle::Ep));
-    assert_eq!(call!(dapl_ep_recv_query(server, null_mut(), null_mut())), SUCCESS);
-    assert_eq!(call!(dapl_ep_recv_query(server, &mut held, &mut span)), SUCCESS);
-    assert_eq!((held, span, errors(&world)), (3, 3, vec![soft]));
-    assert_eq!((watch(-1, 3), world.news()), (SUCCESS, vec![]));
-    assert_eq!((recv(server, 3), world.news().len(), state(server)), (SUCCESS, 2, DAT_EP_STATE_DISCONNECTED));
-    assert_eq!(errors(&world), [], "no shared queue, no last word");
-    assert_eq!(world.completions().len(), 4);
-
-    // Armed before the connection: it breaks as soon as it stands.
-    let (early, late) = (world.ep(), world.psp(6));
-    assert_eq!(call!(dapl_ep_set_watermark(early, 0, 0)), SUCCESS);
-    assert_eq!((recv(early, 1), errors(&world).len(), world.news()), (SUCCESS, 1, vec![]));
-    let other = world.ep();
-    world.connect(early, 6, &[]);
-    assert_eq!(world.accept(world.request(), other, &[]), SUCCESS);
-    let news: Vec<_> = world.news().into_iter().filter(|(ep, _)| *ep == early).map(|(_, news)| news).collect();
-    assert_eq!(news, [DAT_CONNECTION_EVENT_ESTABLISHED, DAT_CONNECTION_EVENT_BROKEN]);
-    world.completions();
-    finish(world, &[client, server, early, other], &[(late, free_psp)]);
-}
-
-#[test]
-fn a_soft_mark_that_was_told_stays_so_with_another_queue_pair() {
-    let world = World::new(c"marks stay");
-    let (ep, mut pz) = (world.ep(), null_mut());
-    assert_eq!(call!(dapl_pz_create(world.ia(), &mut pz)), SUCCESS);
-    assert_eq!(call!(dapl_ep_set_watermark(ep, 0, -1)), SUCCESS);
-    assert_eq!((recv(ep, 1), errors(&world).len()), (SUCCESS, 1));
-    let mut param = query(ep);
-    param.pz_handle = pz;
-    assert_eq!(call!(dapl_ep_modify(ep, DAT_EP_FIELD_PZ_HANDLE, &param)), SUCCESS);
-    assert_eq!((recv(ep, 2), errors(&world).len()), (SUCCESS, 0));
-    assert_eq!(call!(dapl_ep_set_watermark(ep, 1, -1)), SUCCESS);
-    param.pz_handle = world.pz;
-    assert_eq!(call!(dapl_ep_modify(ep, DAT_EP_FIELD_PZ_HANDLE, &param)), SUCCESS);
-    assert_eq!((recv(ep, 3), recv(ep, 4), errors(&world).len()), (SUCCESS, SUCCESS, 1), "and one that is armed too");
-    assert_eq!(call!(dapl_ep_free(ep)), SUCCESS);
-    assert_eq!(call!(dapl_pz_free(pz)), SUCCESS);
-    finish(world, &[], &[]);
 }
 
 #[test]

@@ -10,6 +10,7 @@
 //! trip holds but a few packets, rounds are longer than round trips (`capacity`), and once such loss is known to come from
 //! what we send, a rate takes the place of the window (`policed`).
 
+use super::base::Base;
 use super::capacity::{self, Capacity};
 use super::evidence::Evidence;
 use super::policed::Policed;
@@ -72,32 +73,6 @@ const LEAST: (f64, Nanos) = (1.0 / 64.0, 100 * MILLIS);
 const MEMORY: Nanos = 10 * SECONDS;
 /// In that of so long a queue shows, and no stall of a host, in which some packets come through at once.
 const LATELY: Nanos = 50 * MILLIS;
-
-/// The least round trip of late.
-#[derive(Debug)]
-struct Base {
-    memory: Nanos,
-    since: Nanos,
-    now: Nanos,
-    before: Nanos,
-}
-
-impl Base {
-    fn new(memory: Nanos) -> Self {
-        Base { memory, since: 0, now: Nanos::MAX, before: Nanos::MAX }
-    }
-
-    fn seen(&mut self, now: Nanos, rtt: Nanos) {
-        if now.saturating_sub(self.since) > self.memory {
-            (self.since, self.before, self.now) = (now, self.now, Nanos::MAX);
-        }
-        self.now = self.now.min(rtt);
-    }
-
-    fn rtt(&self) -> Nanos {
-        self.now.min(self.before)
-    }
-}
 
 /// A queue that is too long, and what we did about it.
 #[derive(Clone, Copy, Debug)]

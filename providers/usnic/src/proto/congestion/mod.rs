@@ -5,6 +5,7 @@
 //! with what we send. `cubic` is for long paths. Counts bytes of datagrams; knows no packet, no timer and no peer's window:
 //! those limits are the connection's.
 
+mod base;
 mod capacity;
 mod cubic;
 mod delay;
