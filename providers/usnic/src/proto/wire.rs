@@ -280,7 +280,8 @@ pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
     let is_within = extent.is_none_or(|extent| {
         let (start, end) = (extent.start.get(), extent.end.get());
         // No packet was ever longer than a datagram may be.
-        start <= offset && offset + carries <= end && end <= length && end - start <= u32::from(u16::MAX)
+        let is_inside = start <= offset && offset.checked_add(carries).is_some_and(|behind| behind <= end);
+        is_inside && end <= length && end - start <= u32::from(u16::MAX)
     });
     (fits && is_within).then_some(Data { carried, op, message, offset, extent, payload })
 }
@@ -346,6 +347,10 @@ mod tests {
             "longer than a datagram"
         );
         assert!(data(Kind::Piece, &packet(10, 1, Some(5), 5)).is_none(), "no room for the extent");
+        let mut asks = packet(5, 4, Some(u32::MAX), 0);
+        asks.extend(Extent { start: 0.into(), end: u32::MAX.into() }.as_bytes());
+        asks.extend([7; 5]);
+        assert!(data(Kind::Piece, &asks).is_none(), "a request has no pieces, and nothing wraps");
     }
 
     #[test]
