@@ -17,9 +17,10 @@ const FAIR: f64 = 0.4;
 /// What is left of the rate after a turn with loss, and what is left at least where much is lost.
 const GENTLE: f64 = 0.85;
 const HARD: f64 = 0.5;
+/// The least part of what is sent that is taken to get through: no more than twice the fair part leaves to make up for loss.
+const LEAST: f64 = 0.5;
 /// Loss of a turn that says that the path has become narrower: more than a TCP beside us causes that heeds no loss. What is
 /// left of what passed, then: one such turn may be chance.
-const LEAST: f64 = 0.5;
 const MUCH: f64 = 0.5;
 const NARROWER: f64 = 0.8;
 /// Bytes a second by which the rate grows in a turn without loss, where so many pass: elsewhere by the root of that, for who
@@ -33,7 +34,7 @@ const PROBE: (Nanos, Nanos) = (2 * SECONDS, SECONDS / 2);
 const NEAR: f64 = 1.5;
 const PROBES: f64 = 3.0;
 const FURTHER: (f64, f64, f64) = (0.95, 1.5, 12.0);
-/// The first turn does with the best rate that was ever seen, in these bounds: what passes beside others says too little.
+/// The first turn does with the best rate of late, in these bounds: what passes beside others says too little.
 const FIRST: (f64, f64) = (2.0, 8.0);
 /// What passed is forgotten after one to two of these: two probes at least.
 const MEMORY: Nanos = 5 * SECONDS;
