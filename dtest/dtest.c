@@ -198,11 +198,11 @@ static DAT_RETURN wait_on_cno(DAT_EVD_HANDLE evd, uint64_t deadline, DAT_EVENT *
 {
     for (;;) {
         DAT_RETURN ret = dat_evd_dequeue(evd, event);
-        if (ret != DAT_QUEUE_EMPTY)
+        if (DAT_GET_TYPE(ret) != DAT_QUEUE_EMPTY)
             return ret;
         DAT_EVD_HANDLE woken = DAT_HANDLE_NULL;
         ret = dat_cno_wait(cno, remaining(deadline), &woken);
-        if (ret == DAT_QUEUE_EMPTY) /* so a CNO says that the time is over */
+        if (DAT_GET_TYPE(ret) == DAT_QUEUE_EMPTY) /* a CNO reports a timeout by this code */
             return DAT_TIMEOUT_EXPIRED;
         if (DAT_GET_TYPE(ret) == DAT_INTERRUPTED_CALL)
             continue;
@@ -217,7 +217,7 @@ static DAT_RETURN wait_on_cno(DAT_EVD_HANDLE evd, uint64_t deadline, DAT_EVENT *
 static DAT_RETURN poll_evd(DAT_EVD_HANDLE evd, uint64_t deadline, DAT_EVENT *event)
 {
     DAT_RETURN ret;
-    for (unsigned turns = 1; (ret = dat_evd_dequeue(evd, event)) == DAT_QUEUE_EMPTY; turns++) {
+    for (unsigned turns = 1; DAT_GET_TYPE(ret = dat_evd_dequeue(evd, event)) == DAT_QUEUE_EMPTY; turns++) {
         if (turns % 1024)
             continue;
         if (remaining(deadline) == 0)
@@ -246,7 +246,7 @@ static void no_event(DAT_EVD_HANDLE evd, const char *evd_name)
     DAT_RETURN ret = dat_evd_dequeue(evd, &event);
     if (ret == DAT_SUCCESS)
         fail("an event too many on the %s EVD: number 0x%x", evd_name, (unsigned)event.event_number);
-    if (ret != DAT_QUEUE_EMPTY)
+    if (DAT_GET_TYPE(ret) != DAT_QUEUE_EMPTY)
         ok("dat_evd_dequeue", ret);
 }
 

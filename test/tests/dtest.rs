@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use dapl_test::run::{self, Room, Run, SM0};
-use dapl_test::stage::{Profile, Stage, stage};
+use dapl_test::stage::{Profile, Stage, stage, workspace};
 
 /// No healthy run takes as long, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -62,6 +62,25 @@ fn waiting_on_a_cno() {
 #[test]
 fn polling() {
     over_sm(&["-p"]);
+}
+
+#[test]
+fn runs_over_stricter_libraries() {
+    let (stage, dtest) = setting();
+    let strict = stage.root.join("strict-dtest.so");
+    stage.compile(&strict, &[&workspace().join("test/c/strict.c")], &["-shared", "-fPIC"]);
+    for mode in [&[][..], &["-c"], &["-p"]] {
+        let room = Room::new(&stage, Some(SM0));
+        let start = |arguments: &[&str]| {
+            let mut command = room.command(&dtest, arguments);
+            command.env("LD_PRELOAD", &strict);
+            Run::start(command)
+        };
+        let server = start(mode);
+        server.wait_for("listening", LIMIT);
+        start(&client_arguments(mode)).finish(LIMIT).expect_success("dtest: OK (checked ");
+        server.finish(LIMIT).expect_success("dtest: OK (checked ");
+    }
 }
 
 #[test]
