@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use dapl_test::run::{self, Finished, Room, Run, SM0, USNIC0};
-use dapl_test::stage::{Profile, Stage, built, stage};
+use dapl_test::stage::{Profile, Stage, built, stage, workspace};
 use serde_json::Value;
 
 /// No healthy run takes as long, even on a busy machine.
@@ -309,8 +309,40 @@ fn a_script_runs() {
 }
 
 #[test]
+fn frees_an_endpoint_only_after_its_completions_are_taken() {
+    for adapter in ADAPTERS {
+        let house = House::of(adapter);
+        let strict = house.stage.root.join(format!("strict-{adapter}.so"));
+        house.stage.compile(&strict, &[&workspace().join("test/c/strict.c")], &["-shared", "-fPIC"]);
+        let start = |words: &str| {
+            let mut command = house.command(words);
+            command.env("LD_PRELOAD", &strict);
+            Run::start(command)
+        };
+        let server = start("-T S -d");
+        server.wait_for("listening", LIMIT);
+        let operations =
+            ["client SR 100 server SR 10", "client RW 100 2 client SR 10 1 -f server SR 10 1 -f server RR 50"];
+        for words in operations.map(|operations| format!("-T T -s localhost -V -t 2 -w 2 -i 20 {operations}")) {
+            start(&words).finish(LIMIT).expect_success("dapltest: OK");
+        }
+        for words in ["-T P -s localhost -i 100 SR 64", "-T P -s localhost -i 100 RW 64", "-T L -m 4", "-T F"] {
+            start(words).finish(LIMIT).expect_success("dapltest: OK");
+        }
+        // A client that dies leaves the server with receives that are flushed.
+        let mut client = start("-T T -s localhost -i 100000000 client SR server SR");
+        server.wait_for("iterations: 100000000", LIMIT);
+        client.kill();
+        drop(client);
+        start("-T T -s localhost -i 10 client SR server SR").finish(LIMIT).expect_success("dapltest: OK");
+        start("-T Q -s localhost").finish(LIMIT).expect_success("");
+        server.finish(LIMIT).expect_success("dapltest: quit");
+    }
+}
+
+#[test]
 fn every_option_is_on_the_manual_page() {
-    let page = std::fs::read_to_string(dapl_test::stage::workspace().join("docs/man/dapltest1.1.md")).unwrap();
+    let page = std::fs::read_to_string(workspace().join("docs/man/dapltest1.1.md")).unwrap();
     let help = House::of("sm0").run("-h").stdout;
     let options = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
     // `-h, --help`, `-T <TEST>`, `-d...`, and what they do.

@@ -1,11 +1,15 @@
 //! Objects that are freed when they are dropped. Declared in the order of use, they go in the right order.
 #![forbid(unsafe_code)]
 
-use std::mem;
+use std::time::{Duration, Instant};
+use std::{mem, thread};
 
 use dat_abi::*;
 
 use super::raw::{self, Address, Answer, Handle, Post};
+
+/// Time for a disconnected endpoint to flush its work requests.
+const FLUSH_LIMIT: Duration = Duration::from_secs(10);
 
 /// What can be freed, and may refuse it.
 pub(crate) trait Object: Sized {
@@ -52,8 +56,8 @@ objects! {
     Pz: raw::pz_free;
     /// A notification object, which several EVDs wake.
     Cno: raw::cno_free;
-    /// An endpoint.
-    Ep: raw::ep_free;
+    /// An endpoint, without its EVDs.
+    EpHandle: raw::ep_free;
     /// A public service point.
     Psp: raw::psp_free;
     /// A reserved service point.
@@ -62,6 +66,15 @@ objects! {
     Rmr: raw::rmr_free;
     /// An event dispatcher.
     EvdHandle: raw::evd_free;
+}
+
+/// An endpoint. Before it is freed it is disconnected, and its completions are taken: some providers follow a pointer to
+/// the endpoint that each queued completion has.
+#[derive(Debug)]
+pub(crate) struct Ep {
+    ep: EpHandle,
+    /// The EVDs of its completions.
+    dtos: [Handle; 2],
 }
 
 /// An event dispatcher, and what it wakes.
@@ -108,7 +121,9 @@ impl Ia {
 
     /// An endpoint, with EVDs for receives, requests and its connection.
     pub(crate) fn ep(&self, pz: &Pz, evds: [&Evd; 3], attr: Option<&DAT_EP_ATTR>) -> Answer<Ep> {
-        raw::ep_create(self.0, pz.handle(), evds.map(Evd::handle), attr).map(Ep)
+        let [recv, request, conn] = evds.map(Evd::handle);
+        let ep = EpHandle(raw::ep_create(self.0, pz.handle(), [recv, request, conn], attr)?);
+        Ok(Ep { ep, dtos: [recv, request] })
     }
 
     pub(crate) fn psp(&self, qual: DAT_CONN_QUAL, evd: &Evd) -> Answer<Psp> {
@@ -137,6 +152,22 @@ impl Object for Evd {
     }
 }
 
+impl Object for Ep {
+    fn free(self) -> Answer {
+        self.flush();
+        let Ep { ep, .. } = &self;
+        let answer = raw::ep_free(ep.handle());
+        mem::forget(self);
+        answer
+    }
+}
+
+impl Drop for Ep {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
 impl Pz {
     pub(crate) fn rmr(&self) -> Answer<Rmr> {
         raw::rmr_create(self.0).map(Rmr)
@@ -144,20 +175,52 @@ impl Pz {
 }
 
 impl Ep {
+    pub(crate) fn handle(&self) -> Handle {
+        self.ep.handle()
+    }
+
+    /// Takes the completions of all work requests; disconnects if some are outstanding. An endpoint that was never connected
+    /// does not flush what is posted, so nothing is waited for then.
+    fn flush(&self) {
+        let deadline = Instant::now() + FLUSH_LIMIT;
+        let mut is_connected = true;
+        while let Ok((state, recv_idle, request_idle)) = raw::ep_status(self.handle()) {
+            if state == DAT_EP_STATE_UNCONNECTED {
+                return;
+            }
+            for evd in self.dtos {
+                while raw::evd_dequeue(evd).is_ok() {}
+            }
+            if recv_idle && request_idle {
+                return;
+            }
+            if is_connected {
+                // Refused if the peer has ended the connection.
+                let _ = self.disconnect(DAT_CLOSE_ABRUPT_FLAG);
+                is_connected = false;
+            }
+            if Instant::now() > deadline {
+                let limit = FLUSH_LIMIT.as_secs();
+                return eprintln!("dapltest: an endpoint still has work requests {limit} s after its disconnect");
+            }
+            thread::yield_now();
+        }
+    }
+
     /// Asks for a connection. Its end comes to the EVD, after so many microseconds at the latest.
     pub(crate) fn connect(&self, to: &Address, qual: DAT_CONN_QUAL, microseconds: u32, qos: DAT_QOS) -> Answer {
-        raw::ep_connect(self.0, to, qual, microseconds, qos)
+        raw::ep_connect(self.handle(), to, qual, microseconds, qos)
     }
 
     pub(crate) fn accept(&self, cr: Handle) -> Answer {
-        raw::cr_accept(cr, self.0)
+        raw::cr_accept(cr, self.handle())
     }
 
     pub(crate) fn disconnect(&self, flags: DAT_CLOSE_FLAGS) -> Answer {
-        raw::ep_disconnect(self.0, flags)
+        raw::ep_disconnect(self.handle(), flags)
     }
 
     pub(crate) fn post(&self, post: Post, segments: &mut [DAT_LMR_TRIPLET], cookie: u64) -> Answer {
-        raw::post(self.0, post, segments, cookie)
+        raw::post(self.handle(), post, segments, cookie)
     }
 }
