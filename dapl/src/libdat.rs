@@ -3,7 +3,8 @@
 //! `registration` meets it; an IA asks it for the number that the consumer knows. Ours is told where our handles live, a
 //! foreign one does without.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
+use std::mem::{MaybeUninit, offset_of};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use dat_abi::hook::{LIBDAT_HOOK_LEAST, LIBDAT_HOOK_REQUEST, LibdatHook};
@@ -71,14 +72,55 @@ pub fn ia_number(ia: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
 /// Has libdat tell why the open that this thread is in is refused; `false` if it cannot, or nothing is said.
 pub(crate) fn say(words: &str) -> bool {
     let hook = HOOK.load(Ordering::Acquire);
-    // SAFETY: `meet` stored it, with a size in every version.
-    if hook.is_null() || words.is_empty() || unsafe { (&raw const (*hook).size).read() } < size_of::<LibdatHook>() {
+    if words.is_empty() || !has_field(hook, offset_of!(LibdatHook, provider_says)) {
         return false;
     }
     let Ok(words) = CString::new(words) else { return false };
-    // SAFETY: the record is as long as we know it; the string lives through the call.
-    unsafe { ((*hook).provider_says)(words.as_ptr()) };
+    // SAFETY: the record has this field; the string lives through the call.
+    unsafe { (&raw const (*hook).provider_says).read()(words.as_ptr()) };
     true
+}
+
+/// File name of this library in the dat.conf record whose `dat_provider_init` the calling thread is in. Without our libdat:
+/// the name by which the process first loaded it.
+pub(crate) fn library_name() -> String {
+    let path = record_library().or_else(image_path).unwrap_or_default();
+    path.rsplit('/').next().unwrap_or_default().to_owned()
+}
+
+fn record_library() -> Option<String> {
+    let hook = HOOK.load(Ordering::Acquire);
+    if !has_field(hook, offset_of!(LibdatHook, record_library)) {
+        return None;
+    }
+    let mut bytes = vec![0_u8; 4096];
+    // SAFETY: the record has this field, and that many bytes may be written.
+    let length = unsafe { (&raw const (*hook).record_library).read()(bytes.as_mut_ptr().cast(), bytes.len()) };
+    let text = CStr::from_bytes_until_nul(&bytes).ok()?.to_string_lossy().into_owned();
+    (length > 0).then_some(text)
+}
+
+/// Path by which the dynamic loader first opened this library.
+fn image_path() -> Option<String> {
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: dladdr compares the address without reading it, and fills the record when it answers non-zero.
+    let info = unsafe {
+        if libc::dladdr((&raw const HOOK).cast(), info.as_mut_ptr()) == 0 {
+            return None;
+        }
+        info.assume_init()
+    };
+    if info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: the loader's own string, which lives while this library is loaded.
+    Some(unsafe { CStr::from_ptr(info.dli_fname) }.to_string_lossy().into_owned())
+}
+
+/// Whether a hook is there and long enough for the function at this offset.
+fn has_field(hook: *const LibdatHook, offset: usize) -> bool {
+    // SAFETY: `meet` stored it; `size` is its first field in every version.
+    !hook.is_null() && unsafe { (&raw const (*hook).size).read() } >= offset + size_of::<usize>()
 }
 
 /// Some libdats number IAs from 1, lowest free first, and say only what a number stands for (registry-ia.md 7.2).

@@ -17,10 +17,11 @@ pub struct Registration {
     table: DAT_PROVIDER,
     served: Mutex<Served>,
     params: Mutex<String>,
+    library: Mutex<String>,
 }
 
 // SAFETY: the raw pointers are the table's `device_name`, which points into `name` beside it, and null ones. Nothing but the
-// two mutexes changes after the construction.
+// mutexes changes after the construction.
 unsafe impl Send for Registration {}
 // SAFETY: as above.
 unsafe impl Sync for Registration {}
@@ -45,6 +46,11 @@ impl Registration {
     /// The `ia_params` of its line.
     pub fn params(&self) -> String {
         self.params.lock().clone()
+    }
+
+    /// File name of the library that its line names.
+    pub fn library(&self) -> String {
+        self.library.lock().clone()
     }
 
     /// The table; it stays for the process's life.
@@ -72,20 +78,27 @@ pub fn find(name: &CStr) -> Option<&'static Registration> {
 
 /// Enters a name, with a table whose own is still missing; a second entry of the same name changes the first, and its table
 /// stays.
-pub(crate) fn remember(name: &CStr, params: &CStr, served: Served, table: DAT_PROVIDER) -> &'static Registration {
+pub(crate) fn remember(
+    name: &CStr,
+    params: &CStr,
+    library: String,
+    served: Served,
+    table: DAT_PROVIDER,
+) -> &'static Registration {
     let params = params.to_string_lossy().into_owned();
     let mut names = NAMES.lock();
     if let Some(known) = names.iter().copied().find(|known| known.name.as_c_str() == name) {
         *known.served.lock() = served;
         *known.params.lock() = params;
+        *known.library.lock() = library;
         return known;
     }
     let name = name.to_owned();
     let text = name.to_string_lossy().into_owned();
     // The text of a CString does not move with it, so the table may name it before both are in place.
     let table = DAT_PROVIDER { device_name: name.as_ptr(), ..table };
-    let made: &'static Registration =
-        Box::leak(Box::new(Registration { name, text, table, served: Mutex::new(served), params: Mutex::new(params) }));
+    let (served, params, library) = (Mutex::new(served), Mutex::new(params), Mutex::new(library));
+    let made: &'static Registration = Box::leak(Box::new(Registration { name, text, table, served, params, library }));
     names.push(made);
     made
 }

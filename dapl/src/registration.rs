@@ -43,7 +43,7 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
         minor: info.dapl_version_minor,
         thread_safe: ours || info.is_thread_safe != DAT_FALSE,
     };
-    let made = names::remember(name, params, served, table::table::<P>());
+    let made = names::remember(name, params, libdat::library_name(), served, table::table::<P>());
     // SAFETY: as above; the table lives for ever, the info as long as the call.
     let code = unsafe { (libdat.add)(made.table(), &raw const info) };
     if code != DAT_SUCCESS {
@@ -82,5 +82,5 @@ pub(crate) fn for_test<P: Provider>(name: &CStr) -> &'static names::Registration
 /// With these `ia_params`.
 #[cfg(test)]
 pub(crate) fn for_test_with<P: Provider>(name: &CStr, params: &CStr) -> &'static names::Registration {
-    names::remember(name, params, Served { major: 1, minor: 2, thread_safe: true }, table::table::<P>())
+    names::remember(name, params, String::new(), Served { major: 1, minor: 2, thread_safe: true }, table::table::<P>())
 }

@@ -182,6 +182,12 @@ pub(crate) fn hook_asked() {
     entry::note_hook();
 }
 
+/// The library field of the record whose `dat_provider_init` this thread is in.
+pub(crate) fn library_in_init() -> Option<String> {
+    let index = entry::initialising()?;
+    Some(String::from_utf8_lossy(&hold().entries[index].record.library).into_owned())
+}
+
 /// What a consumer may be told: each key of the files once, those it can open first.
 pub(crate) fn list() -> Vec<DAT_PROVIDER_INFO> {
     let mut registry = hold();

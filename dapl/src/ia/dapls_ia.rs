@@ -46,7 +46,7 @@ pub fn open<P: Provider>(
 ) -> Result<(DAT_IA_HANDLE, DAT_EVD_HANDLE)> {
     // What is not for the trace is the provider's.
     let (tracing, params) = trace::Settings::read(&registration.params());
-    let spec = IaSpec { name: registration.name(), params: &params };
+    let spec = IaSpec { name: registration.name(), params: &params, library: &registration.library() };
     let made = handle::create(registration.table(), |id| {
         let provider = P::open(&spec, sink)?;
         Ok(Ia {

@@ -135,6 +135,8 @@ pub struct IaSpec<'a> {
     pub name: &'a str,
     /// The `ia_params` field of its line.
     pub params: &'a str,
+    /// File name of the library in its line, which may be one of several links to this library.
+    pub library: &'a str,
 }
 
 /// What an IA can do: the source of `DAT_IA_ATTR` and of the checks on EP attributes. Counts fit in 31 bits.

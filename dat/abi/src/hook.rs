@@ -47,6 +47,9 @@ pub struct LibdatHook {
     /// What libdat knows, for tools: the `index`th line of a topic (`TELL_*`), written as by `last_refusal`; 0 behind the last.
     /// Fields of a line have tabs between them; all but printable ASCII in them is escaped as in C.
     pub tell: unsafe extern "C" fn(topic: u32, index: usize, out: *mut c_char, room: usize) -> usize,
+    /// The library field of the dat.conf record whose `dat_provider_init` the calling thread is in, written as by
+    /// `last_refusal`; 0 outside of one. Several names of one file are one library to the dynamic loader.
+    pub record_library: unsafe extern "C" fn(out: *mut c_char, room: usize) -> usize,
 }
 
 /// Size of a [`LibdatHook`] without what was appended since its first version: the least that one of ours has.

@@ -18,7 +18,7 @@ struct Setting {
     table: &'static Table,
     knob: &'static Knob,
     value: String,
-    /// `default`, `environment`, `ia_params`.
+    /// `default`, `environment`, `ia_params`, `library`.
     origin: &'static str,
     /// What is wrong with what was given.
     trouble: Option<String>,
@@ -111,14 +111,19 @@ pub(crate) fn environment(options: &Options) -> crate::Result {
 
 /// The table of the provider behind a library's name, if it is one of ours.
 fn table_of(library: &str) -> Option<&'static Table> {
-    let name = library.rsplit('/').next().unwrap_or_default();
-    let begins = |start: &str| name.strip_prefix(start).is_some_and(|rest| rest.starts_with(".so"));
+    let begins = |start| is_library(library, start);
     match () {
         () if begins("libdaplsm") => Some(&SM),
         () if begins("libdaplusnic") => Some(&USNIC),
         () if begins("libdaplverbs") || begins("libdaplcma") || begins("libdaplscm") => Some(&VERBS),
         () => None,
     }
+}
+
+/// Whether the path is that of a library with this name, of any version.
+fn is_library(path: &str, name: &str) -> bool {
+    let file = path.rsplit('/').next().unwrap_or_default();
+    file.strip_prefix(name).is_some_and(|rest| rest.starts_with(".so"))
 }
 
 /// An adapter's settings, and words of its parameters that nobody understands.
@@ -137,6 +142,10 @@ fn settings_of(entry: &Entry) -> (Vec<Setting>, Vec<String>) {
         table.knobs.iter().map(|knob| Setting::of(table, knob, words)).collect()
     };
     let mut all = settings(table, &own);
+    if is_library(&entry.library, "libdaplscm") {
+        let cm = all.iter_mut().find(|setting| setting.knob.name == "cm" && setting.origin == "default");
+        cm.into_iter().for_each(|cm| (cm.value, cm.origin) = ("socket".to_owned(), "library"));
+    }
     all.extend(settings(&DAPL, &common));
     (all, odd)
 }
@@ -212,6 +221,14 @@ mod tests {
     fn an_adapter_of_verbs_is_named_by_plain_words() {
         let (settings, odd) = settings_of(&entry("libdaplcma.so", "mlx5_0 1 cm=socket x=y"));
         assert_eq!((setting(&settings, "cm").value.as_str(), odd), ("socket", vec!["x=y".to_owned()]));
+        let manager = |library, params| {
+            let (settings, _) = settings_of(&entry(library, params));
+            let cm = setting(&settings, "cm");
+            (cm.value.clone(), cm.origin)
+        };
+        assert_eq!(manager("/usr/lib/libdaplscm.so.1", "ib0 0"), ("socket".to_owned(), "library"));
+        assert_eq!(manager("libdaplscm.so.1", "ib0 0 cm=none"), ("none".to_owned(), "ia_params"));
+        assert_eq!(manager("libdaplcma.so.1", "ib0 0"), ("rdma".to_owned(), "default"));
         assert!(settings_of(&entry("libdaplother.so.1", "a b")).0.is_empty());
     }
 }

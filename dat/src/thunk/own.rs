@@ -246,8 +246,15 @@ pub unsafe extern "C" fn dats_get_ia_handle(handle: DAT_IA_HANDLE, out: *mut DAT
     })
 }
 
-static HOOK: LibdatHook =
-    LibdatHook { size: size_of::<LibdatHook>(), add_arena, ia_number, last_refusal, provider_says, tell };
+static HOOK: LibdatHook = LibdatHook {
+    size: size_of::<LibdatHook>(),
+    add_arena,
+    ia_number,
+    last_refusal,
+    provider_says,
+    tell,
+    record_library,
+};
 
 extern "C" fn add_arena(arena: HandleArena) -> i32 {
     if ARENAS.add(arena) { 0 } else { -1 }
@@ -282,6 +289,14 @@ unsafe extern "C" fn provider_says(words: *const c_char) {
 /// `room` bytes may be written at `out`.
 unsafe extern "C" fn tell(topic: u32, index: usize, out: *mut c_char, room: usize) -> usize {
     let text = registry::tell::line(topic, index).unwrap_or_default();
+    // SAFETY: this function's own contract.
+    unsafe { hand_out(&text, out, room) }
+}
+
+/// # Safety
+/// `room` bytes may be written at `out`.
+unsafe extern "C" fn record_library(out: *mut c_char, room: usize) -> usize {
+    let text = registry::library_in_init().unwrap_or_default();
     // SAFETY: this function's own contract.
     unsafe { hand_out(&text, out, room) }
 }

@@ -68,7 +68,7 @@ const PAUSE: Duration = Duration::from_micros(100);
 impl Device {
     /// Opens what `spec` names. Errors are logged where they are found.
     pub(crate) fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Verbs>>) -> Result<Arc<Self>> {
-        let knobs = Knobs::read(spec.params);
+        let knobs = Knobs::read(spec.params, spec.library);
         let Found { context, port, address, gid, is_ethernet } = find::open(spec.name, &knobs)?;
         let failed = |what: &str, error: io::Error| {
             log::error!("{}: {what}: {error}", spec.name);

@@ -6,8 +6,8 @@
 //!
 //! `ia_params` are what old lines say: `"mlx5_0 1"` (a device and a port of it), `"ib0 0"` (a network device, whose
 //! number is not looked at), `"192.0.2.1 0"` (an address) or `"node-ib0 0"` (a host name); then, if wanted, `cm=rdma`,
-//! `cm=socket` or `cm=none`, which comes before the environment. Empty, they mean the first device with an address. A
-//! line that names no manager gets `rdma`, whichever library it names.
+//! `cm=socket` or `cm=none`, which comes before the environment. Empty, they mean the first device with an address.
+//! Without either, the library that the line names chooses: `socket` for `libdaplscm.so.1`, else `rdma`.
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;
@@ -23,7 +23,8 @@ pub(crate) struct Knobs {
     pub(crate) object: String,
     /// `ia_params` second word: the port, if `object` is a device. Default, and for 0: the first.
     pub(crate) port: Option<u8>,
-    /// `ia_params` `cm=`, or `DAPL_VERBS_CM`: `rdma`, `socket` or `none`. Default: `rdma`.
+    /// `ia_params` `cm=`, or `DAPL_VERBS_CM`: `rdma`, `socket` or `none`. Default: `socket` for a line that names
+    /// `libdaplscm.so.1`, else `rdma`.
     pub(crate) manager: ManagerKind,
     /// `DAPL_VERBS_GID_INDEX`: which GID of the port, 0 to 65,535. Default: the one of the address.
     pub(crate) gid_index: Option<u32>,
@@ -61,6 +62,11 @@ impl ManagerKind {
             ManagerKind::Socket => "socket",
             ManagerKind::None => "none",
         }
+    }
+
+    /// The manager of the 1.2 reference's library with this file name.
+    fn of_library(name: &str) -> Self {
+        if name.starts_with("libdaplscm.so") { ManagerKind::Socket } else { ManagerKind::Rdma }
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -133,9 +139,9 @@ const INLINE: u32 = 200;
 const INLINE_IWARP: u32 = 64;
 
 impl Knobs {
-    /// From `ia_params` and the environment.
-    pub(crate) fn read(params: &str) -> Self {
-        Self::from(params, &|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()))
+    /// From `ia_params`, the file name of the library in the same line, and the environment.
+    pub(crate) fn read(params: &str, library: &str) -> Self {
+        Self::from(params, library, &|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()))
     }
 
     /// Bytes that a queue pair asks to send inline.
@@ -143,15 +149,16 @@ impl Knobs {
         self.max_inline.unwrap_or(if is_iwarp { INLINE_IWARP } else { INLINE })
     }
 
-    fn from(params: &str, variable: &dyn Fn(&str) -> Option<String>) -> Self {
+    fn from(params: &str, library: &str, variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let line = Line::parse(params);
         let env = Environment(variable);
-        let manager = "\"rdma\", \"socket\" or \"none\"";
-        let manager = || env.parsed("DAPL_VERBS_CM", manager, "\"rdma\"", ManagerKind::parse);
+        let default = ManagerKind::of_library(library);
+        let allowed = "\"rdma\", \"socket\" or \"none\"";
+        let manager = || env.parsed("DAPL_VERBS_CM", allowed, format!("\"{}\"", default.name()), ManagerKind::parse);
         Knobs {
             object: line.object,
             port: line.port,
-            manager: line.manager.or_else(manager).unwrap_or(ManagerKind::Rdma),
+            manager: line.manager.or_else(manager).unwrap_or(default),
             gid_index: env.number("DAPL_VERBS_GID_INDEX", 0..=65_535, "the one of the address"),
             max_inline: env.number("DAPL_MAX_INLINE", 0..=4_096, INLINE),
             max_wr: env.number("DAPL_WR_MAX", 1..=1 << 20, "what the device says"),
@@ -297,7 +304,7 @@ mod tests {
 
     fn with(params: &str, set: &[(&str, &str)]) -> Knobs {
         let variable = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, text)| text.to_string());
-        Knobs::from(params, &variable)
+        Knobs::from(params, "libdaplverbs.so.1", &variable)
     }
 
     #[test]
@@ -331,6 +338,22 @@ mod tests {
         let socket = [("DAPL_VERBS_CM", "socket")];
         assert_eq!(with("mlx5_0 1", &socket).manager, ManagerKind::Socket);
         assert_eq!(with("mlx5_0 1 cm=none", &socket).manager, ManagerKind::None);
+    }
+
+    #[test]
+    fn the_librarys_name_chooses_where_nothing_else_does() {
+        let manager = |params, library, set: &'static [(&str, &str)]| {
+            let variable = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, text)| text.to_string());
+            Knobs::from(params, library, &variable).manager
+        };
+        for library in ["libdaplscm.so.1", "libdaplscm.so"] {
+            assert_eq!(manager("ib0 0", library, &[]), ManagerKind::Socket);
+            assert_eq!(manager("ib0 0 cm=rdma", library, &[]), ManagerKind::Rdma);
+            assert_eq!(manager("ib0 0", library, &[("DAPL_VERBS_CM", "rdma")]), ManagerKind::Rdma);
+        }
+        for library in ["libdaplcma.so.1", "libdaplcma.so", "libdaplverbs.so.1", ""] {
+            assert_eq!(manager("ib0 0", library, &[]), ManagerKind::Rdma);
+        }
     }
 
     #[test]

@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn knobs(params: &str) -> Knobs {
-        Knobs::read(params)
+        Knobs::read(params, "")
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::wake::tell;
 pub(super) fn set(place: &Place, settings: &str) -> Side {
     let sink = Arc::<Recorder>::default();
     let params = format!("{} {settings}", place.0);
-    let ia = Sm::open(&IaSpec { name: "sm0", params: &params }, sink.clone()).unwrap();
+    let ia = Sm::open(&IaSpec { name: "sm0", params: &params, library: "" }, sink.clone()).unwrap();
     let pd = ia.alloc_pd().unwrap();
     let cq = Arc::new(ia.create_cq(Weak::<Deaf>::new()).unwrap());
     Side { ia, sink, pd, cq }
@@ -286,7 +286,7 @@ impl CmSink<Sm> for Witness {
 fn one_thread_tells_of_all_connections() {
     let place = Place::new("one-thread");
     let sink = Arc::<Witness>::default();
-    let ia = Sm::open(&IaSpec { name: "sm0", params: &place.0 }, sink.clone()).unwrap();
+    let ia = Sm::open(&IaSpec { name: "sm0", params: &place.0, library: "" }, sink.clone()).unwrap();
     let pd = ia.alloc_pd().unwrap();
     let spec = || QpSpec {
         ep: ObjectId::default(),

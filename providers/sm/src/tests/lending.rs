@@ -137,7 +137,7 @@ fn only_what_can_never_be_a_signal_is_lent() {
     let mr = a.ia.register_shared(&a.pd, region(memory), Access { local_write: true, ..Access::default() }).unwrap();
     assert!(!a.ia.device.regions.entry(mr.local_key()).unwrap().is_lent());
     assert!(!a.ia.device.regions.entry(a.register(memory).local_key()).unwrap().is_lent());
-    let spec = IaSpec { name: "sm0", params: &format!("{} rma=mmap", place.0) };
+    let spec = IaSpec { name: "sm0", params: &format!("{} rma=mmap", place.0), library: "" };
     let bounces = Sm::open(&spec, Arc::<Recorder>::default()).unwrap();
     let mr = bounces.register_shared(&bounces.alloc_pd().unwrap(), region(memory), ALL).unwrap();
     assert!(!bounces.device.regions.entry(mr.local_key()).unwrap().is_lent());

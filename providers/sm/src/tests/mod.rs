@@ -225,7 +225,7 @@ impl Place {
     fn open_with(&self, settings: &str, sleeper: Weak<dyn CqSink>) -> Side {
         let sink = Arc::<Recorder>::default();
         let params = format!("{} {settings}", self.0);
-        let ia = Sm::open(&IaSpec { name: "sm0", params: &params }, sink.clone()).unwrap();
+        let ia = Sm::open(&IaSpec { name: "sm0", params: &params, library: "" }, sink.clone()).unwrap();
         let pd = ia.alloc_pd().unwrap();
         let cq = Arc::new(ia.create_cq(sleeper).unwrap());
         Side { ia, sink, pd, cq }

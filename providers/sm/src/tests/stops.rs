@@ -170,7 +170,7 @@ fn an_answer_counts_though_who_gave_it_has_died() {
     let sink = Arc::<Recorder>::default();
     std::fs::DirBuilder::new().recursive(true).create(&place.0).unwrap();
     std::fs::set_permissions(&place.0, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
-    let device = Arc::new(Device::open(&IaSpec { name: "sm0", params: &place.0 }, sink.clone()).unwrap());
+    let device = Arc::new(Device::open(&IaSpec { name: "sm0", params: &place.0, library: "" }, sink.clone()).unwrap());
     let mut engine = Engine::new(device.clone()).unwrap();
     let stranger = Stranger::new(&place);
     let spec = QpSpec {

@@ -225,7 +225,7 @@ impl Ia {
         let port = 20_000 + std::process::id() % 20_000;
         let params = format!("{ip} port={port} receive_buffer=100000 send_buffer=100000 {params}");
         let above = Arc::new(above);
-        let spec = IaSpec { name: "test", params: &params };
+        let spec = IaSpec { name: "test", params: &params, library: "" };
         Ia { device: Device::open(&spec, above.clone()).unwrap(), above }
     }
 

@@ -94,7 +94,7 @@ impl Side {
     fn with(params: &str) -> Side {
         let sink = Arc::new(Recorder::default());
         let params = format!("127.0.0.1 {params}");
-        let ia = Usnic::open(&IaSpec { name: "usnic-test", params: &params }, sink.clone()).unwrap();
+        let ia = Usnic::open(&IaSpec { name: "usnic-test", params: &params, library: "" }, sink.clone()).unwrap();
         let (pd, cq) = (ia.alloc_pd().unwrap(), ia.create_cq(Weak::<Deaf>::new()).unwrap());
         Side { ia, sink, pd, cq: Arc::new(cq) }
     }
