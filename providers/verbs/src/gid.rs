@@ -42,6 +42,23 @@ pub(crate) fn choose(gids: &[Gid], wanted: &Wanted<'_>) -> Option<Gid> {
     gids.iter().max_by_key(rank).cloned()
 }
 
+/// Whether packets can go between two GIDs of Ethernet ports: both stand for IPv4 addresses, or neither does.
+pub(crate) fn is_same_family(one: &[u8; 16], other: &[u8; 16]) -> bool {
+    let is_v4 = |gid: &[u8; 16]| Ipv6Addr::from(*gid).to_ipv4_mapped().is_some();
+    is_v4(one) == is_v4(other)
+}
+
+/// The GID with which to reach a peer's GID of another family than `chosen`: of `chosen`'s network device, of the scope
+/// (link-local or not) of the peer's, and the first such of the port, since a peer without a choice of its own uses its first.
+pub(crate) fn reaching(gids: &[Gid], chosen: &Gid, peer: &[u8; 16]) -> Option<Gid> {
+    let is_link_local = |gid: &[u8; 16]| Ipv6Addr::from(*gid).is_unicast_link_local();
+    let rank = |gid: &&Gid| {
+        let is_same_scope = is_link_local(&gid.raw) == is_link_local(peer);
+        (gid.netdev == chosen.netdev, is_same_scope, Reverse(gid.index))
+    };
+    gids.iter().filter(|gid| is_same_family(&gid.raw, peer)).max_by_key(rank).cloned()
+}
+
 /// An address as a GID.
 pub(crate) fn raw(address: IpAddr) -> [u8; 16] {
     match address {
@@ -120,6 +137,21 @@ mod tests {
         let wanted = |index| Wanted { index: Some(index), ..roce("192.0.2.1", "eth2") };
         assert_eq!(index(&table(), &wanted(4)), Some(4));
         assert_eq!(index(&table(), &wanted(9)), None);
+    }
+
+    #[test]
+    fn a_peer_of_another_family_is_reached_by_the_first_gid_of_its_own() {
+        let raw = |text: &str| text.parse::<Ipv6Addr>().unwrap().octets();
+        let (v4, link, global) = (raw("::ffff:192.0.2.9"), raw("fe80::9"), raw("2001:db8::9"));
+        assert!(is_same_family(&link, &global) && is_same_family(&v4, &raw("::ffff:10.0.0.1")));
+        assert!(!is_same_family(&v4, &link) && !is_same_family(&global, &v4));
+        let reach = |chosen: usize, peer| reaching(&table(), &table()[chosen], peer).map(|gid| gid.index);
+        assert_eq!([reach(3, &link), reach(7, &link)], [Some(0), Some(4)], "of the same network device");
+        assert_eq!(reach(3, &global), Some(8));
+        assert_eq!(reach(7, &global), Some(4), "the network device comes before the scope");
+        assert_eq!(reach(1, &v4), Some(2));
+        let only_v4: Vec<_> = table().into_iter().filter(|gid| is_same_family(&gid.raw, &v4)).collect();
+        assert_eq!(reaching(&only_v4, &only_v4[0], &link), None);
     }
 
     #[test]

@@ -231,12 +231,12 @@ impl Guess {
     fn raise(&self, ours: &Ours, gid: Gid) {
         let Some(pair) = self.pair.upgrade() else { return };
         let theirs = Theirs { lid: ours.lid, number: guess(pair.number(), self.number), gid };
-        log::info!("queue pair {:#x} takes {theirs:x?} for its peer", pair.number());
+        log::info!("queue pair {:#x} takes {theirs} for its peer", pair.number());
         match pair.raise(self, ours, &theirs) {
             Ok(true) => pair.established(self, &[]),
             Ok(false) => {}
             Err(error) => {
-                log::error!("queue pair {:#x} does not take the path to {theirs:x?}: {error}", pair.number());
+                log::error!("queue pair {:#x} does not take the path from {ours} to {theirs}: {error}", pair.number());
                 self.over(CmEvent::Rejected);
             }
         }

@@ -58,6 +58,7 @@ impl Stage {
             guide: Guide::new(&self.reactor),
             address: Some(self.address()),
             ours: Box::new(|| Some(ours())),
+            reaching: Box::new(|ours, _| Some(Ours { gid: V4_GID, gid_index: 3, ..ours })),
             arrived: Box::new(move |id, waiting, info| drop(sender.send((id, waiting, info)))),
         }
     }
@@ -78,6 +79,9 @@ impl Drop for Stage {
         self.reactor.stop();
     }
 }
+
+/// The port's GID of an IPv4 address. The one of [`ours`] is of no IPv4 address.
+pub(in crate::cm) const V4_GID: Gid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 192, 0, 2, 1];
 
 fn ours() -> Ours {
     super::path::tests::port(IBV_LINK_LAYER_ETHERNET)

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -181,7 +181,11 @@ impl Line {
     /// Moves what can be moved, until there is news. The last news has the socket closed already.
     fn step(&self) -> Option<News> {
         let mut inner = self.inner.lock();
+        let was_asked = inner.talk.is_asked();
         let news = inner.step();
+        if was_asked && news == Some(News::Over(End::Rejected)) {
+            self.explain_hang_up();
+        }
         if inner.talk.is_over() {
             inner.hang_up();
         }
@@ -192,6 +196,17 @@ impl Line {
             self.place.reactor.after(time, me, turn);
         }
         news
+    }
+
+    /// The peer has closed the socket in place of an answer, as it does when it finds no path to our GID.
+    fn explain_hang_up(&self) {
+        if let Some(ours) = self.place.ours().filter(Ours::is_global) {
+            log::warn!(
+                "{}: the peer closed the connection without an answer; if it reports no path to our {ours}, set \
+                 DAPL_VERBS_GID_INDEX here to the index that it uses (by default 0 in the reference)",
+                self.peer
+            );
+        }
     }
 
     fn tell(&self, news: News) {
@@ -254,15 +269,34 @@ impl Line {
         });
     }
 
+    /// Our end of the path to the peer's GID. The requester has sent its own GID already and cannot use another one.
+    fn local_end(&self, ours: &Ours, peer: &Gid) -> Option<Ours> {
+        let is_passive = self.host.is_some();
+        let found =
+            if is_passive { self.place.reaching(*ours, peer) } else { Some(*ours).filter(|ours| ours.reaches(peer)) };
+        let peer_gid = Ipv6Addr::from(*peer);
+        match &found {
+            Some(used) if used.gid != ours.gid => log::info!("{}: using {used} to reach GID {peer_gid}", self.peer),
+            Some(_) => {}
+            None => log::error!(
+                "{}: no path from {ours} to GID {peer_gid}: one is an IPv4 address, the other is not; set \
+                 DAPL_VERBS_GID_INDEX on one side so that both are of the same kind (ibv_devinfo -v lists GIDs)",
+                self.peer
+            ),
+        }
+        found
+    }
+
     /// Brings the queue pair up and tells the peer.
     fn raise(&self, ours: &Ours, hello: &Hello) {
+        let Some(ours) = &self.local_end(ours, &hello.gid) else { return self.fail() };
         let theirs = Theirs { lid: hello.lid, number: hello.number, gid: hello.gid };
         let raised = self.with_pair(|pair| pair.raise(self, ours, &theirs));
         match raised {
             None | Some(Ok(false)) => {}
             Some(Ok(true)) => self.go_on(ours, hello),
             Some(Err(error)) => {
-                log::error!("{}: the queue pair does not take the path to {theirs:?}: {error}", self.peer);
+                log::error!("{}: no path from {ours} to {theirs}: {error}", self.peer);
                 self.fail();
             }
         }

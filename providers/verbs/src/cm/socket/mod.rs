@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use dapl::error::{Address, Error, Resource, Result};
 use dapl::handle::ObjectId;
+use dapl::name_service::Gid;
 use dapl::provider::{ConnId, ConnectSpec, PeerAddress, RequestInfo};
 use parking_lot::Mutex;
 
@@ -50,6 +51,7 @@ const AT_ONCE: usize = 64;
 /// How long a listener rests when the process has no more descriptors.
 const REST: Duration = Duration::from_millis(100);
 
+type Reaching = dyn Fn(Ours, &Gid) -> Option<Ours> + Send + Sync;
 type Arrived = dyn Fn(ObjectId, Box<dyn Waiting>, RequestInfo) + Send + Sync;
 
 /// What all connections of an IA stand on, where no rdma_cm resolves their paths.
@@ -60,18 +62,21 @@ pub(super) struct Place {
     pub(super) address: Option<IpAddr>,
     /// Our end of a path, as it is now.
     ours: Box<dyn Fn() -> Option<Ours> + Send + Sync>,
+    /// The same with a GID that reaches a peer's, where ours does not.
+    reaching: Box<Reaching>,
     pub(super) arrived: Box<Arrived>,
 }
 
 impl Place {
     /// It does not keep the device, which keeps its manager.
     pub(super) fn of(device: &Arc<Device>) -> Self {
-        let (at, to) = (Arc::downgrade(device), Arc::downgrade(device));
+        let (at, of, to) = (Arc::downgrade(device), Arc::downgrade(device), Arc::downgrade(device));
         Place {
             reactor: device.reactor.clone(),
             guide: Guide::new(&device.reactor),
             address: device.address,
             ours: Box::new(move || at.upgrade().and_then(|device| path::ours(&device))),
+            reaching: Box::new(move |ours, peer| path::reaching(&*of.upgrade()?, ours, peer)),
             arrived: Box::new(move |listener, waiting, info| {
                 if let Some(device) = to.upgrade() {
                     device.arrived(listener, waiting, info);
@@ -82,6 +87,11 @@ impl Place {
 
     pub(super) fn ours(&self) -> Option<Ours> {
         (self.ours)()
+    }
+
+    /// `ours` if it reaches the peer's GID, else our end with another GID.
+    fn reaching(&self, ours: Ours, peer: &Gid) -> Option<Ours> {
+        if ours.reaches(peer) { Some(ours) } else { (self.reaching)(ours, peer) }
     }
 
     fn hello(&self, ours: &Ours, number: u32, private_data: Vec<u8>) -> Hello {

@@ -5,6 +5,9 @@
 //! peer's; elsewhere only on request. The reads are those of the EP. Nothing here changes a device.
 #![forbid(unsafe_code)]
 
+use std::fmt::{self, Display, Formatter};
+use std::net::Ipv6Addr;
+
 use dapl::name_service::Gid;
 use ibverbs_sys::{
     IBV_LINK_LAYER_ETHERNET, IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096,
@@ -14,8 +17,8 @@ use ibverbs_sys::{
 
 use crate::cm::{Change, Path};
 use crate::device::Device;
-use crate::knobs;
 use crate::qp::Reads;
+use crate::{gid, knobs};
 
 /// The first packet has this number, on both sides.
 const FIRST_PACKET: u32 = 1;
@@ -43,6 +46,18 @@ pub(crate) struct Theirs {
     pub(crate) gid: Gid,
 }
 
+impl Display for Ours {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "GID {} (index {})", Ipv6Addr::from(self.gid), self.gid_index)
+    }
+}
+
+impl Display for Theirs {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "GID {}, LID {}, queue pair {:#x}", Ipv6Addr::from(self.gid), self.lid, self.number)
+    }
+}
+
 impl Ours {
     /// `attributes` are those of the port now: a subnet manager may have changed them.
     pub(crate) fn new(port: u8, attributes: &ibv_port_attr, gid_index: u32, gid: Gid, knobs: knobs::Path) -> Self {
@@ -62,6 +77,11 @@ impl Ours {
     /// Packets have a global header, so the peer's GID must be known.
     pub(crate) fn is_global(&self) -> bool {
         self.is_ethernet || self.knobs.global_routing
+    }
+
+    /// Whether packets from our GID can reach the peer's.
+    pub(crate) fn reaches(&self, peer: &Gid) -> bool {
+        !self.is_ethernet || gid::is_same_family(&self.gid, peer)
     }
 
     /// The steps to RTS.
@@ -161,6 +181,19 @@ pub(crate) fn ours(device: &Device) -> Option<Ours> {
         })
     });
     Some(ours)
+}
+
+/// Our end with another GID of the port, which reaches the peer's. `None`: the port has no such GID, or `DAPL_VERBS_GID_INDEX`
+/// says which one to use.
+pub(crate) fn reaching(device: &Device, ours: Ours, peer: &Gid) -> Option<Ours> {
+    if device.knobs.gid_index.is_some() {
+        return None;
+    }
+    let gids = device.context.gids(device.port).inspect_err(|error| {
+        log::error!("{}: the GIDs of port {} cannot be read: {error}", device.name, device.port);
+    });
+    let other = gid::reaching(&gids.ok()?, &device.gid, peer)?;
+    Some(Ours { gid_index: u8::try_from(other.index).ok()?, gid: other.raw, ..ours })
 }
 
 /// The place of a partition key in a port's table, whose entries are as the kernel writes them (`0xffff`). Full and limited

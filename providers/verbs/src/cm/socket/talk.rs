@@ -87,6 +87,11 @@ impl Talk {
         matches!(self.state, State::Dialling(_))
     }
 
+    /// The request is sent and the peer has not answered.
+    pub(super) fn is_asked(&self) -> bool {
+        matches!(self.state, State::Asked(_))
+    }
+
     pub(super) fn is_over(&self) -> bool {
         matches!(self.state, State::Over)
     }

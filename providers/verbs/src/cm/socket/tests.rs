@@ -9,7 +9,7 @@ use std::time::Duration;
 use dapl::error::Error;
 use dapl::provider::{ConnectSpec, PeerAddress};
 
-use super::double::{Double, Heard, Stage, conn};
+use super::double::{Double, Heard, Stage, V4_GID, conn};
 use super::wire::{GOODBYE, READY};
 use super::{Caller, Door, Socket};
 use crate::cm::{Manager, Refusal, Waiting};
@@ -212,6 +212,38 @@ fn a_peer_that_says_no_gid_is_known_by_its_address() {
     house.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
     let gid = super::guide::by_address("192.0.2.7".parse().unwrap());
     assert_eq!(passive.next(), Heard::Raised { number: 0x11, gid });
+}
+
+/// A request or reply with this GID.
+fn with_gid(number: u8, gid: [u8; 16]) -> Vec<u8> {
+    let mut bytes = request(number, 0, b"");
+    bytes[48..64].copy_from_slice(&gid);
+    bytes
+}
+
+#[test]
+fn an_acceptor_uses_a_gid_of_the_requesters_family() {
+    let house = House::new();
+    let (mut peer, passive) = (house.stranger(), Double::new(0x20));
+    let peer_gid = super::guide::by_address("192.0.2.7".parse().unwrap());
+    peer.write_all(&with_gid(0x11, peer_gid)).unwrap();
+    house.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
+    assert_eq!(passive.next(), Heard::Raised { number: 0x11, gid: peer_gid });
+    let mut reply = [0; 64];
+    peer.read_exact(&mut reply).unwrap();
+    assert_eq!(reply[48..], V4_GID, "the requester learns the GID that is used");
+}
+
+#[test]
+fn a_requester_whose_gid_does_not_reach_the_acceptors_is_rejected() {
+    let house = House::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let active = Double::new(0x10);
+    house.dial_to(listener.local_addr().unwrap().port(), &active, b"", 1).unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    peer.read_exact(&mut [0; 64]).unwrap();
+    peer.write_all(&with_gid(0x11, V4_GID)).unwrap();
+    assert_eq!(active.next(), Heard::Over("rejected"));
 }
 
 #[test]

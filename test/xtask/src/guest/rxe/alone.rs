@@ -48,6 +48,17 @@ for qual in 45248 45249 45250 45251; do sh -c "$pair" sh "$@" -q $qual & pids="$
 for pid in $pids; do wait $pid || status=1; done
 exit $status"#;
 
+/// Over sockets, with the server's GID of another family than the client's: $1 is dtest. Both sides say what to set.
+const UNREACHABLE: &str = r#"
+place=$(mktemp -d)
+DAPL_VERBS_GID_INDEX=0 "$1" -P rxe0 -t 60 >"$place/server" 2>&1 & server=$!
+until grep -q listening "$place/server"; do kill -0 $server || { cat "$place/server"; exit 1; }; sleep 0.1; done
+"$1" -P rxe0 -t 60 -h 192.0.2.1 >"$place/client" 2>&1 && status=0 || status=$?
+kill $server; wait $server; cat "$place"/*
+[ $status != 0 ] || exit 1
+for side in server client; do grep -q 'set DAPL_VERBS_GID_INDEX' "$place/$side" || exit 1; done
+grep -q 'no path from GID fe80:[^ ]* (index 0) to GID ::ffff:192.0.2.1' "$place/server""#;
+
 /// $1 is the program, $2 how the server ends. The caller must end well.
 const STREAM: &str = r#"
 place=$(mktemp -d)
@@ -80,6 +91,7 @@ pub(super) fn run(setting: &Setting, report: &mut Report) {
     files_come_back(setting, report, guest);
     units(setting, report, guest);
     dtests(setting, report, guest);
+    choices(setting, report, guest);
     udapl(setting, report, guest);
     dapltests(setting, report, guest);
     interop::run(setting, report, guest);
@@ -195,6 +207,22 @@ fn dtests(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
         let job = dtest(setting, manager, FOUR, &[DTEST], &["-B", "2"]);
         report.check(keeper, &format!("dtest::{manager}_four_pairs_at_once"), LONG, &job);
     }
+}
+
+/// Lines of dat.conf and GIDs that only one of the two sides has chosen.
+fn choices(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
+    const NOTHING: &str = "LC_ALL=C";
+    for (library, manager) in [("cma", "rdma"), ("scm", "socket")] {
+        let (adapter, server) = (format!("rxe-{library}"), format!("DAPL_VERBS_CM={manager}"));
+        let words = [setting.dtest.as_str(), &server, NOTHING, "-P", &adapter, "-B", "1"];
+        let name = format!("manager::a_line_with_libdapl{library}_gets_{manager}");
+        report.check(keeper, &name, LIMIT, &setting.shell(DTEST, &words));
+    }
+    let words = [setting.dtest.as_str(), NOTHING, "DAPL_VERBS_GID_INDEX=0", "-B", "1"];
+    let job = setting.shell(DTEST, &words).with("DAPL_VERBS_CM", "socket");
+    report.check(keeper, "gid::an_acceptor_uses_a_gid_of_the_requesters_family", LIMIT, &job);
+    let job = setting.shell(UNREACHABLE, &[&setting.dtest]).with("DAPL_VERBS_CM", "socket");
+    report.check(keeper, "gid::a_gid_that_reaches_nothing_is_explained", LIMIT, &job);
 }
 
 /// Each test of dapltest, over the managers whose listeners several connections can ask for.

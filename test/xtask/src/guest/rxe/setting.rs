@@ -14,6 +14,10 @@ use crate::{Result, tree};
 /// The guest's device, by the name that all checks use.
 const RXE0: &str = "rxe0 u1.2 threadsafe default libdaplverbs.so.1 dapl.1.2 \"rxe0 1\" \"\"\n";
 
+/// The same device by lines of the 1.2 reference: each name of the library has a connection manager.
+const RXE_CMA: &str = "rxe-cma u1.2 nonthreadsafe default libdaplcma.so.1 dapl.1.2 \"rxe0 1\" \"\"\n";
+const RXE_SCM: &str = "rxe-scm u1.2 nonthreadsafe default libdaplscm.so.1 dapl.1.2 \"rxe0 1\" \"\"\n";
+
 /// All of it. As tests on this machine have it: with all assertions.
 pub(super) struct Setting {
     stage: Stage,
@@ -31,7 +35,8 @@ impl Setting {
         let tree = tree::build(Profile::Dev)?;
         let driver = stage::built("dapl-conformance", Profile::Dev);
         let conf = tree.stage.root.join("etc/rxe.conf");
-        fs::write(&conf, format!("{SM0}{RXE0}")).map_err(|error| format!("{}: {error}", conf.display()))?;
+        fs::write(&conf, format!("{SM0}{RXE0}{RXE_CMA}{RXE_SCM}"))
+            .map_err(|error| format!("{}: {error}", conf.display()))?;
         let [dtest, dapltest] = [&tree.dtest, &tree.dapltest].map(|program| program.display().to_string());
         Ok(Setting { dtest, dapltest, stage: tree.stage, conf, driver })
     }
