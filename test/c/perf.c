@@ -6,6 +6,8 @@
  *   perf -h host [options] MODE A B            client: prints its figures, as lines of JSON
  *
  *   lat SIZE COUNT        ping-pong over the first connection: half a round trip, "usec"
+ *   reap SIZE COUNT       the same, and each send has a completion, which is taken before the next send
+ *   threads SIZE COUNT    as reap, over all connections at once, each with an EVD and a thread of its own: the mean, "usec"
  *   robin SIZE COUNT      the same, over one connection after the other, for at most 5 seconds
  *   rate SIZE COUNT       messages, from the first post until the server says that it has them all: millions/s, "mps"
  *   write SIZE COUNT      RDMA writes, from the first post until the last has completed: millions/s, "mps"; and both sides
@@ -22,6 +24,9 @@
  *   -d N      requests on their way at most, and receives posted, for each connection [512; 8 if there are many]
  *   -p N      rate, server: so many clients, each of one connection, that start together; then it prints the line [1]
  *   -w        sleeps in dat_evd_wait where it would poll
+ *   -2        an EVD for requests beside that for receives
+ *   -C        reap: sleeps in dat_cno_wait, on a CNO over its EVDs, and then dequeues
+ *   -T        reap: the EVD for requests is another thread's; implies -2
  *   -m        memory of its own kind: a sealed memfd, registered as SHARED_VIRTUAL
  *   -e N      write: posts for so many seconds, and COUNT at most
  *   -t N      gives up after so many seconds [100]
@@ -34,6 +39,7 @@
 #include <signal.h>
 
 #include "perf.h"
+#include "perf_evds.h"
 
 /* SENT marks the cookie of a request, which says how many of them are done with it; a receive's names its endpoint. */
 enum { WARM_UP = 2000, LONG_ENOUGH = 5, LAST = 2 };
@@ -116,6 +122,13 @@ static void take(long count)
 static void report(const char *what, long count, const char *figure, double value)
 {
     printf("{\"what\":\"%s\",\"size\":%ld,\"count\":%ld,\"%s\":%.7g}\n", what, size, count, figure, value);
+}
+
+/* Half a round trip, of the client. */
+static void report_half(const char *what, long count, double usec)
+{
+    if (host != NULL)
+        report(what, count, "usec", usec);
 }
 
 /* The client ends a round through all connections when it has been long enough, and says so in the first byte. */
@@ -337,6 +350,10 @@ static void run(const char *mode, long count)
         connect_all(all, 64);
     if (strcmp(mode, "lat") == 0 || strcmp(mode, "robin") == 0)
         latency(mode, count, strcmp(mode, "robin") == 0);
+    else if (strcmp(mode, "reap") == 0)
+        report_half(mode, count, reap(count));
+    else if (has_threads)
+        report_half(mode, count, threads(count));
     else if (strcmp(mode, "rate") == 0)
         rate(count);
     else if (strcmp(mode, "write") == 0)
@@ -352,7 +369,8 @@ static void run(const char *mode, long count)
 
 static int is_mode(const char *mode)
 {
-    static const char *const modes[] = {"lat", "robin", "rate", "write", "connect", "memory", "idle", "death"};
+    static const char *const modes[] = {"lat",   "reap",    "threads", "robin", "rate",
+                                        "write", "connect", "memory",  "idle",  "death"};
     size_t n;
     for (n = 0; n < sizeof modes / sizeof *modes; n++)
         if (strcmp(mode, modes[n]) == 0)
@@ -365,7 +383,7 @@ int main(int argc, char **argv)
     long limit = 100, count;
     int option;
     const char *mode;
-    while ((option = getopt(argc, argv, "sh:P:q:c:d:p:wme:t:")) != -1) {
+    while ((option = getopt(argc, argv, "sh:P:q:c:d:p:w2CTme:t:")) != -1) {
         switch (option) {
         case 's': break;
         case 'h': host = optarg; break;
@@ -375,6 +393,9 @@ int main(int argc, char **argv)
         case 'd': depth = atol(optarg); break;
         case 'p': processes = atol(optarg); break;
         case 'w': sleeps = 1; break;
+        case '2': has_two_evds = 1; break;
+        case 'C': has_cno = 1; break;
+        case 'T': has_reaper = has_two_evds = 1; break;
         case 'm': is_shared = 1; break;
         case 'e': enough = atof(optarg); break;
         case 't': limit = atol(optarg); break;
@@ -392,6 +413,9 @@ int main(int argc, char **argv)
     }
     if (strcmp(mode, "death") == 0 && size < (long)sizeof(double))
         fail("perf: death needs a message of %zu bytes", sizeof(double));
+    has_threads = strcmp(mode, "threads") == 0;
+    if ((has_two_evds || has_cno) && strcmp(mode, "reap") != 0)
+        fail("perf: -2, -C and -T are for reap");
     /* A peer that is gone, or never comes, or stops in the middle. */
     EXPECT(signal(SIGALRM, too_long) != SIG_ERR);
     alarm((unsigned)limit);

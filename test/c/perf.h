@@ -27,6 +27,9 @@ struct place {
 static DAT_IA_HANDLE ia;
 static DAT_PZ_HANDLE pz;
 static DAT_EVD_HANDLE async_evd, events, completions;
+/* Of requests, if they have one of their own; of each thread, if endpoints have one each. */
+static DAT_EVD_HANDLE requests, *own_evds;
+static DAT_CNO_HANDLE cno;
 static DAT_EP_HANDLE *eps;
 static DAT_LMR_TRIPLET in, out;
 static DAT_RMR_TRIPLET remote;
@@ -37,7 +40,7 @@ static const char *host;
 static char *name = "sm0";
 static DAT_CONN_QUAL qual = 45300;
 static long size, depth, connections = 1, processes = 1;
-static int sleeps, is_shared;
+static int sleeps, is_shared, has_two_evds, has_cno, has_reaper, has_threads;
 
 static double seconds(void)
 {
@@ -112,6 +115,24 @@ static void make_memory(void)
     here = (struct place){.address = in.virtual_address, .key = remote_key};
 }
 
+static DAT_EVD_HANDLE create_evd(long length)
+{
+    DAT_EVD_HANDLE evd;
+    OK(dat_evd_create(ia, (DAT_COUNT)(length < EVENTS ? length : EVENTS), cno, DAT_EVD_DTO_FLAG, &evd));
+    return evd;
+}
+
+/* Where receives and requests of endpoint n complete. */
+static DAT_EVD_HANDLE receives_of(long n)
+{
+    return has_threads ? own_evds[n] : completions;
+}
+
+static DAT_EVD_HANDLE requests_of(long n)
+{
+    return has_threads ? own_evds[n] : requests;
+}
+
 static void open_all(void)
 {
     struct rlimit files;
@@ -123,8 +144,10 @@ static void open_all(void)
     OK(dat_ia_open(name, 8, &async_evd, &ia));
     OK(dat_pz_create(ia, &pz));
     OK(dat_evd_create(ia, EVENTS, DAT_HANDLE_NULL, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG, &events));
-    OK(dat_evd_create(ia, (DAT_COUNT)(queue < EVENTS ? queue : EVENTS), DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG,
-                      &completions));
+    if (has_cno)
+        OK(dat_cno_create(ia, DAT_OS_WAIT_PROXY_AGENT_NULL, &cno));
+    completions = create_evd(queue);
+    requests = has_two_evds ? create_evd(queue) : completions;
     make_memory();
 }
 
@@ -141,9 +164,13 @@ static void create_eps(long count, long receives)
     param.ep_attr.max_recv_dtos = (DAT_COUNT)(2 * receives);
     param.ep_attr.max_request_dtos = (DAT_COUNT)receives;
     eps = calloc((size_t)count, sizeof *eps);
-    EXPECT(eps != NULL);
+    own_evds = calloc((size_t)count, sizeof *own_evds);
+    EXPECT(eps != NULL && own_evds != NULL);
     for (n = 0; n < count; n++) {
-        OK(dat_ep_create(ia, pz, completions, completions, events, receives > 0 ? &param.ep_attr : NULL, &eps[n]));
+        if (has_threads)
+            own_evds[n] = create_evd(3 * depth);
+        OK(dat_ep_create(ia, pz, receives_of(n), requests_of(n), events, receives > 0 ? &param.ep_attr : NULL,
+                         &eps[n]));
         for (r = 0; r < receives; r++)
             post_receive(n);
     }

@@ -13,6 +13,7 @@ mod ground;
 mod ours;
 mod page;
 mod pair;
+mod patterns;
 mod peers;
 mod report;
 mod scale;

@@ -4,6 +4,7 @@
 use crate::bench::contest::Contest;
 use crate::bench::ground::Terrain;
 use crate::bench::ours::Ask;
+use crate::bench::patterns;
 use crate::bench::peers::{Fabric, Sockperf};
 use crate::bench::side::{Effort, Shown, Side, depth};
 use crate::iperf::Flow;
@@ -18,7 +19,9 @@ const MIB: u32 = 1 << 20;
 
 /// All of them.
 pub(super) fn contests(effort: Effort) -> Vec<Contest> {
-    [pingpongs(effort), streams(effort), losses(effort)].into_iter().flatten().collect()
+    let [polling, asleep] = [true, false].map(|polls| [sockperf(effort, "ping-pong", polls)]);
+    let patterns = patterns::contests(effort, &polling, &asleep);
+    [pingpongs(effort), patterns, streams(effort), losses(effort)].into_iter().flatten().collect()
 }
 
 /// What is promised, and what is hoped for.

@@ -1,0 +1,163 @@
+/*
+ * perf_evds.h: the modes of perf.c that use EVDs the way larger programs do: every send has a completion and each is taken;
+ * requests have an EVD of their own, a CNO or threads of their own.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#ifndef PERF_EVDS_H
+#define PERF_EVDS_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "perf.h"
+
+/* How completions of sends are told from those of receives. */
+#define SEND_COOKIE ((DAT_UINT64)1 << 32)
+
+/* Receives and sends that have completed, of one thread or of several. */
+struct counts {
+    _Atomic long received, sent;
+};
+
+/* Adds one completion to its count. The last receives are flushed when the client disconnects. */
+static void count_event(const DAT_EVENT *event, struct counts *counts)
+{
+    const DAT_DTO_COMPLETION_EVENT_DATA *dto = &event->event_data.dto_completion_event_data;
+    if (dto->status == DAT_DTO_ERR_FLUSHED && dto->user_cookie.as_64 < SEND_COOKIE)
+        return;
+    if (event->event_number != DAT_DTO_COMPLETION_EVENT || dto->status != DAT_DTO_SUCCESS)
+        fail("perf: event %x status %u", (unsigned)event->event_number, (unsigned)dto->status);
+    _Atomic long *count = dto->user_cookie.as_64 < SEND_COOKIE ? &counts->received : &counts->sent;
+    /* Each count has one writer. */
+    atomic_store_explicit(count, atomic_load_explicit(count, memory_order_relaxed) + 1, memory_order_release);
+}
+
+/* Takes one completion: the next, or with polling what is there. Returns whether there was one. */
+static int take_one(DAT_EVD_HANDLE evd, int waits, struct counts *counts)
+{
+    DAT_EVENT event;
+    DAT_COUNT more;
+    DAT_RETURN code = waits ? dat_evd_wait(evd, PATIENCE, 1, &event, &more) : dat_evd_dequeue(evd, &event);
+    if (code == DAT_QUEUE_EMPTY)
+        return 0;
+    check_ok("a completion", code);
+    count_event(&event, counts);
+    return 1;
+}
+
+/* One step of a thread that lacks receives, sends or both. With two EVDs it waits on that of what it lacks, and polls both. */
+static void take_some(DAT_EVD_HANDLE receives, DAT_EVD_HANDLE requests, int lacks_sends, int lacks_receives,
+                      struct counts *counts)
+{
+    if (cno != DAT_HANDLE_NULL) {
+        DAT_EVD_HANDLE evd;
+        OK(dat_cno_wait(cno, PATIENCE, &evd));
+        while (take_one(evd, 0, counts))
+            ;
+        return;
+    }
+    if (requests != receives && lacks_sends)
+        take_one(requests, sleeps, counts);
+    if (lacks_receives || requests == receives)
+        take_one(receives, sleeps, counts);
+}
+
+static void take_until(DAT_EVD_HANDLE receives, DAT_EVD_HANDLE requests, long sends, long recvs, struct counts *counts)
+{
+    for (;;) {
+        int lacks_sends = atomic_load_explicit(&counts->sent, memory_order_acquire) < sends;
+        int lacks_receives = atomic_load_explicit(&counts->received, memory_order_acquire) < recvs;
+        if (!lacks_sends && !lacks_receives)
+            return;
+        if (sleeps && lacks_sends && requests != receives)
+            lacks_receives = 0; /* one wait at a time */
+        take_some(receives, requests, lacks_sends, lacks_receives, counts);
+    }
+}
+
+/* Sends over endpoint n; the completion is wanted. */
+static void send_signalled(long n)
+{
+    DAT_DTO_COOKIE cookie = {.as_64 = SEND_COOKIE};
+    OK(dat_ep_post_send(eps[n], 1, &out, cookie, DAT_COMPLETION_DEFAULT_FLAG));
+}
+
+/* One thread's part of `reap` and `threads`: ping-pong over endpoint n. */
+struct player {
+    pthread_t thread;
+    long n, count, warm_up;
+    double begin, end;
+    struct counts counts;
+};
+
+/* The thread that has the EVD of the requests. */
+static void *take_requests(void *argument)
+{
+    struct player *player = argument;
+    take_until(requests_of(player->n), requests_of(player->n), player->warm_up + player->count, 0, &player->counts);
+    return NULL;
+}
+
+static void *play(void *argument)
+{
+    struct player *player = argument;
+    DAT_EVD_HANDLE receives = receives_of(player->n), requests = requests_of(player->n);
+    long n, all = player->warm_up + player->count;
+    for (n = 0; n < all; n++) {
+        if (n == player->warm_up)
+            player->begin = seconds();
+        if (host != NULL)
+            send_signalled(player->n);
+        if (host != NULL && n > 0)
+            post_receive(player->n); /* while the answer is on its way */
+        /* The server's send of the last turn is acknowledged by the message of this one. */
+        take_until(receives, requests, has_reaper ? 0 : (host != NULL ? n + 1 : n), n + 1, &player->counts);
+        if (host == NULL) {
+            send_signalled(player->n);
+            post_receive(player->n);
+        }
+    }
+    player->end = seconds();
+    if (!has_reaper)
+        take_until(receives, requests, all, all, &player->counts);
+    return NULL;
+}
+
+/* Ping-pong over the first connection; each completion of a send is taken. */
+static double reap(long count)
+{
+    static struct player player;
+    pthread_t reaper;
+    player.count = count;
+    player.warm_up = count / 10;
+    if (has_reaper)
+        EXPECT(pthread_create(&reaper, NULL, take_requests, &player) == 0);
+    play(&player);
+    if (has_reaper)
+        EXPECT(pthread_join(reaper, NULL) == 0);
+    return (player.end - player.begin) * 1e6 / 2 / (double)count;
+}
+
+/* The same over all connections at once, each with its EVD and its thread: the mean of all. */
+static double threads(long count)
+{
+    struct player *players = calloc((size_t)connections, sizeof *players);
+    double lasted = 0;
+    long n;
+    EXPECT(players != NULL);
+    for (n = 0; n < connections; n++) {
+        players[n].n = n;
+        players[n].count = count;
+        players[n].warm_up = count / 10;
+        EXPECT(pthread_create(&players[n].thread, NULL, play, &players[n]) == 0);
+    }
+    for (n = 0; n < connections; n++) {
+        EXPECT(pthread_join(players[n].thread, NULL) == 0);
+        lasted += (players[n].end - players[n].begin) / (double)connections;
+    }
+    free(players);
+    return lasted * 1e6 / 2 / (double)count;
+}
+
+#endif

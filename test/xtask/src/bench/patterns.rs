@@ -1,0 +1,90 @@
+//! How larger programs use EVDs, beside the plain ping-pong: every send completes, requests have an EVD of their own, a CNO or
+//! a thread waits, endpoints share an EVD or have a thread each. For any provider.
+#![forbid(unsafe_code)]
+
+use super::contest::Contest;
+use super::ground::Terrain;
+use super::ours::Ask;
+use super::side::{Effort, Shown, Side};
+
+/// The name of these contests.
+pub(super) const ID: &str = "evds";
+
+const SIZES: [u32; 4] = [64, 1 << 10, 4 << 10, 64 << 10];
+
+/// Two EVDs in place of one.
+struct Pattern {
+    /// For each of [`SIZES`].
+    titles: [&'static str; 4],
+    options: &'static [&'static str],
+    /// The same with one EVD.
+    one: &'static [&'static str],
+}
+
+macro_rules! titles {
+    ($pattern:literal) => {
+        [
+            concat!("64 B: ", $pattern),
+            concat!("1 KiB: ", $pattern),
+            concat!("4 KiB: ", $pattern),
+            concat!("64 KiB: ", $pattern),
+        ]
+    };
+}
+
+const PATTERNS: [Pattern; 4] = [
+    Pattern { titles: titles!("2 EVDs polled, beside 1"), options: &["-2"], one: &[] },
+    Pattern { titles: titles!("waits on 2 EVDs, beside 1"), options: &["-w", "-2"], one: &["-w"] },
+    Pattern { titles: titles!("CNO over 2 EVDs, beside 1 EVD"), options: &["-C", "-2"], one: &["-w"] },
+    Pattern { titles: titles!("thread per EVD, waiting, beside 1"), options: &["-w", "-T"], one: &["-w"] },
+];
+
+fn pingpong(effort: Effort, mode: &'static str, size: u32, options: &[&str]) -> Side {
+    let ask = Ask::new(mode, size, effort.count(1_000)).with(options);
+    Side::Timed { ask, seconds: effort.seconds(0.5) }
+}
+
+fn contest(title: &'static str, must: Option<f64>, ours: Side, peers: Vec<Side>) -> Contest {
+    let (shown, terrain) = (Shown::Microseconds, Terrain::Loopback);
+    Contest { id: ID, title, shown, must, stretch: None, ours, peers, terrain }
+}
+
+/// Two EVDs beside one of our own, which must not be faster; then each pattern beside the peers' ping-pong of 64 bytes.
+pub(super) fn contests(effort: Effort, polling: &[Side], asleep: &[Side]) -> Vec<Contest> {
+    let both = |(size, title): (&u32, &&'static str), pattern: &Pattern| {
+        let ours = pingpong(effort, "reap", *size, pattern.options);
+        contest(title, Some(1.1), ours, vec![pingpong(effort, "reap", *size, pattern.one)])
+    };
+    let beside_one =
+        PATTERNS.iter().flat_map(|pattern| SIZES.iter().zip(&pattern.titles).map(move |of| both(of, pattern)));
+    let ours = |mode, options| pingpong(effort, mode, 64, options);
+    let beside = |title, ours, peers: &[Side]| contest(title, None, ours, peers.to_vec());
+    let beside_peers = [
+        beside("64 B: 2 EVDs polled", ours("reap", &["-2"]), polling),
+        beside("64 B: waits on 2 EVDs", ours("reap", &["-w", "-2"]), asleep),
+        beside("64 B: CNO over 2 EVDs", ours("reap", &["-C", "-2"]), asleep),
+        beside("64 B: 4 EPs in turn on 1 EVD", ours("robin", &["-c", "4"]), polling),
+        beside("64 B: 2 EPs, polling thread each", ours("threads", &["-c", "2"]), polling),
+        beside("64 B: 2 EPs, waiting thread each", ours("threads", &["-w", "-c", "2"]), asleep),
+    ];
+    beside_one.chain(beside_peers).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pattern_is_measured_at_every_size() {
+        let lines: Vec<_> = contests(Effort::FULL, &[], &[]).iter().map(|contest| contest.ours.line()).collect();
+        for pattern in &PATTERNS {
+            for size in SIZES {
+                let options = pattern.options.join(" ");
+                assert!(
+                    lines.iter().any(|line| line.starts_with(&format!("perf {options} reap {size} "))),
+                    "{lines:?}"
+                );
+            }
+        }
+    }
+}
