@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use log::{Level, LevelFilter, Metadata, Record};
 
+use crate::cancel;
 use crate::sync::Lasting;
 use limit::Limit;
 
@@ -38,6 +39,7 @@ struct Logger {
 
 impl Logger {
     fn write(&self, text: &str) {
+        let _deferral = cancel::defer(); // `write` and `syslog` are cancellation points
         if self.to & STDERR != 0 {
             let process = std::process::id();
             let lines: String = text.lines().map(|line| format!("dapl[{process}]: {line}\n")).collect();

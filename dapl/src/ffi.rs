@@ -11,12 +11,23 @@ use dat_abi::{
     DAT_OS_WAIT_PROXY_AGENT, DAT_PVOID, DAT_RETURN, DAT_SUCCESS,
 };
 
+use crate::cancel;
 use crate::error::{Error, Result};
 use crate::provider::Segment;
 
-/// Runs one entry: an `Err` becomes its DAT code, and a panic stops here, not in C.
+/// Runs one entry: an `Err` becomes its DAT code, a panic stops here, not in C, and cancellation is deferred.
 #[inline(always)]
 pub fn guard(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
+    let _deferral = cancel::defer();
+    guard_hot(body)
+}
+
+/// As [`guard`], for the hot path (posts, dequeue) and for the steps of a wait: cancellation is not deferred here, which would
+/// be two atomic read-modify-writes per call. So `body` defers it around each cancellation point that it may reach: the
+/// log does for a line, `Agent::call` for the consumer's function, `handle` for the end of an object; other cold paths for
+/// themselves. System calls by rustix or `syscall` are no cancellation points.
+#[inline(always)]
+pub fn guard_hot(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => DAT_SUCCESS,
         Ok(Err(error)) => error.code(),
@@ -119,8 +130,9 @@ impl Agent {
         Some(Agent { function, data: agent.instance_data as usize })
     }
 
-    /// Calls it; 0 is no EVD. Never under a lock: it may call back into DAT.
+    /// Calls it; 0 is no EVD. Never under a lock: it may call back into DAT. Its thread is not cancelled in it.
     pub fn call(self, evd: usize) {
+        let _deferral = cancel::defer();
         // SAFETY: the contract of `new`.
         unsafe { (self.function)(self.data as DAT_PVOID, evd as DAT_EVD_HANDLE) };
     }

@@ -7,7 +7,7 @@
 //! queues wake their EVD, and news of connections go through [`cm`] to a CR or an EP.
 //!
 //! From the ground up; imports, calls and locks go down this list, only events climb:
-//! - [`error`], [`names`], [`sync`], [`watermark`]; [`handle`], [`ffi`], [`libdat`], [`provider`]: what everybody stands on
+//! - [`cancel`], [`error`], [`names`], [`sync`], [`watermark`]; [`handle`], [`ffi`], [`libdat`], [`provider`]: what everybody stands on
 //! - [`wait`], [`timer`], [`shown`], [`debug`]: sleeping, deadlines, memory shown to consumers, the log
 //! - [`name_service`]: which GID an address stands for; [`base_dir`], [`shared_names`]: where processes meet, who shares memory
 //! - [`counters`], [`published`], [`trace`]: what is counted always, told to who asks from outside, and recorded on request
@@ -20,6 +20,7 @@
 
 pub mod base_dir;
 pub mod bell;
+pub mod cancel;
 pub mod cm;
 pub mod cno;
 pub mod context;

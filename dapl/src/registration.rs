@@ -10,13 +10,14 @@ use dat_abi::*;
 use crate::libdat::{self, Libdat};
 use crate::names::{self, Served};
 use crate::provider::Provider;
-use crate::{debug, fork, table};
+use crate::{cancel, debug, fork, table};
 
 /// `dat_provider_init`: registers the name that libdat asks for.
 ///
 /// # Safety
 /// `info` is null or readable, `params` null or a string, and the functions are those of the libdat that calls.
 pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, params: *const c_char) {
+    let _deferral = cancel::defer();
     debug::install();
     fork::prepare();
     if info.is_null() {
@@ -56,6 +57,7 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
 /// # Safety
 /// As [`init`].
 pub unsafe fn fini<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO) {
+    let _deferral = cancel::defer();
     if info.is_null() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Threads of our own inside somebody else's program: named, and deaf to signals.
+//! Threads of our own inside somebody else's program: named, deaf to signals, and never cancelled.
 //!
 //! Every thread that dapl or a provider starts comes from here, so that the consumer's signal handlers run on the
 //! consumer's threads only. Nothing here waits for a thread.
@@ -7,10 +7,15 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::thread::{Builder, JoinHandle};
 
-/// Starts a thread with all signals blocked. `name` has at most 15 bytes, as the kernel shows no more.
+use crate::cancel;
+
+/// Starts a thread with all signals blocked and cancellation disabled. `name` has at most 15 bytes, as the kernel shows no more.
 pub fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
     let before = block_all();
-    let thread = Builder::new().name(name.into()).spawn(body);
+    let thread = Builder::new().name(name.into()).spawn(move || {
+        let _deferral = cancel::defer();
+        body()
+    });
     if let Some(before) = before {
         // SAFETY: `before` is the complete mask that `block_all` read.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };

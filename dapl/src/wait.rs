@@ -12,6 +12,7 @@ use std::sync::atomic::AtomicU64;
 
 use dat_abi::{DAT_RETURN, DAT_TIMEOUT, DAT_TIMEOUT_INFINITE};
 
+use crate::cancel;
 use crate::handle::{self, ObjectId};
 use crate::sync::{AtomicU32, Ordering};
 
@@ -228,6 +229,8 @@ struct Marks(RefCell<Vec<Mark>>);
 
 impl Drop for Marks {
     fn drop(&mut self) {
+        // glibc runs this with the request of a thread that returned still pending.
+        let _deferral = cancel::defer();
         for mark in self.0.take() {
             (mark.clear)(mark.id, mark.token);
         }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once, Weak};
 
 use super::{BaseDir, lock};
+use crate::cancel;
 use crate::sync::{Lasting, LastingGuard};
 
 /// What is removed at exit.
@@ -56,6 +57,7 @@ pub fn forget_lock(file: &Arc<File>) {
 }
 
 extern "C" fn remove_left() {
+    let _deferral = cancel::defer();
     // A thread that exits the process while another holds the lock must not wait for it.
     let Some(left) = LEFT.try_lock() else { return };
     for Left { base, path, shared, .. } in left.iter().filter(|left| left.pid == std::process::id()) {

@@ -44,7 +44,7 @@ pub unsafe extern "C-unwind" fn dapl_cno_wait<P: Provider>(
 #[inline(never)]
 unsafe fn step<P: Provider>(call: &mut Call, cause: Cause) -> Step {
     let mut next = None;
-    let code = ffi::guard(|| {
+    let code = ffi::guard_hot(|| {
         next = Some(look::<P>(call, cause)?);
         Ok(())
     });

@@ -24,7 +24,7 @@ pub unsafe extern "C" fn dapl_ep_post_send<P: Provider>(
     user_cookie: DAT_DTO_COOKIE,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    ffi::guard(|| {
+    ffi::guard_hot(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
         let desk = ep.desk();
         // SAFETY: this function's own contract.
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
     user_cookie: DAT_DTO_COOKIE,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    ffi::guard(|| {
+    ffi::guard_hot(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
         let desk = ep.desk();
         if desk.limits.shared {
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
     remote_iov: *const DAT_RMR_TRIPLET,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    ffi::guard(|| {
+    ffi::guard_hot(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
         let desk = ep.desk();
         // SAFETY: this function's own contract.
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
     remote_iov: *const DAT_RMR_TRIPLET,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    ffi::guard(|| {
+    ffi::guard_hot(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
         let desk = ep.desk();
         // SAFETY: this function's own contract.

@@ -10,7 +10,7 @@ use super::event::{ConnectionKind, Event, Stream, Streams};
 use super::{Config, Evd};
 use crate::cno::Cno;
 use crate::error::{Error, Handle};
-use crate::ffi::{guard, require};
+use crate::ffi::{guard, guard_hot, require};
 use crate::handle::{from_handle, from_optional};
 use crate::ia::{AsyncError, AsyncKind, Ia};
 use crate::provider::{Completion, Provider, Status, Work};
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn dapl_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, even
 /// # Safety
 /// As [`dapl_evd_create`]; `out` is null or writable.
 pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
-    guard(|| {
+    guard_hot(|| {
         let object = from_handle::<Evd<P>>(evd, Handle::Plain)?;
         require(out, 2)?;
         // SAFETY: not null, and writable by this function's contract.

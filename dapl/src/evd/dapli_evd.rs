@@ -18,7 +18,7 @@ use crate::ia::{AsyncError, AsyncKind, Ia};
 use crate::provider::{Completion, CompletionQueue, CqSink, Provider, Work};
 use crate::sync::{MutexGuard, yield_now};
 use crate::wait::Crowd;
-use crate::{trace, wait};
+use crate::{cancel, trace, wait};
 
 /// Completions fetched at once.
 const BATCH: usize = 16;
@@ -251,6 +251,7 @@ impl<P: Provider> Evd<P> {
         signal: Signal,
         give: impl FnOnce(Given<'_>),
     ) -> Result<()> {
+        let _deferral = cancel::defer();
         let signal = signal.max(self.fetch(&mut inner, Fetch::Poll));
         self.unlock(inner, signal);
         let mut inner = self.let_hear(self.inner.lock());

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use dat_abi::DAT_PROVIDER;
 
+use crate::cancel;
 use crate::error::{Error, Handle, Result};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -184,6 +185,7 @@ impl Stub {
         if Word::kind(word) == 0 || !is_ours() {
             return;
         }
+        let _deferral = cancel::defer(); // the end of an object closes descriptors
         let object = self.object.swap(std::ptr::null_mut(), Ordering::Relaxed);
         // SAFETY: `publish` stored a `fn(*const c_void)` there before the stub went live.
         let release =

@@ -8,7 +8,7 @@ use super::{Bound, Rmr, dapls_rmr};
 use crate::ep::Ep;
 use crate::ep::dapls_bind::{self, Post};
 use crate::error::{Error, Handle};
-use crate::ffi::{guard, require};
+use crate::ffi::{guard, guard_hot, require};
 use crate::handle::from_handle;
 use crate::lmr::dapl_lmr::{privileges, rights};
 use crate::provider::{Provider, Segment};
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn dapl_rmr_bind<P: Provider>(
     flags: DAT_COMPLETION_FLAGS,
     context: *mut DAT_RMR_CONTEXT,
 ) -> DAT_RETURN {
-    guard(|| {
+    guard_hot(|| {
         const KNOWN: DAT_COMPLETION_FLAGS = 0x1F; // events-transfers-memory.md 4.1
         let rmr = from_handle::<Rmr<P>>(rmr, Handle::Rmr)?;
         let ep = from_handle::<Ep<P>>(ep, Handle::Ep)?;

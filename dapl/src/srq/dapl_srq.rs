@@ -8,7 +8,7 @@ use dat_abi::*;
 use super::Srq;
 use super::dapls_srq::{self, Asked};
 use crate::error::{Error, Handle};
-use crate::ffi::{guard, require, segments};
+use crate::ffi::{guard, guard_hot, require, segments};
 use crate::handle::from_handle;
 use crate::ia::Ia;
 use crate::provider::Provider;
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn dapl_srq_post_recv<P: Provider>(
     list: *mut DAT_LMR_TRIPLET,
     cookie: DAT_DTO_COOKIE,
 ) -> DAT_RETURN {
-    guard(|| {
+    guard_hot(|| {
         let srq = from_handle::<Srq<P>>(srq, Handle::Srq)?;
         // SAFETY: this function's own contract.
         let segments = unsafe { segments(list, count, srq.max_iov as usize) }?;

@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
+use dapl::cancel;
 use dapl::error::Result;
 use dapl::provider::{Completion, CompletionQueue, CqSink};
 use dapl::ready::Ready;
@@ -239,6 +240,7 @@ impl CompletionQueue for Cq {
                 active.rotate_left(served); // the others first, the next time
             }
             if over {
+                let _deferral = cancel::defer(); // the last to leave a connection closes its descriptors
                 active.retain(|conn| !conn.is_over());
             }
             // Who polls without a pause would take it again before the engine, which brings connections, has woken up.

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
+use dapl::cancel;
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::IaSpec;
 use parking_lot::Mutex;
@@ -261,6 +262,7 @@ impl Device {
 
     /// Nobody has it any more.
     pub(crate) fn forget(&self, number: u32) {
+        let _deferral = cancel::defer(); // a poller may come here, and the connection's socket is closed
         if let Some(own) = &self.own {
             own.close(number);
         }

@@ -9,6 +9,7 @@
 use std::cell::RefCell;
 use std::sync::{Arc, Once, Weak};
 
+use dapl::cancel;
 use dapl::sync::{Lasting, LastingGuard};
 use dapl::thread;
 
@@ -45,6 +46,7 @@ extern "C" fn release() {
 }
 
 extern "C" fn say() {
+    let _deferral = cancel::defer();
     let Some(open) = OPEN.try_lock() else { return };
     let ours = open.iter().filter(|(pid, _)| *pid == std::process::id());
     let tallies: Vec<_> = ours.filter_map(|(_, tally)| tally.upgrade()).collect();

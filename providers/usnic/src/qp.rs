@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
+use dapl::cancel;
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{
     Bind, BindWr, ConnId, ConnectSpec, Count, MemoryRegion, Op, Outstanding, QpSpec, QueuePair, Segment, SendWr,
@@ -200,6 +201,7 @@ impl Core {
 
     /// Ends the line, if there is one: all is flushed, and the peer is told. What remains is left to the device.
     fn finish(&self, inner: &mut Inner, now: Nanos) {
+        let _deferral = cancel::defer(); // posts and polls come here, and sockets are closed
         inner.stage = Stage::Over;
         if let Some(mut line) = inner.line.take() {
             // What was delivered is acked: the peer's requests have succeeded.

@@ -41,6 +41,8 @@ pub(crate) struct Device {
     is_ethernet: bool,
     max_cqe: u32,
     is_software: bool,
+    /// Its driver posts requests by a `write` to the kernel, which is a cancellation point.
+    pub(crate) posts_by_kernel: bool,
     pub(crate) knobs: Knobs,
     pub(crate) limits: Limits,
     pub(crate) channel: Arc<Channel>,
@@ -62,6 +64,8 @@ const NAMES: Kind = Kind { provider: "verbs", variable: "DAPL_VERBS_DIR", defaul
 
 /// The vendor's number of soft-RoCE.
 const SOFTWARE: u32 = 0xff_ffff;
+/// Vendors whose drivers of rdma-core post through the kernel: soft-RoCE, soft-iWARP, and Intel's qib and hfi1.
+const POST_BY_KERNEL: [u32; 3] = [SOFTWARE, 0x62_6d74, 0x1175];
 /// Longer than it takes to look at a packet.
 const PAUSE: Duration = Duration::from_micros(100);
 
@@ -81,7 +85,8 @@ impl Device {
         let limits = limits::of(&context, port, &knobs)?;
         let attributes = context.attributes();
         let max_cqe = attributes.as_ref().map_or(limits.max_dtos, |device| device.max_cqe.max(1) as u32);
-        let is_software = attributes.is_ok_and(|device| device.vendor_id == SOFTWARE);
+        let vendor = attributes.map_or(0, |device| device.vendor_id);
+        let is_software = vendor == SOFTWARE;
         let chosen = dapl::debug::secure_variable(NAMES.variable);
         let device = Arc::new_cyclic(|me| Device {
             name: spec.name.to_owned(),
@@ -95,6 +100,7 @@ impl Device {
             is_ethernet,
             max_cqe,
             is_software,
+            posts_by_kernel: POST_BY_KERNEL.contains(&vendor),
             knobs,
             limits,
             channel,

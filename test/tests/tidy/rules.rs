@@ -24,7 +24,7 @@ pub(crate) const PACKAGES: &[(&str, &[&str])] = &[
 
 /// Rooms from the ground up. A file imports rooms of lower floors, and its own. `entries` are `dapl_*.rs` and `context`.
 const DAPL: &[&[&str]] = &[
-    &["error", "sync", "watermark", "keys"],
+    &["cancel", "error", "sync", "watermark", "keys"],
     &["names"],
     &["handle"],
     &["provider", "libdat"],
@@ -172,6 +172,7 @@ pub(crate) const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("dapl/src/wait.rs", "cancellation of POSIX threads"),
     ("dapl/src/wait/futex.rs", "futex"),
     ("dapl/src/thread.rs", "signal masks"),
+    ("dapl/src/cancel.rs", "the cancellation state of a thread"),
     ("dapl/src/debug.rs", "syslog"),
     ("dapl/src/base_dir/leavings.rs", "atexit"),
     ("dat/counters/src/socket.rs", "asks the kernel whose a socket is"),

@@ -7,6 +7,7 @@
 
 use std::sync::atomic::Ordering;
 
+use dapl::cancel::{self, Deferral};
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{Bind, BindWr, Completion, Op, Segment, SendWr, Status, Token};
 use dapl::watermark::{Crossed, High};
@@ -63,6 +64,13 @@ fn refusal(what: &str, error: &std::io::Error) -> Error {
 }
 
 impl Core {
+    /// Defers cancellation if the device's driver has a cancellation point in the post of a request. Receives go into a queue
+    /// that is mapped, with every driver.
+    #[inline]
+    fn defer(&self) -> Option<Deferral> {
+        self.device.posts_by_kernel.then(cancel::defer)
+    }
+
     pub(super) fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
         let mut recv = self.recv.lock();
         if recv.work.len() >= self.max_recvs {
@@ -122,6 +130,7 @@ impl Core {
     }
 
     pub(super) fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
+        let _deferral = self.defer();
         let mut send = self.room_for_request()?;
         if send.open { self.submit(&mut send, wr) } else { self.hold(send, wr) }
     }
@@ -217,6 +226,7 @@ impl Core {
     }
 
     pub(super) fn post_bind(&self, mw: &Mw, bind: Option<Bind<'_, Mr>>, wr: &BindWr) -> Result<u32> {
+        let _deferral = self.defer();
         let mut send = self.room_for_request()?;
         match send.phase {
             Phase::Live => {}

@@ -1,0 +1,61 @@
+//! Cancellation of POSIX threads (`pthread_cancel`): calls defer it.
+//!
+//! glibc ends a cancelled thread by a forced unwind that begins in a cancellation point, such as `close`, `write` or
+//! `pthread_join`. It must not meet a frame of ours: `catch_unwind` and every destructor that runs then aborts the process.
+//! Only the sleep of a wait lets it pass (see `wait`).
+
+use std::ffi::c_int;
+use std::marker::PhantomData;
+
+/// Defers cancellation of the calling thread while it lives; a request stays pending. May be nested.
+#[must_use = "cancellation is deferred until this is dropped"]
+#[derive(Debug)]
+pub struct Deferral {
+    before: c_int,
+    /// The state belongs to the thread.
+    _not_send: PhantomData<*const ()>,
+}
+
+/// Defers cancellation of the calling thread. One or, in a nested call, no atomic read-modify-write here and as much at the end.
+#[inline]
+pub fn defer() -> Deferral {
+    let mut before = 0;
+    // SAFETY: sets the state of this thread and writes the former one; it is no cancellation point.
+    unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
+    Deferral { before, _not_send: PhantomData }
+}
+
+impl Drop for Deferral {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: restores what `defer` found on this thread. Even with a request pending it does not act on it: the type
+        // is deferred, but in the sleep of a wait.
+        unsafe { pthread_setcancelstate(self.before, std::ptr::null_mut()) };
+    }
+}
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+// As `wait` declares it: there it may unwind.
+unsafe extern "C-unwind" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn is_deferred() -> bool {
+        defer().before == PTHREAD_CANCEL_DISABLE
+    }
+
+    #[test]
+    fn deferral_nests_and_ends() {
+        let before = is_deferred();
+        let outer = defer();
+        drop(defer());
+        assert!(is_deferred());
+        drop(outer);
+        assert_eq!(is_deferred(), before);
+    }
+}
