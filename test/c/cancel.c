@@ -1,0 +1,494 @@
+/*
+ * cancel.c - pthread_cancel meets every call of DAT.
+ *
+ *   cancel IA pending ROUNDS      every call is made while a cancellation request is pending: it returns as usual
+ *   cancel IA anywhere ROUNDS     the request arrives at any moment of the same calls, which also wait
+ *   cancel IA waits ROUNDS        the request races with the event that the thread waits for: the event is not lost
+ *
+ * A call that is a cancellation point by mistake aborts the process: no unwinding can pass the provider. One process, which
+ * connects to itself. The adapter's line must name its library without a path.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+
+#include "check.h"
+
+#include <dat/dat_registry.h>
+
+enum { QUAL = 7171, QUAL_OF_ONE = 7272, QUAL_OF_NOBODY = 7373, EPS = 5, LENGTH = 4096 };
+
+/* What providers ask of libdat: its number of an IA becomes the provider's own handle. */
+extern DAT_RETURN dats_get_ia_handle(DAT_IA_HANDLE number, DAT_IA_HANDLE *handle);
+
+static char *name;
+static int is_pending;
+static atomic_long steps;
+static atomic_int is_done;
+static DAT_IA_HANDLE ia;
+
+/* Runs one call. Its failure must be printed although the thread may have a request pending. */
+static void check(const char *call, DAT_RETURN ret, DAT_RETURN wanted)
+{
+    if (DAT_GET_TYPE(ret) != DAT_GET_TYPE(wanted)) {
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+        fail("%s: %s", call, words(ret));
+    }
+    steps++;
+    if (!is_pending)
+        pthread_testcancel();
+}
+
+#define CALL(call) check(#call, (call), DAT_SUCCESS)
+#define REFUSED(call, type) check(#call, (call), (type))
+
+struct objects {
+    DAT_EVD_HANDLE errors, requests, connections, transfers, software;
+    DAT_CNO_HANDLE cno;
+    DAT_PZ_HANDLE pz;
+    DAT_LMR_HANDLE lmr;
+    DAT_LMR_CONTEXT local;
+    DAT_RMR_CONTEXT remote;
+    DAT_RMR_HANDLE rmr;
+    DAT_SRQ_HANDLE srq;
+    DAT_EP_HANDLE ep[EPS];
+    DAT_PSP_HANDLE psp, other_psp;
+    DAT_CONN_QUAL other_qual;
+    DAT_IA_ADDRESS_PTR here;
+    unsigned char memory[2 * LENGTH];
+};
+
+/* Takes the next event. With a request pending it polls, since the waits are cancellation points. */
+static DAT_EVENT take(struct objects *o, DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number)
+{
+    DAT_EVENT event;
+    DAT_EVD_HANDLE ready;
+    DAT_COUNT more;
+    if (!is_pending && evd != o->requests)
+        CALL(dat_evd_wait(evd, PATIENCE, 1, &event, &more));
+    else
+        while (dat_evd_dequeue(evd, &event) != DAT_SUCCESS)
+            if (!is_pending)
+                CALL(dat_cno_wait(o->cno, PATIENCE, &ready));
+            else
+                sched_yield();
+    steps++;
+    if (event.event_number != number) {
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+        fail("event 0x%x in place of 0x%x", (unsigned)event.event_number, (unsigned)number);
+    }
+    return event;
+}
+
+static DAT_CR_HANDLE take_request(struct objects *o)
+{
+    DAT_CR_PARAM param;
+    DAT_CR_HANDLE cr = take(o, o->requests, DAT_CONNECTION_REQUEST_EVENT).event_data.cr_arrival_event_data.cr_handle;
+    CALL(dat_cr_query(cr, DAT_CR_FIELD_ALL, &param));
+    return cr;
+}
+
+static void open_all(struct objects *o)
+{
+    DAT_OS_WAIT_PROXY_AGENT none = {NULL, NULL};
+    DAT_IA_ATTR adapter;
+    DAT_PROVIDER_ATTR provider;
+    DAT_EVENT event = {.event_number = DAT_SOFTWARE_EVENT};
+    DAT_EVD_PARAM evd;
+    DAT_CNO_PARAM cno;
+    DAT_PZ_PARAM pz;
+    DAT_CONTEXT context = {.as_64 = 5};
+    DAT_HANDLE_TYPE type;
+    o->errors = DAT_HANDLE_NULL;
+    CALL(dat_ia_open(name, 8, &o->errors, &ia));
+    CALL(dat_ia_query(ia, NULL, DAT_IA_FIELD_ALL, &adapter, DAT_PROVIDER_FIELD_ALL, &provider));
+    o->here = adapter.ia_address_ptr;
+    CALL(dat_pz_create(ia, &o->pz));
+    CALL(dat_pz_query(o->pz, DAT_PZ_FIELD_ALL, &pz));
+    CALL(dat_set_consumer_context(o->pz, context));
+    CALL(dat_get_consumer_context(o->pz, &context));
+    CALL(dat_get_handle_type(o->pz, &type));
+    CALL(dat_cno_create(ia, none, &o->cno));
+    CALL(dat_cno_query(o->cno, DAT_CNO_FIELD_ALL, &cno));
+    CALL(dat_cno_modify_agent(o->cno, none));
+    CALL(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_CR_FLAG, &o->requests));
+    CALL(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG, &o->connections));
+    CALL(dat_evd_create(ia, 32, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG, &o->transfers));
+    CALL(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_SOFTWARE_FLAG, &o->software));
+    CALL(dat_evd_query(o->requests, DAT_EVD_FIELD_ALL, &evd));
+    CALL(dat_evd_modify_cno(o->requests, o->cno));
+    CALL(dat_evd_disable(o->requests));
+    CALL(dat_evd_enable(o->requests));
+    CALL(dat_evd_set_unwaitable(o->software));
+    CALL(dat_evd_clear_unwaitable(o->software));
+    CALL(dat_evd_resize(o->transfers, 64));
+    CALL(dat_evd_post_se(o->software, &event));
+    CALL(dat_evd_dequeue(o->software, &event));
+    REFUSED(dat_evd_dequeue(o->software, &event), DAT_QUEUE_EMPTY);
+}
+
+static void create_all(struct objects *o)
+{
+    DAT_REGION_DESCRIPTION region = {.for_va = o->memory};
+    DAT_SRQ_ATTR shared = {.max_recv_dtos = 4, .max_recv_iov = 1};
+    DAT_LMR_PARAM lmr;
+    DAT_RMR_PARAM rmr;
+    DAT_SRQ_PARAM srq;
+    DAT_EP_PARAM ep;
+    DAT_EP_STATE state;
+    DAT_BOOLEAN idle;
+    DAT_PSP_PARAM psp;
+    DAT_COUNT count, span;
+    CALL(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, sizeof o->memory, o->pz, DAT_MEM_PRIV_ALL_FLAG, &o->lmr, &o->local,
+                        &o->remote, NULL, NULL));
+    DAT_LMR_TRIPLET all = {.lmr_context = o->local,
+                           .virtual_address = (DAT_VADDR)(uintptr_t)o->memory,
+                           .segment_length = sizeof o->memory};
+    CALL(dat_lmr_query(o->lmr, DAT_LMR_FIELD_ALL, &lmr));
+    CALL(dat_lmr_sync_rdma_read(ia, &all, 1));
+    CALL(dat_lmr_sync_rdma_write(ia, &all, 1));
+    CALL(dat_rmr_create(o->pz, &o->rmr));
+    CALL(dat_rmr_query(o->rmr, DAT_RMR_FIELD_ALL, &rmr));
+    CALL(dat_srq_create(ia, o->pz, &shared, &o->srq));
+    CALL(dat_srq_query(o->srq, DAT_SRQ_FIELD_ALL, &srq));
+    CALL(dat_srq_resize(o->srq, 8));
+    CALL(dat_srq_set_lw(o->srq, 1));
+    for (int n = 0; n < EPS - 1; n++)
+        CALL(dat_ep_create(ia, o->pz, o->transfers, o->transfers, o->connections, NULL, &o->ep[n]));
+    CALL(dat_ep_query(o->ep[0], DAT_EP_FIELD_ALL, &ep));
+    ep.ep_attr.max_recv_dtos = DAT_HW_DEFAULT;
+    CALL(dat_ep_create_with_srq(ia, o->pz, o->transfers, o->transfers, o->connections, o->srq, &ep.ep_attr, &o->ep[EPS - 1]));
+    CALL(dat_ep_modify(o->ep[0], DAT_EP_FIELD_PZ_HANDLE, &ep));
+    CALL(dat_ep_get_status(o->ep[0], &state, &idle, &idle));
+    dat_ep_recv_query(o->ep[0], &count, &span);
+    dat_ep_set_watermark(o->ep[0], 4, 8);
+    CALL(dat_psp_create(ia, QUAL, o->requests, DAT_PSP_CONSUMER_FLAG, &o->psp));
+    CALL(dat_psp_create_any(ia, &o->other_qual, o->requests, DAT_PSP_CONSUMER_FLAG, &o->other_psp));
+    CALL(dat_psp_query(o->psp, DAT_PSP_FIELD_ALL, &psp));
+}
+
+static DAT_LMR_TRIPLET half(struct objects *o, int which)
+{
+    DAT_LMR_TRIPLET triplet = {.lmr_context = o->local,
+                               .virtual_address = (DAT_VADDR)(uintptr_t)(o->memory + which * LENGTH),
+                               .segment_length = LENGTH};
+    return triplet;
+}
+
+static void connect_to(struct objects *o, int ep, DAT_CONN_QUAL qual)
+{
+    CALL(dat_ep_connect(o->ep[ep], o->here, qual, PATIENCE, 0, NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
+}
+
+static void established(struct objects *o)
+{
+    take(o, o->connections, DAT_CONNECTION_EVENT_ESTABLISHED);
+    take(o, o->connections, DAT_CONNECTION_EVENT_ESTABLISHED);
+}
+
+static void took_transfers(struct objects *o, int count)
+{
+    while (count-- > 0) {
+        DAT_EVENT event = take(o, o->transfers, DAT_DTO_COMPLETION_EVENT);
+        EXPECT(event.event_data.dto_completion_event_data.status == DAT_DTO_SUCCESS);
+    }
+}
+
+/* From EP 0, which asked, to EP 1, by way of another listener. */
+static void first_connection(struct objects *o)
+{
+    DAT_DTO_COOKIE cookie = {.as_64 = 1};
+    DAT_RMR_COOKIE bind_cookie = {.as_64 = 2};
+    DAT_LMR_TRIPLET from = half(o, 0), into = half(o, 1), nothing = {0};
+    DAT_RMR_TRIPLET there = {.rmr_context = o->remote, .target_address = into.virtual_address, .segment_length = LENGTH};
+    DAT_RMR_CONTEXT window;
+    CALL(dat_ep_post_recv(o->ep[1], 1, &into, cookie, DAT_COMPLETION_DEFAULT_FLAG));
+    connect_to(o, 0, QUAL);
+    DAT_RETURN ret = dat_cr_handoff(take_request(o), o->other_qual);
+    check("dat_cr_handoff", ret, DAT_SUCCESS);
+    CALL(dat_cr_accept(take_request(o), o->ep[1], 0, NULL));
+    established(o);
+    for (int n = 0; n < 50; n++) {
+        CALL(dat_ep_post_send(o->ep[0], 1, &from, cookie, DAT_COMPLETION_DEFAULT_FLAG));
+        took_transfers(o, 2);
+        CALL(dat_ep_post_recv(o->ep[1], 1, &into, cookie, DAT_COMPLETION_DEFAULT_FLAG));
+    }
+    CALL(dat_ep_post_rdma_write(o->ep[0], 1, &from, cookie, &there, DAT_COMPLETION_DEFAULT_FLAG));
+    took_transfers(o, 1);
+    CALL(dat_ep_post_rdma_read(o->ep[0], 1, &from, cookie, &there, DAT_COMPLETION_DEFAULT_FLAG));
+    took_transfers(o, 1);
+    CALL(dat_rmr_bind(o->rmr, &into, DAT_MEM_PRIV_REMOTE_WRITE_FLAG, o->ep[0], bind_cookie, DAT_COMPLETION_DEFAULT_FLAG,
+                      &window));
+    take(o, o->transfers, DAT_RMR_BIND_COMPLETION_EVENT);
+    CALL(dat_rmr_bind(o->rmr, &nothing, DAT_MEM_PRIV_NONE_FLAG, o->ep[0], bind_cookie, DAT_COMPLETION_DEFAULT_FLAG, &window));
+    take(o, o->transfers, DAT_RMR_BIND_COMPLETION_EVENT);
+}
+
+/* From EP 2 to the last one, which has a shared receive queue and a listener of its own; rejected and refused before. */
+static void second_connection(struct objects *o)
+{
+    DAT_DTO_COOKIE cookie = {.as_64 = 3};
+    DAT_LMR_TRIPLET from = half(o, 0), into = half(o, 1);
+    DAT_RSP_HANDLE rsp;
+    DAT_RSP_PARAM param;
+    DAT_CR_HANDLE cr;
+    CALL(dat_ep_dup_connect(o->ep[2], o->ep[0], PATIENCE, 0, NULL, DAT_QOS_BEST_EFFORT));
+    cr = take_request(o);
+    CALL(dat_cr_reject(cr));
+    take(o, o->connections, DAT_CONNECTION_EVENT_PEER_REJECTED);
+    CALL(dat_ep_reset(o->ep[2]));
+    connect_to(o, 3, QUAL_OF_NOBODY);
+    take(o, o->connections, DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
+    CALL(dat_rsp_create(ia, QUAL_OF_ONE, o->ep[EPS - 1], o->requests, &rsp));
+    CALL(dat_rsp_query(rsp, DAT_RSP_FIELD_ALL, &param));
+    CALL(dat_srq_post_recv(o->srq, 1, &into, cookie));
+    connect_to(o, 2, QUAL_OF_ONE);
+    cr = take_request(o);
+    CALL(dat_cr_accept(cr, DAT_HANDLE_NULL, 0, NULL));
+    established(o);
+    CALL(dat_ep_post_send(o->ep[2], 1, &from, cookie, DAT_COMPLETION_DEFAULT_FLAG));
+    took_transfers(o, 2);
+    CALL(dat_rsp_free(rsp));
+}
+
+static void end_all(struct objects *o)
+{
+    DAT_EVENT event;
+    CALL(dat_ep_disconnect(o->ep[0], DAT_CLOSE_ABRUPT_FLAG));
+    CALL(dat_ep_disconnect(o->ep[2], DAT_CLOSE_GRACEFUL_FLAG));
+    for (int n = 0; n < 4; n++)
+        take(o, o->connections, DAT_CONNECTION_EVENT_DISCONNECTED);
+    while (dat_evd_dequeue(o->transfers, &event) == DAT_SUCCESS)
+        ;
+    CALL(dat_ep_reset(o->ep[1]));
+    REFUSED(dat_ep_post_send(o->srq, 0, NULL, (DAT_DTO_COOKIE){.as_64 = 4}, 0), DAT_INVALID_HANDLE);
+    for (int n = 0; n < EPS; n++)
+        CALL(dat_ep_free(o->ep[n]));
+    CALL(dat_psp_free(o->psp));
+    CALL(dat_psp_free(o->other_psp));
+    CALL(dat_srq_free(o->srq));
+    CALL(dat_rmr_free(o->rmr));
+    CALL(dat_lmr_free(o->lmr));
+    CALL(dat_evd_free(o->software));
+    CALL(dat_evd_free(o->transfers));
+    CALL(dat_evd_free(o->connections));
+    CALL(dat_evd_free(o->requests));
+    CALL(dat_cno_free(o->cno));
+    CALL(dat_pz_free(o->pz));
+    DAT_IA_HANDLE closing = ia;
+    ia = DAT_HANDLE_NULL;
+    CALL(dat_ia_close(closing, DAT_CLOSE_GRACEFUL_FLAG));
+}
+
+/* The provider's own functions, which another libdat calls without holding cancellation off. */
+static void call_provider(const char *library)
+{
+    void *handle = dlopen(library, RTLD_NOW);
+    DAT_PROVIDER_INIT_FUNC init;
+    DAT_PROVIDER_FINI_FUNC fini;
+    DAT_PROVIDER_INFO info = {.dapl_version_major = 1, .dapl_version_minor = 2, .is_thread_safe = DAT_TRUE};
+    DAT_IA_HANDLE own, another = DAT_HANDLE_NULL;
+    DAT_EVD_HANDLE errors = DAT_HANDLE_NULL;
+    snprintf(info.ia_name, sizeof info.ia_name, "another");
+    EXPECT(handle != NULL);
+    *(void **)&init = dlsym(handle, DAT_PROVIDER_INIT_FUNC_STR);
+    *(void **)&fini = dlsym(handle, DAT_PROVIDER_FINI_FUNC_STR);
+    EXPECT(init && fini);
+    OK(dats_get_ia_handle(ia, &own));
+    const DAT_PROVIDER *table = *(DAT_PROVIDER **)own;
+    pthread_cancel(pthread_self());
+    init(NULL, NULL);
+    init(&info, "");
+    fini(&info);
+    CALL(table->ia_open_func(name, 8, &errors, &another));
+    CALL(table->ia_close_func(another, DAT_CLOSE_ABRUPT_FLAG));
+}
+
+static void close_ia(void *unused)
+{
+    DAT_IA_HANDLE closing = ia;
+    (void)unused;
+    ia = DAT_HANDLE_NULL;
+    if (closing != DAT_HANDLE_NULL)
+        OK(dat_ia_close(closing, DAT_CLOSE_ABRUPT_FLAG));
+}
+
+static void *make_all_calls(void *objects)
+{
+    pthread_cleanup_push(close_ia, NULL);
+    if (is_pending)
+        pthread_cancel(pthread_self());
+    open_all(objects);
+    create_all(objects);
+    first_connection(objects);
+    second_connection(objects);
+    end_all(objects);
+    is_done = 1;
+    pthread_testcancel();
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
+static void *make_provider_calls(void *library)
+{
+    call_provider(library);
+    is_done = 1;
+    pthread_testcancel();
+    return NULL;
+}
+
+/* Runs it in a thread of its own; whether that was cancelled. */
+static int run(void *(*body)(void *), void *argument, void (*meanwhile)(pthread_t))
+{
+    pthread_t thread;
+    void *result;
+    EXPECT(pthread_create(&thread, NULL, body, argument) == 0);
+    if (meanwhile)
+        meanwhile(thread);
+    EXPECT(pthread_join(thread, &result) == 0);
+    return result == PTHREAD_CANCELED;
+}
+
+static void pause_for(int most)
+{
+    for (volatile int n = most > 0 ? rand() % most : 0; n > 0; n--)
+        ;
+}
+
+static long total;
+
+static void cancel_somewhere(pthread_t thread)
+{
+    long target = rand() % total;
+    while (steps < target && !is_done)
+        sched_yield();
+    pause_for(20000);
+    pthread_cancel(thread);
+}
+
+static void all_calls(int pending, int rounds)
+{
+    static struct objects objects;
+    is_pending = pending;
+    for (int n = 0; n < rounds; n++) {
+        is_done = 0;
+        steps = 0;
+        int cancelled = run(make_all_calls, &objects, !pending && n > 0 ? cancel_somewhere : NULL);
+        total = n > 0 ? total : steps;
+        EXPECT(pending ? cancelled && is_done : cancelled || is_done);
+        EXPECT(ia == DAT_HANDLE_NULL);
+    }
+}
+
+static void provider_calls(char *library)
+{
+    DAT_EVD_HANDLE errors = DAT_HANDLE_NULL;
+    is_pending = 1;
+    is_done = 0;
+    OK(dat_ia_open(name, 8, &errors, &ia));
+    EXPECT(run(make_provider_calls, library, NULL) && is_done);
+    close_ia(NULL);
+}
+
+/* --- an event and a cancellation request at once --- */
+
+static DAT_EVD_HANDLE software;
+static DAT_CNO_HANDLE cno;
+
+static void *wait_on_evd(void *unused)
+{
+    DAT_EVENT event;
+    DAT_COUNT more;
+    (void)unused;
+    is_done = 1;
+    if (dat_evd_wait(software, DAT_TIMEOUT_INFINITE, 1, &event, &more) == DAT_SUCCESS)
+        is_done = 2;
+    return NULL;
+}
+
+static void *wait_on_cno(void *unused)
+{
+    DAT_EVD_HANDLE ready = DAT_HANDLE_NULL;
+    (void)unused;
+    is_done = 1;
+    if (dat_cno_wait(cno, DAT_TIMEOUT_INFINITE, &ready) == DAT_SUCCESS && ready == software)
+        is_done = 2;
+    return NULL;
+}
+
+static void post_and_cancel(pthread_t thread)
+{
+    DAT_EVENT event = {.event_number = DAT_SOFTWARE_EVENT};
+    int first = rand() % 2;
+    while (!is_done)
+        sched_yield();
+    pause_for(40000);
+    if (first)
+        pthread_cancel(thread);
+    pause_for(4000);
+    OK(dat_evd_post_se(software, &event));
+    pause_for(4000);
+    if (!first)
+        pthread_cancel(thread);
+}
+
+static void just_cancel(pthread_t thread)
+{
+    while (!is_done)
+        sched_yield();
+    pause_for(40000);
+    pthread_cancel(thread);
+}
+
+static void waits(int rounds)
+{
+    DAT_OS_WAIT_PROXY_AGENT none = {NULL, NULL};
+    DAT_EVD_HANDLE errors = DAT_HANDLE_NULL, ready;
+    DAT_EVENT event;
+    int cancelled_of[2] = {0, 0}, taken_of[2] = {0, 0};
+    OK(dat_ia_open(name, 8, &errors, &ia));
+    OK(dat_cno_create(ia, none, &cno));
+    for (int n = 0; n < rounds; n++) {
+        int on_cno = n % 2;
+        OK(dat_evd_create(ia, 8, on_cno ? cno : DAT_HANDLE_NULL, DAT_EVD_SOFTWARE_FLAG, &software));
+        is_done = 0;
+        EXPECT(run(on_cno ? wait_on_cno : wait_on_evd, NULL, just_cancel));
+        is_done = 0;
+        /* glibc may call a thread cancelled that has just returned: what it did counts. */
+        int cancelled = run(on_cno ? wait_on_cno : wait_on_evd, NULL, post_and_cancel), has_returned = is_done == 2;
+        EXPECT(cancelled || has_returned);
+        if (on_cno && !has_returned) {
+            OK(dat_cno_wait(cno, PATIENCE, &ready));
+            EXPECT(ready == software);
+        }
+        if (on_cno || !has_returned)
+            OK(dat_evd_dequeue(software, &event));
+        silent(software, "after the event");
+        OK(dat_evd_free(software));
+        (has_returned ? taken_of : cancelled_of)[on_cno]++;
+    }
+    OK(dat_cno_free(cno));
+    close_ia(NULL);
+    printf("on an EVD %d cancelled, %d with the event; on a CNO %d and %d\n", cancelled_of[0], taken_of[0], cancelled_of[1],
+           taken_of[1]);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 4)
+        fail("usage: cancel IA pending|anywhere|waits ROUNDS [LIBRARY]");
+    name = argv[1];
+    int rounds = atoi(argv[3]);
+    if (!strcmp(argv[2], "waits"))
+        waits(rounds);
+    else
+        all_calls(!strcmp(argv[2], "pending"), rounds);
+    if (argc > 4)
+        provider_calls(argv[4]);
+    printf("cancel: OK, %d rounds of %ld calls\n", rounds, total);
+    return 0;
+}

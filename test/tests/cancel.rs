@@ -1,0 +1,49 @@
+//! `pthread_cancel` and every call of DAT, over sm and usnic: calls defer it, waits are ended by it and lose nothing.
+//! `test/c/cancel.c` makes the calls.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use dapl_test::run::{self, Room, SM0, USNIC0};
+use dapl_test::stage::{Profile, stage};
+
+/// No healthy run takes as long, even on a busy machine.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Adapter, registry and provider library.
+const PROVIDERS: [(&str, &str, &str); 2] = [("sm0", SM0, "libdaplsm.so.1"), ("usnic0", USNIC0, "libdaplusnic.so.1")];
+
+fn cancel(how: &str, rounds: &str, log: &str, with_library: bool) {
+    for (adapter, registry, library) in PROVIDERS {
+        let stage = stage(Profile::Dev);
+        let room = Room::new(&stage, Some(registry));
+        let program = run::program(&stage, "test/c/cancel.c");
+        let library: &[&str] = if with_library { &[library] } else { &[] };
+        let mut command = room.command(&program, &[&[adapter, how, rounds], library].concat());
+        command.env("DAPL_DBG_TYPE", log);
+        let finished = run::Run::start(command).finish(LIMIT);
+        finished.expect_success("cancel: OK, ");
+        println!("{adapter}: {}", finished.stdout);
+    }
+}
+
+#[test]
+fn calls_return_with_a_request_pending() {
+    cancel("pending", "20", "0", false);
+}
+
+/// Each line of the log is a `write`.
+#[test]
+fn calls_that_log_return_with_a_request_pending() {
+    cancel("pending", "5", "0xffff", true);
+}
+
+#[test]
+fn threads_are_cancelled_anywhere() {
+    cancel("anywhere", "300", "0", false);
+}
+
+#[test]
+fn cancelled_waits_lose_no_event() {
+    cancel("waits", "2000", "0", false);
+}
