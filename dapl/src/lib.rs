@@ -53,6 +53,7 @@ pub mod rsp;
 pub mod segments;
 pub mod shared_names;
 pub mod shown;
+mod spin;
 pub mod srq;
 pub mod sync;
 pub mod table;

@@ -70,6 +70,14 @@ impl Ready {
         true
     }
 
+    /// No notification is wanted any more. The flag is written only if it is set: a poller calls this in each of its looks.
+    #[inline]
+    pub fn disarm(&self) {
+        if self.armed.load(Ordering::Relaxed) {
+            self.armed.store(false, Ordering::SeqCst);
+        }
+    }
+
     /// Somebody sleeps, and was not told yet.
     #[inline]
     pub fn is_armed(&self) -> bool {

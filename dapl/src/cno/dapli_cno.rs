@@ -3,12 +3,16 @@
 //! No other room may call these. Any number of threads may wait; each trigger wakes one, the end of the last EVD all.
 #![forbid(unsafe_code)]
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::ThreadId;
 
 use dat_abi::DAT_TIMEOUT;
 
-use super::Cno;
+use parking_lot::MutexGuard;
+
 use super::triggers::Triggers;
+use super::{Cno, Source};
 use crate::error::{Error, Handle};
 use crate::ffi::Agent;
 use crate::handle::{self, ObjectId};
@@ -19,8 +23,11 @@ use crate::wait::{self, Cause, Deadline};
 #[derive(Default)]
 pub(super) struct Inner {
     pub(super) triggers: Triggers,
-    /// Tokens of the threads in `dat_cno_wait`.
+    /// The EVDs attached, and for how many nanoseconds at most each may be polled before a sleep.
+    pub(super) sources: Arc<[(Arc<dyn Source>, u32)]>,
+    /// Tokens of the threads in `dat_cno_wait`, and of those that sleep there.
     pub(super) waiters: Vec<u64>,
+    pub(super) asleep: Vec<u64>,
     /// Waiters that the end of the last EVD released and that have not left yet.
     pub(super) released: Vec<u64>,
     /// The last EVD ended while nobody waited: the next who comes hears of it.
@@ -60,21 +67,27 @@ pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (Wait, N
             return (wait, Next::Fail(Error::InvalidHandle(Handle::Cno)));
         }
         inner.waiters.push(wait.token);
+        if inner.asleep.is_empty() && inner.agent.is_none() {
+            cno.polled.store(true, Ordering::Relaxed);
+        }
     }
+    cno.poll();
     if timeout == 0 {
         return (wait, cno.look(wait.token, Cause::TimedOut));
     }
     let next = cno.look(wait.token, Cause::Start);
-    if let Next::Sleep(_) = next {
-        wait.deadline = Deadline::after(timeout);
+    if !matches!(next, Next::Sleep(_)) {
+        return (wait, next);
     }
-    (wait, next)
+    wait.deadline = Deadline::after(timeout);
+    let found = cno.spin(&wait);
+    (wait, found.unwrap_or_else(|| cno.look_and_arm(wait.token, Cause::Woken)))
 }
 
 /// Goes on after a sleep. A CNO that has gone was closed with its IA: cno_free refuses while threads wait.
 pub(super) fn resume<P: Provider>(wait: &Wait, cause: Cause) -> Next {
     match handle::from_id::<Cno<P>>(wait.id) {
-        Some(cno) => cno.look(wait.token, cause),
+        Some(cno) => cno.look_and_arm(wait.token, cause),
         None => Next::Evd(0),
     }
 }
@@ -87,6 +100,67 @@ pub(super) fn clear<P: Provider>(id: ObjectId, token: u64) {
 }
 
 impl<P: Provider> Cno<P> {
+    /// Fetches what has completed for its EVDs. Called without locks.
+    pub(super) fn poll(&self) {
+        let sources = self.inner.lock().sources.clone();
+        sources.iter().for_each(|(source, _)| source.poll());
+    }
+
+    /// Looks without sleeping for a while that is learned, as a wait on an EVD does.
+    fn spin(&self, wait: &Wait) -> Option<Next> {
+        let sources = self.inner.lock().sources.clone();
+        let most = sources.iter().map(|(_, longest)| *longest).max().unwrap_or(0);
+        if most == 0 || cfg!(loom) {
+            return None; // a model has no clock
+        }
+        let budget = self.spin.begin(most);
+        let end = wait::now() + u64::from(budget);
+        loop {
+            wait::relax();
+            sources.iter().for_each(|(source, _)| source.poll());
+            let next = self.look(wait.token, Cause::Woken);
+            if !matches!(next, Next::Sleep(_)) {
+                self.spin.succeeded(budget, most);
+                return Some(next);
+            }
+            let now = wait::now();
+            if now >= end || wait.deadline.is_over(now) {
+                self.spin.failed(budget, most);
+                return None;
+            }
+        }
+    }
+
+    /// Looks, and before the caller sleeps has the completion queues armed; what comes in between is not missed.
+    fn look_and_arm(&self, token: u64, cause: Cause) -> Next {
+        self.inner.lock().asleep.retain(|sleeper| *sleeper != token);
+        loop {
+            let next = self.look(token, cause);
+            if !matches!(next, Next::Sleep(_)) {
+                return next;
+            }
+            let mut inner = self.inner.lock();
+            let known = inner.asleep.contains(&token);
+            if known && !self.is_polled() {
+                return next;
+            }
+            if !known {
+                inner.asleep.push(token);
+            }
+            self.arm(inner);
+        }
+    }
+
+    /// From now on the completion queues notify: those that do not yet are armed, without the lock.
+    pub(super) fn arm(&self, inner: MutexGuard<'_, Inner>) {
+        let sources = inner.sources.clone();
+        let was_polled = self.polled.swap(false, Ordering::Relaxed);
+        drop(inner);
+        if was_polled {
+            sources.iter().for_each(|(source, _)| source.arm());
+        }
+    }
+
     /// The first EVD that still has events, or what else there is to say.
     fn look(&self, token: u64, cause: Cause) -> Next {
         let next = loop {
@@ -120,8 +194,9 @@ impl<P: Provider> Cno<P> {
     fn leave(&self, token: u64) {
         let mut inner = self.inner.lock();
         inner.waiters.retain(|waiter| *waiter != token);
+        inner.asleep.retain(|waiter| *waiter != token);
         inner.released.retain(|waiter| *waiter != token);
-        if inner.triggers.is_empty() || inner.waiters.is_empty() {
+        if inner.triggers.is_empty() || inner.asleep.is_empty() {
             return;
         }
         wait::bump(self.id);

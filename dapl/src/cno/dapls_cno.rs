@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use dat_abi::DAT_CNO_HANDLE;
 use parking_lot::{Condvar, Mutex};
@@ -12,9 +13,10 @@ use super::dapli_cno::Inner;
 use super::{Cno, Source};
 use crate::error::{Error, Handle, Result, State};
 use crate::ffi::Agent;
-use crate::handle::{self, Usable, Use, UseCount};
+use crate::handle::{self, ObjectId, Usable, Use, UseCount};
 use crate::ia::{Child, Ia, Rank};
 use crate::provider::Provider;
+use crate::spin::SpinBudget;
 use crate::wait;
 
 /// A new CNO, live in its IA.
@@ -25,6 +27,8 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>, agent: Option<Agent>) -> Result<DAT_
             ia: ia.clone(),
             uses: UseCount::default(),
             inner: Mutex::new(Inner { agent, ..Inner::default() }),
+            polled: AtomicBool::new(false),
+            spin: SpinBudget::default(),
             agent_done: Condvar::new(),
         })
     })?;
@@ -36,9 +40,16 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>, agent: Option<Agent>) -> Result<DAT_
 
 /// Replaces the agent. A call that is already under way is not stopped.
 pub fn modify_agent<P: Provider>(cno: &Cno<P>, agent: Option<Agent>) {
+    if agent.is_some() && cno.is_polled() {
+        cno.poll(); // what came before this agent is no trigger for it
+    }
     let mut inner = cno.inner.lock();
-    if !inner.dead {
-        inner.agent = agent;
+    if inner.dead {
+        return;
+    }
+    inner.agent = agent;
+    if agent.is_some() {
+        cno.arm(inner);
     }
 }
 
@@ -71,6 +82,24 @@ impl<P: Provider> Cno<P> {
         Use::of(cno)
     }
 
+    /// An attached EVD, to be polled for at most `longest` nanoseconds at a time.
+    pub fn watch(&self, source: Arc<dyn Source>, longest: u32) {
+        let mut inner = self.inner.lock();
+        let known = inner.sources.iter().filter(|(known, _)| known.id() != source.id()).cloned();
+        inner.sources = known.chain([(source.clone(), longest)]).collect();
+    }
+
+    /// The EVD is not attached any more.
+    pub fn unwatch(&self, evd: ObjectId) {
+        let mut inner = self.inner.lock();
+        inner.sources = inner.sources.iter().filter(|(known, _)| known.id() != evd).cloned().collect();
+    }
+
+    /// Whether its waiters poll the EVDs, so that no completion queue needs to be armed for it.
+    pub fn is_polled(&self) -> bool {
+        self.polled.load(Ordering::Relaxed)
+    }
+
     /// Notes that an EVD has something, under the EVD's lock; `arrival` also calls the agent, once.
     pub fn trigger(self: &Arc<Self>, source: Arc<dyn Source>, arrival: bool) -> Fire<P> {
         let evd = source.id().handle;
@@ -83,9 +112,13 @@ impl<P: Provider> Cno<P> {
         if agent.is_some() {
             inner.calling.push(std::thread::current().id());
         }
-        let wake = !inner.waiters.is_empty();
+        let wake = !inner.asleep.is_empty();
         if wake {
             wait::bump(self.id);
+        }
+        if inner.asleep.len() == 1 && inner.agent.is_none() {
+            // Nobody sleeps any more: the waiter polls when it comes back, or arms before it sleeps again.
+            self.polled.store(true, Ordering::Relaxed);
         }
         Fire { cno: self.clone(), wake, agent, evd }
     }

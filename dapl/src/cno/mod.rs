@@ -4,6 +4,7 @@
 //! remembers of an EVD is a [`Source`], which is its name and one question.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -11,6 +12,7 @@ use crate::ffi::Agent;
 use crate::handle::{Kind, Object, ObjectId, Usable, UseCount};
 use crate::ia::{Child, Ia};
 use crate::provider::Provider;
+use crate::spin::SpinBudget;
 
 pub mod dapl_cno;
 mod dapl_cno_wait;
@@ -31,6 +33,10 @@ pub trait Source: Send + Sync {
     fn id(&self) -> ObjectId;
     /// Whether it still belongs to this CNO, is enabled, and has events for whoever comes.
     fn pending(&self, cno: ObjectId) -> bool;
+    /// Makes progress and fetches completions on the calling thread; they trigger the CNO.
+    fn poll(&self);
+    /// Has the completion queue notify, if the CNO wants that.
+    fn arm(&self);
 }
 
 /// A consumer notification object.
@@ -40,6 +46,9 @@ pub struct Cno<P: Provider> {
     /// EVDs attached.
     uses: UseCount,
     inner: Mutex<Inner>,
+    /// Waiters poll the EVDs themselves, and no completion queue needs to be armed. Changed under the lock of `inner`.
+    polled: AtomicBool,
+    spin: SpinBudget,
     /// Told when an agent returns.
     agent_done: Condvar,
 }

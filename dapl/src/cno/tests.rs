@@ -293,3 +293,62 @@ fn who_looked_at_the_handle_before_it_was_freed_does_not_wait() {
     let (_, next) = dapli_cno::begin(&held, DAT_TIMEOUT_INFINITE);
     assert!(matches!(next, dapli_cno::Next::Fail(Error::InvalidHandle(Handle::Cno))), "{next:?}");
 }
+
+fn cq(evd: Hand) -> Arc<double::DoubleCq> {
+    from_handle::<Evd<Double>>(evd.raw(), Handle::Plain).unwrap().cq().unwrap()
+}
+
+#[test]
+fn wait_polls_the_evds_itself() {
+    let opened = double::open(c"cno-polls");
+    let cno = cno(&opened, NO_AGENT);
+    let [_a, b] = [evd(&opened, cno), evd(&opened, cno)];
+    assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY);
+    cq(b).put(Completion::default());
+    assert_eq!(wait(cno, 0), (DAT_SUCCESS, b), "found without a notification");
+    assert!(!cq(b).is_armed(), "a waiter that polls needs none");
+    assert!(take(b));
+    let object = from_handle::<Cno<Double>>(cno.raw(), Handle::Cno).unwrap();
+    object.spin.set(u32::MAX / 2);
+    cq(b).longest_look.store(u32::MAX / 2, Ordering::Relaxed);
+    // SAFETY: live handles.
+    assert_eq!(unsafe { dapl_evd_modify_cno::<Double>(b.raw(), cno.raw()) }, DAT_SUCCESS, "the new bound is noticed");
+    let spinner = std::thread::spawn(move || wait(cno, DAT_TIMEOUT_INFINITE));
+    await_waiters(cno, 1);
+    cq(b).put(Completion::default());
+    assert_eq!(spinner.join().unwrap(), (DAT_SUCCESS, b), "found while it spins");
+}
+
+#[test]
+fn queues_are_armed_before_a_waiter_sleeps() {
+    let opened = double::open(c"cno-sleeps");
+    let cno = cno(&opened, NO_AGENT);
+    let evds = [evd(&opened, cno), evd(&opened, cno)];
+    let object = from_handle::<Cno<Double>>(cno.raw(), Handle::Cno).unwrap();
+    for evd in evds.into_iter().cycle().take(6) {
+        let sleeper = std::thread::spawn(move || wait(cno, DAT_TIMEOUT_INFINITE));
+        while object.inner.lock().asleep.is_empty() || object.is_polled() || !cq(evd).is_armed() {
+            std::thread::yield_now();
+        }
+        feed(evd, Token::default());
+        assert_eq!(sleeper.join().unwrap(), (DAT_SUCCESS, evd));
+        assert!(!cq(evd).is_armed(), "the only sleeper was woken");
+        assert!(take(evd));
+    }
+}
+
+#[test]
+fn an_agent_is_called_though_a_waiter_polled_before() {
+    let opened = double::open(c"cno-agent-armed");
+    let (cno, seen) = (cno(&opened, NO_AGENT), Seen::default());
+    let evd = evd(&opened, cno);
+    assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY);
+    cq(evd).put(Completion::default());
+    // SAFETY: as in `cno`.
+    assert_eq!(unsafe { dapl_cno_modify_agent::<Double>(cno.raw(), agent(&seen)) }, DAT_SUCCESS);
+    assert_eq!(seen.calls.load(Ordering::SeqCst), 0, "what came before is not its business");
+    feed(evd, Token::default());
+    assert_eq!((seen.calls.load(Ordering::SeqCst), seen.evd.load(Ordering::SeqCst)), (1, evd.0));
+    // SAFETY: as above.
+    assert_eq!(unsafe { dapl_cno_modify_agent::<Double>(cno.raw(), NO_AGENT) }, DAT_SUCCESS);
+}

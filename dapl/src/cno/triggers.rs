@@ -48,6 +48,8 @@ mod tests {
         fn pending(&self, _: ObjectId) -> bool {
             true
         }
+        fn poll(&self) {}
+        fn arm(&self) {}
     }
 
     #[test]

@@ -75,6 +75,10 @@ impl CompletionQueue for DoubleCq {
         self.longest_look.load(Ordering::Relaxed)
     }
 
+    fn disarm(&self) {
+        self.armed.store(false, Ordering::SeqCst);
+    }
+
     fn arm(&self, _: bool) -> Result<bool> {
         let queue = self.queue.lock();
         if !queue.is_empty() {

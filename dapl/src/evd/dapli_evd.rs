@@ -95,6 +95,20 @@ impl<P: Provider> Source for Link<P> {
             attached && inner.queue.enabled && !inner.queue.has_waiter() && inner.queue.len() > 0
         })
     }
+
+    fn poll(&self) {
+        if let Some(evd) = handle::from_id::<Evd<P>>(self.0) {
+            evd.poll_for_cno();
+        }
+    }
+
+    fn arm(&self) {
+        if let Some(evd) = handle::from_id::<Evd<P>>(self.0) {
+            let mut inner = evd.inner.lock();
+            let signal = evd.rearm(&mut inner);
+            evd.unlock(inner, signal);
+        }
+    }
 }
 
 /// Who must be told of an arrival, once no lock is held.
@@ -341,7 +355,9 @@ impl<P: Provider> Evd<P> {
         // time. But for messages that only a CQ that is armed for them can tell.
         let must_tell = !P::Cq::TELLS_SOLICITED && inner.queue.config() == Config::Solicited;
         let waits = inner.queue.has_sleeper() || must_tell && inner.queue.has_waiter();
-        let wanted = waits || inner.cno.is_some() && inner.queue.enabled;
+        // A CNO whose waiter polls is armed for before that waiter sleeps.
+        let triggers = inner.cno.as_ref().is_some_and(|cno| must_tell || !cno.is_polled());
+        let wanted = waits || triggers && inner.queue.enabled;
         while wanted && signal != Signal::Waiter {
             match cq.arm(inner.queue.config() == Config::Solicited) {
                 Ok(true) => break,
@@ -362,8 +378,33 @@ impl<P: Provider> Evd<P> {
     /// The provider's thread: something came since the CQ was armed.
     fn notified(&self) {
         let mut inner = self.inner.lock();
-        let mut signal = self.fetch(&mut inner, Fetch::Ready);
-        signal = signal.max(self.rearm(&mut inner));
+        let signal = self.fetch(&mut inner, Fetch::Ready);
+        // The trigger first: a CNO whose only sleeper it wakes need not be armed for.
+        let told = self.signal(&mut inner, signal);
+        let signal = self.rearm(&mut inner);
+        self.unlock(inner, signal);
+        told.tell();
+    }
+
+    /// Its CNO, if it has one, knows from now on what to poll and to arm.
+    pub(super) fn join(&self, inner: &Inner<P>) {
+        if let Some(cno) = &inner.cno {
+            cno.watch(self.source(), self.cq.as_ref().map_or(0, |cq| cq.longest_look()));
+        }
+    }
+
+    /// A waiter of its CNO looks for completions by itself. Messages that only an armed CQ can tell are left to the CQ.
+    fn poll_for_cno(&self) {
+        let mut inner = self.inner.lock();
+        let Some(cq) = &self.cq else { return };
+        let must_tell = !P::Cq::TELLS_SOLICITED && inner.queue.config() == Config::Solicited;
+        let is_left = must_tell || inner.queue.has_waiter() || !inner.queue.enabled;
+        let Some(cno) = inner.cno.as_ref().filter(|_| !is_left) else { return };
+        // Under the lock: a waiter that sleeps arms behind this, and is not polled for before.
+        if cno.is_polled() {
+            cq.disarm();
+        }
+        let signal = self.fetch(&mut inner, Fetch::Poll);
         self.unlock(inner, signal);
     }
 

@@ -4,8 +4,6 @@
 //! its id, and the waiter in it by a token.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::Ordering;
-
 use dat_abi::DAT_TIMEOUT;
 
 use super::Evd;
@@ -17,12 +15,6 @@ use crate::handle::{self, ObjectId};
 use crate::provider::{CompletionQueue, Provider};
 use crate::sync::MutexGuard;
 use crate::wait::{self, Cause, Deadline};
-
-/// The shortest spin before a sleep, in nanoseconds, unless the provider wants less. It sets the bound above, too: about what a
-/// sleep and a wake-up cost.
-pub(super) const SPIN_MIN: u32 = 2_000;
-/// Spins in vain, of which the next is as long as one may be.
-const TRY_ALL: u32 = 8;
 
 /// Names a wait across its sleeps.
 #[derive(Clone, Copy, Debug)]
@@ -92,31 +84,23 @@ impl<P: Provider> Evd<P> {
         if most == 0 || cfg!(loom) {
             return None; // a model has no clock
         }
-        let budget = self.spin.load(Ordering::Relaxed).min(most);
+        let budget = self.spin.begin(most);
         let end = wait::now() + u64::from(budget);
         loop {
             wait::relax();
             let mut inner = self.inner.lock();
             self.fetch(&mut inner, Fetch::Poll);
             if inner.queue.look(wait.token, false) != Found::TooFew {
-                self.spin.store((budget * 2).min(most), Ordering::Relaxed);
+                self.spin.succeeded(budget, most);
                 return Some(self.conclude(inner, wait.token, None));
             }
             drop(inner);
             let now = wait::now();
             if now >= end || wait.deadline.is_over(now) {
-                self.spin.store(self.less(budget, most), Ordering::Relaxed);
+                self.spin.failed(budget, most);
                 return None;
             }
         }
-    }
-
-    /// The next budget after a spin in vain. Now and then it is all there is: two that sleep because the other does would
-    /// never find out that neither has to.
-    fn less(&self, budget: u32, most: u32) -> u32 {
-        let vain = self.vain.load(Ordering::Relaxed).wrapping_add(1);
-        self.vain.store(vain, Ordering::Relaxed);
-        if vain.is_multiple_of(TRY_ALL) { most } else { (budget / 2).max(SPIN_MIN) }
     }
 
     /// Looks, and arms the CQ before the caller sleeps; what came in between is not missed.

@@ -3,7 +3,6 @@
 //! Posting never blocks, holds no lock while it wakes or calls somebody, and may run on any thread.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock, Weak};
 
 use dat_abi::DAT_EVD_HANDLE;
@@ -19,6 +18,7 @@ use crate::handle::{self, Created, Usable, Use, UseCount};
 use crate::ia::dapls_ia::{self, Wanted};
 use crate::ia::{AsyncError, AsyncKind, AsyncSink, Ia, Rank};
 use crate::provider::{CqSink, Provider};
+use crate::spin::SpinBudget;
 use crate::sync::Mutex;
 
 /// A new EVD: enabled, waitable, empty; its handle is not live yet.
@@ -47,8 +47,7 @@ pub fn build<P: Provider>(
             link,
             transfers: OnceLock::new(),
             uses: UseCount::default(),
-            spin: AtomicU32::new(super::dapli_wait::SPIN_MIN),
-            vain: AtomicU32::new(0),
+            spin: SpinBudget::default(),
             inner: Mutex::new(Inner::new(Queue::new(length), cno.map(Cno::attach))),
         })
     })
@@ -65,6 +64,7 @@ pub fn create<P: Provider>(
     let object = evd.object().clone();
     let handle = evd.publish();
     let mut inner = object.inner.lock();
+    object.join(&inner);
     let signal = object.rearm(&mut inner);
     object.unlock(inner, signal);
     ia.adopt(downgrade(&object), Rank::Evd);
@@ -204,6 +204,10 @@ pub fn modify_cno<P: Provider>(evd: &Evd<P>, cno: Option<Arc<Cno<P>>>) {
     let new = cno.map(Cno::attach);
     let mut inner = evd.inner.lock();
     let old = std::mem::replace(&mut inner.cno, new);
+    if let Some(old) = &old {
+        old.unwatch(evd.id);
+    }
+    evd.join(&inner);
     let signal = evd.rearm(&mut inner);
     evd.unlock(inner, signal);
     drop(old);
@@ -307,6 +311,7 @@ fn end<P: Provider>(evd: &Evd<P>) -> bool {
     evd.unlock(inner, signal);
     let Some(attached) = cno else { return true };
     let cno = attached.arc().clone();
+    cno.unwatch(evd.id);
     drop::<Use<_>>(attached);
     cno.detached();
     true

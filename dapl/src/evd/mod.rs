@@ -3,13 +3,13 @@
 //! EPs, service points and IAs post into it through `dapls_evd`; completions come from the provider's completion queue.
 //! It never names an EP: an event carries all it needs. No lock is held while an agent runs or a thread is woken.
 
-use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock};
 
 use crate::counters::Sums;
 use crate::handle::{Kind, Object, ObjectId, Usable, UseCount};
 use crate::ia::{AsyncError, AsyncSink, Child, Ia};
 use crate::provider::Provider;
+use crate::spin::SpinBudget;
 use crate::sync::Mutex;
 
 pub mod dapl_evd;
@@ -40,10 +40,7 @@ pub struct Evd<P: Provider> {
     /// Who hears of transfers; set by the first EP that completes here.
     transfers: OnceLock<&'static dyn TransferSink<P>>,
     uses: UseCount,
-    /// How long a wait spins before it sleeps, in nanoseconds; learned.
-    spin: AtomicU32,
-    /// How many spins were in vain.
-    vain: AtomicU32,
+    spin: SpinBudget,
     inner: Mutex<Inner<P>>,
 }
 

@@ -422,7 +422,7 @@ fn who_still_looks_need_not_be_told() {
     let evd = Evh::new(&opened, 8, ALL);
     let (object, cq) = (evd.object(), evd.cq());
     cq.longest_look.store(u32::MAX / 2, Ordering::Relaxed);
-    object.spin.store(u32::MAX / 2, Ordering::Relaxed);
+    object.spin.set(u32::MAX / 2);
     let looker = std::thread::spawn(move || evd.wait(DAT_TIMEOUT_INFINITE, 1).1);
     while !object.has_waiter() {
         std::thread::yield_now();

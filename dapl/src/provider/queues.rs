@@ -18,6 +18,8 @@ pub trait CompletionQueue: Send + Sync {
     fn poll(&self, out: &mut [Completion]) -> usize;
     /// As `poll`, but takes only what is there already.
     fn ready(&self, out: &mut [Completion]) -> usize;
+    /// No notification is wanted any more: a consumer polls. One that is on its way may still come.
+    fn disarm(&self) {}
     /// Nanoseconds at most that a wait looks before it sleeps; within these it learns how long that pays. 0: not at all.
     fn longest_look(&self) -> u32 {
         50_000

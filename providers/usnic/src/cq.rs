@@ -97,6 +97,10 @@ impl CompletionQueue for Cq {
         self.0.ready.take(out)
     }
 
+    fn disarm(&self) {
+        self.0.ready.disarm();
+    }
+
     fn longest_look(&self) -> u32 {
         self.0.spin
     }

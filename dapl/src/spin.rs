@@ -1,0 +1,72 @@
+//! How long a wait looks before it sleeps: learned from whether earlier looks paid off.
+//!
+//! Shared by waits on EVDs and on CNOs. Knows no clock and no queue.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The shortest spin before a sleep, in nanoseconds, unless the provider wants less. It sets the bound above, too: about what a
+/// sleep and a wake-up cost.
+const SHORTEST: u32 = 2_000;
+/// Unsuccessful spins, of which the next is as long as one may be.
+const TRY_ALL: u32 = 8;
+
+/// The time that the next spin may take.
+#[derive(Debug)]
+pub(crate) struct SpinBudget {
+    /// Nanoseconds.
+    next: AtomicU32,
+    /// How many spins were unsuccessful.
+    vain: AtomicU32,
+}
+
+impl Default for SpinBudget {
+    fn default() -> Self {
+        SpinBudget { next: AtomicU32::new(SHORTEST), vain: AtomicU32::new(0) }
+    }
+}
+
+impl SpinBudget {
+    /// Nanoseconds of a spin that begins now, at most `longest`.
+    pub(crate) fn begin(&self, longest: u32) -> u32 {
+        self.next.load(Ordering::Relaxed).min(longest)
+    }
+
+    /// The spin of `budget` nanoseconds found something: the next one may be longer.
+    pub(crate) fn succeeded(&self, budget: u32, longest: u32) {
+        self.set(budget.saturating_mul(2).min(longest));
+    }
+
+    /// The spin found nothing: the next one is shorter, but now and then as long as one may be. Two processes that sleep
+    /// because the other does would never find out that neither has to.
+    pub(crate) fn failed(&self, budget: u32, longest: u32) {
+        let vain = self.vain.load(Ordering::Relaxed).wrapping_add(1);
+        self.vain.store(vain, Ordering::Relaxed);
+        self.set(if vain.is_multiple_of(TRY_ALL) { longest } else { (budget / 2).max(SHORTEST) });
+    }
+
+    /// Sets the next spin's time.
+    pub(crate) fn set(&self, nanoseconds: u32) {
+        self.next.store(nanoseconds, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budget_grows_with_success_and_shrinks_with_failure() {
+        let (budget, longest) = (SpinBudget::default(), 50_000);
+        assert_eq!(budget.begin(1_000), 1_000, "never longer than allowed");
+        budget.succeeded(budget.begin(longest), longest);
+        assert_eq!(budget.begin(longest), 2 * SHORTEST);
+        let mut seen = Vec::new();
+        for _ in 0..TRY_ALL {
+            budget.failed(budget.begin(longest), longest);
+            seen.push(budget.begin(longest));
+        }
+        assert!(seen[..TRY_ALL as usize - 1].iter().all(|next| *next == SHORTEST));
+        assert_eq!(seen.last(), Some(&longest), "every eighth time all there is");
+    }
+}
