@@ -16,6 +16,12 @@
  *   memory WIDTH COUNT    the same, then what one of them costs a process that leaves it idle: KiB resident, and of that
  *                         "private_kib" and "shared_kib" with somebody
  *   idle SIZE SECONDS     waits for a message that comes so much later: processor time of all threads, "cpu_percent"
+ *   eager SIZE COUNT      ping-pong by RDMA writes into rings that are polled in memory, while three EVDs are polled as well:
+ *                         half a round trip, "usec"
+ *   rendezvous SIZE COUNT messages that are announced, whose memory both sides register in pieces for each, and which are
+ *                         written: millions/s, "mps"
+ *   register SIZE COUNT   registrations of the client: microseconds for memory that is new, "usec", for the same again,
+ *                         "again_usec", and to free it, "free_usec"
  *   death SIZE MSEC       the server kills itself by SIGKILL so much later: until the client has its event, "msec"
  *
  *   -P ia     interface adapter [sm0]
@@ -40,6 +46,7 @@
 
 #include "perf.h"
 #include "perf_evds.h"
+#include "perf_mpi.h"
 
 /* SENT marks the cookie of a request, which says how many of them are done with it; a receive's names its endpoint. */
 enum { WARM_UP = 2000, LONG_ENOUGH = 5, LAST = 2 };
@@ -367,10 +374,37 @@ static void run(const char *mode, long count)
         disconnect_all(all);
 }
 
+/* The modes of perf_mpi.h. */
+static void run_mpi(const char *mode, long count)
+{
+    double figure = 0;
+    int is_eager = strcmp(mode, "eager") == 0;
+    mpi_create_ep();
+    if (host == NULL)
+        accept_all(1);
+    else
+        connect_all(1, 1);
+    if (is_eager)
+        figure = mpi_eager(size, count);
+    else if (strcmp(mode, "rendezvous") == 0)
+        figure = mpi_rendezvous(size, count);
+    else if (host != NULL)
+        mpi_registration(size, count);
+    if (host != NULL && strcmp(mode, "register") != 0)
+        report(mode, count, is_eager ? "usec" : "mps", figure);
+    fflush(stdout);
+    disconnect_all(1);
+}
+
+static int is_mpi(const char *mode)
+{
+    return strcmp(mode, "eager") == 0 || strcmp(mode, "rendezvous") == 0 || strcmp(mode, "register") == 0;
+}
+
 static int is_mode(const char *mode)
 {
-    static const char *const modes[] = {"lat",   "reap",    "threads", "robin", "rate",
-                                        "write", "connect", "memory",  "idle",  "death"};
+    static const char *const modes[] = {"lat",     "reap",   "threads", "robin", "rate",  "write",      "connect",
+                                        "memory",  "idle",   "death",   "eager", "rendezvous", "register"};
     size_t n;
     for (n = 0; n < sizeof modes / sizeof *modes; n++)
         if (strcmp(mode, modes[n]) == 0)
@@ -422,6 +456,8 @@ int main(int argc, char **argv)
     open_all();
     if (strcmp(mode, "connect") == 0 || strcmp(mode, "memory") == 0)
         many(mode, size, count);
+    else if (is_mpi(mode))
+        run_mpi(mode, count);
     else
         run(mode, count);
     fflush(stdout);

@@ -10,6 +10,7 @@ mod crowd;
 mod curve;
 mod found;
 mod ground;
+mod mpi;
 mod ours;
 mod page;
 mod pair;

@@ -50,7 +50,7 @@ usage: cargo xtask COMMAND
                         is measured; --quick: a little of each
   bench report [--from DIRECTORY] [--output FILE]
                         makes that page of the results that are there, without measuring
-  bench sm [--quick] [S1 .. S9] [connections] [connects] [memory] [senders] [latency] [bandwidth]
+  bench sm [--quick] [S1 .. S9] [evds] [mpi] [connections] [connects] [memory] [senders] [latency] [bandwidth]
                         measure the sm provider beside its peers: everything, which takes some minutes, or these; --quick:
                         a little of it; writes bench/sm.json and, with latency or bandwidth, bench/sm.svg in the target
                         directory

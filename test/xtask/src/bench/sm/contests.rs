@@ -1,16 +1,44 @@
-//! The promises S1 to S9.
+//! The promises S1 to S9, and how larger programs use EVDs and memory.
 #![forbid(unsafe_code)]
 
 use crate::bench::contest::Contest;
 use crate::bench::ground::Terrain;
+use crate::bench::mpi;
 use crate::bench::ours::Ask;
 use crate::bench::pair::Cores;
+use crate::bench::patterns;
 use crate::bench::peers::{Fabric, Ucx};
 use crate::bench::side::{Effort, Shown, Side, depth};
 
 /// All of them, S1 to S9.
 pub(super) fn contests(effort: Effort) -> Vec<Contest> {
-    [pingpongs(effort), streams(effort), absolutes(effort)].into_iter().flatten().collect()
+    let ucx = Ucx::new("tag_lat", 64, effort.count(200_000));
+    let asleep = Ucx { sleeps: true, ..Ucx::new("tag_lat", 64, effort.count(50_000)) };
+    let patterns = patterns::contests(effort, &[Side::Ucx(ucx)], &[Side::Ucx(asleep)]);
+    [pingpongs(effort), patterns, streams(effort), like_mpi(effort), absolutes(effort)].into_iter().flatten().collect()
+}
+
+/// Beside what UCX does in shared memory, and with the kernel's copies between processes alone; long messages beside ours of
+/// S5 as well.
+fn like_mpi(effort: Effort) -> Vec<Contest> {
+    /// Without shared memory, which leaves copies by the kernel; connections are made over TCP.
+    const KERNEL_ONLY: &str = "cma,self,tcp";
+    const MIB: u32 = 1 << 20;
+    let (short, long) = (effort.count(200_000), effort.count(4_000));
+    let put = |size| vec![Side::Ucx(Ucx::new("ucp_put_lat", size, short))];
+    let tags = Ucx::new("tag_bw", MIB, long);
+    let alone = Ucx { transports: Some(KERNEL_ONLY), ..tags.clone() };
+    let sends = Ask::new("rate", MIB, long).with(&["-d", &depth(MIB).to_string()]);
+    vec![
+        mpi::eager("8 B eager, beside UCX put", 8, short, Some(2.0), put(8)),
+        mpi::eager("8 B eager", 8, short, Some(1.0), Vec::new()),
+        mpi::eager("4 KiB eager, beside UCX put", 4096, short, None, put(4096)),
+        mpi::eager("4 KiB eager", 4096, short, Some(1.5), Vec::new()),
+        mpi::eager("12 KiB eager, beside UCX put", 12_288, short, None, put(12_288)),
+        mpi::rendezvous("1 MiB rendezvous, beside sends", MIB, long, Some(0.8), vec![Side::Ours(sends)]),
+        mpi::rendezvous("1 MiB rendezvous, beside UCX", MIB, long, None, vec![Side::Ucx(tags), Side::Ucx(alone)]),
+        mpi::registration(effort, Some(3.0)),
+    ]
 }
 
 fn pingpongs(effort: Effort) -> Vec<Contest> {

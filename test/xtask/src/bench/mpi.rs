@@ -1,0 +1,33 @@
+//! How MPI libraries move data: short messages written into rings that the target polls in memory, long ones announced and
+//! then written into memory that is registered for each. For any provider; who stands beside it is the caller's choice.
+#![forbid(unsafe_code)]
+
+use super::contest::Contest;
+use super::ground::Terrain;
+use super::ours::Ask;
+use super::side::{Effort, Shown, Side};
+
+/// The name of these contests.
+pub(super) const ID: &str = "mpi";
+
+fn contest(title: &'static str, shown: Shown, must: Option<f64>, ask: Ask, peers: Vec<Side>) -> Contest {
+    let (ours, terrain) = (Side::Ours(ask), Terrain::Loopback);
+    Contest { id: ID, title, shown, must, stretch: None, ours, peers, terrain }
+}
+
+/// Half a round trip of a message of this size, `count` times.
+pub(super) fn eager(title: &'static str, size: u32, count: u32, must: Option<f64>, peers: Vec<Side>) -> Contest {
+    contest(title, Shown::Microseconds, must, Ask::new("eager", size, count), peers)
+}
+
+/// Messages of this size, some at a time.
+pub(super) fn rendezvous(title: &'static str, size: u32, count: u32, must: Option<f64>, peers: Vec<Side>) -> Contest {
+    contest(title, Shown::Bandwidth, must, Ask::new("rendezvous", size, count), peers)
+}
+
+/// The registration of one piece of a long message, in memory that is new to the library.
+pub(super) fn registration(effort: Effort, must: Option<f64>) -> Contest {
+    const PIECE: u32 = 128 << 10;
+    let ask = Ask::new("register", PIECE, effort.count(20_000).max(100));
+    contest("registration of 128 KiB", Shown::Microseconds, must, ask, Vec::new())
+}
