@@ -29,7 +29,6 @@ const RETRY: Duration = Duration::from_micros(100);
 #[derive(Clone, Debug)]
 pub struct SharedNames {
     base: BaseDir,
-    path: PathBuf,
     /// The names of the dead were removed.
     cleaned: Arc<Once>,
 }
@@ -60,8 +59,11 @@ enum Tried {
 impl SharedNames {
     /// Those in this base directory, which is made when somebody joins; the first time, the names of the dead go.
     pub fn new(base: BaseDir) -> Self {
-        let path = base.path().join("shared");
-        SharedNames { base, path, cleaned: Arc::new(Once::new()) }
+        SharedNames { base, cleaned: Arc::new(Once::new()) }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.base.path().join("shared")
     }
 
     /// Joins those who share under this cookie; the first says the length.
@@ -69,15 +71,15 @@ impl SharedNames {
     /// Errors: `InvalidParameter(4)` for another length.
     pub fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Membership> {
         let name: String = cookie.iter().map(|byte| format!("{byte:02x}")).collect();
-        let path = self.path.join(name);
         let until = Instant::now() + PATIENCE;
         loop {
-            self.base.make()?;
-            self.cleaned.call_once(|| self.clean());
-            let tried = self.try_join(&path, length);
-            match tried.map_err(|error| self.base.refused("note shared memory in", &path, &error))? {
+            let names = SharedNames { base: self.base.make()?, cleaned: self.cleaned.clone() };
+            let path = names.path().join(&name);
+            names.cleaned.call_once(|| names.clean(usize::MAX));
+            let tried = names.try_join(&path, length);
+            match tried.map_err(|error| names.base.refused("note shared memory in", &path, &error))? {
                 Tried::Joined(member) => {
-                    self.base.at_exit_if_last(&member.path, &member.file);
+                    names.base.at_exit_if_last(&member.path, &member.file);
                     return Ok(Membership { _member: member });
                 }
                 Tried::OtherLength => return Err(Error::InvalidParameter(4)),
@@ -91,7 +93,7 @@ impl SharedNames {
     }
 
     fn try_join(&self, path: &Path, length: u64) -> std::io::Result<Tried> {
-        let _ = DirBuilder::new().mode(0o700).create(&self.path);
+        let _ = DirBuilder::new().mode(0o700).create(self.path());
         let mut file = match self.open(path) {
             Ok(file) => file,
             Err(Errno::NOENT) => return Ok(Tried::Again), // an empty `shared` was just removed
@@ -125,24 +127,19 @@ impl SharedNames {
     /// By a handle of the directory: a link to another is not followed.
     fn open(&self, path: &Path) -> rustix::io::Result<File> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let names = open(&self.path, flags, Mode::empty())?;
+        let names = open(self.path(), flags, Mode::empty())?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         openat(names, path.file_name().unwrap_or_default(), flags, Mode::RUSR | Mode::WUSR).map(File::from)
     }
 
-    /// Removes the names of the dead. A link to another directory is not followed.
-    pub fn clean(&self) {
-        if !fs::symlink_metadata(&self.path).is_ok_and(|found| found.is_dir()) {
-            return;
-        }
-        for name in fs::read_dir(&self.path).into_iter().flatten().flatten().map(|entry| entry.path()) {
-            base_dir::remove_unlocked(&name);
-        }
+    /// Removes the names of the dead, among `most` of all names. A link to another directory is not followed.
+    pub fn clean(&self, most: usize) {
+        base_dir::sample(base_dir::entries(&self.path()), most).iter().for_each(|name| base_dir::remove_unlocked(name));
     }
 
     /// Removes the directory of names, if there is none, and a base directory of our own if that is empty then.
     pub fn leave(&self) {
-        let _ = fs::remove_dir(&self.path);
+        let _ = fs::remove_dir(self.path());
         self.base.leave();
     }
 }
@@ -188,7 +185,7 @@ mod tests {
         }
 
         fn names(&self) -> usize {
-            fs::read_dir(&self.1.path).map_or(0, Iterator::count)
+            fs::read_dir(self.1.path()).map_or(0, Iterator::count)
         }
     }
 
@@ -210,20 +207,20 @@ mod tests {
         drop(two);
         let one = scratch.join(1, 101).unwrap();
         drop((one, other));
-        assert!(!scratch.1.path.exists());
+        assert!(!scratch.1.path().exists());
     }
 
     #[test]
     fn what_the_dead_left_is_taken_over_or_cleaned() {
         let scratch = Scratch::new("dead");
         let member = scratch.join(1, 100).unwrap();
-        let name = |byte: &str| scratch.1.path.join(byte.repeat(40));
+        let name = |byte: &str| scratch.1.path().join(byte.repeat(40));
         for (byte, text) in [("02", "7"), ("03", ""), ("04", "nonsense"), ("05", "7")] {
             fs::write(name(byte), text).unwrap();
         }
         assert_eq!(scratch.names(), 5, "only who comes anew looks for the dead");
         let taken: Vec<_> = (2..5).map(|cookie| scratch.join(cookie, 200).unwrap()).collect();
-        scratch.1.clean();
+        scratch.1.clean(usize::MAX);
         assert_eq!(scratch.names(), 4, "the cleaner spares the living");
         assert!(!name("05").exists());
         fs::write(name("05"), "7").unwrap();
@@ -231,7 +228,7 @@ mod tests {
         drop(newcomer.join(&[6; 40], 1).unwrap());
         assert_eq!(scratch.names(), 4, "so does whoever joins for the first time");
         drop((member, taken));
-        assert!(!scratch.1.path.exists());
+        assert!(!scratch.1.path().exists());
     }
 
     #[test]
@@ -240,9 +237,9 @@ mod tests {
         fs::create_dir(&elsewhere.0).unwrap();
         fs::write(elsewhere.0.join("treasure"), "").unwrap();
         scratch.1.base.make().unwrap();
-        std::os::unix::fs::symlink(&elsewhere.0, &scratch.1.path).unwrap();
+        std::os::unix::fs::symlink(&elsewhere.0, scratch.1.path()).unwrap();
         assert!(scratch.join(1, 100).is_err());
-        scratch.1.clean();
+        scratch.1.clean(usize::MAX);
         let left: Vec<_> = fs::read_dir(&elsewhere.0).unwrap().flatten().map(|entry| entry.file_name()).collect();
         assert_eq!(left, ["treasure"], "nothing is removed there, and nothing made");
     }
@@ -320,7 +317,7 @@ mod tests {
             for _ in 0..3 {
                 scope.spawn(rounds);
             }
-            scope.spawn(|| (0..100).for_each(|_| scratch.1.clean()));
+            scope.spawn(|| (0..100).for_each(|_| scratch.1.clean(usize::MAX)));
         });
         assert_eq!(scratch.names(), 0);
     }

@@ -2,10 +2,14 @@
 //!
 //! A provider has one, and what lies in it is the provider's. One of our own choice is made when missing and removed when
 //! empty; one that the administrator named is made too, and stays. Nothing here waits.
+//!
+//! Any local user can create the default path first. Then a directory beside it serves whose name ends with random
+//! digits (`beside`): nobody can create that in advance, and the user's processes find it by its name and owner.
 
+mod beside;
 mod leavings;
 
-use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -36,24 +40,56 @@ pub struct Kind {
 pub struct BaseDir {
     kind: &'static Kind,
     path: PathBuf,
-    /// Made by this library and empty again at the end: removed.
-    is_default: bool,
+    /// Our own choice: the default path, which `path` is or is beside. Removed when it is empty again at the end.
+    default: Option<PathBuf>,
+}
+
+/// What is at a path.
+#[derive(Clone, Copy)]
+struct Found {
+    uid: u32,
+    mode: u32,
+    is_dir: bool,
+}
+
+impl Found {
+    fn at(path: &Path) -> io::Result<Self> {
+        let found = fs::symlink_metadata(path)?;
+        Ok(Found { uid: found.uid(), mode: found.mode() & 0o7777, is_dir: found.is_dir() })
+    }
+
+    fn is_private(&self) -> bool {
+        self.mode & 0o077 == 0
+    }
+
+    fn is_own_directory(&self) -> bool {
+        self.is_dir && self.uid == uid()
+    }
+}
+
+/// What is at a path, if it is no directory of this user with mode 0700.
+enum Unfit {
+    /// A directory of another user, or no directory.
+    Foreign(Found),
+    /// A directory of this user, but others have rights on it.
+    Mode(Found),
+    /// It cannot be made or examined.
+    Failed(io::Error),
 }
 
 impl BaseDir {
     /// The one that the administrator chose, else our own. Nothing is made or looked at yet.
     pub fn new(kind: &'static Kind, chosen: Option<&str>) -> Self {
-        let (path, is_default) = match chosen.filter(|path| !path.is_empty()) {
-            Some(path) => (PathBuf::from(path), false),
-            None => (PathBuf::from(format!("{}-{}", kind.default, uid())), true),
-        };
-        BaseDir { kind, path, is_default }
+        match chosen.filter(|path| !path.is_empty()) {
+            Some(path) => BaseDir { kind, path: PathBuf::from(path), default: None },
+            None => Self::as_default(kind, PathBuf::from(format!("{}-{}", kind.default, uid()))),
+        }
     }
 
     /// Treats this path as our own choice.
     #[doc(hidden)]
     pub fn as_default(kind: &'static Kind, path: PathBuf) -> Self {
-        BaseDir { kind, path, is_default: true }
+        BaseDir { kind, default: Some(path.clone()), path }
     }
 
     /// Where it is.
@@ -61,47 +97,78 @@ impl BaseDir {
         &self.path
     }
 
-    /// Makes it when missing, and looks at it.
+    /// Makes it when missing, and checks it. Returns the directory to use: another one, beside the default path, if somebody
+    /// else has that.
     ///
-    /// Errors: `InvalidAddress(Malformed)` for a relative path, `PermissionDenied` when it may be somebody else's.
-    pub fn make(&self) -> Result<()> {
+    /// Errors: `InvalidAddress(Malformed)` for a relative path, `PermissionDenied` for a chosen one that is not this user's
+    /// alone, and what [`refused`](Self::refused) says.
+    pub fn make(&self) -> Result<BaseDir> {
         let Kind { provider, variable, .. } = self.kind;
-        let path = self.path.display();
         if !self.path.is_absolute() {
+            let path = self.path.display();
             log::error!("{provider} base directory \"{path}\" is not an absolute path; correct {variable}");
             return Err(Error::InvalidAddress(Address::Malformed));
         }
-        let found = self.made().map_err(|error| self.refused("create the base directory", &self.path, &error))?;
-        if !found.is_dir() || found.uid() != uid() || found.mode() & 0o077 != 0 {
-            log::error!(
-                "{provider} base directory {path} is of uid {} with mode {:04o}; it must be a directory of uid {} with mode \
-                 0700: correct it (chown, chmod 700), remove it, or set {variable} to another one",
-                found.uid(),
-                found.mode() & 0o7777,
-                uid()
-            );
-            return Err(Error::PermissionDenied);
+        let Some(default) = &self.default else {
+            return made(&self.path, true).map(|()| self.clone()).map_err(|unfit| self.unfit(&self.path, unfit));
+        };
+        // The one in use stays in use, as long as it exists. Next, one beside the default that others use.
+        let found = if is_fit(&self.path) { Some(self.path.clone()) } else { beside::in_use(default) };
+        if let Some(path) = found {
+            return Ok(BaseDir { path, ..self.clone() });
         }
-        Ok(())
+        match made(default, false) {
+            Ok(()) => Ok(BaseDir { path: default.clone(), ..self.clone() }),
+            Err(Unfit::Foreign(found)) => self.make_beside(default, found),
+            Err(unfit) => Err(self.unfit(default, unfit)),
+        }
     }
 
-    /// The directory as it is, made when missing. Whoever leaves an empty one of our own removes it, maybe just when another
-    /// has found it there: then it is missing again.
-    fn made(&self) -> io::Result<Metadata> {
-        let mut tries = 0..TRIES;
-        loop {
-            let made = DirBuilder::new().recursive(!self.is_default).mode(0o700).create(&self.path);
-            made.or_else(|e| if e.kind() == ErrorKind::AlreadyExists { Ok(()) } else { Err(e) })?;
-            match fs::symlink_metadata(&self.path) {
-                Err(e) if e.kind() == ErrorKind::NotFound && tries.next().is_some() => continue,
-                found => return found,
-            }
-        }
+    /// Makes a directory beside the default path, where `found` is.
+    fn make_beside(&self, default: &Path, found: Found) -> Result<BaseDir> {
+        let path = beside::make(default).map_err(|error| self.refused("create a directory beside", default, &error))?;
+        log::warn!(
+            "{}: {} is {} of uid {}, not a directory of uid {}: {} serves instead; remove the former",
+            self.kind.provider,
+            default.display(),
+            if found.is_dir { "a directory" } else { "no directory, and" },
+            found.uid,
+            uid(),
+            path.display()
+        );
+        Ok(BaseDir { path, ..self.clone() })
+    }
+
+    /// Other directories of this user where processes may meet that would meet here: those that found another user's
+    /// directory at the default path, or no longer found it.
+    pub fn others(&self) -> Vec<PathBuf> {
+        let Some(default) = &self.default else { return Vec::new() };
+        let mut others = beside::all(default);
+        others.extend(is_fit(default).then(|| default.clone()));
+        others.retain(|other| *other != self.path);
+        others
+    }
+
+    fn unfit(&self, path: &Path, unfit: Unfit) -> Error {
+        let Kind { provider, variable, .. } = self.kind;
+        let found = match unfit {
+            Unfit::Failed(error) => return self.refused("create the base directory", path, &error),
+            Unfit::Foreign(found) | Unfit::Mode(found) => found,
+        };
+        log::error!(
+            "{provider} base directory {} is of uid {} with mode {:04o}; it must be a directory of uid {} with mode \
+             0700: correct it (chown, chmod 700), remove it, or set {variable} to another one",
+            path.display(),
+            found.uid,
+            found.mode,
+            uid()
+        );
+        Error::PermissionDenied
     }
 
     /// Removes it, if it is empty and our own choice.
     pub fn leave(&self) {
-        if self.is_default {
+        if self.default.is_some() {
             let _ = fs::remove_dir(&self.path);
         }
     }
@@ -128,6 +195,11 @@ impl BaseDir {
     #[cold]
     pub fn refused(&self, what: &str, path: &Path, error: &io::Error) -> Error {
         let Kind { provider, variable, .. } = self.kind;
+        let is_full = matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+        if is_full {
+            log::error!("{provider}: cannot {what} {}: {error}; allow more open files (ulimit -n)", path.display());
+            return Error::Exhausted(Resource::Device);
+        }
         let remedy = match error.kind() {
             ErrorKind::StorageFull => "free space there, or set it to a directory on another file system",
             ErrorKind::NotFound => "set it to a directory that exists on a memory file system",
@@ -138,11 +210,38 @@ impl BaseDir {
             path.display()
         );
         match error.kind() {
-            ErrorKind::PermissionDenied => Error::PermissionDenied,
-            ErrorKind::StorageFull | ErrorKind::OutOfMemory => Error::Exhausted(Resource::Memory),
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Error::PermissionDenied,
+            ErrorKind::StorageFull | ErrorKind::OutOfMemory | ErrorKind::QuotaExceeded => {
+                Error::Exhausted(Resource::Memory)
+            }
+            ErrorKind::NotFound | ErrorKind::NotADirectory => Error::Exhausted(Resource::Device),
             _ => Error::Internal,
         }
     }
+}
+
+/// Makes a directory when missing, and checks it. Whoever leaves an empty one of our own removes it, maybe just when another
+/// has found it there: then it is missing again.
+fn made(path: &Path, recursive: bool) -> std::result::Result<(), Unfit> {
+    let mut tries = 0..TRIES;
+    loop {
+        match DirBuilder::new().recursive(recursive).mode(0o700).create(path) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(Unfit::Failed(error)),
+            _ => {}
+        }
+        match Found::at(path) {
+            Err(e) if e.kind() == ErrorKind::NotFound && tries.next().is_some() => continue,
+            Err(error) => return Err(Unfit::Failed(error)),
+            Ok(found) if !found.is_own_directory() => return Err(Unfit::Foreign(found)),
+            Ok(found) if !found.is_private() => return Err(Unfit::Mode(found)),
+            Ok(_) => return Ok(()),
+        }
+    }
+}
+
+/// Is this a directory of this user alone?
+fn is_fit(path: &Path) -> bool {
+    Found::at(path).is_ok_and(|found| found.is_own_directory() && found.is_private())
 }
 
 fn uid() -> u32 {
@@ -163,6 +262,31 @@ pub fn remove_unlocked(path: &Path) {
     {
         let _ = fs::remove_file(path);
     }
+}
+
+/// What is in a directory; nothing, if it is a link to one.
+pub fn entries(path: &Path) -> Vec<PathBuf> {
+    let is_directory = fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
+    let entries = if is_directory { fs::read_dir(path).ok() } else { None };
+    entries.map(|dir| dir.flatten().map(|entry| entry.path()).collect()).unwrap_or_default()
+}
+
+/// At most `most` of these, chosen at random: when each process looks at a few, all are looked at in the end, and n
+/// processes do not examine n times n.
+pub fn sample<T>(mut all: Vec<T>, most: usize) -> Vec<T> {
+    for place in 0..most.min(all.len()) {
+        let other = place + random() as usize % (all.len() - place);
+        all.swap(place, other);
+    }
+    all.truncate(most);
+    all
+}
+
+/// From the system's random source; 0 where there is none.
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    u64::from_ne_bytes(bytes)
 }
 
 /// Is this file still the one at `path`? Its owner may have removed it between our open and our lock.
@@ -217,7 +341,7 @@ mod tests {
     fn openers_and_leavers_do_not_trip_over_each_other() {
         let path = scratch("race");
         let base = BaseDir::as_default(&KIND, path.clone());
-        let come_and_go = || (0..2000).try_for_each(|_| base.make().map(|()| base.leave()));
+        let come_and_go = || (0..2000).try_for_each(|_| base.make().map(|base| base.leave()));
         std::thread::scope(|scope| {
             let threads = [scope.spawn(come_and_go), scope.spawn(come_and_go), scope.spawn(come_and_go)];
             threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), Ok(())));
@@ -230,11 +354,39 @@ mod tests {
         let path = scratch("rights");
         DirBuilder::new().mode(0o755).create(&path).unwrap();
         let base = BaseDir::new(&KIND, path.to_str());
-        assert_eq!(base.make(), Err(Error::PermissionDenied));
+        assert_eq!(base.make().err(), Some(Error::PermissionDenied));
         fs::remove_dir(&path).unwrap();
         std::os::unix::fs::symlink("/tmp", &path).unwrap();
-        assert_eq!(base.make(), Err(Error::PermissionDenied), "a link is no directory");
+        assert_eq!(base.make().err(), Some(Error::PermissionDenied), "a link is no directory");
         fs::remove_file(&path).unwrap();
-        assert_eq!(BaseDir::new(&KIND, Some("relative")).make(), Err(Error::InvalidAddress(Address::Malformed)));
+        let relative = BaseDir::new(&KIND, Some("relative")).make();
+        assert_eq!(relative.err(), Some(Error::InvalidAddress(Address::Malformed)));
+    }
+
+    #[test]
+    fn refusals_have_the_code_of_their_cause() {
+        let base = BaseDir::new(&KIND, Some("/tmp"));
+        let code = |number| base.refused("test", Path::new("/tmp"), &io::Error::from_raw_os_error(number));
+        for number in [libc::EACCES, libc::EPERM, libc::EROFS] {
+            assert_eq!(code(number), Error::PermissionDenied, "{number}");
+        }
+        for number in [libc::ENOSPC, libc::EDQUOT, libc::ENOMEM] {
+            assert_eq!(code(number), Error::Exhausted(Resource::Memory), "{number}");
+        }
+        for number in [libc::EMFILE, libc::ENFILE, libc::ENOENT, libc::ENOTDIR] {
+            assert_eq!(code(number), Error::Exhausted(Resource::Device), "{number}");
+        }
+        assert_eq!(code(libc::EIO), Error::Internal);
+    }
+
+    #[test]
+    fn a_sample_has_each_element_at_most_once() {
+        for most in [0, 1, 5, 10, usize::MAX] {
+            let mut chosen = sample((0..10).collect::<Vec<_>>(), most);
+            assert_eq!(chosen.len(), most.min(10));
+            chosen.sort_unstable();
+            chosen.dedup();
+            assert_eq!(chosen.len(), most.min(10));
+        }
     }
 }

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use dapl::base_dir::{self, BaseDir, Kind, is_at, lock, remove_unlocked};
-use dapl::error::{Error, Result};
+use dapl::base_dir::{self, BaseDir, Kind, entries, is_at, lock, remove_unlocked, sample};
+use dapl::error::{Error, Resource, Result};
 use dapl::shared_names::SharedNames;
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -26,6 +26,10 @@ const SUN_PATH: usize = 107;
 /// How often a listener asks for its name while others are about to leave it, and how long it waits in between.
 const TRIES: u32 = 100;
 const RETRY: Duration = Duration::from_millis(1);
+
+/// Processes that seem to live, and names, that each cleaner probes. With more of them each cleaner chooses some at random:
+/// to probe takes ten system calls, and each of n processes cleans when it opens, so probing all would cost n times n.
+const PROBED: usize = 16;
 
 /// End points opened by this process so far.
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
@@ -49,16 +53,15 @@ pub(crate) fn endpoint_path(address: &str) -> Option<PathBuf> {
 impl Base {
     /// The base directory: the chosen one, else one of this user's under `/dev/shm`. Made when missing.
     pub(crate) fn open(chosen: Option<&str>) -> Result<Self> {
-        let base = Self::over(BaseDir::new(&KIND, chosen));
-        base.make()?;
-        Ok(base)
+        Self::over(BaseDir::new(&KIND, chosen)).make()
     }
 
     fn over(dir: BaseDir) -> Self {
         Base { names: SharedNames::new(dir.clone()), dir }
     }
 
-    fn make(&self) -> Result<()> {
+    /// The base to use, made when missing.
+    fn make(&self) -> Result<Self> {
         let path = self.dir.path();
         if endpoint_path(&format!("{}/4194304/65535", path.display())).is_none() {
             log::error!(
@@ -68,7 +71,8 @@ impl Base {
             );
             return Err(Error::InvalidAddress(dapl::error::Address::Malformed));
         }
-        self.dir.make()
+        let dir = self.dir.make()?;
+        Ok(if dir.path() == path { self.clone() } else { Self::over(dir) })
     }
 
     /// Has a folder or file in it removed when the process exits.
@@ -85,41 +89,62 @@ impl Base {
         &self.names
     }
 
-    /// Where the listener on `qual` says that its end point is. It may be dead; asking it tells.
-    pub(crate) fn find(&self, qual: u64) -> Option<PathBuf> {
-        let mut text = String::new();
-        let file = open_folder(&self.quals()).and_then(|folder| open_name(&folder, qual, OFlags::RDONLY));
-        if let Err(error @ (Errno::MFILE | Errno::NFILE)) = file {
-            let path = self.quals();
-            log::error!("cannot look in {} who listens: {error}; allow more open files (ulimit -n)", path.display());
+    /// Where the listener on `qual` says that its end point is. It may be dead; asking it tells. Errors: `Exhausted(Device)`
+    /// without a descriptor to look.
+    pub(crate) fn find(&self, qual: u64) -> Result<Option<PathBuf>> {
+        if let Some(path) = self.find_in(self.dir.path(), qual)? {
+            return Ok(Some(path));
         }
-        file.ok()?.take(256).read_to_string(&mut text).ok()?;
-        endpoint_path(&text)
+        let others = self.dir.others();
+        others.iter().find_map(|other| self.find_in(other, qual).transpose()).transpose()
+    }
+
+    fn find_in(&self, base: &Path, qual: u64) -> Result<Option<PathBuf>> {
+        let mut text = String::new();
+        let quals = base.join("quals");
+        let file = match open_folder(&quals).and_then(|folder| open_name(&folder, qual, OFlags::RDONLY)) {
+            Err(error @ (Errno::MFILE | Errno::NFILE)) => {
+                return Err(self.dir.refused("look up a listener in", &quals, &error.into()));
+            }
+            file => file.ok(),
+        };
+        let read = file.and_then(|file| file.take(256).read_to_string(&mut text).ok());
+        Ok(read.and_then(|_| endpoint_path(&text)))
     }
 
     /// Whether who lives listens on `qual`: the name that is locked says so. Otherwise a cleaner looks at it, or somebody is
     /// about to write it; both are done in a moment.
     fn has_listener(&self, qual: u64) -> bool {
-        let pid = self.find(qual).and_then(|path| path.parent()?.file_name()?.to_str()?.parse().ok());
+        let path = self.find_in(self.dir.path(), qual).ok().flatten();
+        let pid = path.and_then(|path| path.parent()?.file_name()?.to_str()?.parse().ok());
         pid.is_some_and(is_alive)
     }
 
-    /// Removes what the dead left: end points, names of listeners and of shared memory.
-    pub(crate) fn clean(&self) {
-        for process in entries(self.dir.path()) {
-            let Some(pid) = process.file_name().and_then(|n| n.to_str()?.parse::<i32>().ok()) else { continue };
-            for endpoint in entries(&process) {
-                let name = endpoint.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-                if !name.starts_with(".new-") && !name.starts_with(".dead-") {
-                    clean_endpoint(&endpoint);
-                } else if name.starts_with(".dead-") || is_abandoned(&endpoint, pid) {
-                    let _ = fs::remove_dir_all(&endpoint);
-                }
-            }
-            let _ = fs::remove_dir(process);
+    /// Whether a living process that meets others in another directory listens on `qual`: its name is locked.
+    fn is_taken_elsewhere(&self, qual: u64) -> bool {
+        let is_locked = |base: PathBuf| {
+            let name = open_folder(&base.join("quals")).and_then(|folder| open_name(&folder, qual, OFlags::RDONLY));
+            name.is_ok_and(|name| rustix::fs::flock(&name, FlockOperation::NonBlockingLockShared).is_err())
+        };
+        self.dir.others().into_iter().any(is_locked)
+    }
+
+    /// Removes what the dead left: end points, names of listeners and of shared memory. `died` is the id of a process that is
+    /// known to be dead, though its number is still in use.
+    ///
+    /// Probes every process that does not live, and `PROBED` of the others, whose number may be another process's by now;
+    /// `PROBED` names, or all when anything else was removed.
+    pub(crate) fn clean(&self, died: Option<i32>) {
+        let processes = entries(self.dir.path()).into_iter();
+        let numbered = processes.filter_map(|path| Some((path.file_name()?.to_str()?.parse::<i32>().ok()?, path)));
+        let (living, dead): (Vec<_>, _) = numbered.partition(|(pid, _)| died != Some(*pid) && is_alive(*pid));
+        let mut has_removed = false;
+        for (pid, process) in dead.into_iter().chain(sample(living, PROBED)) {
+            has_removed |= clean_process(&process, pid);
         }
-        entries(&self.quals()).iter().for_each(|name| remove_unlocked(name));
-        self.names.clean();
+        let most = if has_removed { usize::MAX } else { PROBED };
+        sample(entries(&self.quals()), most).iter().for_each(|name| remove_unlocked(name));
+        self.names.clean(most);
     }
 
     /// As `clean`, for one end point that nobody answered at; only if it is of this base.
@@ -134,6 +159,19 @@ impl Base {
         let _ = fs::remove_dir(self.quals());
         self.names.leave();
     }
+}
+
+/// Removes the dead end points of a process, and its folder if none is left. True: it is gone.
+fn clean_process(process: &Path, pid: i32) -> bool {
+    for endpoint in entries(process) {
+        let name = endpoint.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        if !name.starts_with(".new-") && !name.starts_with(".dead-") {
+            clean_endpoint(&endpoint);
+        } else if name.starts_with(".dead-") || is_abandoned(&endpoint, pid) {
+            let _ = fs::remove_dir_all(&endpoint);
+        }
+    }
+    fs::remove_dir(process).is_ok()
 }
 
 /// Removes the folder of a dead end point; leaves that of a living one alone, and what is no folder.
@@ -204,12 +242,6 @@ fn remove(path: &Path) {
     let _ = fs::remove_dir(path);
 }
 
-/// What is in a folder; nothing, if it is a link to one.
-fn entries(path: &Path) -> Vec<PathBuf> {
-    let entries = if is_folder(path) { fs::read_dir(path).ok() } else { None };
-    entries.map(|dir| dir.flatten().map(|e| e.path()).collect()).unwrap_or_default()
-}
-
 fn is_folder(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
 }
@@ -247,8 +279,8 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// Makes the folder; `first` overrides the number of this process's first end point, `named` its process id in names.
-    pub(crate) fn create(base: Base, first: Option<u32>, named: Option<u32>) -> Result<Self> {
-        base.clean();
+    pub(crate) fn create(mut base: Base, first: Option<u32>, named: Option<u32>) -> Result<Self> {
+        base.clean(None);
         let pid = std::process::id();
         if let Some(first) = first {
             let _ = NEXT_ID.compare_exchange(1, first, Ordering::Relaxed, Ordering::Relaxed);
@@ -258,12 +290,12 @@ impl Endpoint {
             let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
             match Self::build(&base, named.unwrap_or(pid), id) {
                 Ok((path, lock)) => return Ok(Endpoint { base, path, _lock: lock, pid }),
-                Err(e) if met_a_cleaner(&e) => base.make()?,
+                Err(e) if met_a_cleaner(&e) => base = base.make()?,
                 Err(e) => return Err(base.dir.refused("create an end point in", base.dir.path(), &e)),
             }
         }
         log::error!("cannot create an end point in {}: something keeps removing it", base.dir.path().display());
-        Err(Error::Internal)
+        Err(Error::Exhausted(Resource::Device))
     }
 
     fn build(base: &Base, pid: u32, id: u32) -> std::io::Result<(PathBuf, File)> {
@@ -349,6 +381,9 @@ impl Endpoint {
             let written = name.file.set_len(0).and_then(|()| text.write_all(self.path.as_os_str().as_encoded_bytes()));
             fail_point!(QualWritten);
             self.base.at_exit(&path);
+            if self.base.is_taken_elsewhere(qual) {
+                return Err(Error::ConnQualTaken);
+            }
             return written
                 .map(|()| name)
                 .map_err(|e| self.base.dir.refused("write the name of a listener,", &path, &e));
@@ -367,7 +402,7 @@ impl Drop for Endpoint {
             let _ = fs::remove_dir(process);
         }
         base_dir::forget(&self.path);
-        self.base.clean();
+        self.base.clean(None);
         self.base.leave();
     }
 }

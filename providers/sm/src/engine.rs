@@ -428,6 +428,6 @@ impl Engine {
             book.by_id.iter().filter(|(_, a)| a.has_died(pid)).map(|(id, _)| *id).collect()
         };
         ids.into_iter().for_each(|id| self.attempt_gone(id));
-        self.device.endpoint.base().clean();
+        self.device.endpoint.base().clean(Some(pid));
     }
 }

@@ -51,8 +51,10 @@ impl ConnRequest for Request {
 
     /// The requester is told to ask the other listener: so it need not be of this process.
     fn hand_off(self, qual: u64) -> std::result::Result<(), (Self, Error)> {
-        if self.device.endpoint.base().find(qual).is_none() {
-            return Err((self, Error::InvalidParameter(2)));
+        match self.device.endpoint.base().find(qual) {
+            Ok(Some(_)) => {}
+            Ok(None) => return Err((self, Error::InvalidParameter(2))),
+            Err(error) => return Err((self, error)),
         }
         self.refuse(Answer::HandedOff(qual));
         Ok(())

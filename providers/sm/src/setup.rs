@@ -71,7 +71,7 @@ fn resolve(device: &Device, address: &PeerAddress, qual: u64) -> Result<Option<P
             let folder = folder.and_then(Path::to_str).and_then(endpoint_path);
             folder.map(Some).ok_or(Error::InvalidAddress(Address::Malformed))
         }
-        PeerAddress::Ip(ip) if is_local(*ip) => Ok(device.endpoint.base().find(qual)),
+        PeerAddress::Ip(ip) if is_local(*ip) => device.endpoint.base().find(qual),
         PeerAddress::Ip(_) => Err(Error::InvalidAddress(Address::Unreachable)),
     }
 }
@@ -325,7 +325,7 @@ pub(crate) fn pending(device: &Device, id: u32, server: u32, pid: i32) {
 
 /// The peer's consumer has handed our request to the listener on `qual`: it goes there, as a new one. False: it cannot.
 pub(crate) fn ask_elsewhere(device: &Device, id: u32, qual: u64) -> bool {
-    let (Some(path), Ok(fresh)) = (device.endpoint.base().find(qual), random()) else { return false };
+    let (Ok(Some(path)), Ok(fresh)) = (device.endpoint.base().find(qual), random()) else { return false };
     {
         let mut book = device.book.lock();
         let Some(attempt) = book.by_id.get_mut(&id).filter(|a| a.stage == Stage::Asked) else { return false };

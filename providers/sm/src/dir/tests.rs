@@ -26,7 +26,7 @@ fn an_end_point_leaves_nothing_behind() {
     }
     endpoint.add_conn(3, Path::new("/somewhere"));
     let name = endpoint.claim(77).unwrap();
-    assert_eq!(endpoint.base().find(77).as_deref(), Some(endpoint.path()));
+    assert_eq!(endpoint.base().find(77).unwrap().as_deref(), Some(endpoint.path()));
     drop((name, endpoint));
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
     fs::remove_dir(&dir).unwrap();
@@ -40,7 +40,7 @@ fn names_with_another_process_id_never_clash_and_are_cleaned_all_the_same() {
     let (one, two) = (open(), open());
     assert_eq!(one.path().parent(), Some(PathBuf::from(&dir).join("4194304").as_path()));
     assert_ne!(one.path(), two.path());
-    base.clean();
+    base.clean(None);
     assert!(one.path().join("lock").exists(), "it lives, whatever lives under that number");
     let _name = one.claim(5).unwrap();
     assert_eq!(two.claim(5).err(), Some(Error::ConnQualTaken));
@@ -70,7 +70,7 @@ fn a_cleaner_takes_nothing_of_an_end_point_that_is_being_made() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                base.clean();
+                base.clean(None);
             }
         });
         let whole = (0..3000).all(|_| {
@@ -92,7 +92,7 @@ fn a_cleaner_stands_in_no_listeners_way() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                base.clean();
+                base.clean(None);
             }
         });
         let claims: Vec<_> = (0..300).map(|qual| endpoint.claim(qual).map(drop)).collect();
@@ -111,7 +111,7 @@ fn the_cleaner_takes_the_dead_and_spares_the_living() {
     let dead = PathBuf::from(&dir).join("1/1");
     fs::create_dir_all(dead.join("conns/5")).unwrap();
     fs::write(dead.join("lock"), "").unwrap();
-    base.clean();
+    base.clean(None);
     assert!(!dead.exists() && !dead.parent().unwrap().exists());
     assert!(living.path().join("lock").exists());
     drop(living);
@@ -123,7 +123,7 @@ fn openers_and_leavers_of_the_default_base_do_not_trip_over_each_other() {
     let path = PathBuf::from(scratch("default"));
     let base = Base::over(BaseDir::as_default(&KIND, path.clone()));
     let open_and_close =
-        || (0..200).try_for_each(|_| base.make().and_then(|()| Endpoint::create(base.clone(), None, None).map(drop)));
+        || (0..200).try_for_each(|_| base.make().and_then(|base| Endpoint::create(base, None, None).map(drop)));
     std::thread::scope(|scope| {
         let threads = [scope.spawn(open_and_close), scope.spawn(open_and_close), scope.spawn(open_and_close)];
         threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), Ok(())));

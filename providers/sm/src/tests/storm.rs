@@ -177,7 +177,7 @@ pub(super) fn changes_user(place: &Place) {
     let side = place.open();
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None).unwrap();
     rustix::net::bind(&socket, &SocketAddrUnix::new(format!("{}/changed/sock", place.0)).unwrap()).unwrap();
-    let victim = side.ia.device.endpoint.base().find(QUAL).unwrap();
+    let victim = side.ia.device.endpoint.base().find(QUAL).unwrap().unwrap();
     rustix::net::connect(&socket, &SocketAddrUnix::new(victim.join("sock")).unwrap()).unwrap();
     let nobody = Uid::from_raw(65_534);
     if rustix::thread::set_thread_res_uid(nobody, nobody, nobody).is_err() {
