@@ -129,6 +129,27 @@ fn few_descriptors_are_enough_or_are_named() {
 }
 
 #[test]
+fn calls_without_a_descriptor_say_that_resources_are_missing() {
+    let (stage, room) = setting();
+    let program = run::program(&stage, "test/c/descriptors.c");
+    let finished = Run::start(confined(&stage, &room, &["files=200"], &program, &[])).finish(LIMIT);
+    if !is_skipped(&finished) {
+        finished.expect_success("descriptors: OK");
+        assert!(finished.stderr.contains("ulimit -n"), "{finished:#?}");
+    }
+}
+
+#[test]
+fn hundreds_of_processes_open_an_adapter_at_once() {
+    let (stage, room) = setting();
+    let program = run::program(&stage, "test/c/openers.c");
+    let finished = room.start(&program, &["sm0", "300"]).finish(LIMIT);
+    finished.expect_success("openers: OK");
+    println!("{}", finished.stdout);
+    assert_eq!(std::fs::read_dir(room.sm()).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
 fn a_small_file_system_is_no_limit() {
     let (stage, room) = setting();
     let steps = format!("small={}:64k", room.sm().display());
@@ -154,7 +175,7 @@ fn a_directory_that_nobody_may_change_is_named() {
     let (stage, room) = setting();
     let base = room.sm().display().to_string();
     if let Some(finished) = run(&stage, &room, &[&format!("readonly={base}")], "test/c/selfconnect.c") {
-        for words in [base.as_str(), "Read-only file system", "DAPL_SM_DIR"] {
+        for words in [base.as_str(), "Read-only file system", "DAPL_SM_DIR", "DAT_PRIVILEGES_VIOLATION"] {
             finished.expect_failure(words);
         }
     }

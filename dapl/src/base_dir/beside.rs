@@ -59,3 +59,109 @@ fn is_beside(default: &str, name: &str) -> bool {
     let digits = name.strip_prefix(default).and_then(|rest| rest.strip_prefix('-'));
     digits.is_some_and(|digits| digits.len() == DIGITS && digits.bytes().all(|b| b.is_ascii_hexdigit()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    use super::super::{BaseDir, Kind};
+    use super::*;
+
+    const KIND: Kind = Kind { provider: "test", variable: "DAPL_TEST_DIR", default: "/tmp/dapl-beside-test" };
+
+    /// A default path of its own for each test.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            Scratch(PathBuf::from(format!("/tmp/dapl-beside-{}-{name}", std::process::id())))
+        }
+
+        fn base(&self) -> BaseDir {
+            BaseDir::as_default(&KIND, self.0.clone())
+        }
+
+        /// What another user may put there; false: we have no right to make it another user's.
+        fn squat(&self, is_directory: bool) -> bool {
+            if !is_directory {
+                symlink("/tmp", &self.0).unwrap();
+                return true;
+            }
+            fs::create_dir(&self.0).unwrap();
+            fs::set_permissions(&self.0, fs::Permissions::from_mode(0o700)).unwrap();
+            let is_foreign = chown(&self.0, Some(65_534), None).is_ok();
+            if !is_foreign {
+                fs::remove_dir(&self.0).unwrap();
+                eprintln!("skipped: no right to give a directory to another user");
+            }
+            is_foreign
+        }
+
+        fn free(&self) {
+            fs::remove_file(&self.0).or_else(|_| fs::remove_dir(&self.0)).unwrap();
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(&self.0).or_else(|_| fs::remove_dir(&self.0));
+            all(&self.0).iter().for_each(|left| drop(fs::remove_dir(left)));
+        }
+    }
+
+    #[test]
+    fn another_users_directory_blocks_nobody() {
+        for is_directory in [false, true] {
+            let scratch = Scratch::new(if is_directory { "directory" } else { "link" });
+            if !scratch.squat(is_directory) {
+                continue;
+            }
+            let first = scratch.base().make().unwrap();
+            assert!(is_fit(first.path()) && first.path() != scratch.0);
+            assert!(is_beside(scratch.0.to_str().unwrap(), first.path().to_str().unwrap()));
+            let second = scratch.base().make().unwrap();
+            assert_eq!(second.path(), first.path(), "a process that comes later meets the first");
+            scratch.free();
+            let third = scratch.base().make().unwrap();
+            assert_eq!(third.path(), first.path(), "also when the default path is free again");
+            assert_eq!(first.make().unwrap().path(), first.path());
+            third.leave();
+            assert!(!first.path().exists());
+            assert_eq!(first.make().unwrap().path(), scratch.0, "the next begins with the default path");
+        }
+    }
+
+    #[test]
+    fn a_directory_in_use_stays_when_the_default_path_is_taken() {
+        let scratch = Scratch::new("stays");
+        assert!(scratch.squat(false));
+        let beside = scratch.base().make().unwrap();
+        scratch.free();
+        fs::create_dir(&scratch.0).unwrap();
+        fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o700)).unwrap();
+        let default = scratch.base().make().unwrap();
+        assert_eq!(default.path(), scratch.0);
+        assert_eq!(default.others(), [beside.path().to_path_buf()], "they find each other");
+        assert_eq!(beside.others(), std::slice::from_ref(&scratch.0));
+        assert_eq!(beside.make().unwrap().path(), beside.path());
+    }
+
+    #[test]
+    fn only_a_private_directory_of_this_user_serves() {
+        let scratch = Scratch::new("private");
+        assert!(scratch.squat(false));
+        let named = |digits: &str| PathBuf::from(format!("{}-{digits}", scratch.0.display()));
+        let [link, open, file, short] = ["0000000000000000", "0000000000000001", "0000000000000002", "00"].map(named);
+        symlink("/tmp", &link).unwrap();
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+        fs::write(&file, "").unwrap();
+        DirBuilder::new().mode(0o700).create(&short).unwrap();
+        assert_eq!(all(&scratch.0), Vec::<PathBuf>::new());
+        let base = scratch.base().make().unwrap();
+        assert!(![&link, &open, &file, &short].contains(&&base.path().to_path_buf()));
+        for left in [link, open, file, short] {
+            fs::remove_file(&left).or_else(|_| fs::remove_dir(&left)).unwrap();
+        }
+    }
+}

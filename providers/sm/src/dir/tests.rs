@@ -139,3 +139,78 @@ fn a_base_of_wrong_rights_is_refused() {
     fs::remove_dir(&dir).unwrap();
     assert_eq!(Base::open(Some("relative")).map(|_| ()).err().map(Error::code), Some(0x8012_0061));
 }
+
+/// A default base whose path a link of another user's takes.
+fn squatted(name: &str) -> (PathBuf, Base) {
+    let path = PathBuf::from(scratch(name));
+    std::os::unix::fs::symlink("/nowhere", &path).unwrap();
+    (path.clone(), Base::over(BaseDir::as_default(&KIND, path)))
+}
+
+#[test]
+fn processes_meet_beside_a_default_path_that_another_user_has() {
+    let (path, base) = squatted("squatted");
+    let open = || Endpoint::create(base.make().unwrap(), None, None).unwrap();
+    let (one, two) = (open(), open());
+    let _name = one.claim(7).unwrap();
+    assert_eq!(two.base().find(7).unwrap().as_deref(), Some(one.path()));
+    assert_eq!(two.claim(7).err(), Some(Error::ConnQualTaken));
+    // The other user leaves, and a process that did not see the directory beside makes the default one.
+    fs::remove_file(&path).unwrap();
+    DirBuilder::new().mode(0o700).create(&path).unwrap();
+    let three = open();
+    assert!(three.path().starts_with(&path) && !one.path().starts_with(&path));
+    assert_eq!(three.base().find(7).unwrap().as_deref(), Some(one.path()));
+    assert_eq!(three.claim(7).err(), Some(Error::ConnQualTaken));
+    assert!(!path.join("quals/7").exists());
+    let _other = three.claim(8).unwrap();
+    assert_eq!(one.base().find(8).unwrap().as_deref(), Some(three.path()));
+    let bases = [&one, &three].map(|endpoint| endpoint.base().dir.path().to_path_buf());
+    drop((_name, _other, one, two, three));
+    assert!(bases.iter().all(|base| !base.exists()), "{bases:?}");
+}
+
+#[test]
+fn the_default_base_stays_while_an_end_point_is_open() {
+    let path = PathBuf::from(scratch("held"));
+    let base = Base::over(BaseDir::as_default(&KIND, path.clone())).make().unwrap();
+    let endpoint = Endpoint::create(base.clone(), None, None).unwrap();
+    drop(endpoint.claim(5).unwrap());
+    drop(Endpoint::create(base.clone(), None, None).unwrap());
+    base.clean(None);
+    base.leave();
+    assert!(path.exists() && endpoint.path().exists());
+    drop(endpoint);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_cleaner_probes_few_of_many_living_processes_and_all_dead_ones() {
+    let dir = scratch("many");
+    let base = Base::open(Some(&dir)).unwrap();
+    let left = |process: u32| {
+        let endpoint = PathBuf::from(&dir).join(process.to_string()).join("1");
+        fs::create_dir_all(&endpoint).unwrap();
+        fs::write(endpoint.join("lock"), "").unwrap();
+    };
+    // Their locks are free, but their numbers are of living processes: of threads of this one, which end with `end`.
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let end: Vec<_> = (0..100)
+            .map(|_| {
+                let (tell, (end, ended)) = (tell.clone(), std::sync::mpsc::channel::<()>());
+                scope.spawn(move || {
+                    tell.send(rustix::thread::gettid().as_raw_pid() as u32).unwrap();
+                    let _ = ended.recv();
+                });
+                end
+            })
+            .collect();
+        told.iter().take(100).for_each(left);
+        (0..50).for_each(|n| left(4_194_200 + n));
+        base.clean(None);
+        assert_eq!(entries(Path::new(&dir)).len(), 100 - PROBED, "all dead, and some of the others");
+        drop(end);
+    });
+    let _ = fs::remove_dir_all(&dir);
+}

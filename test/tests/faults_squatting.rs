@@ -1,0 +1,108 @@
+//! Another user has created the default base directory of sm first: the processes of this user meet beside it.
+//!
+//! Needs the right to start programs as another user; skipped, with a message, without it.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use dapl_test::run::{self, Finished, Room, Run, SM0};
+use dapl_test::stage::{Profile, Stage, stage};
+
+/// No healthy run takes as long, even on a busy machine.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// A user that no other process of this host has.
+struct User {
+    stage: Stage,
+    room: Room,
+    dtest: PathBuf,
+    id: u32,
+}
+
+impl User {
+    fn new(number: u32) -> Option<User> {
+        let stage = stage(Profile::Dev);
+        let room = Room::new(&stage, Some(SM0));
+        let dtest = run::program(&stage, "dtest/dtest.c");
+        let user = User { stage, room, dtest, id: 100_000_000 + std::process::id() * 4 + number };
+        let place = user.room.sm();
+        let place = place.parent().expect("it has a room around it");
+        let is_given = [place, &place.join("dat.conf")].iter().all(|path| chown(path, Some(user.id), None).is_ok());
+        let provider = user.stage.lib.join("libdaplsm.so.1");
+        let mut tried = Command::new("test");
+        tried.arg("-x").arg(&user.dtest).arg("-a").arg("-r").arg(provider).uid(user.id);
+        if is_given && tried.status().is_ok_and(|status| status.success()) {
+            return Some(user);
+        }
+        eprintln!("skipped: cannot run {} as another user", user.dtest.display());
+        None
+    }
+
+    fn default(&self) -> PathBuf {
+        PathBuf::from(format!("/dev/shm/dapl-{}", self.id))
+    }
+
+    fn start(&self, arguments: &[&str]) -> Run {
+        let mut command = self.room.command(&self.dtest, arguments);
+        command.uid(self.id).env_remove("DAPL_SM_DIR");
+        Run::start(command)
+    }
+
+    /// Directories of this user's in /dev/shm.
+    fn directories(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir("/dev/shm").expect("it is there").flatten().map(|entry| entry.path());
+        let default = self.default().display().to_string();
+        entries.filter(|path| path.display().to_string().starts_with(&default)).collect()
+    }
+}
+
+fn succeeded(server: &Finished, client: &Finished) {
+    assert!(client.status.success() && server.status.success(), "client: {client:#?}\nserver: {server:#?}");
+    client.expect_success("dtest: OK (checked ");
+    server.expect_success("dtest: OK (checked ");
+}
+
+#[test]
+fn two_processes_meet_beside_a_directory_of_another_user() {
+    let Some(user) = User::new(0) else { return };
+    fs::create_dir(user.default()).unwrap();
+    let server = user.start(&[]);
+    server.wait_for("listening", LIMIT);
+    let client = user.start(&["-h", "localhost"]).finish(LIMIT);
+    let server = server.finish(LIMIT);
+    fs::remove_dir(user.default()).unwrap();
+    succeeded(&server, &client);
+    let told = format!("sm: {} is a directory of uid 0, not a directory of uid {}", user.default().display(), user.id);
+    assert_eq!(server.stderr.matches(&told).count(), 1, "{server:#?}");
+    assert_eq!(client.stderr, "", "the first process reports it");
+    assert_eq!(user.directories(), Vec::<PathBuf>::new(), "nothing is left");
+}
+
+#[test]
+fn a_process_that_starts_after_the_other_user_has_left_meets_one_from_before() {
+    let Some(user) = User::new(1) else { return };
+    fs::create_dir(user.default()).unwrap();
+    let server = user.start(&[]);
+    server.wait_for("listening", LIMIT);
+    fs::remove_dir(user.default()).unwrap();
+    let client = user.start(&["-h", "localhost"]).finish(LIMIT);
+    succeeded(&server.finish(LIMIT), &client);
+    assert_eq!(user.directories(), Vec::<PathBuf>::new(), "nothing is left");
+}
+
+#[test]
+fn the_directory_of_a_process_cannot_be_taken_while_it_runs() {
+    let Some(user) = User::new(2) else { return };
+    let server = user.start(&[]);
+    server.wait_for("listening", LIMIT);
+    assert_eq!(user.directories(), [user.default()]);
+    let error = fs::create_dir(user.default()).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists);
+    let client = user.start(&["-h", "localhost"]).finish(LIMIT);
+    succeeded(&server.finish(LIMIT), &client);
+    assert_eq!(user.directories(), Vec::<PathBuf>::new(), "nothing is left");
+}
