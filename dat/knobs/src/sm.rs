@@ -88,4 +88,10 @@ const KNOBS: &[Knob] = &[
         values: number(1_000, 86_400_000, 60_000, " ms"),
         meaning: "after so long without a sign of life a peer is dead",
     },
+    Knob {
+        name: "listener_wait_ms",
+        variable: "DAPL_SM_LISTENER_WAIT_MS",
+        values: number(0, 60_000, 50, " ms"),
+        meaning: "a connect that finds no listener is retried for this long before it is rejected; 0: not at all",
+    },
 ];

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use dapl::provider::PeerAddress;
 use parking_lot::Mutex;
 
 use crate::cq::Driven;
@@ -41,6 +42,8 @@ const MAX_ATTEMPTS: usize = 65_000;
 /// Where an attempt stands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Stage {
+    /// Active: no listener was found; it is looked up again.
+    Seeking,
     /// Active: the request is out.
     Asked,
     /// Passive: our consumer is thinking.
@@ -55,13 +58,25 @@ pub(crate) enum Stage {
     Left,
 }
 
+/// Where an active attempt looks for its listener, and until when.
+#[derive(Clone, Debug)]
+pub(crate) struct Seek {
+    pub(crate) address: PeerAddress,
+    pub(crate) qual: u64,
+    pub(crate) until: Instant,
+    /// Time to the next lookup.
+    pub(crate) wait: Duration,
+}
+
 /// One attempt or connection.
 pub(crate) struct Attempt {
     pub(crate) stage: Stage,
     pub(crate) conn: Option<Weak<dyn Conn>>,
     pub(crate) link: Option<Arc<Link>>,
     pub(crate) machine: Machine,
-    /// The other side's end point, and its id for this connection (0: not known yet).
+    /// Active, until a listener has the request.
+    pub(crate) seek: Option<Seek>,
+    /// The other side's end point (empty: not found yet), and its id for this connection (0: not known yet).
     pub(crate) peer: PathBuf,
     pub(crate) peer_id: u32,
     /// Proves to the other side that we know the attempt; the active side's choice.

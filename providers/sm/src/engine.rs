@@ -143,6 +143,9 @@ impl Engine {
             self.device.regions.ticker.tick(self.next_tick.is_some());
         }
         for (id, stage) in setup::due(&self.device, now) {
+            if stage == Stage::Seeking && !setup::seek(&self.device, id) {
+                self.refused(id, News::Rejected);
+            }
             let waits = matches!(stage, Stage::Asked | Stage::Replied);
             if waits && setup::send_again(&self.device, id).is_err() {
                 self.read_datagrams(); // maybe its answer was its last word
@@ -329,6 +332,9 @@ impl Engine {
             }
             (Some((Stage::Asked, _, _)), Answer::Pending, _) => setup::pending(&self.device, id, server, received.pid),
             (Some((Stage::Asked, _, _)), Answer::HandedOff(qual), _) => self.handed_off(id, qual),
+            // Without an id no listener had it. A listener that had no room says so once.
+            (Some((Stage::Asked, _, _)), Answer::NoListener, None)
+                if server == 0 && setup::seek_later(&self.device, id) => {}
             (Some((Stage::Asked, _, _)), answer, None) => {
                 let news = if answer == Answer::Rejected { News::PeerRejected } else { News::Rejected };
                 self.refused(id, news);
@@ -408,7 +414,7 @@ impl Engine {
         }
         let Some(Over { conn: Some(qp), link: Some(link), stage }) = setup::gone(&self.device, id) else { return };
         let news = match stage {
-            Stage::Asked => News::PeerRejected,
+            Stage::Seeking | Stage::Asked => News::PeerRejected,
             Stage::Replied => News::AcceptFailed,
             _ => News::Disconnected,
         };

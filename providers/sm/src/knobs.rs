@@ -87,6 +87,8 @@ pub(crate) struct Knobs {
     pub(crate) max_message: u64,
     pub(crate) alive: Duration,
     pub(crate) silence: Duration,
+    /// How long a request is retried that finds no listener.
+    pub(crate) listener_wait: Duration,
 }
 
 impl Knobs {
@@ -111,6 +113,7 @@ impl Knobs {
             // Who is rarely heard would be taken for dead by a peer of the same settings.
             alive: Duration::from_millis(given.number("alive_ms")).min(silence / 4),
             silence,
+            listener_wait: Duration::from_millis(given.number("listener_wait_ms")),
         }
     }
 }
@@ -156,6 +159,7 @@ mod tests {
         assert_eq!((knobs.base, knobs.first_id, knobs.rma, knobs.is_open), (None, None, RmaMethod::Auto, false));
         assert_eq!((knobs.pid, knobs.calibrate, knobs.spin, knobs.geometry), (None, true, 150_000, Geometry::OURS));
         assert_eq!((knobs.max_message, knobs.alive.as_millis(), knobs.silence.as_millis()), (1 << 31, 5_000, 60_000));
+        assert_eq!(knobs.listener_wait.as_millis(), 50);
     }
 
     #[test]

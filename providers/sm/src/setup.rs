@@ -18,7 +18,7 @@ use dapl::provider::{ConnId, ConnectSpec, PeerAddress};
 use rustix::io::Errno;
 
 use crate::bell::{Job, News};
-use crate::book::{Attempt, Conn, Stage};
+use crate::book::{Attempt, Conn, Seek, Stage};
 use crate::device::{Device, is_local, random};
 use crate::dir::endpoint_path;
 use crate::knobs::ByKernel;
@@ -38,6 +38,10 @@ const FIRST_REPEAT: Duration = Duration::from_millis(20);
 const LAST_REPEAT: Duration = Duration::from_millis(500);
 /// Once the peer has said that its consumer is thinking, so often is enough.
 const PATIENT_REPEAT: Duration = Duration::from_secs(2);
+/// A listener that was not found is looked up again after this long, then after twice as long, up to the next. Both are short
+/// beside the time that programs take to start.
+const FIRST_SEEK: Duration = Duration::from_millis(1);
+const LAST_SEEK: Duration = Duration::from_millis(8);
 /// So often a request may be handed on: two listeners could do it for ever.
 const MAX_HAND_OFFS: usize = 8;
 /// So long an answer is remembered, for a client that repeats its request.
@@ -78,11 +82,7 @@ fn resolve(device: &Device, address: &PeerAddress, qual: u64) -> Result<Option<P
 
 /// Down-call: starts an attempt.
 pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
-    let Some(path) = resolve(device, spec.address, spec.qual)? else {
-        qp.break_off(None);
-        device.bell.ring(Job::Event(conn, News::Rejected));
-        return Ok(());
-    };
+    let path = resolve(device, spec.address, spec.qual)?;
     let token = random()?;
     let id = device.book.lock().new_id().ok_or(Error::Exhausted(Resource::Memory))?;
     let (link, fds) = Link::create(id, conn, device.knobs.geometry)?;
@@ -92,12 +92,15 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
     link.be_of(machine.generation());
     let terms = terms(device, &*qp, &machine, token, spec.qual, link.geometry);
     let datagram = Datagram::Request { id, terms, private_data: spec.private_data.to_vec() };
+    let until = Instant::now() + device.knobs.listener_wait;
+    let seek = Seek { address: spec.address.clone(), qual: spec.qual, until, wait: FIRST_SEEK };
     let attempt = Attempt {
         stage: Stage::Asked,
         conn: Some(Arc::downgrade(&qp)),
         link: Some(link.clone()),
         machine,
-        peer: path.clone(),
+        seek: Some(seek),
+        peer: path.clone().unwrap_or_default(),
         peer_id: 0,
         token,
         pid: 0,
@@ -113,15 +116,47 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
     qp.begin(link.clone());
     device.book.lock().by_id.insert(id, attempt);
     fail_point!(BeforeRequest);
-    if send_again(device, id) == Err(Errno::CONNREFUSED) {
+    let is_asked = path.is_some_and(|path| has_sent(device, id, &path));
+    if is_asked || seek_later(device, id) {
+        device.bell.ring(Job::Deadlines);
+    } else {
         device.book.lock().remove(id);
-        device.endpoint.base().clean_up(&path);
         qp.break_off(Some(&link));
         device.bell.ring(Job::Event(conn, News::Rejected));
-    } else {
-        device.bell.ring(Job::Deadlines);
     }
     Ok(())
+}
+
+/// Sends the request of an attempt to the end point at `path`. False: nobody is there, and what is left of it is removed.
+fn has_sent(device: &Device, id: u32, path: &Path) -> bool {
+    let is_there = send_again(device, id) != Err(Errno::CONNREFUSED);
+    if !is_there {
+        device.endpoint.base().clean_up(path);
+    }
+    is_there
+}
+
+/// No listener has the request: it is looked up again in a while. False: not any more.
+pub(crate) fn seek_later(device: &Device, id: u32) -> bool {
+    let now = Instant::now();
+    let mut book = device.book.lock();
+    let Some(attempt) = book.by_id.get_mut(&id) else { return false };
+    let Some(seek) = attempt.seek.as_mut().filter(|seek| now < seek.until) else { return false };
+    let due = (now + seek.wait).min(seek.until);
+    seek.wait = (seek.wait * 2).min(LAST_SEEK);
+    attempt.stage = Stage::Seeking;
+    book.set_due(id, Some(due));
+    true
+}
+
+/// Looks up the listener of an attempt again, and sends the request if there is one. False: the attempt is over.
+pub(crate) fn seek(device: &Device, id: u32) -> bool {
+    let found = device.book.lock().by_id.get(&id).and_then(|attempt| attempt.seek.clone());
+    let Some(Seek { address, qual, .. }) = found else { return false };
+    match resolve(device, &address, qual) {
+        Ok(Some(path)) if ask_at(device, id, path.clone(), qual) && has_sent(device, id, &path) => true,
+        _ => seek_later(device, id),
+    }
 }
 
 /// Sends what an attempt has to say (again), and sets its next deadline. `CONNREFUSED`: nobody is there.
@@ -279,6 +314,7 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
         conn: None,
         link: None,
         machine: book.new_machine(),
+        seek: None,
         peer: from,
         peer_id: their_id,
         token: terms.token,
@@ -325,23 +361,34 @@ pub(crate) fn pending(device: &Device, id: u32, server: u32, pid: i32) {
 
 /// The peer's consumer has handed our request to the listener on `qual`: it goes there, as a new one. False: it cannot.
 pub(crate) fn ask_elsewhere(device: &Device, id: u32, qual: u64) -> bool {
-    let (Ok(Some(path)), Ok(fresh)) = (device.endpoint.base().find(qual), random()) else { return false };
+    let Ok(Some(path)) = device.endpoint.base().find(qual) else { return false };
     {
         let mut book = device.book.lock();
-        let Some(attempt) = book.by_id.get_mut(&id).filter(|a| a.stage == Stage::Asked) else { return false };
-        let Some((bytes, _)) = &mut attempt.again else { return false };
-        let Ok(Datagram::Request { mut terms, private_data, .. }) = Datagram::decode(bytes) else { return false };
-        // By its token the first listener knows the request, and would only repeat its answer.
-        (terms.qual, terms.token) = (qual, fresh);
-        *bytes = Datagram::Request { id, terms, private_data }.encode();
+        let Some(attempt) = book.by_id.get_mut(&id) else { return false };
+        attempt.seek = None;
         attempt.handed_on += 1;
         if attempt.handed_on > MAX_HAND_OFFS {
             return false;
         }
-        (attempt.peer, attempt.peer_id, attempt.token) = (path, 0, fresh);
-        (attempt.pid, attempt.watch, attempt.repeat) = (0, None, FIRST_TRY);
     }
-    send_again(device, id).is_ok()
+    ask_at(device, id, path, qual) && send_again(device, id).is_ok()
+}
+
+/// Makes the request of an attempt a new one for the listener on `qual` at `path`. By its token, who had it before would only
+/// repeat its answer. False: it is not asking.
+fn ask_at(device: &Device, id: u32, path: PathBuf, qual: u64) -> bool {
+    let Ok(fresh) = random() else { return false };
+    let mut book = device.book.lock();
+    let attempt = book.by_id.get_mut(&id).filter(|a| matches!(a.stage, Stage::Seeking | Stage::Asked));
+    let Some(attempt) = attempt else { return false };
+    let Some((bytes, _)) = &mut attempt.again else { return false };
+    let Ok(Datagram::Request { mut terms, private_data, .. }) = Datagram::decode(bytes) else { return false };
+    (terms.qual, terms.token) = (qual, fresh);
+    *bytes = Datagram::Request { id, terms, private_data }.encode();
+    (attempt.peer, attempt.peer_id, attempt.token) = (path, 0, fresh);
+    (attempt.pid, attempt.watch, attempt.repeat) = (0, None, FIRST_TRY);
+    attempt.stage = Stage::Asked;
+    true
 }
 
 /// The attempt stands: nothing is to be repeated any more.

@@ -52,6 +52,9 @@ impl SetupSocket {
         if !fds.is_empty() {
             control.push(SendAncillaryMessage::ScmRights(fds));
         }
+        if !to.is_absolute() {
+            return Err(Errno::NOENT); // an end point that was not found yet
+        }
         let address = SocketAddrUnix::new(to.join("sock"))?;
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         rustix::net::sendmsg_addr(&self.0, &address, &[IoSlice::new(bytes)], &mut control, flags).map(|_| ())

@@ -1,7 +1,7 @@
 //! The provider as dapl sees it: two IAs in one process, with a sink that records, and peers that lie.
 //!
 //! `boxes`, `ends`, `sharing` and `windows` are the honest world, `liars` the other, with `folders`, `storm`, `tables` and
-//! `words`; `lending` has both. In `kills`, `stops` and `copies` one of two processes (`other`) ends or stops, mostly at one of
+//! `words`; `lending` has both. `seeking` asks before somebody listens. In `kills`, `stops` and `copies` one of two processes (`other`) ends or stops, mostly at one of
 //! the `points`. `waits` sleeps and is woken, very often; `knem` has a double of that device. All of it runs without libdat and
 //! without dapl's objects.
 
@@ -17,6 +17,7 @@ mod long;
 mod long_lies;
 mod other;
 pub(crate) mod points;
+mod seeking;
 mod sharing;
 mod stops;
 mod storm;

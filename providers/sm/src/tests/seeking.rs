@@ -1,0 +1,93 @@
+//! A request that comes before its listener: it is retried for `listener_wait_ms`, then rejected.
+
+use super::*;
+
+/// Longer than any test takes.
+const LONG: &str = "listener_wait_ms=60000";
+const LISTENER: ObjectId = ObjectId { handle: 4096, generation: 1 };
+
+fn ask(side: &Side, address: &PeerAddress, n: usize) -> Qp {
+    let qp = side.qp();
+    qp.connect(&ConnectSpec { address, qual: 9, private_data: &[n as u8] }, conn(n)).unwrap();
+    qp
+}
+
+fn open(place: &Place, settings: &str) -> Side {
+    place.open_with(settings, Weak::<Deaf>::new())
+}
+
+#[test]
+fn a_listener_that_comes_later_gets_the_request() {
+    let place = Place::new("seek-later");
+    let (a, b) = (open(&place, LONG), place.open());
+    // By address nothing is found at first; by path the end point is, and says that nobody listens.
+    let path = PeerAddress::Path(b.ia.device.endpoint.path().to_path_buf());
+    for (n, address) in [here(), path].iter().enumerate() {
+        let active = ask(&a, address, n);
+        assert!(a.sink.is_silent(), "neither connected nor rejected");
+        let listener = b.ia.listen(9, LISTENER).unwrap();
+        let (request, info) = b.sink.request();
+        assert_eq!(info.private_data, [n as u8]);
+        let passive = b.qp();
+        request.accept(&passive, b"", conn(n + 2)).unwrap();
+        assert_eq!(a.sink.next(conn(n)), Heard::Established(vec![]));
+        assert_eq!(b.sink.next(conn(n + 2)), Heard::Established(vec![]));
+        drop((listener, active, passive));
+    }
+}
+
+#[test]
+fn without_a_listener_it_is_rejected_in_the_end() {
+    let place = Place::new("seek-end");
+    for settings in ["", "listener_wait_ms=0", "listener_wait_ms=1"] {
+        let (a, b) = (open(&place, settings), place.open());
+        let path = PeerAddress::Path(b.ia.device.endpoint.path().to_path_buf());
+        for (n, address) in [here(), path, PeerAddress::Path("/dev/shm/dapl-no-such/1/1".into())].iter().enumerate() {
+            let _active = ask(&a, address, n);
+            assert_eq!(a.sink.next(conn(n)), Heard::Other("rejected"), "{settings} {address:?}");
+            assert!(a.ia.device.book.lock().by_id.is_empty());
+        }
+    }
+}
+
+#[test]
+fn an_end_point_that_died_is_no_end_of_the_search() {
+    let place = Place::new("seek-dead");
+    let a = open(&place, LONG);
+    let quals = std::path::Path::new(&place.0).join("quals");
+    std::fs::create_dir_all(&quals).unwrap();
+    std::fs::write(quals.join("9"), format!("{}/4194303/1", place.0)).unwrap();
+    let _active = ask(&a, &here(), 1);
+    assert!(a.sink.is_silent());
+    let b = place.open();
+    let _listener = b.ia.listen(9, LISTENER).unwrap();
+    let passive = b.qp();
+    b.sink.request().0.accept(&passive, b"", conn(2)).unwrap();
+    assert_eq!(a.sink.next(conn(1)), Heard::Established(vec![]));
+}
+
+#[test]
+fn a_consumer_that_gives_up_asks_no_more() {
+    let place = Place::new("seek-over");
+    let (a, b) = (open(&place, LONG), place.open());
+    drop(ask(&a, &here(), 1));
+    let given_up = ask(&a, &here(), 2);
+    given_up.abort();
+    let _other = ask(&a, &here(), 3);
+    let _listener = b.ia.listen(9, LISTENER).unwrap();
+    let (_request, info) = b.sink.request();
+    assert_eq!(info.private_data, [3]);
+    assert!(b.sink.requests.lock().is_empty());
+    assert_eq!(a.ia.device.book.lock().by_id.len(), 1);
+}
+
+#[test]
+fn a_listener_without_room_is_asked_once() {
+    let place = Place::new("seek-room");
+    let (a, b) = (open(&place, LONG), place.open());
+    let _listener = b.ia.listen(9, LISTENER).unwrap();
+    let _active = ask(&a, &here(), 1);
+    let (request, _) = b.sink.request();
+    request.refuse(crate::proto::handshake::Answer::NoListener);
+    assert_eq!(a.sink.next(conn(1)), Heard::Other("rejected"));
+}
