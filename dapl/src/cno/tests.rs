@@ -119,6 +119,20 @@ fn a_time_out_is_an_empty_queue_and_no_evd() {
 }
 
 #[test]
+fn a_wait_that_sleeps_tells_the_provider_first() {
+    let opened = double::open(c"cno-sleeps");
+    let cno = cno(&opened, NO_AGENT);
+    let evd = evd(&opened, cno);
+    let sleeps = || opened.ia.provider().sleeps_seen();
+    post(evd);
+    assert_eq!((wait(cno, 1_000), sleeps()), ((DAT_SUCCESS, evd), 0), "it does not sleep");
+    assert!(take(evd));
+    assert_eq!((wait(cno, 0).0, sleeps()), (DAT_QUEUE_EMPTY, 0), "nor does this");
+    assert_eq!(wait(cno, 1_000).0, DAT_QUEUE_EMPTY);
+    assert!(sleeps() > 0);
+}
+
+#[test]
 fn evds_are_named_in_the_order_of_their_events() {
     let opened = double::open(c"cno-order");
     let cno = cno(&opened, NO_AGENT);

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::error::Result;
@@ -34,6 +34,8 @@ pub(crate) struct Double {
     limits: Limits,
     net: Arc<Net>,
     sink: Arc<dyn CmSink<Double>>,
+    /// Waits that were about to sleep.
+    sleeps: AtomicU32,
 }
 
 impl Double {
@@ -55,6 +57,11 @@ impl Double {
     /// From now on binds that start fail.
     pub(crate) fn spoil_binds(&self) {
         self.net.spoil_binds.store(true, Ordering::SeqCst);
+    }
+
+    /// How often a thread has said that it is about to sleep.
+    pub(crate) fn sleeps_seen(&self) -> u32 {
+        self.sleeps.load(Ordering::SeqCst)
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -97,7 +104,7 @@ impl Provider for Double {
             hardware_version: (0, 0),
             firmware_version: (0, 0),
         };
-        Ok(Double { limits, net: Arc::default(), sink })
+        Ok(Double { limits, net: Arc::default(), sink, sleeps: AtomicU32::new(0) })
     }
 
     fn limits(&self) -> &Limits {
@@ -138,6 +145,10 @@ impl Provider for Double {
 
     fn listen(&self, qual: u64, id: ObjectId) -> Result<DoubleListener> {
         DoubleListener::new(&self.net, qual, id)
+    }
+
+    fn sleeps(&self) {
+        self.sleeps.fetch_add(1, Ordering::SeqCst);
     }
 
     fn close(&self) {

@@ -130,6 +130,7 @@ impl<P: Provider> Evd<P> {
             }
         }
         inner.queue.fall_asleep();
+        self.ia.provider().sleeps();
         let expected = wait::word(self.id).map_or(0, |(_, value)| value);
         Next::Sleep(expected)
     }

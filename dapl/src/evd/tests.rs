@@ -193,6 +193,21 @@ fn a_wait_that_times_out_takes_nothing_and_counts() {
 }
 
 #[test]
+fn a_wait_that_sleeps_tells_the_provider_first() {
+    let opened = double::open(c"evd-sleeps");
+    for flags in [DAT_EVD_DTO_FLAG | DAT_EVD_SOFTWARE_FLAG, DAT_EVD_SOFTWARE_FLAG] {
+        let evd = Evh::new(&opened, 8, flags);
+        let before = opened.ia.provider().sleeps_seen();
+        assert_eq!((evd.post(7), evd.wait(1_000, 1).0), (DAT_SUCCESS, DAT_SUCCESS));
+        assert_eq!(evd.wait(0, 1).0, TIMEOUT);
+        assert_eq!(opened.ia.provider().sleeps_seen(), before, "neither sleeps");
+        assert_eq!(evd.wait(1_000, 1).0, TIMEOUT);
+        assert!(opened.ia.provider().sleeps_seen() > before, "whether completions come to it or not: {flags:#x}");
+        assert_eq!(evd.free(), DAT_SUCCESS);
+    }
+}
+
+#[test]
 fn a_sleeper_is_woken_by_every_stream() {
     let opened = double::open(c"evd-wake");
     let evd = Evh::new(&opened, 8, ALL);

@@ -111,6 +111,10 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// Errors: `ConnQualTaken` when somebody listens there.
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Self::Listener>;
 
+    /// The calling thread is about to sleep in a wait, on any object of this IA: it polls no completion queue until it wakes.
+    /// Called under the lock of what it waits on.
+    fn sleeps(&self) {}
+
     /// Ends everything at once: peers see a disconnect, threads are joined; the sinks hear nothing more.
     fn close(&self);
 }

@@ -1,8 +1,9 @@
 //! Completion queues: what has completed, and who brings the device on.
 //!
-//! A consumer that polls a queue does the engine's work: it receives for all connections of the device, and lets them send. Who
-//! arms a queue gives that back. A connection without traffic costs a poller nothing. The lock of this room is taken below all
-//! others but the bell's.
+//! A consumer that polls a queue does the engine's work: it receives for all connections of the device, and lets them send. Polls
+//! of an armed queue do not take that work from the engine: whoever armed the queue relies on being notified, and may sleep where
+//! the provider is not told, as a CNO's agent makes a thread do. A connection without traffic costs a poller nothing. The lock
+//! of this module is taken below all others but the bell's.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Weak};
@@ -13,24 +14,17 @@ use dapl::ready::Ready;
 
 use crate::bell::{Bell, Job, Tells};
 use crate::device::Device;
-use crate::polling::Poller;
 
 /// The device, as whoever polls one of its queues sees it.
 pub(crate) trait Drive: Send + Sync {
     /// A poller's pass: what has come is received, what can leave leaves. Waits for nobody, but for
-    /// who puts bytes into their place just now.
-    fn poll(&self, poller: &Poller);
-    /// A poller goes to sleep, or gives it up: the engine takes over.
-    fn stop_polling(&self, poller: &Poller);
+    /// who puts bytes into their place just now. `counts`: the engine may leave the data sockets to this thread.
+    fn poll(&self, counts: bool);
 }
 
 impl Drive for Device {
-    fn poll(&self, poller: &Poller) {
-        Device::poll(self, poller);
-    }
-
-    fn stop_polling(&self, poller: &Poller) {
-        Device::stop_polling(self, poller);
+    fn poll(&self, counts: bool) {
+        Device::poll(self, counts);
     }
 }
 
@@ -42,7 +36,6 @@ pub(crate) struct CqCore {
     ready: Ready,
     sink: Weak<dyn CqSink>,
     device: Arc<dyn Drive>,
-    poller: Poller,
     /// Nanoseconds that a wait may look before it sleeps.
     spin: u32,
     bell: Arc<Bell>,
@@ -56,7 +49,7 @@ impl std::fmt::Debug for CqCore {
 
 impl Cq {
     pub(crate) fn new(sink: Weak<dyn CqSink>, device: Arc<dyn Drive>, bell: Arc<Bell>, spin: u32) -> Self {
-        Cq(Arc::new(CqCore { ready: Ready::default(), sink, device, poller: Poller::default(), spin, bell }))
+        Cq(Arc::new(CqCore { ready: Ready::default(), sink, device, spin, bell }))
     }
 }
 
@@ -77,19 +70,13 @@ impl Tells for CqCore {
     }
 }
 
-impl Drop for Cq {
-    fn drop(&mut self) {
-        self.0.device.stop_polling(&self.0.poller);
-    }
-}
-
 impl CompletionQueue for Cq {
     fn poll(&self, out: &mut [Completion]) -> usize {
         let taken = self.ready(out);
         if taken > 0 {
             return taken;
         }
-        self.0.device.poll(&self.0.poller);
+        self.0.device.poll(!self.0.ready.is_armed());
         self.ready(out)
     }
 
@@ -107,7 +94,7 @@ impl CompletionQueue for Cq {
 
     /// Completions tell themselves which were solicited.
     fn arm(&self, _: bool) -> Result<bool> {
-        Ok(self.0.ready.arm(|| self.0.device.stop_polling(&self.0.poller)))
+        Ok(self.0.ready.arm(|| ()))
     }
 }
 
@@ -124,19 +111,14 @@ pub(crate) mod tests {
     pub(crate) struct Double {
         pub(crate) into: Mutex<Option<Arc<CqCore>>>,
         pub(crate) polls: AtomicU32,
-        pub(crate) settled: AtomicU32,
+        /// Those that count.
+        counting: AtomicU32,
     }
 
     impl Drive for Double {
-        fn poll(&self, _: &Poller) {
+        fn poll(&self, counts: bool) {
             self.polls.fetch_add(1, Ordering::Relaxed);
-            if let Some(cq) = &*self.into.lock() {
-                cq.push(Completion::default());
-            }
-        }
-
-        fn stop_polling(&self, _: &Poller) {
-            self.settled.fetch_add(1, Ordering::Relaxed);
+            self.counting.fetch_add(counts.into(), Ordering::Relaxed);
             if let Some(cq) = &*self.into.lock() {
                 cq.push(Completion::default());
             }
@@ -180,12 +162,12 @@ pub(crate) mod tests {
 
     #[test]
     fn who_arms_it_is_told_once_and_not_of_what_was_there() {
-        let (cq, device, bell, sink) = queue();
+        let (cq, _, bell, sink) = queue();
         assert!(cq.arm(false).unwrap());
         cq.0.push(Completion::default());
         cq.0.push(Completion::default());
         answer(&bell);
-        assert_eq!((sink.0.load(Ordering::Relaxed), device.settled.load(Ordering::Relaxed)), (1, 1));
+        assert_eq!(sink.0.load(Ordering::Relaxed), 1);
         assert!(!cq.arm(false).unwrap(), "two wait");
         cq.0.push(Completion::default());
         answer(&bell);
@@ -193,11 +175,16 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_completes_while_it_settles_is_seen() {
-        let (cq, device, bell, sink) = queue();
-        *device.into.lock() = Some(cq.0.clone());
-        let slept = cq.arm(false).unwrap();
+    fn polls_of_an_armed_queue_leave_the_sockets_to_the_engine() {
+        let (cq, device, bell, _) = queue();
+        let counting = || device.counting.load(Ordering::Relaxed);
+        let mut out = [Completion::default(); 4];
+        cq.poll(&mut out);
+        assert!(counting() == 1 && cq.arm(false).unwrap());
+        cq.poll(&mut out);
+        assert_eq!(counting(), 1);
+        cq.0.push(Completion::default());
         answer(&bell);
-        assert!(!slept || sink.0.load(Ordering::Relaxed) == 1);
+        assert_eq!((cq.poll(&mut out), cq.poll(&mut out), counting()), (1, 0, 2), "disarmed by what came");
     }
 }

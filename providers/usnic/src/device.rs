@@ -27,7 +27,7 @@ use crate::net::receive::Packets;
 use crate::net::socket::{Socket, Wanted};
 use crate::own::OwnSockets;
 use crate::pair::{Pair, Reports};
-use crate::polling::{Poller, Polling};
+use crate::polling::Polling;
 use crate::progress::Progress;
 use crate::proto::schedule::Outlook;
 use crate::proto::{Nanos, SECONDS};
@@ -68,6 +68,8 @@ pub(crate) struct Device {
     put_by: Mutex<Vec<(SocketAddr, Vec<u8>)>>,
     /// Packets of no connection.
     strays: AtomicU64,
+    /// Naps of the engine after which data were there that nobody polled for.
+    late: AtomicU64,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -113,6 +115,7 @@ impl Device {
             freshes: AtomicUsize::new(0),
             put_by: Mutex::default(),
             strays: AtomicU64::new(0),
+            late: AtomicU64::new(0),
             thread: Mutex::default(),
         });
         let engine = Engine::new(device.clone());
@@ -138,9 +141,13 @@ impl Device {
 
     // --- progress ---
 
-    /// A consumer polls: it makes the progress of the device, unless somebody else is at it. True: something has moved.
-    pub(crate) fn poll(&self, poller: &Poller) -> bool {
-        self.polling.polls(poller);
+    /// A consumer polls: it makes the progress of the device, unless somebody else is at it. `counts`: until it sleeps or stops
+    /// polling, the engine may leave the data sockets to it. True: something has moved.
+    pub(crate) fn poll(&self, counts: bool) -> bool {
+        let now = now();
+        if counts {
+            self.polling.polls(now);
+        }
         let Some(mut progress) = self.progress.try_lock() else {
             // Bytes may be in their place whose completion is on its way: who has seen them will find it.
             if self.places.load(Ordering::SeqCst) {
@@ -148,7 +155,7 @@ impl Device {
             }
             return false;
         };
-        progress.pass(self, now())
+        progress.pass(self, now)
     }
 
     /// Whoever makes the progress begins to put what has come into its place, or has done so, completions and all.
@@ -163,14 +170,14 @@ impl Device {
         let next = progress.next(self);
         drop(progress);
         // The engine may sleep longer than what was found now waits.
-        if !self.polling.is_polled() && self.polling.must_wake_to_take_over(next) {
+        if !self.polling.is_polled(now()) && self.polling.must_wake_to_take_over(next) {
             self.bell.ring(Job::Look);
         }
     }
 
-    /// The consumer of this queue goes to sleep, or gives it up.
-    pub(crate) fn stop_polling(&self, poller: &Poller) {
-        if self.polling.stops(poller) {
+    /// The calling thread goes to sleep. Unless others poll, the engine watches the sockets from now on.
+    pub(crate) fn stop_polling(&self) {
+        if self.polling.stops(now()) {
             // Who has the lock may leave something behind.
             let next = self.progress.try_lock().map_or(Some(0), |mut progress| progress.next(self));
             if self.polling.must_wake_to_take_over(next) {
@@ -183,14 +190,15 @@ impl Device {
     pub(crate) fn wants(&self, number: u32, plan: &Plan, outlook: &Outlook) {
         let deadline = if outlook.wants_turn() { Some(0) } else { outlook.deadline };
         let Some(deadline) = deadline.filter(|deadline| plan.is_late_for(*deadline)) else { return };
+        let now = now();
         // Who wants a turn wants it now; a poller gives it soon enough.
-        let deadline = if deadline == 0 { now() } else { deadline };
+        let deadline = if deadline == 0 { now } else { deadline };
         let mut fresh = self.fresh.lock();
         fresh.push((number, *outlook));
         // Pairs with the engine's last look before it sleeps.
         self.freshes.store(fresh.len(), Ordering::SeqCst);
         drop(fresh);
-        if self.polling.must_wake_for(deadline) {
+        if self.polling.must_wake_for(deadline, now) {
             self.bell.ring(Job::Look);
         }
     }
@@ -242,6 +250,17 @@ impl Device {
     /// Packets that were of no connection.
     pub(crate) fn strays(&self) -> u64 {
         self.strays.load(Ordering::Relaxed)
+    }
+
+    /// Data waited for the end of a nap of the engine.
+    #[cold]
+    pub(crate) fn note_late(&self) {
+        self.late.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Naps of the engine after which data were there that nobody polled for.
+    pub(crate) fn late(&self) -> u64 {
+        self.late.load(Ordering::Relaxed)
     }
 
     /// Datagrams that found a socket's buffer full.

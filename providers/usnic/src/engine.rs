@@ -2,7 +2,9 @@
 //!
 //! It alone calls upwards, and holds no lock when it does. It sleeps without a time-out while there is nothing to watch: an
 //! idle process uses no CPU. After work it stays awake in short sleeps for a while, so that a post that comes then need not wake
-//! it. It never spins.
+//! it. While a consumer polls it naps, without watching the data sockets; naps get longer while the polling goes on. If data
+//! have waited for the end of a nap, because the consumer has stopped polling without a word, it watches the sockets for a
+//! while whoever polls. It never spins.
 #![forbid(unsafe_code)]
 
 use std::os::fd::AsFd;
@@ -13,26 +15,50 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::bell::{Job, News};
 use crate::device::{self, Device};
-use crate::polling::TICK;
-use crate::proto::{MILLIS, Nanos, SECONDS};
+use crate::polling::{self, State};
+use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
 use crate::setups;
 
 /// After work it looks around so often, for so long.
 const WARM: (Nanos, Nanos) = (MILLIS, 8 * MILLIS);
+/// The first nap while a consumer polls; each further one is twice as long, to [`polling::NAP`].
+const FIRST_NAP: Nanos = 100 * MICROS;
+/// After a nap that let data wait it does not nap for so long: a consumer that computes between its polls loses at most 0.1 % to
+/// first naps.
+const NO_NAPS: Nanos = 100 * MILLIS;
 /// Passes, one after the other, before it sees to other jobs.
 const PASSES: usize = 64;
 
 /// The engine's thread.
 pub(crate) struct Engine {
     device: Arc<Device>,
-    /// Polls seen when it last came by.
-    polls: u32,
-    /// When it comes by next, if somebody polls.
-    tick: Option<Nanos>,
+    /// The nap under way, if somebody polls.
+    nap: Option<Nap>,
+    /// It does not nap before this.
+    watches_until: Nanos,
     worked_at: Nanos,
     /// Requests may be there.
     doors: bool,
     stop: bool,
+}
+
+/// A sleep in which data do not wake it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Nap {
+    until: Nanos,
+    length: Nanos,
+}
+
+impl Nap {
+    fn first(now: Nanos) -> Self {
+        Nap { until: now + FIRST_NAP, length: FIRST_NAP }
+    }
+
+    /// The nap after this one, or this one if it is not over.
+    fn next(self, now: Nanos) -> Self {
+        let length = (self.length * 2).min(polling::NAP);
+        if now < self.until { self } else { Nap { until: now + length, length } }
+    }
 }
 
 /// What it sleeps by.
@@ -45,7 +71,7 @@ struct Sleep {
 
 impl Engine {
     pub(crate) fn new(device: Arc<Device>) -> Self {
-        Engine { device, polls: 0, tick: None, worked_at: 0, doors: true, stop: false }
+        Engine { device, nap: None, watches_until: 0, worked_at: 0, doors: true, stop: false }
     }
 
     /// Runs until the IA closes.
@@ -69,13 +95,36 @@ impl Engine {
         self.do_jobs();
         setups::attend(&self.device, std::mem::take(&mut self.doors));
         let now = device::now();
-        if self.device.polling.is_polled() {
-            self.look_after_pollers(now);
+        let state = self.device.polling.state(now);
+        self.nap = match (self.nap, state) {
+            (Some(nap), State::Polled) => Some(nap.next(now)),
+            (None, State::Polled) if now >= self.watches_until => Some(Nap::first(now)),
+            (nap, State::Abandoned) => {
+                self.device.polling.take_over(now);
+                if nap.is_some() {
+                    self.look_for_late_data(now);
+                }
+                None
+            }
+            _ => None,
+        };
+        self.nap.is_none() && self.make_progress()
+    }
+
+    /// The first pass after a nap, if the consumer has stopped polling without saying so.
+    fn look_for_late_data(&mut self, now: Nanos) {
+        let device = &self.device;
+        let mut progress = device.progress.lock();
+        let before = progress.arrivals();
+        progress.pass(device, now);
+        if progress.arrivals() != before {
+            device.note_late();
+            self.watches_until = now + NO_NAPS;
         }
-        if self.device.polling.is_polled() {
-            return false;
-        }
-        self.tick = None;
+    }
+
+    /// True: there was something to do.
+    fn make_progress(&mut self) -> bool {
         let mut worked = false;
         for _ in 0..PASSES {
             // A consumer that polls just now has the lock for one pass.
@@ -88,26 +137,11 @@ impl Engine {
         worked
     }
 
-    fn look_after_pollers(&mut self, now: Nanos) {
-        match self.tick {
-            None => {
-                // What is counted from now on says whether they go on.
-                self.device.polling.take_note(&mut self.polls);
-                self.tick = Some(now + TICK);
-            }
-            Some(tick) if tick <= now => {
-                let is_over = self.device.polling.take_over(&mut self.polls);
-                self.tick = (!is_over).then_some(now + TICK);
-            }
-            Some(_) => {}
-        }
-    }
-
     /// How to sleep.
     fn plan(&self, now: Nanos) -> Sleep {
         let setups = self.device.setups.lock().deadline();
-        if let Some(tick) = self.tick {
-            return Sleep { until: setups.map_or(tick, |due| due.min(tick)), listens: false };
+        if let Some(Nap { until, .. }) = self.nap {
+            return Sleep { until: setups.map_or(until, |due| due.min(until)), listens: false };
         }
         let next = self.device.progress.lock().next(&self.device);
         let warm = (now < self.worked_at + WARM.1).then_some(now + WARM.0);
@@ -122,7 +156,8 @@ impl Engine {
         let setups = device.setups.lock().deadline().is_some_and(|due| due < until);
         // What posts have left is for who polls, or would keep the engine awake on a poller's own processor.
         let fresh = listens && device.has_fresh();
-        let has_changed = !device.bell.sleeps() || setups || fresh || device.polling.is_polled() == listens;
+        let has_stopped = !listens && !device.polling.is_polled(device::now());
+        let has_changed = !device.bell.sleeps() || setups || fresh || has_stopped;
         let left = if has_changed { 0 } else { until.saturating_sub(device::now()) };
         let timeout = Timespec { tv_sec: (left / SECONDS) as i64, tv_nsec: (left % SECONDS) as i64 };
         let timeout = (until != Nanos::MAX || has_changed).then_some(timeout);
@@ -171,5 +206,20 @@ pub(crate) fn event(news: News) -> CmEvent<'static> {
         News::AcceptFailed => CmEvent::AcceptFailed,
         News::Disconnected => CmEvent::Disconnected,
         News::Broken => CmEvent::Broken,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn naps_get_longer_while_somebody_polls() {
+        let first = Nap::first(7);
+        assert_eq!((first.until, first.next(first.until - 1)), (7 + FIRST_NAP, first), "it is not over");
+        let second = first.next(first.until);
+        assert_eq!(second, Nap { until: first.until + 2 * FIRST_NAP, length: 2 * FIRST_NAP });
+        let longest = (0..20).fold(second, |nap, _| nap.next(nap.until));
+        assert_eq!(longest.length, polling::NAP);
     }
 }

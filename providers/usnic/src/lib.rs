@@ -222,6 +222,10 @@ impl Provider for Usnic {
         Ok(Listener { _listening: self.device.listen(qual, id)? })
     }
 
+    fn sleeps(&self) {
+        self.device.stop_polling();
+    }
+
     fn close(&self) {
         self.device.shut();
         self.tally.end_all();

@@ -86,6 +86,10 @@ pub(crate) fn facts(device: &Device) -> Vec<(String, String)> {
 /// What it has counted: the sums of its connections, and what came to none.
 pub(crate) fn counts(device: &Device, sums: Counts) -> Vec<Count> {
     let count = |name, value| Count { name, unit: "", value, is_level: false };
-    let lost = [count("dropped by the socket", device.drops()), count("of no connection", device.strays())];
+    let lost = [
+        count("dropped by the socket", device.drops()),
+        count("of no connection", device.strays()),
+        count("late after a poller", device.late()),
+    ];
     lost.into_iter().chain(tally::named(sums)).collect()
 }

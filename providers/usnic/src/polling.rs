@@ -1,116 +1,103 @@
-//! Who makes the device progress: a consumer that polls, else the engine.
+//! Which threads poll, and so make the device's progress in place of the engine.
 //!
-//! While somebody polls, the engine does not look at the data sockets; it only comes by every few milliseconds to see whether
-//! they still poll. When they stop, or go to sleep, it takes over. It sleeps until a moment that everybody can read, so that
-//! who posts rings the bell only for something that is due before. Decides and remembers; rings nothing itself.
+//! While a consumer polls, the engine does not watch the data sockets: it naps, and checks after each nap whether somebody still
+//! polls. A thread that goes to sleep in a wait says so first, and the engine then watches the sockets unless another thread
+//! polled within the last [`ACTIVE`]. Polls count by thread, not by queue: a thread that sleeps polls none of its queues. A
+//! thread that computes, or sleeps outside of DAT, says nothing: the end of the nap finds that out. The engine sleeps until a
+//! moment that everybody can read, so that a post wakes it only for work that is due before. Pure state, no I/O.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use crate::proto::{MICROS, MILLIS, Nanos};
 
-use crate::proto::{MILLIS, Nanos};
+/// A thread polls if its last poll is not older than this. Threads that spin poll every microsecond.
+pub(crate) const ACTIVE: Nanos = 100 * MICROS;
+/// The longest nap of the engine.
+pub(crate) const NAP: Nanos = 2 * MILLIS;
 
-/// How often a polling consumer is looked after.
-pub(crate) const TICK: Nanos = 2 * MILLIS;
+/// Threads that are told apart. More of them share a slot: one that sleeps then hides another until its next poll.
+const SLOTS: usize = 16;
 
-/// A completion queue's part in it.
-#[derive(Debug, Default)]
-pub(crate) struct Poller {
-    /// The epoch in which its consumer polls; 0: it does not.
-    epoch: AtomicU32,
+thread_local! {
+    /// The thread's number in every [`Polling`] of the process, from 1; 0: it has none yet.
+    static NUMBER: Cell<usize> = const { Cell::new(0) };
 }
 
-/// What all queues of an IA share.
-#[derive(Debug)]
+/// When a thread polled last; 0: it sleeps, or has never polled. Each on its own cache line.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Slot(AtomicU64);
+
+/// Polls of all threads, and the engine's sleep.
+#[derive(Debug, Default)]
 pub(crate) struct Polling {
-    /// Raised whenever the engine takes over from consumers that went away without a word; never 0.
-    epoch: AtomicU32,
-    /// Queues that are polled in this epoch.
-    pollers: Mutex<u32>,
-    /// There is one.
-    polled: AtomicBool,
-    /// Counts polls.
-    polls: AtomicU32,
+    slots: [Slot; SLOTS],
     /// The engine wakes by itself at this time at the latest; 0: it is awake, and looks around before it sleeps.
     wakes_at: AtomicU64,
-    /// Where it sleeps, what comes in wakes it.
+    /// The engine's sleep ends when data come.
     listens: AtomicBool,
 }
 
-impl Default for Polling {
-    fn default() -> Self {
-        Polling {
-            epoch: AtomicU32::new(1),
-            pollers: Mutex::new(0),
-            polled: AtomicBool::new(false),
-            polls: AtomicU32::new(0),
-            wakes_at: AtomicU64::new(0),
-            listens: AtomicBool::new(false),
-        }
-    }
+/// Whether the engine leaves the data sockets to consumers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum State {
+    /// Some thread polls.
+    Polled,
+    /// None does, and each has said so or has never polled.
+    Idle,
+    /// None does, and the last one stopped without saying so.
+    Abandoned,
 }
 
 impl Polling {
-    /// A consumer polls this queue.
+    /// The calling thread polls.
     #[inline]
-    pub(crate) fn polls(&self, poller: &Poller) {
-        if poller.epoch.load(Ordering::Relaxed) != self.epoch.load(Ordering::Relaxed) {
-            self.begin(poller);
+    pub(crate) fn polls(&self, now: Nanos) {
+        self.own().store(now, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn own(&self) -> &AtomicU64 {
+        let number = NUMBER.get();
+        &self.slots[if number == 0 { number_thread() } else { number } % SLOTS].0
+    }
+
+    /// The calling thread is about to sleep. True: it was the last that polled, so the engine must watch the sockets.
+    pub(crate) fn stops(&self, now: Nanos) -> bool {
+        // Pairs with `sleeps`: either the engine sees it, or we see how the engine sleeps.
+        self.own().swap(0, Ordering::SeqCst) != 0 && self.state(now) != State::Polled
+    }
+
+    pub(crate) fn state(&self, now: Nanos) -> State {
+        let mut state = State::Idle;
+        for slot in &self.slots {
+            match slot.0.load(Ordering::SeqCst) {
+                0 => {}
+                last if now <= last.saturating_add(ACTIVE) => return State::Polled,
+                _ => state = State::Abandoned,
+            }
         }
-        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        state
     }
 
-    /// The engine needs no word: the first thing that comes in wakes it, and then it knows.
-    #[cold]
-    fn begin(&self, poller: &Poller) {
-        let mut pollers = self.pollers.lock();
-        let epoch = self.epoch.load(Ordering::Relaxed);
-        if poller.epoch.swap(epoch, Ordering::Relaxed) != epoch {
-            *pollers += 1;
-            self.polled.store(true, Ordering::SeqCst);
+    pub(crate) fn is_polled(&self, now: Nanos) -> bool {
+        self.state(now) == State::Polled
+    }
+
+    /// The engine takes over from threads that have stopped without saying so.
+    pub(crate) fn take_over(&self, now: Nanos) {
+        for Slot(slot) in &self.slots {
+            let last = slot.load(Ordering::Relaxed);
+            if last != 0 && now > last.saturating_add(ACTIVE) {
+                // Unless it polls again just now.
+                let _ = slot.compare_exchange(last, 0, Ordering::SeqCst, Ordering::Relaxed);
+            }
         }
     }
 
-    /// Its consumer goes to sleep, or gives it up. True: nobody polls any more, since now.
-    pub(crate) fn stops(&self, poller: &Poller) -> bool {
-        let mut pollers = self.pollers.lock();
-        if poller.epoch.swap(0, Ordering::Relaxed) != self.epoch.load(Ordering::Relaxed) {
-            return false;
-        }
-        *pollers = pollers.saturating_sub(1);
-        if *pollers > 0 {
-            return false;
-        }
-        // Pairs with `sleeps`: either the engine sees it, or we see that it does not listen.
-        self.polled.store(false, Ordering::SeqCst);
-        true
-    }
-
-    pub(crate) fn is_polled(&self) -> bool {
-        self.polled.load(Ordering::SeqCst)
-    }
-
-    /// The engine begins to come by.
-    pub(crate) fn take_note(&self, last: &mut u32) {
-        *last = self.polls.load(Ordering::Relaxed);
-    }
-
-    /// The engine has come by. True: the last to poll have stopped without a word, and it takes over.
-    pub(crate) fn take_over(&self, last: &mut u32) -> bool {
-        let polls = self.polls.load(Ordering::Relaxed);
-        if std::mem::replace(last, polls) != polls {
-            return false;
-        }
-        let mut pollers = self.pollers.lock();
-        *pollers = 0;
-        let next = self.epoch.load(Ordering::Relaxed).wrapping_add(1).max(1);
-        self.epoch.store(next, Ordering::Relaxed);
-        self.polled.store(false, Ordering::SeqCst);
-        true
-    }
-
-    /// The engine is about to sleep until then. It looks around once more after this. `listens`: what comes in wakes it.
+    /// The engine is about to sleep until then. It looks around once more after this. `listens`: data wake it.
     pub(crate) fn sleeps(&self, until: Nanos, listens: bool) {
         self.listens.store(listens, Ordering::SeqCst);
         self.wakes_at.store(until, Ordering::SeqCst);
@@ -121,65 +108,87 @@ impl Polling {
         self.wakes_at.store(0, Ordering::SeqCst);
     }
 
-    /// Must the engine be woken for something that is due then? Who polls sees to it in time, so long as the engine comes by.
-    pub(crate) fn must_wake_for(&self, deadline: Nanos) -> bool {
-        let slack = if self.is_polled() { TICK } else { 0 };
-        deadline.saturating_add(slack) < self.wakes_at.load(Ordering::SeqCst)
+    /// Whether the engine must be woken for work that is due then. A thread that polls does it in time, and the engine ends its
+    /// nap soon if that thread stops.
+    pub(crate) fn must_wake_for(&self, deadline: Nanos, now: Nanos) -> bool {
+        let wakes_at = self.wakes_at.load(Ordering::SeqCst);
+        deadline < wakes_at && (deadline.saturating_add(NAP) < wakes_at || !self.is_polled(now))
     }
 
-    /// Must the engine be woken to take over what is due then?
+    /// Whether the engine must be woken to take over what is due then.
     pub(crate) fn must_wake_to_take_over(&self, deadline: Option<Nanos>) -> bool {
         let wakes_at = self.wakes_at.load(Ordering::SeqCst);
         wakes_at != 0 && (!self.listens.load(Ordering::SeqCst) || deadline.is_some_and(|deadline| deadline < wakes_at))
     }
 }
 
+#[cold]
+fn number_thread() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    NUMBER.set(number);
+    number
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_last_to_stop_leaves_it_to_the_engine() {
-        let (polling, one, other) = (Polling::default(), Poller::default(), Poller::default());
-        assert!(!polling.is_polled() && !polling.stops(&one), "who never polled stops nothing");
-        polling.polls(&one);
-        polling.polls(&one);
-        polling.polls(&other);
-        assert!(!polling.stops(&one) && polling.is_polled());
-        assert!(polling.stops(&other) && !polling.is_polled());
-        assert!(!polling.stops(&other), "once");
+    /// Runs on a thread of its own.
+    fn elsewhere<T: Send>(run: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| scope.spawn(run).join().unwrap())
     }
 
     #[test]
-    fn who_stops_without_a_word_is_noticed() {
-        let (polling, one, other) = (Polling::default(), Poller::default(), Poller::default());
-        polling.polls(&one);
-        polling.polls(&other);
-        let mut last = 0;
-        assert!(!polling.take_over(&mut last) && polling.is_polled());
-        polling.polls(&one);
-        assert!(!polling.take_over(&mut last), "one of them goes on");
-        assert!(polling.take_over(&mut last) && !polling.is_polled());
-        assert!(!polling.stops(&other), "what was taken over is not given up again");
-        polling.polls(&other);
-        assert!(polling.is_polled() && polling.stops(&other));
+    fn the_last_thread_that_sleeps_leaves_the_sockets_to_the_engine() {
+        let polling = Polling::default();
+        assert!(!polling.stops(1) && polling.state(1) == State::Idle, "a thread that never polled stops nothing");
+        polling.polls(1);
+        elsewhere(|| polling.polls(2));
+        assert!(!polling.stops(3) && polling.is_polled(3), "the other goes on");
+        polling.polls(4);
+        assert!(!polling.stops(5));
+        assert!(!polling.stops(5 + ACTIVE), "once");
+        polling.polls(6 + ACTIVE);
+        assert!(polling.stops(7 + ACTIVE), "the other has stopped since");
     }
 
     #[test]
-    fn the_engine_is_woken_only_for_what_is_due_before_it_wakes() {
-        let (polling, one) = (Polling::default(), Poller::default());
-        assert!(!polling.must_wake_for(0), "it is awake");
+    fn a_thread_that_sleeps_polls_none_of_its_queues() {
+        let polling = Polling::default();
+        (1..=3).for_each(|at| polling.polls(at));
+        assert!(polling.stops(4) && polling.state(4) == State::Idle);
+    }
+
+    #[test]
+    fn a_thread_that_stops_without_saying_so_is_noticed() {
+        let polling = Polling::default();
+        polling.polls(1);
+        assert_eq!((polling.state(1 + ACTIVE), polling.state(2 + ACTIVE)), (State::Polled, State::Abandoned));
+        elsewhere(|| polling.polls(2 + ACTIVE));
+        polling.take_over(2 + ACTIVE);
+        assert!(polling.is_polled(2 + ACTIVE), "what goes on is not taken over");
+        polling.take_over(3 + 2 * ACTIVE);
+        assert_eq!(polling.state(3 + 2 * ACTIVE), State::Idle);
+        assert!(!polling.stops(4 + 2 * ACTIVE), "what was taken over is not given up again");
+    }
+
+    #[test]
+    fn the_engine_is_woken_only_for_work_that_is_due_before_it_wakes() {
+        let polling = Polling::default();
+        assert!(!polling.must_wake_for(0, 0), "it is awake");
         polling.sleeps(10 * MILLIS, true);
-        assert!(polling.must_wake_for(10 * MILLIS - 1) && !polling.must_wake_for(10 * MILLIS));
-        polling.polls(&one);
-        assert!(!polling.must_wake_for(9 * MILLIS), "who polls sees to it");
-        assert!(polling.must_wake_for(7 * MILLIS), "but may stop: the engine must come by");
+        assert!(polling.must_wake_for(10 * MILLIS - 1, 1) && !polling.must_wake_for(10 * MILLIS, 1));
+        polling.polls(1);
+        assert!(!polling.must_wake_for(9 * MILLIS, 1), "a thread that polls sees to it");
+        assert!(polling.must_wake_for(7 * MILLIS, 1), "but may stop: the engine must come by");
+        assert!(polling.must_wake_for(9 * MILLIS, 2 + ACTIVE), "and has stopped");
         polling.wakes();
-        assert!(!polling.must_wake_for(0));
+        assert!(!polling.must_wake_for(0, 1));
     }
 
     #[test]
-    fn who_takes_over_must_listen_and_know_the_deadline() {
+    fn an_engine_that_takes_over_must_listen_and_know_the_deadline() {
         let polling = Polling::default();
         assert!(!polling.must_wake_to_take_over(Some(0)), "it is awake");
         polling.sleeps(100, false);

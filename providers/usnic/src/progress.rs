@@ -23,6 +23,8 @@ const CALLS: usize = 8;
 pub(crate) struct Progress {
     inbox: Inbox,
     lines: Lines,
+    /// Calls that brought packets.
+    arrivals: u64,
     /// Kept for its memory.
     fresh: Vec<(u32, Outlook)>,
 }
@@ -36,7 +38,7 @@ struct Lines {
 
 impl Progress {
     pub(crate) fn new() -> Self {
-        Progress { inbox: Inbox::new(), lines: Lines::default(), fresh: Vec::new() }
+        Progress { inbox: Inbox::new(), lines: Lines::default(), arrivals: 0, fresh: Vec::new() }
     }
 
     /// True: something has moved, and there may be more.
@@ -52,6 +54,11 @@ impl Progress {
             }
         }
         self.take_turns(device, now) || moved
+    }
+
+    /// Grows whenever a pass takes packets from a socket.
+    pub(crate) fn arrivals(&self) -> u64 {
+        self.arrivals
     }
 
     /// What connections want that were touched by others.
@@ -86,7 +93,10 @@ impl Progress {
         for _ in 0..CALLS {
             match self.inbox.receive(socket) {
                 Ok(0) => break,
-                Ok(_) => moved = true,
+                Ok(_) => {
+                    moved = true;
+                    self.arrivals += 1;
+                }
                 // What befell an earlier packet; the next call takes what has come.
                 Err(_) => continue,
             }

@@ -113,6 +113,10 @@ impl<P: Provider> Provider for Faulty<P> {
         Ok(Held::new(Kind::Listener, self.0.inner.listen(qual, id)?))
     }
 
+    fn sleeps(&self) {
+        self.0.inner.sleeps();
+    }
+
     fn close(&self) {
         self.0.inner.close();
         plan::report();

@@ -3,6 +3,8 @@
 
 #[path = "doubles.rs"]
 mod doubles;
+#[path = "naps.rs"]
+mod naps;
 #[path = "strangers.rs"]
 mod strangers;
 
@@ -221,13 +223,12 @@ fn deadlines_are_met_though_nobody_polls() {
 #[test]
 fn who_polls_does_the_work_and_the_engine_takes_over_when_it_stops() {
     let ((client, ours), (server, theirs)) = connected("");
-    let poller = Poller::default();
     let me = std::thread::current().id();
     let mut by_me = 0;
     for round in 0u32.. {
         theirs.post(&server.device, b"poll");
         let by = loop {
-            client.device.poll(&poller);
+            client.device.poll(true);
             if let Some((_, by)) = ours.ear.has(packet) {
                 break by;
             }
@@ -243,11 +244,11 @@ fn who_polls_does_the_work_and_the_engine_takes_over_when_it_stops() {
     theirs.post(&server.device, b"engine");
     assert_ne!(ours.ear.wait(packet).1, me);
     // With one, before going to sleep.
-    client.device.poll(&poller);
-    client.device.stop_polling(&poller);
+    client.device.poll(true);
+    client.device.stop_polling();
     theirs.post(&server.device, b"asleep");
     assert_ne!(ours.ear.wait(packet).1, me);
-    assert!(!client.device.polling.is_polled());
+    assert!(!client.device.polling.is_polled(now()));
 }
 
 #[test]
@@ -266,7 +267,7 @@ fn who_polls_while_bytes_are_put_into_their_place_finds_them_complete() {
             drop(progress);
         });
         begun.wait();
-        ia.device.poll(&Poller::default());
+        ia.device.poll(true);
         assert!(is_complete.load(Ordering::SeqCst), "the bytes were there before their completion");
     });
 }
@@ -274,15 +275,14 @@ fn who_polls_while_bytes_are_put_into_their_place_finds_them_complete() {
 #[test]
 fn a_deadline_that_a_poller_leaves_is_met() {
     let ((client, ours), _server) = connected("");
-    let poller = Poller::default();
     let plan = ours.opened.lock().unwrap().as_ref().unwrap().plan.clone();
     for is_told in [true, false] {
-        client.device.poll(&poller);
+        client.device.poll(true);
         *ours.deadline.lock().unwrap() = Some(now() + 5 * MILLIS);
         client.device.wants(ours.number(), &plan, &ours.outlook());
-        client.device.poll(&poller);
+        client.device.poll(true);
         if is_told {
-            client.device.stop_polling(&poller);
+            client.device.stop_polling();
         }
         ours.ear.wait(|word| (*word == Word::OnTime).then_some(()));
     }
@@ -291,12 +291,11 @@ fn a_deadline_that_a_poller_leaves_is_met() {
 #[test]
 fn each_connection_may_have_a_port_of_its_own() {
     let ((client, ours), (server, theirs)) = connected("sockets=own");
-    let poller = Poller::default();
     for round in 0..20 {
         theirs.post(&server.device, b"to you");
         if round % 2 == 0 {
             while ours.ear.has(packet).is_none() {
-                client.device.poll(&poller);
+                client.device.poll(true);
             }
         } else {
             assert_eq!(ours.ear.wait(packet).0, b"to you");

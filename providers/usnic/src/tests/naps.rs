@@ -1,0 +1,83 @@
+//! The engine's naps while consumers poll: a thread that sleeps ends them, and what waits for their end is counted.
+
+use dapl::provider::{Completion, CompletionQueue, CqSink};
+
+use super::doubles::*;
+use super::*;
+use crate::cq::Cq;
+
+/// Nobody is notified.
+struct Silent;
+
+impl CqSink for Silent {
+    fn notify(&self) {}
+}
+
+/// Polls the queues until the engine leaves all packets to the calling thread.
+fn poll_alone(queues: &[Cq], (_, ours): &(Ia, Arc<Double>), (server, theirs): &(Ia, Arc<Double>)) {
+    let (me, mut by_me, mut out) = (std::thread::current().id(), 0, [Completion::default()]);
+    while by_me < 10 {
+        theirs.post(&server.device, b"poll");
+        let by = loop {
+            queues.iter().for_each(|queue| assert_eq!(queue.poll(&mut out), 0));
+            if let Some((_, by)) = ours.ear.has(packet) {
+                break by;
+            }
+        };
+        by_me = if by == me { by_me + 1 } else { 0 };
+    }
+}
+
+#[test]
+fn no_packet_waits_for_a_nap_if_a_thread_sleeps_that_polled_several_queues() {
+    let (client, server) = connected("");
+    let device = &client.0.device;
+    let queues = [(); 2].map(|()| Cq::new(Weak::<Silent>::new(), device.clone(), device.bell.clone(), 0));
+    for round in 0..20 {
+        poll_alone(&queues, &client, &server);
+        let before = device.late();
+        // As a wait on one of them does.
+        assert!(queues[round % 2].arm(false).unwrap());
+        device.stop_polling();
+        server.1.post(&server.0.device, b"asleep");
+        assert_ne!(client.1.ear.wait(packet).1, std::thread::current().id());
+        assert_eq!(device.late(), before);
+    }
+}
+
+#[test]
+fn a_thread_that_sleeps_leaves_the_sockets_to_another_that_polls() {
+    let (client, server) = connected("");
+    let device = &client.0.device;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::SeqCst) {
+                device.poll(true);
+            }
+            device.stop_polling();
+        });
+        for _ in 0..20 {
+            device.poll(true);
+            device.stop_polling();
+            server.1.post(&server.0.device, b"for the other");
+            client.1.ear.wait(packet);
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+    server.1.post(&server.0.device, b"for the engine");
+    client.1.ear.wait(packet);
+}
+
+#[test]
+fn data_that_waited_for_a_nap_are_counted() {
+    let (client, server) = connected("");
+    let device = &client.0.device;
+    let queues = [Cq::new(Weak::<Silent>::new(), device.clone(), device.bell.clone(), 0)];
+    while device.late() == 0 {
+        poll_alone(&queues, &client, &server);
+        // Without a word: it computes, say.
+        server.1.post(&server.0.device, b"computes");
+        client.1.ear.wait(packet);
+    }
+}
