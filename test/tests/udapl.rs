@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use dapl_test::run::{Room, SM0, USNIC0};
-use dapl_test::stage::{Profile, built_example, stage};
+use dapl_test::stage::{Profile, built_example, stage, workspace};
 use udapl::{
     Access, Buffer, Completion, End, Ep, EpSpec, Error, Evd, Event, Ia, Library, Op, Pz, Remote, Request, State,
     Streams, TransferError, Window,
@@ -112,21 +112,26 @@ fn ping() -> PathBuf {
 }
 
 #[test]
-fn the_example_over_each_provider() {
+fn each_example_runs_a_hundred_times_over_each_provider() {
+    let examples: Vec<_> = std::fs::read_dir(workspace().join("dat/udapl/examples")).unwrap().flatten().collect();
+    assert!(matches!(&examples[..], [only] if only.file_name() == "udapl-ping.rs"), "each is run here: {examples:?}");
     let stage = stage(Profile::Dev);
     let ping = ping();
     for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
-        let room = Room::new(&stage, Some(registry));
-        // The client may come first: it tries again until somebody listens.
-        let client = room.start(&ping, &[adapter, "4711", "127.0.0.1"]);
-        let server = room.start(&ping, &[adapter, "4711"]);
-        let (client, server) = (client.finish(LIMIT), server.finish(LIMIT));
-        assert!(
-            client.status.success() && server.status.success(),
-            "{adapter}: client: {client:#?}\nserver: {server:#?}"
-        );
-        client.expect_success("client: 1000 messages there and back");
-        server.expect_success("server: 1000 messages answered");
+        // Often enough for each order that completions and messages can come in.
+        for run in 0..100 {
+            let room = Room::new(&stage, Some(registry));
+            // The client may come first: it tries again until somebody listens.
+            let client = room.start(&ping, &[adapter, "4711", "127.0.0.1"]);
+            let server = room.start(&ping, &[adapter, "4711"]);
+            let (client, server) = (client.finish(LIMIT), server.finish(LIMIT));
+            assert!(
+                client.status.success() && server.status.success(),
+                "{adapter}, run {run}: client: {client:#?}\nserver: {server:#?}"
+            );
+            client.expect_success("client: 1000 messages there and back");
+            server.expect_success("server: 1000 messages answered");
+        }
     }
 }
 

@@ -11,7 +11,9 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use udapl::{Access, Buffer, Completion, End, Ep, Evd, Event, Library, Op, Pz, Remote, Streams, TransferError, Window};
+use udapl::{
+    Access, Buffer, Completion, End, Ep, Evd, Event, Library, Listener, Op, Pz, Remote, Streams, TransferError, Window,
+};
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -48,37 +50,49 @@ fn run() -> Outcome {
     ep.recv(Buffer::new(&pz, LENGTH)?, ..)?;
     match host {
         Some(host) => client(&ep, &pz, &events, host, qualifier),
-        None => {
-            let _listener = ia.listen(qualifier, &events)?;
-            server(&ep, &pz, &events)
-        }
+        None => server(&ep, &pz, &events, ia.listen(qualifier, &events)?),
     }
 }
 
-fn server(ep: &Ep, pz: &Pz, events: &Evd) -> Outcome {
+fn server(ep: &Ep, pz: &Pz, events: &Evd, listener: Listener) -> Outcome {
     let window = Window::new(pz, LENGTH, Access::READ | Access::WRITE)?;
     let Event::Request(request) = next(events)? else { return Err("something came before a request".into()) };
     request.accept(ep, &window.ticket().to_bytes())?;
-    // A message is answered out of the buffer that it came in; meanwhile others take what comes.
-    let mut spare = vec![Buffer::new(pz, LENGTH)?, Buffer::new(pz, LENGTH)?];
+    drop(listener);
+    // A message is answered out of the buffer that it came in, while another one takes the next message. The client sends
+    // as soon as it has the answer, and that may be before the answer is reported as sent: then no buffer is free, and the
+    // next answer has to wait, since no receive could be posted for the message that it brings.
+    let (mut spare, mut unanswered) = (Some(Buffer::new(pz, LENGTH)?), None);
     let mut count = 0;
     loop {
         match next(events)? {
             Event::Established { .. } => {}
+            // A second client; a request that is dropped is rejected.
+            Event::Request(_) => {}
             Event::Completed(Completion { op: Op::Recv, buffer, result: Ok(length), .. }) => {
                 count += 1;
                 if count == MESSAGES {
                     check(&window)?;
                 }
-                // The client may send again as soon as it has the answer.
-                ep.recv(spare.pop().ok_or("answers are not taken")?, ..)?;
-                ep.send(buffer, ..length)?;
+                unanswered = Some((buffer, length));
             }
-            Event::Completed(Completion { op: Op::Send, buffer, result: Ok(_), .. }) => spare.push(buffer),
-            Event::Completed(Completion { op: Op::Recv, result: Err(TransferError::Flushed), .. }) => {}
+            Event::Completed(Completion { op: Op::Send, buffer, result: Ok(_), .. }) => spare = Some(buffer),
+            // The client ends the connection; what is still posted comes back.
+            Event::Completed(Completion { result: Err(TransferError::Flushed), .. }) => {}
             Event::Ended { why: End::Disconnected, .. } => break,
             other => return Err(format!("{other:?}").into()),
         }
+        (spare, unanswered) = match (spare, unanswered) {
+            (Some(next), Some((answer, length))) => {
+                ep.recv(next, ..)?;
+                ep.send(answer, ..length)?;
+                (None, None)
+            }
+            waiting => waiting,
+        };
+    }
+    if count != MESSAGES {
+        return Err(format!("the client has ended the connection after {count} of {MESSAGES} messages").into());
     }
     println!("server: {count} messages answered");
     Ok(())
