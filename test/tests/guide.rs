@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use dapl_test::rdma_core::is_program;
-use dapl_test::run::{Room, SM0};
+use dapl_test::run::{Room, SM0, USNIC0};
 use dapl_test::stage::{Profile, Stage, stage, workspace};
 
 const LIMIT: Duration = Duration::from_secs(300);
@@ -110,12 +110,17 @@ fn its_programs_compile_and_the_first_one_says_hello() {
     let made: Vec<PathBuf> = sources().iter().map(|source| compile(&stage, source)).collect();
     assert!(made.len() >= 3, "{made:?}");
     let hello = made.iter().find(|path| path.ends_with("first-program-0.run")).expect("the first program");
-    let room = Room::new(&stage, Some(SM0));
-    let server = room.start(hello, &["sm0"]);
-    server.wait_for("listening", LIMIT);
-    let client = room.start(hello, &["sm0", "127.0.0.1"]).finish(LIMIT);
-    assert!(client.status.success(), "{client:#?}");
-    server.finish(LIMIT).expect_success("status 0: hello");
+    for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
+        // Often enough for each order that events can come in.
+        for _ in 0..100 {
+            let room = Room::new(&stage, Some(registry));
+            let server = room.start(hello, &[adapter]);
+            server.wait_for("listening", LIMIT);
+            let client = room.start(hello, &[adapter, "127.0.0.1"]).finish(LIMIT);
+            assert!(client.status.success(), "{adapter}: {client:#?}");
+            server.finish(LIMIT).expect_success("status 0: hello");
+        }
+    }
 }
 
 #[test]
