@@ -10,8 +10,9 @@ use std::sync::Arc;
 /// The longest IA name: `DAT_PROVIDER_INFO` keeps 256 bytes with the NUL.
 pub const NAME_MAX: usize = 255;
 
-/// What names one registration: the whole of it is compared, so one name may be served under several versions.
-#[derive(Clone, Debug, Eq, PartialEq, Hash)]
+/// What names one registration: the whole of it is compared, so one name may be served under several versions. Keys of one
+/// name are neighbours in their order.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Key {
     /// Name of the interface adapter: bytes, case matters.
     pub name: Vec<u8>,

@@ -5,6 +5,7 @@
 //! exactly as it came. Never calls into a table, and never unloads.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,15 +14,19 @@ use dat_abi::*;
 use crate::arena::ARENAS;
 use crate::conf::{Cost, Key};
 use crate::loader::host;
-use crate::matching::{self, Refusal};
+use crate::matching;
 use crate::refused::{Kind, Refused, Why};
 use crate::report::{self, Topic};
 use crate::sources::{self, Gathered};
 
 mod entry;
+mod index;
+mod registrations;
 pub(crate) mod tell;
 
 use entry::{Blocked, Entry, Turn};
+use index::Index;
+use registrations::Registrations;
 
 /// What an open IA stands on; its close gives it back.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -38,57 +43,55 @@ pub(crate) struct Lease {
     pub(crate) served: Served,
 }
 
-/// One provider that registered.
-struct Registration {
-    id: u64,
-    key: Key,
-    /// Copied, so that the table need not outlive the registering call.
-    open: DAT_IA_OPEN_FUNC,
-    uses: usize,
-    /// The record in whose init it came.
-    owner: Option<usize>,
-}
-
 /// Everything, under one lock that is never held across a call into a library.
 pub(crate) struct Registry {
     /// Read at first use.
     files: Option<Gathered>,
     /// The records of the files, in their order. They stay where they are: providers keep pointers into them.
     entries: Vec<&'static Entry>,
+    /// Finds them, and lines that do not count, by name.
+    index: Index,
     /// Whose turn each of them is.
     turns: Vec<Turn>,
     /// Threads waiting for a record's turn: (thread, record).
     waiting: Vec<(usize, usize)>,
-    registrations: Vec<Registration>,
-    last_id: u64,
+    registrations: Registrations,
     /// First addresses of the images that know the hook.
-    hooked: Vec<usize>,
+    hooked: BTreeSet<usize>,
+}
+
+/// A record of the files, as a candidate for an open.
+#[derive(Clone, Copy)]
+struct Source {
+    index: usize,
+    entry: &'static Entry,
 }
 
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
     files: None,
     entries: Vec::new(),
+    index: Index::new(),
     turns: Vec::new(),
     waiting: Vec::new(),
-    registrations: Vec::new(),
-    last_id: 0,
-    hooked: Vec::new(),
+    registrations: Registrations::new(),
+    hooked: BTreeSet::new(),
 });
 
 /// Finds the provider for an open, loads it if need be, and counts the use. The error has been reported.
 pub(crate) fn lease(wanted: &Key) -> Result<Lease, DAT_RETURN> {
-    let (choice, entries) = {
+    let choice = {
         let mut registry = hold();
         registry.read_files();
-        let candidates = registry.candidates();
-        let choice = matching::choose(wanted, &candidates).map(|order| order.into_iter().cloned().collect::<Vec<_>>());
-        (choice.map_err(|refusal| registry.explain(&wanted.name, &refusal)), registry.entries.clone())
+        let candidates = registry.candidates(&wanted.name);
+        matching::choose(wanted, &candidates)
+            .map(|order| order.into_iter().map(|(key, source)| (key.clone(), *source)).collect::<Vec<_>>())
+            .map_err(|refusal| registry.explain(wanted, &refusal))
     };
     let order = choice.map_err(|(code, refused)| refuse(code, refused))?;
     let mut whys = Vec::new();
     for (key, source) in order {
-        let place = source.map_or(String::new(), |index| entries[index].record.place.to_string());
-        match try_source(&key, source) {
+        let place = source.map_or(String::new(), |source| source.entry.record.place.to_string());
+        match try_source(&key, source.map(|source| source.index)) {
             Ok(lease) => return Ok(lease),
             Err(Blocked::Reentrant) => {
                 let why = Why::new("it is being opened from inside its own provider's initialisation", "");
@@ -135,7 +138,7 @@ pub(crate) fn refused_by_provider(wanted: &Key, served: Served, code: DAT_RETURN
 /// Gives a lease back; the last one of a record lets its library take the registration back.
 pub(crate) fn release(served: Served) {
     let mut registry = hold();
-    if let Some(registration) = registry.registrations.iter_mut().find(|one| one.id == served.registration) {
+    if let Some(registration) = registry.registrations.with_id(served.registration) {
         registration.uses -= 1;
     }
     drop(registry);
@@ -148,7 +151,7 @@ pub(crate) fn release(served: Served) {
 pub(crate) fn add(key: Key, open: DAT_IA_OPEN_FUNC, image: Option<usize>) -> DAT_RETURN {
     let owner = entry::initialising();
     let mut registry = hold();
-    if registry.registration(&key).is_some() {
+    if registry.registrations.get(&key).is_some() {
         return error(DAT_PROVIDER_ALREADY_REGISTERED, DAT_NO_SUBTYPE);
     }
     if entry::hook_was_asked() {
@@ -156,23 +159,19 @@ pub(crate) fn add(key: Key, open: DAT_IA_OPEN_FUNC, image: Option<usize>) -> DAT
     } else if !image.is_some_and(|image| registry.hooked.contains(&image)) {
         ARENAS.expect_foreign();
     }
-    registry.last_id += 1;
-    let id = registry.last_id;
     report::debug(Topic::DynamicRegistry, || format!("{} is registered", describe(&key)));
-    registry.registrations.push(Registration { id, key, open, uses: 0, owner });
+    registry.registrations.add(key, open, owner);
     DAT_SUCCESS
 }
 
 /// Takes a registration back, unless an IA stands on it.
 pub(crate) fn remove(key: &Key) -> DAT_RETURN {
     let mut registry = hold();
-    let Some(at) = registry.registrations.iter().position(|one| one.key == *key) else {
-        return error(DAT_PROVIDER_NOT_FOUND, DAT_NAME_NOT_REGISTERED);
-    };
-    if registry.registrations[at].uses > 0 {
-        return error(DAT_PROVIDER_IN_USE, DAT_NO_SUBTYPE);
+    match registry.registrations.get(key) {
+        None => return error(DAT_PROVIDER_NOT_FOUND, DAT_NAME_NOT_REGISTERED),
+        Some(registration) if registration.uses > 0 => return error(DAT_PROVIDER_IN_USE, DAT_NO_SUBTYPE),
+        Some(_) => registry.registrations.remove(key),
     }
-    registry.registrations.remove(at);
     report::debug(Topic::DynamicRegistry, || format!("{} is removed", describe(key)));
     DAT_SUCCESS
 }
@@ -192,12 +191,9 @@ pub(crate) fn library_in_init() -> Option<String> {
 pub(crate) fn list() -> Vec<DAT_PROVIDER_INFO> {
     let mut registry = hold();
     registry.read_files();
-    let mut keys: Vec<&Key> = Vec::new();
-    for entry in &registry.entries {
-        if !keys.contains(&&entry.record.key) {
-            keys.push(&entry.record.key);
-        }
-    }
+    let mut seen = BTreeSet::new();
+    let keys = registry.entries.iter().map(|entry| &entry.record.key);
+    let mut keys: Vec<&Key> = keys.filter(|key| seen.insert(*key)).collect();
     keys.sort_by_key(|key| key.major != DAT_VERSION_MAJOR); // stable: file order within each half
     keys.into_iter().map(entry::info).collect()
 }
@@ -215,22 +211,24 @@ pub(crate) fn error(kind: DAT_RETURN_TYPE, subtype: DAT_RETURN_SUBTYPE) -> DAT_R
 /// Makes one candidate ready and counts the use. A program's own registration goes before a record of the same key,
 /// whose library could not register any more.
 fn try_source(key: &Key, source: Option<usize>) -> Result<Lease, Blocked> {
-    let entry = match hold().registration(key) {
+    let entry = match hold().registrations.get(key) {
         Some(registration) => registration.owner,
         None => source,
     };
     if let Some(index) = entry {
         entry::enter(index)?;
     }
-    let lease = hold().registration(key).map(|registration| {
-        registration.uses += 1;
-        Lease { open: registration.open, served: Served { registration: registration.id, entry } }
-    });
-    lease.ok_or_else(|| {
+    let lease = match hold().registrations.get_mut(key) {
+        Some(registration) => {
+            registration.uses += 1;
+            Ok(Lease { open: registration.open, served: Served { registration: registration.id, entry } })
+        }
+        None => Err(Blocked::Unusable(Why::new("its provider took the registration back", "try again"))),
+    };
+    lease.inspect_err(|_| {
         if let Some(index) = entry {
             entry::leave(index);
         }
-        Blocked::Unusable(Why::new("its provider took the registration back", "try again"))
     })
 }
 
@@ -246,10 +244,6 @@ fn describe(key: &Key) -> String {
 }
 
 impl Registry {
-    fn registration(&mut self, key: &Key) -> Option<&mut Registration> {
-        self.registrations.iter_mut().find(|one| one.key == *key)
-    }
-
     /// Once per process, and only when somebody asks for a name: so a program may still set its environment in `main`.
     fn read_files(&mut self) {
         if self.files.is_some() {
@@ -267,63 +261,20 @@ impl Registry {
         }
         let records = &gathered.conf.records;
         report::debug(Topic::StaticRegistry, || format!("records read: {}, from {}", records.len(), gathered.origin));
-        self.entries = records.iter().map(Entry::settle).collect();
-        self.turns = records.iter().map(|_| Turn::default()).collect();
+        self.entries = gathered.conf.records.iter().map(Entry::settle).collect();
+        self.turns = gathered.conf.records.iter().map(|_| Turn::default()).collect();
+        self.index.fill(&gathered.conf);
         self.files = Some(gathered);
     }
 
-    /// Records in file order, then what registered itself without one.
-    fn candidates(&self) -> Vec<(Key, Option<usize>)> {
-        let records = self.entries.iter().enumerate().map(|(index, entry)| (entry.record.key.clone(), Some(index)));
-        let mut candidates: Vec<_> = records.collect();
-        for registration in &self.registrations {
-            if !candidates.iter().any(|(key, _)| *key == registration.key) {
-                candidates.push((registration.key.clone(), None));
-            }
-        }
+    /// Records of a name in file order, then what registered itself by that name without one.
+    fn candidates(&self, name: &[u8]) -> Vec<(Key, Option<Source>)> {
+        let source = |index: &usize| Source { index: *index, entry: self.entries[*index] };
+        let records = self.index.lines(name).iter().map(source);
+        let mut candidates: Vec<_> = records.map(|source| (source.entry.record.key.clone(), Some(source))).collect();
+        let keys: BTreeSet<Key> = candidates.iter().map(|(key, _)| key.clone()).collect();
+        let own = self.registrations.named(name).filter(|registration| !keys.contains(&registration.key));
+        candidates.extend(own.map(|registration| (registration.key.clone(), None)));
         candidates
-    }
-
-    /// The refusal's code, and the reason with what the files know about the name.
-    fn explain(&self, name: &[u8], refusal: &Refusal) -> (DAT_RETURN, Refused) {
-        let (kind, subtype) = match refusal {
-            Refusal::Name => (Kind::Name, DAT_NAME_NOT_REGISTERED),
-            Refusal::Major { .. } => (Kind::Major, DAT_MAJOR_NOT_FOUND),
-            Refusal::Minor { .. } => (Kind::Minor, DAT_MINOR_NOT_FOUND),
-            Refusal::ThreadSafety => (Kind::ThreadSafety, DAT_THREAD_SAFETY_NOT_FOUND),
-        };
-        let mut why = Why::new(refusal.to_string(), refusal.remedy());
-        let mut place = String::new();
-        if let Some(files) = &self.files {
-            let absent = files.conf.absent.iter().find(|absent| absent.name == name);
-            let lines = self.entries.iter().filter(|entry| entry.record.key.name == name);
-            let lines: Vec<_> = lines.map(|entry| entry.record.place.to_string()).collect();
-            match (absent, &lines[..]) {
-                (Some(absent), []) => {
-                    place = absent.place.to_string();
-                    why = Why::new(format!("the line {}", absent.why), absent.remedy);
-                }
-                (None, []) => why = Why::new(format!("{} in {}", why.cause, files.origin), self.names()),
-                (_, lines) => place = lines.join(", "),
-            }
-        }
-        (error(DAT_PROVIDER_NOT_FOUND, subtype), Refused { kind, name: name.to_vec(), place, why })
-    }
-
-    /// What helps where a name is not there, cut to a line.
-    fn names(&self) -> String {
-        let mut names: Vec<String> = Vec::new();
-        for key in self.candidates().into_iter().map(|(key, _)| key) {
-            let name = key.name.escape_ascii().to_string();
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        let more = if names.len() > 8 { ", ..." } else { "" };
-        names.truncate(8);
-        match names.is_empty() {
-            true => "no name is known: add a line for it".to_owned(),
-            false => format!("add a line for it, or open one of these: {}{more}", names.join(", ")),
-        }
     }
 }

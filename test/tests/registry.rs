@@ -15,6 +15,8 @@ use refusals::{NAME_NOT_REGISTERED, NOT_LOADED};
 mod case;
 #[path = "registry/refusals.rs"]
 mod refusals;
+#[path = "registry/work.rs"]
+mod work;
 
 const FINE: &str = "fine u1.2 nonthreadsafe default {}/libfine.so.1 dapl.1.2 \"eth0 0\" \"\"\n";
 

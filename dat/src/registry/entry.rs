@@ -156,12 +156,11 @@ fn start(index: usize, entry: &'static Entry) -> Result<(), Why> {
     INITS.with_borrow_mut(Vec::pop);
     HOOK_ASKED.set(asked);
     let mut registry = hold();
-    if let Some(registration) = registry.registration(&entry.record.key) {
-        // It may have come from a thread that init started.
-        registration.owner.get_or_insert(index);
+    // It may have come from a thread that init started.
+    if registry.registrations.adopt(&entry.record.key, index) {
         return Ok(());
     }
-    let instead = registry.registrations.iter().find(|one| one.owner == Some(index)).map(|one| describe(&one.key));
+    let instead = registry.registrations.of_owner(index).next().map(|one| describe(&one.key));
     drop(registry);
     finish(index, entry);
     let (library, wanted) = (entry.record.library.escape_ascii(), describe(&entry.record.key));
@@ -184,7 +183,10 @@ fn finish(index: usize, entry: &'static Entry) {
     if let Some(library) = entry.library.get() {
         library.fini(&entry.info);
     }
-    hold().registrations.retain(|one| one.owner != Some(index) || one.uses > 0);
+    let registrations = &mut hold().registrations;
+    let left = registrations.of_owner(index).filter(|one| one.uses == 0);
+    let left: Vec<Key> = left.map(|one| one.key.clone()).collect();
+    left.iter().for_each(|key| registrations.remove(key));
 }
 
 impl Registry {
