@@ -13,6 +13,7 @@ use dat_abi::{DAT_PROVIDER_FINI_FUNC, DAT_PROVIDER_INFO, DAT_PROVIDER_INIT_FUNC}
 use crate::conf::is_for_libdat2;
 use crate::refused::Why;
 
+pub(crate) mod found;
 pub(crate) mod host;
 
 /// A provider library that is mapped and has an init.

@@ -4,13 +4,16 @@
 //! with a file becomes a complaint or a note, never a failure.
 #![forbid(unsafe_code)]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::conf::{self, Conf};
+use dat_abi::DAT_VERSION_MAJOR;
+
+use crate::conf::{self, Conf, Place};
 use crate::discovery;
 
 /// Directory of the system's configuration, chosen when libdat is built.
@@ -31,6 +34,10 @@ pub(crate) struct Gathered {
     pub(crate) unreadable: Vec<String>,
     /// Where the records come from, in words.
     pub(crate) origin: String,
+    /// The file that counts: where a further line belongs.
+    pub(crate) target: PathBuf,
+    /// Usual files that were not read, because only the first that exists counts.
+    passed_over: Vec<PathBuf>,
 }
 
 /// Reads what there is. `chosen` is the one file that the environment names, and then nothing else counts.
@@ -45,7 +52,8 @@ pub(crate) fn gather(chosen: Option<PathBuf>) -> Gathered {
 }
 
 fn gather_chosen(file: &Path) -> Gathered {
-    let mut gathered = Gathered { origin: format!("{} (DAT_OVERRIDE)", file.display()), ..Gathered::default() };
+    let origin = format!("{} (DAT_OVERRIDE)", file.display());
+    let mut gathered = Gathered { origin, target: file.to_path_buf(), ..Gathered::default() };
     if let Err(error) = gathered.append(file) {
         gathered.unreadable.push(format!("cannot read {} (DAT_OVERRIDE): {error}; no name is known", file.display()));
     }
@@ -63,8 +71,9 @@ fn gather_usual(files: &[&Path]) -> Gathered {
             true
         }
     });
+    let target = found.unwrap_or(&files[0]);
     let mut origins: Vec<String> = found.iter().map(|file| file.display().to_string()).collect();
-    for drop_in in drop_ins(found.unwrap_or(&files[0])) {
+    for drop_in in drop_ins(target) {
         origins.push(drop_in.display().to_string());
         if let Err(error) = gathered.append(&drop_in) {
             gathered.unreadable.push(format!("cannot read {}: {error}", drop_in.display()));
@@ -75,10 +84,33 @@ fn gather_usual(files: &[&Path]) -> Gathered {
         origins.push("the built-in registry, since no dat.conf exists".to_owned());
     }
     gathered.origin = origins.join(", ");
+    gathered.target = target.to_path_buf();
+    gathered.passed_over = files.iter().filter(|file| **file != *target).map(|file| file.to_path_buf()).collect();
     gathered
 }
 
 impl Gathered {
+    /// The first record of each name in the usual files that were not read, and in their drop-ins.
+    pub(crate) fn elsewhere(&self) -> BTreeMap<Vec<u8>, Place> {
+        let mut others = Gathered::default();
+        let mut seen = BTreeSet::from([self.target.clone()]);
+        for file in &self.passed_over {
+            let own = [file.clone()].into_iter();
+            let beside = if file.parent() == self.target.parent() { Vec::new() } else { drop_ins(file) };
+            for path in own.chain(beside) {
+                if seen.insert(path.clone()) {
+                    // One that cannot be read has no name to tell of.
+                    let _ = others.append(&path);
+                }
+            }
+        }
+        let mut places = BTreeMap::new();
+        for record in others.conf.records.into_iter().filter(|record| record.key.major == DAT_VERSION_MAJOR) {
+            places.entry(record.key.name).or_insert(record.place);
+        }
+        places
+    }
+
     fn append(&mut self, path: &Path) -> io::Result<()> {
         let text = read(path)?;
         self.conf.append(&Arc::from(path.display().to_string().as_str()), &text);
@@ -178,6 +210,28 @@ mod tests {
     fn drop_ins_alone_are_a_registry() {
         let gathered = usual(&directory("alone", &[("a/dat.conf.d/x.conf", "x")]), &["a/dat.conf", "b/dat.conf"]);
         assert_eq!(names(&gathered), ["x"]);
+    }
+
+    #[test]
+    fn names_of_files_that_were_not_read_are_known() {
+        let files = [
+            ("a/dat.conf", "one"),
+            ("a/dat.conf.d/x.conf", "drop-in"),
+            ("b/dat.conf", "two"),
+            ("b/dat.conf.d/y.conf", "three"),
+            ("c/dat.conf", "two"),
+        ];
+        let root = directory("elsewhere", &files);
+        let paths = ["a/dat.conf", "b/dat.conf", "b/dat.conf", "c/dat.conf"].map(|file| root.join(file));
+        let gathered = gather_usual(&paths.each_ref().map(PathBuf::as_path));
+        let elsewhere = gathered.elsewhere();
+        let _ = fs::remove_dir_all(&root);
+        assert_eq!(names(&gathered), ["one", "drop-in"]);
+        let place = |name: &str| elsewhere.get(name.as_bytes()).map(ToString::to_string);
+        assert_eq!(place("two"), Some(format!("{}:1", paths[1].display())));
+        assert_eq!(place("three"), Some(format!("{}/b/dat.conf.d/y.conf:1", root.display())));
+        assert_eq!((place("one"), place("drop-in")), (None, None));
+        assert_eq!(gathered.target, paths[0]);
     }
 
     #[test]

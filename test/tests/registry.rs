@@ -13,6 +13,8 @@ use refusals::{NAME_NOT_REGISTERED, NOT_LOADED};
 
 #[path = "registry/case.rs"]
 mod case;
+#[path = "registry/files.rs"]
+mod files;
 #[path = "registry/refusals.rs"]
 mod refusals;
 #[path = "registry/work.rs"]

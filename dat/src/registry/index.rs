@@ -1,38 +1,41 @@
 //! Lines of the files by name, and what a refusal says of them: an open looks at the lines of its own name only.
+//!
+//! What takes a look at all lines (which names could be opened, which names other files have) is done once and kept.
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dat_abi::*;
 
 use super::{Registry, error};
-use crate::conf::{Conf, Key};
-use crate::matching::Refusal;
+use crate::conf::{Conf, Key, Place};
+use crate::loader::found;
+use crate::matching::{self, Refusal};
 use crate::refused::{Kind, Refused, Why};
 
 /// Names, and lines of one name, that a refusal lists.
 const MOST: usize = 8;
+/// Registrations of programs that are looked at for such a list.
+const MOST_REGISTRATIONS: usize = 64;
 
 /// Positions of lines, by name.
 pub(super) struct Index {
     records: BTreeMap<Vec<u8>, Vec<usize>>,
     absent: BTreeMap<Vec<u8>, usize>,
-    /// The first names that are known, one more than are shown.
-    first: Vec<String>,
+    /// Names in files that were not read; gathered when a name is missing.
+    elsewhere: Option<BTreeMap<Vec<u8>, Place>>,
+    /// Names that can be opened as the last refused open asked: version, thread safety, names.
+    proposals: Option<((u32, u32, bool), Vec<String>)>,
 }
 
 impl Index {
     pub(super) const fn new() -> Self {
-        Self { records: BTreeMap::new(), absent: BTreeMap::new(), first: Vec::new() }
+        Self { records: BTreeMap::new(), absent: BTreeMap::new(), elsewhere: None, proposals: None }
     }
 
     pub(super) fn fill(&mut self, conf: &Conf) {
         for (at, record) in conf.records.iter().enumerate() {
-            let lines = self.records.entry(record.key.name.clone()).or_default();
-            if lines.is_empty() && self.first.len() <= MOST {
-                self.first.push(record.key.name.escape_ascii().to_string());
-            }
-            lines.push(at);
+            self.records.entry(record.key.name.clone()).or_default().push(at);
         }
         for (at, absent) in conf.absent.iter().enumerate() {
             self.absent.entry(absent.name.clone()).or_insert(at);
@@ -66,7 +69,7 @@ impl Registry {
                     why = Why::new(format!("the line {}", absent.why), absent.remedy);
                 }
             }
-            (None, []) if *refusal == Refusal::Name => why = self.unknown(&why.cause),
+            (None, []) if *refusal == Refusal::Name => why = self.unknown(wanted, &why.cause),
             (None, []) => {}
         }
         (error(DAT_PROVIDER_NOT_FOUND, subtype), Refused { kind, name: wanted.name.clone(), place, why })
@@ -78,18 +81,71 @@ impl Registry {
         shown.chain(more).collect::<Vec<_>>().join(", ")
     }
 
-    /// Why a name that no line has is refused, and names that are known, cut to a line.
-    fn unknown(&self, cause: &str) -> Why {
+    /// Why a name that no line has is refused: where else it is, or what can be opened instead.
+    fn unknown(&mut self, wanted: &Key, cause: &str) -> Why {
         let Some(files) = &self.files else { return Why::new(cause, "") };
-        let is_new = |key: &&Key| !self.index.records.contains_key(&key.name);
-        let own = self.registrations.keys().filter(is_new).take(MOST).map(|key| key.name.escape_ascii().to_string());
-        let mut names: Vec<_> = self.index.first.iter().cloned().chain(own).collect();
+        let cause = format!("{cause} in {}", files.origin);
+        match self.index.elsewhere.get_or_insert_with(|| files.elsewhere()).get(&wanted.name) {
+            Some(place) => {
+                let target = files.target.display();
+                let cause =
+                    format!("{cause}; {place} has it, but was not read: only the first dat.conf that exists counts");
+                Why::new(cause, format!("copy that line to {target}, or set DAT_OVERRIDE={}", place.file))
+            }
+            None => Why::new(cause, self.proposal(wanted)),
+        }
+    }
+
+    /// What helps where a name is not there: names that can be opened, cut to a line.
+    fn proposal(&mut self, wanted: &Key) -> String {
+        let asked = (wanted.major, wanted.minor, wanted.thread_safe);
+        if self.index.proposals.as_ref().is_none_or(|(of, _)| *of != asked) {
+            self.index.proposals = Some((asked, self.openable(wanted)));
+        }
+        let mut names = self.index.proposals.as_ref().map_or(Vec::new(), |(_, names)| names.clone());
+        let is_new = |name: &Vec<u8>| !self.index.records.contains_key(name);
+        let own = self.registrations.keys().take(MOST_REGISTRATIONS).map(|key| &key.name);
+        for name in own.filter(|name| is_new(name)).filter(|name| self.fits(name, wanted)) {
+            let name = name.escape_ascii().to_string();
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
         let more = if names.len() > MOST { ", ..." } else { "" };
         names.truncate(MOST);
-        let remedy = match names.is_empty() {
-            true => "no name is known: add a line for it".to_owned(),
-            false => format!("add a line for it, or open one of these: {}{more}", names.join(", ")),
-        };
-        Why::new(format!("{cause} in {}", files.origin), remedy)
+        match (names.is_empty(), self.entries.is_empty()) {
+            (true, true) => "no name is known: add a line for it".to_owned(),
+            (true, false) => "no other name can be opened either: add a line for it".to_owned(),
+            _ => format!("add a line for it, or open one of these: {}{more}", names.join(", ")),
+        }
+    }
+
+    /// Names of the files with a line for such an open whose library is there, in file order; one more than are shown.
+    fn openable(&self, wanted: &Key) -> Vec<String> {
+        let (mut seen, mut names) = (BTreeSet::new(), Vec::new());
+        let mut libraries: BTreeMap<&[u8], bool> = BTreeMap::new();
+        let mut is_there =
+            |library: &'static [u8]| *libraries.entry(library).or_insert_with(|| found::library(library).is_some());
+        for name in self.entries.iter().map(|entry| &entry.record.key.name) {
+            if names.len() > MOST {
+                break;
+            }
+            if !seen.insert(name) {
+                continue;
+            }
+            let candidates = self.candidates(name);
+            let order =
+                matching::choose(&Key { name: name.clone(), ..wanted.clone() }, &candidates).unwrap_or_default();
+            if order.iter().any(|(_, source)| source.is_none_or(|source| is_there(&source.entry.record.library))) {
+                names.push(name.escape_ascii().to_string());
+            }
+        }
+        names
+    }
+
+    /// Whether a name has a line, or a registration, for such an open.
+    fn fits(&self, name: &[u8], wanted: &Key) -> bool {
+        let wanted = Key { name: name.to_vec(), ..wanted.clone() };
+        matching::choose(&wanted, &self.candidates(name)).is_ok()
     }
 }

@@ -1,0 +1,74 @@
+//! Where the dynamic loader would find a library, without loading it: what a refusal proposes, and what `datinfo check` says.
+//!
+//! Looks where the loader looks for what is opened by name, and beside libdat. A library that is found may still not load.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use super::host;
+
+/// Where the loader's cache is.
+const CACHE: &str = "/etc/ld.so.cache";
+/// The loader's own directories.
+const DIRECTORIES: [&str; 4] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib"];
+
+/// The file that a `lib_path` stands for; none if there is no such file.
+pub(crate) fn library(name: &[u8]) -> Option<PathBuf> {
+    let path = Path::new(OsStr::from_bytes(name));
+    if name.contains(&b'/') {
+        return path.exists().then(|| path.to_path_buf());
+    }
+    let below = |directory: &Path| Some(directory.join(path)).filter(|path| path.exists());
+    let chosen = host::environment("LD_LIBRARY_PATH").map(|text| text.into_vec()).unwrap_or_default();
+    let chosen = chosen.split(|byte| matches!(byte, b':' | b';')).filter(|directory| !directory.is_empty());
+    let mut chosen = chosen.map(|directory| Path::new(OsStr::from_bytes(directory)));
+    let own = host::library().map(|own| PathBuf::from(OsStr::from_bytes(own.to_bytes())));
+    chosen
+        .find_map(below)
+        .or_else(|| cached(name).filter(|path| path.exists()).map(Path::to_path_buf))
+        .or_else(|| DIRECTORIES.iter().find_map(|directory| below(Path::new(directory))))
+        .or_else(|| below(own?.parent()?))
+}
+
+/// What the cache says, by file name, as it was at first use.
+fn cached(name: &[u8]) -> Option<&'static Path> {
+    static PATHS: OnceLock<BTreeMap<Vec<u8>, PathBuf>> = OnceLock::new();
+    PATHS.get_or_init(|| paths(&fs::read(CACHE).unwrap_or_default())).get(name).map(PathBuf::as_path)
+}
+
+/// The paths in the cache, the first of each file name. The cache ends each of its strings with a NUL.
+fn paths(cache: &[u8]) -> BTreeMap<Vec<u8>, PathBuf> {
+    let mut paths = BTreeMap::new();
+    for text in cache.split(|byte| *byte == 0).filter(|text| text.starts_with(b"/")) {
+        let path = Path::new(OsStr::from_bytes(text));
+        if let Some(name) = path.file_name() {
+            paths.entry(name.as_bytes().to_vec()).or_insert_with(|| path.to_path_buf());
+        }
+    }
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_of_the_cache_is_found_by_its_last_part() {
+        let found = paths(b"header\x02\0\x01\0libx.so.1\0/usr/lib/libx.so.1\0/opt/libx.so.1\0/opt/libx.so.10");
+        let found: Vec<_> = found.values().map(|path| path.to_str().unwrap()).collect();
+        assert_eq!(found, ["/usr/lib/libx.so.1", "/opt/libx.so.10"]);
+        assert!(paths(b"").is_empty() && paths(b"/\0/..\0").is_empty());
+    }
+
+    #[test]
+    fn libraries_are_found_where_the_loader_finds_them() {
+        assert!(library(b"libc.so.6").is_some_and(|path| path.is_absolute()));
+        assert_eq!((library(b"libnone.so.1"), library(b"/nonexistent/libc.so.6")), (None, None));
+        assert_eq!(library(b"/proc/self/exe"), Some(PathBuf::from("/proc/self/exe")));
+    }
+}
