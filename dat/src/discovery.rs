@@ -15,9 +15,10 @@ const MOST: usize = 64;
 /// Of a device's name: the kernel's own limit.
 const LONGEST: usize = 64;
 
-/// What is there always: first the names that programs and people know.
-pub(crate) const ALWAYS: &str = r#"sm0 u1.2 threadsafe default libdaplsm.so.1 dapl.1.2 "" ""
-usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 "" ""
+/// What is there always: first the names that programs and people know. `nonthreadsafe`, as all lines here, because other
+/// libdats of 1.2 match the word exactly and programs ask for that; the libraries are thread-safe, and libdat knows it.
+pub(crate) const ALWAYS: &str = r#"sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 "" ""
+usnic0 u1.2 nonthreadsafe default libdaplusnic.so.1 dapl.1.2 "" ""
 "#;
 
 /// The lines for this machine.
@@ -31,12 +32,12 @@ fn lines_for(interfaces: Vec<Vec<u8>>, ports: Vec<(String, u32)>) -> String {
     names.dedup();
     let mut text = ALWAYS.to_owned();
     for name in names.iter().take(MOST) {
-        text += &format!("usnic-{name} u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"{name}\" \"\"\n");
+        text += &format!("usnic-{name} u1.2 nonthreadsafe default libdaplusnic.so.1 dapl.1.2 \"{name}\" \"\"\n");
     }
     for (device, port) in ports.iter().take(MOST) {
         let params = format!("{device} {port}");
         text +=
-            &format!("verbs-{device}-{port} u1.2 threadsafe default libdaplverbs.so.1 dapl.1.2 \"{params}\" \"\"\n");
+            &format!("verbs-{device}-{port} u1.2 nonthreadsafe default libdaplverbs.so.1 dapl.1.2 \"{params}\" \"\"\n");
     }
     text
 }

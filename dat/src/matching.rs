@@ -57,7 +57,9 @@ fn libdat2(only_newer: &bool) -> &'static str {
 
 /// The candidates to try, in order, or why there are none.
 ///
-/// The order of the candidates is kept; only a caller that does not ask for thread safety gets those without it first.
+/// The order of the candidates is kept, but those whose line says the thread safety that is asked for come first. A line
+/// that says `nonthreadsafe` is a candidate for a thread-safe open as well: whether its library is thread-safe is known
+/// once it is loaded, and `registry` refuses it then with [`Refusal::ThreadSafety`].
 pub fn choose<'a, T>(wanted: &Key, candidates: &'a [(Key, T)]) -> Result<Vec<&'a (Key, T)>, Refusal> {
     let mut left: Vec<_> = candidates.iter().filter(|(key, _)| key.name == wanted.name).collect();
     if left.is_empty() {
@@ -74,12 +76,8 @@ pub fn choose<'a, T>(wanted: &Key, candidates: &'a [(Key, T)]) -> Result<Vec<&'a
         Some(minor) => left.retain(|(key, _)| key.minor == minor),
         None => return Err(Refusal::Minor { wanted: asked, present }),
     }
-    if wanted.thread_safe {
-        left.retain(|(key, _)| key.thread_safe);
-    } else {
-        left.sort_by_key(|(key, _)| key.thread_safe); // stable: file order within each kind
-    }
-    if left.is_empty() { Err(Refusal::ThreadSafety) } else { Ok(left) }
+    left.sort_by_key(|(key, _)| key.thread_safe != wanted.thread_safe); // stable: file order within each kind
+    Ok(left)
 }
 
 /// The minor itself; else the smallest larger one, for callers that can stand it.
@@ -124,7 +122,6 @@ mod tests {
         );
         assert_eq!(text(&["x 1.2"], "x 2.0"), "wanted version 2.0, but this name has only 1.2");
         assert_eq!(text(&["x 1.1"], "x 1.2"), "wanted version 1.2, but this name has only 1.1");
-        assert_eq!(chosen("x 1.2 s", &["x 1.2", "x 1.3 s"]), Err(Refusal::ThreadSafety));
     }
 
     #[test]
@@ -148,8 +145,9 @@ mod tests {
     }
 
     #[test]
-    fn thread_safety_is_never_missing_when_not_asked_for() {
+    fn lines_of_the_thread_safety_asked_for_come_first() {
         assert_eq!(chosen("x 1.2", &["x 1.2 s", "x 1.2", "x 1.2 s", "x 1.2"]), Ok(vec![1, 3, 0, 2]));
-        assert_eq!(chosen("x 1.2 s", &["x 1.2 s", "x 1.2", "x 1.2 s"]), Ok(vec![0, 2]));
+        assert_eq!(chosen("x 1.2 s", &["x 1.2", "x 1.2 s", "x 1.2", "x 1.2 s"]), Ok(vec![1, 3, 0, 2]));
+        assert_eq!(chosen("x 1.2 s", &["x 1.2", "x 1.3 s"]), Ok(vec![0]), "the version chooses first");
     }
 }

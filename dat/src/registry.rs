@@ -14,7 +14,7 @@ use dat_abi::*;
 use crate::arena::ARENAS;
 use crate::conf::{Cost, Key};
 use crate::loader::host;
-use crate::matching;
+use crate::matching::{self, Refusal};
 use crate::refused::{Kind, Refused, Why};
 use crate::report::{self, Topic};
 use crate::sources::{self, Gathered};
@@ -88,18 +88,28 @@ pub(crate) fn lease(wanted: &Key) -> Result<Lease, DAT_RETURN> {
             .map_err(|refusal| registry.explain(wanted, &refusal))
     };
     let order = choice.map_err(|(code, refused)| refuse(code, refused))?;
-    let mut whys = Vec::new();
+    let (mut whys, mut is_only_unsafe) = (Vec::new(), true);
     for (key, source) in order {
         let place = source.map_or(String::new(), |source| source.entry.record.place.to_string());
-        match try_source(&key, source.map(|source| source.index)) {
+        match try_source(&key, source.map(|source| source.index), wanted.thread_safe) {
             Ok(lease) => return Ok(lease),
             Err(Blocked::Reentrant) => {
                 let why = Why::new("it is being opened from inside its own provider's initialisation", "");
                 let refused = Refused { kind: Kind::Busy, name: key.name, place, why };
                 return Err(refuse(error(DAT_INVALID_STATE, DAT_NO_SUBTYPE), refused));
             }
-            Err(Blocked::Unusable(why)) => whys.push((place, why)),
+            Err(Blocked::NotThreadSafe) => {
+                whys.push((place, Why::new(Refusal::ThreadSafety.to_string(), Refusal::ThreadSafety.remedy())));
+            }
+            Err(Blocked::Unusable(why)) => {
+                is_only_unsafe = false;
+                whys.push((place, why));
+            }
         }
+    }
+    if is_only_unsafe {
+        let (code, refused) = hold().explain(wanted, &Refusal::ThreadSafety);
+        return Err(refuse(code, refused));
     }
     Err(refuse(error(DAT_PROVIDER_NOT_FOUND, DAT_NO_SUBTYPE), unusable(wanted, whys)))
 }
@@ -156,11 +166,15 @@ pub(crate) fn add(key: Key, open: DAT_IA_OPEN_FUNC, image: Option<usize>) -> DAT
     }
     if entry::hook_was_asked() {
         registry.hooked.extend(image);
-    } else if !image.is_some_and(|image| registry.hooked.contains(&image)) {
+    }
+    // A library that knows the hook is one of this project's, and those are thread-safe.
+    let is_hooked = entry::hook_was_asked() || image.is_some_and(|image| registry.hooked.contains(&image));
+    if !is_hooked {
         ARENAS.expect_foreign();
     }
     report::debug(Topic::DynamicRegistry, || format!("{} is registered", describe(&key)));
-    registry.registrations.add(key, open, owner);
+    let is_thread_safe = is_hooked || key.thread_safe;
+    registry.registrations.add(key, open, owner, is_thread_safe);
     DAT_SUCCESS
 }
 
@@ -210,7 +224,7 @@ pub(crate) fn error(kind: DAT_RETURN_TYPE, subtype: DAT_RETURN_SUBTYPE) -> DAT_R
 
 /// Makes one candidate ready and counts the use. A program's own registration goes before a record of the same key,
 /// whose library could not register any more.
-fn try_source(key: &Key, source: Option<usize>) -> Result<Lease, Blocked> {
+fn try_source(key: &Key, source: Option<usize>, thread_safe: bool) -> Result<Lease, Blocked> {
     let entry = match hold().registrations.get(key) {
         Some(registration) => registration.owner,
         None => source,
@@ -219,6 +233,7 @@ fn try_source(key: &Key, source: Option<usize>) -> Result<Lease, Blocked> {
         entry::enter(index)?;
     }
     let lease = match hold().registrations.get_mut(key) {
+        Some(registration) if thread_safe && !registration.is_thread_safe => Err(Blocked::NotThreadSafe),
         Some(registration) => {
             registration.uses += 1;
             Ok(Lease { open: registration.open, served: Served { registration: registration.id, entry } })

@@ -167,7 +167,7 @@ mod tests {
         for (file, record) in files {
             let path = root.join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, format!("{record} u1.2 threadsafe default l d.1.2 \"\" \"\"\n")).unwrap();
+            fs::write(path, format!("{record} u1.2 nonthreadsafe default l d.1.2 \"\" \"\"\n")).unwrap();
         }
         root
     }

@@ -200,6 +200,29 @@ fn the_sample_file_says_what_the_built_in_registry_says() {
     assert_eq!(facts(&sample), facts(&built_in));
 }
 
+/// Other libdats of 1.2 match the word exactly, and programs ask for `nonthreadsafe`.
+#[test]
+fn lines_that_the_project_writes_can_be_found_by_other_libdats() {
+    let mut files = vec![workspace().join("dat.conf"), workspace().join("README.md")];
+    for directory in ["docs", "docs/man", "docs/guide/src"] {
+        let entries = fs::read_dir(workspace().join(directory)).unwrap().flatten().map(|entry| entry.path());
+        files.extend(entries.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
+    }
+    let (mut count, mut wrong) = (0, Vec::new());
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        for line in text.lines() {
+            let words: Vec<_> = line.split_whitespace().collect();
+            if let [_, "u1.2", safety, "default", ..] = words[..] {
+                count += 1;
+                wrong.extend((safety != "nonthreadsafe").then(|| format!("{}: {line}", file.display())));
+            }
+        }
+    }
+    assert!(count > 20 && wrong.is_empty(), "{count} lines, {wrong:#?}");
+    assert!(dat::sources::built_in().records.iter().all(|record| !record.key.thread_safe));
+}
+
 #[test]
 fn the_corpus_is_survived() {
     for (directory, check) in [("conf", properties::conf as fn(&[u8])), ("matcher", properties::matcher)] {

@@ -161,6 +161,11 @@ fn they_live_beside_libdapl2_and_dtest1_runs() {
     install.arg(format!("--root={}", root.display())).args(["--force-depends", "--force-confnew", "-i"]);
     text_of(install.args(&neighbours).args(packages()));
 
+    for entry in fs::read_dir(root.join("etc/dat.conf.d")).unwrap().flatten() {
+        let text = fs::read_to_string(entry.path()).unwrap();
+        assert!(text.contains(" u1.2  nonthreadsafe ") && !text.contains(" threadsafe "), "{text}");
+    }
+
     let libraries = below(&root).into_iter().find(|path| path.ends_with("libdaplsm.so.1")).expect("sm is installed");
     let command = |arguments: &[&str]| {
         let mut dtest = Command::new(root.join("usr/bin/dtest1"));

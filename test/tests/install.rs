@@ -131,6 +131,9 @@ fn what_is_installed_compiles_by_pkg_config_runs_and_goes_without_a_trace() {
     xtask(&[&["install"], &where_to[..]].concat());
     assert!(prefix.join("share/man/man3/dat_ep_connect.3").exists() && prefix.join("bin/dtest1").exists());
 
+    let conf = dat::conf::parse(&Arc::from("dat.conf"), &fs::read(prefix.join("etc/dat.conf")).unwrap());
+    assert!(!conf.records.is_empty() && conf.records.iter().all(|record| !record.key.thread_safe), "{conf:?}");
+
     let mut pkg_config = Command::new("pkg-config");
     pkg_config.args(["--cflags", "--libs", "dat"]).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
     let flags = text(&pkg_config.output().expect("pkg-config starts").stdout);

@@ -11,9 +11,12 @@
 #define DAT_VERSION_MINOR 2
 
 /*
- * The thread safety that dat_ia_open asks for. It does not say what you get: this library is thread-safe whatever
- * stands here (dat_ia_query reports it as is_thread_safe), and DAT 1.2 has programs ask for less.
+ * The thread safety that dat_ia_open asks for: DAT_FALSE, as DAT 1.2 has it, unless the program is compiled with
+ * -DDAT_THREADSAFE=DAT_TRUE. The libraries of this project are thread-safe whatever stands here (dat_ia_query reports
+ * it as is_thread_safe); with DAT_TRUE, libraries that are not are refused.
  */
+#ifndef DAT_THREADSAFE
 #define DAT_THREADSAFE DAT_FALSE
+#endif
 
 #endif /* _UDAT_CONFIG_H_ */

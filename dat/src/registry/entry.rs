@@ -41,6 +41,8 @@ pub(super) enum Turn {
 pub(super) enum Blocked {
     /// This thread is initialising it, or waiting for it would never end.
     Reentrant,
+    /// A thread-safe provider is wanted; neither its line nor its library says that it is one.
+    NotThreadSafe,
     /// It does not load, is no provider, or does not register.
     Unusable(Why),
 }

@@ -18,6 +18,8 @@ pub(super) struct Registration {
     pub(super) uses: usize,
     /// The record in whose init it came.
     pub(super) owner: Option<usize>,
+    /// Its key says so, or its library is one of this project's.
+    pub(super) is_thread_safe: bool,
 }
 
 /// All of them.
@@ -34,7 +36,7 @@ impl Registrations {
     }
 
     /// Adds one; false if the key is taken.
-    pub(super) fn add(&mut self, key: Key, open: DAT_IA_OPEN_FUNC, owner: Option<usize>) -> bool {
+    pub(super) fn add(&mut self, key: Key, open: DAT_IA_OPEN_FUNC, owner: Option<usize>, is_thread_safe: bool) -> bool {
         if self.by_key.contains_key(&key) {
             return false;
         }
@@ -42,7 +44,7 @@ impl Registrations {
         let id = self.last_id;
         self.by_key.insert(key.clone(), id);
         self.by_owner.extend(owner.map(|owner| (owner, id)));
-        self.by_id.insert(id, Registration { id, key, open, uses: 0, owner });
+        self.by_id.insert(id, Registration { id, key, open, uses: 0, owner, is_thread_safe });
         true
     }
 
@@ -112,9 +114,9 @@ mod tests {
     fn a_registration_is_found_by_key_name_number_and_owner() {
         let mut all = Registrations::new();
         for (name, minor, owner) in [("a", 2, Some(7)), ("a", 1, None), ("aa", 2, Some(7)), ("b", 2, Some(8))] {
-            assert!(all.add(key(name, minor), open, owner));
+            assert!(all.add(key(name, minor), open, owner, false));
         }
-        assert!(!all.add(key("a", 2), open, None), "the key is taken");
+        assert!(!all.add(key("a", 2), open, None, true), "the key is taken");
         let minors = |all: &Registrations, name: &[u8]| all.named(name).map(|one| one.key.minor).collect::<Vec<_>>();
         assert_eq!((minors(&all, b"a"), minors(&all, b"c")), (vec![1, 2], vec![]));
         assert!(all.adopt(&key("a", 1), 9) && all.adopt(&key("b", 2), 9) && !all.adopt(&key("c", 2), 9));

@@ -1,10 +1,16 @@
-//! Files that hide others.
+//! Names in hidden files, and what a line says of thread safety.
 //!
 //! Part of `tests/registry.rs`.
 
+use std::path::PathBuf;
 use std::process::Command;
 
-use crate::case::probe;
+use dapl_test::stage::workspace;
+
+use crate::FINE;
+use crate::case::{Case, probe, stage};
+
+const THREAD_SAFETY: &str = "DAT_PROVIDER_NOT_FOUND DAT_THREAD_SAFETY_NOT_FOUND";
 
 /// Runs the probe where `/etc` has these files and no others; none where that needs more rights than there are.
 fn with_files_in_etc(files: &[(&str, &str)], words: &str, debug: &str) -> Option<String> {
@@ -47,4 +53,48 @@ fn a_name_in_a_hidden_file_is_refused_with_its_place() {
         format!("libdat: cannot open \"three\": no interface adapter of this name in /etc/dat.conf; {rest}")
     );
     assert_eq!(lines.len(), 2, "{lines:#?}");
+}
+
+/// The first program, compiled with these arguments.
+fn first(name: &str, arguments: &[&str]) -> PathBuf {
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("registry").join(name);
+    let path = format!("-Wl,-rpath,{}", stage().lib.display());
+    let source = workspace().join("test/c/thread_safety_probe.c");
+    stage().compile(&program, &[&source], &[&["-Werror", &path], arguments].concat());
+    program
+}
+
+#[test]
+fn a_program_may_be_compiled_to_ask_for_thread_safety() {
+    let case = Case::new("compiled", FINE).provider("libfine.so.1", &[]);
+    let usual = case.run_program(&first("usual", &[]), "fine");
+    assert!(usual.out.ends_with("open: DAT_SUCCESS \n"), "{}", usual.out);
+    let safe = case.run_program(&first("safe", &["-DDAT_THREADSAFE=DAT_TRUE"]), "fine");
+    assert!(safe.out.ends_with(&format!("open: {THREAD_SAFETY}\n")), "{}", safe.out);
+}
+
+#[test]
+fn a_library_that_is_known_to_be_thread_safe_serves_both_lines_for_both_requests() {
+    let conf = "safe u1.2 threadsafe default {}/libown.so.1 dapl.1.2 \"\" \"\"\n\
+                plain u1.2 nonthreadsafe default {}/libown.so.1 dapl.1.2 \"\" \"\"\n";
+    let words = "open safe 1 2 0 open safe 1 2 1 open plain 1 2 0 open plain 1 2 1";
+    let case = Case::new("known", conf).provider_linked("libown.so.1", &["HOOKED"], &["-ldat"]);
+    assert_eq!(case.run(words).quiet().out.matches("open: 0x00000000").count(), 4);
+    // Of another's library only the line can tell; what was initialised for a refused open is finished again.
+    let foreign = Case::new("foreign", conf).provider("libown.so.1", &[]);
+    let answer = foreign.run(words);
+    assert_eq!(answer.out.matches("open: 0x00000000").count(), 3);
+    assert!(answer.out.contains(THREAD_SAFETY), "{}", answer.out);
+    let answer = foreign.run("open plain 1 2 1 open plain 1 2 0 close 0 0 remove plain 1 2 0");
+    assert_eq!((answer.out.matches("init").count(), answer.out.matches("fini").count()), (2, 2), "{}", answer.out);
+}
+
+#[test]
+fn a_thread_safe_program_gets_the_thread_safe_line_first() {
+    let conf = "both u1.2 nonthreadsafe default {}/libplain.so.1 dapl.1.2 \"\" \"\"\n\
+                both u1.2 threadsafe default {}/libsafe.so.1 dapl.1.2 \"\" \"\"\n";
+    let case = Case::new("both", conf).provider("libplain.so.1", &[]).provider("libsafe.so.1", &[]);
+    let init = |words: &str| case.run(words).out.lines().next().unwrap().to_owned();
+    assert_eq!(init("open both 1 2 1"), "provider: init both 1.2 threadsafe ()");
+    assert_eq!(init("open both 1 2 0"), "provider: init both 1.2 nonthreadsafe ()");
 }
