@@ -274,8 +274,7 @@ impl Registry {
                 Cost::Nothing => report::debug(Topic::StaticRegistry, || format!("{complaint} (accepted)")),
             }
         }
-        let records = &gathered.conf.records;
-        report::debug(Topic::StaticRegistry, || format!("records read: {}, from {}", records.len(), gathered.origin));
+        show(&gathered);
         self.entries = gathered.conf.records.iter().map(Entry::settle).collect();
         self.turns = gathered.conf.records.iter().map(|_| Turn::default()).collect();
         self.index.fill(&gathered.conf);
@@ -291,5 +290,34 @@ impl Registry {
         let own = self.registrations.named(name).filter(|registration| !keys.contains(&registration.key));
         candidates.extend(own.map(|registration| (registration.key.clone(), None)));
         candidates
+    }
+}
+
+/// Shows whoever debugs each file and each line that was looked at.
+fn show(gathered: &Gathered) {
+    let topic = Topic::StaticRegistry;
+    for file in &gathered.missing {
+        report::debug(topic, || format!("{}: does not exist", file.display()));
+    }
+    for file in &gathered.passed_over {
+        if !gathered.missing.contains(file) {
+            report::debug(topic, || {
+                format!("{}: not read: only the first dat.conf that exists counts", file.display())
+            });
+        }
+    }
+    let records = &gathered.conf.records;
+    report::debug(topic, || format!("records read: {}, from {}", records.len(), gathered.origin));
+    for record in records {
+        report::debug(topic, || {
+            let (library, params) = (record.library.escape_ascii(), record.params.escape_ascii());
+            format!("{}: {} by {library} with \"{params}\"", record.place, describe(&record.key))
+        });
+    }
+    for absent in &gathered.conf.absent {
+        report::debug(topic, || {
+            let (name, why) = (absent.name.escape_ascii(), &absent.why);
+            format!("{}: \"{name}\" does not count: the line {why}; {}", absent.place, absent.remedy)
+        });
     }
 }

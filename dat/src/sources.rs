@@ -34,10 +34,12 @@ pub(crate) struct Gathered {
     pub(crate) unreadable: Vec<String>,
     /// Where the records come from, in words.
     pub(crate) origin: String,
+    /// Files that were looked for and do not exist.
+    pub(crate) missing: Vec<PathBuf>,
     /// The file that counts: where a further line belongs.
     pub(crate) target: PathBuf,
     /// Usual files that were not read, because only the first that exists counts.
-    passed_over: Vec<PathBuf>,
+    pub(crate) passed_over: Vec<PathBuf>,
 }
 
 /// Reads what there is. `chosen` is the one file that the environment names, and then nothing else counts.
@@ -64,7 +66,10 @@ fn gather_usual(files: &[&Path]) -> Gathered {
     let mut gathered = Gathered::default();
     let found = files.iter().find(|file| match gathered.append(file) {
         Ok(()) => true,
-        Err(error) if is_absent(&error) => false,
+        Err(error) if is_absent(&error) => {
+            gathered.missing.push(file.to_path_buf());
+            false
+        }
         // It exists, so it is the one: going on would serve names that its owner did not choose.
         Err(error) => {
             gathered.unreadable.push(format!("cannot read {}: {error}", file.display()));
@@ -85,6 +90,7 @@ fn gather_usual(files: &[&Path]) -> Gathered {
     }
     gathered.origin = origins.join(", ");
     gathered.target = target.to_path_buf();
+    gathered.missing.dedup();
     gathered.passed_over = files.iter().filter(|file| **file != *target).map(|file| file.to_path_buf()).collect();
     gathered
 }

@@ -144,6 +144,8 @@ fn start(index: usize, entry: &'static Entry) -> Result<(), Why> {
     let library = match entry.library.get() {
         Some(library) => *library,
         None => {
+            let place = &entry.record.place;
+            report::debug(Topic::StaticRegistry, || format!("{place}: loads {}", entry.record.library.escape_ascii()));
             MAPPING.set(MAPPING.get() + 1);
             let loaded = loader::load(&entry.record.library, entry.record.key.major == 1);
             MAPPING.set(MAPPING.get() - 1);

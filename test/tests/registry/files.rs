@@ -1,4 +1,4 @@
-//! Names in hidden files, and what a line says of thread safety.
+//! Files and lines: what debug lines show of them, names in hidden files, and what a line says of thread safety.
 //!
 //! Part of `tests/registry.rs`.
 
@@ -11,6 +11,31 @@ use crate::FINE;
 use crate::case::{Case, probe, stage};
 
 const THREAD_SAFETY: &str = "DAT_PROVIDER_NOT_FOUND DAT_THREAD_SAFETY_NOT_FOUND";
+
+#[test]
+fn debug_lines_show_each_file_and_line_that_is_looked_at() {
+    let conf = format!(
+        "# comment\n{FINE}gone u2.0 threadsafe default libgone.so.2 dapl.2.0 \"a b\" \"\"\n\
+         off u1.2 nonthreadsafe nondefault l dapl.1.2 \"\" \"\"\nbad u1.2\n"
+    );
+    let case = Case::new("shown", &conf).provider("libfine.so.1", &[]).with("DAT_DBG_TYPE", "0x4");
+    let answer = case.run("open fine 1 2 0");
+    let lines: Vec<_> = answer.err.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            "libdat: {}/dat.conf:4:24: default: nondefault; such a record is out of use (accepted)",
+            "libdat: records read: 2, from {}/dat.conf (DAT_OVERRIDE)",
+            "libdat: {}/dat.conf:2: \"fine\" 1.2 nonthreadsafe by {}/libfine.so.1 with \"eth0 0\"",
+            "libdat: {}/dat.conf:3: \"gone\" 2.0 threadsafe by libgone.so.2 with \"a b\"",
+            "libdat: {}/dat.conf:4: \"off\" does not count: the line is marked nondefault, which takes it out of use; \
+             write default instead",
+            "libdat: {}/dat.conf:5: \"bad\" does not count: the line was dropped: thread_safety: missing (end of line); \
+             allowed is threadsafe or nonthreadsafe",
+            "libdat: {}/dat.conf:2: loads {}/libfine.so.1",
+        ]
+    );
+}
 
 /// Runs the probe where `/etc` has these files and no others; none where that needs more rights than there are.
 fn with_files_in_etc(files: &[(&str, &str)], words: &str, debug: &str) -> Option<String> {
@@ -53,6 +78,32 @@ fn a_name_in_a_hidden_file_is_refused_with_its_place() {
         format!("libdat: cannot open \"three\": no interface adapter of this name in /etc/dat.conf; {rest}")
     );
     assert_eq!(lines.len(), 2, "{lines:#?}");
+}
+
+#[test]
+fn debug_lines_show_files_that_do_not_exist_and_files_that_do_not_count() {
+    let (one, two, three) = (line("one"), line("two"), line("three"));
+    let files = [
+        ("rdma/dat.conf", two.as_str()),
+        ("rdma/compat-dapl.conf", one.as_str()),
+        ("dat.conf.d/own.conf", three.as_str()),
+    ];
+    let Some(err) = with_files_in_etc(&files, "open two 1 2 0", "4") else { return };
+    let shown: Vec<_> = err.lines().take(4).collect();
+    assert_eq!(
+        shown,
+        [
+            "libdat: /etc/dat.conf: does not exist",
+            "libdat: /etc/rdma/compat-dapl/dat.conf: does not exist",
+            "libdat: records read: 1, from /etc/rdma/dat.conf",
+            "libdat: /etc/rdma/dat.conf:1: \"two\" 1.2 nonthreadsafe by libgone.so.1 with \"\"",
+        ],
+        "{err}"
+    );
+    let files = [("dat.conf", one.as_str()), ("rdma/dat.conf", two.as_str())];
+    let Some(err) = with_files_in_etc(&files, "open one 1 2 0", "4") else { return };
+    let hidden = "libdat: /etc/rdma/dat.conf: not read: only the first dat.conf that exists counts";
+    assert!(err.lines().any(|line| line == hidden), "{err}");
 }
 
 /// The first program, compiled with these arguments.
