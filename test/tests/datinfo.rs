@@ -72,8 +72,72 @@ fn each_entry_is_listed_with_its_line_and_why_it_does_not_open() {
         "  does not open (DAT_PROVIDER_NOT_FOUND): {}/libgone.so.1: cannot open shared object file: No such file or \
          directory; install that library, or correct lib_path"
     );
-    assert!(lines[11].starts_with("  does not open: it died of signal 6 (SIGABRT) in the open"), "{lines:#?}");
-    assert_eq!(lines.len(), 12);
+    assert!(lines[9].starts_with("  does not open: it died of signal 6 (SIGABRT) in the open"), "{lines:#?}");
+    assert_eq!(lines[10], "lines for DAT 2.0, not for libdat.so.1: 1 (later); datinfo check explains them");
+    assert_eq!(lines.len(), 11);
+    let named = datinfo(&six(), "--ia later");
+    assert!(named.stdout.contains("wanted version 1.2, but this name has only 2.0"), "{named:#?}");
+}
+
+#[test]
+fn lines_for_other_versions_are_one_line() {
+    let others: String = (0..62)
+        .map(|at| {
+            format!("ofa-v2-mlx4_{at} u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"mlx4_{at} 1\" \"\"\n")
+        })
+        .collect();
+    let line = "lines for DAT 2.0, not for libdat.so.1: 62 (ofa-v2-mlx4_0, ofa-v2-mlx4_1, ofa-v2-mlx4_2, ...)";
+    let fine = SIX.lines().next().unwrap();
+    let case = Case::new("datinfo-others", &format!("{others}{fine}\n")).provider("libfine.so.1", &[]);
+    let listing = datinfo(&case, "");
+    assert_eq!(listing.status.code(), Some(0), "{listing:#?}");
+    let lines: Vec<_> = listing.stdout.lines().collect();
+    assert!(lines.len() == 3 && lines[1] == "  opens" && lines[2].starts_with(line), "{lines:#?}");
+    let doctor = datinfo(&case, "doctor").stdout;
+    assert_eq!(doctor.lines().filter(|line| line.contains("ofa-v2")).count(), 1, "{doctor}");
+    assert!(doctor.contains(&format!("note     registry: {line}\n")), "{doctor}");
+    let settings = datinfo(&case, "-c").stdout;
+    assert_eq!(settings.lines().filter(|line| line.contains("ofa-v2")).count(), 1, "{settings}");
+    let document = json(&datinfo(&case, "--json"));
+    assert_eq!(document["adapters"].as_array().unwrap().len(), 63, "tools get all of them");
+    let refusal = datinfo(&case, "--ia nobody").stdout;
+    assert!(refusal.contains("open one of these: fine\n"), "{refusal}");
+}
+
+#[test]
+fn a_check_looks_into_names_libraries_and_parameters() {
+    let conf = "a u1.2 nonthreadsafe default {}/libfine.so.1 dapl.1.2 \"\" \"\"\n\
+                a u1.2 nonthreadsafe default libc.so.6 dapl.1.2 \"\" \"\"\n\
+                a u1.2 threadsafe default libc.so.6 dapl.1.2 \"\" \"\"\n\
+                b u1.2 nonthreadsafe default {}/libgone.so.1 dapl.1.2 \"\" \"\"\n\
+                c u1.2 nonthreadsafe default libgone.so.1 dapl.1.2 \"\" \"\"\n\
+                d u1.2 nonthreadsafe default libdaplusnic.so.1 dapl.1.2 \"eth0 mtu=x colour=red\" \"\"\n\
+                e u2.0 nonthreadsafe default libgone.so.2 dapl.2.0 \"\" \"\"\n";
+    let case = Case::new("datinfo-doubts", conf).provider("libfine.so.1", &[]);
+    let _ = stage_with(Profile::Dev, &["daplusnic"]);
+    let finished = datinfo(&case, "check");
+    assert_eq!(finished.status.code(), Some(1), "{finished:#?}");
+    let doubts: Vec<_> = finished.stdout.lines().filter(|line| !line.contains(" serves DAT ")).collect();
+    assert_eq!(
+        doubts,
+        [
+            "read: {}/dat.conf (DAT_OVERRIDE)",
+            "{}/dat.conf:2: ia_name: \"a\" 1.2 nonthreadsafe is the entry of {}/dat.conf:1 again; \
+             it serves only where no library of that one loads",
+            "{}/dat.conf:4: lib_path: {}/libgone.so.1 does not exist; install that library, or correct lib_path",
+            "{}/dat.conf:5: lib_path: libgone.so.1 does not exist: not beside libdat nor where the loader looks; \
+             install that library, or correct lib_path",
+            "{}/dat.conf:6: ia_params: mtu: \"x\" is not a number from 1200 to 65507; the default is used",
+            "{}/dat.conf:6: ia_params: \"colour=red\" is not understood; datinfo -c shows the settings of usnic",
+            "7 adapters, 5 complaints, 0 lines dropped",
+        ]
+    );
+    let document = json(&datinfo(&case, "check --json"));
+    let wrong: Vec<_> = document["complaints"].as_array().unwrap().iter().map(|one| one["wrong"] == true).collect();
+    assert_eq!(wrong, [false, true, true, true, true], "an entry that comes twice is only remarked on");
+    let twice = Case::new("datinfo-twice", &conf.lines().take(2).map(|line| format!("{line}\n")).collect::<String>());
+    let twice = twice.provider("libfine.so.1", &[]);
+    assert_eq!(datinfo(&twice, "check").status.code(), Some(0));
 }
 
 #[test]
@@ -230,7 +294,7 @@ fn a_file_is_explained_line_by_line_and_complaint_by_complaint() {
     }
     let document = json(&datinfo(&case, "check --json"));
     assert_eq!((document["well"].as_bool(), document["entries"][0]["name"].as_str()), (Some(false), Some("a")));
-    let good = Case::new("datinfo-good", "a u1.2 threadsafe default l dapl.1.2 \"\" \"\"\n");
+    let good = Case::new("datinfo-good", "a u1.2 threadsafe default libc.so.6 dapl.1.2 \"\" \"\"\n");
     assert_eq!(datinfo(&good, "check").status.code(), Some(0));
     let missing = datinfo(&good, "check /nonexistent/dat.conf");
     assert_eq!(missing.status.code(), Some(2));
@@ -256,6 +320,7 @@ fn without_a_usable_registry_it_says_so_and_goes_on() {
     let conf = dat::conf::parse(&"discovered".into(), finished.stdout.as_bytes());
     assert!(conf.complaints.is_empty() && conf.records.len() >= 2, "{conf:?}");
     assert_eq!(conf.records[0].key.name, b"sm0");
+    assert!(conf.records.iter().all(|record| !record.key.thread_safe), "other libdats would not find them: {conf:?}");
 }
 
 #[test]

@@ -55,7 +55,7 @@ pub struct LibdatHook {
 /// Size of a [`LibdatHook`] without what was appended since its first version: the least that one of ours has.
 pub const LIBDAT_HOOK_LEAST: usize = core::mem::offset_of!(LibdatHook, provider_says);
 
-/// Accepted records: name, version, thread safety, library, parameters, file:line.
+/// Accepted records: name, version, thread safety, library, parameters, file:line, the library's file (empty if there is none).
 pub const TELL_ENTRY: u32 = 0;
 /// Names on lines that do not count: name, file:line, why, what makes it count.
 pub const TELL_ABSENT: u32 = 1;

@@ -1,6 +1,8 @@
 //! `datinfo check`: each line of a dat.conf in words, and each complaint with what may stand there.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as Slot;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -8,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::options::Options;
 use crate::registry::{Complaint, Entry, Registry};
+use crate::settings::{is_ours, param_troubles};
 use crate::{say, say_json};
 
 /// Explains; whether nothing is wrong.
@@ -20,15 +23,18 @@ pub(crate) fn check(options: &Options, file: Option<&Path>) -> crate::Result {
     if !registry.is_ours {
         return Err("this libdat.so.1 is another's, and does not explain what it reads".to_owned());
     }
-    let dropped = registry.complaints.iter().filter(|complaint| complaint.is_dropped).count();
-    let is_well = dropped == 0 && registry.unreadable.is_empty() && !registry.entries.is_empty();
+    let mut complaints = registry.complaints.clone();
+    complaints.extend(doubts(&registry.entries));
+    let dropped = complaints.iter().filter(|complaint| complaint.is_dropped).count();
+    let is_wrong = complaints.iter().any(|complaint| complaint.is_wrong);
+    let is_well = !is_wrong && registry.unreadable.is_empty() && !registry.entries.is_empty();
     if options.json {
         say_json(&json!({
             "origin": registry.origin,
             "well": is_well,
             "entries": registry.entries.iter().map(explained).collect::<Vec<Value>>(),
             "out_of_use": registry.absent.iter().map(|absent| absent.json()).collect::<Vec<_>>(),
-            "complaints": registry.complaints.iter().map(|complaint| complaint.json()).collect::<Vec<_>>(),
+            "complaints": complaints.iter().map(|complaint| complaint.json()).collect::<Vec<_>>(),
             "unreadable": registry.unreadable,
         }));
         return Ok(is_well);
@@ -41,10 +47,10 @@ pub(crate) fn check(options: &Options, file: Option<&Path>) -> crate::Result {
     for absent in &registry.absent {
         let _ = writeln!(text, "{}: \"{}\" {}; {}", absent.place, absent.name, absent.why, absent.remedy);
     }
-    for complaint in &registry.complaints {
+    for complaint in &complaints {
         text += &line(complaint);
     }
-    let (count, complaints) = (registry.entries.len(), registry.complaints.len());
+    let (count, complaints) = (registry.entries.len(), complaints.len());
     let _ = writeln!(text, "{count} adapters, {complaints} complaints, {dropped} lines dropped");
     say(&text);
     Ok(is_well)
@@ -60,18 +66,48 @@ fn explained(entry: &Entry) -> Value {
 fn meaning(entry: &Entry) -> String {
     let Entry { name, version, safety, library, params, .. } = entry;
     let who = if entry.is_version_1() { "" } else { " (for programs of that version, not for those of 1.2)" };
-    let threads = match safety.as_str() {
-        "threadsafe" => "for programs that ask for thread safety too",
+    let threads = match (safety.as_str(), is_ours(library)) {
+        ("threadsafe", _) | (_, true) => "for programs that ask for thread safety too",
         _ => "not for programs that ask for thread safety",
     };
     let given = if params.is_empty() { "no parameters".to_owned() } else { format!("the parameters \"{params}\"") };
     format!("\"{name}\" serves DAT {version}{who}, {threads}, by {library} with {given}")
 }
 
+/// What is doubtful about lines that can be read: names that come twice, libraries that are not there, parameters.
+fn doubts(entries: &[Entry]) -> Vec<Complaint> {
+    let mut first: BTreeMap<(&str, &str, &str), &str> = BTreeMap::new();
+    let mut doubts = Vec::new();
+    for entry in entries.iter().filter(|entry| entry.is_version_1()) {
+        let Entry { name, version, safety, library, place, .. } = entry;
+        let mut doubt = |field: &str, found: String, allowed: String, is_wrong| {
+            let (place, column, field) = (place.clone(), String::new(), field.to_owned());
+            doubts.push(Complaint { place, column, field, found, allowed, is_dropped: false, is_wrong });
+        };
+        match first.entry((name, version, safety)) {
+            Slot::Vacant(slot) => drop(slot.insert(place)),
+            Slot::Occupied(slot) => {
+                let found = format!("\"{name}\" {version} {safety} is the entry of {} again", slot.get());
+                doubt("ia_name", found, "it serves only where no library of that one loads".to_owned(), false);
+            }
+        }
+        if entry.file.as_ref().is_some_and(String::is_empty) {
+            let where_to = if library.contains('/') { "" } else { ": not beside libdat nor where the loader looks" };
+            let allowed = "install that library, or correct lib_path".to_owned();
+            doubt("lib_path", format!("{library} does not exist{where_to}"), allowed, true);
+        }
+        for (found, allowed) in param_troubles(entry) {
+            doubt("ia_params", found, allowed, true);
+        }
+    }
+    doubts
+}
+
 fn line(complaint: &Complaint) -> String {
-    let Complaint { place, column, field, found, allowed, is_dropped } = complaint;
+    let Complaint { place, column, field, found, allowed, is_dropped, .. } = complaint;
     let cost = if *is_dropped { "; this record is dropped" } else { "" };
-    format!("{place}:{column}: {field}: {found}; {allowed}{cost}\n")
+    let colon = if column.is_empty() { "" } else { ":" };
+    format!("{place}{colon}{column}: {field}: {found}; {allowed}{cost}\n")
 }
 
 #[cfg(test)]
@@ -88,12 +124,15 @@ mod tests {
             library: text("l"),
             params: text("p"),
             place: text("f:1"),
+            file: None,
         };
         assert_eq!(
             meaning(&entry),
             "\"a\" serves DAT 2.0 (for programs of that version, not for those of 1.2), not for programs that ask for \
              thread safety, by l with the parameters \"p\""
         );
+        let own = Entry { version: text("1.2"), library: text("libdaplsm.so.1"), ..entry.clone() };
+        assert!(meaning(&own).contains(", for programs that ask for thread safety too, by libdaplsm.so.1"));
         let plain = Entry { version: text("1.2"), safety: text("threadsafe"), params: String::new(), ..entry };
         assert_eq!(
             meaning(&plain),

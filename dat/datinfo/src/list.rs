@@ -13,7 +13,8 @@ use crate::{say, say_json};
 /// The listing; whether any adapter is usable.
 pub(crate) fn list(options: &Options) -> crate::Result {
     let registry = Registry::read(options, None)?;
-    let entries = registry.wanted(options);
+    // A tool gets all of them, each with its reason.
+    let (entries, others) = if options.json { (registry.wanted(options), None) } else { registry.openable(options) };
     let opened = adapter::open_all(options, &entries);
     let usable = opened.iter().any(Opened::is_open);
     if options.json {
@@ -30,6 +31,9 @@ pub(crate) fn list(options: &Options) -> crate::Result {
     }
     for (entry, opened) in entries.iter().zip(&opened) {
         text += &lines(entry, opened, options.verbose);
+    }
+    if let Some(others) = others {
+        let _ = writeln!(text, "{others}; datinfo check explains them");
     }
     for absent in
         registry.absent.iter().filter(|absent| options.names.is_empty() || options.names.contains(&absent.name))
@@ -72,7 +76,7 @@ fn document(registry: &Registry, entries: &[Entry], opened: &[Opened], with_attr
 
 /// An adapter: its line, then how it stands, then with `-v` all attributes.
 fn lines(entry: &Entry, opened: &Opened, verbose: bool) -> String {
-    let Entry { name, version, safety, library, params, place } = entry;
+    let Entry { name, version, safety, library, params, place, .. } = entry;
     let mut text = name.clone();
     if !version.is_empty() {
         let _ = write!(text, "  {version} {safety}");
@@ -140,7 +144,7 @@ pub(crate) fn discover(options: &Options) -> crate::Result {
 /// Versions of this program, of libdat, and of each library that an adapter's open loads.
 pub(crate) fn versions(options: &Options) -> crate::Result {
     let registry = Registry::read(options, None)?;
-    let entries = registry.wanted(options);
+    let (entries, _) = registry.openable(options);
     let opened = adapter::open_all(options, &entries);
     let mut files: Vec<Value> = vec![json!({"file": "datinfo", "version": env!("CARGO_PKG_VERSION")})];
     let libdat = registry.version.clone().unwrap_or_else(|| "another's".to_owned());

@@ -1,6 +1,7 @@
 //! The registry as a probe has read it: entries, names that do not count, complaints.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -20,17 +21,22 @@ pub(crate) struct Entry {
     pub(crate) params: String,
     /// file:line, or empty.
     pub(crate) place: String,
+    /// The library's file, empty if there is none; `None` where libdat does not tell.
+    pub(crate) file: Option<String>,
 }
 
 /// What is wrong with a line.
 #[derive(Clone, Debug)]
 pub(crate) struct Complaint {
     pub(crate) place: String,
+    /// Empty if it is about the whole field.
     pub(crate) column: String,
     pub(crate) field: String,
     pub(crate) found: String,
     pub(crate) allowed: String,
     pub(crate) is_dropped: bool,
+    /// It deserves more than a look: an adapter is missing or set otherwise than it says.
+    pub(crate) is_wrong: bool,
 }
 
 /// A name on a line that does not count.
@@ -87,6 +93,7 @@ impl Registry {
             library: field(&fields, 3),
             params: field(&fields, 4),
             place: words(&fields, 5),
+            file: fields.get(6).map(|file| readable(file)),
         };
         let complaint = |fields: Vec<String>| Complaint {
             place: words(&fields, 0),
@@ -95,6 +102,7 @@ impl Registry {
             found: words(&fields, 3),
             allowed: words(&fields, 4),
             is_dropped: field(&fields, 5) == "dropped",
+            is_wrong: field(&fields, 5) == "dropped",
         };
         let absent = |fields: Vec<String>| Absent {
             name: field(&fields, 0),
@@ -117,13 +125,11 @@ impl Registry {
 
     /// Each name and version once, in the order of the files; or only those that are asked for, listed or not.
     pub(crate) fn wanted(&self, options: &Options) -> Vec<Entry> {
-        let mut wanted: Vec<Entry> = Vec::new();
-        for entry in &self.entries {
-            let is_named = options.names.is_empty() || options.names.contains(&entry.name);
-            if is_named && wanted.iter().all(|known| (&known.name, &known.version) != (&entry.name, &entry.version)) {
-                wanted.push(entry.clone());
-            }
-        }
+        let mut seen = BTreeSet::new();
+        let is_named = |entry: &&Entry| options.names.is_empty() || options.names.contains(&entry.name);
+        let named = self.entries.iter().filter(is_named);
+        let mut wanted: Vec<Entry> =
+            named.filter(|entry| seen.insert((&entry.name, &entry.version))).cloned().collect();
         for name in &options.names {
             if wanted.iter().all(|known| known.name != *name) {
                 wanted.push(Entry { name: name.clone(), ..Entry::default() });
@@ -131,6 +137,26 @@ impl Registry {
         }
         wanted
     }
+
+    /// The same without lines for other versions of DAT, unless they are asked for by name; and one line about all of those.
+    pub(crate) fn openable(&self, options: &Options) -> (Vec<Entry>, Option<String>) {
+        let is_other = |entry: &Entry| options.names.is_empty() && !entry.is_version_1();
+        let (others, entries): (Vec<_>, Vec<_>) = self.wanted(options).into_iter().partition(is_other);
+        (entries, others_line(&others))
+    }
+}
+
+/// Lines for other versions, in one; `None` if there are none.
+fn others_line(others: &[Entry]) -> Option<String> {
+    /// Names that are shown.
+    const MOST: usize = 3;
+    let versions: BTreeSet<&str> = others.iter().map(|entry| entry.version.as_str()).collect();
+    let versions: Vec<_> = versions.into_iter().collect();
+    let mut names: Vec<_> = others.iter().take(MOST).map(|entry| entry.name.as_str()).collect();
+    names.extend((others.len() > MOST).then_some("..."));
+    let (versions, names) = (versions.join(", "), names.join(", "));
+    let line = || format!("lines for DAT {versions}, not for libdat.so.1: {} ({names})", others.len());
+    (!others.is_empty()).then(line)
 }
 
 impl Entry {
@@ -141,6 +167,7 @@ impl Entry {
             "api_version": self.version,
             "thread_safety": self.safety,
             "library": self.library,
+            "file": self.file,
             "ia_params": self.params,
         })
     }
@@ -160,6 +187,7 @@ impl Complaint {
             "found": self.found,
             "allowed": self.allowed,
             "dropped": self.is_dropped,
+            "wrong": self.is_wrong,
         })
     }
 }
@@ -167,5 +195,23 @@ impl Complaint {
 impl Absent {
     pub(crate) fn json(&self) -> Value {
         json!({"name": self.name, "place": self.place, "why": self.why, "remedy": self.remedy})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str, version: &str) -> Entry {
+        Entry { name: name.to_owned(), version: version.to_owned(), ..Entry::default() }
+    }
+
+    #[test]
+    fn lines_of_other_versions_are_one_line() {
+        assert_eq!(others_line(&[]), None);
+        let others: Vec<_> = (0..62).map(|at| entry(&format!("n{at}"), if at == 9 { "2.1" } else { "2.0" })).collect();
+        let line = others_line(&others).unwrap();
+        assert_eq!(line, "lines for DAT 2.0, 2.1, not for libdat.so.1: 62 (n0, n1, n2, ...)");
+        assert_eq!(others_line(&others[..1]).unwrap(), "lines for DAT 2.0, not for libdat.so.1: 1 (n0)");
     }
 }

@@ -126,6 +126,11 @@ fn is_library(path: &str, name: &str) -> bool {
     file.strip_prefix(name).is_some_and(|rest| rest.starts_with(".so"))
 }
 
+/// Whether a library's name is one of this project's, which are thread-safe whatever their lines say.
+pub(crate) fn is_ours(library: &str) -> bool {
+    table_of(library).is_some() && !["libdaplcma", "libdaplscm"].iter().any(|name| is_library(library, name))
+}
+
 /// An adapter's settings, and words of its parameters that nobody understands.
 fn settings_of(entry: &Entry) -> (Vec<Setting>, Vec<String>) {
     let Some(table) = table_of(&entry.library) else { return (Vec::new(), Vec::new()) };
@@ -150,10 +155,31 @@ fn settings_of(entry: &Entry) -> (Vec<Setting>, Vec<String>) {
     (all, odd)
 }
 
+/// What is wrong with an adapter's `ia_params`: what was found, and what may stand there.
+pub(crate) fn param_troubles(entry: &Entry) -> Vec<(String, String)> {
+    let Some(table) = table_of(&entry.library) else { return Vec::new() };
+    let (settings, odd) = settings_of(entry);
+    let wrong = settings.iter().filter_map(|setting| {
+        let trouble = setting.trouble.as_ref()?.strip_prefix("ia_params: ")?;
+        Some((format!("{}: {trouble}", setting.knob.name), "the default is used".to_owned()))
+    });
+    let unknown = odd.iter().map(|word| {
+        let found = format!("\"{}\" is not understood", word.escape_debug());
+        (found, format!("datinfo -c shows the settings of {}", table.provider))
+    });
+    let is_nameless =
+        table.provider == VERBS.provider && entry.params.split_ascii_whitespace().all(|word| word.contains('='));
+    let nameless = is_nameless.then(|| {
+        let allowed = "a device and its port, a network device or an address is wanted first (\"mlx5_0 1\")";
+        ("names no adapter".to_owned(), allowed.to_owned())
+    });
+    wrong.chain(unknown).chain(nameless).collect()
+}
+
 /// Where the registry comes from, and each adapter's settings.
 pub(crate) fn configuration(options: &Options) -> crate::Result {
     let registry = Registry::read(options, None)?;
-    let entries = registry.wanted(options);
+    let (entries, others) = if options.json { (registry.wanted(options), None) } else { registry.openable(options) };
     if options.json {
         let adapters: Vec<Value> = entries
             .iter()
@@ -189,6 +215,7 @@ pub(crate) fn configuration(options: &Options) -> crate::Result {
             let _ = writeln!(text, "  \"{}\" in its ia_params is not understood", word.escape_debug());
         }
     }
+    others.iter().for_each(|others| text += &format!("{others}\n"));
     say(&text);
     Ok(!entries.is_empty())
 }
@@ -215,6 +242,17 @@ mod tests {
         assert_eq!(seen("slots"), ("256", "default"));
         assert!(setting(&settings, "slots").trouble.as_ref().is_some_and(|why| why.contains("from 8 to 4096")));
         assert_eq!(odd, ["colour=red"]);
+    }
+
+    #[test]
+    fn troubles_of_parameters_are_those_of_the_line() {
+        let found = |library: &str, params: &str| -> Vec<String> {
+            param_troubles(&entry(library, params)).into_iter().map(|(found, _)| found).collect()
+        };
+        let troubles = found("libdaplsm.so.1", "slots=1 colour=red");
+        assert_eq!(troubles, ["slots: \"1\" is not a number from 8 to 4096", "\"colour=red\" is not understood"]);
+        assert_eq!(found("libdaplverbs.so.1", "cm=socket"), ["names no adapter"]);
+        assert!(found("libdaplverbs.so.1", "mlx5_0 1").is_empty() && found("libother.so.1", "x=y").is_empty());
     }
 
     #[test]

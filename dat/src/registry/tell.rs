@@ -6,6 +6,7 @@
 
 use super::hold;
 use crate::conf::Cost;
+use crate::loader::found;
 use crate::report;
 use crate::sources;
 
@@ -36,7 +37,8 @@ fn known(topic: u32, index: usize) -> Option<String> {
             let version = format!("{}.{}", key.major, key.minor);
             let place = record.place.to_string();
             let fields = [&bytes(&key.name), &version, safety, &bytes(&record.library), &bytes(&record.params)];
-            format!("{}\t{}", fields.join("\t"), escaped(&place))
+            let library = found::library(&record.library).map_or(String::new(), |path| path.display().to_string());
+            format!("{}\t{}\t{}", fields.join("\t"), escaped(&place), escaped(&library))
         }),
         TELL_ABSENT => files.conf.absent.get(index).map(|absent| {
             let name = absent.name.escape_ascii().to_string();

@@ -60,7 +60,8 @@ fn registry(options: &Options, findings: &mut Vec<Finding>) {
         let remedy = "datinfo check explains them";
         findings.push(Finding::new(Grade::Warning, "registry", "lines that cannot be read", remedy));
     }
-    let entries = registry.wanted(options);
+    let (entries, others) = registry.openable(options);
+    findings.extend(others.map(|others| Finding::note("registry", others)));
     let opened = adapter::open_all(options, &entries);
     for (entry, opened) in entries.iter().zip(&opened) {
         findings.push(match opened {
