@@ -292,20 +292,20 @@ impl Device {
     #[cold]
     pub(crate) fn heed_errors(&self, socket: &Socket) {
         let now = now();
-        let mut nobody = Vec::new();
+        let mut closed = Vec::new();
         errors::read(socket, |missed| {
-            nobody.push(missed);
             for place in self.table.all().into_iter().filter(|place| place.is_open()) {
                 if place.pair.sends_to(missed.to) {
-                    let outlook = place.pair.did_not_arrive(now, place.number, missed.hint);
+                    let outlook = place.pair.did_not_arrive(now, place.number, &missed);
                     self.wants(place.number, &place.plan, &outlook);
                 }
             }
+            if missed.hint == Hint::PortClosed {
+                closed.push(missed);
+            }
         });
-        let me = self.me.upgrade().filter(|_| !nobody.is_empty());
-        let unreachable = nobody.iter().filter(|missed| missed.hint == Hint::Unreachable).map(|missed| missed.to);
-        if let Some(device) = me {
-            unreachable.for_each(|to| setups::nobody_there(&device, to));
+        if let Some(device) = self.me.upgrade().filter(|_| !closed.is_empty()) {
+            closed.iter().for_each(|missed| setups::nobody_there(&device, missed.to));
         }
     }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use dapl::provider::{ConnId, Segment, Status};
 
 use crate::host::{Recv, Request, World};
-use crate::net::errors::Hint;
+use crate::net::errors::{Hint, Missed};
 use crate::net::receive::Packets;
 use crate::net::send::{Batch, Destination, Outcome};
 use crate::net::socket::Socket;
@@ -154,11 +154,17 @@ impl Line {
         }
     }
 
-    /// What the network says of what was sent.
-    pub(crate) fn hint(&mut self, now: Nanos, hint: Hint) {
-        match hint {
-            Hint::TooLarge(bytes) => self.link.too_large(now, (bytes as usize).saturating_sub(self.headers)),
-            Hint::Unreachable => self.link.did_not_arrive(now),
+    /// An ICMP message about a datagram to the peer. Only what quotes a packet of this connection is believed; anything else
+    /// can be forged from off the path, and makes the connection ask its peer (RFC 5927; RFC 8899, 4.6.1).
+    pub(crate) fn hint(&mut self, now: Nanos, missed: &Missed) {
+        let is_quoted = || self.link.is_quoted(&missed.quote, self.seal.is_some());
+        match missed.hint {
+            Hint::TooLarge(bytes) if missed.is_local || is_quoted() => {
+                self.link.too_large(now, (bytes as usize).saturating_sub(self.headers));
+            }
+            Hint::TooLarge(_) => {}
+            Hint::PortClosed if is_quoted() => self.link.port_closed(now),
+            Hint::PortClosed | Hint::Unreachable => self.link.did_not_arrive(now),
         }
     }
 

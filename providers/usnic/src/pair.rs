@@ -11,7 +11,7 @@ use std::sync::Arc;
 use dapl::handle::ObjectId;
 use dapl::provider::{CmEvent, ConnId, RequestInfo};
 
-pub(crate) use crate::net::errors::Hint;
+pub(crate) use crate::net::errors::Missed;
 use crate::net::receive::Packets;
 use crate::net::socket::Socket;
 use crate::proto::Nanos;
@@ -42,8 +42,8 @@ pub(crate) trait Pair: Send + Sync {
     /// Its packets go there.
     fn sends_to(&self, peer: SocketAddr) -> bool;
 
-    /// The system has heard that this did not get to where it sends to. A hint of anybody's: never a verdict.
-    fn did_not_arrive(&self, now: Nanos, number: u32, hint: Hint) -> Outlook;
+    /// An ICMP message about a datagram to where it sends to, perhaps of another connection, and perhaps forged.
+    fn did_not_arrive(&self, now: Nanos, number: u32, missed: &Missed) -> Outlook;
 
     /// The attempt, or the connection, is over: the peer ended it, refused it, or never answered. All is flushed. False: it
     /// was over before, and there is nothing to report.

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use crate::device::Device;
 use crate::host::{Nobody, World};
 use crate::line::Line;
-use crate::net::errors::Hint;
+use crate::net::errors::Missed;
 use crate::net::receive::Packets;
 use crate::pair::{Opened, Pair};
 use crate::proto::Nanos;
@@ -91,8 +91,8 @@ impl Pair for Remains {
         self.line.lock().sends_to(peer)
     }
 
-    fn did_not_arrive(&self, now: Nanos, number: u32, hint: Hint) -> Outlook {
-        self.with(now, number, |line| line.hint(now, hint))
+    fn did_not_arrive(&self, now: Nanos, number: u32, missed: &Missed) -> Outlook {
+        self.with(now, number, |line| line.hint(now, missed))
     }
 
     fn end(&self, _: u32) -> bool {

@@ -1,6 +1,8 @@
-//! What routers and hosts have answered to datagrams of ours (ICMP), as the kernel keeps it for a socket.
+//! ICMP messages about datagrams of a socket, as the kernel keeps them in its error queue (`IP_RECVERR`).
 //!
-//! Anybody on the way can make up such an answer: who reads this takes it for a hint.
+//! Such messages are not authenticated. The kernel matches the addresses and ports of the quoted datagram with the socket, and
+//! nothing more. An attacker off the path can guess these (RFC 5927), so the begin of the quoted payload is read, too: the
+//! caller compares it with what was sent.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,19 +14,28 @@ use super::socket::Socket;
 /// What the network says of something that was sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Hint {
-    /// Nobody has that port, or there is no way to that host.
+    /// No socket has that port, as the address says to which the datagram was sent.
+    PortClosed,
+    /// Host or network unreachable, or what any other address says of a port.
     Unreachable,
     /// Packets of more than so many bytes, with all headers, do not get through.
     TooLarge(u32),
 }
 
 /// A datagram that did not arrive.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Missed {
     /// Where it was sent.
     pub(crate) to: SocketAddr,
     pub(crate) hint: Hint,
+    /// The kernel of this host says so, not an ICMP message.
+    pub(crate) is_local: bool,
+    /// The first bytes of its payload, as far as they are quoted: [`QUOTE`] at most.
+    pub(crate) quote: Vec<u8>,
 }
+
+/// Bytes of a quoted payload that are read. Linux quotes 500 and more, and so do routers after RFC 1812, 4.3.2.3.
+pub(crate) const QUOTE: usize = 128;
 
 /// Answers that are read in one go: more are left for the next time, and a flood of them keeps nobody from working.
 const AT_ONCE: usize = 64;
@@ -49,10 +60,14 @@ type Control = [u64; 16];
 fn next(socket: &Socket) -> io::Result<Option<Missed>> {
     let mut room = Room::EMPTY;
     let mut control: Control = [0; 16];
+    let mut quote = vec![0; QUOTE];
+    let mut piece = libc::iovec { iov_base: quote.as_mut_ptr().cast(), iov_len: quote.len() };
     // SAFETY: a plain C record, for which zeros are a value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_name = (&raw mut room).cast();
     message.msg_namelen = size_of::<Room>() as libc::socklen_t;
+    message.msg_iov = &raw mut piece;
+    message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control) as _;
     let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
@@ -61,16 +76,35 @@ fn next(socket: &Socket) -> io::Result<Option<Missed>> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
+    // What is longer is cut, so this is never more than there is.
+    quote.truncate(result.unsigned_abs());
     // SAFETY: the kernel has filled the record, and `control` lives.
-    let hint = unsafe { hint(&message) };
+    let error = unsafe { error(&message) };
     let to = name::read(&room, message.msg_namelen);
-    Ok(to.zip(hint).map(|(to, hint)| Missed { to, hint }))
+    Ok(to.zip(error).map(|(to, (error, by))| {
+        let is_local = error.ee_origin == libc::SO_EE_ORIGIN_LOCAL;
+        Missed { to, hint: hint(&error, by, to), is_local, quote }
+    }))
 }
 
+/// What an error says of a datagram to `to`; `by` sent the ICMP message.
+fn hint(error: &libc::sock_extended_err, by: Option<SocketAddr>, to: SocketAddr) -> Hint {
+    // RFC 792 and RFC 4443: destination unreachable, port unreachable.
+    const PORT_UNREACHABLE: [(u8, u8, u8); 2] = [(libc::SO_EE_ORIGIN_ICMP, 3, 3), (libc::SO_EE_ORIGIN_ICMP6, 1, 4)];
+    let is_port = PORT_UNREACHABLE.contains(&(error.ee_origin, error.ee_type, error.ee_code));
+    match error.ee_errno as libc::c_int {
+        libc::EMSGSIZE => Hint::TooLarge(error.ee_info),
+        _ if is_port && by.is_some_and(|by| by.ip() == to.ip()) => Hint::PortClosed,
+        _ => Hint::Unreachable,
+    }
+}
+
+/// The error, and the sender of the ICMP message, which follows it.
+///
 /// # Safety
 /// The record is as `recvmsg` has left it, and its control data is there.
 #[allow(clippy::unnecessary_cast, reason = "the length has another type with musl")]
-unsafe fn hint(message: &libc::msghdr) -> Option<Hint> {
+unsafe fn error(message: &libc::msghdr) -> Option<(libc::sock_extended_err, Option<SocketAddr>)> {
     // SAFETY: this function's own contract; the headers lie in the buffer, and so does what they announce.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(message);
@@ -81,11 +115,12 @@ unsafe fn hint(message: &libc::msghdr) -> Option<Hint> {
                 (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
             );
             if is_error && length >= size_of::<libc::sock_extended_err>() {
-                let error = libc::CMSG_DATA(header).cast::<libc::sock_extended_err>().read_unaligned();
-                return Some(match error.ee_errno as libc::c_int {
-                    libc::EMSGSIZE => Hint::TooLarge(error.ee_info),
-                    _ => Hint::Unreachable,
-                });
+                let data = libc::CMSG_DATA(header);
+                let error = data.cast::<libc::sock_extended_err>().read_unaligned();
+                let mut by = Room::EMPTY;
+                let rest = (length - size_of_val(&error)).min(size_of::<Room>());
+                std::ptr::copy_nonoverlapping(data.add(size_of_val(&error)), (&raw mut by).cast(), rest);
+                return Some((error, name::read(&by, rest as libc::socklen_t)));
             }
             header = libc::CMSG_NXTHDR(message, header);
         }
@@ -111,10 +146,40 @@ mod tests {
             assert_eq!(batch.send(&socket, &to), Default::default());
             let mut missed = Vec::new();
             read(&socket, |one| missed.push(one));
-            assert_eq!(missed, [Missed { to: nobody, hint: Hint::Unreachable }]);
+            let quote = b"anybody?".to_vec();
+            assert_eq!(missed, [Missed { to: nobody, hint: Hint::PortClosed, is_local: false, quote }]);
             read(&socket, |one| missed.push(one));
             assert_eq!((missed.len(), socket.has_errors()), (1, false));
         }
+    }
+
+    #[test]
+    fn a_port_is_closed_only_if_its_own_address_says_so() {
+        let to: SocketAddr = "192.0.2.1:7".parse().unwrap();
+        let error = |errno: libc::c_int, origin, kind, code| libc::sock_extended_err {
+            ee_errno: errno as u32,
+            ee_origin: origin,
+            ee_type: kind,
+            ee_code: code,
+            ee_pad: 0,
+            ee_info: 1400,
+            ee_data: 0,
+        };
+        let port = error(libc::ECONNREFUSED, libc::SO_EE_ORIGIN_ICMP, 3, 3);
+        assert_eq!(hint(&port, "192.0.2.1:0".parse().ok(), to), Hint::PortClosed);
+        assert_eq!(hint(&port, "192.0.2.9:0".parse().ok(), to), Hint::Unreachable, "a firewall on the way");
+        assert_eq!(hint(&port, None, to), Hint::Unreachable);
+        for code in [0, 1, 2, 9, 10, 13] {
+            let other = error(libc::EHOSTUNREACH, libc::SO_EE_ORIGIN_ICMP, 3, code);
+            assert_eq!(hint(&other, Some(to), to), Hint::Unreachable, "code {code}");
+        }
+        let long = error(libc::EMSGSIZE, libc::SO_EE_ORIGIN_ICMP, 3, 4);
+        assert_eq!(hint(&long, None, to), Hint::TooLarge(1400));
+        let six: SocketAddr = "[2001:db8::1]:7".parse().unwrap();
+        let port = error(libc::ECONNREFUSED, libc::SO_EE_ORIGIN_ICMP6, 1, 4);
+        assert_eq!(hint(&port, Some(six), six), Hint::PortClosed);
+        let local = error(libc::ECONNREFUSED, libc::SO_EE_ORIGIN_LOCAL, 3, 3);
+        assert_eq!(hint(&local, Some(to), to), Hint::Unreachable);
     }
 
     #[test]

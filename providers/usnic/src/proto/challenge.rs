@@ -9,6 +9,7 @@ use zerocopy::IntoBytes;
 use zerocopy::network_endian::U64;
 
 use crate::proto::conn::Source;
+use crate::proto::rtt::Rtt;
 use crate::proto::setup::Terms;
 use crate::proto::setup::packets;
 use crate::proto::wire::Kind;
@@ -18,10 +19,13 @@ use crate::proto::{MILLIS, Nanos, SECONDS};
 const TRIES: u32 = 3;
 /// Between two challenges to new addresses, whichever they are.
 const APART: Nanos = 100 * MILLIS;
-/// A silent peer is asked so often at least before it is gone.
+/// A silent peer is asked so often at least before it is gone. Of a peer whose port is closed, so many questions must have that
+/// for an answer.
 const ASKED: u32 = 3;
-/// So often when the host says that nobody is there any more.
-const HURRY: Nanos = 100 * MILLIS;
+/// Between two questions at least, however short the round trip: also the most that ICMP messages make a connection ask.
+const PAUSE: Nanos = 100 * MILLIS;
+/// Questions without an answer after which the wait doubles no more (RFC 9002, 6.2.1).
+const DOUBLINGS: u32 = 6;
 
 /// A challenge or a response: what follows the head.
 pub(crate) fn nonce(body: &[u8]) -> Option<u64> {
@@ -56,6 +60,28 @@ struct Candidate {
     asked: u32,
 }
 
+/// A peer that is asked for a sign of life.
+#[derive(Clone, Copy, Debug)]
+struct Asking {
+    since: Nanos,
+    /// Questions so far, and what the last one said.
+    asked: u32,
+    nonce: u64,
+    /// When the last question left; the next leaves at `next`.
+    last: Nanos,
+    next: Nanos,
+    /// Questions to which the peer's host answered that the port is closed.
+    closed: u32,
+    /// The last question has had no such answer.
+    is_open: bool,
+}
+
+impl Asking {
+    fn new(now: Nanos, next: Nanos) -> Asking {
+        Asking { since: now, asked: 0, nonce: 0, last: now, next, closed: 0, is_open: false }
+    }
+}
+
 /// The peer of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
@@ -71,11 +97,9 @@ pub(crate) struct Peer {
     /// Gone so long after it was asked.
     give_up: Nanos,
     heard: Nanos,
-    /// Since when, how often it was asked, and when it is asked again.
-    asking: Option<(Nanos, u32, Nanos)>,
-    /// So often the host said that nobody is there, once per question at most.
-    refused: u32,
-    refusal_counts: bool,
+    asking: Option<Asking>,
+    /// ICMP messages make the peer be asked no earlier than this.
+    not_hinted_before: Nanos,
 }
 
 impl Peer {
@@ -90,8 +114,7 @@ impl Peer {
             give_up,
             heard: now,
             asking: None,
-            refused: 0,
-            refusal_counts: true,
+            not_hinted_before: 0,
         }
     }
 
@@ -104,7 +127,6 @@ impl Peer {
     pub(crate) fn heard(&mut self, now: Nanos, from: Source) {
         self.heard = self.heard.max(now);
         self.asking = None;
-        (self.refused, self.refusal_counts) = (0, true);
         if from != self.at && self.candidate.is_none_or(|candidate| candidate.at != from && candidate.asked > 0) {
             // The newest counts: a peer that moves on while it is asked is found in the end.
             if self.candidate.is_none() || now >= self.not_before {
@@ -123,18 +145,29 @@ impl Peer {
         moved
     }
 
-    /// The host says that nobody is there: it is asked at once, and if that is said again and again, it is gone sooner.
-    pub(crate) fn refused(&mut self, now: Nanos) {
-        if !std::mem::take(&mut self.refusal_counts) {
-            return;
-        }
-        self.refused += 1;
-        let (since, asked, next) = self.asking.unwrap_or((now, 0, now));
-        self.asking = Some((since, asked, next.min(now.saturating_add(if asked == 0 { 0 } else { HURRY }))));
+    /// Something on the way says that the peer cannot be reached. It may be wrong, forged, or true for a moment only: the peer
+    /// is asked, and given up no earlier than any peer that is asked.
+    pub(crate) fn hinted(&mut self, now: Nanos) {
+        let next = now.max(self.not_hinted_before);
+        self.asking.get_or_insert_with(|| Asking::new(now, next));
+    }
+
+    /// The peer's host says that the peer's port is closed, and quotes a recent packet. It is an answer to the last question;
+    /// the next one follows a probe timeout after that, so that a peer that lives has the time to say so.
+    pub(crate) fn port_closed(&mut self, now: Nanos, rtt: &Rtt) {
+        self.hinted(now);
+        let Some(asking) = self.asking.as_mut().filter(|asking| asking.is_open) else { return };
+        (asking.closed, asking.is_open) = (asking.closed + 1, false);
+        asking.next = asking.next.min(asking.last.saturating_add(rtt.pto(0).max(PAUSE)));
+    }
+
+    /// This was the last question.
+    pub(crate) fn has_asked(&self, nonce: u64) -> bool {
+        self.asking.is_some_and(|asking| asking.asked > 0 && asking.nonce == nonce)
     }
 
     /// Appends a challenge, if one is due, and says where it goes.
-    pub(crate) fn transmit(&mut self, now: Nanos, terms: &Terms, out: &mut Vec<u8>) -> Option<Source> {
+    pub(crate) fn transmit(&mut self, now: Nanos, rtt: &Rtt, terms: &Terms, out: &mut Vec<u8>) -> Option<Source> {
         if let Some(mut candidate) = self.candidate.filter(|_| now >= self.not_before) {
             self.not_before = now.saturating_add(APART);
             candidate.asked += 1;
@@ -145,11 +178,11 @@ impl Peer {
                 return Some(candidate.at);
             }
         }
-        let (since, asked, _) = self.asking.filter(|(.., next)| now >= *next)?;
-        let wait = if self.refused > 0 { HURRY } else { (self.give_up / 4).clamp(10 * MILLIS, SECONDS) };
-        self.asking = Some((since, asked + 1, now.saturating_add(wait)));
-        self.refusal_counts = true;
+        let asking = self.asking.filter(|asking| now >= asking.next)?;
         let nonce = self.fresh();
+        let next = now.saturating_add(self.wait(&asking, rtt));
+        self.asking = Some(Asking { asked: asking.asked + 1, nonce, last: now, next, is_open: true, ..asking });
+        self.not_hinted_before = now.saturating_add(PAUSE);
         put(Kind::Challenge, terms, nonce, out);
         Some(self.at)
     }
@@ -158,12 +191,12 @@ impl Peer {
     pub(crate) fn on_time(&mut self, now: Nanos) -> Beat {
         match self.asking {
             None if self.interval != 0 && now >= self.heard.saturating_add(self.interval) => {
-                self.asking = Some((now, 0, now));
+                self.asking = Some(Asking::new(now, now));
                 Beat::Nothing
             }
             // The questions count as well as the time: a process that stood still must hear the answers first.
-            Some((since, asked, next)) if asked >= ASKED && now >= next => {
-                let is_gone = now.saturating_sub(since) >= self.give_up || self.refused >= ASKED;
+            Some(Asking { since, asked, next, closed, .. }) if asked >= ASKED && now >= next => {
+                let is_gone = now.saturating_sub(since) >= self.give_up || closed >= ASKED;
                 if is_gone { Beat::Gone } else { Beat::Nothing }
             }
             _ => Beat::Nothing,
@@ -174,10 +207,21 @@ impl Peer {
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let candidate = self.candidate.map(|_| self.not_before);
         let life = match self.asking {
-            Some((.., next)) => Some(next),
+            Some(asking) => Some(asking.next),
             None => (self.interval != 0).then(|| self.heard.saturating_add(self.interval)),
         };
         candidate.into_iter().chain(life).min()
+    }
+
+    /// From the question that leaves now to the next one: at least a probe timeout. A host limits its ICMP messages (Linux: one
+    /// a second), so with a closed port the wait doubles with each question that has no answer.
+    fn wait(&self, asking: &Asking, rtt: &Rtt) -> Nanos {
+        let timeout = rtt.pto(0);
+        let plain = (self.give_up / 4).clamp(10 * MILLIS, SECONDS).max(timeout);
+        match asking.closed {
+            0 => plain,
+            closed => (timeout.max(PAUSE) << (asking.asked - closed).min(DOUBLINGS)).min(plain),
+        }
     }
 
     fn fresh(&mut self) -> u64 {

@@ -9,7 +9,7 @@ use super::{Core, Stage};
 use crate::device;
 use crate::host::Nobody;
 use crate::line::Line;
-use crate::net::errors::Hint;
+use crate::net::errors::Missed;
 use crate::net::receive::Packets;
 use crate::pair::{Opened, Pair};
 use crate::proto::Nanos;
@@ -78,10 +78,10 @@ impl Pair for Core {
         self.inner.lock().line.as_ref().is_some_and(|line| line.sends_to(peer))
     }
 
-    fn did_not_arrive(&self, now: Nanos, number: u32, hint: Hint) -> Outlook {
+    fn did_not_arrive(&self, now: Nanos, number: u32, missed: &Missed) -> Outlook {
         let mut inner = self.inner.lock();
         let Some(line) = inner.line(number) else { return Outlook::default() };
-        line.hint(now, hint);
+        line.hint(now, missed);
         self.settle(&mut inner, now)
     }
 

@@ -352,12 +352,12 @@ fn is_hinted_at(params: &str) {
     for _ in 0..1000 {
         ours.post(&client.device, b"anybody?");
         ours.ear.wait(|word| matches!(word, Word::Turn(_)).then_some(()));
-        if ours.ear.has(|word| (*word == Word::Missed(Hint::Unreachable)).then_some(())).is_some() {
+        if ours.ear.has(|word| (*word == Word::Missed(Hint::PortClosed)).then_some(())).is_some() {
             return;
         }
         std::thread::yield_now();
     }
-    ours.ear.wait(|word| (*word == Word::Missed(Hint::Unreachable)).then_some(()));
+    ours.ear.wait(|word| (*word == Word::Missed(Hint::PortClosed)).then_some(()));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use dapl::provider::{CmEvent, ConnId, ConnectSpec, IaSpec, PeerAddress, RequestI
 use zerocopy::IntoBytes;
 
 use crate::device::*;
-use crate::net::errors::Hint;
+use crate::net::errors::{Hint, Missed};
 use crate::net::send::{Batch, Destination};
 use crate::pair::{Opened, Reports};
 use crate::proto::schedule::Turn;
@@ -194,8 +194,8 @@ impl Pair for Double {
         self.opened.lock().unwrap().as_ref().is_some_and(|opened| opened.agreed.terms.peer == peer)
     }
 
-    fn did_not_arrive(&self, _: Nanos, _: u32, hint: Hint) -> Outlook {
-        self.ear.hear(Word::Missed(hint));
+    fn did_not_arrive(&self, _: Nanos, _: u32, missed: &Missed) -> Outlook {
+        self.ear.hear(Word::Missed(missed.hint));
         self.outlook()
     }
 

@@ -1,6 +1,7 @@
 //! Peers that move, that are silent, and those who only say that they are the peer.
 
 use super::*;
+use crate::proto::rtt::Timing;
 use crate::proto::setup::tests::terms;
 use crate::proto::wire;
 
@@ -15,10 +16,21 @@ fn place(port: u16) -> Source {
     Source::new("10.0.0.3".parse().expect("an address"), port)
 }
 
+/// Of a path with this round-trip time; its probe timeout is three of them.
+fn rtt(time: Nanos) -> Rtt {
+    let mut rtt = Rtt::new(Timing::default());
+    rtt.sample(0, time, 0);
+    rtt
+}
+
 /// What is asked now: where, and the nonce.
 fn asks(peer: &mut Peer, now: Nanos) -> Option<(Source, u64)> {
+    asks_over(&rtt(MILLIS), peer, now)
+}
+
+fn asks_over(rtt: &Rtt, peer: &mut Peer, now: Nanos) -> Option<(Source, u64)> {
     let mut out = Vec::new();
-    let to = peer.transmit(now, &terms(), &mut out)?;
+    let to = peer.transmit(now, rtt, &terms(), &mut out)?;
     let (head, body) = wire::head(&out).expect("a packet");
     assert_eq!((head.kind(), head.token.get()), (Some(Kind::Challenge), terms().peer_token));
     Some((to, nonce(body).expect("a nonce")))
@@ -111,6 +123,16 @@ fn nonces_differ_from_each_other_and_from_those_of_other_connections() {
 
 /// Goes from deadline to deadline until the peer is gone; says when that was, and how often it was asked.
 fn until_gone(peer: &mut Peer, refuses: bool) -> (Nanos, u32) {
+    let near = rtt(MILLIS);
+    until_gone_over(&near, peer, |peer, now, _| {
+        if refuses {
+            (0..5).for_each(|_| peer.port_closed(now, &near));
+        }
+    })
+}
+
+/// The same, over a path, and with what ICMP says of each question.
+fn until_gone_over(rtt: &Rtt, peer: &mut Peer, says: impl Fn(&mut Peer, Nanos, u32)) -> (Nanos, u32) {
     let mut asked = 0;
     for _ in 0..100 {
         let now = peer.deadline().expect("it goes on");
@@ -118,12 +140,10 @@ fn until_gone(peer: &mut Peer, refuses: bool) -> (Nanos, u32) {
             return (now, asked);
         }
         let at = peer.at();
-        while let Some((to, _)) = asks(peer, now) {
-            assert_eq!(to, at);
+        while let Some((to, nonce)) = asks_over(rtt, peer, now) {
+            assert!(to == at && peer.has_asked(nonce) && !peer.has_asked(nonce ^ 1));
             asked += 1;
-            if refuses {
-                (0..5).for_each(|_| peer.refused(now));
-            }
+            says(peer, now, asked);
         }
     }
     panic!("never gone");
@@ -171,7 +191,7 @@ fn without_an_interval_nobody_is_asked() {
 fn a_host_that_says_that_nobody_is_there_is_believed_sooner_but_not_at_once() {
     for interval in [INTERVAL, 0] {
         let mut peer = Peer::new(&terms(), 0, interval, GIVE_UP);
-        peer.refused(5);
+        peer.port_closed(5, &rtt(MILLIS));
         assert_eq!((peer.on_time(5), peer.deadline()), (Beat::Nothing, Some(5)), "it is asked first");
         let (gone, asked) = until_gone(&mut peer, true);
         assert!(asked == ASKED && gone < SECONDS, "{asked} times, at {gone}");
@@ -182,10 +202,60 @@ fn a_host_that_says_that_nobody_is_there_is_believed_sooner_but_not_at_once() {
 fn a_sign_of_life_outweighs_what_the_host_says() {
     let mut peer = peer();
     for now in 0..100 {
-        peer.refused(now * HURRY);
-        asks(&mut peer, now * HURRY);
-        peer.heard(now * HURRY, peer.at());
-        assert_eq!(peer.on_time(now * HURRY + 1), Beat::Nothing);
+        peer.port_closed(now * PAUSE, &rtt(MILLIS));
+        asks(&mut peer, now * PAUSE);
+        peer.heard(now * PAUSE, peer.at());
+        assert_eq!(peer.on_time(now * PAUSE + 1), Beat::Nothing);
     }
-    assert_eq!(peer.deadline(), Some(99 * HURRY + INTERVAL));
+    assert_eq!(peer.deadline(), Some(99 * PAUSE + INTERVAL));
+}
+
+#[test]
+fn hints_end_nothing_before_the_time_to_give_up() {
+    for interval in [INTERVAL, 0] {
+        let mut peer = Peer::new(&terms(), 0, interval, GIVE_UP);
+        peer.hinted(5);
+        assert_eq!(peer.deadline(), Some(5), "it is asked at once");
+        let (gone, asked) =
+            until_gone_over(&rtt(MILLIS), &mut peer, |peer, now, _| (0..5).for_each(|_| peer.hinted(now)));
+        assert!(gone >= 5 + GIVE_UP && asked >= ASKED, "{asked} times, at {gone}");
+    }
+}
+
+#[test]
+fn questions_about_a_closed_port_are_a_probe_timeout_apart() {
+    let far = rtt(500 * MILLIS);
+    let timeout = far.pto(0);
+    assert!(timeout >= 1500 * MILLIS);
+    let mut peer = peer();
+    peer.port_closed(5, &far);
+    let (gone, asked) = until_gone_over(&far, &mut peer, |peer, now, _| peer.port_closed(now, &far));
+    assert!(asked == ASKED && gone >= 5 + u64::from(ASKED) * timeout, "{asked} times, at {gone}");
+}
+
+#[test]
+fn a_host_that_limits_its_answers_is_asked_more_and_more_slowly() {
+    let near = rtt(MILLIS);
+    let mut peer = Peer::new(&terms(), 0, INTERVAL, 100 * GIVE_UP);
+    peer.port_closed(5, &near);
+    let (gone, asked) = until_gone_over(&near, &mut peer, |peer, now, asked| {
+        if asked % 5 == 0 {
+            peer.port_closed(now, &near);
+        }
+    });
+    assert!(asked == 5 * ASKED && gone < 100 * GIVE_UP, "{asked} times, at {gone}");
+}
+
+#[test]
+fn forged_messages_make_it_ask_ten_times_a_second_at_most() {
+    let mut peer = peer();
+    let mut asked = 0;
+    for now in (0..SECONDS).step_by(MILLIS as usize) {
+        (0..10).for_each(|_| peer.hinted(now));
+        if asks(&mut peer, now).is_some() {
+            asked += 1;
+            peer.heard(now, peer.at());
+        }
+    }
+    assert_eq!(asked, SECONDS / PAUSE);
 }

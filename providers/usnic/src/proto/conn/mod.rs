@@ -26,15 +26,18 @@ pub(crate) use words::{Config, Host, News, Outgoing, Payload, Post, Source, Work
 use std::collections::VecDeque;
 
 use dapl::provider::Status;
+use zerocopy::FromBytes;
 
 use crate::proto::acks::AckClock;
 use crate::proto::challenge::Peer;
 use crate::proto::counters::Counters;
-use crate::proto::flight::Flight;
+use crate::proto::flight::{Flight, State};
+use crate::proto::psn::Psn;
 use crate::proto::received::Received;
 use crate::proto::rtt::Timing;
 use crate::proto::setup::Terms;
 use crate::proto::setup::opening::Confirming;
+use crate::proto::wire::{self, Carried, Kind};
 use crate::proto::{Nanos, SECONDS};
 use credits::Credits;
 use ending::Ending;
@@ -228,10 +231,39 @@ impl<Q, R> Conn<Q, R> {
         self.lane.goes_apart()
     }
 
-    /// The system has heard that something did not get to the peer. A hint of anybody's.
+    /// An ICMP message says that a packet did not arrive. It is no proof: the peer is asked.
     pub(crate) fn did_not_arrive(&mut self, now: Nanos) {
         self.now = now;
-        self.partner.refused(now);
+        self.partner.hinted(now);
+    }
+
+    /// The peer's host says that the peer's port is closed, of a packet for which `is_quoted` holds.
+    pub(crate) fn port_closed(&mut self, now: Nanos) {
+        self.now = now;
+        self.partner.port_closed(now, self.flight.rtt());
+    }
+
+    /// Whether `quote`, the begin of a packet as an ICMP message quotes it, is of a recent packet of this connection: it has the
+    /// peer's number and token, and a packet with data is not acknowledged yet, as RFC 5927, 4.1 has it for TCP. What is sealed
+    /// does not show its packet number.
+    pub(crate) fn is_quoted(&self, quote: &[u8], is_sealed: bool) -> bool {
+        let Some((head, body)) = wire::head(quote) else { return false };
+        if (head.conn.get(), head.token.get()) != (self.terms.peer_conn, self.terms.peer_token) {
+            return false;
+        }
+        match head.kind() {
+            None => false,
+            Some(_) if is_sealed => true,
+            Some(Kind::Fragment | Kind::Chunk | Kind::Piece) => {
+                let psn = Carried::read_from_prefix(body).ok().map(|(carried, _)| Psn(carried.psn.get()));
+                psn.is_some_and(|psn| matches!(self.flight.state(psn), State::Flying | State::Lost))
+            }
+            Some(Kind::Challenge) => {
+                let nonce = body.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+                nonce.is_some_and(|nonce| self.partner.has_asked(nonce))
+            }
+            Some(_) => true,
+        }
     }
 
     /// What it has counted, and how it stands.

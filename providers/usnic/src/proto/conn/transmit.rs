@@ -81,7 +81,7 @@ impl<Q, R> Conn<Q, R> {
     /// What is answered or asked without a number.
     fn small(&mut self, out: &mut Vec<u8>, host: &impl Host<Recv = R>) -> Option<Outgoing> {
         let start = out.len();
-        if let Some(to) = self.partner.transmit(self.now, &self.terms, out) {
+        if let Some(to) = self.partner.transmit(self.now, self.flight.rtt(), &self.terms, out) {
             let is_moving = to != self.partner.at();
             *if is_moving { &mut self.counters.challenges } else { &mut self.counters.keepalives } += 1;
             return Some(Outgoing { to: Some(to), ..self.outgoing(out.len() - start) });

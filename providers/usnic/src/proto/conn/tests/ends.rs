@@ -3,7 +3,8 @@
 use dapl::provider::{Remote, Status};
 
 use super::pair::{BASE, KEY, Pair, Plan, READ_ONLY, Side};
-use crate::proto::conn::{News, Work};
+use crate::net::errors::QUOTE;
+use crate::proto::conn::{Config, News, Work};
 use crate::proto::wire::{self, Kind};
 use crate::proto::{MILLIS, SECONDS};
 
@@ -230,6 +231,87 @@ fn an_idle_connection_finds_out_that_the_peer_is_gone() {
     pair.b.mute = true;
     pair.until("it is noticed", |pair| !pair.a.news.is_empty());
     assert_eq!(pair.a.news[0], News::Disconnected);
+}
+
+/// Side B is killed: it says nothing more, and its host answers each packet of A's, as far as A believes the quotes.
+fn killed(pair: &mut Pair) {
+    pair.b.mute = true;
+    pair.log = Some(Vec::new());
+    pair.until("it is noticed", |pair| {
+        let now = pair.now;
+        for (_, _, datagram) in std::mem::take(pair.log.as_mut().expect("it is set")) {
+            let quote = &datagram.bytes[..datagram.bytes.len().min(QUOTE)];
+            if datagram.to == Side::B && pair.a.conn.is_quoted(quote, false) {
+                pair.a.conn.port_closed(now);
+            }
+        }
+        !pair.a.news.is_empty()
+    });
+}
+
+#[test]
+fn a_peer_that_was_killed_is_gone_after_three_questions() {
+    for under_traffic in [false, true] {
+        let mut pair = Pair::new(&Plan::default());
+        pair.recv(Side::A, 0, 10);
+        pair.pass(SECONDS);
+        let since = pair.now;
+        if under_traffic {
+            (0..2).for_each(|_| _ = pair.write(Side::A, 0, 5000, 0));
+        }
+        killed(&mut pair);
+        let took = pair.now - since;
+        assert_eq!(pair.a.news, [News::Disconnected]);
+        assert!(pair.a.world.requests.iter().all(|done| done.status == Flushed));
+        assert_eq!(statuses(&pair.a.world.recvs), [Flushed]);
+        let keepalive = if under_traffic { 0 } else { Config::default().keepalive };
+        assert!(took < keepalive + 2 * SECONDS, "after {took} ns");
+    }
+}
+
+#[test]
+fn icmp_from_off_the_path_ends_nothing() {
+    // Of a path of 500 ms, several times each round trip.
+    let mut pair = Pair::new(&Plan::default());
+    pair.weather.latency = 250 * MILLIS;
+    pair.log = Some(Vec::new());
+    for round in 0..400 {
+        pair.write(Side::A, 0, 100, 0);
+        pair.pass(50 * MILLIS);
+        for (_, _, datagram) in pair.log.take().unwrap_or_default().iter().filter(|(side, ..)| *side == Side::A) {
+            let mut quote = datagram.bytes.clone();
+            // The connection's number may be guessed, its token may not.
+            quote[8 + round % 8] ^= 1 << (round / 8 % 8);
+            assert!(!pair.a.conn.is_quoted(&quote, false) && !pair.a.conn.is_quoted(&quote, true));
+            assert!((0..16).all(|length| !pair.a.conn.is_quoted(&datagram.bytes[..length], false)));
+        }
+        let now = pair.now;
+        pair.a.conn.did_not_arrive(now);
+        pair.log = Some(Vec::new());
+    }
+    assert!(pair.a.news.is_empty() && pair.b.news.is_empty());
+    pair.until("all is written", |pair| pair.a.conn.outstanding() == (0, 0));
+    assert!(pair.a.world.requests.iter().all(|done| done.status == Success));
+}
+
+#[test]
+fn a_quote_of_what_was_acknowledged_is_of_the_past() {
+    let mut pair = Pair::new(&Plan::default());
+    pair.log = Some(Vec::new());
+    pair.write(Side::A, 0, 100, 0);
+    pair.pump(Side::A, 10);
+    let log = pair.log.take().expect("it is set");
+    let data = log
+        .iter()
+        .map(|(_, _, datagram)| &datagram.bytes)
+        .find(|bytes| wire::head(bytes).and_then(|(head, _)| head.kind()) == Some(Kind::Fragment));
+    let quote = data.expect("it left")[..32].to_vec();
+    assert!(pair.a.conn.is_quoted(&quote, false));
+    let mut later = quote.clone();
+    later[19] += 1;
+    assert!(!pair.a.conn.is_quoted(&later, false), "it was not sent yet");
+    pair.until("it is acknowledged", |pair| pair.a.conn.outstanding() == (0, 0));
+    assert!(!pair.a.conn.is_quoted(&quote, false));
 }
 
 #[test]
