@@ -305,7 +305,7 @@ impl Device {
             }
         });
         if let Some(device) = self.me.upgrade().filter(|_| !closed.is_empty()) {
-            closed.iter().for_each(|missed| setups::nobody_there(&device, missed.to));
+            closed.iter().for_each(|missed| setups::port_closed(&device, missed));
         }
     }
 

@@ -11,6 +11,7 @@ use super::secrets::Os;
 use super::{Act, Setups, Standing, Wishes};
 use crate::bell::{Job, News};
 use crate::device::{self, Device};
+use crate::net::errors::Missed;
 use crate::net::socket::Socket;
 use crate::pair::Pair;
 use crate::proto::Nanos;
@@ -146,8 +147,8 @@ impl Setups {
     }
 
     /// Nobody has the port that an accept was sent to: one that this ends.
-    pub(super) fn requester_gone(&mut self, now: Nanos, to: SocketAddr) -> Option<Act> {
-        match self.answering.nobody_there(now, to) {
+    pub(super) fn requester_gone(&mut self, now: Nanos, missed: &Missed) -> Option<Act> {
+        match self.answering.nobody_there(now, missed.to, &missed.quote) {
             Heard::Left(id) => self.failed(id),
             _ => None,
         }

@@ -15,6 +15,7 @@ use super::{Act, Setups, Standing, Wishes};
 use crate::bell::News;
 use crate::device::{self, Device};
 use crate::net::address;
+use crate::net::errors::Missed;
 use crate::net::handover;
 use crate::net::socket::Socket;
 use crate::pair::Pair;
@@ -171,13 +172,13 @@ impl Setups {
         None
     }
 
-    /// Nobody has the port that was asked there: one attempt that this decides.
-    pub(super) fn nobody_there(&mut self, device: &Device, now: Nanos, to: SocketAddr) -> Option<Act> {
-        let is_there = |attempt: &Attempt| attempt.server.ip() == to.ip();
+    /// No socket has the port that was asked there: one attempt that this decides.
+    pub(super) fn server_gone(&mut self, device: &Device, now: Nanos, missed: &Missed) -> Option<Act> {
+        let is_there = |attempt: &Attempt| attempt.server.ip() == missed.to.ip();
         let there: Vec<u32> =
             self.attempts.iter().filter(|(_, attempt)| is_there(attempt)).map(|(number, _)| *number).collect();
         there.into_iter().find_map(|number| {
-            let outcome = self.attempts.get_mut(&number)?.opening.nobody_there(now, to);
+            let outcome = self.attempts.get_mut(&number)?.opening.nobody_there(now, missed.to, &missed.quote);
             self.after(device, now, number, outcome)
         })
     }

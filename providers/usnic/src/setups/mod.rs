@@ -29,6 +29,7 @@ use crate::bell::{Job, News};
 use crate::device::{self, Device};
 use crate::engine;
 use crate::knobs::Knobs;
+use crate::net::errors::Missed;
 use crate::net::receive::Packets;
 use crate::net::send::{Batch, Destination};
 use crate::net::socket::Socket;
@@ -207,13 +208,13 @@ fn receive(device: &Arc<Device>, from: SocketAddr, mut packet: Vec<u8>) {
     }
 }
 
-/// The host of `to`, or one on the way, says that nobody is there: whom we asked, or who has asked us.
-pub(crate) fn nobody_there(device: &Arc<Device>, to: SocketAddr) {
+/// A host says that no socket has the port to which a packet was sent: that of a server, or that of a requester.
+pub(crate) fn port_closed(device: &Arc<Device>, missed: &Missed) {
     let now = device::now();
     loop {
         let act = {
             let mut setups = device.setups.lock();
-            setups.nobody_there(device, now, to).or_else(|| setups.requester_gone(now, to))
+            setups.server_gone(device, now, missed).or_else(|| setups.requester_gone(now, missed))
         };
         match act {
             Some(act) => act.run(device),

@@ -338,13 +338,13 @@ impl Answering {
         self.end(now, found.filter(|_| packets::is_unknown(&self.setup.guard, packet)))
     }
 
-    /// The host says that nobody has the port `from`: an accept that this ends, as it was said often enough.
-    pub(crate) fn nobody_there(&mut self, now: Nanos, from: SocketAddr) -> Heard {
+    /// The host says that nobody has the port `from`, and quotes an accept: it ends, if it was said often enough.
+    pub(crate) fn nobody_there(&mut self, now: Nanos, from: SocketAddr, quote: &[u8]) -> Heard {
         let key = |conn, token, hop| Key { from, to: To { conn, token, hop } };
         let there = self.by_key.range(key(0, 0, 0)..=key(u32::MAX, u64::MAX, u16::MAX));
         let found =
             there.map(|(_, id)| *id).find(|id| match self.attempts.get_mut(id).map(|attempt| &mut attempt.stage) {
-                Some(Stage::Accepted { nobody, nobody_counts, .. }) => {
+                Some(Stage::Accepted { packet, nobody, nobody_counts, .. }) if packets::is_quoted(packet, quote) => {
                     *nobody += u32::from(std::mem::take(nobody_counts));
                     *nobody >= MIN_NOBODY
                 }

@@ -195,10 +195,11 @@ impl Opening {
         Some(Outcome::Unreachable)
     }
 
-    /// The host says that nobody has the port `to`. It is asked once more, then that is an answer: nobody listens, or who has
-    /// had the request is gone.
-    pub(crate) fn nobody_there(&mut self, now: Nanos, to: SocketAddr) -> Option<Outcome> {
-        self.due.filter(|_| to == self.at && mem::take(&mut self.nobody_counts))?;
+    /// The host says that nobody has the port `to`, and quotes what was sent there. It is asked once more, then that is an
+    /// answer: nobody listens, or who has had the request is gone.
+    pub(crate) fn nobody_there(&mut self, now: Nanos, to: SocketAddr, quote: &[u8]) -> Option<Outcome> {
+        let is_answer = to == self.at && packets::is_quoted(&self.packet, quote);
+        self.due.filter(|_| is_answer && mem::take(&mut self.nobody_counts))?;
         self.nobody += 1;
         if self.nobody < MIN_NOBODY {
             self.due = Some(now.saturating_add(self.setup.config.first_repeat / 4));

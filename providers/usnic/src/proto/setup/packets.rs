@@ -323,6 +323,15 @@ pub(super) fn leaving(guard: &Guard, packet: &[u8]) -> Option<(u32, u64)> {
     Some((leaving.conn.get(), leaving.token.get()))
 }
 
+/// Bytes of a packet that an ICMP message must quote at least: those that only the receiver of the packet knows are among them.
+const LEAST_QUOTE: usize = 64;
+
+/// Whether `quote`, the begin of a packet as an ICMP message quotes it, is of `packet`. An attacker off the path cannot know it:
+/// it has the random number and token of one side, or is sealed.
+pub(super) fn is_quoted(packet: &[u8], quote: &[u8]) -> bool {
+    quote.len() >= LEAST_QUOTE && packet.starts_with(quote)
+}
+
 /// The rest of a request, in `room`.
 pub(super) fn request<'a>(guard: &Guard, packet: &[u8], room: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     guard.open(packet, size_of::<Asking>(), room)

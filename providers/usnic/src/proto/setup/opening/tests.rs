@@ -210,12 +210,13 @@ fn who_is_gone_with_a_pending_request_has_rejected_it() {
     sends(&mut opening, 0);
     hears(&mut opening, 1, &cookie(to(0), None), ANSWERS_FROM);
     let mut now = opening.deadline().expect("it goes on");
-    sends(&mut opening, now);
-    assert!((0..10).all(|_| opening.nobody_there(now, at(SERVER)).is_none()), "nobody listens there, and nobody need");
-    assert!(opening.nobody_there(now, at(ANSWERS_FROM)).is_none(), "once is a hint");
+    let quote = sends(&mut opening, now).expect("it asks again");
+    let closed = |opening: &mut Opening, now, to| opening.nobody_there(now, at(to), &quote[..64]);
+    assert!((0..10).all(|_| closed(&mut opening, now, SERVER).is_none()), "nobody listens there, and nobody need");
+    assert!(closed(&mut opening, now, ANSWERS_FROM).is_none(), "once is a hint");
     now = opening.deadline().expect("it goes on");
     sends(&mut opening, now);
-    assert!(matches!(opening.nobody_there(now, at(ANSWERS_FROM)), Some(Outcome::PeerRejected)));
+    assert!(matches!(closed(&mut opening, now, ANSWERS_FROM), Some(Outcome::PeerRejected)));
     assert_eq!((opening.deadline(), sends(&mut opening, now + SECONDS)), (None, None));
 }
 
@@ -251,20 +252,35 @@ fn every_reason_has_its_outcome() {
 #[test]
 fn a_port_that_nobody_has_is_asked_twice() {
     let mut opening = opening();
-    sends(&mut opening, 0);
-    assert!((0..10).all(|_| opening.nobody_there(1, at(SERVER)).is_none()), "it may be said once per request");
+    let quote = sends(&mut opening, 0).expect("at once");
+    let closed = |opening: &mut Opening, now| opening.nobody_there(now, at(SERVER), &quote[..64]);
+    assert!((0..10).all(|_| closed(&mut opening, 1).is_none()), "it may be said once per request");
     let due = opening.deadline().expect("it goes on");
     assert!(due < SECONDS && sends(&mut opening, due).is_some());
-    assert!(matches!(opening.nobody_there(due + 1, at(SERVER)), Some(Outcome::Rejected(Reason::NoListener))));
-    assert!(opening.deadline().is_none() && opening.nobody_there(due + 2, at(SERVER)).is_none());
+    assert!(matches!(closed(&mut opening, due + 1), Some(Outcome::Rejected(Reason::NoListener))));
+    assert!(opening.deadline().is_none() && closed(&mut opening, due + 2).is_none());
+}
+
+#[test]
+fn a_closed_port_is_believed_only_with_a_quote_of_the_request() {
+    let mut opening = opening();
+    for now in (0..9).map(|round| round * SECONDS) {
+        let packet = sends(&mut opening, now).expect("it goes on");
+        let mut guess = packet[..128].to_vec();
+        guess[52] ^= 1; // of the token
+        for quote in [&b""[..], &packet[..8], &packet[..63], &guess] {
+            assert!(opening.nobody_there(now, at(SERVER), quote).is_none());
+        }
+        assert!(opening.nobody_counts, "it is not even a hint");
+    }
 }
 
 #[test]
 fn a_server_that_lives_outweighs_a_port_that_nobody_has() {
     let mut opening = opening();
     for now in (0..20).map(|round| round * 10 * SECONDS) {
-        let (to_whom, _) = sends_to(&mut opening, now).expect("it goes on");
-        assert!(opening.nobody_there(now, to_whom).is_none());
+        let (to_whom, packet) = sends_to(&mut opening, now).expect("it goes on");
+        assert!(opening.nobody_there(now, to_whom, &packet).is_none() && !opening.nobody_counts);
         hears(&mut opening, now, &cookie(to(0), None), ANSWERS_FROM);
     }
 }
