@@ -3,15 +3,18 @@
 //! Who is left gets one event that says the end, all that it posted back, and then silence (`net -e` checks that).
 #![forbid(unsafe_code)]
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use dapl_test::run::Run;
 
 use super::Check;
+use super::flows::GOOD;
 use super::rule::Rule;
-use super::setting::{Family, Setting, judge};
+use super::setting::{Environment, Family, LIMIT, Setting, judge};
 use super::wire::{DEVICE, Wire};
 use crate::Result;
+use crate::quiet::run_quietly;
 
 /// Nobody who is left may need longer to see it: more than all retries take, unless somebody sets the knobs.
 const BOUND: Duration = Duration::from_secs(60);
@@ -19,13 +22,15 @@ const BOUND: Duration = Duration::from_secs(60);
 const FOR_EVER: &str = "600";
 /// What may be left of the connection.
 const GONE: &str = "OK (disconnected;";
-const ANY: &str = "OK (";
+/// Messages of an unreachable host that a connection survives: several for each question that it asks its peer.
+const HINTS: u64 = 12;
 
 /// All of them.
 pub(super) fn checks() -> Vec<Check> {
     vec![
         Check::new("ends::client_is_killed", |s, wire| killed(s, wire, 1)),
         Check::new("ends::server_is_killed", |s, wire| killed(s, wire, 0)),
+        Check::new("ends::server_is_stopped", stopped),
         Check::new("ends::link_goes_down", |s, wire| {
             both_see(s, wire, GONE, || wire.ip(0, &["link", "set", DEVICE, "down"]))
         }),
@@ -39,6 +44,7 @@ pub(super) fn checks() -> Vec<Check> {
         Check::new("ends::firewall", |s, wire| both_see(s, wire, GONE, || wire.apply_to_both(Rule::Silence))),
         Check::new("ends::firewall_one_way", |s, wire| both_see(s, wire, GONE, || wire.apply(0, Rule::Silence))),
         Check::new("ends::idle_behind_a_firewall", idle),
+        Check::new("ends::host_unreachable_is_a_hint", hinted),
     ]
 }
 
@@ -54,7 +60,15 @@ fn killed(setting: &Setting, wire: &Wire, whom: usize) -> Result {
         client.kill();
         (server, "server")
     };
-    sees(who, left, ANY, since)
+    sees(who, left, GONE, since)
+}
+
+/// SIGSTOP for the server: its host takes packets, and nothing answers.
+fn stopped(setting: &Setting, wire: &Wire) -> Result {
+    let hasty: Environment<'_> = &[("DAPL_USNIC_GIVE_UP_MS", "1000")];
+    let pair = setting.flow_with(wire, Family::V4, &["-2", "-e", "-t", FOR_EVER], [hasty; 2]);
+    run_quietly(Command::new("kill").args(["-STOP", &pair.server.id().to_string()]))?;
+    sees("client", pair.client, GONE, Instant::now())
 }
 
 /// Something happens after which neither reaches the other.
@@ -69,6 +83,25 @@ fn both_see<T>(setting: &Setting, wire: &Wire, last: &str, happens: impl FnOnce(
 fn sees(who: &str, run: Run, last: &str, since: Instant) -> Result {
     let finished = run.finish(BOUND.saturating_sub(since.elapsed()));
     judge(who, &finished, last)
+}
+
+/// For some seconds both hosts answer every packet by ICMP host unreachable: less than `give_up_ms`, so the flow goes on.
+fn hinted(setting: &Setting, wire: &Wire) -> Result {
+    let patient: Environment<'_> = &[("DAPL_USNIC_GIVE_UP_MS", "120000")];
+    let pair = setting.flow_with(wire, Family::V4, &["-2", "-t", "3"], [patient; 2]);
+    let rules = wire.apply_to_both(Rule::HostUnreachable)?;
+    let since = Instant::now();
+    // After a burst the kernel sends one such message a second to each host.
+    while wire.unreachables(1)? < HINTS {
+        if pair.client.has_ended() || pair.server.has_ended() {
+            break;
+        }
+        if since.elapsed() > LIMIT {
+            return Err("the hosts did not answer by ICMP".to_owned());
+        }
+    }
+    drop(rules);
+    pair.end_well(GOOD)
 }
 
 /// Nothing is sent any more; only what keeps a connection alive can tell.

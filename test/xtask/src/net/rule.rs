@@ -14,6 +14,8 @@ pub(crate) enum Rule {
     BlackHole { longest: u32 },
     /// From now on everything is lost.
     Silence,
+    /// No UDP is let in, and each sender is told by ICMP that this host is unreachable.
+    HostUnreachable,
     /// A firewall that lets in no UDP but to these ports.
     Only { ports: &'static str },
     /// A policer: what comes faster than so many millions of bits in a second is lost.
@@ -44,6 +46,13 @@ impl Rule {
             }
             Rule::BlackHole { longest } => ingress(name, &format!("meta length > {longest} drop")),
             Rule::Silence => ingress(name, "drop"),
+            Rule::HostUnreachable => Text::Nft {
+                text: format!(
+                    "table inet {name} {{\nchain in {{\ntype filter hook input priority 0\n\
+                     meta l4proto udp reject with icmpx type host-unreachable\n}}\n}}\n"
+                ),
+                table: format!("inet {name}"),
+            },
             Rule::Only { ports } => ingress(name, &format!("udp dport != {{ {ports} }} drop")),
             Rule::Policer { megabits } => {
                 let rate = megabits * 125;

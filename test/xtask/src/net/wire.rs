@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::rule::{Rule, Text};
-use crate::quiet::run_quietly;
+use crate::quiet::{run_quietly, text_of};
 use crate::{Result, setup};
 
 /// The end of the wire, at both ends.
@@ -134,6 +134,17 @@ impl Wire {
     /// `ip` at an end.
     pub(crate) fn ip(&self, end: usize, arguments: &[&str]) -> Result {
         run_quietly(Command::new("ip").args(["-n", &self.names[end]]).args(arguments)).map(drop)
+    }
+
+    /// ICMP messages that something was unreachable, as far as an end has received any.
+    pub(crate) fn unreachables(&self, end: usize) -> Result<u64> {
+        let mut cat = Command::new("cat");
+        let text = text_of(&mut self.command(end, cat.arg("/proc/self/net/snmp")))?;
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix("Icmp: ")).map(str::split_whitespace);
+        let (names, values) = (lines.next(), lines.next());
+        let mut counts = names.into_iter().flatten().zip(values.into_iter().flatten());
+        let count = counts.find(|(name, _)| *name == "InDestUnreachs").and_then(|(_, value)| value.parse().ok());
+        count.ok_or_else(|| format!("/proc/net/snmp without InDestUnreachs: {text}"))
     }
 
     /// The longest packet that either end sends, with its IP header.
