@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 use dapl::cancel;
-use dapl::error::{Error, Resource, Result};
+use dapl::error::{Address, Error, Resource, Result};
 use dapl::provider::IaSpec;
 use parking_lot::Mutex;
 use rustix::event::epoll;
@@ -83,10 +83,7 @@ impl Device {
     /// Opens it and starts its engine. Errors are logged here, with object, cause and remedy.
     pub(crate) fn open(spec: &IaSpec<'_>, reports: Arc<dyn Reports>) -> Result<Arc<Device>> {
         let knobs = Knobs::read(spec.params);
-        let interface = address::find(knobs.address.as_deref()).map_err(|why| {
-            log::error!("{}: {why}", spec.name);
-            Error::Exhausted(Resource::Device)
-        })?;
+        let interface = find(spec.name, &knobs)?;
         let wanted = wanted(&knobs, &interface);
         let socket = Arc::new(open_socket(spec.name, &wanted, &interface)?);
         let own = if knobs.own_sockets { Some(OwnSockets::new(wanted)?) } else { None };
@@ -341,6 +338,18 @@ impl std::fmt::Debug for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Device").field("name", &self.name).field("address", &self.address()).finish_non_exhaustive()
     }
+}
+
+/// The interface that the settings name. Errors are logged here.
+fn find(name: &str, knobs: &Knobs) -> Result<Interface> {
+    let found = address::find(knobs.address.as_deref()).map_err(|error| {
+        log::error!("{name}: cannot list the interfaces of this host: {error}");
+        Error::Exhausted(Resource::Device)
+    })?;
+    found.map_err(|why| {
+        log::error!("{name}: {why}");
+        Error::InvalidAddress(Address::Unreachable)
+    })
 }
 
 /// What data leave and come by.

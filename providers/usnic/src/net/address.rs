@@ -36,9 +36,9 @@ impl Interface {
 }
 
 /// The interface address that `wanted` means; without it the first that is up and leads elsewhere, else the loopback one.
-pub(crate) fn find(wanted: Option<&str>) -> Result<Interface, String> {
-    let all = list().map_err(|error| format!("cannot list the interfaces of this host: {error}"))?;
-    choose(wanted, &all)
+/// The outer error: the system's list cannot be read; the inner one says why there is no such interface.
+pub(crate) fn find(wanted: Option<&str>) -> io::Result<Result<Interface, String>> {
+    Ok(choose(wanted, &list()?))
 }
 
 fn choose(wanted: Option<&str>, all: &[Interface]) -> Result<Interface, String> {
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn this_host_has_a_loopback_interface() {
-        let found = find(Some("127.0.0.1")).unwrap();
+        let found = find(Some("127.0.0.1")).unwrap().unwrap();
         assert!(found.is_loopback && found.mtu >= 16_384 && found.largest_payload() <= 65_507, "{found:?}");
         assert_eq!(ask_mtu(&found.name), Some(found.mtu));
         assert_eq!(ask_mtu("an-interface-with-a-long-name"), None);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use dapl::error::{Address, Error};
 use dapl::handle::ObjectId;
-use dapl::provider::{ConnectSpec, PeerAddress};
+use dapl::provider::{ConnectSpec, IaSpec, PeerAddress};
 use zerocopy::IntoBytes;
 
 use self::doubles::*;
@@ -63,6 +63,15 @@ fn who_listens_says_no_and_who_does_not_is_not_there() {
     drop(server.request());
     assert_eq!(client.event(), (conn(4), "peer rejected"), "and so does who forgets it");
     assert_eq!(server.device.listen(7, ObjectId::default()).err(), Some(Error::ConnQualTaken));
+}
+
+#[test]
+fn an_absent_interface_is_an_invalid_address() {
+    for absent in ["no-such-interface", "203.0.113.77", "2001:db8::77"] {
+        let spec = IaSpec { name: "test", params: absent, library: "" };
+        let opened = Device::open(&spec, Arc::new(Above::default()));
+        assert_eq!(opened.err(), Some(Error::InvalidAddress(Address::Unreachable)), "{absent}");
+    }
 }
 
 #[test]
