@@ -73,6 +73,15 @@ pub(crate) struct Device {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// How a peer is reached.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Reach {
+    /// The largest payload of a datagram that is ever tried.
+    pub(crate) ceiling: usize,
+    /// The kernel delivers on this host.
+    pub(crate) is_local: bool,
+}
+
 /// Nanoseconds of the monotonic clock.
 #[inline]
 pub(crate) fn now() -> Nanos {
@@ -134,6 +143,18 @@ impl Device {
     /// The largest payload of a datagram that is ever tried.
     pub(crate) fn ceiling(&self) -> usize {
         self.interface.largest_payload().min(self.knobs.mtu_ceiling)
+    }
+
+    /// How `peer` is reached. What the kernel routes locally goes through the loopback interface, whatever interface has the
+    /// address.
+    pub(crate) fn reach(&self, peer: SocketAddr) -> Reach {
+        if self.interface.is_loopback {
+            return Reach { ceiling: self.ceiling(), is_local: true };
+        }
+        match address::local_mtu(self.interface.address, peer) {
+            Some(mtu) => Reach { ceiling: self.interface.payload_of(mtu).min(self.knobs.mtu_ceiling), is_local: true },
+            None => Reach { ceiling: self.ceiling(), is_local: false },
+        }
     }
 
     // --- progress ---

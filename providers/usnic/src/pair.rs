@@ -64,8 +64,9 @@ pub(crate) struct Opened {
     pub(crate) socket: Arc<Socket>,
     /// The socket is this connection's alone, and connected.
     pub(crate) is_own: bool,
-    /// The largest payload of a datagram that the interface lets through.
+    /// The largest payload of a datagram that is tried.
     pub(crate) ceiling: usize,
+    /// The kernel delivers to the peer on this host.
     pub(crate) is_loopback: bool,
 }
 

@@ -8,6 +8,8 @@ use std::ffi::CStr;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
+use super::route;
+
 /// An address of this host, and the interface that has it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Interface {
@@ -26,8 +28,13 @@ const HEADERS: [usize; 2] = [20 + 8, 40 + 8];
 impl Interface {
     /// The largest payload of a datagram that it lets through.
     pub(crate) fn largest_payload(&self) -> usize {
+        self.payload_of(self.mtu)
+    }
+
+    /// The largest payload of a datagram from its address over a path of this MTU.
+    pub(crate) fn payload_of(&self, mtu: usize) -> usize {
         let headers = HEADERS[usize::from(self.address.is_ipv6())];
-        self.mtu.saturating_sub(headers).min(super::send::BYTES)
+        mtu.saturating_sub(headers).min(super::send::BYTES)
     }
 
     fn is_link_local(&self) -> bool {
@@ -203,18 +210,44 @@ pub(crate) fn has_route(mut own: SocketAddr, peer: SocketAddr) -> bool {
     !bad.contains(&error.kind())
 }
 
-/// Is this an address of this host? All of 127.0.0.0/8 is, and what the kernel would send from to reach it; no packet is sent.
+/// Is this an address of this host? All of 127.0.0.0/8 is, and what the kernel routes locally; no packet is sent.
 pub(crate) fn is_here(own: &SocketAddr, peer: IpAddr) -> bool {
     if peer == own.ip() || peer.is_loopback() {
         return true;
     }
+    if peer.is_unspecified() || peer.is_multicast() {
+        return false;
+    }
+    if let Ok(is_local) = route::is_local(at(own, peer, 9)) {
+        return is_local;
+    }
+    // Without rtnetlink: what the kernel would send from. Secondary addresses are missed.
     let any: IpAddr = if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     // An address can be bound that is nobody's, if the system is set so: what the kernel chooses is its own.
     let chosen = UdpSocket::bind((any, 0)).and_then(|socket| {
         socket.connect(at(own, peer, 9))?;
         socket.local_addr()
     });
-    !peer.is_unspecified() && !peer.is_multicast() && chosen.is_ok_and(|chosen| chosen.ip() == peer)
+    chosen.is_ok_and(|chosen| chosen.ip() == peer)
+}
+
+/// The MTU of the kernel's route from `own` to an address of this host; `None`: `peer` is elsewhere.
+pub(crate) fn local_mtu(mut own: SocketAddr, peer: SocketAddr) -> Option<usize> {
+    if !is_here(&own, peer.ip()) {
+        return None;
+    }
+    own.set_port(0);
+    let socket = UdpSocket::bind(own).ok()?;
+    socket.connect(peer).ok()?;
+    let (level, name) = match peer {
+        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU),
+        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
+    };
+    let (mut mtu, mut length): (libc::c_int, _) = (0, size_of::<libc::c_int>() as libc::socklen_t);
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
+    // SAFETY: writes one number, for which there is room, and its length; both live beyond the call.
+    let failed = unsafe { libc::getsockopt(fd, level, name, (&raw mut mtu).cast(), &raw mut length) };
+    usize::try_from(mtu).ok().filter(|mtu| failed == 0 && *mtu > 0)
 }
 
 /// The peer's address with a port, and our scope if it is link-local.
@@ -289,6 +322,20 @@ mod tests {
         assert_eq!(ask_mtu("an-interface-with-a-long-name"), None);
         assert_eq!(known("e", "[::1]:0", true).largest_payload(), 1452);
         assert_eq!(known("e", "1.1.1.1:0", true).largest_payload(), 1472);
+    }
+
+    #[test]
+    fn the_route_to_an_address_of_this_host_is_the_loopback_interfaces() {
+        // No IPv4 packet is longer, whatever the interface takes.
+        let loopback = find(Some("127.0.0.1")).unwrap().unwrap().mtu.min(65_535);
+        let of = |own: &str, peer: &str| local_mtu(own.parse().unwrap(), peer.parse().unwrap());
+        assert_eq!((of("127.0.0.1:5", "127.0.0.9:7"), of("127.0.0.1:5", "203.0.113.77:7")), (Some(loopback), None));
+        assert_eq!(of("192.0.2.1:5", "203.0.113.77:7"), None);
+        for known in list().unwrap().into_iter().filter(|known| known.is_up) {
+            let peer = SocketAddr::new(known.address.ip(), 7);
+            let peer = if known.is_link_local() { at(&known.address, peer.ip(), 7) } else { peer };
+            assert!(local_mtu(known.address, peer).is_some_and(|mtu| mtu >= loopback), "{known:?}");
+        }
     }
 
     #[test]

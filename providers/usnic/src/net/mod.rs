@@ -7,5 +7,6 @@ pub(crate) mod errors;
 pub(crate) mod handover;
 pub(crate) mod name;
 pub(crate) mod receive;
+mod route;
 pub(crate) mod send;
 pub(crate) mod socket;

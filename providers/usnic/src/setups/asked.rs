@@ -86,7 +86,8 @@ impl Incoming {
         pair.connecting(number, conn);
         device.table.put(number, pair.clone());
         let mut setups = device.setups.lock();
-        let ours = setups.offer(&device, number, wishes);
+        let from = setups.answering.request(id).map_or(device.address(), |request| request.from);
+        let ours = setups.offer(&device, number, wishes, from);
         let agreed = setups.answering.accept(now, id, &ours, private_data, &mut Os);
         let Some(agreed) = agreed else {
             drop(setups);

@@ -63,7 +63,7 @@ impl Device {
         pair.connecting(number, conn);
         self.table.put(number, pair.clone());
         let mut setups = self.setups.lock();
-        let ours = setups.offer(self, number, wishes);
+        let ours = setups.offer(self, number, wishes, server);
         let setup = setups.setup.clone();
         let opening = Opening::new(setup, server, spec.qual, ours, spec.private_data, now, &mut Os);
         setups.attempts.insert(number, Attempt { opening, server, conn, pair, socket, due: None });

@@ -115,14 +115,14 @@ impl Setups {
         [first, self.answering.deadline()].into_iter().flatten().min()
     }
 
-    /// With random numbers of its own.
-    fn offer(&self, device: &Device, number: u32, wishes: Wishes) -> Offer {
+    /// What this side brings into a connection with `peer`, with random numbers of its own.
+    fn offer(&self, device: &Device, number: u32, wishes: Wishes, peer: SocketAddr) -> Offer {
         Offer {
             ord: wishes.ord,
             ird: wishes.ird,
             credits: wishes.credits,
             window_kib: u16::try_from(device.socket.receive_buffer() >> 10).unwrap_or(u16::MAX).max(1),
-            mtu: u16::try_from(device.ceiling()).unwrap_or(u16::MAX),
+            mtu: u16::try_from(device.reach(peer).ceiling).unwrap_or(u16::MAX),
             checked: device.knobs.checked,
             ..Offer::new(number, &mut Os)
         }
@@ -252,6 +252,7 @@ impl Standing {
         device.reports.event(conn, CmEvent::Established { private_data: &private_data });
         // From now on nobody else is heard there. One that cannot be connected is named with every packet.
         let is_own = device.own.is_some() && socket.connect(agreed.terms.peer).is_ok();
+        let reach = device.reach(agreed.terms.peer);
         let opened = Opened {
             number,
             conn,
@@ -259,8 +260,8 @@ impl Standing {
             plan: place.plan.clone(),
             socket,
             is_own,
-            ceiling: device.ceiling(),
-            is_loopback: device.interface.is_loopback,
+            ceiling: reach.ceiling,
+            is_loopback: reach.is_local,
         };
         let outlook = pair.open(device::now(), opened);
         // What comes is the connection's, or that of what remains of it if nobody wants it any more.

@@ -35,6 +35,7 @@ pub(super) fn checks() -> Vec<Check> {
     checks.extend(losses());
     checks.extend(mtus());
     checks.extend(fairness());
+    checks.push(Check::new("mtu::between_two_addresses_of_one_host", within));
     checks.push(Check::new("moved::address", |s, wire| {
         meanwhile(s, wire, || wire.apply(0, Rule::Moved { from: ADDRESSES[1], to: "192.0.2.102" }))
     }));
@@ -99,6 +100,21 @@ fn mtus() -> Vec<Check> {
         s.flow(wire, Family::V4, &["-2"]).end_well(GOOD)
     }));
     checks
+}
+
+/// The kernel delivers packets to an address of its own host through the loopback interface, whatever the MTU of the interface
+/// that has the address.
+fn within(setting: &Setting, wire: &Wire) -> Result {
+    const OTHER: &str = "192.0.2.50";
+    /// Payload of the largest UDP datagram over IPv4.
+    const LARGEST: &str = "path mtu 65507 bytes";
+    wire.ip(0, &["addr", "add", &format!("{OTHER}/24"), "dev", wire::DEVICE])?;
+    for side in setting.flow_within(wire, OTHER)? {
+        if !side.stderr.contains(LARGEST) {
+            return Err(format!("without {LARGEST:?}: {}", side.stderr));
+        }
+    }
+    Ok(())
 }
 
 /// Something happens while it flows, and must not be noticed.

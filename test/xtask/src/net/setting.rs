@@ -8,6 +8,7 @@ use std::time::Duration;
 use dapl_test::run::{self, Finished, Room, Run};
 use dapl_test::stage::{self, Profile, Stage};
 
+use super::flows::GOOD;
 use super::wire::{ADDRESSES, DEVICE, V6, Wire};
 use crate::{Result, tree};
 
@@ -37,13 +38,25 @@ impl Family {
         }
     }
 
-    fn registry(self, end: usize) -> String {
-        let place = match self {
+    /// The interface or the address of an end.
+    fn place(self, end: usize) -> &'static str {
+        match self {
             Family::V4 => DEVICE,
             Family::V6 => V6[end],
-        };
-        format!("usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"{place}\" \"\"\n")
+        }
     }
+}
+
+fn registry(place: &str) -> String {
+    format!("usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"{place}\" \"\"\n")
+}
+
+/// A program at an end, with the registry of a room.
+fn start(wire: &Wire, end: usize, room: &Room, program: &Path, arguments: &[&str], set: Environment<'_>) -> Run {
+    let mut command = room.command(program, arguments);
+    // Rooms differ in it, so that they can share a host; these share one port.
+    command.env("DAPL_USNIC_PORT", PORT);
+    Run::start(wire.command(end, command.envs(set.iter().copied())))
 }
 
 /// Where both listen.
@@ -106,17 +119,27 @@ impl Setting {
         [server, client]: [&[&str]; 2],
         set: [Environment<'_>; 2],
     ) -> Pair {
-        let rooms = [0, 1].map(|end| Room::new(&self.stage, Some(&family.registry(end))));
-        let start = |end: usize, arguments: &[&str]| {
-            let mut command = rooms[end].command(program, arguments);
-            // Rooms differ in it, so that they can share a host; these have one each.
-            command.env("DAPL_USNIC_PORT", PORT);
-            Run::start(wire.command(end, command.envs(set[end].iter().copied())))
-        };
+        let rooms = [0, 1].map(|end| Room::new(&self.stage, Some(&registry(family.place(end)))));
+        let start = |end: usize, arguments: &[&str]| start(wire, end, &rooms[end], program, arguments, set[end]);
         let server = start(0, server);
         server.wait_for("listening", LIMIT);
         let client = start(1, &[&["-h", family.host()], client].concat());
         Pair { server, client, _rooms: rooms }
+    }
+
+    /// `net` between two addresses of end 0, to its end. Both sides show their counters when the connection ends.
+    pub(super) fn flow_within(&self, wire: &Wire, client_at: &str) -> Result<[Finished; 2]> {
+        let places = [ADDRESSES[0], client_at];
+        let rooms = places.map(|place| Room::new(&self.stage, Some(&registry(place))));
+        let shown: Environment<'_> = &[("DAPL_DBG_TYPE", "0x2b")];
+        let start = |side: usize, arguments: &[&str]| start(wire, 0, &rooms[side], &self.net, arguments, shown);
+        let server = start(0, &["-s", "-2"]);
+        server.wait_for("listening", LIMIT);
+        let client = start(1, &["-h", places[0], "-2"]).finish(LIMIT);
+        let server = server.finish(LIMIT);
+        judge("server", &server, GOOD)?;
+        judge("client", &client, GOOD)?;
+        Ok([server, client])
     }
 }
 
