@@ -1,6 +1,8 @@
 //! Two IAs of one process over the loopback interface, with doubles for the queue pairs and the layer above: set-ups, who makes
 //! progress, deadlines, and the end.
 
+#[path = "backlog.rs"]
+mod backlog;
 #[path = "doubles.rs"]
 mod doubles;
 #[path = "naps.rs"]

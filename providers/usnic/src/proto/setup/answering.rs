@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::census::Census;
+pub(crate) use super::census::Counts;
 use super::cookies::{Asked, Jar};
 use super::packets::{self, Reason, To};
 use super::{Agreed, Offer, Random, Setup};
@@ -58,20 +59,6 @@ pub(crate) struct Request<'a> {
     pub(crate) from: SocketAddr,
     pub(crate) qual: u64,
     pub(crate) private_data: &'a [u8],
-}
-
-/// What was counted: who sees many of these is under attack, or has another key than the peer.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Counts {
-    pub(crate) requests: u64,
-    pub(crate) repeated: u64,
-    /// Not whole, or sealed with another key.
-    pub(crate) unreadable: u64,
-    pub(crate) cookies: u64,
-    pub(crate) refused: u64,
-    pub(crate) no_room: u64,
-    /// Answers that the three-fold limit held back.
-    pub(crate) held_back: u64,
 }
 
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -231,13 +218,14 @@ impl Answering {
             Some(_) if !listens => Err(Reason::NoListener),
             Some(offered) => Ok(offered),
         };
-        if offered.is_ok() && !is_proven && self.wants_proof(from) {
+        // Without room, too, nothing is kept: the client comes again with the cookie, as often as it takes.
+        if offered.is_ok() && (!self.has_room(from) || !is_proven && self.wants_proof(from)) {
             self.counts.cookies += 1;
             let ticket = self.jar.give(now, from, &asked, random);
             packets::put_cookie(&setup.guard, to, Some(ticket), random, out);
             return Heard::Answer;
         }
-        match offered.and_then(|offered| self.has_room(from).map(|()| offered)) {
+        match offered {
             Ok((offer, private)) => {
                 let attempt = Attempt::new(now, Key { from, to }, asking.qual(), offer, private, is_proven);
                 self.begin(attempt, packet.len(), random, out)
@@ -250,13 +238,11 @@ impl Answering {
         }
     }
 
-    fn has_room(&mut self, from: SocketAddr) -> Result<(), Reason> {
+    fn has_room(&mut self, from: SocketAddr) -> bool {
         let config = &self.setup.config;
-        if self.census.all() < config.half_open && self.census.of_prefix(from) < config.half_open_of_prefix {
-            return Ok(());
-        }
-        self.counts.no_room += 1;
-        Err(Reason::NoRoom)
+        let has_room = self.census.all() < config.half_open && self.census.of_prefix(from) < config.half_open_of_prefix;
+        self.counts.no_room += u64::from(!has_room);
+        has_room
     }
 
     /// Nothing more is kept for sources like this without proof.

@@ -12,6 +12,21 @@ struct Count {
     unproven: usize,
 }
 
+/// What was counted since the IA was opened.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Counts {
+    pub(crate) requests: u64,
+    pub(crate) repeated: u64,
+    /// Not whole, or sealed with another key.
+    pub(crate) unreadable: u64,
+    pub(crate) cookies: u64,
+    pub(crate) refused: u64,
+    /// Put off: as many attempts were open as may be.
+    pub(crate) no_room: u64,
+    /// Answers that the three-fold limit held back.
+    pub(crate) held_back: u64,
+}
+
 /// The count.
 #[derive(Debug, Default)]
 pub(super) struct Census {

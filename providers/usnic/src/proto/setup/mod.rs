@@ -168,7 +168,7 @@ pub(crate) struct Config {
     /// So many attempts are kept for sources that did not, in all and of one prefix (/24, /64); above, they get cookies.
     pub(crate) unproven: usize,
     pub(crate) unproven_of_prefix: usize,
-    /// So many are kept at most, proven or not.
+    /// So many are kept at most, proven or not; above, all get cookies, and come again.
     pub(crate) half_open: usize,
     pub(crate) half_open_of_prefix: usize,
     /// So many past attempts are remembered at most.

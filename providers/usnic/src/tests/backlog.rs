@@ -1,0 +1,28 @@
+//! More requests at once than a listener keeps half open.
+
+use super::*;
+
+/// More than the 2,048 half-open requests of one /24 network.
+const CLIENTS: u32 = 2_500;
+/// Requests that are pending when the server begins to accept: the limit of one network.
+const PENDING: usize = 2_048;
+
+#[test]
+fn requests_beyond_the_half_open_limit_wait_and_all_connect() {
+    let (here, there) = addresses();
+    let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
+    let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+    let clients: Vec<_> = (0..CLIENTS).map(|attempt| client.connect(&server, 7, conn(attempt))).collect();
+    // The server's program looks at its requests when no more fit.
+    let mut requests: Vec<_> = (0..PENDING).map(|_| server.request()).collect();
+    for attempt in 0..CLIENTS {
+        let request = requests.pop().unwrap_or_else(|| server.request());
+        request.accept(Arc::new(Double::default()), b"you may", conn(CLIENTS + attempt), WISHES).unwrap();
+        let (conn, _) = client.above.ear.wait(established).0;
+        let established = &clients[conn.attempt as usize];
+        established.is_open();
+        // The first packet is the confirmation, and ends the request.
+        established.post(&client.device, b"first");
+    }
+    assert_eq!(client.above.ear.has(event), None, "none was rejected");
+}
