@@ -90,6 +90,7 @@ pub(crate) fn counts(device: &Device, sums: Counts) -> Vec<Count> {
         count("dropped by the socket", device.drops()),
         count("of no connection", device.strays()),
         count("late after a poller", device.late()),
+        count("unreadable requests", device.setups.lock().unreadable()),
     ];
     lost.into_iter().chain(tally::named(sums)).collect()
 }

@@ -125,6 +125,10 @@ impl Setups {
         let out = self.batch.own();
         match self.answering.receive(now, packet, from, listener.is_some(), &mut Os, out) {
             Heard::Nothing => None,
+            Heard::Unreadable => {
+                self.unreadable.note(device, now, from, packet);
+                None
+            }
             Heard::Answer => {
                 Self::send(&mut self.batch, &device.socket, from);
                 None

@@ -150,7 +150,9 @@ impl Setups {
                 News::Rejected
             }
             Outcome::Unreachable => {
-                log::info!("{}: connect to {server}: no answer", device.name);
+                let key =
+                    if self.setup.has_key() { " (a host with another key, or without one, gives none)" } else { "" };
+                log::info!("{}: connect to {server}: no answer{key}", device.name);
                 News::Unreachable
             }
         };

@@ -9,6 +9,7 @@ mod asked;
 mod asking;
 mod listening;
 mod secrets;
+mod unreadable;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -25,6 +26,7 @@ use self::asked::Accepted;
 use self::asking::Attempt;
 use self::listening::Listeners;
 use self::secrets::Os;
+use self::unreadable::Unreadable;
 use crate::bell::{Job, News};
 use crate::device::{self, Device};
 use crate::engine;
@@ -63,6 +65,7 @@ pub(crate) struct Setups {
     accepted: HashMap<u32, Accepted>,
     number_of: HashMap<RequestId, u32>,
     listeners: Listeners,
+    unreadable: Unreadable,
     /// Kept for its memory.
     batch: Batch,
 }
@@ -105,8 +108,14 @@ impl Setups {
             accepted: HashMap::new(),
             number_of: HashMap::new(),
             listeners: Listeners::default(),
+            unreadable: Unreadable::default(),
             batch: Batch::default(),
         })
+    }
+
+    /// Requests that were damaged, or sealed with another key.
+    pub(crate) fn unreadable(&self) -> u64 {
+        self.answering.counts().unreadable
     }
 
     /// When the engine is to look after them.

@@ -3,9 +3,10 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use dapl::error::{Error, Resource, Result};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
 
@@ -40,7 +41,7 @@ pub(super) fn try_random(name: &str) -> Result<()> {
     })
 }
 
-/// The key in a file that nobody else can read. Space at its ends does not count.
+/// The key in a file that nobody else can read.
 pub(super) fn read_key(name: &str, path: &str) -> Result<Psk> {
     read(path).map_err(|why| {
         log::error!("{name}: key file {path}: {why}");
@@ -49,11 +50,14 @@ pub(super) fn read_key(name: &str, path: &str) -> Result<Psk> {
 }
 
 fn read(path: &str) -> std::result::Result<Psk, String> {
-    let file = File::open(path).map_err(|error| error.to_string())?;
+    // A FIFO without a writer would hold up a plain open for ever.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|error| error.to_string())?);
     let facts = file.metadata().map_err(|error| error.to_string())?;
     let ours = rustix::process::geteuid().as_raw();
     if !facts.is_file() {
-        return Err("it is no file".into());
+        let kind = if facts.file_type().is_fifo() { " but a FIFO" } else { "" };
+        return Err(format!("it is no file{kind}; name a regular file"));
     }
     if facts.uid() != ours && facts.uid() != 0 {
         return Err(format!("it is of uid {}, not {ours}", facts.uid()));
@@ -66,9 +70,18 @@ fn read(path: &str) -> std::result::Result<Psk, String> {
     if secret.len() as u64 > LONGEST {
         return Err(format!("it has more than {LONGEST} bytes"));
     }
-    let key = Psk::new(secret.trim_ascii());
+    let key = Psk::new(self::secret(&secret));
     secret.fill(0);
     key.ok_or_else(|| format!("it has less than {MIN_SECRET} bytes; head -c 32 /dev/urandom | base64 makes a good one"))
+}
+
+/// The secret in the bytes of a key file. A text, which is UTF-8 without control characters but for white space, loses the
+/// white space at its ends, such as the line end that an editor adds. Of any other content all bytes count: it is a raw key.
+/// About one of 300,000 files of 16 random bytes is a text; all hosts take the same file in the same way.
+fn secret(bytes: &[u8]) -> &[u8] {
+    let is_plain = |character: char| !character.is_control() || character.is_ascii_whitespace();
+    let is_text = std::str::from_utf8(bytes).is_ok_and(|text| text.chars().all(is_plain));
+    if is_text { bytes.trim_ascii() } else { bytes }
 }
 
 #[cfg(test)]
@@ -101,5 +114,32 @@ mod tests {
         assert!(with(b"0123456789abcdef", 0o640).unwrap_err().contains("chmod 600"));
         std::fs::remove_file(&path).unwrap();
         assert!(read(text).is_err() && read("/dev/null").unwrap_err().contains("no file"));
+    }
+
+    #[test]
+    fn a_fifo_is_refused_at_once() {
+        let path = std::env::temp_dir().join(format!("daplusnic-fifo-{}", std::process::id()));
+        let text = path.to_str().unwrap();
+        let (fifo, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, fifo, mode, 0).unwrap();
+        let why = read(text).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        assert!(why.contains("no file") && why.contains("FIFO"), "{why}");
+    }
+
+    #[test]
+    fn white_space_ends_a_text_and_is_part_of_any_other_key() {
+        let raw = |ends: &[u8; 2]| [&ends[..1], &[0x80, 0xFF, 0, 7], b"0123456789", &ends[1..]].concat();
+        for ends in [b" \n", b"\t\x0C", b"\r ", b"\x0B\0"] {
+            let raw = raw(ends);
+            assert_eq!((raw.len(), secret(&raw)), (MIN_SECRET, &raw[..]), "all bytes of a raw key count");
+        }
+        for text in
+            [&b"0123456789abcdef"[..], "sch\u{fc}tzt alle Br\u{fc}cken".as_bytes(), b"two words\nand a line of them"]
+        {
+            let padded = [b" \t", text, b"\r\n"].concat();
+            assert_eq!(secret(&padded), text);
+        }
+        assert_eq!(secret(b" \n"), b"");
     }
 }

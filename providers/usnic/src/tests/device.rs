@@ -435,6 +435,7 @@ fn a_wrong_key_connects_to_nothing_and_the_right_one_does() {
         client.connect(&server, 7, conn(attempt));
         assert_eq!(client.event(), (conn(attempt), "unreachable"));
     }
+    assert!(server.device.setups.lock().unreadable() >= 2, "each is counted");
     assert_eq!(asked(&here, &server, 0, 100), None, "nor is it told what the path carries");
     let client = Ia::open(&here, &right);
     let ours = client.connect(&server, 7, conn(3));

@@ -42,11 +42,12 @@ pub(super) fn checks() -> Vec<Check> {
     checks.push(Check::new("key::another", |s, wire| {
         let (ours, theirs) =
             (KeyFile::new("ours", "a secret that one side has")?, KeyFile::new("theirs", "another one, here")?);
-        strangers(s, wire, [&[(KEY, &ours.path())], &[(KEY, &theirs.path())]])
+        let set: [Environment<'_>; 2] = [&[(KEY, &ours.path())], &[(KEY, &theirs.path())]];
+        strangers(s, wire, set, "sealed with another key than that in")
     }));
     checks.push(Check::new("key::none", |s, wire| {
         let key = KeyFile::new("servers", "a secret that only the server has")?;
-        strangers(s, wire, [&[(KEY, &key.path())], &[]])
+        strangers(s, wire, [&[(KEY, &key.path())], &[]], "it is not sealed, and this adapter has key=")
     }));
     checks
 }
@@ -57,13 +58,13 @@ fn lossy(setting: &Setting, wire: &Wire, set: Environment<'_>) -> Result {
     setting.flow_with(wire, Family::V4, &["-2"], [set, set]).end_well(GOOD)
 }
 
-/// The client gets no connection, and is told so; the server hears nothing.
-fn strangers(setting: &Setting, wire: &Wire, set: [Environment<'_>; 2]) -> Result {
+/// The client gets no connection, and is told so; the server's program hears nothing, and its log names the cause.
+fn strangers(setting: &Setting, wire: &Wire, set: [Environment<'_>; 2], cause: &str) -> Result {
     let pair = setting.begin(wire, Family::V4, &[], set);
     let client = pair.client.finish(LIMIT);
     let has_been_told = client.status.code() == Some(1) && client.stderr.contains("the connection: event");
     let heard = pair.server.so_far();
-    match has_been_told && !pair.server.has_ended() && !pair.server.has_said("flowing") {
+    match has_been_told && heard.contains(cause) && !pair.server.has_ended() && !pair.server.has_said("flowing") {
         true => Ok(()),
         false => Err(format!("{}\n{}{}\nits server: {heard}", client.status, client.stdout, client.stderr)),
     }

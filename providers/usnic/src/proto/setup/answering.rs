@@ -36,6 +36,8 @@ pub(crate) struct RequestId(u64);
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Heard {
     Nothing,
+    /// A request that is damaged, or sealed with another key; it has no answer.
+    Unreadable,
     /// An answer was appended; it goes to the source.
     Answer,
     /// A new request, for the consumer: [`Answering::request`] says what it brings. That it is here was appended, for its source.
@@ -179,7 +181,6 @@ impl Answering {
         }
     }
 
-    #[cfg(test)]
     pub(crate) fn counts(&self) -> Counts {
         self.counts
     }
@@ -203,7 +204,7 @@ impl Answering {
         let mut room = Vec::new();
         let Some(rest) = packets::request(&setup.guard, packet, &mut room) else {
             self.counts.unreadable += 1;
-            return Heard::Nothing;
+            return Heard::Unreadable;
         };
         let Some((conn, token)) = packets::asker(rest) else { return Heard::Nothing };
         let asked = Asked { asking, conn, token };

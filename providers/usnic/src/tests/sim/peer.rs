@@ -195,7 +195,7 @@ impl Peer {
         }
         let mut packet = Vec::new();
         match self.answering.receive(now, &datagram.bytes, datagram.from, true, &mut self.dice, &mut packet) {
-            Heard::Nothing => {}
+            Heard::Nothing | Heard::Unreadable => {}
             Heard::Answer => self.out.push((datagram.from, packet)),
             Heard::Asked(id) => {
                 self.out.push((datagram.from, packet));

@@ -285,7 +285,7 @@ impl World {
         if let Some(asking) = packets::asking(&packet).filter(|_| to.port() != WELL_KNOWN || !self.is_deaf) {
             let listens = (QUAL..QUAL + 10).contains(&asking.qual());
             match self.answering.receive(now, &packet, from, listens, &mut self.dice, &mut out) {
-                Heard::Nothing => {}
+                Heard::Nothing | Heard::Unreadable => {}
                 Heard::Answer => {}
                 Heard::Asked(id) => self.is_asked(id),
                 Heard::Left(id) => self.left.push(id),

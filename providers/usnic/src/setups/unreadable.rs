@@ -1,0 +1,76 @@
+//! Requests that cannot be read: as a rule a peer has another key. Its own host learns nothing, since there is no answer, so this
+//! one says it.
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+
+use crate::device::Device;
+use crate::proto::wire::{self, FLAG_SEALED};
+use crate::proto::{Nanos, SECONDS};
+
+/// Anybody can send such requests: between two lines of the log.
+const BETWEEN: Nanos = 10 * SECONDS;
+
+/// When the log may have the next line, and how many requests it did not name since the last one.
+#[derive(Debug, Default)]
+pub(super) struct Unreadable {
+    not_before: Nanos,
+    unnamed: u64,
+}
+
+impl Unreadable {
+    /// One more: logged, unless there was a line a short time ago.
+    pub(super) fn note(&mut self, device: &Device, now: Nanos, from: SocketAddr, packet: &[u8]) {
+        if let Some(unnamed) = self.is_due(now) {
+            let is_sealed = wire::head(packet).is_some_and(|(head, _)| head.has(FLAG_SEALED));
+            let cause = cause(device.knobs.key_file.as_deref(), is_sealed);
+            log::warn!(
+                "{}: request from {from} is ignored: {cause} ({unnamed} more since the last such line)",
+                device.name
+            );
+        }
+    }
+
+    /// Whether to log this one, with the number of those before that were not.
+    fn is_due(&mut self, now: Nanos) -> Option<u64> {
+        if now < self.not_before {
+            self.unnamed += 1;
+            return None;
+        }
+        self.not_before = now.saturating_add(BETWEEN);
+        Some(std::mem::take(&mut self.unnamed))
+    }
+}
+
+/// Why a request cannot be read, and what to do.
+fn cause(key_file: Option<&str>, is_sealed: bool) -> String {
+    match (key_file, is_sealed) {
+        (Some(path), true) => {
+            format!("it is damaged or sealed with another key than that in {path}; give both hosts the same file")
+        }
+        (Some(path), false) => {
+            format!("it is not sealed, and this adapter has key={path}; give both hosts the same `key`")
+        }
+        (None, true) => "it is sealed, and this adapter has no `key`; give both hosts the same one, or none".into(),
+        (None, false) => "it is damaged".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_makes_one_line_in_ten_seconds() {
+        let mut unreadable = Unreadable::default();
+        let lines: Vec<u64> = (0..30_000).filter_map(|at| unreadable.is_due(at * SECONDS / 1000)).collect();
+        assert_eq!(lines, [0, 9_999, 9_999]);
+    }
+
+    #[test]
+    fn each_combination_of_keys_has_its_cause() {
+        assert!(cause(Some("/k"), true).contains("another key than that in /k"));
+        assert!(cause(Some("/k"), false).contains("not sealed, and this adapter has key=/k"));
+        assert!(cause(None, true).contains("no `key`") && cause(None, false).contains("damaged"));
+    }
+}
