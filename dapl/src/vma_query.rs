@@ -1,0 +1,145 @@
+//! Asks the kernel how a range of this process's memory is mapped, in one call per mapping whatever its size.
+//!
+//! `PROCMAP_QUERY` of Linux 6.11. Where it is missing or forbidden the answer is `Found::Unknown`, and callers ask page by
+//! page. One `Maps` belongs to one process: objects of a parent are not used after a fork.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::mappings::{Found, Rights};
+use crate::provider::Region;
+
+/// Mappings that one question may cover; a range with more of them is asked about page by page.
+const MOST: usize = 16;
+
+/// `struct procmap_query` of `linux/fs.h`.
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    size: u64,
+    query_flags: u64,
+    query_addr: u64,
+    vma_start: u64,
+    vma_end: u64,
+    vma_flags: u64,
+    vma_page_size: u64,
+    vma_offset: u64,
+    inode: u64,
+    dev_major: u32,
+    dev_minor: u32,
+    vma_name_size: u32,
+    build_id_size: u32,
+    vma_name_addr: u64,
+    build_id_addr: u64,
+}
+
+const PROCMAP_QUERY: libc::Ioctl = libc::_IOWR::<Query>(b'f' as u32, 17);
+const READABLE: u64 = 1;
+const WRITABLE: u64 = 2;
+
+/// The list of this process's mappings, opened at the first question.
+#[derive(Debug, Default)]
+pub struct Maps {
+    file: OnceLock<Option<File>>,
+    is_refused: AtomicBool,
+}
+
+impl Maps {
+    /// Is all of a region mapped with these rights (`shared` is ignored)? For each part that has a file behind it, `last_page`
+    /// is called with a piece of that part's last page: a file that was cut off lacks its last pages.
+    pub fn look(&self, region: Region, rights: Rights, last_page: impl Fn(Region) -> bool) -> Found {
+        let end = region.address.saturating_add(region.length);
+        let mut at = region.address;
+        for _ in 0..MOST {
+            let query = match self.query(at) {
+                Ok(Some(query)) => query,
+                Ok(None) => return Found::Missing,
+                Err(()) => return Found::Unknown,
+            };
+            let lacks = |wanted, flag| wanted && query.vma_flags & flag == 0;
+            if lacks(rights.read, READABLE) || lacks(rights.write, WRITABLE) {
+                return Found::Lacking;
+            }
+            let until = query.vma_end.min(end);
+            if query.inode != 0 && !last_page(Region { address: until - 1, length: 1 }) {
+                return Found::Missing;
+            }
+            at = until;
+            if at >= end {
+                return Found::Whole;
+            }
+        }
+        Found::Unknown
+    }
+
+    /// The mapping at an address. An error: the kernel does not answer such questions.
+    fn query(&self, address: u64) -> Result<Option<Query>, ()> {
+        if self.is_refused.load(Ordering::Relaxed) {
+            return Err(());
+        }
+        let file = self.file.get_or_init(|| File::open("/proc/self/maps").ok()).as_ref().ok_or(())?;
+        let mut query = Query { size: size_of::<Query>() as u64, query_addr: address, ..Query::default() };
+        // SAFETY: the kernel reads and fills a record of the size that it says.
+        let done = unsafe { libc::ioctl(file.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
+        match std::io::Error::last_os_error().raw_os_error() {
+            _ if done == 0 => Ok(Some(query).filter(|query| query.vma_end > address)),
+            Some(libc::ENOENT) => Ok(None),
+            error => {
+                log::debug!("PROCMAP_QUERY: error {error:?}; memory is checked page by page");
+                self.is_refused.store(true, Ordering::Relaxed);
+                Err(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    fn map(pages: usize, shared: bool) -> u64 {
+        let flags = libc::MAP_ANONYMOUS | if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), pages * PAGE, rights, flags, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        at as u64
+    }
+
+    #[test]
+    fn finds_holes_lost_rights_and_files() {
+        let (maps, at) = (Maps::default(), map(8, false));
+        let files = Cell::new(0);
+        let look = |from: usize, pages: usize, write| {
+            let region = Region { address: at + (from * PAGE) as u64 + 1, length: (pages * PAGE) as u64 - 1 };
+            maps.look(region, Rights { read: true, write, shared: false }, |_| {
+                files.set(files.get() + 1);
+                true
+            })
+        };
+        if look(0, 8, true) == Found::Unknown {
+            return eprintln!("skipped: this kernel has no PROCMAP_QUERY");
+        }
+        assert_eq!(look(0, 8, true), Found::Whole);
+        // SAFETY: pages of the test's own, which nobody touches.
+        unsafe {
+            assert_eq!(libc::mprotect((at as usize + 2 * PAGE) as *mut _, PAGE, libc::PROT_READ), 0);
+            assert_eq!(libc::mprotect((at as usize + 3 * PAGE) as *mut _, PAGE, libc::PROT_NONE), 0);
+            assert_eq!(libc::munmap((at as usize + 6 * PAGE) as *mut _, PAGE), 0);
+        }
+        assert_eq!([look(0, 3, false), look(0, 2, true), look(4, 2, true)], [Found::Whole; 3]);
+        assert_eq!([look(0, 3, true), look(0, 4, false), look(3, 1, false)], [Found::Lacking; 3]);
+        assert_eq!([look(4, 3, false), look(6, 1, true), look(6, 2, true)], [Found::Missing; 3]);
+        assert_eq!(files.get(), 0, "anonymous memory has no file");
+        let shared = Region { address: map(2, true), length: PAGE as u64 + 1 };
+        let read = Rights { read: true, ..Rights::default() };
+        assert_eq!(maps.look(shared, read, |last| last.address != shared.address + PAGE as u64), Found::Missing);
+        assert_eq!(maps.look(shared, read, |_| true), Found::Whole);
+    }
+}
