@@ -11,7 +11,7 @@
 //! - [`wait`], [`timer`], [`shown`], [`debug`]: sleeping, deadlines, memory shown to consumers, the log
 //! - [`name_service`]: which GID an address stands for; [`base_dir`], [`shared_names`]: where processes meet, who shares memory
 //! - [`counters`], [`published`], [`trace`]: what is counted always, told to who asks from outside, and recorded on request
-//! - [`bell`], [`keys`], [`knobs`], [`presence`], [`ready`], [`segments`], [`vma_query`], [`window`]: what
+//! - [`bell`], [`keys`], [`knobs`], [`presence`], [`ready`], [`segments`], [`user_copy`], [`vma_query`], [`window`]: what
 //!   providers made in software share; no other room here uses them
 //! - [`ia`], [`pz`], [`cno`]; [`evd`], [`lmr`], [`rmr`], [`srq`]; [`ep`]; [`cr`]; [`psp`], [`rsp`]: the objects
 //! - [`cm`]: events of connections; [`context`], [`table`], [`registration`]: the way in
@@ -60,6 +60,7 @@ pub mod table;
 pub mod thread;
 pub mod timer;
 pub mod trace;
+pub mod user_copy;
 pub mod vma_query;
 pub mod wait;
 pub mod watermark;

@@ -1,0 +1,177 @@
+//! Parts of mappings that are unmapped, protected or cut off between copies, at every length that is treated in its own way.
+
+use std::os::fd::AsRawFd;
+
+use rustix::fs::MemfdFlags;
+
+use super::*;
+
+const PAGE: usize = 4096;
+const PAGES: usize = 64;
+
+/// A mapping of a file, or of anonymous memory.
+struct Mapping {
+    at: u64,
+    file: Option<std::os::fd::OwnedFd>,
+    checker: Checker,
+}
+
+impl Mapping {
+    fn new(is_file: bool) -> Self {
+        let file = is_file.then(|| {
+            let file = rustix::fs::memfd_create("user_copy", MemfdFlags::CLOEXEC).unwrap();
+            rustix::fs::ftruncate(&file, (PAGES * PAGE) as u64).unwrap();
+            file
+        });
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let (flags, fd) = match &file {
+            Some(file) => (libc::MAP_SHARED, file.as_raw_fd()),
+            None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
+        };
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), PAGES * PAGE, rights, flags, fd, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        Mapping { at: at as u64, file, checker: Checker::default() }
+    }
+
+    fn registered(&self) -> Registered<'_> {
+        Registered { region: Region { address: self.at, length: (PAGES * PAGE) as u64 }, checker: &self.checker }
+    }
+
+    /// Copies out of it or into it, from a byte on.
+    fn copies(&self, way: Way, offset: usize, length: usize) -> bool {
+        let mut buffer = vec![7u8; length];
+        let address = self.at + offset as u64;
+        // SAFETY: the test's own mapping, and a vector of that length.
+        unsafe {
+            match way {
+                Way::Read => read(address, buffer.as_mut_ptr(), length, || self.registered()),
+                Way::Write => write(buffer.as_ptr(), address, length, || self.registered()),
+            }
+        }
+    }
+
+    fn protect(&self, page: usize, pages: usize, rights: i32) {
+        // SAFETY: pages of the test's own, which nobody touches.
+        let done = unsafe { libc::mprotect((self.at as usize + page * PAGE) as *mut _, pages * PAGE, rights) };
+        assert_eq!(done, 0);
+    }
+
+    fn unmap(&self, page: usize, pages: usize) {
+        // SAFETY: as above.
+        let done = unsafe { libc::munmap((self.at as usize + page * PAGE) as *mut _, pages * PAGE) };
+        assert_eq!(done, 0);
+    }
+}
+
+/// Waits until nothing that was found is valid any more.
+fn next_slot() {
+    let begin = slot();
+    while slot() == begin {
+        std::hint::spin_loop();
+    }
+}
+
+const BOTH: [Way; 2] = [Way::Read, Way::Write];
+/// Within a page; across two; by the kernel; checked with others; checked by itself.
+const LENGTHS: [usize; 5] = [64, PAGE + 2, 3 * PAGE, 8 * PAGE + 1, 17 * PAGE];
+
+#[test]
+fn copies_bytes_in_both_directions() {
+    for length in [0, 1, 2, 64, 4096, 5000, 16 << 10, 64 << 10, 100_000] {
+        for _ in 0..3 * EXACT {
+            let memory = Mapping::new(length % 2 == 0);
+            let source: Vec<u8> = (0..length).map(|n| n as u8 ^ (n >> 8) as u8).collect();
+            let mut sink = vec![0u8; length];
+            let at = memory.at + 1001;
+            // SAFETY: the test's own memory.
+            unsafe {
+                assert!(write(source.as_ptr(), at, length, || memory.registered()));
+                assert!(read(at, sink.as_mut_ptr(), length, || memory.registered()));
+            }
+            assert!(sink == source, "{length}");
+            memory.unmap(0, PAGES);
+        }
+    }
+}
+
+#[test]
+fn a_part_that_was_never_mapped_is_found_beside_a_part_in_use() {
+    for way in BOTH {
+        for length in LENGTHS {
+            let memory = Mapping::new(false);
+            memory.unmap(32, 32);
+            for _ in 0..3 * EXACT {
+                assert!(memory.copies(way, 0, 64) && memory.copies(way, 32 * PAGE - length, length));
+                assert!(!memory.copies(way, 32 * PAGE - 1, length), "its end");
+                assert!(!memory.copies(way, 32 * PAGE, length), "all of it");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_goes_after_a_use_is_found_in_the_next_slot() {
+    for (way, length) in BOTH.into_iter().flat_map(|way| LENGTHS.map(|length| (way, length))) {
+        let memory = Mapping::new(true);
+        for offset in [0, 1] {
+            assert!(memory.copies(way, offset, length));
+        }
+        memory.protect(0, PAGES, libc::PROT_NONE);
+        next_slot();
+        assert!(!memory.copies(way, 0, length));
+        memory.protect(0, PAGES, libc::PROT_READ);
+        assert_eq!(memory.copies(way, 0, length), way == Way::Read, "{length}");
+        memory.protect(0, PAGES, libc::PROT_READ | libc::PROT_WRITE);
+        assert!(memory.copies(way, 0, length));
+        rustix::fs::ftruncate(memory.file.as_ref().unwrap(), 0).unwrap();
+        next_slot();
+        assert!(!memory.copies(way, 0, length));
+        rustix::fs::ftruncate(memory.file.as_ref().unwrap(), (PAGES * PAGE) as u64).unwrap();
+        assert!(memory.copies(way, 0, length));
+        memory.unmap(0, PAGES);
+        next_slot();
+        assert!(!memory.copies(way, 0, length));
+    }
+}
+
+#[test]
+fn what_was_read_is_not_taken_for_writable() {
+    let memory = Mapping::new(false);
+    for n in 0..100 {
+        memory.protect(n % 8, 1, libc::PROT_READ);
+        let offset = n % 8 * PAGE;
+        assert!(memory.copies(Way::Read, offset, 64));
+        assert!(!memory.copies(Way::Write, offset, 64));
+    }
+}
+
+#[test]
+fn a_checked_block_is_within_its_registration() {
+    let region = |address, length| Region { address, length };
+    let all = region(BLOCK * 10 + 100, BLOCK * 3);
+    assert_eq!(around(region(all.address, 1), all), region(all.address, BLOCK - 100));
+    assert_eq!(around(region(BLOCK * 12, 8), all), region(BLOCK * 12, BLOCK));
+    assert_eq!(around(region(BLOCK * 12 - 1, 2), all), region(BLOCK * 11, 2 * BLOCK));
+    let end = all.address + all.length;
+    assert_eq!(around(region(end - 1, 1), all), region(BLOCK * 13, 100));
+    assert_eq!(around(region(end - 1, 1), Region::default()), region(end - 1, 1), "it has ended");
+}
+
+#[test]
+fn words_of_the_table_differ() {
+    assert_ne!(word(0, 0), 0, "an empty place holds nothing");
+    let addresses: [u64; 4] = [0, 1 << 24, 5 << 24, 1 << 56];
+    let slots = [0, 2, SLOT_MASK];
+    let mut words: Vec<_> = addresses.iter().flat_map(|page| slots.map(|slot| word(*page, slot))).collect();
+    words.sort_unstable();
+    words.dedup();
+    assert_eq!(words.len(), addresses.len() * slots.len());
+    let spanned: Vec<_> = pages_of(PAGE as u64 - 1, 2);
+    assert_eq!(spanned, [0, PAGE as u64]);
+    assert_eq!((pages_of(PAGE as u64, PAGE as u64).len(), pages_of(5, 0).len()), (1, 0));
+}
+
+fn pages_of(address: u64, length: u64) -> Vec<u64> {
+    pages(Region { address, length }).collect()
+}
