@@ -1,16 +1,7 @@
-//! Is memory of this process there, with the rights that it was registered with? Asked when it is registered, and again
-//! before it is copied: a consumer may have unmapped it, protected it, or cut off the file behind it.
+//! Is memory of this process there, with the rights that it was registered with? Asked when it is registered; and, by
+//! `user_copy`, when it is copied. Also counts the engine's ticks, for answers of other kinds that hold for one tick.
 //!
-//! For providers that are made in software. Where the kernel copies between processes, it finds that out, at any size and at
-//! any moment, and nothing here is needed. Where our own code copies, a fault would be a signal, which ends the process. A handler for it is out of the question:
-//! it would change what the program has said about its own signals, and lose to the next who says something. Copies by the
-//! kernel instead would take twice as long for 16 KiB and a hundred times as long for 64 bytes. What is left is to ask
-//! first. That takes 0.3 us and a little per page, too much for every short message, so a registration is asked about in
-//! the first copy of a tick, and what it answers holds until the next, a few milliseconds later. While somebody polls, the
-//! engine ticks, and a copy pays for one load; else it looks at the kernel's coarse clock, which is no system call.
-//!
-//! So this is sound only as far as it goes: what a program takes away a moment before a transfer uses it, or while it does,
-//! is not noticed, and our code faults on it like any other. Never changes what is in the memory, and never holds a lock.
+//! For providers that are made in software. Never changes what is in the memory, and never holds a lock.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -61,19 +52,11 @@ impl Ticker {
     }
 }
 
-/// When a registration was asked about last.
+/// When something was asked about last.
 #[derive(Debug, Default)]
 pub struct Looked(AtomicU32);
 
 impl Looked {
-    /// May this part of the registration be touched? Asks the kernel if nobody has done so in this tick.
-    #[inline]
-    pub fn is_there(&self, region: Region, write: bool, ticker: &Ticker) -> bool {
-        // The tick, and in the lowest bit whether writing was asked about.
-        let (now, seen) = (ticker.now() << 1 | u32::from(write), self.0.load(Ordering::Relaxed));
-        seen | 1 == now | 1 && seen >= now || self.look(region, write, now)
-    }
-
     /// Does it still hold, whatever it is? `ask` is called if nobody has done so in this tick.
     #[inline]
     pub fn is_still(&self, ticker: &Ticker, ask: impl FnOnce() -> bool) -> bool {
@@ -83,22 +66,6 @@ impl Looked {
                 self.0.store(now, Ordering::Relaxed);
                 true
             }
-    }
-
-    #[cold]
-    fn look(&self, region: Region, write: bool, now: u32) -> bool {
-        let is_there = is_there(region, write);
-        if is_there {
-            self.0.store(now, Ordering::Relaxed);
-        } else {
-            log::warn!(
-                "{} bytes of registered memory at {:#x} are not there any more, or may not be {}: their transfer fails",
-                region.length,
-                region.address,
-                if write { "written" } else { "read" }
-            );
-        }
-        is_there
     }
 }
 
@@ -237,9 +204,7 @@ mod tests {
 
     #[test]
     fn an_answer_holds_for_its_tick_and_no_longer() {
-        let (at, _file) = mapped(8);
-        let (looked, one, ticker) = (Looked::default(), Region { address: at, length: 64 }, Ticker::default());
-        let is_there = |write| looked.is_there(one, write, &ticker);
+        let (looked, ticker) = (Looked::default(), Ticker::default());
         let by_clock = || {
             let begin = clock();
             while clock() == begin {
@@ -248,17 +213,11 @@ mod tests {
         };
         let by_engine = || ticker.tick(true);
         for later in [&by_clock as &dyn Fn(), &by_engine] {
-            protect(at, libc::PROT_READ | libc::PROT_WRITE);
             later();
-            assert!(is_there(false));
-            protect(at, libc::PROT_READ);
-            assert!(is_there(false));
-            assert!(!is_there(true), "reading was asked about, not writing");
-            protect(at, libc::PROT_NONE);
+            assert!(looked.is_still(&ticker, || true));
             later();
-            assert!(!is_there(false) && !is_there(true));
-            protect(at, libc::PROT_READ | libc::PROT_WRITE);
-            assert!(is_there(true) && is_there(false));
+            assert!(!looked.is_still(&ticker, || false));
+            assert!(!looked.is_still(&ticker, || false), "a refusal is not remembered");
         }
     }
 

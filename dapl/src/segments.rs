@@ -4,9 +4,8 @@
 //! A segment is checked when it is used, not when it is posted: its registration may have ended since. The copy holds the
 //! registration for its own time only. Never makes a reference to memory of the consumer's.
 
-use std::sync::atomic::{AtomicU8, Ordering, fence};
-
 use crate::provider::{Segment, Status};
+use crate::user_copy::{self, Registered};
 
 /// Segments held without an allocation.
 const FEW: usize = 4;
@@ -18,8 +17,12 @@ pub trait Memory {
     where
         Self: 'a;
 
-    /// Holds `piece` for a copy, to be written if `write`. Fails if it is not registered in `pd` with that right, or not there.
+    /// Holds `piece` for a copy, to be written if `write`. Fails if it is not registered in `pd` with that right. Does not say
+    /// whether the memory is there.
     fn hold_piece(&self, pd: u32, piece: &Segment, write: bool) -> Result<Self::Hold<'_>, Status>;
+
+    /// All of the registration that a held piece belongs to.
+    fn registered(&self, key: u32) -> Registered<'_>;
 }
 
 /// The segments of one work request.
@@ -87,9 +90,13 @@ pub unsafe fn gather(
     let mut done = 0;
     for piece in segments.pieces(offset, length as u64) {
         let _hold = memory.hold_piece(pd, &piece, false)?;
+        let registered = || memory.registered(piece.key);
         // SAFETY: the source is registered memory of the consumer, held during the copy; the pieces add up to `length` at
         // most, so the sink is within what the caller vouches for.
-        unsafe { copy(piece.address as *const u8, to.add(done), piece.length as usize) };
+        let is_copied = unsafe { user_copy::read(piece.address, to.add(done), piece.length as usize, registered) };
+        if !is_copied {
+            return Err(Status::LocalProtection);
+        }
         done += piece.length as usize;
     }
     Ok(())
@@ -110,29 +117,15 @@ pub unsafe fn scatter(
     let mut done = 0;
     for piece in segments.pieces(offset, length as u64) {
         let _hold = memory.hold_piece(pd, &piece, true)?;
+        let registered = || memory.registered(piece.key);
         // SAFETY: as in `gather`, the other way round.
-        unsafe { copy(from.add(done), piece.address as *mut u8, piece.length as usize) };
+        let is_copied = unsafe { user_copy::write(from.add(done), piece.address, piece.length as usize, registered) };
+        if !is_copied {
+            return Err(Status::LocalProtection);
+        }
         done += piece.length as usize;
     }
     Ok(())
-}
-
-/// Copies upwards, the last byte last: programs poll it.
-///
-/// # Safety
-/// Both ranges are mapped. Either may be changed by somebody else meanwhile; then the bytes are whatever was there.
-#[inline]
-pub unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
-    let Some(body) = length.checked_sub(1) else { return };
-    // SAFETY: this function's own contract. The memory is shared with people who may not keep to rules, so it is copied
-    // raw, and no reference to it exists.
-    unsafe {
-        std::ptr::copy(from, to, body);
-        let last = AtomicU8::from_ptr(from.add(body).cast_mut()).load(Ordering::Relaxed);
-        // Pairs with the consumer's own load of that byte.
-        fence(Ordering::Release);
-        AtomicU8::from_ptr(to.add(body)).store(last, Ordering::Release);
-    }
 }
 
 #[cfg(test)]
@@ -140,6 +133,8 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
+    use crate::provider::Region;
+    use crate::user_copy::Checker;
 
     fn segment(address: u64, length: u64) -> Segment {
         Segment { key: 1, pad: 0, address, length }
@@ -168,6 +163,7 @@ mod tests {
     struct One {
         key: u32,
         held: Cell<u32>,
+        checker: Checker,
     }
 
     struct Held<'a>(&'a Cell<u32>);
@@ -186,11 +182,15 @@ mod tests {
             let hold = Held(&self.held);
             if pd == 1 && piece.key == self.key && !write { Ok(hold) } else { Err(Status::LocalProtection) }
         }
+
+        fn registered(&self, _: u32) -> Registered<'_> {
+            Registered { region: Region { address: 0, length: 0 }, checker: &self.checker }
+        }
     }
 
     #[test]
     fn copies_hold_every_piece_and_let_go() {
-        let memory = One { key: 9, held: Cell::new(0) };
+        let memory = One { key: 9, held: Cell::new(0), checker: Checker::default() };
         let (source, mut sink) = ([3u8; 64], [0u8; 64]);
         let base = source.as_ptr() as u64;
         let list = |key| {
@@ -208,5 +208,9 @@ mod tests {
             let refused = unsafe { gather(&memory, pd, &list(key), 0, sink.as_mut_ptr(), 64) };
             assert_eq!((refused, memory.held.get()), (Err(Status::LocalProtection), 0));
         }
+        let nowhere = Segments::new(&[Segment { key: 9, pad: 0, address: 4096, length: 64 }]);
+        // SAFETY: as above.
+        let refused = unsafe { gather(&memory, 1, &nowhere, 0, sink.as_mut_ptr(), 64) };
+        assert_eq!((refused, memory.held.get()), (Err(Status::LocalProtection), 0), "not mapped");
     }
 }

@@ -7,8 +7,8 @@
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Segment, Status};
-use dapl::segments;
 use dapl::sync::AtomicU64;
+use dapl::user_copy;
 
 use crate::by_kernel;
 use crate::cma::{self, Refusal, Way};
@@ -74,7 +74,7 @@ pub(crate) fn copy(
     // SAFETY: the local piece is registered for this use and held during the copy.
     let copied = unsafe {
         match by {
-            By::Us(mapped) => copy_here(way, mapped, &mine, target.address).ok_or(Refusal::Fault),
+            By::Us(mapped) => copy_here(regions, way, mapped, &mine, target.address),
             By::Kernel if !peer.lives(&regions.ticker) => Err(Refusal::Gone),
             By::Kernel => by_kernel::copy(regions, peer, way, &mine, target),
         }
@@ -98,21 +98,28 @@ fn denied(peer: &Peer) -> Broken {
     Broken::Denied
 }
 
-/// By this process. `None`: the mapping has no such place.
+/// By this process. The error is `Fault` where the mapping has no such place, `Here` where our memory is gone.
 ///
 /// # Safety
-/// The piece is registered memory that is there and held, for writing if this reads.
+/// The piece is registered memory that is held, for writing if this reads.
 #[inline]
-unsafe fn copy_here(way: Way, mapped: &Mapped, piece: &Segment, address: u64) -> Option<()> {
-    let there = mapped.place(address, piece.length, way == Way::Write)?;
-    let (here, length) = (piece.address as *mut u8, piece.length as usize);
+unsafe fn copy_here(
+    regions: &Regions,
+    way: Way,
+    mapped: &Mapped,
+    piece: &Segment,
+    address: u64,
+) -> Result<(), Refusal> {
+    let there = mapped.place(address, piece.length, way == Way::Write).ok_or(Refusal::Fault)?;
+    let (here, length) = (piece.address, piece.length as usize);
+    let registered = || regions.registered(piece.key);
     // SAFETY: the other side is a place in a mapping that never shrinks, writable if this writes; ours is by this function's
     // contract.
-    unsafe {
+    let is_copied = unsafe {
         match way {
-            Way::Write => segments::copy(here, there, length),
-            Way::Read => segments::copy(there, here, length),
+            Way::Write => user_copy::read(here, there, length, registered),
+            Way::Read => user_copy::write(there, here, length, registered),
         }
-    }
-    Some(())
+    };
+    if is_copied { Ok(()) } else { Err(Refusal::Here) }
 }

@@ -7,7 +7,7 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use dapl::segments;
+use dapl::user_copy;
 
 use crate::cma::{self, Way};
 
@@ -42,8 +42,8 @@ fn measure() -> u64 {
         });
         // SAFETY: as above.
         let by_buffer = best(|| unsafe {
-            segments::copy(from.as_ptr(), between.as_mut_ptr(), *length);
-            segments::copy(between.as_ptr(), to.as_mut_ptr(), *length);
+            user_copy::copy(from.as_ptr(), between.as_mut_ptr(), *length);
+            user_copy::copy(between.as_ptr(), to.as_mut_ptr(), *length);
             true
         });
         choose(by_kernel, by_buffer)

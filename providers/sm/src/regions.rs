@@ -15,9 +15,10 @@ use dapl::keys::Places;
 use dapl::provider::{Access, Region, Segment, Status};
 use dapl::segments::Memory;
 use dapl::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, fence_behind_rmw, yield_now};
+use dapl::user_copy::{Checker, Registered};
 
 use crate::knem::{Knem, Lent};
-use crate::map::{Looked, Map, Ticker};
+use crate::map::{Map, Ticker};
 
 /// Registrations at a time; a model has one. Place 0 is never used, so no key is 0.
 pub(crate) const SLOTS: usize = if cfg!(loom) { 2 } else { 1 << 16 };
@@ -56,10 +57,6 @@ impl Wish {
             Wish::RemoteRead => REMOTE_READ,
             Wish::RemoteWrite => REMOTE_WRITE,
         }
-    }
-
-    fn writes(self) -> bool {
-        matches!(self, Wish::LocalWrite | Wish::RemoteWrite)
     }
 }
 
@@ -115,28 +112,21 @@ fn check(table: &Map, slots: u32, key: u32, pd: u32, address: u64, length: u64, 
 pub(crate) struct Regions {
     table: Map,
     fd: OwnedFd,
-    users: Box<[Users]>,
+    /// For each place: copies under way in this process.
+    users: Box<[AtomicU32]>,
     places: Mutex<Places>,
     knem: Option<Knem>,
     /// The engine's.
     pub(crate) ticker: Ticker,
-}
-
-/// Who uses a place in this process.
-#[derive(Debug)]
-struct Users {
-    /// Copies under way.
-    count: AtomicU32,
-    /// The memory was there.
-    looked: Looked,
+    checker: Checker,
 }
 
 impl Regions {
     pub(crate) fn new(seed: u64) -> Result<Self> {
         let (table, fd) = Map::create("dapl-sm-regions", SLOTS * ENTRY, true)?;
-        let users = (0..SLOTS).map(|_| Users { count: AtomicU32::new(0), looked: Looked::default() }).collect();
+        let users = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
         let places = Mutex::new(Places::new(SLOTS, seed));
-        Ok(Regions { table, fd, users, places, knem: None, ticker: Ticker::default() })
+        Ok(Regions { table, fd, users, places, knem: None, ticker: Ticker::default(), checker: Checker::default() })
     }
 
     /// With KNEM's device, if there is one: what peers may reach is lent there too.
@@ -227,7 +217,7 @@ impl Regions {
 
     /// Is a copy with this key under way in this process?
     pub(crate) fn is_held(&self, key: u32) -> bool {
-        self.users[(key >> 16) as usize].count.load(Ordering::Acquire) != 0
+        self.users[(key >> 16) as usize].load(Ordering::Acquire) != 0
     }
 
     /// A dead key, or one that was only reserved, is of no more use.
@@ -240,7 +230,14 @@ impl Regions {
         check(&self.table, SLOTS as u32, key, pd, region.address, region.length, wish)
     }
 
-    /// Holds a range for a copy in this process, if its memory is there, as far as can be told.
+    /// All of the registration of a key that is held.
+    pub(crate) fn registered(&self, key: u32) -> Registered<'_> {
+        let entry = (key >> 16) as usize * ENTRY;
+        let field = |offset| self.table.word(entry + offset).load(Ordering::Relaxed);
+        Registered { region: Region { address: field(BASE), length: field(LEN) }, checker: &self.checker }
+    }
+
+    /// Holds a range for a copy in this process. Whether its memory is there is for the copy to find out.
     pub(crate) fn hold(
         &self,
         key: u32,
@@ -250,12 +247,11 @@ impl Regions {
         wish: Wish,
     ) -> std::result::Result<Hold<'_>, Status> {
         let users = &self.users[(key >> 16) as usize];
-        users.count.fetch_add(1, Ordering::SeqCst);
+        users.fetch_add(1, Ordering::SeqCst);
         // Pairs with the fence in `kill`: either it sees this user, or `check` sees the key gone.
         fence_behind_rmw();
-        let hold = Hold(&users.count);
-        let is_open = check(&self.table, SLOTS as u32, key, pd, address, length, wish);
-        if is_open && users.looked.is_there(Region { address, length }, wish.writes(), &self.ticker) {
+        let hold = Hold(users);
+        if check(&self.table, SLOTS as u32, key, pd, address, length, wish) {
             return Ok(hold);
         }
         Err(match wish {
@@ -272,6 +268,10 @@ impl Memory for Regions {
     fn hold_piece(&self, pd: u32, piece: &Segment, write: bool) -> std::result::Result<Hold<'_>, Status> {
         let wish = if write { Wish::LocalWrite } else { Wish::LocalRead };
         self.hold(piece.key, pd, piece.address, piece.length, wish)
+    }
+
+    fn registered(&self, key: u32) -> Registered<'_> {
+        Regions::registered(self, key)
     }
 }
 

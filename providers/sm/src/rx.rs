@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Completion, Segment, Status, Token};
-use dapl::segments::{Segments, copy, scatter};
+use dapl::segments::{Segments, scatter};
+use dapl::user_copy;
 use dapl::watermark::High;
 
 use crate::bell::Job;
@@ -377,21 +378,20 @@ impl RxEnds {
         let length = fragment.length as usize;
         let payload = theirs.rma.bytes(line + LINE, length).ok_or(Fault::Nonsense("a fragment outside its buffer"))?;
         let wish = if header.kind == Kind::RmaWrite { Wish::RemoteWrite } else { Wish::RemoteRead };
-        let status = match shared.regions.hold(fragment.key, shared.pd, fragment.address, length as u64, wish) {
-            Ok(_hold) => {
-                fail_point!(TargetHeld);
-                // SAFETY: our side is registered memory, held; the other lies in the mapped buffer (checked just above),
-                // which is writable on both sides.
-                unsafe {
-                    match wish {
-                        Wish::RemoteWrite => copy(payload, fragment.address as *mut u8, length),
-                        _ => copy(fragment.address as *const u8, payload, length),
-                    }
+        let Fragment { key, address, .. } = fragment;
+        let is_copied = shared.regions.hold(key, shared.pd, address, length as u64, wish).is_ok_and(|_hold| {
+            fail_point!(TargetHeld);
+            let registered = || shared.regions.registered(key);
+            // SAFETY: our side is registered memory, held; the other lies in the mapped buffer (checked just above), which is
+            // writable on both sides.
+            unsafe {
+                match wish {
+                    Wish::RemoteWrite => user_copy::write(payload, address, length, registered),
+                    _ => user_copy::read(address, payload, length, registered),
                 }
-                0
             }
-            Err(_) => NAK_ACCESS,
-        };
+        });
+        let status = if is_copied { 0 } else { NAK_ACCESS };
         fail_point!(TargetCopied);
         self.answer(Header::plain(Kind::RmaAck, status), cargo.aux)?;
         // What follows a refused access is not carried out: the connection is over.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use dapl::handle::ObjectId;
 use dapl::provider::{BindWr, Completion, Region, Segment, SendWr, Status, Token};
 use dapl::segments::{self, Segments};
+use dapl::user_copy;
 use dapl::window::Wanted;
 
 use crate::bell::Bell;
@@ -157,9 +158,14 @@ impl World {
         let _hold = self.regions.hold(piece.key, self.pd, region, Wish::RemoteRead)?;
         let (end, length) = (out.len(), piece.length as usize);
         out.resize(end + length, 0);
+        let registered = || self.regions.registered(piece.key);
         // SAFETY: the source is registered memory, held during the copy; the sink was added just now.
-        unsafe { segments::copy(piece.address as *const u8, out[end..].as_mut_ptr(), length) };
-        Ok(())
+        let is_copied = unsafe { user_copy::read(piece.address, out[end..].as_mut_ptr(), length, registered) };
+        if is_copied {
+            return Ok(());
+        }
+        out.truncate(end);
+        Err(Status::RemoteAccess)
     }
 }
 
@@ -181,9 +187,10 @@ impl Host for &World {
     fn put_remote(&mut self, key: u32, address: u64, bytes: &[u8]) -> Result<(), Refusal> {
         let region = Region { address, length: bytes.len() as u64 };
         let _hold = self.regions.hold(key, self.pd, region, Wish::RemoteWrite).map_err(|_| Refusal::Access)?;
+        let registered = || self.regions.registered(key);
         // SAFETY: the sink is registered memory, held during the copy, and the range lies within it.
-        unsafe { segments::copy(bytes.as_ptr(), address as *mut u8, bytes.len()) };
-        Ok(())
+        let is_copied = unsafe { user_copy::write(bytes.as_ptr(), address, bytes.len(), registered) };
+        if is_copied { Ok(()) } else { Err(Refusal::Access) }
     }
 
     fn put_recv(&mut self, recv: &Recv, offset: u32, bytes: &[u8]) -> Result<(), Status> {

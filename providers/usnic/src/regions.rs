@@ -12,9 +12,9 @@ use std::thread::yield_now;
 
 use dapl::error::{Error, Resource, Result};
 use dapl::keys::Places;
-use dapl::presence::{Looked, Ticker};
 use dapl::provider::{Access, Region, Segment, Status};
 use dapl::segments::Memory;
+use dapl::user_copy::{Checker, Registered};
 use dapl::window::Keys;
 use parking_lot::Mutex;
 
@@ -68,8 +68,6 @@ struct Entry {
     length: AtomicU64,
     /// Rights, and the protection domain in the upper half.
     rights: AtomicU64,
-    /// The memory was there.
-    looked: Looked,
 }
 
 impl Entry {
@@ -92,8 +90,7 @@ impl Entry {
 pub(crate) struct Regions {
     chunks: Box<[OnceLock<Box<[Entry]>>]>,
     places: Mutex<Places>,
-    /// Nobody ticks: the coarse clock says how long an answer holds.
-    ticker: Ticker,
+    checker: Checker,
 }
 
 impl std::fmt::Debug for Regions {
@@ -106,7 +103,7 @@ impl Regions {
     /// Without an entry; `seed` is of the system's random source.
     pub(crate) fn new(seed: u64) -> Self {
         let chunks = (0..SLOTS / CHUNK).map(|_| OnceLock::new()).collect();
-        Regions { chunks, places: Mutex::new(Places::new(SLOTS, seed | 1)), ticker: Ticker::default() }
+        Regions { chunks, places: Mutex::new(Places::new(SLOTS, seed | 1)), checker: Checker::default() }
     }
 
     /// The entry of a key, whoever made the key up; `None` where none has ever been.
@@ -138,26 +135,23 @@ impl Regions {
         self.entry(key).is_some_and(|entry| entry.opens(key, pd, region, wish))
     }
 
-    /// Holds a range for a copy of our own, if its memory is there, as far as can be told.
-    pub(crate) fn hold(&self, key: u32, pd: u32, region: Region, wish: Wish) -> std::result::Result<Hold<'_>, Status> {
-        let (entry, hold) = self.open_entry(key, pd, region, wish)?;
-        let writes = matches!(wish, Wish::LocalWrite | Wish::RemoteWrite);
-        if entry.looked.is_there(region, writes, &self.ticker) { Ok(hold) } else { Err(wish.refusal()) }
+    /// All of the registration of a key that is held.
+    pub(crate) fn registered(&self, key: u32) -> Registered<'_> {
+        let field = |field: &AtomicU64| field.load(Ordering::Relaxed);
+        let region = self.entry(key).map(|entry| Region { address: field(&entry.base), length: field(&entry.length) });
+        Registered { region: region.unwrap_or_default(), checker: &self.checker }
     }
 
-    /// Holds a range for a copy by the kernel, which finds out whether the memory is there.
-    fn open_entry(&self, key: u32, pd: u32, region: Region, wish: Wish) -> Held<'_> {
+    /// Holds a range for a copy. Whether its memory is there is for the copy to find out.
+    pub(crate) fn hold(&self, key: u32, pd: u32, region: Region, wish: Wish) -> std::result::Result<Hold<'_>, Status> {
         let entry = self.entry(key).ok_or(wish.refusal())?;
         entry.users.fetch_add(1, Ordering::SeqCst);
         // Pairs with the fence in `kill`: either it sees this user, or `opens` sees the key gone.
         dapl::sync::fence_behind_rmw();
         let hold = Hold(&entry.users);
-        if entry.opens(key, pd, region, wish) { Ok((entry, hold)) } else { Err(wish.refusal()) }
+        if entry.opens(key, pd, region, wish) { Ok(hold) } else { Err(wish.refusal()) }
     }
 }
-
-/// An entry and its hold.
-type Held<'a> = std::result::Result<(&'a Entry, Hold<'a>), Status>;
 
 /// The table as windows use it. Peers touch memory only through this process, so none has to be waited for beyond that.
 impl Keys for Regions {
@@ -177,7 +171,7 @@ impl Keys for Regions {
             // A key that was only reserved opens nothing, and the entry may still say what served before it: nothing.
             let _ = entry.key.compare_exchange(key, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
-        // Pairs with the fence in `open_entry`: either it sees the key gone, or we see it.
+        // Pairs with the fence in `hold`: either it sees the key gone, or we see it.
         fence(Ordering::SeqCst);
     }
 
@@ -213,6 +207,10 @@ impl Memory for Regions {
     fn hold_piece(&self, pd: u32, piece: &Segment, write: bool) -> std::result::Result<Hold<'_>, Status> {
         let wish = if write { Wish::LocalWrite } else { Wish::LocalRead };
         self.hold(piece.key, pd, Region { address: piece.address, length: piece.length }, wish)
+    }
+
+    fn registered(&self, key: u32) -> Registered<'_> {
+        Regions::registered(self, key)
     }
 }
 
@@ -252,8 +250,7 @@ impl Grip {
             // Who ends it waits for the hold that is here already.
             return if regions.allows(piece.key, pd, region, wish) { Ok(()) } else { Err(wish.refusal()) };
         }
-        let (_, hold) = regions.open_entry(piece.key, pd, region, wish)?;
-        std::mem::forget(hold);
+        std::mem::forget(regions.hold(piece.key, pd, region, wish)?);
         self.keys.push(piece.key);
         Ok(())
     }
@@ -362,16 +359,5 @@ mod tests {
         let new: Vec<_> = (0..100).map(|_| regions.add(memory(8), ALL, 1).unwrap()).collect();
         assert!(old.iter().all(|key| !regions.allows(*key, 1, memory(8), Wish::RemoteRead)));
         assert!(new.iter().all(|key| regions.allows(*key, 1, memory(8), Wish::RemoteRead)));
-    }
-
-    #[test]
-    fn memory_that_is_gone_is_not_copied_into() {
-        let regions = Regions::new(1);
-        let nowhere = Region { address: 4096, length: 8 };
-        let key = regions.add(nowhere, ALL, 1).unwrap();
-        assert_eq!(regions.hold(key, 1, nowhere, Wish::RemoteWrite).err(), Some(Status::RemoteAccess));
-        assert_eq!(regions.hold(key, 1, nowhere, Wish::LocalWrite).err(), Some(Status::LocalProtection));
-        let piece = Segment { key, pad: 0, address: 4096, length: 8 };
-        assert!(Grip::default().hold(&regions, 1, &piece, Wish::LocalRead).is_ok(), "the kernel will find out");
     }
 }

@@ -80,10 +80,6 @@ pub(crate) fn is_there(_: Region, _: bool) -> bool {
 pub(crate) struct Looked;
 
 impl Looked {
-    pub(crate) fn is_there(&self, _: Region, _: bool, _: &Ticker) -> bool {
-        true
-    }
-
     pub(crate) fn is_still(&self, _: &Ticker, _: impl FnOnce() -> bool) -> bool {
         true
     }

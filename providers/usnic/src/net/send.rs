@@ -8,6 +8,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
+use dapl::provider::Region;
+use dapl::user_copy::{self, Checker, Registered};
+
 use super::name::Name;
 use super::socket::Socket;
 
@@ -110,7 +113,7 @@ impl Batch {
     /// The next bytes of the packet lie here.
     ///
     /// # Safety
-    /// So many bytes may be read there until [`Self::send`] has returned, or the batch is cleared or dropped.
+    /// What is mapped of so many bytes may be read there until [`Self::send`] has returned, or the batch is cleared or dropped.
     pub(crate) unsafe fn memory(&mut self, address: *const u8, length: usize) {
         self.end_piece();
         if length > 0 {
@@ -195,7 +198,8 @@ impl Batch {
             };
             if !gone {
                 outcome.is_blocked = true;
-                self.keep();
+                let fault = self.keep();
+                outcome.fault = outcome.fault.or(fault);
                 return outcome;
             }
         }
@@ -312,27 +316,36 @@ impl Batch {
         true
     }
 
-    /// Takes what is left into memory of its own.
+    /// Takes what is left into memory of its own. Packets whose memory is not there are left out; the number of the first.
     #[cold]
-    fn keep(&mut self) {
-        let mut kept = Batch::default();
+    fn keep(&mut self) -> Option<usize> {
+        let (mut kept, checker, mut fault) = (Batch::default(), Checker::default(), None);
         for packet in self.sent..self.packets.len() {
+            let mut is_whole = true;
             for piece in &self.pieces[self.first_piece(packet)..self.packets[packet].end] {
                 match *piece {
                     Piece::Own(at, length) => kept.own.extend_from_slice(&self.own[at..at + length]),
-                    // SAFETY: its maker vouches that it may be read until `send` returns, which it has not.
-                    Piece::Memory(address, length) => unsafe {
-                        kept.own.reserve(length);
-                        let end = kept.own.as_mut_ptr().add(kept.own.len());
-                        std::ptr::copy_nonoverlapping(address as *const u8, end, length);
-                        kept.own.set_len(kept.own.len() + length);
-                    },
+                    Piece::Memory(address, length) => {
+                        let end = kept.own.len();
+                        kept.own.resize(end + length, 0);
+                        let (address, to) = (address as u64, kept.own[end..].as_mut_ptr());
+                        let region = Region { address, length: length as u64 };
+                        let registered = || Registered { region, checker: &checker };
+                        // SAFETY: its maker vouches that it may be read until `send` returns, which it has not.
+                        is_whole &= unsafe { user_copy::read(address, to, length, registered) };
+                    }
                 }
             }
-            kept.end_packet();
+            if is_whole {
+                kept.end_packet();
+            } else {
+                kept.drop_packet();
+                fault = fault.or(Some(packet));
+            }
         }
         std::mem::swap(&mut kept.calls, &mut self.calls);
         *self = kept;
+        fault
     }
 }
 

@@ -201,6 +201,27 @@ fn what_a_full_socket_leaves_is_kept_and_needs_its_memory_no_more() {
 }
 
 #[test]
+fn a_packet_whose_memory_is_gone_is_left_out_of_what_a_full_socket_leaves() {
+    let (socket, peer) = pair(&plain("127.0.0.1:0"));
+    let to = Destination::of(peer.local());
+    let mut batch = Batch::default();
+    let memory = payloads(&[50, 60, 70]);
+    fill(&mut batch, &memory[..1]);
+    batch.own().extend([9, 9]);
+    // SAFETY: nothing is mapped there.
+    unsafe { batch.memory(4096 as *const u8, 40) };
+    batch.end_packet();
+    fill(&mut batch, &memory[1..2]);
+    stop_after(Some(0));
+    let outcome = batch.send(&socket, &to);
+    assert_eq!((outcome.is_blocked, outcome.fault, batch.left()), (true, Some(1), 2));
+    stop_after(None);
+    assert_eq!(batch.send(&socket, &to), Outcome::default());
+    let sent = [whole(&memory[..1]), whole(&memory[1..2])].concat();
+    assert_eq!(take(&peer).0, sent);
+}
+
+#[test]
 fn a_connected_socket_needs_no_name_and_hears_nobody_else() {
     let (socket, peer) = pair(&plain("127.0.0.1:0"));
     let stranger = Socket::open(&plain("127.0.0.1:0")).unwrap();
