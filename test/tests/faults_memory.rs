@@ -1,0 +1,33 @@
+//! Registered memory that goes away while it is registered, through the real shared objects: no transfer faults. What is tried
+//! stands at the head of `test/c/vanish.c`.
+
+use std::time::Duration;
+
+use dapl_test::run::{self, Room, Run, SM0, USNIC0};
+use dapl_test::stage::{Profile, stage};
+
+/// No healthy run takes as long, even on a busy machine.
+const LIMIT: Duration = Duration::from_secs(400);
+
+fn all_cases(adapter: &str, registry: &str, rma: &str) {
+    let stage = stage(Profile::Dev);
+    let room = Room::new(&stage, Some(registry));
+    let mut command = room.command(run::program(&stage, "test/c/vanish.c"), &[adapter]);
+    command.env("DAPL_SM_RMA", rma);
+    Run::start(command).finish(LIMIT).expect_success("vanish: OK, 90 cases");
+}
+
+#[test]
+fn sm_fails_transfers_of_memory_that_is_gone() {
+    all_cases("sm0", SM0, "auto");
+}
+
+#[test]
+fn sm_fails_transfers_of_memory_that_is_gone_by_shared_buffers() {
+    all_cases("sm0", SM0, "mmap");
+}
+
+#[test]
+fn usnic_fails_transfers_of_memory_that_is_gone() {
+    all_cases("usnic0", USNIC0, "auto");
+}
