@@ -293,7 +293,7 @@ impl Registry {
     }
 }
 
-/// Shows whoever debugs each file and each line that was looked at.
+/// Debug lines for each file that was looked for and each line that was read.
 fn show(gathered: &Gathered) {
     let topic = Topic::StaticRegistry;
     for file in &gathered.missing {

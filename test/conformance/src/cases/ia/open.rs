@@ -199,12 +199,12 @@ fn is_thread_safe(ctx: &Ctx) -> bool {
 fn ia_open_thread_safe_as_the_registry_says(ctx: &Ctx) {
     ok(open(&ctx.provider, 1, 2, DAT_FALSE));
     let code = open(&ctx.provider, 1, 2, DAT_TRUE);
-    if is_thread_safe(ctx) { ok(code) } else { thread_safe_by_library(ctx, code) }
+    if is_thread_safe(ctx) { ok(code) } else { thread_safe_by_library(&ctx.provider, code) }
 }
 
 /// What opens a line that says `nonthreadsafe` for a program that asks for thread safety: a library known to be thread-safe.
-fn thread_safe_by_library(ctx: &Ctx, code: DAT_RETURN) {
-    let is_known = ctx.ia().provider_attr().is_thread_safe != DAT_FALSE;
+fn thread_safe_by_library(name: &str, code: DAT_RETURN) {
+    let is_known = Ia::open(name, 8).provider_attr().is_thread_safe != DAT_FALSE;
     if is_known { ok(code) } else { not_found(code, DAT_THREAD_SAFETY_NOT_FOUND) }
 }
 
@@ -220,7 +220,7 @@ fn ia_open_thread_safe_of_either_kind(ctx: &Ctx) {
     ok(open("threadsafe", 1, 2, DAT_TRUE));
     ok(open("threadsafe", 1, 2, DAT_FALSE));
     ok(open("nonthreadsafe", 1, 2, DAT_FALSE));
-    thread_safe_by_library(ctx, open("nonthreadsafe", 1, 2, DAT_TRUE));
+    thread_safe_by_library("nonthreadsafe", open("nonthreadsafe", 1, 2, DAT_TRUE));
 }
 
 fn ia_open_any_true_is_true(ctx: &Ctx) {

@@ -18,6 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "registry-ia 3.2": registry_add_twice_is_already_registered,
         "registry-ia 3.2": registry_add_is_by_the_whole_key,
         "registry-ia 3.1": registry_add_opens_but_is_not_listed,
+        "registry-ia 4.2": registry_add_without_thread_safety_is_not_found_with_it,
         "registry-ia 3.2": registry_remove_without_a_table_is_arg1,
         "registry-ia 3.2": registry_remove_without_a_record_is_arg2,
         "registry-ia 3.2": registry_remove_unknown_is_not_registered,
@@ -127,6 +128,16 @@ fn registry_add_is_by_the_whole_key(_ctx: &Ctx) {
     for (name, minor, safe) in keys {
         ok(dat_registry_remove_provider(&table, &info(name, minor, safe)));
     }
+}
+
+fn registry_add_without_thread_safety_is_not_found_with_it(_ctx: &Ctx) {
+    let table = table_that_opens();
+    ok(dat_registry_add_provider(table, &own()));
+    let name = c"a case's own".as_ptr().cast_mut();
+    let (mut errors, mut ia) = (DAT_HANDLE_NULL, DAT_HANDLE_NULL);
+    let code = dat_ia_openv(name, 8, &mut errors, &mut ia, 1, 2, DAT_TRUE);
+    refused(code, DAT_PROVIDER_NOT_FOUND, DAT_THREAD_SAFETY_NOT_FOUND);
+    ok(dat_registry_remove_provider(table, &own()));
 }
 
 fn registry_add_opens_but_is_not_listed(_ctx: &Ctx) {
