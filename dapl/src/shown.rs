@@ -95,18 +95,18 @@ pub fn peer_address(address: &PeerAddress) -> Vec<u8> {
     }
 }
 
-/// The address in the first bytes of a consumer's socket address: IPv6 and `AF_UNIX` are known by their family, all else
-/// is taken for IPv4, since programs leave the family unset (endpoints 5.4).
+/// The address in the first bytes of a consumer's socket address: IPv4, IPv6 or `AF_UNIX`; `None` for any other family.
 pub fn parse_address(bytes: &[u8]) -> Option<PeerAddress> {
     let family = i32::from(u16::from_ne_bytes(bytes.first_chunk::<2>().copied()?));
     match family {
+        libc::AF_INET => Some(PeerAddress::Ip(IpAddr::from(*bytes.get(4..)?.first_chunk::<4>()?))),
         libc::AF_INET6 => Some(PeerAddress::Ip(IpAddr::from(*bytes.get(8..)?.first_chunk::<16>()?))),
         libc::AF_UNIX => {
             let path = bytes.get(2..)?;
             let end = path.iter().position(|byte| *byte == 0).unwrap_or(path.len());
             Some(PeerAddress::Path(Path::new(std::ffi::OsStr::from_bytes(&path[..end])).into()))
         }
-        _ => Some(PeerAddress::Ip(IpAddr::from(*bytes.get(4..)?.first_chunk::<4>()?))),
+        _ => None,
     }
 }
 
@@ -143,9 +143,12 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_family_is_ipv4() {
-        let bytes = [0, 0, 9, 9, 10, 0, 0, 1];
-        assert_eq!(parse_address(&bytes), Some(PeerAddress::Ip("10.0.0.1".parse().unwrap())));
+    fn another_family_is_no_address() {
+        let of_family = |family: u16| [&family.to_ne_bytes()[..], &[9, 9, 10, 0, 0, 1]].concat();
+        assert_eq!(parse_address(&of_family(2)), Some(PeerAddress::Ip("10.0.0.1".parse().unwrap())));
+        for family in [0, 16, 77, u16::MAX] {
+            assert_eq!(parse_address(&of_family(family)), None);
+        }
         assert_eq!(parse_address(&[10, 0, 0]), None);
     }
 }

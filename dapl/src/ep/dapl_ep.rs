@@ -14,7 +14,7 @@ use super::dapli_modify::{self, Change};
 use super::dapli_watch;
 use super::state::{EpState, Step};
 use super::{Ep, Wiring, record};
-use crate::error::{Error, Handle, Result};
+use crate::error::{Address, Error, Handle, Result};
 use crate::evd::{Evd, Stream};
 use crate::ffi;
 use crate::handle::{Use, from_handle, from_optional};
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn dapl_ep_connect<P: Provider>(
         let limit = ep.ia.limits().private_data_connect;
         let call = Call {
             // SAFETY: this function's own contract, and not null.
-            address: unsafe { address(remote_ia_address) }?,
+            address: unsafe { address(remote_ia_address) },
             qual: remote_conn_qual,
             timeout: time(timeout, 4),
             is_plain: quality_of_service == DAT_QOS_BEST_EFFORT && connect_flags == DAT_CONNECT_DEFAULT_FLAG,
@@ -206,7 +206,7 @@ pub unsafe extern "C" fn dapl_ep_dup_connect<P: Provider>(
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
         let limit = ep.ia.limits().private_data_connect;
         let call = Call {
-            address,
+            address: Ok(address),
             qual,
             timeout: Ok(timeout),
             is_plain: quality_of_service == DAT_QOS_BEST_EFFORT,
@@ -359,6 +359,8 @@ unsafe fn bytes(data: DAT_PVOID, size: DAT_COUNT, limit: usize, n: u8) -> Result
 
 /// The peer's address. Only as many bytes are read as the family has: programs pass 16-byte objects.
 ///
+/// Errors: `InvalidAddress(Malformed)` for a family that is neither IPv4, IPv6 nor `AF_UNIX`.
+///
 /// # Safety
 /// `address` points at a socket address of its family's length; an `AF_UNIX` path may end early with a zero.
 unsafe fn address(address: DAT_IA_ADDRESS_PTR) -> Result<PeerAddress> {
@@ -368,9 +370,13 @@ unsafe fn address(address: DAT_IA_ADDRESS_PTR) -> Result<PeerAddress> {
         libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
         // SAFETY: this function's own contract: the path ends with a zero or with the object.
         libc::AF_UNIX => 2 + unsafe { libc::strnlen(address.cast::<libc::c_char>().add(2), 108) },
-        _ => 8, // family, port, and four bytes of IPv4
+        libc::AF_INET => 8, // family, port, and four bytes
+        _ => {
+            log::debug!("dat_ep_connect: address family {family} is neither AF_INET, AF_INET6 nor AF_UNIX");
+            return Err(Error::InvalidAddress(Address::Malformed));
+        }
     };
     // SAFETY: as above: that many bytes are there.
     let bytes = unsafe { ffi::copy(address.cast(), length) };
-    shown::parse_address(&bytes).ok_or(Error::InvalidParameter(2))
+    shown::parse_address(&bytes).ok_or(Error::InvalidAddress(Address::Malformed))
 }

@@ -18,7 +18,7 @@ use crate::timer::{self, OnExpiry};
 /// What `dat_ep_connect` is asked for. What could be wrong with a parameter is kept until its turn in the order of checks
 /// (endpoints 5.4).
 pub(super) struct Call {
-    pub(super) address: PeerAddress,
+    pub(super) address: Result<PeerAddress>,
     pub(super) qual: u64,
     /// `None` waits for ever.
     pub(super) timeout: Result<Option<Duration>>,
@@ -42,6 +42,7 @@ pub(super) fn connect<P: Provider>(ep: &Ref<Ep<P>>, call: Call) -> Result<()> {
         return Err(Error::ModelNotSupported);
     }
     let private_data = call.private_data?;
+    let address = call.address?;
     ep.attach(&core)?;
 
     let conn = ep.next_attempt(&mut core);
@@ -53,18 +54,18 @@ pub(super) fn connect<P: Provider>(ep: &Ref<Ep<P>>, call: Call) -> Result<()> {
     });
     core.timeout = timeout.transpose()?;
     ep.step(&mut core, Step::Connect)?;
-    ep.remote_address.write(&shown::peer_address(&call.address));
+    ep.remote_address.write(&shown::peer_address(&address));
     core.keepsake = None;
 
-    let spec = ConnectSpec { address: &call.address, qual: call.qual, private_data: &private_data };
+    let spec = ConnectSpec { address: &address, qual: call.qual, private_data: &private_data };
     let begun = ep.desk().binding.qp().and_then(|qp| qp.connect(&spec, conn));
     if let Err(error) = begun {
         ep.step(&mut core, Step::ConnectRefused)?;
         ep.remote_address.write(&[]);
-        log::debug!("ep {:#x} cannot connect to {:?}: {error}", ep.id.handle, call.address);
+        log::debug!("ep {:#x} cannot connect to {address:?}: {error}", ep.id.handle);
         return Err(error);
     }
-    core.remote = Some(Remote { address: call.address, qual: call.qual });
+    core.remote = Some(Remote { address, qual: call.qual });
     Ok(())
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "consumers 7": connect_by_the_address_of_the_ia => local(|ctx| by_address(ctx, |ia| ia.address())),
         "consumers 7": connect_by_127_0_0_1 => local(|ctx| by_address(ctx, |_| Address::ipv4([127, 0, 0, 1]))),
         "consumers 7": connect_by_127_0_1_1 => local(|ctx| by_address(ctx, |_| Address::ipv4([127, 0, 1, 1]))),
-        "endpoints 5.4": connect_by_an_address_without_family => local(|ctx| by_address(ctx, without_family)),
+        "endpoints 5.4": connect_by_an_unknown_address_family_is_malformed,
         "consumers 6": connect_by_an_address_with_a_port => local(|ctx| by_address(ctx, with_a_port)),
         "consumers 8": connect_to_oneself_in_one_thread,
         "endpoints 13.35": connect_to_oneself_returns_before_anybody_answers,
@@ -258,10 +258,19 @@ fn by_address(ctx: &Ctx, address: impl Fn(&Ia) -> Address) {
     established(&near, &far);
 }
 
-fn without_family(ia: &Ia) -> Address {
-    let mut bytes = address_at(ia.attr().ia_address_ptr);
-    bytes[..2].fill(0);
-    Address::of_bytes(&bytes)
+/// The endpoint stays unconnected, without an event, and can connect at once.
+fn connect_by_an_unknown_address_family_is_malformed(ctx: &Ctx) {
+    let (near, far) = (Conn::alone(ctx), Conn::alone(ctx));
+    for family in [0, 16, 77, u16::MAX] {
+        let mut bytes = address_at(far.ia.attr().ia_address_ptr);
+        bytes[..2].copy_from_slice(&family.to_ne_bytes());
+        let call = Call { address: Some(Address::of_bytes(&bytes)), ..Call::to(&far.ia, ctx.qual(0)) };
+        refused(call.make(near.ep.h()), DAT_INVALID_ADDRESS, DAT_INVALID_ADDRESS_MALFORMED);
+        near.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+        expect_nothing(near.events.h());
+    }
+    far.listen(ctx.qual(0), || near.connect(&far.ia.address(), ctx.qual(0)));
+    established(&near, &far);
 }
 
 fn with_a_port(ia: &Ia) -> Address {
