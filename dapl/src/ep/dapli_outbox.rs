@@ -56,7 +56,8 @@ impl<P: Provider> Outbox<P> {
 }
 
 impl<P: Provider> Ep<P> {
-    /// Queues an event in the connect EVD, if there is one. `data` is shown with it: present, though maybe empty, only
+    /// Queues an event in the connect EVD, if there is one. Completions before the end of a connection trigger their CNO before it
+    /// does: the provider has put them into the CQ, but its notification may still be on its way. `data` is shown with it: present, though maybe empty, only
     /// with the active side's ESTABLISHED (endpoints 8.3, 13.12).
     pub(super) fn announce(&self, core: &mut Core<P>, notice: Option<ConnectionKind>, data: Option<&[u8]>) {
         let (Some(kind), Some(evd)) = (notice, &core.wiring.connect) else { return };
@@ -67,6 +68,10 @@ impl<P: Provider> Ep<P> {
                 (bytes.len().min(crate::shown::PrivateData::SIZE) as u32, self.event_data.as_ptr() as usize)
             }
         };
+        if kind != ConnectionKind::Established {
+            let evds = [&core.wiring.recv, &core.wiring.request].into_iter().flatten();
+            core.outbox.untold.extend(evds.filter_map(|evd| dapls_evd::catch_up(evd.arc())));
+        }
         let untold = dapls_evd::enqueue(evd.arc(), Event::Connection { kind, ep: self.id.handle, data_size, data });
         let is_lost = untold.is_lost();
         core.outbox.untold.push(untold);

@@ -141,6 +141,16 @@ pub(crate) fn hear<P: Provider>(evd: &Evd<P>, ep: usize) -> bool {
     evd.inner.lock().queue.has_heard(ep)
 }
 
+/// Queues what has completed on an EVD with a CNO, so that the CNO reports this EVD before one that an event is queued in later.
+/// `None` without a CNO: nobody could tell the order.
+pub(crate) fn catch_up<P: Provider>(evd: &Arc<Evd<P>>) -> Option<Untold<P>> {
+    let mut inner = evd.inner.lock();
+    inner.cno.as_ref()?;
+    let signal = evd.fetch_all(&mut inner);
+    let told = evd.signal(&mut inner, signal);
+    Some(Untold { evd: evd.clone(), told, lost: None })
+}
+
 /// All that the EP has posted so far is over, and so is its connection: what has failed is no news any more. For a caller
 /// that holds the EP's lock.
 pub(crate) fn settle<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> Untold<P> {

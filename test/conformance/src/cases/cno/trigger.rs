@@ -28,6 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "events 3.6": cno_trigger_is_pending_without_threshold,
         "consumers 5": cno_trigger_by_completions_of_a_connection,
         "events 3.6": cno_trigger_by_connection_requests_and_events,
+        "events 3.6": cno_trigger_by_completions_comes_before_the_end_of_their_connection => pair(ended_near, ended_far),
         "events 2.3": cno_shutdown_as_programs_do_it,
     ]
 }
@@ -102,6 +103,40 @@ fn cno_trigger_of_several_evds_in_their_order(ctx: &Ctx) {
         assert_eq!(next(&cno), evds[at].h());
     }
     expect_untriggered(&cno);
+}
+
+const ENDS: u64 = 50;
+
+/// A message, which may come back flushed, and then the end of the connection, many times: the CNO names the EVDs in this order,
+/// whether the consumer waits already or comes when all has happened.
+fn ended_near(ctx: &Ctx) {
+    for round in 0..ENDS {
+        let conn = ctx.connect();
+        let cno = conn.ia.cno();
+        let events = [(&conn.recv, DAT_DTO_COMPLETION_EVENT), (&conn.events, DAT_CONNECTION_EVENT_DISCONNECTED)];
+        events.iter().for_each(|(evd, _)| ok(dat_evd_modify_cno(evd.h(), cno.h())));
+        post_empty_recv(&conn, 1);
+        ctx.tell([]);
+        while round % 2 == 0 && conn.ep.state() != DAT_EP_STATE_DISCONNECTED {
+            std::thread::yield_now();
+        }
+        for (evd, number) in events {
+            assert_eq!(filled(|out| dat_cno_wait(cno.h(), DAT_TIMEOUT_INFINITE, out)), evd.h());
+            let numbers: Vec<_> = drain(evd.h()).iter().map(Event::number).collect();
+            assert_eq!(numbers, [number]);
+        }
+        events.iter().for_each(|(evd, _)| ok(dat_evd_modify_cno(evd.h(), DAT_HANDLE_NULL)));
+    }
+}
+
+fn ended_far(ctx: &Ctx) {
+    for _ in 0..ENDS {
+        let conn = ctx.connect();
+        let _: Vec<u8> = ctx.hear();
+        post_empty_send(&conn, 1);
+        ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
+        conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    }
 }
 
 fn cno_trigger_drops_evds_that_are_empty_by_now(ctx: &Ctx) {
