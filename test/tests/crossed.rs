@@ -1,0 +1,41 @@
+//! Four processes that connect to each other at the same time, in both directions, over sm and usnic: one attempt is rejected,
+//! its EP reset, and the other's accepted (`test/c/crossed.c`).
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use dapl_test::run::{self, Room, Run, SM0, USNIC0};
+use dapl_test::stage::{Profile, stage};
+
+/// No healthy run takes as long, even on a busy machine.
+const LIMIT: Duration = Duration::from_secs(300);
+
+fn crossed(adapter: &str, registry: &str, how: &[&str]) {
+    let stage = stage(Profile::Dev);
+    let room = Room::new(&stage, Some(registry));
+    let program = run::program(&stage, "test/c/crossed.c");
+    let command = room.command(&program, &[&[adapter, "1000", "127.0.0.1"], how].concat());
+    let finished = Run::start(command).finish(LIMIT);
+    finished.expect_success("crossed: OK, 1000 rounds");
+    println!("{adapter}: {}", finished.stdout);
+}
+
+#[test]
+fn requests_that_cross_over_sm_become_one_connection() {
+    crossed("sm0", SM0, &[]);
+}
+
+#[test]
+fn requests_that_cross_over_usnic_become_one_connection() {
+    crossed("usnic0", USNIC0, &[]);
+}
+
+#[test]
+fn a_thread_answers_requests_that_cross_over_sm() {
+    crossed("sm0", SM0, &["threads"]);
+}
+
+#[test]
+fn a_thread_answers_requests_that_cross_over_usnic() {
+    crossed("usnic0", USNIC0, &["threads"]);
+}
