@@ -88,6 +88,12 @@ static void mpi_create_ep(void)
         mpi_post_receive(n);
 }
 
+/* The client disconnects when it has all it wants: the server's last receives are flushed, and requests that it has served. */
+static int mpi_is_flushed(const DAT_EVENT *event)
+{
+    return host == NULL && event->event_data.dto_completion_event_data.status == DAT_DTO_ERR_FLUSHED;
+}
+
 /* Takes a completion if there is one; returns whether there was. */
 static int mpi_take(DAT_EVD_HANDLE evd, DAT_EVENT *event)
 {
@@ -95,6 +101,8 @@ static int mpi_take(DAT_EVD_HANDLE evd, DAT_EVENT *event)
     if (DAT_GET_TYPE(code) == DAT_QUEUE_EMPTY)
         return 0;
     check_ok("a completion", code);
+    if (event->event_number == DAT_DTO_COMPLETION_EVENT && mpi_is_flushed(event))
+        return 1;
     if (event->event_number != DAT_DTO_COMPLETION_EVENT ||
         event->event_data.dto_completion_event_data.status != DAT_DTO_SUCCESS)
         fail("perf: event %x status %u", (unsigned)event->event_number,
@@ -113,7 +121,7 @@ static struct mpi_control *mpi_progress(void)
             fail("perf: event %x in the middle", (unsigned)event.event_number);
         gone++; /* the client has all it wants */
     }
-    if (!mpi_take(completions, &event))
+    if (!mpi_take(completions, &event) || mpi_is_flushed(&event))
         return NULL;
     return mpi_control_at((long)event.event_data.dto_completion_event_data.user_cookie.as_64);
 }

@@ -54,7 +54,7 @@ usage: cargo xtask COMMAND
                         measure the sm provider beside its peers: everything, which takes some minutes, or these; --quick:
                         a little of it; writes bench/sm.json and, with latency or bandwidth, bench/sm.svg in the target
                         directory
-  bench usnic [--quick] [U1 .. U7] [evds] [connections] [connects] [memory] [cpu] [latency] [bandwidth] [loss]
+  bench usnic [--quick] [U1 .. U7] [evds] [mpi] [connections] [connects] [memory] [cpu] [latency] [bandwidth] [loss]
                         the same for the usnic provider beside sockperf, iperf3 and libfabric; what is about loss (U7, loss)
                         needs network namespaces, so root; writes bench/usnic.json and bench/usnic.svg
   bench evd             measure what thousands of idle endpoints cost who polls their EVD; writes bench/evd.json

@@ -177,6 +177,8 @@ pub(super) struct Sockperf {
     pub(super) seconds: u32,
     /// Both sides look again and again, and do not sleep.
     pub(super) polls: bool,
+    /// Over TCP in place of UDP.
+    pub(super) tcp: bool,
 }
 
 impl Sockperf {
@@ -187,14 +189,21 @@ impl Sockperf {
 
     /// The same, at either end.
     pub(super) fn ends(&self) -> [String; 2] {
-        let polling = if self.polls { " --nonblocked" } else { "" };
-        [format!("sockperf server -i {HOST}{polling}"), format!("{} -i {HOST}", self.line())]
+        [format!("sockperf server -i {HOST}{}", self.flags()), format!("{} -i {HOST}", self.line())]
     }
 
     fn words(&self) -> Vec<String> {
-        let polling = if self.polls { " --nonblocked" } else { "" };
-        let text = format!("{} -m {} -t {}{polling}", self.test, self.size, self.seconds);
+        let text = format!("{} -m {} -t {}{}", self.test, self.size, self.seconds, self.flags());
         text.split(' ').map(str::to_owned).collect()
+    }
+
+    /// What both sides are told, each with a blank before it.
+    fn flags(&self) -> String {
+        [(self.polls, " --nonblocked"), (self.tcp, " --tcp")]
+            .iter()
+            .filter(|(is, _)| *is)
+            .map(|(_, flag)| *flag)
+            .collect()
     }
 
     /// Half a round trip in microseconds, or messages per second: what the test is about.
@@ -202,10 +211,10 @@ impl Sockperf {
         let port = free_port()?;
         let place = ["-i", HOST, "-p", &port.to_string()].map(str::to_owned);
         let mut server = Command::new("sockperf");
-        server.arg("server").args(&place).args(self.polls.then_some("--nonblocked"));
+        server.arg("server").args(&place).args(self.flags().split_whitespace());
         let mut client = Command::new("sockperf");
         client.args(self.words()).args(&place);
-        let is_ready = |server: &Run| has_port(server, "udp", port);
+        let is_ready = |server: &Run| has_port(server, if self.tcp { "tcp" } else { "udp" }, port);
         let said = pair(&server, is_ready, (&client, 1), Cores::Apart, Farewell::Killed)?.client;
         parse_sockperf(&said).ok_or_else(|| format!("the output of {} is not understood: {said}", self.line()))
     }
@@ -288,7 +297,7 @@ mod tests {
         );
         let fabric = Fabric { provider: "shm", size: 64, count: 100 };
         assert_eq!(fabric.line(), "fi_pingpong -p shm -e rdm -S 64 -I 100");
-        let sockperf = Sockperf { test: "ping-pong", size: 64, seconds: 2, polls: true };
+        let sockperf = Sockperf { test: "ping-pong", size: 64, seconds: 2, polls: true, tcp: false };
         assert_eq!(sockperf.line(), "sockperf ping-pong -m 64 -t 2 --nonblocked");
     }
 
@@ -296,7 +305,7 @@ mod tests {
     fn both_ends_are_what_one_would_type() {
         let fabric = Fabric { provider: "udp;ofi_rxd", size: 64, count: 100 };
         assert_eq!(fabric.ends()[1], "fi_pingpong -p 'udp;ofi_rxd' -e rdm -S 64 -I 100 localhost");
-        let sockperf = Sockperf { test: "throughput", size: 64, seconds: 2, polls: true };
+        let sockperf = Sockperf { test: "throughput", size: 64, seconds: 2, polls: true, tcp: false };
         assert_eq!(sockperf.ends()[0], "sockperf server -i 127.0.0.1 --nonblocked");
         assert_eq!(sockperf.ends()[1], "sockperf throughput -m 64 -t 2 --nonblocked -i 127.0.0.1");
         let [server, client] = Ucx::new("tag_bw", 8, 50).ends();

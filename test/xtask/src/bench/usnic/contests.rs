@@ -4,9 +4,9 @@
 use crate::bench::contest::Contest;
 use crate::bench::ground::Terrain;
 use crate::bench::ours::Ask;
-use crate::bench::patterns;
 use crate::bench::peers::{Fabric, Sockperf};
 use crate::bench::side::{Effort, Shown, Side, depth};
+use crate::bench::{mpi, patterns};
 use crate::iperf::Flow;
 
 /// Those that need a wire.
@@ -21,7 +21,7 @@ const MIB: u32 = 1 << 20;
 pub(super) fn contests(effort: Effort) -> Vec<Contest> {
     let [polling, asleep] = [true, false].map(|polls| [sockperf(effort, "ping-pong", polls)]);
     let patterns = patterns::contests(effort, &polling, &asleep);
-    [pingpongs(effort), patterns, streams(effort), losses(effort)].into_iter().flatten().collect()
+    [pingpongs(effort), patterns, like_mpi(effort), streams(effort), losses(effort)].into_iter().flatten().collect()
 }
 
 /// What is promised, and what is hoped for.
@@ -38,7 +38,7 @@ pub(super) fn writes(seconds: f64) -> Side {
 }
 
 fn sockperf(effort: Effort, test: &'static str, polls: bool) -> Side {
-    Side::Sockperf(Sockperf { test, size: 64, seconds: effort.whole_seconds(3), polls })
+    Side::Sockperf(Sockperf { test, size: 64, seconds: effort.whole_seconds(3), polls, tcp: false })
 }
 
 fn pingpongs(effort: Effort) -> Vec<Contest> {
@@ -54,6 +54,22 @@ fn pingpongs(effort: Effort) -> Vec<Contest> {
         contest("U2", "the same, beside ofi_rxd", us, ours(&[]), fabric(RXD), Some((0.6, 0.4))),
         contest("U2", "the same, beside ofi_rxm", us, ours(&[]), fabric(RXM), None),
         contest("U3", "64 B ping-pong, waiting in dat_evd_wait", us, ours(&["-w"]), asleep, Some((1.25, 1.0))),
+    ]
+}
+
+/// Beside TCP; long messages beside our own stream of writes as well, of memory that is registered once.
+fn like_mpi(effort: Effort) -> Vec<Contest> {
+    let (short, long) = (effort.count(50_000), effort.count(2_000));
+    let seconds = effort.whole_seconds(2);
+    let tcp = |size| vec![Side::Sockperf(Sockperf { test: "ping-pong", size, seconds, polls: true, tcp: true })];
+    let iperf = Side::Iperf { flow: Flow::Tcp, seconds: effort.whole_seconds(3) };
+    vec![
+        mpi::eager("16 B eager, beside TCP", 16, short, None, tcp(16)),
+        mpi::eager("4 KiB eager, beside TCP", 4096, short, None, tcp(4096)),
+        mpi::eager("12 KiB eager, beside TCP", 12_288, short, None, tcp(12_288)),
+        mpi::rendezvous("1 MiB rendezvous, beside TCP", MIB, long, None, vec![iperf]),
+        mpi::rendezvous("1 MiB rendezvous, beside writes", MIB, long, None, vec![writes(effort.seconds(3.0))]),
+        mpi::registration(effort, None),
     ]
 }
 

@@ -23,7 +23,7 @@ fn latency(effort: Effort) -> Plan {
         let ask = Ask::new("lat", size, effort.count(1_000));
         Side::Timed { ask, seconds: effort.seconds(0.5) }
     };
-    let sockperf = |size| Side::Sockperf(Sockperf { test: "ping-pong", size, seconds: 1, polls: true });
+    let sockperf = |size| Side::Sockperf(Sockperf { test: "ping-pong", size, seconds: 1, polls: true, tcp: false });
     Plan {
         section: "latency",
         title: "Latency: half a round trip, both sides polling",
