@@ -60,7 +60,7 @@ pub(super) enum Next {
 /// Begins a wait.
 pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (Wait, Next) {
     let mut wait = Wait { id: cno.id, token: wait::token(), deadline: Deadline::NEVER };
-    {
+    let has_trigger = {
         let mut inner = cno.inner.lock();
         if inner.dead {
             // Freed since the handle was looked at; nobody will wake a waiter any more.
@@ -70,6 +70,11 @@ pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (Wait, N
         if inner.asleep.is_empty() && inner.agent.is_none() {
             cno.polled.store(true, Ordering::Relaxed);
         }
+        !inner.triggers.is_empty()
+    };
+    // A trigger that is there needs no progress; over a network each poll is a system call.
+    if has_trigger && let found @ (Next::Evd(_) | Next::Fail(_)) = cno.look(wait.token, Cause::Start) {
+        return (wait, found);
     }
     cno.poll();
     if timeout == 0 {

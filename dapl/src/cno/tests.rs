@@ -334,6 +334,18 @@ fn wait_polls_the_evds_itself() {
 }
 
 #[test]
+fn a_trigger_that_is_there_is_taken_without_polling() {
+    let opened = double::open(c"cno-no-poll");
+    let cno = cno(&opened, NO_AGENT);
+    let [a, b] = [evd(&opened, cno), evd(&opened, cno)];
+    assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY);
+    post(b);
+    let looks = || [a, b].map(|evd| cq(evd).looks.load(Ordering::Relaxed));
+    let before = looks();
+    assert_eq!((wait(cno, 1_000), looks()), ((DAT_SUCCESS, b), before));
+}
+
+#[test]
 fn queues_are_armed_before_a_waiter_sleeps() {
     let opened = double::open(c"cno-sleeps");
     let cno = cno(&opened, NO_AGENT);
