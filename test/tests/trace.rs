@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use dapl_test::run::{self, Finished, Room, Run, SM0};
+use dapl_test::run::{self, Finished, Room, Run, SM0, USNIC0};
 use dapl_test::stage::{Profile, stage};
 
 const LIMIT: Duration = Duration::from_secs(400);
@@ -49,6 +49,23 @@ fn a_stall_is_told_once_a_touched_file_tells_all_and_a_free_tells_what_was_under
     assert!(says([": send cookie 0x8, 64 bytes in 1", ": suppressed"]), "{finished:#?}");
     assert!(says([": rdma write cookie 0x64, 4096 bytes in 1, to 0x", ", 4096 bytes"]), "{finished:#?}");
     assert!(says([": send cookie 0xdead, 64 bytes in 1", ": under way"]), "{finished:#?}");
+}
+
+#[test]
+fn bit_8_shows_the_counters_of_a_connection_at_its_end_and_bit_20_does_not() {
+    let stage = stage(Profile::Dev);
+    let program = run::program(&stage, "test/c/selfconnect.c");
+    let room = Room::new(&stage, Some(USNIC0));
+    let told = |bits: &str| {
+        let mut command = room.command(&program, &["usnic0"]);
+        command.env("DAPL_DBG_TYPE", bits);
+        let finished = Run::start(command).finish(LIMIT);
+        finished.expect_success("selfconnect: OK");
+        let lines = finished.stderr.lines();
+        lines.filter(|line| line.contains("connection of ep 0x") && line.contains(" is over: sent ")).count()
+    };
+    assert_eq!(told("0x20"), 0);
+    assert!(told("0x8") >= 2, "of both ends");
 }
 
 #[test]

@@ -109,10 +109,12 @@ pub(crate) fn of_connection(of: &Counters) -> Vec<Count> {
 
 /// Tells the log, if anybody listens there, what a connection that is over has counted.
 pub(crate) fn log(ep: ObjectId, of: &Counters) {
-    if log::log_enabled!(log::Level::Debug) {
+    // The bit of `DAPL_DBG_TYPE` for connections, which goes by the last part of this.
+    const TARGET: &str = "daplusnic::cm";
+    if log::log_enabled!(target: TARGET, log::Level::Debug) {
         let seen = of_connection(of).into_iter().filter(|count| count.value > 0);
         let text: Vec<_> = seen.map(|Count { name, unit, value, .. }| format!("{name} {value} {unit}")).collect();
-        log::debug!("connection of ep {:#x} is over: {}", ep.handle, text.join(", "));
+        log::debug!(target: TARGET, "connection of ep {:#x} is over: {}", ep.handle, text.join(", "));
     }
 }
 
