@@ -153,6 +153,12 @@ const KNOBS: &[Knob] = &[
         meaning: "a host that does not answer a connect for so long cannot be reached",
     },
     Knob {
+        name: "listener_wait_ms",
+        variable: "DAPL_USNIC_LISTENER_WAIT_MS",
+        values: number(0, 60_000, 50, " ms"),
+        meaning: "a connect that finds no listener is retried for this long before it is rejected; 0: not at all",
+    },
+    Knob {
         name: "cookies",
         variable: "DAPL_USNIC_COOKIES",
         values: Values::OneOf(&["load", "always"]),

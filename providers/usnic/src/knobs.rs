@@ -49,6 +49,8 @@ pub(crate) struct Knobs {
     /// 0: never.
     pub(crate) keepalive: Nanos,
     pub(crate) connect_give_up: Nanos,
+    /// How long a request is retried that finds no listener.
+    pub(crate) listener_wait: Nanos,
     pub(crate) always_cookies: bool,
     pub(crate) key_file: Option<String>,
     pub(crate) checked: bool,
@@ -92,6 +94,7 @@ impl Knobs {
             target_delay: given.number("target_delay_us") * MICROS,
             keepalive: given.number("keepalive_ms") * MILLIS,
             connect_give_up: given.number("connect_give_up_ms") * MILLIS,
+            listener_wait: given.number("listener_wait_ms") * MILLIS,
             always_cookies: given.word("cookies") == "always",
             key_file: text("key"),
             checked: given.word("checked") == "on",

@@ -73,7 +73,7 @@ impl Device {
         Ok(number)
     }
 
-    /// Where whoever listens on `qual` at `ip` is asked; `None`: it is this host, and nobody does.
+    /// Where whoever listens on `qual` at `ip` is asked; `None`: it is this host, nobody does, and that is not waited for.
     fn server(&self, ip: IpAddr, qual: u64) -> Result<Option<SocketAddr>> {
         let (own, port) = (self.address(), self.knobs.port);
         if address::is_here(&own, ip) {
@@ -87,7 +87,8 @@ impl Device {
                     None => nobody = false,
                 }
             }
-            return Ok(if nobody { None } else { there.or(Some(own)) });
+            let is_rejected = nobody && self.knobs.listener_wait == 0;
+            return Ok(if is_rejected { None } else { there.or(Some(own)) });
         }
         let is_reachable = address::is_reachable(&own, ip);
         let server = address::at(&own, ip, port);

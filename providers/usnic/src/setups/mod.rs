@@ -96,8 +96,12 @@ impl Setups {
     pub(crate) fn new(name: &str, knobs: &Knobs) -> Result<Self> {
         secrets::try_random(name)?;
         let psk = knobs.key_file.as_deref().map(|path| secrets::read_key(name, path)).transpose()?;
-        let config =
-            Config { silence: knobs.connect_give_up, always_cookies: knobs.always_cookies, ..Config::default() };
+        let config = Config {
+            silence: knobs.connect_give_up,
+            listener_wait: knobs.listener_wait,
+            always_cookies: knobs.always_cookies,
+            ..Config::default()
+        };
         let setup = Arc::new(Setup::new(config, psk));
         Ok(Setups {
             answering: Answering::new(setup.clone(), device::now(), &mut Os),

@@ -99,3 +99,17 @@ fn another_host_hears_that_nobody_listens_where_it_asks() {
         assert!(matches!(outcome, Some(Outcome::Rejected(Reason::NoListener))), "{outcome:?}");
     }
 }
+
+#[test]
+fn a_request_that_comes_before_its_listener_is_answered() {
+    let (here, there) = addresses();
+    let wait = "listener_wait_ms=60000";
+    let (client, server) = (Ia::open(&here, wait), Ia::open(&there, ""));
+    client.connect(&server, 7, conn(1));
+    let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+    server.request().accept(Arc::new(Double::default()), b"you may", conn(2), WISHES).unwrap();
+    assert_eq!(client.above.ear.wait(established).0, (conn(1), b"you may".to_vec()));
+    let impatient = Ia::open(&here, "listener_wait_ms=0");
+    impatient.connect(&server, 8, conn(3));
+    assert_eq!(impatient.event(), (conn(3), "rejected"));
+}

@@ -159,6 +159,8 @@ pub(crate) struct Config {
     pub(crate) pending_repeat: Nanos,
     /// Who hears nothing for so long gives up: the client that the server lives, the server that its accept came through.
     pub(crate) silence: Nanos,
+    /// A client that is told that nobody listens asks again for so long.
+    pub(crate) listener_wait: Nanos,
     /// The server takes a client that asked and does not come again for gone after so long.
     pub(crate) patience: Nanos,
     /// So long it is remembered what became of an attempt, for requests that come late.
@@ -182,6 +184,7 @@ impl Default for Config {
             last_repeat: SECONDS,
             pending_repeat: 2 * SECONDS,
             silence: 10 * SECONDS,
+            listener_wait: 0,
             patience: 30 * SECONDS,
             linger: 10 * SECONDS,
             always_cookies: false,

@@ -13,13 +13,16 @@ use zerocopy::IntoBytes;
 
 use super::packets::{self, Answer, Asking, Reason, Ticket};
 use super::{Agreed, Offer, Random, Setup, Terms};
-use crate::proto::Nanos;
 use crate::proto::wire::{self, Kind};
+use crate::proto::{MILLIS, Nanos};
 
 /// So often a request may be handed on: two listeners could do it for ever.
 const MAX_HOPS: u16 = 8;
 /// A server that is silent was asked so often at least: a process that stood still has not listened.
 const MIN_ASKED: u32 = 3;
+/// Where nobody listens, the request is repeated after this long, then after twice as long, up to the next.
+const FIRST_SEEK: Nanos = MILLIS;
+const LAST_SEEK: Nanos = 8 * MILLIS;
 /// So often, between repetitions, the host must say that nobody has the port before it is believed.
 const MIN_NOBODY: u32 = 2;
 
@@ -54,6 +57,9 @@ pub(crate) struct Opening {
     /// When it is sent next; `None`: the attempt is over.
     due: Option<Nanos>,
     wait: Nanos,
+    /// Until then an answer that nobody listens is not believed, and how long the next repetition waits.
+    seek_until: Nanos,
+    seek_wait: Nanos,
     /// After the next "pending" it waits so long.
     patience: Nanos,
     sent_at: Nanos,
@@ -79,7 +85,7 @@ impl Opening {
     ) -> Opening {
         let wait = setup.config.first_repeat;
         let mut opening = Opening {
-            setup,
+            setup: setup.clone(),
             server,
             at: server,
             qual,
@@ -90,6 +96,8 @@ impl Opening {
             packet: Vec::new(),
             due: None,
             wait,
+            seek_until: now.saturating_add(setup.config.listener_wait),
+            seek_wait: FIRST_SEEK,
             patience: wait,
             sent_at: now,
             heard: now,
@@ -163,6 +171,7 @@ impl Opening {
                 (self.qual, self.hop) = (qual, self.hop + 1);
                 self.ask(None, now, random);
             }
+            Answer::Reject(Reason::NoListener) if self.seeks_on(now) => {}
             Answer::Reject(reason) => {
                 self.due = None;
                 return Some(match reason {
@@ -172,6 +181,17 @@ impl Opening {
             }
         }
         None
+    }
+
+    /// Nobody listens yet: the request is repeated soon. False: the time for that is over.
+    fn seeks_on(&mut self, now: Nanos) -> bool {
+        let is_time_left = now < self.seek_until;
+        if is_time_left {
+            self.due = Some(now.saturating_add(self.seek_wait).min(self.seek_until));
+            self.seek_wait = (self.seek_wait * 2).min(LAST_SEEK);
+            (self.at, self.wait) = (self.server, self.setup.config.first_repeat);
+        }
+        is_time_left
     }
 
     /// A cookie: the request goes out with it, at once the first time; but a server that says nothing else does not make us
@@ -205,8 +225,11 @@ impl Opening {
             self.due = Some(now.saturating_add(self.setup.config.first_repeat / 4));
             return None;
         }
-        self.due = None;
         let is_gone = self.at != self.server;
+        if !is_gone && self.seeks_on(now) {
+            return None;
+        }
+        self.due = None;
         Some(if is_gone { Outcome::PeerRejected } else { Outcome::Rejected(Reason::NoListener) })
     }
 

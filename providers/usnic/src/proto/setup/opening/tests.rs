@@ -249,6 +249,60 @@ fn every_reason_has_its_outcome() {
     assert!(matches!(outcome, Some(Outcome::PeerRejected)));
 }
 
+/// One that is repeated for 50 ms where nobody listens.
+fn patient() -> Opening {
+    let config = Config { listener_wait: 50 * MILLIS, ..Config::default() };
+    Opening::new(Arc::new(Setup::new(config, None)), at(SERVER), 77, offer(), b"", 0, &mut Dice::new(2))
+}
+
+#[test]
+fn a_request_without_a_listener_is_repeated_until_one_comes() {
+    let mut opening = patient();
+    sends(&mut opening, 0);
+    for _ in 0..3 {
+        let due = opening.deadline().expect("it goes on");
+        assert!(hears(&mut opening, due.min(20 * MILLIS), &reject(to(0), Reason::NoListener), ANSWERS_FROM).is_none());
+        let due = opening.deadline().expect("it goes on");
+        assert!(due <= 30 * MILLIS && sends(&mut opening, due).is_some());
+    }
+    let outcome = hears(&mut opening, 40 * MILLIS, &accept(to(0)), ANSWERS_FROM);
+    assert!(matches!(outcome, Some(Outcome::Established { .. })));
+}
+
+#[test]
+fn a_request_without_a_listener_is_rejected_when_the_wait_is_over() {
+    let (mut now, mut sent) = (0, 0);
+    let mut opening = patient();
+    let outcome = loop {
+        sends(&mut opening, now).expect("it is due");
+        sent += 1;
+        match hears(&mut opening, now, &reject(to(0), Reason::NoListener), ANSWERS_FROM) {
+            None => now = opening.deadline().expect("it goes on"),
+            outcome => break outcome,
+        }
+    };
+    assert!(matches!(outcome, Some(Outcome::Rejected(Reason::NoListener))));
+    assert_eq!((now, sent), (50 * MILLIS, 10), "after 0, 1, 3, 7, 15, 23, 31, 39, 47 and 50 ms");
+    let mut opening = patient();
+    sends(&mut opening, 0);
+    let refused = hears(&mut opening, 0, &reject(to(0), Reason::NoRoom), ANSWERS_FROM);
+    assert!(matches!(refused, Some(Outcome::Rejected(Reason::NoRoom))), "only the lack of a listener may end soon");
+}
+
+#[test]
+fn a_port_that_nobody_has_is_asked_until_the_wait_is_over() {
+    let (mut now, mut opening) = (0, patient());
+    let outcome = loop {
+        let packet = sends(&mut opening, now).expect("it is due");
+        match opening.nobody_there(now, at(SERVER), &packet) {
+            None => now = opening.deadline().expect("it goes on"),
+            outcome => break outcome,
+        }
+    };
+    assert!(matches!(outcome, Some(Outcome::Rejected(Reason::NoListener))));
+    assert_eq!(now, 50 * MILLIS);
+}
+
 #[test]
 fn a_port_that_nobody_has_is_asked_twice() {
     let mut opening = opening();
