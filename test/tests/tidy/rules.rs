@@ -24,7 +24,7 @@ pub(crate) const PACKAGES: &[(&str, &[&str])] = &[
 
 /// Rooms from the ground up. A file imports rooms of lower floors, and its own. `entries` are `dapl_*.rs` and `context`.
 const DAPL: &[&[&str]] = &[
-    &["cancel", "error", "sync", "watermark", "keys"],
+    &["cancel", "error", "spin", "sync", "watermark", "keys"],
     &["names"],
     &["handle"],
     &["provider", "libdat"],
