@@ -85,7 +85,7 @@ fn set_up(packet: &[u8]) {
     }
     assert!(out.len() <= 9 * packet.len(), "three packets, and three times as much");
     let ours = Offer::new(OURS.0, &mut dice);
-    let mut opening = Opening::new(setup.clone(), address(9), 5, ours, b"private", 0, &mut dice);
+    let mut opening = Opening::new(setup.clone(), address(9), 5, ours, b"private", 0);
     let mut to_us = packet.to_vec();
     if let Some(head) = to_us.get_mut(4..16) {
         head[..4].copy_from_slice(&ours.conn.to_be_bytes());

@@ -210,6 +210,7 @@ pub(crate) const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("providers/usnic/src/net/handover.rs", "recvmsg, and what it has filled"),
     ("providers/usnic/src/net/name.rs", "addresses as the kernel has them"),
     ("providers/usnic/src/net/receive.rs", "recvmmsg, and what it has filled"),
+    ("providers/usnic/src/net/reuseport.rs", "a socket filter"),
     ("providers/usnic/src/net/send.rs", "sendmsg, of memory that its caller holds"),
     ("providers/usnic/src/net/socket.rs", "options of sockets"),
     ("providers/usnic/path-check/src/options.rs", "options of sockets"),

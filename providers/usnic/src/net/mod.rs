@@ -7,6 +7,7 @@ pub(crate) mod errors;
 pub(crate) mod handover;
 pub(crate) mod name;
 pub(crate) mod receive;
+pub(crate) mod reuseport;
 mod route;
 pub(crate) mod send;
 pub(crate) mod socket;

@@ -65,7 +65,7 @@ impl Device {
         let mut setups = self.setups.lock();
         let ours = setups.offer(self, number, wishes, server);
         let setup = setups.setup.clone();
-        let opening = Opening::new(setup, server, spec.qual, ours, spec.private_data, now, &mut Os);
+        let opening = Opening::new(setup, server, spec.qual, ours, spec.private_data, now);
         setups.attempts.insert(number, Attempt { opening, server, conn, pair, socket, due: None });
         setups.go_on(now, number);
         drop(setups);
@@ -103,7 +103,7 @@ impl Setups {
     /// Sends what an attempt has to say, and plans when it is looked at again.
     fn go_on(&mut self, now: Nanos, number: u32) {
         let Some(attempt) = self.attempts.get_mut(&number) else { return };
-        if let Some(to) = attempt.opening.transmit(now, self.batch.own()) {
+        if let Some(to) = attempt.opening.transmit(now, &mut Os, self.batch.own()) {
             Self::send(&mut self.batch, &attempt.socket, to);
         }
         let due = attempt.opening.deadline();

@@ -16,6 +16,7 @@ use crate::device::{self, Device};
 use crate::net::errors;
 use crate::net::handover::{self, Door, Passed};
 use crate::net::receive::Inbox;
+use crate::net::reuseport;
 use crate::net::socket::{Socket, Wanted};
 use crate::proto::setup::packets;
 
@@ -95,6 +96,9 @@ impl Device {
             let hint = if error.kind() == io::ErrorKind::AddrInUse { hint } else { "" };
             self.cannot_listen(&format!("listen on UDP port {}{hint}", self.knobs.port), &error)
         })?;
+        if let Err(error) = reuseport::choose_by_length(&socket, packets::REQUEST) {
+            log::info!("{}: a stopped process may keep requests from others on its port: {error}", self.name);
+        }
         self.watch(&socket)?;
         Ok(socket)
     }

@@ -218,6 +218,29 @@ fn two_ias_of_one_address_share_the_port_and_pass_requests_on() {
     assert_eq!(servers[1].device.listen(7, ObjectId::default()).err(), Some(Error::ConnQualTaken));
 }
 
+/// A process that is stopped: a socket of the same port that nobody reads.
+#[test]
+fn a_process_that_shares_the_port_and_is_stopped_keeps_no_request() {
+    let (here, there) = addresses();
+    let shared = |port| {
+        let address = (there.parse::<std::net::IpAddr>().unwrap(), port).into();
+        let wanted = Wanted { address, is_shared: true, ..crate::net::socket::plain("127.0.0.1:0") };
+        Socket::open(&wanted).unwrap()
+    };
+    let server = Ia::open(&there, "");
+    let port = server.device.knobs.port;
+    let before = [shared(port), shared(port)];
+    let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+    let after = [shared(port), shared(port)];
+    for attempt in 0..8 {
+        let client = Ia::open(&here, "");
+        client.connect(&server, 7, conn(attempt));
+        server.accept(conn(100 + attempt));
+        assert_eq!(client.above.ear.wait(established).0, (conn(attempt), b"you may".to_vec()));
+    }
+    drop((before, after));
+}
+
 #[test]
 fn deadlines_are_met_though_nobody_polls() {
     let ((client, ours), _server) = connected("");

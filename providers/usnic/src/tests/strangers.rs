@@ -21,9 +21,9 @@ fn dead_requester(server: &Ia) -> Incoming {
     let mut dice = Dice::new(1);
     let setup = Arc::new(Setup::new(Config::default(), None));
     let offer = Offer::new(9, &mut dice);
-    let mut opening = Opening::new(setup, server.device.address(), 7, offer, b"may I?", 0, &mut dice);
+    let mut opening = Opening::new(setup, server.device.address(), 7, offer, b"may I?", 0);
     let mut packet = Vec::new();
-    let to = opening.transmit(0, &mut packet).unwrap();
+    let to = opening.transmit(0, &mut dice, &mut packet).unwrap();
     socket.send_to(&packet, to).unwrap();
     server.request()
 }
@@ -89,9 +89,9 @@ fn another_host_hears_that_nobody_listens_where_it_asks() {
     for to in [server.device.address(), server.device.socket.local()] {
         let mut dice = Dice::new(1);
         let setup = Arc::new(Setup::new(Config::default(), None));
-        let mut opening = Opening::new(setup, to, 7, Offer::new(9, &mut dice), b"", 0, &mut dice);
+        let mut opening = Opening::new(setup, to, 7, Offer::new(9, &mut dice), b"", 0);
         let mut packet = Vec::new();
-        opening.transmit(0, &mut packet).unwrap();
+        opening.transmit(0, &mut dice, &mut packet).unwrap();
         socket.send_to(&packet, to).unwrap();
         let mut answer = [0; 2048];
         let (length, from) = socket.recv_from(&mut answer).unwrap();

@@ -3,7 +3,11 @@
 //! How long the consumer waits is not known here: the caller ends an attempt by [`Opening::withdraw`]. Answers are believed
 //! if they name the attempt by its number and token and come from the host that was asked; a late one, of a listener that
 //! handed the request on, is not. Who says that the request is pending is asked again where it said so: the well-known port is
-//! free as soon as its listener is, and the request is not. When it stands, [`Confirming`] lives on beside the connection.
+//! free as soon as its listener is, and the request is not.
+//!
+//! A port may be shared by several processes of the server's host, of which any can pass the request on and one may be stopped.
+//! A request that is repeated because nothing was heard is one byte shorter than before, by which the server's kernel chooses
+//! another of these processes (`net::reuseport`). When it stands, [`Confirming`] lives on beside the connection.
 
 use std::mem;
 use std::net::SocketAddr;
@@ -11,7 +15,7 @@ use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 
-use super::packets::{self, Answer, Asking, Reason, Ticket};
+use super::packets::{self, Answer, Asking, Reason, SHORTER, Ticket};
 use super::{Agreed, Offer, Random, Setup, Terms};
 use crate::proto::wire::{self, Kind};
 use crate::proto::{MILLIS, Nanos};
@@ -52,8 +56,12 @@ pub(crate) struct Opening {
     hop: u16,
     /// The last hand-off that had a cookie.
     cookie_of: Option<u16>,
-    /// The request, as it is sent again and again: sealed once, so that repetitions are the same.
+    /// What the last cookie said.
+    ticket: Option<Ticket>,
+    /// The request, as it was sent last.
     packet: Vec<u8>,
+    /// Bytes that the request is shorter: which process of those that share the port is to have it.
+    shorter: usize,
     /// When it is sent next; `None`: the attempt is over.
     due: Option<Nanos>,
     wait: Nanos,
@@ -81,7 +89,6 @@ impl Opening {
         ours: Offer,
         private: &[u8],
         now: Nanos,
-        random: &mut dyn Random,
     ) -> Opening {
         let wait = setup.config.first_repeat;
         let mut opening = Opening {
@@ -93,7 +100,9 @@ impl Opening {
             private: private.to_vec(),
             hop: 0,
             cookie_of: None,
+            ticket: None,
             packet: Vec::new(),
+            shorter: 0,
             due: None,
             wait,
             seek_until: now.saturating_add(setup.config.listener_wait),
@@ -105,24 +114,35 @@ impl Opening {
             nobody: 0,
             nobody_counts: true,
         };
-        opening.ask(None, now, random);
+        opening.ask(None, now);
         opening
     }
 
     /// The request anew, to leave at once.
-    fn ask(&mut self, ticket: Option<Ticket>, now: Nanos, random: &mut dyn Random) {
-        let asking = Asking::new(self.qual, self.hop, ticket);
-        self.packet.clear();
-        packets::put_request(&self.setup.guard, &asking, &self.ours, &self.private, random, &mut self.packet);
+    fn ask(&mut self, ticket: Option<Ticket>, now: Nanos) {
+        self.ticket = ticket;
         self.due = Some(now);
         self.wait = self.setup.config.first_repeat;
         (self.at, self.patience) = (self.server, self.wait);
     }
 
     /// Appends the request if it is due, and says where it goes.
-    pub(crate) fn transmit(&mut self, now: Nanos, out: &mut Vec<u8>) -> Option<SocketAddr> {
+    pub(crate) fn transmit(
+        &mut self,
+        now: Nanos,
+        random: &mut dyn Random,
+        out: &mut Vec<u8>,
+    ) -> Option<SocketAddr> {
         self.due.filter(|due| now >= *due)?;
-        out.extend_from_slice(&self.packet);
+        // Who had it last says nothing. Whoever answers is asked again without a change.
+        if self.asked > 0 {
+            self.shorter = (self.shorter + 1) % (SHORTER + 1);
+        }
+        let asking = Asking::new(self.qual, self.hop, self.ticket);
+        let (guard, packet) = (&self.setup.guard, &mut self.packet);
+        packet.clear();
+        packets::put_request(guard, &asking, &self.ours, &self.private, self.shorter, random, packet);
+        out.extend_from_slice(packet);
         self.sent_at = now;
         self.asked = self.asked.saturating_add(1);
         self.nobody_counts = true;
@@ -155,7 +175,7 @@ impl Opening {
         }
         (self.heard, self.asked, self.nobody) = (now, 0, 0);
         match answer {
-            Answer::Again(ticket) => self.again(ticket, now, random),
+            Answer::Again(ticket) => self.again(ticket, now),
             Answer::Pending => {
                 self.at = from;
                 self.wait = setup.config.first_repeat;
@@ -169,7 +189,7 @@ impl Opening {
             }
             Answer::Reject(Reason::HandedOff(qual)) if self.hop < MAX_HOPS => {
                 (self.qual, self.hop) = (qual, self.hop + 1);
-                self.ask(None, now, random);
+                self.ask(None, now);
             }
             Answer::Reject(Reason::NoListener) if self.seeks_on(now) => {}
             Answer::Reject(reason) => {
@@ -196,10 +216,10 @@ impl Opening {
 
     /// A cookie: the request goes out with it, at once the first time; but a server that says nothing else does not make us
     /// send as fast as it can.
-    fn again(&mut self, ticket: Ticket, now: Nanos, random: &mut dyn Random) {
+    fn again(&mut self, ticket: Ticket, now: Nanos) {
         let (due, wait) = (self.due, self.wait);
         let is_first = self.cookie_of.replace(self.hop) != Some(self.hop);
-        self.ask(Some(ticket), now, random);
+        self.ask(Some(ticket), now);
         if !is_first {
             (self.due, self.wait) = (due, wait);
         }

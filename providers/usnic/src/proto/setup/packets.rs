@@ -7,7 +7,7 @@
 //! about what to do with it.
 //!
 //! ```text
-//! Request  Head(0, 0)  Asking  guarded: Offer  private data  padding to 1200 bytes
+//! Request  Head(0, 0)  Asking  guarded: Offer  private data  padding to 1185 to 1200 bytes
 //! Cookie   Head        guarded: Ticket
 //! Accept   Head        guarded: Offer  private data
 //! Reject   Head        guarded: Refused
@@ -27,6 +27,9 @@ use crate::proto::wire::{self, FLAG_CHECKED, FLAG_UNKNOWN, Head, Kind, VERSION};
 
 /// Bytes of a request: all paths take them, and three times as many hold every answer more than once.
 pub(crate) const REQUEST: usize = 1200;
+/// Repetitions of a request are shorter by up to so many bytes: by them the server's kernel chooses between processes that
+/// share the port.
+pub(crate) const SHORTER: usize = 15;
 
 /// What is read in the clear of a request: who is asked.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
@@ -67,7 +70,7 @@ impl Asking {
 /// Who is asked, if this is a request of whatever version, or takes one back: nothing else of it has been looked at.
 pub(crate) fn asking(packet: &[u8]) -> Option<Asking> {
     let (head, rest) = wire::head(packet)?;
-    let is_request = head.kind == Kind::Request as u8 && packet.len() == REQUEST;
+    let is_request = head.kind == Kind::Request as u8 && (REQUEST - SHORTER..=REQUEST).contains(&packet.len());
     let is_leaving = head.kind() == Some(Kind::Reset) && head.conn.get() == 0;
     Asking::read_from_prefix(rest).ok().filter(|_| is_request || is_leaving).map(|(asking, _)| asking)
 }
@@ -139,18 +142,19 @@ pub(super) fn asker(bytes: &[u8]) -> Option<(u32, u64)> {
     Some((conn.get(), token.get())).filter(|(conn, token)| *conn != 0 && *token != 0)
 }
 
-/// A request. Private data longer than [`MAX_PRIVATE`] is cut.
+/// A request, shorter than the longest one by so many bytes. Private data longer than [`MAX_PRIVATE`] is cut.
 pub(super) fn put_request(
     guard: &Guard,
     asking: &Asking,
     ours: &Offer,
     private: &[u8],
+    shorter: usize,
     random: &mut dyn Random,
     out: &mut Vec<u8>,
 ) {
     let mut rest = Vec::with_capacity(REQUEST);
     put_offer(ours, &private[..private.len().min(MAX_PRIVATE)], &mut rest);
-    rest.resize(REQUEST - size_of::<Head>() - size_of::<Asking>() - guard.overhead(), 0);
+    rest.resize(REQUEST - shorter.min(SHORTER) - size_of::<Head>() - size_of::<Asking>() - guard.overhead(), 0);
     guard.close(Head::new(Kind::Request, 0, 0, 0), asking.as_bytes(), &rest, random, out);
 }
 

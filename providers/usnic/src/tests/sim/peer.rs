@@ -93,7 +93,7 @@ impl Peer {
         let ours = self.offer(number, wishes);
         let private = [link as u8; 16];
         let server = address(server, WELL_KNOWN);
-        let opening = Opening::new(self.setup.clone(), server, link as u64, ours, &private, now, &mut self.dice);
+        let opening = Opening::new(self.setup.clone(), server, link as u64, ours, &private, now);
         self.openings.insert(number, (opening, link));
     }
 
@@ -246,7 +246,7 @@ impl Peer {
             let link = *link;
             let outcome = opening.on_time(now);
             let mut packet = Vec::new();
-            if let Some(to) = opening.transmit(now, &mut packet) {
+            if let Some(to) = opening.transmit(now, &mut self.dice, &mut packet) {
                 self.out.push((to, packet));
             }
             self.opened(now, number, link, outcome);

@@ -19,7 +19,7 @@ fn offer() -> Offer {
 
 fn opening() -> Opening {
     let setup = Arc::new(Setup::new(Config::default(), None));
-    Opening::new(setup, at(SERVER), 77, offer(), b"private", 0, &mut Dice::new(2))
+    Opening::new(setup, at(SERVER), 77, offer(), b"private", 0)
 }
 
 /// What goes out now, if anything.
@@ -30,7 +30,14 @@ fn sends(opening: &mut Opening, now: Nanos) -> Option<Vec<u8>> {
 /// And where it goes.
 fn sends_to(opening: &mut Opening, now: Nanos) -> Option<(SocketAddr, Vec<u8>)> {
     let mut out = Vec::new();
-    opening.transmit(now, &mut out).map(|to| (to, out))
+    opening.transmit(now, &mut Dice::new(6), &mut out).map(|to| (to, out))
+}
+
+/// The guarded part of a request.
+fn asked(packet: &[u8]) -> Option<(Offer, Vec<u8>)> {
+    let (setup, mut room) = (Setup::new(Config::default(), None), Vec::new());
+    let (offer, private) = packets::offer(packets::request(&setup.guard, packet, &mut room)?)?;
+    Some((offer, private.to_vec()))
 }
 
 fn to(hop: u16) -> To {
@@ -71,7 +78,10 @@ fn it_asks_again_with_doubling_waits_and_the_same_bytes_and_gives_up() {
             assert!(matches!(outcome, Outcome::Unreachable));
             break now;
         }
-        assert_eq!(sends_to(&mut opening, now), Some((at(SERVER), first.clone())));
+        let (to, again) = sends_to(&mut opening, now).expect("due");
+        // One byte shorter each time, for another process that shares the port; else the same.
+        assert_eq!((to, again.len()), (at(SERVER), first.len() - times.len()));
+        assert_eq!((asked(&again), packets::asking(&again)), (asked(&first), packets::asking(&first)));
         assert_eq!(sends(&mut opening, now), None);
         times.push(now / MILLIS);
     };
@@ -252,7 +262,7 @@ fn every_reason_has_its_outcome() {
 /// One that is repeated for 50 ms where nobody listens.
 fn patient() -> Opening {
     let config = Config { listener_wait: 50 * MILLIS, ..Config::default() };
-    Opening::new(Arc::new(Setup::new(config, None)), at(SERVER), 77, offer(), b"", 0, &mut Dice::new(2))
+    Opening::new(Arc::new(Setup::new(config, None)), at(SERVER), 77, offer(), b"", 0)
 }
 
 #[test]
@@ -327,6 +337,21 @@ fn a_closed_port_is_believed_only_with_a_quote_of_the_request() {
         }
         assert!(opening.nobody_counts, "it is not even a hint");
     }
+}
+
+#[test]
+fn silence_has_the_next_process_of_the_port_asked_and_an_answer_keeps_it() {
+    let mut opening = opening();
+    let mut lengths = Vec::new();
+    for round in 0..40 {
+        let now = round * SECONDS;
+        lengths.push(packets::REQUEST - sends(&mut opening, now).expect("due").len());
+        if (3..6).contains(&round) {
+            hears(&mut opening, now, &cookie(to(0), None), ANSWERS_FROM);
+        }
+    }
+    assert_eq!(lengths[..9], [0, 1, 2, 3, 3, 3, 3, 4, 5]);
+    assert!((0..=SHORTER).all(|shorter| lengths[6..].contains(&shorter)), "every one in turn: {lengths:?}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ const TO: To = To { conn: 3, token: 4, hop: 5 };
 fn a_request(guard: &Guard, private: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let ticket = Some(Ticket::new(8, [9; 16]));
-    put_request(guard, &Asking::new(77, 2, ticket), &an_offer(), private, &mut Dice::new(2), &mut out);
+    put_request(guard, &Asking::new(77, 2, ticket), &an_offer(), private, 0, &mut Dice::new(2), &mut out);
     out
 }
 
@@ -57,7 +57,7 @@ fn records_have_no_gaps() {
 }
 
 #[test]
-fn a_request_is_always_of_one_size_and_three_of_it_hold_every_answer() {
+fn a_request_is_of_one_size_or_a_little_shorter_and_three_of_it_hold_every_answer() {
     for guard in guards() {
         for length in [0, 1, MAX_PRIVATE, MAX_PRIVATE + 1] {
             let private = vec![1; length];
@@ -69,6 +69,13 @@ fn a_request_is_always_of_one_size_and_three_of_it_hold_every_answer() {
             let rest = request(&guard, &packet, &mut room).expect("whole");
             assert_eq!(asker(rest), Some((9, an_offer().token)));
             assert_eq!(offer(rest), Some((an_offer(), &private[..length.min(MAX_PRIVATE)])));
+        }
+        for shorter in [1, SHORTER, SHORTER + 1] {
+            let mut packet = Vec::new();
+            let private = &[1; MAX_PRIVATE];
+            put_request(&guard, &Asking::new(77, 2, None), &an_offer(), private, shorter, &mut Dice::new(2), &mut packet);
+            assert_eq!(packet.len(), REQUEST - shorter.min(SHORTER));
+            assert!(asking(&packet).is_some() && request(&guard, &packet, &mut Vec::new()).is_some());
         }
         for (packet, ..) in answers(&guard) {
             assert!(packet.len() <= LONGEST_ANSWER && packet.len() * 3 / 2 <= 3 * REQUEST);

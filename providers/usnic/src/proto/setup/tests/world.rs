@@ -127,7 +127,7 @@ impl World {
         self.next_conn += 1;
         let offer = Offer { ord: 4, ird: 2, mtu: 1500, ..Offer::new(self.next_conn, &mut self.dice) };
         let (server, private) = (server_at(WELL_KNOWN), vec![index as u8; index * 7 % (MAX_PRIVATE + 1)]);
-        let opening = Opening::new(setup, server, qual, offer, &private, self.now, &mut self.dice);
+        let opening = Opening::new(setup, server, qual, offer, &private, self.now);
         self.clients.push(Client {
             at: client_at(index),
             opening,
@@ -231,7 +231,7 @@ impl World {
             client.outcome = Some(format!("{outcome:?}"));
         }
         let at = client.at;
-        if let Some(to) = client.opening.transmit(now, &mut out) {
+        if let Some(to) = client.opening.transmit(now, &mut self.dice, &mut out) {
             self.send(at, to, std::mem::take(&mut out));
         }
         let client = &mut self.clients[index];
