@@ -25,7 +25,6 @@ use crate::proto::setup::opening::{Opening, Outcome};
 /// One of them.
 pub(super) struct Attempt {
     opening: Opening,
-    server: SocketAddr,
     conn: ConnId,
     pair: Arc<dyn Pair>,
     socket: Arc<Socket>,
@@ -49,10 +48,10 @@ impl Device {
             PeerAddress::Ip(ip) => ip.to_canonical(),
             PeerAddress::Path(_) => return Err(Error::InvalidAddress(Address::Malformed)),
         };
-        let server = self.server(ip, spec.qual)?;
+        let servers = self.servers(ip, spec.qual)?;
         let now = device::now();
         let number = self.table.take(now).ok_or(Error::Exhausted(Resource::Memory))?;
-        let Some(server) = server else {
+        let [server, alternatives @ ..] = &servers[..] else {
             pair.connecting(number, conn);
             self.table.put(number, pair.clone());
             self.setups.lock().unheard.push_back((number, conn, pair));
@@ -63,39 +62,46 @@ impl Device {
         pair.connecting(number, conn);
         self.table.put(number, pair.clone());
         let mut setups = self.setups.lock();
-        let ours = setups.offer(self, number, wishes, server);
+        let ours = setups.offer(self, number, wishes, *server);
         let setup = setups.setup.clone();
-        let opening = Opening::new(setup, server, spec.qual, ours, spec.private_data, now);
-        setups.attempts.insert(number, Attempt { opening, server, conn, pair, socket, due: None });
+        let opening = Opening::new(setup, *server, spec.qual, ours, spec.private_data, now);
+        let opening = opening.or_at(alternatives.first().copied());
+        setups.attempts.insert(number, Attempt { opening, conn, pair, socket, due: None });
         setups.go_on(now, number);
         drop(setups);
         self.look_at_setups();
         Ok(number)
     }
 
-    /// Where whoever listens on `qual` at `ip` is asked; `None`: it is this host, nobody does, and that is not waited for.
-    fn server(&self, ip: IpAddr, qual: u64) -> Result<Option<SocketAddr>> {
+    /// The addresses that are asked, one after the other; none: it is this host, and nobody listens on `qual`.
+    fn servers(&self, ip: IpAddr, qual: u64) -> Result<Vec<SocketAddr>> {
         let (own, port) = (self.address(), self.knobs.port);
         if address::is_here(&own, ip) {
-            // Where the program says, if somebody listens there, else at our own address.
-            let there = (own.is_ipv4() == ip.is_ipv4()).then(|| address::at(&own, ip, port));
-            let mut nobody = true;
-            for server in there.into_iter().chain([own]) {
-                match handover::look(server.ip(), port, qual) {
-                    Some(true) => return Ok(Some(server)),
-                    Some(false) => {}
-                    None => nobody = false,
-                }
-            }
-            let is_rejected = nobody && self.knobs.listener_wait == 0;
-            return Ok(if is_rejected { None } else { there.or(Some(own)) });
+            return Ok(self.servers_here(address::at(&own, ip, port), qual));
         }
         let is_reachable = address::is_reachable(&own, ip);
         let server = address::at(&own, ip, port);
         if !is_reachable || !address::has_route(own, server) {
             return Err(Error::InvalidAddress(Address::Unreachable));
         }
-        Ok(Some(server))
+        Ok(vec![server])
+    }
+
+    /// Of this host: where the program says, if somebody listens there, else at our own address.
+    fn servers_here(&self, there: SocketAddr, qual: u64) -> Vec<SocketAddr> {
+        let own = self.address();
+        let mut servers = vec![own];
+        if there != own && there.is_ipv4() == own.is_ipv4() && address::has_route(own, there) {
+            servers.insert(0, there);
+        }
+        let look = |server: &SocketAddr| handover::look(server.ip(), server.port(), qual);
+        if let Some(server) = servers.iter().find(|server| look(server) == Some(true)) {
+            return vec![*server];
+        }
+        if self.knobs.listener_wait == 0 {
+            servers.retain(|server| look(server).is_none());
+        }
+        servers
     }
 }
 
@@ -140,7 +146,8 @@ impl Setups {
             self.go_on(now, number);
             return None;
         };
-        let Attempt { conn, pair, server, socket, .. } = self.remove(number)?;
+        let Attempt { opening, conn, pair, socket, .. } = self.remove(number)?;
+        let server = opening.server();
         let news = match outcome {
             Outcome::Established { agreed, private_data } => {
                 return Some(Act::Open(Standing { number, conn, pair, agreed, private_data, socket }, Vec::new()));
@@ -177,7 +184,7 @@ impl Setups {
 
     /// No socket has the port that was asked there: one attempt that this decides.
     pub(super) fn server_gone(&mut self, device: &Device, now: Nanos, missed: &Missed) -> Option<Act> {
-        let is_there = |attempt: &Attempt| attempt.server.ip() == missed.to.ip();
+        let is_there = |attempt: &Attempt| attempt.opening.server().ip() == missed.to.ip();
         let there: Vec<u32> =
             self.attempts.iter().filter(|(_, attempt)| is_there(attempt)).map(|(number, _)| *number).collect();
         there.into_iter().find_map(|number| {

@@ -48,6 +48,8 @@ pub(crate) enum Outcome {
 pub(crate) struct Opening {
     setup: Arc<Setup>,
     server: SocketAddr,
+    /// Asked next, if nobody is at `server`.
+    alternative: Option<SocketAddr>,
     /// Where the request is repeated: the well-known address, or whoever has said that it is pending there.
     at: SocketAddr,
     qual: u64,
@@ -94,6 +96,7 @@ impl Opening {
         let mut opening = Opening {
             setup: setup.clone(),
             server,
+            alternative: None,
             at: server,
             qual,
             ours,
@@ -116,6 +119,16 @@ impl Opening {
         };
         opening.ask(None, now);
         opening
+    }
+
+    /// The same; if nobody is at the server's address, this one is asked.
+    pub(crate) fn or_at(self, alternative: Option<SocketAddr>) -> Opening {
+        Opening { alternative, ..self }
+    }
+
+    /// Who is asked.
+    pub(crate) fn server(&self) -> SocketAddr {
+        self.server
     }
 
     /// The request anew, to leave at once.
@@ -191,7 +204,7 @@ impl Opening {
                 (self.qual, self.hop) = (qual, self.hop + 1);
                 self.ask(None, now);
             }
-            Answer::Reject(Reason::NoListener) if self.seeks_on(now) => {}
+            Answer::Reject(Reason::NoListener) if self.seeks_on(now) || self.turn_to_alternative(now) => {}
             Answer::Reject(reason) => {
                 self.due = None;
                 return Some(match reason {
@@ -207,6 +220,11 @@ impl Opening {
     fn seeks_on(&mut self, now: Nanos) -> bool {
         let is_time_left = now < self.seek_until;
         if is_time_left {
+            // The other address in turn, if there is one.
+            if let Some(other) = &mut self.alternative {
+                std::mem::swap(other, &mut self.server);
+                self.cookie_of = None;
+            }
             self.due = Some(now.saturating_add(self.seek_wait).min(self.seek_until));
             self.seek_wait = (self.seek_wait * 2).min(LAST_SEEK);
             (self.at, self.wait) = (self.server, self.setup.config.first_repeat);
@@ -246,11 +264,20 @@ impl Opening {
             return None;
         }
         let is_gone = self.at != self.server;
-        if !is_gone && self.seeks_on(now) {
+        if !is_gone && (self.seeks_on(now) || self.turn_to_alternative(now)) {
             return None;
         }
         self.due = None;
         Some(if is_gone { Outcome::PeerRejected } else { Outcome::Rejected(Reason::NoListener) })
+    }
+
+    /// Nobody is at the server's address. False: there is no other.
+    fn turn_to_alternative(&mut self, now: Nanos) -> bool {
+        let Some(server) = self.alternative.take() else { return false };
+        self.server = server;
+        self.ask(None, now);
+        (self.heard, self.asked, self.nobody, self.shorter, self.cookie_of) = (now, 0, 0, 0, None);
+        true
     }
 
     /// When `on_time` and `transmit` are to be called; `None`: the attempt is over.

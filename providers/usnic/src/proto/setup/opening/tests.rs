@@ -340,6 +340,27 @@ fn a_closed_port_is_believed_only_with_a_quote_of_the_request() {
 }
 
 #[test]
+fn where_nobody_is_the_alternative_is_asked_as_if_it_were_the_first() {
+    for is_told_by_a_listener in [true, false] {
+        let mut opening = opening().or_at(Some(at("10.0.0.9:17471")));
+        let mut now = 0;
+        let first = sends(&mut opening, now).expect("at once");
+        if is_told_by_a_listener {
+            assert!(hears(&mut opening, now, &reject(to(0), Reason::NoListener), SERVER).is_none());
+        } else {
+            assert!(opening.nobody_there(now, at(SERVER), &first[..64]).is_none());
+            now = opening.deadline().expect("it goes on");
+            sends(&mut opening, now);
+            assert!(opening.nobody_there(now, at(SERVER), &first[..64]).is_none());
+        }
+        assert_eq!(sends_to(&mut opening, now), Some((at("10.0.0.9:17471"), first)));
+        assert!(hears(&mut opening, now, &accept(to(0)), ANSWERS_FROM).is_none(), "the first is not believed any more");
+        let outcome = hears(&mut opening, now, &reject(to(0), Reason::NoListener), "10.0.0.9:17471");
+        assert!(matches!(outcome, Some(Outcome::Rejected(Reason::NoListener))), "there is no third");
+    }
+}
+
+#[test]
 fn silence_has_the_next_process_of_the_port_asked_and_an_answer_keeps_it() {
     let mut opening = opening();
     let mut lengths = Vec::new();
@@ -352,6 +373,25 @@ fn silence_has_the_next_process_of_the_port_asked_and_an_answer_keeps_it() {
     }
     assert_eq!(lengths[..9], [0, 1, 2, 3, 3, 3, 3, 4, 5]);
     assert!((0..=SHORTER).all(|shorter| lengths[6..].contains(&shorter)), "every one in turn: {lengths:?}");
+}
+
+#[test]
+fn with_a_key_no_answer_without_it_is_believed_wherever_it_comes_from() {
+    let psk = crate::proto::seal::Psk::new(b"a secret of both sides");
+    let ours = Arc::new(Setup::new(Config::default(), psk));
+    let mut opening = Opening::new(ours.clone(), at(SERVER), 77, offer(), b"private", 0);
+    let request = sends(&mut opening, 0).expect("at once");
+    // Who has taken the port, or was handed the request, has neither its number nor its token; not even with both is it heard.
+    let theirs = Setup::new(Config::default(), None);
+    assert!(packets::request(&theirs.guard, &request, &mut Vec::new()).is_none());
+    for from in [SERVER, ANSWERS_FROM] {
+        let answers = [accept(to(0)), reject(to(0), Reason::NoListener), cookie(to(0), None)];
+        assert!(answers.iter().all(|answer| hears(&mut opening, 0, answer, from).is_none()), "{from}");
+    }
+    assert!(opening.deadline().is_some(), "it goes on, and the right one is heard");
+    let mut out = Vec::new();
+    packets::put_accept(&ours.guard, to(0), &Offer::new(11, &mut Dice::new(4)), b"", &mut Dice::new(5), &mut out);
+    assert!(matches!(hears(&mut opening, 0, &out, ANSWERS_FROM), Some(Outcome::Established { .. })));
 }
 
 #[test]
