@@ -23,6 +23,7 @@ use crate::engine::Engine;
 use crate::knobs::Knobs;
 use crate::net::address::{self, Interface};
 use crate::net::errors::{self, Hint};
+use crate::net::listener_dir::ListenerDir;
 use crate::net::receive::Packets;
 use crate::net::socket::{Socket, Wanted};
 use crate::own::OwnSockets;
@@ -58,6 +59,8 @@ pub(crate) struct Device {
     pub(crate) polling: Polling,
     pub(crate) progress: Mutex<Progress>,
     pub(crate) setups: Mutex<Setups>,
+    /// Where processes of this user that share the port of set-ups find each other's listeners.
+    pub(crate) listener_dir: ListenerDir,
     pub(crate) reports: Arc<dyn Reports>,
     /// What has come is being put into its place.
     places: AtomicBool,
@@ -102,6 +105,7 @@ impl Device {
             log::error!("{}: cannot watch several sockets: {error}", spec.name);
             Error::Exhausted(Resource::Device)
         })?;
+        let listener_dir = ListenerDir::new(knobs.base_dir());
         let device = Arc::new_cyclic(|me| Device {
             me: me.clone(),
             name: spec.name.to_owned(),
@@ -115,6 +119,7 @@ impl Device {
             polling: Polling::default(),
             progress: Mutex::new(Progress::new()),
             setups: Mutex::new(setups),
+            listener_dir,
             reports,
             places: AtomicBool::new(false),
             fresh: Mutex::default(),

@@ -5,9 +5,13 @@
 
 use std::ops::RangeInclusive;
 
+use dapl::base_dir::{BaseDir, Kind};
 use dapl::knobs::{Given, USNIC, read};
 
 use crate::proto::{MICROS, MILLIS, Nanos};
+
+/// Where processes find each other's listeners and names of shared memory.
+const BASE_DIR: Kind = Kind { provider: "usnic", variable: "DAPL_USNIC_DIR", default: "/dev/shm/dapl-usnic" };
 
 /// How the rate is found.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -63,6 +67,11 @@ impl Knobs {
     /// From `ia_params` and the environment.
     pub(crate) fn read(params: &str) -> Self {
         Self::of(&read(&USNIC, params))
+    }
+
+    /// The base directory that `dir` names, or this user's own.
+    pub(crate) fn base_dir(&self) -> BaseDir {
+        BaseDir::new(&BASE_DIR, self.dir.as_deref())
     }
 
     fn of(given: &Given<'_>) -> Self {

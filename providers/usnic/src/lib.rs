@@ -42,7 +42,6 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-use dapl::base_dir::{BaseDir, Kind};
 use dapl::error::{Error, Result};
 use dapl::handle::ObjectId;
 use dapl::provider::{
@@ -68,9 +67,6 @@ use tally::Tally;
 // Unit tests do not link libdat.
 #[cfg(not(test))]
 dapl::export_provider!(Usnic);
-
-/// Where processes find each other's names of shared memory.
-const NAMES: Kind = Kind { provider: "usnic", variable: "DAPL_USNIC_DIR", default: "/dev/shm/dapl-usnic" };
 
 /// The provider: one open IA.
 pub struct Usnic {
@@ -164,7 +160,7 @@ impl Provider for Usnic {
         let device = Device::open(spec, Arc::new(Upwards(sink)))?;
         let limits = limits::limits(&device.knobs);
         let regions = Arc::new(Regions::new(random()?));
-        let names = SharedNames::new(BaseDir::new(&NAMES, device.knobs.dir.as_deref()));
+        let names = SharedNames::new(device.knobs.base_dir());
         let tally = Arc::default();
         farewell::remember(&tally);
         Ok(Usnic { device, regions, limits, names, tally, next_pd: AtomicU32::new(1), srqs: Arc::default() })

@@ -250,6 +250,19 @@ pub(crate) fn local_mtu(mut own: SocketAddr, peer: SocketAddr) -> Option<usize> 
     usize::try_from(mtu).ok().filter(|mtu| failed == 0 && *mtu > 0)
 }
 
+/// Nobody has the UDP port `server`, an address of this host: the kernel refuses an empty datagram before its sending is over.
+/// False also where that takes longer.
+pub(crate) fn is_closed(mut own: SocketAddr, server: SocketAddr) -> bool {
+    own.set_port(0);
+    let refused = UdpSocket::bind(own).and_then(|socket| {
+        socket.set_nonblocking(true)?;
+        socket.connect(server)?;
+        socket.send(&[])?;
+        socket.take_error()
+    });
+    refused.is_ok_and(|error| error.is_some_and(|error| error.kind() == ErrorKind::ConnectionRefused))
+}
+
 /// The peer's address with a port, and our scope if it is link-local.
 pub(crate) fn at(own: &SocketAddr, peer: IpAddr, port: u16) -> SocketAddr {
     match (own, peer) {
@@ -355,6 +368,19 @@ mod tests {
         }
         for elsewhere in ["0.0.0.0", "::", "224.0.0.1", "255.255.255.255", "203.0.113.77", "2001:db8::77", "fe80::77"] {
             assert!(!is_here(&own, elsewhere.parse().unwrap()), "{elsewhere}");
+        }
+    }
+
+    #[test]
+    fn a_port_that_somebody_has_is_not_closed() {
+        for own in ["127.0.0.1:0", "[::1]:0"] {
+            let own = own.parse().unwrap();
+            let socket = UdpSocket::bind(own).unwrap();
+            let taken = socket.local_addr().unwrap();
+            assert!(!is_closed(own, taken));
+            drop(socket);
+            // The kernel may leave it to a thread of its own, now and then.
+            assert!((0..1000).any(|_| is_closed(own, taken)), "{own}");
         }
     }
 

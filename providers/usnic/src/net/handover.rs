@@ -1,13 +1,18 @@
-//! How processes of one host pass requests on: one well-known port, many who listen.
+//! How processes of one user pass requests on: one well-known port, many processes that listen.
 //!
-//! Who listens on a qualifier binds a local datagram socket whose abstract name says address, port and qualifier. So the name
-//! is taken by one, is seen within one network name space, and is free again when its owner dies. A request comes with the
-//! address it was sent from, and the kernel says of which user the process is that passed it on.
+//! Each listener has a local datagram socket in a directory of its user (`listener_dir`): only that user's processes can reach
+//! it, so a request is passed on to no other user. In the other direction the kernel says of which user the sender is, and what
+//! another user sent is dropped, the superuser included: the kernel shares a UDP port between sockets of one effective user
+//! only, so no other user's process has a request of this one's port. A request comes with the address it was sent from.
 
+use std::fs;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
+use dapl::base_dir::{self, BaseDir};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 /// Bytes of a request at most.
@@ -15,21 +20,24 @@ pub(crate) const MAX: usize = 2048;
 /// Before the request: where it came from.
 const SOURCE: usize = 16 + 2 + 4;
 
-/// A listener's end.
+/// The local socket of a listener. Dropping it removes its name.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct HandoverSocket {
     fd: OwnedFd,
+    base: BaseDir,
+    path: PathBuf,
+    /// Device and inode of the name: another process may have made a new one in its place.
+    id: (u64, u64),
+    /// The process and the user that bound it.
+    pid: u32,
+    uid: u32,
 }
 
-/// A request that somebody has passed on.
+/// A request that another process has passed on.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Passed {
     pub(crate) from: SocketAddr,
     pub(crate) request: Vec<u8>,
-}
-
-fn name(own: IpAddr, port: u16, qual: u64) -> io::Result<SocketAddrUnix> {
-    Ok(SocketAddrUnix::new_abstract_name(format!("dapl-usnic/{own}/{port}/{qual}").as_bytes())?)
 }
 
 fn socket() -> io::Result<OwnedFd> {
@@ -37,18 +45,20 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?)
 }
 
-impl Door {
-    /// `AddrInUse`: somebody listens there.
-    pub(crate) fn open(own: IpAddr, port: u16, qual: u64) -> io::Result<Door> {
+impl HandoverSocket {
+    /// Binds one to `name`, by which the kernel finds `path`, a path in `base` that does not exist.
+    pub(super) fn bind(name: &SocketAddrUnix, base: &BaseDir, path: PathBuf) -> io::Result<HandoverSocket> {
         let fd = socket()?;
         rustix::net::sockopt::set_socket_passcred(&fd, true)?;
-        rustix::net::bind(&fd, &name(own, port, qual)?)?;
-        Ok(Door { fd })
+        rustix::net::bind(&fd, name)?;
+        base.at_exit(&path);
+        let made = fs::symlink_metadata(&path)?;
+        let (pid, uid) = (std::process::id(), rustix::process::geteuid().as_raw());
+        Ok(HandoverSocket { fd, base: base.clone(), path, id: (made.dev(), made.ino()), pid, uid })
     }
 
     /// The next request; what another user sent is dropped. `None`: there is none.
     pub(crate) fn receive(&self) -> Option<Passed> {
-        let ours = rustix::process::geteuid().as_raw();
         loop {
             let mut bytes = [0; SOURCE + MAX];
             let (length, uid) = match self.take(&mut bytes) {
@@ -56,8 +66,8 @@ impl Door {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => return None,
             };
-            if !is_trusted(uid, ours) {
-                log::warn!("a request that uid {uid:?} passed on is dropped: this process is of uid {ours}");
+            if uid != Some(self.uid) {
+                log::warn!("a request that uid {uid:?} passed on is dropped: this listener is of uid {}", self.uid);
                 continue;
             }
             if let Some(passed) = length.and_then(|length| decode(&bytes[..length])) {
@@ -117,43 +127,39 @@ unsafe fn sender(message: &libc::msghdr) -> Option<u32> {
     uid
 }
 
-impl AsFd for Door {
+impl AsFd for HandoverSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-/// Who may pass requests on: this user, and the superuser, who may do anything anyway.
-fn is_trusted(uid: Option<u32>, ours: u32) -> bool {
-    uid.is_some_and(|uid| uid == ours || uid == 0)
-}
-
-/// Passes a request on to whoever listens there. False: nobody does, or they have no room; the asker will ask again.
-pub(crate) fn pass(own: IpAddr, port: u16, qual: u64, passed: &Passed) -> bool {
-    let send = || -> io::Result<usize> {
-        let bytes = encode(passed);
-        Ok(rustix::net::sendto(socket()?, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL, &name(own, port, qual)?)?)
-    };
-    match send() {
-        Ok(_) => true,
-        // Its queue is full: somebody is there.
-        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+impl Drop for HandoverSocket {
+    fn drop(&mut self) {
+        // A forked child has a copy of it: the name is its parent's.
+        if self.pid != std::process::id() {
+            return;
+        }
+        // Removed before the socket is closed, so nobody has replaced it; but the administrator may have.
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.id) {
+            let _ = fs::remove_file(&self.path);
+        }
+        base_dir::forget(&self.path);
+        let _ = self.path.parent().map(fs::remove_dir);
+        self.base.leave();
     }
 }
 
-/// Somebody listens there, or nobody does; `None`: this process may not ask.
-pub(crate) fn look(own: IpAddr, port: u16, qual: u64) -> Option<bool> {
-    let connect = || -> io::Result<()> { Ok(rustix::net::connect(socket()?, &name(own, port, qual)?)?) };
-    match connect() {
-        Ok(()) => Some(true),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Some(false),
-        Err(_) => None,
-    }
+/// Sends a request to the listener of this name. `WouldBlock`: its queue is full.
+pub(super) fn send(to: &SocketAddrUnix, passed: &Passed) -> io::Result<()> {
+    rustix::net::sendto(socket()?, &encode(passed), SendFlags::DONTWAIT | SendFlags::NOSIGNAL, to)?;
+    Ok(())
 }
 
-/// Somebody listens there, as far as this process may ask.
-pub(crate) fn is_open(own: IpAddr, port: u16, qual: u64) -> bool {
-    look(own, port, qual) == Some(true)
+/// Whether a live process has bound this name.
+///
+/// Errors: `ConnectionRefused` and `NotFound` if there is none; others if that cannot be found out.
+pub(super) fn probe(name: &SocketAddrUnix) -> io::Result<()> {
+    Ok(rustix::net::connect(socket()?, name)?)
 }
 
 fn encode(passed: &Passed) -> Vec<u8> {
@@ -184,72 +190,31 @@ fn decode(bytes: &[u8]) -> Option<Passed> {
 mod tests {
     use super::*;
 
-    /// Of this process alone.
-    fn own() -> (IpAddr, u16) {
-        let pid = std::process::id().to_be_bytes();
-        (IpAddr::from([127, pid[1], pid[2], pid[3]]), 17_471)
-    }
-
-    fn passed(from: &str, request: &[u8]) -> Passed {
-        Passed { from: from.parse().unwrap(), request: request.to_vec() }
+    #[test]
+    fn what_another_user_sent_is_dropped() {
+        const KIND: base_dir::Kind = base_dir::Kind { provider: "test", variable: "DAPL_USNIC_DIR", default: "/tmp" };
+        let dir = std::env::temp_dir().join(format!("dapl-handover-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        let path = dir.join("socket");
+        let name = SocketAddrUnix::new(&path).unwrap();
+        let mut socket = HandoverSocket::bind(&name, &BaseDir::new(&KIND, Some("/nowhere")), path).unwrap();
+        let passed = Passed { from: "1.2.3.4:5".parse().unwrap(), request: b"please".to_vec() };
+        send(&name, &passed).unwrap();
+        assert_eq!(socket.receive(), Some(passed.clone()));
+        send(&name, &passed).unwrap();
+        // As if the sender were another user, or the superuser.
+        socket.uid += 1;
+        assert_eq!(socket.receive(), None);
+        drop(socket);
+        assert!(!dir.exists());
     }
 
     #[test]
-    fn a_request_arrives_with_its_source() {
-        let (ip, port) = own();
-        let door = Door::open(ip, port, 1).unwrap();
-        assert_eq!(door.receive(), None);
+    fn a_source_of_either_family_survives() {
         for from in ["192.0.2.7:5", "[2001:db8::1]:65535", "[fe80::1%4]:9"] {
-            let request = passed(from, b"please");
-            assert!(pass(ip, port, 1, &request));
-            assert_eq!(door.receive(), Some(request));
+            let passed = Passed { from: from.parse().unwrap(), request: b"please".to_vec() };
+            assert_eq!(decode(&encode(&passed)), Some(passed));
         }
-        assert!(pass(ip, port, 1, &passed("1.2.3.4:5", &[7; MAX])));
-        assert_eq!(door.receive().map(|passed| passed.request.len()), Some(MAX));
-    }
-
-    #[test]
-    fn a_qualifier_has_one_owner_and_is_free_after_it() {
-        let (ip, port) = own();
-        assert!(!is_open(ip, port, 2));
-        let door = Door::open(ip, port, 2).unwrap();
-        assert!(is_open(ip, port, 2) && !is_open(ip, port, 3));
-        assert_eq!((look(ip, port, 2), look(ip, port, 3)), (Some(true), Some(false)));
-        assert_eq!(Door::open(ip, port, 2).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-        assert!(Door::open(ip, port, 3).is_ok() && Door::open(ip, port + 1, 2).is_ok());
-        drop(door);
-        assert!(!pass(ip, port, 2, &passed("1.2.3.4:5", b"anybody?")), "nobody is there");
-        assert!(Door::open(ip, port, 2).is_ok());
-    }
-
-    #[test]
-    fn a_full_door_is_no_closed_one() {
-        let (ip, port) = own();
-        let door = Door::open(ip, port, 4).unwrap();
-        (0..10_000).for_each(|_| assert!(pass(ip, port, 4, &passed("1.2.3.4:5", b"again"))));
-        let came = std::iter::from_fn(|| door.receive()).count();
-        assert!((1..10_000).contains(&came), "{came}");
-    }
-
-    #[test]
-    fn what_is_too_short_or_too_long_is_dropped() {
-        let (ip, port) = own();
-        let door = Door::open(ip, port, 5).unwrap();
-        let send = |bytes: &[u8]| {
-            let to = name(ip, port, 5).unwrap();
-            rustix::net::sendto(socket().unwrap(), bytes, SendFlags::DONTWAIT, &to).unwrap();
-        };
-        send(&[0; SOURCE - 1]);
-        send(&[0; SOURCE + MAX + 1]);
-        send(b"");
-        assert!(pass(ip, port, 5, &passed("1.2.3.4:5", b"")));
-        assert_eq!(door.receive(), Some(passed("1.2.3.4:5", b"")));
-        assert_eq!(door.receive(), None);
-    }
-
-    #[test]
-    fn only_this_user_and_the_superuser_pass_requests_on() {
-        assert!(is_trusted(Some(1000), 1000) && is_trusted(Some(0), 1000) && is_trusted(Some(0), 0));
-        assert!(!is_trusted(Some(1000), 0) && !is_trusted(Some(1001), 1000) && !is_trusted(None, 0));
+        assert_eq!(decode(&[0; SOURCE - 1]), None);
     }
 }

@@ -5,6 +5,7 @@
 pub(crate) mod address;
 pub(crate) mod errors;
 pub(crate) mod handover;
+pub(crate) mod listener_dir;
 pub(crate) mod name;
 pub(crate) mod receive;
 pub(crate) mod reuseport;

@@ -1,7 +1,8 @@
 //! Attempts of ours to connect, to another host or to this one.
 //!
 //! Of this host every address is as good as the adapter's own: programs connect to what the resolver says is their host's, and
-//! that may be 127.0.1.1. Who listens here has a door, by which it is found, or found not to be there, without a packet.
+//! that may be 127.0.1.1. A listener of this user's is found, or found not to be there, without a request; for another user's
+//! both addresses are asked.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +17,6 @@ use crate::bell::News;
 use crate::device::{self, Device};
 use crate::net::address;
 use crate::net::errors::Missed;
-use crate::net::handover;
 use crate::net::socket::Socket;
 use crate::pair::Pair;
 use crate::proto::Nanos;
@@ -73,7 +73,8 @@ impl Device {
         Ok(number)
     }
 
-    /// The addresses that are asked, one after the other; none: it is this host, and nobody listens on `qual`.
+    /// The addresses that are asked, one after the other; none: it is this host, nobody listens on `qual`, and that is not
+    /// waited for.
     fn servers(&self, ip: IpAddr, qual: u64) -> Result<Vec<SocketAddr>> {
         let (own, port) = (self.address(), self.knobs.port);
         if address::is_here(&own, ip) {
@@ -94,12 +95,12 @@ impl Device {
         if there != own && there.is_ipv4() == own.is_ipv4() && address::has_route(own, there) {
             servers.insert(0, there);
         }
-        let look = |server: &SocketAddr| handover::look(server.ip(), server.port(), qual);
-        if let Some(server) = servers.iter().find(|server| look(server) == Some(true)) {
+        if let Some(server) = servers.iter().find(|server| self.listener_dir.is_open(**server, qual)) {
             return vec![*server];
         }
+        // No process of this user listens on it. Another user's may, where the port is neither free nor this user's.
         if self.knobs.listener_wait == 0 {
-            servers.retain(|server| look(server).is_none());
+            servers.retain(|server| !self.listener_dir.has_port(*server) && !address::is_closed(own, *server));
         }
         servers
     }

@@ -1,9 +1,10 @@
 //! Who listens, and how requests come to whom they are for: at the well-known port of the IA, or passed on by another process
-//! of this host that has the same port.
+//! of this user that has the same port.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use rustix::event::epoll;
 use super::{Act, Setups};
 use crate::device::{self, Device};
 use crate::net::errors;
-use crate::net::handover::{self, Door, Passed};
+use crate::net::handover::{HandoverSocket, Passed};
 use crate::net::receive::Inbox;
 use crate::net::reuseport;
 use crate::net::socket::{Socket, Wanted};
@@ -28,7 +29,8 @@ const AT_ONCE: usize = 256;
 /// The listeners of an IA.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
-    by_qual: HashMap<u64, (ObjectId, Door)>,
+    /// Without a local socket where this user's directory of listeners cannot be used.
+    by_qual: HashMap<u64, (ObjectId, Option<HandoverSocket>)>,
     /// Open while somebody listens.
     well_known: Option<Arc<Socket>>,
     /// Kept for its rooms.
@@ -64,17 +66,36 @@ impl Device {
     pub(crate) fn listen(&self, qual: u64, id: ObjectId) -> Result<Listening> {
         let device = self.me.upgrade().ok_or(Error::Internal)?;
         let own = self.address();
-        let door = Door::open(own.ip(), own.port(), qual).map_err(|error| match error.kind() {
-            io::ErrorKind::AddrInUse => Error::ConnQualTaken,
-            _ => self.cannot_listen("open a local socket for requests", &error),
-        })?;
-        self.watch(&door)?;
+        let handover = self.open_handover(own, qual)?;
         let mut setups = self.setups.lock();
+        if setups.listeners.find(qual).is_some() {
+            return Err(Error::ConnQualTaken);
+        }
         if setups.listeners.well_known.is_none() {
             setups.listeners.well_known = Some(Arc::new(self.open_well_known()?));
         }
-        setups.listeners.by_qual.insert(qual, (id, door));
+        setups.listeners.by_qual.insert(qual, (id, handover));
         Ok(Listening { device, qual })
+    }
+
+    /// `None`: this user's processes cannot pass requests on to each other, which is no reason not to listen.
+    fn open_handover(&self, own: SocketAddr, qual: u64) -> Result<Option<HandoverSocket>> {
+        match self.listener_dir.open(own, qual) {
+            Ok(socket) => {
+                self.watch(&socket)?;
+                Ok(Some(socket))
+            }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(Error::ConnQualTaken),
+            Err(error) => {
+                log::warn!(
+                    "{}: no local socket for the listener on qualifier {qual} ({error}): other processes of this user on UDP \
+                     port {} cannot pass its requests on; DAPL_USNIC_DIR names a directory for such sockets",
+                    self.name,
+                    own.port()
+                );
+                Ok(None)
+            }
+        }
     }
 
     fn open_well_known(&self) -> Result<Socket> {
@@ -103,8 +124,8 @@ impl Device {
         Ok(socket)
     }
 
-    fn watch(&self, door: &impl AsFd) -> Result<()> {
-        epoll::add(&self.doors, door, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+    fn watch(&self, socket: &impl AsFd) -> Result<()> {
+        epoll::add(&self.doors, socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
             .map_err(|error| self.cannot_listen("watch for requests", &error.into()))
     }
 
@@ -113,10 +134,10 @@ impl Device {
         Error::Exhausted(Resource::Device)
     }
 
-    /// Somebody listens on it, in this process or another of this host.
+    /// This process listens on it, or another one of this user.
     pub(super) fn has_listener(&self, qual: u64) -> bool {
         let own = self.address();
-        self.setups.lock().listeners.find(qual).is_some() || handover::is_open(own.ip(), own.port(), qual)
+        self.setups.lock().listeners.find(qual).is_some() || self.listener_dir.is_open(own, qual)
     }
 }
 
@@ -126,9 +147,9 @@ pub(super) fn read(device: &Arc<Device>) {
     let well_known = {
         let mut setups = device.setups.lock();
         let listeners = &mut setups.listeners;
-        for (_, door) in listeners.by_qual.values() {
+        for handover in listeners.by_qual.values().filter_map(|(_, handover)| handover.as_ref()) {
             let left = AT_ONCE.saturating_sub(requests.len());
-            requests.extend(std::iter::from_fn(|| door.receive()).take(left));
+            requests.extend(std::iter::from_fn(|| handover.receive()).take(left));
         }
         listeners.read_well_known(&mut requests);
         listeners.well_known.clone()
@@ -169,11 +190,8 @@ impl Setups {
             return None;
         }
         let qual = packets::asking(&passed.request)?.qual();
-        if self.listeners.find(qual).is_none() {
-            let own = device.address();
-            if handover::pass(own.ip(), own.port(), qual, &passed) {
-                return None;
-            }
+        if self.listeners.find(qual).is_none() && device.listener_dir.pass(device.address(), qual, &passed) {
+            return None;
         }
         self.requested(device, device::now(), passed.from, &passed.request)
     }

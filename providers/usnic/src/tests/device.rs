@@ -20,7 +20,6 @@ use zerocopy::IntoBytes;
 use self::doubles::*;
 use super::*;
 use crate::net::errors::Hint;
-use crate::net::handover::Door;
 use crate::proto::MILLIS;
 use crate::proto::wire::{Head, Kind};
 
@@ -90,7 +89,6 @@ fn a_silent_host_is_unreachable() {
     let (here, there) = addresses();
     let client = Ia::open(&here, "connect_give_up_ms=100");
     let silent = std::net::UdpSocket::bind((there.as_str(), client.device.knobs.port)).unwrap();
-    let _door = Door::open(there.parse().unwrap(), client.device.knobs.port, 7).unwrap();
     client.try_connect(silent.local_addr().unwrap().ip(), 7, conn(1)).unwrap();
     assert_eq!(client.event(), (conn(1), "unreachable"));
 }

@@ -1,0 +1,188 @@
+//! The directory in which processes of one user find each other's listeners: `<base>/listeners/`, with a local socket for each.
+//!
+//! Owner and mode (0700) are checked at every use, and names are resolved through the descriptor that was checked. So no other
+//! user can take a name, receive what is sent to one, or send to one; names of the abstract namespace, which any user can
+//! bind, give none of this. Files are not per network namespace as addresses are, so a name begins with the namespace's inode:
+//! `<namespace>-<address and port>-<qualifier>`.
+//!
+//! The socket of a dead process refuses connections, and its name is replaced. Names are made and replaced under a lock on the
+//! directory that is held for some system calls, never while anything waits.
+#![forbid(unsafe_code)]
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+use std::time::{Duration, Instant};
+
+use dapl::base_dir::{self, BaseDir};
+use rustix::fs::{AtFlags, Mode};
+use rustix::net::SocketAddrUnix;
+
+use super::handover::{self, HandoverSocket, Passed};
+
+/// Far longer than the lock is held, unless its holder was stopped in between.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A little longer than the lock is held as a rule.
+const RETRY: Duration = Duration::from_micros(100);
+
+/// The listeners of this user.
+#[derive(Debug)]
+pub(crate) struct ListenerDir {
+    base: BaseDir,
+    /// Inode of the network namespace; 0 where it is not shown.
+    namespace: u64,
+    /// Names of dead processes were removed.
+    cleaned: Once,
+}
+
+/// The directory, open, and known to be this user's alone.
+struct Checked {
+    file: File,
+    path: PathBuf,
+}
+
+impl ListenerDir {
+    /// In this base directory, for the network namespace of the calling thread. Nothing is made or looked at yet.
+    pub(crate) fn new(base: BaseDir) -> Self {
+        let namespace = fs::metadata("/proc/thread-self/ns/net").map_or(0, |found| found.ino());
+        ListenerDir { base, namespace, cleaned: Once::new() }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.base.path().join("listeners")
+    }
+
+    fn name(&self, at: SocketAddr, qual: u64) -> String {
+        format!("{:x}-{at}-{qual:x}", self.namespace)
+    }
+
+    /// A socket for the listener on `qual` at this address.
+    ///
+    /// Errors: `AddrInUse` if a live process of this user has one; others if the directory cannot be used.
+    pub(crate) fn open(&self, at: SocketAddr, qual: u64) -> io::Result<HandoverSocket> {
+        let name = self.name(at, qual);
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.try_open(&name) {
+                // Another process has the lock, or has just removed the directory, which was empty.
+                Err(error) if is_passing(&error) && Instant::now() < until => std::thread::sleep(RETRY),
+                result => return result,
+            }
+        }
+    }
+
+    fn try_open(&self, name: &str) -> io::Result<HandoverSocket> {
+        let dir = self.lock()?;
+        self.cleaned.call_once(|| dir.clean());
+        if !dir.is_free(name)? {
+            return Err(ErrorKind::AddrInUse.into());
+        }
+        dir.remove(name)?;
+        let socket = HandoverSocket::bind(&dir.address(name)?, &self.base, dir.path.join(name))?;
+        // The umask may have taken the owner's right to send.
+        rustix::fs::chmodat(&dir.file, name, Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
+        Ok(socket)
+    }
+
+    /// The directory, made when missing, with its lock. `WouldBlock`, `NotFound`: try again.
+    fn lock(&self) -> io::Result<Checked> {
+        self.base.make().map_err(|error| io::Error::other(format!("no base directory: {error:?}")))?;
+        let path = self.path();
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let dir = Checked::open(path)?;
+        if !base_dir::lock(&dir.file) {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        if !base_dir::is_at(&dir.file, &dir.path) {
+            return Err(ErrorKind::NotFound.into());
+        }
+        Ok(dir)
+    }
+
+    /// Passes a request on to the process that listens there. False: none of this user does.
+    pub(crate) fn pass(&self, at: SocketAddr, qual: u64, passed: &Passed) -> bool {
+        let name = self.name(at, qual);
+        match Checked::open(self.path()).and_then(|dir| handover::send(&dir.address(&name)?, passed)) {
+            Ok(()) => true,
+            // Its queue is full: it is there, and the requester will ask again.
+            Err(error) => error.kind() == ErrorKind::WouldBlock,
+        }
+    }
+
+    /// Whether the UDP port at this address is this user's: one of its processes listens there, on any qualifier.
+    pub(crate) fn has_port(&self, at: SocketAddr) -> bool {
+        let Ok(dir) = Checked::open(self.path()) else { return false };
+        let start = format!("{:x}-{at}-", self.namespace);
+        dir.names().any(|name| name.starts_with(&start) && dir.is_free(&name).is_ok_and(|is_free| !is_free))
+    }
+
+    /// Whether a process of this user listens there.
+    pub(crate) fn is_open(&self, at: SocketAddr, qual: u64) -> bool {
+        let name = self.name(at, qual);
+        Checked::open(self.path()).is_ok_and(|dir| dir.is_free(&name).is_ok_and(|is_free| !is_free))
+    }
+}
+
+/// An error that lasts as long as another process is about to make or remove a name.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotFound)
+}
+
+impl Checked {
+    /// Errors: `PermissionDenied` if it may be another user's.
+    fn open(path: PathBuf) -> io::Result<Checked> {
+        let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(&path)?;
+        let found = file.metadata()?;
+        let uid = rustix::process::geteuid().as_raw();
+        if found.uid() != uid || found.mode() & 0o077 != 0 {
+            let (owner, mode) = (found.uid(), found.mode() & 0o7777);
+            let why = format!("{} is of uid {owner} with mode {mode:04o}, not of uid {uid} with 0700", path.display());
+            return Err(io::Error::new(ErrorKind::PermissionDenied, why));
+        }
+        Ok(Checked { file, path })
+    }
+
+    /// By the descriptor, which names this directory whatever is at its path by now; where there is no `/proc`, by the path.
+    fn address(&self, name: &str) -> io::Result<SocketAddrUnix> {
+        let by_descriptor = PathBuf::from(format!("/proc/thread-self/fd/{}", self.file.as_raw_fd()));
+        let dir: &Path = if by_descriptor.exists() { &by_descriptor } else { &self.path };
+        Ok(SocketAddrUnix::new(dir.join(name))?)
+    }
+
+    /// No live process has this name.
+    fn is_free(&self, name: &str) -> io::Result<bool> {
+        match handover::probe(&self.address(name)?) {
+            Ok(()) => Ok(false),
+            Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        match rustix::fs::unlinkat(&self.file, name, AtFlags::empty()) {
+            Err(rustix::io::Errno::NOENT) | Ok(()) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// All names, whether of live processes or not.
+    fn names(&self) -> impl Iterator<Item = String> {
+        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().into_string().ok())
+    }
+
+    /// Removes the names of dead processes. Needs the lock.
+    fn clean(&self) {
+        for name in self.names().filter(|name| self.is_free(name).is_ok_and(|is_free| is_free)) {
+            let _ = self.remove(&name);
+        }
+    }
+}
