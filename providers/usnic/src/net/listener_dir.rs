@@ -186,3 +186,7 @@ impl Checked {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "listener_dir_tests.rs"]
+mod tests;

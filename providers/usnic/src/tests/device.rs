@@ -216,6 +216,20 @@ fn two_ias_of_one_address_share_the_port_and_pass_requests_on() {
     assert_eq!(servers[1].device.listen(7, ObjectId::default()).err(), Some(Error::ConnQualTaken));
 }
 
+#[test]
+fn a_listener_needs_no_directory_of_its_user() {
+    let (here, there) = addresses();
+    let client = Ia::open(&here, "");
+    for dir in ["dir=/proc/nowhere", "dir=relative"] {
+        let server = Ia::open(&there, dir);
+        let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+        assert_eq!(server.device.listen(7, ObjectId::default()).err(), Some(Error::ConnQualTaken));
+        client.connect(&server, 7, conn(1));
+        server.accept(conn(2));
+        assert_eq!(client.above.ear.wait(established).0, (conn(1), b"you may".to_vec()));
+    }
+}
+
 /// A process that is stopped: a socket of the same port that nobody reads.
 #[test]
 fn a_process_that_shares_the_port_and_is_stopped_keeps_no_request() {

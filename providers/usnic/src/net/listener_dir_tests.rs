@@ -1,0 +1,172 @@
+//! Listeners of one user, and what others try in their place.
+
+use std::os::unix::net::UnixDatagram;
+
+use dapl::base_dir::Kind;
+
+use super::*;
+use crate::net::handover::MAX;
+
+const KIND: Kind = Kind { provider: "test", variable: "DAPL_USNIC_DIR", default: "/tmp/dapl-listeners-test" };
+
+/// A base directory of one test's own.
+struct Scratch(PathBuf, ListenerDir);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = PathBuf::from(format!("/tmp/dapl-listeners-{}-{name}", std::process::id()));
+        let dir = ListenerDir::new(BaseDir::new(&KIND, path.to_str()));
+        Scratch(path, dir)
+    }
+
+    fn names(&self) -> usize {
+        fs::read_dir(self.1.path()).map_or(0, Iterator::count)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn at(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn here() -> SocketAddr {
+    at("192.0.2.1:17471")
+}
+
+fn passed(from: &str, request: &[u8]) -> Passed {
+    Passed { from: at(from), request: request.to_vec() }
+}
+
+#[test]
+fn a_request_arrives_with_its_source() {
+    let scratch = Scratch::new("arrives");
+    let socket = scratch.1.open(here(), 1).unwrap();
+    assert_eq!(socket.receive(), None);
+    for from in ["192.0.2.7:5", "[2001:db8::1]:65535", "[fe80::1%4]:9"] {
+        let request = passed(from, b"please");
+        assert!(scratch.1.pass(here(), 1, &request));
+        assert_eq!(socket.receive(), Some(request));
+    }
+    assert!(scratch.1.pass(here(), 1, &passed("1.2.3.4:5", &[7; MAX])));
+    assert_eq!(socket.receive().map(|passed| passed.request.len()), Some(MAX));
+}
+
+#[test]
+fn a_qualifier_has_one_owner_and_is_free_after_it() {
+    let scratch = Scratch::new("owner");
+    let dir = &scratch.1;
+    assert!(!dir.is_open(here(), 2));
+    let socket = dir.open(here(), 2).unwrap();
+    assert!(dir.is_open(here(), 2) && !dir.is_open(here(), 3));
+    assert_eq!(dir.open(here(), 2).unwrap_err().kind(), ErrorKind::AddrInUse);
+    assert!(dir.has_port(here()) && !dir.has_port(at("192.0.2.1:1747")) && !dir.has_port(at("192.0.2.2:17471")));
+    let longest = at("[2001:db8:1111:2222:3333:4444:5555:6666]:65535");
+    let others = [(here(), 3), (at("192.0.2.1:17472"), 2), (at("192.0.2.2:17471"), 2), (longest, u64::MAX)];
+    for (address, qual) in others {
+        assert!(dir.open(address, qual).is_ok(), "{address} {qual}");
+    }
+    drop(socket);
+    assert!(!dir.pass(here(), 2, &passed("1.2.3.4:5", b"anybody?")), "nobody is there");
+    assert!(dir.open(here(), 2).is_ok());
+    assert!(!dir.path().exists(), "the last one removes the directory");
+}
+
+#[test]
+fn a_full_queue_is_a_listener_all_the_same() {
+    let scratch = Scratch::new("full");
+    let socket = scratch.1.open(here(), 4).unwrap();
+    (0..10_000).for_each(|_| assert!(scratch.1.pass(here(), 4, &passed("1.2.3.4:5", b"again"))));
+    let came = std::iter::from_fn(|| socket.receive()).count();
+    assert!((1..10_000).contains(&came), "{came}");
+}
+
+#[test]
+fn what_is_too_short_or_too_long_is_dropped() {
+    let scratch = Scratch::new("cut");
+    let socket = scratch.1.open(here(), 5).unwrap();
+    let sender = UnixDatagram::unbound().unwrap();
+    let to = scratch.1.path().join(scratch.1.name(here(), 5));
+    for bytes in [&[0; 21][..], &[0; 22 + MAX + 1], b""] {
+        sender.send_to(bytes, &to).unwrap();
+    }
+    assert!(scratch.1.pass(here(), 5, &passed("1.2.3.4:5", b"")));
+    assert_eq!(socket.receive(), Some(passed("1.2.3.4:5", b"")));
+    assert_eq!(socket.receive(), None);
+}
+
+#[test]
+fn names_of_dead_processes_are_replaced_and_removed() {
+    let scratch = Scratch::new("dead");
+    let first = scratch.1.open(here(), 1).unwrap();
+    // A socket that is closed without its name being removed, as a process that is killed leaves it.
+    for qual in [2, 3] {
+        drop(UnixDatagram::bind(scratch.1.path().join(scratch.1.name(here(), qual))).unwrap());
+    }
+    assert_eq!(scratch.names(), 3);
+    assert!(scratch.1.has_port(here()));
+    assert!(!scratch.1.is_open(here(), 2) && !scratch.1.pass(here(), 2, &passed("1.2.3.4:5", b"dead?")));
+    let second = scratch.1.open(here(), 2).unwrap();
+    assert!(scratch.1.is_open(here(), 2));
+    let newcomer = ListenerDir::new(scratch.1.base.clone());
+    let third = newcomer.open(here(), 4).unwrap();
+    assert_eq!(scratch.names(), 3, "the name of the dead is gone, those of the living are not");
+    drop((first, second, third));
+    assert!(!scratch.1.has_port(here()));
+}
+
+#[test]
+fn network_namespaces_do_not_share_names() {
+    let scratch = Scratch::new("namespaces");
+    let elsewhere = ListenerDir { base: scratch.1.base.clone(), namespace: 1, cleaned: Once::new() };
+    let _socket = scratch.1.open(here(), 1).unwrap();
+    assert!(scratch.1.is_open(here(), 1) && !elsewhere.is_open(here(), 1));
+    assert!(elsewhere.open(here(), 1).is_ok());
+}
+
+#[test]
+fn a_directory_that_others_may_use_is_not_trusted() {
+    use std::os::unix::fs::PermissionsExt;
+    let scratch = Scratch::new("rights");
+    let _socket = scratch.1.open(here(), 1).unwrap();
+    let mode = |mode| fs::set_permissions(scratch.1.path(), fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o770);
+    assert!(!scratch.1.is_open(here(), 1) && !scratch.1.pass(here(), 1, &passed("1.2.3.4:5", b"")));
+    assert_eq!(scratch.1.open(here(), 2).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    mode(0o700);
+    // The base directory is removed, and somebody puts a link to another place there.
+    let elsewhere = Scratch::new("elsewhere");
+    let _theirs = elsewhere.1.open(here(), 3).unwrap();
+    fs::rename(scratch.1.path(), scratch.0.join("aside")).unwrap();
+    std::os::unix::fs::symlink(elsewhere.1.path(), scratch.1.path()).unwrap();
+    assert!(!scratch.1.is_open(here(), 3), "a link is not followed");
+}
+
+#[test]
+fn comers_and_leavers_do_not_trip_over_each_other() {
+    let scratch = Scratch::new("race");
+    let base = BaseDir::as_default(&KIND, scratch.0.clone());
+    std::thread::scope(|scope| {
+        for qual in 0..4 {
+            let dir = ListenerDir::new(base.clone());
+            scope.spawn(move || (0..500).for_each(|_| drop(dir.open(here(), qual).unwrap())));
+        }
+    });
+    assert!(!scratch.0.exists());
+    let taken = std::sync::atomic::AtomicU32::new(0);
+    let rounds = std::sync::Barrier::new(4);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let socket = scratch.1.open(here(), 9).inspect_err(|e| assert_eq!(e.kind(), ErrorKind::AddrInUse));
+                taken.fetch_add(socket.is_ok().into(), std::sync::atomic::Ordering::SeqCst);
+                rounds.wait();
+            });
+        }
+    });
+    assert_eq!(taken.into_inner(), 1, "one of them gets the name");
+}
