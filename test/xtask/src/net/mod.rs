@@ -2,8 +2,8 @@
 //! check, as cargo's suites report.
 //!
 //! A check is a function over a wire of its own (`wire`), which it spoils with `rule`s; what it needs to run is in `setting`.
-//! The checks are `flows` (what must get through, whole), `settings` (the same, with knobs that change what is on the wire) and
-//! `ends` (what must be noticed). None asserts how fast anything is, but that two flows share a link; limits are there to end
+//! The checks are `flows` (what must get through, whole), `settings` (the same, with knobs that change what is on the wire),
+//! `ends` (what must be noticed) and `trust` (which process gets a request). None asserts how fast anything is, but that two flows share a link; limits are there to end
 //! what hangs.
 //!
 //! Says "skipped" on a machine on which there can be no such wire; `--required` makes that a failure.
@@ -14,6 +14,7 @@ mod flows;
 mod rule;
 mod setting;
 mod settings;
+mod trust;
 pub(crate) mod wire;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -56,7 +57,8 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
     }
     let setting = Setting::build()?;
     let mut report = Report::new("net", words.into_iter().map(str::to_owned).collect());
-    for check in flows::checks().into_iter().chain(settings::checks()).chain(ends::checks()) {
+    let checks = [flows::checks(), settings::checks(), ends::checks(), trust::checks()];
+    for check in checks.into_iter().flatten() {
         let name = format!("net::{}", check.name);
         if report.wants(&name) {
             report.line(&name, attempt(&check, &setting));

@@ -60,7 +60,7 @@ fn start(wire: &Wire, end: usize, room: &Room, program: &Path, arguments: &[&str
 }
 
 /// Where both listen.
-const PORT: &str = "17471";
+pub(super) const PORT: &str = "17471";
 
 /// All of it. With all assertions.
 pub(super) struct Setting {
@@ -83,6 +83,16 @@ impl Setting {
         providers.extend((!providers.contains(&PROVIDER)).then_some(PROVIDER));
         let tree = tree::build_with(Profile::Dev, &providers)?;
         Ok(Setting { net: run::program(&tree.stage, "test/c/net.c"), dtest: tree.dtest, stage: tree.stage })
+    }
+
+    /// The staged libraries.
+    pub(super) fn stage(&self) -> &Stage {
+        &self.stage
+    }
+
+    /// A place for programs at an end.
+    pub(super) fn room(&self, family: Family, end: usize) -> Room {
+        Room::new(&self.stage, Some(&registry(family.place(end))))
     }
 
     /// dtest from end to end, both sides with these options: it must end well.
@@ -119,7 +129,7 @@ impl Setting {
         [server, client]: [&[&str]; 2],
         set: [Environment<'_>; 2],
     ) -> Pair {
-        let rooms = [0, 1].map(|end| Room::new(&self.stage, Some(&registry(family.place(end)))));
+        let rooms = [0, 1].map(|end| self.room(family, end));
         let start = |end: usize, arguments: &[&str]| start(wire, end, &rooms[end], program, arguments, set[end]);
         let server = start(0, server);
         server.wait_for("listening", LIMIT);

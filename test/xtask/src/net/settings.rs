@@ -23,7 +23,7 @@ const SETTINGS: [(&str, Environment<'static>); 6] = [
     ("small_buffers", &[("DAPL_USNIC_RECEIVE_BUFFER", "65536"), ("DAPL_USNIC_SEND_BUFFER", "65536")]),
     ("cookies_always", &[("DAPL_USNIC_COOKIES", "always")]),
 ];
-const KEY: &str = "DAPL_USNIC_KEY";
+pub(super) const KEY: &str = "DAPL_USNIC_KEY";
 
 /// All of them.
 pub(super) fn checks() -> Vec<Check> {
@@ -71,10 +71,10 @@ fn strangers(setting: &Setting, wire: &Wire, set: [Environment<'_>; 2], cause: &
 }
 
 /// A file that only its owner reads, gone when dropped.
-struct KeyFile(PathBuf);
+pub(super) struct KeyFile(PathBuf);
 
 impl KeyFile {
-    fn new(name: &str, secret: &str) -> Result<Self> {
+    pub(super) fn new(name: &str, secret: &str) -> Result<Self> {
         let path = std::env::temp_dir().join(format!("dapl-key-{}-{name}", std::process::id()));
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
         let written = file.and_then(|mut file| file.write_all(secret.as_bytes()));
@@ -82,7 +82,7 @@ impl KeyFile {
         Ok(KeyFile(path))
     }
 
-    fn path(&self) -> String {
+    pub(super) fn path(&self) -> String {
         self.0.display().to_string()
     }
 }

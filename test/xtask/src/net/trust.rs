@@ -1,0 +1,104 @@
+//! Who gets requests: processes of one user share the port of set-ups and pass requests on to each other; no process of another
+//! user gets one, or keeps a listener from listening; and none that is stopped keeps requests from the others.
+#![forbid(unsafe_code)]
+
+use std::process::Command;
+
+use dapl_test::run::{self, Room, Run};
+
+use super::Check;
+use super::setting::{Environment, Family, LIMIT, PORT, Setting, judge};
+use super::settings::{KEY, KeyFile};
+use super::wire::{ADDRESSES, Wire};
+use crate::Result;
+use crate::quiet::run_quietly;
+
+/// Of the user whose requests nobody else gets, and of those that try.
+const ANOTHER_USER: &str = "65534";
+const OK: &str = "listeners: OK";
+
+/// All of them.
+pub(super) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("trust::another_user_gets_no_request", |s, wire| another_user(s, wire, &[])),
+        Check::new("trust::another_user_gets_no_request_with_a_key", |s, wire| {
+            let key = KeyFile::new("trust", "a secret that the other user does not have")?;
+            another_user(s, wire, &[(KEY, &key.path())])
+        }),
+        Check::new("trust::a_stopped_process_keeps_no_request", stopped),
+    ]
+}
+
+/// Where the programs of a check run: those of the listeners' host share a base directory.
+struct Hosts<'a> {
+    setting: &'a Setting,
+    wire: &'a Wire,
+    rooms: [Room; 2],
+    set: Environment<'a>,
+}
+
+impl<'a> Hosts<'a> {
+    fn new(setting: &'a Setting, wire: &'a Wire, set: Environment<'a>) -> Self {
+        Hosts { setting, wire, rooms: [0, 1].map(|end| setting.room(Family::V4, end)), set }
+    }
+
+    fn start(&self, end: usize, arguments: &[&str]) -> Run {
+        let program = run::program(self.setting.stage(), "test/c/listeners.c");
+        let mut command = self.rooms[end].command(program, arguments);
+        command.env("DAPL_USNIC_PORT", PORT).envs(self.set.iter().copied());
+        Run::start(self.wire.command(end, &command))
+    }
+
+    fn listener(&self, qual: &str) -> Run {
+        let listener = self.start(0, &["-s", qual]);
+        listener.wait_for("listening", LIMIT);
+        listener
+    }
+
+    /// A client at an end, which must end well.
+    fn client(&self, end: usize, arguments: &[&str]) -> Result {
+        let client = self.start(end, &[&["-h", ADDRESSES[0]], arguments].concat());
+        judge("client", &client.finish(LIMIT), OK)
+    }
+}
+
+/// Root listens; another user wants the requests for a qualifier before and while root listens on it.
+fn another_user(setting: &Setting, wire: &Wire, set: Environment<'_>) -> Result {
+    let hosts = Hosts::new(setting, wire, set);
+    let _port = hosts.listener("1");
+    let directory = hosts.rooms[0].usnic().display().to_string();
+    let attack = ["-a", ADDRESSES[0], "-u", ANOTHER_USER, "-p", PORT, "-d", &directory, "2"];
+    let attacker = hosts.start(0, &attack);
+    attacker.wait_for("waiting", LIMIT);
+    hosts.client(1, &["-e", "2"]).map_err(|why| format!("nobody listens: {why}"))?;
+    let _listener = hosts.listener("2");
+    hosts.client(1, &["-n", "8", "2"])?;
+    hosts.client(0, &["2"]).map_err(|why| format!("from the same host: {why}"))?;
+    // The listener's directory is not the client's here, and a request reaches the port all the same.
+    hosts.client(0, &["-u", ANOTHER_USER, "2"]).map_err(|why| format!("from another user's process: {why}"))?;
+    match attacker.has_said("got a request") || attacker.has_ended() {
+        false => Ok(()),
+        true => Err(format!("the other user: {}", attacker.so_far())),
+    }
+}
+
+/// One of two listeners on a port is stopped, first the older one, then the newer one. All clients of the other are served.
+fn stopped(setting: &Setting, wire: &Wire) -> Result {
+    let hosts = Hosts::new(setting, wire, &[]);
+    let listeners = [hosts.listener("1"), hosts.listener("2")];
+    for (which, served) in [(0, "2"), (1, "1")] {
+        signal(&listeners[which], "STOP")?;
+        hosts.client(1, &["-n", "8", served]).map_err(|why| format!("while listener {which} is stopped: {why}"))?;
+        signal(&listeners[which], "CONT")?;
+    }
+    // A process that starts meanwhile finds its place.
+    signal(&listeners[0], "STOP")?;
+    let _third = hosts.listener("3");
+    hosts.client(1, &["-n", "8", "3"])?;
+    signal(&listeners[0], "CONT")?;
+    hosts.client(1, &["1"])
+}
+
+fn signal(run: &Run, name: &str) -> Result {
+    run_quietly(Command::new("sh").args(["-c", &format!("kill -{name} {}", run.id())])).map(drop)
+}
