@@ -24,7 +24,7 @@ const KNOBS: &[Knob] = &[
         name: "dir",
         variable: "DAPL_USNIC_DIR",
         values: Values::Text("one of this user's under /dev/shm"),
-        meaning: "directory in which processes find each other's names of shared memory",
+        meaning: "directory in which processes find each other's listeners and names of shared memory",
     },
     Knob {
         name: "port",
