@@ -217,43 +217,6 @@ fn two_ias_of_one_address_share_the_port_and_pass_requests_on() {
 }
 
 #[test]
-fn a_listener_needs_no_directory_of_its_user() {
-    let (here, there) = addresses();
-    let client = Ia::open(&here, "");
-    for dir in ["dir=/proc/nowhere", "dir=relative"] {
-        let server = Ia::open(&there, dir);
-        let _listening = server.device.listen(7, ObjectId::default()).unwrap();
-        assert_eq!(server.device.listen(7, ObjectId::default()).err(), Some(Error::ConnQualTaken));
-        client.connect(&server, 7, conn(1));
-        server.accept(conn(2));
-        assert_eq!(client.above.ear.wait(established).0, (conn(1), b"you may".to_vec()));
-    }
-}
-
-/// A process that is stopped: a socket of the same port that nobody reads.
-#[test]
-fn a_process_that_shares_the_port_and_is_stopped_keeps_no_request() {
-    let (here, there) = addresses();
-    let shared = |port| {
-        let address = (there.parse::<std::net::IpAddr>().unwrap(), port).into();
-        let wanted = Wanted { address, is_shared: true, ..crate::net::socket::plain("127.0.0.1:0") };
-        Socket::open(&wanted).unwrap()
-    };
-    let server = Ia::open(&there, "");
-    let port = server.device.knobs.port;
-    let before = [shared(port), shared(port)];
-    let _listening = server.device.listen(7, ObjectId::default()).unwrap();
-    let after = [shared(port), shared(port)];
-    for attempt in 0..8 {
-        let client = Ia::open(&here, "");
-        client.connect(&server, 7, conn(attempt));
-        server.accept(conn(100 + attempt));
-        assert_eq!(client.above.ear.wait(established).0, (conn(attempt), b"you may".to_vec()));
-    }
-    drop((before, after));
-}
-
-#[test]
 fn deadlines_are_met_though_nobody_polls() {
     let ((client, ours), _server) = connected("");
     for _ in 0..3 {

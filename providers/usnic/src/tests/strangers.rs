@@ -1,12 +1,14 @@
 //! An IA and peers that are none: sockets that ask and answer by hand, and are gone in between.
 
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
+use dapl::error::Error;
 use dapl::handle::ObjectId;
 
 use super::doubles::*;
+use crate::net::socket::{Socket, Wanted, plain};
 use crate::proto::setup::answering::Answering;
 use crate::proto::setup::opening::{Opening, Outcome};
 use crate::proto::setup::packets::Reason;
@@ -48,8 +50,6 @@ fn a_listener_that_dies_with_a_request_has_rejected_it() {
         let (well_known, data) = (bind(client.device.knobs.port), bind(0));
         client.try_connect(there.parse().unwrap(), 7, conn(1)).unwrap();
         let mut packet = [0; 2048];
-        // First comes an empty datagram, by which the client has seen that the port is not closed.
-        assert_eq!(well_known.recv_from(&mut packet).unwrap().0, 0);
         let (length, from) = well_known.recv_from(&mut packet).unwrap();
         let (mut dice, mut out) = (Dice::new(1), Vec::new());
         let mut answering = Answering::new(Arc::new(Setup::new(Config::default(), None)), 0, &mut dice);
@@ -112,4 +112,41 @@ fn a_request_that_comes_before_its_listener_is_answered() {
     let impatient = Ia::open(&here, "listener_wait_ms=0");
     impatient.connect(&server, 8, conn(3));
     assert_eq!(impatient.event(), (conn(3), "rejected"));
+}
+
+#[test]
+fn a_listener_needs_no_directory_of_its_user() {
+    let (here, there) = addresses();
+    let client = Ia::open(&here, "");
+    for dir in ["dir=/proc/nowhere", "dir=relative"] {
+        let server = Ia::open(&there, dir);
+        let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+        assert_eq!(server.device.listen(7, ObjectId::default()).err(), Some(Error::ConnQualTaken));
+        client.connect(&server, 7, conn(1));
+        server.accept(conn(2));
+        assert_eq!(client.above.ear.wait(established).0, (conn(1), b"you may".to_vec()));
+    }
+}
+
+/// A process that is stopped: a socket of the same port that nobody reads.
+#[test]
+fn a_process_that_shares_the_port_and_is_stopped_keeps_no_request() {
+    let (here, there) = addresses();
+    let shared = |port| {
+        let address = (there.parse::<IpAddr>().unwrap(), port).into();
+        let wanted = Wanted { address, is_shared: true, ..plain("127.0.0.1:0") };
+        Socket::open(&wanted).unwrap()
+    };
+    let server = Ia::open(&there, "");
+    let port = server.device.knobs.port;
+    let before = [shared(port), shared(port)];
+    let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+    let after = [shared(port), shared(port)];
+    for attempt in 0..8 {
+        let client = Ia::open(&here, "");
+        client.connect(&server, 7, conn(attempt));
+        server.accept(conn(100 + attempt));
+        assert_eq!(client.above.ear.wait(established).0, (conn(attempt), b"you may".to_vec()));
+    }
+    drop((before, after));
 }

@@ -140,12 +140,7 @@ impl Opening {
     }
 
     /// Appends the request if it is due, and says where it goes.
-    pub(crate) fn transmit(
-        &mut self,
-        now: Nanos,
-        random: &mut dyn Random,
-        out: &mut Vec<u8>,
-    ) -> Option<SocketAddr> {
+    pub(crate) fn transmit(&mut self, now: Nanos, random: &mut dyn Random, out: &mut Vec<u8>) -> Option<SocketAddr> {
         self.due.filter(|due| now >= *due)?;
         // Who had it last says nothing. Whoever answers is asked again without a change.
         if self.asked > 0 {

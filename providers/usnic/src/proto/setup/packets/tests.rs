@@ -73,7 +73,15 @@ fn a_request_is_of_one_size_or_a_little_shorter_and_three_of_it_hold_every_answe
         for shorter in [1, SHORTER, SHORTER + 1] {
             let mut packet = Vec::new();
             let private = &[1; MAX_PRIVATE];
-            put_request(&guard, &Asking::new(77, 2, None), &an_offer(), private, shorter, &mut Dice::new(2), &mut packet);
+            put_request(
+                &guard,
+                &Asking::new(77, 2, None),
+                &an_offer(),
+                private,
+                shorter,
+                &mut Dice::new(2),
+                &mut packet,
+            );
             assert_eq!(packet.len(), REQUEST - shorter.min(SHORTER));
             assert!(asking(&packet).is_some() && request(&guard, &packet, &mut Vec::new()).is_some());
         }
