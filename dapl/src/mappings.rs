@@ -69,7 +69,8 @@ fn behind_in(maps: &str, region: Region) -> Option<Behind> {
         if from > at || at >= end {
             break;
         }
-        let mut piece = file(line).filter(|piece| rights.shared && piece.inode != 0)?;
+        // The first System V segment of an IPC namespace has the number 0, as mappings without a file have.
+        let mut piece = file(line).filter(|piece| rights.shared && piece.device != (0, 0))?;
         piece.offset = piece.offset.checked_add(at - from)?;
         match &found {
             None => found = Some(piece),
@@ -174,6 +175,8 @@ mod tests {
 6000-7000 rw-p 00001000 00:01 6 /memfd:b (deleted)
 8000-9000 rw-s 00000000 00:1f 32769 /SYSV00000000 (deleted)
 9000-a000 rw-p 00000000 00:00 0
+b000-c000 rw-s 00000000 00:1f 0 /SYSV00000000 (deleted)
+c000-d000 rw-s 00000000 00:00 0
 ";
         let found = |address, length| {
             behind_in(maps, Region { address, length }).map(|found| (found.inode, found.offset, found.name))
@@ -184,6 +187,8 @@ mod tests {
         assert_eq!([found(0x6000, 8), found(0x9000, 8)], [None, None], "private");
         assert_eq!([found(0x7ff0, 32), found(0x8000, 0x1001), found(0x8ff0, u64::MAX)], [None, None, None]);
         assert_eq!([found(0, 8), found(0x1000, 0)], [None, None]);
+        assert_eq!(found(0xb000, 8), Some((0, 0, "/SYSV00000000".into())), "the first segment of a namespace");
+        assert_eq!(found(0xc000, 8), None, "shared, of no file");
         let device = behind_in(maps, Region { address: 0x8000, length: 1 }).map(|found| found.device);
         assert_eq!(device, Some((0, 0x1f)));
     }
