@@ -181,7 +181,11 @@ impl Provider for Sm {
         };
         let engine = engine::Engine::new(device.clone()).map_err(|e| failed(e.into()))?;
         let stop = stopping.clone();
-        let thread = dapl::thread::spawn("dapl-sm", move || engine.run(&stop)).map_err(failed)?;
+        let thread = dapl::thread::spawn("dapl-sm", move || {
+            dapl::thread::request_short_slice();
+            engine.run(&stop);
+        })
+        .map_err(failed)?;
         Ok(Sm { device, stopping, thread: Mutex::new(Some(thread)) })
     }
 
