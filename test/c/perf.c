@@ -18,6 +18,7 @@
  *   idle SIZE SECONDS     waits for a message that comes so much later: processor time of all threads, "cpu_percent"
  *   eager SIZE COUNT      ping-pong by RDMA writes into rings that are polled in memory, while three EVDs are polled as well:
  *                         half a round trip, "usec"
+ *   polled SIZE COUNT     ping-pong of sends whose receives are polled in memory, without any call: half a round trip, "usec"
  *   rendezvous SIZE COUNT messages that are announced, whose memory both sides register in pieces for each, and which are
  *                         written: millions/s, "mps"
  *   register SIZE COUNT   registrations of the client: microseconds for memory that is new, "usec", for the same again,
@@ -378,33 +379,35 @@ static void run(const char *mode, long count)
 static void run_mpi(const char *mode, long count)
 {
     double figure = 0;
-    int is_eager = strcmp(mode, "eager") == 0;
+    int is_lat = strcmp(mode, "eager") == 0 || strcmp(mode, "polled") == 0;
     mpi_create_ep();
     if (host == NULL)
         accept_all(1);
     else
         connect_all(1, 1);
-    if (is_eager)
+    if (strcmp(mode, "eager") == 0)
         figure = mpi_eager(size, count);
+    else if (strcmp(mode, "polled") == 0)
+        figure = mpi_polled(size, count);
     else if (strcmp(mode, "rendezvous") == 0)
         figure = mpi_rendezvous(size, count);
     else if (host != NULL)
         mpi_registration(size, count);
     if (host != NULL && strcmp(mode, "register") != 0)
-        report(mode, count, is_eager ? "usec" : "mps", figure);
+        report(mode, count, is_lat ? "usec" : "mps", figure);
     fflush(stdout);
     disconnect_all(1);
 }
 
 static int is_mpi(const char *mode)
 {
-    return strcmp(mode, "eager") == 0 || strcmp(mode, "rendezvous") == 0 || strcmp(mode, "register") == 0;
+    return strcmp(mode, "eager") == 0 || strcmp(mode, "polled") == 0 || strcmp(mode, "rendezvous") == 0 || strcmp(mode, "register") == 0;
 }
 
 static int is_mode(const char *mode)
 {
     static const char *const modes[] = {"lat",     "reap",   "threads", "robin", "rate",  "write",      "connect",
-                                        "memory",  "idle",   "death",   "eager", "rendezvous", "register"};
+                                        "memory",  "idle",   "death",   "eager", "rendezvous", "register", "polled"};
     size_t n;
     for (n = 0; n < sizeof modes / sizeof *modes; n++)
         if (strcmp(mode, modes[n]) == 0)

@@ -20,6 +20,11 @@ pub(super) fn eager(title: &'static str, size: u32, count: u32, must: Option<f64
     contest(title, Shown::Microseconds, must, Ask::new("eager", size, count), peers)
 }
 
+/// Half a round trip of sends whose receives are polled in memory: the engine's thread places them.
+pub(super) fn polled(title: &'static str, size: u32, count: u32, must: Option<f64>) -> Contest {
+    contest(title, Shown::Microseconds, must, Ask::new("polled", size, count), Vec::new())
+}
+
 /// Messages of this size, some at a time.
 pub(super) fn rendezvous(title: &'static str, size: u32, count: u32, must: Option<f64>, peers: Vec<Side>) -> Contest {
     contest(title, Shown::Bandwidth, must, Ask::new("rendezvous", size, count), peers)

@@ -35,6 +35,8 @@ fn like_mpi(effort: Effort) -> Vec<Contest> {
         mpi::eager("4 KiB eager, beside UCX put", 4096, short, None, put(4096)),
         mpi::eager("4 KiB eager", 4096, short, Some(1.5), Vec::new()),
         mpi::eager("12 KiB eager, beside UCX put", 12_288, short, None, put(12_288)),
+        mpi::polled("8 B receives polled in memory", 8, effort.count(20_000), None),
+        mpi::polled("4 KiB receives polled in memory", 4096, effort.count(20_000), None),
         mpi::rendezvous("1 MiB rendezvous, beside sends", MIB, long, Some(0.8), vec![Side::Ours(sends)]),
         mpi::rendezvous("1 MiB rendezvous, beside UCX", MIB, long, None, vec![Side::Ucx(tags), Side::Ucx(alone)]),
         mpi::registration(effort, Some(3.0)),
