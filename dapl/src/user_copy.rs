@@ -6,7 +6,7 @@
 //! directly, and all other memory is checked first:
 //!
 //! - Whether a page is usable is remembered until the current time slot ends (2^19 ticks of the time stamp counter on x86-64,
-//!   0.5 ms elsewhere; see [`slot`]). The table below has one word per page, which is all that a copy of recently used
+//!   0.5 ms elsewhere; see `slot`). The table below has one word per page, which is all that a copy of recently used
 //!   memory looks at.
 //! - The first copies of a slot that meet other pages go through the kernel (`process_vm_readv` and `process_vm_writev` on
 //!   this process): there is no gap between check and use, and nothing but the pages used is remembered.
