@@ -6,8 +6,8 @@
  * As an MPI library that connects on demand: each process has one EP per peer. Of two requests that cross, the process with
  * the higher rank rejects the one that it gets; the other resets its EP after PEER_REJECTED and accepts the request that it
  * has kept. A process that was asked before it connected accepts at once. Then one message each way, the memory is
- * deregistered, and both disconnect: in every other round as soon as all messages have arrived, whether or not their senders
- * know it. Every event that is not expected is a failure; nothing may be flushed but receives that were posted before a
+ * deregistered, and both disconnect. In every other round a process disconnects gracefully as soon as it has all messages of
+ * its peers, whether or not its own have completed; it deregisters the memory when they have. Every event that is not expected is a failure; nothing may be flushed but receives that were posted before a
  * rejection, and one that stays posted. With threads, requests are answered by a thread of their own, which is cancelled at the
  * end.
  *
@@ -296,7 +296,9 @@ static void finish(int n)
     for (int at = 0; at < LENGTH; at++)
         if (p->memory[0][at] != (unsigned char)(n * 16 + rank + (int)round_number))
             wrong("byte %d of the message of %d is wrong", at, n);
-    must("dat_lmr_free", n, dat_lmr_free(p->lmr));
+    /* Memory of a send belongs to the library until the send completes. */
+    if (!is_hasty())
+        must("dat_lmr_free", n, dat_lmr_free(p->lmr));
     must("dat_ep_disconnect", n, dat_ep_disconnect(p->ep, is_hasty() ? DAT_CLOSE_GRACEFUL_FLAG : DAT_CLOSE_ABRUPT_FLAG));
 }
 
@@ -341,6 +343,8 @@ static void one_round(void)
     for (int n = 0; n < RANKS; n++) {
         if (n == rank)
             continue;
+        if (is_hasty())
+            must("dat_lmr_free", n, dat_lmr_free(peers[n].lmr));
         if (round_number % 7) {
             must("dat_ep_reset", n, dat_ep_reset(peers[n].ep));
         } else {
