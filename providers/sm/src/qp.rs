@@ -113,13 +113,18 @@ impl Qp {
 }
 
 impl Core {
-    /// One pass over both halves. Says whether anything moved.
+    /// One pass over both halves, for no poller. Says whether anything moved.
     fn progress(&self) -> bool {
-        self.bring_on(&mut Outbox::default(), true)
+        let mut out = Outbox::default();
+        let received = {
+            let _service = self.shared.recv_cq.as_ref().map(|cq| cq.begin_service());
+            self.rx.lock().pass(&self.shared, &mut out)
+        };
+        self.bring_on(received, &mut out, true)
     }
 
-    fn bring_on(&self, out: &mut Outbox<'_>, sending: bool) -> bool {
-        let received = self.rx.lock().pass(&self.shared, out);
+    /// The rest of a pass, over the sending half.
+    fn bring_on(&self, received: std::result::Result<bool, Fault>, out: &mut Outbox<'_>, sending: bool) -> bool {
         let sent = if sending { self.tx.lock().pass(&self.shared, out) } else { Ok(false) };
         let moved = match (received, sent) {
             (Ok(received), Ok(sent)) => received || sent,

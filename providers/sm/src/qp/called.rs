@@ -15,7 +15,8 @@ use crate::tx::TxEnds;
 impl Driven for Core {
     /// A sending half that waits for nothing is left alone: its next post will look.
     fn poll(&self, out: &mut Outbox<'_>) {
-        self.bring_on(out, self.shared.tx_waits.load(Ordering::Acquire));
+        let received = self.rx.lock().pass(&self.shared, out);
+        self.bring_on(received, out, self.shared.tx_waits.load(Ordering::Acquire));
     }
 
     fn is_over(&self) -> bool {
