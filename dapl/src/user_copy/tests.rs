@@ -1,6 +1,7 @@
 //! Parts of mappings that are unmapped, protected or cut off between copies, at every length that is treated in its own way.
 
 use std::os::fd::AsRawFd;
+use std::sync::atomic::AtomicUsize;
 
 use rustix::fs::MemfdFlags;
 
@@ -8,6 +9,10 @@ use super::*;
 
 const PAGE: usize = 4096;
 const PAGES: usize = 64;
+
+/// Where mappings are placed: the kernel chooses addresses near its mmap base or the heap, and never so low. What a test unmaps
+/// stays unmapped, whatever the threads of other tests map meanwhile.
+static NEXT: AtomicUsize = AtomicUsize::new(64 << 30);
 
 /// A mapping of a file, or of anonymous memory.
 struct Mapping {
@@ -28,9 +33,10 @@ impl Mapping {
             Some(file) => (libc::MAP_SHARED, file.as_raw_fd()),
             None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
         };
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), PAGES * PAGE, rights, flags, fd, 0) };
-        assert_ne!(at, libc::MAP_FAILED);
+        let at = NEXT.fetch_add(2 * PAGES * PAGE, Ordering::Relaxed) as *mut _;
+        // SAFETY: a new mapping, which replaces none.
+        let placed = unsafe { libc::mmap(at, PAGES * PAGE, rights, flags | libc::MAP_FIXED_NOREPLACE, fd, 0) };
+        assert_eq!(placed, at);
         Mapping { at: at as u64, file, checker: Checker::default() }
     }
 

@@ -5,6 +5,8 @@ use dapl::provider::{Completion, CompletionQueue, CqSink};
 use super::doubles::*;
 use super::*;
 use crate::cq::Cq;
+use crate::device;
+use crate::polling::ACTIVE;
 
 /// Nobody is notified.
 struct Silent;
@@ -28,6 +30,22 @@ fn poll_alone(queues: &[Cq], (_, ours): &(Ia, Arc<Double>), (server, theirs): &(
     }
 }
 
+/// Polls until the engine has gone to sleep for a nap, and says then that this thread sleeps. All in so short a time that the
+/// engine cannot have taken the thread for one that has stopped without saying so, as it does with one that loses its processor.
+fn stop_within_a_nap(device: &Device) {
+    loop {
+        let begin = device::now();
+        device.poll(true);
+        let naps = device.polling.must_wake_to_take_over(None);
+        if naps {
+            device.stop_polling();
+        }
+        if naps && device::now() <= begin + ACTIVE {
+            return;
+        }
+    }
+}
+
 #[test]
 fn no_packet_waits_for_a_nap_if_a_thread_sleeps_that_polled_several_queues() {
     let (client, server) = connected("");
@@ -35,10 +53,10 @@ fn no_packet_waits_for_a_nap_if_a_thread_sleeps_that_polled_several_queues() {
     let queues = [(); 2].map(|()| Cq::new(Weak::<Silent>::new(), device.clone(), device.bell.clone(), 0));
     for round in 0..20 {
         poll_alone(&queues, &client, &server);
-        let before = device.late();
         // As a wait on one of them does.
         assert!(queues[round % 2].arm(false).unwrap());
-        device.stop_polling();
+        stop_within_a_nap(device);
+        let before = device.late();
         server.1.post(&server.0.device, b"asleep");
         assert_ne!(client.1.ear.wait(packet).1, std::thread::current().id());
         assert_eq!(device.late(), before);
