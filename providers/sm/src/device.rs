@@ -120,11 +120,25 @@ fn own_address() -> IpAddr {
     }
 }
 
-/// Is this an address of this host?
-pub(crate) fn is_local(ip: IpAddr) -> bool {
+/// Is this an address of this host? The kernel says so by binding a socket to it, which needs a descriptor.
+pub(crate) fn is_local(ip: IpAddr) -> Result<bool> {
     let ip = ip.to_canonical();
-    let broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
-    !ip.is_unspecified() && !ip.is_multicast() && !broadcast && (ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok())
+    if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
+        return Ok(false);
+    }
+    if ip.is_loopback() {
+        return Ok(true);
+    }
+    match UdpSocket::bind((ip, 0)) {
+        Ok(_) => Ok(true),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+            log::error!(
+                "sm: cannot tell whether {ip} is an address of this host: {error}; allow more open files (ulimit -n)"
+            );
+            Err(Error::Exhausted(Resource::Device))
+        }
+        Err(_) => Ok(false),
+    }
 }
 
 fn limits(max_message: u64) -> Limits {
@@ -160,11 +174,11 @@ mod tests {
     #[test]
     fn here_is_every_address_of_this_host() {
         for here in ["127.0.0.1", "127.0.1.1", "127.255.255.254", "::1", "::ffff:127.0.0.1"] {
-            assert!(is_local(here.parse().unwrap()), "{here}");
+            assert_eq!(is_local(here.parse().unwrap()), Ok(true), "{here}");
         }
         for elsewhere in ["0.0.0.0", "224.0.0.1", "255.255.255.255", "192.0.2.77", "2001:db8::1"] {
-            assert!(!is_local(elsewhere.parse().unwrap()), "{elsewhere}");
+            assert_eq!(is_local(elsewhere.parse().unwrap()), Ok(false), "{elsewhere}");
         }
-        assert!(is_local(own_address()));
+        assert_eq!(is_local(own_address()), Ok(true));
     }
 }

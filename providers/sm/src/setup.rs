@@ -75,7 +75,7 @@ fn resolve(device: &Device, address: &PeerAddress, qual: u64) -> Result<Option<P
             let folder = folder.and_then(Path::to_str).and_then(endpoint_path);
             folder.map(Some).ok_or(Error::InvalidAddress(Address::Malformed))
         }
-        PeerAddress::Ip(ip) if is_local(*ip) => device.endpoint.base().find(qual),
+        PeerAddress::Ip(ip) if is_local(*ip)? => device.endpoint.base().find(qual),
         PeerAddress::Ip(_) => Err(Error::InvalidAddress(Address::Unreachable)),
     }
 }

@@ -45,7 +45,9 @@ fn with_files_in_etc(files: &[(&str, &str)], words: &str, debug: &str) -> Option
     }
     let mut command = Command::new("unshare");
     command.args(["--mount", "--map-root-user", "sh", "-c", &format!("{script}; exec \"$0\" \"$@\"")]);
-    command.arg(probe("registry_probe")).args(words.split(' ')).env_remove("DAT_OVERRIDE").env("DAT_DBG_TYPE", debug);
+    // Cargo's search path has the stand-in for libdat that providers are linked with.
+    command.env_remove("LD_LIBRARY_PATH").env_remove("DAT_OVERRIDE").env("DAT_DBG_TYPE", debug);
+    command.arg(probe("registry_probe")).args(words.split(' '));
     let output = command.output().ok()?;
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     let (out, err) = (text(output.stdout), text(output.stderr));

@@ -12,7 +12,8 @@ use crate::case::{Case, probe};
 fn instructions(case: &Case, words: &str) -> u64 {
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(probe("registry_probe"));
-    let output = valgrind.args(words.split_whitespace()).envs(case.environment.iter().cloned()).output().unwrap();
+    valgrind.args(words.split_whitespace()).env_remove("LD_LIBRARY_PATH").envs(case.environment.iter().cloned());
+    let output = valgrind.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{words:.80}: {}\n{said}", output.status);
     let count = said.lines().find_map(|line| line.split_once("Collected : ")).map(|(_, count)| count.trim());
