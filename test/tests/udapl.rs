@@ -112,7 +112,7 @@ fn ping() -> PathBuf {
 }
 
 #[test]
-fn each_example_runs_a_hundred_times_over_each_provider() {
+fn the_example_runs_a_hundred_times_over_each_provider() {
     let examples: Vec<_> = std::fs::read_dir(workspace().join("dat/udapl/examples")).unwrap().flatten().collect();
     assert!(matches!(&examples[..], [only] if only.file_name() == "udapl-ping.rs"), "each is run here: {examples:?}");
     let stage = stage(Profile::Dev);
