@@ -1,0 +1,184 @@
+/*
+ * verbs_bench.h: what verbs_bench.c measures with: an adapter, its EVDs, memory, an endpoint, and how it is connected.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#ifndef VERBS_BENCH_H
+#define VERBS_BENCH_H
+
+#include "check.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <time.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
+/* RECEIVES as perftest's. READS: what soft-RoCE grants without asking for more. */
+enum { RECEIVES = 512, REQUESTS = 128, READS = 16, EVENTS = 1024, PAGE = 4096 };
+
+struct place {
+    uint64_t address;
+    uint32_t key;
+    uint32_t unused;
+};
+
+static DAT_IA_HANDLE ia;
+static DAT_PZ_HANDLE pz;
+static DAT_EVD_HANDLE async_evd, cr_evd, connection_evd, request_evd, receive_evd;
+static DAT_EP_ATTR attr;
+static DAT_EP_HANDLE ep;
+static DAT_LMR_TRIPLET in, out;
+static DAT_RMR_TRIPLET remote;
+static struct place here, there;
+static volatile char *arrives;
+static char *leaves;
+static long size;
+static struct sockaddr *server;
+static DAT_CONN_QUAL qual = 45300;
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+/* As perftest takes them: the clock of a guest can be a system call. */
+static uint64_t ticks(void)
+{
+#if defined(__x86_64__)
+    return __rdtsc();
+#else
+    return (uint64_t)(seconds() * 1e9);
+#endif
+}
+
+static int later(const void *a, const void *b)
+{
+    const uint64_t *left = a, *right = b;
+    return (*left > *right) - (*left < *right);
+}
+
+static void report(double usec)
+{
+    printf("{\"usec\":%.4f}\n", usec);
+}
+
+/* Half the median of what lies between one send and the next. */
+static void report_stamps(uint64_t *stamps, long count, double lasted)
+{
+    double tick = lasted * 1e6 / (double)(stamps[count - 1] - stamps[0]);
+    long n;
+    for (n = 0; n + 1 < count; n++)
+        stamps[n] = stamps[n + 1] - stamps[n];
+    qsort(stamps, (size_t)count - 1, sizeof *stamps, later);
+    report((double)stamps[(count - 1) / 2] * tick / 2);
+}
+
+static void post_receive(void)
+{
+    DAT_DTO_COOKIE cookie = {.as_64 = 0};
+    OK(dat_ep_post_recv(ep, 1, &in, cookie, DAT_COMPLETION_DEFAULT_FLAG));
+}
+
+static void post_send(void)
+{
+    DAT_DTO_COOKIE cookie = {.as_64 = 1};
+    OK(dat_ep_post_send(ep, 1, &out, cookie, DAT_COMPLETION_DEFAULT_FLAG));
+}
+
+static void post_write(void)
+{
+    DAT_DTO_COOKIE cookie = {.as_64 = 1};
+    OK(dat_ep_post_rdma_write(ep, 1, &out, cookie, &remote, DAT_COMPLETION_DEFAULT_FLAG));
+}
+
+static void post_read(void)
+{
+    DAT_DTO_COOKIE cookie = {.as_64 = 1};
+    OK(dat_ep_post_rdma_read(ep, 1, &in, cookie, &remote, DAT_COMPLETION_DEFAULT_FLAG));
+}
+
+/* Whether a completion was there. */
+static int poll_once(DAT_EVD_HANDLE evd)
+{
+    DAT_EVENT event;
+    DAT_RETURN code = dat_evd_dequeue(evd, &event);
+    if (DAT_GET_TYPE(code) == DAT_QUEUE_EMPTY)
+        return 0;
+    check_ok("dat_evd_dequeue", code);
+    if (event.event_number != DAT_DTO_COMPLETION_EVENT
+        || event.event_data.dto_completion_event_data.status != DAT_DTO_SUCCESS)
+        fail("event 0x%x, status %d", (unsigned)event.event_number,
+             (int)event.event_data.dto_completion_event_data.status);
+    return 1;
+}
+
+static void take(DAT_EVD_HANDLE evd)
+{
+    while (!poll_once(evd))
+        ;
+}
+
+static void create_ep(DAT_EP_HANDLE *made)
+{
+    OK(dat_ep_create(ia, pz, receive_evd, request_evd, connection_evd, &attr, made));
+}
+
+static void connect_ep(DAT_EP_HANDLE which, int with_data)
+{
+    OK(dat_ep_connect(which, (DAT_IA_ADDRESS_PTR)server, qual, DAT_TIMEOUT_INFINITE, with_data ? sizeof here : 0, &here,
+                      DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
+}
+
+static void listen_here(DAT_PSP_HANDLE *psp)
+{
+    OK(dat_psp_create(ia, qual, cr_evd, DAT_PSP_CONSUMER_FLAG, psp));
+    printf("ready\n");
+    fflush(stdout);
+}
+
+static void open_all(char *name)
+{
+    DAT_EP_PARAM param;
+    DAT_REGION_DESCRIPTION region;
+    DAT_LMR_HANDLE lmr;
+    DAT_LMR_CONTEXT lmr_context;
+    DAT_RMR_CONTEXT rmr_context;
+    /* As perftest has it: a piece that crosses into another page costs the device more. */
+    size_t room = ((size_t)size + PAGE - 1) / PAGE * PAGE;
+    char *memory = aligned_alloc(PAGE, 2 * room);
+
+    OK(dat_ia_open(name, 8, &async_evd, &ia));
+    OK(dat_pz_create(ia, &pz));
+    OK(dat_evd_create(ia, EVENTS, DAT_HANDLE_NULL, DAT_EVD_CR_FLAG, &cr_evd));
+    OK(dat_evd_create(ia, EVENTS, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG, &connection_evd));
+    OK(dat_evd_create(ia, REQUESTS, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &request_evd));
+    OK(dat_evd_create(ia, RECEIVES, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &receive_evd));
+    OK(dat_ep_create(ia, pz, receive_evd, request_evd, connection_evd, NULL, &ep));
+    OK(dat_ep_query(ep, DAT_EP_FIELD_ALL, &param));
+    OK(dat_ep_free(ep));
+    attr = param.ep_attr;
+    attr.max_recv_dtos = RECEIVES;
+    attr.max_request_dtos = REQUESTS;
+    attr.max_rdma_read_in = attr.max_rdma_read_out = READS;
+
+    EXPECT(memory != NULL);
+    memset(memory, 0, 2 * room);
+    region.for_va = memory;
+    OK(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, 2 * room, pz, DAT_MEM_PRIV_ALL_FLAG, &lmr,
+                      &lmr_context, &rmr_context, NULL, NULL));
+    in = (DAT_LMR_TRIPLET){.lmr_context = lmr_context, .segment_length = size};
+    out = in;
+    in.virtual_address = (DAT_VADDR)(uintptr_t)memory;
+    out.virtual_address = (DAT_VADDR)(uintptr_t)(memory + room);
+    here = (struct place){.address = in.virtual_address, .key = rmr_context};
+    arrives = memory + size - 1;
+    leaves = memory + room + size - 1;
+}
+
+#endif
