@@ -11,13 +11,22 @@
  *   read SIZE COUNT DEPTH        RDMA reads likewise                                  (ib_read_bw -t DEPTH -Q 1)
  *   connect COUNT DEPTH          connections that end as soon as they stand
  *
+ * and ping-pong by messages in the patterns of verbs_evds.h:
+ *
+ *   one SIZE COUNT               one EVD for requests and receives, polled
+ *   one-wait SIZE COUNT          the same, in dat_evd_wait
+ *   cno SIZE COUNT               dat_cno_wait on a CNO over two EVDs, then both are dequeued
+ *   robin SIZE COUNT             over four endpoints in turn, all on one EVD, polled
+ *   threads SIZE COUNT           over two endpoints at once, each with a thread that waits on an EVD of its own
+ *
  * "usec" is the time of one operation: the median of one way for ping-pong, else the average. Every request completes with
- * an event, requests and receives on EVDs of their own. It checks nothing but return codes: suites check data. With the
- * headers of dat20/ the same source is a program for the 2.0 reference.
+ * an event, requests and receives on EVDs of their own but in these patterns. It checks nothing but return codes: suites
+ * check data. With the headers of dat20/ the same source is a program for the 2.0 reference.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
 #include "verbs_bench.h"
+#include "verbs_evds.h"
 
 static void pingpong(int is_client, long count, int sleeps)
 {
@@ -148,32 +157,17 @@ static void accept_many(long count)
     free_many(eps, count);
 }
 
-/* Each side tells the other, in private data, where it may be written to and read from. */
 static void join(int is_client)
 {
-    DAT_EVENT event;
-    DAT_CR_HANDLE cr;
-    DAT_CR_PARAM param;
     int n;
 
     create_ep(&ep);
     for (n = 0; n < RECEIVES; n++)
         post_receive();
-    if (is_client) {
-        connect_ep(ep, 1);
-        event = next(connection_evd, DAT_CONNECTION_EVENT_ESTABLISHED, "the connection");
-        memcpy(&there, event.event_data.connect_event_data.private_data, sizeof there);
-    } else {
-        DAT_PSP_HANDLE psp;
-        listen_here(&psp);
-        event = next(cr_evd, DAT_CONNECTION_REQUEST_EVENT, "a request");
-        cr = event.event_data.cr_arrival_event_data.cr_handle;
-        OK(dat_cr_query(cr, DAT_CR_FIELD_ALL, &param));
-        memcpy(&there, param.private_data, sizeof there);
-        OK(dat_cr_accept(cr, ep, sizeof here, &here));
-        next(connection_evd, DAT_CONNECTION_EVENT_ESTABLISHED, "the connection");
-        OK(dat_psp_free(psp));
-    }
+    if (is_client)
+        connect_all(&ep, 1);
+    else
+        accept_all(&ep, 1);
     remote.rmr_context = there.key;
     remote.target_address = there.address;
     remote.segment_length = size;
@@ -200,9 +194,7 @@ static void run(int is_client, const char *what, long count, long depth)
     else if (is_client && strcmp(what, "read") == 0)
         stream(post_read, count, depth);
     fflush(stdout);
-    if (is_client)
-        OK(dat_ep_disconnect(ep, DAT_CLOSE_GRACEFUL_FLAG));
-    next(connection_evd, DAT_CONNECTION_EVENT_DISCONNECTED, "the end");
+    disconnect_all(is_client, &ep, 1);
 }
 
 int main(int argc, char **argv)
@@ -240,7 +232,9 @@ int main(int argc, char **argv)
         server = found->ai_addr;
     }
     open_all(name);
-    if (has_size) {
+    if (find_pattern(what) != NULL) {
+        run_pattern(host != NULL, find_pattern(what), count);
+    } else if (has_size) {
         join(host != NULL);
         run(host != NULL, what, count, depth);
     } else if (host != NULL) {

@@ -19,6 +19,8 @@
 
 /* RECEIVES as perftest's. READS: what soft-RoCE grants without asking for more. */
 enum { RECEIVES = 512, REQUESTS = 128, READS = 16, EVENTS = 1024, PAGE = 4096 };
+/* Cookies. */
+enum { RECEIVE, REQUEST };
 
 struct place {
     uint64_t address;
@@ -79,42 +81,66 @@ static void report_stamps(uint64_t *stamps, long count, double lasted)
     report((double)stamps[(count - 1) / 2] * tick / 2);
 }
 
+static void post_receive_on(DAT_EP_HANDLE which)
+{
+    DAT_DTO_COOKIE cookie = {.as_64 = RECEIVE};
+    OK(dat_ep_post_recv(which, 1, &in, cookie, DAT_COMPLETION_DEFAULT_FLAG));
+}
+
 static void post_receive(void)
 {
-    DAT_DTO_COOKIE cookie = {.as_64 = 0};
-    OK(dat_ep_post_recv(ep, 1, &in, cookie, DAT_COMPLETION_DEFAULT_FLAG));
+    post_receive_on(ep);
+}
+
+static void post_send_on(DAT_EP_HANDLE which)
+{
+    DAT_DTO_COOKIE cookie = {.as_64 = REQUEST};
+    OK(dat_ep_post_send(which, 1, &out, cookie, DAT_COMPLETION_DEFAULT_FLAG));
 }
 
 static void post_send(void)
 {
-    DAT_DTO_COOKIE cookie = {.as_64 = 1};
-    OK(dat_ep_post_send(ep, 1, &out, cookie, DAT_COMPLETION_DEFAULT_FLAG));
+    post_send_on(ep);
 }
 
 static void post_write(void)
 {
-    DAT_DTO_COOKIE cookie = {.as_64 = 1};
+    DAT_DTO_COOKIE cookie = {.as_64 = REQUEST};
     OK(dat_ep_post_rdma_write(ep, 1, &out, cookie, &remote, DAT_COMPLETION_DEFAULT_FLAG));
 }
 
 static void post_read(void)
 {
-    DAT_DTO_COOKIE cookie = {.as_64 = 1};
+    DAT_DTO_COOKIE cookie = {.as_64 = REQUEST};
     OK(dat_ep_post_rdma_read(ep, 1, &in, cookie, &remote, DAT_COMPLETION_DEFAULT_FLAG));
+}
+
+/* The event must be a completion without an error. */
+static void check_completion(const DAT_EVENT *event)
+{
+    if (event->event_number != DAT_DTO_COMPLETION_EVENT
+        || event->event_data.dto_completion_event_data.status != DAT_DTO_SUCCESS)
+        fail("event 0x%x, status %d", (unsigned)event->event_number,
+             (int)event->event_data.dto_completion_event_data.status);
+}
+
+/* Returns whether there was an event. */
+static int dequeue(DAT_EVD_HANDLE evd, DAT_EVENT *event)
+{
+    DAT_RETURN code = dat_evd_dequeue(evd, event);
+    if (DAT_GET_TYPE(code) == DAT_QUEUE_EMPTY)
+        return 0;
+    check_ok("dat_evd_dequeue", code);
+    return 1;
 }
 
 /* Whether a completion was there. */
 static int poll_once(DAT_EVD_HANDLE evd)
 {
     DAT_EVENT event;
-    DAT_RETURN code = dat_evd_dequeue(evd, &event);
-    if (DAT_GET_TYPE(code) == DAT_QUEUE_EMPTY)
+    if (!dequeue(evd, &event))
         return 0;
-    check_ok("dat_evd_dequeue", code);
-    if (event.event_number != DAT_DTO_COMPLETION_EVENT
-        || event.event_data.dto_completion_event_data.status != DAT_DTO_SUCCESS)
-        fail("event 0x%x, status %d", (unsigned)event.event_number,
-             (int)event.event_data.dto_completion_event_data.status);
+    check_completion(&event);
     return 1;
 }
 
@@ -179,6 +205,45 @@ static void open_all(char *name)
     here = (struct place){.address = in.virtual_address, .key = rmr_context};
     arrives = memory + size - 1;
     leaves = memory + room + size - 1;
+}
+
+/* Connects endpoints, one after the other. Private data carry the memory that the peer may write to and read from. */
+static void connect_all(const DAT_EP_HANDLE *eps, long count)
+{
+    long n;
+    for (n = 0; n < count; n++) {
+        DAT_EVENT event;
+        connect_ep(eps[n], 1);
+        event = next(connection_evd, DAT_CONNECTION_EVENT_ESTABLISHED, "the connection");
+        memcpy(&there, event.event_data.connect_event_data.private_data, sizeof there);
+    }
+}
+
+/* The server's side of connect_all. */
+static void accept_all(const DAT_EP_HANDLE *eps, long count)
+{
+    DAT_PSP_HANDLE psp;
+    long n;
+    listen_here(&psp);
+    for (n = 0; n < count; n++) {
+        DAT_EVENT event = next(cr_evd, DAT_CONNECTION_REQUEST_EVENT, "a request");
+        DAT_CR_HANDLE cr = event.event_data.cr_arrival_event_data.cr_handle;
+        DAT_CR_PARAM param;
+        OK(dat_cr_query(cr, DAT_CR_FIELD_ALL, &param));
+        memcpy(&there, param.private_data, sizeof there);
+        OK(dat_cr_accept(cr, eps[n], sizeof here, &here));
+        next(connection_evd, DAT_CONNECTION_EVENT_ESTABLISHED, "the connection");
+    }
+    OK(dat_psp_free(psp));
+}
+
+static void disconnect_all(int is_client, const DAT_EP_HANDLE *eps, long count)
+{
+    long n;
+    for (n = 0; is_client && n < count; n++)
+        OK(dat_ep_disconnect(eps[n], DAT_CLOSE_GRACEFUL_FLAG));
+    for (n = 0; n < count; n++)
+        next(connection_evd, DAT_CONNECTION_EVENT_DISCONNECTED, "the end");
 }
 
 #endif

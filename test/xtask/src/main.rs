@@ -58,7 +58,7 @@ usage: cargo xtask COMMAND
                         the same for the usnic provider beside sockperf, iperf3 and libfabric; what is about loss (U7, loss)
                         needs network namespaces, so root; writes bench/usnic.json and bench/usnic.svg
   bench evd             measure what thousands of idle endpoints cost who polls their EVD; writes bench/evd.json
-  bench verbs [--clock] [--quick] [V1 .. V9] [latency] [bandwidth] [connects]
+  bench verbs [--clock] [--quick] [V1 .. V14] [latency] [bandwidth] [connects]
                         measure the verbs provider beside perftest and the 2.0 reference in a guest, by instructions, or
                         by time; everything, or these; --quick: once; writes bench/verbs.json and, with a curve,
                         bench/verbs.svg (or verbs-clock.json and verbs-clock.svg)

@@ -89,10 +89,20 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation { count: 300, perftest: READ, dapltest: "RR", ..stream("V7", "64 KiB reads", "read", 65_536) },
     Operation { count: 100, ..connects("V8", "connects, 1 at a time", 1) },
     Operation { count: 256, ..connects("V9", "connects, 64 at a time", 64) },
+    Operation { turns: Turns::Empty, ..pattern("V10", "64 B messages, 1 EVD polled", "one") },
+    pattern("V11", "64 B messages, 1 EVD, asleep", "one-wait"),
+    pattern("V12", "64 B messages, CNO over 2 EVDs", "cno"),
+    Operation { turns: Turns::Empty, ..pattern("V13", "64 B messages, 4 EPs on 1 EVD", "robin") },
+    pattern("V14", "64 B messages, 2 EPs, 2 threads", "threads"),
 ];
 
 pub(super) const fn pingpong(id: &'static str, title: &'static str, what: &'static str) -> Operation {
     Operation { shown: Shown::Microseconds, count: 3_000, depth: 0, dapltest: "", ..stream(id, title, what, 64) }
+}
+
+/// Ping-pong that uses EVDs as larger programs do. Neither perftest nor `dapltest` has it.
+pub(super) const fn pattern(id: &'static str, title: &'static str, what: &'static str) -> Operation {
+    Operation { perftest: &[], ..pingpong(id, title, what) }
 }
 
 pub(super) const fn stream(id: &'static str, title: &'static str, what: &'static str, size: u32) -> Operation {
