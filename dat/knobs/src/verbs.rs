@@ -1,4 +1,4 @@
-//! What can be set in verbs, by environment; the connection manager per IA as well.
+//! What can be set in verbs, by environment; the settings with a name per IA as well.
 //!
 //! The names without `VERBS` are those of the references' providers. Plain words of `ia_params` name the adapter.
 #![forbid(unsafe_code)]
@@ -31,6 +31,13 @@ const KNOBS: &[Knob] = &[
         variable: "DAPL_VERBS_DIR",
         values: Values::Text("one of this user's under /dev/shm"),
         meaning: "directory in which processes find each other's names of shared memory",
+    },
+    Knob {
+        name: "listener_wait_ms",
+        variable: "DAPL_VERBS_LISTENER_WAIT_MS",
+        values: number(0, 60_000, 50, " ms"),
+        meaning: "`socket`: a connect that finds no listener is retried for this long before it is rejected; \
+                  0: not at all",
     },
     Knob {
         name: "",

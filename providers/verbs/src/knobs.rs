@@ -6,8 +6,9 @@
 //!
 //! `ia_params` are what old lines say: `"mlx5_0 1"` (a device and a port of it), `"ib0 0"` (a network device, whose
 //! number is not looked at), `"192.0.2.1 0"` (an address) or `"node-ib0 0"` (a host name); then, if wanted, `cm=rdma`,
-//! `cm=socket` or `cm=none`, which comes before the environment. Empty, they mean the first device with an address.
-//! Without either, the library that the line names chooses: `socket` for `libdaplscm.so.1`, else `rdma`.
+//! `cm=socket` or `cm=none`, and `listener_wait_ms=` with a number, which come before the environment. Empty, they mean the
+//! first device with an address. Without a manager in either, the library that the line names chooses: `socket` for
+//! `libdaplscm.so.1`, else `rdma`.
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;
@@ -28,6 +29,9 @@ pub(crate) struct Knobs {
     pub(crate) manager: ManagerKind,
     /// `DAPL_VERBS_GID_INDEX`: which GID of the port, 0 to 65,535. Default: the one of the address.
     pub(crate) gid_index: Option<u32>,
+    /// `ia_params` `listener_wait_ms=`, or `DAPL_VERBS_LISTENER_WAIT_MS`: a connect that finds no listener is retried for
+    /// this long before it is rejected, 0 to 60,000 ms. Default: 50; 0: not at all.
+    pub(crate) listener_wait: Duration,
     /// `DAPL_MAX_INLINE`: bytes that go inline, 0 to 4,096. Default: 200, or 64 over iWARP.
     pub(crate) max_inline: Option<u32>,
     /// `DAPL_WR_MAX`: work requests per queue at most, 1 to 1,048,576. Default: what the device says.
@@ -133,6 +137,9 @@ pub(crate) enum PeerNumber {
     Fixed(u32),
 }
 
+/// Milliseconds for which a connect that finds no listener is retried.
+const LISTENER_WAIT_MS: u32 = 50;
+const LONGEST_LISTENER_WAIT_MS: u32 = 60_000;
 /// Bytes that go inline if nobody says otherwise.
 const INLINE: u32 = 200;
 /// The same over iWARP.
@@ -154,11 +161,14 @@ impl Knobs {
         let env = Environment(variable);
         let default = ManagerKind::of_library(library);
         let allowed = "\"rdma\", \"socket\" or \"none\"";
+        let listener_wait =
+            || env.number_or("DAPL_VERBS_LISTENER_WAIT_MS", 0..=LONGEST_LISTENER_WAIT_MS, LISTENER_WAIT_MS);
         let manager = || env.parsed("DAPL_VERBS_CM", allowed, format!("\"{}\"", default.name()), ManagerKind::parse);
         Knobs {
             object: line.object,
             port: line.port,
             manager: line.manager.or_else(manager).unwrap_or(default),
+            listener_wait: Duration::from_millis(line.listener_wait.unwrap_or_else(listener_wait).into()),
             gid_index: env.number("DAPL_VERBS_GID_INDEX", 0..=65_535, "the one of the address"),
             max_inline: env.number("DAPL_MAX_INLINE", 0..=4_096, INLINE),
             max_wr: env.number("DAPL_WR_MAX", 1..=1 << 20, "what the device says"),
@@ -223,25 +233,34 @@ struct Line {
     object: String,
     port: Option<u8>,
     manager: Option<ManagerKind>,
+    /// Milliseconds.
+    listener_wait: Option<u32>,
 }
 
 impl Line {
     fn parse(params: &str) -> Self {
         let mut words = params.split_ascii_whitespace();
         let object = words.next().unwrap_or_default().to_string();
-        let mut line = Line { object, port: None, manager: None };
+        let mut line = Line { object, port: None, manager: None, listener_wait: None };
         for (place, word) in words.enumerate() {
             if let Some(text) = word.strip_prefix("cm=") {
                 line.manager = ManagerKind::parse(text);
                 if line.manager.is_none() {
                     complain("cm in ia_params", text, "\"rdma\", \"socket\" or \"none\"", "the default");
                 }
+            } else if let Some(text) = word.strip_prefix("listener_wait_ms=") {
+                line.listener_wait = number(text).filter(|wait| *wait <= LONGEST_LISTENER_WAIT_MS);
+                if line.listener_wait.is_none() {
+                    let allowed = format!("a number from 0 to {LONGEST_LISTENER_WAIT_MS}");
+                    complain("listener_wait_ms in ia_params", text, allowed, "the default");
+                }
             } else if let (0, Some(port)) = (place, number(word).and_then(|port| u8::try_from(port).ok())) {
                 line.port = Some(port).filter(|port| *port != 0);
             } else if place == 0 {
                 complain("second word of ia_params", word, "a port from 0 to 255", "the first");
             } else {
-                complain("word of ia_params", word, "cm=rdma, cm=socket or cm=none", "nothing of it");
+                let allowed = "cm=rdma, cm=socket, cm=none or listener_wait_ms=N";
+                complain("word of ia_params", word, allowed, "nothing of it");
             }
         }
         line
@@ -338,6 +357,16 @@ mod tests {
         let socket = [("DAPL_VERBS_CM", "socket")];
         assert_eq!(with("mlx5_0 1", &socket).manager, ManagerKind::Socket);
         assert_eq!(with("mlx5_0 1 cm=none", &socket).manager, ManagerKind::None);
+    }
+
+    #[test]
+    fn a_request_is_retried_for_as_long_as_the_line_or_the_environment_says() {
+        let wait = |params, set: &[(&str, &str)]| with(params, set).listener_wait.as_millis();
+        let variable = [("DAPL_VERBS_LISTENER_WAIT_MS", "7")];
+        assert_eq!([wait("mlx5_0 1", &[]), wait("mlx5_0 1", &variable)], [50, 7]);
+        assert_eq!(wait("mlx5_0 1 cm=socket listener_wait_ms=0", &variable), 0);
+        assert_eq!(wait("mlx5_0 1 listener_wait_ms=60000", &[]), 60_000);
+        assert_eq!(wait("mlx5_0 1 listener_wait_ms=60001", &variable), 7);
     }
 
     #[test]
@@ -441,6 +470,7 @@ mod tests {
         let names = [
             "DAPL_VERBS_CM",
             "DAPL_VERBS_GID_INDEX",
+            "DAPL_VERBS_LISTENER_WAIT_MS",
             "DAPL_MAX_INLINE",
             "DAPL_WR_MAX",
             "DAPL_CM_ARP_TIMEOUT_MS",

@@ -8,6 +8,7 @@
 
 mod none;
 pub(crate) mod rdma;
+mod retry;
 mod socket;
 
 use std::any::Any;

@@ -57,6 +57,7 @@ impl Stage {
             reactor: self.reactor.clone(),
             guide: Guide::new(&self.reactor),
             address: Some(self.address()),
+            listener_wait: Duration::ZERO,
             ours: Box::new(|| Some(ours())),
             reaching: Box::new(|ours, _| Some(Ours { gid: V4_GID, gid_index: 3, ..ours })),
             arrived: Box::new(move |id, waiting, info| drop(sender.send((id, waiting, info)))),

@@ -188,6 +188,8 @@ impl Line {
         }
         if inner.talk.is_over() {
             inner.hang_up();
+        } else if inner.talk.is_refused() {
+            inner.stop();
         }
         inner.adjust();
         if let Some((time, turn)) = inner.talk.patience().filter(|(_, turn)| inner.turn != Some(*turn)) {
@@ -225,12 +227,34 @@ impl Line {
             News::Established => {
                 self.with_pair(|pair| pair.established(self, &[]));
             }
+            News::Dial => self.dial_again(),
             News::Over(end) => {
                 self.over(end);
                 if let Some(host) = self.host.as_ref().and_then(Weak::upgrade) {
                     host.vanished(&me);
                 }
             }
+        }
+    }
+
+    /// Connects another socket in place of one that found no listener, unless the consumer has ended the attempt meanwhile.
+    fn dial_again(&self) {
+        let failed = {
+            let mut inner = self.inner.lock();
+            if !inner.talk.is_dialling() {
+                return;
+            }
+            match tcp::dial(self.peer) {
+                Ok(stream) => {
+                    inner.stream = Some(stream);
+                    None
+                }
+                Err(_) => inner.talk.hung_up(None),
+            }
+        };
+        match failed {
+            Some(news) => self.tell(news),
+            None => self.begin(),
         }
     }
 
@@ -421,7 +445,7 @@ impl Source for Line {
         let late = {
             let mut inner = self.inner.lock();
             let late = inner.talk.late(turn);
-            if late.is_some() {
+            if inner.talk.is_over() && late.is_some() {
                 log::debug!("{}: it has not said in time what it owed", self.peer);
                 inner.stop();
             }

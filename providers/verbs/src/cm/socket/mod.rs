@@ -5,6 +5,8 @@
 //! the path that follows from them (`path`; `guide` says a GID that no message has said). The socket stays for the life of
 //! the connection: what comes on it then, or its end, is the end of the connection. (endpoints-connections.md 10.7)
 //!
+//! A request whose port nobody listens on is retried for `listener_wait_ms`, each time with a socket of its own.
+//!
 //! All sockets are the engine's, and none blocks. A peer that owes us bytes has a bounded time; so many strangers may stand
 //! at a listener at once, and who came first leaves when there are more.
 #![forbid(unsafe_code)]
@@ -60,6 +62,8 @@ pub(super) struct Place {
     pub(super) guide: Guide,
     /// The IA's, as peers are told.
     pub(super) address: Option<IpAddr>,
+    /// A request that finds no listener is retried for so long.
+    pub(super) listener_wait: Duration,
     /// Our end of a path, as it is now.
     ours: Box<dyn Fn() -> Option<Ours> + Send + Sync>,
     /// The same with a GID that reaches a peer's, where ours does not.
@@ -75,6 +79,7 @@ impl Place {
             reactor: device.reactor.clone(),
             guide: Guide::new(&device.reactor),
             address: device.address,
+            listener_wait: device.knobs.listener_wait,
             ours: Box::new(move || at.upgrade().and_then(|device| path::ours(&device))),
             reaching: Box::new(move |ours, peer| path::reaching(&*of.upgrade()?, ours, peer)),
             arrived: Box::new(move |listener, waiting, info| {
@@ -123,7 +128,7 @@ impl Socket {
         let ours = self.place.ours().ok_or(Error::Internal)?;
         let hello = self.place.hello(&ours, pair.number(), spec.private_data.to_vec());
         let stream = tcp::dial(peer)?;
-        Line::new(&self.place, stream, peer, Talk::active(hello), None).connect(pair, conn)
+        Line::new(&self.place, stream, peer, Talk::active(hello, self.place.listener_wait), None).connect(pair, conn)
     }
 
     fn open(&self, qual: u64, id: ObjectId) -> Result<Arc<Door>> {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! active    Dialling -> Asked -> Replied -> Standing        passive   Arriving -> Pending -> Answered -> Standing
+//!           Dialling <-> Refused
 //! ```
 //! Each leads to `Over`, and nothing leads out of that. Only a peer that owes us bytes is given a time: an answer that its
 //! consumer has to decide on has none. No socket, no clock, no queue pair here; [`super::line`] has all three.
@@ -11,6 +12,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use super::wire::{self, GOODBYE, Hello, Inbox, Message, READY};
+use crate::cm::retry::Retry;
 
 /// Until a host answers at all; as long as rdma_cm takes to give one up.
 const DIALLING: Duration = Duration::from_secs(100);
@@ -32,7 +34,9 @@ pub(super) struct Talk {
 #[derive(Debug)]
 enum State {
     /// The socket is being connected; then this is sent.
-    Dialling(Box<Hello>),
+    Dialling(Box<Hello>, Retry),
+    /// Nobody listens at the peer's port: another socket is to be connected after this time.
+    Refused(Box<Hello>, Retry, Duration),
     /// The peer decides.
     Asked(Inbox),
     /// It has accepted; the queue pair is being brought up.
@@ -54,6 +58,8 @@ pub(super) enum News {
     Reply(Hello),
     /// The active side has confirmed.
     Established,
+    /// The last socket was refused: another one is to be connected.
+    Dial,
     Over(End),
 }
 
@@ -71,9 +77,10 @@ pub(super) enum End {
 }
 
 impl Talk {
-    /// Of who connects.
-    pub(super) fn active(request: Hello) -> Self {
-        Talk { state: State::Dialling(Box::new(request)), turn: 0, outbox: Vec::new() }
+    /// Of who connects. Without a listener the request is retried for `listener_wait`.
+    pub(super) fn active(request: Hello, listener_wait: Duration) -> Self {
+        let state = State::Dialling(Box::new(request), Retry::new(listener_wait));
+        Talk { state, turn: 0, outbox: Vec::new() }
     }
 
     /// Of who listens.
@@ -84,7 +91,12 @@ impl Talk {
 
     /// The socket is not connected yet.
     pub(super) fn is_dialling(&self) -> bool {
-        matches!(self.state, State::Dialling(_))
+        matches!(self.state, State::Dialling(..))
+    }
+
+    /// The last socket was refused and is to be closed; another one follows after [`Talk::patience`].
+    pub(super) fn is_refused(&self) -> bool {
+        matches!(self.state, State::Refused(..))
     }
 
     /// The request is sent and the peer has not answered.
@@ -102,7 +114,7 @@ impl Talk {
             State::Asked(inbox) | State::Arriving(inbox) => inbox.wanted(),
             State::Answered(had) => READY.len() - had,
             State::Replied | State::Pending | State::Standing => GOODBYE.len(),
-            State::Dialling(_) | State::Over => 0,
+            State::Dialling(..) | State::Refused(..) | State::Over => 0,
         }
     }
 
@@ -120,7 +132,8 @@ impl Talk {
     /// when a message begins.
     pub(super) fn patience(&self) -> Option<(Duration, u64)> {
         let time = match &self.state {
-            State::Dialling(_) => DIALLING,
+            State::Dialling(..) => DIALLING,
+            State::Refused(_, _, wait) => *wait,
             State::Arriving(_) => MESSAGE,
             State::Asked(inbox) if !inbox.is_empty() => MESSAGE,
             State::Answered(_) => CONFIRMATION,
@@ -141,7 +154,7 @@ impl Talk {
 
     /// The socket is connected.
     pub(super) fn connected(&mut self) {
-        if let State::Dialling(hello) = &self.state {
+        if let State::Dialling(hello, _) = &self.state {
             self.outbox = Message::Hello((**hello).clone()).encode();
             self.turn(State::Asked(Inbox::new(wire::MOST_IN_REPLY)));
         }
@@ -208,8 +221,14 @@ impl Talk {
             )
         );
         match &self.state {
-            State::Dialling(_) if error == Some(ErrorKind::ConnectionRefused) => self.over(End::Rejected),
-            State::Dialling(_) => self.over(End::Unreachable),
+            State::Dialling(hello, retry) if error == Some(ErrorKind::ConnectionRefused) => {
+                let (hello, mut retry) = (hello.clone(), *retry);
+                let Some(wait) = retry.wait() else { return self.over(End::Rejected) };
+                self.turn(State::Refused(hello, retry, wait));
+                None
+            }
+            State::Dialling(..) => self.over(End::Unreachable),
+            State::Refused(..) => None,
             State::Asked(_) if silence => self.over(End::Unreachable),
             State::Asked(_) | State::Replied => self.over(End::Rejected),
             State::Arriving(_) | State::Pending | State::Answered(_) => self.over(End::Left),
@@ -224,7 +243,12 @@ impl Talk {
             return None;
         }
         match &self.state {
-            State::Dialling(_) => self.over(End::Unreachable),
+            State::Refused(hello, retry, _) => {
+                let dialling = State::Dialling(hello.clone(), *retry);
+                self.turn(dialling);
+                Some(News::Dial)
+            }
+            State::Dialling(..) => self.over(End::Unreachable),
             State::Asked(_) => self.over(End::Rejected),
             _ => self.over(End::Left),
         }
@@ -276,6 +300,11 @@ mod tests {
         Hello { lid: 1, port: 1, number, address, gid: [7; 16], private_data: private_data.to_vec() }
     }
 
+    /// One whose request is not retried.
+    fn active(request: Hello) -> Talk {
+        Talk::active(request, Duration::ZERO)
+    }
+
     fn bytes(hello: &Hello) -> Vec<u8> {
         Message::Hello(hello.clone()).encode()
     }
@@ -293,7 +322,7 @@ mod tests {
     }
 
     fn asked() -> (Talk, Talk) {
-        let (mut active, mut passive) = (Talk::active(hello(1, b"may I")), Talk::passive());
+        let (mut active, mut passive) = (active(hello(1, b"may I")), Talk::passive());
         active.connected();
         assert_eq!(carry(&mut active, &mut passive), Some(News::Request(hello(1, b"may I"))));
         (active, passive)
@@ -334,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_socket_that_cannot_be_connected() {
-        let dial = |error| Talk::active(hello(1, b"")).hung_up(Some(error));
+        let dial = |error| active(hello(1, b"")).hung_up(Some(error));
         assert_eq!(dial(ErrorKind::ConnectionRefused), Some(News::Over(End::Rejected)));
         for error in [ErrorKind::TimedOut, ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable, ErrorKind::Other]
         {
@@ -344,6 +373,39 @@ mod tests {
         assert_eq!(active.hung_up(Some(ErrorKind::TimedOut)), Some(News::Over(End::Unreachable)), "its host is gone");
         let (mut active, _) = asked();
         assert_eq!(active.hung_up(Some(ErrorKind::ConnectionReset)), Some(News::Over(End::Rejected)));
+    }
+
+    #[test]
+    fn a_refused_socket_is_followed_by_another_until_the_time_is_used_up() {
+        let listener_wait = Duration::from_millis(50);
+        let mut active = Talk::active(hello(1, b"may I"), listener_wait);
+        let mut waited = Duration::ZERO;
+        let end = loop {
+            match active.hung_up(Some(ErrorKind::ConnectionRefused)) {
+                None => {}
+                end => break end,
+            }
+            assert!(active.is_refused() && !active.is_dialling());
+            let (wait, turn) = active.patience().unwrap();
+            waited += wait;
+            assert_eq!((active.late(turn - 1), active.late(turn)), (None, Some(News::Dial)));
+            assert!(active.is_dialling() && active.outbox().is_empty());
+        };
+        assert_eq!((end, waited), (Some(News::Over(End::Rejected)), listener_wait));
+
+        let (mut active, mut passive) = (Talk::active(hello(1, b"may I"), listener_wait), Talk::passive());
+        active.hung_up(Some(ErrorKind::ConnectionRefused));
+        let (_, turn) = active.patience().unwrap();
+        active.late(turn);
+        active.connected();
+        assert_eq!(carry(&mut active, &mut passive), Some(News::Request(hello(1, b"may I"))));
+        assert_eq!(active.hung_up(Some(ErrorKind::ConnectionRefused)), Some(News::Over(End::Rejected)), "it was asked");
+
+        let mut given_up = Talk::active(hello(1, b""), listener_wait);
+        given_up.hung_up(Some(ErrorKind::ConnectionRefused));
+        let (_, turn) = given_up.patience().unwrap();
+        given_up.end();
+        assert_eq!(given_up.late(turn), None);
     }
 
     #[test]
@@ -381,7 +443,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_owes_bytes_has_a_bounded_time() {
-        let mut active = Talk::active(hello(1, b""));
+        let mut active = active(hello(1, b""));
         let (time, dialling) = active.patience().unwrap();
         assert_eq!(time, DIALLING);
         active.connected();

@@ -11,7 +11,7 @@ use dapl::provider::{ConnectSpec, PeerAddress};
 
 use super::double::{Double, Heard, Stage, V4_GID, conn};
 use super::wire::{GOODBYE, READY};
-use super::{Caller, Door, Socket};
+use super::{Caller, Door, Place, Socket};
 use crate::cm::{Manager, Refusal, Waiting};
 
 /// A manager, with a listener on a port that nobody else has.
@@ -24,8 +24,13 @@ struct House {
 
 impl House {
     fn new() -> Self {
+        Self::with_listener_wait(Duration::ZERO)
+    }
+
+    /// A request that finds no listener is retried for so long.
+    fn with_listener_wait(listener_wait: Duration) -> Self {
         let stage = Stage::new();
-        let manager = Socket::over(stage.place());
+        let manager = Socket::over(Place { listener_wait, ..stage.place() });
         let (port, door) = (0..100)
             .find_map(|_| {
                 let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -142,6 +147,52 @@ fn a_refusal_is_the_consumers_and_all_else_is_nobodys() {
     house.manager.close();
     house.dial(&active, b"", 4);
     assert_eq!(active.next(), Heard::Over("rejected"), "nobody listens any more");
+}
+
+/// Longer than any test takes.
+const LONG: Duration = Duration::from_secs(600);
+
+/// A TCP port that nobody listens on.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+fn a_listener_that_comes_later_gets_the_request() {
+    let house = House::with_listener_wait(LONG);
+    let (active, passive) = (Double::new(0x10), Double::new(0x20));
+    let port = free_port();
+    house.dial_to(port, &active, b"early", 1).unwrap();
+    assert!(active.is_silent(), "neither connected nor rejected");
+    let _door = house.manager.open(port.into(), conn(1).ep).unwrap();
+    let (caller, private_data, _) = house.request();
+    assert_eq!(private_data, b"early");
+    caller.accept_into(passive.clone(), b"", conn(2)).unwrap();
+    assert!(matches!(passive.next(), Heard::Raised { number: 0x10, .. }));
+    assert!(matches!(active.next(), Heard::Raised { number: 0x20, .. }));
+    assert_eq!([active.next(), passive.next()], [Heard::Established(vec![]), Heard::Established(vec![])]);
+    assert!(house.stage.is_silent(), "there is one request");
+}
+
+#[test]
+fn without_a_listener_a_request_is_rejected_when_its_time_is_used_up() {
+    for milliseconds in [0, 1, 50] {
+        let house = House::with_listener_wait(Duration::from_millis(milliseconds));
+        let active = Double::new(1);
+        house.dial_to(free_port(), &active, b"", 1).unwrap();
+        assert_eq!(active.next(), Heard::Over("rejected"), "{milliseconds} ms");
+    }
+}
+
+#[test]
+fn an_attempt_that_is_given_up_is_not_retried() {
+    let house = House::with_listener_wait(LONG);
+    let (active, port) = (Double::new(1), free_port());
+    house.dial_to(port, &active, b"", 1).unwrap();
+    assert!(active.is_silent());
+    active.end();
+    let _door = house.manager.open(port.into(), conn(1).ep).unwrap();
+    assert!(house.stage.is_silent() && active.is_silent());
 }
 
 #[test]

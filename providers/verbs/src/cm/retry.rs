@@ -1,0 +1,48 @@
+//! When a request that found no listener is sent again. Pure: counts its waits, and reads no clock.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+/// The first wait; each further one is twice as long, up to `LAST`. Both are short beside the time that a program takes to
+/// start.
+const FIRST: Duration = Duration::from_millis(1);
+const LAST: Duration = Duration::from_millis(8);
+
+/// What one request has left of the setting `listener_wait_ms`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Retry {
+    left: Duration,
+    next: Duration,
+}
+
+impl Retry {
+    /// Of a request that is retried for `listener_wait` in all. Zero: it is not retried.
+    pub(super) fn new(listener_wait: Duration) -> Self {
+        Retry { left: listener_wait, next: FIRST }
+    }
+
+    /// The time to wait before the request is sent again. `None`: nothing is left, and the request is rejected.
+    pub(super) fn wait(&mut self) -> Option<Duration> {
+        let wait = self.next.min(self.left);
+        self.left -= wait;
+        self.next = (self.next * 2).min(LAST);
+        Some(wait).filter(|wait| !wait.is_zero())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waits(milliseconds: u64) -> Vec<u128> {
+        let mut retry = Retry::new(Duration::from_millis(milliseconds));
+        std::iter::from_fn(|| retry.wait()).map(|wait| wait.as_millis()).collect()
+    }
+
+    #[test]
+    fn waits_double_and_sum_to_the_setting() {
+        assert_eq!(waits(50), [1, 2, 4, 8, 8, 8, 8, 8, 3]);
+        assert_eq!(waits(1), [1]);
+        assert!(waits(0).is_empty());
+    }
+}
