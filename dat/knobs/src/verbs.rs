@@ -36,7 +36,7 @@ const KNOBS: &[Knob] = &[
         name: "listener_wait_ms",
         variable: "DAPL_VERBS_LISTENER_WAIT_MS",
         values: number(0, 60_000, 50, " ms"),
-        meaning: "`socket`: a connect that finds no listener is retried for this long before it is rejected; \
+        meaning: "`rdma` and `socket`: a connect that finds no listener is retried for this long before it is rejected; \
                   0: not at all",
     },
     Knob {

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use rdma_cm_sys::*;
 
 use super::{Known, Rdma, is_end};
+use crate::cm::retry::Retry;
 use crate::cm::{Link, Path};
 use crate::device::Device;
 use crate::qp::Core;
@@ -35,6 +36,8 @@ pub(super) enum Stage {
     Resolving,
     /// The request is out.
     Requested,
+    /// The peer has no listener: the request is sent again, by another id, after a time.
+    Refused,
     /// The answer is out.
     Accepted,
     Established,
@@ -47,6 +50,8 @@ pub(super) struct Target {
     pub(super) peer: SocketAddr,
     pub(super) private_data: Vec<u8>,
     pub(super) began: Instant,
+    /// While there is no listener.
+    pub(super) retry: Retry,
 }
 
 /// A connection or attempt.
@@ -115,7 +120,12 @@ impl RdmaLink {
                 Ok(())
             }
             RDMA_CM_EVENT_REJECTED if event.status == IB_CM_REJ_STALE_CONN && self.may_ask_again() => {
-                self.once_more(manager, &device, &core)
+                self.once_more(manager, &device, &core, self.target.clone())
+            }
+            RDMA_CM_EVENT_REJECTED
+                if event.status == IB_CM_REJ_INVALID_SERVICE_ID && self.ask_later(manager, &device) =>
+            {
+                Ok(())
             }
             kind if is_end(kind) => {
                 if kind == RDMA_CM_EVENT_DISCONNECTED && *self.stage.lock() == Stage::Accepted {
@@ -164,17 +174,45 @@ impl RdmaLink {
         *self.stage.lock() == Stage::Requested && self.target.began.elapsed() < STALE
     }
 
-    /// The peer has not heard yet that the last connection of this queue pair is over. It has now, so it is asked again.
+    /// No listener: has the request sent again after a time. `false`: the time for that is used up.
+    fn ask_later(&self, manager: &Rdma, device: &Device) -> bool {
+        let mut stage = self.stage.lock();
+        let mut retry = self.target.retry;
+        let Some(wait) = retry.wait().filter(|_| *stage == Stage::Requested) else { return false };
+        *stage = Stage::Refused;
+        let source: Weak<dyn Source> = manager.me.clone();
+        device.reactor.after(wait, source, self.number as u64);
+        true
+    }
+
+    /// There was no listener, and the time until the next request is over.
+    pub(super) fn is_refused(&self) -> bool {
+        *self.stage.lock() == Stage::Refused
+    }
+
+    /// Looks for a listener again.
+    pub(super) fn ask_again(&self, manager: &Rdma, device: &Device) {
+        let Some(core) = self.core.upgrade().filter(|core| core.has(self)) else { return };
+        let mut target = self.target.clone();
+        target.retry.wait();
+        if let Err(end) = self.once_more(manager, device, &core, target) {
+            core.over(self, end);
+        }
+    }
+
+    /// Starts another attempt in place of this one: the peer has no listener yet, or had not heard that the last connection
+    /// of this queue pair is over.
     fn once_more(
         &self,
         manager: &Rdma,
         device: &Device,
         core: &Arc<Core>,
+        target: Target,
     ) -> std::result::Result<(), CmEvent<'static>> {
         let number = manager.number();
         let id = manager.bound_id(number, self.target.peer.ip());
         let id = id.map_err(|error| self.broken("cannot ask again", &error))?;
-        let link = Arc::new(RdmaLink::active(manager, device, number, id, core, self.target.clone()));
+        let link = Arc::new(RdmaLink::active(manager, device, number, id, core, target));
         manager.known.lock().insert(number, Known::Link(link.clone()));
         if !core.relink(self, link.clone()) {
             manager.forget(number);

@@ -24,6 +24,7 @@ use rdma_cm_sys::*;
 
 use self::link::{RdmaLink, Target};
 use self::waiting::RdmaRequest;
+use super::retry::Retry;
 use super::{Listening, Manager, Refusal, Waiting};
 use crate::device::Device;
 use crate::qp::Core;
@@ -221,11 +222,15 @@ impl Source for Rdma {
         }
     }
 
-    /// An ended id has waited long enough, or an attempt for one.
+    /// An ended id has waited long enough, or an attempt for one or for a listener.
     fn expired(&self, number: u64) {
         let known = self.known.lock().get(&(number as usize)).cloned();
         match known {
             Some(Known::Ended(_)) => self.forget(number as usize),
+            Some(Known::Link(link)) if link.is_refused() => {
+                let device = self.device.upgrade();
+                device.into_iter().for_each(|device| link.ask_again(self, &device));
+            }
             Some(Known::Link(link)) => self.unpark(link.qp),
             _ => {}
         }
@@ -270,6 +275,7 @@ impl Manager for Rdma {
             peer: SocketAddr::new(ip, port_of(spec.qual)),
             private_data: spec.private_data.to_vec(),
             began: Instant::now(),
+            retry: Retry::new(device.knobs.listener_wait),
         };
         let link = Arc::new(RdmaLink::active(self, &device, number, id, qp, target));
         self.known.lock().insert(number, Known::Link(link.clone()));

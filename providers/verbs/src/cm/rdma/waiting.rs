@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dapl::error::{Error, Result};
 use dapl::provider::{CmEvent, ConnId};
@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use super::link::{RdmaLink, Stage, Target};
 use super::{Known, Rdma};
+use crate::cm::retry::Retry;
 use crate::cm::{Refusal, Waiting};
 use crate::qp::Core;
 use crate::rdma_cm::{Id, Terms};
@@ -49,6 +50,7 @@ impl Waiting for RdmaRequest {
                 peer: id.peer().unwrap_or_else(|| SocketAddr::new(self.manager.address, 0)),
                 private_data: Vec::new(),
                 began: Instant::now(),
+                retry: Retry::new(Duration::ZERO),
             },
             id,
             core: Arc::downgrade(qp),

@@ -59,6 +59,12 @@ kill $server; wait $server; cat "$place"/*
 for side in server client; do grep -q 'set DAPL_VERBS_GID_INDEX' "$place/$side" || exit 1; done
 grep -q 'no path from GID fe80:[^ ]* (index 0) to GID ::ffff:192.0.2.1' "$place/server""#;
 
+/// A request that is sent before its listener exists: $1 is the program, $2 the address of the server.
+const LATE_LISTENER: &str = r#"
+"$1" -h "$2" -P rxe0 -q 45260 accept 8 8 client & client=$!
+sleep 1
+"$1" -s -P rxe0 -q 45260 accept 8 8 client && wait $client"#;
+
 /// $1 is the program, $2 how the server ends. The caller must end well.
 const STREAM: &str = r#"
 place=$(mktemp -d)
@@ -95,6 +101,13 @@ pub(super) fn run(setting: &Setting, report: &mut Report) {
     udapl(setting, report, guest);
     dapltests(setting, report, guest);
     interop::run(setting, report, guest);
+    let interop = setting.program("test/c/verbs_interop.c");
+    // `none` sends no requests.
+    for manager in &MANAGERS[..2] {
+        let job = setting.shell(LATE_LISTENER, &[&interop, Link::Alone.address()]);
+        let job = job.with("DAPL_VERBS_CM", manager).with("DAPL_VERBS_LISTENER_WAIT_MS", "60000");
+        report.check(guest, &format!("listener::{manager}_retries_a_request_that_comes_first"), LIMIT, &job);
+    }
     let stream = setting.program("test/c/verbs_stream.c");
     for manager in MANAGERS {
         let job = setting.shell(STREAM, &[&stream]).with("DAPL_VERBS_CM", manager);
