@@ -70,10 +70,11 @@ pub(crate) struct Qp {
     number: u32,
     max_inline: u32,
     pd: Arc<Pd>,
-    /// Both completion queues, kept alive.
-    _cqs: [Arc<Cq>; 2],
-    /// Kept alive.
-    _srq: Option<Arc<Srq>>,
+    /// For requests and for receives.
+    cqs: [Arc<Cq>; 2],
+    srq: Option<Arc<Srq>>,
+    /// As asked for; the device may have granted more.
+    caps: ibv_qp_cap,
 }
 
 // SAFETY: libibverbs allows any thread to use a queue pair, several at once.
@@ -85,18 +86,29 @@ impl Qp {
     /// A queue pair in RESET, whose requests complete only if they say so.
     pub(crate) fn new(pd: &Arc<Pd>, wish: &QpWish<'_>) -> io::Result<Self> {
         let own = wish.srq.is_none();
+        let caps = ibv_qp_cap {
+            max_send_wr: wish.max_send_wr,
+            max_recv_wr: if own { wish.max_recv_wr } else { 0 },
+            max_send_sge: wish.max_send_sge,
+            max_recv_sge: if own { wish.max_recv_sge } else { 0 },
+            max_inline_data: wish.max_inline,
+        };
+        let cqs = [wish.send_cq.clone(), wish.recv_cq.clone()];
+        Self::make(pd.clone(), cqs, wish.srq.cloned(), caps)
+    }
+
+    /// A queue pair in RESET that differs from this one in its number alone.
+    pub(crate) fn another(&self) -> io::Result<Self> {
+        Self::make(self.pd.clone(), self.cqs.clone(), self.srq.clone(), self.caps)
+    }
+
+    fn make(pd: Arc<Pd>, cqs: [Arc<Cq>; 2], srq: Option<Arc<Srq>>, caps: ibv_qp_cap) -> io::Result<Self> {
         let mut attributes = ibv_qp_init_attr {
             qp_context: ptr::null_mut(),
-            send_cq: wish.send_cq.as_ptr(),
-            recv_cq: wish.recv_cq.as_ptr(),
-            srq: wish.srq.map_or(ptr::null_mut(), |srq| srq.as_ptr()),
-            cap: ibv_qp_cap {
-                max_send_wr: wish.max_send_wr,
-                max_recv_wr: if own { wish.max_recv_wr } else { 0 },
-                max_send_sge: wish.max_send_sge,
-                max_recv_sge: if own { wish.max_recv_sge } else { 0 },
-                max_inline_data: wish.max_inline,
-            },
+            send_cq: cqs[0].as_ptr(),
+            recv_cq: cqs[1].as_ptr(),
+            srq: srq.as_ref().map_or(ptr::null_mut(), |srq| srq.as_ptr()),
+            cap: caps,
             qp_type: ibv_qp_type::IBV_QPT_RC,
             sq_sig_all: 0,
         };
@@ -108,9 +120,10 @@ impl Qp {
             number: unsafe { (*qp.as_ptr()).qp_num },
             // The record now says what the device has made of it.
             max_inline: attributes.cap.max_inline_data,
-            pd: pd.clone(),
-            _cqs: [wish.send_cq.clone(), wish.recv_cq.clone()],
-            _srq: wish.srq.cloned(),
+            pd,
+            cqs,
+            srq,
+            caps,
         })
     }
 

@@ -67,8 +67,9 @@ impl Core {
         for cq in [&self.recv_cq, &self.request_cq] {
             cq.enliven().map_err(|_| std::io::Error::from_raw_os_error(libc::EIO))?;
         }
+        let hw = self.hw();
         for change in path.init.iter_mut().chain([&mut path.to_receive, &mut path.to_send]) {
-            self.hw.modify(&mut change.attributes, change.mask)?;
+            hw.modify(&mut change.attributes, change.mask)?;
         }
         let Change { attributes, mask } = &path.to_send;
         // A connection manager that does not say leaves it to the device.
@@ -181,7 +182,43 @@ impl Core {
     pub(super) fn reset(&self) -> Result<()> {
         self.abort();
         let _place = self.link.lock();
+        if self.unanswered.swap(false, Ordering::AcqRel) {
+            self.renumber();
+        }
         self.begin_anew()
+    }
+
+    /// Notes whether a peer that knows the number of the queue pair has yet to answer. If it never does, the next attempt
+    /// needs another number.
+    pub(crate) fn set_unanswered(&self, unanswered: bool) {
+        self.unanswered.store(unanswered, Ordering::Release);
+    }
+
+    /// Replaces the device's queue pair by one with another number. A peer whose connection manager still keeps the old number
+    /// in use rejects each request that names it as a stale connection. Nothing is posted. The link's lock is held.
+    fn renumber(&self) {
+        let (old, Some(me)) = (self.hw(), self.me.upgrade()) else { return };
+        let new = match old.another() {
+            Ok(new) => Arc::new(new),
+            Err(error) => {
+                log::warn!(
+                    "queue pair {}: no other in its place, so a peer may reject it as stale: {error}",
+                    old.number()
+                );
+                return;
+            }
+        };
+        if self.shared.is_some() {
+            self.recv_cq.fetch();
+            let mut inner = self.recv_cq.lock();
+            inner.leave_number(old.number());
+            inner.enter_number(new.number(), &me);
+        }
+        self.device.opened.forget_qp(old.number(), &self.me);
+        self.device.opened.adopt_qp(new.number(), self.me.clone());
+        self.number.store(new.number(), Ordering::Relaxed);
+        self.recv.lock().hw = new.clone();
+        self.send.lock().hw = new;
     }
 
     pub(super) fn flush_recvs(&self) {
@@ -194,7 +231,7 @@ impl Core {
     }
 
     fn begin_anew(&self) -> Result<()> {
-        state::to_init(&self.hw, self.device.port)?;
+        state::to_init(&self.hw(), self.device.port)?;
         self.failed.store(false, Ordering::Release);
         self.recv.lock().phase = Phase::Live;
         self.send.lock().phase = Phase::Live;
@@ -213,10 +250,11 @@ impl Core {
         }
         // No failure that comes of this is news.
         self.failed.store(true, Ordering::Release);
-        state::to_error(&self.hw);
+        let hw = self.hw();
+        state::to_error(&hw);
         self.device.let_notice();
         self.take_completions();
-        state::to_reset(&self.hw);
+        state::to_reset(&hw);
         self.take_completions();
 
         let mut inner = self.recv_cq.lock();

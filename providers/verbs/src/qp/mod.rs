@@ -10,9 +10,11 @@
 mod complete;
 mod life;
 mod post;
+#[cfg(test)]
+mod rxe_tests;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use dapl::error::{Error, Resource, Result};
@@ -40,7 +42,8 @@ pub struct Qp(pub(crate) Arc<Core>);
 pub(crate) struct Core {
     me: Weak<Core>,
     device: Arc<Device>,
-    hw: ibv::Qp,
+    /// The device's number of the queue pair.
+    number: AtomicU32,
     pd: Pd,
     ep: ObjectId,
     max_recvs: u32,
@@ -60,6 +63,8 @@ pub(crate) struct Core {
     counts_recvs: AtomicBool,
     /// A failure was seen, and the engine was told.
     failed: AtomicBool,
+    /// The number was sent to a peer that has not answered. Its connection manager may keep the number in use.
+    unanswered: AtomicBool,
 }
 
 /// Reads at a time that a connection is asked to allow.
@@ -90,6 +95,8 @@ enum Phase {
 
 /// The receive queue.
 struct Recvs {
+    /// The device's queue pair, the same as in [`Requests`]. `Core::renumber` replaces both.
+    hw: Arc<ibv::Qp>,
     work: Work<Move>,
     high: High,
     phase: Phase,
@@ -103,6 +110,7 @@ struct Recvs {
 
 /// The request queue.
 struct Requests {
+    hw: Arc<ibv::Qp>,
     work: Work<Move>,
     /// Requests that wait for the connection.
     held: VecDeque<post::Held>,
@@ -143,10 +151,11 @@ impl Qp {
             Error::Exhausted(Resource::Ep)
         })?;
         state::to_init(&hw, device.port)?;
+        let hw = Arc::new(hw);
         let core = Arc::new_cyclic(|me| Core {
             me: Weak::clone(me),
             device: device.clone(),
-            hw,
+            number: AtomicU32::new(hw.number()),
             pd: pd.clone(),
             ep: spec.ep,
             max_recvs: spec.max_recvs,
@@ -159,6 +168,7 @@ impl Qp {
             slots: OnceLock::new(),
             link: Mutex::new(None),
             recv: Mutex::new(Recvs {
+                hw: hw.clone(),
                 work: Work::with_room(spec.max_recvs, device.kept(spec.max_recv_iov)),
                 high: High::default(),
                 phase: Phase::Live,
@@ -167,6 +177,7 @@ impl Qp {
                 early: Vec::new(),
             }),
             send: Mutex::new(Requests {
+                hw,
                 work: Work::with_room(spec.max_requests, device.kept(spec.max_request_iov)),
                 held: VecDeque::new(),
                 phase: Phase::Live,
@@ -178,6 +189,7 @@ impl Qp {
             }),
             counts_recvs: AtomicBool::new(false),
             failed: AtomicBool::new(false),
+            unanswered: AtomicBool::new(false),
         });
         // From here on the queue pair leaves what it has entered, whatever happens.
         let qp = Qp(core);
@@ -240,7 +252,12 @@ fn narrow(count: u32) -> u8 {
 impl Core {
     /// Its number on the wire.
     pub(crate) fn number(&self) -> u32 {
-        self.hw.number()
+        self.number.load(Ordering::Relaxed)
+    }
+
+    /// The device's queue pair.
+    fn hw(&self) -> Arc<ibv::Qp> {
+        self.send.lock().hw.clone()
     }
 
     pub(crate) fn reads(&self) -> Reads {

@@ -96,7 +96,7 @@ impl Core {
         }
         let (epoch, number) = recv.work.next();
         let id = WorkId::pack(self.slot(Side::Recv), epoch, number);
-        gathered(segments, |list, _| self.hw.post_recv(id, list).map_err(|error| refusal("a receive", &error)))?;
+        gathered(segments, |list, _| recv.hw.post_recv(id, list).map_err(|error| refusal("a receive", &error)))?;
         // Its completion may be there, but is not looked at without our lock.
         recv.work.keep(segments);
         recv.work.push(Entry::recv(token));
@@ -205,8 +205,8 @@ impl Core {
         let (op, segments) = if doom.is_some() { (ibv::Op::Send, &DOOMED[..]) } else { (op, list) };
         // Inline data are read here and now, so their keys are ours to check; what is wrong is left to the device.
         // Held until the device has copied them.
-        let may_inline = is_local && bytes <= u64::from(self.hw.max_inline());
-        let Requests { work, template, hint, .. } = send;
+        let may_inline = is_local && bytes <= u64::from(send.hw.max_inline());
+        let Requests { hw, work, template, hint, .. } = send;
         let allowed =
             if may_inline && doom.is_none() { self.device.keys.allow(hint, &self.pd.0, wr.segments) } else { None };
         let is_inline = allowed.is_some();
@@ -216,7 +216,7 @@ impl Core {
         let (epoch, number) = work.next();
         let id = WorkId::pack(self.slot(Side::Request), epoch, number);
         let request = ibv::Wr { id, op, segments, flags: flags.0 };
-        self.hw.post_send(template, &request).map_err(|error| refusal("a request", &error))?;
+        hw.post_send(template, &request).map_err(|error| refusal("a request", &error))?;
         // Its completion may be there, but is not looked at without our lock.
         if !is_inline {
             work.keep(wr.segments);
@@ -252,7 +252,7 @@ impl Core {
         }
         let (epoch, number) = send.work.next();
         let id = WorkId::pack(self.slot(Side::Request), epoch, number);
-        let (begun, key) = mw.0.begin(bind, |window, what| self.hw.bind(window, id, flags.0, what))?;
+        let (begun, key) = mw.0.begin(bind, |window, what| send.hw.bind(window, id, flags.0, what))?;
         send.work
             .push_bind(Entry { token: wr.token, bytes: 0, suppress: wr.suppress, is_read: false, doom: None }, begun);
         Ok(key)

@@ -108,6 +108,9 @@ impl RdmaLink {
             }
             return;
         }
+        if event.kind == RDMA_CM_EVENT_REJECTED && event.status != IB_CM_REJ_STALE_CONN {
+            core.set_unanswered(false);
+        }
         let step = match event.kind {
             RDMA_CM_EVENT_ADDR_RESOLVED => self.resolve_route(&device),
             RDMA_CM_EVENT_ROUTE_RESOLVED if manager.park(&device, self) => Ok(()),
@@ -160,6 +163,7 @@ impl RdmaLink {
         let Some((terms, private_data)) = self.answer.lock().take() else { return Ok(()) };
         let mut path = path_of(&self.id, device, Some(&terms))?;
         core.raise(self, &mut path)?;
+        core.set_unanswered(true);
         self.id.accept(&terms, &private_data)
     }
 
@@ -287,6 +291,7 @@ impl RdmaLink {
             qp_number: core.number(),
         };
         *self.stage.lock() = Stage::Requested;
+        core.set_unanswered(true);
         self.id
             .connect(&terms, &self.target.private_data)
             .map_err(|error| self.broken("the request cannot be sent", &error))
@@ -315,6 +320,7 @@ impl RdmaLink {
             }
             *stage = Stage::Established;
         }
+        core.set_unanswered(false);
         core.established(self, &private_data[..private_data.len().min(ACCEPTED)]);
     }
 
