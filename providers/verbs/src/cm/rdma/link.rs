@@ -28,6 +28,10 @@ const ACCEPTED: usize = 196;
 const STALE: Duration = Duration::from_secs(10);
 /// How long an ended connection waits for the peer's confirmation.
 const LINGER: Duration = Duration::from_secs(30);
+/// How long the id of an attempt that is given up waits for the answer. Destroying it makes the kernel send a REJ. The peer's
+/// kernel handles messages on several processors, so a REJ right behind its REQ may be handled first. It is ignored then, and
+/// the acceptance stays unanswered for a minute. Longer than a work item of a loaded kernel waits; shorter than `FAREWELL`.
+const WITHDRAWAL: Duration = Duration::from_millis(200);
 
 /// Where a connection is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -354,7 +358,12 @@ impl Link for RdmaLink {
         let stage = std::mem::replace(&mut *self.stage.lock(), Stage::Ended);
         let Some(manager) = self.manager.upgrade() else { return };
         let said = stage == Stage::Established && self.id.disconnect().is_ok();
-        if !said || self.has_left.load(Ordering::SeqCst) {
+        let wait = match stage {
+            Stage::Established if said => LINGER,
+            Stage::Requested => WITHDRAWAL,
+            _ => Duration::ZERO,
+        };
+        if wait.is_zero() || self.has_left.load(Ordering::SeqCst) {
             // Whatever is under way ends with the id, and a peer that waits for us is told.
             return manager.forget(self.number);
         }
@@ -364,7 +373,7 @@ impl Link for RdmaLink {
         }
         if let Some(device) = manager.device.upgrade() {
             let source: Weak<dyn Source> = manager.me.clone();
-            device.reactor.after(LINGER, source, self.number as u64);
+            device.reactor.after(wait, source, self.number as u64);
         }
     }
 

@@ -170,6 +170,8 @@ impl Rdma {
             (_, Some(Known::Link(link))) => link.handle(self, &event),
             (kind, Some(Known::Waiting(has_left))) if is_end(kind) => *has_left.lock() = true,
             (kind, Some(Known::Ended(_))) if is_end(kind) => self.has_left(event.number),
+            // The peer has accepted an attempt that was given up: destroying its id rejects the answer.
+            (RDMA_CM_EVENT_CONNECT_RESPONSE, Some(Known::Ended(_))) => self.has_left(event.number),
             (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => log::error!("{}: the device is being removed", device.name),
             _ => {}
         }
