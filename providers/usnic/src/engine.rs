@@ -26,6 +26,8 @@ const FIRST_NAP: Nanos = 100 * MICROS;
 /// After a nap that let data wait it does not nap for so long: a consumer that computes between its polls loses at most 0.1 % to
 /// first naps.
 const NO_NAPS: Nanos = 100 * MILLIS;
+/// It does not sleep for less: the kernel's timers may be 50 us late.
+const SHORTEST: Nanos = 5 * MICROS;
 /// Passes, one after the other, before it sees to other jobs.
 const PASSES: usize = 64;
 
@@ -158,7 +160,8 @@ impl Engine {
         let fresh = listens && device.has_fresh();
         let has_stopped = !listens && !device.polling.is_polled(device::now());
         let has_changed = !device.bell.sleeps() || setups || fresh || has_stopped;
-        let left = if has_changed { 0 } else { until.saturating_sub(device::now()) };
+        let left = until.saturating_sub(device::now());
+        let left = if has_changed || left < SHORTEST { 0 } else { left };
         let timeout = Timespec { tv_sec: (left / SECONDS) as i64, tv_nsec: (left % SECONDS) as i64 };
         let timeout = (until != Nanos::MAX || has_changed).then_some(timeout);
         let look = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);

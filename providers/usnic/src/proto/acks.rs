@@ -7,10 +7,15 @@
 use super::received::Arrival;
 use super::{MICROS, Nanos};
 
+/// A prompt ack waits no longer: so that an answer which the consumer posts at once still carries it.
+const PROMPT: Nanos = 4 * MICROS;
+
 /// What is owed.
 #[derive(Debug)]
 pub(crate) struct AckClock {
     delay: Nanos,
+    /// A packet has come whose sender waits for the ack, and which the consumer here does not answer.
+    is_prompt: bool,
     every: u32,
     /// New packets that no ack has told of.
     untold: u32,
@@ -35,7 +40,15 @@ enum Urgency {
 impl AckClock {
     /// Waits for `delay`, or for so many packets: a quarter of the window (the peer's, in packets, at most 1024).
     pub(crate) fn new(delay: Nanos, every: u32) -> Self {
-        AckClock { delay, every: every.max(1), untold: 0, since: 0, newest: 0, urgency: Urgency::Waits }
+        AckClock {
+            delay,
+            is_prompt: false,
+            every: every.max(1),
+            untold: 0,
+            since: 0,
+            newest: 0,
+            urgency: Urgency::Waits,
+        }
     }
 
     /// A packet with data came, and lies so. `last_of_chunks`: it ends a message of more than one packet. `ack_now`:
@@ -63,6 +76,12 @@ impl AckClock {
         }
     }
 
+    /// The packet that has come is an RDMA write of some length: the initiator waits for the ack, and the consumer here does not
+    /// hear of it, so that nothing may leave that carries the ack. It waits for the end of this batch only.
+    pub(crate) fn prompt(&mut self) {
+        self.is_prompt = true;
+    }
+
     /// There is something to tell without a packet that came: credits, a window. Other packets may carry it.
     pub(crate) fn at_once(&mut self) {
         self.urgency = self.urgency.max(Urgency::Now);
@@ -86,7 +105,10 @@ impl AckClock {
     /// When it has to leave; the beginning of time if at once.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         match self.urgency {
-            Urgency::Waits => (self.untold > 0).then(|| self.since.saturating_add(self.delay)),
+            Urgency::Waits => {
+                let delay = if self.is_prompt { PROMPT.min(self.delay) } else { self.delay };
+                (self.untold > 0).then(|| self.since.saturating_add(delay))
+            }
             Urgency::Now | Urgency::Whole => Some(0),
         }
     }
@@ -95,6 +117,7 @@ impl AckClock {
     /// what lies behind a gap.
     pub(crate) fn carried(&mut self, now: Nanos) -> u16 {
         self.untold = 0;
+        self.is_prompt = false;
         if self.urgency != Urgency::Whole {
             self.urgency = Urgency::Waits;
         }
@@ -129,6 +152,17 @@ mod tests {
         let mut clock = clock();
         clock.arrived(START, arrival, last_of_chunks, ack_now);
         clock
+    }
+
+    #[test]
+    fn an_rdma_write_is_acked_after_its_batch_or_by_an_answer() {
+        let mut clock = after(Arrival::Next, false, false);
+        clock.prompt();
+        assert!(!clock.due(START) && clock.due(START + PROMPT));
+        clock.carried(START);
+        assert_eq!(clock.deadline(), None);
+        clock.arrived(START, Arrival::Next, false, false);
+        assert_eq!(clock.deadline(), Some(START + DELAY), "the next one is another");
     }
 
     #[test]

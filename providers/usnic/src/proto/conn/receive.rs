@@ -42,6 +42,9 @@ pub(super) enum Untaken {
     BadAnswer,
 }
 
+/// RDMA writes of so many bytes are acked promptly: for shorter ones the ack would cost as much as the write.
+const PROMPT_WRITE: usize = 1024;
+
 const NONSENSE: Untaken = Untaken::Refused(Refusal::Nonsense, None);
 
 impl<Q, R> Conn<Q, R> {
@@ -145,7 +148,12 @@ impl<Q, R> Conn<Q, R> {
                 self.acks.arrived(self.now, arrival, false, is_asked);
             }
             Arrival::Next | Arrival::Ahead => match self.take_in(psn, &data, host) {
-                Ok(Some(bytes)) => self.accept(psn, arrival, bytes, is_last, is_asked, host),
+                Ok(Some(bytes)) => {
+                    self.accept(psn, arrival, bytes, is_last, is_asked, host);
+                    if data.op == Op::Write && bytes >= PROMPT_WRITE {
+                        self.acks.prompt();
+                    }
+                }
                 Ok(None) if is_asked => self.acks.at_once(),
                 Ok(None) => {}
                 Err(untaken) => self.leave(psn, arrival, untaken, host),
