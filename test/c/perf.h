@@ -87,10 +87,26 @@ static char *get_memory(size_t length)
     return memory;
 }
 
+/* Registers memory from `get_memory`; shared memory as such, so that the provider can map it in the peer. */
+static void register_memory(char *bytes, size_t length, DAT_LMR_HANDLE *lmr, DAT_LMR_CONTEXT *key, DAT_RMR_CONTEXT *remote_key)
+{
+    static long count;
+    char cookie[40] = "";
+    DAT_REGION_DESCRIPTION region;
+    if (is_shared) {
+        /* Each registration of each process has its own. */
+        snprintf(cookie, sizeof cookie, "perf %ld %ld %.6f", (long)getpid(), count++, seconds());
+        region.for_shared_memory.virtual_address = bytes;
+        region.for_shared_memory.shared_memory_id = &cookie;
+    } else {
+        region.for_va = bytes;
+    }
+    OK(dat_lmr_create(ia, is_shared ? DAT_MEM_TYPE_SHARED_VIRTUAL : DAT_MEM_TYPE_VIRTUAL, region, length, pz,
+                      DAT_MEM_PRIV_ALL_FLAG, lmr, key, remote_key, NULL, NULL));
+}
+
 static void make_memory(void)
 {
-    static char cookie[40];
-    DAT_REGION_DESCRIPTION region;
     DAT_LMR_HANDLE lmr;
     DAT_LMR_CONTEXT key;
     DAT_RMR_CONTEXT remote_key;
@@ -98,16 +114,7 @@ static void make_memory(void)
 
     incoming = get_memory(2 * room);
     outgoing = incoming + room;
-    if (is_shared) {
-        /* Each process has its own. */
-        snprintf(cookie, sizeof cookie, "perf %ld %.9f", (long)getpid(), seconds());
-        region.for_shared_memory.virtual_address = incoming;
-        region.for_shared_memory.shared_memory_id = &cookie;
-    } else {
-        region.for_va = incoming;
-    }
-    OK(dat_lmr_create(ia, is_shared ? DAT_MEM_TYPE_SHARED_VIRTUAL : DAT_MEM_TYPE_VIRTUAL, region, 2 * room, pz,
-                      DAT_MEM_PRIV_ALL_FLAG, &lmr, &key, &remote_key, NULL, NULL));
+    register_memory(incoming, 2 * room, &lmr, &key, &remote_key);
     in = (DAT_LMR_TRIPLET){.lmr_context = key, .segment_length = (DAT_VLEN)size};
     out = in;
     in.virtual_address = (DAT_VADDR)(uintptr_t)incoming;

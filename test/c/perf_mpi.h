@@ -44,9 +44,7 @@ static long mpi_next;
 static struct mpi_memory mpi_register(char *bytes, size_t length)
 {
     struct mpi_memory memory = {.bytes = bytes};
-    DAT_REGION_DESCRIPTION region = {.for_va = bytes};
-    OK(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, length, pz, DAT_MEM_PRIV_ALL_FLAG, &memory.lmr, &memory.key,
-                      &memory.remote_key, NULL, NULL));
+    register_memory(bytes, length, &memory.lmr, &memory.key, &memory.remote_key);
     return memory;
 }
 

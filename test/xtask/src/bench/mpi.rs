@@ -20,6 +20,11 @@ pub(super) fn eager(title: &'static str, size: u32, count: u32, must: Option<f64
     contest(title, Shown::Microseconds, must, Ask::new("eager", size, count), peers)
 }
 
+/// The same in shared memory that is registered as such: the source writes into it without a system call.
+pub(super) fn eager_shared(title: &'static str, size: u32, count: u32, must: Option<f64>, peers: Vec<Side>) -> Contest {
+    contest(title, Shown::Microseconds, must, Ask::new("eager", size, count).with(&["-m"]), peers)
+}
+
 /// Half a round trip of sends whose receives are polled in memory: the engine's thread places them.
 pub(super) fn polled(title: &'static str, size: u32, count: u32, must: Option<f64>) -> Contest {
     contest(title, Shown::Microseconds, must, Ask::new("polled", size, count), Vec::new())
