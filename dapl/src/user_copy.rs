@@ -17,10 +17,11 @@
 //! What remains: memory that is taken away within a slot of its last check, or in the instant between check and copy, faults.
 //! No lock is taken.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 
 use crate::mappings::{Found, Rights};
-use crate::presence::is_there;
+use crate::presence::{self, is_there};
 use crate::provider::Region;
 use crate::vma_query::Maps;
 
@@ -72,6 +73,27 @@ pub struct Checker {
 impl Default for Checker {
     fn default() -> Self {
         Checker { pid: std::process::id() as libc::pid_t, maps: Maps::default() }
+    }
+}
+
+impl Checker {
+    /// May a region be registered: read, all of it, and written if `write`? Anonymous memory is asked about in one call and not
+    /// made present, since transfers check it again; for all other memory see [`presence::is_usable`].
+    pub fn may_register(&self, region: Region, write: bool) -> bool {
+        if region.length == 0 {
+            return true;
+        }
+        let has_file = Cell::new(false);
+        let rights = Rights { read: true, write, shared: false };
+        let found = self.maps.look(region, rights, |_| {
+            has_file.set(true);
+            true
+        });
+        match found {
+            Found::Missing | Found::Lacking => false,
+            Found::Whole if !has_file.get() => true,
+            Found::Whole | Found::Unknown => presence::is_usable(region, write),
+        }
     }
 }
 

@@ -142,6 +142,27 @@ fn what_goes_after_a_use_is_found_in_the_next_slot() {
 }
 
 #[test]
+fn memory_that_is_registered_has_its_rights_and_its_file() {
+    for is_file in [false, true] {
+        let memory = Mapping::new(is_file);
+        let may = |page: usize, pages: usize, write| {
+            let region = Region { address: memory.at + (page * PAGE) as u64, length: (pages * PAGE) as u64 };
+            memory.checker.may_register(region, write)
+        };
+        memory.protect(2, 1, libc::PROT_READ);
+        memory.protect(3, 1, libc::PROT_NONE);
+        assert!(may(0, 2, true) && may(0, 3, false) && may(4, PAGES - 4, true) && may(3, 0, true));
+        assert!(!may(0, 3, true) && !may(0, 4, false) && !may(3, 1, false));
+        memory.unmap(5, 1);
+        assert!(!may(4, 2, false) && !may(5, 1, true) && may(6, 1, true));
+        if let Some(file) = &memory.file {
+            rustix::fs::ftruncate(file, (8 * PAGE) as u64).unwrap();
+            assert!(may(6, 2, true) && !may(6, 3, true) && !may(8, 1, false), "cut off");
+        }
+    }
+}
+
+#[test]
 fn what_was_read_is_not_taken_for_writable() {
     let memory = Mapping::new(false);
     for n in 0..100 {

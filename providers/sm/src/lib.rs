@@ -207,7 +207,7 @@ impl Provider for Sm {
     }
 
     fn register(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
-        if !map::is_usable(region, access.local_write || access.remote_write) {
+        if !self.device.regions.may_register(region, access.local_write || access.remote_write) {
             return Err(Error::InvalidParameter(3));
         }
         let key = self.device.regions.add(region, access, pd.0)?;
@@ -219,7 +219,7 @@ impl Provider for Sm {
         let remote = access.remote_read || access.remote_write;
         let usable = remote
             && knobs.rma == knobs::RmaMethod::Auto
-            && map::is_usable(region, access.local_write || access.remote_write);
+            && regions.may_register(region, access.local_write || access.remote_write);
         let Some(backing) = usable.then(|| backings.find(region, access.remote_write)).flatten() else {
             log::info!("shared memory at {:#x}: peers cannot map it, and use the other ways", region.address);
             return self.register(pd, region, access);

@@ -129,6 +129,11 @@ impl Regions {
         Ok(Regions { table, fd, users, places, knem: None, ticker: Ticker::default(), checker: Checker::default() })
     }
 
+    /// May a region be registered? `write`: also to be written.
+    pub(crate) fn may_register(&self, region: Region, write: bool) -> bool {
+        self.checker.may_register(region, write)
+    }
+
     /// With KNEM's device, if there is one: what peers may reach is lent there too.
     pub(crate) fn with(self, knem: Option<Knem>) -> Self {
         Regions { knem, ..self }

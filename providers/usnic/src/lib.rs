@@ -187,7 +187,7 @@ impl Provider for Usnic {
     }
 
     fn register(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
-        if !dapl::presence::is_usable(region, access.local_write || access.remote_write) {
+        if !self.regions.may_register(region, access.local_write || access.remote_write) {
             return Err(Error::InvalidParameter(3));
         }
         let key = self.regions.add(region, access, pd.0)?;

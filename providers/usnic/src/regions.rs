@@ -112,6 +112,11 @@ impl Regions {
         self.chunks[place / CHUNK].get().map(|chunk| &chunk[place % CHUNK])
     }
 
+    /// May a region be registered? `write`: also to be written.
+    pub(crate) fn may_register(&self, region: Region, write: bool) -> bool {
+        self.checker.may_register(region, write)
+    }
+
     /// Registers a range and returns its key.
     pub(crate) fn add(&self, region: Region, access: Access, pd: u32) -> Result<u32> {
         let key = self.reserve()?;

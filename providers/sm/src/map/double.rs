@@ -67,10 +67,6 @@ impl Map {
     }
 }
 
-pub(crate) fn is_usable(_: Region, _: bool) -> bool {
-    true
-}
-
 pub(crate) fn is_there(_: Region, _: bool) -> bool {
     true
 }
