@@ -176,8 +176,8 @@ static void open_all(char *name)
     DAT_LMR_CONTEXT lmr_context;
     DAT_RMR_CONTEXT rmr_context;
     /* As perftest has it: a piece that crosses into another page costs the device more. */
-    size_t room = ((size_t)size + PAGE - 1) / PAGE * PAGE;
-    char *memory = aligned_alloc(PAGE, 2 * room);
+    size_t length = ((size_t)size + PAGE - 1) / PAGE * PAGE;
+    char *memory = aligned_alloc(PAGE, 2 * length);
 
     OK(dat_ia_open(name, 8, &async_evd, &ia));
     OK(dat_pz_create(ia, &pz));
@@ -194,17 +194,17 @@ static void open_all(char *name)
     attr.max_rdma_read_in = attr.max_rdma_read_out = READS;
 
     EXPECT(memory != NULL);
-    memset(memory, 0, 2 * room);
+    memset(memory, 0, 2 * length);
     region.for_va = memory;
-    OK(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, 2 * room, pz, DAT_MEM_PRIV_ALL_FLAG, &lmr,
+    OK(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, 2 * length, pz, DAT_MEM_PRIV_ALL_FLAG, &lmr,
                       &lmr_context, &rmr_context, NULL, NULL));
     in = (DAT_LMR_TRIPLET){.lmr_context = lmr_context, .segment_length = size};
     out = in;
     in.virtual_address = (DAT_VADDR)(uintptr_t)memory;
-    out.virtual_address = (DAT_VADDR)(uintptr_t)(memory + room);
+    out.virtual_address = (DAT_VADDR)(uintptr_t)(memory + length);
     here = (struct place){.address = in.virtual_address, .key = rmr_context};
     arrives = memory + size - 1;
-    leaves = memory + room + size - 1;
+    leaves = memory + length + size - 1;
 }
 
 /* Connects endpoints, one after the other. Private data carry the memory that the peer may write to and read from. */

@@ -120,7 +120,7 @@ fn own_address() -> IpAddr {
     }
 }
 
-/// Is this an address of this host? The kernel says so by binding a socket to it, which needs a descriptor.
+/// Is this an address of this host? Binding a socket to the address decides that, and needs a descriptor.
 pub(crate) fn is_local(ip: IpAddr) -> Result<bool> {
     let ip = ip.to_canonical();
     if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
@@ -133,7 +133,7 @@ pub(crate) fn is_local(ip: IpAddr) -> Result<bool> {
         Ok(_) => Ok(true),
         Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
             log::error!(
-                "sm: cannot tell whether {ip} is an address of this host: {error}; allow more open files (ulimit -n)"
+                "sm: cannot determine whether {ip} is an address of this host: {error}; allow more open files (ulimit -n)"
             );
             Err(Error::Exhausted(Resource::Device))
         }

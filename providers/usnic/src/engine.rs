@@ -26,7 +26,7 @@ const FIRST_NAP: Nanos = 100 * MICROS;
 /// After a nap that let data wait it does not nap for so long: a consumer that computes between its polls loses at most 0.1 % to
 /// first naps.
 const NO_NAPS: Nanos = 100 * MILLIS;
-/// It does not sleep for less: the kernel's timers may be 50 us late.
+/// The shortest sleep: the kernel's timers may be 50 us late.
 const SHORTEST: Nanos = 5 * MICROS;
 /// Passes, one after the other, before it sees to other jobs.
 const PASSES: usize = 64;

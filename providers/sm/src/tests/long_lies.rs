@@ -24,7 +24,7 @@ fn forge_offer(liar: &Qp, count: u32, total: u64, parts: &[Part]) {
     });
 }
 
-/// Waits until it has answered something. Without a connection it has: the sender saw the answer first, and ended it.
+/// Waits until the victim has answered. If its connection is gone, the sender has read the answer and ended the connection.
 fn is_answered(victim: &Qp) {
     let Some(link) = victim.0.link() else { return };
     let until = Instant::now() + PATIENCE;

@@ -7,14 +7,14 @@
 use super::received::Arrival;
 use super::{MICROS, Nanos};
 
-/// A prompt ack waits no longer: so that an answer which the consumer posts at once still carries it.
+/// The longest delay of the ack of an RDMA write. A request that the consumer posts at once still carries the ack.
 const PROMPT: Nanos = 4 * MICROS;
 
 /// What is owed.
 #[derive(Debug)]
 pub(crate) struct AckClock {
     delay: Nanos,
-    /// A packet has come whose sender waits for the ack, and which the consumer here does not answer.
+    /// An RDMA write of `prompt` has come since the last ack.
     is_prompt: bool,
     every: u32,
     /// New packets that no ack has told of.
@@ -76,8 +76,8 @@ impl AckClock {
         }
     }
 
-    /// The packet that has come is an RDMA write of some length: the initiator waits for the ack, and the consumer here does not
-    /// hear of it, so that nothing may leave that carries the ack. It waits for the end of this batch only.
+    /// The packet is an RDMA write whose ack leaves soon. The initiator's completion needs the ack, and the target's consumer is not
+    /// notified, so it may post nothing that carries it.
     pub(crate) fn prompt(&mut self) {
         self.is_prompt = true;
     }

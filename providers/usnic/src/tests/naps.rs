@@ -30,8 +30,8 @@ fn poll_alone(queues: &[Cq], (_, ours): &(Ia, Arc<Double>), (server, theirs): &(
     }
 }
 
-/// Polls until the engine has gone to sleep for a nap, and says then that this thread sleeps. All in so short a time that the
-/// engine cannot have taken the thread for one that has stopped without saying so, as it does with one that loses its processor.
+/// Calls `stop_polling` while the engine naps, less than `ACTIVE` after a poll. Otherwise, as when this thread loses its processor,
+/// the engine may take the thread for one that stopped polling without that call.
 fn stop_within_a_nap(device: &Device) {
     loop {
         let begin = device::now();

@@ -1,4 +1,4 @@
-//! When a request that found no listener is sent again. Pure: counts its waits, and reads no clock.
+//! When a request that found no listener is sent again. Counts the waits, and reads no clock.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(super) struct Retry {
 }
 
 impl Retry {
-    /// Of a request that is retried for `listener_wait` in all. Zero: it is not retried.
+    /// For a request that is retried for `listener_wait` in all. Zero: it is not retried.
     pub(super) fn new(listener_wait: Duration) -> Self {
         Retry { left: listener_wait, next: FIRST }
     }

@@ -102,12 +102,12 @@ impl Side {
     }
 
     fn completion(&self) -> Completion {
-        let (until, mut room) = (Instant::now() + PATIENCE, [Completion::default(); 1]);
-        while self.cq.poll(&mut room) == 0 {
+        let (until, mut completions) = (Instant::now() + PATIENCE, [Completion::default(); 1]);
+        while self.cq.poll(&mut completions) == 0 {
             assert!(Instant::now() < until, "no completion");
             std::thread::yield_now();
         }
-        room[0]
+        completions[0]
     }
 }
 

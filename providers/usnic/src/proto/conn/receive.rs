@@ -42,7 +42,7 @@ pub(super) enum Untaken {
     BadAnswer,
 }
 
-/// RDMA writes of so many bytes are acked promptly: for shorter ones the ack would cost as much as the write.
+/// RDMA writes of this many bytes and more are acked promptly. For shorter ones the ack would cost as much as the write.
 const PROMPT_WRITE: usize = 1024;
 
 const NONSENSE: Untaken = Untaken::Refused(Refusal::Nonsense, None);

@@ -28,9 +28,9 @@ const ACCEPTED: usize = 196;
 const STALE: Duration = Duration::from_secs(10);
 /// How long an ended connection waits for the peer's confirmation.
 const LINGER: Duration = Duration::from_secs(30);
-/// How long the id of an attempt that is given up waits for the answer. Destroying it makes the kernel send a REJ. The peer's
-/// kernel handles messages on several processors, so a REJ right behind its REQ may be handled first. It is ignored then, and
-/// the acceptance stays unanswered for a minute. Longer than a work item of a loaded kernel waits; shorter than `FAREWELL`.
+/// How long the id of an abandoned attempt is kept. Destroying it makes the kernel send a REJ. The peer's kernel handles messages
+/// on several processors, so it may handle the REJ before the REQ. It then ignores the REJ, and its REP stays unanswered for a
+/// minute. The time is longer than a work item of a loaded kernel waits, and shorter than the close of an IA (`FAREWELL`).
 const WITHDRAWAL: Duration = Duration::from_millis(200);
 
 /// Where a connection is.
@@ -182,7 +182,7 @@ impl RdmaLink {
         *self.stage.lock() == Stage::Requested && self.target.began.elapsed() < STALE
     }
 
-    /// No listener: has the request sent again after a time. `false`: the time for that is used up.
+    /// The peer has no listener: plans the next request. `false`: `listener_wait_ms` is used up.
     fn ask_later(&self, manager: &Rdma, device: &Device) -> bool {
         let mut stage = self.stage.lock();
         let mut retry = self.target.retry;
@@ -193,7 +193,7 @@ impl RdmaLink {
         true
     }
 
-    /// There was no listener, and the time until the next request is over.
+    /// The peer had no listener, and the next request is planned.
     pub(super) fn is_refused(&self) -> bool {
         *self.stage.lock() == Stage::Refused
     }

@@ -5,7 +5,7 @@
 //! the path that follows from them (`path`; `guide` says a GID that no message has said). The socket stays for the life of
 //! the connection: what comes on it then, or its end, is the end of the connection. (endpoints-connections.md 10.7)
 //!
-//! A request whose port nobody listens on is retried for `listener_wait_ms`, each time with a socket of its own.
+//! A request to a port without a listener is retried for `listener_wait_ms`, each time with a socket of its own.
 //!
 //! All sockets are the engine's, and none blocks. A peer that owes us bytes has a bounded time; so many strangers may stand
 //! at a listener at once, and who came first leaves when there are more.
@@ -62,7 +62,7 @@ pub(super) struct Place {
     pub(super) guide: Guide,
     /// The IA's, as peers are told.
     pub(super) address: Option<IpAddr>,
-    /// A request that finds no listener is retried for so long.
+    /// For how long a request that finds no listener is retried.
     pub(super) listener_wait: Duration,
     /// Our end of a path, as it is now.
     ours: Box<dyn Fn() -> Option<Ours> + Send + Sync>,

@@ -35,7 +35,7 @@ pub(super) struct Talk {
 enum State {
     /// The socket is being connected; then this is sent.
     Dialling(Box<Hello>, Retry),
-    /// Nobody listens at the peer's port: another socket is to be connected after this time.
+    /// The peer's port has no listener: another socket is to be connected after this time.
     Refused(Box<Hello>, Retry, Duration),
     /// The peer decides.
     Asked(Inbox),

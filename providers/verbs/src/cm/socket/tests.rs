@@ -27,7 +27,7 @@ impl House {
         Self::with_listener_wait(Duration::ZERO)
     }
 
-    /// A request that finds no listener is retried for so long.
+    /// A manager that retries requests without a listener for this time.
     fn with_listener_wait(listener_wait: Duration) -> Self {
         let stage = Stage::new();
         let manager = Socket::over(Place { listener_wait, ..stage.place() });
@@ -152,7 +152,7 @@ fn a_refusal_is_the_consumers_and_all_else_is_nobodys() {
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(600);
 
-/// A TCP port that nobody listens on.
+/// A TCP port without a listener.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
