@@ -9,17 +9,13 @@
 //! From the ground up; imports, calls and locks go down this list, only events climb:
 //! - [`cancel`], [`error`], [`names`], [`sync`], [`watermark`]; [`handle`], [`ffi`], [`libdat`], [`provider`]: what everybody stands on
 //! - [`wait`], [`timer`], [`shown`], [`debug`]: sleeping, deadlines, memory shown to consumers, the log
-//! - [`name_service`]: which GID an address stands for; [`base_dir`], [`shared_names`]: where processes meet, who shares memory
+//! - [`name_service`]: maps an address to a GID; [`mappings`]: reads the kernel's list of this process's mappings
 //! - [`counters`], [`published`], [`trace`]: what is counted always, told to who asks from outside, and recorded on request
-//! - [`bell`], [`keys`], [`knobs`], [`presence`], [`ready`], [`segments`], [`user_copy`], [`vma_query`], [`window`]: what
-//!   providers made in software share; no other room here uses them
 //! - [`ia`], [`pz`], [`cno`]; [`evd`], [`lmr`], [`rmr`], [`srq`]; [`ep`]; [`cr`]; [`psp`], [`rsp`]: the objects
 //! - [`cm`]: events of connections; [`context`], [`table`], [`registration`]: the way in
 //!
 //! Absent on purpose: any transport, any lock held while C code runs, any panic that reaches C.
 
-pub mod base_dir;
-pub mod bell;
 pub mod cancel;
 pub mod cm;
 pub mod cno;
@@ -34,24 +30,18 @@ pub mod ffi;
 mod fork;
 pub mod handle;
 pub mod ia;
-pub mod keys;
-pub mod knobs;
 pub mod libdat;
 pub mod lmr;
 pub mod mappings;
 pub mod name_service;
 pub mod names;
-pub mod presence;
 pub mod provider;
 pub mod psp;
 pub mod published;
 pub mod pz;
-pub mod ready;
 pub mod registration;
 pub mod rmr;
 pub mod rsp;
-pub mod segments;
-pub mod shared_names;
 pub mod shown;
 mod spin;
 pub mod srq;
@@ -60,11 +50,8 @@ pub mod table;
 pub mod thread;
 pub mod timer;
 pub mod trace;
-pub mod user_copy;
-pub mod vma_query;
 pub mod wait;
 pub mod watermark;
-pub mod window;
 
 #[cfg(test)]
 pub(crate) mod double;

@@ -21,8 +21,9 @@ const PAGES: [Page; 2] = [
 ];
 
 /// Packages whose unit tests are named by their modules, and where their sources are.
-const PACKAGES: [(&str, &str); 4] = [
+const PACKAGES: [(&str, &str); 5] = [
     ("dapl::", "dapl/src"),
+    ("dapl_software::", "providers/common/src"),
     ("daplsm::", "providers/sm/src"),
     ("daplusnic::", "providers/usnic/src"),
     ("dapl_path_check::", "providers/usnic/path-check/src"),

@@ -1,6 +1,6 @@
 //! What can be set in libdat and its providers: names, values, defaults and meanings, in one place.
 //!
-//! libdat looks here for misspelt variables, providers read what is given by these tables (`dapl::knobs`), and tools print
+//! libdat looks here for misspelt variables, providers read what is given by these tables (`dapl_software::settings`), and tools print
 //! them. Pure data and the rules over it: reads no environment, and nothing here has an effect.
 #![forbid(unsafe_code)]
 

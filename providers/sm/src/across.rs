@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use dapl::provider::{Segment, Status};
 use dapl::sync::AtomicU64;
-use dapl::user_copy;
+use dapl_software::memory::user_copy;
 
 use crate::by_kernel;
 use crate::cma::{self, Refusal, Way};

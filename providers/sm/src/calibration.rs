@@ -7,7 +7,7 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use dapl::user_copy;
+use dapl_software::memory::user_copy;
 
 use crate::cma::{self, Way};
 

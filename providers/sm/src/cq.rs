@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use dapl::cancel;
 use dapl::error::Result;
 use dapl::provider::{Completion, CompletionQueue, CqSink};
-use dapl::ready::Ready;
+use dapl_software::cq::Ready;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::bell::{Attended, Bell, Job, Tells};

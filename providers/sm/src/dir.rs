@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use dapl::base_dir::{self, BaseDir, Kind, entries, is_at, lock, remove_unlocked, sample};
 use dapl::error::{Error, Resource, Result};
-use dapl::shared_names::SharedNames;
+use dapl_software::base_dir::{self, BaseDir, Kind, entries, is_at, lock, remove_unlocked, sample};
+use dapl_software::shared_names::SharedNames;
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 

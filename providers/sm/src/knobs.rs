@@ -1,6 +1,6 @@
 //! What an administrator can set: what the settings of `dat_knobs`' table mean here.
 //!
-//! How they are read, from `ia_params` and the environment, is in `dapl::knobs`.
+//! How they are read, from `ia_params` and the environment, is in `dapl_software::settings`.
 //!
 //! Not here, on purpose: who may connect, since the base directory is of one user and closed to others, and a list of others
 //! would have to open it to them; huge pages, since no area is as large as one, whatever is set; the size of a slot, 128 bytes,
@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use dapl::knobs::{Given, SM, read};
+use dapl_software::settings::{Given, SM, read};
 
 use crate::proto::handshake::Geometry;
 
@@ -134,7 +134,7 @@ mod tests {
 
     impl Knobs {
         fn from(params: &str, variable: &dyn Fn(&str) -> Option<String>) -> Self {
-            Self::of(&dapl::knobs::parse(&SM, params, variable))
+            Self::of(&dapl_software::settings::parse(&SM, params, variable))
         }
     }
 

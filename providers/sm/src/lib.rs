@@ -78,7 +78,7 @@ use dapl::provider::{
 use parking_lot::Mutex;
 
 pub use cq::Cq;
-pub use dapl::shared_names::Membership;
+pub use dapl_software::shared_names::Membership;
 pub use qp::Qp;
 pub use request::Request;
 pub use srq::Srq;

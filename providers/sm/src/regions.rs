@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dapl::error::{Error, Resource, Result};
-use dapl::keys::Places;
 use dapl::provider::{Access, Region, Segment, Status};
-use dapl::segments::Memory;
 use dapl::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, fence_behind_rmw, yield_now};
-use dapl::user_copy::{Checker, Registered};
+use dapl_software::memory::keys::Places;
+use dapl_software::memory::scatter_gather::Memory;
+use dapl_software::memory::user_copy::{Checker, Registered};
 
 use crate::knem::{Knem, Lent};
 use crate::map::{Map, Ticker};

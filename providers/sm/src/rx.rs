@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Completion, Segment, Status, Token};
-use dapl::segments::{Segments, scatter};
-use dapl::user_copy;
 use dapl::watermark::High;
+use dapl_software::memory::scatter_gather::{Segments, scatter};
+use dapl_software::memory::user_copy;
 
 use crate::bell::Job;
 use crate::cq::Outbox;

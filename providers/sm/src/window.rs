@@ -1,20 +1,20 @@
 //! Memory windows over sm's table of registrations: which copies a bind has to wait for. How binds take turns is in
-//! `dapl::window`.
+//! `dapl_software::memory::window`.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
 
 use dapl::error::Result;
 use dapl::provider::{Access, Region};
-use dapl::window::Keys;
+use dapl_software::memory::window::Keys;
 
 use crate::book::Book;
 use crate::regions::{Regions, Wish};
 
-pub(crate) use dapl::window::Wanted;
+pub(crate) use dapl_software::memory::window::Wanted;
 
 /// A window of this provider's.
-pub(crate) type Window = dapl::window::Window<Table>;
+pub(crate) type Window = dapl_software::memory::window::Window<Table>;
 
 /// The table, and the connections whose peers copy by what it says.
 pub(crate) struct Table {

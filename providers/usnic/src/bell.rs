@@ -11,7 +11,7 @@ use dapl::handle::ObjectId;
 use dapl::provider::ConnId;
 
 /// The engine's.
-pub(crate) type Bell = dapl::bell::Bell<Job>;
+pub(crate) type Bell = dapl_software::engine::queue::Bell<Job>;
 
 /// Something that the layer above wants to hear of.
 pub(crate) trait Tells: Debug + Send + Sync {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::Result;
 use dapl::provider::{Completion, CompletionQueue, CqSink};
-use dapl::ready::Ready;
+use dapl_software::cq::Ready;
 
 use crate::bell::{Bell, Job, Tells};
 use crate::device::Device;

@@ -8,9 +8,9 @@ use std::sync::{Arc, Weak};
 
 use dapl::handle::ObjectId;
 use dapl::provider::{BindWr, Completion, Region, Segment, SendWr, Status, Token};
-use dapl::segments::{self, Segments};
-use dapl::user_copy;
-use dapl::window::Wanted;
+use dapl_software::memory::scatter_gather::{self, Segments};
+use dapl_software::memory::user_copy;
+use dapl_software::memory::window::Wanted;
 
 use crate::bell::Bell;
 use crate::cq::CqCore;
@@ -20,7 +20,7 @@ use crate::regions::{Regions, Wish};
 use crate::srq::{Buffer, SrqCore, Taker};
 
 /// A memory window of this provider's.
-pub(crate) type Window = dapl::window::Window<Arc<Regions>>;
+pub(crate) type Window = dapl_software::memory::window::Window<Arc<Regions>>;
 
 /// What is kept with a request that is posted.
 #[derive(Debug)]
@@ -148,7 +148,7 @@ impl World {
         out.resize(end + length, 0);
         // SAFETY: so many bytes were added just now, and nobody else has them.
         let copied =
-            unsafe { segments::gather(&*self.regions, self.pd, list, offset, out[end..].as_mut_ptr(), length) };
+            unsafe { scatter_gather::gather(&*self.regions, self.pd, list, offset, out[end..].as_mut_ptr(), length) };
         copied.inspect_err(|_| out.truncate(end))
     }
 
@@ -172,7 +172,7 @@ impl World {
 /// Where in a request's memory bytes from the network go.
 fn scatter(world: &World, pd: u32, list: &Segments, offset: u32, bytes: &[u8]) -> Result<(), Status> {
     // SAFETY: a slice of our own; the receive's memory is checked and held piece by piece.
-    unsafe { segments::scatter(&*world.regions, pd, list, offset.into(), bytes.as_ptr(), bytes.len()) }
+    unsafe { scatter_gather::scatter(&*world.regions, pd, list, offset.into(), bytes.as_ptr(), bytes.len()) }
 }
 
 impl Host for &World {

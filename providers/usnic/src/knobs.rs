@@ -1,12 +1,12 @@
 //! What an administrator can set: what the settings of `dat_knobs`' table mean here.
 //!
-//! How they are read, from `ia_params` and the environment, is in `dapl::knobs`.
+//! How they are read, from `ia_params` and the environment, is in `dapl_software::settings`.
 #![forbid(unsafe_code)]
 
 use std::ops::RangeInclusive;
 
-use dapl::base_dir::{BaseDir, Kind};
-use dapl::knobs::{Given, USNIC, read};
+use dapl_software::base_dir::{BaseDir, Kind};
+use dapl_software::settings::{Given, USNIC, read};
 
 use crate::proto::{MICROS, MILLIS, Nanos};
 
@@ -129,7 +129,7 @@ fn data_ports(given: &Given<'_>) -> Option<RangeInclusive<u16>> {
 
 #[cfg(test)]
 mod tests {
-    use dapl::knobs::parse;
+    use dapl_software::settings::parse;
 
     use super::*;
     use crate::proto::{SECONDS, WINDOW};

@@ -48,11 +48,11 @@ use dapl::provider::{
     Access, CmEvent, CmSink, ConnId, Count, CqSink, IaSpec, Limits, MemoryRegion, MemoryWindow, Provider, QpSpec,
     Region, RequestInfo, SharedCookie, SrqSpec,
 };
-use dapl::shared_names::SharedNames;
-use dapl::window::Keys as _;
+use dapl_software::memory::window::Keys as _;
+use dapl_software::shared_names::SharedNames;
 
 pub use cq::Cq;
-pub use dapl::shared_names::Membership;
+pub use dapl_software::shared_names::Membership;
 pub use qp::Qp;
 pub use request::Request;
 pub use srq::Srq;

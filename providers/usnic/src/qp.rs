@@ -19,9 +19,9 @@ use dapl::provider::{
     Bind, BindWr, ConnId, ConnectSpec, Count, MemoryRegion, Op, Outstanding, QpSpec, QueuePair, Segment, SendWr,
     SharedRecvs, Status, Token,
 };
-use dapl::segments::Segments;
 use dapl::watermark::High;
-use dapl::window::Wanted;
+use dapl_software::memory::scatter_gather::Segments;
+use dapl_software::memory::window::Wanted;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::bell::{Job, News};

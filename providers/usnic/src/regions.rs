@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::thread::yield_now;
 
 use dapl::error::{Error, Resource, Result};
-use dapl::keys::Places;
 use dapl::provider::{Access, Region, Segment, Status};
-use dapl::segments::Memory;
-use dapl::user_copy::{Checker, Registered};
-use dapl::window::Keys;
+use dapl_software::memory::keys::Places;
+use dapl_software::memory::scatter_gather::Memory;
+use dapl_software::memory::user_copy::{Checker, Registered};
+use dapl_software::memory::window::Keys;
 use parking_lot::Mutex;
 
 /// Registrations at a time. Place 0 is never used, so no key is 0.

@@ -11,8 +11,8 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{Segment, SharedReceiveQueue, SrqSink, SrqSpec};
-use dapl::segments::Segments;
 use dapl::watermark::Low;
+use dapl_software::memory::scatter_gather::Segments;
 use parking_lot::Mutex;
 
 use crate::bell::{Bell, Job, Tells};

@@ -9,11 +9,11 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use dapl::base_dir::{BaseDir, Kind};
 use dapl::error::{Error, Resource, Result};
 use dapl::handle::ObjectId;
 use dapl::provider::{CmSink, IaSpec, Limits, RequestInfo};
-use dapl::shared_names::SharedNames;
+use dapl_software::base_dir::{BaseDir, Kind};
+use dapl_software::shared_names::SharedNames;
 use parking_lot::Mutex;
 
 use crate::Verbs;

@@ -49,7 +49,7 @@ use dapl::provider::{Access, CmSink, CqSink, IaSpec, Limits, Provider, QpSpec, R
 use parking_lot::Mutex;
 
 pub use cq::Cq;
-pub use dapl::shared_names::Membership;
+pub use dapl_software::shared_names::Membership;
 pub use memory::{Mr, Mw, Pd};
 pub use qp::Qp;
 pub use request::Request;

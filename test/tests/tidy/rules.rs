@@ -9,12 +9,13 @@ pub(crate) const PACKAGES: &[(&str, &[&str])] = &[
     ("dat/knobs", &[]),
     ("dat", &["dat-abi", "dat-knobs"]),
     ("dat/datinfo", &["dapl-path-check", "dat-abi", "dat-counters", "dat-knobs"]),
-    ("dapl", &["dat-abi", "dat-counters", "dat-knobs"]),
+    ("dapl", &["dat-abi", "dat-counters"]),
+    ("providers/common", &["dapl", "dat-knobs"]),
     ("providers/rdma-cm-sys", &[]),
-    ("providers/sm", &["dapl", "dat-abi"]),
-    ("providers/usnic", &["dapl", "dapl-path-check", "dat-abi"]),
+    ("providers/sm", &["dapl", "dapl-software", "dat-abi"]),
+    ("providers/usnic", &["dapl", "dapl-path-check", "dapl-software", "dat-abi"]),
     ("providers/usnic/path-check", &[]),
-    ("providers/verbs", &["dapl", "dat-abi", "rdma-cm-sys"]),
+    ("providers/verbs", &["dapl", "dapl-software", "dat-abi", "rdma-cm-sys"]),
     ("test", &["dat-abi", "udapl"]),
     ("test/conformance", &["dat-abi"]),
     ("test/dapltest", &["dat-abi"]),
@@ -24,14 +25,13 @@ pub(crate) const PACKAGES: &[(&str, &[&str])] = &[
 
 /// Rooms from the ground up. A file imports rooms of lower floors, and its own. `entries` are `dapl_*.rs` and `context`.
 const DAPL: &[&[&str]] = &[
-    &["cancel", "error", "spin", "sync", "watermark", "keys"],
+    &["cancel", "error", "spin", "sync", "watermark"],
     &["names"],
     &["handle"],
     &["provider", "libdat"],
-    &["ffi", "wait", "thread", "shown", "debug", "mappings", "bell", "ready", "window"],
-    &["timer", "counters", "published", "name_service", "base_dir", "knobs", "presence", "vma_query"],
-    &["trace", "shared_names", "user_copy"],
-    &["segments"],
+    &["ffi", "wait", "thread", "shown", "debug", "mappings"],
+    &["timer", "counters", "published", "name_service"],
+    &["trace"],
     &["ia"],
     &["pz", "cno"],
     &["evd", "lmr", "srq"],
@@ -44,6 +44,9 @@ const DAPL: &[&[&str]] = &[
     &["table", "fork"],
     &["registration"],
 ];
+
+/// As its `lib.rs` has it.
+const COMMON: &[&[&str]] = &[&["settings", "base_dir"], &["shared_names"], &["memory", "cq"], &["engine"]];
 
 /// As its `lib.rs` has it.
 const SM: &[&[&str]] = &[
@@ -113,9 +116,10 @@ const DAT: &[&[&str]] = &[
 ];
 
 /// Where the rooms of each stand.
-pub(crate) const HOUSES: [(&str, &[&[&str]]); 5] = [
+pub(crate) const HOUSES: [(&str, &[&[&str]]); 6] = [
     ("dat/src/", DAT),
     ("dapl/src/", DAPL),
+    ("providers/common/src/", COMMON),
     ("providers/sm/src/", SM),
     ("providers/usnic/src/", USNIC),
     ("providers/verbs/src/", VERBS),
@@ -175,22 +179,22 @@ pub(crate) const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("dapl/src/thread.rs", "signal masks"),
     ("dapl/src/cancel.rs", "the cancellation state of a thread"),
     ("dapl/src/debug.rs", "syslog"),
-    ("dapl/src/base_dir/leavings.rs", "atexit"),
+    ("providers/common/src/base_dir/exit_cleanup.rs", "atexit"),
     ("dat/counters/src/socket.rs", "asks the kernel whose a socket is"),
     ("providers/rdma-cm-sys/src/lib.rs", "declares functions of C"),
     ("providers/rdma-cm-sys/tests/header.rs", "asks the library for its words"),
     ("providers/sm/src/map.rs", "shared memory"),
     ("providers/sm/src/recv.rs", "recvmsg, and what it has filled"),
-    ("dapl/src/presence.rs", "questions to the kernel about memory, and the time"),
+    ("providers/common/src/memory/mapping_check.rs", "questions to the kernel about memory, and the time"),
     ("providers/sm/src/by_kernel.rs", "hands on copies, each side checked before"),
     ("providers/sm/src/knem.rs", "calls of a device"),
     ("providers/sm/src/knem/double.rs", "copies of a device that is none"),
     ("providers/sm/src/calibration.rs", "copies between buffers of its own"),
     ("providers/sm/src/cma.rs", "process_vm_readv and process_vm_writev"),
     ("providers/sm/src/mapped.rs", "mappings of a peer's memory, and System V segments"),
-    ("dapl/src/segments.rs", "copies between a consumer's memory and a provider's"),
-    ("dapl/src/user_copy.rs", "copies of memory that was checked, and reads a counter"),
-    ("dapl/src/vma_query.rs", "questions to the kernel about memory"),
+    ("providers/common/src/memory/scatter_gather.rs", "copies between a consumer's memory and a provider's"),
+    ("providers/common/src/memory/user_copy.rs", "copies of memory that was checked, and reads a counter"),
+    ("providers/common/src/memory/vma_query.rs", "questions to the kernel about memory"),
     ("providers/sm/src/rx.rs", "copies out of slots and areas, each range checked just above"),
     ("providers/sm/src/rx/fetch.rs", "copies off the stage, checked just above"),
     ("providers/sm/src/across.rs", "copies across, both sides checked just above"),
@@ -247,8 +251,8 @@ pub(crate) const FORBIDDEN_UNSAFE: &[&str] = &[
     "dat/src/refused.rs",
     "dat/src/sources.rs",
     "dat/src/strerror.rs",
-    "dapl/src/keys.rs",
-    "dapl/src/knobs.rs",
+    "providers/common/src/memory/keys.rs",
+    "providers/common/src/settings.rs",
     "dapl/src/debug/limit.rs",
     "dat/counters/src/reader.rs",
     "dat/counters/src/text.rs",

@@ -18,7 +18,19 @@ const PREEMPTIONS: &str = "3";
 pub(crate) fn loom(rest: &[&str]) -> Result {
     let mut cargo = cargo("loom", "--cfg loom");
     cargo
-        .args(["test", "--release", "-p", "dapl", "-p", "daplsm", "--lib", "--no-fail-fast", "interleavings"])
+        .args([
+            "test",
+            "--release",
+            "-p",
+            "dapl",
+            "-p",
+            "dapl-software",
+            "-p",
+            "daplsm",
+            "--lib",
+            "--no-fail-fast",
+            "interleavings",
+        ])
         .args(rest);
     // Quick to build, quick enough to run, and nothing left unchecked.
     for (setting, value) in

@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Completion, Segment, Status};
-use dapl::segments::{Segments, scatter};
 use dapl::watermark::High;
+use dapl_software::memory::scatter_gather::{Segments, scatter};
 
 use super::{Receive, RxEnds};
 use crate::across::{self, Broken, By};

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{BindWr, Completion, Op, SendWr, Status, Token};
-use dapl::segments::{Segments, scatter};
+use dapl_software::memory::scatter_gather::{Segments, scatter};
 
 use crate::cma::{self, Way};
 use crate::cq::Outbox;

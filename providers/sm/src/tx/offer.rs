@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Region, Status};
-use dapl::segments::gather;
+use dapl_software::memory::scatter_gather::gather;
 
 use super::{Request, Stage, Step, Tx, TxEnds};
 use crate::across::{self, By};

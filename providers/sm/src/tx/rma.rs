@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use dapl::provider::{Remote, Status};
-use dapl::segments::gather;
+use dapl_software::memory::scatter_gather::gather;
 
 use super::{Pending, Request, Stage, Step, TxEnds};
 use crate::across::{self, Broken, By};

@@ -1,7 +1,7 @@
 //! Sends: inside a slot, or in pieces through the message buffer (transports.md SM-12, B1).
 
 use dapl::provider::Status;
-use dapl::segments::gather;
+use dapl_software::memory::scatter_gather::gather;
 
 use super::{Request, Stage, Step, TxEnds};
 use crate::half::Shared;

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-use dapl::base_dir::{self, BaseDir};
+use dapl_software::base_dir::{self, BaseDir};
 use rustix::fs::{AtFlags, Mode};
 use rustix::net::SocketAddrUnix;
 

@@ -2,7 +2,7 @@
 
 use std::os::unix::net::UnixDatagram;
 
-use dapl::base_dir::Kind;
+use dapl_software::base_dir::Kind;
 
 use super::*;
 use crate::net::handover::MAX;

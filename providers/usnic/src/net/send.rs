@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
 use dapl::provider::Region;
-use dapl::user_copy::{self, Checker, Registered};
+use dapl_software::memory::user_copy::{self, Checker, Registered};
 
 use super::name::Name;
 use super::socket::Socket;

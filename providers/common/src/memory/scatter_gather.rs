@@ -4,8 +4,8 @@
 //! A segment is checked when it is used, not when it is posted: its registration may have ended since. The copy holds the
 //! registration for its own time only. Never makes a reference to memory of the consumer's.
 
-use crate::provider::{Segment, Status};
-use crate::user_copy::{self, Registered};
+use crate::memory::user_copy::{self, Registered};
+use dapl::provider::{Segment, Status};
 
 /// Segments held without an allocation.
 const FEW: usize = 4;
@@ -133,8 +133,8 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::provider::Region;
-    use crate::user_copy::Checker;
+    use crate::memory::user_copy::Checker;
+    use dapl::provider::Region;
 
     fn segment(address: u64, length: u64) -> Segment {
         Segment { key: 1, pad: 0, address, length }

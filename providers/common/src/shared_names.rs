@@ -17,8 +17,8 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open, openat};
 use rustix::io::Errno;
 
 use crate::base_dir::{self, BaseDir, is_at, lock};
-use crate::error::{Error, Result};
-use crate::provider::SharedCookie;
+use dapl::error::{Error, Result};
+use dapl::provider::SharedCookie;
 
 /// Far longer than anybody holds the exclusive lock, unless it was stopped in between.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::error::Result;
-use crate::provider::{Access, Keep, Region, Status};
+use dapl::error::Result;
+use dapl::provider::{Access, Keep, Region, Status};
 
 /// A peer that is stopped in the middle of a copy, or lies about one, holds a turn up no longer.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 
-use crate::error::{Error, Resource, Result};
+use dapl::error::{Error, Resource, Result};
 
 /// The queue and its descriptor.
 #[derive(Debug)]

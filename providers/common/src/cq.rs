@@ -7,8 +7,8 @@
 
 use std::collections::VecDeque;
 
-use crate::provider::Completion;
-use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, fence};
+use dapl::provider::Completion;
+use dapl::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, fence};
 
 /// Completions in their order. Room follows the posted work, so nothing that completes is ever lost.
 #[derive(Debug, Default)]
@@ -94,7 +94,7 @@ mod interleavings {
     use loom::thread;
 
     use super::*;
-    use crate::provider::Token;
+    use dapl::provider::Token;
 
     #[derive(Default)]
     struct Sleeper {

@@ -7,7 +7,7 @@
 //! digits (`beside`): nobody can create that in advance, and the user's processes find it by its name and owner.
 
 mod beside;
-mod leavings;
+mod exit_cleanup;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -17,9 +17,9 @@ use std::sync::Arc;
 
 use rustix::fs::FlockOperation;
 
-use crate::error::{Address, Error, Resource, Result};
+use dapl::error::{Address, Error, Resource, Result};
 
-pub use leavings::{forget, forget_lock};
+pub use exit_cleanup::{forget, forget_lock};
 
 /// How often a directory is made while others remove it.
 const TRIES: u32 = 100;
@@ -175,12 +175,12 @@ impl BaseDir {
 
     /// Removes a folder or file in it when the process exits, if it still exists then, and what it leaves empty.
     pub fn at_exit(&self, path: &Path) {
-        leavings::register(self, path, None);
+        exit_cleanup::register(self, path, None);
     }
 
     /// As `at_exit`, for a file that this process holds a lock on together with others: if it is the last one.
     pub fn at_exit_if_last(&self, path: &Path, file: &Arc<File>) {
-        leavings::register(self, path, Some(Arc::downgrade(file)));
+        exit_cleanup::register(self, path, Some(Arc::downgrade(file)));
     }
 
     /// Removes the directories above `path` that are empty now.

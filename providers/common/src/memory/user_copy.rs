@@ -20,10 +20,10 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 
-use crate::mappings::{Found, Rights};
-use crate::presence::{self, is_there};
-use crate::provider::Region;
-use crate::vma_query::Maps;
+use crate::memory::mapping_check::{self, is_there};
+use crate::memory::vma_query::Maps;
+use dapl::mappings::{Found, Rights};
+use dapl::provider::Region;
 
 /// Ticks of a slot. A copy of memory that is in use all the time meets one check per slot, which takes 1 us: half a percent.
 const SLOT_BITS: u32 = 19;
@@ -78,7 +78,7 @@ impl Default for Checker {
 
 impl Checker {
     /// May a region be registered: read, all of it, and written if `write`? Anonymous memory is asked about in one call and not
-    /// made present, since transfers check it again; for all other memory see [`presence::is_usable`].
+    /// made present, since transfers check it again; for all other memory see [`mapping_check::is_usable`].
     pub fn may_register(&self, region: Region, write: bool) -> bool {
         if region.length == 0 {
             return true;
@@ -92,7 +92,7 @@ impl Checker {
         match found {
             Found::Missing | Found::Lacking => false,
             Found::Whole if !has_file.get() => true,
-            Found::Whole | Found::Unknown => presence::is_usable(region, write),
+            Found::Whole | Found::Unknown => mapping_check::is_usable(region, write),
         }
     }
 }

@@ -1,0 +1,3 @@
+//! A provider's engine thread: the queue of its jobs.
+
+pub mod queue;

@@ -1,0 +1,17 @@
+//! What the providers made in software share: the parts of a transport that do not depend on how bytes get to the peer.
+//!
+//! From the bottom up; imports go down this list only:
+//! - [`settings`]: reads a provider's settings from `ia_params` and the environment
+//! - [`base_dir`], [`shared_names`]: the directory where processes of one user meet, and the names of shared memory in it
+//! - [`memory`]: keys of registrations, checks of mappings, copies from and to consumer memory, memory windows
+//! - [`cq`]: the core of a completion queue
+//! - [`engine`]: the job queue of a provider's engine thread
+//!
+//! No module here sends or receives on a network.
+
+pub mod base_dir;
+pub mod cq;
+pub mod engine;
+pub mod memory;
+pub mod settings;
+pub mod shared_names;

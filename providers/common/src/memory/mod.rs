@@ -1,0 +1,8 @@
+//! Registered memory of providers that copy it themselves.
+
+pub mod keys;
+pub mod mapping_check;
+pub mod scatter_gather;
+pub mod user_copy;
+pub mod vma_query;
+pub mod window;
