@@ -26,7 +26,7 @@ const PACKAGES: [(&str, &str); 5] = [
     ("dapl_software::", "providers/common/src"),
     ("daplsm::", "providers/sm/src"),
     ("daplusnic::", "providers/usnic/src"),
-    ("dapl_path_check::", "providers/usnic/path-check/src"),
+    ("datinfo::", "dat/datinfo/src"),
 ];
 
 /// The checks of `cargo xtask test net`, and where they are.

@@ -1,21 +1,40 @@
-//! Calls of the kernel's that have no safe form: options of sockets, and a look into another's memory.
-//!
-//! `doctor` asks. Each function is one call.
+//! System calls without a safe form: socket options, and a read of another process's memory. Each function is one call.
 
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 
-/// Has packets of this socket leave whole or not at all, whatever is known of the path.
-pub(crate) fn forbid_fragments(socket: &UdpSocket, to: SocketAddr) -> io::Result<()> {
-    let (level, option, value) = match to {
-        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE),
-        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE),
+/// What the kernel does with a datagram larger than the path MTU that it has learnt (ip(7), `IP_MTU_DISCOVER`).
+#[derive(Clone, Copy)]
+pub(crate) enum Fragments {
+    /// Refuses it with `EMSGSIZE`.
+    ByPathMtu,
+    /// Sends it unless it exceeds the interface's MTU.
+    Ignored,
+}
+
+/// Sets "do not fragment" on all packets of this socket.
+pub(crate) fn forbid_fragments(socket: &UdpSocket, is_v4: bool, path_mtu: Fragments) -> io::Result<()> {
+    let (level, option, value) = match (is_v4, path_mtu) {
+        (true, Fragments::ByPathMtu) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
+        (true, Fragments::Ignored) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE),
+        (false, Fragments::ByPathMtu) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO),
+        (false, Fragments::Ignored) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE),
     };
     let length = size_of_val(&value) as libc::socklen_t;
     // SAFETY: the descriptor is open as long as the socket, and the option's value is an integer of that length.
     let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), length) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Path MTU of a connected socket as the kernel knows it, headers included: at first the interface's MTU.
+pub(crate) fn path_mtu(socket: &UdpSocket, is_v4: bool) -> Option<usize> {
+    let (level, name) = if is_v4 { (libc::IPPROTO_IP, libc::IP_MTU) } else { (libc::IPPROTO_IPV6, libc::IPV6_MTU) };
+    let mut value: libc::c_int = 0;
+    let mut length = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: `value` is writable and has the length passed.
+    let done = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut length) };
+    if done == 0 { usize::try_from(value).ok() } else { None }
 }
 
 /// Copies a word out of a process's memory, as RDMA by cross-memory copy does: from `address` there.

@@ -11,6 +11,7 @@ use zerocopy::IntoBytes;
 
 use crate::proto::checked::Sum;
 use crate::proto::conn::{Config, Conn, Host, Payload, Post, Work};
+use crate::proto::echo;
 use crate::proto::psn::Psn;
 use crate::proto::setup::answering::Answering;
 use crate::proto::setup::opening::{Opening, refuse_stray};
@@ -62,7 +63,7 @@ pub fn packet(bytes: &[u8]) {
         assert!(head.kind().is_some() || head.version != wire::VERSION || head.kind == 0 || head.kind > 16);
     }
     let mut echoed = Vec::new();
-    let is_echoed = dapl_path_check::answer(bytes, &mut echoed);
+    let is_echoed = echo::answer(bytes, &mut echoed);
     assert!(echoed.len() <= bytes.len() && is_echoed != echoed.is_empty());
     set_up(bytes);
     let mut good = bytes.to_vec();

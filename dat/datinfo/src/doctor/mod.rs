@@ -1,11 +1,12 @@
 //! `datinfo doctor`: what this host, or the path to another one, lacks for DAT, and what helps.
 //!
-//! `host` looks at this machine, `pair` asks another one: by the probes of `dapl_path_check`, which `serve` answers too, and
+//! `host` looks at this machine, `pair` asks another one: by the probes of `path`, which `serve` answers too, and
 //! in the datagrams of `wire`. Everything is a finding with its remedy. Nothing is changed, and no rights are needed; what
 //! cannot be seen without them is told as such.
 
 mod host;
 mod pair;
+mod path;
 mod serve;
 mod wire;
 

@@ -1,7 +1,6 @@
 //! The path to another host, on which a program listens over usnic, or `datinfo doctor --serve` runs.
 //!
-//! What it carries, there and back, is `dapl_path_check`'s to find out and to name, by probes that both answer; here that is
-//! judged. Versions only another doctor tells. All that is awaited has an end, and what comes from others, or is no answer to
+//! `path` finds what it carries, there and back, by probes that both answer; this module grades that. Versions only another doctor tells. All that is awaited has an end, and what comes from others, or is no answer to
 //! the question, is passed over.
 #![forbid(unsafe_code)]
 
@@ -9,8 +8,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
 
-use dapl_path_check::{LEAST, Outcome, Report};
-
+use super::path::{self, LEAST, Outcome, Report};
 use super::{Finding, Grade, serve, wire};
 
 /// For an answer.
@@ -22,7 +20,7 @@ const ROW: usize = 50;
 pub(super) fn look(host: &str, port: u16, findings: &mut Vec<Finding>) -> Result<(), String> {
     let to = resolve(host, port)?;
     let failed = |error: io::Error| format!("{to}: {error}");
-    let report = dapl_path_check::check(to, PATIENCE).map_err(failed)?;
+    let report = path::check(to, PATIENCE).map_err(failed)?;
     let Outcome::Answers(trip) = report.outcome else {
         findings.push(silence(&report));
         return Ok(());
@@ -35,7 +33,7 @@ pub(super) fn look(host: &str, port: u16, findings: &mut Vec<Finding>) -> Result
             "who answers is a program that listens over usnic, which does not tell them: compare datinfo --version on both",
         ),
     });
-    findings.push(row(&dapl_path_check::row(to, PATIENCE, ROW).map_err(failed)?));
+    findings.push(row(&path::row(to, PATIENCE, ROW).map_err(failed)?));
     findings.push(sizes(&report));
     Ok(())
 }
@@ -138,8 +136,7 @@ fn resolve(host: &str, port: u16) -> Result<SocketAddr, String> {
 
 #[cfg(test)]
 mod tests {
-    use dapl_path_check::Size;
-
+    use super::super::path::Size;
     use super::*;
 
     #[test]
@@ -218,7 +215,7 @@ mod tests {
     fn one_that_listens_over_usnic_tells_no_versions() {
         let findings = against(|asked| {
             let mut answer = Vec::new();
-            if dapl_path_check::answer(asked, &mut answer) { vec![answer] } else { Vec::new() }
+            if path::answer(asked, &mut answer) { vec![answer] } else { Vec::new() }
         });
         assert_eq!(grades(&findings), ["ok", "note", "ok", "ok"], "{findings:?}");
     }

@@ -3,11 +3,12 @@
 //! One socket, no state per peer, and no more than so many answers in a second, whoever asks.
 #![forbid(unsafe_code)]
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use super::wire;
-use crate::{say, system};
+use super::{path, wire};
+use crate::say;
+use crate::system::{self, Fragments};
 
 /// Answers in a second: a doctor's whole visit is some hundred.
 const MOST: u32 = 2_000;
@@ -20,9 +21,9 @@ pub(super) fn serve(port: u16) -> crate::Result {
         format!("UDP port {port}: {error}; if usnic listens here already, take another with --port, on both sides")
     })?;
     let own = socket.local_addr().map_err(|error| error.to_string())?;
-    for to in [SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), own] {
-        // Of the family that the socket is not of it fails.
-        let _ = system::forbid_fragments(&socket, to);
+    for is_v4 in [true, own.is_ipv4()] {
+        // Fails for the address family that the socket does not have.
+        let _ = system::forbid_fragments(&socket, is_v4, Fragments::Ignored);
     }
     say(&format!("listening on UDP port {}; on the other host: datinfo doctor HOST --port {0}\n", own.port()));
     let facts = facts();
@@ -46,7 +47,7 @@ pub(super) fn serve(port: u16) -> crate::Result {
 /// The answer to a datagram, never longer than it is: to another doctor, or to who asks what the path carries.
 pub(super) fn answer(datagram: &[u8], facts: &str) -> Option<Vec<u8>> {
     let mut echo = Vec::new();
-    if dapl_path_check::answer(datagram, &mut echo) { Some(echo) } else { wire::answer(datagram, facts) }
+    if path::answer(datagram, &mut echo) { Some(echo) } else { wire::answer(datagram, facts) }
 }
 
 /// What the other side is told of this host.

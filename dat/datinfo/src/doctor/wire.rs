@@ -1,4 +1,4 @@
-//! The datagrams between two doctors, beside the probes of `dapl_path_check`: who are you? And the answer, which is never longer.
+//! The datagrams between two doctors, beside the probes of `path`: who are you? And the answer, which is never longer.
 //!
 //! `serve` answers with [`answer`], `pair` asks. Pure. A question that is not one gets no answer, and an answer is no question,
 //! so two servers cannot keep each other busy; nobody gets more bytes out than went in, so none is of use against a third.

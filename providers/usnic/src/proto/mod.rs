@@ -13,6 +13,7 @@ pub(crate) mod closing;
 pub(crate) mod congestion;
 pub(crate) mod conn;
 pub(crate) mod counters;
+pub(crate) mod echo;
 pub(crate) mod flight;
 pub(crate) mod ids;
 pub(crate) mod pacer;

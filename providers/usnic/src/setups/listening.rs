@@ -19,6 +19,7 @@ use crate::net::handover::{HandoverSocket, Passed};
 use crate::net::receive::Inbox;
 use crate::net::reuseport;
 use crate::net::socket::{Socket, Wanted};
+use crate::proto::echo;
 use crate::proto::setup::packets;
 
 /// Bytes of buffer for requests: some thousands of them.
@@ -199,7 +200,7 @@ impl Setups {
     /// Answers who only asks what the path carries. Whether a host with a key is there is nobody's business.
     fn echo(&mut self, passed: &Passed) -> bool {
         let Some(socket) = self.listeners.well_known.as_ref().filter(|_| !self.setup.has_key()) else { return false };
-        let is_answered = dapl_path_check::answer(&passed.request, self.batch.own());
+        let is_answered = echo::answer(&passed.request, self.batch.own());
         if is_answered {
             Self::send(&mut self.batch, socket, passed.from);
         }

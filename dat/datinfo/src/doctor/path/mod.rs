@@ -1,13 +1,13 @@
 //! What the network path to a host carries: small and large datagrams, there and back.
 //!
-//! Asks a host on which somebody listens over `usnic`, or `datinfo doctor --serve` runs, by probes of no connection. Needs no
-//! adapter, no rights and nothing of DAT. Datagrams are not fragmented on their way, so what does not fit is lost; where
-//! something on the way says so, the system learns it, and this room tells that too. Sends a few dozen datagrams and waits for
-//! each with a limit. Sizes are bytes of payload: what a datagram carries beside IP and UDP.
+//! Sends probes of no connection to a host on which a program listens over `usnic` or `datinfo doctor --serve` runs. Needs no
+//! adapter and no rights. Datagrams are not fragmented on their way, so one that does not fit is lost; if a router reports
+//! that (ICMP), the kernel learns it, and the report says so. A check sends a few dozen datagrams and waits for each with a
+//! limit. Sizes are bytes of UDP payload.
 //!
-//! `probe` is what is sent, `search` the rule, `report` what is said; listeners answer by [`answer`].
+//! `probe` has the datagrams, `search` the choice of sizes, `report` the texts.
+#![forbid(unsafe_code)]
 
-mod options;
 mod probe;
 mod report;
 mod search;
@@ -16,13 +16,14 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-pub use probe::answer;
+pub(super) use probe::answer;
 use probe::{LONGEST, SHORTEST};
-pub use report::{LEAST, Outcome, Report, Size};
+#[cfg(test)]
+pub(super) use report::Size;
+pub(super) use report::{LEAST, Outcome, Report};
 use search::{Answer, Ask, SMALL};
 
-/// The port of set-ups, unless it was set to another one.
-pub const PORT: u16 = 17_471;
+use crate::system::{self, Fragments};
 
 /// Each datagram is sent so often before it counts as lost.
 const TRIES: u32 = 3;
@@ -30,11 +31,11 @@ const TRIES: u32 = 3;
 /// Checks the path to a host. `patience`: how long an answer is waited for; twice the round trip is enough.
 ///
 /// Errors: those of the system's sockets; that nobody answers is none, but a report.
-pub fn check(to: SocketAddr, patience: Duration) -> io::Result<Report> {
+pub(super) fn check(to: SocketAddr, patience: Duration) -> io::Result<Report> {
     match Asking::of(to, patience) {
         Ok(mut asking) => search::run(to, &mut asking),
         Err(error) => match Answer::of(&error).and_then(search::outcome) {
-            Some(outcome) => Ok(Report { to, outcome, reach: Size::default() }),
+            Some(outcome) => Ok(Report { to, outcome, reach: report::Size::default() }),
             None => Err(error),
         },
     }
@@ -43,7 +44,7 @@ pub fn check(to: SocketAddr, patience: Duration) -> io::Result<Report> {
 /// Sends so many small datagrams, each once, and says how long those took that were answered. Stops if the first few are not.
 ///
 /// Errors: those of the system's sockets.
-pub fn row(to: SocketAddr, patience: Duration, count: usize) -> io::Result<Vec<Duration>> {
+pub(super) fn row(to: SocketAddr, patience: Duration, count: usize) -> io::Result<Vec<Duration>> {
     let mut asking = Asking::of(to, patience)?;
     let mut times = Vec::with_capacity(count);
     for sent in 0..count {
@@ -76,7 +77,7 @@ impl Asking {
         let any: SocketAddr =
             if to.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
         let socket = UdpSocket::bind(any)?;
-        options::never_fragment(&socket, to.is_ipv4())?;
+        system::forbid_fragments(&socket, to.is_ipv4(), Fragments::ByPathMtu)?;
         socket.connect(to)?;
         let headers = if to.is_ipv4() { 28 } else { 48 };
         Ok(Asking { socket, is_v4: to.is_ipv4(), headers, patience, number: seed() })
@@ -118,7 +119,7 @@ impl Asking {
 impl Ask for Asking {
     fn most(&self) -> usize {
         // Without an answer of the system's, what an Ethernet takes.
-        let mtu = options::mtu(&self.socket, self.is_v4).unwrap_or(1500);
+        let mtu = system::path_mtu(&self.socket, self.is_v4).unwrap_or(1500);
         mtu.saturating_sub(self.headers).clamp(SHORTEST, LONGEST)
     }
 
@@ -204,7 +205,7 @@ mod tests {
         let at = socket.local_addr().unwrap();
         drop(socket);
         let report = check(at, Duration::from_millis(30)).unwrap();
-        assert!(!report.answers() && report.to_string().contains("nobody listens"), "{report}");
+        assert!(!report.answers() && report.found().contains("nobody listens"), "{report:?}");
         assert!(row(at, Duration::from_millis(30), 50).unwrap().is_empty());
     }
 

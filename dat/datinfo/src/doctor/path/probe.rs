@@ -1,9 +1,9 @@
 //! The datagrams: a probe of some size, and its answer, which is never longer.
 //!
-//! Pure. A probe has the head of a packet of usnic's (`daplusnic`'s `proto::wire`) of no connection, with a number of the
-//! asker's in the place of the token. Who listens over `usnic` answers by what it says of its size, and so does `datinfo
-//! doctor --serve`, both by [`answer`]; if it asks so, by as many bytes. So nobody gains by it, nothing is kept, and nothing
-//! is known of the asker.
+//! Pure. A probe has the header of a usnic packet (`daplusnic::proto::wire`) of no connection, with a number that the sender
+//! chose in place of the token. A listener over `usnic` (`daplusnic::proto::echo`) and `datinfo doctor --serve` (by
+//! [`answer`]) answer with the size that arrived; if the probe asks so, with as many bytes. So an answer amplifies nothing,
+//! and the listener keeps no state.
 #![forbid(unsafe_code)]
 
 const VERSION: u8 = 1;
@@ -14,19 +14,19 @@ const AS_LONG: u16 = 1;
 /// Bytes of a head; its answer has four more.
 const HEAD: usize = 16;
 /// The shortest probe, as long as its answer.
-pub(crate) const SHORTEST: usize = HEAD + 4;
+pub(super) const SHORTEST: usize = HEAD + 4;
 /// The longest payload of a UDP datagram.
-pub(crate) const LONGEST: usize = 65_507;
+pub(super) const LONGEST: usize = 65_507;
 
 /// A probe of `size` bytes.
-pub(crate) fn probe(number: u64, size: usize, as_long: bool) -> Vec<u8> {
+pub(super) fn probe(number: u64, size: usize, as_long: bool) -> Vec<u8> {
     let mut packet = head(PROBE, if as_long { AS_LONG } else { 0 }, number).to_vec();
     packet.resize(size, 0);
     packet
 }
 
 /// Appends the answer to a datagram that came. False: it is no probe, and has none.
-pub fn answer(packet: &[u8], out: &mut Vec<u8>) -> bool {
+pub(in crate::doctor) fn answer(packet: &[u8], out: &mut Vec<u8>) -> bool {
     let Some((seen, _)) = packet.split_first_chunk::<HEAD>().filter(|_| packet.len() >= SHORTEST) else { return false };
     let [version, kind, flag_high, flag_low, conn @ .., _, _, _, _, _, _, _, _] = *seen;
     let number = u64::from_be_bytes([seen[8], seen[9], seen[10], seen[11], seen[12], seen[13], seen[14], seen[15]]);
@@ -43,7 +43,7 @@ pub fn answer(packet: &[u8], out: &mut Vec<u8>) -> bool {
 }
 
 /// Whether these bytes are the answer to that probe.
-pub(crate) fn is_answer(bytes: &[u8], number: u64, size: usize, as_long: bool) -> bool {
+pub(super) fn is_answer(bytes: &[u8], number: u64, size: usize, as_long: bool) -> bool {
     let length = if as_long { size } else { SHORTEST };
     let is_head = bytes.starts_with(&head(PROBE_ACK, 0, number));
     is_head && bytes.len() == length && bytes[HEAD..SHORTEST] == (size as u32).to_be_bytes()

@@ -5,15 +5,15 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::probe::SHORTEST;
-use crate::report::{Outcome, Report, Size};
+use super::probe::SHORTEST;
+use super::report::{Outcome, Report, Size};
 
 /// Small enough for any path.
-pub(crate) const SMALL: usize = 64;
+pub(super) const SMALL: usize = 64;
 
 /// What became of a probe.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Answer {
+pub(super) enum Answer {
     /// After this round trip.
     Came(Duration),
     /// Neither at once nor repeated.
@@ -29,14 +29,14 @@ pub(crate) enum Answer {
 }
 
 /// Who asks.
-pub(crate) trait Ask {
+pub(super) trait Ask {
     /// Bytes that the system would send now.
     fn most(&self) -> usize;
     /// Sends a probe of so many bytes. `as_long`: its answer has as many.
     fn ask(&mut self, size: usize, as_long: bool) -> io::Result<Answer>;
 }
 
-pub(crate) fn run(to: SocketAddr, by: &mut impl Ask) -> io::Result<Report> {
+pub(super) fn run(to: SocketAddr, by: &mut impl Ask) -> io::Result<Report> {
     let local = by.most();
     let mut reach = Size { local, ..Size::default() };
     let outcome = match by.ask(SMALL.min(local), false)? {
@@ -51,7 +51,7 @@ pub(crate) fn run(to: SocketAddr, by: &mut impl Ask) -> io::Result<Report> {
 }
 
 /// What it means that the first probe was not answered, if somebody has said so.
-pub(crate) fn outcome(answer: Answer) -> Option<Outcome> {
+pub(super) fn outcome(answer: Answer) -> Option<Outcome> {
     match answer {
         Answer::Refused => Some(Outcome::Refused),
         Answer::Unreachable => Some(Outcome::Unreachable),
@@ -121,7 +121,7 @@ mod tests {
     }
 
     fn to() -> SocketAddr {
-        ([192, 0, 2, 1], crate::PORT).into()
+        ([192, 0, 2, 1], 17_471).into()
     }
 
     #[test]

@@ -7,21 +7,21 @@ use std::time::Duration;
 
 /// What was found.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Report {
+pub(in crate::doctor) struct Report {
     /// Who was asked.
-    pub to: SocketAddr,
+    pub(in crate::doctor) to: SocketAddr,
     /// Whether there was an answer to a small datagram.
-    pub outcome: Outcome,
+    pub(in crate::doctor) outcome: Outcome,
     /// Of larger ones; without an answer it is empty but for what leaves here.
-    pub reach: Size,
+    pub(in crate::doctor) reach: Size,
 }
 
 /// Bytes that a path must carry: usnic's set-ups are as long.
-pub const LEAST: usize = 1200;
+pub(in crate::doctor) const LEAST: usize = 1200;
 
 /// Whether somebody answers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Outcome {
+pub(in crate::doctor) enum Outcome {
     /// After this round trip.
     Answers(Duration),
     /// The host says that nobody has the port.
@@ -36,35 +36,35 @@ pub enum Outcome {
 
 /// Bytes of payload of the largest datagram.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Size {
+pub(in crate::doctor) struct Size {
     /// That this host would send.
-    pub local: usize,
+    pub(in crate::doctor) local: usize,
     /// That arrives there.
-    pub there: usize,
+    pub(in crate::doctor) there: usize,
     /// That comes back, of what arrives there.
-    pub back: usize,
+    pub(in crate::doctor) back: usize,
     /// Something on the way has said that more does not fit.
-    pub is_told: bool,
+    pub(in crate::doctor) is_told: bool,
 }
 
 impl Report {
     /// Somebody answers.
-    pub fn answers(&self) -> bool {
+    pub(in crate::doctor) fn answers(&self) -> bool {
         matches!(self.outcome, Outcome::Answers(_))
     }
 
     /// All that this host would send arrives, and comes back.
-    pub fn is_whole(&self) -> bool {
+    pub(in crate::doctor) fn is_whole(&self) -> bool {
         self.answers() && self.reach.back == self.reach.local
     }
 
     /// Larger ones are lost, and nothing on the way says so.
-    pub fn is_hole(&self) -> bool {
+    pub(in crate::doctor) fn is_hole(&self) -> bool {
         self.answers() && self.reach.there < self.reach.local && !self.reach.is_told
     }
 
     /// What is so.
-    pub fn found(&self) -> String {
+    pub(in crate::doctor) fn found(&self) -> String {
         let Size { local, there, back, is_told } = self.reach;
         let way_back = Back(there, back);
         match self.outcome {
@@ -96,7 +96,7 @@ impl Report {
     }
 
     /// What helps; empty if nothing has to.
-    pub fn remedy(&self) -> String {
+    pub(in crate::doctor) fn remedy(&self) -> String {
         let (to, Size { there, back, .. }) = (self.to, self.reach);
         match self.outcome {
             Outcome::Refused => "start the server there first, and look at `port` on both hosts".to_owned(),
@@ -129,14 +129,6 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.to, self.found())?;
-        let remedy = self.remedy();
-        if remedy.is_empty() { Ok(()) } else { write!(f, "; {remedy}") }
-    }
-}
-
 /// What is said of the way back, if it is another one.
 struct Back(usize, usize);
 
@@ -153,7 +145,8 @@ mod tests {
 
     fn said(outcome: Outcome, local: usize, there: usize, back: usize, is_told: bool) -> String {
         let to = ([192, 0, 2, 1], 17_471).into();
-        Report { to, outcome, reach: Size { local, there, back, is_told } }.to_string()
+        let report = Report { to, outcome, reach: Size { local, there, back, is_told } };
+        [report.found(), report.remedy()].join("; ")
     }
 
     #[test]
@@ -161,7 +154,7 @@ mod tests {
         let answers = Outcome::Answers(Duration::from_micros(120));
         assert_eq!(
             said(answers, 8972, 8972, 8972, false),
-            "192.0.2.1:17471: datagrams of up to 8972 bytes arrive and come back; round trip 120 us"
+            "datagrams of up to 8972 bytes arrive and come back; round trip 120 us; "
         );
         let hole = said(answers, 8972, 1472, 1472, false);
         assert!(hole.contains("small datagrams arrive, 8972 bytes do not: the path carries 1472"), "{hole}");

@@ -1,0 +1,69 @@
+//! Echo of path probes that belong to no connection: `datinfo doctor HOST` sends them to a listener.
+//!
+//! A probe has a number of its sender in place of the token. The answer carries the probe's size and is never longer, so it
+//! amplifies nothing; the listener keeps no state.
+
+use zerocopy::IntoBytes;
+
+use super::wire::{self, Head, Kind};
+
+/// Probe flag: the answer has as many bytes as the probe.
+const FLAG_SAME_SIZE: u16 = 1;
+/// Bytes of the shortest answer: the header and the size of the probe.
+const SHORTEST: usize = size_of::<Head>() + size_of::<u32>();
+
+/// Appends the answer to a probe to `out`. False: the packet is no probe of this kind.
+pub(crate) fn answer(packet: &[u8], out: &mut Vec<u8>) -> bool {
+    let probe = wire::head(packet).map(|(head, _)| head).filter(|head| {
+        let is_probe = head.kind() == Some(Kind::Probe) && head.conn.get() == 0 && head.token.get() != 0;
+        is_probe && packet.len() >= SHORTEST
+    });
+    let Some(head) = probe else { return false };
+    let start = out.len();
+    out.extend_from_slice(Head::new(Kind::ProbeAck, 0, 0, head.token.get()).as_bytes());
+    out.extend_from_slice(&u32::try_from(packet.len()).unwrap_or(u32::MAX).to_be_bytes());
+    if head.flags.get() & FLAG_SAME_SIZE != 0 {
+        out.resize(start + packet.len(), 0);
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn probe(number: u64, size: usize, flags: u16) -> Vec<u8> {
+        let mut packet = Head::new(Kind::Probe, flags, 0, number).as_bytes().to_vec();
+        packet.resize(size, 0);
+        packet
+    }
+
+    #[test]
+    fn answer_has_the_size_and_is_never_longer() {
+        for size in [20, 21, 1200, 65_507] {
+            for (flags, length) in [(0, 20), (FLAG_SAME_SIZE, size)] {
+                let (mut out, mut again) = (vec![7], Vec::new());
+                assert!(answer(&probe(5, size, flags), &mut out));
+                assert_eq!((out.len(), &out[17..21]), (1 + length, &(size as u32).to_be_bytes()[..]));
+                assert!(!answer(&out[1..], &mut again) && again.is_empty(), "an answer is no probe");
+            }
+        }
+    }
+
+    #[test]
+    fn other_packets_get_no_answer() {
+        let mut out = Vec::new();
+        let good = probe(5, 100, 0);
+        (0..SHORTEST).for_each(|length| assert!(!answer(&good[..length], &mut out), "{length}"));
+        assert!(!answer(&probe(0, 100, 0), &mut out), "no number");
+        // In the header, only the flags and the number may have any value.
+        for at in [0, 1, 4, 5, 6, 7] {
+            for bit in 0..8 {
+                let mut bad = good.clone();
+                bad[at] ^= 1 << bit;
+                assert!(!answer(&bad, &mut out), "byte {at}, bit {bit}");
+            }
+        }
+        assert!(!answer(&[2; 100], &mut out) && out.is_empty());
+    }
+}
