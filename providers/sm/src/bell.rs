@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use dapl::handle::ObjectId;
-use dapl::provider::ConnId;
+use dapl::provider::{CmEvent, ConnId};
 
 /// The engine's.
 pub(crate) type Bell = dapl_software::engine::queue::Bell<Job>;
@@ -26,16 +26,6 @@ pub(crate) trait Attended: Tells {
     fn tick(&self, last: &mut u32) -> bool;
 }
 
-/// What the engine reports to the layer above, without borrowed data.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum News {
-    PeerRejected,
-    Rejected,
-    AcceptFailed,
-    Disconnected,
-    Broken,
-}
-
 /// A piece of work.
 #[derive(Debug)]
 pub(crate) enum Job {
@@ -49,12 +39,12 @@ pub(crate) enum Job {
     Run(u32),
     /// Its graceful end is drained.
     Drained(u32),
-    /// The other side of this attempt is not there any more.
+    /// The other side of this attempt seems to be gone.
     Gone(u32),
     /// The peer of this connection has shared memory under this key, which could be mapped.
     Ask(u32, u32),
-    /// News of a connection or attempt.
-    Event(ConnId, News),
+    /// Report this of a connection or attempt.
+    Event(ConnId, CmEvent<'static>),
     /// Look at the deadlines again.
     Deadlines,
     /// The end of the IA.

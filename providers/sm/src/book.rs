@@ -7,16 +7,14 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use dapl::provider::PeerAddress;
 use parking_lot::Mutex;
 
 use crate::cq::Driven;
 use crate::link::{Link, Peer, PidWatch, Theirs};
-use crate::proto::handshake::Answer;
 use crate::proto::machine::Machine;
-use crate::proto::pulse::Pulse;
 
 /// A queue pair, as its attempts and the engine see it.
 pub(crate) trait Conn: Driven {
@@ -39,62 +37,24 @@ pub(crate) trait Conn: Driven {
 /// Undecided and lingering requests at most: what a peer may make us remember is bounded.
 const MAX_ATTEMPTS: usize = 65_000;
 
-/// Where an attempt stands.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Stage {
-    /// Active: no listener was found; it is looked up again.
-    Seeking,
-    /// Active: the request is out.
-    Asked,
-    /// Passive: our consumer is thinking.
-    Offered,
-    /// Passive: accepted, waiting for the acknowledgement.
-    Replied,
-    /// The rings are in use.
-    Open,
-    /// Passive: answered with no; remembered for a while.
-    Refused(Answer),
-    /// Passive: the requester has left before our consumer answered.
-    Left,
-}
-
-/// Where an active attempt looks for its listener, and until when.
-#[derive(Clone, Debug)]
-pub(crate) struct Seek {
-    pub(crate) address: PeerAddress,
-    pub(crate) qual: u64,
-    pub(crate) until: Instant,
-    /// Time to the next lookup.
-    pub(crate) wait: Duration,
-}
-
 /// One attempt or connection.
 pub(crate) struct Attempt {
-    pub(crate) stage: Stage,
+    pub(crate) machine: Machine,
     pub(crate) conn: Option<Weak<dyn Conn>>,
     pub(crate) link: Option<Arc<Link>>,
-    pub(crate) machine: Machine,
-    /// Active, until a listener has the request.
-    pub(crate) seek: Option<Seek>,
-    /// The other side's end point (empty: not found yet), and its id for this connection (0: not known yet).
+    /// Active: the address and qualifier of the listener.
+    pub(crate) listener: Option<(PeerAddress, u64)>,
+    /// The other side's end point (empty: not found yet).
     pub(crate) peer: PathBuf,
-    pub(crate) peer_id: u32,
-    /// Proves to the other side that we know the attempt; the active side's choice.
-    pub(crate) token: u64,
-    /// The process at the other side, as the kernel told.
+    /// The process at the other side, as the kernel reports it.
     pub(crate) pid: i32,
     pub(crate) watch: Option<Arc<PidWatch>>,
     /// Passive: the requester's half of the link, until our consumer accepts.
     pub(crate) theirs: Option<Theirs>,
-    pub(crate) their_generation: u16,
-    /// To be sent again: bytes and descriptors.
-    pub(crate) again: Option<(Vec<u8>, Vec<OwnedFd>)>,
-    pub(crate) repeat: Duration,
+    /// Of this side's areas; they go with the request or reply.
+    pub(crate) fds: Vec<OwnedFd>,
+    /// Under which the machine's deadline is listed.
     pub(crate) due: Option<Instant>,
-    /// Active: how often it was handed on. Each time it has a new token, so who did that is not heard again.
-    pub(crate) handed_on: usize,
-    /// When the peer was heard last.
-    pub(crate) pulse: Pulse,
 }
 
 /// Tokens of requests that are over: the end of a connection overtakes a repeated request, which would be taken for a new one.
@@ -147,7 +107,7 @@ pub(crate) struct Attempts {
     pub(crate) turned_away: Past,
     used: u16,
     free: VecDeque<u32>,
-    /// Of the last machine: each attempt is of a generation of its own (CM-3).
+    /// Of the last attempt: each has a generation of its own (CM-3).
     generation: u16,
 }
 
@@ -165,11 +125,10 @@ impl Attempts {
         Some((id & 0xFFFF) | (id.wrapping_add(1 << 16) & 0xFF_0000))
     }
 
-    /// The machine of a new attempt.
-    pub(crate) fn new_machine(&mut self) -> Machine {
-        let last = self.generation;
-        self.generation = last.wrapping_add(1);
-        Machine::after(last)
+    /// The generation of a new attempt, which every packet of it carries.
+    pub(crate) fn new_generation(&mut self) -> u16 {
+        self.generation = self.generation.wrapping_add(1);
+        self.generation
     }
 
     pub(crate) fn remove(&mut self, id: u32) -> Option<Attempt> {
@@ -177,24 +136,25 @@ impl Attempts {
         if let Some(due) = attempt.due {
             self.deadlines.remove(&(due, id));
         }
-        let key = (attempt.peer.clone(), attempt.token);
+        let key = (attempt.peer.clone(), attempt.machine.token());
         if self.by_peer.get(&key) == Some(&id) {
             self.by_peer.remove(&key);
-            self.past.remember(attempt.token);
+            self.past.remember(attempt.machine.token());
         }
         self.free.push_back(id);
         Some(attempt)
     }
 
-    pub(crate) fn set_due(&mut self, id: u32, due: Option<Instant>) {
-        let Some(attempt) = self.by_id.get_mut(&id) else { return };
+    /// Lists an attempt under its machine's deadline.
+    pub(crate) fn list_due(&mut self, id: u32) {
+        let Some(attempt) = self.by_id.get_mut(&id).filter(|attempt| attempt.due != attempt.machine.due()) else {
+            return;
+        };
         if let Some(old) = attempt.due.take() {
             self.deadlines.remove(&(old, id));
         }
-        attempt.due = due;
-        if let Some(due) = due {
-            self.deadlines.insert((due, id));
-        }
+        attempt.due = attempt.machine.due();
+        self.deadlines.extend(attempt.due.map(|due| (due, id)));
     }
 
     pub(crate) fn watch(&mut self, pid: i32) -> Option<Arc<PidWatch>> {
@@ -215,6 +175,11 @@ impl Attempts {
 impl Book {
     pub(crate) fn lock(&self) -> parking_lot::MutexGuard<'_, Attempts> {
         self.inner.lock()
+    }
+
+    /// Attempts whose deadline has come.
+    pub(crate) fn due(&self, now: Instant) -> Vec<u32> {
+        self.lock().deadlines.iter().take_while(|(due, _)| *due <= now).map(|(_, id)| *id).collect()
     }
 
     /// When the engine must look again.
@@ -239,5 +204,16 @@ impl Attempt {
         let peer = self.link.as_ref().and_then(|link| link.theirs()).map(|theirs| &theirs.peer);
         let (its, watch) = peer.map_or((self.pid, &self.watch), |peer| (peer.pid, &peer.watch));
         its == pid && watch.as_ref().is_none_or(|watch| watch.is_dead())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generations_rise_with_every_attempt_and_wrap() {
+        let mut attempts = Attempts { generation: u16::MAX - 1, ..Attempts::default() };
+        assert_eq!([(); 3].map(|()| attempts.new_generation()), [u16::MAX, 0, 1]);
     }
 }

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use dapl::provider::{CmEvent, ConnId, RequestInfo};
+use dapl::provider::{CmEvent, RequestInfo};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
-use crate::bell::{Attended, Job, News};
-use crate::book::{Conn, Stage};
+use crate::bell::{Attended, Job};
+use crate::book::Conn;
 use crate::device::Device;
 use crate::lend;
 use crate::link::Link;
@@ -25,7 +25,7 @@ use crate::proto::handshake::{Answer, Bad, Datagram, Terms};
 use crate::proto::machine::{Action, Input};
 use crate::proto::message::Note;
 use crate::request::Request;
-use crate::setup::{self, Over};
+use crate::setup::{self, Step};
 use crate::sock::Received;
 use crate::wake::Delivery;
 
@@ -111,26 +111,18 @@ impl Engine {
                     self.device.regions.ticker.tick(true);
                     self.next_tick = Some(Instant::now() + TICK);
                 }
-                Job::Run(id) => _ = self.conn(id).inspect(|(qp, _, _)| qp.serve()),
+                Job::Run(id) => _ = self.conn(id).inspect(|(qp, _)| qp.serve()),
                 Job::Ask(id, key) => lend::ask(&self.device, id, key),
                 Job::Drained(id) => self.drained(id),
-                Job::Gone(id) => self.attempt_gone(id),
-                Job::Event(conn, news) => self.report(conn, news),
+                Job::Gone(id) => {
+                    self.read_datagrams(); // its answer may be the last thing that it sent
+                    self.attempt_gone(id);
+                }
+                Job::Event(conn, event) => self.device.sink.event(conn, event),
                 Job::Deadlines => {}
                 Job::Stop => self.stop = true,
             }
         }
-    }
-
-    fn report(&self, conn: ConnId, news: News) {
-        let event = match news {
-            News::PeerRejected => CmEvent::PeerRejected,
-            News::Rejected => CmEvent::Rejected,
-            News::AcceptFailed => CmEvent::AcceptFailed,
-            News::Disconnected => CmEvent::Disconnected,
-            News::Broken => CmEvent::Broken,
-        };
-        self.device.sink.event(conn, event);
     }
 
     // --- deadlines ---
@@ -142,15 +134,8 @@ impl Engine {
             self.next_tick = (!self.watched.is_empty()).then(|| now + TICK);
             self.device.regions.ticker.tick(self.next_tick.is_some());
         }
-        for (id, stage) in setup::due(&self.device, now) {
-            if stage == Stage::Seeking && !setup::seek(&self.device, id) {
-                self.refused(id, News::Rejected);
-            }
-            let waits = matches!(stage, Stage::Asked | Stage::Replied);
-            if waits && setup::send_again(&self.device, id).is_err() {
-                self.read_datagrams(); // maybe its answer was its last word
-                self.attempt_gone(id);
-            }
+        for id in self.device.book.due(now) {
+            self.step(id, Input::Deadline);
         }
         if self.next_alive.is_some_and(|due| due <= now) {
             self.signs_of_life(now);
@@ -159,14 +144,12 @@ impl Engine {
 
     /// Tells every peer that we live, and finds those that were silent for too long (CM-5).
     fn signs_of_life(&mut self, now: Instant) {
-        let silence = self.device.knobs.silence;
         let (mut dead, mut cool) = (Vec::new(), Vec::new());
         let mut open = 0;
         for (id, attempt) in self.device.book.lock().by_id.iter_mut() {
-            let (Stage::Open, Some(link)) = (attempt.stage, &attempt.link) else { continue };
+            let (true, Some(link)) = (attempt.machine.is_open(), &attempt.link) else { continue };
             open += 1;
-            let silent = attempt.pulse.is_gone(link.deeds(), now, silence);
-            if silent || link.alive() == Delivery::Dead {
+            if attempt.machine.is_silent(link.deeds(), now) || link.alive() == Delivery::Dead {
                 log::warn!("connection {id}: the peer gives no sign of life");
                 dead.push(*id);
             } else if link.is_reset() {
@@ -204,23 +187,13 @@ impl Engine {
 
     fn noted(&mut self, note: Note) {
         let (Note::Wake(id) | Note::Alive(id) | Note::Reset(id)) = note;
-        let mut implies_ack = false;
-        if let Some(attempt) = self.device.book.lock().by_id.get_mut(&id) {
-            // The generation is part of the id: a word of a former life names nobody.
-            let alive = Input::Alive(attempt.machine.peer_generation());
-            if attempt.machine.handle(alive) == [Action::Heard] {
-                attempt.pulse.beats(Instant::now());
-            }
-            implies_ack = attempt.stage == Stage::Replied; // as the first word in the rings
-        }
-        if implies_ack {
-            self.confirmed(id);
-        }
+        // The generation is part of the id: a word of a former life names nobody.
+        self.step(id, Input::Alive);
         self.look_at(id, matches!(note, Note::Wake(_)));
     }
 
     fn look_at(&mut self, id: u32, serve: bool) {
-        let Some((qp, link, _)) = self.conn(id) else { return };
+        let Some((qp, link)) = self.conn(id) else { return };
         // A forged word does nothing that the control line does not say.
         if link.is_reset() {
             self.attempt_gone(id);
@@ -267,11 +240,9 @@ impl Engine {
                     let _ = self.device.socket.send(&received.from, &reset.encode(), &[]);
                 }
             }
-            Datagram::Ack { server, token, .. } => {
-                let known = self.device.book.lock().by_id.get(&server).map(|a| (a.stage, a.token, a.peer.clone()));
-                if known == Some((Stage::Replied, token, received.from)) {
-                    self.confirmed(server);
-                }
+            Datagram::Ack { client, server, token } => {
+                let known = setup::find(&self.device, &received.from, client, server, token);
+                known.into_iter().for_each(|id| self.step(id, Input::Ack));
             }
             Datagram::Reset { from, to, token } => {
                 let known = setup::find(&self.device, &received.from, from, to, token);
@@ -286,7 +257,7 @@ impl Engine {
     fn has_asked(&self, id: u32, token: u64, answer: Answer, from: &Path) -> bool {
         let book = self.device.book.lock();
         let attempt = book.by_id.get(&id).filter(|a| a.peer == from);
-        attempt.is_some_and(|a| a.token == token || answer == Answer::NotUnderstood)
+        attempt.is_some_and(|a| a.machine.token() == token || answer == Answer::NotUnderstood)
     }
 
     fn request(&mut self, their_id: u32, terms: Terms, private_data: Vec<u8>, received: Received) {
@@ -303,88 +274,61 @@ impl Engine {
     }
 
     fn reply(&mut self, id: u32, server: u32, answer: Answer, accepted: Option<(Terms, Vec<u8>)>, received: Received) {
-        let found = {
-            let book = self.device.book.lock();
-            book.by_id.get(&id).map(|a| (a.stage, a.conn(), a.link.clone()))
-        };
-        let ack = |token| Datagram::Ack { client: id, server, token }.encode();
-        match (found, answer, accepted) {
-            (Some((Stage::Asked, Some(qp), Some(link))), Answer::Accepted, Some((terms, private_data))) => {
+        let step = setup::step(&self.device, id, Input::Reply { server, answer });
+        match (step.actions.first(), &step.link, accepted) {
+            (Some(Action::Watch), ..) => setup::watch(&self.device, id, received.pid),
+            (Some(Action::Join), Some(link), Some((terms, private_data))) => {
                 fail_point!(ReplyHeard);
-                let device = self.device.clone();
-                let (from, pid) = (received.from, received.pid);
-                let theirs = peers::meet(&device, &from, pid, server, &terms, received.fds);
+                let theirs = peers::meet(&self.device, &received.from, received.pid, server, &terms, received.fds);
                 let joined = theirs.map(|theirs| link.join(theirs));
                 fail_point!(BeforeAck);
-                if joined.is_none() || !self.answered(id, &terms) {
-                    setup::close(&device, &link);
-                    qp.break_off(Some(&link));
-                    self.report(link.conn, News::Rejected);
-                    return;
+                self.step(id, joined.map_or(Input::JoinFailed, |()| Input::Joined(private_data)));
+            }
+            _ => self.carry_out(id, step),
+        }
+    }
+
+    /// Feeds the machine of an attempt, and does all that it says.
+    fn step(&mut self, id: u32, input: Input) {
+        let step = setup::step(&self.device, id, input);
+        self.carry_out(id, step);
+    }
+
+    fn carry_out(&mut self, id: u32, step: Step) {
+        for action in step.actions {
+            match (action, &step.conn, &step.link) {
+                (Action::Lookup, ..) => self.look_up(id, None),
+                (Action::LookupQual(qual), ..) => self.look_up(id, Some(qual)),
+                (Action::CleanUp, ..) => self.device.endpoint.base().clean_up(&step.peer),
+                (Action::Recheck, ..) => self.device.bell.ring(Job::Gone(id)),
+                (Action::Established(private_data), Some(qp), Some(link)) => {
+                    self.established(id, &**qp, link, &private_data);
                 }
-                // Any word implies the acknowledgement, and there is room for it when the few places of the socket are taken:
-                // else it would wait for the answer to be repeated, and the end of another connection would overtake it.
-                if device.socket.send(&from, &ack(terms.token), &[]).is_err() {
-                    link.alive();
+                (Action::Ended(event), Some(qp), Some(link)) => {
+                    if let Some(is_faulty) = qp.peer_left(link) {
+                        self.device.sink.event(link.conn, if is_faulty { CmEvent::Broken } else { event });
+                    }
                 }
-                fail_point!(AfterAck);
-                self.established(id, &*qp, &link, &private_data);
+                _ => {}
             }
-            (Some((Stage::Asked, _, _)), Answer::Pending, _) => setup::pending(&self.device, id, server, received.pid),
-            (Some((Stage::Asked, _, _)), Answer::HandedOff(qual), _) => self.handed_off(id, qual),
-            // Without an id no listener had it. A listener that had no room says so once.
-            (Some((Stage::Asked, _, _)), Answer::NoListener, None)
-                if server == 0 && setup::seek_later(&self.device, id) => {}
-            (Some((Stage::Asked, _, _)), answer, None) => {
-                let news = if answer == Answer::Rejected { News::PeerRejected } else { News::Rejected };
-                self.refused(id, news);
-            }
-            (Some((Stage::Open, _, _)), Answer::Accepted, Some((terms, _))) => {
-                let _ = self.device.socket.send(&received.from, &ack(terms.token), &[]);
-            }
-            _ => {}
         }
     }
 
-    /// Feeds the machine with an answer; false if it does not lead to a connection.
-    fn answered(&self, id: u32, terms: &Terms) -> bool {
-        let mut book = self.device.book.lock();
-        let Some(attempt) = book.by_id.get_mut(&id) else { return false };
-        attempt.machine.handle(Input::Ack(terms.generation)) == [Action::Connected]
+    fn look_up(&mut self, id: u32, qual: Option<u64>) {
+        let step = setup::look_up(&self.device, id, qual);
+        self.carry_out(id, step);
     }
 
-    fn handed_off(&self, id: u32, qual: u64) {
-        if !setup::ask_elsewhere(&self.device, id, qual) {
-            self.refused(id, News::Rejected);
-        }
-    }
-
-    fn refused(&self, id: u32, news: News) {
-        if let Some(Over { conn: Some(qp), link: Some(link), .. }) = setup::gone(&self.device, id)
-            && qp.break_off(Some(&link)).is_some()
-        {
-            self.report(link.conn, news);
-        }
-    }
-
-    /// Passive: the requester has mapped our areas.
-    fn confirmed(&mut self, id: u32) {
-        if let Some((qp, link, _)) = self.conn(id) {
-            self.established(id, &*qp, &link, &[]);
-        }
-    }
-
-    /// The queue pair, areas and stage of an attempt.
-    fn conn(&self, id: u32) -> Option<(Arc<dyn Conn>, Arc<Link>, Stage)> {
+    /// The queue pair and areas of an attempt.
+    fn conn(&self, id: u32) -> Option<(Arc<dyn Conn>, Arc<Link>)> {
         let book = self.device.book.lock();
         let attempt = book.by_id.get(&id)?;
-        Some((attempt.conn()?, attempt.link.clone()?, attempt.stage))
+        Some((attempt.conn()?, attempt.link.clone()?))
     }
 
     /// First the report, then the data: nobody sees a receive before its connection.
     fn established(&mut self, id: u32, qp: &dyn Conn, link: &Arc<Link>, private_data: &[u8]) {
         fail_point!(Confirmed);
-        setup::settled(&self.device, id);
         if let Some(theirs) = link.theirs() {
             self.device.endpoint.add_conn(id, &theirs.peer.path);
         }
@@ -398,32 +342,21 @@ impl Engine {
 
     /// A graceful end is drained. If the QP has gone on to another connection meanwhile, the id names nothing.
     fn drained(&self, id: u32) {
-        if let Some((qp, link, _)) = self.conn(id)
+        if let Some((qp, link)) = self.conn(id)
             && qp.break_off(Some(&link)).is_some()
         {
             setup::close(&self.device, &link);
-            self.report(link.conn, News::Disconnected);
+            self.device.sink.event(link.conn, CmEvent::Disconnected);
         }
     }
 
     /// The other side of an attempt or connection is not there (any more).
     fn attempt_gone(&mut self, id: u32) {
-        // The end may be heard before the acknowledgement: the mark of a requester says that for it the connection stood.
-        if self.conn(id).is_some_and(|(_, link, stage)| stage == Stage::Replied && link.is_reset()) {
-            self.confirmed(id);
+        // The end may overtake the acknowledgement: the mark of a requester implies that for it the connection was open.
+        if self.conn(id).is_some_and(|(_, link)| link.is_reset()) {
+            self.step(id, Input::Ack);
         }
-        let Some(Over { conn: Some(qp), link: Some(link), stage }) = setup::gone(&self.device, id) else { return };
-        let news = match stage {
-            Stage::Seeking | Stage::Asked => News::PeerRejected,
-            Stage::Replied => News::AcceptFailed,
-            _ => News::Disconnected,
-        };
-        link.reset();
-        match qp.peer_left(&link) {
-            Some(true) => self.report(link.conn, News::Broken),
-            Some(false) => self.report(link.conn, news),
-            None => {}
-        }
+        self.step(id, Input::Gone);
     }
 
     pub(crate) fn process_died(&mut self, pid: i32) {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use dapl::provider::Region;
 
 use crate::backing::{Backing, Store};
-use crate::book::{Attempt, Stage};
+use crate::book::Attempt;
 use crate::device::Device;
 use crate::link::{Peer, Theirs};
 use crate::mapped::{Mapped, segment_space};
@@ -25,9 +25,9 @@ use crate::sock::{self, Received};
 pub(crate) fn ask(device: &Device, id: u32, key: u32) {
     let found = {
         let book = device.book.lock();
-        book.by_id.get(&id).filter(|attempt| attempt.stage == Stage::Open).and_then(|attempt| {
+        book.by_id.get(&id).filter(|attempt| attempt.machine.is_open()).and_then(|attempt| {
             let theirs = attempt.link.as_ref()?.theirs()?;
-            let question = Datagram::Ask { from: id, to: theirs.id, token: attempt.token, key };
+            let question = Datagram::Ask { from: id, to: theirs.id, token: attempt.machine.token(), key };
             Some((theirs.peer.clone(), question))
         })
     };
@@ -110,9 +110,8 @@ fn with<T>(
 ) -> Option<T> {
     let book = device.book.lock();
     let attempt = book.by_id.get(&to)?;
-    let stands = matches!(attempt.stage, Stage::Replied | Stage::Open);
     let theirs = attempt.link.as_ref()?.theirs()?;
-    if !stands || attempt.token != token || attempt.peer != sender || theirs.id != from {
+    if !attempt.machine.is_joined() || attempt.machine.token() != token || attempt.peer != sender || theirs.id != from {
         return None;
     }
     look(attempt, theirs)

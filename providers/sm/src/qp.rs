@@ -12,13 +12,13 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{
-    Bind, BindWr, Completion, ConnId, ConnectSpec, MemoryRegion, Outstanding, QpSpec, QueuePair, Segment, SendWr,
-    SharedRecvs, Status, Token,
+    Bind, BindWr, CmEvent, Completion, ConnId, ConnectSpec, MemoryRegion, Outstanding, QpSpec, QueuePair, Segment,
+    SendWr, SharedRecvs, Status, Token,
 };
 use dapl::watermark::High;
 use parking_lot::MutexGuard;
 
-use crate::bell::{Job, News};
+use crate::bell::Job;
 use crate::book::Conn;
 use crate::cq::Outbox;
 use crate::device::Device;
@@ -190,7 +190,7 @@ impl Core {
                 Fault::Receive | Fault::Access | Fault::Request => {}
             }
             setup::close(&self.device, &link);
-            self.shared.bell.ring(Job::Event(link.conn, News::Broken));
+            self.shared.bell.ring(Job::Event(link.conn, CmEvent::Broken));
         }
     }
 

@@ -137,8 +137,11 @@ fn a_request_read_after_the_end_of_its_connection_is_no_new_one() {
     active.connect(&ConnectSpec { address: &here(), qual: 7, private_data: &[] }, conn(10)).unwrap();
     let (bytes, fds) = {
         let book = a.ia.device.book.lock();
-        let (bytes, fds) = book.by_id.values().next().unwrap().again.as_ref().unwrap();
-        (bytes.clone(), fds.iter().map(|fd| fd.try_clone().unwrap()).collect::<Vec<_>>())
+        let attempt = book.by_id.values().next().unwrap();
+        (
+            attempt.machine.outgoing().unwrap().encode(),
+            attempt.fds.iter().map(|fd| fd.try_clone().unwrap()).collect::<Vec<_>>(),
+        )
     };
     b.sink.request().0.accept(&passive, &[], conn(11)).unwrap();
     assert_eq!(a.sink.next(conn(10)), Heard::Established(vec![]));

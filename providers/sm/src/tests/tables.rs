@@ -145,8 +145,8 @@ fn holes_punched_into_shared_buffers_are_no_signal() {
         let (request, _) = b.sink.request();
         let fds: Vec<_> = {
             let book = a.ia.device.book.lock();
-            let (_, fds) = book.by_id.values().find_map(|attempt| attempt.again.as_ref()).unwrap();
-            fds.iter().map(|fd| fd.try_clone().unwrap()).collect()
+            let attempt = book.by_id.values().find(|attempt| attempt.machine.outgoing().is_some()).unwrap();
+            attempt.fds.iter().map(|fd| fd.try_clone().unwrap()).collect()
         };
         request.accept(&passive, &[], conn(11 + 2 * round)).unwrap();
         assert_eq!(a.sink.next(of), Heard::Established(vec![]));

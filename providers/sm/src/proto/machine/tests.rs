@@ -1,0 +1,272 @@
+//! Tests of the connection machine.
+
+use super::*;
+use crate::proto::handshake::{Geometry, Terms};
+
+const QUAL: u64 = 7;
+const SILENCE: Duration = Duration::from_secs(60);
+const SEEK: Duration = Duration::from_millis(20);
+
+fn terms(token: u64) -> Terms {
+    Terms {
+        generation: 1,
+        token,
+        endpoint: 2,
+        qual: QUAL,
+        geometry: Geometry::OURS,
+        pd: 1,
+        reads: 4,
+        table_slots: 16,
+        probe_address: 0,
+        probe_value: 0,
+        barrier: false,
+        ip: [0; 16],
+    }
+}
+
+fn active(now: Instant) -> Machine {
+    let request = Datagram::Request { id: 1, terms: terms(0), private_data: b"hello".to_vec() };
+    Machine::active(1, request, now + SEEK, SILENCE, now)
+}
+
+fn requested(now: Instant) -> Machine {
+    let mut machine = active(now);
+    assert_eq!(machine.handle(Input::Found { qual: QUAL, token: 99 }, now), [Action::Transmit]);
+    machine.handle(Input::Sent(Delivery::Queued), now);
+    machine
+}
+
+fn offered(now: Instant) -> Machine {
+    Machine::passive(2, 1, 99, SILENCE, now)
+}
+
+fn accepting() -> Datagram {
+    Datagram::Reply { client: 1, server: 2, token: 99, answer: Answer::Accepted, accepted: Some((terms(99), vec![])) }
+}
+
+fn after(mut machine: Machine, inputs: &[Input], now: Instant) -> Machine {
+    for input in inputs {
+        machine.handle(input.clone(), now);
+    }
+    machine
+}
+
+fn name(state: &State) -> String {
+    format!("{state:?}").split(['(', ' ']).next().unwrap().to_string()
+}
+
+fn brief(action: &Action) -> String {
+    match action {
+        Action::Send(Datagram::Reply { answer, .. }) => format!("{answer:?}"),
+        Action::Send(Datagram::Reset { .. }) => "Reset".to_string(),
+        Action::Established(_) => "Established".to_string(),
+        other => format!("{other:?}"),
+    }
+}
+
+fn reply(answer: Answer) -> Input {
+    Input::Reply { server: if answer == Answer::NoListener { 0 } else { 2 }, answer }
+}
+
+fn inputs() -> Vec<(&'static str, Input)> {
+    vec![
+        ("found", Input::Found { qual: QUAL, token: 98 }),
+        ("not found", Input::NotFound),
+        ("no peer", Input::Sent(Delivery::NoPeer)),
+        ("accepted", reply(Answer::Accepted)),
+        ("pending", reply(Answer::Pending)),
+        ("rejected", reply(Answer::Rejected)),
+        ("no listener", reply(Answer::NoListener)),
+        ("handed off", reply(Answer::HandedOff(8))),
+        ("joined", Input::Joined(vec![])),
+        ("join failed", Input::JoinFailed),
+        ("repeated", Input::Repeated),
+        ("accept", Input::Accept(accepting())),
+        ("refuse", Input::Refuse(Answer::Rejected)),
+        ("ack", Input::Ack),
+        ("alive", Input::Alive),
+        ("deadline", Input::Deadline),
+        ("gone", Input::Gone),
+        ("close", Input::Close),
+    ]
+}
+
+/// Rows that do nothing are left out.
+const TABLE: &str = "\
+Seeking + found -> Requested [Transmit]
+Seeking + deadline -> Seeking [Lookup]
+Seeking + gone -> Closed [Ended(PeerRejected)]
+Seeking + close -> Closed []
+Requested + no peer -> Requested [Recheck]
+Requested + accepted -> Requested [Join]
+Requested + pending -> Requested [Watch]
+Requested + rejected -> Closed [Ended(PeerRejected)]
+Requested + no listener -> Seeking []
+Requested + handed off -> Seeking [LookupQual(8)]
+Requested + joined -> Open [Ack, Established]
+Requested + join failed -> Closed [Reset, Ended(Rejected)]
+Requested + deadline -> Requested [Transmit]
+Requested + gone -> Closed [Ended(PeerRejected)]
+Requested + close -> Closed [Reset]
+Offered + repeated -> Offered [Pending]
+Offered + accept -> Replied [Transmit]
+Offered + refuse -> Refused [Rejected]
+Offered + gone -> Left []
+Offered + close -> Closed []
+Replied + no peer -> Replied [Recheck]
+Replied + repeated -> Replied [Transmit]
+Replied + ack -> Open [Established]
+Replied + alive -> Open [Established]
+Replied + deadline -> Replied [Transmit]
+Replied + gone -> Closed [Mark, Ended(AcceptFailed)]
+Replied + close -> Closed [Reset]
+Open + accepted -> Open [Ack]
+Open + gone -> Closed [Mark, Ended(Disconnected)]
+Open + close -> Closed [Mark]
+Refused + repeated -> Refused [Rejected]
+Refused + deadline -> Closed []
+Refused + gone -> Closed []
+Refused + close -> Closed []
+Left + accept -> Closed [Ended(AcceptFailed)]
+Left + refuse -> Closed []
+Left + close -> Closed []
+";
+
+#[test]
+fn every_state_answers_every_input_as_the_table_says() {
+    let now = Instant::now();
+    let states: [&dyn Fn() -> Machine; 7] = [
+        &|| active(now),
+        &|| requested(now),
+        &|| offered(now),
+        &|| after(offered(now), &[Input::Accept(accepting())], now),
+        &|| after(offered(now), &[Input::Accept(accepting()), Input::Ack], now),
+        &|| after(offered(now), &[Input::Refuse(Answer::Rejected)], now),
+        &|| after(offered(now), &[Input::Gone], now),
+    ];
+    let mut table = String::new();
+    for state in states {
+        for (input_name, input) in inputs() {
+            let mut machine = state();
+            let before = name(&machine.state);
+            let actions: Vec<String> = machine.handle(input, now).iter().map(brief).collect();
+            let next = name(&machine.state);
+            if next != before || !actions.is_empty() {
+                table += &format!("{before} + {input_name} -> {next} [{}]\n", actions.join(", "));
+            }
+        }
+    }
+    assert_eq!(table, TABLE);
+}
+
+#[test]
+fn both_sides_open_with_three_datagrams() {
+    let now = Instant::now();
+    let (mut active, mut passive) = (requested(now), offered(now));
+    assert_eq!(passive.handle(Input::Accept(accepting()), now), [Action::Transmit]);
+    assert_eq!(passive.outgoing(), Some(&accepting()));
+    assert_eq!(active.handle(reply(Answer::Accepted), now), [Action::Join]);
+    let data = b"from the acceptor".to_vec();
+    let actions = active.handle(Input::Joined(data.clone()), now);
+    assert_eq!(actions, [Action::Ack, Action::Established(data)]);
+    assert_eq!(passive.handle(Input::Ack, now), [Action::Established(vec![])]);
+    assert!(active.is_open() && passive.is_open());
+    assert_eq!((active.peer_id(), active.due(), passive.due()), (2, None, None));
+    assert_eq!(active.handle(reply(Answer::Accepted), now), [Action::Ack], "the acknowledgement was lost");
+    assert_eq!(active.handle(Input::Gone, now), [Action::Mark, Action::Ended(CmEvent::Disconnected)]);
+    assert_eq!(active.handle(Input::Gone, now), [], "reported once");
+}
+
+#[test]
+fn a_request_carries_the_token_and_qualifier_it_was_sent_with() {
+    let now = Instant::now();
+    let mut machine = requested(now);
+    let carried = |machine: &Machine| match machine.outgoing() {
+        Some(Datagram::Request { terms, private_data, .. }) => (terms.qual, terms.token, private_data.clone()),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(carried(&machine), (QUAL, 99, b"hello".to_vec()));
+    assert_eq!(machine.handle(reply(Answer::HandedOff(8)), now), [Action::LookupQual(8)]);
+    assert_eq!(machine.handle(Input::Found { qual: 8, token: 98 }, now), [Action::Transmit]);
+    assert_eq!((carried(&machine), machine.token()), ((8, 98, b"hello".to_vec()), 98));
+    assert_eq!(machine.peer_id(), 0, "the id of another listener");
+}
+
+#[test]
+fn a_request_is_handed_on_a_bounded_number_of_times() {
+    let now = Instant::now();
+    let mut machine = requested(now);
+    for token in 0..MAX_HAND_OFFS as u64 {
+        assert_eq!(machine.handle(reply(Answer::HandedOff(8)), now), [Action::LookupQual(8)]);
+        machine.handle(Input::Found { qual: 8, token }, now);
+    }
+    assert_eq!(machine.handle(reply(Answer::HandedOff(8)), now), [Action::Ended(CmEvent::Rejected)]);
+}
+
+#[test]
+fn a_missing_listener_is_looked_up_until_the_limit() {
+    let begin = Instant::now();
+    let mut machine = active(begin);
+    let (mut now, mut waits) = (begin, Vec::new());
+    while machine.handle(Input::NotFound, now).is_empty() {
+        let due = machine.due().unwrap();
+        waits.push((due - now).as_millis());
+        now = due;
+        assert_eq!(machine.handle(Input::Deadline, now), [Action::Lookup]);
+    }
+    assert_eq!(waits, [1, 2, 4, 8, 5]);
+    assert_eq!(now - begin, SEEK);
+    assert!(machine.is_closed());
+}
+
+#[test]
+fn a_socket_that_is_gone_before_the_first_send_is_removed_and_looked_up_again() {
+    let now = Instant::now();
+    let mut machine = active(now);
+    machine.handle(Input::Found { qual: QUAL, token: 99 }, now);
+    assert_eq!(machine.handle(Input::Sent(Delivery::NoPeer), now), [Action::CleanUp]);
+    machine.handle(Input::Found { qual: QUAL, token: 98 }, now + SEEK);
+    let actions = machine.handle(Input::Sent(Delivery::NoPeer), now + SEEK);
+    assert_eq!(actions, [Action::CleanUp, Action::Ended(CmEvent::Rejected)]);
+}
+
+#[test]
+fn an_unanswered_request_is_repeated_with_backoff_and_rarely_once_pending() {
+    let begin = Instant::now();
+    let mut machine = requested(begin);
+    let (mut now, mut waits) = (begin, Vec::new());
+    for pending in [false, false, false, false, false, false, true, true] {
+        if pending {
+            assert_eq!(machine.handle(reply(Answer::Pending), now), [Action::Watch]);
+        }
+        let due = machine.due().unwrap();
+        waits.push((due - now).as_millis());
+        now = due;
+        assert_eq!(machine.handle(Input::Deadline, now), [Action::Transmit]);
+        machine.handle(Input::Sent(Delivery::Queued), now);
+    }
+    assert_eq!(waits, [20, 40, 80, 160, 320, 500, 2000, 2000]);
+}
+
+#[test]
+fn a_reply_is_repeated_until_the_requester_is_silent_too_long() {
+    let begin = Instant::now();
+    let mut machine = after(offered(begin), &[Input::Accept(accepting())], begin);
+    machine.handle(Input::Sent(Delivery::Full), begin);
+    assert_eq!(machine.due(), Some(begin + FIRST_TRY));
+    assert_eq!(machine.handle(Input::Deadline, begin + SILENCE), [Action::Transmit]);
+    let late = begin + SILENCE + FIRST_TRY;
+    assert_eq!(machine.handle(Input::Deadline, late), [Action::Recheck]);
+    assert_eq!(machine.handle(Input::Gone, late), [Action::Mark, Action::Ended(CmEvent::AcceptFailed)]);
+}
+
+#[test]
+fn a_refusal_is_remembered_for_a_while() {
+    let now = Instant::now();
+    let mut machine = after(offered(now), &[Input::Refuse(Answer::Rejected)], now);
+    let repeated = machine.handle(Input::Repeated, now);
+    assert_eq!(repeated.iter().map(brief).collect::<Vec<_>>(), ["Rejected"]);
+    assert_eq!(machine.due(), Some(now + LINGER));
+    assert_eq!(machine.handle(Input::Deadline, now + LINGER), []);
+    assert!(machine.is_closed());
+}
