@@ -163,6 +163,7 @@ fn monitors_get_valid_openmetrics() {
     for name in ["dapl_ia_ep_posts_send_total", "dapl_ia_sent_bytes_total", "dapl_ia_alive_evd"] {
         assert!(finished.stdout.contains(&format!("\n{name}{labels}")), "{name}: {}", finished.stdout);
     }
+    assert!(!finished.stdout.contains("dapl_ep_"), "{}", finished.stdout);
 }
 
 #[test]
@@ -273,9 +274,15 @@ fn whoever_talks_rubbish_is_named_and_harms_nobody() {
 
 #[test]
 fn where_nobody_tells_anything_the_status_is_one_and_for_wrong_words_two() {
-    for wrong in
-        ["--interval 0", "--interval x", "--once --interval 1", "--json --openmetrics", "--openmetrics -v", "x"]
-    {
+    for wrong in [
+        "--interval 0",
+        "--interval x",
+        "--once --interval 1",
+        "--json --openmetrics",
+        "--openmetrics -v",
+        "--endpoints",
+        "x",
+    ] {
         let finished = top(wrong);
         assert_eq!(finished.status.code(), Some(2), "{wrong}: {finished:#?}");
     }

@@ -96,6 +96,9 @@ pub(crate) struct Top {
     /// Look once, for monitors: text in the format of OpenMetrics
     #[arg(long, conflicts_with_all = ["json", "interval"])]
     pub(crate) openmetrics: bool,
+    /// With --openmetrics: samples of each endpoint as well, some 50 each
+    #[arg(long, requires = "openmetrics")]
+    pub(crate) endpoints: bool,
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

@@ -57,7 +57,7 @@ pub(crate) fn top(options: &Options, wanted: &options::Top) -> crate::Result {
         let look = Look::take()?;
         say(&match (options.json, wanted.openmetrics) {
             (true, _) => format!("{:#}\n", document::document(&look, &Rates::default())),
-            (_, true) => openmetrics::exposition(&look),
+            (_, true) => openmetrics::exposition(&look, wanted.endpoints),
             _ => table::table(&look, None, wanted.verbose).join(""),
         });
         return Ok(look.told().next().is_some());

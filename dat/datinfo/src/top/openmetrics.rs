@@ -1,6 +1,7 @@
 //! The same for monitors, in the text format of OpenMetrics 1.0.
 //!
-//! Pure. Sums are counters, levels gauges; a family for each name, and a sample for each object that has it. Names and labels
+//! Pure. Sums are counters, levels gauges; a family for each name, and a sample for each adapter that has it. Endpoints have
+//! samples on request only, because a monitor stores every label set and endpoints come and go. Names and labels
 //! come from other processes: whatever they are, the text is valid. A sample that would stand there twice, or under a name
 //! that is of the other type already, is left out.
 #![forbid(unsafe_code)]
@@ -15,7 +16,8 @@ use super::Look;
 /// What a family's name must not end in: names of samples are made so.
 const RESERVED: [&str; 8] = ["_total", "_created", "_count", "_sum", "_bucket", "_gcount", "_gsum", "_info"];
 
-pub(super) fn exposition(look: &Look) -> String {
+/// `with_endpoints`: samples of each endpoint beside those of its adapter.
+pub(super) fn exposition(look: &Look, with_endpoints: bool) -> String {
     let mut families = Families::default();
     for found in &look.found {
         let process = Labels::default().with("pid", &found.pid.to_string()).with("library", &found.number.to_string());
@@ -28,7 +30,7 @@ pub(super) fn exposition(look: &Look) -> String {
         );
         let Ok(told) = &found.told else { continue };
         let process = process.with("program", &told.program);
-        told.adapters.iter().for_each(|it| families.adapter(it, &process));
+        told.adapters.iter().for_each(|it| families.adapter(it, &process, with_endpoints));
     }
     families.text()
 }
@@ -62,12 +64,14 @@ struct Family {
 struct Families(BTreeMap<String, Family>);
 
 impl Families {
-    fn adapter(&mut self, adapter: &Adapter, process: &Labels) {
+    fn adapter(&mut self, adapter: &Adapter, process: &Labels, with_endpoints: bool) {
         let labels =
             process.with("adapter", &adapter.name).with("provider", &adapter.provider).with("ia", &adapter.handle);
-        self.level("dapl_ia_endpoints_left_out", "endpoints of which nothing is told", &labels, adapter.left_out);
+        if with_endpoints {
+            self.level("dapl_ia_endpoints_left_out", "endpoints without samples", &labels, adapter.left_out);
+        }
         adapter.counts.iter().for_each(|count| self.count("ia", "an adapter", &labels, count));
-        for ep in &adapter.eps {
+        for ep in adapter.eps.iter().filter(|_| with_endpoints) {
             let labels = labels.with("ep", &ep.handle);
             self.level("dapl_ep_state", "1 for the state that an endpoint is in", &labels.with("state", &ep.state), 1);
             ep.counts.iter().for_each(|count| self.count("ep", "an endpoint", &labels, count));
@@ -139,7 +143,7 @@ mod tests {
     fn sums_are_counters_and_levels_are_gauges() {
         let window = Count { is_level: true, unit: "bytes".into(), ..count("window", 9) };
         let look = look(0, 7, &[count("ep.posts.send", 5), window]);
-        let text = exposition(&look);
+        let text = exposition(&look, true);
         let labels =
             "pid=\"7\",library=\"0\",program=\"a program of many letters\",adapter=\"sm0\",provider=\"sm\",ia=\"0x30\"";
         let wanted = [
@@ -156,6 +160,14 @@ mod tests {
         assert!(text.contains(&format!("dapl_ep_connects_total{{{labels},ep=\"0x40\"}} 1\n")), "{text}");
         assert!(text.contains(&format!("dapl_ep_state{{{labels},ep=\"0x40\",state=\"Connected\"}} 1\n")), "{text}");
         assert!(text.ends_with("dapl_process_answered{pid=\"7\",library=\"0\"} 1\n# EOF\n"), "{text}");
+    }
+
+    #[test]
+    fn endpoints_have_samples_only_on_request() {
+        let text = exposition(&look(0, 7, &[count("ep.posts.send", 5)]), false);
+        assert!(text.contains("dapl_ia_ep_posts_send_total{"), "{text}");
+        assert!(!text.contains("dapl_ep_") && !text.contains("left_out"), "{text}");
+        assert_eq!(grammar_tests::samples(&text), Ok(2), "{text}");
     }
 
     #[test]
@@ -184,7 +196,7 @@ mod tests {
         told.program = "\"}\\\n# EOF".into();
         look.found.append(&mut other.found);
         look.found.push(Found { pid: 9, number: 1, told: Err(Trouble::Cut) });
-        let text = exposition(&look);
+        let text = exposition(&look, true);
         assert!(text.contains("program=\"\\\"}\\\\\\n# EOF\""), "{text}");
         assert!(text.contains("dapl_ia_a_b_total{") && text.matches("dapl_ia_a_b_total{").count() == 1, "{text}");
         assert!(text.contains("dapl_process_answered{pid=\"9\",library=\"1\"} 0\n"), "{text}");
