@@ -9,7 +9,7 @@
 //! From the ground up; imports, calls and locks go down this list, only events climb:
 //! - [`cancel`], [`error`], [`names`], [`sync`], [`watermark`]; [`handle`], [`ffi`], [`libdat`], [`provider`]: what everybody stands on
 //! - [`wait`], [`timer`], [`shown`], [`debug`]: sleeping, deadlines, memory shown to consumers, the log
-//! - [`name_service`]: maps an address to a GID; [`mappings`]: reads the kernel's list of this process's mappings
+//! - [`mappings`]: reads the kernel's list of this process's mappings
 //! - [`counters`], [`published`], [`trace`]: what is counted always, told to who asks from outside, and recorded on request
 //! - [`ia`], [`pz`], [`cno`]; [`evd`], [`lmr`], [`rmr`], [`srq`]; [`ep`]; [`cr`]; [`psp`], [`rsp`]: the objects
 //! - [`cm`]: events of connections; [`context`], [`table`], [`registration`]: the way in
@@ -33,7 +33,6 @@ pub mod ia;
 pub mod libdat;
 pub mod lmr;
 pub mod mappings;
-pub mod name_service;
 pub mod names;
 pub mod provider;
 pub mod psp;

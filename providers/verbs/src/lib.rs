@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! lib -> request -> cm -> opened -> qp -> srq -> cq -> device -> limits -> find memory rdma_cm -> gid host keys state
-//!     -> addresses binds explain gather ibv knobs reactor status work
+//!     -> addresses binds explain gather ibv knobs name_service reactor status work
 //! ```
 //! It knows no handle and no event of DAT's; dapl knows no queue pair's state.
 #![cfg(feature = "rdma-core")]
@@ -27,6 +27,7 @@ mod keys;
 mod knobs;
 mod limits;
 mod memory;
+mod name_service;
 mod opened;
 mod qp;
 mod rdma_cm;

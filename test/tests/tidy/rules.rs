@@ -29,7 +29,7 @@ const DAPL: &[&[&str]] = &[
     &["handle"],
     &["provider", "libdat"],
     &["ffi", "wait", "thread", "shown", "debug", "mappings"],
-    &["timer", "counters", "published", "name_service"],
+    &["timer", "counters", "published"],
     &["trace"],
     &["ia"],
     &["pz", "cno"],
@@ -88,7 +88,7 @@ const USNIC: &[&[&str]] = &[
 
 /// As its `lib.rs` has it.
 const VERBS: &[&[&str]] = &[
-    &["addresses", "binds", "explain", "gather", "ibv", "knobs", "reactor", "status", "work"],
+    &["addresses", "binds", "explain", "gather", "ibv", "knobs", "name_service", "reactor", "status", "work"],
     &["gid", "host", "keys", "state"],
     &["find", "memory", "rdma_cm"],
     &["limits"],
@@ -255,7 +255,7 @@ pub(crate) const FORBIDDEN_UNSAFE: &[&str] = &[
     "dat/counters/src/reader.rs",
     "dat/counters/src/text.rs",
     "dat/knobs/src/lib.rs",
-    "dapl/src/name_service.rs",
+    "providers/verbs/src/name_service.rs",
     "dapl/src/timer.rs",
     "dapl/src/counters/ledger.rs",
     "dapl/src/trace/ring.rs",

@@ -20,9 +20,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::name_service::Gid;
 use dapl::error::{Address, Error, Result};
 use dapl::handle::ObjectId;
-use dapl::name_service::Gid;
 use dapl::provider::{CmEvent, ConnId, ConnectSpec, PeerAddress, RequestInfo};
 use parking_lot::Mutex;
 

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use crate::name_service::Gid;
 use dapl::error::{Error, Result};
 use dapl::handle::ObjectId;
-use dapl::name_service::Gid;
 use dapl::provider::{CmEvent, ConnId, RequestInfo};
 use ibverbs_sys::IBV_LINK_LAYER_ETHERNET;
 use parking_lot::Mutex;

@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use dapl::name_service::{Gid, NameService};
+use crate::name_service::{Gid, NameService};
 use parking_lot::Mutex;
 
 use crate::reactor::Reactor;

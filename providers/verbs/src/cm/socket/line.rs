@@ -10,8 +10,8 @@ use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock, Weak};
 
+use crate::name_service::Gid;
 use dapl::error::Result;
-use dapl::name_service::Gid;
 use dapl::provider::{CmEvent, ConnId};
 use parking_lot::Mutex;
 

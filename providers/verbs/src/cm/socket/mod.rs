@@ -29,9 +29,9 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::name_service::Gid;
 use dapl::error::{Address, Error, Resource, Result};
 use dapl::handle::ObjectId;
-use dapl::name_service::Gid;
 use dapl::provider::{ConnId, ConnectSpec, PeerAddress, RequestInfo};
 use parking_lot::Mutex;
 

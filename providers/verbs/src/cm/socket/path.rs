@@ -8,7 +8,7 @@
 use std::fmt::{self, Display, Formatter};
 use std::net::Ipv6Addr;
 
-use dapl::name_service::Gid;
+use crate::name_service::Gid;
 use ibverbs_sys::{
     IBV_LINK_LAYER_ETHERNET, IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096,
     ibv_access_flags as access, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_mtu, ibv_port_attr, ibv_qp_attr,

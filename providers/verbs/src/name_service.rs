@@ -18,7 +18,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::debug;
+use dapl::debug;
 
 /// Directory of the system's configuration, chosen at build time.
 const SYSCONFDIR: &str = match option_env!("DAPL_SYSCONFDIR") {
@@ -33,11 +33,11 @@ const LONGEST: u64 = 4 << 20;
 const SHOWN: usize = 20;
 
 /// A port's global identifier, as it stands on the wire: prefix, then GUID, both in network order.
-pub type Gid = [u8; 16];
+pub(crate) type Gid = [u8; 16];
 
 /// The file, and what was found in it.
 #[derive(Debug)]
-pub struct NameService {
+pub(crate) struct NameService {
     path: PathBuf,
     table: OnceLock<Table>,
 }
@@ -50,7 +50,7 @@ impl Default for NameService {
 
 impl NameService {
     /// Over the file of the environment or of the system. Reads nothing yet.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let chosen = debug::secure_variable("DAPL_IBHOSTS").filter(|path| !path.is_empty());
         Self::over(chosen.map_or_else(|| Path::new(SYSCONFDIR).join("dapl/ibhosts"), PathBuf::from))
     }
@@ -59,14 +59,9 @@ impl NameService {
         NameService { path, table: OnceLock::new() }
     }
 
-    /// The file.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// The GID of the host with this address. The first call reads the file and asks the resolver, which may take long; a
     /// miss is told to the log.
-    pub fn gid(&self, address: IpAddr) -> Option<Gid> {
+    pub(crate) fn gid(&self, address: IpAddr) -> Option<Gid> {
         let found = self.lookup(address);
         if found.is_none() {
             log::error!(
@@ -79,12 +74,12 @@ impl NameService {
     }
 
     /// As `gid`, without a word: a miss may be no error to whoever asks.
-    pub fn lookup(&self, address: IpAddr) -> Option<Gid> {
+    pub(crate) fn lookup(&self, address: IpAddr) -> Option<Gid> {
         self.table().gid(address)
     }
 
     /// No call has to wait any more.
-    pub fn is_read(&self) -> bool {
+    pub(crate) fn is_read(&self) -> bool {
         self.table.get().is_some()
     }
 
