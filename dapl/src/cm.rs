@@ -7,10 +7,10 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use crate::ep::{Ep, dapls_ep};
-use crate::handle::{ObjectId, from_id};
 use crate::provider::{CmEvent, CmSink, ConnId, Provider, RequestInfo};
 use crate::psp::{Psp, dapls_psp};
 use crate::rsp::Rsp;
+use crate::runtime::handle::{ObjectId, from_id};
 
 /// Where a provider reports; one serves any number of IAs.
 pub fn sink<P: Provider>() -> Arc<dyn CmSink<P>> {

@@ -8,7 +8,7 @@ use dat_abi::*;
 
 use crate::error::{Error, Handle};
 use crate::ffi::{guard, require};
-use crate::handle::{self, Kind};
+use crate::runtime::handle::{self, Kind};
 
 /// `dat_set_consumer_context`.
 ///

@@ -11,9 +11,9 @@ use dat_abi::{
     DAT_OS_WAIT_PROXY_AGENT, DAT_PVOID, DAT_RETURN, DAT_SUCCESS,
 };
 
-use crate::cancel;
 use crate::error::{Error, Result};
 use crate::provider::Segment;
+use crate::runtime::cancel;
 
 /// Runs one entry: an `Err` becomes its DAT code, a panic stops here, not in C, and cancellation is deferred.
 #[inline(always)]

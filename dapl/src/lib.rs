@@ -2,55 +2,41 @@
 //!
 //! One page: a provider library is a [`provider::Provider`] and one line, [`export_provider!`]. The registry calls its
 //! `dat_provider_init`, and [`registration`] answers with a jump table ([`table`]) of entries, one per DAT function. An
-//! entry (`dapl_*`) translates C values, opens handles with [`handle::from_handle`], and makes one call into the room of
-//! its object; rooms speak to each other through their `dapls_*`. A transport answers upwards through two sinks: completion
+//! entry (`dapl_*`) translates C values, opens handles with [`runtime::handle::from_handle`], and makes one call into the
+//! module of its object; modules call each other through their `dapls_*`. A transport answers upwards through two sinks: completion
 //! queues wake their EVD, and news of connections go through [`cm`] to a CR or an EP.
 //!
-//! From the ground up; imports, calls and locks go down this list, only events climb:
-//! - [`cancel`], [`error`], [`names`], [`sync`], [`watermark`]; [`handle`], [`ffi`], [`libdat`], [`provider`]: what everybody stands on
-//! - [`wait`], [`timer`], [`shown`], [`debug`]: sleeping, deadlines, memory shown to consumers, the log
-//! - [`mappings`]: reads the kernel's list of this process's mappings
-//! - [`counters`], [`published`], [`trace`]: what is counted always, told to who asks from outside, and recorded on request
+//! From the bottom up; imports, calls and locks go down this list, only events go up:
+//! - [`error`], [`names`], [`ffi`], [`libdat`], [`provider`]: errors, C values, the two neighbours
+//! - [`runtime`]: handles, locks, waiting, deadlines, threads, the logger, memory that consumers see
+//! - [`stats`]: counters, their publication, traces
 //! - [`ia`], [`pz`], [`cno`]; [`evd`], [`lmr`], [`rmr`], [`srq`]; [`ep`]; [`cr`]; [`psp`], [`rsp`]: the objects
 //! - [`cm`]: events of connections; [`context`], [`table`], [`registration`]: the way in
 //!
 //! Absent on purpose: any transport, any lock held while C code runs, any panic that reaches C.
 
-pub mod cancel;
 pub mod cm;
 pub mod cno;
 pub mod context;
-pub mod counters;
 pub mod cr;
-pub mod debug;
 pub mod ep;
 pub mod error;
 pub mod evd;
 pub mod ffi;
-mod fork;
-pub mod handle;
 pub mod ia;
 pub mod libdat;
 pub mod lmr;
-pub mod mappings;
 pub mod names;
 pub mod provider;
 pub mod psp;
-pub mod published;
 pub mod pz;
 pub mod registration;
 pub mod rmr;
 pub mod rsp;
-pub mod shown;
-mod spin;
+pub mod runtime;
 pub mod srq;
-pub mod sync;
+pub mod stats;
 pub mod table;
-pub mod thread;
-pub mod timer;
-pub mod trace;
-pub mod wait;
-pub mod watermark;
 
 #[cfg(test)]
 pub(crate) mod double;

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use dat_abi::hook::{LIBDAT_HOOK_LEAST, LIBDAT_HOOK_REQUEST, LibdatHook};
 use dat_abi::*;
 
-use crate::handle;
-use crate::sync::Lasting;
+use crate::runtime::handle;
+use crate::runtime::sync::Lasting;
 
 /// The functions of libdat that a provider library imports. `dapl` does not link libdat itself, so that its tests need none.
 #[derive(Clone, Copy)]

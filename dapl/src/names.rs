@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString};
 use dat_abi::DAT_PROVIDER;
 use parking_lot::Mutex;
 
-use crate::sync::Lasting;
+use crate::runtime::sync::Lasting;
 
 /// A name that this library serves, and the table behind its handles.
 pub struct Registration {

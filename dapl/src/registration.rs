@@ -10,7 +10,8 @@ use dat_abi::*;
 use crate::libdat::{self, Libdat};
 use crate::names::{self, Served};
 use crate::provider::Provider;
-use crate::{cancel, debug, fork, table};
+use crate::runtime::{cancel, fork, logger};
+use crate::table;
 
 /// `dat_provider_init`: registers the name that libdat asks for.
 ///
@@ -18,7 +19,7 @@ use crate::{cancel, debug, fork, table};
 /// `info` is null or readable, `params` null or a string, and the functions are those of the libdat that calls.
 pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, params: *const c_char) {
     let _deferral = cancel::defer();
-    debug::install();
+    logger::install();
     fork::prepare();
     if info.is_null() {
         return log::error!("{}: init without a provider info", P::NAME);

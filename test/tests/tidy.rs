@@ -1,7 +1,7 @@
-//! The house rules: what may import what, where unsafe code may live, how a file begins, which names are public.
+//! The structure rules: which module may import which, where unsafe code may be, how a file begins, which names are public.
 //!
-//! The tables of `rules` are the rules; the code here only compares. Each known step against a rule stands in a table with its
-//! reason, and must still be needed. Reads sources only: nothing is built.
+//! The tables of `rules` are the rules; the code here only compares. Each exception stands in a table with its reason, and must
+//! still be needed. Reads sources only: nothing is built.
 #![forbid(unsafe_code)]
 
 #[path = "tidy/rules.rs"]
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use dapl_test::stage::workspace;
-use rules::{FORBIDDEN_UNSAFE, HOUSES, PACKAGES, STEPS_UP, UNDECLARED, UNSAFE_ROOMS};
+use rules::{FORBIDDEN_UNSAFE, LAYERS, PACKAGES, UNDECLARED, UNSAFE_FILES, UPWARD_IMPORTS};
 use source::{Source, files, imports, word};
 
 #[test]
@@ -39,55 +39,65 @@ fn packages_depend_downwards() {
 }
 
 #[test]
-fn imports_go_down_the_stairs() {
+fn imports_go_down_the_layers() {
     let mut wrong = Vec::new();
     let mut used = BTreeSet::new();
-    for (house, floors) in HOUSES {
+    for (folder, layers) in LAYERS {
         for file in files(&["rs"]) {
-            let Some(rest) = file.path.strip_prefix(house) else { continue };
-            let room = rest.split('/').next().unwrap().trim_end_matches(".rs");
-            // lib.rs is the house in one page; doubles and tests stand outside.
-            if room == "lib" || room == "double" || is_test(&file.path) {
+            let Some(rest) = file.path.strip_prefix(folder) else { continue };
+            let path: Vec<&str> = rest.trim_end_matches(".rs").split('/').collect();
+            // lib.rs declares the modules; fakes and tests may import everything.
+            if path == ["lib"] || path[0] == "double" || is_test(&file.path) || is_grouping(&path, layers) {
                 continue;
             }
-            let own = if is_entry(&file.path) { "entries" } else { room };
-            let Some(floor) = floor_of(floors, own) else {
-                wrong.push(format!("{}: the room {own} is on no floor", file.path));
+            let own = if is_entry(&file.path) { Some("entries".to_owned()) } else { module_of(&path, layers) };
+            let Some(layer) = own.as_deref().and_then(|own| layer_of(layers, own)) else {
+                wrong.push(format!("{}: its module is in no layer", file.path));
                 continue;
             };
-            // Capital letters are the provider itself, the root's type, in which sinks are generic.
-            let named = imports(&file.product_code()).into_iter().filter(|name| name.starts_with(char::is_lowercase));
-            for target in named.filter(|target| target != room).collect::<BTreeSet<_>>() {
-                let known = STEPS_UP.iter().position(|(path, room, _)| *path == file.path && *room == target);
-                match floor_of(floors, &target) {
-                    Some(below) if below < floor => {}
-                    Some(_) if known.is_some() => drop(used.insert(known)),
-                    Some(_) => wrong.push(format!("{} imports {target}, which is not below it", file.path)),
-                    None => wrong.push(format!("{} imports {target}, which is on no floor", file.path)),
+            let own = module_of(&path, layers);
+            for target in imports(&file.product_code()) {
+                let target: Vec<&str> = target.iter().map(String::as_str).collect();
+                // Capital letters are the provider itself, the root's type, in which sinks are generic.
+                if target[0].starts_with(char::is_uppercase) || target[0] == path[0] && target.len() == 1 {
+                    continue;
+                }
+                let Some(target) = module_of(&target, layers) else {
+                    wrong.push(format!("{} imports {}, which is in no layer", file.path, target.join("/")));
+                    continue;
+                };
+                let known = UPWARD_IMPORTS.iter().position(|(path, to, _)| *path == file.path && *to == target);
+                if own.as_ref() == Some(&target) || layer_of(layers, &target).is_some_and(|below| below < layer) {
+                    continue;
+                }
+                match known {
+                    Some(_) => drop(used.insert(known)),
+                    None => wrong.push(format!("{} imports {target}, which is not below it", file.path)),
                 }
             }
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    let idle: Vec<_> = (0..STEPS_UP.len()).filter(|at| !used.contains(&Some(*at))).map(|at| STEPS_UP[at]).collect();
+    let idle: Vec<_> =
+        (0..UPWARD_IMPORTS.len()).filter(|at| !used.contains(&Some(*at))).map(|at| UPWARD_IMPORTS[at]).collect();
     assert!(idle.is_empty(), "no longer needed: {idle:#?}");
 }
 
 #[test]
-fn unsafe_code_stays_in_its_rooms() {
+fn unsafe_code_stays_in_its_files() {
     let sources = files(&["rs"]);
     let mut wrong = Vec::new();
     for file in &sources {
         let code = file.code();
         let is_allowed =
-            is_entry(&file.path) || is_test(&file.path) || UNSAFE_ROOMS.iter().any(|(path, _)| *path == file.path);
+            is_entry(&file.path) || is_test(&file.path) || UNSAFE_FILES.iter().any(|(path, _)| *path == file.path);
         let places = word(&code, "unsafe");
         if !is_allowed && !places.is_empty() {
             let line = code[..places[0]].matches('\n').count() + 1;
-            wrong.push(format!("{}:{line}: unsafe code outside its rooms", file.path));
+            wrong.push(format!("{}:{line}: unsafe code outside its files", file.path));
         }
     }
-    for (path, why) in UNSAFE_ROOMS {
+    for (path, why) in UNSAFE_FILES {
         match sources.iter().find(|file| file.path == *path) {
             None => wrong.push(format!("{path} ({why}) is gone")),
             Some(file) if word(&file.code(), "unsafe").is_empty() => wrong.push(format!("{path} needs no unsafe code")),
@@ -181,8 +191,19 @@ fn no_machine_is_named() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-fn floor_of(floors: &[&[&str]], room: &str) -> Option<usize> {
-    floors.iter().position(|floor| floor.contains(&room))
+fn layer_of(layers: &[&[&str]], module: &str) -> Option<usize> {
+    layers.iter().position(|layer| layer.contains(&module))
+}
+
+/// The name that the layers give the module of a path: its first two parts, else its first.
+fn module_of(path: &[&str], layers: &[&[&str]]) -> Option<String> {
+    let named = [path.get(..2).map(|two| two.join("/")), path.first().map(|one| (*one).to_owned())];
+    named.into_iter().flatten().find(|name| layer_of(layers, name).is_some())
+}
+
+/// The `mod.rs` of a folder that only groups modules.
+fn is_grouping(path: &[&str], layers: &[&[&str]]) -> bool {
+    path.len() == 2 && path[1] == "mod" && module_of(path, layers).is_none()
 }
 
 /// A file of functions that C calls.

@@ -7,9 +7,9 @@ use dat_abi::*;
 use super::{Cno, dapls_cno};
 use crate::error::{Error, Handle};
 use crate::ffi::{Agent, guard, require};
-use crate::handle::from_handle;
 use crate::ia::Ia;
 use crate::provider::Provider;
+use crate::runtime::handle::from_handle;
 
 /// `dat_cno_create`.
 ///

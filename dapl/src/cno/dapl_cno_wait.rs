@@ -8,9 +8,9 @@ use super::Cno;
 use super::dapli_cno::{self, Next, Wait, clear};
 use crate::error::{Error, Handle, Result};
 use crate::ffi;
-use crate::handle::from_handle;
 use crate::provider::Provider;
-use crate::wait::{self, Cause, Mark, Step};
+use crate::runtime::handle::from_handle;
+use crate::runtime::wait::{self, Cause, Mark, Step};
 
 #[derive(Clone, Copy)]
 struct Call {

@@ -15,9 +15,9 @@ use super::triggers::Triggers;
 use super::{Cno, Source};
 use crate::error::{Error, Handle};
 use crate::ffi::Agent;
-use crate::handle::{self, ObjectId};
 use crate::provider::Provider;
-use crate::wait::{self, Cause, Deadline};
+use crate::runtime::handle::{self, ObjectId};
+use crate::runtime::wait::{self, Cause, Deadline};
 
 /// What the CNO's lock guards.
 #[derive(Default)]

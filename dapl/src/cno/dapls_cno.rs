@@ -13,11 +13,11 @@ use super::dapli_cno::Inner;
 use super::{Cno, Source};
 use crate::error::{Error, Handle, Result, State};
 use crate::ffi::Agent;
-use crate::handle::{self, ObjectId, Usable, Use, UseCount};
 use crate::ia::{Child, Ia, Rank};
 use crate::provider::Provider;
-use crate::spin::SpinBudget;
-use crate::wait;
+use crate::runtime::handle::{self, ObjectId, Usable, Use, UseCount};
+use crate::runtime::spin::SpinBudget;
+use crate::runtime::wait;
 
 /// A new CNO, live in its IA.
 pub fn create<P: Provider>(ia: &Arc<Ia<P>>, agent: Option<Agent>) -> Result<DAT_CNO_HANDLE> {

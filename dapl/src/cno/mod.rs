@@ -9,10 +9,10 @@ use std::sync::atomic::AtomicBool;
 use parking_lot::{Condvar, Mutex};
 
 use crate::ffi::Agent;
-use crate::handle::{Kind, Object, ObjectId, Usable, UseCount};
 use crate::ia::{Child, Ia};
 use crate::provider::Provider;
-use crate::spin::SpinBudget;
+use crate::runtime::handle::{Kind, Object, ObjectId, Usable, UseCount};
+use crate::runtime::spin::SpinBudget;
 
 pub mod dapl_cno;
 mod dapl_cno_wait;

@@ -11,9 +11,9 @@ use crate::double::{self, Double, Opened};
 use crate::error::{Error, Handle};
 use crate::evd::dapl_evd::*;
 use crate::evd::{Evd, dapls_evd};
-use crate::handle::from_handle;
 use crate::ia::dapl_ia::dapl_ia_close;
 use crate::provider::{Completion, Token};
+use crate::runtime::handle::from_handle;
 
 const NULL: *mut c_void = std::ptr::null_mut();
 const IN_USE: DAT_RETURN = DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_CNO_IN_USE;

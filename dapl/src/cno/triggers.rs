@@ -7,7 +7,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::Source;
-use crate::handle::ObjectId;
+use crate::runtime::handle::ObjectId;
 
 /// The queue.
 #[derive(Default)]

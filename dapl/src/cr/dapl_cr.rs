@@ -8,8 +8,8 @@ use super::{Cr, dapli_cr};
 use crate::ep::Ep;
 use crate::error::{Error, Handle, Result};
 use crate::ffi;
-use crate::handle::{from_handle, from_optional};
 use crate::provider::Provider;
+use crate::runtime::handle::{from_handle, from_optional};
 
 /// `dat_cr_query`. Whatever the mask, all fields are written: programs ask for one and read another.
 ///

@@ -5,8 +5,8 @@ use super::Cr;
 use crate::ep::Ep;
 use crate::ep::dapls_ep::{self, Acceptance};
 use crate::error::{Error, Handle, Result};
-use crate::handle::{Ref, from_id};
 use crate::provider::Provider;
+use crate::runtime::handle::{Ref, from_id};
 
 /// The EP to accept into: the consumer's or the request's own, never both, never none.
 pub(super) fn target<P: Provider>(cr: &Cr<P>, given: Option<Ref<Ep<P>>>) -> Result<Ref<Ep<P>>> {

@@ -7,10 +7,10 @@ use parking_lot::Mutex;
 
 use super::{Cr, Own};
 use crate::evd::{Evd, Event, dapls_evd};
-use crate::handle::{self, ObjectId};
 use crate::ia::{Child, Ia, Rank};
 use crate::provider::{Provider, RequestInfo};
-use crate::shown::{self, Address, PrivateData};
+use crate::runtime::consumer_memory::{self, Address, PrivateData};
+use crate::runtime::handle::{self, ObjectId};
 
 /// Where a request arrived.
 pub(crate) struct Arrival<'a, P: Provider> {
@@ -36,7 +36,7 @@ pub(crate) fn announce<P: Provider>(
             id,
             ia: Arc::clone(ia),
             peer: info.peer,
-            address: Address::new(&shown::socket_address(info.peer)),
+            address: Address::new(&consumer_memory::socket_address(info.peer)),
             private_data: PrivateData::new(&info.private_data),
             private_data_size: info.told.min(PrivateData::SIZE),
             own: *own,

@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 
 use crate::ep::{Ep, dapls_ep};
 use crate::error::{Error, Handle, Result};
-use crate::handle::{self, Kind, Object, ObjectId};
 use crate::ia::{Child, Ia};
 use crate::provider::{ConnRequest, Provider};
-use crate::shown::{Address, PrivateData};
+use crate::runtime::consumer_memory::{Address, PrivateData};
+use crate::runtime::handle::{self, Kind, Object, ObjectId};
 
 pub mod dapl_cr;
 mod dapli_cr;

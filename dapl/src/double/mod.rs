@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::error::Result;
-use crate::handle::ObjectId;
 use crate::provider::*;
+use crate::runtime::handle::ObjectId;
 
 mod cq;
 mod memory;

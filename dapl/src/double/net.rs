@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use parking_lot::Mutex;
 
 use super::Double;
-use crate::handle::ObjectId;
 use crate::provider::{CmEvent, CmSink, ConnId, SharedCookie};
+use crate::runtime::handle::ObjectId;
 
 pub(super) type News = Box<dyn FnOnce(&dyn CmSink<Double>) + Send>;
 

@@ -24,7 +24,7 @@ pub(crate) fn open_with(name: &std::ffi::CStr, params: &std::ffi::CStr) -> Opene
     let (ia_handle, async_evd) =
         dapls_ia::open::<Double>(registration, crate::cm::sink::<Double>(), dapls_evd::with_ia(8))
             .expect("the double opens");
-    let ia = crate::handle::from_handle::<crate::ia::Ia<Double>>(ia_handle, crate::error::Handle::Ia)
+    let ia = crate::runtime::handle::from_handle::<crate::ia::Ia<Double>>(ia_handle, crate::error::Handle::Ia)
         .expect("just opened")
         .to_arc();
     Opened { ia, ia_handle, async_evd }

@@ -13,7 +13,7 @@ use super::net::Net;
 use super::{Double, DoubleCq, DoubleMr, DoubleMw, DoubleRequest};
 use crate::error::{Address, Error, Resource, Result};
 use crate::provider::*;
-use crate::watermark::High;
+use crate::stats::watermark::High;
 
 /// A queue pair.
 pub(crate) struct DoubleQp(pub(super) Arc<Core>);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::net::Net;
 use super::qp::{Core, DoubleQp, QpState};
 use crate::error::{Error, Result};
-use crate::handle::ObjectId;
 use crate::provider::{CmEvent, ConnId, ConnRequest, RequestInfo};
+use crate::runtime::handle::ObjectId;
 
 /// A listener.
 pub(crate) struct DoubleListener {

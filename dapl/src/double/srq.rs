@@ -13,7 +13,7 @@ use super::net::Net;
 use super::qp::{Core, length};
 use crate::error::{Error, Resource, Result};
 use crate::provider::{Segment, SharedReceiveQueue, SrqSink, SrqSpec};
-use crate::watermark::Low;
+use crate::stats::watermark::Low;
 
 /// A shared receive queue.
 pub(crate) struct DoubleSrq {

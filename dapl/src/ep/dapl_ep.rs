@@ -17,11 +17,11 @@ use super::{Ep, Wiring, record};
 use crate::error::{Address, Error, Handle, Result};
 use crate::evd::{Evd, Stream};
 use crate::ffi;
-use crate::handle::{Use, from_handle, from_optional};
 use crate::ia::Ia;
 use crate::provider::{PeerAddress, Provider};
 use crate::pz::Pz;
-use crate::shown;
+use crate::runtime::consumer_memory;
+use crate::runtime::handle::{Use, from_handle, from_optional};
 use crate::srq::Srq;
 
 /// `dat_ep_create`.
@@ -378,5 +378,5 @@ unsafe fn address(address: DAT_IA_ADDRESS_PTR) -> Result<PeerAddress> {
     };
     // SAFETY: as above: that many bytes are there.
     let bytes = unsafe { ffi::copy(address.cast(), length) };
-    shown::parse_address(&bytes).ok_or(Error::InvalidAddress(Address::Malformed))
+    consumer_memory::parse_address(&bytes).ok_or(Error::InvalidAddress(Address::Malformed))
 }

@@ -10,8 +10,8 @@ use super::attributes::PostLimits;
 use super::{Desk, Ep};
 use crate::error::{Error, Handle, Result, State};
 use crate::ffi;
-use crate::handle::{Ref, from_handle};
 use crate::provider::{Op, Provider, QueuePair, Remote, Segment, SendWr, Token, Work};
+use crate::runtime::handle::{Ref, from_handle};
 
 /// `dat_ep_post_send`.
 ///

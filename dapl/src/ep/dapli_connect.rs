@@ -10,10 +10,10 @@ use std::time::Duration;
 use super::state::{EpState, Step};
 use super::{Ep, Remote};
 use crate::error::{Error, Handle, Result, State};
-use crate::handle::Ref;
 use crate::provider::{ConnectSpec, PeerAddress, Provider, QueuePair};
-use crate::shown;
-use crate::timer::{self, OnExpiry};
+use crate::runtime::consumer_memory;
+use crate::runtime::handle::Ref;
+use crate::runtime::timer::{self, OnExpiry};
 
 /// What `dat_ep_connect` is asked for. What could be wrong with a parameter is kept until its turn in the order of checks
 /// (endpoints 5.4).
@@ -54,7 +54,7 @@ pub(super) fn connect<P: Provider>(ep: &Ref<Ep<P>>, call: Call) -> Result<()> {
     });
     core.timeout = timeout.transpose()?;
     ep.step(&mut core, Step::Connect)?;
-    ep.remote_address.write(&shown::peer_address(&address));
+    ep.remote_address.write(&consumer_memory::peer_address(&address));
     core.keepsake = None;
 
     let spec = ConnectSpec { address: &address, qual: call.qual, private_data: &private_data };

@@ -8,11 +8,11 @@ use dat_counters::text::Text;
 
 use super::state::EpState;
 use super::{Core, Desk, Ep, Wiring};
-use crate::counters::{Board, EpCounts};
 use crate::evd::{Evd, dapls_evd};
-use crate::handle::{ObjectId, Use};
 use crate::provider::{Count, Provider, QueuePair, Work};
-use crate::trace::{Outlook, Report, Subject};
+use crate::runtime::handle::{ObjectId, Use};
+use crate::stats::counters::{Board, EpCounts};
+use crate::stats::trace::{Outlook, Report, Subject};
 
 /// Numbers of the queue pair's with a place in the list.
 const PROVIDERS: usize = 48;

@@ -11,9 +11,9 @@ use super::dapli_qp::{build, configure};
 use super::{Binding, Core, Ep, Wiring, record};
 use crate::error::{Error, Result};
 use crate::evd::{Evd, dapls_evd};
-use crate::handle::{Usable, Use};
 use crate::provider::{Limits, Provider, QueuePair};
 use crate::pz::Pz;
+use crate::runtime::handle::{Usable, Use};
 
 /// A handle the consumer named: `None` leaves the EP's as it is. A bad one is refused when its turn comes.
 pub(super) type New<T> = Option<Result<Option<Use<T>>>>;

@@ -65,7 +65,10 @@ impl<P: Provider> Ep<P> {
             None => (0, 0),
             Some(bytes) => {
                 self.event_data.write(bytes);
-                (bytes.len().min(crate::shown::PrivateData::SIZE) as u32, self.event_data.as_ptr() as usize)
+                (
+                    bytes.len().min(crate::runtime::consumer_memory::PrivateData::SIZE) as u32,
+                    self.event_data.as_ptr() as usize,
+                )
             }
         };
         if kind != ConnectionKind::Established {

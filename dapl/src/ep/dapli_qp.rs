@@ -14,14 +14,14 @@ use super::dapli_outbox::Outbox;
 use super::dapls_ep::Transfers;
 use super::state::{EpState, Step};
 use super::{Binding, Core, Desk, Ep, Wiring};
-use crate::counters::{EpCounts, Posts, Sums};
 use crate::error::{Error, Handle, Resource, Result, State};
 use crate::evd::{Config, ConnectionKind, dapls_evd};
-use crate::handle::{self, ObjectId};
 use crate::ia::{Child, Ia, Rank};
 use crate::provider::{Provider, QpSpec, QueuePair, SharedRecvs, Token, Work};
-use crate::shown::{Address, PrivateData};
-use crate::trace::Subject;
+use crate::runtime::consumer_memory::{Address, PrivateData};
+use crate::runtime::handle::{self, ObjectId};
+use crate::stats::counters::{EpCounts, Posts, Sums};
+use crate::stats::trace::Subject;
 
 impl<P: Provider> Ep<P> {
     /// A new EP with a live handle, in its IA's list. With a PZ it has a QP, so receives can be posted at once.

@@ -14,12 +14,12 @@ use super::state::{EpState, Step};
 use super::{Ep, Remote, Wiring};
 use crate::error::{Error, Handle, Result};
 use crate::evd::{Evd, TransferSink, dapls_evd};
-use crate::handle::from_handle;
 use crate::ia::{AsyncError, AsyncKind, Ia, dapls_ia};
 use crate::provider::{CmEvent, ConnRequest, PeerAddress, Provider};
-use crate::shown;
+use crate::runtime::consumer_memory;
+use crate::runtime::handle::from_handle;
 use crate::srq::{Srq, dapls_srq};
-use crate::trace::Report;
+use crate::stats::trace::Report;
 
 /// News of attempt number `attempt`.
 pub(crate) fn hear<P: Provider>(ep: &Ep<P>, attempt: u32, news: CmEvent<'_>) {
@@ -128,7 +128,7 @@ pub(crate) fn accept<P: Provider>(
 
     let conn = ep.next_attempt(&mut core);
     ep.step(&mut core, step)?;
-    ep.remote_address.write(&shown::socket_address(acceptance.peer));
+    ep.remote_address.write(&consumer_memory::socket_address(acceptance.peer));
     let Acceptance { peer, private_data, keepsake, .. } = acceptance;
     let accepted = ep.desk().binding.qp().and_then(|qp| request.accept(qp, private_data, conn));
     if let Err(error) = accepted {
@@ -155,7 +155,7 @@ pub(crate) fn release<P: Provider>(ep: &Ep<P>) {
 /// A request came for the EP's RSP.
 pub(crate) fn request<P: Provider>(ep: &Ep<P>, peer: SocketAddr) -> Result<()> {
     advance(ep, Step::Request)?;
-    ep.remote_address.write(&shown::socket_address(peer));
+    ep.remote_address.write(&consumer_memory::socket_address(peer));
     Ok(())
 }
 
@@ -177,7 +177,7 @@ pub(crate) fn decline<P: Provider>(ep: &Ep<P>) {
 pub(crate) fn create_tentative<P: Provider>(ia: &Arc<Ia<P>>, peer: SocketAddr) -> Result<Arc<Ep<P>>> {
     let attributes = Attributes::default_for(Wired::default(), ia.limits());
     let ep = Ep::create(ia, EpState::TentativePending, Wiring::none(), attributes)?;
-    ep.remote_address.write(&shown::socket_address(peer));
+    ep.remote_address.write(&consumer_memory::socket_address(peer));
     Ok(ep)
 }
 

@@ -19,17 +19,17 @@ use std::sync::{Arc, OnceLock};
 use dat_counters::text::Text;
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
-use crate::counters::{Board, EpCounts, Posts, Sums};
 use crate::error::{Error, Handle, Result, State};
 use crate::evd::{ConnectionKind, Evd};
-use crate::handle::{self, Kind, Object, ObjectId, Use};
 use crate::ia::{Child, Ia};
 use crate::provider::{ConnId, PeerAddress, Provider, QueuePair};
 use crate::pz::Pz;
-use crate::shown::{Address, PrivateData};
+use crate::runtime::consumer_memory::{Address, PrivateData};
+use crate::runtime::handle::{self, Kind, Object, ObjectId, Use};
+use crate::runtime::timer::{self, OnExpiry, Ticket};
 use crate::srq::Srq;
-use crate::timer::{self, OnExpiry, Ticket};
-use crate::trace::Trace;
+use crate::stats::counters::{Board, EpCounts, Posts, Sums};
+use crate::stats::trace::Trace;
 
 pub mod attributes;
 pub mod dapl_ep;

@@ -11,9 +11,9 @@ use super::{Config, Evd};
 use crate::cno::Cno;
 use crate::error::{Error, Handle};
 use crate::ffi::{guard, guard_hot, require};
-use crate::handle::{from_handle, from_optional};
 use crate::ia::{AsyncError, AsyncKind, Ia};
 use crate::provider::{Completion, Provider, Status, Work};
+use crate::runtime::handle::{from_handle, from_optional};
 
 /// `dat_evd_create`.
 ///

@@ -9,9 +9,9 @@ use super::dapli_wait::{self, Next, Wait};
 use super::{Evd, dapli_wait::clear};
 use crate::error::{Error, Handle, Result};
 use crate::ffi;
-use crate::handle::from_handle;
 use crate::provider::Provider;
-use crate::wait::{self, Cause, Mark, Step};
+use crate::runtime::handle::from_handle;
+use crate::runtime::wait::{self, Cause, Mark, Step};
 
 /// The arguments, and what is remembered between sleeps.
 #[derive(Clone, Copy)]

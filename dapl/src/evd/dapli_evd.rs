@@ -10,15 +10,16 @@ use super::Evd;
 use super::event::{Event, is_failure};
 use super::queue::{Config, Queue, Signal};
 use crate::cno::{Cno, Fire, Source};
-use crate::counters::Ledger;
 use crate::error::{Error, Result};
-use crate::handle::{self, ObjectId, Use};
 use crate::ia::dapls_ia;
 use crate::ia::{AsyncError, AsyncKind, Ia};
 use crate::provider::{Completion, CompletionQueue, CqSink, Provider, Work};
-use crate::sync::{MutexGuard, yield_now};
-use crate::wait::Crowd;
-use crate::{cancel, trace, wait};
+use crate::runtime::handle::{self, ObjectId, Use};
+use crate::runtime::sync::{MutexGuard, yield_now};
+use crate::runtime::wait::Crowd;
+use crate::runtime::{cancel, wait};
+use crate::stats::counters::Ledger;
+use crate::stats::trace;
 
 /// Completions fetched at once.
 const BATCH: usize = 16;

@@ -11,10 +11,10 @@ use super::dapli_evd::{Fetch, Inner};
 use super::event::Event;
 use super::queue::{Config, Found};
 use crate::error::{Error, Result, State};
-use crate::handle::{self, ObjectId};
 use crate::provider::{CompletionQueue, Provider};
-use crate::sync::MutexGuard;
-use crate::wait::{self, Cause, Deadline};
+use crate::runtime::handle::{self, ObjectId};
+use crate::runtime::sync::MutexGuard;
+use crate::runtime::wait::{self, Cause, Deadline};
 
 /// Names a wait across its sleeps.
 #[derive(Clone, Copy, Debug)]

@@ -12,14 +12,14 @@ use super::event::{Event, Stream, Streams};
 use super::queue::{Queue, Signal};
 use super::{Config, Evd};
 use crate::cno::Cno;
-use crate::counters::{Completed, Sums};
 use crate::error::{Error, Handle, Resource, Result, State};
-use crate::handle::{self, Created, Usable, Use, UseCount};
 use crate::ia::dapls_ia::{self, Wanted};
 use crate::ia::{AsyncError, AsyncKind, AsyncSink, Ia, Rank};
 use crate::provider::{CqSink, Provider};
-use crate::spin::SpinBudget;
-use crate::sync::Mutex;
+use crate::runtime::handle::{self, Created, Usable, Use, UseCount};
+use crate::runtime::spin::SpinBudget;
+use crate::runtime::sync::Mutex;
+use crate::stats::counters::{Completed, Sums};
 
 /// A new EVD: enabled, waitable, empty; its handle is not live yet.
 ///

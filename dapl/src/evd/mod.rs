@@ -5,12 +5,12 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::counters::Sums;
-use crate::handle::{Kind, Object, ObjectId, Usable, UseCount};
 use crate::ia::{AsyncError, AsyncSink, Child, Ia};
 use crate::provider::Provider;
-use crate::spin::SpinBudget;
-use crate::sync::Mutex;
+use crate::runtime::handle::{Kind, Object, ObjectId, Usable, UseCount};
+use crate::runtime::spin::SpinBudget;
+use crate::runtime::sync::Mutex;
+use crate::stats::counters::Sums;
 
 pub mod dapl_evd;
 mod dapl_evd_wait;

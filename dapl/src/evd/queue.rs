@@ -6,9 +6,9 @@
 use std::collections::VecDeque;
 
 use super::event::{Event, is_failure};
-use crate::counters::EvdCounts;
 use crate::error::{Error, Handle, Result, State};
 use crate::provider::Completion;
+use crate::stats::counters::EvdCounts;
 
 /// Which completions notify: the strongest that any EP feeding the EVD asks for.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]

@@ -10,9 +10,9 @@ use super::dapl_evd::*;
 use super::*;
 use crate::double::{self, Double, DoubleCq, Opened};
 use crate::error::Handle;
-use crate::handle::from_handle;
 use crate::ia::dapl_ia::dapl_ia_close;
 use crate::provider::{Completion, CqSink, Token};
+use crate::runtime::handle::from_handle;
 
 #[cfg(loom)]
 mod interleavings;

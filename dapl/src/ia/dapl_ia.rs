@@ -11,10 +11,11 @@ use super::{Ia, query};
 use crate::error::{Error, Handle, Result};
 use crate::evd::{Evd, Stream, dapls_evd};
 use crate::ffi::{self, guard, put_cleared, require};
-use crate::handle::{Use, from_handle};
+use crate::libdat;
 use crate::names;
 use crate::provider::Provider;
-use crate::{debug, libdat};
+use crate::runtime::handle::{Use, from_handle};
+use crate::runtime::logger;
 
 /// `dat_ia_open`, behind libdat's `dat_ia_openv`.
 ///
@@ -38,7 +39,7 @@ pub unsafe extern "C" fn dapl_ia_open<P: Provider>(
         require(async_evd, 3)?;
         // SAFETY: not null, and readable by this function's contract.
         let wanted = wanted::<P>(unsafe { async_evd.read_unaligned() }, length)?;
-        let (opened, said) = debug::aside(|| dapls_ia::open(registration, crate::cm::sink::<P>(), wanted));
+        let (opened, said) = logger::aside(|| dapls_ia::open(registration, crate::cm::sink::<P>(), wanted));
         if !said.is_empty() && (opened.is_ok() || !libdat::say(&said)) {
             log::error!("{said}");
         }

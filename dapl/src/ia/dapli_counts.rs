@@ -12,9 +12,9 @@ use dat_counters::text::Text;
 use parking_lot::Mutex;
 
 use super::{Child, Ia, Rank};
-use crate::counters::{Board, EpCounts, EvdCounts, IaEvents, Sums};
 use crate::provider::Provider;
-use crate::published::Shows;
+use crate::stats::counters::{Board, EpCounts, EvdCounts, IaEvents, Sums};
+use crate::stats::publication::Shows;
 
 /// What an IA keeps for this.
 #[derive(Debug, Default)]

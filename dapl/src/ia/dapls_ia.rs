@@ -15,13 +15,13 @@ use parking_lot::Mutex;
 use super::dapli_counts::Counts;
 use super::{AsyncError, AsyncEvd, AsyncSink, Child, Children, Ia};
 use crate::error::{Error, Handle, Result};
-use crate::handle::{self, Created, ObjectId, Use};
 use crate::names::Registration;
 use crate::provider::{CmSink, IaSpec, Provider};
-use crate::published::{self, Shows};
-use crate::shown::{self, Address};
-use crate::sync::Lasting;
-use crate::trace;
+use crate::runtime::consumer_memory::{self, Address};
+use crate::runtime::handle::{self, Created, ObjectId, Use};
+use crate::runtime::sync::Lasting;
+use crate::stats::publication::{self, Shows};
+use crate::stats::trace;
 
 /// Where the asynchronous errors of a new IA are to go.
 pub enum Wanted<P: Provider> {
@@ -67,7 +67,7 @@ pub fn open<P: Provider>(
     match connect_async_evd(&ia, wanted) {
         Ok(evd) => {
             let shows: Arc<dyn Shows> = ia.clone();
-            published::add(Arc::downgrade(&shows));
+            publication::add(Arc::downgrade(&shows));
             Ok((publish(made), evd))
         }
         Err(error) => {
@@ -80,7 +80,7 @@ pub fn open<P: Provider>(
 /// As the consumer sees it: without a port, which nobody looks at.
 fn shown_address(mut address: SocketAddr) -> Address {
     address.set_port(0);
-    Address::new(&shown::socket_address(address))
+    Address::new(&consumer_memory::socket_address(address))
 }
 
 fn publish<P: Provider>(ia: Created<Ia<P>>) -> *mut c_void {
@@ -170,7 +170,7 @@ pub(super) fn finish_close<P: Provider>(ia: &Ia<P>, children: Vec<Weak<dyn Child
     if !handle::destroy(ia.id) {
         return Err(Error::InvalidHandle(Handle::Ia));
     }
-    published::remove(ia);
+    publication::remove(ia);
     ia.log_counts(&children);
     for child in children {
         if let Some(child) = child.upgrade() {

@@ -11,14 +11,14 @@ use dat_abi::{DAT_IA_ADDRESS_PTR, DAT_IA_HANDLE, DAT_PROVIDER};
 use dat_counters::text::Text;
 use parking_lot::Mutex;
 
-use crate::counters::Sums;
 use crate::error::{Error, Handle, Result, State};
-use crate::handle::{Kind, Object, ObjectId, Usable, Use};
 use crate::libdat;
 use crate::names::Registration;
 use crate::provider::{Limits, Provider};
-use crate::shown::Address;
-use crate::trace;
+use crate::runtime::consumer_memory::Address;
+use crate::runtime::handle::{Kind, Object, ObjectId, Usable, Use};
+use crate::stats::counters::Sums;
+use crate::stats::trace;
 
 pub mod dapl_ia;
 mod dapli_counts;

@@ -11,12 +11,12 @@ use super::dapls_ia::finish_close;
 use crate::context::*;
 use crate::double::{self, Double};
 use crate::error::Handle;
-use crate::handle::from_handle;
 use crate::libdat::Libdat;
 use crate::lmr::dapl_lmr::*;
 use crate::names;
 use crate::pz::dapl_pz::*;
 use crate::registration;
+use crate::runtime::handle::from_handle;
 
 const BAD: DAT_RETURN = DAT_CLASS_ERROR | DAT_INVALID_HANDLE;
 const NULL: *mut c_void = std::ptr::null_mut();

@@ -9,10 +9,10 @@ use dat_abi::*;
 use super::{Lmr, Origin, Rights, dapls_lmr};
 use crate::error::{Error, Handle, Result};
 use crate::ffi::{guard, put, require};
-use crate::handle::from_handle;
 use crate::ia::Ia;
 use crate::provider::{Access, MemoryRegion, Provider, Region, Segment, SharedCookie};
 use crate::pz::Pz;
+use crate::runtime::handle::from_handle;
 
 /// `dat_lmr_create`.
 ///

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use super::{Lmr, Origin, Rights};
 use crate::error::{Error, Handle, Result, State};
-use crate::handle::{self, Created, Ref, Usable, Use, UseCount};
 use crate::ia::{Child, Ia, Rank};
-use crate::mappings;
 use crate::provider::{MemoryRegion, Provider, Region, Segment};
 use crate::pz::Pz;
+use crate::runtime::handle::{self, Created, Ref, Usable, Use, UseCount};
+use crate::runtime::mappings;
 
 /// A new registration; its handle is not live yet.
 ///

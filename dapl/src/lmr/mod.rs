@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use crate::handle::{Kind, Object, ObjectId, Usable, Use, UseCount};
 use crate::ia::{Child, Ia};
 use crate::provider::{Access, Provider, Region, SharedCookie};
 use crate::pz::Pz;
+use crate::runtime::handle::{Kind, Object, ObjectId, Usable, Use, UseCount};
 
 pub mod dapl_lmr;
 pub mod dapls_lmr;

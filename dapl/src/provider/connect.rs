@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use super::Provider;
 use crate::error::{Error, Result};
-use crate::handle::ObjectId;
+use crate::runtime::handle::ObjectId;
 
 /// One attempt to connect, and the connection that comes of it: late reports meet a dead generation or attempt.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]

@@ -31,7 +31,7 @@ pub use self::queues::{
 };
 pub use self::work::{Completion, Op, Remote, Segment, SendWr, Status, Token, Work};
 use crate::error::Result;
-use crate::handle::ObjectId;
+use crate::runtime::handle::ObjectId;
 
 /// What a transport supplies. One per provider library.
 pub trait Provider: Sized + Send + Sync + 'static {

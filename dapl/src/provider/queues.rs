@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use super::{Bind, BindWr, Completion, ConnId, ConnectSpec, Count, Provider, Segment, SendWr, Token};
 use crate::error::Result;
-use crate::handle::ObjectId;
+use crate::runtime::handle::ObjectId;
 
 /// A completion queue. Its room follows the work posted to it: nothing posted is ever lost here.
 pub trait CompletionQueue: Send + Sync {

@@ -9,9 +9,9 @@ use super::dapli_psp::{self, At};
 use crate::error::{Error, Handle, Result};
 use crate::evd::{Evd, Stream};
 use crate::ffi;
-use crate::handle::{Ref, Use, from_handle};
 use crate::ia::Ia;
 use crate::provider::Provider;
+use crate::runtime::handle::{Ref, Use, from_handle};
 
 /// `dat_psp_create`.
 ///

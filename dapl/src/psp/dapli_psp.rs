@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 use super::{Door, Psp};
 use crate::error::{Error, Handle, Result};
 use crate::evd::Evd;
-use crate::handle::{self, Use};
 use crate::ia::{Child, Ia, Rank};
 use crate::provider::Provider;
-use crate::sync::Lasting;
+use crate::runtime::handle::{self, Use};
+use crate::runtime::sync::Lasting;
 
 /// Where to listen.
 pub(super) enum At {

@@ -5,8 +5,8 @@ use super::Psp;
 use crate::cr::Own;
 use crate::cr::dapls_cr::{self, Arrival};
 use crate::ep::{Ep, dapls_ep};
-use crate::handle;
 use crate::provider::{Provider, RequestInfo};
+use crate::runtime::handle;
 
 /// A request for this PSP. `Err` gives it back: freed, or no room.
 pub(crate) fn arrive<P: Provider>(psp: &Psp<P>, request: P::Request, info: &RequestInfo) -> Result<(), P::Request> {

@@ -11,9 +11,9 @@ use parking_lot::Mutex;
 
 use crate::error::{Error, Handle, Result};
 use crate::evd::Evd;
-use crate::handle::{self, Kind, Object, ObjectId, Use};
 use crate::ia::{Child, Ia};
 use crate::provider::Provider;
+use crate::runtime::handle::{self, Kind, Object, ObjectId, Use};
 
 pub mod dapl_psp;
 mod dapli_psp;

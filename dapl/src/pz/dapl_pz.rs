@@ -7,9 +7,9 @@ use dat_abi::*;
 use super::{Pz, dapls_pz};
 use crate::error::{Error, Handle};
 use crate::ffi::{guard, require};
-use crate::handle::from_handle;
 use crate::ia::Ia;
 use crate::provider::Provider;
+use crate::runtime::handle::from_handle;
 
 /// `dat_pz_create`.
 ///

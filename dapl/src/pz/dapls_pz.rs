@@ -9,9 +9,9 @@ use dat_abi::DAT_PZ_HANDLE;
 
 use super::Pz;
 use crate::error::{Error, Handle, Result, State};
-use crate::handle::{self, Usable, UseCount};
 use crate::ia::{Child, Ia, Rank};
 use crate::provider::Provider;
+use crate::runtime::handle::{self, Usable, UseCount};
 
 /// A new PZ, live in its IA.
 pub fn create<P: Provider>(ia: &Arc<Ia<P>>) -> Result<DAT_PZ_HANDLE> {

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use crate::handle::{Kind, Object, ObjectId, Usable, UseCount};
 use crate::ia::{Child, Ia};
 use crate::provider::Provider;
+use crate::runtime::handle::{Kind, Object, ObjectId, Usable, UseCount};
 
 pub mod dapl_pz;
 pub mod dapls_pz;

@@ -9,10 +9,10 @@ use crate::ep::Ep;
 use crate::ep::dapls_bind::{self, Post};
 use crate::error::{Error, Handle};
 use crate::ffi::{guard, guard_hot, require};
-use crate::handle::from_handle;
 use crate::lmr::dapl_lmr::{privileges, rights};
 use crate::provider::{Provider, Segment};
 use crate::pz::Pz;
+use crate::runtime::handle::from_handle;
 
 /// `dat_rmr_create`.
 ///

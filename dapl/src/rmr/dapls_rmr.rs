@@ -11,11 +11,11 @@ use parking_lot::Mutex;
 
 use super::{Bound, Inner, Rmr, Window};
 use crate::error::{Access as Way, Error, Handle, Result};
-use crate::handle::{self, ObjectId, Use};
 use crate::ia::{Child, Rank};
 use crate::lmr::{Lmr, dapls_lmr};
 use crate::provider::{Access, Bind, MemoryWindow, Provider, Region};
 use crate::pz::Pz;
+use crate::runtime::handle::{self, ObjectId, Use};
 
 /// A new RMR, unbound, live in the IA of its PZ.
 ///

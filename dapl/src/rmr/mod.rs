@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::handle::{Kind, Object, ObjectId, Use};
 use crate::ia::{Child, Ia};
 use crate::lmr::Rights;
 use crate::provider::{Provider, Segment};
 use crate::pz::Pz;
+use crate::runtime::handle::{Kind, Object, ObjectId, Use};
 
 pub mod dapl_rmr;
 pub mod dapls_rmr;

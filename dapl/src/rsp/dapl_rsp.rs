@@ -10,9 +10,9 @@ use crate::ep::state::Step;
 use crate::error::{Error, Handle};
 use crate::evd::{Evd, Stream};
 use crate::ffi;
-use crate::handle::{Use, from_handle};
 use crate::ia::Ia;
 use crate::provider::Provider;
+use crate::runtime::handle::{Use, from_handle};
 
 /// `dat_rsp_create`.
 ///

@@ -13,9 +13,9 @@ use crate::cr::dapls_cr::{self, Arrival};
 use crate::ep::{Ep, dapls_ep};
 use crate::error::{Error, Handle, Result};
 use crate::evd::Evd;
-use crate::handle::{self, Kind, Object, ObjectId, Use};
 use crate::ia::{Child, Ia, Rank};
 use crate::provider::{Provider, RequestInfo};
+use crate::runtime::handle::{self, Kind, Object, ObjectId, Use};
 
 pub mod dapl_rsp;
 

@@ -9,10 +9,10 @@ use super::Srq;
 use super::dapls_srq::{self, Asked};
 use crate::error::{Error, Handle};
 use crate::ffi::{guard, guard_hot, require, segments};
-use crate::handle::from_handle;
 use crate::ia::Ia;
 use crate::provider::Provider;
 use crate::pz::Pz;
+use crate::runtime::handle::from_handle;
 
 /// `dat_srq_create`.
 ///

@@ -12,10 +12,10 @@ use parking_lot::Mutex;
 use super::room::Room;
 use super::{Link, Srq};
 use crate::error::{Error, Handle, Resource, Result, State};
-use crate::handle::{self, Usable, Use, UseCount};
 use crate::ia::{AsyncError, AsyncKind, Child, Ia, Rank, dapls_ia};
 use crate::provider::{Provider, Segment, SharedReceiveQueue, SrqSink, SrqSpec};
 use crate::pz::Pz;
+use crate::runtime::handle::{self, Usable, Use, UseCount};
 
 /// What the consumer asks for.
 #[derive(Clone, Copy, Debug)]

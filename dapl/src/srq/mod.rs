@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::handle::{self, Kind, Object, ObjectId, Usable, Use, UseCount};
 use crate::ia::{Child, Ia};
 use crate::provider::{Provider, SrqSink};
 use crate::pz::Pz;
+use crate::runtime::handle::{self, Kind, Object, ObjectId, Usable, Use, UseCount};
 
 pub mod dapl_srq;
 pub mod dapls_srq;

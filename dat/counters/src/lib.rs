@@ -6,7 +6,7 @@
 //! | `text` | the form of what is told: pure |
 //! | `reader` | finds the processes of this user, and asks them all at once, with limits |
 //!
-//! The object layer (`dapl::published`) listens and writes, in the process that is asked; `datinfo top` reads. Neither needs
+//! The object layer (`dapl::stats::publication`) listens and writes, in the process that is asked; `datinfo top` reads. Neither needs
 //! more of the other than this, so a tool is built without the object layer, and the layer without a tool.
 
 pub mod reader;

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use dapl::provider::Completion;
-use dapl::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, fence};
+use dapl::runtime::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, fence};
 
 /// Completions in their order. Room follows the posted work, so nothing that completes is ever lost.
 #[derive(Debug, Default)]

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dat_knobs::nearest;
 pub use dat_knobs::{Knob, SM, Table, USNIC, VERBS, Values};
 
-use dapl::debug::secure_variable;
+use dapl::runtime::logger::secure_variable;
 
 /// Variables that nobody reads have been told; they are the same for every IA of the process.
 static TOLD: AtomicBool = AtomicBool::new(false);

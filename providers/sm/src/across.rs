@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Segment, Status};
-use dapl::sync::AtomicU64;
+use dapl::runtime::sync::AtomicU64;
 use dapl_software::memory::user_copy;
 
 use crate::by_kernel;

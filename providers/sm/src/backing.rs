@@ -12,8 +12,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use dapl::mappings::{self, Behind};
 use dapl::provider::Region;
+use dapl::runtime::mappings::{self, Behind};
 use parking_lot::Mutex;
 
 use crate::mapped::{is_steady, memory_device, segment_size};

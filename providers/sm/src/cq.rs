@@ -8,9 +8,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-use dapl::cancel;
 use dapl::error::Result;
 use dapl::provider::{Completion, CompletionQueue, CqSink};
+use dapl::runtime::cancel;
 use dapl_software::cq::Ready;
 use parking_lot::{Mutex, MutexGuard};
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use dapl::error::{Error, Resource, Result};
-use dapl::handle::ObjectId;
 use dapl::provider::{CmSink, IaSpec, Limits};
+use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
 use crate::Sm;

@@ -6,8 +6,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use dapl::handle::ObjectId;
 use dapl::provider::{Completion, Token};
+use dapl::runtime::handle::ObjectId;
 
 use crate::bell::{Bell, Job};
 use crate::cq::{CqCore, Outbox};

@@ -6,7 +6,7 @@
 //! only its own words; nothing here copies, sleeps or wakes.
 #![forbid(unsafe_code)]
 
-use dapl::sync::{Ordering, fence};
+use dapl::runtime::sync::{Ordering, fence};
 
 use crate::map::Map;
 
@@ -137,7 +137,7 @@ mod tests {
 mod interleavings {
     use std::sync::Arc;
 
-    use dapl::sync::witness::Witness;
+    use dapl::runtime::sync::witness::Witness;
     use loom::thread;
 
     use super::*;

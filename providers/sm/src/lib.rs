@@ -71,10 +71,10 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 use dapl::error::{Error, Resource, Result};
-use dapl::handle::ObjectId;
 use dapl::provider::{
     Access, CmSink, CqSink, IaSpec, Limits, MemoryRegion, MemoryWindow, Provider, QpSpec, Region, SharedCookie, SrqSpec,
 };
+use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
 pub use cq::Cq;
@@ -181,8 +181,8 @@ impl Provider for Sm {
         };
         let engine = engine::Engine::new(device.clone()).map_err(|e| failed(e.into()))?;
         let stop = stopping.clone();
-        let thread = dapl::thread::spawn("dapl-sm", move || {
-            dapl::thread::request_short_slice();
+        let thread = dapl::runtime::thread::spawn("dapl-sm", move || {
+            dapl::runtime::thread::request_short_slice();
             engine.run(&stop);
         })
         .map_err(failed)?;

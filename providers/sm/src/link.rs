@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 use dapl::error::Result;
 use dapl::provider::ConnId;
-use dapl::sync::{AtomicU64, Ordering, fence};
+use dapl::runtime::sync::{AtomicU64, Ordering, fence};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::help::Help;

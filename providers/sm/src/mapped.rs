@@ -9,8 +9,8 @@ use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-use dapl::mappings;
 use dapl::provider::Region;
+use dapl::runtime::mappings;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 

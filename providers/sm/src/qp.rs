@@ -15,7 +15,7 @@ use dapl::provider::{
     Bind, BindWr, CmEvent, Completion, ConnId, ConnectSpec, MemoryRegion, Outstanding, QpSpec, QueuePair, Segment,
     SendWr, SharedRecvs, Status, Token,
 };
-use dapl::watermark::High;
+use dapl::stats::watermark::High;
 use parking_lot::MutexGuard;
 
 use crate::bell::Job;

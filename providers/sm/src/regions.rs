@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{Access, Region, Segment, Status};
-use dapl::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, fence_behind_rmw, yield_now};
+use dapl::runtime::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, fence_behind_rmw, yield_now};
 use dapl_software::memory::keys::Places;
 use dapl_software::memory::scatter_gather::Memory;
 use dapl_software::memory::user_copy::{Checker, Registered};

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Completion, Segment, Status, Token};
-use dapl::watermark::High;
+use dapl::stats::watermark::High;
 use dapl_software::memory::scatter_gather::{Segments, scatter};
 use dapl_software::memory::user_copy;
 

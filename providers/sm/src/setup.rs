@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dapl::error::{Address, Error, Resource, Result};
-use dapl::handle::ObjectId;
 use dapl::provider::{ConnId, ConnectSpec, PeerAddress};
+use dapl::runtime::handle::ObjectId;
 use rustix::io::Errno;
 
 use crate::bell::Job;

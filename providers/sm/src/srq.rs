@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{Segment, SharedReceiveQueue, SrqSink, SrqSpec};
-use dapl::watermark::Low;
+use dapl::stats::watermark::Low;
 use dapl_software::memory::scatter_gather::Segments;
 use parking_lot::Mutex;
 

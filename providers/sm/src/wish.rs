@@ -5,7 +5,7 @@
 //! publisher answers an epoch once. Nothing here sends a wake-up or sleeps.
 #![forbid(unsafe_code)]
 
-use dapl::sync::{AtomicU64, Ordering, fence};
+use dapl::runtime::sync::{AtomicU64, Ordering, fence};
 use rustix::thread::MembarrierCommand;
 
 /// Wake me when you publish a request or go.
@@ -127,7 +127,7 @@ mod interleavings {
     use crate::map::Map;
     use crate::proto::message::{Header, Kind};
     use crate::ring::{Cargo, Next, Place, Reader, Writer};
-    use dapl::sync::Mutex;
+    use dapl::runtime::sync::Mutex;
 
     const PLACE: Place = Place { offset: 0, slots: 2 };
     const MESSAGES: u64 = 2;

@@ -7,8 +7,8 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use dapl::handle::ObjectId;
 use dapl::provider::ConnId;
+use dapl::runtime::handle::ObjectId;
 
 /// The engine's.
 pub(crate) type Bell = dapl_software::engine::queue::Bell<Job>;

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
-use dapl::cancel;
 use dapl::error::{Address, Error, Resource, Result};
 use dapl::provider::IaSpec;
+use dapl::runtime::cancel;
 use parking_lot::Mutex;
 use rustix::event::epoll;
 
@@ -88,7 +88,7 @@ pub(crate) struct Reach {
 /// Nanoseconds of the monotonic clock.
 #[inline]
 pub(crate) fn now() -> Nanos {
-    dapl::wait::now()
+    dapl::runtime::wait::now()
 }
 
 impl Device {
@@ -130,7 +130,7 @@ impl Device {
             thread: Mutex::default(),
         });
         let engine = Engine::new(device.clone());
-        let thread = dapl::thread::spawn("dapl-usnic", move || engine.run()).map_err(|error| {
+        let thread = dapl::runtime::thread::spawn("dapl-usnic", move || engine.run()).map_err(|error| {
             log::error!("{}: cannot start the engine's thread: {error}", spec.name);
             Error::Exhausted(Resource::Device)
         })?;

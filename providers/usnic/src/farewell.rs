@@ -9,9 +9,9 @@
 use std::cell::RefCell;
 use std::sync::{Arc, Once, Weak};
 
-use dapl::cancel;
-use dapl::sync::{Lasting, LastingGuard};
-use dapl::thread;
+use dapl::runtime::cancel;
+use dapl::runtime::sync::{Lasting, LastingGuard};
+use dapl::runtime::thread;
 
 use crate::tally::Tally;
 

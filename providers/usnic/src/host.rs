@@ -6,8 +6,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-use dapl::handle::ObjectId;
 use dapl::provider::{BindWr, Completion, Region, Segment, SendWr, Status, Token};
+use dapl::runtime::handle::ObjectId;
 use dapl_software::memory::scatter_gather::{self, Segments};
 use dapl_software::memory::user_copy;
 use dapl_software::memory::window::Wanted;

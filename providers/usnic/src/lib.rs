@@ -43,11 +43,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Result};
-use dapl::handle::ObjectId;
 use dapl::provider::{
     Access, CmEvent, CmSink, ConnId, Count, CqSink, IaSpec, Limits, MemoryRegion, MemoryWindow, Provider, QpSpec,
     Region, RequestInfo, SharedCookie, SrqSpec,
 };
+use dapl::runtime::handle::ObjectId;
 use dapl_software::memory::window::Keys as _;
 use dapl_software::shared_names::SharedNames;
 

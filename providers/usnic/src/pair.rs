@@ -8,8 +8,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dapl::handle::ObjectId;
 use dapl::provider::{CmEvent, ConnId, RequestInfo};
+use dapl::runtime::handle::ObjectId;
 
 pub(crate) use crate::net::errors::Missed;
 use crate::net::receive::Packets;

@@ -13,13 +13,13 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-use dapl::cancel;
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{
     Bind, BindWr, ConnId, ConnectSpec, Count, MemoryRegion, Op, Outstanding, QpSpec, QueuePair, Segment, SendWr,
     SharedRecvs, Status, Token,
 };
-use dapl::watermark::High;
+use dapl::runtime::cancel;
+use dapl::stats::watermark::High;
 use dapl_software::memory::scatter_gather::Segments;
 use dapl_software::memory::window::Wanted;
 use parking_lot::{Mutex, MutexGuard};

@@ -152,7 +152,7 @@ impl Regions {
         let entry = self.entry(key).ok_or(wish.refusal())?;
         entry.users.fetch_add(1, Ordering::SeqCst);
         // Pairs with the fence in `kill`: either it sees this user, or `opens` sees the key gone.
-        dapl::sync::fence_behind_rmw();
+        dapl::runtime::sync::fence_behind_rmw();
         let hold = Hold(&entry.users);
         if entry.opens(key, pd, region, wish) { Ok(hold) } else { Err(wish.refusal()) }
     }

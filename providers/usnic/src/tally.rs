@@ -6,8 +6,8 @@
 use std::sync::Weak;
 use std::time::Duration;
 
-use dapl::handle::ObjectId;
 use dapl::provider::Count;
+use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
 use crate::proto::counters::Counters;

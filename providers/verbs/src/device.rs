@@ -10,8 +10,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use dapl::error::{Error, Resource, Result};
-use dapl::handle::ObjectId;
 use dapl::provider::{CmSink, IaSpec, Limits, RequestInfo};
+use dapl::runtime::handle::ObjectId;
 use dapl_software::base_dir::{BaseDir, Kind};
 use dapl_software::shared_names::SharedNames;
 use parking_lot::Mutex;
@@ -87,7 +87,7 @@ impl Device {
         let max_cqe = attributes.as_ref().map_or(limits.max_dtos, |device| device.max_cqe.max(1) as u32);
         let vendor = attributes.map_or(0, |device| device.vendor_id);
         let is_software = vendor == SOFTWARE;
-        let chosen = dapl::debug::secure_variable(NAMES.variable);
+        let chosen = dapl::runtime::logger::secure_variable(NAMES.variable);
         let device = Arc::new_cyclic(|me| Device {
             name: spec.name.to_owned(),
             completions: Arc::new(Completions(Weak::clone(me))),

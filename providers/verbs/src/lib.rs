@@ -45,8 +45,8 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 use dapl::error::{Error, Resource, Result};
-use dapl::handle::ObjectId;
 use dapl::provider::{Access, CmSink, CqSink, IaSpec, Limits, Provider, QpSpec, Region, SharedCookie, SrqSpec};
+use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
 pub use cq::Cq;
@@ -98,7 +98,7 @@ impl Provider for Verbs {
     fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self> {
         let device = Device::open(spec, sink)?;
         let reactor = device.reactor.clone();
-        let thread = dapl::thread::spawn("dapl-verbs", move || reactor.run()).map_err(|error| {
+        let thread = dapl::runtime::thread::spawn("dapl-verbs", move || reactor.run()).map_err(|error| {
             log::error!("{}: cannot start the engine's thread: {error}", spec.name);
             Error::Exhausted(Resource::Device)
         })?;

@@ -18,7 +18,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use dapl::debug;
+use dapl::runtime::logger;
 
 /// Directory of the system's configuration, chosen at build time.
 const SYSCONFDIR: &str = match option_env!("DAPL_SYSCONFDIR") {
@@ -51,7 +51,7 @@ impl Default for NameService {
 impl NameService {
     /// Over the file of the environment or of the system. Reads nothing yet.
     pub(crate) fn new() -> Self {
-        let chosen = debug::secure_variable("DAPL_IBHOSTS").filter(|path| !path.is_empty());
+        let chosen = logger::secure_variable("DAPL_IBHOSTS").filter(|path| !path.is_empty());
         Self::over(chosen.map_or_else(|| Path::new(SYSCONFDIR).join("dapl/ibhosts"), PathBuf::from))
     }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{Segment, SharedReceiveQueue, SrqSink, SrqSpec};
-use dapl::watermark::Low;
+use dapl::stats::watermark::Low;
 use parking_lot::Mutex;
 
 use crate::cq::CqCore;

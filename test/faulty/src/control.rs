@@ -29,7 +29,7 @@ pub struct Usage {
 pub unsafe extern "C" fn dapl_faulty_usage(out: *mut Usage) {
     settle();
     let (blocks, bytes) = heap::usage();
-    let usage = Usage { handles: dapl::handle::alive() as u64, blocks, bytes, objects: held::alive() };
+    let usage = Usage { handles: dapl::runtime::handle::alive() as u64, blocks, bytes, objects: held::alive() };
     // SAFETY: this function's own contract.
     unsafe { out.write(usage) };
 }

@@ -13,8 +13,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
 use dapl::error::Result;
-use dapl::handle::ObjectId;
 use dapl::provider::*;
+use dapl::runtime::handle::ObjectId;
 
 use held::{Held, Kind};
 use plan::Op;

@@ -1,4 +1,4 @@
-//! The tables of the house rules. Each known step against a rule stands here with its reason.
+//! The tables of the structure rules. Each exception stands here with its reason.
 #![forbid(unsafe_code)]
 
 /// A package, and those of ours it may depend on.
@@ -22,15 +22,16 @@ pub(crate) const PACKAGES: &[(&str, &[&str])] = &[
     ("test/xtask", &["dapl-test"]),
 ];
 
-/// Rooms from the ground up. A file imports rooms of lower floors, and its own. `entries` are `dapl_*.rs` and `context`.
+/// Modules from the bottom up. A file imports modules of lower layers, and its own. A module is named by the first part of its
+/// path, or by the first two (`runtime/wait`) where a folder only groups. `entries` are `dapl_*.rs` and `context`.
 const DAPL: &[&[&str]] = &[
-    &["cancel", "error", "spin", "sync", "watermark"],
+    &["error", "runtime/cancel", "runtime/spin", "runtime/sync", "stats/watermark"],
     &["names"],
-    &["handle"],
+    &["runtime/handle"],
     &["provider", "libdat"],
-    &["ffi", "wait", "thread", "shown", "debug", "mappings"],
-    &["timer", "counters", "published"],
-    &["trace"],
+    &["ffi", "runtime/wait", "runtime/thread", "runtime/consumer_memory", "runtime/logger", "runtime/mappings"],
+    &["runtime/timer", "stats/counters", "stats/publication"],
+    &["stats/trace"],
     &["ia"],
     &["pz", "cno"],
     &["evd", "lmr", "srq"],
@@ -40,7 +41,7 @@ const DAPL: &[&[&str]] = &[
     &["psp", "rsp"],
     &["cm"],
     &["entries", "context"],
-    &["table", "fork"],
+    &["table", "runtime/fork"],
     &["registration"],
 ];
 
@@ -114,8 +115,8 @@ const DAT: &[&[&str]] = &[
     &["thunk"],
 ];
 
-/// Where the rooms of each stand.
-pub(crate) const HOUSES: [(&str, &[&[&str]]); 6] = [
+/// The layers of each source folder.
+pub(crate) const LAYERS: [(&str, &[&[&str]]); 6] = [
     ("dat/src/", DAT),
     ("dapl/src/", DAPL),
     ("providers/common/src/", COMMON),
@@ -124,8 +125,8 @@ pub(crate) const HOUSES: [(&str, &[&[&str]]); 6] = [
     ("providers/verbs/src/", VERBS),
 ];
 
-/// Imports that do not go down: the file, the room, why it is so today.
-pub(crate) const STEPS_UP: &[(&str, &str, &str)] = &[
+/// Imports that do not go down: the file, the imported module, the reason.
+pub(crate) const UPWARD_IMPORTS: &[(&str, &str, &str)] = &[
     ("providers/usnic/src/pair.rs", "setups", "tells of a request, for the layer above"),
     ("providers/usnic/src/pair.rs", "table", "hands on when the device will look"),
     ("providers/usnic/src/device.rs", "engine", "starts it, and waits for its end"),
@@ -144,7 +145,7 @@ pub(crate) const STEPS_UP: &[(&str, &str, &str)] = &[
 
 /// Where the word `unsafe` may stand, besides entries (`dapl_*.rs`: C hands them pointers) and `tests`. Everywhere else:
 /// nowhere.
-pub(crate) const UNSAFE_ROOMS: &[(&str, &str)] = &[
+pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("dat/abi/src/attr.rs", "types of C functions"),
     ("dat/abi/src/hook.rs", "types of C functions"),
     ("dat/abi/src/table.rs", "types of C functions"),
@@ -169,15 +170,15 @@ pub(crate) const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("dapl/src/registration.rs", "the C boundary of dat_provider_init"),
     ("dapl/src/context.rs", "entries: C hands them pointers"),
     ("dapl/src/ffi.rs", "turns pointers of C into values"),
-    ("dapl/src/sync/lasting.rs", "a lock, and its futex"),
-    ("dapl/src/sync/witness.rs", "a cell without content, shared by the threads of a model"),
-    ("dapl/src/handle/mod.rs", "stubs, and the objects behind them"),
-    ("dapl/src/handle/arena.rs", "maps the arena of stubs"),
-    ("dapl/src/wait.rs", "cancellation of POSIX threads"),
-    ("dapl/src/wait/futex.rs", "futex"),
-    ("dapl/src/thread.rs", "signal masks"),
-    ("dapl/src/cancel.rs", "the cancellation state of a thread"),
-    ("dapl/src/debug.rs", "syslog"),
+    ("dapl/src/runtime/sync/lasting.rs", "a lock, and its futex"),
+    ("dapl/src/runtime/sync/witness.rs", "a cell without content, shared by the threads of a model"),
+    ("dapl/src/runtime/handle/mod.rs", "stubs, and the objects behind them"),
+    ("dapl/src/runtime/handle/arena.rs", "maps the arena of stubs"),
+    ("dapl/src/runtime/wait.rs", "cancellation of POSIX threads"),
+    ("dapl/src/runtime/wait/futex.rs", "futex"),
+    ("dapl/src/runtime/thread.rs", "signal masks"),
+    ("dapl/src/runtime/cancel.rs", "the cancellation state of a thread"),
+    ("dapl/src/runtime/logger.rs", "syslog"),
     ("providers/common/src/base_dir/exit_cleanup.rs", "atexit"),
     ("dat/counters/src/socket.rs", "asks the kernel whose a socket is"),
     ("providers/rdma-cm-sys/src/lib.rs", "declares functions of C"),
@@ -251,20 +252,20 @@ pub(crate) const FORBIDDEN_UNSAFE: &[&str] = &[
     "dat/src/strerror.rs",
     "providers/common/src/memory/keys.rs",
     "providers/common/src/settings.rs",
-    "dapl/src/debug/limit.rs",
+    "dapl/src/runtime/logger/limit.rs",
     "dat/counters/src/reader.rs",
     "dat/counters/src/text.rs",
     "dat/knobs/src/lib.rs",
     "providers/verbs/src/name_service.rs",
-    "dapl/src/timer.rs",
-    "dapl/src/counters/ledger.rs",
-    "dapl/src/trace/ring.rs",
-    "dapl/src/trace/text.rs",
+    "dapl/src/runtime/timer.rs",
+    "dapl/src/stats/counters/ledger.rs",
+    "dapl/src/stats/trace/ring.rs",
+    "dapl/src/stats/trace/text.rs",
     "dapl/src/table.rs",
     "dapl/src/ep/state.rs",
     "dapl/src/evd/queue.rs",
     "dapl/src/srq/room.rs",
-    "dapl/src/watermark.rs",
+    "dapl/src/stats/watermark.rs",
     "providers/sm/src/knobs.rs",
     "providers/sm/src/proto/handshake.rs",
     "providers/sm/src/proto/machine.rs",

@@ -1,8 +1,9 @@
-//! Source files as the house rules see them: which there are, their code without comments and text, what they import.
+//! Source files as the structure rules see them: which there are, their code without comments and text, what they import.
 //!
 //! A reader of Rust small enough to be believed; it knows comments, strings, characters and `crate::` paths, no more.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -64,34 +65,49 @@ impl Source {
     }
 }
 
-/// The first words of all `crate::` paths: `use crate::{a::x, b}` and `crate::c::f()` are a, b, c. Macros' `$crate` is not.
-pub(crate) fn imports(code: &str) -> Vec<String> {
-    let mut found = Vec::new();
+/// All `crate::` paths, without the prefix: `use crate::{a::{x, y}, b}` and `crate::c::f()` are a/x, a/y, b, c/f. `$crate` of
+/// macros is left out.
+pub(crate) fn imports(code: &str) -> BTreeSet<Vec<String>> {
+    let mut found = BTreeSet::new();
     for (at, _) in code.match_indices("crate::") {
-        if code[..at].ends_with(|c: char| c == '$' || is_word(c)) {
-            continue;
+        if !code[..at].ends_with(|c: char| c == '$' || is_word(c)) {
+            expand(&mut code[at + "crate::".len()..].trim_start(), &mut Vec::new(), &mut found);
         }
-        let rest = &code[at + "crate::".len()..];
-        match rest.strip_prefix('{') {
-            None => found.push(first_word(rest)),
-            Some(list) => {
-                let mut depth = 1;
-                let mut start = 0;
-                for (here, c) in list.char_indices() {
-                    depth += i32::from(c == '{') - i32::from(c == '}');
-                    if depth == 0 || depth == 1 && c == ',' {
-                        found.push(first_word(&list[start..]));
-                        start = here + 1;
-                    }
-                    if depth == 0 {
-                        break;
-                    }
-                }
+    }
+    found.remove(&Vec::new());
+    found
+}
+
+/// One path of a `use`, with the list in braces at its end, if it has one. `rest` is left behind it.
+fn expand(rest: &mut &str, prefix: &mut Vec<String>, found: &mut BTreeSet<Vec<String>>) {
+    let above = prefix.len();
+    loop {
+        *rest = rest.trim_start();
+        if let Some(list) = rest.strip_prefix('{') {
+            *rest = list;
+            while !rest.is_empty() && !rest.starts_with('}') {
+                expand(rest, prefix, found);
+                *rest = rest.trim_start_matches(|c: char| c != ',' && c != '}');
+                *rest = rest.strip_prefix(',').unwrap_or(rest).trim_start();
+            }
+            *rest = rest.strip_prefix('}').unwrap_or(rest);
+            break;
+        }
+        let name = first_word(rest);
+        *rest = &rest[name.len()..];
+        // `self` and `*` name the module before them.
+        if !name.is_empty() && name != "self" {
+            prefix.push(name);
+        }
+        match rest.strip_prefix("::") {
+            Some(below) if below.starts_with(|c| is_word(c) || c == '{') => *rest = below,
+            _ => {
+                found.insert(prefix.clone());
+                break;
             }
         }
     }
-    found.retain(|name| !name.is_empty());
-    found
+    prefix.truncate(above);
 }
 
 /// Where a word stands as a word: byte offsets.
@@ -108,7 +124,7 @@ fn is_word(c: char) -> bool {
 }
 
 fn first_word(text: &str) -> String {
-    text.trim_start().chars().take_while(|c| is_word(*c)).collect()
+    text.chars().take_while(|c| is_word(*c)).collect()
 }
 
 fn strip(text: &str) -> String {
@@ -199,7 +215,9 @@ fn comments_and_text_are_not_code() {
 }
 
 #[test]
-fn imports_are_first_words() {
-    assert_eq!(imports("use crate::{a::{x, y}, b,\n c};\ncrate::d::e(); $crate::f; mycrate::g"), ["a", "b", "c", "d"]);
+fn imports_are_whole_paths() {
+    let code = "use crate::{a::{x, y::{self, z}}, b,\n c::*};\ncrate::d::e(); $crate::f; mycrate::g; crate::h::<I>()";
+    let found: Vec<_> = imports(code).into_iter().map(|path| path.join("/")).collect();
+    assert_eq!(found, ["a/x", "a/y", "a/y/z", "b", "c", "d/e", "h"]);
     assert_eq!(word("unsafe_code unsafe unsafe{", "unsafe"), [12, 19]);
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::cno::dapl_cno::{dapl_cno_create, dapl_cno_free, dapl_cno_modify_agent};
 use crate::evd::{Evd, Event, dapls_evd};
-use crate::handle::from_handle;
+use crate::runtime::handle::from_handle;
 
 const DISCONNECTED: DAT_EVENT_NUMBER = DAT_CONNECTION_EVENT_DISCONNECTED;
 

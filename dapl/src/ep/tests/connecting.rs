@@ -154,11 +154,11 @@ fn an_answer_in_time_ends_the_timeout() {
     assert_eq!(world.connect_for(client, 5, 20_000_000, &[]), DAT_SUCCESS);
     world.deliver();
     assert_eq!(world.accept(world.request(), server, &[]), DAT_SUCCESS);
-    let ep = crate::handle::from_handle::<crate::ep::Ep<Double>>(client, Handle::Ep).unwrap();
+    let ep = crate::runtime::handle::from_handle::<crate::ep::Ep<Double>>(client, Handle::Ep).unwrap();
     assert!(ep.core.lock().timeout.is_none());
     // What a timer says that was on its way already.
     let attempt = ep.core.lock().attempt;
-    crate::timer::OnExpiry::expired(&*ep, attempt);
+    crate::runtime::timer::OnExpiry::expired(&*ep, attempt);
     drop(ep);
     assert_eq!(state(client), DAT_EP_STATE_CONNECTED);
     finish(world, &[client, server], &[(psp, free_psp)]);

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 
 use super::*;
 use crate::ep::Ep;
-use crate::handle::from_handle;
+use crate::runtime::handle::from_handle;
 
 /// An EP's counters that are not 0.
 fn counters(ep: H) -> Vec<(String, u64)> {

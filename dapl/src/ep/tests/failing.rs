@@ -4,8 +4,8 @@ use super::*;
 use crate::cno::dapl_cno::{dapl_cno_create, dapl_cno_free, dapl_cno_modify_agent};
 use crate::ep::{Ep, dapls_ep};
 use crate::evd::Evd;
-use crate::handle::from_handle;
 use crate::provider::{CmEvent, Completion, Status, Token};
+use crate::runtime::handle::from_handle;
 
 const DISCONNECTED: DAT_EVENT_NUMBER = DAT_CONNECTION_EVENT_DISCONNECTED;
 

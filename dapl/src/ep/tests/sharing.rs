@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ep::Ep;
-use crate::handle::from_handle;
+use crate::runtime::handle::from_handle;
 use crate::srq::dapl_srq::*;
 
 const SRQ_ATTR: DAT_SRQ_ATTR = DAT_SRQ_ATTR { max_recv_dtos: 8, max_recv_iov: 2, low_watermark: DAT_SRQ_LW_DEFAULT };

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once, Weak};
 
 use super::{BaseDir, lock};
-use dapl::cancel;
-use dapl::sync::{Lasting, LastingGuard};
+use dapl::runtime::cancel;
+use dapl::runtime::sync::{Lasting, LastingGuard};
 
 /// What is removed at exit.
 struct Left {
@@ -25,7 +25,7 @@ static LEFT: Lasting<Vec<Left>> = Lasting::new(Vec::new());
 pub(super) fn register(base: &BaseDir, path: &Path, shared: Option<Weak<File>>) {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
-        dapl::thread::at_fork(hold, release);
+        dapl::runtime::thread::at_fork(hold, release);
         // SAFETY: a function without arguments that does not unwind; this library is never unmapped.
         unsafe { libc::atexit(remove_left) };
     });

@@ -6,8 +6,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use dapl::mappings::{self, Found, Rights};
 use dapl::provider::Region;
+use dapl::runtime::mappings::{self, Found, Rights};
 
 /// So much memory is made present when it is registered, which shows its rights as well. For more the list of mappings is
 /// read: that takes long, but not longer than what it is registered for.

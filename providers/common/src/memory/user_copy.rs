@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 
 use crate::memory::mapping_check::{self, is_there};
 use crate::memory::vma_query::Maps;
-use dapl::mappings::{Found, Rights};
 use dapl::provider::Region;
+use dapl::runtime::mappings::{Found, Rights};
 
 /// Ticks of a slot. A copy of memory that is in use all the time meets one check per slot, which takes 1 us: half a percent.
 const SLOT_BITS: u32 = 19;

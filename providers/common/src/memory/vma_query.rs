@@ -8,8 +8,8 @@ use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dapl::mappings::{Found, Rights};
 use dapl::provider::Region;
+use dapl::runtime::mappings::{Found, Rights};
 
 /// Mappings that one question may cover; a range with more of them is asked about page by page.
 const MOST: usize = 16;

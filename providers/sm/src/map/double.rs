@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use dapl::error::{Error, Result};
 use dapl::provider::Region;
-use dapl::sync::{AtomicU32, AtomicU64};
+use dapl::runtime::sync::{AtomicU32, AtomicU64};
 
 /// A mapping of an area.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 //! written, is not in the model.
 #![forbid(unsafe_code)]
 
-use dapl::sync::witness::Witness;
+use dapl::runtime::sync::witness::Witness;
 use loom::thread;
 
 use super::*;

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Completion, Segment, Status};
-use dapl::watermark::High;
+use dapl::stats::watermark::High;
 use dapl_software::memory::scatter_gather::{Segments, scatter};
 
 use super::{Receive, RxEnds};

@@ -31,8 +31,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use dapl::handle::ObjectId;
 use dapl::provider::*;
+use dapl::runtime::handle::ObjectId;
 use parking_lot::{Condvar, Mutex};
 
 use crate::link::PidWatch;

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use dapl::error::{Error, Resource, Result};
-use dapl::handle::ObjectId;
+use dapl::runtime::handle::ObjectId;
 use rustix::event::epoll;
 
 use super::{Act, Setups};

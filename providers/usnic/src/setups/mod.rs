@@ -16,8 +16,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use dapl::error::Result;
-use dapl::handle::ObjectId;
 use dapl::provider::{CmEvent, ConnId, RequestInfo};
+use dapl::runtime::handle::ObjectId;
 
 pub(crate) use self::asked::Incoming;
 pub(crate) use self::listening::Listening;

@@ -13,8 +13,8 @@ mod strangers;
 use std::time::Duration;
 
 use dapl::error::{Address, Error};
-use dapl::handle::ObjectId;
 use dapl::provider::{ConnectSpec, IaSpec, PeerAddress};
+use dapl::runtime::handle::ObjectId;
 use zerocopy::IntoBytes;
 
 use self::doubles::*;

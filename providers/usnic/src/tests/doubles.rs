@@ -7,8 +7,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use dapl::handle::ObjectId;
 use dapl::provider::{CmEvent, ConnId, ConnectSpec, IaSpec, PeerAddress, RequestInfo};
+use dapl::runtime::handle::ObjectId;
 use zerocopy::IntoBytes;
 
 use crate::device::*;

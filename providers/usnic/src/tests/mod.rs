@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use dapl::handle::ObjectId;
 use dapl::provider::*;
+use dapl::runtime::handle::ObjectId;
 use parking_lot::{Condvar, Mutex};
 
 use crate::device;

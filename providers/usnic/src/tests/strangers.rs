@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dapl::error::Error;
-use dapl::handle::ObjectId;
+use dapl::runtime::handle::ObjectId;
 
 use super::doubles::*;
 use crate::net::socket::{Socket, Wanted, plain};

@@ -15,8 +15,8 @@ use std::any::Any;
 use std::sync::Arc;
 
 use dapl::error::{Error, Resource, Result};
-use dapl::handle::ObjectId;
 use dapl::provider::{ConnId, ConnectSpec};
+use dapl::runtime::handle::ObjectId;
 
 use crate::device::Device;
 use crate::knobs::ManagerKind;

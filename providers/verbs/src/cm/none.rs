@@ -22,8 +22,8 @@ use std::time::Duration;
 
 use crate::name_service::Gid;
 use dapl::error::{Address, Error, Result};
-use dapl::handle::ObjectId;
 use dapl::provider::{CmEvent, ConnId, ConnectSpec, PeerAddress, RequestInfo};
+use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
 use super::socket::path::{Ours, Theirs};

@@ -18,12 +18,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use dapl::error::{Error, Resource, Result};
-use dapl::handle::ObjectId;
 use dapl::provider::{
     Bind, BindWr, Completion, ConnId, ConnectSpec, Outstanding, QpSpec, QueuePair, Segment, SendWr, SharedRecvs,
     Status, Token,
 };
-use dapl::watermark::High;
+use dapl::runtime::handle::ObjectId;
+use dapl::stats::watermark::High;
 use parking_lot::Mutex;
 
 use crate::cm::Link;

@@ -7,10 +7,10 @@
 
 use std::sync::atomic::Ordering;
 
-use dapl::cancel::{self, Deferral};
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{Bind, BindWr, Completion, Op, Segment, SendWr, Status, Token};
-use dapl::watermark::{Crossed, High};
+use dapl::runtime::cancel::{self, Deferral};
+use dapl::stats::watermark::{Crossed, High};
 use ibverbs_sys::{ibv_send_flags, ibv_sge};
 use parking_lot::MutexGuard;
 

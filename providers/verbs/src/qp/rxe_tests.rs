@@ -5,11 +5,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use dapl::handle::ObjectId;
 use dapl::provider::{
     CmEvent, CmSink, Completion, CompletionQueue, ConnId, ConnRequest, ConnectSpec, CqSink, IaSpec, Op, PeerAddress,
     Provider, QpSpec, QueuePair, RequestInfo, SendWr, SharedReceiveQueue, SharedRecvs, SrqSink, SrqSpec, Status, Token,
 };
+use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
 use super::Qp;

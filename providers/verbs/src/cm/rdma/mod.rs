@@ -17,8 +17,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use dapl::error::{Address, Error, Resource, Result};
-use dapl::handle::ObjectId;
 use dapl::provider::{ConnId, ConnectSpec, PeerAddress, RequestInfo};
+use dapl::runtime::handle::ObjectId;
 use parking_lot::{Condvar, Mutex};
 use rdma_cm_sys::*;
 

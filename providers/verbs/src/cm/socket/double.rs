@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use crate::name_service::Gid;
 use dapl::error::{Error, Result};
-use dapl::handle::ObjectId;
 use dapl::provider::{CmEvent, ConnId, RequestInfo};
+use dapl::runtime::handle::ObjectId;
 use ibverbs_sys::IBV_LINK_LAYER_ETHERNET;
 use parking_lot::Mutex;
 

@@ -40,7 +40,7 @@ impl Guide {
                 then.into_iter().for_each(|then| then(found));
             });
         };
-        if let Err(error) = dapl::thread::spawn("dapl-names", ask) {
+        if let Err(error) = dapl::runtime::thread::spawn("dapl-names", ask) {
             log::error!("{address}: no thread to look up its GID: {error}");
             let then = then.lock().take();
             then.into_iter().for_each(|then| then(None));

@@ -31,8 +31,8 @@ use std::time::Duration;
 
 use crate::name_service::Gid;
 use dapl::error::{Address, Error, Resource, Result};
-use dapl::handle::ObjectId;
 use dapl::provider::{ConnId, ConnectSpec, PeerAddress, RequestInfo};
+use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
 use super::{Link, Listening, Manager, Refusal, Waiting};

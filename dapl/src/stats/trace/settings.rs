@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::debug;
+use crate::runtime::logger;
 
 /// The settings of one IA.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -30,7 +30,7 @@ impl Settings {
 
     /// From `ia_params` and the environment; and what of `ia_params` is left for the provider.
     pub fn read(params: &str) -> (Self, String) {
-        Self::from(params, debug::secure_variable)
+        Self::from(params, logger::secure_variable)
     }
 
     fn from(params: &str, variable: impl Fn(&str) -> Option<String>) -> (Self, String) {
@@ -77,7 +77,7 @@ fn is_ours(word: &str) -> bool {
 }
 
 fn bounded(name: &str, text: &str, max: u64) -> Option<u64> {
-    let value = debug::number(text).map(u64::from).filter(|value| *value <= max);
+    let value = logger::number(text).map(u64::from).filter(|value| *value <= max);
     if value.is_none() {
         log::warn!("{name}: \"{text}\" is not a number from 0 to {max}; using the default");
     }

@@ -10,7 +10,7 @@ use dat_abi::hook::HandleArena;
 
 use super::{STRIDE, Stub};
 use crate::error::{Error, Resource, Result};
-use crate::sync::Lasting;
+use crate::runtime::sync::Lasting;
 
 /// Handles one library can have at a time; the arena takes 64 MiB of address space and memory only for stubs once used.
 const CAPACITY: usize = 1 << 20;

@@ -7,7 +7,7 @@ use loom::lazy_static;
 use loom::sync::Condvar;
 
 use super::Cause;
-use crate::sync::{AtomicU32, Mutex, Ordering};
+use crate::runtime::sync::{AtomicU32, Mutex, Ordering};
 
 lazy_static! {
     static ref KERNEL: Mutex<()> = Mutex::new(());
@@ -23,7 +23,7 @@ pub(super) fn wake(_: &'static AtomicU32, _: i32) {
 pub(super) fn sleep(word: &'static AtomicU32, expected: u32, _: Option<u64>) -> Cause {
     let kernel = KERNEL.lock();
     // The kernel looks behind a full barrier.
-    crate::sync::fence(Ordering::SeqCst);
+    crate::runtime::sync::fence(Ordering::SeqCst);
     if word.load(Ordering::SeqCst) == expected {
         drop(BED.wait(kernel));
     }

@@ -9,7 +9,7 @@ use std::ffi::CString;
 use dat_abi::DAT_NAMED_ATTR;
 use parking_lot::Mutex;
 
-use crate::shown::Shown;
+use crate::runtime::consumer_memory::Shown;
 
 /// The strings, and a list of their addresses.
 #[derive(Debug)]

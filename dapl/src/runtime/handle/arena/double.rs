@@ -10,7 +10,7 @@ use loom::lazy_static;
 
 use super::Stub;
 use crate::error::{Error, Resource, Result};
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex};
+use crate::runtime::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex};
 
 /// An IA, its async EVD, and what a model is about.
 const STUBS: usize = 3;

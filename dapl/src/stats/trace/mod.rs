@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::{Mutex, RwLock};
 
 use crate::provider::{Completion, Op, Outstanding, Remote, Segment, Work};
-use crate::wait;
+use crate::runtime::wait;
 
 mod ring;
 mod settings;

@@ -13,8 +13,8 @@ use std::time::{Duration, SystemTime};
 use parking_lot::Mutex;
 
 use super::{FILE, Settings, TRACED, Trace, tell_all};
-use crate::timer::{self, OnExpiry};
-use crate::wait;
+use crate::runtime::timer::{self, OnExpiry};
+use crate::runtime::wait;
 
 /// How often the file is looked at.
 const LOOK: Duration = Duration::from_secs(1);

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use log::{Level, LevelFilter, Metadata, Record};
 
-use crate::cancel;
-use crate::sync::Lasting;
+use crate::runtime::cancel;
+use crate::runtime::sync::Lasting;
 use limit::Limit;
 
 /// Bits of `DAPL_DBG_TYPE` that are ours to interpret.

@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 use dat_abi::DAT_PROVIDER;
 
-use crate::cancel;
 use crate::error::{Error, Handle, Result};
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::runtime::cancel;
+use crate::runtime::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 #[cfg(not(loom))]
 mod arena;
@@ -355,7 +355,7 @@ mod interleavings {
     use loom::thread;
 
     use super::*;
-    use crate::sync::witness::Witness;
+    use crate::runtime::sync::witness::Witness;
 
     /// Counts the living, and is written when it goes.
     #[derive(Default)]

@@ -3,7 +3,7 @@
 //!
 //! `registration` sets it up before anything is opened. Locks inside objects are not held: no object of the parent can be
 //! reached in the child, where its handles are refused. A provider with such locks of its own sees to them likewise
-//! ([`crate::thread::at_fork`]). It changes nothing else about a fork.
+//! ([`crate::runtime::thread::at_fork`]). It changes nothing else about a fork.
 #![forbid(unsafe_code)]
 
 use std::cell::RefCell;
@@ -11,7 +11,9 @@ use std::io;
 use std::sync::Once;
 
 use crate::ia::dapls_ia;
-use crate::{debug, handle, libdat, names, psp, published, thread, timer};
+use crate::runtime::{handle, logger, thread, timer};
+use crate::stats::publication;
+use crate::{libdat, names, psp};
 
 /// Asks for the two calls below, once per process.
 pub(crate) fn prepare() {
@@ -26,14 +28,14 @@ impl<T> Held for T {}
 /// In the order in which they are taken when one is held while another is wanted.
 fn all() -> [Box<dyn Held>; 9] {
     [
-        Box::new(published::hold()),
+        Box::new(publication::hold()),
         Box::new(names::hold()),
         Box::new(timer::hold()),
         Box::new(psp::hold()),
         Box::new(dapls_ia::hold()),
         Box::new(libdat::hold()),
         Box::new(handle::hold()),
-        Box::new(debug::hold()),
+        Box::new(logger::hold()),
         // The log's.
         Box::new(io::stderr().lock()),
     ]

@@ -5,7 +5,7 @@
 use std::ffi::c_long;
 
 use super::Cause;
-use crate::sync::AtomicU32;
+use crate::runtime::sync::AtomicU32;
 
 /// Wakes up to `count` sleepers.
 pub(super) fn wake(word: &'static AtomicU32, count: i32) {

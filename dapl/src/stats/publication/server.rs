@@ -14,7 +14,7 @@ use rustix::net::{SendFlags, SocketFlags};
 use rustix::pipe::PipeFlags;
 
 use super::{Server, all};
-use crate::thread;
+use crate::runtime::thread;
 
 /// Names that are tried: each provider library of a process has a thread.
 const TRIES: u32 = 64;

@@ -11,7 +11,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Resource, Result};
-use crate::thread;
+use crate::runtime::thread;
 
 /// Who is told that its time is over.
 pub trait OnExpiry: Send + Sync {

@@ -12,9 +12,9 @@ use std::sync::atomic::AtomicU64;
 
 use dat_abi::{DAT_RETURN, DAT_TIMEOUT, DAT_TIMEOUT_INFINITE};
 
-use crate::cancel;
-use crate::handle::{self, ObjectId};
-use crate::sync::{AtomicU32, Ordering};
+use crate::runtime::cancel;
+use crate::runtime::handle::{self, ObjectId};
+use crate::runtime::sync::{AtomicU32, Ordering};
 
 #[cfg(not(loom))]
 mod futex;

@@ -14,8 +14,8 @@ use std::thread::JoinHandle;
 
 use dat_counters::text::Text;
 
-use crate::debug::secure_variable;
-use crate::sync::{Lasting, LastingGuard};
+use crate::runtime::logger::secure_variable;
+use crate::runtime::sync::{Lasting, LastingGuard};
 
 mod server;
 

@@ -7,7 +7,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::thread::{Builder, JoinHandle};
 
-use crate::cancel;
+use crate::runtime::cancel;
 
 /// Starts a thread with all signals blocked and cancellation disabled. `name` has at most 15 bytes, as the kernel shows no more.
 pub fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
