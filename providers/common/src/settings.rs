@@ -24,8 +24,9 @@ pub fn read(table: &'static Table, params: &str) -> Given<'static> {
         // In a set-uid program none can be read, so none is misspelt either.
         let names = names.filter(|name| secure_variable(name).is_some());
         table.unknown(names).for_each(|name| {
-            let (known, meant) = (list(table, |knob| knob.variable), nearest(&name).unwrap_or("none"));
-            log::warn!("{name} is no variable of {}'s; nearest is {meant}; these are: {known}", table.provider);
+            let known = list(table, |knob| knob.variable);
+            let meant = nearest(&name).map_or(String::new(), |meant| format!("nearest is {meant}; "));
+            log::warn!("{name} is no variable of {}'s; {meant}these are: {known}", table.provider);
         });
     }
     parse(table, params, &|name| secure_variable(name))
