@@ -83,7 +83,8 @@ fn cr_left_by_a_timeout_then_accepted(ctx: &Ctx) {
     let ia = ctx.ia();
     let (near, far) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
-    ok(Call { timeout: 50_000, ..Call::to(&ia, ctx.qual(0)) }.make(near.ep.h()));
+    // Long enough for a retransmission: a datagram that waits in the socket of a process that exits is lost.
+    ok(Call { timeout: 1_000_000, ..Call::to(&ia, ctx.qual(0)) }.make(near.ep.h()));
     let request = Request::arrives(&requests);
     near.expect(DAT_CONNECTION_EVENT_TIMED_OUT);
     request.accept(&far.ep);
