@@ -11,12 +11,16 @@ use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 use std::{env, io};
 
-use crate::rdma_core;
-
 /// The linked library's file name; its soname is `libdat.so.1`.
 const LIBDAT: &str = "libdat.so.1.2.0";
 
-/// The provider over rdma-core.
+/// The packages of the providers: `name` makes `libname.so.1`.
+pub const PROVIDERS: [&str; 3] = ["daplsm", "daplusnic", VERBS_PACKAGE];
+
+/// The package of the provider over rdma-core.
+pub const VERBS_PACKAGE: &str = "daplverbs";
+
+/// Its library.
 pub const VERBS: &str = "libdaplverbs.so.1";
 
 /// What old lines of dat.conf call such a provider, with rdma_cm and with sockets: links to ours.
@@ -52,21 +56,15 @@ pub struct Stage {
     pub include: PathBuf,
 }
 
-/// Builds and lays out libdat and the providers: all that can be built here.
+/// Builds and lays out libdat and the providers.
 ///
 /// # Panics
 /// When something does not build; the message is the compiler's.
 pub fn stage(profile: Profile) -> Stage {
-    stage_with(profile, &providers())
+    stage_with(profile, &PROVIDERS)
 }
 
-/// The packages of the providers that can be built here.
-pub fn providers() -> Vec<&'static str> {
-    let verbs = rdma_core::has_rdma_core().then_some(rdma_core::PACKAGE);
-    ["daplsm", "daplusnic"].into_iter().chain(verbs).collect()
-}
-
-/// The same with these provider packages (`name` makes `libname.so.1`), or with none.
+/// The same with these provider packages, or with none.
 ///
 /// # Panics
 /// When something does not build; the message is the compiler's.
@@ -152,7 +150,7 @@ impl Stage {
             if is_stale(&to, &[&from]) {
                 replace(&to, |fresh| fs::copy(&from, fresh).map(drop))?;
             }
-            if *provider == rdma_core::PACKAGE {
+            if *provider == VERBS_PACKAGE {
                 OLD_NAMES.iter().try_for_each(|name| link(&self.lib.join(name), VERBS))?;
             }
         }
@@ -217,9 +215,6 @@ fn build(profile: Profile, providers: &[&str]) {
     cargo.args(["build", "--quiet", "-p", "dat"]);
     for provider in providers {
         cargo.args(["-p", provider]);
-    }
-    if providers.contains(&rdma_core::PACKAGE) {
-        cargo.args(rdma_core::FEATURES);
     }
     if profile == Profile::Release {
         cargo.arg("--release");

@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use dapl_test::rdma_core::is_program;
+use dapl_test::program::is_program;
 use dapl_test::run::Run;
 use dapl_test::stage::{Profile, built};
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use dapl_test::rdma_core::is_program;
+use dapl_test::program::is_program;
 use dapl_test::run::{Room, SM0, USNIC0};
 use dapl_test::stage::{Profile, Stage, stage, workspace};
 

@@ -1,75 +1,19 @@
-//! What is installed beside the sm provider, and what is not: the provider over rdma-core is left out where it cannot be
-//! built, is found by the names that old files have for it, and says why it opens no adapter.
+//! What is installed: the provider over rdma-core is found by the names that old files have for it, and says why it opens no
+//! adapter; programs compile by pkg-config; nothing is left behind.
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dapl_test::rdma_core::{self, has_rdma_core};
-use dapl_test::run::{self, Room};
-use dapl_test::stage::{OLD_NAMES, Profile, VERBS, built, providers, stage, workspace};
-
-/// What the provider's bindings are made with.
-const BINDINGS: [&str; 3] = ["ibverbs-sys", "bindgen", "cmake"];
-
-/// The packages that cargo would build, given these flags.
-fn packages(flags: &[&str]) -> BTreeSet<String> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(workspace()).args(["tree", "--offline", "--locked", "--workspace", "--prefix", "none"]);
-    let output = cargo.args(["--edges", "normal,build,dev"]).args(flags).output().expect("cargo starts");
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    text(&output.stdout).lines().filter_map(|line| line.split(' ').next().map(str::to_owned)).collect()
-}
+use dapl_test::program::is_program;
+use dapl_test::run::{self, Room, Run};
+use dapl_test::stage::{OLD_NAMES, Profile, VERBS, built, stage, workspace};
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
-}
-
-#[test]
-fn without_its_feature_nothing_needs_rdma_core() {
-    let plain = packages(&[]);
-    assert!(plain.contains("daplverbs") && plain.contains("rdma-cm-sys") && plain.contains("daplsm"));
-    let bindings: Vec<_> = BINDINGS.iter().filter(|name| plain.contains(**name)).collect();
-    assert!(bindings.is_empty(), "a plain build needs {bindings:?}");
-    if has_rdma_core() {
-        let everything = packages(&rdma_core::FEATURES);
-        assert!(BINDINGS.iter().all(|name| everything.contains(*name)), "{everything:?}");
-    }
-}
-
-/// A machine with compilers, and nothing else; not even a way to install.
-fn bare_machine() -> PathBuf {
-    let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bare-machine");
-    let _ = fs::remove_dir_all(&programs);
-    fs::create_dir_all(&programs).unwrap();
-    // Only looked for, not run.
-    ["cc", "c++", "valgrind"].iter().for_each(|name| symlink("/bin/true", programs.join(name)).unwrap());
-    programs
-}
-
-fn set_up(path: &Path, arguments: &[&str]) -> Output {
-    let mut xtask = Command::new(built("xtask", Profile::Dev));
-    xtask.arg("setup").args(arguments).env("PATH", path).env_remove("CC").output().expect("xtask starts")
-}
-
-#[test]
-fn where_it_cannot_be_built_it_is_left_out_with_a_line() {
-    let path = bare_machine();
-    let output = set_up(&path, &[]);
-    let said = text(&output.stderr);
-    assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.starts_with("xtask: libdaplverbs.so.1 is left out: cmake, make, "), "{said}");
-    assert!(said.contains("install what Debian calls cmake make "), "{said}");
-
-    let output = set_up(&path, &["--required"]);
-    assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
-    assert!(text(&output.stderr).starts_with("xtask: cmake, make, "), "{output:?}");
 }
 
 #[test]
@@ -87,10 +31,6 @@ fn the_sample_shows_lines_for_it_that_can_be_used() {
 /// The lines that installers and distributions wrote for such adapters, one for each name of the library.
 #[test]
 fn old_lines_open_it() {
-    if !providers().contains(&rdma_core::PACKAGE) {
-        println!("skipped: {VERBS} cannot be built here");
-        return;
-    }
     let old = [
         ("OpenIB-cma", "ib0 0"),
         ("OpenIB-cma-1", "ib1 0"),
@@ -112,6 +52,29 @@ fn old_lines_open_it() {
     }
 }
 
+/// A file that is no library stands before the system's, as if that were not installed.
+#[test]
+fn a_missing_library_of_rdma_core_is_named_with_its_package() {
+    let stage = stage(Profile::Dev);
+    let program = run::program(&stage, "test/c/first.c");
+    let line = |params| format!("v u1.2 nonthreadsafe default {VERBS} dapl.1.2 \"{params}\" \"\"\n");
+    let cases = [
+        ("libibverbs.so.1", "ib0 cm=socket", "install the package libibverbs1 "),
+        ("librdmacm.so.1", "ib0", "install the package librdmacm1 "),
+    ];
+    for (library, params, remedy) in cases {
+        let hiding = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("without-{library}"));
+        fs::create_dir_all(&hiding).unwrap();
+        fs::write(hiding.join(library), "no library").unwrap();
+        let room = Room::new(&stage, Some(&line(params)));
+        let mut command = room.command(&program, &["v"]);
+        command.env("LD_LIBRARY_PATH", format!("{}:{}", hiding.display(), stage.lib.display()));
+        let finished = Run::start(command).finish(Duration::from_secs(120));
+        let said = finished.stderr.lines().find(|line| line.contains("v: cannot open \"ib0\": ")).unwrap_or_default();
+        assert!(!finished.status.success() && said.contains(library) && said.contains(remedy), "{finished:#?}");
+    }
+}
+
 /// `cargo xtask`'s program, on a prefix.
 fn xtask(arguments: &[&str]) -> Output {
     let output = Command::new(built("xtask", Profile::Dev)).args(arguments).output().expect("xtask starts");
@@ -121,7 +84,7 @@ fn xtask(arguments: &[&str]) -> Output {
 
 #[test]
 fn what_is_installed_compiles_by_pkg_config_runs_and_goes_without_a_trace() {
-    if !rdma_core::is_program("pkg-config") {
+    if !is_program("pkg-config") {
         println!("skipped: pkg-config is missing; install what Debian calls pkg-config");
         return;
     }

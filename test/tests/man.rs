@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dapl_test::rdma_core::is_program;
+use dapl_test::program::is_program;
 use dapl_test::stage::{Profile, built, workspace};
 
 /// Programs that have a page, and their source with the words of `--help`.

@@ -1,11 +1,11 @@
 //! Declarations of librdmacm, written by hand: what a provider calls, and what it reads of the answers.
 //!
-//! Names are the header's (`<rdma/rdma_cma.h>`), an enumeration is a type and constants. `tests/header.rs` holds every one
-//! of them against the header that is installed. No wrapper, no behaviour: the rules are in the library's manual pages.
-#![cfg(feature = "rdma-core")]
+//! Names are the header's (`<rdma/rdma_cma.h>`), an enumeration is a type and constants. `test/tests/rdma_headers.rs`
+//! compares every one with the installed header. The library is loaded at run time by [`load`]. No wrapper, no behaviour: the
+//! rules are in the library's manual pages.
 #![allow(non_camel_case_types)]
 
-use std::os::raw::{c_char, c_int, c_uint, c_void};
+use std::os::raw::{c_int, c_uint, c_void};
 
 use ibverbs_sys::{
     ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_event_type, ibv_gid, ibv_pd, ibv_qp, ibv_qp_attr,
@@ -243,7 +243,9 @@ pub union rdma_cm_event_param {
 }
 
 // Where nothing else is said: 0, or -1 and errno.
-unsafe extern "C" {
+ibverbs_sys::library! {
+    "librdmacm.so.1", "librdmacm1";
+
     /// Null, and errno, when there is none to have.
     pub fn rdma_create_event_channel() -> *mut rdma_event_channel;
     /// After all of its ids.
@@ -298,10 +300,4 @@ unsafe extern "C" {
         optval: *mut c_void,
         optlen: size_t,
     ) -> c_int;
-    /// The constant's name, for ever; of others a remark.
-    pub fn rdma_event_str(event: rdma_cm_event_type) -> *const c_char;
-    /// Big-endian; 0 when there is none.
-    pub fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16;
-    /// Big-endian; 0 when there is none.
-    pub fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16;
 }

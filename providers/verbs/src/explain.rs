@@ -10,12 +10,15 @@ use std::io;
 
 use dapl::error::{Address, Error, Resource};
 use dapl::provider::Region;
+use ibverbs_sys::LoadError;
 use parking_lot::Mutex;
 use rustix::process::{Resource as Bound, getrlimit};
 
 /// Why an IA cannot be opened.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Cause {
+    /// A library of rdma-core cannot be loaded.
+    NoLibrary(LoadError),
     /// The kernel has no RDMA at all.
     NoRdma,
     /// It has, but no device.
@@ -46,10 +49,16 @@ pub(crate) enum Cause {
     Failed { what: String, error: String },
 }
 
+/// librdmacm's, which the other connection managers do not need.
+const MANAGER_PACKAGE: &str = "librdmacm1";
+/// What helps as well where rdma_cm cannot be used.
+const MANAGER_CHOICE: &str = ", or choose another connection manager (cm=socket in ia_params, or DAPL_VERBS_CM=socket)";
+
 impl Cause {
     /// What is wrong.
     fn cause(&self) -> String {
         match self {
+            Cause::NoLibrary(error) => format!("a library of rdma-core cannot be used: {error}"),
             Cause::NoRdma => "the kernel has no RDMA devices (/sys/class/infiniband is not there)".to_string(),
             Cause::NoDevices => "there is no RDMA device (/sys/class/infiniband is empty)".to_string(),
             Cause::Unknown { object, .. } => {
@@ -87,6 +96,14 @@ impl Cause {
             names => format!(" ({what}: {})", names.join(", ")),
         };
         match self {
+            Cause::NoLibrary(error) => {
+                let package = error.package();
+                let other = if package == MANAGER_PACKAGE { MANAGER_CHOICE } else { "" };
+                format!(
+                    "install the package {package} ({} on Fedora), rdma-core 32 or later{other}",
+                    package.trim_end_matches('1')
+                )
+            }
             Cause::NoRdma | Cause::NoDevices => "load the driver of the adapter (such as mlx5_ib, irdma or bnxt_re); \
                 without an adapter: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev <network device>"
                 .to_string(),
@@ -100,9 +117,7 @@ impl Cause {
                 let ports: Vec<String> = ports.iter().map(u8::to_string).collect();
                 format!("correct ia_params{}", listed("ports", &ports))
             }
-            Cause::NoAddress { .. } => "give it an address (ip addr add), or choose another connection manager \
-                (cm=socket in ia_params, or DAPL_VERBS_CM=socket)"
-                .to_string(),
+            Cause::NoAddress { .. } => format!("give it an address (ip addr add){MANAGER_CHOICE}"),
             Cause::NoVerbs { .. } => "load the kernel module ib_uverbs (modprobe ib_uverbs)".to_string(),
             Cause::NoNode { node } => {
                 format!("start udev, or in a container pass the file in (such as --device={node})")
@@ -114,9 +129,7 @@ impl Cause {
                 "install the user-space drivers (package ibverbs-providers or rdma-core), as new as libibverbs"
                     .to_string()
             }
-            Cause::NoManager => "load the kernel module rdma_ucm (modprobe rdma_ucm), or choose another connection \
-                manager (cm=socket in ia_params, or DAPL_VERBS_CM=socket)"
-                .to_string(),
+            Cause::NoManager => format!("load the kernel module rdma_ucm (modprobe rdma_ucm){MANAGER_CHOICE}"),
             Cause::NoGid { index: None, .. } => "bring its network device up (ip link set ... up)".to_string(),
             Cause::NoGid { .. } => {
                 "correct DAPL_VERBS_GID_INDEX, or leave it out (\"rdma\" or \"ibv_devinfo -v\" list GIDs)".to_string()
@@ -259,7 +272,11 @@ mod tests {
     fn every_refusal_names_object_cause_and_remedy() {
         let text = |text: &str| text.to_string();
         let device = || text("mlx5_0");
+        let library =
+            |package| Cause::NoLibrary(LoadError::Library { package, reason: format!("{package}: not found") });
         let causes = [
+            (library("libibverbs1"), "install the package libibverbs1 (libibverbs on Fedora), rdma-core 32 or later"),
+            (library("librdmacm1"), "cm=socket"),
             (Cause::NoRdma, "rdma_rxe"),
             (Cause::NoDevices, "mlx5_ib"),
             (Cause::Unknown { object: text("ib7"), devices: vec![device()] }, "ib7"),

@@ -33,8 +33,17 @@ pub(crate) struct Found {
 /// Opens the device that an IA of this name is. Errors are logged, with their remedy.
 pub(crate) fn open(name: &str, knobs: &Knobs) -> Result<Found> {
     let host = Host::this();
-    let opened = find(&host, knobs).and_then(|place| open_place(&host, &place, knobs));
+    let opened = load(knobs).and_then(|()| find(&host, knobs)).and_then(|place| open_place(&host, &place, knobs));
     opened.map_err(|cause| explain::refusal(name, &knobs.object, &cause))
+}
+
+/// Loads what an open IA calls of rdma-core.
+fn load(knobs: &Knobs) -> Finding<()> {
+    ibverbs_sys::load().map_err(|error| Cause::NoLibrary(error.clone()))?;
+    match knobs.manager {
+        ManagerKind::Rdma => rdma_cm_sys::load().map_err(|error| Cause::NoLibrary(error.clone())),
+        _ => Ok(()),
+    }
 }
 
 /// Where an IA is.

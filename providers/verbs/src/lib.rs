@@ -10,7 +10,6 @@
 //!     -> addresses binds explain gather ibv knobs name_service reactor status work
 //! ```
 //! It knows no handle and no event of DAT's; dapl knows no queue pair's state.
-#![cfg(feature = "rdma-core")]
 
 mod addresses;
 mod binds;

@@ -83,6 +83,8 @@ impl Terms {
 
 impl EventChannel {
     pub(crate) fn new() -> io::Result<Arc<Self>> {
+        // Every other call needs a channel, or an id of one, so librdmacm is loaded here.
+        load().map_err(|error| io::Error::new(io::ErrorKind::Unsupported, error.clone()))?;
         // SAFETY: no arguments.
         let channel = unsafe { rdma_create_event_channel() };
         let channel = EventChannel(NonNull::new(channel).ok_or_else(io::Error::last_os_error)?);

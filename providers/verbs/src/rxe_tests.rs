@@ -133,7 +133,7 @@ impl Pair {
     /// The next completion: which, and how it ended.
     fn next(&self) -> (u64, Status, usize) {
         let wc = self.completion();
-        (wc.wr_id(), status::of(&wc), wc.len())
+        (wc.wr_id, status::of(&wc), wc.len())
     }
 
     fn completion(&self) -> ibv_wc {
@@ -375,8 +375,8 @@ fn rxe_shares_receives_and_says_when_few_are_left() {
     for (sender, recv) in [(0, 1), (1, 2)] {
         pair.request(sender, 9, Op::Send, &[pair.sge(&mr, 0, 10)]);
         let mut both = [pair.completion(), pair.completion()];
-        both.sort_unstable_by_key(ibv_wc::wr_id);
-        assert_eq!((both[0].wr_id(), both[0].qp_num), (recv, pair.ends[1 - sender].number()));
+        both.sort_unstable_by_key(|wc| wc.wr_id);
+        assert_eq!((both[0].wr_id, both[0].qp_num), (recv, pair.ends[1 - sender].number()));
     }
     let event = eventually(|| context.next_event().unwrap());
     assert_eq!(event, AsyncEvent::Srq { id: 88, kind: SrqEvent::Limit });

@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use dapl_test::rdma_core::is_program;
+use dapl_test::program::is_program;
 
 use crate::case::{Case, probe};
 

@@ -11,10 +11,11 @@ pub(crate) const PACKAGES: &[(&str, &[&str])] = &[
     ("dat/datinfo", &["dat-abi", "dat-counters", "dat-knobs"]),
     ("dapl", &["dat-abi", "dat-counters"]),
     ("providers/common", &["dapl", "dat-knobs"]),
-    ("providers/rdma-cm-sys", &[]),
+    ("providers/ibverbs-sys", &[]),
+    ("providers/rdma-cm-sys", &["ibverbs-sys"]),
     ("providers/sm", &["dapl", "dapl-software", "dat-abi"]),
     ("providers/usnic", &["dapl", "dapl-software", "dat-abi"]),
-    ("providers/verbs", &["dapl", "dapl-software", "dat-abi", "rdma-cm-sys"]),
+    ("providers/verbs", &["dapl", "dapl-software", "dat-abi", "ibverbs-sys", "rdma-cm-sys"]),
     ("test", &["dat-abi", "udapl"]),
     ("test/conformance", &["dat-abi"]),
     ("test/dapltest", &["dat-abi"]),
@@ -181,8 +182,8 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("dapl/src/runtime/logger.rs", "syslog"),
     ("providers/common/src/base_dir/exit_cleanup.rs", "atexit"),
     ("dat/counters/src/socket.rs", "asks the kernel whose a socket is"),
-    ("providers/rdma-cm-sys/src/lib.rs", "declares functions of C"),
-    ("providers/rdma-cm-sys/tests/header.rs", "asks the library for its words"),
+    ("providers/ibverbs-sys/src/load.rs", "dlopen, and calls into what it finds"),
+    ("providers/ibverbs-sys/src/types.rs", "types of C functions, and zeroed structures"),
     ("providers/sm/src/map.rs", "shared memory"),
     ("providers/sm/src/recv.rs", "recvmsg, and what it has filled"),
     ("providers/common/src/memory/mapping_check.rs", "questions to the kernel about memory, and the time"),
@@ -293,7 +294,7 @@ pub(crate) const FORBIDDEN_UNSAFE: &[&str] = &[
     "test/dapltest/src/options.rs",
     "test/dapltest/src/script.rs",
     "test/dapltest/src/wire.rs",
-    "test/src/rdma_core.rs",
+    "test/src/program.rs",
 ];
 
 /// The one export that belongs to providers and has no prototype in a public header.

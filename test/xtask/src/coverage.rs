@@ -10,7 +10,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use dapl_test::rdma_core;
 use dapl_test::stage::{self, workspace};
 
 use crate::Result;
@@ -48,11 +47,8 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
         let mut cargo = instrumented(Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())));
         cargo.current_dir(workspace()).args(["test", "--quiet", "--no-run", "--message-format=json", "--lib"]);
         cargo.args(["-p", "dapl"]);
-        for provider in stage::providers() {
+        for provider in stage::PROVIDERS {
             cargo.args(["-p", provider]);
-        }
-        if rdma_core::has_rdma_core() {
-            cargo.args(rdma_core::FEATURES);
         }
         objects.extend(executables(&run_quietly(&mut cargo)?));
     }

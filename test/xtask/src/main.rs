@@ -62,8 +62,7 @@ usage: cargo xtask COMMAND
                         measure the verbs provider beside perftest and the 2.0 reference in a guest, by instructions, or
                         by time; everything, or these; --quick: once; writes bench/verbs.json and, with a curve,
                         bench/verbs.svg (or verbs-clock.json and verbs-clock.svg)
-  setup [--required]    install what the suites need, and print the flags with which cargo builds all that can be built
-                        here; --required: fail if that is not everything
+  setup                 install what the suites need
   build [--debug]       lay out libraries, headers, programs and a dat.conf as installed, and say where
   man [DIRECTORY]       write the manual pages below a directory: man/ in the target directory
   install [--prefix P] [--destdir D] [--sysconfdir C] [--libdir L] [--debug]
@@ -75,8 +74,7 @@ usage: cargo xtask COMMAND
   uninstall [--prefix P] [--destdir D]
                         take away what install has put there
 
-demo, test, guest, bench, build and install bring the system packages they need, or say which. Without rdma-core's
-development packages libdaplverbs.so.1 is left out. Builds go where cargo's own go.
+demo, test, guest, bench, build and install bring the system packages they need, or say which. Builds go where cargo's own go.
 ";
 
 /// What a command answers: nothing more to say, or why it failed.
@@ -105,7 +103,7 @@ fn main() -> ExitCode {
         ["bench", "evd"] => bench::evd(),
         ["bench", "verbs", ref rest @ ..] => bench::verbs(rest),
         ["bench", "all", ref rest @ ..] | ["bench", ref rest @ ..] => bench::all(rest),
-        ["setup", ref rest @ ..] => setup::run(rest),
+        ["setup"] => setup::run(),
         ["build"] => tree::build(dapl_test::stage::Profile::Release).map(|tree| tree.announce()),
         ["build", "--debug"] => tree::build(dapl_test::stage::Profile::Dev).map(|tree| tree.announce()),
         ["man", ref rest @ ..] => man::run(rest),

@@ -1,17 +1,16 @@
 //! System packages: what a command needs is there, or is installed, or the answer names it.
 //!
-//! Installs only as root and only with apt-get, since elsewhere that is the user's decision. The C compiler may already
-//! have been installed by `test/xtask/cc`, without which this program could not have been linked. What only the provider
-//! over rdma-core needs may be missing: then that is left out, everywhere (`dapl_test::rdma_core` decides).
+//! Installs only as root and only with apt-get, since elsewhere that is the user's decision.
 #![forbid(unsafe_code)]
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use dapl_test::rdma_core::{self, is_program};
+use dapl_test::program::is_program;
 
 use crate::Result;
 
-/// A program, and the Debian packages that bring it.
+/// A program, or the path of another file, and the Debian packages that bring it.
 pub(crate) struct Tool {
     program: &'static str,
     packages: &'static [&'static str],
@@ -19,6 +18,9 @@ pub(crate) struct Tool {
 
 /// Links everything, compiles dtest.
 pub(crate) const CC: Tool = Tool { program: "cc", packages: &["gcc", "libc6-dev"] };
+/// The declarations of rdma-core are compared with these.
+pub(crate) const RDMA_HEADERS: Tool =
+    Tool { program: "/usr/include/rdma/rdma_cma.h", packages: &["libibverbs-dev", "librdmacm-dev"] };
 /// Compiles what holds the headers against C++.
 pub(crate) const CXX: Tool = Tool { program: "c++", packages: &["g++"] };
 /// Looks for lost memory.
@@ -82,34 +84,27 @@ impl Tool {
         let packages: Box<[&'static str]> = [&*package.to_owned().leak()].into();
         Tool { program: program.to_owned().leak(), packages: Box::leak(packages) }
     }
+
+    fn is_there(&self) -> bool {
+        is_program(self.program) || Path::new(self.program).is_file()
+    }
 }
 
-/// The command: installs what the suites need, and prints how cargo builds all that can be built here.
-pub(crate) fn run(arguments: &[&str]) -> Result {
-    let is_required = match arguments {
-        [] => false,
-        ["--required"] => true,
-        _ => return Err(format!("setup: {} is not understood; see cargo xtask --help", arguments.join(" "))),
-    };
-    require(&[CC, CXX, VALGRIND])?;
-    match install_rdma_core() {
-        Ok(()) => println!("{}", rdma_core::FEATURES.join(" ")),
-        Err(reason) if is_required => return Err(reason),
-        Err(reason) => leave_out(&reason),
-    }
-    Ok(())
+/// The command: installs what the suites need.
+pub(crate) fn run() -> Result {
+    require(&[CC, CXX, VALGRIND, RDMA_HEADERS])
 }
 
 /// Sees to it that all of these are there.
 pub(crate) fn require(tools: &[Tool]) -> Result {
-    let missing: Vec<&Tool> = tools.iter().filter(|tool| !is_program(tool.program)).collect();
+    let missing: Vec<&Tool> = tools.iter().filter(|tool| !tool.is_there()).collect();
     if missing.is_empty() {
         return Ok(());
     }
     let programs: Vec<&str> = missing.iter().map(|tool| tool.program).collect();
     let packages: Vec<&str> = missing.iter().flat_map(|tool| tool.packages.iter().copied()).collect();
     install(&programs.join(", "), &packages)?;
-    match missing.iter().find(|tool| !is_program(tool.program)) {
+    match missing.iter().find(|tool| !tool.is_there()) {
         None => Ok(()),
         Some(tool) => Err(format!("{} is still missing after apt-get install {}", tool.program, packages.join(" "))),
     }
@@ -119,32 +114,6 @@ pub(crate) fn require(tools: &[Tool]) -> Result {
 pub(crate) fn wish(tools: &[Tool]) {
     if let Err(reason) = require(tools) {
         eprintln!("xtask: some checks will be skipped: {reason}");
-    }
-}
-
-/// Whether the provider over rdma-core can be built, once what it needs has been installed if that is possible. If not,
-/// says what is missing, in one line.
-pub(crate) fn has_rdma_core() -> bool {
-    let installed = install_rdma_core();
-    if let Err(reason) = &installed {
-        leave_out(reason);
-    }
-    installed.is_ok()
-}
-
-fn leave_out(reason: &str) {
-    eprintln!("xtask: libdaplverbs.so.1 is left out: {reason}");
-}
-
-fn install_rdma_core() -> Result {
-    if rdma_core::has_rdma_core() {
-        return Ok(());
-    }
-    let wanted = rdma_core::missing_packages();
-    install(&wanted.join(", "), &wanted)?;
-    match rdma_core::missing_packages()[..] {
-        [] => Ok(()),
-        ref missing => Err(format!("{} still missing after apt-get install {}", missing.join(", "), wanted.join(" "))),
     }
 }
 

@@ -8,7 +8,6 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use dapl_test::rdma_core;
 use dapl_test::stage::workspace;
 
 use crate::guest::rxe;
@@ -27,7 +26,6 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
         return Ok(());
     }
     setup::require(&[setup::CC, setup::CXX, setup::VALGRIND])?;
-    setup::has_rdma_core();
     match suite {
         "report" => setup::require(&[setup::CHROMIUM])?,
         "all" if rest == ["--required"] => setup::require(&[setup::CHROMIUM])?,
@@ -35,7 +33,14 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
         _ => {}
     }
     match suite {
-        "all" => setup::wish(&[setup::MANDOC, setup::PKG_CONFIG, setup::SHLIBDEPS, setup::LINTIAN]),
+        "rdma" => setup::wish(&[setup::RDMA_HEADERS]),
+        "all" if rest == ["--required"] => setup::require(&[setup::RDMA_HEADERS])?,
+        _ => {}
+    }
+    match suite {
+        "all" => {
+            setup::wish(&[setup::RDMA_HEADERS, setup::MANDOC, setup::PKG_CONFIG, setup::SHLIBDEPS, setup::LINTIAN])
+        }
         "man" => setup::wish(&[setup::MANDOC]),
         "install" => setup::wish(&[setup::PKG_CONFIG]),
         "deb" => setup::wish(&[setup::SHLIBDEPS, setup::LINTIAN]),
@@ -92,9 +97,6 @@ fn tests(suite: &str, known: &[String], rest: &[&str]) -> Result {
             chosen.into_iter().fold(&mut cargo, |cargo, name| cargo.args(["--test", name]))
         }
     };
-    if matches!(suite, "all" | "unit") && rdma_core::has_rdma_core() {
-        cargo.args(rdma_core::FEATURES);
-    }
     succeeds(suite, cargo.args(rest))
 }
 

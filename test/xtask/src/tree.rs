@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use dapl_test::stage::{self, OLD_NAMES, Profile, Stage, VERBS, workspace};
+use dapl_test::stage::{self, Profile, Stage, workspace};
 
 use crate::{Result, setup};
 
@@ -24,18 +24,9 @@ pub(crate) struct Tree {
     pub(crate) conf: PathBuf,
 }
 
-/// Builds all of it that can be built here, in the target directory.
+/// Builds all of it, in the target directory.
 pub(crate) fn build(profile: Profile) -> Result<Tree> {
-    setup::require(&[setup::CC])?;
-    let is_complete = setup::has_rdma_core();
-    let tree = build_with(profile, &stage::providers())?;
-    if !is_complete {
-        // What is there is from a time when it could be built.
-        for name in OLD_NAMES.into_iter().chain([VERBS]) {
-            let _ = fs::remove_file(tree.stage.lib.join(name));
-        }
-    }
-    Ok(tree)
+    build_with(profile, &stage::PROVIDERS)
 }
 
 /// The same with no other providers than these.

@@ -78,7 +78,7 @@ impl Table {
     /// Finds the work that is complete, and what the consumer hears of it.
     #[inline(always)]
     pub(super) fn complete(&self, front: &mut Front, wc: &ibv_wc, out: &mut Out<'_>) {
-        match WorkId::parse(wc.wr_id()) {
+        match WorkId::parse(wc.wr_id) {
             WorkId::Own { slot, epoch, number } => {
                 let Some(Some((core, side))) = self.slots.get(slot as usize) else { return };
                 match side {

@@ -193,7 +193,9 @@ struct DeviceList {
 }
 
 impl DeviceList {
+    /// Every other call needs a device of this list, so libibverbs is loaded here.
     fn new() -> io::Result<Self> {
+        ibverbs_sys::load().map_err(|error| io::Error::new(io::ErrorKind::Unsupported, error.clone()))?;
         let mut count: c_int = 0;
         // SAFETY: `count` is a valid place for the number.
         let list = made(unsafe { ibv_get_device_list(&mut count) })?;

@@ -125,7 +125,7 @@ fn port_event(number: ibv_event_type) -> Option<PortEvent> {
 mod tests {
     use super::*;
 
-    fn event(event_type: ibv_event_type, element: ibv_async_event__bindgen_ty_1) -> AsyncEvent {
+    fn event(event_type: ibv_event_type, element: ibv_async_event_element) -> AsyncEvent {
         // SAFETY: made here, and the elements below live until the end of the test.
         unsafe { translate(&ibv_async_event { element, event_type }) }
     }
@@ -133,14 +133,14 @@ mod tests {
     #[test]
     fn events_name_what_they_are_of() {
         let mut qp = ibv_qp { qp_num: 17, ..Default::default() };
-        let of_qp = event(IBV_EVENT_QP_LAST_WQE_REACHED, ibv_async_event__bindgen_ty_1 { qp: &mut qp });
+        let of_qp = event(IBV_EVENT_QP_LAST_WQE_REACHED, ibv_async_event_element { qp: &mut qp });
         assert_eq!(of_qp, AsyncEvent::Qp { number: 17, kind: QpEvent::LastWqe });
         let mut srq = ibv_srq { srq_context: 5 as *mut _, ..Default::default() };
-        let of_srq = event(IBV_EVENT_SRQ_LIMIT_REACHED, ibv_async_event__bindgen_ty_1 { srq: &mut srq });
+        let of_srq = event(IBV_EVENT_SRQ_LIMIT_REACHED, ibv_async_event_element { srq: &mut srq });
         assert_eq!(of_srq, AsyncEvent::Srq { id: 5, kind: SrqEvent::Limit });
         let mut cq = ibv_cq { cq_context: 9 as *mut _, ..Default::default() };
-        assert_eq!(event(IBV_EVENT_CQ_ERR, ibv_async_event__bindgen_ty_1 { cq: &mut cq }), AsyncEvent::Cq { id: 9 });
-        let port = || ibv_async_event__bindgen_ty_1 { port_num: 2 };
+        assert_eq!(event(IBV_EVENT_CQ_ERR, ibv_async_event_element { cq: &mut cq }), AsyncEvent::Cq { id: 9 });
+        let port = || ibv_async_event_element { port_num: 2 };
         assert_eq!(event(IBV_EVENT_PORT_ERR, port()), AsyncEvent::Port { port: 2, kind: PortEvent::Down });
         assert_eq!(event(IBV_EVENT_DEVICE_FATAL, port()), AsyncEvent::DeviceFatal);
         assert_eq!(event(IBV_EVENT_WQ_FATAL, port()), AsyncEvent::Other(IBV_EVENT_WQ_FATAL as i32));

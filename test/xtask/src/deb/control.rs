@@ -5,8 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use dapl_test::rdma_core;
-use dapl_test::stage::{providers, workspace};
+use dapl_test::stage::{PROVIDERS, workspace};
 
 use super::packages::{LIBRARY, Package};
 use super::{release, write};
@@ -204,11 +203,8 @@ fn crates() -> Result<String> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace()).args(["tree", "--offline", "--locked", "--edges", "normal", "--prefix", "none"]);
     cargo.args(["--format", "{p} ({l})", "-p", "dat"]);
-    for provider in providers() {
+    for provider in PROVIDERS {
         cargo.args(["-p", provider]);
-    }
-    if rdma_core::has_rdma_core() {
-        cargo.args(rdma_core::FEATURES);
     }
     let output = run_quietly(&mut cargo)?;
     let text = String::from_utf8_lossy(&output.stdout);

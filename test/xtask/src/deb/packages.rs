@@ -102,7 +102,8 @@ pub(crate) const PACKAGES: [Package; 6] = [
         name: "libdapl1-verbs",
         section: "libs",
         is_multi_arch: true,
-        depends: &[],
+        // Loaded at run time, so not among what the library is linked with.
+        depends: &["libibverbs1 (>= 32.0)", "librdmacm1 (>= 32.0)"],
         recommends: &["ibverbs-providers"],
         suggests: &[],
         summary: "uDAPL 1.2 provider over rdma-core",

@@ -79,7 +79,7 @@ pub(super) struct Pair {
 impl Setting {
     /// Builds it.
     pub(super) fn build() -> Result<Self> {
-        let mut providers = stage::providers();
+        let mut providers = stage::PROVIDERS.to_vec();
         providers.extend((!providers.contains(&PROVIDER)).then_some(PROVIDER));
         let tree = tree::build_with(Profile::Dev, &providers)?;
         Ok(Setting { net: run::program(&tree.stage, "test/c/net.c"), dtest: tree.dtest, stage: tree.stage })

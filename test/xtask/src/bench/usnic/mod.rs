@@ -42,7 +42,7 @@ pub(crate) fn usnic(arguments: &[&str]) -> Result {
     if contests::LOSSY.iter().chain(&curves::LOSSY).any(|name| wanted.has(name)) {
         wire::prepare().map_err(|reason| format!("bench usnic: {reason}"))?;
     }
-    let mut providers = stage::providers();
+    let mut providers = stage::PROVIDERS.to_vec();
     providers.extend((!providers.contains(&PROVIDER)).then_some(PROVIDER));
     let tree = tree::build_with(Profile::Release, &providers)?;
     let perf = Perf::new(&tree.stage, BENCH.adapter);

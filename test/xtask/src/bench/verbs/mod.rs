@@ -22,7 +22,6 @@ mod sides;
 #[cfg(test)]
 pub(super) mod example;
 
-use dapl_test::rdma_core;
 use dapl_test::stage::Profile;
 
 use self::contest::{Measured, OPERATIONS};
@@ -80,9 +79,6 @@ pub(crate) fn verbs(arguments: &[&str]) -> Result {
     prepare()?;
     let reference = Reference::find()?;
     let tree = tree::build(Profile::Release)?;
-    if !rdma_core::has_rdma_core() {
-        return Err("bench verbs: the provider over rdma-core was not built".to_owned());
-    }
     let sides = Sides::new(&tree.stage, &reference, wanted.clock)?;
     let mut guest = Guest::boot_with(Link::Alone, wanted.clock)?;
     sides.prepare(&mut guest)?;

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use dapl_test::rdma_core;
 use dapl_test::stage::{self, Profile, workspace};
 
 use super::keeper::Keeper;
@@ -142,26 +141,20 @@ fn files_come_back(setting: &Setting, report: &mut Report, keeper: &mut Keeper) 
 
 /// Test programs that want a device; here none may skip a test for lack of one.
 fn units(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
-    for package in [rdma_core::PACKAGE, "rdma-cm-sys"] {
-        let name = format!("unit::{package}");
-        if !report.wants(&name) {
-            continue;
-        }
-        let features: &[&str] = if package == rdma_core::PACKAGE { &rdma_core::FEATURES } else { &[] };
-        let programs = match test_programs(package, features) {
-            Ok(programs) => programs,
-            Err(reason) => {
-                report.line(&name, Err(reason));
-                continue;
-            }
-        };
-        for program in programs {
-            let answer = keeper.run(&setting.exec(&program, &["--nocapture", "--test-threads", "2"]), LONG);
-            let skipped = answer.said.iter().find(|line| line.contains("skipped: ")).cloned();
-            match skipped {
-                Some(line) => report.line(&name, Err(answer.with(&line))),
-                None => report.answer(&name, answer),
-            }
+    let name = format!("unit::{}", stage::VERBS_PACKAGE);
+    if !report.wants(&name) {
+        return;
+    }
+    let programs = match test_programs(stage::VERBS_PACKAGE, &[]) {
+        Ok(programs) => programs,
+        Err(reason) => return report.line(&name, Err(reason)),
+    };
+    for program in programs {
+        let answer = keeper.run(&setting.exec(&program, &["--nocapture", "--test-threads", "2"]), LONG);
+        let skipped = answer.said.iter().find(|line| line.contains("skipped: ")).cloned();
+        match skipped {
+            Some(line) => report.line(&name, Err(answer.with(&line))),
+            None => report.answer(&name, answer),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use dapl_test::rdma_core::is_program;
+use dapl_test::program::is_program;
 use dapl_test::run::Run;
 
 use super::Scratch;

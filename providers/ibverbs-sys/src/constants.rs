@@ -1,0 +1,162 @@
+//! Numbers of `<infiniband/verbs.h>`. An enumeration whose names need a prefix is a module with its `Type`; a set of flags is
+//! a type of its own.
+#![allow(missing_docs, reason = "the names are the header's")]
+
+use std::ops::{BitOr, BitOrAssign};
+use std::os::raw::{c_int, c_uint};
+
+/// Declares numbers of an unnamed or plainly used enumeration.
+macro_rules! numbers {
+    ($type:ty: $($name:ident = $value:expr),* $(,)?) => {
+        $(pub const $name: $type = $value;)*
+    };
+}
+
+/// Declares an enumeration as a module.
+macro_rules! enumeration {
+    ($(#[$doc:meta])* $module:ident: $($name:ident = $value:expr),* $(,)?) => {
+        $(#[$doc])*
+        pub mod $module {
+            pub type Type = ::std::os::raw::c_uint;
+            $(pub const $name: Type = $value;)*
+        }
+    };
+}
+
+/// Declares a set of flags.
+macro_rules! flags {
+    ($(#[$doc:meta])* $set:ident: $($name:ident = $value:expr),* $(,)?) => {
+        $(#[$doc])*
+        #[repr(transparent)]
+        #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+        pub struct $set(pub c_uint);
+
+        impl $set {
+            $(pub const $name: $set = $set($value);)*
+        }
+
+        impl BitOr for $set {
+            type Output = Self;
+            fn bitor(self, other: Self) -> Self {
+                $set(self.0 | other.0)
+            }
+        }
+
+        impl BitOrAssign for $set {
+            fn bitor_assign(&mut self, other: Self) {
+                self.0 |= other.0;
+            }
+        }
+    };
+}
+
+numbers! { c_int: IBV_TRANSPORT_IWARP = 1 }
+numbers! { u32: IBV_GID_TYPE_ROCE_V1 = 1, IBV_GID_TYPE_ROCE_V2 = 2 }
+numbers! { u32: IBV_LINK_LAYER_INFINIBAND = 1, IBV_LINK_LAYER_ETHERNET = 2 }
+numbers! { u32: IBV_DEVICE_MEM_WINDOW = 1 << 17 }
+numbers! { u32: IBV_SRQ_MAX_WR = 1, IBV_SRQ_LIMIT = 2 }
+
+/// Code of a path's MTU.
+pub type ibv_mtu = c_uint;
+numbers! { ibv_mtu: IBV_MTU_256 = 1, IBV_MTU_512 = 2, IBV_MTU_1024 = 3, IBV_MTU_2048 = 4, IBV_MTU_4096 = 5 }
+
+/// Kind of a memory window.
+pub type ibv_mw_type = c_uint;
+numbers! { ibv_mw_type: IBV_MW_TYPE_1 = 1 }
+
+/// Kind of an asynchronous event.
+pub type ibv_event_type = c_uint;
+numbers! {
+    ibv_event_type:
+    IBV_EVENT_CQ_ERR = 0,
+    IBV_EVENT_QP_FATAL = 1,
+    IBV_EVENT_QP_REQ_ERR = 2,
+    IBV_EVENT_QP_ACCESS_ERR = 3,
+    IBV_EVENT_COMM_EST = 4,
+    IBV_EVENT_SQ_DRAINED = 5,
+    IBV_EVENT_PATH_MIG = 6,
+    IBV_EVENT_PATH_MIG_ERR = 7,
+    IBV_EVENT_DEVICE_FATAL = 8,
+    IBV_EVENT_PORT_ACTIVE = 9,
+    IBV_EVENT_PORT_ERR = 10,
+    IBV_EVENT_LID_CHANGE = 11,
+    IBV_EVENT_PKEY_CHANGE = 12,
+    IBV_EVENT_SM_CHANGE = 13,
+    IBV_EVENT_SRQ_ERR = 14,
+    IBV_EVENT_SRQ_LIMIT_REACHED = 15,
+    IBV_EVENT_QP_LAST_WQE_REACHED = 16,
+    IBV_EVENT_CLIENT_REREGISTER = 17,
+    IBV_EVENT_GID_CHANGE = 18,
+    IBV_EVENT_WQ_FATAL = 19,
+}
+
+enumeration! {
+    /// State of a port.
+    ibv_port_state: IBV_PORT_ACTIVE = 4
+}
+enumeration! {
+    /// Kind of a queue pair.
+    ibv_qp_type: IBV_QPT_RC = 2
+}
+enumeration! {
+    /// State of a queue pair.
+    ibv_qp_state: IBV_QPS_RESET = 0, IBV_QPS_INIT = 1, IBV_QPS_RTR = 2, IBV_QPS_RTS = 3, IBV_QPS_ERR = 6
+}
+enumeration! {
+    /// Operation of a work request.
+    ibv_wr_opcode: IBV_WR_RDMA_WRITE = 0, IBV_WR_SEND = 2, IBV_WR_RDMA_READ = 4
+}
+enumeration! {
+    /// How a work request ended.
+    ibv_wc_status:
+    IBV_WC_SUCCESS = 0,
+    IBV_WC_LOC_LEN_ERR = 1,
+    IBV_WC_LOC_QP_OP_ERR = 2,
+    IBV_WC_LOC_PROT_ERR = 4,
+    IBV_WC_WR_FLUSH_ERR = 5,
+    IBV_WC_MW_BIND_ERR = 6,
+    IBV_WC_BAD_RESP_ERR = 7,
+    IBV_WC_LOC_ACCESS_ERR = 8,
+    IBV_WC_REM_INV_REQ_ERR = 9,
+    IBV_WC_REM_ACCESS_ERR = 10,
+    IBV_WC_REM_OP_ERR = 11,
+    IBV_WC_RNR_RETRY_EXC_ERR = 13,
+    IBV_WC_RESP_TIMEOUT_ERR = 20,
+    IBV_WC_TM_RNDV_INCOMPLETE = 23,
+}
+
+flags! {
+    /// Rights on registered memory.
+    ibv_access_flags:
+    IBV_ACCESS_LOCAL_WRITE = 1,
+    IBV_ACCESS_REMOTE_WRITE = 1 << 1,
+    IBV_ACCESS_REMOTE_READ = 1 << 2,
+    IBV_ACCESS_MW_BIND = 1 << 4,
+}
+flags! {
+    /// Attributes that a call of `ibv_modify_qp` sets.
+    ibv_qp_attr_mask:
+    IBV_QP_STATE = 1,
+    IBV_QP_ACCESS_FLAGS = 1 << 3,
+    IBV_QP_PKEY_INDEX = 1 << 4,
+    IBV_QP_PORT = 1 << 5,
+    IBV_QP_AV = 1 << 7,
+    IBV_QP_PATH_MTU = 1 << 8,
+    IBV_QP_TIMEOUT = 1 << 9,
+    IBV_QP_RETRY_CNT = 1 << 10,
+    IBV_QP_RNR_RETRY = 1 << 11,
+    IBV_QP_RQ_PSN = 1 << 12,
+    IBV_QP_MAX_QP_RD_ATOMIC = 1 << 13,
+    IBV_QP_MIN_RNR_TIMER = 1 << 15,
+    IBV_QP_SQ_PSN = 1 << 16,
+    IBV_QP_MAX_DEST_RD_ATOMIC = 1 << 17,
+    IBV_QP_DEST_QPN = 1 << 20,
+}
+flags! {
+    /// How a request is posted.
+    ibv_send_flags:
+    IBV_SEND_FENCE = 1,
+    IBV_SEND_SIGNALED = 1 << 1,
+    IBV_SEND_SOLICITED = 1 << 2,
+    IBV_SEND_INLINE = 1 << 3,
+}
