@@ -70,13 +70,6 @@ impl Double {
 }
 
 impl Provider for Double {
-    type Pd = ();
-    type Mr = DoubleMr;
-    type Mw = DoubleMw;
-    type Membership = DoubleMember;
-    type Cq = DoubleCq;
-    type Srq = DoubleSrq;
-    type Qp = DoubleQp;
     type Listener = DoubleListener;
     type Request = DoubleRequest;
 
@@ -115,6 +108,22 @@ impl Provider for Double {
         SocketAddr::from(([127, 0, 0, 1], 7))
     }
 
+    fn listen(&self, qual: u64, id: ObjectId) -> Result<DoubleListener> {
+        DoubleListener::new(&self.net, qual, id)
+    }
+
+    fn close(&self) {
+        self.net.closed.store(true, Ordering::SeqCst);
+        self.net.news.lock().clear();
+    }
+}
+
+impl MemoryProvider for Double {
+    type Pd = ();
+    type Mr = DoubleMr;
+    type Mw = DoubleMw;
+    type Membership = DoubleMember;
+
     fn alloc_pd(&self) -> Result<()> {
         Ok(())
     }
@@ -130,6 +139,12 @@ impl Provider for Double {
     fn alloc_mw(&self, (): &()) -> Result<DoubleMw> {
         Ok(DoubleMw::default())
     }
+}
+
+impl QueueProvider for Double {
+    type Cq = DoubleCq;
+    type Srq = DoubleSrq;
+    type Qp = DoubleQp;
 
     fn create_srq(&self, (): &(), spec: SrqSpec) -> Result<DoubleSrq> {
         DoubleSrq::new(spec, &self.net, self.limits.max_srqs)
@@ -143,16 +158,7 @@ impl Provider for Double {
         Ok(DoubleQp::new(spec, &self.net))
     }
 
-    fn listen(&self, qual: u64, id: ObjectId) -> Result<DoubleListener> {
-        DoubleListener::new(&self.net, qual, id)
-    }
-
     fn sleeps(&self) {
         self.sleeps.fetch_add(1, Ordering::SeqCst);
-    }
-
-    fn close(&self) {
-        self.net.closed.store(true, Ordering::SeqCst);
-        self.net.news.lock().clear();
     }
 }

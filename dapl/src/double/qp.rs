@@ -312,6 +312,13 @@ impl QueuePair for DoubleQp {
         Outstanding { recvs: (inner.recvs.len() + inner.taken.len()) as u32, requests: inner.held.len() as u32 }
     }
 
+    fn flush_recvs(&self) {
+        let mut inner = self.0.inner.lock();
+        self.0.flush(&mut inner, false);
+    }
+}
+
+impl Connection for DoubleQp {
     fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
         if *spec.address != PeerAddress::Ip([127, 0, 0, 1].into()) {
             return Err(Error::InvalidAddress(Address::Unreachable));
@@ -345,11 +352,6 @@ impl QueuePair for DoubleQp {
     fn reset(&self) -> Result<()> {
         self.0.end(QpState::Idle);
         Ok(())
-    }
-
-    fn flush_recvs(&self) {
-        let mut inner = self.0.inner.lock();
-        self.0.flush(&mut inner, false);
     }
 }
 

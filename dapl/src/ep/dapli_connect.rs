@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::state::{EpState, Step};
 use super::{Ep, Remote};
 use crate::error::{Error, Handle, Result, State};
-use crate::provider::{ConnectSpec, PeerAddress, Provider, QueuePair};
+use crate::provider::{ConnectSpec, Connection, PeerAddress, Provider};
 use crate::runtime::consumer_memory;
 use crate::runtime::handle::Ref;
 use crate::runtime::timer::{self, OnExpiry};

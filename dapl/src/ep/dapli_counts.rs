@@ -9,7 +9,7 @@ use dat_counters::text::Text;
 use super::state::EpState;
 use super::{Core, Desk, Ep, Wiring};
 use crate::evd::{Evd, dapls_evd};
-use crate::provider::{Count, Provider, QueuePair, Work};
+use crate::provider::{Connection, Count, Provider, QueuePair, Work};
 use crate::runtime::handle::{ObjectId, Use};
 use crate::stats::counters::{Board, EpCounts};
 use crate::stats::trace::{Outlook, Report, Subject};

@@ -10,7 +10,7 @@ use super::{Core, Ep};
 use crate::evd::dapls_evd::Untold;
 use crate::evd::{ConnectionKind, Event, dapls_evd};
 use crate::ia::{AsyncError, AsyncKind, dapls_ia};
-use crate::provider::{Provider, QueuePair};
+use crate::provider::{Connection, Provider};
 
 /// What was queued and nobody has been told of: who waits is still to be woken, agents are to be called.
 pub(super) struct Outbox<P: Provider> {

@@ -17,7 +17,7 @@ use super::{Binding, Core, Desk, Ep, Wiring};
 use crate::error::{Error, Handle, Resource, Result, State};
 use crate::evd::{Config, ConnectionKind, dapls_evd};
 use crate::ia::{Child, Ia, Rank};
-use crate::provider::{Provider, QpSpec, QueuePair, SharedRecvs, Token, Work};
+use crate::provider::{Connection, Provider, QpSpec, QueuePair, SharedRecvs, Token, Work};
 use crate::runtime::consumer_memory::{Address, PrivateData};
 use crate::runtime::handle::{self, ObjectId};
 use crate::stats::counters::{EpCounts, Posts, Sums};

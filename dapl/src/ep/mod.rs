@@ -22,7 +22,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use crate::error::{Error, Handle, Result, State};
 use crate::evd::{ConnectionKind, Evd};
 use crate::ia::{Child, Ia};
-use crate::provider::{ConnId, PeerAddress, Provider, QueuePair};
+use crate::provider::{ConnId, Connection, PeerAddress, Provider};
 use crate::pz::Pz;
 use crate::runtime::consumer_memory::{Address, PrivateData};
 use crate::runtime::handle::{self, Kind, Object, ObjectId, Use};

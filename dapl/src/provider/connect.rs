@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 
-use super::Provider;
+use super::{Count, Provider};
 use crate::error::{Error, Result};
 use crate::runtime::handle::ObjectId;
 
@@ -35,6 +35,25 @@ pub enum PeerAddress {
     Ip(std::net::IpAddr),
     /// `AF_UNIX`: a path.
     Path(std::path::PathBuf),
+}
+
+/// The connection of a queue pair.
+pub trait Connection: Send + Sync {
+    /// What its connection has counted until now, or the last one had, and how it stands.
+    fn counts(&self) -> Vec<Count> {
+        Vec::new()
+    }
+    /// Starts connecting; the sink hears the outcome.
+    ///
+    /// Errors: `InvalidAddress(Unreachable)` for what can be seen at once; then the sink hears nothing.
+    fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()>;
+    /// Lets the requests finish (receives stay until then), then ends the connection; the sink hears `Disconnected`.
+    fn drain(&self);
+    /// Ends the connection or attempt now and tells the peer; everything posted is flushed before this returns.
+    /// The sink hears nothing more of it.
+    fn abort(&self);
+    /// Back to unconnected and empty, ready to connect again; what was posted is flushed before this returns.
+    fn reset(&self) -> Result<()>;
 }
 
 /// A connection request, answered once.

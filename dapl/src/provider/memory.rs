@@ -6,6 +6,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use super::Token;
+use crate::error::Result;
 
 /// Memory of this process.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -23,6 +24,39 @@ pub struct Access {
     pub local_write: bool,
     pub remote_read: bool,
     pub remote_write: bool,
+}
+
+/// Protection domains, registered and shared memory, and windows of an adapter.
+pub trait MemoryProvider: Send + Sync + 'static {
+    /// Protection domain.
+    type Pd: Send + Sync;
+    /// Registered memory; dropping it deregisters, and after that no transfer touches the memory.
+    type Mr: MemoryRegion;
+    /// Memory window.
+    type Mw: MemoryWindow;
+    /// A registration of shared memory under a cookie; dropping it leaves, and the last one out cleans up.
+    type Membership: Send + Sync;
+
+    /// A new protection domain.
+    fn alloc_pd(&self) -> Result<Self::Pd>;
+
+    /// Registers `region`. Errors: `InvalidParameter(3)` for memory that is not there.
+    fn register(&self, pd: &Self::Pd, region: Region, access: Access) -> Result<Self::Mr>;
+
+    /// As `register`, of memory that is mapped as shared and registered as such: a transport may pass on to its peers what is
+    /// behind it, and their transfers then touch that, as hardware does, whatever is mapped there later.
+    fn register_shared(&self, pd: &Self::Pd, region: Region, access: Access) -> Result<Self::Mr> {
+        self.register(pd, region, access)
+    }
+
+    /// Joins those who registered shared memory under `cookie`, in any process of this provider; the first makes the entry.
+    /// A process that dies leaves.
+    ///
+    /// Errors: `InvalidParameter(4)` when the others say another length.
+    fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Self::Membership>;
+
+    /// A window that is not bound.
+    fn alloc_mw(&self, pd: &Self::Pd) -> Result<Self::Mw>;
 }
 
 /// Registered memory.

@@ -1,9 +1,9 @@
 //! All that dapl and a transport say to each other.
 //!
-//! Downwards the object layer calls a [`Provider`] and the objects it makes: protection domains, memory regions and windows,
-//! completion queues, queue pairs, shared receive queues, listeners, requests. Upwards a provider calls the three sinks,
-//! [`CmSink`], [`CqSink`] and [`SrqSink`].
-//! Every `.so` holds one provider, so all of this is static.
+//! Downwards the object layer calls a [`Provider`], which is also a [`MemoryProvider`] and a [`QueueProvider`], and the objects
+//! that it makes: protection domains, memory regions and windows, completion queues, queue pairs with their [`Connection`],
+//! shared receive queues, listeners, requests. Upwards a provider calls the three sinks, [`CmSink`], [`CqSink`] and
+//! [`SrqSink`]. Every `.so` holds one provider, so all of this is static.
 //!
 //! Rules that hold for every transport:
 //! - **The sinks are called from a thread of the provider's own, with no lock of the provider held that a down-call could
@@ -22,33 +22,20 @@ mod queues;
 mod work;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-pub use self::connect::{CmEvent, CmSink, ConnId, ConnRequest, ConnectSpec, PeerAddress, RequestInfo};
-pub use self::memory::{Access, Bind, BindWr, Keep, MemoryRegion, MemoryWindow, Region, SharedCookie};
+pub use self::connect::{CmEvent, CmSink, ConnId, ConnRequest, ConnectSpec, Connection, PeerAddress, RequestInfo};
+pub use self::memory::{Access, Bind, BindWr, Keep, MemoryProvider, MemoryRegion, MemoryWindow, Region, SharedCookie};
 pub use self::queues::{
-    CompletionQueue, CqSink, Outstanding, QpSpec, QueuePair, SharedReceiveQueue, SharedRecvs, SrqSink, SrqSpec,
+    CompletionQueue, CqSink, Outstanding, QpSpec, QueuePair, QueueProvider, SharedReceiveQueue, SharedRecvs, SrqSink,
+    SrqSpec,
 };
 pub use self::work::{Completion, Op, Remote, Segment, SendWr, Status, Token, Work};
 use crate::error::Result;
 use crate::runtime::handle::ObjectId;
 
-/// What a transport supplies. One per provider library.
-pub trait Provider: Sized + Send + Sync + 'static {
-    /// Protection domain.
-    type Pd: Send + Sync;
-    /// Registered memory; dropping it deregisters, and after that no transfer touches the memory.
-    type Mr: MemoryRegion;
-    /// Memory window.
-    type Mw: MemoryWindow;
-    /// One of those who registered the same shared memory; dropping it leaves, and the last one out cleans up.
-    type Membership: Send + Sync;
-    /// Completion queue.
-    type Cq: CompletionQueue;
-    /// Shared receive queue.
-    type Srq: SharedReceiveQueue;
-    /// Queue pair.
-    type Qp: QueuePair<Mr = Self::Mr, Mw = Self::Mw>;
+/// An interface adapter: it opens, describes itself, listens and closes. One per provider library.
+pub trait Provider: QueueProvider + Sized {
     /// A listener; dropping it stops listening and frees the qualifier. Requests already reported stay answerable.
     type Listener: Send + Sync;
     /// A connection request; dropping it unanswered rejects it.
@@ -76,44 +63,10 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// The address peers connect to.
     fn address(&self) -> SocketAddr;
 
-    /// A new protection domain.
-    fn alloc_pd(&self) -> Result<Self::Pd>;
-
-    /// Registers `region`. Errors: `InvalidParameter(3)` for memory that is not there.
-    fn register(&self, pd: &Self::Pd, region: Region, access: Access) -> Result<Self::Mr>;
-
-    /// As `register`, of memory that is mapped as shared and registered as such: a transport may pass on to its peers what is
-    /// behind it, and their transfers then touch that, as hardware does, whatever is mapped there later.
-    fn register_shared(&self, pd: &Self::Pd, region: Region, access: Access) -> Result<Self::Mr> {
-        self.register(pd, region, access)
-    }
-
-    /// Joins those who registered shared memory under `cookie`, in any process of this provider; the first makes the entry.
-    /// A process that dies leaves.
-    ///
-    /// Errors: `InvalidParameter(4)` when the others say another length.
-    fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Self::Membership>;
-
-    /// A window that is not bound.
-    fn alloc_mw(&self, pd: &Self::Pd) -> Result<Self::Mw>;
-
-    /// A shared receive queue. Errors: `Exhausted(Srq)` when there are as many as the limits say.
-    fn create_srq(&self, pd: &Self::Pd, spec: SrqSpec) -> Result<Self::Srq>;
-
-    /// A completion queue that tells `sink` when it was armed and something came.
-    fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Self::Cq>;
-
-    /// A queue pair that takes receives at once.
-    fn create_qp(&self, pd: &Self::Pd, spec: QpSpec<Self>) -> Result<Self::Qp>;
-
     /// Starts listening. Requests may be reported, for `id`, before this returns.
     ///
     /// Errors: `ConnQualTaken` when somebody listens there.
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Self::Listener>;
-
-    /// The calling thread is about to sleep in a wait, on any object of this IA: it polls no completion queue until it wakes.
-    /// Called under the lock of what it waits on.
-    fn sleeps(&self) {}
 
     /// Ends everything at once: peers see a disconnect, threads are joined; the sinks hear nothing more.
     fn close(&self);

@@ -4,9 +4,32 @@
 
 use std::sync::{Arc, Weak};
 
-use super::{Bind, BindWr, Completion, ConnId, ConnectSpec, Count, Provider, Segment, SendWr, Token};
+use super::{Bind, BindWr, Completion, Connection, MemoryProvider, Segment, SendWr, Token};
 use crate::error::Result;
 use crate::runtime::handle::ObjectId;
+
+/// Makes the queues of an adapter.
+pub trait QueueProvider: MemoryProvider + Sized {
+    /// Completion queue.
+    type Cq: CompletionQueue;
+    /// Shared receive queue.
+    type Srq: SharedReceiveQueue;
+    /// Queue pair.
+    type Qp: QueuePair<Mr = Self::Mr, Mw = Self::Mw>;
+
+    /// A shared receive queue. Errors: `Exhausted(Srq)` when there are as many as the limits say.
+    fn create_srq(&self, pd: &Self::Pd, spec: SrqSpec) -> Result<Self::Srq>;
+
+    /// A completion queue that tells `sink` when it was armed and something came.
+    fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Self::Cq>;
+
+    /// A queue pair that takes receives at once.
+    fn create_qp(&self, pd: &Self::Pd, spec: QpSpec<Self>) -> Result<Self::Qp>;
+
+    /// The calling thread is about to sleep in a wait, on any object of this IA: it polls no completion queue until it wakes.
+    /// Called under the lock of what it waits on.
+    fn sleeps(&self) {}
+}
 
 /// A completion queue. Its room follows the work posted to it: nothing posted is ever lost here.
 pub trait CompletionQueue: Send + Sync {
@@ -54,7 +77,7 @@ pub trait SharedReceiveQueue: Send + Sync {
 }
 
 /// Where a queue pair takes its receives, if it has no queue of its own.
-pub struct SharedRecvs<P: Provider> {
+pub struct SharedRecvs<P: QueueProvider> {
     /// The queue.
     pub srq: Arc<P::Srq>,
     /// What its receives complete with, but for the cookie.
@@ -62,7 +85,7 @@ pub struct SharedRecvs<P: Provider> {
 }
 
 /// What a new queue pair is to be.
-pub struct QpSpec<P: Provider> {
+pub struct QpSpec<P: QueueProvider> {
     /// The EP.
     pub ep: ObjectId,
     /// Receives come out of this; `post_recv` is not called then.
@@ -93,8 +116,8 @@ pub struct Outstanding {
     pub requests: u32,
 }
 
-/// A queue pair: unconnected, connecting, connected, or in error, when all that is posted is flushed at once.
-pub trait QueuePair: Send + Sync {
+/// The work of a queue pair: unconnected, connecting, connected, or in error, when all that is posted is flushed at once.
+pub trait QueuePair: Connection {
     /// The provider's registered memory.
     type Mr;
     /// The provider's memory window.
@@ -115,21 +138,6 @@ pub trait QueuePair: Send + Sync {
     fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()>;
     /// What is outstanding.
     fn outstanding(&self) -> Outstanding;
-    /// What its connection has counted until now, or the last one had, and how it stands.
-    fn counts(&self) -> Vec<Count> {
-        Vec::new()
-    }
-    /// Starts connecting; the sink hears the outcome.
-    ///
-    /// Errors: `InvalidAddress(Unreachable)` for what can be seen at once; then the sink hears nothing.
-    fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()>;
-    /// Lets the requests finish (receives stay until then), then ends the connection; the sink hears `Disconnected`.
-    fn drain(&self);
-    /// Ends the connection or attempt now and tells the peer; everything posted is flushed before this returns.
-    /// The sink hears nothing more of it.
-    fn abort(&self);
-    /// Back to unconnected and empty, ready to connect again; what was posted is flushed before this returns.
-    fn reset(&self) -> Result<()>;
     /// Flushes the receives of an unconnected QP and stays usable.
     fn flush_recvs(&self);
 }

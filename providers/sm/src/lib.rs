@@ -72,7 +72,8 @@ use std::thread::JoinHandle;
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{
-    Access, CmSink, CqSink, IaSpec, Limits, MemoryRegion, MemoryWindow, Provider, QpSpec, Region, SharedCookie, SrqSpec,
+    Access, CmSink, CqSink, IaSpec, Limits, MemoryProvider, MemoryRegion, MemoryWindow, Provider, QpSpec,
+    QueueProvider, Region, SharedCookie, SrqSpec,
 };
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
@@ -160,13 +161,6 @@ impl Drop for Listener {
 }
 
 impl Provider for Sm {
-    type Pd = Pd;
-    type Mr = Mr;
-    type Mw = Mw;
-    type Membership = Membership;
-    type Cq = Cq;
-    type Srq = Srq;
-    type Qp = Qp;
     type Listener = Listener;
     type Request = Request;
 
@@ -202,6 +196,33 @@ impl Provider for Sm {
         SocketAddr::new(self.device.ip, 0)
     }
 
+    fn listen(&self, qual: u64, id: ObjectId) -> Result<Listener> {
+        let name = self.device.endpoint.claim(qual)?;
+        self.device.listeners.lock().insert(qual, id);
+        Ok(Listener { device: self.device.clone(), qual, _name: name })
+    }
+
+    fn close(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.device.bell.ring(bell::Job::Stop);
+        let thread = self.thread.lock().take();
+        // An agent that closes the IA from the engine's own thread must not wait for itself.
+        if let Some(thread) = thread.filter(|t| t.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+        self.device.bell.silence();
+        for link in self.device.book.links() {
+            setup::close(&self.device, &link);
+        }
+    }
+}
+
+impl MemoryProvider for Sm {
+    type Pd = Pd;
+    type Mr = Mr;
+    type Mw = Mw;
+    type Membership = Membership;
+
     fn alloc_pd(&self) -> Result<Pd> {
         Ok(Pd(self.device.new_pd()))
     }
@@ -236,6 +257,12 @@ impl Provider for Sm {
     fn alloc_mw(&self, pd: &Pd) -> Result<Mw> {
         Ok(Mw(Arc::new(window::window_of(self.device.regions.clone(), self.device.book.clone(), pd.0))))
     }
+}
+
+impl QueueProvider for Sm {
+    type Cq = Cq;
+    type Srq = Srq;
+    type Qp = Qp;
 
     fn create_srq(&self, pd: &Pd, spec: SrqSpec) -> Result<Srq> {
         let Device { bell, srqs, limits, .. } = &*self.device;
@@ -248,26 +275,6 @@ impl Provider for Sm {
 
     fn create_qp(&self, pd: &Pd, spec: QpSpec<Self>) -> Result<Qp> {
         Ok(Qp::new(self.device.clone(), pd.0, spec))
-    }
-
-    fn listen(&self, qual: u64, id: ObjectId) -> Result<Listener> {
-        let name = self.device.endpoint.claim(qual)?;
-        self.device.listeners.lock().insert(qual, id);
-        Ok(Listener { device: self.device.clone(), qual, _name: name })
-    }
-
-    fn close(&self) {
-        self.stopping.store(true, Ordering::Release);
-        self.device.bell.ring(bell::Job::Stop);
-        let thread = self.thread.lock().take();
-        // An agent that closes the IA from the engine's own thread must not wait for itself.
-        if let Some(thread) = thread.filter(|t| t.thread().id() != std::thread::current().id()) {
-            let _ = thread.join();
-        }
-        self.device.bell.silence();
-        for link in self.device.book.links() {
-            setup::close(&self.device, &link);
-        }
     }
 }
 

@@ -12,8 +12,8 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{
-    Bind, BindWr, CmEvent, Completion, ConnId, ConnectSpec, MemoryRegion, Outstanding, QpSpec, QueuePair, Segment,
-    SendWr, SharedRecvs, Status, Token,
+    Bind, BindWr, CmEvent, Completion, ConnId, ConnectSpec, Connection, MemoryRegion, Outstanding, QpSpec, QueuePair,
+    Segment, SendWr, SharedRecvs, Status, Token,
 };
 use dapl::stats::watermark::High;
 use parking_lot::MutexGuard;
@@ -350,6 +350,12 @@ impl QueuePair for Qp {
         Outstanding { recvs, requests: self.0.tx.lock().len() as u32 }
     }
 
+    fn flush_recvs(&self) {
+        self.0.flush_receives(&mut self.0.rx.lock());
+    }
+}
+
+impl Connection for Qp {
     fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
         setup::connect(&self.0.device, self.0.clone(), spec, conn)
     }
@@ -379,10 +385,6 @@ impl QueuePair for Qp {
         rx.broken = false;
         tx.broken = false;
         Ok(())
-    }
-
-    fn flush_recvs(&self) {
-        self.0.flush_receives(&mut self.0.rx.lock());
     }
 }
 

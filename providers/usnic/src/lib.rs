@@ -44,8 +44,8 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Result};
 use dapl::provider::{
-    Access, CmEvent, CmSink, ConnId, Count, CqSink, IaSpec, Limits, MemoryRegion, MemoryWindow, Provider, QpSpec,
-    Region, RequestInfo, SharedCookie, SrqSpec,
+    Access, CmEvent, CmSink, ConnId, Count, CqSink, IaSpec, Limits, MemoryProvider, MemoryRegion, MemoryWindow,
+    Provider, QpSpec, QueueProvider, Region, RequestInfo, SharedCookie, SrqSpec,
 };
 use dapl::runtime::handle::ObjectId;
 use dapl_software::memory::window::Keys as _;
@@ -144,13 +144,6 @@ impl Reports for Upwards {
 }
 
 impl Provider for Usnic {
-    type Pd = Pd;
-    type Mr = Mr;
-    type Mw = Mw;
-    type Membership = Membership;
-    type Cq = Cq;
-    type Srq = Srq;
-    type Qp = Qp;
     type Listener = Listener;
     type Request = Request;
 
@@ -182,6 +175,22 @@ impl Provider for Usnic {
         self.device.address()
     }
 
+    fn listen(&self, qual: u64, id: ObjectId) -> Result<Listener> {
+        Ok(Listener { _listening: self.device.listen(qual, id)? })
+    }
+
+    fn close(&self) {
+        self.device.shut();
+        self.tally.end_all();
+    }
+}
+
+impl MemoryProvider for Usnic {
+    type Pd = Pd;
+    type Mr = Mr;
+    type Mw = Mw;
+    type Membership = Membership;
+
     fn alloc_pd(&self) -> Result<Pd> {
         Ok(Pd(self.next_pd.fetch_add(1, Ordering::Relaxed)))
     }
@@ -201,6 +210,12 @@ impl Provider for Usnic {
     fn alloc_mw(&self, pd: &Pd) -> Result<Mw> {
         Ok(Mw(Arc::new(Window::new(self.regions.clone(), pd.0))))
     }
+}
+
+impl QueueProvider for Usnic {
+    type Cq = Cq;
+    type Srq = Srq;
+    type Qp = Qp;
 
     fn create_srq(&self, pd: &Pd, spec: SrqSpec) -> Result<Srq> {
         Srq::new(pd.0, spec, self.device.bell.clone(), self.srqs.clone(), self.limits.max_srqs)
@@ -214,17 +229,8 @@ impl Provider for Usnic {
         Ok(Qp::new(self, pd.0, spec))
     }
 
-    fn listen(&self, qual: u64, id: ObjectId) -> Result<Listener> {
-        Ok(Listener { _listening: self.device.listen(qual, id)? })
-    }
-
     fn sleeps(&self) {
         self.device.stop_polling();
-    }
-
-    fn close(&self) {
-        self.device.shut();
-        self.tally.end_all();
     }
 }
 

@@ -15,8 +15,8 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{
-    Bind, BindWr, ConnId, ConnectSpec, Count, MemoryRegion, Op, Outstanding, QpSpec, QueuePair, Segment, SendWr,
-    SharedRecvs, Status, Token,
+    Bind, BindWr, ConnId, ConnectSpec, Connection, Count, MemoryRegion, Op, Outstanding, QpSpec, QueuePair, Segment,
+    SendWr, SharedRecvs, Status, Token,
 };
 use dapl::runtime::cancel;
 use dapl::stats::watermark::High;
@@ -403,6 +403,12 @@ impl QueuePair for Qp {
         Outstanding { recvs, requests }
     }
 
+    fn flush_recvs(&self) {
+        self.0.flush_recvs(&mut self.0.inner.lock());
+    }
+}
+
+impl Connection for Qp {
     fn counts(&self) -> Vec<Count> {
         let inner = self.0.inner.lock();
         let past = || inner.past.as_deref().copied();
@@ -438,10 +444,6 @@ impl QueuePair for Qp {
         self.0.abort();
         self.0.inner.lock().stage = Stage::Unconnected;
         Ok(())
-    }
-
-    fn flush_recvs(&self) {
-        self.0.flush_recvs(&mut self.0.inner.lock());
     }
 }
 

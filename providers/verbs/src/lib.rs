@@ -44,7 +44,10 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 use dapl::error::{Error, Resource, Result};
-use dapl::provider::{Access, CmSink, CqSink, IaSpec, Limits, Provider, QpSpec, Region, SharedCookie, SrqSpec};
+use dapl::provider::{
+    Access, CmSink, CqSink, IaSpec, Limits, MemoryProvider, Provider, QpSpec, QueueProvider, Region, SharedCookie,
+    SrqSpec,
+};
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
@@ -82,13 +85,6 @@ impl Drop for Listener {
 }
 
 impl Provider for Verbs {
-    type Pd = Pd;
-    type Mr = Mr;
-    type Mw = Mw;
-    type Membership = Membership;
-    type Cq = Cq;
-    type Srq = Srq;
-    type Qp = Qp;
     type Listener = Listener;
     type Request = Request;
 
@@ -114,34 +110,6 @@ impl Provider for Verbs {
 
     fn address(&self) -> SocketAddr {
         SocketAddr::new(self.device.address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), 0)
-    }
-
-    fn alloc_pd(&self) -> Result<Pd> {
-        Pd::new(&self.device.context)
-    }
-
-    fn register(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
-        Mr::new(pd, region, access, self.device.limits.max_rmrs > 0, &self.device.keys)
-    }
-
-    fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Membership> {
-        self.device.names.join(cookie, length)
-    }
-
-    fn alloc_mw(&self, pd: &Pd) -> Result<Mw> {
-        Mw::new(pd)
-    }
-
-    fn create_srq(&self, pd: &Pd, spec: SrqSpec) -> Result<Srq> {
-        Srq::new(&self.device, pd, spec)
-    }
-
-    fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Cq> {
-        CqCore::new(&self.device, Some(sink)).map(Cq)
-    }
-
-    fn create_qp(&self, pd: &Pd, spec: QpSpec<Self>) -> Result<Qp> {
-        Qp::new(&self.device, pd, spec)
     }
 
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Listener> {
@@ -170,6 +138,47 @@ impl Provider for Verbs {
             let _ = thread.join();
         }
         self.device.names.leave();
+    }
+}
+
+impl MemoryProvider for Verbs {
+    type Pd = Pd;
+    type Mr = Mr;
+    type Mw = Mw;
+    type Membership = Membership;
+
+    fn alloc_pd(&self) -> Result<Pd> {
+        Pd::new(&self.device.context)
+    }
+
+    fn register(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
+        Mr::new(pd, region, access, self.device.limits.max_rmrs > 0, &self.device.keys)
+    }
+
+    fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Membership> {
+        self.device.names.join(cookie, length)
+    }
+
+    fn alloc_mw(&self, pd: &Pd) -> Result<Mw> {
+        Mw::new(pd)
+    }
+}
+
+impl QueueProvider for Verbs {
+    type Cq = Cq;
+    type Srq = Srq;
+    type Qp = Qp;
+
+    fn create_srq(&self, pd: &Pd, spec: SrqSpec) -> Result<Srq> {
+        Srq::new(&self.device, pd, spec)
+    }
+
+    fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Cq> {
+        CqCore::new(&self.device, Some(sink)).map(Cq)
+    }
+
+    fn create_qp(&self, pd: &Pd, spec: QpSpec<Self>) -> Result<Qp> {
+        Qp::new(&self.device, pd, spec)
     }
 }
 

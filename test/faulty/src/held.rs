@@ -146,6 +146,12 @@ impl<T: QueuePair> QueuePair for Held<T> {
         self.inner.outstanding()
     }
 
+    fn flush_recvs(&self) {
+        self.inner.flush_recvs();
+    }
+}
+
+impl<T: Connection> Connection for Held<T> {
     fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
         plan::ask(Op::Connect)?;
         self.inner.connect(spec, conn)
@@ -162,10 +168,6 @@ impl<T: QueuePair> QueuePair for Held<T> {
     fn reset(&self) -> Result<()> {
         plan::ask(Op::Reset)?;
         self.inner.reset()
-    }
-
-    fn flush_recvs(&self) {
-        self.inner.flush_recvs();
     }
 }
 

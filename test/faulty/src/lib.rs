@@ -25,13 +25,6 @@ dapl::export_provider!(Faulty<daplsm::Sm>);
 pub struct Faulty<P: Provider>(Held<P>);
 
 impl<P: Provider> Provider for Faulty<P> {
-    type Pd = Held<P::Pd>;
-    type Mr = Held<P::Mr>;
-    type Mw = Held<P::Mw>;
-    type Membership = Held<P::Membership>;
-    type Cq = Held<Arc<P::Cq>>;
-    type Srq = Held<Arc<P::Srq>>;
-    type Qp = Held<P::Qp>;
     type Listener = Held<P::Listener>;
     type Request = Held<P::Request>;
 
@@ -53,6 +46,23 @@ impl<P: Provider> Provider for Faulty<P> {
     fn address(&self) -> SocketAddr {
         self.0.inner.address()
     }
+
+    fn listen(&self, qual: u64, id: ObjectId) -> Result<Self::Listener> {
+        plan::ask(Op::Listen)?;
+        Ok(Held::new(Kind::Listener, self.0.inner.listen(qual, id)?))
+    }
+
+    fn close(&self) {
+        self.0.inner.close();
+        plan::report();
+    }
+}
+
+impl<P: Provider> MemoryProvider for Faulty<P> {
+    type Pd = Held<P::Pd>;
+    type Mr = Held<P::Mr>;
+    type Mw = Held<P::Mw>;
+    type Membership = Held<P::Membership>;
 
     fn alloc_pd(&self) -> Result<Self::Pd> {
         plan::ask(Op::AllocPd)?;
@@ -78,6 +88,12 @@ impl<P: Provider> Provider for Faulty<P> {
         plan::ask(Op::AllocMw)?;
         Ok(Held::new(Kind::Mw, self.0.inner.alloc_mw(&pd.inner)?))
     }
+}
+
+impl<P: Provider> QueueProvider for Faulty<P> {
+    type Cq = Held<Arc<P::Cq>>;
+    type Srq = Held<Arc<P::Srq>>;
+    type Qp = Held<P::Qp>;
 
     fn create_srq(&self, pd: &Self::Pd, spec: SrqSpec) -> Result<Self::Srq> {
         plan::ask(Op::CreateSrq)?;
@@ -108,18 +124,8 @@ impl<P: Provider> Provider for Faulty<P> {
         Ok(Held::new(Kind::Qp, self.0.inner.create_qp(&pd.inner, spec)?))
     }
 
-    fn listen(&self, qual: u64, id: ObjectId) -> Result<Self::Listener> {
-        plan::ask(Op::Listen)?;
-        Ok(Held::new(Kind::Listener, self.0.inner.listen(qual, id)?))
-    }
-
     fn sleeps(&self) {
         self.0.inner.sleeps();
-    }
-
-    fn close(&self) {
-        self.0.inner.close();
-        plan::report();
     }
 }
 

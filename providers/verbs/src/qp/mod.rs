@@ -19,8 +19,8 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{
-    Bind, BindWr, Completion, ConnId, ConnectSpec, Outstanding, QpSpec, QueuePair, Segment, SendWr, SharedRecvs,
-    Status, Token,
+    Bind, BindWr, Completion, ConnId, ConnectSpec, Connection, Outstanding, QpSpec, QueuePair, Segment, SendWr,
+    SharedRecvs, Status, Token,
 };
 use dapl::runtime::handle::ObjectId;
 use dapl::stats::watermark::High;
@@ -320,6 +320,12 @@ impl QueuePair for Qp {
         Outstanding { recvs, requests: send.work.len() + send.held.len() as u32 }
     }
 
+    fn flush_recvs(&self) {
+        self.0.flush_recvs();
+    }
+}
+
+impl Connection for Qp {
     fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
         self.0.device.manager().connect(&self.0, spec, conn)
     }
@@ -334,10 +340,6 @@ impl QueuePair for Qp {
 
     fn reset(&self) -> Result<()> {
         self.0.reset()
-    }
-
-    fn flush_recvs(&self) {
-        self.0.flush_recvs();
     }
 }
 

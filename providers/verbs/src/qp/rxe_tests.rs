@@ -6,8 +6,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use dapl::provider::{
-    CmEvent, CmSink, Completion, CompletionQueue, ConnId, ConnRequest, ConnectSpec, CqSink, IaSpec, Op, PeerAddress,
-    Provider, QpSpec, QueuePair, RequestInfo, SendWr, SharedReceiveQueue, SharedRecvs, SrqSink, SrqSpec, Status, Token,
+    CmEvent, CmSink, Completion, CompletionQueue, ConnId, ConnRequest, ConnectSpec, Connection, CqSink, IaSpec,
+    MemoryProvider, Op, PeerAddress, Provider, QpSpec, QueuePair, QueueProvider, RequestInfo, SendWr,
+    SharedReceiveQueue, SharedRecvs, SrqSink, SrqSpec, Status, Token,
 };
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
