@@ -5,6 +5,7 @@
 use super::super::psn::Psn;
 use super::super::wire::Range;
 use super::super::{Nanos, WINDOW};
+use super::delivery::PacketState;
 use super::{Acked, Flight, OutOfWindow, State, Why};
 
 /// Round trips without any that could be measured, after which those of first copies are.
@@ -16,6 +17,8 @@ struct Round {
     acked: Acked,
     /// The latest leave, when that was, and how often its packet had left by then.
     newest: Option<(u64, Nanos, u8)>,
+    /// The state of that packet, when it left.
+    state: PacketState,
     /// When the youngest of those that were sent again in vain left first.
     first: Option<Nanos>,
 }
@@ -50,6 +53,10 @@ impl<T: Copy> Flight<T> {
         self.learn(now, delay, &mut round);
         self.note_gap(now, !ranges.is_empty(), &mut round.acked);
         self.detect(now, &mut round.acked.lost);
+        if let Some((_, sent, _)) = round.newest {
+            let min_rtt = self.rtt.minimum().unwrap_or(0);
+            round.acked.rate = Some(self.delivery.sample(&round.state, sent, min_rtt));
+        }
         Ok(round.acked)
     }
 
@@ -89,7 +96,9 @@ impl<T: Copy> Flight<T> {
     /// A packet is there: which of its copies?
     fn settle(&mut self, now: Nanos, psn: Psn, round: &mut Round) {
         let slot = self.ring.slot(psn);
-        let (first, sent, order, sends, why) = (slot.first, slot.sent, slot.order, slot.sends, slot.why);
+        let (first, sent, order, sends, why, state) =
+            (slot.first, slot.sent, slot.order, slot.sends, slot.why, slot.state);
+        self.delivery.acked(now, slot.bytes.into());
         round.acked.packets += 1;
         round.acked.bytes += u64::from(slot.bytes);
         self.unacked.clear(psn);
@@ -112,7 +121,9 @@ impl<T: Copy> Flight<T> {
             self.reorder.void(order);
         } else {
             self.reorder.arrived(order);
-            round.newest = round.newest.max(Some((order, sent, sends)));
+            if round.newest.is_none_or(|(newest, ..)| newest < order) {
+                (round.newest, round.state) = (Some((order, sent, sends)), state);
+            }
         }
     }
 
@@ -179,8 +190,7 @@ impl<T: Copy> Flight<T> {
         }
         let slot = self.ring.slot(self.first);
         if slot.sends == 1 || now.saturating_sub(slot.sent) >= self.reorder.patience(&self.rtt) {
-            let (sent, bytes) = self.lose(self.first, Why::Gap);
-            acked.lost.add(sent, bytes);
+            self.lose_to_gap(self.first, &mut acked.lost);
         }
     }
 }

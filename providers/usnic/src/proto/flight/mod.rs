@@ -9,6 +9,7 @@
 //! Nothing is sent here, and how fast to send is for `congestion` to say.
 
 mod acked;
+mod delivery;
 mod reorder;
 mod ring;
 mod timeout;
@@ -17,6 +18,9 @@ use super::bits::Bits;
 use super::psn::Psn;
 use super::rtt::{Rtt, Timing};
 use super::{Nanos, WINDOW};
+#[cfg(test)]
+pub(crate) use delivery::PacketState;
+pub(crate) use delivery::{Delivery, LostPacket, RateSample, is_loss_too_high};
 use reorder::Reorder;
 use ring::Ring;
 
@@ -50,14 +54,25 @@ pub(crate) struct Lost {
     /// When the first and the last of them had left.
     pub(crate) first_sent: Nanos,
     pub(crate) last_sent: Nanos,
+    /// Discontiguous ranges of packet numbers.
+    pub(crate) ranges: u32,
+    /// The last of them.
+    last: Option<Psn>,
+    /// The first with which the loss rate since its transmission was too high.
+    pub(crate) excess: Option<LostPacket>,
 }
 
 impl Lost {
-    fn add(&mut self, sent: Nanos, bytes: u32) {
+    fn add(&mut self, psn: Psn, sent: Nanos, packet: LostPacket) {
         self.first_sent = if self.packets == 0 { sent } else { self.first_sent.min(sent) };
         self.last_sent = self.last_sent.max(sent);
         self.packets += 1;
-        self.bytes += u64::from(bytes);
+        self.bytes += packet.bytes;
+        self.ranges += u32::from(self.last.is_none_or(|last| last.next() != psn));
+        self.last = Some(psn);
+        if self.excess.is_none() && is_loss_too_high(packet.lost, packet.tx_in_flight) {
+            self.excess = Some(packet);
+        }
     }
 }
 
@@ -71,6 +86,8 @@ pub(crate) struct Acked {
     pub(crate) rtt: Option<Nanos>,
     /// Found lost; they are on the resend list.
     pub(crate) lost: Lost,
+    /// `None`: nothing was acked, or no packet can be told to be the one that left last.
+    pub(crate) rate: Option<RateSample>,
     /// The cumulative number moved.
     pub(crate) advanced: bool,
     /// Packets that were thought lost, and whose first copy came after all.
@@ -122,6 +139,7 @@ pub(crate) struct Flight<T> {
     lost_from: Psn,
     ring: Ring<T>,
     reorder: Reorder,
+    delivery: Delivery,
     rtt: Rtt,
     /// Since when there are acks, but none that a round trip can be measured by; and when what the first was of had left.
     unsure: Option<(Nanos, Nanos)>,
@@ -148,6 +166,7 @@ impl<T: Copy> Flight<T> {
             lost_from: first,
             ring: Ring::new(),
             reorder: Reorder::new(),
+            delivery: Delivery::default(),
             unsure: None,
             rtt: Rtt::new(timing),
             progress: 0,
@@ -216,6 +235,15 @@ impl<T: Copy> Flight<T> {
         &self.rtt
     }
 
+    pub(crate) fn delivery(&self) -> &Delivery {
+        &self.delivery
+    }
+
+    /// There is nothing to send, though congestion control would allow it.
+    pub(crate) fn mark_app_limited(&mut self) {
+        self.delivery.mark_app_limited(self.ring.bytes());
+    }
+
     pub(crate) fn tally(&self) -> &Tally {
         &self.tally
     }
@@ -239,7 +267,9 @@ impl<T: Copy> Flight<T> {
         }
         let psn = self.next;
         let order = self.reorder.leave();
-        self.ring.insert(psn, self.span(), what, u32::try_from(bytes).unwrap_or(u32::MAX), now, order);
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.ring.insert(psn, self.span(), what, bytes, now, order);
+        self.ring.slot_mut(psn).state = self.delivery.sent(now, bytes.into(), self.ring.bytes());
         self.unacked.set(psn);
         self.next = psn.next();
         self.probes = self.probes.saturating_sub(1);
@@ -287,7 +317,9 @@ impl<T: Copy> Flight<T> {
         let order = self.reorder.leave();
         let slot = self.ring.slot_mut(psn);
         (slot.sent, slot.order, slot.sends) = (now, order, slot.sends.saturating_add(1));
+        let bytes = slot.bytes;
         self.ring.append(psn);
+        self.ring.slot_mut(psn).state = self.delivery.sent(now, bytes.into(), self.ring.bytes());
         self.probes = self.probes.saturating_sub(1);
     }
 
@@ -299,8 +331,15 @@ impl<T: Copy> Flight<T> {
         self.ring.remove(psn);
     }
 
+    /// One in flight is lost, for later packets were acked.
+    fn lose_to_gap(&mut self, psn: Psn, lost: &mut Lost) {
+        self.lose(psn, Why::Gap);
+        let slot = self.ring.slot(psn);
+        lost.add(psn, slot.sent, self.delivery.lost(slot.bytes.into(), &slot.state));
+    }
+
     /// One that flies is to be resent.
-    fn lose(&mut self, psn: Psn, why: Why) -> (Nanos, u32) {
+    fn lose(&mut self, psn: Psn, why: Why) {
         self.stop(psn);
         self.lost_from = match self.lost_count {
             0 => psn,
@@ -313,9 +352,7 @@ impl<T: Copy> Flight<T> {
             Why::Gap => self.tally.gaps += 1,
             Why::Probe => self.tally.probes += 1,
         }
-        let slot = self.ring.slot_mut(psn);
-        slot.why = why;
-        (slot.sent, slot.bytes)
+        self.ring.slot_mut(psn).why = why;
     }
 
     /// Those that fly, have had the time to be answered, and `is_void`, are to be resent; no loss is meant.

@@ -7,6 +7,7 @@
 use super::super::psn::Psn;
 use super::super::{Nanos, WINDOW};
 use super::Why;
+use super::delivery::PacketState;
 
 /// What an idle connection starts with, in slots.
 const SMALLEST: usize = 16;
@@ -22,6 +23,8 @@ pub(super) struct Slot<T> {
     /// as the how manieth of all that left.
     pub(super) order: u64,
     pub(super) bytes: u32,
+    /// What was delivered and lost when it last left.
+    pub(super) state: PacketState,
     /// How often it left.
     pub(super) sends: u8,
     /// Of the last time that it was to be sent again.
@@ -76,7 +79,9 @@ impl<T: Copy> Ring<T> {
 
     /// A new packet, `used` packets after the oldest that has a slot. It flies.
     pub(super) fn insert(&mut self, psn: Psn, used: u32, what: T, bytes: u32, now: Nanos, order: u64) {
-        let slot = Slot { what, sent: now, first: now, order, bytes, sends: 1, why: Why::Gap, before: psn, after: psn };
+        let state = PacketState::default();
+        let slot =
+            Slot { what, sent: now, first: now, order, bytes, state, sends: 1, why: Why::Gap, before: psn, after: psn };
         if used as usize >= self.slots.len() {
             self.grow(psn, used, slot);
         }

@@ -19,8 +19,7 @@ impl<T: Copy> Flight<T> {
             if !is_late && !self.reorder.is_passed(slot.order, self.ring.flying() - 1) {
                 return;
             }
-            let (sent, bytes) = self.lose(psn, Why::Gap);
-            lost.add(sent, bytes);
+            self.lose_to_gap(psn, lost);
         }
     }
 

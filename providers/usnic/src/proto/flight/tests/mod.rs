@@ -138,8 +138,8 @@ fn what_was_overtaken_is_lost_after_a_round_trip_and_an_eighth() {
     let sent = sender.now - TRIP;
     assert_eq!(sender.flight.deadline(), Some(sent + TRIP * 9 / 8));
     assert_eq!(sender.flight.on_time(sent + TRIP * 9 / 8 - 1), Timeout::Nothing);
-    let lost = Lost { packets: 1, bytes: 100, first_sent: sent, last_sent: sent };
-    assert_eq!(sender.flight.on_time(sent + TRIP * 9 / 8), Timeout::Lost(lost));
+    let Timeout::Lost(lost) = sender.flight.on_time(sent + TRIP * 9 / 8) else { panic!("it is late") };
+    assert_eq!((lost.packets, lost.bytes, lost.ranges, lost.first_sent, lost.last_sent), (1, 100, 1, sent, sent));
     assert_eq!(sender.flight.deadline(), None, "it waits for its sender");
 
     let mut near = Sender::new(0);

@@ -1,0 +1,195 @@
+//! Delivery rate samples (draft-ietf-ccwg-bbr-06, 4.1), and how much was lost since a packet left.
+//!
+//! Each packet that leaves takes a snapshot of what was delivered and lost by then; the ack of the packet that left last makes
+//! a sample of it. Names are those of the draft. Volumes are bytes of datagrams.
+
+use crate::proto::{Nanos, SECONDS};
+
+/// Loss rate in percent that is too high while bandwidth is probed: BBR.LossThresh (draft, 2.8).
+const LOSS_THRESH_PERCENT: u64 = 2;
+
+/// Snapshot for one packet in flight (draft, 4.1.2.1.2).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct PacketState {
+    delivered: u64,
+    lost: u64,
+    delivered_time: Nanos,
+    first_send_time: Nanos,
+    tx_in_flight: u64,
+    is_app_limited: bool,
+}
+
+/// What one ack says of the path's rate (draft, 4.1.2.1.3 and 2.3).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct RateSample {
+    /// Bytes per second; 0: the interval was too short to be reliable.
+    pub(crate) delivery_rate: u64,
+    /// Delivered, and lost, between the transmission of the packet that was acked and now.
+    pub(crate) delivered: u64,
+    pub(crate) lost: u64,
+    /// C.delivered when that packet left, and now.
+    pub(crate) prior_delivered: u64,
+    pub(crate) total_delivered: u64,
+    /// Bytes in flight when that packet left, and when that was.
+    pub(crate) tx_in_flight: u64,
+    pub(crate) send_time: Nanos,
+    pub(crate) is_app_limited: bool,
+}
+
+/// A lost packet, as far as its loss says something of the path (draft, 5.5.10.2).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct LostPacket {
+    pub(crate) bytes: u64,
+    /// Bytes in flight when it left, and bytes lost since then; both count it.
+    pub(crate) tx_in_flight: u64,
+    pub(crate) lost: u64,
+    pub(crate) is_app_limited: bool,
+}
+
+/// The loss rate over a round trip is too high: part of IsInflightTooHigh() (draft, 5.5.10.2).
+pub(crate) fn is_loss_too_high(lost: u64, tx_in_flight: u64) -> bool {
+    lost.saturating_mul(100) > tx_in_flight.saturating_mul(LOSS_THRESH_PERCENT)
+}
+
+/// State of a connection (draft, 4.1.2.1.1).
+#[derive(Debug, Default)]
+pub(crate) struct Delivery {
+    delivered: u64,
+    lost: u64,
+    delivered_time: Nanos,
+    first_send_time: Nanos,
+    /// Samples are app-limited until so much is delivered; 0: they are not.
+    app_limited: u64,
+}
+
+impl Delivery {
+    /// OnPacketSent() (draft, 4.1.2.2); `in_flight` counts the packet.
+    pub(crate) fn sent(&mut self, now: Nanos, bytes: u64, in_flight: u64) -> PacketState {
+        if in_flight <= bytes {
+            (self.first_send_time, self.delivered_time) = (now, now);
+        }
+        PacketState {
+            delivered: self.delivered,
+            lost: self.lost,
+            delivered_time: self.delivered_time,
+            first_send_time: self.first_send_time,
+            tx_in_flight: in_flight,
+            is_app_limited: self.is_app_limited(),
+        }
+    }
+
+    /// A packet was delivered: first part of UpdateRateSample() (draft, 4.1.2.3).
+    pub(crate) fn acked(&mut self, now: Nanos, bytes: u64) {
+        self.delivered = self.delivered.saturating_add(bytes);
+        self.delivered_time = now;
+    }
+
+    /// A packet was found lost.
+    pub(crate) fn lost(&mut self, bytes: u64, packet: &PacketState) -> LostPacket {
+        self.lost = self.lost.saturating_add(bytes);
+        LostPacket {
+            bytes,
+            tx_in_flight: packet.tx_in_flight,
+            lost: self.lost.saturating_sub(packet.lost),
+            is_app_limited: packet.is_app_limited,
+        }
+    }
+
+    /// The rest of UpdateRateSample(), and GenerateRateSample() (draft, 4.1.2.3): `packet` left last, at `send_time`, of those
+    /// that the ack is of.
+    pub(crate) fn sample(&mut self, packet: &PacketState, send_time: Nanos, min_rtt: Nanos) -> RateSample {
+        if self.delivered > self.app_limited {
+            self.app_limited = 0;
+        }
+        let send_elapsed = send_time.saturating_sub(packet.first_send_time);
+        let ack_elapsed = self.delivered_time.saturating_sub(packet.delivered_time);
+        self.first_send_time = send_time;
+        let interval = send_elapsed.max(ack_elapsed);
+        let delivered = self.delivered.saturating_sub(packet.delivered);
+        let is_reliable = interval > 0 && interval >= min_rtt;
+        let rate = u128::from(delivered) * u128::from(SECONDS) / u128::from(interval.max(1));
+        RateSample {
+            delivery_rate: if is_reliable { u64::try_from(rate).unwrap_or(u64::MAX) } else { 0 },
+            delivered,
+            lost: self.lost.saturating_sub(packet.lost),
+            prior_delivered: packet.delivered,
+            total_delivered: self.delivered,
+            tx_in_flight: packet.tx_in_flight,
+            send_time,
+            is_app_limited: packet.is_app_limited,
+        }
+    }
+
+    /// MarkConnectionAppLimited() (draft, 4.1.2.4).
+    pub(crate) fn mark_app_limited(&mut self, in_flight: u64) {
+        self.app_limited = self.delivered.saturating_add(in_flight).max(1);
+    }
+
+    pub(crate) fn is_app_limited(&self) -> bool {
+        self.app_limited != 0
+    }
+
+    /// C.delivered.
+    pub(crate) fn total_delivered(&self) -> u64 {
+        self.delivered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::MILLIS;
+
+    #[test]
+    fn rate_is_the_lower_of_send_rate_and_ack_rate() {
+        let mut delivery = Delivery::default();
+        let first = delivery.sent(0, 1000, 1000);
+        let second = delivery.sent(4 * MILLIS, 1000, 2000);
+        delivery.acked(10 * MILLIS, 1000);
+        assert_eq!(delivery.sample(&first, 0, MILLIS).delivery_rate, 100_000);
+        delivery.acked(14 * MILLIS, 1000);
+        let sample = delivery.sample(&second, 4 * MILLIS, MILLIS);
+        assert_eq!((sample.delivered, sample.delivery_rate), (2000, 2000 * 1000 / 14));
+        // Acks that come compressed do not make the path faster than packets were sent.
+        let mut delivery = Delivery::default();
+        delivery.sent(0, 1000, 1000);
+        let last = delivery.sent(50 * MILLIS, 1000, 2000);
+        delivery.acked(50 * MILLIS, 1000);
+        delivery.acked(51 * MILLIS, 1000);
+        assert_eq!(delivery.sample(&last, 50 * MILLIS, MILLIS).delivery_rate, 2000 * 1000 / 51);
+    }
+
+    #[test]
+    fn an_interval_below_the_minimum_rtt_gives_no_rate() {
+        let mut delivery = Delivery::default();
+        let packet = delivery.sent(0, 1000, 1000);
+        delivery.acked(MILLIS, 1000);
+        let sample = delivery.sample(&packet, 0, 2 * MILLIS);
+        assert_eq!((sample.delivery_rate, sample.delivered), (0, 1000));
+    }
+
+    #[test]
+    fn samples_are_app_limited_until_what_was_in_flight_is_delivered() {
+        let mut delivery = Delivery::default();
+        delivery.sent(0, 1000, 1000);
+        delivery.mark_app_limited(1000);
+        let limited = delivery.sent(1, 1000, 2000);
+        delivery.acked(MILLIS, 1000);
+        let sample = delivery.sample(&limited, 1, 0);
+        assert!(sample.is_app_limited && delivery.is_app_limited());
+        delivery.acked(MILLIS, 1000);
+        delivery.sample(&limited, 1, 0);
+        assert!(!delivery.sent(2 * MILLIS, 1000, 1000).is_app_limited);
+    }
+
+    #[test]
+    fn loss_counts_from_when_a_packet_left() {
+        let mut delivery = Delivery::default();
+        let early = delivery.sent(0, 1000, 1000);
+        delivery.lost(1000, &early);
+        let late = delivery.sent(1, 1000, 100_000);
+        assert!(!is_loss_too_high(delivery.lost(1000, &late).lost, 100_000));
+        let third = delivery.lost(1001, &late);
+        assert!(third.lost == 2001 && is_loss_too_high(third.lost, third.tx_in_flight));
+    }
+}
