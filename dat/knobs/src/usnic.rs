@@ -131,14 +131,8 @@ const KNOBS: &[Knob] = &[
     Knob {
         name: "congestion",
         variable: "DAPL_USNIC_CONGESTION",
-        values: Values::OneOf(&["delay", "cubic"]),
-        meaning: "how the rate is found: by the delay of the path, or by loss alone",
-    },
-    Knob {
-        name: "target_delay_us",
-        variable: "DAPL_USNIC_TARGET_DELAY_US",
-        values: number(1, 1_000_000, 500, " us"),
-        meaning: "queueing delay that `delay` aims at",
+        values: Values::OneOf(&["bbr", "cubic"]),
+        meaning: "congestion control to other hosts: BBRv3, or CUBIC",
     },
     Knob {
         name: "keepalive_ms",

@@ -13,10 +13,10 @@ use crate::proto::{MICROS, MILLIS, Nanos};
 /// Where processes find each other's listeners and names of shared memory.
 const BASE_DIR: Kind = Kind { provider: "usnic", variable: "DAPL_USNIC_DIR", default: "/dev/shm/dapl-usnic" };
 
-/// How the rate is found.
+/// Congestion control.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Congestion {
-    Delay,
+    Bbr,
     Cubic,
 }
 
@@ -49,7 +49,6 @@ pub(crate) struct Knobs {
     /// `None`: for ever.
     pub(crate) rnr_limit: Option<u32>,
     pub(crate) congestion: Congestion,
-    pub(crate) target_delay: Nanos,
     /// 0: never.
     pub(crate) keepalive: Nanos,
     pub(crate) connect_give_up: Nanos,
@@ -99,8 +98,7 @@ impl Knobs {
             min_timeout: (given.number("min_timeout_us") * MICROS).min(first_timeout),
             give_up: given.number("give_up_ms") * MILLIS,
             rnr_limit: Some(small("rnr_retries")).filter(|limit| *limit != 0),
-            congestion: if given.word("congestion") == "cubic" { Congestion::Cubic } else { Congestion::Delay },
-            target_delay: given.number("target_delay_us") * MICROS,
+            congestion: if given.word("congestion") == "cubic" { Congestion::Cubic } else { Congestion::Bbr },
             keepalive: given.number("keepalive_ms") * MILLIS,
             connect_give_up: given.number("connect_give_up_ms") * MILLIS,
             listener_wait: given.number("listener_wait_ms") * MILLIS,
@@ -145,7 +143,7 @@ mod tests {
         assert_eq!((knobs.gso, knobs.gro, knobs.checked, knobs.always_cookies), (true, true, false, false));
         assert_eq!((knobs.tiny, knobs.window, knobs.ack_delay), (768, WINDOW, 50_000));
         assert_eq!((knobs.first_timeout, knobs.min_timeout, knobs.keepalive), (100 * MILLIS, MILLIS, 15 * SECONDS));
-        assert_eq!((knobs.rnr_limit, knobs.target_delay, knobs.congestion), (None, 500 * MICROS, Congestion::Delay));
+        assert_eq!((knobs.rnr_limit, knobs.congestion), (None, Congestion::Bbr));
     }
 
     #[test]

@@ -60,10 +60,9 @@ pub(crate) fn config(device: &Device, spec: &QpSpec<Usnic>) -> Config {
         rnr_limit: knobs.rnr_limit,
         keepalive: knobs.keepalive,
         congestion: match knobs.congestion {
-            knobs::Congestion::Delay => Algorithm::Delay,
+            knobs::Congestion::Bbr => Algorithm::Bbr,
             knobs::Congestion::Cubic => Algorithm::Cubic,
         },
-        target_delay: knobs.target_delay,
         ..Config::default()
     }
 }

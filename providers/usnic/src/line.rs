@@ -18,6 +18,7 @@ use crate::net::send::{Batch, Destination, Outcome};
 use crate::net::socket::Socket;
 use crate::pair::Opened;
 use crate::proto::checked;
+use crate::proto::congestion::Algorithm;
 use crate::proto::conn::{Config, Conn, Host, Outgoing, Payload};
 use crate::proto::path::{BASE, HEADERS_V4, HEADERS_V6};
 use crate::proto::schedule::Outlook;
@@ -81,8 +82,11 @@ impl Line {
         let terms = opened.agreed.terms;
         let headers = if terms.peer.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
         // Nothing lies between two ends of the loopback interface.
-        let mtu_start = if opened.is_loopback { opened.ceiling } else { BASE - headers };
-        let config = Config { mtu_start, ip_headers: headers, ..config.clone() };
+        let (mtu_start, congestion) = match opened.is_loopback {
+            true => (opened.ceiling, Algorithm::Local),
+            false => (BASE - headers, config.congestion),
+        };
+        let config = Config { mtu_start, congestion, ip_headers: headers, ..config.clone() };
         Line {
             number: opened.number,
             id: opened.conn,
@@ -316,9 +320,6 @@ impl Line {
         now: Nanos,
         host: &mut impl Host<Request = Request, Recv = Recv>,
     ) {
-        if self.link.goes_apart() {
-            bench.batch.set_apart();
-        }
         let Outcome { is_blocked, overflows, too_large, fault, .. } =
             bench.batch.send(&self.socket, &self.destination(to));
         if let Some(bytes) = too_large {

@@ -89,8 +89,6 @@ pub(crate) struct Batch {
     bytes: usize,
     /// Packets that have left.
     sent: usize,
-    /// No trains.
-    apart: bool,
     calls: Calls,
 }
 
@@ -178,12 +176,7 @@ impl Batch {
         self.own.clear();
         self.pieces.clear();
         self.packets.clear();
-        (self.began, self.bytes, self.sent, self.apart) = (0, 0, 0, false);
-    }
-
-    /// Its packets go each by itself: what passes or not as a whole is less likely to pass where there is little room.
-    pub(crate) fn set_apart(&mut self) {
-        self.apart = true;
+        (self.began, self.bytes, self.sent) = (0, 0, 0);
     }
 
     /// Sends it, from where the last call stopped. It is empty afterwards, unless the socket was full.
@@ -191,7 +184,7 @@ impl Batch {
         let mut outcome = Outcome::default();
         while self.sent < self.packets.len() {
             let run = self.run();
-            let gone = if run >= TRAIN && !self.apart && socket.has_gso() {
+            let gone = if run >= TRAIN && socket.has_gso() {
                 self.send_train(socket, to, run, &mut outcome)
             } else {
                 self.send_each(socket, to, run.max(self.plain()), &mut outcome)

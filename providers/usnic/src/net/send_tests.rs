@@ -118,12 +118,6 @@ fn a_train_comes_in_one_piece_where_both_sides_can() {
     batch.send(&socket, &Destination::of(peer.local()));
     let (packets, pieces) = take(&peer);
     assert_eq!((packets.len(), pieces), (60, 1));
-    // What is to share no fate is cut apart here, and only this time.
-    fill(&mut batch, &memory);
-    batch.set_apart();
-    batch.send(&socket, &Destination::of(peer.local()));
-    let (packets, pieces) = take(&peer);
-    assert_eq!((packets.len(), pieces), (60, 60));
     fill(&mut batch, &memory);
     batch.send(&socket, &Destination::of(peer.local()));
     assert_eq!(take(&peer).1, 1);

@@ -1,21 +1,24 @@
-//! Spreads packets over time: a token bucket, kept as the time at which it is full again.
+//! Pacing (RFC 9002, 7.7): spreads packets over time by a token bucket, kept as the time at which it is full again.
 //!
-//! The caller asks before it sends and tells afterwards; the rate is the controller's. The bucket holds one train, or what a
-//! late timer has to make up for, whichever is less, and always one packet. Keeps no timer and no packet.
+//! The caller asks before it sends and reports what it sent; the rate is the congestion controller's. Packets leave by quanta
+//! (draft-ietf-ccwg-bbr-06, 5.6.3): when the bucket is empty it first fills with one, so that packets can share a GSO batch.
+//! Keeps no timer and no packet.
 
-use super::{MILLIS, Nanos, SECONDS};
+use super::congestion::send_quantum;
+use super::{MICROS, Nanos, SECONDS};
 
-/// What may leave at once: one train (64 KiB).
-pub(crate) const BURST: u64 = 65_536;
-/// The bucket holds what this long earns, if that is less: a timer is not later than this as a rule.
-const SLACK: Nanos = MILLIS;
-/// Nobody waits longer than this for a packet, whatever rates were in the past.
+/// The bucket holds what this long earns, if that is more than a quantum: Linux's timer slack (50 us) and the time in which a
+/// thread wakes up make timers late by as much.
+const TIMER_LATENESS: Nanos = 200 * MICROS;
+/// No packet waits longer than this, whatever rates were in the past.
 const LONGEST: Nanos = SECONDS;
 
 #[derive(Debug, Default)]
 pub(crate) struct Pacer {
     /// When the bucket is full again.
     full_at: Nanos,
+    /// When an empty bucket has filled with a quantum.
+    resume_at: Nanos,
     /// How long an empty bucket takes to fill.
     depth: Nanos,
     /// Of the last packet; 0: unpaced.
@@ -23,50 +26,62 @@ pub(crate) struct Pacer {
 }
 
 /// How long so many bytes take.
+#[inline]
 fn time(bytes: u64, rate: u64) -> Nanos {
-    let nanos = u128::from(bytes) * u128::from(SECONDS) / u128::from(rate.max(1));
-    Nanos::try_from(nanos).unwrap_or(Nanos::MAX).min(LONGEST)
+    (bytes.saturating_mul(SECONDS) / rate.max(1)).min(LONGEST)
 }
 
 impl Pacer {
     /// `Err`: not before that time. More than the bucket holds goes when the bucket is full.
+    #[inline]
     pub(crate) fn ready(&self, now: Nanos, bytes: u64) -> Result<(), Nanos> {
         if self.rate == 0 {
             return Ok(());
         }
         let room = self.depth.saturating_sub(time(bytes, self.rate));
-        let at = self.full_at.saturating_sub(room);
+        let at = self.full_at.saturating_sub(room).max(self.resume_at);
         if at <= now { Ok(()) } else { Err(at) }
     }
 
-    /// So much has left, at this rate; `None`: nothing is paced.
-    pub(crate) fn spent(&mut self, now: Nanos, bytes: u64, rate: Option<u64>) {
+    /// So many bytes have left, at this rate; `None`: nothing is paced. `packet`: the largest datagram of the path.
+    #[inline]
+    pub(crate) fn spent(&mut self, now: Nanos, bytes: u64, rate: Option<u64>, packet: u64) {
         self.rate = rate.unwrap_or(0);
         if self.rate == 0 {
-            self.full_at = now;
+            (self.full_at, self.resume_at) = (now, now);
             return;
         }
-        self.depth = time(BURST, self.rate).min(SLACK);
-        self.full_at = self.full_at.max(now).saturating_add(time(bytes, self.rate)).min(now.saturating_add(LONGEST));
+        let quantum = time(send_quantum(self.rate, packet), self.rate);
+        self.depth = quantum.max(TIMER_LATENESS);
+        let spent = time(bytes, self.rate);
+        self.full_at = self.full_at.max(now).saturating_add(spent).min(now.saturating_add(LONGEST));
+        let is_empty = self.full_at.saturating_add(spent) > now.saturating_add(self.depth);
+        if is_empty {
+            self.resume_at = self.full_at.saturating_sub(self.depth - quantum);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::MILLIS;
+    use crate::proto::congestion::LARGEST_QUANTUM;
 
-    /// Sends packets as soon as it may, for a second; says how many bytes left, and the most within a millisecond.
-    fn second(bytes: u64, rate: u64) -> (u64, u64) {
+    /// Sends packets as soon as allowed, for a second; returns bytes sent, the most within a millisecond, and the pauses.
+    fn second(bytes: u64, rate: u64) -> (u64, u64, u64) {
         let (mut pacer, mut now, mut sent, mut slot, mut in_slot, mut most) = (Pacer::default(), 0, 0, 0, 0, 0);
-        pacer.spent(0, 0, Some(rate));
+        let mut pauses = 0;
+        pacer.spent(0, 0, Some(rate), bytes);
         while now < SECONDS {
             match pacer.ready(now, bytes) {
                 Err(at) => {
                     assert!(at > now, "a wait that ends");
                     now = at;
+                    pauses += 1;
                 }
                 Ok(()) => {
-                    pacer.spent(now, bytes, Some(rate));
+                    pacer.spent(now, bytes, Some(rate), bytes);
                     sent += bytes;
                     (slot, in_slot) =
                         if now / MILLIS == slot { (slot, in_slot + bytes) } else { (now / MILLIS, bytes) };
@@ -74,51 +89,60 @@ mod tests {
                 }
             }
         }
-        (sent, most)
+        (sent, most, pauses)
     }
 
     #[test]
-    fn a_second_carries_the_rate_and_no_burst_exceeds_a_train() {
+    fn a_second_carries_the_rate_in_bursts_of_a_bucket_at_most() {
         for (bytes, rate) in [(1472, 10_000_000), (1472, 1_000_000_000), (65_000, 1_000_000_000), (1172, 40_000)] {
-            let (sent, most) = second(bytes, rate);
-            let slack = BURST + bytes;
+            let (sent, most, _) = second(bytes, rate);
+            let slack = send_quantum(rate, bytes).max(rate / 5_000) + 2 * bytes;
             assert!(sent >= rate - bytes && sent <= rate + slack, "{bytes} at {rate}: {sent}");
-            assert!(most <= rate / 1000 + slack.min(rate / 1000 + 2 * bytes), "{bytes} at {rate}: burst of {most}");
+            assert!(most <= rate / 1000 + slack, "{bytes} at {rate}: burst of {most}");
+        }
+    }
+
+    #[test]
+    fn packets_leave_by_quanta() {
+        for rate in [25_000_000, 1_000_000_000] {
+            let (sent, _, pauses) = second(1472, rate);
+            let quantum = send_quantum(rate, 1472);
+            assert!(pauses <= sent / (quantum - 2 * 1472), "{pauses} pauses for {sent} bytes at {rate}");
         }
     }
 
     #[test]
     fn idle_time_earns_one_bucket_and_no_more() {
         let mut pacer = Pacer::default();
-        pacer.spent(0, 1000, Some(1_000_000_000));
+        pacer.spent(0, 1000, Some(100_000_000), 1000);
         let (now, mut sent) = (10 * SECONDS, 0);
         while pacer.ready(now, 1000).is_ok() {
-            pacer.spent(now, 1000, Some(1_000_000_000));
+            pacer.spent(now, 1000, Some(100_000_000), 1000);
             sent += 1000;
         }
-        assert_eq!(sent, BURST / 1000 * 1000);
+        assert_eq!(sent, LARGEST_QUANTUM / 1000 * 1000);
     }
 
     #[test]
     fn no_rate_is_no_wait() {
         let mut pacer = Pacer::default();
         for _ in 0..1000 {
-            assert_eq!(pacer.ready(5, BURST), Ok(()));
-            pacer.spent(5, BURST, None);
+            assert_eq!(pacer.ready(5, LARGEST_QUANTUM), Ok(()));
+            pacer.spent(5, LARGEST_QUANTUM, None, 1000);
         }
-        pacer.spent(5, BURST, Some(1));
+        pacer.spent(5, LARGEST_QUANTUM, Some(1), 1000);
         assert!(pacer.ready(5, 1).is_err());
-        pacer.spent(6, 1, None);
-        assert_eq!(pacer.ready(6, BURST), Ok(()), "an old debt is forgotten with the rate");
+        pacer.spent(6, 1, None, 1000);
+        assert_eq!(pacer.ready(6, LARGEST_QUANTUM), Ok(()), "an old debt is forgotten with the rate");
     }
 
     #[test]
     fn extremes_neither_overflow_nor_wait_for_ever() {
         let mut pacer = Pacer::default();
-        pacer.spent(0, u64::MAX, Some(1));
+        pacer.spent(0, u64::MAX, Some(1), u64::MAX);
         assert_eq!(pacer.ready(0, u64::MAX), Err(LONGEST));
         assert_eq!(pacer.ready(LONGEST, u64::MAX), Ok(()));
-        pacer.spent(Nanos::MAX - 1, u64::MAX, Some(u64::MAX));
+        pacer.spent(Nanos::MAX - 1, u64::MAX, Some(u64::MAX), 1);
         assert_eq!(pacer.ready(Nanos::MAX, 1), Ok(()));
     }
 }

@@ -1,152 +1,191 @@
-//! CUBIC (RFC 9438): for long paths, where a window must grow by time and not by round trips.
-//!
-//! Loss is its only signal besides a rise of the round trip that ends slow start (after RFC 9406). One decrease for what was
-//! in flight together.
+//! CUBIC (RFC 9438), with HyStart++ (RFC 9406) as its slow start, paced as RFC 9002 (7.7) has it.
 
-use super::{Controller, INITIAL_PACKETS, Loss, Sample, pace};
-use crate::proto::{MILLIS, Nanos};
+use super::hystart::HyStart;
+use super::recovery::Recovery;
+use super::round::Round;
+use super::{Ack, Controller, INITIAL_PACKETS, Loss, MINIMUM_PACKETS, Sent};
+use crate::proto::{Nanos, SECONDS};
 
-/// Share of the window that is left after a loss (RFC 9438, 4.6).
+/// Part of the window that is left after a loss: beta_cubic (RFC 9438, 4.6).
 const BETA: f64 = 0.7;
-/// Growth of the cube, in packets per second cubed (RFC 9438, 5).
-const CUBE: f64 = 0.4;
-/// Packets a round trip that make up for a milder decrease beside Reno (RFC 9438, 4.3).
-const FRIENDLY: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
-/// Probe timeouts in a row after which nothing is believed to be in flight.
-const SILENT: u32 = 3;
-/// Packets that the window never falls below.
-const LEAST: f64 = 2.0;
-/// Rise of the round trip that ends slow start: bounds of an eighth of it (RFC 9406, 4.3).
-const RISE: (Nanos, Nanos) = (4 * MILLIS, 16 * MILLIS);
+/// Growth of the cube in packets per second cubed: C (RFC 9438, 5.1).
+const C: f64 = 0.4;
+/// Growth in packets per round trip that equals Reno's average window: alpha_cubic (RFC 9438, 4.3).
+const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
+/// Windows per round trip that packets are paced at (RFC 9002, 7.7). In slow start the window doubles in a round trip.
+const PACING_GAIN: f64 = 1.25;
+const SLOW_START_PACING_GAIN: f64 = 2.0;
 
-/// Everything is in bytes but `peak` and the cube, which the RFC gives in packets.
+/// Windows in bytes, time in seconds.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    cwnd: f64,
+    ssthresh: f64,
+    /// W_max: the window before the last reduction, after fast convergence.
+    w_max: f64,
+    /// The window before the last reduction: cwnd_prior.
+    cwnd_prior: f64,
+    /// W_est: the window that Reno would have.
+    w_est: f64,
+    /// K: from the start of the epoch until the cube is at W_max.
+    k: f64,
+    /// When congestion avoidance last began; `None`: with the next ack.
+    epoch_start: Option<Nanos>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Cubic {
     packet: f64,
-    window: f64,
-    threshold: f64,
-    /// Window in packets before the last decrease.
-    peak: f64,
-    /// When the present cube began, and its window in packets then; `None`: with the next ack.
-    epoch: Option<(Nanos, f64)>,
-    /// What Reno would have by now, in bytes.
-    reno: f64,
-    /// What was sent before this belongs to the last decrease.
-    cut_at: Option<Nanos>,
-    timeouts: u32,
+    window: Window,
+    /// What the window was before the last reduction, in case the loss was spurious (RFC 9438, 4.9).
+    undo: Window,
+    hystart: HyStart,
+    recovery: Recovery,
+    round: Round,
     srtt: Nanos,
-    /// Since when the sender has not filled the window: the cube does not grow meanwhile.
-    idle_from: Option<Nanos>,
+    /// Since when the window is not used up: the cube does not grow meanwhile (RFC 9438, 5.8).
+    unused_since: Option<Nanos>,
 }
 
 impl Cubic {
     pub(crate) fn new(packet: u64) -> Self {
         let packet = packet.max(1) as f64;
+        let window = Window {
+            cwnd: packet * INITIAL_PACKETS as f64,
+            ssthresh: f64::INFINITY,
+            w_max: 0.0,
+            cwnd_prior: 0.0,
+            w_est: 0.0,
+            k: 0.0,
+            epoch_start: None,
+        };
         Cubic {
             packet,
-            window: packet * INITIAL_PACKETS as f64,
-            threshold: f64::INFINITY,
-            peak: 0.0,
-            epoch: None,
-            reno: 0.0,
-            cut_at: None,
-            timeouts: 0,
+            window,
+            undo: window,
+            hystart: HyStart::default(),
+            recovery: Recovery::default(),
+            round: Round::default(),
             srtt: 0,
-            idle_from: None,
+            unused_since: None,
         }
     }
 
-    fn decrease(&mut self, now: Nanos) {
-        let packets = self.window / self.packet;
-        // Fast convergence: who is on the way down leaves room for newcomers.
-        self.peak = if packets < self.peak { packets * (1.0 + BETA) / 2.0 } else { packets };
-        self.window = (self.window * BETA).max(LEAST * self.packet);
-        self.threshold = self.window;
-        self.epoch = None;
-        self.cut_at = Some(now);
+    fn minimum(&self) -> f64 {
+        MINIMUM_PACKETS as f64 * self.packet
     }
 
-    fn grow(&mut self, sample: &Sample) {
-        let (began, start) = *self.epoch.get_or_insert_with(|| {
-            self.reno = self.window;
-            (sample.now, self.window / self.packet)
+    /// Multiplicative decrease, with fast convergence (RFC 9438, 4.6 and 4.7).
+    fn reduce(&mut self) {
+        self.undo = self.window;
+        let minimum = self.minimum();
+        let window = &mut self.window;
+        let is_lower = window.cwnd < window.w_max;
+        window.w_max = if is_lower { window.cwnd * (1.0 + BETA) / 2.0 } else { window.cwnd };
+        window.cwnd_prior = window.cwnd;
+        window.ssthresh = (window.cwnd * BETA).max(minimum);
+        window.cwnd = window.ssthresh;
+        window.epoch_start = None;
+    }
+
+    fn slow_start(&mut self, ack: &Ack) {
+        if self.round.is_start && self.hystart.end_round() {
+            self.window.ssthresh = self.window.cwnd;
+            return;
+        }
+        let growth = self.hystart.acked(ack.bytes, ack.rtt) as f64;
+        self.window.cwnd = (self.window.cwnd + growth).min(self.window.ssthresh);
+    }
+
+    /// RFC 9438, 4.2 to 4.5 and 4.10.
+    fn avoid_congestion(&mut self, ack: &Ack) {
+        let (packet, window) = (self.packet, &mut self.window);
+        let epoch_start = *window.epoch_start.get_or_insert_with(|| {
+            window.w_est = window.cwnd;
+            if window.w_max < window.cwnd {
+                // Slow start ended without a loss, or the window has grown beyond.
+                window.w_max = window.cwnd;
+            }
+            window.k = ((window.w_max - window.cwnd) / packet / C).cbrt();
+            ack.now
         });
-        let cube_root = ((self.peak - start).max(0.0) / CUBE).cbrt();
-        let top = self.peak.max(start);
-        let ahead = sample.now.saturating_sub(began).saturating_add(sample.srtt);
-        let target = (top + CUBE * (ahead as f64 / 1e9 - cube_root).powi(3)) * self.packet;
-        let target = target.clamp(self.window, self.window * 1.5);
-        let share = sample.bytes as f64 / self.window;
-        let slope = if self.reno >= self.peak * self.packet { 1.0 } else { FRIENDLY };
-        self.reno += slope * self.packet * share;
-        self.window = (self.window + (target - self.window) * share).max(self.reno);
+        let t = ack.now.saturating_sub(epoch_start) as f64 / SECONDS as f64;
+        let srtt = ack.srtt as f64 / SECONDS as f64;
+        let cube = |t: f64| window.w_max + C * (t - window.k).powi(3) * packet;
+        let share = ack.bytes as f64 / window.cwnd;
+        let alpha = if window.w_est >= window.cwnd_prior { 1.0 } else { ALPHA };
+        window.w_est += alpha * packet * share;
+        window.cwnd = if cube(t) < window.w_est {
+            window.cwnd.max(window.w_est)
+        } else {
+            let target = cube(t + srtt).clamp(window.cwnd, 1.5 * window.cwnd);
+            window.cwnd + (target - window.cwnd) * share
+        };
     }
 }
 
 impl Controller for Cubic {
-    fn sent(&mut self, now: Nanos, _bytes: u64, _in_flight: u64) {
-        // Time that passed without filling the window is taken out of the cube (RFC 9438, 5.8).
-        if let (Some(from), Some((began, _))) = (self.idle_from.take(), self.epoch.as_mut()) {
-            *began = began.saturating_add(now.saturating_sub(from)).min(now);
+    fn sent(&mut self, sent: &Sent) {
+        if let (Some(since), Some(epoch)) = (self.unused_since.take(), self.window.epoch_start.as_mut()) {
+            *epoch = epoch.saturating_add(sent.now.saturating_sub(since)).min(sent.now);
         }
     }
 
-    fn acked(&mut self, sample: &Sample) {
-        self.timeouts = 0;
-        self.srtt = sample.srtt;
-        if sample.app_limited {
-            self.idle_from.get_or_insert(sample.now);
+    fn acked(&mut self, ack: &Ack) {
+        self.srtt = ack.srtt;
+        if self.recovery.had_arrived(ack.spurious) && self.window.cwnd < self.undo.cwnd {
+            self.window = self.undo;
+        }
+        let Some(rate) = &ack.rate else { return };
+        self.recovery.acked(rate.send_time);
+        self.round.acked(rate, ack.is_cwnd_limited);
+        if self.recovery.is_active() {
             return;
         }
-        self.idle_from = None;
-        if self.window >= self.threshold {
-            return self.grow(sample);
+        if !self.round.is_cwnd_limited() {
+            self.unused_since.get_or_insert(ack.now);
+            return;
         }
-        self.window = (self.window + sample.bytes as f64).min(self.threshold);
-        let rise = (sample.min_rtt / 8).clamp(RISE.0, RISE.1);
-        if sample.rtt.is_some_and(|rtt| rtt > sample.min_rtt.saturating_add(rise)) {
-            self.threshold = self.window;
+        self.unused_since = None;
+        if self.window.cwnd < self.window.ssthresh {
+            self.slow_start(ack);
+        } else {
+            self.avoid_congestion(ack);
         }
     }
 
     fn lost(&mut self, loss: &Loss) {
-        if self.cut_at.is_none_or(|at| loss.first_sent > at) {
-            self.decrease(loss.now);
+        if self.recovery.lost(loss) {
+            self.reduce();
+        }
+        if loss.is_persistent {
+            // RFC 9438, 4.8, and RFC 9002, 7.6.2.
+            self.window.cwnd = self.minimum();
+            self.window.epoch_start = None;
+            self.hystart = HyStart::default();
         }
     }
 
     fn overflowed(&mut self, now: Nanos) {
-        if self.cut_at.is_none_or(|at| now > at.saturating_add(self.srtt)) {
-            self.decrease(now);
+        if self.recovery.signalled(now, self.srtt) {
+            self.reduce();
         }
     }
 
-    fn timed_out(&mut self, now: Nanos) {
-        self.timeouts = self.timeouts.saturating_add(1);
-        if self.timeouts == SILENT {
-            self.decrease(now);
-            self.window = LEAST * self.packet;
-        }
+    fn cwnd(&self) -> u64 {
+        self.window.cwnd as u64
     }
 
-    fn window(&self) -> u64 {
-        self.window as u64
-    }
-
-    fn rate(&self) -> Option<u64> {
-        let gain = if self.window < self.threshold { 2.0 } else { 1.25 };
-        pace(self.window, self.packet, self.srtt, gain)
-    }
-
-    fn goes_by_rate(&self) -> bool {
-        false
+    fn pacing_rate(&self) -> Option<u64> {
+        let is_slow_start = self.window.cwnd < self.window.ssthresh;
+        let gain = if is_slow_start { SLOW_START_PACING_GAIN } else { PACING_GAIN };
+        let seconds = self.srtt as f64 / SECONDS as f64;
+        (self.srtt > 0).then(|| ((gain * self.window.cwnd / seconds) as u64).max(1))
     }
 
     fn resize(&mut self, packet: u64) {
-        self.peak *= self.packet;
         self.packet = packet.max(1) as f64;
-        self.peak /= self.packet;
-        self.epoch = None;
-        self.window = self.window.max(LEAST * self.packet);
+        self.window.cwnd = self.window.cwnd.max(self.minimum());
+        self.window.epoch_start = None;
     }
 }

@@ -1,166 +1,178 @@
-//! How much may be in flight and how fast it leaves: congestion control, pluggable.
+//! How much may be in flight and how fast it leaves: congestion control.
 //!
-//! A connection tells its controller what it sent, what was acknowledged and what was lost, and asks it for a window and a
-//! rate. `delay` is the default: it holds the queue near a target and takes loss for congestion only when the loss grows
-//! with what we send. `cubic` is for long paths. Counts bytes of datagrams; knows no packet, no timer and no peer's window:
-//! those limits are the connection's.
+//! A connection reports what it sent, what was acked and what was lost, and asks for a congestion window and a pacing rate.
+//! `bbr` is BBRv3 (draft-ietf-ccwg-bbr-06), the default; `cubic` is CUBIC (RFC 9438) with HyStart++ (RFC 9406); `local` limits
+//! what goes to a peer on this host, where no network path is to be modelled. All volumes are bytes of datagrams. Packets,
+//! timers and the peer's receive window are not known here.
 
-mod base;
-mod capacity;
+mod bbr;
 mod cubic;
-mod delay;
-mod evidence;
+mod hystart;
+mod local;
 #[cfg(test)]
 mod model;
-mod policed;
-mod rounds;
+mod recovery;
+mod round;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use bbr::Bbr;
 pub(crate) use cubic::Cubic;
-pub(crate) use delay::Delay;
+pub(crate) use local::Local;
 
-use super::{MICROS, Nanos};
+use super::Nanos;
+use super::flight::{LostPacket, RateSample};
 
-/// Packets that may leave before anything is known of the path (RFC 6928).
+/// Packets of the initial window (RFC 6928, 2; RFC 9002, 7.2).
 const INITIAL_PACKETS: u64 = 10;
+/// Packets of the minimum window (RFC 9002, 7.2).
+const MINIMUM_PACKETS: u64 = 2;
+/// Largest send quantum (draft-ietf-ccwg-bbr-06, 5.6.3): what one GSO batch holds.
+pub(crate) const LARGEST_QUANTUM: u64 = 65_536;
 
-/// Queueing delay that `delay` aims at unless told otherwise: room for some trains of 64 KiB and for a busy machine.
-pub(crate) const TARGET: Nanos = 500 * MICROS;
+/// SetSendQuantum() (draft-ietf-ccwg-bbr-06, 5.6.3): bytes that leave together, at most.
+pub(crate) fn send_quantum(pacing_rate: u64, packet: u64) -> u64 {
+    (pacing_rate / 1000).min(LARGEST_QUANTUM).max(packet.saturating_mul(2))
+}
 
-/// What one arriving ack says.
+/// A packet left, for the first time or again.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sample {
+pub(crate) struct Sent {
     pub(crate) now: Nanos,
-    /// Newly acknowledged.
+    pub(crate) bytes: u64,
+    /// Counts the packet.
+    pub(crate) in_flight: u64,
+    /// The connection had run out of data to send (draft-ietf-ccwg-bbr-06, 4.1.1.3).
+    pub(crate) is_app_limited: bool,
+}
+
+/// What one ack says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ack {
+    pub(crate) now: Nanos,
+    /// Newly acked.
     pub(crate) bytes: u64,
     /// Of a packet that was sent once, without the delay of the ack itself.
     pub(crate) rtt: Option<Nanos>,
-    pub(crate) min_rtt: Nanos,
     pub(crate) srtt: Nanos,
-    /// Still in flight after this ack; what is known to be lost does not count.
+    /// After this ack and the losses that it showed.
     pub(crate) in_flight: u64,
-    /// Something else than this controller held the sender back (no work, no credit, the peer's window).
-    pub(crate) app_limited: bool,
+    /// `None`: no packet can be told to be the one that left last.
+    pub(crate) rate: Option<RateSample>,
+    /// The congestion window held packets back since the previous ack.
+    pub(crate) is_cwnd_limited: bool,
+    /// Packets that had been found lost, and whose first copy has arrived after all.
+    pub(crate) spurious: u32,
 }
 
-/// Packets found to be lost, by one ack or one timer. A probe of the path's MTU is not among them.
+/// Packets found lost, by one ack or one timer. A lost probe of the path's MTU is not among them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loss {
     pub(crate) now: Nanos,
-    pub(crate) bytes: u64,
-    /// Still in flight without them.
+    pub(crate) packets: u32,
+    /// Discontiguous ranges of packet numbers.
+    pub(crate) ranges: u32,
+    /// Without them.
     pub(crate) in_flight: u64,
-    /// When the first of them was sent.
-    pub(crate) first_sent: Nanos,
+    /// When the last of them was sent.
+    pub(crate) last_sent: Nanos,
+    /// C.delivered.
+    pub(crate) total_delivered: u64,
+    /// The first with which the loss rate since its transmission was too high.
+    pub(crate) excess: Option<LostPacket>,
+    /// Persistent congestion (RFC 9002, 7.6).
+    pub(crate) is_persistent: bool,
 }
 
-/// One way to control congestion.
+/// One congestion control algorithm. What an ack shows to be lost is reported before the ack (RFC 9002, A.7).
 pub(crate) trait Controller {
-    /// So much left, first time or again; `in_flight` counts it.
-    fn sent(&mut self, now: Nanos, bytes: u64, in_flight: u64);
-    fn acked(&mut self, sample: &Sample);
+    fn sent(&mut self, sent: &Sent);
+    fn acked(&mut self, ack: &Ack);
     fn lost(&mut self, loss: &Loss);
-    /// A queue of this host had no room for what we sent: it is sent again when there is.
+    /// A queue of this host had no room for what was sent; it is sent again when there is.
     fn overflowed(&mut self, now: Nanos);
-    /// The probe timeout passed without any ack; called for each in a row.
-    fn timed_out(&mut self, now: Nanos);
-    /// Bytes that may be in flight: at least one packet, for what is smaller is paced.
-    fn window(&self) -> u64;
-    /// Bytes a second, if packets are to be spread out; `None`: the window alone is enough.
-    fn rate(&self) -> Option<u64>;
-    /// The rate decides, and the window is only room for acks that are late. The path has little room at a time, and what
-    /// goes as one is lost as one.
-    fn goes_by_rate(&self) -> bool;
-    /// The path's MTU is now so many bytes of datagram.
+    /// Congestion window: bytes that may be in flight.
+    fn cwnd(&self) -> u64;
+    /// Bytes per second; `None`: packets are not paced.
+    fn pacing_rate(&self) -> Option<u64>;
+    /// The path now carries datagrams of so many bytes.
     fn resize(&mut self, packet: u64);
 }
 
-/// Which controller (a knob).
+/// Which algorithm.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Algorithm {
     #[default]
-    Delay,
+    Bbr,
     Cubic,
+    /// The peer is on this host.
+    Local,
 }
 
 /// The controller of a connection.
 #[derive(Debug)]
 #[allow(
     clippy::large_enum_variant,
-    reason = "one lives in each connection, in place; a box would only be one more miss"
+    reason = "one lives in each connection, in place; a box would only be one more cache miss"
 )]
 pub(crate) enum Congestion {
-    Delay(Delay),
+    Bbr(Bbr),
     Cubic(Cubic),
+    Local(Local),
 }
 
 impl Congestion {
-    /// `packet`: bytes of datagram that the path carries now. `target`: queueing delay to aim at.
-    pub(crate) fn new(algorithm: Algorithm, packet: u64, target: Nanos) -> Self {
+    /// `packet`: bytes of datagram that the path carries now. `credit`: bytes that the peer's socket has room for. `seed`
+    /// spreads the times at which connections probe for bandwidth.
+    pub(crate) fn new(algorithm: Algorithm, packet: u64, credit: u64, seed: u64) -> Self {
         match algorithm {
-            Algorithm::Delay => Congestion::Delay(Delay::new(packet, target)),
+            Algorithm::Bbr => Congestion::Bbr(Bbr::new(packet, seed)),
             Algorithm::Cubic => Congestion::Cubic(Cubic::new(packet)),
+            Algorithm::Local => Congestion::Local(Local::new(packet, credit)),
         }
     }
 }
 
-/// The same call to whichever it is.
-macro_rules! either {
+/// The same call to any of them.
+macro_rules! each {
     ($self:ident, $one:ident => $call:expr) => {
         match $self {
-            Congestion::Delay($one) => $call,
+            Congestion::Bbr($one) => $call,
             Congestion::Cubic($one) => $call,
+            Congestion::Local($one) => $call,
         }
     };
 }
 
 impl Controller for Congestion {
-    fn sent(&mut self, now: Nanos, bytes: u64, in_flight: u64) {
-        either!(self, one => one.sent(now, bytes, in_flight))
+    #[inline]
+    fn sent(&mut self, sent: &Sent) {
+        each!(self, one => one.sent(sent))
     }
 
-    fn acked(&mut self, sample: &Sample) {
-        either!(self, one => one.acked(sample))
+    fn acked(&mut self, ack: &Ack) {
+        each!(self, one => one.acked(ack))
     }
 
     fn lost(&mut self, loss: &Loss) {
-        either!(self, one => one.lost(loss))
+        each!(self, one => one.lost(loss))
     }
 
     fn overflowed(&mut self, now: Nanos) {
-        either!(self, one => one.overflowed(now))
+        each!(self, one => one.overflowed(now))
     }
 
-    fn timed_out(&mut self, now: Nanos) {
-        either!(self, one => one.timed_out(now))
+    #[inline]
+    fn cwnd(&self) -> u64 {
+        each!(self, one => one.cwnd())
     }
 
-    fn window(&self) -> u64 {
-        either!(self, one => one.window())
-    }
-
-    fn rate(&self) -> Option<u64> {
-        either!(self, one => one.rate())
-    }
-
-    fn goes_by_rate(&self) -> bool {
-        either!(self, one => one.goes_by_rate())
+    #[inline]
+    fn pacing_rate(&self) -> Option<u64> {
+        each!(self, one => one.pacing_rate())
     }
 
     fn resize(&mut self, packet: u64) {
-        either!(self, one => one.resize(packet))
+        each!(self, one => one.resize(packet))
     }
-}
-
-/// What both pace by: `gain` windows in a round trip. Nothing is paced while round trips are too short for timers to help,
-/// unless the window is below a packet.
-fn pace(window: f64, packet: f64, srtt: Nanos, gain: f64) -> Option<u64> {
-    /// Below this a timer comes too late to spread anything.
-    const SHORT: Nanos = 500 * MICROS;
-    if srtt == 0 || (srtt < SHORT && window >= packet) {
-        return None;
-    }
-    let gain = if window < packet { 1.0 } else { gain };
-    Some(((window * gain * 1e9 / srtt as f64) as u64).max(1))
 }

@@ -1,14 +1,15 @@
-//! A path in virtual time, for tests: flows with real controllers through one bottleneck, and nothing of it left to chance.
+//! A path in virtual time, for tests: flows with real controllers through one bottleneck. The same seed is the same run.
 //!
 //! Every packet meets, in this order: random loss, a policer (token bucket, no queue), a queue of bounded length before a link.
-//! What passes comes to the other side and is acknowledged, one by one; both hosts may stand still now and then, as hosts
-//! with too few processors do. Flows detect loss as the protocol does: three later packets, 9/8 of a round trip, or a probe
-//! timeout. What is lost is not sent again: a flow counts what arrives.
+//! What passes arrives at the other side and is acked, packet by packet; both hosts may stall now and then, as hosts with too
+//! few processors do. Flows detect loss as the protocol does: by a packet threshold of three, by 9/8 of a round trip, or after
+//! a probe timeout. What is lost is not sent again: a flow counts what arrives.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::{Congestion, Controller, Loss, Sample};
+use super::{Ack, Congestion, Controller, Loss, Sent as Leaving};
+use crate::proto::flight::{Delivery, PacketState, is_loss_too_high};
 use crate::proto::pacer::Pacer;
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
 
@@ -55,10 +56,6 @@ impl Default for Road {
 pub(super) struct Sender {
     pub(super) control: Congestion,
     pub(super) packet: u64,
-    /// Packets that share a fate: what segmentation offload sends as one.
-    pub(super) train: u64,
-    /// Least probe timeout: of the first, and of those after it.
-    pub(super) patience: (Nanos, Nanos),
     /// What the peer allows.
     pub(super) limit: u64,
     pub(super) starts: Nanos,
@@ -68,6 +65,7 @@ struct Sent {
     number: u64,
     bytes: u64,
     at: Nanos,
+    state: PacketState,
 }
 
 pub(super) struct Flow {
@@ -81,7 +79,9 @@ pub(super) struct Flow {
     pub(super) lost: u64,
     srtt: Nanos,
     min_rtt: Nanos,
-    app_limited: bool,
+    delivery: Delivery,
+    is_cwnd_limited: bool,
+    newest_acked: Nanos,
     probes: u32,
     probe_at: Nanos,
     wake_at: Nanos,
@@ -92,17 +92,8 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    pub(super) fn window(&self) -> u64 {
-        self.sender.control.window()
-    }
-
-    /// What leaves at once and shares a fate: no more than a third of the window, as with TCP.
-    fn unit(&self) -> u64 {
-        if self.sender.control.goes_by_rate() {
-            return self.sender.packet;
-        }
-        let third = self.window() / 3 / self.sender.packet * self.sender.packet;
-        self.sender.train.min(third).max(self.sender.packet)
+    pub(super) fn cwnd(&self) -> u64 {
+        self.sender.control.cwnd()
     }
 
     pub(super) fn mean_delay(&self) -> Nanos {
@@ -165,7 +156,9 @@ impl Model {
             lost: 0,
             srtt: 0,
             min_rtt: Nanos::MAX,
-            app_limited: false,
+            delivery: Delivery::default(),
+            is_cwnd_limited: false,
+            newest_acked: 0,
             probes: 0,
             probe_at: Nanos::MAX,
             wake_at,
@@ -240,7 +233,7 @@ impl Model {
         self.free_at = self.free_at.max(self.now) + bytes * SECONDS / self.road.link;
         let there = self.runs_at(0, self.free_at + self.road.rtt / 2);
         // Hosts are never quite as fast as the time before.
-        let jitter = (self.chance.share() * self.road.rtt as f64 / 8.0) as Nanos;
+        let jitter = (self.chance.share() * self.road.rtt as f64 / 64.0) as Nanos;
         self.last = self.runs_at(1, there + self.road.rtt / 2 + jitter).max(self.last);
         Some((self.last, waits))
     }
@@ -254,12 +247,7 @@ impl Model {
         flow.wake_at = Nanos::MAX;
         if !flow.flight.is_empty() && flow.probe_at <= now {
             flow.probes += 1;
-            flow.sender.control.timed_out(now);
-            // TCP's probe is followed by its timeout, after which it begins anew.
-            if flow.sender.patience.1 > flow.sender.patience.0 && flow.probes == 2 {
-                flow.sender.control.timed_out(now);
-            }
-            flow.probe_at = now + (pto(flow).max(flow.sender.patience.1) << (flow.probes - 1).min(6));
+            flow.probe_at = now + (pto(flow) << flow.probes.min(6));
             self.transmit(index, true);
         }
         self.send(index);
@@ -271,18 +259,17 @@ impl Model {
         loop {
             let now = self.now;
             let flow = &mut self.flows[index];
-            let window = flow.sender.control.window();
-            flow.app_limited = false;
+            let cwnd = flow.cwnd();
             if let Some((rate, since, before)) = flow.offered {
                 let left = u128::from(rate) * u128::from(now - since) / u128::from(SECONDS) + u128::from(before);
                 if u128::from(flow.sent + flow.sender.packet) > left {
-                    flow.app_limited = true;
+                    flow.delivery.mark_app_limited(flow.in_flight);
                     next = next.min(now + flow.sender.packet * SECONDS / rate);
                     break;
                 }
             }
-            if flow.in_flight + flow.unit() > window.min(flow.sender.limit) && flow.in_flight > 0 {
-                flow.app_limited = flow.sender.limit < window;
+            if flow.in_flight + flow.sender.packet > cwnd.min(flow.sender.limit) && flow.in_flight > 0 {
+                flow.is_cwnd_limited |= flow.in_flight + flow.sender.packet > cwnd;
                 break;
             }
             match flow.pacer.ready(now, flow.sender.packet) {
@@ -306,18 +293,20 @@ impl Model {
     fn transmit(&mut self, index: usize, probe: bool) {
         let now = self.now;
         let flow = &mut self.flows[index];
-        let bytes = if probe { flow.sender.packet } else { flow.unit() };
+        let bytes = flow.sender.packet;
         let number = flow.number;
         flow.number += 1;
         flow.sent += bytes;
         flow.in_flight += bytes;
-        flow.sender.control.sent(now, bytes, flow.in_flight);
-        let rate = flow.sender.control.rate();
-        flow.pacer.spent(now, bytes, rate);
+        let state = flow.delivery.sent(now, bytes, flow.in_flight);
+        let is_app_limited = flow.delivery.is_app_limited();
+        flow.sender.control.sent(&Leaving { now, bytes, in_flight: flow.in_flight, is_app_limited });
+        let rate = flow.sender.control.pacing_rate();
+        flow.pacer.spent(now, bytes, rate, bytes);
         if flow.flight.is_empty() || !probe {
             flow.probe_at = now + pto(flow);
         }
-        flow.flight.push_back(Sent { number, bytes, at: now });
+        flow.flight.push_back(Sent { number, bytes, at: now, state });
         if let Some((at, waited)) = self.travels(bytes) {
             self.flows[index].delays.0 += u128::from(waited);
             self.flows[index].delays.1 += 1;
@@ -339,18 +328,21 @@ impl Model {
         flow.in_flight -= sent.bytes;
         flow.probes = 0;
         flow.probe_at = now + pto(flow);
-        let sample = Sample {
+        flow.delivery.acked(now, sent.bytes);
+        self.lose(index, |sent, now, srtt| {
+            sent.number + 3 <= number || (sent.number < number && late(sent, now, srtt))
+        });
+        let flow = &mut self.flows[index];
+        flow.newest_acked = flow.newest_acked.max(sent.at);
+        flow.sender.control.acked(&Ack {
             now,
             bytes: sent.bytes,
             rtt: Some(rtt),
-            min_rtt: flow.min_rtt,
             srtt: flow.srtt,
             in_flight: flow.in_flight,
-            app_limited: flow.app_limited,
-        };
-        flow.sender.control.acked(&sample);
-        self.lose(index, |sent, now, srtt| {
-            sent.number + 3 <= number || (sent.number < number && late(sent, now, srtt))
+            rate: Some(flow.delivery.sample(&sent.state, sent.at, flow.min_rtt)),
+            is_cwnd_limited: std::mem::take(&mut flow.is_cwnd_limited),
+            spurious: 0,
         });
         self.send(index);
     }
@@ -358,16 +350,32 @@ impl Model {
     fn lose(&mut self, index: usize, is_lost: impl Fn(&Sent, Nanos, Nanos) -> bool) {
         let now = self.now;
         let flow = &mut self.flows[index];
-        let (srtt, mut bytes, mut first_sent) = (flow.srtt, 0, Nanos::MAX);
-        while let Some(sent) = flow.flight.front().filter(|sent| is_lost(sent, now, srtt)) {
-            bytes += sent.bytes;
-            first_sent = first_sent.min(sent.at);
+        let mut loss = Loss {
+            now,
+            packets: 0,
+            ranges: 0,
+            in_flight: 0,
+            last_sent: 0,
+            total_delivered: flow.delivery.total_delivered(),
+            excess: None,
+            is_persistent: false,
+        };
+        let (mut first_sent, mut last) = (Nanos::MAX, None);
+        while let Some(sent) = flow.flight.front().filter(|sent| is_lost(sent, now, flow.srtt)) {
+            let packet = flow.delivery.lost(sent.bytes, &sent.state);
+            loss.packets += 1;
+            loss.ranges += u32::from(last.is_none_or(|last| last + 1 != sent.number));
+            loss.last_sent = loss.last_sent.max(sent.at);
+            loss.excess = loss.excess.or(Some(packet).filter(|it| is_loss_too_high(it.lost, it.tx_in_flight)));
+            (first_sent, last) = (first_sent.min(sent.at), Some(sent.number));
+            flow.lost += sent.bytes;
+            flow.in_flight -= sent.bytes;
             flow.flight.pop_front();
         }
-        if bytes > 0 {
-            flow.lost += bytes;
-            flow.in_flight -= bytes;
-            flow.sender.control.lost(&Loss { now, bytes, in_flight: flow.in_flight, first_sent });
+        if loss.packets > 0 {
+            loss.in_flight = flow.in_flight;
+            loss.is_persistent = loss.last_sent - first_sent > 3 * pto(flow) && flow.newest_acked <= first_sent;
+            flow.sender.control.lost(&loss);
         }
     }
 }
@@ -378,5 +386,5 @@ fn late(sent: &Sent, now: Nanos, srtt: Nanos) -> bool {
 
 fn pto(flow: &Flow) -> Nanos {
     let first = if flow.srtt == 0 { 100 * MILLIS } else { flow.srtt * 3 };
-    first.max(flow.sender.patience.0)
+    first.max(MILLIS)
 }

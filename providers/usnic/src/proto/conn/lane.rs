@@ -1,15 +1,18 @@
-//! May a packet leave now? The congestion window, the peer's window and the pacer, behind one question.
+//! May a packet leave now? The congestion window, the peer's receive window and the pacer, behind one question.
 //!
 //! Also knows how large packets are to be: the search for the path's MTU is here. Counts bytes of datagrams.
 
 use super::words::Config;
-use crate::proto::congestion::{Congestion, Controller, Loss, Sample};
+use crate::proto::congestion::{Ack, Congestion, Controller, Loss, Sent};
 use crate::proto::flight::{Acked, Flight, Lost};
 use crate::proto::pacer::Pacer;
 use crate::proto::path::Path;
 use crate::proto::setup::Terms;
 use crate::proto::wire::{CHUNK, FRAGMENT, PIECE};
 use crate::proto::{Nanos, checked};
+
+/// Probe timeouts that make persistent congestion: kPersistentCongestionThreshold (RFC 9002, 7.6.1).
+const PERSISTENT_CONGESTION_THRESHOLD: Nanos = 3;
 
 pub(super) struct Lane {
     congestion: Congestion,
@@ -21,8 +24,10 @@ pub(super) struct Lane {
     pub(super) extra: usize,
     /// Bytes sent since an ack was asked for.
     unasked: u64,
-    /// Neither the window nor a rate in its place was what held us back.
-    pub(super) is_idle: bool,
+    /// The congestion window held packets back since the last ack.
+    is_cwnd_limited: bool,
+    /// When the youngest packet that was acked had left.
+    newest_acked: Nanos,
     /// The MTU that the controller knows.
     known: usize,
 }
@@ -32,14 +37,20 @@ impl Lane {
         let ceiling = terms.mtu_ceiling.max(CHUNK + 1 + terms.overhead + checked::LEN);
         let path = Path::new(config.mtu_start.min(ceiling), ceiling, config.ip_headers);
         let mut lane = Lane {
-            congestion: Congestion::new(config.congestion, path.mtu() as u64, config.target_delay),
+            congestion: Congestion::new(
+                config.congestion,
+                path.mtu() as u64,
+                u64::from(terms.peer_window_kib) << 10,
+                terms.first_psn.0.into(),
+            ),
             pacer: Pacer::default(),
             known: path.mtu(),
             path,
             peer_window: 0,
             extra: terms.overhead + if terms.checked { checked::LEN } else { 0 },
             unasked: 0,
-            is_idle: true,
+            is_cwnd_limited: false,
+            newest_acked: 0,
         };
         lane.peer_window(terms.peer_window_kib);
         lane
@@ -65,30 +76,28 @@ impl Lane {
         u32::try_from(self.path.size().saturating_sub(self.extra + header)).unwrap_or(u32::MAX)
     }
 
+    /// Bytes that may be in flight.
     pub(super) fn window(&self) -> u64 {
-        self.congestion.window().min(self.peer_window)
+        self.congestion.cwnd().min(self.peer_window)
     }
 
+    /// Bytes that may be in flight as far as the path goes.
+    pub(super) fn cwnd(&self) -> u64 {
+        self.congestion.cwnd()
+    }
+
+    /// The pacing rate; 0: packets are not paced.
     pub(super) fn rate(&self) -> u64 {
-        self.congestion.rate().unwrap_or(0)
+        self.congestion.pacing_rate().unwrap_or(0)
     }
 
     /// May so many bytes leave, when so many are in flight? One packet always may, if there is none.
     pub(super) fn admits(&mut self, now: Nanos, bytes: u64, in_flight: u64) -> bool {
         if in_flight > 0 && in_flight + bytes > self.window() {
-            self.is_idle = false;
+            self.is_cwnd_limited |= in_flight + bytes > self.congestion.cwnd();
             return false;
         }
-        let is_due = self.pacer.ready(now, bytes).is_ok();
-        if !is_due && self.congestion.goes_by_rate() {
-            self.is_idle = false;
-        }
-        is_due
-    }
-
-    /// Are packets to leave one by one?
-    pub(super) fn goes_apart(&self) -> bool {
-        self.congestion.goes_by_rate()
+        self.pacer.ready(now, bytes).is_ok()
     }
 
     /// When so many bytes may leave, as far as is known now; the beginning of time if at once.
@@ -97,10 +106,11 @@ impl Lane {
         is_open.then(|| self.pacer.ready(now, bytes).err().unwrap_or(0))
     }
 
-    /// A packet of so many bytes left; `in_flight` counts it.
-    pub(super) fn sent(&mut self, now: Nanos, bytes: u64, in_flight: u64) {
-        self.congestion.sent(now, bytes, in_flight);
-        self.pacer.spent(now, bytes, self.congestion.rate());
+    /// A packet of so many bytes left; it is in flight.
+    pub(super) fn sent<T: Copy>(&mut self, now: Nanos, bytes: u64, flight: &Flight<T>) {
+        let is_app_limited = flight.delivery().is_app_limited();
+        self.congestion.sent(&Sent { now, bytes, in_flight: flight.bytes(), is_app_limited });
+        self.pacer.spent(now, bytes, self.congestion.pacing_rate(), self.known as u64);
     }
 
     /// Is this packet to ask for an ack? Four times in a window, so that it never runs dry for want of one.
@@ -115,36 +125,47 @@ impl Lane {
 
     /// An ack came. `largest`: bytes of the largest packet that it is of.
     pub(super) fn acked<T: Copy>(&mut self, now: Nanos, acked: &Acked, flight: &Flight<T>, largest: usize) {
-        if acked.packets > 0 {
-            self.path.arrived(largest);
-            let rtt = flight.rtt();
-            self.congestion.acked(&Sample {
-                now,
-                bytes: acked.bytes,
-                rtt: acked.rtt,
-                min_rtt: rtt.minimum().unwrap_or(0),
-                srtt: rtt.smoothed().unwrap_or(0),
-                in_flight: flight.bytes(),
-                app_limited: self.is_idle,
-            });
+        self.lost(now, &acked.lost, flight);
+        if acked.packets == 0 {
+            return;
         }
-        self.lost(now, &acked.lost, flight.bytes());
+        self.path.arrived(largest);
+        self.newest_acked = self.newest_acked.max(acked.rate.map_or(0, |rate| rate.send_time));
+        self.congestion.acked(&Ack {
+            now,
+            bytes: acked.bytes,
+            rtt: acked.rtt,
+            srtt: flight.rtt().smoothed().unwrap_or(0),
+            in_flight: flight.bytes(),
+            rate: acked.rate,
+            is_cwnd_limited: std::mem::take(&mut self.is_cwnd_limited),
+            spurious: acked.spurious,
+        });
     }
 
     /// Packets were found lost.
-    pub(super) fn lost(&mut self, now: Nanos, lost: &Lost, in_flight: u64) {
-        if lost.packets > 0 {
-            self.congestion.lost(&Loss { now, bytes: lost.bytes, in_flight, first_sent: lost.first_sent });
+    pub(super) fn lost<T: Copy>(&mut self, now: Nanos, lost: &Lost, flight: &Flight<T>) {
+        if lost.packets == 0 {
+            return;
         }
+        // Persistent congestion (RFC 9002, 7.6): nothing that left between two lost packets was acked.
+        let duration = flight.rtt().pto(0).saturating_mul(PERSISTENT_CONGESTION_THRESHOLD);
+        let is_long = lost.last_sent - lost.first_sent > duration;
+        self.congestion.lost(&Loss {
+            now,
+            packets: lost.packets,
+            ranges: lost.ranges,
+            in_flight: flight.bytes(),
+            last_sent: lost.last_sent,
+            total_delivered: flight.delivery().total_delivered(),
+            excess: lost.excess,
+            is_persistent: is_long && self.newest_acked <= lost.first_sent,
+        });
     }
 
     /// A queue of this host was full.
     pub(super) fn overflowed(&mut self, now: Nanos) {
         self.congestion.overflowed(now);
-    }
-
-    pub(super) fn timed_out(&mut self, now: Nanos) {
-        self.congestion.timed_out(now);
     }
 
     /// The peer has moved: nothing that was learnt is true of the new path.
@@ -159,31 +180,5 @@ impl Lane {
             self.known = self.path.mtu();
             self.congestion.resize(self.known as u64);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::proto::MILLIS;
-    use crate::proto::congestion::Delay;
-    use crate::proto::setup::tests::terms;
-
-    const PACKET: u64 = 1_000;
-
-    #[test]
-    fn who_waits_for_a_rate_in_place_of_a_window_does_not_want_for_work() {
-        let mut lane = Lane::new(&Config::default(), &terms());
-        let waits = |lane: &mut Lane| {
-            lane.is_idle = true;
-            while lane.admits(1, PACKET, 0) {
-                lane.sent(1, PACKET, 0);
-            }
-            !lane.is_idle
-        };
-        lane.congestion = Congestion::Delay(Delay::behind_a_policer(PACKET, 1e6));
-        assert!(waits(&mut lane), "it has more to send, and the rate would grow");
-        lane.is_idle = true;
-        assert!(lane.admits(MILLIS * 100, PACKET, 0) && lane.is_idle);
     }
 }

@@ -226,11 +226,6 @@ impl<Q, R> Conn<Q, R> {
         self.lane.overflowed(now);
     }
 
-    /// Packets are not to share a fate: they leave one by one, though many may at once.
-    pub(crate) fn goes_apart(&self) -> bool {
-        self.lane.goes_apart()
-    }
-
     /// An ICMP message says that a packet did not arrive. It is no proof: the peer is asked.
     pub(crate) fn did_not_arrive(&mut self, now: Nanos) {
         self.now = now;

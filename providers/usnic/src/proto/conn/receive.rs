@@ -355,6 +355,9 @@ impl<Q, R> Conn<Q, R> {
         if ack.next.get() == self.flight.cumulative().0 && ranges.is_empty() {
             return self.hear_of_credits(ack.credits.get()); // most of a stream's that goes one way
         }
+        if self.requests.have_left() && self.serving.next(self.received.next(), 1, 1).is_none() {
+            self.note_app_limited();
+        }
         let (requests, serving) = (&mut self.requests, &mut self.serving);
         let (commands, data, mut largest) = (&mut self.commands, &mut self.data, 0);
         let mut done = |_: Psn, sent: super::Sent| {

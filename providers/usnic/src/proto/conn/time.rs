@@ -108,11 +108,10 @@ impl<Q, R> Conn<Q, R> {
             Timeout::Nothing => {}
             Timeout::Lost(lost) => {
                 self.late = self.late.saturating_add(lost.packets);
-                self.lane.lost(now, &lost, self.flight.bytes());
+                self.lane.lost(now, &lost, &self.flight);
             }
             Timeout::Probe(_) => {
                 self.counters.timeouts += 1;
-                self.lane.timed_out(now);
                 if let Some((_, sent)) = self.flight.lost().filter(|(_, sent)| !sent.in_pieces) {
                     self.lane.path.timed_out(now, self.size(&sent) as usize);
                 }

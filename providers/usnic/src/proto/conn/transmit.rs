@@ -134,7 +134,7 @@ impl<Q, R> Conn<Q, R> {
             self.lane.path.lost(self.now, bytes as usize);
         }
         self.flight.resent(self.now, psn);
-        self.lane.sent(self.now, bytes, self.flight.bytes());
+        self.lane.sent(self.now, bytes, &self.flight);
         Some(self.leave_as_it_can(out, psn, sent, FLAG_ACK_NOW, true, host))
     }
 
@@ -212,7 +212,8 @@ impl<Q, R> Conn<Q, R> {
         }
         match piece {
             Err(Wait::Credit) => self.credits.wait(self.now, self.round_trip()),
-            Err(_) => self.lane.is_idle = true,
+            Err(_) if self.has_window() => self.note_app_limited(),
+            Err(_) => {}
             Ok(_) => {}
         }
         let sent = piece.ok()?;
@@ -231,10 +232,23 @@ impl<Q, R> Conn<Q, R> {
         }
         *if sent.command { &mut self.commands } else { &mut self.data } += 1;
         let flags = if self.lane.asks(bytes) { FLAG_ACK_NOW } else { 0 };
-        self.lane.sent(self.now, bytes, self.flight.bytes());
+        self.lane.sent(self.now, bytes, &self.flight);
         self.counters.sent += 1;
         self.counters.sent_bytes += u64::from(sent.length);
         Some(self.leave_as_it_can(out, psn, sent, flags, false, host))
+    }
+
+    /// One more packet may be in flight.
+    fn has_window(&self) -> bool {
+        let is_open = self.commands + self.data < self.config.window && self.data < self.config.data_depth;
+        self.flight.room() > 0 && is_open
+    }
+
+    /// CheckIfApplicationLimited() (draft-ietf-ccwg-bbr-06, 4.1.2.4), where nothing waits to leave for the first time.
+    pub(super) fn note_app_limited(&mut self) {
+        if self.flight.lost().is_none() && self.flight.bytes() < self.lane.cwnd() {
+            self.flight.mark_app_limited();
+        }
     }
 
     fn next_request(&self) -> Result<Sent, Wait> {

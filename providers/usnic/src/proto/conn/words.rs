@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use dapl::provider::{Remote, Status};
 
-use crate::proto::congestion::{Algorithm, TARGET};
+use crate::proto::congestion::Algorithm;
 use crate::proto::path::{BASE, HEADERS_V4};
 use crate::proto::wire::Refusal;
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS, WINDOW};
@@ -47,9 +47,8 @@ pub(crate) struct Config {
     /// Bytes of a datagram that the path surely takes; what IP and UDP add to it.
     pub(crate) mtu_start: usize,
     pub(crate) ip_headers: usize,
-    /// How much may be in flight is decided so, and what delay it is to cause at most.
+    /// Congestion control.
     pub(crate) congestion: Algorithm,
-    pub(crate) target_delay: Nanos,
 }
 
 impl Default for Config {
@@ -73,7 +72,6 @@ impl Default for Config {
             mtu_start: BASE - HEADERS_V4,
             ip_headers: HEADERS_V4,
             congestion: Algorithm::default(),
-            target_delay: TARGET,
         }
     }
 }

@@ -11,7 +11,6 @@ use super::book::{Asked, Hand, Landing};
 use super::network::Datagram;
 use super::scenario::SidePlan;
 use crate::proto::checked::Sum;
-use crate::proto::congestion::Algorithm;
 use crate::proto::conn::{Config, Conn, Outgoing, Payload};
 use crate::proto::psn::Psn;
 use crate::proto::seal::{self, Seal};
@@ -49,7 +48,7 @@ pub(super) fn config(plan: &SidePlan, window_kib: u16) -> Config {
         keepalive: plan.keepalive,
         linger: 500 * MILLIS,
         mtu_start: plan.mtu_start,
-        congestion: if plan.cubic { Algorithm::Cubic } else { Algorithm::Delay },
+        congestion: plan.congestion,
         ..Config::default()
     }
 }

@@ -3,6 +3,7 @@
 //! Plain data that a seed makes, so that a part of it can be left out and the rest run again.
 
 use super::dice::Dice;
+use crate::proto::congestion::Algorithm;
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
 
 /// Bytes of a read's source, and the longest message.
@@ -53,7 +54,7 @@ pub(super) struct SidePlan {
     pub(super) window: u32,
     pub(super) depth: u32,
     pub(super) mtu_start: usize,
-    pub(super) cubic: bool,
+    pub(super) congestion: Algorithm,
     pub(super) keepalive: Nanos,
     /// Number of the first packet, if it is not any.
     pub(super) psn: Option<u32>,
@@ -340,7 +341,11 @@ fn side_plan(dice: &mut Dice, span: Nanos, budget: u64, has_bad: bool) -> SidePl
         window: dice.pick(&[2, 64, 4096, 4096]),
         depth: dice.pick(&[1, 16, 1024, 1024]),
         mtu_start: dice.pick(&[300, 1172, 1172, 1172]),
-        cubic: dice.hits(300),
+        congestion: match dice.below(10) {
+            0..3 => Algorithm::Cubic,
+            3..5 => Algorithm::Local,
+            _ => Algorithm::Bbr,
+        },
         keepalive: dice.pick(&[200 * MILLIS, 2 * SECONDS, 15 * SECONDS]),
         psn: dice.hits(300).then(|| 0u32.wrapping_sub(dice.below(300) as u32)),
         burst: dice.pick(&[1, 4, 64, 10_000]),

@@ -6,6 +6,7 @@ use std::sync::Once;
 
 use super::run::run;
 use super::scenario::{Finish, Scenario};
+use crate::proto::congestion::Algorithm;
 
 /// Runs that shrinking may take.
 const TRIES: u32 = 400;
@@ -129,7 +130,8 @@ fn simpler(of: &Scenario) -> Vec<Scenario> {
             with(&|it| it.links[at].sides[side].shared = false);
             with(&|it| it.links[at].sides[side].spare_recvs = 0);
             with(&|it| it.links[at].sides[side].psn = Some(1));
-            with(&|it| (it.links[at].sides[side].burst, it.links[at].sides[side].cubic) = (10_000, false));
+            with(&|it| it.links[at].sides[side].burst = 10_000);
+            with(&|it| it.links[at].sides[side].congestion = Algorithm::default());
             for item in 0..of.links[at].sides[side].items.len() {
                 with(&|it| it.links[at].sides[side].items[item].length /= 2);
                 with(&|it| {

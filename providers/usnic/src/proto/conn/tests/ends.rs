@@ -108,7 +108,7 @@ fn who_reaches_for_what_it_may_not_is_refused() {
 
 #[test]
 fn a_read_whose_memory_vanishes_is_refused_after_those_before_it() {
-    for when in [0, 5, 40] {
+    for when in [0, 5, 15] {
         let mut pair = Pair::new(&Plan { memory: 1 << 20, ..Plan::default() });
         pair.weather.drop = 30;
         let first = pair.read(Side::A, 0, 10_000, 0);

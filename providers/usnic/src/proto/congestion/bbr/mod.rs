@@ -1,0 +1,273 @@
+//! BBRv3, as draft-ietf-ccwg-bbr-06 has it. Numbers in comments are sections of that draft; names are those of the draft.
+//!
+//! A model of the path, the bandwidth `max_bw` and the round trip `min_rtt`, decides how fast packets leave and how many are in
+//! flight. Delay is no signal of congestion, so a host whose threads wait for a processor does not slow it down; loss is one
+//! where more than 2 % are lost. `model` keeps the model, `probe_bw` and `probe_rtt` are the states that measure it, `control`
+//! computes the window and the rate.
+
+mod control;
+mod model;
+mod probe_bw;
+mod probe_rtt;
+#[cfg(test)]
+mod tests;
+
+use super::recovery::Recovery;
+use super::round::Round;
+use super::{Ack, Controller, INITIAL_PACKETS, Loss, RateSample, Sent};
+use crate::proto::Nanos;
+use crate::proto::flight::is_loss_too_high;
+use model::{FullPipe, MaxBw, ShortTerm, Signals, Undo};
+use probe_bw::Cycle;
+use probe_rtt::MinRtt;
+
+/// No bound.
+const INFINITY: u64 = u64::MAX;
+/// Packets that a window has at least: BBR.MinPipeCwnd (2.8).
+const MIN_PIPE_PACKETS: u64 = 4;
+/// Multiplicative decrease in a round with loss: BBR.Beta (2.8).
+const BETA: f64 = 0.7;
+/// Ranges lost in a round that may end Startup: BBRStartupFullLossCnt (5.3.1.3).
+const STARTUP_FULL_LOSS_COUNT: u32 = 6;
+/// Rounds after which Drain ends in any case (5.3.2).
+const DRAIN_ROUNDS: u64 = 3;
+
+/// BBR.state (5.1.1).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum State {
+    Startup,
+    Drain,
+    ProbeBwDown,
+    ProbeBwCruise,
+    ProbeBwRefill,
+    ProbeBwUp,
+    ProbeRtt,
+}
+
+impl State {
+    /// Column "Pacing Gain" of the table in 5.6.1.
+    fn pacing_gain(self) -> f64 {
+        match self {
+            State::Startup => 2.77,
+            State::Drain => 0.5,
+            State::ProbeBwDown => 0.90,
+            State::ProbeBwCruise | State::ProbeBwRefill | State::ProbeRtt => 1.0,
+            State::ProbeBwUp => 1.25,
+        }
+    }
+
+    /// Column "Cwnd Gain" of the same table.
+    fn cwnd_gain(self) -> f64 {
+        match self {
+            State::ProbeBwUp => 2.25,
+            State::ProbeRtt => 0.5,
+            _ => 2.0,
+        }
+    }
+
+    /// IsInAProbeBWState() (5.3.3.9).
+    fn is_probe_bw(self) -> bool {
+        matches!(self, State::ProbeBwDown | State::ProbeBwCruise | State::ProbeBwRefill | State::ProbeBwUp)
+    }
+
+    /// IsProbingBW() (5.3.3.9).
+    fn is_probing_bw(self) -> bool {
+        matches!(self, State::Startup | State::ProbeBwRefill | State::ProbeBwUp)
+    }
+}
+
+/// The sample of one ack, with what else the steps need of it.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    now: Nanos,
+    newly_acked: u64,
+    rtt: Option<Nanos>,
+    in_flight: u64,
+    rate: RateSample,
+    /// RS.is_app_limited, and what was sent in ProbeRTT, whose low rates are ignored (5.3.4.3).
+    is_app_limited: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Bbr {
+    packet: u64,
+    random: u64,
+    state: State,
+    round: Round,
+    recovery: Recovery,
+    idle_restart: bool,
+    drain_start_round: u64,
+    /// C.delivered.
+    delivered: u64,
+
+    // Control parameters (2.4).
+    cwnd: u64,
+    prior_cwnd: u64,
+    pacing_rate: u64,
+    has_seen_rtt: bool,
+
+    // Model of the path (2.9).
+    max_bw: MaxBw,
+    bw: u64,
+    short_term: ShortTerm,
+    inflight_longterm: u64,
+    extra_acked: model::ExtraAcked,
+    full_pipe: FullPipe,
+    signals: Signals,
+    undo: Undo,
+    min_rtt: MinRtt,
+    cycle: Cycle,
+}
+
+impl Bbr {
+    /// OnInit() (5.2.1).
+    pub(crate) fn new(packet: u64, seed: u64) -> Self {
+        let packet = packet.max(1);
+        let cwnd = packet * INITIAL_PACKETS;
+        Bbr {
+            packet,
+            random: seed,
+            state: State::Startup,
+            round: Round::default(),
+            recovery: Recovery::default(),
+            idle_restart: false,
+            drain_start_round: 0,
+            delivered: 0,
+            cwnd,
+            prior_cwnd: 0,
+            pacing_rate: control::initial_pacing_rate(cwnd, 0),
+            has_seen_rtt: false,
+            max_bw: MaxBw::default(),
+            bw: 0,
+            short_term: ShortTerm::default(),
+            inflight_longterm: INFINITY,
+            extra_acked: model::ExtraAcked::default(),
+            full_pipe: FullPipe::default(),
+            signals: Signals::default(),
+            undo: Undo::default(),
+            min_rtt: MinRtt::default(),
+            cycle: Cycle::default(),
+        }
+    }
+
+    fn min_pipe_cwnd(&self) -> u64 {
+        MIN_PIPE_PACKETS * self.packet
+    }
+
+    /// UpdateModelAndState() (5.2.3).
+    fn update_model_and_state(&mut self, sample: &Sample) {
+        self.update_latest_delivery_signals(sample);
+        self.update_congestion_signals(sample);
+        self.extra_acked.update(sample, self.bw, self.cwnd, self.full_pipe.is_reached, self.round.count);
+        let is_checked = self.round.is_start && !sample.is_app_limited;
+        self.full_pipe.check(is_checked, sample.rate.delivery_rate);
+        self.check_startup_done(sample);
+        self.check_drain_done(sample);
+        self.update_probe_bw_cycle_phase(sample);
+        self.update_min_rtt(sample);
+        self.check_probe_rtt(sample);
+        self.signals.advance(sample);
+        self.bw = self.max_bw.get().min(self.short_term.bw); // BoundBWForModel() (5.5.10.3)
+    }
+
+    /// CheckStartupDone() and CheckStartupHighLoss() (5.3.1.1 and 5.3.1.3).
+    fn check_startup_done(&mut self, sample: &Sample) {
+        if self.state != State::Startup {
+            return;
+        }
+        let is_lossy = self.signals.loss_round_start
+            && self.recovery.is_active()
+            && self.signals.lost_ranges() >= STARTUP_FULL_LOSS_COUNT
+            && is_loss_too_high(sample.rate.lost, sample.rate.tx_in_flight);
+        if is_lossy {
+            self.undo.state = Some(State::Startup);
+            self.full_pipe.is_reached = true;
+            self.inflight_longterm = self.bdp().max(self.signals.inflight_latest);
+        }
+        if self.full_pipe.is_reached {
+            self.state = State::Drain; // EnterDrain() (5.3.2)
+            self.drain_start_round = self.round.count;
+        }
+    }
+
+    /// CheckDrainDone() (5.3.2).
+    fn check_drain_done(&mut self, sample: &Sample) {
+        let is_late = self.round.count > self.drain_start_round + DRAIN_ROUNDS;
+        if self.state == State::Drain && (is_late || sample.in_flight <= self.inflight(1.0)) {
+            self.start_probe_bw_down(sample.now);
+        }
+    }
+}
+
+impl Controller for Bbr {
+    /// HandleRestartFromIdle() (5.4.1).
+    fn sent(&mut self, sent: &Sent) {
+        if sent.in_flight > sent.bytes || !sent.is_app_limited {
+            return;
+        }
+        self.idle_restart = true;
+        self.extra_acked.restart(sent.now);
+        if self.state.is_probe_bw() {
+            self.set_pacing_rate(1.0);
+        } else if self.state == State::ProbeRtt {
+            self.check_probe_rtt_done(sent.now);
+        }
+    }
+
+    /// UpdateOnACK() (5.2.3).
+    fn acked(&mut self, ack: &Ack) {
+        let Some(rate) = ack.rate else { return };
+        self.delivered = rate.total_delivered;
+        if self.recovery.had_arrived(ack.spurious) {
+            self.handle_spurious_loss();
+        }
+        if self.recovery.acked(rate.send_time) {
+            self.restore_cwnd();
+        }
+        self.round.acked(&rate, ack.is_cwnd_limited);
+        if self.round.is_start {
+            self.cycle.rounds_since_probe_up += 1;
+        }
+        let sample = Sample {
+            now: ack.now,
+            newly_acked: ack.bytes,
+            rtt: ack.rtt,
+            in_flight: ack.in_flight,
+            rate,
+            is_app_limited: rate.is_app_limited || rate.prior_delivered < self.min_rtt.ignored_until,
+        };
+        self.update_model_and_state(&sample);
+        self.update_control_parameters(&sample, ack.srtt);
+    }
+
+    fn lost(&mut self, loss: &Loss) {
+        self.delivered = loss.total_delivered;
+        let was_active = self.recovery.is_active();
+        if self.recovery.lost(loss) {
+            self.save_cwnd(was_active); // OnEnterFastRecovery() (5.6.4.4)
+        }
+        self.handle_lost_packets(loss);
+        if loss.is_persistent {
+            // OnEnterRTO() (5.6.4.4).
+            self.cwnd = loss.in_flight + self.packet;
+        }
+    }
+
+    /// As loss in this round is, if not while probing for bandwidth.
+    fn overflowed(&mut self, _now: Nanos) {
+        self.note_loss(0);
+    }
+
+    fn cwnd(&self) -> u64 {
+        self.cwnd
+    }
+
+    fn pacing_rate(&self) -> Option<u64> {
+        Some(self.pacing_rate.max(1))
+    }
+
+    fn resize(&mut self, packet: u64) {
+        self.packet = packet.max(1);
+        self.cwnd = self.cwnd.max(self.min_pipe_cwnd());
+    }
+}

@@ -1,0 +1,267 @@
+//! The model of the path: bandwidth, aggregation, and bounds by congestion signals (5.5).
+
+use super::{BETA, Bbr, INFINITY, INITIAL_PACKETS, Loss, Sample, State};
+use crate::proto::flight::LostPacket;
+use crate::proto::{Nanos, SECONDS};
+
+/// Growth of the delivery rate in a round below which the pipe may be full, and rounds of so little growth (5.3.1.2).
+const FULL_BW_GROWTH: f64 = 1.25;
+const FULL_BW_COUNT: u32 = 3;
+/// Rounds that extra_acked is the maximum of: BBR.ExtraAckedFilterLen (2.12).
+const EXTRA_ACKED_FILTER_LEN: u64 = 10;
+/// BBR.LossThresh (2.8).
+const LOSS_THRESH: f64 = 0.02;
+
+/// BBR.max_bw_filter: of the present ProbeBW cycle and of the one before, BBR.MaxBwFilterLen = 2 (2.11, 5.5.6).
+#[derive(Debug, Default)]
+pub(super) struct MaxBw([u64; 2]);
+
+impl MaxBw {
+    pub(super) fn get(&self) -> u64 {
+        self.0[0].max(self.0[1])
+    }
+
+    fn update(&mut self, rate: u64) {
+        self.0[1] = self.0[1].max(rate);
+    }
+
+    /// AdvanceMaxBwFilter() (5.5.6). A cycle without any sample is none.
+    pub(super) fn advance(&mut self) {
+        if self.0[1] > 0 {
+            self.0 = [self.0[1], 0];
+        }
+    }
+}
+
+/// Bounds by loss in this bandwidth probing cycle: bw_shortterm and inflight_shortterm (2.9).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ShortTerm {
+    pub(super) bw: u64,
+    pub(super) inflight: u64,
+}
+
+impl Default for ShortTerm {
+    /// ResetShortTermModel() (5.5.10.3).
+    fn default() -> Self {
+        ShortTerm { bw: INFINITY, inflight: INFINITY }
+    }
+}
+
+/// What is restored when a loss turns out to be spurious (2.15).
+#[derive(Debug, Default)]
+pub(super) struct Undo {
+    pub(super) state: Option<State>,
+    short_term: ShortTerm,
+    inflight_longterm: u64,
+}
+
+/// The estimator of a full pipe (2.13, 5.3.1.2).
+#[derive(Debug, Default)]
+pub(super) struct FullPipe {
+    pub(super) is_reached: bool,
+    pub(super) is_now: bool,
+    bw: u64,
+    count: u32,
+}
+
+impl FullPipe {
+    /// ResetFullBW(), with this as the baseline.
+    pub(super) fn reset(&mut self, bw: u64) {
+        *self = FullPipe { is_reached: self.is_reached, bw, ..FullPipe::default() };
+    }
+
+    /// CheckFullBWReached().
+    pub(super) fn check(&mut self, is_checked: bool, rate: u64) {
+        if self.is_now || !is_checked {
+            return;
+        }
+        if rate as f64 >= self.bw as f64 * FULL_BW_GROWTH {
+            return self.reset(rate);
+        }
+        self.count += 1;
+        self.is_now = self.count >= FULL_BW_COUNT;
+        self.is_reached |= self.is_now;
+    }
+}
+
+/// How much more is acked at a time than the bandwidth explains (2.12, 5.5.9).
+#[derive(Debug, Default)]
+pub(super) struct ExtraAcked {
+    interval_start: Nanos,
+    delivered: u64,
+    /// Maxima of the present and the last window of rounds, and when the present one began.
+    max: [u64; 2],
+    since: u64,
+}
+
+impl ExtraAcked {
+    /// The connection was idle (5.4.1): a new interval begins, in which nothing has been acked.
+    pub(super) fn restart(&mut self, now: Nanos) {
+        (self.interval_start, self.delivered) = (now, 0);
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.max[0].max(self.max[1])
+    }
+
+    /// UpdateACKAggregation(). The filter has two windows of half its length.
+    pub(super) fn update(&mut self, sample: &Sample, bw: u64, cwnd: u64, is_full: bool, round: u64) {
+        let interval = sample.now.saturating_sub(self.interval_start);
+        let mut expected = (u128::from(bw) * u128::from(interval) / u128::from(SECONDS)).min(u64::MAX.into()) as u64;
+        if self.delivered <= expected {
+            (self.delivered, self.interval_start, expected) = (0, sample.now, 0);
+        }
+        self.delivered += sample.newly_acked;
+        let length = if is_full { EXTRA_ACKED_FILTER_LEN / 2 } else { 1 };
+        if round >= self.since + length {
+            (self.max, self.since) = ([self.max[1], 0], round);
+        }
+        self.max[1] = self.max[1].max((self.delivered - expected).min(cwnd));
+    }
+}
+
+/// Signals of the present round (2.10, 5.5.10.3).
+#[derive(Debug, Default)]
+pub(super) struct Signals {
+    bw_latest: u64,
+    pub(super) inflight_latest: u64,
+    loss_round_delivered: u64,
+    pub(super) loss_round_start: bool,
+    is_loss_in_round: bool,
+    /// Discontiguous ranges lost in this round, and in the one that the last ack ended.
+    ranges: [u32; 2],
+}
+
+impl Signals {
+    /// ResetCongestionSignals().
+    pub(super) fn reset(&mut self) {
+        self.is_loss_in_round = false;
+        self.bw_latest = 0;
+        self.inflight_latest = 0;
+    }
+
+    /// AdvanceLatestDeliverySignals().
+    pub(super) fn advance(&mut self, sample: &Sample) {
+        if self.loss_round_start {
+            self.bw_latest = sample.rate.delivery_rate;
+            self.inflight_latest = sample.rate.delivered;
+        }
+    }
+
+    pub(super) fn lost_ranges(&self) -> u32 {
+        self.ranges[1]
+    }
+}
+
+impl Bbr {
+    /// UpdateLatestDeliverySignals() (5.5.10.3).
+    pub(super) fn update_latest_delivery_signals(&mut self, sample: &Sample) {
+        let (signals, rate) = (&mut self.signals, &sample.rate);
+        signals.bw_latest = signals.bw_latest.max(rate.delivery_rate);
+        signals.inflight_latest = signals.inflight_latest.max(rate.delivered);
+        signals.loss_round_start = rate.prior_delivered >= signals.loss_round_delivered;
+        if signals.loss_round_start {
+            signals.loss_round_delivered = rate.total_delivered;
+            signals.ranges = [0, signals.ranges[0]];
+        }
+    }
+
+    /// UpdateCongestionSignals(), with UpdateMaxBw() (5.5.5, 5.5.10.3).
+    pub(super) fn update_congestion_signals(&mut self, sample: &Sample) {
+        let rate = sample.rate.delivery_rate;
+        if rate > 0 && (rate >= self.max_bw.get() || !sample.is_app_limited) {
+            self.max_bw.update(rate);
+        }
+        if self.signals.loss_round_start {
+            self.adapt_lower_bounds();
+            self.signals.is_loss_in_round = false;
+        }
+    }
+
+    /// AdaptLowerBoundsFromCongestion() (5.5.10.3).
+    fn adapt_lower_bounds(&mut self) {
+        if self.state.is_probing_bw() || !self.signals.is_loss_in_round {
+            return;
+        }
+        let lower = |bound: u64, first: u64, latest: u64| {
+            let bound = if bound == INFINITY { first } else { bound };
+            latest.max((BETA * bound as f64) as u64)
+        };
+        self.short_term = ShortTerm {
+            bw: lower(self.short_term.bw, self.max_bw.get(), self.signals.bw_latest),
+            inflight: lower(self.short_term.inflight, self.cwnd, self.signals.inflight_latest),
+        };
+    }
+
+    /// NoteLoss() (5.5.10.2), with SaveStateUponLoss() (5.5.11.1).
+    pub(super) fn note_loss(&mut self, ranges: u32) {
+        let signals = &mut self.signals;
+        if !signals.is_loss_in_round {
+            signals.loss_round_delivered = self.delivered;
+            self.undo = Undo { state: None, short_term: self.short_term, inflight_longterm: self.inflight_longterm };
+        }
+        signals.is_loss_in_round = true;
+        signals.ranges[0] = signals.ranges[0].saturating_add(ranges);
+    }
+
+    /// HandleLostPacket() for all of them (5.5.10.2).
+    pub(super) fn handle_lost_packets(&mut self, loss: &Loss) {
+        self.note_loss(loss.ranges);
+        if let Some(packet) = loss.excess.filter(|_| self.cycle.is_bw_probe_sample) {
+            self.handle_inflight_too_high(&packet, loss.now);
+        }
+    }
+
+    /// HandleInflightTooHigh() (5.5.10.2).
+    fn handle_inflight_too_high(&mut self, packet: &LostPacket, now: Nanos) {
+        self.cycle.prev_probe_too_high = true;
+        self.cycle.is_bw_probe_sample = false; // react once per probe
+        if !packet.is_app_limited {
+            let least = (self.target_inflight() as f64 * BETA) as u64;
+            self.inflight_longterm = inflight_at_loss(packet).max(least);
+        }
+        if self.state == State::ProbeBwUp {
+            self.undo.state = Some(State::ProbeBwUp);
+            self.start_probe_bw_down(now);
+        }
+    }
+
+    /// HandleSpuriousLossDetection() (5.5.11.2).
+    pub(super) fn handle_spurious_loss(&mut self) {
+        self.restore_cwnd();
+        self.signals.is_loss_in_round = false;
+        self.full_pipe.reset(0);
+        self.short_term.bw = self.short_term.bw.max(self.undo.short_term.bw);
+        self.short_term.inflight = self.short_term.inflight.max(self.undo.short_term.inflight);
+        self.inflight_longterm = self.inflight_longterm.max(self.undo.inflight_longterm);
+        match self.undo.state.take() {
+            Some(State::Startup) => {
+                self.full_pipe.is_reached = false;
+                if self.state != State::ProbeRtt {
+                    self.state = State::Startup;
+                }
+            }
+            Some(_) if self.state != State::ProbeBwUp && self.state != State::ProbeRtt => self.start_probe_bw_refill(),
+            _ => {}
+        }
+    }
+
+    /// TargetInflight() (5.3.3.8.3).
+    pub(super) fn target_inflight(&self) -> u64 {
+        self.bdp().min(self.cwnd)
+    }
+
+    /// BBR.bdp (2.9.2).
+    pub(super) fn bdp(&self) -> u64 {
+        let Some(min_rtt) = self.min_rtt.get() else { return self.packet * INITIAL_PACKETS };
+        u64::try_from(u128::from(self.bw) * u128::from(min_rtt) / u128::from(SECONDS)).unwrap_or(u64::MAX)
+    }
+}
+
+/// InflightAtLoss() (5.5.10.2): bytes in flight at which the losses became too many.
+fn inflight_at_loss(packet: &LostPacket) -> u64 {
+    let inflight_prev = packet.tx_in_flight.saturating_sub(packet.bytes) as f64;
+    let lost_prev = packet.lost.saturating_sub(packet.bytes) as f64;
+    let lost_prefix = (LOSS_THRESH * inflight_prev - lost_prev) / (1.0 - LOSS_THRESH);
+    (inflight_prev + lost_prefix).max(0.0) as u64
+}

@@ -1,0 +1,116 @@
+//! The minimum round trip, and the state that measures it with little in flight (5.3.4).
+
+use super::model::ShortTerm;
+use super::probe_bw::AckPhase;
+use super::{Bbr, Sample, State};
+use crate::proto::{MILLIS, Nanos, SECONDS};
+
+/// BBR.MinRTTFilterLen (2.16.1).
+const MIN_RTT_FILTER_LEN: Nanos = 10 * SECONDS;
+/// BBR.ProbeRTTInterval and BBR.ProbeRTTDuration (2.16.2).
+const PROBE_RTT_INTERVAL: Nanos = 5 * SECONDS;
+const PROBE_RTT_DURATION: Nanos = 200 * MILLIS;
+
+/// BBR.min_rtt, and when to measure it (2.16).
+#[derive(Debug)]
+pub(super) struct MinRtt {
+    min_rtt: Nanos,
+    min_rtt_stamp: Nanos,
+    /// BBR.probe_rtt_min_delay and its stamp: the minimum since the last ProbeRTT was due.
+    probe_min_delay: Nanos,
+    probe_min_stamp: Nanos,
+    is_expired: bool,
+    done_stamp: Option<Nanos>,
+    is_round_done: bool,
+    /// Packets that left with less delivered than this left in ProbeRTT: their rates are ignored (5.3.4.3).
+    pub(super) ignored_until: u64,
+}
+
+impl Default for MinRtt {
+    fn default() -> Self {
+        MinRtt {
+            min_rtt: Nanos::MAX,
+            min_rtt_stamp: 0,
+            probe_min_delay: Nanos::MAX,
+            probe_min_stamp: 0,
+            is_expired: false,
+            done_stamp: None,
+            is_round_done: false,
+            ignored_until: 0,
+        }
+    }
+}
+
+impl MinRtt {
+    /// `None` before the first sample.
+    pub(super) fn get(&self) -> Option<Nanos> {
+        (self.min_rtt != Nanos::MAX).then_some(self.min_rtt)
+    }
+}
+
+impl Bbr {
+    /// UpdateMinRTT() (5.3.4.3).
+    pub(super) fn update_min_rtt(&mut self, sample: &Sample) {
+        let (it, now) = (&mut self.min_rtt, sample.now);
+        // Before the first sample nothing has expired.
+        let is_known = it.probe_min_delay != Nanos::MAX;
+        it.is_expired = is_known && now > it.probe_min_stamp.saturating_add(PROBE_RTT_INTERVAL);
+        if let Some(rtt) = sample.rtt.filter(|rtt| *rtt < it.probe_min_delay || it.is_expired) {
+            (it.probe_min_delay, it.probe_min_stamp) = (rtt, now);
+        }
+        let is_expired = now > it.min_rtt_stamp.saturating_add(MIN_RTT_FILTER_LEN);
+        if it.probe_min_delay < it.min_rtt || is_expired {
+            (it.min_rtt, it.min_rtt_stamp) = (it.probe_min_delay, it.probe_min_stamp);
+        }
+    }
+
+    /// CheckProbeRTT() (5.3.4.3).
+    pub(super) fn check_probe_rtt(&mut self, sample: &Sample) {
+        if self.state != State::ProbeRtt && self.min_rtt.is_expired && !self.idle_restart {
+            self.save_cwnd(self.recovery.is_active());
+            self.state = State::ProbeRtt;
+            self.min_rtt.done_stamp = None;
+            self.cycle.ack_phase = AckPhase::ProbeStopping;
+            self.round.start(self.delivered);
+        }
+        if self.state == State::ProbeRtt {
+            self.handle_probe_rtt(sample);
+        }
+        if sample.rate.delivered > 0 {
+            self.idle_restart = false;
+        }
+    }
+
+    /// HandleProbeRTT() (5.3.4.3).
+    fn handle_probe_rtt(&mut self, sample: &Sample) {
+        self.min_rtt.ignored_until = self.delivered.saturating_add(sample.in_flight).saturating_add(1);
+        if self.min_rtt.done_stamp.is_none() {
+            if sample.in_flight <= self.probe_rtt_cwnd() {
+                self.min_rtt.done_stamp = Some(sample.now + PROBE_RTT_DURATION);
+                self.min_rtt.is_round_done = false;
+                self.round.start(self.delivered);
+            }
+            return;
+        }
+        self.min_rtt.is_round_done |= self.round.is_start;
+        if self.min_rtt.is_round_done {
+            self.check_probe_rtt_done(sample.now);
+        }
+    }
+
+    /// CheckProbeRTTDone(), and ExitProbeRTT() (5.3.4.3, 5.3.4.4).
+    pub(super) fn check_probe_rtt_done(&mut self, now: Nanos) {
+        if self.min_rtt.done_stamp.is_none_or(|stamp| now <= stamp) {
+            return;
+        }
+        self.min_rtt.probe_min_stamp = now;
+        self.restore_cwnd();
+        self.short_term = ShortTerm::default();
+        if self.full_pipe.is_reached {
+            self.start_probe_bw_down(now);
+            self.start_probe_bw_cruise();
+        } else {
+            self.state = State::Startup;
+        }
+    }
+}

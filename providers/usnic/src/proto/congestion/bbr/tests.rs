@@ -1,0 +1,188 @@
+//! States and reactions of BBR on the model of a path; numbers are the test cases of the draft's appendix A.
+
+use super::*;
+use crate::proto::congestion::Congestion;
+use crate::proto::congestion::model::{Model, Road, Sender};
+use crate::proto::{MILLIS, SECONDS};
+
+const PACKET: u64 = 1000;
+const LINK: u64 = 10_000_000;
+const RTT: Nanos = 10 * MILLIS;
+/// Of this path, in bytes.
+const BDP: u64 = LINK / 100;
+
+/// One flow.
+struct Path(Model);
+
+impl Path {
+    /// With a queue of two BDPs.
+    fn new() -> Self {
+        Path::over(Road { rtt: RTT, link: LINK, queue: 2 * BDP, ..Road::default() })
+    }
+
+    fn over(road: Road) -> Self {
+        let mut model = Model::new(road, 5);
+        let control = Congestion::Bbr(Bbr::new(PACKET, 1));
+        model.add(Sender { control, packet: PACKET, limit: u64::MAX, starts: 0 });
+        Path(model)
+    }
+
+    fn bbr(&mut self) -> &mut Bbr {
+        match &mut self.0.flows[0].sender.control {
+            Congestion::Bbr(bbr) => bbr,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Runs until it is in this state; the time that took.
+    fn until(&mut self, state: State) -> Nanos {
+        let began = self.0.now;
+        while self.bbr().state != state {
+            self.0.run(MILLIS / 4);
+            assert!(self.0.now - began < 20 * SECONDS, "not in {state:?}: {:?}", self.bbr());
+        }
+        self.0.now - began
+    }
+}
+
+#[test]
+fn startup_ends_when_bandwidth_stays_the_same() {
+    // A.1 and A.3.
+    let mut path = Path::new();
+    path.until(State::Drain);
+    assert!(path.bbr().full_pipe.is_reached && path.bbr().round.count < 15, "{:?}", path.bbr());
+    let max_bw = path.bbr().max_bw.get();
+    assert!((LINK * 98 / 100..=LINK * 102 / 100).contains(&max_bw), "{max_bw}");
+    assert!(path.until(State::ProbeBwCruise) < 6 * RTT);
+}
+
+#[test]
+fn startup_goes_on_while_the_application_is_the_limit_and_ends_by_loss() {
+    // A.7 and A.2.
+    let mut path = Path::new();
+    path.0.offer(0, LINK / 4);
+    path.0.run(2 * SECONDS);
+    assert_eq!(path.bbr().state, State::Startup);
+    path.0.road.loss = 0.4;
+    path.0.run(20 * RTT);
+    let bbr = path.bbr();
+    assert!(bbr.state != State::Startup && bbr.full_pipe.is_reached, "{bbr:?}");
+}
+
+#[test]
+fn bandwidth_is_probed_for_in_turn() {
+    // A.5 and A.8.
+    let mut path = Path::new();
+    path.until(State::ProbeBwCruise);
+    let wait = path.until(State::ProbeBwRefill);
+    assert!(wait <= 64 * (RTT + RTT / 8), "63 rounds at most: {wait}");
+    path.until(State::ProbeBwUp);
+    assert!(path.until(State::ProbeBwDown) >= 2 * RTT, "three rounds without growth");
+    path.until(State::ProbeBwCruise);
+}
+
+#[test]
+fn loss_while_probing_bounds_what_is_in_flight() {
+    // A.21.
+    let mut path = Path::new();
+    path.until(State::ProbeBwUp);
+    path.0.run(2 * RTT);
+    let before = path.bbr().cwnd();
+    path.0.road.loss = 0.1;
+    path.0.run(3 * RTT);
+    path.0.road.loss = 0.0;
+    let bbr = path.bbr();
+    assert!(bbr.state != State::ProbeBwUp && bbr.cycle.prev_probe_too_high, "{bbr:?}");
+    let bound = bbr.inflight_longterm;
+    assert!(bound <= before && bound as f64 >= BETA * BDP as f64 * 0.9, "{bound} of {before}");
+    path.until(State::ProbeBwCruise);
+    path.0.run(RTT);
+    assert!(path.bbr().cwnd() <= path.bbr().inflight_with_headroom());
+}
+
+#[test]
+fn loss_while_cruising_lowers_the_short_term_bounds_until_the_next_probe() {
+    let mut path = Path::new();
+    path.until(State::ProbeBwCruise);
+    path.0.road.loss = 0.1;
+    path.0.run(5 * RTT);
+    path.0.road.loss = 0.0;
+    let bbr = path.bbr();
+    assert!(bbr.short_term.bw < INFINITY && bbr.bw < bbr.max_bw.get(), "{bbr:?}");
+    path.until(State::ProbeBwRefill);
+    assert_eq!((path.bbr().short_term.bw, path.bbr().short_term.inflight), (INFINITY, INFINITY));
+}
+
+#[test]
+fn the_round_trip_is_probed_after_five_seconds() {
+    // A.10.
+    let mut path = Path::new();
+    path.until(State::ProbeBwCruise);
+    path.until(State::ProbeRtt);
+    path.0.run(5 * RTT);
+    assert!(path.bbr().cwnd() <= path.bbr().probe_rtt_cwnd());
+    let lasts = path.until(State::ProbeBwCruise);
+    assert!((140 * MILLIS..300 * MILLIS).contains(&lasts), "{lasts}");
+    let max_bw = path.bbr().max_bw.get();
+    assert!(max_bw >= LINK * 95 / 100, "low rates of ProbeRTT are ignored: {max_bw}");
+}
+
+#[test]
+fn the_round_trip_is_not_probed_after_idle_time() {
+    // A.11.
+    let mut path = Path::new();
+    path.until(State::ProbeBwCruise);
+    let now = path.0.now + 6 * SECONDS;
+    path.bbr().sent(&Sent { now, bytes: PACKET, in_flight: PACKET, is_app_limited: true });
+    let bbr = path.bbr();
+    assert!(bbr.idle_restart && bbr.pacing_rate <= bbr.bw, "{bbr:?}");
+    let rate = RateSample { delivered: PACKET, total_delivered: bbr.delivered + PACKET, ..RateSample::default() };
+    let rtt = Some(2 * RTT);
+    let ack = Ack {
+        now: now + 2 * RTT,
+        bytes: PACKET,
+        rtt,
+        srtt: RTT,
+        in_flight: 0,
+        rate: Some(rate),
+        is_cwnd_limited: false,
+        spurious: 0,
+    };
+    bbr.acked(&ack);
+    assert!(bbr.state != State::ProbeRtt && !bbr.idle_restart);
+}
+
+#[test]
+fn the_window_has_four_packets_at_least() {
+    // A.14.
+    let mut path = Path::over(Road { rtt: MILLIS, link: 100_000, queue: 20_000, ..Road::default() });
+    path.until(State::ProbeBwCruise);
+    let bbr = path.bbr();
+    assert!(bbr.bdp() < 2 * PACKET && bbr.cwnd() >= 4 * PACKET, "{bbr:?}");
+    assert!(path.0.run(5 * SECONDS)[0] >= 90_000.0);
+}
+
+#[test]
+fn spurious_loss_is_taken_back() {
+    // A.18.
+    let mut path = Path::new();
+    path.until(State::ProbeBwUp);
+    path.0.run(RTT);
+    let now = path.0.now;
+    let bbr = path.bbr();
+    let (cwnd, bound, total_delivered) = (bbr.cwnd(), bbr.inflight_longterm, bbr.delivered);
+    let packet = crate::proto::flight::LostPacket {
+        bytes: PACKET,
+        tx_in_flight: 10 * PACKET,
+        lost: PACKET,
+        is_app_limited: false,
+    };
+    let excess = Some(packet);
+    let (packets, ranges, in_flight, last_sent, is_persistent) = (1, 1, 9 * PACKET, now - RTT, false);
+    bbr.lost(&Loss { now, packets, ranges, in_flight, last_sent, total_delivered, excess, is_persistent });
+    assert_eq!(bbr.state, State::ProbeBwDown);
+    assert!(bbr.recovery.had_arrived(1));
+    bbr.handle_spurious_loss();
+    assert_eq!((bbr.state, bbr.inflight_longterm), (State::ProbeBwRefill, bound));
+    assert!(bbr.cwnd() >= cwnd);
+}

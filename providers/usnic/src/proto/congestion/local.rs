@@ -1,0 +1,97 @@
+//! Flow control to a peer on this host.
+//!
+//! The loopback interface has no bottleneck link and no queue but the peer's receive buffer, and the time until an ack comes is
+//! scheduling. So there is nothing to model: the window is the room that the peer's socket has. Several connections may share
+//! that socket and overflow it; what it drops is the only signal. Then the window follows NewReno as RFC 9002 (7.3 and B) has
+//! it. Nothing is paced.
+
+use super::recovery::Recovery;
+use super::round::Round;
+use super::{Ack, Controller, Loss, MINIMUM_PACKETS, Sent};
+use crate::proto::Nanos;
+
+/// Window that is left after a loss: a half (RFC 9002, B.1, kLossReductionFactor).
+const REDUCTION: u64 = 2;
+
+#[derive(Debug)]
+pub(crate) struct Local {
+    packet: u64,
+    cwnd: u64,
+    ssthresh: u64,
+    recovery: Recovery,
+    round: Round,
+    srtt: Nanos,
+}
+
+impl Local {
+    /// `credit`: bytes that the peer's socket has room for.
+    pub(crate) fn new(packet: u64, credit: u64) -> Self {
+        let packet = packet.max(1);
+        Local {
+            packet,
+            cwnd: credit.max(MINIMUM_PACKETS * packet),
+            ssthresh: u64::MAX,
+            recovery: Recovery::default(),
+            round: Round::default(),
+            srtt: 0,
+        }
+    }
+
+    fn minimum(&self) -> u64 {
+        MINIMUM_PACKETS * self.packet
+    }
+
+    /// OnCongestionEvent() (RFC 9002, B.6).
+    fn reduce(&mut self) {
+        self.ssthresh = (self.cwnd / REDUCTION).max(self.minimum());
+        self.cwnd = self.ssthresh;
+    }
+}
+
+impl Controller for Local {
+    #[inline]
+    fn sent(&mut self, _sent: &Sent) {}
+
+    /// OnPacketAcked() (RFC 9002, B.5).
+    fn acked(&mut self, ack: &Ack) {
+        self.srtt = ack.srtt;
+        let Some(rate) = &ack.rate else { return };
+        self.recovery.acked(rate.send_time);
+        self.round.acked(rate, ack.is_cwnd_limited);
+        if self.recovery.is_active() || !self.round.is_cwnd_limited() {
+            return;
+        }
+        let grown = if self.cwnd < self.ssthresh { ack.bytes } else { self.packet * ack.bytes / self.cwnd };
+        self.cwnd = self.cwnd.saturating_add(grown);
+    }
+
+    fn lost(&mut self, loss: &Loss) {
+        if self.recovery.lost(loss) {
+            self.reduce();
+        }
+        if loss.is_persistent {
+            self.cwnd = self.minimum();
+        }
+    }
+
+    fn overflowed(&mut self, now: Nanos) {
+        if self.recovery.signalled(now, self.srtt) {
+            self.reduce();
+        }
+    }
+
+    #[inline]
+    fn cwnd(&self) -> u64 {
+        self.cwnd
+    }
+
+    #[inline]
+    fn pacing_rate(&self) -> Option<u64> {
+        None
+    }
+
+    fn resize(&mut self, packet: u64) {
+        self.packet = packet.max(1);
+        self.cwnd = self.cwnd.max(self.minimum());
+    }
+}
