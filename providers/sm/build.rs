@@ -1,8 +1,5 @@
-//! Links the library as a provider: see `providers/link.rs`.
-
-#[path = "../link.rs"]
-mod link;
+//! Links the library as a provider.
 
 fn main() {
-    link::provider("libdaplsm.so.1");
+    dapl_link::provider("libdaplsm.so.1");
 }

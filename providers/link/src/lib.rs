@@ -1,24 +1,25 @@
-//! How a library or program is linked so that it finds libdat by itself: `libdat.so.1` is NEEDED, its symbols are bound by
-//! version. A provider's SONAME is fixed besides, and it is never unmapped. A part of build scripts; no part of any library.
+//! For build scripts: how a provider or a program is linked so that it finds libdat by itself. `libdat.so.1` is NEEDED, and its
+//! symbols are bound by version. A provider's SONAME is fixed besides, and it is never unmapped. No part of any library.
 //!
-//! libdat itself is linked elsewhere and later, so a stub with the same names and version node stands in for it here. All stubs
-//! are alike: unit tests run with whichever comes first.
+//! libdat itself is linked elsewhere and later (`cargo xtask build`), so a stub with the same names and version node stands in
+//! for it here. All stubs are alike: unit tests run with whichever comes first.
+#![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// What has the linker keep the need for libdat, whether it sees one or not.
-pub(crate) const NEEDED: [&str; 3] = ["-Wl,--no-as-needed", "-l:libdat.so.1", "-Wl,--as-needed"];
+/// Keeps the need for libdat, whether the linker sees a use of it or not.
+const NEEDED: [&str; 3] = ["-Wl,--no-as-needed", "-l:libdat.so.1", "-Wl,--as-needed"];
 
-/// Where libdat's names stand, from the packages that are linked so.
-const MAP: &str = "../../dat/libdat.map";
+/// libdat's names, one a line.
+const MAP: &str = include_str!("../../../dat/libdat.map");
 
-/// Has cargo link this package's library as a provider of that name.
-#[allow(dead_code, reason = "programs include this file too")]
-pub(crate) fn provider(soname: &str) {
-    println!("cargo::rerun-if-changed=../link.rs");
-    println!("cargo::rerun-if-changed=build.rs");
+/// Links this package's library as a provider with that SONAME.
+///
+/// # Panics
+/// Where there is no C compiler.
+pub fn provider(soname: &str) {
     find_stub();
     for argument in NEEDED.iter().chain(&["-Wl,-z,nodelete"]) {
         println!("cargo::rustc-cdylib-link-arg={argument}");
@@ -26,11 +27,21 @@ pub(crate) fn provider(soname: &str) {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,{soname}");
 }
 
-/// Has cargo find a stub of libdat.
-pub(crate) fn find_stub() {
-    println!("cargo::rerun-if-changed={MAP}");
-    let map = fs::read_to_string(MAP).expect("the map is there");
-    let names = map.lines().filter_map(|line| line.trim().strip_suffix(';')).filter(|name| name.starts_with("dat"));
+/// Links this package's programs against libdat, with `arguments` besides.
+///
+/// # Panics
+/// As above.
+pub fn programs(arguments: &[&str]) {
+    find_stub();
+    for argument in NEEDED.iter().chain(arguments) {
+        println!("cargo::rustc-link-arg-bins={argument}");
+    }
+}
+
+/// Makes a stub of libdat, where cargo finds it.
+fn find_stub() {
+    println!("cargo::rerun-if-changed=build.rs");
+    let names = MAP.lines().filter_map(|line| line.trim().strip_suffix(';')).filter(|name| name.starts_with("dat"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     link_stub(&out, &names.collect::<Vec<_>>());
     println!("cargo::rustc-link-search=native={}", out.display());
