@@ -26,21 +26,29 @@ pub const VERBS: &str = "libdaplverbs.so.1";
 /// What old lines of dat.conf call such a provider, with rdma_cm and with sockets: links to ours.
 pub const OLD_NAMES: [&str; 4] = ["libdaplcma.so.1", "libdaplcma.so", "libdaplscm.so.1", "libdaplscm.so"];
 
-/// What may be built for: the two profiles of cargo.
+/// Profiles of cargo that are staged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Profile {
-    /// For tests.
+    /// For tests and the demonstration: quick to build.
     Dev,
-    /// For benches and installs.
-    Release,
+    /// For benches, installs and packages: one unit, optimized as a whole.
+    Dist,
 }
 
 impl Profile {
+    /// Its name for cargo.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Dev => "dev",
+            Self::Dist => "dist",
+        }
+    }
+
     /// Its directory below the target directory.
     pub fn directory(self) -> &'static str {
         match self {
             Self::Dev => "debug",
-            Self::Release => "release",
+            Self::Dist => "dist",
         }
     }
 }
@@ -114,10 +122,7 @@ pub fn built_example(package: &str, name: &str, profile: Profile) -> PathBuf {
 
 fn build_program(what: &[&str], profile: Profile, environment: &[(&str, &str)]) {
     let mut cargo = cargo();
-    cargo.args(["build", "--quiet"]).args(what).envs(environment.iter().copied());
-    if profile == Profile::Release {
-        cargo.arg("--release");
-    }
+    cargo.args(["build", "--quiet", "--profile", profile.name()]).args(what).envs(environment.iter().copied());
     run(&mut cargo);
 }
 
@@ -212,12 +217,13 @@ fn is_stale(made: &Path, sources: &[&Path]) -> bool {
 
 fn build(profile: Profile, providers: &[&str]) {
     let mut cargo = cargo();
-    cargo.args(["build", "--quiet", "-p", "dat"]);
+    cargo.args(["build", "--quiet", "--profile", profile.name(), "-p", "dat"]);
     for provider in providers {
         cargo.args(["-p", provider]);
     }
-    if profile == Profile::Release {
-        cargo.arg("--release");
+    if providers.len() == PROVIDERS.len() {
+        // The programs too: features of dependencies are then those of the whole workspace, and cargo builds each once.
+        cargo.args(["-p", "dapltest", "-p", "datinfo"]);
     }
     run(&mut cargo);
 }

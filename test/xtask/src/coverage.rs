@@ -36,14 +36,13 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
         command.env("VALGRIND_OPTS", "--undef-value-errors=no");
         command
     };
-    // Without the suites that are built for a checker: they run other code.
-    let arguments = if matches!(arguments, [] | ["all"]) { &["all", "--tests"] } else { arguments };
+    // Without an argument: not the suites that are built for a checker, which run other code.
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut suites = instrumented(Command::new(program));
     let passed = suites.arg("test").args(arguments).status().map_err(|error| format!("{suites:?}: {error}"))?.success();
 
     let mut objects = libraries(&built.join("stage/lib"))?;
-    if matches!(arguments, ["all" | "unit", ..]) {
+    if matches!(arguments, [] | ["unit", ..]) {
         let mut cargo = instrumented(Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())));
         cargo.current_dir(workspace()).args(["test", "--quiet", "--no-run", "--message-format=json", "--lib"]);
         cargo.args(["-p", "dapl"]);

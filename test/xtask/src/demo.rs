@@ -15,7 +15,7 @@ const VERDICT: &str = "dtest: OK (checked ";
 
 /// Runs it, and prints what both said.
 pub(crate) fn run() -> Result {
-    let tree = tree::build_with(Profile::Release, &["daplsm"])?;
+    let tree = tree::part(Profile::Dev, &["daplsm"])?;
     let room = Room::new(&tree.stage, None);
     let command = |arguments: &[&str]| {
         let mut command = room.command(&tree.dtest, arguments);

@@ -34,7 +34,7 @@ struct Goal {
 impl Goal {
     fn parse(arguments: &[&str]) -> Result<Self> {
         let (mut prefix, mut libdir, mut sysconfdir, mut destdir) = (PathBuf::from("/usr/local"), None, None, None);
-        let mut profile = Profile::Release;
+        let mut profile = Profile::Dist;
         let mut words = arguments.iter();
         while let Some(word) = words.next() {
             if *word == "--debug" {
@@ -75,7 +75,7 @@ impl Goal {
 pub(crate) fn install(arguments: &[&str]) -> Result {
     let goal = Goal::parse(arguments)?;
     let is_set = std::env::var_os(SYSCONFDIR).is_some_and(|set| set == goal.places.sysconfdir.as_os_str());
-    if goal.profile == Profile::Release && !is_set {
+    if goal.profile == Profile::Dist && !is_set {
         return again(arguments, &goal.places.sysconfdir);
     }
     let tree = tree::build(goal.profile)?;

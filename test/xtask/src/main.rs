@@ -30,8 +30,13 @@ const HELP: &str = "\
 usage: cargo xtask COMMAND
 
   demo                  run dtest, server and client, over the sm provider; succeeds only if all data checked
-  test [SUITE] [ARGS]   run one suite, or all; ARGS go to cargo test. `test --list` names the suites; `test --required` runs
-                        all and fails where those that need network namespaces (net) or guests (rxe) would be skipped
+  test                  run all suites that need no guest, no root and no package build
+  test --rest [--required]
+                        run what that leaves out: deb, report, loom, threads, net, rxe; --required: fail where something
+                        would be skipped for lack of namespaces, guests or packages
+  test --all [--required]
+                        both
+  test SUITE [ARGS]     run one suite; ARGS go to cargo test; `test --list` names the suites
   test conformance [--provider NAME] [ARGS]
                         the conformance suite over a provider (sm0, usnic0); `test conformance list` names its cases
   test coverage [SUITE] [ARGS]
@@ -104,7 +109,7 @@ fn main() -> ExitCode {
         ["bench", "verbs", ref rest @ ..] => bench::verbs(rest),
         ["bench", "all", ref rest @ ..] | ["bench", ref rest @ ..] => bench::all(rest),
         ["setup"] => setup::run(),
-        ["build"] => tree::build(dapl_test::stage::Profile::Release).map(|tree| tree.announce()),
+        ["build"] => tree::build(dapl_test::stage::Profile::Dist).map(|tree| tree.announce()),
         ["build", "--debug"] => tree::build(dapl_test::stage::Profile::Dev).map(|tree| tree.announce()),
         ["man", ref rest @ ..] => man::run(rest),
         ["install", ref rest @ ..] => install::install(rest),

@@ -33,9 +33,7 @@ pub(crate) fn loom(rest: &[&str]) -> Result {
         ])
         .args(rest);
     // Quick to build, quick enough to run, and nothing left unchecked.
-    for (setting, value) in
-        [("LTO", "off"), ("OPT_LEVEL", "1"), ("DEBUG", "false"), ("CODEGEN_UNITS", "16"), ("DEBUG_ASSERTIONS", "true")]
-    {
+    for (setting, value) in [("OPT_LEVEL", "1"), ("CODEGEN_UNITS", "16"), ("DEBUG_ASSERTIONS", "true")] {
         cargo.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
     }
     run(cargo.env("LOOM_MAX_PREEMPTIONS", PREEMPTIONS), "loom")

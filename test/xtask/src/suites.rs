@@ -1,8 +1,9 @@
-//! The suites, by name: each a file of `test/tests`, besides `unit` (what stands at the foot of the sources), those that
-//! need a build of their own (`proofs`), `report` (the page of the benches, in this program), `net`, which makes network
-//! namespaces, `rxe` (`guest`), which fetches a kernel, and `all`.
+//! The suites, by name: each a file of `test/tests`, besides `unit` (the tests beside the sources), those that need a build of
+//! their own (`proofs`), `report` (the page of the benches, in this program), `net`, which makes network namespaces, and `rxe`
+//! (`guest`), which fetches a kernel.
 //!
-//! cargo runs them, so the output ends in its `test result:` lines.
+//! `cargo xtask test` runs all that needs no guest, no root and no package build; `--rest` what that leaves out; `--all` both.
+//! cargo runs them, so the output of each ends in its `test result:` lines.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -11,36 +12,94 @@ use std::process::Command;
 use dapl_test::stage::workspace;
 
 use crate::guest::rxe;
+use crate::quiet::step;
 use crate::{Result, net, proofs, setup};
 
-/// Runs what the arguments ask for: a suite, then what is cargo's.
+/// Suites that `cargo xtask test` leaves out, among the files of `test/tests`.
+const LEFT_OUT: [&str; 1] = ["deb"];
+/// What the suites need of the system.
+const NEEDED: [setup::Tool; 3] = [setup::CC, setup::CXX, setup::VALGRIND];
+/// What some checks are skipped without.
+const WISHED: [setup::Tool; 3] = [setup::RDMA_HEADERS, setup::MANDOC, setup::PKG_CONFIG];
+
+/// Runs what the arguments ask for: everything of a kind, or a suite with arguments for cargo.
 pub(crate) fn run(arguments: &[&str]) -> Result {
-    let (suite, rest) = match arguments.split_first() {
-        Some((suite, rest)) if !suite.starts_with('-') || *suite == "--list" => (*suite, rest),
-        _ => ("all", arguments),
-    };
     let known = binaries()?;
-    if suite == "--list" {
-        let names: BTreeSet<&str> = known.iter().map(|name| suite_of(name)).collect();
-        println!("all unit loom threads nightly report rxe net {}", names.into_iter().collect::<Vec<_>>().join(" "));
-        return Ok(());
+    match arguments {
+        [] => quick(&known),
+        ["--all"] => both(&[quick(&known), rest(&known, false)]),
+        ["--all", "--required"] => both(&[quick(&known), rest(&known, true)]),
+        ["--rest"] => rest(&known, false),
+        ["--rest", "--required"] => rest(&known, true),
+        ["--list"] => {
+            let names: BTreeSet<&str> = known.iter().map(|name| suite_of(name)).collect();
+            println!("unit loom threads nightly report rxe net {}", names.into_iter().collect::<Vec<_>>().join(" "));
+            Ok(())
+        }
+        [option, ..] if option.starts_with('-') => {
+            Err(format!("test: {} is not understood; see cargo xtask --help", arguments.join(" ")))
+        }
+        [suite, rest @ ..] => one(suite, &known, rest),
     }
-    setup::require(&[setup::CC, setup::CXX, setup::VALGRIND])?;
+}
+
+/// All that needs no guest, no root and no package build. Every step runs, whatever the result of those before.
+fn quick(known: &[String]) -> Result {
+    setup::require(&NEEDED)?;
+    setup::wish(&WISHED);
+    step("compile all tests", || cargo_test("compile", &["--workspace", "--no-run", "--quiet"]))?;
+    let mut results = vec![step("unit tests", || tests("unit", known, &[]))];
+    let suites: BTreeSet<&str> = known.iter().map(|name| suite_of(name)).collect();
+    for suite in suites.into_iter().filter(|suite| !LEFT_OUT.contains(suite)) {
+        results.push(step(&format!("suite {suite}"), || tests(suite, known, &[])));
+    }
+    // The one package with test programs of its own.
+    results.push(step("suites of daplsm", || {
+        cargo_test("daplsm", &["--workspace", "--test", "threads", "--test", "vanished"])
+    }));
+    results.push(step("documentation tests", || cargo_test("doc", &["--workspace", "--doc"])));
+    both(&results)
+}
+
+/// What `quick` leaves out. `is_required`: fails where it would skip what needs namespaces or guests.
+fn rest(known: &[String], is_required: bool) -> Result {
+    let flags: &[&str] = if is_required { &["--required"] } else { &[] };
+    setup::require(&NEEDED)?;
+    let tools =
+        [setup::CHROMIUM, setup::SHLIBDEPS, setup::LINTIAN, setup::MANDOC, setup::PKG_CONFIG, setup::RDMA_HEADERS];
+    if is_required {
+        setup::require(&tools)?
+    } else {
+        setup::wish(&tools)
+    }
+    let mut results = Vec::new();
+    for suite in LEFT_OUT {
+        results.push(step(&format!("suite {suite}"), || tests(suite, known, &[])));
+    }
+    if is_required {
+        // `quick` skips this where a header is missing.
+        results.push(step("suite rdma", || tests("rdma", known, &[])));
+    }
+    results.push(step("suite report", || report(&[])));
+    results.push(step("loom", || proofs::loom(&[])));
+    results.push(step("threads under ThreadSanitizer", || proofs::threads(&[])));
+    results.push(step("net", || net::run(flags)));
+    results.push(step("rxe", || rxe::run(flags)));
+    both(&results)
+}
+
+/// The first failure of each, in one message.
+fn both(results: &[Result]) -> Result {
+    let failed: Vec<&str> = results.iter().filter_map(|result| result.as_ref().err().map(String::as_str)).collect();
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+}
+
+/// A suite by its name.
+fn one(suite: &str, known: &[String], rest: &[&str]) -> Result {
+    setup::require(&NEEDED)?;
     match suite {
         "report" => setup::require(&[setup::CHROMIUM])?,
-        "all" if rest == ["--required"] => setup::require(&[setup::CHROMIUM])?,
-        "all" | "unit" => setup::wish(&[setup::CHROMIUM]),
-        _ => {}
-    }
-    match suite {
         "rdma" => setup::wish(&[setup::RDMA_HEADERS]),
-        "all" if rest == ["--required"] => setup::require(&[setup::RDMA_HEADERS])?,
-        _ => {}
-    }
-    match suite {
-        "all" => {
-            setup::wish(&[setup::RDMA_HEADERS, setup::MANDOC, setup::PKG_CONFIG, setup::SHLIBDEPS, setup::LINTIAN])
-        }
         "man" => setup::wish(&[setup::MANDOC]),
         "install" => setup::wish(&[setup::PKG_CONFIG]),
         "deb" => setup::wish(&[setup::SHLIBDEPS, setup::LINTIAN]),
@@ -50,17 +109,16 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
         "loom" => proofs::loom(rest),
         "threads" => proofs::threads(rest),
         "nightly" => proofs::nightly(rest),
-        // All are run, whatever comes of the first. --required: not even those that need namespaces or guests may be skipped.
-        "all" if rest.is_empty() || rest == ["--required"] => {
-            let host = tests(suite, &known, &[]).and(proofs::loom(&[])).and(proofs::threads(&[]));
-            host.and(net::run(rest)).and(rxe::run(rest))
-        }
-        // The page is made in this program, so its tests are here as well.
-        "report" => cargo_test(suite, &[&["-p", "xtask", "bench::page"], rest].concat()),
-        // Its points of death and its liars know the provider from inside.
-        "faults" if rest.is_empty() => tests(suite, &known, rest).and(cargo_test("faults within sm", &WITHIN_SM)),
-        _ => tests(suite, &known, rest),
+        "report" => report(rest),
+        // Its points of death and its malicious peers know the provider from inside.
+        "faults" if rest.is_empty() => tests(suite, known, rest).and(cargo_test("faults within sm", &WITHIN_SM)),
+        _ => tests(suite, known, rest),
     }
+}
+
+/// The page is made in this program, so its tests are here as well.
+fn report(rest: &[&str]) -> Result {
+    cargo_test("report", &[&["-p", "xtask", "bench::page"], rest].concat())
 }
 
 /// The rooms of the provider's own tests that belong to `faults`.
@@ -80,33 +138,25 @@ const WITHIN_SM: [&str; 13] = [
     "tests::waits",
 ];
 
-/// Runs suites as cargo builds them for everybody.
+/// Runs a suite. All packages are named, so that cargo builds each dependency once, whichever suite asks for it.
 fn tests(suite: &str, known: &[String], rest: &[&str]) -> Result {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(workspace()).arg("test");
-    match suite {
-        "all" => cargo.args(["--workspace", "--no-fail-fast"]),
+    let mut arguments = vec!["--workspace", "--no-fail-fast"];
+    if suite == "unit" {
         // Without the one package whose library holds another's: it has no tests, and --lib would make some of it.
-        "unit" => cargo.args(["--workspace", "--exclude", "daplfaulty", "--lib", "--bins", "--no-fail-fast"]),
-        _ => {
-            let chosen: Vec<_> = known.iter().filter(|name| suite_of(name) == suite).collect();
-            if chosen.is_empty() {
-                return Err(format!("no suite is called {suite}; cargo xtask test --list names them"));
-            }
-            cargo.args(["-p", "dapl-test", "--no-fail-fast"]);
-            chosen.into_iter().fold(&mut cargo, |cargo, name| cargo.args(["--test", name]))
+        arguments.extend(["--exclude", "daplfaulty", "--lib", "--bins"]);
+    } else {
+        let chosen: Vec<&String> = known.iter().filter(|name| suite_of(name) == suite).collect();
+        if chosen.is_empty() {
+            return Err(format!("no suite is called {suite}; cargo xtask test --list names them"));
         }
-    };
-    succeeds(suite, cargo.args(rest))
+        arguments.extend(chosen.into_iter().flat_map(|name| ["--test", name]));
+    }
+    cargo_test(suite, &[&arguments, rest].concat())
 }
 
 fn cargo_test(what: &str, arguments: &[&str]) -> Result {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    succeeds(what, cargo.current_dir(workspace()).arg("test").args(arguments))
-}
-
-fn succeeds(what: &str, cargo: &mut Command) -> Result {
-    match cargo.status() {
+    match cargo.current_dir(workspace()).arg("test").args(arguments).status() {
         Ok(status) if status.success() => Ok(()),
         Ok(_) => Err(format!("suite {what} failed")),
         Err(error) => Err(format!("{cargo:?}: {error}")),

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use dapl_test::stage::{self, Profile, Stage, workspace};
 
+use crate::quiet::step;
 use crate::{Result, setup};
 
 /// A stage, with what an install has besides.
@@ -26,31 +27,46 @@ pub(crate) struct Tree {
 
 /// Builds all of it, in the target directory.
 pub(crate) fn build(profile: Profile) -> Result<Tree> {
-    build_with(profile, &stage::PROVIDERS)
+    let Part { stage, dtest, conf } = part(profile, &stage::PROVIDERS)?;
+    let bin = stage.root.join("bin");
+    let place = |package: &str, name: &str| {
+        let (from, to) = (stage::built(package, profile), bin.join(name));
+        stage::replace(&to, |fresh| fs::copy(&from, fresh).map(drop))
+            .map_err(|error| format!("{}: {error}", to.display()))
+            .map(|()| to)
+    };
+    let (dapltest, datinfo) =
+        step("build dapltest and datinfo", || Ok((place("dapltest", "dapltest1")?, place("datinfo", "datinfo")?)))?;
+    Ok(Tree { stage, dtest, dapltest, datinfo, conf })
 }
 
-/// The same with no other providers than these.
-pub(crate) fn build_with(profile: Profile, providers: &[&str]) -> Result<Tree> {
+/// What the demonstration needs of a tree.
+pub(crate) struct Part {
+    /// Libraries and headers.
+    pub(crate) stage: Stage,
+    /// Finds its libraries by itself.
+    pub(crate) dtest: PathBuf,
+    /// A registry that names this tree's providers.
+    pub(crate) conf: PathBuf,
+}
+
+/// Builds libdat, these providers and dtest.
+pub(crate) fn part(profile: Profile, providers: &[&str]) -> Result<Part> {
     setup::require(&[setup::CC])?;
-    eprintln!("xtask: building libdat and the providers");
-    let stage = stage::stage_with(profile, providers);
-    let bin = stage.root.join("bin");
-    let (dtest, dapltest, datinfo) = (bin.join("dtest1"), bin.join("dapltest1"), bin.join("datinfo"));
-    let conf = stage.root.join("etc/dat.conf");
-    let (tested, told) = (stage::built("dapltest", profile), stage::built("datinfo", profile));
+    let names = providers.join(", ");
+    let stage = step(&format!("build libdat, {names}"), || Ok(stage::stage_with(profile, providers)))?;
+    let (dtest, conf) = (stage.root.join("bin/dtest1"), stage.root.join("etc/dat.conf"));
     let made: io::Result<()> = (|| {
-        fs::create_dir_all(&bin)?;
+        fs::create_dir_all(stage.root.join("bin"))?;
         fs::create_dir_all(stage.root.join("etc"))?;
         stage::replace(&dtest, |fresh| {
             stage.compile(fresh, &[&workspace().join("dtest/dtest.c")], &["-O2", "-Wl,-rpath,$ORIGIN/../lib"]);
             Ok(())
         })?;
-        stage::replace(&dapltest, |fresh| fs::copy(&tested, fresh).map(drop))?;
-        stage::replace(&datinfo, |fresh| fs::copy(&told, fresh).map(drop))?;
         fs::write(&conf, registry(&stage.lib)?)
     })();
     made.map_err(|error| format!("{}: {error}", stage.root.display()))?;
-    Ok(Tree { stage, dtest, dapltest, datinfo, conf })
+    Ok(Part { stage, dtest, conf })
 }
 
 impl Tree {

@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 /// Runs it, in turns, and prints and writes the medians.
 pub(crate) fn evd() -> Result {
-    let tree = tree::build(Profile::Release)?;
+    let tree = tree::build(Profile::Dist)?;
     let load = report::load();
     let program = tree.stage.root.join("bin/crowd");
     tree.stage.compile(&program, &[&workspace().join("test/c/crowd.c")], &["-O2"]);

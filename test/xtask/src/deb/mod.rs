@@ -48,7 +48,7 @@ struct Wish {
 
 /// The command.
 pub(crate) fn run(arguments: &[&str]) -> Result {
-    let mut wish = Wish { profile: Profile::Release, output: target_directory().join("deb"), is_twice: false };
+    let mut wish = Wish { profile: Profile::Dist, output: target_directory().join("deb"), is_twice: false };
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         match (*word, &wish) {

@@ -24,7 +24,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
         return Err("guest: which program? see cargo xtask --help".to_owned());
     };
     prepare()?;
-    let tree = tree::build(Profile::Release)?;
+    let tree = tree::build(Profile::Dev)?;
     let mut command = Command::new(program);
     command.args(rest).env("LD_LIBRARY_PATH", &tree.stage.lib).env("DAT_OVERRIDE", &tree.conf);
     let mut guest = Guest::boot(Link::Alone)?;

@@ -20,7 +20,6 @@ pub(crate) mod wire;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub(crate) use self::rule::Rule;
-pub(crate) use self::setting::PROVIDER;
 use self::setting::Setting;
 use self::wire::Wire;
 use crate::Result;

@@ -6,14 +6,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use dapl_test::run::{self, Finished, Room, Run};
-use dapl_test::stage::{self, Profile, Stage};
+use dapl_test::stage::{Profile, Stage};
 
 use super::flows::GOOD;
 use super::wire::{ADDRESSES, DEVICE, V6, Wire};
 use crate::{Result, tree};
 
-/// The provider's package.
-pub(crate) const PROVIDER: &str = "daplusnic";
 /// No healthy run takes as long, even where most is lost, on a busy machine.
 pub(super) const LIMIT: Duration = Duration::from_secs(240);
 
@@ -79,9 +77,7 @@ pub(super) struct Pair {
 impl Setting {
     /// Builds it.
     pub(super) fn build() -> Result<Self> {
-        let mut providers = stage::PROVIDERS.to_vec();
-        providers.extend((!providers.contains(&PROVIDER)).then_some(PROVIDER));
-        let tree = tree::build_with(Profile::Dev, &providers)?;
+        let tree = tree::build(Profile::Dev)?;
         Ok(Setting { net: run::program(&tree.stage, "test/c/net.c"), dtest: tree.dtest, stage: tree.stage })
     }
 

@@ -32,7 +32,7 @@ pub(super) fn lists(effort: Effort) -> Lists {
 pub(crate) fn sm(arguments: &[&str]) -> Result {
     let wanted = Wanted::parse(BENCH.name, arguments, &lists(Effort::FULL))?;
     setup::require(&[setup::TASKSET, setup::UCX, setup::FABRIC])?;
-    let tree = tree::build(Profile::Release)?;
+    let tree = tree::build(Profile::Dist)?;
     let perf = Perf::new(&tree.stage, BENCH.adapter);
     found::run(&BENCH, &perf, &tree.stage, &wanted, lists(wanted.effort()))
 }

@@ -9,13 +9,13 @@
 mod contests;
 mod curves;
 
-use dapl_test::stage::{self, Profile};
+use dapl_test::stage::Profile;
 
 use super::found::{self, Bench, Lists, Wanted};
 use super::ours::{Perf, USNIC};
 use super::scale::{connects, crowd, memory};
 use super::side::Effort;
-use crate::net::{PROVIDER, wire};
+use crate::net::wire;
 use crate::{Result, setup, tree};
 
 pub(super) const BENCH: Bench = Bench {
@@ -42,9 +42,7 @@ pub(crate) fn usnic(arguments: &[&str]) -> Result {
     if contests::LOSSY.iter().chain(&curves::LOSSY).any(|name| wanted.has(name)) {
         wire::prepare().map_err(|reason| format!("bench usnic: {reason}"))?;
     }
-    let mut providers = stage::PROVIDERS.to_vec();
-    providers.extend((!providers.contains(&PROVIDER)).then_some(PROVIDER));
-    let tree = tree::build_with(Profile::Release, &providers)?;
+    let tree = tree::build(Profile::Dist)?;
     let perf = Perf::new(&tree.stage, BENCH.adapter);
     found::run(&BENCH, &perf, &tree.stage, &wanted, lists(wanted.effort()))
 }

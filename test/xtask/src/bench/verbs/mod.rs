@@ -78,7 +78,7 @@ pub(crate) fn verbs(arguments: &[&str]) -> Result {
     setup::require(&[setup::PERFTEST, setup::DEVINFO, setup::TASKSET])?;
     prepare()?;
     let reference = Reference::find()?;
-    let tree = tree::build(Profile::Release)?;
+    let tree = tree::build(Profile::Dist)?;
     let sides = Sides::new(&tree.stage, &reference, wanted.clock)?;
     let mut guest = Guest::boot_with(Link::Alone, wanted.clock)?;
     sides.prepare(&mut guest)?;
