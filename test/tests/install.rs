@@ -91,7 +91,13 @@ fn what_is_installed_compiles_by_pkg_config_runs_and_goes_without_a_trace() {
     let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("installed");
     let _ = fs::remove_dir_all(&prefix);
     let where_to = ["--debug", "--prefix", prefix.to_str().unwrap()];
-    xtask(&[&["install"], &where_to[..]].concat());
+    let output = xtask(&[&["install"], &where_to[..]].concat());
+    let remedy = format!("echo {} >/etc/ld.so.conf.d/dapl-rs.conf && ldconfig", prefix.join("lib").display());
+    assert!(text(&output.stdout).contains(&remedy), "{output:?}");
+    for library in ["libdat.so.1.2.0", "libdaplsm.so.1"] {
+        let bytes = fs::read(prefix.join("lib").join(library)).unwrap();
+        assert!(!bytes.windows(8).any(|name| name == b".symtab\0"), "{library} is not stripped");
+    }
     assert!(prefix.join("share/man/man3/dat_ep_connect.3").exists() && prefix.join("bin/dtest1").exists());
 
     let conf = dat::conf::parse(&Arc::from("dat.conf"), &fs::read(prefix.join("etc/dat.conf")).unwrap());

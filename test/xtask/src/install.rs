@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,8 @@ use std::process::Command;
 use dapl_test::stage::{self, Profile};
 
 use crate::layout::{self, Item, Places, What};
-use crate::{Result, tree};
+use crate::quiet::run_quietly;
+use crate::{Result, setup, tree};
 
 /// libdat reads this variable when it is built: where dat.conf is looked for first.
 pub(crate) const SYSCONFDIR: &str = "DAPL_SYSCONFDIR";
@@ -78,9 +79,14 @@ pub(crate) fn install(arguments: &[&str]) -> Result {
     if goal.profile == Profile::Dist && !is_set {
         return again(arguments, &goal.places.sysconfdir);
     }
+    setup::require(&[setup::STRIP])?;
     let tree = tree::build(goal.profile)?;
     let items = layout::items(&tree, &goal.places)?;
-    put_all(&goal, &items).map_err(|error| format!("install: {error}"))
+    put_all(&goal, &items).map_err(|error| format!("install: {error}"))?;
+    let libdir = goal.places.libdir.display();
+    println!("for programs to find libdat.so.1, as root: echo {libdir} >/etc/ld.so.conf.d/dapl-rs.conf && ldconfig");
+    println!("or for one program: LD_LIBRARY_PATH={libdir}");
+    Ok(())
 }
 
 /// The same command, in an environment in which libdat is built for this configuration directory.
@@ -129,6 +135,9 @@ fn put(goal: &Goal, item: &Item) -> io::Result<Option<String>> {
             let mode = if *is_program { 0o755 } else { 0o644 };
             make(&|fresh| {
                 fs::copy(from, fresh)?;
+                if is_binary(from)? {
+                    strip(fresh)?;
+                }
                 fs::set_permissions(fresh, Permissions::from_mode(mode))
             })?;
             Some(format!("file {path}"))
@@ -154,6 +163,16 @@ fn put(goal: &Goal, item: &Item) -> io::Result<Option<String>> {
             Some(format!("conf {path}"))
         }
     })
+}
+
+/// Takes from a program or library what nothing needs at run time.
+fn strip(file: &Path) -> io::Result<()> {
+    run_quietly(Command::new("strip").arg("--strip-unneeded").arg(file)).map(drop).map_err(io::Error::other)
+}
+
+fn is_binary(file: &Path) -> io::Result<bool> {
+    let mut magic = [0; 4];
+    Ok(fs::File::open(file)?.read(&mut magic)? == 4 && magic == *b"\x7fELF")
 }
 
 /// Whether something is there that is not our link.

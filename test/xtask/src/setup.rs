@@ -29,7 +29,7 @@ pub(crate) const VALGRIND: Tool = Tool { program: "valgrind", packages: &["valgr
 pub(crate) const DPKG_DEB: Tool = Tool { program: "dpkg-deb", packages: &["dpkg"] };
 /// Knows which packages libraries come from.
 pub(crate) const SHLIBDEPS: Tool = Tool { program: "dpkg-shlibdeps", packages: &["dpkg-dev"] };
-/// Takes from binaries what nobody runs.
+/// Takes from binaries what nothing needs at run time.
 pub(crate) const STRIP: Tool = Tool { program: "strip", packages: &["binutils"] };
 /// Judges packages.
 pub(crate) const LINTIAN: Tool = Tool { program: "lintian", packages: &["lintian"] };
