@@ -14,7 +14,7 @@ use dapl::runtime::cancel;
 use dapl_software::cq::Ready;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::bell::{Attended, Bell, Job, Tells};
+use crate::engine::jobs::{Attended, Bell, Job, Tells};
 
 /// Connections that stay with a poller even while they are idle.
 const WARM: usize = 16;

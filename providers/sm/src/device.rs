@@ -13,15 +13,15 @@ use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
 use crate::Sm;
-use crate::backing::Backings;
-use crate::bell::Bell;
-use crate::book::Book;
-use crate::cma::Probe;
+use crate::cm::socket::{self, SetupSocket};
+use crate::cm::table::Book;
 use crate::dir::{Base, Endpoint};
-use crate::knem::Knem;
-use crate::knobs::{ByKernel, Knobs};
-use crate::regions::{Regions, SLOTS};
-use crate::sock::{self, SetupSocket};
+use crate::engine::jobs::Bell;
+use crate::memory::backing::Backings;
+use crate::memory::cma::Probe;
+use crate::memory::knem::Knem;
+use crate::memory::regions::{Regions, SLOTS};
+use crate::settings::{ByKernel, Knobs};
 
 /// What all objects of one open IA share.
 pub(crate) struct Device {
@@ -52,7 +52,7 @@ impl Device {
     pub(crate) fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Sm>>) -> Result<Self> {
         let knobs = Knobs::read(spec.params);
         if knobs.is_open {
-            crate::cma::open_to_the_user();
+            crate::memory::cma::open_to_the_user();
         }
         let base = Base::open(knobs.base.as_deref())?;
         let endpoint = Endpoint::create(base, knobs.first_id, knobs.pid)?;
@@ -62,7 +62,7 @@ impl Device {
             Error::Exhausted(Resource::Device)
         };
         let socket = SetupSocket::bind(endpoint.path()).map_err(|e| failed("bind the set-up socket", e))?;
-        let fifo = sock::open_own_fifo(endpoint.path()).map_err(|e| failed("open the FIFO", e))?;
+        let fifo = socket::open_own_fifo(endpoint.path()).map_err(|e| failed("open the FIFO", e))?;
         let knem = if knobs.rma.has(ByKernel::Knem) { Knem::open() } else { None };
         Ok(Device {
             limits: limits(knobs.max_message),
@@ -74,7 +74,7 @@ impl Device {
             regions: Arc::new(Regions::new(random()? | 1)?.with(knem)),
             backings: Backings::default(),
             probe: Probe::new(random()?),
-            barrier: crate::link::offer_barrier(),
+            barrier: crate::qp::link::offer_barrier(),
             bell: Arc::new(Bell::new()?),
             book: Arc::default(),
             listeners: Mutex::default(),

@@ -8,7 +8,7 @@
 
 use dapl::runtime::sync::{Ordering, fence};
 
-use crate::map::Map;
+use crate::memory::map::Map;
 
 /// The asker's words, from here on: the ticket, which is 0 without a job, and the job.
 const TICKET: usize = 768;

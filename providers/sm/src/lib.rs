@@ -1,18 +1,15 @@
 //! `libdaplsm.so.1`: the uDAPL provider over shared memory, between processes of one user on one host.
 //!
-//! An open IA is a `device`: an end point directory (`dir`) with a set-up socket and a FIFO (`sock`, `wake`), a table of
-//! registered memory that peers may read (`regions`), a `book` of attempts, and one thread (`engine`) with its `bell`. A
-//! connection is set up by datagrams (`setup`, `proto`), which pass sealed memory (`map`, `link`); then both halves (`rx`,
-//! `tx`, `half`) run over slot rings (`ring`) without a lock or a pointer in shared memory, and RDMA goes straight across
-//! (`across`), into shared memory that the peer lends (`backing`, `lend`, `loans`, `mapped`) or by the kernel (`by_kernel`:
-//! `knem`, `cma`; `calibration` times that), or through a bounce buffer; long sends go so too, and sender and receiver share
-//! the work (`help`). Queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), requests (`request`) and
-//! memory windows (`window`) are what dapl sees.
+//! An open IA is a `device`: an end point directory (`dir`) with a set-up socket and a FIFO, and one thread (`engine`) with its
+//! `jobs`. `cm` sets connections up by datagrams (`proto`), which pass sealed memory (`memory/map`, `qp/link`), and keeps the
+//! table of attempts and connections. Then the two directions of a connection (`qp/rx`, `qp/tx`, `qp/shared`) run over slot
+//! rings (`qp/ring`) without a lock or a pointer in shared memory. RDMA is a single copy (`qp/single_copy`) where possible:
+//! into shared memory that the peer exports (`memory/backing`, `exchange`, `imports`, `mapped`) or by the kernel
+//! (`memory/kernel_copy`: `knem`, `cma`; `calibration` times that); else it goes through a bounce buffer. Long sends take the
+//! same ways, and sender and receiver share the work (`help`). dapl sees queue pairs (`qp`), completion queues (`cq`), shared
+//! receive queues (`srq`), requests (`cm/request`), registered memory (`memory/regions`) and memory windows
+//! (`memory/window`).
 //!
-//! ```text
-//! lib -> engine -> request -> qp -> setup lend -> device -> rx tx -> window -> book half -> cq srq -> bell -> across -> link
-//!     -> ... -> map proto
-//! ```
 //! It knows no handle and no event; dapl knows no ring.
 
 /// Where the suites may end this process, or stop it. In what is released there is nothing at these places.
@@ -23,47 +20,19 @@ macro_rules! fail_point {
     };
 }
 
-mod across;
-mod backing;
-mod bell;
-mod book;
-mod by_kernel;
-mod calibration;
-mod cma;
+mod cm;
 mod cq;
 mod device;
 mod dir;
 mod engine;
-mod half;
 mod help;
-mod knem;
-mod knobs;
-mod lend;
-mod link;
-mod loans;
-#[cfg(not(loom))]
-mod map;
-#[cfg(loom)]
-#[path = "map/double.rs"]
-mod map;
-mod mapped;
-mod peers;
+mod memory;
 mod proto;
 mod qp;
-mod recv;
-mod regions;
-mod request;
-mod ring;
-mod rx;
-mod setup;
-mod sock;
+mod settings;
 mod srq;
 #[cfg(test)]
 mod tests;
-mod tx;
-mod wake;
-mod window;
-mod wish;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -78,14 +47,14 @@ use dapl::provider::{
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
+pub use cm::request::Request;
 pub use cq::Cq;
 pub use dapl_software::shared_names::Membership;
 pub use qp::Qp;
-pub use request::Request;
 pub use srq::Srq;
 
 use device::Device;
-use window::Window;
+use memory::window::Window;
 
 // Unit tests do not link libdat.
 #[cfg(not(test))]
@@ -204,7 +173,7 @@ impl Provider for Sm {
 
     fn close(&self) {
         self.stopping.store(true, Ordering::Release);
-        self.device.bell.ring(bell::Job::Stop);
+        self.device.bell.ring(engine::jobs::Job::Stop);
         let thread = self.thread.lock().take();
         // An agent that closes the IA from the engine's own thread must not wait for itself.
         if let Some(thread) = thread.filter(|t| t.thread().id() != std::thread::current().id()) {
@@ -212,7 +181,7 @@ impl Provider for Sm {
         }
         self.device.bell.silence();
         for link in self.device.book.links() {
-            setup::close(&self.device, &link);
+            cm::setup::close(&self.device, &link);
         }
     }
 }
@@ -239,7 +208,7 @@ impl MemoryProvider for Sm {
         let Device { backings, regions, knobs, .. } = &*self.device;
         let remote = access.remote_read || access.remote_write;
         let usable = remote
-            && knobs.rma == knobs::RmaMethod::Auto
+            && knobs.rma == settings::RmaMethod::Auto
             && regions.may_register(region, access.local_write || access.remote_write);
         let Some(backing) = usable.then(|| backings.find(region, access.remote_write)).flatten() else {
             log::info!("shared memory at {:#x}: peers cannot map it, and use the other ways", region.address);
@@ -255,7 +224,7 @@ impl MemoryProvider for Sm {
     }
 
     fn alloc_mw(&self, pd: &Pd) -> Result<Mw> {
-        Ok(Mw(Arc::new(window::window_of(self.device.regions.clone(), self.device.book.clone(), pd.0))))
+        Ok(Mw(Arc::new(memory::window::window_of(self.device.regions.clone(), self.device.book.clone(), pd.0))))
     }
 }
 

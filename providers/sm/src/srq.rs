@@ -16,7 +16,7 @@ use dapl::stats::watermark::Low;
 use dapl_software::memory::scatter_gather::Segments;
 use parking_lot::Mutex;
 
-use crate::bell::{Bell, Job, Tells};
+use crate::engine::jobs::{Bell, Job, Tells};
 
 /// A receive that no connection has taken yet.
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use dapl::error::Result;
 use dapl::provider::{Completion, CompletionQueue, CqSink};
 use dapl_software::cq::Ready;
 
-use crate::bell::{Bell, Job, Tells};
 use crate::device::Device;
+use crate::engine::jobs::{Bell, Job, Tells};
 
 /// The device, as whoever polls one of its queues sees it.
 pub(crate) trait Drive: Send + Sync {

@@ -18,22 +18,22 @@ use dapl::runtime::cancel;
 use parking_lot::Mutex;
 use rustix::event::epoll;
 
-use crate::bell::{Bell, Job};
+use crate::cm::{self, Setups};
 use crate::engine::Engine;
-use crate::knobs::Knobs;
+use crate::engine::jobs::{Bell, Job};
+use crate::engine::polling::Polling;
+use crate::engine::progress::Progress;
 use crate::net::address::{self, Interface};
 use crate::net::errors::{self, Hint};
 use crate::net::listener_dir::ListenerDir;
 use crate::net::receive::Packets;
 use crate::net::socket::{Socket, Wanted};
 use crate::own::OwnSockets;
-use crate::pair::{Pair, Reports};
-use crate::polling::Polling;
-use crate::progress::Progress;
 use crate::proto::schedule::Outlook;
 use crate::proto::{Nanos, SECONDS};
-use crate::setups::{self, Setups};
-use crate::table::{Plan, Table};
+use crate::qp::pair::{Pair, Reports};
+use crate::qp::table::{Plan, Table};
+use crate::settings::Knobs;
 
 /// Connections of an IA at most.
 pub(crate) const CONNECTIONS: usize = 65_536;
@@ -328,7 +328,7 @@ impl Device {
             }
         });
         if let Some(device) = self.me.upgrade().filter(|_| !closed.is_empty()) {
-            closed.iter().for_each(|missed| setups::port_closed(&device, missed));
+            closed.iter().for_each(|missed| cm::port_closed(&device, missed));
         }
     }
 

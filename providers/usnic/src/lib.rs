@@ -1,40 +1,30 @@
 //! `libdaplusnic.so.1`: the uDAPL provider over UDP, for hosts without RDMA hardware.
 //!
 //! `proto` is the whole protocol, without I/O, clock, threads or unsafe code. `net` has the sockets. An open IA is a `device`: a
-//! `table` of connections by number, of which each is a queue pair behind the trait of `pair`; a pass over all of them
-//! (`progress`), made by whoever polls, or by the `engine` with its `bell`, as `polling` decides; and the `setups`. Registered
-//! memory (`regions`) is what a connection's packets may touch, through its `host`. Queue pairs (`qp`), each with the `line` of
-//! its connection and what `remains` of it, completion queues (`cq`), shared receive queues (`srq`) and requests (`request`) are
-//! what dapl sees; `limits` says what they can do, `tally` adds up what they count, `farewell` ends them when the process exits.
-//! `fuzz` feeds `proto` with any bytes, for tests alone.
+//! table of connections by number (`qp/table`), each of them a queue pair behind the trait of `qp/pair`; a pass over all of
+//! them (`engine/progress`), made by a polling consumer or by the `engine`, as `engine/polling` decides; and the connections in
+//! set-up (`cm`). A connection's packets may touch registered memory (`memory/regions`), through its `qp/host`. dapl sees queue
+//! pairs (`qp`: each sends through its `transport`, and its `closing` state answers late packets), completion queues (`cq`),
+//! shared receive queues (`srq`) and requests (`cm/request`). `limits` says what they can do, `counters` adds up what they
+//! count, `cm/exit_handler` ends them when the process exits. `fuzz` feeds `proto` with any bytes, for tests alone.
 //!
 //! It knows no handle and no event; dapl knows no packet.
 
-mod bell;
+mod cm;
+mod counters;
 mod cq;
 mod device;
 mod engine;
-mod farewell;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
-mod host;
-mod knobs;
 mod limits;
-mod line;
+mod memory;
 mod net;
 mod own;
-mod pair;
-mod polling;
-mod progress;
 mod proto;
 mod qp;
-mod regions;
-mod remains;
-mod request;
-mod setups;
+mod settings;
 mod srq;
-mod table;
-mod tally;
 #[cfg(test)]
 mod tests;
 
@@ -51,18 +41,18 @@ use dapl::runtime::handle::ObjectId;
 use dapl_software::memory::window::Keys as _;
 use dapl_software::shared_names::SharedNames;
 
+pub use cm::request::Request;
 pub use cq::Cq;
 pub use dapl_software::shared_names::Membership;
 pub use qp::Qp;
-pub use request::Request;
 pub use srq::Srq;
 
+use cm::{Incoming, Listening};
+use counters::Tally;
 use device::Device;
-use host::Window;
-use pair::Reports;
-use regions::Regions;
-use setups::{Incoming, Listening};
-use tally::Tally;
+use memory::regions::Regions;
+use qp::host::Window;
+use qp::pair::Reports;
 
 // Unit tests do not link libdat.
 #[cfg(not(test))]
@@ -155,7 +145,7 @@ impl Provider for Usnic {
         let regions = Arc::new(Regions::new(random()?));
         let names = SharedNames::new(device.knobs.base_dir());
         let tally = Arc::default();
-        farewell::remember(&tally);
+        cm::exit_handler::remember(&tally);
         Ok(Usnic { device, regions, limits, names, tally, next_pd: AtomicU32::new(1), srqs: Arc::default() })
     }
 

@@ -4,12 +4,12 @@
 use dapl::provider::{Count, Limits, QpSpec};
 
 use crate::Usnic;
+use crate::counters::{self, Counts};
 use crate::device::{CONNECTIONS, Device};
-use crate::knobs::{self, Knobs};
+use crate::memory::regions::SLOTS;
 use crate::proto::congestion::Algorithm;
 use crate::proto::conn::Config;
-use crate::regions::SLOTS;
-use crate::tally::{self, Counts};
+use crate::settings::{self, Knobs};
 
 /// Requests and receives of an end point at most.
 const DTOS: u32 = 65_536;
@@ -60,8 +60,8 @@ pub(crate) fn config(device: &Device, spec: &QpSpec<Usnic>) -> Config {
         rnr_limit: knobs.rnr_limit,
         keepalive: knobs.keepalive,
         congestion: match knobs.congestion {
-            knobs::Congestion::Bbr => Algorithm::Bbr,
-            knobs::Congestion::Cubic => Algorithm::Cubic,
+            settings::Congestion::Bbr => Algorithm::Bbr,
+            settings::Congestion::Cubic => Algorithm::Cubic,
         },
         ..Config::default()
     }
@@ -91,5 +91,5 @@ pub(crate) fn counts(device: &Device, sums: Counts) -> Vec<Count> {
         count("late after a poller", device.late()),
         count("unreadable requests", device.setups.lock().unreadable()),
     ];
-    lost.into_iter().chain(tally::named(sums)).collect()
+    lost.into_iter().chain(counters::named(sums)).collect()
 }

@@ -17,14 +17,14 @@ use dapl_software::shared_names::SharedNames;
 use parking_lot::Mutex;
 
 use crate::Verbs;
+use crate::cm::request::Request;
 use crate::cm::{self, Manager, Refusal, Waiting};
+use crate::engine::{Interest, Reactor, Source, Watch};
 use crate::find::Found;
 use crate::ibv::{AsyncEvent, Channel, Context, Gid, PortEvent, QpEvent, SrqEvent};
-use crate::keys::Keys;
-use crate::knobs::Knobs;
+use crate::memory::keys::Keys;
 use crate::opened::Opened;
-use crate::reactor::{Interest, Reactor, Source, Watch};
-use crate::request::Request;
+use crate::settings::Knobs;
 use crate::{find, limits};
 
 /// An open device.

@@ -16,7 +16,7 @@ use crate::explain::{self, Cause};
 use crate::gid;
 use crate::host::Host;
 use crate::ibv::{Context, Gid};
-use crate::knobs::{Knobs, ManagerKind};
+use crate::settings::{Knobs, ManagerKind};
 
 /// What was found, and opened.
 pub(crate) struct Found {

@@ -1,43 +1,31 @@
 //! `libdaplverbs.so.1`: the uDAPL provider over rdma-core, for InfiniBand, RoCE and iWARP.
 //!
-//! An open IA is a `device` (found by `find`, described by `limits`, set up by `knobs` and `gid`) with one thread, the
-//! `reactor`. Queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), memory and windows (`memory`)
-//! are what dapl sees; each stands on its counterpart in `ibv`, which alone calls libibverbs. How two queue pairs come
-//! together is a manager's business (`cm`): by rdma_cm, by messages over TCP, or by none at all.
+//! An open IA is a `device` (found by `find`, described by `limits`, set up by `settings` and `gid`) with one thread, the
+//! `engine`. dapl sees queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), memory and windows
+//! (`memory`); each stands on its counterpart in `ibv`, which alone calls libibverbs. A connection manager (`cm`) connects two
+//! queue pairs: by rdma_cm, by messages over TCP, or not at all.
 //!
-//! ```text
-//! lib -> request -> cm -> opened -> qp -> srq -> cq -> device -> limits -> find memory rdma_cm -> gid host keys state
-//!     -> addresses binds explain gather ibv knobs name_service reactor status work
-//! ```
 //! It knows no handle and no event of DAT's; dapl knows no queue pair's state.
 
 mod addresses;
-mod binds;
 mod cm;
 mod cq;
 mod device;
+mod engine;
 mod explain;
 mod find;
-mod gather;
 mod gid;
 mod host;
 mod ibv;
-mod keys;
-mod knobs;
 mod limits;
 mod memory;
-mod name_service;
 mod opened;
 mod qp;
 mod rdma_cm;
-mod reactor;
-mod request;
 #[cfg(test)]
 mod rxe_tests;
+mod settings;
 mod srq;
-mod state;
-mod status;
-mod work;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Weak};
@@ -51,11 +39,11 @@ use dapl::provider::{
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
+pub use cm::request::Request;
 pub use cq::Cq;
 pub use dapl_software::shared_names::Membership;
 pub use memory::{Mr, Mw, Pd};
 pub use qp::Qp;
-pub use request::Request;
 pub use srq::Srq;
 
 use cq::CqCore;

@@ -12,10 +12,10 @@ use ibverbs_sys::{
 };
 
 use crate::device::Device;
-use crate::gather::MAX_SEGMENTS;
 use crate::gid;
 use crate::ibv::Context;
-use crate::knobs::{Knobs, ManagerKind};
+use crate::qp::gather::MAX_SEGMENTS;
+use crate::settings::{Knobs, ManagerKind};
 
 /// The limits of an IA over this port.
 pub(crate) fn of(context: &Context, port: u8, knobs: &Knobs) -> Result<Limits> {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use ibverbs_sys::{IBV_EVENT_COMM_EST, ibv_qp_attr, ibv_qp_state};
 use rdma_cm_sys::*;
 
-use crate::state::Change;
+use crate::qp::state::Change;
 
 /// Where events come from.
 pub(crate) struct EventChannel(NonNull<rdma_event_channel>);

@@ -14,9 +14,9 @@ use ibverbs_sys::{
 };
 
 use crate::ibv::{AsyncEvent, Channel, Context, Cq, GidKind, Op, Qp, QpWish, Srq, SrqEvent, Template, Wr};
-use crate::knobs::Knobs;
 use crate::memory::{Keys, Mr, Mw, Pd};
-use crate::{find, limits, state, status};
+use crate::settings::Knobs;
+use crate::{cq::status, find, limits, qp::state};
 
 const ADDRESS: &str = "192.0.2.1";
 const SOON: Duration = Duration::from_secs(20);

@@ -16,11 +16,11 @@ use parking_lot::Mutex;
 
 use crate::cq::CqCore;
 use crate::device::Device;
-use crate::gather::gathered;
+use crate::engine::Reactor;
 use crate::ibv;
 use crate::memory::Pd;
-use crate::reactor::Reactor;
-use crate::work::Kept;
+use crate::qp::gather::gathered;
+use crate::qp::work::Kept;
 
 /// Top bit of the id of a receive, which `work` knows it by; the rest is its place.
 const SHARED: u64 = 1 << 63;

@@ -9,12 +9,12 @@ use dapl::error::{Error, Resource};
 use super::ends::{pattern, without_cma};
 use super::liars::{Stranger, terms};
 use super::*;
-use crate::link::Link;
-use crate::map::Map;
+use crate::cm::socket::open_peer_fifo;
+use crate::engine::wake::tell;
+use crate::memory::map::Map;
 use crate::proto::handshake::{Answer, Datagram, Geometry};
 use crate::proto::message::{Fragment, Header, Kind, LINE, Note, SLOT};
-use crate::sock::open_peer_fifo;
-use crate::wake::tell;
+use crate::qp::link::Link;
 
 /// An IA with settings.
 pub(super) fn set(place: &Place, settings: &str) -> Side {

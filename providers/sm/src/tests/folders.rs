@@ -141,7 +141,7 @@ fn nothing_is_sent_to_a_folder_of_wrong_rights_or_of_others() {
     let side = place.open();
     let folder = Path::new(&place.0).join("stranger");
     fs::create_dir(&folder).unwrap();
-    let socket = crate::sock::SetupSocket::bind(&folder).unwrap();
+    let socket = crate::cm::socket::SetupSocket::bind(&folder).unwrap();
     let address = PeerAddress::Path(folder.clone());
     for (n, mode) in [0o755, 0o770, 0o701].into_iter().enumerate() {
         fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();

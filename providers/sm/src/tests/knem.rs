@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::ends::{pattern, without_cma};
 use super::*;
-use crate::knem::double::{Asked, Double, Refuses};
+use crate::memory::knem::double::{Asked, Double, Refuses};
 
 const READ: u32 = libc::PROT_READ as u32;
 const WRITE: u32 = libc::PROT_WRITE as u32;

@@ -9,10 +9,10 @@ use rustix::mm::{MapFlags, ProtFlags};
 use super::ends::{pattern, without_cma};
 use super::liars::{Stranger, terms};
 use super::*;
-use crate::link::Peer;
-use crate::map::Map;
-use crate::mapped::segment_space;
+use crate::memory::map::Map;
+use crate::memory::mapped::segment_space;
 use crate::proto::handshake::{Answer, Carrier, Datagram, Geometry, Loan};
+use crate::qp::link::Peer;
 
 const PAGE: usize = 4096;
 const LENGTH: usize = 16 * PAGE;
@@ -286,7 +286,7 @@ fn a_deregistration_ends_direct_copies_and_the_mapping_goes() {
     drop(next);
     let (active, _passive) = connected(&a, &b, 7, 20);
     // Nor does it stay when nothing is asked for.
-    crate::lend::look_after(&a.ia.device);
+    crate::memory::exchange::look_after(&a.ia.device);
     assert_eq!(times_mapped(), 1);
     assert_eq!(peer(&active).loans.as_ref().unwrap().mapped(), 0);
 }

@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering;
 use rustix::fs::Mode;
 
 use super::*;
-use crate::map::Map;
+use crate::cm::socket::{Received, SetupSocket};
+use crate::memory::map::Map;
 use crate::proto::handshake::{Answer, Datagram, Geometry, Terms};
 use crate::proto::message::{Data, Header, Kind};
 use crate::proto::reassembly::Numbering;
-use crate::sock::{Received, SetupSocket};
 
 /// One exchange that works.
 pub(super) fn works(a: &Side, b: &Side, pair: &(Qp, Qp)) {
@@ -39,7 +39,7 @@ pub(super) fn forge_piece(liar: &Qp, header: u32, aux: u32, lie: impl FnOnce(&mu
     lie(&mut words);
     words.iter().enumerate().for_each(|(n, word)| link.area.word(slot + 16 + n * 8).store(*word, Ordering::Relaxed));
     link.area.word(slot).store(u64::from(header) | 1 << 32, Ordering::Release);
-    link.poke(crate::link::WANT_REQUESTS);
+    link.poke(crate::qp::link::WANT_REQUESTS);
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_peer_that_scribbles_over_all_it_may_write_does_no_harm() {
             let place = (next() as usize % bound.min(area.len())) & !7;
             let word = if next() % 2 == 0 { word & 0xFFFF | 1 << 32 } else { word };
             area.word(place).store(word, Ordering::Release);
-            link.poke(crate::link::WANT_REQUESTS | crate::link::WANT_PROGRESS);
+            link.poke(crate::qp::link::WANT_REQUESTS | crate::qp::link::WANT_PROGRESS);
         }
         drop((liar, victim));
         while b.cq.poll(&mut [Completion::default(); 16]) + a.cq.poll(&mut [Completion::default(); 16]) > 0 {}
@@ -175,7 +175,7 @@ impl Stranger {
         let path = PathBuf::from(&place.0).join("stranger");
         std::fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, path.join("fifo"), Mode::RUSR | Mode::WUSR).unwrap();
-        let fifo = crate::sock::open_own_fifo(&path).unwrap();
+        let fifo = crate::cm::socket::open_own_fifo(&path).unwrap();
         let socket = SetupSocket::bind(&path).unwrap();
         Stranger { path, socket, _fifo: fifo }
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{self, Relaxed};
 use super::ends::{pattern, without_cma};
 use super::*;
 use crate::help::{Help, Job};
-use crate::link::{Link, Peer, WANT_PROGRESS, WANT_REQUESTS};
+use crate::qp::link::{Link, Peer, WANT_PROGRESS, WANT_REQUESTS};
 
 const MIB: usize = 1 << 20;
 /// More than a test copies.

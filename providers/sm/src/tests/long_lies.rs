@@ -113,7 +113,7 @@ fn questions_about_what_was_not_offered_are_lies() {
         link.area.half(first + 12).store(offset, Ordering::Relaxed);
         let word = Header::plain(Kind::Stage, slot).encode();
         link.area.word(first).store(u64::from(word) | 1 << 32, Ordering::Release);
-        link.poke(crate::link::WANT_PROGRESS);
+        link.poke(crate::qp::link::WANT_PROGRESS);
         assert_eq!(a.completion().status, Status::Flushed, "{slot} {offset}");
         assert_eq!(a.sink.next(conn(10)), Heard::Other("broken"), "{slot} {offset}");
     }

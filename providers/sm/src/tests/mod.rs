@@ -35,7 +35,7 @@ use dapl::provider::*;
 use dapl::runtime::handle::ObjectId;
 use parking_lot::{Condvar, Mutex};
 
-use crate::link::PidWatch;
+use crate::qp::link::PidWatch;
 use crate::{Cq, Mr, Qp, Request, Sm};
 
 /// How long a test waits for what must come.

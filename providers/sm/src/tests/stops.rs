@@ -10,7 +10,7 @@ use super::points::Point::{self, *};
 use super::*;
 use crate::device::Device;
 use crate::engine::Engine;
-use crate::map::Map;
+use crate::memory::map::Map;
 use crate::proto::handshake::{Answer, Datagram, Geometry};
 
 /// So often it passes the point of a transfer before.

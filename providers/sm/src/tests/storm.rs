@@ -9,9 +9,9 @@ use rustix::process::Uid;
 use super::liars::{terms, works};
 use super::other::{Other, QUAL, Traffic, on, was_killed};
 use super::*;
-use crate::link::{Link, WANT_PROGRESS, WANT_REQUESTS};
-use crate::map::Map;
+use crate::memory::map::Map;
 use crate::proto::handshake::{Datagram, Geometry};
+use crate::qp::link::{Link, WANT_PROGRESS, WANT_REQUESTS};
 
 /// Connections that a hostile process makes, one after the other.
 const ROUNDS: u64 = 80;

@@ -10,8 +10,8 @@ use rustix::fs::{CWD, Mode, OFlags};
 
 use super::liars::works;
 use super::*;
+use crate::engine::wake::{Delivery, tell};
 use crate::proto::message::{ID_MASK, Note};
-use crate::wake::{Delivery, tell};
 
 /// The shortest time between signs of life that can be set.
 const OFTEN: &str = "alive_ms=100";

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::*;
-use crate::tally::Counted;
+use crate::counters::Counted;
 
 /// Set in a process of its own that runs one test only.
 const ALONE: &str = "DAPLUSNIC_TEST_ALONE";

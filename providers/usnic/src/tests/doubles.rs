@@ -11,13 +11,13 @@ use dapl::provider::{CmEvent, ConnId, ConnectSpec, IaSpec, PeerAddress, RequestI
 use dapl::runtime::handle::ObjectId;
 use zerocopy::IntoBytes;
 
+use crate::cm::{Incoming, Wishes};
 use crate::device::*;
 use crate::net::errors::{Hint, Missed};
 use crate::net::send::{Batch, Destination};
-use crate::pair::{Opened, Reports};
 use crate::proto::schedule::Turn;
 use crate::proto::wire::{Head, Kind};
-use crate::setups::{Incoming, Wishes};
+use crate::qp::pair::{Opened, Reports};
 
 /// Longer than anything here takes, if it comes at all.
 pub(super) const LONG: Duration = Duration::from_secs(20);

@@ -17,9 +17,9 @@ use dapl::runtime::handle::ObjectId;
 use parking_lot::{Condvar, Mutex};
 
 use crate::device;
-use crate::pair::{Opened, Pair};
 use crate::proto::psn::Psn;
 use crate::proto::setup::{Agreed, Terms};
+use crate::qp::pair::{Opened, Pair};
 use crate::{Cq, Mr, Qp, Request, Usnic};
 
 /// How long a test waits for what must come.

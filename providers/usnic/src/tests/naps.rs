@@ -6,7 +6,7 @@ use super::doubles::*;
 use super::*;
 use crate::cq::Cq;
 use crate::device;
-use crate::polling::ACTIVE;
+use crate::engine::polling::ACTIVE;
 
 /// Nobody is notified.
 struct Silent;

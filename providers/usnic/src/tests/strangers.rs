@@ -8,13 +8,13 @@ use dapl::error::Error;
 use dapl::runtime::handle::ObjectId;
 
 use super::doubles::*;
+use crate::cm::Incoming;
 use crate::net::socket::{Socket, Wanted, plain};
 use crate::proto::setup::answering::Answering;
 use crate::proto::setup::opening::{Opening, Outcome};
 use crate::proto::setup::packets::Reason;
 use crate::proto::setup::tests::Dice;
 use crate::proto::setup::{Config, Offer, Setup};
-use crate::setups::Incoming;
 
 /// A client without an IA: its request has come, and it is gone.
 fn dead_requester(server: &Ia) -> Incoming {

@@ -6,8 +6,10 @@
 //! afterwards has no effect. No manager blocks, and none looks into a queue pair's queues.
 #![forbid(unsafe_code)]
 
+pub(crate) mod name_service;
 mod none;
 pub(crate) mod rdma;
+pub(crate) mod request;
 mod retry;
 mod socket;
 
@@ -19,9 +21,9 @@ use dapl::provider::{ConnId, ConnectSpec};
 use dapl::runtime::handle::ObjectId;
 
 use crate::device::Device;
-use crate::knobs::ManagerKind;
 use crate::qp::Core;
-use crate::state::Change;
+use crate::qp::state::Change;
+use crate::settings::ManagerKind;
 
 /// The manager that the settings ask for.
 pub(crate) fn start(device: &Arc<Device>) -> Result<Arc<dyn Manager>> {

@@ -20,7 +20,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::name_service::Gid;
+use crate::cm::name_service::Gid;
 use dapl::error::{Address, Error, Result};
 use dapl::provider::{CmEvent, ConnId, ConnectSpec, PeerAddress, RequestInfo};
 use dapl::runtime::handle::ObjectId;
@@ -30,9 +30,9 @@ use super::socket::path::{Ours, Theirs};
 use super::socket::{Pair, Place};
 use super::{Link, Listening, Manager, Refusal, Waiting};
 use crate::device::Device;
-use crate::knobs::{Peer, PeerNumber};
+use crate::engine::Source;
 use crate::qp::Core;
-use crate::reactor::Source;
+use crate::settings::{Peer, PeerNumber};
 
 /// After a refused request there is another one, but not at once: who refuses all would do nothing else.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -7,6 +7,7 @@
 
 mod front;
 mod rooms;
+pub(crate) mod status;
 mod table;
 
 use std::mem::MaybeUninit;
@@ -25,9 +26,9 @@ use self::front::{Front, Out};
 use self::rooms::{Maker, Rooms};
 use self::table::Table;
 use crate::device::Device;
+use crate::engine::{Reactor, Source};
 use crate::ibv;
 use crate::qp::Core;
-use crate::reactor::{Reactor, Source};
 
 /// Completions taken from the device at a time.
 const BATCH: usize = 16;

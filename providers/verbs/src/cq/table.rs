@@ -12,9 +12,9 @@ use ibverbs_sys::ibv_wc;
 
 use super::Side;
 use super::front::{Front, Out};
-use crate::keys::KeyHasher;
+use crate::memory::keys::KeyHasher;
 use crate::qp::Core;
-use crate::work::WorkId;
+use crate::qp::work::WorkId;
 
 #[derive(Default)]
 pub(super) struct Table {

@@ -12,8 +12,8 @@ use ibverbs_sys::ibv_wc;
 
 use super::{Core, Recvs, Requests, post};
 use crate::cq::Mark;
-use crate::status;
-use crate::work::Entry;
+use crate::cq::status;
+use crate::qp::work::Entry;
 
 /// What ends a connection. A flush alone does not: it only follows from something, which is told as well (8.4).
 fn is_failure(status: Status) -> bool {

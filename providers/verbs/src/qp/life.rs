@@ -15,8 +15,8 @@ use parking_lot::MutexGuard;
 
 use super::{Attached, Core, Phase, flushed};
 use crate::cm::{Link, Path};
-use crate::reactor::Source;
-use crate::state::{self, Change};
+use crate::engine::Source;
+use crate::qp::state::{self, Change};
 
 /// How long the engine sleeps between looks at requests that drain, at first and at last.
 const DRAIN: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];

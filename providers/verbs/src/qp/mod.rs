@@ -8,10 +8,13 @@
 #![forbid(unsafe_code)]
 
 mod complete;
+pub(crate) mod gather;
 mod life;
 mod post;
 #[cfg(test)]
 mod rxe_tests;
+pub(crate) mod state;
+pub(crate) mod work;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -29,11 +32,11 @@ use parking_lot::Mutex;
 use crate::cm::Link;
 use crate::cq::{CqCore, Side};
 use crate::device::Device;
-use crate::keys::Hint;
+use crate::memory::keys::Hint;
 use crate::memory::{Move, Mr, Mw, Pd};
+use crate::qp::work::Work;
 use crate::srq::SrqCore;
-use crate::work::Work;
-use crate::{Verbs, ibv, state};
+use crate::{Verbs, ibv};
 
 /// A queue pair as dapl holds it.
 pub struct Qp(pub(crate) Arc<Core>);

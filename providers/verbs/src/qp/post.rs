@@ -16,10 +16,10 @@ use parking_lot::MutexGuard;
 
 use super::{Core, Phase, Requests, flushed};
 use crate::cq::Side;
-use crate::gather::{DOOMED, gathered};
 use crate::ibv;
 use crate::memory::{Mr, Mw};
-use crate::work::{Entry, WorkId};
+use crate::qp::gather::{DOOMED, gathered};
+use crate::qp::work::{Entry, WorkId};
 
 /// A request that waits for the connection.
 pub(super) struct Held {

@@ -27,9 +27,9 @@ use self::waiting::RdmaRequest;
 use super::retry::Retry;
 use super::{Listening, Manager, Refusal, Waiting};
 use crate::device::Device;
+use crate::engine::{Interest, Source, Watch};
 use crate::qp::Core;
 use crate::rdma_cm::{Event, EventChannel, Id};
-use crate::reactor::{Interest, Source, Watch};
 
 /// What the consumer is told of a request's private data, where the transport always carries more (9.2).
 const TOLD: usize = 48;

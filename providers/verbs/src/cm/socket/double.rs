@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use crate::name_service::Gid;
+use crate::cm::name_service::Gid;
 use dapl::error::{Error, Result};
 use dapl::provider::{CmEvent, ConnId, RequestInfo};
 use dapl::runtime::handle::ObjectId;
@@ -19,7 +19,7 @@ use super::guide::Guide;
 use super::path::{Ours, Theirs};
 use super::{Pair, Place};
 use crate::cm::{Link, Waiting};
-use crate::reactor::Reactor;
+use crate::engine::Reactor;
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);

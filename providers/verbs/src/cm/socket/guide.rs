@@ -7,10 +7,10 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::name_service::{Gid, NameService};
+use crate::cm::name_service::{Gid, NameService};
 use parking_lot::Mutex;
 
-use crate::reactor::Reactor;
+use crate::engine::Reactor;
 
 /// Who knows.
 pub(crate) struct Guide {

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock, Weak};
 
-use crate::name_service::Gid;
+use crate::cm::name_service::Gid;
 use dapl::error::Result;
 use dapl::provider::{CmEvent, ConnId};
 use parking_lot::Mutex;
@@ -21,8 +21,8 @@ use super::talk::{End, News, Talk};
 use super::tcp;
 use super::wire::{self, Hello};
 use crate::cm::Link;
+use crate::engine::{Interest, Source, Watch};
 use crate::qp::Core;
-use crate::reactor::{Interest, Source, Watch};
 
 /// What a connection asks of its queue pair; see [`Core`].
 pub(in crate::cm) trait Pair: Send + Sync {

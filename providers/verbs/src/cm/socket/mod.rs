@@ -29,7 +29,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::name_service::Gid;
+use crate::cm::name_service::Gid;
 use dapl::error::{Address, Error, Resource, Result};
 use dapl::provider::{ConnId, ConnectSpec, PeerAddress, RequestInfo};
 use dapl::runtime::handle::ObjectId;
@@ -37,8 +37,8 @@ use parking_lot::Mutex;
 
 use super::{Link, Listening, Manager, Refusal, Waiting};
 use crate::device::Device;
+use crate::engine::{Interest, Reactor, Source, Watch};
 use crate::qp::Core;
-use crate::reactor::{Interest, Reactor, Source, Watch};
 use guide::Guide;
 pub(super) use line::Pair;
 use line::{Host, Line};

@@ -8,7 +8,7 @@
 use std::fmt::{self, Display, Formatter};
 use std::net::Ipv6Addr;
 
-use crate::name_service::Gid;
+use crate::cm::name_service::Gid;
 use ibverbs_sys::{
     IBV_LINK_LAYER_ETHERNET, IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096,
     ibv_access_flags as access, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_mtu, ibv_port_attr, ibv_qp_attr,
@@ -18,7 +18,7 @@ use ibverbs_sys::{
 use crate::cm::{Change, Path};
 use crate::device::Device;
 use crate::qp::Reads;
-use crate::{gid, knobs};
+use crate::{gid, settings};
 
 /// The first packet has this number, on both sides.
 const FIRST_PACKET: u32 = 1;
@@ -34,7 +34,7 @@ pub(crate) struct Ours {
     pub(crate) gid: Gid,
     /// Place of the partition key in the port's table, where it is not the first.
     pub(crate) partition: Option<u16>,
-    pub(crate) knobs: knobs::Path,
+    pub(crate) knobs: settings::Path,
 }
 
 /// The peer's end.
@@ -60,7 +60,7 @@ impl Display for Theirs {
 
 impl Ours {
     /// `attributes` are those of the port now: a subnet manager may have changed them.
-    pub(crate) fn new(port: u8, attributes: &ibv_port_attr, gid_index: u32, gid: Gid, knobs: knobs::Path) -> Self {
+    pub(crate) fn new(port: u8, attributes: &ibv_port_attr, gid_index: u32, gid: Gid, knobs: settings::Path) -> Self {
         Ours {
             port,
             lid: attributes.lid,
@@ -228,7 +228,7 @@ pub(crate) mod tests {
     pub(crate) fn port(link_layer: u32) -> Ours {
         let attributes =
             ibv_port_attr { lid: 4, link_layer: link_layer as u8, active_mtu: IBV_MTU_4096, ..Default::default() };
-        let knobs = knobs::Path {
+        let knobs = settings::Path {
             mtu: 1024,
             ack_timer: 16,
             ack_retry: 7,

@@ -1,0 +1,107 @@
+//! Who is at the other side: its half of a link is mapped, and the end point behind it found again, or met and probed.
+//!
+//! What a peer sent is checked before it is mapped. Answers nobody, and keeps nothing: a peer lives as long as its links.
+#![forbid(unsafe_code)]
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use rustix::io::Errno;
+
+use crate::cm::socket::{self, MAX_FDS};
+use crate::device::Device;
+use crate::memory::calibration;
+use crate::memory::cma;
+use crate::memory::imports::Loans;
+use crate::memory::map::{Looked, Map};
+use crate::memory::regions::PeerRegions;
+use crate::proto::handshake::Terms;
+use crate::qp::link::{Peer, Theirs};
+use crate::settings::{ByKernel, RmaMethod};
+
+/// Maps the other side's half of a link; its descriptors are closed again. `None`: it is not what it should be.
+pub(crate) fn meet(
+    device: &Device,
+    path: &Path,
+    pid: i32,
+    their_id: u32,
+    terms: &Terms,
+    mut fds: Vec<OwnedFd>,
+) -> Option<Theirs> {
+    if fds.len() != MAX_FDS {
+        let is_full = matches!(rustix::io::dup(device.regions.fd()), Err(Errno::MFILE | Errno::NFILE));
+        let why = if is_full { ": this process may not have more open; allow more (ulimit -n)" } else { "" };
+        log::warn!("set-up with {}: {} descriptors instead of {MAX_FDS}{why}", path.display(), fds.len());
+        return None;
+    }
+    let table = fds.pop()?;
+    let rma = Map::of_peer(&fds.pop()?, terms.geometry.rma_len(), true);
+    let area = Map::of_peer(&fds.pop()?, terms.geometry.area_len(), false);
+    let (Some(rma), Some(area)) = (rma, area) else {
+        log::warn!("set-up with {}: its shared areas are not sealed or of another size", path.display());
+        return None;
+    };
+    let peer = peer(device, path, pid, terms, &table)?;
+    Some(Theirs {
+        area: Arc::new(area),
+        rma: Arc::new(rma),
+        geometry: terms.geometry,
+        id: their_id,
+        pd: terms.pd,
+        generation: terms.generation,
+        reads: terms.reads,
+        light: device.barrier && terms.barrier,
+        peer,
+    })
+}
+
+/// The end point at the other side: known already, or met now.
+fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) -> Option<Arc<Peer>> {
+    let key = (path.to_path_buf(), terms.endpoint);
+    let mut book = device.book.lock();
+    let watch = book.watch(pid);
+    let is_same = |known: &Arc<Peer>| {
+        known.pid == pid && known.watch.as_ref().map(Arc::as_ptr) == watch.as_ref().map(Arc::as_ptr)
+    };
+    if let Some(peer) = book.peers.get(&key).and_then(Weak::upgrade).filter(is_same) {
+        return Some(peer);
+    }
+    drop(book);
+    let uid = rustix::process::geteuid().as_raw();
+    let fifo = socket::open_peer_fifo(path, uid)
+        .inspect_err(|e| log::warn!("set-up with {}: cannot open its FIFO: {e}", path.display()))
+        .ok()?;
+    let Some(regions) = PeerRegions::map(table, terms.table_slots) else {
+        log::warn!("set-up with {}: its table of memory cannot be mapped", path.display());
+        return None;
+    };
+    // Watched before it is probed: so it is this process that shows the value, and whose death is heard.
+    let rma = &device.knobs.rma;
+    let wanted = rma.has(ByKernel::Cma) && terms.probe_address != 0 && watch.is_some();
+    let cma = AtomicBool::new(wanted && cma::probe(pid, terms.probe_address, terms.probe_value));
+    let is_first = rma.by_kernel().next() == Some(ByKernel::Knem);
+    let knem = device.regions.knem().is_some() && watch.is_some() && (is_first || !cma.load(Ordering::Relaxed));
+    let is_timed = device.knobs.calibrate && cma.load(Ordering::Relaxed);
+    let offer_from = if is_timed { calibration::crossover() } else { calibration::USUAL };
+    let loans = (*rma == RmaMethod::Auto).then(Loans::default);
+    let peer = Arc::new(Peer {
+        path: path.to_path_buf(),
+        pid,
+        fifo,
+        regions,
+        cma,
+        knem: knem.into(),
+        offer_from,
+        loans,
+        watch,
+        looked: Looked::default(),
+        #[cfg(test)]
+        allowed: u32::MAX.into(),
+    });
+    let mut book = device.book.lock();
+    book.peers.retain(|_, known| known.strong_count() > 0);
+    book.peers.insert(key, Arc::downgrade(&peer));
+    Some(peer)
+}

@@ -1,0 +1,66 @@
+//! Connection requests, as dapl holds them: answered once, and refused when dropped unanswered.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dapl::error::{Error, Result};
+use dapl::provider::{ConnId, ConnRequest};
+
+use crate::cm::setup;
+use crate::device::Device;
+use crate::proto::handshake::Answer;
+use crate::qp::Qp;
+
+/// A connection request, as dapl holds it.
+pub struct Request {
+    device: Arc<Device>,
+    id: u32,
+    answered: AtomicBool,
+}
+
+impl Request {
+    pub(crate) fn new(device: Arc<Device>, id: u32) -> Self {
+        Request { device, id, answered: AtomicBool::new(false) }
+    }
+
+    /// Answers with no. False: it was answered already.
+    pub(crate) fn refuse(&self, answer: Answer) -> bool {
+        if self.answered.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        setup::refuse(&self.device, self.id, answer);
+        true
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.refuse(Answer::Rejected);
+    }
+}
+
+impl ConnRequest for Request {
+    type Qp = Qp;
+
+    fn accept(self, qp: &Self::Qp, private_data: &[u8], conn: ConnId) -> Result<()> {
+        self.answered.store(true, Ordering::Release);
+        setup::accept(&self.device, self.id, qp.0.clone(), private_data, conn)
+            .inspect_err(|_| setup::refuse(&self.device, self.id, Answer::Rejected))
+    }
+
+    /// The requester is told to ask the other listener: so it need not be of this process.
+    fn hand_off(self, qual: u64) -> std::result::Result<(), (Self, Error)> {
+        match self.device.endpoint.base().find(qual) {
+            Ok(Some(_)) => {}
+            Ok(None) => return Err((self, Error::InvalidParameter(2))),
+            Err(error) => return Err((self, error)),
+        }
+        self.refuse(Answer::HandedOff(qual));
+        Ok(())
+    }
+
+    fn reject(self) {
+        self.refuse(Answer::Rejected);
+    }
+}

@@ -1,0 +1,326 @@
+//! Connection set-up: attempts by id, the datagrams between them, and what each step does (transports.md SM-4..SM-8, CM-4).
+//!
+//! Down-calls (connect, accept, reject, close) and the engine meet here, under one lock that is held for book-keeping and
+//! sends. What is decided is decided by `proto::machine`; here its actions are carried out. Duplicates are recognised by
+//! sender and token. Only the engine reports upwards. Whatever a peer sent has been decoded by `proto` and is believed no further than
+//! that; descriptors are checked before they are mapped.
+#![forbid(unsafe_code)]
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use dapl::error::{Address, Error, Resource, Result};
+use dapl::provider::{ConnId, ConnectSpec, PeerAddress};
+use dapl::runtime::handle::ObjectId;
+use rustix::io::Errno;
+
+use crate::cm::peers;
+use crate::cm::socket::{self, Received};
+use crate::cm::table::{Attempt, Conn};
+use crate::device::{Device, is_local, random};
+use crate::dir::endpoint_path;
+use crate::engine::jobs::Job;
+use crate::memory::regions::SLOTS;
+use crate::proto::handshake::{Answer, Datagram, Geometry, Terms};
+use crate::proto::machine::{Action, Delivery, Input, Machine};
+use crate::qp::link::Link;
+use crate::settings::ByKernel;
+
+fn terms(device: &Device, qp: &dyn Conn, generation: u16, token: u64, qual: u64, geometry: Geometry) -> Terms {
+    let probe = device.knobs.rma.has(ByKernel::Cma);
+    Terms {
+        generation,
+        token,
+        endpoint: device.life,
+        qual,
+        geometry,
+        pd: qp.pd(),
+        reads: qp.max_reads_in(),
+        table_slots: SLOTS as u32,
+        probe_address: if probe { device.probe.address() } else { 0 },
+        probe_value: device.probe.value(),
+        barrier: device.barrier,
+        ip: match device.ip {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        },
+    }
+}
+
+/// The end point that an address and a qualifier name. `Ok(None)`: it is here, but nobody listens.
+fn resolve(device: &Device, address: &PeerAddress, qual: u64) -> Result<Option<PathBuf>> {
+    match address {
+        PeerAddress::Path(path) => {
+            let folder = if path.ends_with("sock") { path.parent() } else { Some(path.as_path()) };
+            let folder = folder.and_then(Path::to_str).and_then(endpoint_path);
+            folder.map(Some).ok_or(Error::InvalidAddress(Address::Malformed))
+        }
+        PeerAddress::Ip(ip) if is_local(*ip)? => device.endpoint.base().find(qual),
+        PeerAddress::Ip(_) => Err(Error::InvalidAddress(Address::Unreachable)),
+    }
+}
+
+/// What is left to do after a step of an attempt's machine.
+#[derive(Default)]
+pub(crate) struct Step {
+    pub(crate) actions: Vec<Action>,
+    pub(crate) conn: Option<Arc<dyn Conn>>,
+    pub(crate) link: Option<Arc<Link>>,
+    pub(crate) peer: PathBuf,
+    /// The attempt, if it is over; dropped when the lock is not held.
+    _over: Option<Attempt>,
+}
+
+/// Feeds the machine of an attempt and sends what it says. Lookups, maps and reports are left to the caller.
+pub(crate) fn step(device: &Device, id: u32, input: Input) -> Step {
+    let mut book = device.book.lock();
+    let mut step = Step::default();
+    let Some(attempt) = book.by_id.get_mut(&id) else { return step };
+    let mut next = Some(input);
+    while let Some(input) = next.take() {
+        for action in attempt.machine.handle(input, Instant::now()) {
+            match action {
+                Action::Transmit => next = Some(Input::Sent(transmit(device, attempt))),
+                Action::Send(datagram) => _ = device.socket.send(&attempt.peer, &datagram.encode(), &[]),
+                Action::Ack => acknowledge(device, id, attempt),
+                // Before a peer can learn that the attempt is not known here: the acceptor must see that it was open.
+                Action::Mark => attempt.link.iter().for_each(|link| {
+                    link.mark_over();
+                    fail_point!(MarkedOver);
+                    link.reset();
+                }),
+                rest => step.actions.push(rest),
+            }
+        }
+    }
+    if !attempt.machine.is_offered() {
+        attempt.theirs = None;
+    }
+    if attempt.machine.outgoing().is_none() {
+        attempt.fds.clear();
+    }
+    if !step.actions.is_empty() {
+        (step.conn, step.link, step.peer) = (attempt.conn(), attempt.link.clone(), attempt.peer.clone());
+    }
+    if !attempt.machine.is_closed() {
+        book.list_due(id);
+        return step;
+    }
+    step._over = book.remove(id);
+    drop(book);
+    device.endpoint.remove_conn(id);
+    step
+}
+
+/// Sends the request or reply of an attempt.
+fn transmit(device: &Device, attempt: &Attempt) -> Delivery {
+    let Some(datagram) = attempt.machine.outgoing() else { return Delivery::Queued };
+    let mut fds: Vec<BorrowedFd<'_>> = attempt.fds.iter().map(|fd| fd.as_fd()).collect();
+    fds.push(device.regions.fd().as_fd());
+    // Descriptors of ours go to nobody else.
+    let sent = socket::check_folder(&attempt.peer, rustix::process::geteuid().as_raw())
+        .and_then(|()| device.socket.send(&attempt.peer, &datagram.encode(), &fds));
+    fail_point!(AfterRequestOrReply);
+    match sent {
+        Err(Errno::CONNREFUSED | Errno::NOENT | Errno::NOTDIR | Errno::PROTOTYPE | Errno::PERM | Errno::ACCESS) => {
+            Delivery::NoPeer
+        }
+        Err(Errno::AGAIN) => Delivery::Full,
+        _ => Delivery::Queued, // repeated like one that was lost
+    }
+}
+
+/// Any word implies the acknowledgement, and there is room for it when the few places of the socket are taken: else it would
+/// wait for the reply to be repeated, and the end of another connection would overtake it.
+fn acknowledge(device: &Device, id: u32, attempt: &Attempt) {
+    let ack = Datagram::Ack { client: id, server: attempt.machine.peer_id(), token: attempt.machine.token() };
+    if device.socket.send(&attempt.peer, &ack.encode(), &[]).is_err() {
+        attempt.link.iter().for_each(|link| _ = link.alive());
+    }
+    fail_point!(AfterAck);
+}
+
+/// The end of a down-call: what has to be reported is left to the engine.
+fn finish(device: &Device, id: u32, step: Step) {
+    for action in step.actions {
+        match (action, &step.conn, &step.link) {
+            (Action::CleanUp, ..) => device.endpoint.base().clean_up(&step.peer),
+            (Action::Recheck, ..) => device.bell.ring(Job::Gone(id)),
+            (Action::Ended(event), Some(qp), Some(link)) => {
+                qp.break_off(Some(link));
+                device.bell.ring(Job::Event(link.conn, event));
+            }
+            _ => {}
+        }
+    }
+    device.bell.ring(Job::Deadlines);
+}
+
+/// Down-call: starts an attempt.
+pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
+    let path = resolve(device, spec.address, spec.qual)?;
+    let (id, generation) = {
+        let mut book = device.book.lock();
+        (book.new_id().ok_or(Error::Exhausted(Resource::Memory))?, book.new_generation())
+    };
+    let (link, fds) = Link::create(id, conn, device.knobs.geometry)?;
+    let link = Arc::new(link);
+    link.be_of(generation);
+    // The machine puts the token in.
+    let terms = terms(device, &*qp, generation, 0, spec.qual, link.geometry);
+    let request = Datagram::Request { id, terms, private_data: spec.private_data.to_vec() };
+    let now = Instant::now();
+    let attempt = Attempt {
+        machine: Machine::active(id, request, now + device.knobs.listener_wait, device.knobs.silence, now),
+        conn: Some(Arc::downgrade(&qp)),
+        link: Some(link.clone()),
+        listener: Some((spec.address.clone(), spec.qual)),
+        peer: PathBuf::new(),
+        pid: 0,
+        watch: None,
+        theirs: None,
+        fds: fds.into(),
+        due: None,
+    };
+    qp.begin(link);
+    device.book.lock().by_id.insert(id, attempt);
+    fail_point!(BeforeRequest);
+    finish(device, id, request_at(device, id, spec.qual, path));
+    Ok(())
+}
+
+/// Engine: looks the listener of an attempt up again, or the one on `qual` that has the request now.
+pub(crate) fn look_up(device: &Device, id: u32, qual: Option<u64>) -> Step {
+    let listener = device.book.lock().by_id.get(&id).and_then(|attempt| attempt.listener.clone());
+    let Some((address, first)) = listener else { return Step::default() };
+    let path = match qual {
+        Some(qual) => device.endpoint.base().find(qual),
+        None => resolve(device, &address, first),
+    };
+    request_at(device, id, qual.unwrap_or(first), path.ok().flatten())
+}
+
+/// Sends the request of an attempt to the listener on `qual` at `path`; `None`: none was found.
+fn request_at(device: &Device, id: u32, qual: u64, path: Option<PathBuf>) -> Step {
+    let Some((path, token)) = path.zip(random().ok()) else { return step(device, id, Input::NotFound) };
+    if let Some(attempt) = device.book.lock().by_id.get_mut(&id) {
+        (attempt.peer, attempt.pid, attempt.watch) = (path, 0, None);
+    }
+    step(device, id, Input::Found { qual, token })
+}
+
+/// Down-call or engine: refuses a request, and remembers that for a while.
+pub(crate) fn refuse(device: &Device, id: u32, answer: Answer) {
+    finish(device, id, step(device, id, Input::Refuse(answer)));
+}
+
+/// Down-call: accepts a request into a queue pair.
+pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: &[u8], conn: ConnId) -> Result<()> {
+    let (link, fds) = Link::create(id, conn, device.knobs.geometry)?;
+    let link = Arc::new(link);
+    let reply = {
+        let mut book = device.book.lock();
+        let generation = book.new_generation();
+        let attempt = book.by_id.get_mut(&id).ok_or(Error::Internal)?;
+        if let Some(theirs) = attempt.theirs.take() {
+            link.join(theirs);
+        }
+        qp.begin(link.clone());
+        link.be_of(generation);
+        let (client, token) = (attempt.machine.peer_id(), attempt.machine.token());
+        let accepted = Some((terms(device, &*qp, generation, token, 0, link.geometry), private_data.to_vec()));
+        (attempt.conn, attempt.link, attempt.fds) = (Some(Arc::downgrade(&qp)), Some(link), fds.into());
+        Datagram::Reply { client, server: id, token, answer: Answer::Accepted, accepted }
+    };
+    fail_point!(BeforeReply);
+    finish(device, id, step(device, id, Input::Accept(reply)));
+    Ok(())
+}
+
+/// Down-call or engine: this side ends a connection or attempt, and its peer is notified.
+pub(crate) fn close(device: &Device, link: &Arc<Link>) {
+    step(device, link.id, Input::Close);
+}
+
+/// A request arrived: `Some` with its id and listener if it is a new one for the consumer. One that nobody listens for, or
+/// that makes no sense, is answered here.
+pub(crate) fn requested(device: &Device, received: Received, their_id: u32, terms: &Terms) -> Option<(u32, ObjectId)> {
+    let Received { fds, from, pid, .. } = received;
+    let key = (from.clone(), terms.token);
+    let known = {
+        let book = device.book.lock();
+        if book.past.knows(terms.token) {
+            return None; // sent again before its sender had the answer, and read after the end
+        }
+        book.by_peer.get(&key).copied()
+    };
+    if let Some(known) = known {
+        finish(device, known, step(device, known, Input::Repeated));
+        return None;
+    }
+    let refuse = |answer| {
+        let reply = Datagram::Reply { client: their_id, server: 0, token: terms.token, answer, accepted: None };
+        let _ = device.socket.send(&from, &reply.encode(), &[]);
+    };
+    let listener = device.listeners.lock().get(&terms.qual).copied();
+    let Some(listener) = listener.filter(|_| !device.book.lock().turned_away.knows(terms.token)) else {
+        device.book.lock().turned_away.remember(terms.token);
+        refuse(Answer::NoListener);
+        return None;
+    };
+    fail_point!(RequestHeard);
+    let Some(theirs) = peers::meet(device, &from, pid, their_id, terms, fds) else {
+        refuse(Answer::NotUnderstood);
+        return None;
+    };
+    let mut book = device.book.lock();
+    let Some(id) = book.new_id() else {
+        refuse(Answer::NoListener);
+        return None;
+    };
+    let watch = book.watch(pid);
+    let attempt = Attempt {
+        machine: Machine::passive(id, their_id, terms.token, device.knobs.silence, Instant::now()),
+        conn: None,
+        link: None,
+        listener: None,
+        peer: from,
+        pid,
+        watch,
+        theirs: Some(theirs),
+        fds: Vec::new(),
+        due: None,
+    };
+    book.by_id.insert(id, attempt);
+    book.by_peer.insert(key, id);
+    Some((id, listener))
+}
+
+/// Engine: the process that holds the request of an attempt is watched for its death.
+pub(crate) fn watch(device: &Device, id: u32, pid: i32) {
+    let mut book = device.book.lock();
+    let watch = book.watch(pid);
+    if let Some(attempt) = book.by_id.get_mut(&id) {
+        (attempt.pid, attempt.watch) = (pid, watch);
+    }
+}
+
+/// The requester's address from its terms.
+pub(crate) fn address_of(terms: &Terms) -> SocketAddr {
+    let ip = std::net::Ipv6Addr::from(terms.ip);
+    SocketAddr::new(ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4), 0)
+}
+
+/// The attempt that a reset means: by our id, or, before its sender knew that, by its token.
+pub(crate) fn find(device: &Device, from: &Path, their_id: u32, our_id: u32, token: u64) -> Option<u32> {
+    let book = device.book.lock();
+    let by_token = || book.by_peer.get(&(from.to_path_buf(), token)).copied();
+    let id = if our_id == 0 { by_token()? } else { our_id };
+    let attempt = book.by_id.get(&id)?;
+    let machine = &attempt.machine;
+    let is_known = attempt.peer == from && machine.token() == token && [0, their_id].contains(&machine.peer_id());
+    is_known.then_some(id)
+}

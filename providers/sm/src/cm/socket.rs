@@ -1,0 +1,120 @@
+//! The two files that peers reach this process by: the set-up socket (datagrams with descriptors and credentials) and the
+//! FIFO (four-byte words). Moves bytes, believes nothing, decides nothing.
+#![forbid(unsafe_code)]
+
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use crate::cm::receive::{self, Datagram};
+use crate::proto::handshake::MAX_DATAGRAM;
+
+/// Most descriptors with one datagram: area, RMA buffer, registrations.
+pub(crate) const MAX_FDS: usize = 3;
+
+/// A datagram as the kernel gave it.
+#[derive(Debug)]
+pub(crate) struct Received {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) fds: Vec<OwnedFd>,
+    /// The sender's end point directory: its socket's path without `/sock` (SM-6).
+    pub(crate) from: PathBuf,
+    /// From the kernel, not from the peer. 0: not visible in our pid namespace.
+    pub(crate) pid: i32,
+    pub(crate) uid: u32,
+}
+
+/// The set-up socket.
+#[derive(Debug)]
+pub(crate) struct SetupSocket(OwnedFd);
+
+impl SetupSocket {
+    pub(crate) fn bind(endpoint: &Path) -> rustix::io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+        rustix::net::sockopt::set_socket_passcred(&fd, true)?;
+        rustix::net::bind(&fd, &SocketAddrUnix::new(endpoint.join("sock"))?)?;
+        Ok(SetupSocket(fd))
+    }
+
+    /// Sends to the end point in `to`. `AGAIN`: its queue is full, try later.
+    pub(crate) fn send(&self, to: &Path, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        if !to.is_absolute() {
+            return Err(Errno::NOENT); // an end point that was not found yet
+        }
+        let address = SocketAddrUnix::new(to.join("sock"))?;
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        rustix::net::sendmsg_addr(&self.0, &address, &[IoSlice::new(bytes)], &mut control, flags).map(|_| ())
+    }
+
+    /// The next datagram; `None` when there is none.
+    pub(crate) fn receive(&self) -> Option<Received> {
+        loop {
+            let mut bytes = vec![0; MAX_DATAGRAM + 1];
+            let Datagram { length, fds, pid, uid, from } = match receive::receive(self.0.as_fd(), &mut bytes) {
+                Ok(datagram) => datagram,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => return None,
+            };
+            bytes.truncate(length);
+            let Some(from) = endpoint_of(&from) else { continue };
+            return Some(Received { bytes, fds, from, pid, uid });
+        }
+    }
+}
+
+impl AsFd for SetupSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn endpoint_of(path: &[u8]) -> Option<PathBuf> {
+    let dir = path.strip_suffix(b"/sock")?;
+    crate::dir::endpoint_path(std::str::from_utf8(dir).ok()?)
+}
+
+/// Opens this end point's own FIFO for reading. It is opened for writing too, so that it never reads as ended.
+pub(crate) fn open_own_fifo(endpoint: &Path) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::open(
+        endpoint.join("fifo"),
+        OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+        Mode::empty(),
+    )
+}
+
+/// `PERM`: it is no folder of `uid` alone. `NOENT`: there is none.
+pub(crate) fn check_folder(endpoint: &Path, uid: u32) -> rustix::io::Result<()> {
+    let folder = std::fs::symlink_metadata(endpoint).map_err(|_| Errno::NOENT)?;
+    if !folder.is_dir() || folder.uid() != uid || folder.mode() & 0o077 != 0 {
+        log::warn!("{} is no folder of uid {uid} with mode 0700: nothing is sent there", endpoint.display());
+        return Err(Errno::PERM);
+    }
+    Ok(())
+}
+
+/// Opens a peer's FIFO for writing; refuses anything that is not a FIFO of `uid`. `NXIO`: nobody reads it.
+pub(crate) fn open_peer_fifo(endpoint: &Path, uid: u32) -> rustix::io::Result<OwnedFd> {
+    check_folder(endpoint, uid)?;
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let fd = rustix::fs::open(endpoint.join("fifo"), flags, Mode::empty())?;
+    let found = rustix::fs::fstat(&fd)?;
+    let is_fifo = rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::Fifo;
+    if !is_fifo || found.st_uid != uid || found.st_nlink != 1 {
+        return Err(Errno::PERM);
+    }
+    Ok(fd)
+}

@@ -1,0 +1,219 @@
+//! The book of attempts and connections of an IA: ids, deadlines, known peers and the processes watched.
+//!
+//! `setup` and the engine write in it, under one lock that is held for that only. It sends nothing and decides nothing.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use dapl::provider::PeerAddress;
+use parking_lot::Mutex;
+
+use crate::cq::Driven;
+use crate::proto::machine::Machine;
+use crate::qp::link::{Link, Peer, PidWatch, Theirs};
+
+/// A queue pair, as its attempts and the engine see it.
+pub(crate) trait Conn: Driven {
+    /// Its protection domain.
+    fn pd(&self) -> u32;
+    /// Reads of the peer's that it takes at a time.
+    fn max_reads_in(&self) -> u32;
+    /// An attempt begins.
+    fn begin(&self, link: Arc<Link>);
+    /// Ends the connection (or only `which`) on this side: everything posted is flushed, later posts are flushed at once.
+    /// The link, if there was one.
+    fn break_off(&self, which: Option<&Arc<Link>>) -> Option<Arc<Link>>;
+    /// The connection stands and was reported: data may flow.
+    fn open(&self, link: &Arc<Link>);
+    /// The peer ended the connection: what it had sent before is taken, then all is flushed. `None`: this side had ended it
+    /// already; else whether it ended by a fault.
+    fn peer_left(&self, link: &Arc<Link>) -> Option<bool>;
+}
+
+/// Undecided and lingering requests at most: what a peer may make us remember is bounded.
+const MAX_ATTEMPTS: usize = 65_000;
+
+/// One attempt or connection.
+pub(crate) struct Attempt {
+    pub(crate) machine: Machine,
+    pub(crate) conn: Option<Weak<dyn Conn>>,
+    pub(crate) link: Option<Arc<Link>>,
+    /// Active: the address and qualifier of the listener.
+    pub(crate) listener: Option<(PeerAddress, u64)>,
+    /// The other side's end point (empty: not found yet).
+    pub(crate) peer: PathBuf,
+    /// The process at the other side, as the kernel reports it.
+    pub(crate) pid: i32,
+    pub(crate) watch: Option<Arc<PidWatch>>,
+    /// Passive: the requester's half of the link, until our consumer accepts.
+    pub(crate) theirs: Option<Theirs>,
+    /// Of this side's areas; they go with the request or reply.
+    pub(crate) fds: Vec<OwnedFd>,
+    /// Under which the machine's deadline is listed.
+    pub(crate) due: Option<Instant>,
+}
+
+/// Tokens of requests that are over: the end of a connection overtakes a repeated request, which would be taken for a new one.
+#[derive(Default)]
+pub(crate) struct Past {
+    known: HashSet<u64>,
+    order: VecDeque<u64>,
+}
+
+impl Past {
+    /// So many are remembered; a repeated request waits in a queue of a few places, so far fewer would do.
+    const MOST: usize = 4096;
+
+    pub(crate) fn remember(&mut self, token: u64) {
+        if !self.known.insert(token) {
+            return;
+        }
+        self.order.push_back(token);
+        if self.order.len() > Self::MOST
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
+
+    pub(crate) fn knows(&self, token: u64) -> bool {
+        self.known.contains(&token)
+    }
+}
+
+/// All attempts and connections of an IA.
+#[derive(Default)]
+pub(crate) struct Book {
+    inner: Mutex<Attempts>,
+}
+
+/// Its pages.
+#[derive(Default)]
+pub(crate) struct Attempts {
+    pub(crate) by_id: HashMap<u32, Attempt>,
+    pub(crate) by_peer: HashMap<(PathBuf, u64), u32>,
+    pub(crate) deadlines: BTreeSet<(Instant, u32)>,
+    pub(crate) peers: HashMap<(PathBuf, u64), Weak<Peer>>,
+    watches: HashMap<i32, Weak<PidWatch>>,
+    /// Process ids whose descriptors the engine has still to look after.
+    pub(crate) new_watches: Vec<(i32, Arc<PidWatch>)>,
+    /// Requests that were answered and are over.
+    pub(crate) past: Past,
+    /// Those that nobody listened for: sent twice, the second may be read when somebody does.
+    pub(crate) turned_away: Past,
+    used: u16,
+    free: VecDeque<u32>,
+    /// Of the last attempt: each has a generation of its own (CM-3).
+    generation: u16,
+}
+
+impl Attempts {
+    /// A new id: a place and a generation, so that a late word names nobody.
+    pub(crate) fn new_id(&mut self) -> Option<u32> {
+        if self.by_id.len() >= MAX_ATTEMPTS {
+            return None;
+        }
+        if self.free.len() < 64 && self.used < u16::MAX {
+            self.used += 1;
+            return Some(u32::from(self.used));
+        }
+        let id = self.free.pop_front()?;
+        Some((id & 0xFFFF) | (id.wrapping_add(1 << 16) & 0xFF_0000))
+    }
+
+    /// The generation of a new attempt, which every packet of it carries.
+    pub(crate) fn new_generation(&mut self) -> u16 {
+        self.generation = self.generation.wrapping_add(1);
+        self.generation
+    }
+
+    pub(crate) fn remove(&mut self, id: u32) -> Option<Attempt> {
+        let attempt = self.by_id.remove(&id)?;
+        if let Some(due) = attempt.due {
+            self.deadlines.remove(&(due, id));
+        }
+        let key = (attempt.peer.clone(), attempt.machine.token());
+        if self.by_peer.get(&key) == Some(&id) {
+            self.by_peer.remove(&key);
+            self.past.remember(attempt.machine.token());
+        }
+        self.free.push_back(id);
+        Some(attempt)
+    }
+
+    /// Lists an attempt under its machine's deadline.
+    pub(crate) fn list_due(&mut self, id: u32) {
+        let Some(attempt) = self.by_id.get_mut(&id).filter(|attempt| attempt.due != attempt.machine.due()) else {
+            return;
+        };
+        if let Some(old) = attempt.due.take() {
+            self.deadlines.remove(&(old, id));
+        }
+        attempt.due = attempt.machine.due();
+        self.deadlines.extend(attempt.due.map(|due| (due, id)));
+    }
+
+    pub(crate) fn watch(&mut self, pid: i32) -> Option<Arc<PidWatch>> {
+        // Of a process that has died, another may have the id by now.
+        if let Some(watch) = self.watches.get(&pid).and_then(Weak::upgrade).filter(|watch| !watch.is_dead()) {
+            return Some(watch);
+        }
+        let pid_handle = rustix::process::Pid::from_raw(pid)?;
+        let fd = rustix::process::pidfd_open(pid_handle, rustix::process::PidfdFlags::empty()).ok()?;
+        let watch = Arc::new(PidWatch { fd });
+        self.watches.retain(|_, known| known.strong_count() > 0);
+        self.watches.insert(pid, Arc::downgrade(&watch));
+        self.new_watches.push((pid, watch.clone()));
+        Some(watch)
+    }
+}
+
+impl Book {
+    pub(crate) fn lock(&self) -> parking_lot::MutexGuard<'_, Attempts> {
+        self.inner.lock()
+    }
+
+    /// Attempts whose deadline has come.
+    pub(crate) fn due(&self, now: Instant) -> Vec<u32> {
+        self.lock().deadlines.iter().take_while(|(due, _)| *due <= now).map(|(_, id)| *id).collect()
+    }
+
+    /// When the engine must look again.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.lock().deadlines.first().map(|(due, _)| *due)
+    }
+
+    /// Every connection of this IA that stands.
+    pub(crate) fn links(&self) -> Vec<Arc<Link>> {
+        self.lock().by_id.values().filter_map(|a| a.link.clone()).collect()
+    }
+}
+
+impl Attempt {
+    /// The queue pair, if it still is.
+    pub(crate) fn conn(&self) -> Option<Arc<dyn Conn>> {
+        self.conn.as_ref()?.upgrade()
+    }
+
+    /// Was this the process at the other side, and has it died? Another may have its id by now.
+    pub(crate) fn has_died(&self, pid: i32) -> bool {
+        let peer = self.link.as_ref().and_then(|link| link.theirs()).map(|theirs| &theirs.peer);
+        let (its, watch) = peer.map_or((self.pid, &self.watch), |peer| (peer.pid, &peer.watch));
+        its == pid && watch.as_ref().is_none_or(|watch| watch.is_dead())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generations_rise_with_every_attempt_and_wrap() {
+        let mut attempts = Attempts { generation: u16::MAX - 1, ..Attempts::default() };
+        assert_eq!([(); 3].map(|()| attempts.new_generation()), [u16::MAX, 0, 1]);
+    }
+}

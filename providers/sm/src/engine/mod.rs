@@ -1,0 +1,8 @@
+//! The engine of an IA: its thread, its jobs, and how peers wake it.
+
+pub(crate) mod jobs;
+mod thread;
+pub(crate) mod wake;
+pub(crate) mod wake_flags;
+
+pub(crate) use thread::Engine;

@@ -1,0 +1,372 @@
+//! The engine: one thread per open IA that listens to the set-up socket, the FIFO, the deaths of peers and the bell.
+//!
+//! It alone calls the sinks, and holds no lock when it does. It sleeps without a time-out while there is nothing to watch:
+//! an idle process uses no CPU. A consumer that polls does the engine's work on its own connections; the engine only looks,
+//! every few milliseconds, whether it still polls.
+#![forbid(unsafe_code)]
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use dapl::provider::{CmEvent, RequestInfo};
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+
+use crate::cm::peers;
+use crate::cm::request::Request;
+use crate::cm::setup::{self, Step};
+use crate::cm::socket::Received;
+use crate::cm::table::Conn;
+use crate::device::Device;
+use crate::engine::jobs::{Attended, Job};
+use crate::engine::wake::Delivery;
+use crate::memory::exchange;
+use crate::proto::handshake::{Answer, Bad, Datagram, Terms};
+use crate::proto::machine::{Action, Input};
+use crate::proto::message::Note;
+use crate::qp::link::Link;
+
+/// How often a polling consumer is looked after.
+const TICK: Duration = Duration::from_millis(2);
+/// Words of the FIFO that are read at once; as many as the FIFO holds, so that a full one is noticed.
+const WORDS: usize = 16_384;
+
+const FIFO: u64 = 0;
+const SOCKET: u64 = 1;
+const BELL: u64 = 2;
+/// Process ids follow.
+const PIDS: u64 = 16;
+
+/// The engine's thread.
+pub(crate) struct Engine {
+    device: Arc<Device>,
+    epoll: rustix::fd::OwnedFd,
+    /// Polled completion queues, with the count of polls seen last.
+    watched: Vec<(Arc<dyn Attended>, u32)>,
+    next_tick: Option<Instant>,
+    next_alive: Option<Instant>,
+    stop: bool,
+}
+
+impl Engine {
+    pub(crate) fn new(device: Arc<Device>) -> rustix::io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let add = |fd: rustix::fd::BorrowedFd<'_>, key| {
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(key), epoll::EventFlags::IN)
+        };
+        add(device.fifo.as_fd(), FIFO)?;
+        add(device.socket.as_fd(), SOCKET)?;
+        add(device.bell.as_fd(), BELL)?;
+        Ok(Engine { device, epoll, watched: Vec::new(), next_tick: None, next_alive: None, stop: false })
+    }
+
+    /// Runs until the IA closes.
+    pub(crate) fn run(mut self, stopping: &AtomicBool) {
+        let mut events = Vec::with_capacity(64);
+        while !self.stop && !stopping.load(Ordering::Acquire) {
+            self.adopt_watches();
+            events.clear();
+            let timeout = self.timeout();
+            if epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()).is_err() {
+                continue; // interrupted; all signals are blocked here, but a debugger may do it
+            }
+            let keys: Vec<u64> = events.iter().map(|event| event.data.u64()).collect();
+            for key in keys {
+                match key {
+                    FIFO => self.read_words(),
+                    SOCKET => self.read_datagrams(),
+                    BELL => {}
+                    pid => self.process_died((pid - PIDS) as i32),
+                }
+            }
+            self.do_jobs();
+            self.meet_deadlines();
+        }
+    }
+
+    fn timeout(&self) -> Option<Timespec> {
+        let due = [self.device.book.next_due(), self.next_tick, self.next_alive].into_iter().flatten().min()?;
+        let left = due.saturating_duration_since(Instant::now());
+        Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
+    }
+
+    fn adopt_watches(&mut self) {
+        let new = std::mem::take(&mut self.device.book.lock().new_watches);
+        for (pid, watch) in new {
+            let data = epoll::EventData::new_u64(PIDS + pid as u64);
+            let _ = epoll::add(&self.epoll, &watch.fd, data, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT);
+        }
+    }
+
+    fn do_jobs(&mut self) {
+        for job in self.device.bell.answer() {
+            match job {
+                Job::Notify(queue) => queue.notify(),
+                Job::ManyRecvs(ep) => self.device.sink.many_recvs(ep),
+                Job::Watch(cq) => {
+                    self.watched.push((cq, 0));
+                    self.device.regions.ticker.tick(true);
+                    self.next_tick = Some(Instant::now() + TICK);
+                }
+                Job::Run(id) => _ = self.conn(id).inspect(|(qp, _)| qp.serve()),
+                Job::Ask(id, key) => exchange::ask(&self.device, id, key),
+                Job::Drained(id) => self.drained(id),
+                Job::Gone(id) => {
+                    self.read_datagrams(); // its answer may be the last thing that it sent
+                    self.attempt_gone(id);
+                }
+                Job::Event(conn, event) => self.device.sink.event(conn, event),
+                Job::Deadlines => {}
+                Job::Stop => self.stop = true,
+            }
+        }
+    }
+
+    // --- deadlines ---
+
+    fn meet_deadlines(&mut self) {
+        let now = Instant::now();
+        if self.next_tick.is_some_and(|due| due <= now) {
+            self.watched.retain_mut(|(cq, last)| cq.tick(last));
+            self.next_tick = (!self.watched.is_empty()).then(|| now + TICK);
+            self.device.regions.ticker.tick(self.next_tick.is_some());
+        }
+        for id in self.device.book.due(now) {
+            self.step(id, Input::Deadline);
+        }
+        if self.next_alive.is_some_and(|due| due <= now) {
+            self.signs_of_life(now);
+        }
+    }
+
+    /// Tells every peer that we live, and finds those that were silent for too long (CM-5).
+    fn signs_of_life(&mut self, now: Instant) {
+        let (mut dead, mut cool) = (Vec::new(), Vec::new());
+        let mut open = 0;
+        for (id, attempt) in self.device.book.lock().by_id.iter_mut() {
+            let (true, Some(link)) = (attempt.machine.is_open(), &attempt.link) else { continue };
+            open += 1;
+            if attempt.machine.is_silent(link.deeds(), now) || link.alive() == Delivery::Dead {
+                log::warn!("connection {id}: the peer gives no sign of life");
+                dead.push(*id);
+            } else if link.is_reset() {
+                dead.push(*id); // its word got lost
+            } else {
+                cool.extend(attempt.conn().filter(|qp| !qp.is_hot()));
+            }
+        }
+        for id in dead {
+            self.attempt_gone(id);
+        }
+        // A word may be lost in a full FIFO, or with whoever else reads it: what it would have told of is looked for.
+        cool.into_iter().filter(|qp| qp.has_news()).for_each(|qp| qp.serve());
+        exchange::look_after(&self.device);
+        self.next_alive = (open > 0).then(|| now + self.device.knobs.alive);
+    }
+
+    // --- the FIFO ---
+
+    fn read_words(&mut self) {
+        let mut bytes = vec![0u8; WORDS * 4];
+        let Ok(read) = rustix::io::read(&self.device.fifo, &mut bytes[..]) else { return };
+        match Note::all(&bytes[..read]).filter(|_| read < bytes.len()) {
+            Some(mut notes) => {
+                notes.dedup();
+                notes.into_iter().for_each(|note| self.noted(note));
+            }
+            // Words were lost in a full FIFO, or torn by somebody: look at every connection.
+            None => {
+                let ids: Vec<u32> = self.device.book.lock().by_id.keys().copied().collect();
+                ids.into_iter().for_each(|id| self.look_at(id, true));
+            }
+        }
+    }
+
+    fn noted(&mut self, note: Note) {
+        let (Note::Wake(id) | Note::Alive(id) | Note::Reset(id)) = note;
+        // The generation is part of the id: a word of a former life names nobody.
+        self.step(id, Input::Alive);
+        self.look_at(id, matches!(note, Note::Wake(_)));
+    }
+
+    fn look_at(&mut self, id: u32, serve: bool) {
+        let Some((qp, link)) = self.conn(id) else { return };
+        // A forged word does nothing that the control line does not say.
+        if link.is_reset() {
+            self.attempt_gone(id);
+        } else if serve {
+            qp.serve();
+        }
+    }
+
+    // --- set-up ---
+
+    pub(crate) fn read_datagrams(&mut self) {
+        while let Some(received) = self.device.socket.receive() {
+            let ours = rustix::process::geteuid().as_raw();
+            if received.uid != ours {
+                log::warn!("{} is of uid {}, not {ours}: not answered", received.from.display(), received.uid);
+                continue;
+            }
+            match Datagram::decode(&received.bytes) {
+                Ok(datagram) => self.received(datagram, received),
+                Err(bad) => self.not_understood(bad, &received),
+            }
+        }
+    }
+
+    fn not_understood(&self, bad: Bad, received: &Received) {
+        log::warn!("{}: a set-up datagram was not understood: {bad:?}", received.from.display());
+        // The first eight bytes of a request are the same in every version: its sender gets an answer.
+        if let [1, _, _, _, a, b, c, d, ..] = received.bytes[..] {
+            let client = u32::from_le_bytes([a, b, c, d]);
+            let answer = Datagram::Reply { client, server: 0, token: 0, answer: Answer::NotUnderstood, accepted: None };
+            let _ = self.device.socket.send(&received.from, &answer.encode(), &[]);
+        }
+    }
+
+    fn received(&mut self, datagram: Datagram, received: Received) {
+        match datagram {
+            Datagram::Request { id, terms, private_data } => self.request(id, terms, private_data, received),
+            Datagram::Reply { client, server, token, answer, accepted } => {
+                if self.has_asked(client, token, answer, &received.from) {
+                    self.reply(client, server, answer, accepted, received);
+                } else if let Answer::Accepted = answer {
+                    // An attempt that we gave up, or of a former life: the acceptor must learn it.
+                    let reset = Datagram::Reset { from: client, to: server, token };
+                    let _ = self.device.socket.send(&received.from, &reset.encode(), &[]);
+                }
+            }
+            Datagram::Ack { client, server, token } => {
+                let known = setup::find(&self.device, &received.from, client, server, token);
+                known.into_iter().for_each(|id| self.step(id, Input::Ack));
+            }
+            Datagram::Reset { from, to, token } => {
+                let known = setup::find(&self.device, &received.from, from, to, token);
+                known.into_iter().for_each(|id| self.attempt_gone(id));
+            }
+            Datagram::Ask { .. } => exchange::asked(&self.device, &datagram, &received.from),
+            Datagram::Lend { .. } => exchange::answered(&self.device, &datagram, &received),
+        }
+    }
+
+    /// Is this an answer to a request of ours, whatever became of it?
+    fn has_asked(&self, id: u32, token: u64, answer: Answer, from: &Path) -> bool {
+        let book = self.device.book.lock();
+        let attempt = book.by_id.get(&id).filter(|a| a.peer == from);
+        attempt.is_some_and(|a| a.machine.token() == token || answer == Answer::NotUnderstood)
+    }
+
+    fn request(&mut self, their_id: u32, terms: Terms, private_data: Vec<u8>, received: Received) {
+        let device = self.device.clone();
+        let from = received.from.clone();
+        let Some((id, listener)) = setup::requested(&device, received, their_id, &terms) else { return };
+        self.next_alive.get_or_insert_with(|| Instant::now() + device.knobs.alive);
+        let request = Request::new(device.clone(), id);
+        let info = RequestInfo { peer: setup::address_of(&terms), told: private_data.len(), private_data };
+        if let Err(request) = device.sink.request(listener, request, info) {
+            log::info!("request of {} for {}: nobody listens or has room", from.display(), terms.qual);
+            request.refuse(Answer::NoListener);
+        }
+    }
+
+    fn reply(&mut self, id: u32, server: u32, answer: Answer, accepted: Option<(Terms, Vec<u8>)>, received: Received) {
+        let step = setup::step(&self.device, id, Input::Reply { server, answer });
+        match (step.actions.first(), &step.link, accepted) {
+            (Some(Action::Watch), ..) => setup::watch(&self.device, id, received.pid),
+            (Some(Action::Join), Some(link), Some((terms, private_data))) => {
+                fail_point!(ReplyHeard);
+                let theirs = peers::meet(&self.device, &received.from, received.pid, server, &terms, received.fds);
+                let joined = theirs.map(|theirs| link.join(theirs));
+                fail_point!(BeforeAck);
+                self.step(id, joined.map_or(Input::JoinFailed, |()| Input::Joined(private_data)));
+            }
+            _ => self.carry_out(id, step),
+        }
+    }
+
+    /// Feeds the machine of an attempt, and does all that it says.
+    fn step(&mut self, id: u32, input: Input) {
+        let step = setup::step(&self.device, id, input);
+        self.carry_out(id, step);
+    }
+
+    fn carry_out(&mut self, id: u32, step: Step) {
+        for action in step.actions {
+            match (action, &step.conn, &step.link) {
+                (Action::Lookup, ..) => self.look_up(id, None),
+                (Action::LookupQual(qual), ..) => self.look_up(id, Some(qual)),
+                (Action::CleanUp, ..) => self.device.endpoint.base().clean_up(&step.peer),
+                (Action::Recheck, ..) => self.device.bell.ring(Job::Gone(id)),
+                (Action::Established(private_data), Some(qp), Some(link)) => {
+                    self.established(id, &**qp, link, &private_data);
+                }
+                (Action::Ended(event), Some(qp), Some(link)) => {
+                    if let Some(is_faulty) = qp.peer_left(link) {
+                        self.device.sink.event(link.conn, if is_faulty { CmEvent::Broken } else { event });
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn look_up(&mut self, id: u32, qual: Option<u64>) {
+        let step = setup::look_up(&self.device, id, qual);
+        self.carry_out(id, step);
+    }
+
+    /// The queue pair and areas of an attempt.
+    fn conn(&self, id: u32) -> Option<(Arc<dyn Conn>, Arc<Link>)> {
+        let book = self.device.book.lock();
+        let attempt = book.by_id.get(&id)?;
+        Some((attempt.conn()?, attempt.link.clone()?))
+    }
+
+    /// First the report, then the data: nobody sees a receive before its connection.
+    fn established(&mut self, id: u32, qp: &dyn Conn, link: &Arc<Link>, private_data: &[u8]) {
+        fail_point!(Confirmed);
+        if let Some(theirs) = link.theirs() {
+            self.device.endpoint.add_conn(id, &theirs.peer.path);
+        }
+        self.next_alive.get_or_insert_with(|| Instant::now() + self.device.knobs.alive);
+        self.device.sink.event(link.conn, CmEvent::Established { private_data });
+        fail_point!(Reported);
+        qp.open(link);
+    }
+
+    // --- the end ---
+
+    /// A graceful end is drained. If the QP has gone on to another connection meanwhile, the id names nothing.
+    fn drained(&self, id: u32) {
+        if let Some((qp, link)) = self.conn(id)
+            && qp.break_off(Some(&link)).is_some()
+        {
+            setup::close(&self.device, &link);
+            self.device.sink.event(link.conn, CmEvent::Disconnected);
+        }
+    }
+
+    /// The other side of an attempt or connection is not there (any more).
+    fn attempt_gone(&mut self, id: u32) {
+        // The end may overtake the acknowledgement: the mark of a requester implies that for it the connection was open.
+        if self.conn(id).is_some_and(|(_, link)| link.is_reset()) {
+            self.step(id, Input::Ack);
+        }
+        self.step(id, Input::Gone);
+    }
+
+    pub(crate) fn process_died(&mut self, pid: i32) {
+        // First what it had said before: an attempt that was answered is not judged by the silence.
+        self.read_datagrams();
+        let ids: Vec<u32> = {
+            let book = self.device.book.lock();
+            book.by_id.iter().filter(|(_, a)| a.has_died(pid)).map(|(id, _)| *id).collect()
+        };
+        ids.into_iter().for_each(|id| self.attempt_gone(id));
+        self.device.endpoint.base().clean(Some(pid));
+    }
+}

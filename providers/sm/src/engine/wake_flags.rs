@@ -1,0 +1,235 @@
+//! Wishes to be woken: who goes to sleep writes one on its control line, who publishes something looks at it.
+//!
+//! A sleeper wishes, looks once more, and sleeps; a publisher publishes, and then looks for a wish. A full barrier lies
+//! between the two steps of each, so at least one of them sees the other. A word is an epoch and what is wished for: a
+//! publisher answers an epoch once. Nothing here sends a wake-up or sleeps.
+#![forbid(unsafe_code)]
+
+use dapl::runtime::sync::{AtomicU64, Ordering, fence};
+use rustix::thread::MembarrierCommand;
+
+/// Wake me when you publish a request or go.
+pub(crate) const WANT_REQUESTS: u64 = 1;
+/// Wake me when you take my requests or answer them.
+pub(crate) const WANT_PROGRESS: u64 = 2;
+/// Above these bits of the word lies the epoch.
+const EPOCH_SHIFT: u32 = 2;
+
+/// Registers this process for barriers from others; false where the kernel does not know them.
+pub(crate) fn offer_barrier() -> bool {
+    rustix::thread::membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
+}
+
+/// This side's part in the wishes of both.
+#[derive(Debug, Default)]
+pub(crate) struct Wishes {
+    /// Counts how often this side wished: the peer sends one word an epoch.
+    epoch: AtomicU64,
+    /// The peer's epoch that was answered last.
+    answered: AtomicU64,
+}
+
+impl Wishes {
+    /// Asks to be woken; look once more afterwards, before sleeping. `light`: publishers leave the barrier to us.
+    pub(crate) fn wish(&self, own: &AtomicU64, want: u64, light: bool) {
+        let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
+        own.store(epoch << EPOCH_SHIFT | want, Ordering::Relaxed);
+        // Pairs with the fence in `answers`, or stands for both: either the peer sees our wish, or we see what it published.
+        if light {
+            barrier::everywhere();
+        } else {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// No more words, please: somebody polls.
+    pub(crate) fn withdraw(&self, own: &AtomicU64) {
+        own.store(self.epoch.load(Ordering::Relaxed) << EPOCH_SHIFT, Ordering::Relaxed);
+    }
+
+    /// Is this wish on our line already?
+    pub(crate) fn wants(own: &AtomicU64, want: u64) -> bool {
+        own.load(Ordering::Relaxed) & want == want
+    }
+
+    /// After publishing something for the peer: does it sleep, and must be sent a word?
+    pub(crate) fn answers(&self, theirs: &AtomicU64, want: u64, light: bool) -> bool {
+        // Pairs with the fence in `wish`; with a barrier there, the compiler's order is enough here.
+        if light {
+            barrier::compiler();
+        } else {
+            fence(Ordering::SeqCst);
+        }
+        let word = theirs.load(Ordering::Relaxed);
+        let epoch = word >> EPOCH_SHIFT;
+        word & want != 0 && self.answered.swap(epoch, Ordering::Relaxed) != epoch
+    }
+}
+
+#[cfg(not(loom))]
+mod barrier {
+    use super::*;
+
+    /// A full barrier on every processor that runs a registered process.
+    pub(super) fn everywhere() {
+        // It worked when this process registered; if a filter came since, a fence of our own is the best there is.
+        if rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).is_err() {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    #[inline]
+    pub(super) fn compiler() {
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    }
+}
+
+#[cfg(loom)]
+use interleavings::kernel as barrier;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_polls_is_sent_nothing_and_who_sleeps_one_word() {
+        for light in [false, true] {
+            let (line, sleeper, publisher) = (AtomicU64::new(0), Wishes::default(), Wishes::default());
+            let sends = |want| publisher.answers(&line, want, light);
+            assert!(!sends(WANT_REQUESTS), "nobody has wished for it");
+            sleeper.wish(&line, WANT_REQUESTS, light);
+            assert!(!sends(WANT_PROGRESS), "not for that");
+            assert!(sends(WANT_REQUESTS));
+            assert!(!sends(WANT_REQUESTS), "one word is enough");
+            sleeper.wish(&line, WANT_REQUESTS | WANT_PROGRESS, light);
+            assert!(sends(WANT_PROGRESS), "asleep again");
+            sleeper.wish(&line, WANT_REQUESTS, light);
+            sleeper.withdraw(&line);
+            assert!(!sends(WANT_REQUESTS), "it polls again");
+        }
+    }
+}
+
+/// The ring, the wishes, and a sleeper that nobody else wakes. loom reports a lost wake-up as a deadlock.
+///
+/// In light mode the publisher has no fence: the kernel interrupts it between any two of its steps. loom has no barrier on
+/// another thread, so the double below has the publisher take the interrupt itself, at each place where it matters: before
+/// it publishes, between that and its look, behind its look. What loom cannot say: that `membarrier` does what its manual
+/// says, and that the compiler keeps the two steps in order.
+#[cfg(all(test, loom))]
+mod interleavings {
+    use std::sync::Arc;
+
+    use loom::sync::Condvar;
+    use loom::thread;
+
+    use super::*;
+    use crate::memory::map::Map;
+    use crate::proto::message::{Header, Kind};
+    use crate::qp::ring::{Cargo, Next, Place, Reader, Writer};
+    use dapl::runtime::sync::Mutex;
+
+    const PLACE: Place = Place { offset: 0, slots: 2 };
+    const MESSAGES: u64 = 2;
+
+    /// `membarrier`, and the processor it interrupts.
+    pub(super) mod kernel {
+        use super::*;
+
+        loom::lazy_static! {
+            static ref SENT: AtomicU64 = AtomicU64::new(0);
+            static ref TAKEN: AtomicU64 = AtomicU64::new(0);
+        }
+        /// The publisher is not running any more; to leave a processor is a barrier too.
+        const GONE: u64 = u64::MAX;
+
+        pub(in super::super) fn everywhere() {
+            fence(Ordering::SeqCst);
+            let sent = SENT.fetch_add(1, Ordering::AcqRel) + 1;
+            while TAKEN.load(Ordering::Acquire) < sent {
+                thread::yield_now();
+            }
+            fence(Ordering::SeqCst);
+        }
+
+        /// Between the publisher's steps.
+        pub(in super::super) fn compiler() {
+            let sent = SENT.load(Ordering::Acquire);
+            if sent > TAKEN.load(Ordering::Relaxed) {
+                fence(Ordering::SeqCst);
+                TAKEN.store(sent, Ordering::Release);
+            }
+        }
+
+        pub(in super::super) fn leave() {
+            fence(Ordering::SeqCst);
+            TAKEN.store(GONE, Ordering::Release);
+        }
+    }
+
+    /// The FIFO.
+    #[derive(Default)]
+    struct Fifo {
+        words: Mutex<usize>,
+        more: Condvar,
+    }
+
+    impl Fifo {
+        fn tell(&self) {
+            *self.words.lock() += 1;
+            self.more.notify_one();
+        }
+
+        fn sleep(&self) {
+            let mut words = self.words.lock();
+            while *words == 0 {
+                words = self.more.wait(words).unwrap();
+            }
+            *words = 0;
+        }
+    }
+
+    fn nobody_sleeps_for_ever(light: bool) {
+        let (area, line) = (Arc::new(Map::double(256)), Map::double(8));
+        let (mut writer, mut reader) = (Writer::new(area.clone(), PLACE), Reader::new(area, PLACE));
+        let fifo = Arc::new(Fifo::default());
+        let publisher = {
+            let (line, fifo) = (line.clone(), fifo.clone());
+            thread::spawn(move || {
+                let wishes = Wishes::default();
+                for n in 0..MESSAGES {
+                    barrier::compiler();
+                    writer.push(Header::plain(Kind::Send, 8), &Cargo { total: Some(n), ..Cargo::default() });
+                    if wishes.answers(line.word(0), WANT_REQUESTS, light) {
+                        fifo.tell();
+                    }
+                    barrier::compiler();
+                }
+                kernel::leave();
+            })
+        };
+        let wishes = Wishes::default();
+        while reader.taken() < MESSAGES {
+            if reader.peek() == Next::Empty {
+                wishes.wish(line.word(0), WANT_REQUESTS, light);
+                if reader.peek() == Next::Empty {
+                    fifo.sleep();
+                }
+            } else {
+                assert_eq!(reader.cargo().total, Some(reader.taken()));
+                reader.advance();
+            }
+        }
+        publisher.join().unwrap();
+    }
+
+    #[test]
+    fn with_fences_nobody_sleeps_for_ever() {
+        loom::model(|| nobody_sleeps_for_ever(false));
+    }
+
+    #[test]
+    fn with_a_barrier_on_all_processors_nobody_sleeps_for_ever() {
+        loom::model(|| nobody_sleeps_for_ever(true));
+    }
+}

@@ -1,0 +1,111 @@
+//! What is behind a registration of shared memory of this process, to be passed on to peers that want to map it.
+//!
+//! Found once, when the memory is registered, and kept with the registration. Only what peers can touch without fear of a
+//! signal: a memory file that is sealed against shrinking and still open here, or a System V segment; of small pages, both.
+//! For everything else, and where the kernel shows no list of mappings, there is nothing. Whoever may connect is of this
+//! user and could open such a file at its descriptor here, so passing it on opens nothing to anybody.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use dapl::provider::Region;
+use dapl::runtime::mappings::{self, Behind};
+use parking_lot::Mutex;
+
+use crate::memory::mapped::{is_steady, memory_device, segment_size};
+
+/// What is behind a region, and where the region begins in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Backing {
+    pub(crate) region: Region,
+    pub(crate) offset: u64,
+    pub(crate) store: Store,
+}
+
+/// What it is.
+#[derive(Clone, Debug)]
+pub(crate) enum Store {
+    Memory(Arc<Memory>),
+    /// A System V segment of this number.
+    Segment(i32),
+}
+
+/// A memory file, opened again.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) file: File,
+    inode: u64,
+    writable: bool,
+}
+
+/// What is behind the registrations of an IA, by their keys.
+#[derive(Debug, Default)]
+pub(crate) struct Backings(Mutex<HashMap<u32, Backing>>);
+
+impl Backings {
+    /// Finds what is behind a region that peers may read, and write if `write`.
+    pub(crate) fn find(&self, region: Region, write: bool) -> Option<Backing> {
+        let behind = mappings::behind(region)?;
+        if Some(behind.device) != memory_device() {
+            return None; // on a file system of its own, where anybody may cut it
+        }
+        let store = if behind.name.starts_with("/SYSV") {
+            let id = i32::try_from(behind.inode).ok()?;
+            segment_size(id).filter(|size| behind.offset.checked_add(region.length).is_some_and(|end| end <= *size))?;
+            Store::Segment(id)
+        } else {
+            let memory = self.known(behind.inode, write).or_else(|| open(&behind, write))?;
+            is_steady(&memory.file, behind.offset, region.length, write).then_some(Store::Memory(memory))?
+        };
+        Some(Backing { region, offset: behind.offset, store })
+    }
+
+    /// The file, if another registration has it: one descriptor does for all.
+    fn known(&self, inode: u64, writable: bool) -> Option<Arc<Memory>> {
+        self.0.lock().values().find_map(|backing| match &backing.store {
+            Store::Memory(memory) if (memory.inode, memory.writable) == (inode, writable) => Some(memory.clone()),
+            _ => None,
+        })
+    }
+
+    /// Peers may ask for it from now on.
+    pub(crate) fn lend(&self, key: u32, backing: Backing) {
+        self.0.lock().insert(key, backing);
+    }
+
+    pub(crate) fn get(&self, key: u32) -> Option<Backing> {
+        self.0.lock().get(&key).cloned()
+    }
+
+    /// The registration has ended.
+    pub(crate) fn take_back(&self, key: u32) {
+        let gone = self.0.lock().remove(&key);
+        drop(gone); // closes the file, if it was the last of it
+    }
+}
+
+/// Opens a memory file again, by one of the descriptors of this process. No other file is touched: to close one would end
+/// the program's locks on it.
+fn open(behind: &Behind, write: bool) -> Option<Arc<Memory>> {
+    let is_it = |path: &Path| {
+        let named =
+            std::fs::read_link(path).is_ok_and(|name| name.as_os_str().as_encoded_bytes().starts_with(b"/memfd:"));
+        named && std::fs::metadata(path).is_ok_and(|found| is_file(&found, behind))
+    };
+    let descriptors = std::fs::read_dir("/proc/self/fd").ok()?;
+    let path = descriptors.flatten().map(|entry| entry.path()).find(|path| is_it(path))?;
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new().read(true).write(write).custom_flags(flags).open(path).ok()?;
+    // Another thread may have closed it, and opened something else there.
+    let is_still = file.metadata().is_ok_and(|found| is_file(&found, behind));
+    is_still.then(|| Arc::new(Memory { file, inode: behind.inode, writable: write }))
+}
+
+fn is_file(found: &std::fs::Metadata, behind: &Behind) -> bool {
+    let device = (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()));
+    found.ino() == behind.inode && device == behind.device
+}

@@ -1,0 +1,86 @@
+//! From which length on a message is fetched by one copy of the kernel's instead of two through a buffer: timed once per
+//! process, about a millisecond, when the first peer is met whose memory can be reached (transports.md B2).
+//!
+//! Both ways are timed in this process alone, the kernel's by reaching for its own memory. That leaves out what it costs to
+//! get lines from another processor, which both pay. RDMA is not concerned: it is one-sided by the kernel, whatever is faster.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use dapl_software::memory::user_copy;
+
+use crate::memory::cma::{self, Way};
+
+/// Without a measurement.
+pub(crate) const USUAL: u64 = 32 << 10;
+/// The answers that there are.
+const LENGTHS: [usize; 3] = [16 << 10, 32 << 10, 64 << 10];
+/// Of each the best counts: a thread that was interrupted says nothing about copies.
+const TRIES: usize = 9;
+
+/// The length, measured if nobody has done so yet.
+pub(crate) fn crossover() -> u64 {
+    static MEASURED: OnceLock<u64> = OnceLock::new();
+    *MEASURED.get_or_init(|| {
+        let begin = Instant::now();
+        let length = measure();
+        log::debug!("messages from {length} bytes on are fetched by one copy; measured in {:?}", begin.elapsed());
+        length
+    })
+}
+
+fn measure() -> u64 {
+    let longest = LENGTHS[LENGTHS.len() - 1];
+    let from = vec![1u8; longest];
+    let (mut between, mut to) = (vec![2u8; longest], vec![3u8; longest]);
+    let pid = std::process::id() as i32;
+    let is_faster = |length: &usize| {
+        // SAFETY: three buffers of this call's own, each at least as long.
+        let by_kernel = best(|| unsafe {
+            let there = from.as_ptr().addr() as u64;
+            cma::copy(Way::Read, pid, to.as_mut_ptr().addr() as u64, there, *length).is_ok()
+        });
+        // SAFETY: as above.
+        let by_buffer = best(|| unsafe {
+            user_copy::copy(from.as_ptr(), between.as_mut_ptr(), *length);
+            user_copy::copy(between.as_ptr(), to.as_mut_ptr(), *length);
+            true
+        });
+        choose(by_kernel, by_buffer)
+    };
+    LENGTHS.into_iter().find(is_faster).unwrap_or(longest) as u64
+}
+
+/// The kernel, if it can at all and is not slower.
+fn choose(by_kernel: Option<Duration>, by_buffer: Option<Duration>) -> bool {
+    by_kernel.is_some_and(|kernel| by_buffer.is_none_or(|buffer| kernel <= buffer))
+}
+
+/// The shortest time of several; `None` if it does not work.
+fn best(mut copy: impl FnMut() -> bool) -> Option<Duration> {
+    let time = |_| {
+        let begin = Instant::now();
+        copy().then(|| begin.elapsed())
+    };
+    (0..TRIES).map(time).collect::<Option<Vec<_>>>()?.into_iter().min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_measured_is_one_of_the_answers_and_stays() {
+        let length = crossover();
+        assert!(LENGTHS.contains(&(length as usize)), "{length}");
+        assert_eq!(crossover(), length);
+    }
+
+    #[test]
+    fn the_kernel_is_taken_where_it_can_and_is_not_slower() {
+        let ms = |n| Some(Duration::from_millis(n));
+        assert!(choose(ms(1), ms(2)) && choose(ms(2), ms(2)) && choose(ms(2), None));
+        assert!(!choose(ms(3), ms(2)) && !choose(None, ms(2)) && !choose(None, None));
+        assert_eq!(best(|| false), None);
+    }
+}

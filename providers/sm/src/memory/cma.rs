@@ -1,0 +1,144 @@
+//! Cross-memory attach: copies between this process's memory and another's, by the kernel (transports.md B2).
+//!
+//! Nobody here asks whether a copy is allowed: `regions` has checked the registration before, and the kernel checks the
+//! right to touch that process. A refusal is an answer, not a failure: the caller goes on by the bounce buffer. Copies go
+//! upwards and the last byte goes last, since programs poll it.
+
+use std::ffi::c_void;
+
+use dapl::provider::Region;
+
+use crate::memory::map::is_there;
+
+/// Bytes of one call: progress is shared among connections.
+pub(crate) const CHUNK: usize = 512 << 10;
+
+/// Why a copy did not happen.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Refusal {
+    /// Not allowed or not there on this system: use another method.
+    Denied,
+    /// The peer is gone.
+    Gone,
+    /// The remote memory is not what its registration says.
+    Fault,
+    /// The local memory is not.
+    Here,
+}
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Way {
+    /// From local to remote memory.
+    Write,
+    /// From remote to local memory.
+    Read,
+}
+
+/// Copies `len` bytes (at most [`CHUNK`]) between `local` and `remote` of process `pid`.
+///
+/// # Safety
+/// What is mapped of `len` bytes at `local` is this call's to read, and for `Read` to write.
+pub(crate) unsafe fn copy(way: Way, pid: i32, local: u64, remote: u64, len: usize) -> Result<(), Refusal> {
+    let mut done = 0;
+    while done < len {
+        let left = len - done;
+        // The last byte by itself: the kernel copies one local piece after the other. The remote side is one piece: each
+        // costs a walk through the peer's pages, a third of a short copy.
+        let piece = |at: u64, iov_len| libc::iovec { iov_base: at as *mut c_void, iov_len };
+        let mine = [piece(local + done as u64, left - 1), piece(local + (len - 1) as u64, 1)];
+        let theirs = [piece(remote + done as u64, left)];
+        fail_point!(KernelAsked);
+        // SAFETY: both vectors live during the call; the kernel checks the memory they name, and the caller has made sure
+        // that the local memory is this call's to use.
+        let moved = unsafe {
+            match way {
+                Way::Write => libc::process_vm_writev(pid, mine.as_ptr(), 2, theirs.as_ptr(), 1, 0),
+                Way::Read => libc::process_vm_readv(pid, mine.as_ptr(), 2, theirs.as_ptr(), 1, 0),
+            }
+        };
+        fail_point!(KernelAnswered);
+        if moved <= 0 {
+            return Err(match std::io::Error::last_os_error().raw_os_error() {
+                Some(libc::ESRCH) => Refusal::Gone,
+                Some(libc::EFAULT) => whose(way, local, len),
+                _ => Refusal::Denied,
+            });
+        }
+        done += moved as usize;
+    }
+    Ok(())
+}
+
+/// Whose memory was it? The kernel does not say; whoever's it is, some of it may have been copied.
+#[cold]
+pub(crate) fn whose(way: Way, local: u64, len: usize) -> Refusal {
+    let mine = Region { address: local, length: len as u64 };
+    if is_there(mine, way == Way::Read) { Refusal::Fault } else { Refusal::Here }
+}
+
+/// Lets all processes of this user copy from and to this one, where Yama lets only its ancestors do so (scope 1). They can
+/// read everything in it then, so nobody does this unasked.
+pub(crate) fn open_to_the_user() {
+    // SAFETY: says who may trace this process, and does nothing else; without Yama it is not understood.
+    if unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) } != 0 {
+        log::debug!("no Yama here, so nothing to open: {}", std::io::Error::last_os_error());
+    }
+}
+
+/// Where a peer may try its luck: it reads the value, and writes it to the second word.
+#[derive(Debug)]
+pub(crate) struct Probe(Box<[std::sync::atomic::AtomicU64; 2]>);
+
+impl Probe {
+    pub(crate) fn new(value: u64) -> Self {
+        Probe(Box::new([value.into(), 0.into()]))
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.0.as_ptr() as u64
+    }
+
+    pub(crate) fn value(&self) -> u64 {
+        self.0[0].load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+/// Tries both ways on a peer's [`Probe`]: only what was seen to work is used.
+pub(crate) fn probe(pid: i32, address: u64, value: u64) -> bool {
+    let Some(second) = address.checked_add(8) else { return false };
+    let mut seen = 0u64;
+    let at = (&raw mut seen) as u64;
+    // SAFETY: eight bytes of our own stack, in each direction.
+    let worked = unsafe {
+        copy(Way::Read, pid, at, address, 8).is_ok()
+            && seen == value
+            && copy(Way::Write, pid, at, second, 8).is_ok()
+            && {
+                seen = 0;
+                copy(Way::Read, pid, at, second, 8).is_ok()
+            }
+    };
+    worked && seen == value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_reaches_itself_and_refusals_are_told_apart() {
+        let pid = std::process::id() as i32;
+        let mine = Probe::new(99);
+        assert!(probe(pid, mine.address(), 99));
+        assert!(!probe(pid, mine.address(), 98));
+        let (source, mut sink) = ([7u8; 1000], [0u8; 1000]);
+        // SAFETY: two local arrays of that length.
+        let done = unsafe { copy(Way::Write, pid, source.as_ptr() as u64, sink.as_mut_ptr() as u64, 1000) };
+        assert_eq!((done, sink), (Ok(()), source));
+        // SAFETY: the local side is an array of ours; address 8 of the other is not mapped.
+        assert_eq!(unsafe { copy(Way::Write, pid, source.as_ptr() as u64, 8, 100) }, Err(Refusal::Fault));
+        // SAFETY: as above, the other way round: nothing is mapped there.
+        assert_eq!(unsafe { copy(Way::Read, pid, 8, source.as_ptr() as u64, 100) }, Err(Refusal::Here));
+    }
+}

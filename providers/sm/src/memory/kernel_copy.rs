@@ -1,0 +1,52 @@
+//! Copies that the kernel makes for us, between a piece of ours and a peer's memory: which of its ways is taken.
+//!
+//! Through KNEM's device where the peer has lent its memory there, else by cross-memory attach. What one refuses the other may
+//! do; a way that was refused is not tried with that peer again. Judges no right to copy: `regions` has, before.
+
+use std::sync::atomic::Ordering;
+
+use dapl::provider::Segment;
+
+use crate::memory::cma::{self, Refusal, Way};
+use crate::memory::regions::{Regions, Target};
+use crate::qp::link::Peer;
+
+/// Is there a way into the memory of this key?
+#[inline]
+pub(crate) fn reaches(peer: &Peer, key: u32) -> bool {
+    peer.cma.load(Ordering::Relaxed) || peer.knem.load(Ordering::Relaxed) && peer.regions.lent(key).is_some()
+}
+
+/// Copies all of a piece.
+///
+/// # Safety
+/// What is mapped of the piece is this call's to read, and for `Read` to write.
+#[inline]
+pub(crate) unsafe fn copy(
+    regions: &Regions,
+    peer: &Peer,
+    way: Way,
+    piece: &Segment,
+    target: &Target,
+) -> Result<(), Refusal> {
+    if peer.knem.load(Ordering::Relaxed)
+        && let Some(knem) = regions.knem()
+        && let Some((lent, offset)) = peer.regions.lent(target.key).zip(peer.regions.offset(target))
+    {
+        // SAFETY: this function's own contract.
+        match unsafe { knem.copy(way, piece.address, lent, offset, piece.length as usize) } {
+            Err(Refusal::Denied) if peer.regions.allows(target) => {
+                log::info!("a copy through KNEM to process {} was refused; going on without it", peer.pid);
+                peer.knem.store(false, Ordering::Relaxed);
+            }
+            // Its owner has ended the registration meanwhile.
+            Err(Refusal::Denied) => return Err(Refusal::Fault),
+            done => return done,
+        }
+    }
+    if !peer.cma.load(Ordering::Relaxed) {
+        return Err(Refusal::Denied);
+    }
+    // SAFETY: this function's own contract.
+    unsafe { cma::copy(way, peer.pid, piece.address, target.address, piece.length as usize) }
+}

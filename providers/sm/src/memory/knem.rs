@@ -1,0 +1,311 @@
+//! KNEM: a device that copies between processes, region by region (transports.md SM-17).
+//!
+//! Who owns memory makes a region of it and gets a cookie; who knows the cookie copies into or out of it, with its own segments
+//! as the other side. Here a registration that peers may reach makes one, its cookie stands in the table that peers read, and
+//! its end destroys it. What the device grants, a cookie alone opens, so this is for processes of one user, as all here; a
+//! peer that passes another's cookie could have used that itself. The right to copy is judged by the table before, as ever.
+//!
+//! Never seen with a real device: that is a module outside the kernel, which this was not developed with. The numbers and
+//! structures are those of its public interface, version 12 and later; the tests have a double of the device. Without
+//! `/dev/knem` all that happens is one open that fails.
+
+use std::fmt::Debug;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+
+use dapl::provider::Region;
+
+use crate::memory::cma::{Refusal, Way, whose};
+
+/// The oldest version of the interface that has the calls used here. A later one that has changed them has given them other
+/// numbers, since their sizes are part of these.
+const OLDEST: u32 = 12;
+const MAGIC: u32 = b'K' as u32;
+
+/// What the driver is.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Info {
+    version: u32,
+    features: u32,
+    ignored_flags: u32,
+    forced_flags: u32,
+}
+
+/// A piece of this process's memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Piece {
+    pub(crate) address: u64,
+    pub(crate) length: u64,
+}
+
+/// Makes a region of pieces; the driver fills in the cookie.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CreateRegion {
+    pub(crate) pieces: u64,
+    pub(crate) count: u32,
+    flags: u32,
+    /// As of `mmap`: what others may do.
+    pub(crate) protection: u32,
+    pad: u32,
+    pub(crate) cookie: u64,
+}
+
+/// Copies between pieces of this process and a region; the driver fills in the status.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct InlineCopy {
+    pub(crate) pieces: u64,
+    pub(crate) count: u32,
+    /// Into the region, or out of it.
+    pub(crate) write: u32,
+    pub(crate) cookie: u64,
+    pub(crate) offset: u64,
+    flags: u32,
+    pub(crate) status: u32,
+    status_index: u32,
+    pad: u32,
+}
+
+/// A copy that was carried out.
+pub(crate) const SUCCESS: u32 = 1;
+/// One that met memory which is not there.
+pub(crate) const FAILED: u32 = 2;
+
+/// The calls of the device.
+pub(crate) trait Calls: Debug + Send + Sync {
+    fn info(&self, info: &mut Info) -> io::Result<()>;
+    fn create(&self, region: &mut CreateRegion) -> io::Result<()>;
+    fn destroy(&self, cookie: u64) -> io::Result<()>;
+    fn copy(&self, copy: &mut InlineCopy) -> io::Result<()>;
+}
+
+/// The device itself.
+#[derive(Debug)]
+struct Device(File);
+
+impl Device {
+    fn call<T>(&self, number: libc::Ioctl, argument: &mut T) -> io::Result<()> {
+        // SAFETY: the number says the size of `T`, which the driver reads and fills; what it points to further is memory of the
+        // caller's that lives during the call, and memory that the driver looks up itself.
+        if unsafe { libc::ioctl(self.0.as_raw_fd(), number, std::ptr::from_mut(argument)) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+}
+
+// The directions are as the public interface has them, which is not what the calls do.
+const GET_INFO: libc::Ioctl = libc::_IOW::<Info>(MAGIC, 0x10);
+const CREATE_REGION: libc::Ioctl = libc::_IOWR::<CreateRegion>(MAGIC, 0x21);
+const DESTROY_REGION: libc::Ioctl = libc::_IOR::<u64>(MAGIC, 0x22);
+const INLINE_COPY: libc::Ioctl = libc::_IOR::<InlineCopy>(MAGIC, 0x33);
+
+impl Calls for Device {
+    fn info(&self, info: &mut Info) -> io::Result<()> {
+        self.call(GET_INFO, info)
+    }
+
+    fn create(&self, region: &mut CreateRegion) -> io::Result<()> {
+        self.call(CREATE_REGION, region)
+    }
+
+    fn destroy(&self, mut cookie: u64) -> io::Result<()> {
+        self.call(DESTROY_REGION, &mut cookie)
+    }
+
+    fn copy(&self, copy: &mut InlineCopy) -> io::Result<()> {
+        self.call(INLINE_COPY, copy)
+    }
+}
+
+/// The device, open and understood.
+#[derive(Debug)]
+pub(crate) struct Knem(Box<dyn Calls>);
+
+impl Knem {
+    /// `None` where there is none, or this process may not use it.
+    pub(crate) fn open() -> Option<Self> {
+        #[cfg(test)]
+        if let Some(double) = double::installed() {
+            return Knem::over(Box::new(double));
+        }
+        let device = OpenOptions::new().read(true).write(true).open("/dev/knem");
+        match device {
+            Ok(device) => Knem::over(Box::new(Device(device))),
+            Err(error) => {
+                if error.kind() != io::ErrorKind::NotFound {
+                    log::info!("cannot open /dev/knem: {error}; RDMA goes without it");
+                }
+                None
+            }
+        }
+    }
+
+    fn over(calls: Box<dyn Calls>) -> Option<Self> {
+        let mut info = Info::default();
+        match calls.info(&mut info) {
+            Ok(()) if info.version >= OLDEST => Some(Knem(calls)),
+            Ok(()) => {
+                log::info!("/dev/knem speaks version {}, not {OLDEST} or later; RDMA goes without it", info.version);
+                None
+            }
+            Err(error) => {
+                log::info!("/dev/knem does not say what it is: {error}; RDMA goes without it");
+                None
+            }
+        }
+    }
+
+    /// Lets peers reach memory: the cookie, or 0 if the device does not want to. The device keeps that memory from going.
+    pub(crate) fn lend(&self, region: Region, read: bool, write: bool) -> u64 {
+        if region.length == 0 || !(read || write) {
+            return 0;
+        }
+        let piece = Piece { address: region.address, length: region.length };
+        let bit = |granted, bit: i32| if granted { bit as u32 } else { 0 };
+        let mut create = CreateRegion {
+            pieces: (&raw const piece) as u64,
+            count: 1,
+            protection: bit(read, libc::PROT_READ) | bit(write, libc::PROT_WRITE),
+            ..CreateRegion::default()
+        };
+        match self.0.create(&mut create) {
+            Ok(()) => create.cookie,
+            Err(error) => {
+                log::debug!("KNEM takes no region of {} bytes: {error}", region.length);
+                0
+            }
+        }
+    }
+
+    /// Nobody reaches it any more.
+    pub(crate) fn take_back(&self, cookie: u64) {
+        if cookie != 0
+            && let Err(error) = self.0.destroy(cookie)
+        {
+            log::debug!("KNEM does not know a region any more: {error}");
+        }
+    }
+
+    /// Copies `len` bytes between `local` and a region of a peer's, upwards, and the last byte last.
+    ///
+    /// # Safety
+    /// What is mapped of `len` bytes at `local` is this call's to read, and for `Read` to write.
+    pub(crate) unsafe fn copy(&self, way: Way, local: u64, lent: Lent, offset: u64, len: usize) -> Result<(), Refusal> {
+        let (begin, last) = (len as u64 - 1, local + len as u64 - 1);
+        let both = [Piece { address: local, length: begin }, Piece { address: last, length: 1 }];
+        // A piece of nothing is none.
+        let pieces = if begin == 0 { &both[1..] } else { &both[..] };
+        let mut copy = InlineCopy {
+            pieces: pieces.as_ptr() as u64,
+            count: pieces.len() as u32,
+            write: u32::from(way == Way::Write),
+            cookie: lent.0,
+            offset,
+            ..InlineCopy::default()
+        };
+        match self.0.copy(&mut copy).map(|()| copy.status) {
+            Ok(SUCCESS) => Ok(()),
+            Ok(FAILED) => Err(whose(way, local, len)),
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Err(whose(way, local, len)),
+            _ => Err(Refusal::Denied),
+        }
+    }
+}
+
+/// A cookie of a peer's, out of its table.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Lent(u64);
+
+impl Lent {
+    /// 0 is none.
+    pub(crate) fn of(cookie: u64) -> Option<Self> {
+        (cookie != 0).then_some(Lent(cookie))
+    }
+}
+
+#[cfg(test)]
+#[path = "knem/double.rs"]
+pub(crate) mod double;
+
+#[cfg(test)]
+mod tests {
+    use std::mem::{align_of, offset_of, size_of};
+
+    use super::*;
+
+    #[test]
+    fn structures_lie_as_the_interface_says() {
+        assert_eq!((size_of::<Info>(), size_of::<Piece>(), align_of::<Piece>()), (16, 16, 8));
+        assert_eq!(size_of::<CreateRegion>(), 32);
+        assert_eq!(
+            [
+                offset_of!(CreateRegion, pieces),
+                offset_of!(CreateRegion, count),
+                offset_of!(CreateRegion, flags),
+                offset_of!(CreateRegion, protection),
+                offset_of!(CreateRegion, cookie)
+            ],
+            [0, 8, 12, 16, 24]
+        );
+        assert_eq!(size_of::<InlineCopy>(), 48);
+        assert_eq!(
+            [
+                offset_of!(InlineCopy, pieces),
+                offset_of!(InlineCopy, count),
+                offset_of!(InlineCopy, write),
+                offset_of!(InlineCopy, cookie),
+                offset_of!(InlineCopy, offset),
+                offset_of!(InlineCopy, flags),
+                offset_of!(InlineCopy, status),
+                offset_of!(InlineCopy, status_index)
+            ],
+            [0, 8, 12, 16, 24, 32, 36, 40]
+        );
+    }
+
+    #[cfg(all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+    #[test]
+    fn calls_have_the_numbers_of_the_interface() {
+        let numbers = [GET_INFO, CREATE_REGION, DESTROY_REGION, INLINE_COPY];
+        assert_eq!(numbers, [0x4010_4B10, 0xC020_4B21, 0x8008_4B22, 0x8030_4B33]);
+    }
+
+    #[test]
+    fn an_old_driver_and_one_that_says_nothing_are_none() {
+        let of = |version| double::Double::new(version);
+        assert!(Knem::over(Box::new(of(11))).is_none());
+        assert!(Knem::over(Box::new(of(0))).is_none());
+        assert!(Knem::over(Box::new(of(12))).is_some() && Knem::over(Box::new(of(13))).is_some());
+    }
+
+    #[test]
+    fn copies_go_both_ways_and_refusals_are_told_apart() {
+        let double = double::Double::new(13);
+        let knem = Knem::over(Box::new(double.clone())).unwrap();
+        let (target, source) = (vec![0u8; 100], vec![7u8; 50]);
+        let region = Region { address: target.as_ptr() as u64, length: 100 };
+        assert_eq!((knem.lend(Region { length: 0, ..region }, true, true), knem.lend(region, false, false)), (0, 0));
+        let cookie = knem.lend(region, true, true);
+        let lent = Lent::of(cookie).unwrap();
+        let at = source.as_ptr() as u64;
+        // SAFETY: fifty bytes of this test's, here and below.
+        let copy = |way, offset, len| unsafe { knem.copy(way, at, lent, offset, len) };
+        assert_eq!(copy(Way::Write, 10, 50), Ok(()));
+        assert_eq!((&target[..10], &target[10..60], &target[60..]), (&[0; 10][..], &[7; 50][..], &[0; 40][..]));
+        assert_eq!(copy(Way::Read, 0, 1), Ok(()));
+        assert_eq!(source[..2], [0, 7], "one byte is a piece, too");
+        double.refuses(double::Refuses::Copies(libc::EACCES));
+        assert_eq!(copy(Way::Write, 0, 1), Err(Refusal::Denied));
+        double.refuses(double::Refuses::Copies(libc::EFAULT));
+        assert_eq!(copy(Way::Write, 0, 1), Err(Refusal::Fault), "what is here is well");
+        double.refuses(double::Refuses::Nothing);
+        knem.take_back(cookie);
+        assert_eq!(copy(Way::Write, 0, 1), Err(Refusal::Denied), "no such region any more");
+        assert!(Lent::of(0).is_none());
+    }
+}

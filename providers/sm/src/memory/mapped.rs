@@ -1,0 +1,256 @@
+//! What is behind a region of a peer's, mapped here, so that RDMA to it is one copy by this process.
+//!
+//! Comes as a descriptor or as the number of a System V segment, from a peer that may lie: so only what can never shrink is
+//! mapped, and nothing of huge pages, which may run out; touching it is no SIGBUS then. Gives out raw places, inside the
+//! region only, and for writing only if that was granted. Who may touch a region, and when, is for `regions` to say.
+
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+
+use dapl::provider::Region;
+use dapl::runtime::mappings;
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::memory::map::is_ordinary;
+
+/// No region is longer: address space is what a peer could use up by lies.
+pub(crate) const LONGEST: u64 = 1 << 40;
+
+/// A region of a peer's, in this process.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    base: NonNull<u8>,
+    span: usize,
+    is_segment: bool,
+    /// From `base` to where the region begins.
+    skip: usize,
+    /// In the peer's addresses.
+    region: Region,
+    writable: bool,
+}
+
+// SAFETY: a mapping belongs to no thread; all access is by raw copies.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    /// Maps a region that begins at `offset` of a memory file. The error says what is wrong with it.
+    pub(crate) fn of_file(
+        file: impl AsFd,
+        offset: u64,
+        region: Region,
+        writable: bool,
+    ) -> std::result::Result<Self, &'static str> {
+        if !is_steady(&file, offset, region.length, writable) {
+            return Err("a file that may shrink, or is too short, or not for writing");
+        }
+        let skip = offset % rustix::param::page_size() as u64;
+        let span = length_of(skip, region)?;
+        let rights = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        let at = std::ptr::null_mut();
+        // SAFETY: a new shared mapping at an address of the kernel's choice.
+        let base = unsafe { rustix::mm::mmap(at, span, rights, MapFlags::SHARED, file, offset - skip) };
+        let base = base.ok().and_then(|base| NonNull::new(base.cast())).ok_or("a file that cannot be mapped")?;
+        let mapped = Mapped { base, span, is_segment: false, skip: skip as usize, region, writable };
+        mapped.keep_from_children();
+        Ok(mapped)
+    }
+
+    /// Attaches a System V segment, in which a region begins at `offset`.
+    pub(crate) fn of_segment(
+        id: i32,
+        offset: u64,
+        region: Region,
+        writable: bool,
+    ) -> std::result::Result<Self, &'static str> {
+        let whole = segment_size(id).ok_or("a segment that is not there, or not this user's")?;
+        let fits = offset.checked_add(region.length).is_some_and(|end| end <= whole);
+        if !fits || region.length == 0 {
+            return Err("a segment that is too short");
+        }
+        let span = length_of(0, Region { address: 0, length: whole })?;
+        let flags = if writable { 0 } else { libc::SHM_RDONLY };
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { libc::shmat(id, std::ptr::null(), flags) };
+        // An error is the highest address.
+        let base = NonNull::new(base.cast::<u8>()).filter(|at| at.as_ptr().addr() != usize::MAX);
+        let base = base.ok_or("a segment that cannot be attached")?;
+        let mapped = Mapped { base, span, is_segment: true, skip: offset as usize, region, writable };
+        mapped.keep_from_children();
+        // The number may have gone to another segment; and huge pages, of another file system, may run out.
+        let behind = mappings::behind(Region { address: base.as_ptr().addr() as u64, length: whole });
+        match behind {
+            Some(found) if found.inode == id as u64 && Some(found.device) == memory_device() => Ok(mapped),
+            _ => Err("a segment of another kind"),
+        }
+    }
+
+    /// Where `length` bytes at `address` of the peer lie here; `None` outside the region, or without the right.
+    #[inline]
+    pub(crate) fn place(&self, address: u64, length: u64, write: bool) -> Option<*mut u8> {
+        let offset = address.checked_sub(self.region.address)?;
+        if offset > self.region.length || length > self.region.length - offset || (write && !self.writable) {
+            return None;
+        }
+        // SAFETY: inside the region, all of which is inside the mapping.
+        Some(unsafe { self.base.as_ptr().add(self.skip + offset as usize) })
+    }
+
+    /// Bytes of address space.
+    pub(crate) fn span(&self) -> u64 {
+        self.span as u64
+    }
+
+    fn keep_from_children(&self) {
+        // SAFETY: the mapping just made; a child of this process does not get it.
+        let _ = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.span, Advice::LinuxDontFork) };
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        let base = self.base.as_ptr().cast();
+        if self.is_segment {
+            // SAFETY: the segment attached in `of_segment`; who copies holds this object.
+            let _ = unsafe { libc::shmdt(base) };
+        } else {
+            // SAFETY: the mapping made in `of_file`; who copies holds this object.
+            let _ = unsafe { rustix::mm::munmap(base.cast(), self.span) };
+        }
+    }
+}
+
+/// How much to map.
+fn length_of(skip: u64, region: Region) -> std::result::Result<usize, &'static str> {
+    let span = region.length.checked_add(skip).filter(|span| (1..=LONGEST).contains(span));
+    span.and_then(|span| usize::try_from(span).ok()).ok_or("a region of no bytes, or too many")
+}
+
+/// Is this memory, of pages that cannot run out, which will always have `length` bytes from `offset` on? And may it be
+/// mapped for writing, if `write`?
+pub(crate) fn is_steady(file: impl AsFd, offset: u64, length: u64, write: bool) -> bool {
+    let fixed = SealFlags::WRITE | SealFlags::FUTURE_WRITE;
+    let sealed = rustix::fs::fcntl_get_seals(&file)
+        .is_ok_and(|seals| seals.contains(SealFlags::SHRINK) && !(write && seals.intersects(fixed)));
+    let size = rustix::fs::fstat(&file).ok().and_then(|found| u64::try_from(found.st_size).ok());
+    let end = offset.checked_add(length);
+    sealed && is_ordinary(&file) && end.is_some_and(|end| size.is_some_and(|size| end <= size))
+}
+
+/// Bytes of a System V segment, if it is there and of this user. They never change.
+pub(crate) fn segment_size(id: i32) -> Option<u64> {
+    // SAFETY: a plain C record, for which zeros are values.
+    let mut found: libc::shmid_ds = unsafe { std::mem::zeroed() };
+    // SAFETY: writes the record.
+    let asked = unsafe { libc::shmctl(id, libc::IPC_STAT, &raw mut found) };
+    let ours = asked == 0 && found.shm_perm.uid == rustix::process::geteuid().as_raw();
+    ours.then_some(found.shm_segsz as u64)
+}
+
+/// Tells the name spaces of segments apart: in another one a number is another segment's.
+pub(crate) fn segment_space() -> Option<u64> {
+    std::fs::metadata("/proc/self/ns/ipc").ok().map(|space| space.ino())
+}
+
+/// The kernel's own file system for memory files and segments of small pages: major and minor.
+pub(crate) fn memory_device() -> Option<(u32, u32)> {
+    static DEVICE: OnceLock<Option<(u32, u32)>> = OnceLock::new();
+    *DEVICE.get_or_init(|| {
+        let file = rustix::fs::memfd_create("dapl-sm-device", MemfdFlags::CLOEXEC).ok()?;
+        let device = rustix::fs::fstat(&file).ok()?.st_dev;
+        Some((rustix::fs::major(device), rustix::fs::minor(device)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+
+    const REGION: Region = Region { address: 0x10_0000, length: 5000 };
+
+    fn memory(length: u64, seals: SealFlags, flags: MemfdFlags) -> rustix::io::Result<OwnedFd> {
+        let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create("mapped", flags)?;
+        rustix::fs::ftruncate(&file, length)?;
+        rustix::fs::fcntl_add_seals(&file, seals)?;
+        Ok(file)
+    }
+
+    fn sealed(length: u64) -> OwnedFd {
+        memory(length, SealFlags::SHRINK, MemfdFlags::empty()).unwrap()
+    }
+
+    #[test]
+    fn a_region_anywhere_in_a_sealed_file_is_mapped_and_nothing_beside_it_is_given_out() {
+        let file = sealed(12_000);
+        rustix::io::pwrite(&file, b"here", 6999).unwrap();
+        let mapped = Mapped::of_file(&file, 6999, REGION, true).unwrap();
+        let at = |address, length| mapped.place(address, length, true);
+        let base = REGION.address;
+        // SAFETY: four bytes of the mapping.
+        assert_eq!(unsafe { at(base, 4).unwrap().cast::<[u8; 4]>().read_unaligned() }, *b"here");
+        // SAFETY: the last byte of the region.
+        unsafe { at(base + 4999, 1).unwrap().write(9) };
+        let mut last = [0];
+        rustix::io::pread(&file, &mut last, 11_998).unwrap();
+        assert_eq!(last, [9]);
+        assert!(at(base, 5000).is_some() && at(base + 5000, 0).is_some());
+        assert_eq!(
+            [at(base - 1, 2), at(base, 5001), at(base + 5001, 0), at(u64::MAX, 2), at(base + 8, u64::MAX)],
+            [None; 5]
+        );
+        let readable = Mapped::of_file(&file, 6999, REGION, false).unwrap();
+        assert!(readable.place(base, 4, false).is_some() && readable.place(base, 4, true).is_none());
+    }
+
+    #[test]
+    fn what_could_be_a_signal_is_not_mapped() {
+        let refused = |file: &OwnedFd, offset, length| {
+            Mapped::of_file(file, offset, Region { address: 4096, length }, true).is_err()
+        };
+        let loose = memory(8192, SealFlags::GROW, MemfdFlags::empty()).unwrap();
+        assert!(refused(&loose, 0, 8192), "it may shrink");
+        let file = sealed(8192);
+        assert!(!refused(&file, 4096, 4096));
+        assert!(refused(&file, 4096, 4097) && refused(&file, 8193, 1) && refused(&file, 0, 0));
+        assert!(refused(&file, u64::MAX, 2) && refused(&file, 4096, u64::MAX) && refused(&file, 1 << 63, 1 << 63));
+        let endless = sealed(1 << 50);
+        assert!(refused(&endless, 0, 1 << 50), "more than anybody has");
+        assert!(refused(&std::fs::File::open("/dev/zero").unwrap().into(), 0, 4096), "no file of memory");
+        let for_reading = memory(8192, SealFlags::SHRINK | SealFlags::FUTURE_WRITE, MemfdFlags::empty()).unwrap();
+        assert!(refused(&for_reading, 0, 8192));
+        assert!(Mapped::of_file(&for_reading, 0, REGION, false).is_ok());
+        if let Ok(huge) = memory(2 << 20, SealFlags::SHRINK, MemfdFlags::HUGETLB) {
+            assert!(refused(&huge, 0, 8192), "huge pages may run out");
+        }
+    }
+
+    #[test]
+    fn segments_are_attached_by_number_even_after_their_removal() {
+        // SAFETY: a new segment, removed once it is not attached any more.
+        let id = unsafe { libc::shmget(libc::IPC_PRIVATE, 8192, 0o600) };
+        let region = |length| Region { address: 4096, length };
+        let mapped = Mapped::of_segment(id, 100, region(8092), true).unwrap();
+        let other = Mapped::of_segment(id, 0, region(8192), false).unwrap();
+        // SAFETY: marks it for removal.
+        assert_eq!(unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) }, 0);
+        assert!(Mapped::of_segment(id, 8191, region(1), true).is_ok());
+        // SAFETY: bytes of both mappings.
+        unsafe {
+            mapped.place(4096, 1, true).unwrap().write(7);
+            assert_eq!(other.place(4196, 1, false).unwrap().read(), 7);
+        }
+        assert!(other.place(4196, 1, true).is_none());
+        let refused = |offset, length| Mapped::of_segment(id, offset, region(length), true).is_err();
+        assert!(refused(101, 8092) && refused(8193, 0) && refused(0, 0) && refused(u64::MAX, 2));
+        drop((mapped, other));
+        assert!(Mapped::of_segment(id, 0, region(8192), true).is_err(), "the last has left");
+        assert!(segment_size(-1).is_none() && segment_size(i32::MAX).is_none());
+    }
+}

@@ -1,0 +1,17 @@
+//! Memory of this process that peers reach, and memory of peers that this process reaches.
+
+pub(crate) mod backing;
+pub(crate) mod calibration;
+pub(crate) mod cma;
+pub(crate) mod exchange;
+pub(crate) mod imports;
+pub(crate) mod kernel_copy;
+pub(crate) mod knem;
+#[cfg(not(loom))]
+pub(crate) mod map;
+#[cfg(loom)]
+#[path = "map/double.rs"]
+pub(crate) mod map;
+pub(crate) mod mapped;
+pub(crate) mod regions;
+pub(crate) mod window;

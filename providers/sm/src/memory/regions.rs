@@ -1,0 +1,477 @@
+//! Registered memory: a table that this process writes and its peers map read-only.
+//!
+//! A key is a place in the table and 16 bits that differ each time the place serves; a freed place rests before it does
+//! again. Registered regions and bound windows are alike here, but local segments cannot name a window. The table is what
+//! makes RDMA one-sided: the initiator checks key, bounds, rights and protection domain in it before and after it copies.
+//! Local copies hold a count on the entry, remote ones announce the key on their control line; deregistration kills the key
+//! and then waits until both are gone, so that afterwards no transfer touches the memory.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dapl::error::{Error, Resource, Result};
+use dapl::provider::{Access, Region, Segment, Status};
+use dapl::runtime::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, fence_behind_rmw, yield_now};
+use dapl_software::memory::keys::Places;
+use dapl_software::memory::scatter_gather::Memory;
+use dapl_software::memory::user_copy::{Checker, Registered};
+
+use crate::memory::knem::{Knem, Lent};
+use crate::memory::map::{Map, Ticker};
+
+/// Registrations at a time; a model has one. Place 0 is never used, so no key is 0.
+pub(crate) const SLOTS: usize = if cfg!(loom) { 2 } else { 1 << 16 };
+const ENTRY: usize = 64;
+
+const KEY: usize = 0;
+const BASE: usize = 8;
+const LEN: usize = 16;
+const RIGHTS: usize = 24;
+/// Of KNEM's region of the same memory, or 0.
+const COOKIE: usize = 32;
+
+const LOCAL_WRITE: u64 = 1;
+const REMOTE_READ: u64 = 2;
+const REMOTE_WRITE: u64 = 4;
+/// Local segments may name it.
+const LOCAL: u64 = 8;
+/// Peers may ask for what is behind it, and map that.
+const LENT: u64 = 16;
+
+/// What somebody wants to do with memory.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Wish {
+    /// Always granted on live memory of the right domain that is no window.
+    LocalRead,
+    LocalWrite,
+    RemoteRead,
+    RemoteWrite,
+}
+
+impl Wish {
+    fn right(self) -> u64 {
+        match self {
+            Wish::LocalRead => LOCAL,
+            Wish::LocalWrite => LOCAL | LOCAL_WRITE,
+            Wish::RemoteRead => REMOTE_READ,
+            Wish::RemoteWrite => REMOTE_WRITE,
+        }
+    }
+}
+
+/// What a table says of a live key.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Entry {
+    pub(crate) region: Region,
+    pub(crate) pd: u32,
+    rights: u64,
+}
+
+impl Entry {
+    pub(crate) fn grants(&self, wish: Wish) -> bool {
+        self.rights & wish.right() == wish.right()
+    }
+
+    /// May peers map what is behind it?
+    pub(crate) fn is_lent(&self) -> bool {
+        self.rights & LENT != 0
+    }
+}
+
+/// Reads a table, this process's or a peer's; every field once.
+fn entry(table: &Map, slots: u32, key: u32) -> Option<Entry> {
+    let place = key >> 16;
+    if place == 0 || place >= slots {
+        return None;
+    }
+    let entry = place as usize * ENTRY;
+    let live = |order| table.word(entry + KEY).load(order) == u64::from(key);
+    if !live(Ordering::Acquire) {
+        return None;
+    }
+    let address = table.word(entry + BASE).load(Ordering::Relaxed);
+    let length = table.word(entry + LEN).load(Ordering::Relaxed);
+    let rights = table.word(entry + RIGHTS).load(Ordering::Relaxed);
+    // The fields belong to the key only if it is still there after they were read.
+    fence(Ordering::Acquire);
+    live(Ordering::Relaxed).then_some(Entry { region: Region { address, length }, pd: (rights >> 32) as u32, rights })
+}
+
+/// Looks a range up in a table.
+fn check(table: &Map, slots: u32, key: u32, pd: u32, address: u64, length: u64, wish: Wish) -> bool {
+    entry(table, slots, key).is_some_and(|entry| {
+        let Region { address: base, length: len } = entry.region;
+        let inside = address >= base && address - base <= len && length <= len - (address - base);
+        inside && entry.pd == pd && entry.grants(wish)
+    })
+}
+
+/// This process's registrations.
+#[derive(Debug)]
+pub(crate) struct Regions {
+    table: Map,
+    fd: OwnedFd,
+    /// For each place: copies under way in this process.
+    users: Box<[AtomicU32]>,
+    places: Mutex<Places>,
+    knem: Option<Knem>,
+    /// The engine's.
+    pub(crate) ticker: Ticker,
+    checker: Checker,
+}
+
+impl Regions {
+    pub(crate) fn new(seed: u64) -> Result<Self> {
+        let (table, fd) = Map::create("dapl-sm-regions", SLOTS * ENTRY, true)?;
+        let users = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
+        let places = Mutex::new(Places::new(SLOTS, seed));
+        Ok(Regions { table, fd, users, places, knem: None, ticker: Ticker::default(), checker: Checker::default() })
+    }
+
+    /// May a region be registered? `write`: also to be written.
+    pub(crate) fn may_register(&self, region: Region, write: bool) -> bool {
+        self.checker.may_register(region, write)
+    }
+
+    /// With KNEM's device, if there is one: what peers may reach is lent there too.
+    pub(crate) fn with(self, knem: Option<Knem>) -> Self {
+        Regions { knem, ..self }
+    }
+
+    /// KNEM's device, if it is used.
+    pub(crate) fn knem(&self) -> Option<&Knem> {
+        self.knem.as_ref()
+    }
+
+    /// What a liar may rewrite, and where in it the fields of a key stand: the key, the base, the length, the rights.
+    #[cfg(test)]
+    pub(crate) fn exposed(&self, key: u32) -> (&Map, [usize; 4]) {
+        (&self.table, [KEY, BASE, LEN, RIGHTS].map(|field| (key >> 16) as usize * ENTRY + field))
+    }
+
+    /// The descriptor that peers get.
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Registers a range and returns its key.
+    pub(crate) fn add(&self, region: Region, access: Access, pd: u32) -> Result<u32> {
+        let key = self.reserve()?;
+        self.set(key, region, pd, rights(access) | LOCAL);
+        Ok(key)
+    }
+
+    /// As `add`, of memory that peers may map.
+    pub(crate) fn lend(&self, region: Region, access: Access, pd: u32) -> Result<u32> {
+        let key = self.reserve()?;
+        self.set(key, region, pd, rights(access) | LOCAL | LENT);
+        Ok(key)
+    }
+
+    /// What is known of a live key of ours.
+    pub(crate) fn entry(&self, key: u32) -> Option<Entry> {
+        entry(&self.table, SLOTS as u32, key)
+    }
+
+    /// A key that opens nothing yet.
+    pub(crate) fn reserve(&self) -> Result<u32> {
+        self.places.lock().take().ok_or_else(|| {
+            log::error!("all {} memory registrations of this IA are in use", SLOTS - 1);
+            Error::Exhausted(Resource::MemoryRegion)
+        })
+    }
+
+    /// Makes a reserved key open a window: for peers, not for local segments.
+    pub(crate) fn open(&self, key: u32, region: Region, access: Access, pd: u32) {
+        self.set(key, region, pd, rights(access));
+    }
+
+    fn set(&self, key: u32, region: Region, pd: u32, rights: u64) {
+        let entry = (key >> 16) as usize * ENTRY;
+        self.table.word(entry + BASE).store(region.address, Ordering::Relaxed);
+        self.table.word(entry + LEN).store(region.length, Ordering::Relaxed);
+        self.table.word(entry + RIGHTS).store(u64::from(pd) << 32 | rights, Ordering::Relaxed);
+        // A window is a part of memory that is lent as a whole: its key leads elsewhere.
+        let knem = self.knem.as_ref().filter(|_| rights & LOCAL != 0);
+        let cookie = knem.map_or(0, |knem| knem.lend(region, rights & REMOTE_READ != 0, rights & REMOTE_WRITE != 0));
+        self.table.word(entry + COOKIE).store(cookie, Ordering::Relaxed);
+        // Pairs with the Acquire in `check`: first the fields, then the key that makes them true.
+        self.table.word(entry + KEY).store(u64::from(key), Ordering::Release);
+    }
+
+    /// Ends a registration; `announced` says whether a peer is copying with a key just now.
+    pub(crate) fn remove(&self, key: u32, announced: impl Fn(u32) -> bool) {
+        self.kill(key);
+        while self.is_held(key) {
+            yield_now();
+        }
+        wait_while(|| announced(key));
+        if let Some(knem) = &self.knem {
+            knem.take_back(self.table.word((key >> 16) as usize * ENTRY + COOKIE).swap(0, Ordering::Relaxed));
+        }
+        self.give_back(key);
+    }
+
+    /// From now on the key opens nothing; copies may still be under way.
+    pub(crate) fn kill(&self, key: u32) {
+        self.table.word((key >> 16) as usize * ENTRY + KEY).store(0, Ordering::Relaxed);
+        // Pairs with the fences in `hold` and `announce`: either they see the key gone, or we see them.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Is a copy with this key under way in this process?
+    pub(crate) fn is_held(&self, key: u32) -> bool {
+        self.users[(key >> 16) as usize].load(Ordering::Acquire) != 0
+    }
+
+    /// A dead key, or one that was only reserved, is of no more use.
+    pub(crate) fn give_back(&self, key: u32) {
+        self.places.lock().give_back(key);
+    }
+
+    /// Is the range open to this wish?
+    pub(crate) fn allows(&self, key: u32, pd: u32, region: Region, wish: Wish) -> bool {
+        check(&self.table, SLOTS as u32, key, pd, region.address, region.length, wish)
+    }
+
+    /// All of the registration of a key that is held.
+    pub(crate) fn registered(&self, key: u32) -> Registered<'_> {
+        let entry = (key >> 16) as usize * ENTRY;
+        let field = |offset| self.table.word(entry + offset).load(Ordering::Relaxed);
+        Registered { region: Region { address: field(BASE), length: field(LEN) }, checker: &self.checker }
+    }
+
+    /// Holds a range for a copy in this process. Whether its memory is there is for the copy to find out.
+    pub(crate) fn hold(
+        &self,
+        key: u32,
+        pd: u32,
+        address: u64,
+        length: u64,
+        wish: Wish,
+    ) -> std::result::Result<Hold<'_>, Status> {
+        let users = &self.users[(key >> 16) as usize];
+        users.fetch_add(1, Ordering::SeqCst);
+        // Pairs with the fence in `kill`: either it sees this user, or `check` sees the key gone.
+        fence_behind_rmw();
+        let hold = Hold(users);
+        if check(&self.table, SLOTS as u32, key, pd, address, length, wish) {
+            return Ok(hold);
+        }
+        Err(match wish {
+            Wish::LocalRead | Wish::LocalWrite => Status::LocalProtection,
+            Wish::RemoteRead | Wish::RemoteWrite => Status::RemoteAccess,
+        })
+    }
+}
+
+impl Memory for Regions {
+    type Hold<'a> = Hold<'a>;
+
+    #[inline]
+    fn hold_piece(&self, pd: u32, piece: &Segment, write: bool) -> std::result::Result<Hold<'_>, Status> {
+        let wish = if write { Wish::LocalWrite } else { Wish::LocalRead };
+        self.hold(piece.key, pd, piece.address, piece.length, wish)
+    }
+
+    fn registered(&self, key: u32) -> Registered<'_> {
+        Regions::registered(self, key)
+    }
+}
+
+/// Waits for a copy of a peer's, which takes a moment, or as long as that process does not get a processor. One that is
+/// stopped, or lies, is not waited for longer than a second.
+pub(crate) fn wait_while(busy: impl Fn() -> bool) {
+    const FEW: u32 = 1000;
+    let (mut rounds, mut since) = (0, None);
+    while busy() {
+        rounds += 1;
+        // A model has no clock.
+        let over =
+            |since: &mut Option<Instant>| since.get_or_insert_with(Instant::now).elapsed() > Duration::from_secs(1);
+        if rounds > FEW && (cfg!(loom) || over(&mut since)) {
+            return;
+        }
+        yield_now();
+    }
+}
+
+fn rights(access: Access) -> u64 {
+    let bit = |granted, right| if granted { right } else { 0 };
+    bit(access.local_write, LOCAL_WRITE) | bit(access.remote_read, REMOTE_READ) | bit(access.remote_write, REMOTE_WRITE)
+}
+
+/// Keeps a registration from ending during a copy.
+#[derive(Debug)]
+pub(crate) struct Hold<'a>(&'a AtomicU32);
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// A peer's table of registrations.
+#[derive(Debug)]
+pub(crate) struct PeerRegions {
+    table: Map,
+    slots: u32,
+}
+
+impl PeerRegions {
+    /// Maps it; `None` when it is not what the peer says.
+    pub(crate) fn map(fd: &OwnedFd, slots: u32) -> Option<Arc<Self>> {
+        let table = Map::of_peer(fd, slots as usize * ENTRY, false)?;
+        Some(Arc::new(PeerRegions { table, slots }))
+    }
+
+    /// May this side copy there? `busy` is the word on our control line where the owner sees that we do; it holds the key
+    /// until [`Announced`] is dropped.
+    pub(crate) fn announce<'a>(
+        &self,
+        busy: &'a AtomicU64,
+        target: &Target,
+    ) -> std::result::Result<Announced<'a>, Status> {
+        busy.store(u64::from(target.key), Ordering::Relaxed);
+        let announced = Announced(busy);
+        // Pairs with the fence in `kill`: either the owner sees our word, or we see its key gone.
+        fence(Ordering::SeqCst);
+        if self.allows(target) { Ok(announced) } else { Err(Status::RemoteAccess) }
+    }
+
+    /// The cookie of a key, where its owner has one. It is the key's only as long as the key is live.
+    pub(crate) fn lent(&self, key: u32) -> Option<Lent> {
+        let place = self.place(key)?;
+        Lent::of(self.table.word(place + COOKIE).load(Ordering::Relaxed))
+    }
+
+    /// How far into its registration a range begins.
+    pub(crate) fn offset(&self, target: &Target) -> Option<u64> {
+        let place = self.place(target.key)?;
+        target.address.checked_sub(self.table.word(place + BASE).load(Ordering::Relaxed))
+    }
+
+    /// Where the entry of a key begins.
+    fn place(&self, key: u32) -> Option<usize> {
+        (key >> 16 < self.slots).then_some((key >> 16) as usize * ENTRY)
+    }
+
+    /// What the peer says of a key of its, if it is live.
+    pub(crate) fn entry(&self, key: u32) -> Option<Entry> {
+        entry(&self.table, self.slots, key)
+    }
+
+    /// Is the range (still) open to us?
+    pub(crate) fn allows(&self, target: &Target) -> bool {
+        check(&self.table, self.slots, target.key, target.pd, target.address, target.length, target.wish)
+    }
+}
+
+/// A range of a peer's memory and what is to be done with it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub(crate) key: u32,
+    pub(crate) pd: u32,
+    pub(crate) address: u64,
+    pub(crate) length: u64,
+    pub(crate) wish: Wish,
+}
+
+/// A copy into or out of a peer's memory is under way.
+#[derive(Debug)]
+pub(crate) struct Announced<'a>(&'a AtomicU64);
+
+impl Drop for Announced<'_> {
+    fn drop(&mut self) {
+        // Release: the copy is done before the word says so.
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Access = Access { local_write: true, remote_read: true, remote_write: true };
+
+    /// Memory that is there.
+    fn base() -> u64 {
+        static MEMORY: [std::sync::atomic::AtomicU64; 16] = [const { std::sync::atomic::AtomicU64::new(0) }; 16];
+        MEMORY.as_ptr() as u64
+    }
+
+    fn memory(length: u64) -> Region {
+        Region { address: base(), length }
+    }
+
+    #[test]
+    fn a_key_opens_its_range_and_nothing_else() {
+        let regions = Regions::new(1).unwrap();
+        let key = regions.add(memory(100), ALL, 7).unwrap();
+        let ok = |address, length| regions.hold(key, 7, address, length, Wish::LocalWrite).is_ok();
+        let at = base();
+        assert!(ok(at, 100) && ok(at + 99, 1) && ok(at + 100, 0));
+        assert!(!ok(at - 1, 1) && !ok(at, 101) && !ok(at + 101, 0) && !ok(u64::MAX, 2) && !ok(at + 50, u64::MAX));
+        assert!(regions.hold(key, 8, at, 1, Wish::LocalRead).is_err(), "another domain");
+        assert!(regions.hold(key ^ 1, 7, at, 1, Wish::LocalRead).is_err(), "a guess");
+        for garbage in [0, 1, u32::MAX, 0xFFFF_0000] {
+            assert!(regions.hold(garbage, 7, at, 1, Wish::LocalRead).is_err());
+        }
+    }
+
+    #[test]
+    fn rights_are_what_was_asked_for() {
+        let regions = Regions::new(1).unwrap();
+        let key = regions.add(memory(10), Access { remote_read: true, ..Access::default() }, 1).unwrap();
+        assert!(regions.hold(key, 1, base(), 1, Wish::LocalRead).is_ok());
+        assert!(regions.hold(key, 1, base(), 1, Wish::RemoteRead).is_ok());
+        assert_eq!(regions.hold(key, 1, base(), 1, Wish::LocalWrite).err(), Some(Status::LocalProtection));
+        assert_eq!(regions.hold(key, 1, base(), 1, Wish::RemoteWrite).err(), Some(Status::RemoteAccess));
+    }
+
+    #[test]
+    fn a_removed_key_is_dead_here_and_at_the_peer() {
+        let regions = Regions::new(1).unwrap();
+        let theirs = PeerRegions::map(regions.fd(), SLOTS as u32).unwrap();
+        let key = regions.add(memory(64), ALL, 1).unwrap();
+        let target = Target { key, pd: 1, address: base(), length: 64, wish: Wish::RemoteWrite };
+        let busy = AtomicU64::new(0);
+        drop(theirs.announce(&busy, &target).unwrap());
+        regions.remove(key, |_| false);
+        assert!(regions.hold(key, 1, base(), 1, Wish::LocalRead).is_err());
+        assert!(theirs.announce(&busy, &target).is_err());
+        assert_eq!(busy.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn removal_waits_for_copies() {
+        let regions = Regions::new(1).unwrap();
+        let key = regions.add(memory(64), ALL, 1).unwrap();
+        let hold = regions.hold(key, 1, base(), 64, Wish::LocalRead).unwrap();
+        std::thread::scope(|scope| {
+            let remover = scope.spawn(|| regions.remove(key, |_| false));
+            while regions.hold(key, 1, base(), 1, Wish::LocalRead).is_ok() {
+                std::thread::yield_now();
+            }
+            assert!(!remover.is_finished());
+            drop(hold);
+        });
+    }
+
+    #[test]
+    fn a_window_opens_to_peers_when_it_is_opened_and_never_to_local_segments() {
+        let regions = Regions::new(1).unwrap();
+        let key = regions.reserve().unwrap();
+        let access = |wish| regions.hold(key, 1, base(), 8, wish).is_ok();
+        assert!(!access(Wish::RemoteRead), "only reserved");
+        regions.open(key, memory(8), Access { remote_read: true, ..Access::default() }, 1);
+        assert!(access(Wish::RemoteRead) && !access(Wish::RemoteWrite));
+        assert!(!access(Wish::LocalRead) && !access(Wish::LocalWrite));
+        regions.kill(key);
+        assert!(!access(Wish::RemoteRead) && !regions.is_held(key));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod interleavings;

@@ -1,0 +1,188 @@
+//! Memory windows over sm's table of registrations: which copies a bind has to wait for. How binds take turns is in
+//! `dapl_software::memory::window`.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use dapl::error::Result;
+use dapl::provider::{Access, Region};
+use dapl_software::memory::window::Keys;
+
+use crate::cm::table::Book;
+use crate::memory::regions::{Regions, Wish};
+
+pub(crate) use dapl_software::memory::window::Wanted;
+
+/// A window of this provider's.
+pub(crate) type Window = dapl_software::memory::window::Window<Table>;
+
+/// The table, and the connections whose peers copy by what it says.
+pub(crate) struct Table {
+    regions: Arc<Regions>,
+    book: Arc<Book>,
+}
+
+/// A window that is not bound.
+pub(crate) fn window_of(regions: Arc<Regions>, book: Arc<Book>, pd: u32) -> Window {
+    Window::new(Table { regions, book }, pd)
+}
+
+impl Keys for Table {
+    fn reserve(&self) -> Result<u32> {
+        self.regions.reserve()
+    }
+
+    fn open(&self, key: u32, region: Region, access: Access, pd: u32) {
+        self.regions.open(key, region, access, pd);
+    }
+
+    fn kill(&self, key: u32) {
+        self.regions.kill(key);
+    }
+
+    fn is_held(&self, key: u32) -> bool {
+        self.regions.is_held(key)
+    }
+
+    fn is_announced(&self, key: u32) -> bool {
+        self.book.links().iter().any(|link| link.peer_copies_with(key))
+    }
+
+    fn remove(&self, key: u32) {
+        let links = std::cell::OnceCell::new();
+        self.regions
+            .remove(key, |key| links.get_or_init(|| self.book.links()).iter().any(|link| link.peer_copies_with(key)));
+    }
+
+    fn give_back(&self, key: u32) {
+        self.regions.give_back(key);
+    }
+
+    fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool {
+        self.regions.allows(source, pd, region, if write { Wish::LocalWrite } else { Wish::LocalRead })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dapl::provider::Status;
+
+    use super::*;
+    use crate::memory::regions::Wish;
+
+    const PD: u32 = 3;
+    const READ: Access = Access { local_write: false, remote_read: true, remote_write: false };
+
+    /// Memory that is there.
+    fn whole() -> Region {
+        static MEMORY: [u8; 104] = [0; 104];
+        Region { address: MEMORY.as_ptr() as u64, length: 100 }
+    }
+
+    /// A window, its table, and the key of a registration.
+    fn window() -> (Window, Arc<Regions>, u32) {
+        let regions = Arc::new(Regions::new(1).unwrap());
+        let source = regions.add(whole(), Access::default(), PD).unwrap();
+        (window_of(regions.clone(), Arc::default(), PD), regions, source)
+    }
+
+    fn wanted(source: u32, keep: &Arc<()>) -> Option<Wanted> {
+        Some(Wanted { source, region: whole(), access: READ, keep: keep.clone() })
+    }
+
+    fn keeps(keep: &Arc<()>) -> usize {
+        Arc::strong_count(keep) - 1
+    }
+
+    #[test]
+    fn a_key_opens_at_its_turn_and_dies_at_the_next() {
+        let (window, regions, source) = window();
+        let keep = Arc::new(());
+        let reads = |key| regions.allows(key, PD, whole(), Wish::RemoteRead);
+        let (first, one) = window.accept(wanted(source, &keep)).unwrap();
+        assert!(window.is_bound() && !reads(one) && keeps(&keep) == 1);
+        assert_eq!(window.turn(first, PD), Ok(true));
+        let (second, two) = window.accept(wanted(source, &keep)).unwrap();
+        assert!(reads(one) && !reads(two) && keeps(&keep) == 2);
+        let hold = regions.hold(one, PD, whole().address, 1, Wish::RemoteRead).unwrap();
+        assert_eq!(window.turn(second, PD), Ok(false), "a copy is under way");
+        assert!(!reads(one) && !reads(two) && keeps(&keep) == 2);
+        drop(hold);
+        assert_eq!(window.turn(second, PD), Ok(true));
+        assert!(!reads(one) && reads(two) && keeps(&keep) == 1);
+        let (third, none) = window.accept(None).unwrap();
+        assert!(!window.is_bound() && none == 0 && reads(two), "until it has its turn");
+        assert_eq!(window.turn(third, PD), Ok(true));
+        assert!(!reads(two) && keeps(&keep) == 0);
+    }
+
+    #[test]
+    fn what_is_flushed_leaves_nothing_bound_and_lets_go_once() {
+        let (window, regions, source) = window();
+        let keep = Arc::new(());
+        let (first, one) = window.accept(wanted(source, &keep)).unwrap();
+        window.turn(first, PD).unwrap();
+        let (second, _) = window.accept(wanted(source, &keep)).unwrap();
+        window.give_up(second);
+        assert!(!window.is_bound() && keeps(&keep) == 0);
+        assert!(!regions.allows(one, PD, whole(), Wish::RemoteRead));
+        window.give_up(second);
+
+        let (third, three) = window.accept(wanted(source, &keep)).unwrap();
+        window.turn(third, PD).unwrap();
+        window.give_up(third);
+        assert!(!window.is_bound() && keeps(&keep) == 0, "after its turn too");
+        assert!(!regions.allows(three, PD, whole(), Wish::RemoteRead));
+    }
+
+    #[test]
+    fn a_later_move_makes_an_earlier_one_void() {
+        let (window, regions, source) = window();
+        let keep = Arc::new(());
+        let (first, one) = window.accept(wanted(source, &keep)).unwrap();
+        let (second, two) = window.accept(wanted(source, &keep)).unwrap();
+        window.turn(second, PD).unwrap();
+        assert_eq!((window.turn(first, PD), keeps(&keep)), (Ok(true), 1));
+        window.give_up(first);
+        assert!(window.is_bound() && regions.allows(two, PD, whole(), Wish::RemoteRead));
+        assert!(!regions.allows(one, PD, whole(), Wish::RemoteRead));
+    }
+
+    #[test]
+    fn a_window_that_closes_takes_all_along() {
+        let (window, regions, source) = window();
+        let keep = Arc::new(());
+        let (first, one) = window.accept(wanted(source, &keep)).unwrap();
+        window.turn(first, PD).unwrap();
+        let (second, two) = window.accept(wanted(source, &keep)).unwrap();
+        window.close();
+        assert_eq!((keeps(&keep), window.turn(second, PD)), (0, Ok(true)));
+        for key in [one, two] {
+            assert!(!regions.allows(key, PD, whole(), Wish::RemoteRead));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_granted_fails_at_its_turn() {
+        let (window, regions, source) = window();
+        let keep = Arc::new(());
+        let (first, one) = window.accept(wanted(source, &keep)).unwrap();
+        window.turn(first, PD).unwrap();
+        let write = Access { remote_write: true, ..READ };
+        let beyond = Region { length: 101, ..whole() };
+        let cases = [
+            ("a stale registration", source ^ 1, whole(), READ, PD),
+            ("outside", source, beyond, READ, PD),
+            ("no right to write", source, whole(), write, PD),
+            ("another domain", source, whole(), READ, PD + 1),
+            ("a window", one, whole(), READ, PD),
+        ];
+        for (what, source, region, access, pd) in cases {
+            let wanted = Wanted { source, region, access, keep: keep.clone() };
+            let (number, key) = window.accept(Some(wanted)).unwrap();
+            assert_eq!(window.turn(number, pd), Err(Status::BindFailed), "{what}");
+            assert!(!window.is_bound() && keeps(&keep) == 0, "{what}");
+            assert!(!regions.allows(key, PD, region, Wish::RemoteRead));
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! A link: the areas of one connection, this side's and the peer's, and the control line that each side writes.
+//!
+//! Each side writes only its own area, which the peer maps read-only; the RMA buffer is written by both. On the control line
+//! a side says how far it has read, whether it sleeps, which registrations it is copying with, whether it can fetch what is
+//! offered to it, and that it has gone.
+#![forbid(unsafe_code)]
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+
+use dapl::error::Result;
+use dapl::provider::ConnId;
+use dapl::runtime::sync::{AtomicU64, Ordering, fence};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::engine::wake::{Delivery, tell};
+use crate::engine::wake_flags::Wishes;
+use crate::help::Help;
+use crate::memory::imports::Loans;
+use crate::memory::map::{Looked, Map, Ticker};
+use crate::memory::regions::PeerRegions;
+use crate::proto::handshake::Geometry;
+use crate::proto::message::Note;
+use crate::proto::reassembly::Route;
+use crate::qp::ring::Place;
+
+pub(crate) use crate::engine::wake_flags::{WANT_PROGRESS, WANT_REQUESTS, offer_barrier};
+
+// Offsets in an area; lines written for different readers lie 128 bytes apart (adjacent-line prefetch).
+const WANT: usize = 128;
+const TAKEN_REQUESTS: usize = 256;
+const TAKEN_RESPONSES: usize = 264;
+const BUSY: usize = 384;
+const BUSY_FETCHING: usize = 392;
+const GONE: usize = 512;
+const REACH: usize = 640;
+const RECALLED: usize = 648;
+// 768 to 1023: see `help`.
+const STAGED: usize = 1024;
+
+/// A peer's end point: shared by all connections to it.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) path: PathBuf,
+    /// As the kernel reported it; 0 when it is not visible here.
+    pub(crate) pid: i32,
+    pub(crate) fifo: OwnedFd,
+    pub(crate) regions: Arc<PeerRegions>,
+    /// Cross-memory copy was seen to work, and has not been refused since.
+    pub(crate) cma: AtomicBool,
+    /// KNEM's device comes first, or alone, and has not refused since.
+    pub(crate) knem: AtomicBool,
+    /// What of its shared memory is mapped here; `None`: nothing is to be.
+    pub(crate) loans: Option<Loans>,
+    /// From so many bytes on one copy of the kernel's is better than two through a buffer.
+    pub(crate) offer_from: u64,
+    /// Becomes readable when the process dies. Without it there is no cross-memory copy.
+    pub(crate) watch: Option<Arc<PidWatch>>,
+    /// When that was asked about last.
+    pub(crate) looked: Looked,
+    /// So many copies are still allowed, if it is not `u32::MAX`.
+    #[cfg(test)]
+    pub(crate) allowed: std::sync::atomic::AtomicU32,
+}
+
+impl Peer {
+    /// Is its process id still its own? The engine hears of a death at once, but it may be kept from that for long, by the
+    /// consumer or a signal, and then another process may have the number. So a copy asks, the first one of a tick: in so
+    /// short a time the numbers do not come round.
+    #[inline]
+    pub(crate) fn lives(&self, ticker: &Ticker) -> bool {
+        self.looked.is_still(ticker, || self.watch.as_ref().is_some_and(|watch| !watch.is_dead()))
+    }
+
+    /// As many copies as that are allowed to a sender that does not look whether it is asked for help.
+    #[cfg(test)]
+    pub(crate) const LAZY: u32 = u32::MAX - 1;
+
+    /// A test has the kernel refuse the next copy.
+    #[cfg(test)]
+    pub(crate) fn is_denied(&self) -> bool {
+        use std::sync::atomic::Ordering::SeqCst;
+        let less = |left: u32| Some(if left == u32::MAX { left } else { left.saturating_sub(1) });
+        self.allowed.fetch_update(SeqCst, SeqCst, less) == Ok(0)
+    }
+}
+
+/// A process whose death the engine hears of at once.
+#[derive(Debug)]
+pub(crate) struct PidWatch {
+    pub(crate) fd: OwnedFd,
+}
+
+impl PidWatch {
+    /// Has it died? Its id may be another's then.
+    pub(crate) fn is_dead(&self) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())) != Ok(0)
+    }
+}
+
+/// The peer's half of a link.
+#[derive(Debug)]
+pub(crate) struct Theirs {
+    pub(crate) area: Arc<Map>,
+    pub(crate) rma: Arc<Map>,
+    pub(crate) geometry: Geometry,
+    /// By which the peer knows the connection: what our FIFO words name.
+    pub(crate) id: u32,
+    pub(crate) pd: u32,
+    /// What its packets carry.
+    pub(crate) generation: u16,
+    /// Reads of ours that it takes at a time.
+    pub(crate) reads: u32,
+    /// Both sides arm with a barrier on all processors, so publishing needs none.
+    pub(crate) light: bool,
+    pub(crate) peer: Arc<Peer>,
+}
+
+/// The areas of one connection.
+#[derive(Debug)]
+pub(crate) struct Link {
+    /// By which this side knows the connection.
+    pub(crate) id: u32,
+    pub(crate) conn: ConnId,
+    pub(crate) area: Arc<Map>,
+    pub(crate) rma: Arc<Map>,
+    pub(crate) geometry: Geometry,
+    /// What our packets carry.
+    generation: OnceLock<u16>,
+    theirs: OnceLock<Theirs>,
+    wishes: Wishes,
+}
+
+impl Link {
+    /// This side's half, and the descriptors that the peer gets.
+    pub(crate) fn create(id: u32, conn: ConnId, geometry: Geometry) -> Result<(Link, [OwnedFd; 2])> {
+        let (area, area_fd) = Map::create("dapl-sm-rings", geometry.area_len(), true)?;
+        let (rma, rma_fd) = Map::create("dapl-sm-rma", geometry.rma_len(), false)?;
+        let link = Link {
+            id,
+            conn,
+            area: Arc::new(area),
+            rma: Arc::new(rma),
+            geometry,
+            generation: OnceLock::new(),
+            theirs: OnceLock::new(),
+            wishes: Wishes::default(),
+        };
+        Ok((link, [area_fd, rma_fd]))
+    }
+
+    /// Joins the peer's half; once.
+    pub(crate) fn join(&self, theirs: Theirs) {
+        self.tell_reach(theirs.peer.cma.load(std::sync::atomic::Ordering::Relaxed));
+        let _ = self.theirs.set(theirs);
+    }
+
+    /// Says whether this side can copy from and to the peer's memory by itself.
+    pub(crate) fn tell_reach(&self, reaches: bool) {
+        self.area.word(REACH).store(u64::from(reaches), Ordering::Relaxed);
+    }
+
+    /// Does the peer say so of itself?
+    pub(crate) fn is_reached(&self) -> bool {
+        self.theirs().is_some_and(|t| t.area.word(REACH).load(Ordering::Relaxed) == 1)
+    }
+
+    /// Before this side's offers are flushed: their memory may have another use from here on.
+    pub(crate) fn recall(&self) {
+        self.area.word(RECALLED).store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Has the peer recalled its offers? Asked behind the last copy.
+    pub(crate) fn is_recalled(&self) -> bool {
+        // Pairs with the fence in `recall`: what was copied is what was offered, or we see the word.
+        fence(Ordering::SeqCst);
+        self.theirs().is_none_or(|t| t.area.word(RECALLED).load(Ordering::Relaxed) != 0)
+    }
+
+    /// What is staged for the peer.
+    pub(crate) fn tell_staged(&self, word: u64) {
+        // Release: the bytes are in their place.
+        self.area.word(STAGED).store(word, Ordering::Release);
+    }
+
+    /// What the peer has staged.
+    pub(crate) fn staged(&self) -> u64 {
+        self.theirs().map_or(0, |t| t.area.word(STAGED).load(Ordering::Acquire))
+    }
+
+    /// Where both sides ask for help and give it.
+    pub(crate) fn help(&self) -> Option<Help<'_>> {
+        Some(Help { own: &self.area, theirs: &self.theirs()?.area })
+    }
+
+    pub(crate) fn theirs(&self) -> Option<&Theirs> {
+        self.theirs.get()
+    }
+
+    /// Says what our packets carry; once, before the peer hears of it.
+    pub(crate) fn be_of(&self, generation: u16) {
+        let _ = self.generation.set(generation);
+    }
+
+    /// The way of what we send.
+    pub(crate) fn route_out(&self) -> Option<Route> {
+        let generation = *self.generation.get()?;
+        self.theirs().map(|t| Route { generation, source: self.id, destination: t.id })
+    }
+
+    /// The way of what the peer sends.
+    pub(crate) fn route_in(&self) -> Option<Route> {
+        self.theirs().map(|t| Route { generation: t.generation, source: t.id, destination: self.id })
+    }
+
+    pub(crate) fn requests(geometry: &Geometry) -> Place {
+        Place { offset: geometry.requests_at(), slots: geometry.requests }
+    }
+
+    pub(crate) fn responses(geometry: &Geometry) -> Place {
+        Place { offset: geometry.responses_at(), slots: geometry.responses }
+    }
+
+    /// Says how many of the peer's requests were taken.
+    pub(crate) fn tell_taken(&self, requests: u64) {
+        // Release: the buffers of those requests were read before they are given back.
+        self.area.word(TAKEN_REQUESTS).store(requests, Ordering::Release);
+    }
+
+    pub(crate) fn tell_taken_responses(&self, responses: u64) {
+        self.area.word(TAKEN_RESPONSES).store(responses, Ordering::Release);
+    }
+
+    /// How many of our requests the peer says it took; 0 before it has joined.
+    pub(crate) fn taken(&self) -> u64 {
+        self.theirs().map_or(0, |t| t.area.word(TAKEN_REQUESTS).load(Ordering::Acquire))
+    }
+
+    pub(crate) fn taken_responses(&self) -> u64 {
+        self.theirs().map_or(0, |t| t.area.word(TAKEN_RESPONSES).load(Ordering::Acquire))
+    }
+
+    /// What the peer has done so far: how many requests and answers of its we took, and how many of ours it took.
+    pub(crate) fn deeds(&self) -> u64 {
+        let ours = [TAKEN_REQUESTS, TAKEN_RESPONSES].map(|at| self.area.word(at).load(Ordering::Relaxed));
+        [ours[0], ours[1], self.taken(), self.taken_responses()].into_iter().fold(0, u64::wrapping_add)
+    }
+
+    /// The word where the owner of memory sees that our sending half copies with one of its keys.
+    pub(crate) fn busy(&self) -> &AtomicU64 {
+        self.area.word(BUSY)
+    }
+
+    /// As `busy`, of the receiving half.
+    pub(crate) fn busy_fetching(&self) -> &AtomicU64 {
+        self.area.word(BUSY_FETCHING)
+    }
+
+    /// Is the peer copying with this key of ours?
+    pub(crate) fn peer_copies_with(&self, key: u32) -> bool {
+        let copies = |word| self.theirs().is_some_and(|t| t.area.word(word).load(Ordering::Acquire) == u64::from(key));
+        copies(BUSY) || copies(BUSY_FETCHING)
+    }
+
+    /// Asks to be woken; look once more afterwards, before sleeping.
+    pub(crate) fn arm(&self, want: u64) {
+        self.wishes.wish(self.area.word(WANT), want, self.theirs().is_some_and(|t| t.light));
+    }
+
+    /// Is this wish on the line already?
+    pub(crate) fn wants(&self, want: u64) -> bool {
+        Wishes::wants(self.area.word(WANT), want)
+    }
+
+    /// No more words, please: somebody polls.
+    pub(crate) fn disarm(&self) {
+        self.wishes.withdraw(self.area.word(WANT));
+    }
+
+    /// After publishing something for the peer: one FIFO word if it sleeps. A polling peer costs no system call (SM-15).
+    pub(crate) fn poke(&self, want: u64) -> Delivery {
+        match self.theirs() {
+            Some(t) if self.wishes.answers(t.area.word(WANT), want, t.light) => tell(&t.peer.fifo, Note::Wake(t.id)),
+            _ => Delivery::Sent,
+        }
+    }
+
+    /// The mark by which the peer knows that this side ended a connection that stood.
+    pub(crate) fn mark_over(&self) {
+        self.area.word(GONE).store(1, Ordering::Release);
+    }
+
+    /// Ends the connection for the peer: the mark, and a word that makes it look.
+    pub(crate) fn reset(&self) {
+        self.mark_over();
+        if let Some(theirs) = self.theirs() {
+            tell(&theirs.peer.fifo, Note::Reset(theirs.id));
+        }
+    }
+
+    /// Has the peer ended it? A forged word in the FIFO does not make it so.
+    pub(crate) fn is_reset(&self) -> bool {
+        self.theirs().is_some_and(|t| t.area.word(GONE).load(Ordering::Acquire) != 0)
+    }
+
+    /// A sign of life (CM-5).
+    pub(crate) fn alive(&self) -> Delivery {
+        self.theirs().map_or(Delivery::Sent, |t| tell(&t.peer.fifo, Note::Alive(t.id)))
+    }
+}

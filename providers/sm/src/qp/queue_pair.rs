@@ -1,0 +1,395 @@
+//! Queue pairs: the two halves of a connection, their locks, and who makes them progress.
+//!
+//! A consumer's poll, a post, or the engine: whoever is there takes a half's lock and passes over it. When nobody polls, a
+//! connection is armed, and the peer wakes the engine by a FIFO word. Lock order: receiving half, sending half, shared receive
+//! queue, completion queue, bell. The layer above is told of a connection's fate by the engine only.
+#![forbid(unsafe_code)]
+
+mod called;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use dapl::error::{Error, Resource, Result};
+use dapl::provider::{
+    Bind, BindWr, CmEvent, Completion, ConnId, ConnectSpec, Connection, MemoryRegion, Outstanding, QpSpec, QueuePair,
+    Segment, SendWr, SharedRecvs, Status, Token,
+};
+use dapl::stats::watermark::High;
+use parking_lot::MutexGuard;
+
+use crate::cm::setup;
+use crate::cm::table::Conn;
+use crate::cq::Outbox;
+use crate::device::Device;
+use crate::engine::jobs::Job;
+use crate::memory::window::Wanted;
+use crate::qp::link::{Link, WANT_PROGRESS, WANT_REQUESTS};
+use crate::qp::rx::Rx;
+use crate::qp::shared::{Fault, Pool, Shared};
+use crate::qp::tx::{Request, Tx};
+use crate::{Mr, Mw, Sm};
+
+/// Looks of the engine's, 2 ms apart, after which a connection is idle. One that has its turn among many comes by more often.
+const COLD: u32 = 16;
+/// Passes over one connection before others have their turn.
+const SERVICE: usize = 1000;
+
+/// A queue pair as dapl holds it.
+pub struct Qp(pub(crate) Arc<Core>);
+
+/// The queue pair itself, shared with completion queues and the engine.
+pub(crate) struct Core {
+    me: Weak<Core>,
+    pub(crate) device: Arc<Device>,
+    shared: Shared,
+    max_recvs: u32,
+    max_requests: u32,
+    max_reads_in: u32,
+    rx: parking_lot::Mutex<Rx>,
+    tx: parking_lot::Mutex<Tx>,
+    /// The connection or attempt; the halves have their own way to its rings. Whoever arms or disarms it holds this lock,
+    /// so that `hot` says the truth about the control line.
+    link: parking_lot::Mutex<Option<Arc<Link>>>,
+    /// Somebody polls a queue of ours, and the peer was told that no waking is wanted.
+    hot: AtomicBool,
+    /// There is no connection or attempt; says so without the lock.
+    over: AtomicBool,
+    /// Passes that moved something, and how many of them the engine has seen.
+    moved: AtomicU32,
+    seen: AtomicU32,
+    /// Looks of the engine's since something moved.
+    idle: AtomicU32,
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").field("pd", &self.shared.pd).field("hot", &self.hot).finish_non_exhaustive()
+    }
+}
+
+impl Qp {
+    pub(crate) fn new(device: Arc<Device>, pd: u32, spec: QpSpec<Sm>) -> Self {
+        let mut shared = Shared {
+            regions: device.regions.clone(),
+            bell: device.bell.clone(),
+            ep: spec.ep,
+            pd,
+            recv_pd: pd,
+            pool: None,
+            recv_cq: spec.recv_cq.map(|cq| cq.0.clone()),
+            request_cq: spec.request_cq.map(|cq| cq.0.clone()),
+            max_message: device.limits.max_message,
+            max_rdma: device.limits.max_rdma,
+            max_reads_out: spec.max_reads_out,
+            rx_taken: AtomicU64::new(0),
+            told: AtomicU64::new(0),
+            ack_low: AtomicU32::new(0),
+            tx_waits: AtomicBool::new(false),
+        };
+        Qp(Arc::new_cyclic(|me: &Weak<Core>| {
+            if let Some(SharedRecvs { srq, token }) = spec.shared {
+                shared.recv_pd = srq.0.pd;
+                shared.pool = Some(Pool { srq: srq.0.clone(), token, taker: me.clone() });
+            }
+            Core {
+                me: me.clone(),
+                device,
+                shared,
+                max_recvs: spec.max_recvs,
+                max_requests: spec.max_requests,
+                max_reads_in: spec.max_reads_in,
+                rx: Default::default(),
+                tx: Default::default(),
+                link: Default::default(),
+                hot: AtomicBool::new(false),
+                over: AtomicBool::new(true),
+                moved: AtomicU32::new(0),
+                seen: AtomicU32::new(0),
+                idle: AtomicU32::new(0),
+            }
+        }))
+    }
+}
+
+impl Core {
+    /// One pass over both halves, for no poller. Says whether anything moved.
+    fn progress(&self) -> bool {
+        let mut out = Outbox::default();
+        let received = {
+            let _service = self.shared.recv_cq.as_ref().map(|cq| cq.begin_service());
+            self.rx.lock().pass(&self.shared, &mut out)
+        };
+        self.bring_on(received, &mut out, true)
+    }
+
+    /// The rest of a pass, over the sending half.
+    fn bring_on(&self, received: std::result::Result<bool, Fault>, out: &mut Outbox<'_>, sending: bool) -> bool {
+        let sent = if sending { self.tx.lock().pass(&self.shared, out) } else { Ok(false) };
+        let moved = match (received, sent) {
+            (Ok(received), Ok(sent)) => received || sent,
+            (Err(fault), _) | (_, Err(fault)) => {
+                self.fail(fault);
+                true
+            }
+        };
+        if moved {
+            self.moved.store(self.moved.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        }
+        moved
+    }
+
+    /// Does somebody poll for us? Who sleeps on one of our queues must be woken, whoever polls the other.
+    fn has_poller(&self) -> bool {
+        self.shared.cqs().any(|cq| cq.is_polled()) && !self.shared.cqs().any(|cq| cq.is_armed())
+    }
+
+    fn cool(&self) {
+        for _ in 0..SERVICE {
+            if !self.progress() && !self.arm() {
+                return;
+            }
+        }
+        // A peer that never stops must not have the engine for itself.
+        self.ask_engine();
+    }
+
+    /// Leaves the connection to the engine.
+    fn ask_engine(&self) {
+        if let Some(link) = self.link() {
+            self.shared.bell.ring(Job::Run(link.id));
+        }
+    }
+
+    /// Asks for a word. True: something is there already.
+    fn arm(&self) -> bool {
+        let rx = self.rx.lock();
+        // Held from the question to the answer: a post in between would be forgotten.
+        let tx = self.tx.lock();
+        let wants_progress = tx.needs_news();
+        if !self.ask(WANT_REQUESTS | if wants_progress { WANT_PROGRESS } else { 0 }) {
+            return false;
+        }
+        rx.has_work() || tx.must_go_on() || tx.has_work(&self.shared)
+    }
+
+    /// Puts a wish on the control line. False: there is no connection.
+    fn ask(&self, want: u64) -> bool {
+        let link = self.link.lock();
+        self.hot.store(false, Ordering::SeqCst);
+        link.as_ref().inspect(|link| link.arm(want)).is_some()
+    }
+
+    /// The connection cannot go on: flush, tell the peer, report it.
+    #[cold]
+    fn fail(&self, fault: Fault) {
+        if let Some((link, _)) = self.end(None) {
+            match fault {
+                Fault::Nonsense(what) => log::warn!("connection {} dropped: the peer sent {what}", link.id),
+                Fault::Watermark => log::info!("connection {} dropped: receives above its hard watermark", link.id),
+                Fault::Receive | Fault::Access | Fault::Request => {}
+            }
+            setup::close(&self.device, &link);
+            self.shared.bell.ring(Job::Event(link.conn, CmEvent::Broken));
+        }
+    }
+
+    /// As `Conn::break_off`; says also whether a fault was found that nobody has reported yet.
+    fn end(&self, which: Option<&Arc<Link>>) -> Option<(Arc<Link>, bool)> {
+        let mut rx = self.rx.lock();
+        let mut tx = self.tx.lock();
+        let link = {
+            let mut slot = self.link.lock();
+            if which.is_some_and(|wanted| slot.as_ref().is_none_or(|l| !Arc::ptr_eq(l, wanted))) {
+                return None;
+            }
+            self.over.store(true, Ordering::Release);
+            slot.take()
+        };
+        rx.broken = true;
+        tx.broken = true;
+        let faulty = rx.stopped || tx.is_stopped();
+        self.flush(&mut rx, &mut tx);
+        drop((rx, tx));
+        self.shared.cqs().for_each(|cq| cq.forget(self));
+        Some((link?, faulty))
+    }
+
+    fn flush(&self, rx: &mut Rx, tx: &mut Tx) {
+        if let Some(ends) = &rx.ends {
+            ends.tell_last(); // what we took is delivered: the peer's sends succeeded
+            if let (true, Some(pool)) = (ends.is_held(), &self.shared.pool) {
+                pool.srq.leave(&pool.taker);
+            }
+        }
+        rx.ends = None;
+        rx.stopped = false;
+        for completion in tx.flush() {
+            self.shared.complete_request(&mut Outbox::default(), completion);
+        }
+        self.shared.tx_waits.store(false, Ordering::Release);
+        self.flush_receives(rx);
+    }
+
+    fn flush_receives(&self, rx: &mut Rx) {
+        for receive in rx.queue.drain(..) {
+            self.shared.complete_recv(&mut Outbox::default(), flushed(receive.token));
+        }
+    }
+
+    pub(crate) fn link(&self) -> Option<Arc<Link>> {
+        self.link.lock().clone()
+    }
+
+    /// After a receive has come, and maybe brought this half on. Whoever polls, sees what is more; else the engine must.
+    fn after_recv(&self, outcome: std::result::Result<bool, Fault>) {
+        match outcome {
+            Ok(false) => {}
+            Ok(true) => self.ask_engine(),
+            Err(fault) => self.fail(fault),
+        }
+    }
+
+    /// The sending half, with room for one more.
+    #[inline]
+    fn room_for_request(&self) -> Result<MutexGuard<'_, Tx>> {
+        let mut tx = self.tx.lock();
+        if tx.len() >= self.max_requests as usize {
+            // Some may be complete without anybody having looked.
+            if let Err(fault) = tx.pass(&self.shared, &mut Outbox::default()) {
+                drop(tx);
+                self.fail(fault);
+                tx = self.tx.lock();
+            } else if tx.len() >= self.max_requests as usize {
+                return Err(Error::Exhausted(Resource::Memory));
+            }
+        }
+        Ok(tx)
+    }
+
+    #[inline]
+    fn submit(&self, mut tx: MutexGuard<'_, Tx>, request: Request) {
+        if tx.broken {
+            return self.shared.complete_request(&mut Outbox::default(), request.flush());
+        }
+        let outcome = tx.post(&self.shared, request);
+        self.after_post(&tx);
+        drop(tx);
+        if let Err(fault) = outcome {
+            self.fail(fault);
+        }
+    }
+
+    /// After a post that nobody polls for: the peer is asked for a word when it has brought us on, and what needs no word
+    /// is the engine's.
+    fn after_post(&self, tx: &Tx) {
+        let Some(ends) = tx.ends.as_ref().filter(|_| !self.hot.load(Ordering::Relaxed)) else { return };
+        let mut run = tx.must_go_on();
+        if tx.needs_news() && !ends.link().wants(WANT_PROGRESS) {
+            self.ask(WANT_REQUESTS | WANT_PROGRESS);
+            // What came in before we asked brings no word.
+            run |= ends.has_work(&self.shared)
+                || self.rx.try_lock().is_none_or(|rx| rx.ends.as_ref().is_some_and(|e| e.has_work(0)));
+        }
+        if run {
+            self.ask_engine();
+        }
+    }
+}
+
+fn flushed(token: Token) -> Completion {
+    Completion { token, status: Status::Flushed, ..Completion::default() }
+}
+
+impl QueuePair for Qp {
+    type Mr = Mr;
+    type Mw = Mw;
+
+    fn post_bind(&self, mw: &Mw, bind: Option<Bind<'_, Mr>>, wr: &BindWr) -> Result<u32> {
+        let tx = self.0.room_for_request()?;
+        let wanted =
+            bind.map(|Bind { mr, region, access, keep }| Wanted { source: mr.local_key(), region, access, keep });
+        let (number, key) = mw.0.accept(wanted)?;
+        self.0.submit(tx, Request::of_window(mw.0.clone(), number, wr));
+        Ok(key)
+    }
+
+    fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()> {
+        let judged = self.0.rx.lock().watch(&self.0.shared, High::new(soft, hard));
+        if let Err(fault) = judged {
+            self.0.fail(fault);
+        }
+        Ok(())
+    }
+
+    fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
+        let core = &self.0;
+        let mut rx = core.rx.lock();
+        if rx.queue.len() >= core.max_recvs as usize {
+            return Err(Error::Exhausted(Resource::Memory));
+        }
+        if rx.broken {
+            core.shared.complete_recv(&mut Outbox::default(), flushed(token));
+            return Ok(());
+        }
+        let outcome = rx.post(&core.shared, segments, token);
+        drop(rx);
+        core.after_recv(outcome);
+        Ok(())
+    }
+
+    fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
+        let tx = self.0.room_for_request()?;
+        self.0.submit(tx, Request::new(wr));
+        Ok(())
+    }
+
+    fn outstanding(&self) -> Outstanding {
+        self.0.progress(); // what is complete, but nobody looked
+        let recvs = self.0.rx.lock().queue.len() as u32;
+        Outstanding { recvs, requests: self.0.tx.lock().len() as u32 }
+    }
+
+    fn flush_recvs(&self) {
+        self.0.flush_receives(&mut self.0.rx.lock());
+    }
+}
+
+impl Connection for Qp {
+    fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
+        setup::connect(&self.0.device, self.0.clone(), spec, conn)
+    }
+
+    fn drain(&self) {
+        let Some(link) = self.0.link() else { return };
+        let mut tx = self.0.tx.lock();
+        if tx.is_empty() {
+            drop(tx);
+            self.0.shared.drained(&link);
+        } else {
+            tx.draining = true;
+            self.0.after_post(&tx);
+        }
+    }
+
+    fn abort(&self) {
+        if let Some(link) = self.0.break_off(None) {
+            setup::close(&self.0.device, &link);
+        }
+    }
+
+    fn reset(&self) -> Result<()> {
+        self.abort();
+        let mut rx = self.0.rx.lock();
+        let mut tx = self.0.tx.lock();
+        rx.broken = false;
+        tx.broken = false;
+        Ok(())
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        self.abort();
+    }
+}

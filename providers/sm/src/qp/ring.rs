@@ -1,0 +1,398 @@
+//! Slot rings: one writer, one reader, no lock and no index in shared memory (transports.md B1).
+//!
+//! A slot is two cache lines, fetched together. Its first word holds the header in the low half and the lap in the high half and is stored last,
+//! so the reader polls only the next slot. The writer's count is private: a process that dies between filling a slot and
+//! publishing it leaves the ring as if it had never begun. How far the reader is comes back on a line of the reader's own
+//! (and inside its messages); a count that was never written is the peer's lie and is reported as `None`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::memory::map::Map;
+use crate::proto::message::{Header, INLINE, LINE, SLOT};
+
+const ACK: usize = 8;
+const AUX: usize = 12;
+const BODY: usize = 16;
+/// A line of the other side's takes as long to come as so many messages to go.
+const AHEAD: u64 = 4;
+
+fn lap(index: u64, shift: u32) -> u64 {
+    // Laps count from 1: fresh memory is of lap 0 and so holds nothing. The low 32 bits are enough, since the reader is
+    // never a whole lap behind without the writer knowing.
+    (((index >> shift) + 1) & 0xFFFF_FFFF) << 32
+}
+
+/// Where a ring lies in its area.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) offset: usize,
+    pub(crate) slots: u32,
+}
+
+/// The writing end, in an area of this process.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    area: Arc<Map>,
+    offset: usize,
+    /// A power of two.
+    slots: u64,
+    next: u64,
+    /// How many slots the reader has taken.
+    taken: u64,
+}
+
+/// What goes into a slot beside its word.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cargo {
+    /// How many of the peer's slots this side has taken (low half).
+    pub(crate) ack: u32,
+    /// Meaning by type: a line of a buffer.
+    pub(crate) aux: u32,
+    /// Length of the whole message, where the bytes are elsewhere. An inline message has its bytes at this place.
+    pub(crate) total: Option<u64>,
+}
+
+impl Writer {
+    pub(crate) fn new(area: Arc<Map>, place: Place) -> Self {
+        assert!(area.is_writable());
+        Writer { area, offset: place.offset, slots: u64::from(place.slots), next: 0, taken: 0 }
+    }
+
+    /// Slots written so far: the number of the next one.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Slots the reader has taken.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.next - self.taken >= self.slots
+    }
+
+    /// Learns how far the reader is, from a word of the peer's. `None`: it claims slots that were never written.
+    pub(crate) fn learn(&mut self, taken: u64) -> Option<()> {
+        if taken > self.next {
+            return None;
+        }
+        self.taken = self.taken.max(taken);
+        Some(())
+    }
+
+    /// As `learn`, from the low half that travels inside messages.
+    pub(crate) fn learn_low(&mut self, low: u32) -> Option<()> {
+        // The distance from what is known is at most a ring, so the low half tells all of it. An older one is no news.
+        let ahead = u64::from(low.wrapping_sub(self.taken as u32));
+        if ahead > u64::from(u32::MAX / 2) { Some(()) } else { self.learn(self.taken + ahead) }
+    }
+
+    /// Fills a word of the next slot behind its cargo, before it is pushed.
+    pub(crate) fn note(&self, n: usize, word: u64) {
+        assert!(n < INLINE / 8 - 1);
+        self.area.word(self.slot() + BODY + 8 + n * 8).store(word, Ordering::Relaxed);
+    }
+
+    fn slot(&self) -> usize {
+        self.offset + (self.next & (self.slots - 1)) as usize * SLOT
+    }
+
+    /// Fills and publishes the next slot. The caller has made sure that the ring is not full.
+    pub(crate) fn push(&mut self, header: Header, cargo: &Cargo) {
+        if let Some(total) = cargo.total {
+            self.area.word(self.slot() + BODY).store(total, Ordering::Relaxed);
+        }
+        self.publish(header, cargo);
+    }
+
+    /// As `push`, with the bytes of an inline message, at most [`INLINE`]. They are here already: while they were gathered, a
+    /// reader that polls would take the line away more than once.
+    pub(crate) fn push_inline(&mut self, header: Header, cargo: &Cargo, bytes: &[u8]) {
+        self.area.put(self.slot() + BODY, &bytes[..bytes.len().min(INLINE)]);
+        fail_point!(SlotFilled);
+        self.publish(header, cargo);
+    }
+
+    #[inline(always)]
+    fn publish(&mut self, header: Header, cargo: &Cargo) {
+        debug_assert!(!self.is_full());
+        let slot = self.slot();
+        self.area.half(slot + ACK).store(cargo.ack, Ordering::Relaxed);
+        self.area.half(slot + AUX).store(cargo.aux, Ordering::Relaxed);
+        let word = u64::from(header.encode()) | lap(self.next, self.slots.trailing_zeros());
+        fail_point!(BeforePublish);
+        // Pairs with the Acquire in `peek`: first the cargo, then the word that announces it.
+        self.area.word(slot).store(word, Ordering::Release);
+        fail_point!(AfterPublish);
+        self.next += 1;
+        // The reader has had that slot in the lap before. Its line is to be here when its turn comes, not from then on.
+        let soon = self.next + AHEAD;
+        if soon - self.taken < self.slots {
+            self.area.fetch(self.offset + (soon & (self.slots - 1)) as usize * SLOT, true);
+        }
+    }
+}
+
+/// The reading end, in an area of the peer's.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    area: Arc<Map>,
+    offset: usize,
+    slots: u64,
+    next: u64,
+}
+
+/// What the reader finds in the next slot.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Next {
+    Empty,
+    Word(Header),
+    /// Something no honest peer writes.
+    Nonsense,
+}
+
+impl Reader {
+    pub(crate) fn new(area: Arc<Map>, place: Place) -> Self {
+        Reader { area, offset: place.offset, slots: u64::from(place.slots), next: 0 }
+    }
+
+    /// Slots taken so far.
+    pub(crate) fn taken(&self) -> u64 {
+        self.next
+    }
+
+    fn slot(&self) -> usize {
+        self.offset + (self.next & (self.slots - 1)) as usize * SLOT
+    }
+
+    /// The word of the next slot, if it is there. Read once: what follows goes by this copy.
+    pub(crate) fn peek(&self) -> Next {
+        // Pairs with the Release in `push`.
+        let slot = self.slot();
+        let word = self.area.word(slot).load(Ordering::Acquire);
+        if word & !0xFFFF_FFFF != lap(self.next, self.slots.trailing_zeros()) {
+            return Next::Empty;
+        }
+        Header::decode(word as u32).map_or(Next::Nonsense, Next::Word)
+    }
+
+    /// Cargo of the slot that `peek` found; its total means something only where one was pushed.
+    pub(crate) fn cargo(&self) -> Cargo {
+        let slot = self.slot();
+        Cargo {
+            ack: self.area.half(slot + ACK).load(Ordering::Relaxed),
+            aux: self.area.half(slot + AUX).load(Ordering::Relaxed),
+            total: Some(self.area.word(slot + BODY).load(Ordering::Relaxed)),
+        }
+    }
+
+    /// The words of the body, each read once.
+    pub(crate) fn body<const N: usize>(&self) -> [u64; N] {
+        const { assert!(N <= INLINE / 8) };
+        std::array::from_fn(|n| self.area.word(self.slot() + BODY + n * 8).load(Ordering::Relaxed))
+    }
+
+    /// The words behind the cargo, as the writer's `note` left them.
+    pub(crate) fn notes<const N: usize>(&self) -> [u64; N] {
+        const { assert!(N < INLINE / 8) };
+        std::array::from_fn(|n| self.area.word(self.slot() + BODY + 8 + n * 8).load(Ordering::Relaxed))
+    }
+
+    /// Where the bytes of an inline message are, up to `INLINE` of them.
+    pub(crate) fn payload(&self) -> Option<*const u8> {
+        self.area.bytes(self.slot() + BODY, INLINE).map(|at| at.cast_const())
+    }
+
+    /// Brings over a slot behind the next, which the writer has probably filled as well.
+    #[inline]
+    pub(crate) fn look_ahead(&self) {
+        self.area.fetch(self.offset + ((self.next + AHEAD) & (self.slots - 1)) as usize * SLOT, false);
+    }
+
+    /// Done with the slot.
+    pub(crate) fn advance(&mut self) {
+        self.next += 1;
+    }
+}
+
+/// A buffer of lines that are reserved and given back in the same order: the sender's private book-keeping over its area.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    lines: u64,
+    /// Lines ever reserved (skipped ones at the end of the buffer included) and given back.
+    head: u64,
+    tail: u64,
+}
+
+impl Lines {
+    pub(crate) fn new(bytes: u32) -> Self {
+        Lines { lines: u64::from(bytes) / LINE as u64, head: 0, tail: 0 }
+    }
+
+    /// Reserves `wanted` lines in a row: the first line, and the mark to give back when they are free again.
+    pub(crate) fn reserve(&mut self, wanted: usize) -> Option<(u32, u64)> {
+        let wanted = wanted as u64;
+        let at = self.head % self.lines;
+        let skip = if at + wanted > self.lines { self.lines - at } else { 0 };
+        if self.head + skip + wanted - self.tail > self.lines {
+            return None;
+        }
+        let first = (at + skip) % self.lines;
+        self.head += skip + wanted;
+        Some((first as u32, self.head))
+    }
+
+    /// Everything reserved up to `mark` is free.
+    pub(crate) fn give_back(&mut self, mark: u64) {
+        self.tail = self.tail.max(mark);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+    use crate::proto::message::Kind;
+
+    fn pair(slots: u32) -> (Writer, Reader) {
+        let (mine, fd) = Map::create("ring", 8192, true).unwrap();
+        let theirs = Map::of_peer(&fd, 8192, false).unwrap();
+        let place = Place { offset: 4096, slots };
+        (Writer::new(Arc::new(mine), place), Reader::new(Arc::new(theirs), place))
+    }
+
+    #[test]
+    fn what_goes_in_comes_out_in_order_over_many_laps() {
+        let (mut writer, mut reader) = pair(8);
+        let mut oracle = VecDeque::new();
+        let mut random = 12345u64;
+        for step in 0..20_000u64 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
+            if random >> 63 == 0 && !writer.is_full() {
+                writer.push(Header::plain(Kind::Send, 8), &Cargo { aux: step as u32, total: Some(step), ack: 0 });
+                oracle.push_back(step);
+            } else if let Next::Word(_) = reader.peek() {
+                let cargo = reader.cargo();
+                assert_eq!(oracle.pop_front(), cargo.total);
+                reader.advance();
+                assert_eq!(writer.learn_low(reader.taken() as u32), Some(()));
+            } else {
+                assert!(oracle.is_empty() || writer.is_full());
+            }
+        }
+    }
+
+    #[test]
+    fn a_reader_that_claims_the_future_is_a_liar() {
+        let (mut writer, _reader) = pair(8);
+        assert_eq!(writer.learn(1), None);
+        assert_eq!(writer.learn_low(3), None);
+        writer.push(Header::plain(Kind::Send, 0), &Cargo::default());
+        assert_eq!(writer.learn_low(1), Some(()));
+        assert_eq!(writer.learn_low(0), Some(()), "old news is no news");
+        assert_eq!(writer.taken(), 1);
+    }
+
+    #[test]
+    fn two_threads_pass_every_slot_once() {
+        let (mut writer, mut reader) = pair(16);
+        let told = std::sync::atomic::AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in 0..200_000u64 {
+                    while writer.is_full() {
+                        writer.learn(told.load(Ordering::Acquire)).unwrap();
+                        std::thread::yield_now();
+                    }
+                    writer.push(Header::plain(Kind::Send, 8), &Cargo { total: Some(n), ack: 0, aux: 0 });
+                }
+            });
+            let mut n = 0;
+            while n < 200_000u64 {
+                match reader.peek() {
+                    Next::Word(_) => {
+                        assert_eq!(reader.cargo().total, Some(n));
+                        reader.advance();
+                        told.store(reader.taken(), Ordering::Release);
+                        n += 1;
+                    }
+                    Next::Empty => std::thread::yield_now(),
+                    Next::Nonsense => panic!(),
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn lines_are_never_given_twice() {
+        let mut lines = Lines::new(64 * 10);
+        let (first, mark) = lines.reserve(6).unwrap();
+        assert_eq!(first, 0);
+        assert!(lines.reserve(5).is_none());
+        let (second, _) = lines.reserve(4).unwrap();
+        assert_eq!(second, 6);
+        lines.give_back(mark);
+        assert_eq!(lines.reserve(6).map(|(first, _)| first), Some(0));
+        assert!(lines.reserve(1).is_none());
+    }
+}
+
+/// A ring of two slots over two laps. loom reports a writer that fills a slot while the reader still reads it, and a
+/// reader that reads it before it is full.
+#[cfg(all(test, loom))]
+mod interleavings {
+    use dapl::runtime::sync::witness::Witness;
+    use loom::thread;
+
+    use super::*;
+    use crate::proto::message::Kind;
+
+    const PLACE: Place = Place { offset: 0, slots: 2 };
+    const MESSAGES: u64 = 4;
+
+    #[test]
+    fn every_slot_passes_once_in_order_and_is_never_shared() {
+        loom::model(|| {
+            let (area, line) = (Arc::new(Map::double(256)), Map::double(8));
+            let bodies = Arc::<[Witness; 2]>::default();
+            let (mut writer, mut reader) = (Writer::new(area.clone(), PLACE), Reader::new(area, PLACE));
+            let writing = {
+                let (line, bodies) = (line.clone(), bodies.clone());
+                thread::spawn(move || {
+                    for n in 0..MESSAGES {
+                        while writer.is_full() {
+                            assert_eq!(writer.learn(line.word(0).load(Ordering::Acquire)), Some(()));
+                            thread::yield_now();
+                        }
+                        bodies[n as usize % 2].write();
+                        writer.push(
+                            Header::plain(Kind::Send, 8),
+                            &Cargo { total: Some(n), ack: n as u32, aux: !n as u32 },
+                        );
+                    }
+                })
+            };
+            while reader.taken() < MESSAGES {
+                let n = reader.taken();
+                match reader.peek() {
+                    Next::Empty => thread::yield_now(),
+                    Next::Word(header) => {
+                        let cargo = reader.cargo();
+                        assert_eq!(
+                            (header.length, cargo.total, cargo.ack, cargo.aux),
+                            (8, Some(n), n as u32, !n as u32)
+                        );
+                        bodies[n as usize % 2].read();
+                        reader.advance();
+                        line.word(0).store(reader.taken(), Ordering::Release);
+                    }
+                    Next::Nonsense => panic!("nobody wrote that"),
+                }
+            }
+            writing.join().unwrap();
+        });
+    }
+}

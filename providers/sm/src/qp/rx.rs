@@ -1,0 +1,400 @@
+//! The receiving half of a connection: takes the peer's requests off its ring, in order (transports.md SM-13, SM-20,
+//! SM-21).
+//!
+//! Sends go into the receives in their posting order, or each into one out of the shared queue; a send without a receive
+//! stays in the ring, without a time limit, and what is behind it waits. Long sends are fetched (`fetch`). RMA fragments are
+//! checked against this process's registrations and answered on our response ring, which never waits for a receive. Runs
+//! under the lock of this half; calls nobody above.
+
+mod fetch;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dapl::provider::{Completion, Segment, Status, Token};
+use dapl::stats::watermark::High;
+use dapl_software::memory::scatter_gather::{Segments, scatter};
+use dapl_software::memory::user_copy;
+
+use crate::cq::Outbox;
+use crate::engine::jobs::Job;
+use crate::memory::regions::Wish;
+use crate::proto::message::{Fragment, Header, INLINE, Kind, LINE};
+use crate::proto::reassembly::Reassembly;
+use crate::qp::link::{Link, WANT_PROGRESS};
+use crate::qp::ring::{Cargo, Next, Reader, Writer};
+use crate::qp::shared::{Fault, NAK_ACCESS, NAK_RESPONDER, Pool, Shared};
+use crate::srq::Buffer;
+
+/// Slots taken in one pass: progress is shared among connections.
+const PASS: usize = 64;
+/// Bytes fetched in one pass, likewise.
+const BUDGET: u64 = 512 << 10;
+
+/// A posted receive.
+#[derive(Debug)]
+pub(crate) struct Receive {
+    pub(crate) segments: Segments,
+    pub(crate) token: Token,
+}
+
+impl Receive {
+    fn shared(pool: &Pool, buffer: Buffer) -> Self {
+        let Buffer { segments, cookie } = buffer;
+        Receive { segments, token: Token { cookie, ..pool.token } }
+    }
+}
+
+/// The state of this half.
+#[derive(Debug, Default)]
+pub(crate) struct Rx {
+    /// Posted here, or taken out of the shared queue: then at most one, for the message under way.
+    pub(crate) queue: VecDeque<Receive>,
+    /// Above what is in `queue`.
+    pub(crate) marks: High,
+    pub(crate) ends: Option<RxEnds>,
+    /// Receives are flushed as they are posted.
+    pub(crate) broken: bool,
+    /// A fault was found and the flush is on its way: nothing more is taken.
+    pub(crate) stopped: bool,
+}
+
+/// The rings of this half, while there is a connection.
+#[derive(Debug)]
+pub(crate) struct RxEnds {
+    link: Arc<Link>,
+    requests: Reader,
+    responses: Writer,
+    /// The message under way.
+    message: Reassembly,
+    /// The offer under way; how many parts of offers the sender was asked to write, and to stage.
+    fetch: Option<fetch::Fetch>,
+    tickets: u64,
+    staged: u64,
+    /// The next message waits for a receive; with a shared queue, in line.
+    held: bool,
+    /// The count that the peer was told last.
+    told: u64,
+}
+
+impl RxEnds {
+    /// `None` before the peer's half is there.
+    pub(crate) fn new(link: Arc<Link>) -> Option<Self> {
+        let theirs = link.theirs()?;
+        let requests = Reader::new(theirs.area.clone(), Link::requests(&theirs.geometry));
+        let responses = Writer::new(link.area.clone(), Link::responses(&link.geometry));
+        let message = Reassembly::new(link.route_in()?);
+        let (tickets, staged) = (0, 0);
+        Some(RxEnds { requests, responses, message, fetch: None, tickets, staged, held: false, told: 0, link })
+    }
+
+    /// Is there something that a pass would take?
+    pub(crate) fn has_work(&self, receives: usize) -> bool {
+        self.requests.peek() != Next::Empty && !(self.held && receives == 0) && self.can_go_on()
+    }
+
+    /// The next message stands in line for a receive out of the shared queue, if there is one.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held
+    }
+
+    /// The last word on how far we got, and to a helper: the receives complete now.
+    pub(crate) fn tell_last(&self) {
+        self.call_off();
+        self.link.tell_taken(self.requests.taken());
+    }
+
+    fn answer(&mut self, header: Header, aux: u32) -> Result<(), Fault> {
+        if self.responses.is_full() {
+            self.responses
+                .learn(self.link.taken_responses())
+                .ok_or(Fault::Nonsense("responses taken that never were"))?;
+            if self.responses.is_full() {
+                return Err(Fault::Nonsense("more fragments in flight than agreed"));
+            }
+        }
+        self.responses.push(header, &Cargo { aux, ..Cargo::default() });
+        Ok(())
+    }
+}
+
+impl Rx {
+    /// Is there something that a pass would take?
+    pub(crate) fn has_work(&self) -> bool {
+        self.ends.as_ref().is_some_and(|ends| ends.has_work(self.queue.len()))
+    }
+
+    /// Takes what is there, up to a bound. Says whether it took anything. After a fault it takes nothing any more.
+    pub(crate) fn pass(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
+        if self.stopped {
+            return Ok(false);
+        }
+        self.take(shared, out).inspect_err(|_| self.stopped = true)
+    }
+
+    fn take(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
+        let Some(ends) = self.ends.as_mut() else { return Ok(false) };
+        let begin = ends.requests.taken();
+        let (mut answered, mut result, mut budget) = (false, Ok(()), BUDGET);
+        while ends.requests.taken() - begin < PASS as u64 && !out.is_full() {
+            let header = match ends.requests.peek() {
+                Next::Empty if out.look_again() && ends.requests.taken() == begin => continue,
+                Next::Empty => break,
+                Next::Nonsense => {
+                    result = Err(Fault::Nonsense("an unknown word in the ring"));
+                    break;
+                }
+                Next::Word(header) => header,
+            };
+            let step = match header.kind {
+                Kind::Send => ends.deliver(shared, &mut self.queue, &mut self.marks, header, out),
+                Kind::RmaWrite | Kind::RmaRead => ends.serve(shared, header).inspect(|_| answered = true),
+                Kind::Offer => ends.fetch(shared, &mut self.queue, &mut self.marks, header, &mut budget, out),
+                Kind::RmaAck | Kind::SendNak | Kind::Stage => Err(Fault::Nonsense("an answer in the ring of requests")),
+            };
+            match step {
+                Ok(true) => {
+                    ends.requests.advance();
+                    if ends.requests.taken() - begin > 1 {
+                        ends.requests.look_ahead(); // they come in a row
+                    }
+                }
+                Ok(false) => break,
+                Err(fault) => {
+                    result = Err(fault);
+                    break;
+                }
+            }
+        }
+        let taken = ends.requests.taken();
+        shared.rx_taken.store(taken, Ordering::Release);
+        ends.settle(shared, taken, answered);
+        result.map(|()| taken != begin || budget < BUDGET)
+    }
+
+    /// Posts a receive; the caller has checked the room. Takes what waited for it, and says whether more is there.
+    pub(crate) fn post(&mut self, shared: &Shared, list: &[Segment], token: Token) -> Result<bool, Fault> {
+        self.queue.push_back(Receive { segments: Segments::new(list), token });
+        let more = self.ends.as_ref().is_some_and(|ends| ends.held) && self.go_on(shared)?;
+        if self.marks.is_crossed(self.queue.len() as u32) {
+            self.judge(shared)?;
+        }
+        Ok(more)
+    }
+
+    /// A receive out of the shared queue, for the message that stands in line; given back if none does (any more).
+    pub(crate) fn accept(&mut self, shared: &Shared, buffer: Buffer) -> Option<Buffer> {
+        let waits = !self.stopped && self.queue.is_empty() && self.ends.as_ref().is_some_and(|ends| ends.held);
+        match &shared.pool {
+            Some(pool) if waits => self.queue.push_back(Receive::shared(pool, buffer)),
+            _ => return Some(buffer),
+        }
+        None
+    }
+
+    /// Takes what waited for a receive, and says whether more is there.
+    pub(crate) fn go_on(&mut self, shared: &Shared) -> Result<bool, Fault> {
+        self.pass(shared, &mut Outbox::default())?;
+        Ok(self.ends.as_ref().is_some_and(|ends| ends.has_work(self.queue.len())))
+    }
+
+    /// Watches the receives, as from now on.
+    pub(crate) fn watch(&mut self, shared: &Shared, marks: High) -> Result<(), Fault> {
+        self.marks = marks;
+        self.judge(shared)
+    }
+
+    /// Holds the receives against the watermarks: the soft one is told, the hard one ends a connection.
+    #[cold]
+    pub(crate) fn judge(&mut self, shared: &Shared) -> Result<(), Fault> {
+        if self.marks.is_crossed(self.queue.len() as u32) {
+            self.pass(shared, &mut Outbox::default())?; // what is complete, but nobody looked
+        }
+        let is_over = is_over(&mut self.marks, shared, self.queue.len());
+        if is_over && self.ends.is_some() {
+            self.stopped = true;
+            return Err(Fault::Watermark);
+        }
+        Ok(())
+    }
+}
+
+/// Tells of the soft watermark; whether the hard one is passed.
+fn is_over(marks: &mut High, shared: &Shared, receives: usize) -> bool {
+    let crossed = marks.look(receives as u32);
+    if crossed.soft {
+        shared.bell.ring(Job::ManyRecvs(shared.ep));
+    }
+    crossed.hard
+}
+
+/// Takes a receive out of the shared queue; if there is none, the connection stands in line from now on.
+fn borrow(shared: &Shared, queue: &mut VecDeque<Receive>) -> bool {
+    let Some(pool) = &shared.pool else { return false };
+    let Some(buffer) = pool.srq.take(&pool.taker) else { return false };
+    queue.push_back(Receive::shared(pool, buffer));
+    true
+}
+
+impl RxEnds {
+    /// Tells the peer how far we are. At once: its sends are complete by that, and this side may not look again for long.
+    fn settle(&mut self, shared: &Shared, taken: u64, answered: bool) {
+        // What went out inside our own requests needs no telling.
+        self.told = self.told.max(shared.told.load(Ordering::Relaxed));
+        fail_point!(BeforeTelling);
+        let tell = taken != self.told;
+        if tell {
+            self.link.tell_taken(taken);
+            self.told = taken;
+        }
+        if tell || answered {
+            self.link.poke(WANT_PROGRESS);
+        }
+    }
+
+    /// A piece of a send. False: it waits for a receive.
+    fn deliver(
+        &mut self,
+        shared: &Shared,
+        queue: &mut VecDeque<Receive>,
+        marks: &mut High,
+        header: Header,
+        out: &mut Outbox<'_>,
+    ) -> Result<bool, Fault> {
+        let cargo = self.requests.cargo();
+        shared.ack_low.store(cargo.ack, Ordering::Release);
+        let part = self.message.look(&header, || self.requests.body()).map_err(Fault::Nonsense)?;
+        if header.first && !self.find_receive(shared, queue, marks, part.size, out)? {
+            return Ok(false);
+        }
+        let placed = self.place(shared, queue, header, &cargo, part.offset);
+        fail_point!(PieceTaken);
+        if let Err(status) = placed? {
+            return Err(self.spoiled(shared, queue, status, out));
+        }
+        self.message.took(&header, part);
+        if header.last {
+            let receive = queue.pop_front().ok_or(Fault::Nonsense("a receive went away"))?;
+            shared.complete_recv(
+                out,
+                Completion {
+                    token: receive.token,
+                    status: Status::Success,
+                    bytes: part.size,
+                    solicited: header.solicited,
+                },
+            );
+        }
+        Ok(true)
+    }
+
+    /// Sees to it that a receive is there for a message that begins. False: the message waits for one.
+    #[inline]
+    fn find_receive(
+        &mut self,
+        shared: &Shared,
+        queue: &mut VecDeque<Receive>,
+        marks: &mut High,
+        total: u64,
+        out: &mut Outbox<'_>,
+    ) -> Result<bool, Fault> {
+        if queue.is_empty() {
+            if self.held || !borrow(shared, queue) {
+                self.held = true;
+                return Ok(false);
+            }
+            if is_over(marks, shared, queue.len()) {
+                return Err(Fault::Watermark);
+            }
+        }
+        let Some(receive) = queue.front() else { return Ok(false) };
+        self.held = false;
+        if total > receive.segments.total() {
+            return Err(self.spoiled(shared, queue, Status::LocalLength, out));
+        }
+        Ok(true)
+    }
+
+    /// Copies one piece to its place. The outer error is the peer's fault, the inner one our memory's.
+    fn place(
+        &self,
+        shared: &Shared,
+        queue: &VecDeque<Receive>,
+        header: Header,
+        cargo: &Cargo,
+        offset: u64,
+    ) -> Result<Result<(), Status>, Fault> {
+        let length = header.length as usize;
+        let Some(receive) = queue.front() else { return Err(Fault::Nonsense("a receive went away")) };
+        let from = if header.inline {
+            if length > INLINE {
+                return Err(Fault::Nonsense("an inline message longer than a slot"));
+            }
+            self.requests.payload().ok_or(Fault::Nonsense("no slot"))?
+        } else {
+            let theirs = self.link.theirs().ok_or(Fault::Nonsense("no peer"))?;
+            let (start, size) = (theirs.geometry.messages_at(), theirs.geometry.messages as usize);
+            let at = cargo.aux as usize * LINE;
+            if at > size || length > size - at {
+                return Err(Fault::Nonsense("a message outside its buffer"));
+            }
+            theirs.area.bytes(start + at, length).ok_or(Fault::Nonsense("a message outside its area"))?.cast_const()
+        };
+        // SAFETY: `length` bytes inside the slot or the message buffer, in the peer's mapped area (checked just above).
+        Ok(unsafe { scatter(&*shared.regions, shared.recv_pd, &receive.segments, offset, from, length) })
+    }
+
+    /// The message does not fit, or its memory is not there: both sides learn it, and the connection is over.
+    #[cold]
+    fn spoiled(
+        &mut self,
+        shared: &Shared,
+        queue: &mut VecDeque<Receive>,
+        status: Status,
+        out: &mut Outbox<'_>,
+    ) -> Fault {
+        self.call_off();
+        if let Some(receive) = queue.pop_front() {
+            shared.complete_recv(out, Completion { token: receive.token, status, ..Completion::default() });
+        }
+        let _ = self.answer(Header::plain(Kind::SendNak, NAK_RESPONDER), 0);
+        shared.rx_taken.store(self.requests.taken(), Ordering::Release);
+        self.link.tell_taken(self.requests.taken());
+        Fault::Receive
+    }
+
+    /// An RMA fragment in the peer's RMA buffer: copy between there and our memory, and answer.
+    fn serve(&mut self, shared: &Shared, header: Header) -> Result<bool, Fault> {
+        let cargo = self.requests.cargo();
+        shared.ack_low.store(cargo.ack, Ordering::Release);
+        let theirs = self.link.theirs().ok_or(Fault::Nonsense("no peer"))?;
+        let line = cargo.aux as usize * LINE;
+        if line + 2 * LINE > theirs.rma.len() {
+            return Err(Fault::Nonsense("a fragment outside its buffer"));
+        }
+        // Line 0 is read once, word by word, into our own memory.
+        let fragment = Fragment::decode(std::array::from_fn(|n| theirs.rma.word(line + n * 8).load(Ordering::Relaxed)));
+        let length = fragment.length as usize;
+        let payload = theirs.rma.bytes(line + LINE, length).ok_or(Fault::Nonsense("a fragment outside its buffer"))?;
+        let wish = if header.kind == Kind::RmaWrite { Wish::RemoteWrite } else { Wish::RemoteRead };
+        let Fragment { key, address, .. } = fragment;
+        let is_copied = shared.regions.hold(key, shared.pd, address, length as u64, wish).is_ok_and(|_hold| {
+            fail_point!(TargetHeld);
+            let registered = || shared.regions.registered(key);
+            // SAFETY: our side is registered memory, held; the other lies in the mapped buffer (checked just above), which is
+            // writable on both sides.
+            unsafe {
+                match wish {
+                    Wish::RemoteWrite => user_copy::write(payload, address, length, registered),
+                    _ => user_copy::read(address, payload, length, registered),
+                }
+            }
+        });
+        let status = if is_copied { 0 } else { NAK_ACCESS };
+        fail_point!(TargetCopied);
+        self.answer(Header::plain(Kind::RmaAck, status), cargo.aux)?;
+        // What follows a refused access is not carried out: the connection is over.
+        if status == 0 { Ok(true) } else { Err(Fault::Access) }
+    }
+}

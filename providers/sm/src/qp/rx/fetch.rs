@@ -1,0 +1,287 @@
+//! Offers: long sends that this half fetches out of the sender's memory, by one copy of the kernel's (see `tx/offer.rs`).
+//!
+//! An offer stays in the ring until all of it is here, so order holds by itself. While this half copies a part from the front,
+//! the sender may write the next one; each part has a ticket, and none is outstanding when its receive completes. Where the
+//! kernel refuses, the rest is asked for piece by piece. Between two steps nobody waits here: a pass returns.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+
+use dapl::provider::{Completion, Segment, Status};
+use dapl::stats::watermark::High;
+use dapl_software::memory::scatter_gather::{Segments, scatter};
+
+use super::{Receive, RxEnds};
+use crate::cq::Outbox;
+use crate::help::Job;
+use crate::memory::cma::Way;
+use crate::memory::regions::{Target, Wish, wait_while};
+use crate::proto::message::{Header, Kind};
+use crate::proto::offer::{MOST, STAGE, parts, short, split, staged};
+use crate::qp::link::WANT_PROGRESS;
+use crate::qp::shared::{Fault, NAK_SOURCE, Shared};
+use crate::qp::single_copy::{self, Broken, By};
+
+/// An offer under way.
+#[derive(Debug)]
+pub(super) struct Fetch {
+    /// The sender's memory.
+    source: Segments,
+    solicited: bool,
+    /// Bytes that are here, from the front.
+    done: u64,
+    step: Step,
+    /// The sender could not help, and is not asked again.
+    alone: bool,
+}
+
+/// Bytes at the end of a message that the sender does not write.
+const TAIL: u64 = 64;
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Step {
+    /// The next part is to be copied.
+    Next,
+    /// The helper is at the next part, with this ticket and of this length.
+    Helped { ticket: u64, length: u64 },
+    /// The next part is to be staged, as so manieth.
+    Staged { count: u64 },
+    /// Nothing more will come of it, and the end of the connection is near.
+    Over,
+}
+
+impl RxEnds {
+    /// Goes on with an offer, or begins it. False: something has to come first, or the budget is used up.
+    pub(super) fn fetch(
+        &mut self,
+        shared: &Shared,
+        queue: &mut VecDeque<Receive>,
+        marks: &mut High,
+        header: Header,
+        budget: &mut u64,
+        out: &mut Outbox<'_>,
+    ) -> Result<bool, Fault> {
+        if self.fetch.is_none() && !self.begin_fetch(shared, queue, marks, header, out)? {
+            return Ok(false);
+        }
+        while let (Some(fetch), Some(receive)) = (&mut self.fetch, queue.front()) {
+            match fetch.step {
+                Step::Over => return Ok(false),
+                _ if fetch.done == fetch.source.total() => return self.arrived(shared, queue, out),
+                _ if *budget == 0 => return Ok(false),
+                Step::Helped { ticket, length } => match self.link.help().and_then(|help| help.outcome(ticket)) {
+                    None => return Ok(false),
+                    Some(true) => (fetch.step, fetch.done) = (Step::Next, fetch.done + length),
+                    Some(false) => (fetch.step, fetch.alone) = (Step::Next, true),
+                },
+                Step::Staged { count } if self.link.staged() >> 32 != count & 0xFFFF_FFFF => return Ok(false),
+                Step::Staged { count } => {
+                    if let Err(status) = self.take_staged(shared, queue, count, budget)? {
+                        return Err(self.spoiled(shared, queue, status, out));
+                    }
+                }
+                Step::Next => match self.fetch_part(shared, receive, budget) {
+                    Ok(()) => {}
+                    Err(Broken::Mine) => return Err(self.spoiled(shared, queue, Status::LocalProtection, out)),
+                    Err(broken) => self.broke(broken)?,
+                },
+            }
+        }
+        Ok(false)
+    }
+
+    fn begin_fetch(
+        &mut self,
+        shared: &Shared,
+        queue: &mut VecDeque<Receive>,
+        marks: &mut High,
+        header: Header,
+        out: &mut Outbox<'_>,
+    ) -> Result<bool, Fault> {
+        let cargo = self.requests.cargo();
+        shared.ack_low.store(cargo.ack, Ordering::Release);
+        if !self.message.is_between() {
+            return Err(Fault::Nonsense("an offer in the middle of a message"));
+        }
+        let total = cargo.total.unwrap_or(0);
+        let parts = parts(header.length, total, self.requests.notes());
+        let parts = parts.ok_or(Fault::Nonsense("an offer that does not add up"))?;
+        if !self.find_receive(shared, queue, marks, total, out)? {
+            return Ok(false);
+        }
+        let (mut list, mut count) = ([Segment::default(); MOST], 0);
+        for (segment, part) in list.iter_mut().zip(parts) {
+            *segment = Segment { key: part.key, pad: 0, address: part.address, length: u64::from(part.length) };
+            count += 1;
+        }
+        let source = Segments::new(&list[..count]);
+        self.fetch = Some(Fetch { source, solicited: header.solicited, done: 0, step: Step::Next, alone: false });
+        fail_point!(OfferRead);
+        Ok(true)
+    }
+
+    /// Copies the next part, and offers the one behind it to the sender meanwhile.
+    fn fetch_part(&mut self, shared: &Shared, receive: &Receive, budget: &mut u64) -> Result<(), Broken> {
+        let (Some(fetch), Some(theirs), Some(help)) = (&mut self.fetch, self.link.theirs(), self.link.help()) else {
+            return Err(Broken::Gone);
+        };
+        if !theirs.peer.cma.load(Ordering::Relaxed) {
+            return Err(Broken::Denied);
+        }
+        let left = fetch.source.total() - fetch.done;
+        let (mine, rest) = split(left, !fetch.alone && self.link.is_reached());
+        // The last bytes are this half's: a program that polls them expects the completion to be there as well.
+        let rest = if mine + rest == left { rest.saturating_sub(TAIL) } else { rest };
+        let slot = self.requests.taken() + 1;
+        let job = if rest > 0 { job(shared, receive, slot, fetch.done + mine, rest) } else { None };
+        self.tickets += u64::from(job.is_some());
+        let ticket = self.tickets;
+        if let Some(job) = &job {
+            help.ask(ticket, job);
+            fail_point!(HelpAsked);
+        }
+        let copied = across_all(shared, &self.link, (&fetch.source, receive), fetch.done, mine);
+        fail_point!(PartFetched);
+        if let Err(broken) = copied {
+            if job.is_some() {
+                self.call_off_help(ticket);
+            }
+            return Err(broken);
+        }
+        fetch.done += mine;
+        *budget = budget.saturating_sub(mine);
+        if let Some(job) = job
+            && help.withdraw(ticket)
+        {
+            fetch.step = Step::Helped { ticket, length: u64::from(job.length) };
+        }
+        Ok(())
+    }
+
+    /// The kernel refused: the rest comes over the stage. Else nothing more comes, and the sender knows why.
+    #[cold]
+    fn broke(&mut self, broken: Broken) -> Result<(), Fault> {
+        match broken {
+            Broken::Denied => {
+                self.link.tell_reach(false);
+                return self.ask_for_stage();
+            }
+            Broken::Theirs => {
+                self.answer(Header::plain(Kind::SendNak, NAK_SOURCE), 0)?;
+                self.link.poke(WANT_PROGRESS);
+            }
+            Broken::Mine | Broken::Gone => {}
+        }
+        self.fetch.iter_mut().for_each(|fetch| fetch.step = Step::Over);
+        Ok(())
+    }
+
+    fn ask_for_stage(&mut self) -> Result<(), Fault> {
+        let slot = short(self.requests.taken() + 1);
+        self.staged += 1;
+        let Some(fetch) = &mut self.fetch else { return Ok(()) };
+        fetch.step = Step::Staged { count: self.staged };
+        let offset = u32::try_from(fetch.done).map_err(|_| Fault::Nonsense("an offer longer than messages are"))?;
+        self.answer(Header::plain(Kind::Stage, slot), offset)?;
+        self.link.poke(WANT_PROGRESS);
+        Ok(())
+    }
+
+    /// Copies what was staged to its place. The outer error is the peer's fault, the inner one our memory's.
+    fn take_staged(
+        &mut self,
+        shared: &Shared,
+        queue: &VecDeque<Receive>,
+        count: u64,
+        budget: &mut u64,
+    ) -> Result<Result<(), Status>, Fault> {
+        let (Some(fetch), Some(receive), Some(theirs)) = (&mut self.fetch, queue.front(), self.link.theirs()) else {
+            return Err(Fault::Nonsense("a receive went away"));
+        };
+        let left = fetch.source.total() - fetch.done;
+        let length = left.min(STAGE as u64) as usize;
+        if self.link.staged() != staged(count & 0xFFFF_FFFF, length) {
+            return Err(Fault::Nonsense("a stage with other bytes than were asked for"));
+        }
+        let place = theirs.rma.bytes(theirs.geometry.stage_at(), length);
+        let from = place.ok_or(Fault::Nonsense("a stage outside its buffer"))?.cast_const();
+        // SAFETY: `length` bytes in the peer's mapped RMA buffer (checked just above).
+        let placed = unsafe { scatter(&*shared.regions, shared.recv_pd, &receive.segments, fetch.done, from, length) };
+        if placed.is_ok() {
+            fetch.done += length as u64;
+            *budget = budget.saturating_sub(length as u64);
+            if (length as u64) < left {
+                self.ask_for_stage()?;
+            }
+        }
+        Ok(placed)
+    }
+
+    fn arrived(&mut self, shared: &Shared, queue: &mut VecDeque<Receive>, out: &mut Outbox<'_>) -> Result<bool, Fault> {
+        let Some(fetch) = &mut self.fetch else { return Ok(false) };
+        if self.link.is_recalled() {
+            fetch.step = Step::Over; // its memory may have had another use while we copied
+            return Ok(false);
+        }
+        let (bytes, solicited) = (fetch.source.total(), fetch.solicited);
+        self.fetch = None;
+        let receive = queue.pop_front().ok_or(Fault::Nonsense("a receive went away"))?;
+        shared.complete_recv(out, Completion { token: receive.token, status: Status::Success, bytes, solicited });
+        Ok(true)
+    }
+
+    /// Would another pass bring the offer on that is under way, if there is one?
+    pub(super) fn can_go_on(&self) -> bool {
+        let Some(fetch) = &self.fetch else { return true };
+        match fetch.step {
+            Step::Next => true,
+            Step::Helped { ticket, .. } => self.link.help().is_some_and(|help| help.outcome(ticket).is_some()),
+            Step::Staged { count } => self.link.staged() >> 32 == count & 0xFFFF_FFFF,
+            Step::Over => false,
+        }
+    }
+
+    /// Before receives complete whose message is not whole: from here on no helper writes into them.
+    pub(super) fn call_off(&self) {
+        if let Some(Fetch { step: Step::Helped { ticket, .. }, .. }) = self.fetch {
+            self.call_off_help(ticket);
+        }
+    }
+
+    /// A helper that is stopped, or lies, is not waited for longer than in a deregistration.
+    #[cold]
+    fn call_off_help(&self, ticket: u64) {
+        let Some(help) = self.link.help() else { return };
+        if help.withdraw(ticket) {
+            wait_while(|| help.outcome(ticket).is_none());
+        }
+    }
+}
+
+/// The part of a message that the sender is asked to write, if it goes to one place.
+fn job(shared: &Shared, receive: &Receive, slot: u64, offset: u64, length: u64) -> Option<Job> {
+    let Segment { key, address, length, .. } = receive.segments.pieces(offset, length).next()?;
+    Some(Job { slot, offset, length: u32::try_from(length).ok()?, key, pd: shared.recv_pd, address })
+}
+
+/// Copies `length` bytes of a message, from `offset` on, out of the sender's memory to their place.
+fn across_all(
+    shared: &Shared,
+    link: &crate::qp::link::Link,
+    (source, receive): (&Segments, &Receive),
+    mut offset: u64,
+    length: u64,
+) -> Result<(), Broken> {
+    let theirs = link.theirs().ok_or(Broken::Gone)?;
+    let end = offset + length;
+    while offset < end {
+        let from = source.pieces(offset, end - offset).next().ok_or(Broken::Theirs)?;
+        let to = receive.segments.pieces(offset, from.length).next().ok_or(Broken::Mine)?;
+        let Segment { key, address, .. } = from;
+        let target = Target { key, pd: theirs.pd, address, length: to.length, wish: Wish::LocalRead };
+        let busy = link.busy_fetching();
+        single_copy::copy(&shared.regions, &theirs.peer, busy, Way::Read, (to, shared.recv_pd), &target, By::Kernel)?;
+        offset += to.length;
+    }
+    Ok(())
+}

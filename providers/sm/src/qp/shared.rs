@@ -1,0 +1,102 @@
+//! What the two halves of a connection share, and how they fail.
+//!
+//! Each of the counters here is written by one half, under its lock, and read by the other without one.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use dapl::provider::{Completion, Token};
+use dapl::runtime::handle::ObjectId;
+
+use crate::cq::{CqCore, Outbox};
+use crate::engine::jobs::{Bell, Job};
+use crate::memory::regions::Regions;
+use crate::qp::link::Link;
+use crate::srq::{SrqCore, Taker};
+
+/// Why a connection cannot go on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Fault {
+    /// The peer wrote something that no honest peer writes.
+    Nonsense(&'static str),
+    /// A receive failed; its completion says how.
+    Receive,
+    /// The peer reached for memory that it may not touch.
+    Access,
+    /// A request failed; its completion says how.
+    Request,
+    /// More receives are outstanding than the hard watermark allows.
+    Watermark,
+}
+
+/// Statuses in the length field of an answer: no access; a receive that is too short or whose memory is not there; a send
+/// whose memory is not.
+pub(crate) const NAK_ACCESS: u32 = 6;
+pub(crate) const NAK_RESPONDER: u32 = 7;
+pub(crate) const NAK_SOURCE: u32 = 8;
+
+/// Where receives come from, if the connection has no queue of its own.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) srq: Arc<SrqCore>,
+    /// What they complete with, but for the cookie.
+    pub(crate) token: Token,
+    /// The connection, to stand in line.
+    pub(crate) taker: Weak<dyn Taker>,
+}
+
+/// Known to both halves.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) regions: Arc<Regions>,
+    pub(crate) bell: Arc<Bell>,
+    pub(crate) ep: ObjectId,
+    pub(crate) pd: u32,
+    /// Of the memory of receives.
+    pub(crate) recv_pd: u32,
+    pub(crate) pool: Option<Pool>,
+    pub(crate) recv_cq: Option<Arc<CqCore>>,
+    pub(crate) request_cq: Option<Arc<CqCore>>,
+    /// Bytes of a send, and of an RDMA operation.
+    pub(crate) max_message: u64,
+    pub(crate) max_rdma: u64,
+    pub(crate) max_reads_out: u32,
+    /// Peer's requests taken (receiving half), and what the peer was told of it inside our requests (sending half).
+    pub(crate) rx_taken: AtomicU64,
+    pub(crate) told: AtomicU64,
+    /// What the peer told inside its requests of ours, the low half (receiving half).
+    pub(crate) ack_low: AtomicU32,
+    /// The sending half has something to wait for (sending half).
+    pub(crate) tx_waits: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn complete_recv(&self, out: &mut Outbox<'_>, completion: Completion) {
+        if let Some(cq) = &self.recv_cq {
+            out.put(cq, completion);
+        }
+    }
+
+    pub(crate) fn complete_request(&self, out: &mut Outbox<'_>, completion: Completion) {
+        if let Some(cq) = &self.request_cq {
+            out.put(cq, completion);
+        }
+    }
+
+    pub(crate) fn cqs(&self) -> impl Iterator<Item = &Arc<CqCore>> {
+        self.recv_cq.iter().chain(&self.request_cq)
+    }
+
+    /// The last request of a graceful end is complete.
+    pub(crate) fn drained(&self, link: &Link) {
+        self.bell.ring(Job::Drained(link.id));
+    }
+
+    /// A connection begins: both sides count from nothing.
+    pub(crate) fn begin(&self) {
+        self.rx_taken.store(0, Ordering::Relaxed);
+        self.told.store(0, Ordering::Relaxed);
+        self.ack_low.store(0, Ordering::Relaxed);
+    }
+}

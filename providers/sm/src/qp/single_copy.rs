@@ -1,0 +1,125 @@
+//! One piece straight across, by the kernel or by this process's own hands, between registered memory of this process and of a peer's.
+//!
+//! Both registrations are checked before the kernel copies, held and announced while it does, and the peer's is checked
+//! again behind it. Who calls says what a failure means; a method that was refused is given up here, for all connections to
+//! that peer.
+
+use std::sync::atomic::Ordering;
+
+use dapl::provider::{Segment, Status};
+use dapl::runtime::sync::AtomicU64;
+use dapl_software::memory::user_copy;
+
+use crate::memory::cma::{self, Refusal, Way};
+use crate::memory::kernel_copy;
+use crate::memory::mapped::Mapped;
+use crate::memory::regions::{Regions, Target, Wish};
+use crate::qp::link::Peer;
+
+/// Why a piece did not get across.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Broken {
+    /// This side's memory is not what its registration says, or is not registered for this.
+    Mine,
+    /// The peer's is not.
+    Theirs,
+    /// The peer is gone.
+    Gone,
+    /// The kernel does not allow it (any more): use another way.
+    Denied,
+}
+
+impl Broken {
+    /// How an RDMA operation ends by it; none if it need not.
+    pub(crate) fn status(self) -> Option<Status> {
+        match self {
+            Broken::Mine => Some(Status::LocalProtection),
+            Broken::Theirs => Some(Status::RemoteAccess),
+            Broken::Gone => Some(Status::Transport),
+            Broken::Denied => None,
+        }
+    }
+}
+
+/// Who copies.
+#[derive(Clone, Copy)]
+pub(crate) enum By<'a> {
+    /// This process, into memory of the peer's that is mapped here.
+    Us(&'a Mapped),
+    Kernel,
+}
+
+/// Copies the piece `mine`, which is of the protection domain `pd`, to or from the target, which is as long. `busy` is the
+/// word where the peer sees that, which belongs to the caller.
+pub(crate) fn copy(
+    regions: &Regions,
+    peer: &Peer,
+    busy: &AtomicU64,
+    way: Way,
+    (mine, pd): (Segment, u32),
+    target: &Target,
+    by: By<'_>,
+) -> Result<(), Broken> {
+    if mine.length != target.length || mine.length > cma::CHUNK as u64 {
+        return Err(Broken::Mine);
+    }
+    let wish = if way == Way::Write { Wish::LocalRead } else { Wish::LocalWrite };
+    let _hold = regions.hold(mine.key, pd, mine.address, mine.length, wish).map_err(|_| Broken::Mine)?;
+    let announced = peer.regions.announce(busy, target).map_err(|_| Broken::Theirs)?;
+    fail_point!(KeyAnnounced);
+    #[cfg(test)]
+    if matches!(by, By::Kernel) && peer.is_denied() {
+        return Err(denied(peer));
+    }
+    // SAFETY: the local piece is registered for this use and held during the copy.
+    let copied = unsafe {
+        match by {
+            By::Us(mapped) => copy_here(regions, way, mapped, &mine, target.address),
+            By::Kernel if !peer.lives(&regions.ticker) => Err(Refusal::Gone),
+            By::Kernel => kernel_copy::copy(regions, peer, way, &mine, target),
+        }
+    };
+    fail_point!(PieceCopied);
+    drop(announced);
+    match copied {
+        Ok(()) if !peer.regions.allows(target) => Err(Broken::Theirs),
+        Ok(()) => Ok(()),
+        Err(Refusal::Gone) => Err(Broken::Gone),
+        Err(Refusal::Fault) => Err(Broken::Theirs),
+        Err(Refusal::Here) => Err(Broken::Mine),
+        Err(Refusal::Denied) => Err(denied(peer)),
+    }
+}
+
+#[cold]
+fn denied(peer: &Peer) -> Broken {
+    log::info!("cross-memory copy to process {} was refused; going on by shared buffers", peer.pid);
+    peer.cma.store(false, Ordering::Relaxed);
+    Broken::Denied
+}
+
+/// By this process. The error is `Fault` where the mapping has no such place, `Here` where our memory is gone.
+///
+/// # Safety
+/// The piece is registered memory that is held, for writing if this reads.
+#[inline]
+unsafe fn copy_here(
+    regions: &Regions,
+    way: Way,
+    mapped: &Mapped,
+    piece: &Segment,
+    address: u64,
+) -> Result<(), Refusal> {
+    let there = mapped.place(address, piece.length, way == Way::Write).ok_or(Refusal::Fault)?;
+    let (here, length) = (piece.address, piece.length as usize);
+    let registered = || regions.registered(piece.key);
+    // SAFETY: the other side is a place in a mapping that never shrinks, writable if this writes; ours is by this function's
+    // contract.
+    let is_copied = unsafe {
+        match way {
+            Way::Write => user_copy::read(here, there, length, registered),
+            Way::Read => user_copy::write(there, here, length, registered),
+        }
+    };
+    if is_copied { Ok(()) } else { Err(Refusal::Here) }
+}

@@ -1,0 +1,460 @@
+//! The sending half of a connection: the request queue, our request ring, and the peer's answers (transports.md SM-12,
+//! SM-17..SM-22).
+//!
+//! Requests start in order and complete in order. A send is complete when the peer has taken its last piece off the ring;
+//! an RDMA operation when it has been copied across, or when the target has answered its last fragment. What does not fit
+//! waits here: a full ring is back-pressure, never a disconnect. Runs under the lock of this half; calls nobody above.
+
+mod offer;
+mod rma;
+mod send;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dapl::provider::{BindWr, Completion, Op, SendWr, Status, Token};
+use dapl_software::memory::scatter_gather::{Segments, scatter};
+
+use crate::cq::Outbox;
+use crate::memory::cma::{self, Way};
+use crate::memory::window::Window;
+use crate::proto::message::{Kind, LINE};
+use crate::proto::reassembly::Numbering;
+use crate::qp::link::{Link, WANT_REQUESTS};
+use crate::qp::ring::{Cargo, Lines, Next, Reader, Writer};
+use crate::qp::shared::{Fault, NAK_SOURCE, Shared};
+
+/// Bytes copied across in one pass: progress is shared among connections.
+const BUDGET: u64 = cma::CHUNK as u64;
+
+/// Requests that gather before a post asks how far the peer is.
+const GATHER: usize = 32;
+
+/// How far a request is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Stage {
+    Waiting,
+    /// Some bytes are under way.
+    Running,
+    /// All bytes were handed over; complete when the ring has been taken up to here.
+    Sent(u64),
+    /// The same, and the bytes have stayed where they are.
+    Offered(u64),
+    Done,
+    Failed(Status),
+}
+
+/// What a request asks for.
+#[derive(Debug)]
+enum Task {
+    Transfer(Op),
+    /// The move of a window that has this number.
+    Move(Arc<Window>, u64),
+}
+
+/// A request in the queue.
+#[derive(Debug)]
+pub(crate) struct Request {
+    task: Task,
+    segments: Segments,
+    token: Token,
+    suppress: bool,
+    fence: bool,
+    stage: Stage,
+    /// Bytes handed over, and (RMA) bytes the target has answered.
+    issued: u64,
+    answered: u64,
+}
+
+impl Request {
+    pub(crate) fn new(wr: &SendWr<'_>) -> Self {
+        let SendWr { token, suppress, fence, .. } = *wr;
+        Request::of(Task::Transfer(wr.op), Segments::new(wr.segments), BindWr { token, suppress, fence })
+    }
+
+    /// A bind or unbind that the window has accepted under this number.
+    pub(crate) fn of_window(window: Arc<Window>, number: u64, wr: &BindWr) -> Self {
+        Request::of(Task::Move(window, number), Segments::default(), *wr)
+    }
+
+    fn of(task: Task, segments: Segments, BindWr { token, suppress, fence }: BindWr) -> Self {
+        Request { task, segments, token, suppress, fence, stage: Stage::Waiting, issued: 0, answered: 0 }
+    }
+
+    fn is_send(&self) -> bool {
+        matches!(self.task, Task::Transfer(Op::Send { .. }))
+    }
+
+    /// The completion of a request that will not be carried out. A window is not bound then, even if it had its turn.
+    pub(crate) fn flush(self) -> Completion {
+        if let Task::Move(window, number) = &self.task {
+            window.give_up(*number);
+        }
+        Completion { token: self.token, status: Status::Flushed, ..Completion::default() }
+    }
+}
+
+/// A fragment in our RMA buffer that the target has not answered yet.
+#[derive(Debug)]
+struct Pending {
+    /// Number of its request, counted over the life of the connection.
+    request: u64,
+    line: u32,
+    mark: u64,
+    offset: u64,
+    length: u32,
+    read: bool,
+}
+
+/// The state of this half.
+#[derive(Debug, Default)]
+pub(crate) struct Tx {
+    queue: VecDeque<Request>,
+    /// How many at the front of `queue` are fully handed over.
+    issued: usize,
+    /// How many in `queue` want a completion when they succeed.
+    loud: usize,
+    pub(crate) ends: Option<TxEnds>,
+    /// Requests are flushed as they are posted.
+    pub(crate) broken: bool,
+    /// A graceful end waits for the queue to run empty.
+    pub(crate) draining: bool,
+    /// A fault was found and the flush is on its way: nothing more is handed over.
+    stopped: bool,
+}
+
+/// The rings of this half, while there is a connection.
+#[derive(Debug)]
+pub(crate) struct TxEnds {
+    link: Arc<Link>,
+    requests: Writer,
+    responses: Reader,
+    messages: Lines,
+    numbering: Numbering,
+    /// Message lines to give back when the ring has been taken up to a slot.
+    marks: VecDeque<(u64, u64)>,
+    rma: Lines,
+    /// Sends from this length on are offered.
+    offer_from: u64,
+    /// The last offer is complete when the ring has been taken up to here.
+    offered: u64,
+    /// How often an offer was staged; the ticket of the last help.
+    staged: u64,
+    helped: u64,
+    pending: VecDeque<Pending>,
+    /// Number of the request at the front of the queue.
+    first: u64,
+    reads: u32,
+    mapped: rma::Last,
+    /// The budget of a pass ran out in the middle of a copy, or a window waits for copies of others.
+    hungry: bool,
+}
+
+impl TxEnds {
+    /// `None` before the peer's half is there.
+    pub(crate) fn new(link: Arc<Link>) -> Option<Self> {
+        let theirs = link.theirs()?;
+        let responses = Reader::new(theirs.area.clone(), Link::responses(&theirs.geometry));
+        let requests = Writer::new(link.area.clone(), Link::requests(&link.geometry));
+        let (messages, rma) = (Lines::new(link.geometry.messages), Lines::new(link.geometry.rma));
+        Some(TxEnds {
+            requests,
+            responses,
+            messages,
+            numbering: Numbering::new(link.route_out()?),
+            marks: VecDeque::new(),
+            rma,
+            offer_from: theirs.peer.offer_from,
+            offered: 0,
+            staged: 0,
+            helped: 0,
+            pending: VecDeque::new(),
+            first: 0,
+            reads: 0,
+            mapped: rma::Last::default(),
+            hungry: false,
+            link,
+        })
+    }
+
+    pub(crate) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// Is there something that a pass would take?
+    pub(crate) fn has_work(&self, shared: &Shared) -> bool {
+        let low = shared.ack_low.load(Ordering::Acquire);
+        self.responses.peek() != Next::Empty
+            || self.link.taken() > self.requests.taken()
+            || (low.wrapping_sub(self.requests.taken() as u32) as i32) > 0
+    }
+}
+
+impl Tx {
+    /// Learns what the peer did, hands over what fits, completes what is done. Says whether anything moved.
+    /// After a fault nothing moves any more.
+    pub(crate) fn pass(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
+        if self.ends.is_none() || self.stopped {
+            return Ok(false);
+        }
+        let outcome = self.bring_on(shared, out).inspect_err(|_| self.stopped = true);
+        shared.tx_waits.store(self.needs_news(), Ordering::Release);
+        outcome
+    }
+
+    /// After a post: hands over what fits. What the peer did is learned only when that stands in the way, or when much has
+    /// gathered: its line would have to come over for every message.
+    pub(crate) fn post(&mut self, shared: &Shared, request: Request) -> Result<(), Fault> {
+        self.loud += usize::from(!request.suppress);
+        self.queue.push_back(request);
+        if self.ends.is_none() || self.stopped {
+            return Ok(());
+        }
+        let published = self.issue(shared);
+        self.publish(shared, published);
+        let done = self.queue.front().is_some_and(|r| matches!(r.stage, Stage::Done | Stage::Failed(_)));
+        if done || self.issued < self.queue.len() || self.queue.len() >= GATHER {
+            return self.pass(shared, &mut Outbox::default()).map(|_| ());
+        }
+        shared.tx_waits.store(self.needs_news(), Ordering::Release);
+        Ok(())
+    }
+
+    fn bring_on(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
+        self.learn(shared)?;
+        let published = self.issue(shared);
+        let retired = self.retire(shared, out)?;
+        self.publish(shared, published);
+        let helped = self.help(shared);
+        Ok(published || retired || helped)
+    }
+
+    fn publish(&self, shared: &Shared, published: bool) {
+        if let (Some(ends), true) = (&self.ends, published) {
+            shared.told.store(shared.rx_taken.load(Ordering::Acquire), Ordering::Relaxed);
+            ends.link.poke(WANT_REQUESTS);
+        }
+    }
+
+    /// Is there something that a pass would take, and that somebody waits for?
+    pub(crate) fn has_work(&self, shared: &Shared) -> bool {
+        self.needs_news() && self.ends.as_ref().is_some_and(|ends| ends.has_work(shared))
+    }
+
+    /// Work that only another pass can bring on, and for which no word of the peer's will come.
+    pub(crate) fn must_go_on(&self) -> bool {
+        self.ends.as_ref().is_some_and(|ends| ends.hungry)
+    }
+
+    fn learn(&mut self, shared: &Shared) -> Result<(), Fault> {
+        let Some(ends) = self.ends.as_mut() else { return Ok(()) };
+        let lie = Fault::Nonsense("requests taken that never were");
+        ends.requests.learn_low(shared.ack_low.load(Ordering::Acquire)).ok_or(lie)?;
+        ends.requests.learn(ends.link.taken()).ok_or(lie)?;
+        while let Some((_, mark)) = ends.marks.front().copied().filter(|(slot, _)| *slot < ends.requests.taken()) {
+            ends.messages.give_back(mark);
+            ends.marks.pop_front();
+        }
+        let before = ends.responses.taken();
+        while let Some(answer) = self.next_answer()? {
+            match answer {
+                (Kind::RmaAck, line, status) => self.answered(shared, line, status)?,
+                (Kind::Stage, offset, slot) => self.stage(shared, slot, u64::from(offset))?,
+                (_, _, status) => self.refused(status)?,
+            }
+        }
+        if let Some(ends) = &self.ends
+            && ends.responses.taken() != before
+        {
+            ends.link.tell_taken_responses(ends.responses.taken());
+        }
+        Ok(())
+    }
+
+    /// Takes the next answer off the ring: its kind, line and status.
+    fn next_answer(&mut self) -> Result<Option<(Kind, u32, u32)>, Fault> {
+        let Some(ends) = self.ends.as_mut() else { return Ok(None) };
+        match ends.responses.peek() {
+            Next::Empty => Ok(None),
+            Next::Word(header) if matches!(header.kind, Kind::RmaAck | Kind::SendNak | Kind::Stage) => {
+                let line = ends.responses.cargo().aux;
+                ends.responses.advance();
+                Ok(Some((header.kind, line, header.length)))
+            }
+            _ => Err(Fault::Nonsense("an unknown word in the ring of answers")),
+        }
+    }
+
+    /// The target has answered a fragment. Answers come in the order of the fragments.
+    fn answered(&mut self, shared: &Shared, line: u32, status: u32) -> Result<(), Fault> {
+        let Some(ends) = self.ends.as_mut() else { return Ok(()) };
+        let Some(pending) = ends.pending.pop_front().filter(|p| p.line == line) else {
+            return Err(Fault::Nonsense("an answer to no fragment"));
+        };
+        let place = usize::try_from(pending.request - ends.first).unwrap_or(usize::MAX);
+        let Some(request) = self.queue.get_mut(place) else { return Err(Fault::Nonsense("an answer to no request")) };
+        let mut outcome = if status == 0 { Ok(()) } else { Err(Status::RemoteAccess) };
+        if pending.read && outcome.is_ok() {
+            let from = ends.link.rma.bytes(line as usize * LINE + LINE, pending.length as usize);
+            let from = from.ok_or(Fault::Nonsense("a fragment outside its buffer"))?;
+            let (regions, length) = (&*shared.regions, pending.length as usize);
+            // SAFETY: `length` bytes of our own RMA buffer, reserved for this fragment.
+            outcome = unsafe { scatter(regions, shared.pd, &request.segments, pending.offset, from, length) };
+        }
+        ends.rma.give_back(pending.mark);
+        request.answered += u64::from(pending.length);
+        match outcome {
+            Err(status) => request.stage = Stage::Failed(status),
+            Ok(()) if request.answered == request.segments.total() && request.stage == Stage::Sent(u64::MAX) => {
+                request.stage = Stage::Done;
+            }
+            Ok(()) => {}
+        }
+        if pending.read && request.answered == request.segments.total() {
+            ends.reads = ends.reads.saturating_sub(1);
+        }
+        Ok(())
+    }
+
+    /// The peer could not take a send: it is the oldest that is not complete.
+    fn refused(&mut self, status: u32) -> Result<(), Fault> {
+        let Some(ends) = self.ends.as_mut() else { return Ok(()) };
+        // The count that was told before the refusal: what we learned may be older.
+        ends.requests.learn(ends.link.taken()).ok_or(Fault::Nonsense("requests taken that never were"))?;
+        let taken = ends.requests.taken();
+        let open = |r: &&mut Request| match r.stage {
+            Stage::Sent(slot) | Stage::Offered(slot) => slot > taken && r.is_send(),
+            Stage::Running => r.is_send(),
+            _ => false,
+        };
+        let request = self.queue.iter_mut().find(open).ok_or(Fault::Nonsense("a refusal of no send"))?;
+        request.stage = Stage::Failed(match status {
+            NAK_SOURCE => Status::LocalProtection,
+            _ => Status::RemoteResponder,
+        });
+        Ok(())
+    }
+
+    /// Hands over as much as fits, in order. Says whether anything was published to the peer.
+    fn issue(&mut self, shared: &Shared) -> bool {
+        let mut published = false;
+        let mut budget = BUDGET;
+        while let (Some(ends), Some(request)) = (self.ends.as_mut(), self.queue.get_mut(self.issued)) {
+            if matches!(request.stage, Stage::Failed(_)) || (request.fence && ends.reads > 0) {
+                break;
+            }
+            let number = ends.first + self.issued as u64;
+            let step = match request.task {
+                Task::Transfer(Op::Send { solicited }) => ends.send(shared, request, solicited),
+                Task::Transfer(Op::Write(remote)) => ends.rma(shared, request, number, remote, Way::Write, &mut budget),
+                Task::Transfer(Op::Read(remote)) => ends.rma(shared, request, number, remote, Way::Read, &mut budget),
+                Task::Move(ref window, move_number) => {
+                    let step = ends.turn(shared, window, move_number);
+                    if let Step::Whole { .. } = step {
+                        request.stage = Stage::Done;
+                    }
+                    step
+                }
+            };
+            match step {
+                Step::Whole { wrote } => {
+                    published |= wrote;
+                    self.issued += 1;
+                }
+                Step::Part { wrote } => {
+                    published |= wrote;
+                    break;
+                }
+                Step::Failed(status) => request.stage = Stage::Failed(status),
+            }
+        }
+        published
+    }
+
+    /// Completes what is done, from the front. A failure ends the connection, after its own completion.
+    fn retire(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
+        let mut moved = false;
+        while let (Some(ends), Some(request)) = (self.ends.as_mut(), self.queue.front()) {
+            let status = match request.stage {
+                Stage::Done => Status::Success,
+                Stage::Sent(slot) | Stage::Offered(slot) if slot <= ends.requests.taken() => Status::Success,
+                Stage::Failed(status) => status,
+                _ => break,
+            };
+            if status != Status::Success || !request.suppress {
+                let bytes = if status == Status::Success { request.segments.total() } else { 0 };
+                shared.complete_request(out, Completion { token: request.token, status, bytes, solicited: false });
+            }
+            fail_point!(Completed);
+            self.loud -= usize::from(!request.suppress);
+            self.queue.pop_front();
+            self.issued = self.issued.saturating_sub(1);
+            ends.first += 1;
+            moved = true;
+            if status != Status::Success {
+                return Err(Fault::Request);
+            }
+        }
+        if let (true, true, Some(ends)) = (self.draining, self.queue.is_empty(), &self.ends) {
+            self.draining = false;
+            shared.drained(&ends.link);
+        }
+        Ok(moved)
+    }
+
+    /// Forgets the connection. The completions of all that was queued.
+    pub(crate) fn flush(&mut self) -> impl Iterator<Item = Completion> + '_ {
+        if let Some(ends) = self.ends.take() {
+            ends.link.recall();
+        }
+        self.issued = 0;
+        self.loud = 0;
+        self.draining = false;
+        self.stopped = false;
+        self.queue.drain(..).map(Request::flush)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Is there anything that the peer's progress brings on: completions that are wanted, or work that waits for room?
+    pub(crate) fn needs_news(&self) -> bool {
+        // The receiver of an offer may have a question, and be glad of help.
+        let offers = self.ends.as_ref().is_some_and(TxEnds::has_offers);
+        self.draining || self.loud > 0 || self.queue.len() > self.issued || offers
+    }
+}
+
+/// What became of an attempt to hand over a request.
+enum Step {
+    Whole { wrote: bool },
+    Part { wrote: bool },
+    Failed(Status),
+}
+
+impl TxEnds {
+    /// A window's move. As long as it waits, nothing behind it starts: binds are fenced.
+    fn turn(&mut self, shared: &Shared, window: &Window, number: u64) -> Step {
+        let turned = window.turn(number, shared.pd);
+        self.hungry = turned == Ok(false);
+        match turned {
+            Ok(true) => Step::Whole { wrote: false },
+            Ok(false) => Step::Part { wrote: false },
+            Err(status) => Step::Failed(status),
+        }
+    }
+
+    fn cargo(&self, shared: &Shared) -> Cargo {
+        Cargo { ack: shared.rx_taken.load(Ordering::Acquire) as u32, ..Cargo::default() }
+    }
+}

@@ -1,0 +1,144 @@
+//! Long sends: offered to the receiver, who fetches them out of this process's memory by one copy of the kernel's.
+//!
+//! An offer is one slot, complete when it is taken, like any send. While it lies there, this half writes a part of it into
+//! the receiver's memory if it is asked to, so that both processors copy; and if the receiver finds that it may not fetch
+//! after all, it stages the bytes for it, a little at a time. Memory that is not registered any more is noticed at each step.
+
+use std::sync::atomic::Ordering;
+
+use dapl::provider::{Region, Status};
+use dapl_software::memory::scatter_gather::gather;
+
+use super::{Request, Stage, Step, Tx, TxEnds};
+use crate::help::Job;
+use crate::memory::cma::Way;
+use crate::memory::regions::{Target, Wish};
+use crate::proto::message::{Header, Kind};
+use crate::proto::offer::{CHUNK, MOST, Part, STAGE, short, staged};
+use crate::qp::link::WANT_REQUESTS;
+use crate::qp::shared::{Fault, Shared};
+use crate::qp::single_copy::{self, By};
+
+impl TxEnds {
+    /// Offers a send whole, if it is one that should be offered and can be. Shorter ones go through the message buffer: two
+    /// short copies at a time on two processors are faster than one.
+    #[inline]
+    pub(super) fn offer(&mut self, shared: &Shared, request: &mut Request, solicited: bool) -> Option<Step> {
+        let is_long = request.segments.total() >= self.offer_from && request.stage == Stage::Waiting;
+        if is_long && self.link.is_reached() { self.offer_long(shared, request, solicited) } else { None }
+    }
+
+    fn offer_long(&mut self, shared: &Shared, request: &mut Request, solicited: bool) -> Option<Step> {
+        let total = request.segments.total();
+        let mut count = 0;
+        for piece in request.segments.pieces(0, total) {
+            if count == MOST {
+                return None;
+            }
+            count += 1;
+            let region = Region { address: piece.address, length: piece.length };
+            if !shared.regions.allows(piece.key, shared.pd, region, Wish::LocalRead) {
+                return Some(Step::Failed(Status::LocalProtection));
+            }
+        }
+        if self.requests.is_full() {
+            return Some(Step::Part { wrote: false });
+        }
+        fail_point!(OfferReserved);
+        for (n, piece) in request.segments.pieces(0, total).enumerate() {
+            let part = Part { key: piece.key, length: u32::try_from(piece.length).ok()?, address: piece.address };
+            let [low, high] = part.encode();
+            self.requests.note(2 * n, low);
+            self.requests.note(2 * n + 1, high);
+        }
+        let cargo = crate::qp::ring::Cargo { total: Some(total), ..self.cargo(shared) };
+        self.requests.push(Header { solicited, ..Header::plain(Kind::Offer, count as u32) }, &cargo);
+        fail_point!(Offered);
+        request.issued = total;
+        self.offered = self.requests.next();
+        request.stage = Stage::Offered(self.offered);
+        Some(Step::Whole { wrote: true })
+    }
+
+    /// Is there an offer that the receiver has not taken, as far as we know?
+    pub(super) fn has_offers(&self) -> bool {
+        self.offered > self.requests.taken()
+    }
+}
+
+impl Tx {
+    /// Writes a part of an offer that lies before the receiver, if it asks for that. Says whether it did.
+    #[inline]
+    pub(super) fn help(&mut self, shared: &Shared) -> bool {
+        self.ends.as_ref().is_some_and(TxEnds::has_offers) && self.help_out(shared).is_some()
+    }
+
+    fn help_out(&mut self, shared: &Shared) -> Option<()> {
+        let ends = self.ends.as_mut()?;
+        #[cfg(test)]
+        if ends.link.theirs()?.peer.allowed.load(Ordering::Relaxed) == crate::qp::link::Peer::LAZY {
+            return None;
+        }
+        let help = ends.link.help()?;
+        let (ticket, job) = help.look(ends.helped)?;
+        ends.helped = ticket;
+        fail_point!(HelpSeen);
+        let claimed = help.claim(ticket);
+        fail_point!(HelpClaimed);
+        let done = claimed && {
+            let request = self.queue.iter().find(|request| request.stage == Stage::Offered(job.slot));
+            request.is_some_and(|request| ends.write_part(shared, request, &job))
+        };
+        help.report(ticket, done);
+        ends.link.poke(WANT_REQUESTS);
+        Some(())
+    }
+
+    /// The receiver cannot fetch the offer of this slot: the next bytes of it go to the stage.
+    #[cold]
+    pub(super) fn stage(&mut self, shared: &Shared, slot: u32, offset: u64) -> Result<(), Fault> {
+        let Some(ends) = self.ends.as_mut() else { return Ok(()) };
+        let is_meant = |request: &&mut Request| matches!(request.stage, Stage::Offered(of) if short(of) == slot);
+        let request = self.queue.iter_mut().find(is_meant).ok_or(Fault::Nonsense("a question about no offer"))?;
+        let length = request.segments.total().saturating_sub(offset).min(STAGE as u64) as usize;
+        let place = ends.link.rma.bytes(ends.link.geometry.stage_at(), length);
+        let (true, Some(to)) = (length > 0, place) else { return Err(Fault::Nonsense("a question beyond an offer")) };
+        // SAFETY: `length` bytes of the stage, which is in our own RMA buffer, and the receiver's no longer: it has asked for
+        // more.
+        if let Err(status) = unsafe { gather(&*shared.regions, shared.pd, &request.segments, offset, to, length) } {
+            request.stage = Stage::Failed(status);
+            return Ok(());
+        }
+        ends.staged += 1;
+        ends.link.tell_staged(staged(ends.staged, length));
+        ends.link.poke(WANT_REQUESTS);
+        Ok(())
+    }
+}
+
+impl TxEnds {
+    /// Straight across. What the receiver says of its own memory is checked in its table, and it is its own.
+    fn write_part(&self, shared: &Shared, request: &Request, job: &Job) -> bool {
+        let Some(theirs) = self.link.theirs() else { return false };
+        let (length, total) = (u64::from(job.length), request.segments.total());
+        let fits = length <= CHUNK && job.offset <= total && length <= total - job.offset;
+        if !fits || job.address.checked_add(length).is_none() || !theirs.peer.cma.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut address = job.address;
+        for piece in request.segments.pieces(job.offset, length) {
+            let target = Target { key: job.key, pd: job.pd, address, length: piece.length, wish: Wish::LocalWrite };
+            let (mine, busy) = ((piece, shared.pd), self.link.busy());
+            if let Err(broken) =
+                single_copy::copy(&shared.regions, &theirs.peer, busy, Way::Write, mine, &target, By::Kernel)
+            {
+                if broken == single_copy::Broken::Denied {
+                    self.link.tell_reach(false);
+                }
+                return false;
+            }
+            address += piece.length;
+        }
+        true
+    }
+}

@@ -1,0 +1,220 @@
+//! RDMA: straight across, into memory of the target's that is mapped here, or by the kernel where that works; else in
+//! fragments that the target copies (SM-17..SM-22).
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use dapl::provider::{Remote, Status};
+use dapl_software::memory::scatter_gather::gather;
+
+use super::{Pending, Request, Stage, Step, TxEnds};
+use crate::engine::jobs::Job;
+use crate::memory::cma::{self, Way};
+use crate::memory::imports::Found;
+use crate::memory::kernel_copy;
+use crate::memory::mapped::Mapped;
+use crate::memory::regions::{Target, Wish};
+use crate::proto::message::{Fragment, Header, Kind, LINE};
+use crate::qp::ring::Cargo;
+use crate::qp::shared::Shared;
+use crate::qp::single_copy::{self, Broken, By};
+
+/// Bytes of an RMA fragment.
+const FRAGMENT: usize = 32 << 10;
+
+/// The mapping that was used last. Whoever finds its key dead may unmap it, unless it is in use just then.
+#[derive(Debug, Default)]
+pub(super) struct Last {
+    key: u32,
+    mapped: Weak<Mapped>,
+    /// The request that goes by it; it goes on so.
+    request: Option<u64>,
+}
+
+impl TxEnds {
+    pub(super) fn rma(
+        &mut self,
+        shared: &Shared,
+        request: &mut Request,
+        number: u64,
+        remote: Remote,
+        way: Way,
+        budget: &mut u64,
+    ) -> Step {
+        let total = request.segments.total();
+        if total > shared.max_rdma || remote.address.checked_add(total).is_none() {
+            return Step::Failed(if total > shared.max_rdma { Status::LocalLength } else { Status::RemoteAccess });
+        }
+        if way == Way::Read && self.most_reads(shared) == 0 {
+            return Step::Failed(Status::RemoteResponder);
+        }
+        if total == 0 {
+            request.stage = Stage::Done;
+            return Step::Whole { wrote: false };
+        }
+        // Fragments under way must land before anybody copies the rest, so a method is kept to the end of a request.
+        let begins = request.stage == Stage::Waiting;
+        if (begins || self.mapped.request == Some(number))
+            && let Some(mapped) = self.mapped(shared, remote.key)
+            && mapped.place(remote.address, total, way == Way::Write).is_some()
+        {
+            if !self.pending.is_empty() {
+                return Step::Part { wrote: false };
+            }
+            self.mapped.request = Some(number);
+            return match self.copy_across(shared, request, remote, way, By::Us(&mapped), budget) {
+                Ok(true) => Step::Whole { wrote: false },
+                Ok(false) => Step::Part { wrote: false },
+                Err(status) => Step::Failed(status.unwrap_or(Status::RemoteAccess)),
+            };
+        }
+        let by_kernel = self.link.theirs().is_some_and(|t| kernel_copy::reaches(&t.peer, remote.key));
+        if by_kernel && request.issued == request.answered && self.pending.is_empty() {
+            match self.copy_across(shared, request, remote, way, By::Kernel, budget) {
+                Ok(true) => return Step::Whole { wrote: false },
+                Ok(false) => return Step::Part { wrote: false },
+                Err(Some(status)) => return Step::Failed(status),
+                Err(None) => {} // refused: the bounce buffer is always there
+            }
+        }
+        self.fragment(shared, request, number, remote, way)
+    }
+
+    /// What is behind the peer's key, if that is mapped here. If it could be, that is asked for; nobody waits for it.
+    #[inline]
+    fn mapped(&mut self, shared: &Shared, key: u32) -> Option<Arc<Mapped>> {
+        if self.mapped.key == key
+            && let Some(mapped) = self.mapped.mapped.upgrade()
+        {
+            return Some(mapped);
+        }
+        let peer = &self.link.theirs()?.peer;
+        let loans = peer.loans.as_ref()?;
+        if !peer.regions.entry(key).is_some_and(|entry| entry.is_lent()) {
+            return None;
+        }
+        match loans.find(key) {
+            Found::Here(mapped) => {
+                (self.mapped.key, self.mapped.mapped) = (key, Arc::downgrade(&mapped));
+                Some(mapped)
+            }
+            Found::Ask => {
+                shared.bell.ring(Job::Ask(self.link.id, key));
+                None
+            }
+            Found::Nothing => None,
+        }
+    }
+
+    /// Straight across, piece by piece. `Err(None)`: the kernel does not allow it here, use another way.
+    fn copy_across(
+        &mut self,
+        shared: &Shared,
+        request: &mut Request,
+        remote: Remote,
+        way: Way,
+        by: By<'_>,
+        budget: &mut u64,
+    ) -> Result<bool, Option<Status>> {
+        let theirs = self.link.theirs().ok_or(Some(Status::Transport))?;
+        let (peer, pd) = (&theirs.peer, theirs.pd);
+        let wish = if way == Way::Write { Wish::RemoteWrite } else { Wish::RemoteRead };
+        while request.issued < request.segments.total() {
+            self.hungry = *budget == 0;
+            if self.hungry {
+                return Ok(false);
+            }
+            let chunk = (cma::CHUNK as u64).min(*budget);
+            let Some(piece) = request.segments.pieces(request.issued, chunk).next() else { break };
+            let target =
+                Target { key: remote.key, pd, address: remote.address + request.issued, length: piece.length, wish };
+            single_copy::copy(&shared.regions, peer, self.link.busy(), way, (piece, shared.pd), &target, by)
+                .map_err(Broken::status)?;
+            request.issued += piece.length;
+            request.answered = request.issued;
+            request.stage = Stage::Running;
+            *budget -= piece.length;
+        }
+        self.hungry = false;
+        request.stage = Stage::Done;
+        Ok(true)
+    }
+
+    /// Reads under way at a time: neither more than we want nor than the peer takes.
+    fn most_reads(&self, shared: &Shared) -> u32 {
+        shared.max_reads_out.min(self.link.theirs().map_or(0, |theirs| theirs.reads))
+    }
+
+    /// By fragments in our RMA buffer that the target copies.
+    fn fragment(&mut self, shared: &Shared, request: &mut Request, number: u64, remote: Remote, way: Way) -> Step {
+        let total = request.segments.total();
+        let read = way == Way::Read;
+        let begins = read && request.stage == Stage::Waiting;
+        if begins && self.reads >= self.most_reads(shared) {
+            return Step::Part { wrote: false };
+        }
+        let mut wrote = false;
+        // The ring of answers is the target's.
+        let most = self.link.theirs().map_or(0, |theirs| theirs.geometry.max_fragments()) as usize;
+        while request.issued < total {
+            let length = (total - request.issued).min(FRAGMENT as u64) as usize;
+            if self.requests.is_full() || self.pending.len() >= most {
+                return Step::Part { wrote };
+            }
+            let Some((line, mark)) = self.rma.reserve(1 + length.div_ceil(LINE)) else { return Step::Part { wrote } };
+            fail_point!(FragmentReserved);
+            self.pending.push_back(Pending {
+                request: number,
+                line,
+                mark,
+                offset: request.issued,
+                length: length as u32,
+                read,
+            });
+            if let Err(status) = self.fill(shared, request, remote, line, length, read) {
+                self.pending.pop_back();
+                return Step::Failed(status);
+            }
+            fail_point!(FragmentFilled);
+            let kind = if read { Kind::RmaRead } else { Kind::RmaWrite };
+            let cargo = Cargo { aux: line, ..self.cargo(shared) };
+            self.requests.push(Header::plain(kind, 0), &cargo);
+            request.issued += length as u64;
+            request.stage = Stage::Running;
+            self.reads += u32::from(begins && !wrote);
+            wrote = true;
+        }
+        // Complete when all is answered; no ring slot says so.
+        request.stage = if request.answered == total { Stage::Done } else { Stage::Sent(u64::MAX) };
+        Step::Whole { wrote }
+    }
+
+    /// Line 0 describes the fragment; a write's payload follows.
+    fn fill(
+        &self,
+        shared: &Shared,
+        request: &Request,
+        remote: Remote,
+        line: u32,
+        length: usize,
+        read: bool,
+    ) -> Result<(), Status> {
+        let at = line as usize * LINE;
+        if !read {
+            let to = self.link.rma.bytes(at + LINE, length).ok_or(Status::LocalEp)?;
+            // SAFETY: lines reserved for this fragment, in our RMA buffer.
+            unsafe { gather(&*shared.regions, shared.pd, &request.segments, request.issued, to, length) }?;
+        }
+        let fragment = Fragment {
+            key: remote.key,
+            length: length as u32,
+            address: remote.address + request.issued,
+            origin: request.issued,
+            cookie: request.token.cookie,
+        };
+        for (n, word) in fragment.encode().into_iter().enumerate() {
+            self.link.rma.word(at + n * 8).store(word, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}

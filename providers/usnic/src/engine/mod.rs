@@ -1,0 +1,8 @@
+//! The engine of an IA: its thread, its jobs, and the passes over all connections.
+
+pub(crate) mod jobs;
+pub(crate) mod polling;
+pub(crate) mod progress;
+mod thread;
+
+pub(crate) use thread::Engine;

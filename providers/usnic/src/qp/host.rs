@@ -1,0 +1,284 @@
+//! What a connection asks of its queue pair: memory to be touched, receives out of a shared queue, completions to be handed up.
+//!
+//! Copies are raw, and each holds its registration for its own time: no reference to memory of the consumer's ever exists. What
+//! is told of a connection that has ended goes nowhere: [`Nobody`]. Takes no lock of a queue pair; it is called under one.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use dapl::provider::{BindWr, Completion, Region, Segment, SendWr, Status, Token};
+use dapl::runtime::handle::ObjectId;
+use dapl_software::memory::scatter_gather::{self, Segments};
+use dapl_software::memory::user_copy;
+use dapl_software::memory::window::Wanted;
+
+use crate::cq::CqCore;
+use crate::engine::jobs::Bell;
+use crate::memory::regions::{Regions, Wish};
+use crate::proto::conn::Host;
+use crate::proto::wire::Refusal;
+use crate::srq::{Buffer, SrqCore, Taker};
+
+/// A memory window of this provider's.
+pub(crate) type Window = dapl_software::memory::window::Window<Arc<Regions>>;
+
+/// What is kept with a request that is posted.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) segments: Segments,
+    token: Token,
+    suppress: bool,
+    task: Task,
+}
+
+/// What a request does when its turn comes, beyond moving bytes.
+#[derive(Debug)]
+enum Task {
+    Transfer,
+    /// The move of a window that has this number.
+    Move(Arc<Window>, u64),
+    /// It cannot be carried out.
+    Fail(Status),
+}
+
+impl Request {
+    pub(crate) fn new(wr: &SendWr<'_>) -> Self {
+        Request { segments: Segments::new(wr.segments), token: wr.token, suppress: wr.suppress, task: Task::Transfer }
+    }
+
+    /// A bind or unbind that the window takes in now, and its key.
+    pub(crate) fn of_window(
+        window: &Arc<Window>,
+        wanted: Option<Wanted>,
+        wr: &BindWr,
+    ) -> dapl::error::Result<(Self, u32)> {
+        let (number, key) = window.accept(wanted)?;
+        let task = Task::Move(window.clone(), number);
+        Ok((Request { segments: Segments::default(), token: wr.token, suppress: wr.suppress, task }, key))
+    }
+
+    /// At its turn it fails.
+    pub(crate) fn doomed(self, status: Status) -> Self {
+        Request { task: Task::Fail(status), ..self }
+    }
+}
+
+/// What is kept with a receive.
+#[derive(Debug)]
+pub(crate) struct Recv {
+    pub(crate) segments: Segments,
+    pub(crate) token: Token,
+}
+
+/// Where receives come from, if the queue pair has no queue of its own.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) srq: Arc<SrqCore>,
+    /// What they complete with, but for the cookie.
+    pub(crate) token: Token,
+    /// The queue pair, to stand in line.
+    pub(crate) taker: Weak<dyn Taker>,
+}
+
+/// The world of one queue pair.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) regions: Arc<Regions>,
+    pub(crate) bell: Arc<Bell>,
+    pub(crate) ep: ObjectId,
+    pub(crate) pd: u32,
+    /// Of the memory of receives.
+    pub(crate) recv_pd: u32,
+    pub(crate) pool: Option<Pool>,
+    /// Receives out of the shared queue that are not complete, now and at most since the watermarks were looked at.
+    pub(crate) taken: AtomicU32,
+    pub(crate) most_taken: AtomicU32,
+    pub(crate) recv_cq: Option<Arc<CqCore>>,
+    pub(crate) request_cq: Option<Arc<CqCore>>,
+}
+
+impl World {
+    /// The same memory, and nobody who hears of completions.
+    pub(crate) fn bare(&self) -> World {
+        let (regions, bell) = (self.regions.clone(), self.bell.clone());
+        World {
+            regions,
+            bell,
+            ep: self.ep,
+            pd: self.pd,
+            recv_pd: self.recv_pd,
+            pool: None,
+            taken: AtomicU32::new(0),
+            most_taken: AtomicU32::new(0),
+            recv_cq: None,
+            request_cq: None,
+        }
+    }
+
+    pub(crate) fn complete_recv(&self, token: Token, status: Status, bytes: u64, solicited: bool) {
+        if let Some(cq) = &self.recv_cq {
+            cq.push(Completion { token, status, bytes, solicited });
+        }
+    }
+
+    /// A window whose move was flushed is not bound, even if it had had its turn.
+    pub(crate) fn complete_request(&self, request: &Request, status: Status, bytes: u64) {
+        if let (Task::Move(window, number), Status::Flushed) = (&request.task, status) {
+            window.give_up(*number);
+        }
+        if let Some(cq) = self.request_cq.as_ref().filter(|_| status != Status::Success || !request.suppress) {
+            cq.push(Completion { token: request.token, status, bytes, solicited: false });
+        }
+    }
+
+    /// Is all of it registered, to be read or written? Asked when it is posted, beside what is asked when it is used: a request
+    /// that waits for its peer would else fail late, or never.
+    pub(crate) fn is_registered(&self, segments: &[Segment], write: bool) -> bool {
+        let wish = if write { Wish::LocalWrite } else { Wish::LocalRead };
+        let is_open = |piece: &Segment| {
+            let region = Region { address: piece.address, length: piece.length };
+            piece.length == 0 || self.regions.allows(piece.key, self.pd, region, wish)
+        };
+        segments.iter().all(is_open)
+    }
+
+    /// Appends `length` bytes of a request's memory, from `offset` on.
+    pub(crate) fn gather(&self, list: &Segments, offset: u64, length: usize, out: &mut Vec<u8>) -> Result<(), Status> {
+        let end = out.len();
+        out.resize(end + length, 0);
+        // SAFETY: so many bytes were added just now, and nobody else has them.
+        let copied =
+            unsafe { scatter_gather::gather(&*self.regions, self.pd, list, offset, out[end..].as_mut_ptr(), length) };
+        copied.inspect_err(|_| out.truncate(end))
+    }
+
+    /// Appends a piece of registered memory that the peer reads.
+    pub(crate) fn fetch(&self, piece: &Segment, out: &mut Vec<u8>) -> Result<(), Status> {
+        let region = Region { address: piece.address, length: piece.length };
+        let _hold = self.regions.hold(piece.key, self.pd, region, Wish::RemoteRead)?;
+        let (end, length) = (out.len(), piece.length as usize);
+        out.resize(end + length, 0);
+        let registered = || self.regions.registered(piece.key);
+        // SAFETY: the source is registered memory, held during the copy; the sink was added just now.
+        let is_copied = unsafe { user_copy::read(piece.address, out[end..].as_mut_ptr(), length, registered) };
+        if is_copied {
+            return Ok(());
+        }
+        out.truncate(end);
+        Err(Status::RemoteAccess)
+    }
+}
+
+/// Where in a request's memory bytes from the network go.
+fn scatter(world: &World, pd: u32, list: &Segments, offset: u32, bytes: &[u8]) -> Result<(), Status> {
+    // SAFETY: a slice of our own; the receive's memory is checked and held piece by piece.
+    unsafe { scatter_gather::scatter(&*world.regions, pd, list, offset.into(), bytes.as_ptr(), bytes.len()) }
+}
+
+impl Host for &World {
+    type Request = Request;
+    type Recv = Recv;
+
+    fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
+        let wish = if write { Wish::RemoteWrite } else { Wish::RemoteRead };
+        self.regions.allows(key, self.pd, Region { address, length: length.into() }, wish)
+    }
+
+    fn put_remote(&mut self, key: u32, address: u64, bytes: &[u8]) -> Result<(), Refusal> {
+        let region = Region { address, length: bytes.len() as u64 };
+        let _hold = self.regions.hold(key, self.pd, region, Wish::RemoteWrite).map_err(|_| Refusal::Access)?;
+        let registered = || self.regions.registered(key);
+        // SAFETY: the sink is registered memory, held during the copy, and the range lies within it.
+        let is_copied = unsafe { user_copy::write(bytes.as_ptr(), address, bytes.len(), registered) };
+        if is_copied { Ok(()) } else { Err(Refusal::Access) }
+    }
+
+    fn put_recv(&mut self, recv: &Recv, offset: u32, bytes: &[u8]) -> Result<(), Status> {
+        scatter(self, self.recv_pd, &recv.segments, offset, bytes)
+    }
+
+    fn put_read(&mut self, request: &Request, offset: u32, bytes: &[u8]) -> Result<(), Status> {
+        scatter(self, self.pd, &request.segments, offset, bytes)
+    }
+
+    fn take_shared(&mut self) -> Option<(Recv, u64)> {
+        let pool = self.pool.as_ref()?;
+        let Buffer { segments, cookie } = pool.srq.take(&pool.taker)?;
+        let length = segments.total();
+        let taken = self.taken.load(Ordering::Relaxed) + 1;
+        self.taken.store(taken, Ordering::Relaxed);
+        self.most_taken.fetch_max(taken, Ordering::Relaxed);
+        Some((Recv { segments, token: Token { cookie, ..pool.token } }, length))
+    }
+
+    fn shared_left(&self) -> u32 {
+        self.pool.as_ref().map_or(0, |pool| pool.srq.left())
+    }
+
+    fn await_shared(&mut self) {
+        if let Some(pool) = &self.pool {
+            pool.srq.stand_in_line(&pool.taker);
+        }
+    }
+
+    fn turn(&mut self, request: &Request) -> Result<bool, Status> {
+        match &request.task {
+            Task::Transfer => Ok(true),
+            Task::Move(window, number) => window.turn(*number, self.pd),
+            Task::Fail(status) => Err(*status),
+        }
+    }
+
+    fn request_done(&mut self, request: Request, status: Status, bytes: u64) {
+        self.complete_request(&request, status, bytes);
+    }
+
+    fn recv_done(&mut self, recv: Recv, status: Status, bytes: u64, solicited: bool) {
+        if self.pool.is_some() {
+            let taken = self.taken.load(Ordering::Relaxed);
+            self.taken.store(taken.saturating_sub(1), Ordering::Relaxed);
+        }
+        self.complete_recv(recv.token, status, bytes, solicited);
+    }
+}
+
+/// The world of a connection whose queue pair is done with it: nothing may be touched, and nobody hears of anything.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Nobody;
+
+impl Host for Nobody {
+    type Request = Request;
+    type Recv = Recv;
+
+    fn may_touch(&mut self, _: u32, _: u64, _: u32, _: bool) -> bool {
+        false
+    }
+
+    fn put_remote(&mut self, _: u32, _: u64, _: &[u8]) -> Result<(), Refusal> {
+        Err(Refusal::Access)
+    }
+
+    fn put_recv(&mut self, _: &Recv, _: u32, _: &[u8]) -> Result<(), Status> {
+        Err(Status::Flushed)
+    }
+
+    fn put_read(&mut self, _: &Request, _: u32, _: &[u8]) -> Result<(), Status> {
+        Err(Status::Flushed)
+    }
+
+    fn take_shared(&mut self) -> Option<(Recv, u64)> {
+        None
+    }
+
+    fn shared_left(&self) -> u32 {
+        0
+    }
+
+    fn turn(&mut self, _: &Request) -> Result<bool, Status> {
+        Err(Status::Flushed)
+    }
+
+    fn request_done(&mut self, _: Request, _: Status, _: u64) {}
+
+    fn recv_done(&mut self, _: Recv, _: Status, _: u64, _: bool) {}
+}

@@ -1,0 +1,80 @@
+//! What the device and its queue pairs say to each other, and what the device tells of connections.
+//!
+//! A queue pair is reached by the number of its connection. The device brings it packets, turns and deadlines; it answers with
+//! its [`Outlook`], and sends by itself. Who sends or receives for it holds its lock and no other of the device's that it could
+//! want: see `device`.
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use dapl::provider::{CmEvent, ConnId, RequestInfo};
+use dapl::runtime::handle::ObjectId;
+
+use crate::cm::Incoming;
+pub(crate) use crate::net::errors::Missed;
+use crate::net::receive::Packets;
+use crate::net::socket::Socket;
+use crate::proto::Nanos;
+use crate::proto::schedule::{Outlook, Turn};
+use crate::proto::setup::Agreed;
+use crate::qp::table::Plan;
+
+/// A queue pair, as the device sees it. Every call comes from a poller, or from the engine; never from a down-call, but for
+/// `connecting`.
+pub(crate) trait Pair: Send + Sync {
+    /// It is on its way to a connection of this number, by `connect` or `accept`: what it had before is over.
+    fn connecting(&self, number: u32, conn: ConnId);
+
+    /// The connection stands, and the layer above has heard of it. `None`: it is not this one's any more.
+    fn open(&self, now: Nanos, opened: Opened) -> Option<Outlook>;
+
+    /// Packets of its connection, from one sender, as they came in one train. Their head names this connection; nothing else
+    /// of them was looked at.
+    fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: Packets<'_>) -> Outlook;
+
+    /// Its turn: it sends what the turn is for, one batch at most.
+    fn transmit(&self, now: Nanos, number: u32, turn: Turn) -> Outlook;
+
+    /// Its deadline may have come: it knows.
+    fn on_time(&self, now: Nanos, number: u32) -> Outlook;
+
+    /// Its packets go there.
+    fn sends_to(&self, peer: SocketAddr) -> bool;
+
+    /// An ICMP message about a datagram to where it sends to, perhaps of another connection, and perhaps forged.
+    fn did_not_arrive(&self, now: Nanos, number: u32, missed: &Missed) -> Outlook;
+
+    /// The attempt, or the connection, is over: the peer ended it, refused it, or never answered. All is flushed. False: it
+    /// was over before, and there is nothing to report.
+    fn end(&self, number: u32) -> bool;
+
+    /// The IA closes: whatever there is ends, and the peer is told as far as that goes at once.
+    fn shut(&self);
+}
+
+/// A connection that stands. If it is we who asked (`agreed.terms.active`), `Conn` confirms it.
+pub(crate) struct Opened {
+    pub(crate) number: u32,
+    pub(crate) conn: ConnId,
+    pub(crate) agreed: Agreed,
+    /// For [`Device::wants`](crate::device::Device::wants).
+    pub(crate) plan: Arc<Plan>,
+    /// What its packets leave by.
+    pub(crate) socket: Arc<Socket>,
+    /// The socket is this connection's alone, and connected.
+    pub(crate) is_own: bool,
+    /// The largest payload of a datagram that is tried.
+    pub(crate) ceiling: usize,
+    /// The kernel delivers to the peer on this host.
+    pub(crate) is_loopback: bool,
+}
+
+/// Where the device reports requests and connections: dapl's `CmSink`, without the types that only the glue knows. Called by
+/// the engine alone, with no lock held.
+pub(crate) trait Reports: Send + Sync {
+    /// A request for the listener made with `listener`. The request back: nobody listens there any more, or nobody has room.
+    fn request(&self, listener: ObjectId, request: Incoming, info: RequestInfo) -> Result<(), Incoming>;
+    fn event(&self, conn: ConnId, event: CmEvent<'_>);
+    fn many_recvs(&self, ep: ObjectId);
+}

@@ -1,0 +1,136 @@
+//! Who has which connection number, for whoever has a packet with that number.
+//!
+//! A number is an index and a generation (`proto::ids`); a packet of a former generation finds nobody. Nothing is called with
+//! this room's lock held.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::proto::Nanos;
+use crate::proto::ids::{self, Ids};
+use crate::qp::pair::Pair;
+
+/// When the device will look at a connection by itself. Who wants it earlier says so to the device, else says nothing.
+#[derive(Debug)]
+pub(crate) struct Plan(AtomicU64);
+
+impl Plan {
+    pub(crate) fn new() -> Self {
+        Plan(AtomicU64::new(Nanos::MAX))
+    }
+
+    /// Is this earlier than what is planned? Then it is planned from now on.
+    pub(crate) fn is_late_for(&self, deadline: Nanos) -> bool {
+        // Only a hint of what has been said: the device's own list decides.
+        deadline < self.0.load(Ordering::Relaxed) && deadline < self.0.fetch_min(deadline, Ordering::AcqRel)
+    }
+
+    /// A turn is planned for it, which the device has not heard of yet. For who has the connection's lock: its turn takes that
+    /// only afterwards.
+    pub(crate) fn is_at_once(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 0
+    }
+
+    /// The device looks now.
+    pub(crate) fn is_met(&self) {
+        self.0.store(Nanos::MAX, Ordering::Release);
+    }
+}
+
+/// A connection, or one on its way, as the device finds it.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) number: u32,
+    pub(crate) pair: Arc<dyn Pair>,
+    pub(crate) plan: Arc<Plan>,
+    open: Arc<AtomicBool>,
+}
+
+impl Place {
+    /// The connection stands, and takes its packets itself.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Acquire)
+    }
+
+    /// From now on.
+    pub(crate) fn opens(&self) {
+        self.open.store(true, Ordering::Release);
+    }
+}
+
+/// Places by index, and the numbers.
+pub(crate) struct Table {
+    places: RwLock<Vec<Option<Arc<Place>>>>,
+    ids: Mutex<Ids>,
+}
+
+impl Table {
+    /// For so many connections; a number rests so long before its place is used again.
+    pub(crate) fn new(max: usize, rest: Nanos) -> Self {
+        Table { places: RwLock::default(), ids: Mutex::new(Ids::new(max, rest)) }
+    }
+
+    /// A number that nobody has; `None`: all are taken.
+    pub(crate) fn take(&self, now: Nanos) -> Option<u32> {
+        self.ids.lock().take(now)
+    }
+
+    /// What comes for this number goes there. The number is taken, and stays so.
+    pub(crate) fn put(&self, number: u32, pair: Arc<dyn Pair>) -> Arc<Plan> {
+        let plan = Arc::new(Plan::new());
+        let place = Place { number, pair, plan: plan.clone(), open: Arc::default() };
+        let mut places = self.places.write();
+        let at = ids::index(number);
+        if at >= places.len() {
+            places.resize_with(at + 1, || None);
+        }
+        let before = places[at].replace(Arc::new(place));
+        drop(places);
+        drop(before); // it may be the last to hold a queue pair
+        plan
+    }
+
+    /// What comes for it goes to somebody else from now on, who is looked at when it is.
+    pub(crate) fn replace(&self, number: u32, pair: Arc<dyn Pair>) {
+        let mut places = self.places.write();
+        let place = places.get_mut(ids::index(number)).and_then(Option::as_mut).filter(|place| place.number == number);
+        let before = place.map(|place| {
+            let next = Place { pair, ..Place::clone(place) };
+            std::mem::replace(place, Arc::new(next))
+        });
+        drop(places);
+        drop(before);
+    }
+
+    /// Nobody has it any more.
+    pub(crate) fn free(&self, number: u32, now: Nanos) {
+        let mut places = self.places.write();
+        let place =
+            places.get_mut(ids::index(number)).filter(|place| place.as_ref().is_some_and(|p| p.number == number));
+        let before = place.and_then(Option::take);
+        drop(places);
+        drop(before);
+        self.ids.lock().free(number, now);
+    }
+
+    pub(crate) fn find(&self, number: u32) -> Option<Arc<Place>> {
+        self.at(ids::index(number)).filter(|place| place.number == number)
+    }
+
+    pub(crate) fn at(&self, index: usize) -> Option<Arc<Place>> {
+        self.places.read().get(index)?.clone()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Place>> {
+        self.places.read().iter().flatten().cloned().collect()
+    }
+}
+
+impl std::fmt::Debug for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Table").field("places", &self.places.read().iter().flatten().count()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,270 @@
+//! Protection domains, registered memory and windows, as dapl holds them.
+//!
+//! A region is registered with what it is for and with the right to be bound, where the device has windows and the
+//! memory allows it. Verbs lend no memory to writing peers that may not be written to from here; who asks for that gets
+//! two registrations, one for each side.
+//!
+//! Windows, for `qp`: [`Window::begin`] posts a bind by a function of the caller's, under the window's lock, and gives
+//! a [`Move`], which the caller keeps until the bind completes ([`Move::completed`]); one that is dropped was flushed.
+//! A bind that is flushed without the device having seen it is [`Window::lose`]. Drivers count keys in eight bits and
+//! leave the old binding in place when a bind fails; so after 255 binds, and after one that came to nothing, the
+//! device's window is replaced by another. Nothing here waits.
+
+pub(crate) mod binds;
+pub(crate) mod keys;
+
+use std::io;
+use std::sync::Arc;
+
+use dapl::error::{Access as Way, Error, Resource, Result};
+use dapl::provider::{Access, Bind, MemoryRegion, MemoryWindow, Region};
+use ibverbs_sys::ibv_access_flags as flags;
+use parking_lot::Mutex;
+
+use crate::memory::binds::Binds;
+pub(crate) use crate::memory::keys::Keys;
+use crate::{explain, ibv};
+
+/// A protection domain.
+#[derive(Clone, Debug)]
+pub struct Pd(pub(crate) Arc<ibv::Pd>);
+
+impl Pd {
+    pub(crate) fn new(context: &Arc<ibv::Context>) -> Result<Self> {
+        ibv::Pd::new(context).map(Pd).map_err(|error| {
+            log::error!("{}: no protection domain: {error}", context.name());
+            Error::Exhausted(Resource::ProtectionDomain)
+        })
+    }
+}
+
+/// Registered memory.
+#[derive(Debug)]
+pub struct Mr {
+    /// For this side.
+    local: ibv::Mr,
+    /// For peers, where one registration cannot do both.
+    remote: Option<ibv::Mr>,
+    access: Access,
+    /// Windows can be bound to it.
+    is_bindable: bool,
+    keys: Arc<Keys>,
+}
+
+impl Mr {
+    /// Registers memory, and makes its local key known. `has_windows`: the device has any.
+    ///
+    /// Errors: `InvalidParameter(3)` for memory that is not there; see `explain` for the others.
+    pub(crate) fn new(pd: &Pd, region: Region, access: Access, has_windows: bool, keys: &Arc<Keys>) -> Result<Self> {
+        let Registered { mr: local, is_bindable } = register(pd, region, local_flags(access), has_windows)?;
+        let needs_two = access.remote_write && !access.local_write;
+        let remote = needs_two.then(|| register(pd, region, remote_flags(access), false)).transpose()?;
+        keys.add(local.lkey(), &pd.0, region, access.local_write);
+        Ok(Mr { local, remote: remote.map(|both| both.mr), access, is_bindable, keys: keys.clone() })
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        // Before the registration ends: afterwards somebody else may be given the key.
+        self.keys.remove(self.local.lkey());
+    }
+}
+
+impl MemoryRegion for Mr {
+    fn local_key(&self) -> u32 {
+        self.local.lkey()
+    }
+
+    fn remote_key(&self) -> u32 {
+        let is_lent = self.access.remote_read || self.access.remote_write;
+        if is_lent { self.remote.as_ref().unwrap_or(&self.local).rkey() } else { 0 }
+    }
+}
+
+/// A registration of one kind.
+struct Registered {
+    mr: ibv::Mr,
+    is_bindable: bool,
+}
+
+fn register(pd: &Pd, region: Region, access: flags, wants_binds: bool) -> Result<Registered> {
+    if wants_binds {
+        match ibv::Mr::new(&pd.0, region, (access | flags::IBV_ACCESS_MW_BIND).0) {
+            Ok(mr) => return Ok(Registered { mr, is_bindable: true }),
+            // For the kernel the right to be bound is a wish to write, which memory that can only be read does not
+            // grant.
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) && access.0 & WRITES.0 == 0 => {}
+            Err(error) => return Err(explain::registration(pd.0.context().name(), region, &error)),
+        }
+    }
+    let mr = ibv::Mr::new(&pd.0, region, access.0);
+    let mr = mr.map_err(|error| explain::registration(pd.0.context().name(), region, &error))?;
+    Ok(Registered { mr, is_bindable: false })
+}
+
+const WRITES: flags = flags(flags::IBV_ACCESS_LOCAL_WRITE.0 | flags::IBV_ACCESS_REMOTE_WRITE.0);
+
+/// What the registration for this side may do; peers have their part in it if that is allowed.
+fn local_flags(access: Access) -> flags {
+    let mut wanted = flags(0);
+    if access.local_write {
+        wanted |= flags::IBV_ACCESS_LOCAL_WRITE;
+    }
+    if access.remote_read {
+        wanted |= flags::IBV_ACCESS_REMOTE_READ;
+    }
+    if access.local_write && access.remote_write {
+        wanted |= flags::IBV_ACCESS_REMOTE_WRITE;
+    }
+    wanted
+}
+
+/// What the registration for peers alone may do.
+fn remote_flags(access: Access) -> flags {
+    local_flags(Access { local_write: true, ..access })
+}
+
+/// A memory window as dapl holds it.
+#[derive(Debug)]
+pub struct Mw(pub(crate) Arc<Window>);
+
+impl Mw {
+    /// A window that is not bound. Errors: `ModelNotSupported` by a device without any.
+    pub(crate) fn new(pd: &Pd) -> Result<Self> {
+        let mw = new_window(&pd.0)?;
+        let binds = Mutex::new(Binds::new(mw.rkey(), mw));
+        Ok(Mw(Arc::new(Window { pd: pd.0.clone(), binds })))
+    }
+}
+
+fn new_window(pd: &Arc<ibv::Pd>) -> Result<ibv::Mw> {
+    ibv::Mw::new(pd).map_err(|error| {
+        if error.raw_os_error() == Some(libc::EOPNOTSUPP) {
+            return Error::ModelNotSupported;
+        }
+        log::error!("{}: no memory window: {error}", pd.context().name());
+        Error::Exhausted(Resource::MemoryRegion)
+    })
+}
+
+impl MemoryWindow for Mw {
+    fn is_bound(&self) -> bool {
+        self.0.binds.lock().is_bound()
+    }
+}
+
+impl Drop for Mw {
+    fn drop(&mut self) {
+        // The device's window goes now, whatever is in flight; a bind that is will fail.
+        let all = self.0.binds.lock().close();
+        drop(all);
+    }
+}
+
+/// A window, shared with its binds in flight.
+#[derive(Debug)]
+pub(crate) struct Window {
+    pd: Arc<ibv::Pd>,
+    binds: Mutex<Binds<ibv::Mw>>,
+}
+
+impl Window {
+    /// Has a bind posted, or an unbind for `None`, and says the new key; 0 for an unbind.
+    ///
+    /// Errors: `Privileges` for memory that no window can be bound to; `Exhausted(Memory)` when the queue is full. Then
+    /// nothing has changed.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        bind: Option<Bind<'_, Mr>>,
+        post: impl FnOnce(&ibv::Mw, Option<(&ibv::Mr, Region, u32)>) -> io::Result<u32>,
+    ) -> Result<(Move, u32)> {
+        if bind.as_ref().is_some_and(|bind| !bind.mr.is_bindable) {
+            log::debug!("a bind to memory that can only be read: the kernel allows no windows there");
+            return Err(Error::Privileges(Way::Read));
+        }
+        let what = bind.as_ref().map(|bind| (&bind.mr.local, bind.region, remote_rights(bind.access).0));
+        let mut binds = self.binds.lock();
+        let mw = match binds.current() {
+            Some(mw) => mw.clone(),
+            None => binds.renew(new_window(&self.pd)?),
+        };
+        let key = post(&mw, what).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOMEM | libc::EAGAIN) => Error::Exhausted(Resource::Memory),
+            _ => {
+                log::error!("{}: the device does not take a bind: {error}", self.pd.context().name());
+                Error::Internal
+            }
+        })?;
+        let is_bind = bind.is_some();
+        let number = binds.post(mw, key, bind.map(|bind| bind.keep));
+        Ok((Move { window: Some(self.clone()), number }, if is_bind { key } else { 0 }))
+    }
+
+    /// A bind, or an unbind, that is flushed at once: nothing is bound any more. Says a key that never opens anything;
+    /// 0 for an unbind.
+    pub(crate) fn lose(&self, is_bind: bool) -> u32 {
+        let (key, old) = self.binds.lock().lose();
+        drop(old);
+        if is_bind { key } else { 0 }
+    }
+
+    fn completed(&self, number: u64, is_done: bool) {
+        let old = self.binds.lock().complete(number, is_done);
+        // Without the lock: this may end a registration, or the device's window.
+        drop(old);
+    }
+}
+
+/// A bind in flight. Dropped, it was flushed.
+#[derive(Debug)]
+pub(crate) struct Move {
+    window: Option<Arc<Window>>,
+    number: u64,
+}
+
+impl Move {
+    /// It is over; `is_done`: it has had its effect.
+    pub(crate) fn completed(mut self, is_done: bool) {
+        if let Some(window) = self.window.take() {
+            window.completed(self.number, is_done);
+        }
+    }
+}
+
+impl Drop for Move {
+    fn drop(&mut self) {
+        if let Some(window) = self.window.take() {
+            window.completed(self.number, false);
+        }
+    }
+}
+
+/// What a peer may do through a window.
+fn remote_rights(access: Access) -> flags {
+    let read = if access.remote_read { flags::IBV_ACCESS_REMOTE_READ.0 } else { 0 };
+    let write = if access.remote_write { flags::IBV_ACCESS_REMOTE_WRITE.0 } else { 0 };
+    flags(read | write)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registration_may_do_what_was_asked_for_and_no_more() {
+        let access = |local_write, remote_read, remote_write| Access { local_write, remote_read, remote_write };
+        let (local, write, read) =
+            (flags::IBV_ACCESS_LOCAL_WRITE.0, flags::IBV_ACCESS_REMOTE_WRITE.0, flags::IBV_ACCESS_REMOTE_READ.0);
+        assert_eq!(local_flags(access(false, false, false)).0, 0);
+        assert_eq!(local_flags(access(true, false, false)).0, local);
+        assert_eq!(local_flags(access(false, true, false)).0, read);
+        assert_eq!(local_flags(access(true, true, true)).0, local | read | write);
+        // Written to by peers only: the registration for this side does not allow it, the one for peers does.
+        assert_eq!(local_flags(access(false, true, true)).0, read);
+        assert_eq!(remote_flags(access(false, true, true)).0, local | read | write);
+        assert_eq!(remote_flags(access(false, false, true)).0, local | write);
+        assert_eq!(remote_rights(access(true, true, false)).0, read);
+        assert_eq!(remote_rights(access(false, false, true)).0, write);
+    }
+}
