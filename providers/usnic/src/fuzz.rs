@@ -10,7 +10,7 @@ use dapl::provider::{Remote, Status};
 use zerocopy::IntoBytes;
 
 use crate::proto::checked::Sum;
-use crate::proto::conn::{Config, Conn, Host, Payload, Post, Work};
+use crate::proto::conn::{Config, Conn, Driver, Host, Payload, Post, Work};
 use crate::proto::echo;
 use crate::proto::psn::Psn;
 use crate::proto::setup::answering::Answering;
@@ -129,10 +129,12 @@ fn put(room: &Room, offset: u32, bytes: &[u8]) -> Result<(), Status> {
     Ok(())
 }
 
-impl Host for Memory {
+impl Driver for Memory {
     type Request = Room;
     type Recv = Room;
+}
 
+impl Host<Memory> for Memory {
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
         (key == KEYS[0] || (key == KEYS[1] && !write)) && self.range(address, length as usize).is_some()
     }
@@ -178,7 +180,7 @@ impl Host for Memory {
 struct Peer<'a> {
     script: &'a [u8],
     now: Nanos,
-    conn: Conn<Room, Room>,
+    conn: Conn<Memory>,
     memory: Memory,
     posted: (u32, u32),
     packet: Vec<u8>,

@@ -15,7 +15,7 @@ use dapl_software::memory::window::Wanted;
 use crate::cq::CqCore;
 use crate::engine::jobs::Bell;
 use crate::memory::regions::{Regions, Wish};
-use crate::proto::conn::Host;
+use crate::proto::conn::{Driver, Host};
 use crate::proto::wire::Refusal;
 use crate::srq::{Buffer, SrqCore, Taker};
 
@@ -175,10 +175,12 @@ fn scatter(world: &World, pd: u32, list: &Segments, offset: u32, bytes: &[u8]) -
     unsafe { scatter_gather::scatter(&*world.regions, pd, list, offset.into(), bytes.as_ptr(), bytes.len()) }
 }
 
-impl Host for &World {
+impl Driver for World {
     type Request = Request;
     type Recv = Recv;
+}
 
+impl Host<World> for &World {
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
         let wish = if write { Wish::RemoteWrite } else { Wish::RemoteRead };
         self.regions.allows(key, self.pd, Region { address, length: length.into() }, wish)
@@ -246,10 +248,7 @@ impl Host for &World {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Nobody;
 
-impl Host for Nobody {
-    type Request = Request;
-    type Recv = Recv;
-
+impl Host<World> for Nobody {
     fn may_touch(&mut self, _: u32, _: u64, _: u32, _: bool) -> bool {
         false
     }

@@ -24,7 +24,7 @@ use crate::proto::schedule::Outlook;
 use crate::proto::seal::Seal;
 use crate::proto::wire;
 use crate::proto::{MICROS, Nanos};
-use crate::qp::host::{Recv, Request, World};
+use crate::qp::host::World;
 use crate::qp::pair::Opened;
 use crate::qp::table::Plan;
 
@@ -36,7 +36,7 @@ const PIECES: usize = 40;
 const ENOUGH: usize = 60_000;
 
 /// The connection of this side.
-pub(crate) type Link = Conn<Request, Recv>;
+pub(crate) type Link = Conn<World>;
 
 /// A connection that stands.
 pub(crate) struct Line {
@@ -121,13 +121,7 @@ impl Line {
     }
 
     /// Packets that name it. Those without its token are nobody's.
-    pub(crate) fn receive(
-        &mut self,
-        now: Nanos,
-        from: SocketAddr,
-        packets: Packets<'_>,
-        host: &mut impl Host<Request = Request, Recv = Recv>,
-    ) {
+    pub(crate) fn receive(&mut self, now: Nanos, from: SocketAddr, packets: Packets<'_>, host: &mut impl Host<World>) {
         if self.seal.is_some() {
             return BENCH.with_borrow_mut(|bench| self.receive_sealed(now, from, packets, &mut bench.room, host));
         }
@@ -145,7 +139,7 @@ impl Line {
         from: SocketAddr,
         packets: Packets<'_>,
         room: &mut Vec<u8>,
-        host: &mut impl Host<Request = Request, Recv = Recv>,
+        host: &mut impl Host<World>,
     ) {
         let Some(seal) = &mut self.seal else { return };
         for packet in packets {
@@ -173,22 +167,12 @@ impl Line {
     }
 
     /// Sends what may leave now: one batch. False: there was nothing, or the socket is full.
-    pub(crate) fn transmit(
-        &mut self,
-        now: Nanos,
-        host: &mut impl Host<Request = Request, Recv = Recv>,
-        world: &World,
-    ) -> bool {
+    pub(crate) fn transmit(&mut self, now: Nanos, host: &mut impl Host<World>, world: &World) -> bool {
         self.send_until(now, host, world, |_| false)
     }
 
     /// Sends what was posted, if it may leave now. What else there may be to send is left to the next turn.
-    pub(crate) fn hurry(
-        &mut self,
-        now: Nanos,
-        host: &mut impl Host<Request = Request, Recv = Recv>,
-        world: &World,
-    ) -> bool {
+    pub(crate) fn hurry(&mut self, now: Nanos, host: &mut impl Host<World>, world: &World) -> bool {
         let sent = self.send_until(now, host, world, |link| !link.has_requests());
         self.link.catch_up(host); // while it is on its way
         sent
@@ -197,7 +181,7 @@ impl Line {
     fn send_until(
         &mut self,
         now: Nanos,
-        host: &mut impl Host<Request = Request, Recv = Recv>,
+        host: &mut impl Host<World>,
         world: &World,
         is_enough: impl Fn(&Link) -> bool,
     ) -> bool {
@@ -232,7 +216,7 @@ impl Line {
         &mut self,
         bench: &mut Bench,
         now: Nanos,
-        host: &mut impl Host<Request = Request, Recv = Recv>,
+        host: &mut impl Host<World>,
         world: &World,
         is_enough: impl Fn(&Link) -> bool,
     ) -> SocketAddr {
@@ -313,13 +297,7 @@ impl Line {
         if self.is_own && to == self.link.peer() { Destination::Connected } else { Destination::of(to) }
     }
 
-    fn send(
-        &mut self,
-        bench: &mut Bench,
-        to: SocketAddr,
-        now: Nanos,
-        host: &mut impl Host<Request = Request, Recv = Recv>,
-    ) {
+    fn send(&mut self, bench: &mut Bench, to: SocketAddr, now: Nanos, host: &mut impl Host<World>) {
         let Outcome { is_blocked, overflows, too_large, fault, .. } =
             bench.batch.send(&self.socket, &self.destination(to));
         if let Some(bytes) = too_large {

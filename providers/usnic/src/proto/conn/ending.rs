@@ -6,7 +6,7 @@
 use dapl::provider::Status;
 
 use super::Conn;
-use super::words::{Host, News, Outgoing, Payload, Source};
+use super::words::{Driver, Host, News, Outgoing, Payload, Source};
 use crate::proto::closing::{Closing, Pace};
 use crate::proto::psn::Psn;
 use crate::proto::setup::packets::{self, Fin};
@@ -87,7 +87,7 @@ impl Ending {
     }
 }
 
-impl<Q, R> Conn<Q, R> {
+impl<D: Driver> Conn<D> {
     /// Ends the connection when the last request is complete.
     pub(crate) fn drain(&mut self, now: Nanos) {
         self.now = now;
@@ -111,7 +111,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// The end is near: what came is acked with the next packet.
-    pub(crate) fn tell_all(&mut self, now: Nanos, host: &mut impl Host<Request = Q, Recv = R>) {
+    pub(crate) fn tell_all(&mut self, now: Nanos, host: &mut impl Host<D>) {
         self.now = now;
         self.settle(host);
         if self.acks.owed() && !self.ending.is_closed() {
@@ -120,7 +120,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// Ends it now: everything posted is flushed, the peer is told. No news come of it.
-    pub(crate) fn abort(&mut self, now: Nanos, host: &mut impl Host<Request = Q, Recv = R>) {
+    pub(crate) fn abort(&mut self, now: Nanos, host: &mut impl Host<D>) {
         self.now = now;
         self.settle(host);
         if !self.ending.is_closed() {
@@ -147,12 +147,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// The memory of a payload could not be read; the packet does not leave.
-    pub(crate) fn source_gone(
-        &mut self,
-        payload: &Payload,
-        status: Status,
-        host: &mut impl Host<Request = Q, Recv = R>,
-    ) {
+    pub(crate) fn source_gone(&mut self, payload: &Payload, status: Status, host: &mut impl Host<D>) {
         if self.ending.is_closed() {
             return;
         }
@@ -170,7 +165,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// A read whose memory is gone is refused when all before it have been answered.
-    pub(super) fn refuse_gone(&mut self, host: &mut impl Host<Request = Q, Recv = R>) {
+    pub(super) fn refuse_gone(&mut self, host: &mut impl Host<D>) {
         if let Some(psn) = self.serving.refusable() {
             self.refuse(Refusal::Source, psn, None, host);
         }
@@ -178,13 +173,7 @@ impl<Q, R> Conn<Q, R> {
 
     /// The peer asks for what it may not have: it is told, and both sides are done. `receive`: one that fails of itself.
     #[cold]
-    pub(super) fn refuse(
-        &mut self,
-        why: Refusal,
-        psn: Psn,
-        receive: Option<(u32, Status)>,
-        host: &mut impl Host<Request = Q, Recv = R>,
-    ) {
+    pub(super) fn refuse(&mut self, why: Refusal, psn: Psn, receive: Option<(u32, Status)>, host: &mut impl Host<D>) {
         if self.ending.is_closed() {
             return;
         }
@@ -205,7 +194,7 @@ impl<Q, R> Conn<Q, R> {
 
     /// The peer refused a message of ours.
     #[cold]
-    pub(super) fn refused(&mut self, refusal: Refusal, psn: Psn, host: &mut impl Host<Request = Q, Recv = R>) {
+    pub(super) fn refused(&mut self, refusal: Refusal, psn: Psn, host: &mut impl Host<D>) {
         if self.ending.is_closed() {
             return;
         }
@@ -225,7 +214,7 @@ impl<Q, R> Conn<Q, R> {
         self.break_off(host);
     }
 
-    fn give_back(&mut self, slot: u32, status: Status, host: &mut impl Host<Request = Q, Recv = R>) {
+    fn give_back(&mut self, slot: u32, status: Status, host: &mut impl Host<D>) {
         if let Some(request) = self.requests.queue.take(slot) {
             host.request_done(request.own, status, 0);
         }
@@ -233,7 +222,7 @@ impl<Q, R> Conn<Q, R> {
 
     /// The oldest request ends so; without one, the peer went away.
     #[cold]
-    pub(super) fn end_with(&mut self, status: Status, host: &mut impl Host<Request = Q, Recv = R>) {
+    pub(super) fn end_with(&mut self, status: Status, host: &mut impl Host<D>) {
         let is_idle = self.requests.queue.is_empty();
         if let Some(request) = self.requests.queue.pop() {
             host.request_done(request.own, status, 0);
@@ -244,14 +233,14 @@ impl<Q, R> Conn<Q, R> {
 
     /// The peer has said nothing for too long: it went away, as far as can be told, and nothing of ours has failed.
     #[cold]
-    pub(super) fn peer_is_gone(&mut self, host: &mut impl Host<Request = Q, Recv = R>) {
+    pub(super) fn peer_is_gone(&mut self, host: &mut impl Host<D>) {
         self.close(Some(News::Disconnected), host);
         self.say_reset();
     }
 
     /// A request has failed: the peer is told that it is over.
     #[cold]
-    pub(super) fn break_off(&mut self, host: &mut impl Host<Request = Q, Recv = R>) {
+    pub(super) fn break_off(&mut self, host: &mut impl Host<D>) {
         self.close(Some(News::Broken), host);
         self.say_reset();
     }
@@ -267,13 +256,7 @@ impl<Q, R> Conn<Q, R> {
 
     /// The peer ends it, or answers our end. `false`: not understood.
     #[cold]
-    pub(super) fn take_end(
-        &mut self,
-        kind: Kind,
-        body: &[u8],
-        from: Source,
-        host: &mut impl Host<Request = Q, Recv = R>,
-    ) -> bool {
+    pub(super) fn take_end(&mut self, kind: Kind, body: &[u8], from: Source, host: &mut impl Host<D>) -> bool {
         self.ending.asker = Some(from);
         if let Some(closing) = &mut self.ending.closing {
             closing.receive(self.now, kind);
@@ -299,7 +282,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// The peer may know of our Fin by now, or be given up.
-    fn finished(&mut self, host: &mut impl Host<Request = Q, Recv = R>) {
+    fn finished(&mut self, host: &mut impl Host<D>) {
         let is_done = self.ending.closing.as_ref().is_some_and(Closing::is_done);
         if self.ending.phase == Phase::Finishing && is_done {
             self.close(Some(News::Disconnected), host);
@@ -318,7 +301,7 @@ impl<Q, R> Conn<Q, R> {
 
     /// Flushes everything in its order.
     #[cold]
-    fn close(&mut self, news: Option<News>, host: &mut impl Host<Request = Q, Recv = R>) {
+    fn close(&mut self, news: Option<News>, host: &mut impl Host<D>) {
         self.ending.phase = Phase::Closed;
         self.ending.news = news;
         while let Some(request) = self.requests.queue.pop() {
@@ -334,7 +317,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// Of the end, what the time brings.
-    pub(super) fn end_on_time(&mut self, host: &mut impl Host<Request = Q, Recv = R>) {
+    pub(super) fn end_on_time(&mut self, host: &mut impl Host<D>) {
         let now = self.now;
         if let Some(closing) = &mut self.ending.closing {
             closing.on_time(now);

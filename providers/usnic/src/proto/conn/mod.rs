@@ -21,7 +21,7 @@ mod write;
 
 #[cfg(test)]
 pub(crate) use words::Channel;
-pub(crate) use words::{Config, Host, News, Outgoing, Payload, Post, Source, Work};
+pub(crate) use words::{Config, Driver, Host, News, Outgoing, Payload, Post, Source, Work};
 
 use std::collections::VecDeque;
 
@@ -52,16 +52,15 @@ use transmit::Note;
 /// A timeout is no longer than this, however often it doubled.
 const LONGEST_TIMEOUT: Nanos = 2 * SECONDS;
 
-/// A connection that stands, until nothing more needs an answer. `Q` and `R` are kept for the driver with requests and
-/// receives.
-pub(crate) struct Conn<Q, R> {
+/// An established connection, until nothing more needs an answer.
+pub(crate) struct Conn<D: Driver> {
     config: Config,
     terms: Terms,
     counters: Counters,
     /// The time at the last call that told it.
     now: Nanos,
 
-    requests: Requests<Q>,
+    requests: Requests<D::Request>,
     serving: Serving,
     flight: Flight<Sent>,
     lane: Lane,
@@ -82,7 +81,7 @@ pub(crate) struct Conn<Q, R> {
     /// A bind is to be asked again then.
     turn_at: Option<Nanos>,
 
-    receives: Receives<R>,
+    receives: Receives<D>,
     received: Received,
     /// Packets that are here in part.
     pieces: Pieces,
@@ -95,7 +94,7 @@ pub(crate) struct Conn<Q, R> {
     ending: Ending,
 }
 
-impl<Q, R> Conn<Q, R> {
+impl<D: Driver> Conn<D> {
     /// What the set-up has agreed on.
     pub(crate) fn new(config: &Config, terms: Terms, now: Nanos) -> Self {
         let timing = Timing {
@@ -153,7 +152,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// Posts a request; the caller has seen to it that there is room. After the end it is flushed at once.
-    pub(crate) fn post(&mut self, now: Nanos, post: Post<Q>, host: &mut impl Host<Request = Q, Recv = R>) {
+    pub(crate) fn post(&mut self, now: Nanos, post: Post<D::Request>, host: &mut impl Host<D>) {
         self.now = now;
         if self.ending.is_closed() {
             return host.request_done(post.request, Status::Flushed, 0);
@@ -164,7 +163,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// Posts a receive of `length` bytes, likewise.
-    pub(crate) fn post_recv(&mut self, now: Nanos, recv: R, length: u64, host: &mut impl Host<Request = Q, Recv = R>) {
+    pub(crate) fn post_recv(&mut self, now: Nanos, recv: D::Recv, length: u64, host: &mut impl Host<D>) {
         self.now = now;
         if self.ending.is_closed() {
             return host.recv_done(recv, Status::Flushed, 0, false);
@@ -176,7 +175,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// The shared receive queue has got some. `false`: the peer knows already, and does not hear of it.
-    pub(crate) fn look_at_credits(&mut self, host: &mut impl Host<Request = Q, Recv = R>) -> bool {
+    pub(crate) fn look_at_credits(&mut self, host: &mut impl Host<D>) -> bool {
         // What is owed anyway tells of it soon enough.
         if self.acks.owed() || self.deferred.is_some() {
             return true;
@@ -189,12 +188,12 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// What was left for later, if there is time for it.
-    pub(crate) fn catch_up(&mut self, host: &mut impl Host<Request = Q, Recv = R>) {
+    pub(crate) fn catch_up(&mut self, host: &mut impl Host<D>) {
         self.settle(host);
     }
 
     /// What the driver keeps with the request of a `Payload`.
-    pub(crate) fn request(&self, slot: u32) -> Option<&Q> {
+    pub(crate) fn request(&self, slot: u32) -> Option<&D::Request> {
         self.requests.queue.get(slot).map(|request| &request.own)
     }
 
@@ -278,7 +277,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// Completes the requests that are done, in their order. One that failed ends the connection.
-    fn retire(&mut self, host: &mut impl Host<Request = Q, Recv = R>) {
+    fn retire(&mut self, host: &mut impl Host<D>) {
         while let Some((own, outcome)) = self.requests.ended() {
             match outcome {
                 Ok(bytes) => host.request_done(own, Status::Success, bytes),

@@ -14,7 +14,7 @@ use super::receives::Found;
 use super::requests::{What, is_below};
 use super::serving::Taken;
 use super::transmit::Note;
-use super::words::{Host, Source, Work};
+use super::words::{Driver, Host, Source, Work};
 use crate::proto::psn::Psn;
 use crate::proto::received::Arrival;
 use crate::proto::wire::{self, Ack, Data, FLAG_ACK_NOW, FLAG_LAST, Head, Kind, Op, Range, Refusal};
@@ -47,16 +47,9 @@ const PROMPT_WRITE: usize = 1024;
 
 const NONSENSE: Untaken = Untaken::Refused(Refusal::Nonsense, None);
 
-impl<Q, R> Conn<Q, R> {
+impl<D: Driver> Conn<D> {
     /// A packet for this connection, with its token: `body` is what follows the head.
-    pub(crate) fn receive(
-        &mut self,
-        now: Nanos,
-        head: &Head,
-        body: &[u8],
-        from: Source,
-        host: &mut impl Host<Request = Q, Recv = R>,
-    ) {
+    pub(crate) fn receive(&mut self, now: Nanos, head: &Head, body: &[u8], from: Source, host: &mut impl Host<D>) {
         self.now = now;
         self.settle(host);
         let body = match checked::open(head, body) {
@@ -107,7 +100,7 @@ impl<Q, R> Conn<Q, R> {
         true
     }
 
-    fn take_ack_packet(&mut self, head: &Head, body: &[u8], host: &mut impl Host<Request = Q, Recv = R>) -> bool {
+    fn take_ack_packet(&mut self, head: &Head, body: &[u8], host: &mut impl Host<D>) -> bool {
         let Some((ack, selective, ranges)) = wire::ack(body) else { return false };
         self.counters.acks_received += 1;
         if head.has(FLAG_ACK_NOW) {
@@ -125,7 +118,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// A fragment, a chunk, or a piece of either.
-    fn take_data(&mut self, kind: Kind, head: &Head, body: &[u8], host: &mut impl Host<Request = Q, Recv = R>) -> bool {
+    fn take_data(&mut self, kind: Kind, head: &Head, body: &[u8], host: &mut impl Host<D>) -> bool {
         let Some(data) = wire::data(kind, body) else { return false };
         if self.ending.is_deaf() {
             self.acks.whole_at_once(); // it hears of the refusal, if that is what was
@@ -163,12 +156,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// Puts the payload where it belongs: so many bytes of the packet's if all of it is here, and not a piece alone.
-    fn take_in(
-        &mut self,
-        psn: Psn,
-        data: &Data<'_>,
-        host: &mut impl Host<Request = Q, Recv = R>,
-    ) -> Result<Option<usize>, Untaken> {
+    fn take_in(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<Option<usize>, Untaken> {
         match self.pieces.meets(psn, data) {
             Met::Room => {}
             Met::NoRoom => return Err(Untaken::Later),
@@ -186,7 +174,7 @@ impl<Q, R> Conn<Q, R> {
         bytes: usize,
         is_last: bool,
         is_asked: bool,
-        host: &mut impl Host<Request = Q, Recv = R>,
+        host: &mut impl Host<D>,
     ) {
         self.counters.received += 1;
         self.counters.received_bytes += bytes as u64;
@@ -204,7 +192,7 @@ impl<Q, R> Conn<Q, R> {
 
     /// The packet is not taken, and not acked.
     #[cold]
-    fn leave(&mut self, psn: Psn, arrival: Arrival, untaken: Untaken, host: &mut impl Host<Request = Q, Recv = R>) {
+    fn leave(&mut self, psn: Psn, arrival: Arrival, untaken: Untaken, host: &mut impl Host<D>) {
         self.acks.at_once();
         match untaken {
             Untaken::Later => self.counters.no_receive += 1,
@@ -216,7 +204,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// Puts the payload where it belongs.
-    fn place(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<Request = Q, Recv = R>) -> Result<(), Untaken> {
+    fn place(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), Untaken> {
         let message = &data.message;
         let (id, key, address, length) =
             (message.id.get(), message.key.get(), message.address.get(), message.length.get());
@@ -244,12 +232,7 @@ impl<Q, R> Conn<Q, R> {
         }
     }
 
-    fn place_send(
-        &mut self,
-        psn: Psn,
-        data: &Data<'_>,
-        host: &mut impl Host<Request = Q, Recv = R>,
-    ) -> Result<(), Untaken> {
+    fn place_send(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), Untaken> {
         let place = match self.receives.find(data.message.id.get(), host) {
             Found::Place(place) => place,
             Found::Complete => return Ok(()),
@@ -271,7 +254,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// A piece of what we read.
-    fn place_answer(&mut self, data: &Data<'_>, host: &mut impl Host<Request = Q, Recv = R>) -> Result<(), Untaken> {
+    fn place_answer(&mut self, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), Untaken> {
         let slot = self.requests.read(data.message.id.get()).ok_or(Untaken::BadAnswer)?;
         let request = self.requests.queue.get(slot).ok_or(Untaken::BadAnswer)?;
         if request.length != data.message.length.get() {
@@ -287,13 +270,7 @@ impl<Q, R> Conn<Q, R> {
 
     /// A small send that was due, with nothing before it under way: it is delivered, and all else is left for later.
     #[inline]
-    fn take_fast(
-        &mut self,
-        psn: Psn,
-        data: &Data<'_>,
-        ack_now: bool,
-        host: &mut impl Host<Request = Q, Recv = R>,
-    ) -> bool {
+    fn take_fast(&mut self, psn: Psn, data: &Data<'_>, ack_now: bool, host: &mut impl Host<D>) -> bool {
         let is_send = matches!(data.op, Op::Send | Op::SendSolicited);
         let is_due = psn == self.received.next() && self.received.is_gapless();
         if !is_send || !is_due || data.payload.len() > self.config.tiny as usize || self.deferred.is_some() {
@@ -316,7 +293,7 @@ impl<Q, R> Conn<Q, R> {
 
     /// The book-keeping that was left for later.
     #[inline]
-    pub(super) fn settle(&mut self, host: &mut impl Host<Request = Q, Recv = R>) {
+    pub(super) fn settle(&mut self, host: &mut impl Host<D>) {
         self.note_deferred();
         if let Some(Deferred { ack, .. }) = self.deferred.take() {
             self.take_ack(&ack, &[], host);
@@ -346,7 +323,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// What the peer has received, and may receive.
-    pub(super) fn take_ack(&mut self, ack: &Ack, ranges: &[Range], host: &mut impl Host<Request = Q, Recv = R>) {
+    pub(super) fn take_ack(&mut self, ack: &Ack, ranges: &[Range], host: &mut impl Host<D>) {
         let delay = match ack.delay.get() {
             u16::MAX => Nanos::MAX,
             micros => Nanos::from(micros) * MICROS,

@@ -3,7 +3,7 @@
 //! Binds, notes what is here, and says which are complete, in order. Out of a shared queue they are taken in the order of the
 //! messages, no earlier than a message asks for one.
 
-use super::words::Host;
+use super::words::{Driver, Host};
 use crate::proto::WINDOW;
 use crate::proto::psn::Psn;
 use crate::proto::queue::Queue;
@@ -35,8 +35,8 @@ pub(super) enum Found {
     Nothing,
 }
 
-pub(super) struct Receives<R> {
-    queue: Queue<Receive<R>>,
+pub(super) struct Receives<D: Driver> {
+    queue: Queue<Receive<D::Recv>>,
     /// The next message to be bound, and to be completed.
     bound: u32,
     complete: u32,
@@ -47,7 +47,7 @@ pub(super) struct Receives<R> {
     turned_away: bool,
 }
 
-impl<R> Receives<R> {
+impl<D: Driver> Receives<D> {
     pub(super) fn new(capacity: u32, shared: bool) -> Self {
         let capacity = if shared { SHARED } else { capacity };
         Receives { queue: Queue::new(capacity), bound: 0, complete: 0, told: 0, shared, turned_away: false }
@@ -64,7 +64,7 @@ impl<R> Receives<R> {
     }
 
     /// The receive comes back if the queue is full.
-    pub(super) fn push(&mut self, own: R, room: u64) -> Result<(), R> {
+    pub(super) fn push(&mut self, own: D::Recv, room: u64) -> Result<(), D::Recv> {
         if self.queue.is_full() {
             return Err(own);
         }
@@ -74,7 +74,7 @@ impl<R> Receives<R> {
     }
 
     /// Sends with a number below this find a receive.
-    pub(super) fn credits(&self, host: &impl Host<Recv = R>) -> u32 {
+    pub(super) fn credits(&self, host: &impl Host<D>) -> u32 {
         if self.shared {
             let room = SHARED - self.queue.len();
             self.bound.wrapping_add(host.shared_left().min(room))
@@ -85,7 +85,7 @@ impl<R> Receives<R> {
 
     /// What the peer is told now. Whose send was not taken hears of no receive first, though there may be one again: else it
     /// would wait for an answer that does not come.
-    pub(super) fn tell(&mut self, host: &impl Host<Recv = R>) -> u32 {
+    pub(super) fn tell(&mut self, host: &impl Host<D>) -> u32 {
         let turned_away = std::mem::take(&mut self.turned_away);
         self.told = if turned_away { self.bound } else { self.credits(host) };
         self.told
@@ -97,20 +97,20 @@ impl<R> Receives<R> {
     }
 
     /// The peer asks, perhaps since it waits: it hears when there is a receive.
-    pub(super) fn asked(&mut self, host: &mut impl Host<Recv = R>) {
+    pub(super) fn asked(&mut self, host: &mut impl Host<D>) {
         if self.shared && host.shared_left() == 0 {
             host.await_shared();
         }
     }
 
     /// The peer may be waiting to hear of this many.
-    pub(super) fn is_news(&self, host: &impl Host<Recv = R>) -> bool {
+    pub(super) fn is_news(&self, host: &impl Host<D>) -> bool {
         let (told, there) = (self.told.wrapping_sub(self.bound) as i32, self.credits(host).wrapping_sub(self.bound));
         there > 0 && told.max(0).unsigned_abs() <= there / 2
     }
 
     /// The receive of a send.
-    pub(super) fn find(&mut self, number: u32, host: &mut impl Host<Recv = R>) -> Found {
+    pub(super) fn find(&mut self, number: u32, host: &mut impl Host<D>) -> Found {
         if (number.wrapping_sub(self.complete) as i32) < 0 {
             return Found::Complete;
         }
@@ -122,20 +122,20 @@ impl<R> Receives<R> {
     }
 
     /// The receive that this send finds, if it is its own queue's next and nothing before it is under way.
-    pub(super) fn waiting(&self, number: u32) -> Option<&Receive<R>> {
+    pub(super) fn waiting(&self, number: u32) -> Option<&Receive<D::Recv>> {
         let is_next = number == self.bound && number == self.complete && !self.shared;
         self.queue.get(self.queue.next().filter(|_| is_next)?)
     }
 
     /// It is complete.
-    pub(super) fn take_waiting(&mut self) -> Option<R> {
+    pub(super) fn take_waiting(&mut self) -> Option<D::Recv> {
         self.bound = self.bound.wrapping_add(1);
         self.complete = self.complete.wrapping_add(1);
         self.queue.pop_waiting().map(|receive| receive.own)
     }
 
     /// Binds the next `count` messages, or none.
-    fn bind(&mut self, count: u32, host: &mut impl Host<Recv = R>) -> bool {
+    fn bind(&mut self, count: u32, host: &mut impl Host<D>) -> bool {
         if self.shared {
             let fits = count <= SHARED - self.queue.len() && count <= host.shared_left();
             let is_bound = fits && (0..count).all(|_| self.bind_shared(host));
@@ -155,7 +155,7 @@ impl<R> Receives<R> {
         true
     }
 
-    fn bind_shared(&mut self, host: &mut impl Host<Recv = R>) -> bool {
+    fn bind_shared(&mut self, host: &mut impl Host<D>) -> bool {
         let Some((own, room)) = host.take_shared() else { return false };
         if self.push(own, room).is_err() {
             return false;
@@ -165,7 +165,7 @@ impl<R> Receives<R> {
         true
     }
 
-    pub(super) fn get(&self, place: u32) -> Option<&Receive<R>> {
+    pub(super) fn get(&self, place: u32) -> Option<&Receive<D::Recv>> {
         self.queue.get(place)
     }
 
@@ -189,7 +189,7 @@ impl<R> Receives<R> {
     }
 
     /// The oldest, if it is complete: whole, and nothing before its last packet is missing.
-    pub(super) fn completed(&mut self, next: Psn) -> Option<(R, u32, bool)> {
+    pub(super) fn completed(&mut self, next: Psn) -> Option<(D::Recv, u32, bool)> {
         let place = self.queue.first()?;
         let receive = self.queue.get(place)?;
         if !receive.is_whole || !receive.last.is_before(next) {
@@ -201,7 +201,7 @@ impl<R> Receives<R> {
     }
 
     /// The oldest, complete or not: all are flushed.
-    pub(super) fn pop(&mut self) -> Option<R> {
+    pub(super) fn pop(&mut self) -> Option<D::Recv> {
         self.queue.pop().map(|receive| receive.own)
     }
 }

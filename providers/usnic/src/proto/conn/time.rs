@@ -5,7 +5,7 @@ use dapl::provider::Status;
 use super::Conn;
 use super::requests::Wait;
 use super::transmit::Note;
-use super::words::Host;
+use super::words::{Driver, Host};
 use crate::proto::challenge::Beat;
 use crate::proto::flight::Timeout;
 use crate::proto::schedule::Outlook;
@@ -14,7 +14,7 @@ use crate::proto::{Nanos, SECONDS};
 /// A connection that nobody has touched for so long gives back what memory it can.
 const REST: Nanos = SECONDS;
 
-impl<Q, R> Conn<Q, R> {
+impl<D: Driver> Conn<D> {
     /// When `on_time` is to be called, at the latest; packets may be due after it.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         self.deadline_beside(|| (self.resend_at(), self.fresh_at()))
@@ -94,7 +94,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// The deadline is here. Packets may be due after it.
-    pub(crate) fn on_time(&mut self, now: Nanos, host: &mut impl Host<Request = Q, Recv = R>) {
+    pub(crate) fn on_time(&mut self, now: Nanos, host: &mut impl Host<D>) {
         let last = std::mem::replace(&mut self.now, now);
         if now.saturating_sub(last) >= REST {
             self.flight.rest();

@@ -8,7 +8,7 @@ use dapl::provider::Status;
 use super::Conn;
 use super::pieces::Torn;
 use super::requests::{Bounds, Sent, Stage, Wait, What, is_below};
-use super::words::{Channel, Host, Outgoing, Payload, Source, Work};
+use super::words::{Channel, Driver, Host, Outgoing, Payload, Source, Work};
 use crate::proto::flight::{State, Why};
 use crate::proto::psn::Psn;
 use crate::proto::wire::{FLAG_ACK_NOW, Head, Kind};
@@ -32,14 +32,9 @@ pub(super) enum Note {
     Question,
 }
 
-impl<Q, R> Conn<Q, R> {
+impl<D: Driver> Conn<D> {
     /// The next packet that may leave now: its header is appended to `out`. `None` ends a pass.
-    pub(crate) fn transmit(
-        &mut self,
-        now: Nanos,
-        out: &mut Vec<u8>,
-        host: &mut impl Host<Request = Q, Recv = R>,
-    ) -> Option<Outgoing> {
+    pub(crate) fn transmit(&mut self, now: Nanos, out: &mut Vec<u8>, host: &mut impl Host<D>) -> Option<Outgoing> {
         self.now = now;
         let mut found = None;
         if self.answers_first() {
@@ -55,7 +50,7 @@ impl<Q, R> Conn<Q, R> {
         found
     }
 
-    fn next_packet(&mut self, out: &mut Vec<u8>, host: &mut impl Host<Request = Q, Recv = R>) -> Option<Outgoing> {
+    fn next_packet(&mut self, out: &mut Vec<u8>, host: &mut impl Host<D>) -> Option<Outgoing> {
         if let Some(packet) = self.last_word(out) {
             return Some(packet);
         }
@@ -79,7 +74,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// What is answered or asked without a number.
-    fn small(&mut self, out: &mut Vec<u8>, host: &impl Host<Recv = R>) -> Option<Outgoing> {
+    fn small(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
         let start = out.len();
         if let Some(to) = self.partner.transmit(self.now, self.flight.rtt(), &self.terms, out) {
             let is_moving = to != self.partner.at();
@@ -108,7 +103,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// The first packet that was lost, over the data channel.
-    fn resend(&mut self, out: &mut Vec<u8>, host: &impl Host<Recv = R>) -> Option<Outgoing> {
+    fn resend(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
         if self.resends >= RESENDS {
             return None;
         }
@@ -146,7 +141,7 @@ impl<Q, R> Conn<Q, R> {
         mut sent: Sent,
         flags: u16,
         resend: bool,
-        host: &impl Host<Recv = R>,
+        host: &impl Host<D>,
     ) -> Outgoing {
         let in_pieces = self.size(&sent) > self.lane.path.size() as u64 && sent.length > self.lane.piece();
         if in_pieces != sent.in_pieces {
@@ -164,7 +159,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// The next piece of what has begun to leave so, if it is still wanted.
-    fn rest(&mut self, out: &mut Vec<u8>, host: &impl Host<Recv = R>) -> Option<Outgoing> {
+    fn rest(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
         let mut torn = self.torn.take()?;
         if self.flight.state(torn.psn) != State::Flying || self.has_nothing(&torn.sent) {
             return None;
@@ -203,7 +198,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// A new packet.
-    fn fresh(&mut self, out: &mut Vec<u8>, host: &mut impl Host<Request = Q, Recv = R>) -> Option<Outgoing> {
+    fn fresh(&mut self, out: &mut Vec<u8>, host: &mut impl Host<D>) -> Option<Outgoing> {
         let mut piece = self.piece();
         while let Err(wait @ (Wait::Turn | Wait::NoReads)) = piece
             && self.take_turn(wait, host)
@@ -288,7 +283,7 @@ impl<Q, R> Conn<Q, R> {
 
     /// What stands at the head is done here. Says whether it is.
     #[cold]
-    fn take_turn(&mut self, wait: Wait, host: &mut impl Host<Request = Q, Recv = R>) -> bool {
+    fn take_turn(&mut self, wait: Wait, host: &mut impl Host<D>) -> bool {
         let Some(request) = self.requests.queue.next().and_then(|slot| self.requests.queue.get(slot)) else {
             return false;
         };

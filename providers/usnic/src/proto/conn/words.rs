@@ -100,33 +100,36 @@ pub(crate) struct Post<Q> {
     pub(crate) request: Q,
 }
 
-/// Memory and completions: what the connection does not touch itself.
-pub(crate) trait Host {
-    /// What the driver keeps with a request: its segments and its token.
+/// What a driver keeps with the work of a connection.
+pub(crate) trait Driver {
+    /// With a request: its segments and its token.
     type Request;
     /// The same of a receive.
     type Recv;
+}
 
+/// Memory and completions of a driver: what the connection does not touch itself.
+pub(crate) trait Host<D: Driver> {
     /// May the peer do this to our memory?
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool;
     /// A piece of the peer's write.
     fn put_remote(&mut self, key: u32, address: u64, bytes: &[u8]) -> Result<(), Refusal>;
     /// A piece of a send.
-    fn put_recv(&mut self, recv: &Self::Recv, offset: u32, bytes: &[u8]) -> Result<(), Status>;
+    fn put_recv(&mut self, recv: &D::Recv, offset: u32, bytes: &[u8]) -> Result<(), Status>;
     /// A piece of what was read.
-    fn put_read(&mut self, request: &Self::Request, offset: u32, bytes: &[u8]) -> Result<(), Status>;
+    fn put_read(&mut self, request: &D::Request, offset: u32, bytes: &[u8]) -> Result<(), Status>;
     /// A receive out of the shared queue, and its length.
-    fn take_shared(&mut self) -> Option<(Self::Recv, u64)>;
+    fn take_shared(&mut self) -> Option<(D::Recv, u64)>;
     /// Receives in the shared queue.
     fn shared_left(&self) -> u32;
     /// There are too few: the connection wants to hear of the next, by `Conn::look_at_credits`.
     fn await_shared(&mut self) {}
     /// The turn of a bind has come: `true` when it is done, `false` when it must be tried again soon.
-    fn turn(&mut self, request: &Self::Request) -> Result<bool, Status>;
+    fn turn(&mut self, request: &D::Request) -> Result<bool, Status>;
     /// A request is complete; in the order of the posts.
-    fn request_done(&mut self, request: Self::Request, status: Status, bytes: u64);
+    fn request_done(&mut self, request: D::Request, status: Status, bytes: u64);
     /// A receive is complete; in the order of the posts.
-    fn recv_done(&mut self, recv: Self::Recv, status: Status, bytes: u64, solicited: bool);
+    fn recv_done(&mut self, recv: D::Recv, status: Status, bytes: u64, solicited: bool);
 }
 
 /// Which of the two queues a packet belongs to (US-2).

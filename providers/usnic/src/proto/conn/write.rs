@@ -8,14 +8,14 @@ use zerocopy::network_endian::U32;
 use super::Conn;
 use super::pieces::Torn;
 use super::requests::{Sent, What};
-use super::words::{Channel, Host, Outgoing, Payload, Source, Work};
+use super::words::{Channel, Driver, Host, Outgoing, Payload, Source, Work};
 use crate::proto::psn::Psn;
 use crate::proto::wire::{
     Ack, CHUNK, Carried, Extent, FLAG_ACK_NOW, FLAG_CHECKED, FLAG_LAST, FRAGMENT, Head, Kind, Message, Op, Part,
     RANGES, Range, Selective,
 };
 
-impl<Q, R> Conn<Q, R> {
+impl<D: Driver> Conn<D> {
     fn head(&self, kind: Kind, flags: u16) -> Head {
         let checked = if self.terms.checked { FLAG_CHECKED } else { 0 };
         Head::new(kind, flags | checked, self.terms.peer_conn, self.terms.peer_token)
@@ -79,7 +79,7 @@ impl<Q, R> Conn<Q, R> {
         sent: &Sent,
         mut flags: u16,
         resend: bool,
-        host: &impl Host<Recv = R>,
+        host: &impl Host<D>,
     ) -> Outgoing {
         let is_whole = self.is_whole(sent);
         let (message, payload) = self.message(sent);
@@ -98,7 +98,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// The next piece of a packet. The last one asks for an ack.
-    pub(super) fn write_piece(&mut self, out: &mut Vec<u8>, torn: &mut Torn, host: &impl Host<Recv = R>) -> Outgoing {
+    pub(super) fn write_piece(&mut self, out: &mut Vec<u8>, torn: &mut Torn, host: &impl Host<D>) -> Outgoing {
         let Torn { psn, sent, resend, .. } = *torn;
         let (piece, is_last) = torn.next();
         let (message, payload) = self.message(&piece);
@@ -114,7 +114,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// The head of a packet with data, its number, and the ack that rides on it.
-    fn write_carried(&mut self, out: &mut Vec<u8>, kind: Kind, flags: u16, psn: Psn, host: &impl Host<Recv = R>) {
+    fn write_carried(&mut self, out: &mut Vec<u8>, kind: Kind, flags: u16, psn: Psn, host: &impl Host<D>) {
         out.extend_from_slice(self.head(kind, flags).as_bytes());
         self.counters.acks_carried += u64::from(self.acks.owed());
         let delay = self.acks.carried(self.now);
@@ -134,7 +134,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// What we have received, and may receive.
-    fn said(&mut self, delay: u16, host: &impl Host<Recv = R>) -> Ack {
+    fn said(&mut self, delay: u16, host: &impl Host<D>) -> Ack {
         let was_turned_away = self.receives.turned_away();
         let credits = self.receives.tell(host).into();
         if was_turned_away && self.receives.is_news(host) {
@@ -144,7 +144,7 @@ impl<Q, R> Conn<Q, R> {
     }
 
     /// An ack of its own.
-    pub(super) fn write_ack(&mut self, out: &mut Vec<u8>, flags: u16, host: &impl Host<Recv = R>) -> Outgoing {
+    pub(super) fn write_ack(&mut self, out: &mut Vec<u8>, flags: u16, host: &impl Host<D>) -> Outgoing {
         let start = out.len();
         out.extend_from_slice(self.head(Kind::Ack, flags).as_bytes());
         let delay = self.acks.left(self.now);

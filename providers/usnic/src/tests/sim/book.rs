@@ -12,7 +12,7 @@ use dapl::provider::{Remote, Status};
 
 use super::dice::Dice;
 use super::scenario::{Item, LONGEST, What};
-use crate::proto::conn::{Host, News, Work};
+use crate::proto::conn::{Driver, Host, News, Work};
 use crate::proto::wire::Refusal;
 
 const TABLE: usize = 1 << 20;
@@ -306,10 +306,12 @@ impl Hand {
     }
 }
 
-impl Host for Hand {
+impl Driver for Hand {
     type Request = Asked;
     type Recv = Landing;
+}
 
+impl Host<Hand> for Hand {
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
         let is_there = self.book.borrow().remote(self.side, key, address, length).is_some();
         is_there && !(write && key == SOURCE)

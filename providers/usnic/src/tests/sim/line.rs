@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use dapl::provider::Status;
 
-use super::book::{Asked, Hand, Landing};
+use super::book::Hand;
 use super::network::Datagram;
 use super::scenario::SidePlan;
 use crate::proto::checked::Sum;
@@ -20,7 +20,7 @@ use crate::proto::{MILLIS, Nanos, WINDOW};
 
 pub(super) struct Line {
     pub(super) link: usize,
-    pub(super) conn: Conn<Asked, Landing>,
+    pub(super) conn: Conn<Hand>,
     pub(super) hand: Hand,
     pub(super) terms: Terms,
     seal: Option<Box<Seal>>,

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use dapl::provider::{Remote, Status};
 
 use crate::proto::checked::Sum;
-use crate::proto::conn::{Config, Conn, Host, News, Outgoing, Payload, Post, Source, Work};
+use crate::proto::conn::{Config, Conn, Driver, Host, News, Outgoing, Payload, Post, Source, Work};
 use crate::proto::psn::Psn;
 use crate::proto::setup::Terms;
 use crate::proto::wire::{self, Refusal};
@@ -82,10 +82,12 @@ impl World {
     }
 }
 
-impl Host for World {
+impl Driver for World {
     type Request = Buffer;
     type Recv = Buffer;
+}
 
+impl Host<World> for World {
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
         (key == KEY || (key == READ_ONLY && !write)) && self.range(address, length as usize).is_some()
     }
@@ -204,7 +206,7 @@ pub(crate) struct Datagram {
 }
 
 pub(crate) struct End {
-    pub(crate) conn: Conn<Buffer, Buffer>,
+    pub(crate) conn: Conn<World>,
     pub(crate) world: World,
     pub(crate) news: Vec<News>,
     /// Nothing that it sends gets out.
