@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use crate::ep::{Ep, dapls_ep};
-use crate::provider::{CmEvent, CmSink, ConnId, Provider, RequestInfo};
+use crate::provider::{CmSink, ConnId, ConnectionEvent, Provider, RequestInfo};
 use crate::psp::{Psp, dapls_psp};
 use crate::rsp::Rsp;
 use crate::runtime::handle::{ObjectId, from_id};
@@ -37,9 +37,9 @@ impl<P: Provider> CmSink<P> for Reports<P> {
         }
     }
 
-    fn event(&self, conn: ConnId, event: CmEvent<'_>) {
+    fn event(&self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]) {
         match from_id::<Ep<P>>(conn.ep) {
-            Some(ep) => dapls_ep::hear(&ep, conn.attempt, event),
+            Some(ep) => dapls_ep::connection_event(&ep, conn.attempt, event, private_data),
             None => log::trace!("{event:?} for an ep that is gone"),
         }
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use parking_lot::Mutex;
 
 use super::Double;
-use crate::provider::{CmEvent, CmSink, ConnId, SharedCookie};
+use crate::provider::{CmSink, ConnId, ConnectionEvent, SharedCookie};
 use crate::runtime::handle::ObjectId;
 
 pub(super) type News = Box<dyn FnOnce(&dyn CmSink<Double>) + Send>;
@@ -33,7 +33,7 @@ impl Net {
         self.news.lock().push_back(Box::new(news));
     }
 
-    pub(super) fn event(&self, conn: ConnId, event: CmEvent<'static>) {
-        self.report(move |sink| sink.event(conn, event));
+    pub(super) fn event(&self, conn: ConnId, event: ConnectionEvent) {
+        self.report(move |sink| sink.event(conn, event, &[]));
     }
 }

@@ -150,7 +150,7 @@ impl Core {
             && is_connected
             && let Some(conn) = self.end(QpState::Error)
         {
-            self.net.event(conn, CmEvent::Broken);
+            self.net.event(conn, ConnectionEvent::Broken);
         }
     }
 
@@ -175,7 +175,7 @@ impl Core {
         if !works {
             Self::complete(self.spec.request_cq.as_ref(), token, Status::BindFailed, 0, false);
             self.end(QpState::Error);
-            self.net.event(conn, CmEvent::Broken);
+            self.net.event(conn, ConnectionEvent::Broken);
         } else if !suppress {
             Self::complete(self.spec.request_cq.as_ref(), token, Status::Success, 0, false);
             self.ring();
@@ -211,7 +211,7 @@ impl Core {
         if let QpState::Connected(conn, _) = inner.state {
             inner.state = QpState::Error;
             self.flush(&mut inner, true);
-            self.net.event(conn, CmEvent::Disconnected);
+            self.net.event(conn, ConnectionEvent::Disconnected);
         }
     }
 }
@@ -326,7 +326,7 @@ impl Connection for DoubleQp {
         let core = &self.0;
         core.inner.lock().state = QpState::Connecting(conn);
         let Some(listener) = core.net.listeners.lock().get(&spec.qual).copied() else {
-            core.net.event(conn, CmEvent::Rejected);
+            core.net.event(conn, ConnectionEvent::Rejected);
             return Ok(());
         };
         let info = RequestInfo {
@@ -341,7 +341,7 @@ impl Connection for DoubleQp {
 
     fn drain(&self) {
         if let Some(conn) = self.0.end(QpState::Error) {
-            self.0.net.event(conn, CmEvent::Disconnected);
+            self.0.net.event(conn, ConnectionEvent::Disconnected);
         }
     }
 

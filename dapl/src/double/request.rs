@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::net::Net;
 use super::qp::{Core, DoubleQp, QpState};
 use crate::error::{Error, Result};
-use crate::provider::{CmEvent, ConnId, ConnRequest, RequestInfo};
+use crate::provider::{ConnId, ConnRequest, ConnectionEvent, RequestInfo};
 use crate::runtime::handle::ObjectId;
 
 /// A listener.
@@ -48,10 +48,10 @@ impl ConnRequest for DoubleRequest {
         let asks = matches!(from.inner.lock().state, QpState::Connecting(conn) if conn == theirs);
         qp.0.net.report(move |sink| {
             if !asks {
-                return sink.event(conn, CmEvent::AcceptFailed);
+                return sink.event(conn, ConnectionEvent::AcceptFailed, &[]);
             }
-            sink.event(conn, CmEvent::Established { private_data: &[] });
-            sink.event(theirs, CmEvent::Established { private_data: &data });
+            sink.event(conn, ConnectionEvent::Established, &[]);
+            sink.event(theirs, ConnectionEvent::Established, &data);
             to.establish(conn, &from);
             from.establish(theirs, &to);
         });
@@ -72,7 +72,7 @@ impl ConnRequest for DoubleRequest {
 
     fn reject(mut self) {
         if let Some((from, conn)) = self.from.take() {
-            from.net.event(conn, CmEvent::PeerRejected);
+            from.net.event(conn, ConnectionEvent::PeerRejected);
         }
     }
 }
@@ -80,7 +80,7 @@ impl ConnRequest for DoubleRequest {
 impl Drop for DoubleRequest {
     fn drop(&mut self) {
         if let Some((from, conn)) = self.from.take() {
-            from.net.event(conn, CmEvent::Rejected);
+            from.net.event(conn, ConnectionEvent::Rejected);
         }
     }
 }

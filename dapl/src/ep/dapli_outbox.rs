@@ -8,9 +8,9 @@
 use super::state::Step;
 use super::{Core, Ep};
 use crate::evd::dapls_evd::Untold;
-use crate::evd::{ConnectionKind, Event, dapls_evd};
+use crate::evd::{Event, dapls_evd};
 use crate::ia::{AsyncError, AsyncKind, dapls_ia};
-use crate::provider::{Connection, Provider};
+use crate::provider::{Connection, ConnectionEvent, Provider};
 
 /// What was queued and nobody has been told of: who waits is still to be woken, agents are to be called.
 pub(super) struct Outbox<P: Provider> {
@@ -59,7 +59,7 @@ impl<P: Provider> Ep<P> {
     /// Queues an event in the connect EVD, if there is one. Completions before the end of a connection trigger their CNO before it
     /// does: the provider has put them into the CQ, but its notification may still be on its way. `data` is shown with it: present, though maybe empty, only
     /// with the active side's ESTABLISHED (endpoints 8.3, 13.12).
-    pub(super) fn announce(&self, core: &mut Core<P>, notice: Option<ConnectionKind>, data: Option<&[u8]>) {
+    pub(super) fn announce(&self, core: &mut Core<P>, notice: Option<ConnectionEvent>, data: Option<&[u8]>) {
         let (Some(kind), Some(evd)) = (notice, &core.wiring.connect) else { return };
         let (data_size, data) = match data {
             None => (0, 0),
@@ -71,14 +71,14 @@ impl<P: Provider> Ep<P> {
                 )
             }
         };
-        if kind != ConnectionKind::Established {
+        if kind != ConnectionEvent::Established {
             let evds = [&core.wiring.recv, &core.wiring.request].into_iter().flatten();
             core.outbox.untold.extend(evds.filter_map(|evd| dapls_evd::catch_up(evd.arc())));
         }
         let untold = dapls_evd::enqueue(evd.arc(), Event::Connection { kind, ep: self.id.handle, data_size, data });
         let is_lost = untold.is_lost();
         core.outbox.untold.push(untold);
-        if is_lost && kind == ConnectionKind::Established {
+        if is_lost && kind == ConnectionEvent::Established {
             self.established_lost(core);
         }
     }

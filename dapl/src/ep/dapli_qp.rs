@@ -15,9 +15,9 @@ use super::dapls_ep::Transfers;
 use super::state::{EpState, Step};
 use super::{Binding, Core, Desk, Ep, Wiring};
 use crate::error::{Error, Handle, Resource, Result, State};
-use crate::evd::{Config, ConnectionKind, dapls_evd};
+use crate::evd::{Config, dapls_evd};
 use crate::ia::{Child, Ia, Rank};
-use crate::provider::{Connection, Provider, QpSpec, QueuePair, SharedRecvs, Token, Work};
+use crate::provider::{Connection, ConnectionEvent, Provider, QpSpec, QueuePair, SharedRecvs, Token, Work};
 use crate::runtime::consumer_memory::{Address, PrivateData};
 use crate::runtime::handle::{self, ObjectId};
 use crate::stats::counters::{EpCounts, Posts, Sums};
@@ -132,7 +132,7 @@ impl<P: Provider> Ep<P> {
             _ => return Err(Error::InvalidState(State::EpUnconnected)),
         }
         drop(desk);
-        self.announce(core, Some(ConnectionKind::Disconnected), None);
+        self.announce(core, Some(ConnectionEvent::Disconnected), None);
         Ok(())
     }
 

@@ -15,37 +15,29 @@ use super::{Ep, Remote, Wiring};
 use crate::error::{Error, Handle, Result};
 use crate::evd::{Evd, TransferSink, dapls_evd};
 use crate::ia::{AsyncError, AsyncKind, Ia, dapls_ia};
-use crate::provider::{CmEvent, ConnRequest, PeerAddress, Provider};
+use crate::provider::{ConnRequest, ConnectionEvent, PeerAddress, Provider};
 use crate::runtime::consumer_memory;
 use crate::runtime::handle::from_handle;
 use crate::srq::{Srq, dapls_srq};
 use crate::stats::trace::Report;
 
-/// News of attempt number `attempt`.
-pub(crate) fn hear<P: Provider>(ep: &Ep<P>, attempt: u32, news: CmEvent<'_>) {
-    let (step, data) = match news {
-        CmEvent::Established { private_data } => (Step::Established, Some(private_data)),
-        CmEvent::PeerRejected => (Step::PeerRejected, None),
-        CmEvent::Rejected => (Step::Rejected, None),
-        CmEvent::Unreachable => (Step::Unreachable, None),
-        CmEvent::AcceptFailed => (Step::AcceptFailed, None),
-        CmEvent::Disconnected => (Step::Disconnected, None),
-        CmEvent::Broken => (Step::Broken, None),
-    };
+/// An event of attempt number `attempt`.
+pub(crate) fn connection_event<P: Provider>(ep: &Ep<P>, attempt: u32, event: ConnectionEvent, private_data: &[u8]) {
     let mut core = ep.core.lock();
     let is_active = core.state == EpState::ActivePending;
     if core.freed || core.attempt != attempt {
         return;
     }
-    let report = if step == Step::Broken { ep.report_broken(&core) } else { Report::default() };
-    let stepped = ep.step(&mut core, step);
-    if step != Step::Established {
+    let report = if event == ConnectionEvent::Broken { ep.report_broken(&core) } else { Report::default() };
+    let stepped = ep.step(&mut core, Step::Event(event));
+    if event != ConnectionEvent::Established {
         core.outbox.connection_ended(); // whoever else may have ended it for the consumer before
     }
     if let Ok(notice) = stepped {
-        log::debug!("ep {:#x} is {:?} after {step:?}", ep.id.handle, core.state);
+        log::debug!("ep {:#x} is {:?} after {event:?}", ep.id.handle, core.state);
         // The passive side's event never carries data: programs tell the two sides apart by it (endpoints 13.12).
-        ep.announce(&mut core, notice, data.filter(|_| is_active));
+        let has_data = is_active && event == ConnectionEvent::Established;
+        ep.announce(&mut core, notice, has_data.then_some(private_data));
     }
     drop(core);
     report.tell();
@@ -90,7 +82,7 @@ fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
     // While it drains the end comes anyway, and is the consumer's own (endpoints 4.2).
     if is_news
         && core.state != EpState::DisconnectPending
-        && let Ok(notice) = ep.step(&mut core, Step::Broken)
+        && let Ok(notice) = ep.step(&mut core, Step::Event(ConnectionEvent::Broken))
     {
         log::debug!("ep {:#x} is {:?} after a failed transfer", ep.id.handle, core.state);
         ep.announce(&mut core, notice, None);

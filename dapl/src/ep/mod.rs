@@ -20,9 +20,9 @@ use dat_counters::text::Text;
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use crate::error::{Error, Handle, Result, State};
-use crate::evd::{ConnectionKind, Evd};
+use crate::evd::Evd;
 use crate::ia::{Child, Ia};
-use crate::provider::{ConnId, Connection, PeerAddress, Provider};
+use crate::provider::{ConnId, Connection, ConnectionEvent, PeerAddress, Provider};
 use crate::pz::Pz;
 use crate::runtime::consumer_memory::{Address, PrivateData};
 use crate::runtime::handle::{self, Kind, Object, ObjectId, Use};
@@ -185,7 +185,7 @@ impl<P: Provider> Ep<P> {
     }
 
     /// Moves the state, and says what the connect EVD has to hear. A timeout ends with the state that it watches.
-    fn step(&self, core: &mut Core<P>, step: Step) -> Result<Option<ConnectionKind>> {
+    fn step(&self, core: &mut Core<P>, step: Step) -> Result<Option<ConnectionEvent>> {
         let (notice, before) = (core.state.notice(step), core.state);
         core.state = before.after(step)?;
         core.counts.add(&dapli_counts::of_step(before, core.state));
@@ -258,7 +258,8 @@ impl<P: Provider> Child for Ep<P> {
 impl<P: Provider> OnExpiry for Ep<P> {
     fn expired(&self, attempt: u32) {
         let mut core = self.core.lock();
-        if core.freed || core.attempt != attempt || self.end(&mut core, Step::TimedOut).is_err() {
+        if core.freed || core.attempt != attempt || self.end(&mut core, Step::Event(ConnectionEvent::TimedOut)).is_err()
+        {
             return;
         }
         log::debug!("ep {:#x} has no answer in time", self.id.handle);

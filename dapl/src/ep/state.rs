@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use crate::error::{Error, Result, State};
-use crate::evd::ConnectionKind;
+use crate::provider::{ConnectionEvent, ConnectionEvent as E};
 
 /// The thirteen states of the specification. The four "unconfigured" ones are never entered: an EP that lacks something
 /// shows the plain state, and the lack surfaces as an error of the call that needs it.
@@ -60,24 +60,10 @@ pub enum Step {
     Free,
     /// The end of everything: an abrupt close of the IA.
     Close,
-    /// The connection stands.
-    Established,
-    /// It stood, but the event found no room.
+    /// The provider reports this, or the time-out has passed.
+    Event(ConnectionEvent),
+    /// The connection is established, but the event found no place in the EVD.
     EstablishedLost,
-    /// The peer's consumer said no.
-    PeerRejected,
-    /// Somebody else said no.
-    Rejected,
-    /// The peer was not found.
-    Unreachable,
-    /// An accepted request came to nothing.
-    AcceptFailed,
-    /// The connection is over.
-    Disconnected,
-    /// A transfer or the transport failed.
-    Broken,
-    /// The consumer's time is over.
-    TimedOut,
 }
 
 impl EpState {
@@ -115,14 +101,15 @@ impl EpState {
             (PassivePending | TentativePending, Step::AcceptOwn) => CompletionPending,
             (CompletionPending, Step::AcceptRefused) => Unconnected,
 
-            (ActivePending | CompletionPending, Step::Established) => Connected,
+            (ActivePending | CompletionPending, Step::Event(E::Established)) => Connected,
             (Connected | DisconnectPending, Step::EstablishedLost) => Disconnected,
-            (ActivePending, Step::TimedOut) => Disconnected,
-            (CompletionPending, Step::AcceptFailed) => Disconnected,
-            (ActivePending | CompletionPending, Step::PeerRejected | Step::Rejected) => Disconnected,
-            (ActivePending | CompletionPending | Connected | DisconnectPending, Step::Unreachable) => Disconnected,
-            (ActivePending | CompletionPending | Connected | DisconnectPending, Step::Disconnected) => Disconnected,
-            (ActivePending | CompletionPending | Connected | DisconnectPending, Step::Broken) => Disconnected,
+            (ActivePending, Step::Event(E::TimedOut)) => Disconnected,
+            (CompletionPending, Step::Event(E::AcceptFailed)) => Disconnected,
+            (ActivePending | CompletionPending, Step::Event(E::PeerRejected | E::Rejected)) => Disconnected,
+            (
+                ActivePending | CompletionPending | Connected | DisconnectPending,
+                Step::Event(E::Unreachable | E::Disconnected | E::Broken),
+            ) => Disconnected,
 
             (Connected, Step::Drain) => DisconnectPending,
             (DisconnectPending, Step::Drain) => return Err(Error::InvalidParameter(2)),
@@ -140,25 +127,26 @@ impl EpState {
 
     /// What the connect EVD hears of a step that is allowed (endpoints 4.2). One terminal event per attempt: every way to
     /// `Disconnected` but those of `dat_ep_free`, the close and the lost ESTABLISHED has one.
-    pub fn notice(self, step: Step) -> Option<ConnectionKind> {
+    pub fn notice(self, step: Step) -> Option<ConnectionEvent> {
         use EpState::*;
         match (self, step) {
-            (_, Step::Established) => Some(ConnectionKind::Established),
-            (ActivePending, Step::TimedOut) => Some(ConnectionKind::TimedOut),
-            (ActivePending, Step::PeerRejected) => Some(ConnectionKind::PeerRejected),
-            (ActivePending, Step::Rejected) => Some(ConnectionKind::NonPeerRejected),
-            (ActivePending, Step::Unreachable) => Some(ConnectionKind::Unreachable),
-            (CompletionPending, Step::PeerRejected | Step::Rejected | Step::Unreachable | Step::AcceptFailed) => {
-                Some(ConnectionKind::AcceptError)
+            (_, Step::Event(E::Established)) => Some(E::Established),
+            (ActivePending, Step::Event(E::TimedOut)) => Some(E::TimedOut),
+            (ActivePending, Step::Event(E::PeerRejected)) => Some(E::PeerRejected),
+            (ActivePending, Step::Event(E::Rejected)) => Some(E::Rejected),
+            (ActivePending, Step::Event(E::Unreachable)) => Some(E::Unreachable),
+            (CompletionPending, Step::Event(E::PeerRejected | E::Rejected | E::Unreachable | E::AcceptFailed)) => {
+                Some(E::AcceptFailed)
             }
-            (Connected, Step::Unreachable) => Some(ConnectionKind::Broken),
+            (Connected, Step::Event(E::Unreachable)) => Some(E::Broken),
             // The consumer asked for the end and gets it: a request that fails while draining has its own completion.
-            (DisconnectPending, Step::Unreachable | Step::Broken) => Some(ConnectionKind::Disconnected),
-            (ActivePending | CompletionPending | Connected, Step::Broken) => Some(ConnectionKind::Broken),
-            (ActivePending | CompletionPending | Connected | DisconnectPending, Step::Disconnected | Step::Abort) => {
-                Some(ConnectionKind::Disconnected)
-            }
-            (ActivePending | CompletionPending, Step::Drain | Step::Free) => Some(ConnectionKind::Disconnected),
+            (DisconnectPending, Step::Event(E::Unreachable | E::Broken)) => Some(E::Disconnected),
+            (ActivePending | CompletionPending | Connected, Step::Event(E::Broken)) => Some(E::Broken),
+            (
+                ActivePending | CompletionPending | Connected | DisconnectPending,
+                Step::Event(E::Disconnected) | Step::Abort,
+            ) => Some(E::Disconnected),
+            (ActivePending | CompletionPending, Step::Drain | Step::Free) => Some(E::Disconnected),
             _ => None,
         }
     }
@@ -234,15 +222,15 @@ mod tests {
         Step::Reset,
         Step::Free,
         Step::Close,
-        Step::Established,
+        Step::Event(ConnectionEvent::Established),
         Step::EstablishedLost,
-        Step::PeerRejected,
-        Step::Rejected,
-        Step::Unreachable,
-        Step::AcceptFailed,
-        Step::Disconnected,
-        Step::Broken,
-        Step::TimedOut,
+        Step::Event(ConnectionEvent::PeerRejected),
+        Step::Event(ConnectionEvent::Rejected),
+        Step::Event(ConnectionEvent::Unreachable),
+        Step::Event(ConnectionEvent::AcceptFailed),
+        Step::Event(ConnectionEvent::Disconnected),
+        Step::Event(ConnectionEvent::Broken),
+        Step::Event(ConnectionEvent::TimedOut),
     ];
 
     const SHOWN: [(EpState, &str); 9] = [
@@ -261,17 +249,24 @@ mod tests {
         SHOWN.iter().find(|(s, _)| *s == state).map_or("?", |(_, name)| name)
     }
 
-    fn event(notice: Option<ConnectionKind>) -> &'static str {
+    fn event(notice: Option<ConnectionEvent>) -> &'static str {
         match notice {
             None => "",
-            Some(ConnectionKind::Established) => "!est",
-            Some(ConnectionKind::PeerRejected) => "!prej",
-            Some(ConnectionKind::NonPeerRejected) => "!nprej",
-            Some(ConnectionKind::AcceptError) => "!acerr",
-            Some(ConnectionKind::Disconnected) => "!disc",
-            Some(ConnectionKind::Broken) => "!brok",
-            Some(ConnectionKind::TimedOut) => "!time",
-            Some(ConnectionKind::Unreachable) => "!unre",
+            Some(ConnectionEvent::Established) => "!est",
+            Some(ConnectionEvent::PeerRejected) => "!prej",
+            Some(ConnectionEvent::Rejected) => "!nprej",
+            Some(ConnectionEvent::AcceptFailed) => "!acerr",
+            Some(ConnectionEvent::Disconnected) => "!disc",
+            Some(ConnectionEvent::Broken) => "!brok",
+            Some(ConnectionEvent::TimedOut) => "!time",
+            Some(ConnectionEvent::Unreachable) => "!unre",
+        }
+    }
+
+    fn name(step: Step) -> String {
+        match step {
+            Step::Event(event) => format!("{event:?}"),
+            other => format!("{other:?}"),
         }
     }
 
@@ -281,7 +276,7 @@ mod tests {
             text += &format!("{name:<11}");
         }
         for step in STEPS {
-            text = text.trim_end().to_string() + &format!("\n{:<16}", format!("{step:?}"));
+            text = text.trim_end().to_string() + &format!("\n{:<16}", name(step));
             for (state, _) in SHOWN {
                 let cell = match state.after(step) {
                     Ok(next) => format!("{}{}", short(next), event(state.notice(step))),
@@ -327,7 +322,8 @@ mod tests {
                 }
             }
         }
-        assert!(STEPS.into_iter().all(|step| step == Step::Established || Disconnected.notice(step).is_none()));
+        let established = Step::Event(ConnectionEvent::Established);
+        assert!(STEPS.into_iter().all(|step| step == established || Disconnected.notice(step).is_none()));
     }
 
     const GOLDEN: &str = "

@@ -6,13 +6,13 @@ use dat_abi::*;
 
 use super::dapli_evd::Given;
 use super::dapls_evd;
-use super::event::{ConnectionKind, Event, Stream, Streams};
+use super::event::{Event, Stream, Streams};
 use super::{Config, Evd};
 use crate::cno::Cno;
 use crate::error::{Error, Handle};
 use crate::ffi::{guard, guard_hot, require};
 use crate::ia::{AsyncError, AsyncKind, Ia};
-use crate::provider::{Completion, Provider, Status, Work};
+use crate::provider::{Completion, ConnectionEvent, Provider, Status, Work};
 use crate::runtime::handle::{from_handle, from_optional};
 
 /// `dat_evd_create`.
@@ -311,16 +311,16 @@ unsafe fn write_data(out: *mut DAT_EVENT_DATA, event: &Event) {
     }
 }
 
-fn connection_number(kind: ConnectionKind) -> DAT_EVENT_NUMBER {
+fn connection_number(kind: ConnectionEvent) -> DAT_EVENT_NUMBER {
     match kind {
-        ConnectionKind::Established => DAT_CONNECTION_EVENT_ESTABLISHED,
-        ConnectionKind::PeerRejected => DAT_CONNECTION_EVENT_PEER_REJECTED,
-        ConnectionKind::NonPeerRejected => DAT_CONNECTION_EVENT_NON_PEER_REJECTED,
-        ConnectionKind::AcceptError => DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR,
-        ConnectionKind::Disconnected => DAT_CONNECTION_EVENT_DISCONNECTED,
-        ConnectionKind::Broken => DAT_CONNECTION_EVENT_BROKEN,
-        ConnectionKind::TimedOut => DAT_CONNECTION_EVENT_TIMED_OUT,
-        ConnectionKind::Unreachable => DAT_CONNECTION_EVENT_UNREACHABLE,
+        ConnectionEvent::Established => DAT_CONNECTION_EVENT_ESTABLISHED,
+        ConnectionEvent::PeerRejected => DAT_CONNECTION_EVENT_PEER_REJECTED,
+        ConnectionEvent::Rejected => DAT_CONNECTION_EVENT_NON_PEER_REJECTED,
+        ConnectionEvent::AcceptFailed => DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR,
+        ConnectionEvent::Disconnected => DAT_CONNECTION_EVENT_DISCONNECTED,
+        ConnectionEvent::Broken => DAT_CONNECTION_EVENT_BROKEN,
+        ConnectionEvent::TimedOut => DAT_CONNECTION_EVENT_TIMED_OUT,
+        ConnectionEvent::Unreachable => DAT_CONNECTION_EVENT_UNREACHABLE,
     }
 }
 

@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use crate::ia::AsyncError;
-use crate::provider::{Completion, Status};
+use crate::provider::{Completion, ConnectionEvent, Status};
 
 /// One event.
 #[derive(Clone, Copy, Debug)]
@@ -24,10 +24,10 @@ pub enum Event {
         /// Handle of the CR.
         cr: usize,
     },
-    /// News of an EP's connection.
+    /// Of an EP's connection.
     Connection {
         /// What happened.
-        kind: ConnectionKind,
+        kind: ConnectionEvent,
         /// Handle of the EP.
         ep: usize,
         /// Bytes of private data.
@@ -42,20 +42,6 @@ pub enum Event {
         /// The consumer's.
         pointer: usize,
     },
-}
-
-/// Kinds of connection events.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[allow(missing_docs, reason = "the names are the specification's")]
-pub enum ConnectionKind {
-    Established,
-    PeerRejected,
-    NonPeerRejected,
-    AcceptError,
-    Disconnected,
-    Broken,
-    TimedOut,
-    Unreachable,
 }
 
 /// Sources of events that an EVD can serve.

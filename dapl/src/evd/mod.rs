@@ -23,7 +23,7 @@ mod queue;
 mod tests;
 
 pub use dapl_evd_wait::dapl_evd_wait;
-pub use event::{ConnectionKind, Event, Stream, Streams};
+pub use event::{Event, Stream, Streams};
 pub use queue::Config;
 
 use dapli_evd::{Inner, Link};

@@ -11,7 +11,7 @@ use super::*;
 use crate::double::{self, Double, DoubleCq, Opened};
 use crate::error::Handle;
 use crate::ia::dapl_ia::dapl_ia_close;
-use crate::provider::{Completion, CqSink, Token};
+use crate::provider::{Completion, ConnectionEvent, CqSink, Token};
 use crate::runtime::handle::from_handle;
 
 #[cfg(loom)]
@@ -151,7 +151,7 @@ fn a_connection_event_comes_after_the_completions_before_it() {
     let opened = double::open(c"evd-behind");
     let evd = Evh::new(&opened, 4, ALL);
     evd.cq().put(done(1));
-    let kind = ConnectionKind::Disconnected;
+    let kind = ConnectionEvent::Disconnected;
     dapls_evd::post(&evd.object(), Event::Connection { kind, ep: 64, data_size: 0, data: 0 }).unwrap();
     assert_eq!(evd.dequeue(), (DAT_SUCCESS, 1));
     let mut event = blank();
@@ -216,7 +216,7 @@ fn a_sleeper_is_woken_by_every_stream() {
         ("completion", |evd| evd.cq().feed(done(7))),
         ("software", |evd| assert_eq!(evd.post(7), DAT_SUCCESS)),
         ("connection", |evd| {
-            let kind = ConnectionKind::Established;
+            let kind = ConnectionEvent::Established;
             dapls_evd::post(&evd.object(), Event::Connection { kind, ep: 7, data_size: 0, data: 0 }).unwrap();
         }),
     ];

@@ -84,17 +84,15 @@ pub struct RequestInfo {
     pub told: usize,
 }
 
-/// News of a connection.
+/// What becomes of an attempt or connection. Providers produce it from the answer on the wire; the EP may turn it into another
+/// one by its state; EVDs number it as the event that the consumer takes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum CmEvent<'a> {
-    /// It stands. `private_data` is the acceptor's (active side only).
-    Established {
-        /// The bytes that were sent, or as many as the transport always carries; empty on the passive side.
-        private_data: &'a [u8],
-    },
-    /// The peer's consumer said no.
+pub enum ConnectionEvent {
+    /// The connection is established.
+    Established,
+    /// The peer's consumer refused.
     PeerRejected,
-    /// Somebody else said no: nobody listens, no room, not understood.
+    /// Another part of the peer refused: no listener, no place in its queue, not understood.
     Rejected,
     /// The peer could not be found or did not answer.
     Unreachable,
@@ -104,6 +102,8 @@ pub enum CmEvent<'a> {
     Disconnected,
     /// A transfer or the transport failed.
     Broken,
+    /// The consumer's time-out has passed. Only an EP produces it.
+    TimedOut,
 }
 
 /// Where a provider reports requests and connections. Implemented by `dapl::cm`.
@@ -116,8 +116,9 @@ pub trait CmSink<P: Provider>: Send + Sync {
         request: P::Request,
         info: RequestInfo,
     ) -> std::result::Result<(), P::Request>;
-    /// News of a connection or attempt.
-    fn event(&self, conn: ConnId, event: CmEvent<'_>);
+    /// An event of a connection or attempt. `private_data` is empty but for `Established` on the active side, where it is what
+    /// the acceptor sent, or as many bytes as the transport always carries.
+    fn event(&self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]);
     /// An EP has more receives outstanding than its soft watermark.
     fn many_recvs(&self, ep: ObjectId);
 }

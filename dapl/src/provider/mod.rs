@@ -24,7 +24,9 @@ mod work;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-pub use self::connect::{CmEvent, CmSink, ConnId, ConnRequest, ConnectSpec, Connection, PeerAddress, RequestInfo};
+pub use self::connect::{
+    CmSink, ConnId, ConnRequest, ConnectSpec, Connection, ConnectionEvent, PeerAddress, RequestInfo,
+};
 pub use self::memory::{Access, Bind, BindWr, Keep, MemoryProvider, MemoryRegion, MemoryWindow, Region, SharedCookie};
 pub use self::queues::{
     CompletionQueue, CqSink, Outstanding, QpSpec, QueuePair, QueueProvider, SharedReceiveQueue, SharedRecvs, SrqSink,

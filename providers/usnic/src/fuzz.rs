@@ -342,13 +342,13 @@ impl Peer<'_> {
         let head = Head::new(kind, flags, OURS.0, OURS.1);
         let from = address(if flags & 0x10 != 0 { 3 } else { 2 });
         self.conn.receive(self.now, &head, body, from, &mut self.memory);
-        self.conn.news();
+        self.conn.take_event();
     }
 
     fn pass(&mut self) {
         self.now += MICROS << (self.byte() % 26);
         self.conn.on_time(self.now, &mut self.memory);
-        self.conn.news();
+        self.conn.take_event();
     }
 
     fn post(&mut self) {
@@ -395,7 +395,7 @@ impl Peer<'_> {
                 Payload::None | Payload::Padding(_) => {}
             }
         }
-        self.conn.news();
+        self.conn.take_event();
     }
 
     fn check(&mut self) {

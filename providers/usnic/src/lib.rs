@@ -34,7 +34,7 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Result};
 use dapl::provider::{
-    Access, CmEvent, CmSink, ConnId, Count, CqSink, IaSpec, Limits, MemoryProvider, MemoryRegion, MemoryWindow,
+    Access, CmSink, ConnId, ConnectionEvent, Count, CqSink, IaSpec, Limits, MemoryProvider, MemoryRegion, MemoryWindow,
     Provider, QpSpec, QueueProvider, Region, RequestInfo, SharedCookie, SrqSpec,
 };
 use dapl::runtime::handle::ObjectId;
@@ -124,8 +124,8 @@ impl Reports for Upwards {
         self.0.request(listener, Request(request), info).map_err(|request| request.0)
     }
 
-    fn event(&self, conn: ConnId, event: CmEvent<'_>) {
-        self.0.event(conn, event);
+    fn event(&self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]) {
+        self.0.event(conn, event, private_data);
     }
 
     fn many_recvs(&self, ep: ObjectId) {

@@ -143,9 +143,9 @@ impl<P: Provider> CmSink<P> for Upwards<P> {
         self.0.request(listener, Held::new(Kind::Request, request), info).map_err(|held| held.inner)
     }
 
-    fn event(&self, conn: ConnId, event: CmEvent<'_>) {
+    fn event(&self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]) {
         plan::wait(Op::Event);
-        self.0.event(conn, event);
+        self.0.event(conn, event, private_data);
     }
 
     fn many_recvs(&self, ep: ObjectId) {

@@ -4,7 +4,7 @@ use super::*;
 use crate::cno::dapl_cno::{dapl_cno_create, dapl_cno_free, dapl_cno_modify_agent};
 use crate::ep::{Ep, dapls_ep};
 use crate::evd::Evd;
-use crate::provider::{CmEvent, Completion, Status, Token};
+use crate::provider::{Completion, ConnectionEvent, Status, Token};
 use crate::runtime::handle::from_handle;
 
 const DISCONNECTED: DAT_EVENT_NUMBER = DAT_CONNECTION_EVENT_DISCONNECTED;
@@ -19,7 +19,7 @@ fn fail(evd: H, ep: H, cookie: u64) {
 /// The provider's report, late.
 fn report_broken(ep: H, attempt: u32) {
     let ep = from_handle::<Ep<Double>>(ep, Handle::Ep).unwrap();
-    dapls_ep::hear(&ep, attempt, CmEvent::Broken);
+    dapls_ep::connection_event(&ep, attempt, ConnectionEvent::Broken, &[]);
 }
 
 const FAILED: DAT_DTO_COMPLETION_STATUS = DAT_DTO_ERR_TRANSPORT;

@@ -423,7 +423,7 @@ fn an_end_completes_what_the_ep_had_taken_and_leaves_the_rest() {
 #[test]
 fn who_hears_of_a_failure_first_does_not_take_the_last_word() {
     use crate::evd::Evd;
-    use crate::provider::{CmEvent, Completion, Status, Token};
+    use crate::provider::{Completion, ConnectionEvent, Status, Token};
     let world = World::new(c"srq failure");
     let srq = srq(&world);
     let server = Create::new(&world, srq).ep(&world);
@@ -434,7 +434,12 @@ fn who_hears_of_a_failure_first_does_not_take_the_last_word() {
     cq.feed(Completion { token, status: Status::LocalLength, ..Completion::default() });
     assert_eq!((completed(world.dto).len(), state(server)), (1, DAT_EP_STATE_DISCONNECTED));
     assert_eq!(errors(&world), [], "more may come");
-    crate::ep::dapls_ep::hear(&from_handle::<Ep<Double>>(server, Handle::Ep).unwrap(), 1, CmEvent::Broken);
+    crate::ep::dapls_ep::connection_event(
+        &from_handle::<Ep<Double>>(server, Handle::Ep).unwrap(),
+        1,
+        ConnectionEvent::Broken,
+        &[],
+    );
     assert_eq!(errors(&world), [broken(server)]);
     end(world, &[client, server], &[srq]);
 }

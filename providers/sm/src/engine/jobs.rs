@@ -7,7 +7,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use dapl::provider::{CmEvent, ConnId};
+use dapl::provider::{ConnId, ConnectionEvent};
 use dapl::runtime::handle::ObjectId;
 
 /// The engine's.
@@ -44,7 +44,7 @@ pub(crate) enum Job {
     /// The peer of this connection has shared memory under this key, which could be mapped.
     Ask(u32, u32),
     /// Report this of a connection or attempt.
-    Event(ConnId, CmEvent<'static>),
+    Event(ConnId, ConnectionEvent),
     /// Look at the deadlines again.
     Deadlines,
     /// The end of the IA.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use dapl::provider::{CmEvent, RequestInfo};
+use dapl::provider::{ConnectionEvent, RequestInfo};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
@@ -118,7 +118,7 @@ impl Engine {
                     self.read_datagrams(); // its answer may be the last thing that it sent
                     self.attempt_gone(id);
                 }
-                Job::Event(conn, event) => self.device.sink.event(conn, event),
+                Job::Event(conn, event) => self.device.sink.event(conn, event, &[]),
                 Job::Deadlines => {}
                 Job::Stop => self.stop = true,
             }
@@ -306,7 +306,8 @@ impl Engine {
                 }
                 (Action::Ended(event), Some(qp), Some(link)) => {
                     if let Some(is_faulty) = qp.peer_left(link) {
-                        self.device.sink.event(link.conn, if is_faulty { CmEvent::Broken } else { event });
+                        let event = if is_faulty { ConnectionEvent::Broken } else { event };
+                        self.device.sink.event(link.conn, event, &[]);
                     }
                 }
                 _ => {}
@@ -333,7 +334,7 @@ impl Engine {
             self.device.endpoint.add_conn(id, &theirs.peer.path);
         }
         self.next_alive.get_or_insert_with(|| Instant::now() + self.device.knobs.alive);
-        self.device.sink.event(link.conn, CmEvent::Established { private_data });
+        self.device.sink.event(link.conn, ConnectionEvent::Established, private_data);
         fail_point!(Reported);
         qp.open(link);
     }
@@ -346,7 +347,7 @@ impl Engine {
             && qp.break_off(Some(&link)).is_some()
         {
             setup::close(&self.device, &link);
-            self.device.sink.event(link.conn, CmEvent::Disconnected);
+            self.device.sink.event(link.conn, ConnectionEvent::Disconnected, &[]);
         }
     }
 

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use dapl::provider::CmEvent;
+use dapl::provider::ConnectionEvent;
 
 use super::handshake::{Answer, Datagram};
 use super::pulse::Pulse;
@@ -154,7 +154,7 @@ pub(crate) enum Action {
     /// The connection is established: report it, then let data flow.
     Established(Vec<u8>),
     /// The attempt or connection ended: take what has arrived, flush the rest, report this.
-    Ended(CmEvent<'static>),
+    Ended(ConnectionEvent),
 }
 
 /// One attempt or connection.
@@ -245,7 +245,7 @@ impl Machine {
             State::Open => self.open(input, now),
             State::Refused(answer) => self.refused(answer, input),
             State::Left => match input {
-                Input::Accept(_) => (State::Closed, vec![Action::Ended(CmEvent::AcceptFailed)]),
+                Input::Accept(_) => (State::Closed, vec![Action::Ended(ConnectionEvent::AcceptFailed)]),
                 Input::Refuse(_) | Input::Close => (State::Closed, vec![]),
                 _ => (State::Left, vec![]),
             },
@@ -263,7 +263,7 @@ impl Machine {
             Input::Found { qual, token } => self.found(asking, qual, token),
             Input::NotFound => self.seek_later(asking, now),
             Input::Deadline => (State::Seeking(asking), vec![Action::Lookup]),
-            Input::Gone => (State::Closed, vec![Action::Ended(CmEvent::PeerRejected)]),
+            Input::Gone => (State::Closed, vec![Action::Ended(ConnectionEvent::PeerRejected)]),
             Input::Close => (State::Closed, vec![]),
             _ => (State::Seeking(asking), vec![]),
         }
@@ -288,8 +288,8 @@ impl Machine {
                 self.pulse.beats(now);
                 (State::Open, vec![Action::Ack, Action::Established(private_data)])
             }
-            Input::JoinFailed => (State::Closed, vec![self.reset(), Action::Ended(CmEvent::Rejected)]),
-            Input::Gone => (State::Closed, vec![Action::Ended(CmEvent::PeerRejected)]),
+            Input::JoinFailed => (State::Closed, vec![self.reset(), Action::Ended(ConnectionEvent::Rejected)]),
+            Input::Gone => (State::Closed, vec![Action::Ended(ConnectionEvent::PeerRejected)]),
             Input::Close => (State::Closed, vec![self.reset()]),
             _ => (State::Requested(asking), vec![]),
         }
@@ -315,9 +315,9 @@ impl Machine {
             }
             // Without an id no listener had the request. A listener that has no place for it is not asked again.
             Answer::NoListener if server == 0 => self.seek_later(asking, now),
-            Answer::Rejected => (State::Closed, vec![Action::Ended(CmEvent::PeerRejected)]),
+            Answer::Rejected => (State::Closed, vec![Action::Ended(ConnectionEvent::PeerRejected)]),
             Answer::NoListener | Answer::NotUnderstood | Answer::HandedOff(_) => {
-                (State::Closed, vec![Action::Ended(CmEvent::Rejected)])
+                (State::Closed, vec![Action::Ended(ConnectionEvent::Rejected)])
             }
         }
     }
@@ -357,7 +357,7 @@ impl Machine {
                 self.pulse.beats(now);
                 return (State::Open, vec![Action::Established(Vec::new())]);
             }
-            Input::Gone => return (State::Closed, vec![Action::Mark, Action::Ended(CmEvent::AcceptFailed)]),
+            Input::Gone => return (State::Closed, vec![Action::Mark, Action::Ended(ConnectionEvent::AcceptFailed)]),
             Input::Close => return (State::Closed, vec![self.reset()]),
             _ => return (State::Replied(reply), vec![]),
         };
@@ -372,7 +372,7 @@ impl Machine {
             }
             // The acknowledgement was lost.
             Input::Reply { answer: Answer::Accepted, .. } => (State::Open, vec![Action::Ack]),
-            Input::Gone => (State::Closed, vec![Action::Mark, Action::Ended(CmEvent::Disconnected)]),
+            Input::Gone => (State::Closed, vec![Action::Mark, Action::Ended(ConnectionEvent::Disconnected)]),
             Input::Close => (State::Closed, vec![Action::Mark]),
             _ => (State::Open, vec![]),
         }
@@ -397,7 +397,7 @@ impl Machine {
 
     fn seek_later(&mut self, mut asking: Asking, now: Instant) -> (State, Vec<Action>) {
         let Some(until) = asking.seek_until.filter(|until| now < *until) else {
-            return (State::Closed, vec![Action::Ended(CmEvent::Rejected)]);
+            return (State::Closed, vec![Action::Ended(ConnectionEvent::Rejected)]);
         };
         self.due = Some((now + asking.seek_wait).min(until));
         asking.seek_wait = (asking.seek_wait * 2).min(LAST_SEEK);

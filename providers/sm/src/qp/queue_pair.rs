@@ -12,8 +12,8 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{
-    Bind, BindWr, CmEvent, Completion, ConnId, ConnectSpec, Connection, MemoryRegion, Outstanding, QpSpec, QueuePair,
-    Segment, SendWr, SharedRecvs, Status, Token,
+    Bind, BindWr, Completion, ConnId, ConnectSpec, Connection, ConnectionEvent, MemoryRegion, Outstanding, QpSpec,
+    QueuePair, Segment, SendWr, SharedRecvs, Status, Token,
 };
 use dapl::stats::watermark::High;
 use parking_lot::MutexGuard;
@@ -190,7 +190,7 @@ impl Core {
                 Fault::Receive | Fault::Access | Fault::Request => {}
             }
             setup::close(&self.device, &link);
-            self.shared.bell.ring(Job::Event(link.conn, CmEvent::Broken));
+            self.shared.bell.ring(Job::Event(link.conn, ConnectionEvent::Broken));
         }
     }
 

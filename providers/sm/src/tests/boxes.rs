@@ -272,9 +272,9 @@ impl CmSink<Sm> for Witness {
         CmSink::<Sm>::request(&self.heard, listener, request, info)
     }
 
-    fn event(&self, conn: ConnId, event: CmEvent<'_>) {
+    fn event(&self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]) {
         self.threads.lock().push(std::thread::current().id());
-        self.heard.event(conn, event);
+        self.heard.event(conn, event, private_data);
     }
 
     fn many_recvs(&self, ep: ObjectId) {

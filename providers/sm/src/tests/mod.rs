@@ -63,15 +63,16 @@ impl CmSink<Sm> for Recorder {
         Ok(())
     }
 
-    fn event(&self, conn: ConnId, event: CmEvent<'_>) {
+    fn event(&self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]) {
         let heard = match event {
-            CmEvent::Established { private_data } => Heard::Established(private_data.to_vec()),
-            CmEvent::PeerRejected => Heard::Other("peer rejected"),
-            CmEvent::Rejected => Heard::Other("rejected"),
-            CmEvent::Unreachable => Heard::Other("unreachable"),
-            CmEvent::AcceptFailed => Heard::Other("accept failed"),
-            CmEvent::Disconnected => Heard::Other("disconnected"),
-            CmEvent::Broken => Heard::Other("broken"),
+            ConnectionEvent::Established => Heard::Established(private_data.to_vec()),
+            ConnectionEvent::PeerRejected => Heard::Other("peer rejected"),
+            ConnectionEvent::Rejected => Heard::Other("rejected"),
+            ConnectionEvent::Unreachable => Heard::Other("unreachable"),
+            ConnectionEvent::AcceptFailed => Heard::Other("accept failed"),
+            ConnectionEvent::Disconnected => Heard::Other("disconnected"),
+            ConnectionEvent::Broken => Heard::Other("broken"),
+            ConnectionEvent::TimedOut => Heard::Other("timed out"),
         };
         self.events.lock().push_back((conn, heard));
         self.wake();

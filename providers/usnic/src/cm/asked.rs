@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use dapl::error::{Error, Resource, Result};
-use dapl::provider::{CmEvent, ConnId, RequestInfo};
+use dapl::provider::{ConnId, ConnectionEvent, RequestInfo};
 
 use super::secrets::Os;
 use super::{Act, Setups, Standing, Wishes};
@@ -93,7 +93,7 @@ impl Incoming {
             drop(setups);
             device.forget(number);
             if pair.end(number) {
-                device.bell.ring(Job::Event(conn, CmEvent::AcceptFailed));
+                device.bell.ring(Job::Event(conn, ConnectionEvent::AcceptFailed));
             }
             return Ok(number);
         };
@@ -148,7 +148,7 @@ impl Setups {
     fn failed(&mut self, id: RequestId) -> Option<Act> {
         let number = self.number_of.remove(&id)?;
         let Accepted { conn, pair, .. } = self.accepted.remove(&number)?;
-        Some(Act::End(number, pair, conn, CmEvent::AcceptFailed))
+        Some(Act::End(number, pair, conn, ConnectionEvent::AcceptFailed))
     }
 
     /// Nobody has the port that an accept was sent to: one that this ends.

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use dapl::error::{Address, Error, Resource, Result};
-use dapl::provider::{CmEvent, ConnId, ConnectSpec, PeerAddress};
+use dapl::provider::{ConnId, ConnectSpec, ConnectionEvent, PeerAddress};
 
 use super::secrets::Os;
 use super::{Act, Setups, Standing, Wishes};
@@ -148,29 +148,28 @@ impl Setups {
         };
         let Attempt { opening, conn, pair, socket, .. } = self.remove(number)?;
         let server = opening.server();
-        let news = match outcome {
+        let event = match outcome {
             Outcome::Established { agreed, private_data } => {
                 return Some(Act::Open(Standing { number, conn, pair, agreed, private_data, socket }, Vec::new()));
             }
-            Outcome::PeerRejected => CmEvent::PeerRejected,
-            Outcome::Rejected(reason) => {
-                log::info!("{}: connect to {server}: {reason:?}", device.name);
-                CmEvent::Rejected
-            }
-            Outcome::Unreachable => {
-                let key =
-                    if self.setup.has_key() { " (a host with another key, or without one, gives none)" } else { "" };
-                log::info!("{}: connect to {server}: no answer{key}", device.name);
-                CmEvent::Unreachable
+            Outcome::Ended(event, reason) => {
+                if event == ConnectionEvent::Unreachable {
+                    let has_key = self.setup.has_key();
+                    let key = if has_key { " (a host with another key, or without one, gives none)" } else { "" };
+                    log::info!("{}: connect to {server}: no answer{key}", device.name);
+                } else if let Some(reason) = reason {
+                    log::info!("{}: connect to {server}: {reason:?}", device.name);
+                }
+                event
             }
         };
-        Some(Act::End(number, pair, conn, news))
+        Some(Act::End(number, pair, conn, event))
     }
 
     /// Those that are due, until one has come to something.
     pub(super) fn poll_attempts(&mut self, device: &Device, now: Nanos) -> Option<Act> {
         if let Some((number, conn, pair)) = self.unheard.pop_front() {
-            return Some(Act::End(number, pair, conn, CmEvent::Rejected));
+            return Some(Act::End(number, pair, conn, ConnectionEvent::Rejected));
         }
         while let Some((_, number)) = self.due.first().copied().filter(|(due, _)| *due <= now) {
             let outcome = self.attempts.get_mut(&number)?.opening.on_time(now);

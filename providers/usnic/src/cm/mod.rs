@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use dapl::error::Result;
-use dapl::provider::{CmEvent, ConnId, RequestInfo};
+use dapl::provider::{ConnId, ConnectionEvent, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 
 pub(crate) use self::asked::Incoming;
@@ -78,7 +78,7 @@ enum Act {
     /// A connection stands; packets of it have come already.
     Open(Standing, Vec<(SocketAddr, Vec<u8>)>),
     /// An attempt came to nothing.
-    End(u32, Arc<dyn Pair>, ConnId, CmEvent<'static>),
+    End(u32, Arc<dyn Pair>, ConnId, ConnectionEvent),
 }
 
 /// A connection that stands, and nobody knows it yet.
@@ -251,7 +251,7 @@ impl Act {
             Act::End(number, pair, conn, event) => {
                 device.forget(number);
                 if pair.end(number) {
-                    device.reports.event(conn, event);
+                    device.reports.event(conn, event, &[]);
                 }
             }
         }
@@ -263,7 +263,7 @@ impl Standing {
     fn open(self, device: &Arc<Device>, early: Vec<(SocketAddr, Vec<u8>)>) {
         let Standing { number, conn, pair, agreed, private_data, socket } = self;
         let Some(place) = device.table.find(number) else { return };
-        device.reports.event(conn, CmEvent::Established { private_data: &private_data });
+        device.reports.event(conn, ConnectionEvent::Established, &private_data);
         // From now on nobody else is heard there. One that cannot be connected is named with every packet.
         let is_own = device.own.is_some() && socket.connect(agreed.terms.peer).is_ok();
         let reach = device.reach(agreed.terms.peer);

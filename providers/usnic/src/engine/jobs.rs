@@ -7,7 +7,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use dapl::provider::{CmEvent, ConnId};
+use dapl::provider::{ConnId, ConnectionEvent};
 use dapl::runtime::handle::ObjectId;
 
 /// The engine's.
@@ -27,7 +27,7 @@ pub(crate) enum Job {
     /// The receives of this EP have passed its soft watermark.
     ManyRecvs(ObjectId),
     /// Report this of a connection or attempt.
-    Event(ConnId, CmEvent<'static>),
+    Event(ConnId, ConnectionEvent),
     /// Packets of set-ups wait, or one's deadline has changed.
     Setups,
     /// Somebody asks for more, or for an earlier look: only the waking counts.

@@ -190,7 +190,7 @@ impl Engine {
             match job {
                 Job::Notify(queue) => queue.notify(),
                 Job::ManyRecvs(ep) => self.device.reports.many_recvs(ep),
-                Job::Event(conn, event) => self.device.reports.event(conn, event),
+                Job::Event(conn, event) => self.device.reports.event(conn, event, &[]),
                 // All of these are seen to anyway, once it is awake.
                 Job::Setups | Job::Look => {}
                 Job::Stop => self.stop = true,

@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dapl::provider::{CmEvent, ConnId, RequestInfo};
+use dapl::provider::{ConnId, ConnectionEvent, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 
 use crate::cm::Incoming;
@@ -75,6 +75,6 @@ pub(crate) struct Opened {
 pub(crate) trait Reports: Send + Sync {
     /// A request for the listener made with `listener`. The request back: nobody listens there any more, or nobody has room.
     fn request(&self, listener: ObjectId, request: Incoming, info: RequestInfo) -> Result<(), Incoming>;
-    fn event(&self, conn: ConnId, event: CmEvent<'_>);
+    fn event(&self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]);
     fn many_recvs(&self, ep: ObjectId);
 }

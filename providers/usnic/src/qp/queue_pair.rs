@@ -15,8 +15,8 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{
-    Bind, BindWr, CmEvent, ConnId, ConnectSpec, Connection, Count, MemoryRegion, Op, Outstanding, QpSpec, QueuePair,
-    Segment, SendWr, SharedRecvs, Status, Token,
+    Bind, BindWr, ConnId, ConnectSpec, Connection, ConnectionEvent, Count, MemoryRegion, Op, Outstanding, QpSpec,
+    QueuePair, Segment, SendWr, SharedRecvs, Status, Token,
 };
 use dapl::runtime::cancel;
 use dapl::stats::watermark::High;
@@ -30,7 +30,7 @@ use crate::device::{self, Device};
 use crate::engine::jobs::Job;
 use crate::limits;
 use crate::proto::Nanos;
-use crate::proto::conn::{self, Config, Post, Work};
+use crate::proto::conn::{Config, Post, Work};
 use crate::proto::counters::Counters;
 use crate::proto::schedule::Outlook;
 use crate::qp::closing::Remains;
@@ -161,23 +161,22 @@ impl Core {
     #[inline]
     fn look_at_news(&self, inner: &mut Inner, now: Nanos) {
         let Some(line) = &mut inner.line else { return };
-        let news = line.link.news();
+        let event = line.link.take_event();
         let recvs = self.recvs(line);
-        if news.is_none() && !inner.marks.is_crossed(recvs) {
+        if event.is_none() && !inner.marks.is_crossed(recvs) {
             return;
         }
         let id = line.id;
-        let news = match news {
+        let event = match event {
             None if !self.judge(inner, recvs) => return,
             None => {
                 log::info!("connection of EP {:?} dropped: receives above its hard watermark", self.world.ep);
-                CmEvent::Broken
+                ConnectionEvent::Broken
             }
-            Some(conn::News::Disconnected) => CmEvent::Disconnected,
-            Some(conn::News::Broken) => CmEvent::Broken,
+            Some(event) => event,
         };
         self.finish(inner, now);
-        self.world.bell.ring(Job::Event(id, news));
+        self.world.bell.ring(Job::Event(id, event));
     }
 
     /// What the watermarks look at: receives that are posted, or were taken out of a shared queue since the last look.

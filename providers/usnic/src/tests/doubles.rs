@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use dapl::provider::{CmEvent, ConnId, ConnectSpec, IaSpec, PeerAddress, RequestInfo};
+use dapl::provider::{ConnId, ConnectSpec, ConnectionEvent, IaSpec, PeerAddress, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 use zerocopy::IntoBytes;
 
@@ -104,15 +104,16 @@ impl Reports for Above {
         Ok(())
     }
 
-    fn event(&self, conn: ConnId, event: CmEvent<'_>) {
+    fn event(&self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]) {
         self.ear.hear(match event {
-            CmEvent::Established { private_data } => Word::Established(conn, private_data.to_vec()),
-            CmEvent::PeerRejected => Word::Event(conn, "peer rejected"),
-            CmEvent::Rejected => Word::Event(conn, "rejected"),
-            CmEvent::Unreachable => Word::Event(conn, "unreachable"),
-            CmEvent::AcceptFailed => Word::Event(conn, "accept failed"),
-            CmEvent::Disconnected => Word::Event(conn, "disconnected"),
-            CmEvent::Broken => Word::Event(conn, "broken"),
+            ConnectionEvent::Established => Word::Established(conn, private_data.to_vec()),
+            ConnectionEvent::PeerRejected => Word::Event(conn, "peer rejected"),
+            ConnectionEvent::Rejected => Word::Event(conn, "rejected"),
+            ConnectionEvent::Unreachable => Word::Event(conn, "unreachable"),
+            ConnectionEvent::AcceptFailed => Word::Event(conn, "accept failed"),
+            ConnectionEvent::Disconnected => Word::Event(conn, "disconnected"),
+            ConnectionEvent::Broken => Word::Event(conn, "broken"),
+            ConnectionEvent::TimedOut => Word::Event(conn, "timed out"),
         });
     }
 

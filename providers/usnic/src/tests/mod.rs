@@ -37,10 +37,10 @@ impl CmSink<Usnic> for Recorder {
         Err(request)
     }
 
-    fn event(&self, conn: ConnId, event: CmEvent<'_>) {
+    fn event(&self, conn: ConnId, event: ConnectionEvent, _: &[u8]) {
         let heard = match event {
-            CmEvent::Disconnected => "disconnected",
-            CmEvent::Broken => "broken",
+            ConnectionEvent::Disconnected => "disconnected",
+            ConnectionEvent::Broken => "broken",
             _ => "of a set-up",
         };
         self.events.lock().push_back((conn, heard));

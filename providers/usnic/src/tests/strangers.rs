@@ -7,6 +7,8 @@ use std::time::Duration;
 use dapl::error::Error;
 use dapl::runtime::handle::ObjectId;
 
+use dapl::provider::ConnectionEvent;
+
 use super::doubles::*;
 use crate::cm::Incoming;
 use crate::net::socket::{Socket, Wanted, plain};
@@ -96,7 +98,10 @@ fn another_host_hears_that_nobody_listens_where_it_asks() {
         let mut answer = [0; 2048];
         let (length, from) = socket.recv_from(&mut answer).unwrap();
         let outcome = opening.receive(1, &answer[..length], from, &mut dice);
-        assert!(matches!(outcome, Some(Outcome::Rejected(Reason::NoListener))), "{outcome:?}");
+        assert!(
+            matches!(outcome, Some(Outcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))),
+            "{outcome:?}"
+        );
     }
 }
 

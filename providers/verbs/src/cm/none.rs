@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use crate::cm::name_service::Gid;
 use dapl::error::{Address, Error, Result};
-use dapl::provider::{CmEvent, ConnId, ConnectSpec, PeerAddress, RequestInfo};
+use dapl::provider::{ConnId, ConnectSpec, ConnectionEvent, PeerAddress, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
@@ -211,7 +211,7 @@ impl Guess {
     }
 
     fn find_peer(&self) {
-        let Some(ours) = self.place.ours() else { return self.over(CmEvent::Unreachable) };
+        let Some(ours) = self.place.ours() else { return self.over(ConnectionEvent::Unreachable) };
         if !ours.is_global() {
             return self.raise(&ours, Gid::default());
         }
@@ -223,7 +223,7 @@ impl Guess {
             let Some(guess) = me.upgrade() else { return };
             match gid {
                 Some(gid) => guess.raise(&ours, gid),
-                None => guess.over(CmEvent::Unreachable),
+                None => guess.over(ConnectionEvent::Unreachable),
             }
         });
     }
@@ -237,13 +237,13 @@ impl Guess {
             Ok(false) => {}
             Err(error) => {
                 log::error!("queue pair {:#x} does not take the path from {ours} to {theirs}: {error}", pair.number());
-                self.over(CmEvent::Rejected);
+                self.over(ConnectionEvent::Rejected);
             }
         }
     }
 
-    fn over(&self, event: CmEvent<'_>) {
-        let event = if self.is_passive { CmEvent::AcceptFailed } else { event };
+    fn over(&self, event: ConnectionEvent) {
+        let event = if self.is_passive { ConnectionEvent::AcceptFailed } else { event };
         self.pair.upgrade().into_iter().for_each(|pair| pair.over(self, event));
     }
 }

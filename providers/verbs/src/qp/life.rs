@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dapl::error::{Error, Result};
-use dapl::provider::{CmEvent, ConnId, Status};
+use dapl::provider::{ConnId, ConnectionEvent, Status};
 use ibverbs_sys::ibv_qp_attr_mask;
 use parking_lot::MutexGuard;
 
@@ -81,7 +81,7 @@ impl Core {
     /// The connection stands. Engine only.
     pub(crate) fn established(&self, link: &dyn Link, private_data: &[u8]) {
         let Some(conn) = self.open_requests(link) else { return };
-        self.device.sink.event(conn, CmEvent::Established { private_data });
+        self.device.sink.event(conn, ConnectionEvent::Established, private_data);
         self.open_recvs(link);
         self.recv_cq.guard();
         self.request_cq.guard();
@@ -120,21 +120,21 @@ impl Core {
     }
 
     /// The attempt has come to nothing, or the connection is over. Engine only.
-    pub(crate) fn over(&self, link: &dyn Link, mut event: CmEvent<'_>) {
+    pub(crate) fn over(&self, link: &dyn Link, mut event: ConnectionEvent) {
         let mut place = self.link.lock();
         if !place.as_ref().is_some_and(|attached| attached.is(link)) {
             return;
         }
-        if event == CmEvent::Disconnected {
+        if event == ConnectionEvent::Disconnected {
             // A transfer may have failed, and the peer was quicker to end the connection than we to notice.
             self.take_completions();
             if self.failed.load(Ordering::Acquire) {
-                event = CmEvent::Broken;
+                event = ConnectionEvent::Broken;
             }
         }
         if let Some(conn) = self.end(&mut place) {
             drop(place);
-            self.device.sink.event(conn, event);
+            self.device.sink.event(conn, event, &[]);
         }
     }
 
@@ -147,7 +147,7 @@ impl Core {
         }
         if let Some(conn) = self.end(&mut place) {
             drop(place);
-            self.device.sink.event(conn, CmEvent::Broken);
+            self.device.sink.event(conn, ConnectionEvent::Broken, &[]);
         }
     }
 
@@ -330,7 +330,7 @@ impl Core {
         }
         if let Some(conn) = self.end(&mut place) {
             drop(place);
-            self.device.sink.event(conn, CmEvent::Disconnected);
+            self.device.sink.event(conn, ConnectionEvent::Disconnected, &[]);
         }
     }
 }

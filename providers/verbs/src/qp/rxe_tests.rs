@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use dapl::provider::{
-    CmEvent, CmSink, Completion, CompletionQueue, ConnId, ConnRequest, ConnectSpec, Connection, CqSink, IaSpec,
+    CmSink, Completion, CompletionQueue, ConnId, ConnRequest, ConnectSpec, Connection, ConnectionEvent, CqSink, IaSpec,
     MemoryProvider, Op, PeerAddress, Provider, QpSpec, QueuePair, QueueProvider, RequestInfo, SendWr,
     SharedReceiveQueue, SharedRecvs, SrqSink, SrqSpec, Status, Token,
 };
@@ -34,8 +34,8 @@ impl CmSink<Verbs> for Sink {
         self.requests.send(request).map_err(|error| error.0)
     }
 
-    fn event(&self, conn: ConnId, event: CmEvent<'_>) {
-        let _ = self.events.send((conn.attempt, matches!(event, CmEvent::Established { .. })));
+    fn event(&self, conn: ConnId, event: ConnectionEvent, _: &[u8]) {
+        let _ = self.events.send((conn.attempt, matches!(event, ConnectionEvent::Established)));
     }
 
     fn many_recvs(&self, _: ObjectId) {}

@@ -173,7 +173,7 @@ fn both_sides_open_with_three_datagrams() {
     assert!(active.is_open() && passive.is_open());
     assert_eq!((active.peer_id(), active.due(), passive.due()), (2, None, None));
     assert_eq!(active.handle(reply(Answer::Accepted), now), [Action::Ack], "the acknowledgement was lost");
-    assert_eq!(active.handle(Input::Gone, now), [Action::Mark, Action::Ended(CmEvent::Disconnected)]);
+    assert_eq!(active.handle(Input::Gone, now), [Action::Mark, Action::Ended(ConnectionEvent::Disconnected)]);
     assert_eq!(active.handle(Input::Gone, now), [], "reported once");
 }
 
@@ -200,7 +200,7 @@ fn a_request_is_handed_on_a_bounded_number_of_times() {
         assert_eq!(machine.handle(reply(Answer::HandedOff(8)), now), [Action::LookupQual(8)]);
         machine.handle(Input::Found { qual: 8, token }, now);
     }
-    assert_eq!(machine.handle(reply(Answer::HandedOff(8)), now), [Action::Ended(CmEvent::Rejected)]);
+    assert_eq!(machine.handle(reply(Answer::HandedOff(8)), now), [Action::Ended(ConnectionEvent::Rejected)]);
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn a_socket_that_is_gone_before_the_first_send_is_removed_and_looked_up_again() 
     assert_eq!(machine.handle(Input::Sent(Delivery::NoPeer), now), [Action::CleanUp]);
     machine.handle(Input::Found { qual: QUAL, token: 98 }, now + SEEK);
     let actions = machine.handle(Input::Sent(Delivery::NoPeer), now + SEEK);
-    assert_eq!(actions, [Action::CleanUp, Action::Ended(CmEvent::Rejected)]);
+    assert_eq!(actions, [Action::CleanUp, Action::Ended(ConnectionEvent::Rejected)]);
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn a_reply_is_repeated_until_the_requester_is_silent_too_long() {
     assert_eq!(machine.handle(Input::Deadline, begin + SILENCE), [Action::Transmit]);
     let late = begin + SILENCE + FIRST_TRY;
     assert_eq!(machine.handle(Input::Deadline, late), [Action::Recheck]);
-    assert_eq!(machine.handle(Input::Gone, late), [Action::Mark, Action::Ended(CmEvent::AcceptFailed)]);
+    assert_eq!(machine.handle(Input::Gone, late), [Action::Mark, Action::Ended(ConnectionEvent::AcceptFailed)]);
 }
 
 #[test]

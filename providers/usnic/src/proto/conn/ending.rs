@@ -1,12 +1,12 @@
 //! How a connection ends: drained and with a Fin, at once and with a Reset, refused, or given up.
 //!
-//! Whatever the way: everything posted completes exactly once, in order; then there is one piece of news; then late packets
+//! Whatever the way: everything posted completes exactly once, in order; then there is one piece of event; then late packets
 //! are answered for a while, so that the other side learns of it too (`closing`).
 
-use dapl::provider::Status;
+use dapl::provider::{ConnectionEvent, Status};
 
 use super::Conn;
-use super::words::{Driver, Host, News, Outgoing, Payload, Source};
+use super::words::{Driver, Host, Outgoing, Payload, Source};
 use crate::proto::closing::{Closing, Pace};
 use crate::proto::psn::Psn;
 use crate::proto::setup::packets::{self, Fin};
@@ -44,7 +44,7 @@ struct Refused {
 #[derive(Debug, Default)]
 pub(super) struct Ending {
     phase: Phase,
-    news: Option<News>,
+    event: Option<ConnectionEvent>,
     /// The last words, once there are some.
     closing: Option<Closing>,
     /// Where the peer's last one came from: it may have moved, and that is answered there.
@@ -119,7 +119,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Ends it now: everything posted is flushed, the peer is told. No news come of it.
+    /// Ends it now: everything posted is flushed, the peer is told. No event come of it.
     pub(crate) fn abort(&mut self, now: Nanos, host: &mut impl Host<D>) {
         self.now = now;
         self.settle(host);
@@ -127,12 +127,12 @@ impl<D: Driver> Conn<D> {
             self.close(None, host);
             self.say_reset();
         }
-        self.ending.news = None;
+        self.ending.event = None;
     }
 
     /// What became of it; told once.
-    pub(crate) fn news(&mut self) -> Option<News> {
-        self.ending.news.take()
+    pub(crate) fn take_event(&mut self) -> Option<ConnectionEvent> {
+        self.ending.event.take()
     }
 
     /// All is flushed; what comes is answered until `is_over`.
@@ -185,8 +185,8 @@ impl<D: Driver> Conn<D> {
             host.recv_done(own, status, 0, false);
         }
         // Who is reached for wrongly has not failed itself.
-        let news = if why == Refusal::Access { News::Disconnected } else { News::Broken };
-        self.close(Some(news), host);
+        let event = if why == Refusal::Access { ConnectionEvent::Disconnected } else { ConnectionEvent::Broken };
+        self.close(Some(event), host);
         let (again, until) = (Some(self.now.saturating_add(REPEAT)), self.now.saturating_add(self.config.linger));
         self.ending.refused = Some(Refused { why, psn, said: 0, again, until });
         self.acks.whole_at_once();
@@ -227,21 +227,21 @@ impl<D: Driver> Conn<D> {
         if let Some(request) = self.requests.queue.pop() {
             host.request_done(request.own, status, 0);
         }
-        self.close(Some(if is_idle { News::Disconnected } else { News::Broken }), host);
+        self.close(Some(if is_idle { ConnectionEvent::Disconnected } else { ConnectionEvent::Broken }), host);
         self.say_reset();
     }
 
     /// The peer has said nothing for too long: it went away, as far as can be told, and nothing of ours has failed.
     #[cold]
     pub(super) fn peer_is_gone(&mut self, host: &mut impl Host<D>) {
-        self.close(Some(News::Disconnected), host);
+        self.close(Some(ConnectionEvent::Disconnected), host);
         self.say_reset();
     }
 
     /// A request has failed: the peer is told that it is over.
     #[cold]
     pub(super) fn break_off(&mut self, host: &mut impl Host<D>) {
-        self.close(Some(News::Broken), host);
+        self.close(Some(ConnectionEvent::Broken), host);
         self.say_reset();
     }
 
@@ -274,7 +274,7 @@ impl<D: Driver> Conn<D> {
             _ => {}
         }
         if !self.ending.is_closed() {
-            self.close(Some(News::Disconnected), host);
+            self.close(Some(ConnectionEvent::Disconnected), host);
         }
         self.ending.refused = None;
         self.ending.closing = Some(Closing::answer(&self.terms, self.now, self.pace()));
@@ -285,7 +285,7 @@ impl<D: Driver> Conn<D> {
     fn finished(&mut self, host: &mut impl Host<D>) {
         let is_done = self.ending.closing.as_ref().is_some_and(Closing::is_done);
         if self.ending.phase == Phase::Finishing && is_done {
-            self.close(Some(News::Disconnected), host);
+            self.close(Some(ConnectionEvent::Disconnected), host);
         }
     }
 
@@ -301,9 +301,9 @@ impl<D: Driver> Conn<D> {
 
     /// Flushes everything in its order.
     #[cold]
-    fn close(&mut self, news: Option<News>, host: &mut impl Host<D>) {
+    fn close(&mut self, event: Option<ConnectionEvent>, host: &mut impl Host<D>) {
         self.ending.phase = Phase::Closed;
-        self.ending.news = news;
+        self.ending.event = event;
         while let Some(request) = self.requests.queue.pop() {
             host.request_done(request.own, Status::Flushed, 0);
         }

@@ -21,7 +21,7 @@ mod write;
 
 #[cfg(test)]
 pub(crate) use words::Channel;
-pub(crate) use words::{Config, Driver, Host, News, Outgoing, Payload, Post, Source, Work};
+pub(crate) use words::{Config, Driver, Host, Outgoing, Payload, Post, Source, Work};
 
 use std::collections::VecDeque;
 

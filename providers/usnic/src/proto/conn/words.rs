@@ -173,12 +173,3 @@ pub(crate) struct Outgoing {
     /// A CRC32C of header and payload, in network byte order, is to follow the payload (`FLAG_CHECKED`).
     pub(crate) checked: bool,
 }
-
-/// What became of the connection, told once.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum News {
-    /// The peer ended it, or a drain is complete. All work is flushed.
-    Disconnected,
-    /// A transfer or the transport failed. All work is flushed.
-    Broken,
-}

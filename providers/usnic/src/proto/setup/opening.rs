@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 
+use dapl::provider::ConnectionEvent;
+
 use super::packets::{self, Answer, Asking, Reason, SHORTER, Ticket};
 use super::{Agreed, Offer, Random, Setup, Terms};
 use crate::proto::wire::{self, Kind};
@@ -35,12 +37,8 @@ const MIN_NOBODY: u32 = 2;
 pub(crate) enum Outcome {
     /// The server's consumer accepted, with this private data. `Conn` confirms: [`Confirming`].
     Established { agreed: Agreed, private_data: Vec<u8> },
-    /// The server's consumer said no, or died before it said anything.
-    PeerRejected,
-    /// Somebody else did.
-    Rejected(Reason),
-    /// No sign of life.
-    Unreachable,
+    /// Rejected by the server, or unreachable; the reason, if the server gave one.
+    Ended(ConnectionEvent, Option<Reason>),
 }
 
 /// One attempt.
@@ -202,10 +200,9 @@ impl Opening {
             Answer::Reject(Reason::NoListener) if self.seeks_on(now) || self.turn_to_alternative(now) => {}
             Answer::Reject(reason) => {
                 self.due = None;
-                return Some(match reason {
-                    Reason::Refused => Outcome::PeerRejected,
-                    reason => Outcome::Rejected(reason),
-                });
+                let is_refused = reason == Reason::Refused;
+                let event = if is_refused { ConnectionEvent::PeerRejected } else { ConnectionEvent::Rejected };
+                return Some(Outcome::Ended(event, (!is_refused).then_some(reason)));
             }
         }
         None
@@ -245,7 +242,7 @@ impl Opening {
             return None;
         }
         self.due = None;
-        Some(Outcome::Unreachable)
+        Some(Outcome::Ended(ConnectionEvent::Unreachable, None))
     }
 
     /// The host says that nobody has the port `to`, and quotes what was sent there. It is asked once more, then that is an
@@ -263,7 +260,10 @@ impl Opening {
             return None;
         }
         self.due = None;
-        Some(if is_gone { Outcome::PeerRejected } else { Outcome::Rejected(Reason::NoListener) })
+        Some(match is_gone {
+            true => Outcome::Ended(ConnectionEvent::PeerRejected, None),
+            false => Outcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)),
+        })
     }
 
     /// Nobody is at the server's address. False: there is no other.

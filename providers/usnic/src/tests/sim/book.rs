@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::OnceLock;
 
-use dapl::provider::{Remote, Status};
+use dapl::provider::{ConnectionEvent, Remote, Status};
 
 use super::dice::Dice;
 use super::scenario::{Item, LONGEST, What};
-use crate::proto::conn::{Driver, Host, News, Work};
+use crate::proto::conn::{Driver, Host, Work};
 use crate::proto::wire::Refusal;
 
 const TABLE: usize = 1 << 20;
@@ -108,7 +108,7 @@ pub(super) struct Side {
     /// So many of the other side's requests were looked at.
     verified: usize,
     areas: Vec<Area>,
-    pub(super) news: Vec<News>,
+    pub(super) events: Vec<ConnectionEvent>,
     has_failed: bool,
     has_culprit: bool,
 }

@@ -130,10 +130,10 @@ impl Line {
         have.iter().all(|here| *here)
     }
 
-    /// News, for the book.
+    /// The end of the connection, for the book.
     pub(super) fn look(&mut self) {
-        if let Some(news) = self.conn.news() {
-            self.hand.book.borrow_mut().sides[self.hand.side].news.push(news);
+        if let Some(event) = self.conn.take_event() {
+            self.hand.book.borrow_mut().sides[self.hand.side].events.push(event);
         }
     }
 

@@ -3,12 +3,11 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use dapl::provider::Status;
+use dapl::provider::{ConnectionEvent, Status};
 
 use super::book::Book;
 use super::line::Line;
 use super::scenario::{LinkPlan, Scenario, What};
-use crate::proto::conn::News;
 use crate::proto::psn::Psn;
 use crate::proto::setup::Offer;
 use crate::proto::setup::answering::RequestId;
@@ -152,7 +151,7 @@ impl Link {
         })
     }
 
-    pub(super) fn news(&self, side: usize) -> Vec<News> {
-        self.book.borrow().sides[side].news.clone()
+    pub(super) fn events(&self, side: usize) -> Vec<ConnectionEvent> {
+        self.book.borrow().sides[side].events.clone()
     }
 }

@@ -8,6 +8,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use dapl::provider::ConnectionEvent;
+
 use super::book::Pool;
 use super::dice::Dice;
 use super::line::Line;
@@ -178,9 +180,9 @@ impl Peer {
                 assert_eq!(private_data, [link as u8; 3]);
                 Told::Stands(link, number, Box::new(agreed), None)
             }
-            Some(Outcome::PeerRejected) => Told::Failed(link, "rejected by the consumer"),
-            Some(Outcome::Rejected(reason)) => panic!("nobody says {reason:?}"),
-            Some(Outcome::Unreachable) => Told::Failed(link, "unreachable"),
+            Some(Outcome::Ended(ConnectionEvent::PeerRejected, _)) => Told::Failed(link, "rejected by the consumer"),
+            Some(Outcome::Ended(ConnectionEvent::Unreachable, _)) => Told::Failed(link, "unreachable"),
+            Some(other) => panic!("no side does this: {other:?}"),
         };
         self.openings.remove(&number);
         if matches!(told, Told::Failed(..)) {

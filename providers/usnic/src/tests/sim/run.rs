@@ -357,7 +357,7 @@ impl<'a> Run<'a> {
             let book = link.book.borrow();
             let side = |side: usize| {
                 let it = &book.sides[side];
-                format!("{:?}: {}/{} done, {} got, {:?}", link.fate[side], it.done, it.entries.len(), it.got, it.news)
+                format!("{:?}: {}/{} done, {} got, {:?}", link.fate[side], it.done, it.entries.len(), it.got, it.events)
             };
             format!("[{} | {}]", side(0), side(1))
         };

@@ -1,11 +1,10 @@
 //! What must be true at the end of a run, whatever happened in it.
 
-use dapl::provider::Status;
+use dapl::provider::{ConnectionEvent, Status};
 
 use super::link::{Fate, Link};
 use super::run::Run;
 use super::scenario::{Deed, Scenario, What};
-use crate::proto::conn::News;
 
 pub(super) fn judge(run: &Run<'_>) {
     for (at, link) in run.links.iter().enumerate() {
@@ -24,12 +23,12 @@ pub(super) fn judge(run: &Run<'_>) {
 
 /// Who stood hears of one end, unless it ended the connection itself.
 fn one_end(link: &Link, side: usize, at: usize) {
-    let news = link.news(side);
+    let events = link.events(side);
     match link.fate[side] {
-        Fate::Ended if link.aborted[side] => assert_eq!(news, [], "link {at} side {side}: it aborted"),
-        Fate::Ended => assert_eq!(news.len(), 1, "link {at} side {side}: {news:?}"),
+        Fate::Ended if link.aborted[side] => assert_eq!(events, [], "link {at} side {side}: it aborted"),
+        Fate::Ended => assert_eq!(events.len(), 1, "link {at} side {side}: {events:?}"),
         Fate::Dead => {}
-        fate => assert_eq!(news, [], "link {at} side {side}: {fate:?}"),
+        fate => assert_eq!(events, [], "link {at} side {side}: {fate:?}"),
     }
 }
 
@@ -52,7 +51,11 @@ fn undisturbed(link: &Link, at: usize) {
         assert!(it.entries.iter().all(|entry| entry.status == Some(Status::Success)), "link {at} side {side}");
         assert_eq!(it.got, book.sides[1 - side].sends.len(), "link {at} side {side}: messages");
         assert!(it.failed_recvs.iter().all(|status| *status == Status::Flushed));
-        assert!(it.news.iter().all(|news| *news == News::Disconnected), "link {at} side {side}: {:?}", it.news);
+        assert!(
+            it.events.iter().all(|event| *event == ConnectionEvent::Disconnected),
+            "link {at} side {side}: {:?}",
+            it.events
+        );
     }
 }
 

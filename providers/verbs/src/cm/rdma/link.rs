@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use dapl::provider::CmEvent;
+use dapl::provider::ConnectionEvent;
 use ibverbs_sys::{ibv_qp_attr_mask, ibv_qp_state};
 use parking_lot::Mutex;
 use rdma_cm_sys::*;
@@ -172,9 +172,9 @@ impl RdmaLink {
     }
 
     /// Mostly the peer has left.
-    pub(super) fn cannot_accept(&self, error: &io::Error) -> CmEvent<'static> {
+    pub(super) fn cannot_accept(&self, error: &io::Error) -> ConnectionEvent {
         log::info!("the request of {} cannot be accepted: {error}", self.target.peer);
-        CmEvent::AcceptFailed
+        ConnectionEvent::AcceptFailed
     }
 
     /// Who asked may ask again for a while.
@@ -216,7 +216,7 @@ impl RdmaLink {
         device: &Device,
         core: &Arc<Core>,
         target: Target,
-    ) -> std::result::Result<(), CmEvent<'static>> {
+    ) -> std::result::Result<(), ConnectionEvent> {
         let number = manager.number();
         let id = manager.bound_id(number, self.target.peer.ip());
         let id = id.map_err(|error| self.broken("cannot ask again", &error))?;
@@ -235,22 +235,22 @@ impl RdmaLink {
     }
 
     /// Why it is over (8.1, 8.2).
-    fn meaning_of(&self, event: &Event) -> CmEvent<'static> {
+    fn meaning_of(&self, event: &Event) -> ConnectionEvent {
         let stage = *self.stage.lock();
         match (stage, event.kind) {
-            (Stage::Accepted, _) => CmEvent::AcceptFailed,
-            (_, RDMA_CM_EVENT_REJECTED) if event.status == IB_CM_REJ_CONSUMER_DEFINED => CmEvent::PeerRejected,
+            (Stage::Accepted, _) => ConnectionEvent::AcceptFailed,
+            (_, RDMA_CM_EVENT_REJECTED) if event.status == IB_CM_REJ_CONSUMER_DEFINED => ConnectionEvent::PeerRejected,
             (_, RDMA_CM_EVENT_REJECTED) => {
                 log::debug!("{} refuses: reason {}", self.target.peer, event.status);
-                CmEvent::Rejected
+                ConnectionEvent::Rejected
             }
-            (_, RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_CONNECT_ERROR) => CmEvent::Unreachable,
-            (_, RDMA_CM_EVENT_DEVICE_REMOVAL) => CmEvent::Broken,
-            _ => CmEvent::Disconnected,
+            (_, RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_CONNECT_ERROR) => ConnectionEvent::Unreachable,
+            (_, RDMA_CM_EVENT_DEVICE_REMOVAL) => ConnectionEvent::Broken,
+            _ => ConnectionEvent::Disconnected,
         }
     }
 
-    fn resolve_route(&self, device: &Device) -> std::result::Result<(), CmEvent<'static>> {
+    fn resolve_route(&self, device: &Device) -> std::result::Result<(), ConnectionEvent> {
         if let Some(tos) = device.knobs.resolving.type_of_service
             && let Err(error) = self.id.set_type_of_service(tos)
         {
@@ -260,7 +260,7 @@ impl RdmaLink {
     }
 
     /// Address or route did not answer: once more, if that is why.
-    fn again(&self, device: &Device, event: &Event, which: usize) -> std::result::Result<(), CmEvent<'static>> {
+    fn again(&self, device: &Device, event: &Event, which: usize) -> std::result::Result<(), ConnectionEvent> {
         let left = self.tries[which].load(Ordering::Relaxed).saturating_sub(1);
         self.tries[which].store(left, Ordering::Relaxed);
         if event.status != -libc::ETIMEDOUT || left == 0 {
@@ -270,7 +270,7 @@ impl RdmaLink {
                 self.target.peer,
                 io::Error::from_raw_os_error(event.status.saturating_abs())
             );
-            return Err(CmEvent::Unreachable);
+            return Err(ConnectionEvent::Unreachable);
         }
         let resolving = device.knobs.resolving;
         let started = match which {
@@ -280,7 +280,7 @@ impl RdmaLink {
         started.map_err(|error| self.broken("cannot ask again", &error))
     }
 
-    fn request(&self, device: &Device, core: &Core) -> std::result::Result<(), CmEvent<'static>> {
+    fn request(&self, device: &Device, core: &Core) -> std::result::Result<(), ConnectionEvent> {
         if self.id.port() != device.port {
             log::warn!("{}: the way to {} leads through port {}", device.name, self.target.peer, self.id.port());
         }
@@ -302,7 +302,7 @@ impl RdmaLink {
     }
 
     /// The peer has accepted.
-    fn confirm(&self, device: &Device, core: &Core, event: &Event) -> std::result::Result<(), CmEvent<'static>> {
+    fn confirm(&self, device: &Device, core: &Core, event: &Event) -> std::result::Result<(), ConnectionEvent> {
         let raised = path_of(&self.id, device, None).and_then(|mut path| core.raise(self, &mut path));
         match raised.and_then(|is_ours| if is_ours { self.id.establish() } else { Ok(()) }) {
             Ok(()) => {
@@ -311,7 +311,7 @@ impl RdmaLink {
             }
             Err(error) => {
                 log::error!("{} has accepted, but the queue pair cannot be connected: {error}", self.target.peer);
-                Err(CmEvent::Unreachable)
+                Err(ConnectionEvent::Unreachable)
             }
         }
     }
@@ -328,9 +328,9 @@ impl RdmaLink {
         core.established(self, &private_data[..private_data.len().min(ACCEPTED)]);
     }
 
-    fn broken(&self, what: &str, error: &io::Error) -> CmEvent<'static> {
+    fn broken(&self, what: &str, error: &io::Error) -> ConnectionEvent {
         log::error!("connection to {}: {what}: {error}", self.target.peer);
-        CmEvent::Broken
+        ConnectionEvent::Broken
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use dapl::error::{Error, Result};
-use dapl::provider::{CmEvent, ConnId};
+use dapl::provider::{ConnId, ConnectionEvent};
 use parking_lot::Mutex;
 
 use super::link::{RdmaLink, Stage, Target};
@@ -71,7 +71,7 @@ impl Waiting for RdmaRequest {
             // The consumer hears of that as of everything else: by an event.
             link.cannot_accept(&error);
             let core = qp.clone();
-            device.reactor.soon(move || core.over(&*link, CmEvent::AcceptFailed));
+            device.reactor.soon(move || core.over(&*link, ConnectionEvent::AcceptFailed));
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::cm::name_service::Gid;
 use dapl::error::{Error, Result};
-use dapl::provider::{CmEvent, ConnId, RequestInfo};
+use dapl::provider::{ConnId, ConnectionEvent, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 use ibverbs_sys::IBV_LINK_LAYER_ETHERNET;
 use parking_lot::Mutex;
@@ -178,19 +178,20 @@ impl Pair for Double {
         }
     }
 
-    fn over(&self, link: &dyn Link, event: CmEvent<'_>) {
+    fn over(&self, link: &dyn Link, event: ConnectionEvent) {
         if !self.has(link) {
             return;
         }
         self.end();
         self.hear(Heard::Over(match event {
-            CmEvent::Established { .. } => "established",
-            CmEvent::PeerRejected => "peer rejected",
-            CmEvent::Rejected => "rejected",
-            CmEvent::Unreachable => "unreachable",
-            CmEvent::AcceptFailed => "accept failed",
-            CmEvent::Disconnected => "disconnected",
-            CmEvent::Broken => "broken",
+            ConnectionEvent::Established => "established",
+            ConnectionEvent::PeerRejected => "peer rejected",
+            ConnectionEvent::Rejected => "rejected",
+            ConnectionEvent::Unreachable => "unreachable",
+            ConnectionEvent::AcceptFailed => "accept failed",
+            ConnectionEvent::Disconnected => "disconnected",
+            ConnectionEvent::Broken => "broken",
+            ConnectionEvent::TimedOut => "timed out",
         }));
     }
 }

@@ -12,12 +12,12 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use crate::cm::name_service::Gid;
 use dapl::error::Result;
-use dapl::provider::{CmEvent, ConnId};
+use dapl::provider::{ConnId, ConnectionEvent};
 use parking_lot::Mutex;
 
 use super::Place;
 use super::path::{Ours, Theirs};
-use super::talk::{End, News, Talk};
+use super::talk::{Talk, TalkEvent};
 use super::tcp;
 use super::wire::{self, Hello};
 use crate::cm::Link;
@@ -30,7 +30,7 @@ pub(in crate::cm) trait Pair: Send + Sync {
     fn attach(&self, conn: ConnId, link: Arc<dyn Link>) -> Result<()>;
     fn raise(&self, link: &dyn Link, ours: &Ours, theirs: &Theirs) -> io::Result<bool>;
     fn established(&self, link: &dyn Link, private_data: &[u8]);
-    fn over(&self, link: &dyn Link, event: CmEvent<'_>);
+    fn over(&self, link: &dyn Link, event: ConnectionEvent);
 }
 
 impl Pair for Core {
@@ -50,7 +50,7 @@ impl Pair for Core {
         Core::established(self, link, private_data);
     }
 
-    fn over(&self, link: &dyn Link, event: CmEvent<'_>) {
+    fn over(&self, link: &dyn Link, event: ConnectionEvent) {
         Core::over(self, link, event);
     }
 }
@@ -179,11 +179,11 @@ impl Line {
     }
 
     /// Moves what can be moved, until there is news. The last news has the socket closed already.
-    fn step(&self) -> Option<News> {
+    fn step(&self) -> Option<TalkEvent> {
         let mut inner = self.inner.lock();
         let was_asked = inner.talk.is_asked();
         let news = inner.step();
-        if was_asked && news == Some(News::Over(End::Rejected)) {
+        if was_asked && news == Some(TalkEvent::Over(ConnectionEvent::Rejected)) {
             self.explain_hang_up();
         }
         if inner.talk.is_over() {
@@ -211,25 +211,25 @@ impl Line {
         }
     }
 
-    fn tell(&self, news: News) {
+    fn tell(&self, news: TalkEvent) {
         let Some(me) = self.me.upgrade() else { return };
         match news {
-            News::Request(hello) => {
+            TalkEvent::Request(hello) => {
                 self.inner.lock().hello = Some(hello.clone());
                 if let Some(host) = self.host.as_ref().and_then(Weak::upgrade) {
                     host.asked(&me, &hello);
                 }
             }
-            News::Reply(hello) => {
+            TalkEvent::Reply(hello) => {
                 self.inner.lock().hello = Some(hello);
                 self.find_peer();
             }
-            News::Established => {
+            TalkEvent::Established => {
                 self.with_pair(|pair| pair.established(self, &[]));
             }
-            News::Dial => self.dial_again(),
-            News::Over(end) => {
-                self.over(end);
+            TalkEvent::Dial => self.dial_again(),
+            TalkEvent::Over(event) => {
+                self.over(event);
                 if let Some(host) = self.host.as_ref().and_then(Weak::upgrade) {
                     host.vanished(&me);
                 }
@@ -262,14 +262,7 @@ impl Line {
         self.pair.get().and_then(Weak::upgrade).map(|pair| then(&*pair))
     }
 
-    fn over(&self, end: End) {
-        let event = match end {
-            End::Refused => CmEvent::PeerRejected,
-            End::Rejected => CmEvent::Rejected,
-            End::Unreachable => CmEvent::Unreachable,
-            End::Left => CmEvent::AcceptFailed,
-            End::Disconnected => CmEvent::Disconnected,
-        };
+    fn over(&self, event: ConnectionEvent) {
         self.with_pair(|pair| pair.over(self, event));
     }
 
@@ -338,7 +331,7 @@ impl Line {
                     self.with_pair(|pair| pair.established(self, &hello.private_data));
                     self.ready();
                 }
-                Err(_) => self.over(End::Rejected),
+                Err(_) => self.over(ConnectionEvent::Rejected),
             };
         }
         let private_data = std::mem::take(&mut inner.private_data);
@@ -347,7 +340,7 @@ impl Line {
         match is_answered {
             true => self.ready(),
             // Who asked has left before the answer, or who answered before the confirmation; the latter was told.
-            false => self.over(End::Left),
+            false => self.over(ConnectionEvent::AcceptFailed),
         }
     }
 
@@ -358,12 +351,12 @@ impl Line {
         inner.talk.end();
         inner.stop();
         drop(inner);
-        self.over(if is_passive { End::Left } else { End::Rejected });
+        self.over(if is_passive { ConnectionEvent::AcceptFailed } else { ConnectionEvent::Rejected });
     }
 }
 
 impl Inner {
-    fn step(&mut self) -> Option<News> {
+    fn step(&mut self) -> Option<TalkEvent> {
         let Some(stream) = &self.stream else { return None };
         if self.talk.is_dialling() {
             match tcp::is_connected(stream) {

@@ -11,6 +11,8 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
+use dapl::provider::ConnectionEvent;
+
 use super::wire::{self, GOODBYE, Hello, Inbox, Message, READY};
 use crate::cm::retry::Retry;
 
@@ -53,27 +55,14 @@ enum State {
 
 /// What has happened.
 #[derive(Debug, Eq, PartialEq)]
-pub(super) enum News {
+pub(super) enum TalkEvent {
     Request(Hello),
     Reply(Hello),
     /// The active side has confirmed.
     Established,
     /// The last socket was refused: another one is to be connected.
     Dial,
-    Over(End),
-}
-
-/// How it ended.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum End {
-    /// The peer's consumer said no.
-    Refused,
-    /// Nobody there, or nobody that makes sense.
-    Rejected,
-    Unreachable,
-    /// Who asked has left, before or after it was answered.
-    Left,
-    Disconnected,
+    Over(ConnectionEvent),
 }
 
 impl Talk {
@@ -147,9 +136,9 @@ impl Talk {
         self.turn += 1;
     }
 
-    fn over(&mut self, end: End) -> Option<News> {
+    fn over(&mut self, event: ConnectionEvent) -> Option<TalkEvent> {
         self.turn(State::Over);
-        Some(News::Over(end))
+        Some(TalkEvent::Over(event))
     }
 
     /// The socket is connected.
@@ -161,7 +150,7 @@ impl Talk {
     }
 
     /// Bytes have come, at least one and at most as many as were wanted.
-    pub(super) fn take(&mut self, bytes: &[u8]) -> Option<News> {
+    pub(super) fn take(&mut self, bytes: &[u8]) -> Option<TalkEvent> {
         match &mut self.state {
             State::Asked(inbox) => {
                 let begins = inbox.is_empty();
@@ -169,14 +158,14 @@ impl Talk {
                 self.turn += u64::from(begins);
                 match taken {
                     Ok(None) => None,
-                    Ok(Some(Message::Refusal)) => self.over(End::Refused),
+                    Ok(Some(Message::Refusal)) => self.over(ConnectionEvent::PeerRejected),
                     Ok(Some(Message::Hello(hello))) => {
                         self.turn(State::Replied);
-                        Some(News::Reply(hello))
+                        Some(TalkEvent::Reply(hello))
                     }
                     Err(wrong) => {
                         log::warn!("a reply is not understood: {wrong}");
-                        self.over(End::Rejected)
+                        self.over(ConnectionEvent::Rejected)
                     }
                 }
             }
@@ -184,12 +173,12 @@ impl Talk {
                 Ok(None) => None,
                 Ok(Some(Message::Hello(hello))) => {
                     self.turn(State::Pending);
-                    Some(News::Request(hello))
+                    Some(TalkEvent::Request(hello))
                 }
-                Ok(Some(Message::Refusal)) => self.over(End::Left),
+                Ok(Some(Message::Refusal)) => self.over(ConnectionEvent::AcceptFailed),
                 Err(wrong) => {
                     log::info!("a request is not understood: {wrong}");
-                    self.over(End::Left)
+                    self.over(ConnectionEvent::AcceptFailed)
                 }
             },
             State::Answered(had) => {
@@ -199,9 +188,9 @@ impl Talk {
                     (true, false) => None,
                     (true, true) => {
                         self.turn(State::Standing);
-                        Some(News::Established)
+                        Some(TalkEvent::Established)
                     }
-                    (false, _) => self.over(End::Left),
+                    (false, _) => self.over(ConnectionEvent::AcceptFailed),
                 }
             }
             // Whatever it says now, it means the end.
@@ -210,7 +199,7 @@ impl Talk {
     }
 
     /// The peer has closed, or the socket has failed.
-    pub(super) fn hung_up(&mut self, error: Option<ErrorKind>) -> Option<News> {
+    pub(super) fn hung_up(&mut self, error: Option<ErrorKind>) -> Option<TalkEvent> {
         let silence = matches!(
             error,
             Some(
@@ -223,22 +212,22 @@ impl Talk {
         match &self.state {
             State::Dialling(hello, retry) if error == Some(ErrorKind::ConnectionRefused) => {
                 let (hello, mut retry) = (hello.clone(), *retry);
-                let Some(wait) = retry.wait() else { return self.over(End::Rejected) };
+                let Some(wait) = retry.wait() else { return self.over(ConnectionEvent::Rejected) };
                 self.turn(State::Refused(hello, retry, wait));
                 None
             }
-            State::Dialling(..) => self.over(End::Unreachable),
+            State::Dialling(..) => self.over(ConnectionEvent::Unreachable),
             State::Refused(..) => None,
-            State::Asked(_) if silence => self.over(End::Unreachable),
-            State::Asked(_) | State::Replied => self.over(End::Rejected),
-            State::Arriving(_) | State::Pending | State::Answered(_) => self.over(End::Left),
-            State::Standing => self.over(End::Disconnected),
+            State::Asked(_) if silence => self.over(ConnectionEvent::Unreachable),
+            State::Asked(_) | State::Replied => self.over(ConnectionEvent::Rejected),
+            State::Arriving(_) | State::Pending | State::Answered(_) => self.over(ConnectionEvent::AcceptFailed),
+            State::Standing => self.over(ConnectionEvent::Disconnected),
             State::Over => None,
         }
     }
 
     /// The time is over that [`Talk::patience`] gave with this number.
-    pub(super) fn late(&mut self, turn: u64) -> Option<News> {
+    pub(super) fn late(&mut self, turn: u64) -> Option<TalkEvent> {
         if turn != self.turn || self.patience().is_none() {
             return None;
         }
@@ -246,11 +235,11 @@ impl Talk {
             State::Refused(hello, retry, _) => {
                 let dialling = State::Dialling(hello.clone(), *retry);
                 self.turn(dialling);
-                Some(News::Dial)
+                Some(TalkEvent::Dial)
             }
-            State::Dialling(..) => self.over(End::Unreachable),
-            State::Asked(_) => self.over(End::Rejected),
-            _ => self.over(End::Left),
+            State::Dialling(..) => self.over(ConnectionEvent::Unreachable),
+            State::Asked(_) => self.over(ConnectionEvent::Rejected),
+            _ => self.over(ConnectionEvent::AcceptFailed),
         }
     }
 
@@ -310,7 +299,7 @@ mod tests {
     }
 
     /// Moves all that one says to the other, a few bytes at a time; gives the last news of it.
-    fn carry(from: &mut Talk, to: &mut Talk) -> Option<News> {
+    fn carry(from: &mut Talk, to: &mut Talk) -> Option<TalkEvent> {
         let mut news = None;
         while !from.outbox().is_empty() && news.is_none() && to.wanted() > 0 {
             let length = from.outbox().len().min(to.wanted()).min(5);
@@ -324,16 +313,16 @@ mod tests {
     fn asked() -> (Talk, Talk) {
         let (mut active, mut passive) = (active(hello(1, b"may I")), Talk::passive());
         active.connected();
-        assert_eq!(carry(&mut active, &mut passive), Some(News::Request(hello(1, b"may I"))));
+        assert_eq!(carry(&mut active, &mut passive), Some(TalkEvent::Request(hello(1, b"may I"))));
         (active, passive)
     }
 
     fn standing() -> (Talk, Talk) {
         let (mut active, mut passive) = asked();
         assert!(passive.answer(hello(2, b"yes")));
-        assert_eq!(carry(&mut passive, &mut active), Some(News::Reply(hello(2, b"yes"))));
+        assert_eq!(carry(&mut passive, &mut active), Some(TalkEvent::Reply(hello(2, b"yes"))));
         assert!(active.confirm());
-        assert_eq!(carry(&mut active, &mut passive), Some(News::Established));
+        assert_eq!(carry(&mut active, &mut passive), Some(TalkEvent::Established));
         (active, passive)
     }
 
@@ -342,37 +331,41 @@ mod tests {
         let (mut active, mut passive) = standing();
         assert_eq!((active.patience(), passive.patience()), (None, None));
         active.end();
-        assert_eq!(carry(&mut active, &mut passive), Some(News::Over(End::Disconnected)));
+        assert_eq!(carry(&mut active, &mut passive), Some(TalkEvent::Over(ConnectionEvent::Disconnected)));
         assert_eq!((passive.is_over(), passive.wanted(), passive.hung_up(None)), (true, 0, None));
         let (mut active, mut passive) = standing();
         passive.end();
         assert_eq!(passive.outbox(), GOODBYE);
-        assert_eq!(carry(&mut passive, &mut active), Some(News::Over(End::Disconnected)));
+        assert_eq!(carry(&mut passive, &mut active), Some(TalkEvent::Over(ConnectionEvent::Disconnected)));
     }
 
     #[test]
     fn a_refusal_is_the_consumers_and_a_closed_socket_is_not() {
         let (mut active, mut passive) = asked();
         passive.refuse();
-        assert_eq!(carry(&mut passive, &mut active), Some(News::Over(End::Refused)));
+        assert_eq!(carry(&mut passive, &mut active), Some(TalkEvent::Over(ConnectionEvent::PeerRejected)));
         let (mut active, mut passive) = asked();
         passive.end();
         assert!(passive.outbox().is_empty());
-        assert_eq!(active.hung_up(None), Some(News::Over(End::Rejected)));
+        assert_eq!(active.hung_up(None), Some(TalkEvent::Over(ConnectionEvent::Rejected)));
     }
 
     #[test]
     fn a_socket_that_cannot_be_connected() {
         let dial = |error| active(hello(1, b"")).hung_up(Some(error));
-        assert_eq!(dial(ErrorKind::ConnectionRefused), Some(News::Over(End::Rejected)));
+        assert_eq!(dial(ErrorKind::ConnectionRefused), Some(TalkEvent::Over(ConnectionEvent::Rejected)));
         for error in [ErrorKind::TimedOut, ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable, ErrorKind::Other]
         {
-            assert_eq!(dial(error), Some(News::Over(End::Unreachable)), "{error}");
+            assert_eq!(dial(error), Some(TalkEvent::Over(ConnectionEvent::Unreachable)), "{error}");
         }
         let (mut active, _) = asked();
-        assert_eq!(active.hung_up(Some(ErrorKind::TimedOut)), Some(News::Over(End::Unreachable)), "its host is gone");
+        assert_eq!(
+            active.hung_up(Some(ErrorKind::TimedOut)),
+            Some(TalkEvent::Over(ConnectionEvent::Unreachable)),
+            "its host is gone"
+        );
         let (mut active, _) = asked();
-        assert_eq!(active.hung_up(Some(ErrorKind::ConnectionReset)), Some(News::Over(End::Rejected)));
+        assert_eq!(active.hung_up(Some(ErrorKind::ConnectionReset)), Some(TalkEvent::Over(ConnectionEvent::Rejected)));
     }
 
     #[test]
@@ -388,18 +381,22 @@ mod tests {
             assert!(active.is_refused() && !active.is_dialling());
             let (wait, turn) = active.patience().unwrap();
             waited += wait;
-            assert_eq!((active.late(turn - 1), active.late(turn)), (None, Some(News::Dial)));
+            assert_eq!((active.late(turn - 1), active.late(turn)), (None, Some(TalkEvent::Dial)));
             assert!(active.is_dialling() && active.outbox().is_empty());
         };
-        assert_eq!((end, waited), (Some(News::Over(End::Rejected)), listener_wait));
+        assert_eq!((end, waited), (Some(TalkEvent::Over(ConnectionEvent::Rejected)), listener_wait));
 
         let (mut active, mut passive) = (Talk::active(hello(1, b"may I"), listener_wait), Talk::passive());
         active.hung_up(Some(ErrorKind::ConnectionRefused));
         let (_, turn) = active.patience().unwrap();
         active.late(turn);
         active.connected();
-        assert_eq!(carry(&mut active, &mut passive), Some(News::Request(hello(1, b"may I"))));
-        assert_eq!(active.hung_up(Some(ErrorKind::ConnectionRefused)), Some(News::Over(End::Rejected)), "it was asked");
+        assert_eq!(carry(&mut active, &mut passive), Some(TalkEvent::Request(hello(1, b"may I"))));
+        assert_eq!(
+            active.hung_up(Some(ErrorKind::ConnectionRefused)),
+            Some(TalkEvent::Over(ConnectionEvent::Rejected)),
+            "it was asked"
+        );
 
         let mut given_up = Talk::active(hello(1, b""), listener_wait);
         given_up.hung_up(Some(ErrorKind::ConnectionRefused));
@@ -411,15 +408,18 @@ mod tests {
     #[test]
     fn who_asked_may_leave_at_any_time() {
         let (_, mut passive) = asked();
-        assert_eq!(passive.hung_up(None), Some(News::Over(End::Left)));
+        assert_eq!(passive.hung_up(None), Some(TalkEvent::Over(ConnectionEvent::AcceptFailed)));
         assert!(!passive.answer(hello(2, b"")));
         let (_, mut passive) = asked();
-        assert_eq!(passive.take(&GOODBYE), Some(News::Over(End::Left)));
+        assert_eq!(passive.take(&GOODBYE), Some(TalkEvent::Over(ConnectionEvent::AcceptFailed)));
         let (_, mut passive) = asked();
         passive.answer(hello(2, b""));
-        assert_eq!(passive.hung_up(Some(ErrorKind::ConnectionReset)), Some(News::Over(End::Left)));
+        assert_eq!(
+            passive.hung_up(Some(ErrorKind::ConnectionReset)),
+            Some(TalkEvent::Over(ConnectionEvent::AcceptFailed))
+        );
         let mut passive = Talk::passive();
-        assert_eq!(passive.hung_up(None), Some(News::Over(End::Left)));
+        assert_eq!(passive.hung_up(None), Some(TalkEvent::Over(ConnectionEvent::AcceptFailed)));
     }
 
     #[test]
@@ -427,7 +427,7 @@ mod tests {
         let (mut active, mut passive) = asked();
         passive.answer(hello(2, b""));
         assert!(carry(&mut passive, &mut active).is_some());
-        assert_eq!(active.take(&GOODBYE), Some(News::Over(End::Rejected)));
+        assert_eq!(active.take(&GOODBYE), Some(TalkEvent::Over(ConnectionEvent::Rejected)));
         assert!(!active.confirm());
         assert!(active.outbox().is_empty());
     }
@@ -437,7 +437,7 @@ mod tests {
         for wrong in [&[0x0F_u8][..], &[0x0E, 0x0E], &[0, 0]] {
             let (_, mut passive) = asked();
             passive.answer(hello(2, b""));
-            assert_eq!(passive.take(wrong), Some(News::Over(End::Left)), "{wrong:?}");
+            assert_eq!(passive.take(wrong), Some(TalkEvent::Over(ConnectionEvent::AcceptFailed)), "{wrong:?}");
         }
     }
 
@@ -453,19 +453,19 @@ mod tests {
         assert_eq!(time, MESSAGE);
         assert_eq!(active.take(&bytes(&hello(2, b""))[10..20]), None);
         assert_eq!(active.patience(), Some((MESSAGE, message)), "a byte now and then does not prolong it");
-        assert_eq!(active.late(message), Some(News::Over(End::Rejected)));
+        assert_eq!(active.late(message), Some(TalkEvent::Over(ConnectionEvent::Rejected)));
 
         let mut passive = Talk::passive();
         let (_, arriving) = passive.patience().unwrap();
         passive.take(&bytes(&hello(1, b""))[..63]);
-        assert_eq!(passive.late(arriving), Some(News::Over(End::Left)));
+        assert_eq!(passive.late(arriving), Some(TalkEvent::Over(ConnectionEvent::AcceptFailed)));
 
         let (_, mut passive) = asked();
         assert_eq!(passive.patience(), None);
         passive.answer(hello(2, b""));
         let (_, answered) = passive.patience().unwrap();
         assert_eq!(passive.late(answered - 1), None);
-        assert_eq!(passive.late(answered), Some(News::Over(End::Left)));
+        assert_eq!(passive.late(answered), Some(TalkEvent::Over(ConnectionEvent::AcceptFailed)));
     }
 
     #[test]
@@ -473,12 +473,12 @@ mod tests {
         let mut passive = Talk::passive();
         let mut wrong = bytes(&hello(1, b""));
         wrong[1] = 1;
-        assert_eq!(passive.take(&wrong), Some(News::Over(End::Left)));
+        assert_eq!(passive.take(&wrong), Some(TalkEvent::Over(ConnectionEvent::AcceptFailed)));
         let (mut active, _) = asked();
-        assert_eq!(active.take(&wrong), Some(News::Over(End::Rejected)));
+        assert_eq!(active.take(&wrong), Some(TalkEvent::Over(ConnectionEvent::Rejected)));
         let (mut active, _) = asked();
         let mut long = bytes(&hello(1, b""));
         long[14] = 1;
-        assert_eq!(active.take(&long), Some(News::Over(End::Rejected)));
+        assert_eq!(active.take(&long), Some(TalkEvent::Over(ConnectionEvent::Rejected)));
     }
 }

@@ -1,10 +1,10 @@
 //! Every way to an end: what completes how, in which order, and what both sides hear.
 
-use dapl::provider::{Remote, Status};
+use dapl::provider::{ConnectionEvent, Remote, Status};
 
 use super::pair::{BASE, KEY, Pair, Plan, READ_ONLY, Side};
 use crate::net::errors::QUOTE;
-use crate::proto::conn::{Config, News, Work};
+use crate::proto::conn::{Config, Work};
 use crate::proto::wire::{self, Kind};
 use crate::proto::{MILLIS, SECONDS};
 
@@ -14,16 +14,16 @@ fn statuses(done: &[super::pair::Done]) -> Vec<Status> {
     done.iter().map(|done| done.status).collect()
 }
 
-/// Both sides have come to an end: their news.
-fn ended(pair: &mut Pair) -> [News; 2] {
+/// Both sides have come to an end: their events.
+fn ended(pair: &mut Pair) -> [ConnectionEvent; 2] {
     pair.until("both have ended", |pair| pair.a.conn.is_closed() && pair.b.conn.is_closed());
     pair.until("it can be forgotten", |pair| pair.a.conn.is_over() && pair.b.conn.is_over());
-    assert_eq!((pair.a.news.len(), pair.b.news.len()), (1, 1), "once");
+    assert_eq!((pair.a.events.len(), pair.b.events.len()), (1, 1), "once");
     assert_eq!((pair.a.conn.outstanding(), pair.b.conn.outstanding()), ((0, 0), (0, 0)));
-    [pair.a.news[0], pair.b.news[0]]
+    [pair.a.events[0], pair.b.events[0]]
 }
 
-const BOTH_BROKEN: [News; 2] = [News::Broken, News::Broken];
+const BOTH_BROKEN: [ConnectionEvent; 2] = [ConnectionEvent::Broken, ConnectionEvent::Broken];
 
 #[test]
 fn a_send_too_long_for_its_receive_breaks_both() {
@@ -68,7 +68,7 @@ fn memory_that_is_gone_breaks_both() {
             let bad = pair.post(Side::A, work, 0, length, false);
             pair.send(Side::A, 0, length);
             pair.a.world.gone = vec![bad];
-            assert_eq!(ended(&mut pair), [News::Broken, News::Disconnected]);
+            assert_eq!(ended(&mut pair), [ConnectionEvent::Broken, ConnectionEvent::Disconnected]);
             assert_eq!(statuses(&pair.a.world.requests)[..2], [Success, Status::LocalProtection], "{work:?}");
             // Behind a read that fails only when data come, a send may have been taken.
             assert!(matches!(work, Work::Read(_)) || statuses(&pair.b.world.recvs) == [Flushed, Flushed]);
@@ -97,7 +97,7 @@ fn who_reaches_for_what_it_may_not_is_refused() {
         let ids =
             [pair.read(Side::A, 0, 20_000, 0), pair.post(Side::A, work, 0, 5000, false), pair.send(Side::A, 0, 1)];
         pair.recv(Side::B, 50_000, 100);
-        assert_eq!(ended(&mut pair), [News::Broken, News::Disconnected], "{work:?}");
+        assert_eq!(ended(&mut pair), [ConnectionEvent::Broken, ConnectionEvent::Disconnected], "{work:?}");
         let ends: Vec<_> = pair.a.world.requests.iter().map(|done| (done.id, done.status)).collect();
         assert_eq!(ends, [(ids[0], Success), (ids[1], Status::RemoteAccess), (ids[2], Flushed)], "{work:?}");
         assert_eq!(statuses(&pair.b.world.recvs), [Flushed]);
@@ -138,7 +138,7 @@ fn a_drain_lets_requests_finish() {
         pair.read(Side::A, 0, 300_000, 0);
         let now = pair.now;
         pair.a.conn.drain(now);
-        assert_eq!(ended(&mut pair), [News::Disconnected, News::Disconnected]);
+        assert_eq!(ended(&mut pair), [ConnectionEvent::Disconnected, ConnectionEvent::Disconnected]);
         assert_eq!(statuses(&pair.a.world.requests), [Success, Success]);
         assert_eq!(statuses(&pair.b.world.recvs), [Success, Flushed]);
         assert_eq!(statuses(&pair.a.world.recvs), [Flushed]);
@@ -158,7 +158,7 @@ fn both_may_drain_at_once() {
         let now = pair.now;
         pair.a.conn.drain(now);
         pair.b.conn.drain(now);
-        assert_eq!(ended(&mut pair), [News::Disconnected, News::Disconnected]);
+        assert_eq!(ended(&mut pair), [ConnectionEvent::Disconnected, ConnectionEvent::Disconnected]);
         assert_eq!((statuses(&pair.a.world.requests).len(), statuses(&pair.b.world.requests).len()), (1, 1));
     }
 }
@@ -180,7 +180,7 @@ fn who_drains_takes_nothing_more_and_the_peer_learns_what_was_taken() {
     pair.send(Side::B, 0, 100);
     pair.pass(5 * MILLIS);
     pair.a.mute = false;
-    assert_eq!(ended(&mut pair), [News::Disconnected, News::Disconnected]);
+    assert_eq!(ended(&mut pair), [ConnectionEvent::Disconnected, ConnectionEvent::Disconnected]);
     assert_eq!(statuses(&pair.b.world.requests), [Success, Flushed]);
     assert_eq!(statuses(&pair.a.world.recvs), [Success, Flushed]);
 }
@@ -198,8 +198,8 @@ fn an_abort_flushes_at_once_and_tells_the_peer() {
     let (now, end) = (pair.now, &mut pair.a);
     end.conn.abort(now, &mut end.world);
     assert_eq!((statuses(&end.world.requests), statuses(&end.world.recvs)), (vec![Flushed; 2], vec![Flushed; 2]));
-    pair.until("the peer hears it", |pair| !pair.b.news.is_empty());
-    assert_eq!((&pair.a.news[..], &pair.b.news[..]), (&[][..], &[News::Disconnected][..]));
+    pair.until("the peer hears it", |pair| !pair.b.events.is_empty());
+    assert_eq!((&pair.a.events[..], &pair.b.events[..]), (&[][..], &[ConnectionEvent::Disconnected][..]));
     assert_eq!(statuses(&pair.b.world.recvs), [Flushed; 2]);
     // What is posted later is flushed as well.
     pair.send(Side::A, 0, 5);
@@ -217,8 +217,11 @@ fn a_peer_that_falls_silent_is_given_up() {
     (0..2).for_each(|_| {
         pair.write(Side::A, 0, 5000, 0);
     });
-    pair.until("it is noticed", |pair| !pair.a.news.is_empty());
-    assert_eq!((pair.a.news[0], statuses(&pair.a.world.requests)), (News::Disconnected, vec![Flushed, Flushed]));
+    pair.until("it is noticed", |pair| !pair.a.events.is_empty());
+    assert_eq!(
+        (pair.a.events[0], statuses(&pair.a.world.requests)),
+        (ConnectionEvent::Disconnected, vec![Flushed, Flushed])
+    );
     assert_eq!(statuses(&pair.a.world.recvs), [Flushed]);
     assert!(pair.now > 9 * SECONDS);
 }
@@ -227,10 +230,10 @@ fn a_peer_that_falls_silent_is_given_up() {
 fn an_idle_connection_finds_out_that_the_peer_is_gone() {
     let mut pair = Pair::new(&Plan::default());
     pair.pass(100 * SECONDS);
-    assert!(pair.a.news.is_empty() && pair.b.news.is_empty(), "silence is no death");
+    assert!(pair.a.events.is_empty() && pair.b.events.is_empty(), "silence is no death");
     pair.b.mute = true;
-    pair.until("it is noticed", |pair| !pair.a.news.is_empty());
-    assert_eq!(pair.a.news[0], News::Disconnected);
+    pair.until("it is noticed", |pair| !pair.a.events.is_empty());
+    assert_eq!(pair.a.events[0], ConnectionEvent::Disconnected);
 }
 
 /// Side B is killed: it says nothing more, and its host answers each packet of A's, as far as A believes the quotes.
@@ -245,7 +248,7 @@ fn killed(pair: &mut Pair) {
                 pair.a.conn.port_closed(now);
             }
         }
-        !pair.a.news.is_empty()
+        !pair.a.events.is_empty()
     });
 }
 
@@ -261,7 +264,7 @@ fn a_peer_that_was_killed_is_gone_after_three_questions() {
         }
         killed(&mut pair);
         let took = pair.now - since;
-        assert_eq!(pair.a.news, [News::Disconnected]);
+        assert_eq!(pair.a.events, [ConnectionEvent::Disconnected]);
         assert!(pair.a.world.requests.iter().all(|done| done.status == Flushed));
         assert_eq!(statuses(&pair.a.world.recvs), [Flushed]);
         let keepalive = if under_traffic { 0 } else { Config::default().keepalive };
@@ -289,7 +292,7 @@ fn icmp_from_off_the_path_ends_nothing() {
         pair.a.conn.did_not_arrive(now);
         pair.log = Some(Vec::new());
     }
-    assert!(pair.a.news.is_empty() && pair.b.news.is_empty());
+    assert!(pair.a.events.is_empty() && pair.b.events.is_empty());
     pair.until("all is written", |pair| pair.a.conn.outstanding() == (0, 0));
     assert!(pair.a.world.requests.iter().all(|done| done.status == Success));
 }
@@ -323,11 +326,11 @@ fn late_packets_find_an_answer() {
     pair.pump(Side::A, 10);
     // The peer's answer is lost.
     pair.b.mute = true;
-    pair.until("the peer hears it", |pair| !pair.b.news.is_empty());
+    pair.until("the peer hears it", |pair| !pair.b.events.is_empty());
     pair.pump(Side::B, 10);
     pair.b.mute = false;
-    assert!(pair.a.news.is_empty());
-    assert_eq!(ended(&mut pair), [News::Disconnected, News::Disconnected]);
+    assert!(pair.a.events.is_empty());
+    assert_eq!(ended(&mut pair), [ConnectionEvent::Disconnected, ConnectionEvent::Disconnected]);
     let now = pair.now;
     let mut out = Vec::new();
     assert!(pair.b.conn.transmit(now, &mut out, &mut pair.b.world).is_none());

@@ -1,11 +1,11 @@
 //! A peer that knows the token and says whatever it likes.
 
-use dapl::provider::Status;
+use dapl::provider::{ConnectionEvent, Status};
 use zerocopy::IntoBytes;
 
 use super::pair::{BASE, Dice, KEY, Pair, Plan, Side};
 use crate::proto::MILLIS;
-use crate::proto::conn::{Config, News};
+use crate::proto::conn::Config;
 use crate::proto::wire::{Ack, Carried, Extent, Head, Kind, Message, Op, Part, Range, Selective};
 
 /// A packet to A, as if from B.
@@ -89,7 +89,7 @@ fn pair() -> Pair {
 
 /// What is refused as nonsense: the connection is over, and memory as it was.
 fn is_refused(what: &str, mut pair: Pair, before: &[u8]) {
-    assert_eq!(pair.a.news, [News::Broken], "{what}");
+    assert_eq!(pair.a.events, [ConnectionEvent::Broken], "{what}");
     assert_eq!(pair.a.conn.counters().refusals_sent, 1, "{what}");
     assert!(pair.a.world.memory == before, "{what}");
     assert!(pair.a.world.recvs.iter().all(|done| done.status == Status::Flushed));
@@ -167,7 +167,7 @@ fn so_many_packets_are_here_in_part_and_no_more() {
     let full = Lie { offset: Some(0), extent: Some((0, 500)), ..lie(&pair, MOST) };
     full.tell(&mut pair);
     assert!(pair.a.world.memory[..500] == untouched, "what cannot be noted is not placed");
-    assert_eq!((pair.a.conn.counters().no_receive, pair.a.news.len()), (1, 0));
+    assert_eq!((pair.a.conn.counters().no_receive, pair.a.events.len()), (1, 0));
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn what_lies_beyond_its_message_is_not_looked_at() {
     Lie { offset: Some(u32::MAX), ..lie(&pair) }.tell(&mut pair);
     Lie { kind: Kind::Fragment, offset: None, payload: 2001, ..lie(&pair) }.tell(&mut pair);
     assert_eq!(pair.a.conn.counters().malformed, 3);
-    assert!(pair.a.world.memory == before && pair.a.news.is_empty());
+    assert!(pair.a.world.memory == before && pair.a.events.is_empty());
     // A receive of 4000 is not filled by a message that says it has more.
     Lie { length: 4001, payload: 500, ..lie(&pair) }.tell(&mut pair);
     assert_eq!(pair.a.world.recvs[0].status, Status::LocalLength);
@@ -193,7 +193,7 @@ fn answers_that_were_not_asked_for_end_it() {
     // Nobody reads.
     let mut none = pair();
     answer(&none).tell(&mut none);
-    assert_eq!(none.a.news, [News::Disconnected]);
+    assert_eq!(none.a.events, [ConnectionEvent::Disconnected]);
     // Another number, and another length.
     for (id, length) in [(1, 100), (0, 101), (0, 99)] {
         let mut pair = pair();
@@ -202,7 +202,7 @@ fn answers_that_were_not_asked_for_end_it() {
         pair.send(Side::A, 0, 100);
         pair.pump(Side::A, 10);
         Lie { id, length, payload: length as usize, ..answer(&pair) }.tell(&mut pair);
-        assert_eq!(pair.a.news, [News::Broken]);
+        assert_eq!(pair.a.events, [ConnectionEvent::Broken]);
         let ends: Vec<_> = pair.a.world.requests.iter().map(|done| done.status).collect();
         assert_eq!(ends, [Status::BadResponse, Status::Flushed]);
         assert!(pair.a.world.memory == before);
@@ -217,7 +217,7 @@ fn answers_that_were_not_asked_for_end_it() {
     assert_eq!((pair.a.world.requests.len(), pair.a.conn.counters().duplicates), (1, 1));
     pair.a.world.memory[..100].fill(7);
     Lie { psn: right.psn.wrapping_add(1), ..right }.tell(&mut pair);
-    assert!(pair.a.world.memory[..100] == [7; 100] && pair.a.news == [News::Disconnected]);
+    assert!(pair.a.world.memory[..100] == [7; 100] && pair.a.events == [ConnectionEvent::Disconnected]);
 }
 
 #[test]
@@ -227,9 +227,9 @@ fn more_reads_than_agreed_are_nonsense() {
     for id in 0..4 {
         read(&pair, id).tell(&mut pair);
     }
-    assert!(pair.a.news.is_empty());
+    assert!(pair.a.events.is_empty());
     read(&pair, 4).tell(&mut pair);
-    assert!(pair.a.news.is_empty(), "those before it are answered first");
+    assert!(pair.a.events.is_empty(), "those before it are answered first");
     let before = pair.a.world.memory.clone();
     pair.pump(Side::A, 100);
     read(&pair, 9).tell(&mut pair);
@@ -291,7 +291,7 @@ fn acks_of_what_was_not_sent_change_nothing() {
     ack(&mut pair, first, &[(first + 2, first + 1)], 0, 0);
     ack(&mut pair, first, &[(first + 1, next.wrapping_add(1 << 30))], 0, 0);
     assert_eq!((pair.a.conn.counters().acks_false, pair.a.conn.flight.cumulative().0), (5, first));
-    assert!(pair.a.world.requests.is_empty() && pair.a.news.is_empty());
+    assert!(pair.a.world.requests.is_empty() && pair.a.events.is_empty());
     ack(&mut pair, next, &[], 0, 0);
     assert_eq!(pair.a.world.requests.len(), 1);
 }
@@ -328,11 +328,11 @@ fn a_refusal_of_nothing_ends_it_and_no_more() {
         pair.pump(Side::A, 10);
         ack(&mut pair, 7, &[], 1, refused);
         let ends: Vec<_> = pair.a.world.requests.iter().map(|done| done.status).collect();
-        assert_eq!((ends, pair.a.news.len()), (vec![Status::RemoteAccess, Status::Flushed], 1));
+        assert_eq!((ends, pair.a.events.len()), (vec![Status::RemoteAccess, Status::Flushed], 1));
     }
     let mut pair = pair();
     ack(&mut pair, 7, &[], 200, 0);
-    assert!(pair.a.news.is_empty(), "no refusal that there is");
+    assert!(pair.a.events.is_empty(), "no refusal that there is");
 }
 
 #[test]

@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use dapl::provider::{Remote, Status};
+use dapl::provider::{ConnectionEvent, Remote, Status};
 
 use crate::proto::checked::Sum;
-use crate::proto::conn::{Config, Conn, Driver, Host, News, Outgoing, Payload, Post, Source, Work};
+use crate::proto::conn::{Config, Conn, Driver, Host, Outgoing, Payload, Post, Source, Work};
 use crate::proto::psn::Psn;
 use crate::proto::setup::Terms;
 use crate::proto::wire::{self, Refusal};
@@ -208,7 +208,7 @@ pub(crate) struct Datagram {
 pub(crate) struct End {
     pub(crate) conn: Conn<World>,
     pub(crate) world: World,
-    pub(crate) news: Vec<News>,
+    pub(crate) events: Vec<ConnectionEvent>,
     /// Nothing that it sends gets out.
     pub(crate) mute: bool,
     /// Where its packets seem to come from.
@@ -278,7 +278,7 @@ impl Pair {
             End {
                 conn,
                 world: World { memory, ..World::default() },
-                news: Vec::new(),
+                events: Vec::new(),
                 mute: false,
                 address: side.address(),
             }
@@ -396,7 +396,7 @@ impl Pair {
         let Some((head, body)) = wire::head(&datagram.bytes) else { return };
         if (head.conn.get(), head.token.get()) == name {
             end.conn.receive(now, &head, body, from, &mut end.world);
-            end.news.extend(end.conn.news());
+            end.events.extend(end.conn.take_event());
         }
     }
 
@@ -418,7 +418,7 @@ impl Pair {
             if end.conn.deadline().is_some_and(|at| at <= now) {
                 end.conn.on_time(now, &mut end.world);
             }
-            end.news.extend(end.conn.news());
+            end.events.extend(end.conn.take_event());
         }
         true
     }

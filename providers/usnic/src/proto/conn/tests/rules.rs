@@ -1,9 +1,9 @@
 //! What may start when: fences, reads outstanding, binds, credits; and which channel it goes by.
 
-use dapl::provider::{Remote, Status};
+use dapl::provider::{ConnectionEvent, Remote, Status};
 
 use super::pair::{BASE, KEY, Pair, Plan, Side};
-use crate::proto::conn::{Channel, Config, News, Payload, Work};
+use crate::proto::conn::{Channel, Config, Payload, Work};
 use crate::proto::wire::{self, Kind};
 use crate::proto::{MICROS, MILLIS, SECONDS};
 
@@ -62,11 +62,14 @@ fn without_reads_agreed_a_read_fails_in_its_turn() {
     let write = pair.write(Side::A, 0, 3000, 0);
     let read = pair.post(Side::A, read(0), 0, 10, false);
     let late = pair.write(Side::A, 0, 10, 0);
-    pair.until("the end", |pair| !pair.a.news.is_empty() && !pair.b.news.is_empty());
+    pair.until("the end", |pair| !pair.a.events.is_empty() && !pair.b.events.is_empty());
     let ends: Vec<_> = pair.a.world.requests.iter().map(|done| (done.id, done.status)).collect();
     let (success, flushed) = (Status::Success, Status::Flushed);
     assert_eq!(ends, [(write, success), (read, Status::RemoteResponder), (late, flushed)]);
-    assert_eq!((&pair.a.news[..], &pair.b.news[..]), (&[News::Broken][..], &[News::Disconnected][..]));
+    assert_eq!(
+        (&pair.a.events[..], &pair.b.events[..]),
+        (&[ConnectionEvent::Broken][..], &[ConnectionEvent::Disconnected][..])
+    );
 }
 
 #[test]
@@ -89,7 +92,7 @@ fn what_follows_a_bind_waits_for_its_turn() {
     pair.until("all", |pair| pair.a.world.requests.len() == 5);
     pair.a.world.turn = Some(Status::BindFailed);
     pair.post(Side::A, Work::Bind, 0, 0, false);
-    pair.until("the end", |pair| !pair.a.news.is_empty());
+    pair.until("the end", |pair| !pair.a.events.is_empty());
     assert_eq!(pair.a.world.requests.last().map(|done| done.status), Some(Status::BindFailed));
 }
 
@@ -103,7 +106,7 @@ fn a_send_waits_for_a_receive_and_asks_for_it() {
     pair.pass(1000 * MILLIS);
     let asked = pair.a.conn.counters().credit_probes;
     assert!((10..30).contains(&asked), "less and less often: {asked}");
-    assert!(pair.a.world.requests.is_empty() && pair.a.news.is_empty());
+    assert!(pair.a.world.requests.is_empty() && pair.a.events.is_empty());
     // What tells of the receive is lost: the next question finds it.
     pair.b.mute = true;
     pair.recv(Side::B, 500, 10);
@@ -145,7 +148,7 @@ fn who_asks_too_often_in_vain_gives_up() {
     let mut pair = Pair::new(&Plan { config, ..Plan::default() });
     let send = pair.send(Side::A, 0, 10);
     let next = pair.send(Side::A, 0, 10);
-    pair.until("the end", |pair| !pair.a.news.is_empty() && !pair.b.news.is_empty());
+    pair.until("the end", |pair| !pair.a.events.is_empty() && !pair.b.events.is_empty());
     let ends: Vec<_> = pair.a.world.requests.iter().map(|done| (done.id, done.status)).collect();
     assert_eq!(ends, [(send, Status::ReceiverNotReady), (next, Status::Flushed)]);
 }
@@ -305,7 +308,7 @@ fn a_path_that_becomes_smaller_loses_nothing() {
         pair.until("it is under way", |pair| pair.a.conn.counters().in_flight > 20_000);
         pair.weather.mtu = 1500;
         pair.until("all is done", |pair| pair.a.world.requests.len() == 2 && pair.b.world.recvs.len() == 1);
-        assert!(pair.a.news.is_empty() && pair.a.conn.counters().mtu <= 1500);
+        assert!(pair.a.events.is_empty() && pair.a.conn.counters().mtu <= 1500);
         assert!(pair.b.world.memory[2 << 20..] == pair.a.world.memory[..1 << 20]);
         assert!(pair.a.world.memory[2 << 20..] == pair.b.world.memory[..1 << 20]);
     }

@@ -1,5 +1,7 @@
 //! What a client makes of what it hears.
 
+use dapl::provider::ConnectionEvent;
+
 use super::super::Config;
 use super::super::packets::To;
 use super::super::tests::Dice;
@@ -75,7 +77,7 @@ fn it_asks_again_with_doubling_waits_and_the_same_bytes_and_gives_up() {
     let gone = loop {
         let now = opening.deadline().expect("it goes on");
         if let Some(outcome) = opening.on_time(now) {
-            assert!(matches!(outcome, Outcome::Unreachable));
+            assert!(matches!(outcome, Outcome::Ended(ConnectionEvent::Unreachable, _)));
             break now;
         }
         let (to, again) = sends_to(&mut opening, now).expect("due");
@@ -112,7 +114,7 @@ fn what_was_asked_before_the_last_sign_of_life_does_not_count() {
     for now in [3600 * SECONDS, 3601 * SECONDS, 3602 * SECONDS] {
         assert!(opening.on_time(now).is_none() && sends(&mut opening, now).is_some());
     }
-    assert!(matches!(opening.on_time(3602 * SECONDS), Some(Outcome::Unreachable)));
+    assert!(matches!(opening.on_time(3602 * SECONDS), Some(Outcome::Ended(ConnectionEvent::Unreachable, _))));
 }
 
 #[test]
@@ -144,7 +146,7 @@ fn strangers_are_no_sign_of_life() {
         hears(&mut opening, now, &cookie(to(0), None), "10.0.0.2:5000");
         hears(&mut opening, now, &cookie(to(1), None), ANSWERS_FROM);
     }
-    assert!(matches!(opening.on_time(11 * SECONDS), Some(Outcome::Unreachable)));
+    assert!(matches!(opening.on_time(11 * SECONDS), Some(Outcome::Ended(ConnectionEvent::Unreachable, _))));
 }
 
 #[test]
@@ -226,7 +228,7 @@ fn who_is_gone_with_a_pending_request_has_rejected_it() {
     assert!(closed(&mut opening, now, ANSWERS_FROM).is_none(), "once is a hint");
     now = opening.deadline().expect("it goes on");
     sends(&mut opening, now);
-    assert!(matches!(closed(&mut opening, now, ANSWERS_FROM), Some(Outcome::PeerRejected)));
+    assert!(matches!(closed(&mut opening, now, ANSWERS_FROM), Some(Outcome::Ended(ConnectionEvent::PeerRejected, _))));
     assert_eq!((opening.deadline(), sends(&mut opening, now + SECONDS)), (None, None));
 }
 
@@ -244,7 +246,7 @@ fn late_words_of_the_listener_before_are_not_the_next_ones() {
     }
     assert!(matches!(
         hears(&mut opening, 3, &reject(to(1), Reason::Refused), ANSWERS_FROM),
-        Some(Outcome::PeerRejected)
+        Some(Outcome::Ended(ConnectionEvent::PeerRejected, _))
     ));
 }
 
@@ -253,10 +255,13 @@ fn every_reason_has_its_outcome() {
     use Reason::*;
     for reason in [NoListener, NoRoom, Version, NotUnderstood] {
         let outcome = hears(&mut opening(), 0, &reject(to(0), reason), ANSWERS_FROM);
-        assert!(matches!(outcome, Some(Outcome::Rejected(why)) if why == reason), "{outcome:?}");
+        assert!(
+            matches!(outcome, Some(Outcome::Ended(ConnectionEvent::Rejected, Some(why))) if why == reason),
+            "{outcome:?}"
+        );
     }
     let outcome = hears(&mut opening(), 0, &reject(to(0), Refused), ANSWERS_FROM);
-    assert!(matches!(outcome, Some(Outcome::PeerRejected)));
+    assert!(matches!(outcome, Some(Outcome::Ended(ConnectionEvent::PeerRejected, _))));
 }
 
 /// One that is repeated for 50 ms where nobody listens.
@@ -291,12 +296,15 @@ fn a_request_without_a_listener_is_rejected_when_the_wait_is_over() {
             outcome => break outcome,
         }
     };
-    assert!(matches!(outcome, Some(Outcome::Rejected(Reason::NoListener))));
+    assert!(matches!(outcome, Some(Outcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))));
     assert_eq!((now, sent), (50 * MILLIS, 10), "after 0, 1, 3, 7, 15, 23, 31, 39, 47 and 50 ms");
     let mut opening = patient();
     sends(&mut opening, 0);
     let refused = hears(&mut opening, 0, &reject(to(0), Reason::NoRoom), ANSWERS_FROM);
-    assert!(matches!(refused, Some(Outcome::Rejected(Reason::NoRoom))), "only the lack of a listener may end soon");
+    assert!(
+        matches!(refused, Some(Outcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoRoom)))),
+        "only the lack of a listener may end soon"
+    );
 }
 
 #[test]
@@ -309,7 +317,7 @@ fn a_port_that_nobody_has_is_asked_until_the_wait_is_over() {
             outcome => break outcome,
         }
     };
-    assert!(matches!(outcome, Some(Outcome::Rejected(Reason::NoListener))));
+    assert!(matches!(outcome, Some(Outcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))));
     assert_eq!(now, 50 * MILLIS);
 }
 
@@ -321,7 +329,10 @@ fn a_port_that_nobody_has_is_asked_twice() {
     assert!((0..10).all(|_| closed(&mut opening, 1).is_none()), "it may be said once per request");
     let due = opening.deadline().expect("it goes on");
     assert!(due < SECONDS && sends(&mut opening, due).is_some());
-    assert!(matches!(closed(&mut opening, due + 1), Some(Outcome::Rejected(Reason::NoListener))));
+    assert!(matches!(
+        closed(&mut opening, due + 1),
+        Some(Outcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))
+    ));
     assert!(opening.deadline().is_none() && closed(&mut opening, due + 2).is_none());
 }
 
@@ -356,7 +367,10 @@ fn where_nobody_is_the_alternative_is_asked_as_if_it_were_the_first() {
         assert_eq!(sends_to(&mut opening, now), Some((at("10.0.0.9:17471"), first)));
         assert!(hears(&mut opening, now, &accept(to(0)), ANSWERS_FROM).is_none(), "the first is not believed any more");
         let outcome = hears(&mut opening, now, &reject(to(0), Reason::NoListener), "10.0.0.9:17471");
-        assert!(matches!(outcome, Some(Outcome::Rejected(Reason::NoListener))), "there is no third");
+        assert!(
+            matches!(outcome, Some(Outcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))),
+            "there is no third"
+        );
     }
 }
 

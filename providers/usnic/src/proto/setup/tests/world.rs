@@ -228,7 +228,7 @@ impl World {
         let (now, mut out) = (self.now, Vec::new());
         let client = &mut self.clients[index];
         if let Some(outcome) = client.opening.on_time(now) {
-            client.outcome = Some(format!("{outcome:?}"));
+            client.outcome = Some(name(&outcome));
         }
         let at = client.at;
         if let Some(to) = client.opening.transmit(now, &mut self.dice, &mut out) {
@@ -275,7 +275,7 @@ impl World {
                 client.confirming = Some(Confirming::new(self.now, first_repeat, last_repeat, self.now + silence));
                 client.agreed = Some(agreed);
             }
-            Some(outcome) => client.outcome = Some(format!("{outcome:?}")),
+            Some(outcome) => client.outcome = Some(name(&outcome)),
             None => {}
         }
     }
@@ -385,4 +385,12 @@ fn seal(agreed: &mut Agreed, packet: &mut Vec<u8>) {
 /// What it does to one that comes.
 fn opens(agreed: &mut Agreed, packet: &mut [u8]) -> bool {
     agreed.seal.as_mut().is_none_or(|seal| seal.open(packet).is_some())
+}
+
+fn name(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Ended(event, Some(reason)) => format!("{event:?}({reason:?})"),
+        Outcome::Ended(event, None) => format!("{event:?}"),
+        Outcome::Established { .. } => "Established".to_string(),
+    }
 }
