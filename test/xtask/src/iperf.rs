@@ -28,6 +28,12 @@ pub(crate) struct Said {
     pub(crate) processor: f64,
 }
 
+/// Whether this kernel's TCP has a congestion control of that name.
+pub(crate) fn kernel_has(algorithm: &str) -> bool {
+    const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+    std::fs::read_to_string(AVAILABLE).is_ok_and(|names| names.split_whitespace().any(|name| name == algorithm))
+}
+
 /// A server that serves once.
 pub(crate) fn server(port: u16) -> Command {
     let mut command = Command::new("iperf3");

@@ -4,9 +4,11 @@
 use std::thread::sleep;
 use std::time::Duration;
 
+use dapl_test::run::Run;
+
 use super::Check;
 use super::rule::Rule;
-use super::setting::{Family, LIMIT, Pair, Setting, other};
+use super::setting::{Environment, Family, LIMIT, Pair, Setting, other};
 use super::wire::{self, ADDRESSES, Wire};
 use crate::Result;
 use crate::iperf::{self, Flow};
@@ -15,8 +17,6 @@ use crate::iperf::{self, Flow};
 pub(super) const GOOD: &str = "OK (disconnected;";
 /// Of the link that flows share: slow enough that no processor is the limit.
 const SHARED_MEGABITS: u32 = 200;
-/// What either of two flows must have of it, at least.
-const QUARTER: f64 = 0.25;
 /// Between the moment when it flows and a change.
 const MEANWHILE: Duration = Duration::from_secs(1);
 
@@ -131,7 +131,7 @@ fn fairness() -> Vec<Check> {
     let mut links = vec![("policer", 0, Rule::Policer { megabits: SHARED_MEGABITS })];
     if wire::has_queues() {
         links.extend([("short_queue", 1, queue(5)), ("long_queue", 1, queue(40))]);
-        // What this host itself cannot queue, it says of what is sent.
+        // What this host itself cannot queue is reported to the sender.
         checks.push(Check::new("flow::over_a_queue_that_is_full", move |s, wire| {
             let _queues = wire.apply_to_both(queue(5))?;
             s.flow(wire, Family::V4, &["-2", "-b", "1048576"]).end_well(GOOD)
@@ -139,36 +139,54 @@ fn fairness() -> Vec<Check> {
     } else {
         println!("left out: fair::*_queue: this kernel has no token bucket filter (sch_tbf)");
     }
-    let flows = [("cubic", Flow::TcpWith("cubic")), ("the_machines_own_tcp", Flow::Tcp)];
-    for (link, end, rule) in links {
-        for (name, flow) in flows {
-            checks.push(Check::new(format!("fair::{link}_with_{name}"), move |s, wire| {
-                share(s, wire, (end, rule), flow)
+    for algorithm in ["bbr", "cubic"] {
+        if !iperf::kernel_has(algorithm) {
+            println!("LEFT OUT: fair::*_{algorithm}: this kernel's TCP has no {algorithm} (modprobe tcp_{algorithm})");
+            continue;
+        }
+        for (link, end, rule) in links.iter().copied() {
+            checks.push(Check::new(format!("fair::{link}_{algorithm}"), move |s, wire| {
+                share(s, wire, (end, rule), algorithm)
             }));
         }
     }
     checks
 }
 
-/// A flow of ours and one of TCP's, over one slow link: each has at least a quarter of what gets through.
-fn share(setting: &Setting, wire: &Wire, (end, rule): (usize, Rule), flow: Flow) -> Result {
-    // A policer gives away what it saved up in a second, and who comes first has that.
+/// A flow of ours beside one of TCP, both with this algorithm, over one slow link: ours has between half and twice what TCP has
+/// beside itself there. The kernel's BBR is version 1, ours is version 3.
+fn share(setting: &Setting, wire: &Wire, (end, rule): (usize, Rule), algorithm: &'static str) -> Result {
+    // A policer lets pass what it saved up in a second, which the first flow gets.
     const SECONDS: u32 = 15;
     const PORT: u16 = 5201;
     let _link = wire.apply(end, rule)?;
-    let server = other(wire, 0, &iperf::server(PORT));
-    server.wait_for("Server listening", LIMIT);
+    let flow = Flow::TcpWith(algorithm);
+    let tcp = |port| {
+        let server = other(wire, 0, &iperf::server(port));
+        server.wait_for("Server listening", LIMIT);
+        (server, other(wire, 1, &iperf::client(flow, SECONDS, ADDRESSES[0], port)))
+    };
+    let goodput = |client: Run| Ok::<_, String>(iperf::parse(&client.finish(LIMIT).stdout)?.megabytes);
+    let pair = [tcp(PORT), tcp(PORT + 1)];
+    let itself = pair.map(|(server, client)| (server, goodput(client))).map(|(_server, figure)| figure);
+    let [one, two] = itself;
+    let fair = (one? + two?) / 2.0;
+
     let options = ["-b", "1048576", "-t", &SECONDS.to_string()];
-    let pair: Pair = setting.flow(wire, Family::V4, &options);
-    let theirs = other(wire, 1, &iperf::client(flow, SECONDS, ADDRESSES[0], PORT)).finish(LIMIT);
+    let environment: Environment<'_> = &[("DAPL_USNIC_CONGESTION", algorithm)];
+    let pair: Pair = setting.flow_with(wire, Family::V4, &options, [environment; 2]);
+    let (_server, client) = tcp(PORT + 2);
+    let theirs = goodput(client)?;
     let ours = pair.finish(GOOD)?;
     let figure = |said: &str| said.rsplit_once(", ")?.1.split(' ').next()?.parse::<f64>().ok();
     let ours = ours.stdout.lines().last().and_then(figure).ok_or_else(|| ours.stdout.clone())?;
-    let theirs = iperf::parse(&theirs.stdout)?.megabytes;
-    let least = QUARTER * (ours + theirs);
-    println!("ours {ours:.2} MB/s, TCP's {theirs:.2} MB/s");
-    match ours >= least && theirs >= least {
+    let said = format!(
+        "ours {ours:.2} MB/s beside TCP {algorithm} {theirs:.2}; TCP {algorithm} beside itself {fair:.2} each: {:.2}x",
+        ours / fair
+    );
+    println!("{said}");
+    match (0.5..=2.0).contains(&(ours / fair)) {
         true => Ok(()),
-        false => Err(format!("of a link of {SHARED_MEGABITS} Mbit/s ours had {ours:.2} MB/s, TCP {theirs:.2} MB/s")),
+        false => Err(format!("of a link of {SHARED_MEGABITS} Mbit/s: {said}")),
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! A check is a function over a wire of its own (`wire`), which it spoils with `rule`s; what it needs to run is in `setting`.
 //! The checks are `flows` (what must get through, whole), `settings` (the same, with knobs that change what is on the wire),
-//! `ends` (what must be noticed) and `trust` (which process gets a request). None asserts how fast anything is, but that two flows share a link; limits are there to end
-//! what hangs.
+//! `ends` (what must be noticed) and `trust` (which process gets a request). None asserts how fast anything is, but that a flow
+//! shares a link with the kernel's TCP as that does with itself; limits are there to end what hangs.
 //!
 //! Says "skipped" on a machine on which there can be no such wire; `--required` makes that a failure.
 #![forbid(unsafe_code)]

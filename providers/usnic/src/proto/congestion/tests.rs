@@ -116,7 +116,7 @@ fn hosts_that_stall_do_not_collapse_a_flow() {
     // More runnable threads than processors: stalls of up to 8 ms, and nothing is lost.
     for algorithm in PATH_ALGORITHMS {
         for mean in [20, 5] {
-            let quiet = Road { rtt: 50 * MICROS, link: 1_000_000_000, ..Road::default() };
+            let quiet = Road { rtt: 50 * MICROS, link: 100_000_000, ..Road::default() };
             let road = Road { stalls: Some((mean * MILLIS, 8 * MILLIS)), ..quiet };
             let control = |limit| Sender { limit, ..sender(algorithm, 2) };
             let rate = alone(road, 11, control(4_000_000));
