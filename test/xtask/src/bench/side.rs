@@ -69,6 +69,8 @@ pub(super) enum Side {
         flow: Flow,
         seconds: u32,
     },
+    /// Two pairs of processes at once, on the two processors that one pair has: bandwidths add up, latencies are averaged.
+    TwoPairs(Box<Side>),
 }
 
 /// What one would type at either end.
@@ -99,6 +101,7 @@ impl Side {
             Side::Fabric(_) => "fi_pingpong",
             Side::Sockperf(_) => "sockperf",
             Side::Iperf { .. } => "iperf3",
+            Side::TwoPairs(one) => one.program(),
         }
     }
 
@@ -118,6 +121,10 @@ impl Side {
                 let client = format!("{} -c {}", iperf::line(*flow, *seconds), terrain.host());
                 Ends::on(Cores::Apart, ["iperf3 -s -1".to_owned(), client])
             }
+            Side::TwoPairs(one) => {
+                let ends = one.ends(adapter, terrain);
+                Ends { server: format!("{} (2 at once)", ends.server), client: format!("{} (2 at once)", ends.client) }
+            }
         }
     }
 
@@ -130,6 +137,7 @@ impl Side {
             Side::Fabric(fabric) => fabric.line(),
             Side::Sockperf(sockperf) => sockperf.line(),
             Side::Iperf { flow, seconds } => iperf::line(*flow, *seconds),
+            Side::TwoPairs(one) => format!("{} (2 at once)", one.line()),
         }
     }
 
@@ -169,8 +177,26 @@ impl Side {
                 }
                 _ => None,
             },
+            Side::TwoPairs(one) => {
+                let [first, second] = one.measure_twice(perf, ground, shown)?;
+                let sum = first + second;
+                Some(if shown.less_is_better() { sum / 2.0 } else { sum })
+            }
         };
         figure.ok_or_else(|| format!("{} says nothing in {}", self.line(), shown.unit()))
+    }
+}
+
+impl Side {
+    /// Two runs at the same time.
+    fn measure_twice(&self, perf: &Perf, ground: &Ground, shown: Shown) -> Result<[f64; 2]> {
+        let measure = || self.measure(perf, ground, shown);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(measure);
+            let one = measure();
+            let other = other.join().map_err(|_| format!("{}: a thread panicked", self.line()))?;
+            Ok([one?, other?])
+        })
     }
 }
 

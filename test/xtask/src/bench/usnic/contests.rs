@@ -21,7 +21,10 @@ const MIB: u32 = 1 << 20;
 pub(super) fn contests(effort: Effort) -> Vec<Contest> {
     let [polling, asleep] = [true, false].map(|polls| [sockperf(effort, "ping-pong", polls)]);
     let patterns = patterns::contests(effort, &polling, &asleep);
-    [pingpongs(effort), patterns, like_mpi(effort), streams(effort), losses(effort)].into_iter().flatten().collect()
+    [pingpongs(effort), patterns, like_mpi(effort), streams(effort), losses(effort), busy(effort)]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// What is promised, and what is hoped for.
@@ -101,11 +104,41 @@ fn losses(effort: Effort) -> Vec<Contest> {
         let terrain = Terrain::Wire { per_mille };
         Contest { terrain, ..contest("U7", title, Shown::Bandwidth, ours, iperf, bounds) }
     };
-    let cubic = Flow::TcpWith("cubic");
+    let [bbr, cubic] = ["bbr", "cubic"].map(Flow::TcpWith);
     vec![
-        goodput("1 % lost, beside TCP", 10, Flow::Tcp, Some((0.7, 1.0))),
-        goodput("5 % lost, beside TCP", 50, Flow::Tcp, Some((1.0, 2.0))),
-        goodput("1 % lost, beside TCP with cubic", 10, cubic, None),
-        goodput("5 % lost, beside TCP with cubic", 50, cubic, None),
+        goodput("1 % lost, beside TCP with bbr", 10, bbr, Some((0.7, 1.0))),
+        goodput("5 % lost, beside TCP with bbr", 50, bbr, Some((1.0, 2.0))),
+        goodput("1 % lost, beside TCP with cubic", 10, cubic, Some((0.7, 1.0))),
+        goodput("5 % lost, beside TCP with cubic", 50, cubic, Some((1.0, 2.0))),
+    ]
+}
+
+/// Two pairs of processes on two processors, so that threads wait for a processor, beside as many of TCP.
+fn busy(effort: Effort) -> Vec<Contest> {
+    let pairs = |side| Side::TwoPairs(Box::new(side));
+    let seconds = effort.whole_seconds(3);
+    let latency = Side::Ours(Ask::new("lat", 4096, effort.count(20_000)));
+    let tcp = Side::Sockperf(Sockperf { test: "ping-pong", size: 4096, seconds, polls: true, tcp: true });
+    let time = effort.seconds(3.0).to_string();
+    let write = Ask::new("write", 65_536, 10_000_000).with(&["-d", &depth(65_536).to_string(), "-e", &time]);
+    let iperf = Side::Iperf { flow: Flow::Tcp, seconds };
+    let (us, bytes) = (Shown::Microseconds, Shown::Bandwidth);
+    vec![
+        contest(
+            "busy",
+            "4 KiB ping-pong, 4 processes on 2 processors",
+            us,
+            pairs(latency),
+            pairs(tcp),
+            Some((2.0, 1.0)),
+        ),
+        contest(
+            "busy",
+            "64 KiB RDMA writes, 4 processes on 2 processors",
+            bytes,
+            pairs(Side::Ours(write)),
+            pairs(iperf),
+            Some((0.5, 1.0)),
+        ),
     ]
 }

@@ -72,6 +72,8 @@ mod tests {
     #[test]
     fn every_promise_has_a_contest() {
         let ids: Vec<_> = contests::contests(Effort::FULL).iter().map(|contest| contest.id).collect();
-        ["U1", "U2", "U3", "U4", "U5", "U6", "U7", "cpu"].iter().for_each(|id| assert!(ids.contains(id), "{id}"));
+        ["U1", "U2", "U3", "U4", "U5", "U6", "U7", "busy", "cpu"]
+            .iter()
+            .for_each(|id| assert!(ids.contains(id), "{id}"));
     }
 }
