@@ -1,5 +1,4 @@
-//! How long a packet and its ack take: smoothed, its variation, its minimum, and the timeout that follows (RFC 9002,
-//! 5).
+//! Estimates of the round-trip time: latest_rtt, smoothed_rtt, rttvar and min_rtt (RFC 9002, 5), and the probe timeout (6.2.1).
 //!
 //! Which packets may be measured (those that were sent once) is for `flight` to know.
 
@@ -32,12 +31,11 @@ impl Default for Timing {
     }
 }
 
-/// A peer is believed to have waited so long at most, whatever it says: a delay too large would hide how long the
-/// path is.
-const DELAY_BELIEVED: Nanos = 25 * MILLIS;
+/// The longest ack delay that is subtracted, whatever the peer reports (max_ack_delay, RFC 9002, 5.3).
+const MAX_ACK_DELAY: Nanos = 25 * MILLIS;
 
-/// The minimum is that of the last one or two of these, so that a path that got longer is noticed.
-const MINIMUM_HOLDS: Nanos = 10 * SECONDS;
+/// min_rtt is that of the last one or two of these windows, so that it follows a path that got longer (RFC 9002, 5.2).
+const MIN_RTT_WINDOW: Nanos = 10 * SECONDS;
 
 /// Round-trip times of one connection.
 #[derive(Debug)]
@@ -49,11 +47,11 @@ pub(crate) struct Rtt {
 
 #[derive(Clone, Copy, Debug)]
 struct Measured {
-    latest: Nanos,
-    smoothed: Nanos,
-    variation: Nanos,
+    latest_rtt: Nanos,
+    srtt: Nanos,
+    rttvar: Nanos,
     /// Of the span before, and of this one.
-    minimum: [Nanos; 2],
+    min_rtt: [Nanos; 2],
     /// When this span began.
     since: Nanos,
 }
@@ -72,43 +70,41 @@ impl Rtt {
         let rtt = rtt.max(1);
         let Some(seen) = &mut self.measured else {
             self.measured =
-                Some(Measured { latest: rtt, smoothed: rtt, variation: rtt / 2, minimum: [rtt; 2], since: now });
+                Some(Measured { latest_rtt: rtt, srtt: rtt, rttvar: rtt / 2, min_rtt: [rtt; 2], since: now });
             return;
         };
-        if now.saturating_sub(seen.since) >= MINIMUM_HOLDS {
-            seen.minimum = [seen.minimum[1], rtt];
+        if now.saturating_sub(seen.since) >= MIN_RTT_WINDOW {
+            seen.min_rtt = [seen.min_rtt[1], rtt];
             seen.since = now;
         }
-        seen.minimum[1] = seen.minimum[1].min(rtt);
-        let minimum = seen.minimum[0].min(seen.minimum[1]);
+        seen.min_rtt[1] = seen.min_rtt[1].min(rtt);
+        let minimum = seen.min_rtt[0].min(seen.min_rtt[1]);
         // Without the delay, but never below what the path needs.
-        let rtt = rtt.saturating_sub(delay.min(DELAY_BELIEVED)).max(minimum);
-        seen.latest = rtt;
-        seen.variation = average(seen.variation, seen.smoothed.abs_diff(rtt), 4);
-        seen.smoothed = average(seen.smoothed, rtt, 8);
+        let rtt = rtt.saturating_sub(delay.min(MAX_ACK_DELAY)).max(minimum);
+        seen.latest_rtt = rtt;
+        seen.rttvar = ewma(seen.rttvar, seen.srtt.abs_diff(rtt), 4);
+        seen.srtt = ewma(seen.srtt, rtt, 8);
     }
 
     /// The last one; `None` before the first sample, as with the two that follow.
-    pub(crate) fn latest(&self) -> Option<Nanos> {
-        self.measured.map(|seen| seen.latest)
+    pub(crate) fn latest_rtt(&self) -> Option<Nanos> {
+        self.measured.map(|seen| seen.latest_rtt)
     }
 
-    pub(crate) fn smoothed(&self) -> Option<Nanos> {
-        self.measured.map(|seen| seen.smoothed)
+    pub(crate) fn srtt(&self) -> Option<Nanos> {
+        self.measured.map(|seen| seen.srtt)
     }
 
     /// The shortest of the last 10 to 20 s.
-    pub(crate) fn minimum(&self) -> Option<Nanos> {
-        self.measured.map(|seen| seen.minimum[0].min(seen.minimum[1]))
+    pub(crate) fn min_rtt(&self) -> Option<Nanos> {
+        self.measured.map(|seen| seen.min_rtt[0].min(seen.min_rtt[1]))
     }
 
-    /// The probe timeout after it has passed `backoff` times in vain.
+    /// The probe timeout (PTO) after it has expired `backoff` times without an ack.
     pub(crate) fn pto(&self, backoff: u32) -> Nanos {
         let base = match self.measured {
             None => self.timing.first,
-            Some(seen) => {
-                seen.smoothed.saturating_add(seen.variation.saturating_mul(4)).saturating_add(self.timing.ack_delay)
-            }
+            Some(seen) => seen.srtt.saturating_add(seen.rttvar.saturating_mul(4)).saturating_add(self.timing.ack_delay),
         };
         let floored = base.max(self.timing.floor).max(1);
         floored.saturating_mul(1 << backoff.min(32)).min(self.timing.ceiling.max(self.timing.floor).max(1))
@@ -116,7 +112,7 @@ impl Rtt {
 }
 
 /// `old` moved towards `new` by one part of `parts`; the sum cannot wrap.
-fn average(old: Nanos, new: Nanos, parts: u64) -> Nanos {
+fn ewma(old: Nanos, new: Nanos, parts: u64) -> Nanos {
     old - old / parts + new / parts
 }
 
@@ -134,27 +130,27 @@ mod tests {
     #[test]
     fn before_the_first_sample_nothing_is_known() {
         let rtt = rtt(&[]);
-        assert_eq!((rtt.latest(), rtt.smoothed(), rtt.minimum()), (None, None, None));
+        assert_eq!((rtt.latest_rtt(), rtt.srtt(), rtt.min_rtt()), (None, None, None));
         assert_eq!((rtt.pto(0), rtt.pto(1), rtt.pto(2)), (100 * MILLIS, 200 * MILLIS, 400 * MILLIS));
     }
 
     #[test]
     fn the_first_sample_is_believed_and_later_ones_are_averaged() {
         let one = rtt(&[(8 * MILLIS, 0)]);
-        assert_eq!((one.smoothed(), one.minimum()), (Some(8 * MILLIS), Some(8 * MILLIS)));
+        assert_eq!((one.srtt(), one.min_rtt()), (Some(8 * MILLIS), Some(8 * MILLIS)));
         assert_eq!(one.pto(0), 8 * MILLIS + 4 * 4 * MILLIS + 50 * MICROS);
         let two = rtt(&[(8 * MILLIS, 0), (16 * MILLIS, 0)]);
-        assert_eq!((two.latest(), two.smoothed()), (Some(16 * MILLIS), Some(9 * MILLIS)));
+        assert_eq!((two.latest_rtt(), two.srtt()), (Some(16 * MILLIS), Some(9 * MILLIS)));
         // 3/4 of 4 ms and 1/4 of 8 ms.
         assert_eq!(two.pto(0), 9 * MILLIS + 4 * 5 * MILLIS + 50 * MICROS);
     }
 
     #[test]
     fn the_peers_delay_is_not_the_paths_but_hides_nothing() {
-        assert_eq!(rtt(&[(MILLIS, 0), (3 * MILLIS, MILLIS)]).latest(), Some(2 * MILLIS));
-        assert_eq!(rtt(&[(MILLIS, 0), (3 * MILLIS, Nanos::MAX)]).latest(), Some(MILLIS), "never below the minimum");
+        assert_eq!(rtt(&[(MILLIS, 0), (3 * MILLIS, MILLIS)]).latest_rtt(), Some(2 * MILLIS));
+        assert_eq!(rtt(&[(MILLIS, 0), (3 * MILLIS, Nanos::MAX)]).latest_rtt(), Some(MILLIS), "never below the minimum");
         assert_eq!(
-            rtt(&[(MILLIS, 0), (SECONDS, SECONDS)]).latest(),
+            rtt(&[(MILLIS, 0), (SECONDS, SECONDS)]).latest_rtt(),
             Some(975 * MILLIS),
             "nor by more than is believed"
         );
@@ -174,9 +170,9 @@ mod tests {
         let mut rtt = rtt(&[(MILLIS, 0)]);
         rtt.sample(5 * SECONDS, 9 * MILLIS, 0);
         rtt.sample(12 * SECONDS, 9 * MILLIS, 0);
-        assert_eq!(rtt.minimum(), Some(MILLIS));
+        assert_eq!(rtt.min_rtt(), Some(MILLIS));
         rtt.sample(23 * SECONDS, 9 * MILLIS, 0);
-        assert_eq!(rtt.minimum(), Some(9 * MILLIS));
+        assert_eq!(rtt.min_rtt(), Some(9 * MILLIS));
     }
 
     proptest! {
@@ -187,8 +183,8 @@ mod tests {
             let mut rtt = Rtt::new(Timing::default());
             for (now, sample, delay) in samples {
                 rtt.sample(now, sample, delay);
-                prop_assert!(rtt.minimum() <= rtt.latest());
-                prop_assert!(rtt.latest() <= Some(sample.max(1)).max(rtt.minimum()));
+                prop_assert!(rtt.min_rtt() <= rtt.latest_rtt());
+                prop_assert!(rtt.latest_rtt() <= Some(sample.max(1)).max(rtt.min_rtt()));
             }
             prop_assert!((MILLIS..=2 * SECONDS).contains(&rtt.pto(backoff)));
         }

@@ -135,7 +135,7 @@ impl Lane {
             now,
             bytes: acked.bytes,
             rtt: acked.rtt,
-            srtt: flight.rtt().smoothed().unwrap_or(0),
+            srtt: flight.rtt().srtt().unwrap_or(0),
             in_flight: flight.bytes(),
             rate: acked.rate,
             is_cwnd_limited: std::mem::take(&mut self.is_cwnd_limited),

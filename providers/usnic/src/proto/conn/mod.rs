@@ -250,7 +250,7 @@ impl<D: Driver> Conn<D> {
             Some(_) if is_sealed => true,
             Some(Kind::Fragment | Kind::Chunk | Kind::Piece) => {
                 let psn = Carried::read_from_prefix(body).ok().map(|(carried, _)| Psn(carried.psn.get()));
-                psn.is_some_and(|psn| matches!(self.flight.state(psn), State::Flying | State::Lost))
+                psn.is_some_and(|psn| matches!(self.flight.state(psn), State::InFlight | State::Lost))
             }
             Some(Kind::Challenge) => {
                 let nonce = body.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
@@ -264,13 +264,13 @@ impl<D: Driver> Conn<D> {
     pub(crate) fn counters(&self) -> Counters {
         let tally = self.flight.tally();
         Counters {
-            lost: tally.gaps,
-            spurious: tally.spurious_gaps + tally.spurious_probes,
+            lost: tally.losses,
+            spurious: tally.spurious_losses + tally.spurious_probes,
             acks_false: tally.outside,
             window: self.lane.window(),
             in_flight: self.flight.bytes(),
             rate: self.lane.rate(),
-            rtt: self.flight.rtt().smoothed().unwrap_or(0),
+            rtt: self.flight.rtt().srtt().unwrap_or(0),
             mtu: self.lane.path.mtu(),
             ..self.counters
         }

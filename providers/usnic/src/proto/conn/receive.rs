@@ -375,7 +375,7 @@ impl<D: Driver> Conn<D> {
     #[cold]
     fn take_untaken_back(&mut self) {
         let (queue, there) = (&self.requests.queue, self.credits.there);
-        self.flight.doubt(self.now, |sent| {
+        self.flight.resend_where(self.now, |sent| {
             let request = queue.get(sent.slot).filter(|_| sent.what == What::Request);
             request.is_some_and(|it| matches!(it.work, Work::Send { .. }) && !is_below(it.id, there))
         });

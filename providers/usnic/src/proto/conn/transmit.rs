@@ -9,7 +9,7 @@ use super::Conn;
 use super::pieces::Torn;
 use super::requests::{Bounds, Sent, Stage, Wait, What, is_below};
 use super::words::{Channel, Driver, Host, Outgoing, Payload, Source, Work};
-use crate::proto::flight::{State, Why};
+use crate::proto::flight::{Cause, State};
 use crate::proto::psn::Psn;
 use crate::proto::wire::{FLAG_ACK_NOW, Head, Kind};
 use crate::proto::{MICROS, Nanos};
@@ -116,8 +116,8 @@ impl<D: Driver> Conn<D> {
             sent = Sent { what: What::Nothing, length: 0, offset: 0, in_pieces: false, ..sent };
             self.flight.change(psn, sent);
         }
-        match self.flight.why(psn) {
-            Some(Why::Probe) => self.counters.resent_probe += 1,
+        match self.flight.cause(psn) {
+            Some(Cause::Pto) => self.counters.resent_probe += 1,
             _ if self.late > 0 => {
                 self.late -= 1;
                 self.counters.resent_timeout += 1;
@@ -161,7 +161,7 @@ impl<D: Driver> Conn<D> {
     /// The next piece of what has begun to leave so, if it is still wanted.
     fn rest(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
         let mut torn = self.torn.take()?;
-        if self.flight.state(torn.psn) != State::Flying || self.has_nothing(&torn.sent) {
+        if self.flight.state(torn.psn) != State::InFlight || self.has_nothing(&torn.sent) {
             return None;
         }
         let packet = self.write_piece(out, &mut torn, host);
@@ -325,6 +325,6 @@ impl<D: Driver> Conn<D> {
 
     /// About a round trip.
     pub(super) fn round_trip(&self) -> Nanos {
-        self.flight.rtt().smoothed().unwrap_or(self.config.min_timeout)
+        self.flight.rtt().srtt().unwrap_or(self.config.min_timeout)
     }
 }

@@ -1,4 +1,4 @@
-//! What an ack changes: packets are done with, the path is measured, and what was overtaken is lost.
+//! What an ack changes: packets are acked, the RTT and the delivery rate are measured, and losses are detected.
 //!
 //! Everything in an ack is checked before anything of it counts. Time alone changes nothing here: that is `timeout`'s.
 
@@ -6,7 +6,7 @@ use super::super::psn::Psn;
 use super::super::wire::Range;
 use super::super::{Nanos, WINDOW};
 use super::delivery::PacketState;
-use super::{Acked, Flight, OutOfWindow, State, Why};
+use super::{Acked, Cause, Flight, OutOfWindow, State};
 
 /// Round trips without any that could be measured, after which those of first copies are.
 const UNSURE: Nanos = 4;
@@ -19,7 +19,7 @@ struct Round {
     newest: Option<(u64, Nanos, u8)>,
     /// The state of that packet, when it left.
     state: PacketState,
-    /// When the youngest of those that were sent again in vain left first.
+    /// When the youngest of those that were retransmitted spuriously was sent first.
     first: Option<Nanos>,
 }
 
@@ -51,10 +51,10 @@ impl<T: Copy> Flight<T> {
         }
         self.close_up();
         self.learn(now, delay, &mut round);
-        self.note_gap(now, !ranges.is_empty(), &mut round.acked);
+        self.note_duplicate_ack(now, !ranges.is_empty(), &mut round.acked);
         self.detect(now, &mut round.acked.lost);
         if let Some((_, sent, _)) = round.newest {
-            let min_rtt = self.rtt.minimum().unwrap_or(0);
+            let min_rtt = self.rtt.min_rtt().unwrap_or(0);
             round.acked.rate = Some(self.delivery.sample(&round.state, sent, min_rtt));
         }
         Ok(round.acked)
@@ -96,8 +96,8 @@ impl<T: Copy> Flight<T> {
     /// A packet is there: which of its copies?
     fn settle(&mut self, now: Nanos, psn: Psn, round: &mut Round) {
         let slot = self.ring.slot(psn);
-        let (first, sent, order, sends, why, state) =
-            (slot.first, slot.sent, slot.order, slot.sends, slot.why, slot.state);
+        let (first, sent, order, sends, cause, state) =
+            (slot.first, slot.sent, slot.order, slot.sends, slot.cause, slot.state);
         self.delivery.acked(now, slot.bytes.into());
         round.acked.packets += 1;
         round.acked.bytes += u64::from(slot.bytes);
@@ -109,33 +109,33 @@ impl<T: Copy> Flight<T> {
         } else {
             self.ring.remove(psn);
         }
-        // Sooner than anything ever came back: that was an earlier copy.
-        let is_early = sends > 1 && self.rtt.minimum().is_some_and(|minimum| now.saturating_sub(sent) < minimum);
+        // Sooner than the minimum RTT: an earlier transmission was acked.
+        let is_early = sends > 1 && self.rtt.min_rtt().is_some_and(|minimum| now.saturating_sub(sent) < minimum);
         if was_lost || is_early {
-            self.in_vain(now, why, round);
+            self.note_spurious(now, cause, round);
             round.first = round.first.max(Some(first));
-        } else if sends > 1 && why == Why::Gap {
+        } else if sends > 1 && cause == Cause::Loss {
             self.reorder.needed();
         }
         if is_early {
             self.reorder.void(order);
         } else {
-            self.reorder.arrived(order);
+            self.reorder.acked(order);
             if round.newest.is_none_or(|(newest, ..)| newest < order) {
                 (round.newest, round.state) = (Some((order, sent, sends)), state);
             }
         }
     }
 
-    /// A packet was put on the resend list for nothing.
-    fn in_vain(&mut self, now: Nanos, why: Why, round: &mut Round) {
-        match why {
-            Why::Gap => {
-                self.tally.spurious_gaps += 1;
+    /// A packet was retransmitted, or was to be, though it had arrived.
+    fn note_spurious(&mut self, now: Nanos, cause: Cause, round: &mut Round) {
+        match cause {
+            Cause::Loss => {
+                self.tally.spurious_losses += 1;
                 round.acked.spurious += 1;
-                self.reorder.vain(now, &self.rtt);
+                self.reorder.spurious(now, &self.rtt);
             }
-            Why::Probe => self.tally.spurious_probes += 1,
+            Cause::Pto => self.tally.spurious_probes += 1,
         }
     }
 
@@ -145,14 +145,14 @@ impl<T: Copy> Flight<T> {
             return;
         }
         self.progress = now;
-        self.timeouts = 0;
+        self.pto_count = 0;
         self.probes = 0;
-        // Only what left last tells how long the path is now, and only if it left once (Karn).
+        // An RTT sample is of the newest packet acked, and only if it was sent once (RFC 9002, 5.1; Karn).
         if let Some((order, sent, 1)) = round.newest
-            && !self.reorder.is_overtaken(order)
+            && !self.reorder.left_before_newest_acked(order)
         {
             self.rtt.sample(now, now.saturating_sub(sent), delay);
-            round.acked.rtt = self.rtt.latest();
+            round.acked.rtt = self.rtt.latest_rtt();
             self.unsure = None;
         } else if let Some(first) = round.first {
             self.learn_from_first(now, first, delay);
@@ -160,12 +160,12 @@ impl<T: Copy> Flight<T> {
     }
 
     /// Where the path has become far longer, all is sent again before its ack can come, and nothing that left once is left
-    /// to be measured. So when that has been so for some round trips, and resends are known to be in vain, first copies are;
+    /// to be measured. So when that has been so for some round trips, and retransmissions are known to be spurious, first transmissions are;
     /// if those acked are younger and younger. Where they do not, it takes long because much was lost.
     fn learn_from_first(&mut self, now: Nanos, first: Nanos, delay: Nanos) {
         let (since, oldest) = *self.unsure.get_or_insert((now, first));
         let lasts = now.saturating_sub(since);
-        let is_long = lasts > self.rtt.smoothed().unwrap_or(0).saturating_mul(UNSURE);
+        let is_long = lasts > self.rtt.srtt().unwrap_or(0).saturating_mul(UNSURE);
         if is_long && first.saturating_sub(oldest) > lasts / 2 {
             self.rtt.sample(now, now.saturating_sub(first), delay);
         }
@@ -173,23 +173,23 @@ impl<T: Copy> Flight<T> {
 
     /// An ack that tells once more of the same gap has the packet before it resent, unless a resend is on its way
     /// (US-11).
-    fn note_gap(&mut self, now: Nanos, has_gap: bool, acked: &mut Acked) {
+    fn note_duplicate_ack(&mut self, now: Nanos, has_gap: bool, acked: &mut Acked) {
         if acked.advanced {
-            self.gap_acks = 0;
+            self.duplicate_acks = 0;
         }
         if !has_gap {
             return;
         }
-        self.gap_acks = self.gap_acks.saturating_add(1);
-        if self.gap_acks == 1 {
+        self.duplicate_acks = self.duplicate_acks.saturating_add(1);
+        if self.duplicate_acks == 1 {
             return;
         }
         self.tally.repeated += 1;
-        if self.gap_acks <= self.reorder.repeats() || self.state(self.first) != State::Flying {
+        if self.duplicate_acks <= self.reorder.duplicate_threshold() || self.state(self.first) != State::InFlight {
             return;
         }
         let slot = self.ring.slot(self.first);
-        if slot.sends == 1 || now.saturating_sub(slot.sent) >= self.reorder.patience(&self.rtt) {
+        if slot.sends == 1 || now.saturating_sub(slot.sent) >= self.reorder.loss_delay(&self.rtt) {
             self.lose_to_gap(self.first, &mut acked.lost);
         }
     }

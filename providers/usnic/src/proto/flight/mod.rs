@@ -1,8 +1,7 @@
-//! What was sent and is not acked: who may send, what is lost, and when to worry (US-8, US-9, US-11).
+//! Loss recovery in the terms of RFC 9002 and RACK (RFC 8985): packets sent and not acked (US-8, US-9, US-11).
 //!
-//! A packet is in one of four states: free (acked, its number is done with), queued (it has no number yet, so this
-//! room does not know it), in flight, to be resent. A connection says what it sent, hands in every ack that came, and
-//! asks what to send again and when to come back. An ack may be stale, doubled, or made up: what lies outside of what
+//! A packet is in one of four states: acked, unsent (it has no number yet), in flight, lost. A connection reports what it sent and
+//! every ack that came, and asks what to send again and when to come back. An ack may be stale, doubled, or made up: what lies outside of what
 //! was sent is counted and changes nothing. Each packet costs a bounded amount of work, and the memory grows to the
 //! window and no further.
 //!
@@ -24,21 +23,21 @@ pub(crate) use delivery::{Delivery, LostPacket, RateSample, is_loss_too_high};
 use reorder::Reorder;
 use ring::Ring;
 
-/// Why a packet is to be sent again.
+/// Why a packet is retransmitted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Why {
-    /// Later ones were acked.
-    Gap,
-    /// Nothing was acked for long: it is sent to get an answer.
-    Probe,
+pub(crate) enum Cause {
+    /// It was found lost, as later ones were acked.
+    Loss,
+    /// A probe timeout expired: it is sent to get an ack.
+    Pto,
 }
 
 /// Where a packet stands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum State {
-    Free,
-    Queued,
-    Flying,
+    Acked,
+    Unsent,
+    InFlight,
     Lost,
 }
 
@@ -101,7 +100,7 @@ pub(crate) struct Acked {
 pub(crate) enum Timeout {
     /// It was not yet time.
     Nothing,
-    /// So many packets were put on the resend list, and as many may leave whatever the congestion window says
+    /// PTO: this many packets are queued for retransmission and may be sent regardless of the congestion window
     /// (`probes`). They are not known to be lost: they should ask for an ack at once.
     Probe(u32),
     /// These are lost, and on the resend list.
@@ -118,10 +117,10 @@ pub(crate) struct Tally {
     pub(crate) repeated: u64,
     pub(crate) outside: u64,
     /// Packets put on the resend list, by cause.
-    pub(crate) gaps: u64,
+    pub(crate) losses: u64,
     pub(crate) probes: u64,
     /// Of these, those whose first copy came after all.
-    pub(crate) spurious_gaps: u64,
+    pub(crate) spurious_losses: u64,
     pub(crate) spurious_probes: u64,
 }
 
@@ -146,11 +145,11 @@ pub(crate) struct Flight<T> {
     /// When something was last acked, or the first packet left.
     progress: Nanos,
     /// When the last timeout was, and how many there were since the last progress.
-    timed_out: Nanos,
-    timeouts: u32,
+    last_pto: Nanos,
+    pto_count: u32,
     probes: u32,
     /// Acks since the cumulative number moved that tell of a gap behind it.
-    gap_acks: u32,
+    duplicate_acks: u32,
     tally: Tally,
 }
 
@@ -170,10 +169,10 @@ impl<T: Copy> Flight<T> {
             unsure: None,
             rtt: Rtt::new(timing),
             progress: 0,
-            timed_out: 0,
-            timeouts: 0,
+            last_pto: 0,
+            pto_count: 0,
             probes: 0,
-            gap_acks: 0,
+            duplicate_acks: 0,
             tally: Tally::default(),
         }
     }
@@ -211,7 +210,7 @@ impl<T: Copy> Flight<T> {
     /// In flight; those to be resent are not.
     #[cfg(test)]
     pub(crate) fn packets(&self) -> u32 {
-        self.ring.flying()
+        self.ring.in_flight_count()
     }
 
     /// Packets to be resent.
@@ -227,8 +226,8 @@ impl<T: Copy> Flight<T> {
 
     /// Timeouts since the last progress.
     #[cfg(test)]
-    pub(crate) fn timeouts(&self) -> u32 {
-        self.timeouts
+    pub(crate) fn pto_count(&self) -> u32 {
+        self.pto_count
     }
 
     pub(crate) fn rtt(&self) -> &Rtt {
@@ -251,11 +250,11 @@ impl<T: Copy> Flight<T> {
     /// Where a packet of the window stands.
     pub(crate) fn state(&self, psn: Psn) -> State {
         match psn.since(self.first) {
-            ..0 => State::Free,
-            at if at.unsigned_abs() >= self.span() => State::Queued,
-            _ if !self.unacked.has(psn) => State::Free,
+            ..0 => State::Acked,
+            at if at.unsigned_abs() >= self.span() => State::Unsent,
+            _ if !self.unacked.has(psn) => State::Acked,
             _ if self.lost.has(psn) => State::Lost,
-            _ => State::Flying,
+            _ => State::InFlight,
         }
     }
 
@@ -266,7 +265,7 @@ impl<T: Copy> Flight<T> {
             self.progress = now;
         }
         let psn = self.next;
-        let order = self.reorder.leave();
+        let order = self.reorder.transmit();
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.ring.insert(psn, self.span(), what, bytes, now, order);
         self.ring.slot_mut(psn).state = self.delivery.sent(now, bytes.into(), self.ring.bytes());
@@ -286,17 +285,17 @@ impl<T: Copy> Flight<T> {
     }
 
     /// Why a packet is to be resent, or was resent last; `None` if neither.
-    pub(crate) fn why(&self, psn: Psn) -> Option<Why> {
+    pub(crate) fn cause(&self, psn: Psn) -> Option<Cause> {
         match self.state(psn) {
-            State::Lost => Some(self.ring.slot(psn).why),
-            State::Flying => Some(self.ring.slot(psn)).filter(|slot| slot.sends > 1).map(|slot| slot.why),
-            State::Free | State::Queued => None,
+            State::Lost => Some(self.ring.slot(psn).cause),
+            State::InFlight => Some(self.ring.slot(psn)).filter(|slot| slot.sends > 1).map(|slot| slot.cause),
+            State::Acked | State::Unsent => None,
         }
     }
 
     /// What it takes to send a packet again is now this. Nothing if it is acked, or was never sent.
     pub(crate) fn change(&mut self, psn: Psn, what: T) {
-        if matches!(self.state(psn), State::Flying | State::Lost) {
+        if matches!(self.state(psn), State::InFlight | State::Lost) {
             self.ring.slot_mut(psn).what = what;
         }
     }
@@ -304,8 +303,8 @@ impl<T: Copy> Flight<T> {
     /// A packet left again. One that was acked meanwhile stays so.
     pub(crate) fn resent(&mut self, now: Nanos, psn: Psn) {
         match self.state(psn) {
-            State::Free | State::Queued => return,
-            State::Flying => self.stop(psn),
+            State::Acked | State::Unsent => return,
+            State::InFlight => self.stop(psn),
             State::Lost => {
                 self.lost.clear(psn);
                 self.lost_count -= 1;
@@ -314,7 +313,7 @@ impl<T: Copy> Flight<T> {
                 }
             }
         }
-        let order = self.reorder.leave();
+        let order = self.reorder.transmit();
         let slot = self.ring.slot_mut(psn);
         (slot.sent, slot.order, slot.sends) = (now, order, slot.sends.saturating_add(1));
         let bytes = slot.bytes;
@@ -323,7 +322,7 @@ impl<T: Copy> Flight<T> {
         self.probes = self.probes.saturating_sub(1);
     }
 
-    /// Takes one that flies out of the flight, although it is not known where it is.
+    /// Removes an outstanding packet from the in-flight set; its delivery is unknown.
     fn stop(&mut self, psn: Psn) {
         if self.ring.oldest() != Some(psn) {
             self.reorder.void(self.ring.slot(psn).order);
@@ -333,13 +332,13 @@ impl<T: Copy> Flight<T> {
 
     /// One in flight is lost, for later packets were acked.
     fn lose_to_gap(&mut self, psn: Psn, lost: &mut Lost) {
-        self.lose(psn, Why::Gap);
+        self.lose(psn, Cause::Loss);
         let slot = self.ring.slot(psn);
         lost.add(psn, slot.sent, self.delivery.lost(slot.bytes.into(), &slot.state));
     }
 
-    /// One that flies is to be resent.
-    fn lose(&mut self, psn: Psn, why: Why) {
+    /// A packet in flight is to be retransmitted.
+    fn lose(&mut self, psn: Psn, cause: Cause) {
         self.stop(psn);
         self.lost_from = match self.lost_count {
             0 => psn,
@@ -348,22 +347,22 @@ impl<T: Copy> Flight<T> {
         };
         self.lost.set(psn);
         self.lost_count += 1;
-        match why {
-            Why::Gap => self.tally.gaps += 1,
-            Why::Probe => self.tally.probes += 1,
+        match cause {
+            Cause::Loss => self.tally.losses += 1,
+            Cause::Pto => self.tally.probes += 1,
         }
-        self.ring.slot_mut(psn).why = why;
+        self.ring.slot_mut(psn).cause = cause;
     }
 
-    /// Those that fly, have had the time to be answered, and `is_void`, are to be resent; no loss is meant.
-    pub(crate) fn doubt(&mut self, now: Nanos, is_void: impl Fn(&T) -> bool) {
+    /// Packets in flight that have had the time to be acked, and `is_void`, are to be retransmitted; they are not lost.
+    pub(crate) fn resend_where(&mut self, now: Nanos, is_void: impl Fn(&T) -> bool) {
         // An answer that comes sooner is not about them. What was measured may be acks that waited.
-        let trip = self.rtt.minimum().unwrap_or(0).saturating_sub(self.rtt.timing().ack_delay);
+        let trip = self.rtt.min_rtt().unwrap_or(0).saturating_sub(self.rtt.timing().ack_delay);
         let mut at = self.first;
         while let Some(psn) = self.unacked.first_set(at, self.next.since(at).unsigned_abs()) {
             let slot = self.ring.slot(psn);
             if !self.lost.has(psn) && now.saturating_sub(slot.sent) >= trip && is_void(&slot.what) {
-                self.lose(psn, Why::Probe);
+                self.lose(psn, Cause::Pto);
             }
             at = psn.next();
         }

@@ -1,39 +1,39 @@
-//! When a packet counts as lost: what has overtaken it, by how much, and how much of that this path does by itself.
+//! When a packet counts as lost: packet threshold, time threshold, and how both adapt to a path that reorders.
 //!
-//! A packet is lost if later ones have been acked, and there are `packets` of them or it has been on its way for
-//! longer than a round trip and `eighths` of one. Both grow when a resend turns out to have been in vain, for then
-//! the path reorders (two channels, several queues: that is normal), and shrink again when many resends were needed
-//! (after RACK, RFC 8985). "Later" is the order of leaving, not that of numbers: a packet sent again is later than
-//! all that left before.
+//! A packet is lost if one that left later was acked, and either as many as the packet threshold left later and are no longer
+//! in flight, or the loss delay has passed since it left: a round trip and the reordering window (RFC 9002, 6.1). As in RACK
+//! (RFC 8985, 6.2) the order is that of transmission, not of packet numbers, and the window grows when a loss turns out to be
+//! spurious, for then the path reorders. Both shrink again when many losses were real.
 
 use super::super::rtt::Rtt;
 use super::super::{MICROS, Nanos, SECONDS};
 
-/// Later packets that make a loss, at first (RFC 9002, 6.1.1), and at most: about one train.
-const PACKETS: u32 = 3;
-const PACKETS_MOST: u32 = 48;
-/// Eighths of a round trip beyond one, at first and at most.
-const EIGHTHS: u64 = 1;
-const EIGHTHS_MOST: u64 = 8;
-/// What is allowed beyond the round trip at least: on a path of microseconds an eighth is less than any queue's jitter.
-const SHORTEST: Nanos = 50 * MICROS;
-/// So many resends that were needed, and the path is trusted a little more.
+/// kPacketThreshold at first (RFC 9002, 6.1.1), and at most: about one GSO batch.
+const PACKET_THRESHOLD: u32 = 3;
+const PACKET_THRESHOLD_MAX: u32 = 48;
+/// The reordering window in eighths of a round trip: at first (kTimeThreshold = 9/8, RFC 9002, 6.1.2), and at most.
+const TIME_THRESHOLD_EIGHTHS: u64 = 1;
+const TIME_THRESHOLD_EIGHTHS_MAX: u64 = 8;
+/// The least reordering window, in place of kGranularity (RFC 9002, 6.1.2): at round trips of microseconds an eighth is less than
+/// the jitter of any queue.
+const MIN_REORDERING_WINDOW: Nanos = 50 * MICROS;
+/// Real losses after which the thresholds shrink.
 const CALM: u32 = 64;
 
-/// What a connection has learned of its path.
+/// Loss detection thresholds of a connection, and the order of its transmissions.
 #[derive(Debug)]
 pub(super) struct Reorder {
-    packets: u32,
-    eighths: u64,
-    /// When they last grew: once for each round trip.
+    packet_threshold: u32,
+    time_threshold: u64,
+    /// When they last grew: once in a round trip (RFC 8985, 6.2).
     grown: Option<Nanos>,
-    /// Resends since then that were needed.
+    /// Real losses since then.
     needed: u32,
-    /// Leaves counted so far; the last one's number.
-    pub(super) left: u64,
-    /// The latest leave known to have arrived; 0: none.
-    arrived: u64,
-    /// Leaves that neither fly nor were acked nor are older than what flies: so many, all up to this one.
+    /// Transmissions so far; the number of the last.
+    pub(super) transmissions: u64,
+    /// The latest transmission that was acked; 0: none.
+    newest_acked: u64,
+    /// Transmissions that are neither in flight nor acked nor older than all in flight: so many, up to that number.
     void: u32,
     void_until: u64,
 }
@@ -41,79 +41,79 @@ pub(super) struct Reorder {
 impl Reorder {
     pub(super) fn new() -> Self {
         Reorder {
-            packets: PACKETS,
-            eighths: EIGHTHS,
+            packet_threshold: PACKET_THRESHOLD,
+            time_threshold: TIME_THRESHOLD_EIGHTHS,
             grown: None,
             needed: 0,
-            left: 0,
-            arrived: 0,
+            transmissions: 0,
+            newest_acked: 0,
             void: 0,
             void_until: 0,
         }
     }
 
-    /// A packet leaves: the how manieth.
-    pub(super) fn leave(&mut self) -> u64 {
-        self.left += 1;
-        self.left
+    /// A packet is transmitted; the number of the transmission.
+    pub(super) fn transmit(&mut self) -> u64 {
+        self.transmissions += 1;
+        self.transmissions
     }
 
-    /// What left as this one is there.
-    pub(super) fn arrived(&mut self, order: u64) {
-        self.arrived = self.arrived.max(order);
+    /// This transmission was acked.
+    pub(super) fn acked(&mut self, order: u64) {
+        self.newest_acked = self.newest_acked.max(order);
     }
 
-    /// What left as this one no longer flies, and proves nothing.
+    /// This transmission is no longer in flight, and its delivery is unknown.
     pub(super) fn void(&mut self, order: u64) {
         self.void = self.void.saturating_add(1);
         self.void_until = self.void_until.max(order);
     }
 
-    /// Something that left later is there.
-    pub(super) fn is_overtaken(&self, order: u64) -> bool {
-        self.arrived > order
+    /// A later transmission was acked.
+    pub(super) fn left_before_newest_acked(&self, order: u64) -> bool {
+        self.newest_acked > order
     }
 
-    /// So many that left later than the oldest one in flight are there that it is lost. `others`: that fly beside it.
-    pub(super) fn is_passed(&mut self, order: u64, others: u32) -> bool {
+    /// The packet threshold is reached for the oldest packet in flight. `others`: packets in flight beside it.
+    pub(super) fn exceeds_packet_threshold(&mut self, order: u64, others: u32) -> bool {
         if order >= self.void_until {
             self.void = 0;
         }
-        let gone = (self.left - order).saturating_sub(u64::from(others) + u64::from(self.void));
-        self.is_overtaken(order) && gone >= u64::from(self.packets)
+        let gone = (self.transmissions - order).saturating_sub(u64::from(others) + u64::from(self.void));
+        self.left_before_newest_acked(order) && gone >= u64::from(self.packet_threshold)
     }
 
-    /// How long a packet that was overtaken may be on its way.
-    pub(super) fn patience(&self, rtt: &Rtt) -> Nanos {
-        let (Some(latest), Some(smoothed)) = (rtt.latest(), rtt.smoothed()) else { return rtt.timing().first };
+    /// Loss delay: how long after its transmission a packet is lost if a later one was acked (RFC 9002, 6.1.2).
+    pub(super) fn loss_delay(&self, rtt: &Rtt) -> Nanos {
+        let (Some(latest), Some(smoothed)) = (rtt.latest_rtt(), rtt.srtt()) else { return rtt.timing().first };
         let trip = latest.max(smoothed);
-        trip.saturating_add((trip / 8).saturating_mul(self.eighths).max(SHORTEST))
+        trip.saturating_add((trip / 8).saturating_mul(self.time_threshold).max(MIN_REORDERING_WINDOW))
     }
 
-    /// Acks that repeat the same gap before it counts as a loss: one, or more where packets overtake each other.
-    pub(super) fn repeats(&self) -> u32 {
-        self.packets / PACKETS
+    /// Duplicate acks that make a loss: one, or more where the path reorders.
+    pub(super) fn duplicate_threshold(&self) -> u32 {
+        self.packet_threshold / PACKET_THRESHOLD
     }
 
-    /// A resend was in vain.
-    pub(super) fn vain(&mut self, now: Nanos, rtt: &Rtt) {
+    /// A loss was spurious.
+    pub(super) fn spurious(&mut self, now: Nanos, rtt: &Rtt) {
         self.needed = 0;
-        let trip = rtt.smoothed().unwrap_or(SECONDS);
+        let trip = rtt.srtt().unwrap_or(SECONDS);
         if self.grown.is_some_and(|grown| now.saturating_sub(grown) < trip) {
             return;
         }
         self.grown = Some(now);
-        self.packets = (self.packets * 2).min(PACKETS_MOST);
-        self.eighths = (self.eighths + 1).min(EIGHTHS_MOST);
+        self.packet_threshold = (self.packet_threshold * 2).min(PACKET_THRESHOLD_MAX);
+        self.time_threshold = (self.time_threshold + 1).min(TIME_THRESHOLD_EIGHTHS_MAX);
     }
 
-    /// A resend was needed.
+    /// A loss was real.
     pub(super) fn needed(&mut self) {
         self.needed += 1;
         if self.needed >= CALM {
             self.needed = 0;
-            self.packets = (self.packets / 2).max(PACKETS);
-            self.eighths = (self.eighths - 1).max(EIGHTHS);
+            self.packet_threshold = (self.packet_threshold / 2).max(PACKET_THRESHOLD);
+            self.time_threshold = (self.time_threshold - 1).max(TIME_THRESHOLD_EIGHTHS);
         }
     }
 }

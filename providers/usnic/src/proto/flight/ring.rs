@@ -1,12 +1,12 @@
 //! Where the packets in flight are kept: a ring indexed by PSN, and through it a list in the order in which they left.
 //!
 //! The ring grows as far as it is needed, up to the window; within it every packet has its slot by its number alone.
-//! The list holds what flies, oldest first; a packet that is sent again moves to its end. Which packets there are is
+//! The list holds the packets in flight, oldest transmission first; a packet that is sent again moves to its end. Which packets there are is
 //! for `Flight` to know.
 
 use super::super::psn::Psn;
 use super::super::{Nanos, WINDOW};
-use super::Why;
+use super::Cause;
 use super::delivery::PacketState;
 
 /// What an idle connection starts with, in slots.
@@ -28,38 +28,38 @@ pub(super) struct Slot<T> {
     /// How often it left.
     pub(super) sends: u8,
     /// Of the last time that it was to be sent again.
-    pub(super) why: Why,
+    pub(super) cause: Cause,
     /// The neighbours in the list; itself where there is none.
     before: Psn,
     after: Psn,
 }
 
-/// Slots, and the list of those that fly.
+/// Slots, and the list of packets in flight.
 #[derive(Debug)]
 pub(super) struct Ring<T> {
     /// A power of two of them, or none.
     slots: Vec<Slot<T>>,
     /// The list's first and last.
     ends: Option<(Psn, Psn)>,
-    flying: u32,
-    /// That fly.
+    in_flight_count: u32,
+    /// In flight.
     bytes: u64,
 }
 
 impl<T: Copy> Ring<T> {
     pub(super) fn new() -> Self {
-        Ring { slots: Vec::new(), ends: None, flying: 0, bytes: 0 }
+        Ring { slots: Vec::new(), ends: None, in_flight_count: 0, bytes: 0 }
     }
 
-    pub(super) fn flying(&self) -> u32 {
-        self.flying
+    pub(super) fn in_flight_count(&self) -> u32 {
+        self.in_flight_count
     }
 
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// That which left first of all that fly.
+    /// The oldest transmission in flight.
     pub(super) fn oldest(&self) -> Option<Psn> {
         self.ends.map(|(oldest, _)| oldest)
     }
@@ -77,11 +77,21 @@ impl<T: Copy> Ring<T> {
         &mut self.slots[place]
     }
 
-    /// A new packet, `used` packets after the oldest that has a slot. It flies.
+    /// A new packet, `used` packets after the oldest that has a slot. It is in flight.
     pub(super) fn insert(&mut self, psn: Psn, used: u32, what: T, bytes: u32, now: Nanos, order: u64) {
         let state = PacketState::default();
-        let slot =
-            Slot { what, sent: now, first: now, order, bytes, state, sends: 1, why: Why::Gap, before: psn, after: psn };
+        let slot = Slot {
+            what,
+            sent: now,
+            first: now,
+            order,
+            bytes,
+            state,
+            sends: 1,
+            cause: Cause::Loss,
+            before: psn,
+            after: psn,
+        };
         if used as usize >= self.slots.len() {
             self.grow(psn, used, slot);
         }
@@ -109,11 +119,11 @@ impl<T: Copy> Ring<T> {
         (slot.before, slot.after) = (newest, psn);
         let bytes = slot.bytes;
         self.ends = Some((oldest, psn));
-        self.flying += 1;
+        self.in_flight_count += 1;
         self.bytes += u64::from(bytes);
     }
 
-    /// Takes one that flies out of the list.
+    /// Removes a packet in flight from the list.
     pub(super) fn remove(&mut self, psn: Psn) {
         let Some((oldest, newest)) = self.ends else { return };
         let &Slot { before, after, bytes, .. } = self.slot(psn);
@@ -133,7 +143,7 @@ impl<T: Copy> Ring<T> {
                 Some((oldest, newest))
             }
         };
-        self.flying -= 1;
+        self.in_flight_count -= 1;
         self.bytes -= u64::from(bytes);
     }
 
@@ -165,7 +175,7 @@ impl<T: Copy> Ring<T> {
             at = (slot.after != psn).then_some(slot.after);
         }
         assert_eq!(self.ends.map(|(_, newest)| newest), seen.last().copied());
-        assert_eq!((self.flying as usize, self.bytes), (seen.len(), bytes));
+        assert_eq!((self.in_flight_count as usize, self.bytes), (seen.len(), bytes));
         seen
     }
 }

@@ -1,22 +1,23 @@
-//! What time changes: every packet in flight has a deadline (US-9), and the one that left first has the first.
+//! Timers of loss detection (RFC 9002, 6.1.2 and 6.2; US-9): the loss delay, and the probe timeout (PTO).
 //!
-//! A packet that was overtaken is lost after a little more than a round trip; one that nothing overtook is no more than
-//! late, so that after the timeout one or two are sent again to get an answer, and not the whole window.
+//! A packet that left before one that was acked is lost after the loss delay. If none was acked, a probe timeout sends one or two
+//! packets again to get an ack, and does not mark anything as lost.
 
 use super::super::Nanos;
-use super::{Flight, Lost, Timeout, Why};
+use super::{Cause, Flight, Lost, Timeout};
 
-/// Timeouts in a row before a peer can be given up: a process that slept has to ask again first.
-const TIMEOUTS: u32 = 3;
+/// Probe timeouts in a row before a peer can be given up: a process that slept has to probe again first.
+const PTOS_BEFORE_GIVING_UP: u32 = 3;
 
 impl<T: Copy> Flight<T> {
-    /// Finds what is lost, oldest first.
+    /// Detects lost packets, oldest transmission first: DetectAndRemoveLostPackets (RFC 9002, A.10).
     pub(super) fn detect(&mut self, now: Nanos, lost: &mut Lost) {
-        let patience = self.reorder.patience(&self.rtt);
+        let loss_delay = self.reorder.loss_delay(&self.rtt);
         while let Some(psn) = self.ring.oldest() {
             let slot = self.ring.slot(psn);
-            let is_late = self.reorder.is_overtaken(slot.order) && now.saturating_sub(slot.sent) >= patience;
-            if !is_late && !self.reorder.is_passed(slot.order, self.ring.flying() - 1) {
+            let is_late =
+                self.reorder.left_before_newest_acked(slot.order) && now.saturating_sub(slot.sent) >= loss_delay;
+            if !is_late && !self.reorder.exceeds_packet_threshold(slot.order, self.ring.in_flight_count() - 1) {
                 return;
             }
             self.lose_to_gap(psn, lost);
@@ -26,20 +27,20 @@ impl<T: Copy> Flight<T> {
     /// When `on_time` has something to do; `None` if nothing is in flight (what is to be resent waits for its sender).
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let slot = self.ring.slot(self.ring.oldest()?);
-        let timeout = self.timeout();
-        if !self.reorder.is_overtaken(slot.order) {
+        let timeout = self.pto_deadline();
+        if !self.reorder.left_before_newest_acked(slot.order) {
             return Some(timeout);
         }
-        Some(timeout.min(slot.sent.saturating_add(self.reorder.patience(&self.rtt))))
+        Some(timeout.min(slot.sent.saturating_add(self.reorder.loss_delay(&self.rtt))))
     }
 
-    /// When to probe or to give up.
-    fn timeout(&self) -> Nanos {
+    /// When the probe timeout expires, or the peer is given up.
+    fn pto_deadline(&self) -> Nanos {
         let oldest = self.ring.oldest().map_or(0, |psn| self.ring.slot(psn).sent);
-        let from = oldest.max(self.progress).max(self.timed_out);
-        let timeout = from.saturating_add(self.rtt.pto(self.timeouts));
-        match self.timeouts {
-            ..TIMEOUTS => timeout,
+        let from = oldest.max(self.progress).max(self.last_pto);
+        let timeout = from.saturating_add(self.rtt.pto(self.pto_count));
+        match self.pto_count {
+            ..PTOS_BEFORE_GIVING_UP => timeout,
             _ => timeout.min(self.give_up()),
         }
     }
@@ -57,20 +58,20 @@ impl<T: Copy> Flight<T> {
         if lost.packets > 0 {
             return Timeout::Lost(lost);
         }
-        if self.ring.flying() == 0 || now < self.timeout() {
+        if self.ring.in_flight_count() == 0 || now < self.pto_deadline() {
             return Timeout::Nothing;
         }
-        if self.timeouts >= TIMEOUTS && now >= self.give_up() {
+        if self.pto_count >= PTOS_BEFORE_GIVING_UP && now >= self.give_up() {
             return Timeout::GiveUp;
         }
-        // One is enough if only an ack was late; if packets are lost, two have a better chance.
-        self.probes = if self.timeouts == 0 { 1 } else { 2 };
-        self.probes = self.probes.min(self.ring.flying());
-        self.timeouts += 1;
-        self.timed_out = now;
+        // One probe is enough if only an ack was late; two are more likely to arrive if packets are lost (RFC 9002, 6.2.4).
+        self.probes = if self.pto_count == 0 { 1 } else { 2 };
+        self.probes = self.probes.min(self.ring.in_flight_count());
+        self.pto_count += 1;
+        self.last_pto = now;
         for _ in 0..self.probes {
             if let Some(psn) = self.ring.oldest() {
-                self.lose(psn, Why::Probe);
+                self.lose(psn, Cause::Pto);
             }
         }
         Timeout::Probe(self.probes)

@@ -85,24 +85,27 @@ impl Sender {
 fn a_packet_is_queued_flies_is_lost_flies_and_is_free() {
     for start in STARTS {
         let mut sender = Sender::with(start, 4);
-        assert_eq!((sender.state(0), sender.state(3), sender.state(4)), (State::Flying, State::Flying, State::Queued));
+        assert_eq!(
+            (sender.state(0), sender.state(3), sender.state(4)),
+            (State::InFlight, State::InFlight, State::Unsent)
+        );
         assert_eq!((sender.flight.bytes(), sender.flight.packets(), sender.flight.room()), (400, 4, 4092));
         sender.now += TRIP;
         let acked = sender.ack(0, &[(1, 4)]).unwrap();
         assert_eq!((acked.packets, acked.bytes, acked.advanced, acked.lost.packets), (3, 300, false, 1));
         assert_eq!((acked.lost.bytes, acked.lost.first_sent), (100, sender.now - TRIP));
-        assert_eq!((sender.state(0), sender.state(1)), (State::Lost, State::Free));
+        assert_eq!((sender.state(0), sender.state(1)), (State::Lost, State::Acked));
         assert_eq!((sender.flight.bytes(), sender.flight.lost_packets(), sender.flight.room()), (0, 1, 4092));
         assert_eq!(sender.resend(), [0]);
         assert_eq!(
-            (sender.state(0), sender.flight.why(Psn(start)), sender.flight.lost_packets()),
-            (State::Flying, Some(Why::Gap), 0)
+            (sender.state(0), sender.flight.cause(Psn(start)), sender.flight.lost_packets()),
+            (State::InFlight, Some(Cause::Loss), 0)
         );
         sender.now += TRIP;
         assert!(sender.ack(4, &[]).unwrap().advanced);
         assert_eq!(
             (sender.done.as_slice(), sender.flight.is_empty(), sender.state(0)),
-            ([1, 2, 3, 0].as_slice(), true, State::Free)
+            ([1, 2, 3, 0].as_slice(), true, State::Acked)
         );
         assert_eq!((sender.flight.deadline(), sender.flight.room()), (None, 4096));
     }
@@ -163,7 +166,7 @@ fn later_means_sent_later() {
     assert_eq!(sender.lost(0, &[(1, 4)]), 0, "these left before the resend");
     sender.now += TRIP / 2;
     assert_eq!(sender.lost(0, &[(1, 7)]), 1, "and these after it: the resend is lost too");
-    assert_eq!((sender.resend(), sender.flight.tally().gaps), (vec![0], 2));
+    assert_eq!((sender.resend(), sender.flight.tally().losses), (vec![0], 2));
 }
 
 #[test]
@@ -193,7 +196,7 @@ fn an_ack_that_repeats_a_gap_has_the_packet_resent_once() {
     sender.now += TRIP;
     assert_eq!(sender.lost(0, &[(1, 3)]), 1, "now it should have come");
     let tally = *sender.flight.tally();
-    assert_eq!((tally.gaps, tally.repeated, tally.spurious_gaps), (2, 1003, 0));
+    assert_eq!((tally.losses, tally.repeated, tally.spurious_losses), (2, 1003, 0));
 }
 
 #[test]
@@ -248,16 +251,16 @@ fn timeouts_double_and_probe_with_one_or_two() {
     assert_eq!(sender.flight.deadline(), Some(start + 100 * MILLIS), "before anything was measured");
     assert_eq!(sender.flight.on_time(start + 100 * MILLIS - 1), Timeout::Nothing);
     assert_eq!((sender.wait(), sender.flight.probes()), (Timeout::Probe(1), 1));
-    assert_eq!(sender.flight.why(Psn(0)), Some(Why::Probe));
+    assert_eq!(sender.flight.cause(Psn(0)), Some(Cause::Pto));
     assert_eq!(sender.resend(), [0]);
-    assert_eq!((sender.flight.probes(), sender.flight.timeouts()), (0, 1));
+    assert_eq!((sender.flight.probes(), sender.flight.pto_count()), (0, 1));
     assert_eq!((sender.wait(), sender.now), (Timeout::Probe(2), start + 300 * MILLIS));
     assert_eq!(sender.resend(), [1, 2], "those that left first");
     assert_eq!((sender.wait(), sender.now), (Timeout::Probe(2), start + 700 * MILLIS));
     sender.resend();
     assert_eq!(sender.flight.tally().probes, 5);
     sender.ack(49, &[]).unwrap();
-    assert_eq!((sender.flight.timeouts(), sender.flight.probes()), (0, 0), "it is there again");
+    assert_eq!((sender.flight.pto_count(), sender.flight.probes()), (0, 0), "it is there again");
     assert_eq!(sender.resend(), [49], "the probes overtook it");
     for _ in 0..3 {
         assert_eq!((sender.wait(), sender.flight.probes()), (Timeout::Probe(1), 1), "there is no second one");
@@ -334,7 +337,7 @@ fn only_packets_sent_once_are_measured() {
     sender.resend();
     sender.now += 5 * TRIP;
     assert_eq!(sender.ack(4, &[]).unwrap().rtt, None);
-    assert_eq!(sender.flight.rtt().latest(), Some(TRIP));
+    assert_eq!(sender.flight.rtt().latest_rtt(), Some(TRIP));
     sender.send(3);
     sender.now += 2 * TRIP;
     assert_eq!(sender.ack(4, &[(6, 7)]).unwrap().rtt, Some(2 * TRIP));
@@ -355,7 +358,7 @@ fn a_resend_in_vain_is_noticed_and_makes_the_flight_more_patient() {
         (3, 0),
         "no resend came that fast, and it proves nothing of the others"
     );
-    assert_eq!(sender.flight.tally().spurious_gaps, 3);
+    assert_eq!(sender.flight.tally().spurious_losses, 3);
     assert_eq!(sender.lost(6, &[(7, 12)]), 0, "five later ones are now too few");
     assert_eq!(sender.lost(6, &[(7, 16)]), 1, "the three in vain are not taken for later ones, nine are enough");
 }
@@ -372,7 +375,7 @@ fn resends_that_are_answered_a_little_sooner_than_ever_tell_of_no_longer_path() 
         sender.now += TRIP * 6 / 10;
         sender.ack(packet, &[]).unwrap();
     }
-    assert!(sender.flight.rtt().smoothed().unwrap() <= TRIP, "{:?}", sender.flight.rtt());
+    assert!(sender.flight.rtt().srtt().unwrap() <= TRIP, "{:?}", sender.flight.rtt());
 }
 
 #[test]
@@ -419,6 +422,6 @@ fn memory_follows_the_flight_and_goes_when_it_rests() {
     sender.flight.rest();
     assert_eq!(sender.flight.ring.capacity(), 0);
     sender.send(3);
-    assert_eq!((sender.flight.ring.capacity(), sender.state(4098)), (16, State::Flying));
+    assert_eq!((sender.flight.ring.capacity(), sender.state(4098)), (16, State::InFlight));
     assert!(size_of::<Flight<[u64; 4]>>() < 2048, "an idle connection is small");
 }

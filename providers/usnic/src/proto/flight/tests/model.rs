@@ -74,7 +74,7 @@ impl Model {
 
 /// The flight and the model agree on every packet.
 fn agree(sender: &Sender, model: &Model) -> Result<(), TestCaseError> {
-    let flying: HashSet<Psn> = sender.flight.ring.walk().into_iter().collect();
+    let in_flight_count: HashSet<Psn> = sender.flight.ring.walk().into_iter().collect();
     let (first, sent) = (model.first(), model.waits.len());
     let psn = |at: usize| sender.first.plus(at as u32);
     prop_assert_eq!((sender.flight.cumulative(), sender.flight.next_psn()), (psn(first), psn(sent)));
@@ -82,15 +82,19 @@ fn agree(sender: &Sender, model: &Model) -> Result<(), TestCaseError> {
     let mut lost = 0;
     for at in first..sent {
         let state = sender.flight.state(psn(at));
-        prop_assert_eq!(model.waits[at], matches!(state, State::Flying | State::Lost), "packet {}", at);
+        prop_assert_eq!(model.waits[at], matches!(state, State::InFlight | State::Lost), "packet {}", at);
         lost += u32::from(state == State::Lost);
-        prop_assert_eq!(state == State::Flying, flying.contains(&psn(at)));
+        prop_assert_eq!(state == State::InFlight, in_flight_count.contains(&psn(at)));
     }
     let first_lost = (first..sent).find(|&at| sender.flight.state(psn(at)) == State::Lost);
     prop_assert_eq!(sender.flight.lost(), first_lost.map(|at| (psn(at), at as u32)));
-    prop_assert_eq!((sender.flight.lost_packets(), sender.flight.packets() as usize), (lost, flying.len()));
-    prop_assert_eq!(sender.flight.bytes(), flying.len() as u64 * 100);
-    prop_assert_eq!(sender.flight.deadline().is_some(), !flying.is_empty(), "what flies has a deadline, nothing else");
+    prop_assert_eq!((sender.flight.lost_packets(), sender.flight.packets() as usize), (lost, in_flight_count.len()));
+    prop_assert_eq!(sender.flight.bytes(), in_flight_count.len() as u64 * 100);
+    prop_assert_eq!(
+        sender.flight.deadline().is_some(),
+        !in_flight_count.is_empty(),
+        "what flies has a deadline, nothing else"
+    );
     Ok(())
 }
 
@@ -119,7 +123,7 @@ fn run(start: u32, steps: Vec<Step>) -> Result<(), TestCaseError> {
                 for _ in 0..count {
                     let Some((psn, _)) = sender.flight.lost() else { break };
                     sender.flight.resent(sender.now, psn);
-                    prop_assert_eq!(sender.flight.state(psn), State::Flying);
+                    prop_assert_eq!(sender.flight.state(psn), State::InFlight);
                 }
             }
             Step::Again(distance) => {

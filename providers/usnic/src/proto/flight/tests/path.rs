@@ -194,8 +194,8 @@ fn through(weather: Weather) -> World {
 fn a_clean_path_sees_no_resend() {
     let world = through(Weather::default());
     let tally = world.flight.tally();
-    assert_eq!((tally.gaps, tally.probes, world.wasted), (0, 0, 0));
-    let trip = world.flight.rtt().smoothed().unwrap();
+    assert_eq!((tally.losses, tally.probes, world.wasted), (0, 0, 0));
+    let trip = world.flight.rtt().srtt().unwrap();
     assert!((2 * ONE_WAY..2 * ONE_WAY + CWND as u64 * LEAVES).contains(&trip), "{trip}");
 }
 
@@ -203,7 +203,7 @@ fn a_clean_path_sees_no_resend() {
 fn a_lossy_path_wastes_little() {
     let world = through(Weather { loses: 50, loses_acks: 50, ..Weather::default() });
     let tally = world.flight.tally();
-    assert!(tally.gaps + tally.probes < 20_000 * 6 / 100, "a little over one in twenty: {tally:?}");
+    assert!(tally.losses + tally.probes < 20_000 * 6 / 100, "a little over one in twenty: {tally:?}");
     assert!(world.wasted < 20, "{} came twice", world.wasted);
     assert!(tally.probes < 100, "hardly any timeout: {tally:?}");
 }
@@ -213,7 +213,7 @@ fn a_path_that_reorders_is_learned() {
     let weather = Weather { reorders: 100, late: 60 * MICROS, ..Weather::default() };
     let world = through(weather);
     let tally = world.flight.tally();
-    assert!(tally.spurious_gaps > 0 && world.wasted < 400, "2 % of 10 %: {} {tally:?}", world.wasted);
+    assert!(tally.spurious_losses > 0 && world.wasted < 400, "2 % of 10 %: {} {tally:?}", world.wasted);
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn a_path_that_becomes_far_longer_is_measured_anew() {
     for (seed, by) in [(1, 2 * MILLIS), (2, 5 * MILLIS), (3, 20 * MILLIS), (4, 50 * MILLIS)] {
         let weather = Weather { slower: Some((10 * MILLIS, by)), loses: 2, ..Weather::default() };
         let world = World::new(7, seed, weather).run(40_000).unwrap();
-        let trip = world.flight.rtt().smoothed().unwrap();
+        let trip = world.flight.rtt().srtt().unwrap();
         assert!((2 * by..3 * by).contains(&trip), "{trip} is not {}", 2 * (by + ONE_WAY));
         assert!(world.wasted < 4_000, "{by}: {} of 40,000 came twice: {:?}", world.wasted, world.flight.tally());
     }
