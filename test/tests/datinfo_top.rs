@@ -295,7 +295,7 @@ fn where_nobody_tells_anything_the_status_is_one_and_for_wrong_words_two() {
     }
     let program = program("datinfo");
     for (words, said) in [
-        ("--once", "no process of yours has an adapter open"),
+        ("--once", "no process of yours has an endpoint or a listener"),
         ("--once --json", "\"processes\": []"),
         ("--openmetrics", "# EOF\n"),
     ] {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use dapl_test::run::{self, Finished, Room, Run, SM0};
+use dapl_test::run::{self, Finished, Room, Run, SM0, USNIC0};
 use dapl_test::stage::{Profile, stage};
 
 /// No healthy run takes as long, even on a busy machine.
@@ -51,4 +51,14 @@ fn two_on_one_processor_wait_for_each_other() {
 #[test]
 fn two_on_one_processor_that_poll_come_on() {
     waits(&["200", "1", "together", "polling"], LIMIT);
+}
+
+#[test]
+fn an_adapter_without_endpoints_has_no_thread() {
+    for (name, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
+        let stage = stage(Profile::Dev);
+        let room = Room::new(&stage, Some(registry));
+        let program = run::program(&stage, "test/c/threads.c");
+        Run::start(room.command(&program, &[name])).finish(LIMIT).expect_success("threads: OK");
+    }
 }

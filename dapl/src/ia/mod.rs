@@ -18,6 +18,7 @@ use crate::provider::{Limits, Provider};
 use crate::runtime::consumer_memory::Address;
 use crate::runtime::handle::{Kind, Object, ObjectId, Usable, Use};
 use crate::stats::counters::Sums;
+use crate::stats::publication;
 use crate::stats::trace;
 
 pub mod dapl_ia;
@@ -174,6 +175,9 @@ impl<P: Provider> Ia<P> {
 
     /// Takes notice of a child whose handle is live. A child that comes during a close is closed at once.
     pub fn adopt(&self, child: Weak<dyn Child>, rank: Rank) {
+        if matches!(rank, Rank::Ep | Rank::Srq | Rank::Rsp | Rank::Psp) {
+            publication::start(); // these have something to count
+        }
         let mut children = self.children.lock();
         if !children.closing {
             let address = child.as_ptr().cast::<()>() as usize;

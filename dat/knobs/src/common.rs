@@ -65,7 +65,7 @@ pub static DAPL: Table = Table {
             name: "",
             variable: "DAPL_COUNTERS",
             values: Values::OneOf(&["on", "off"]),
-            meaning: "whether a process with an open adapter answers its user's tools that ask for its counters",
+            meaning: "whether a process with an endpoint or a listener answers its user's tools that ask for its counters",
         },
         Knob {
             name: "io_trc",

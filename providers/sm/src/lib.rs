@@ -129,6 +129,29 @@ impl Drop for Listener {
     }
 }
 
+impl Sm {
+    /// Starts the engine's thread, unless it runs. The first object that may have something to report calls it, so that an
+    /// adapter without such objects has no thread. Errors: `Exhausted(Device)`, logged here.
+    fn start_engine(&self) -> Result<()> {
+        let mut thread = self.thread.lock();
+        if thread.is_some() {
+            return Ok(());
+        }
+        let failed = |error: std::io::Error| {
+            log::error!("{}: cannot start the engine's thread: {error}", self.device.endpoint.path().display());
+            Error::Exhausted(Resource::Device)
+        };
+        let engine = engine::Engine::new(self.device.clone()).map_err(|e| failed(e.into()))?;
+        let stopping = self.stopping.clone();
+        let started = dapl::runtime::thread::spawn("dapl-sm", move || {
+            dapl::runtime::thread::request_short_slice();
+            engine.run(&stopping);
+        });
+        *thread = Some(started.map_err(failed)?);
+        Ok(())
+    }
+}
+
 impl Provider for Sm {
     type Listener = Listener;
     type Request = Request;
@@ -137,19 +160,7 @@ impl Provider for Sm {
 
     fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self> {
         let device = Arc::new(Device::open(spec, sink)?);
-        let stopping = Arc::new(AtomicBool::new(false));
-        let failed = |error: std::io::Error| {
-            log::error!("{}: cannot start the engine's thread: {error}", spec.name);
-            Error::Exhausted(Resource::Device)
-        };
-        let engine = engine::Engine::new(device.clone()).map_err(|e| failed(e.into()))?;
-        let stop = stopping.clone();
-        let thread = dapl::runtime::thread::spawn("dapl-sm", move || {
-            dapl::runtime::thread::request_short_slice();
-            engine.run(&stop);
-        })
-        .map_err(failed)?;
-        Ok(Sm { device, stopping, thread: Mutex::new(Some(thread)) })
+        Ok(Sm { device, stopping: Arc::default(), thread: Mutex::default() })
     }
 
     fn limits(&self) -> &Limits {
@@ -166,6 +177,7 @@ impl Provider for Sm {
     }
 
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Listener> {
+        self.start_engine()?;
         let name = self.device.endpoint.claim(qual)?;
         self.device.listeners.lock().insert(qual, id);
         Ok(Listener { device: self.device.clone(), qual, _name: name })
@@ -234,15 +246,18 @@ impl QueueProvider for Sm {
     type Qp = Qp;
 
     fn create_srq(&self, pd: &Pd, spec: SrqSpec) -> Result<Srq> {
+        self.start_engine()?;
         let Device { bell, srqs, limits, .. } = &*self.device;
         Srq::new(pd.0, spec, bell.clone(), srqs.clone(), limits.max_srqs)
     }
 
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Cq> {
+        self.start_engine()?;
         Ok(Cq::new(sink, self.device.bell.clone(), self.device.knobs.spin))
     }
 
     fn create_qp(&self, pd: &Pd, spec: QpSpec<Self>) -> Result<Qp> {
+        self.start_engine()?;
         Ok(Qp::new(self.device.clone(), pd.0, spec))
     }
 }

@@ -92,7 +92,7 @@ pub(crate) fn now() -> Nanos {
 }
 
 impl Device {
-    /// Opens it and starts its engine. Errors are logged here, with object, cause and remedy.
+    /// Opens it. Errors are logged here, with object, cause and remedy.
     pub(crate) fn open(spec: &IaSpec<'_>, reports: Arc<dyn Reports>) -> Result<Arc<Device>> {
         let knobs = Knobs::read(spec.params);
         let interface = find(spec.name, &knobs)?;
@@ -129,13 +129,23 @@ impl Device {
             late: AtomicU64::new(0),
             thread: Mutex::default(),
         });
-        let engine = Engine::new(device.clone());
-        let thread = dapl::runtime::thread::spawn("dapl-usnic", move || engine.run()).map_err(|error| {
-            log::error!("{}: cannot start the engine's thread: {error}", spec.name);
+        Ok(device)
+    }
+
+    /// Starts the engine's thread, unless it runs. The first object that may have something to report calls it, so that an
+    /// adapter without such objects has no thread. Errors: `Exhausted(Device)`, logged here.
+    pub(crate) fn start_engine(&self) -> Result<()> {
+        let mut thread = self.thread.lock();
+        if thread.is_some() {
+            return Ok(());
+        }
+        let engine = Engine::new(self.me.upgrade().ok_or(Error::Internal)?);
+        let started = dapl::runtime::thread::spawn("dapl-usnic", move || engine.run()).map_err(|error| {
+            log::error!("{}: cannot start the engine's thread: {error}", self.name);
             Error::Exhausted(Resource::Device)
         })?;
-        *device.thread.lock() = Some(thread);
-        Ok(device)
+        *thread = Some(started);
+        Ok(())
     }
 
     /// The address that peers connect to, with the port of set-ups.

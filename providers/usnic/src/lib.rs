@@ -166,6 +166,7 @@ impl Provider for Usnic {
     }
 
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Listener> {
+        self.device.start_engine()?;
         Ok(Listener { _listening: self.device.listen(qual, id)? })
     }
 
@@ -208,14 +209,17 @@ impl QueueProvider for Usnic {
     type Qp = Qp;
 
     fn create_srq(&self, pd: &Pd, spec: SrqSpec) -> Result<Srq> {
+        self.device.start_engine()?;
         Srq::new(pd.0, spec, self.device.bell.clone(), self.srqs.clone(), self.limits.max_srqs)
     }
 
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Cq> {
+        self.device.start_engine()?;
         Ok(Cq::new(sink, self.device.clone(), self.device.bell.clone(), self.device.knobs.spin))
     }
 
     fn create_qp(&self, pd: &Pd, spec: QpSpec<Self>) -> Result<Qp> {
+        self.device.start_engine()?;
         Ok(Qp::new(self, pd.0, spec))
     }
 

@@ -1,6 +1,7 @@
 //! The counters of this process, for who asks from outside: `datinfo top`, and whatever else its user runs.
 //!
-//! A process with an open IA has one thread that sleeps in a local socket. Who connects, and is of the same user (or the
+//! A process with an endpoint, a listener or a shared receive queue has one thread that sleeps in a local socket; it ends with
+//! the last IA. Who connects, and is of the same user (or the
 //! superuser), gets a text with all counters of all IAs, made in that moment; nobody can say anything to it. So counting
 //! costs no more than it did, idle processes stay idle, and nothing is left of one that dies. The socket's name is abstract:
 //! there is no file, it is seen within one network name space, and the kernel frees it.
@@ -51,15 +52,21 @@ pub(crate) fn hold() -> LastingGuard<Published> {
     PUBLISHED.lock()
 }
 
-/// An IA is open. That its numbers cannot be told is no reason not to open it.
+/// Adds an IA that was opened.
 pub(crate) fn add(shows: Weak<dyn Shows>) {
-    if secure_variable(VARIABLE).is_some_and(|word| word == "off") {
-        return;
-    }
     let mut published = hold();
     published.be_of_this_process();
     published.shows.push(shows);
-    if published.server.is_none() {
+}
+
+/// Starts the thread that answers, unless it runs or `DAPL_COUNTERS` is `off`. A failure is logged only: counters that cannot
+/// be read from outside are no reason to refuse an object.
+pub(crate) fn start() {
+    let mut published = hold();
+    if published.server.is_none()
+        && !published.shows.is_empty()
+        && secure_variable(VARIABLE).is_none_or(|word| word != "off")
+    {
         match server::start() {
             Ok(server) => published.server = Some(server),
             Err(error) => log::info!("counters are not published: {error}"),
@@ -139,6 +146,8 @@ mod tests {
         assert!(of_one().is_empty());
         let weak: Weak<dyn Shows> = Arc::downgrade(&(one.clone() as Arc<dyn Shows>));
         add(weak);
+        assert!(of_one().is_empty(), "nothing has started the thread");
+        start();
         for _ in 0..3 {
             let told = of_one();
             assert_eq!(told.len(), 1);

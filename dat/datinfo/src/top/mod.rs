@@ -1,6 +1,6 @@
 //! `datinfo top`: the counters of running processes, as they tell them.
 //!
-//! A look asks all processes of this user that have an adapter open (`dat_counters`), and knows nothing of libdat. `rates`
+//! A look asks all processes of this user that have an endpoint or a listener (`dat_counters`), and knows nothing of libdat. `rates`
 //! holds it against the look before; `table`, `document` and `openmetrics` are what is printed. One that is stuck or talks
 //! nonsense costs its own line. Ends when nobody reads any more, or is killed; nothing has to be put right then.
 #![forbid(unsafe_code)]

@@ -24,7 +24,7 @@ pub(super) fn exposition(look: &Look, with_endpoints: bool) -> String {
         let answered = u64::from(found.told.is_ok());
         families.level(
             "dapl_process_answered",
-            "whether a process that has an adapter open tells its counters",
+            "whether a process that publishes its counters answers",
             &process,
             answered,
         );

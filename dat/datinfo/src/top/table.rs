@@ -30,7 +30,9 @@ pub(super) fn table(look: &Look, rates: Option<(&Rates, Duration)>, verbose: boo
     }
     let rates = rates.map(|(rates, _)| rates);
     if look.found.is_empty() {
-        lines.push("no process of yours has an adapter open, or tells of it (DAPL_COUNTERS)".to_owned());
+        lines.push(
+            "no process of yours has an endpoint or a listener and publishes its counters (DAPL_COUNTERS)".to_owned(),
+        );
     } else if adapters > 0 {
         lines.push(head(rates.is_some()));
     }
@@ -217,6 +219,6 @@ pub(super) mod tests {
         assert_eq!((lines.len(), lines[0].as_str()), (2, "0 processes, 0 adapters, 0 endpoints\n"));
         assert!(lines[1].starts_with("        1  it tells its counters in version \"2\""), "{lines:?}");
         look.found.clear();
-        assert!(table(&look, None, false)[1].starts_with("no process of yours has an adapter open"));
+        assert!(table(&look, None, false)[1].starts_with("no process of yours has an endpoint"));
     }
 }

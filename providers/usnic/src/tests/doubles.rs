@@ -227,7 +227,9 @@ impl Ia {
         let params = format!("{ip} port={port} receive_buffer=100000 send_buffer=100000 {params}");
         let above = Arc::new(above);
         let spec = IaSpec { name: "test", params: &params, library: "" };
-        Ia { device: Device::open(&spec, above.clone()).unwrap(), above }
+        let device = Device::open(&spec, above.clone()).unwrap();
+        device.start_engine().unwrap();
+        Ia { device, above }
     }
 
     pub(super) fn connect(&self, to: &Ia, qual: u64, conn: ConnId) -> Arc<Double> {
