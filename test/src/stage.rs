@@ -77,6 +77,19 @@ pub fn stage(profile: Profile) -> Stage {
 /// # Panics
 /// When something does not build; the message is the compiler's.
 pub fn stage_with(profile: Profile, providers: &[&str]) -> Stage {
+    // The programs give dependencies the features that they have in the whole workspace, so cargo builds each once.
+    stage_beside(profile, providers, &["dapltest", "datinfo"])
+}
+
+/// The same without the programs that share dependencies with the suites: quicker where nothing else is built.
+///
+/// # Panics
+/// When something does not build; the message is the compiler's.
+pub fn stage_alone(profile: Profile, providers: &[&str]) -> Stage {
+    stage_beside(profile, providers, &[])
+}
+
+fn stage_beside(profile: Profile, providers: &[&str], programs: &[&str]) -> Stage {
     /// What this process has staged already.
     static DONE: Mutex<Vec<(Profile, String)>> = Mutex::new(Vec::new());
     let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,7 +99,7 @@ pub fn stage_with(profile: Profile, providers: &[&str]) -> Stage {
     let wanted: Vec<_> = ["dat"].iter().chain(providers).map(|name| (profile, (*name).to_owned())).collect();
     if wanted.iter().any(|one| !done.contains(one)) {
         let _lock = lock(&stage.root);
-        build(profile, providers);
+        build(profile, &[providers, programs].concat());
         stage.lay_out(&built, providers).unwrap_or_else(|error| panic!("{}: {error}", stage.root.display()));
         done.extend(wanted);
     }
@@ -98,7 +111,7 @@ pub fn stage_with(profile: Profile, providers: &[&str]) -> Stage {
 /// # Panics
 /// When it does not build; the message is the compiler's.
 pub fn built(package: &str, profile: Profile) -> PathBuf {
-    build_program(&["-p", package], profile, &[]);
+    build_program(&["--bin", package], profile, &[]);
     target_directory().join(profile.directory()).join(package)
 }
 
@@ -107,22 +120,25 @@ pub fn built(package: &str, profile: Profile) -> PathBuf {
 /// # Panics
 /// When it does not build; the message is the compiler's.
 pub fn built_for_package(package: &str, profile: Profile) -> PathBuf {
-    build_program(&["-p", package], profile, &[("XTASK_PACKAGED", "1")]);
+    build_program(&["--bin", package], profile, &[("XTASK_PACKAGED", "1")]);
     target_directory().join(profile.directory()).join(package)
 }
 
-/// Builds an example of a package of the workspace and says where it is.
+/// Builds an example of the workspace and says where it is.
 ///
 /// # Panics
 /// When it does not build; the message is the compiler's.
-pub fn built_example(package: &str, name: &str, profile: Profile) -> PathBuf {
-    build_program(&["-p", package, "--example", name], profile, &[]);
+pub fn built_example(name: &str, profile: Profile) -> PathBuf {
+    build_program(&["--example", name], profile, &[]);
     target_directory().join(profile.directory()).join("examples").join(name)
 }
 
 fn build_program(what: &[&str], profile: Profile, environment: &[(&str, &str)]) {
     let mut cargo = cargo();
-    cargo.args(["build", "--quiet", "--profile", profile.name()]).args(what).envs(environment.iter().copied());
+    cargo
+        .args(["build", "--quiet", "--workspace", "--profile", profile.name()])
+        .args(what)
+        .envs(environment.iter().copied());
     run(&mut cargo);
 }
 
@@ -215,16 +231,10 @@ fn is_stale(made: &Path, sources: &[&Path]) -> bool {
     sources.iter().any(|source| time(source).is_none_or(|source| source > made))
 }
 
-fn build(profile: Profile, providers: &[&str]) {
+fn build(profile: Profile, packages: &[&str]) {
     let mut cargo = cargo();
     cargo.args(["build", "--quiet", "--profile", profile.name(), "-p", "dat"]);
-    for provider in providers {
-        cargo.args(["-p", provider]);
-    }
-    if providers.len() == PROVIDERS.len() {
-        // The programs too: features of dependencies are then those of the whole workspace, and cargo builds each once.
-        cargo.args(["-p", "dapltest", "-p", "datinfo"]);
-    }
+    cargo.args(packages.iter().flat_map(|package| ["-p", package]));
     run(&mut cargo);
 }
 

@@ -108,7 +108,7 @@ impl Pair {
 }
 
 fn ping() -> PathBuf {
-    built_example("udapl", "udapl-ping", Profile::Dev)
+    built_example("udapl-ping", Profile::Dev)
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use dapl_test::run::{Finished, Room, Run};
-use dapl_test::stage::Profile;
+use dapl_test::stage::{self, Profile};
 
 use crate::{Result, tree};
 
@@ -15,7 +15,7 @@ const VERDICT: &str = "dtest: OK (checked ";
 
 /// Runs it, and prints what both said.
 pub(crate) fn run() -> Result {
-    let tree = tree::part(Profile::Dev, &["daplsm"])?;
+    let tree = tree::part("libdat and daplsm", || stage::stage_alone(Profile::Dev, &["daplsm"]))?;
     let room = Room::new(&tree.stage, None);
     let command = |arguments: &[&str]| {
         let mut command = room.command(&tree.dtest, arguments);

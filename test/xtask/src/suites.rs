@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
 fn quick(known: &[String]) -> Result {
     setup::require(&NEEDED)?;
     setup::wish(&WISHED);
-    step("compile all tests", || cargo_test("compile", &["--workspace", "--no-run", "--quiet"]))?;
+    step("compile all tests", || cargo_test("compile", &["--workspace", "--lib", "--bins", "--tests", "--no-run"]))?;
     let mut results = vec![step("unit tests", || tests("unit", known, &[]))];
     let suites: BTreeSet<&str> = known.iter().map(|name| suite_of(name)).collect();
     for suite in suites.into_iter().filter(|suite| !LEFT_OUT.contains(suite)) {
@@ -57,7 +57,7 @@ fn quick(known: &[String]) -> Result {
     results.push(step("suites of daplsm", || {
         cargo_test("daplsm", &["--workspace", "--test", "threads", "--test", "vanished"])
     }));
-    results.push(step("documentation tests", || cargo_test("doc", &["--workspace", "--doc"])));
+    results.push(step("documentation tests", || cargo_test("doc", &["-p", "udapl", "--doc"])));
     both(&results)
 }
 

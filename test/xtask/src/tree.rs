@@ -27,7 +27,7 @@ pub(crate) struct Tree {
 
 /// Builds all of it, in the target directory.
 pub(crate) fn build(profile: Profile) -> Result<Tree> {
-    let Part { stage, dtest, conf } = part(profile, &stage::PROVIDERS)?;
+    let Part { stage, dtest, conf } = part("libdat and the providers", || stage::stage(profile))?;
     let bin = stage.root.join("bin");
     let place = |package: &str, name: &str| {
         let (from, to) = (stage::built(package, profile), bin.join(name));
@@ -50,11 +50,10 @@ pub(crate) struct Part {
     pub(crate) conf: PathBuf,
 }
 
-/// Builds libdat, these providers and dtest.
-pub(crate) fn part(profile: Profile, providers: &[&str]) -> Result<Part> {
+/// Stages libraries, and builds dtest beside them.
+pub(crate) fn part(name: &str, stage: impl FnOnce() -> Stage) -> Result<Part> {
     setup::require(&[setup::CC])?;
-    let names = providers.join(", ");
-    let stage = step(&format!("build libdat, {names}"), || Ok(stage::stage_with(profile, providers)))?;
+    let stage = step(&format!("build {name}"), || Ok(stage()))?;
     let (dtest, conf) = (stage.root.join("bin/dtest1"), stage.root.join("etc/dat.conf"));
     let made: io::Result<()> = (|| {
         fs::create_dir_all(stage.root.join("bin"))?;
