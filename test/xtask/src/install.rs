@@ -15,7 +15,7 @@ use dapl_test::stage::{self, Profile};
 
 use crate::layout::{self, Item, Places, What};
 use crate::quiet::run_quietly;
-use crate::{Result, setup, tree};
+use crate::{Result, cli, setup, tree};
 
 /// libdat reads this variable when it is built: where dat.conf is looked for first.
 pub(crate) const SYSCONFDIR: &str = "DAPL_SYSCONFDIR";
@@ -33,30 +33,15 @@ struct Goal {
 }
 
 impl Goal {
-    fn parse(arguments: &[&str]) -> Result<Self> {
-        let (mut prefix, mut libdir, mut sysconfdir, mut destdir) = (PathBuf::from("/usr/local"), None, None, None);
-        let mut profile = Profile::Dist;
-        let mut words = arguments.iter();
-        while let Some(word) = words.next() {
-            if *word == "--debug" {
-                profile = Profile::Dev;
-                continue;
-            }
-            let value = words.next().map(PathBuf::from);
-            match (*word, value) {
-                ("--prefix", Some(value)) => prefix = value,
-                ("--libdir", Some(value)) => libdir = Some(value),
-                ("--sysconfdir", Some(value)) => sysconfdir = Some(value),
-                ("--destdir", Some(value)) => destdir = Some(value),
-                _ => return Err(format!("{word} is not understood, or lacks its value; see cargo xtask --help")),
-            }
-        }
-        let libdir = libdir.unwrap_or_else(|| prefix.join("lib"));
-        let sysconfdir = sysconfdir.unwrap_or_else(|| prefix.join("etc"));
+    fn new(arguments: &cli::Install) -> Result<Self> {
+        let prefix = arguments.prefix.clone();
+        let libdir = arguments.libdir.clone().unwrap_or_else(|| prefix.join("lib"));
+        let sysconfdir = arguments.sysconfdir.clone().unwrap_or_else(|| prefix.join("etc"));
         if ![&prefix, &libdir, &sysconfdir].iter().all(|path| path.is_absolute()) {
             return Err("the prefix, and directories for libraries and configuration, are absolute paths".to_owned());
         }
-        Ok(Goal { places: Places { prefix, libdir, sysconfdir }, destdir, profile })
+        let places = Places { prefix, libdir, sysconfdir };
+        Ok(Goal { places, destdir: arguments.destdir.clone(), profile: cli::profile(arguments.debug) })
     }
 
     /// Where a file is put that will be used at `path`.
@@ -73,11 +58,11 @@ impl Goal {
 }
 
 /// Installs; `--debug` what tests use, which is built already, and whose libdat looks in /etc.
-pub(crate) fn install(arguments: &[&str]) -> Result {
-    let goal = Goal::parse(arguments)?;
+pub(crate) fn install(arguments: &cli::Install) -> Result {
+    let goal = Goal::new(arguments)?;
     let is_set = std::env::var_os(SYSCONFDIR).is_some_and(|set| set == goal.places.sysconfdir.as_os_str());
     if goal.profile == Profile::Dist && !is_set {
-        return again(arguments, &goal.places.sysconfdir);
+        return again(&goal.places.sysconfdir);
     }
     setup::require(&[setup::STRIP])?;
     let tree = tree::build(goal.profile)?;
@@ -90,9 +75,9 @@ pub(crate) fn install(arguments: &[&str]) -> Result {
 }
 
 /// The same command, in an environment in which libdat is built for this configuration directory.
-fn again(arguments: &[&str], sysconfdir: &Path) -> Result {
+fn again(sysconfdir: &Path) -> Result {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let status = Command::new(program).arg("install").args(arguments).env(SYSCONFDIR, sysconfdir).status();
+    let status = Command::new(program).args(std::env::args_os().skip(1)).env(SYSCONFDIR, sysconfdir).status();
     match status.map_err(|error| error.to_string())?.success() {
         true => Ok(()),
         false => Err("nothing more was installed".to_owned()),
@@ -208,8 +193,8 @@ fn lines(list: &Path) -> io::Result<Vec<String>> {
 }
 
 /// Takes away what an install below this prefix has put there.
-pub(crate) fn uninstall(arguments: &[&str]) -> Result {
-    let goal = Goal::parse(arguments)?;
+pub(crate) fn uninstall(arguments: &cli::Install) -> Result {
+    let goal = Goal::new(arguments)?;
     let list = goal.list();
     let take = || -> io::Result<bool> {
         let mut old = lines(&list)?;

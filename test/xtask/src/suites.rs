@@ -11,9 +11,10 @@ use std::process::Command;
 
 use dapl_test::stage::workspace;
 
+use crate::cli::Test;
 use crate::guest::rxe;
 use crate::quiet::step;
-use crate::{Result, net, proofs, setup};
+use crate::{Result, conformance, coverage, net, proofs, setup};
 
 /// Suites that `cargo xtask test` leaves out, among the files of `test/tests`.
 const LEFT_OUT: [&str; 1] = ["deb"];
@@ -23,23 +24,23 @@ const NEEDED: [setup::Tool; 3] = [setup::CC, setup::CXX, setup::VALGRIND];
 const WISHED: [setup::Tool; 3] = [setup::RDMA_HEADERS, setup::MANDOC, setup::PKG_CONFIG];
 
 /// Runs what the arguments ask for: everything of a kind, or a suite with arguments for cargo.
-pub(crate) fn run(arguments: &[&str]) -> Result {
+pub(crate) fn run(test: &Test) -> Result {
     let known = binaries()?;
-    match arguments {
-        [] => quick(&known),
-        ["--all"] => both(&[quick(&known), rest(&known, false)]),
-        ["--all", "--required"] => both(&[quick(&known), rest(&known, true)]),
-        ["--rest"] => rest(&known, false),
-        ["--rest", "--required"] => rest(&known, true),
-        ["--list"] => {
+    let args: Vec<&str> = test.args.iter().map(String::as_str).collect();
+    match test.suite.as_deref() {
+        _ if test.list => {
             let names: BTreeSet<&str> = known.iter().map(|name| suite_of(name)).collect();
             println!("unit loom threads nightly report rxe net {}", names.into_iter().collect::<Vec<_>>().join(" "));
             Ok(())
         }
-        [option, ..] if option.starts_with('-') => {
-            Err(format!("test: {} is not understood; see cargo xtask --help", arguments.join(" ")))
-        }
-        [suite, rest @ ..] => one(suite, &known, rest),
+        None if test.rest => rest(&known, test.required),
+        None if test.all => both(&[quick(&known), rest(&known, test.required)]),
+        None => quick(&known),
+        Some("coverage") => coverage::run(&args),
+        Some("conformance") => conformance::run(&args),
+        Some("net") => net::run(test.required, &test.args),
+        Some("rxe") => rxe::run(test.required, &test.args),
+        Some(suite) => one(suite, &known, &args),
     }
 }
 
@@ -63,7 +64,6 @@ fn quick(known: &[String]) -> Result {
 
 /// What `quick` leaves out. `is_required`: fails where it would skip what needs namespaces or guests.
 fn rest(known: &[String], is_required: bool) -> Result {
-    let flags: &[&str] = if is_required { &["--required"] } else { &[] };
     setup::require(&NEEDED)?;
     let tools =
         [setup::CHROMIUM, setup::SHLIBDEPS, setup::LINTIAN, setup::MANDOC, setup::PKG_CONFIG, setup::RDMA_HEADERS];
@@ -83,8 +83,8 @@ fn rest(known: &[String], is_required: bool) -> Result {
     results.push(step("suite report", || report(&[])));
     results.push(step("loom", || proofs::loom(&[])));
     results.push(step("threads under ThreadSanitizer", || proofs::threads(&[])));
-    results.push(step("net", || net::run(flags)));
-    results.push(step("rxe", || rxe::run(flags)));
+    results.push(step("net", || net::run(is_required, &[])));
+    results.push(step("rxe", || rxe::run(is_required, &[])));
     both(&results)
 }
 

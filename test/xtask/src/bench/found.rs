@@ -12,6 +12,7 @@ use super::scale::{self, Row};
 use super::side::{Effort, Ends, Side};
 use super::{chart, median};
 use crate::Result;
+use crate::cli::Selection;
 
 /// A bench: the name of its files, and the packages of those beside us.
 pub(super) struct Bench {
@@ -34,7 +35,7 @@ pub(super) struct Lists {
 pub(super) struct Wanted<'a> {
     pub(super) is_quick: bool,
     /// Empty: everything.
-    pub(super) names: Vec<&'a str>,
+    pub(super) names: &'a [String],
 }
 
 /// Everything that was measured.
@@ -58,17 +59,12 @@ impl Lists {
 }
 
 impl<'a> Wanted<'a> {
-    /// Names of the lists, and `--quick`.
-    pub(super) fn parse(bench: &str, arguments: &[&'a str], lists: &Lists) -> Result<Self> {
-        let (mut is_quick, mut names) = (false, Vec::new());
-        for argument in arguments {
-            match *argument {
-                "--quick" => is_quick = true,
-                name if lists.has(name) => names.push(name),
-                other => return Err(format!("bench {bench}: {other} is not understood; see cargo xtask --help")),
-            }
+    /// Errors: a name that is in none of the lists.
+    pub(super) fn new(bench: &str, selection: &'a Selection, lists: &Lists) -> Result<Self> {
+        match selection.names.iter().find(|name| !lists.has(name)) {
+            Some(other) => Err(format!("bench {bench}: there is no {other}; see cargo xtask help bench {bench}")),
+            None => Ok(Wanted { is_quick: selection.quick, names: &selection.names }),
         }
-        Ok(Wanted { is_quick, names })
     }
 
     pub(super) fn effort(&self) -> Effort {
@@ -76,7 +72,7 @@ impl<'a> Wanted<'a> {
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
-        self.names.is_empty() || self.names.contains(&name)
+        self.names.is_empty() || self.names.iter().any(|wanted| wanted == name)
     }
 }
 
@@ -331,12 +327,15 @@ mod tests {
 
     #[test]
     fn names_choose() {
-        let parse = |arguments| Wanted::parse("sm", arguments, &lists(Effort::FULL));
-        let wanted = parse(&["S5", "--quick", "latency"]).unwrap();
-        assert_eq!(wanted, Wanted { is_quick: true, names: vec!["S5", "latency"] });
+        let select =
+            |quick, names: &[&str]| Selection { quick, names: names.iter().map(|name| (*name).into()).collect() };
+        let (some, all) = (select(true, &["S5", "latency"]), select(false, &[]));
+        let parse = |selection| Wanted::new("sm", selection, &lists(Effort::FULL));
+        let wanted = parse(&some).unwrap();
+        assert_eq!(wanted, Wanted { is_quick: true, names: &some.names });
         assert!(wanted.has("S5") && !wanted.has("S6") && !wanted.has("memory"));
-        assert!(parse(&[]).unwrap().has("S9"));
-        assert!(parse(&["S0"]).is_err() && parse(&["--fast"]).is_err());
+        assert!(parse(&all).unwrap().has("S9"));
+        assert!(parse(&select(false, &["S0"])).is_err());
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::install::SYSCONFDIR;
 use crate::layout::{self, Item, Places, What};
 use crate::quiet::{run_quietly, text_of};
 use crate::tree::{self, Tree};
-use crate::{Result, release, setup};
+use crate::{Result, cli, release, setup};
 use control::Control;
 use packages::{PACKAGES, Package};
 
@@ -47,17 +47,9 @@ struct Wish {
 }
 
 /// The command.
-pub(crate) fn run(arguments: &[&str]) -> Result {
-    let mut wish = Wish { profile: Profile::Dist, output: target_directory().join("deb"), is_twice: false };
-    let mut words = arguments.iter();
-    while let Some(word) = words.next() {
-        match (*word, &wish) {
-            ("--debug", _) => wish.profile = Profile::Dev,
-            ("--twice", _) => wish.is_twice = true,
-            ("--output", _) => wish.output = words.next().ok_or("deb: --output lacks its directory")?.into(),
-            _ => return Err(format!("deb: {word} is not understood; see cargo xtask --help")),
-        }
-    }
+pub(crate) fn run(arguments: &cli::Deb) -> Result {
+    let output = arguments.output.clone().unwrap_or_else(|| target_directory().join("deb"));
+    let wish = Wish { profile: cli::profile(arguments.debug), output, is_twice: arguments.twice };
     setup::require(&[setup::DPKG_DEB, setup::SHLIBDEPS, setup::STRIP])?;
     if wish.profile == Profile::Dev || std::env::var_os(PREPARED).is_some() {
         return pack_all(&wish);

@@ -7,28 +7,17 @@ use std::time::Duration;
 use dapl_test::stage::Profile;
 
 use super::{Guest, Link, prepare};
-use crate::{Result, tree};
-
-/// Unless another is asked for.
-const SECONDS: u64 = 600;
+use crate::{Result, cli, tree};
 
 /// Runs it; what comes back from the guest's folder is for suites, not for this.
-pub(crate) fn run(arguments: &[&str]) -> Result {
-    let (seconds, words) = match *arguments {
-        ["--limit", seconds, ref words @ ..] => {
-            (seconds.parse().map_err(|_| format!("guest: {seconds} is no number of seconds"))?, words)
-        }
-        ref words => (SECONDS, words),
-    };
-    let Some((program, rest)) = words.split_first() else {
-        return Err("guest: which program? see cargo xtask --help".to_owned());
-    };
+pub(crate) fn run(arguments: &cli::Guest) -> Result {
+    let (program, rest) = arguments.program.split_first().ok_or("guest: which program?")?;
     prepare()?;
     let tree = tree::build(Profile::Dev)?;
     let mut command = Command::new(program);
     command.args(rest).env("LD_LIBRARY_PATH", &tree.stage.lib).env("DAT_OVERRIDE", &tree.conf);
     let mut guest = Guest::boot(Link::Alone)?;
-    let status = guest.run(&command, Duration::from_secs(seconds), |line| println!("{line}"))?;
+    let status = guest.run(&command, Duration::from_secs(arguments.limit), |line| println!("{line}"))?;
     guest.off()?;
     if status == 0 { Ok(()) } else { Err(format!("{program} ended with status {status} in the guest")) }
 }

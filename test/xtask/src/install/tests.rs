@@ -1,13 +1,26 @@
 //! Installs of a few items into a directory of their own: what yields, what stays, what goes.
 
+use clap::Parser as _;
+
 use super::*;
 
 fn goal(name: &str) -> (PathBuf, Goal) {
     let root = std::env::temp_dir().join(format!("dapl-install-{name}-{}", std::process::id()));
     let _ = fs::remove_dir_all(&root);
     fs::create_dir_all(root.join("p/lib")).unwrap();
-    let destdir = root.to_str().unwrap().to_owned();
-    (root, Goal::parse(&["--prefix", "/p", "--destdir", &destdir]).unwrap())
+    let goal = parse(&["--prefix", "/p", "--destdir", root.to_str().unwrap()]).unwrap();
+    (root, goal)
+}
+
+fn arguments(words: &[&str]) -> Option<cli::Install> {
+    match cli::Cli::try_parse_from([&["xtask", "install"], words].concat()).ok()?.command {
+        cli::Command::Install(install) => Some(install),
+        _ => None,
+    }
+}
+
+fn parse(words: &[&str]) -> Option<Goal> {
+    Goal::new(&arguments(words)?).ok()
 }
 
 fn item(path: &str, what: What) -> Item {
@@ -39,16 +52,16 @@ fn everything(root: &Path) -> BTreeSet<String> {
 }
 
 fn uninstall_from(root: &Path) {
-    uninstall(&["--prefix", "/p", "--destdir", root.to_str().unwrap()]).unwrap();
+    uninstall(&arguments(&["--prefix", "/p", "--destdir", root.to_str().unwrap()]).unwrap()).unwrap();
 }
 
 #[test]
 fn a_package_is_laid_below_its_root() {
-    let goal = Goal::parse(&["--prefix", "/usr", "--destdir", "/tmp/pkg", "--sysconfdir", "/etc"]).unwrap();
+    let goal = parse(&["--prefix", "/usr", "--destdir", "/tmp/pkg", "--sysconfdir", "/etc"]).unwrap();
     assert_eq!(goal.at(Path::new("/usr/lib")), Path::new("/tmp/pkg/usr/lib"));
-    assert_eq!(Goal::parse(&["--prefix", "/opt/x"]).unwrap().places.sysconfdir, Path::new("/opt/x/etc"));
-    assert!(Goal::parse(&["--prefix"]).is_err() && Goal::parse(&["--prefix", "here"]).is_err());
-    assert!(Goal::parse(&["--colour", "red"]).is_err());
+    assert_eq!(parse(&["--prefix", "/opt/x"]).unwrap().places.sysconfdir, Path::new("/opt/x/etc"));
+    assert!(parse(&["--prefix"]).is_none() && parse(&["--prefix", "here"]).is_none());
+    assert!(parse(&["--colour", "red"]).is_none());
 }
 
 #[test]
@@ -60,7 +73,7 @@ fn what_was_put_goes_and_nothing_else() {
     put_all(&goal, &some()).unwrap();
     uninstall_from(&root);
     assert_eq!(everything(&root), BTreeSet::from(["p", "p/lib", "p/lib/other"].map(str::to_owned)));
-    assert!(uninstall(&["--prefix", "/p", "--destdir", root.to_str().unwrap()]).is_err());
+    assert!(uninstall(&arguments(&["--prefix", "/p", "--destdir", root.to_str().unwrap()]).unwrap()).is_err());
     fs::remove_dir_all(root).unwrap();
 }
 

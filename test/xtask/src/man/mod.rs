@@ -37,12 +37,8 @@ pub(crate) struct Made {
 }
 
 /// The command: all pages below the target directory, or another one.
-pub(crate) fn run(arguments: &[&str]) -> Result {
-    let root = match arguments {
-        [] => target_directory().join("man"),
-        [directory] if !directory.starts_with('-') => PathBuf::from(directory),
-        _ => return Err(format!("man: {} is not understood; see cargo xtask --help", arguments.join(" "))),
-    };
+pub(crate) fn run(directory: Option<PathBuf>) -> Result {
+    let root = directory.unwrap_or_else(|| target_directory().join("man"));
     let made = pages()?;
     write(&made, &root).map_err(|error| format!("{}: {error}", root.display()))?;
     println!("{} pages in {}; for instance: man -M {} dat_ep_connect", made.len(), root.display(), root.display());

@@ -40,12 +40,7 @@ impl Check {
 }
 
 /// Runs it: all, or the checks whose names have one of the words in them.
-pub(crate) fn run(arguments: &[&str]) -> Result {
-    let is_required = arguments.contains(&"--required");
-    let words: Vec<&str> = arguments.iter().copied().filter(|word| *word != "--required").collect();
-    if let Some(option) = words.iter().find(|word| word.starts_with('-')) {
-        return Err(format!("test net: {option} is not understood; see cargo xtask --help"));
-    }
+pub(crate) fn run(is_required: bool, words: &[String]) -> Result {
     match wire::prepare() {
         Ok(()) => {}
         Err(reason) if is_required => return Err(format!("the suite net cannot run here: {reason}")),
@@ -55,7 +50,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
         }
     }
     let setting = Setting::build()?;
-    let mut report = Report::new("net", words.into_iter().map(str::to_owned).collect());
+    let mut report = Report::new("net", words.to_vec());
     let checks = [flows::checks(), settings::checks(), ends::checks(), trust::checks()];
     for check in checks.into_iter().flatten() {
         let name = format!("net::{}", check.name);

@@ -17,22 +17,19 @@ use self::results::Failed;
 use super::report::DIRECTORY;
 use super::{sm, usnic, verbs};
 use crate::Result;
+use crate::cli::Selection;
 
 /// The name of the page, if nobody gives it another.
 const PAGE: &str = "report.html";
 
 /// The provider of a bench, and how it is run.
-type Bench = (&'static str, fn(&[&str]) -> Result);
+type Bench = (&'static str, fn(&Selection) -> Result);
 
 /// Runs the three benches, one after the other, then makes the page; `--quick`: a little of each.
-pub(crate) fn all(arguments: &[&str]) -> Result {
-    match arguments {
-        [] | ["--quick"] => {}
-        _ => return Err(format!("bench: {} is not understood; see cargo xtask --help", arguments.join(" "))),
-    }
-    let benches: [Bench; 3] = [("sm", sm), ("usnic", usnic), ("verbs", verbs)];
+pub(crate) fn all(quick: bool) -> Result {
+    let benches: [Bench; 3] = [("sm", sm), ("usnic", usnic), ("verbs", |selection| verbs(false, selection))];
     let directory = target_directory().join(DIRECTORY);
-    let failed = measure(&benches, arguments, &directory);
+    let failed = measure(&benches, quick, &directory);
     write(&directory, &directory.join(PAGE), &failed)?;
     match failed.iter().map(|failed| failed.provider).collect::<Vec<_>>()[..] {
         [] => Ok(()),
@@ -41,15 +38,16 @@ pub(crate) fn all(arguments: &[&str]) -> Result {
 }
 
 /// Runs all of them, whatever comes of the first.
-fn measure(benches: &[Bench], arguments: &[&str], directory: &Path) -> Vec<Failed> {
+fn measure(benches: &[Bench], quick: bool, directory: &Path) -> Vec<Failed> {
     let mut failed = Vec::new();
+    let selection = Selection { quick, ..Selection::default() };
     for (provider, bench) in benches {
         eprintln!("\nbench {provider}");
         let file = directory.join(format!("{provider}.json"));
         let written = || fs::metadata(&file).and_then(|metadata| metadata.modified()).ok();
         let before = written();
         // What the suites share panics with what a compiler or a program said; the others are measured all the same.
-        let result = std::panic::catch_unwind(|| bench(arguments)).unwrap_or_else(|payload| {
+        let result = std::panic::catch_unwind(|| bench(&selection)).unwrap_or_else(|payload| {
             let text = payload.downcast_ref::<String>().cloned();
             Err(text.or(payload.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default())
         });
@@ -61,18 +59,8 @@ fn measure(benches: &[Bench], arguments: &[&str], directory: &Path) -> Vec<Faile
     failed
 }
 
-/// Makes the page of what there is: `--from DIRECTORY`, `--output FILE`.
-pub(crate) fn report(arguments: &[&str]) -> Result {
-    let (mut from, mut output) = (None, None);
-    let mut rest = arguments;
-    loop {
-        match rest {
-            [] => break,
-            ["--from", directory, more @ ..] => (from, rest) = (Some(PathBuf::from(directory)), more),
-            ["--output", file, more @ ..] => (output, rest) = (Some(PathBuf::from(file)), more),
-            _ => return Err(format!("bench report: {} is not understood; see cargo xtask --help", rest.join(" "))),
-        }
-    }
+/// Makes the page of the results in `from`.
+pub(crate) fn report(from: Option<PathBuf>, output: Option<PathBuf>) -> Result {
     let from = from.unwrap_or_else(|| target_directory().join(DIRECTORY));
     let output = output.unwrap_or_else(|| from.join(PAGE));
     if !results::PROVIDERS.iter().any(|provider| from.join(format!("{provider}.json")).exists()) {

@@ -218,9 +218,9 @@ fn a_bench_that_fails_does_not_stop_the_others() {
         Err("V1: gone".to_owned())
     });
     let is_quick: super::Bench =
-        ("sm", |arguments| if arguments == ["--quick"] { Ok(()) } else { Err("slow".to_owned()) });
+        ("sm", |selection| if selection.quick && selection.names.is_empty() { Ok(()) } else { Err("slow".to_owned()) });
     fs::write(here.join("usnic.json"), "of yesterday").unwrap();
-    let failed = super::measure(&[panics, writes_in_part, is_quick], &["--quick"], here);
+    let failed = super::measure(&[panics, writes_in_part, is_quick], true, here);
     let failed: Vec<_> = failed.iter().map(|one| (one.provider, &*one.reason, one.has_written)).collect();
     assert_eq!(failed, [("usnic", "the compiler said: no", false), ("verbs", "V1: gone", true)]);
     fs::remove_dir_all(here).unwrap();
@@ -229,15 +229,13 @@ fn a_bench_that_fails_does_not_stop_the_others() {
 #[test]
 fn the_command_needs_results() {
     let scratch = Scratch::new("command");
-    let from = scratch.0.to_str().unwrap();
-    assert!(super::report(&["--from", from]).unwrap_err().contains("has no results"));
-    assert!(super::report(&["--upon", from]).unwrap_err().contains("--upon"));
+    let from = || Some(scratch.0.clone());
+    assert!(super::report(from(), None).unwrap_err().contains("has no results"));
     fs::write(scratch.0.join("verbs.json"), &files()[2]).unwrap();
-    super::report(&["--from", from]).unwrap();
+    super::report(from(), None).unwrap();
     let output = scratch.0.join("deep/page.html");
-    super::report(&["--from", from, "--output", output.to_str().unwrap()]).unwrap();
+    super::report(from(), Some(output.clone())).unwrap();
     let page = fs::read_to_string(scratch.0.join("report.html")).unwrap();
     assert_eq!(page, fs::read_to_string(output).unwrap());
     assert!(page.contains("id=\"verbs-latency\"") && page.contains("there is no "));
-    assert!(super::all(&["--slow"]).is_err());
 }

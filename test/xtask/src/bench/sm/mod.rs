@@ -14,6 +14,7 @@ use super::found::{self, Bench, Lists, Wanted};
 use super::ours::{Perf, SM};
 use super::report::PEERS;
 use super::side::Effort;
+use crate::cli::Selection;
 use crate::{Result, setup, tree};
 
 pub(super) const BENCH: Bench = Bench {
@@ -29,8 +30,8 @@ pub(super) fn lists(effort: Effort) -> Lists {
 }
 
 /// Runs it: everything, or what is named; `--quick`: a little of it.
-pub(crate) fn sm(arguments: &[&str]) -> Result {
-    let wanted = Wanted::parse(BENCH.name, arguments, &lists(Effort::FULL))?;
+pub(crate) fn sm(selection: &Selection) -> Result {
+    let wanted = Wanted::new(BENCH.name, selection, &lists(Effort::FULL))?;
     setup::require(&[setup::TASKSET, setup::UCX, setup::FABRIC])?;
     let tree = tree::build(Profile::Dist)?;
     let perf = Perf::new(&tree.stage, BENCH.adapter);

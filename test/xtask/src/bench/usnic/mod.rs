@@ -15,6 +15,7 @@ use super::found::{self, Bench, Lists, Wanted};
 use super::ours::{Perf, USNIC};
 use super::scale::{connects, crowd, memory};
 use super::side::Effort;
+use crate::cli::Selection;
 use crate::net::wire;
 use crate::{Result, setup, tree};
 
@@ -36,8 +37,8 @@ pub(super) fn lists(effort: Effort) -> Lists {
 }
 
 /// Runs it: everything, or what is named; `--quick`: a little of it.
-pub(crate) fn usnic(arguments: &[&str]) -> Result {
-    let wanted = Wanted::parse(BENCH.name, arguments, &lists(Effort::FULL))?;
+pub(crate) fn usnic(selection: &Selection) -> Result {
+    let wanted = Wanted::new(BENCH.name, selection, &lists(Effort::FULL))?;
     setup::require(&[setup::TASKSET, setup::SOCKPERF, setup::IPERF, setup::FABRIC])?;
     if contests::LOSSY.iter().chain(&curves::LOSSY).any(|name| wanted.has(name)) {
         wire::prepare().map_err(|reason| format!("bench usnic: {reason}"))?;

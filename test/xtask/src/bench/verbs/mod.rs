@@ -32,6 +32,7 @@ use super::curve::Family;
 use super::found::print_family;
 use super::report::{load, save};
 use super::{ROUNDS, chart};
+use crate::cli::Selection;
 use crate::guest::{Clock, Guest, Link, prepare};
 use crate::reference::Reference;
 use crate::{Result, setup, tree};
@@ -48,32 +49,29 @@ fn caption(clock: Clock) -> &'static str {
 struct Wanted<'a> {
     clock: Clock,
     rounds: usize,
-    names: Vec<&'a str>,
+    names: &'a [String],
 }
 
 impl Wanted<'_> {
     fn has(&self, name: &str) -> bool {
-        self.names.is_empty() || self.names.contains(&name)
+        self.names.is_empty() || self.names.iter().any(|wanted| wanted == name)
     }
 }
 
-fn parse<'a>(arguments: &[&'a str]) -> Result<Wanted<'a>> {
-    let mut wanted = Wanted { clock: Clock::Instructions, rounds: ROUNDS, names: Vec::new() };
-    for argument in arguments {
-        match *argument {
-            "--clock" => wanted.clock = Clock::Time,
-            "--quick" => wanted.rounds = 1,
-            id if OPERATIONS.iter().any(|operation| operation.id == id) => wanted.names.push(id),
-            name if PLANS.iter().any(|plan| plan.section == name) => wanted.names.push(name),
-            other => return Err(format!("bench verbs: {other} is not understood; see cargo xtask --help")),
-        }
+fn parse(clock: bool, selection: &Selection) -> Result<Wanted<'_>> {
+    let is_known = |name: &str| {
+        OPERATIONS.iter().any(|operation| operation.id == name) || PLANS.iter().any(|plan| plan.section == name)
+    };
+    if let Some(other) = selection.names.iter().find(|name| !is_known(name)) {
+        return Err(format!("bench verbs: there is no {other}; see cargo xtask help bench verbs"));
     }
-    Ok(wanted)
+    let clock = if clock { Clock::Time } else { Clock::Instructions };
+    Ok(Wanted { clock, rounds: if selection.quick { 1 } else { ROUNDS }, names: &selection.names })
 }
 
 /// Runs it; `--clock`: by time; `--quick`: once.
-pub(crate) fn verbs(arguments: &[&str]) -> Result {
-    let wanted = parse(arguments)?;
+pub(crate) fn verbs(clock: bool, selection: &Selection) -> Result {
+    let wanted = parse(clock, selection)?;
     let load = load();
     setup::require(&[setup::PERFTEST, setup::DEVINFO, setup::TASKSET])?;
     prepare()?;
@@ -115,9 +113,12 @@ mod tests {
 
     #[test]
     fn names_choose() {
-        let wanted = parse(&["V4", "--quick", "latency"]).unwrap();
+        let select =
+            |quick, names: &[&str]| Selection { quick, names: names.iter().map(|name| (*name).into()).collect() };
+        let (some, all) = (select(true, &["V4", "latency"]), select(false, &[]));
+        let wanted = parse(false, &some).unwrap();
         assert!(wanted.has("V4") && wanted.has("latency") && !wanted.has("V5") && !wanted.has("connects"));
-        assert_eq!((wanted.rounds, parse(&[]).unwrap().rounds), (1, ROUNDS));
-        assert!(parse(&[]).unwrap().has("V14") && parse(&["V0"]).is_err());
+        assert_eq!((wanted.rounds, parse(false, &all).unwrap().rounds), (1, ROUNDS));
+        assert!(parse(true, &all).unwrap().has("V14") && parse(false, &select(false, &["V0"])).is_err());
     }
 }

@@ -24,12 +24,7 @@ use setting::Setting;
 const MANAGERS: [&str; 3] = ["rdma", "socket", "none"];
 
 /// Runs it: all, or the checks whose names have one of the words in them.
-pub(crate) fn run(arguments: &[&str]) -> Result {
-    let is_required = arguments.contains(&"--required");
-    let words: Vec<&str> = arguments.iter().copied().filter(|word| *word != "--required").collect();
-    if let Some(option) = words.iter().find(|word| word.starts_with('-')) {
-        return Err(format!("test rxe: {option} is not understood; see cargo xtask --help"));
-    }
+pub(crate) fn run(is_required: bool, words: &[String]) -> Result {
     match can_run() {
         Ok(()) => {}
         Err(reason) if is_required => return Err(format!("the suite rxe cannot run here: {reason}")),
@@ -39,7 +34,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
         }
     }
     let setting = Setting::build()?;
-    let mut report = Report::new("rxe", words.into_iter().map(str::to_owned).collect());
+    let mut report = Report::new("rxe", words.to_vec());
     alone::run(&setting, &mut report);
     wired::run(&setting, &mut report);
     report.end()
