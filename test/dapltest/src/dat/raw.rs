@@ -447,7 +447,6 @@ pub(crate) fn cr_reject(cr: Handle) -> Answer {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) union Address {
-    any: libc::sockaddr,
     v4: libc::sockaddr_in,
     v6: libc::sockaddr_in6,
 }
@@ -494,6 +493,6 @@ impl Address {
     }
 
     fn pointer(&mut self) -> DAT_IA_ADDRESS_PTR {
-        &raw mut self.any
+        std::ptr::from_mut(self).cast()
     }
 }
