@@ -39,12 +39,6 @@ const KNOBS: &[Knob] = &[
         meaning: "UDP ports that data leave from, as `7000-7099`; without it whichever is free",
     },
     Knob {
-        name: "sockets",
-        variable: "DAPL_USNIC_SOCKETS",
-        values: Values::OneOf(&["shared", "own"]),
-        meaning: "whether connections share the IA's data port, or each has a port of its own",
-    },
-    Knob {
         name: "receive_buffer",
         variable: "DAPL_USNIC_RECEIVE_BUFFER",
         values: number(8 << 10, 1 << 30, 8 << 20, " bytes"),

@@ -28,7 +28,6 @@ use crate::net::errors::{self, Hint};
 use crate::net::listener_dir::ListenerDir;
 use crate::net::receive::Packets;
 use crate::net::socket::{Socket, Wanted};
-use crate::own::OwnSockets;
 use crate::proto::schedule::Outlook;
 use crate::proto::{Nanos, SECONDS};
 use crate::qp::pair::{Pair, Reports};
@@ -50,8 +49,6 @@ pub(crate) struct Device {
     pub(crate) interface: Interface,
     /// What data leave and come by.
     pub(crate) socket: Arc<Socket>,
-    /// Those of single connections, if each has one.
-    pub(crate) own: Option<OwnSockets>,
     pub(crate) bell: Arc<Bell>,
     /// All sockets by which requests come; readable if one of them is.
     pub(crate) doors: OwnedFd,
@@ -98,7 +95,6 @@ impl Device {
         let interface = find(spec.name, &knobs)?;
         let wanted = wanted(&knobs, &interface);
         let socket = Arc::new(open_socket(spec.name, &wanted, &interface)?);
-        let own = if knobs.own_sockets { Some(OwnSockets::new(wanted)?) } else { None };
         let setups = Setups::new(spec.name, &knobs)?;
         let bell = Arc::new(Bell::new()?);
         let doors = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| {
@@ -112,7 +108,6 @@ impl Device {
             knobs,
             interface,
             socket,
-            own,
             bell,
             doors,
             table: Table::new(CONNECTIONS, REST),
@@ -251,11 +246,6 @@ impl Device {
         true
     }
 
-    /// The engine is to look around: something has changed that it cannot see.
-    pub(crate) fn look(&self) {
-        self.bell.ring(Job::Look);
-    }
-
     // --- what is left to the engine ---
 
     /// Packets that only the engine understands.
@@ -298,7 +288,7 @@ impl Device {
 
     /// Datagrams that found a socket's buffer full.
     pub(crate) fn drops(&self) -> u64 {
-        self.socket.drops() + self.own.as_ref().map_or(0, OwnSockets::drops)
+        self.socket.drops()
     }
 
     // --- connections ---
@@ -314,19 +304,15 @@ impl Device {
 
     /// Nobody has it any more.
     pub(crate) fn forget(&self, number: u32) {
-        let _deferral = cancel::defer(); // a poller may come here, and the connection's socket is closed
-        if let Some(own) = &self.own {
-            own.close(number);
-        }
         self.table.free(number, now());
     }
 
-    /// What did not arrive: those who send there are told.
+    /// Reads the error queue of the data socket and notifies the connections whose packets did not arrive.
     #[cold]
-    pub(crate) fn heed_errors(&self, socket: &Socket) {
+    pub(crate) fn heed_errors(&self) {
         let now = now();
         let mut closed = Vec::new();
-        errors::read(socket, |missed| {
+        errors::read(&self.socket, |missed| {
             for place in self.table.all().into_iter().filter(|place| place.is_open()) {
                 if place.pair.sends_to(missed.to) {
                     let outlook = place.pair.did_not_arrive(now, place.number, &missed);
@@ -339,18 +325,6 @@ impl Device {
         });
         if let Some(device) = self.me.upgrade().filter(|_| !closed.is_empty()) {
             closed.iter().for_each(|missed| cm::port_closed(&device, missed));
-        }
-    }
-
-    /// What connections of this number leave and come by: theirs alone, or the IA's.
-    pub(crate) fn open_socket_for(&self, number: u32) -> Result<Arc<Socket>> {
-        self.own.as_ref().map_or_else(|| Ok(self.socket.clone()), |own| own.open(number))
-    }
-
-    /// The engine: what the error queues of connections' own sockets say.
-    pub(crate) fn heed_errors_of_own(&self) {
-        for socket in self.own.iter().flat_map(OwnSockets::failed) {
-            self.heed_errors(&socket);
         }
     }
 

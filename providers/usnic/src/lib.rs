@@ -20,7 +20,6 @@ pub mod fuzz;
 mod limits;
 mod memory;
 mod net;
-mod own;
 mod proto;
 mod qp;
 mod settings;

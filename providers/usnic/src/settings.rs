@@ -30,8 +30,6 @@ pub(crate) struct Knobs {
     pub(crate) port: u16,
     /// `None`: whichever the kernel gives.
     pub(crate) data_ports: Option<RangeInclusive<u16>>,
-    /// Each connection has a socket of its own.
-    pub(crate) own_sockets: bool,
     pub(crate) receive_buffer: usize,
     pub(crate) send_buffer: usize,
     pub(crate) gso: bool,
@@ -82,7 +80,6 @@ impl Knobs {
             dir: text("dir"),
             port: given.number("port") as u16,
             data_ports: data_ports(given),
-            own_sockets: given.word("sockets") == "own",
             receive_buffer: given.number("receive_buffer") as usize,
             send_buffer: given.number("send_buffer") as usize,
             gso: given.word("gso") == "on",
@@ -139,7 +136,7 @@ mod tests {
     #[test]
     fn defaults_are_those_of_the_table() {
         let knobs = with("");
-        assert_eq!((knobs.address, knobs.port, knobs.data_ports, knobs.own_sockets), (None, 17_471, None, false));
+        assert_eq!((knobs.address, knobs.port, knobs.data_ports), (None, 17_471, None));
         assert_eq!((knobs.gso, knobs.gro, knobs.checked, knobs.always_cookies), (true, true, false, false));
         assert_eq!((knobs.tiny, knobs.window, knobs.ack_delay), (768, WINDOW, 50_000));
         assert_eq!((knobs.first_timeout, knobs.min_timeout, knobs.keepalive), (100 * MILLIS, MILLIS, 15 * SECONDS));

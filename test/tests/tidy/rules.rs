@@ -77,7 +77,7 @@ const SM: &[&[&str]] = &[
 /// As its `lib.rs` has it.
 const USNIC: &[&[&str]] = &[
     &["proto", "net", "engine/jobs", "memory/regions"],
-    &["settings", "engine/polling", "counters", "srq", "own"],
+    &["settings", "engine/polling", "counters", "srq"],
     &["qp/pair", "cm/exit_handler"],
     &["qp/table"],
     &["device"],

@@ -12,7 +12,6 @@ use super::{Act, Setups, Standing, Wishes};
 use crate::device::{self, Device};
 use crate::engine::jobs::Job;
 use crate::net::errors::Missed;
-use crate::net::socket::Socket;
 use crate::proto::Nanos;
 use crate::proto::setup::Agreed;
 use crate::proto::setup::answering::{Due, Heard, RequestId};
@@ -26,7 +25,6 @@ pub(super) struct Accepted {
     conn: ConnId,
     pair: Arc<dyn Pair>,
     agreed: Agreed,
-    socket: Arc<Socket>,
 }
 
 /// A connection request, as the layer above has it: answered once; dropped, it is refused.
@@ -81,7 +79,6 @@ impl Incoming {
         let now = device::now();
         // Without a number it is refused, by being dropped.
         let number = device.table.take(now).ok_or(Error::Exhausted(Resource::Memory))?;
-        let socket = device.open_socket_for(number).inspect_err(|_| device.forget(number))?;
         let Some(id) = self.id.take() else { return Err(Error::Internal) };
         pair.connecting(number, conn);
         device.table.put(number, pair.clone());
@@ -98,7 +95,7 @@ impl Incoming {
             return Ok(number);
         };
         setups.number_of.insert(id, number);
-        setups.accepted.insert(number, Accepted { id, conn, pair, agreed, socket });
+        setups.accepted.insert(number, Accepted { id, conn, pair, agreed });
         drop(setups);
         device.look_at_setups();
         Ok(number)
@@ -178,20 +175,9 @@ impl Setups {
         // For a requester that has the accept the connection stood, even if its end overtakes its confirmation.
         let id = self.answering.confirmed(now, number, head.token.get())?;
         self.number_of.remove(&id);
-        let Accepted { conn, pair, agreed, socket, .. } = self.accepted.remove(&number)?;
-        let standing = Standing { number, conn, pair, agreed, private_data: Vec::new(), socket };
+        let Accepted { conn, pair, agreed, .. } = self.accepted.remove(&number)?;
+        let standing = Standing { number, conn, pair, agreed, private_data: Vec::new() };
         Some(Act::Open(standing, vec![(from, packet)]))
-    }
-
-    /// The socket of the accept that stands in the batch, or the IA's for whatever else does.
-    fn socket_to(&mut self, device: &Device, to: SocketAddr) -> Arc<Socket> {
-        let whose = wire::head(self.batch.own()).map(|(head, _)| head.conn.get());
-        let is_it = |accepted: &&Accepted| {
-            let terms = &accepted.agreed.terms;
-            terms.peer == to && Some(terms.peer_conn) == whose
-        };
-        let accepted = if device.own.is_some() { self.accepted.values().find(is_it) } else { None };
-        accepted.map_or(&device.socket, |accepted| &accepted.socket).clone()
     }
 
     /// What is due, until something of it is to be heard of.
@@ -199,8 +185,7 @@ impl Setups {
         while let Some(due) = self.answering.poll(now, self.batch.own()) {
             match due {
                 Due::Send(to) => {
-                    let socket = self.socket_to(device, to);
-                    Self::send(&mut self.batch, &socket, to);
+                    Self::send(&mut self.batch, &device.socket, to);
                 }
                 Due::Left(id) => {
                     let act = self.failed(id);

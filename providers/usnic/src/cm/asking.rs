@@ -57,7 +57,7 @@ impl Device {
             self.look_at_setups();
             return Ok(number);
         };
-        let socket = self.open_socket_for(number).inspect_err(|_| self.forget(number))?;
+        let socket = self.socket.clone();
         pair.connecting(number, conn);
         self.table.put(number, pair.clone());
         let mut setups = self.setups.lock();
@@ -146,11 +146,11 @@ impl Setups {
             self.go_on(now, number);
             return None;
         };
-        let Attempt { opening, conn, pair, socket, .. } = self.remove(number)?;
+        let Attempt { opening, conn, pair, .. } = self.remove(number)?;
         let server = opening.server();
         let event = match outcome {
             Outcome::Established { agreed, private_data } => {
-                return Some(Act::Open(Standing { number, conn, pair, agreed, private_data, socket }, Vec::new()));
+                return Some(Act::Open(Standing { number, conn, pair, agreed, private_data }, Vec::new()));
             }
             Outcome::Ended(event, reason) => {
                 if event == ConnectionEvent::Unreachable {

@@ -32,8 +32,9 @@ use self::unreadable::Unreadable;
 use crate::device::{self, Device};
 use crate::engine::jobs::Job;
 use crate::net::errors::Missed;
+use crate::net::name::Name;
 use crate::net::receive::Packets;
-use crate::net::send::{Batch, Destination};
+use crate::net::send::Batch;
 use crate::net::socket::Socket;
 use crate::proto::Nanos;
 use crate::proto::setup::answering::{Answering, RequestId};
@@ -89,7 +90,6 @@ struct Standing {
     agreed: Agreed,
     /// The acceptor's.
     private_data: Vec<u8>,
-    socket: Arc<Socket>,
 }
 
 impl Setups {
@@ -145,7 +145,7 @@ impl Setups {
     /// Sends one packet; what does not leave is said again later.
     fn send(batch: &mut Batch, socket: &Socket, to: SocketAddr) {
         batch.end_packet();
-        batch.send(socket, &Destination::of(to));
+        batch.send(socket, &Name::of(to));
         batch.clear();
     }
 
@@ -261,19 +261,16 @@ impl Act {
 impl Standing {
     /// First the report, then the data: nobody sees a receive before its connection.
     fn open(self, device: &Arc<Device>, early: Vec<(SocketAddr, Vec<u8>)>) {
-        let Standing { number, conn, pair, agreed, private_data, socket } = self;
+        let Standing { number, conn, pair, agreed, private_data } = self;
         let Some(place) = device.table.find(number) else { return };
         device.reports.event(conn, ConnectionEvent::Established, &private_data);
-        // From now on nobody else is heard there. One that cannot be connected is named with every packet.
-        let is_own = device.own.is_some() && socket.connect(agreed.terms.peer).is_ok();
         let reach = device.reach(agreed.terms.peer);
         let opened = Opened {
             number,
             conn,
             agreed,
             plan: place.plan.clone(),
-            socket,
-            is_own,
+            socket: device.socket.clone(),
             ceiling: reach.ceiling,
             is_loopback: reach.is_local,
         };

@@ -8,7 +8,6 @@ use std::net::SocketAddr;
 
 use crate::device::Device;
 use crate::net::receive::{Inbox, Packets};
-use crate::net::socket::Socket;
 use crate::proto::Nanos;
 use crate::proto::ids;
 use crate::proto::schedule::{Deadlines, Outlook, Schedule};
@@ -44,7 +43,7 @@ impl Progress {
     /// True: something has moved, and there may be more.
     pub(crate) fn pass(&mut self, device: &Device, now: Nanos) -> bool {
         self.hear(device);
-        let mut moved = self.receive_all(device, now);
+        let mut moved = self.receive(device, now);
         while let Some(index) = self.lines.deadlines.due(now) {
             moved = true;
             if let Some(place) = device.table.at(index as usize) {
@@ -78,20 +77,10 @@ impl Progress {
     }
 
     /// True: something came.
-    fn receive_all(&mut self, device: &Device, now: Nanos) -> bool {
-        let moved = self.receive(device, &device.socket, now);
-        let Some(own) = &device.own else { return moved };
-        let (ready, has_errors) = own.ready();
-        if has_errors {
-            device.look(); // the engine reads them, since the layer above may have to hear of it
-        }
-        ready.iter().fold(moved, |moved, socket| self.receive(device, socket, now) || moved)
-    }
-
-    fn receive(&mut self, device: &Device, socket: &Socket, now: Nanos) -> bool {
+    fn receive(&mut self, device: &Device, now: Nanos) -> bool {
         let mut moved = false;
         for _ in 0..CALLS {
-            match self.inbox.receive(socket) {
+            match self.inbox.receive(&device.socket) {
                 Ok(0) => break,
                 Ok(_) => {
                     moved = true;

@@ -164,15 +164,9 @@ impl Engine {
         let timeout = Timespec { tv_sec: (left / SECONDS) as i64, tv_nsec: (left % SECONDS) as i64 };
         let timeout = (until != Nanos::MAX || has_changed).then_some(timeout);
         let look = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-        let own = device.own.as_ref().map_or(device.socket.as_fd(), |own| own.as_fd());
-        let data = device.socket.as_fd();
-        let mut fds = [look(device.bell.as_fd()), look(device.doors.as_fd()), look(data), look(own)];
+        let mut fds = [look(device.bell.as_fd()), look(device.doors.as_fd()), look(device.socket.as_fd())];
         // Data are last: they wake nobody while somebody polls for them.
-        let count = match (listens, &device.own) {
-            (false, _) => 2,
-            (true, None) => 3,
-            (true, Some(_)) => 4,
-        };
+        let count = if listens { 3 } else { 2 };
         // Interrupted, or out of memory: it looks around, and tries again.
         let _ = rustix::event::poll(&mut fds[..count], timeout.as_ref());
         self.doors = !fds[1].revents().is_empty();
@@ -180,9 +174,8 @@ impl Engine {
         device.polling.wakes();
         device.bell.wakes();
         if has_errors || device.socket.has_errors() {
-            device.heed_errors(&device.socket);
+            device.heed_errors();
         }
-        device.heed_errors_of_own();
     }
 
     fn do_jobs(&mut self) {

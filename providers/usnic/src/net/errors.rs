@@ -131,7 +131,8 @@ unsafe fn error(message: &libc::msghdr) -> Option<(libc::sock_extended_err, Opti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::send::{Batch, Destination};
+    use crate::net::name::Name;
+    use crate::net::send::Batch;
     use crate::net::socket::plain;
 
     #[test]
@@ -142,7 +143,7 @@ mod tests {
             let mut batch = Batch::default();
             batch.own().extend(b"anybody?");
             batch.end_packet();
-            let to = Destination::of(nobody);
+            let to = Name::of(nobody);
             assert_eq!(batch.send(&socket, &to), Default::default());
             let mut missed = Vec::new();
             read(&socket, |one| missed.push(one));
@@ -191,7 +192,7 @@ mod tests {
         let mut send = |to| {
             batch.own().extend(b"hello");
             batch.end_packet();
-            batch.send(&socket, &Destination::of(to))
+            batch.send(&socket, &Name::of(to))
         };
         send(nobody);
         assert_eq!(send(peer.local()), Default::default());

@@ -5,7 +5,6 @@
 //! full socket leaves over: that is wanted later, when its memory may be gone.
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
 use dapl::provider::Region;
@@ -24,20 +23,6 @@ const PIECES: usize = 1000;
 const TRAIN: usize = 3;
 /// A send may return what befell an earlier one (an ICMP answer, to whomever). So often it is tried again.
 const TRIES: usize = 4;
-
-/// Where to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Destination {
-    /// Where the socket is connected to.
-    Connected,
-    To(Name),
-}
-
-impl Destination {
-    pub(crate) fn of(address: SocketAddr) -> Self {
-        Destination::To(Name::of(address))
-    }
-}
 
 /// A piece of a packet.
 #[derive(Clone, Copy, Debug)]
@@ -180,7 +165,7 @@ impl Batch {
     }
 
     /// Sends it, from where the last call stopped. It is empty afterwards, unless the socket was full.
-    pub(crate) fn send(&mut self, socket: &Socket, to: &Destination) -> Outcome {
+    pub(crate) fn send(&mut self, socket: &Socket, to: &Name) -> Outcome {
         let mut outcome = Outcome::default();
         while self.sent < self.packets.len() {
             let run = self.run();
@@ -224,7 +209,7 @@ impl Batch {
     }
 
     /// False: the socket is full.
-    fn send_train(&mut self, socket: &Socket, to: &Destination, run: usize, outcome: &mut Outcome) -> bool {
+    fn send_train(&mut self, socket: &Socket, to: &Name, run: usize, outcome: &mut Outcome) -> bool {
         let segment = self.packets[self.sent].length;
         let range = self.first_piece(self.sent)..self.packets[self.sent + run - 1].end;
         let mut control = Control::new(segment as u16);
@@ -263,7 +248,7 @@ impl Batch {
     }
 
     /// Sends so many, each by itself. False: the socket is full.
-    fn send_each(&mut self, socket: &Socket, to: &Destination, count: usize, outcome: &mut Outcome) -> bool {
+    fn send_each(&mut self, socket: &Socket, to: &Name, count: usize, outcome: &mut Outcome) -> bool {
         let end = (self.sent + count).min(self.packets.len());
         while self.sent < end {
             let (first, next) = (self.first_piece(self.sent), self.sent..end);
@@ -386,13 +371,11 @@ impl Control {
     }
 }
 
-fn header(parts: &mut [libc::iovec], to: &Destination, control: Option<&mut Control>) -> libc::msghdr {
+fn header(parts: &mut [libc::iovec], to: &Name, control: Option<&mut Control>) -> libc::msghdr {
     // SAFETY: a plain C record, for which zeros are a value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    if let Destination::To(name) = to {
-        message.msg_name = name.as_ptr().cast_mut().cast();
-        message.msg_namelen = name.len();
-    }
+    message.msg_name = to.as_ptr().cast_mut().cast();
+    message.msg_namelen = to.len();
     message.msg_iov = parts.as_mut_ptr();
     message.msg_iovlen = parts.len() as _;
     if let Some(control) = control {

@@ -87,7 +87,7 @@ fn trains_arrive_whole_and_in_order_however_they_go() {
     for address in ["127.0.0.1:0", "[::1]:0"] {
         for (gso, gro) in [(true, true), (true, false), (false, true), (false, false)] {
             let (socket, peer) = pair(&Wanted { gso, gro, ..plain(address) });
-            let to = Destination::of(peer.local());
+            let to = Name::of(peer.local());
             let mut batch = Batch::default();
             for lengths in [&MIXED[..], &[1000; 60], &[5], &[1000, 1000, 1000, 1000, 0]] {
                 let memory = payloads(lengths);
@@ -115,11 +115,11 @@ fn a_train_comes_in_one_piece_where_both_sides_can() {
     let memory = payloads(&[1000; 60]);
     let mut batch = Batch::default();
     fill(&mut batch, &memory);
-    batch.send(&socket, &Destination::of(peer.local()));
+    batch.send(&socket, &Name::of(peer.local()));
     let (packets, pieces) = take(&peer);
     assert_eq!((packets.len(), pieces), (60, 1));
     fill(&mut batch, &memory);
-    batch.send(&socket, &Destination::of(peer.local()));
+    batch.send(&socket, &Name::of(peer.local()));
     assert_eq!(take(&peer).1, 1);
 }
 
@@ -130,7 +130,7 @@ fn a_kernel_that_says_no_gets_packets_one_by_one() {
     let mut batch = Batch::default();
     fill(&mut batch, &memory);
     fail_trains_with(Some(libc::EIO));
-    assert_eq!(batch.send(&socket, &Destination::of(peer.local())), Outcome::default());
+    assert_eq!(batch.send(&socket, &Name::of(peer.local())), Outcome::default());
     fail_trains_with(None);
     assert!(!socket.has_gso(), "it is not asked again");
     assert_eq!(take(&peer).0, whole(&memory), "and nothing got lost");
@@ -139,7 +139,7 @@ fn a_kernel_that_says_no_gets_packets_one_by_one() {
 #[test]
 fn a_packet_that_is_too_large_is_told_and_the_others_leave() {
     let (socket, peer) = pair(&plain("127.0.0.1:0"));
-    let to = Destination::of(peer.local());
+    let to = Name::of(peer.local());
     let memory = payloads(&[100, 100, 100]);
     let large = vec![1; BYTES - 1];
     let mut batch = Batch::default();
@@ -167,7 +167,7 @@ fn memory_that_is_not_there_is_told_by_its_packet() {
     // SAFETY: it lives until the end of this test.
     unsafe { batch.memory(memory[4].as_ptr(), 100) };
     batch.end_packet();
-    let outcome = batch.send(&socket, &Destination::of(peer.local()));
+    let outcome = batch.send(&socket, &Name::of(peer.local()));
     assert_eq!(outcome, Outcome { fault: Some(3), ..Outcome::default() });
     let all = whole(&memory);
     let others = [&all[..3], &all[4..]].concat();
@@ -177,7 +177,7 @@ fn memory_that_is_not_there_is_told_by_its_packet() {
 #[test]
 fn what_a_full_socket_leaves_is_kept_and_needs_its_memory_no_more() {
     let (socket, peer) = pair(&plain("127.0.0.1:0"));
-    let to = Destination::of(peer.local());
+    let to = Name::of(peer.local());
     let mut batch = Batch::default();
     let memory = payloads(&MIXED);
     fill(&mut batch, &memory);
@@ -197,7 +197,7 @@ fn what_a_full_socket_leaves_is_kept_and_needs_its_memory_no_more() {
 #[test]
 fn a_packet_whose_memory_is_gone_is_left_out_of_what_a_full_socket_leaves() {
     let (socket, peer) = pair(&plain("127.0.0.1:0"));
-    let to = Destination::of(peer.local());
+    let to = Name::of(peer.local());
     let mut batch = Batch::default();
     let memory = payloads(&[50, 60, 70]);
     fill(&mut batch, &memory[..1]);
@@ -216,22 +216,6 @@ fn a_packet_whose_memory_is_gone_is_left_out_of_what_a_full_socket_leaves() {
 }
 
 #[test]
-fn a_connected_socket_needs_no_name_and_hears_nobody_else() {
-    let (socket, peer) = pair(&plain("127.0.0.1:0"));
-    let stranger = Socket::open(&plain("127.0.0.1:0")).unwrap();
-    socket.connect(peer.local()).unwrap();
-    let mut batch = Batch::default();
-    let memory = payloads(&[50, 60]);
-    for (from, to) in [(&socket, Destination::Connected), (&peer, Destination::of(socket.local()))] {
-        fill(&mut batch, &memory);
-        assert_eq!(batch.send(from, &to), Outcome::default());
-    }
-    fill(&mut batch, &memory);
-    batch.send(&stranger, &Destination::of(socket.local()));
-    assert_eq!((take(&peer).0, take(&socket).0), (whole(&memory), whole(&memory)));
-}
-
-#[test]
 fn a_batch_is_as_large_as_a_train_can_be() {
     let mut batch = Batch::default();
     assert!(batch.has_room(BYTES, 2) && !batch.has_room(BYTES + 1, 2) && !batch.has_room(1, PIECES + 1));
@@ -242,7 +226,7 @@ fn a_batch_is_as_large_as_a_train_can_be() {
     }
     assert!(!batch.has_room(1, 1), "so many packets");
     let (socket, peer) = pair(&plain("127.0.0.1:0"));
-    assert_eq!(batch.send(&socket, &Destination::of(peer.local())), Outcome::default());
+    assert_eq!(batch.send(&socket, &Name::of(peer.local())), Outcome::default());
     assert_eq!(take(&peer).0, vec![vec![0; 1000]; PACKETS]);
 }
 
@@ -250,7 +234,7 @@ fn a_batch_is_as_large_as_a_train_can_be() {
 fn drops_are_counted() {
     let (socket, _) = pair(&plain("127.0.0.1:0"));
     let peer = Socket::open(&Wanted { receive_buffer: 8192, ..plain("127.0.0.1:0") }).unwrap();
-    let to = Destination::of(peer.local());
+    let to = Name::of(peer.local());
     let mut batch = Batch::default();
     let memory = payloads(&[1000; 60]);
     for _ in 0..20 {
@@ -279,7 +263,7 @@ fn two_threads_may_send_by_one_socket() {
                     batch.own().extend([number; 100]);
                     batch.end_packet();
                 }
-                assert_eq!(batch.send(&socket, &Destination::of(to)), Outcome::default());
+                assert_eq!(batch.send(&socket, &Name::of(to)), Outcome::default());
             }
         })
     });
@@ -311,6 +295,6 @@ fn a_packet_that_is_dropped_leaves_no_trace() {
     batch.own().extend(b"last");
     batch.end_packet();
     assert_eq!((batch.left(), batch.bytes()), (2, 9));
-    assert_eq!(batch.send(&socket, &Destination::of(peer.local())), Outcome::default());
+    assert_eq!(batch.send(&socket, &Name::of(peer.local())), Outcome::default());
     assert_eq!(take(&peer).0, [b"first".to_vec(), b"last".to_vec()]);
 }

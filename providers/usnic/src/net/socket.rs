@@ -10,8 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::name::Name;
-
 /// What a socket is to be.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
@@ -92,14 +90,6 @@ impl Socket {
             drops: AtomicU64::new(0),
             errors: AtomicBool::new(false),
         })
-    }
-
-    /// From now on all goes to `peer`, and nothing comes from anybody else.
-    pub(crate) fn connect(&self, peer: SocketAddr) -> io::Result<()> {
-        let name = Name::of(peer);
-        // SAFETY: `name` lives beyond the call and has the length it says.
-        let failed = unsafe { libc::connect(self.fd.as_raw_fd(), name.as_ptr(), name.len()) };
-        if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     pub(crate) fn local(&self) -> SocketAddr {

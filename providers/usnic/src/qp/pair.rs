@@ -62,8 +62,6 @@ pub(crate) struct Opened {
     pub(crate) plan: Arc<Plan>,
     /// What its packets leave by.
     pub(crate) socket: Arc<Socket>,
-    /// The socket is this connection's alone, and connected.
-    pub(crate) is_own: bool,
     /// The largest payload of a datagram that is tried.
     pub(crate) ceiling: usize,
     /// The kernel delivers to the peer on this host.

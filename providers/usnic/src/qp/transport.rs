@@ -13,8 +13,9 @@ use dapl::provider::{ConnId, Segment, Status};
 
 use crate::memory::regions::{Grip, Wish};
 use crate::net::errors::{Hint, Missed};
+use crate::net::name::Name;
 use crate::net::receive::Packets;
-use crate::net::send::{Batch, Destination, Outcome};
+use crate::net::send::{Batch, Outcome};
 use crate::net::socket::Socket;
 use crate::proto::checked;
 use crate::proto::congestion::Algorithm;
@@ -46,7 +47,6 @@ pub(crate) struct Line {
     pub(crate) link: Link,
     our_token: u64,
     socket: Arc<Socket>,
-    is_own: bool,
     seal: Option<Box<Seal>>,
     /// Headers of IP and UDP.
     headers: usize,
@@ -94,7 +94,6 @@ impl Line {
             link: Conn::new(&config, terms, now),
             our_token: terms.our_token,
             socket: opened.socket,
-            is_own: opened.is_own,
             seal: opened.agreed.seal,
             headers,
             stuck: None,
@@ -191,7 +190,7 @@ impl Line {
                 return false;
             }
             // It was copied when it stuck, and what became of it is for acks to say.
-            let Outcome { is_blocked, overflows, .. } = batch.send(&self.socket, &self.destination(to));
+            let Outcome { is_blocked, overflows, .. } = batch.send(&self.socket, &Name::of(to));
             if overflows {
                 self.link.overflowed(now);
             }
@@ -293,13 +292,8 @@ impl Line {
         if is_closed { Ok(()) } else { Err(Status::Transport) }
     }
 
-    fn destination(&self, to: SocketAddr) -> Destination {
-        if self.is_own && to == self.link.peer() { Destination::Connected } else { Destination::of(to) }
-    }
-
     fn send(&mut self, bench: &mut Bench, to: SocketAddr, now: Nanos, host: &mut impl Host<World>) {
-        let Outcome { is_blocked, overflows, too_large, fault, .. } =
-            bench.batch.send(&self.socket, &self.destination(to));
+        let Outcome { is_blocked, overflows, too_large, fault, .. } = bench.batch.send(&self.socket, &Name::of(to));
         if let Some(bytes) = too_large {
             self.link.too_large(now, bytes.saturating_sub(1));
         }

@@ -298,38 +298,15 @@ fn a_deadline_that_a_poller_leaves_is_met() {
 }
 
 #[test]
-fn each_connection_may_have_a_port_of_its_own() {
-    let ((client, ours), (server, theirs)) = connected("sockets=own");
-    for round in 0..20 {
-        theirs.post(&server.device, b"to you");
-        if round % 2 == 0 {
-            while ours.ear.has(packet).is_none() {
-                client.device.poll(true);
-            }
-        } else {
-            assert_eq!(ours.ear.wait(packet).0, b"to you");
-        }
-    }
-    let (a, b) = (ours.opened.lock().unwrap(), theirs.opened.lock().unwrap());
-    let (a, b) = (a.as_ref().unwrap(), b.as_ref().unwrap());
-    assert!(a.is_own && b.is_own);
-    assert_ne!(a.socket.local(), client.device.socket.local());
-    assert_ne!(b.socket.local(), server.device.socket.local());
-    assert_eq!((a.agreed.terms.peer, b.agreed.terms.peer), (b.socket.local(), a.socket.local()));
-}
-
-#[test]
 fn nothing_is_left_of_an_ia_that_was_closed() {
-    for params in ["", "sockets=own"] {
-        let ((client, ours), _server) = connected(params);
-        let (device, socket) = {
-            let opened = ours.opened.lock().unwrap().take().unwrap();
-            (Arc::downgrade(&client.device), Arc::downgrade(&opened.socket))
-        };
-        drop(client);
-        ours.ear.wait(|word| (*word == Word::Ended(0)).then_some(()));
-        assert!(device.upgrade().is_none() && socket.upgrade().is_none());
-    }
+    let ((client, ours), _server) = connected("");
+    let (device, socket) = {
+        let opened = ours.opened.lock().unwrap().take().unwrap();
+        (Arc::downgrade(&client.device), Arc::downgrade(&opened.socket))
+    };
+    drop(client);
+    ours.ear.wait(|word| (*word == Word::Ended(0)).then_some(()));
+    assert!(device.upgrade().is_none() && socket.upgrade().is_none());
 }
 
 #[test]
@@ -346,16 +323,7 @@ fn an_ia_that_closes_takes_its_requests_back() {
 
 #[test]
 fn a_peer_that_is_gone_is_hinted_at() {
-    is_hinted_at("");
-}
-
-#[test]
-fn and_so_it_is_by_a_socket_of_the_connections_own() {
-    is_hinted_at("sockets=own");
-}
-
-fn is_hinted_at(params: &str) {
-    let ((client, ours), (server, theirs)) = connected(params);
+    let ((client, ours), (server, theirs)) = connected("");
     theirs.opened.lock().unwrap().take();
     drop(server);
     for _ in 0..1000 {

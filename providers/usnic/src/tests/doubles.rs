@@ -14,7 +14,8 @@ use zerocopy::IntoBytes;
 use crate::cm::{Incoming, Wishes};
 use crate::device::*;
 use crate::net::errors::{Hint, Missed};
-use crate::net::send::{Batch, Destination};
+use crate::net::name::Name;
+use crate::net::send::Batch;
 use crate::proto::schedule::Turn;
 use crate::proto::wire::{Head, Kind};
 use crate::qp::pair::{Opened, Reports};
@@ -177,7 +178,7 @@ impl Pair for Double {
                 batch.own().extend(packet);
                 batch.end_packet();
             }
-            batch.send(socket, &Destination::of(agreed.terms.peer));
+            batch.send(socket, &Name::of(agreed.terms.peer));
         }
         self.ear.hear(Word::Turn(turn));
         drop(opened);

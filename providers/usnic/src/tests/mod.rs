@@ -248,7 +248,6 @@ fn agreed((side, qp): (&Side, &Qp), (other, other_qp): (&Side, &Qp), ours: u32, 
         agreed: Agreed { terms, seal: None },
         plan,
         socket: device.socket.clone(),
-        is_own: false,
         ceiling: device.ceiling(),
         is_loopback: true,
     }

@@ -33,37 +33,33 @@ fn dead_requester(server: &Ia) -> Incoming {
 
 #[test]
 fn an_accept_of_who_is_gone_fails_by_what_its_host_says() {
-    for params in ["connect_give_up_ms=3600000", "connect_give_up_ms=3600000 sockets=own"] {
-        let (_, there) = addresses();
-        let server = Ia::open(&there, params);
-        let _listening = server.device.listen(7, ObjectId::default()).unwrap();
-        let request = dead_requester(&server);
-        request.accept(Arc::new(Double::default()), b"", conn(2), WISHES).unwrap();
-        assert_eq!(server.event(), (conn(2), "accept failed"));
-    }
+    let (_, there) = addresses();
+    let server = Ia::open(&there, "connect_give_up_ms=3600000");
+    let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+    let request = dead_requester(&server);
+    request.accept(Arc::new(Double::default()), b"", conn(2), WISHES).unwrap();
+    assert_eq!(server.event(), (conn(2), "accept failed"));
 }
 
 #[test]
 fn a_listener_that_dies_with_a_request_has_rejected_it() {
-    for params in ["connect_give_up_ms=3600000", "connect_give_up_ms=3600000 sockets=own"] {
-        let (here, there) = addresses();
-        let client = Ia::open(&here, params);
-        let bind = |port| UdpSocket::bind((there.as_str(), port)).unwrap();
-        let (well_known, data) = (bind(client.device.knobs.port), bind(0));
-        client.try_connect(there.parse().unwrap(), 7, conn(1)).unwrap();
-        let mut packet = [0; 2048];
-        let (length, from) = well_known.recv_from(&mut packet).unwrap();
-        let (mut dice, mut out) = (Dice::new(1), Vec::new());
-        let mut answering = Answering::new(Arc::new(Setup::new(Config::default(), None)), 0, &mut dice);
-        answering.receive(0, &packet[..length], from, true, &mut dice, &mut out);
-        data.send_to(&out, from).unwrap();
-        // It listens no more, but lives.
-        drop(well_known);
-        let (again, asker) = data.recv_from(&mut packet).unwrap();
-        assert_eq!((again, asker), (length, from));
-        drop(data);
-        assert_eq!(client.event(), (conn(1), "peer rejected"));
-    }
+    let (here, there) = addresses();
+    let client = Ia::open(&here, "connect_give_up_ms=3600000");
+    let bind = |port| UdpSocket::bind((there.as_str(), port)).unwrap();
+    let (well_known, data) = (bind(client.device.knobs.port), bind(0));
+    client.try_connect(there.parse().unwrap(), 7, conn(1)).unwrap();
+    let mut packet = [0; 2048];
+    let (length, from) = well_known.recv_from(&mut packet).unwrap();
+    let (mut dice, mut out) = (Dice::new(1), Vec::new());
+    let mut answering = Answering::new(Arc::new(Setup::new(Config::default(), None)), 0, &mut dice);
+    answering.receive(0, &packet[..length], from, true, &mut dice, &mut out);
+    data.send_to(&out, from).unwrap();
+    // It listens no more, but lives.
+    drop(well_known);
+    let (again, asker) = data.recv_from(&mut packet).unwrap();
+    assert_eq!((again, asker), (length, from));
+    drop(data);
+    assert_eq!(client.event(), (conn(1), "peer rejected"));
 }
 
 #[test]

@@ -15,9 +15,8 @@ use super::wire::Wire;
 use crate::Result;
 
 /// What both sides are told, and what the check is called.
-const SETTINGS: [(&str, Environment<'static>); 6] = [
+const SETTINGS: [(&str, Environment<'static>); 5] = [
     ("cubic", &[("DAPL_USNIC_CONGESTION", "cubic")]),
-    ("own_sockets", &[("DAPL_USNIC_SOCKETS", "own")]),
     ("checked", &[("DAPL_USNIC_CHECKED", "on")]),
     ("without_trains", &[("DAPL_USNIC_GSO", "off"), ("DAPL_USNIC_GRO", "off")]),
     ("small_buffers", &[("DAPL_USNIC_RECEIVE_BUFFER", "65536"), ("DAPL_USNIC_SEND_BUFFER", "65536")]),
