@@ -229,8 +229,8 @@ fn all_attributes_have_their_units() {
 
 #[test]
 fn every_variable_is_told_with_its_value_and_where_that_is_from() {
-    let case = Case::new("datinfo-env", "").with("DAPL_SM_SLOTS", "512").with("DAPL_USNIC_GSO", "maybe");
-    let case = case.with("DAPL_SM_SLOT", "1").with("DAPL_ACK_TIMER", "0x10");
+    let case = Case::new("datinfo-env", "").with("DAPL_SPIN_US", "512").with("DAPL_USNIC_CONGESTION", "maybe");
+    let case = case.with("DAPL_SPIN_UP", "1").with("DAPL_ACK_TIMER", "0x10");
     let finished = datinfo(&case, "-e --json");
     let document = json(&finished);
     let variables = document["variables"].as_array().unwrap();
@@ -243,19 +243,22 @@ fn every_variable_is_told_with_its_value_and_where_that_is_from() {
         let found = variables.iter().find(|variable| variable["variable"] == name).unwrap();
         (found["value"].as_str().unwrap(), found["origin"].as_str().unwrap(), found["trouble"].is_string())
     };
-    assert_eq!(one("DAPL_SM_SLOTS"), ("512", "environment", false));
+    assert_eq!(one("DAPL_SPIN_US"), ("512", "environment", false));
     assert_eq!(one("DAPL_ACK_TIMER"), ("16", "environment", false));
-    assert_eq!((one("DAPL_USNIC_GSO"), one("DAPL_SM_RMA")), (("on", "default", true), ("auto", "default", false)));
-    assert_eq!(document["unknown"][0]["variable"], "DAPL_SM_SLOT");
-    assert_eq!(document["unknown"][0]["nearest"], "DAPL_SM_SLOTS");
+    assert_eq!(
+        (one("DAPL_USNIC_CONGESTION"), one("DAPL_SM_RMA")),
+        (("bbr", "default", true), ("auto", "default", false))
+    );
+    assert_eq!(document["unknown"][0]["variable"], "DAPL_SPIN_UP");
+    assert_eq!(document["unknown"][0]["nearest"], "DAPL_SPIN_US");
     let text = datinfo(&case, "-e").stdout;
-    assert!(text.contains("DAPL_SM_SLOTS=512 slots  (environment; default 256)\n"), "{text}");
-    assert!(text.contains("DAPL_SM_SLOT: nobody reads this variable; the nearest that is read is DAPL_SM_SLOTS\n"));
+    assert!(text.contains("DAPL_SPIN_US=512 us  (environment; default 150)\n"), "{text}");
+    assert!(text.contains("DAPL_SPIN_UP: nobody reads this variable; the nearest that is read is DAPL_SPIN_US\n"));
 }
 
 #[test]
 fn settings_in_effect_are_those_of_the_line_before_those_of_the_environment() {
-    let conf = "u u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"eth7 mtu=1400 gso=maybe x=y\" \"\"\n";
+    let conf = "u u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"eth7 mtu=1400 congestion=maybe x=y\" \"\"\n";
     let case = Case::new("datinfo-conf", conf).with("DAPL_USNIC_MTU", "9000").with("DAPL_USNIC_PORT", "99");
     let finished = datinfo(&case, "-c");
     for line in [
@@ -263,8 +266,8 @@ fn settings_in_effect_are_those_of_the_line_before_those_of_the_environment() {
         "  address=eth7  (ia_params; default the first interface that is up and leads elsewhere)",
         "  mtu=1400 bytes  (ia_params; default 65507)",
         "  port=99  (environment; default 17471)",
-        "  gso=on  (default)",
-        "      ia_params: \"maybe\" is not on or off; the default is used",
+        "  congestion=bbr  (default)",
+        "      ia_params: \"maybe\" is not bbr or cubic; the default is used",
         "  \"x=y\" in its ia_params is not understood",
     ] {
         assert!(

@@ -58,7 +58,7 @@ fn a_peer_that_falls_silent_is_given_up() {
     let (stage, room) = setting();
     let survivor = run::program(&stage, "test/c/survivor.c");
     let mut command = room.command(survivor, &["sm0", "stop"]);
-    command.env("DAPL_SM_ALIVE_MS", "100").env("DAPL_SM_SILENCE_MS", "1000");
+    command.env("DAPL_KEEPALIVE_MS", "100").env("DAPL_GIVE_UP_MS", "1000");
     run::Run::start(command).finish(LIMIT).expect_success("survivor: OK");
 }
 

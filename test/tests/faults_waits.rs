@@ -23,7 +23,7 @@ fn waits(arguments: &[&str], limit: Duration) -> Finished {
     let room = Room::new(&stage, Some(SM0));
     let program = run::program(&stage, "test/c/waits.c");
     let mut command = room.command(&program, &[&["sm0"], arguments].concat());
-    command.env("DAPL_SM_SPIN_US", "0"); // or the waits would look, and seldom sleep
+    command.env("DAPL_SPIN_US", "0"); // or the waits would look, and seldom sleep
     let finished = Run::start(command).finish(limit);
     finished.expect_success("waits: OK, ");
     println!("{}", finished.stdout);

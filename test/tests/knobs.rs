@@ -21,29 +21,28 @@ fn first(params: &str, set: impl FnOnce(&mut Command)) -> Finished {
 
 #[test]
 fn what_is_set_well_is_not_talked_about() {
-    let finished = first("rma=cma,mmap max_message=65536 silence_ms=10000 slots=100 spin_us=0", |command| {
-        command.env("DAPL_SM_MAX_MESSAGE", "131072").env("DAPL_SM_ALIVE_MS", "100").env("DAPL_SM_CMA", "open");
-        command.env("DAPL_SM_CALIBRATE", "off").env("DAPL_SM_PID", "77").env("DAPL_SM_RMA_BUFFER", "65536");
+    let finished = first("rma=cma,mmap give_up_ms=10000 spin_us=0", |command| {
+        command.env("DAPL_GIVE_UP_MS", "20000").env("DAPL_KEEPALIVE_MS", "100").env("DAPL_SM_CMA", "open");
     });
-    finished.expect_success("messages of up to 65536 bytes");
+    finished.expect_success("messages of up to 2147483648 bytes");
     assert_eq!(finished.stderr, "");
 }
 
 #[test]
 fn what_is_not_understood_is_told_with_its_name_value_and_range() {
-    let finished = first("rma=fast slots=5000 colour=red", |command| {
-        command.env("DAPL_SM_ALIVE_MS", "5").env("DAPL_SM_SILENT_MS", "5000").env("DAPL_SM_MAX_MESSAGE", "64k");
+    let finished = first("rma=fast give_up_ms=5 colour=red", |command| {
+        command.env("DAPL_KEEPALIVE_MS", "5").env("DAPL_SM_RMAS", "cma").env("DAPL_SPIN_US", "1k");
     });
     finished.expect_success("messages of up to 2147483648 bytes");
     for words in [
         "ia_params, rma: \"fast\" is not \"auto\" or an order of \"knem\", \"cma\", \"mmap\"",
-        "ia_params: nothing is called \"colour\"; these are: dir, first_id, pid, rma, calibrate",
-        "DAPL_SM_ALIVE_MS: \"5\" is not a number from 100 to 3600000",
+        "ia_params: nothing is called \"colour\"; these are: dir, rma, cma, spin_us",
+        "DAPL_KEEPALIVE_MS: \"5\" is not a number from 100 to 3600000",
         "using 5000 ms, the default",
-        "ia_params, slots: \"5000\" is not a number from 8 to 4096",
-        "using 256 slots, the default",
-        "DAPL_SM_SILENT_MS is no variable of sm's; nearest is DAPL_SM_SILENCE_MS; these are: DAPL_SM_DIR",
-        "DAPL_SM_MAX_MESSAGE: \"64k\" is not a number from 65536 to 2147483648",
+        "ia_params, give_up_ms: \"5\" is not a number from 1000 to 3600000",
+        "using 60000 ms, the default",
+        "DAPL_SM_RMAS is no variable of sm's; nearest is DAPL_SM_RMA; these are: DAPL_SM_DIR",
+        "DAPL_SPIN_US: \"1k\" is not a number from 0 to 1000000",
     ] {
         assert!(finished.stderr.contains(words), "{words}: {finished:#?}");
     }

@@ -1,6 +1,6 @@
 //! Where this library's log goes: stderr or syslog, one write per message (which may have lines), never stdout.
 //!
-//! Installed once by `dat_provider_init`, unless somebody has set a logger. `DAPL_DBG_TYPE` and `DAPL_DBG_LEVEL` say what is
+//! Installed once by `dat_provider_init`, unless somebody has set a logger. `DAPL_DBG_TYPE` says what is
 //! shown (registry-ia.md 14.1), `DAPL_DBG_DEST` where: 1 stderr, 2 syslog, 3 both. Errors and warnings are limited in number
 //! (`limit`), and errors of an open are kept for libdat's one line about it (`aside`).
 
@@ -101,7 +101,7 @@ pub(crate) fn hold() -> impl Sized {
 /// Sets the logger, the first time it is called.
 pub fn install() {
     let logger = LOGGER.get_or_init(|| Logger {
-        shown: variable("DAPL_DBG_TYPE", ERRORS | WARNINGS) | variable("DAPL_DBG_LEVEL", 0),
+        shown: variable("DAPL_DBG_TYPE", ERRORS | WARNINGS),
         to: variable("DAPL_DBG_DEST", STDERR),
         began: Instant::now(),
     });

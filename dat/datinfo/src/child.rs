@@ -54,7 +54,7 @@ pub(crate) fn probe(options: &Options, name: Option<&str>, conf: Option<&Path>) 
     command.arg("probe").args(name.map(|name| ["--", name]).iter().flatten());
     // All refusals and complaints, wherever they would go for a program.
     command.env("DAT_DBG_TYPE", "0x3").env("DAT_DBG_DEST", "1").env_remove("DAT_DBG_LEVEL");
-    command.env("DAPL_DBG_TYPE", "0x3").env("DAPL_DBG_DEST", "1").env_remove("DAPL_DBG_LEVEL");
+    command.env("DAPL_DBG_TYPE", "0x3").env("DAPL_DBG_DEST", "1");
     run(command, Duration::from_secs(options.timeout))
 }
 

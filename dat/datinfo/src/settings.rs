@@ -235,12 +235,14 @@ mod tests {
     #[test]
     fn parameters_are_read_as_the_provider_reads_them() {
         let (settings, odd) =
-            settings_of(&entry("/x/libdaplsm.so.1", "/dev/shm/a 5 rma=cma io_trc=0x40 slots=1 colour=red"));
+            settings_of(&entry("/x/libdaplsm.so.1", "/dev/shm/a rma=cma io_trc=0x40 give_up_ms=1 colour=red"));
         let seen = |name: &str| (setting(&settings, name).value.as_str(), setting(&settings, name).origin);
-        assert_eq!((seen("dir"), seen("first_id")), (("/dev/shm/a", "ia_params"), ("5", "ia_params")));
+        assert_eq!(seen("dir"), ("/dev/shm/a", "ia_params"));
         assert_eq!((seen("rma"), seen("io_trc")), (("cma", "ia_params"), ("64", "ia_params")));
-        assert_eq!(seen("slots"), ("256", "default"));
-        assert!(setting(&settings, "slots").trouble.as_ref().is_some_and(|why| why.contains("from 8 to 4096")));
+        assert_eq!(seen("give_up_ms"), ("60000", "default"));
+        assert!(
+            setting(&settings, "give_up_ms").trouble.as_ref().is_some_and(|why| why.contains("from 1000 to 3600000"))
+        );
         assert_eq!(odd, ["colour=red"]);
     }
 
@@ -249,8 +251,11 @@ mod tests {
         let found = |library: &str, params: &str| -> Vec<String> {
             param_troubles(&entry(library, params)).into_iter().map(|(found, _)| found).collect()
         };
-        let troubles = found("libdaplsm.so.1", "slots=1 colour=red");
-        assert_eq!(troubles, ["slots: \"1\" is not a number from 8 to 4096", "\"colour=red\" is not understood"]);
+        let troubles = found("libdaplsm.so.1", "give_up_ms=1 colour=red");
+        assert_eq!(
+            troubles,
+            ["give_up_ms: \"1\" is not a number from 1000 to 3600000", "\"colour=red\" is not understood"]
+        );
         assert_eq!(found("libdaplverbs.so.1", "cm=socket"), ["names no adapter"]);
         assert!(found("libdaplverbs.so.1", "mlx5_0 1").is_empty() && found("libother.so.1", "x=y").is_empty());
     }

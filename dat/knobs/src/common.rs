@@ -54,12 +54,6 @@ pub static DAPL: Table = Table {
             meaning: "what providers tell: bits 0x1 errors and 0x2 warnings, 0x4 event dispatchers, 0x8 connections, 0x10 \
                       endpoints, 0x20 the rest, 0x40 notification objects, 0x1000 counters when an adapter is closed",
         },
-        Knob {
-            name: "",
-            variable: "DAPL_DBG_LEVEL",
-            values: number(0, MASK, 0, ""),
-            meaning: "further bits of `DAPL_DBG_TYPE`",
-        },
         Knob { name: "", variable: "DAPL_DBG_DEST", values: number(1, 3, 1, ""), meaning: "where: as `DAT_DBG_DEST`" },
         Knob {
             name: "",
@@ -87,3 +81,55 @@ pub static DAPL: Table = Table {
         },
     ],
 };
+
+// Settings of several providers have one name, and one variable that sets them all.
+
+/// How long a wait polls.
+pub(crate) const fn spin() -> Knob {
+    Knob {
+        name: "spin_us",
+        variable: "DAPL_SPIN_US",
+        values: number(0, 1_000_000, 150, " us"),
+        meaning: "longest time that a wait polls before it sleeps; it adapts within that",
+    }
+}
+
+/// How often an idle connection is used.
+pub(crate) const fn keepalive(default: u64) -> Knob {
+    Knob {
+        name: "keepalive_ms",
+        variable: "DAPL_KEEPALIVE_MS",
+        values: number(100, 3_600_000, default, " ms"),
+        meaning: "time after which an idle connection sends a keepalive",
+    }
+}
+
+/// When a silent peer is lost.
+pub(crate) const fn give_up(default: u64) -> Knob {
+    Knob {
+        name: "give_up_ms",
+        variable: "DAPL_GIVE_UP_MS",
+        values: number(1_000, 3_600_000, default, " ms"),
+        meaning: "a peer that does not answer for so long is lost",
+    }
+}
+
+/// How long a request waits for its listener.
+pub(crate) const fn listener_wait() -> Knob {
+    Knob {
+        name: "listener_wait_ms",
+        variable: "DAPL_LISTENER_WAIT_MS",
+        values: number(0, 60_000, 50, " ms"),
+        meaning: "a connect that finds no listener is retried for this long before it is rejected; 0: not at all",
+    }
+}
+
+/// How often a send is repeated that found no receive.
+pub(crate) const fn rnr_retry() -> Knob {
+    Knob {
+        name: "rnr_retry",
+        variable: "DAPL_RNR_RETRY",
+        values: number(0, 7, 7, ""),
+        meaning: "how often a send is repeated that found no receive; 7 is without end",
+    }
+}

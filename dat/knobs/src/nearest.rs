@@ -24,7 +24,7 @@ mod tests {
             ("DAT_OVERIDE", "DAT_OVERRIDE"),
             ("DAPL_SM_RMAS", "DAPL_SM_RMA"),
             ("DAPL_USNIC_PROT", "DAPL_USNIC_PORT"),
-            ("DAPL_DBG_LEVL", "DAPL_DBG_LEVEL"),
+            ("DAPL_DBG_TYPES", "DAPL_DBG_TYPE"),
             ("DAPL_ACK_RETRIES", "DAPL_ACK_RETRY"),
         ] {
             assert_eq!(nearest(slip), Some(meant));

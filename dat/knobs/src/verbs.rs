@@ -3,6 +3,7 @@
 //! The names without `VERBS` are those of the references' providers. Plain words of `ia_params` name the adapter.
 #![forbid(unsafe_code)]
 
+use crate::common::{listener_wait, rnr_retry};
 use crate::{Knob, Notation, Table, Values, number};
 
 /// The settings of `libdaplverbs.so.1`.
@@ -28,34 +29,9 @@ const KNOBS: &[Knob] = &[
     },
     Knob {
         name: "",
-        variable: "DAPL_VERBS_DIR",
-        values: Values::Text("one of this user's under /dev/shm"),
-        meaning: "directory in which processes find each other's names of shared memory",
-    },
-    Knob {
-        name: "listener_wait_ms",
-        variable: "DAPL_VERBS_LISTENER_WAIT_MS",
-        values: number(0, 60_000, 50, " ms"),
-        meaning: "`rdma` and `socket`: a connect that finds no listener is retried for this long before it is rejected; \
-                  0: not at all",
-    },
-    Knob {
-        name: "",
-        variable: "DAPL_SCM_NETDEV",
-        values: Values::Text("the port's first with an address"),
-        meaning: "the network device whose address an adapter named by device and port has",
-    },
-    Knob {
-        name: "",
         variable: "DAPL_MAX_INLINE",
         values: optional(0, 4_096, "200; 64 over iWARP", " bytes"),
         meaning: "bytes that a send carries inline",
-    },
-    Knob {
-        name: "",
-        variable: "DAPL_WR_MAX",
-        values: optional(1, 1 << 20, "what the device says", " requests"),
-        meaning: "requests per queue at most",
     },
     Knob {
         name: "",
@@ -65,27 +41,9 @@ const KNOBS: &[Knob] = &[
     },
     Knob {
         name: "",
-        variable: "DAPL_CM_ARP_RETRY_COUNT",
-        values: number(1, 1_000, 15, ""),
-        meaning: "`rdma`: tries in all to resolve an address",
-    },
-    Knob {
-        name: "",
         variable: "DAPL_CM_ROUTE_TIMEOUT_MS",
         values: number(1, 3_600_000, 4_000, " ms"),
         meaning: "`rdma`: time to resolve a route",
-    },
-    Knob {
-        name: "",
-        variable: "DAPL_CM_ROUTE_RETRY_COUNT",
-        values: number(1, 1_000, 15, ""),
-        meaning: "`rdma`: tries in all to resolve a route",
-    },
-    Knob {
-        name: "",
-        variable: "DAPL_CM_TOS",
-        values: optional(0, 255, "the system's", ""),
-        meaning: "`rdma`: type of service",
     },
     Knob {
         name: "",
@@ -114,50 +72,17 @@ const KNOBS: &[Knob] = &[
     },
     Knob {
         name: "",
-        variable: "DAPL_RNR_RETRY",
-        values: number(0, 7, 7, ""),
-        meaning: "how often to repeat then; 7 is without end",
-    },
-    Knob {
-        name: "",
-        variable: "DAPL_GLOBAL_ROUTING",
-        values: number(0, 1, 0, ""),
-        meaning: "`socket` and `none`: a global header in every packet; on Ethernet always",
-    },
-    Knob {
-        name: "",
-        variable: "DAPL_HOP_LIMIT",
-        values: number(0, 255, 255, ""),
-        meaning: "`socket` and `none`: hop limit of the global header",
-    },
-    Knob {
-        name: "",
-        variable: "DAPL_TCLASS",
-        values: number(0, 255, 0, ""),
-        meaning: "`socket` and `none`: traffic class of the global header",
-    },
-    Knob {
-        name: "",
-        variable: "DAPL_IB_SL",
-        values: number(0, 15, 0, ""),
-        meaning: "`socket` and `none`: service level",
-    },
-    Knob {
-        name: "",
-        variable: "DAPL_IB_PKEY",
-        values: optional(0, 65_535, "the first of the port's", ""),
-        meaning: "`socket` and `none`: partition key; 0 is as unset",
+        variable: "DAPL_VERBS_DIR",
+        values: Values::Text("one of this user's under /dev/shm"),
+        meaning: "directory in which processes find each other's names of shared memory",
     },
     Knob {
         name: "",
         variable: "DAPL_VERBS_PEER",
-        values: Values::Text("our own"),
-        meaning: "`none`: the peer's address",
+        values: Values::Text("our own address and number"),
+        meaning: "`none`: the peer's address, and the number of its queue pair: `same` as ours, `+1`, `-1`, or a number; \
+                  with a comma between if both are given",
     },
-    Knob {
-        name: "",
-        variable: "DAPL_VERBS_PEER_QPN",
-        values: Values::Text("same"),
-        meaning: "`none`: the number of the peer's queue pair: `same` as ours, `+1`, `-1`, or a number",
-    },
+    listener_wait(),
+    Knob { name: "", ..rnr_retry() },
 ];

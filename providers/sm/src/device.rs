@@ -55,7 +55,7 @@ impl Device {
             crate::memory::cma::open_to_the_user();
         }
         let base = Base::open(knobs.base.as_deref())?;
-        let endpoint = Endpoint::create(base, knobs.first_id, knobs.pid)?;
+        let endpoint = Endpoint::create(base)?;
         endpoint.base().at_exit(endpoint.path());
         let failed = |what: &str, error: rustix::io::Errno| {
             log::error!("{}: cannot {what} in {}: {error}", spec.name, endpoint.path().display());
@@ -65,7 +65,7 @@ impl Device {
         let fifo = socket::open_own_fifo(endpoint.path()).map_err(|e| failed("open the FIFO", e))?;
         let knem = if knobs.rma.has(ByKernel::Knem) { Knem::open() } else { None };
         Ok(Device {
-            limits: limits(knobs.max_message),
+            limits: limits(),
             knobs,
             ip: own_address(),
             life: random()?,
@@ -141,7 +141,10 @@ pub(crate) fn is_local(ip: IpAddr) -> Result<bool> {
     }
 }
 
-fn limits(max_message: u64) -> Limits {
+/// Longest message or RDMA transfer, in bytes: the most that a reliable connection of InfiniBand carries (IBA volume 1, 9.7).
+const MAX_MESSAGE: u64 = 1 << 31;
+
+fn limits() -> Limits {
     Limits {
         max_eps: 65_535,
         // An MPI asks for 50,000 and treats less as fatal; room is made only for what is posted.
@@ -152,8 +155,8 @@ fn limits(max_message: u64) -> Limits {
         max_lmrs: SLOTS as u32 - 1,
         max_lmr_size: 1 << 47,
         max_pzs: 65_536,
-        max_message,
-        max_rdma: max_message,
+        max_message: MAX_MESSAGE,
+        max_rdma: MAX_MESSAGE,
         // One that is bound takes a place in the table of registrations.
         max_rmrs: SLOTS as u32 - 1,
         max_srqs: 65_536,

@@ -279,16 +279,18 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// Makes the folder; `first` overrides the number of this process's first end point, `named` its process id in names.
-    pub(crate) fn create(mut base: Base, first: Option<u32>, named: Option<u32>) -> Result<Self> {
+    pub(crate) fn create(base: Base) -> Result<Self> {
+        Self::create_as(base, std::process::id())
+    }
+
+    /// `named`: the process id in the name of the end point.
+    fn create_as(mut base: Base, named: u32) -> Result<Self> {
         base.clean(None);
         let pid = std::process::id();
-        if let Some(first) = first {
-            let _ = NEXT_ID.compare_exchange(1, first, Ordering::Relaxed, Ordering::Relaxed);
-        }
         // Others may remove an empty base or process directory between two of these steps: begin again then.
         for _ in 0..100 {
             let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-            match Self::build(&base, named.unwrap_or(pid), id) {
+            match Self::build(&base, named, id) {
                 Ok((path, lock)) => return Ok(Endpoint { base, path, _lock: lock, pid }),
                 Err(e) if met_a_cleaner(&e) => base = base.make()?,
                 Err(e) => return Err(base.dir.refused("create an end point in", base.dir.path(), &e)),

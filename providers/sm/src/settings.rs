@@ -3,9 +3,9 @@
 //! How they are read, from `ia_params` and the environment, is in `dapl_software::settings`.
 //!
 //! Not here, on purpose: who may connect, since the base directory is of one user and closed to others, and a list of others
-//! would have to open it to them; huge pages, since no area is as large as one, whatever is set; the size of a slot, 128 bytes,
-//! since both sides must have the same and it is part of the protocol's version. Each side makes its rings and buffers as its
-//! own settings say, and tells the other.
+//! would have to open it to them; huge pages, since no area is as large as one; the size of a slot, 128 bytes, since both sides
+//! must have the same and it is part of the protocol's version; the number of slots and the sizes of buffers
+//! (`Geometry::OURS`), which each side sends to the other.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -72,9 +72,6 @@ impl std::fmt::Display for RmaMethod {
 pub(crate) struct Knobs {
     /// `None`: one of this user's under `/dev/shm`.
     pub(crate) base: Option<String>,
-    pub(crate) first_id: Option<u32>,
-    /// In the names of end points, instead of the process's own.
-    pub(crate) pid: Option<u32>,
     pub(crate) rma: RmaMethod,
     /// Copies are to be timed.
     pub(crate) calibrate: bool,
@@ -84,7 +81,6 @@ pub(crate) struct Knobs {
     pub(crate) spin: u32,
     /// Opened to the user's other processes.
     pub(crate) is_open: bool,
-    pub(crate) max_message: u64,
     pub(crate) alive: Duration,
     pub(crate) silence: Duration,
     /// How long a request is retried that finds no listener.
@@ -94,34 +90,30 @@ pub(crate) struct Knobs {
 impl Knobs {
     /// From `ia_params` and the environment.
     pub(crate) fn read(params: &str) -> Self {
-        Self::of(&read(&SM, params))
+        #[cfg(test)]
+        let (areas, params) = &tests::areas(params);
+        let knobs = Self::of(&read(&SM, params));
+        #[cfg(test)]
+        let knobs = tests::hooked(knobs, *areas);
+        knobs
     }
 
     fn of(given: &Given<'_>) -> Self {
         let rma = given.order("rma").map_or(RmaMethod::Auto, |order| RmaMethod::of(&order));
-        let silence = Duration::from_millis(given.number("silence_ms"));
+        let silence = Duration::from_millis(given.number("give_up_ms"));
         Knobs {
             base: given.text("dir").map(|(_, text)| text),
-            first_id: given.text("first_id").map(|_| given.number("first_id") as u32),
-            pid: Some(given.number("pid") as u32).filter(|pid| *pid != 0),
             rma,
-            calibrate: rma == RmaMethod::Auto && given.word("calibrate") == "on",
-            geometry: geometry(given),
+            calibrate: rma == RmaMethod::Auto,
+            geometry: Geometry::OURS,
             spin: given.number("spin_us") as u32 * 1000,
             is_open: given.word("cma") == "open",
-            max_message: given.number("max_message"),
             // Who is rarely heard would be taken for dead by a peer of the same settings.
-            alive: Duration::from_millis(given.number("alive_ms")).min(silence / 4),
+            alive: Duration::from_millis(given.number("keepalive_ms")).min(silence / 4),
             silence,
             listener_wait: Duration::from_millis(given.number("listener_wait_ms")),
         }
     }
-}
-
-fn geometry(given: &Given<'_>) -> Geometry {
-    let bytes = |name| given.number(name) as u32 & !63;
-    let requests = (given.number("slots") as u32).next_power_of_two();
-    Geometry { requests, messages: bytes("message_buffer"), rma: bytes("rma_buffer"), ..Geometry::OURS }
 }
 
 #[cfg(test)]
@@ -130,6 +122,28 @@ mod tests {
 
     fn none(_: &str) -> Option<String> {
         None
+    }
+
+    /// Tests alone choose the sizes of areas, by words of `ia_params`: `slots=`, `message_buffer=`, `rma_buffer=`.
+    pub(super) fn areas(params: &str) -> (Geometry, String) {
+        let (mut geometry, mut rest) = (Geometry::OURS, Vec::new());
+        for word in params.split(' ') {
+            let (name, number) = word.split_once('=').unwrap_or_default();
+            match (name, number.parse()) {
+                ("slots", Ok(slots)) => geometry.requests = slots,
+                ("message_buffer", Ok(bytes)) => geometry.messages = bytes,
+                ("rma_buffer", Ok(bytes)) => geometry.rma = bytes,
+                _ => rest.push(word),
+            }
+        }
+        assert!(geometry.is_sane(), "{params}");
+        (geometry, rest.join(" "))
+    }
+
+    /// `DAPL_TEST_UNTIMED`: a process that is told where to stop passes no such point while it times copies.
+    pub(super) fn hooked(knobs: Knobs, geometry: Geometry) -> Knobs {
+        let calibrate = knobs.calibrate && std::env::var_os("DAPL_TEST_UNTIMED").is_none();
+        Knobs { geometry, calibrate, ..knobs }
     }
 
     impl Knobs {
@@ -147,8 +161,8 @@ mod tests {
         };
         let read = |params| Knobs::from(params, &env);
         assert_eq!((read("").base.as_deref(), read("").rma), (Some("/env"), RmaMethod::Order([None, None])));
-        let both = read("/params 7 rma=auto");
-        assert_eq!((both.base.as_deref(), both.first_id, both.rma), (Some("/params"), Some(7), RmaMethod::Auto));
+        let both = read("/params rma=auto");
+        assert_eq!((both.base.as_deref(), both.rma), (Some("/params"), RmaMethod::Auto));
         assert_eq!(read("rma=auto /a=b").base.as_deref(), Some("/a=b"), "words of both kinds, in any order");
         assert_eq!(read("dir=/named").base.as_deref(), Some("/named"));
     }
@@ -156,20 +170,18 @@ mod tests {
     #[test]
     fn defaults_are_those_of_the_table() {
         let knobs = Knobs::from("", &none);
-        assert_eq!((knobs.base, knobs.first_id, knobs.rma, knobs.is_open), (None, None, RmaMethod::Auto, false));
-        assert_eq!((knobs.pid, knobs.calibrate, knobs.spin, knobs.geometry), (None, true, 150_000, Geometry::OURS));
-        assert_eq!((knobs.max_message, knobs.alive.as_millis(), knobs.silence.as_millis()), (1 << 31, 5_000, 60_000));
-        assert_eq!(knobs.listener_wait.as_millis(), 50);
+        assert_eq!((knobs.base, knobs.rma, knobs.is_open), (None, RmaMethod::Auto, false));
+        assert_eq!((knobs.calibrate, knobs.spin, knobs.listener_wait.as_millis()), (true, 150_000, 50));
+        assert_eq!((knobs.alive.as_millis(), knobs.silence.as_millis()), (5_000, 60_000));
     }
 
     #[test]
     fn bad_values_fall_back() {
         let bad = Knobs::from("", &|name| (name != "DAPL_SM_DIR").then(|| "12x".to_string()));
-        assert_eq!((bad.rma, bad.is_open, bad.first_id), (RmaMethod::Auto, false, Some(1)));
-        assert_eq!((bad.pid, bad.calibrate, bad.spin, bad.geometry), (None, true, 150_000, Geometry::OURS));
-        assert_eq!((bad.max_message, bad.alive.as_millis(), bad.silence.as_millis()), (1 << 31, 5_000, 60_000));
-        let set = Knobs::from("cma=open max_message=65536 alive_ms=3600001 silence_ms=999 nonsense=1 a b c", &none);
-        assert_eq!((set.is_open, set.max_message, set.alive.as_millis()), (true, 65_536, 5_000));
+        assert_eq!((bad.rma, bad.is_open, bad.spin), (RmaMethod::Auto, false, 150_000));
+        assert_eq!((bad.alive.as_millis(), bad.silence.as_millis()), (5_000, 60_000));
+        let set = Knobs::from("cma=open keepalive_ms=3600001 give_up_ms=999 nonsense=1 a b c", &none);
+        assert_eq!((set.is_open, set.alive.as_millis(), set.silence.as_millis()), (true, 5_000, 60_000));
     }
 
     #[test]
@@ -192,38 +204,23 @@ mod tests {
         assert!(order("cma").has(Cma) && !order("cma").has(Knem) && !order("mmap,cma").has(Cma));
         assert_eq!(order("mmap").to_string(), "shared buffers");
         assert_eq!(order("cma").to_string(), "cross-memory copy where it works, else shared buffers");
-        assert!(!Knobs::from("rma=cma calibrate=on", &none).calibrate, "an order leaves nothing to choose");
-        assert!(!Knobs::from("calibrate=off", &none).calibrate);
+        assert!(!Knobs::from("rma=cma", &none).calibrate, "an order leaves nothing to choose");
     }
 
     #[test]
-    fn areas_are_sane_and_smaller_than_a_huge_page_whatever_is_set() {
-        let of = |slots: u64, messages: u64, rma: u64| {
-            let text = format!("slots={slots} message_buffer={messages} rma_buffer={rma}");
-            Knobs::from(&text, &none).geometry
-        };
-        for slots in [8, 9, 255, 256, 257, 4095, 4096] {
-            for messages in [32_768, 32_769, 100_000, 1 << 20] {
-                for rma in [65_536, 65_599, 1 << 20] {
-                    let geometry = of(slots, messages, rma);
-                    assert!(geometry.is_sane() && geometry.area_len() < 2 << 20, "{geometry:?}");
-                    assert!(u64::from(geometry.requests) >= slots && u64::from(geometry.messages) <= messages);
-                }
-            }
-        }
-        assert_eq!(of(7, 32_767, 65_535), Geometry::OURS, "too small");
-        assert_eq!(of(4097, (1 << 20) + 1, (1 << 20) + 1), Geometry::OURS, "too large");
+    fn areas_are_sane_and_smaller_than_a_huge_page() {
+        assert!(Geometry::OURS.is_sane() && Geometry::OURS.area_len() < 2 << 20);
     }
 
     #[test]
     fn signs_of_life_come_sooner_than_death() {
-        assert_eq!(Knobs::from("silence_ms=1000", &none).alive.as_millis(), 250);
-        assert_eq!(Knobs::from("silence_ms=1000 alive_ms=100", &none).alive.as_millis(), 100);
+        assert_eq!(Knobs::from("give_up_ms=1000", &none).alive.as_millis(), 250);
+        assert_eq!(Knobs::from("give_up_ms=1000 keepalive_ms=100", &none).alive.as_millis(), 100);
     }
 
     #[test]
     fn misspelt_variables_are_found() {
-        let names = ["DAPL_SM_DIR", "DAPL_SM_DIRECTORY", "DAPL_SMALL", "DAPL_SM_MAX_MESSAGE"].map(String::from);
+        let names = ["DAPL_SM_DIR", "DAPL_SM_DIRECTORY", "DAPL_SMALL", "DAPL_SM_CMA"].map(String::from);
         assert_eq!(SM.unknown(names.into_iter()).collect::<Vec<_>>(), ["DAPL_SM_DIRECTORY"]);
     }
 
@@ -231,9 +228,10 @@ mod tests {
     fn the_readme_tells_of_all() {
         let readme = include_str!("../../../README.md");
         for knob in SM.knobs {
-            let begin = format!("| `{}` | sm: ", knob.variable);
+            let begin = format!("| `{}` | ", knob.variable);
             let row = readme.lines().find(|line| line.starts_with(&begin));
             let row = row.unwrap_or_else(|| panic!("no row begins {begin:?}"));
+            assert!(row.contains("sm"), "{row:?}");
             knob.facts().iter().for_each(|fact| {
                 assert!(row.contains(fact.as_str()), "{fact:?} is not in {row:?}");
             });

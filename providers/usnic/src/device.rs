@@ -14,7 +14,6 @@ use std::thread::JoinHandle;
 
 use dapl::error::{Address, Error, Resource, Result};
 use dapl::provider::IaSpec;
-use dapl::runtime::cancel;
 use parking_lot::Mutex;
 use rustix::event::epoll;
 
@@ -370,8 +369,8 @@ fn wanted(knobs: &Knobs, interface: &Interface) -> Wanted {
         is_shared: false,
         receive_buffer: knobs.receive_buffer,
         send_buffer: knobs.send_buffer,
-        gso: knobs.gso,
-        gro: knobs.gro,
+        gso: true,
+        gro: true,
     }
 }
 

@@ -140,7 +140,7 @@ impl Provider for Usnic {
 
     fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self> {
         let device = Device::open(spec, Arc::new(Upwards(sink)))?;
-        let limits = limits::limits(&device.knobs);
+        let limits = limits::limits();
         let regions = Arc::new(Regions::new(random()?));
         let names = SharedNames::new(device.knobs.base_dir());
         let tally = Arc::default();

@@ -9,12 +9,15 @@ use crate::device::{CONNECTIONS, Device};
 use crate::memory::regions::SLOTS;
 use crate::proto::congestion::Algorithm;
 use crate::proto::conn::Config;
-use crate::settings::{self, Knobs};
+use crate::settings;
 
 /// Requests and receives of an end point at most.
 const DTOS: u32 = 65_536;
 
-pub(crate) fn limits(knobs: &Knobs) -> Limits {
+/// Longest message or RDMA transfer, in bytes: the most that a reliable connection of InfiniBand carries (IBA volume 1, 9.7).
+pub(crate) const MAX_MESSAGE: u64 = 1 << 31;
+
+pub(crate) fn limits() -> Limits {
     Limits {
         max_eps: CONNECTIONS as u32 - 1,
         // An MPI asks for 50,000 and treats less as fatal; room is made only for what is posted.
@@ -25,8 +28,8 @@ pub(crate) fn limits(knobs: &Knobs) -> Limits {
         max_lmrs: SLOTS as u32 - 1,
         max_lmr_size: 1 << 47,
         max_pzs: 65_536,
-        max_message: knobs.max_message,
-        max_rdma: knobs.max_message,
+        max_message: MAX_MESSAGE,
+        max_rdma: MAX_MESSAGE,
         // One that is bound takes a place in the table of registrations.
         max_rmrs: SLOTS as u32 - 1,
         max_srqs: 65_536,
@@ -48,14 +51,7 @@ pub(crate) fn config(device: &Device, spec: &QpSpec<Usnic>) -> Config {
         max_requests: spec.max_requests,
         max_recvs: spec.max_recvs,
         shared: spec.shared.is_some(),
-        window: knobs.window,
         window_kib: u16::try_from(window_kib).unwrap_or(u16::MAX),
-        ack_delay: knobs.ack_delay,
-        tiny: knobs.tiny,
-        command_depth: knobs.command_depth,
-        data_depth: knobs.data_depth,
-        first_timeout: knobs.first_timeout,
-        min_timeout: knobs.min_timeout,
         give_up: knobs.give_up,
         rnr_limit: knobs.rnr_limit,
         keepalive: knobs.keepalive,

@@ -8,10 +8,13 @@ use std::ops::RangeInclusive;
 use dapl_software::base_dir::{BaseDir, Kind};
 use dapl_software::settings::{Given, USNIC, read};
 
-use crate::proto::{MICROS, MILLIS, Nanos};
+use crate::proto::{MILLIS, Nanos};
 
 /// Where processes find each other's listeners and names of shared memory.
 const BASE_DIR: Kind = Kind { provider: "usnic", variable: "DAPL_USNIC_DIR", default: "/dev/shm/dapl-usnic" };
+
+/// The value of `rnr_retry` that means without end, as in ibv_modify_qp(3).
+const RETRY_FOREVER: u32 = 7;
 
 /// Congestion control.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -32,30 +35,15 @@ pub(crate) struct Knobs {
     pub(crate) data_ports: Option<RangeInclusive<u16>>,
     pub(crate) receive_buffer: usize,
     pub(crate) send_buffer: usize,
-    pub(crate) gso: bool,
-    pub(crate) gro: bool,
     pub(crate) mtu_ceiling: usize,
-    /// Longest message that goes over the command channel.
-    pub(crate) tiny: u32,
-    pub(crate) command_depth: u32,
-    pub(crate) data_depth: u32,
-    pub(crate) window: u32,
-    pub(crate) ack_delay: Nanos,
-    pub(crate) first_timeout: Nanos,
-    pub(crate) min_timeout: Nanos,
     pub(crate) give_up: Nanos,
-    /// `None`: for ever.
+    /// `None`: without end.
     pub(crate) rnr_limit: Option<u32>,
     pub(crate) congestion: Congestion,
-    /// 0: never.
     pub(crate) keepalive: Nanos,
-    pub(crate) connect_give_up: Nanos,
     /// How long a request is retried that finds no listener.
     pub(crate) listener_wait: Nanos,
-    pub(crate) always_cookies: bool,
     pub(crate) key_file: Option<String>,
-    pub(crate) checked: bool,
-    pub(crate) max_message: u64,
     /// Nanoseconds that a wait may look before it sleeps.
     pub(crate) spin: u32,
 }
@@ -74,7 +62,6 @@ impl Knobs {
     fn of(given: &Given<'_>) -> Self {
         let small = |name| given.number(name) as u32;
         let text = |name| given.text(name).map(|(_, text)| text);
-        let first_timeout = given.number("first_timeout_ms") * MILLIS;
         Knobs {
             address: text("address"),
             dir: text("dir"),
@@ -82,27 +69,13 @@ impl Knobs {
             data_ports: data_ports(given),
             receive_buffer: given.number("receive_buffer") as usize,
             send_buffer: given.number("send_buffer") as usize,
-            gso: given.word("gso") == "on",
-            gro: given.word("gro") == "on",
             mtu_ceiling: given.number("mtu") as usize,
-            tiny: small("command_mtu"),
-            command_depth: small("command_depth"),
-            data_depth: small("data_depth"),
-            window: small("window"),
-            ack_delay: given.number("ack_delay_us") * MICROS,
-            first_timeout,
-            // A first guess below the floor would be none.
-            min_timeout: (given.number("min_timeout_us") * MICROS).min(first_timeout),
             give_up: given.number("give_up_ms") * MILLIS,
-            rnr_limit: Some(small("rnr_retries")).filter(|limit| *limit != 0),
+            rnr_limit: Some(small("rnr_retry")).filter(|limit| *limit != RETRY_FOREVER),
             congestion: if given.word("congestion") == "cubic" { Congestion::Cubic } else { Congestion::Bbr },
             keepalive: given.number("keepalive_ms") * MILLIS,
-            connect_give_up: given.number("connect_give_up_ms") * MILLIS,
             listener_wait: given.number("listener_wait_ms") * MILLIS,
-            always_cookies: given.word("cookies") == "always",
             key_file: text("key"),
-            checked: given.word("checked") == "on",
-            max_message: given.number("max_message"),
             spin: small("spin_us") * 1_000,
         }
     }
@@ -127,7 +100,7 @@ mod tests {
     use dapl_software::settings::parse;
 
     use super::*;
-    use crate::proto::{SECONDS, WINDOW};
+    use crate::proto::SECONDS;
 
     fn with(params: &str) -> Knobs {
         Knobs::of(&parse(&USNIC, params, &|_| None))
@@ -137,9 +110,7 @@ mod tests {
     fn defaults_are_those_of_the_table() {
         let knobs = with("");
         assert_eq!((knobs.address, knobs.port, knobs.data_ports), (None, 17_471, None));
-        assert_eq!((knobs.gso, knobs.gro, knobs.checked, knobs.always_cookies), (true, true, false, false));
-        assert_eq!((knobs.tiny, knobs.window, knobs.ack_delay), (768, WINDOW, 50_000));
-        assert_eq!((knobs.first_timeout, knobs.min_timeout, knobs.keepalive), (100 * MILLIS, MILLIS, 15 * SECONDS));
+        assert_eq!((knobs.give_up, knobs.keepalive), (10 * SECONDS, 15 * SECONDS));
         assert_eq!((knobs.rnr_limit, knobs.congestion), (None, Congestion::Bbr));
     }
 
@@ -152,9 +123,9 @@ mod tests {
         };
         let read = |params| Knobs::of(&parse(&USNIC, params, &env));
         assert_eq!((read("").address.as_deref(), read("").port), (Some("eth7"), 99));
-        let both = read("fe80::1%eth0 port=100 gso=off congestion=cubic rnr_retries=7");
-        assert_eq!((both.address.as_deref(), both.port, both.gso), (Some("fe80::1%eth0"), 100, false));
-        assert_eq!((both.congestion, both.rnr_limit), (Congestion::Cubic, Some(7)));
+        let both = read("fe80::1%eth0 port=100 mtu=1400 congestion=cubic rnr_retry=6");
+        assert_eq!((both.address.as_deref(), both.port, both.mtu_ceiling), (Some("fe80::1%eth0"), 100, 1400));
+        assert_eq!((both.congestion, both.rnr_limit), (Congestion::Cubic, Some(6)));
     }
 
     #[test]
@@ -167,14 +138,10 @@ mod tests {
     }
 
     #[test]
-    fn a_floor_is_not_above_the_first_guess() {
-        assert_eq!(with("first_timeout_ms=1 min_timeout_us=5000").min_timeout, MILLIS);
-    }
-
-    #[test]
     fn names_and_variables_go_together() {
         for knob in USNIC.knobs {
-            assert_eq!(knob.variable, format!("{}_{}", USNIC.prefix, knob.name.to_uppercase()));
+            let name = knob.name.to_uppercase();
+            assert!([format!("DAPL_USNIC_{name}"), format!("DAPL_{name}")].contains(&knob.variable.to_owned()));
         }
     }
 
@@ -182,9 +149,10 @@ mod tests {
     fn the_readme_tells_of_all() {
         let readme = include_str!("../../../README.md");
         for knob in USNIC.knobs {
-            let begin = format!("| `{}` | usnic: ", knob.variable);
+            let begin = format!("| `{}` | ", knob.variable);
             let row = readme.lines().find(|line| line.starts_with(&begin));
             let row = row.unwrap_or_else(|| panic!("no row begins {begin:?}"));
+            assert!(row.contains("usnic"), "{row:?}");
             knob.facts().iter().for_each(|fact| {
                 assert!(row.contains(fact.as_str()), "{fact:?} is not in {row:?}");
             });

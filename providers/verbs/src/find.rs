@@ -94,7 +94,7 @@ fn by_device(host: &Host, device: &str, knobs: &Knobs) -> Finding<Place> {
     if !ports.contains(&port) {
         return Err(Cause::NoPort { device: device.to_string(), port, ports });
     }
-    let netdevs = knobs.netdev.clone().map_or_else(|| host.netdevs(device, port), |netdev| vec![netdev]);
+    let netdevs = host.netdevs(device, port);
     let mut with_address = netdevs.iter().filter_map(|netdev| Some((netdev, host.addresses_of(netdev)?)));
     let first = with_address.clone().next();
     let chosen = with_address.find(|(_, address)| address.is_ipv4()).or(first);

@@ -194,13 +194,6 @@ fn only_rdma_cm_needs_an_address() {
 }
 
 #[test]
-fn another_network_device_can_lend_its_address() {
-    let tree = Tree::full();
-    let knobs = Knobs { netdev: Some("eth0".to_string()), ..Knobs::read("mthca0 2 cm=socket", "") };
-    assert_eq!(find(&tree.host, &knobs), place("mthca0", 2, "eth0", "203.0.113.5"));
-}
-
-#[test]
 fn no_name_at_all_is_the_first_device_with_an_address() {
     let tree = Tree::full();
     assert_eq!(find(&tree.host, &Knobs::read("", "")), place("mlx5_0", 1, "eth2", "192.0.2.2"));

@@ -61,7 +61,7 @@ fn limits(device: &ibv_device_attr, port: &ibv_port_attr, knobs: &Knobs) -> Limi
     let (private_data_connect, private_data_accept) = private_data(knobs.manager);
     Limits {
         max_eps: count(device.max_qp),
-        max_dtos: max_wr.min(knobs.max_wr.unwrap_or(u32::MAX)),
+        max_dtos: max_wr,
         max_evds: count(device.max_cq),
         // An EVD has as many queues of the device as it takes.
         max_evd_qlen: count(device.max_cqe).max(EVENTS),
@@ -205,8 +205,6 @@ mod tests {
     fn a_queue_is_no_longer_than_a_completion_queue() {
         let device = ibv_device_attr { max_cqe: 1001, ..device() };
         assert_eq!(limits(&device, &port(), &knobs("x")).max_dtos, 1001);
-        let capped = Knobs { max_wr: Some(100), ..knobs("x") };
-        assert_eq!(limits(&device, &port(), &capped).max_dtos, 100);
     }
 
     #[test]

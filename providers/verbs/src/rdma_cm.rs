@@ -203,13 +203,6 @@ impl Id {
         done(unsafe { rdma_resolve_route(self.id.as_ptr(), milliseconds(time)) })
     }
 
-    pub(crate) fn set_type_of_service(&self, tos: u8) -> io::Result<()> {
-        let mut tos = tos;
-        let value = (&raw mut tos).cast();
-        // SAFETY: the id lives, and the option is one byte.
-        done(unsafe { rdma_set_option(self.id.as_ptr(), RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, value, 1) })
-    }
-
     pub(crate) fn connect(&self, terms: &Terms, private_data: &[u8]) -> io::Result<()> {
         let mut param = terms.with(private_data);
         // SAFETY: the id lives, parameters and data do until the call returns.

@@ -29,16 +29,11 @@ pub(crate) struct Knobs {
     pub(crate) manager: ManagerKind,
     /// `DAPL_VERBS_GID_INDEX`: which GID of the port, 0 to 65,535. Default: the one of the address.
     pub(crate) gid_index: Option<u32>,
-    /// `ia_params` `listener_wait_ms=`, or `DAPL_VERBS_LISTENER_WAIT_MS`: a connect that finds no listener is retried for
+    /// `ia_params` `listener_wait_ms=`, or `DAPL_LISTENER_WAIT_MS`: a connect that finds no listener is retried for
     /// this long before it is rejected, 0 to 60,000 ms. Default: 50; 0: not at all.
     pub(crate) listener_wait: Duration,
     /// `DAPL_MAX_INLINE`: bytes that go inline, 0 to 4,096. Default: 200, or 64 over iWARP.
     pub(crate) max_inline: Option<u32>,
-    /// `DAPL_WR_MAX`: work requests per queue at most, 1 to 1,048,576. Default: what the device says.
-    pub(crate) max_wr: Option<u32>,
-    /// `DAPL_SCM_NETDEV`: the network device whose address is the IA's, where a device and a port are named. Default:
-    /// the first of the port's that has one.
-    pub(crate) netdev: Option<String>,
     /// How rdma_cm resolves.
     pub(crate) resolving: Resolving,
     /// What the managers `socket` and `none` put into queue pairs.
@@ -83,14 +78,8 @@ impl ManagerKind {
 pub(crate) struct Resolving {
     /// `DAPL_CM_ARP_TIMEOUT_MS`: time for an address, 1 to 3,600,000 ms. Default: 4,000.
     pub(crate) address_timeout: Duration,
-    /// `DAPL_CM_ARP_RETRY_COUNT`: tries in all, 1 to 1,000. Default: 15.
-    pub(crate) address_tries: u32,
     /// `DAPL_CM_ROUTE_TIMEOUT_MS`: time for a route, 1 to 3,600,000 ms. Default: 4,000.
     pub(crate) route_timeout: Duration,
-    /// `DAPL_CM_ROUTE_RETRY_COUNT`: tries in all, 1 to 1,000. Default: 15.
-    pub(crate) route_tries: u32,
-    /// `DAPL_CM_TOS`: type of service, 0 to 255. Default: the system's.
-    pub(crate) type_of_service: Option<u8>,
 }
 
 /// What goes into a queue pair whose path nobody resolves.
@@ -107,24 +96,14 @@ pub(crate) struct Path {
     pub(crate) rnr_timer: u8,
     /// `DAPL_RNR_RETRY`: how often to repeat then, 0 to 7; 7 is without end. Default: 7.
     pub(crate) rnr_retry: u8,
-    /// `DAPL_GLOBAL_ROUTING`: a global header in every packet, 0 or 1. Default: 0; on Ethernet always.
-    pub(crate) global_routing: bool,
-    /// `DAPL_HOP_LIMIT`: its hop limit, 0 to 255. Default: 255.
-    pub(crate) hop_limit: u8,
-    /// `DAPL_TCLASS`: its traffic class, 0 to 255. Default: 0.
-    pub(crate) traffic_class: u8,
-    /// `DAPL_IB_SL`: service level, 0 to 15. Default: 0.
-    pub(crate) service_level: u8,
-    /// `DAPL_IB_PKEY`: the partition key, 1 to 65,535. Default, and for 0: the first of the port's table.
-    pub(crate) pkey: Option<u16>,
 }
 
 /// Whom the manager `none` takes for its peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Peer {
-    /// `DAPL_VERBS_PEER`: its address. Default: our own.
+    /// `DAPL_VERBS_PEER`, an address in it. Default: our own.
     pub(crate) address: Option<IpAddr>,
-    /// `DAPL_VERBS_PEER_QPN`: the number of its queue pair. Default: `same`.
+    /// The number of its queue pair, in the same variable. Default: `same`.
     pub(crate) number: PeerNumber,
 }
 
@@ -161,8 +140,7 @@ impl Knobs {
         let env = Environment(variable);
         let default = ManagerKind::of_library(library);
         let allowed = "\"rdma\", \"socket\" or \"none\"";
-        let listener_wait =
-            || env.number_or("DAPL_VERBS_LISTENER_WAIT_MS", 0..=LONGEST_LISTENER_WAIT_MS, LISTENER_WAIT_MS);
+        let listener_wait = || env.number_or("DAPL_LISTENER_WAIT_MS", 0..=LONGEST_LISTENER_WAIT_MS, LISTENER_WAIT_MS);
         let manager = || env.parsed("DAPL_VERBS_CM", allowed, format!("\"{}\"", default.name()), ManagerKind::parse);
         Knobs {
             object: line.object,
@@ -171,8 +149,6 @@ impl Knobs {
             listener_wait: Duration::from_millis(line.listener_wait.unwrap_or_else(listener_wait).into()),
             gid_index: env.number("DAPL_VERBS_GID_INDEX", 0..=65_535, "the one of the address"),
             max_inline: env.number("DAPL_MAX_INLINE", 0..=4_096, INLINE),
-            max_wr: env.number("DAPL_WR_MAX", 1..=1 << 20, "what the device says"),
-            netdev: env.text("DAPL_SCM_NETDEV"),
             resolving: Resolving::from(&env),
             path: Path::from(&env),
             peer: Peer::from(&env),
@@ -183,14 +159,7 @@ impl Knobs {
 impl Resolving {
     fn from(env: &Environment<'_>) -> Self {
         let time = |name| Duration::from_millis(env.number_or(name, 1..=3_600_000, 4_000).into());
-        let tries = |name| env.number_or(name, 1..=1_000, 15);
-        Resolving {
-            address_timeout: time("DAPL_CM_ARP_TIMEOUT_MS"),
-            address_tries: tries("DAPL_CM_ARP_RETRY_COUNT"),
-            route_timeout: time("DAPL_CM_ROUTE_TIMEOUT_MS"),
-            route_tries: tries("DAPL_CM_ROUTE_RETRY_COUNT"),
-            type_of_service: env.number("DAPL_CM_TOS", 0..=255, "the system's").map(|value| value as u8),
-        }
+        Resolving { address_timeout: time("DAPL_CM_ARP_TIMEOUT_MS"), route_timeout: time("DAPL_CM_ROUTE_TIMEOUT_MS") }
     }
 }
 
@@ -204,27 +173,39 @@ impl Path {
             ack_retry: byte("DAPL_ACK_RETRY", 7, 7),
             rnr_timer: byte("DAPL_RNR_TIMER", 31, 12),
             rnr_retry: byte("DAPL_RNR_RETRY", 7, 7),
-            global_routing: byte("DAPL_GLOBAL_ROUTING", 1, 0) == 1,
-            hop_limit: byte("DAPL_HOP_LIMIT", 255, 255),
-            traffic_class: byte("DAPL_TCLASS", 255, 0),
-            service_level: byte("DAPL_IB_SL", 15, 0),
-            pkey: Some(env.number_or("DAPL_IB_PKEY", 0..=65_535, 0) as u16).filter(|key| *key != 0),
         }
     }
 }
 
 impl Peer {
     fn from(env: &Environment<'_>) -> Self {
-        let address = env.parsed("DAPL_VERBS_PEER", "an IPv4 or IPv6 address", "our own", |text| text.parse().ok());
-        let qpn = |text: &str| match text {
+        let default = Peer { address: None, number: PeerNumber::Offset(0) };
+        let allowed =
+            "an address, \"same\", \"+1\", \"-1\" or a number from 1 to 16777215, or an address and one of these";
+        env.parsed("DAPL_VERBS_PEER", allowed, "our own address and \"same\"", Peer::parse).unwrap_or(default)
+    }
+
+    /// An address, or a number of a queue pair, or both with a comma between.
+    fn parse(text: &str) -> Option<Self> {
+        let same = PeerNumber::Offset(0);
+        if let Some((address, number)) = text.split_once(',') {
+            return Some(Peer { address: Some(address.parse().ok()?), number: PeerNumber::parse(number)? });
+        }
+        match text.parse() {
+            Ok(address) => Some(Peer { address: Some(address), number: same }),
+            Err(_) => Some(Peer { address: None, number: PeerNumber::parse(text)? }),
+        }
+    }
+}
+
+impl PeerNumber {
+    fn parse(text: &str) -> Option<Self> {
+        match text {
             "same" => Some(PeerNumber::Offset(0)),
             "+1" => Some(PeerNumber::Offset(1)),
             "-1" => Some(PeerNumber::Offset(-1)),
             text => number(text).filter(|number| (1..=0xFF_FFFF).contains(number)).map(PeerNumber::Fixed),
-        };
-        let allowed = "\"same\", \"+1\", \"-1\" or a number from 1 to 16777215";
-        let number = env.parsed("DAPL_VERBS_PEER_QPN", allowed, "\"same\"", qpn);
-        Peer { address, number: number.unwrap_or(PeerNumber::Offset(0)) }
+        }
     }
 }
 
@@ -362,7 +343,7 @@ mod tests {
     #[test]
     fn a_request_is_retried_for_as_long_as_the_line_or_the_environment_says() {
         let wait = |params, set: &[(&str, &str)]| with(params, set).listener_wait.as_millis();
-        let variable = [("DAPL_VERBS_LISTENER_WAIT_MS", "7")];
+        let variable = [("DAPL_LISTENER_WAIT_MS", "7")];
         assert_eq!([wait("mlx5_0 1", &[]), wait("mlx5_0 1", &variable)], [50, 7]);
         assert_eq!(wait("mlx5_0 1 cm=socket listener_wait_ms=0", &variable), 0);
         assert_eq!(wait("mlx5_0 1 listener_wait_ms=60000", &[]), 60_000);
@@ -389,28 +370,11 @@ mod tests {
     fn without_any_setting_the_references_defaults_hold() {
         let knobs = with("ib0 0", &[]);
         let four = Duration::from_secs(4);
-        let resolving = Resolving {
-            address_timeout: four,
-            address_tries: 15,
-            route_timeout: four,
-            route_tries: 15,
-            type_of_service: None,
-        };
-        let path = Path {
-            mtu: 1024,
-            ack_timer: 16,
-            ack_retry: 7,
-            rnr_timer: 12,
-            rnr_retry: 7,
-            global_routing: false,
-            hop_limit: 255,
-            traffic_class: 0,
-            service_level: 0,
-            pkey: None,
-        };
+        let resolving = Resolving { address_timeout: four, route_timeout: four };
+        let path = Path { mtu: 1024, ack_timer: 16, ack_retry: 7, rnr_timer: 12, rnr_retry: 7 };
         assert_eq!((knobs.resolving, knobs.path), (resolving, path));
         assert_eq!(knobs.peer, Peer { address: None, number: PeerNumber::Offset(0) });
-        assert_eq!((knobs.gid_index, knobs.max_wr, knobs.netdev.as_deref()), (None, None, None));
+        assert_eq!(knobs.gid_index, None);
         assert_eq!((knobs.inline(false), knobs.inline(true)), (200, 64));
     }
 
@@ -419,50 +383,30 @@ mod tests {
         let all = [
             ("DAPL_VERBS_GID_INDEX", "3"),
             ("DAPL_MAX_INLINE", "0x40"),
-            ("DAPL_WR_MAX", "500"),
-            ("DAPL_SCM_NETDEV", " eth3 "),
             ("DAPL_CM_ARP_TIMEOUT_MS", "100"),
-            ("DAPL_CM_ARP_RETRY_COUNT", "2"),
             ("DAPL_CM_ROUTE_TIMEOUT_MS", "200"),
-            ("DAPL_CM_ROUTE_RETRY_COUNT", "3"),
-            ("DAPL_CM_TOS", "0"),
             ("DAPL_IB_MTU", "4096"),
             ("DAPL_ACK_TIMER", "20"),
             ("DAPL_ACK_RETRY", "1"),
             ("DAPL_RNR_TIMER", "010"),
             ("DAPL_RNR_RETRY", "0"),
-            ("DAPL_GLOBAL_ROUTING", "1"),
-            ("DAPL_HOP_LIMIT", "64"),
-            ("DAPL_TCLASS", "104"),
-            ("DAPL_IB_SL", "5"),
-            ("DAPL_IB_PKEY", "0x8001"),
-            ("DAPL_VERBS_PEER", "192.0.2.9"),
-            ("DAPL_VERBS_PEER_QPN", "-1"),
+            ("DAPL_VERBS_PEER", "192.0.2.9,-1"),
         ];
         let knobs = with("mlx5_0 1", &all);
-        assert_eq!((knobs.gid_index, knobs.inline(false), knobs.max_wr), (Some(3), 64, Some(500)));
-        assert_eq!(knobs.netdev.as_deref(), Some("eth3"));
-        let Resolving { address_timeout, address_tries, route_timeout, route_tries, type_of_service } = knobs.resolving;
-        assert_eq!((address_timeout.as_millis(), address_tries, type_of_service), (100, 2, Some(0)));
-        assert_eq!((route_timeout.as_millis(), route_tries), (200, 3));
-        let path = Path {
-            mtu: 4096,
-            ack_timer: 20,
-            ack_retry: 1,
-            rnr_timer: 8,
-            rnr_retry: 0,
-            global_routing: true,
-            hop_limit: 64,
-            traffic_class: 104,
-            service_level: 5,
-            pkey: Some(0x8001),
-        };
+        assert_eq!((knobs.gid_index, knobs.inline(false)), (Some(3), 64));
+        let Resolving { address_timeout, route_timeout } = knobs.resolving;
+        assert_eq!((address_timeout.as_millis(), route_timeout.as_millis()), (100, 200));
+        let path = Path { mtu: 4096, ack_timer: 20, ack_retry: 1, rnr_timer: 8, rnr_retry: 0 };
         assert_eq!(knobs.path, path);
         let peer = Peer { address: Some("192.0.2.9".parse().unwrap()), number: PeerNumber::Offset(-1) };
         assert_eq!(knobs.peer, peer);
-        let number = |text| with("", &[("DAPL_VERBS_PEER_QPN", text)]).peer.number;
-        assert_eq!(number("0x11"), PeerNumber::Fixed(17));
-        assert_eq!([number("+1"), number("same")], [PeerNumber::Offset(1), PeerNumber::Offset(0)]);
+        let peer = |text| with("", &[("DAPL_VERBS_PEER", text)]).peer;
+        assert_eq!(peer("0x11"), Peer { address: None, number: PeerNumber::Fixed(17) });
+        assert_eq!([peer("+1").number, peer("same").number], [PeerNumber::Offset(1), PeerNumber::Offset(0)]);
+        assert_eq!(peer("fe80::1"), Peer { address: "fe80::1".parse().ok(), number: PeerNumber::Offset(0) });
+        for wrong in ["192.0.2.9,", ",+1", "+1,192.0.2.9", "192.0.2.9,x"] {
+            assert_eq!(peer(wrong), with("", &[]).peer, "{wrong}");
+        }
     }
 
     #[test]
@@ -470,26 +414,16 @@ mod tests {
         let names = [
             "DAPL_VERBS_CM",
             "DAPL_VERBS_GID_INDEX",
-            "DAPL_VERBS_LISTENER_WAIT_MS",
+            "DAPL_LISTENER_WAIT_MS",
             "DAPL_MAX_INLINE",
-            "DAPL_WR_MAX",
             "DAPL_CM_ARP_TIMEOUT_MS",
-            "DAPL_CM_ARP_RETRY_COUNT",
             "DAPL_CM_ROUTE_TIMEOUT_MS",
-            "DAPL_CM_ROUTE_RETRY_COUNT",
-            "DAPL_CM_TOS",
             "DAPL_IB_MTU",
             "DAPL_ACK_TIMER",
             "DAPL_ACK_RETRY",
             "DAPL_RNR_TIMER",
             "DAPL_RNR_RETRY",
-            "DAPL_GLOBAL_ROUTING",
-            "DAPL_HOP_LIMIT",
-            "DAPL_TCLASS",
-            "DAPL_IB_SL",
-            "DAPL_IB_PKEY",
             "DAPL_VERBS_PEER",
-            "DAPL_VERBS_PEER_QPN",
         ];
         for text in ["12x", "-5", "99999999", "08", ""] {
             let set: Vec<_> = names.iter().map(|name| (*name, text)).collect();

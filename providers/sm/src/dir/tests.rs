@@ -20,7 +20,7 @@ fn addresses_are_absolute_and_short() {
 fn an_end_point_leaves_nothing_behind() {
     let dir = scratch("leave");
     let base = Base::open(Some(&dir)).unwrap();
-    let endpoint = Endpoint::create(base, None, None).unwrap();
+    let endpoint = Endpoint::create(base).unwrap();
     for name in ["fifo", "lock", "conns"] {
         assert!(endpoint.path().join(name).exists(), "{name}");
     }
@@ -33,10 +33,10 @@ fn an_end_point_leaves_nothing_behind() {
 }
 
 #[test]
-fn names_with_another_process_id_never_clash_and_are_cleaned_all_the_same() {
+fn processes_of_one_id_in_several_name_spaces_never_clash() {
     let dir = scratch("pid");
     let base = Base::open(Some(&dir)).unwrap();
-    let open = || Endpoint::create(base.clone(), None, Some(4_194_304)).unwrap();
+    let open = || Endpoint::create_as(base.clone(), 4_194_304).unwrap();
     let (one, two) = (open(), open());
     assert_eq!(one.path().parent(), Some(PathBuf::from(&dir).join("4194304").as_path()));
     assert_ne!(one.path(), two.path());
@@ -52,7 +52,7 @@ fn names_with_another_process_id_never_clash_and_are_cleaned_all_the_same() {
 #[test]
 fn a_qualifier_has_one_listener_and_the_dead_hold_none() {
     let dir = scratch("qual");
-    let endpoint = Endpoint::create(Base::open(Some(&dir)).unwrap(), None, None).unwrap();
+    let endpoint = Endpoint::create(Base::open(Some(&dir)).unwrap()).unwrap();
     let first = endpoint.claim(u64::MAX).unwrap();
     assert_eq!(endpoint.claim(u64::MAX).err(), Some(Error::ConnQualTaken));
     drop(first);
@@ -74,7 +74,7 @@ fn a_cleaner_takes_nothing_of_an_end_point_that_is_being_made() {
             }
         });
         let whole = (0..3000).all(|_| {
-            let endpoint = Endpoint::create(base.clone(), None, None).unwrap();
+            let endpoint = Endpoint::create(base.clone()).unwrap();
             ["lock", "fifo", "conns"].iter().all(|name| endpoint.path().join(name).exists())
         });
         done.store(true, Ordering::Relaxed);
@@ -87,7 +87,7 @@ fn a_cleaner_takes_nothing_of_an_end_point_that_is_being_made() {
 fn a_cleaner_stands_in_no_listeners_way() {
     let dir = scratch("way");
     let base = Base::open(Some(&dir)).unwrap();
-    let endpoint = Endpoint::create(base.clone(), None, None).unwrap();
+    let endpoint = Endpoint::create(base.clone()).unwrap();
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -107,7 +107,7 @@ fn a_cleaner_stands_in_no_listeners_way() {
 fn the_cleaner_takes_the_dead_and_spares_the_living() {
     let dir = scratch("clean");
     let base = Base::open(Some(&dir)).unwrap();
-    let living = Endpoint::create(base.clone(), None, None).unwrap();
+    let living = Endpoint::create(base.clone()).unwrap();
     let dead = PathBuf::from(&dir).join("1/1");
     fs::create_dir_all(dead.join("conns/5")).unwrap();
     fs::write(dead.join("lock"), "").unwrap();
@@ -122,8 +122,7 @@ fn the_cleaner_takes_the_dead_and_spares_the_living() {
 fn openers_and_leavers_of_the_default_base_do_not_trip_over_each_other() {
     let path = PathBuf::from(scratch("default"));
     let base = Base::over(BaseDir::as_default(&KIND, path.clone()));
-    let open_and_close =
-        || (0..200).try_for_each(|_| base.make().and_then(|base| Endpoint::create(base, None, None).map(drop)));
+    let open_and_close = || (0..200).try_for_each(|_| base.make().and_then(|base| Endpoint::create(base).map(drop)));
     std::thread::scope(|scope| {
         let threads = [scope.spawn(open_and_close), scope.spawn(open_and_close), scope.spawn(open_and_close)];
         threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), Ok(())));
@@ -150,7 +149,7 @@ fn squatted(name: &str) -> (PathBuf, Base) {
 #[test]
 fn processes_meet_beside_a_default_path_that_another_user_has() {
     let (path, base) = squatted("squatted");
-    let open = || Endpoint::create(base.make().unwrap(), None, None).unwrap();
+    let open = || Endpoint::create(base.make().unwrap()).unwrap();
     let (one, two) = (open(), open());
     let _name = one.claim(7).unwrap();
     assert_eq!(two.base().find(7).unwrap().as_deref(), Some(one.path()));
@@ -174,9 +173,9 @@ fn processes_meet_beside_a_default_path_that_another_user_has() {
 fn the_default_base_stays_while_an_end_point_is_open() {
     let path = PathBuf::from(scratch("held"));
     let base = Base::over(BaseDir::as_default(&KIND, path.clone())).make().unwrap();
-    let endpoint = Endpoint::create(base.clone(), None, None).unwrap();
+    let endpoint = Endpoint::create(base.clone()).unwrap();
     drop(endpoint.claim(5).unwrap());
-    drop(Endpoint::create(base.clone(), None, None).unwrap());
+    drop(Endpoint::create(base.clone()).unwrap());
     base.clean(None);
     base.leave();
     assert!(path.exists() && endpoint.path().exists());

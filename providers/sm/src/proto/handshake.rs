@@ -61,7 +61,7 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// What a side makes if nothing else is set: 124 KiB for the rings and messages, 128 KiB for RMA and 4 KiB for the stage
+    /// What a side makes: 124 KiB for the rings and messages, 128 KiB for RMA and 4 KiB for the stage
     /// behind it, touched only when used.
     pub(crate) const OURS: Geometry = Geometry { requests: 256, responses: 64, messages: 80 << 10, rma: 128 << 10 };
     const CONTROL: usize = 4096;

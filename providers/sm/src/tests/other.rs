@@ -51,7 +51,7 @@ impl Other {
     fn run(mut command: Command, role: &str, place: &Place, plan: &str, settings: &[(&str, &str)]) -> Self {
         command.args(["--exact", "tests::other::the_other_process", "--ignored", "--nocapture"]);
         // Copies that are only timed would pass its points.
-        command.env("DAPL_SM_CALIBRATE", "off");
+        command.env("DAPL_TEST_UNTIMED", "1");
         command.env(ROLE, format!("{role} {}", place.0)).envs(settings.iter().copied());
         if !plan.is_empty() {
             command.env(PLAN, plan);

@@ -17,7 +17,7 @@ use crate::proto::handshake::{Answer, Datagram, Geometry};
 const PASSES: u32 = 2;
 /// Copies in the hand-shake, to see whether the kernel allows any.
 pub(super) const PROBES: u32 = 3;
-const IMPATIENT: [(&str, &str); 2] = [("DAPL_SM_ALIVE_MS", "100"), ("DAPL_SM_SILENCE_MS", "1000")];
+const IMPATIENT: [(&str, &str); 2] = [("DAPL_KEEPALIVE_MS", "100"), ("DAPL_GIVE_UP_MS", "1000")];
 
 fn plan(point: Point, passes: u32) -> String {
     format!("{point:?} {passes} stop")
@@ -126,7 +126,7 @@ fn a_pause_in_the_hand_shake_of_who_connects_does_no_harm() {
 fn stopped_before_the_acknowledgement_until_it_is_given_up() {
     for point in [ReplyHeard, BeforeAck] {
         let place = Place::new(&format!("unacknowledged-{point:?}"));
-        let side = place.open_with("alive_ms=100 silence_ms=1000", Weak::<Deaf>::new());
+        let side = place.open_with("keepalive_ms=100 give_up_ms=1000", Weak::<Deaf>::new());
         let listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
         let mut other = Other::start("connects", &place, &plan(point, 0), &[]);
         let (request, info) = side.sink.request();

@@ -14,7 +14,7 @@ use crate::engine::wake::{Delivery, tell};
 use crate::proto::message::{ID_MASK, Note};
 
 /// The shortest time between signs of life that can be set.
-const OFTEN: &str = "alive_ms=100";
+const OFTEN: &str = "keepalive_ms=100";
 
 /// Somebody who sleeps on everything, and his IA.
 fn sleeper(place: &Place) -> (Side, Arc<Sleeper>) {

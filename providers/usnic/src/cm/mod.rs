@@ -97,12 +97,7 @@ impl Setups {
     pub(crate) fn new(name: &str, knobs: &Knobs) -> Result<Self> {
         secrets::try_random(name)?;
         let psk = knobs.key_file.as_deref().map(|path| secrets::read_key(name, path)).transpose()?;
-        let config = Config {
-            silence: knobs.connect_give_up,
-            listener_wait: knobs.listener_wait,
-            always_cookies: knobs.always_cookies,
-            ..Config::default()
-        };
+        let config = Config { silence: knobs.give_up, listener_wait: knobs.listener_wait, ..Config::default() };
         let setup = Arc::new(Setup::new(config, psk));
         Ok(Setups {
             answering: Answering::new(setup.clone(), device::now(), &mut Os),
@@ -137,7 +132,6 @@ impl Setups {
             credits: wishes.credits,
             window_kib: u16::try_from(device.socket.receive_buffer() >> 10).unwrap_or(u16::MAX).max(1),
             mtu: u16::try_from(device.reach(peer).ceiling).unwrap_or(u16::MAX),
-            checked: device.knobs.checked,
             ..Offer::new(number, &mut Os)
         }
     }

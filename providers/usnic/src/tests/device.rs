@@ -87,7 +87,7 @@ fn without_room_above_a_request_is_rejected() {
 #[test]
 fn a_silent_host_is_unreachable() {
     let (here, there) = addresses();
-    let client = Ia::open(&here, "connect_give_up_ms=100");
+    let client = Ia::open(&here, "give_up_ms=1000");
     let silent = std::net::UdpSocket::bind((there.as_str(), client.device.knobs.port)).unwrap();
     client.try_connect(silent.local_addr().unwrap().ip(), 7, conn(1)).unwrap();
     assert_eq!(client.event(), (conn(1), "unreachable"));
@@ -390,13 +390,13 @@ fn a_wrong_key_connects_to_nothing_and_the_right_one_does() {
         let mut file =
             std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path).unwrap();
         std::io::Write::write_all(&mut file, format!("a secret that is called {name}").as_bytes()).unwrap();
-        format!("key={} connect_give_up_ms=100", path.display())
+        format!("key={} give_up_ms=1000", path.display())
     };
     let (right, wrong) = (key("right"), key("wrong"));
     let (here, there) = addresses();
     let server = Ia::open(&there, &right);
     let _listening = server.device.listen(7, ObjectId::default()).unwrap();
-    for (params, attempt) in [(wrong.as_str(), 1), ("connect_give_up_ms=100", 2)] {
+    for (params, attempt) in [(wrong.as_str(), 1), ("give_up_ms=1000", 2)] {
         let client = Ia::open(&here, params);
         client.connect(&server, 7, conn(attempt));
         assert_eq!(client.event(), (conn(attempt), "unreachable"));

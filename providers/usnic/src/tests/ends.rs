@@ -138,7 +138,8 @@ fn local_memory_that_is_not_registered_fails_its_request() {
 
 #[test]
 fn a_message_that_is_too_long_fails_at_its_turn() {
-    let (a, b) = (Side::with("max_message=65536"), Side::open());
+    let (mut a, b) = (Side::open(), Side::open());
+    a.ia.limits.max_message = 65_536;
     let (qa, qb) = (a.qp(), b.qp());
     connect((&a, &qa), (&b, &qb));
     let from = a.registered(pattern(65_537, 1), ALL);

@@ -34,7 +34,7 @@ fn dead_requester(server: &Ia) -> Incoming {
 #[test]
 fn an_accept_of_who_is_gone_fails_by_what_its_host_says() {
     let (_, there) = addresses();
-    let server = Ia::open(&there, "connect_give_up_ms=3600000");
+    let server = Ia::open(&there, "give_up_ms=3600000");
     let _listening = server.device.listen(7, ObjectId::default()).unwrap();
     let request = dead_requester(&server);
     request.accept(Arc::new(Double::default()), b"", conn(2), WISHES).unwrap();
@@ -44,7 +44,7 @@ fn an_accept_of_who_is_gone_fails_by_what_its_host_says() {
 #[test]
 fn a_listener_that_dies_with_a_request_has_rejected_it() {
     let (here, there) = addresses();
-    let client = Ia::open(&here, "connect_give_up_ms=3600000");
+    let client = Ia::open(&here, "give_up_ms=3600000");
     let bind = |port| UdpSocket::bind((there.as_str(), port)).unwrap();
     let (well_known, data) = (bind(client.device.knobs.port), bind(0));
     client.try_connect(there.parse().unwrap(), 7, conn(1)).unwrap();

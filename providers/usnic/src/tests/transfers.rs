@@ -131,7 +131,7 @@ fn a_window_opens_a_part_and_closes_again() {
 
 #[test]
 fn packets_with_a_checksum_of_their_own_arrive() {
-    let (a, b) = (Side::with("checked=on"), Side::with("checked=on"));
+    let (a, b) = (Side { checked: true, ..Side::open() }, Side { checked: true, ..Side::open() });
     let (qa, qb) = (a.qp(), b.qp());
     connect((&a, &qa), (&b, &qb));
     let from = a.registered(pattern(100_000, 7), Access::default());

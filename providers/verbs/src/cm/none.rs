@@ -1,7 +1,7 @@
 //! The manager `none`: no messages at all, for a fabric under construction where no connection manager works yet.
 //!
 //! Each side brings its queue pair up alone, with a guess about the other, as the seed's `CM_BUSTED` does: the number of the
-//! peer's queue pair is our own, or one more or less, or a fixed one (`DAPL_VERBS_PEER_QPN`); LIDs are equal; packets are
+//! peer's queue pair is our own, or one more or less, or a fixed one (`DAPL_VERBS_PEER`); LIDs are equal; packets are
 //! numbered from a fixed number on. Where packets have a global header, so always on Ethernet, the peer's GID is that of the
 //! address that is connected to, and for a listener that of `DAPL_VERBS_PEER`, or else our own: by `ibhosts`, and on
 //! Ethernet an address that is not in it is its own GID.

@@ -65,7 +65,7 @@ fn killed(setting: &Setting, wire: &Wire, whom: usize) -> Result {
 
 /// SIGSTOP for the server: its host takes packets, and nothing answers.
 fn stopped(setting: &Setting, wire: &Wire) -> Result {
-    let hasty: Environment<'_> = &[("DAPL_USNIC_GIVE_UP_MS", "1000")];
+    let hasty: Environment<'_> = &[("DAPL_GIVE_UP_MS", "1000")];
     let pair = setting.flow_with(wire, Family::V4, &["-2", "-e", "-t", FOR_EVER], [hasty; 2]);
     run_quietly(Command::new("kill").args(["-STOP", &pair.server.id().to_string()]))?;
     sees("client", pair.client, GONE, Instant::now())
@@ -87,7 +87,7 @@ fn sees(who: &str, run: Run, last: &str, since: Instant) -> Result {
 
 /// For some seconds both hosts answer every packet by ICMP host unreachable: less than `give_up_ms`, so the flow goes on.
 fn hinted(setting: &Setting, wire: &Wire) -> Result {
-    let patient: Environment<'_> = &[("DAPL_USNIC_GIVE_UP_MS", "120000")];
+    let patient: Environment<'_> = &[("DAPL_GIVE_UP_MS", "120000")];
     let pair = setting.flow_with(wire, Family::V4, &["-2", "-t", "3"], [patient; 2]);
     let rules = wire.apply_to_both(Rule::HostUnreachable)?;
     let since = Instant::now();

@@ -15,12 +15,9 @@ use super::wire::Wire;
 use crate::Result;
 
 /// What both sides are told, and what the check is called.
-const SETTINGS: [(&str, Environment<'static>); 5] = [
+const SETTINGS: [(&str, Environment<'static>); 2] = [
     ("cubic", &[("DAPL_USNIC_CONGESTION", "cubic")]),
-    ("checked", &[("DAPL_USNIC_CHECKED", "on")]),
-    ("without_trains", &[("DAPL_USNIC_GSO", "off"), ("DAPL_USNIC_GRO", "off")]),
     ("small_buffers", &[("DAPL_USNIC_RECEIVE_BUFFER", "65536"), ("DAPL_USNIC_SEND_BUFFER", "65536")]),
-    ("cookies_always", &[("DAPL_USNIC_COOKIES", "always")]),
 ];
 pub(super) const KEY: &str = "DAPL_USNIC_KEY";
 

@@ -14,7 +14,7 @@ use crate::proto::{MICROS, MILLIS, Nanos, SECONDS, WINDOW};
 /// Where a packet came from.
 pub(crate) type Source = SocketAddr;
 
-/// What a connection is allowed, and how it behaves. The defaults are those of the knobs.
+/// What a connection is allowed, and how it behaves. The defaults are those of the settings and, where there is no setting, the values in use.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     /// Requests, and receives, outstanding at most.
@@ -59,10 +59,13 @@ impl Default for Config {
             shared: false,
             window: WINDOW,
             window_kib: 208,
+            // US-10: an acknowledgement within 50 us.
             ack_delay: 50 * MICROS,
+            // US-2: the command channel is for acknowledgements and messages of up to 768 bytes, and shorter than the other.
             tiny: 768,
             command_depth: 1024,
             data_depth: WINDOW,
+            // US-9: 100 ms before the first sample. RFC 9002 has no lower bound but the timer's granularity, 1 ms (6.1.2).
             first_timeout: 100 * MILLIS,
             min_timeout: MILLIS,
             give_up: 10 * SECONDS,

@@ -33,6 +33,10 @@ const LINGER: Duration = Duration::from_secs(30);
 /// minute. The time is longer than a work item of a loaded kernel waits, and shorter than the close of an IA (`FAREWELL`).
 const WITHDRAWAL: Duration = Duration::from_millis(200);
 
+/// Tries in all to resolve an address, and a route: the reference's default (`DAPL_CM_ARP_RETRY_COUNT`,
+/// `DAPL_CM_ROUTE_RETRY_COUNT`).
+const TRIES: u32 = 15;
+
 /// Where a connection is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Stage {
@@ -77,15 +81,7 @@ pub(super) struct RdmaLink {
 }
 
 impl RdmaLink {
-    pub(super) fn active(
-        manager: &Rdma,
-        device: &Device,
-        number: usize,
-        id: Id,
-        core: &Arc<Core>,
-        target: Target,
-    ) -> Self {
-        let resolving = device.knobs.resolving;
+    pub(super) fn active(manager: &Rdma, number: usize, id: Id, core: &Arc<Core>, target: Target) -> Self {
         RdmaLink {
             manager: manager.me.clone(),
             number,
@@ -95,7 +91,7 @@ impl RdmaLink {
             target,
             has_left: AtomicBool::new(false),
             answer: Mutex::new(None),
-            tries: [AtomicU32::new(resolving.address_tries), AtomicU32::new(resolving.route_tries)],
+            tries: [AtomicU32::new(TRIES), AtomicU32::new(TRIES)],
             stage: Mutex::new(Stage::Resolving),
         }
     }
@@ -220,7 +216,7 @@ impl RdmaLink {
         let number = manager.number();
         let id = manager.bound_id(number, self.target.peer.ip());
         let id = id.map_err(|error| self.broken("cannot ask again", &error))?;
-        let link = Arc::new(RdmaLink::active(manager, device, number, id, core, target));
+        let link = Arc::new(RdmaLink::active(manager, number, id, core, target));
         manager.known.lock().insert(number, Known::Link(link.clone()));
         if !core.relink(self, link.clone()) {
             manager.forget(number);
@@ -251,11 +247,6 @@ impl RdmaLink {
     }
 
     fn resolve_route(&self, device: &Device) -> std::result::Result<(), ConnectionEvent> {
-        if let Some(tos) = device.knobs.resolving.type_of_service
-            && let Err(error) = self.id.set_type_of_service(tos)
-        {
-            log::warn!("type of service {tos} cannot be set: {error}");
-        }
         self.id.resolve_route(device.knobs.resolving.route_timeout).map_err(|error| self.broken("no route", &error))
     }
 

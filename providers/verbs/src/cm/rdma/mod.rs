@@ -279,7 +279,7 @@ impl Manager for Rdma {
             began: Instant::now(),
             retry: Retry::new(device.knobs.listener_wait),
         };
-        let link = Arc::new(RdmaLink::active(self, &device, number, id, qp, target));
+        let link = Arc::new(RdmaLink::active(self, number, id, qp, target));
         self.known.lock().insert(number, Known::Link(link.clone()));
         let started = qp.attach(conn, link.clone()).and_then(|()| {
             let resolved = link.id.resolve_address(link.target.peer, resolving.address_timeout);

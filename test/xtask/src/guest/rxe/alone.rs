@@ -67,9 +67,9 @@ sleep 1
 /// $1 is the program, $2 how the server ends. The caller must end well.
 const STREAM: &str = r#"
 place=$(mktemp -d)
-DAPL_VERBS_PEER_QPN=+1 "$1" serve rxe0 >"$place/served" 2>&1 & server=$!
+DAPL_VERBS_PEER=+1 "$1" serve rxe0 >"$place/served" 2>&1 & server=$!
 until grep -q listening "$place/served"; do kill -0 $server || { cat "$place/served"; exit 1; }; sleep 0.1; done
-DAPL_VERBS_PEER_QPN=-1 "$1" call rxe0 192.0.2.1 >"$place/called" 2>&1 & caller=$!
+DAPL_VERBS_PEER=-1 "$1" call rxe0 192.0.2.1 >"$place/called" 2>&1 & caller=$!
 until grep -q flowing "$place/called"; do kill -0 $caller || { cat "$place"/*; exit 1; }; sleep 0.1; done
 kill -KILL $server; wait $caller; status=$?
 cat "$place/served" "$place/called"; exit $status"#;
@@ -104,7 +104,7 @@ pub(super) fn run(setting: &Setting, report: &mut Report) {
     // `none` sends no requests.
     for manager in &MANAGERS[..2] {
         let job = setting.shell(LATE_LISTENER, &[&interop, Link::Alone.address()]);
-        let job = job.with("DAPL_VERBS_CM", manager).with("DAPL_VERBS_LISTENER_WAIT_MS", "60000");
+        let job = job.with("DAPL_VERBS_CM", manager).with("DAPL_LISTENER_WAIT_MS", "60000");
         report.check(guest, &format!("listener::{manager}_retries_a_request_that_comes_first"), LIMIT, &job);
     }
     let stream = setting.program("test/c/verbs_stream.c");
@@ -259,6 +259,6 @@ fn dapltests(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
 
 fn dtest(setting: &Setting, manager: &str, text: &str, before: &[&str], options: &[&str]) -> Job {
     // Whoever comes second has the next number.
-    let (server, client) = ("DAPL_VERBS_PEER_QPN=+1", "DAPL_VERBS_PEER_QPN=-1");
+    let (server, client) = ("DAPL_VERBS_PEER=+1", "DAPL_VERBS_PEER=-1");
     setting.shell(text, &[before, &[&setting.dtest, server, client], options].concat()).with("DAPL_VERBS_CM", manager)
 }

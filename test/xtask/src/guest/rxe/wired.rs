@@ -101,7 +101,7 @@ fn dtest(
 
 /// Only the third manager wants to be told who the peer is.
 fn over(job: Job, manager: &str, peer: &str) -> Job {
-    job.with("DAPL_VERBS_CM", manager).with("DAPL_VERBS_PEER", peer).with("DAPL_VERBS_PEER_QPN", "same")
+    job.with("DAPL_VERBS_CM", manager).with("DAPL_VERBS_PEER", peer)
 }
 
 /// Ends of connections in the middle of a stream both ways: each side that lives gets one event and all completions.
