@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -118,10 +118,19 @@ impl Drop for Room {
     }
 }
 
-/// A UDP port of the loopback interface that nobody has now. Another process may take it, but hardly this soon.
+/// A free UDP port of the loopback interface, below the ephemeral ports (32,768 and up by default): the kernel would give one of
+/// those to a data socket before a listener binds it.
 fn free_port() -> u16 {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
-    socket.expect("the loopback interface is there").port()
+    const PORTS: std::ops::Range<u16> = 20_000..32_000;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Test programs that run at the same time begin at different ports.
+    let first = std::process::id() as u16;
+    let mut ports = PORTS.map(|_| {
+        let nth = first.wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        PORTS.start + nth % PORTS.len() as u16
+    });
+    let free = ports.find(|port| UdpSocket::bind((Ipv4Addr::LOCALHOST, *port)).is_ok());
+    free.expect("12,000 ports of the loopback interface are not all taken")
 }
 
 /// What a program said so far, and whether it may say more.
