@@ -72,6 +72,36 @@ const KNOBS: &[Knob] = &[
     },
     Knob {
         name: "",
+        variable: "DAPL_GLOBAL_ROUTING",
+        values: number(0, 1, 0, ""),
+        meaning: "`socket` and `none`: a global header in every packet; on Ethernet always",
+    },
+    Knob {
+        name: "",
+        variable: "DAPL_HOP_LIMIT",
+        values: number(0, 255, 255, ""),
+        meaning: "`socket` and `none`: hop limit of the global header",
+    },
+    Knob {
+        name: "",
+        variable: "DAPL_TCLASS",
+        values: number(0, 255, 0, ""),
+        meaning: "`socket` and `none`: traffic class of the global header",
+    },
+    Knob {
+        name: "",
+        variable: "DAPL_IB_SL",
+        values: number(0, 15, 0, ""),
+        meaning: "`socket` and `none`: service level",
+    },
+    Knob {
+        name: "",
+        variable: "DAPL_IB_PKEY",
+        values: optional(0, 65_535, "the first of the port's", ""),
+        meaning: "`socket` and `none`: partition key; 0 is as unset",
+    },
+    Knob {
+        name: "",
         variable: "DAPL_VERBS_DIR",
         values: Values::Text("one of this user's under /dev/shm"),
         meaning: "directory in which processes find each other's names of shared memory",

@@ -96,6 +96,16 @@ pub(crate) struct Path {
     pub(crate) rnr_timer: u8,
     /// `DAPL_RNR_RETRY`: how often to repeat then, 0 to 7; 7 is without end. Default: 7.
     pub(crate) rnr_retry: u8,
+    /// `DAPL_GLOBAL_ROUTING`: a global header in every packet, 0 or 1. Default: 0; on Ethernet always.
+    pub(crate) global_routing: bool,
+    /// `DAPL_HOP_LIMIT`: its hop limit, 0 to 255. Default: 255.
+    pub(crate) hop_limit: u8,
+    /// `DAPL_TCLASS`: its traffic class, 0 to 255. Default: 0.
+    pub(crate) traffic_class: u8,
+    /// `DAPL_IB_SL`: service level, 0 to 15. Default: 0.
+    pub(crate) service_level: u8,
+    /// `DAPL_IB_PKEY`: the partition key, 1 to 65,535. Default, and for 0: the first of the port's table.
+    pub(crate) pkey: Option<u16>,
 }
 
 /// Whom the manager `none` takes for its peer.
@@ -173,6 +183,11 @@ impl Path {
             ack_retry: byte("DAPL_ACK_RETRY", 7, 7),
             rnr_timer: byte("DAPL_RNR_TIMER", 31, 12),
             rnr_retry: byte("DAPL_RNR_RETRY", 7, 7),
+            global_routing: byte("DAPL_GLOBAL_ROUTING", 1, 0) == 1,
+            hop_limit: byte("DAPL_HOP_LIMIT", 255, 255),
+            traffic_class: byte("DAPL_TCLASS", 255, 0),
+            service_level: byte("DAPL_IB_SL", 15, 0),
+            pkey: Some(env.number_or("DAPL_IB_PKEY", 0..=65_535, 0) as u16).filter(|key| *key != 0),
         }
     }
 }
@@ -371,7 +386,18 @@ mod tests {
         let knobs = with("ib0 0", &[]);
         let four = Duration::from_secs(4);
         let resolving = Resolving { address_timeout: four, route_timeout: four };
-        let path = Path { mtu: 1024, ack_timer: 16, ack_retry: 7, rnr_timer: 12, rnr_retry: 7 };
+        let path = Path {
+            mtu: 1024,
+            ack_timer: 16,
+            ack_retry: 7,
+            rnr_timer: 12,
+            rnr_retry: 7,
+            global_routing: false,
+            hop_limit: 255,
+            traffic_class: 0,
+            service_level: 0,
+            pkey: None,
+        };
         assert_eq!((knobs.resolving, knobs.path), (resolving, path));
         assert_eq!(knobs.peer, Peer { address: None, number: PeerNumber::Offset(0) });
         assert_eq!(knobs.gid_index, None);
@@ -390,13 +416,29 @@ mod tests {
             ("DAPL_ACK_RETRY", "1"),
             ("DAPL_RNR_TIMER", "010"),
             ("DAPL_RNR_RETRY", "0"),
+            ("DAPL_GLOBAL_ROUTING", "1"),
+            ("DAPL_HOP_LIMIT", "64"),
+            ("DAPL_TCLASS", "104"),
+            ("DAPL_IB_SL", "5"),
+            ("DAPL_IB_PKEY", "0x8001"),
             ("DAPL_VERBS_PEER", "192.0.2.9,-1"),
         ];
         let knobs = with("mlx5_0 1", &all);
         assert_eq!((knobs.gid_index, knobs.inline(false)), (Some(3), 64));
         let Resolving { address_timeout, route_timeout } = knobs.resolving;
         assert_eq!((address_timeout.as_millis(), route_timeout.as_millis()), (100, 200));
-        let path = Path { mtu: 4096, ack_timer: 20, ack_retry: 1, rnr_timer: 8, rnr_retry: 0 };
+        let path = Path {
+            mtu: 4096,
+            ack_timer: 20,
+            ack_retry: 1,
+            rnr_timer: 8,
+            rnr_retry: 0,
+            global_routing: true,
+            hop_limit: 64,
+            traffic_class: 104,
+            service_level: 5,
+            pkey: Some(0x8001),
+        };
         assert_eq!(knobs.path, path);
         let peer = Peer { address: Some("192.0.2.9".parse().unwrap()), number: PeerNumber::Offset(-1) };
         assert_eq!(knobs.peer, peer);
@@ -423,6 +465,11 @@ mod tests {
             "DAPL_ACK_RETRY",
             "DAPL_RNR_TIMER",
             "DAPL_RNR_RETRY",
+            "DAPL_GLOBAL_ROUTING",
+            "DAPL_HOP_LIMIT",
+            "DAPL_TCLASS",
+            "DAPL_IB_SL",
+            "DAPL_IB_PKEY",
             "DAPL_VERBS_PEER",
         ];
         for text in ["12x", "-5", "99999999", "08", ""] {

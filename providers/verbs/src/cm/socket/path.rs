@@ -2,7 +2,7 @@
 //! is known of the peer.
 //!
 //! For the managers that have no subnet manager to ask. On Ethernet every packet has a global header, with our GID and the
-//! peer's, elsewhere none. The reads are those of the EP. Nothing here changes a device.
+//! peer's; elsewhere only on request. The reads are those of the EP. Nothing here changes a device.
 #![forbid(unsafe_code)]
 
 use std::fmt::{self, Display, Formatter};
@@ -10,8 +10,9 @@ use std::net::Ipv6Addr;
 
 use crate::cm::name_service::Gid;
 use ibverbs_sys::{
-    IBV_LINK_LAYER_ETHERNET, IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096, ibv_ah_attr, ibv_gid,
-    ibv_global_route, ibv_mtu, ibv_port_attr, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_state,
+    IBV_LINK_LAYER_ETHERNET, IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096,
+    ibv_access_flags as access, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_mtu, ibv_port_attr, ibv_qp_attr,
+    ibv_qp_attr_mask as mask, ibv_qp_state,
 };
 
 use crate::cm::{Change, Path};
@@ -19,8 +20,6 @@ use crate::device::Device;
 use crate::qp::Reads;
 use crate::{gid, settings};
 
-/// Of the global header: the reference's default (`DAPL_HOP_LIMIT`), as are service level and traffic class 0.
-const HOP_LIMIT: u8 = 255;
 /// The first packet has this number, on both sides.
 const FIRST_PACKET: u32 = 1;
 
@@ -33,6 +32,8 @@ pub(crate) struct Ours {
     pub(crate) active_mtu: ibv_mtu,
     pub(crate) gid_index: u8,
     pub(crate) gid: Gid,
+    /// Place of the partition key in the port's table, where it is not the first.
+    pub(crate) partition: Option<u16>,
     pub(crate) knobs: settings::Path,
 }
 
@@ -68,13 +69,14 @@ impl Ours {
             // Tables of GIDs have at most 256 entries, since address handles have eight bits for it.
             gid_index: u8::try_from(gid_index).unwrap_or(u8::MAX),
             gid,
+            partition: None,
             knobs,
         }
     }
 
     /// Packets have a global header, so the peer's GID must be known.
     pub(crate) fn is_global(&self) -> bool {
-        self.is_ethernet
+        self.is_ethernet || self.knobs.global_routing
     }
 
     /// Whether packets from our GID can reach the peer's.
@@ -123,19 +125,35 @@ impl Ours {
                 | mask::IBV_QP_MAX_QP_RD_ATOMIC)
                 .0 as i32,
         };
-        Path { init: None, to_receive, to_send }
+        Path { init: self.partition.map(|index| self.partition(index)), to_receive, to_send }
+    }
+
+    fn partition(&self, index: u16) -> Change {
+        let allowed = access::IBV_ACCESS_LOCAL_WRITE | access::IBV_ACCESS_REMOTE_READ | access::IBV_ACCESS_REMOTE_WRITE;
+        Change {
+            attributes: ibv_qp_attr {
+                qp_state: ibv_qp_state::IBV_QPS_INIT,
+                qp_access_flags: allowed.0,
+                pkey_index: index,
+                port_num: self.port,
+                ..Default::default()
+            },
+            mask: (mask::IBV_QP_STATE | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT | mask::IBV_QP_ACCESS_FLAGS).0
+                as i32,
+        }
     }
 
     fn address_handle(&self, theirs: &Theirs) -> ibv_ah_attr {
-        let mut handle = ibv_ah_attr { dlid: theirs.lid, port_num: self.port, ..Default::default() };
+        let mut handle =
+            ibv_ah_attr { dlid: theirs.lid, sl: self.knobs.service_level, port_num: self.port, ..Default::default() };
         if self.is_global() {
             handle.is_global = 1;
             handle.grh = ibv_global_route {
                 dgid: ibv_gid { raw: theirs.gid },
                 flow_label: 0,
                 sgid_index: self.gid_index,
-                hop_limit: HOP_LIMIT,
-                traffic_class: 0,
+                hop_limit: self.knobs.hop_limit,
+                traffic_class: self.knobs.traffic_class,
             };
         }
         handle
@@ -149,7 +167,20 @@ pub(crate) fn ours(device: &Device) -> Option<Ours> {
         log::error!("{}: port {port} of {name} cannot be queried: {error}", device.name);
     });
     let knobs = device.knobs.path;
-    Some(Ours::new(port, &attributes.ok()?, device.gid.index, device.gid.raw, knobs))
+    let mut ours = Ours::new(port, &attributes.ok()?, device.gid.index, device.gid.raw, knobs);
+    ours.partition = knobs.pkey.map(|key| {
+        let entry = |place: u16| {
+            std::fs::read_to_string(format!("/sys/class/infiniband/{name}/ports/{port}/pkeys/{place}")).ok()
+        };
+        place_of(key, (0..u16::MAX).map_while(entry)).unwrap_or_else(|| {
+            log::error!(
+                "{}: port {port} of {name} has no partition {key:#06x} (DAPL_IB_PKEY); using the first",
+                device.name
+            );
+            0
+        })
+    });
+    Some(ours)
 }
 
 /// Our end with another GID of the port, which reaches the peer's. `None`: the port has no such GID, or `DAPL_VERBS_GID_INDEX`
@@ -163,6 +194,16 @@ pub(crate) fn reaching(device: &Device, ours: Ours, peer: &Gid) -> Option<Ours> 
     });
     let other = gid::reaching(&gids.ok()?, &device.gid, peer)?;
     Some(Ours { gid_index: u8::try_from(other.index).ok()?, gid: other.raw, ..ours })
+}
+
+/// The place of a partition key in a port's table, whose entries are as the kernel writes them (`0xffff`). Full and limited
+/// members of a partition differ in the first bit only.
+pub(crate) fn place_of(key: u16, table: impl IntoIterator<Item = String>) -> Option<u16> {
+    let is_it = |text: String| {
+        let known = text.trim().strip_prefix("0x").and_then(|digits| u16::from_str_radix(digits, 16).ok());
+        known.is_some_and(|known| known & 0x7FFF == key & 0x7FFF)
+    };
+    table.into_iter().position(is_it).and_then(|place| u16::try_from(place).ok())
 }
 
 /// The code of a number of bytes per packet.
@@ -187,7 +228,18 @@ pub(crate) mod tests {
     pub(crate) fn port(link_layer: u32) -> Ours {
         let attributes =
             ibv_port_attr { lid: 4, link_layer: link_layer as u8, active_mtu: IBV_MTU_4096, ..Default::default() };
-        let knobs = settings::Path { mtu: 1024, ack_timer: 16, ack_retry: 7, rnr_timer: 12, rnr_retry: 7 };
+        let knobs = settings::Path {
+            mtu: 1024,
+            ack_timer: 16,
+            ack_retry: 7,
+            rnr_timer: 12,
+            rnr_retry: 7,
+            global_routing: false,
+            hop_limit: 255,
+            traffic_class: 0,
+            service_level: 0,
+            pkey: None,
+        };
         Ours::new(2, &attributes, 6, [8; 16], knobs)
     }
 
@@ -218,9 +270,11 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn on_infiniband_there_is_none() {
-        let ours = port(ibverbs_sys::IBV_LINK_LAYER_INFINIBAND);
+    fn on_infiniband_only_on_request() {
+        let mut ours = port(ibverbs_sys::IBV_LINK_LAYER_INFINIBAND);
         assert_eq!((ours.is_global(), handle(&ours).is_global, handle(&ours).grh.hop_limit), (false, 0, 0));
+        ours.knobs.global_routing = true;
+        assert_eq!((ours.is_global(), handle(&ours).is_global), (true, 1));
     }
 
     #[test]
@@ -230,5 +284,19 @@ pub(crate) mod tests {
         assert_eq!(ours.path(&THEIRS, READS).to_receive.attributes.path_mtu, IBV_MTU_512);
         ours.knobs.mtu = 256;
         assert_eq!(ours.path(&THEIRS, READS).to_receive.attributes.path_mtu, IBV_MTU_256);
+    }
+
+    #[test]
+    fn a_partition_is_found_by_its_key_and_set_before_all_else() {
+        let table = || ["0xffff\n", "0x0000", "0x8001"].map(String::from);
+        assert_eq!(
+            [place_of(0x8001, table()), place_of(1, table()), place_of(0xFFFF, table())],
+            [Some(2), Some(2), Some(0)]
+        );
+        assert_eq!(place_of(0x8002, table()), None);
+        let mut ours = port(IBV_LINK_LAYER_ETHERNET);
+        ours.partition = Some(2);
+        let init = ours.path(&THEIRS, READS).init.unwrap();
+        assert_eq!((init.attributes.pkey_index, init.attributes.port_num, init.mask), (2, 2, 0x39));
     }
 }
