@@ -12,7 +12,7 @@ use dapl::runtime::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, fence};
 
 /// Completions in their order. Room follows the posted work, so nothing that completes is ever lost.
 #[derive(Debug, Default)]
-pub struct Ready {
+pub struct CompletionList {
     queue: Mutex<VecDeque<Completion>>,
     /// Length of `queue`, to be read without its lock.
     waiting: AtomicUsize,
@@ -20,7 +20,7 @@ pub struct Ready {
     armed: AtomicBool,
 }
 
-impl Ready {
+impl CompletionList {
     /// Adds one. True: somebody sleeps, and must be told.
     #[inline]
     pub fn push(&self, completion: Completion) -> bool {
@@ -105,7 +105,7 @@ mod interleavings {
     #[test]
     fn who_sleeps_on_it_is_told_and_nothing_is_taken_twice() {
         loom::model(|| {
-            let (ready, sleeper) = (Arc::new(Ready::default()), Arc::new(Sleeper::default()));
+            let (ready, sleeper) = (Arc::new(CompletionList::default()), Arc::new(Sleeper::default()));
             let pushers: Vec<_> = (1..=2)
                 .map(|n| {
                     let (ready, sleeper) = (ready.clone(), sleeper.clone());

@@ -3,15 +3,18 @@
 //! From the bottom up; imports go down this list only:
 //! - [`settings`]: reads a provider's settings from `ia_params` and the environment
 //! - [`base_dir`], [`shared_names`]: the directory where processes of one user meet, and the names of shared memory in it
+//! - [`listener_retry`]: the waits between requests that found no listener
 //! - [`memory`]: keys of registrations, checks of mappings, copies from and to consumer memory, memory windows
-//! - [`cq`]: the core of a completion queue
-//! - [`engine`]: the job queue of a provider's engine thread
+//! - [`cq`]: the core of a completion queue; [`engine`]: the job queue of a provider's engine thread
+//! - [`srq`]: the core of a shared receive queue
 //!
 //! No module here sends or receives on a network.
 
 pub mod base_dir;
 pub mod cq;
 pub mod engine;
+pub mod listener_retry;
 pub mod memory;
 pub mod settings;
 pub mod shared_names;
+pub mod srq;

@@ -2,7 +2,7 @@
 //!
 //! While a consumer polls a queue, it drives the connections in `active` and the engine sleeps; when it stops, the engine
 //! arms them and takes over. So a connection without traffic costs a poller nothing: it is not in the list. Locks of this
-//! room are taken below all others but the bell's.
+//! room are taken below all others but the job queue's.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,10 +11,11 @@ use std::sync::{Arc, Weak};
 use dapl::error::Result;
 use dapl::provider::{Completion, CompletionQueue, CqSink};
 use dapl::runtime::cancel;
-use dapl_software::cq::Ready;
+use dapl_software::cq::CompletionList;
+use dapl_software::engine::queue::Notify;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::engine::jobs::{Attended, Bell, Job, Tells};
+use crate::engine::jobs::{Attended, Job, Jobs};
 
 /// Connections that stay with a poller even while they are idle.
 const WARM: usize = 16;
@@ -84,7 +85,7 @@ pub struct Cq(pub(crate) Arc<CqCore>);
 
 /// The queue itself, shared with its connections and the engine.
 pub(crate) struct CqCore {
-    ready: Ready,
+    ready: CompletionList,
     sink: Weak<dyn CqSink>,
     active: Mutex<Vec<Arc<dyn Driven>>>,
     /// A consumer polls: its connections need no waking.
@@ -98,7 +99,7 @@ pub(crate) struct CqCore {
     closed: AtomicBool,
     /// Nanoseconds that a wait may look before it sleeps.
     spin: u32,
-    bell: Arc<Bell>,
+    jobs: Arc<Jobs>,
 }
 
 impl std::fmt::Debug for CqCore {
@@ -108,9 +109,9 @@ impl std::fmt::Debug for CqCore {
 }
 
 impl Cq {
-    pub(crate) fn new(sink: Weak<dyn CqSink>, bell: Arc<Bell>, spin: u32) -> Self {
+    pub(crate) fn new(sink: Weak<dyn CqSink>, jobs: Arc<Jobs>, spin: u32) -> Self {
         Cq(Arc::new(CqCore {
-            ready: Ready::default(),
+            ready: CompletionList::default(),
             sink,
             active: Mutex::default(),
             polled: AtomicBool::new(false),
@@ -119,7 +120,7 @@ impl Cq {
             watched: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             spin,
-            bell,
+            jobs,
         }))
     }
 }
@@ -128,7 +129,7 @@ impl CqCore {
     /// A work request is complete.
     pub(crate) fn push(self: &Arc<Self>, completion: Completion) {
         if self.ready.push(completion) {
-            self.bell.ring(Job::Notify(self.clone()));
+            self.jobs.push(Job::Notify(self.clone()));
         }
     }
 
@@ -183,7 +184,7 @@ impl CqCore {
         self.polled.store(true, Ordering::SeqCst);
         active.iter().for_each(|conn| conn.disarm());
         if !self.watched.swap(true, Ordering::SeqCst) {
-            self.bell.ring(Job::Watch(self.clone()));
+            self.jobs.push(Job::Watch(self.clone()));
         }
     }
 }
@@ -197,7 +198,7 @@ impl Drop for Service<'_> {
     }
 }
 
-impl Tells for CqCore {
+impl Notify for CqCore {
     fn notify(&self) {
         if let Some(sink) = self.sink.upgrade() {
             sink.notify();
@@ -340,7 +341,7 @@ mod tests {
     #[test]
     fn connections_take_turns_and_what_does_not_fit_stays_in_its_ring() {
         let sink: Weak<dyn CqSink> = Weak::<Nobody>::new();
-        let cq = Cq::new(sink, Arc::new(Bell::new().unwrap()), 0);
+        let cq = Cq::new(sink, Arc::new(Jobs::new().unwrap()), 0);
         let floods: Vec<_> = (0..3).map(|_| Arc::new(Flood(cq.0.clone(), AtomicU32::new(0)))).collect();
         floods.iter().for_each(|flood| cq.0.activate(flood.clone()));
         let mut out = [Completion::default(); 16];

@@ -16,7 +16,7 @@ use crate::Sm;
 use crate::cm::socket::{self, SetupSocket};
 use crate::cm::table::Book;
 use crate::dir::{Base, Endpoint};
-use crate::engine::jobs::Bell;
+use crate::engine::jobs::Jobs;
 use crate::memory::backing::Backings;
 use crate::memory::cma::Probe;
 use crate::memory::knem::Knem;
@@ -39,7 +39,7 @@ pub(crate) struct Device {
     pub(crate) probe: Probe,
     /// This process takes barriers from others, and gives them.
     pub(crate) barrier: bool,
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) jobs: Arc<Jobs>,
     pub(crate) book: Arc<Book>,
     pub(crate) listeners: Mutex<HashMap<u64, ObjectId>>,
     pub(crate) sink: Arc<dyn CmSink<Sm>>,
@@ -75,7 +75,7 @@ impl Device {
             backings: Backings::default(),
             probe: Probe::new(random()?),
             barrier: crate::qp::link::offer_barrier(),
-            bell: Arc::new(Bell::new()?),
+            jobs: Arc::new(Jobs::new()?),
             book: Arc::default(),
             listeners: Mutex::default(),
             sink,

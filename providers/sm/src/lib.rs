@@ -185,13 +185,13 @@ impl Provider for Sm {
 
     fn close(&self) {
         self.stopping.store(true, Ordering::Release);
-        self.device.bell.ring(engine::jobs::Job::Stop);
+        self.device.jobs.push(engine::jobs::Job::Stop);
         let thread = self.thread.lock().take();
         // An agent that closes the IA from the engine's own thread must not wait for itself.
         if let Some(thread) = thread.filter(|t| t.thread().id() != std::thread::current().id()) {
             let _ = thread.join();
         }
-        self.device.bell.silence();
+        self.device.jobs.close();
         for link in self.device.book.links() {
             cm::setup::close(&self.device, &link);
         }
@@ -247,13 +247,13 @@ impl QueueProvider for Sm {
 
     fn create_srq(&self, pd: &Pd, spec: SrqSpec) -> Result<Srq> {
         self.start_engine()?;
-        let Device { bell, srqs, limits, .. } = &*self.device;
-        Srq::new(pd.0, spec, bell.clone(), srqs.clone(), limits.max_srqs)
+        let Device { jobs, srqs, limits, .. } = &*self.device;
+        Srq::new(pd.0, spec, jobs.clone(), srqs.clone(), limits.max_srqs)
     }
 
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Cq> {
         self.start_engine()?;
-        Ok(Cq::new(sink, self.device.bell.clone(), self.device.knobs.spin))
+        Ok(Cq::new(sink, self.device.jobs.clone(), self.device.knobs.spin))
     }
 
     fn create_qp(&self, pd: &Pd, spec: QpSpec<Self>) -> Result<Qp> {

@@ -3,17 +3,18 @@
 //! A consumer that polls a queue does the engine's work: it receives for all connections of the device, and lets them send. Polls
 //! of an armed queue do not take that work from the engine: whoever armed the queue relies on being notified, and may sleep where
 //! the provider is not told, as a CNO's agent makes a thread do. A connection without traffic costs a poller nothing. The lock
-//! of this module is taken below all others but the bell's.
+//! of this module is taken below all others but the job queue's.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Weak};
 
 use dapl::error::Result;
 use dapl::provider::{Completion, CompletionQueue, CqSink};
-use dapl_software::cq::Ready;
+use dapl_software::cq::CompletionList;
+use dapl_software::engine::queue::Notify;
 
 use crate::device::Device;
-use crate::engine::jobs::{Bell, Job, Tells};
+use crate::engine::jobs::{Job, Jobs};
 
 /// The device, as whoever polls one of its queues sees it.
 pub(crate) trait Drive: Send + Sync {
@@ -33,12 +34,12 @@ pub struct Cq(pub(crate) Arc<CqCore>);
 
 /// The queue itself, shared with queue pairs and the engine.
 pub(crate) struct CqCore {
-    ready: Ready,
+    ready: CompletionList,
     sink: Weak<dyn CqSink>,
     device: Arc<dyn Drive>,
     /// Nanoseconds that a wait may look before it sleeps.
     spin: u32,
-    bell: Arc<Bell>,
+    jobs: Arc<Jobs>,
 }
 
 impl std::fmt::Debug for CqCore {
@@ -48,8 +49,8 @@ impl std::fmt::Debug for CqCore {
 }
 
 impl Cq {
-    pub(crate) fn new(sink: Weak<dyn CqSink>, device: Arc<dyn Drive>, bell: Arc<Bell>, spin: u32) -> Self {
-        Cq(Arc::new(CqCore { ready: Ready::default(), sink, device, spin, bell }))
+    pub(crate) fn new(sink: Weak<dyn CqSink>, device: Arc<dyn Drive>, jobs: Arc<Jobs>, spin: u32) -> Self {
+        Cq(Arc::new(CqCore { ready: CompletionList::default(), sink, device, spin, jobs }))
     }
 }
 
@@ -57,12 +58,12 @@ impl CqCore {
     /// A work request is complete.
     pub(crate) fn push(self: &Arc<Self>, completion: Completion) {
         if self.ready.push(completion) {
-            self.bell.ring(Job::Notify(self.clone()));
+            self.jobs.push(Job::Notify(self.clone()));
         }
     }
 }
 
-impl Tells for CqCore {
+impl Notify for CqCore {
     fn notify(&self) {
         if let Some(sink) = self.sink.upgrade() {
             sink.notify();
@@ -133,15 +134,15 @@ pub(crate) mod tests {
         }
     }
 
-    fn queue() -> (Cq, Arc<Double>, Arc<Bell>, Arc<Counts>) {
-        let (device, bell) = (Arc::new(Double::default()), Arc::new(Bell::new().unwrap()));
+    fn queue() -> (Cq, Arc<Double>, Arc<Jobs>, Arc<Counts>) {
+        let (device, jobs) = (Arc::new(Double::default()), Arc::new(Jobs::new().unwrap()));
         let sink = Arc::new(Counts(AtomicU32::new(0)));
         let weak: Weak<dyn CqSink> = Arc::downgrade(&(sink.clone() as Arc<dyn CqSink>));
-        (Cq::new(weak, device.clone(), bell.clone(), 7), device, bell, sink)
+        (Cq::new(weak, device.clone(), jobs.clone(), 7), device, jobs, sink)
     }
 
-    fn answer(bell: &Bell) {
-        for job in bell.answer() {
+    fn answer(jobs: &Jobs) {
+        for job in jobs.take_all() {
             if let Job::Notify(queue) = job {
                 queue.notify();
             }
@@ -162,21 +163,21 @@ pub(crate) mod tests {
 
     #[test]
     fn who_arms_it_is_told_once_and_not_of_what_was_there() {
-        let (cq, _, bell, sink) = queue();
+        let (cq, _, jobs, sink) = queue();
         assert!(cq.arm(false).unwrap());
         cq.0.push(Completion::default());
         cq.0.push(Completion::default());
-        answer(&bell);
+        answer(&jobs);
         assert_eq!(sink.0.load(Ordering::Relaxed), 1);
         assert!(!cq.arm(false).unwrap(), "two wait");
         cq.0.push(Completion::default());
-        answer(&bell);
+        answer(&jobs);
         assert_eq!(sink.0.load(Ordering::Relaxed), 1);
     }
 
     #[test]
     fn polls_of_an_armed_queue_leave_the_sockets_to_the_engine() {
-        let (cq, device, bell, _) = queue();
+        let (cq, device, jobs, _) = queue();
         let counting = || device.counting.load(Ordering::Relaxed);
         let mut out = [Completion::default(); 4];
         cq.poll(&mut out);
@@ -184,7 +185,7 @@ pub(crate) mod tests {
         cq.poll(&mut out);
         assert_eq!(counting(), 1);
         cq.0.push(Completion::default());
-        answer(&bell);
+        answer(&jobs);
         assert_eq!((cq.poll(&mut out), cq.poll(&mut out), counting()), (1, 0, 2), "disarmed by what came");
     }
 }

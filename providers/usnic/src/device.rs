@@ -2,7 +2,7 @@
 //!
 //! Queue pairs send by themselves, under their own lock, through the socket they were given. Locks are taken in this order:
 //! progress, queue pair, shared receive queue, completion queue, and below all the small ones of this room, `table`, `polling`
-//! and the bell, under which nothing is called. Set-up has a lock of its own, `setups`, under which queue pairs are not called
+//! and the job queue, under which nothing is called. Set-up has a lock of its own, `setups`, under which queue pairs are not called
 //! either. Only the engine calls upwards.
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,7 @@ use rustix::event::epoll;
 
 use crate::cm::{self, Setups};
 use crate::engine::Engine;
-use crate::engine::jobs::{Bell, Job};
+use crate::engine::jobs::{Job, Jobs};
 use crate::engine::polling::Polling;
 use crate::engine::progress::Progress;
 use crate::net::address::{self, Interface};
@@ -48,7 +48,7 @@ pub(crate) struct Device {
     pub(crate) interface: Interface,
     /// What data leave and come by.
     pub(crate) socket: Arc<Socket>,
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) jobs: Arc<Jobs>,
     /// All sockets by which requests come; readable if one of them is.
     pub(crate) doors: OwnedFd,
     pub(crate) table: Table,
@@ -95,7 +95,7 @@ impl Device {
         let wanted = wanted(&knobs, &interface);
         let socket = Arc::new(open_socket(spec.name, &wanted, &interface)?);
         let setups = Setups::new(spec.name, &knobs)?;
-        let bell = Arc::new(Bell::new()?);
+        let jobs = Arc::new(Jobs::new()?);
         let doors = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| {
             log::error!("{}: cannot watch several sockets: {error}", spec.name);
             Error::Exhausted(Resource::Device)
@@ -107,7 +107,7 @@ impl Device {
             knobs,
             interface,
             socket,
-            bell,
+            jobs,
             doors,
             table: Table::new(CONNECTIONS, REST),
             polling: Polling::default(),
@@ -198,7 +198,7 @@ impl Device {
         drop(progress);
         // The engine may sleep longer than what was found now waits.
         if !self.polling.is_polled(now()) && self.polling.must_wake_to_take_over(next) {
-            self.bell.ring(Job::Look);
+            self.jobs.push(Job::Look);
         }
     }
 
@@ -208,7 +208,7 @@ impl Device {
             // Who has the lock may leave something behind.
             let next = self.progress.try_lock().map_or(Some(0), |mut progress| progress.next(self));
             if self.polling.must_wake_to_take_over(next) {
-                self.bell.ring(Job::Look);
+                self.jobs.push(Job::Look);
             }
         }
     }
@@ -226,7 +226,7 @@ impl Device {
         self.freshes.store(fresh.len(), Ordering::SeqCst);
         drop(fresh);
         if self.polling.must_wake_for(deadline, now) {
-            self.bell.ring(Job::Look);
+            self.jobs.push(Job::Look);
         }
     }
 
@@ -256,7 +256,7 @@ impl Device {
         put_by.extend(packets.take(room).map(|packet| (from, packet.to_vec())));
         drop(put_by);
         if was_empty {
-            self.bell.ring(Job::Setups);
+            self.jobs.push(Job::Setups);
         }
     }
 
@@ -331,13 +331,13 @@ impl Device {
     pub(crate) fn shut(&self) {
         self.setups.lock().end_all(self);
         self.table.all().into_iter().for_each(|place| place.pair.shut());
-        self.bell.ring(Job::Stop);
+        self.jobs.push(Job::Stop);
         let thread = self.thread.lock().take();
         // An agent that closes the IA from the engine's own thread must not wait for itself.
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
             let _ = thread.join();
         }
-        self.bell.silence();
+        self.jobs.close();
         // They hold their queue pairs, and these the device.
         self.table.all().into_iter().for_each(|place| self.forget(place.number));
     }

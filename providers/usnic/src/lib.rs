@@ -37,7 +37,7 @@ use dapl::provider::{
     Provider, QpSpec, QueueProvider, Region, RequestInfo, SharedCookie, SrqSpec,
 };
 use dapl::runtime::handle::ObjectId;
-use dapl_software::memory::window::Keys as _;
+use dapl_software::memory::window::WindowKeys as _;
 use dapl_software::shared_names::SharedNames;
 
 pub use cm::request::Request;
@@ -209,12 +209,12 @@ impl QueueProvider for Usnic {
 
     fn create_srq(&self, pd: &Pd, spec: SrqSpec) -> Result<Srq> {
         self.device.start_engine()?;
-        Srq::new(pd.0, spec, self.device.bell.clone(), self.srqs.clone(), self.limits.max_srqs)
+        Srq::new(pd.0, spec, self.device.jobs.clone(), self.srqs.clone(), self.limits.max_srqs)
     }
 
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Cq> {
         self.device.start_engine()?;
-        Ok(Cq::new(sink, self.device.clone(), self.device.bell.clone(), self.device.knobs.spin))
+        Ok(Cq::new(sink, self.device.clone(), self.device.jobs.clone(), self.device.knobs.spin))
     }
 
     fn create_qp(&self, pd: &Pd, spec: QpSpec<Self>) -> Result<Qp> {

@@ -48,7 +48,8 @@ const DAPL: &[&[&str]] = &[
 ];
 
 /// As its `lib.rs` has it.
-const COMMON: &[&[&str]] = &[&["settings", "base_dir"], &["shared_names"], &["memory", "cq"], &["engine"]];
+const COMMON: &[&[&str]] =
+    &[&["settings", "listener_retry", "base_dir"], &["shared_names"], &["memory", "cq", "engine"], &["srq"]];
 
 /// As its `lib.rs` has it.
 const SM: &[&[&str]] = &[

@@ -12,7 +12,7 @@ const REST: usize = 1024;
 
 /// The places of a table, and their keys. Place 0 is never used, so no key is 0.
 #[derive(Debug)]
-pub struct Places {
+pub struct KeyTable {
     slots: usize,
     /// The low half of the last key of every place that has served, the first of which is place 1.
     halves: Vec<u16>,
@@ -23,11 +23,11 @@ pub struct Places {
     random: u64,
 }
 
-impl Places {
+impl KeyTable {
     /// Of a table with so many slots, at most 65,536. `seed` is of the system's random source, and not 0.
     pub fn new(slots: usize, seed: u64) -> Self {
         let (factor, summand) = ((seed >> 16) as u16 & !3 | 1, (seed >> 32) as u16 | 1);
-        Places { slots, halves: Vec::new(), resting: VecDeque::new(), factor, summand, random: seed }
+        KeyTable { slots, halves: Vec::new(), resting: VecDeque::new(), factor, summand, random: seed }
     }
 
     /// Where in the table a key has its entry.
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_key_never_comes_again() {
-        let mut places = Places::new(1 << 16, 7);
+        let mut places = KeyTable::new(1 << 16, 7);
         let mut seen = std::collections::HashSet::new();
         for _ in 0..300_000 {
             let key = places.take().unwrap();
@@ -77,23 +77,23 @@ mod tests {
 
     #[test]
     fn places_rest_before_they_serve_again() {
-        let mut places = Places::new(1 << 16, 3);
+        let mut places = KeyTable::new(1 << 16, 3);
         let first = places.take().unwrap();
         places.give_back(first);
         for _ in 0..500 {
             let key = places.take().unwrap();
-            assert_ne!(Places::place(key), Places::place(first));
+            assert_ne!(KeyTable::place(key), KeyTable::place(first));
             places.give_back(key);
         }
     }
 
     #[test]
     fn a_full_table_gives_none_until_one_comes_back() {
-        let mut places = Places::new(4, 9);
+        let mut places = KeyTable::new(4, 9);
         let keys: Vec<_> = std::iter::from_fn(|| places.take()).collect();
-        assert_eq!(keys.iter().map(|key| Places::place(*key)).collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!(keys.iter().map(|key| KeyTable::place(*key)).collect::<Vec<_>>(), [1, 2, 3]);
         places.give_back(keys[1]);
         let again = places.take().unwrap();
-        assert!(Places::place(again) == 2 && again != keys[1] && places.take().is_none());
+        assert!(KeyTable::place(again) == 2 && again != keys[1] && places.take().is_none());
     }
 }

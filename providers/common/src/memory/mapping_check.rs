@@ -32,9 +32,9 @@ pub fn is_usable(region: Region, write: bool) -> bool {
 /// Counts the engine's ticks, and says whether they go on: it does something every few milliseconds anyway while somebody
 /// polls. The count outlives its sleep, or the first tick after it would be taken for the first one before.
 #[derive(Debug, Default)]
-pub struct Ticker(AtomicU32);
+pub struct EngineTicks(AtomicU32);
 
-impl Ticker {
+impl EngineTicks {
     /// The engine ticks; also tells its ticks from the clock's.
     const OURS: u32 = 1 << 30;
 
@@ -54,12 +54,12 @@ impl Ticker {
 
 /// When something was asked about last.
 #[derive(Debug, Default)]
-pub struct Looked(AtomicU32);
+pub struct LastCheck(AtomicU32);
 
-impl Looked {
+impl LastCheck {
     /// Does it still hold, whatever it is? `ask` is called if nobody has done so in this tick.
     #[inline]
-    pub fn is_still(&self, ticker: &Ticker, ask: impl FnOnce() -> bool) -> bool {
+    pub fn is_still(&self, ticker: &EngineTicks, ask: impl FnOnce() -> bool) -> bool {
         let now = ticker.now() << 1 | 1; // never 0, which is what nobody has asked about
         self.0.load(Ordering::Relaxed) == now
             || ask() && {
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn an_answer_holds_for_its_tick_and_no_longer() {
-        let (looked, ticker) = (Looked::default(), Ticker::default());
+        let (looked, ticker) = (LastCheck::default(), EngineTicks::default());
         let by_clock = || {
             let begin = clock();
             while clock() == begin {
@@ -223,25 +223,25 @@ mod tests {
 
     #[test]
     fn ticks_differ_from_each_other_and_from_the_clock() {
-        let ticker = Ticker::default();
-        assert!(ticker.now() < Ticker::OURS, "it is the clock that counts");
+        let ticker = EngineTicks::default();
+        assert!(ticker.now() < EngineTicks::OURS, "it is the clock that counts");
         let mut last = ticker.now();
-        for start in [0, Ticker::OURS, 2 * Ticker::OURS - 2] {
+        for start in [0, EngineTicks::OURS, 2 * EngineTicks::OURS - 2] {
             ticker.0.store(start, Ordering::Relaxed);
             for _ in 0..4 {
                 ticker.tick(true);
                 let now = ticker.now();
-                assert!(now != last && now & Ticker::OURS != 0 && now < 2 * Ticker::OURS, "{now:#x}");
+                assert!(now != last && now & EngineTicks::OURS != 0 && now < 2 * EngineTicks::OURS, "{now:#x}");
                 last = now;
             }
         }
         ticker.tick(false);
-        assert!(ticker.now() < Ticker::OURS);
+        assert!(ticker.now() < EngineTicks::OURS);
     }
 
     #[test]
     fn who_was_asked_before_a_sleep_is_asked_again_after_it() {
-        let (looked, ticker) = (Looked::default(), Ticker::default());
+        let (looked, ticker) = (LastCheck::default(), EngineTicks::default());
         ticker.tick(true);
         assert!(looked.is_still(&ticker, || true));
         ticker.tick(false);

@@ -11,7 +11,7 @@ use dapl::provider::{Segment, Status};
 const FEW: usize = 4;
 
 /// Registered memory of this process.
-pub trait Memory {
+pub trait LocalMemory {
     /// Keeps what was held until it is dropped.
     type Hold<'a>
     where
@@ -80,7 +80,7 @@ impl Segments {
 /// # Safety
 /// `length` bytes at `to` are writable and belong to this call.
 pub unsafe fn gather(
-    memory: &impl Memory,
+    memory: &impl LocalMemory,
     pd: u32,
     segments: &Segments,
     offset: u64,
@@ -107,7 +107,7 @@ pub unsafe fn gather(
 /// # Safety
 /// `length` bytes at `from` are readable; they may change at any time.
 pub unsafe fn scatter(
-    memory: &impl Memory,
+    memory: &impl LocalMemory,
     pd: u32,
     segments: &Segments,
     offset: u64,
@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    impl Memory for One {
+    impl LocalMemory for One {
         type Hold<'a> = Held<'a>;
 
         fn hold_piece(&self, pd: u32, piece: &Segment, write: bool) -> Result<Held<'_>, Status> {

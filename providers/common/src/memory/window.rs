@@ -20,7 +20,7 @@ use dapl::provider::{Access, Keep, Region, Status};
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The provider's table of keys, as a window uses it.
-pub trait Keys: Send + Sync {
+pub trait WindowKeys: Send + Sync {
     /// A key that opens nothing yet.
     fn reserve(&self) -> Result<u32>;
     /// Makes a reserved key open a region to peers, not to local segments.
@@ -39,7 +39,7 @@ pub trait Keys: Send + Sync {
     fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool;
 }
 
-impl<K: Keys> Keys for Arc<K> {
+impl<K: WindowKeys> WindowKeys for Arc<K> {
     fn reserve(&self) -> Result<u32> {
         (**self).reserve()
     }
@@ -112,7 +112,7 @@ struct Open {
 
 /// A bind as `Window::accept` takes it: the key of the registration, and the rest of the provider's `Bind`.
 #[allow(missing_docs, reason = "the names are those of `Bind`")]
-pub struct Wanted {
+pub struct BindRequest {
     /// Key of the registration.
     pub source: u32,
     pub region: Region,
@@ -126,7 +126,7 @@ impl<K> std::fmt::Debug for Window<K> {
     }
 }
 
-impl<K: Keys> Window<K> {
+impl<K: WindowKeys> Window<K> {
     /// One that is not bound.
     pub fn new(keys: K, pd: u32) -> Self {
         Window { keys, pd, inner: Mutex::default() }
@@ -138,11 +138,11 @@ impl<K: Keys> Window<K> {
     }
 
     /// Takes a bind or unbind in: its number, and its key (0 for an unbind).
-    pub fn accept(&self, wanted: Option<Wanted>) -> Result<(u64, u32)> {
+    pub fn accept(&self, wanted: Option<BindRequest>) -> Result<(u64, u32)> {
         let mut inner = self.inner.lock();
         let mut key = 0;
         let number = inner.posted + 1;
-        inner.bound = if let Some(Wanted { source, region, access, keep }) = wanted {
+        inner.bound = if let Some(BindRequest { source, region, access, keep }) = wanted {
             key = self.keys.reserve()?;
             inner.waiting.push_back((number, Grant { key, source, region, access, _keep: keep }));
             true

@@ -15,7 +15,7 @@ use crate::device::Device;
 use crate::memory::calibration;
 use crate::memory::cma;
 use crate::memory::imports::Loans;
-use crate::memory::map::{Looked, Map};
+use crate::memory::map::{LastCheck, Map};
 use crate::memory::regions::PeerRegions;
 use crate::proto::handshake::Terms;
 use crate::qp::link::{Peer, Theirs};
@@ -96,7 +96,7 @@ fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) 
         offer_from,
         loans,
         watch,
-        looked: Looked::default(),
+        looked: LastCheck::default(),
         #[cfg(test)]
         allowed: u32::MAX.into(),
     });

@@ -148,15 +148,15 @@ fn finish(device: &Device, id: u32, step: Step) {
     for action in step.actions {
         match (action, &step.conn, &step.link) {
             (Action::CleanUp, ..) => device.endpoint.base().clean_up(&step.peer),
-            (Action::Recheck, ..) => device.bell.ring(Job::Gone(id)),
+            (Action::Recheck, ..) => device.jobs.push(Job::Gone(id)),
             (Action::Ended(event), Some(qp), Some(link)) => {
                 qp.break_off(Some(link));
-                device.bell.ring(Job::Event(link.conn, event));
+                device.jobs.push(Job::Event(link.conn, event));
             }
             _ => {}
         }
     }
-    device.bell.ring(Job::Deadlines);
+    device.jobs.push(Job::Deadlines);
 }
 
 /// Down-call: starts an attempt.

@@ -1,4 +1,4 @@
-//! The engine: one thread per open IA that listens to the set-up socket, the FIFO, the deaths of peers and the bell.
+//! The engine: one thread per open IA that listens to the set-up socket, the FIFO, the deaths of peers and its jobs.
 //!
 //! It alone calls the sinks, and holds no lock when it does. It sleeps without a time-out while there is nothing to watch:
 //! an idle process uses no CPU. A consumer that polls does the engine's work on its own connections; the engine only looks,
@@ -36,7 +36,7 @@ const WORDS: usize = 16_384;
 
 const FIFO: u64 = 0;
 const SOCKET: u64 = 1;
-const BELL: u64 = 2;
+const JOBS: u64 = 2;
 /// Process ids follow.
 const PIDS: u64 = 16;
 
@@ -59,7 +59,7 @@ impl Engine {
         };
         add(device.fifo.as_fd(), FIFO)?;
         add(device.socket.as_fd(), SOCKET)?;
-        add(device.bell.as_fd(), BELL)?;
+        add(device.jobs.as_fd(), JOBS)?;
         Ok(Engine { device, epoll, watched: Vec::new(), next_tick: None, next_alive: None, stop: false })
     }
 
@@ -78,7 +78,7 @@ impl Engine {
                 match key {
                     FIFO => self.read_words(),
                     SOCKET => self.read_datagrams(),
-                    BELL => {}
+                    JOBS => {}
                     pid => self.process_died((pid - PIDS) as i32),
                 }
             }
@@ -102,7 +102,7 @@ impl Engine {
     }
 
     fn do_jobs(&mut self) {
-        for job in self.device.bell.answer() {
+        for job in self.device.jobs.take_all() {
             match job {
                 Job::Notify(queue) => queue.notify(),
                 Job::ManyRecvs(ep) => self.device.sink.many_recvs(ep),
@@ -300,7 +300,7 @@ impl Engine {
                 (Action::Lookup, ..) => self.look_up(id, None),
                 (Action::LookupQual(qual), ..) => self.look_up(id, Some(qual)),
                 (Action::CleanUp, ..) => self.device.endpoint.base().clean_up(&step.peer),
-                (Action::Recheck, ..) => self.device.bell.ring(Job::Gone(id)),
+                (Action::Recheck, ..) => self.device.jobs.push(Job::Gone(id)),
                 (Action::Established(private_data), Some(qp), Some(link)) => {
                     self.established(id, &**qp, link, &private_data);
                 }

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{Access, Region, Segment, Status};
 use dapl::runtime::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, fence_behind_rmw, yield_now};
-use dapl_software::memory::keys::Places;
-use dapl_software::memory::scatter_gather::Memory;
+use dapl_software::memory::keys::KeyTable;
+use dapl_software::memory::scatter_gather::LocalMemory;
 use dapl_software::memory::user_copy::{Checker, Registered};
 
 use crate::memory::knem::{Knem, Lent};
-use crate::memory::map::{Map, Ticker};
+use crate::memory::map::{EngineTicks, Map};
 
 /// Registrations at a time; a model has one. Place 0 is never used, so no key is 0.
 pub(crate) const SLOTS: usize = if cfg!(loom) { 2 } else { 1 << 16 };
@@ -114,10 +114,10 @@ pub(crate) struct Regions {
     fd: OwnedFd,
     /// For each place: copies under way in this process.
     users: Box<[AtomicU32]>,
-    places: Mutex<Places>,
+    places: Mutex<KeyTable>,
     knem: Option<Knem>,
     /// The engine's.
-    pub(crate) ticker: Ticker,
+    pub(crate) ticker: EngineTicks,
     checker: Checker,
 }
 
@@ -125,8 +125,16 @@ impl Regions {
     pub(crate) fn new(seed: u64) -> Result<Self> {
         let (table, fd) = Map::create("dapl-sm-regions", SLOTS * ENTRY, true)?;
         let users = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
-        let places = Mutex::new(Places::new(SLOTS, seed));
-        Ok(Regions { table, fd, users, places, knem: None, ticker: Ticker::default(), checker: Checker::default() })
+        let places = Mutex::new(KeyTable::new(SLOTS, seed));
+        Ok(Regions {
+            table,
+            fd,
+            users,
+            places,
+            knem: None,
+            ticker: EngineTicks::default(),
+            checker: Checker::default(),
+        })
     }
 
     /// May a region be registered? `write`: also to be written.
@@ -266,7 +274,7 @@ impl Regions {
     }
 }
 
-impl Memory for Regions {
+impl LocalMemory for Regions {
     type Hold<'a> = Hold<'a>;
 
     #[inline]

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use dapl::error::Result;
 use dapl::provider::{Access, Region};
-use dapl_software::memory::window::Keys;
+use dapl_software::memory::window::WindowKeys;
 
 use crate::cm::table::Book;
 use crate::memory::regions::{Regions, Wish};
 
-pub(crate) use dapl_software::memory::window::Wanted;
+pub(crate) use dapl_software::memory::window::BindRequest;
 
 /// A window of this provider's.
 pub(crate) type Window = dapl_software::memory::window::Window<Table>;
@@ -27,7 +27,7 @@ pub(crate) fn window_of(regions: Arc<Regions>, book: Arc<Book>, pd: u32) -> Wind
     Window::new(Table { regions, book }, pd)
 }
 
-impl Keys for Table {
+impl WindowKeys for Table {
     fn reserve(&self) -> Result<u32> {
         self.regions.reserve()
     }
@@ -86,8 +86,8 @@ mod tests {
         (window_of(regions.clone(), Arc::default(), PD), regions, source)
     }
 
-    fn wanted(source: u32, keep: &Arc<()>) -> Option<Wanted> {
-        Some(Wanted { source, region: whole(), access: READ, keep: keep.clone() })
+    fn wanted(source: u32, keep: &Arc<()>) -> Option<BindRequest> {
+        Some(BindRequest { source, region: whole(), access: READ, keep: keep.clone() })
     }
 
     fn keeps(keep: &Arc<()>) -> usize {
@@ -178,7 +178,7 @@ mod tests {
             ("a window", one, whole(), READ, PD),
         ];
         for (what, source, region, access, pd) in cases {
-            let wanted = Wanted { source, region, access, keep: keep.clone() };
+            let wanted = BindRequest { source, region, access, keep: keep.clone() };
             let (number, key) = window.accept(Some(wanted)).unwrap();
             assert_eq!(window.turn(number, pd), Err(Status::BindFailed), "{what}");
             assert!(!window.is_bound() && keeps(&keep) == 0, "{what}");

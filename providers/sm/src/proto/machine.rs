@@ -9,6 +9,7 @@
 use std::time::{Duration, Instant};
 
 use dapl::provider::ConnectionEvent;
+use dapl_software::listener_retry;
 
 use super::handshake::{Answer, Datagram};
 use super::pulse::Pulse;
@@ -21,10 +22,6 @@ const FIRST_REPEAT: Duration = Duration::from_millis(20);
 const LAST_REPEAT: Duration = Duration::from_millis(500);
 /// Wait between requests once the peer has answered that its consumer has not decided yet.
 const PATIENT_REPEAT: Duration = Duration::from_secs(2);
-/// First and longest wait before a listener that was not found is looked up again. Both are short beside the time that
-/// programs take to start.
-const FIRST_SEEK: Duration = Duration::from_millis(1);
-const LAST_SEEK: Duration = Duration::from_millis(8);
 /// Times a request may be handed on: two listeners could do it for ever.
 const MAX_HAND_OFFS: usize = 8;
 /// How long a refusal is remembered, for a client that repeats its request.
@@ -177,7 +174,7 @@ impl Machine {
     pub(crate) fn active(id: u32, request: Datagram, seek_until: Instant, silence: Duration, now: Instant) -> Self {
         let request = Outgoing::new(request);
         let seek_until = Some(seek_until);
-        let asking = Asking { request, was_sent: false, seek_until, seek_wait: FIRST_SEEK, hand_offs: 0 };
+        let asking = Asking { request, was_sent: false, seek_until, seek_wait: listener_retry::FIRST, hand_offs: 0 };
         let state = State::Seeking(asking);
         Machine { state, id, peer_id: 0, token: 0, due: None, pulse: Pulse::new(now), silence }
     }
@@ -400,7 +397,7 @@ impl Machine {
             return (State::Closed, vec![Action::Ended(ConnectionEvent::Rejected)]);
         };
         self.due = Some((now + asking.seek_wait).min(until));
-        asking.seek_wait = (asking.seek_wait * 2).min(LAST_SEEK);
+        asking.seek_wait = listener_retry::next(asking.seek_wait);
         (State::Seeking(asking), vec![])
     }
 

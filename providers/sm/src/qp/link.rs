@@ -19,7 +19,7 @@ use crate::engine::wake::{Delivery, tell};
 use crate::engine::wake_flags::Wishes;
 use crate::help::Help;
 use crate::memory::imports::Loans;
-use crate::memory::map::{Looked, Map, Ticker};
+use crate::memory::map::{EngineTicks, LastCheck, Map};
 use crate::memory::regions::PeerRegions;
 use crate::proto::handshake::Geometry;
 use crate::proto::message::Note;
@@ -59,7 +59,7 @@ pub(crate) struct Peer {
     /// Becomes readable when the process dies. Without it there is no cross-memory copy.
     pub(crate) watch: Option<Arc<PidWatch>>,
     /// When that was asked about last.
-    pub(crate) looked: Looked,
+    pub(crate) looked: LastCheck,
     /// So many copies are still allowed, if it is not `u32::MAX`.
     #[cfg(test)]
     pub(crate) allowed: std::sync::atomic::AtomicU32,
@@ -70,7 +70,7 @@ impl Peer {
     /// consumer or a signal, and then another process may have the number. So a copy asks, the first one of a tick: in so
     /// short a time the numbers do not come round.
     #[inline]
-    pub(crate) fn lives(&self, ticker: &Ticker) -> bool {
+    pub(crate) fn lives(&self, ticker: &EngineTicks) -> bool {
         self.looked.is_still(ticker, || self.watch.as_ref().is_some_and(|watch| !watch.is_dead()))
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A consumer's poll, a post, or the engine: whoever is there takes a half's lock and passes over it. When nobody polls, a
 //! connection is armed, and the peer wakes the engine by a FIFO word. Lock order: receiving half, sending half, shared receive
-//! queue, completion queue, bell. The layer above is told of a connection's fate by the engine only.
+//! queue, completion queue, job queue. The layer above is told of a connection's fate by the engine only.
 #![forbid(unsafe_code)]
 
 mod called;
@@ -23,7 +23,7 @@ use crate::cm::table::Conn;
 use crate::cq::Outbox;
 use crate::device::Device;
 use crate::engine::jobs::Job;
-use crate::memory::window::Wanted;
+use crate::memory::window::BindRequest;
 use crate::qp::link::{Link, WANT_PROGRESS, WANT_REQUESTS};
 use crate::qp::rx::Rx;
 use crate::qp::shared::{Fault, Pool, Shared};
@@ -72,7 +72,7 @@ impl Qp {
     pub(crate) fn new(device: Arc<Device>, pd: u32, spec: QpSpec<Sm>) -> Self {
         let mut shared = Shared {
             regions: device.regions.clone(),
-            bell: device.bell.clone(),
+            jobs: device.jobs.clone(),
             ep: spec.ep,
             pd,
             recv_pd: pd,
@@ -90,7 +90,7 @@ impl Qp {
         Qp(Arc::new_cyclic(|me: &Weak<Core>| {
             if let Some(SharedRecvs { srq, token }) = spec.shared {
                 shared.recv_pd = srq.0.pd;
-                shared.pool = Some(Pool { srq: srq.0.clone(), token, taker: me.clone() });
+                shared.pool = Some(Pool { srq: srq.0.clone(), token, waiter: me.clone() });
             }
             Core {
                 me: me.clone(),
@@ -157,7 +157,7 @@ impl Core {
     /// Leaves the connection to the engine.
     fn ask_engine(&self) {
         if let Some(link) = self.link() {
-            self.shared.bell.ring(Job::Run(link.id));
+            self.shared.jobs.push(Job::Run(link.id));
         }
     }
 
@@ -190,7 +190,7 @@ impl Core {
                 Fault::Receive | Fault::Access | Fault::Request => {}
             }
             setup::close(&self.device, &link);
-            self.shared.bell.ring(Job::Event(link.conn, ConnectionEvent::Broken));
+            self.shared.jobs.push(Job::Event(link.conn, ConnectionEvent::Broken));
         }
     }
 
@@ -219,7 +219,7 @@ impl Core {
         if let Some(ends) = &rx.ends {
             ends.tell_last(); // what we took is delivered: the peer's sends succeeded
             if let (true, Some(pool)) = (ends.is_held(), &self.shared.pool) {
-                pool.srq.leave(&pool.taker);
+                pool.srq.leave(&pool.waiter);
             }
         }
         rx.ends = None;
@@ -308,7 +308,7 @@ impl QueuePair for Qp {
     fn post_bind(&self, mw: &Mw, bind: Option<Bind<'_, Mr>>, wr: &BindWr) -> Result<u32> {
         let tx = self.0.room_for_request()?;
         let wanted =
-            bind.map(|Bind { mr, region, access, keep }| Wanted { source: mr.local_key(), region, access, keep });
+            bind.map(|Bind { mr, region, access, keep }| BindRequest { source: mr.local_key(), region, access, keep });
         let (number, key) = mw.0.accept(wanted)?;
         self.0.submit(tx, Request::of_window(mw.0.clone(), number, wr));
         Ok(key)

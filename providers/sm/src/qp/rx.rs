@@ -224,7 +224,7 @@ impl Rx {
 fn is_over(marks: &mut High, shared: &Shared, receives: usize) -> bool {
     let crossed = marks.look(receives as u32);
     if crossed.soft {
-        shared.bell.ring(Job::ManyRecvs(shared.ep));
+        shared.jobs.push(Job::ManyRecvs(shared.ep));
     }
     crossed.hard
 }
@@ -232,7 +232,7 @@ fn is_over(marks: &mut High, shared: &Shared, receives: usize) -> bool {
 /// Takes a receive out of the shared queue; if there is none, the connection stands in line from now on.
 fn borrow(shared: &Shared, queue: &mut VecDeque<Receive>) -> bool {
     let Some(pool) = &shared.pool else { return false };
-    let Some(buffer) = pool.srq.take(&pool.taker) else { return false };
+    let Some(buffer) = pool.srq.take_or_wait(&pool.waiter) else { return false };
     queue.push_back(Receive::shared(pool, buffer));
     true
 }

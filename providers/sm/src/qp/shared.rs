@@ -10,10 +10,10 @@ use dapl::provider::{Completion, Token};
 use dapl::runtime::handle::ObjectId;
 
 use crate::cq::{CqCore, Outbox};
-use crate::engine::jobs::{Bell, Job};
+use crate::engine::jobs::{Job, Jobs};
 use crate::memory::regions::Regions;
 use crate::qp::link::Link;
-use crate::srq::{SrqCore, Taker};
+use crate::srq::{SrqCore, SrqWaiter};
 
 /// Why a connection cannot go on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -43,14 +43,14 @@ pub(crate) struct Pool {
     /// What they complete with, but for the cookie.
     pub(crate) token: Token,
     /// The connection, to stand in line.
-    pub(crate) taker: Weak<dyn Taker>,
+    pub(crate) waiter: Weak<dyn SrqWaiter>,
 }
 
 /// Known to both halves.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) regions: Arc<Regions>,
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) jobs: Arc<Jobs>,
     pub(crate) ep: ObjectId,
     pub(crate) pd: u32,
     /// Of the memory of receives.
@@ -90,7 +90,7 @@ impl Shared {
 
     /// The last request of a graceful end is complete.
     pub(crate) fn drained(&self, link: &Link) {
-        self.bell.ring(Job::Drained(link.id));
+        self.jobs.push(Job::Drained(link.id));
     }
 
     /// A connection begins: both sides count from nothing.

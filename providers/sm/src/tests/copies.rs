@@ -204,7 +204,7 @@ fn a_late_death_ends_no_connection_of_the_next_with_that_id() {
     let pair = connected(&a, &b, 7, 10);
     let mine = std::process::id() as i32;
     a.ia.device.book.lock().new_watches.push((mine, watch.clone()));
-    a.ia.device.bell.ring(crate::engine::jobs::Job::Deadlines);
+    a.ia.device.jobs.push(crate::engine::jobs::Job::Deadlines);
     // The engine has heard of the death before it hears of this.
     let late = connected(&a, &b, 8, 20);
     works(&a, &b, &pair);

@@ -78,7 +78,7 @@ fn send(qp: &Qp, segments: &[Segment], cookie: u64) {
 /// Waits until so many connections stand in line.
 fn in_line(srq: &Srq, count: usize) {
     let until = Instant::now() + PATIENCE;
-    while srq.0.line() != count {
+    while srq.0.waiting() != count {
         assert!(Instant::now() < until, "nobody has seen the message");
         std::thread::yield_now();
     }

@@ -1,7 +1,7 @@
 //! Sleeping and being woken, so often that a wake-up that is lost once in a million times is seen: whoever is not woken ends
 //! the test. `loom` has looked at every order of a few steps; these see many orders of all of them.
 
-use dapl_software::cq::Ready;
+use dapl_software::cq::CompletionList;
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn dawdle(random: &mut u64) {
 /// What has completed, and who sleeps on it.
 #[derive(Default)]
 struct Bed {
-    ready: Ready,
+    ready: CompletionList,
     sleeper: Sleeper,
 }
 

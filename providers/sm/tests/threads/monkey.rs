@@ -15,7 +15,7 @@ use crate::pair::{End, connect};
 
 /// Bytes of a message.
 const MESSAGE: usize = 200;
-/// Places for received messages, and how many handles of a kind lie about.
+/// KeyTable for received messages, and how many handles of a kind lie about.
 const PLACES: usize = 1 << 14;
 const LITTER: usize = 6;
 

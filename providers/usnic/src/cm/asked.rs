@@ -90,7 +90,7 @@ impl Incoming {
             drop(setups);
             device.forget(number);
             if pair.end(number) {
-                device.bell.ring(Job::Event(conn, ConnectionEvent::AcceptFailed));
+                device.jobs.push(Job::Event(conn, ConnectionEvent::AcceptFailed));
             }
             return Ok(number);
         };

@@ -292,7 +292,7 @@ impl Setups {
 impl Device {
     /// The engine has set-ups to look at again.
     fn look_at_setups(&self) {
-        self.bell.ring(Job::Setups);
+        self.jobs.push(Job::Setups);
     }
 
     /// Down-call: an attempt, ours or a peer's that was accepted, is not wanted any more before it is open. The peer is told,

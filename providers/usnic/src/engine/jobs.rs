@@ -1,29 +1,23 @@
-//! What there is for the engine's thread to do. Anybody may ring its bell; only the engine answers.
+//! The jobs of the engine thread. Every thread may queue one; only the engine takes them.
 //!
 //! The queue is bounded by what there is: each completion queue and each connection has at most a few jobs in it. Nothing is
 //! done here.
 #![forbid(unsafe_code)]
 
-use std::fmt::Debug;
 use std::sync::Arc;
 
 use dapl::provider::{ConnId, ConnectionEvent};
 use dapl::runtime::handle::ObjectId;
+use dapl_software::engine::queue::{EngineQueue, Notify};
 
-/// The engine's.
-pub(crate) type Bell = dapl_software::engine::queue::Bell<Job>;
-
-/// Something that the layer above wants to hear of.
-pub(crate) trait Tells: Debug + Send + Sync {
-    /// Tells it.
-    fn notify(&self);
-}
+/// The engine's queue.
+pub(crate) type Jobs = EngineQueue<Job>;
 
 /// A piece of work.
 #[derive(Debug)]
 pub(crate) enum Job {
     /// An armed completion queue has something, or a shared receive queue too little.
-    Notify(Arc<dyn Tells>),
+    Notify(Arc<dyn Notify>),
     /// The receives of this EP have passed its soft watermark.
     ManyRecvs(ObjectId),
     /// Report this of a connection or attempt.
@@ -34,4 +28,10 @@ pub(crate) enum Job {
     Look,
     /// The end of the IA.
     Stop,
+}
+
+impl From<Arc<dyn Notify>> for Job {
+    fn from(object: Arc<dyn Notify>) -> Self {
+        Job::Notify(object)
+    }
 }

@@ -152,19 +152,19 @@ impl Engine {
 
     fn sleep(&mut self, Sleep { until, listens }: Sleep) {
         let device = &self.device;
-        // First it is said, then looked once more: what comes after that sees it and rings the bell.
+        // First it is said, then looked once more: what comes after that sees it and queues a job.
         device.polling.sleeps(until, listens);
         let setups = device.setups.lock().deadline().is_some_and(|due| due < until);
         // What posts have left is for who polls, or would keep the engine awake on a poller's own processor.
         let fresh = listens && device.has_fresh();
         let has_stopped = !listens && !device.polling.is_polled(device::now());
-        let has_changed = !device.bell.sleeps() || setups || fresh || has_stopped;
+        let has_changed = !device.jobs.prepare_sleep() || setups || fresh || has_stopped;
         let left = until.saturating_sub(device::now());
         let left = if has_changed || left < SHORTEST { 0 } else { left };
         let timeout = Timespec { tv_sec: (left / SECONDS) as i64, tv_nsec: (left % SECONDS) as i64 };
         let timeout = (until != Nanos::MAX || has_changed).then_some(timeout);
         let look = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-        let mut fds = [look(device.bell.as_fd()), look(device.doors.as_fd()), look(device.socket.as_fd())];
+        let mut fds = [look(device.jobs.as_fd()), look(device.doors.as_fd()), look(device.socket.as_fd())];
         // Data are last: they wake nobody while somebody polls for them.
         let count = if listens { 3 } else { 2 };
         // Interrupted, or out of memory: it looks around, and tries again.
@@ -172,14 +172,14 @@ impl Engine {
         self.doors = !fds[1].revents().is_empty();
         let has_errors = fds[..count].iter().any(|fd| fd.revents().contains(PollFlags::ERR));
         device.polling.wakes();
-        device.bell.wakes();
+        device.jobs.set_awake();
         if has_errors || device.socket.has_errors() {
             device.heed_errors();
         }
     }
 
     fn do_jobs(&mut self) {
-        for job in self.device.bell.answer() {
+        for job in self.device.jobs.take_all() {
             match job {
                 Job::Notify(queue) => queue.notify(),
                 Job::ManyRecvs(ep) => self.device.reports.many_recvs(ep),

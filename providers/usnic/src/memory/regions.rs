@@ -12,10 +12,10 @@ use std::thread::yield_now;
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{Access, Region, Segment, Status};
-use dapl_software::memory::keys::Places;
-use dapl_software::memory::scatter_gather::Memory;
+use dapl_software::memory::keys::KeyTable;
+use dapl_software::memory::scatter_gather::LocalMemory;
 use dapl_software::memory::user_copy::{Checker, Registered};
-use dapl_software::memory::window::Keys;
+use dapl_software::memory::window::WindowKeys;
 use parking_lot::Mutex;
 
 /// Registrations at a time. Place 0 is never used, so no key is 0.
@@ -89,7 +89,7 @@ impl Entry {
 /// This process's registrations.
 pub(crate) struct Regions {
     chunks: Box<[OnceLock<Box<[Entry]>>]>,
-    places: Mutex<Places>,
+    places: Mutex<KeyTable>,
     checker: Checker,
 }
 
@@ -103,12 +103,12 @@ impl Regions {
     /// Without an entry; `seed` is of the system's random source.
     pub(crate) fn new(seed: u64) -> Self {
         let chunks = (0..SLOTS / CHUNK).map(|_| OnceLock::new()).collect();
-        Regions { chunks, places: Mutex::new(Places::new(SLOTS, seed | 1)), checker: Checker::default() }
+        Regions { chunks, places: Mutex::new(KeyTable::new(SLOTS, seed | 1)), checker: Checker::default() }
     }
 
     /// The entry of a key, whoever made the key up; `None` where none has ever been.
     fn entry(&self, key: u32) -> Option<&Entry> {
-        let place = Places::place(key);
+        let place = KeyTable::place(key);
         self.chunks[place / CHUNK].get().map(|chunk| &chunk[place % CHUNK])
     }
 
@@ -125,7 +125,7 @@ impl Regions {
     }
 
     fn set(&self, key: u32, region: Region, pd: u32, rights: u64) {
-        let place = Places::place(key);
+        let place = KeyTable::place(key);
         let chunk = self.chunks[place / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Entry::default()).collect());
         let entry = &chunk[place % CHUNK];
         entry.base.store(region.address, Ordering::Relaxed);
@@ -159,7 +159,7 @@ impl Regions {
 }
 
 /// The table as windows use it. Peers touch memory only through this process, so none has to be waited for beyond that.
-impl Keys for Regions {
+impl WindowKeys for Regions {
     fn reserve(&self) -> Result<u32> {
         self.places.lock().take().ok_or_else(|| {
             log::error!("all {} memory registrations of this IA are in use", SLOTS - 1);
@@ -205,7 +205,7 @@ impl Keys for Regions {
     }
 }
 
-impl Memory for Regions {
+impl LocalMemory for Regions {
     type Hold<'a> = Hold<'a>;
 
     #[inline]

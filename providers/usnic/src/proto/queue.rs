@@ -24,7 +24,7 @@ pub(crate) struct Queue<T> {
     free: Vec<u64>,
     capacity: u32,
     waiting: VecDeque<u32>,
-    /// Places by key, open addressing, a power of two of them and at most half of them taken.
+    /// KeyTable by key, open addressing, a power of two of them and at most half of them taken.
     table: Vec<u32>,
     first: u32,
     last: u32,

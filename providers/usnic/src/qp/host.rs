@@ -10,14 +10,14 @@ use dapl::provider::{BindWr, Completion, Region, Segment, SendWr, Status, Token}
 use dapl::runtime::handle::ObjectId;
 use dapl_software::memory::scatter_gather::{self, Segments};
 use dapl_software::memory::user_copy;
-use dapl_software::memory::window::Wanted;
+use dapl_software::memory::window::BindRequest;
 
 use crate::cq::CqCore;
-use crate::engine::jobs::Bell;
+use crate::engine::jobs::Jobs;
 use crate::memory::regions::{Regions, Wish};
 use crate::proto::conn::{Driver, Host};
 use crate::proto::wire::Refusal;
-use crate::srq::{Buffer, SrqCore, Taker};
+use crate::srq::{Buffer, SrqCore, SrqWaiter};
 
 /// A memory window of this provider's.
 pub(crate) type Window = dapl_software::memory::window::Window<Arc<Regions>>;
@@ -49,7 +49,7 @@ impl Request {
     /// A bind or unbind that the window takes in now, and its key.
     pub(crate) fn of_window(
         window: &Arc<Window>,
-        wanted: Option<Wanted>,
+        wanted: Option<BindRequest>,
         wr: &BindWr,
     ) -> dapl::error::Result<(Self, u32)> {
         let (number, key) = window.accept(wanted)?;
@@ -77,14 +77,14 @@ pub(crate) struct Pool {
     /// What they complete with, but for the cookie.
     pub(crate) token: Token,
     /// The queue pair, to stand in line.
-    pub(crate) taker: Weak<dyn Taker>,
+    pub(crate) waiter: Weak<dyn SrqWaiter>,
 }
 
 /// The world of one queue pair.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) regions: Arc<Regions>,
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) jobs: Arc<Jobs>,
     pub(crate) ep: ObjectId,
     pub(crate) pd: u32,
     /// Of the memory of receives.
@@ -100,10 +100,10 @@ pub(crate) struct World {
 impl World {
     /// The same memory, and nobody who hears of completions.
     pub(crate) fn bare(&self) -> World {
-        let (regions, bell) = (self.regions.clone(), self.bell.clone());
+        let (regions, jobs) = (self.regions.clone(), self.jobs.clone());
         World {
             regions,
-            bell,
+            jobs,
             ep: self.ep,
             pd: self.pd,
             recv_pd: self.recv_pd,
@@ -205,7 +205,7 @@ impl Host<World> for &World {
 
     fn take_shared(&mut self) -> Option<(Recv, u64)> {
         let pool = self.pool.as_ref()?;
-        let Buffer { segments, cookie } = pool.srq.take(&pool.taker)?;
+        let Buffer { segments, cookie } = pool.srq.take(&pool.waiter)?;
         let length = segments.total();
         let taken = self.taken.load(Ordering::Relaxed) + 1;
         self.taken.store(taken, Ordering::Relaxed);
@@ -214,12 +214,12 @@ impl Host<World> for &World {
     }
 
     fn shared_left(&self) -> u32 {
-        self.pool.as_ref().map_or(0, |pool| pool.srq.left())
+        self.pool.as_ref().map_or(0, |pool| pool.srq.available())
     }
 
     fn await_shared(&mut self) {
         if let Some(pool) = &self.pool {
-            pool.srq.stand_in_line(&pool.taker);
+            pool.srq.wait(&pool.waiter);
         }
     }
 

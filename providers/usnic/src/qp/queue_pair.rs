@@ -4,7 +4,7 @@
 //! here, after its end it is flushed as it is posted, until the queue pair is reset. A small post into a quiet connection leaves
 //! at once, in the posting thread (US-5); more of them wait for the next pass, where they make up trains. When a connection has
 //! ended, what its peer may still want to hear is left to its [`Remains`](crate::qp::closing::Remains). Lock order: the device's
-//! pass, queue pair, shared receive queue, completion queue, bell. The layer above is told of a connection's fate by the engine.
+//! pass, queue pair, shared receive queue, completion queue, job queue. The layer above is told of a connection's fate by the engine.
 #![forbid(unsafe_code)]
 
 mod called;
@@ -21,7 +21,7 @@ use dapl::provider::{
 use dapl::runtime::cancel;
 use dapl::stats::watermark::High;
 use dapl_software::memory::scatter_gather::Segments;
-use dapl_software::memory::window::Wanted;
+use dapl_software::memory::window::BindRequest;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::cm::Wishes;
@@ -94,7 +94,7 @@ impl Qp {
         let config = limits::config(&ia.device, &spec);
         let mut world = World {
             regions: ia.regions.clone(),
-            bell: ia.device.bell.clone(),
+            jobs: ia.device.jobs.clone(),
             ep: spec.ep,
             pd,
             recv_pd: pd,
@@ -108,7 +108,7 @@ impl Qp {
         let qp = Qp(Arc::new_cyclic(|me: &Weak<Core>| {
             if let Some(SharedRecvs { srq, token }) = spec.shared {
                 world.recv_pd = srq.0.pd;
-                world.pool = Some(Pool { srq: srq.0.clone(), token, taker: me.clone() });
+                world.pool = Some(Pool { srq: srq.0.clone(), token, waiter: me.clone() });
             }
             let inner = Inner {
                 stage: Stage::Unconnected,
@@ -176,7 +176,7 @@ impl Core {
             Some(event) => event,
         };
         self.finish(inner, now);
-        self.world.bell.ring(Job::Event(id, event));
+        self.world.jobs.push(Job::Event(id, event));
     }
 
     /// What the watermarks look at: receives that are posted, or were taken out of a shared queue since the last look.
@@ -193,7 +193,7 @@ impl Core {
     fn judge(&self, inner: &mut Inner, recvs: u32) -> bool {
         let crossed = inner.marks.look(recvs);
         if crossed.soft {
-            self.world.bell.ring(Job::ManyRecvs(self.world.ep));
+            self.world.jobs.push(Job::ManyRecvs(self.world.ep));
         }
         crossed.hard && inner.line.is_some()
     }
@@ -209,7 +209,7 @@ impl Core {
             line.link.abort(now, &mut &self.world);
             line.transmit(now, &mut &self.world, &self.world);
             if let Some(pool) = &self.world.pool {
-                pool.srq.leave(&pool.taker);
+                pool.srq.leave(&pool.waiter);
             }
             let counters = line.link.counters();
             self.tally.is_over(&counters);
@@ -309,7 +309,7 @@ impl Core {
     /// What it brings into a connection.
     pub(crate) fn wishes(&self) -> Wishes {
         let credits = match &self.world.pool {
-            Some(pool) => pool.srq.left(),
+            Some(pool) => pool.srq.available(),
             None => self.inner.lock().recvs.len() as u32,
         };
         Wishes { credits, ..self.wishes }
@@ -377,7 +377,7 @@ impl QueuePair for Qp {
     fn post_bind(&self, mw: &Mw, bind: Option<Bind<'_, Mr>>, wr: &BindWr) -> Result<u32> {
         let inner = self.0.room_for_request()?;
         let wanted =
-            bind.map(|Bind { mr, region, access, keep }| Wanted { source: mr.local_key(), region, access, keep });
+            bind.map(|Bind { mr, region, access, keep }| BindRequest { source: mr.local_key(), region, access, keep });
         let (request, key) = Request::of_window(&mw.0, wanted, wr)?;
         self.0.submit(inner, Post { work: Work::Bind, length: 0, fence: wr.fence, request }, true);
         Ok(key)

@@ -61,7 +61,7 @@ impl Place {
     }
 }
 
-/// Places by index, and the numbers.
+/// KeyTable by index, and the numbers.
 pub(crate) struct Table {
     places: RwLock<Vec<Option<Arc<Place>>>>,
     ids: Mutex<Ids>,

@@ -50,7 +50,7 @@ fn stop_within_a_nap(device: &Device) {
 fn no_packet_waits_for_a_nap_if_a_thread_sleeps_that_polled_several_queues() {
     let (client, server) = connected("");
     let device = &client.0.device;
-    let queues = [(); 2].map(|()| Cq::new(Weak::<Silent>::new(), device.clone(), device.bell.clone(), 0));
+    let queues = [(); 2].map(|()| Cq::new(Weak::<Silent>::new(), device.clone(), device.jobs.clone(), 0));
     for round in 0..20 {
         poll_alone(&queues, &client, &server);
         // As a wait on one of them does.
@@ -91,7 +91,7 @@ fn a_thread_that_sleeps_leaves_the_sockets_to_another_that_polls() {
 fn data_that_waited_for_a_nap_are_counted() {
     let (client, server) = connected("");
     let device = &client.0.device;
-    let queues = [Cq::new(Weak::<Silent>::new(), device.clone(), device.bell.clone(), 0)];
+    let queues = [Cq::new(Weak::<Silent>::new(), device.clone(), device.jobs.clone(), 0)];
     while device.late() == 0 {
         poll_alone(&queues, &client, &server);
         // Without a word: it computes, say.

@@ -10,7 +10,6 @@ pub(crate) mod name_service;
 mod none;
 pub(crate) mod rdma;
 pub(crate) mod request;
-mod retry;
 mod socket;
 
 use std::any::Any;

@@ -73,19 +73,19 @@ pub(crate) fn is_there(_: Region, _: bool) -> bool {
 
 /// In a model memory stays.
 #[derive(Debug, Default)]
-pub(crate) struct Looked;
+pub(crate) struct LastCheck;
 
-impl Looked {
-    pub(crate) fn is_still(&self, _: &Ticker, _: impl FnOnce() -> bool) -> bool {
+impl LastCheck {
+    pub(crate) fn is_still(&self, _: &EngineTicks, _: impl FnOnce() -> bool) -> bool {
         true
     }
 }
 
 /// Nor does time pass.
 #[derive(Debug, Default)]
-pub(crate) struct Ticker;
+pub(crate) struct EngineTicks;
 
-impl Ticker {
+impl EngineTicks {
     pub(crate) fn tick(&self, _: bool) {}
 }
 

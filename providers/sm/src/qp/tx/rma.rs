@@ -99,7 +99,7 @@ impl TxEnds {
                 Some(mapped)
             }
             Found::Ask => {
-                shared.bell.ring(Job::Ask(self.link.id, key));
+                shared.jobs.push(Job::Ask(self.link.id, key));
                 None
             }
             Found::Nothing => None,

@@ -12,23 +12,22 @@
 use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use dapl_software::listener_retry;
 use zerocopy::IntoBytes;
 
 use dapl::provider::ConnectionEvent;
 
 use super::packets::{self, Answer, Asking, Reason, SHORTER, Ticket};
 use super::{Agreed, Offer, Random, Setup, Terms};
+use crate::proto::Nanos;
 use crate::proto::wire::{self, Kind};
-use crate::proto::{MILLIS, Nanos};
 
 /// So often a request may be handed on: two listeners could do it for ever.
 const MAX_HOPS: u16 = 8;
 /// A server that is silent was asked so often at least: a process that stood still has not listened.
 const MIN_ASKED: u32 = 3;
-/// Where nobody listens, the request is repeated after this long, then after twice as long, up to the next.
-const FIRST_SEEK: Nanos = MILLIS;
-const LAST_SEEK: Nanos = 8 * MILLIS;
 /// So often, between repetitions, the host must say that nobody has the port before it is believed.
 const MIN_NOBODY: u32 = 2;
 
@@ -67,7 +66,7 @@ pub(crate) struct Opening {
     wait: Nanos,
     /// Until then an answer that nobody listens is not believed, and how long the next repetition waits.
     seek_until: Nanos,
-    seek_wait: Nanos,
+    seek_wait: Duration,
     /// After the next "pending" it waits so long.
     patience: Nanos,
     sent_at: Nanos,
@@ -107,7 +106,7 @@ impl Opening {
             due: None,
             wait,
             seek_until: now.saturating_add(setup.config.listener_wait),
-            seek_wait: FIRST_SEEK,
+            seek_wait: listener_retry::FIRST,
             patience: wait,
             sent_at: now,
             heard: now,
@@ -217,8 +216,8 @@ impl Opening {
                 std::mem::swap(other, &mut self.server);
                 self.cookie_of = None;
             }
-            self.due = Some(now.saturating_add(self.seek_wait).min(self.seek_until));
-            self.seek_wait = (self.seek_wait * 2).min(LAST_SEEK);
+            self.due = Some(now.saturating_add(self.seek_wait.as_nanos() as Nanos).min(self.seek_until));
+            self.seek_wait = listener_retry::next(self.seek_wait);
             (self.at, self.wait) = (self.server, self.setup.config.first_repeat);
         }
         is_time_left

@@ -17,7 +17,7 @@ use crate::qp::closing;
 use crate::qp::host::Nobody;
 use crate::qp::pair::{Opened, Pair};
 use crate::qp::transport::Line;
-use crate::srq::Taker;
+use crate::srq::SrqWaiter;
 
 impl Pair for Core {
     fn shut(&self) {
@@ -116,7 +116,7 @@ impl Counted for Core {
     }
 }
 
-impl Taker for Core {
+impl SrqWaiter for Core {
     fn receive_came(&self) -> bool {
         let mut inner = self.inner.lock();
         let Some(line) = &mut inner.line else { return false };

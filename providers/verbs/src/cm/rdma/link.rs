@@ -15,12 +15,12 @@ use parking_lot::Mutex;
 use rdma_cm_sys::*;
 
 use super::{Known, Rdma, is_end};
-use crate::cm::retry::Retry;
 use crate::cm::{Link, Path};
 use crate::device::Device;
 use crate::engine::Source;
 use crate::qp::Core;
 use crate::rdma_cm::{Event, Id, Terms};
+use dapl_software::listener_retry::Retry;
 
 /// What the consumer is told of an accept's private data (9.2).
 const ACCEPTED: usize = 196;

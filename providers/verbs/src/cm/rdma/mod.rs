@@ -24,12 +24,12 @@ use rdma_cm_sys::*;
 
 use self::link::{RdmaLink, Target};
 use self::waiting::RdmaRequest;
-use super::retry::Retry;
 use super::{Listening, Manager, Refusal, Waiting};
 use crate::device::Device;
 use crate::engine::{Interest, Source, Watch};
 use crate::qp::Core;
 use crate::rdma_cm::{Event, EventChannel, Id};
+use dapl_software::listener_retry::Retry;
 
 /// What the consumer is told of a request's private data, where the transport always carries more (9.2).
 const TOLD: usize = 48;

@@ -13,10 +13,10 @@ use parking_lot::Mutex;
 
 use super::link::{RdmaLink, Stage, Target};
 use super::{Known, Rdma};
-use crate::cm::retry::Retry;
 use crate::cm::{Refusal, Waiting};
 use crate::qp::Core;
 use crate::rdma_cm::{Id, Terms};
+use dapl_software::listener_retry::Retry;
 
 /// An answer that says no as the consumer's decision: DAT's version and ours, one byte each (10.4).
 const REJECTION: [u8; 4] = [1, 2, 1, 2];

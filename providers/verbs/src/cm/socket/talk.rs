@@ -14,7 +14,7 @@ use std::time::Duration;
 use dapl::provider::ConnectionEvent;
 
 use super::wire::{self, GOODBYE, Hello, Inbox, Message, READY};
-use crate::cm::retry::Retry;
+use dapl_software::listener_retry::Retry;
 
 /// Until a host answers at all; as long as rdma_cm takes to give one up.
 const DIALLING: Duration = Duration::from_secs(100);

@@ -1,31 +1,36 @@
-//! When a request that found no listener is sent again. Counts the waits, and reads no clock.
+//! When a connection request that found no listener is sent again. Reads no clock.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 
-/// The first wait; each further one is twice as long, up to `LAST`. Both are short beside the time that a program takes to
-/// start.
-const FIRST: Duration = Duration::from_millis(1);
+/// The first wait; each further one is twice as long, up to `LAST`. Both are short compared with the time that a program takes
+/// to start.
+pub const FIRST: Duration = Duration::from_millis(1);
 const LAST: Duration = Duration::from_millis(8);
+
+/// The wait that follows this one.
+pub fn next(wait: Duration) -> Duration {
+    (wait * 2).min(LAST)
+}
 
 /// What one request has left of the setting `listener_wait_ms`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Retry {
+pub struct Retry {
     left: Duration,
     next: Duration,
 }
 
 impl Retry {
     /// For a request that is retried for `listener_wait` in all. Zero: it is not retried.
-    pub(super) fn new(listener_wait: Duration) -> Self {
+    pub fn new(listener_wait: Duration) -> Self {
         Retry { left: listener_wait, next: FIRST }
     }
 
     /// The time to wait before the request is sent again. `None`: nothing is left, and the request is rejected.
-    pub(super) fn wait(&mut self) -> Option<Duration> {
+    pub fn wait(&mut self) -> Option<Duration> {
         let wait = self.next.min(self.left);
         self.left -= wait;
-        self.next = (self.next * 2).min(LAST);
+        self.next = next(self.next);
         Some(wait).filter(|wait| !wait.is_zero())
     }
 }

@@ -1,0 +1,205 @@
+//! The core of a shared receive queue: receives for many connections, and the connections that wait for one.
+//!
+//! Waiting connections are kept in order. What a post does for the first of them is the provider's choice: it gets the receive
+//! itself ([`SrqCore::push_or_hand_over`]), or is woken and takes it from the queue ([`SrqCore::push`]). A post costs nothing
+//! more when no connection waits. Waiters are called without the lock.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use dapl::error::{Error, Resource, Result};
+use dapl::provider::{SrqSink, SrqSpec};
+use dapl::stats::watermark::Low;
+use parking_lot::Mutex;
+
+use crate::engine::queue::{EngineQueue, Notify};
+use crate::memory::scatter_gather::Segments;
+
+/// A receive that no connection has taken yet.
+#[derive(Debug)]
+pub struct Buffer {
+    /// Where the message goes.
+    pub segments: Segments,
+    /// The consumer's cookie.
+    pub cookie: u64,
+}
+
+/// The queue, shared by the consumer's handle, its connections and the engine. `W` is a waiting connection, `J` the engine's
+/// job.
+pub struct SrqCore<W: ?Sized, J> {
+    /// Its receives name memory of this protection domain.
+    pub pd: u32,
+    inner: Mutex<Inner<W>>,
+    /// Receives in the queue, to be read without the lock.
+    available: AtomicU32,
+    sink: Weak<dyn SrqSink>,
+    jobs: Arc<EngineQueue<J>>,
+    /// How many queues the IA has.
+    alive: Arc<AtomicU32>,
+}
+
+struct Inner<W: ?Sized> {
+    buffers: VecDeque<Buffer>,
+    waiters: VecDeque<Weak<W>>,
+    max_recvs: u32,
+    low: Low,
+}
+
+impl<W: ?Sized, J> std::fmt::Debug for SrqCore<W, J> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SrqCore").field("pd", &self.pd).field("available", &self.available).finish_non_exhaustive()
+    }
+}
+
+impl<W, J> SrqCore<W, J>
+where
+    W: ?Sized + Send + Sync + 'static,
+    J: From<Arc<dyn Notify>> + Send + 'static,
+{
+    /// A queue, if `alive` counts fewer than `most`. Errors: `Exhausted(Srq)`.
+    pub fn new(
+        pd: u32,
+        spec: SrqSpec,
+        jobs: Arc<EngineQueue<J>>,
+        alive: Arc<AtomicU32>,
+        most: u32,
+    ) -> Result<Arc<Self>> {
+        let more = |alive| (alive < most).then_some(alive + 1);
+        alive.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).map_err(|_| Error::Exhausted(Resource::Srq))?;
+        let (buffers, waiters, low) = (VecDeque::new(), VecDeque::new(), Low::default());
+        let inner = Mutex::new(Inner { buffers, waiters, max_recvs: spec.max_recvs, low });
+        Ok(Arc::new(SrqCore { pd, inner, available: AtomicU32::new(0), sink: spec.sink, jobs, alive }))
+    }
+
+    /// Receives in the queue.
+    #[inline]
+    pub fn available(&self) -> u32 {
+        self.available.load(Ordering::Acquire)
+    }
+
+    /// Sets how many receives may be in the queue.
+    pub fn resize(&self, max_recvs: u32) {
+        self.inner.lock().max_recvs = max_recvs;
+    }
+
+    /// Reports once that fewer than `limit` receives are left, at once if that is so already.
+    pub fn watch(self: &Arc<Self>, limit: u32) {
+        let mut inner = self.inner.lock();
+        inner.low = Low::new(limit);
+        let left = inner.buffers.len();
+        self.check_low(left, &mut inner.low);
+    }
+
+    /// Adds a receive. True: a connection waits for one. Errors: `Exhausted(Memory)` for a full queue.
+    pub fn push(&self, buffer: Buffer) -> Result<bool> {
+        let mut inner = self.inner.lock();
+        inner.check_room()?;
+        self.add(&mut inner, buffer);
+        Ok(!inner.waiters.is_empty())
+    }
+
+    /// Adds a receive if no connection waits for one; else offers it to the waiters in turn. `offer` returns it from a
+    /// connection that no longer wants it. Errors: `Exhausted(Memory)` for a full queue.
+    pub fn push_or_hand_over(&self, mut buffer: Buffer, offer: impl Fn(&W, Buffer) -> Option<Buffer>) -> Result<()> {
+        let mut inner = self.inner.lock();
+        inner.check_room()?;
+        loop {
+            let Some(first) = inner.first() else {
+                self.add(&mut inner, buffer);
+                return Ok(());
+            };
+            drop(inner);
+            match offer(&first, buffer) {
+                Some(back) => buffer = back,
+                None => return Ok(()),
+            }
+            inner = self.inner.lock();
+        }
+    }
+
+    /// The first waiter whose connection still exists. It waits no more.
+    pub fn next_waiter(&self) -> Option<Arc<W>> {
+        self.inner.lock().first()
+    }
+
+    /// Takes a receive; `waiter` waits no more then.
+    pub fn take(self: &Arc<Self>, waiter: &Weak<W>) -> Option<Buffer> {
+        let mut inner = self.inner.lock();
+        let buffer = self.pop(&mut inner)?;
+        inner.waiters.retain(|known| !known.ptr_eq(waiter));
+        Some(buffer)
+    }
+
+    /// Takes a receive; if there is none, `waiter` waits from now on.
+    pub fn take_or_wait(self: &Arc<Self>, waiter: &Weak<W>) -> Option<Buffer> {
+        let mut inner = self.inner.lock();
+        let buffer = self.pop(&mut inner);
+        if buffer.is_none() {
+            inner.waiters.push_back(waiter.clone());
+        }
+        buffer
+    }
+
+    /// `waiter` waits for a receive, unless it does already. It has to try [`take`](Self::take) once more after this.
+    pub fn wait(&self, waiter: &Weak<W>) {
+        let mut inner = self.inner.lock();
+        if !inner.waiters.iter().any(|known| known.ptr_eq(waiter)) {
+            inner.waiters.push_back(waiter.clone());
+        }
+    }
+
+    /// `waiter` waits no more.
+    pub fn leave(&self, waiter: &Weak<W>) {
+        self.inner.lock().waiters.retain(|known| !known.ptr_eq(waiter));
+    }
+
+    /// How many connections wait.
+    pub fn waiting(&self) -> usize {
+        self.inner.lock().waiters.len()
+    }
+
+    fn add(&self, inner: &mut Inner<W>, buffer: Buffer) {
+        inner.buffers.push_back(buffer);
+        self.available.store(inner.buffers.len() as u32, Ordering::Release);
+    }
+
+    fn pop(self: &Arc<Self>, inner: &mut Inner<W>) -> Option<Buffer> {
+        let buffer = inner.buffers.pop_front()?;
+        let left = inner.buffers.len();
+        self.available.store(left as u32, Ordering::Release);
+        self.check_low(left, &mut inner.low);
+        Some(buffer)
+    }
+
+    fn check_low(self: &Arc<Self>, left: usize, low: &mut Low) {
+        if low.look(left as u32) {
+            self.jobs.push(J::from(self.clone() as Arc<dyn Notify>));
+        }
+    }
+}
+
+impl<W: ?Sized> Inner<W> {
+    fn check_room(&self) -> Result<()> {
+        if self.buffers.len() < self.max_recvs as usize { Ok(()) } else { Err(Error::Exhausted(Resource::Memory)) }
+    }
+
+    fn first(&mut self) -> Option<Arc<W>> {
+        std::iter::from_fn(|| self.waiters.pop_front()).find_map(|waiter| waiter.upgrade())
+    }
+}
+
+impl<W: ?Sized + Send + Sync, J: Send> Notify for SrqCore<W, J> {
+    fn notify(&self) {
+        if let Some(sink) = self.sink.upgrade() {
+            sink.low();
+        }
+    }
+}
+
+impl<W: ?Sized, J> Drop for SrqCore<W, J> {
+    fn drop(&mut self) {
+        self.alive.fetch_sub(1, Ordering::AcqRel);
+    }
+}
