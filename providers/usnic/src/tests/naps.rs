@@ -39,6 +39,8 @@ fn stop_within_a_nap(device: &Device) {
         let naps = device.polling.must_wake_to_take_over(None);
         if naps {
             device.stop_polling();
+        } else {
+            device.jobs.push(Job::Look); // asleep without work, it does not see that this thread polls
         }
         if naps && device::now() <= begin + ACTIVE {
             return;
