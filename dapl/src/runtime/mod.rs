@@ -1,6 +1,6 @@
 //! What the objects run on: handles, locks, threads, deadlines, waiting, the logger, fork.
 //!
-//! Only [`fork`] knows what lies above: it prepares every part of the library for a fork.
+//! Only `fork` knows what lies above: it prepares every part of the library for a fork.
 
 pub mod cancel;
 pub mod consumer_memory;
