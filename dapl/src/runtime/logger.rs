@@ -1,6 +1,6 @@
 //! Where this library's log goes: stderr or syslog, one write per message (which may have lines), never stdout.
 //!
-//! Installed once by `dat_provider_init`, unless somebody has set a logger. `DAPL_DBG_TYPE` says what is
+//! Installed once by `dat_provider_init`, unless the process has a logger. `DAPL_DBG_TYPE` says what is
 //! shown (registry-ia.md 14.1), `DAPL_DBG_DEST` where: 1 stderr, 2 syslog, 3 both. Errors and warnings are limited in number
 //! (`limit`), and errors of an open are kept for libdat's one line about it (`aside`).
 

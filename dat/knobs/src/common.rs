@@ -110,7 +110,7 @@ pub(crate) const fn give_up(default: u64) -> Knob {
         name: "give_up_ms",
         variable: "DAPL_GIVE_UP_MS",
         values: number(1_000, 3_600_000, default, " ms"),
-        meaning: "a peer that does not answer for so long is lost",
+        meaning: "time without an answer after which a peer is lost",
     }
 }
 

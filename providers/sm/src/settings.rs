@@ -140,7 +140,7 @@ mod tests {
         (geometry, rest.join(" "))
     }
 
-    /// `DAPL_TEST_UNTIMED`: a process that is told where to stop passes no such point while it times copies.
+    /// `DAPL_TEST_UNTIMED`: a process with a stop point set passes no such point while it times copies.
     pub(super) fn hooked(knobs: Knobs, geometry: Geometry) -> Knobs {
         let calibrate = knobs.calibrate && std::env::var_os("DAPL_TEST_UNTIMED").is_none();
         Knobs { geometry, calibrate, ..knobs }

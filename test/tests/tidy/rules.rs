@@ -134,15 +134,15 @@ pub(crate) const LAYERS: [(&str, &[&[&str]]); 6] = [
 
 /// Imports that do not go down: the file, the imported module, the reason.
 pub(crate) const UPWARD_IMPORTS: &[(&str, &str, &str)] = &[
-    ("providers/usnic/src/qp/pair.rs", "cm", "tells of a request, for the layer above"),
+    ("providers/usnic/src/qp/pair.rs", "cm", "reports a request to dapl"),
     ("providers/usnic/src/qp/pair.rs", "qp/table", "hands on when the device will look"),
     ("providers/usnic/src/device.rs", "engine", "starts it, and waits for its end"),
     ("providers/usnic/src/device.rs", "engine/progress", "owns what a pass works with"),
-    ("providers/usnic/src/device.rs", "cm", "owns them, and tells them of hosts that do not answer"),
+    ("providers/usnic/src/device.rs", "cm", "owns them, and reports to them hosts that do not answer"),
     ("providers/verbs/src/limits.rs", "device", "tells facts of an open one"),
     ("providers/verbs/src/device.rs", "cm", "starts the manager, and owns it"),
     ("providers/verbs/src/device.rs", "opened", "knows the queues of the other IAs over its device, for events"),
-    ("providers/verbs/src/device.rs", "cm/request", "makes one of what a manager tells"),
+    ("providers/verbs/src/device.rs", "cm/request", "makes one of what a manager reports"),
     ("providers/verbs/src/cq/mod.rs", "qp", "knows who completes here"),
     ("providers/verbs/src/cq/table.rs", "qp", "hands on completions"),
     ("providers/verbs/src/qp/mod.rs", "cm", "holds the link that a manager made"),

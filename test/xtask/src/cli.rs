@@ -73,7 +73,7 @@ pub(crate) struct Test {
 
 #[derive(Args, Debug)]
 pub(crate) struct Guest {
-    /// Ends the program after so many seconds
+    /// Ends the program after this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub(crate) limit: u64,
     /// The program and its arguments

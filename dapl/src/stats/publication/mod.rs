@@ -1,13 +1,12 @@
-//! The counters of this process, for who asks from outside: `datinfo top`, and whatever else its user runs.
+//! Publishes the counters of this process to tools of its user, such as `datinfo top`.
 //!
-//! A process with an endpoint, a listener or a shared receive queue has one thread that sleeps in a local socket; it ends with
-//! the last IA. Who connects, and is of the same user (or the
-//! superuser), gets a text with all counters of all IAs, made in that moment; nobody can say anything to it. So counting
-//! costs no more than it did, idle processes stay idle, and nothing is left of one that dies. The socket's name is abstract:
-//! there is no file, it is seen within one network name space, and the kernel frees it.
+//! A process with an endpoint, a listener or a shared receive queue has one thread that sleeps on a local socket; it ends with the
+//! last IA. A client of the same user, or the superuser, gets a text with all counters of all IAs, made at that moment; the thread
+//! reads nothing from it. So publication adds no cost to counting, and an idle process stays idle. The socket's name is abstract:
+//! there is no file, it is visible within one network namespace, and the kernel frees it when the process dies.
 //!
-//! The form of what is told, and who asks, stand in `dat_counters`, which tools share. `DAPL_COUNTERS=off` switches it off. A forked
-//! child tells nothing until it opens an IA of its own.
+//! `dat_counters` defines the format of the text, and tools share it. `DAPL_COUNTERS=off` switches publication off. A forked child
+//! publishes nothing until it opens an IA of its own.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};

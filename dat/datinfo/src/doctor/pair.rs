@@ -1,6 +1,6 @@
 //! The path to another host, on which a program listens over usnic, or `datinfo doctor --serve` runs.
 //!
-//! `path` finds what it carries, there and back, by probes that both answer; this module grades that. Versions only another doctor tells. All that is awaited has an end, and what comes from others, or is no answer to
+//! `path` finds what it carries, there and back, by probes that both answer; this module grades that. Only another doctor reports versions. Every wait is bounded, and what comes from others, or is no answer to
 //! the question, is passed over.
 #![forbid(unsafe_code)]
 

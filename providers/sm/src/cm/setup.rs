@@ -133,7 +133,7 @@ fn transmit(device: &Device, attempt: &Attempt) -> Delivery {
     }
 }
 
-/// Any word implies the acknowledgement, and there is room for it when the few places of the socket are taken: else it would
+/// Any word in the FIFO implies the acknowledgement, and the FIFO takes it when the socket's short queue is full: else it would
 /// wait for the reply to be repeated, and the end of another connection would overtake it.
 fn acknowledge(device: &Device, id: u32, attempt: &Attempt) {
     let ack = Datagram::Ack { client: id, server: attempt.machine.peer_id(), token: attempt.machine.token() };

@@ -2,7 +2,7 @@
 //!
 //! A consumer's poll, a post, or the engine: whoever is there takes a half's lock and passes over it. When nobody polls, a
 //! connection is armed, and the peer wakes the engine by a FIFO word. Lock order: receiving half, sending half, shared receive
-//! queue, completion queue, job queue. The layer above is told of a connection's fate by the engine only.
+//! queue, completion queue, job queue. Only the engine reports connection events to dapl.
 #![forbid(unsafe_code)]
 
 mod called;

@@ -43,7 +43,7 @@ impl Pacer {
         if at <= now { Ok(()) } else { Err(at) }
     }
 
-    /// So many bytes have left, at this rate; `None`: nothing is paced. `packet`: the largest datagram of the path.
+    /// `bytes` have left, at this rate; `None`: nothing is paced. `packet`: the largest datagram of the path.
     #[inline]
     pub(crate) fn spent(&mut self, now: Nanos, bytes: u64, rate: Option<u64>, packet: u64) {
         self.rate = rate.unwrap_or(0);

@@ -4,7 +4,7 @@
 //! here, after its end it is flushed as it is posted, until the queue pair is reset. A small post into a quiet connection leaves
 //! at once, in the posting thread (US-5); more of them wait for the next pass, where they make up trains. When a connection has
 //! ended, what its peer may still want to hear is left to its [`Remains`](crate::qp::closing::Remains). Lock order: the device's
-//! pass, queue pair, shared receive queue, completion queue, job queue. The layer above is told of a connection's fate by the engine.
+//! pass, queue pair, shared receive queue, completion queue, job queue. Only the engine reports connection events to dapl.
 #![forbid(unsafe_code)]
 
 mod called;

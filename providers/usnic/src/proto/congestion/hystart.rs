@@ -38,7 +38,7 @@ impl HyStart {
         })
     }
 
-    /// An ack of so many bytes in slow start; the bytes that the window grows by.
+    /// An ack of `bytes` in slow start. Returns the bytes by which the window grows.
     pub(super) fn acked(&mut self, bytes: u64, rtt: Option<Nanos>) -> u64 {
         if let Some(rtt) = rtt {
             self.current_round_min = self.current_round_min.min(rtt);

@@ -1,7 +1,7 @@
 //! Flow control to a peer on this host.
 //!
 //! The loopback interface has no bottleneck link and no queue but the peer's receive buffer, and the time until an ack comes is
-//! scheduling. So there is nothing to model: the window is the room that the peer's socket has. Several connections may share
+//! scheduling. So there is nothing to model: the window is the size of the peer's socket buffer. Several connections may share
 //! that socket and overflow it; what it drops is the only signal. Then the window follows NewReno as RFC 9002 (7.3 and B) has
 //! it. Nothing is paced.
 
@@ -24,7 +24,7 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// `credit`: bytes that the peer's socket has room for.
+    /// `credit`: bytes that the peer's socket buffer takes.
     pub(crate) fn new(packet: u64, credit: u64) -> Self {
         let packet = packet.max(1);
         Local {

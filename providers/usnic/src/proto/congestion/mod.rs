@@ -50,14 +50,14 @@ pub(crate) struct Sent {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ack {
     pub(crate) now: Nanos,
-    /// Newly acked.
+    /// Newly acked bytes.
     pub(crate) bytes: u64,
-    /// Of a packet that was sent once, without the delay of the ack itself.
+    /// RTT of a packet that was sent once, less the peer's ack delay.
     pub(crate) rtt: Option<Nanos>,
     pub(crate) srtt: Nanos,
     /// After this ack and the losses that it showed.
     pub(crate) in_flight: u64,
-    /// `None`: no packet can be told to be the one that left last.
+    /// `None`: it is unknown which of the acked packets left last.
     pub(crate) rate: Option<RateSample>,
     /// The congestion window held packets back since the previous ack.
     pub(crate) is_cwnd_limited: bool,
@@ -72,13 +72,13 @@ pub(crate) struct Loss {
     pub(crate) packets: u32,
     /// Discontiguous ranges of packet numbers.
     pub(crate) ranges: u32,
-    /// Without them.
+    /// Bytes in flight, without the lost packets.
     pub(crate) in_flight: u64,
     /// When the last of them was sent.
     pub(crate) last_sent: Nanos,
     /// C.delivered.
     pub(crate) total_delivered: u64,
-    /// The first with which the loss rate since its transmission was too high.
+    /// The first lost packet at which the loss rate since its transmission exceeded the threshold.
     pub(crate) excess: Option<LostPacket>,
     /// Persistent congestion (RFC 9002, 7.6).
     pub(crate) is_persistent: bool,
@@ -89,13 +89,13 @@ pub(crate) trait Controller {
     fn sent(&mut self, sent: &Sent);
     fn acked(&mut self, ack: &Ack);
     fn lost(&mut self, loss: &Loss);
-    /// A queue of this host had no room for what was sent; it is sent again when there is.
+    /// A queue of this host was full and dropped the packet; it is sent again when the queue has drained.
     fn overflowed(&mut self, now: Nanos);
     /// Congestion window: bytes that may be in flight.
     fn cwnd(&self) -> u64;
     /// Bytes per second; `None`: packets are not paced.
     fn pacing_rate(&self) -> Option<u64>;
-    /// The path now carries datagrams of so many bytes.
+    /// The path now carries datagrams of `packet` bytes.
     fn resize(&mut self, packet: u64);
 }
 
@@ -122,7 +122,7 @@ pub(crate) enum Congestion {
 }
 
 impl Congestion {
-    /// `packet`: bytes of datagram that the path carries now. `credit`: bytes that the peer's socket has room for. `seed`
+    /// `packet`: bytes of datagram that the path carries now. `credit`: bytes that the peer's socket buffer takes. `seed`
     /// spreads the times at which connections probe for bandwidth.
     pub(crate) fn new(algorithm: Algorithm, packet: u64, credit: u64, seed: u64) -> Self {
         match algorithm {

@@ -119,7 +119,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Ends it now: everything posted is flushed, the peer is told. No event come of it.
+    /// Ends it now: everything posted is flushed, a Reset goes to the peer. No event is reported.
     pub(crate) fn abort(&mut self, now: Nanos, host: &mut impl Host<D>) {
         self.now = now;
         self.settle(host);

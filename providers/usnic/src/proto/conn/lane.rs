@@ -106,7 +106,7 @@ impl Lane {
         is_open.then(|| self.pacer.ready(now, bytes).err().unwrap_or(0))
     }
 
-    /// A packet of so many bytes left; it is in flight.
+    /// A packet left with this many bytes; it is in flight.
     pub(super) fn sent<T: Copy>(&mut self, now: Nanos, bytes: u64, flight: &Flight<T>) {
         let is_app_limited = flight.delivery().is_app_limited();
         self.congestion.sent(&Sent { now, bytes, in_flight: flight.bytes(), is_app_limited });

@@ -58,7 +58,7 @@ pub(crate) struct Delivery {
     lost: u64,
     delivered_time: Nanos,
     first_send_time: Nanos,
-    /// Samples are app-limited until so much is delivered; 0: they are not.
+    /// Samples are app-limited until this volume is delivered, in bytes; 0: they are not.
     app_limited: u64,
 }
 

@@ -85,7 +85,7 @@ pub(crate) struct Acked {
     pub(crate) rtt: Option<Nanos>,
     /// Found lost; they are on the resend list.
     pub(crate) lost: Lost,
-    /// `None`: nothing was acked, or no packet can be told to be the one that left last.
+    /// `None`: nothing was acked, or it is unknown which of the acked packets left last.
     pub(crate) rate: Option<RateSample>,
     /// The cumulative number moved.
     pub(crate) advanced: bool,

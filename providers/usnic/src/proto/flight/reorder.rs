@@ -33,7 +33,7 @@ pub(super) struct Reorder {
     pub(super) transmissions: u64,
     /// The latest transmission that was acked; 0: none.
     newest_acked: u64,
-    /// Transmissions that are neither in flight nor acked nor older than all in flight: so many, up to that number.
+    /// The number of transmissions that are neither in flight nor acked nor older than all in flight, up to that number.
     void: u32,
     void_until: u64,
 }

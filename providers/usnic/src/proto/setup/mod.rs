@@ -148,7 +148,7 @@ pub(crate) struct Agreed {
     pub(crate) seal: Option<Box<Seal>>,
 }
 
-/// What the machines are told about how to behave. The defaults are those of the settings and, where there is no setting, the values in use.
+/// Parameters of the set-up machines. The defaults are those of the settings or, where there is no setting, the values in use.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     /// The first repetition comes after so long; each wait is twice the one before, up to the last.

@@ -7,7 +7,7 @@ use crate::proto::{Nanos, SECONDS};
 
 /// Part of inflight_longterm that is left to others: BBR.Headroom (2.8).
 const HEADROOM: f64 = 0.15;
-/// Wait between probes: 2 s, and up to so much more by chance (5.3.3.8.2).
+/// Wait between probes: 2 s, and a random time up to this one (5.3.3.8.2).
 const PROBE_WAIT: Nanos = 2 * SECONDS;
 const PROBE_WAIT_RANDOM: Nanos = SECONDS;
 /// Rounds between probes at most, so that Reno and CUBIC flows keep their share (5.3.3.8.3).
