@@ -89,6 +89,11 @@ pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (Wait, N
     (wait, found.unwrap_or_else(|| cno.look_and_arm(wait.token, Cause::Woken)))
 }
 
+/// Polls the EVDs: each, or as many as it takes until the device has made progress.
+fn poll_all(sources: &[(Arc<dyn Source>, u32)]) {
+    sources.iter().fold(true, |progress, (source, _)| source.poll(progress));
+}
+
 /// Goes on after a sleep. A CNO that has gone was closed with its IA: cno_free refuses while threads wait.
 pub(super) fn resume<P: Provider>(wait: &Wait, cause: Cause) -> Next {
     match handle::from_id::<Cno<P>>(wait.id) {
@@ -108,7 +113,7 @@ impl<P: Provider> Cno<P> {
     /// Fetches what has completed for its EVDs. Called without locks.
     pub(super) fn poll(&self) {
         let sources = self.inner.lock().sources.clone();
-        sources.iter().for_each(|(source, _)| source.poll());
+        poll_all(&sources);
     }
 
     /// Looks without sleeping for a while that is learned, as a wait on an EVD does.
@@ -122,7 +127,7 @@ impl<P: Provider> Cno<P> {
         let end = wait::now() + u64::from(budget);
         loop {
             wait::relax();
-            sources.iter().for_each(|(source, _)| source.poll());
+            poll_all(&sources);
             let next = self.look(wait.token, Cause::Woken);
             if !matches!(next, Next::Sleep(_)) {
                 self.spin.succeeded(budget, most);

@@ -33,8 +33,9 @@ pub trait Source: Send + Sync {
     fn id(&self) -> ObjectId;
     /// Whether it still belongs to this CNO, is enabled, and has events for whoever comes.
     fn pending(&self, cno: ObjectId) -> bool;
-    /// Makes progress and fetches completions on the calling thread; they trigger the CNO.
-    fn poll(&self);
+    /// Fetches completions on the calling thread; they trigger the CNO. With `progress` it polls the device as well.
+    /// Returns whether the next EVD of the CNO has to poll too: not where one poll serves all CQs of the IA.
+    fn poll(&self, progress: bool) -> bool;
     /// Has the completion queue notify, if the CNO wants that.
     fn arm(&self);
 }

@@ -346,6 +346,21 @@ fn a_trigger_that_is_there_is_taken_without_polling() {
 }
 
 #[test]
+fn the_first_dequeue_after_an_event_does_not_poll() {
+    let opened = double::open(c"cno-dequeues");
+    let cno = cno(&opened, NO_AGENT);
+    let evd = evd(&opened, cno);
+    feed(evd, Token::default());
+    assert_eq!(wait(cno, 1_000), (DAT_SUCCESS, evd));
+    let polls = || cq(evd).polls.load(Ordering::Relaxed);
+    let before = polls();
+    assert!(take(evd) && !take(evd));
+    assert_eq!(polls(), before, "dequeued until empty, before the next wait");
+    assert!(!take(evd));
+    assert_eq!(polls(), before + 1, "a consumer that only dequeues makes progress");
+}
+
+#[test]
 fn queues_are_armed_before_a_waiter_sleeps() {
     let opened = double::open(c"cno-sleeps");
     let cno = cno(&opened, NO_AGENT);

@@ -48,7 +48,9 @@ mod tests {
         fn pending(&self, _: ObjectId) -> bool {
             true
         }
-        fn poll(&self) {}
+        fn poll(&self, progress: bool) -> bool {
+            progress
+        }
         fn arm(&self) {}
     }
 

@@ -17,6 +17,8 @@ pub(crate) struct DoubleCq {
     sink: Weak<dyn CqSink>,
     /// How often somebody looked into it.
     pub(crate) looks: AtomicU32,
+    /// Looks that were to make progress.
+    pub(crate) polls: AtomicU32,
     /// What it says of waits.
     pub(crate) longest_look: AtomicU32,
 }
@@ -28,6 +30,7 @@ impl DoubleCq {
             armed: AtomicBool::new(false),
             sink,
             looks: AtomicU32::new(0),
+            polls: AtomicU32::new(0),
             longest_look: AtomicU32::new(50_000),
         }
     }
@@ -58,6 +61,7 @@ impl DoubleCq {
 
 impl CompletionQueue for DoubleCq {
     fn poll(&self, out: &mut [Completion]) -> usize {
+        self.polls.fetch_add(1, Ordering::Relaxed);
         self.ready(out)
     }
 

@@ -32,6 +32,8 @@ pub(super) struct Inner<P: Provider> {
     pub(super) cno: Option<Use<Cno<P>>>,
     /// What has completed here, by EP.
     pub(super) ledger: Ledger,
+    /// The consumer has taken an event since the last poll. Set only with a CNO.
+    has_taken: bool,
     /// The CQ could not be armed for the CNO, and nobody knows yet.
     is_deaf: bool,
     crowd: Crowd,
@@ -44,6 +46,7 @@ impl<P: Provider> Inner<P> {
             queue,
             cno,
             ledger: Ledger::default(),
+            has_taken: false,
             is_deaf: false,
             crowd: Crowd::default(),
             buffer: [Completion::default(); BATCH],
@@ -97,10 +100,8 @@ impl<P: Provider> Source for Link<P> {
         })
     }
 
-    fn poll(&self) {
-        if let Some(evd) = handle::from_id::<Evd<P>>(self.0) {
-            evd.poll_for_cno();
-        }
+    fn poll(&self, progress: bool) -> bool {
+        handle::from_id::<Evd<P>>(self.0).map_or(progress, |evd| evd.poll_for_cno(progress))
     }
 
     fn arm(&self) {
@@ -201,7 +202,10 @@ impl<P: Provider> Evd<P> {
             }
             None => {
                 let Some(cq) = &self.cq else { return Err(Error::QueueEmpty) };
-                let n = held.poll(cq, Fetch::Poll);
+                // A consumer with a CNO dequeues until the EVD is empty, and `dat_cno_wait` polls anyway. Over a network each
+                // poll is a system call, so the first dequeue after an event makes none.
+                let how = if std::mem::take(&mut held.has_taken) { Fetch::Ready } else { Fetch::Poll };
+                let n = held.poll(cq, how);
                 let Some((first, rest)) = held.buffer[..n].split_first() else {
                     let crowded = held.crowd.is_met();
                     drop(inner);
@@ -227,6 +231,7 @@ impl<P: Provider> Evd<P> {
             }
         };
         if inner.cno.is_some() {
+            inner.has_taken = true;
             let told = self.taken(&mut inner, signal);
             drop(inner);
             told.tell();
@@ -394,19 +399,21 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// A waiter of its CNO looks for completions by itself. Messages that only an armed CQ can tell are left to the CQ.
-    fn poll_for_cno(&self) {
+    /// Fetches completions for a thread that waits on the CNO, as [`Source::poll`] says. Solicited messages that only an
+    /// armed CQ can report are left to the CQ.
+    fn poll_for_cno(&self, progress: bool) -> bool {
         let mut inner = self.inner.lock();
-        let Some(cq) = &self.cq else { return };
+        let Some(cq) = &self.cq else { return progress };
         let must_tell = !P::Cq::TELLS_SOLICITED && inner.queue.config() == Config::Solicited;
         let is_left = must_tell || inner.queue.has_waiter() || !inner.queue.enabled;
-        let Some(cno) = inner.cno.as_ref().filter(|_| !is_left) else { return };
+        let Some(cno) = inner.cno.as_ref().filter(|_| !is_left) else { return progress };
         // Under the lock: a waiter that sleeps arms behind this, and is not polled for before.
         if cno.is_polled() {
             cq.disarm();
         }
-        let signal = self.fetch(&mut inner, Fetch::Poll);
+        let signal = self.fetch(&mut inner, if progress { Fetch::Poll } else { Fetch::Ready });
         self.unlock(inner, signal);
+        progress && !P::Cq::SHARES_PROGRESS
     }
 
     /// Ends a step that may have brought events.

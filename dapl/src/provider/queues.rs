@@ -36,6 +36,8 @@ pub trait CompletionQueue: Send + Sync {
     /// A completion says whether its message was solicited; else only [`Self::arm`] finds that out, and what a poll takes
     /// before it counts as not solicited.
     const TELLS_SOLICITED: bool = true;
+    /// A poll of one queue makes the progress of all queues of the IA.
+    const SHARES_PROGRESS: bool = false;
 
     /// Makes progress, fills `out` from the front and says how many it filled. Never blocks.
     fn poll(&self, out: &mut [Completion]) -> usize;

@@ -72,6 +72,8 @@ impl Notify for CqCore {
 }
 
 impl CompletionQueue for Cq {
+    const SHARES_PROGRESS: bool = true;
+
     fn poll(&self, out: &mut [Completion]) -> usize {
         let taken = self.ready(out);
         if taken > 0 {
