@@ -306,7 +306,7 @@ impl Peer<'_> {
             next: FIRST[0].wrapping_add_signed(i32::from(self.byte() as i8)).into(),
             credits: u32::from(self.byte()).into(),
             delay: u16::from(self.byte()).into(),
-            window: 64.into(),
+            serial: 1.into(),
         }
     }
 

@@ -18,7 +18,7 @@ use zerocopy::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Of the protocol; another one is not understood.
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 2;
 
 /// What a packet is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -100,8 +100,8 @@ pub(crate) struct Ack {
     pub(crate) credits: U32,
     /// How long the newest packet has waited for this, in microseconds; the largest number: so long or longer.
     pub(crate) delay: U16,
-    /// What may be in flight, in KiB: what the socket has room for.
-    pub(crate) window: U16,
+    /// Counts acks, so that the receiver ignores the credits of one that a later ack has overtaken.
+    pub(crate) serial: U16,
 }
 
 /// The number of a packet with data, and the ack that rides on it.
@@ -370,7 +370,7 @@ mod tests {
     fn another_version_is_not_understood() {
         let head = Head::new(Kind::Reset, FLAG_LAST, 3, 4);
         assert_eq!((head.kind(), head.has(FLAG_LAST), head.has(FLAG_ACK_NOW)), (Some(Kind::Reset), true, false));
-        assert_eq!(Head { version: 2, ..head }.kind(), None);
+        assert_eq!(Head { version: VERSION + 1, ..head }.kind(), None);
         assert_eq!(Head { kind: 17, ..head }.kind(), None);
         assert_eq!(Head { kind: 0, ..head }.kind(), None);
     }

@@ -3,6 +3,9 @@
 //! The peer tells by itself as receives are posted; since what it tells may be lost, a send that waits asks, after a round
 //! trip at first and less and less often then. That is for ever, unless a limit is set.
 
+use zerocopy::network_endian::U32;
+
+use crate::proto::wire::Ack;
 use crate::proto::{MILLIS, Nanos};
 
 /// The longest between two questions.
@@ -12,6 +15,8 @@ const RAREST: Nanos = 100 * MILLIS;
 pub(super) struct Credits {
     /// Sends with a number below find a receive.
     pub(super) there: u32,
+    /// Of the latest ack.
+    serial: u16,
     asking: Option<Asking>,
 }
 
@@ -24,7 +29,22 @@ struct Asking {
 
 impl Credits {
     pub(super) fn new(there: u32) -> Self {
-        Credits { there, asking: None }
+        Credits { there, serial: 0, asking: None }
+    }
+
+    /// Takes the count of an ack, unless a later one came before it. The count of a shared receive queue may decrease, so an
+    /// old count would take back a send that the peer has received.
+    #[inline]
+    pub(super) fn update(&mut self, ack: &Ack) {
+        let serial = ack.serial.get();
+        if serial.wrapping_sub(self.serial) as i16 >= 0 {
+            (self.serial, self.there) = (serial, ack.credits.get());
+        }
+    }
+
+    /// The latest count, as an ack of everything before `next`.
+    pub(super) fn with_next(&self, next: U32) -> Ack {
+        Ack { next, credits: self.there.into(), serial: self.serial.into(), ..Ack::default() }
     }
 
     /// A send waits for one. `wait`: about a round trip.

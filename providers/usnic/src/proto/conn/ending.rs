@@ -10,7 +10,7 @@ use super::words::{Driver, Host, Outgoing, Payload, Source};
 use crate::proto::closing::{Closing, Pace};
 use crate::proto::psn::Psn;
 use crate::proto::setup::packets::{self, Fin};
-use crate::proto::wire::{Ack, Kind, Refusal};
+use crate::proto::wire::{Kind, Refusal};
 use crate::proto::{MILLIS, Nanos};
 
 /// A refusal is repeated after so long, then after twice as long, and so on; and whenever the peer says something.
@@ -103,9 +103,7 @@ impl<D: Driver> Conn<D> {
         let has_all = || self.requests.latest.is_none_or(|latest| latest.is_before(self.flight.cumulative()));
         if self.ending.phase == Phase::Draining && self.requests.queue.is_empty() && has_all() {
             self.ending.phase = Phase::Finishing;
-            // What was delivered counts, noted or not.
-            let received = self.received.next().plus(u32::from(self.deferred.is_some()));
-            let fin = Fin { end: self.flight.next_psn().0.into(), received: received.0.into() };
+            let fin = Fin { end: self.flight.next_psn().0.into(), received: self.next_expected().0.into() };
             self.ending.closing = Some(Closing::finish(&self.terms, self.now, fin, self.pace()));
         }
     }
@@ -268,7 +266,7 @@ impl<D: Driver> Conn<D> {
             Kind::Fin if !self.ending.is_closed() => {
                 let Some(fin) = packets::fin(body) else { return false };
                 // What it took is complete.
-                let last = Ack { next: fin.received, credits: self.credits.there.into(), ..Ack::default() };
+                let last = self.credits.with_next(fin.received);
                 self.take_ack(&last, &[], host);
             }
             _ => {}

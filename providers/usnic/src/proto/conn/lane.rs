@@ -36,29 +36,19 @@ impl Lane {
     pub(super) fn new(config: &Config, terms: &Terms) -> Self {
         let ceiling = terms.mtu_ceiling.max(CHUNK + 1 + terms.overhead + checked::LEN);
         let path = Path::new(config.mtu_start.min(ceiling), ceiling, config.ip_headers);
-        let mut lane = Lane {
-            congestion: Congestion::new(
-                config.congestion,
-                path.mtu() as u64,
-                u64::from(terms.peer_window_kib) << 10,
-                terms.first_psn.0.into(),
-            ),
+        let peer_window = u64::from(terms.peer_window_kib) << 10;
+        let first_psn = terms.first_psn.0.into();
+        Lane {
+            congestion: Congestion::new(config.congestion, path.mtu() as u64, peer_window, first_psn),
             pacer: Pacer::default(),
             known: path.mtu(),
             path,
-            peer_window: 0,
+            peer_window,
             extra: terms.overhead + if terms.checked { checked::LEN } else { 0 },
             unasked: 0,
             is_cwnd_limited: false,
             newest_acked: 0,
-        };
-        lane.peer_window(terms.peer_window_kib);
-        lane
-    }
-
-    /// The peer says so in every ack.
-    pub(super) fn peer_window(&mut self, kib: u16) {
-        self.peer_window = u64::from(kib) << 10;
+        }
     }
 
     /// Payload at most of a whole message, and of a part of one.
@@ -170,8 +160,7 @@ impl Lane {
 
     /// The peer has moved: nothing that was learnt is true of the new path.
     pub(super) fn moved(&mut self, config: &Config, terms: &Terms) {
-        let peer_window = self.peer_window;
-        *self = Lane { peer_window, ..Lane::new(config, terms) };
+        *self = Lane::new(config, terms);
     }
 
     /// The path may have turned out larger or smaller.

@@ -65,6 +65,8 @@ pub(crate) struct Conn<D: Driver> {
     flight: Flight<Sent>,
     lane: Lane,
     credits: Credits,
+    /// Acks written.
+    ack_serial: u16,
     /// In flight on each channel.
     commands: u32,
     data: u32,
@@ -117,6 +119,7 @@ impl<D: Driver> Conn<D> {
             flight: Flight::new(terms.first_psn, timing),
             lane,
             credits: Credits::new(terms.credits),
+            ack_serial: 0,
             commands: 0,
             data: 0,
             favours_answers: false,

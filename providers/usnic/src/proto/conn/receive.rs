@@ -309,6 +309,12 @@ impl<D: Driver> Conn<D> {
         }
     }
 
+    /// The packet after all that was received in order, a deferred message included.
+    pub(super) fn next_expected(&self) -> Psn {
+        let is_unnoted = self.deferred.is_some_and(|deferred| !deferred.is_noted);
+        self.received.next().plus(is_unnoted.into())
+    }
+
     /// An answer is posted, and may well leave before what the message's own ack says is worked out. Not where that ack may
     /// change what leaves first.
     pub(super) fn answers_first(&mut self) -> bool {
@@ -328,9 +334,8 @@ impl<D: Driver> Conn<D> {
             u16::MAX => Nanos::MAX,
             micros => Nanos::from(micros) * MICROS,
         };
-        self.lane.peer_window(ack.window.get());
         if ack.next.get() == self.flight.cumulative().0 && ranges.is_empty() {
-            return self.hear_of_credits(ack.credits.get()); // most of a stream's that goes one way
+            return self.update_credits(ack); // most of a stream's that goes one way
         }
         if self.requests.have_left() && self.serving.next(self.received.next(), 1, 1).is_none() {
             self.note_app_limited();
@@ -354,18 +359,17 @@ impl<D: Driver> Conn<D> {
         }
         let largest = largest + wire::FRAGMENT + self.lane.extra;
         self.lane.acked(self.now, &acked, &self.flight, largest);
-        self.hear_of_credits(ack.credits.get());
+        self.update_credits(ack);
         if acked.packets > 0 {
             self.retire(host);
             self.refuse_gone(host);
         }
     }
 
-    /// So many of our sends find a receive.
     #[inline]
-    fn hear_of_credits(&mut self, there: u32) {
-        self.credits.there = there;
-        if is_below(there, self.requests.numbers.sends) {
+    fn update_credits(&mut self, ack: &Ack) {
+        self.credits.update(ack);
+        if is_below(self.credits.there, self.requests.numbers.sends) {
             self.take_untaken_back();
         }
     }

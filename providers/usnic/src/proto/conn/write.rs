@@ -140,7 +140,9 @@ impl<D: Driver> Conn<D> {
         if was_turned_away && self.receives.is_news(host) {
             self.acks.at_once();
         }
-        Ack { next: self.received.next().0.into(), credits, delay: delay.into(), window: self.config.window_kib.into() }
+        self.ack_serial = self.ack_serial.wrapping_add(1);
+        let next = self.received.next().0.into();
+        Ack { next, credits, delay: delay.into(), serial: self.ack_serial.into() }
     }
 
     /// An ack of its own.

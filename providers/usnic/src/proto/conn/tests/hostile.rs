@@ -28,7 +28,8 @@ impl Lie {
     /// The next packet that is due, with a send of one byte.
     fn new(pair: &Pair) -> Lie {
         let next = pair.a.conn.received.next().0;
-        let ack = Ack { next: pair.a.conn.flight.next_psn().0.into(), window: u16::MAX.into(), ..Ack::default() };
+        let next_ack = pair.a.conn.flight.next_psn().0.into();
+        let ack = Ack { credits: 0.into(), ..pair.a.conn.credits.with_next(next_ack) };
         let (kind, op) = (Kind::Fragment, Op::Send);
         Lie {
             kind,
@@ -73,7 +74,7 @@ fn tell(pair: &mut Pair, kind: Kind, flags: u16, body: &[u8]) {
 
 /// An ack of its own.
 fn ack(pair: &mut Pair, next: u32, ranges: &[(u32, u32)], refusal: u8, refused: u32) {
-    let ack = Ack { next: next.into(), window: u16::MAX.into(), ..Ack::default() };
+    let ack = Ack { credits: 0.into(), ..pair.a.conn.credits.with_next(next.into()) };
     let selective = Selective { ranges: ranges.len() as u8, refusal, refused: refused.into(), ..Selective::default() };
     let ranges: Vec<Range> =
         ranges.iter().map(|(first, end)| Range { first: (*first).into(), end: (*end).into() }).collect();
@@ -370,7 +371,7 @@ fn noise() {
                 next: template.ack.next.get().wrapping_sub(small(5) as u32).into(),
                 credits: (small(9) as u32).into(),
                 delay: (small(9) as u16).into(),
-                window: (small(300) as u16).into(),
+                serial: template.ack.serial.get().wrapping_add(small(300) as u16).into(),
             };
             let (length, psn) = (small(6000) as u32, template.psn.wrapping_add(small(5) as u32));
             let payload = if small(2) == 0 { length as usize % 6000 } else { small(1200) as usize % 1200 };

@@ -142,6 +142,31 @@ fn a_send_that_comes_too_late_for_a_shared_receive_waits_for_no_timeout() {
     }
 }
 
+/// Threads of the peer may send packets in another order than they wrote them.
+#[test]
+fn a_late_packet_with_an_old_credit_count_takes_no_send_back() {
+    let mut pair = Pair::new(&Plan::default());
+    pair.pass(MILLIS);
+    pair.log = Some(Vec::new());
+    pair.b.mute = true;
+    pair.write(Side::B, 0, 10, 0);
+    pair.pump(Side::B, 100);
+    let (_, _, without_receive) = pair.log.take().unwrap_or_default().pop().expect("a packet with the write");
+    pair.b.mute = false;
+    pair.recv(Side::B, 500, 10);
+    let send = pair.send(Side::A, 0, 10);
+    pair.until("the send arrives", |pair| !pair.b.world.recvs.is_empty());
+    pair.b.mute = true;
+    pair.deliver(&without_receive);
+    pair.pass(1000 * MILLIS);
+    pair.b.mute = false;
+    let now = pair.now;
+    pair.b.conn.drain(now);
+    pair.until("the end", |pair| !pair.a.events.is_empty());
+    let sends: Vec<_> = pair.a.world.requests.iter().map(|done| (done.id, done.status)).collect();
+    assert_eq!((&sends[..], pair.a.conn.counters().taken_back), (&[(send, Status::Success)][..], 0));
+}
+
 #[test]
 fn who_asks_too_often_in_vain_gives_up() {
     let config = Config { rnr_limit: Some(3), ..Plan::default().config };

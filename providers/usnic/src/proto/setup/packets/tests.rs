@@ -186,9 +186,17 @@ fn offers_that_make_no_sense_are_refused() {
 fn another_version_is_read_as_far_as_its_reject() {
     let guard = &guards()[0];
     let other = |reason| {
-        let refused = Refused { reason, min: 2, max: 3, spare: 0, hop: 5.into(), more: 1.into(), qual: 0.into() };
+        let refused = Refused {
+            reason,
+            min: VERSION + 1,
+            max: VERSION + 2,
+            spare: 0,
+            hop: 5.into(),
+            more: 1.into(),
+            qual: 0.into(),
+        };
         let mut out = Vec::new();
-        let head = Head { version: 2, ..Head::new(Kind::Reject, 0, 3, 4) };
+        let head = Head { version: VERSION + 1, ..Head::new(Kind::Reject, 0, 3, 4) };
         let rest = [refused.as_bytes(), b"and more"].concat();
         guard.close(head, &[], &rest, &mut Dice::new(6), &mut out);
         out
