@@ -15,11 +15,12 @@ use std::time::Instant;
 use dapl::error::{Address, Error, Resource, Result};
 use dapl::provider::{ConnId, ConnectSpec, PeerAddress};
 use dapl::runtime::handle::ObjectId;
+use parking_lot::MutexGuard;
 use rustix::io::Errno;
 
 use crate::cm::peers;
 use crate::cm::socket::{self, Received};
-use crate::cm::table::{Attempt, Conn};
+use crate::cm::table::{Attempt, Attempts, Conn};
 use crate::device::{Device, is_local, random};
 use crate::dir::endpoint_path;
 use crate::engine::jobs::Job;
@@ -76,7 +77,10 @@ pub(crate) struct Step {
 
 /// Feeds the machine of an attempt and sends what it says. Lookups, maps and reports are left to the caller.
 pub(crate) fn step(device: &Device, id: u32, input: Input) -> Step {
-    let mut book = device.book.lock();
+    step_locked(device, device.book.lock(), id, input)
+}
+
+fn step_locked(device: &Device, mut book: MutexGuard<'_, Attempts>, id: u32, input: Input) -> Step {
     let mut step = Step::default();
     let Some(attempt) = book.by_id.get_mut(&id) else { return step };
     let mut next = Some(input);
@@ -221,22 +225,22 @@ pub(crate) fn refuse(device: &Device, id: u32, answer: Answer) {
 pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: &[u8], conn: ConnId) -> Result<()> {
     let (link, fds) = Link::create(id, conn, device.knobs.geometry)?;
     let link = Arc::new(link);
-    let reply = {
-        let mut book = device.book.lock();
-        let generation = book.new_generation();
-        let attempt = book.by_id.get_mut(&id).ok_or(Error::Internal)?;
-        if let Some(theirs) = attempt.theirs.take() {
-            link.join(theirs);
-        }
-        qp.begin(link.clone());
-        link.be_of(generation);
-        let (client, token) = (attempt.machine.peer_id(), attempt.machine.token());
-        let accepted = Some((terms(device, &*qp, generation, token, 0, link.geometry), private_data.to_vec()));
-        (attempt.conn, attempt.link, attempt.fds) = (Some(Arc::downgrade(&qp)), Some(link), fds.into());
-        Datagram::Reply { client, server: id, token, answer: Answer::Accepted, accepted }
-    };
+    // One lock for both steps: a repeated request in between would find an attempt without a reply, and close `fds`.
+    let mut book = device.book.lock();
+    let generation = book.new_generation();
+    let attempt = book.by_id.get_mut(&id).ok_or(Error::Internal)?;
+    if let Some(theirs) = attempt.theirs.take() {
+        link.join(theirs);
+    }
+    qp.begin(link.clone());
+    link.be_of(generation);
+    let (client, token) = (attempt.machine.peer_id(), attempt.machine.token());
+    let accepted = Some((terms(device, &*qp, generation, token, 0, link.geometry), private_data.to_vec()));
+    (attempt.conn, attempt.link, attempt.fds) = (Some(Arc::downgrade(&qp)), Some(link), fds.into());
+    let reply = Datagram::Reply { client, server: id, token, answer: Answer::Accepted, accepted };
     fail_point!(BeforeReply);
-    finish(device, id, step(device, id, Input::Accept(reply)));
+    let step = step_locked(device, book, id, Input::Accept(reply));
+    finish(device, id, step);
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 //!
 //! `fail_point!` stands at each of them; without the variable nothing happens there.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -70,8 +71,21 @@ struct Plan {
     signal: i32,
 }
 
+thread_local! {
+    /// Where this thread lets others run for a moment.
+    static YIELDS_AT: Cell<Option<Point>> = const { Cell::new(None) };
+}
+
+/// From now on this thread lets others run for a moment at that point.
+pub(crate) fn yield_at(point: Point) {
+    YIELDS_AT.set(Some(point));
+}
+
 /// The process comes to a point.
 pub(crate) fn at(point: Point) {
+    if YIELDS_AT.get() == Some(point) {
+        (0..100).for_each(|_| std::thread::yield_now());
+    }
     static PLANNED: OnceLock<Option<Plan>> = OnceLock::new();
     let Some(plan) = PLANNED.get_or_init(read) else { return };
     if plan.point == format!("{point:?}") && plan.passes.fetch_sub(1, Ordering::SeqCst) == 0 {

@@ -1,6 +1,11 @@
 //! A request that comes before its listener: it is retried for `listener_wait_ms`, then rejected.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::points::{Point, yield_at};
 use super::*;
+use crate::cm::setup;
+use crate::proto::machine::{Delivery, Input};
 
 /// Longer than any test takes.
 const LONG: &str = "listener_wait_ms=60000";
@@ -90,4 +95,33 @@ fn a_listener_without_room_is_asked_once() {
     let (request, _) = b.sink.request();
     request.refuse(crate::proto::handshake::Answer::NoListener);
     assert_eq!(a.sink.next(conn(1)), Heard::Other("rejected"));
+}
+
+/// The engine may look at a request, for example since it was repeated, while the consumer accepts it.
+#[test]
+fn the_engine_may_look_at_a_request_during_its_accept() {
+    let place = Place::new("seek-accepted");
+    let (a, b) = (place.open(), place.open());
+    let _listener = b.ia.listen(9, LISTENER).unwrap();
+    yield_at(Point::BeforeReply);
+    for n in 0..20 {
+        let (active, passive) = (ask(&a, &here(), 2 * n), b.qp());
+        let (request, _) = b.sink.request();
+        let device = &b.ia.device;
+        let offered: Vec<u32> = device.book.lock().by_id.keys().copied().collect();
+        let is_accepted = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_accepted.load(Ordering::Relaxed) {
+                    offered.iter().for_each(|id| _ = setup::step(device, *id, Input::Sent(Delivery::Queued)));
+                }
+            });
+            request.accept(&passive, b"", conn(2 * n + 1)).unwrap();
+            is_accepted.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(a.sink.next(conn(2 * n)), Heard::Established(vec![]), "round {n}");
+        assert_eq!(b.sink.next(conn(2 * n + 1)), Heard::Established(vec![]), "round {n}");
+        drop(active);
+        assert_eq!(b.sink.next(conn(2 * n + 1)), Heard::Other("disconnected"), "round {n}");
+    }
 }
