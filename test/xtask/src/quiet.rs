@@ -1,7 +1,9 @@
 //! Programs whose output matters to us alone: captured, and shown only when they fail. Long steps, each with its time.
 #![forbid(unsafe_code)]
 
-use std::process::{Command, Output};
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
 use crate::Result;
@@ -18,6 +20,17 @@ pub(crate) fn run_quietly(command: &mut Command) -> Result<Output> {
 /// What it said on standard output.
 pub(crate) fn text_of(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&run_quietly(command)?.stdout).into_owned())
+}
+
+/// Runs it and returns what it wrote, both streams in their order, and whether it ended well. The output goes through a file: a
+/// process that outlives the command keeps its ends open, and a pipe would wait for it.
+pub(crate) fn capture(command: &mut Command, log: &Path) -> Result<(Vec<u8>, bool)> {
+    let failed = |error: std::io::Error| format!("{}: {error}", log.display());
+    log.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
+    let output = File::create(log).map_err(failed)?;
+    let both = output.try_clone().map_err(failed)?;
+    let status = command.stdin(Stdio::null()).stdout(output).stderr(both).status().map_err(failed)?;
+    Ok((fs::read(log).map_err(failed)?, status.success()))
 }
 
 /// Runs a part of a command that takes long: one line when it begins, and one with its time when it is over.

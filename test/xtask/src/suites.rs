@@ -7,19 +7,24 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
 
-use dapl_test::stage::workspace;
+use dapl_test::stage::{target_directory, workspace};
 
 use crate::cli::Test;
 use crate::guest::rxe;
-use crate::quiet::step;
+use crate::quiet::{capture, step};
 use crate::{Result, conformance, coverage, net, proofs, setup};
 
 /// Suites that `cargo xtask test` leaves out, among the files of `test/tests`.
 const LEFT_OUT: [&str; 1] = ["deb"];
 /// What the suites need of the system.
 const NEEDED: [setup::Tool; 3] = [setup::CC, setup::CXX, setup::VALGRIND];
+/// The suites of `quick` that take longest.
+const LONGEST: [&str; 6] = ["conformance", "unit", "datinfo", "faulty", "faults", "cancel"];
 /// What some checks are skipped without.
 const WISHED: [setup::Tool; 3] = [setup::RDMA_HEADERS, setup::MANDOC, setup::PKG_CONFIG];
 
@@ -50,17 +55,44 @@ fn quick(known: &[String]) -> Result {
     setup::wish(&WISHED);
     // Without --lib, which would build a test program of daplfaulty: it has none (test/faulty/Cargo.toml).
     step("compile all tests", || cargo_test("compile", &["--workspace", "--tests", "--no-run"]))?;
-    let mut results = vec![step("unit tests", || tests("unit", known, &[]))];
     let suites: BTreeSet<&str> = known.iter().map(|name| suite_of(name)).collect();
-    for suite in suites.into_iter().filter(|suite| !LEFT_OUT.contains(suite)) {
-        results.push(step(&format!("suite {suite}"), || tests(suite, known, &[])));
-    }
+    let mut queue: Vec<(String, Vec<String>)> = ["unit"]
+        .into_iter()
+        .chain(suites.into_iter().filter(|suite| !LEFT_OUT.contains(suite)))
+        .map(|suite| Ok((format!("suite {suite}"), arguments(suite, known, &[])?)))
+        .collect::<Result<_>>()?;
+    let listed = |name: &str, words: &[&str]| (name.to_owned(), words.iter().map(|word| (*word).to_owned()).collect());
     // The one package with test programs of its own.
-    results.push(step("suites of daplsm", || {
-        cargo_test("daplsm", &["--workspace", "--test", "threads", "--test", "vanished"])
-    }));
-    results.push(step("documentation tests", || cargo_test("doc", &["-p", "udapl", "--doc"])));
-    both(&results)
+    queue.push(listed("suites of daplsm", &["--workspace", "--test", "threads", "--test", "vanished"]));
+    queue.push(listed("documentation tests", &["-p", "udapl", "--doc"]));
+    side_by_side(queue)
+}
+
+/// Runs suites two at a time: many of them wait for timeouts most of their time. The output of each is shown when it ends.
+fn side_by_side(mut queue: Vec<(String, Vec<String>)>) -> Result {
+    const LANES: usize = 2;
+    // The longest first, so that none of them is alone at the end.
+    queue.sort_by_key(|(name, _)| LONGEST.iter().position(|long| name.ends_with(long)).unwrap_or(LONGEST.len()));
+    queue.reverse();
+    let logs = target_directory().join("test-logs");
+    let (queue, results) = (Mutex::new(queue), Mutex::new(Vec::new()));
+    let next = || queue.lock().ok()?.pop();
+    let lane = || {
+        while let Some((name, arguments)) = next() {
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            let result = step(&name, || {
+                let (output, is_good) = capture(&mut cargo_command(&arguments), &logs.join(format!("{name}.log")))?;
+                // In one piece, so that the lines of two suites do not mix.
+                let _ = std::io::stdout().lock().write_all(&output);
+                if is_good { Ok(()) } else { Err(format!("{name} failed")) }
+            });
+            if let Ok(mut results) = results.lock() {
+                results.push(result);
+            }
+        }
+    };
+    thread::scope(|scope| (0..LANES).for_each(|_| _ = scope.spawn(lane)));
+    both(&results.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()))
 }
 
 /// What `quick` leaves out. `is_required`: fails where it would skip what needs namespaces or guests.
@@ -139,8 +171,14 @@ const WITHIN_SM: [&str; 13] = [
     "tests::waits",
 ];
 
-/// Runs a suite. All packages are named, so that cargo builds each dependency once, whichever suite asks for it.
+/// Runs a suite, with its output as it comes.
 fn tests(suite: &str, known: &[String], rest: &[&str]) -> Result {
+    let arguments = arguments(suite, known, rest)?;
+    cargo_test(suite, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// What cargo gets for a suite. All packages are named, so that cargo builds each dependency once, whichever suite asks for it.
+fn arguments(suite: &str, known: &[String], rest: &[&str]) -> Result<Vec<String>> {
     let mut arguments = vec!["--workspace", "--no-fail-fast"];
     if suite == "unit" {
         // Without the one package whose library holds another's: it has no tests, and --lib would make some of it.
@@ -152,16 +190,22 @@ fn tests(suite: &str, known: &[String], rest: &[&str]) -> Result {
         }
         arguments.extend(chosen.into_iter().flat_map(|name| ["--test", name]));
     }
-    cargo_test(suite, &[&arguments, rest].concat())
+    Ok([&arguments, rest].concat().into_iter().map(str::to_owned).collect())
 }
 
 fn cargo_test(what: &str, arguments: &[&str]) -> Result {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    match cargo.current_dir(workspace()).arg("test").args(arguments).status() {
+    let mut cargo = cargo_command(arguments);
+    match cargo.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(_) => Err(format!("suite {what} failed")),
         Err(error) => Err(format!("{cargo:?}: {error}")),
     }
+}
+
+fn cargo_command(arguments: &[&str]) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(workspace()).arg("test").args(arguments);
+    cargo
 }
 
 /// The test programs there are.
