@@ -210,7 +210,6 @@ fn live(script: &[u8]) -> (u32, u32) {
         credits: u32::from(flags >> 4),
         peer_window_kib: 64,
         mtu_ceiling: if flags & 4 != 0 { 1200 } else { 9000 },
-        checked: false,
         overhead: 0,
         seed: [3; 16],
         peer: address(2),

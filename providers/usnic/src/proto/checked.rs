@@ -1,6 +1,4 @@
-//! The CRC32C that ends a packet where both sides agreed on it: against what a UDP checksum does not see.
-//!
-//! Payload is not copied on its way out, so the sum is taken over pieces. Against people it does nothing: that is `seal`.
+//! The CRC32C that ends a set-up packet where there is no key: it finds damage that a UDP checksum misses, and no attack.
 
 use zerocopy::IntoBytes;
 

@@ -46,9 +46,8 @@ pub(crate) struct Counters {
     /// Messages that we refused, and that the peer did.
     pub(crate) refusals_sent: u64,
     pub(crate) refusals_received: u64,
-    /// Not understood, or with a wrong CRC.
+    /// Not understood.
     pub(crate) malformed: u64,
-    pub(crate) corrupt: u64,
     /// Probe timeouts.
     pub(crate) timeouts: u64,
     /// How it stands: bytes that may be and are in flight, bytes a second (0: not paced), round trip, bytes of a datagram.

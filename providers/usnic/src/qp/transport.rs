@@ -1,8 +1,8 @@
 //! A connection that stands, with all that its packets leave by: what comes is opened and handed to it, what it wants to send is
 //! gathered and sent.
 //!
-//! Payload is gathered where it lies, and held until the call that sends it has returned; only what is sealed or summed is
-//! copied before. Runs under the lock of whoever has the connection: the queue pair, and after its end what remains of it.
+//! Payload is gathered where it lies, and held until the call that sends it has returned; only what is sealed is copied
+//! before. Runs under the lock of whoever has the connection: the queue pair, and after its end what remains of it.
 //! Decides nothing: what leaves and when is the connection's.
 
 use std::cell::RefCell;
@@ -17,7 +17,6 @@ use crate::net::name::Name;
 use crate::net::receive::Packets;
 use crate::net::send::{Batch, Outcome};
 use crate::net::socket::Socket;
-use crate::proto::checked;
 use crate::proto::congestion::Algorithm;
 use crate::proto::conn::{Config, Conn, Host, Outgoing, Payload};
 use crate::proto::path::{BASE, HEADERS_V4, HEADERS_V6};
@@ -240,7 +239,7 @@ impl Line {
 
     /// Puts the payload of a packet into the batch, behind its header. An error: it is not there.
     fn add(&mut self, bench: &mut Bench, outgoing: &Outgoing, world: &World) -> Result<(), Status> {
-        if self.seal.is_some() || outgoing.checked {
+        if self.seal.is_some() {
             return self.copy_in(bench.batch.own(), outgoing, world);
         }
         let Bench { batch, grip, .. } = bench;
@@ -268,7 +267,7 @@ impl Line {
         }
     }
 
-    /// The payload is copied, and then sealed or summed.
+    /// Copies the payload, and seals the packet.
     #[cold]
     fn copy_in(&mut self, out: &mut Vec<u8>, outgoing: &Outgoing, world: &World) -> Result<(), Status> {
         let start = out.len() - outgoing.header;
@@ -282,10 +281,6 @@ impl Line {
                 world.fetch(&Segment { key, pad: 0, address, length: length.into() }, out)?;
             }
             Payload::Padding(length) => out.resize(out.len() + length as usize, 0),
-        }
-        if outgoing.checked {
-            let sum = checked::Sum::default().add(&out[start..]).bytes();
-            out.extend_from_slice(&sum);
         }
         // Without a counter that was not used, the connection has lasted too long.
         let is_closed = self.seal.as_mut().is_none_or(|seal| seal.close(out, start));

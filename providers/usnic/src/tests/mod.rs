@@ -77,8 +77,6 @@ struct Side {
     sink: Arc<Recorder>,
     pd: crate::Pd,
     cq: Arc<Cq>,
-    /// Packets carry a checksum of their own.
-    checked: bool,
 }
 
 /// Nobody to wake: these tests poll.
@@ -98,7 +96,7 @@ impl Side {
         let params = format!("127.0.0.1 {params}");
         let ia = Usnic::open(&IaSpec { name: "usnic-test", params: &params, library: "" }, sink.clone()).unwrap();
         let (pd, cq) = (ia.alloc_pd().unwrap(), ia.create_cq(Weak::<Deaf>::new()).unwrap());
-        Side { ia, sink, pd, cq: Arc::new(cq), checked: false }
+        Side { ia, sink, pd, cq: Arc::new(cq) }
     }
 
     fn spec(&self) -> QpSpec<Usnic> {
@@ -237,7 +235,6 @@ fn agreed((side, qp): (&Side, &Qp), (other, other_qp): (&Side, &Qp), ours: u32, 
         credits: other_qp.0.wishes().credits,
         peer_window_kib: 4096,
         mtu_ceiling: device.ceiling(),
-        checked: side.checked,
         overhead: 0,
         seed: [7; 16],
         peer: other.ia.device.socket.local(),

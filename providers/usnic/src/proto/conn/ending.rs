@@ -7,6 +7,7 @@ use dapl::provider::{ConnectionEvent, Status};
 
 use super::Conn;
 use super::words::{Driver, Host, Outgoing, Payload, Source};
+use super::write::outgoing;
 use crate::proto::closing::{Closing, Pace};
 use crate::proto::psn::Psn;
 use crate::proto::setup::packets::{self, Fin};
@@ -294,7 +295,7 @@ impl<D: Driver> Conn<D> {
         // An answer is no longer than what it answers, so that nobody gains by a source that is not its own.
         let to = self.ending.asker.filter(|_| closing.owes_answer());
         let is_said = closing.transmit(self.now, out);
-        is_said.then(|| Outgoing { to, ..self.outgoing(out.len() - start) })
+        is_said.then(|| Outgoing { to, ..outgoing(out.len() - start) })
     }
 
     /// Flushes everything in its order.

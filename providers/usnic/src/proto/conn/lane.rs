@@ -3,13 +3,13 @@
 //! Also knows how large packets are to be: the search for the path's MTU is here. Counts bytes of datagrams.
 
 use super::words::Config;
+use crate::proto::Nanos;
 use crate::proto::congestion::{Ack, Congestion, Controller, Loss, Sent};
 use crate::proto::flight::{Acked, Flight, Lost};
 use crate::proto::pacer::Pacer;
 use crate::proto::path::Path;
 use crate::proto::setup::Terms;
 use crate::proto::wire::{CHUNK, FRAGMENT, PIECE};
-use crate::proto::{Nanos, checked};
 
 /// Probe timeouts that make persistent congestion: kPersistentCongestionThreshold (RFC 9002, 7.6.1).
 const PERSISTENT_CONGESTION_THRESHOLD: Nanos = 3;
@@ -20,7 +20,7 @@ pub(super) struct Lane {
     pub(super) path: Path,
     /// Bytes that the peer's socket has room for.
     peer_window: u64,
-    /// What a CRC and a seal add to every datagram.
+    /// Bytes that a seal adds to every datagram.
     pub(super) extra: usize,
     /// Bytes sent since an ack was asked for.
     unasked: u64,
@@ -34,7 +34,7 @@ pub(super) struct Lane {
 
 impl Lane {
     pub(super) fn new(config: &Config, terms: &Terms) -> Self {
-        let ceiling = terms.mtu_ceiling.max(CHUNK + 1 + terms.overhead + checked::LEN);
+        let ceiling = terms.mtu_ceiling.max(CHUNK + 1 + terms.overhead);
         let path = Path::new(config.mtu_start.min(ceiling), ceiling, config.ip_headers);
         let peer_window = u64::from(terms.peer_window_kib) << 10;
         let first_psn = terms.first_psn.0.into();
@@ -44,7 +44,7 @@ impl Lane {
             known: path.mtu(),
             path,
             peer_window,
-            extra: terms.overhead + if terms.checked { checked::LEN } else { 0 },
+            extra: terms.overhead,
             unasked: 0,
             is_cwnd_limited: false,
             newest_acked: 0,

@@ -18,7 +18,7 @@ use super::words::{Driver, Host, Source, Work};
 use crate::proto::psn::Psn;
 use crate::proto::received::Arrival;
 use crate::proto::wire::{self, Ack, Data, FLAG_ACK_NOW, FLAG_LAST, Head, Kind, Op, Range, Refusal};
-use crate::proto::{MICROS, Nanos, challenge, checked};
+use crate::proto::{MICROS, Nanos, challenge};
 
 /// A small message that was delivered, and is to be noted at the next opportunity (US-12).
 #[derive(Clone, Copy, Debug)]
@@ -52,11 +52,6 @@ impl<D: Driver> Conn<D> {
     pub(crate) fn receive(&mut self, now: Nanos, head: &Head, body: &[u8], from: Source, host: &mut impl Host<D>) {
         self.now = now;
         self.settle(host);
-        let body = match checked::open(head, body) {
-            Some(body) if self.terms.checked => body,
-            None if self.terms.checked => return self.counters.corrupt += 1,
-            _ => body,
-        };
         self.partner.heard(now, from);
         // What was sent before the other side had the confirmation says nothing of it.
         if !matches!(head.kind(), Some(Kind::Accept | Kind::Cookie | Kind::Reject)) {

@@ -9,6 +9,7 @@ use super::Conn;
 use super::pieces::Torn;
 use super::requests::{Bounds, Sent, Stage, Wait, What, is_below};
 use super::words::{Channel, Driver, Host, Outgoing, Payload, Source, Work};
+use super::write::outgoing;
 use crate::proto::flight::{Cause, State};
 use crate::proto::psn::Psn;
 use crate::proto::wire::{FLAG_ACK_NOW, Head, Kind};
@@ -79,10 +80,10 @@ impl<D: Driver> Conn<D> {
         if let Some(to) = self.partner.transmit(self.now, self.flight.rtt(), &self.terms, out) {
             let is_moving = to != self.partner.at();
             *if is_moving { &mut self.counters.challenges } else { &mut self.counters.keepalives } += 1;
-            return Some(Outgoing { to: Some(to), ..self.outgoing(out.len() - start) });
+            return Some(Outgoing { to: Some(to), ..outgoing(out.len() - start) });
         }
         if self.confirming.as_mut().is_some_and(|it| it.transmit(self.now, &self.terms, out)) {
-            return Some(self.outgoing(out.len() - start));
+            return Some(outgoing(out.len() - start));
         }
         let note = self.notes.pop_front()?;
         Some(match note {

@@ -173,6 +173,4 @@ pub(crate) struct Outgoing {
     pub(crate) resend: bool,
     /// Where to, if not to `Conn::peer`.
     pub(crate) to: Option<Source>,
-    /// A CRC32C of header and payload, in network byte order, is to follow the payload (`FLAG_CHECKED`).
-    pub(crate) checked: bool,
 }

@@ -11,14 +11,13 @@ use super::requests::{Sent, What};
 use super::words::{Channel, Driver, Host, Outgoing, Payload, Source, Work};
 use crate::proto::psn::Psn;
 use crate::proto::wire::{
-    Ack, CHUNK, Carried, Extent, FLAG_ACK_NOW, FLAG_CHECKED, FLAG_LAST, FRAGMENT, Head, Kind, Message, Op, Part,
-    RANGES, Range, Selective,
+    Ack, CHUNK, Carried, Extent, FLAG_ACK_NOW, FLAG_LAST, FRAGMENT, Head, Kind, Message, Op, Part, RANGES, Range,
+    Selective,
 };
 
 impl<D: Driver> Conn<D> {
     fn head(&self, kind: Kind, flags: u16) -> Head {
-        let checked = if self.terms.checked { FLAG_CHECKED } else { 0 };
-        Head::new(kind, flags | checked, self.terms.peer_conn, self.terms.peer_token)
+        Head::new(kind, flags, self.terms.peer_conn, self.terms.peer_token)
     }
 
     /// What its packets say of the message that a piece belongs to, and where the piece lies.
@@ -94,7 +93,7 @@ impl<D: Driver> Conn<D> {
             out.extend_from_slice(Part { offset: sent.offset.into() }.as_bytes());
         }
         let channel = if sent.command && !resend { Channel::Command } else { Channel::Data };
-        Outgoing { payload, channel, resend, ..self.outgoing(out.len() - start) }
+        Outgoing { payload, channel, resend, ..outgoing(out.len() - start) }
     }
 
     /// The next piece of a packet. The last one asks for an ack.
@@ -110,7 +109,7 @@ impl<D: Driver> Conn<D> {
         out.extend_from_slice(Part { offset: piece.offset.into() }.as_bytes());
         let end = sent.offset + sent.length;
         out.extend_from_slice(Extent { start: sent.offset.into(), end: end.into() }.as_bytes());
-        Outgoing { payload, channel: Channel::Data, resend, ..self.outgoing(out.len() - start) }
+        Outgoing { payload, channel: Channel::Data, resend, ..outgoing(out.len() - start) }
     }
 
     /// The head of a packet with data, its number, and the ack that rides on it.
@@ -120,17 +119,6 @@ impl<D: Driver> Conn<D> {
         let delay = self.acks.carried(self.now);
         let carried = Carried { psn: psn.0.into(), ack: self.said(delay, host) };
         out.extend_from_slice(carried.as_bytes());
-    }
-
-    pub(super) fn outgoing(&self, header: usize) -> Outgoing {
-        Outgoing {
-            header,
-            payload: Payload::None,
-            channel: Channel::Command,
-            resend: false,
-            to: None,
-            checked: self.terms.checked,
-        }
     }
 
     /// What we have received, and may receive.
@@ -160,7 +148,7 @@ impl<D: Driver> Conn<D> {
         out.extend_from_slice(selective.as_bytes());
         out.extend_from_slice(ranges[..count].as_bytes());
         self.counters.acks_sent += 1;
-        self.outgoing(out.len() - start)
+        outgoing(out.len() - start)
     }
 
     /// A head, and nothing else.
@@ -173,6 +161,11 @@ impl<D: Driver> Conn<D> {
         let start = out.len();
         out.extend_from_slice(self.head(kind, 0).as_bytes());
         out.extend_from_slice(word);
-        Outgoing { to, ..self.outgoing(out.len() - start) }
+        Outgoing { to, ..outgoing(out.len() - start) }
     }
+}
+
+/// A packet without payload, whose header has this many bytes.
+pub(super) fn outgoing(header: usize) -> Outgoing {
+    Outgoing { header, payload: Payload::None, channel: Channel::Command, resend: false, to: None }
 }

@@ -81,8 +81,6 @@ pub(crate) struct Offer {
     pub(crate) window_kib: u16,
     /// Bytes of the largest datagram that it can take or send.
     pub(crate) mtu: u16,
-    /// Wants every packet to be checked by a CRC.
-    pub(crate) checked: bool,
     /// Fresh, so that no two connections have the same keys.
     pub(crate) random: [u8; 16],
 }
@@ -101,7 +99,6 @@ impl Offer {
             credits: 0,
             window_kib: 64,
             mtu: MIN_MTU,
-            checked: false,
             random: fresh,
         }
     }
@@ -130,8 +127,6 @@ pub(crate) struct Terms {
     pub(crate) peer_window_kib: u16,
     /// Bytes of a datagram that both sides may send at most, with all that is added to it.
     pub(crate) mtu_ceiling: usize,
-    /// Every packet is checked by a CRC of [`checked::LEN`](crate::proto::checked::LEN) bytes. Never of a sealed connection.
-    pub(crate) checked: bool,
     /// Bytes that sealing adds to every packet after it was made: [`seal::OVERHEAD`], or none.
     pub(crate) overhead: usize,
     /// The peer's address.
@@ -237,7 +232,6 @@ impl Setup {
             credits: theirs.credits,
             peer_window_kib: theirs.window_kib,
             mtu_ceiling: usize::from(ours.mtu.min(theirs.mtu)),
-            checked: seal.is_none() && (ours.checked || theirs.checked),
             overhead: if seal.is_some() { seal::OVERHEAD } else { 0 },
             peer,
             seed,

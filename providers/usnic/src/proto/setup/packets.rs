@@ -23,7 +23,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 use super::{MAX_PRIVATE, MIN_MTU, Offer, Random, Terms};
 use crate::proto::psn::Psn;
 use crate::proto::seal::{GUARD, Guard};
-use crate::proto::wire::{self, FLAG_CHECKED, FLAG_UNKNOWN, Head, Kind, VERSION};
+use crate::proto::wire::{self, FLAG_UNKNOWN, Head, Kind, VERSION};
 
 /// Bytes of a request: all paths take them, and three times as many hold every answer more than once.
 pub(crate) const REQUEST: usize = 1200;
@@ -87,14 +87,11 @@ struct Offered {
     credits: U32,
     window_kib: U16,
     mtu: U16,
-    flags: U16,
+    spare: U16,
     /// Bytes of private data that follow.
     private: U16,
     random: [u8; 16],
 }
-
-/// In [`Offered`]: every packet is to be checked.
-const WANTS_CHECKED: u16 = 1;
 
 /// Writes what both requests and accepts carry. The caller has seen to the length of the private data.
 fn put_offer(offer: &Offer, private: &[u8], out: &mut Vec<u8>) {
@@ -107,7 +104,7 @@ fn put_offer(offer: &Offer, private: &[u8], out: &mut Vec<u8>) {
         credits: offer.credits.into(),
         window_kib: offer.window_kib.into(),
         mtu: offer.mtu.into(),
-        flags: if offer.checked { WANTS_CHECKED } else { 0 }.into(),
+        spare: 0.into(),
         private: (private.len() as u16).into(),
         random: offer.random,
     };
@@ -127,7 +124,6 @@ pub(super) fn offer(bytes: &[u8]) -> Option<(Offer, &[u8])> {
         credits: offered.credits.get(),
         window_kib: offered.window_kib.get(),
         mtu: offered.mtu.get(),
-        checked: offered.flags.get() & WANTS_CHECKED != 0,
         random: offered.random,
     };
     let private = usize::from(offered.private.get());
@@ -355,8 +351,7 @@ pub(super) fn put_unknown(guard: &Guard, theirs: &Offer, random: &mut dyn Random
 
 /// The head of a packet on a connection.
 pub(crate) fn head(kind: Kind, terms: &Terms) -> Head {
-    let flags = if terms.checked { FLAG_CHECKED } else { 0 };
-    Head::new(kind, flags, terms.peer_conn, terms.peer_token)
+    Head::new(kind, 0, terms.peer_conn, terms.peer_token)
 }
 
 /// The end of what a side sends, and how much it has of the other's.

@@ -10,7 +10,6 @@ use dapl::provider::Status;
 use super::book::Hand;
 use super::network::Datagram;
 use super::scenario::SidePlan;
-use crate::proto::checked::Sum;
 use crate::proto::conn::{Config, Conn, Outgoing, Payload};
 use crate::proto::psn::Psn;
 use crate::proto::seal::{self, Seal};
@@ -102,7 +101,6 @@ impl Line {
     }
 
     fn note_arrival(&mut self, head: &Head, body: &[u8]) {
-        let body = &body[..body.len().saturating_sub(if self.terms.checked { 4 } else { 0 })];
         let next = match head.kind() {
             Some(kind @ (Kind::Fragment | Kind::Chunk | Kind::Piece)) => {
                 let Some(data) = wire::data(kind, body) else { return };
@@ -146,9 +144,8 @@ impl Line {
             assert_eq!(out.header, bytes.len());
             self.note_leaving(&bytes);
             let to = out.to.unwrap_or(self.conn.peer());
-            let checked = out.checked;
             if let Some(bytes) = self.gather(out, std::mem::take(&mut bytes)) {
-                return self.finish(bytes, checked).map(|bytes| (to, bytes));
+                return self.finish(bytes).map(|bytes| (to, bytes));
             }
         }
         None
@@ -179,12 +176,8 @@ impl Line {
         Some(bytes)
     }
 
-    /// Adds what checks and seals a packet.
-    fn finish(&mut self, mut bytes: Vec<u8>, checked: bool) -> Option<Vec<u8>> {
-        if checked {
-            let sum = Sum::default().add(&bytes).bytes();
-            bytes.extend_from_slice(&sum);
-        }
+    /// Seals a packet.
+    fn finish(&mut self, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
         self.seal.as_mut().is_none_or(|seal| seal.close(&mut bytes, 0)).then_some(bytes)
     }
 

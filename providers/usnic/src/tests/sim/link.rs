@@ -112,7 +112,6 @@ impl Link {
             credits,
             window_kib: 1,
             mtu: 1200,
-            checked: plan.checked,
             random: [0; 16],
         }
     }

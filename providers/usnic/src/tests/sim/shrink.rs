@@ -124,7 +124,6 @@ fn simpler(of: &Scenario) -> Vec<Scenario> {
     }
     for at in 0..of.links.len() {
         with(&|it| (it.links[at].withdraw, it.links[at].think, it.links[at].start) = (None, 0, 0));
-        with(&|it| it.links[at].checked = false);
         with(&|it| it.links[at].finish = Finish::Drain(0));
         for side in 0..2 {
             with(&|it| it.links[at].sides[side].shared = false);

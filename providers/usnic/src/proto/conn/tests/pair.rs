@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 use dapl::provider::{ConnectionEvent, Remote, Status};
 
-use crate::proto::checked::Sum;
 use crate::proto::conn::{Config, Conn, Driver, Host, Outgoing, Payload, Post, Source, Work};
 use crate::proto::psn::Psn;
 use crate::proto::setup::Terms;
@@ -237,7 +236,6 @@ pub(crate) struct Plan {
     pub(crate) number: u32,
     pub(crate) reads: u32,
     pub(crate) mtu: usize,
-    pub(crate) checked: bool,
     pub(crate) memory: usize,
     pub(crate) seed: u64,
 }
@@ -245,7 +243,7 @@ pub(crate) struct Plan {
 impl Default for Plan {
     fn default() -> Self {
         let config = Config { window_kib: u16::MAX, ..Config::default() };
-        Plan { config, psn: [7, 900], number: 0, reads: 4, mtu: 1200, checked: false, memory: 1 << 16, seed: 1 }
+        Plan { config, psn: [7, 900], number: 0, reads: 4, mtu: 1200, memory: 1 << 16, seed: 1 }
     }
 }
 
@@ -267,7 +265,6 @@ impl Pair {
                 credits: plan.number,
                 peer_window_kib: plan.config.window_kib,
                 mtu_ceiling: plan.mtu,
-                checked: plan.checked,
                 overhead: 0,
                 seed: [place as u8; 16],
                 peer: side.other().address(),
@@ -485,10 +482,6 @@ fn gather(end: &mut End, out: &Outgoing, bytes: &mut Vec<u8>) -> bool {
                 }
             }
         }
-    }
-    if out.checked {
-        let sum = Sum::default().add(bytes).bytes();
-        bytes.extend_from_slice(&sum);
     }
     true
 }

@@ -209,15 +209,6 @@ fn packets_are_lost_doubled_and_overtaken() {
 }
 
 #[test]
-fn bits_are_flipped() {
-    for seed in 0..30 {
-        let weather = Weather { corrupt: 50, ..storm(10) };
-        let run = run(Plan { checked: true, ..plan(seed) }, weather, 30);
-        assert!(run.pair.a.conn.counters().corrupt > 0);
-    }
-}
-
-#[test]
 fn packets_are_tiny() {
     for seed in 0..20 {
         let config = Config { mtu_start: 100, tiny: 20, ..plan(seed).config };

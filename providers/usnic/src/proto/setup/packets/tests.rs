@@ -11,7 +11,7 @@ fn guards() -> [Guard; 2] {
 }
 
 fn an_offer() -> Offer {
-    Offer { ord: 3, ird: 4, credits: 5, window_kib: 6, mtu: 9000, checked: true, ..Offer::new(9, &mut Dice::new(1)) }
+    Offer { ord: 3, ird: 4, credits: 5, window_kib: 6, mtu: 9000, ..Offer::new(9, &mut Dice::new(1)) }
 }
 
 const TO: To = To { conn: 3, token: 4, hop: 5 };
@@ -146,7 +146,7 @@ fn who_does_not_know_a_connection_says_so_with_its_number_and_token() {
             bad[bit / 8] ^= 1 << (bit % 8);
             assert!(!is_unknown(&guard, &bad), "bit {bit}");
         }
-        // Who had it, and ends it, says the same without the flag, checked or not.
+        // Who had it, and ends it, says the same without the flag, guarded or not.
         let mut ends = Vec::new();
         let head = Head::new(Kind::Reset, 0, 9, an_offer().token);
         guard.close(head, &[], &[], &mut Dice::new(5), &mut ends);
