@@ -3,7 +3,7 @@
 //! What a connection has counted is added up when it ends, so that nothing is lost with its queue pair. Decides nothing.
 #![forbid(unsafe_code)]
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use dapl::provider::Count;
@@ -12,81 +12,55 @@ use parking_lot::Mutex;
 
 use crate::proto::counters::Counters;
 
-/// Counts of connections by name, in the order of [`NAMES`].
-pub(crate) type Counts = [u64; NAMES.len()];
+/// Counts of connections, in the order of [`TABLE`].
+pub(crate) type Counts = [u64; TABLE.len()];
 
-/// So long a lock is waited for when the process exits: some thread may hold it for ever.
+/// How long a process that exits waits for a lock: its holder may be a thread that has stopped.
 pub(crate) const GRACE: Duration = Duration::from_millis(20);
 
+/// A name that is shown, and where its count is found.
+type Row = (&'static str, fn(&Counters) -> u64);
+
 /// What is counted.
-pub(crate) const NAMES: [&str; 28] = [
-    "sent",
-    "sent bytes",
-    "resent after a gap",
-    "resent after a timeout",
-    "resent as a probe",
-    "left in pieces",
-    "lost",
-    "not lost after all",
-    "received",
-    "received bytes",
-    "duplicates",
-    "out of window",
-    "gaps",
-    "delivered at once",
-    "malformed",
-    "acks sent",
-    "acks carried",
-    "acks received",
-    "false acks",
-    "asked for a receive",
-    "without a receive",
-    "taken back",
-    "mtu probes",
-    "keepalives",
-    "challenges",
-    "refusals sent",
-    "refusals received",
-    "timeouts",
+const TABLE: [Row; 28] = [
+    ("sent", |of| of.sent),
+    ("sent bytes", |of| of.sent_bytes),
+    ("resent after a gap", |of| of.resent_gap),
+    ("resent after a timeout", |of| of.resent_timeout),
+    ("resent as a probe", |of| of.resent_probe),
+    ("left in pieces", |of| of.torn),
+    ("lost", |of| of.lost),
+    ("not lost after all", |of| of.spurious),
+    ("received", |of| of.received),
+    ("received bytes", |of| of.received_bytes),
+    ("duplicates", |of| of.duplicates),
+    ("out of window", |of| of.outside),
+    ("gaps", |of| of.gaps),
+    ("delivered at once", |of| of.fast),
+    ("malformed", |of| of.malformed),
+    ("acks sent", |of| of.acks_sent),
+    ("acks carried", |of| of.acks_carried),
+    ("acks received", |of| of.acks_received),
+    ("false acks", |of| of.acks_false),
+    ("asked for a receive", |of| of.credit_probes),
+    ("without a receive", |of| of.no_receive),
+    ("taken back", |of| of.taken_back),
+    ("mtu probes", |of| of.mtu_probes),
+    ("keepalives", |of| of.keepalives),
+    ("challenges", |of| of.challenges),
+    ("refusals sent", |of| of.refusals_sent),
+    ("refusals received", |of| of.refusals_received),
+    ("timeouts", |of| of.timeouts),
 ];
 
-/// As [`NAMES`] has them; how a connection stands is not counted.
-pub(crate) fn counts(of: &Counters) -> Counts {
-    [
-        of.sent,
-        of.sent_bytes,
-        of.resent_gap,
-        of.resent_timeout,
-        of.resent_probe,
-        of.torn,
-        of.lost,
-        of.spurious,
-        of.received,
-        of.received_bytes,
-        of.duplicates,
-        of.outside,
-        of.gaps,
-        of.fast,
-        of.malformed,
-        of.acks_sent,
-        of.acks_carried,
-        of.acks_received,
-        of.acks_false,
-        of.credit_probes,
-        of.no_receive,
-        of.taken_back,
-        of.mtu_probes,
-        of.keepalives,
-        of.challenges,
-        of.refusals_sent,
-        of.refusals_received,
-        of.timeouts,
-    ]
+/// The counts of one connection, in the order of [`TABLE`].
+fn counts(of: &Counters) -> Counts {
+    TABLE.map(|(_, count)| count(of))
 }
 
 /// The same with names and units, as they are shown.
 pub(crate) fn named(counts: Counts) -> impl Iterator<Item = Count> {
-    NAMES.into_iter().zip(counts).map(|(name, value)| Count { name, unit: unit(name), value, is_level: false })
+    TABLE.into_iter().zip(counts).map(|((name, _), value)| Count { name, unit: unit(name), value, is_level: false })
 }
 
 fn unit(name: &str) -> &'static str {
@@ -116,32 +90,21 @@ pub(crate) fn log(ep: ObjectId, of: &Counters) {
     }
 }
 
-/// A queue pair.
-pub(crate) trait Counted: Send + Sync {
-    /// What its connection has counted so far.
-    fn counters(&self) -> Option<Counters>;
-    /// Ends whatever there is.
-    fn end_all(&self);
-    /// The process exits: tells the peer, if that can be done soon.
-    fn farewell(&self);
-}
-
-/// All of an IA.
-#[derive(Default)]
-pub(crate) struct Tally {
-    pairs: Mutex<Vec<Weak<dyn Counted>>>,
+/// The queue pairs of an IA, each a `Q`, and what their past connections have counted.
+pub(crate) struct Tally<Q> {
+    pairs: Mutex<Vec<Weak<Q>>>,
     past: Mutex<Counts>,
 }
 
-impl std::fmt::Debug for Tally {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tally").field("past", &self.past).finish_non_exhaustive()
+impl<Q> Default for Tally<Q> {
+    fn default() -> Self {
+        Tally { pairs: Mutex::default(), past: Mutex::default() }
     }
 }
 
-impl Tally {
-    /// One more. Those that are gone make room before the list grows.
-    pub(crate) fn add(&self, pair: Weak<dyn Counted>) {
+impl<Q> Tally<Q> {
+    /// Adds a queue pair. Those that are gone are removed before the list grows.
+    pub(crate) fn add(&self, pair: Weak<Q>) {
         let mut pairs = self.pairs.lock();
         if pairs.len() == pairs.capacity() {
             pairs.retain(|known| known.strong_count() > 0);
@@ -154,30 +117,22 @@ impl Tally {
         add(&mut self.past.lock(), &counts(counters));
     }
 
-    /// Of all connections, past and present.
-    pub(crate) fn sum(&self) -> Counts {
+    /// The counts of all connections, past and present; `of` gives those of a queue pair that has one.
+    pub(crate) fn sum(&self, of: impl Fn(&Q) -> Option<Counters>) -> Counts {
         let mut sum = *self.past.lock();
-        let present = self.present();
-        let counted = present.iter().filter_map(|pair| pair.counters());
-        counted.for_each(|counters| add(&mut sum, &counts(&counters)));
+        let counted = self.present();
+        counted.iter().filter_map(|pair| of(pair)).for_each(|counters| add(&mut sum, &counts(&counters)));
         sum
     }
 
-    /// Ends all that are connected.
-    pub(crate) fn end_all(&self) {
-        self.present().iter().for_each(|pair| pair.end_all());
-    }
-
-    /// The process exits.
-    pub(crate) fn farewell(&self) {
-        let Some(pairs) = self.pairs.try_lock_for(GRACE) else { return };
-        let present: Vec<_> = pairs.iter().filter_map(Weak::upgrade).collect();
-        drop(pairs);
-        present.iter().for_each(|pair| pair.farewell());
-    }
-
-    fn present(&self) -> Vec<std::sync::Arc<dyn Counted>> {
+    pub(crate) fn present(&self) -> Vec<Arc<Q>> {
         self.pairs.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The same for a process that exits; none where another thread keeps the lock for longer than [`GRACE`].
+    pub(crate) fn present_soon(&self) -> Vec<Arc<Q>> {
+        let pairs = self.pairs.try_lock_for(GRACE);
+        pairs.map_or_else(Vec::new, |pairs| pairs.iter().filter_map(Weak::upgrade).collect())
     }
 }
 
@@ -187,38 +142,32 @@ fn add(sum: &mut Counts, more: &Counts) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
-    struct Sent(u64);
-
-    impl Counted for Sent {
-        fn counters(&self) -> Option<Counters> {
-            (self.0 > 0).then(|| Counters { sent: self.0, timeouts: 1, ..Counters::default() })
-        }
-
-        fn end_all(&self) {}
-
-        fn farewell(&self) {}
+    /// Counters of a queue pair that has sent this many packets.
+    fn sent(count: &u64) -> Option<Counters> {
+        (*count > 0).then(|| Counters { sent: *count, timeouts: 1, ..Counters::default() })
     }
 
     #[test]
     fn sums_are_of_past_and_present() {
         let tally = Tally::default();
-        let pairs: Vec<Arc<dyn Counted>> = vec![Arc::new(Sent(3)), Arc::new(Sent(4)), Arc::new(Sent(0))];
+        let pairs = [3, 4, 0].map(Arc::new);
         pairs.iter().for_each(|pair| tally.add(Arc::downgrade(pair)));
         tally.is_over(&Counters { sent: 10, ..Counters::default() });
-        let named = |sum: Counts| -> Vec<_> { NAMES.into_iter().zip(sum).filter(|(_, count)| *count > 0).collect() };
-        assert_eq!(named(tally.sum()), [("sent", 17), ("timeouts", 2)]);
+        let named = |sum: Counts| -> Vec<_> {
+            TABLE.map(|(name, _)| name).into_iter().zip(sum).filter(|(_, count)| *count > 0).collect()
+        };
+        assert_eq!(named(tally.sum(sent)), [("sent", 17), ("timeouts", 2)]);
         drop(pairs);
-        assert_eq!(named(tally.sum()), [("sent", 10)]);
+        assert_eq!(named(tally.sum(sent)), [("sent", 10)]);
     }
 
     #[test]
     fn names_stand_where_their_counts_do() {
         let counters = Counters { sent_bytes: 1, malformed: 2, no_receive: 3, timeouts: 4, ..Counters::default() };
-        let named: Vec<_> = NAMES.into_iter().zip(counts(&counters)).filter(|(_, count)| *count > 0).collect();
+        let named: Vec<_> =
+            TABLE.map(|(name, _)| name).into_iter().zip(counts(&counters)).filter(|(_, count)| *count > 0).collect();
         assert_eq!(named, [("sent bytes", 1), ("malformed", 2), ("without a receive", 3), ("timeouts", 4)]);
     }
 
@@ -239,7 +188,7 @@ mod tests {
     fn those_that_are_gone_take_no_room() {
         let tally = Tally::default();
         for _ in 0..1000 {
-            let pair: Arc<dyn Counted> = Arc::new(Sent(1));
+            let pair = Arc::new(1u64);
             tally.add(Arc::downgrade(&pair));
         }
         assert!(tally.pairs.lock().capacity() < 64);

@@ -6,7 +6,7 @@
 //! set-up (`cm`). A connection's packets may touch registered memory (`memory/regions`), through its `qp/host`. dapl sees queue
 //! pairs (`qp`: each sends through its `transport`, and its `closing` state answers late packets), completion queues (`cq`),
 //! shared receive queues (`srq`) and requests (`cm/request`). `limits` says what they can do, `counters` adds up what they
-//! count, `cm/exit_handler` ends them when the process exits. `fuzz` feeds `proto` with any bytes, for tests alone.
+//! count, `qp/exit_handler` ends them when the process exits.
 //!
 //! It knows no handle and no event; dapl knows no packet.
 
@@ -16,6 +16,7 @@ mod cq;
 mod device;
 mod engine;
 #[cfg(any(test, fuzzing))]
+#[path = "tests/fuzz.rs"]
 pub mod fuzz;
 mod limits;
 mod memory;
@@ -50,6 +51,7 @@ use cm::{Incoming, Listening};
 use counters::Tally;
 use device::Device;
 use memory::regions::Regions;
+use qp::Core;
 use qp::host::Window;
 use qp::pair::Reports;
 
@@ -63,7 +65,7 @@ pub struct Usnic {
     regions: Arc<Regions>,
     limits: Limits,
     names: SharedNames,
-    tally: Arc<Tally>,
+    tally: Arc<Tally<Core>>,
     next_pd: AtomicU32,
     /// How many shared receive queues there are.
     srqs: Arc<AtomicU32>,
@@ -144,7 +146,7 @@ impl Provider for Usnic {
         let regions = Arc::new(Regions::new(random()?));
         let names = SharedNames::new(device.knobs.base_dir());
         let tally = Arc::default();
-        cm::exit_handler::remember(&tally);
+        qp::exit_handler::remember(&tally);
         Ok(Usnic { device, regions, limits, names, tally, next_pd: AtomicU32::new(1), srqs: Arc::default() })
     }
 
@@ -157,7 +159,7 @@ impl Provider for Usnic {
     }
 
     fn counts(&self) -> Vec<Count> {
-        limits::counts(&self.device, self.tally.sum())
+        limits::counts(&self.device, self.tally.sum(Core::counters))
     }
 
     fn address(&self) -> SocketAddr {
@@ -171,7 +173,7 @@ impl Provider for Usnic {
 
     fn close(&self) {
         self.device.shut();
-        self.tally.end_all();
+        self.tally.present().iter().for_each(|qp| qp.abort());
     }
 }
 

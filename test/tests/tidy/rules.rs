@@ -79,7 +79,7 @@ const SM: &[&[&str]] = &[
 const USNIC: &[&[&str]] = &[
     &["proto", "net", "engine/jobs", "memory/regions"],
     &["settings", "engine/polling", "counters", "srq"],
-    &["qp/pair", "cm/exit_handler"],
+    &["qp/pair"],
     &["qp/table"],
     &["device"],
     &["engine/progress", "cm"],
@@ -91,7 +91,7 @@ const USNIC: &[&[&str]] = &[
     &["qp/closing"],
     &["qp/queue_pair"],
     &["qp"],
-    &["cm/request", "fuzz"],
+    &["cm/request", "qp/exit_handler"],
 ];
 
 /// As its `lib.rs` has it.

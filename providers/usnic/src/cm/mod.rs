@@ -7,7 +7,6 @@
 
 mod asked;
 mod asking;
-pub(crate) mod exit_handler;
 mod listening;
 pub(crate) mod request;
 mod secrets;

@@ -25,7 +25,7 @@ use dapl_software::memory::window::BindRequest;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::cm::Wishes;
-use crate::counters::{self, Counted, Tally};
+use crate::counters::{self, Tally};
 use crate::device::{self, Device};
 use crate::engine::jobs::Job;
 use crate::limits;
@@ -47,7 +47,7 @@ pub struct Qp(pub(crate) Arc<Core>);
 /// The queue pair itself, shared with the device and shared receive queues.
 pub(crate) struct Core {
     device: Arc<Device>,
-    tally: Arc<Tally>,
+    tally: Arc<Tally<Core>>,
     world: World,
     config: Config,
     max_message: u64,
@@ -129,8 +129,7 @@ impl Qp {
                 inner: Mutex::new(inner),
             }
         }));
-        let counted: Weak<dyn Counted> = Arc::downgrade(&(qp.0.clone() as Arc<dyn Counted>));
-        ia.tally.add(counted);
+        ia.tally.add(Arc::downgrade(&qp.0));
         qp
     }
 }
@@ -321,7 +320,7 @@ impl Core {
     }
 
     /// Ends whatever there is; nobody hears of it.
-    fn abort(&self) {
+    pub(crate) fn abort(&self) {
         let mut inner = self.inner.lock();
         let attempt = match inner.stage {
             Stage::Connecting(number) => Some(number),

@@ -3,7 +3,6 @@
 use std::process::Command;
 
 use super::*;
-use crate::counters::Counted;
 
 /// Set in a process of its own that runs one test only.
 const ALONE: &str = "DAPLUSNIC_TEST_ALONE";

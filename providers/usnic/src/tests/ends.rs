@@ -200,14 +200,14 @@ fn a_queue_pair_that_was_dropped_leaves_nothing() {
 
 /// As at the exit of a process: nothing completes there any more, and the peer has what is its due.
 #[test]
-fn a_farewell_acks_what_was_delivered_and_tells_of_the_end() {
+fn an_exit_acks_what_was_delivered_and_resets() {
     let (a, qa, b, qb) = two();
     qb.post_recv(&[], token(1)).unwrap();
     qb.post_recv(&[], token(2)).unwrap();
     qa.post_recv(&[], token(3)).unwrap();
     qa.post_send(&wr(SEND, &[], 4)).unwrap();
     assert_eq!(b.completion(&a).token.cookie, 1);
-    b.ia.tally.farewell();
+    b.ia.tally.present_soon().iter().for_each(|qp| qp.exit());
     let (sent, recv) = (a.completion(&b), a.completion(&b));
     assert_eq!((sent.token.cookie, sent.status), (4, Status::Success));
     assert_eq!((recv.token.cookie, recv.status), (3, Status::Flushed));

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use dapl::provider::ConnId;
 
 use super::{Core, Stage};
-use crate::counters::{self, Counted};
+use crate::counters;
 use crate::device;
 use crate::net::errors::Missed;
 use crate::net::receive::Packets;
@@ -95,16 +95,14 @@ impl Pair for Core {
     }
 }
 
-impl Counted for Core {
-    fn counters(&self) -> Option<Counters> {
+impl Core {
+    /// What its connection has counted so far.
+    pub(crate) fn counters(&self) -> Option<Counters> {
         self.inner.lock().line.as_ref().map(|line| line.link.counters())
     }
 
-    fn end_all(&self) {
-        self.abort();
-    }
-
-    fn farewell(&self) {
+    /// The process exits: acknowledges what was received and resets the connection, if its lock is free soon.
+    pub(crate) fn exit(&self) {
         let Some(mut inner) = self.inner.try_lock_for(counters::GRACE) else { return };
         if let Some(line) = &mut inner.line {
             let now = device::now();

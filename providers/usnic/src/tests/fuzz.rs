@@ -1,7 +1,5 @@
 //! What holds for every input from the network: the fuzz targets of `test/fuzz` look for a counterexample, the tests here replay
 //! those known, and some thousand that come of them.
-//!
-//! Not part of the library: it is only there for tests and fuzzers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

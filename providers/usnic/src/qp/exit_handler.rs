@@ -1,9 +1,8 @@
-//! A process that exits with connections open: what it has received is acked, and its peers hear of the end at once.
+//! Exit handler: a process that exits with open connections acknowledges what it has received, and resets them.
 //!
-//! Without that an ack that waits for something to carry it would die with the process, and the peer's request with it,
-//! though its message has been delivered; and the peer would learn of the end only when it asks. Nothing is waited for but
-//! for a moment: whoever holds a lock while the process exits keeps that connection from saying anything. After a signal or
-//! `_exit` nobody says anything. A forked child says nothing for its parent.
+//! Without it an ack that is still delayed would be lost with the process, so the peer's request would fail although its message
+//! was delivered; and the peer would notice the end only by its timeouts. A lock that another thread holds is waited for
+//! briefly, then that connection sends nothing. After a signal or `_exit`, and in a forked child, nothing is sent.
 #![forbid(unsafe_code)]
 
 use std::cell::RefCell;
@@ -13,19 +12,20 @@ use dapl::runtime::cancel;
 use dapl::runtime::sync::{Lasting, LastingGuard};
 use dapl::runtime::thread;
 
+use super::Core;
 use crate::counters::Tally;
 
-/// Of open IAs, each with its process.
-type Open = Vec<(u32, Weak<Tally>)>;
+/// The queue pairs of open IAs, each with the process that opened it.
+type Open = Vec<(u32, Weak<Tally<Core>>)>;
 
 static OPEN: Lasting<Open> = Lasting::new(Vec::new());
 
 /// An IA is open.
-pub(crate) fn remember(tally: &Arc<Tally>) {
+pub(crate) fn remember(tally: &Arc<Tally<Core>>) {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
-        thread::at_fork(hold, release);
-        thread::at_exit(say);
+        thread::at_fork(lock, release);
+        thread::at_exit(reset_all);
     });
     let mut open = OPEN.lock();
     open.retain(|(_, known)| known.strong_count() > 0);
@@ -37,7 +37,7 @@ thread_local! {
 }
 
 /// Before a fork: the child must not find the lock taken by a thread that it does not have.
-extern "C" fn hold() {
+extern "C" fn lock() {
     drop(HELD.try_with(|held| held.replace(Some(OPEN.lock()))));
 }
 
@@ -45,7 +45,7 @@ extern "C" fn release() {
     drop(HELD.try_with(RefCell::take));
 }
 
-extern "C" fn say() {
+extern "C" fn reset_all() {
     let _deferral = cancel::defer();
     let Some(open) = OPEN.try_lock() else { return };
     let ours = open.iter().filter(|(pid, _)| *pid == std::process::id());
@@ -54,9 +54,9 @@ extern "C" fn say() {
     if tallies.is_empty() {
         return;
     }
-    // The exiting thread has given up what belongs to it alone, such as the place where packets are put together.
-    let all = move || tallies.iter().for_each(|tally| tally.farewell());
-    if let Ok(thread) = thread::spawn("dapl-farewell", all) {
+    // The thread-local variables of the exiting thread are gone by now, and the batch that packets are built in is one.
+    let all = move || tallies.iter().flat_map(|tally| tally.present_soon()).for_each(|qp| qp.exit());
+    if let Ok(thread) = thread::spawn("dapl-exit", all) {
         // It does not panic; if it did, it is over as well.
         let _ = thread.join();
     }
