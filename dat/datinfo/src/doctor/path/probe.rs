@@ -6,7 +6,7 @@
 //! and the listener keeps no state.
 #![forbid(unsafe_code)]
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const PROBE: u8 = 4;
 const PROBE_ACK: u8 = 5;
 /// The answer is to be as long as the probe.
