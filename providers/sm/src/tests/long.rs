@@ -4,6 +4,7 @@
 use std::sync::atomic::Ordering::{self, Relaxed};
 
 use super::ends::{pattern, without_cma};
+use super::points::{Point, yield_at};
 use super::*;
 use crate::help::{Help, Job};
 use crate::qp::link::{Link, Peer, WANT_PROGRESS, WANT_REQUESTS};
@@ -263,6 +264,25 @@ fn what_the_kernel_refuses_is_staged_in_its_turn() {
         pair.passes(MIB, 1, 2, 2);
         assert_eq!(active.outstanding().requests, 0);
     }
+}
+
+/// The receiver asks for each next part before the sender looks for answers again.
+#[test]
+fn a_message_of_more_parts_than_the_response_ring_has_slots_is_staged() {
+    let Both { a, b, active, passive, _place } = both("long-many-parts");
+    let (out, room) = (pattern(MIB, 1), vec![0u8; MIB]);
+    let (out_mr, room_mr) = (a.register(&out), b.register(&room));
+    without_cma(&passive);
+    passive.post_recv(&[segment(&room_mr, &room)], token(1)).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            yield_at(Point::PartStaged);
+            send(&active, &[segment(&out_mr, &out)], 2);
+            assert_eq!(a.completion().status, Status::Success);
+        });
+        assert_eq!(b.completion().status, Status::Success);
+    });
+    assert!(room == out);
 }
 
 #[test]

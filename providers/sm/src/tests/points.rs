@@ -48,6 +48,7 @@ pub(crate) enum Point {
     HelpSeen,
     HelpClaimed,
     PartFetched,
+    PartStaged,
     // RDMA.
     KeyAnnounced,
     KernelAsked,

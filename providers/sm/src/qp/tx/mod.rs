@@ -260,16 +260,22 @@ impl Tx {
         while let Some(answer) = self.next_answer()? {
             match answer {
                 (Kind::RmaAck, line, status) => self.answered(shared, line, status)?,
-                (Kind::Stage, offset, slot) => self.stage(shared, slot, u64::from(offset))?,
+                (Kind::Stage, offset, slot) => {
+                    // The peer asks for the next part as soon as this one is staged, and the ring must have space for that.
+                    self.tell_taken_responses();
+                    self.stage(shared, slot, u64::from(offset))?;
+                }
                 (_, _, status) => self.refused(status)?,
             }
         }
-        if let Some(ends) = &self.ends
-            && ends.responses.taken() != before
-        {
-            ends.link.tell_taken_responses(ends.responses.taken());
+        if self.ends.as_ref().is_some_and(|ends| ends.responses.taken() != before) {
+            self.tell_taken_responses();
         }
         Ok(())
+    }
+
+    fn tell_taken_responses(&self) {
+        self.ends.iter().for_each(|ends| ends.link.tell_taken_responses(ends.responses.taken()));
     }
 
     /// Takes the next answer off the ring: its kind, line and status.

@@ -112,6 +112,7 @@ impl Tx {
         ends.staged += 1;
         ends.link.tell_staged(staged(ends.staged, length));
         ends.link.poke(WANT_REQUESTS);
+        fail_point!(PartStaged);
         Ok(())
     }
 }
