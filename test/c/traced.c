@@ -198,7 +198,7 @@ int main(int argc, char **argv)
 
     send_one(0xdead, DAT_COMPLETION_DEFAULT_FLAG); /* for which there is no receive */
     if (argc > 1) {
-        pause_for(4); /* overdue after one */
+        pause_for(13); /* overdue after ten */
         int file = open(argv[1], O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
         EXPECT(file >= 0 && close(file) == 0);
         pause_for(3); /* looked at every one */

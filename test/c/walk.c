@@ -642,7 +642,7 @@ static int shared_mappings(void)
 static struct state look(void)
 {
     struct state now;
-    const char *base = getenv("DAPL_SM_DIR");
+    const char *base = getenv("DAPL_DIR");
     memset(&now, 0, sizeof now);
     if (faulty_usage)
         faulty_usage(&now.library);

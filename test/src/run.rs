@@ -83,21 +83,16 @@ impl Room {
         Room { lib: stage.lib.clone(), port: free_port(), directory, registry }
     }
 
-    /// Where the sm provider keeps its end points.
+    /// The base directory, where sm keeps its end points.
     pub fn sm(&self) -> PathBuf {
         self.directory.join("sm")
-    }
-
-    /// The base directory of usnic.
-    pub fn usnic(&self) -> PathBuf {
-        self.directory.join("usnic")
     }
 
     /// A command that runs in this place.
     pub fn command(&self, program: impl AsRef<Path>, arguments: &[&str]) -> Command {
         let mut command = Command::new(program.as_ref());
-        command.args(arguments).env("LD_LIBRARY_PATH", &self.lib).env("DAPL_SM_DIR", self.sm());
-        command.env("DAPL_USNIC_PORT", self.port.to_string()).env("DAPL_USNIC_DIR", self.usnic());
+        command.args(arguments).env("LD_LIBRARY_PATH", &self.lib).env("DAPL_DIR", self.sm());
+        command.env("DAPL_USNIC_PORT", self.port.to_string());
         match &self.registry {
             Some(file) => command.env("DAT_OVERRIDE", file),
             None => command.env_remove("DAT_OVERRIDE"),

@@ -253,7 +253,15 @@ fn every_variable_is_told_with_its_value_and_where_that_is_from() {
     assert_eq!(document["unknown"][0]["nearest"], "DAPL_SPIN_US");
     let text = datinfo(&case, "-e").stdout;
     assert!(text.contains("DAPL_SPIN_US=512 us  (environment; default 150)\n"), "{text}");
-    assert!(text.contains("DAPL_SPIN_UP: nobody reads this variable; the nearest that is read is DAPL_SPIN_US\n"));
+    assert!(text.contains("DAPL_SPIN_UP: is set and has no effect; the nearest that is read is DAPL_SPIN_US\n"));
+}
+
+#[test]
+fn the_doctor_reports_a_variable_without_effect_and_what_to_use_instead() {
+    let doctor = datinfo(&Case::new("datinfo-idle", "").with("DAPL_WR_MAX", "500"), "doctor");
+    let lines =
+        "warning  variables: DAPL_WR_MAX is set and has no effect\n         -> use the attributes of dat_ep_create";
+    assert!(doctor.stdout.contains(lines), "{doctor:#?}");
 }
 
 #[test]

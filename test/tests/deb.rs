@@ -169,7 +169,7 @@ fn they_live_beside_libdapl2_and_dtest1_runs() {
     let libraries = below(&root).into_iter().find(|path| path.ends_with("libdaplsm.so.1")).expect("sm is installed");
     let command = |arguments: &[&str]| {
         let mut dtest = Command::new(root.join("usr/bin/dtest1"));
-        dtest.env("LD_LIBRARY_PATH", libraries.parent().unwrap()).env("DAPL_SM_DIR", place("system-sm"));
+        dtest.env("LD_LIBRARY_PATH", libraries.parent().unwrap()).env("DAPL_DIR", place("system-sm"));
         dtest.env("DAT_OVERRIDE", root.join("etc/dat.conf.d/sm.conf")).args(arguments);
         dtest
     };

@@ -73,7 +73,7 @@ fn a_process_that_is_killed_shares_no_memory_any_more() {
 fn refused(stage: &Stage, room: &Room, base: &Path) -> Finished {
     let first = run::program(stage, "test/c/first.c");
     let mut command = room.command(first, &[]);
-    command.env("DAPL_SM_DIR", base);
+    command.env("DAPL_DIR", base);
     let finished = run::Run::start(command).finish(LIMIT);
     assert!(!finished.status.success(), "{finished:#?}");
     finished
@@ -86,7 +86,7 @@ fn a_directory_that_others_may_enter_is_refused() {
     fs::create_dir(&open).unwrap();
     fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
     let finished = refused(&stage, &room, &open);
-    for part in [open.to_str().unwrap(), "0755", "0700", "DAPL_SM_DIR"] {
+    for part in [open.to_str().unwrap(), "0755", "0700", "DAPL_DIR"] {
         assert!(finished.stderr.contains(part), "{part}: {finished:#?}");
     }
 }

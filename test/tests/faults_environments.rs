@@ -164,7 +164,7 @@ fn a_full_file_system_is_named() {
     let base = room.sm().display().to_string();
     let steps = [format!("small={base}:64M"), format!("full={base}")];
     if let Some(finished) = run(&stage, &room, &[&steps[0], &steps[1]], "test/c/selfconnect.c") {
-        for words in [base.as_str(), "No space left on device", "DAPL_SM_DIR", "free space there"] {
+        for words in [base.as_str(), "No space left on device", "DAPL_DIR", "free space there"] {
             finished.expect_failure(words);
         }
     }
@@ -175,7 +175,7 @@ fn a_directory_that_nobody_may_change_is_named() {
     let (stage, room) = setting();
     let base = room.sm().display().to_string();
     if let Some(finished) = run(&stage, &room, &[&format!("readonly={base}")], "test/c/selfconnect.c") {
-        for words in [base.as_str(), "Read-only file system", "DAPL_SM_DIR", "DAT_PRIVILEGES_VIOLATION"] {
+        for words in [base.as_str(), "Read-only file system", "DAPL_DIR", "DAT_PRIVILEGES_VIOLATION"] {
             finished.expect_failure(words);
         }
     }
@@ -200,15 +200,15 @@ fn without_dev_shm_another_directory_serves_and_is_asked_for() {
     let program = run::program(&stage, "test/c/selfconnect.c");
     let without = |base: Option<&Path>| {
         let mut command = confined(&stage, &room, &["hidden=/dev"], &program, &[]);
-        command.env("DAT_OVERRIDE", &registry).env_remove("DAPL_SM_DIR");
-        base.inspect(|base| _ = command.env("DAPL_SM_DIR", base));
+        command.env("DAT_OVERRIDE", &registry).env_remove("DAPL_DIR");
+        base.inspect(|base| _ = command.env("DAPL_DIR", base));
         Run::start(command).finish(LIMIT)
     };
     let finished = without(None);
     if is_skipped(&finished) {
         return;
     }
-    for words in ["/dev/shm/dapl-", "DAPL_SM_DIR", "set it to a directory that exists"] {
+    for words in ["/dev/shm/dapl-", "DAPL_DIR", "set it to a directory that exists"] {
         finished.expect_failure(words);
     }
     without(Some(&elsewhere.0.join("sm"))).expect_success("selfconnect: OK");

@@ -48,7 +48,7 @@ impl User {
 
     fn start(&self, arguments: &[&str]) -> Run {
         let mut command = self.room.command(&self.dtest, arguments);
-        command.uid(self.id).env_remove("DAPL_SM_DIR");
+        command.uid(self.id).env_remove("DAPL_DIR");
         Run::start(command)
     }
 

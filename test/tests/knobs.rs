@@ -29,6 +29,15 @@ fn what_is_set_well_is_not_talked_about() {
 }
 
 #[test]
+fn a_variable_of_the_c_implementation_without_effect_is_reported_once_at_open() {
+    let finished = first("", |command| _ = command.env("DAPL_SCM_NETDEV", "eth0").env("DAPL_UCM_RETRY", "1"));
+    finished.expect_success("messages of up to 2147483648 bytes");
+    let line = "libdat: DAPL_SCM_NETDEV is set and has no effect here; use a network device or an address as the first word \
+                of ia_params\n";
+    assert_eq!(finished.stderr, line);
+}
+
+#[test]
 fn what_is_not_understood_is_told_with_its_name_value_and_range() {
     let finished = first("rma=fast give_up_ms=5 colour=red", |command| {
         command.env("DAPL_KEEPALIVE_MS", "5").env("DAPL_SM_RMAS", "cma").env("DAPL_SPIN_US", "1k");
@@ -41,7 +50,7 @@ fn what_is_not_understood_is_told_with_its_name_value_and_range() {
         "using 5000 ms, the default",
         "ia_params, give_up_ms: \"5\" is not a number from 1000 to 3600000",
         "using 60000 ms, the default",
-        "DAPL_SM_RMAS is no variable of sm's; nearest is DAPL_SM_RMA; these are: DAPL_SM_DIR",
+        "DAPL_SM_RMAS is no variable of sm's; nearest is DAPL_SM_RMA; these are: DAPL_DIR",
         "DAPL_SPIN_US: \"1k\" is not a number from 0 to 1000000",
     ] {
         assert!(finished.stderr.contains(words), "{words}: {finished:#?}");

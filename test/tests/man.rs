@@ -68,6 +68,12 @@ fn every_variable_is_on_a_page() {
     let of_environment: BTreeSet<&str> = of_environment.split(|c: char| !c.is_ascii_uppercase() && c != '_').collect();
     let missing: Vec<_> = names.into_iter().filter(|name| !of_environment.contains(name)).collect();
     assert!(missing.is_empty(), "{missing:?}");
+    for (name, providers) in [("DAPL_DIR", &["sm", "usnic", "verbs"][..]), ("DAPL_RNR_RETRY", &["usnic", "verbs"])] {
+        for provider in providers {
+            let page = &pages[&format!("man7/dapl_{provider}.7")];
+            assert!(page.contains(&format!("\\fB{name}\\fP")), "{name} is not on the page of {provider}");
+        }
+    }
 }
 
 #[test]

@@ -80,16 +80,47 @@ impl Setting {
     }
 }
 
+/// A variable that is set and has no effect.
+pub(crate) struct Idle {
+    /// Without control characters.
+    pub(crate) name: String,
+    nearest: Option<&'static str>,
+    instead: Option<&'static str>,
+}
+
+impl Idle {
+    /// Those of this process.
+    pub(crate) fn all() -> Vec<Self> {
+        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        let idle = names.filter_map(|name| {
+            let (nearest, instead) = match look_up(&name) {
+                Known::NoEffect(instead) => (None, Some(instead)),
+                Known::Unknown | Known::Providers(_) => (nearest(&name), None),
+                Known::Read(..) | Known::Idle => return None,
+            };
+            Some(Idle { name: name.escape_debug().to_string(), nearest, instead })
+        });
+        idle.collect()
+    }
+
+    /// What to do instead; empty if that is not known.
+    pub(crate) fn remedy(&self) -> String {
+        match (self.nearest, self.instead) {
+            (Some(nearest), _) => format!("the nearest that is read is {nearest}"),
+            (None, Some(instead)) => format!("use {instead}"),
+            (None, None) => String::new(),
+        }
+    }
+}
+
 /// Every variable.
 pub(crate) fn environment(options: &Options) -> crate::Result {
     let settings = ALL.iter().flat_map(|table| table.knobs.iter().map(|knob| Setting::of(table, knob, &[])));
-    let settings: Vec<Setting> = settings.collect();
-    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    let unknown: Vec<String> =
-        names.filter(|name| matches!(look_up(name), Known::Unknown | Known::Providers(_))).collect();
+    let settings: Vec<Setting> = settings.filter(|setting| !setting.knob.variable.is_empty()).collect();
+    let unknown = Idle::all();
     if options.json {
-        let unknown: Vec<Value> =
-            unknown.iter().map(|name| json!({"variable": name, "nearest": nearest(name)})).collect();
+        let json = |idle: &Idle| json!({"variable": idle.name, "nearest": idle.nearest, "instead": idle.instead});
+        let unknown: Vec<Value> = unknown.iter().map(json).collect();
         let settings: Vec<Value> = settings.iter().map(Setting::json).collect();
         say_json(&json!({"variables": settings, "unknown": unknown}));
         return Ok(true);
@@ -101,9 +132,8 @@ pub(crate) fn environment(options: &Options) -> crate::Result {
         let of = setting.table.provider;
         let _ = writeln!(text, "    {of}, {kind} ({allowed}): {}", setting.knob.meaning);
     }
-    for name in unknown {
-        let meant = nearest(&name).map_or(String::new(), |meant| format!("; the nearest that is read is {meant}"));
-        let _ = writeln!(text, "{}: nobody reads this variable{meant}", name.escape_debug());
+    for idle in unknown {
+        let _ = writeln!(text, "{}: is set and has no effect; {}", idle.name, idle.remedy());
     }
     say(&text);
     Ok(true)

@@ -68,12 +68,6 @@ pub static DAPL: Table = Table {
             meaning: "posts that each endpoint remembers, rounded up to a power of two; 1 is 32, 0 none",
         },
         Knob {
-            name: "io_trc_overdue",
-            variable: "DAPL_DBG_IO_TRC_OVERDUE",
-            values: number(0, 86_400, 10, " s"),
-            meaning: "after so long a request without a completion makes its trace be told; 0: never",
-        },
-        Knob {
             name: "",
             variable: "DAPL_DBG_IO_TRC_FILE",
             values: Values::Text("none"),
@@ -83,6 +77,16 @@ pub static DAPL: Table = Table {
 };
 
 // Settings of several providers have one name, and one variable that sets them all.
+
+/// Where processes meet; each provider has a default of its own.
+pub(crate) const fn dir(meaning: &'static str) -> Knob {
+    Knob {
+        name: "dir",
+        variable: "DAPL_DIR",
+        values: Values::Text("one of this user's under /dev/shm for each provider"),
+        meaning,
+    }
+}
 
 /// How long a wait polls.
 pub(crate) const fn spin() -> Knob {

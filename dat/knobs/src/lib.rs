@@ -22,10 +22,26 @@ pub const ALL: [&Table; 5] = [&LIBDAT, &DAPL, &SM, &USNIC, &VERBS];
 /// Read when libraries are built, so it is no misspelling and has no effect on a program.
 pub const BUILD_TIME: &str = "DAPL_SYSCONFDIR";
 
-/// What other implementations read and this one does not: known names, without an effect here.
-const ELSEWHERE: &str = "DAT_CONF DAPL_DBG_LEVEL DAPL_DBG_SYS_MEM DAPL_LOOPBACK DAPL_MAX_CM_RESPONSE_TIME DAPL_MAX_CM_RETRIES \
-    DAPL_CM_ARP_RETRY_COUNT DAPL_CM_ROUTE_RETRY_COUNT DAPL_CM_TOS \
-    DAPL_SCM_NETDEV DAPL_WR_MAX \
+/// Names of the C implementation's settings, and earlier ones of this project, that have no effect here, and what to use instead.
+/// A name that is set is reported.
+const NO_EFFECT: [(&str, &str); 13] = [
+    ("DAPL_CM_ARP_RETRY_COUNT", "DAPL_CM_ARP_TIMEOUT_MS, the time of each of 15 tries"),
+    ("DAPL_CM_ROUTE_RETRY_COUNT", "DAPL_CM_ROUTE_TIMEOUT_MS, the time of each of 15 tries"),
+    ("DAPL_CM_TOS", "DAPL_TCLASS, over cm=socket and cm=none"),
+    ("DAPL_DBG_IO_TRC_OVERDUE", "DAPL_DBG_IO_TRC; a request is overdue after 10 s"),
+    ("DAPL_DBG_LEVEL", "DAPL_DBG_TYPE"),
+    ("DAPL_SCM_NETDEV", "a network device or an address as the first word of ia_params"),
+    ("DAPL_SM_DIR", "DAPL_DIR"),
+    ("DAPL_USNIC_ADDRESS", "an interface or an address as the first word of ia_params"),
+    ("DAPL_USNIC_DIR", "DAPL_DIR"),
+    ("DAPL_USNIC_RECEIVE_BUFFER", "DAPL_USNIC_BUFFER"),
+    ("DAPL_USNIC_SEND_BUFFER", "DAPL_USNIC_BUFFER"),
+    ("DAPL_VERBS_DIR", "DAPL_DIR"),
+    ("DAPL_WR_MAX", "the attributes of dat_ep_create, max_recv_dtos and max_request_dtos"),
+];
+
+/// Settings of providers that only other implementations have: known names, without an effect here.
+const ELSEWHERE: &str = "DAT_CONF DAPL_DBG_SYS_MEM DAPL_LOOPBACK DAPL_MAX_CM_RESPONSE_TIME DAPL_MAX_CM_RETRIES \
     DAPL_NETWORK_NODES DAPL_NETWORK_PPN DAPL_NETWORK_PROCESS_NUM DAPL_NETWORK_TRESHOLD \
     DAPL_UCM_RETRY DAPL_UCM_REP_TIME DAPL_UCM_RTU_TIME DAPL_UCM_WAIT_TIME DAPL_UCM_TIMER DAPL_UCM_DREQ_RETRY \
     DAPL_UCM_DREP_TIME DAPL_UCM_QP_SIZE DAPL_UCM_CQ_SIZE DAPL_UCM_TX_BURST DAPL_UCM_ENTRY_BITS DAPL_UCM_ARRAY_BITS \
@@ -39,7 +55,7 @@ const SUITES: &str = "DAPL_TEST_ DAPL_SIM_ DAPL_FUZZ_ DAPL_FAULTY";
 pub struct Knob {
     /// In `ia_params`; empty where only the environment sets it.
     pub name: &'static str,
-    /// In the environment.
+    /// In the environment; empty where only `ia_params` sets it.
     pub variable: &'static str,
     /// What it can be set to.
     pub values: Values,
@@ -95,6 +111,8 @@ pub enum Known {
     Read(&'static Table, &'static Knob),
     /// Others read it, or a build does; here it changes nothing.
     Idle,
+    /// It is not read; what to use instead.
+    NoEffect(&'static str),
     /// It begins like a provider's, which knows its own names best and tells by itself.
     Providers(&'static Table),
     /// Nobody reads it.
@@ -113,6 +131,9 @@ pub fn look_up(name: &str) -> Known {
             return Known::Read(table, knob);
         }
     }
+    if let Some((_, instead)) = NO_EFFECT.iter().find(|(known, _)| *known == name) {
+        return Known::NoEffect(instead);
+    }
     match [&SM, &USNIC].into_iter().find(|table| table.claims(name)) {
         Some(table) => Known::Providers(table),
         None => Known::Unknown,
@@ -122,7 +143,10 @@ pub fn look_up(name: &str) -> Known {
 impl Table {
     /// Variables that look like this table's and are none.
     pub fn unknown(&self, names: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
-        names.filter(move |name| self.claims(name) && self.knobs.iter().all(|knob| knob.variable != *name))
+        let is_unread = |name: &str| !matches!(look_up(name), Known::NoEffect(_));
+        names.filter(move |name| {
+            self.claims(name) && is_unread(name) && self.knobs.iter().all(|knob| knob.variable != *name)
+        })
     }
 
     /// The setting of this name in `ia_params`.
@@ -341,18 +365,25 @@ mod tests {
         let mut names = BTreeSet::new();
         for table in ALL {
             let mut own = BTreeSet::new();
-            for knob in table.knobs {
+            for knob in table.knobs.iter().filter(|knob| !knob.variable.is_empty()) {
                 assert!(own.insert(knob.variable), "{} twice", knob.variable);
-                let Known::Read(_, found) = look_up(knob.variable) else { panic!("{} is not found", knob.variable) };
-                assert_eq!(found.meaning, knob.meaning, "{}", knob.variable);
+                let is_found =
+                    matches!(look_up(knob.variable), Known::Read(_, found) if found.variable == knob.variable);
+                assert!(is_found, "{}", knob.variable);
             }
             if table.provider != "libdat" {
                 names.append(&mut own);
             }
         }
-        assert!(names.len() <= 40, "more settings than an administrator looks through: {}", names.len());
+        assert!(names.len() <= 35, "more settings than an administrator looks through: {}", names.len());
         assert!(matches!(look_up("DAPL_UCM_RETRY"), Known::Idle) && matches!(look_up("PATH"), Known::Idle));
         assert!(matches!(look_up("DAPL_SM_DIRECTORY"), Known::Providers(table) if table.provider == "sm"));
+        for (name, word) in
+            [("DAPL_WR_MAX", "max_recv_dtos"), ("DAPL_SM_DIR", "DAPL_DIR"), ("DAPL_CM_TOS", "DAPL_TCLASS")]
+        {
+            assert!(matches!(look_up(name), Known::NoEffect(instead) if instead.contains(word)), "{name}");
+        }
+        assert_eq!(SM.unknown(["DAPL_SM_DIR".to_owned()].into_iter()).count(), 0, "reported with what to use instead");
         for unknown in ["DAT_OVERIDE", "DAPL_", "DAPL_SMALL", "DAT_DBG_TYPES", "DAPL_ACK_RETRIES"] {
             assert!(matches!(look_up(unknown), Known::Unknown), "{unknown}");
         }

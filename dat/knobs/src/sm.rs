@@ -3,7 +3,7 @@
 //! The plain word of `ia_params` is the base directory.
 #![forbid(unsafe_code)]
 
-use crate::common::{give_up, keepalive, listener_wait, spin};
+use crate::common::{dir, give_up, keepalive, listener_wait, spin};
 use crate::{Knob, Notation, Table, Values};
 
 /// The settings of `libdaplsm.so.1`.
@@ -11,12 +11,7 @@ pub static SM: Table =
     Table { provider: "sm", prefix: "DAPL_SM", plain: &["dir"], notation: Notation::Decimal, knobs: KNOBS };
 
 const KNOBS: &[Knob] = &[
-    Knob {
-        name: "dir",
-        variable: "DAPL_SM_DIR",
-        values: Values::Text("one of this user's under /dev/shm"),
-        meaning: "base directory in which processes meet",
-    },
+    dir("base directory in which processes meet"),
     Knob {
         name: "rma",
         variable: "DAPL_SM_RMA",

@@ -4,7 +4,7 @@
 //! or do-not-fragment.
 #![forbid(unsafe_code)]
 
-use crate::common::{give_up, keepalive, listener_wait, rnr_retry, spin};
+use crate::common::{dir, give_up, keepalive, listener_wait, rnr_retry, spin};
 use crate::{Knob, Notation, Table, Values, number};
 
 /// The settings of `libdaplusnic.so.1`.
@@ -14,16 +14,11 @@ pub static USNIC: Table =
 const KNOBS: &[Knob] = &[
     Knob {
         name: "address",
-        variable: "DAPL_USNIC_ADDRESS",
+        variable: "",
         values: Values::Text("the first interface that is up and leads elsewhere"),
         meaning: "interface, or one of its addresses, that the IA is bound to; with `%` and the interface for a link-local one",
     },
-    Knob {
-        name: "dir",
-        variable: "DAPL_USNIC_DIR",
-        values: Values::Text("one of this user's under /dev/shm"),
-        meaning: "directory in which processes find each other's listeners and names of shared memory",
-    },
+    dir("base directory in which processes find each other's listeners and names of shared memory"),
     Knob {
         name: "port",
         variable: "DAPL_USNIC_PORT",
@@ -37,16 +32,10 @@ const KNOBS: &[Knob] = &[
         meaning: "UDP ports that data leave from, as `7000-7099`; without it whichever is free",
     },
     Knob {
-        name: "receive_buffer",
-        variable: "DAPL_USNIC_RECEIVE_BUFFER",
+        name: "buffer",
+        variable: "DAPL_USNIC_BUFFER",
         values: number(8 << 10, 1 << 30, 8 << 20, " bytes"),
-        meaning: "socket buffer for what has arrived; peers send no more than it holds",
-    },
-    Knob {
-        name: "send_buffer",
-        variable: "DAPL_USNIC_SEND_BUFFER",
-        values: number(8 << 10, 1 << 30, 4 << 20, " bytes"),
-        meaning: "socket buffer for what has not left",
+        meaning: "receive buffer of the data socket; peers send no more than it holds; its send buffer is half as large",
     },
     Knob {
         name: "mtu",

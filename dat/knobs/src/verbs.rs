@@ -3,7 +3,7 @@
 //! The names without `VERBS` are those of the references' providers. Plain words of `ia_params` name the adapter.
 #![forbid(unsafe_code)]
 
-use crate::common::{listener_wait, rnr_retry};
+use crate::common::{dir, listener_wait, rnr_retry};
 use crate::{Knob, Notation, Table, Values, number};
 
 /// The settings of `libdaplverbs.so.1`.
@@ -100,12 +100,7 @@ const KNOBS: &[Knob] = &[
         values: optional(0, 65_535, "the first of the port's", ""),
         meaning: "`socket` and `none`: partition key; 0 is as unset",
     },
-    Knob {
-        name: "",
-        variable: "DAPL_VERBS_DIR",
-        values: Values::Text("one of this user's under /dev/shm"),
-        meaning: "directory in which processes find each other's names of shared memory",
-    },
+    Knob { name: "", ..dir("base directory in which processes find each other's names of shared memory") },
     Knob {
         name: "",
         variable: "DAPL_VERBS_PEER",

@@ -98,15 +98,20 @@ fn setting(variable: &'static str, wrong: &mut Vec<String>) -> u32 {
     value.unwrap_or(default).parse().expect("the table's numbers fit")
 }
 
-/// A line for each variable that looks like DAT's and that nobody reads.
+/// A line for each variable of DAT's name space that has no effect: misspelt, or another implementation's.
 fn unknown(names: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
-    // In a set-uid program none can be read, so none is misspelt either.
-    let names = names.filter(|name| matches!(look_up(name), Known::Unknown) && !host::is_privileged());
-    names.take(MOST_UNKNOWN).map(|name| {
-        let shown: String = name.chars().take(LONGEST_NAME).collect();
-        let meant = nearest(&name).map_or(String::new(), |meant| format!("; the nearest that is one is {meant}"));
-        format!("{} is no variable of DAT's{meant}", shown.escape_debug())
-    })
+    let lines = names.filter_map(|name| match look_up(&name) {
+        // In a set-uid program none can be read, so none is misspelt either.
+        _ if host::is_privileged() => None,
+        Known::NoEffect(instead) => Some(format!("{name} is set and has no effect here; use {instead}")),
+        Known::Unknown => {
+            let shown: String = name.chars().take(LONGEST_NAME).collect();
+            let meant = nearest(&name).map_or(String::new(), |meant| format!("; the nearest that is one is {meant}"));
+            Some(format!("{} is no variable of DAT's{meant}", shown.escape_debug()))
+        }
+        _ => None,
+    });
+    lines.take(MOST_UNKNOWN)
 }
 
 #[cfg(test)]
@@ -122,6 +127,17 @@ mod tests {
         assert_eq!(
             lines(&["DAT_OVERIDE", "DAT_OVERRIDE", "PATH", "DAPL_UCM_RETRY", "DAPL_SM_COLOUR", "DATA_DIR"]),
             ["DAT_OVERIDE is no variable of DAT's; the nearest that is one is DAT_OVERRIDE"]
+        );
+    }
+
+    #[test]
+    fn a_name_without_effect_is_reported_with_what_to_use_instead() {
+        assert_eq!(
+            lines(&["DAPL_SCM_NETDEV", "DAPL_DBG_LEVEL"]),
+            [
+                "DAPL_SCM_NETDEV is set and has no effect here; use a network device or an address as the first word of ia_params",
+                "DAPL_DBG_LEVEL is set and has no effect here; use DAPL_DBG_TYPE",
+            ]
         );
     }
 

@@ -48,7 +48,7 @@ pub fn parse<'a>(table: &'static Table, params: &str, variable: &'a dyn Fn(&str)
 }
 
 fn list(table: &Table, name: impl Fn(&Knob) -> &str) -> String {
-    table.knobs.iter().map(name).collect::<Vec<_>>().join(", ")
+    table.knobs.iter().map(name).filter(|name| !name.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
 /// What was given, by words of `ia_params` and by the environment.

@@ -34,7 +34,7 @@ const PROBED: usize = 16;
 /// End points opened by this process so far.
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
-const KIND: Kind = Kind { provider: "sm", variable: "DAPL_SM_DIR", default: "/dev/shm/dapl" };
+const KIND: Kind = Kind { provider: "sm", variable: "DAPL_DIR", default: "/dev/shm/dapl" };
 
 /// Where the end points of one user meet.
 #[derive(Clone, Debug)]
@@ -65,7 +65,7 @@ impl Base {
         let path = self.dir.path();
         if endpoint_path(&format!("{}/4194304/65535", path.display())).is_none() {
             log::error!(
-                "sm base directory \"{}\" is not an absolute path of at most {} bytes; set DAPL_SM_DIR to a shorter one",
+                "sm base directory \"{}\" is not an absolute path of at most {} bytes; set DAPL_DIR to a shorter one",
                 path.display(),
                 SUN_PATH - "/4194304/65535/sock".len()
             );

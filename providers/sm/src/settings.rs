@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn parameters_come_before_the_environment() {
         let env = |name: &str| match name {
-            "DAPL_SM_DIR" => Some("/env".to_string()),
+            "DAPL_DIR" => Some("/env".to_string()),
             "DAPL_SM_RMA" => Some("mmap".to_string()),
             _ => None,
         };
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn bad_values_fall_back() {
-        let bad = Knobs::from("", &|name| (name != "DAPL_SM_DIR").then(|| "12x".to_string()));
+        let bad = Knobs::from("", &|name| (name != "DAPL_DIR").then(|| "12x".to_string()));
         assert_eq!((bad.rma, bad.is_open, bad.spin), (RmaMethod::Auto, false, 150_000));
         assert_eq!((bad.alive.as_millis(), bad.silence.as_millis()), (5_000, 60_000));
         let set = Knobs::from("cma=open keepalive_ms=3600001 give_up_ms=999 nonsense=1 a b c", &none);
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn misspelt_variables_are_found() {
-        let names = ["DAPL_SM_DIR", "DAPL_SM_DIRECTORY", "DAPL_SMALL", "DAPL_SM_CMA"].map(String::from);
+        let names = ["DAPL_SM_RMA", "DAPL_SM_DIRECTORY", "DAPL_SMALL", "DAPL_SM_CMA"].map(String::from);
         assert_eq!(SM.unknown(names.into_iter()).collect::<Vec<_>>(), ["DAPL_SM_DIRECTORY"]);
     }
 

@@ -367,8 +367,8 @@ fn wanted(knobs: &Knobs, interface: &Interface) -> Wanted {
         address: interface.address,
         ports: knobs.data_ports.clone(),
         is_shared: false,
-        receive_buffer: knobs.receive_buffer,
-        send_buffer: knobs.send_buffer,
+        receive_buffer: knobs.buffer,
+        send_buffer: knobs.buffer / 2,
         gso: true,
         gro: true,
     }

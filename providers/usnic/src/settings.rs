@@ -11,7 +11,7 @@ use dapl_software::settings::{Given, USNIC, read};
 use crate::proto::{MILLIS, Nanos};
 
 /// Where processes find each other's listeners and names of shared memory.
-const BASE_DIR: Kind = Kind { provider: "usnic", variable: "DAPL_USNIC_DIR", default: "/dev/shm/dapl-usnic" };
+const BASE_DIR: Kind = Kind { provider: "usnic", variable: "DAPL_DIR", default: "/dev/shm/dapl-usnic" };
 
 /// The value of `rnr_retry` that means without end, as in ibv_modify_qp(3).
 const RETRY_FOREVER: u32 = 7;
@@ -33,8 +33,8 @@ pub(crate) struct Knobs {
     pub(crate) port: u16,
     /// `None`: whichever the kernel gives.
     pub(crate) data_ports: Option<RangeInclusive<u16>>,
-    pub(crate) receive_buffer: usize,
-    pub(crate) send_buffer: usize,
+    /// Bytes of the receive buffer; the send buffer is half as large.
+    pub(crate) buffer: usize,
     pub(crate) mtu_ceiling: usize,
     pub(crate) give_up: Nanos,
     /// `None`: without end.
@@ -67,8 +67,7 @@ impl Knobs {
             dir: text("dir"),
             port: given.number("port") as u16,
             data_ports: data_ports(given),
-            receive_buffer: given.number("receive_buffer") as usize,
-            send_buffer: given.number("send_buffer") as usize,
+            buffer: given.number("buffer") as usize,
             mtu_ceiling: given.number("mtu") as usize,
             give_up: given.number("give_up_ms") * MILLIS,
             rnr_limit: Some(small("rnr_retry")).filter(|limit| *limit != RETRY_FOREVER),
@@ -117,12 +116,12 @@ mod tests {
     #[test]
     fn parameters_come_before_the_environment() {
         let env = |name: &str| match name {
-            "DAPL_USNIC_ADDRESS" => Some("eth7".to_owned()),
+            "DAPL_DIR" => Some("/env".to_owned()),
             "DAPL_USNIC_PORT" => Some("99".to_owned()),
             _ => None,
         };
         let read = |params| Knobs::of(&parse(&USNIC, params, &env));
-        assert_eq!((read("").address.as_deref(), read("").port), (Some("eth7"), 99));
+        assert_eq!((read("").dir.as_deref(), read("").port), (Some("/env"), 99));
         let both = read("fe80::1%eth0 port=100 mtu=1400 congestion=cubic rnr_retry=6");
         assert_eq!((both.address.as_deref(), both.port, both.mtu_ceiling), (Some("fe80::1%eth0"), 100, 1400));
         assert_eq!((both.congestion, both.rnr_limit), (Congestion::Cubic, Some(6)));
@@ -139,7 +138,7 @@ mod tests {
 
     #[test]
     fn names_and_variables_go_together() {
-        for knob in USNIC.knobs {
+        for knob in USNIC.knobs.iter().filter(|knob| !knob.variable.is_empty()) {
             let name = knob.name.to_uppercase();
             assert!([format!("DAPL_USNIC_{name}"), format!("DAPL_{name}")].contains(&knob.variable.to_owned()));
         }
@@ -148,7 +147,7 @@ mod tests {
     #[test]
     fn the_readme_tells_of_all() {
         let readme = include_str!("../../../README.md");
-        for knob in USNIC.knobs {
+        for knob in USNIC.knobs.iter().filter(|knob| !knob.variable.is_empty()) {
             let begin = format!("| `{}` | ", knob.variable);
             let row = readme.lines().find(|line| line.starts_with(&begin));
             let row = row.unwrap_or_else(|| panic!("no row begins {begin:?}"));

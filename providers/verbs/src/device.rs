@@ -60,7 +60,7 @@ pub(crate) struct Device {
 }
 
 /// Where processes of this host find each other's shared memory.
-const NAMES: Kind = Kind { provider: "verbs", variable: "DAPL_VERBS_DIR", default: "/dev/shm/dapl-verbs" };
+const NAMES: Kind = Kind { provider: "verbs", variable: "DAPL_DIR", default: "/dev/shm/dapl-verbs" };
 
 /// The vendor's number of soft-RoCE.
 const SOFTWARE: u32 = 0xff_ffff;

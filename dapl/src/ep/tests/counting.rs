@@ -107,7 +107,7 @@ fn a_traced_ep_matches_each_completion_to_its_post_and_an_untraced_one_has_no_ri
     drop(object);
     finish(plain, &[ep], &[]);
 
-    let world = World::traced(c"counting-traced", c"io_trc=4 io_trc_overdue=0");
+    let world = World::traced(c"counting-traced", c"io_trc=4");
     let (client, server) = world.pair(42);
     for cookie in 1..=6 {
         assert_eq!((recv(server, cookie), send(client, cookie)), (DAT_SUCCESS, DAT_SUCCESS));

@@ -33,7 +33,6 @@ pub use settings::Settings;
 pub struct Trace {
     /// Its handle.
     ep: usize,
-    settings: Settings,
     ring: Ring,
     subject: OnceLock<Weak<dyn Subject>>,
     me: Weak<Trace>,
@@ -93,7 +92,6 @@ impl Settings {
         let length = self.length()?;
         let trace = Arc::new_cyclic(|me: &Weak<Trace>| Trace {
             ep,
-            settings: self.clone(),
             ring: Ring::new(length),
             subject: OnceLock::new(),
             me: me.clone(),

@@ -1,11 +1,10 @@
 //! What an administrator can set of the trace: by environment, and per IA by words of its line's `ia_params`.
 //!
-//! The words `io_trc=` and `io_trc_overdue=` are the object layer's and are taken out; what is left is the provider's, as it was. A bad
-//! value is reported with its name, text and range, and the default is used.
+//! The word `io_trc=` is the object layer's and is taken out; what is left is the provider's, as it was. A bad value is reported
+//! with its name, text and range, and the default is used.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use crate::runtime::logger;
 
@@ -15,9 +14,6 @@ pub struct Settings {
     /// `io_trc=` or `DAPL_DBG_IO_TRC`: posts that each EP remembers, at most 65,536, rounded up to a power of two; 0 is off.
     /// Default: 0. A bare 1 is [`Settings::PLAIN`].
     posts: usize,
-    /// `io_trc_overdue=` or `DAPL_DBG_IO_TRC_OVERDUE`: seconds after which a request is overdue, at most 86,400; 0 is never.
-    /// Default: 10.
-    overdue: u64,
     /// `DAPL_DBG_IO_TRC_FILE`: whenever it is touched, every trace is told. A set-uid program does not look.
     file: Option<PathBuf>,
 }
@@ -25,8 +21,6 @@ pub struct Settings {
 impl Settings {
     const PLAIN: usize = 32;
     const MAX: u64 = 65_536;
-    const OVERDUE: u64 = 10;
-    const MAX_OVERDUE: u64 = 86_400;
 
     /// From `ia_params` and the environment; and what of `ia_params` is left for the provider.
     pub fn read(params: &str) -> (Self, String) {
@@ -34,21 +28,18 @@ impl Settings {
     }
 
     fn from(params: &str, variable: impl Fn(&str) -> Option<String>) -> (Self, String) {
-        let (ours, rest): (Vec<_>, Vec<_>) = params.split_ascii_whitespace().partition(|word| is_ours(word));
+        let (ours, rest): (Vec<_>, Vec<_>) =
+            params.split_ascii_whitespace().partition(|word| word.starts_with("io_trc="));
         let rest = if ours.is_empty() { params.to_owned() } else { rest.join(" ") };
-        let number = |word: &str, name: &str, max, default| {
-            let text = |given: &&str| Some(given.strip_prefix(word)?.strip_prefix('=')?.to_owned());
-            let by_word = ours.iter().rev().find_map(text).map(|text| (word, text));
-            let given = by_word.or_else(|| Some((name, variable(name).filter(|text| !text.is_empty())?)));
-            given.and_then(|(name, text)| bounded(name, &text, max)).unwrap_or(default)
+        let by_word = ours.last().map(|word| ("io_trc", word["io_trc=".len()..].to_owned()));
+        let by_variable = || Some(("DAPL_DBG_IO_TRC", variable("DAPL_DBG_IO_TRC").filter(|text| !text.is_empty())?));
+        let given = by_word.or_else(by_variable);
+        let posts = match given.and_then(|(name, text)| bounded(name, &text, Self::MAX)) {
+            Some(1) => Self::PLAIN,
+            posts => posts.unwrap_or(0) as usize,
         };
-        let posts = match number("io_trc", "DAPL_DBG_IO_TRC", Self::MAX, 0) {
-            1 => Self::PLAIN,
-            posts => posts as usize,
-        };
-        let overdue = number("io_trc_overdue", "DAPL_DBG_IO_TRC_OVERDUE", Self::MAX_OVERDUE, Self::OVERDUE);
         let file = variable("DAPL_DBG_IO_TRC_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
-        (Settings { posts, overdue, file }, rest)
+        (Settings { posts, file }, rest)
     }
 
     /// Places in the ring of each EP, if there is to be one.
@@ -61,19 +52,10 @@ impl Settings {
         u32::from(self.posts > 0)
     }
 
-    /// After so long without an end a request is overdue.
-    pub(super) fn overdue(&self) -> Option<Duration> {
-        (self.overdue > 0).then(|| Duration::from_secs(self.overdue))
-    }
-
     /// The file to look at.
     pub(super) fn file(&self) -> Option<&PathBuf> {
         self.file.as_ref()
     }
-}
-
-fn is_ours(word: &str) -> bool {
-    word.starts_with("io_trc=") || word.starts_with("io_trc_overdue=")
 }
 
 fn bounded(name: &str, text: &str, max: u64) -> Option<u64> {
@@ -112,14 +94,13 @@ mod tests {
 
     #[test]
     fn words_of_the_line_come_first_and_are_not_the_providers() {
-        let variables = [("DAPL_DBG_IO_TRC", "64"), ("DAPL_DBG_IO_TRC_OVERDUE", "3"), ("DAPL_DBG_IO_TRC_FILE", "/f")];
-        let (settings, rest) = from("/base io_trc=256 7 io_trc_overdue=0", &variables);
-        assert_eq!((settings.length(), settings.overdue(), rest.as_str()), (Some(256), None, "/base 7"));
+        let variables = [("DAPL_DBG_IO_TRC", "64"), ("DAPL_DBG_IO_TRC_FILE", "/f")];
+        let (settings, rest) = from("/base io_trc=256 7", &variables);
+        assert_eq!((settings.length(), rest.as_str()), (Some(256), "/base 7"));
         assert_eq!(settings.file(), Some(&PathBuf::from("/f")));
         let (settings, rest) = from("/base io_trcs=9", &variables);
-        assert_eq!((settings.length(), settings.overdue()), (Some(64), Some(Duration::from_secs(3))));
+        assert_eq!(settings.length(), Some(64));
         assert_eq!(rest, "/base io_trcs=9", "nobody's word is the provider's");
         assert_eq!(from("io_trc=x", &variables).0.length(), None, "a bad word does not fall back to the variable");
-        assert_eq!(from("", &[]).0.overdue(), Some(Duration::from_secs(10)));
     }
 }

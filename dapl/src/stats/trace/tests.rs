@@ -97,7 +97,7 @@ impl Subject for Stuck {
 
 #[test]
 fn a_stall_is_told_once_and_receives_are_never_overdue() {
-    let (settings, _) = Settings::read("io_trc=4 io_trc_overdue=10");
+    let (settings, _) = Settings::read("io_trc=4");
     let trace = settings.trace(0xF000).expect("it is on");
     let stuck = Arc::new(Stuck(Mutex::new(0)));
     let subject: Arc<dyn Subject> = stuck.clone();

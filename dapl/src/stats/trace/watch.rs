@@ -16,6 +16,8 @@ use super::{FILE, Settings, TRACED, Trace, tell_all};
 use crate::runtime::timer::{self, OnExpiry};
 use crate::runtime::wait;
 
+/// Age from which an incomplete request is overdue: by then usnic's default `give_up_ms` has ended a request to a lost peer.
+const OVERDUE: Duration = Duration::from_secs(10);
 /// How often the file is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 /// Not sooner than this is an EP looked at again.
@@ -24,9 +26,8 @@ const SOON: Duration = Duration::from_millis(100);
 impl Trace {
     /// Something is under way: a look will come, if none is to come already.
     pub(super) fn watch(&self) {
-        let Some(overdue) = self.settings.overdue() else { return };
         if !self.is_watched.load(Ordering::SeqCst) {
-            self.look_after(overdue);
+            self.look_after(OVERDUE);
         }
     }
 
@@ -45,7 +46,6 @@ impl Trace {
     /// The provider says how many are under way, so neither a suppressed request nor a completion that the program has not
     /// fetched yet misleads.
     pub(super) fn look(&self, now: u64) -> Option<Duration> {
-        let overdue = self.settings.overdue()?;
         let outlook = self.outlook()?;
         let begun = self.ring.oldest_request(outlook.outstanding.requests);
         let Some(begun) = begun else {
@@ -53,15 +53,15 @@ impl Trace {
             return None;
         };
         let age = Duration::from_nanos(now.saturating_sub(begun));
-        if age < overdue {
+        if age < OVERDUE {
             self.is_told.store(false, Ordering::Relaxed);
-            return Some((overdue - age).max(SOON));
+            return Some((OVERDUE - age).max(SOON));
         }
         if !self.is_told.swap(true, Ordering::Relaxed) {
             let why = format!("has had no completion for {} s", age.as_secs());
             self.report(&why, &outlook).tell();
         }
-        Some(overdue)
+        Some(OVERDUE)
     }
 }
 

@@ -8,13 +8,14 @@ use std::fs::{self, OpenOptions};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 
-use dat_knobs::{Known, SM, USNIC, look_up, nearest};
+use dat_knobs::{SM, USNIC};
 use rustix::process::{Resource, getrlimit};
 
 use super::{Finding, Grade, in_effect};
 use crate::adapter;
 use crate::options::Options;
 use crate::registry::Registry;
+use crate::settings::Idle;
 use crate::system;
 
 /// Shared memory that a handful of connections of sm takes, with room for an application's own.
@@ -81,13 +82,11 @@ fn registry(options: &Options, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Misspelt ones.
+/// Those that are set and have no effect.
 fn variables(findings: &mut Vec<Finding>) {
-    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    for name in names.filter(|name| matches!(look_up(name), Known::Unknown | Known::Providers(_))) {
-        let remedy = nearest(&name).map_or(String::new(), |meant| format!("the nearest that is read is {meant}"));
-        let found = format!("nobody reads {}", name.escape_debug());
-        findings.push(Finding::new(Grade::Warning, "variables", found, remedy));
+    for idle in Idle::all() {
+        let found = format!("{} is set and has no effect", idle.name);
+        findings.push(Finding::new(Grade::Warning, "variables", found, idle.remedy()));
     }
 }
 
@@ -99,7 +98,7 @@ fn shared_memory(findings: &mut Vec<Finding>) {
             Grade::Bad,
             "shared memory",
             format!("{directory}: {error}"),
-            "mount a tmpfs there, or set DAPL_SM_DIR to a directory of your own on one",
+            "mount a tmpfs there, or set DAPL_DIR to a directory of your own on one",
         ),
         Ok(found) => space(&directory, found.f_bavail.saturating_mul(found.f_frsize)),
     };
@@ -107,7 +106,7 @@ fn shared_memory(findings: &mut Vec<Finding>) {
     let may_write = rustix::fs::access(directory.as_str(), rustix::fs::Access::WRITE_OK).is_ok();
     if !may_write {
         let found = format!("{directory} may not be written by this user");
-        findings.push(Finding::new(Grade::Bad, "shared memory", found, "chmod 1777 it, or set DAPL_SM_DIR"));
+        findings.push(Finding::new(Grade::Bad, "shared memory", found, "chmod 1777 it, or set DAPL_DIR"));
     }
 }
 
@@ -200,9 +199,11 @@ fn memlock(limit: Option<u64>, need: u64, may_lock: bool, has_devices: bool) -> 
 }
 
 fn sockets(findings: &mut Vec<Finding>) {
-    for (sysctl, name) in [("rmem_max", "receive_buffer"), ("wmem_max", "send_buffer")] {
+    let buffer = in_effect(&USNIC, "buffer");
+    // The send buffer is half as large as the receive buffer.
+    for (sysctl, wanted) in [("rmem_max", buffer), ("wmem_max", buffer / 2)] {
         let ceiling = read(&format!("/proc/sys/net/core/{sysctl}")).and_then(|text| text.parse().ok());
-        findings.push(ceiling_finding(sysctl, ceiling, in_effect(&USNIC, name)));
+        findings.push(ceiling_finding(sysctl, ceiling, wanted));
     }
 }
 

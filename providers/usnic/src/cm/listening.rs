@@ -90,7 +90,7 @@ impl Device {
             Err(error) => {
                 log::warn!(
                     "{}: no local socket for the listener on qualifier {qual} ({error}): other processes of this user on UDP \
-                     port {} cannot pass its requests on; DAPL_USNIC_DIR names a directory for such sockets",
+                     port {} cannot pass its requests on; DAPL_DIR names a directory for such sockets",
                     self.name,
                     own.port()
                 );

@@ -7,7 +7,7 @@ use dapl_software::base_dir::Kind;
 use super::*;
 use crate::net::handover::MAX;
 
-const KIND: Kind = Kind { provider: "test", variable: "DAPL_USNIC_DIR", default: "/tmp/dapl-listeners-test" };
+const KIND: Kind = Kind { provider: "test", variable: "DAPL_DIR", default: "/tmp/dapl-listeners-test" };
 
 /// A base directory of one test's own.
 struct Scratch(PathBuf, ListenerDir);

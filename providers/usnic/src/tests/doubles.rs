@@ -225,7 +225,7 @@ impl Ia {
     pub(super) fn with(above: Above, ip: &str, params: &str) -> Ia {
         // Loopback addresses and a port that no other test of this process has, nor another process of its kind.
         let port = 20_000 + std::process::id() % 20_000;
-        let params = format!("{ip} port={port} receive_buffer=100000 send_buffer=100000 {params}");
+        let params = format!("{ip} port={port} buffer=100000 {params}");
         let above = Arc::new(above);
         let spec = IaSpec { name: "test", params: &params, library: "" };
         let device = Device::open(&spec, above.clone()).unwrap();

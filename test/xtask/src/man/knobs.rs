@@ -5,16 +5,17 @@
 
 use super::source::{Block, Page};
 
-/// A row: who reads the variables, their names, what they mean.
+/// A row: the providers that read the variables, or [`ALL`]; their names; what they mean.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Row {
-    owner: String,
+    owners: Vec<String>,
     names: String,
     meaning: String,
 }
 
-/// What owns a row that names nobody.
+/// The owner of a row that names no provider.
 const ALL: &str = "all";
+const PROVIDERS: [&str; 3] = ["sm", "usnic", "verbs"];
 
 /// The rows of the table below "## Variables".
 pub(crate) fn rows(readme: &str) -> Vec<Row> {
@@ -22,12 +23,23 @@ pub(crate) fn rows(readme: &str) -> Vec<Row> {
         readme.split("\n## Variables\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap_or_default();
     let row = |line: &str| {
         let (names, meaning) = line.strip_prefix("| `")?.strip_suffix(" |")?.split_once(" | ")?;
-        // "verbs, `socket` and `none`: bytes ..." is the verbs provider's.
-        let owner = meaning.split_once(": ").and_then(|(who, _)| who.split([',', ' ']).next()).unwrap_or(ALL);
-        let owner = if ["sm", "usnic", "verbs"].contains(&owner) { owner } else { ALL };
-        // On its own page nobody needs to be told whose it is.
-        let meaning = meaning.strip_prefix(&format!("{owner}: ")).unwrap_or(meaning);
-        Some(Row { owner: owner.to_owned(), names: format!("`{names}"), meaning: meaning.to_owned() })
+        let (mut owners, mut meaning) = (Vec::new(), meaning);
+        // "verbs, `socket` and `none`: bytes ..." is the verbs provider's; "sm, usnic: time ..." is on the pages of both.
+        while let Some((owner, rest)) = PROVIDERS.iter().find_map(|owner| {
+            let rest = meaning.strip_prefix(owner)?;
+            Some((owner, rest.strip_prefix(", ").or_else(|| rest.strip_prefix(": "))?))
+        }) {
+            owners.push((*owner).to_owned());
+            let is_last = meaning[owner.len()..].starts_with(':');
+            meaning = rest;
+            if is_last {
+                break;
+            }
+        }
+        if owners.is_empty() {
+            owners.push(ALL.to_owned());
+        }
+        Some(Row { owners, names: format!("`{names}"), meaning: meaning.to_owned() })
     };
     section.lines().filter_map(row).collect()
 }
@@ -40,7 +52,7 @@ pub(crate) fn fill_in(page: &mut Page, rows: &[Row]) -> Result<(), String> {
             _ => None,
         };
         while let Some((at, owner)) = blocks.iter().enumerate().find_map(|(at, block)| Some((at, asked(block)?))) {
-            let of_owner = rows.iter().filter(|row| row.owner == owner);
+            let of_owner = rows.iter().filter(|row| row.owners.contains(&owner));
             let terms: Vec<Block> = of_owner.map(|row| Block::Term(row.names.clone(), row.meaning.clone())).collect();
             if terms.is_empty() {
                 return Err(format!("README has no variables of {owner}"));
@@ -59,14 +71,17 @@ mod tests {
     #[test]
     fn rows_go_to_the_page_of_their_owner() {
         let readme = "a\n## Variables\n\n| variable | meaning |\n|---|---|\n| `A_B` | the one |\n| `C`, `D` | sm: x: y |\n\
-                      | `E` | verbs, `socket`: z |\n\n## More\n| `F` | sm: no |\n";
+                      | `E` | verbs, `socket`: z |\n| `G` | sm, verbs: w; sm: 1; verbs: 2 |\n\n## More\n| `F` | sm: no |\n";
         let rows = rows(readme);
-        let owners: Vec<_> = rows.iter().map(|row| (row.owner.as_str(), row.names.as_str())).collect();
-        assert_eq!(owners, [("all", "`A_B`"), ("sm", "`C`, `D`"), ("verbs", "`E`")]);
+        let owners: Vec<_> = rows.iter().map(|row| (row.owners.join(" "), row.names.as_str())).collect();
+        let all = [("all", "`A_B`"), ("sm", "`C`, `D`"), ("verbs", "`E`"), ("sm verbs", "`G`")];
+        assert_eq!(owners, all.map(|(owners, names)| (owners.to_owned(), names)));
+        let meanings: Vec<_> = rows.iter().map(|row| row.meaning.as_str()).collect();
+        assert_eq!(meanings, ["the one", "x: y", "`socket`: z", "w; sm: 1; verbs: 2"]);
         let mut page = parse("# p(7) - q\n\n## ENVIRONMENT\n\n{variables: sm}\n\nEnd.\n").unwrap();
         fill_in(&mut page, &rows).unwrap();
-        assert_eq!(page.below("ENVIRONMENT").len(), 2);
-        assert_eq!(page.terms("ENVIRONMENT"), ["C, D"]);
+        assert_eq!(page.below("ENVIRONMENT").len(), 3);
+        assert_eq!(page.terms("ENVIRONMENT"), ["C, D", "G"]);
         assert!(fill_in(&mut parse("# p(7) - q\n\n## E\n\n{variables: ib}\n").unwrap(), &rows).is_err());
     }
 }

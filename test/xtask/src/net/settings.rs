@@ -15,10 +15,8 @@ use super::wire::Wire;
 use crate::Result;
 
 /// What both sides are told, and what the check is called.
-const SETTINGS: [(&str, Environment<'static>); 2] = [
-    ("cubic", &[("DAPL_USNIC_CONGESTION", "cubic")]),
-    ("small_buffers", &[("DAPL_USNIC_RECEIVE_BUFFER", "65536"), ("DAPL_USNIC_SEND_BUFFER", "65536")]),
-];
+const SETTINGS: [(&str, Environment<'static>); 2] =
+    [("cubic", &[("DAPL_USNIC_CONGESTION", "cubic")]), ("small_buffers", &[("DAPL_USNIC_BUFFER", "65536")])];
 pub(super) const KEY: &str = "DAPL_USNIC_KEY";
 
 /// All of them.

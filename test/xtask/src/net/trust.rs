@@ -66,7 +66,7 @@ impl<'a> Hosts<'a> {
 fn another_user(setting: &Setting, wire: &Wire, set: Environment<'_>) -> Result {
     let hosts = Hosts::new(setting, wire, set);
     let _port = hosts.listener("1");
-    let directory = hosts.rooms[0].usnic().display().to_string();
+    let directory = hosts.rooms[0].sm().display().to_string();
     let attack = ["-a", ADDRESSES[0], "-u", ANOTHER_USER, "-p", PORT, "-d", &directory, "2"];
     let attacker = hosts.start(0, &attack);
     attacker.wait_for("waiting", LIMIT);
