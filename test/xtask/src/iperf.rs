@@ -5,8 +5,9 @@
 
 use std::process::Command;
 
+use serde_json::Value;
+
 use crate::Result;
-use crate::json::field;
 
 /// Which flow it makes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -64,14 +65,13 @@ fn words(flow: Flow, seconds: u32) -> Vec<String> {
 
 /// Reads a client's JSON.
 pub(crate) fn parse(said: &str) -> Result<Said> {
-    let end = said.split_once("\"end\":\t{").map(|(_, end)| end);
-    let within = |object: &str, name: &str| field(end?.split_once(object)?.1, name);
-    let said = || {
-        let bits = within("\"sum_received\":", "bits_per_second")?;
-        let processor = |name| within("\"cpu_utilization_percent\":", name);
+    let end = serde_json::from_str::<Value>(said).map(|mut said| said["end"].take()).unwrap_or_default();
+    let numbers = || {
+        let processor = |name| end["cpu_utilization_percent"][name].as_f64();
+        let bits = end["sum_received"]["bits_per_second"].as_f64()?;
         Some(Said { megabytes: bits / 8e6, processor: processor("host_total")? + processor("remote_total")? })
     };
-    said().ok_or_else(|| format!("the output of iperf3 is not understood: {end:?}"))
+    numbers().ok_or_else(|| format!("the output of iperf3 is not understood: {said}"))
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
-//! What little of JSON is read here: a number by its name.
+//! Numbers in the lines of JSON that measuring programs write among other output.
 #![forbid(unsafe_code)]
 
-/// The number of a field, the first that has this name.
+use serde_json::Value;
+
+/// The number of a field, in the first line that is an object with such a field.
 pub(crate) fn field(text: &str, name: &str) -> Option<f64> {
-    let rest = text.split_once(&format!("\"{name}\":"))?.1;
-    rest.split([',', '}']).next()?.trim().parse().ok()
+    let mut objects = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    objects.find_map(|object| object[name].as_f64())
 }
 
 #[cfg(test)]

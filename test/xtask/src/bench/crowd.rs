@@ -3,11 +3,11 @@
 //! There is no peer: the figures are held against our own with two endpoints. Nothing here judges.
 #![forbid(unsafe_code)]
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use dapl_test::run::{Room, Run, SM0};
 use dapl_test::stage::{Profile, workspace};
+use serde_json::{Value, json};
 
 use super::{ROUNDS, median, report};
 use crate::json::field;
@@ -62,14 +62,11 @@ fn print(samples: &[Vec<Vec<f64>>], load: f64) {
 }
 
 fn json(samples: &[Vec<Vec<f64>>], load: f64) -> String {
-    let mut text = format!("{{\n  \"machine\": {{{}}},\n  \"crowds\": [", report::machine(load, &report::PEERS));
-    for (n, (size, of_size)) in CROWDS.iter().zip(samples).enumerate() {
-        let comma = if n == 0 { "" } else { "," };
-        let figures = FIGURES.iter().zip(of_size).fold(String::new(), |mut text, ((name, _), samples)| {
-            let _ = write!(text, ", \"{name}\": {:?}", samples); // writing to a string succeeds
-            text
-        });
-        let _ = write!(text, "{comma}\n    {{\"endpoints\": {size}{figures}}}"); // as above
-    }
-    text + "\n  ]\n}\n"
+    let crowd = |(size, of_size): (&u32, &Vec<Vec<f64>>)| {
+        let mut crowd = json!({"endpoints": size});
+        FIGURES.iter().zip(of_size).for_each(|((name, _), samples)| crowd[*name] = json!(samples));
+        crowd
+    };
+    let crowds: Value = CROWDS.iter().zip(samples).map(crowd).collect();
+    report::pretty(&json!({"machine": report::machine(load, &report::PEERS), "crowds": crowds}))
 }

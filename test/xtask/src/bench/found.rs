@@ -2,12 +2,12 @@
 #![forbid(unsafe_code)]
 
 use dapl_test::stage::Stage;
+use serde_json::{Value, json};
 
-use super::chart::Across;
 use super::contest::{Contest, Measured};
-use super::curve::{self, Curve, Family};
+use super::curve::{self, Family, Point};
 use super::ours::{Adapter, Perf};
-use super::report::{json, load, machine, save, warn};
+use super::report::{load, machine, pretty, save, warn};
 use super::scale::{self, Row};
 use super::side::{Effort, Ends, Side};
 use super::{chart, median};
@@ -149,17 +149,15 @@ impl Found {
     }
 
     fn json(&self, bench: &Bench) -> String {
-        let list = |lines: Vec<String>| lines.join(",\n");
-        format!(
-            "{{\n  \"machine\": {{{}}},\n  \"quick\": {},\n  \"contests\": [\n{}\n  ],\n  \"scale\": [\n{}\n  ],\n  \
-             \"curves\": [\n{}\n  ],\n  \"not_measured\": [\n{}\n  ]\n}}\n",
-            machine(self.load, bench.packages),
-            self.is_quick,
-            list(self.contests.iter().map(|measured| contest_json(measured, bench.adapter.name)).collect()),
-            list(self.rows.iter().flat_map(row_json).collect()),
-            list(self.families.iter().flat_map(family_json).collect()),
-            list(self.failures.0.iter().map(|reason| format!("    {}", json(reason))).collect())
-        )
+        let contests = self.contests.iter().map(|measured| contest_json(measured, bench.adapter.name));
+        pretty(&json!({
+            "machine": machine(self.load, bench.packages),
+            "quick": self.is_quick,
+            "contests": contests.collect::<Value>(),
+            "scale": self.rows.iter().flat_map(row_json).collect::<Value>(),
+            "curves": self.families.iter().flat_map(family_json).collect::<Value>(),
+            "not_measured": self.failures.0,
+        }))
     }
 }
 
@@ -222,93 +220,74 @@ pub(super) fn rounded(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-fn contest_json(measured: &Measured, adapter: &str) -> String {
+fn contest_json(measured: &Measured, adapter: &str) -> Value {
     let contest = &measured.contest;
-    let (must, stretch) = (or_null(contest.must), or_null(contest.stretch));
-    let met = |bound: Option<f64>| bound.map_or("null".to_owned(), |bound| measured.meets(bound).to_string());
-    let bound = |value: Option<f64>| value.map_or("null".to_owned(), |value| json(&contest.bound(value)));
+    let met = |bound: Option<f64>| bound.map(|bound| measured.meets(bound));
+    let words = |bound: Option<f64>| bound.map(|bound| contest.bound(bound));
     let peer = |(peer, samples): (&Side, &Vec<f64>)| {
-        let (program, ends) = (json(peer.program()), ends_json(&peer.ends(adapter, contest.terrain)));
-        format!("\n      {{\"program\": {program}, {ends}, \"samples\": {samples:?}}}")
+        let Ends { server, client } = peer.ends(adapter, contest.terrain);
+        json!({"program": peer.program(), "server": server, "client": client, "samples": samples})
     };
-    let peers: Vec<String> = contest.peers.iter().zip(&measured.peers).map(peer).collect();
-    format!(
-        "    {{\"id\": {}, \"title\": {}, \"unit\": {}, \"less_is_better\": {}, \"must\": {must}, \"stretch\": {stretch}, \
-         \"met\": {}, \"met_stretch\": {},\n     \"promise\": {}, \"hope\": {}, \"where\": {},\n     \
-         \"ours\": {}, \"peer\": {}, \"figure\": {}, {},\n     \"samples\": {:?}, \"peers\": [{}]}}",
-        json(contest.id),
-        json(contest.title),
-        json(contest.shown.unit()),
-        contest.shown.less_is_better(),
-        met(contest.must),
-        met(contest.stretch),
-        bound(contest.must),
-        bound(contest.stretch),
-        json(&contest.terrain.name()),
-        measured.ours(),
-        or_null(measured.peer()),
-        measured.figure(),
-        ends_json(&contest.ours.ends(adapter, contest.terrain)),
-        measured.ours,
-        peers.join(",")
-    )
+    let Ends { server, client } = contest.ours.ends(adapter, contest.terrain);
+    json!({
+        "id": contest.id,
+        "title": contest.title,
+        "unit": contest.shown.unit(),
+        "less_is_better": contest.shown.less_is_better(),
+        "must": contest.must,
+        "stretch": contest.stretch,
+        "met": met(contest.must),
+        "met_stretch": met(contest.stretch),
+        "promise": words(contest.must),
+        "hope": words(contest.stretch),
+        "where": contest.terrain.name(),
+        "ours": measured.ours(),
+        "peer": measured.peer(),
+        "figure": measured.figure(),
+        "server": server,
+        "client": client,
+        "samples": measured.ours,
+        "peers": contest.peers.iter().zip(&measured.peers).map(peer).collect::<Value>(),
+    })
 }
 
-/// As fields of JSON.
-pub(super) fn ends_json(ends: &Ends) -> String {
-    format!("\"server\": {}, \"client\": {}", json(&ends.server), json(&ends.client))
-}
-
-fn or_null(value: Option<f64>) -> String {
-    value.map_or("null".to_owned(), |value| value.to_string())
-}
-
-/// Which chart a figure is of.
-fn chart_json(section: &str, title: &str, up: &str, across: Across) -> String {
-    let [section, title, up, across] = [section, title, up, across.name()].map(json);
-    format!("\"section\": {section}, \"title\": {title}, \"up\": {up}, \"across\": {across}")
-}
-
-fn row_json(row: &Row) -> Vec<String> {
-    let figure = |figure: &scale::Figure| {
-        format!(
-            "    {{{}, \"row\": {}, \"what\": {}, \"unit\": {}, \"name\": {}, \"at\": {},\n     {}, \"median\": {}, \
-             \"samples\": {:?}}}",
-            chart_json(row.section.name, row.section.title, row.section.up, row.section.across),
-            json(&row.title),
-            json(figure.answer.name),
-            json(figure.answer.unit),
-            json(figure.answer.line),
-            figure.count,
-            ends_json(&figure.ends),
-            median(&figure.samples),
-            figure.samples
-        )
-    };
-    row.figures.iter().map(figure).collect()
+fn row_json(row: &Row) -> impl Iterator<Item = Value> {
+    row.figures.iter().map(|figure| {
+        json!({
+            "section": row.section.name,
+            "title": row.section.title,
+            "up": row.section.up,
+            "across": row.section.across.name(),
+            "row": row.title,
+            "what": figure.answer.name,
+            "unit": figure.answer.unit,
+            "name": figure.answer.line,
+            "at": figure.count,
+            "server": figure.ends.server,
+            "client": figure.ends.client,
+            "median": median(&figure.samples),
+            "samples": figure.samples,
+        })
+    })
 }
 
 /// Its lines, as objects of JSON.
-pub(super) fn family_json(family: &Family) -> Vec<String> {
-    let curve = |curve: &Curve| {
-        let points: Vec<String> = curve
-            .points
-            .iter()
-            .map(|point| {
-                let (size, median) = (point.size, median(&point.samples));
-                let (ends, samples) = (ends_json(&point.ends), &point.samples);
-                format!("\n      {{\"at\": {size}, \"median\": {median}, {ends}, \"samples\": {samples:?}}}")
-            })
-            .collect();
-        format!(
-            "    {{{}, \"unit\": {}, \"name\": {}, \"points\": [{}]}}",
-            chart_json(family.section, family.title, family.up, family.across),
-            json(family.unit),
-            json(curve.name),
-            points.join(",")
-        )
+pub(super) fn family_json(family: &Family) -> impl Iterator<Item = Value> {
+    let point = |point: &Point| {
+        let (Ends { server, client }, median) = (&point.ends, median(&point.samples));
+        json!({"at": point.size, "median": median, "server": server, "client": client, "samples": point.samples})
     };
-    family.curves.iter().map(curve).collect()
+    family.curves.iter().map(move |curve| {
+        json!({
+            "section": family.section,
+            "title": family.title,
+            "up": family.up,
+            "across": family.across.name(),
+            "unit": family.unit,
+            "name": curve.name,
+            "points": curve.points.iter().map(point).collect::<Value>(),
+        })
+    })
 }
 
 #[cfg(test)]
@@ -365,14 +344,15 @@ mod tests {
     }
 
     #[test]
-    fn the_json_is_balanced_and_has_all_samples() {
+    fn the_json_has_all_samples() {
         let found = Found { contests: vec![measured("S5", 3.5, 7.25), measured("S9", 0.5, 0.0)], ..Found::default() };
         let text = found.json(&BENCH);
-        assert_eq!(text.matches('{').count(), text.matches('}').count());
-        assert_eq!(text.matches('[').count(), text.matches(']').count());
-        assert!(text.contains("\"samples\": [3.5]") && text.matches("\"samples\": [7.25]").count() == 2, "{text}");
-        assert!(
-            text.contains("\"peer\": null") && text.contains("UCX_TLS=posix,cma,self ucx_perftest localhost -t tag_bw")
+        let file: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(file["contests"][0]["samples"], json!([3.5]), "{text}");
+        assert_eq!(
+            (&file["contests"][0]["peers"][1]["samples"], &file["contests"][1]["peer"]),
+            (&json!([7.25]), &Value::Null)
         );
+        assert!(text.contains("UCX_TLS=posix,cma,self ucx_perftest localhost -t tag_bw"));
     }
 }

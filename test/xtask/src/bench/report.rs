@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use dapl_test::stage::{Stage, workspace};
+use serde_json::{Map, Value};
 
 use crate::Result;
 
@@ -50,25 +51,25 @@ pub(super) fn is_busy(load: f64) -> bool {
     load > 1.0
 }
 
-/// The facts of the machine, and the versions of packages, as fields of JSON.
-pub(super) fn machine(load: f64, packages: &[&str]) -> String {
+/// The facts of the machine, and the versions of packages.
+pub(super) fn machine(load: f64, packages: &[&str]) -> Map<String, Value> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
     let processors = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
-    let facts = format!(
-        "\"date\": {}, \"commit\": {}, \"cpu\": {}, \"processors\": {processors}, \"kernel\": {}, \"load_before\": {load}",
-        json(&said("date", &["-u", "+%F %H:%M UTC"])),
-        json(&said("git", &["describe", "--always", "--dirty", "--abbrev=10"])),
-        json(model.trim_start_matches([' ', '\t', ':'])),
-        json(read("/proc/sys/kernel/osrelease").trim())
-    );
-    // What this machine does not have is not said.
-    let facts = SETTINGS.iter().fold(facts, |facts, (name, path)| match read(path).trim() {
-        "" => facts,
-        value => format!("{facts}, {}: {}", json(name), json(value)),
-    });
-    packages.iter().fold(facts, |facts, package| format!("{facts}, {}: {}", json(package), json(&version(package))))
+    let facts = [
+        ("date", said("date", &["-u", "+%F %H:%M UTC"]).into()),
+        ("commit", said("git", &["describe", "--always", "--dirty", "--abbrev=10"]).into()),
+        ("cpu", model.trim_start_matches([' ', '\t', ':']).into()),
+        ("processors", processors.into()),
+        ("kernel", read("/proc/sys/kernel/osrelease").trim().into()),
+        ("load_before", load.into()),
+    ];
+    let settings = SETTINGS.iter().map(|(name, path)| (*name, Value::from(read(path).trim())));
+    // A setting that this machine lacks is left out.
+    let settings = settings.filter(|(_, value)| value != "");
+    let versions = packages.iter().map(|package| (*package, version(package).into()));
+    facts.into_iter().chain(settings).chain(versions).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// The average of the last minute, before the bench adds to it.
@@ -87,7 +88,7 @@ fn said(program: &str, arguments: &[&str]) -> String {
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }
 
-/// A string of JSON.
-pub(super) fn json(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+/// A file's text.
+pub(super) fn pretty(document: &Value) -> String {
+    format!("{document:#}\n")
 }

@@ -101,7 +101,7 @@ fn figures_stand_with_peer_promise_and_commands() {
 #[test]
 fn a_busy_machine_is_named_where_it_matters() {
     let loaded = |file: &str| {
-        let findings = findings(&file.replace("\"load_before\": 0,", "\"load_before\": 7.5,"));
+        let findings = findings(&file.replace("\"load_before\": 0.0,", "\"load_before\": 7.5,"));
         page(&[Section { provider: "sm", trouble: None, findings: Some(findings) }])
             .matches("busy before (load 7.5)")
             .count()
@@ -152,20 +152,24 @@ fn a_file_that_lacks_something_is_refused_with_its_name() {
     let [sm, _, verbs] = files();
     parse(&sm).unwrap();
     for (lacks, reason) in [
-        ("\"samples\": [", "no list \"samples\""),
-        ("\"client\": ", "no text \"client\""),
-        ("\"across\": ", "no text \"across\""),
-        ("\"promise\": ", "no text \"promise\""),
-        ("\"quick\": ", "no \"quick\""),
+        ("\"samples\": [", "\"samples\": invalid type: null, expected a sequence"),
+        ("\"client\": ", "\"client\": invalid type: null, expected a string"),
+        ("\"across\": ", "\"across\": invalid type: null, expected a string"),
+        ("\"promise\": ", "\"promise\": invalid type: null, expected a string"),
+        ("\"quick\": ", "\"quick\": invalid type: null, expected a boolean"),
     ] {
         let error = parse(&sm.replace(lacks, &lacks.replacen('"', "\"un", 1))).unwrap_err();
         assert!(error.contains(reason), "{error}");
     }
-    assert!(parse(&sm.replace("[3.375, 3.0, 2.625]", "[]")).unwrap_err().contains("without samples"));
+    assert!(parse(&compact(&sm).replace("[3.375,3.0,2.625]", "[]")).unwrap_err().contains("without samples"));
     assert!(parse(&sm.replace("\"across\": \"senders\"", "\"across\": \"sea\"")).unwrap_err().contains("\"sea\""));
     assert!(parse(&sm.replace("\"across\": \"senders\"", "\"across\": 7")).is_err());
     assert!(parse(&verbs.replace("\"kept_over_perftest\"", "\"left\"")).unwrap_err().starts_with("V1: "));
     assert!(parse("").is_err() && parse("[]").is_err());
+}
+
+fn compact(text: &str) -> String {
+    serde_json::from_str::<serde_json::Value>(text).unwrap().to_string()
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! What the bench leaves: a table to read, and JSON to compare.
 #![forbid(unsafe_code)]
 
+use serde_json::{Value, json};
+
 use super::contest::{Measured, Shown};
 use super::sides::Side;
 use crate::bench::curve::Family;
-use crate::bench::found::{ends_json, family_json};
-use crate::bench::report::{json, machine};
+use crate::bench::found::family_json;
+use crate::bench::report::{machine, pretty};
+use crate::bench::side::Ends;
 use crate::guest::Clock;
 
 /// The promises: our time over that of perftest and of the reference, for the same operation.
@@ -85,52 +88,45 @@ pub(in crate::bench) fn text(measured: &[Measured], curves: &[Family], failures:
         Clock::Instructions => INSTRUCTIONS,
         Clock::Time => "time",
     };
-    let contests: Vec<String> = measured.iter().map(contest).collect();
-    format!(
-        "{{\n  \"machine\": {{{}, \"guest_kernel\": {}, \"reference\": {}, \"guest_clock\": {}}},\n  \
-         \"quick\": {},\n  \
-         \"contests\": [\n{}\n  ],\n  \"curves\": [\n{}\n  ],\n  \"not_measured\": [{}]\n}}\n",
-        machine(facts.load, &PACKAGES),
-        json(&facts.kernel),
-        json(&facts.reference),
-        json(clock),
-        facts.is_quick,
-        contests.join(",\n"),
-        curves.iter().flat_map(family_json).collect::<Vec<_>>().join(",\n"),
-        failures.iter().map(|reason| json(reason)).collect::<Vec<_>>().join(", ")
-    )
+    let mut machine = machine(facts.load, &PACKAGES);
+    for (name, value) in [("guest_kernel", &*facts.kernel), ("reference", &facts.reference), ("guest_clock", clock)] {
+        machine.insert(name.to_owned(), value.into());
+    }
+    pretty(&json!({
+        "machine": machine,
+        "quick": facts.is_quick,
+        "contests": measured.iter().map(contest).collect::<Value>(),
+        "curves": curves.iter().flat_map(family_json).collect::<Value>(),
+        "not_measured": failures,
+    }))
 }
 
-fn contest(one: &Measured) -> String {
+fn contest(one: &Measured) -> Value {
     let operation = one.operation;
-    let mut text = format!(
-        "    {{\"id\": {}, \"title\": {}, \"size\": {}, \"depth\": {}, \"count\": {}, \"unit\": \"us of one operation\"",
-        json(operation.id),
-        json(operation.title),
-        operation.size,
-        operation.depth,
-        operation.count
-    );
+    let mut contest = json!({
+        "id": operation.id,
+        "title": operation.title,
+        "size": operation.size,
+        "depth": operation.depth,
+        "count": operation.count,
+        "unit": "us of one operation",
+    });
     for (side, bound) in PROMISES {
         if let Some(ratio) = one.ratio(side) {
-            text += &format!(
-                ", \"over_{0}\": {ratio:.4}, \"promised_over_{0}\": {bound}, \"kept_over_{0}\": {1}",
-                side.name(),
-                is_kept(ratio, bound)
-            );
+            let name = side.name();
+            contest[format!("over_{name}")] = ratio.into();
+            contest[format!("promised_over_{name}")] = bound.into();
+            contest[format!("kept_over_{name}")] = is_kept(ratio, bound).into();
         }
     }
     for (side, figures) in &one.figures {
-        let processor = figures.processor.map_or(String::new(), |(server, client)| {
-            format!(", \"server_processor\": {server:.3}, \"client_processor\": {client:.3}")
-        });
-        text += &format!(
-            ",\n     {}: {{{}, \"median\": {:.4}, \"samples\": {:?}{processor}}}",
-            json(side.name()),
-            ends_json(&figures.ends),
-            figures.usec(),
-            figures.samples
-        );
+        let Ends { server, client } = &figures.ends;
+        let (median, samples) = (figures.usec(), &figures.samples);
+        let mut measure = json!({"server": server, "client": client, "median": median, "samples": samples});
+        if let Some((server, client)) = figures.processor {
+            (measure["server_processor"], measure["client_processor"]) = (server.into(), client.into());
+        }
+        contest[side.name()] = measure;
     }
-    text + "}"
+    contest
 }

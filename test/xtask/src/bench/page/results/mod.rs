@@ -8,7 +8,8 @@ mod verbs;
 use std::fs;
 use std::path::Path;
 
-use serde_json::Value;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use crate::Result;
 use crate::bench::chart::Across;
@@ -153,28 +154,29 @@ fn section(directory: &Path, provider: &'static str, failed: &[Failed]) -> Secti
 /// Of one provider's file.
 pub(super) fn parse(text: &str) -> Result<Findings> {
     let file: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let contests = list(&file, "contests")?;
+    let contests: Vec<Value> = field(&file, "contests")?;
     // Those of verbs are of several peers and about time alone.
     let contests = match contests.iter().any(|contest| contest.get("over_reference").is_some()) {
         true => contests.iter().map(verbs::contests).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect(),
         false => contests.iter().map(contest).collect::<Result<_>>()?,
     };
     let mut charts = Vec::new();
-    for line in list(&file, "curves")? {
-        let points = list(line, "points")?.iter().map(point).collect::<Result<_>>()?;
-        add(&mut charts, line, points)?;
+    for line in field::<Vec<Value>>(&file, "curves")? {
+        let points = field::<Vec<Value>>(&line, "points")?.iter().map(point).collect::<Result<_>>()?;
+        add(&mut charts, &line, points)?;
     }
-    for row in file.get("scale").and_then(Value::as_array).unwrap_or(&Vec::new()) {
-        add(&mut charts, row, vec![point(row)?])?;
+    for row in field::<Option<Vec<Value>>>(&file, "scale")?.unwrap_or_default() {
+        let point = point(&row)?;
+        add(&mut charts, &row, vec![point])?;
     }
-    let not_measured = list(&file, "not_measured")?.iter().filter_map(Value::as_str).map(str::to_owned).collect();
-    Ok(Findings { facts: facts(&file)?, is_quick: flag(&file, "quick")?, contests, charts, not_measured })
+    let (facts, is_quick, not_measured) = (facts(&file)?, field(&file, "quick")?, field(&file, "not_measured")?);
+    Ok(Findings { facts, is_quick, contests, charts, not_measured })
 }
 
-/// First those that everybody wants to know.
+/// First those that matter most.
 fn facts(file: &Value) -> Result<Vec<(String, String)>> {
     const FIRST: [&str; 6] = ["date", "commit", "cpu", "processors", "kernel", "load_before"];
-    let machine = file.get("machine").and_then(Value::as_object).ok_or("no \"machine\"")?;
+    let machine: Map<String, Value> = field(file, "machine")?;
     let mut names: Vec<&str> = FIRST.into_iter().filter(|name| machine.contains_key(*name)).collect();
     names.extend(machine.keys().map(String::as_str).filter(|name| !FIRST.contains(name)));
     let value = |name: &str| machine[name].as_str().map_or_else(|| machine[name].to_string(), str::to_owned);
@@ -182,44 +184,41 @@ fn facts(file: &Value) -> Result<Vec<(String, String)>> {
 }
 
 fn contest(contest: &Value) -> Result<Contest> {
-    let id = text(contest, "id")?;
-    let within = |reason| format!("{id}: {reason}");
-    let bound = |value: &str, words: &str, met: &str| -> Result<Option<Bound>> {
-        match contest.get(value).and_then(Value::as_f64) {
-            None => Ok(None),
-            Some(value) => Ok(Some(Bound { value, words: text(contest, words)?, is_met: flag(contest, met)? })),
-        }
+    let id: String = field(contest, "id")?;
+    let read = || -> Result<Contest> {
+        let bound = |value: &str, words: &str, met: &str| -> Result<Option<Bound>> {
+            let bound = |value| Ok(Bound { value, words: field(contest, words)?, is_met: field(contest, met)? });
+            field::<Option<f64>>(contest, value)?.map(bound).transpose()
+        };
+        let peer = |peer: &Value| Ok((field(peer, "program")?, measure(peer)?));
+        let against = |peer| Ok::<_, String>((peer, field(contest, "figure")?));
+        Ok(Contest {
+            id: id.clone(),
+            title: field(contest, "title")?,
+            unit: field(contest, "unit")?,
+            place: Some(field(contest, "where")?),
+            ours: measure(contest)?,
+            peers: field::<Vec<Value>>(contest, "peers")?.iter().map(peer).collect::<Result<_>>()?,
+            against: field::<Option<f64>>(contest, "peer")?.map(against).transpose()?,
+            less_is_better: field(contest, "less_is_better")?,
+            must: bound("must", "promise", "met")?,
+            stretch: bound("stretch", "hope", "met_stretch")?,
+        })
     };
-    let peer = |peer: &Value| Ok((text(peer, "program")?, measure(peer)?));
-    let against = match contest.get("peer").and_then(Value::as_f64) {
-        None => None,
-        Some(peer) => Some((peer, number(contest, "figure").map_err(within)?)),
-    };
-    Ok(Contest {
-        title: text(contest, "title").map_err(within)?,
-        unit: text(contest, "unit").map_err(within)?,
-        place: Some(text(contest, "where").map_err(within)?),
-        ours: measure(contest).map_err(within)?,
-        peers: list(contest, "peers")?.iter().map(peer).collect::<Result<_>>().map_err(within)?,
-        against,
-        less_is_better: flag(contest, "less_is_better").map_err(within)?,
-        must: bound("must", "promise", "met").map_err(within)?,
-        stretch: bound("stretch", "hope", "met_stretch").map_err(within)?,
-        id,
-    })
+    read().map_err(|reason| format!("{id}: {reason}"))
 }
 
 /// Points of a line of the chart that a value names.
 fn add(charts: &mut Vec<Chart>, value: &Value, points: Vec<(u32, Measure)>) -> Result {
-    let section = text(value, "section")?;
+    let section: String = field(value, "section")?;
     let at = match charts.iter().position(|chart| chart.section == section) {
         Some(at) => at,
         None => {
-            let across = text(value, "across")?;
+            let across: String = field(value, "across")?;
             charts.push(Chart {
-                title: text(value, "title")?,
-                up: text(value, "up")?,
-                unit: text(value, "unit")?,
+                title: field(value, "title")?,
+                up: field(value, "up")?,
+                unit: field(value, "unit")?,
                 across: Across::called(&across).ok_or_else(|| format!("no chart is across \"{across}\""))?,
                 lines: Vec::new(),
                 section,
@@ -227,7 +226,7 @@ fn add(charts: &mut Vec<Chart>, value: &Value, points: Vec<(u32, Measure)>) -> R
             charts.len() - 1
         }
     };
-    let (name, lines) = (text(value, "name")?, &mut charts[at].lines);
+    let (name, lines): (String, _) = (field(value, "name")?, &mut charts[at].lines);
     match lines.iter_mut().find(|line| line.name == name) {
         Some(line) => line.points.extend(points),
         None => lines.push(Line { name, points }),
@@ -236,31 +235,18 @@ fn add(charts: &mut Vec<Chart>, value: &Value, points: Vec<(u32, Measure)>) -> R
 }
 
 fn point(value: &Value) -> Result<(u32, Measure)> {
-    let at = value.get("at").and_then(Value::as_u64).and_then(|at| u32::try_from(at).ok());
-    Ok((at.ok_or("a point has no \"at\"")?, measure(value)?))
+    Ok((field(value, "at")?, measure(value)?))
 }
 
 fn measure(value: &Value) -> Result<Measure> {
-    let sample = |sample: &Value| sample.as_f64().ok_or_else(|| format!("{sample} is no sample"));
-    let samples: Vec<f64> = list(value, "samples")?.iter().map(sample).collect::<Result<_>>()?;
+    let samples: Vec<f64> = field(value, "samples")?;
     if samples.is_empty() {
         return Err("a figure without samples".to_owned());
     }
-    Ok(Measure { samples, ends: Ends { server: text(value, "server")?, client: text(value, "client")? } })
+    Ok(Measure { samples, ends: Ends { server: field(value, "server")?, client: field(value, "client")? } })
 }
 
-fn text(value: &Value, name: &str) -> Result<String> {
-    value.get(name).and_then(Value::as_str).map(str::to_owned).ok_or_else(|| format!("no text \"{name}\""))
-}
-
-fn number(value: &Value, name: &str) -> Result<f64> {
-    value.get(name).and_then(Value::as_f64).ok_or_else(|| format!("no number \"{name}\""))
-}
-
-fn flag(value: &Value, name: &str) -> Result<bool> {
-    value.get(name).and_then(Value::as_bool).ok_or_else(|| format!("no \"{name}\" that is true or false"))
-}
-
-fn list<'a>(value: &'a Value, name: &str) -> Result<&'a Vec<Value>> {
-    value.get(name).and_then(Value::as_array).ok_or_else(|| format!("no list \"{name}\""))
+/// A field of this type; absent counts as null.
+fn field<T: DeserializeOwned>(value: &Value, name: &str) -> Result<T> {
+    T::deserialize(&value[name]).map_err(|error| format!("\"{name}\": {error}"))
 }

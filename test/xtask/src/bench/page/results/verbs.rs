@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::{Bound, Contest, flag, measure, number, text};
+use super::{Bound, Contest, field, measure};
 use crate::Result;
 
 /// The others, as the file and as people call them.
@@ -12,10 +12,10 @@ const PEERS: [(&str, &str); 3] =
 
 /// One for each peer that can do the operation.
 pub(super) fn contests(operation: &Value) -> Result<Vec<Contest>> {
-    let id = text(operation, "id")?;
+    let id: String = field(operation, "id")?;
     let within = |reason| format!("{id}: {reason}");
     let ours = measure(operation.get("ours").ok_or("no \"ours\"").map_err(str::to_owned)?).map_err(within)?;
-    let title = text(operation, "title").map_err(within)?;
+    let title: String = field(operation, "title").map_err(within)?;
     let mut contests = Vec::new();
     for (name, called) in PEERS {
         let Some(peer) = operation.get(name) else { continue };
@@ -23,12 +23,12 @@ pub(super) fn contests(operation: &Value) -> Result<Vec<Contest>> {
         let must = match operation.get(format!("promised_over_{name}")).and_then(Value::as_f64) {
             None => None,
             Some(value) => {
-                let is_met = flag(operation, &format!("kept_over_{name}")).map_err(within)?;
+                let is_met = field(operation, &format!("kept_over_{name}")).map_err(within)?;
                 Some(Bound { value, words: format!("<= {value}x"), is_met })
             }
         };
         let ratio = match must {
-            Some(_) => number(operation, &format!("over_{name}")).map_err(within)?,
+            Some(_) => field(operation, &format!("over_{name}")).map_err(within)?,
             None => ours.median() / peer.median(),
         };
         contests.push(Contest {
