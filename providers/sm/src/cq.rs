@@ -19,8 +19,6 @@ use crate::engine::jobs::{Attended, Job, Jobs};
 
 /// Connections that stay with a poller even while they are idle.
 const WARM: usize = 16;
-/// Looks at an empty ring in one poll: some 50 ns in all, which even a peer on the same processor does not notice.
-const LOOKS: u32 = 24;
 
 /// A connection, as whoever polls one of its queues sees it.
 pub(crate) trait Driven: Send + Sync {
@@ -47,22 +45,12 @@ pub(crate) trait Driven: Send + Sync {
 pub(crate) struct Outbox<'a> {
     poller: Option<(&'a Arc<CqCore>, &'a mut [Completion])>,
     filled: usize,
-    /// How often an empty ring is looked at once more, in a poll that has all its locks: a message that comes in this
-    /// moment is met at once, and not only by the next poll.
-    looks: u32,
 }
 
 impl Outbox<'_> {
     /// The poller has all that it can take: what is more can stay in its rings.
     pub(crate) fn is_full(&self) -> bool {
         self.poller.as_ref().is_some_and(|(_, out)| self.filled == out.len())
-    }
-
-    /// Once more?
-    pub(crate) fn look_again(&mut self) -> bool {
-        let again = self.looks > 0;
-        self.looks = self.looks.saturating_sub(1);
-        again
     }
 
     /// A completion of `cq`. What waits there already goes before it.
@@ -249,7 +237,7 @@ impl CompletionQueue for Cq {
         cq.polls.store(cq.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         let mut filled = 0;
         if let Some(mut active) = cq.active.try_lock() {
-            let mut outbox = Outbox { poller: Some((cq, out)), filled: 0, looks: LOOKS };
+            let mut outbox = Outbox { poller: Some((cq, out)), filled: 0 };
             // A queue that is armed as well has somebody to wake: its connections go on waking the engine.
             if !cq.polled.load(Ordering::Relaxed) && !cq.is_armed() {
                 cq.begin_polling(&active);

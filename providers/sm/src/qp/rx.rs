@@ -139,7 +139,6 @@ impl Rx {
         let (mut answered, mut result, mut budget) = (false, Ok(()), BUDGET);
         while ends.requests.taken() - begin < PASS as u64 && !out.is_full() {
             let header = match ends.requests.peek() {
-                Next::Empty if out.look_again() && ends.requests.taken() == begin => continue,
                 Next::Empty => break,
                 Next::Nonsense => {
                     result = Err(Fault::Nonsense("an unknown word in the ring"));
