@@ -13,21 +13,8 @@ use dapl::provider::{Completion, CompletionQueue, CqSink};
 use dapl_software::cq::CompletionList;
 use dapl_software::engine::queue::Notify;
 
-use crate::device::Device;
 use crate::engine::jobs::{Job, Jobs};
-
-/// The device, as whoever polls one of its queues sees it.
-pub(crate) trait Drive: Send + Sync {
-    /// A poller's pass: what has come is received, what can leave leaves. Waits for nobody, but for
-    /// who puts bytes into their place just now. `counts`: the engine may leave the data sockets to this thread.
-    fn poll(&self, counts: bool);
-}
-
-impl Drive for Device {
-    fn poll(&self, counts: bool) {
-        Device::poll(self, counts);
-    }
-}
+use crate::engine::progress::Progress;
 
 /// A completion queue as dapl holds it.
 pub struct Cq(pub(crate) Arc<CqCore>);
@@ -36,7 +23,7 @@ pub struct Cq(pub(crate) Arc<CqCore>);
 pub(crate) struct CqCore {
     ready: CompletionList,
     sink: Weak<dyn CqSink>,
-    device: Arc<dyn Drive>,
+    progress: Arc<Progress>,
     /// Nanoseconds that a wait may look before it sleeps.
     spin: u32,
     jobs: Arc<Jobs>,
@@ -49,8 +36,8 @@ impl std::fmt::Debug for CqCore {
 }
 
 impl Cq {
-    pub(crate) fn new(sink: Weak<dyn CqSink>, device: Arc<dyn Drive>, jobs: Arc<Jobs>, spin: u32) -> Self {
-        Cq(Arc::new(CqCore { ready: CompletionList::default(), sink, device, spin, jobs }))
+    pub(crate) fn new(sink: Weak<dyn CqSink>, progress: Arc<Progress>, jobs: Arc<Jobs>, spin: u32) -> Self {
+        Cq(Arc::new(CqCore { ready: CompletionList::default(), sink, progress, spin, jobs }))
     }
 }
 
@@ -79,7 +66,7 @@ impl CompletionQueue for Cq {
         if taken > 0 {
             return taken;
         }
-        self.0.device.poll(!self.0.ready.is_armed());
+        self.0.progress.poll(!self.0.ready.is_armed());
         self.ready(out)
     }
 
@@ -102,30 +89,65 @@ impl CompletionQueue for Cq {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
+    use std::net::SocketAddr;
     use std::sync::atomic::{AtomicU32, Ordering};
 
+    use dapl::provider::{ConnId, IaSpec};
     use parking_lot::Mutex;
 
     use super::*;
+    use crate::device::{Device, now};
+    use crate::net::receive::Packets;
+    use crate::proto::Nanos;
+    use crate::proto::schedule::{Outlook, Turn};
+    use crate::qp::pair::{Missed, Opened, Pair};
 
-    /// A device that completes something in each pass, if it is told to, and counts.
+    /// A connection that has a turn in each pass: it counts passes, and completes something in each if it has a queue.
     #[derive(Default)]
-    pub(crate) struct Double {
-        pub(crate) into: Mutex<Option<Arc<CqCore>>>,
-        pub(crate) polls: AtomicU32,
-        /// Those that count.
-        counting: AtomicU32,
+    struct Double {
+        into: Mutex<Option<Arc<CqCore>>>,
+        passes: AtomicU32,
     }
 
-    impl Drive for Double {
-        fn poll(&self, counts: bool) {
-            self.polls.fetch_add(1, Ordering::Relaxed);
-            self.counting.fetch_add(counts.into(), Ordering::Relaxed);
+    const READY: Outlook = Outlook { resend: false, ready: true, ack: false, deadline: None };
+
+    impl Pair for Double {
+        fn connecting(&self, _: u32, _: ConnId) {}
+
+        fn open(&self, _: Nanos, _: Opened) -> Option<Outlook> {
+            None
+        }
+
+        fn receive(&self, _: Nanos, _: u32, _: SocketAddr, _: Packets<'_>) -> Outlook {
+            READY
+        }
+
+        fn transmit(&self, _: Nanos, _: u32, _: Turn) -> Outlook {
+            self.passes.fetch_add(1, Ordering::Relaxed);
             if let Some(cq) = &*self.into.lock() {
                 cq.push(Completion::default());
             }
+            READY
         }
+
+        fn on_time(&self, _: Nanos, _: u32) -> Outlook {
+            READY
+        }
+
+        fn sends_to(&self, _: SocketAddr) -> bool {
+            false
+        }
+
+        fn did_not_arrive(&self, _: Nanos, _: u32, _: &Missed) -> Outlook {
+            READY
+        }
+
+        fn end(&self, _: u32) -> bool {
+            false
+        }
+
+        fn shut(&self) {}
     }
 
     struct Counts(AtomicU32);
@@ -136,11 +158,17 @@ pub(crate) mod tests {
         }
     }
 
-    fn queue() -> (Cq, Arc<Double>, Arc<Jobs>, Arc<Counts>) {
-        let (device, jobs) = (Arc::new(Double::default()), Arc::new(Jobs::new().unwrap()));
+    /// A queue of a device without an engine, which has one connection.
+    fn queue() -> (Cq, Arc<Device>, Arc<Double>, Arc<Counts>) {
+        let spec = IaSpec { name: "test", params: "127.0.0.1", library: "" };
+        let (device, pair) = (Arc::new(Device::open(&spec).unwrap()), Arc::new(Double::default()));
+        let number = device.table.take(now()).unwrap();
+        let plan = device.table.put(number, pair.clone());
+        device.wants(number, &plan, &READY);
         let sink = Arc::new(Counts(AtomicU32::new(0)));
         let weak: Weak<dyn CqSink> = Arc::downgrade(&(sink.clone() as Arc<dyn CqSink>));
-        (Cq::new(weak, device.clone(), jobs.clone(), 7), device, jobs, sink)
+        let progress = Arc::new(Progress::new(device.clone()));
+        (Cq::new(weak, progress, device.jobs.clone(), 7), device, pair, sink)
     }
 
     fn answer(jobs: &Jobs) {
@@ -153,41 +181,44 @@ pub(crate) mod tests {
 
     #[test]
     fn a_poll_brings_the_device_on_unless_something_waits() {
-        let (cq, device, _, _) = queue();
+        let (cq, _, pair, _) = queue();
         let mut out = [Completion::default(); 4];
         assert_eq!(cq.poll(&mut out), 0);
-        *device.into.lock() = Some(cq.0.clone());
-        assert_eq!((cq.poll(&mut out), device.polls.load(Ordering::Relaxed)), (1, 2));
+        *pair.into.lock() = Some(cq.0.clone());
+        assert_eq!((cq.poll(&mut out), pair.passes.load(Ordering::Relaxed)), (1, 2));
         cq.0.push(Completion::default());
-        assert_eq!((cq.poll(&mut out), device.polls.load(Ordering::Relaxed)), (1, 2), "it was there");
-        assert_eq!((cq.ready(&mut out), device.polls.load(Ordering::Relaxed)), (0, 2));
+        assert_eq!((cq.poll(&mut out), pair.passes.load(Ordering::Relaxed)), (1, 2), "it was there");
+        assert_eq!((cq.ready(&mut out), pair.passes.load(Ordering::Relaxed)), (0, 2));
     }
 
     #[test]
     fn who_arms_it_is_told_once_and_not_of_what_was_there() {
-        let (cq, _, jobs, sink) = queue();
+        let (cq, device, _, sink) = queue();
         assert!(cq.arm(false).unwrap());
         cq.0.push(Completion::default());
         cq.0.push(Completion::default());
-        answer(&jobs);
+        answer(&device.jobs);
         assert_eq!(sink.0.load(Ordering::Relaxed), 1);
         assert!(!cq.arm(false).unwrap(), "two wait");
         cq.0.push(Completion::default());
-        answer(&jobs);
+        answer(&device.jobs);
         assert_eq!(sink.0.load(Ordering::Relaxed), 1);
     }
 
     #[test]
     fn polls_of_an_armed_queue_leave_the_sockets_to_the_engine() {
-        let (cq, device, jobs, _) = queue();
-        let counting = || device.counting.load(Ordering::Relaxed);
+        let (cq, device, pair, _) = queue();
         let mut out = [Completion::default(); 4];
+        // Whether this thread has polled, so that the engine may leave the socket to it.
+        let counts = || device.polling.stops(now());
         cq.poll(&mut out);
-        assert!(counting() == 1 && cq.arm(false).unwrap());
+        assert!(counts() && cq.arm(false).unwrap());
         cq.poll(&mut out);
-        assert_eq!(counting(), 1);
+        assert!(!counts());
         cq.0.push(Completion::default());
-        answer(&jobs);
-        assert_eq!((cq.poll(&mut out), cq.poll(&mut out), counting()), (1, 0, 2), "disarmed by what came");
+        answer(&device.jobs);
+        assert_eq!((cq.poll(&mut out), counts()), (1, false));
+        assert_eq!((cq.poll(&mut out), counts()), (0, true), "disarmed by what came");
+        assert_eq!(pair.passes.load(Ordering::Relaxed), 3);
     }
 }

@@ -1,75 +1,57 @@
-//! An open interface adapter as far as the network goes: its sockets, its connections by number, and what others ask of it.
+//! The network side of an open interface adapter: its interface and data socket, its connections by number, and what other
+//! threads leave to the engine.
 //!
-//! Queue pairs send by themselves, under their own lock, through the socket they were given. Locks are taken in this order:
-//! progress, queue pair, shared receive queue, completion queue, and below all the small ones of this room, `table`, `polling`
-//! and the job queue, under which nothing is called. Set-up has a lock of its own, `setups`, under which queue pairs are not called
-//! either. Only the engine calls upwards.
+//! Queue pairs send by themselves, under their own lock, through this socket. Locks are taken in this order: progress, queue
+//! pair, shared receive queue, completion queue, and below all of them the table, `polling`, the lists of this module, and the
+//! job queue, under which nothing is called. The connection manager has a lock of its own, under which no queue pair is called.
+//! Only the engine calls dapl.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use dapl::error::{Address, Error, Resource, Result};
 use dapl::provider::IaSpec;
 use parking_lot::Mutex;
-use rustix::event::epoll;
 
-use crate::cm::{self, Setups};
-use crate::engine::Engine;
 use crate::engine::jobs::{Job, Jobs};
 use crate::engine::polling::Polling;
-use crate::engine::progress::Progress;
 use crate::net::address::{self, Interface};
-use crate::net::errors::{self, Hint};
-use crate::net::listener_dir::ListenerDir;
 use crate::net::receive::Packets;
 use crate::net::socket::{Socket, Wanted};
 use crate::proto::schedule::Outlook;
 use crate::proto::{Nanos, SECONDS};
-use crate::qp::pair::{Pair, Reports};
-use crate::qp::table::{Plan, Table};
+use crate::qp::pair::{Pair, Plan};
+use crate::qp::table::Table;
 use crate::settings::Knobs;
 
 /// Connections of an IA at most.
 pub(crate) const CONNECTIONS: usize = 65_536;
-/// A number that was given back rests so long.
+/// How long a number that was freed is quarantined.
 const REST: Nanos = 10 * SECONDS;
-/// Set-up packets that wait for the engine, at most: more are lost, and come again.
+/// Set-up packets that wait for the engine, at most: more are dropped, and retransmitted by their senders.
 const PUT_BY: usize = 1024;
 
 /// The device of one IA.
 pub(crate) struct Device {
-    pub(crate) me: Weak<Device>,
     pub(crate) name: String,
     pub(crate) knobs: Knobs,
     pub(crate) interface: Interface,
     /// What data leave and come by.
     pub(crate) socket: Arc<Socket>,
     pub(crate) jobs: Arc<Jobs>,
-    /// All sockets by which requests come; readable if one of them is.
-    pub(crate) doors: OwnedFd,
     pub(crate) table: Table,
     pub(crate) polling: Polling,
-    pub(crate) progress: Mutex<Progress>,
-    pub(crate) setups: Mutex<Setups>,
-    /// Where processes of this user that share the port of set-ups find each other's listeners.
-    pub(crate) listener_dir: ListenerDir,
-    pub(crate) reports: Arc<dyn Reports>,
-    /// What has come is being put into its place.
-    places: AtomicBool,
     /// What connections want that were touched outside a pass, and how many those are.
     fresh: Mutex<Vec<(u32, Outlook)>>,
     freshes: AtomicUsize,
-    /// Set-up packets, and others of connections that do not stand yet.
+    /// Set-up packets, and others of connections that are not established yet.
     put_by: Mutex<Vec<(SocketAddr, Vec<u8>)>>,
     /// Packets of no connection.
     strays: AtomicU64,
-    /// Naps of the engine after which data were there that nobody polled for.
+    /// Naps of the engine after which data were waiting.
     late: AtomicU64,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// How a peer is reached.
@@ -89,57 +71,25 @@ pub(crate) fn now() -> Nanos {
 
 impl Device {
     /// Opens it. Errors are logged here, with object, cause and remedy.
-    pub(crate) fn open(spec: &IaSpec<'_>, reports: Arc<dyn Reports>) -> Result<Arc<Device>> {
+    pub(crate) fn open(spec: &IaSpec<'_>) -> Result<Device> {
         let knobs = Knobs::read(spec.params);
         let interface = find(spec.name, &knobs)?;
         let wanted = wanted(&knobs, &interface);
         let socket = Arc::new(open_socket(spec.name, &wanted, &interface)?);
-        let setups = Setups::new(spec.name, &knobs)?;
-        let jobs = Arc::new(Jobs::new()?);
-        let doors = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| {
-            log::error!("{}: cannot watch several sockets: {error}", spec.name);
-            Error::Exhausted(Resource::Device)
-        })?;
-        let listener_dir = ListenerDir::new(knobs.base_dir());
-        let device = Arc::new_cyclic(|me| Device {
-            me: me.clone(),
+        Ok(Device {
             name: spec.name.to_owned(),
             knobs,
             interface,
             socket,
-            jobs,
-            doors,
+            jobs: Arc::new(Jobs::new()?),
             table: Table::new(CONNECTIONS, REST),
             polling: Polling::default(),
-            progress: Mutex::new(Progress::new()),
-            setups: Mutex::new(setups),
-            listener_dir,
-            reports,
-            places: AtomicBool::new(false),
             fresh: Mutex::default(),
             freshes: AtomicUsize::new(0),
             put_by: Mutex::default(),
             strays: AtomicU64::new(0),
             late: AtomicU64::new(0),
-            thread: Mutex::default(),
-        });
-        Ok(device)
-    }
-
-    /// Starts the engine's thread, unless it runs. The first object that may have something to report calls it, so that an
-    /// adapter without such objects has no thread. Errors: `Exhausted(Device)`, logged here.
-    pub(crate) fn start_engine(&self) -> Result<()> {
-        let mut thread = self.thread.lock();
-        if thread.is_some() {
-            return Ok(());
-        }
-        let engine = Engine::new(self.me.upgrade().ok_or(Error::Internal)?);
-        let started = dapl::runtime::thread::spawn("dapl-usnic", move || engine.run()).map_err(|error| {
-            log::error!("{}: cannot start the engine's thread: {error}", self.name);
-            Error::Exhausted(Resource::Device)
-        })?;
-        *thread = Some(started);
-        Ok(())
+        })
     }
 
     /// The address that peers connect to, with the port of set-ups.
@@ -166,59 +116,12 @@ impl Device {
         }
     }
 
-    // --- progress ---
-
-    /// A consumer polls: it makes the progress of the device, unless somebody else is at it. `counts`: until it sleeps or stops
-    /// polling, the engine may leave the data sockets to it. True: something has moved.
-    pub(crate) fn poll(&self, counts: bool) -> bool {
-        let now = now();
-        if counts {
-            self.polling.polls(now);
-        }
-        let Some(mut progress) = self.progress.try_lock() else {
-            // Bytes may be in their place whose completion is on its way: who has seen them will find it.
-            if self.places.load(Ordering::SeqCst) {
-                drop(self.progress.lock());
-            }
-            return false;
-        };
-        progress.pass(self, now)
-    }
-
-    /// Whoever makes the progress begins to put what has come into its place, or has done so, completions and all.
-    pub(crate) fn places(&self, does: bool) {
-        self.places.store(does, Ordering::SeqCst);
-    }
-
-    /// One pass, unless somebody is at it, for who wants to know what is complete.
-    pub(crate) fn catch_up(&self) {
-        let Some(mut progress) = self.progress.try_lock() else { return };
-        progress.pass(self, now());
-        let next = progress.next(self);
-        drop(progress);
-        // The engine may sleep longer than what was found now waits.
-        if !self.polling.is_polled(now()) && self.polling.must_wake_to_take_over(next) {
-            self.jobs.push(Job::Look);
-        }
-    }
-
-    /// The calling thread goes to sleep. Unless others poll, the engine watches the sockets from now on.
-    pub(crate) fn stop_polling(&self) {
-        if self.polling.stops(now()) {
-            // Who has the lock may leave something behind.
-            let next = self.progress.try_lock().map_or(Some(0), |mut progress| progress.next(self));
-            if self.polling.must_wake_to_take_over(next) {
-                self.jobs.push(Job::Look);
-            }
-        }
-    }
-
-    /// What a connection wants that was touched outside a pass: by a post, say. Needs the lock of nobody.
+    /// Takes what a connection wants that was touched outside a pass, by a post for example. Takes no queue pair's lock.
     pub(crate) fn wants(&self, number: u32, plan: &Plan, outlook: &Outlook) {
         let deadline = if outlook.wants_turn() { Some(0) } else { outlook.deadline };
         let Some(deadline) = deadline.filter(|deadline| plan.is_late_for(*deadline)) else { return };
         let now = now();
-        // Who wants a turn wants it now; a poller gives it soon enough.
+        // A turn is due now; a poller gives it soon enough.
         let deadline = if deadline == 0 { now } else { deadline };
         let mut fresh = self.fresh.lock();
         fresh.push((number, *outlook));
@@ -256,7 +159,7 @@ impl Device {
         put_by.extend(packets.take(room).map(|packet| (from, packet.to_vec())));
         drop(put_by);
         if was_empty {
-            self.jobs.push(Job::Setups);
+            self.jobs.push(Job::Cm);
         }
     }
 
@@ -280,7 +183,7 @@ impl Device {
         self.late.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Naps of the engine after which data were there that nobody polled for.
+    /// Naps of the engine after which data were waiting, because the consumer had stopped polling.
     pub(crate) fn late(&self) -> u64 {
         self.late.load(Ordering::Relaxed)
     }
@@ -292,7 +195,7 @@ impl Device {
 
     // --- connections ---
 
-    /// From now on somebody else has this connection: its queue pair is done with it, but the peer may not be.
+    /// From now on `pair` has this connection: its queue pair is done with it, but the peer may not be.
     pub(crate) fn hand_on(&self, number: u32, pair: Arc<dyn Pair>, outlook: &Outlook) {
         self.table.replace(number, pair);
         if let Some(place) = self.table.find(number) {
@@ -301,45 +204,9 @@ impl Device {
         }
     }
 
-    /// Nobody has it any more.
+    /// Frees the number of a connection.
     pub(crate) fn forget(&self, number: u32) {
         self.table.free(number, now());
-    }
-
-    /// Reads the error queue of the data socket and notifies the connections whose packets did not arrive.
-    #[cold]
-    pub(crate) fn heed_errors(&self) {
-        let now = now();
-        let mut closed = Vec::new();
-        errors::read(&self.socket, |missed| {
-            for place in self.table.all().into_iter().filter(|place| place.is_open()) {
-                if place.pair.sends_to(missed.to) {
-                    let outlook = place.pair.did_not_arrive(now, place.number, &missed);
-                    self.wants(place.number, &place.plan, &outlook);
-                }
-            }
-            if missed.hint == Hint::PortClosed {
-                closed.push(missed);
-            }
-        });
-        if let Some(device) = self.me.upgrade().filter(|_| !closed.is_empty()) {
-            closed.iter().for_each(|missed| cm::port_closed(&device, missed));
-        }
-    }
-
-    /// Ends all: peers are told, the engine stops, and nothing is reported any more.
-    pub(crate) fn shut(&self) {
-        self.setups.lock().end_all(self);
-        self.table.all().into_iter().for_each(|place| place.pair.shut());
-        self.jobs.push(Job::Stop);
-        let thread = self.thread.lock().take();
-        // An agent that closes the IA from the engine's own thread must not wait for itself.
-        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
-            let _ = thread.join();
-        }
-        self.jobs.close();
-        // They hold their queue pairs, and these the device.
-        self.table.all().into_iter().for_each(|place| self.forget(place.number));
     }
 }
 
@@ -390,7 +257,3 @@ fn open_socket(name: &str, wanted: &Wanted, interface: &Interface) -> Result<Soc
     }
     Ok(socket)
 }
-
-#[cfg(test)]
-#[path = "tests/device.rs"]
-mod tests;

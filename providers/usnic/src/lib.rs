@@ -1,15 +1,16 @@
 //! `libdaplusnic.so.1`: the uDAPL provider over UDP, for hosts without RDMA hardware.
 //!
-//! `proto` is the whole protocol, without I/O, clock, threads or unsafe code. `net` has the sockets. An open IA is a `device`: a
-//! table of connections by number (`qp/table`), each of them a queue pair behind the trait of `qp/pair`; a pass over all of
-//! them (`engine/progress`), made by a polling consumer or by the `engine`, as `engine/polling` decides; and the connections in
-//! set-up (`cm`). A connection's packets may touch registered memory (`memory/regions`), through its `qp/host`. dapl sees queue
-//! pairs (`qp`: each sends through its `transport`, and its `closing` state answers late packets), completion queues (`cq`),
-//! shared receive queues (`srq`) and requests (`cm/request`). `limits` says what they can do, `counters` adds up what they
-//! count, `qp/exit_handler` ends them when the process exits.
+//! `proto` is the whole protocol, without I/O, clock, threads or unsafe code. `net` has the sockets. An open IA is an `adapter`: a
+//! `device` (its socket, and its connections by number in `qp/table`, each a queue pair behind the trait of `qp/pair`), the
+//! passes over its connections (`engine/progress`), which a polling consumer or the `engine` makes, as `engine/polling` decides,
+//! and the connection manager (`cm`). A connection's packets may touch registered memory (`memory/regions`), through its
+//! `qp/host`. dapl sees queue pairs (`qp`: each sends through its `transport`, and its `closing` state answers late packets),
+//! completion queues (`cq`), shared receive queues (`srq`) and requests (`cm/request`). `limits` says what they can do,
+//! `counters` adds up what they count, `qp/exit_handler` ends them when the process exits.
 //!
 //! It knows no handle and no event; dapl knows no packet.
 
+mod adapter;
 mod cm;
 mod counters;
 mod cq;
@@ -34,26 +35,24 @@ use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Result};
 use dapl::provider::{
-    Access, CmSink, ConnId, ConnectionEvent, Count, CqSink, IaSpec, Limits, MemoryProvider, MemoryRegion, MemoryWindow,
-    Provider, QpSpec, QueueProvider, Region, RequestInfo, SharedCookie, SrqSpec,
+    Access, CmSink, Count, CqSink, IaSpec, Limits, MemoryProvider, MemoryRegion, MemoryWindow, Provider, QpSpec,
+    QueueProvider, Region, SharedCookie, SrqSpec,
 };
 use dapl::runtime::handle::ObjectId;
 use dapl_software::memory::window::WindowKeys as _;
 use dapl_software::shared_names::SharedNames;
 
-pub use cm::request::Request;
+pub use cm::{Listener, Request};
 pub use cq::Cq;
 pub use dapl_software::shared_names::Membership;
 pub use qp::Qp;
 pub use srq::Srq;
 
-use cm::{Incoming, Listening};
+use adapter::Adapter;
 use counters::Tally;
-use device::Device;
 use memory::regions::Regions;
 use qp::Core;
 use qp::host::Window;
-use qp::pair::Reports;
 
 // Unit tests do not link libdat.
 #[cfg(not(test))]
@@ -61,7 +60,7 @@ dapl::export_provider!(Usnic);
 
 /// The provider: one open IA.
 pub struct Usnic {
-    device: Arc<Device>,
+    adapter: Adapter,
     regions: Arc<Regions>,
     limits: Limits,
     names: SharedNames,
@@ -112,28 +111,6 @@ impl Drop for Mw {
     }
 }
 
-/// A listener on a qualifier.
-pub struct Listener {
-    _listening: Listening,
-}
-
-/// The way up, for the device.
-struct Upwards(Arc<dyn CmSink<Usnic>>);
-
-impl Reports for Upwards {
-    fn request(&self, listener: ObjectId, request: Incoming, info: RequestInfo) -> std::result::Result<(), Incoming> {
-        self.0.request(listener, Request(request), info).map_err(|request| request.0)
-    }
-
-    fn event(&self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]) {
-        self.0.event(conn, event, private_data);
-    }
-
-    fn many_recvs(&self, ep: ObjectId) {
-        self.0.many_recvs(ep);
-    }
-}
-
 impl Provider for Usnic {
     type Listener = Listener;
     type Request = Request;
@@ -141,13 +118,13 @@ impl Provider for Usnic {
     const NAME: &'static str = "usnic";
 
     fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self> {
-        let device = Device::open(spec, Arc::new(Upwards(sink)))?;
+        let adapter = Adapter::open(spec, sink)?;
         let limits = limits::limits();
         let regions = Arc::new(Regions::new(random()?));
-        let names = SharedNames::new(device.knobs.base_dir());
+        let names = SharedNames::new(adapter.device.knobs.base_dir());
         let tally = Arc::default();
         qp::exit_handler::remember(&tally);
-        Ok(Usnic { device, regions, limits, names, tally, next_pd: AtomicU32::new(1), srqs: Arc::default() })
+        Ok(Usnic { adapter, regions, limits, names, tally, next_pd: AtomicU32::new(1), srqs: Arc::default() })
     }
 
     fn limits(&self) -> &Limits {
@@ -155,24 +132,24 @@ impl Provider for Usnic {
     }
 
     fn facts(&self) -> Vec<(String, String)> {
-        limits::facts(&self.device)
+        limits::facts(&self.adapter.device)
     }
 
     fn counts(&self) -> Vec<Count> {
-        limits::counts(&self.device, self.tally.sum(Core::counters))
+        limits::counts(&self.adapter.device, self.adapter.cm.unreadable(), self.tally.sum(Core::counters))
     }
 
     fn address(&self) -> SocketAddr {
-        self.device.address()
+        self.adapter.device.address()
     }
 
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Listener> {
-        self.device.start_engine()?;
-        Ok(Listener { _listening: self.device.listen(qual, id)? })
+        self.adapter.start_engine()?;
+        self.adapter.cm.listen(qual, id)
     }
 
     fn close(&self) {
-        self.device.shut();
+        self.adapter.shut();
         self.tally.present().iter().for_each(|qp| qp.abort());
     }
 }
@@ -210,22 +187,23 @@ impl QueueProvider for Usnic {
     type Qp = Qp;
 
     fn create_srq(&self, pd: &Pd, spec: SrqSpec) -> Result<Srq> {
-        self.device.start_engine()?;
-        Srq::new(pd.0, spec, self.device.jobs.clone(), self.srqs.clone(), self.limits.max_srqs)
+        self.adapter.start_engine()?;
+        Srq::new(pd.0, spec, self.adapter.device.jobs.clone(), self.srqs.clone(), self.limits.max_srqs)
     }
 
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Cq> {
-        self.device.start_engine()?;
-        Ok(Cq::new(sink, self.device.clone(), self.device.jobs.clone(), self.device.knobs.spin))
+        self.adapter.start_engine()?;
+        let Adapter { device, progress, .. } = &self.adapter;
+        Ok(Cq::new(sink, progress.clone(), device.jobs.clone(), device.knobs.spin))
     }
 
     fn create_qp(&self, pd: &Pd, spec: QpSpec<Self>) -> Result<Qp> {
-        self.device.start_engine()?;
+        self.adapter.start_engine()?;
         Ok(Qp::new(self, pd.0, spec))
     }
 
     fn sleeps(&self) {
-        self.device.stop_polling();
+        self.adapter.progress.stop_polling();
     }
 }
 

@@ -78,14 +78,14 @@ pub(crate) fn facts(device: &Device) -> Vec<(String, String)> {
     ]
 }
 
-/// What it has counted: the sums of its connections, and what came to none.
-pub(crate) fn counts(device: &Device, sums: Counts) -> Vec<Count> {
+/// What it has counted: the sums of its connections, requests that were unreadable, and packets of no connection.
+pub(crate) fn counts(device: &Device, unreadable: u64, sums: Counts) -> Vec<Count> {
     let count = |name, value| Count { name, unit: "", value, is_level: false };
     let lost = [
         count("dropped by the socket", device.drops()),
         count("of no connection", device.strays()),
         count("late after a poller", device.late()),
-        count("unreadable requests", device.setups.lock().unreadable()),
+        count("unreadable requests", unreadable),
     ];
     lost.into_iter().chain(counters::named(sums)).collect()
 }

@@ -83,15 +83,14 @@ const USNIC: &[&[&str]] = &[
     &["qp/table"],
     &["device"],
     &["engine/progress", "cm"],
-    &["engine/thread"],
+    &["cq", "limits", "engine/thread"],
     &["engine"],
-    &["cq", "limits"],
-    &["qp/host"],
+    &["adapter", "qp/host"],
     &["qp/transport"],
     &["qp/closing"],
     &["qp/queue_pair"],
     &["qp"],
-    &["cm/request", "qp/exit_handler"],
+    &["qp/request", "qp/exit_handler"],
 ];
 
 /// As its `lib.rs` has it.
@@ -134,11 +133,6 @@ pub(crate) const LAYERS: [(&str, &[&[&str]]); 6] = [
 
 /// Imports that do not go down: the file, the imported module, the reason.
 pub(crate) const UPWARD_IMPORTS: &[(&str, &str, &str)] = &[
-    ("providers/usnic/src/qp/pair.rs", "cm", "reports a request to dapl"),
-    ("providers/usnic/src/qp/pair.rs", "qp/table", "hands on when the device will look"),
-    ("providers/usnic/src/device.rs", "engine", "starts it, and waits for its end"),
-    ("providers/usnic/src/device.rs", "engine/progress", "owns what a pass works with"),
-    ("providers/usnic/src/device.rs", "cm", "owns them, and reports to them hosts that do not answer"),
     ("providers/verbs/src/limits.rs", "device", "tells facts of an open one"),
     ("providers/verbs/src/device.rs", "cm", "starts the manager, and owns it"),
     ("providers/verbs/src/device.rs", "opened", "knows the queues of the other IAs over its device, for events"),

@@ -1,262 +1,253 @@
-//! Connections on their way: who listens, who asks, who was asked.
+//! The connection manager: listeners, requests of this host (active side), and requests of peers (passive side).
 //!
-//! The rules are those of `proto::setup`; here are their sockets, their numbers and their queue pairs. Down-calls and the engine
-//! meet under one lock, which is held for a step of a machine and what it sends, and never while a queue pair or the layer above
-//! is called. What the lock's holder finds out is done afterwards (`Act`), by the engine alone.
+//! The rules are those of `proto::setup`; here are their sockets, connection numbers and queue pairs. Down-calls and the engine
+//! share one lock, which is held for a step of a state machine and what it sends, and never while a queue pair or dapl is called:
+//! that is an [`Act`], which the engine runs afterwards.
 #![forbid(unsafe_code)]
 
-mod asked;
-mod asking;
-mod listening;
-pub(crate) mod request;
+mod accept;
+mod act;
+mod connect;
+mod listen;
+mod request;
 mod secrets;
 mod unreadable;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use dapl::error::Result;
-use dapl::provider::{ConnId, ConnectionEvent, RequestInfo};
-use dapl::runtime::handle::ObjectId;
+use dapl::error::{Address, Error, Resource, Result};
+use dapl::provider::{CmSink, ConnId, ConnectSpec, ConnectionEvent, PeerAddress};
+use parking_lot::Mutex;
+use rustix::event::epoll;
 
-pub(crate) use self::asked::Incoming;
-pub(crate) use self::listening::Listening;
+pub(crate) use self::act::QpCaps;
+pub use self::listen::Listener;
+pub use self::request::Request;
 
-use self::asked::Accepted;
-use self::asking::Attempt;
-use self::listening::Listeners;
+use self::accept::Passive;
+use self::act::{Act, Established, offer, send};
+use self::connect::Active;
+use self::listen::Listeners;
 use self::secrets::Os;
-use self::unreadable::Unreadable;
+use crate::Usnic;
 use crate::device::{self, Device};
 use crate::engine::jobs::Job;
 use crate::net::errors::Missed;
-use crate::net::name::Name;
+use crate::net::listener_dir::ListenerDir;
 use crate::net::receive::Packets;
 use crate::net::send::Batch;
-use crate::net::socket::Socket;
 use crate::proto::Nanos;
-use crate::proto::setup::answering::{Answering, RequestId};
-use crate::proto::setup::{Agreed, Config, Offer, Setup};
-use crate::proto::setup::{opening, packets};
+use crate::proto::setup::opening::{self, Opening};
+use crate::proto::setup::packets::{self, Reason};
+use crate::proto::setup::{Config, Setup};
 use crate::proto::wire::{self, Kind};
 use crate::qp::pair::{Opened, Pair};
-use crate::settings::Knobs;
 
-/// What a queue pair brings into a connection.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Wishes {
-    /// Reads outstanding at most: its own, and the peer's.
-    pub(crate) ord: u32,
-    pub(crate) ird: u32,
-    /// Receives that are posted already.
-    pub(crate) credits: u32,
-}
-
-/// All set-ups of an IA.
-pub(crate) struct Setups {
+/// The connection manager of an IA.
+pub(crate) struct Cm {
+    device: Arc<Device>,
+    /// dapl; only the engine calls it, without a lock.
+    pub(crate) sink: Arc<dyn CmSink<Usnic>>,
     setup: Arc<Setup>,
-    /// Ours, by number.
-    attempts: HashMap<u32, Attempt>,
-    due: BTreeSet<(Nanos, u32)>,
-    /// Attempts of ours to reach who is not there: it is yet to be said.
-    unheard: VecDeque<(u32, ConnId, Arc<dyn Pair>)>,
-    /// Others', until they are connections.
-    answering: Answering,
-    accepted: HashMap<u32, Accepted>,
-    number_of: HashMap<RequestId, u32>,
+    /// Where processes of this user that share the port find each other's listeners.
+    listener_dir: ListenerDir,
+    /// All sockets by which requests come; readable if one of them is.
+    pub(crate) request_sockets: OwnedFd,
+    state: Mutex<State>,
+}
+
+struct State {
+    active: Active,
+    passive: Passive,
     listeners: Listeners,
-    unreadable: Unreadable,
-    /// Kept for its memory.
-    batch: Batch,
 }
 
-/// What is to be done without the lock.
-enum Act {
-    /// A request, for who listens.
-    Ask(ObjectId, RequestId, RequestInfo),
-    /// A connection stands; packets of it have come already.
-    Open(Standing, Vec<(SocketAddr, Vec<u8>)>),
-    /// An attempt came to nothing.
-    End(u32, Arc<dyn Pair>, ConnId, ConnectionEvent),
+impl std::fmt::Debug for Cm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cm").field("device", &self.device).finish_non_exhaustive()
+    }
 }
 
-/// A connection that stands, and nobody knows it yet.
-struct Standing {
-    number: u32,
-    conn: ConnId,
-    pair: Arc<dyn Pair>,
-    agreed: Agreed,
-    /// The acceptor's.
-    private_data: Vec<u8>,
-}
-
-impl Setups {
-    /// Errors are logged here: the key, or random numbers.
-    pub(crate) fn new(name: &str, knobs: &Knobs) -> Result<Self> {
+impl Cm {
+    /// Errors are logged here: the key, random numbers, or the means to watch several sockets.
+    pub(crate) fn new(device: Arc<Device>, sink: Arc<dyn CmSink<Usnic>>) -> Result<Arc<Self>> {
+        let (name, knobs) = (&device.name, &device.knobs);
         secrets::try_random(name)?;
         let psk = knobs.key_file.as_deref().map(|path| secrets::read_key(name, path)).transpose()?;
         let config = Config { silence: knobs.give_up, listener_wait: knobs.listener_wait, ..Config::default() };
         let setup = Arc::new(Setup::new(config, psk));
-        Ok(Setups {
-            answering: Answering::new(setup.clone(), device::now(), &mut Os),
-            setup,
-            attempts: HashMap::new(),
-            due: BTreeSet::new(),
-            unheard: VecDeque::new(),
-            accepted: HashMap::new(),
-            number_of: HashMap::new(),
-            listeners: Listeners::default(),
-            unreadable: Unreadable::default(),
-            batch: Batch::default(),
-        })
+        let request_sockets = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| {
+            log::error!("{name}: cannot watch several sockets: {error}");
+            Error::Exhausted(Resource::Device)
+        })?;
+        let listener_dir = ListenerDir::new(knobs.base_dir());
+        let (active, passive, listeners) = (Active::default(), Passive::new(setup.clone()), Listeners::default());
+        let state = Mutex::new(State { active, passive, listeners });
+        Ok(Arc::new(Cm { device, sink, setup, listener_dir, request_sockets, state }))
     }
 
     /// Requests that were damaged, or sealed with another key.
     pub(crate) fn unreadable(&self) -> u64 {
-        self.answering.counts().unreadable
+        self.state.lock().passive.unreadable()
     }
 
-    /// When the engine is to look after them.
+    /// When the engine is to call [`Self::attend`].
     pub(crate) fn deadline(&self) -> Option<Nanos> {
-        let first = if self.unheard.is_empty() { self.due.first().map(|(due, _)| *due) } else { Some(0) };
-        [first, self.answering.deadline()].into_iter().flatten().min()
+        let state = self.state.lock();
+        [state.active.deadline(), state.passive.deadline()].into_iter().flatten().min()
     }
 
-    /// What this side brings into a connection with `peer`, with random numbers of its own.
-    fn offer(&self, device: &Device, number: u32, wishes: Wishes, peer: SocketAddr) -> Offer {
-        Offer {
-            ord: wishes.ord,
-            ird: wishes.ird,
-            credits: wishes.credits,
-            window_kib: u16::try_from(device.socket.receive_buffer() >> 10).unwrap_or(u16::MAX).max(1),
-            mtu: u16::try_from(device.reach(peer).ceiling).unwrap_or(u16::MAX),
-            ..Offer::new(number, &mut Os)
-        }
+    /// The engine has something to send or to report.
+    fn wake(&self) {
+        self.device.jobs.push(Job::Cm);
     }
 
-    /// Sends one packet; what does not leave is said again later.
-    fn send(batch: &mut Batch, socket: &Socket, to: SocketAddr) {
-        batch.end_packet();
-        batch.send(socket, &Name::of(to));
-        batch.clear();
-    }
-
-    /// Something came that belongs to a set-up, or to a connection that does not stand yet.
-    fn receive(&mut self, device: &Device, now: Nanos, from: SocketAddr, packet: Vec<u8>) -> Option<Act> {
-        let (head, _) = wire::head(&packet)?;
-        let number = head.conn.get();
-        let kind = head.kind();
-        if packets::asking(&packet).is_some() {
-            // Repeated here, as we have said that it is pending.
-            return self.requested(device, now, from, &packet);
-        }
-        if self.attempts.contains_key(&number) {
-            self.answer(device, now, number, from, &packet)
-        } else if self.accepted.contains_key(&number) {
-            self.maybe_confirmed(now, number, from, packet)
-        } else if kind == Some(Kind::Accept) && device.table.find(number).is_none() {
-            if opening::refuse_stray(&self.setup, &packet, &mut Os, self.batch.own()) {
-                Self::send(&mut self.batch, &device.socket, from);
-            }
-            self.batch.clear();
-            None
+    /// Down-call: starts an attempt, and returns its connection number. `pair` hears `connecting` before, `open` or `end` later.
+    /// The caller holds no lock that `connecting` takes.
+    ///
+    /// Errors: `InvalidAddress`, `Exhausted(Memory)`; then `pair` hears nothing.
+    pub(crate) fn connect(
+        &self,
+        pair: Arc<dyn Pair>,
+        spec: &ConnectSpec<'_>,
+        conn: ConnId,
+        caps: QpCaps,
+    ) -> Result<u32> {
+        let device = &self.device;
+        let PeerAddress::Ip(ip) = spec.address else { return Err(Error::InvalidAddress(Address::Malformed)) };
+        let servers = connect::servers(device, &self.listener_dir, ip.to_canonical(), spec.qual)?;
+        let now = device::now();
+        let number = device.table.take(now).ok_or(Error::Exhausted(Resource::Memory))?;
+        pair.connecting(number, conn);
+        device.table.put(number, pair.clone());
+        let mut state = self.state.lock();
+        if let [server, alternatives @ ..] = &servers[..] {
+            let ours = offer(device, number, caps, *server);
+            let opening = Opening::new(self.setup.clone(), *server, spec.qual, ours, spec.private_data, now);
+            let opening = opening.or_at(alternatives.first().copied());
+            state.active.start(device, now, opening, (number, conn, pair));
         } else {
+            state.active.refuse((number, conn, pair));
+        }
+        drop(state);
+        self.wake();
+        Ok(number)
+    }
+
+    /// Down-call: gives up an attempt, or an accept, before it is open. Only the peer is notified. Does nothing to an open
+    /// connection, nor to one that the engine is opening: the pair then refuses to open.
+    pub(crate) fn give_up(&self, number: u32) {
+        let mut state = self.state.lock();
+        let was_there = state.active.withdraw(&self.device, number) | state.passive.withdraw(&self.device, number);
+        drop(state);
+        if was_there {
+            self.device.forget(number);
+        }
+    }
+
+    /// The IA closes.
+    pub(crate) fn end_all(&self) {
+        let State { active, passive, .. } = &mut *self.state.lock();
+        active.numbers().into_iter().for_each(|number| _ = active.withdraw(&self.device, number));
+        passive.numbers().into_iter().for_each(|number| _ = passive.withdraw(&self.device, number));
+    }
+
+    /// The engine: takes what came, and does what is due. `has_requests`: one of `request_sockets` may be readable.
+    pub(crate) fn attend(self: &Arc<Self>, has_requests: bool) {
+        if has_requests {
+            self.read_requests();
+        }
+        for (from, packet) in self.device.take_put_by() {
+            self.receive(from, packet);
+        }
+        let now = device::now();
+        if self.deadline().is_none_or(|due| due > now) {
+            return;
+        }
+        self.run_all(|state| state.active.poll(&self.device, now).or_else(|| state.passive.poll(&self.device, now)));
+    }
+
+    /// A packet that is of a set-up, or of a connection that was not established when it came.
+    fn receive(self: &Arc<Self>, from: SocketAddr, mut packet: Vec<u8>) {
+        let (device, now) = (&self.device, device::now());
+        let Some((head, _)) = wire::head(&packet) else { return };
+        let number = head.conn.get();
+        let place = device.table.find(number);
+        if let Some(place) = place.as_ref().filter(|place| place.is_open()) {
+            let length = packet.len();
+            let outlook = place.pair.receive(now, number, from, Packets::new(&mut packet, length));
+            return device.wants(number, &place.plan, &outlook);
+        }
+        let mut state = self.state.lock();
+        let act = if let Some(asking) = packets::asking(&packet) {
+            // Repeated here, since the answer that it is pending came from here.
+            let listener = state.listeners.find(asking.qual());
+            state.passive.requested(device, now, from, &packet, listener)
+        } else if state.active.has(number) {
+            state.active.receive(device, now, number, from, &packet)
+        } else if state.passive.has(number) {
+            state.passive.receive(now, number, from, packet)
+        } else {
+            if head.kind() == Some(Kind::Accept) && place.is_none() {
+                let mut batch = Batch::default();
+                if opening::refuse_stray(&self.setup, &packet, &mut Os, batch.own()) {
+                    send(&mut batch, &device.socket, from);
+                }
+            }
             None
-        }
-    }
-
-    /// What is due by now: one thing that the layer above must hear of, after all that is only sent.
-    fn poll(&mut self, device: &Device, now: Nanos) -> Option<Act> {
-        self.poll_attempts(device, now).or_else(|| self.poll_answers(device, now))
-    }
-}
-
-impl std::fmt::Debug for Setups {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (attempts, accepted) = (self.attempts.len(), self.accepted.len());
-        f.debug_struct("Setups").field("attempts", &attempts).field("accepted", &accepted).finish_non_exhaustive()
-    }
-}
-
-/// The engine: what came, what is due. `doors`: requests may be there.
-pub(crate) fn attend(device: &Arc<Device>, doors: bool) {
-    if doors {
-        listening::read(device);
-    }
-    for (from, packet) in device.take_put_by() {
-        receive(device, from, packet);
-    }
-    let now = device::now();
-    if device.setups.lock().deadline().is_none_or(|due| due > now) {
-        return;
-    }
-    loop {
-        let act = device.setups.lock().poll(device, now);
-        match act {
-            Some(act) => act.run(device),
-            None => return,
-        }
-    }
-}
-
-fn receive(device: &Arc<Device>, from: SocketAddr, mut packet: Vec<u8>) {
-    let now = device::now();
-    let number = wire::head(&packet).map_or(0, |(head, _)| head.conn.get());
-    // It stands by now.
-    if let Some(place) = device.table.find(number).filter(|place| place.is_open()) {
-        let length = packet.len();
-        let outlook = place.pair.receive(now, number, from, Packets::new(&mut packet, length));
-        return device.wants(number, &place.plan, &outlook);
-    }
-    let act = device.setups.lock().receive(device, now, from, packet);
-    if let Some(act) = act {
-        act.run(device);
-    }
-}
-
-/// A host says that no socket has the port to which a packet was sent: that of a server, or that of a requester.
-pub(crate) fn port_closed(device: &Arc<Device>, missed: &Missed) {
-    let now = device::now();
-    loop {
-        let act = {
-            let mut setups = device.setups.lock();
-            setups.server_gone(device, now, missed).or_else(|| setups.requester_gone(now, missed))
         };
+        drop(state);
+        if let Some(act) = act {
+            self.run(act);
+        }
+    }
+
+    /// The engine: a host says that no socket has the port that a packet was sent to, a listener's or a requester's.
+    pub(crate) fn port_closed(self: &Arc<Self>, missed: &Missed) {
+        let now = device::now();
+        self.run_all(|state| {
+            state.active.port_closed(&self.device, now, missed).or_else(|| state.passive.port_closed(now, missed))
+        });
+    }
+
+    /// Runs what `next` finds, each time with the lock, until there is nothing more.
+    fn run_all(self: &Arc<Self>, mut next: impl FnMut(&mut State) -> Option<Act>) {
+        loop {
+            let act = next(&mut self.state.lock());
+            match act {
+                Some(act) => self.run(act),
+                None => return,
+            }
+        }
+    }
+
+    fn run(self: &Arc<Self>, act: Act) {
         match act {
-            Some(act) => act.run(device),
-            None => return,
-        }
-    }
-}
-
-impl Act {
-    fn run(self, device: &Arc<Device>) {
-        match self {
-            Act::Ask(listener, id, info) => {
+            Act::Request(listener, id, info) => {
                 let peer = info.peer;
-                if let Err(request) = device.reports.request(listener, Incoming::new(device.clone(), id), info) {
-                    log::info!("{}: request of {peer}: nobody listens or has room", device.name);
-                    request.refuse();
+                if let Err(mut request) = self.sink.request(listener, Request::new(self.clone(), id), info) {
+                    log::info!("{}: request of {peer}: no listener, or its queue is full", self.device.name);
+                    request.answer(Reason::NoListener);
                 }
             }
-            Act::Open(standing, early) => standing.open(device, early),
+            Act::Establish(established, early) => self.open(established, early),
             Act::End(number, pair, conn, event) => {
-                device.forget(number);
+                self.device.forget(number);
                 if pair.end(number) {
-                    device.reports.event(conn, event, &[]);
+                    self.sink.event(conn, event, &[]);
                 }
             }
         }
     }
-}
 
-impl Standing {
-    /// First the report, then the data: nobody sees a receive before its connection.
-    fn open(self, device: &Arc<Device>, early: Vec<(SocketAddr, Vec<u8>)>) {
-        let Standing { number, conn, pair, agreed, private_data } = self;
+    /// Reports a connection, then opens it, so that no receive completes before its connection is reported.
+    fn open(self: &Arc<Self>, established: Established, early: Vec<(SocketAddr, Vec<u8>)>) {
+        let device = &self.device;
+        let Established { number, conn, pair, agreed, private_data } = established;
         let Some(place) = device.table.find(number) else { return };
-        device.reports.event(conn, ConnectionEvent::Established, &private_data);
+        self.sink.event(conn, ConnectionEvent::Established, &private_data);
         let reach = device.reach(agreed.terms.peer);
         let opened = Opened {
             number,
@@ -268,41 +259,11 @@ impl Standing {
             is_loopback: reach.is_local,
         };
         let outlook = pair.open(device::now(), opened);
-        // What comes is the connection's, or that of what remains of it if nobody wants it any more.
+        // Packets go to the connection from now on, or to its closing state if the consumer has ended it already.
         place.opens();
         if let Some(outlook) = outlook {
             device.wants(number, &place.plan, &outlook);
         }
-        early.into_iter().for_each(|(from, packet)| receive(device, from, packet));
-    }
-}
-
-impl Setups {
-    /// The IA closes.
-    pub(crate) fn end_all(&mut self, device: &Device) {
-        let (asking, accepted): (Vec<u32>, Vec<u32>) =
-            (self.attempts.keys().copied().collect(), self.accepted.keys().copied().collect());
-        let unheard: Vec<u32> = self.unheard.iter().map(|(number, ..)| *number).collect();
-        unheard.into_iter().chain(asking).for_each(|number| _ = self.withdraw(number));
-        accepted.into_iter().for_each(|number| _ = self.take_back(device, number));
-    }
-}
-
-impl Device {
-    /// The engine has set-ups to look at again.
-    fn look_at_setups(&self) {
-        self.jobs.push(Job::Setups);
-    }
-
-    /// Down-call: an attempt, ours or a peer's that was accepted, is not wanted any more before it is open. The peer is told,
-    /// nobody else is. An open connection ends by words of its own, and so does one that the engine is opening just now: the
-    /// pair does not take it.
-    pub(crate) fn give_up(&self, number: u32) {
-        let mut setups = self.setups.lock();
-        let was_there = setups.withdraw(number) | setups.take_back(self, number);
-        drop(setups);
-        if was_there {
-            self.forget(number);
-        }
+        early.into_iter().for_each(|(from, packet)| self.receive(from, packet));
     }
 }

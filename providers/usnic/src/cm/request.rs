@@ -1,28 +1,82 @@
-//! Connection requests, as dapl holds them: answered once, and refused when dropped unanswered.
+//! A connection request of a peer, as dapl holds it.
 #![forbid(unsafe_code)]
 
-use dapl::error::{Error, Result};
-use dapl::provider::{ConnId, ConnRequest};
+use std::sync::Arc;
 
-use crate::cm::Incoming;
-use crate::qp::Qp;
+use dapl::error::{Error, Resource, Result};
+use dapl::provider::{ConnId, ConnectionEvent};
 
-/// A connection request, as dapl holds it.
-pub struct Request(pub(crate) Incoming);
+use super::Cm;
+use super::act::QpCaps;
+use crate::device;
+use crate::engine::jobs::Job;
+use crate::proto::setup::answering::RequestId;
+use crate::proto::setup::packets::Reason;
+use crate::qp::pair::Pair;
 
-impl ConnRequest for Request {
-    type Qp = Qp;
+/// A connection request: answered once; rejected when it is dropped.
+pub struct Request {
+    cm: Arc<Cm>,
+    id: Option<RequestId>,
+}
 
-    fn accept(self, qp: &Self::Qp, private_data: &[u8], conn: ConnId) -> Result<()> {
-        let wishes = qp.0.wishes();
-        self.0.accept(qp.0.clone(), private_data, conn, wishes).map(drop)
+impl Request {
+    pub(super) fn new(cm: Arc<Cm>, id: RequestId) -> Self {
+        Request { cm, id: Some(id) }
     }
 
-    fn reject(self) {
-        self.0.reject();
+    pub(crate) fn answer(&mut self, reason: Reason) {
+        if let Some(id) = self.id.take() {
+            self.cm.state.lock().passive.reject(id, reason);
+            // The engine sends it, and repeats it if the request is repeated.
+            self.cm.wake();
+        }
     }
 
-    fn hand_off(self, qual: u64) -> std::result::Result<(), (Self, Error)> {
-        self.0.hand_off(qual).map_err(|incoming| (Request(incoming), Error::InvalidParameter(2)))
+    /// Sends the peer to the listener on `qual`, of this process or another. Returns the request if there is none.
+    pub(crate) fn redirect(mut self, qual: u64) -> std::result::Result<(), Self> {
+        if !self.cm.has_listener(qual) {
+            return Err(self);
+        }
+        self.answer(Reason::HandedOff(qual));
+        Ok(())
+    }
+
+    /// Accepts it into an unconnected queue pair, as `connect`. That the peer has withdrawn it is no error: it is reported.
+    pub(crate) fn accept_into(
+        mut self,
+        pair: Arc<dyn Pair>,
+        private_data: &[u8],
+        conn: ConnId,
+        caps: QpCaps,
+    ) -> Result<u32> {
+        let (cm, device) = (self.cm.clone(), &self.cm.device);
+        // Without a number it is rejected, by being dropped.
+        let number = device.table.take(device::now()).ok_or(Error::Exhausted(Resource::Memory))?;
+        let Some(id) = self.id.take() else { return Err(Error::Internal) };
+        pair.connecting(number, conn);
+        device.table.put(number, pair.clone());
+        let is_there = cm.state.lock().passive.accept(device, id, private_data, caps, (number, conn, pair.clone()));
+        if is_there {
+            cm.wake();
+        } else {
+            device.forget(number);
+            if pair.end(number) {
+                device.jobs.push(Job::Event(conn, ConnectionEvent::AcceptFailed));
+            }
+        }
+        Ok(number)
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.answer(Reason::Refused);
+    }
+}
+
+impl std::fmt::Debug for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Request").field("id", &self.id).finish_non_exhaustive()
     }
 }

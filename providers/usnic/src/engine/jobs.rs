@@ -22,8 +22,8 @@ pub(crate) enum Job {
     ManyRecvs(ObjectId),
     /// Report this of a connection or attempt.
     Event(ConnId, ConnectionEvent),
-    /// Packets of set-ups wait, or one's deadline has changed.
-    Setups,
+    /// Packets wait for the connection manager, or its deadline has changed.
+    Cm,
     /// Somebody asks for more, or for an earlier look: only the waking counts.
     Look,
     /// The end of the IA.

@@ -1,12 +1,18 @@
-//! One pass over the device: what has come goes to its queue pairs, who is due is looked at, who is ready sends (US-3, US-4).
+//! The progress of a device: a pass takes what has come to its queue pairs, gives turns to those that are ready to send, and
+//! looks at those with a deadline (US-3, US-4).
 //!
-//! Whoever holds this makes the progress of the whole device: a consumer that polls, or the engine. Queue pairs are called with
-//! this lock held and no other; they take theirs. Set-up packets are only put by for the engine.
+//! Passes are made by a consumer that polls, or by the engine. Queue pairs are called with the lock of the pass and no other;
+//! they take their own. Set-up packets are left to the engine.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::device::Device;
+use parking_lot::Mutex;
+
+use crate::device::{Device, now};
+use crate::engine::jobs::Job;
 use crate::net::receive::{Inbox, Packets};
 use crate::proto::Nanos;
 use crate::proto::ids;
@@ -14,12 +20,19 @@ use crate::proto::schedule::{Deadlines, Outlook, Schedule};
 use crate::proto::wire::{self, Kind};
 use crate::qp::table::Place;
 
-/// Calls for what has come, in one pass: then it is others' turn.
+/// Receive calls in one pass.
 const CALLS: usize = 8;
 
-/// What a pass works with.
-#[derive(Debug)]
+/// The passes of a device.
 pub(crate) struct Progress {
+    device: Arc<Device>,
+    pub(crate) pass: Mutex<Pass>,
+    /// Bytes that have come are being copied, or their completions are not queued yet.
+    pub(crate) is_placing: AtomicBool,
+}
+
+/// What a pass works with.
+pub(crate) struct Pass {
     inbox: Inbox,
     lines: Lines,
     /// Calls that brought packets.
@@ -28,22 +41,87 @@ pub(crate) struct Progress {
     fresh: Vec<(u32, Outlook)>,
 }
 
-/// Who has a turn, and who is due when.
-#[derive(Debug, Default)]
+/// Connections that have a turn, and the deadlines of all.
+#[derive(Default)]
 struct Lines {
     schedule: Schedule,
     deadlines: Deadlines,
 }
 
 impl Progress {
-    pub(crate) fn new() -> Self {
-        Progress { inbox: Inbox::new(), lines: Lines::default(), arrivals: 0, fresh: Vec::new() }
+    pub(crate) fn new(device: Arc<Device>) -> Self {
+        let pass = Pass { inbox: Inbox::new(), lines: Lines::default(), arrivals: 0, fresh: Vec::new() };
+        Progress { device, pass: Mutex::new(pass), is_placing: AtomicBool::new(false) }
     }
 
-    /// True: something has moved, and there may be more.
-    pub(crate) fn pass(&mut self, device: &Device, now: Nanos) -> bool {
-        self.hear(device);
-        let mut moved = self.receive(device, now);
+    /// A consumer polls: makes a pass, unless another thread makes one. `counts`: until this thread sleeps or stops polling, the
+    /// engine may leave the data socket to it. True: something has moved.
+    pub(crate) fn poll(&self, counts: bool) -> bool {
+        let now = now();
+        if counts {
+            self.device.polling.polls(now);
+        }
+        let Some(mut pass) = self.pass.try_lock() else {
+            // A consumer that has seen bytes in its memory must find their completion, which may not be queued yet.
+            if self.is_placing.load(Ordering::SeqCst) {
+                drop(self.pass.lock());
+            }
+            return false;
+        };
+        pass.make(self, now)
+    }
+
+    /// The engine makes a pass. True: something has moved, and there may be more.
+    pub(crate) fn make_pass(&self, now: Nanos) -> bool {
+        self.pass.lock().make(self, now)
+    }
+
+    /// The same. True: packets had come.
+    pub(crate) fn takes_packets(&self, now: Nanos) -> bool {
+        let mut pass = self.pass.lock();
+        let before = pass.arrivals;
+        pass.make(self, now);
+        pass.arrivals != before
+    }
+
+    /// When the next connection is due; 0: at once.
+    pub(crate) fn next(&self) -> Option<Nanos> {
+        self.pass.lock().next(&self.device)
+    }
+
+    /// Makes a pass, unless another thread makes one, so that what is complete is seen.
+    pub(crate) fn catch_up(&self) {
+        let Some(mut pass) = self.pass.try_lock() else { return };
+        pass.make(self, now());
+        let next = pass.next(&self.device);
+        drop(pass);
+        // The engine may sleep longer than what was found now waits.
+        if !self.device.polling.is_polled(now()) {
+            self.hand_to_engine(next);
+        }
+    }
+
+    /// The calling thread goes to sleep. Unless others poll, the engine watches the socket from now on.
+    pub(crate) fn stop_polling(&self) {
+        if self.device.polling.stops(now()) {
+            // A thread that has the lock may leave something behind.
+            let next = self.pass.try_lock().map_or(Some(0), |mut pass| pass.next(&self.device));
+            self.hand_to_engine(next);
+        }
+    }
+
+    fn hand_to_engine(&self, next: Option<Nanos>) {
+        if self.device.polling.must_wake_to_take_over(next) {
+            self.device.jobs.push(Job::Look);
+        }
+    }
+}
+
+impl Pass {
+    fn make(&mut self, progress: &Progress, now: Nanos) -> bool {
+        let device = &progress.device;
+        self.take_fresh(device);
+        let mut moved = self.receive(progress, now);
         while let Some(index) = self.lines.deadlines.due(now) {
             moved = true;
             if let Some(place) = device.table.at(index as usize) {
@@ -55,29 +133,23 @@ impl Progress {
         self.take_turns(device, now) || moved
     }
 
-    /// Grows whenever a pass takes packets from a socket.
-    pub(crate) fn arrivals(&self) -> u64 {
-        self.arrivals
-    }
-
-    /// What connections want that were touched by others.
-    fn hear(&mut self, device: &Device) {
+    /// Notes what connections want that were touched outside a pass.
+    fn take_fresh(&mut self, device: &Device) {
         if !device.take_fresh(&mut self.fresh) {
             return;
         }
-        let mut fresh = std::mem::take(&mut self.fresh);
-        for (number, outlook) in fresh.drain(..) {
+        for (number, outlook) in self.fresh.drain(..) {
             if let Some(place) = device.table.find(number) {
-                // What is said from now on is heard the next time.
+                // What a connection wants from now on is noted the next time.
                 place.plan.is_met();
                 self.lines.note(&place, &outlook);
             }
         }
-        self.fresh = fresh;
     }
 
     /// True: something came.
-    fn receive(&mut self, device: &Device, now: Nanos) -> bool {
+    fn receive(&mut self, progress: &Progress, now: Nanos) -> bool {
+        let device = &progress.device;
         let mut moved = false;
         for _ in 0..CALLS {
             match self.inbox.receive(&device.socket) {
@@ -86,13 +158,13 @@ impl Progress {
                     moved = true;
                     self.arrivals += 1;
                 }
-                // What befell an earlier packet; the next call takes what has come.
+                // An error of an earlier packet; the next call takes what has come.
                 Err(_) => continue,
             }
-            let Progress { inbox, lines, .. } = self;
-            device.places(true);
+            let Pass { inbox, lines, .. } = self;
+            progress.is_placing.store(true, Ordering::SeqCst);
             inbox.trains().for_each(|(from, train)| lines.sort(device, now, from, train));
-            device.places(false);
+            progress.is_placing.store(false, Ordering::SeqCst);
             if !self.inbox.was_full() {
                 break;
             }
@@ -100,7 +172,7 @@ impl Progress {
         moved
     }
 
-    /// True: somebody had a turn.
+    /// True: a connection had a turn.
     fn take_turns(&mut self, device: &Device, now: Nanos) -> bool {
         let mut moved = false;
         self.lines.schedule.begin();
@@ -113,9 +185,8 @@ impl Progress {
         moved
     }
 
-    /// When the next connection is due, after what others have said; 0: at once.
-    pub(crate) fn next(&mut self, device: &Device) -> Option<Nanos> {
-        self.hear(device);
+    fn next(&mut self, device: &Device) -> Option<Nanos> {
+        self.take_fresh(device);
         if self.lines.schedule.is_busy() { Some(0) } else { self.lines.deadlines.next() }
     }
 }

@@ -12,10 +12,12 @@ use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::cm;
+use crate::cm::Cm;
 use crate::device::{self, Device};
 use crate::engine::jobs::Job;
 use crate::engine::polling::{self, State};
+use crate::engine::progress::Progress;
+use crate::net::errors::{self, Hint};
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
 
 /// After work it looks around so often, for so long.
@@ -33,13 +35,15 @@ const PASSES: usize = 64;
 /// The engine's thread.
 pub(crate) struct Engine {
     device: Arc<Device>,
+    progress: Arc<Progress>,
+    cm: Arc<Cm>,
     /// The nap under way, if somebody polls.
     nap: Option<Nap>,
     /// It does not nap before this.
     watches_until: Nanos,
     worked_at: Nanos,
     /// Requests may be there.
-    doors: bool,
+    has_requests: bool,
     stop: bool,
 }
 
@@ -71,8 +75,8 @@ struct Sleep {
 }
 
 impl Engine {
-    pub(crate) fn new(device: Arc<Device>) -> Self {
-        Engine { device, nap: None, watches_until: 0, worked_at: 0, doors: true, stop: false }
+    pub(crate) fn new(device: Arc<Device>, progress: Arc<Progress>, cm: Arc<Cm>) -> Self {
+        Engine { device, progress, cm, nap: None, watches_until: 0, worked_at: 0, has_requests: true, stop: false }
     }
 
     /// Runs until the IA closes.
@@ -94,7 +98,7 @@ impl Engine {
     /// Does all that is to be done now. True: there was something.
     fn work(&mut self) -> bool {
         self.do_jobs();
-        cm::attend(&self.device, std::mem::take(&mut self.doors));
+        self.cm.attend(std::mem::take(&mut self.has_requests));
         let now = device::now();
         let state = self.device.polling.state(now);
         self.nap = match (self.nap, state) {
@@ -114,12 +118,8 @@ impl Engine {
 
     /// The first pass after a nap, if the consumer has stopped polling without saying so.
     fn look_for_late_data(&mut self, now: Nanos) {
-        let device = &self.device;
-        let mut progress = device.progress.lock();
-        let before = progress.arrivals();
-        progress.pass(device, now);
-        if progress.arrivals() != before {
-            device.note_late();
+        if self.progress.takes_packets(now) {
+            self.device.note_late();
             self.watches_until = now + NO_NAPS;
         }
     }
@@ -129,7 +129,7 @@ impl Engine {
         let mut worked = false;
         for _ in 0..PASSES {
             // A consumer that polls just now has the lock for one pass.
-            if !self.device.progress.lock().pass(&self.device, device::now()) {
+            if !self.progress.make_pass(device::now()) {
                 break;
             }
             worked = true;
@@ -140,13 +140,13 @@ impl Engine {
 
     /// How to sleep.
     fn plan(&self, now: Nanos) -> Sleep {
-        let setups = self.device.setups.lock().deadline();
+        let cm = self.cm.deadline();
         if let Some(Nap { until, .. }) = self.nap {
-            return Sleep { until: setups.map_or(until, |due| due.min(until)), listens: false };
+            return Sleep { until: cm.map_or(until, |due| due.min(until)), listens: false };
         }
-        let next = self.device.progress.lock().next(&self.device);
+        let next = self.progress.next();
         let warm = (now < self.worked_at + WARM.1).then_some(now + WARM.0);
-        let until = [setups, next, warm].into_iter().flatten().min();
+        let until = [cm, next, warm].into_iter().flatten().min();
         Sleep { until: until.unwrap_or(Nanos::MAX), listens: true }
     }
 
@@ -154,38 +154,57 @@ impl Engine {
         let device = &self.device;
         // First it is said, then looked once more: what comes after that sees it and queues a job.
         device.polling.sleeps(until, listens);
-        let setups = device.setups.lock().deadline().is_some_and(|due| due < until);
+        let cm = self.cm.deadline().is_some_and(|due| due < until);
         // What posts have left is for who polls, or would keep the engine awake on a poller's own processor.
         let fresh = listens && device.has_fresh();
         let has_stopped = !listens && !device.polling.is_polled(device::now());
-        let has_changed = !device.jobs.prepare_sleep() || setups || fresh || has_stopped;
+        let has_changed = !device.jobs.prepare_sleep() || cm || fresh || has_stopped;
         let left = until.saturating_sub(device::now());
         let left = if has_changed || left < SHORTEST { 0 } else { left };
         let timeout = Timespec { tv_sec: (left / SECONDS) as i64, tv_nsec: (left % SECONDS) as i64 };
         let timeout = (until != Nanos::MAX || has_changed).then_some(timeout);
         let look = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-        let mut fds = [look(device.jobs.as_fd()), look(device.doors.as_fd()), look(device.socket.as_fd())];
+        let mut fds = [look(device.jobs.as_fd()), look(self.cm.request_sockets.as_fd()), look(device.socket.as_fd())];
         // Data are last: they wake nobody while somebody polls for them.
         let count = if listens { 3 } else { 2 };
         // Interrupted, or out of memory: it looks around, and tries again.
         let _ = rustix::event::poll(&mut fds[..count], timeout.as_ref());
-        self.doors = !fds[1].revents().is_empty();
+        self.has_requests = !fds[1].revents().is_empty();
         let has_errors = fds[..count].iter().any(|fd| fd.revents().contains(PollFlags::ERR));
         device.polling.wakes();
         device.jobs.set_awake();
         if has_errors || device.socket.has_errors() {
-            device.heed_errors();
+            self.take_errors();
         }
+    }
+
+    /// Reads the error queue of the data socket, and notifies the connections whose packets did not arrive.
+    #[cold]
+    fn take_errors(&self) {
+        let (device, now) = (&self.device, device::now());
+        let mut closed = Vec::new();
+        errors::read(&device.socket, |missed| {
+            for place in device.table.all().into_iter().filter(|place| place.is_open()) {
+                if place.pair.sends_to(missed.to) {
+                    let outlook = place.pair.did_not_arrive(now, place.number, &missed);
+                    device.wants(place.number, &place.plan, &outlook);
+                }
+            }
+            if missed.hint == Hint::PortClosed {
+                closed.push(missed);
+            }
+        });
+        closed.iter().for_each(|missed| self.cm.port_closed(missed));
     }
 
     fn do_jobs(&mut self) {
         for job in self.device.jobs.take_all() {
             match job {
                 Job::Notify(queue) => queue.notify(),
-                Job::ManyRecvs(ep) => self.device.reports.many_recvs(ep),
-                Job::Event(conn, event) => self.device.reports.event(conn, event, &[]),
+                Job::ManyRecvs(ep) => self.cm.sink.many_recvs(ep),
+                Job::Event(conn, event) => self.cm.sink.event(conn, event, &[]),
                 // All of these are seen to anyway, once it is awake.
-                Job::Setups | Job::Look => {}
+                Job::Cm | Job::Look => {}
                 Job::Stop => self.stop = true,
             }
         }

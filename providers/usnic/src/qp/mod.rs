@@ -5,6 +5,7 @@ pub(crate) mod exit_handler;
 pub(crate) mod host;
 pub(crate) mod pair;
 mod queue_pair;
+mod request;
 pub(crate) mod table;
 pub(crate) mod transport;
 

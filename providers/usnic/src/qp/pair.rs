@@ -1,24 +1,21 @@
-//! What the device and its queue pairs say to each other, and what the device tells of connections.
+//! A queue pair as the device sees it.
 //!
 //! A queue pair is reached by the number of its connection. The device brings it packets, turns and deadlines; it answers with
-//! its [`Outlook`], and sends by itself. Who sends or receives for it holds its lock and no other of the device's that it could
-//! want: see `device`.
+//! its [`Outlook`], and sends by itself, under its own lock and no lock of the device's that it could want: see `device`.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use dapl::provider::{ConnId, ConnectionEvent, RequestInfo};
-use dapl::runtime::handle::ObjectId;
+use dapl::provider::ConnId;
 
-use crate::cm::Incoming;
 pub(crate) use crate::net::errors::Missed;
 use crate::net::receive::Packets;
 use crate::net::socket::Socket;
 use crate::proto::Nanos;
 use crate::proto::schedule::{Outlook, Turn};
 use crate::proto::setup::Agreed;
-use crate::qp::table::Plan;
 
 /// A queue pair, as the device sees it. Every call comes from a poller, or from the engine; never from a down-call, but for
 /// `connecting`.
@@ -53,7 +50,7 @@ pub(crate) trait Pair: Send + Sync {
     fn shut(&self);
 }
 
-/// A connection that stands. If it is we who asked (`agreed.terms.active`), `Conn` confirms it.
+/// A connection that is established. On the active side (`agreed.terms.active`), `Conn` confirms it.
 pub(crate) struct Opened {
     pub(crate) number: u32,
     pub(crate) conn: ConnId,
@@ -68,11 +65,28 @@ pub(crate) struct Opened {
     pub(crate) is_loopback: bool,
 }
 
-/// Where the device reports requests and connections: dapl's `CmSink`, without the types that only the glue knows. Called by
-/// the engine alone, with no lock held.
-pub(crate) trait Reports: Send + Sync {
-    /// A request for the listener made with `listener`. The request back: nobody listens there any more, or nobody has room.
-    fn request(&self, listener: ObjectId, request: Incoming, info: RequestInfo) -> Result<(), Incoming>;
-    fn event(&self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]);
-    fn many_recvs(&self, ep: ObjectId);
+/// When the device will next look at a connection by itself. Only an earlier deadline has to be reported to it.
+#[derive(Debug)]
+pub(crate) struct Plan(AtomicU64);
+
+impl Plan {
+    pub(crate) fn new() -> Self {
+        Plan(AtomicU64::new(Nanos::MAX))
+    }
+
+    /// Is this earlier than what is planned? Then it is planned from now on.
+    pub(crate) fn is_late_for(&self, deadline: Nanos) -> bool {
+        // Only a hint: the device's own list decides.
+        deadline < self.0.load(Ordering::Relaxed) && deadline < self.0.fetch_min(deadline, Ordering::AcqRel)
+    }
+
+    /// A turn is planned that the device has not seen yet. For a caller with the connection's lock, which that turn will take.
+    pub(crate) fn is_at_once(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 0
+    }
+
+    /// The device looks now.
+    pub(crate) fn is_met(&self) {
+        self.0.store(Nanos::MAX, Ordering::Release);
+    }
 }

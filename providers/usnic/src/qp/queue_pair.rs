@@ -24,10 +24,11 @@ use dapl_software::memory::scatter_gather::Segments;
 use dapl_software::memory::window::BindRequest;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::cm::Wishes;
+use crate::cm::{Cm, QpCaps};
 use crate::counters::{self, Tally};
 use crate::device::{self, Device};
 use crate::engine::jobs::Job;
+use crate::engine::progress::Progress;
 use crate::limits;
 use crate::proto::Nanos;
 use crate::proto::conn::{Config, Post, Work};
@@ -47,11 +48,13 @@ pub struct Qp(pub(crate) Arc<Core>);
 /// The queue pair itself, shared with the device and shared receive queues.
 pub(crate) struct Core {
     device: Arc<Device>,
+    progress: Arc<Progress>,
+    cm: Arc<Cm>,
     tally: Arc<Tally<Core>>,
     world: World,
     config: Config,
     max_message: u64,
-    wishes: Wishes,
+    caps: QpCaps,
     inner: Mutex<Inner>,
 }
 
@@ -91,10 +94,10 @@ impl std::fmt::Debug for Core {
 
 impl Qp {
     pub(crate) fn new(ia: &Usnic, pd: u32, spec: QpSpec<Usnic>) -> Self {
-        let config = limits::config(&ia.device, &spec);
+        let config = limits::config(&ia.adapter.device, &spec);
         let mut world = World {
             regions: ia.regions.clone(),
-            jobs: ia.device.jobs.clone(),
+            jobs: ia.adapter.device.jobs.clone(),
             ep: spec.ep,
             pd,
             recv_pd: pd,
@@ -104,7 +107,7 @@ impl Qp {
             recv_cq: spec.recv_cq.map(|cq| cq.0.clone()),
             request_cq: spec.request_cq.map(|cq| cq.0.clone()),
         };
-        let wishes = Wishes { ord: spec.max_reads_out, ird: spec.max_reads_in, credits: 0 };
+        let caps = QpCaps { ord: spec.max_reads_out, ird: spec.max_reads_in, credits: 0 };
         let qp = Qp(Arc::new_cyclic(|me: &Weak<Core>| {
             if let Some(SharedRecvs { srq, token }) = spec.shared {
                 world.recv_pd = srq.0.pd;
@@ -120,12 +123,14 @@ impl Qp {
                 past: None,
             };
             Core {
-                device: ia.device.clone(),
+                device: ia.adapter.device.clone(),
+                progress: ia.adapter.progress.clone(),
+                cm: ia.adapter.cm.clone(),
                 tally: ia.tally.clone(),
                 world,
                 config,
                 max_message: ia.limits.max_message,
-                wishes,
+                caps,
                 inner: Mutex::new(inner),
             }
         }));
@@ -256,7 +261,7 @@ impl Core {
         }
         drop(inner);
         // Some may be complete without anybody having looked.
-        self.device.catch_up();
+        self.progress.catch_up();
         let inner = self.inner.lock();
         let is_full = inner.outstanding().0 >= self.config.max_requests;
         if is_full { Err(Error::Exhausted(Resource::Memory)) } else { Ok(inner) }
@@ -306,12 +311,12 @@ impl Core {
     }
 
     /// What it brings into a connection.
-    pub(crate) fn wishes(&self) -> Wishes {
+    pub(crate) fn caps(&self) -> QpCaps {
         let credits = match &self.world.pool {
             Some(pool) => pool.srq.available(),
             None => self.inner.lock().recvs.len() as u32,
         };
-        Wishes { credits, ..self.wishes }
+        QpCaps { credits, ..self.caps }
     }
 
     /// It has no connection, and none is on its way.
@@ -329,7 +334,7 @@ impl Core {
         self.finish(&mut inner, device::now());
         drop(inner);
         if let Some(number) = attempt {
-            self.device.give_up(number);
+            self.cm.give_up(number);
         }
     }
 }
@@ -396,7 +401,7 @@ impl QueuePair for Qp {
     }
 
     fn outstanding(&self) -> Outstanding {
-        self.0.device.catch_up(); // what is complete, but nobody looked
+        self.0.progress.catch_up(); // what is complete, but nobody looked
         let (requests, recvs) = self.0.inner.lock().outstanding();
         Outstanding { recvs, requests }
     }
@@ -418,7 +423,7 @@ impl Connection for Qp {
         if !self.0.is_free() {
             return Err(Error::Internal);
         }
-        self.0.device.connect(self.0.clone(), spec, conn, self.0.wishes()).map(drop)
+        self.0.cm.connect(self.0.clone(), spec, conn, self.0.caps()).map(drop)
     }
 
     fn drain(&self) {

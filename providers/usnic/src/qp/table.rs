@@ -1,44 +1,17 @@
-//! Who has which connection number, for whoever has a packet with that number.
+//! Maps the connection number in a packet header to its queue pair.
 //!
-//! A number is an index and a generation (`proto::ids`); a packet of a former generation finds nobody. Nothing is called with
-//! this room's lock held.
+//! A number is an index and a generation (`proto::ids`); a packet of a former generation finds none. Nothing is called with the
+//! lock of this module held.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::proto::Nanos;
 use crate::proto::ids::{self, Ids};
-use crate::qp::pair::Pair;
-
-/// When the device will look at a connection by itself. Who wants it earlier says so to the device, else says nothing.
-#[derive(Debug)]
-pub(crate) struct Plan(AtomicU64);
-
-impl Plan {
-    pub(crate) fn new() -> Self {
-        Plan(AtomicU64::new(Nanos::MAX))
-    }
-
-    /// Is this earlier than what is planned? Then it is planned from now on.
-    pub(crate) fn is_late_for(&self, deadline: Nanos) -> bool {
-        // Only a hint of what has been said: the device's own list decides.
-        deadline < self.0.load(Ordering::Relaxed) && deadline < self.0.fetch_min(deadline, Ordering::AcqRel)
-    }
-
-    /// A turn is planned for it, which the device has not heard of yet. For who has the connection's lock: its turn takes that
-    /// only afterwards.
-    pub(crate) fn is_at_once(&self) -> bool {
-        self.0.load(Ordering::Acquire) == 0
-    }
-
-    /// The device looks now.
-    pub(crate) fn is_met(&self) {
-        self.0.store(Nanos::MAX, Ordering::Release);
-    }
-}
+use crate::qp::pair::{Pair, Plan};
 
 /// A connection, or one on its way, as the device finds it.
 #[derive(Clone)]
@@ -61,24 +34,24 @@ impl Place {
     }
 }
 
-/// KeyTable by index, and the numbers.
+/// Connections by index, and the free numbers.
 pub(crate) struct Table {
     places: RwLock<Vec<Option<Arc<Place>>>>,
     ids: Mutex<Ids>,
 }
 
 impl Table {
-    /// For so many connections; a number rests so long before its place is used again.
+    /// For `max` connections; a number is quarantined for `rest` before its place is used again.
     pub(crate) fn new(max: usize, rest: Nanos) -> Self {
         Table { places: RwLock::default(), ids: Mutex::new(Ids::new(max, rest)) }
     }
 
-    /// A number that nobody has; `None`: all are taken.
+    /// A free number; `None`: all are taken.
     pub(crate) fn take(&self, now: Nanos) -> Option<u32> {
         self.ids.lock().take(now)
     }
 
-    /// What comes for this number goes there. The number is taken, and stays so.
+    /// Packets of this number, which is taken, go to `pair` from now on.
     pub(crate) fn put(&self, number: u32, pair: Arc<dyn Pair>) -> Arc<Plan> {
         let plan = Arc::new(Plan::new());
         let place = Place { number, pair, plan: plan.clone(), open: Arc::default() };
@@ -93,7 +66,7 @@ impl Table {
         plan
     }
 
-    /// What comes for it goes to somebody else from now on, who is looked at when it is.
+    /// Packets of this number go to another `pair` from now on; its plan stays.
     pub(crate) fn replace(&self, number: u32, pair: Arc<dyn Pair>) {
         let mut places = self.places.write();
         let place = places.get_mut(ids::index(number)).and_then(Option::as_mut).filter(|place| place.number == number);
@@ -105,7 +78,7 @@ impl Table {
         drop(before);
     }
 
-    /// Nobody has it any more.
+    /// Frees the number.
     pub(crate) fn free(&self, number: u32, now: Nanos) {
         let mut places = self.places.write();
         let place =

@@ -25,8 +25,7 @@ use crate::proto::seal::Seal;
 use crate::proto::wire;
 use crate::proto::{MICROS, Nanos};
 use crate::qp::host::World;
-use crate::qp::pair::Opened;
-use crate::qp::table::Plan;
+use crate::qp::pair::{Opened, Plan};
 
 /// A socket that is full is tried again so soon.
 const FULL: Nanos = 100 * MICROS;

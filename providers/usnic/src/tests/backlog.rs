@@ -11,13 +11,13 @@ const PENDING: usize = 2_048;
 fn requests_beyond_the_half_open_limit_wait_and_all_connect() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
-    let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+    let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     let clients: Vec<_> = (0..CLIENTS).map(|attempt| client.connect(&server, 7, conn(attempt))).collect();
     // The server's program looks at its requests when no more fit.
     let mut requests: Vec<_> = (0..PENDING).map(|_| server.request()).collect();
     for attempt in 0..CLIENTS {
         let request = requests.pop().unwrap_or_else(|| server.request());
-        request.accept(Arc::new(Double::default()), b"you may", conn(CLIENTS + attempt), WISHES).unwrap();
+        request.accept_into(Arc::new(Double::default()), b"you may", conn(CLIENTS + attempt), CAPS).unwrap();
         let (conn, _) = client.above.ear.wait(established).0;
         let established = &clients[conn.attempt as usize];
         established.is_open();

@@ -17,7 +17,7 @@ fn a_small_post_into_a_quiet_connection_leaves_in_the_posting_thread() {
     let from = a.registered(pattern(64, 1), Access::default());
     let to = b.registered(vec![0; 64], ALL);
     // Nobody else makes progress here.
-    let passes = a.ia.device.progress.lock();
+    let passes = a.ia.adapter.progress.pass.lock();
     qa.post_send(&wr(Op::Write(to.remote(0)), &[from.segment(0, 8)], 0)).unwrap();
     assert_eq!(sent(&qa), 1);
     let pieces = [from.segment(8, 4), from.segment(12, 4)];

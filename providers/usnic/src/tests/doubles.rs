@@ -7,22 +7,26 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use dapl::provider::{ConnId, ConnectSpec, ConnectionEvent, IaSpec, PeerAddress, RequestInfo};
+use dapl::provider::{CmSink, ConnId, ConnectSpec, ConnectionEvent, IaSpec, PeerAddress, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 use zerocopy::IntoBytes;
 
-use crate::cm::{Incoming, Wishes};
-use crate::device::*;
+use crate::Usnic;
+use crate::adapter::Adapter;
+use crate::cm::{QpCaps, Request};
+use crate::device::Device;
 use crate::net::errors::{Hint, Missed};
 use crate::net::name::Name;
+use crate::net::receive::Packets;
 use crate::net::send::Batch;
-use crate::proto::schedule::Turn;
+use crate::proto::Nanos;
+use crate::proto::schedule::{Outlook, Turn};
 use crate::proto::wire::{Head, Kind};
-use crate::qp::pair::{Opened, Reports};
+use crate::qp::pair::{Opened, Pair};
 
 /// Longer than anything here takes, if it comes at all.
 pub(super) const LONG: Duration = Duration::from_secs(20);
-pub(super) const WISHES: Wishes = Wishes { ord: 4, ird: 2, credits: 1 };
+pub(super) const CAPS: QpCaps = QpCaps { ord: 4, ird: 2, credits: 1 };
 
 /// What somebody has heard.
 #[derive(Debug, PartialEq)]
@@ -91,12 +95,12 @@ pub(super) fn packet(word: &Word) -> Option<Vec<u8>> {
 #[derive(Default)]
 pub(super) struct Above {
     pub(super) ear: Ear,
-    pub(super) requests: Mutex<Vec<Incoming>>,
+    pub(super) requests: Mutex<Vec<Request>>,
     pub(super) is_full: bool,
 }
 
-impl Reports for Above {
-    fn request(&self, _: ObjectId, request: Incoming, info: RequestInfo) -> std::result::Result<(), Incoming> {
+impl CmSink<Usnic> for Above {
+    fn request(&self, _: ObjectId, request: Request, info: RequestInfo) -> std::result::Result<(), Request> {
         if self.is_full {
             return Err(request);
         }
@@ -213,7 +217,7 @@ impl Pair for Double {
 
 /// An IA that is closed at the end.
 pub(super) struct Ia {
-    pub(super) device: Arc<Device>,
+    pub(super) adapter: Adapter,
     pub(super) above: Arc<Above>,
 }
 
@@ -228,9 +232,9 @@ impl Ia {
         let params = format!("{ip} port={port} buffer=100000 {params}");
         let above = Arc::new(above);
         let spec = IaSpec { name: "test", params: &params, library: "" };
-        let device = Device::open(&spec, above.clone()).unwrap();
-        device.start_engine().unwrap();
-        Ia { device, above }
+        let adapter = Adapter::open(&spec, above.clone()).unwrap();
+        adapter.start_engine().unwrap();
+        Ia { adapter, above }
     }
 
     pub(super) fn connect(&self, to: &Ia, qual: u64, conn: ConnId) -> Arc<Double> {
@@ -240,17 +244,17 @@ impl Ia {
     pub(super) fn try_connect(&self, ip: IpAddr, qual: u64, conn: ConnId) -> dapl::error::Result<Arc<Double>> {
         let pair = Arc::new(Double::default());
         let spec = ConnectSpec { address: &PeerAddress::Ip(ip), qual, private_data: b"may I?" };
-        self.device.connect(pair.clone(), &spec, conn, WISHES).map(|_| pair)
+        self.cm.connect(pair.clone(), &spec, conn, CAPS).map(|_| pair)
     }
 
     /// Accepts the next request.
     pub(super) fn accept(&self, conn: ConnId) -> Arc<Double> {
         let pair = Arc::new(Double::default());
-        self.request().accept(pair.clone(), b"you may", conn, WISHES).unwrap();
+        self.request().accept_into(pair.clone(), b"you may", conn, CAPS).unwrap();
         pair
     }
 
-    pub(super) fn request(&self) -> Incoming {
+    pub(super) fn request(&self) -> Request {
         self.above.ear.wait(|word| (*word == Word::Asked(b"may I?".to_vec())).then_some(()));
         self.above.requests.lock().unwrap().remove(0)
     }
@@ -260,9 +264,17 @@ impl Ia {
     }
 }
 
+impl std::ops::Deref for Ia {
+    type Target = Adapter;
+
+    fn deref(&self) -> &Adapter {
+        &self.adapter
+    }
+}
+
 impl Drop for Ia {
     fn drop(&mut self) {
-        self.device.shut();
+        self.adapter.shut();
     }
 }
 
@@ -283,7 +295,7 @@ pub(super) fn addresses() -> (String, String) {
 pub(super) fn connected(params: &str) -> ((Ia, Arc<Double>), (Ia, Arc<Double>)) {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, params), Ia::open(&there, params));
-    let listening = server.device.listen(7, ObjectId::default()).unwrap();
+    let listening = server.cm.listen(7, ObjectId::default()).unwrap();
     let ours = client.connect(&server, 7, conn(1));
     let theirs = server.accept(conn(2));
     let (told, _) = client.above.ear.wait(established);

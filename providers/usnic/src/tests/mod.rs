@@ -124,7 +124,7 @@ impl Side {
         let mut out = [Completion::default()];
         while self.cq.poll(&mut out) == 0 {
             assert!(Instant::now() < until, "no completion");
-            other.ia.device.catch_up();
+            other.ia.adapter.progress.catch_up();
         }
         out[0]
     }
@@ -189,7 +189,7 @@ fn conn(attempt: u32) -> ConnId {
 
 /// Connects two queue pairs, as if a set-up had agreed on it: `a` knows the connection as attempt 1, `b` as 2.
 fn connect(a: (&Side, &Qp), b: (&Side, &Qp)) {
-    let number = |side: &Side| side.ia.device.table.take(device::now()).unwrap();
+    let number = |side: &Side| side.ia.adapter.device.table.take(device::now()).unwrap();
     let (na, nb) = (number(a.0), number(b.0));
     open(a, b, na, nb, 1);
     open(b, a, nb, na, 2);
@@ -209,7 +209,7 @@ fn open_after(
     before: impl FnOnce(&Qp),
 ) -> bool {
     let opened = agreed(side, other, ours, theirs, attempt);
-    let (device, plan) = (&side.0.ia.device, opened.plan.clone());
+    let (device, plan) = (&side.0.ia.adapter.device, opened.plan.clone());
     before(side.1);
     let outlook = side.1.0.open(device::now(), opened);
     device.table.find(ours).unwrap().opens();
@@ -218,7 +218,7 @@ fn open_after(
 
 /// What a connection opens with that is agreed on.
 fn agreed((side, qp): (&Side, &Qp), (other, other_qp): (&Side, &Qp), ours: u32, theirs: u32, attempt: u32) -> Opened {
-    let device = &side.ia.device;
+    let device = &side.ia.adapter.device;
     let token = |number: u32, attempt: u32| u64::from(number) << 32 | u64::from(attempt);
     let first = |attempt: u32| Psn(u32::MAX - 5 * attempt);
     let other_attempt = 3 - attempt;
@@ -232,12 +232,12 @@ fn agreed((side, qp): (&Side, &Qp), (other, other_qp): (&Side, &Qp), ours: u32, 
         peer_first_psn: first(other_attempt),
         ord: 4,
         ird: 4,
-        credits: other_qp.0.wishes().credits,
+        credits: other_qp.0.caps().credits,
         peer_window_kib: 4096,
         mtu_ceiling: device.ceiling(),
         overhead: 0,
         seed: [7; 16],
-        peer: other.ia.device.socket.local(),
+        peer: other.ia.adapter.device.socket.local(),
     };
     qp.0.connecting(ours, conn(attempt));
     let plan = device.table.put(ours, qp.0.clone());

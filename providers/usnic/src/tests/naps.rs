@@ -1,11 +1,14 @@
 //! The engine's naps while consumers poll: a thread that sleeps ends them, and what waits for their end is counted.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
 use dapl::provider::{Completion, CompletionQueue, CqSink};
 
 use super::doubles::*;
-use super::*;
 use crate::cq::Cq;
 use crate::device;
+use crate::engine::jobs::Job;
 use crate::engine::polling::ACTIVE;
 
 /// Nobody is notified.
@@ -32,13 +35,14 @@ fn poll_alone(queues: &[Cq], (_, ours): &(Ia, Arc<Double>), (server, theirs): &(
 
 /// Calls `stop_polling` while the engine naps, less than `ACTIVE` after a poll. Otherwise, as when this thread loses its processor,
 /// the engine may take the thread for one that stopped polling without that call.
-fn stop_within_a_nap(device: &Device) {
+fn stop_within_a_nap(ia: &Ia) {
+    let (device, progress) = (&ia.device, &ia.progress);
     loop {
         let begin = device::now();
-        device.poll(true);
+        progress.poll(true);
         let naps = device.polling.must_wake_to_take_over(None);
         if naps {
-            device.stop_polling();
+            progress.stop_polling();
         } else {
             device.jobs.push(Job::Look); // asleep without work, it does not see that this thread polls
         }
@@ -51,13 +55,13 @@ fn stop_within_a_nap(device: &Device) {
 #[test]
 fn no_packet_waits_for_a_nap_if_a_thread_sleeps_that_polled_several_queues() {
     let (client, server) = connected("");
-    let device = &client.0.device;
-    let queues = [(); 2].map(|()| Cq::new(Weak::<Silent>::new(), device.clone(), device.jobs.clone(), 0));
+    let (device, progress) = (&client.0.device, &client.0.progress);
+    let queues = [(); 2].map(|()| Cq::new(Weak::<Silent>::new(), progress.clone(), device.jobs.clone(), 0));
     for round in 0..20 {
         poll_alone(&queues, &client, &server);
         // As a wait on one of them does.
         assert!(queues[round % 2].arm(false).unwrap());
-        stop_within_a_nap(device);
+        stop_within_a_nap(&client.0);
         let before = device.late();
         server.1.post(&server.0.device, b"asleep");
         assert_ne!(client.1.ear.wait(packet).1, std::thread::current().id());
@@ -68,18 +72,18 @@ fn no_packet_waits_for_a_nap_if_a_thread_sleeps_that_polled_several_queues() {
 #[test]
 fn a_thread_that_sleeps_leaves_the_sockets_to_another_that_polls() {
     let (client, server) = connected("");
-    let device = &client.0.device;
+    let progress = &client.0.progress;
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::SeqCst) {
-                device.poll(true);
+                progress.poll(true);
             }
-            device.stop_polling();
+            progress.stop_polling();
         });
         for _ in 0..20 {
-            device.poll(true);
-            device.stop_polling();
+            progress.poll(true);
+            progress.stop_polling();
             server.1.post(&server.0.device, b"for the other");
             client.1.ear.wait(packet);
         }
@@ -92,8 +96,8 @@ fn a_thread_that_sleeps_leaves_the_sockets_to_another_that_polls() {
 #[test]
 fn data_that_waited_for_a_nap_are_counted() {
     let (client, server) = connected("");
-    let device = &client.0.device;
-    let queues = [Cq::new(Weak::<Silent>::new(), device.clone(), device.jobs.clone(), 0)];
+    let (device, progress) = (&client.0.device, &client.0.progress);
+    let queues = [Cq::new(Weak::<Silent>::new(), progress.clone(), device.jobs.clone(), 0)];
     while device.late() == 0 {
         poll_alone(&queues, &client, &server);
         // Without a word: it computes, say.

@@ -10,7 +10,7 @@ use dapl::runtime::handle::ObjectId;
 use dapl::provider::ConnectionEvent;
 
 use super::doubles::*;
-use crate::cm::Incoming;
+use crate::cm::Request;
 use crate::net::socket::{Socket, Wanted, plain};
 use crate::proto::setup::answering::Answering;
 use crate::proto::setup::opening::{Opening, Outcome};
@@ -19,7 +19,7 @@ use crate::proto::setup::tests::Dice;
 use crate::proto::setup::{Config, Offer, Setup};
 
 /// A client without an IA: its request has come, and it is gone.
-fn dead_requester(server: &Ia) -> Incoming {
+fn dead_requester(server: &Ia) -> Request {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut dice = Dice::new(1);
     let setup = Arc::new(Setup::new(Config::default(), None));
@@ -35,9 +35,9 @@ fn dead_requester(server: &Ia) -> Incoming {
 fn an_accept_of_who_is_gone_fails_by_what_its_host_says() {
     let (_, there) = addresses();
     let server = Ia::open(&there, "give_up_ms=3600000");
-    let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+    let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     let request = dead_requester(&server);
-    request.accept(Arc::new(Double::default()), b"", conn(2), WISHES).unwrap();
+    request.accept_into(Arc::new(Double::default()), b"", conn(2), CAPS).unwrap();
     assert_eq!(server.event(), (conn(2), "accept failed"));
 }
 
@@ -66,13 +66,13 @@ fn a_listener_that_dies_with_a_request_has_rejected_it() {
 fn a_request_outlives_the_listener_that_had_it() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
-    let listening = server.device.listen(7, ObjectId::default()).unwrap();
+    let listening = server.cm.listen(7, ObjectId::default()).unwrap();
     client.connect(&server, 7, conn(1));
     let request = server.request();
     drop(listening);
     // So long that it is asked for again, more than once.
     std::thread::sleep(Duration::from_millis(400));
-    request.accept(Arc::new(Double::default()), b"you may", conn(2), WISHES).unwrap();
+    request.accept_into(Arc::new(Double::default()), b"you may", conn(2), CAPS).unwrap();
     assert_eq!(client.above.ear.wait(established).0, (conn(1), b"you may".to_vec()));
 }
 
@@ -80,7 +80,7 @@ fn a_request_outlives_the_listener_that_had_it() {
 fn another_host_hears_that_nobody_listens_where_it_asks() {
     let (_, there) = addresses();
     let server = Ia::open(&there, "");
-    let _listening = server.device.listen(8, ObjectId::default()).unwrap();
+    let _listening = server.cm.listen(8, ObjectId::default()).unwrap();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(LONG)).unwrap();
     // The port of the data is as good as the well-known one.
@@ -107,8 +107,8 @@ fn a_request_that_comes_before_its_listener_is_answered() {
     let wait = "listener_wait_ms=60000";
     let (client, server) = (Ia::open(&here, wait), Ia::open(&there, ""));
     client.connect(&server, 7, conn(1));
-    let _listening = server.device.listen(7, ObjectId::default()).unwrap();
-    server.request().accept(Arc::new(Double::default()), b"you may", conn(2), WISHES).unwrap();
+    let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
+    server.request().accept_into(Arc::new(Double::default()), b"you may", conn(2), CAPS).unwrap();
     assert_eq!(client.above.ear.wait(established).0, (conn(1), b"you may".to_vec()));
     let impatient = Ia::open(&here, "listener_wait_ms=0");
     impatient.connect(&server, 8, conn(3));
@@ -121,8 +121,8 @@ fn a_listener_needs_no_directory_of_its_user() {
     let client = Ia::open(&here, "");
     for dir in ["dir=/proc/nowhere", "dir=relative"] {
         let server = Ia::open(&there, dir);
-        let _listening = server.device.listen(7, ObjectId::default()).unwrap();
-        assert_eq!(server.device.listen(7, ObjectId::default()).err(), Some(Error::ConnQualTaken));
+        let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
+        assert_eq!(server.cm.listen(7, ObjectId::default()).err(), Some(Error::ConnQualTaken));
         client.connect(&server, 7, conn(1));
         server.accept(conn(2));
         assert_eq!(client.above.ear.wait(established).0, (conn(1), b"you may".to_vec()));
@@ -141,7 +141,7 @@ fn a_process_that_shares_the_port_and_is_stopped_keeps_no_request() {
     let server = Ia::open(&there, "");
     let port = server.device.knobs.port;
     let before = [shared(port), shared(port)];
-    let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+    let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     let after = [shared(port), shared(port)];
     for attempt in 0..8 {
         let client = Ia::open(&here, "");

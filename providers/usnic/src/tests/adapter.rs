@@ -10,6 +10,8 @@ mod naps;
 #[path = "strangers.rs"]
 mod strangers;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dapl::error::{Address, Error};
@@ -18,9 +20,12 @@ use dapl::runtime::handle::ObjectId;
 use zerocopy::IntoBytes;
 
 use self::doubles::*;
-use super::*;
+use crate::adapter::Adapter;
+use crate::device::now;
 use crate::net::errors::Hint;
 use crate::proto::MILLIS;
+use crate::proto::schedule::Outlook;
+use crate::proto::setup::packets::Reason;
 use crate::proto::wire::{Head, Kind};
 
 #[test]
@@ -38,7 +43,7 @@ fn a_connection_is_asked_for_accepted_and_carries_packets_both_ways() {
 #[test]
 fn ipv6_is_as_good() {
     let (client, server) = (Ia::open("::1", "port=19000"), Ia::open("::1", "port=19000"));
-    let _listening = server.device.listen(0x1_0000_0000 + u64::from(std::process::id()), ObjectId::default()).unwrap();
+    let _listening = server.cm.listen(0x1_0000_0000 + u64::from(std::process::id()), ObjectId::default()).unwrap();
     let ours = client.connect(&server, 0x1_0000_0000 + u64::from(std::process::id()), conn(1));
     let theirs = server.accept(conn(2));
     client.above.ear.wait(established);
@@ -54,23 +59,23 @@ fn who_listens_says_no_and_who_does_not_is_not_there() {
     let nobody = client.connect(&server, 7, conn(1));
     assert_eq!(client.event(), (conn(1), "rejected"), "nobody has the port");
     nobody.ear.wait(|word| matches!(word, Word::Ended(_)).then_some(()));
-    let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+    let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     client.connect(&server, 8, conn(2));
     assert_eq!(client.event(), (conn(2), "rejected"), "nobody has the qualifier");
     client.connect(&server, 7, conn(3));
-    server.request().reject();
+    server.request().answer(Reason::Refused);
     assert_eq!(client.event(), (conn(3), "peer rejected"));
     client.connect(&server, 7, conn(4));
     drop(server.request());
     assert_eq!(client.event(), (conn(4), "peer rejected"), "and so does who forgets it");
-    assert_eq!(server.device.listen(7, ObjectId::default()).err(), Some(Error::ConnQualTaken));
+    assert_eq!(server.cm.listen(7, ObjectId::default()).err(), Some(Error::ConnQualTaken));
 }
 
 #[test]
 fn an_absent_interface_is_an_invalid_address() {
     for absent in ["no-such-interface", "203.0.113.77", "2001:db8::77"] {
         let spec = IaSpec { name: "test", params: absent, library: "" };
-        let opened = Device::open(&spec, Arc::new(Above::default()));
+        let opened = Adapter::open(&spec, Arc::new(Above::default()));
         assert_eq!(opened.err(), Some(Error::InvalidAddress(Address::Unreachable)), "{absent}");
     }
 }
@@ -79,7 +84,7 @@ fn an_absent_interface_is_an_invalid_address() {
 fn without_room_above_a_request_is_rejected() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::with(Above { is_full: true, ..Above::default() }, &there, ""));
-    let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+    let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     client.connect(&server, 7, conn(1));
     assert_eq!(client.event(), (conn(1), "rejected"));
 }
@@ -107,7 +112,7 @@ fn an_address_that_no_peer_can_have_is_refused_at_once() {
 fn by_any_address_of_this_host_ours_is_meant_unless_somebody_listens_there() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::open(&here, ""));
-    let listening = server.device.listen(7, ObjectId::default()).unwrap();
+    let listening = server.cm.listen(7, ObjectId::default()).unwrap();
     for (ip, attempt) in [("127.0.1.1", 1), (&there, 3), ("::1", 5)] {
         let ours = client.try_connect(ip.parse().unwrap(), 7, conn(attempt)).unwrap();
         let theirs = server.accept(conn(attempt + 1));
@@ -117,7 +122,7 @@ fn by_any_address_of_this_host_ours_is_meant_unless_somebody_listens_there() {
         assert_eq!(theirs.ear.wait(packet).0, b"by that address", "{ip}");
     }
     let other = Ia::open(&there, "");
-    let _there = other.device.listen(7, ObjectId::default()).unwrap();
+    let _there = other.cm.listen(7, ObjectId::default()).unwrap();
     client.connect(&other, 7, conn(7));
     other.accept(conn(8));
     assert_eq!(client.above.ear.wait(established).0.0, conn(7));
@@ -133,8 +138,8 @@ fn who_is_refused_without_a_packet_may_give_up_first() {
     let spec = ConnectSpec { address: &PeerAddress::Ip(here.parse().unwrap()), qual: 7, private_data: b"" };
     for _ in 0..100 {
         let pair = Arc::new(Double::default());
-        let number = client.device.connect(pair.clone(), &spec, conn(1), WISHES).unwrap();
-        client.device.give_up(number);
+        let number = client.cm.connect(pair.clone(), &spec, conn(1), CAPS).unwrap();
+        client.cm.give_up(number);
         // By one of the two, and once.
         client.connect(&client, 7, conn(2));
         while client.event() != (conn(2), "rejected") {}
@@ -146,16 +151,16 @@ fn who_is_refused_without_a_packet_may_give_up_first() {
 fn who_gives_up_is_heard_of_and_hears_nothing() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
-    let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+    let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     // Before the consumer there has decided.
     let pair = Arc::new(Double::default());
     let address = PeerAddress::Ip(server.device.address().ip());
     let spec = ConnectSpec { address: &address, qual: 7, private_data: b"may I?" };
-    let number = client.device.connect(pair.clone(), &spec, conn(1), WISHES).unwrap();
+    let number = client.cm.connect(pair.clone(), &spec, conn(1), CAPS).unwrap();
     let request = server.request();
-    client.device.give_up(number);
+    client.cm.give_up(number);
     // The word is on its way; an accept that was faster meets nobody, and is told so.
-    request.accept(Arc::new(Double::default()), b"", conn(2), WISHES).unwrap();
+    request.accept_into(Arc::new(Double::default()), b"", conn(2), CAPS).unwrap();
     assert_eq!(server.event(), (conn(2), "accept failed"));
     assert!(client.above.ear.has(|_| Some(())).is_none() && pair.ear.has(|_| Some(())).is_none());
 }
@@ -164,14 +169,14 @@ fn who_gives_up_is_heard_of_and_hears_nothing() {
 fn an_accept_that_is_taken_back_is_a_rejection() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
-    let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+    let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     client.connect(&server, 7, conn(1));
     let request = server.request();
     // The engine, which says the accept, is kept from it.
     let number = {
-        let progress = server.device.progress.lock();
-        let number = request.accept(Arc::new(Double::default()), b"", conn(2), WISHES).unwrap();
-        server.device.give_up(number);
+        let progress = server.progress.pass.lock();
+        let number = request.accept_into(Arc::new(Double::default()), b"", conn(2), CAPS).unwrap();
+        server.cm.give_up(number);
         drop(progress);
         number
     };
@@ -188,11 +193,11 @@ fn an_accept_that_is_taken_back_is_a_rejection() {
 fn a_request_goes_on_to_another_listener() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
-    let _seven = server.device.listen(7, ObjectId::default()).unwrap();
+    let _seven = server.cm.listen(7, ObjectId::default()).unwrap();
     client.connect(&server, 7, conn(1));
-    let request = server.request().hand_off(8).unwrap_err();
-    let _eight = server.device.listen(8, ObjectId::default()).unwrap();
-    request.hand_off(8).unwrap();
+    let request = server.request().redirect(8).unwrap_err();
+    let _eight = server.cm.listen(8, ObjectId::default()).unwrap();
+    request.redirect(8).unwrap();
     server.accept(conn(2));
     assert_eq!(client.above.ear.wait(established).0, (conn(1), b"you may".to_vec()));
 }
@@ -202,18 +207,15 @@ fn two_ias_of_one_address_share_the_port_and_pass_requests_on() {
     let (here, there) = addresses();
     let client = Ia::open(&here, "");
     let servers = [Ia::open(&there, ""), Ia::open(&there, "")];
-    let _listening: Vec<_> = servers
-        .iter()
-        .zip([7, 8])
-        .map(|(server, qual)| server.device.listen(qual, ObjectId::default()).unwrap())
-        .collect();
+    let _listening: Vec<_> =
+        servers.iter().zip([7, 8]).map(|(server, qual)| server.cm.listen(qual, ObjectId::default()).unwrap()).collect();
     for (server, qual, attempt) in [(&servers[0], 7, 1), (&servers[1], 8, 2), (&servers[0], 7, 3), (&servers[1], 8, 4)]
     {
         client.connect(server, qual, conn(attempt));
         server.accept(conn(attempt));
         assert_eq!(client.above.ear.wait(established).0, (conn(attempt), b"you may".to_vec()));
     }
-    assert_eq!(servers[1].device.listen(7, ObjectId::default()).err(), Some(Error::ConnQualTaken));
+    assert_eq!(servers[1].cm.listen(7, ObjectId::default()).err(), Some(Error::ConnQualTaken));
 }
 
 #[test]
@@ -237,7 +239,7 @@ fn who_polls_does_the_work_and_the_engine_takes_over_when_it_stops() {
     for round in 0u32.. {
         theirs.post(&server.device, b"poll");
         let by = loop {
-            client.device.poll(true);
+            client.progress.poll(true);
             if let Some((_, by)) = ours.ear.has(packet) {
                 break by;
             }
@@ -253,8 +255,8 @@ fn who_polls_does_the_work_and_the_engine_takes_over_when_it_stops() {
     theirs.post(&server.device, b"engine");
     assert_ne!(ours.ear.wait(packet).1, me);
     // With one, before going to sleep.
-    client.device.poll(true);
-    client.device.stop_polling();
+    client.progress.poll(true);
+    client.progress.stop_polling();
     theirs.post(&server.device, b"asleep");
     assert_ne!(ours.ear.wait(packet).1, me);
     assert!(!client.device.polling.is_polled(now()));
@@ -266,17 +268,17 @@ fn who_polls_while_bytes_are_put_into_their_place_finds_them_complete() {
     let (is_complete, begun) = (AtomicBool::new(false), std::sync::Barrier::new(2));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let progress = ia.device.progress.lock();
-            ia.device.places(true);
+            let progress = ia.progress.pass.lock();
+            ia.progress.is_placing.store(true, Ordering::SeqCst);
             begun.wait();
             // The other one would be back long before this.
             (0..1000).for_each(|_| std::thread::yield_now());
             is_complete.store(true, Ordering::SeqCst);
-            ia.device.places(false);
+            ia.progress.is_placing.store(false, Ordering::SeqCst);
             drop(progress);
         });
         begun.wait();
-        ia.device.poll(true);
+        ia.progress.poll(true);
         assert!(is_complete.load(Ordering::SeqCst), "the bytes were there before their completion");
     });
 }
@@ -286,12 +288,12 @@ fn a_deadline_that_a_poller_leaves_is_met() {
     let ((client, ours), _server) = connected("");
     let plan = ours.opened.lock().unwrap().as_ref().unwrap().plan.clone();
     for is_told in [true, false] {
-        client.device.poll(true);
+        client.progress.poll(true);
         *ours.deadline.lock().unwrap() = Some(now() + 5 * MILLIS);
         client.device.wants(ours.number(), &plan, &ours.outlook());
-        client.device.poll(true);
+        client.progress.poll(true);
         if is_told {
-            client.device.stop_polling();
+            client.progress.stop_polling();
         }
         ours.ear.wait(|word| (*word == Word::OnTime).then_some(()));
     }
@@ -313,11 +315,11 @@ fn nothing_is_left_of_an_ia_that_was_closed() {
 fn an_ia_that_closes_takes_its_requests_back() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
-    let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+    let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     client.connect(&server, 7, conn(1));
     let request = server.request();
     drop(client);
-    request.accept(Arc::new(Double::default()), b"", conn(2), WISHES).unwrap();
+    request.accept_into(Arc::new(Double::default()), b"", conn(2), CAPS).unwrap();
     assert_eq!(server.event(), (conn(2), "accept failed"));
 }
 
@@ -395,13 +397,13 @@ fn a_wrong_key_connects_to_nothing_and_the_right_one_does() {
     let (right, wrong) = (key("right"), key("wrong"));
     let (here, there) = addresses();
     let server = Ia::open(&there, &right);
-    let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+    let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     for (params, attempt) in [(wrong.as_str(), 1), ("give_up_ms=1000", 2)] {
         let client = Ia::open(&here, params);
         client.connect(&server, 7, conn(attempt));
         assert_eq!(client.event(), (conn(attempt), "unreachable"));
     }
-    assert!(server.device.setups.lock().unreadable() >= 2, "each is counted");
+    assert!(server.cm.unreadable() >= 2, "each is counted");
     assert_eq!(asked(&here, &server, 0, 100), None, "nor is it told what the path carries");
     let client = Ia::open(&here, &right);
     let ours = client.connect(&server, 7, conn(3));
@@ -431,7 +433,7 @@ fn asked(from: &str, to: &Ia, flags: u16, length: usize) -> Option<Vec<u8>> {
 fn who_asks_what_the_path_carries_is_told_by_who_listens() {
     let (here, there) = addresses();
     let server = Ia::open(&there, "");
-    let _listening = server.device.listen(7, ObjectId::default()).unwrap();
+    let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     for length in [20, 1472, 65_507] {
         let answer = asked(&here, &server, 0, length).unwrap();
         assert_eq!((answer.len(), answer[16..].to_vec()), (20, (length as u32).to_be_bytes().to_vec()));

@@ -1,0 +1,69 @@
+//! An open interface adapter: its device, the progress of its connections, its connection manager, and the engine's thread.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use dapl::error::{Error, Resource, Result};
+use dapl::provider::{CmSink, IaSpec};
+use parking_lot::Mutex;
+
+use crate::Usnic;
+use crate::cm::Cm;
+use crate::device::Device;
+use crate::engine::Engine;
+use crate::engine::jobs::Job;
+use crate::engine::progress::Progress;
+
+pub(crate) struct Adapter {
+    pub(crate) device: Arc<Device>,
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) cm: Arc<Cm>,
+    engine: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Adapter {
+    /// Opens it. Errors are logged here, with object, cause and remedy.
+    pub(crate) fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Usnic>>) -> Result<Adapter> {
+        let device = Arc::new(Device::open(spec)?);
+        let progress = Arc::new(Progress::new(device.clone()));
+        let cm = Cm::new(device.clone(), sink)?;
+        Ok(Adapter { device, progress, cm, engine: Mutex::default() })
+    }
+
+    /// Starts the engine's thread, unless it runs. The first object that may have something to report calls it, so that an
+    /// adapter without such objects has no thread. Errors: `Exhausted(Device)`, logged here.
+    pub(crate) fn start_engine(&self) -> Result<()> {
+        let mut engine = self.engine.lock();
+        if engine.is_some() {
+            return Ok(());
+        }
+        let run = Engine::new(self.device.clone(), self.progress.clone(), self.cm.clone());
+        let started = dapl::runtime::thread::spawn("dapl-usnic", move || run.run()).map_err(|error| {
+            log::error!("{}: cannot start the engine's thread: {error}", self.device.name);
+            Error::Exhausted(Resource::Device)
+        })?;
+        *engine = Some(started);
+        Ok(())
+    }
+
+    /// Ends all connections and attempts, notifies the peers, and stops the engine. Nothing is reported afterwards.
+    pub(crate) fn shut(&self) {
+        let Adapter { device, cm, .. } = self;
+        cm.end_all();
+        device.table.all().into_iter().for_each(|place| place.pair.shut());
+        device.jobs.push(Job::Stop);
+        let engine = self.engine.lock().take();
+        // An agent that closes the IA from the engine's own thread must not wait for itself.
+        if let Some(engine) = engine.filter(|engine| engine.thread().id() != std::thread::current().id()) {
+            let _ = engine.join();
+        }
+        device.jobs.close();
+        // The table holds queue pairs, and these the device.
+        device.table.all().into_iter().for_each(|place| device.forget(place.number));
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/adapter.rs"]
+mod tests;

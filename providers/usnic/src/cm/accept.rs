@@ -1,0 +1,179 @@
+//! The passive side: requests of peers, until they are connections.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use dapl::provider::{ConnId, ConnectionEvent, RequestInfo};
+use dapl::runtime::handle::ObjectId;
+
+use super::act::{Act, Established, QpCaps, offer, send};
+use super::secrets::Os;
+use super::unreadable::Unreadable;
+use crate::device::{self, Device};
+use crate::net::errors::Missed;
+use crate::net::send::Batch;
+use crate::proto::Nanos;
+use crate::proto::setup::answering::{Answering, Due, Heard, RequestId};
+use crate::proto::setup::packets::Reason;
+use crate::proto::setup::{Agreed, Setup};
+use crate::proto::wire;
+use crate::qp::pair::Pair;
+
+/// An accept that is not confirmed yet.
+struct Accepted {
+    id: RequestId,
+    conn: ConnId,
+    pair: Arc<dyn Pair>,
+    agreed: Agreed,
+}
+
+/// Requests, and accepts by connection number.
+pub(super) struct Passive {
+    answering: Answering,
+    accepted: HashMap<u32, Accepted>,
+    number_of: HashMap<RequestId, u32>,
+    unreadable: Unreadable,
+    /// Kept for its memory.
+    batch: Batch,
+}
+
+impl Passive {
+    pub(super) fn new(setup: Arc<Setup>) -> Self {
+        Passive {
+            answering: Answering::new(setup, device::now(), &mut Os),
+            accepted: HashMap::new(),
+            number_of: HashMap::new(),
+            unreadable: Unreadable::default(),
+            batch: Batch::default(),
+        }
+    }
+
+    /// Requests that were damaged, or sealed with another key.
+    pub(super) fn unreadable(&self) -> u64 {
+        self.answering.counts().unreadable
+    }
+
+    pub(super) fn deadline(&self) -> Option<Nanos> {
+        self.answering.deadline()
+    }
+
+    pub(super) fn has(&self, number: u32) -> bool {
+        self.accepted.contains_key(&number)
+    }
+
+    pub(super) fn numbers(&self) -> Vec<u32> {
+        self.accepted.keys().copied().collect()
+    }
+
+    /// A request came; `listener` has its qualifier.
+    pub(super) fn requested(
+        &mut self,
+        device: &Device,
+        now: Nanos,
+        from: SocketAddr,
+        packet: &[u8],
+        listener: Option<ObjectId>,
+    ) -> Option<Act> {
+        match self.answering.receive(now, packet, from, listener.is_some(), &mut Os, self.batch.own()) {
+            Heard::Nothing => None,
+            Heard::Unreadable => {
+                self.unreadable.note(device, now, from, packet);
+                None
+            }
+            Heard::Answer => {
+                send(&mut self.batch, &device.socket, from);
+                None
+            }
+            Heard::Asked(id) => {
+                send(&mut self.batch, &device.socket, from);
+                let request = self.answering.request(id)?;
+                let private_data = request.private_data.to_vec();
+                let info = RequestInfo { peer: request.from, told: private_data.len(), private_data };
+                Some(Act::Request(listener?, id, info))
+            }
+            Heard::Left(id) => self.failed(id),
+        }
+    }
+
+    /// The peer has withdrawn its request, or its confirmation did not come.
+    fn failed(&mut self, id: RequestId) -> Option<Act> {
+        let number = self.number_of.remove(&id)?;
+        let Accepted { conn, pair, .. } = self.accepted.remove(&number)?;
+        Some(Act::End(number, pair, conn, ConnectionEvent::AcceptFailed))
+    }
+
+    /// No socket has the port that an accept was sent to: one that this ends.
+    pub(super) fn port_closed(&mut self, now: Nanos, missed: &Missed) -> Option<Act> {
+        match self.answering.nobody_there(now, missed.to, &missed.quote) {
+            Heard::Left(id) => self.failed(id),
+            _ => None,
+        }
+    }
+
+    /// A packet for a connection that was accepted: with the connection's token, it confirms the accept.
+    pub(super) fn receive(&mut self, now: Nanos, number: u32, from: SocketAddr, packet: Vec<u8>) -> Option<Act> {
+        if let Heard::Left(id) = self.answering.reset(now, &packet) {
+            return self.failed(id);
+        }
+        let (head, _) = wire::head(&packet)?;
+        let seal = &self.accepted.get(&number)?.agreed.seal;
+        if seal.as_ref().is_some_and(|seal| !seal.vouches(&packet)) {
+            return None;
+        }
+        // The peer has the accept, so for it the connection was established, even if its end overtakes its confirmation.
+        let id = self.answering.confirmed(now, number, head.token.get())?;
+        self.number_of.remove(&id);
+        let Accepted { conn, pair, agreed, .. } = self.accepted.remove(&number)?;
+        let established = Established { number, conn, pair, agreed, private_data: Vec::new() };
+        Some(Act::Establish(established, vec![(from, packet)]))
+    }
+
+    /// Sends what is due, until an accept fails.
+    pub(super) fn poll(&mut self, device: &Device, now: Nanos) -> Option<Act> {
+        while let Some(due) = self.answering.poll(now, self.batch.own()) {
+            match due {
+                Due::Send(to) => send(&mut self.batch, &device.socket, to),
+                Due::Left(id) => {
+                    let act = self.failed(id);
+                    if act.is_some() {
+                        return act;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// The consumer accepts. `false`: the peer has withdrawn its request.
+    pub(super) fn accept(
+        &mut self,
+        device: &Device,
+        id: RequestId,
+        private_data: &[u8],
+        caps: QpCaps,
+        (number, conn, pair): (u32, ConnId, Arc<dyn Pair>),
+    ) -> bool {
+        let from = self.answering.request(id).map_or(device.address(), |request| request.from);
+        let ours = offer(device, number, caps, from);
+        let agreed = self.answering.accept(device::now(), id, &ours, private_data, &mut Os);
+        let Some(agreed) = agreed else { return false };
+        self.number_of.insert(id, number);
+        self.accepted.insert(number, Accepted { id, conn, pair, agreed });
+        true
+    }
+
+    pub(super) fn reject(&mut self, id: RequestId, reason: Reason) {
+        self.answering.reject(device::now(), id, reason, &mut Os);
+    }
+
+    /// The consumer has given up what it accepted. `false`: there is no such accept.
+    pub(super) fn withdraw(&mut self, device: &Device, number: u32) -> bool {
+        let Some(Accepted { id, .. }) = self.accepted.remove(&number) else { return false };
+        self.number_of.remove(&id);
+        self.reject(id, Reason::Refused);
+        self.poll(device, device::now());
+        true
+    }
+}

@@ -1,0 +1,66 @@
+//! What a step of connection set-up leaves to be done without its lock, and what both sides of it share.
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use dapl::provider::{ConnId, ConnectionEvent, RequestInfo};
+use dapl::runtime::handle::ObjectId;
+
+use super::secrets::Os;
+use crate::device::Device;
+use crate::net::name::Name;
+use crate::net::send::Batch;
+use crate::net::socket::Socket;
+use crate::proto::setup::answering::RequestId;
+use crate::proto::setup::{Agreed, Offer};
+use crate::qp::pair::Pair;
+
+/// What a queue pair brings into a connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct QpCaps {
+    /// Reads outstanding at most: its own, and the peer's.
+    pub(crate) ord: u32,
+    pub(crate) ird: u32,
+    /// Receives that are posted already.
+    pub(crate) credits: u32,
+}
+
+/// What the engine does next, without the lock.
+pub(super) enum Act {
+    /// Reports a request to its listener.
+    Request(ObjectId, RequestId, RequestInfo),
+    /// Opens a connection; packets of it have come already.
+    Establish(Established, Vec<(SocketAddr, Vec<u8>)>),
+    /// Ends the attempt of this connection number, and reports it.
+    End(u32, Arc<dyn Pair>, ConnId, ConnectionEvent),
+}
+
+/// A connection that is agreed on, and not reported yet.
+pub(super) struct Established {
+    pub(super) number: u32,
+    pub(super) conn: ConnId,
+    pub(super) pair: Arc<dyn Pair>,
+    pub(super) agreed: Agreed,
+    /// The passive side's.
+    pub(super) private_data: Vec<u8>,
+}
+
+/// What this side brings into a connection with `peer`, with random numbers of its own.
+pub(super) fn offer(device: &Device, number: u32, caps: QpCaps, peer: SocketAddr) -> Offer {
+    Offer {
+        ord: caps.ord,
+        ird: caps.ird,
+        credits: caps.credits,
+        window_kib: u16::try_from(device.socket.receive_buffer() >> 10).unwrap_or(u16::MAX).max(1),
+        mtu: u16::try_from(device.reach(peer).ceiling).unwrap_or(u16::MAX),
+        ..Offer::new(number, &mut Os)
+    }
+}
+
+/// Sends the one packet in the batch. If the socket is full it is lost, and repeated later.
+pub(super) fn send(batch: &mut Batch, socket: &Socket, to: SocketAddr) {
+    batch.end_packet();
+    batch.send(socket, &Name::of(to));
+    batch.clear();
+}

@@ -1,0 +1,204 @@
+//! Listeners, and how requests reach them: at the adapter's well-known port, or passed on by another process of this user that
+//! has the same port.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use dapl::error::{Error, Resource, Result};
+use dapl::runtime::handle::ObjectId;
+use rustix::event::epoll;
+
+use super::Cm;
+use super::act::{Act, send};
+use crate::device::{self, Device};
+use crate::net::errors;
+use crate::net::handover::{HandoverSocket, Passed};
+use crate::net::receive::Inbox;
+use crate::net::reuseport;
+use crate::net::send::Batch;
+use crate::net::socket::{Socket, Wanted};
+use crate::proto::echo;
+use crate::proto::setup::packets;
+
+/// Bytes of buffer for requests: some thousands of them.
+const BUFFER: usize = 4 << 20;
+/// Requests that are read in one go: then others have their turn.
+const AT_ONCE: usize = 256;
+
+/// The listeners of an IA.
+#[derive(Debug, Default)]
+pub(super) struct Listeners {
+    /// Without a local socket where this user's directory of listeners cannot be used.
+    by_qual: HashMap<u64, (ObjectId, Option<HandoverSocket>)>,
+    /// Open while somebody listens.
+    well_known: Option<Arc<Socket>>,
+    /// Kept for their memory.
+    inbox: Option<Inbox>,
+    batch: Batch,
+}
+
+impl Listeners {
+    pub(super) fn find(&self, qual: u64) -> Option<ObjectId> {
+        self.by_qual.get(&qual).map(|(id, _)| *id)
+    }
+}
+
+/// A listener; dropped, it listens no more. Requests that were reported can still be answered.
+#[derive(Debug)]
+pub struct Listener {
+    cm: Arc<Cm>,
+    qual: u64,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let mut state = self.cm.state.lock();
+        let listeners = &mut state.listeners;
+        let gone = listeners.by_qual.remove(&self.qual);
+        let well_known = if listeners.by_qual.is_empty() { listeners.well_known.take() } else { None };
+        drop(state);
+        drop((gone, well_known));
+    }
+}
+
+impl Cm {
+    /// Down-call. Errors: `ConnQualTaken`; others are logged here.
+    pub(crate) fn listen(self: &Arc<Self>, qual: u64, id: ObjectId) -> Result<Listener> {
+        let handover = self.open_handover(qual)?;
+        let mut state = self.state.lock();
+        if state.listeners.find(qual).is_some() {
+            return Err(Error::ConnQualTaken);
+        }
+        if state.listeners.well_known.is_none() {
+            state.listeners.well_known = Some(Arc::new(self.open_well_known()?));
+        }
+        state.listeners.by_qual.insert(qual, (id, handover));
+        Ok(Listener { cm: self.clone(), qual })
+    }
+
+    /// `None`: this user's processes cannot pass requests on to each other, which is no reason not to listen.
+    fn open_handover(&self, qual: u64) -> Result<Option<HandoverSocket>> {
+        let own = self.device.address();
+        match self.listener_dir.open(own, qual) {
+            Ok(socket) => {
+                self.watch(&socket)?;
+                Ok(Some(socket))
+            }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(Error::ConnQualTaken),
+            Err(error) => {
+                log::warn!(
+                    "{}: no local socket for the listener on qualifier {qual} ({error}): other processes of this user on UDP \
+                     port {} cannot pass its requests on; DAPL_DIR names a directory for such sockets",
+                    self.device.name,
+                    own.port()
+                );
+                Ok(None)
+            }
+        }
+    }
+
+    fn open_well_known(&self) -> Result<Socket> {
+        let device = &self.device;
+        let wanted = Wanted {
+            address: device.address(),
+            ports: None,
+            is_shared: true,
+            receive_buffer: BUFFER,
+            send_buffer: 1 << 16,
+            gso: false,
+            gro: false,
+        };
+        let socket = Socket::open(&wanted).map_err(|error| {
+            let hint = "; it is another user's, or of a program that does not share it: set `port` on all hosts";
+            let hint = if error.kind() == io::ErrorKind::AddrInUse { hint } else { "" };
+            cannot_listen(device, &format!("listen on UDP port {}{hint}", device.knobs.port), &error)
+        })?;
+        if let Err(error) = reuseport::choose_by_length(&socket, packets::REQUEST) {
+            log::info!("{}: a stopped process may keep requests from others on its port: {error}", device.name);
+        }
+        self.watch(&socket)?;
+        Ok(socket)
+    }
+
+    fn watch(&self, socket: &impl AsFd) -> Result<()> {
+        epoll::add(&self.request_sockets, socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+            .map_err(|error| cannot_listen(&self.device, "watch for requests", &error.into()))
+    }
+
+    /// This process listens on it, or another one of this user.
+    pub(super) fn has_listener(&self, qual: u64) -> bool {
+        self.state.lock().listeners.find(qual).is_some() || self.listener_dir.is_open(self.device.address(), qual)
+    }
+
+    /// Reads the requests that have come.
+    pub(super) fn read_requests(self: &Arc<Self>) {
+        let mut requests = Vec::new();
+        let well_known = {
+            let listeners = &mut self.state.lock().listeners;
+            for handover in listeners.by_qual.values().filter_map(|(_, handover)| handover.as_ref()) {
+                let left = AT_ONCE.saturating_sub(requests.len());
+                requests.extend(std::iter::from_fn(|| handover.receive()).take(left));
+            }
+            listeners.read_well_known(&mut requests);
+            listeners.well_known.clone()
+        };
+        for passed in requests {
+            if let Some(act) = self.sort(passed) {
+                self.run(act);
+            }
+        }
+        if let Some(socket) = well_known.filter(|socket| socket.has_errors()) {
+            // Answers leave by another socket, so none of these errors concerns them.
+            errors::read(&socket, |_| {});
+        }
+    }
+
+    /// Passes a request for a qualifier of another process on to it, and takes any other.
+    fn sort(&self, passed: Passed) -> Option<Act> {
+        let mut state = self.state.lock();
+        if !self.setup.has_key() && state.listeners.echo(&passed) {
+            return None;
+        }
+        let qual = packets::asking(&passed.request)?.qual();
+        let listener = state.listeners.find(qual);
+        if listener.is_none() && self.listener_dir.pass(self.device.address(), qual, &passed) {
+            return None;
+        }
+        state.passive.requested(&self.device, device::now(), passed.from, &passed.request, listener)
+    }
+}
+
+fn cannot_listen(device: &Device, what: &str, error: &io::Error) -> Error {
+    log::error!("{}: {}: cannot {what}: {error}", device.name, device.interface.address.ip());
+    Error::Exhausted(Resource::Device)
+}
+
+impl Listeners {
+    fn read_well_known(&mut self, requests: &mut Vec<Passed>) {
+        let Some(socket) = &self.well_known else { return };
+        let inbox = self.inbox.get_or_insert_with(Inbox::new);
+        while requests.len() < AT_ONCE {
+            match inbox.receive(socket) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(_) => continue,
+            }
+            for (from, train) in inbox.trains() {
+                requests.extend(train.map(|packet| Passed { from, request: packet.to_vec() }));
+            }
+        }
+    }
+
+    /// Answers a path probe. With a key it is not called: such a host does not show that it is there.
+    fn echo(&mut self, passed: &Passed) -> bool {
+        let Some(socket) = &self.well_known else { return false };
+        let is_answered = echo::answer(&passed.request, self.batch.own());
+        if is_answered {
+            send(&mut self.batch, socket, passed.from);
+        }
+        is_answered
+    }
+}

@@ -1,0 +1,25 @@
+//! dapl's calls of a connection request.
+#![forbid(unsafe_code)]
+
+use dapl::error::{Error, Result};
+use dapl::provider::{ConnId, ConnRequest};
+
+use super::Qp;
+use crate::cm::Request;
+use crate::proto::setup::packets::Reason;
+
+impl ConnRequest for Request {
+    type Qp = Qp;
+
+    fn accept(self, qp: &Self::Qp, private_data: &[u8], conn: ConnId) -> Result<()> {
+        self.accept_into(qp.0.clone(), private_data, conn, qp.0.caps()).map(drop)
+    }
+
+    fn reject(mut self) {
+        self.answer(Reason::Refused);
+    }
+
+    fn hand_off(self, qual: u64) -> std::result::Result<(), (Self, Error)> {
+        self.redirect(qual).map_err(|request| (request, Error::InvalidParameter(2)))
+    }
+}
