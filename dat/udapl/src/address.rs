@@ -17,7 +17,7 @@ impl Address {
     }
 
     /// As C reads it.
-    pub(crate) fn to_c(self) -> Raw {
+    pub fn to_c(self) -> SockAddr {
         let mut raw = MaybeUninit::<libc::sockaddr_storage>::zeroed();
         match self.0 {
             SocketAddr::V4(address) => {
@@ -35,14 +35,14 @@ impl Address {
             }
         }
         // SAFETY: all of it was zeroed, and then written in part.
-        Raw(unsafe { raw.assume_init() })
+        SockAddr(unsafe { raw.assume_init() })
     }
 
     /// As C has it; none for a null pointer and for other families.
     ///
     /// # Safety
     /// Null, or a socket address that is as long as its family says.
-    pub(crate) unsafe fn from_c(at: DAT_IA_ADDRESS_PTR) -> Option<Self> {
+    pub unsafe fn from_c(at: DAT_IA_ADDRESS_PTR) -> Option<Self> {
         if at.is_null() {
             return None;
         }
@@ -65,11 +65,12 @@ impl Address {
 }
 
 /// A socket address for C.
-pub(crate) struct Raw(libc::sockaddr_storage);
+#[derive(Clone, Copy)]
+pub struct SockAddr(libc::sockaddr_storage);
 
-impl Raw {
+impl SockAddr {
     /// For a call that only reads it.
-    pub(crate) fn as_ptr(&self) -> DAT_IA_ADDRESS_PTR {
+    pub fn as_ptr(&self) -> DAT_IA_ADDRESS_PTR {
         const { assert!(size_of::<DAT_SOCK_ADDR>() <= size_of::<libc::sockaddr_storage>()) };
         (&raw const self.0).cast::<DAT_SOCK_ADDR>().cast_mut()
     }
@@ -93,9 +94,25 @@ impl From<Ipv6Addr> for Address {
     }
 }
 
+impl fmt::Debug for SockAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SockAddr")
+    }
+}
+
 impl From<SocketAddrV6> for Address {
     fn from(address: SocketAddrV6) -> Self {
         Address(SocketAddrV6::new(*address.ip(), 0, 0, address.scope_id()).into())
+    }
+}
+
+/// The port is left out.
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Self {
+        match address {
+            SocketAddr::V4(v4) => (*v4.ip()).into(),
+            SocketAddr::V6(v6) => v6.into(),
+        }
     }
 }
 

@@ -65,12 +65,12 @@ mod library;
 mod listener;
 mod memory;
 
-pub use address::Address;
+pub use address::{Address, SockAddr};
 pub use ep::{Ep, EpId, EpSpec, PostError, State};
-pub use error::{Error, Result};
+pub use error::{Error, Result, Words};
 pub use evd::{Completion, End, Evd, Event, Streams, TransferError};
 pub use flight::{Op, OpId};
 pub use ia::{Ia, Limits, Pz};
-pub use library::Library;
+pub use library::{Functions, Library};
 pub use listener::{Listener, Request};
 pub use memory::{Access, Buffer, Remote, Ticket, Window};

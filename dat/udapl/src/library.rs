@@ -17,9 +17,12 @@ type Strerror = unsafe extern "C" fn(DAT_RETURN, *mut *const c_char, *mut *const
 
 macro_rules! functions {
     ($($name:ident: $shape:ty),* $(,)?) => {
-        /// The functions of libdat, by their names.
-        pub(crate) struct Functions {
-            $(pub(crate) $name: $shape,)*
+        /// The functions of libdat by their names, for what this crate has no type for. Objects made with them are the
+        /// caller's to free; none is to be mixed with objects of this crate.
+        #[allow(missing_docs, reason = "the specification says what each does")]
+        #[non_exhaustive]
+        pub struct Functions {
+            $(pub $name: $shape,)*
             /// Keeps all of them where they are.
             _library: ManuallyDrop<libloading::Library>,
         }
@@ -42,18 +45,35 @@ macro_rules! functions {
 functions! {
     dat_registry_list_providers: ListProviders,
     dat_strerror: Strerror,
+    dat_get_handle_type: DAT_GET_HANDLE_TYPE_FUNC,
     dat_ia_openv: DAT_IA_OPENV_FUNC,
     dat_ia_query: DAT_IA_QUERY_FUNC,
     dat_ia_close: DAT_IA_CLOSE_FUNC,
     dat_pz_create: DAT_PZ_CREATE_FUNC,
+    dat_pz_query: DAT_PZ_QUERY_FUNC,
     dat_pz_free: DAT_PZ_FREE_FUNC,
+    dat_cno_create: DAT_CNO_CREATE_FUNC,
+    dat_cno_query: DAT_CNO_QUERY_FUNC,
+    dat_cno_wait: DAT_CNO_WAIT_FUNC,
+    dat_cno_free: DAT_CNO_FREE_FUNC,
     dat_lmr_create: DAT_LMR_CREATE_FUNC,
+    dat_lmr_query: DAT_LMR_QUERY_FUNC,
     dat_lmr_free: DAT_LMR_FREE_FUNC,
+    dat_rmr_create: DAT_RMR_CREATE_FUNC,
+    dat_rmr_query: DAT_RMR_QUERY_FUNC,
+    dat_rmr_bind: DAT_RMR_BIND_FUNC,
+    dat_rmr_free: DAT_RMR_FREE_FUNC,
     dat_evd_create: DAT_EVD_CREATE_FUNC,
+    dat_evd_query: DAT_EVD_QUERY_FUNC,
+    dat_evd_resize: DAT_EVD_RESIZE_FUNC,
+    dat_evd_set_unwaitable: DAT_EVD_SET_UNWAITABLE_FUNC,
+    dat_evd_clear_unwaitable: DAT_EVD_CLEAR_UNWAITABLE_FUNC,
+    dat_evd_post_se: DAT_EVD_POST_SE_FUNC,
     dat_evd_wait: DAT_EVD_WAIT_FUNC,
     dat_evd_dequeue: DAT_EVD_DEQUEUE_FUNC,
     dat_evd_free: DAT_EVD_FREE_FUNC,
     dat_ep_create: DAT_EP_CREATE_FUNC,
+    dat_ep_query: DAT_EP_QUERY_FUNC,
     dat_ep_get_status: DAT_EP_GET_STATUS_FUNC,
     dat_ep_connect: DAT_EP_CONNECT_FUNC,
     dat_ep_disconnect: DAT_EP_DISCONNECT_FUNC,
@@ -65,7 +85,11 @@ functions! {
     dat_ep_free: DAT_EP_FREE_FUNC,
     dat_psp_create: DAT_PSP_CREATE_FUNC,
     dat_psp_create_any: DAT_PSP_CREATE_ANY_FUNC,
+    dat_psp_query: DAT_PSP_QUERY_FUNC,
     dat_psp_free: DAT_PSP_FREE_FUNC,
+    dat_rsp_create: DAT_RSP_CREATE_FUNC,
+    dat_rsp_query: DAT_RSP_QUERY_FUNC,
+    dat_rsp_free: DAT_RSP_FREE_FUNC,
     dat_cr_query: DAT_CR_QUERY_FUNC,
     dat_cr_accept: DAT_CR_ACCEPT_FUNC,
     dat_cr_reject: DAT_CR_REJECT_FUNC,
@@ -77,7 +101,8 @@ impl Functions {
         if is_success(code) { Ok(()) } else { Err(Error::Call { call, code, words: self.words(code) }) }
     }
 
-    fn words(&self, code: DAT_RETURN) -> Words {
+    /// The library's words for a result.
+    pub fn words(&self, code: DAT_RETURN) -> Words {
         let (mut kind, mut detail) = (ptr::null(), ptr::null());
         // SAFETY: both places are ours; they are set to strings that are never freed, or left alone.
         let code = unsafe { (self.dat_strerror)(code, &raw mut kind, &raw mut detail) };
@@ -114,6 +139,11 @@ impl Library {
         // SAFETY: what runs at load is the library's own affair, as for every program that is linked with it.
         let library = unsafe { libloading::Library::new(name) }.map_err(|error| Error::Library(error.to_string()))?;
         Ok(Library { functions: Arc::new(Functions::find(library)?) })
+    }
+
+    /// Its functions.
+    pub fn functions(&self) -> &Functions {
+        &self.functions
     }
 
     /// The names that dat.conf knows, in its order.

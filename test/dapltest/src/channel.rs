@@ -30,7 +30,7 @@ pub(crate) struct Channel {
 
 impl Channel {
     /// Connects to a server.
-    pub(crate) fn connect(ia: &Ia, to: &Address, port: u64, qos: DAT_QOS, limit: Duration) -> Result<Self> {
+    pub(crate) fn connect(ia: &Ia, to: Address, port: u64, qos: DAT_QOS, limit: Duration) -> Result<Self> {
         let channel = Channel::new(ia, limit)?;
         channel.set.connect(&channel.ep, to, port, qos, channel.patience)?;
         Ok(channel)

@@ -30,7 +30,7 @@ impl Server {
     pub(crate) fn find(ia: &Ia, host: &str, common: &Common) -> Result<Self> {
         let address = resolve(host)?;
         for tries in 1.. {
-            match Channel::connect(ia, &address, common.port, common.qos, common.limit) {
+            match Channel::connect(ia, address, common.port, common.qos, common.limit) {
                 Ok(mut channel) => {
                     channel.greet(common.limit)?;
                     return Ok(Server { channel, address });
@@ -105,7 +105,7 @@ fn resolve(host: &str) -> Result<Address> {
     let found: Vec<SocketAddr> = found.collect();
     let best = found.iter().find(|address| address.is_ipv4()).or(found.first());
     match best {
-        Some(best) => Ok(Address::of(*best)),
+        Some(best) => Ok((*best).into()),
         None => Failure::said(format!("{host}: no address")),
     }
 }

@@ -9,7 +9,7 @@
 //! dapltest -T Q -D sm0 -s localhost                                         the server is to end
 //! ```
 //!
-//! The rooms, from the ground up: `dat` (libdat, and all unsafe code), `failure`, `stop`; `operation`, `script`, `wire`
+//! The rooms, from the ground up: `dat` (libdat by `udapl`, and all unsafe code), `failure`, `stop`; `operation`, `script`, `wire`
 //! (pure: words or bytes in, values out); `progress`, `report`; `set`, `channel` (a connection of messages); `client`,
 //! `server`; the tests `transaction`, `performance`, `limits`, `functional`; `options`. It speaks the C ABI alone, so that it
 //! runs over anybody's libdat.so.1. Nothing waits without a limit.
@@ -47,6 +47,10 @@ fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(2));
         }
     };
+    if let Err(error) = dat::raw::load() {
+        eprintln!("dapltest: {error}");
+        return ExitCode::FAILURE;
+    }
     if let Err(error) = stop::listen() {
         eprintln!("dapltest: signals: {error}");
         return ExitCode::FAILURE;

@@ -141,7 +141,7 @@ pub(crate) fn run(common: &Common, host: &str, test: &Performance) -> Result<Rep
     server.channel.say(&Message::Ready(vec![Offer { qual: 0, place: line.memory.place() }]))?;
     let count = u64::from(test.iterations);
     let progress = Progress::new(count);
-    let connected = line.set.connect(&line.ep, &server.address, offer.qual, common.qos, line.sleeping());
+    let connected = line.set.connect(&line.ep, server.address, offer.qual, common.qos, line.sleeping());
     let began = Instant::now();
     let ran = connected.and_then(|()| line.drive(offer.place, count, &progress));
     let elapsed = began.elapsed();

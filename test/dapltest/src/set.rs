@@ -76,7 +76,7 @@ impl Set {
     }
 
     /// Connects an endpoint, and waits for it.
-    pub(crate) fn connect(&self, ep: &Ep, to: &Address, qual: u64, qos: DAT_QOS, patience: Patience) -> Result {
+    pub(crate) fn connect(&self, ep: &Ep, to: Address, qual: u64, qos: DAT_QOS, patience: Patience) -> Result {
         let microseconds = u32::try_from(patience.limit.as_micros()).unwrap_or(DAT_TIMEOUT_INFINITE - 1);
         ep.connect(to, qual, microseconds, qos)?;
         connected(&self.conn, ep.handle(), patience)

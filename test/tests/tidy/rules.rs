@@ -19,7 +19,7 @@ pub(crate) const PACKAGES: &[(&str, &[&str])] = &[
     ("providers/verbs", &["dapl", "dapl-link", "dapl-software", "dat-abi", "ibverbs-sys", "rdma-cm-sys"]),
     ("test", &["dat-abi", "udapl"]),
     ("test/conformance", &["dat-abi"]),
-    ("test/dapltest", &["dapl-link", "dat-abi"]),
+    ("test/dapltest", &["dat-abi", "udapl"]),
     ("test/faulty", &["dapl", "daplsm"]),
     ("test/xtask", &["dapl-test"]),
 ];
@@ -235,7 +235,6 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("test/conformance/src/kit/raw.rs", "looks through pointers and into unions of C"),
     ("test/conformance/src/os.rs", "signals, fork, maps, the environment"),
     ("test/dapltest/src/dat/event.rs", "unions of C"),
-    ("test/dapltest/src/dat/import.rs", "declares what it imports of libdat"),
     ("test/dapltest/src/dat/raw.rs", "calls into libdat"),
     ("test/faulty/src/control.rs", "the C boundary, for tests"),
     ("test/faulty/src/heap.rs", "counts around the system's allocator"),

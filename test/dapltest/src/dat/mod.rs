@@ -1,9 +1,10 @@
 //! libdat as this program uses it: calls that answer values, objects that free themselves, memory that peers may use.
 //!
-//! Thin, and private to this program. All of its unsafe code is in `raw`, `event` and `import`; nothing here knows tests.
+//! Thin, and private to this program. It uses `udapl` for libdat's functions and for
+//! addresses, and not for objects: tests need handles that are dead, foreign or of the wrong kind. Its unsafe code is in `raw` and
+//! `event`; nothing here knows tests.
 
 mod event;
-mod import;
 mod memory;
 mod objects;
 pub(crate) mod raw;
@@ -12,5 +13,6 @@ mod wait;
 pub(crate) use event::{Event, connection_word, status_word};
 pub(crate) use memory::{Memory, Place};
 pub(crate) use objects::{Cno, Ep, Evd, Ia, Object, Psp, Pz, Rsp};
-pub(crate) use raw::{Address, Handle};
+pub(crate) use raw::Handle;
+pub(crate) use udapl::Address;
 pub(crate) use wait::{How, Patience, connected, drain};

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use std::{mem, thread};
 
 use dat_abi::*;
+use udapl::Address;
 
-use super::raw::{self, Address, Answer, Handle, Post};
+use super::raw::{self, Answer, Handle, Post};
 
 /// Time for a disconnected endpoint to flush its work requests.
 const FLUSH_LIMIT: Duration = Duration::from_secs(10);
@@ -208,7 +209,7 @@ impl Ep {
     }
 
     /// Asks for a connection. Its end comes to the EVD, after so many microseconds at the latest.
-    pub(crate) fn connect(&self, to: &Address, qual: DAT_CONN_QUAL, microseconds: u32, qos: DAT_QOS) -> Answer {
+    pub(crate) fn connect(&self, to: Address, qual: DAT_CONN_QUAL, microseconds: u32, qos: DAT_QOS) -> Answer {
         raw::ep_connect(self.handle(), to, qual, microseconds, qos)
     }
 

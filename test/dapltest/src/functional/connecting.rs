@@ -113,7 +113,7 @@ fn rejects(common: &Common) -> Result {
     let bench = Bench::new(common)?;
     let (psp, qual) = bench.ia.psp_any(&bench.requests)?;
     let ep = bench.ep()?;
-    ep.connect(&own_address(&bench.ia)?, qual, microseconds(common), DAT_QOS_BEST_EFFORT)?;
+    ep.connect(own_address(&bench.ia)?, qual, microseconds(common), DAT_QOS_BEST_EFFORT)?;
     raw::cr_reject(next_request(&bench, asleep(common))?)?;
     let number = outcome(&bench, &ep, asleep(common))?;
     let is_so = number == DAT_CONNECTION_EVENT_PEER_REJECTED;
@@ -128,7 +128,7 @@ fn nobody(common: &Common) -> Result {
     let (psp, qual) = bench.ia.psp_any(&bench.requests)?;
     psp.free()?;
     let ep = bench.ep()?;
-    ep.connect(&own_address(&bench.ia)?, qual, microseconds(common), DAT_QOS_BEST_EFFORT)?;
+    ep.connect(own_address(&bench.ia)?, qual, microseconds(common), DAT_QOS_BEST_EFFORT)?;
     let number = outcome(&bench, &ep, asleep(common))?;
     let is_so = number == DAT_CONNECTION_EVENT_NON_PEER_REJECTED;
     ensure(is_so, &format!("{} in place of nobody listens", connection_word(number)))?;
@@ -151,7 +151,7 @@ fn reserved(common: &Common) -> Result {
     psp.free()?;
     let [near, far] = [bench.ep()?, bench.ep()?];
     let rsp = bench.ia.rsp(qual, &far, &bench.requests)?;
-    near.connect(&own_address(&bench.ia)?, qual, microseconds(common), DAT_QOS_BEST_EFFORT)?;
+    near.connect(own_address(&bench.ia)?, qual, microseconds(common), DAT_QOS_BEST_EFFORT)?;
     // It knows its endpoint.
     raw::cr_accept(next_request(&bench, asleep(common))?, crate::dat::Handle::NULL)?;
     for _ in 0..2 {
@@ -169,7 +169,7 @@ fn reserved(common: &Common) -> Result {
 fn connected_already(common: &Common) -> Result {
     let pair = Pair::new(common)?;
     let to = own_address(&pair.bench.ia)?;
-    let second = pair.ends[0].connect(&to, 1, microseconds(common), DAT_QOS_BEST_EFFORT);
+    let second = pair.ends[0].connect(to, 1, microseconds(common), DAT_QOS_BEST_EFFORT);
     refused(second, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_CONNECTED)?;
     pair.free()
 }

@@ -39,7 +39,7 @@ pub(super) struct Pair {
 /// Where an adapter is, for itself.
 pub(super) fn own_address(ia: &Ia) -> Result<Address> {
     let attr = raw::ia_query(ia.handle())?;
-    Address::own(&attr).ok_or_else(|| Failure::Said("the adapter's address is of no known family".to_owned()))
+    raw::own_address(&attr).ok_or_else(|| Failure::Said("the adapter's address is of no known family".to_owned()))
 }
 
 impl Pair {
@@ -58,7 +58,7 @@ impl Pair {
         let (psp, qual) = self.bench.ia.psp_any(&self.bench.requests)?;
         let to = own_address(&self.bench.ia)?;
         let microseconds = u32::try_from(self.patience.limit.as_micros()).unwrap_or(DAT_TIMEOUT_INFINITE - 1);
-        self.ends[0].connect(&to, qual, microseconds, DAT_QOS_BEST_EFFORT)?;
+        self.ends[0].connect(to, qual, microseconds, DAT_QOS_BEST_EFFORT)?;
         self.ends[1].accept(next_request(&self.bench, self.patience)?)?;
         // In either order.
         let mut wanted = vec![self.ends[0].handle(), self.ends[1].handle()];

@@ -48,7 +48,7 @@ pub(crate) fn run(common: &Common, host: &str, test: &Transaction) -> Result<Rep
     let began = Instant::now();
     let address = server.address;
     let ran = in_threads(parties, |party, number| {
-        party.connect(&address, &offers[number], common.qos)?;
+        party.connect(address, &offers[number], common.qos)?;
         party.run(offers[number].place, &progress)
     });
     let seconds = began.elapsed();

@@ -72,7 +72,7 @@ impl<'a> Party<'a> {
     }
 
     /// Connects all endpoints, in order.
-    pub(super) fn connect(&self, to: &Address, offer: &Offer, qos: DAT_QOS) -> Result {
+    pub(super) fn connect(&self, to: Address, offer: &Offer, qos: DAT_QOS) -> Result {
         if offer.place.length < self.plan.length() as u64 {
             return Failure::said("the server offers less memory than the test needs");
         }
