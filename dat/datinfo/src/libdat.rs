@@ -2,29 +2,21 @@
 //!
 //! Runs in the child only. Ours tells more through its hook (`dat_abi::hook`); of another's only names can be listed.
 
-use std::ffi::{CStr, CString, c_char, c_void};
-use std::mem::{MaybeUninit, offset_of, transmute};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{CStr, CString, c_char};
+use std::mem::{offset_of, zeroed};
 use std::path::{Path, PathBuf};
 use std::ptr;
 
 use dat_abi::hook::{LIBDAT_HOOK_REQUEST, LibdatHook, TELL_REFUSAL};
 use dat_abi::*;
-
-type List = unsafe extern "C" fn(DAT_COUNT, *mut DAT_COUNT, *mut *mut DAT_PROVIDER_INFO) -> DAT_RETURN;
-type Words = unsafe extern "C" fn(DAT_RETURN, *mut *const c_char, *mut *const c_char) -> DAT_RETURN;
-type Translate = unsafe extern "C" fn(DAT_IA_HANDLE, *mut DAT_IA_HANDLE) -> DAT_RETURN;
+use udapl::{Address, Error, Functions, Library, Words};
 
 /// Records that are listed of another's libdat.
 const MOST: usize = 1024;
 
 /// The library, mapped for the rest of the process.
 pub(crate) struct Libdat {
-    open: DAT_IA_OPENV_FUNC,
-    query: DAT_IA_QUERY_FUNC,
-    close: DAT_IA_CLOSE_FUNC,
-    list: List,
-    words: Words,
+    library: Library,
     hook: Option<&'static LibdatHook>,
 }
 
@@ -38,32 +30,22 @@ pub(crate) struct Adapter<'a> {
 #[derive(Debug)]
 pub(crate) struct Code {
     pub(crate) value: DAT_RETURN,
-    pub(crate) kind: String,
-    pub(crate) subtype: String,
+    pub(crate) words: Words,
 }
 
 impl Libdat {
     /// The one that is named; else libdat.so.1 as the dynamic loader finds it, else the one of this program's own prefix.
     pub(crate) fn load(named: Option<&Path>) -> Result<Self, String> {
-        let image = match named {
-            Some(path) => map(path)?,
-            None => map(Path::new("libdat.so.1")).or_else(|error| map(&beside().ok_or(error)?))?,
+        let library = match named {
+            Some(path) => Library::load_from(path),
+            None => Library::load().or_else(|error| Library::load_from(beside().ok_or(error)?)),
         };
-        // SAFETY: libdat exports these names with these shapes; that is the ABI.
-        unsafe {
-            let mut libdat = Libdat {
-                open: transmute::<*mut c_void, DAT_IA_OPENV_FUNC>(symbol(image, c"dat_ia_openv")?),
-                query: transmute::<*mut c_void, DAT_IA_QUERY_FUNC>(symbol(image, c"dat_ia_query")?),
-                close: transmute::<*mut c_void, DAT_IA_CLOSE_FUNC>(symbol(image, c"dat_ia_close")?),
-                list: transmute::<*mut c_void, List>(symbol(image, c"dat_registry_list_providers")?),
-                words: transmute::<*mut c_void, Words>(symbol(image, c"dat_strerror")?),
-                hook: None,
-            };
-            if let Ok(translate) = symbol(image, c"dats_get_ia_handle") {
-                libdat.hook = hook(transmute::<*mut c_void, Translate>(translate));
-            }
-            Ok(libdat)
-        }
+        let library = library.map_err(|error| match error {
+            Error::Library(text) => text,
+            error => error.to_string(),
+        })?;
+        let hook = hook(library.functions());
+        Ok(Libdat { library, hook })
     }
 
     /// The lines of a topic, each with its fields; `None` if this libdat has no such thing.
@@ -94,48 +76,35 @@ impl Libdat {
 
     /// What the ABI itself lists: name, version, thread safety.
     pub(crate) fn listed(&self) -> Result<Vec<Vec<String>>, Code> {
-        let mut records = vec![MaybeUninit::<DAT_PROVIDER_INFO>::zeroed(); MOST];
-        let mut places: Vec<*mut DAT_PROVIDER_INFO> = records.iter_mut().map(MaybeUninit::as_mut_ptr).collect();
+        // SAFETY: plain numbers and characters, for which zeros are values.
+        let mut records: Vec<DAT_PROVIDER_INFO> = vec![unsafe { zeroed() }; MOST];
+        let mut places: Vec<*mut DAT_PROVIDER_INFO> = records.iter_mut().map(ptr::from_mut).collect();
         let mut count: DAT_COUNT = 0;
+        let list = self.library.functions().dat_registry_list_providers;
         // SAFETY: as many places as are said, each to a record.
-        let code = unsafe { (self.list)(MOST as DAT_COUNT, &mut count, places.as_mut_ptr()) };
-        if code != DAT_SUCCESS {
-            return Err(self.code(code));
-        }
-        let count = usize::try_from(count).unwrap_or(0).min(MOST);
-        Ok(records[..count]
-            .iter()
-            .map(|record| {
-                // SAFETY: zeroed, or filled by libdat; plain numbers both ways.
-                let info = unsafe { record.assume_init_ref() };
-                let version = format!("{}.{}", info.dapl_version_major, info.dapl_version_minor);
-                let safety = if info.is_thread_safe != DAT_FALSE { "threadsafe" } else { "nonthreadsafe" };
-                vec![text(&info.ia_name), version, safety.to_owned()]
-            })
-            .collect())
+        self.checked(unsafe { list(MOST as DAT_COUNT, &mut count, places.as_mut_ptr()) })?;
+        let fields = |info: &DAT_PROVIDER_INFO| {
+            let version = format!("{}.{}", info.dapl_version_major, info.dapl_version_minor);
+            let safety = if info.is_thread_safe != DAT_FALSE { "threadsafe" } else { "nonthreadsafe" };
+            vec![text(&info.ia_name), version, safety.to_owned()]
+        };
+        Ok(records.iter().take(usize::try_from(count).unwrap_or(0)).map(fields).collect())
     }
 
     /// Opens as a program of version 1.2 does.
     pub(crate) fn open(&self, name: &[u8], thread_safe: bool) -> Result<Adapter<'_>, Code> {
         let name = CString::new(name).unwrap_or_default();
         let (mut ia, mut evd) = (DAT_HANDLE_NULL, DAT_HANDLE_NULL);
-        let (major, minor) = (DAT_VERSION_MAJOR, DAT_VERSION_MINOR);
+        let (major, minor, open) = (DAT_VERSION_MAJOR, DAT_VERSION_MINOR, self.library.functions().dat_ia_openv);
         // SAFETY: a C string and two handles that may be written.
-        let code =
-            unsafe { (self.open)(name.as_ptr().cast_mut(), 8, &mut evd, &mut ia, major, minor, thread_safe.into()) };
-        if code == DAT_SUCCESS { Ok(Adapter { libdat: self, ia }) } else { Err(self.code(code)) }
+        self.checked(unsafe {
+            open(name.as_ptr().cast_mut(), 8, &mut evd, &mut ia, major, minor, thread_safe.into())
+        })?;
+        Ok(Adapter { libdat: self, ia })
     }
 
-    pub(crate) fn code(&self, value: DAT_RETURN) -> Code {
-        let (mut kind, mut subtype) = (ptr::null(), ptr::null());
-        // SAFETY: both may be written.
-        unsafe { (self.words)(value, &mut kind, &mut subtype) };
-        let word = |word: *const c_char| match word.is_null() {
-            true => String::new(),
-            // SAFETY: libdat's words are static strings.
-            false => unsafe { CStr::from_ptr(word) }.to_string_lossy().into_owned(),
-        };
-        Code { value, kind: word(kind), subtype: word(subtype) }
+    fn checked(&self, value: DAT_RETURN) -> Result<(), Code> {
+        if value == DAT_SUCCESS { Ok(()) } else { Err(Code { value, words: self.library.functions().words(value) }) }
     }
 }
 
@@ -143,12 +112,11 @@ impl Adapter<'_> {
     /// All attributes. What they point at lives as long as the adapter is open.
     pub(crate) fn attributes(&self) -> Result<Box<(DAT_IA_ATTR, DAT_PROVIDER_ATTR)>, Code> {
         // SAFETY: plain numbers and pointers, for which zeros are values.
-        let mut both = Box::new(unsafe { std::mem::zeroed::<(DAT_IA_ATTR, DAT_PROVIDER_ATTR)>() });
-        let evd: *mut DAT_EVD_HANDLE = ptr::null_mut();
-        let (ia, provider) = (&raw mut both.0, &raw mut both.1);
-        // SAFETY: an open adapter, and two records that may be written.
-        let code = unsafe { (self.libdat.query)(self.ia, evd, DAT_IA_FIELD_ALL, ia, DAT_PROVIDER_FIELD_ALL, provider) };
-        if code == DAT_SUCCESS { Ok(both) } else { Err(self.libdat.code(code)) }
+        let mut both = Box::new(unsafe { zeroed::<(DAT_IA_ATTR, DAT_PROVIDER_ATTR)>() });
+        let (ia, provider, query) = (&raw mut both.0, &raw mut both.1, self.libdat.library.functions().dat_ia_query);
+        // SAFETY: an open adapter, and two records that may be written; its queue of errors is not asked for.
+        let code = unsafe { query(self.ia, ptr::null_mut(), DAT_IA_FIELD_ALL, ia, DAT_PROVIDER_FIELD_ALL, provider) };
+        self.libdat.checked(code).map(|()| both)
     }
 
     /// Names and values of a list of the attributes above.
@@ -169,26 +137,15 @@ impl Adapter<'_> {
         list.iter().map(|pair| (word(pair.name), word(pair.value))).collect()
     }
 
-    /// The first bytes of a socket address, of which 16 are always there, 28 for IPv6.
+    /// The address in the attributes above; none of another family than IP's.
     pub(crate) fn address(&self, address: DAT_IA_ADDRESS_PTR) -> Option<std::net::IpAddr> {
-        if address.is_null() {
-            return None;
-        }
-        let byte = |at: usize| {
-            // SAFETY: inside the address, whose length its family says (registry-ia.md 11, bit 6).
-            unsafe { address.cast::<u8>().add(at).read() }
-        };
-        match i32::from(u16::from_ne_bytes([byte(0), byte(1)])) {
-            libc::AF_INET => Some(std::net::IpAddr::from(std::array::from_fn::<u8, 4, _>(|at| byte(4 + at)))),
-            libc::AF_INET6 => Some(std::net::IpAddr::from(std::array::from_fn::<u8, 16, _>(|at| byte(8 + at)))),
-            _ => None,
-        }
+        // SAFETY: null or a whole socket address, which lives as long as the adapter is open.
+        unsafe { Address::from_c(address) }.map(Address::ip)
     }
 
     pub(crate) fn close(self) -> Result<(), Code> {
         // SAFETY: an open adapter, used no more.
-        let code = unsafe { (self.libdat.close)(self.ia, DAT_CLOSE_ABRUPT_FLAG) };
-        if code == DAT_SUCCESS { Ok(()) } else { Err(self.libdat.code(code)) }
+        self.libdat.checked(unsafe { (self.libdat.library.functions().dat_ia_close)(self.ia, DAT_CLOSE_ABRUPT_FLAG) })
     }
 }
 
@@ -199,13 +156,10 @@ pub(crate) fn text(bytes: &[c_char]) -> String {
 }
 
 /// The hook of a libdat of ours that has all we ask for.
-///
-/// # Safety
-/// The function is libdat's.
-unsafe fn hook(translate: Translate) -> Option<&'static LibdatHook> {
+fn hook(functions: &Functions) -> Option<&'static LibdatHook> {
     let mut answer = DAT_HANDLE_NULL;
-    // SAFETY: another's libdat refuses the number.
-    let code = unsafe { translate(LIBDAT_HOOK_REQUEST as DAT_IA_HANDLE, &mut answer) };
+    // SAFETY: the place is ours; another's libdat refuses the number.
+    let code = unsafe { (functions.dats_get_ia_handle?)(LIBDAT_HOOK_REQUEST as DAT_IA_HANDLE, &mut answer) };
     if code != DAT_SUCCESS || answer.is_null() {
         return None;
     }
@@ -220,28 +174,4 @@ unsafe fn hook(translate: Translate) -> Option<&'static LibdatHook> {
 fn beside() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     Some(program.parent()?.parent()?.join("lib/libdat.so.1")).filter(|path| path.exists())
-}
-
-fn map(path: &Path) -> Result<*mut c_void, String> {
-    let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| "a file name with a NUL byte".to_owned())?;
-    // SAFETY: a C string; the library's constructors run, which is what it was named for.
-    let image = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
-    if image.is_null() { Err(reason()) } else { Ok(image) }
-}
-
-/// # Safety
-/// `image` came from dlopen.
-unsafe fn symbol(image: *mut c_void, name: &CStr) -> Result<*mut c_void, String> {
-    // SAFETY: this function's own contract.
-    let symbol = unsafe { libc::dlsym(image, name.as_ptr()) };
-    if symbol.is_null() { Err(reason()) } else { Ok(symbol) }
-}
-
-fn reason() -> String {
-    // SAFETY: answers per thread, with null or a string that lives until the next dl call of this thread.
-    let text = unsafe {
-        let text = libc::dlerror();
-        (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
-    };
-    text.unwrap_or_else(|| "the dynamic loader gives no reason".to_owned())
 }

@@ -94,8 +94,8 @@ fn refusal(libdat: &Libdat, code: &Code) -> Value {
     json!({
         "opened": false,
         "code": format!("{:#010x}", code.value),
-        "type": code.kind,
-        "subtype": code.subtype,
+        "type": code.words.kind,
+        "subtype": code.words.detail,
         "kind": field(0),
         "place": field(2),
         "cause": field(3),
@@ -105,7 +105,7 @@ fn refusal(libdat: &Libdat, code: &Code) -> Value {
 }
 
 fn words(code: &Code) -> String {
-    format!("{} {}", code.kind, code.subtype).trim_end().to_owned()
+    format!("{} {}", code.words.kind, code.words.detail).trim_end().to_owned()
 }
 
 /// The libraries of DAT, and those under it, that are mapped now.

@@ -8,11 +8,13 @@ use std::ptr;
 use std::sync::Arc;
 
 use dat_abi::*;
+use libloading::os::unix::{Library as Image, RTLD_GLOBAL, RTLD_NOW};
 
 use crate::error::{Error, Result, Words, is_success};
 use crate::ia::Ia;
 
 type ListProviders = unsafe extern "C" fn(DAT_COUNT, *mut DAT_COUNT, *mut *mut DAT_PROVIDER_INFO) -> DAT_RETURN;
+type GetIaHandle = unsafe extern "C" fn(DAT_IA_HANDLE, *mut DAT_IA_HANDLE) -> DAT_RETURN;
 type Strerror = unsafe extern "C" fn(DAT_RETURN, *mut *const c_char, *mut *const c_char) -> DAT_RETURN;
 
 macro_rules! functions {
@@ -23,18 +25,22 @@ macro_rules! functions {
         #[non_exhaustive]
         pub struct Functions {
             $(pub $name: $shape,)*
+            /// `None` in another's libdat that lacks it.
+            pub dats_get_ia_handle: Option<GetIaHandle>,
             /// Keeps all of them where they are.
-            _library: ManuallyDrop<libloading::Library>,
+            _library: ManuallyDrop<Image>,
         }
 
         impl Functions {
-            fn find(library: libloading::Library) -> Result<Self> {
+            fn find(library: Image) -> Result<Self> {
                 Ok(Functions {
                     $($name: {
                         // SAFETY: libdat.so.1 exports this name with this shape: that is its ABI.
                         let found = unsafe { library.get::<$shape>(stringify!($name).as_bytes()) };
                         *found.map_err(|error| Error::Library(error.to_string()))?
                     },)*
+                    // SAFETY: as above.
+                    dats_get_ia_handle: unsafe { library.get(b"dats_get_ia_handle") }.ok().map(|found| *found),
                     _library: ManuallyDrop::new(library),
                 })
             }
@@ -136,8 +142,10 @@ impl Library {
     /// # Errors
     /// As [`load`](Self::load).
     pub fn load_from(name: impl AsRef<OsStr>) -> Result<Self> {
+        // Global, as in a program that is linked with it: a provider may use libdat's symbols without a need for libdat.
         // SAFETY: what runs at load is the library's own affair, as for every program that is linked with it.
-        let library = unsafe { libloading::Library::new(name) }.map_err(|error| Error::Library(error.to_string()))?;
+        let library = unsafe { Image::open(Some(name), RTLD_NOW | RTLD_GLOBAL) };
+        let library = library.map_err(|error| Error::Library(error.to_string()))?;
         Ok(Library { functions: Arc::new(Functions::find(library)?) })
     }
 

@@ -8,7 +8,7 @@ pub(crate) const PACKAGES: &[(&str, &[&str])] = &[
     ("dat/udapl", &["dat-abi"]),
     ("dat/knobs", &[]),
     ("dat", &["dat-abi", "dat-knobs"]),
-    ("dat/datinfo", &["dat-abi", "dat-counters", "dat-knobs"]),
+    ("dat/datinfo", &["dat-abi", "dat-counters", "dat-knobs", "udapl"]),
     ("dapl", &["dat-abi", "dat-counters"]),
     ("providers/common", &["dapl", "dat-knobs"]),
     ("providers/ibverbs-sys", &[]),
