@@ -1,14 +1,42 @@
 //! Numbers of `DAT_RETURN`: two class bits, fourteen bits of type, sixteen of subtype.
 //!
-//! The words for them are libdat's (`dat_strerror`); the meaning is dapl's (`dapl::error`). Here are only the numbers.
+//! libdat answers `dat_strerror` from the names here; the meaning is dapl's (`dapl::error`).
+
+use core::ffi::CStr;
 
 use crate::types::*;
+
+/// Defines numbers that grow by `$step`, and `$names`: their names in that order.
+macro_rules! named {
+    ($names:ident by $step:literal: $(pub const $name:ident: $type:ty = $value:literal;)*) => {
+        $(pub const $name: $type = $value;)*
+
+        /// Names of these numbers, in their order.
+        pub const $names: &[&CStr] = &[$(c_name(concat!(stringify!($name), "\0"))),*];
+
+        const _: () = {
+            let (values, mut at) = ([$($value),*], 1);
+            while at < values.len() {
+                assert!(values[at] == values[at - 1] + $step);
+                at += 1;
+            }
+        };
+    };
+}
+
+const fn c_name(text: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("a name ends in its only NUL"),
+    }
+}
 
 /// Class bits, type and subtype of a result (see [`crate::error`]).
 pub type DAT_RETURN = DAT_UINT32;
 
 /// DAT_RETURN_TYPE: `enum dat_return_type`.
 pub type DAT_RETURN_TYPE = u32;
+named! { DAT_RETURN_TYPE_NAMES by 0x10000:
 pub const DAT_SUCCESS: DAT_RETURN_TYPE = 0x0;
 pub const DAT_ABORT: DAT_RETURN_TYPE = 0x10000;
 pub const DAT_CONN_QUAL_IN_USE: DAT_RETURN_TYPE = 0x20000;
@@ -30,11 +58,13 @@ pub const DAT_PROVIDER_IN_USE: DAT_RETURN_TYPE = 0x110000;
 pub const DAT_INVALID_ADDRESS: DAT_RETURN_TYPE = 0x120000;
 pub const DAT_INTERRUPTED_CALL: DAT_RETURN_TYPE = 0x130000;
 pub const DAT_CONN_QUAL_UNAVAILABLE: DAT_RETURN_TYPE = 0x140000;
+}
 pub const DAT_NOT_IMPLEMENTED: DAT_RETURN_TYPE = 0xffff0000;
 
 /// DAT_RETURN_SUBTYPE: `enum dat_return_subtype`.
 pub type DAT_RETURN_SUBTYPE = u32;
 pub const DAT_NO_SUBTYPE: DAT_RETURN_SUBTYPE = 0x0;
+named! { DAT_RETURN_SUBTYPE_NAMES by 1:
 pub const DAT_SUB_INTERRUPTED: DAT_RETURN_SUBTYPE = 0x1;
 pub const DAT_RESOURCE_MEMORY: DAT_RETURN_SUBTYPE = 0x2;
 pub const DAT_RESOURCE_DEVICE: DAT_RETURN_SUBTYPE = 0x3;
@@ -136,6 +166,7 @@ pub const DAT_NAME_NOT_REGISTERED: DAT_RETURN_SUBTYPE = 0x62;
 pub const DAT_MAJOR_NOT_FOUND: DAT_RETURN_SUBTYPE = 0x63;
 pub const DAT_MINOR_NOT_FOUND: DAT_RETURN_SUBTYPE = 0x64;
 pub const DAT_THREAD_SAFETY_NOT_FOUND: DAT_RETURN_SUBTYPE = 0x65;
+}
 
 pub const DAT_CLASS_ERROR: DAT_RETURN = 0x80000000;
 pub const DAT_CLASS_WARNING: DAT_RETURN = 0x40000000;

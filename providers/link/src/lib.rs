@@ -1,5 +1,5 @@
-//! For build scripts: how a provider or a program is linked so that it finds libdat by itself. `libdat.so.1` is NEEDED, and its
-//! symbols are bound by version. A provider's SONAME is fixed besides, and it is never unmapped. No part of any library.
+//! For build scripts: how a provider is linked so that it finds libdat by itself. `libdat.so.1` is NEEDED, and its symbols are
+//! bound by version. The SONAME is fixed, and the provider is never unmapped. No part of any library.
 //!
 //! libdat itself is linked elsewhere and later (`cargo xtask build`), so a stub with the same names and version node stands in
 //! for it here. All stubs are alike: unit tests run with whichever comes first.
@@ -25,17 +25,6 @@ pub fn provider(soname: &str) {
         println!("cargo::rustc-cdylib-link-arg={argument}");
     }
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,{soname}");
-}
-
-/// Links this package's programs against libdat, with `arguments` besides.
-///
-/// # Panics
-/// As above.
-pub fn programs(arguments: &[&str]) {
-    find_stub();
-    for argument in NEEDED.iter().chain(arguments) {
-        println!("cargo::rustc-link-arg-bins={argument}");
-    }
 }
 
 /// Makes a stub of libdat, where cargo finds it.
