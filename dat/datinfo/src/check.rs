@@ -33,8 +33,8 @@ pub(crate) fn check(options: &Options, file: Option<&Path>) -> crate::Result {
             "origin": registry.origin,
             "well": is_well,
             "entries": registry.entries.iter().map(explained).collect::<Vec<Value>>(),
-            "out_of_use": registry.absent.iter().map(|absent| absent.json()).collect::<Vec<_>>(),
-            "complaints": complaints.iter().map(|complaint| complaint.json()).collect::<Vec<_>>(),
+            "out_of_use": registry.absent,
+            "complaints": complaints,
             "unreadable": registry.unreadable,
         }));
         return Ok(is_well);
@@ -57,7 +57,7 @@ pub(crate) fn check(options: &Options, file: Option<&Path>) -> crate::Result {
 }
 
 fn explained(entry: &Entry) -> Value {
-    let mut value = entry.json();
+    let mut value = json!(entry);
     value["meaning"] = json!(meaning(entry));
     value
 }
@@ -81,7 +81,7 @@ fn doubts(entries: &[Entry]) -> Vec<Complaint> {
     for entry in entries.iter().filter(|entry| entry.is_version_1()) {
         let Entry { name, version, safety, library, place, .. } = entry;
         let mut doubt = |field: &str, found: String, allowed: String, is_wrong| {
-            let (place, column, field) = (place.clone(), String::new(), field.to_owned());
+            let (place, column, field) = (place.clone(), None, field.to_owned());
             doubts.push(Complaint { place, column, field, found, allowed, is_dropped: false, is_wrong });
         };
         match first.entry((name, version, safety)) {
@@ -106,8 +106,8 @@ fn doubts(entries: &[Entry]) -> Vec<Complaint> {
 fn line(complaint: &Complaint) -> String {
     let Complaint { place, column, field, found, allowed, is_dropped, .. } = complaint;
     let cost = if *is_dropped { "; this record is dropped" } else { "" };
-    let colon = if column.is_empty() { "" } else { ":" };
-    format!("{place}{colon}{column}: {field}: {found}; {allowed}{cost}\n")
+    let column = column.map_or(String::new(), |column| format!(":{column}"));
+    format!("{place}{column}: {field}: {found}; {allowed}{cost}\n")
 }
 
 #[cfg(test)]

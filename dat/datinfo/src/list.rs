@@ -54,7 +54,7 @@ fn document(registry: &Registry, entries: &[Entry], opened: &[Opened], with_attr
         .iter()
         .zip(opened)
         .map(|(entry, opened)| {
-            let mut value = entry.json();
+            let mut value = json!(entry);
             let more = opened.json(with_attributes);
             value
                 .as_object_mut()
@@ -68,8 +68,8 @@ fn document(registry: &Registry, entries: &[Entry], opened: &[Opened], with_attr
         "origin": registry.origin,
         "libdat": {"version": registry.version, "files": registry.files},
         "adapters": adapters,
-        "out_of_use": registry.absent.iter().map(|absent| absent.json()).collect::<Vec<_>>(),
-        "complaints": registry.complaints.iter().map(|complaint| complaint.json()).collect::<Vec<_>>(),
+        "out_of_use": registry.absent,
+        "complaints": registry.complaints,
         "unreadable": registry.unreadable,
     })
 }

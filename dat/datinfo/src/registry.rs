@@ -4,20 +4,24 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::child::{self, End};
 use crate::options::Options;
 use crate::probe::readable;
 
 /// One accepted record. Name, library and parameters are escaped as in C.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Entry {
     pub(crate) name: String,
+    #[serde(rename = "api_version")]
     pub(crate) version: String,
+    #[serde(rename = "thread_safety")]
     pub(crate) safety: String,
     /// Empty where libdat does not tell.
     pub(crate) library: String,
+    #[serde(rename = "ia_params")]
     pub(crate) params: String,
     /// file:line, or empty.
     pub(crate) place: String,
@@ -26,21 +30,23 @@ pub(crate) struct Entry {
 }
 
 /// What is wrong with a line.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Complaint {
     pub(crate) place: String,
-    /// Empty if it is about the whole field.
-    pub(crate) column: String,
+    /// `None` if it is about the whole field.
+    pub(crate) column: Option<u64>,
     pub(crate) field: String,
     pub(crate) found: String,
     pub(crate) allowed: String,
+    #[serde(rename = "dropped")]
     pub(crate) is_dropped: bool,
     /// It deserves more than a look: an adapter is missing or set otherwise than it says.
+    #[serde(rename = "wrong")]
     pub(crate) is_wrong: bool,
 }
 
 /// A name on a line that does not count.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Absent {
     pub(crate) name: String,
     pub(crate) place: String,
@@ -97,7 +103,7 @@ impl Registry {
         };
         let complaint = |fields: Vec<String>| Complaint {
             place: words(&fields, 0),
-            column: words(&fields, 1),
+            column: field(&fields, 1).parse().ok(),
             field: words(&fields, 2),
             found: words(&fields, 3),
             allowed: words(&fields, 4),
@@ -160,41 +166,9 @@ fn others_line(others: &[Entry]) -> Option<String> {
 }
 
 impl Entry {
-    pub(crate) fn json(&self) -> Value {
-        json!({
-            "name": self.name,
-            "place": self.place,
-            "api_version": self.version,
-            "thread_safety": self.safety,
-            "library": self.library,
-            "file": self.file,
-            "ia_params": self.params,
-        })
-    }
-
     /// The API version is one that programs of this library can open.
     pub(crate) fn is_version_1(&self) -> bool {
         self.version.starts_with("1.")
-    }
-}
-
-impl Complaint {
-    pub(crate) fn json(&self) -> Value {
-        json!({
-            "place": self.place,
-            "column": self.column.parse::<u64>().ok(),
-            "field": self.field,
-            "found": self.found,
-            "allowed": self.allowed,
-            "dropped": self.is_dropped,
-            "wrong": self.is_wrong,
-        })
-    }
-}
-
-impl Absent {
-    pub(crate) fn json(&self) -> Value {
-        json!({"name": self.name, "place": self.place, "why": self.why, "remedy": self.remedy})
     }
 }
 

@@ -215,7 +215,7 @@ pub(crate) fn configuration(options: &Options) -> crate::Result {
             .iter()
             .map(|entry| {
                 let (settings, odd) = settings_of(entry);
-                let mut value = entry.json();
+                let mut value = json!(entry);
                 value["settings"] = settings.iter().map(Setting::json).collect();
                 value["not_understood"] = json!(odd);
                 value
