@@ -15,7 +15,7 @@ use crate::device::{self, Device};
 use crate::net::errors::Missed;
 use crate::net::send::Batch;
 use crate::proto::Nanos;
-use crate::proto::setup::answering::{Answering, Due, Heard, RequestId};
+use crate::proto::setup::accept::{Acceptor, Due, RequestId, Step};
 use crate::proto::setup::packets::Reason;
 use crate::proto::setup::{Agreed, Setup};
 use crate::proto::wire;
@@ -31,7 +31,7 @@ struct Accepted {
 
 /// Requests, and accepts by connection number.
 pub(super) struct Passive {
-    answering: Answering,
+    acceptor: Acceptor,
     accepted: HashMap<u32, Accepted>,
     number_of: HashMap<RequestId, u32>,
     unreadable: Unreadable,
@@ -42,7 +42,7 @@ pub(super) struct Passive {
 impl Passive {
     pub(super) fn new(setup: Arc<Setup>) -> Self {
         Passive {
-            answering: Answering::new(setup, device::now(), &mut Os),
+            acceptor: Acceptor::new(setup, device::now(), &mut Os),
             accepted: HashMap::new(),
             number_of: HashMap::new(),
             unreadable: Unreadable::default(),
@@ -52,11 +52,11 @@ impl Passive {
 
     /// Requests that were damaged, or sealed with another key.
     pub(super) fn unreadable(&self) -> u64 {
-        self.answering.counts().unreadable
+        self.acceptor.counts().unreadable
     }
 
     pub(super) fn deadline(&self) -> Option<Nanos> {
-        self.answering.deadline()
+        self.acceptor.deadline()
     }
 
     pub(super) fn has(&self, number: u32) -> bool {
@@ -76,24 +76,24 @@ impl Passive {
         packet: &[u8],
         listener: Option<ObjectId>,
     ) -> Option<Act> {
-        match self.answering.receive(now, packet, from, listener.is_some(), &mut Os, self.batch.own()) {
-            Heard::Nothing => None,
-            Heard::Unreadable => {
+        match self.acceptor.receive(now, packet, from, listener.is_some(), &mut Os, self.batch.own()) {
+            Step::Nothing => None,
+            Step::Unreadable => {
                 self.unreadable.note(device, now, from, packet);
                 None
             }
-            Heard::Answer => {
+            Step::Answer => {
                 send(&mut self.batch, &device.socket, from);
                 None
             }
-            Heard::Asked(id) => {
+            Step::Requested(id) => {
                 send(&mut self.batch, &device.socket, from);
-                let request = self.answering.request(id)?;
+                let request = self.acceptor.request(id)?;
                 let private_data = request.private_data.to_vec();
                 let info = RequestInfo { peer: request.from, told: private_data.len(), private_data };
                 Some(Act::Request(listener?, id, info))
             }
-            Heard::Left(id) => self.failed(id),
+            Step::Withdrawn(id) => self.failed(id),
         }
     }
 
@@ -106,15 +106,15 @@ impl Passive {
 
     /// No socket has the port that an accept was sent to: one that this ends.
     pub(super) fn port_closed(&mut self, now: Nanos, missed: &Missed) -> Option<Act> {
-        match self.answering.nobody_there(now, missed.to, &missed.quote) {
-            Heard::Left(id) => self.failed(id),
+        match self.acceptor.port_closed(now, missed.to, &missed.quote) {
+            Step::Withdrawn(id) => self.failed(id),
             _ => None,
         }
     }
 
     /// A packet for a connection that was accepted: with the connection's token, it confirms the accept.
     pub(super) fn receive(&mut self, now: Nanos, number: u32, from: SocketAddr, packet: Vec<u8>) -> Option<Act> {
-        if let Heard::Left(id) = self.answering.reset(now, &packet) {
+        if let Step::Withdrawn(id) = self.acceptor.reset(now, &packet) {
             return self.failed(id);
         }
         let (head, _) = wire::head(&packet)?;
@@ -123,7 +123,7 @@ impl Passive {
             return None;
         }
         // The peer has the accept, so for it the connection was established, even if its end overtakes its confirmation.
-        let id = self.answering.confirmed(now, number, head.token.get())?;
+        let id = self.acceptor.confirmed(now, number, head.token.get())?;
         self.number_of.remove(&id);
         let Accepted { conn, pair, agreed, .. } = self.accepted.remove(&number)?;
         let established = Established { number, conn, pair, agreed, private_data: Vec::new() };
@@ -132,10 +132,10 @@ impl Passive {
 
     /// Sends what is due, until an accept fails.
     pub(super) fn poll(&mut self, device: &Device, now: Nanos) -> Option<Act> {
-        while let Some(due) = self.answering.poll(now, self.batch.own()) {
+        while let Some(due) = self.acceptor.poll(now, self.batch.own()) {
             match due {
                 Due::Send(to) => send(&mut self.batch, &device.socket, to),
-                Due::Left(id) => {
+                Due::Failed(id) => {
                     let act = self.failed(id);
                     if act.is_some() {
                         return act;
@@ -155,9 +155,9 @@ impl Passive {
         caps: QpCaps,
         (number, conn, pair): (u32, ConnId, Arc<dyn Pair>),
     ) -> bool {
-        let from = self.answering.request(id).map_or(device.address(), |request| request.from);
+        let from = self.acceptor.request(id).map_or(device.address(), |request| request.from);
         let ours = offer(device, number, caps, from);
-        let agreed = self.answering.accept(device::now(), id, &ours, private_data, &mut Os);
+        let agreed = self.acceptor.accept(device::now(), id, &ours, private_data, &mut Os);
         let Some(agreed) = agreed else { return false };
         self.number_of.insert(id, number);
         self.accepted.insert(number, Accepted { id, conn, pair, agreed });
@@ -165,7 +165,7 @@ impl Passive {
     }
 
     pub(super) fn reject(&mut self, id: RequestId, reason: Reason) {
-        self.answering.reject(device::now(), id, reason, &mut Os);
+        self.acceptor.reject(device::now(), id, reason, &mut Os);
     }
 
     /// The consumer has given up what it accepted. `false`: there is no such accept.

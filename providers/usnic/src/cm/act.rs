@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::net::name::Name;
 use crate::net::send::Batch;
 use crate::net::socket::Socket;
-use crate::proto::setup::answering::RequestId;
+use crate::proto::setup::accept::RequestId;
 use crate::proto::setup::{Agreed, Offer};
 use crate::qp::pair::Pair;
 

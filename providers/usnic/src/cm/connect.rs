@@ -20,11 +20,11 @@ use crate::net::errors::Missed;
 use crate::net::listener_dir::ListenerDir;
 use crate::net::send::Batch;
 use crate::proto::Nanos;
-use crate::proto::setup::opening::{Opening, Outcome};
+use crate::proto::setup::connect::{Connector, Outcome};
 use crate::qp::pair::Pair;
 
 struct Attempt {
-    opening: Opening,
+    connector: Connector,
     conn: ConnId,
     pair: Arc<dyn Pair>,
     /// Its place in `due`.
@@ -74,9 +74,15 @@ fn servers_here(device: &Device, dir: &ListenerDir, there: SocketAddr, qual: u64
 }
 
 impl Active {
-    pub(super) fn start(&mut self, device: &Device, now: Nanos, opening: Opening, end: (u32, ConnId, Arc<dyn Pair>)) {
+    pub(super) fn start(
+        &mut self,
+        device: &Device,
+        now: Nanos,
+        connector: Connector,
+        end: (u32, ConnId, Arc<dyn Pair>),
+    ) {
         let (number, conn, pair) = end;
-        self.attempts.insert(number, Attempt { opening, conn, pair, due: None });
+        self.attempts.insert(number, Attempt { connector, conn, pair, due: None });
         self.transmit(device, now, number);
     }
 
@@ -100,10 +106,10 @@ impl Active {
     /// Sends what an attempt has to send, and plans its next turn.
     fn transmit(&mut self, device: &Device, now: Nanos, number: u32) {
         let Some(attempt) = self.attempts.get_mut(&number) else { return };
-        if let Some(to) = attempt.opening.transmit(now, &mut Os, self.batch.own()) {
+        if let Some(to) = attempt.connector.transmit(now, &mut Os, self.batch.own()) {
             send(&mut self.batch, &device.socket, to);
         }
-        let due = attempt.opening.deadline();
+        let due = attempt.connector.deadline();
         if let Some(before) = std::mem::replace(&mut attempt.due, due) {
             self.due.remove(&(before, number));
         }
@@ -127,7 +133,7 @@ impl Active {
         from: SocketAddr,
         packet: &[u8],
     ) -> Option<Act> {
-        let outcome = self.attempts.get_mut(&number)?.opening.receive(now, packet, from, &mut Os);
+        let outcome = self.attempts.get_mut(&number)?.connector.receive(now, packet, from, &mut Os);
         self.after(device, now, number, outcome)
     }
 
@@ -136,8 +142,8 @@ impl Active {
             self.transmit(device, now, number);
             return None;
         };
-        let Attempt { opening, conn, pair, .. } = self.remove(number)?;
-        let server = opening.server();
+        let Attempt { connector, conn, pair, .. } = self.remove(number)?;
+        let server = connector.server();
         let event = match outcome {
             Outcome::Established { agreed, private_data } => {
                 return Some(Act::Establish(Established { number, conn, pair, agreed, private_data }, Vec::new()));
@@ -162,7 +168,7 @@ impl Active {
             return Some(Act::End(number, pair, conn, ConnectionEvent::Rejected));
         }
         while let Some((_, number)) = self.due.first().copied().filter(|(due, _)| *due <= now) {
-            let outcome = self.attempts.get_mut(&number)?.opening.on_time(now);
+            let outcome = self.attempts.get_mut(&number)?.connector.on_time(now);
             let act = self.after(device, now, number, outcome);
             if act.is_some() {
                 return act;
@@ -173,11 +179,11 @@ impl Active {
 
     /// No socket has the port that a request went to: one attempt that this ends.
     pub(super) fn port_closed(&mut self, device: &Device, now: Nanos, missed: &Missed) -> Option<Act> {
-        let is_there = |attempt: &Attempt| attempt.opening.server().ip() == missed.to.ip();
+        let is_there = |attempt: &Attempt| attempt.connector.server().ip() == missed.to.ip();
         let there: Vec<u32> =
             self.attempts.iter().filter(|(_, attempt)| is_there(attempt)).map(|(number, _)| *number).collect();
         there.into_iter().find_map(|number| {
-            let outcome = self.attempts.get_mut(&number)?.opening.nobody_there(now, missed.to, &missed.quote);
+            let outcome = self.attempts.get_mut(&number)?.connector.port_closed(now, missed.to, &missed.quote);
             self.after(device, now, number, outcome)
         })
     }
@@ -189,7 +195,7 @@ impl Active {
             return true;
         }
         let Some(mut attempt) = self.remove(number) else { return false };
-        let to = attempt.opening.withdraw(&mut Os, self.batch.own());
+        let to = attempt.connector.withdraw(&mut Os, self.batch.own());
         send(&mut self.batch, &device.socket, to);
         true
     }

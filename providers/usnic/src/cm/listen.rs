@@ -162,7 +162,7 @@ impl Cm {
         if !self.setup.has_key() && state.listeners.echo(&passed) {
             return None;
         }
-        let qual = packets::asking(&passed.request)?.qual();
+        let qual = packets::request_head(&passed.request)?.qual();
         let listener = state.listeners.find(qual);
         if listener.is_none() && self.listener_dir.pass(self.device.address(), qual, &passed) {
             return None;

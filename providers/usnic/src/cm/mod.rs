@@ -39,7 +39,7 @@ use crate::net::listener_dir::ListenerDir;
 use crate::net::receive::Packets;
 use crate::net::send::Batch;
 use crate::proto::Nanos;
-use crate::proto::setup::opening::{self, Opening};
+use crate::proto::setup::connect::{Connector, refuse_stray};
 use crate::proto::setup::packets::{self, Reason};
 use crate::proto::setup::{Config, Setup};
 use crate::proto::wire::{self, Kind};
@@ -125,9 +125,9 @@ impl Cm {
         let mut state = self.state.lock();
         if let [server, alternatives @ ..] = &servers[..] {
             let ours = offer(device, number, caps, *server);
-            let opening = Opening::new(self.setup.clone(), *server, spec.qual, ours, spec.private_data, now);
-            let opening = opening.or_at(alternatives.first().copied());
-            state.active.start(device, now, opening, (number, conn, pair));
+            let connector = Connector::new(self.setup.clone(), *server, spec.qual, ours, spec.private_data, now);
+            let connector = connector.or_at(alternatives.first().copied());
+            state.active.start(device, now, connector, (number, conn, pair));
         } else {
             state.active.refuse((number, conn, pair));
         }
@@ -137,7 +137,7 @@ impl Cm {
     }
 
     /// Down-call: gives up an attempt, or an accept, before it is open. Only the peer is notified. Does nothing to an open
-    /// connection, nor to one that the engine is opening: the pair then refuses to open.
+    /// connection, nor to one that the engine is connector: the pair then refuses to open.
     pub(crate) fn give_up(&self, number: u32) {
         let mut state = self.state.lock();
         let was_there = state.active.withdraw(&self.device, number) | state.passive.withdraw(&self.device, number);
@@ -181,9 +181,9 @@ impl Cm {
             return device.wants(number, &place.plan, &outlook);
         }
         let mut state = self.state.lock();
-        let act = if let Some(asking) = packets::asking(&packet) {
+        let act = if let Some(request_head) = packets::request_head(&packet) {
             // Repeated here, since the answer that it is pending came from here.
-            let listener = state.listeners.find(asking.qual());
+            let listener = state.listeners.find(request_head.qual());
             state.passive.requested(device, now, from, &packet, listener)
         } else if state.active.has(number) {
             state.active.receive(device, now, number, from, &packet)
@@ -192,7 +192,7 @@ impl Cm {
         } else {
             if head.kind() == Some(Kind::Accept) && place.is_none() {
                 let mut batch = Batch::default();
-                if opening::refuse_stray(&self.setup, &packet, &mut Os, batch.own()) {
+                if refuse_stray(&self.setup, &packet, &mut Os, batch.own()) {
                     send(&mut batch, &device.socket, from);
                 }
             }

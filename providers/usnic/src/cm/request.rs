@@ -10,7 +10,7 @@ use super::Cm;
 use super::act::QpCaps;
 use crate::device;
 use crate::engine::jobs::Job;
-use crate::proto::setup::answering::RequestId;
+use crate::proto::setup::accept::RequestId;
 use crate::proto::setup::packets::Reason;
 use crate::qp::pair::Pair;
 

@@ -41,7 +41,7 @@ pub(super) fn try_random(name: &str) -> Result<()> {
     })
 }
 
-/// The key in a file that nobody else can read.
+/// The key in a file that only this user and root can read.
 pub(super) fn read_key(name: &str, path: &str) -> Result<Psk> {
     read(path).map_err(|why| {
         log::error!("{name}: key file {path}: {why}");

@@ -11,8 +11,8 @@ use crate::proto::checked::Sum;
 use crate::proto::conn::{Config, Conn, Driver, Host, Payload, Post, Work};
 use crate::proto::echo;
 use crate::proto::psn::Psn;
-use crate::proto::setup::answering::Answering;
-use crate::proto::setup::opening::{Opening, refuse_stray};
+use crate::proto::setup::accept::Acceptor;
+use crate::proto::setup::connect::{Connector, refuse_stray};
 use crate::proto::setup::{self, Offer, Random, Setup, Terms};
 use crate::proto::wire::{
     self, Ack, Carried, Extent, FLAG_CHECKED, Head, Kind, Message, Part, RANGES, Range, Refusal, Selective,
@@ -76,15 +76,15 @@ pub fn packet(bytes: &[u8]) {
 fn set_up(packet: &[u8]) {
     let mut dice = Dice(1);
     let setup = Arc::new(Setup::new(setup::Config::default(), None));
-    let mut answering = Answering::new(setup.clone(), 0, &mut dice);
+    let mut acceptor = Acceptor::new(setup.clone(), 0, &mut dice);
     let (mut out, from) = (Vec::new(), address(9));
     for now in [0, MILLIS, SECONDS] {
-        answering.receive(now, packet, from, true, &mut dice, &mut out);
-        answering.reset(now, packet);
+        acceptor.receive(now, packet, from, true, &mut dice, &mut out);
+        acceptor.reset(now, packet);
     }
     assert!(out.len() <= 9 * packet.len(), "three packets, and three times as much");
     let ours = Offer::new(OURS.0, &mut dice);
-    let mut opening = Opening::new(setup.clone(), address(9), 5, ours, b"private", 0);
+    let mut connector = Connector::new(setup.clone(), address(9), 5, ours, b"private", 0);
     let mut to_us = packet.to_vec();
     if let Some(head) = to_us.get_mut(4..16) {
         head[..4].copy_from_slice(&ours.conn.to_be_bytes());
@@ -95,7 +95,7 @@ fn set_up(packet: &[u8]) {
             to_us[end..].copy_from_slice(&sum);
         }
     }
-    opening.receive(0, &to_us, address(9), &mut dice);
+    connector.receive(0, &to_us, address(9), &mut dice);
     out.clear();
     refuse_stray(&setup, packet, &mut dice, &mut out);
     assert!(out.len() <= packet.len());

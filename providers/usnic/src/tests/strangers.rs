@@ -12,8 +12,8 @@ use dapl::provider::ConnectionEvent;
 use super::doubles::*;
 use crate::cm::Request;
 use crate::net::socket::{Socket, Wanted, plain};
-use crate::proto::setup::answering::Answering;
-use crate::proto::setup::opening::{Opening, Outcome};
+use crate::proto::setup::accept::Acceptor;
+use crate::proto::setup::connect::{Connector, Outcome};
 use crate::proto::setup::packets::Reason;
 use crate::proto::setup::tests::Dice;
 use crate::proto::setup::{Config, Offer, Setup};
@@ -24,9 +24,9 @@ fn dead_requester(server: &Ia) -> Request {
     let mut dice = Dice::new(1);
     let setup = Arc::new(Setup::new(Config::default(), None));
     let offer = Offer::new(9, &mut dice);
-    let mut opening = Opening::new(setup, server.device.address(), 7, offer, b"may I?", 0);
+    let mut connector = Connector::new(setup, server.device.address(), 7, offer, b"may I?", 0);
     let mut packet = Vec::new();
-    let to = opening.transmit(0, &mut dice, &mut packet).unwrap();
+    let to = connector.transmit(0, &mut dice, &mut packet).unwrap();
     socket.send_to(&packet, to).unwrap();
     server.request()
 }
@@ -51,13 +51,13 @@ fn a_listener_that_dies_with_a_request_has_rejected_it() {
     let mut packet = [0; 2048];
     let (length, from) = well_known.recv_from(&mut packet).unwrap();
     let (mut dice, mut out) = (Dice::new(1), Vec::new());
-    let mut answering = Answering::new(Arc::new(Setup::new(Config::default(), None)), 0, &mut dice);
-    answering.receive(0, &packet[..length], from, true, &mut dice, &mut out);
+    let mut acceptor = Acceptor::new(Arc::new(Setup::new(Config::default(), None)), 0, &mut dice);
+    acceptor.receive(0, &packet[..length], from, true, &mut dice, &mut out);
     data.send_to(&out, from).unwrap();
     // It listens no more, but lives.
     drop(well_known);
-    let (again, asker) = data.recv_from(&mut packet).unwrap();
-    assert_eq!((again, asker), (length, from));
+    let (again, requester) = data.recv_from(&mut packet).unwrap();
+    assert_eq!((again, requester), (length, from));
     drop(data);
     assert_eq!(client.event(), (conn(1), "peer rejected"));
 }
@@ -87,13 +87,13 @@ fn another_host_hears_that_nobody_listens_where_it_asks() {
     for to in [server.device.address(), server.device.socket.local()] {
         let mut dice = Dice::new(1);
         let setup = Arc::new(Setup::new(Config::default(), None));
-        let mut opening = Opening::new(setup, to, 7, Offer::new(9, &mut dice), b"", 0);
+        let mut connector = Connector::new(setup, to, 7, Offer::new(9, &mut dice), b"", 0);
         let mut packet = Vec::new();
-        opening.transmit(0, &mut dice, &mut packet).unwrap();
+        connector.transmit(0, &mut dice, &mut packet).unwrap();
         socket.send_to(&packet, to).unwrap();
         let mut answer = [0; 2048];
         let (length, from) = socket.recv_from(&mut answer).unwrap();
-        let outcome = opening.receive(1, &answer[..length], from, &mut dice);
+        let outcome = connector.receive(1, &answer[..length], from, &mut dice);
         assert!(
             matches!(outcome, Some(Outcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))),
             "{outcome:?}"

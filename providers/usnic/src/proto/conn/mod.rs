@@ -36,7 +36,7 @@ use crate::proto::psn::Psn;
 use crate::proto::received::Received;
 use crate::proto::rtt::Timing;
 use crate::proto::setup::Terms;
-use crate::proto::setup::opening::Confirming;
+use crate::proto::setup::connect::Confirming;
 use crate::proto::wire::{self, Carried, Kind};
 use crate::proto::{Nanos, SECONDS};
 use credits::Credits;

@@ -1,14 +1,14 @@
 //! Cookies: proof that a source is where it says, kept by the source and not here.
 //!
 //! A cookie is a keyed hash over the source and its request. The secret is replaced every half minute and the one before is
-//! still good, so a cookie lives between one and two turns. Keeps nothing of who was given one.
+//! still good, so a cookie lives between one and two turns. Keeps no record of the cookies that were given.
 
 use std::net::{IpAddr, SocketAddr};
 
 use siphasher::sip128::{Hash128, SipHasher24};
 
 use super::Random;
-use super::packets::{Asking, Ticket};
+use super::packets::{RequestHead, Ticket};
 use crate::proto::{Nanos, SECONDS};
 
 /// The secret is replaced after so long.
@@ -32,15 +32,15 @@ impl Jar {
     }
 
     /// The cookie for this request from there.
-    pub(super) fn give(&mut self, now: Nanos, from: SocketAddr, asked: &Asked, random: &mut dyn Random) -> Ticket {
+    pub(super) fn give(&mut self, now: Nanos, from: SocketAddr, key: &CookieKey, random: &mut dyn Random) -> Ticket {
         self.turn(now, random);
-        Ticket::new(self.epoch, hash(&self.newest, from, asked))
+        Ticket::new(self.epoch, hash(&self.newest, from, key))
     }
 
     /// It was given, for this request and source, and not too long ago.
-    pub(super) fn is_good(&mut self, now: Nanos, from: SocketAddr, asked: &Asked, random: &mut dyn Random) -> bool {
+    pub(super) fn is_good(&mut self, now: Nanos, from: SocketAddr, key: &CookieKey, random: &mut dyn Random) -> bool {
         self.turn(now, random);
-        let secret = match asked.asking.epoch.get() {
+        let secret = match key.head.epoch.get() {
             0 => return false,
             epoch if epoch == self.epoch => &self.newest,
             epoch if epoch == previous(self.epoch) => &self.before,
@@ -48,7 +48,7 @@ impl Jar {
         };
         // Compared in a time that does not depend on where they differ.
         let words = |bytes: [u8; 16]| Hash128::from(u128::from_be_bytes(bytes));
-        words(hash(secret, from, asked)) == words(asked.asking.cookie)
+        words(hash(secret, from, key)) == words(key.head.cookie)
     }
 
     fn turn(&mut self, now: Nanos, random: &mut dyn Random) {
@@ -66,14 +66,14 @@ fn previous(epoch: u32) -> u32 {
     if epoch == 1 { u32::MAX } else { epoch - 1 }
 }
 
-/// What a cookie is bound to, but for the source.
-pub(super) struct Asked {
-    pub(super) asking: Asking,
+/// What a cookie is bound to, besides the source.
+pub(super) struct CookieKey {
+    pub(super) head: RequestHead,
     pub(super) conn: u32,
     pub(super) token: u64,
 }
 
-fn hash(secret: &[u8; 16], from: SocketAddr, asked: &Asked) -> [u8; 16] {
+fn hash(secret: &[u8; 16], from: SocketAddr, key: &CookieKey) -> [u8; 16] {
     let ip = match from.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
         IpAddr::V6(ip) => ip,
@@ -82,10 +82,10 @@ fn hash(secret: &[u8; 16], from: SocketAddr, asked: &Asked) -> [u8; 16] {
     let pieces: [&[u8]; 6] = [
         &ip.octets(),
         &from.port().to_be_bytes(),
-        &asked.conn.to_be_bytes(),
-        &asked.token.to_be_bytes(),
-        &asked.asking.qual.to_bytes(),
-        &asked.asking.hop.to_bytes(),
+        &key.conn.to_be_bytes(),
+        &key.token.to_be_bytes(),
+        &key.head.qual.to_bytes(),
+        &key.head.hop.to_bytes(),
     ];
     let mut at = 0;
     for piece in pieces {
@@ -102,13 +102,13 @@ mod tests {
 
     const FROM: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)), 700);
 
-    fn asked(ticket: Option<Ticket>) -> Asked {
-        Asked { asking: Asking::new(5, 0, ticket), conn: 6, token: 7 }
+    fn key(ticket: Option<Ticket>) -> CookieKey {
+        CookieKey { head: RequestHead::new(5, 0, ticket), conn: 6, token: 7 }
     }
 
-    fn given(jar: &mut Jar, now: Nanos, dice: &mut Dice) -> Asked {
-        let ticket = jar.give(now, FROM, &asked(None), dice);
-        asked(Some(ticket))
+    fn given(jar: &mut Jar, now: Nanos, dice: &mut Dice) -> CookieKey {
+        let ticket = jar.give(now, FROM, &key(None), dice);
+        key(Some(ticket))
     }
 
     #[test]
@@ -116,12 +116,12 @@ mod tests {
         for start in [0, 29 * SECONDS] {
             let mut dice = Dice::new(1);
             let mut jar = Jar::new(0, &mut dice);
-            let asked = given(&mut jar, start, &mut dice);
+            let key = given(&mut jar, start, &mut dice);
             for now in [start, start + TURN, 2 * TURN - 1] {
-                assert!(jar.is_good(now, FROM, &asked, &mut dice), "given at {start}, shown at {now}");
+                assert!(jar.is_good(now, FROM, &key, &mut dice), "given at {start}, shown at {now}");
             }
-            assert!(!jar.is_good(2 * TURN, FROM, &asked, &mut dice));
-            assert!(!jar.is_good(1000 * TURN, FROM, &asked, &mut dice));
+            assert!(!jar.is_good(2 * TURN, FROM, &key, &mut dice));
+            assert!(!jar.is_good(1000 * TURN, FROM, &key, &mut dice));
         }
     }
 
@@ -134,23 +134,23 @@ mod tests {
         for from in ["10.0.0.2:700", "10.0.0.1:701", "[::1]:700"] {
             assert!(!jar.is_good(0, from.parse().expect("an address"), &good, &mut dice), "{from}");
         }
-        let asking = good.asking;
+        let head = good.head;
         let others = [
-            Asked { conn: 8, ..good },
-            Asked { token: 8, ..good },
-            Asked { asking: Asking { qual: 8.into(), ..asking }, ..good },
-            Asked { asking: Asking { hop: 1.into(), ..asking }, ..good },
-            Asked { asking: Asking { epoch: 0.into(), ..asking }, ..good },
-            Asked { asking: Asking { epoch: (asking.epoch.get() + 1).into(), ..asking }, ..good },
-            Asked { asking: Asking { epoch: (asking.epoch.get() - 1).into(), ..asking }, ..good },
+            CookieKey { conn: 8, ..good },
+            CookieKey { token: 8, ..good },
+            CookieKey { head: RequestHead { qual: 8.into(), ..head }, ..good },
+            CookieKey { head: RequestHead { hop: 1.into(), ..head }, ..good },
+            CookieKey { head: RequestHead { epoch: 0.into(), ..head }, ..good },
+            CookieKey { head: RequestHead { epoch: (head.epoch.get() + 1).into(), ..head }, ..good },
+            CookieKey { head: RequestHead { epoch: (head.epoch.get() - 1).into(), ..head }, ..good },
         ];
         for (which, other) in others.iter().enumerate() {
             assert!(!jar.is_good(0, FROM, other, &mut dice), "{which}");
         }
         for bit in 0..128 {
-            let mut cookie = asking.cookie;
+            let mut cookie = head.cookie;
             cookie[bit / 8] ^= 1 << (bit % 8);
-            let forged = Asked { asking: Asking { cookie, ..asking }, ..good };
+            let forged = CookieKey { head: RequestHead { cookie, ..head }, ..good };
             assert!(!jar.is_good(0, FROM, &forged, &mut dice), "bit {bit}");
         }
     }
@@ -168,7 +168,7 @@ mod tests {
         let mut jar = Jar { epoch: u32::MAX, ..Jar::new(0, &mut dice) };
         let last = given(&mut jar, 0, &mut dice);
         let first = given(&mut jar, TURN, &mut dice);
-        assert_eq!(first.asking.epoch.get(), 1);
+        assert_eq!(first.head.epoch.get(), 1);
         assert!(jar.is_good(TURN, FROM, &last, &mut dice) && jar.is_good(TURN, FROM, &first, &mut dice));
         assert!(!jar.is_good(2 * TURN, FROM, &last, &mut dice) && jar.is_good(2 * TURN, FROM, &first, &mut dice));
     }

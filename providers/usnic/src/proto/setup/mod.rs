@@ -1,7 +1,7 @@
-//! How two sides come to a connection: request, cookie, accept or reject, confirm.
+//! Connection set-up: request, cookie, accept or reject, confirm.
 //!
-//! The client's side of one attempt is an [`opening::Opening`], the server's side of all attempts that have not become
-//! connections yet is one [`answering::Answering`]. Packets and times come in, packets come out into a buffer, with a deadline
+//! The active side of one attempt is a [`connect::Connector`]; the passive side of all attempts that are not connections yet is
+//! one [`accept::Acceptor`]. Packets and times come in, packets come out into a buffer, with a deadline
 //! and an outcome. Everything is sent again until it is answered, and everything may come twice.
 //!
 //! ```text
@@ -13,23 +13,23 @@
 //! Confirm                               ->             anything else on the connection does as well
 //! ```
 //!
-//! How a driver steers what comes. To the well-known port: `packets::asking` says which qualifier is asked; its owner, or who
-//! knows that there is none, gives the packet to `Answering::receive`. To the data socket likewise, where a request is repeated
-//! of which it said that it is pending; all else by the number in the head, if the token is that of this number:
+//! How a driver routes packets. At the well-known port, `packets::request_head` gives the qualifier of a request; the process that
+//! listens on it, or any if none does, passes the packet to `Acceptor::receive`. So it does with a request at the data socket,
+//! where a pending request is repeated. Other packets go by the connection number in the header, if the token is right:
 //!
-//! - an attempt of ours: `Opening::receive`. Established: `Conn` with the terms, from the same number and token on.
-//! - an accept of ours, from `Answering::accept` on: `Answering::reset`, then, if the seal vouches for it,
-//!   `Answering::confirmed`; the packet that confirms is the first for `Conn`.
-//! - a connection that stands: its seal, if there is one, and `Conn`, which answers what is left of the set-up.
-//! - nobody: an Accept goes to `opening::refuse_stray`; all else is dropped and counted.
+//! - an attempt of this side: `Connector::receive`. Once established, `Conn` begins with the terms, number and token.
+//! - an accept of this side, from `Acceptor::accept` on: `Acceptor::reset`, then, if the seal is valid, `Acceptor::confirmed`; the
+//!   packet that confirms is the first for `Conn`.
+//! - an established connection: its seal, if there is one, and `Conn`, which answers late packets of the set-up.
+//! - no match: an Accept goes to `connect::refuse_stray`; all else is dropped and counted.
 //!
-//! Sockets are read before `on_time` and `poll` are called: a process that stood still must hear the answers first.
+//! Read the sockets before calling `on_time` and `poll`: after a pause of the process, answers may wait there.
 //! Nothing here has a socket or a clock, or knows what a consumer is.
 
-pub(crate) mod answering;
-mod census;
+pub(crate) mod accept;
+pub(crate) mod connect;
 pub(crate) mod cookies;
-pub(crate) mod opening;
+mod half_open;
 pub(crate) mod packets;
 
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ pub(crate) const MIN_MTU: u16 = 1200;
 
 /// The caller's source of random numbers: the operating system's, or a test's.
 pub(crate) trait Random {
-    /// Fills it with bytes that nobody can guess.
+    /// Fills it with bytes that cannot be guessed.
     fn fill(&mut self, out: &mut [u8]);
 
     /// A number of them.
@@ -107,9 +107,9 @@ impl Offer {
 /// What the set-up agreed on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
-    /// We asked: until something comes from the peer, the confirmation is repeated ([`opening::Confirming`]).
+    /// This is the active side: it repeats the confirmation until something comes from the peer ([`connect::Confirming`]).
     pub(crate) active: bool,
-    /// How the peer names the connection in what it sends, and we in what we send. Who has the table found it by our number.
+    /// The number and token in what the peer sends, and in what this side sends. The table found the connection by its number.
     #[cfg_attr(not(test), expect(dead_code, reason = "the other half of what both sides must agree on"))]
     pub(crate) our_conn: u32,
     pub(crate) our_token: u64,
@@ -131,7 +131,7 @@ pub(crate) struct Terms {
     pub(crate) overhead: usize,
     /// The peer's address.
     pub(crate) peer: SocketAddr,
-    /// Nobody else knows it: what the peer must not foresee comes of this.
+    /// Secret: what the peer must not foresee is derived from it.
     pub(crate) seed: [u8; 16],
 }
 
@@ -149,26 +149,24 @@ pub(crate) struct Config {
     /// The first repetition comes after so long; each wait is twice the one before, up to the last.
     pub(crate) first_repeat: Nanos,
     pub(crate) last_repeat: Nanos,
-    /// A client whose request is pending asks again with waits that double up to this, and until it has an answer as if it
-    /// were new.
+    /// A pending request is repeated with waits that double up to this.
     pub(crate) pending_repeat: Nanos,
-    /// Who hears nothing for so long gives up: the client that the server lives, the server that its accept came through.
+    /// Silence after which a side gives up: the client on its request, the server on its accept.
     pub(crate) silence: Nanos,
-    /// A client that is told that nobody listens asks again for so long.
+    /// How long a client repeats a request that has no listener.
     pub(crate) listener_wait: Nanos,
-    /// The server takes a client that asked and does not come again for gone after so long.
+    /// How long after the last repetition of a request the server takes its client for gone.
     pub(crate) patience: Nanos,
-    /// So long it is remembered what became of an attempt, for requests that come late.
+    /// How long the outcome of an attempt is remembered, for requests that come late.
     pub(crate) linger: Nanos,
-    /// Every source must show that it is there, loaded or not. With a key that is so anyway: it is what refuses replays.
-    pub(crate) always_cookies: bool,
-    /// So many attempts are kept for sources that did not, in all and of one prefix (/24, /64); above, they get cookies.
+    /// Attempts of sources that have not shown that they are there, in all and of one prefix (/24, /64); beyond it, these get
+    /// cookies. With a key all do: cookies refuse replays.
     pub(crate) unproven: usize,
     pub(crate) unproven_of_prefix: usize,
-    /// So many are kept at most, proven or not; above, all get cookies, and come again.
+    /// Attempts at most, in all and of one prefix; beyond it all get cookies, and repeat their requests.
     pub(crate) half_open: usize,
     pub(crate) half_open_of_prefix: usize,
-    /// So many past attempts are remembered at most.
+    /// Past attempts that are remembered, at most.
     pub(crate) remembered: usize,
 }
 
@@ -182,7 +180,6 @@ impl Default for Config {
             listener_wait: 0,
             patience: 30 * SECONDS,
             linger: 10 * SECONDS,
-            always_cookies: false,
             unproven: 128,
             unproven_of_prefix: 64,
             half_open: 4096,
@@ -202,7 +199,7 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// Nobody is heard who does not have the key.
+    /// Only peers with the key are answered.
     pub(crate) fn has_key(&self) -> bool {
         self.psk.is_some()
     }

@@ -2,17 +2,17 @@
 //!
 //! Numbers are in network byte order, records have no gaps. Packets that open one are guarded (`seal::Guard`) and carry the
 //! number of the hand-off that they belong to, so that a late answer of the listener before is not taken for this one's.
-//! Whatever the version: a request begins with head and [`Asking`], the rest is guarded in this way and begins with the
+//! Whatever the version: a request begins with head and [`RequestHead`], the rest is guarded in this way and begins with the
 //! client's connection and token, and a reject is read as far as [`Refused`]. Reads what came once, into values; says nothing
 //! about what to do with it.
 //!
 //! ```text
-//! Request  Head(0, 0)  Asking  guarded: Offer  private data  padding to 1185 to 1200 bytes
+//! Request  Head(0, 0)  RequestHead  guarded: Offer  private data  padding to 1185 to 1200 bytes
 //! Cookie   Head        guarded: Ticket
 //! Accept   Head        guarded: Offer  private data
 //! Reject   Head        guarded: Refused
-//! Reset    Head(0, 0)  Asking  guarded: Leaving         of a client that takes its request back
-//! Reset    Head        guarded                         of who does not know an accept, and says so by a flag
+//! Reset    Head(0, 0)  RequestHead  guarded: Withdrawal         of a client that takes its request back
+//! Reset    Head        guarded                         for an accept that is not known here, with a flag
 //! Confirm  Head                                        from here on as any packet of the connection
 //! Fin      Head  Fin             FinAck  Head          Reset  Head
 //! ```
@@ -31,10 +31,10 @@ pub(crate) const REQUEST: usize = 1200;
 /// share the port.
 pub(crate) const SHORTER: usize = 15;
 
-/// What is read in the clear of a request: who is asked.
+/// The part of a request that is read in the clear.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
-pub(crate) struct Asking {
+pub(crate) struct RequestHead {
     /// The versions that the client speaks.
     pub(super) min: u8,
     pub(super) max: u8,
@@ -46,18 +46,16 @@ pub(crate) struct Asking {
     pub(super) cookie: [u8; 16],
 }
 
-impl Asking {
-    pub(super) fn new(qual: u64, hop: u16, ticket: Option<Ticket>) -> Asking {
+impl RequestHead {
+    pub(super) fn new(qual: u64, hop: u16, ticket: Option<Ticket>) -> RequestHead {
         let Ticket { epoch, cookie, .. } = ticket.unwrap_or(Ticket::new_zeroed());
-        Asking { min: VERSION, max: VERSION, hop: hop.into(), epoch, qual: qual.into(), cookie }
+        RequestHead { min: VERSION, max: VERSION, hop: hop.into(), epoch, qual: qual.into(), cookie }
     }
 
-    /// Whom it asks.
     pub(crate) fn qual(&self) -> u64 {
         self.qual.get()
     }
 
-    /// So often it was handed on.
     pub(super) fn hop(&self) -> u16 {
         self.hop.get()
     }
@@ -67,18 +65,21 @@ impl Asking {
     }
 }
 
-/// Who is asked, if this is a request of whatever version, or takes one back: nothing else of it has been looked at.
-pub(crate) fn asking(packet: &[u8]) -> Option<Asking> {
+/// The clear part, if this is a request of any version, or its withdrawal. Nothing else of it has been looked at.
+pub(crate) fn request_head(packet: &[u8]) -> Option<RequestHead> {
     let (head, rest) = wire::head(packet)?;
     let is_request = head.kind == Kind::Request as u8 && (REQUEST - SHORTER..=REQUEST).contains(&packet.len());
-    let is_leaving = head.kind() == Some(Kind::Reset) && head.conn.get() == 0;
-    Asking::read_from_prefix(rest).ok().filter(|_| is_request || is_leaving).map(|(asking, _)| asking)
+    let is_withdrawal = head.kind() == Some(Kind::Reset) && head.conn.get() == 0;
+    RequestHead::read_from_prefix(rest)
+        .ok()
+        .filter(|_| is_request || is_withdrawal)
+        .map(|(request_head, _)| request_head)
 }
 
 /// An [`Offer`] on the wire.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Offered {
+struct WireOffer {
     conn: U32,
     token: U64,
     first_psn: U32,
@@ -95,7 +96,7 @@ struct Offered {
 
 /// Writes what both requests and accepts carry. The caller has seen to the length of the private data.
 fn put_offer(offer: &Offer, private: &[u8], out: &mut Vec<u8>) {
-    let offered = Offered {
+    let offered = WireOffer {
         conn: offer.conn.into(),
         token: offer.token.into(),
         first_psn: offer.first_psn.0.into(),
@@ -114,7 +115,7 @@ fn put_offer(offer: &Offer, private: &[u8], out: &mut Vec<u8>) {
 
 /// Reads it; what follows the private data is padding. `None`: it makes no sense.
 pub(super) fn offer(bytes: &[u8]) -> Option<(Offer, &[u8])> {
-    let (offered, rest) = Offered::read_from_prefix(bytes).ok()?;
+    let (offered, rest) = WireOffer::read_from_prefix(bytes).ok()?;
     let offer = Offer {
         conn: offered.conn.get(),
         token: offered.token.get(),
@@ -132,7 +133,7 @@ pub(super) fn offer(bytes: &[u8]) -> Option<(Offer, &[u8])> {
 }
 
 /// How an answer to a request is to name its receiver, even if nothing else of the offer makes sense.
-pub(super) fn asker(bytes: &[u8]) -> Option<(u32, u64)> {
+pub(super) fn requester(bytes: &[u8]) -> Option<(u32, u64)> {
     let (conn, rest) = U32::read_from_prefix(bytes).ok()?;
     let (token, _) = U64::read_from_prefix(rest).ok()?;
     Some((conn.get(), token.get())).filter(|(conn, token)| *conn != 0 && *token != 0)
@@ -141,7 +142,7 @@ pub(super) fn asker(bytes: &[u8]) -> Option<(u32, u64)> {
 /// A request, shorter than the longest one by so many bytes. Private data longer than [`MAX_PRIVATE`] is cut.
 pub(super) fn put_request(
     guard: &Guard,
-    asking: &Asking,
+    request_head: &RequestHead,
     ours: &Offer,
     private: &[u8],
     shorter: usize,
@@ -150,8 +151,8 @@ pub(super) fn put_request(
 ) {
     let mut rest = Vec::with_capacity(REQUEST);
     put_offer(ours, &private[..private.len().min(MAX_PRIVATE)], &mut rest);
-    rest.resize(REQUEST - shorter.min(SHORTER) - size_of::<Head>() - size_of::<Asking>() - guard.overhead(), 0);
-    guard.close(Head::new(Kind::Request, 0, 0, 0), asking.as_bytes(), &rest, random, out);
+    rest.resize(REQUEST - shorter.min(SHORTER) - size_of::<Head>() - size_of::<RequestHead>() - guard.overhead(), 0);
+    guard.close(Head::new(Kind::Request, 0, 0, 0), request_head.as_bytes(), &rest, random, out);
 }
 
 /// Comes back with the request; or says that it is there and waits for its consumer.
@@ -174,7 +175,6 @@ impl Ticket {
 /// Why there is no connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Reason {
-    /// Nobody listens there.
     NoListener,
     /// The consumer said no.
     Refused,
@@ -182,7 +182,7 @@ pub(crate) enum Reason {
     /// None of the client's versions is spoken here.
     Version,
     NotUnderstood,
-    /// Whoever listens on this qualifier is to be asked.
+    /// The request is to go to the listener on this qualifier.
     HandedOff(u64),
 }
 
@@ -261,13 +261,13 @@ pub(super) fn put_accept(
     random: &mut dyn Random,
     out: &mut Vec<u8>,
 ) {
-    let mut rest = Vec::with_capacity(size_of::<Offered>() + MAX_PRIVATE);
+    let mut rest = Vec::with_capacity(size_of::<WireOffer>() + MAX_PRIVATE);
     put_offer(ours, &private[..private.len().min(MAX_PRIVATE)], &mut rest);
     guard.close(to.head(Kind::Accept), &[], &rest, random, out);
 }
 
 /// The longest that is sent to a client.
-pub(super) const LONGEST_ANSWER: usize = size_of::<Head>() + size_of::<Offered>() + MAX_PRIVATE + GUARD;
+pub(super) const LONGEST_ANSWER: usize = size_of::<Head>() + size_of::<WireOffer>() + MAX_PRIVATE + GUARD;
 
 /// What a server says.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -297,7 +297,7 @@ pub(super) fn answer<'a>(guard: &Guard, packet: &[u8], room: &'a mut Vec<u8>) ->
         Kind::Accept => {
             let bytes = guard.open(packet, 0, room)?;
             let (theirs, private) = offer(bytes)?;
-            let is_whole = bytes.len() == size_of::<Offered>() + private.len();
+            let is_whole = bytes.len() == size_of::<WireOffer>() + private.len();
             is_whole.then_some((None, Answer::Accept(theirs, private)))
         }
         _ => None,
@@ -307,20 +307,26 @@ pub(super) fn answer<'a>(guard: &Guard, packet: &[u8], room: &'a mut Vec<u8>) ->
 /// How a client names the request that it takes back.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Leaving {
+struct Withdrawal {
     conn: U32,
     token: U64,
 }
 
-pub(super) fn put_leaving(guard: &Guard, asking: &Asking, ours: &Offer, random: &mut dyn Random, out: &mut Vec<u8>) {
-    let leaving = Leaving { conn: ours.conn.into(), token: ours.token.into() };
-    guard.close(Head::new(Kind::Reset, 0, 0, 0), asking.as_bytes(), leaving.as_bytes(), random, out);
+pub(super) fn put_withdrawal(
+    guard: &Guard,
+    request_head: &RequestHead,
+    ours: &Offer,
+    random: &mut dyn Random,
+    out: &mut Vec<u8>,
+) {
+    let withdrawal = Withdrawal { conn: ours.conn.into(), token: ours.token.into() };
+    guard.close(Head::new(Kind::Reset, 0, 0, 0), request_head.as_bytes(), withdrawal.as_bytes(), random, out);
 }
 
-pub(super) fn leaving(guard: &Guard, packet: &[u8]) -> Option<(u32, u64)> {
+pub(super) fn withdrawal(guard: &Guard, packet: &[u8]) -> Option<(u32, u64)> {
     let mut room = Vec::new();
-    let leaving = Leaving::read_from_bytes(guard.open(packet, size_of::<Asking>(), &mut room)?).ok()?;
-    Some((leaving.conn.get(), leaving.token.get()))
+    let withdrawal = Withdrawal::read_from_bytes(guard.open(packet, size_of::<RequestHead>(), &mut room)?).ok()?;
+    Some((withdrawal.conn.get(), withdrawal.token.get()))
 }
 
 /// Bytes of a packet that an ICMP message must quote at least: those that only the receiver of the packet knows are among them.
@@ -334,7 +340,7 @@ pub(super) fn is_quoted(packet: &[u8], quote: &[u8]) -> bool {
 
 /// The rest of a request, in `room`.
 pub(super) fn request<'a>(guard: &Guard, packet: &[u8], room: &'a mut Vec<u8>) -> Option<&'a [u8]> {
-    guard.open(packet, size_of::<Asking>(), room)
+    guard.open(packet, size_of::<RequestHead>(), room)
 }
 
 /// It says that its sender does not know the connection that it names. The Reset of a connection that stands does not.
@@ -344,7 +350,7 @@ pub(super) fn is_unknown(guard: &Guard, packet: &[u8]) -> bool {
     is_reset && guard.open(packet, 0, &mut Vec::new()).is_some_and(|rest| rest.is_empty())
 }
 
-/// Says to who made this offer that nobody here knows of it.
+/// A Reset to the side that made this offer, which is not known here.
 pub(super) fn put_unknown(guard: &Guard, theirs: &Offer, random: &mut dyn Random, out: &mut Vec<u8>) {
     guard.close(Head::new(Kind::Reset, FLAG_UNKNOWN, theirs.conn, theirs.token), &[], &[], random, out);
 }

@@ -10,7 +10,7 @@ use super::line::Line;
 use super::scenario::{LinkPlan, Scenario, What};
 use crate::proto::psn::Psn;
 use crate::proto::setup::Offer;
-use crate::proto::setup::answering::RequestId;
+use crate::proto::setup::accept::RequestId;
 use crate::proto::{Nanos, SECONDS};
 
 /// How far a side of a connection is.

@@ -1,6 +1,6 @@
 //! A process: its set-ups, its connections by number, and what they share.
 //!
-//! Drives the machines of `proto` as `setups` and the queue pairs do, without sockets. What its consumers decide, the run says.
+//! Drives the machines of `proto` as `cm` and the queue pairs do, without sockets. What its consumers decide, the run says.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,8 +17,8 @@ use super::network::Datagram;
 use super::scenario::PeerPlan;
 use crate::proto::ids::Ids;
 use crate::proto::seal::Psk;
-use crate::proto::setup::answering::{Answering, Due, Heard, RequestId};
-use crate::proto::setup::opening::{self, Opening, Outcome};
+use crate::proto::setup::accept::{Acceptor, Due, RequestId, Step};
+use crate::proto::setup::connect::{Connector, Outcome, refuse_stray};
 use crate::proto::setup::packets::{self, Reason};
 use crate::proto::setup::{Agreed, Config, Offer, Setup};
 use crate::proto::wire::{self, Kind};
@@ -45,9 +45,9 @@ pub(super) struct Peer {
     pub(super) plan: PeerPlan,
     pub(super) dice: Dice,
     setup: Arc<Setup>,
-    pub(super) answering: Answering,
+    pub(super) acceptor: Acceptor,
     pub(super) ids: Ids,
-    pub(super) openings: BTreeMap<u32, (Opening, usize)>,
+    pub(super) connectors: BTreeMap<u32, (Connector, usize)>,
     accepted: BTreeMap<u32, (RequestId, usize, Agreed)>,
     pub(super) lines: BTreeMap<u32, Line>,
     pub(super) pool: Rc<RefCell<Pool>>,
@@ -64,16 +64,17 @@ impl Peer {
     pub(super) fn new(at: usize, life: u64, plan: &PeerPlan, sealed: bool, seed: u64, now: Nanos) -> Peer {
         let mut dice = Dice::new(seed ^ ((at as u64 + 1) << 32) ^ (life << 48));
         let psk = sealed.then(|| Psk::new(b"0123456789abcdef-secret").expect("long enough"));
-        let config = Config { always_cookies: plan.cookies, ..Config::default() };
+        let unproven = if plan.cookies { 0 } else { Config::default().unproven };
+        let config = Config { unproven, ..Config::default() };
         let setup = Arc::new(Setup::new(config, psk));
         Peer {
             address: address(at, 1000),
             plan: plan.clone(),
-            answering: Answering::new(setup.clone(), now, &mut dice),
+            acceptor: Acceptor::new(setup.clone(), now, &mut dice),
             setup,
             dice,
             ids: Ids::new(64, 2 * SECONDS),
-            openings: BTreeMap::new(),
+            connectors: BTreeMap::new(),
             accepted: BTreeMap::new(),
             lines: BTreeMap::new(),
             pool: Rc::default(),
@@ -95,18 +96,18 @@ impl Peer {
         let ours = self.offer(number, wishes);
         let private = [link as u8; 16];
         let server = address(server, WELL_KNOWN);
-        let opening = Opening::new(self.setup.clone(), server, link as u64, ours, &private, now);
-        self.openings.insert(number, (opening, link));
+        let connector = Connector::new(self.setup.clone(), server, link as u64, ours, &private, now);
+        self.connectors.insert(number, (connector, link));
     }
 
     /// The consumer gives up.
     pub(super) fn withdraw(&mut self, now: Nanos, link: usize) -> bool {
-        let Some(number) = self.openings.iter().find(|(_, (_, of))| *of == link).map(|(number, _)| *number) else {
+        let Some(number) = self.connectors.iter().find(|(_, (_, of))| *of == link).map(|(number, _)| *number) else {
             return false;
         };
-        if let Some((mut opening, _)) = self.openings.remove(&number) {
+        if let Some((mut connector, _)) = self.connectors.remove(&number) {
             let mut packet = Vec::new();
-            let to = opening.withdraw(&mut self.dice, &mut packet);
+            let to = connector.withdraw(&mut self.dice, &mut packet);
             self.out.push((to, packet));
         }
         self.ids.free(number, now);
@@ -116,12 +117,12 @@ impl Peer {
     /// The consumer answers.
     pub(super) fn answer(&mut self, now: Nanos, link: usize, id: RequestId, wishes: Option<&Offer>) -> bool {
         let Some(wishes) = wishes else {
-            self.answering.reject(now, id, Reason::Refused, &mut self.dice);
+            self.acceptor.reject(now, id, Reason::Refused, &mut self.dice);
             return false;
         };
         let number = self.ids.take(now).expect("a number");
         let ours = self.offer(number, wishes);
-        match self.answering.accept(now, id, &ours, &[link as u8; 3], &mut self.dice) {
+        match self.acceptor.accept(now, id, &ours, &[link as u8; 3], &mut self.dice) {
             Some(agreed) => {
                 self.accepted.insert(number, (id, link, agreed));
                 true
@@ -139,7 +140,7 @@ impl Peer {
             self.accepted.iter().filter(|(_, (_, of, _))| *of == link).map(|(number, _)| *number).collect();
         for number in others {
             if let Some((id, ..)) = self.accepted.remove(&number) {
-                self.answering.reject(now, id, Reason::Refused, &mut self.dice);
+                self.acceptor.reject(now, id, Reason::Refused, &mut self.dice);
                 self.ids.free(number, now);
             }
         }
@@ -151,7 +152,7 @@ impl Peer {
             return self.requested(now, &datagram);
         }
         let Some((head, _)) = wire::head(&datagram.bytes).filter(|_| datagram.to == self.address) else { return };
-        if packets::asking(&datagram.bytes).is_some() {
+        if packets::request_head(&datagram.bytes).is_some() {
             return self.requested(now, &datagram);
         }
         let Some(kind) = head.kind() else { return };
@@ -159,16 +160,16 @@ impl Peer {
         if let Some(line) = self.lines.get_mut(&number) {
             return line.receive(now, &mut datagram);
         }
-        if let Some((opening, link)) = self.openings.get_mut(&number) {
+        if let Some((connector, link)) = self.connectors.get_mut(&number) {
             let link = *link;
-            let outcome = opening.receive(now, &datagram.bytes, datagram.from, &mut self.dice);
+            let outcome = connector.receive(now, &datagram.bytes, datagram.from, &mut self.dice);
             return self.opened(now, number, link, outcome);
         }
         if self.accepted.contains_key(&number) {
             return self.maybe_confirmed(now, number, datagram);
         }
         let mut packet = Vec::new();
-        if kind == Kind::Accept && opening::refuse_stray(&self.setup, &datagram.bytes, &mut self.dice, &mut packet) {
+        if kind == Kind::Accept && refuse_stray(&self.setup, &datagram.bytes, &mut self.dice, &mut packet) {
             self.out.push((datagram.from, packet));
         }
     }
@@ -184,7 +185,7 @@ impl Peer {
             Some(Outcome::Ended(ConnectionEvent::Unreachable, _)) => Told::Failed(link, "unreachable"),
             Some(other) => panic!("no side does this: {other:?}"),
         };
-        self.openings.remove(&number);
+        self.connectors.remove(&number);
         if matches!(told, Told::Failed(..)) {
             self.ids.free(number, now);
         }
@@ -192,21 +193,21 @@ impl Peer {
     }
 
     fn requested(&mut self, now: Nanos, datagram: &Datagram) {
-        if packets::asking(&datagram.bytes).is_none() {
+        if packets::request_head(&datagram.bytes).is_none() {
             return;
         }
         let mut packet = Vec::new();
-        match self.answering.receive(now, &datagram.bytes, datagram.from, true, &mut self.dice, &mut packet) {
-            Heard::Nothing | Heard::Unreadable => {}
-            Heard::Answer => self.out.push((datagram.from, packet)),
-            Heard::Asked(id) => {
+        match self.acceptor.receive(now, &datagram.bytes, datagram.from, true, &mut self.dice, &mut packet) {
+            Step::Nothing | Step::Unreadable => {}
+            Step::Answer => self.out.push((datagram.from, packet)),
+            Step::Requested(id) => {
                 self.out.push((datagram.from, packet));
-                let request = self.answering.request(id).expect("it is asked");
+                let request = self.acceptor.request(id).expect("it is asked");
                 let link = request.qual as usize;
                 assert_eq!((request.from, request.private_data), (datagram.from, &[link as u8; 16][..]));
                 self.told.push(Told::Asked(link, id));
             }
-            Heard::Left(id) => self.left(now, id),
+            Step::Withdrawn(id) => self.left(now, id),
         }
     }
 
@@ -224,7 +225,7 @@ impl Peer {
     }
 
     fn maybe_confirmed(&mut self, now: Nanos, number: u32, mut datagram: Datagram) {
-        if let Heard::Left(id) = self.answering.reset(now, &datagram.bytes) {
+        if let Step::Withdrawn(id) = self.acceptor.reset(now, &datagram.bytes) {
             return self.left(now, id);
         }
         let Some((.., agreed)) = self.accepted.get_mut(&number) else { return };
@@ -233,7 +234,7 @@ impl Peer {
             Some(seal) => seal.open(&mut datagram.bytes),
         };
         if let Some(token) = opened.map(|(head, _)| head.token.get())
-            && self.answering.confirmed(now, number, token).is_some()
+            && self.acceptor.confirmed(now, number, token).is_some()
             && let Some((_, link, agreed)) = self.accepted.remove(&number)
         {
             self.take_back(now, link);
@@ -243,21 +244,21 @@ impl Peer {
 
     /// What the time brings, and what is to be said.
     pub(super) fn on_time(&mut self, now: Nanos) {
-        for number in self.openings.keys().copied().collect::<Vec<_>>() {
-            let Some((opening, link)) = self.openings.get_mut(&number) else { continue };
+        for number in self.connectors.keys().copied().collect::<Vec<_>>() {
+            let Some((connector, link)) = self.connectors.get_mut(&number) else { continue };
             let link = *link;
-            let outcome = opening.on_time(now);
+            let outcome = connector.on_time(now);
             let mut packet = Vec::new();
-            if let Some(to) = opening.transmit(now, &mut self.dice, &mut packet) {
+            if let Some(to) = connector.transmit(now, &mut self.dice, &mut packet) {
                 self.out.push((to, packet));
             }
             self.opened(now, number, link, outcome);
         }
         let mut packet = Vec::new();
-        while let Some(due) = self.answering.poll(now, &mut packet) {
+        while let Some(due) = self.acceptor.poll(now, &mut packet) {
             match due {
                 Due::Send(to) => self.out.push((to, std::mem::take(&mut packet))),
-                Due::Left(id) => self.left(now, id),
+                Due::Failed(id) => self.left(now, id),
             }
         }
         self.look_after_lines(now);
@@ -288,16 +289,16 @@ impl Peer {
 
     /// When it is to be looked at.
     pub(super) fn deadline(&self) -> Option<Nanos> {
-        let openings = self.openings.values().filter_map(|(opening, _)| opening.deadline());
+        let connectors = self.connectors.values().filter_map(|(connector, _)| connector.deadline());
         let lines = self.lines.values().filter_map(Line::deadline);
-        openings.chain(lines).chain(self.answering.deadline()).min()
+        connectors.chain(lines).chain(self.acceptor.deadline()).min()
     }
 
     /// Nothing is left of all that was.
     pub(super) fn is_empty(&self) -> bool {
         self.lines.is_empty()
-            && self.openings.is_empty()
+            && self.connectors.is_empty()
             && self.accepted.is_empty()
-            && self.answering.deadline().is_none()
+            && self.acceptor.deadline().is_none()
     }
 }

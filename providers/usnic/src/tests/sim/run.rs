@@ -234,7 +234,7 @@ impl<'a> Run<'a> {
         let due: Vec<_> = link.thinking.extract_if(.., |(due, _)| *due <= self.now).collect();
         for (_, id) in due {
             let server = &mut self.peers[plan.ends[1]];
-            if server.answering.request(id).is_none() {
+            if server.acceptor.request(id).is_none() {
                 continue;
             }
             let is_free = matches!(link.fate[1], Fate::Before | Fate::Failed("left") | Fate::Trying);

@@ -19,7 +19,7 @@ const TO: To = To { conn: 3, token: 4, hop: 5 };
 fn a_request(guard: &Guard, private: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let ticket = Some(Ticket::new(8, [9; 16]));
-    put_request(guard, &Asking::new(77, 2, ticket), &an_offer(), private, 0, &mut Dice::new(2), &mut out);
+    put_request(guard, &RequestHead::new(77, 2, ticket), &an_offer(), private, 0, &mut Dice::new(2), &mut out);
     out
 }
 
@@ -52,8 +52,8 @@ fn put(guard: &Guard, answer: &Answer<'_>) -> Vec<u8> {
 
 #[test]
 fn records_have_no_gaps() {
-    assert_eq!((size_of::<Asking>(), size_of::<Offered>(), size_of::<Ticket>()), (32, 52, 24));
-    assert_eq!((size_of::<Refused>(), size_of::<Leaving>(), size_of::<Fin>()), (16, 12, 8));
+    assert_eq!((size_of::<RequestHead>(), size_of::<WireOffer>(), size_of::<Ticket>()), (32, 52, 24));
+    assert_eq!((size_of::<Refused>(), size_of::<Withdrawal>(), size_of::<Fin>()), (16, 12, 8));
 }
 
 #[test]
@@ -63,11 +63,14 @@ fn a_request_is_of_one_size_or_a_little_shorter_and_three_of_it_hold_every_answe
             let private = vec![1; length];
             let packet = a_request(&guard, &private);
             assert_eq!(packet.len(), REQUEST);
-            let asking = asking(&packet).expect("a request");
-            assert_eq!((asking.qual(), asking.hop(), asking.epoch.get(), asking.cookie), (77, 2, 8, [9; 16]));
+            let request_head = request_head(&packet).expect("a request");
+            assert_eq!(
+                (request_head.qual(), request_head.hop(), request_head.epoch.get(), request_head.cookie),
+                (77, 2, 8, [9; 16])
+            );
             let mut room = Vec::new();
             let rest = request(&guard, &packet, &mut room).expect("whole");
-            assert_eq!(asker(rest), Some((9, an_offer().token)));
+            assert_eq!(requester(rest), Some((9, an_offer().token)));
             assert_eq!(offer(rest), Some((an_offer(), &private[..length.min(MAX_PRIVATE)])));
         }
         for shorter in [1, SHORTER, SHORTER + 1] {
@@ -75,7 +78,7 @@ fn a_request_is_of_one_size_or_a_little_shorter_and_three_of_it_hold_every_answe
             let private = &[1; MAX_PRIVATE];
             put_request(
                 &guard,
-                &Asking::new(77, 2, None),
+                &RequestHead::new(77, 2, None),
                 &an_offer(),
                 private,
                 shorter,
@@ -83,7 +86,7 @@ fn a_request_is_of_one_size_or_a_little_shorter_and_three_of_it_hold_every_answe
                 &mut packet,
             );
             assert_eq!(packet.len(), REQUEST - shorter.min(SHORTER));
-            assert!(asking(&packet).is_some() && request(&guard, &packet, &mut Vec::new()).is_some());
+            assert!(request_head(&packet).is_some() && request(&guard, &packet, &mut Vec::new()).is_some());
         }
         for (packet, ..) in answers(&guard) {
             assert!(packet.len() <= LONGEST_ANSWER && packet.len() * 3 / 2 <= 3 * REQUEST);
@@ -114,14 +117,15 @@ fn answers_come_through_and_no_cut_or_flipped_bit_is_believed() {
 fn no_cut_or_flipped_bit_of_a_request_or_of_taking_it_back_is_believed() {
     for guard in guards() {
         let mut leaves = Vec::new();
-        put_leaving(&guard, &Asking::new(77, 2, None), &an_offer(), &mut Dice::new(4), &mut leaves);
-        assert_eq!(asking(&leaves).map(|asking| asking.qual()), Some(77));
-        assert_eq!(leaving(&guard, &leaves), Some((9, an_offer().token)));
+        put_withdrawal(&guard, &RequestHead::new(77, 2, None), &an_offer(), &mut Dice::new(4), &mut leaves);
+        assert_eq!(request_head(&leaves).map(|request_head| request_head.qual()), Some(77));
+        assert_eq!(withdrawal(&guard, &leaves), Some((9, an_offer().token)));
         assert!(!is_unknown(&guard, &leaves));
         let asks = a_request(&guard, b"private");
-        let is_request = |packet: &[u8]| asking(packet).is_some() && request(&guard, packet, &mut Vec::new()).is_some();
-        let is_leaving = |packet: &[u8]| asking(packet).is_some() && leaving(&guard, packet).is_some();
-        for (packet, is_good) in [(&asks, &is_request as &dyn Fn(&[u8]) -> bool), (&leaves, &is_leaving)] {
+        let is_request =
+            |packet: &[u8]| request_head(packet).is_some() && request(&guard, packet, &mut Vec::new()).is_some();
+        let is_withdrawal = |packet: &[u8]| request_head(packet).is_some() && withdrawal(&guard, packet).is_some();
+        for (packet, is_good) in [(&asks, &is_request as &dyn Fn(&[u8]) -> bool), (&leaves, &is_withdrawal)] {
             assert!(is_good(packet));
             assert!((0..packet.len()).all(|end| !is_good(&packet[..end])));
             for bit in 0..packet.len() * 8 {
@@ -140,7 +144,7 @@ fn who_does_not_know_a_connection_says_so_with_its_number_and_token() {
         put_unknown(&guard, &an_offer(), &mut Dice::new(5), &mut packet);
         let (head, _) = wire::head(&packet).expect("a packet");
         assert_eq!((head.conn.get(), head.token.get()), (9, an_offer().token));
-        assert!(is_unknown(&guard, &packet) && asking(&packet).is_none());
+        assert!(is_unknown(&guard, &packet) && request_head(&packet).is_none());
         for bit in 0..packet.len() * 8 {
             let mut bad = packet.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
@@ -156,15 +160,15 @@ fn who_does_not_know_a_connection_says_so_with_its_number_and_token() {
 
 #[test]
 fn offers_that_make_no_sense_are_refused() {
-    let bytes = |change: fn(&mut Offered), private: usize| {
+    let bytes = |change: fn(&mut WireOffer), private: usize| {
         let mut out = Vec::new();
         put_offer(&an_offer(), &[], &mut out);
-        let mut offered = Offered::read_from_bytes(&out).expect("just written");
+        let mut offered = WireOffer::read_from_bytes(&out).expect("just written");
         change(&mut offered);
         [offered.as_bytes(), &vec![0; private]].concat()
     };
     assert!(offer(&bytes(|_| {}, 0)).is_some());
-    type Change = fn(&mut Offered);
+    type Change = fn(&mut WireOffer);
     let bad: [(Change, usize); 7] = [
         (|it| it.conn = 0.into(), 0),
         (|it| it.token = 0.into(), 0),
@@ -177,9 +181,9 @@ fn offers_that_make_no_sense_are_refused() {
     for (which, (change, private)) in bad.into_iter().enumerate() {
         assert_eq!(offer(&bytes(change, private)), None, "{which}");
     }
-    assert_eq!(asker(&bytes(|it| it.conn = 0.into(), 0)), None);
-    assert_eq!(asker(&bytes(|it| it.token = 0.into(), 0)), None);
-    assert!(asker(&bytes(|it| it.mtu = 0.into(), 0)).is_some(), "it can be told so");
+    assert_eq!(requester(&bytes(|it| it.conn = 0.into(), 0)), None);
+    assert_eq!(requester(&bytes(|it| it.token = 0.into(), 0)), None);
+    assert!(requester(&bytes(|it| it.mtu = 0.into(), 0)).is_some(), "it can be told so");
 }
 
 #[test]
@@ -216,10 +220,10 @@ proptest! {
         }
         for guard in &guards {
             prop_assert!(answer(guard, &packet, &mut Vec::new()).is_none());
-            prop_assert!(leaving(guard, &packet).is_none() && !is_unknown(guard, &packet));
+            prop_assert!(withdrawal(guard, &packet).is_none() && !is_unknown(guard, &packet));
             prop_assert!(request(guard, &packet, &mut Vec::new()).is_none());
         }
-        let _ = (asking(&packet), offer(&packet), asker(&packet), fin(&packet));
+        let _ = (request_head(&packet), offer(&packet), requester(&packet), fin(&packet));
     }
 
     #[test]
@@ -233,6 +237,6 @@ proptest! {
         if let Some((_, Answer::Accept(offer, private))) = answer(guard, &packet, &mut Vec::new()) {
             prop_assert!(private.len() <= MAX_PRIVATE && offer.conn != 0 && offer.token != 0 && offer.mtu >= MIN_MTU);
         }
-        let _ = (leaving(guard, &packet), is_unknown(guard, &packet), offer(&rest), asker(&rest));
+        let _ = (withdrawal(guard, &packet), is_unknown(guard, &packet), offer(&rest), requester(&rest));
     }
 }

@@ -1,6 +1,6 @@
 //! Set-ups that go wrong, each by its name, and many that go wrong at random.
 
-use super::super::answering::Counts;
+use super::super::accept::Counts;
 use super::super::cookies::TURN;
 use super::super::packets::{self, REQUEST};
 use super::world::*;
@@ -133,7 +133,7 @@ fn how_long_it_waits_for_a_consumer_is_not_the_machines_business() {
     world.run(3600 * SECONDS);
     assert_eq!((world.clients[client].outcome.as_deref(), world.asked.len(), world.left.len()), (None, 1, 0));
     let (mut dice, mut out) = (Dice::new(21), Vec::new());
-    let to = world.clients[client].opening.withdraw(&mut dice, &mut out);
+    let to = world.clients[client].connector.withdraw(&mut dice, &mut out);
     (0..5).for_each(|_| world.send(client_at(client), to, out.clone()));
     world.run(3601 * SECONDS);
     assert_eq!(world.left, world.asked);
@@ -181,8 +181,8 @@ fn a_client_that_takes_it_back_is_gone_for_the_server() {
         world.run(SECONDS);
         assert_eq!((world.asked.len(), world.left.len()), (1, 0));
         let (now, mut out) = (world.now, Vec::new());
-        let to = world.clients[client].opening.withdraw(&mut world.dice, &mut out);
-        assert!(out.len() < REQUEST && world.clients[client].opening.deadline().is_none());
+        let to = world.clients[client].connector.withdraw(&mut world.dice, &mut out);
+        assert!(out.len() < REQUEST && world.clients[client].connector.deadline().is_none());
         world.send(world.clients[client].at, to, out);
         world.run(now + SECONDS);
         assert_eq!(world.left, world.asked);
@@ -323,7 +323,7 @@ fn a_wrong_key_connects_to_nothing_and_gets_no_answer() {
             assert_eq!(world.clients[client].outcome.as_deref(), Some("Unreachable"));
         }
         assert!(world.log.iter().all(|(from, ..)| from.ip() != server_at(0).ip()), "not a word");
-        assert!(world.asked.is_empty() && world.answering.counts().unreadable > 6);
+        assert!(world.asked.is_empty() && world.acceptor.counts().unreadable > 6);
     }
 }
 
@@ -338,7 +338,7 @@ fn many_at_once_all_stand() {
         world.run(60 * SECONDS);
         assert!((0..400).all(|client| stands(&world, client)));
         assert_eq!(world.asked.len(), 400);
-        let Counts { cookies, no_room, .. } = world.answering.counts();
+        let Counts { cookies, no_room, .. } = world.acceptor.counts();
         assert!(cookies > 200 && no_room == 0, "{cookies} cookies");
     }
 }
@@ -356,7 +356,7 @@ fn two_that_ask_each_other_at_once_get_two_connections() {
     // What is meant for the one is nothing to the other.
     for (_, _, packet) in &there.log {
         let before = back.asked.len();
-        if packets::asking(packet).is_none() {
+        if packets::request_head(packet).is_none() {
             back.send(server_at(5000), back.clients[0].at, packet.clone());
             back.send(client_at(0), server_at(5000), packet.clone());
         }

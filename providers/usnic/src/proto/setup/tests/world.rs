@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use super::super::answering::{Answering, Due, Heard, RequestId};
-use super::super::opening::{Confirming, Opening, Outcome, refuse_stray};
+use super::super::accept::{Acceptor, Due, RequestId, Step};
+use super::super::connect::{Confirming, Connector, Outcome, refuse_stray};
 use super::super::packets::{self, Reason};
 use super::*;
 use crate::proto::wire::{self, Head, Kind};
@@ -48,7 +48,7 @@ pub(crate) enum Will {
 /// A client's attempt.
 pub(crate) struct Client {
     pub(crate) at: SocketAddr,
-    pub(crate) opening: Opening,
+    pub(crate) connector: Connector,
     pub(crate) ours: (u32, u64),
     pub(crate) confirming: Option<Confirming>,
     pub(crate) agreed: Option<Agreed>,
@@ -69,7 +69,7 @@ pub(crate) struct World {
     pub(crate) faults: Faults,
     pub(crate) setup: Arc<Setup>,
     pub(crate) clients: Vec<Client>,
-    pub(crate) answering: Answering,
+    pub(crate) acceptor: Acceptor,
     pub(crate) conns: BTreeMap<u32, Accepted>,
     pub(crate) will: fn(u64) -> Will,
     /// Nobody has the well-known port.
@@ -94,14 +94,14 @@ impl World {
     pub(crate) fn new(seed: u64, config: Config, secret: Option<&str>) -> World {
         let mut dice = Dice::new(seed);
         let setup = Arc::new(Setup::new(config, secret.and_then(|secret| Psk::new(secret.as_bytes()))));
-        let answering = Answering::new(setup.clone(), 0, &mut dice);
+        let acceptor = Acceptor::new(setup.clone(), 0, &mut dice);
         World {
             now: 0,
             dice,
             faults: Faults { delay: MILLIS, ..Faults::default() },
             setup,
             clients: Vec::new(),
-            answering,
+            acceptor,
             conns: BTreeMap::new(),
             will: |_| Will::Accept(0),
             is_deaf: false,
@@ -127,10 +127,10 @@ impl World {
         self.next_conn += 1;
         let offer = Offer { ord: 4, ird: 2, mtu: 1500, ..Offer::new(self.next_conn, &mut self.dice) };
         let (server, private) = (server_at(WELL_KNOWN), vec![index as u8; index * 7 % (MAX_PRIVATE + 1)]);
-        let opening = Opening::new(setup, server, qual, offer, &private, self.now);
+        let connector = Connector::new(setup, server, qual, offer, &private, self.now);
         self.clients.push(Client {
             at: client_at(index),
-            opening,
+            connector,
             ours: (offer.conn, offer.token),
             confirming: None,
             agreed: None,
@@ -142,7 +142,7 @@ impl World {
 
     /// The server dies and comes back: it knows nothing any more.
     pub(crate) fn restart_server(&mut self) {
-        self.answering = Answering::new(self.setup.clone(), self.now, &mut self.dice);
+        self.acceptor = Acceptor::new(self.setup.clone(), self.now, &mut self.dice);
         self.conns.clear();
         self.plans.clear();
     }
@@ -183,11 +183,11 @@ impl World {
             self.act();
             let deadlines = self.clients.iter().flat_map(|client| {
                 let confirming = client.confirming.and_then(|it| it.deadline());
-                client.opening.deadline().into_iter().chain(confirming)
+                client.connector.deadline().into_iter().chain(confirming)
             });
             let plans = self.plans.iter().map(|(at, ..)| *at);
             let way = self.way.iter().map(|(at, ..)| *at);
-            let next = deadlines.chain(plans).chain(way).chain(self.answering.deadline()).min();
+            let next = deadlines.chain(plans).chain(way).chain(self.acceptor.deadline()).min();
             match next {
                 Some(next) if next <= end => self.now = self.now.max(next),
                 _ => break,
@@ -213,10 +213,10 @@ impl World {
         }
         self.consumer();
         let mut out = Vec::new();
-        while let Some(due) = self.answering.poll(now, &mut out) {
+        while let Some(due) = self.acceptor.poll(now, &mut out) {
             match due {
                 Due::Send(to) => self.send(server_at(5000), to, std::mem::take(&mut out)),
-                Due::Left(id) => self.left.push(id),
+                Due::Failed(id) => self.left.push(id),
             }
         }
         for index in 0..self.clients.len() {
@@ -227,11 +227,11 @@ impl World {
     fn client_time(&mut self, index: usize) {
         let (now, mut out) = (self.now, Vec::new());
         let client = &mut self.clients[index];
-        if let Some(outcome) = client.opening.on_time(now) {
+        if let Some(outcome) = client.connector.on_time(now) {
             client.outcome = Some(name(&outcome));
         }
         let at = client.at;
-        if let Some(to) = client.opening.transmit(now, &mut self.dice, &mut out) {
+        if let Some(to) = client.connector.transmit(now, &mut self.dice, &mut out) {
             self.send(at, to, std::mem::take(&mut out));
         }
         let client = &mut self.clients[index];
@@ -268,7 +268,7 @@ impl World {
             }
             return;
         }
-        match client.opening.receive(self.now, &packet, from, &mut self.dice) {
+        match client.connector.receive(self.now, &packet, from, &mut self.dice) {
             Some(Outcome::Established { agreed, private_data }) => {
                 client.outcome = Some(format!("Established {private_data:?}"));
                 let Config { first_repeat, last_repeat, silence, .. } = self.setup.config;
@@ -282,13 +282,14 @@ impl World {
 
     fn at_server(&mut self, from: SocketAddr, to: SocketAddr, mut packet: Vec<u8>) {
         let (now, mut out) = (self.now, Vec::new());
-        if let Some(asking) = packets::asking(&packet).filter(|_| to.port() != WELL_KNOWN || !self.is_deaf) {
-            let listens = (QUAL..QUAL + 10).contains(&asking.qual());
-            match self.answering.receive(now, &packet, from, listens, &mut self.dice, &mut out) {
-                Heard::Nothing | Heard::Unreadable => {}
-                Heard::Answer => {}
-                Heard::Asked(id) => self.is_asked(id),
-                Heard::Left(id) => self.left.push(id),
+        if let Some(request_head) = packets::request_head(&packet).filter(|_| to.port() != WELL_KNOWN || !self.is_deaf)
+        {
+            let listens = (QUAL..QUAL + 10).contains(&request_head.qual());
+            match self.acceptor.receive(now, &packet, from, listens, &mut self.dice, &mut out) {
+                Step::Nothing | Step::Unreadable => {}
+                Step::Answer => {}
+                Step::Requested(id) => self.is_requested(id),
+                Step::Withdrawn(id) => self.left.push(id),
             }
             if !out.is_empty() {
                 self.send(server_at(5000), from, out);
@@ -301,12 +302,12 @@ impl World {
             return;
         }
         if !opens(&mut conn.agreed, &mut packet.clone()) || head.kind() == Some(Kind::Reset) {
-            if let Heard::Left(id) = self.answering.reset(now, &packet) {
+            if let Step::Withdrawn(id) = self.acceptor.reset(now, &packet) {
                 self.left.push(id);
             }
             return;
         }
-        if let Some(id) = self.answering.confirmed(now, head.conn.get(), head.token.get()) {
+        if let Some(id) = self.acceptor.confirmed(now, head.conn.get(), head.token.get()) {
             assert_eq!(id, conn.id);
             conn.established = true;
         }
@@ -319,9 +320,9 @@ impl World {
         }
     }
 
-    fn is_asked(&mut self, id: RequestId) {
+    fn is_requested(&mut self, id: RequestId) {
         self.asked.push(id);
-        let request = self.answering.request(id).expect("it has just come");
+        let request = self.acceptor.request(id).expect("it has just come");
         let client = self.clients.iter().find(|client| client.at == request.from);
         assert!(client.is_none_or(|client| client.private == request.private_data), "the private data is the client's");
         let will = (self.will)(request.qual);
@@ -339,8 +340,8 @@ impl World {
         for (_, id, will) in due {
             match will {
                 Will::Accept(_) => self.accept(id),
-                Will::Reject(_) => self.answering.reject(now, id, Reason::Refused, &mut self.dice),
-                Will::HandOff(qual) => self.answering.reject(now, id, Reason::HandedOff(qual), &mut self.dice),
+                Will::Reject(_) => self.acceptor.reject(now, id, Reason::Refused, &mut self.dice),
+                Will::HandOff(qual) => self.acceptor.reject(now, id, Reason::HandedOff(qual), &mut self.dice),
                 Will::Never => {}
             }
         }
@@ -349,7 +350,7 @@ impl World {
     fn accept(&mut self, id: RequestId) {
         self.next_conn += 1;
         let offer = Offer { ord: 1, ird: 3, mtu: 9000, ..Offer::new(self.next_conn, &mut self.dice) };
-        match self.answering.accept(self.now, id, &offer, b"welcome", &mut self.dice) {
+        match self.acceptor.accept(self.now, id, &offer, b"welcome", &mut self.dice) {
             Some(agreed) => {
                 self.conns.insert(offer.conn, Accepted { agreed, id, established: false });
             }

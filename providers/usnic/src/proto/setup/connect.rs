@@ -1,13 +1,13 @@
-//! The client's side of one attempt: asks until there is an answer, and gives up only when the server shows no sign of life.
+//! The active side of one attempt: repeats its request until an answer comes, and gives up only when the peer is silent.
 //!
-//! How long the consumer waits is not known here: the caller ends an attempt by [`Opening::withdraw`]. Answers are believed
-//! if they name the attempt by its number and token and come from the host that was asked; a late one, of a listener that
-//! handed the request on, is not. Who says that the request is pending is asked again where it said so: the well-known port is
-//! free as soon as its listener is, and the request is not.
+//! The consumer's timeout is not known here: the caller ends an attempt by [`Connector::withdraw`]. An answer counts if it has
+//! the attempt's number and token and comes from the host that the request went to; a late one, of a listener that handed the
+//! request off, does not. After an answer that the request is pending, the request is repeated to where that answer came from:
+//! the well-known port is closed when its listener is, but the request lives on.
 //!
-//! A port may be shared by several processes of the server's host, of which any can pass the request on and one may be stopped.
-//! A request that is repeated because nothing was heard is one byte shorter than before, by which the server's kernel chooses
-//! another of these processes (`net::reuseport`). When it stands, [`Confirming`] lives on beside the connection.
+//! A port may be shared by several processes of the peer's host; any of them can pass the request on, and one may be stopped. A
+//! request that is repeated for want of an answer is one byte shorter than before, by which the peer's kernel chooses another of
+//! these processes (`net::reuseport`). [`Confirming`] repeats the confirmation beside the established connection.
 
 use std::mem;
 use std::net::SocketAddr;
@@ -19,17 +19,17 @@ use zerocopy::IntoBytes;
 
 use dapl::provider::ConnectionEvent;
 
-use super::packets::{self, Answer, Asking, Reason, SHORTER, Ticket};
+use super::packets::{self, Answer, Reason, RequestHead, SHORTER, Ticket};
 use super::{Agreed, Offer, Random, Setup, Terms};
 use crate::proto::Nanos;
 use crate::proto::wire::{self, Kind};
 
-/// So often a request may be handed on: two listeners could do it for ever.
+/// How often a request may be handed off: two listeners could do it for ever.
 const MAX_HOPS: u16 = 8;
-/// A server that is silent was asked so often at least: a process that stood still has not listened.
-const MIN_ASKED: u32 = 3;
-/// So often, between repetitions, the host must say that nobody has the port before it is believed.
-const MIN_NOBODY: u32 = 2;
+/// How often a request is sent at least before the peer counts as silent: after a pause of this process, answers may wait.
+const MIN_SENDS: u32 = 3;
+/// How often, between repetitions, the host must report the port as closed before that is believed.
+const MIN_CLOSED: u32 = 2;
 
 /// How an attempt ended.
 #[derive(Debug)]
@@ -42,12 +42,12 @@ pub(crate) enum Outcome {
 
 /// One attempt.
 #[derive(Debug)]
-pub(crate) struct Opening {
+pub(crate) struct Connector {
     setup: Arc<Setup>,
     server: SocketAddr,
-    /// Asked next, if nobody is at `server`.
+    /// The next address, if `server` does not answer the request.
     alternative: Option<SocketAddr>,
-    /// Where the request is repeated: the well-known address, or whoever has said that it is pending there.
+    /// Where the request is repeated: the well-known address, or the source of the answer that it is pending.
     at: SocketAddr,
     qual: u64,
     ours: Offer,
@@ -64,7 +64,7 @@ pub(crate) struct Opening {
     /// When it is sent next; `None`: the attempt is over.
     due: Option<Nanos>,
     wait: Nanos,
-    /// Until then an answer that nobody listens is not believed, and how long the next repetition waits.
+    /// Until then a request without a listener is repeated; how long the next repetition waits.
     seek_until: Nanos,
     seek_wait: Duration,
     /// After the next "pending" it waits so long.
@@ -72,14 +72,14 @@ pub(crate) struct Opening {
     sent_at: Nanos,
     /// The last sign of life, or the beginning, and how often the request was sent since.
     heard: Nanos,
-    asked: u32,
-    /// So often the host said that nobody has the port, once per request at most.
-    nobody: u32,
-    nobody_counts: bool,
+    sends: u32,
+    /// How often the host has reported the port as closed, at most once per request.
+    closed: u32,
+    closed_counts: bool,
 }
 
-impl Opening {
-    /// Asks whoever listens on `qual` at the well-known address `server`. `private` is at most
+impl Connector {
+    /// A request to the listener on `qual` at the well-known address `server`. `private` is at most
     /// [`MAX_PRIVATE`](super::MAX_PRIVATE) long.
     pub(crate) fn new(
         setup: Arc<Setup>,
@@ -88,9 +88,9 @@ impl Opening {
         ours: Offer,
         private: &[u8],
         now: Nanos,
-    ) -> Opening {
+    ) -> Connector {
         let wait = setup.config.first_repeat;
-        let mut opening = Opening {
+        let mut connector = Connector {
             setup: setup.clone(),
             server,
             alternative: None,
@@ -110,26 +110,26 @@ impl Opening {
             patience: wait,
             sent_at: now,
             heard: now,
-            asked: 0,
-            nobody: 0,
-            nobody_counts: true,
+            sends: 0,
+            closed: 0,
+            closed_counts: true,
         };
-        opening.ask(None, now);
-        opening
+        connector.restart(None, now);
+        connector
     }
 
-    /// The same; if nobody is at the server's address, this one is asked.
-    pub(crate) fn or_at(self, alternative: Option<SocketAddr>) -> Opening {
-        Opening { alternative, ..self }
+    /// The same, with another address to try.
+    pub(crate) fn or_at(self, alternative: Option<SocketAddr>) -> Connector {
+        Connector { alternative, ..self }
     }
 
-    /// Who is asked.
+    /// Where the request goes.
     pub(crate) fn server(&self) -> SocketAddr {
         self.server
     }
 
     /// The request anew, to leave at once.
-    fn ask(&mut self, ticket: Option<Ticket>, now: Nanos) {
+    fn restart(&mut self, ticket: Option<Ticket>, now: Nanos) {
         self.ticket = ticket;
         self.due = Some(now);
         self.wait = self.setup.config.first_repeat;
@@ -139,22 +139,22 @@ impl Opening {
     /// Appends the request if it is due, and says where it goes.
     pub(crate) fn transmit(&mut self, now: Nanos, random: &mut dyn Random, out: &mut Vec<u8>) -> Option<SocketAddr> {
         self.due.filter(|due| now >= *due)?;
-        // Who had it last says nothing. Whoever answers is asked again without a change.
-        if self.asked > 0 {
+        // The process that had it last is silent. After an answer the length stays.
+        if self.sends > 0 {
             self.shorter = (self.shorter + 1) % (SHORTER + 1);
         }
-        let asking = Asking::new(self.qual, self.hop, self.ticket);
+        let request_head = RequestHead::new(self.qual, self.hop, self.ticket);
         let (guard, packet) = (&self.setup.guard, &mut self.packet);
         packet.clear();
-        packets::put_request(guard, &asking, &self.ours, &self.private, self.shorter, random, packet);
+        packets::put_request(guard, &request_head, &self.ours, &self.private, self.shorter, random, packet);
         out.extend_from_slice(packet);
         self.sent_at = now;
-        self.asked = self.asked.saturating_add(1);
-        self.nobody_counts = true;
+        self.sends = self.sends.saturating_add(1);
+        self.closed_counts = true;
         self.due = Some(now.saturating_add(self.wait));
         self.wait = (self.wait * 2).min(self.setup.config.last_repeat);
-        // Who was there and is silent may have moved: from time to time the well-known port is asked, too.
-        let is_lost = self.asked > MIN_ASKED && self.asked.is_multiple_of(2);
+        // A peer that has become silent may have moved: the well-known port gets every second repetition.
+        let is_lost = self.sends > MIN_SENDS && self.sends.is_multiple_of(2);
         Some(if is_lost { self.server } else { self.at })
     }
 
@@ -168,7 +168,7 @@ impl Opening {
     ) -> Option<Outcome> {
         let (head, _) = wire::head(packet)?;
         let is_ours = head.conn.get() == self.ours.conn && head.token.get() == self.ours.token;
-        // A server that could answer from anywhere could have us send to anybody.
+        // Else a peer could direct this side's requests to any host.
         if self.due.is_none() || !is_ours || from.ip().to_canonical() != self.server.ip().to_canonical() {
             return None;
         }
@@ -178,7 +178,7 @@ impl Opening {
         if hop.is_some_and(|hop| hop != self.hop) {
             return None;
         }
-        (self.heard, self.asked, self.nobody) = (now, 0, 0);
+        (self.heard, self.sends, self.closed) = (now, 0, 0);
         match answer {
             Answer::Again(ticket) => self.again(ticket, now),
             Answer::Pending => {
@@ -194,7 +194,7 @@ impl Opening {
             }
             Answer::Reject(Reason::HandedOff(qual)) if self.hop < MAX_HOPS => {
                 (self.qual, self.hop) = (qual, self.hop + 1);
-                self.ask(None, now);
+                self.restart(None, now);
             }
             Answer::Reject(Reason::NoListener) if self.seeks_on(now) || self.turn_to_alternative(now) => {}
             Answer::Reject(reason) => {
@@ -207,7 +207,7 @@ impl Opening {
         None
     }
 
-    /// Nobody listens yet: the request is repeated soon. False: the time for that is over.
+    /// There is no listener yet: the request is repeated soon. False: the time for that is over.
     fn seeks_on(&mut self, now: Nanos) -> bool {
         let is_time_left = now < self.seek_until;
         if is_time_left {
@@ -223,12 +223,11 @@ impl Opening {
         is_time_left
     }
 
-    /// A cookie: the request goes out with it, at once the first time; but a server that says nothing else does not make us
-    /// send as fast as it can.
+    /// A cookie: the request is repeated with it, at once the first time. Further cookies don't change the pace of requests.
     fn again(&mut self, ticket: Ticket, now: Nanos) {
         let (due, wait) = (self.due, self.wait);
         let is_first = self.cookie_of.replace(self.hop) != Some(self.hop);
-        self.ask(Some(ticket), now);
+        self.restart(Some(ticket), now);
         if !is_first {
             (self.due, self.wait) = (due, wait);
         }
@@ -236,7 +235,7 @@ impl Opening {
 
     /// The deadline is here; then `transmit` may have something.
     pub(crate) fn on_time(&mut self, now: Nanos) -> Option<Outcome> {
-        let is_silent = now.saturating_sub(self.heard) >= self.setup.config.silence && self.asked >= MIN_ASKED;
+        let is_silent = now.saturating_sub(self.heard) >= self.setup.config.silence && self.sends >= MIN_SENDS;
         if self.due.is_none() || !is_silent {
             return None;
         }
@@ -244,13 +243,13 @@ impl Opening {
         Some(Outcome::Ended(ConnectionEvent::Unreachable, None))
     }
 
-    /// The host says that nobody has the port `to`, and quotes what was sent there. It is asked once more, then that is an
-    /// answer: nobody listens, or who has had the request is gone.
-    pub(crate) fn nobody_there(&mut self, now: Nanos, to: SocketAddr, quote: &[u8]) -> Option<Outcome> {
+    /// An ICMP message says that the port `to` is closed, and quotes what was sent there. The second one is an answer: there is no
+    /// listener, or the process that had the request is gone.
+    pub(crate) fn port_closed(&mut self, now: Nanos, to: SocketAddr, quote: &[u8]) -> Option<Outcome> {
         let is_answer = to == self.at && packets::is_quoted(&self.packet, quote);
-        self.due.filter(|_| is_answer && mem::take(&mut self.nobody_counts))?;
-        self.nobody += 1;
-        if self.nobody < MIN_NOBODY {
+        self.due.filter(|_| is_answer && mem::take(&mut self.closed_counts))?;
+        self.closed += 1;
+        if self.closed < MIN_CLOSED {
             self.due = Some(now.saturating_add(self.setup.config.first_repeat / 4));
             return None;
         }
@@ -265,32 +264,32 @@ impl Opening {
         })
     }
 
-    /// Nobody is at the server's address. False: there is no other.
+    /// Turns to the other address. False: there is none.
     fn turn_to_alternative(&mut self, now: Nanos) -> bool {
         let Some(server) = self.alternative.take() else { return false };
         self.server = server;
-        self.ask(None, now);
-        (self.heard, self.asked, self.nobody, self.shorter, self.cookie_of) = (now, 0, 0, 0, None);
+        self.restart(None, now);
+        (self.heard, self.sends, self.closed, self.shorter, self.cookie_of) = (now, 0, 0, 0, None);
         true
     }
 
     /// When `on_time` and `transmit` are to be called; `None`: the attempt is over.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let silent = self.heard.saturating_add(self.setup.config.silence);
-        self.due.map(|due| if self.asked >= MIN_ASKED { due.min(silent) } else { due })
+        self.due.map(|due| if self.sends >= MIN_SENDS { due.min(silent) } else { due })
     }
 
     /// The consumer has given up: ends the attempt, and appends what tells the server so.
     pub(crate) fn withdraw(&mut self, random: &mut dyn Random, out: &mut Vec<u8>) -> SocketAddr {
         self.due = None;
-        let asking = Asking::new(self.qual, self.hop, None);
-        packets::put_leaving(&self.setup.guard, &asking, &self.ours, random, out);
+        let request_head = RequestHead::new(self.qual, self.hop, None);
+        packets::put_withdrawal(&self.setup.guard, &request_head, &self.ours, random, out);
         self.at
     }
 }
 
-/// The confirmation of an accept, repeated until anything comes from the server: a server that says nothing of its own would
-/// else not know that the connection stands.
+/// The confirmation of an accept, repeated until anything comes from the peer, which needs it to know that the connection is
+/// established.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Confirming {
     /// When it is said next; `None`: enough.
@@ -335,8 +334,7 @@ impl Confirming {
     }
 }
 
-/// An accept came for a number and token that nobody has: the answer to a request of a former life, or to one that was taken
-/// back. `true`: what says so was appended, complete; it goes to where the accept came from, and is shorter.
+/// An accept came for a number and token that no attempt has: the request was withdrawn, or of an earlier process. `true`: what says so was appended, complete; it goes to where the accept came from, and is shorter.
 pub(crate) fn refuse_stray(setup: &Setup, packet: &[u8], random: &mut dyn Random, out: &mut Vec<u8>) -> bool {
     let mut room = Vec::new();
     let Some((_, Answer::Accept(theirs, _))) = packets::answer(&setup.guard, packet, &mut room) else { return false };

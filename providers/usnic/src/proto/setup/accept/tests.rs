@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::super::opening::Opening;
+use super::super::connect::Connector;
 use super::super::packets::{Answer, REQUEST};
 use super::super::tests::Dice;
 use super::super::{Config, MAX_PRIVATE};
@@ -12,7 +12,7 @@ use crate::proto::seal::Psk;
 use crate::proto::wire::VERSION;
 
 struct Server {
-    answering: Answering,
+    acceptor: Acceptor,
     setup: Arc<Setup>,
     dice: Dice,
     /// The bytes of the last answer.
@@ -23,22 +23,22 @@ impl Server {
     fn new(config: Config, secret: Option<&[u8]>) -> Server {
         let mut dice = Dice::new(1);
         let setup = Arc::new(Setup::new(config, secret.and_then(Psk::new)));
-        Server { answering: Answering::new(setup.clone(), 0, &mut dice), setup, dice, out: Vec::new() }
+        Server { acceptor: Acceptor::new(setup.clone(), 0, &mut dice), setup, dice, out: Vec::new() }
     }
 
     /// The first packet of a new client.
-    fn request(&mut self, conn: u32) -> (Opening, Vec<u8>) {
+    fn request(&mut self, conn: u32) -> (Connector, Vec<u8>) {
         let offer = Offer::new(conn, &mut self.dice);
         let server = source(0, 0);
-        let mut opening = Opening::new(self.setup.clone(), server, 77, offer, &[5; MAX_PRIVATE], 0);
+        let mut connector = Connector::new(self.setup.clone(), server, 77, offer, &[5; MAX_PRIVATE], 0);
         let mut packet = Vec::new();
-        opening.transmit(0, &mut Dice::new(9), &mut packet);
-        (opening, packet)
+        connector.transmit(0, &mut Dice::new(9), &mut packet);
+        (connector, packet)
     }
 
-    fn hears(&mut self, now: Nanos, packet: &[u8], from: SocketAddr) -> Heard {
+    fn hears(&mut self, now: Nanos, packet: &[u8], from: SocketAddr) -> Step {
         self.out.clear();
-        self.answering.receive(now, packet, from, true, &mut self.dice, &mut self.out)
+        self.acceptor.receive(now, packet, from, true, &mut self.dice, &mut self.out)
     }
 
     /// What the last answer says.
@@ -54,16 +54,16 @@ impl Server {
 
     fn accept(&mut self, now: Nanos, id: RequestId, conn: u32) -> Agreed {
         let offer = Offer::new(conn, &mut self.dice);
-        self.answering.accept(now, id, &offer, &[6; MAX_PRIVATE], &mut self.dice).expect("it is there")
+        self.acceptor.accept(now, id, &offer, &[6; MAX_PRIVATE], &mut self.dice).expect("it is there")
     }
 
     /// Everything that is due until then: bytes sent, and who has left.
     fn time(&mut self, end: Nanos) -> (usize, Vec<RequestId>) {
         let (mut sent, mut left) = (0, Vec::new());
-        while let Some(now) = self.answering.deadline().filter(|due| *due <= end) {
+        while let Some(now) = self.acceptor.deadline().filter(|due| *due <= end) {
             self.out.clear();
-            while let Some(due) = self.answering.poll(now, &mut self.out) {
-                if let Due::Left(id) = due {
+            while let Some(due) = self.acceptor.poll(now, &mut self.out) {
+                if let Due::Failed(id) = due {
                     left.push(id);
                 }
             }
@@ -73,9 +73,9 @@ impl Server {
     }
 
     fn is_empty(&self) -> bool {
-        let it = &self.answering;
+        let it = &self.acceptor;
         let maps = it.attempts.is_empty() && it.by_key.is_empty() && it.by_conn.is_empty();
-        maps && it.due.is_empty() && it.over.is_empty() && it.census.all() == 0
+        maps && it.due.is_empty() && it.over.is_empty() && it.half_open.all() == 0
     }
 }
 
@@ -83,9 +83,9 @@ fn source(net: u32, host: u32) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::from(0x0A00_0000 + net * 256 + host)), 4000)
 }
 
-fn asked(heard: Heard) -> RequestId {
+fn requested(heard: Step) -> RequestId {
     match heard {
-        Heard::Asked(id) => id,
+        Step::Requested(id) => id,
         other => panic!("{other:?}"),
     }
 }
@@ -95,24 +95,24 @@ fn a_request_is_reported_once_and_told_to_be_pending() {
     let mut server = Server::new(Config::default(), None);
     let (_, packet) = server.request(1);
     let from = source(0, 1);
-    let id = asked(server.hears(0, &packet, from));
+    let id = requested(server.hears(0, &packet, from));
     assert_eq!(server.said(), Some(Answer::Pending), "at once: who asks learns where its request is");
-    let request = server.answering.request(id).expect("it is there");
+    let request = server.acceptor.request(id).expect("it is there");
     assert_eq!((request.from, request.qual, request.private_data), (from, 77, &[5; MAX_PRIVATE][..]));
     for _ in 0..3 {
-        assert_eq!(server.hears(1, &packet, from), Heard::Answer);
+        assert_eq!(server.hears(1, &packet, from), Step::Answer);
         assert_eq!(server.said(), Some(Answer::Pending));
     }
     let token = server.accept(2, id, 8).terms.our_token;
-    assert_eq!(server.answering.request(id), None, "it is answered");
-    assert_eq!(server.hears(3, &packet, from), Heard::Answer);
+    assert_eq!(server.acceptor.request(id), None, "it is answered");
+    assert_eq!(server.hears(3, &packet, from), Step::Answer);
     assert!(matches!(server.said(), Some(Answer::Accept(offer, _)) if offer.conn == 8));
     for (conn, token) in [(9, token), (8, 0), (8, token ^ 1)] {
-        assert_eq!(server.answering.confirmed(4, conn, token), None, "a guess");
+        assert_eq!(server.acceptor.confirmed(4, conn, token), None, "a guess");
     }
-    assert_eq!(server.answering.confirmed(4, 8, token), Some(id));
-    assert_eq!(server.answering.confirmed(4, 8, token), None, "once");
-    assert_eq!((server.hears(5, &packet, from), server.out.len()), (Heard::Nothing, 0));
+    assert_eq!(server.acceptor.confirmed(4, 8, token), Some(id));
+    assert_eq!(server.acceptor.confirmed(4, 8, token), None, "once");
+    assert_eq!((server.hears(5, &packet, from), server.out.len()), (Step::Nothing, 0));
     assert_eq!(server.time(60 * SECONDS), (0, vec![]));
     assert!(server.is_empty(), "nothing is left");
 }
@@ -122,13 +122,13 @@ fn it_is_remembered_as_long_as_it_is_repeated() {
     let mut server = Server::new(Config::default(), None);
     let (_, packet) = server.request(1);
     let from = source(0, 1);
-    let id = asked(server.hears(0, &packet, from));
-    server.answering.reject(0, id, Reason::HandedOff(5), &mut Dice::new(3));
+    let id = requested(server.hears(0, &packet, from));
+    server.acceptor.reject(0, id, Reason::HandedOff(5), &mut Dice::new(3));
     let linger = Config::default().linger;
     for round in 1..10 {
         let now = round * (linger - 1);
         server.time(now);
-        assert_eq!(server.hears(now, &packet, from), Heard::Answer);
+        assert_eq!(server.hears(now, &packet, from), Step::Answer);
         assert_eq!(server.said(), Some(Answer::Reject(Reason::HandedOff(5))));
     }
     server.time(11 * linger);
@@ -138,18 +138,18 @@ fn it_is_remembered_as_long_as_it_is_repeated() {
 #[test]
 fn answers_after_the_end_change_nothing() {
     let mut server = Server::new(Config::default(), None);
-    let (mut opening, packet) = server.request(1);
-    let id = asked(server.hears(0, &packet, source(0, 1)));
+    let (mut connector, packet) = server.request(1);
+    let id = requested(server.hears(0, &packet, source(0, 1)));
     let mut leaves = Vec::new();
-    opening.withdraw(&mut Dice::new(2), &mut leaves);
-    assert_eq!(server.hears(0, &leaves, source(0, 2)), Heard::Nothing, "from elsewhere");
-    assert_eq!(server.hears(0, &leaves, source(0, 1)), Heard::Left(id));
-    assert_eq!(server.hears(0, &leaves, source(0, 1)), Heard::Nothing);
+    connector.withdraw(&mut Dice::new(2), &mut leaves);
+    assert_eq!(server.hears(0, &leaves, source(0, 2)), Step::Nothing, "from elsewhere");
+    assert_eq!(server.hears(0, &leaves, source(0, 1)), Step::Withdrawn(id));
+    assert_eq!(server.hears(0, &leaves, source(0, 1)), Step::Nothing);
     let offer = Offer::new(8, &mut server.dice);
-    assert!(server.answering.accept(1, id, &offer, b"", &mut Dice::new(3)).is_none());
-    server.answering.reject(1, id, Reason::Refused, &mut Dice::new(3));
+    assert!(server.acceptor.accept(1, id, &offer, b"", &mut Dice::new(3)).is_none());
+    server.acceptor.reject(1, id, Reason::Refused, &mut Dice::new(3));
     assert_eq!(server.time(60 * SECONDS), (0, vec![]));
-    server.answering.reject(1, RequestId(99), Reason::Refused, &mut Dice::new(3));
+    server.acceptor.reject(1, RequestId(99), Reason::Refused, &mut Dice::new(3));
     assert!(server.is_empty());
 }
 
@@ -158,15 +158,15 @@ fn no_unproven_source_gets_more_than_three_times_what_it_sent() {
     type Ends = fn(&mut Server, RequestId);
     let ends: [Ends; 4] = [
         |server, id| drop(server.accept(0, id, 8)),
-        |server, id| server.answering.reject(0, id, Reason::Refused, &mut Dice::new(3)),
-        |server, id| server.answering.reject(0, id, Reason::HandedOff(u64::MAX), &mut Dice::new(3)),
+        |server, id| server.acceptor.reject(0, id, Reason::Refused, &mut Dice::new(3)),
+        |server, id| server.acceptor.reject(0, id, Reason::HandedOff(u64::MAX), &mut Dice::new(3)),
         |_, _| {},
     ];
     for end in ends {
         for repeats in [0, 1, 5] {
             let mut server = Server::new(Config { silence: 3600 * SECONDS, ..Config::default() }, None);
             let (_, packet) = server.request(1);
-            let id = asked(server.hears(0, &packet, source(0, 1)));
+            let id = requested(server.hears(0, &packet, source(0, 1)));
             let (mut came, mut went) = (packet.len(), server.out.len());
             end(&mut server, id);
             for _ in 0..repeats {
@@ -176,7 +176,7 @@ fn no_unproven_source_gets_more_than_three_times_what_it_sent() {
             }
             went += server.time(3000 * SECONDS).0;
             assert!(went <= 3 * came, "{went} for {came}");
-            assert!(went > 0 || server.answering.by_conn.is_empty());
+            assert!(went > 0 || server.acceptor.by_conn.is_empty());
         }
     }
 }
@@ -184,17 +184,17 @@ fn no_unproven_source_gets_more_than_three_times_what_it_sent() {
 #[test]
 fn answers_for_which_nothing_is_kept_are_no_more_than_three_times_as_long() {
     for secret in [None, Some(&[7; 16][..])] {
-        let mut server = Server::new(Config { always_cookies: true, ..Config::default() }, secret);
+        let mut server = Server::new(Config { unproven: 0, ..Config::default() }, secret);
         let (_, packet) = server.request(1);
-        assert_eq!(server.hears(0, &packet, source(0, 1)), Heard::Answer);
+        assert_eq!(server.hears(0, &packet, source(0, 1)), Step::Answer);
         assert!(matches!(server.said(), Some(Answer::Again(_))) && server.out.len() <= 3 * packet.len());
         let mut out = Vec::new();
-        server.answering.receive(0, &packet, source(0, 1), false, &mut Dice::new(2), &mut out);
+        server.acceptor.receive(0, &packet, source(0, 1), false, &mut Dice::new(2), &mut out);
         assert!(!out.is_empty() && out.len() <= 3 * packet.len());
         assert!(server.is_empty());
         // What is shorter than a request is none, and gets nothing.
         for end in 0..REQUEST {
-            let heard = if end < REQUEST - packets::SHORTER { Heard::Nothing } else { Heard::Unreadable };
+            let heard = if end < REQUEST - packets::SHORTER { Step::Nothing } else { Step::Unreadable };
             assert_eq!((server.hears(0, &packet[..end], source(0, 1)), server.out.len()), (heard, 0));
         }
     }
@@ -202,15 +202,15 @@ fn answers_for_which_nothing_is_kept_are_no_more_than_three_times_as_long() {
 
 #[test]
 fn a_source_that_has_shown_its_cookie_may_get_more() {
-    let mut server = Server::new(Config { silence: 3600 * SECONDS, always_cookies: true, ..Config::default() }, None);
-    let (mut opening, packet) = server.request(1);
+    let mut server = Server::new(Config { silence: 3600 * SECONDS, unproven: 0, ..Config::default() }, None);
+    let (mut connector, packet) = server.request(1);
     let from = source(0, 1);
     server.hears(0, &packet, from);
     let answer = server.out.clone();
-    assert!(opening.receive(0, &answer, source(0, 0), &mut Dice::new(2)).is_none());
+    assert!(connector.receive(0, &answer, source(0, 0), &mut Dice::new(2)).is_none());
     let mut packet = Vec::new();
-    opening.transmit(0, &mut Dice::new(9), &mut packet);
-    let id = asked(server.hears(0, &packet, from));
+    connector.transmit(0, &mut Dice::new(9), &mut packet);
+    let id = requested(server.hears(0, &packet, from));
     server.accept(0, id, 8);
     assert!(server.time(3000 * SECONDS).0 > 3 * packet.len());
 }
@@ -222,32 +222,32 @@ fn an_accept_to_where_nobody_is_ends_after_the_second_time() {
     let ids: Vec<RequestId> = (1..=3)
         .map(|conn| {
             let (_, packet) = server.request(conn);
-            asked(server.hears(0, &packet, from))
+            requested(server.hears(0, &packet, from))
         })
         .collect();
     // The host quotes each accept that was sent.
     let nobody = |server: &mut Server, now, at| {
-        let attempts = server.answering.attempts.values();
+        let attempts = server.acceptor.attempts.values();
         let accepts = attempts.filter_map(|attempt| match &attempt.stage {
             Stage::Accepted { packet, .. } => Some(packet[..64].to_vec()),
             _ => None,
         });
         let quotes: Vec<_> = accepts.chain([b"any other".to_vec()]).collect();
-        let mut heard = quotes.iter().map(|quote| server.answering.nobody_there(now, at, quote));
-        heard.find(|heard| *heard != Heard::Nothing).unwrap_or(Heard::Nothing)
+        let mut heard = quotes.iter().map(|quote| server.acceptor.port_closed(now, at, quote));
+        heard.find(|heard| *heard != Step::Nothing).unwrap_or(Step::Nothing)
     };
-    assert_eq!(nobody(&mut server, 0, from), Heard::Nothing, "nothing is accepted yet");
+    assert_eq!(nobody(&mut server, 0, from), Step::Nothing, "nothing is accepted yet");
     server.accept(0, ids[0], 7);
     server.accept(0, ids[1], 8);
-    assert_eq!(nobody(&mut server, 0, from), Heard::Nothing, "nothing was sent yet");
+    assert_eq!(nobody(&mut server, 0, from), Step::Nothing, "nothing was sent yet");
     assert!(server.time(0).0 > 0);
-    assert!((0..9).all(|_| nobody(&mut server, 1, from) == Heard::Nothing), "it may be said once per accept");
+    assert!((0..9).all(|_| nobody(&mut server, 1, from) == Step::Nothing), "it may be said once per accept");
     server.time(Config::default().first_repeat);
-    assert_eq!(nobody(&mut server, SECONDS, source(0, 2)), Heard::Nothing, "another one");
+    assert_eq!(nobody(&mut server, SECONDS, source(0, 2)), Step::Nothing, "another one");
     let ended = [nobody(&mut server, SECONDS, from), nobody(&mut server, SECONDS, from)];
-    assert!(ended.contains(&Heard::Left(ids[0])) && ended.contains(&Heard::Left(ids[1])), "{ended:?}");
-    assert_eq!(nobody(&mut server, SECONDS, from), Heard::Nothing);
-    assert!(server.answering.request(ids[2]).is_some(), "its consumer has yet to decide");
+    assert!(ended.contains(&Step::Withdrawn(ids[0])) && ended.contains(&Step::Withdrawn(ids[1])), "{ended:?}");
+    assert_eq!(nobody(&mut server, SECONDS, from), Step::Nothing);
+    assert!(server.acceptor.request(ids[2]).is_some(), "its consumer has yet to decide");
     assert_eq!(server.time(60 * SECONDS).1, [ids[2]]);
     assert!(server.is_empty());
 }
@@ -261,8 +261,8 @@ fn under_load_nothing_is_kept_of_the_unproven() {
         for host in 0..10 {
             let (_, packet) = server.request(net * 100 + host + 1);
             match server.hears(0, &packet, source(net, host)) {
-                Heard::Asked(_) => kept[net as usize] += 1,
-                Heard::Answer => {
+                Step::Requested(_) => kept[net as usize] += 1,
+                Step::Answer => {
                     assert!(matches!(server.said(), Some(Answer::Again(_))));
                     cookies += 1;
                 }
@@ -271,39 +271,39 @@ fn under_load_nothing_is_kept_of_the_unproven() {
         }
     }
     assert_eq!((kept, cookies), ([5, 5, 5, 5, 0, 0, 0, 0], 60), "of each network, and of all");
-    assert_eq!((server.answering.attempts.len(), server.answering.counts().cookies), (20, 60));
+    assert_eq!((server.acceptor.attempts.len(), server.acceptor.counts().cookies), (20, 60));
     // Who comes with it is kept although there is load.
-    let (mut opening, packet) = server.request(9999);
+    let (mut connector, packet) = server.request(9999);
     let from = source(9, 9);
-    assert_eq!(server.hears(0, &packet, from), Heard::Answer);
+    assert_eq!(server.hears(0, &packet, from), Step::Answer);
     let answer = server.out.clone();
-    opening.receive(0, &answer, source(0, 0), &mut Dice::new(2));
+    connector.receive(0, &answer, source(0, 0), &mut Dice::new(2));
     let mut again = Vec::new();
-    opening.transmit(0, &mut Dice::new(9), &mut again);
-    assert_eq!(server.hears(0, &again, source(9, 10)), Heard::Answer, "shown by another it is worth nothing");
-    asked(server.hears(0, &again, from));
-    assert_eq!((server.answering.census.all(), server.answering.census.unproven()), (21, 20));
+    connector.transmit(0, &mut Dice::new(9), &mut again);
+    assert_eq!(server.hears(0, &again, source(9, 10)), Step::Answer, "shown by another it is worth nothing");
+    requested(server.hears(0, &again, from));
+    assert_eq!((server.acceptor.half_open.all(), server.acceptor.half_open.unproven()), (21, 20));
 }
 
 #[test]
 fn a_source_may_show_its_cookie_later() {
     let mut server = Server::new(Config { unproven: 1, ..Config::default() }, None);
     let (_, other) = server.request(1);
-    let other = asked(server.hears(0, &other, source(1, 1)));
-    let (mut opening, packet) = server.request(2);
+    let other = requested(server.hears(0, &other, source(1, 1)));
+    let (mut connector, packet) = server.request(2);
     let from = source(0, 1);
-    assert_eq!(server.hears(0, &packet, from), Heard::Answer);
+    assert_eq!(server.hears(0, &packet, from), Step::Answer);
     let answer = server.out.clone();
-    opening.receive(0, &answer, source(0, 0), &mut Dice::new(2));
-    server.answering.reject(0, other, Reason::Refused, &mut Dice::new(2));
+    connector.receive(0, &answer, source(0, 0), &mut Dice::new(2));
+    server.acceptor.reject(0, other, Reason::Refused, &mut Dice::new(2));
     // The load is gone, and a repetition of the first request is faster than the one with the cookie.
-    asked(server.hears(0, &packet, from));
-    assert_eq!(server.answering.census.unproven(), 1);
+    requested(server.hears(0, &packet, from));
+    assert_eq!(server.acceptor.half_open.unproven(), 1);
     let mut with = Vec::new();
-    opening.transmit(0, &mut Dice::new(9), &mut with);
+    connector.transmit(0, &mut Dice::new(9), &mut with);
     for _ in 0..2 {
-        assert_eq!(server.hears(0, &with, from), Heard::Answer);
-        assert_eq!((server.said(), server.answering.census.unproven()), (Some(Answer::Pending), 0));
+        assert_eq!(server.hears(0, &with, from), Step::Answer);
+        assert_eq!((server.said(), server.acceptor.half_open.unproven()), (Some(Answer::Pending), 0));
     }
     server.time(100 * SECONDS);
     assert!(server.is_empty());
@@ -311,26 +311,26 @@ fn a_source_may_show_its_cookie_later() {
 
 #[test]
 fn a_forged_or_stale_cookie_gets_another_one() {
-    let mut server = Server::new(Config { always_cookies: true, ..Config::default() }, None);
-    let (mut opening, packet) = server.request(1);
+    let mut server = Server::new(Config { unproven: 0, ..Config::default() }, None);
+    let (mut connector, packet) = server.request(1);
     let from = source(0, 1);
     server.hears(0, &packet, from);
     let answer = server.out.clone();
-    opening.receive(0, &answer, source(0, 0), &mut Dice::new(2));
+    connector.receive(0, &answer, source(0, 0), &mut Dice::new(2));
     let mut with = Vec::new();
-    opening.transmit(0, &mut Dice::new(9), &mut with);
-    assert_eq!(server.hears(100 * SECONDS, &with, from), Heard::Answer, "stale");
+    connector.transmit(0, &mut Dice::new(9), &mut with);
+    assert_eq!(server.hears(100 * SECONDS, &with, from), Step::Answer, "stale");
     assert!(matches!(server.said(), Some(Answer::Again(_))));
     assert!(server.is_empty());
     for guess in 0..1000 {
         let mut packet = Vec::new();
         let ticket = packets::Ticket::new(guess % 7 + 1, [guess as u8; 16]);
-        let asking = packets::Asking::new(77, 0, Some(ticket));
+        let request_head = packets::RequestHead::new(77, 0, Some(ticket));
         let offer = Offer::new(1, &mut server.dice);
-        packets::put_request(&server.setup.guard, &asking, &offer, b"", 0, &mut Dice::new(2), &mut packet);
-        assert_eq!(server.hears(100 * SECONDS, &packet, from), Heard::Answer);
+        packets::put_request(&server.setup.guard, &request_head, &offer, b"", 0, &mut Dice::new(2), &mut packet);
+        assert_eq!(server.hears(100 * SECONDS, &packet, from), Step::Answer);
     }
-    assert!(server.is_empty() && server.answering.counts().requests == 0);
+    assert!(server.is_empty() && server.acceptor.counts().requests == 0);
 }
 
 #[test]
@@ -343,19 +343,19 @@ fn memory_is_bounded_whoever_comes() {
         for host in 0..20 {
             let (_, packet) = server.request(net * 100 + host + 1);
             match server.hears(0, &packet, source(net, host)) {
-                Heard::Asked(id) => ids.push(id),
+                Step::Requested(id) => ids.push(id),
                 _ => assert!(matches!(server.said(), Some(Answer::Again(_))), "it is to come again"),
             }
         }
-        assert!(server.answering.census.of_prefix(source(net, 0)) <= prefix);
+        assert!(server.acceptor.half_open.of_prefix(source(net, 0)) <= prefix);
     }
-    assert_eq!((ids.len(), server.answering.counts().no_room), (all, 170));
+    assert_eq!((ids.len(), server.acceptor.counts().no_room), (all, 170));
     for id in ids {
-        server.answering.reject(0, id, Reason::Refused, &mut Dice::new(2));
+        server.acceptor.reject(0, id, Reason::Refused, &mut Dice::new(2));
     }
-    assert_eq!((server.answering.census.all(), server.answering.attempts.len()), (0, 15), "the oldest are forgotten");
+    assert_eq!((server.acceptor.half_open.all(), server.acceptor.attempts.len()), (0, 15), "the oldest are forgotten");
     let (_, packet) = server.request(5);
-    asked(server.hears(0, &packet, source(0, 1)));
+    requested(server.hears(0, &packet, source(0, 1)));
     server.time(60 * SECONDS);
     assert!(server.is_empty());
 }
@@ -364,65 +364,63 @@ fn memory_is_bounded_whoever_comes() {
 fn what_makes_no_sense_or_is_of_another_version_is_told_so() {
     let mut server = Server::new(Config::default(), None);
     let good = Offer::new(1, &mut server.dice);
-    let request = |asking: &packets::Asking, offer: &Offer| {
+    let request = |request_head: &packets::RequestHead, offer: &Offer| {
         let mut packet = Vec::new();
         let guard = crate::proto::seal::Guard::new(None);
-        packets::put_request(&guard, asking, offer, b"", 0, &mut Dice::new(2), &mut packet);
+        packets::put_request(&guard, request_head, offer, b"", 0, &mut Dice::new(2), &mut packet);
         packet
     };
-    let asking = packets::Asking::new(77, 0, None);
+    let request_head = packets::RequestHead::new(77, 0, None);
     let cases = [
-        (request(&packets::Asking { min: VERSION + 1, max: 9, ..asking }, &good), Reason::Version),
-        (request(&packets::Asking { min: 0, max: 0, ..asking }, &good), Reason::Version),
-        (request(&packets::Asking { min: 9, max: 0, ..asking }, &good), Reason::Version),
-        (request(&asking, &Offer { mtu: 100, ..good }), Reason::NotUnderstood),
-        (request(&asking, &Offer { window_kib: 0, ..good }), Reason::NotUnderstood),
+        (request(&packets::RequestHead { min: VERSION + 1, max: 9, ..request_head }, &good), Reason::Version),
+        (request(&packets::RequestHead { min: 0, max: 0, ..request_head }, &good), Reason::Version),
+        (request(&packets::RequestHead { min: 9, max: 0, ..request_head }, &good), Reason::Version),
+        (request(&request_head, &Offer { mtu: 100, ..good }), Reason::NotUnderstood),
+        (request(&request_head, &Offer { window_kib: 0, ..good }), Reason::NotUnderstood),
     ];
     for (packet, reason) in cases {
-        assert_eq!(server.hears(0, &packet, source(0, 1)), Heard::Answer);
+        assert_eq!(server.hears(0, &packet, source(0, 1)), Step::Answer);
         assert_eq!(server.said(), Some(Answer::Reject(reason)));
     }
     for nobody in [Offer { conn: 0, ..good }, Offer { token: 0, ..good }] {
-        assert_eq!(server.hears(0, &request(&asking, &nobody), source(0, 1)), Heard::Nothing);
+        assert_eq!(server.hears(0, &request(&request_head, &nobody), source(0, 1)), Step::Nothing);
     }
     assert!(server.is_empty());
-    let newer = request(&packets::Asking { min: 1, max: 9, ..asking }, &good);
-    asked(server.hears(0, &newer, source(0, 1)));
+    let newer = request(&packets::RequestHead { min: 1, max: 9, ..request_head }, &good);
+    requested(server.hears(0, &newer, source(0, 1)));
 }
 
 #[test]
 fn a_reset_needs_the_number_the_token_and_the_guard() {
     for secret in [None, Some(&[7; 16][..])] {
         let mut server = Server::new(Config::default(), secret);
-        let config = &server.setup.config;
-        assert!(!config.always_cookies);
-        let (mut opening, packet) = server.request(1);
+        let (mut connector, packet) = server.request(1);
         let from = source(0, 1);
-        if server.hears(0, &packet, from) == Heard::Answer {
+        if server.hears(0, &packet, from) == Step::Answer {
             let answer = server.out.clone();
-            opening.receive(0, &answer, source(0, 0), &mut Dice::new(2));
+            connector.receive(0, &answer, source(0, 0), &mut Dice::new(2));
         }
         let mut again = Vec::new();
-        opening.transmit(0, &mut Dice::new(9), &mut again);
+        connector.transmit(0, &mut Dice::new(9), &mut again);
         let id = match server.hears(0, if again.is_empty() { &packet } else { &again }, from) {
-            Heard::Asked(id) => id,
-            _ => *server.answering.attempts.keys().next().expect("it is there"),
+            Step::Requested(id) => id,
+            _ => *server.acceptor.attempts.keys().next().expect("it is there"),
         };
         let terms = server.accept(0, id, 8).terms;
         let theirs = |conn, token| Offer { conn, token, ..Offer::new(1, &mut Dice::new(4)) };
         let reset = |server: &mut Server, guard: &crate::proto::seal::Guard, conn, flip| {
             let mut packet = Vec::new();
             packets::put_unknown(guard, &theirs(conn, terms.our_token ^ flip), &mut Dice::new(5), &mut packet);
-            server.answering.reset(1, &packet)
+            server.acceptor.reset(1, &packet)
         };
         let setup = server.setup.clone();
         let stranger = crate::proto::seal::Guard::new(Psk::new(&[8; 16]).as_ref());
-        assert_eq!(reset(&mut server, &stranger, 8, 0), Heard::Nothing);
-        assert_eq!(reset(&mut server, &setup.guard, 9, 0), Heard::Nothing);
-        assert_eq!(reset(&mut server, &setup.guard, 8, 1 << 40), Heard::Nothing);
-        assert_eq!(server.answering.reset(1, &packet), Heard::Nothing);
-        assert_eq!(server.answering.reset(1, &[]), Heard::Nothing);
-        assert_eq!(reset(&mut server, &setup.guard, 8, 0), Heard::Left(id));
-        assert_eq!(reset(&mut server, &setup.guard, 8, 0), Heard::Nothing);
+        assert_eq!(reset(&mut server, &stranger, 8, 0), Step::Nothing);
+        assert_eq!(reset(&mut server, &setup.guard, 9, 0), Step::Nothing);
+        assert_eq!(reset(&mut server, &setup.guard, 8, 1 << 40), Step::Nothing);
+        assert_eq!(server.acceptor.reset(1, &packet), Step::Nothing);
+        assert_eq!(server.acceptor.reset(1, &[]), Step::Nothing);
+        assert_eq!(reset(&mut server, &setup.guard, 8, 0), Step::Withdrawn(id));
+        assert_eq!(reset(&mut server, &setup.guard, 8, 0), Step::Nothing);
     }
 }

@@ -1,23 +1,23 @@
-//! The server's side of all attempts that are not connections yet: who asked, what was answered, and who is gone.
+//! The passive side of all attempts that are not connections yet.
 //!
 //! One table for an IA. Sources that have not shown that they are there get few places in it and then cookies, for which
 //! nothing is kept; and until they have, never more than three times the bytes that came from them. An attempt is known by its
 //! source, the client's number and token, and the hand-off; a repetition finds it, also for a while after it is over.
 //!
 //! ```text
-//! Asked --accept--> Accepted --confirmed--> Over
+//! Pending --accept--> Accepted --confirmed--> Over
 //!   |  \--reject, the client leaves or is gone--> Over <--time is up, the client leaves or does not know it--/
 //! ```
 //!
-//! Knows no consumer, no listener and no connection: these are the caller's, who keeps the `RequestId` with them.
+//! Knows no consumer, no listener and no connection: the caller has these, and keeps the `RequestId` with them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::census::Census;
-pub(crate) use super::census::Counts;
-use super::cookies::{Asked, Jar};
+use super::cookies::{CookieKey, Jar};
+pub(crate) use super::half_open::Counts;
+use super::half_open::HalfOpen;
 use super::packets::{self, Reason, To};
 use super::{Agreed, Offer, Random, Setup};
 use crate::proto::Nanos;
@@ -25,8 +25,8 @@ use crate::proto::wire::{self, Kind, VERSION};
 
 /// What is sent to an unproven source, as a multiple of what came from it.
 const FOLD: u64 = 3;
-/// So often, between repetitions, the host must say that nobody has the client's port before it is believed.
-const MIN_NOBODY: u32 = 2;
+/// How often, between repetitions, the host must report the client's port as closed before that is believed.
+const MIN_CLOSED: u32 = 2;
 
 /// One request, for as long as the caller keeps it; none is used twice.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -34,16 +34,16 @@ pub(crate) struct RequestId(u64);
 
 /// What a packet did.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Heard {
+pub(crate) enum Step {
     Nothing,
     /// A request that is damaged, or sealed with another key; it has no answer.
     Unreadable,
     /// An answer was appended; it goes to the source.
     Answer,
-    /// A new request, for the consumer: [`Answering::request`] says what it brings. That it is here was appended, for its source.
-    Asked(RequestId),
-    /// The client took this one back, or knows nothing of it: it is over.
-    Left(RequestId),
+    /// A new request, for the consumer: [`Acceptor::request`] says what it brings. That it is here was appended, for its source.
+    Requested(RequestId),
+    /// The client has withdrawn this one, or does not know it: it is over.
+    Withdrawn(RequestId),
 }
 
 /// What the time did.
@@ -52,7 +52,7 @@ pub(crate) enum Due {
     /// A packet was appended; it goes there.
     Send(SocketAddr),
     /// The client is gone, or the accept did not come through: it is over.
-    Left(RequestId),
+    Failed(RequestId),
 }
 
 /// What a request brings.
@@ -71,7 +71,7 @@ struct Key {
 
 #[derive(Debug)]
 enum Stage {
-    Asked,
+    Pending,
     /// The accept, how it names the connection to the client, and when it is too late for a confirmation.
     Accepted {
         packet: Vec<u8>,
@@ -79,11 +79,11 @@ enum Stage {
         token: u64,
         wait: Nanos,
         until: Nanos,
-        /// So often the host said that nobody has the client's port, once per accept at most.
-        nobody: u32,
-        nobody_counts: bool,
+        /// How often the host has reported the client's port as closed, at most once per accept.
+        closed: u32,
+        closed_counts: bool,
     },
-    /// What is said to who asks again, and whether it was said; forgotten at this time.
+    /// The answer to a repeated request, and whether it was sent; forgotten at this time.
     Over {
         packet: Vec<u8>,
         was_said: bool,
@@ -109,7 +109,7 @@ struct Attempt {
 
 impl Attempt {
     fn new(now: Nanos, key: Key, qual: u64, offer: Offer, private: &[u8], is_proven: bool) -> Attempt {
-        let (private, stage) = (private.to_vec(), Stage::Asked);
+        let (private, stage) = (private.to_vec(), Stage::Pending);
         Attempt { key, qual, offer, private, stage, is_proven, received: 0, sent: 0, due: now }
     }
 
@@ -127,15 +127,15 @@ impl Attempt {
     /// Appends what it has to say, unless that is too much for an unproven source.
     fn say(&mut self, counts: &mut Counts, out: &mut Vec<u8>) -> bool {
         let packet = match &mut self.stage {
-            Stage::Accepted { packet, nobody_counts, .. } => {
-                *nobody_counts = true;
+            Stage::Accepted { packet, closed_counts, .. } => {
+                *closed_counts = true;
                 packet
             }
             Stage::Over { packet, was_said, .. } => {
                 *was_said = true;
                 packet
             }
-            Stage::Asked => return false,
+            Stage::Pending => return false,
         };
         let length = packet.len() as u64;
         let may = self.is_proven || self.sent + length <= self.received.saturating_mul(FOLD);
@@ -150,7 +150,7 @@ impl Attempt {
 }
 
 /// All attempts at one IA.
-pub(crate) struct Answering {
+pub(crate) struct Acceptor {
     setup: Arc<Setup>,
     jar: Jar,
     attempts: BTreeMap<RequestId, Attempt>,
@@ -160,16 +160,16 @@ pub(crate) struct Answering {
     /// Those that are over, in the order in which they are forgotten.
     over: VecDeque<RequestId>,
     /// Those that are not.
-    census: Census,
+    half_open: HalfOpen,
     next: u64,
     counts: Counts,
 }
 
-impl Answering {
-    pub(crate) fn new(setup: Arc<Setup>, now: Nanos, random: &mut dyn Random) -> Answering {
-        Answering {
+impl Acceptor {
+    pub(crate) fn new(setup: Arc<Setup>, now: Nanos, random: &mut dyn Random) -> Acceptor {
+        Acceptor {
             jar: Jar::new(now, random),
-            census: Census::default(),
+            half_open: HalfOpen::default(),
             setup,
             attempts: BTreeMap::new(),
             by_key: BTreeMap::new(),
@@ -185,8 +185,8 @@ impl Answering {
         self.counts
     }
 
-    /// A packet that asks for a qualifier, where somebody listens or not: it came to the well-known address, or to where an
-    /// answer came from before.
+    /// A request, or its withdrawal; `listens`: its qualifier has a listener. It came to the well-known address, or to the source
+    /// of an earlier answer.
     pub(crate) fn receive(
         &mut self,
         now: Nanos,
@@ -195,53 +195,54 @@ impl Answering {
         listens: bool,
         random: &mut dyn Random,
         out: &mut Vec<u8>,
-    ) -> Heard {
-        let Some(asking) = packets::asking(packet) else { return Heard::Nothing };
+    ) -> Step {
+        let Some(request_head) = packets::request_head(packet) else { return Step::Nothing };
         let setup = self.setup.clone();
         if wire::head(packet).is_some_and(|(head, _)| head.kind == Kind::Reset as u8) {
-            return self.left(now, packet, from);
+            return self.withdrawn(now, packet, from);
         }
         let mut room = Vec::new();
         let Some(rest) = packets::request(&setup.guard, packet, &mut room) else {
             self.counts.unreadable += 1;
-            return Heard::Unreadable;
+            return Step::Unreadable;
         };
-        let Some((conn, token)) = packets::asker(rest) else { return Heard::Nothing };
-        let asked = Asked { asking, conn, token };
-        let to = To { conn, token, hop: asking.hop() };
-        let is_proven = self.jar.is_good(now, from, &asked, random);
+        let Some((conn, token)) = packets::requester(rest) else { return Step::Nothing };
+        let key = CookieKey { head: request_head, conn, token };
+        let to = To { conn, token, hop: request_head.hop() };
+        let is_proven = self.jar.is_good(now, from, &key, random);
         if let Some(id) = self.by_key.get(&Key { from, to }) {
             return self.repeated(now, *id, packet.len(), is_proven, random, out);
         }
         let offered = match packets::offer(rest) {
-            _ if !asking.speaks(VERSION) => Err(Reason::Version),
+            _ if !request_head.speaks(VERSION) => Err(Reason::Version),
             None => Err(Reason::NotUnderstood),
             Some(_) if !listens => Err(Reason::NoListener),
             Some(offered) => Ok(offered),
         };
-        // Without room, too, nothing is kept: the client comes again with the cookie, as often as it takes.
+        // At the limit, too, nothing is kept: the client repeats the request with the cookie until there is a place.
         if offered.is_ok() && (!self.has_room(from) || !is_proven && self.wants_proof(from)) {
             self.counts.cookies += 1;
-            let ticket = self.jar.give(now, from, &asked, random);
+            let ticket = self.jar.give(now, from, &key, random);
             packets::put_cookie(&setup.guard, to, Some(ticket), random, out);
-            return Heard::Answer;
+            return Step::Answer;
         }
         match offered {
             Ok((offer, private)) => {
-                let attempt = Attempt::new(now, Key { from, to }, asking.qual(), offer, private, is_proven);
+                let attempt = Attempt::new(now, Key { from, to }, request_head.qual(), offer, private, is_proven);
                 self.begin(attempt, packet.len(), random, out)
             }
             Err(reason) => {
                 self.counts.refused += 1;
                 packets::put_reject(&setup.guard, to, reason, random, out);
-                Heard::Answer
+                Step::Answer
             }
         }
     }
 
     fn has_room(&mut self, from: SocketAddr) -> bool {
         let config = &self.setup.config;
-        let has_room = self.census.all() < config.half_open && self.census.of_prefix(from) < config.half_open_of_prefix;
+        let has_room =
+            self.half_open.all() < config.half_open && self.half_open.of_prefix(from) < config.half_open_of_prefix;
         self.counts.no_room += u64::from(!has_room);
         has_room
     }
@@ -249,26 +250,25 @@ impl Answering {
     /// Nothing more is kept for sources like this without proof.
     fn wants_proof(&self, from: SocketAddr) -> bool {
         let config = &self.setup.config;
-        config.always_cookies
-            || self.setup.guard.is_sealed()
-            || self.census.unproven() >= config.unproven
-            || self.census.unproven_of_prefix(from) >= config.unproven_of_prefix
+        self.setup.guard.is_sealed()
+            || self.half_open.unproven() >= config.unproven
+            || self.half_open.unproven_of_prefix(from) >= config.unproven_of_prefix
     }
 
-    /// The client is told at once that its request is here, and so where: from then on it asks there, whether or not somebody
-    /// still listens at the well-known port.
-    fn begin(&mut self, mut attempt: Attempt, length: usize, random: &mut dyn Random, out: &mut Vec<u8>) -> Heard {
+    /// The answer that the request is pending goes out at once: from then on the client repeats it to the source of this answer,
+    /// even if the well-known port is closed by then.
+    fn begin(&mut self, mut attempt: Attempt, length: usize, random: &mut dyn Random, out: &mut Vec<u8>) -> Step {
         self.next += 1;
         let id = RequestId(self.next);
         attempt.received = length as u64;
         attempt.say_pending(&self.setup, random, out);
         attempt.due = attempt.due.saturating_add(self.setup.config.patience);
-        self.census.add(attempt.key.from, attempt.is_proven);
+        self.half_open.add(attempt.key.from, attempt.is_proven);
         self.by_key.insert(attempt.key, id);
         self.due.insert((attempt.due, id));
         self.attempts.insert(id, attempt);
         self.counts.requests += 1;
-        Heard::Asked(id)
+        Step::Requested(id)
     }
 
     /// The same request again: it is answered as it was, or told that it is here.
@@ -280,36 +280,36 @@ impl Answering {
         is_proven: bool,
         random: &mut dyn Random,
         out: &mut Vec<u8>,
-    ) -> Heard {
+    ) -> Step {
         self.counts.repeated += 1;
-        let Some(attempt) = self.attempts.get_mut(&id) else { return Heard::Nothing };
+        let Some(attempt) = self.attempts.get_mut(&id) else { return Step::Nothing };
         attempt.received = attempt.received.saturating_add(length as u64);
         if is_proven && !attempt.is_proven {
             attempt.is_proven = true;
             if !attempt.is_over() {
-                self.census.proven(attempt.key.from);
+                self.half_open.proven(attempt.key.from);
             }
         }
-        if !matches!(attempt.stage, Stage::Asked) {
+        if !matches!(attempt.stage, Stage::Pending) {
             let was_said = attempt.say(&mut self.counts, out);
-            // Who asks so late may ask again: it is remembered from here.
+            // It may be repeated once more: it is remembered from here.
             if let Stage::Over { until, .. } = &mut attempt.stage {
                 *until = now.saturating_add(self.setup.config.linger);
                 let until = *until;
                 self.set_due(id, until);
             }
-            return if was_said { Heard::Answer } else { Heard::Nothing };
+            return if was_said { Step::Answer } else { Step::Nothing };
         }
         attempt.say_pending(&self.setup, random, out);
         self.set_due(id, now.saturating_add(self.setup.config.patience));
-        Heard::Answer
+        Step::Answer
     }
 
-    /// A client takes back what it asked, to whomever it was handed.
-    fn left(&mut self, now: Nanos, packet: &[u8], from: SocketAddr) -> Heard {
-        let Some((conn, token)) = packets::leaving(&self.setup.guard, packet) else {
+    /// A client withdraws its request, whatever listener has it.
+    fn withdrawn(&mut self, now: Nanos, packet: &[u8], from: SocketAddr) -> Step {
+        let Some((conn, token)) = packets::withdrawal(&self.setup.guard, packet) else {
             self.counts.unreadable += 1;
-            return Heard::Nothing;
+            return Step::Nothing;
         };
         let key = |hop| Key { from, to: To { conn, token, hop } };
         let open = |id: &&RequestId| self.attempts.get(*id).is_some_and(|attempt| !attempt.is_over());
@@ -319,36 +319,36 @@ impl Answering {
 
     /// A packet came for the number of an accept that is not confirmed: if it is a Reset that says so, the client has left, and
     /// does not know of the accept. The Reset of a connection is none, but confirms that it stood.
-    pub(crate) fn reset(&mut self, now: Nanos, packet: &[u8]) -> Heard {
-        let Some((head, _)) = wire::head(packet) else { return Heard::Nothing };
+    pub(crate) fn reset(&mut self, now: Nanos, packet: &[u8]) -> Step {
+        let Some((head, _)) = wire::head(packet) else { return Step::Nothing };
         let found = self.by_conn.get(&head.conn.get()).copied().filter(|id| self.gave(*id, head.token.get()));
         self.end(now, found.filter(|_| packets::is_unknown(&self.setup.guard, packet)))
     }
 
-    /// The host says that nobody has the port `from`, and quotes an accept: it ends, if it was said often enough.
-    pub(crate) fn nobody_there(&mut self, now: Nanos, from: SocketAddr, quote: &[u8]) -> Heard {
+    /// An ICMP message says that the port `from` is closed, and quotes an accept, which ends after enough of them.
+    pub(crate) fn port_closed(&mut self, now: Nanos, from: SocketAddr, quote: &[u8]) -> Step {
         let key = |conn, token, hop| Key { from, to: To { conn, token, hop } };
         let there = self.by_key.range(key(0, 0, 0)..=key(u32::MAX, u64::MAX, u16::MAX));
         let found =
             there.map(|(_, id)| *id).find(|id| match self.attempts.get_mut(id).map(|attempt| &mut attempt.stage) {
-                Some(Stage::Accepted { packet, nobody, nobody_counts, .. }) if packets::is_quoted(packet, quote) => {
-                    *nobody += u32::from(std::mem::take(nobody_counts));
-                    *nobody >= MIN_NOBODY
+                Some(Stage::Accepted { packet, closed, closed_counts, .. }) if packets::is_quoted(packet, quote) => {
+                    *closed += u32::from(std::mem::take(closed_counts));
+                    *closed >= MIN_CLOSED
                 }
                 _ => false,
             });
         self.end(now, found)
     }
 
-    fn end(&mut self, now: Nanos, id: Option<RequestId>) -> Heard {
-        let Some(id) = id else { return Heard::Nothing };
+    fn end(&mut self, now: Nanos, id: Option<RequestId>) -> Step {
+        let Some(id) = id else { return Step::Nothing };
         self.be_over(now, id, Vec::new());
-        Heard::Left(id)
+        Step::Withdrawn(id)
     }
 
     /// What a request brings; `None`: it is over.
     pub(crate) fn request(&self, id: RequestId) -> Option<Request<'_>> {
-        let attempt = self.attempts.get(&id).filter(|attempt| matches!(attempt.stage, Stage::Asked))?;
+        let attempt = self.attempts.get(&id).filter(|attempt| matches!(attempt.stage, Stage::Pending))?;
         Some(Request { from: attempt.key.from, qual: attempt.qual, private_data: &attempt.private })
     }
 
@@ -363,12 +363,12 @@ impl Answering {
         random: &mut dyn Random,
     ) -> Option<Agreed> {
         let setup = self.setup.clone();
-        let attempt = self.attempts.get_mut(&id).filter(|attempt| matches!(attempt.stage, Stage::Asked))?;
+        let attempt = self.attempts.get_mut(&id).filter(|attempt| matches!(attempt.stage, Stage::Pending))?;
         let mut packet = Vec::new();
         packets::put_accept(&setup.guard, attempt.key.to, ours, private, random, &mut packet);
         let (wait, until) = (setup.config.first_repeat, now.saturating_add(setup.config.silence));
         let (conn, token) = (ours.conn, ours.token);
-        attempt.stage = Stage::Accepted { packet, conn, token, wait, until, nobody: 0, nobody_counts: false };
+        attempt.stage = Stage::Accepted { packet, conn, token, wait, until, closed: 0, closed_counts: false };
         attempt.private = Vec::new();
         let agreed = setup.agree(ours, &attempt.offer, attempt.key.from, false, random);
         self.by_conn.insert(ours.conn, id);
@@ -376,7 +376,7 @@ impl Answering {
         Some(agreed)
     }
 
-    /// Says no, or hands it on. Nothing happens to one that is over.
+    /// Rejects it, or hands it off. Nothing happens to one that is over.
     pub(crate) fn reject(&mut self, now: Nanos, id: RequestId, reason: Reason, random: &mut dyn Random) {
         let Some(attempt) = self.attempts.get(&id).filter(|attempt| !attempt.is_over()) else { return };
         let mut packet = Vec::new();
@@ -414,9 +414,9 @@ impl Answering {
                         return Some(Due::Send(from));
                     }
                 }
-                Stage::Asked | Stage::Accepted { .. } => {
+                Stage::Pending | Stage::Accepted { .. } => {
                     self.be_over(now, id, Vec::new());
-                    return Some(Due::Left(id));
+                    return Some(Due::Failed(id));
                 }
                 Stage::Over { was_said: false, until, .. } => {
                     let until = *until;
@@ -455,7 +455,7 @@ impl Answering {
         if let Stage::Accepted { conn, .. } = before {
             self.by_conn.remove(&conn);
         }
-        self.census.remove(attempt.key.from, attempt.is_proven);
+        self.half_open.remove(attempt.key.from, attempt.is_proven);
         self.set_due(id, until);
         self.over.push_back(id);
         if self.over.len() > self.setup.config.remembered

@@ -29,12 +29,12 @@ pub(crate) struct Counts {
 
 /// The count.
 #[derive(Debug, Default)]
-pub(super) struct Census {
+pub(super) struct HalfOpen {
     total: Count,
     prefixes: BTreeMap<(bool, [u8; 8]), Count>,
 }
 
-impl Census {
+impl HalfOpen {
     pub(super) fn all(&self) -> usize {
         self.total.all
     }
@@ -97,29 +97,29 @@ mod tests {
 
     #[test]
     fn a_prefix_is_a_network() {
-        let mut census = Census::default();
+        let mut half_open = HalfOpen::default();
         for from in ["10.0.0.1:1", "10.0.0.2:2", "[::ffff:10.0.0.3]:3", "10.0.1.1:1", "[2001:db8::1]:1"] {
-            census.add(at(from), false);
+            half_open.add(at(from), false);
         }
-        census.add(at("[2001:db8::ffff:0:0:1]:1"), true);
-        assert_eq!((census.all(), census.unproven()), (6, 5));
-        assert_eq!((census.of_prefix(at("10.0.0.9:9")), census.of_prefix(at("10.0.2.1:1"))), (3, 0));
+        half_open.add(at("[2001:db8::ffff:0:0:1]:1"), true);
+        assert_eq!((half_open.all(), half_open.unproven()), (6, 5));
+        assert_eq!((half_open.of_prefix(at("10.0.0.9:9")), half_open.of_prefix(at("10.0.2.1:1"))), (3, 0));
         let six = at("[2001:db8::2]:2");
-        assert_eq!((census.of_prefix(six), census.unproven_of_prefix(six)), (2, 1));
-        assert_eq!(census.of_prefix(at("[2001:db8:0:1::1]:1")), 0);
-        assert_eq!(census.of_prefix(at("[a00::]:1")), 0, "an IPv6 prefix of the same bytes is another");
+        assert_eq!((half_open.of_prefix(six), half_open.unproven_of_prefix(six)), (2, 1));
+        assert_eq!(half_open.of_prefix(at("[2001:db8:0:1::1]:1")), 0);
+        assert_eq!(half_open.of_prefix(at("[a00::]:1")), 0, "an IPv6 prefix of the same bytes is another");
     }
 
     #[test]
     fn what_was_added_can_be_taken_away_and_leaves_nothing() {
-        let mut census = Census::default();
-        census.add(at("10.0.0.1:1"), false);
-        census.add(at("10.0.0.1:2"), true);
-        census.proven(at("10.0.0.1:1"));
-        assert_eq!((census.unproven(), census.unproven_of_prefix(at("10.0.0.1:1"))), (0, 0));
-        census.remove(at("10.0.0.1:1"), true);
-        assert_eq!((census.all(), census.prefixes.len()), (1, 1));
-        census.remove(at("10.0.0.1:2"), true);
-        assert_eq!((census.all(), census.unproven(), census.prefixes.len()), (0, 0, 0));
+        let mut half_open = HalfOpen::default();
+        half_open.add(at("10.0.0.1:1"), false);
+        half_open.add(at("10.0.0.1:2"), true);
+        half_open.proven(at("10.0.0.1:1"));
+        assert_eq!((half_open.unproven(), half_open.unproven_of_prefix(at("10.0.0.1:1"))), (0, 0));
+        half_open.remove(at("10.0.0.1:1"), true);
+        assert_eq!((half_open.all(), half_open.prefixes.len()), (1, 1));
+        half_open.remove(at("10.0.0.1:2"), true);
+        assert_eq!((half_open.all(), half_open.unproven(), half_open.prefixes.len()), (0, 0, 0));
     }
 }

@@ -1,0 +1,464 @@
+//! What a client makes of what it hears.
+
+use dapl::provider::ConnectionEvent;
+
+use super::super::Config;
+use super::super::packets::To;
+use super::super::tests::Dice;
+use super::*;
+use crate::proto::{MILLIS, SECONDS};
+
+const SERVER: &str = "10.0.0.1:17471";
+const ANSWERS_FROM: &str = "10.0.0.1:5000";
+
+fn at(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
+}
+
+fn offer() -> Offer {
+    Offer::new(9, &mut Dice::new(1))
+}
+
+fn connector() -> Connector {
+    let setup = Arc::new(Setup::new(Config::default(), None));
+    Connector::new(setup, at(SERVER), 77, offer(), b"private", 0)
+}
+
+/// What goes out now, if anything.
+fn sends(connector: &mut Connector, now: Nanos) -> Option<Vec<u8>> {
+    sends_to(connector, now).map(|(_, packet)| packet)
+}
+
+/// And where it goes.
+fn sends_to(connector: &mut Connector, now: Nanos) -> Option<(SocketAddr, Vec<u8>)> {
+    let mut out = Vec::new();
+    connector.transmit(now, &mut Dice::new(6), &mut out).map(|to| (to, out))
+}
+
+/// The guarded part of a request.
+fn requested(packet: &[u8]) -> Option<(Offer, Vec<u8>)> {
+    let (setup, mut room) = (Setup::new(Config::default(), None), Vec::new());
+    let (offer, private) = packets::offer(packets::request(&setup.guard, packet, &mut room)?)?;
+    Some((offer, private.to_vec()))
+}
+
+fn to(hop: u16) -> To {
+    To { conn: 9, token: offer().token, hop }
+}
+
+fn hears(connector: &mut Connector, now: Nanos, packet: &[u8], from: &str) -> Option<Outcome> {
+    connector.receive(now, packet, at(from), &mut Dice::new(3))
+}
+
+fn accept(to: To) -> Vec<u8> {
+    let (setup, mut out) = (Setup::new(Config::default(), None), Vec::new());
+    let theirs = Offer::new(11, &mut Dice::new(4));
+    packets::put_accept(&setup.guard, to, &theirs, b"yes", &mut Dice::new(5), &mut out);
+    out
+}
+
+fn reject(to: To, reason: Reason) -> Vec<u8> {
+    let (setup, mut out) = (Setup::new(Config::default(), None), Vec::new());
+    packets::put_reject(&setup.guard, to, reason, &mut Dice::new(5), &mut out);
+    out
+}
+
+fn cookie(to: To, ticket: Option<Ticket>) -> Vec<u8> {
+    let (setup, mut out) = (Setup::new(Config::default(), None), Vec::new());
+    packets::put_cookie(&setup.guard, to, ticket, &mut Dice::new(5), &mut out);
+    out
+}
+
+#[test]
+fn it_asks_again_with_doubling_waits_and_the_same_bytes_and_gives_up() {
+    let mut connector = connector();
+    let first = sends(&mut connector, 0).expect("at once");
+    let mut times = vec![0];
+    let gone = loop {
+        let now = connector.deadline().expect("it goes on");
+        if let Some(outcome) = connector.on_time(now) {
+            assert!(matches!(outcome, Outcome::Ended(ConnectionEvent::Unreachable, _)));
+            break now;
+        }
+        let (to, again) = sends_to(&mut connector, now).expect("due");
+        // One byte shorter each time, for another process that shares the port; else the same.
+        assert_eq!((to, again.len()), (at(SERVER), first.len() - times.len()));
+        assert_eq!(
+            (requested(&again), packets::request_head(&again)),
+            (requested(&first), packets::request_head(&first))
+        );
+        assert_eq!(sends(&mut connector, now), None);
+        times.push(now / MILLIS);
+    };
+    assert_eq!(times[..6], [0, 100, 300, 700, 1500, 2500]);
+    assert_eq!(gone, Config::default().silence);
+    assert_eq!((connector.deadline(), sends(&mut connector, gone + SECONDS)), (None, None));
+    assert!(connector.on_time(u64::MAX).is_none(), "said once");
+    assert!(hears(&mut connector, gone, &accept(to(0)), ANSWERS_FROM).is_none(), "it is over");
+}
+
+#[test]
+fn a_process_that_stood_still_asks_before_it_gives_up() {
+    let mut connector = connector();
+    sends(&mut connector, 0);
+    assert!(connector.on_time(3600 * SECONDS).is_none());
+    assert!(sends(&mut connector, 3600 * SECONDS).is_some());
+    assert!(hears(&mut connector, 3600 * SECONDS, &accept(to(0)), ANSWERS_FROM).is_some());
+}
+
+#[test]
+fn what_was_asked_before_the_last_sign_of_life_does_not_count() {
+    let mut connector = connector();
+    for now in [0, SECONDS, 2 * SECONDS, 3 * SECONDS] {
+        assert!(sends(&mut connector, now).is_some());
+    }
+    hears(&mut connector, 3 * SECONDS, &cookie(to(0), None), ANSWERS_FROM);
+    assert!(connector.on_time(3600 * SECONDS).is_none(), "it has not asked since");
+    for now in [3600 * SECONDS, 3601 * SECONDS, 3602 * SECONDS] {
+        assert!(connector.on_time(now).is_none() && sends(&mut connector, now).is_some());
+    }
+    assert!(matches!(connector.on_time(3602 * SECONDS), Some(Outcome::Ended(ConnectionEvent::Unreachable, _))));
+}
+
+#[test]
+fn only_the_host_that_was_asked_is_believed_and_only_with_number_and_token() {
+    let strangers = ["10.0.0.2:17471", "[::1]:5000"];
+    let wrong = [To { conn: 8, ..to(0) }, To { token: 1, ..to(0) }, To { conn: 0, token: 0, hop: 0 }];
+    let mut connector = connector();
+    for from in strangers {
+        assert!(hears(&mut connector, 0, &accept(to(0)), from).is_none(), "{from}");
+    }
+    for to in wrong {
+        assert!(hears(&mut connector, 0, &accept(to), ANSWERS_FROM).is_none());
+        assert!(hears(&mut connector, 0, &reject(to, Reason::Refused), ANSWERS_FROM).is_none());
+    }
+    assert!(hears(&mut connector, 0, &accept(to(0))[..40], ANSWERS_FROM).is_none());
+    let mapped = "[::ffff:10.0.0.1]:5000";
+    let Some(Outcome::Established { agreed, private_data }) = hears(&mut connector, 0, &accept(to(0)), mapped) else {
+        panic!("it is the host");
+    };
+    assert_eq!((agreed.terms.peer, private_data), (at(mapped), b"yes".to_vec()));
+    assert!(hears(&mut connector, 0, &accept(to(0)), ANSWERS_FROM).is_none(), "a duplicate is for the connection");
+}
+
+#[test]
+fn strangers_are_no_sign_of_life() {
+    let mut connector = connector();
+    for now in (0..11).map(|second| second * SECONDS) {
+        sends(&mut connector, now);
+        hears(&mut connector, now, &cookie(to(0), None), "10.0.0.2:5000");
+        hears(&mut connector, now, &cookie(to(1), None), ANSWERS_FROM);
+    }
+    assert!(matches!(connector.on_time(11 * SECONDS), Some(Outcome::Ended(ConnectionEvent::Unreachable, _))));
+}
+
+#[test]
+fn a_cookie_goes_out_at_once_but_a_server_that_gives_more_does_not_set_the_pace() {
+    let mut connector = connector();
+    sends(&mut connector, 0);
+    let mut sent = 0;
+    for now in 1..1000 {
+        let ticket = Ticket::new(now as u32, [now as u8; 16]);
+        assert!(hears(&mut connector, now, &cookie(to(0), Some(ticket)), ANSWERS_FROM).is_none());
+        if let Some(packet) = sends(&mut connector, now) {
+            let request_head = packets::request_head(&packet).expect("a request");
+            assert_eq!((request_head.epoch.get(), request_head.cookie), (now as u32, [now as u8; 16]));
+            sent += 1;
+        }
+    }
+    assert_eq!(sent, 1);
+    let due = connector.deadline().expect("it goes on");
+    let packet = sends(&mut connector, due).expect("due");
+    assert_eq!(packets::request_head(&packet).map(|request_head| request_head.epoch.get()), Some(999), "the newest");
+}
+
+#[test]
+fn pending_makes_it_more_and_more_patient() {
+    let mut connector = connector();
+    let mut now = 0;
+    let mut waits = Vec::new();
+    for _ in 0..1000 {
+        assert!(connector.on_time(now).is_none() && sends(&mut connector, now).is_some());
+        hears(&mut connector, now + 1, &cookie(to(0), None), ANSWERS_FROM);
+        let due = connector.deadline().expect("it goes on");
+        waits.push((due - now) / MILLIS);
+        now = due;
+    }
+    assert_eq!(waits[..7], [100, 200, 400, 800, 1600, 2000, 2000]);
+    assert!(waits[7..].iter().all(|wait| *wait == Config::default().pending_repeat / MILLIS));
+}
+
+#[test]
+fn what_is_pending_is_asked_for_where_it_is() {
+    let mut connector = connector();
+    assert_eq!(sends_to(&mut connector, 0).map(|(to, _)| to), Some(at(SERVER)));
+    hears(&mut connector, 1, &cookie(to(0), None), "10.0.0.2:5000");
+    hears(&mut connector, 1, &cookie(to(1), None), ANSWERS_FROM);
+    let due = connector.deadline().expect("it goes on");
+    assert_eq!(sends_to(&mut connector, due).map(|(to, _)| to), Some(at(SERVER)), "neither was for it");
+    hears(&mut connector, due, &cookie(to(0), None), ANSWERS_FROM);
+    let mut asked = Vec::new();
+    for now in (1..=8).map(|second| second * SECONDS) {
+        asked.push(sends_to(&mut connector, now).map(|(to, _)| to));
+    }
+    let (here, there) = (Some(at(ANSWERS_FROM)), Some(at(SERVER)));
+    assert_eq!(asked, [here, here, here, there, here, there, here, there], "one that is silent may have moved");
+    let mut out = Vec::new();
+    assert_eq!(connector.withdraw(&mut Dice::new(4), &mut out), at(ANSWERS_FROM));
+}
+
+#[test]
+fn a_hand_off_and_a_cookie_begin_at_the_well_known_port_again() {
+    let ticket = Ticket::new(7, [7; 16]);
+    for answer in [reject(to(0), Reason::HandedOff(88)), cookie(to(0), Some(ticket))] {
+        let mut connector = connector();
+        sends(&mut connector, 0);
+        hears(&mut connector, 1, &cookie(to(0), None), ANSWERS_FROM);
+        hears(&mut connector, 2, &answer, ANSWERS_FROM);
+        assert_eq!(sends_to(&mut connector, 2).map(|(to, _)| to), Some(at(SERVER)));
+    }
+}
+
+#[test]
+fn who_is_gone_with_a_pending_request_has_rejected_it() {
+    let mut connector = connector();
+    sends(&mut connector, 0);
+    hears(&mut connector, 1, &cookie(to(0), None), ANSWERS_FROM);
+    let mut now = connector.deadline().expect("it goes on");
+    let quote = sends(&mut connector, now).expect("it asks again");
+    let closed = |connector: &mut Connector, now, to| connector.port_closed(now, at(to), &quote[..64]);
+    assert!((0..10).all(|_| closed(&mut connector, now, SERVER).is_none()), "nobody listens there, and nobody need");
+    assert!(closed(&mut connector, now, ANSWERS_FROM).is_none(), "once is a hint");
+    now = connector.deadline().expect("it goes on");
+    sends(&mut connector, now);
+    assert!(matches!(
+        closed(&mut connector, now, ANSWERS_FROM),
+        Some(Outcome::Ended(ConnectionEvent::PeerRejected, _))
+    ));
+    assert_eq!((connector.deadline(), sends(&mut connector, now + SECONDS)), (None, None));
+}
+
+#[test]
+fn late_words_of_the_listener_before_are_not_the_next_ones() {
+    let mut connector = connector();
+    sends(&mut connector, 0);
+    assert!(hears(&mut connector, 1, &reject(to(0), Reason::HandedOff(88)), ANSWERS_FROM).is_none());
+    let packet = sends(&mut connector, 1).expect("at once");
+    let request_head = packets::request_head(&packet).expect("a request");
+    assert_eq!((request_head.qual(), request_head.hop(), request_head.epoch.get()), (88, 1, 0));
+    for late in [reject(to(0), Reason::HandedOff(88)), reject(to(0), Reason::NoListener), cookie(to(0), None)] {
+        assert!(hears(&mut connector, 2, &late, ANSWERS_FROM).is_none());
+        assert_eq!(sends(&mut connector, 2), None);
+    }
+    assert!(matches!(
+        hears(&mut connector, 3, &reject(to(1), Reason::Refused), ANSWERS_FROM),
+        Some(Outcome::Ended(ConnectionEvent::PeerRejected, _))
+    ));
+}
+
+#[test]
+fn every_reason_has_its_outcome() {
+    use Reason::*;
+    for reason in [NoListener, NoRoom, Version, NotUnderstood] {
+        let outcome = hears(&mut connector(), 0, &reject(to(0), reason), ANSWERS_FROM);
+        assert!(
+            matches!(outcome, Some(Outcome::Ended(ConnectionEvent::Rejected, Some(why))) if why == reason),
+            "{outcome:?}"
+        );
+    }
+    let outcome = hears(&mut connector(), 0, &reject(to(0), Refused), ANSWERS_FROM);
+    assert!(matches!(outcome, Some(Outcome::Ended(ConnectionEvent::PeerRejected, _))));
+}
+
+/// One that is repeated for 50 ms where nobody listens.
+fn patient() -> Connector {
+    let config = Config { listener_wait: 50 * MILLIS, ..Config::default() };
+    Connector::new(Arc::new(Setup::new(config, None)), at(SERVER), 77, offer(), b"", 0)
+}
+
+#[test]
+fn a_request_without_a_listener_is_repeated_until_one_comes() {
+    let mut connector = patient();
+    sends(&mut connector, 0);
+    for _ in 0..3 {
+        let due = connector.deadline().expect("it goes on");
+        assert!(
+            hears(&mut connector, due.min(20 * MILLIS), &reject(to(0), Reason::NoListener), ANSWERS_FROM).is_none()
+        );
+        let due = connector.deadline().expect("it goes on");
+        assert!(due <= 30 * MILLIS && sends(&mut connector, due).is_some());
+    }
+    let outcome = hears(&mut connector, 40 * MILLIS, &accept(to(0)), ANSWERS_FROM);
+    assert!(matches!(outcome, Some(Outcome::Established { .. })));
+}
+
+#[test]
+fn a_request_without_a_listener_is_rejected_when_the_wait_is_over() {
+    let (mut now, mut sent) = (0, 0);
+    let mut connector = patient();
+    let outcome = loop {
+        sends(&mut connector, now).expect("it is due");
+        sent += 1;
+        match hears(&mut connector, now, &reject(to(0), Reason::NoListener), ANSWERS_FROM) {
+            None => now = connector.deadline().expect("it goes on"),
+            outcome => break outcome,
+        }
+    };
+    assert!(matches!(outcome, Some(Outcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))));
+    assert_eq!((now, sent), (50 * MILLIS, 10), "after 0, 1, 3, 7, 15, 23, 31, 39, 47 and 50 ms");
+    let mut connector = patient();
+    sends(&mut connector, 0);
+    let refused = hears(&mut connector, 0, &reject(to(0), Reason::NoRoom), ANSWERS_FROM);
+    assert!(
+        matches!(refused, Some(Outcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoRoom)))),
+        "only the lack of a listener may end soon"
+    );
+}
+
+#[test]
+fn a_port_that_nobody_has_is_asked_until_the_wait_is_over() {
+    let (mut now, mut connector) = (0, patient());
+    let outcome = loop {
+        let packet = sends(&mut connector, now).expect("it is due");
+        match connector.port_closed(now, at(SERVER), &packet) {
+            None => now = connector.deadline().expect("it goes on"),
+            outcome => break outcome,
+        }
+    };
+    assert!(matches!(outcome, Some(Outcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))));
+    assert_eq!(now, 50 * MILLIS);
+}
+
+#[test]
+fn a_port_that_nobody_has_is_asked_twice() {
+    let mut connector = connector();
+    let quote = sends(&mut connector, 0).expect("at once");
+    let closed = |connector: &mut Connector, now| connector.port_closed(now, at(SERVER), &quote[..64]);
+    assert!((0..10).all(|_| closed(&mut connector, 1).is_none()), "it may be said once per request");
+    let due = connector.deadline().expect("it goes on");
+    assert!(due < SECONDS && sends(&mut connector, due).is_some());
+    assert!(matches!(
+        closed(&mut connector, due + 1),
+        Some(Outcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))
+    ));
+    assert!(connector.deadline().is_none() && closed(&mut connector, due + 2).is_none());
+}
+
+#[test]
+fn a_closed_port_is_believed_only_with_a_quote_of_the_request() {
+    let mut connector = connector();
+    for now in (0..9).map(|round| round * SECONDS) {
+        let packet = sends(&mut connector, now).expect("it goes on");
+        let mut guess = packet[..128].to_vec();
+        guess[52] ^= 1; // of the token
+        for quote in [&b""[..], &packet[..8], &packet[..63], &guess] {
+            assert!(connector.port_closed(now, at(SERVER), quote).is_none());
+        }
+        assert!(connector.closed_counts, "it is not even a hint");
+    }
+}
+
+#[test]
+fn where_nobody_is_the_alternative_is_asked_as_if_it_were_the_first() {
+    for is_told_by_a_listener in [true, false] {
+        let mut connector = connector().or_at(Some(at("10.0.0.9:17471")));
+        let mut now = 0;
+        let first = sends(&mut connector, now).expect("at once");
+        if is_told_by_a_listener {
+            assert!(hears(&mut connector, now, &reject(to(0), Reason::NoListener), SERVER).is_none());
+        } else {
+            assert!(connector.port_closed(now, at(SERVER), &first[..64]).is_none());
+            now = connector.deadline().expect("it goes on");
+            sends(&mut connector, now);
+            assert!(connector.port_closed(now, at(SERVER), &first[..64]).is_none());
+        }
+        assert_eq!(sends_to(&mut connector, now), Some((at("10.0.0.9:17471"), first)));
+        assert!(
+            hears(&mut connector, now, &accept(to(0)), ANSWERS_FROM).is_none(),
+            "the first is not believed any more"
+        );
+        let outcome = hears(&mut connector, now, &reject(to(0), Reason::NoListener), "10.0.0.9:17471");
+        assert!(
+            matches!(outcome, Some(Outcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))),
+            "there is no third"
+        );
+    }
+}
+
+#[test]
+fn silence_has_the_next_process_of_the_port_asked_and_an_answer_keeps_it() {
+    let mut connector = connector();
+    let mut lengths = Vec::new();
+    for round in 0..40 {
+        let now = round * SECONDS;
+        lengths.push(packets::REQUEST - sends(&mut connector, now).expect("due").len());
+        if (3..6).contains(&round) {
+            hears(&mut connector, now, &cookie(to(0), None), ANSWERS_FROM);
+        }
+    }
+    assert_eq!(lengths[..9], [0, 1, 2, 3, 3, 3, 3, 4, 5]);
+    assert!((0..=SHORTER).all(|shorter| lengths[6..].contains(&shorter)), "every one in turn: {lengths:?}");
+}
+
+#[test]
+fn with_a_key_no_answer_without_it_is_believed_wherever_it_comes_from() {
+    let psk = crate::proto::seal::Psk::new(b"a secret of both sides");
+    let ours = Arc::new(Setup::new(Config::default(), psk));
+    let mut connector = Connector::new(ours.clone(), at(SERVER), 77, offer(), b"private", 0);
+    let request = sends(&mut connector, 0).expect("at once");
+    // Who has taken the port, or was handed the request, has neither its number nor its token; not even with both is it heard.
+    let theirs = Setup::new(Config::default(), None);
+    assert!(packets::request(&theirs.guard, &request, &mut Vec::new()).is_none());
+    for from in [SERVER, ANSWERS_FROM] {
+        let answers = [accept(to(0)), reject(to(0), Reason::NoListener), cookie(to(0), None)];
+        assert!(answers.iter().all(|answer| hears(&mut connector, 0, answer, from).is_none()), "{from}");
+    }
+    assert!(connector.deadline().is_some(), "it goes on, and the right one is heard");
+    let mut out = Vec::new();
+    packets::put_accept(&ours.guard, to(0), &Offer::new(11, &mut Dice::new(4)), b"", &mut Dice::new(5), &mut out);
+    assert!(matches!(hears(&mut connector, 0, &out, ANSWERS_FROM), Some(Outcome::Established { .. })));
+}
+
+#[test]
+fn a_server_that_lives_outweighs_a_port_that_nobody_has() {
+    let mut connector = connector();
+    for now in (0..20).map(|round| round * 10 * SECONDS) {
+        let (to_whom, packet) = sends_to(&mut connector, now).expect("it goes on");
+        assert!(connector.port_closed(now, to_whom, &packet).is_none() && !connector.closed_counts);
+        hears(&mut connector, now, &cookie(to(0), None), ANSWERS_FROM);
+    }
+}
+
+#[test]
+fn an_accept_that_nobody_waits_for_is_refused() {
+    let setup = Setup::new(Config::default(), None);
+    let refuses = |packet: &[u8]| {
+        let mut out = Vec::new();
+        let is_said = refuse_stray(&setup, packet, &mut Dice::new(6), &mut out);
+        assert!(out.len() < packet.len() && is_said != out.is_empty());
+        is_said
+    };
+    assert!(refuses(&accept(to(0))));
+    assert!(
+        !refuses(&accept(to(0))[1..]) && !refuses(&reject(to(0), Reason::NoRoom)) && !refuses(&cookie(to(0), None))
+    );
+}
+
+#[test]
+fn a_confirmation_is_repeated_until_something_comes_and_not_for_ever() {
+    let config = Config::default();
+    let terms = super::super::tests::terms();
+    for heard in [true, false] {
+        let mut confirming = Confirming::new(0, config.first_repeat, config.last_repeat, config.silence);
+        let (mut times, mut out) = (Vec::new(), Vec::new());
+        while let Some(now) = confirming.deadline() {
+            assert!(confirming.transmit(now, &terms, &mut out) && !confirming.transmit(now, &terms, &mut out));
+            times.push(now);
+            if heard && times.len() == 3 {
+                confirming.heard();
+            }
+        }
+        assert!(if heard { times.len() == 3 } else { times.len() > 8 && times.iter().all(|at| *at < config.silence) });
+        assert_eq!(out.len(), times.len() * size_of::<wire::Head>());
+    }
+}
