@@ -8,7 +8,6 @@
 pub(crate) mod acks;
 pub(crate) mod bits;
 pub(crate) mod challenge;
-pub(crate) mod checked;
 pub(crate) mod closing;
 pub(crate) mod congestion;
 pub(crate) mod conn;

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use dapl::provider::{Remote, Status};
 use zerocopy::IntoBytes;
 
-use crate::proto::checked::Sum;
 use crate::proto::conn::{Config, Conn, Driver, Host, Payload, Post, Work};
 use crate::proto::echo;
 use crate::proto::psn::Psn;
@@ -67,7 +66,7 @@ pub fn packet(bytes: &[u8]) {
     let mut good = bytes.to_vec();
     if let Some(flags) = good.get_mut(3) {
         *flags |= FLAG_CHECKED as u8;
-        good.extend_from_slice(&Sum::default().add(&good.clone()).bytes());
+        good.extend_from_slice(&crc32c::crc32c(&good).to_be_bytes());
         set_up(&good);
     }
 }
@@ -91,7 +90,7 @@ fn set_up(packet: &[u8]) {
         head[4..].copy_from_slice(&ours.token.to_be_bytes());
         if to_us.len() >= 20 {
             let end = to_us.len() - 4;
-            let sum = Sum::default().add(&to_us[..end]).bytes();
+            let sum = crc32c::crc32c(&to_us[..end]).to_be_bytes();
             to_us[end..].copy_from_slice(&sum);
         }
     }

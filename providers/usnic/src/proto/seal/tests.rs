@@ -199,3 +199,27 @@ fn the_ciphers_are_those_of_the_documents() {
     assert_eq!(tag[..4], [0x1A, 0xE1, 0x0B, 0x59]);
     assert_eq!(text[..4], [0xD3, 0x1A, 0x8D, 0x34]);
 }
+
+#[test]
+fn the_sum_is_what_others_compute() {
+    assert_eq!(sum(b"123456789"), 0xE306_9283u32.to_be_bytes(), "the check value of CRC-32C");
+}
+
+#[test]
+fn every_flipped_bit_and_every_cut_is_seen_without_a_key() {
+    let guard = Guard::new(None);
+    let opens = |packet: &[u8]| guard.open(packet, 0, &mut Vec::new()).map(<[u8]>::to_vec);
+    for payload in [&b""[..], b"some payload"] {
+        let mut good = Vec::new();
+        guard.close(Head::new(Kind::Accept, 0, 3, 4), &[], payload, &mut Dice::new(1), &mut good);
+        assert_eq!(opens(&good).as_deref(), Some(payload));
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(opens(&bad), None, "bit {bit}");
+        }
+        for end in 0..good.len() {
+            assert_eq!(opens(&good[..end]), None, "cut at {end}");
+        }
+    }
+}

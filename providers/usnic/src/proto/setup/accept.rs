@@ -241,8 +241,8 @@ impl Acceptor {
 
     fn has_room(&mut self, from: SocketAddr) -> bool {
         let config = &self.setup.config;
-        let has_room =
-            self.half_open.all() < config.half_open && self.half_open.of_prefix(from) < config.half_open_of_prefix;
+        let has_room = self.half_open.total().all < config.half_open
+            && self.half_open.of_prefix(from).all < config.half_open_of_prefix;
         self.counts.no_room += u64::from(!has_room);
         has_room
     }
@@ -251,8 +251,8 @@ impl Acceptor {
     fn wants_proof(&self, from: SocketAddr) -> bool {
         let config = &self.setup.config;
         self.setup.guard.is_sealed()
-            || self.half_open.unproven() >= config.unproven
-            || self.half_open.unproven_of_prefix(from) >= config.unproven_of_prefix
+            || self.half_open.total().unproven >= config.unproven
+            || self.half_open.of_prefix(from).unproven >= config.unproven_of_prefix
     }
 
     /// The answer that the request is pending goes out at once: from then on the client repeats it to the source of this answer,

@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Count {
-    all: usize,
-    unproven: usize,
+pub(super) struct Count {
+    pub(super) all: usize,
+    /// Of sources that have not shown that they are there.
+    pub(super) unproven: usize,
 }
 
 /// What was counted since the IA was opened.
@@ -27,7 +28,7 @@ pub(crate) struct Counts {
     pub(crate) held_back: u64,
 }
 
-/// The count.
+/// Attempts, in all and by prefix.
 #[derive(Debug, Default)]
 pub(super) struct HalfOpen {
     total: Count,
@@ -35,44 +36,33 @@ pub(super) struct HalfOpen {
 }
 
 impl HalfOpen {
-    pub(super) fn all(&self) -> usize {
-        self.total.all
+    pub(super) fn total(&self) -> Count {
+        self.total
     }
 
-    pub(super) fn unproven(&self) -> usize {
-        self.total.unproven
+    pub(super) fn of_prefix(&self, from: SocketAddr) -> Count {
+        self.prefixes.get(&prefix(from)).copied().unwrap_or_default()
     }
 
-    pub(super) fn of_prefix(&self, from: SocketAddr) -> usize {
-        self.prefixes.get(&prefix(from)).map_or(0, |count| count.all)
-    }
-
-    pub(super) fn unproven_of_prefix(&self, from: SocketAddr) -> usize {
-        self.prefixes.get(&prefix(from)).map_or(0, |count| count.unproven)
-    }
-
-    /// One more.
     pub(super) fn add(&mut self, from: SocketAddr, is_proven: bool) {
-        for count in [&mut self.total, self.prefixes.entry(prefix(from)).or_default()] {
-            count.all += 1;
-            count.unproven += usize::from(!is_proven);
-        }
+        self.change(from, 1, isize::from(!is_proven));
     }
 
     /// One that was counted as unproven has shown that it is there.
     pub(super) fn proven(&mut self, from: SocketAddr) {
-        for count in [&mut self.total, self.prefixes.entry(prefix(from)).or_default()] {
-            count.unproven -= 1;
-        }
+        self.change(from, 0, -1);
     }
 
-    /// One less.
     pub(super) fn remove(&mut self, from: SocketAddr, is_proven: bool) {
+        self.change(from, -1, -isize::from(!is_proven));
+    }
+
+    fn change(&mut self, from: SocketAddr, all: isize, unproven: isize) {
         for count in [&mut self.total, self.prefixes.entry(prefix(from)).or_default()] {
-            count.all -= 1;
-            count.unproven -= usize::from(!is_proven);
+            count.all = count.all.wrapping_add_signed(all);
+            count.unproven = count.unproven.wrapping_add_signed(unproven);
         }
-        if self.of_prefix(from) == 0 {
+        if self.of_prefix(from).all == 0 {
             self.prefixes.remove(&prefix(from));
         }
     }
@@ -102,12 +92,12 @@ mod tests {
             half_open.add(at(from), false);
         }
         half_open.add(at("[2001:db8::ffff:0:0:1]:1"), true);
-        assert_eq!((half_open.all(), half_open.unproven()), (6, 5));
-        assert_eq!((half_open.of_prefix(at("10.0.0.9:9")), half_open.of_prefix(at("10.0.2.1:1"))), (3, 0));
+        assert_eq!((half_open.total().all, half_open.total().unproven), (6, 5));
+        assert_eq!((half_open.of_prefix(at("10.0.0.9:9")).all, half_open.of_prefix(at("10.0.2.1:1")).all), (3, 0));
         let six = at("[2001:db8::2]:2");
-        assert_eq!((half_open.of_prefix(six), half_open.unproven_of_prefix(six)), (2, 1));
-        assert_eq!(half_open.of_prefix(at("[2001:db8:0:1::1]:1")), 0);
-        assert_eq!(half_open.of_prefix(at("[a00::]:1")), 0, "an IPv6 prefix of the same bytes is another");
+        assert_eq!((half_open.of_prefix(six).all, half_open.of_prefix(six).unproven), (2, 1));
+        assert_eq!(half_open.of_prefix(at("[2001:db8:0:1::1]:1")).all, 0);
+        assert_eq!(half_open.of_prefix(at("[a00::]:1")).all, 0, "an IPv6 prefix of the same bytes is another");
     }
 
     #[test]
@@ -116,10 +106,10 @@ mod tests {
         half_open.add(at("10.0.0.1:1"), false);
         half_open.add(at("10.0.0.1:2"), true);
         half_open.proven(at("10.0.0.1:1"));
-        assert_eq!((half_open.unproven(), half_open.unproven_of_prefix(at("10.0.0.1:1"))), (0, 0));
+        assert_eq!((half_open.total().unproven, half_open.of_prefix(at("10.0.0.1:1")).unproven), (0, 0));
         half_open.remove(at("10.0.0.1:1"), true);
-        assert_eq!((half_open.all(), half_open.prefixes.len()), (1, 1));
+        assert_eq!((half_open.total().all, half_open.prefixes.len()), (1, 1));
         half_open.remove(at("10.0.0.1:2"), true);
-        assert_eq!((half_open.all(), half_open.unproven(), half_open.prefixes.len()), (0, 0, 0));
+        assert_eq!((half_open.total().all, half_open.total().unproven, half_open.prefixes.len()), (0, 0, 0));
     }
 }

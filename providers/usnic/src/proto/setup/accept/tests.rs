@@ -75,7 +75,7 @@ impl Server {
     fn is_empty(&self) -> bool {
         let it = &self.acceptor;
         let maps = it.attempts.is_empty() && it.by_key.is_empty() && it.by_conn.is_empty();
-        maps && it.due.is_empty() && it.over.is_empty() && it.half_open.all() == 0
+        maps && it.due.is_empty() && it.over.is_empty() && it.half_open.total().all == 0
     }
 }
 
@@ -282,7 +282,7 @@ fn under_load_nothing_is_kept_of_the_unproven() {
     connector.transmit(0, &mut Dice::new(9), &mut again);
     assert_eq!(server.hears(0, &again, source(9, 10)), Step::Answer, "shown by another it is worth nothing");
     requested(server.hears(0, &again, from));
-    assert_eq!((server.acceptor.half_open.all(), server.acceptor.half_open.unproven()), (21, 20));
+    assert_eq!((server.acceptor.half_open.total().all, server.acceptor.half_open.total().unproven), (21, 20));
 }
 
 #[test]
@@ -298,12 +298,12 @@ fn a_source_may_show_its_cookie_later() {
     server.acceptor.reject(0, other, Reason::Refused, &mut Dice::new(2));
     // The load is gone, and a repetition of the first request is faster than the one with the cookie.
     requested(server.hears(0, &packet, from));
-    assert_eq!(server.acceptor.half_open.unproven(), 1);
+    assert_eq!(server.acceptor.half_open.total().unproven, 1);
     let mut with = Vec::new();
     connector.transmit(0, &mut Dice::new(9), &mut with);
     for _ in 0..2 {
         assert_eq!(server.hears(0, &with, from), Step::Answer);
-        assert_eq!((server.said(), server.acceptor.half_open.unproven()), (Some(Answer::Pending), 0));
+        assert_eq!((server.said(), server.acceptor.half_open.total().unproven), (Some(Answer::Pending), 0));
     }
     server.time(100 * SECONDS);
     assert!(server.is_empty());
@@ -347,13 +347,17 @@ fn memory_is_bounded_whoever_comes() {
                 _ => assert!(matches!(server.said(), Some(Answer::Again(_))), "it is to come again"),
             }
         }
-        assert!(server.acceptor.half_open.of_prefix(source(net, 0)) <= prefix);
+        assert!(server.acceptor.half_open.of_prefix(source(net, 0)).all <= prefix);
     }
     assert_eq!((ids.len(), server.acceptor.counts().no_room), (all, 170));
     for id in ids {
         server.acceptor.reject(0, id, Reason::Refused, &mut Dice::new(2));
     }
-    assert_eq!((server.acceptor.half_open.all(), server.acceptor.attempts.len()), (0, 15), "the oldest are forgotten");
+    assert_eq!(
+        (server.acceptor.half_open.total().all, server.acceptor.attempts.len()),
+        (0, 15),
+        "the oldest are forgotten"
+    );
     let (_, packet) = server.request(5);
     requested(server.hears(0, &packet, source(0, 1)));
     server.time(60 * SECONDS);
