@@ -3,7 +3,7 @@
 //! From the bottom up; imports go down this list only:
 //! - [`settings`]: reads a provider's settings from `ia_params` and the environment
 //! - [`base_dir`], [`shared_names`]: the directory where processes of one user meet, and the names of shared memory in it
-//! - [`listener_retry`]: the waits between requests that found no listener
+//! - [`listener_retry`]: the waits between requests that found no listener; [`limits`]: the limits of an IA
 //! - [`memory`]: keys of registrations, checks of mappings, copies from and to consumer memory, memory windows
 //! - [`cq`]: the core of a completion queue; [`engine`]: the job queue of a provider's engine thread
 //! - [`srq`]: the core of a shared receive queue
@@ -13,6 +13,7 @@
 pub mod base_dir;
 pub mod cq;
 pub mod engine;
+pub mod limits;
 pub mod listener_retry;
 pub mod memory;
 pub mod settings;

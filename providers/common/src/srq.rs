@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Resource, Result};
-use dapl::provider::{SrqSink, SrqSpec};
+use dapl::provider::{SrqSink, SrqSpec, Token};
 use dapl::stats::watermark::Low;
 use parking_lot::Mutex;
 
@@ -38,6 +38,22 @@ pub struct SrqCore<W: ?Sized, J> {
     jobs: Arc<EngineQueue<J>>,
     /// How many queues the IA has.
     alive: Arc<AtomicU32>,
+}
+
+/// Where the receives of a connection come from that has no queue of its own.
+pub struct Pool<W: ?Sized, J> {
+    /// The shared queue.
+    pub srq: Arc<SrqCore<W, J>>,
+    /// What receives complete with, but for the cookie.
+    pub token: Token,
+    /// The connection, as it waits in the queue.
+    pub waiter: Weak<W>,
+}
+
+impl<W: ?Sized, J> std::fmt::Debug for Pool<W, J> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("srq", &self.srq).finish_non_exhaustive()
+    }
 }
 
 struct Inner<W: ?Sized> {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{CmSink, IaSpec, Limits};
 use dapl::runtime::handle::ObjectId;
+use dapl_software::limits::limits;
 use parking_lot::Mutex;
 
 use crate::Sm;
@@ -65,7 +66,7 @@ impl Device {
         let fifo = socket::open_own_fifo(endpoint.path()).map_err(|e| failed("open the FIFO", e))?;
         let knem = if knobs.rma.has(ByKernel::Knem) { Knem::open() } else { None };
         Ok(Device {
-            limits: limits(),
+            limits: limits(65_535, SLOTS as u32 - 1),
             knobs,
             ip: own_address(),
             life: random()?,
@@ -138,35 +139,6 @@ pub(crate) fn is_local(ip: IpAddr) -> Result<bool> {
             Err(Error::Exhausted(Resource::Device))
         }
         Err(_) => Ok(false),
-    }
-}
-
-/// Longest message or RDMA transfer, in bytes: the most that a reliable connection of InfiniBand carries (IBA volume 1, 9.7).
-const MAX_MESSAGE: u64 = 1 << 31;
-
-fn limits() -> Limits {
-    Limits {
-        max_eps: 65_535,
-        // An MPI asks for 50,000 and treats less as fatal; room is made only for what is posted.
-        max_dtos: 65_536,
-        max_evds: 65_536,
-        max_evd_qlen: 1 << 20,
-        max_iov: 32,
-        max_lmrs: SLOTS as u32 - 1,
-        max_lmr_size: 1 << 47,
-        max_pzs: 65_536,
-        max_message: MAX_MESSAGE,
-        max_rdma: MAX_MESSAGE,
-        // One that is bound takes a place in the table of registrations.
-        max_rmrs: SLOTS as u32 - 1,
-        max_srqs: 65_536,
-        max_reads_in: 16,
-        max_reads_out: 16,
-        private_data_connect: 256,
-        private_data_accept: 196,
-        vendor: "dapl-rs".into(),
-        hardware_version: (1, 0),
-        firmware_version: (0, 0),
     }
 }
 

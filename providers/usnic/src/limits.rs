@@ -11,36 +11,8 @@ use crate::proto::congestion::Algorithm;
 use crate::proto::conn::Config;
 use crate::settings;
 
-/// Requests and receives of an end point at most.
-const DTOS: u32 = 65_536;
-
-/// Longest message or RDMA transfer, in bytes: the most that a reliable connection of InfiniBand carries (IBA volume 1, 9.7).
-pub(crate) const MAX_MESSAGE: u64 = 1 << 31;
-
 pub(crate) fn limits() -> Limits {
-    Limits {
-        max_eps: CONNECTIONS as u32 - 1,
-        // An MPI asks for 50,000 and treats less as fatal; room is made only for what is posted.
-        max_dtos: DTOS,
-        max_evds: 65_536,
-        max_evd_qlen: 1 << 20,
-        max_iov: 32,
-        max_lmrs: SLOTS as u32 - 1,
-        max_lmr_size: 1 << 47,
-        max_pzs: 65_536,
-        max_message: MAX_MESSAGE,
-        max_rdma: MAX_MESSAGE,
-        // One that is bound takes a place in the table of registrations.
-        max_rmrs: SLOTS as u32 - 1,
-        max_srqs: 65_536,
-        max_reads_in: 16,
-        max_reads_out: 16,
-        private_data_connect: 256,
-        private_data_accept: 196,
-        vendor: "dapl-rs".into(),
-        hardware_version: (1, 0),
-        firmware_version: (0, 0),
-    }
+    dapl_software::limits::limits(CONNECTIONS as u32 - 1, SLOTS as u32 - 1)
 }
 
 /// How the connections of a new queue pair behave, as far as that is known before there is one.

@@ -49,7 +49,7 @@ const DAPL: &[&[&str]] = &[
 
 /// As its `lib.rs` has it.
 const COMMON: &[&[&str]] =
-    &[&["settings", "listener_retry", "base_dir"], &["shared_names"], &["memory", "cq", "engine"], &["srq"]];
+    &[&["settings", "limits", "listener_retry", "base_dir"], &["shared_names"], &["memory", "cq", "engine"], &["srq"]];
 
 /// As its `lib.rs` has it.
 const SM: &[&[&str]] = &[

@@ -3,17 +3,17 @@
 //! Each of the counters here is written by one half, under its lock, and read by the other without one.
 #![forbid(unsafe_code)]
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 
-use dapl::provider::{Completion, Token};
+use dapl::provider::Completion;
 use dapl::runtime::handle::ObjectId;
 
 use crate::cq::{CqCore, Outbox};
 use crate::engine::jobs::{Job, Jobs};
 use crate::memory::regions::Regions;
 use crate::qp::link::Link;
-use crate::srq::{SrqCore, SrqWaiter};
+use crate::srq::SrqWaiter;
 
 /// Why a connection cannot go on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -37,14 +37,7 @@ pub(crate) const NAK_RESPONDER: u32 = 7;
 pub(crate) const NAK_SOURCE: u32 = 8;
 
 /// Where receives come from, if the connection has no queue of its own.
-#[derive(Debug)]
-pub(crate) struct Pool {
-    pub(crate) srq: Arc<SrqCore>,
-    /// What they complete with, but for the cookie.
-    pub(crate) token: Token,
-    /// The connection, to stand in line.
-    pub(crate) waiter: Weak<dyn SrqWaiter>,
-}
+pub(crate) type Pool = dapl_software::srq::Pool<dyn SrqWaiter, Job>;
 
 /// Known to both halves.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 //! is told of a connection that has ended goes nowhere: [`Nobody`]. Takes no lock of a queue pair; it is called under one.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use dapl::provider::{BindWr, Completion, Region, Segment, SendWr, Status, Token};
 use dapl::runtime::handle::ObjectId;
@@ -13,11 +13,11 @@ use dapl_software::memory::user_copy;
 use dapl_software::memory::window::BindRequest;
 
 use crate::cq::CqCore;
-use crate::engine::jobs::Jobs;
+use crate::engine::jobs::{Job, Jobs};
 use crate::memory::regions::{Regions, Wish};
 use crate::proto::conn::{Driver, Host};
 use crate::proto::wire::Refusal;
-use crate::srq::{Buffer, SrqCore, SrqWaiter};
+use crate::srq::{Buffer, SrqWaiter};
 
 /// A memory window of this provider's.
 pub(crate) type Window = dapl_software::memory::window::Window<Arc<Regions>>;
@@ -71,14 +71,7 @@ pub(crate) struct Recv {
 }
 
 /// Where receives come from, if the queue pair has no queue of its own.
-#[derive(Debug)]
-pub(crate) struct Pool {
-    pub(crate) srq: Arc<SrqCore>,
-    /// What they complete with, but for the cookie.
-    pub(crate) token: Token,
-    /// The queue pair, to stand in line.
-    pub(crate) waiter: Weak<dyn SrqWaiter>,
-}
+pub(crate) type Pool = dapl_software::srq::Pool<dyn SrqWaiter, Job>;
 
 /// The world of one queue pair.
 #[derive(Debug)]

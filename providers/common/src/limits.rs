@@ -1,0 +1,36 @@
+//! Limits of an IA over a provider made in software.
+#![forbid(unsafe_code)]
+
+use dapl::provider::Limits;
+
+/// Requests and receives of an end point at most. An MPI asks for 50,000 and treats less as fatal; memory follows the posted
+/// work.
+pub const MAX_DTOS: u32 = 65_536;
+
+/// Longest message or RDMA transfer, in bytes: the most that a reliable connection of InfiniBand carries (IBA volume 1, 9.7).
+pub const MAX_MESSAGE: u64 = 1 << 31;
+
+/// The limits with `max_eps` end points and `max_keys` keys. Each registration takes a key, and each bound window.
+pub fn limits(max_eps: u32, max_keys: u32) -> Limits {
+    Limits {
+        max_eps,
+        max_dtos: MAX_DTOS,
+        max_evds: 65_536,
+        max_evd_qlen: 1 << 20,
+        max_iov: 32,
+        max_lmrs: max_keys,
+        max_lmr_size: 1 << 47,
+        max_pzs: 65_536,
+        max_message: MAX_MESSAGE,
+        max_rdma: MAX_MESSAGE,
+        max_rmrs: max_keys,
+        max_srqs: 65_536,
+        max_reads_in: 16,
+        max_reads_out: 16,
+        private_data_connect: 256,
+        private_data_accept: 196,
+        vendor: "dapl-rs".into(),
+        hardware_version: (1, 0),
+        firmware_version: (0, 0),
+    }
+}
