@@ -91,10 +91,7 @@ impl MemoryRegion for Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        let links = std::cell::OnceCell::new();
-        self.device.regions.remove(self.key, |key| {
-            links.get_or_init(|| self.device.book.links()).iter().any(|link| link.peer_copies_with(key))
-        });
+        self.device.regions.remove(self.key, self.device.book.announced());
         if self.lent {
             self.device.backings.take_back(self.key);
         }

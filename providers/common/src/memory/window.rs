@@ -39,43 +39,9 @@ pub trait WindowKeys: Send + Sync {
     fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool;
 }
 
-impl<K: WindowKeys> WindowKeys for Arc<K> {
-    fn reserve(&self) -> Result<u32> {
-        (**self).reserve()
-    }
-
-    fn open(&self, key: u32, region: Region, access: Access, pd: u32) {
-        (**self).open(key, region, access, pd);
-    }
-
-    fn kill(&self, key: u32) {
-        (**self).kill(key);
-    }
-
-    fn is_held(&self, key: u32) -> bool {
-        (**self).is_held(key)
-    }
-
-    fn is_announced(&self, key: u32) -> bool {
-        (**self).is_announced(key)
-    }
-
-    fn remove(&self, key: u32) {
-        (**self).remove(key);
-    }
-
-    fn give_back(&self, key: u32) {
-        (**self).give_back(key);
-    }
-
-    fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool {
-        (**self).covers(source, pd, region, write)
-    }
-}
-
 /// A window.
 pub struct Window<K> {
-    keys: K,
+    keys: Arc<K>,
     pd: u32,
     inner: Mutex<Inner>,
 }
@@ -128,7 +94,7 @@ impl<K> std::fmt::Debug for Window<K> {
 
 impl<K: WindowKeys> Window<K> {
     /// One that is not bound.
-    pub fn new(keys: K, pd: u32) -> Self {
+    pub fn new(keys: Arc<K>, pd: u32) -> Self {
         Window { keys, pd, inner: Mutex::default() }
     }
 

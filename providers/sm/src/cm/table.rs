@@ -187,6 +187,12 @@ impl Book {
         self.lock().deadlines.first().map(|(due, _)| *due)
     }
 
+    /// Says of a key whether a peer is copying with it. Reads the list of connections once, at the first question.
+    pub(crate) fn announced(&self) -> impl Fn(u32) -> bool + '_ {
+        let links = std::cell::OnceCell::new();
+        move |key| links.get_or_init(|| self.links()).iter().any(|link| link.peer_copies_with(key))
+    }
+
     /// Every connection of this IA that stands.
     pub(crate) fn links(&self) -> Vec<Arc<Link>> {
         self.lock().by_id.values().filter_map(|a| a.link.clone()).collect()

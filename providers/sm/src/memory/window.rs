@@ -24,7 +24,7 @@ pub(crate) struct Table {
 
 /// A window that is not bound.
 pub(crate) fn window_of(regions: Arc<Regions>, book: Arc<Book>, pd: u32) -> Window {
-    Window::new(Table { regions, book }, pd)
+    Window::new(Arc::new(Table { regions, book }), pd)
 }
 
 impl WindowKeys for Table {
@@ -45,13 +45,11 @@ impl WindowKeys for Table {
     }
 
     fn is_announced(&self, key: u32) -> bool {
-        self.book.links().iter().any(|link| link.peer_copies_with(key))
+        self.book.announced()(key)
     }
 
     fn remove(&self, key: u32) {
-        let links = std::cell::OnceCell::new();
-        self.regions
-            .remove(key, |key| links.get_or_init(|| self.book.links()).iter().any(|link| link.peer_copies_with(key)));
+        self.regions.remove(key, self.book.announced());
     }
 
     fn give_back(&self, key: u32) {

@@ -20,7 +20,7 @@ use crate::proto::wire::Refusal;
 use crate::srq::{Buffer, SrqWaiter};
 
 /// A memory window of this provider's.
-pub(crate) type Window = dapl_software::memory::window::Window<Arc<Regions>>;
+pub(crate) type Window = dapl_software::memory::window::Window<Regions>;
 
 /// What is kept with a request that is posted.
 #[derive(Debug)]
