@@ -4,7 +4,7 @@
 //! - [`settings`]: reads a provider's settings from `ia_params` and the environment
 //! - [`base_dir`], [`shared_names`]: the directory where processes of one user meet, and the names of shared memory in it
 //! - [`listener_retry`]: the waits between requests that found no listener; [`limits`]: the limits of an IA
-//! - [`memory`]: keys of registrations, checks of mappings, copies from and to consumer memory, memory windows
+//! - [`memory`]: keys and rights of registrations, checks of mappings, copies from and to consumer memory, memory windows
 //! - [`cq`]: the core of a completion queue; [`engine`]: the job queue of a provider's engine thread
 //! - [`srq`]: the core of a shared receive queue
 //!

@@ -7,6 +7,8 @@
 
 use std::collections::VecDeque;
 
+use dapl::error::{Error, Resource, Result};
+
 /// How many freed places rest before the oldest serves again.
 const REST: usize = 1024;
 
@@ -36,8 +38,15 @@ impl KeyTable {
         (key >> 16) as usize
     }
 
-    /// A key; `None`: all places are in use.
-    pub fn take(&mut self) -> Option<u32> {
+    /// A key that opens nothing yet. Errors: `Exhausted(MemoryRegion)`.
+    pub fn reserve(&mut self) -> Result<u32> {
+        self.take().ok_or_else(|| {
+            log::error!("all {} memory registrations of this IA are in use", self.slots - 1);
+            Error::Exhausted(Resource::MemoryRegion)
+        })
+    }
+
+    fn take(&mut self) -> Option<u32> {
         let used = self.halves.len();
         if self.resting.len() > REST || used == self.slots - 1 {
             let place = self.resting.pop_front()?;

@@ -2,6 +2,7 @@
 
 pub mod keys;
 pub mod mapping_check;
+pub mod rights;
 pub mod scatter_gather;
 pub mod user_copy;
 pub mod vma_query;

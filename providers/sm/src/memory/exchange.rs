@@ -11,13 +11,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dapl::provider::Region;
+use dapl_software::memory::rights::{AccessRight, KeyEntry};
 
 use crate::cm::socket::{self, Received};
 use crate::cm::table::Attempt;
 use crate::device::Device;
 use crate::memory::backing::{Backing, Store};
 use crate::memory::mapped::{Mapped, segment_space};
-use crate::memory::regions::{Entry, Wish};
 use crate::proto::handshake::{Carrier, Datagram, Loan};
 use crate::qp::link::{Peer, Theirs};
 
@@ -44,8 +44,10 @@ pub(crate) fn ask(device: &Device, id: u32, key: u32) {
 pub(crate) fn asked(device: &Device, question: &Datagram, sender: &Path) {
     let Datagram::Ask { from, to, token, key } = *question else { return };
     let Some(pd) = with(device, sender, (from, to, token), |attempt, _| Some(attempt.conn()?.pd())) else { return };
-    let is_granted = |entry: &Entry| {
-        entry.is_lent() && entry.pd == pd && (entry.grants(Wish::RemoteRead) || entry.grants(Wish::RemoteWrite))
+    let is_granted = |entry: &KeyEntry| {
+        entry.is_exported()
+            && entry.pd() == pd
+            && (entry.grants(AccessRight::RemoteRead) || entry.grants(AccessRight::RemoteWrite))
     };
     let entry = device.regions.entry(key).filter(is_granted);
     let backing = entry.and_then(|entry| device.backings.get(key).filter(|known| known.region == entry.region));
@@ -85,9 +87,10 @@ pub(crate) fn answered(device: &Device, answer: &Datagram, received: &Received) 
 /// Maps what a peer offers, if that is what its table says of the key.
 fn map(peer: &Arc<Peer>, pd: u32, key: u32, loan: &Loan, received: &Received) -> Result<Mapped, &'static str> {
     let region = Region { address: loan.address, length: loan.length };
-    let says = || peer.regions.entry(key).filter(|entry| entry.is_lent() && entry.pd == pd && entry.region == region);
+    let says =
+        || peer.regions.entry(key).filter(|entry| entry.is_exported() && entry.pd() == pd && entry.region == region);
     let entry = says().ok_or("it is not the region of the key")?;
-    let writable = entry.grants(Wish::RemoteWrite);
+    let writable = entry.grants(AccessRight::RemoteWrite);
     let mapped = match (loan.carrier, &received.fds[..]) {
         (Carrier::Descriptor, [file]) => Mapped::of_file(file, loan.offset, region, writable),
         (Carrier::Descriptor, _) => Err("its descriptor has not come"),

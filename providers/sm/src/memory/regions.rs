@@ -10,10 +10,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dapl::error::{Error, Resource, Result};
+use dapl::error::Result;
 use dapl::provider::{Access, Region, Segment, Status};
 use dapl::runtime::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, fence_behind_rmw, yield_now};
 use dapl_software::memory::keys::KeyTable;
+use dapl_software::memory::rights::{self, AccessRight, EXPORTED, Hold, KeyEntry, LOCAL};
 use dapl_software::memory::scatter_gather::LocalMemory;
 use dapl_software::memory::user_copy::{Checker, Registered};
 
@@ -31,56 +32,8 @@ const RIGHTS: usize = 24;
 /// Of KNEM's region of the same memory, or 0.
 const COOKIE: usize = 32;
 
-const LOCAL_WRITE: u64 = 1;
-const REMOTE_READ: u64 = 2;
-const REMOTE_WRITE: u64 = 4;
-/// Local segments may name it.
-const LOCAL: u64 = 8;
-/// Peers may ask for what is behind it, and map that.
-const LENT: u64 = 16;
-
-/// What somebody wants to do with memory.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Wish {
-    /// Always granted on live memory of the right domain that is no window.
-    LocalRead,
-    LocalWrite,
-    RemoteRead,
-    RemoteWrite,
-}
-
-impl Wish {
-    fn right(self) -> u64 {
-        match self {
-            Wish::LocalRead => LOCAL,
-            Wish::LocalWrite => LOCAL | LOCAL_WRITE,
-            Wish::RemoteRead => REMOTE_READ,
-            Wish::RemoteWrite => REMOTE_WRITE,
-        }
-    }
-}
-
-/// What a table says of a live key.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Entry {
-    pub(crate) region: Region,
-    pub(crate) pd: u32,
-    rights: u64,
-}
-
-impl Entry {
-    pub(crate) fn grants(&self, wish: Wish) -> bool {
-        self.rights & wish.right() == wish.right()
-    }
-
-    /// May peers map what is behind it?
-    pub(crate) fn is_lent(&self) -> bool {
-        self.rights & LENT != 0
-    }
-}
-
 /// Reads a table, this process's or a peer's; every field once.
-fn entry(table: &Map, slots: u32, key: u32) -> Option<Entry> {
+fn entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
     let place = key >> 16;
     if place == 0 || place >= slots {
         return None;
@@ -92,19 +45,10 @@ fn entry(table: &Map, slots: u32, key: u32) -> Option<Entry> {
     }
     let address = table.word(entry + BASE).load(Ordering::Relaxed);
     let length = table.word(entry + LEN).load(Ordering::Relaxed);
-    let rights = table.word(entry + RIGHTS).load(Ordering::Relaxed);
+    let word = table.word(entry + RIGHTS).load(Ordering::Relaxed);
     // The fields belong to the key only if it is still there after they were read.
     fence(Ordering::Acquire);
-    live(Ordering::Relaxed).then_some(Entry { region: Region { address, length }, pd: (rights >> 32) as u32, rights })
-}
-
-/// Looks a range up in a table.
-fn check(table: &Map, slots: u32, key: u32, pd: u32, address: u64, length: u64, wish: Wish) -> bool {
-    entry(table, slots, key).is_some_and(|entry| {
-        let Region { address: base, length: len } = entry.region;
-        let inside = address >= base && address - base <= len && length <= len - (address - base);
-        inside && entry.pd == pd && entry.grants(wish)
-    })
+    live(Ordering::Relaxed).then_some(KeyEntry { region: Region { address, length }, word })
 }
 
 /// This process's registrations.
@@ -166,45 +110,44 @@ impl Regions {
     /// Registers a range and returns its key.
     pub(crate) fn add(&self, region: Region, access: Access, pd: u32) -> Result<u32> {
         let key = self.reserve()?;
-        self.set(key, region, pd, rights(access) | LOCAL);
+        self.set(key, region, rights::word(access, pd, LOCAL));
         Ok(key)
     }
 
     /// As `add`, of memory that peers may map.
     pub(crate) fn lend(&self, region: Region, access: Access, pd: u32) -> Result<u32> {
         let key = self.reserve()?;
-        self.set(key, region, pd, rights(access) | LOCAL | LENT);
+        self.set(key, region, rights::word(access, pd, LOCAL | EXPORTED));
         Ok(key)
     }
 
     /// What is known of a live key of ours.
-    pub(crate) fn entry(&self, key: u32) -> Option<Entry> {
+    pub(crate) fn entry(&self, key: u32) -> Option<KeyEntry> {
         entry(&self.table, SLOTS as u32, key)
     }
 
     /// A key that opens nothing yet.
     pub(crate) fn reserve(&self) -> Result<u32> {
-        self.places.lock().take().ok_or_else(|| {
-            log::error!("all {} memory registrations of this IA are in use", SLOTS - 1);
-            Error::Exhausted(Resource::MemoryRegion)
-        })
+        self.places.lock().reserve()
     }
 
     /// Makes a reserved key open a window: for peers, not for local segments.
     pub(crate) fn open(&self, key: u32, region: Region, access: Access, pd: u32) {
-        self.set(key, region, pd, rights(access));
+        self.set(key, region, rights::word(access, pd, 0));
     }
 
-    fn set(&self, key: u32, region: Region, pd: u32, rights: u64) {
+    fn set(&self, key: u32, region: Region, word: u64) {
         let entry = (key >> 16) as usize * ENTRY;
         self.table.word(entry + BASE).store(region.address, Ordering::Relaxed);
         self.table.word(entry + LEN).store(region.length, Ordering::Relaxed);
-        self.table.word(entry + RIGHTS).store(u64::from(pd) << 32 | rights, Ordering::Relaxed);
+        self.table.word(entry + RIGHTS).store(word, Ordering::Relaxed);
         // A window is a part of memory that is lent as a whole: its key leads elsewhere.
-        let knem = self.knem.as_ref().filter(|_| rights & LOCAL != 0);
-        let cookie = knem.map_or(0, |knem| knem.lend(region, rights & REMOTE_READ != 0, rights & REMOTE_WRITE != 0));
+        let grants = |right| KeyEntry { region, word }.grants(right);
+        let knem = self.knem.as_ref().filter(|_| grants(AccessRight::LocalRead));
+        let (read, write) = (grants(AccessRight::RemoteRead), grants(AccessRight::RemoteWrite));
+        let cookie = knem.map_or(0, |knem| knem.lend(region, read, write));
         self.table.word(entry + COOKIE).store(cookie, Ordering::Relaxed);
-        // Pairs with the Acquire in `check`: first the fields, then the key that makes them true.
+        // Pairs with the Acquire in `entry`: first the fields, then the key that makes them true.
         self.table.word(entry + KEY).store(u64::from(key), Ordering::Release);
     }
 
@@ -238,9 +181,9 @@ impl Regions {
         self.places.lock().give_back(key);
     }
 
-    /// Is the range open to this wish?
-    pub(crate) fn allows(&self, key: u32, pd: u32, region: Region, wish: Wish) -> bool {
-        check(&self.table, SLOTS as u32, key, pd, region.address, region.length, wish)
+    /// Does the key grant this right on the range?
+    pub(crate) fn allows(&self, key: u32, pd: u32, region: Region, right: AccessRight) -> bool {
+        self.entry(key).is_some_and(|entry| entry.allows(pd, region, right))
     }
 
     /// All of the registration of a key that is held.
@@ -257,20 +200,12 @@ impl Regions {
         pd: u32,
         address: u64,
         length: u64,
-        wish: Wish,
+        right: AccessRight,
     ) -> std::result::Result<Hold<'_>, Status> {
-        let users = &self.users[(key >> 16) as usize];
-        users.fetch_add(1, Ordering::SeqCst);
-        // Pairs with the fence in `kill`: either it sees this user, or `check` sees the key gone.
+        let hold = Hold::new(&self.users[(key >> 16) as usize]);
+        // Pairs with the fence in `kill`: either it sees this user, or `entry` sees the key gone.
         fence_behind_rmw();
-        let hold = Hold(users);
-        if check(&self.table, SLOTS as u32, key, pd, address, length, wish) {
-            return Ok(hold);
-        }
-        Err(match wish {
-            Wish::LocalRead | Wish::LocalWrite => Status::LocalProtection,
-            Wish::RemoteRead | Wish::RemoteWrite => Status::RemoteAccess,
-        })
+        if self.allows(key, pd, Region { address, length }, right) { Ok(hold) } else { Err(right.refusal()) }
     }
 }
 
@@ -279,8 +214,7 @@ impl LocalMemory for Regions {
 
     #[inline]
     fn hold_piece(&self, pd: u32, piece: &Segment, write: bool) -> std::result::Result<Hold<'_>, Status> {
-        let wish = if write { Wish::LocalWrite } else { Wish::LocalRead };
-        self.hold(piece.key, pd, piece.address, piece.length, wish)
+        self.hold(piece.key, pd, piece.address, piece.length, AccessRight::local(write))
     }
 
     fn registered(&self, key: u32) -> Registered<'_> {
@@ -302,21 +236,6 @@ pub(crate) fn wait_while(busy: impl Fn() -> bool) {
             return;
         }
         yield_now();
-    }
-}
-
-fn rights(access: Access) -> u64 {
-    let bit = |granted, right| if granted { right } else { 0 };
-    bit(access.local_write, LOCAL_WRITE) | bit(access.remote_read, REMOTE_READ) | bit(access.remote_write, REMOTE_WRITE)
-}
-
-/// Keeps a registration from ending during a copy.
-#[derive(Debug)]
-pub(crate) struct Hold<'a>(&'a AtomicU32);
-
-impl Drop for Hold<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -366,13 +285,14 @@ impl PeerRegions {
     }
 
     /// What the peer says of a key of its, if it is live.
-    pub(crate) fn entry(&self, key: u32) -> Option<Entry> {
+    pub(crate) fn entry(&self, key: u32) -> Option<KeyEntry> {
         entry(&self.table, self.slots, key)
     }
 
     /// Is the range (still) open to us?
     pub(crate) fn allows(&self, target: &Target) -> bool {
-        check(&self.table, self.slots, target.key, target.pd, target.address, target.length, target.wish)
+        let range = Region { address: target.address, length: target.length };
+        self.entry(target.key).is_some_and(|entry| entry.allows(target.pd, range, target.right))
     }
 }
 
@@ -383,7 +303,7 @@ pub(crate) struct Target {
     pub(crate) pd: u32,
     pub(crate) address: u64,
     pub(crate) length: u64,
-    pub(crate) wish: Wish,
+    pub(crate) right: AccessRight,
 }
 
 /// A copy into or out of a peer's memory is under way.
@@ -417,14 +337,14 @@ mod tests {
     fn a_key_opens_its_range_and_nothing_else() {
         let regions = Regions::new(1).unwrap();
         let key = regions.add(memory(100), ALL, 7).unwrap();
-        let ok = |address, length| regions.hold(key, 7, address, length, Wish::LocalWrite).is_ok();
+        let ok = |address, length| regions.hold(key, 7, address, length, AccessRight::LocalWrite).is_ok();
         let at = base();
         assert!(ok(at, 100) && ok(at + 99, 1) && ok(at + 100, 0));
         assert!(!ok(at - 1, 1) && !ok(at, 101) && !ok(at + 101, 0) && !ok(u64::MAX, 2) && !ok(at + 50, u64::MAX));
-        assert!(regions.hold(key, 8, at, 1, Wish::LocalRead).is_err(), "another domain");
-        assert!(regions.hold(key ^ 1, 7, at, 1, Wish::LocalRead).is_err(), "a guess");
+        assert!(regions.hold(key, 8, at, 1, AccessRight::LocalRead).is_err(), "another domain");
+        assert!(regions.hold(key ^ 1, 7, at, 1, AccessRight::LocalRead).is_err(), "a guess");
         for garbage in [0, 1, u32::MAX, 0xFFFF_0000] {
-            assert!(regions.hold(garbage, 7, at, 1, Wish::LocalRead).is_err());
+            assert!(regions.hold(garbage, 7, at, 1, AccessRight::LocalRead).is_err());
         }
     }
 
@@ -432,10 +352,10 @@ mod tests {
     fn rights_are_what_was_asked_for() {
         let regions = Regions::new(1).unwrap();
         let key = regions.add(memory(10), Access { remote_read: true, ..Access::default() }, 1).unwrap();
-        assert!(regions.hold(key, 1, base(), 1, Wish::LocalRead).is_ok());
-        assert!(regions.hold(key, 1, base(), 1, Wish::RemoteRead).is_ok());
-        assert_eq!(regions.hold(key, 1, base(), 1, Wish::LocalWrite).err(), Some(Status::LocalProtection));
-        assert_eq!(regions.hold(key, 1, base(), 1, Wish::RemoteWrite).err(), Some(Status::RemoteAccess));
+        assert!(regions.hold(key, 1, base(), 1, AccessRight::LocalRead).is_ok());
+        assert!(regions.hold(key, 1, base(), 1, AccessRight::RemoteRead).is_ok());
+        assert_eq!(regions.hold(key, 1, base(), 1, AccessRight::LocalWrite).err(), Some(Status::LocalProtection));
+        assert_eq!(regions.hold(key, 1, base(), 1, AccessRight::RemoteWrite).err(), Some(Status::RemoteAccess));
     }
 
     #[test]
@@ -443,11 +363,11 @@ mod tests {
         let regions = Regions::new(1).unwrap();
         let theirs = PeerRegions::map(regions.fd(), SLOTS as u32).unwrap();
         let key = regions.add(memory(64), ALL, 1).unwrap();
-        let target = Target { key, pd: 1, address: base(), length: 64, wish: Wish::RemoteWrite };
+        let target = Target { key, pd: 1, address: base(), length: 64, right: AccessRight::RemoteWrite };
         let busy = AtomicU64::new(0);
         drop(theirs.announce(&busy, &target).unwrap());
         regions.remove(key, |_| false);
-        assert!(regions.hold(key, 1, base(), 1, Wish::LocalRead).is_err());
+        assert!(regions.hold(key, 1, base(), 1, AccessRight::LocalRead).is_err());
         assert!(theirs.announce(&busy, &target).is_err());
         assert_eq!(busy.load(Ordering::Relaxed), 0);
     }
@@ -456,10 +376,10 @@ mod tests {
     fn removal_waits_for_copies() {
         let regions = Regions::new(1).unwrap();
         let key = regions.add(memory(64), ALL, 1).unwrap();
-        let hold = regions.hold(key, 1, base(), 64, Wish::LocalRead).unwrap();
+        let hold = regions.hold(key, 1, base(), 64, AccessRight::LocalRead).unwrap();
         std::thread::scope(|scope| {
             let remover = scope.spawn(|| regions.remove(key, |_| false));
-            while regions.hold(key, 1, base(), 1, Wish::LocalRead).is_ok() {
+            while regions.hold(key, 1, base(), 1, AccessRight::LocalRead).is_ok() {
                 std::thread::yield_now();
             }
             assert!(!remover.is_finished());
@@ -471,13 +391,13 @@ mod tests {
     fn a_window_opens_to_peers_when_it_is_opened_and_never_to_local_segments() {
         let regions = Regions::new(1).unwrap();
         let key = regions.reserve().unwrap();
-        let access = |wish| regions.hold(key, 1, base(), 8, wish).is_ok();
-        assert!(!access(Wish::RemoteRead), "only reserved");
+        let access = |right| regions.hold(key, 1, base(), 8, right).is_ok();
+        assert!(!access(AccessRight::RemoteRead), "only reserved");
         regions.open(key, memory(8), Access { remote_read: true, ..Access::default() }, 1);
-        assert!(access(Wish::RemoteRead) && !access(Wish::RemoteWrite));
-        assert!(!access(Wish::LocalRead) && !access(Wish::LocalWrite));
+        assert!(access(AccessRight::RemoteRead) && !access(AccessRight::RemoteWrite));
+        assert!(!access(AccessRight::LocalRead) && !access(AccessRight::LocalWrite));
         regions.kill(key);
-        assert!(!access(Wish::RemoteRead) && !regions.is_held(key));
+        assert!(!access(AccessRight::RemoteRead) && !regions.is_held(key));
     }
 }
 

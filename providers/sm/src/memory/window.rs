@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use dapl::error::Result;
 use dapl::provider::{Access, Region};
+use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::window::WindowKeys;
 
 use crate::cm::table::Book;
-use crate::memory::regions::{Regions, Wish};
+use crate::memory::regions::Regions;
 
 pub(crate) use dapl_software::memory::window::BindRequest;
 
@@ -57,7 +58,7 @@ impl WindowKeys for Table {
     }
 
     fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool {
-        self.regions.allows(source, pd, region, if write { Wish::LocalWrite } else { Wish::LocalRead })
+        self.regions.allows(source, pd, region, AccessRight::local(write))
     }
 }
 
@@ -66,7 +67,6 @@ mod tests {
     use dapl::provider::Status;
 
     use super::*;
-    use crate::memory::regions::Wish;
 
     const PD: u32 = 3;
     const READ: Access = Access { local_write: false, remote_read: true, remote_write: false };
@@ -96,13 +96,13 @@ mod tests {
     fn a_key_opens_at_its_turn_and_dies_at_the_next() {
         let (window, regions, source) = window();
         let keep = Arc::new(());
-        let reads = |key| regions.allows(key, PD, whole(), Wish::RemoteRead);
+        let reads = |key| regions.allows(key, PD, whole(), AccessRight::RemoteRead);
         let (first, one) = window.accept(wanted(source, &keep)).unwrap();
         assert!(window.is_bound() && !reads(one) && keeps(&keep) == 1);
         assert_eq!(window.turn(first, PD), Ok(true));
         let (second, two) = window.accept(wanted(source, &keep)).unwrap();
         assert!(reads(one) && !reads(two) && keeps(&keep) == 2);
-        let hold = regions.hold(one, PD, whole().address, 1, Wish::RemoteRead).unwrap();
+        let hold = regions.hold(one, PD, whole().address, 1, AccessRight::RemoteRead).unwrap();
         assert_eq!(window.turn(second, PD), Ok(false), "a copy is under way");
         assert!(!reads(one) && !reads(two) && keeps(&keep) == 2);
         drop(hold);
@@ -123,14 +123,14 @@ mod tests {
         let (second, _) = window.accept(wanted(source, &keep)).unwrap();
         window.give_up(second);
         assert!(!window.is_bound() && keeps(&keep) == 0);
-        assert!(!regions.allows(one, PD, whole(), Wish::RemoteRead));
+        assert!(!regions.allows(one, PD, whole(), AccessRight::RemoteRead));
         window.give_up(second);
 
         let (third, three) = window.accept(wanted(source, &keep)).unwrap();
         window.turn(third, PD).unwrap();
         window.give_up(third);
         assert!(!window.is_bound() && keeps(&keep) == 0, "after its turn too");
-        assert!(!regions.allows(three, PD, whole(), Wish::RemoteRead));
+        assert!(!regions.allows(three, PD, whole(), AccessRight::RemoteRead));
     }
 
     #[test]
@@ -142,8 +142,8 @@ mod tests {
         window.turn(second, PD).unwrap();
         assert_eq!((window.turn(first, PD), keeps(&keep)), (Ok(true), 1));
         window.give_up(first);
-        assert!(window.is_bound() && regions.allows(two, PD, whole(), Wish::RemoteRead));
-        assert!(!regions.allows(one, PD, whole(), Wish::RemoteRead));
+        assert!(window.is_bound() && regions.allows(two, PD, whole(), AccessRight::RemoteRead));
+        assert!(!regions.allows(one, PD, whole(), AccessRight::RemoteRead));
     }
 
     #[test]
@@ -156,7 +156,7 @@ mod tests {
         window.close();
         assert_eq!((keeps(&keep), window.turn(second, PD)), (0, Ok(true)));
         for key in [one, two] {
-            assert!(!regions.allows(key, PD, whole(), Wish::RemoteRead));
+            assert!(!regions.allows(key, PD, whole(), AccessRight::RemoteRead));
         }
     }
 
@@ -180,7 +180,7 @@ mod tests {
             let (number, key) = window.accept(Some(wanted)).unwrap();
             assert_eq!(window.turn(number, pd), Err(Status::BindFailed), "{what}");
             assert!(!window.is_bound() && keeps(&keep) == 0, "{what}");
-            assert!(!regions.allows(key, PD, region, Wish::RemoteRead));
+            assert!(!regions.allows(key, PD, region, AccessRight::RemoteRead));
         }
     }
 }

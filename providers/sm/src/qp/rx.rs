@@ -14,12 +14,12 @@ use std::sync::atomic::Ordering;
 
 use dapl::provider::{Completion, Segment, Status, Token};
 use dapl::stats::watermark::High;
+use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{Segments, scatter};
 use dapl_software::memory::user_copy;
 
 use crate::cq::Outbox;
 use crate::engine::jobs::Job;
-use crate::memory::regions::Wish;
 use crate::proto::message::{Fragment, Header, INLINE, Kind, LINE};
 use crate::proto::reassembly::Reassembly;
 use crate::qp::link::{Link, WANT_PROGRESS};
@@ -376,16 +376,16 @@ impl RxEnds {
         let fragment = Fragment::decode(std::array::from_fn(|n| theirs.rma.word(line + n * 8).load(Ordering::Relaxed)));
         let length = fragment.length as usize;
         let payload = theirs.rma.bytes(line + LINE, length).ok_or(Fault::Nonsense("a fragment outside its buffer"))?;
-        let wish = if header.kind == Kind::RmaWrite { Wish::RemoteWrite } else { Wish::RemoteRead };
+        let right = AccessRight::remote(header.kind == Kind::RmaWrite);
         let Fragment { key, address, .. } = fragment;
-        let is_copied = shared.regions.hold(key, shared.pd, address, length as u64, wish).is_ok_and(|_hold| {
+        let is_copied = shared.regions.hold(key, shared.pd, address, length as u64, right).is_ok_and(|_hold| {
             fail_point!(TargetHeld);
             let registered = || shared.regions.registered(key);
             // SAFETY: our side is registered memory, held; the other lies in the mapped buffer (checked just above), which is
             // writable on both sides.
             unsafe {
-                match wish {
-                    Wish::RemoteWrite => user_copy::write(payload, address, length, registered),
+                match right {
+                    AccessRight::RemoteWrite => user_copy::write(payload, address, length, registered),
                     _ => user_copy::read(address, payload, length, registered),
                 }
             }

@@ -8,12 +8,13 @@ use std::sync::atomic::Ordering;
 
 use dapl::provider::{Segment, Status};
 use dapl::runtime::sync::AtomicU64;
+use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::user_copy;
 
 use crate::memory::cma::{self, Refusal, Way};
 use crate::memory::kernel_copy;
 use crate::memory::mapped::Mapped;
-use crate::memory::regions::{Regions, Target, Wish};
+use crate::memory::regions::{Regions, Target};
 use crate::qp::link::Peer;
 
 /// Why a piece did not get across.
@@ -63,8 +64,8 @@ pub(crate) fn copy(
     if mine.length != target.length || mine.length > cma::CHUNK as u64 {
         return Err(Broken::Mine);
     }
-    let wish = if way == Way::Write { Wish::LocalRead } else { Wish::LocalWrite };
-    let _hold = regions.hold(mine.key, pd, mine.address, mine.length, wish).map_err(|_| Broken::Mine)?;
+    let right = AccessRight::local(way == Way::Read);
+    let _hold = regions.hold(mine.key, pd, mine.address, mine.length, right).map_err(|_| Broken::Mine)?;
     let announced = peer.regions.announce(busy, target).map_err(|_| Broken::Theirs)?;
     fail_point!(KeyAnnounced);
     #[cfg(test)]

@@ -105,7 +105,7 @@ fn only_what_can_never_be_a_signal_is_lent() {
     let a = place.open();
     let is_lent = |memory: &[u8]| {
         let mr = a.share(memory);
-        a.ia.device.regions.entry(mr.local_key()).unwrap().is_lent()
+        a.ia.device.regions.entry(mr.local_key()).unwrap().is_exported()
     };
     let file = sealed();
     assert!(is_lent(mapping(Some(&file), LENGTH, MapFlags::SHARED)));
@@ -131,16 +131,16 @@ fn only_what_can_never_be_a_signal_is_lent() {
     assert!(!is_lent(written), "peers could not write it");
     let reads = Access { remote_write: false, ..ALL };
     let mr = a.ia.register_shared(&a.pd, region(written), reads).unwrap();
-    assert!(a.ia.device.regions.entry(mr.local_key()).unwrap().is_lent());
+    assert!(a.ia.device.regions.entry(mr.local_key()).unwrap().is_exported());
     // Not for local use only, and not where shared buffers were asked for.
     let memory = mapping(Some(&file), LENGTH, MapFlags::SHARED);
     let mr = a.ia.register_shared(&a.pd, region(memory), Access { local_write: true, ..Access::default() }).unwrap();
-    assert!(!a.ia.device.regions.entry(mr.local_key()).unwrap().is_lent());
-    assert!(!a.ia.device.regions.entry(a.register(memory).local_key()).unwrap().is_lent());
+    assert!(!a.ia.device.regions.entry(mr.local_key()).unwrap().is_exported());
+    assert!(!a.ia.device.regions.entry(a.register(memory).local_key()).unwrap().is_exported());
     let spec = IaSpec { name: "sm0", params: &format!("{} rma=mmap", place.0), library: "" };
     let bounces = Sm::open(&spec, Arc::<Recorder>::default()).unwrap();
     let mr = bounces.register_shared(&bounces.alloc_pd().unwrap(), region(memory), ALL).unwrap();
-    assert!(!bounces.device.regions.entry(mr.local_key()).unwrap().is_lent());
+    assert!(!bounces.device.regions.entry(mr.local_key()).unwrap().is_exported());
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn one_descriptor_does_for_all_registrations_of_a_file_and_goes_with_the_last() 
     let mrs: Vec<_> = (0..3).map(|n| a.share(&memory[n..])).collect();
     assert_eq!(open(), 2);
     drop(file);
-    assert!(a.ia.device.regions.entry(a.share(memory).local_key()).unwrap().is_lent());
+    assert!(a.ia.device.regions.entry(a.share(memory).local_key()).unwrap().is_exported());
     drop(mrs);
     assert_eq!(open(), 0);
 }

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use dapl_software::memory::rights::AccessRight;
+
 use super::ends::{pattern, without_cma};
 use super::*;
 use crate::Mw;
@@ -171,17 +173,13 @@ fn nothing_starts_before_a_bind_that_waits_for_copies() {
         let world = World::new(&format!("window-fence-{sleepy}"), false);
         let old = world.bind(world.land.bind(0, 64, READ));
         let regions = world.b.ia.device.regions.clone();
-        let hold =
-            regions.hold(old, world.b.pd.0, world.land.at(0), 64, crate::memory::regions::Wish::RemoteRead).unwrap();
+        let hold = regions.hold(old, world.b.pd.0, world.land.at(0), 64, AccessRight::RemoteRead).unwrap();
         world.active.post_recv(&[], token(1)).unwrap();
         let new = world.passive.post_bind(&world.window, world.land.bind(64, 64, WRITE), &bind_wr(2)).unwrap();
         world.passive.post_send(&wr(Op::Send { solicited: false }, &[], 3)).unwrap();
         // The old key is dead already, and the new one not alive.
-        let dead = |key, at, wish| regions.hold(key, world.b.pd.0, world.land.at(at), 64, wish).is_err();
-        assert!(
-            dead(old, 0, crate::memory::regions::Wish::RemoteRead)
-                && dead(new, 64, crate::memory::regions::Wish::RemoteWrite)
-        );
+        let dead = |key, at, right| regions.hold(key, world.b.pd.0, world.land.at(at), 64, right).is_err();
+        assert!(dead(old, 0, AccessRight::RemoteRead) && dead(new, 64, AccessRight::RemoteWrite));
         if !sleepy {
             let (a, b) = (&world.a.cq, &world.b.cq);
             for _ in 0..1000 {
@@ -199,7 +197,7 @@ fn nothing_starts_before_a_bind_that_waits_for_copies() {
         }
         assert_eq!((world.b.completion().token.cookie, world.b.completion().token.cookie), (2, 3));
         assert_eq!((world.a.completion().token.cookie, world.land.keeps()), (1, 1));
-        assert!(!dead(new, 64, crate::memory::regions::Wish::RemoteWrite));
+        assert!(!dead(new, 64, AccessRight::RemoteWrite));
     }
 }
 

@@ -10,52 +10,21 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::thread::yield_now;
 
-use dapl::error::{Error, Resource, Result};
+use dapl::error::Result;
 use dapl::provider::{Access, Region, Segment, Status};
 use dapl_software::memory::keys::KeyTable;
+use dapl_software::memory::rights::{self, AccessRight, Hold, KeyEntry, LOCAL};
 use dapl_software::memory::scatter_gather::LocalMemory;
 use dapl_software::memory::user_copy::{Checker, Registered};
 use dapl_software::memory::window::WindowKeys;
 use parking_lot::Mutex;
 
+pub(crate) use dapl_software::memory::rights::AccessRight as Wish;
+
 /// Registrations at a time. Place 0 is never used, so no key is 0.
 pub(crate) const SLOTS: usize = 1 << 16;
 /// Entries that come to be together.
 const CHUNK: usize = 256;
-
-const LOCAL_WRITE: u64 = 1;
-const REMOTE_READ: u64 = 2;
-const REMOTE_WRITE: u64 = 4;
-/// Local segments may name it.
-const LOCAL: u64 = 8;
-
-/// What somebody wants to do with memory.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Wish {
-    /// Always granted on live memory of the right domain that is no window.
-    LocalRead,
-    LocalWrite,
-    RemoteRead,
-    RemoteWrite,
-}
-
-impl Wish {
-    fn right(self) -> u64 {
-        match self {
-            Wish::LocalRead => LOCAL,
-            Wish::LocalWrite => LOCAL | LOCAL_WRITE,
-            Wish::RemoteRead => REMOTE_READ,
-            Wish::RemoteWrite => REMOTE_WRITE,
-        }
-    }
-
-    fn refusal(self) -> Status {
-        match self {
-            Wish::LocalRead | Wish::LocalWrite => Status::LocalProtection,
-            Wish::RemoteRead | Wish::RemoteWrite => Status::RemoteAccess,
-        }
-    }
-}
 
 /// What is known of a place.
 #[derive(Debug, Default)]
@@ -72,17 +41,15 @@ struct Entry {
 
 impl Entry {
     /// Is the range open? Every field is read once, and counts only if the key is still there after that.
-    fn opens(&self, key: u32, pd: u32, region: Region, wish: Wish) -> bool {
+    fn opens(&self, key: u32, pd: u32, range: Region, right: AccessRight) -> bool {
         if key == 0 || self.key.load(Ordering::Acquire) != key {
             return false;
         }
-        let (base, length) = (self.base.load(Ordering::Relaxed), self.length.load(Ordering::Relaxed));
-        let rights = self.rights.load(Ordering::Relaxed);
+        let field = |field: &AtomicU64| field.load(Ordering::Relaxed);
+        let region = Region { address: field(&self.base), length: field(&self.length) };
+        let entry = KeyEntry { region, word: field(&self.rights) };
         fence(Ordering::Acquire);
-        let Region { address, length: wanted } = region;
-        let inside = address >= base && address - base <= length && wanted <= length - (address - base);
-        let granted = rights & wish.right() == wish.right() && (rights >> 32) as u32 == pd;
-        inside && granted && self.key.load(Ordering::Relaxed) == key
+        entry.allows(pd, range, right) && self.key.load(Ordering::Relaxed) == key
     }
 }
 
@@ -120,24 +87,24 @@ impl Regions {
     /// Registers a range and returns its key.
     pub(crate) fn add(&self, region: Region, access: Access, pd: u32) -> Result<u32> {
         let key = self.reserve()?;
-        self.set(key, region, pd, rights(access) | LOCAL);
+        self.set(key, region, rights::word(access, pd, LOCAL));
         Ok(key)
     }
 
-    fn set(&self, key: u32, region: Region, pd: u32, rights: u64) {
+    fn set(&self, key: u32, region: Region, word: u64) {
         let place = KeyTable::place(key);
         let chunk = self.chunks[place / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Entry::default()).collect());
         let entry = &chunk[place % CHUNK];
         entry.base.store(region.address, Ordering::Relaxed);
         entry.length.store(region.length, Ordering::Relaxed);
-        entry.rights.store(u64::from(pd) << 32 | rights, Ordering::Relaxed);
+        entry.rights.store(word, Ordering::Relaxed);
         // Pairs with the Acquire in `opens`: first the fields, then the key that makes them true.
         entry.key.store(key, Ordering::Release);
     }
 
-    /// Is the range open to this wish?
-    pub(crate) fn allows(&self, key: u32, pd: u32, region: Region, wish: Wish) -> bool {
-        self.entry(key).is_some_and(|entry| entry.opens(key, pd, region, wish))
+    /// Does the key grant this right on the range?
+    pub(crate) fn allows(&self, key: u32, pd: u32, region: Region, right: AccessRight) -> bool {
+        self.entry(key).is_some_and(|entry| entry.opens(key, pd, region, right))
     }
 
     /// All of the registration of a key that is held.
@@ -148,27 +115,29 @@ impl Regions {
     }
 
     /// Holds a range for a copy. Whether its memory is there is for the copy to find out.
-    pub(crate) fn hold(&self, key: u32, pd: u32, region: Region, wish: Wish) -> std::result::Result<Hold<'_>, Status> {
-        let entry = self.entry(key).ok_or(wish.refusal())?;
-        entry.users.fetch_add(1, Ordering::SeqCst);
+    pub(crate) fn hold(
+        &self,
+        key: u32,
+        pd: u32,
+        region: Region,
+        right: AccessRight,
+    ) -> std::result::Result<Hold<'_>, Status> {
+        let entry = self.entry(key).ok_or(right.refusal())?;
+        let hold = Hold::new(&entry.users);
         // Pairs with the fence in `kill`: either it sees this user, or `opens` sees the key gone.
         dapl::runtime::sync::fence_behind_rmw();
-        let hold = Hold(&entry.users);
-        if entry.opens(key, pd, region, wish) { Ok(hold) } else { Err(wish.refusal()) }
+        if entry.opens(key, pd, region, right) { Ok(hold) } else { Err(right.refusal()) }
     }
 }
 
 /// The table as windows use it. Peers touch memory only through this process, so none has to be waited for beyond that.
 impl WindowKeys for Regions {
     fn reserve(&self) -> Result<u32> {
-        self.places.lock().take().ok_or_else(|| {
-            log::error!("all {} memory registrations of this IA are in use", SLOTS - 1);
-            Error::Exhausted(Resource::MemoryRegion)
-        })
+        self.places.lock().reserve()
     }
 
     fn open(&self, key: u32, region: Region, access: Access, pd: u32) {
-        self.set(key, region, pd, rights(access));
+        self.set(key, region, rights::word(access, pd, 0));
     }
 
     fn kill(&self, key: u32) {
@@ -201,7 +170,7 @@ impl WindowKeys for Regions {
     }
 
     fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool {
-        self.allows(source, pd, region, if write { Wish::LocalWrite } else { Wish::LocalRead })
+        self.allows(source, pd, region, AccessRight::local(write))
     }
 }
 
@@ -210,27 +179,11 @@ impl LocalMemory for Regions {
 
     #[inline]
     fn hold_piece(&self, pd: u32, piece: &Segment, write: bool) -> std::result::Result<Hold<'_>, Status> {
-        let wish = if write { Wish::LocalWrite } else { Wish::LocalRead };
-        self.hold(piece.key, pd, Region { address: piece.address, length: piece.length }, wish)
+        self.hold(piece.key, pd, Region { address: piece.address, length: piece.length }, AccessRight::local(write))
     }
 
     fn registered(&self, key: u32) -> Registered<'_> {
         Regions::registered(self, key)
-    }
-}
-
-fn rights(access: Access) -> u64 {
-    let bit = |granted, right| if granted { right } else { 0 };
-    bit(access.local_write, LOCAL_WRITE) | bit(access.remote_read, REMOTE_READ) | bit(access.remote_write, REMOTE_WRITE)
-}
-
-/// Keeps a registration from ending during a copy.
-#[derive(Debug)]
-pub(crate) struct Hold<'a>(&'a AtomicU32);
-
-impl Drop for Hold<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -248,14 +201,14 @@ impl Grip {
         regions: &Regions,
         pd: u32,
         piece: &Segment,
-        wish: Wish,
+        right: AccessRight,
     ) -> std::result::Result<(), Status> {
         let region = Region { address: piece.address, length: piece.length };
         if self.keys.last() == Some(&piece.key) {
             // Who ends it waits for the hold that is here already.
-            return if regions.allows(piece.key, pd, region, wish) { Ok(()) } else { Err(wish.refusal()) };
+            return if regions.allows(piece.key, pd, region, right) { Ok(()) } else { Err(right.refusal()) };
         }
-        std::mem::forget(regions.hold(piece.key, pd, region, wish)?);
+        regions.hold(piece.key, pd, region, right)?.suspend();
         self.keys.push(piece.key);
         Ok(())
     }
@@ -264,7 +217,7 @@ impl Grip {
     pub(crate) fn release(&mut self, regions: &Regions) {
         for key in self.keys.drain(..) {
             if let Some(entry) = regions.entry(key) {
-                drop(Hold(&entry.users));
+                drop(Hold::resume(&entry.users));
             }
         }
     }
@@ -291,13 +244,15 @@ mod tests {
         let regions = Regions::new(1);
         let key = regions.add(memory(100), ALL, 7).unwrap();
         let at = base();
-        for wish in [Wish::LocalRead, Wish::LocalWrite, Wish::RemoteRead, Wish::RemoteWrite] {
-            let ok = |address, length| regions.hold(key, 7, Region { address, length }, wish).is_ok();
+        for right in
+            [AccessRight::LocalRead, AccessRight::LocalWrite, AccessRight::RemoteRead, AccessRight::RemoteWrite]
+        {
+            let ok = |address, length| regions.hold(key, 7, Region { address, length }, right).is_ok();
             assert!(ok(at, 100) && ok(at + 99, 1) && ok(at + 100, 0));
             assert!(!ok(at - 1, 1) && !ok(at, 101) && !ok(at + 101, 0) && !ok(u64::MAX, 2) && !ok(at + 50, u64::MAX));
-            assert!(regions.hold(key, 8, memory(1), wish).is_err(), "another domain");
+            assert!(regions.hold(key, 8, memory(1), right).is_err(), "another domain");
             for garbage in [0, 1, key ^ 1, key ^ 1 << 16, u32::MAX, 0xFFFF_0000] {
-                assert!(regions.hold(garbage, 7, memory(1), wish).is_err(), "{garbage:#x}");
+                assert!(regions.hold(garbage, 7, memory(1), right).is_err(), "{garbage:#x}");
             }
         }
         assert!(!regions.is_held(key), "who was refused holds nothing");
@@ -307,10 +262,10 @@ mod tests {
     fn rights_are_what_was_asked_for() {
         let regions = Regions::new(1);
         let key = regions.add(memory(10), Access { remote_read: true, ..Access::default() }, 1).unwrap();
-        let refused = |wish| regions.hold(key, 1, memory(1), wish).err();
-        assert_eq!((refused(Wish::LocalRead), refused(Wish::RemoteRead)), (None, None));
-        assert_eq!(refused(Wish::LocalWrite), Some(Status::LocalProtection));
-        assert_eq!(refused(Wish::RemoteWrite), Some(Status::RemoteAccess));
+        let refused = |right| regions.hold(key, 1, memory(1), right).err();
+        assert_eq!((refused(AccessRight::LocalRead), refused(AccessRight::RemoteRead)), (None, None));
+        assert_eq!(refused(AccessRight::LocalWrite), Some(Status::LocalProtection));
+        assert_eq!(refused(AccessRight::RemoteWrite), Some(Status::RemoteAccess));
     }
 
     #[test]
@@ -322,16 +277,16 @@ mod tests {
             let piece = Segment { key, pad: 0, address: base(), length: 8 };
             let hold = (!by_kernel).then(|| regions.hold_piece(1, &piece, true).unwrap());
             if by_kernel {
-                grip.hold(&regions, 1, &piece, Wish::LocalRead).unwrap();
-                grip.hold(&regions, 1, &piece, Wish::LocalRead).unwrap();
+                grip.hold(&regions, 1, &piece, AccessRight::LocalRead).unwrap();
+                grip.hold(&regions, 1, &piece, AccessRight::LocalRead).unwrap();
             }
             std::thread::scope(|scope| {
                 let remover = scope.spawn(|| regions.remove(key));
-                while regions.allows(key, 1, memory(1), Wish::LocalRead) {
+                while regions.allows(key, 1, memory(1), AccessRight::LocalRead) {
                     yield_now();
                 }
                 assert!(!remover.is_finished());
-                assert!(grip.hold(&regions, 1, &piece, Wish::LocalRead).is_err(), "held or not, it is dead");
+                assert!(grip.hold(&regions, 1, &piece, AccessRight::LocalRead).is_err(), "held or not, it is dead");
                 drop(hold);
                 grip.release(&regions);
             });
@@ -343,13 +298,13 @@ mod tests {
     fn a_window_opens_to_peers_and_never_to_local_segments() {
         let regions = Regions::new(1);
         let key = regions.reserve().unwrap();
-        let access = |wish| regions.hold(key, 1, memory(8), wish).is_ok();
-        assert!(!access(Wish::RemoteRead), "only reserved");
+        let access = |right| regions.hold(key, 1, memory(8), right).is_ok();
+        assert!(!access(AccessRight::RemoteRead), "only reserved");
         regions.open(key, memory(8), Access { remote_read: true, ..Access::default() }, 1);
-        assert!(access(Wish::RemoteRead) && !access(Wish::RemoteWrite));
-        assert!(!access(Wish::LocalRead) && !access(Wish::LocalWrite));
+        assert!(access(AccessRight::RemoteRead) && !access(AccessRight::RemoteWrite));
+        assert!(!access(AccessRight::LocalRead) && !access(AccessRight::LocalWrite));
         regions.kill(key);
-        assert!(!access(Wish::RemoteRead) && !regions.is_held(key));
+        assert!(!access(AccessRight::RemoteRead) && !regions.is_held(key));
     }
 
     #[test]
@@ -362,7 +317,7 @@ mod tests {
         assert!(regions.add(memory(8), ALL, 1).is_err(), "all are in use");
         old.iter().for_each(|key| regions.remove(*key));
         let new: Vec<_> = (0..100).map(|_| regions.add(memory(8), ALL, 1).unwrap()).collect();
-        assert!(old.iter().all(|key| !regions.allows(*key, 1, memory(8), Wish::RemoteRead)));
-        assert!(new.iter().all(|key| regions.allows(*key, 1, memory(8), Wish::RemoteRead)));
+        assert!(old.iter().all(|key| !regions.allows(*key, 1, memory(8), AccessRight::RemoteRead)));
+        assert!(new.iter().all(|key| regions.allows(*key, 1, memory(8), AccessRight::RemoteRead)));
     }
 }

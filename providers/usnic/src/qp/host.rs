@@ -3,18 +3,19 @@
 //! Copies are raw, and each holds its registration for its own time: no reference to memory of the consumer's ever exists. What
 //! is told of a connection that has ended goes nowhere: [`Nobody`]. Takes no lock of a queue pair; it is called under one.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use dapl::provider::{BindWr, Completion, Region, Segment, SendWr, Status, Token};
 use dapl::runtime::handle::ObjectId;
+use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{self, Segments};
 use dapl_software::memory::user_copy;
 use dapl_software::memory::window::BindRequest;
 
 use crate::cq::CqCore;
 use crate::engine::jobs::{Job, Jobs};
-use crate::memory::regions::{Regions, Wish};
+use crate::memory::regions::Regions;
 use crate::proto::conn::{Driver, Host};
 use crate::proto::wire::Refusal;
 use crate::srq::{Buffer, SrqWaiter};
@@ -127,10 +128,10 @@ impl World {
     /// Is all of it registered, to be read or written? Asked when it is posted, beside what is asked when it is used: a request
     /// that waits for its peer would else fail late, or never.
     pub(crate) fn is_registered(&self, segments: &[Segment], write: bool) -> bool {
-        let wish = if write { Wish::LocalWrite } else { Wish::LocalRead };
+        let right = AccessRight::local(write);
         let is_open = |piece: &Segment| {
             let region = Region { address: piece.address, length: piece.length };
-            piece.length == 0 || self.regions.allows(piece.key, self.pd, region, wish)
+            piece.length == 0 || self.regions.allows(piece.key, self.pd, region, right)
         };
         segments.iter().all(is_open)
     }
@@ -148,7 +149,7 @@ impl World {
     /// Appends a piece of registered memory that the peer reads.
     pub(crate) fn fetch(&self, piece: &Segment, out: &mut Vec<u8>) -> Result<(), Status> {
         let region = Region { address: piece.address, length: piece.length };
-        let _hold = self.regions.hold(piece.key, self.pd, region, Wish::RemoteRead)?;
+        let _hold = self.regions.hold(piece.key, self.pd, region, AccessRight::RemoteRead)?;
         let (end, length) = (out.len(), piece.length as usize);
         out.resize(end + length, 0);
         let registered = || self.regions.registered(piece.key);
@@ -175,13 +176,13 @@ impl Driver for World {
 
 impl Host<World> for &World {
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
-        let wish = if write { Wish::RemoteWrite } else { Wish::RemoteRead };
-        self.regions.allows(key, self.pd, Region { address, length: length.into() }, wish)
+        let range = Region { address, length: length.into() };
+        self.regions.allows(key, self.pd, range, AccessRight::remote(write))
     }
 
     fn put_remote(&mut self, key: u32, address: u64, bytes: &[u8]) -> Result<(), Refusal> {
         let region = Region { address, length: bytes.len() as u64 };
-        let _hold = self.regions.hold(key, self.pd, region, Wish::RemoteWrite).map_err(|_| Refusal::Access)?;
+        let _hold = self.regions.hold(key, self.pd, region, AccessRight::RemoteWrite).map_err(|_| Refusal::Access)?;
         let registered = || self.regions.registered(key);
         // SAFETY: the sink is registered memory, held during the copy, and the range lies within it.
         let is_copied = unsafe { user_copy::write(bytes.as_ptr(), address, bytes.len(), registered) };

@@ -25,7 +25,7 @@ fn after_a_removal_no_copy_of_this_process_touches_the_memory() {
             .map(|_| {
                 let (regions, memory) = (regions.clone(), memory.clone());
                 thread::spawn(move || {
-                    if let Ok(_hold) = regions.hold(key, 1, 64, 64, Wish::LocalRead) {
+                    if let Ok(_hold) = regions.hold(key, 1, 64, 64, AccessRight::LocalRead) {
                         memory.read();
                     }
                 })
@@ -46,7 +46,7 @@ fn after_a_removal_no_copy_of_a_peer_touches_the_memory() {
         let peer = {
             let (memory, busy) = (memory.clone(), busy.clone());
             thread::spawn(move || {
-                let target = Target { key, pd: 1, address: 64, length: 64, wish: Wish::RemoteWrite };
+                let target = Target { key, pd: 1, address: 64, length: 64, right: AccessRight::RemoteWrite };
                 if let Ok(_announced) = theirs.announce(&busy, &target) {
                     memory.read();
                 }
@@ -64,7 +64,7 @@ fn an_old_key_opens_nothing_of_its_successor() {
         let (regions, _, old) = scene();
         let theirs = PeerRegions { table: regions.table.clone(), slots: SLOTS as u32 };
         let peer = thread::spawn(move || {
-            let of = |address| Target { key: old, pd: 1, address, length: 64, wish: Wish::RemoteRead };
+            let of = |address| Target { key: old, pd: 1, address, length: 64, right: AccessRight::RemoteRead };
             assert!(!theirs.allows(&of(128)), "the successor's range");
         });
         regions.remove(old, |_| false);

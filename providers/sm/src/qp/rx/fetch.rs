@@ -9,13 +9,14 @@ use std::sync::atomic::Ordering;
 
 use dapl::provider::{Completion, Segment, Status};
 use dapl::stats::watermark::High;
+use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{Segments, scatter};
 
 use super::{Receive, RxEnds};
 use crate::cq::Outbox;
 use crate::help::Job;
 use crate::memory::cma::Way;
-use crate::memory::regions::{Target, Wish, wait_while};
+use crate::memory::regions::{Target, wait_while};
 use crate::proto::message::{Header, Kind};
 use crate::proto::offer::{MOST, STAGE, parts, short, split, staged};
 use crate::qp::link::WANT_PROGRESS;
@@ -278,7 +279,7 @@ fn across_all(
         let from = source.pieces(offset, end - offset).next().ok_or(Broken::Theirs)?;
         let to = receive.segments.pieces(offset, from.length).next().ok_or(Broken::Mine)?;
         let Segment { key, address, .. } = from;
-        let target = Target { key, pd: theirs.pd, address, length: to.length, wish: Wish::LocalRead };
+        let target = Target { key, pd: theirs.pd, address, length: to.length, right: AccessRight::LocalRead };
         let busy = link.busy_fetching();
         single_copy::copy(&shared.regions, &theirs.peer, busy, Way::Read, (to, shared.recv_pd), &target, By::Kernel)?;
         offset += to.length;

@@ -7,12 +7,13 @@
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Region, Status};
+use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::gather;
 
 use super::{Request, Stage, Step, Tx, TxEnds};
 use crate::help::Job;
 use crate::memory::cma::Way;
-use crate::memory::regions::{Target, Wish};
+use crate::memory::regions::Target;
 use crate::proto::message::{Header, Kind};
 use crate::proto::offer::{CHUNK, MOST, Part, STAGE, short, staged};
 use crate::qp::link::WANT_REQUESTS;
@@ -37,7 +38,7 @@ impl TxEnds {
             }
             count += 1;
             let region = Region { address: piece.address, length: piece.length };
-            if !shared.regions.allows(piece.key, shared.pd, region, Wish::LocalRead) {
+            if !shared.regions.allows(piece.key, shared.pd, region, AccessRight::LocalRead) {
                 return Some(Step::Failed(Status::LocalProtection));
             }
         }
@@ -128,7 +129,8 @@ impl TxEnds {
         }
         let mut address = job.address;
         for piece in request.segments.pieces(job.offset, length) {
-            let target = Target { key: job.key, pd: job.pd, address, length: piece.length, wish: Wish::LocalWrite };
+            let target =
+                Target { key: job.key, pd: job.pd, address, length: piece.length, right: AccessRight::LocalWrite };
             let (mine, busy) = ((piece, shared.pd), self.link.busy());
             if let Err(broken) =
                 single_copy::copy(&shared.regions, &theirs.peer, busy, Way::Write, mine, &target, By::Kernel)

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use dapl::provider::{Remote, Status};
+use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::gather;
 
 use super::{Pending, Request, Stage, Step, TxEnds};
@@ -13,7 +14,7 @@ use crate::memory::cma::{self, Way};
 use crate::memory::imports::Found;
 use crate::memory::kernel_copy;
 use crate::memory::mapped::Mapped;
-use crate::memory::regions::{Target, Wish};
+use crate::memory::regions::Target;
 use crate::proto::message::{Fragment, Header, Kind, LINE};
 use crate::qp::ring::Cargo;
 use crate::qp::shared::Shared;
@@ -90,7 +91,7 @@ impl TxEnds {
         }
         let peer = &self.link.theirs()?.peer;
         let loans = peer.loans.as_ref()?;
-        if !peer.regions.entry(key).is_some_and(|entry| entry.is_lent()) {
+        if !peer.regions.entry(key).is_some_and(|entry| entry.is_exported()) {
             return None;
         }
         match loans.find(key) {
@@ -118,7 +119,7 @@ impl TxEnds {
     ) -> Result<bool, Option<Status>> {
         let theirs = self.link.theirs().ok_or(Some(Status::Transport))?;
         let (peer, pd) = (&theirs.peer, theirs.pd);
-        let wish = if way == Way::Write { Wish::RemoteWrite } else { Wish::RemoteRead };
+        let right = AccessRight::remote(way == Way::Write);
         while request.issued < request.segments.total() {
             self.hungry = *budget == 0;
             if self.hungry {
@@ -127,7 +128,7 @@ impl TxEnds {
             let chunk = (cma::CHUNK as u64).min(*budget);
             let Some(piece) = request.segments.pieces(request.issued, chunk).next() else { break };
             let target =
-                Target { key: remote.key, pd, address: remote.address + request.issued, length: piece.length, wish };
+                Target { key: remote.key, pd, address: remote.address + request.issued, length: piece.length, right };
             single_copy::copy(&shared.regions, peer, self.link.busy(), way, (piece, shared.pd), &target, by)
                 .map_err(Broken::status)?;
             request.issued += piece.length;

@@ -1,0 +1,129 @@
+//! What a registration allows: the range, the protection domain and the rights of a key, and the guard of a copy that uses it.
+//!
+//! A provider's table keeps an address, a length and one word for each key. The word has the rights in its lower half and the
+//! protection domain in its upper half.
+#![forbid(unsafe_code)]
+
+use dapl::provider::{Access, Region, Status};
+use dapl::runtime::sync::{AtomicU32, Ordering};
+
+const LOCAL_WRITE: u64 = 1;
+const REMOTE_READ: u64 = 2;
+const REMOTE_WRITE: u64 = 4;
+/// Local segments may name the key. Windows do not have this right.
+pub const LOCAL: u64 = 8;
+/// Peers may map the memory behind the key.
+pub const EXPORTED: u64 = 16;
+
+/// A right that a copy needs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum AccessRight {
+    /// Granted on each registration that is not a window.
+    LocalRead,
+    /// Writes by local segments.
+    LocalWrite,
+    /// Reads by peers.
+    RemoteRead,
+    /// Writes by peers.
+    RemoteWrite,
+}
+
+impl AccessRight {
+    /// The right of a local segment.
+    pub fn local(write: bool) -> Self {
+        if write { AccessRight::LocalWrite } else { AccessRight::LocalRead }
+    }
+
+    /// The right of a peer.
+    pub fn remote(write: bool) -> Self {
+        if write { AccessRight::RemoteWrite } else { AccessRight::RemoteRead }
+    }
+
+    fn bits(self) -> u64 {
+        match self {
+            AccessRight::LocalRead => LOCAL,
+            AccessRight::LocalWrite => LOCAL | LOCAL_WRITE,
+            AccessRight::RemoteRead => REMOTE_READ,
+            AccessRight::RemoteWrite => REMOTE_WRITE,
+        }
+    }
+
+    /// How a work request fails without this right.
+    pub fn refusal(self) -> Status {
+        match self {
+            AccessRight::LocalRead | AccessRight::LocalWrite => Status::LocalProtection,
+            AccessRight::RemoteRead | AccessRight::RemoteWrite => Status::RemoteAccess,
+        }
+    }
+}
+
+/// The word of a table entry; `more`: [`LOCAL`], [`EXPORTED`].
+pub fn word(access: Access, pd: u32, more: u64) -> u64 {
+    let bit = |granted, right| if granted { right } else { 0 };
+    let remote = bit(access.remote_read, REMOTE_READ) | bit(access.remote_write, REMOTE_WRITE);
+    u64::from(pd) << 32 | bit(access.local_write, LOCAL_WRITE) | remote | more
+}
+
+/// What a table says of a live key.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct KeyEntry {
+    /// The registered range, or the range of the window.
+    pub region: Region,
+    /// Rights and protection domain.
+    pub word: u64,
+}
+
+impl KeyEntry {
+    /// The protection domain.
+    pub fn pd(&self) -> u32 {
+        (self.word >> 32) as u32
+    }
+
+    /// Whether peers may map the memory behind the key.
+    pub fn is_exported(&self) -> bool {
+        self.word & EXPORTED != 0
+    }
+
+    /// Whether the key has this right.
+    #[inline]
+    pub fn grants(&self, right: AccessRight) -> bool {
+        self.word & right.bits() == right.bits()
+    }
+
+    /// Whether all of `range` may be used with this right in the domain.
+    #[inline]
+    pub fn allows(&self, pd: u32, range: Region, right: AccessRight) -> bool {
+        let Region { address: base, length } = self.region;
+        let inside = range.address >= base && range.address - base <= length;
+        inside && range.length <= length - (range.address - base) && self.pd() == pd && self.grants(right)
+    }
+}
+
+/// Counts as a user of a registration until it is dropped: a deregistration waits for that.
+#[derive(Debug)]
+pub struct Hold<'a>(&'a AtomicU32);
+
+impl<'a> Hold<'a> {
+    /// Adds a user. The caller checks the key afterwards, behind `fence_behind_rmw`.
+    #[inline]
+    pub fn new(users: &'a AtomicU32) -> Self {
+        users.fetch_add(1, Ordering::SeqCst);
+        Hold(users)
+    }
+
+    /// Keeps the count beyond this guard, until [`Hold::resume`].
+    pub fn suspend(self) {
+        std::mem::forget(self);
+    }
+
+    /// The guard of a count that [`Hold::suspend`] kept.
+    pub fn resume(users: &'a AtomicU32) -> Self {
+        Hold(users)
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
