@@ -25,7 +25,7 @@ use crate::ibv::{AsyncEvent, Channel, Context, Gid, PortEvent, QpEvent, SrqEvent
 use crate::memory::keys::Keys;
 use crate::opened::Opened;
 use crate::settings::Knobs;
-use crate::{find, limits};
+use crate::{find, gid, limits};
 
 /// An open device.
 pub(crate) struct Device {
@@ -134,6 +134,24 @@ impl Device {
         if self.is_software {
             std::thread::sleep(PAUSE);
         }
+    }
+
+    /// Provider-specific attributes for `dat_ia_query`: names and values.
+    pub(crate) fn facts(&self) -> Vec<(String, String)> {
+        let mut facts = vec![
+            ("device", self.context.name().to_string()),
+            ("port", self.port.to_string()),
+            ("connection manager", self.knobs.manager.name().to_string()),
+            ("gid", gid::shown(&self.gid)),
+            ("gid index", self.gid.index.to_string()),
+            ("gid type", self.gid.kind.name().to_string()),
+        ];
+        facts.extend(self.gid.netdev.clone().map(|netdev| ("network device", netdev)));
+        if let Ok(port) = self.context.port(self.port) {
+            facts.push(("link layer", limits::link_layer(port.link_layer).to_string()));
+            facts.push(("mtu", limits::mtu(port.active_mtu).to_string()));
+        }
+        facts.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
     }
 
     pub(crate) fn is_ethernet(&self) -> bool {

@@ -93,7 +93,7 @@ impl Provider for Verbs {
     }
 
     fn facts(&self) -> Vec<(String, String)> {
-        limits::facts(&self.device)
+        self.device.facts()
     }
 
     fn address(&self) -> SocketAddr {

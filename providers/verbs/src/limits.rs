@@ -11,8 +11,6 @@ use ibverbs_sys::{
     IBV_DEVICE_MEM_WINDOW, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, ibv_device_attr, ibv_port_attr,
 };
 
-use crate::device::Device;
-use crate::gid;
 use crate::ibv::Context;
 use crate::qp::gather::MAX_SEGMENTS;
 use crate::settings::{Knobs, ManagerKind};
@@ -25,24 +23,6 @@ pub(crate) fn of(context: &Context, port: u8, knobs: &Knobs) -> Result<Limits> {
         Error::Internal
     })?;
     Ok(limits(&device, &port, knobs))
-}
-
-/// What an IA is made of, for those who look at provider-specific attributes.
-pub(crate) fn facts(device: &Device) -> Vec<(String, String)> {
-    let mut facts = vec![
-        ("device", device.context.name().to_string()),
-        ("port", device.port.to_string()),
-        ("connection manager", device.knobs.manager.name().to_string()),
-        ("gid", gid::shown(&device.gid)),
-        ("gid index", device.gid.index.to_string()),
-        ("gid type", device.gid.kind.name().to_string()),
-    ];
-    facts.extend(device.gid.netdev.clone().map(|netdev| ("network device", netdev)));
-    if let Ok(port) = device.context.port(device.port) {
-        facts.push(("link layer", link_layer(port.link_layer).to_string()));
-        facts.push(("mtu", mtu(port.active_mtu).to_string()));
-    }
-    facts.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
 }
 
 /// Events that any EVD may have room for: they are kept by us.
@@ -128,7 +108,7 @@ fn firmware(device: &ibv_device_attr) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-fn link_layer(number: u8) -> &'static str {
+pub(crate) fn link_layer(number: u8) -> &'static str {
     match number.into() {
         IBV_LINK_LAYER_INFINIBAND => "InfiniBand",
         IBV_LINK_LAYER_ETHERNET => "Ethernet",

@@ -19,8 +19,6 @@ use dapl_software::memory::user_copy::{Checker, Registered};
 use dapl_software::memory::window::WindowKeys;
 use parking_lot::Mutex;
 
-pub(crate) use dapl_software::memory::rights::AccessRight as Wish;
-
 /// Registrations at a time. Place 0 is never used, so no key is 0.
 pub(crate) const SLOTS: usize = 1 << 16;
 /// Entries that come to be together.

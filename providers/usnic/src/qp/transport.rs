@@ -10,8 +10,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use dapl::provider::{ConnId, Segment, Status};
+use dapl_software::memory::rights::AccessRight;
 
-use crate::memory::regions::{Grip, Wish};
+use crate::memory::regions::Grip;
 use crate::net::errors::{Hint, Missed};
 use crate::net::name::Name;
 use crate::net::receive::Packets;
@@ -242,8 +243,8 @@ impl Line {
             return self.copy_in(bench.batch.own(), outgoing, world);
         }
         let Bench { batch, grip, .. } = bench;
-        let mut add = |piece: &Segment, wish: Wish| {
-            grip.hold(&world.regions, world.pd, piece, wish)?;
+        let mut add = |piece: &Segment, right: AccessRight| {
+            grip.hold(&world.regions, world.pd, piece, right)?;
             // SAFETY: registered memory, which the grip holds until the batch was sent; what is not mapped there the kernel
             // finds out.
             unsafe { batch.memory(piece.address as *const u8, piece.length as usize) };
@@ -254,10 +255,10 @@ impl Line {
             Payload::Request { slot, offset, length } => {
                 let Some(request) = self.link.request(slot) else { return Err(Status::LocalEp) };
                 let mut pieces = request.segments.pieces(offset.into(), length.into());
-                pieces.try_for_each(|piece| add(&piece, Wish::LocalRead))
+                pieces.try_for_each(|piece| add(&piece, AccessRight::LocalRead))
             }
             Payload::Remote { key, address, length, .. } => {
-                add(&Segment { key, pad: 0, address, length: length.into() }, Wish::RemoteRead)
+                add(&Segment { key, pad: 0, address, length: length.into() }, AccessRight::RemoteRead)
             }
             Payload::Padding(length) => {
                 batch.padding(length as usize);
