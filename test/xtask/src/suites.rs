@@ -68,9 +68,9 @@ fn quick(known: &[String]) -> Result {
     side_by_side(queue)
 }
 
-/// Runs suites two at a time: many of them wait for timeouts most of their time. The output of each is shown when it ends.
+/// Runs suites three at a time: many of them wait for timeouts most of their time. The output of each is shown when it ends.
 fn side_by_side(mut queue: Vec<(String, Vec<String>)>) -> Result {
-    const LANES: usize = 2;
+    const LANES: usize = 3;
     // The longest first, so that none of them is alone at the end.
     queue.sort_by_key(|(name, _)| LONGEST.iter().position(|long| name.ends_with(long)).unwrap_or(LONGEST.len()));
     queue.reverse();
