@@ -2,7 +2,7 @@
 //!
 //! Every room and every provider speaks `Error`; only the entries turn it into a `DAT_RETURN`, by [`Error::code`]. A
 //! variant is a type of the specification, its payload the subtype. All codes carry the error class bit except the two
-//! that programs compare as whole values: `QUEUE_EMPTY`, and `CONN_QUAL_IN_USE` found by the listener (endpoints 6.1).
+//! that programs compare as whole values: `QUEUE_EMPTY`, and `CONN_QUAL_IN_USE` found by the listener (spec/endpoints 6.1).
 #![forbid(unsafe_code)]
 
 use dat_abi::*;

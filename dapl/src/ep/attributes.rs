@@ -16,7 +16,7 @@ use crate::provider::Limits;
 pub struct Attributes {
     /// Reliable connection is the only service there is; anything else is refused.
     pub reliable: bool,
-    /// Bytes; 0 is "not set". Never a reason to refuse a post (events 4.4).
+    /// Bytes; 0 is "not set". Never a reason to refuse a post (spec/events 4.4).
     pub max_message: u64,
     /// Bytes; as above.
     pub max_rdma: u64,
@@ -68,7 +68,7 @@ pub struct Marks {
     pub hard: Option<u32>,
 }
 
-/// The contents break a rule of endpoints 5.1 or 5.3.
+/// The contents break a rule of spec/endpoints 5.1 or 5.3.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Refused;
 
@@ -93,7 +93,7 @@ pub struct PostLimits {
     pub read_iov: usize,
     pub write_iov: usize,
     pub recv_unsignalled: bool,
-    /// Receives notify only when their send asked for it (events 1.3).
+    /// Receives notify only when their send asked for it (spec/events 1.3).
     pub recv_solicited: bool,
     pub request_unsignalled: bool,
     pub reads: bool,
@@ -116,7 +116,7 @@ impl Marks {
 }
 
 impl Attributes {
-    /// What NULL attributes mean (endpoints 5.1), within the IA's limits.
+    /// What NULL attributes mean (spec/endpoints 5.1), within the IA's limits.
     pub fn default_for(wired: Wired, limits: &Limits) -> Self {
         let direction = |wired: bool| Direction {
             max_dtos: if wired { clamp(DEFAULT.max_dtos, limits.max_dtos) } else { 0 },
@@ -190,7 +190,7 @@ impl Attributes {
     }
 
     /// The queue pair for these attributes. A direction without an EVD still takes work, whose completions nobody wants
-    /// (events 4.8): it gets the default size.
+    /// (spec/events 4.8): it gets the default size.
     pub fn shape(&self, wired: Wired, limits: &Limits) -> Shape {
         let direction = |direction: Direction, wired: bool| {
             let Direction { max_dtos, max_iov } = if wired { direction } else { DEFAULT };
@@ -253,7 +253,7 @@ impl Attributes {
     }
 }
 
-/// Work of a direction by default (endpoints 5.1).
+/// Work of a direction by default (spec/endpoints 5.1).
 const DEFAULT: Direction = Direction { max_dtos: 16, max_iov: 4 };
 /// Reads in and out by default.
 const DEFAULT_READS: i32 = 8;

@@ -217,7 +217,7 @@ pub unsafe extern "C" fn dapl_ep_dup_connect<P: Provider>(
     })
 }
 
-/// `dat_ep_disconnect`. Only ABRUPT's own value is abrupt (endpoints 5.6).
+/// `dat_ep_disconnect`. Only ABRUPT's own value is abrupt (spec/endpoints 5.6).
 ///
 /// # Safety
 /// `ep_handle` is any value.
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn dapl_ep_get_status<P: Provider>(
     ffi::guard(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
         let outstanding = dapli_watch::outstanding(&ep);
-        // What an EP takes out of an SRQ it has not been posted (endpoints 5.9).
+        // What an EP takes out of an SRQ it has not been posted (spec/endpoints 5.9).
         let recvs = if ep.desk().limits.shared { 0 } else { outstanding.recvs };
         let idle = |count: u32| if count == 0 { DAT_TRUE } else { DAT_FALSE };
         // SAFETY: this function's own contract.
@@ -309,7 +309,7 @@ pub unsafe extern "C" fn dapl_ep_set_watermark<P: Provider>(
     })
 }
 
-/// The objects of a new EP, in the order of checks 2 to 5 of endpoints 5.1.
+/// The objects of a new EP, in the order of checks 2 to 5 of spec/endpoints 5.1.
 fn wiring<P: Provider>(
     pz_handle: DAT_PZ_HANDLE,
     recv: DAT_EVD_HANDLE,

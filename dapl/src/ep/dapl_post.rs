@@ -92,7 +92,7 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
         let flags = Flags::of_request(completion_flags, &desk.limits, 6)?;
         ep.state().takes_requests()?;
         if !desk.limits.reads {
-            return Err(Error::InvalidState(State::Plain)); // it would never complete (endpoints 10.3)
+            return Err(Error::InvalidState(State::Plain)); // it would never complete (spec/endpoints 10.3)
         }
         request(&ep, &desk, Op::Read(remote), segments, cookie(&user_cookie), flags)
     })

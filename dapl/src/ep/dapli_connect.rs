@@ -16,7 +16,7 @@ use crate::runtime::handle::Ref;
 use crate::runtime::timer::{self, OnExpiry};
 
 /// What `dat_ep_connect` is asked for. What could be wrong with a parameter is kept until its turn in the order of checks
-/// (endpoints 5.4).
+/// (spec/endpoints 5.4).
 pub(super) struct Call {
     pub(super) address: Result<PeerAddress>,
     pub(super) qual: u64,

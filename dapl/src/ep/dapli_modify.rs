@@ -29,7 +29,7 @@ pub(super) struct Change<P: Provider> {
     pub(super) attributes: Attributes,
 }
 
-/// Whatever is wrong inside the record is parameter 3 (endpoints 5.3).
+/// Whatever is wrong inside the record is parameter 3 (spec/endpoints 5.3).
 const BAD_PARAM: Error = Error::InvalidParameter(3);
 
 /// `dat_ep_modify`, from the state checks on.

@@ -58,7 +58,7 @@ impl<P: Provider> Outbox<P> {
 impl<P: Provider> Ep<P> {
     /// Queues an event in the connect EVD, if there is one. Completions before the end of a connection trigger their CNO before it
     /// does: the provider has put them into the CQ, but its notification may still be on its way. `data` is shown with it: present, though maybe empty, only
-    /// with the active side's ESTABLISHED (endpoints 8.3, 13.12).
+    /// with the active side's ESTABLISHED (spec/endpoints 8.3, 13.12).
     pub(super) fn announce(&self, core: &mut Core<P>, notice: Option<ConnectionEvent>, data: Option<&[u8]>) {
         let (Some(kind), Some(evd)) = (notice, &core.wiring.connect) else { return };
         let (data_size, data) = match data {
@@ -106,7 +106,7 @@ impl<P: Provider> Ep<P> {
         }
     }
 
-    /// Nobody will ever learn that this connection stands: it ends, without another event (endpoints 8.5).
+    /// Nobody will ever learn that this connection stands: it ends, without another event (spec/endpoints 8.5).
     fn established_lost(&self, core: &mut Core<P>) {
         log::warn!("ep {:#x} is torn down, ESTABLISHED cannot be queued", self.id.handle);
         if self.step(core, Step::EstablishedLost).is_err() {

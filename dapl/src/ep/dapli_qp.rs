@@ -124,7 +124,7 @@ impl<P: Provider> Ep<P> {
     }
 
     /// `dat_ep_disconnect` of an unconnected EP: there is no other way to get posted receives back, so they are flushed,
-    /// and the call is an error only when there are none (endpoints 5.6, note 5).
+    /// and the call is an error only when there are none (spec/endpoints 5.6, note 5).
     pub(super) fn flush_unconnected(&self, core: &mut Core<P>) -> Result<()> {
         let desk = self.desk();
         match &desk.binding {

@@ -35,7 +35,7 @@ pub(crate) fn connection_event<P: Provider>(ep: &Ep<P>, attempt: u32, event: Con
     }
     if let Ok(notice) = stepped {
         log::debug!("ep {:#x} is {:?} after {event:?}", ep.id.handle, core.state);
-        // The passive side's event never carries data: programs tell the two sides apart by it (endpoints 13.12).
+        // The passive side's event never carries data: programs tell the two sides apart by it (spec/endpoints 13.12).
         let has_data = is_active && event == ConnectionEvent::Established;
         ep.announce(&mut core, notice, has_data.then_some(private_data));
     }
@@ -73,13 +73,13 @@ impl<P: Provider> TransferSink<P> for Transfers<P> {
 }
 
 /// A transfer has failed, and a consumer is about to learn it from `evd`. The provider ends the connection by itself and
-/// reports that too, from its own thread; the first report counts (endpoints 8.4).
+/// reports that too, from its own thread; the first report counts (spec/endpoints 8.4).
 fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
     let mut core = ep.core.lock();
     // Under our lock, which a reset holds as well: whatever is still unheard is of this attempt.
     let is_news = dapls_evd::hear(evd, ep.id.handle);
     let report = if is_news { ep.report_broken(&core) } else { Report::default() };
-    // While it drains the end comes anyway, and is the consumer's own (endpoints 4.2).
+    // While it drains the end comes anyway, and is the consumer's own (spec/endpoints 4.2).
     if is_news
         && core.state != EpState::DisconnectPending
         && let Ok(notice) = ep.step(&mut core, Step::Event(ConnectionEvent::Broken))
@@ -102,7 +102,7 @@ pub(crate) struct Acceptance<'a> {
     pub(crate) keepsake: Arc<dyn Any + Send + Sync>,
 }
 
-/// `dat_cr_accept`, from its sixth check on (endpoints 7.3). `take` gets hold of the request, once everything else is fine:
+/// `dat_cr_accept`, from its sixth check on (spec/endpoints 7.3). `take` gets hold of the request, once everything else is fine:
 /// from then on the request is consumed, whatever happens.
 pub(crate) fn accept<P: Provider>(
     ep: &Ep<P>,

@@ -84,7 +84,7 @@ impl EpState {
         EpState::CompletionPending,
     ];
 
-    /// The whole machine (endpoints 4.1, 4.2): a pair not listed is refused. What a provider reports out of season is
+    /// The whole machine (spec/endpoints 4.1, 4.2): a pair not listed is refused. What a provider reports out of season is
     /// refused too, and its reporter ignores it.
     pub fn after(self, step: Step) -> Result<Self> {
         use EpState::*;
@@ -125,7 +125,7 @@ impl EpState {
         })
     }
 
-    /// What the connect EVD hears of a step that is allowed (endpoints 4.2). One terminal event per attempt: every way to
+    /// What the connect EVD hears of a step that is allowed (spec/endpoints 4.2). One terminal event per attempt: every way to
     /// `Disconnected` but those of `dat_ep_free`, the close and the lost ESTABLISHED has one.
     pub fn notice(self, step: Step) -> Option<ConnectionEvent> {
         use EpState::*;
@@ -158,7 +158,7 @@ impl EpState {
     }
 
     /// Requests are taken in CON and DIS (there they are flushed), and held in CMP, since a server may post its first send
-    /// right after the accept (endpoints 4.1, note 1).
+    /// right after the accept (spec/endpoints 4.1, note 1).
     pub fn takes_requests(self) -> Result<()> {
         match self {
             EpState::Connected | EpState::Disconnected | EpState::CompletionPending => Ok(()),
@@ -166,7 +166,7 @@ impl EpState {
         }
     }
 
-    /// `dat_ep_modify` may change the PZ here (endpoints 5.3).
+    /// `dat_ep_modify` may change the PZ here (spec/endpoints 5.3).
     pub fn lets_modify_pz(self) -> Result<()> {
         match self {
             EpState::Unconnected | EpState::TentativePending => Ok(()),

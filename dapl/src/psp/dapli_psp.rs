@@ -23,7 +23,7 @@ pub(super) enum At {
 
 /// Makes a PSP that listens. It can take requests before this returns, under the handle that will be returned.
 ///
-/// Errors: `ConnQualInUse` when a PSP of this IA listens there, `ConnQualTaken` for any other clash (endpoints 6.1);
+/// Errors: `ConnQualInUse` when a PSP of this IA listens there, `ConnQualTaken` for any other clash (spec/endpoints 6.1);
 /// `ConnQualUnavailable` when none is free.
 pub(super) fn open<P: Provider>(ia: &Arc<Ia<P>>, at: At, evd: Use<Evd<P>>, makes_eps: bool) -> Result<Arc<Psp<P>>> {
     let made = handle::create(ia.table(), |id| {

@@ -38,7 +38,7 @@ struct Door<P: Provider> {
 }
 
 impl<P: Provider> Rsp<P> {
-    /// Reserves the EP, then listens, so that a request that comes at once finds it in RSV (endpoints 6.5).
+    /// Reserves the EP, then listens, so that a request that comes at once finds it in RSV (spec/endpoints 6.5).
     fn open(ia: &Arc<Ia<P>>, qual: u64, ep: &Ep<P>, evd: Use<Evd<P>>) -> Result<Arc<Self>> {
         let made = handle::create(ia.table(), |id| {
             let door = Mutex::new(Door { listener: None, evd: Some(evd), is_spent: false });

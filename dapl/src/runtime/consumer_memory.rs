@@ -16,7 +16,7 @@ use crate::provider::PeerAddress;
 #[derive(Debug)]
 pub struct Shown<const WORDS: usize>([AtomicU64; WORDS]);
 
-/// Private data: programs read more than was sent, up to 48 bytes (endpoints 9.2 asks for 256).
+/// Private data: programs read more than was sent, up to 48 bytes (spec/endpoints 9.2 asks for 256).
 pub type PrivateData = Shown<32>;
 
 /// A socket address; the longest family is `AF_UNIX` with 110 bytes.

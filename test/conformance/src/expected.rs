@@ -69,7 +69,7 @@ const NOT_READY: Answer = state(DAT_INVALID_STATE_EP_NOTREADY);
 
 /// All functions and their answers, EP states apart. `registry-ia`, `events`, `endpoints`.
 const ANSWERS: &[(&str, &[Answer])] = &[
-    // registry-ia 4.1 to 4.3
+    // spec/registry 4.1 to 4.3
     (
         "dat_ia_openv",
         &[
@@ -86,14 +86,14 @@ const ANSWERS: &[(&str, &[Answer])] = &[
             is(DAT_PROVIDER_NOT_FOUND, DAT_NO_SUBTYPE),
         ],
     ),
-    // registry-ia 10, 6.1
+    // spec/registry 10, 6.1
     ("dat_ia_query", &[OK, IA, arg(3), arg(4), arg(6)]),
     ("dat_ia_close", &[OK, IA, arg(2), state(DAT_INVALID_STATE_IA_IN_USE)]),
-    // registry-ia 8
+    // spec/registry 8
     ("dat_set_consumer_context", &[OK, ANY]),
     ("dat_get_consumer_context", &[OK, ANY, arg(2)]),
     ("dat_get_handle_type", &[OK, ANY, arg(2)]),
-    // registry-ia 3.1, 3.2, 9.2, 7.2
+    // spec/registry 3.1, 3.2, 9.2, 7.2
     ("dat_registry_list_providers", &[OK, arg(1), arg(2), arg(3)]),
     ("dat_registry_add_provider", &[OK, arg(1), arg(2), is(DAT_PROVIDER_ALREADY_REGISTERED, DAT_NO_SUBTYPE)]),
     (
@@ -108,13 +108,13 @@ const ANSWERS: &[(&str, &[Answer])] = &[
     ),
     ("dat_strerror", &[OK, arg(1), arg(2)]),
     ("dats_get_ia_handle", &[OK, IA]),
-    // events 3
+    // spec/events 3
     ("dat_cno_create", &[OK, IA, arg(3)]),
     ("dat_cno_modify_agent", &[OK, CNO]),
     ("dat_cno_query", &[OK, CNO, arg(2), arg(3)]),
     ("dat_cno_free", &[OK, CNO, state(DAT_INVALID_STATE_CNO_IN_USE)]),
     ("dat_cno_wait", &[OK, CNO, arg(3), Whole(DAT_QUEUE_EMPTY), Kind(DAT_INTERRUPTED_CALL)]),
-    // events 2
+    // spec/events 2
     ("dat_evd_create", &[OK, IA, CNO, arg(2), arg(4), arg(5), is(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_TEVD)]),
     ("dat_evd_query", &[OK, EVD, arg(2), arg(3)]),
     ("dat_evd_modify_cno", &[OK, EVD, CNO]),
@@ -143,7 +143,7 @@ const ANSWERS: &[(&str, &[Answer])] = &[
     ("dat_evd_set_unwaitable", &[OK, EVD]),
     ("dat_evd_clear_unwaitable", &[OK, EVD]),
     ("dat_evd_free", &[OK, EVD, state(DAT_INVALID_STATE_EVD_IN_USE), state(DAT_INVALID_STATE_EVD_ASYNC)]),
-    // endpoints 5
+    // spec/endpoints 5
     ("dat_ep_create", &[OK, IA, PZ, EVD_CONN, EVD_RECV, EVD_REQUEST, arg(6), arg(7)]),
     ("dat_ep_create_with_srq", &[OK, IA, PZ, EVD_CONN, EVD_RECV, EVD_REQUEST, SRQ, arg(7), arg(8)]),
     ("dat_ep_query", &[OK, EP, arg(3)]),
@@ -154,15 +154,15 @@ const ANSWERS: &[(&str, &[Answer])] = &[
     ("dat_ep_reset", &[OK, EP]),
     ("dat_ep_free", &[OK, EP]),
     ("dat_ep_get_status", &[OK, EP]),
-    // events 5.5, 5.6
+    // spec/events 5.5, 5.6
     ("dat_ep_recv_query", &[OK, EP]),
     ("dat_ep_set_watermark", &[OK, EP, arg(2), arg(3)]),
-    // events 4.8, 5
+    // spec/events 4.8, 5
     ("dat_ep_post_send", &[OK, EP, arg(2), arg(3), arg(5), FULL]),
     ("dat_ep_post_recv", &[OK, EP, arg(2), arg(3), arg(5), FULL, NOT_READY, state(DAT_INVALID_STATE_SRQ_IN_USE)]),
     ("dat_ep_post_rdma_read", &[OK, EP, arg(2), arg(3), arg(5), arg(6), FULL]),
     ("dat_ep_post_rdma_write", &[OK, EP, arg(2), arg(3), arg(5), arg(6), FULL]),
-    // endpoints 6
+    // spec/endpoints 6
     (
         "dat_psp_create",
         &[OK, IA, EVD_CR, arg(2), arg(4), arg(5), is(DAT_CONN_QUAL_IN_USE, DAT_NO_SUBTYPE), QUAL_IN_USE],
@@ -173,19 +173,19 @@ const ANSWERS: &[(&str, &[Answer])] = &[
     ("dat_rsp_create", &[OK, IA, EP, EVD_CR, arg(5), QUAL_IN_USE]),
     ("dat_rsp_query", &[OK, RSP, arg(3)]),
     ("dat_rsp_free", &[OK, RSP]),
-    // endpoints 7
+    // spec/endpoints 7
     ("dat_cr_query", &[OK, CR, arg(3)]),
     ("dat_cr_accept", &[OK, CR, EP, arg(3), arg(4)]),
     ("dat_cr_reject", &[OK, CR]),
     ("dat_cr_handoff", &[OK, CR, arg(2)]),
-    // events 6
+    // spec/events 6
     ("dat_srq_create", &[OK, IA, PZ, arg(3), arg(4)]),
     ("dat_srq_free", &[OK, SRQ, state(DAT_INVALID_STATE_SRQ_IN_USE)]),
     ("dat_srq_post_recv", &[OK, SRQ, arg(2), arg(3), FULL]),
     ("dat_srq_query", &[OK, SRQ, arg(2), arg(3)]),
     ("dat_srq_resize", &[OK, SRQ, arg(2), Kind(DAT_INVALID_STATE)]),
     ("dat_srq_set_lw", &[OK, SRQ, arg(2)]),
-    // events 7, 8, 9
+    // spec/events 7, 8, 9
     ("dat_pz_create", &[OK, IA, arg(2)]),
     ("dat_pz_query", &[OK, PZ, arg(2), arg(3)]),
     ("dat_pz_free", &[OK, PZ, state(DAT_INVALID_STATE_PZ_IN_USE)]),

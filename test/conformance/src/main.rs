@@ -23,9 +23,9 @@
 //! ```text
 //! pub(crate) fn cases() -> Vec<Case> {
 //!     cases![
-//!         "events 2.5": evd_wait_zero_timeout_is_timeout_expired,      // local, the function has the case's name
-//!         "consumers 13": connect_both_hear => pair(near, far),        // two roles
-//!         "events 7.1": rmr_binds => local(binds).needs(Need::Rmr).limit(40),
+//!         "spec/events 2.5": evd_wait_zero_timeout_is_timeout_expired,      // local, the function has the case's name
+//!         "spec/consumers 13": connect_both_hear => pair(near, far),        // two roles
+//!         "spec/events 7.1": rmr_binds => local(binds).needs(Need::Rmr).limit(40),
 //!     ]
 //! }
 //!
@@ -53,7 +53,7 @@
 //! }
 //! ```
 //!
-//! Families come from tables: `local(move |ctx| ...).named(format!(...)).proves("endpoints 4")`, pushed onto the list.
+//! Families come from tables: `local(move |ctx| ...).named(format!(...)).proves("spec/endpoints 4")`, pushed onto the list.
 //!
 //! - Calls: all 73 by their own names, with raw values. `filled(|out| dat_x(.., out))` gives what a call that must succeed
 //!   writes; `untouched(|out| dat_x(.., out))` gives the code, and checks that nothing is written on an error.

@@ -42,7 +42,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(5);
 pub(crate) static PROVIDER: OnceLock<String> = OnceLock::new();
 
 /// These private data came, and nothing else; but over rdma_cm, which has room for 48 bytes in a request, there are always
-/// as many as there is room for, with zeros behind what was sent (endpoints 9.2).
+/// as many as there is room for, with zeros behind what was sent (spec/endpoints 9.2).
 #[track_caller]
 pub(crate) fn expect_data(came: &[u8], sent: &[u8]) {
     static IS_PADDED: OnceLock<bool> = OnceLock::new();

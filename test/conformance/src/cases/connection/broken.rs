@@ -12,16 +12,16 @@ use super::disconnect::{cookies, is_over};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "endpoints 8.4": broken_by_a_write_to_nowhere,
-        "endpoints 14.37": broken_whether_or_not_anybody_polls,
-        "endpoints 8.4": broken_by_a_local_key_that_is_none,
-        "endpoints 8.4": broken_by_a_message_too_long,
-        "endpoints 4.3": broken_flushes_what_follows_in_order,
-        "endpoints 8.4": broken_then_disconnect_is_silent,
-        "endpoints 8.4": broken_then_reset_and_connect,
-        "endpoints 8.5": lost_established_of_the_active_end_tears_down => local(lost_active).limit(60),
-        "endpoints 14.34": lost_established_of_the_passive_end_tears_down => local(lost_passive).limit(60),
-        "endpoints 13.33": over_before_the_first_event_was_read,
+        "spec/endpoints 8.4": broken_by_a_write_to_nowhere,
+        "spec/endpoints 14.37": broken_whether_or_not_anybody_polls,
+        "spec/endpoints 8.4": broken_by_a_local_key_that_is_none,
+        "spec/endpoints 8.4": broken_by_a_message_too_long,
+        "spec/endpoints 4.3": broken_flushes_what_follows_in_order,
+        "spec/endpoints 8.4": broken_then_disconnect_is_silent,
+        "spec/endpoints 8.4": broken_then_reset_and_connect,
+        "spec/endpoints 8.5": lost_established_of_the_active_end_tears_down => local(lost_active).limit(60),
+        "spec/endpoints 14.34": lost_established_of_the_passive_end_tears_down => local(lost_passive).limit(60),
+        "spec/endpoints 13.33": over_before_the_first_event_was_read,
     ]
 }
 

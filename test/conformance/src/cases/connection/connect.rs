@@ -10,33 +10,33 @@ use super::call::{Call, deaf, homeless, untroubled};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "endpoints 5.4": connect_without_an_address_is_arg2,
-        "endpoints 5.4": connect_without_an_address_is_told_before_the_missing_evd,
-        "endpoints 5.4": connect_without_a_connect_evd_is_invalid_handle,
-        "endpoints 5.4": connect_without_a_connect_evd_is_told_before_the_timeout,
-        "endpoints 5.4": connect_with_an_evd_of_a_closed_ia_is_invalid_handle,
-        "endpoints 13.32": connect_with_timeout_zero_is_arg4,
-        "endpoints 5.4": connect_with_timeout_zero_is_told_before_the_missing_pz,
-        "endpoints 5.4": connect_reserved_without_a_pz_is_not_ready,
-        "endpoints 5.4": connect_in_a_wrong_state_is_told_before_the_quality,
-        "endpoints 5.4": connect_with_a_bad_quality_is_told_before_private_data,
-        "endpoints 5.4": connect_refused_leaves_receives_posted,
-        "endpoints 5.4": connect_synchronously_refused_can_connect_at_once,
-        "endpoints 5.4": connect_does_not_write_the_address,
-        "endpoints 5.4": connect_to_nobody_is_unreachable => local(to_nobody).limit(40),
-        "endpoints 8.1": connect_where_nobody_listens_is_non_peer_rejected,
-        "endpoints 4.3": connect_where_nobody_listens_flushes_receives,
-        "endpoints 14.35": connect_where_nobody_listens_then_reset_and_connect,
-        "consumers 7": connect_by_the_address_of_the_ia => local(|ctx| by_address(ctx, |ia| ia.address())),
-        "consumers 7": connect_by_127_0_0_1 => local(|ctx| by_address(ctx, |_| Address::ipv4([127, 0, 0, 1]))),
-        "consumers 7": connect_by_127_0_1_1 => local(|ctx| by_address(ctx, |_| Address::ipv4([127, 0, 1, 1]))),
-        "endpoints 5.4": connect_by_an_unknown_address_family_is_malformed,
-        "consumers 6": connect_by_an_address_with_a_port => local(|ctx| by_address(ctx, with_a_port)),
-        "consumers 8": connect_to_oneself_in_one_thread,
-        "endpoints 13.35": connect_to_oneself_returns_before_anybody_answers,
-        "endpoints 13.1": connect_receives_posted_before_survive_into_the_connection => pair(survives_near, survives_far),
-        "endpoints 4.1": connect_a_send_posted_right_after_the_accept_arrives => pair(early_near, early_far),
-        "endpoints 4.3": connect_established_comes_before_data_on_one_evd => pair(merged_near, early_far),
+        "spec/endpoints 5.4": connect_without_an_address_is_arg2,
+        "spec/endpoints 5.4": connect_without_an_address_is_told_before_the_missing_evd,
+        "spec/endpoints 5.4": connect_without_a_connect_evd_is_invalid_handle,
+        "spec/endpoints 5.4": connect_without_a_connect_evd_is_told_before_the_timeout,
+        "spec/endpoints 5.4": connect_with_an_evd_of_a_closed_ia_is_invalid_handle,
+        "spec/endpoints 13.32": connect_with_timeout_zero_is_arg4,
+        "spec/endpoints 5.4": connect_with_timeout_zero_is_told_before_the_missing_pz,
+        "spec/endpoints 5.4": connect_reserved_without_a_pz_is_not_ready,
+        "spec/endpoints 5.4": connect_in_a_wrong_state_is_told_before_the_quality,
+        "spec/endpoints 5.4": connect_with_a_bad_quality_is_told_before_private_data,
+        "spec/endpoints 5.4": connect_refused_leaves_receives_posted,
+        "spec/endpoints 5.4": connect_synchronously_refused_can_connect_at_once,
+        "spec/endpoints 5.4": connect_does_not_write_the_address,
+        "spec/endpoints 5.4": connect_to_nobody_is_unreachable => local(to_nobody).limit(40),
+        "spec/endpoints 8.1": connect_where_nobody_listens_is_non_peer_rejected,
+        "spec/endpoints 4.3": connect_where_nobody_listens_flushes_receives,
+        "spec/endpoints 14.35": connect_where_nobody_listens_then_reset_and_connect,
+        "spec/consumers 7": connect_by_the_address_of_the_ia => local(|ctx| by_address(ctx, |ia| ia.address())),
+        "spec/consumers 7": connect_by_127_0_0_1 => local(|ctx| by_address(ctx, |_| Address::ipv4([127, 0, 0, 1]))),
+        "spec/consumers 7": connect_by_127_0_1_1 => local(|ctx| by_address(ctx, |_| Address::ipv4([127, 0, 1, 1]))),
+        "spec/endpoints 5.4": connect_by_an_unknown_address_family_is_malformed,
+        "spec/consumers 6": connect_by_an_address_with_a_port => local(|ctx| by_address(ctx, with_a_port)),
+        "spec/consumers 8": connect_to_oneself_in_one_thread,
+        "spec/endpoints 13.35": connect_to_oneself_returns_before_anybody_answers,
+        "spec/endpoints 13.1": connect_receives_posted_before_survive_into_the_connection => pair(survives_near, survives_far),
+        "spec/endpoints 4.1": connect_a_send_posted_right_after_the_accept_arrives => pair(early_near, early_far),
+        "spec/endpoints 4.3": connect_established_comes_before_data_on_one_evd => pair(merged_near, early_far),
     ];
     let plain = [
         ("connect_quality_high_throughput", DAT_QOS_HIGH_THROUGHPUT, DAT_CONNECT_DEFAULT_FLAG),
@@ -49,17 +49,17 @@ pub(crate) fn cases() -> Vec<Case> {
     ];
     all.extend(plain.map(|(name, qos, flags)| {
         let name = format!("{name}_is_not_supported");
-        local(move |ctx| not_plain(ctx, qos, flags)).named(name).proves("endpoints 13.14")
+        local(move |ctx| not_plain(ctx, qos, flags)).named(name).proves("spec/endpoints 13.14")
     }));
     let sizes = [("too_long", 1), ("negative", DAT_COUNT::MIN), ("enormous", DAT_COUNT::MAX)];
     all.extend(sizes.map(|(word, more)| {
         let name = format!("connect_private_data_{word}_is_arg5");
-        local(move |ctx| private_data_refused(ctx, more)).named(name).proves("endpoints 14.2")
+        local(move |ctx| private_data_refused(ctx, more)).named(name).proves("spec/endpoints 14.2")
     }));
-    all.extend(cases!["endpoints 5.4": connect_private_data_missing_is_arg6]);
+    all.extend(cases!["spec/endpoints 5.4": connect_private_data_missing_is_arg6]);
     all.extend([State::Reserved, State::Passive, State::Active, State::Connected, State::Disconnected].map(|at| {
         let name = format!("connect_twice_{}_harms_nothing", at.word());
-        in_state(at, move |ctx, scene| twice(ctx, at, &scene)).named(name).proves("endpoints 13.22")
+        in_state(at, move |ctx, scene| twice(ctx, at, &scene)).named(name).proves("spec/endpoints 13.22")
     }));
     all
 }

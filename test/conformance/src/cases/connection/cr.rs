@@ -12,23 +12,23 @@ use super::call::Call;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "endpoints 7.2": cr_query_without_room_is_arg3,
-        "endpoints 7.2": cr_query_writes_all_whatever_the_mask,
-        "endpoints 14.22": cr_query_tells_the_requesters_address,
-        "endpoints 13.3": cr_accept_takes_the_requests_own_data_back,
-        "endpoints 7.2": cr_is_dead_after_the_accept,
-        "endpoints 7.2": cr_is_dead_after_the_rejection,
-        "endpoints 8.1": cr_reject_is_peer_rejected => pair(is_rejected, rejects),
-        "endpoints 4.3": cr_reject_flushes_the_requesters_receives,
-        "endpoints 13.13": cr_reject_then_reset_and_retry,
-        "endpoints 7.3": cr_accept_refusals_leave_it_usable,
-        "endpoints 7.3": cr_accept_checks_in_order,
-        "endpoints 14.10": cr_accept_with_too_much_data_leaves_it_usable,
-        "endpoints 7.3": cr_accept_into_an_ep_without_pz,
-        "endpoints 7.3": cr_accept_into_an_ep_without_connect_evd,
-        "consumers 10": cr_accept_again_after_the_ep_was_reset,
-        "endpoints 13.36": cr_accept_of_crossed_connects => pair(wins, loses),
-        "consumers 11": cr_answers_in_any_order,
+        "spec/endpoints 7.2": cr_query_without_room_is_arg3,
+        "spec/endpoints 7.2": cr_query_writes_all_whatever_the_mask,
+        "spec/endpoints 14.22": cr_query_tells_the_requesters_address,
+        "spec/endpoints 13.3": cr_accept_takes_the_requests_own_data_back,
+        "spec/endpoints 7.2": cr_is_dead_after_the_accept,
+        "spec/endpoints 7.2": cr_is_dead_after_the_rejection,
+        "spec/endpoints 8.1": cr_reject_is_peer_rejected => pair(is_rejected, rejects),
+        "spec/endpoints 4.3": cr_reject_flushes_the_requesters_receives,
+        "spec/endpoints 13.13": cr_reject_then_reset_and_retry,
+        "spec/endpoints 7.3": cr_accept_refusals_leave_it_usable,
+        "spec/endpoints 7.3": cr_accept_checks_in_order,
+        "spec/endpoints 14.10": cr_accept_with_too_much_data_leaves_it_usable,
+        "spec/endpoints 7.3": cr_accept_into_an_ep_without_pz,
+        "spec/endpoints 7.3": cr_accept_into_an_ep_without_connect_evd,
+        "spec/consumers 10": cr_accept_again_after_the_ep_was_reset,
+        "spec/endpoints 13.36": cr_accept_of_crossed_connects => pair(wins, loses),
+        "spec/consumers 11": cr_answers_in_any_order,
     ]
 }
 
@@ -162,7 +162,7 @@ fn cr_accept_checks_in_order(ctx: &Ctx) {
     bad_arg(dat_cr_accept(cr, near, DAT_COUNT::MAX, byte.as_mut_ptr().cast()), 3);
 }
 
-/// Bytes of private data with an accept, whatever the provider (endpoints 9.1).
+/// Bytes of private data with an accept, whatever the provider (spec/endpoints 9.1).
 pub(super) const ACCEPT_LIMIT: usize = 196;
 
 fn cr_accept_with_too_much_data_leaves_it_usable(ctx: &Ctx) {

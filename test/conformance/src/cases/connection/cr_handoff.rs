@@ -14,14 +14,14 @@ use super::disconnect::is_over;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "endpoints 7.5": cr_handoff_to_another_point,
-        "endpoints 7.5": cr_handoff_to_a_reserved_point,
-        "endpoints 7.5": cr_handoff_to_the_requesters_process => pair(takes_it_itself, hands_it_back),
-        "endpoints 7.5": cr_handoff_to_nobody_leaves_it_usable,
-        "endpoints 7.5": cr_handoff_to_qualifier_zero_leaves_it_usable,
-        "endpoints 7.5": cr_handoff_of_no_request_is_invalid_handle,
-        "endpoints 7.5": cr_handoff_gives_the_rsp_ep_back,
-        "endpoints 7.5": cr_handoff_twice,
+        "spec/endpoints 7.5": cr_handoff_to_another_point,
+        "spec/endpoints 7.5": cr_handoff_to_a_reserved_point,
+        "spec/endpoints 7.5": cr_handoff_to_the_requesters_process => pair(takes_it_itself, hands_it_back),
+        "spec/endpoints 7.5": cr_handoff_to_nobody_leaves_it_usable,
+        "spec/endpoints 7.5": cr_handoff_to_qualifier_zero_leaves_it_usable,
+        "spec/endpoints 7.5": cr_handoff_of_no_request_is_invalid_handle,
+        "spec/endpoints 7.5": cr_handoff_gives_the_rsp_ep_back,
+        "spec/endpoints 7.5": cr_handoff_twice,
     ]
 }
 

@@ -13,14 +13,14 @@ use super::cr::is_dead;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "endpoints 4.4": cr_left_query_succeeds,
-        "endpoints 4.4": cr_left_reject_succeeds,
-        "endpoints 4.4": cr_left_reject_gives_the_rsp_ep_back,
-        "endpoints 4.4": cr_left_accept_is_accept_completion_error,
-        "endpoints 4.4": cr_left_accept_of_the_rsp_ep_is_accept_completion_error,
-        "endpoints 4.4": cr_left_by_a_free_then_accepted,
-        "endpoints 4.4": cr_left_by_a_timeout_then_accepted,
-        "endpoints 4.4": cr_left_ep_connects_again_after_a_reset,
+        "spec/endpoints 4.4": cr_left_query_succeeds,
+        "spec/endpoints 4.4": cr_left_reject_succeeds,
+        "spec/endpoints 4.4": cr_left_reject_gives_the_rsp_ep_back,
+        "spec/endpoints 4.4": cr_left_accept_is_accept_completion_error,
+        "spec/endpoints 4.4": cr_left_accept_of_the_rsp_ep_is_accept_completion_error,
+        "spec/endpoints 4.4": cr_left_by_a_free_then_accepted,
+        "spec/endpoints 4.4": cr_left_by_a_timeout_then_accepted,
+        "spec/endpoints 4.4": cr_left_ep_connects_again_after_a_reset,
     ]
 }
 

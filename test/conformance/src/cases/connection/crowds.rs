@@ -11,8 +11,8 @@ use super::disconnect::is_over;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "endpoints 13.7": many_endpoints_on_one_evd => pair(crowd_near, crowd_far).limit(60),
-        "endpoints 4.2": many_threads_connect => pair(threads_near, threads_far).limit(60),
+        "spec/endpoints 13.7": many_endpoints_on_one_evd => pair(crowd_near, crowd_far).limit(60),
+        "spec/endpoints 4.2": many_threads_connect => pair(threads_near, threads_far).limit(60),
     ]
 }
 

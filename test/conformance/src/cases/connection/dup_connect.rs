@@ -10,18 +10,18 @@ use super::call::{deaf, homeless, untroubled};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "endpoints 5.5": dup_connect_of_no_endpoint_is_invalid_handle,
-        "endpoints 5.5": dup_connect_with_timeout_zero_is_arg3,
-        "endpoints 5.5": dup_connect_tells_of_the_dup_before_the_endpoint,
-        "endpoints 5.5": dup_connect_of_an_endpoint_without_a_pz_is_not_ready,
-        "endpoints 5.5": dup_connect_with_a_bad_quality,
-        "endpoints 14.32": dup_connect_with_too_much_private_data_is_arg4,
-        "endpoints 14.32": dup_connect_with_a_size_and_no_data_is_arg5,
-        "endpoints 5.5": dup_connect_goes_where_the_dup_went,
-        "endpoints 5.5": dup_connect_carries_private_data,
-        "endpoints 5.5": dup_connect_of_a_wide_qualifier,
-        "endpoints 5.5": dup_connect_of_a_passive_end_finds_nobody,
-        "endpoints 5.5": dup_connect_of_itself_is_a_wrong_state,
+        "spec/endpoints 5.5": dup_connect_of_no_endpoint_is_invalid_handle,
+        "spec/endpoints 5.5": dup_connect_with_timeout_zero_is_arg3,
+        "spec/endpoints 5.5": dup_connect_tells_of_the_dup_before_the_endpoint,
+        "spec/endpoints 5.5": dup_connect_of_an_endpoint_without_a_pz_is_not_ready,
+        "spec/endpoints 5.5": dup_connect_with_a_bad_quality,
+        "spec/endpoints 14.32": dup_connect_with_too_much_private_data_is_arg4,
+        "spec/endpoints 14.32": dup_connect_with_a_size_and_no_data_is_arg5,
+        "spec/endpoints 5.5": dup_connect_goes_where_the_dup_went,
+        "spec/endpoints 5.5": dup_connect_carries_private_data,
+        "spec/endpoints 5.5": dup_connect_of_a_wide_qualifier,
+        "spec/endpoints 5.5": dup_connect_of_a_passive_end_finds_nobody,
+        "spec/endpoints 5.5": dup_connect_of_itself_is_a_wrong_state,
     ]
 }
 

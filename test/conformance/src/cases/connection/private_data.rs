@@ -11,19 +11,19 @@ use super::disconnect::is_over;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "consumers 9": cr_query_data_is_aligned_and_zero_behind,
-        "endpoints 13.12": private_data_of_the_passive_established_is_none => pair(sends_48, takes_48),
-        "endpoints 8.3": private_data_of_failures_is_none,
-        "endpoints 9.3": private_data_is_the_callers_again_at_once,
-        "consumers 9": private_data_at_least_64_bytes,
-        "endpoints 9.2": private_data_of_an_accept_at_its_limit,
-        "endpoints 9.2": private_data_of_the_next_connection_has_no_leftovers,
+        "spec/consumers 9": cr_query_data_is_aligned_and_zero_behind,
+        "spec/endpoints 13.12": private_data_of_the_passive_established_is_none => pair(sends_48, takes_48),
+        "spec/endpoints 8.3": private_data_of_failures_is_none,
+        "spec/endpoints 9.3": private_data_is_the_callers_again_at_once,
+        "spec/consumers 9": private_data_at_least_64_bytes,
+        "spec/endpoints 9.2": private_data_of_an_accept_at_its_limit,
+        "spec/endpoints 9.2": private_data_of_the_next_connection_has_no_leftovers,
     ];
     let sizes = [0, 1, 4, 8, 30, 32, 36, 48, 63, 64];
     all.extend(sizes.map(|size| {
         let name = format!("private_data_of_{size}_bytes_both_ways");
         let case = pair(move |ctx| sends(ctx, size), move |ctx| answers(ctx, size));
-        case.named(name).proves("endpoints 9.2")
+        case.named(name).proves("spec/endpoints 9.2")
     }));
     all
 }

@@ -12,21 +12,21 @@ use super::points::{carries, cr_evd, is_deserted, requester};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "endpoints 6.1": psp_provider_flag_is_queried_back,
-        "endpoints 6.1": psp_provider_flag_makes_an_ep_per_request => local(makes_eps).needs(Need::ProviderEp),
-        "endpoints 7.4": psp_provider_flag_ep_goes_with_the_rejection => local(made_ep_goes).needs(Need::ProviderEp),
-        "endpoints 13.2": psp_events_carry_its_handle_and_qualifier,
-        "endpoints 6.3": psp_free_twice_is_invalid_handle,
-        "endpoints 6.3": psp_free_lets_go_of_the_evd_at_once,
-        "endpoints 14.11": psp_free_stops_listening_at_once,
-        "endpoints 6.3": psp_free_leaves_requests_acceptable,
-        "endpoints 6.3": psp_free_leaves_requests_rejectable,
-        "endpoints 13.8": psp_free_leaves_live_connections_alone,
-        "endpoints 6.3": psp_free_before_established,
-        "endpoints 6.3": psp_free_then_listen_again_beside_a_live_connection,
-        "endpoints 13.28": psp_free_then_the_evd_with_requests_on_their_way,
-        "endpoints 6.1": psp_full_evd_refuses_and_says_so => local(full_evd_refuses).limit(40),
-        "endpoints 14.15": psp_full_evd_works_again_once_it_is_emptied => local(full_evd_works_again).limit(40),
+        "spec/endpoints 6.1": psp_provider_flag_is_queried_back,
+        "spec/endpoints 6.1": psp_provider_flag_makes_an_ep_per_request => local(makes_eps).needs(Need::ProviderEp),
+        "spec/endpoints 7.4": psp_provider_flag_ep_goes_with_the_rejection => local(made_ep_goes).needs(Need::ProviderEp),
+        "spec/endpoints 13.2": psp_events_carry_its_handle_and_qualifier,
+        "spec/endpoints 6.3": psp_free_twice_is_invalid_handle,
+        "spec/endpoints 6.3": psp_free_lets_go_of_the_evd_at_once,
+        "spec/endpoints 14.11": psp_free_stops_listening_at_once,
+        "spec/endpoints 6.3": psp_free_leaves_requests_acceptable,
+        "spec/endpoints 6.3": psp_free_leaves_requests_rejectable,
+        "spec/endpoints 13.8": psp_free_leaves_live_connections_alone,
+        "spec/endpoints 6.3": psp_free_before_established,
+        "spec/endpoints 6.3": psp_free_then_listen_again_beside_a_live_connection,
+        "spec/endpoints 13.28": psp_free_then_the_evd_with_requests_on_their_way,
+        "spec/endpoints 6.1": psp_full_evd_refuses_and_says_so => local(full_evd_refuses).limit(40),
+        "spec/endpoints 14.15": psp_full_evd_works_again_once_it_is_emptied => local(full_evd_works_again).limit(40),
     ]
 }
 

@@ -11,16 +11,16 @@ use super::call::Call;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "endpoints 11": timeout_without_answer_is_timed_out_once,
-        "endpoints 4.3": timeout_flushes_receives,
-        "endpoints 11": timeout_then_reset_and_connect,
-        "endpoints 11": timeout_of_a_microsecond,
-        "endpoints 13.32": timeout_longest_but_infinite_is_no_hindrance,
-        "endpoints 11": timeout_ends_with_the_disconnect,
-        "endpoints 11": timeout_of_an_old_attempt_does_not_end_the_new_one,
-        "endpoints 11": timeout_of_many_each_once,
-        "endpoints 11": timeout_races_with_the_free => local(timeout_races_with_the_free).limit(60),
-        "endpoints 11": timeout_races_with_the_answer => pair(races_near, races_far).limit(60),
+        "spec/endpoints 11": timeout_without_answer_is_timed_out_once,
+        "spec/endpoints 4.3": timeout_flushes_receives,
+        "spec/endpoints 11": timeout_then_reset_and_connect,
+        "spec/endpoints 11": timeout_of_a_microsecond,
+        "spec/endpoints 13.32": timeout_longest_but_infinite_is_no_hindrance,
+        "spec/endpoints 11": timeout_ends_with_the_disconnect,
+        "spec/endpoints 11": timeout_of_an_old_attempt_does_not_end_the_new_one,
+        "spec/endpoints 11": timeout_of_many_each_once,
+        "spec/endpoints 11": timeout_races_with_the_free => local(timeout_races_with_the_free).limit(60),
+        "spec/endpoints 11": timeout_races_with_the_answer => pair(races_near, races_far).limit(60),
     ]
 }
 

@@ -9,18 +9,18 @@ use super::connecting::{connect_to, connect_with};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "consumers 9": consumers_9_private_data_is_edited_in_place => pair(sends_private, edits_private),
-        "consumers 9": consumers_9_sizes_tell_the_sides_apart => pair(active_size, passive_size),
-        "consumers 10": consumers_10_accepts_again_after_a_reset => pair(is_accepted_late, fails_first),
-        "consumers 10": consumers_10_accepts_again_with_another_ep => pair(is_accepted_late, fails_then_takes_another),
-        "consumers 10": consumers_10_state_is_asked_meanwhile => pair(is_accepted_late, fails_under_questions),
-        "consumers 11": consumers_11_accept_after_much_else => pair(waits_for_the_accept, accepts_last),
-        "consumers 11": consumers_11_long_time_outs_are_taken => pair(connects_with_limits, accepts_each),
-        "consumers 10": consumers_10_crossed_connects => pair(crosses, crosses),
+        "spec/consumers 9": consumers_9_private_data_is_edited_in_place => pair(sends_private, edits_private),
+        "spec/consumers 9": consumers_9_sizes_tell_the_sides_apart => pair(active_size, passive_size),
+        "spec/consumers 10": consumers_10_accepts_again_after_a_reset => pair(is_accepted_late, fails_first),
+        "spec/consumers 10": consumers_10_accepts_again_with_another_ep => pair(is_accepted_late, fails_then_takes_another),
+        "spec/consumers 10": consumers_10_state_is_asked_meanwhile => pair(is_accepted_late, fails_under_questions),
+        "spec/consumers 11": consumers_11_accept_after_much_else => pair(waits_for_the_accept, accepts_last),
+        "spec/consumers 11": consumers_11_long_time_outs_are_taken => pair(connects_with_limits, accepts_each),
+        "spec/consumers 10": consumers_10_crossed_connects => pair(crosses, crosses),
     ];
     for size in [4, 32, 36, 48] {
         let case = pair(move |ctx| gives(ctx, size), move |ctx| takes(ctx, size));
-        all.push(case.named(format!("consumers_9_private_data_of_{size}_bytes")).proves("consumers 9"));
+        all.push(case.named(format!("consumers_9_private_data_of_{size}_bytes")).proves("spec/consumers 9"));
     }
     all
 }

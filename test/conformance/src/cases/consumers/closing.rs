@@ -7,18 +7,18 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "consumers 12": consumers_12_all_in_a_row_then_all_events => pair(ends_all, ends_all),
-        "consumers 12": consumers_12_disconnect_again_posts_nothing => pair(ends_again, ends_again),
-        "consumers 13": consumers_13_peer_polls => pair(disconnects, polls_for_the_end),
-        "consumers 13": consumers_13_peer_waits => pair(disconnects, waits_for_the_end),
-        "consumers 13": consumers_13_client_of_dtest => pair(dtest_client, dtest_server),
-        "consumers 14": consumers_14_leaves_everything_behind => pair(leaves_all, sees_an_orderly_end).only_two(),
-        "consumers 14": consumers_14_refused_close_leaves_all_handles,
-        "consumers 14": consumers_14_abrupt_close_after_a_partial_clean_up => pair(cleans_partly, hears_it),
-        "consumers 15": consumers_15_progress_thread_is_cancelled => pair(cancels_its_thread, connects_to_it),
-        "consumers 15": consumers_15_cancelled_while_connected => pair(cancels_after_events, connects_and_sends),
-        "endpoints 5.7": consumers_reset_cycle_of_dapltest => pair(resets_and_connects, resets_and_accepts).limit(40),
-        "endpoints 5.7": consumers_posts_until_full_then_resets,
+        "spec/consumers 12": consumers_12_all_in_a_row_then_all_events => pair(ends_all, ends_all),
+        "spec/consumers 12": consumers_12_disconnect_again_posts_nothing => pair(ends_again, ends_again),
+        "spec/consumers 13": consumers_13_peer_polls => pair(disconnects, polls_for_the_end),
+        "spec/consumers 13": consumers_13_peer_waits => pair(disconnects, waits_for_the_end),
+        "spec/consumers 13": consumers_13_client_of_dtest => pair(dtest_client, dtest_server),
+        "spec/consumers 14": consumers_14_leaves_everything_behind => pair(leaves_all, sees_an_orderly_end).only_two(),
+        "spec/consumers 14": consumers_14_refused_close_leaves_all_handles,
+        "spec/consumers 14": consumers_14_abrupt_close_after_a_partial_clean_up => pair(cleans_partly, hears_it),
+        "spec/consumers 15": consumers_15_progress_thread_is_cancelled => pair(cancels_its_thread, connects_to_it),
+        "spec/consumers 15": consumers_15_cancelled_while_connected => pair(cancels_after_events, connects_and_sends),
+        "spec/endpoints 5.7": consumers_reset_cycle_of_dapltest => pair(resets_and_connects, resets_and_accepts).limit(40),
+        "spec/endpoints 5.7": consumers_posts_until_full_then_resets,
     ];
     for (word, near, far) in [
         ("abrupt_abrupt", DAT_CLOSE_ABRUPT_FLAG, DAT_CLOSE_ABRUPT_FLAG),
@@ -27,7 +27,7 @@ pub(crate) fn cases() -> Vec<Case> {
         ("graceful_graceful", DAT_CLOSE_GRACEFUL_FLAG, DAT_CLOSE_GRACEFUL_FLAG),
     ] {
         let case = pair(move |ctx| both_end(ctx, near), move |ctx| both_end(ctx, far));
-        all.push(case.named(format!("consumers_12_both_disconnect_{word}")).proves("consumers 12"));
+        all.push(case.named(format!("consumers_12_both_disconnect_{word}")).proves("spec/consumers 12"));
     }
     all
 }

@@ -8,12 +8,12 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "consumers 18": consumers_18_fifty_thousand_suppressed => pair(suppresses, sinks_writes).limit(60),
-        "consumers 18": consumers_18_suppressed_sends_between_two_signalled => pair(suppresses_sends, receives_all).limit(60),
-        "consumers 18": consumers_18_suppressed_failure_is_told => pair(fails_suppressed, sinks_writes),
-        "consumers 18": consumers_18_unsignalled_ep => pair(unsignalled, receives_three),
-        "consumers 19": consumers_19_empty_messages_keep_the_order => pair(interleaves_empty, takes_interleaved),
-        "consumers 23": consumers_23_ep_handle_is_the_first_field => pair(looks_first, looks_first),
+        "spec/consumers 18": consumers_18_fifty_thousand_suppressed => pair(suppresses, sinks_writes).limit(60),
+        "spec/consumers 18": consumers_18_suppressed_sends_between_two_signalled => pair(suppresses_sends, receives_all).limit(60),
+        "spec/consumers 18": consumers_18_suppressed_failure_is_told => pair(fails_suppressed, sinks_writes),
+        "spec/consumers 18": consumers_18_unsignalled_ep => pair(unsignalled, receives_three),
+        "spec/consumers 19": consumers_19_empty_messages_keep_the_order => pair(interleaves_empty, takes_interleaved),
+        "spec/consumers 23": consumers_23_ep_handle_is_the_first_field => pair(looks_first, looks_first),
     ]
 }
 

@@ -8,19 +8,19 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "consumers 6": consumers_6_qualifier_of_64_bits => pair(connects_to_rank, listens_as_rank),
-        "consumers 6": consumers_6_quals_that_differ_in_high_bits_only,
-        "consumers 6": consumers_6_search_for_a_free_qualifier,
-        "consumers 6": consumers_6_any_qualifier_fits_16_bits,
-        "consumers 6": consumers_6_any_qualifier_is_found_by_its_16_bits => pair(connects_to_any, listens_on_any),
-        "consumers 6": consumers_6_port_of_the_address_is_ignored,
-        "consumers 7": consumers_7_address_is_sixteen_bytes,
-        "consumers 7": consumers_7_address_stays_until_close,
-        "consumers 7": consumers_7_address_is_copied_by_connect,
-        "consumers 7": consumers_7_resolver_addresses_are_here,
-        "consumers 7": consumers_7_own_interface_is_here,
-        "consumers 8": consumers_8_connects_to_itself,
-        "consumers 8": consumers_8_many_to_itself,
+        "spec/consumers 6": consumers_6_qualifier_of_64_bits => pair(connects_to_rank, listens_as_rank),
+        "spec/consumers 6": consumers_6_quals_that_differ_in_high_bits_only,
+        "spec/consumers 6": consumers_6_search_for_a_free_qualifier,
+        "spec/consumers 6": consumers_6_any_qualifier_fits_16_bits,
+        "spec/consumers 6": consumers_6_any_qualifier_is_found_by_its_16_bits => pair(connects_to_any, listens_on_any),
+        "spec/consumers 6": consumers_6_port_of_the_address_is_ignored,
+        "spec/consumers 7": consumers_7_address_is_sixteen_bytes,
+        "spec/consumers 7": consumers_7_address_stays_until_close,
+        "spec/consumers 7": consumers_7_address_is_copied_by_connect,
+        "spec/consumers 7": consumers_7_resolver_addresses_are_here,
+        "spec/consumers 7": consumers_7_own_interface_is_here,
+        "spec/consumers 8": consumers_8_connects_to_itself,
+        "spec/consumers 8": consumers_8_many_to_itself,
     ]
 }
 

@@ -7,19 +7,19 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "consumers 16": consumers_16_lengths_from_1_to_6000,
-        "consumers 16": consumers_16_evd_far_below_the_posted_work => pair(sends_sixty, receives_sixty_on_three),
-        "consumers 16": consumers_16_idle_evd_is_resized_and_shows_it,
-        "consumers 16": consumers_16_grown_after_a_first_ep,
-        "consumers 17": consumers_17_query_edit_and_make_again,
-        "consumers 17": consumers_17_edited_attributes_carry_messages => pair(remade, remade),
-        "consumers 17": consumers_17_zero_sizes,
-        "consumers 17": consumers_17_messages_of_two_gigabytes_asked_for => pair(asks_for_much, asks_for_much),
-        "consumers 17": consumers_17_fifty_thousand_deep => pair(fifty_thousand, fifty_thousand),
-        "consumers 17": consumers_17_posts_far_more_than_the_evd_holds => pair(posts_thousands, takes_thousands).limit(60),
-        "consumers 19": consumers_19_null_out_parameters_of_a_registration,
-        "consumers 19": consumers_19_overlapping_page_rounded_registrations,
-        "consumers 19": consumers_19_registers_at_a_high_rate => pair(registers_each_time, takes_each).limit(40),
+        "spec/consumers 16": consumers_16_lengths_from_1_to_6000,
+        "spec/consumers 16": consumers_16_evd_far_below_the_posted_work => pair(sends_sixty, receives_sixty_on_three),
+        "spec/consumers 16": consumers_16_idle_evd_is_resized_and_shows_it,
+        "spec/consumers 16": consumers_16_grown_after_a_first_ep,
+        "spec/consumers 17": consumers_17_query_edit_and_make_again,
+        "spec/consumers 17": consumers_17_edited_attributes_carry_messages => pair(remade, remade),
+        "spec/consumers 17": consumers_17_zero_sizes,
+        "spec/consumers 17": consumers_17_messages_of_two_gigabytes_asked_for => pair(asks_for_much, asks_for_much),
+        "spec/consumers 17": consumers_17_fifty_thousand_deep => pair(fifty_thousand, fifty_thousand),
+        "spec/consumers 17": consumers_17_posts_far_more_than_the_evd_holds => pair(posts_thousands, takes_thousands).limit(60),
+        "spec/consumers 19": consumers_19_null_out_parameters_of_a_registration,
+        "spec/consumers 19": consumers_19_overlapping_page_rounded_registrations,
+        "spec/consumers 19": consumers_19_registers_at_a_high_rate => pair(registers_each_time, takes_each).limit(40),
     ]
 }
 

@@ -8,22 +8,22 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "consumers 20": consumers_20_ia_query_without_an_evd_pointer,
-        "consumers 20": consumers_20_ia_query_with_either_mask_zero,
-        "consumers 20": consumers_20_ia_query_for_the_evd_alone,
-        "consumers 20": consumers_20_list_gives_no_more_than_asked_for,
-        "consumers 20": consumers_20_list_of_an_empty_registry,
-        "consumers 21": consumers_21_words_for_every_code,
-        "consumers 22": consumers_22_address_of_a_handle,
-        "consumers 22": consumers_22_values_that_are_no_pointers,
-        "consumers 24": consumers_24_queue_empty_is_bare_on_every_evd,
-        "consumers 24": consumers_24_queue_empty_is_bare_of_a_cno,
-        "consumers 25": consumers_25_first_entry_that_opens,
+        "spec/consumers 20": consumers_20_ia_query_without_an_evd_pointer,
+        "spec/consumers 20": consumers_20_ia_query_with_either_mask_zero,
+        "spec/consumers 20": consumers_20_ia_query_for_the_evd_alone,
+        "spec/consumers 20": consumers_20_list_gives_no_more_than_asked_for,
+        "spec/consumers 20": consumers_20_list_of_an_empty_registry,
+        "spec/consumers 21": consumers_21_words_for_every_code,
+        "spec/consumers 22": consumers_22_address_of_a_handle,
+        "spec/consumers 22": consumers_22_values_that_are_no_pointers,
+        "spec/consumers 24": consumers_24_queue_empty_is_bare_on_every_evd,
+        "spec/consumers 24": consumers_24_queue_empty_is_bare_of_a_cno,
+        "spec/consumers 25": consumers_25_first_entry_that_opens,
     ];
     for name in ["OpenIB-cma", "OpenIB-cma-name", "ib0", "mx"] {
         let case = local(move |ctx| opens_as(ctx, name));
         let word = name.replace('-', "_").to_lowercase();
-        all.push(case.named(format!("consumers_25_adapter_named_{word}")).proves("consumers 25"));
+        all.push(case.named(format!("consumers_25_adapter_named_{word}")).proves("spec/consumers 25"));
     }
     all
 }

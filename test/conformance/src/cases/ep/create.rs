@@ -10,45 +10,45 @@ use super::scene::{Request, silent_listener};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "endpoints 5.1": ep_create_looks_at_handles_before_pointers_in_order,
-        "endpoints 5.1": ep_create_wants_the_connection_flag_of_the_connect_evd,
-        "endpoints 5.1": ep_create_wants_the_dto_flag_of_the_recv_evd,
-        "endpoints 5.1": ep_create_wants_the_dto_flag_of_the_request_evd,
-        "endpoints 5.1": ep_create_without_out_pointer_is_arg7,
-        "endpoints 5.1": ep_create_with_misaligned_attributes_is_arg6,
-        "endpoints 5.1": ep_create_tells_of_no_room_for_the_handle_before_bad_attributes,
-        "endpoints 5.1": ep_create_refused_holds_no_object,
-        "endpoints 5.1": ep_create_by_default_has_the_attributes_of_the_book,
-        "endpoints 13.15": ep_create_with_a_freed_pz_is_invalid_handle,
-        "endpoints 5.1": ep_create_takes_evds_of_another_ia => local(takes_evds_of_another_ia),
-        "endpoints 5.1": ep_create_takes_one_evd_for_all_roles,
-        "endpoints 5.1": ep_create_holds_the_pz_and_each_evd_until_it_is_freed,
-        "endpoints 13.37": ep_create_from_queried_attributes_after_freeing_the_first,
-        "consumers 17": ep_create_with_fifty_thousand_of_each_on_evds_of_1024,
-        "consumers 17": ep_create_takes_messages_of_two_gigabytes,
-        "endpoints 13.18": ep_create_takes_attributes_of_zeros_with_counts_only,
-        "endpoints 5.1": ep_create_clamps_recv_dtos_to_the_limit,
-        "endpoints 5.1": ep_create_clamps_request_dtos_to_the_limit,
-        "endpoints 5.1": ep_create_stores_what_it_was_asked_for,
-        "endpoints 5.1": ep_create_needs_no_evd_to_take_receives,
-        "endpoints 5.1": ep_create_without_pz_cannot_connect,
-        "endpoints 5.1": ep_create_without_pz_takes_no_receive,
-        "endpoints 3.2": ep_create_same_evd_in_three_roles_is_in_use_until_the_free,
+        "spec/endpoints 5.1": ep_create_looks_at_handles_before_pointers_in_order,
+        "spec/endpoints 5.1": ep_create_wants_the_connection_flag_of_the_connect_evd,
+        "spec/endpoints 5.1": ep_create_wants_the_dto_flag_of_the_recv_evd,
+        "spec/endpoints 5.1": ep_create_wants_the_dto_flag_of_the_request_evd,
+        "spec/endpoints 5.1": ep_create_without_out_pointer_is_arg7,
+        "spec/endpoints 5.1": ep_create_with_misaligned_attributes_is_arg6,
+        "spec/endpoints 5.1": ep_create_tells_of_no_room_for_the_handle_before_bad_attributes,
+        "spec/endpoints 5.1": ep_create_refused_holds_no_object,
+        "spec/endpoints 5.1": ep_create_by_default_has_the_attributes_of_the_book,
+        "spec/endpoints 13.15": ep_create_with_a_freed_pz_is_invalid_handle,
+        "spec/endpoints 5.1": ep_create_takes_evds_of_another_ia => local(takes_evds_of_another_ia),
+        "spec/endpoints 5.1": ep_create_takes_one_evd_for_all_roles,
+        "spec/endpoints 5.1": ep_create_holds_the_pz_and_each_evd_until_it_is_freed,
+        "spec/endpoints 13.37": ep_create_from_queried_attributes_after_freeing_the_first,
+        "spec/consumers 17": ep_create_with_fifty_thousand_of_each_on_evds_of_1024,
+        "spec/consumers 17": ep_create_takes_messages_of_two_gigabytes,
+        "spec/endpoints 13.18": ep_create_takes_attributes_of_zeros_with_counts_only,
+        "spec/endpoints 5.1": ep_create_clamps_recv_dtos_to_the_limit,
+        "spec/endpoints 5.1": ep_create_clamps_request_dtos_to_the_limit,
+        "spec/endpoints 5.1": ep_create_stores_what_it_was_asked_for,
+        "spec/endpoints 5.1": ep_create_needs_no_evd_to_take_receives,
+        "spec/endpoints 5.1": ep_create_without_pz_cannot_connect,
+        "spec/endpoints 5.1": ep_create_without_pz_takes_no_receive,
+        "spec/endpoints 3.2": ep_create_same_evd_in_three_roles_is_in_use_until_the_free,
     ];
     all.extend(refused_attributes().into_iter().map(|(what, spoil)| {
         let name = format!("ep_create_refuses_{what}");
-        local(move |ctx| refuses(ctx, spoil)).named(name).proves("endpoints 5.1")
+        local(move |ctx| refuses(ctx, spoil)).named(name).proves("spec/endpoints 5.1")
     }));
     all.extend(taken_attributes().into_iter().map(|(what, change)| {
         let name = format!("ep_create_takes_{what}");
-        local(move |ctx| takes(ctx, change)).named(name).proves("endpoints 5.1")
+        local(move |ctx| takes(ctx, change)).named(name).proves("spec/endpoints 5.1")
     }));
     all.extend((0..8).map(|set: u32| {
         let has = [set & 1 != 0, set & 2 != 0, set & 4 != 0];
         let words = ["recv", "request", "connect"].iter().zip(has).filter(|(_, has)| *has).map(|(word, _)| *word);
         let name = format!("ep_create_with_evds_{}", words.collect::<Vec<_>>().join("_and_"));
         let name = if set == 0 { "ep_create_without_evds".to_owned() } else { name };
-        local(move |ctx| with_evds(ctx, has)).named(name).proves("endpoints 5.1")
+        local(move |ctx| with_evds(ctx, has)).named(name).proves("spec/endpoints 5.1")
     }));
     all
 }

@@ -11,28 +11,28 @@ use super::scene::{Request, in_state, silent_listener};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "endpoints 5.7": reset_unconnected_keeps_receives,
-        "endpoints 5.7": reset_has_flushed_all_when_it_returns,
-        "endpoints 14.19": reset_does_not_lose_slots,
-        "endpoints 5.7": reset_keeps_attributes_and_objects,
-        "endpoints 5.7": reset_without_pz_stays_without,
-        "endpoints 13.11": reset_accept_disconnect_cycle_on_one_endpoint => pair(cycle_near, cycle_far).limit(60),
-        "endpoints 5.7": reset_connects_a_thousand_times_on_one_endpoint => pair(thousand_near, thousand_far).limit(60),
-        "endpoints 5.8": free_with_receives_posted,
-        "endpoints 13.9": free_after_the_memory_of_its_receives,
-        "endpoints 13.10": free_leaves_completions_dequeuable,
-        "endpoints 5.8": free_leaves_queued_events_with_its_handle,
-        "endpoints 5.8": free_pending_connect_posts_one_disconnected,
-        "endpoints 13.31": free_disconnect_pending_without_reading_the_event,
-        "endpoints 14.18": free_connected_flushes_the_peer,
-        "endpoints 5.9": status_takes_any_pointer_missing,
-        "endpoints 14.3": status_recv_idle_is_false_while_one_is_posted,
-        "endpoints 14.3": status_request_idle_is_false_while_one_waits,
-        "endpoints 5.9": status_counts_until_the_completion_is_made,
+        "spec/endpoints 5.7": reset_unconnected_keeps_receives,
+        "spec/endpoints 5.7": reset_has_flushed_all_when_it_returns,
+        "spec/endpoints 14.19": reset_does_not_lose_slots,
+        "spec/endpoints 5.7": reset_keeps_attributes_and_objects,
+        "spec/endpoints 5.7": reset_without_pz_stays_without,
+        "spec/endpoints 13.11": reset_accept_disconnect_cycle_on_one_endpoint => pair(cycle_near, cycle_far).limit(60),
+        "spec/endpoints 5.7": reset_connects_a_thousand_times_on_one_endpoint => pair(thousand_near, thousand_far).limit(60),
+        "spec/endpoints 5.8": free_with_receives_posted,
+        "spec/endpoints 13.9": free_after_the_memory_of_its_receives,
+        "spec/endpoints 13.10": free_leaves_completions_dequeuable,
+        "spec/endpoints 5.8": free_leaves_queued_events_with_its_handle,
+        "spec/endpoints 5.8": free_pending_connect_posts_one_disconnected,
+        "spec/endpoints 13.31": free_disconnect_pending_without_reading_the_event,
+        "spec/endpoints 14.18": free_connected_flushes_the_peer,
+        "spec/endpoints 5.9": status_takes_any_pointer_missing,
+        "spec/endpoints 14.3": status_recv_idle_is_false_while_one_is_posted,
+        "spec/endpoints 14.3": status_request_idle_is_false_while_one_waits,
+        "spec/endpoints 5.9": status_counts_until_the_completion_is_made,
     ];
     all.extend([Unconnected, Active, Connected, Disconnected].map(|at| {
         let name = format!("status_{}_is_idle_without_work", at.word());
-        in_state(at, move |_ctx, scene| assert_eq!(idle(&scene.own), (true, true))).named(name).proves("endpoints 5.9")
+        in_state(at, move |_ctx, scene| assert_eq!(idle(&scene.own), (true, true))).named(name).proves("spec/endpoints 5.9")
     }));
     all
 }

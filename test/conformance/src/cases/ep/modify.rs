@@ -12,22 +12,22 @@ use super::scene::{Scene, in_state};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "endpoints 5.3": ep_modify_without_a_record_is_arg3,
-        "endpoints 5.3": ep_modify_of_nothing_changes_nothing,
-        "endpoints 5.3": ep_modify_tells_of_read_only_fields_before_the_state,
-        "endpoints 13.23": ep_modify_takes_dtos_whatever_evd_the_record_names,
-        "endpoints 5.3": ep_modify_without_an_evd_takes_its_dtos_away,
-        "endpoints 5.3": ep_modify_refused_holds_no_object,
+        "spec/endpoints 5.3": ep_modify_without_a_record_is_arg3,
+        "spec/endpoints 5.3": ep_modify_of_nothing_changes_nothing,
+        "spec/endpoints 5.3": ep_modify_tells_of_read_only_fields_before_the_state,
+        "spec/endpoints 13.23": ep_modify_takes_dtos_whatever_evd_the_record_names,
+        "spec/endpoints 5.3": ep_modify_without_an_evd_takes_its_dtos_away,
+        "spec/endpoints 5.3": ep_modify_refused_holds_no_object,
     ];
     for (number, field) in FIELDS.iter().enumerate() {
         all.extend(State::ALL.map(|at| {
             let name = format!("ep_modify_{}_{}", field.word, at.word());
-            in_state(at, move |_ctx, scene| one_field(&FIELDS[number], at, &scene)).named(name).proves("endpoints 5.3")
+            in_state(at, move |_ctx, scene| one_field(&FIELDS[number], at, &scene)).named(name).proves("spec/endpoints 5.3")
         }));
     }
     all.extend(bad_values().into_iter().map(|(what, mask, spoil)| {
         let name = format!("ep_modify_refuses_{what}");
-        local(move |ctx| refuses(ctx, mask, spoil)).named(name).proves("endpoints 5.3")
+        local(move |ctx| refuses(ctx, mask, spoil)).named(name).proves("spec/endpoints 5.3")
     }));
     let read_only = [
         ("ia", DAT_EP_FIELD_IA_HANDLE),
@@ -39,7 +39,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ];
     all.extend(read_only.map(|(word, mask)| {
         let name = format!("ep_modify_refuses_read_only_{word}");
-        local(move |ctx| refuses_read_only(ctx, mask)).named(name).proves("endpoints 5.3")
+        local(move |ctx| refuses_read_only(ctx, mask)).named(name).proves("spec/endpoints 5.3")
     }));
     all
 }

@@ -12,19 +12,19 @@ use super::scene::{Request, Scene, silent_listener};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "endpoints 5.3": ep_modify_of_the_pz_flushes_receives,
-        "endpoints 5.3": ep_modify_of_the_recv_dtos_makes_room,
-        "endpoints 5.3": ep_modify_of_the_recv_evd_moves_completions,
-        "endpoints 5.3": ep_modify_of_the_connect_evd_moves_events,
-        "endpoints 5.3": ep_modify_without_pz_takes_no_receive_any_more,
-        "endpoints 14.4": ep_modify_pz_in_attaches_at_once,
-        "endpoints 14.4": ep_modify_then_connects_and_carries,
-        "endpoints 5.3": ep_modify_lets_go_of_old_objects,
-        "endpoints 14.20": ep_modify_makes_a_tentative_ep_ready => local(makes_a_tentative_ep_ready).needs(Need::ProviderEp),
-        "endpoints 4.1": ep_modify_lets_no_tentative_ep_connect =>
+        "spec/endpoints 5.3": ep_modify_of_the_pz_flushes_receives,
+        "spec/endpoints 5.3": ep_modify_of_the_recv_dtos_makes_room,
+        "spec/endpoints 5.3": ep_modify_of_the_recv_evd_moves_completions,
+        "spec/endpoints 5.3": ep_modify_of_the_connect_evd_moves_events,
+        "spec/endpoints 5.3": ep_modify_without_pz_takes_no_receive_any_more,
+        "spec/endpoints 14.4": ep_modify_pz_in_attaches_at_once,
+        "spec/endpoints 14.4": ep_modify_then_connects_and_carries,
+        "spec/endpoints 5.3": ep_modify_lets_go_of_old_objects,
+        "spec/endpoints 14.20": ep_modify_makes_a_tentative_ep_ready => local(makes_a_tentative_ep_ready).needs(Need::ProviderEp),
+        "spec/endpoints 4.1": ep_modify_lets_no_tentative_ep_connect =>
             local(lets_no_tentative_ep_connect).needs(Need::ProviderEp),
-        "endpoints 5.3": ep_modify_of_reads_counts_for_the_connection,
-        "endpoints 5.3": ep_modify_of_segments_counts_for_posts,
+        "spec/endpoints 5.3": ep_modify_of_reads_counts_for_the_connection,
+        "spec/endpoints 5.3": ep_modify_of_segments_counts_for_posts,
     ]
 }
 
@@ -197,7 +197,7 @@ fn ep_modify_of_reads_counts_for_the_connection(ctx: &Ctx) {
     let (into, from) = (near.memory(8), far.memory(8));
     let (mut segment, target) = (into.segment(0, 8), from.target(0, 8));
     let code = dat_ep_post_rdma_read(near.ep.h(), 1, &mut segment, cookie(1), &target, DAT_COMPLETION_DEFAULT_FLAG);
-    assert_ne!(code, DAT_SUCCESS, "a read that could never complete is refused (endpoints 10.3)");
+    assert_ne!(code, DAT_SUCCESS, "a read that could never complete is refused (spec/endpoints 10.3)");
     expect_nothing(near.request.h());
 }
 

@@ -10,23 +10,23 @@ use super::scene::{Scene, State, in_state};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "endpoints 5.2": ep_query_without_room_is_arg3,
-        "endpoints 5.2": ep_query_of_nothing_writes_nothing,
-        "endpoints 5.2": ep_query_of_unknown_bits_writes_nothing,
-        "endpoints 5.2": ep_query_takes_unknown_bits_beside_known_ones,
-        "endpoints 5.2": ep_query_tells_the_objects_in_use,
-        "endpoints 5.2": ep_query_remote_address_is_forgotten_by_a_reset,
-        "endpoints 5.2": ep_query_remote_address_outlives_the_connection,
-        "endpoints 5.2": ep_query_keeps_a_wide_qualifier => local(keeps_a_wide_qualifier),
-        "endpoints 5.2": ep_query_passive_side_shows_no_qualifier_of_its_own,
+        "spec/endpoints 5.2": ep_query_without_room_is_arg3,
+        "spec/endpoints 5.2": ep_query_of_nothing_writes_nothing,
+        "spec/endpoints 5.2": ep_query_of_unknown_bits_writes_nothing,
+        "spec/endpoints 5.2": ep_query_takes_unknown_bits_beside_known_ones,
+        "spec/endpoints 5.2": ep_query_tells_the_objects_in_use,
+        "spec/endpoints 5.2": ep_query_remote_address_is_forgotten_by_a_reset,
+        "spec/endpoints 5.2": ep_query_remote_address_outlives_the_connection,
+        "spec/endpoints 5.2": ep_query_keeps_a_wide_qualifier => local(keeps_a_wide_qualifier),
+        "spec/endpoints 5.2": ep_query_passive_side_shows_no_qualifier_of_its_own,
     ];
     all.extend((0..31).filter(|bit| *bit != 11).map(|bit| {
         let name = format!("ep_query_of_bit_{bit}_writes_all");
-        local(move |ctx| one_bit_writes_all(ctx, 1 << bit)).named(name).proves("endpoints 5.2")
+        local(move |ctx| one_bit_writes_all(ctx, 1 << bit)).named(name).proves("spec/endpoints 5.2")
     }));
     all.extend(State::ALL.map(|at| {
         let name = format!("ep_query_addresses_{}", at.word());
-        in_state(at, move |ctx, scene| addresses(ctx, at, &scene)).named(name).proves("endpoints 5.2")
+        in_state(at, move |ctx, scene| addresses(ctx, at, &scene)).named(name).proves("spec/endpoints 5.2")
     }));
     all
 }

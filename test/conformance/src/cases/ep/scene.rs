@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 
 use crate::kit::*;
 
-/// The states that an EP can be seen in (endpoints 4.1).
+/// The states that an EP can be seen in (spec/endpoints 4.1).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum State {
     Unconnected,
@@ -346,7 +346,7 @@ pub(crate) fn full_evd(ia: &Ia, pz: &Pz, flags: DAT_EVD_FLAGS) -> (Evd, Ep) {
     let (none, attr) = (DAT_HANDLE_NULL, null_mut());
     let filler = Ep::own(filled(|out| dat_ep_create(ia.h(), pz.h(), none, none, evd.h(), attr, out)));
     for round in 0..100_000 {
-        // Each gives one DISCONNECTED and needs no peer (endpoints 5.6).
+        // Each gives one DISCONNECTED and needs no peer (spec/endpoints 5.6).
         ok(dat_ep_post_recv(filler.h(), 0, null_mut(), cookie(0), DAT_COMPLETION_DEFAULT_FLAG));
         ok(dat_ep_disconnect(filler.h(), DAT_CLOSE_ABRUPT_FLAG));
         if round % 512 == 0 && !drain(ia.errors()).is_empty() {

@@ -1,4 +1,4 @@
-//! Every EP state and every call that may or may not be made in it: one case per cell of the table in endpoints 4.1.
+//! Every EP state and every call that may or may not be made in it: one case per cell of the table in spec/endpoints 4.1.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -35,7 +35,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let cells = State::ALL.into_iter().flat_map(|at| COLUMNS.map(|column| (at, column)));
     let cell = |(at, (word, body)): (State, Column)| {
         let name = format!("state_{}_{word}", at.word());
-        in_state(at, move |ctx, scene| body(ctx, at, scene)).named(name).proves("endpoints 4.1")
+        in_state(at, move |ctx, scene| body(ctx, at, scene)).named(name).proves("spec/endpoints 4.1")
     };
     cells.map(cell).collect()
 }

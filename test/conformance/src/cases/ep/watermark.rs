@@ -8,20 +8,20 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let all = cases![
-        "events 5.6": watermark_of_no_ep,
-        "events 5.6": watermark_that_is_none,
-        "events 5.6": watermark_in_any_state,
-        "events 5.6": watermark_soft_on_posted_receives,
-        "events 5.6": watermark_soft_is_told_at_once,
-        "events 5.6": watermark_soft_is_told_once_until_set_again,
-        "events 5.6": watermark_soft_is_not_of_an_attribute_without_a_queue,
-        "events 5.6": watermark_soft_counts_only_what_is_outstanding,
-        "events 5.6": watermark_hard_breaks_a_connection,
-        "events 5.6": watermark_hard_is_met_at_once,
-        "events 5.6": watermark_hard_armed_before_the_connection,
-        "events 5.6": watermark_hard_reached_exactly_breaks_nothing,
-        "events 5.6": watermark_hard_alone_tells_no_soft_one,
-        "events 5.6": watermark_both_at_once,
+        "spec/events 5.6": watermark_of_no_ep,
+        "spec/events 5.6": watermark_that_is_none,
+        "spec/events 5.6": watermark_in_any_state,
+        "spec/events 5.6": watermark_soft_on_posted_receives,
+        "spec/events 5.6": watermark_soft_is_told_at_once,
+        "spec/events 5.6": watermark_soft_is_told_once_until_set_again,
+        "spec/events 5.6": watermark_soft_is_not_of_an_attribute_without_a_queue,
+        "spec/events 5.6": watermark_soft_counts_only_what_is_outstanding,
+        "spec/events 5.6": watermark_hard_breaks_a_connection,
+        "spec/events 5.6": watermark_hard_is_met_at_once,
+        "spec/events 5.6": watermark_hard_armed_before_the_connection,
+        "spec/events 5.6": watermark_hard_reached_exactly_breaks_nothing,
+        "spec/events 5.6": watermark_hard_alone_tells_no_soft_one,
+        "spec/events 5.6": watermark_both_at_once,
     ];
     all.into_iter().map(|case| case.needs(Need::Srq)).collect()
 }
@@ -119,7 +119,7 @@ fn watermark_soft_is_told_once_until_set_again(ctx: &Ctx) {
 }
 
 fn watermark_soft_is_not_of_an_attribute_without_a_queue(ctx: &Ctx) {
-    // Programs leave zeros there (events 12.8).
+    // Programs leave zeros there (spec/events 12.8).
     let setup = Setup { attr: DAT_EP_ATTR { srq_soft_hw: 0, ..ep_attr() }, ..Setup::default() };
     let conn = Conn::unconnected(&ctx.ia(), &setup);
     post_recvs(&conn, 0..16);

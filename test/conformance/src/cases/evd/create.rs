@@ -9,27 +9,27 @@ use super::modify::PAIRS;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "events 2.1": evd_create_length_zero_is_arg2,
-        "events 2.1": evd_create_negative_length_is_arg2,
-        "events 2.1": evd_create_longest_is_refused_one_further,
-        "events 2.1": evd_create_longest_that_the_adapter_promises,
-        "events 2.1": evd_create_at_least_as_long_as_asked,
-        "events 2.1": evd_create_without_flags_is_arg4,
-        "events 2.1": evd_create_unknown_flags_are_arg4,
-        "events 2.1": evd_create_without_out_pointer_is_arg5,
-        "events 2.1": evd_create_looks_at_the_ia_before_the_length,
-        "events 2.1": evd_create_looks_at_the_length_before_the_cno,
-        "events 2.1": evd_create_looks_at_the_cno_before_the_flags,
-        "events 2.1": evd_create_is_enabled_waitable_and_empty,
-        "events 2.1": evd_create_takes_a_reference_on_its_cno,
-        "events 1.2": evd_create_with_the_default_flags,
-        "consumers 16": evd_lengths_that_programs_ask_for,
+        "spec/events 2.1": evd_create_length_zero_is_arg2,
+        "spec/events 2.1": evd_create_negative_length_is_arg2,
+        "spec/events 2.1": evd_create_longest_is_refused_one_further,
+        "spec/events 2.1": evd_create_longest_that_the_adapter_promises,
+        "spec/events 2.1": evd_create_at_least_as_long_as_asked,
+        "spec/events 2.1": evd_create_without_flags_is_arg4,
+        "spec/events 2.1": evd_create_unknown_flags_are_arg4,
+        "spec/events 2.1": evd_create_without_out_pointer_is_arg5,
+        "spec/events 2.1": evd_create_looks_at_the_ia_before_the_length,
+        "spec/events 2.1": evd_create_looks_at_the_length_before_the_cno,
+        "spec/events 2.1": evd_create_looks_at_the_cno_before_the_flags,
+        "spec/events 2.1": evd_create_is_enabled_waitable_and_empty,
+        "spec/events 2.1": evd_create_takes_a_reference_on_its_cno,
+        "spec/events 1.2": evd_create_with_the_default_flags,
+        "spec/consumers 16": evd_lengths_that_programs_ask_for,
     ];
     for (word, flag) in STREAMS {
         let case = local(move |ctx| is_made_for(ctx, flag));
-        all.push(case.named(format!("evd_create_for_{word}_alone")).proves("events 1.2"));
+        all.push(case.named(format!("evd_create_for_{word}_alone")).proves("spec/events 1.2"));
     }
-    all.push(local(all_merge).named("evd_create_for_every_set_of_streams").proves("events 1.2"));
+    all.push(local(all_merge).named("evd_create_for_every_set_of_streams").proves("spec/events 1.2"));
     all
 }
 

@@ -5,15 +5,15 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "events 2.10": evd_free_drops_queued_events_silently,
-        "events 2.10": evd_free_of_the_own_async_evd_is_refused,
-        "events 2.10": evd_free_under_a_psp_is_in_use,
-        "events 2.10": evd_free_under_an_rsp_is_in_use,
-        "events 2.10": evd_free_twice_is_an_invalid_handle,
+        "spec/events 2.10": evd_free_drops_queued_events_silently,
+        "spec/events 2.10": evd_free_of_the_own_async_evd_is_refused,
+        "spec/events 2.10": evd_free_under_a_psp_is_in_use,
+        "spec/events 2.10": evd_free_under_an_rsp_is_in_use,
+        "spec/events 2.10": evd_free_twice_is_an_invalid_handle,
     ];
     for (word, role) in [("recv", 0), ("request", 1), ("connect", 2)] {
         let case = local(move |ctx| is_in_use_by_an_ep(ctx, role));
-        all.push(case.named(format!("evd_free_under_an_ep_as_{word}_is_in_use")).proves("events 2.10"));
+        all.push(case.named(format!("evd_free_under_an_ep_as_{word}_is_in_use")).proves("spec/events 2.10"));
     }
     all
 }

@@ -8,22 +8,22 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "events 1.3": evd_notify_config_is_threshold_without_special_eps,
-        "events 1.3": evd_notify_config_shows_an_unsignalled_request_stream,
-        "events 1.3": evd_notify_config_shows_an_unsignalled_receive_stream,
-        "events 1.3": evd_notify_config_shows_a_solicited_stream,
-        "events 1.3": evd_notify_threshold_above_one_is_refused_with_unsignalled,
-        "events 1.3": evd_notify_threshold_above_one_is_refused_with_solicited,
-        "events 1.3": evd_notify_threshold_works_with_plain_streams,
-        "events 4.1": evd_notify_unsignalled_is_queued_and_wakes_nobody,
-        "events 1.3": evd_notify_next_notification_gives_the_oldest,
-        "events 1.3": evd_notify_wait_on_a_queue_with_silent_events_returns_at_once,
-        "events 4.1": evd_notify_unsignalled_receive_wakes_nobody,
-        "events 4.1": evd_notify_solicited_wakes_only_when_asked,
-        "events 14": evd_notify_error_completions_always_notify,
-        "events 1.3": evd_notify_unsignalled_does_not_trigger_the_cno,
-        "events 4.1": evd_notify_suppressed_success_shows_nowhere,
-        "events 1.4": evd_overflow_is_reported_with_the_evd => local(overflows).limit(60),
+        "spec/events 1.3": evd_notify_config_is_threshold_without_special_eps,
+        "spec/events 1.3": evd_notify_config_shows_an_unsignalled_request_stream,
+        "spec/events 1.3": evd_notify_config_shows_an_unsignalled_receive_stream,
+        "spec/events 1.3": evd_notify_config_shows_a_solicited_stream,
+        "spec/events 1.3": evd_notify_threshold_above_one_is_refused_with_unsignalled,
+        "spec/events 1.3": evd_notify_threshold_above_one_is_refused_with_solicited,
+        "spec/events 1.3": evd_notify_threshold_works_with_plain_streams,
+        "spec/events 4.1": evd_notify_unsignalled_is_queued_and_wakes_nobody,
+        "spec/events 1.3": evd_notify_next_notification_gives_the_oldest,
+        "spec/events 1.3": evd_notify_wait_on_a_queue_with_silent_events_returns_at_once,
+        "spec/events 4.1": evd_notify_unsignalled_receive_wakes_nobody,
+        "spec/events 4.1": evd_notify_solicited_wakes_only_when_asked,
+        "spec/events 14": evd_notify_error_completions_always_notify,
+        "spec/events 1.3": evd_notify_unsignalled_does_not_trigger_the_cno,
+        "spec/events 4.1": evd_notify_suppressed_success_shows_nowhere,
+        "spec/events 1.4": evd_overflow_is_reported_with_the_evd => local(overflows).limit(60),
     ]
 }
 

@@ -7,19 +7,19 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "events 2.2": evd_query_without_a_record_is_arg3,
-        "events 2.2": evd_query_unknown_mask_bits_are_arg2,
-        "events 2.2": evd_query_of_each_bit_alone,
-        "events 2.2": evd_query_with_no_bits_succeeds,
-        "events 2.2": evd_query_of_the_async_evd,
-        "events 1.3": evd_query_names_the_cno_and_the_ia,
-        "events 2.3": evd_modify_cno_replaces_and_detaches,
-        "events 2.3": evd_modify_cno_moves_the_reference,
-        "events 2.3": evd_modify_cno_gives_the_async_evd_a_cno,
-        "events 2.3": evd_modify_cno_to_the_same_keeps_one_reference,
-        "events 2.4": evd_enable_and_disable_show_in_the_query,
-        "events 2.9": evd_set_and_clear_unwaitable_show_in_the_query,
-        "events 12": evd_disabled_and_unwaitable_are_independent,
+        "spec/events 2.2": evd_query_without_a_record_is_arg3,
+        "spec/events 2.2": evd_query_unknown_mask_bits_are_arg2,
+        "spec/events 2.2": evd_query_of_each_bit_alone,
+        "spec/events 2.2": evd_query_with_no_bits_succeeds,
+        "spec/events 2.2": evd_query_of_the_async_evd,
+        "spec/events 1.3": evd_query_names_the_cno_and_the_ia,
+        "spec/events 2.3": evd_modify_cno_replaces_and_detaches,
+        "spec/events 2.3": evd_modify_cno_moves_the_reference,
+        "spec/events 2.3": evd_modify_cno_gives_the_async_evd_a_cno,
+        "spec/events 2.3": evd_modify_cno_to_the_same_keeps_one_reference,
+        "spec/events 2.4": evd_enable_and_disable_show_in_the_query,
+        "spec/events 2.9": evd_set_and_clear_unwaitable_show_in_the_query,
+        "spec/events 12": evd_disabled_and_unwaitable_are_independent,
     ]
 }
 

@@ -5,16 +5,16 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "events 2.8": evd_resize_to_the_same_length_succeeds,
-        "events 2.8": evd_resize_grows_and_the_query_shows_it,
-        "events 2.8": evd_resize_zero_or_less_is_arg2,
-        "events 2.8": evd_resize_beyond_the_adapter_is_arg2,
-        "events 2.8": evd_resize_below_what_is_queued_is_refused,
-        "events 2.8": evd_resize_loses_nothing_that_is_queued,
-        "events 2.8": evd_resize_smaller_that_still_fits_succeeds,
-        "events 2.8": evd_resize_of_the_async_evd,
-        "events 2.8": evd_resize_under_a_waiter_is_refused,
-        "events 2.8": evd_resize_while_an_ep_uses_it,
+        "spec/events 2.8": evd_resize_to_the_same_length_succeeds,
+        "spec/events 2.8": evd_resize_grows_and_the_query_shows_it,
+        "spec/events 2.8": evd_resize_zero_or_less_is_arg2,
+        "spec/events 2.8": evd_resize_beyond_the_adapter_is_arg2,
+        "spec/events 2.8": evd_resize_below_what_is_queued_is_refused,
+        "spec/events 2.8": evd_resize_loses_nothing_that_is_queued,
+        "spec/events 2.8": evd_resize_smaller_that_still_fits_succeeds,
+        "spec/events 2.8": evd_resize_of_the_async_evd,
+        "spec/events 2.8": evd_resize_under_a_waiter_is_refused,
+        "spec/events 2.8": evd_resize_while_an_ep_uses_it,
     ]
 }
 

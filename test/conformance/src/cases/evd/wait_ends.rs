@@ -9,32 +9,32 @@ use super::wait::SOFTWARE;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "events 2.9": evd_wait_set_unwaitable_sends_the_waiter_away,
-        "events 2.9": evd_wait_set_unwaitable_sends_away_from_a_dto_evd,
-        "events 2.9": evd_wait_set_unwaitable_keeps_the_events,
-        "events 2.9": evd_wait_works_after_clear_unwaitable,
-        "events 1.5": evd_wait_free_of_the_evd_aborts_the_waiter,
-        "events 1.5": evd_wait_abrupt_close_aborts_the_waiter,
-        "registry-ia 6.3": evd_wait_abrupt_close_aborts_many_waiters,
-        "registry-ia 6.3": evd_wait_abrupt_close_aborts_a_waiter_on_the_async_evd,
-        "events 2.5": evd_wait_is_interrupted_by_a_signal,
-        "events 2.5": evd_wait_with_a_time_limit_is_interrupted_by_a_signal,
-        "events 14": evd_wait_interrupted_counts_and_keeps_what_is_queued,
-        "events 2.5": evd_wait_works_after_an_interruption,
-        "consumers 15": evd_wait_cancelled_leaves_no_waiter_behind,
-        "consumers 15": evd_wait_cancelled_on_a_dto_evd,
-        "consumers 15": evd_wait_cancelled_then_the_evd_is_freed,
-        "consumers 15": evd_wait_cancelled_again_and_again,
-        "events 2.5": evd_wait_infinite_is_ended_by_an_event,
-        "events 2.5": evd_wait_long_is_ended_by_an_event,
-        "events 2.5": evd_wait_on_an_evd_with_a_cno,
-        "events 2.5": evd_wait_many_events_one_by_one,
-        "events 2.5": evd_wait_is_ended_by_a_connection_event => pair(connects_later, is_woken_by_the_connection),
-        "events 2.5": evd_wait_is_ended_by_a_completion => pair(sends_later, is_woken_by_the_send),
+        "spec/events 2.9": evd_wait_set_unwaitable_sends_the_waiter_away,
+        "spec/events 2.9": evd_wait_set_unwaitable_sends_away_from_a_dto_evd,
+        "spec/events 2.9": evd_wait_set_unwaitable_keeps_the_events,
+        "spec/events 2.9": evd_wait_works_after_clear_unwaitable,
+        "spec/events 1.5": evd_wait_free_of_the_evd_aborts_the_waiter,
+        "spec/events 1.5": evd_wait_abrupt_close_aborts_the_waiter,
+        "spec/registry 6.3": evd_wait_abrupt_close_aborts_many_waiters,
+        "spec/registry 6.3": evd_wait_abrupt_close_aborts_a_waiter_on_the_async_evd,
+        "spec/events 2.5": evd_wait_is_interrupted_by_a_signal,
+        "spec/events 2.5": evd_wait_with_a_time_limit_is_interrupted_by_a_signal,
+        "spec/events 14": evd_wait_interrupted_counts_and_keeps_what_is_queued,
+        "spec/events 2.5": evd_wait_works_after_an_interruption,
+        "spec/consumers 15": evd_wait_cancelled_leaves_no_waiter_behind,
+        "spec/consumers 15": evd_wait_cancelled_on_a_dto_evd,
+        "spec/consumers 15": evd_wait_cancelled_then_the_evd_is_freed,
+        "spec/consumers 15": evd_wait_cancelled_again_and_again,
+        "spec/events 2.5": evd_wait_infinite_is_ended_by_an_event,
+        "spec/events 2.5": evd_wait_long_is_ended_by_an_event,
+        "spec/events 2.5": evd_wait_on_an_evd_with_a_cno,
+        "spec/events 2.5": evd_wait_many_events_one_by_one,
+        "spec/events 2.5": evd_wait_is_ended_by_a_connection_event => pair(connects_later, is_woken_by_the_connection),
+        "spec/events 2.5": evd_wait_is_ended_by_a_completion => pair(sends_later, is_woken_by_the_send),
     ];
     for (word, flags) in WOKEN_BY_SOFTWARE {
         let case = local(move |ctx| is_woken_by_software(ctx, flags));
-        all.push(case.named(format!("evd_wait_on_{word}_is_ended_by_a_software_event")).proves("events 2.5"));
+        all.push(case.named(format!("evd_wait_on_{word}_is_ended_by_a_software_event")).proves("spec/events 2.5"));
     }
     all
 }

@@ -8,8 +8,8 @@ const FENCE: DAT_COMPLETION_FLAGS = DAT_COMPLETION_BARRIER_FENCE_FLAG;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "events 4.1": flag_fence_without_a_read_before_it => pair(fences_nothing, lends_and_receives),
-        "events 4.1": flag_fenced_bind_after_reads => pair(fences_a_bind, lends).needs(Need::Rmr),
+        "spec/events 4.1": flag_fence_without_a_read_before_it => pair(fences_nothing, lends_and_receives),
+        "spec/events 4.1": flag_fenced_bind_after_reads => pair(fences_a_bind, lends).needs(Need::Rmr),
     ];
     for size in [100, 40_000, 1 << 20] {
         type Role = fn(&Ctx, usize);
@@ -21,7 +21,7 @@ pub(crate) fn cases() -> Vec<Case> {
         for (words, near, far) in rows {
             let name = |end: &str| format!("flag_fenced_{words}_{size}_bytes{end}");
             let case = pair(move |ctx| near(ctx, size), move |ctx| far(ctx, size));
-            all.push(case.named(name("")).proves("events 4.1"));
+            all.push(case.named(name("")).proves("spec/events 4.1"));
             let slow = |role: Role| {
                 move |ctx: &Ctx| {
                     without_kernel_copies();
@@ -29,7 +29,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 }
             };
             let case = pair(slow(near), slow(far)).only_two();
-            all.push(case.named(name("_without_kernel_copies")).proves("events 4.1"));
+            all.push(case.named(name("_without_kernel_copies")).proves("spec/events 4.1"));
         }
     }
     all

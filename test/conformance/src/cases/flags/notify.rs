@@ -11,26 +11,26 @@ const SOLICITED: DAT_COMPLETION_FLAGS = DAT_COMPLETION_SOLICITED_WAIT_FLAG;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "events 4.1": flag_unsignalled_receive_wakes_nobody => pair(sends_on_words, receives_unsignalled),
-        "events 4.1": flag_unsignalled_receive_triggers_no_cno => pair(sends_on_words, receives_unsignalled_on_a_cno),
-        "events 4.1": flag_unsignalled_bind_wakes_nobody => local(unsignalled_bind).needs(Need::Rmr),
-        "events 4.1": flag_unsignalled_request_triggers_no_cno => pair(unsignalled_on_a_cno, serves),
-        "events 1.3": flag_unsignalled_event_is_there_for_who_asks => pair(asks_for_unsignalled, serves),
-        "events 14.9": flag_unsignalled_failure_notifies => pair(fails_unsignalled, loses),
-        "events 14.9": flag_unsignalled_flush_notifies => pair(is_flushed_unsignalled, loses_quietly),
-        "events 4.1": flag_signalled_requests_of_an_unsignalled_ep_notify => pair(signals_on_an_unsignalled_ep, serves),
-        "events 4.1": flag_solicited_receive_wakes => pair(sends_solicited, receives_solicited),
-        "events 4.1": flag_solicited_receive_triggers_the_cno => pair(sends_solicited, receives_solicited_on_a_cno),
-        "events 4.1": flag_solicited_send_of_many_pieces_wakes => pair(sends_large_solicited, receives_large_solicited),
-        "events 4.1": flag_solicited_send_to_a_usual_receiver => pair(sends_solicited_once, receives_as_usual),
-        "events 4.1": flag_solicited_and_suppressed_send_wakes => pair(sends_solicited_and_suppressed, receives_only_solicited),
-        "events 14.9": flag_solicited_receiver_hears_of_a_flush => pair(leaves, waits_for_a_flush),
-        "events 4.1": flag_solicited_on_rdma_means_nothing => pair(moves_solicited, serves),
-        "events 4.1": flag_evd_threshold_on_a_post_means_nothing => pair(moves_by_threshold, serves),
+        "spec/events 4.1": flag_unsignalled_receive_wakes_nobody => pair(sends_on_words, receives_unsignalled),
+        "spec/events 4.1": flag_unsignalled_receive_triggers_no_cno => pair(sends_on_words, receives_unsignalled_on_a_cno),
+        "spec/events 4.1": flag_unsignalled_bind_wakes_nobody => local(unsignalled_bind).needs(Need::Rmr),
+        "spec/events 4.1": flag_unsignalled_request_triggers_no_cno => pair(unsignalled_on_a_cno, serves),
+        "spec/events 1.3": flag_unsignalled_event_is_there_for_who_asks => pair(asks_for_unsignalled, serves),
+        "spec/events 14.9": flag_unsignalled_failure_notifies => pair(fails_unsignalled, loses),
+        "spec/events 14.9": flag_unsignalled_flush_notifies => pair(is_flushed_unsignalled, loses_quietly),
+        "spec/events 4.1": flag_signalled_requests_of_an_unsignalled_ep_notify => pair(signals_on_an_unsignalled_ep, serves),
+        "spec/events 4.1": flag_solicited_receive_wakes => pair(sends_solicited, receives_solicited),
+        "spec/events 4.1": flag_solicited_receive_triggers_the_cno => pair(sends_solicited, receives_solicited_on_a_cno),
+        "spec/events 4.1": flag_solicited_send_of_many_pieces_wakes => pair(sends_large_solicited, receives_large_solicited),
+        "spec/events 4.1": flag_solicited_send_to_a_usual_receiver => pair(sends_solicited_once, receives_as_usual),
+        "spec/events 4.1": flag_solicited_and_suppressed_send_wakes => pair(sends_solicited_and_suppressed, receives_only_solicited),
+        "spec/events 14.9": flag_solicited_receiver_hears_of_a_flush => pair(leaves, waits_for_a_flush),
+        "spec/events 4.1": flag_solicited_on_rdma_means_nothing => pair(moves_solicited, serves),
+        "spec/events 4.1": flag_evd_threshold_on_a_post_means_nothing => pair(moves_by_threshold, serves),
     ];
     for op in Op::REQUESTS {
         let case = pair(move |ctx| wakes_nobody(ctx, op), serves);
-        all.push(case.named(format!("flag_unsignalled_{}_wakes_nobody", op.word())).proves("events 4.1"));
+        all.push(case.named(format!("flag_unsignalled_{}_wakes_nobody", op.word())).proves("spec/events 4.1"));
     }
     all
 }

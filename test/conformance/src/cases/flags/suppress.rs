@@ -10,26 +10,26 @@ const SUPPRESS: DAT_COMPLETION_FLAGS = DAT_COMPLETION_SUPPRESS_FLAG;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "events 4.1": flag_suppressed_bind_is_silent => local(suppressed_bind).needs(Need::Rmr),
-        "events 4.1": flag_suppressed_bind_that_is_flushed_is_told => local(suppressed_bind_flushed).needs(Need::Rmr),
-        "events 12.6": flag_suppressed_success_triggers_no_cno => pair(suppresses_on_a_cno, serves),
-        "events 12.6": flag_suppressed_success_wakes_no_waiter => pair(suppresses_beside_a_waiter, serves),
-        "events 4.2": flag_suppressed_request_is_done_when_a_later_one_is => pair(suppresses_then_signals, looks_when_told),
-        "consumers 18": flag_fifty_thousand_suppressed_writes_between_two_signalled => pair(writes_fifty_thousand, serves).limit(60),
-        "consumers 18": flag_fifty_thousand_suppressed_sends_between_two_signalled => pair(sends_fifty_thousand, receives_fifty_thousand).limit(60),
-        "consumers 18": flag_suppressed_only_for_thousands => pair(suppresses_only, serves).limit(40),
-        "events 4.1": flag_suppressed_with_all_attributes_of_requests => pair(suppresses_whatever_the_ep_says, serves),
-        "events 4.1": flag_suppress_is_no_attribute_of_receives,
-        "events 4.1": flag_receives_are_never_silent => pair(sends_four, receives_with_all_flags),
-        "events 4.1": flag_suppressed_send_still_completes_its_receive => pair(sends_suppressed, receives_one),
+        "spec/events 4.1": flag_suppressed_bind_is_silent => local(suppressed_bind).needs(Need::Rmr),
+        "spec/events 4.1": flag_suppressed_bind_that_is_flushed_is_told => local(suppressed_bind_flushed).needs(Need::Rmr),
+        "spec/events 12.6": flag_suppressed_success_triggers_no_cno => pair(suppresses_on_a_cno, serves),
+        "spec/events 12.6": flag_suppressed_success_wakes_no_waiter => pair(suppresses_beside_a_waiter, serves),
+        "spec/events 4.2": flag_suppressed_request_is_done_when_a_later_one_is => pair(suppresses_then_signals, looks_when_told),
+        "spec/consumers 18": flag_fifty_thousand_suppressed_writes_between_two_signalled => pair(writes_fifty_thousand, serves).limit(60),
+        "spec/consumers 18": flag_fifty_thousand_suppressed_sends_between_two_signalled => pair(sends_fifty_thousand, receives_fifty_thousand).limit(60),
+        "spec/consumers 18": flag_suppressed_only_for_thousands => pair(suppresses_only, serves).limit(40),
+        "spec/events 4.1": flag_suppressed_with_all_attributes_of_requests => pair(suppresses_whatever_the_ep_says, serves),
+        "spec/events 4.1": flag_suppress_is_no_attribute_of_receives,
+        "spec/events 4.1": flag_receives_are_never_silent => pair(sends_four, receives_with_all_flags),
+        "spec/events 4.1": flag_suppressed_send_still_completes_its_receive => pair(sends_suppressed, receives_one),
     ];
     for op in Op::REQUESTS {
         let silent = pair(move |ctx| is_silent(ctx, op), serves);
-        all.push(silent.named(format!("flag_suppressed_{}_is_silent", op.word())).proves("events 4.1"));
+        all.push(silent.named(format!("flag_suppressed_{}_is_silent", op.word())).proves("spec/events 4.1"));
         let failing = pair(move |ctx| fails_loudly(ctx, op), loses);
-        all.push(failing.named(format!("flag_suppressed_{}_that_fails_is_told", op.word())).proves("events 4.1"));
+        all.push(failing.named(format!("flag_suppressed_{}_that_fails_is_told", op.word())).proves("spec/events 4.1"));
         let flushed = local(move |ctx| is_flushed_loudly(ctx, op));
-        all.push(flushed.named(format!("flag_suppressed_{}_that_is_flushed_is_told", op.word())).proves("events 4.1"));
+        all.push(flushed.named(format!("flag_suppressed_{}_that_is_flushed_is_told", op.word())).proves("spec/events 4.1"));
     }
     all
 }

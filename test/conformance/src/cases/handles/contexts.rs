@@ -7,17 +7,17 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "registry-ia 8": context_is_not_inherited,
-        "registry-ia 8": context_of_a_new_object_in_the_place_of_an_old_one,
-        "registry-ia 8": context_concurrent_use_is_never_torn,
-        "registry-ia 8": context_by_the_number_and_the_pointer_of_an_adapter,
+        "spec/registry 8": context_is_not_inherited,
+        "spec/registry 8": context_of_a_new_object_in_the_place_of_an_old_one,
+        "spec/registry 8": context_concurrent_use_is_never_torn,
+        "spec/registry 8": context_by_the_number_and_the_pointer_of_an_adapter,
     ];
     let families: [(&str, &str, Claim); 5] = [
-        ("type_of_{}", "registry-ia 8", type_is_right),
-        ("type_of_{}_without_a_place_is_arg2", "registry-ia 8", places_are_wanted),
-        ("context_of_{}_begins_as_null", "registry-ia 8", begins_as_null),
-        ("context_of_{}_is_what_was_set_last", "registry-ia 8", is_what_was_set_last),
-        ("handles_{}_ended_twice_is_an_invalid_handle", "events 0.1", ends_once),
+        ("type_of_{}", "spec/registry 8", type_is_right),
+        ("type_of_{}_without_a_place_is_arg2", "spec/registry 8", places_are_wanted),
+        ("context_of_{}_begins_as_null", "spec/registry 8", begins_as_null),
+        ("context_of_{}_is_what_was_set_last", "spec/registry 8", is_what_was_set_last),
+        ("handles_{}_ended_twice_is_an_invalid_handle", "spec/events 0.1", ends_once),
     ];
     for kind in Kind::ALL {
         for (name, section, claim) in families {

@@ -15,7 +15,7 @@ use super::places::{Place, places};
 type Group = fn(&Ctx, &Place);
 
 pub(crate) fn cases() -> Vec<Case> {
-    let mut all = cases!["endpoints 5.5": handles_ep_dup_connect_refuses_what_is_no_ep];
+    let mut all = cases!["spec/endpoints 5.5": handles_ep_dup_connect_refuses_what_is_no_ep];
     for (at, place) in places().into_iter().enumerate() {
         let groups: [(&str, Group); 4] = [
             ("small_number", refuses_small_numbers),
@@ -29,7 +29,7 @@ pub(crate) fn cases() -> Vec<Case> {
             }
             let case = local(move |ctx| group(ctx, &places()[at]));
             let name = format!("handles_{}_refuses_{word}", place.name());
-            all.push(place.kinds().fold(case.named(name).proves("events 0.1"), with_need));
+            all.push(place.kinds().fold(case.named(name).proves("spec/events 0.1"), with_need));
         }
     }
     all

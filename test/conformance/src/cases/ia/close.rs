@@ -7,26 +7,26 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "registry-ia 6.1": ia_close_twice_is_invalid_handle,
-        "registry-ia 6.1": ia_close_unknown_flags_are_arg2,
-        "registry-ia 6.1": ia_close_unknown_flags_leave_the_adapter_alone,
-        "registry-ia 6.1": ia_close_graceful_of_an_empty_one,
-        "registry-ia 6.1": ia_close_abrupt_of_an_empty_one,
-        "registry-ia 6.2": ia_close_graceful_despite_the_async_evd_and_its_state,
-        "registry-ia 6.2": ia_close_graceful_refused_with_everything_left,
-        "registry-ia 6.2": ia_close_graceful_refused_with_an_undecided_request,
-        "registry-ia 6.2": ia_close_graceful_refused_under_a_connection,
-        "consumers 14": ia_close_refused_leaves_a_connection_working,
-        "registry-ia 6.3": ia_close_abrupt_with_everything_left,
-        "registry-ia 6.3": ia_close_abrupt_after_freeing_in_any_order,
-        "registry-ia 6.3": ia_close_abrupt_with_posted_work,
-        "registry-ia 6.3": ia_close_abrupt_after_a_refused_graceful_one,
-        "registry-ia 6.3": ia_close_abrupt_leaves_other_adapters_alone,
-        "registry-ia 6.3": ia_close_abrupt_under_an_evd_of_anothers_ep,
-        "registry-ia 6.3": ia_close_abrupt_frees_its_qualifiers,
-        "registry-ia 6.3": ia_close_abrupt_while_another_thread_calls,
-        "registry-ia 6.3": ia_close_abrupt_disconnects_the_peer => pair(closes, hears_the_end),
-        "registry-ia 6.3": ia_close_abrupt_rejects_what_is_undecided => pair(asks, closes_undecided),
+        "spec/registry 6.1": ia_close_twice_is_invalid_handle,
+        "spec/registry 6.1": ia_close_unknown_flags_are_arg2,
+        "spec/registry 6.1": ia_close_unknown_flags_leave_the_adapter_alone,
+        "spec/registry 6.1": ia_close_graceful_of_an_empty_one,
+        "spec/registry 6.1": ia_close_abrupt_of_an_empty_one,
+        "spec/registry 6.2": ia_close_graceful_despite_the_async_evd_and_its_state,
+        "spec/registry 6.2": ia_close_graceful_refused_with_everything_left,
+        "spec/registry 6.2": ia_close_graceful_refused_with_an_undecided_request,
+        "spec/registry 6.2": ia_close_graceful_refused_under_a_connection,
+        "spec/consumers 14": ia_close_refused_leaves_a_connection_working,
+        "spec/registry 6.3": ia_close_abrupt_with_everything_left,
+        "spec/registry 6.3": ia_close_abrupt_after_freeing_in_any_order,
+        "spec/registry 6.3": ia_close_abrupt_with_posted_work,
+        "spec/registry 6.3": ia_close_abrupt_after_a_refused_graceful_one,
+        "spec/registry 6.3": ia_close_abrupt_leaves_other_adapters_alone,
+        "spec/registry 6.3": ia_close_abrupt_under_an_evd_of_anothers_ep,
+        "spec/registry 6.3": ia_close_abrupt_frees_its_qualifiers,
+        "spec/registry 6.3": ia_close_abrupt_while_another_thread_calls,
+        "spec/registry 6.3": ia_close_abrupt_disconnects_the_peer => pair(closes, hears_the_end),
+        "spec/registry 6.3": ia_close_abrupt_rejects_what_is_undecided => pair(asks, closes_undecided),
     ];
     for kind in Kind::ALL.into_iter().filter(|kind| ![Kind::Ia, Kind::Cr].contains(kind)) {
         let case = local(move |ctx| is_refused_with(ctx, kind));
@@ -36,7 +36,7 @@ pub(crate) fn cases() -> Vec<Case> {
             _ => case,
         };
         let name = format!("ia_close_graceful_refused_with_one_{}_left", kind.word());
-        all.push(case.named(name).proves("registry-ia 6.2"));
+        all.push(case.named(name).proves("spec/registry 6.2"));
     }
     all
 }

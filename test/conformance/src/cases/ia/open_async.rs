@@ -10,22 +10,22 @@ type Value = fn(&Zoo) -> DAT_HANDLE;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "registry-ia 4.3": ia_async_without_a_place_is_arg3,
-        "registry-ia 4.3": ia_async_own_is_reported_and_goes_with_its_adapter,
-        "registry-ia 4.3": ia_async_length_counts_only_for_an_own_one,
-        "registry-ia 4.3": ia_async_lent_by_another_adapter,
-        "registry-ia 4.3": ia_async_lent_one_outlives_its_borrower,
-        "registry-ia 4.3": ia_async_lent_one_that_the_consumer_made,
-        "registry-ia 4.3": ia_async_lent_one_with_other_streams_too,
-        "registry-ia 4.3": ia_async_lent_to_several_adapters,
-        "registry-ia 6.2": ia_async_lent_one_keeps_its_owner_open,
-        "registry-ia 6.2": ia_async_borrower_closes_gracefully,
-        "events 2.10": ia_async_lent_one_cannot_be_freed,
-        "registry-ia 6.3": ia_async_owner_closed_abruptly_leaves_the_borrower_alive,
-        "registry-ia 4.3": ia_async_exists_comes_back_as_out_of_scope,
-        "registry-ia 4.3": ia_async_out_of_scope_is_reported_by_the_query,
-        "registry-ia 4.3": ia_async_out_of_scope_closes_gracefully,
-        "registry-ia 4.3": ia_async_stale_one_is_refused,
+        "spec/registry 4.3": ia_async_without_a_place_is_arg3,
+        "spec/registry 4.3": ia_async_own_is_reported_and_goes_with_its_adapter,
+        "spec/registry 4.3": ia_async_length_counts_only_for_an_own_one,
+        "spec/registry 4.3": ia_async_lent_by_another_adapter,
+        "spec/registry 4.3": ia_async_lent_one_outlives_its_borrower,
+        "spec/registry 4.3": ia_async_lent_one_that_the_consumer_made,
+        "spec/registry 4.3": ia_async_lent_one_with_other_streams_too,
+        "spec/registry 4.3": ia_async_lent_to_several_adapters,
+        "spec/registry 6.2": ia_async_lent_one_keeps_its_owner_open,
+        "spec/registry 6.2": ia_async_borrower_closes_gracefully,
+        "spec/events 2.10": ia_async_lent_one_cannot_be_freed,
+        "spec/registry 6.3": ia_async_owner_closed_abruptly_leaves_the_borrower_alive,
+        "spec/registry 4.3": ia_async_exists_comes_back_as_out_of_scope,
+        "spec/registry 4.3": ia_async_out_of_scope_is_reported_by_the_query,
+        "spec/registry 4.3": ia_async_out_of_scope_closes_gracefully,
+        "spec/registry 4.3": ia_async_stale_one_is_refused,
     ];
     let refused: [(&str, Value); 9] = [
         ("out_of_scope", |_| DAT_EVD_OUT_OF_SCOPE),
@@ -40,7 +40,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ];
     for (word, value) in refused {
         let case = local(move |ctx| is_refused(ctx, value));
-        all.push(case.named(format!("ia_async_refuses_{word}")).proves("registry-ia 4.3"));
+        all.push(case.named(format!("ia_async_refuses_{word}")).proves("spec/registry 4.3"));
     }
     all
 }

@@ -1,4 +1,4 @@
-//! What a bind promises (events 9.2): order, fence, range, privileges, and the death of the context before.
+//! What a bind promises (spec/events 9.2): order, fence, range, privileges, and the death of the context before.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -10,23 +10,23 @@ use super::make::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "events 9.2": bind_completes_in_order_with_transfers => pair(binds_among_sends, receives_three),
-        "events 9.2": bind_fences_the_send_of_its_context => pair(sends_contexts_at_once, uses_contexts_at_once),
-        "events 9.2": bind_gives_a_new_context_each_time,
-        "events 9.2": bind_again_kills_the_context_before => pair(is_denied_the_first, binds_twice),
-        "events 9.2": bind_of_no_length_kills_the_context => pair(is_denied_the_first, binds_and_unbinds),
-        "events 9.2": bind_again_to_other_memory_moves_it => pair(writes_both_times, binds_to_two),
-        "events 9.2": bind_serves_all_connections_of_its_pz => pair(writes_over_both, binds_over_one),
-        "events 9.2": bind_serves_no_connection_of_another_pz => pair(is_denied_over_the_other, binds_in_one_pz),
-        "events 9.2": bind_outlives_the_connection_it_was_posted_on => pair(writes_over_the_second, binds_over_the_first),
-        "events 9.2": bind_of_a_part_of_an_lmr_of_an_lmr => pair(writes_once, binds_an_lmr_of_an_lmr),
-        "events 9.2": bind_flushed_leaves_nothing_bound,
-        "events 9.2": bind_flushed_with_its_connection_leaves_nothing_bound => pair(loses_its_bind, holds_no_receive),
-        "events 9.2": bind_again_flushed_leaves_nothing_bound,
-        "events 9.2": bind_of_no_length_flushed_leaves_nothing_bound,
-        "events 4.6": bind_takes_a_slot_of_requests => pair(fills_up_with_binds, empties_and_waits),
-        "events 4.3": bind_holds_back_what_is_posted_later => pair(binds_with_reads_open, lends_a_page),
-        "events 9.2": bind_by_threads_of_one_connection,
+        "spec/events 9.2": bind_completes_in_order_with_transfers => pair(binds_among_sends, receives_three),
+        "spec/events 9.2": bind_fences_the_send_of_its_context => pair(sends_contexts_at_once, uses_contexts_at_once),
+        "spec/events 9.2": bind_gives_a_new_context_each_time,
+        "spec/events 9.2": bind_again_kills_the_context_before => pair(is_denied_the_first, binds_twice),
+        "spec/events 9.2": bind_of_no_length_kills_the_context => pair(is_denied_the_first, binds_and_unbinds),
+        "spec/events 9.2": bind_again_to_other_memory_moves_it => pair(writes_both_times, binds_to_two),
+        "spec/events 9.2": bind_serves_all_connections_of_its_pz => pair(writes_over_both, binds_over_one),
+        "spec/events 9.2": bind_serves_no_connection_of_another_pz => pair(is_denied_over_the_other, binds_in_one_pz),
+        "spec/events 9.2": bind_outlives_the_connection_it_was_posted_on => pair(writes_over_the_second, binds_over_the_first),
+        "spec/events 9.2": bind_of_a_part_of_an_lmr_of_an_lmr => pair(writes_once, binds_an_lmr_of_an_lmr),
+        "spec/events 9.2": bind_flushed_leaves_nothing_bound,
+        "spec/events 9.2": bind_flushed_with_its_connection_leaves_nothing_bound => pair(loses_its_bind, holds_no_receive),
+        "spec/events 9.2": bind_again_flushed_leaves_nothing_bound,
+        "spec/events 9.2": bind_of_no_length_flushed_leaves_nothing_bound,
+        "spec/events 4.6": bind_takes_a_slot_of_requests => pair(fills_up_with_binds, empties_and_waits),
+        "spec/events 4.3": bind_holds_back_what_is_posted_later => pair(binds_with_reads_open, lends_a_page),
+        "spec/events 9.2": bind_by_threads_of_one_connection,
     ];
     let rights = [
         ("read", DAT_MEM_PRIV_REMOTE_READ_FLAG),
@@ -41,13 +41,13 @@ pub(crate) fn cases() -> Vec<Case> {
             let verb = if may { "allows" } else { "denies" };
             let name = format!("bind_with_{word}_{verb}_{}", op.word());
             let case = pair(move |ctx| tries(ctx, op, may), move |ctx| lends_part(ctx, privileges, may, 0));
-            all.push(case.named(name).proves("events 9.2"));
+            all.push(case.named(name).proves("spec/events 9.2"));
         }
     }
     for op in Op::RDMA {
         for (words, shift) in [("before", -1), ("beyond", 1)] {
             let case = pair(move |ctx| tries(ctx, op, false), move |ctx| lends_part(ctx, REMOTE, false, shift));
-            all.push(case.named(format!("bind_denies_{}_a_byte_{words}", op.word())).proves("events 9.2"));
+            all.push(case.named(format!("bind_denies_{}_a_byte_{words}", op.word())).proves("spec/events 9.2"));
         }
     }
     all.into_iter().map(|case| case.needs(Need::Rmr)).collect()

@@ -1,4 +1,4 @@
-//! What a bind is refused for (events 9.2), state by state and parameter by parameter, and that a refusal changes nothing.
+//! What a bind is refused for (spec/events 9.2), state by state and parameter by parameter, and that a refusal changes nothing.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -66,16 +66,16 @@ const WRONG: [(Wrong, &str); 22] = [
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "events 9.2": bind_posts_ignore_local_privileges,
-        "events 9.2": bind_posts_need_no_remote_privilege_of_the_lmr,
-        "events 9.2": bind_posts_for_reads_need_no_local_right_of_the_lmr,
-        "events 9.2": bind_posts_of_no_length_look_at_nothing_else,
-        "events 9.2": bind_posts_of_no_length_need_the_pz_of_the_ep,
-        "events 4.1": bind_posts_take_solicited_and_threshold_and_mean_nothing,
+        "spec/events 9.2": bind_posts_ignore_local_privileges,
+        "spec/events 9.2": bind_posts_need_no_remote_privilege_of_the_lmr,
+        "spec/events 9.2": bind_posts_for_reads_need_no_local_right_of_the_lmr,
+        "spec/events 9.2": bind_posts_of_no_length_look_at_nothing_else,
+        "spec/events 9.2": bind_posts_of_no_length_need_the_pz_of_the_ep,
+        "spec/events 4.1": bind_posts_take_solicited_and_threshold_and_mean_nothing,
     ];
     for (wrong, words) in WRONG {
         let case = local(move |ctx| is_refused(ctx, wrong));
-        all.push(case.named(format!("bind_refuses_{words}")).proves("events 9.2"));
+        all.push(case.named(format!("bind_refuses_{words}")).proves("spec/events 9.2"));
     }
     for at in State::ALL {
         let case = in_state(at, move |_ctx, scene| {
@@ -83,7 +83,7 @@ pub(crate) fn cases() -> Vec<Case> {
             binds_in(at, scene.ep(), &scene.own, &memory);
             scene.is_still(at);
         });
-        all.push(case.named(format!("bind_in_state_{}", at.word())).proves("events 9.2"));
+        all.push(case.named(format!("bind_in_state_{}", at.word())).proves("spec/events 9.2"));
     }
     all.into_iter().map(|case| case.needs(Need::Rmr)).collect()
 }

@@ -1,4 +1,4 @@
-//! LMRs as objects (events 8.1, 8.2): what a registration says, what it refuses, what a query shows.
+//! LMRs as objects (spec/events 8.1, 8.2): what a registration says, what it refuses, what a query shows.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -13,44 +13,44 @@ const SO_VIRTUAL: DAT_MEM_TYPE = 3;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "consumers 19": lmr_outputs_may_be_absent,
-        "events 8.1": lmr_range_is_the_one_asked_for,
-        "events 8.1": lmr_of_one_byte,
-        "events 8.1": lmr_of_strongly_ordered_memory_is_one_of_memory,
-        "events 8.1": lmr_of_an_lmr_takes_its_range,
-        "events 8.1": lmr_of_an_lmr_of_an_lmr,
-        "events 8.1": lmr_refuses_an_lmr_that_is_none,
-        "events 8.1": lmr_refuses_a_bad_ia,
-        "events 8.1": lmr_refuses_a_bad_pz,
-        "events 8.1": lmr_refuses_no_place_for_its_handle,
-        "events 8.1": lmr_refuses_unknown_types,
-        "events 8.1": lmr_refuses_unknown_privileges,
-        "events 8.1": lmr_refuses_no_length,
-        "events 8.1": lmr_refuses_no_address,
-        "events 8.1": lmr_refuses_a_range_that_wraps,
-        "events 8.1": lmr_refuses_more_than_the_adapter_can,
-        "events 8.1": lmr_of_memory_that_is_not_there_is_refused,
-        "events 14.7": lmr_contexts_are_never_0,
-        "events 8.1": lmr_contexts_are_not_used_again_soon,
-        "consumers 19": lmr_of_the_same_memory_many_times,
-        "consumers 19": lmr_beyond_the_buffer_to_whole_pages,
-        "consumers 19": lmr_at_a_high_rate,
-        "consumers 19": lmr_at_a_high_rate_by_threads,
-        "events 8.2": lmr_query_of_memory,
-        "events 8.2": lmr_query_of_an_lmr,
-        "events 8.2": lmr_query_by_each_bit_of_the_mask,
-        "events 8.2": lmr_query_refuses_a_bad_mask_and_null,
-        "events 8.2": lmr_calls_refuse_what_is_no_lmr,
+        "spec/consumers 19": lmr_outputs_may_be_absent,
+        "spec/events 8.1": lmr_range_is_the_one_asked_for,
+        "spec/events 8.1": lmr_of_one_byte,
+        "spec/events 8.1": lmr_of_strongly_ordered_memory_is_one_of_memory,
+        "spec/events 8.1": lmr_of_an_lmr_takes_its_range,
+        "spec/events 8.1": lmr_of_an_lmr_of_an_lmr,
+        "spec/events 8.1": lmr_refuses_an_lmr_that_is_none,
+        "spec/events 8.1": lmr_refuses_a_bad_ia,
+        "spec/events 8.1": lmr_refuses_a_bad_pz,
+        "spec/events 8.1": lmr_refuses_no_place_for_its_handle,
+        "spec/events 8.1": lmr_refuses_unknown_types,
+        "spec/events 8.1": lmr_refuses_unknown_privileges,
+        "spec/events 8.1": lmr_refuses_no_length,
+        "spec/events 8.1": lmr_refuses_no_address,
+        "spec/events 8.1": lmr_refuses_a_range_that_wraps,
+        "spec/events 8.1": lmr_refuses_more_than_the_adapter_can,
+        "spec/events 8.1": lmr_of_memory_that_is_not_there_is_refused,
+        "spec/events 14.7": lmr_contexts_are_never_0,
+        "spec/events 8.1": lmr_contexts_are_not_used_again_soon,
+        "spec/consumers 19": lmr_of_the_same_memory_many_times,
+        "spec/consumers 19": lmr_beyond_the_buffer_to_whole_pages,
+        "spec/consumers 19": lmr_at_a_high_rate,
+        "spec/consumers 19": lmr_at_a_high_rate_by_threads,
+        "spec/events 8.2": lmr_query_of_memory,
+        "spec/events 8.2": lmr_query_of_an_lmr,
+        "spec/events 8.2": lmr_query_by_each_bit_of_the_mask,
+        "spec/events 8.2": lmr_query_refuses_a_bad_mask_and_null,
+        "spec/events 8.2": lmr_calls_refuse_what_is_no_lmr,
     ];
     for privileges in 0..16 {
         // Bits 0, 1, 4, 5.
         let privileges = (privileges & 3) | (privileges & 12) << 2;
         let case = local(move |ctx| has_privileges(ctx, privileges));
-        all.push(case.named(format!("lmr_with_privileges_{privileges:02x}")).proves("events 8.1"));
+        all.push(case.named(format!("lmr_with_privileges_{privileges:02x}")).proves("spec/events 8.1"));
     }
     for (word, sync) in [("read", dat_lmr_sync_rdma_read as Sync), ("write", dat_lmr_sync_rdma_write as Sync)] {
         let case = |what: &str, body: fn(&Ctx, Sync)| {
-            local(move |ctx| body(ctx, sync)).named(format!("lmr_sync_rdma_{word}_{what}")).proves("events 8.3")
+            local(move |ctx| body(ctx, sync)).named(format!("lmr_sync_rdma_{word}_{what}")).proves("spec/events 8.3")
         };
         all.push(case("of_ranges_in_many_lmrs_and_zones", syncs));
         all.push(case("refuses_a_bad_ia", sync_refuses_a_bad_ia));

@@ -1,4 +1,4 @@
-//! LMRs in use (events 8.1, 8.2): what each kind opens to transfers, and what is freed under them.
+//! LMRs in use (spec/events 8.1, 8.2): what each kind opens to transfers, and what is freed under them.
 #![forbid(unsafe_code)]
 
 use crate::cases::transfer::ends::*;
@@ -8,18 +8,18 @@ use super::make::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "events 8.1": lmr_of_an_lmr_serves_after_its_source_is_freed => pair(writes_to_it, frees_the_source),
-        "events 8.1": lmr_of_an_lmr_has_its_own_privileges => pair(writes_beyond_privilege, lends_twice),
-        "events 8.1": lmr_of_an_lmr_in_another_pz => pair(writes_to_it, lends_from_another_pz),
-        "events 8.1": lmr_overlapping_others_goes_by_its_own_rights => pair(writes_then_reads_overlapping, lends_overlapping),
-        "events 8.1": lmr_with_remote_write_needs_no_local_write => pair(writes_to_it, lends_remote_write_only),
-        "events 8.1": lmr_of_read_only_memory_can_be_sent_from => pair(sends_from_read_only, receives_zeros),
-        "events 8.1": lmr_of_read_only_memory_is_no_place_to_receive => pair(sends_to_read_only, receives_into_read_only),
-        "events 8.1": lmr_of_read_only_memory_is_no_place_to_write => pair(writes_to_read_only, lends_read_only),
-        "events 8.2": lmr_free_with_receives_posted_then_disconnected => pair(frees_with_receives, idles_on),
-        "events 8.2": lmr_free_of_a_target_ends_writes_at_once => pair(writes_on_and_on, frees_amid_writes),
-        "events 8.2": lmr_free_of_a_target_ends_reads_at_once => pair(reads_on_and_on, frees_amid_reads),
-        "events 8.2": lmr_free_leaves_the_memory_as_it_is,
+        "spec/events 8.1": lmr_of_an_lmr_serves_after_its_source_is_freed => pair(writes_to_it, frees_the_source),
+        "spec/events 8.1": lmr_of_an_lmr_has_its_own_privileges => pair(writes_beyond_privilege, lends_twice),
+        "spec/events 8.1": lmr_of_an_lmr_in_another_pz => pair(writes_to_it, lends_from_another_pz),
+        "spec/events 8.1": lmr_overlapping_others_goes_by_its_own_rights => pair(writes_then_reads_overlapping, lends_overlapping),
+        "spec/events 8.1": lmr_with_remote_write_needs_no_local_write => pair(writes_to_it, lends_remote_write_only),
+        "spec/events 8.1": lmr_of_read_only_memory_can_be_sent_from => pair(sends_from_read_only, receives_zeros),
+        "spec/events 8.1": lmr_of_read_only_memory_is_no_place_to_receive => pair(sends_to_read_only, receives_into_read_only),
+        "spec/events 8.1": lmr_of_read_only_memory_is_no_place_to_write => pair(writes_to_read_only, lends_read_only),
+        "spec/events 8.2": lmr_free_with_receives_posted_then_disconnected => pair(frees_with_receives, idles_on),
+        "spec/events 8.2": lmr_free_of_a_target_ends_writes_at_once => pair(writes_on_and_on, frees_amid_writes),
+        "spec/events 8.2": lmr_free_of_a_target_ends_reads_at_once => pair(reads_on_and_on, frees_amid_reads),
+        "spec/events 8.2": lmr_free_leaves_the_memory_as_it_is,
     ]
 }
 

@@ -1,4 +1,4 @@
-//! Protection zones as objects (events 7): made, shown, freed, and not freed while something is in them.
+//! Protection zones as objects (spec/events 7): made, shown, freed, and not freed while something is in them.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -7,18 +7,18 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "events 7": pz_query_tells_its_ia,
-        "events 7": pz_create_refuses_bad_handles_and_null,
-        "events 7": pz_query_refuses_a_bad_mask_and_null,
-        "events 7": pz_calls_refuse_what_is_no_pz,
-        "events 7": pz_free_asks_for_nothing_of_evds,
-        "events 7": pz_freed_twice_is_no_handle,
-        "events 7": pz_of_many,
+        "spec/events 7": pz_query_tells_its_ia,
+        "spec/events 7": pz_create_refuses_bad_handles_and_null,
+        "spec/events 7": pz_query_refuses_a_bad_mask_and_null,
+        "spec/events 7": pz_calls_refuse_what_is_no_pz,
+        "spec/events 7": pz_free_asks_for_nothing_of_evds,
+        "spec/events 7": pz_freed_twice_is_no_handle,
+        "spec/events 7": pz_of_many,
     ];
     let kinds = [("an_ep", Kind::Ep), ("an_lmr", Kind::Lmr), ("an_rmr", Kind::Rmr), ("an_srq", Kind::Srq)];
     all.extend(kinds.map(|(words, kind)| {
         let case = local(move |ctx| is_in_use(ctx, kind)).named(format!("pz_free_is_refused_while_{words}_is_in_it"));
-        let case = case.proves("events 7");
+        let case = case.proves("spec/events 7");
         match kind {
             Kind::Rmr => case.needs(Need::Rmr),
             Kind::Srq => case.needs(Need::Srq),

@@ -1,4 +1,4 @@
-//! RMRs as objects (events 9.1): made, shown unbound and bound, freed unbound and bound.
+//! RMRs as objects (spec/events 9.1): made, shown unbound and bound, freed unbound and bound.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -10,22 +10,22 @@ use super::make::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let all = cases![
-        "events 9.1": rmr_create_refuses_bad_handles_and_null,
-        "events 9.1": rmr_query_unbound_shows_zeros,
-        "events 9.1": rmr_query_shows_what_is_bound,
-        "events 9.1": rmr_query_after_an_unbind_shows_zeros,
-        "events 9.1": rmr_query_shows_a_bind_from_its_post_on => pair(binds_behind_a_send, receives_one),
-        "events 9.1": rmr_query_refuses_a_bad_mask_and_null,
-        "events 9.1": rmr_calls_refuse_what_is_no_rmr,
-        "events 12.35": rmr_free_while_bound_lets_the_lmr_go,
-        "events 9.1": rmr_free_while_bound_kills_the_context => pair(is_cut_off, frees_its_window),
-        "events 9.1": rmr_free_with_a_bind_in_the_queue => pair(frees_behind_a_send, receives_one),
-        "events 9.1": rmr_free_lets_its_pz_go,
-        "events 9.1": rmr_of_many_on_one_lmr,
-        "events 8.2": rmr_bound_keeps_its_lmr,
-        "events 8.2": rmr_bound_elsewhere_lets_the_lmr_go,
-        "events 9.2": rmr_unbound_lets_the_lmr_go,
-        "events 13.3": rmr_bound_to_the_first_byte_lets_go_once,
+        "spec/events 9.1": rmr_create_refuses_bad_handles_and_null,
+        "spec/events 9.1": rmr_query_unbound_shows_zeros,
+        "spec/events 9.1": rmr_query_shows_what_is_bound,
+        "spec/events 9.1": rmr_query_after_an_unbind_shows_zeros,
+        "spec/events 9.1": rmr_query_shows_a_bind_from_its_post_on => pair(binds_behind_a_send, receives_one),
+        "spec/events 9.1": rmr_query_refuses_a_bad_mask_and_null,
+        "spec/events 9.1": rmr_calls_refuse_what_is_no_rmr,
+        "spec/events 12.35": rmr_free_while_bound_lets_the_lmr_go,
+        "spec/events 9.1": rmr_free_while_bound_kills_the_context => pair(is_cut_off, frees_its_window),
+        "spec/events 9.1": rmr_free_with_a_bind_in_the_queue => pair(frees_behind_a_send, receives_one),
+        "spec/events 9.1": rmr_free_lets_its_pz_go,
+        "spec/events 9.1": rmr_of_many_on_one_lmr,
+        "spec/events 8.2": rmr_bound_keeps_its_lmr,
+        "spec/events 8.2": rmr_bound_elsewhere_lets_the_lmr_go,
+        "spec/events 9.2": rmr_unbound_lets_the_lmr_go,
+        "spec/events 13.3": rmr_bound_to_the_first_byte_lets_go_once,
     ];
     all.into_iter().map(|case| case.needs(Need::Rmr)).collect()
 }

@@ -1,4 +1,4 @@
-//! Memory that processes share under a name (events 8.4): who may join, by what length, and what is left of the dead.
+//! Memory that processes share under a name (spec/events 8.4): who may join, by what length, and what is left of the dead.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
@@ -7,19 +7,19 @@ use super::make::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "events 8.4": shared_twice_in_one_process,
-        "events 8.4": shared_by_its_own_privileges_and_zones,
-        "events 8.4": shared_by_another_length_is_refused,
-        "events 8.4": shared_by_another_length_once_all_have_left,
-        "events 8.4": shared_names_are_forty_raw_bytes,
-        "events 8.4": shared_needs_memory_that_is_shared,
-        "events 8.4": shared_needs_a_name,
-        "events 8.4": shared_query_shows_memory_and_length,
-        "events 8.4": shared_by_anonymous_maps,
-        "events 8.4": shared_by_two_roles_under_one_name => pair(writes_into_shared, sees_in_its_own_map),
-        "events 8.4": shared_by_two_roles_of_two_lengths => pair(joins_too_long, joins_first),
-        "events 8.4": shared_is_left_by_the_dead => pair(joins_after_death, joins_and_dies).only_two(),
-        "events 8.4": shared_survives_who_dies => pair(stays_when_one_dies, joins_and_dies).only_two(),
+        "spec/events 8.4": shared_twice_in_one_process,
+        "spec/events 8.4": shared_by_its_own_privileges_and_zones,
+        "spec/events 8.4": shared_by_another_length_is_refused,
+        "spec/events 8.4": shared_by_another_length_once_all_have_left,
+        "spec/events 8.4": shared_names_are_forty_raw_bytes,
+        "spec/events 8.4": shared_needs_memory_that_is_shared,
+        "spec/events 8.4": shared_needs_a_name,
+        "spec/events 8.4": shared_query_shows_memory_and_length,
+        "spec/events 8.4": shared_by_anonymous_maps,
+        "spec/events 8.4": shared_by_two_roles_under_one_name => pair(writes_into_shared, sees_in_its_own_map),
+        "spec/events 8.4": shared_by_two_roles_of_two_lengths => pair(joins_too_long, joins_first),
+        "spec/events 8.4": shared_is_left_by_the_dead => pair(joins_after_death, joins_and_dies).only_two(),
+        "spec/events 8.4": shared_survives_who_dies => pair(stays_when_one_dies, joins_and_dies).only_two(),
     ]
 }
 

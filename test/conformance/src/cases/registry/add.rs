@@ -11,21 +11,21 @@ use super::list::{open, size};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "registry-ia 3.2": registry_add_without_a_table_is_arg1,
-        "registry-ia 3.2": registry_add_without_a_record_is_arg2,
-        "registry-ia 3.2": registry_add_with_an_endless_name_is_arg2,
-        "registry-ia 3.2": registry_add_without_entries_is_arg1,
-        "registry-ia 3.2": registry_add_twice_is_already_registered,
-        "registry-ia 3.2": registry_add_is_by_the_whole_key,
-        "registry-ia 3.1": registry_add_opens_but_is_not_listed,
-        "registry-ia 4.2": registry_add_without_thread_safety_is_not_found_with_it,
-        "registry-ia 3.2": registry_remove_without_a_table_is_arg1,
-        "registry-ia 3.2": registry_remove_without_a_record_is_arg2,
-        "registry-ia 3.2": registry_remove_unknown_is_not_registered,
-        "registry-ia 3.2": registry_remove_under_an_open_adapter_is_in_use,
-        "registry-ia 3.2": registry_remove_twice_is_not_registered,
-        "registry-ia 4.1": registry_open_error_of_a_provider_comes_through,
-        "registry-ia 3.2": registry_empty_entries_are_not_implemented,
+        "spec/registry 3.2": registry_add_without_a_table_is_arg1,
+        "spec/registry 3.2": registry_add_without_a_record_is_arg2,
+        "spec/registry 3.2": registry_add_with_an_endless_name_is_arg2,
+        "spec/registry 3.2": registry_add_without_entries_is_arg1,
+        "spec/registry 3.2": registry_add_twice_is_already_registered,
+        "spec/registry 3.2": registry_add_is_by_the_whole_key,
+        "spec/registry 3.1": registry_add_opens_but_is_not_listed,
+        "spec/registry 4.2": registry_add_without_thread_safety_is_not_found_with_it,
+        "spec/registry 3.2": registry_remove_without_a_table_is_arg1,
+        "spec/registry 3.2": registry_remove_without_a_record_is_arg2,
+        "spec/registry 3.2": registry_remove_unknown_is_not_registered,
+        "spec/registry 3.2": registry_remove_under_an_open_adapter_is_in_use,
+        "spec/registry 3.2": registry_remove_twice_is_not_registered,
+        "spec/registry 4.1": registry_open_error_of_a_provider_comes_through,
+        "spec/registry 3.2": registry_empty_entries_are_not_implemented,
     ]
 }
 

@@ -8,21 +8,21 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "registry-ia 3.1": registry_list_without_a_count_is_arg2,
-        "registry-ia 3.1": registry_list_without_a_list_is_arg3,
-        "registry-ia 3.1": registry_list_of_none_is_arg1_and_tells_the_size,
-        "registry-ia 3.1": registry_list_of_less_than_none_is_arg1,
-        "registry-ia 3.1": registry_list_of_one_is_cut_short,
-        "registry-ia 3.1": registry_list_of_more_tells_how_many,
-        "registry-ia 3.1": registry_list_with_a_hole_is_arg3,
-        "registry-ia 3.1": registry_list_with_a_hole_behind_the_end,
-        "registry-ia 3.1": registry_list_names_the_adapter_under_test,
-        "registry-ia 3.1": registry_list_is_the_same_every_time,
-        "registry-ia 3.1": registry_list_in_the_order_of_the_file,
-        "consumers 20": registry_list_of_an_empty_file_succeeds,
-        "registry-ia 5.1": registry_list_of_an_absent_file_succeeds,
-        "consumers 25": registry_any_name_can_be_given_to_any_provider,
-        "registry-ia 4.2": registry_open_of_an_absent_library_has_no_subtype,
+        "spec/registry 3.1": registry_list_without_a_count_is_arg2,
+        "spec/registry 3.1": registry_list_without_a_list_is_arg3,
+        "spec/registry 3.1": registry_list_of_none_is_arg1_and_tells_the_size,
+        "spec/registry 3.1": registry_list_of_less_than_none_is_arg1,
+        "spec/registry 3.1": registry_list_of_one_is_cut_short,
+        "spec/registry 3.1": registry_list_of_more_tells_how_many,
+        "spec/registry 3.1": registry_list_with_a_hole_is_arg3,
+        "spec/registry 3.1": registry_list_with_a_hole_behind_the_end,
+        "spec/registry 3.1": registry_list_names_the_adapter_under_test,
+        "spec/registry 3.1": registry_list_is_the_same_every_time,
+        "spec/registry 3.1": registry_list_in_the_order_of_the_file,
+        "spec/consumers 20": registry_list_of_an_empty_file_succeeds,
+        "spec/registry 5.1": registry_list_of_an_absent_file_succeeds,
+        "spec/consumers 25": registry_any_name_can_be_given_to_any_provider,
+        "spec/registry 4.2": registry_open_of_an_absent_library_has_no_subtype,
     ]
 }
 

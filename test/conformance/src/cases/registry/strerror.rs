@@ -9,17 +9,17 @@ use crate::names::{SUBTYPES, TYPES};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "registry-ia 9.2": strerror_of_every_type,
-        "registry-ia 9.2": strerror_of_every_subtype,
-        "registry-ia 9.2": strerror_of_success,
-        "registry-ia 9.2": strerror_of_not_implemented,
-        "registry-ia 9.2": strerror_ignores_the_class,
-        "registry-ia 9.2": strerror_of_an_unknown_type_sets_both,
-        "registry-ia 9.2": strerror_of_an_unknown_subtype_sets_both,
-        "registry-ia 9.2": strerror_of_one_string_only,
-        "registry-ia 9.2": strerror_of_nothing_is_arg2,
-        "registry-ia 9.2": strerror_gives_the_same_strings,
-        "consumers 21": strerror_always_sets_both_strings,
+        "spec/registry 9.2": strerror_of_every_type,
+        "spec/registry 9.2": strerror_of_every_subtype,
+        "spec/registry 9.2": strerror_of_success,
+        "spec/registry 9.2": strerror_of_not_implemented,
+        "spec/registry 9.2": strerror_ignores_the_class,
+        "spec/registry 9.2": strerror_of_an_unknown_type_sets_both,
+        "spec/registry 9.2": strerror_of_an_unknown_subtype_sets_both,
+        "spec/registry 9.2": strerror_of_one_string_only,
+        "spec/registry 9.2": strerror_of_nothing_is_arg2,
+        "spec/registry 9.2": strerror_gives_the_same_strings,
+        "spec/consumers 21": strerror_always_sets_both_strings,
     ]
 }
 

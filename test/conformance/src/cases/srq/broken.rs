@@ -9,15 +9,15 @@ use super::pool::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "events 10": srq_ep_broken_after_the_peer_disconnects => served(srq_ep_broken_after_the_peer_disconnects),
-        "events 10": srq_ep_broken_after_a_disconnect_of_ones_own
+        "spec/events 10": srq_ep_broken_after_the_peer_disconnects => served(srq_ep_broken_after_the_peer_disconnects),
+        "spec/events 10": srq_ep_broken_after_a_disconnect_of_ones_own
             => served(srq_ep_broken_after_a_disconnect_of_ones_own),
-        "events 10": srq_ep_broken_after_a_failure => served(srq_ep_broken_after_a_failure),
-        "events 10": srq_ep_broken_once_per_connection => served(srq_ep_broken_once_per_connection),
-        "events 10": srq_ep_broken_for_each_of_several => served(srq_ep_broken_for_each_of_several),
-        "events 10": srq_ep_broken_comes_after_the_completions => served(srq_ep_broken_comes_after_the_completions),
-        "events 10": srq_ep_broken_never_without_a_queue => local(srq_ep_broken_never_without_a_queue).needs(Need::Srq),
-        "events 10": srq_ep_broken_never_without_a_connection => served(srq_ep_broken_never_without_a_connection),
+        "spec/events 10": srq_ep_broken_after_a_failure => served(srq_ep_broken_after_a_failure),
+        "spec/events 10": srq_ep_broken_once_per_connection => served(srq_ep_broken_once_per_connection),
+        "spec/events 10": srq_ep_broken_for_each_of_several => served(srq_ep_broken_for_each_of_several),
+        "spec/events 10": srq_ep_broken_comes_after_the_completions => served(srq_ep_broken_comes_after_the_completions),
+        "spec/events 10": srq_ep_broken_never_without_a_queue => local(srq_ep_broken_never_without_a_queue).needs(Need::Srq),
+        "spec/events 10": srq_ep_broken_never_without_a_connection => served(srq_ep_broken_never_without_a_connection),
     ]
 }
 

@@ -10,11 +10,11 @@ use super::pool::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "registry-ia 6.3": srq_abrupt_close_under_connections => pair(is_left, leaves).needs(Need::Srq),
-        "consumers 14": srq_peer_is_killed => pair(obey, srq_peer_is_killed).needs(Need::Srq).only_two(),
-        "consumers 14": srq_peer_is_killed_while_it_waits
+        "spec/registry 6.3": srq_abrupt_close_under_connections => pair(is_left, leaves).needs(Need::Srq),
+        "spec/consumers 14": srq_peer_is_killed => pair(obey, srq_peer_is_killed).needs(Need::Srq).only_two(),
+        "spec/consumers 14": srq_peer_is_killed_while_it_waits
             => pair(obey, srq_peer_is_killed_while_it_waits).needs(Need::Srq).only_two(),
-        "events 10": srq_life_of_dtestsrq => pair(srq_client, srq_server).needs(Need::Srq),
+        "spec/events 10": srq_life_of_dtestsrq => pair(srq_client, srq_server).needs(Need::Srq),
     ]
 }
 

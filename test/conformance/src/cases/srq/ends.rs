@@ -10,23 +10,23 @@ use super::pool::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "events 6": srq_receives_survive_a_disconnect => served(srq_receives_survive_a_disconnect),
-        "events 6": srq_receives_survive_a_disconnect_of_ones_own => served(srq_receives_survive_a_disconnect_of_ones_own),
-        "events 6": srq_receives_survive_the_ep => served(srq_receives_survive_the_ep),
-        "events 6": srq_receives_are_not_flushed_by_an_end => served(srq_receives_are_not_flushed_by_an_end),
-        "events 5.7": srq_ep_reset_keeps_the_queue => served(srq_ep_reset_keeps_the_queue),
-        "events 5.7": srq_ep_reset_again_and_again => served(srq_ep_reset_again_and_again).limit(40),
-        "events 6": srq_waiting_connection_that_ends_takes_nothing => served(srq_waiting_connection_that_ends_takes_nothing),
-        "events 6": srq_waiting_ep_that_is_freed_takes_nothing => served(srq_waiting_ep_that_is_freed_takes_nothing),
-        "events 4.5": srq_message_too_long_breaks_its_connection => served(srq_message_too_long_breaks_its_connection),
-        "events 4.5": srq_message_too_long_leaves_others_alone => served(srq_message_too_long_leaves_others_alone),
-        "events 4.8": srq_receive_of_freed_memory_is_local_protection
+        "spec/events 6": srq_receives_survive_a_disconnect => served(srq_receives_survive_a_disconnect),
+        "spec/events 6": srq_receives_survive_a_disconnect_of_ones_own => served(srq_receives_survive_a_disconnect_of_ones_own),
+        "spec/events 6": srq_receives_survive_the_ep => served(srq_receives_survive_the_ep),
+        "spec/events 6": srq_receives_are_not_flushed_by_an_end => served(srq_receives_are_not_flushed_by_an_end),
+        "spec/events 5.7": srq_ep_reset_keeps_the_queue => served(srq_ep_reset_keeps_the_queue),
+        "spec/events 5.7": srq_ep_reset_again_and_again => served(srq_ep_reset_again_and_again).limit(40),
+        "spec/events 6": srq_waiting_connection_that_ends_takes_nothing => served(srq_waiting_connection_that_ends_takes_nothing),
+        "spec/events 6": srq_waiting_ep_that_is_freed_takes_nothing => served(srq_waiting_ep_that_is_freed_takes_nothing),
+        "spec/events 4.5": srq_message_too_long_breaks_its_connection => served(srq_message_too_long_breaks_its_connection),
+        "spec/events 4.5": srq_message_too_long_leaves_others_alone => served(srq_message_too_long_leaves_others_alone),
+        "spec/events 4.8": srq_receive_of_freed_memory_is_local_protection
             => served(srq_receive_of_freed_memory_is_local_protection),
-        "events 4.7": srq_ep_disconnecting_gracefully_still_receives
+        "spec/events 4.7": srq_ep_disconnecting_gracefully_still_receives
             => served(srq_ep_disconnecting_gracefully_still_receives),
-        "events 4.7": srq_ep_freed_with_completions_queued => served(srq_ep_freed_with_completions_queued),
-        "events 4.7": srq_queue_freed_with_completions_queued => served(srq_queue_freed_with_completions_queued),
-        "events 6.2": srq_free_is_refused_until_the_last_ep_is_gone
+        "spec/events 4.7": srq_ep_freed_with_completions_queued => served(srq_ep_freed_with_completions_queued),
+        "spec/events 4.7": srq_queue_freed_with_completions_queued => served(srq_queue_freed_with_completions_queued),
+        "spec/events 6.2": srq_free_is_refused_until_the_last_ep_is_gone
             => served(srq_free_is_refused_until_the_last_ep_is_gone),
     ]
 }

@@ -9,18 +9,18 @@ use super::pool::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let all = cases![
-        "events 5.7": srq_ep_create_with_a_bad_ia,
-        "events 5.7": srq_ep_create_with_a_bad_zone,
-        "events 5.7": srq_ep_create_with_bad_evds,
-        "events 5.7": srq_ep_create_without_a_srq,
-        "events 5.7": srq_ep_create_with_a_dead_srq,
-        "events 5.7": srq_ep_create_without_attributes,
-        "events 5.7": srq_ep_create_with_bad_watermarks,
-        "events 5.7": srq_ep_create_without_a_place_for_the_handle,
-        "events 5.7": srq_ep_create_with_short_evds,
-        "events 5.7": srq_ep_create_ignores_receive_segments,
-        "events 5.7": srq_ep_create_without_a_connect_evd,
-        "events 5.7": srq_ep_create_with_another_zone,
+        "spec/events 5.7": srq_ep_create_with_a_bad_ia,
+        "spec/events 5.7": srq_ep_create_with_a_bad_zone,
+        "spec/events 5.7": srq_ep_create_with_bad_evds,
+        "spec/events 5.7": srq_ep_create_without_a_srq,
+        "spec/events 5.7": srq_ep_create_with_a_dead_srq,
+        "spec/events 5.7": srq_ep_create_without_attributes,
+        "spec/events 5.7": srq_ep_create_with_bad_watermarks,
+        "spec/events 5.7": srq_ep_create_without_a_place_for_the_handle,
+        "spec/events 5.7": srq_ep_create_with_short_evds,
+        "spec/events 5.7": srq_ep_create_ignores_receive_segments,
+        "spec/events 5.7": srq_ep_create_without_a_connect_evd,
+        "spec/events 5.7": srq_ep_create_with_another_zone,
     ];
     all.into_iter().map(|case| case.needs(Need::Srq)).collect()
 }

@@ -8,34 +8,34 @@ use super::pool::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let all = cases![
-        "events 6.6": srq_low_watermark_as_messages_come => served(srq_low_watermark_as_messages_come),
-        "events 6.6": srq_low_watermark_is_told_once => served(srq_low_watermark_is_told_once),
-        "events 6.6": srq_low_watermark_is_told_again_when_set_again
+        "spec/events 6.6": srq_low_watermark_as_messages_come => served(srq_low_watermark_as_messages_come),
+        "spec/events 6.6": srq_low_watermark_is_told_once => served(srq_low_watermark_is_told_once),
+        "spec/events 6.6": srq_low_watermark_is_told_again_when_set_again
             => served(srq_low_watermark_is_told_again_when_set_again),
-        "events 6.6": srq_low_watermark_zero_is_none => served(srq_low_watermark_zero_is_none),
-        "events 6.6": srq_low_watermark_of_all_connections => served(srq_low_watermark_of_all_connections),
-        "events 6.6": srq_low_watermark_of_an_empty_queue_is_told_at_once,
-        "events 6.6": srq_low_watermark_that_is_reached_exactly_is_not_told,
-        "events 6.6": srq_low_watermark_as_high_as_the_queue,
-        "events 6.6": srq_low_watermark_after_a_resize,
-        "events 6.6": srq_low_watermark_of_one_queue_is_not_the_others,
-        "events 5.6": srq_soft_watermark_on_receives_taken => served(srq_soft_watermark_on_receives_taken),
-        "events 12": srq_soft_watermark_zero_as_an_attribute_is_none
+        "spec/events 6.6": srq_low_watermark_zero_is_none => served(srq_low_watermark_zero_is_none),
+        "spec/events 6.6": srq_low_watermark_of_all_connections => served(srq_low_watermark_of_all_connections),
+        "spec/events 6.6": srq_low_watermark_of_an_empty_queue_is_told_at_once,
+        "spec/events 6.6": srq_low_watermark_that_is_reached_exactly_is_not_told,
+        "spec/events 6.6": srq_low_watermark_as_high_as_the_queue,
+        "spec/events 6.6": srq_low_watermark_after_a_resize,
+        "spec/events 6.6": srq_low_watermark_of_one_queue_is_not_the_others,
+        "spec/events 5.6": srq_soft_watermark_on_receives_taken => served(srq_soft_watermark_on_receives_taken),
+        "spec/events 12": srq_soft_watermark_zero_as_an_attribute_is_none
             => served(srq_soft_watermark_zero_as_an_attribute_is_none),
-        "events 5.6": srq_soft_watermark_is_told_once => served(srq_soft_watermark_is_told_once),
-        "events 5.6": srq_soft_watermark_is_told_again_when_set_again
+        "spec/events 5.6": srq_soft_watermark_is_told_once => served(srq_soft_watermark_is_told_once),
+        "spec/events 5.6": srq_soft_watermark_is_told_again_when_set_again
             => served(srq_soft_watermark_is_told_again_when_set_again),
-        "events 5.6": srq_soft_watermark_is_the_eps_own => served(srq_soft_watermark_is_the_eps_own),
-        "events 5.6": srq_soft_watermark_does_not_disturb_the_connection
+        "spec/events 5.6": srq_soft_watermark_is_the_eps_own => served(srq_soft_watermark_is_the_eps_own),
+        "spec/events 5.6": srq_soft_watermark_does_not_disturb_the_connection
             => served(srq_soft_watermark_does_not_disturb_the_connection),
-        "events 5.6": srq_hard_watermark_breaks_the_connection => served(srq_hard_watermark_breaks_the_connection),
-        "events 5.6": srq_hard_watermark_leaves_others_alone => served(srq_hard_watermark_leaves_others_alone),
-        "events 5.6": srq_hard_watermark_above_what_is_taken_at_once
+        "spec/events 5.6": srq_hard_watermark_breaks_the_connection => served(srq_hard_watermark_breaks_the_connection),
+        "spec/events 5.6": srq_hard_watermark_leaves_others_alone => served(srq_hard_watermark_leaves_others_alone),
+        "spec/events 5.6": srq_hard_watermark_above_what_is_taken_at_once
             => served(srq_hard_watermark_above_what_is_taken_at_once),
-        "events 5.6": srq_hard_watermark_is_still_there_after_a_reset
+        "spec/events 5.6": srq_hard_watermark_is_still_there_after_a_reset
             => served(srq_hard_watermark_is_still_there_after_a_reset),
-        "events 5.6": srq_no_watermark_is_never_told => served(srq_no_watermark_is_never_told),
-        "events 5.6": srq_watermark_taken_back => served(srq_watermark_taken_back),
+        "spec/events 5.6": srq_no_watermark_is_never_told => served(srq_no_watermark_is_never_told),
+        "spec/events 5.6": srq_watermark_taken_back => served(srq_watermark_taken_back),
     ];
     all.into_iter().map(|case| case.needs(Need::Srq)).collect()
 }

@@ -11,22 +11,22 @@ use super::{crowd, kind_in};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "events 11": threads_connect_in_a_storm => pair(connects_in_four, accepts_in_two).limit(60),
-        "events 11": threads_connect_over_one_adapter_in_a_storm => pair(connects_in_four, accepts_in_two)
+        "spec/events 11": threads_connect_in_a_storm => pair(connects_in_four, accepts_in_two).limit(60),
+        "spec/events 11": threads_connect_over_one_adapter_in_a_storm => pair(connects_in_four, accepts_in_two)
             .shares_ia().limit(60),
-        "consumers 12": threads_disconnect_both_ends_at_once => pair(both_disconnect, both_disconnect).limit(60),
-        "consumers 12": threads_disconnect_one_ep_at_once => local(threads_disconnect_one_ep_at_once).limit(40),
-        "events 11": threads_accept_one_request_at_once => local(threads_accept_one_request_at_once).limit(40),
-        "events 11": threads_connect_one_ep_at_once => local(threads_connect_one_ep_at_once).limit(40),
-        "events 11": threads_free_an_ep_under_sends_of_the_peer
+        "spec/consumers 12": threads_disconnect_both_ends_at_once => pair(both_disconnect, both_disconnect).limit(60),
+        "spec/consumers 12": threads_disconnect_one_ep_at_once => local(threads_disconnect_one_ep_at_once).limit(40),
+        "spec/events 11": threads_accept_one_request_at_once => local(threads_accept_one_request_at_once).limit(40),
+        "spec/events 11": threads_connect_one_ep_at_once => local(threads_connect_one_ep_at_once).limit(40),
+        "spec/events 11": threads_free_an_ep_under_sends_of_the_peer
             => local(threads_free_an_ep_under_sends_of_the_peer).limit(40),
-        "events 11": threads_free_a_listener_under_requests => local(threads_free_a_listener_under_requests).limit(40),
-        "events 1.5": threads_close_releases_all_waiters => local(threads_close_releases_all_waiters).limit(40),
-        "events 11": threads_close_under_load => local(threads_close_under_load).limit(60),
-        "events 11": threads_close_under_load_of_the_peer => pair(loads, closes).limit(60),
-        "events 11": threads_close_one_adapter_at_once => local(threads_close_one_adapter_at_once).limit(40),
-        "events 11": threads_close_one_adapter_and_use_another => local(threads_close_one_adapter_and_use_another).limit(40),
-        "events 11": threads_reset_and_connect_in_parallel => local(threads_reset_and_connect_in_parallel).limit(60),
+        "spec/events 11": threads_free_a_listener_under_requests => local(threads_free_a_listener_under_requests).limit(40),
+        "spec/events 1.5": threads_close_releases_all_waiters => local(threads_close_releases_all_waiters).limit(40),
+        "spec/events 11": threads_close_under_load => local(threads_close_under_load).limit(60),
+        "spec/events 11": threads_close_under_load_of_the_peer => pair(loads, closes).limit(60),
+        "spec/events 11": threads_close_one_adapter_at_once => local(threads_close_one_adapter_at_once).limit(40),
+        "spec/events 11": threads_close_one_adapter_and_use_another => local(threads_close_one_adapter_and_use_another).limit(40),
+        "spec/events 11": threads_reset_and_connect_in_parallel => local(threads_reset_and_connect_in_parallel).limit(60),
     ]
 }
 

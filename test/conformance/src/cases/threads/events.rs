@@ -12,11 +12,11 @@ use super::{crowd, kind_in};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "events 1.1": threads_dequeue_each_software_event_once,
-        "events 1.1": threads_wait_for_each_event_once,
-        "events 1.5": threads_dequeue_beside_a_waiter,
-        "events 2.7": threads_post_events_each_in_its_order,
-        "events 2.7": threads_post_events_to_a_full_evd,
+        "spec/events 1.1": threads_dequeue_each_software_event_once,
+        "spec/events 1.1": threads_wait_for_each_event_once,
+        "spec/events 1.5": threads_dequeue_beside_a_waiter,
+        "spec/events 2.7": threads_post_events_each_in_its_order,
+        "spec/events 2.7": threads_post_events_to_a_full_evd,
     ]
 }
 

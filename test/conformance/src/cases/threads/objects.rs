@@ -12,28 +12,28 @@ use super::{crowd, kind_in};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "events 11": threads_make_and_free_objects_of_their_own,
-        "events 11": threads_make_and_free_shared_receive_queues => local(threads_make_and_free_shared_receive_queues)
+        "spec/events 11": threads_make_and_free_objects_of_their_own,
+        "spec/events 11": threads_make_and_free_shared_receive_queues => local(threads_make_and_free_shared_receive_queues)
             .needs(Need::Srq),
-        "events 11": threads_call_everything_on_the_same_objects
+        "spec/events 11": threads_call_everything_on_the_same_objects
             => local(threads_call_everything_on_the_same_objects).limit(40),
-        "events 11": threads_open_and_close_adapters => local(threads_open_and_close_adapters).limit(40),
-        "events 11": threads_ask_the_registry_and_for_words,
-        "events 11": threads_see_whole_attributes_of_an_ep,
-        "events 11": threads_set_and_get_a_context,
-        "events 11": threads_ask_for_one_qualifier,
-        "events 11": threads_ask_for_any_qualifier,
-        "events 11": threads_free_a_zone_while_an_ep_is_made,
-        "events 11": threads_free_an_evd_while_an_ep_is_made,
-        "events 11": threads_resize_while_others_post_and_dequeue,
-        "events 11": threads_register_overlapping_memory,
-        "events 11": threads_modify_an_ep_from_both_sides,
+        "spec/events 11": threads_open_and_close_adapters => local(threads_open_and_close_adapters).limit(40),
+        "spec/events 11": threads_ask_the_registry_and_for_words,
+        "spec/events 11": threads_see_whole_attributes_of_an_ep,
+        "spec/events 11": threads_set_and_get_a_context,
+        "spec/events 11": threads_ask_for_one_qualifier,
+        "spec/events 11": threads_ask_for_any_qualifier,
+        "spec/events 11": threads_free_a_zone_while_an_ep_is_made,
+        "spec/events 11": threads_free_an_evd_while_an_ep_is_made,
+        "spec/events 11": threads_resize_while_others_post_and_dequeue,
+        "spec/events 11": threads_register_overlapping_memory,
+        "spec/events 11": threads_modify_an_ep_from_both_sides,
     ];
     for kind in Kind::ALL {
         let free = local(move |ctx| one_of_many_frees(ctx, kind)).limit(40);
-        all.push(free.named(format!("threads_free_one_{}_and_one_succeeds", kind.word())).proves("events 11"));
+        all.push(free.named(format!("threads_free_one_{}_and_one_succeeds", kind.word())).proves("spec/events 11"));
         let race = local(move |ctx| freed_under_use(ctx, kind)).limit(40);
-        all.push(race.named(format!("threads_use_a_{}_while_it_is_freed", kind.word())).proves("events 11"));
+        all.push(race.named(format!("threads_use_a_{}_while_it_is_freed", kind.word())).proves("spec/events 11"));
     }
     all
 }

@@ -12,20 +12,20 @@ use super::{crowd, kind_in};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "events 11": threads_post_sends_to_one_ep => pair(two_posters, takes_two_orders).limit(40),
-        "events 11": threads_post_receives_to_one_ep => pair(sends_numbers, posts_from_three).limit(40),
-        "events 11": threads_post_take_and_receive_in_parallel => pair(three_parties, three_parties).limit(40),
-        "events 11": threads_post_all_kinds_of_requests_to_one_ep => pair(all_requests, lends).limit(40),
-        "events 11": threads_post_to_eps_of_their_own => pair(four_senders, four_receivers).limit(40),
-        "events 11": threads_post_to_one_shared_receive_queue
+        "spec/events 11": threads_post_sends_to_one_ep => pair(two_posters, takes_two_orders).limit(40),
+        "spec/events 11": threads_post_receives_to_one_ep => pair(sends_numbers, posts_from_three).limit(40),
+        "spec/events 11": threads_post_take_and_receive_in_parallel => pair(three_parties, three_parties).limit(40),
+        "spec/events 11": threads_post_all_kinds_of_requests_to_one_ep => pair(all_requests, lends).limit(40),
+        "spec/events 11": threads_post_to_eps_of_their_own => pair(four_senders, four_receivers).limit(40),
+        "spec/events 11": threads_post_to_one_shared_receive_queue
             => local(threads_post_to_one_shared_receive_queue).needs(Need::Srq).limit(40),
-        "events 11": threads_post_while_another_disconnects
+        "spec/events 11": threads_post_while_another_disconnects
             => local(threads_post_while_another_disconnects).limit(40),
-        "events 11": threads_post_receives_while_another_resets
+        "spec/events 11": threads_post_receives_while_another_resets
             => local(threads_post_receives_while_another_resets).limit(40),
-        "events 1.1": threads_dequeue_each_completion_once => pair(sends_numbers, dequeues_in_four).limit(40),
-        "events 11": threads_free_memory_under_transfers => local(threads_free_memory_under_transfers).limit(40),
-        "events 11": threads_bind_windows_to_one_ep => pair(binds, stays).needs(Need::Rmr).limit(40),
+        "spec/events 1.1": threads_dequeue_each_completion_once => pair(sends_numbers, dequeues_in_four).limit(40),
+        "spec/events 11": threads_free_memory_under_transfers => local(threads_free_memory_under_transfers).limit(40),
+        "spec/events 11": threads_bind_windows_to_one_ep => pair(binds, stays).needs(Need::Rmr).limit(40),
     ]
 }
 

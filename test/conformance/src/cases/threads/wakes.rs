@@ -11,25 +11,25 @@ use super::{crowd, kind_in};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "events 2.7": threads_wake_each_other_by_software_events,
-        "events 2.7": threads_wake_each_other_over_cnos,
-        "events 3.5": threads_many_waiters_on_one_cno,
-        "events 3.6": threads_many_evds_on_one_cno,
-        "events 2.3": threads_move_an_evd_to_another_cno_under_arrivals
+        "spec/events 2.7": threads_wake_each_other_by_software_events,
+        "spec/events 2.7": threads_wake_each_other_over_cnos,
+        "spec/events 3.5": threads_many_waiters_on_one_cno,
+        "spec/events 3.6": threads_many_evds_on_one_cno,
+        "spec/events 2.3": threads_move_an_evd_to_another_cno_under_arrivals
             => local(threads_move_an_evd_to_another_cno_under_arrivals).limit(40),
-        "events 2.4": threads_enable_and_disable_under_arrivals
+        "spec/events 2.4": threads_enable_and_disable_under_arrivals
             => local(threads_enable_and_disable_under_arrivals).limit(40),
-        "events 2.3": threads_detach_and_attach_under_arrivals => local(threads_detach_and_attach_under_arrivals).limit(40),
-        "events 2.9": threads_make_unwaitable_under_waits,
-        "events 1.5": threads_wait_directly_and_over_a_cno,
-        "events 3.6": threads_agent_that_arms_itself_again,
-        "events 3.6": threads_agent_that_takes_the_events,
-        "events 3.6": threads_agent_that_posts_to_another_evd,
-        "events 3.2": threads_change_agents_under_arrivals,
-        "events 3.6": threads_agent_of_completions => pair(sends_one_by_one, takes_in_an_agent).limit(40),
-        "events 3.4": threads_free_a_cno_under_a_waiter,
-        "events 2.5": threads_interrupt_waits_under_arrivals => local(threads_interrupt_waits_under_arrivals).limit(40),
-        "consumers 15": threads_cancel_waits_under_arrivals => local(threads_cancel_waits_under_arrivals).limit(40),
+        "spec/events 2.3": threads_detach_and_attach_under_arrivals => local(threads_detach_and_attach_under_arrivals).limit(40),
+        "spec/events 2.9": threads_make_unwaitable_under_waits,
+        "spec/events 1.5": threads_wait_directly_and_over_a_cno,
+        "spec/events 3.6": threads_agent_that_arms_itself_again,
+        "spec/events 3.6": threads_agent_that_takes_the_events,
+        "spec/events 3.6": threads_agent_that_posts_to_another_evd,
+        "spec/events 3.2": threads_change_agents_under_arrivals,
+        "spec/events 3.6": threads_agent_of_completions => pair(sends_one_by_one, takes_in_an_agent).limit(40),
+        "spec/events 3.4": threads_free_a_cno_under_a_waiter,
+        "spec/events 2.5": threads_interrupt_waits_under_arrivals => local(threads_interrupt_waits_under_arrivals).limit(40),
+        "spec/consumers 15": threads_cancel_waits_under_arrivals => local(threads_cancel_waits_under_arrivals).limit(40),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! What a failure does to both ends of its connection, who is told, and what it leaves alone (events 4.6).
+//! What a failure does to both ends of its connection, who is told, and what it leaves alone (spec/events 4.6).
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
@@ -8,19 +8,19 @@ use super::faults::{loses, nowhere, sends_into_trouble};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "events 4.6": fault_is_told_to_who_waits_for_the_connection_only => pair(fails_unseen, loses),
-        "events 4.6": fault_of_a_suppressed_request_breaks_too => pair(fails_suppressed, loses),
-        "events 4.6": fault_flushes_both_queues_in_order => pair(fails_amid_work, loses_amid_work),
-        "events 4.6": fault_of_a_receive_flushes_both_queues => pair(sends_into_trouble, receives_badly_amid_work),
-        "events 4.6": fault_shows_in_the_state_at_once => pair(fails_and_looks, loses),
-        "events 4.6": fault_of_rdma_leaves_the_target_without_completions => pair(reaches_wrong, loses_without_completions),
-        "events 4.8": fault_receive_is_checked_when_it_is_used => pair(sends_into_trouble, frees_before_use),
-        "events 7": fault_receive_posted_before_its_ep_changed_pz_takes_nothing => pair(sends_to_another_pz, changes_pz_before_use),
-        "events 8.2": fault_free_does_not_disturb_what_is_done => pair(frees_after_completion, loses_nothing),
-        "events 4.3": fault_reads_without_a_depth_are_refused => pair(reads_without_depth, is_read_anyhow),
-        "events 4.3": fault_reads_beyond_the_depth_of_the_target => pair(reads_beyond_the_target, serves_one_read),
-        "events 4.3": fault_reads_from_a_target_without_depth => pair(reads_from_no_depth, serves_no_read),
-        "events 4.5": fault_peer_that_dies_loses_nothing_silently => pair(outlives, dies).only_two(),
+        "spec/events 4.6": fault_is_told_to_who_waits_for_the_connection_only => pair(fails_unseen, loses),
+        "spec/events 4.6": fault_of_a_suppressed_request_breaks_too => pair(fails_suppressed, loses),
+        "spec/events 4.6": fault_flushes_both_queues_in_order => pair(fails_amid_work, loses_amid_work),
+        "spec/events 4.6": fault_of_a_receive_flushes_both_queues => pair(sends_into_trouble, receives_badly_amid_work),
+        "spec/events 4.6": fault_shows_in_the_state_at_once => pair(fails_and_looks, loses),
+        "spec/events 4.6": fault_of_rdma_leaves_the_target_without_completions => pair(reaches_wrong, loses_without_completions),
+        "spec/events 4.8": fault_receive_is_checked_when_it_is_used => pair(sends_into_trouble, frees_before_use),
+        "spec/events 7": fault_receive_posted_before_its_ep_changed_pz_takes_nothing => pair(sends_to_another_pz, changes_pz_before_use),
+        "spec/events 8.2": fault_free_does_not_disturb_what_is_done => pair(frees_after_completion, loses_nothing),
+        "spec/events 4.3": fault_reads_without_a_depth_are_refused => pair(reads_without_depth, is_read_anyhow),
+        "spec/events 4.3": fault_reads_beyond_the_depth_of_the_target => pair(reads_beyond_the_target, serves_one_read),
+        "spec/events 4.3": fault_reads_from_a_target_without_depth => pair(reads_from_no_depth, serves_no_read),
+        "spec/events 4.5": fault_peer_that_dies_loses_nothing_silently => pair(outlives, dies).only_two(),
     ]
 }
 
@@ -148,8 +148,8 @@ fn sends_to_another_pz(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// The receive fails when it is used (events 7), or is flushed already, with the queue pair that the change has replaced
-/// (endpoints 5.3).
+/// The receive fails when it is used (spec/events 7), or is flushed already, with the queue pair that the change has replaced
+/// (spec/endpoints 5.3).
 fn changes_pz_before_use(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();

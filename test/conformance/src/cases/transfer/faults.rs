@@ -1,4 +1,4 @@
-//! Transfers that fail: every status that can be provoked, by every cause (events 4.5).
+//! Transfers that fail: every status that can be provoked, by every cause (spec/events 4.5).
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
@@ -59,13 +59,13 @@ const REMOTE: [(Remote, &str); 9] = [
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "events 4.5": fault_message_longer_by_a_byte => pair(|ctx| sends_too_much(ctx, 101), |ctx| takes_too_little(ctx, 100)),
-        "events 4.5": fault_message_to_a_receive_of_nothing => pair(|ctx| sends_too_much(ctx, 1), |ctx| takes_too_little(ctx, 0)),
-        "events 4.5": fault_message_of_many_pieces_into_a_small_receive => pair(|ctx| sends_too_much(ctx, 300_000), |ctx| takes_too_little(ctx, 100)),
-        "events 4.5": fault_message_longer_than_a_large_receive => pair(|ctx| sends_too_much(ctx, 300_000), |ctx| takes_too_little(ctx, 299_999)),
-        "events 4.5": fault_too_long_comes_after_what_fitted => pair(sends_fitting_then_not, takes_two_then_not),
-        "events 4.5": fault_too_long_waits_for_its_receive => pair(sends_too_much_early, takes_too_little_late),
-        "events 8.1": fault_memory_that_is_gone_is_an_error_of_the_writer => pair(writes_to_gone, takes_memory_away),
+        "spec/events 4.5": fault_message_longer_by_a_byte => pair(|ctx| sends_too_much(ctx, 101), |ctx| takes_too_little(ctx, 100)),
+        "spec/events 4.5": fault_message_to_a_receive_of_nothing => pair(|ctx| sends_too_much(ctx, 1), |ctx| takes_too_little(ctx, 0)),
+        "spec/events 4.5": fault_message_of_many_pieces_into_a_small_receive => pair(|ctx| sends_too_much(ctx, 300_000), |ctx| takes_too_little(ctx, 100)),
+        "spec/events 4.5": fault_message_longer_than_a_large_receive => pair(|ctx| sends_too_much(ctx, 300_000), |ctx| takes_too_little(ctx, 299_999)),
+        "spec/events 4.5": fault_too_long_comes_after_what_fitted => pair(sends_fitting_then_not, takes_two_then_not),
+        "spec/events 4.5": fault_too_long_waits_for_its_receive => pair(sends_too_much_early, takes_too_little_late),
+        "spec/events 8.1": fault_memory_that_is_gone_is_an_error_of_the_writer => pair(writes_to_gone, takes_memory_away),
     ];
     for (fault, words) in LOCAL {
         let ops = if fault == Local::NoWrite { &[Op::Read, Op::Recv][..] } else { &Op::ALL[..] };
@@ -75,13 +75,13 @@ pub(crate) fn cases() -> Vec<Case> {
                 _ => pair(move |ctx| requests_from(ctx, op, fault), loses),
             };
             let word = if op == Op::Recv { "receive" } else { op.word() };
-            all.push(case.named(format!("fault_local_{word}_by_{words}")).proves("events 4.5"));
+            all.push(case.named(format!("fault_local_{word}_by_{words}")).proves("spec/events 4.5"));
         }
     }
     for (fault, words) in REMOTE {
         for op in Op::RDMA {
             let case = pair(move |ctx| is_denied(ctx, op), move |ctx| denies(ctx, op, fault));
-            all.push(case.named(format!("fault_remote_{}_by_{words}", op.word())).proves("events 4.5"));
+            all.push(case.named(format!("fault_remote_{}_by_{words}", op.word())).proves("spec/events 4.5"));
             let slow = pair(
                 move |ctx| {
                     without_kernel_copies();
@@ -93,12 +93,12 @@ pub(crate) fn cases() -> Vec<Case> {
                 },
             );
             let name = format!("fault_remote_{}_by_{words}_without_kernel_copies", op.word());
-            all.push(slow.only_two().named(name).proves("events 4.5"));
+            all.push(slow.only_two().named(name).proves("spec/events 4.5"));
         }
     }
     for op in Op::REQUESTS {
         let case = pair(move |ctx| exceeds_the_adapter(ctx, op), loses);
-        all.push(case.named(format!("fault_{}_longer_than_the_adapter_can", op.word())).proves("events 4.5"));
+        all.push(case.named(format!("fault_{}_longer_than_the_adapter_can", op.word())).proves("spec/events 4.5"));
     }
     all
 }

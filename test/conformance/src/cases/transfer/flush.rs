@@ -1,4 +1,4 @@
-//! What becomes of posted work when a connection ends (events 4.7): flushed in order, drained, kept, or gone with its EP.
+//! What becomes of posted work when a connection ends (spec/events 4.7): flushed in order, drained, kept, or gone with its EP.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
@@ -7,23 +7,23 @@ use super::ends::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "events 4.7": flush_by_an_abrupt_disconnect => pair(leaves_abruptly, is_left),
-        "events 4.7": flush_has_no_success_after_a_failure => pair(leaves_in_the_middle, is_left_in_the_middle),
-        "events 4.7": flush_after_a_graceful_disconnect_has_drained => pair(leaves_gracefully, is_left_gracefully),
-        "events 4.7": flush_waits_for_requests_of_a_graceful_disconnect => pair(drains_slowly, receives_slowly),
-        "events 4.7": flush_of_receives_by_a_refused_connection => pair(is_rejected, rejects),
-        "events 4.7": flush_of_receives_by_an_abandoned_connection,
-        "events 4.7": flush_by_reset_keeps_receives_of_an_unconnected_ep => pair(resets_then_receives, sends_after_reset),
-        "events 4.7": flush_then_reset_then_connect_again => pair(connects_again, listens_again),
-        "events 4.7": flush_by_ep_free_lets_the_evds_go => pair(frees_its_ep, is_left_by_a_freed_ep),
-        "events 4.7": flush_events_outlive_their_ep,
-        "events 12.11": flush_by_freeing_everything_with_work_posted,
-        "events 12.19": flush_marker_comes_after_everything_else => pair(marks, is_marked),
-        "events 4.7": flush_of_markers_as_many_as_the_queue_is_deep,
+        "spec/events 4.7": flush_by_an_abrupt_disconnect => pair(leaves_abruptly, is_left),
+        "spec/events 4.7": flush_has_no_success_after_a_failure => pair(leaves_in_the_middle, is_left_in_the_middle),
+        "spec/events 4.7": flush_after_a_graceful_disconnect_has_drained => pair(leaves_gracefully, is_left_gracefully),
+        "spec/events 4.7": flush_waits_for_requests_of_a_graceful_disconnect => pair(drains_slowly, receives_slowly),
+        "spec/events 4.7": flush_of_receives_by_a_refused_connection => pair(is_rejected, rejects),
+        "spec/events 4.7": flush_of_receives_by_an_abandoned_connection,
+        "spec/events 4.7": flush_by_reset_keeps_receives_of_an_unconnected_ep => pair(resets_then_receives, sends_after_reset),
+        "spec/events 4.7": flush_then_reset_then_connect_again => pair(connects_again, listens_again),
+        "spec/events 4.7": flush_by_ep_free_lets_the_evds_go => pair(frees_its_ep, is_left_by_a_freed_ep),
+        "spec/events 4.7": flush_events_outlive_their_ep,
+        "spec/events 12.11": flush_by_freeing_everything_with_work_posted,
+        "spec/events 12.19": flush_marker_comes_after_everything_else => pair(marks, is_marked),
+        "spec/events 4.7": flush_of_markers_as_many_as_the_queue_is_deep,
     ];
     all.extend(Op::ALL.map(|op| {
         let case = local(move |ctx| flushes_a_marker(ctx, op));
-        case.named(format!("flush_of_a_{}_posted_when_disconnected", op.word())).proves("events 4.7")
+        case.named(format!("flush_of_a_{}_posted_when_disconnected", op.word())).proves("spec/events 4.7")
     }));
     all
 }

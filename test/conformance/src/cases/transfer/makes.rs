@@ -7,15 +7,15 @@ use super::ends::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "consumers 5": transfer_receives_and_requests_on_one_evd => pair(echoes_on_one_evd, echoed),
-        "events 12.5": transfer_receives_posted_before_connecting => pair(connects_then_sends, posts_then_listens),
-        "events 12.7": transfer_evd_of_one_holds_all_posted_work => pair(sends_sixteen, receives_on_a_short_evd),
-        "events 12.8": transfer_zero_sizes_in_attributes_mean_unset => pair(moves_with_zeros, serves_with_zeros),
-        "events 4.4": transfer_sizes_in_attributes_refuse_nothing => pair(moves_beyond_its_sizes, serves_beyond),
-        "events 12.9": transfer_over_an_ep_of_no_attributes => pair(moves_by_default, serves_by_default),
-        "events 12.26": transfer_contexts_are_32_bits_and_pads_are_not_read => pair(moves_with_garbage, serves_by_default),
-        "events 4.8": transfer_without_a_request_evd_completes_silently => pair(requests_without_evd, serves_silent),
-        "events 4.8": transfer_without_a_receive_evd_completes_silently => pair(sends_to_silence, receives_without_evd),
+        "spec/consumers 5": transfer_receives_and_requests_on_one_evd => pair(echoes_on_one_evd, echoed),
+        "spec/events 12.5": transfer_receives_posted_before_connecting => pair(connects_then_sends, posts_then_listens),
+        "spec/events 12.7": transfer_evd_of_one_holds_all_posted_work => pair(sends_sixteen, receives_on_a_short_evd),
+        "spec/events 12.8": transfer_zero_sizes_in_attributes_mean_unset => pair(moves_with_zeros, serves_with_zeros),
+        "spec/events 4.4": transfer_sizes_in_attributes_refuse_nothing => pair(moves_beyond_its_sizes, serves_beyond),
+        "spec/events 12.9": transfer_over_an_ep_of_no_attributes => pair(moves_by_default, serves_by_default),
+        "spec/events 12.26": transfer_contexts_are_32_bits_and_pads_are_not_read => pair(moves_with_garbage, serves_by_default),
+        "spec/events 4.8": transfer_without_a_request_evd_completes_silently => pair(requests_without_evd, serves_silent),
+        "spec/events 4.8": transfer_without_a_receive_evd_completes_silently => pair(sends_to_silence, receives_without_evd),
     ]
 }
 
@@ -184,7 +184,7 @@ fn serves_three_ways(ctx: &Ctx, conn: &Conn, length: usize) {
 fn connect_lacking(ctx: &Ctx, has_recv: bool, has_request: bool) -> Conn {
     let make = |conn: &Conn| {
         let (ia, pz, mut attr) = (conn.ia.h(), conn.pz.h(), ep_attr());
-        // What has no EVD is asked for with a depth of 0 (endpoints 5.1); the library gives one of its own.
+        // What has no EVD is asked for with a depth of 0 (spec/endpoints 5.1); the library gives one of its own.
         attr.max_recv_dtos *= DAT_COUNT::from(has_recv);
         attr.max_request_dtos *= DAT_COUNT::from(has_request);
         let recv = if has_recv { conn.recv.h() } else { DAT_HANDLE_NULL };

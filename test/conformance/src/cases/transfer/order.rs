@@ -1,4 +1,4 @@
-//! What the order of posts promises (events 4.3): one case per row, by ways that messages and RDMA take.
+//! What the order of posts promises (spec/events 4.3): one case per row, by ways that messages and RDMA take.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
@@ -10,13 +10,13 @@ const SIZES: [usize; 3] = [64, 4096, 1 << 20];
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "events 4.3": order_sends_of_all_sizes_arrive_in_order => pair(sends_mixed, receives_mixed),
-        "events 4.3": order_sends_that_waited_arrive_in_order => pair(sends_early, receives_mixed_late),
-        "events 4.3": order_receives_are_filled_in_their_own_order => pair(sends_numbers, receives_numbers),
-        "events 4.3": order_completions_come_in_posting_order => pair(requests_mixed, serves_mixed),
-        "events 4.3": order_reads_complete_in_order => pair(reads_mixed, serves_mixed_reads),
-        "events 4.3": order_requests_wait_and_receives_do_not => pair(waits_with_a_send, sends_past_it),
-        "events 4.3": order_a_write_after_a_read_does_not_wait_for_ever => pair(reads_then_writes, serves_mixed_reads),
+        "spec/events 4.3": order_sends_of_all_sizes_arrive_in_order => pair(sends_mixed, receives_mixed),
+        "spec/events 4.3": order_sends_that_waited_arrive_in_order => pair(sends_early, receives_mixed_late),
+        "spec/events 4.3": order_receives_are_filled_in_their_own_order => pair(sends_numbers, receives_numbers),
+        "spec/events 4.3": order_completions_come_in_posting_order => pair(requests_mixed, serves_mixed),
+        "spec/events 4.3": order_reads_complete_in_order => pair(reads_mixed, serves_mixed_reads),
+        "spec/events 4.3": order_requests_wait_and_receives_do_not => pair(waits_with_a_send, sends_past_it),
+        "spec/events 4.3": order_a_write_after_a_read_does_not_wait_for_ever => pair(reads_then_writes, serves_mixed_reads),
     ];
     for size in SIZES {
         type Role = fn(&Ctx, usize);
@@ -30,21 +30,21 @@ pub(crate) fn cases() -> Vec<Case> {
         for (row, near, far) in rows {
             let name = |end: &str| format!("order_{row}_{size}_bytes{end}");
             let case = pair(move |ctx| near(ctx, size), move |ctx| far(ctx, size));
-            all.push(case.named(name("")).proves("events 4.3"));
+            all.push(case.named(name("")).proves("spec/events 4.3"));
             let slow = |role: Role| {
                 move |ctx: &Ctx| {
                     without_kernel_copies();
                     role(ctx, size);
                 }
             };
-            all.push(pair(slow(near), slow(far)).only_two().named(name("_without_kernel_copies")).proves("events 4.3"));
+            all.push(pair(slow(near), slow(far)).only_two().named(name("_without_kernel_copies")).proves("spec/events 4.3"));
         }
     }
     for depth in [1, 2, 4] {
         let near = move |ctx: &Ctx| reads_beyond_its_depth(ctx, depth);
         let case =
             pair(near, serves_mixed_reads).named(format!("order_reads_beyond_a_depth_of_{depth}_wait_their_turn"));
-        all.push(case.proves("events 4.3"));
+        all.push(case.proves("spec/events 4.3"));
         let slow = pair(
             move |ctx| {
                 without_kernel_copies();
@@ -56,7 +56,7 @@ pub(crate) fn cases() -> Vec<Case> {
             },
         );
         let name = format!("order_reads_beyond_a_depth_of_{depth}_without_kernel_copies");
-        all.push(slow.only_two().named(name).proves("events 4.3"));
+        all.push(slow.only_two().named(name).proves("spec/events 4.3"));
     }
     all
 }

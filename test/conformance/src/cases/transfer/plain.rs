@@ -9,26 +9,26 @@ use super::ends::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "events 5": transfer_send_arrives => pair(sends, receives),
-        "consumers 1": transfer_rdma_write_arrives_while_the_target_sleeps => pair(writes, watches).shares_ia(),
-        "consumers 1": transfer_send_arrives_while_the_receiver_calls_nothing => pair(sends_on_word, watches_recv),
-        "consumers 1": transfer_rdma_read_is_served_while_the_target_sleeps => pair(reads, lends),
-        "consumers 3": transfer_write_completion_means_placed => pair(writes_then_says, frees_when_told),
-        "consumers 4": transfer_send_waits_for_its_receive => pair(sends_on_word, posts_late),
-        "consumers 5": transfer_both_directions_at_once => pair(talks, talks),
-        "consumers 19": transfer_no_segments_and_no_list => pair(sends_nothing, receives_nothing),
-        "events 4.4": transfer_rdma_write_of_no_segments_needs_no_right => pair(writes_nothing, idles),
-        "events 4.4": transfer_rdma_read_of_no_segments_needs_no_right => pair(reads_nothing, idles),
-        "events 4.4": transfer_receive_fills_its_segments_from_the_front => pair(sends_ten, receives_in_four),
-        "events 4.4": transfer_receive_longer_than_the_message => pair(sends_ten, receives_in_a_page),
-        "events 4.2": transfer_cookies_come_back_unchanged => pair(sends_odd_cookies, receives_odd_cookies),
-        "events 4.2": transfer_buffer_is_free_after_its_completion => pair(reuses_its_buffer, receives_all_values),
-        "events 12.33": transfer_one_buffer_is_posted_many_times => pair(sends_the_same, receives_into_the_same),
-        "events 12.33": transfer_one_buffer_is_read_into_many_times => pair(reads_the_same, lends),
-        "events 12.4": transfer_sends_from_memory_without_local_read => pair(sends_from_write_only, receives_ten),
-        "events 12.4": transfer_writes_from_memory_without_any_right => pair(writes_from_nothing, takes_a_write),
-        "events 12.31": transfer_progress_by_dequeue_alone => pair(sends_and_polls, receives_and_polls),
-        "events 12.20": transfer_flushed_work_alone_never_breaks => pair(flushes_quietly, posts_and_is_left),
+        "spec/events 5": transfer_send_arrives => pair(sends, receives),
+        "spec/consumers 1": transfer_rdma_write_arrives_while_the_target_sleeps => pair(writes, watches).shares_ia(),
+        "spec/consumers 1": transfer_send_arrives_while_the_receiver_calls_nothing => pair(sends_on_word, watches_recv),
+        "spec/consumers 1": transfer_rdma_read_is_served_while_the_target_sleeps => pair(reads, lends),
+        "spec/consumers 3": transfer_write_completion_means_placed => pair(writes_then_says, frees_when_told),
+        "spec/consumers 4": transfer_send_waits_for_its_receive => pair(sends_on_word, posts_late),
+        "spec/consumers 5": transfer_both_directions_at_once => pair(talks, talks),
+        "spec/consumers 19": transfer_no_segments_and_no_list => pair(sends_nothing, receives_nothing),
+        "spec/events 4.4": transfer_rdma_write_of_no_segments_needs_no_right => pair(writes_nothing, idles),
+        "spec/events 4.4": transfer_rdma_read_of_no_segments_needs_no_right => pair(reads_nothing, idles),
+        "spec/events 4.4": transfer_receive_fills_its_segments_from_the_front => pair(sends_ten, receives_in_four),
+        "spec/events 4.4": transfer_receive_longer_than_the_message => pair(sends_ten, receives_in_a_page),
+        "spec/events 4.2": transfer_cookies_come_back_unchanged => pair(sends_odd_cookies, receives_odd_cookies),
+        "spec/events 4.2": transfer_buffer_is_free_after_its_completion => pair(reuses_its_buffer, receives_all_values),
+        "spec/events 12.33": transfer_one_buffer_is_posted_many_times => pair(sends_the_same, receives_into_the_same),
+        "spec/events 12.33": transfer_one_buffer_is_read_into_many_times => pair(reads_the_same, lends),
+        "spec/events 12.4": transfer_sends_from_memory_without_local_read => pair(sends_from_write_only, receives_ten),
+        "spec/events 12.4": transfer_writes_from_memory_without_any_right => pair(writes_from_nothing, takes_a_write),
+        "spec/events 12.31": transfer_progress_by_dequeue_alone => pair(sends_and_polls, receives_and_polls),
+        "spec/events 12.20": transfer_flushed_work_alone_never_breaks => pair(flushes_quietly, posts_and_is_left),
     ]
 }
 
@@ -85,7 +85,7 @@ fn watches_recv(ctx: &Ctx) {
     conn.post_recv(2, memory.segment(0, 5000));
     memory.spin_for(4999, 3);
     ctx.meet();
-    // Taken no later than its last byte shows (consumers 2): not waited for.
+    // Taken no later than its last byte shows (spec/consumers 2): not waited for.
     let event = dequeue(conn.recv.h()).expect("the completion is there when the last byte is");
     check_dto(&event.dto(), 2, DAT_DTO_SUCCESS, 5000);
     memory.expect_all(0, 5000, 3);

@@ -1,4 +1,4 @@
-//! What a post is refused for (events 4.8), in families over the four calls, and how deep its queue is (events 4.4).
+//! What a post is refused for (spec/events 4.8), in families over the four calls, and how deep its queue is (spec/events 4.4).
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -37,28 +37,28 @@ const WRONG: [(Wrong, &str); 10] = [
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "events 4.4": post_recvs_as_deep_as_asked_and_no_deeper_than_said,
-        "events 12.28": post_recvs_until_refused_then_reset,
-        "events 4.4": post_recv_slot_is_free_at_its_completion => pair(sends_one_by_one, refills_its_queue),
-        "events 4.4": post_requests_as_deep_as_asked_then_all_complete => pair(fills_its_queue, empties_it),
-        "events 4.4": post_slots_of_suppressed_requests_are_free_without_an_event => pair(fills_by_suppressed, empties_it),
-        "events 4.4": post_depth_of_one_request => pair(posts_one_at_a_time, empties_one_by_one),
-        "events 4.4": post_of_the_asked_depth_on_evds_of_that_length => pair(runs_at_full_depth, serves_full_depth),
+        "spec/events 4.4": post_recvs_as_deep_as_asked_and_no_deeper_than_said,
+        "spec/events 12.28": post_recvs_until_refused_then_reset,
+        "spec/events 4.4": post_recv_slot_is_free_at_its_completion => pair(sends_one_by_one, refills_its_queue),
+        "spec/events 4.4": post_requests_as_deep_as_asked_then_all_complete => pair(fills_its_queue, empties_it),
+        "spec/events 4.4": post_slots_of_suppressed_requests_are_free_without_an_event => pair(fills_by_suppressed, empties_it),
+        "spec/events 4.4": post_depth_of_one_request => pair(posts_one_at_a_time, empties_one_by_one),
+        "spec/events 4.4": post_of_the_asked_depth_on_evds_of_that_length => pair(runs_at_full_depth, serves_full_depth),
     ];
     for (wrong, words) in WRONG {
         let all_ops = Op::ALL.into_iter().filter(|op| wrong != Wrong::NoRemote || Op::RDMA.contains(op));
         all.extend(all_ops.map(|op| {
             let case = local(move |ctx| is_refused(ctx, op, wrong));
-            case.named(format!("post_{}_refuses_{words}", op.word())).proves("events 4.8")
+            case.named(format!("post_{}_refuses_{words}", op.word())).proves("spec/events 4.8")
         }));
     }
     for op in Op::REQUESTS {
         let case = local(move |ctx| is_refused_when_full(ctx, op));
-        all.push(case.named(format!("post_{}_refuses_when_the_queue_is_full", op.word())).proves("events 4.8"));
+        all.push(case.named(format!("post_{}_refuses_when_the_queue_is_full", op.word())).proves("spec/events 4.8"));
     }
     for op in Op::ALL {
         let case = local(move |ctx| takes_its_own_limit(ctx, op));
-        all.push(case.named(format!("post_{}_has_its_own_limit_of_segments", op.word())).proves("events 4.4"));
+        all.push(case.named(format!("post_{}_has_its_own_limit_of_segments", op.word())).proves("spec/events 4.4"));
     }
     all
 }
