@@ -25,7 +25,7 @@
 //!     cases![
 //!         "spec/events 2.5": evd_wait_zero_timeout_is_timeout_expired,      // local, the function has the case's name
 //!         "spec/consumers 13": connect_both_hear => pair(near, far),        // two roles
-//!         "spec/events 7.1": rmr_binds => local(binds).needs(Need::Rmr).limit(40),
+//!         "spec/events 9.2": rmr_binds => local(binds).needs(Need::Rmr).limit(40),
 //!     ]
 //! }
 //!

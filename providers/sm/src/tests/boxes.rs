@@ -1,4 +1,4 @@
-//! What the design asks for and no other test shows: `docs/sm.md` names each box with its test.
+//! What the design asks for and no other test shows: `docs/spec/requirements-sm.md` names each box with its test.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! What the design asks for and no other test shows: `docs/usnic.md` names each box with its test.
+//! What the design asks for and no other test shows: `docs/spec/requirements-usnic.md` names each box with its test.
 
 use std::process::Command;
 

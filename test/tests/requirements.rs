@@ -1,26 +1,24 @@
-//! `docs/sm.md` and `docs/usnic.md` have a row for each box of their provider's design: none is missing, and the files and tests
-//! that they name are there.
-//!
-//! Reads sources only. That the tests pass is the business of those who run them.
+//! Checks `docs/spec/requirements-sm.md` and `requirements-usnic.md`: each numbered requirement has a row, and the files and tests
+//! that a row names exist. Reads sources only; it does not run those tests.
 #![forbid(unsafe_code)]
 
 use std::fs;
 
 use dapl_test::stage::workspace;
 
-/// A page that is held against the sources.
+/// A page of requirements.
 struct Page {
     path: &'static str,
-    /// All boxes, by prefix, in the order of the page.
-    boxes: &'static [(&'static str, usize)],
+    /// Prefix and number of the requirements, in the order of the page.
+    requirements: &'static [(&'static str, usize)],
 }
 
 const PAGES: [Page; 2] = [
-    Page { path: "docs/sm.md", boxes: &[("SM", 22), ("CM", 11)] },
-    Page { path: "docs/usnic.md", boxes: &[("US", 12), ("UR", 8)] },
+    Page { path: "docs/spec/requirements-sm.md", requirements: &[("SM", 22), ("CM", 11)] },
+    Page { path: "docs/spec/requirements-usnic.md", requirements: &[("US", 12), ("UR", 8)] },
 ];
 
-/// Packages whose unit tests are named by their modules, and where their sources are.
+/// Packages whose unit tests are named by module path, and their source folders.
 const PACKAGES: [(&str, &str); 5] = [
     ("dapl::", "dapl/src"),
     ("dapl_software::", "providers/common/src"),
@@ -29,7 +27,7 @@ const PACKAGES: [(&str, &str); 5] = [
     ("datinfo::", "dat/datinfo/src"),
 ];
 
-/// The checks of `cargo xtask test net`, and where they are.
+/// The prefix of the checks of `cargo xtask test net`, and the files that define them.
 const CHECKS: (&str, [&str; 4]) = (
     "net::",
     [
@@ -40,7 +38,7 @@ const CHECKS: (&str, [&str; 4]) = (
     ],
 );
 
-/// A row of a page: a box, or something else that has files and tests.
+/// A table row that names files and tests.
 struct Row {
     name: String,
     does: String,
@@ -53,7 +51,7 @@ fn read(path: &str) -> Option<String> {
 }
 
 impl Page {
-    /// All rows of four cells; headings and what is below them have others, or no names in them.
+    /// All table rows of four cells, without the heading rows.
     fn rows(&self) -> Vec<Row> {
         let page = read(self.path).unwrap_or_else(|| panic!("{} is in the repository", self.path));
         let names = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect();
@@ -69,13 +67,13 @@ impl Page {
         page.lines().filter_map(row).collect()
     }
 
-    fn is_box(&self, row: &Row) -> bool {
-        self.boxes.iter().any(|(prefix, _)| row.name.starts_with(&format!("{prefix}-")))
+    fn is_requirement(&self, row: &Row) -> bool {
+        self.requirements.iter().any(|(prefix, _)| row.name.starts_with(&format!("{prefix}-")))
     }
 }
 
-/// The files where a test of this path may be, and its name.
-fn places(path: &str) -> (Vec<String>, &str) {
+/// The files that may define the test with this path, and the test's name.
+fn candidate_files(path: &str) -> (Vec<String>, &str) {
     let Some((place, name)) = path.rsplit_once("::") else { return (Vec::new(), path) };
     if place.ends_with(".rs") {
         return (vec![place.into()], name);
@@ -86,28 +84,33 @@ fn places(path: &str) -> (Vec<String>, &str) {
     let package = PACKAGES.iter().find_map(|(package, sources)| Some((place.strip_prefix(package)?, sources)));
     let Some((module, sources)) = package else { return (Vec::new(), name) };
     let path = |module: &str| module.replace("::", "/");
-    let mut places = vec![format!("{sources}/{}.rs", path(module)), format!("{sources}/{}/mod.rs", path(module))];
-    // At the foot of its room, or in a file of its own that the room names.
-    if let Some(room) = ["::tests", "::interleavings"].iter().find_map(|foot| module.strip_suffix(foot)) {
-        let room = path(room);
-        places.extend(
-            [format!("{room}.rs"), format!("{room}/mod.rs"), format!("{room}_tests.rs"), format!("tests/{room}.rs")]
-                .map(|file| format!("{sources}/{file}")),
+    let mut files = vec![format!("{sources}/{}.rs", path(module)), format!("{sources}/{}/mod.rs", path(module))];
+    // A `tests` module is at the foot of its parent module's file, or in a file of its own.
+    if let Some(parent) = ["::tests", "::interleavings"].iter().find_map(|suffix| module.strip_suffix(suffix)) {
+        let parent = path(parent);
+        files.extend(
+            [
+                format!("{parent}.rs"),
+                format!("{parent}/mod.rs"),
+                format!("{parent}_tests.rs"),
+                format!("tests/{parent}.rs"),
+            ]
+            .map(|file| format!("{sources}/{file}")),
         );
     }
-    (places, name)
+    (files, name)
 }
 
-/// Is this there? A test of ours, or checks that `cargo xtask test net` finds by this name.
-fn is_there(test: &str) -> bool {
+/// Whether a test, or a check or group of checks of `cargo xtask test net`, has this path.
+fn exists(test: &str) -> bool {
     if let Some(check) = test.strip_prefix(CHECKS.0) {
         return CHECKS.1.iter().filter_map(|place| read(place)).any(|text| has_check(&text, check));
     }
-    let (places, name) = places(test);
-    places.iter().filter_map(|place| read(place)).any(|text| has_test(&text, name))
+    let (files, name) = candidate_files(test);
+    files.iter().filter_map(|place| read(place)).any(|text| has_test(&text, name))
 }
 
-/// Is there a check of this name, or a group of them? The names of a group may be made of those of a list.
+/// Whether the text defines a check or a group of checks of this name. A group may be built from a list of names.
 fn has_check(text: &str, name: &str) -> bool {
     let (group, item) = name.split_once("::").unwrap_or((name, ""));
     let is_listed = text.contains(&format!("format!(\"{group}::{{")) && text.contains(&format!("(\"{item}\","));
@@ -115,7 +118,7 @@ fn has_check(text: &str, name: &str) -> bool {
     text.contains(&format!("Check::new(\"{name}\",")) || if item.is_empty() { has_group() } else { is_listed }
 }
 
-/// Is there a test of this name in the text? `#[test]` above the function, or a case of a conformance list.
+/// Whether the text defines a test of this name: a function under `#[test]`, or a case of a conformance list.
 fn has_test(text: &str, name: &str) -> bool {
     let is_function = |at: usize| {
         let above = text[..at].trim_end();
@@ -131,49 +134,49 @@ fn has_test(text: &str, name: &str) -> bool {
 }
 
 #[test]
-fn every_box_has_its_row() {
+fn every_requirement_has_a_row() {
     for page in PAGES {
         let rows = page.rows();
-        let found: Vec<_> = rows.iter().filter(|row| page.is_box(row)).map(|row| row.name.as_str()).collect();
-        let all = page.boxes.iter().flat_map(|(prefix, count)| (1..=*count).map(move |n| format!("{prefix}-{n}")));
+        let found: Vec<_> = rows.iter().filter(|row| page.is_requirement(row)).map(|row| row.name.as_str()).collect();
+        let all =
+            page.requirements.iter().flat_map(|(prefix, count)| (1..=*count).map(move |n| format!("{prefix}-{n}")));
         assert_eq!(found, all.collect::<Vec<_>>(), "{}", page.path);
         for row in rows {
-            let says_all = !row.does.is_empty() && !row.files.is_empty() && !row.tests.is_empty();
-            assert!(says_all, "{}: {} says too little", page.path, row.name);
+            let is_complete = !row.does.is_empty() && !row.files.is_empty() && !row.tests.is_empty();
+            assert!(is_complete, "{}: {} has an empty cell", page.path, row.name);
         }
     }
 }
 
 #[test]
-fn the_files_and_tests_of_every_row_are_there() {
+fn files_and_tests_of_every_row_exist() {
     let mut wrong = Vec::new();
     for row in PAGES.iter().flat_map(Page::rows) {
         for file in row.files.iter().filter(|file| read(file).is_none()) {
-            wrong.push(format!("{}: there is no {file}", row.name));
+            wrong.push(format!("{}: no file {file}", row.name));
         }
-        for test in row.tests.iter().filter(|test| !is_there(test)) {
-            wrong.push(format!("{}: there is no test {test}", row.name));
+        for test in row.tests.iter().filter(|test| !exists(test)) {
+            wrong.push(format!("{}: no test {test}", row.name));
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[test]
-fn what_is_no_test_is_not_taken_for_one() {
-    let text =
-        "#[test]\nfn real() {\n}\nfn helper() {}\n// fn told() is not\n\"a 1\": case => pair(x, y),\n\"a 2\": bare,\n";
+fn finds_tests_only() {
+    let text = "#[test]\nfn real() {\n}\nfn helper() {}\n// fn remark() is not\n\"a 1\": case => pair(x, y),\n\"a 2\": bare,\n";
     for name in ["real", "case", "bare"] {
         assert!(has_test(text, name), "{name}");
     }
-    for name in ["helper", "told", "pair", "rea", "absent", "x"] {
+    for name in ["helper", "remark", "pair", "rea", "absent", "x"] {
         assert!(!has_test(text, name), "{name}");
     }
-    assert_eq!(places("daplother::absent").0, Vec::<String>::new());
-    assert!(!is_there("daplsm::absent") && !is_there("daplusnic::ranges::tests::absent") && !is_there("net::absent"));
+    assert_eq!(candidate_files("daplother::absent").0, Vec::<String>::new());
+    assert!(!exists("daplsm::absent") && !exists("daplusnic::ranges::tests::absent") && !exists("net::absent"));
 }
 
 #[test]
-fn what_is_no_check_is_not_taken_for_one() {
+fn finds_checks_only() {
     let text = "Check::new(\"one::plain\", run);\n(\"listed\", &[]),\nCheck::new(format!(\"many::{name}\"), run);\n";
     for name in ["one::plain", "one", "many", "many::listed"] {
         assert!(has_check(text, name), "{name}");
