@@ -15,11 +15,11 @@ pub use dat_knobs::{Knob, SM, Table, USNIC, VERBS, Values};
 use dapl::runtime::logger::secure_variable;
 
 /// Variables that nobody reads have been told; they are the same for every IA of the process.
-static TOLD: AtomicBool = AtomicBool::new(false);
+static UNKNOWN_REPORTED: AtomicBool = AtomicBool::new(false);
 
 /// From `ia_params` and the environment.
-pub fn read(table: &'static Table, params: &str) -> Given<'static> {
-    if !TOLD.swap(true, Ordering::Relaxed) {
+pub fn read(table: &'static Table, params: &str) -> SettingValues<'static> {
+    if !UNKNOWN_REPORTED.swap(true, Ordering::Relaxed) {
         let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
         // In a set-uid program none can be read, so none is misspelt either.
         let names = names.filter(|name| secure_variable(name).is_some());
@@ -33,7 +33,7 @@ pub fn read(table: &'static Table, params: &str) -> Given<'static> {
 }
 
 /// From `ia_params` and whatever says what a variable is.
-pub fn parse<'a>(table: &'static Table, params: &str, variable: &'a dyn Fn(&str) -> Option<String>) -> Given<'a> {
+pub fn parse<'a>(table: &'static Table, params: &str, variable: &'a dyn Fn(&str) -> Option<String>) -> SettingValues<'a> {
     let (words, odd) = table.split(params);
     for word in odd {
         match word.split_once('=') {
@@ -44,7 +44,7 @@ pub fn parse<'a>(table: &'static Table, params: &str, variable: &'a dyn Fn(&str)
             _ => log::warn!("ia_params: \"{word}\" is one word too many; a setting is name=value"),
         }
     }
-    Given { table, words, variable }
+    SettingValues { table, words, variable }
 }
 
 fn list(table: &Table, name: impl Fn(&Knob) -> &str) -> String {
@@ -52,19 +52,19 @@ fn list(table: &Table, name: impl Fn(&Knob) -> &str) -> String {
 }
 
 /// What was given, by words of `ia_params` and by the environment.
-pub struct Given<'a> {
+pub struct SettingValues<'a> {
     table: &'static Table,
     words: Vec<(&'static str, String)>,
     variable: &'a dyn Fn(&str) -> Option<String>,
 }
 
-impl std::fmt::Debug for Given<'_> {
+impl std::fmt::Debug for SettingValues<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Given").field("words", &self.words).finish_non_exhaustive()
+        f.debug_struct("SettingValues").field("words", &self.words).finish_non_exhaustive()
     }
 }
 
-impl Given<'_> {
+impl SettingValues<'_> {
     /// The text of a setting, and where it stands.
     pub fn text(&self, name: &str) -> Option<(String, String)> {
         let variable = self.table.named(name)?.variable;

@@ -21,7 +21,7 @@ use dapl::error::{Error, Result};
 use dapl::provider::SharedCookie;
 
 /// Far longer than anybody holds the exclusive lock, unless it was stopped in between.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// A little longer than that lock is held as a rule.
 const RETRY: Duration = Duration::from_micros(100);
 
@@ -49,7 +49,7 @@ struct Member {
 }
 
 /// What a try to join came to.
-enum Tried {
+enum JoinOutcome {
     Joined(Member),
     /// Somebody is just making or removing the file.
     Again,
@@ -71,37 +71,37 @@ impl SharedNames {
     /// Errors: `InvalidParameter(4)` for another length.
     pub fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Membership> {
         let name: String = cookie.iter().map(|byte| format!("{byte:02x}")).collect();
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + LOCK_TIMEOUT;
         loop {
-            let names = SharedNames { base: self.base.make()?, cleaned: self.cleaned.clone() };
+            let names = SharedNames { base: self.base.create()?, cleaned: self.cleaned.clone() };
             let path = names.path().join(&name);
             names.cleaned.call_once(|| names.clean(usize::MAX));
             let tried = names.try_join(&path, length);
-            match tried.map_err(|error| names.base.refused("note shared memory in", &path, &error))? {
-                Tried::Joined(member) => {
-                    names.base.at_exit_if_last(&member.path, &member.file);
+            match tried.map_err(|error| names.base.report_failure("note shared memory in", &path, &error))? {
+                JoinOutcome::Joined(member) => {
+                    names.base.remove_at_exit_if_last(&member.path, &member.file);
                     return Ok(Membership { _member: member });
                 }
-                Tried::OtherLength => return Err(Error::InvalidParameter(4)),
-                Tried::Again if Instant::now() > until => {
+                JoinOutcome::OtherLength => return Err(Error::InvalidParameter(4)),
+                JoinOutcome::Again if Instant::now() > until => {
                     log::error!("cannot note shared memory in {}: somebody keeps it locked", path.display());
                     return Err(Error::Internal);
                 }
-                Tried::Again => std::thread::sleep(RETRY),
+                JoinOutcome::Again => std::thread::sleep(RETRY),
             }
         }
     }
 
-    fn try_join(&self, path: &Path, length: u64) -> std::io::Result<Tried> {
+    fn try_join(&self, path: &Path, length: u64) -> std::io::Result<JoinOutcome> {
         let _ = DirBuilder::new().mode(0o700).create(self.path());
         let mut file = match self.open(path) {
             Ok(file) => file,
-            Err(Errno::NOENT) => return Ok(Tried::Again), // an empty `shared` was just removed
+            Err(Errno::NOENT) => return Ok(JoinOutcome::Again), // an empty `shared` was just removed
             Err(e) => return Err(e.into()),
         };
         if lock(&file) {
             if !is_at(&file, path) {
-                return Ok(Tried::Again);
+                return Ok(JoinOutcome::Again);
             }
             file.set_len(0)?;
             file.rewind()?;
@@ -110,17 +110,17 @@ impl SharedNames {
         // From the exclusive lock to a shared one is not one step: somebody else may have come between, so all is looked at
         // again.
         if flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
-            return Ok(Tried::Again);
+            return Ok(JoinOutcome::Again);
         }
         let member =
             Member { base: self.base.clone(), path: path.to_path_buf(), file: Arc::new(file), pid: std::process::id() };
         if !is_at(&member.file, path) {
-            return Ok(Tried::Again);
+            return Ok(JoinOutcome::Again);
         }
         Ok(match member.length() {
-            Some(known) if known == length => Tried::Joined(member),
-            Some(_) => Tried::OtherLength,
-            None => Tried::Again, // its maker died over it: alone with it, the next try writes it
+            Some(known) if known == length => JoinOutcome::Joined(member),
+            Some(_) => JoinOutcome::OtherLength,
+            None => JoinOutcome::Again, // its maker died over it: alone with it, the next try writes it
         })
     }
 
@@ -138,9 +138,9 @@ impl SharedNames {
     }
 
     /// Removes the directory of names, if there is none, and a base directory of our own if that is empty then.
-    pub fn leave(&self) {
+    pub fn remove_if_empty(&self) {
         let _ = fs::remove_dir(self.path());
-        self.base.leave();
+        self.base.remove_if_empty();
     }
 }
 
@@ -155,7 +155,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        base_dir::forget_lock(&self.file);
+        base_dir::cancel_exit_removal_of_lock(&self.file);
         // A forked child has the same lock: it must leave it to its parent.
         if std::process::id() == self.pid && lock(&self.file) && is_at(&self.file, &self.path) {
             let _ = fs::remove_file(&self.path);
@@ -167,9 +167,9 @@ impl Drop for Member {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base_dir::Kind;
+    use crate::base_dir::BaseDirKind;
 
-    const KIND: Kind = Kind { provider: "test", variable: "DAPL_TEST_DIR", default: "/tmp/dapl-shared-test" };
+    const KIND: BaseDirKind = BaseDirKind { provider: "test", variable: "DAPL_TEST_DIR", default: "/tmp/dapl-shared-test" };
 
     struct Scratch(PathBuf, SharedNames);
 
@@ -236,7 +236,7 @@ mod tests {
         let (scratch, elsewhere) = (Scratch::new("link"), Scratch::new("elsewhere"));
         fs::create_dir(&elsewhere.0).unwrap();
         fs::write(elsewhere.0.join("treasure"), "").unwrap();
-        scratch.1.base.make().unwrap();
+        scratch.1.base.create().unwrap();
         std::os::unix::fs::symlink(&elsewhere.0, scratch.1.path()).unwrap();
         assert!(scratch.join(1, 100).is_err());
         scratch.1.clean(usize::MAX);

@@ -19,7 +19,7 @@ use crate::memory::scatter_gather::Segments;
 
 /// A receive that no connection has taken yet.
 #[derive(Debug)]
-pub struct Buffer {
+pub struct SrqRecv {
     /// Where the message goes.
     pub segments: Segments,
     /// The consumer's cookie.
@@ -31,13 +31,13 @@ pub struct Buffer {
 pub struct SrqCore<W: ?Sized, J> {
     /// Its receives name memory of this protection domain.
     pub pd: u32,
-    inner: Mutex<Inner<W>>,
+    state: Mutex<SrqState<W>>,
     /// Receives in the queue, to be read without the lock.
     available: AtomicU32,
     sink: Weak<dyn SrqSink>,
     jobs: Arc<EngineQueue<J>>,
     /// How many queues the IA has.
-    alive: Arc<AtomicU32>,
+    queue_count: Arc<AtomicU32>,
 }
 
 /// Where the receives of a connection come from that has no queue of its own.
@@ -56,8 +56,8 @@ impl<W: ?Sized, J> std::fmt::Debug for Pool<W, J> {
     }
 }
 
-struct Inner<W: ?Sized> {
-    buffers: VecDeque<Buffer>,
+struct SrqState<W: ?Sized> {
+    buffers: VecDeque<SrqRecv>,
     waiters: VecDeque<Weak<W>>,
     max_recvs: u32,
     low: Low,
@@ -74,19 +74,19 @@ where
     W: ?Sized + Send + Sync + 'static,
     J: From<Arc<dyn Notify>> + Send + 'static,
 {
-    /// A queue, if `alive` counts fewer than `most`. Errors: `Exhausted(Srq)`.
+    /// A queue, if `queue_count` counts fewer than `max_queues`. Errors: `Exhausted(Srq)`.
     pub fn new(
         pd: u32,
         spec: SrqSpec,
         jobs: Arc<EngineQueue<J>>,
-        alive: Arc<AtomicU32>,
-        most: u32,
+        queue_count: Arc<AtomicU32>,
+        max_queues: u32,
     ) -> Result<Arc<Self>> {
-        let more = |alive| (alive < most).then_some(alive + 1);
-        alive.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).map_err(|_| Error::Exhausted(Resource::Srq))?;
+        let more = |queue_count| (queue_count < max_queues).then_some(queue_count + 1);
+        queue_count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).map_err(|_| Error::Exhausted(Resource::Srq))?;
         let (buffers, waiters, low) = (VecDeque::new(), VecDeque::new(), Low::default());
-        let inner = Mutex::new(Inner { buffers, waiters, max_recvs: spec.max_recvs, low });
-        Ok(Arc::new(SrqCore { pd, inner, available: AtomicU32::new(0), sink: spec.sink, jobs, alive }))
+        let state = Mutex::new(SrqState { buffers, waiters, max_recvs: spec.max_recvs, low });
+        Ok(Arc::new(SrqCore { pd, state, available: AtomicU32::new(0), sink: spec.sink, jobs, queue_count }))
     }
 
     /// Receives in the queue.
@@ -97,95 +97,95 @@ where
 
     /// Sets how many receives may be in the queue.
     pub fn resize(&self, max_recvs: u32) {
-        self.inner.lock().max_recvs = max_recvs;
+        self.state.lock().max_recvs = max_recvs;
     }
 
     /// Reports once that fewer than `limit` receives are left, at once if that is so already.
     pub fn watch(self: &Arc<Self>, limit: u32) {
-        let mut inner = self.inner.lock();
-        inner.low = Low::new(limit);
-        let left = inner.buffers.len();
-        self.check_low(left, &mut inner.low);
+        let mut state = self.state.lock();
+        state.low = Low::new(limit);
+        let left = state.buffers.len();
+        self.check_low(left, &mut state.low);
     }
 
     /// Adds a receive. True: a connection waits for one. Errors: `Exhausted(Memory)` for a full queue.
-    pub fn push(&self, buffer: Buffer) -> Result<bool> {
-        let mut inner = self.inner.lock();
-        inner.check_room()?;
-        self.add(&mut inner, buffer);
-        Ok(!inner.waiters.is_empty())
+    pub fn push(&self, buffer: SrqRecv) -> Result<bool> {
+        let mut state = self.state.lock();
+        state.check_capacity()?;
+        self.add(&mut state, buffer);
+        Ok(!state.waiters.is_empty())
     }
 
     /// Adds a receive if no connection waits for one; else offers it to the waiters in turn. `offer` returns it from a
     /// connection that no longer wants it. Errors: `Exhausted(Memory)` for a full queue.
-    pub fn push_or_hand_over(&self, mut buffer: Buffer, offer: impl Fn(&W, Buffer) -> Option<Buffer>) -> Result<()> {
-        let mut inner = self.inner.lock();
-        inner.check_room()?;
+    pub fn push_or_hand_over(&self, mut buffer: SrqRecv, offer: impl Fn(&W, SrqRecv) -> Option<SrqRecv>) -> Result<()> {
+        let mut state = self.state.lock();
+        state.check_capacity()?;
         loop {
-            let Some(first) = inner.first() else {
-                self.add(&mut inner, buffer);
+            let Some(first) = state.first() else {
+                self.add(&mut state, buffer);
                 return Ok(());
             };
-            drop(inner);
+            drop(state);
             match offer(&first, buffer) {
                 Some(back) => buffer = back,
                 None => return Ok(()),
             }
-            inner = self.inner.lock();
+            state = self.state.lock();
         }
     }
 
     /// The first waiter whose connection still exists. It waits no more.
     pub fn next_waiter(&self) -> Option<Arc<W>> {
-        self.inner.lock().first()
+        self.state.lock().first()
     }
 
     /// Takes a receive; `waiter` waits no more then.
-    pub fn take(self: &Arc<Self>, waiter: &Weak<W>) -> Option<Buffer> {
-        let mut inner = self.inner.lock();
-        let buffer = self.pop(&mut inner)?;
-        inner.waiters.retain(|known| !known.ptr_eq(waiter));
+    pub fn take(self: &Arc<Self>, waiter: &Weak<W>) -> Option<SrqRecv> {
+        let mut state = self.state.lock();
+        let buffer = self.pop(&mut state)?;
+        state.waiters.retain(|known| !known.ptr_eq(waiter));
         Some(buffer)
     }
 
     /// Takes a receive; if there is none, `waiter` waits from now on.
-    pub fn take_or_wait(self: &Arc<Self>, waiter: &Weak<W>) -> Option<Buffer> {
-        let mut inner = self.inner.lock();
-        let buffer = self.pop(&mut inner);
+    pub fn take_or_wait(self: &Arc<Self>, waiter: &Weak<W>) -> Option<SrqRecv> {
+        let mut state = self.state.lock();
+        let buffer = self.pop(&mut state);
         if buffer.is_none() {
-            inner.waiters.push_back(waiter.clone());
+            state.waiters.push_back(waiter.clone());
         }
         buffer
     }
 
     /// `waiter` waits for a receive, unless it does already. It has to try [`take`](Self::take) once more after this.
     pub fn wait(&self, waiter: &Weak<W>) {
-        let mut inner = self.inner.lock();
-        if !inner.waiters.iter().any(|known| known.ptr_eq(waiter)) {
-            inner.waiters.push_back(waiter.clone());
+        let mut state = self.state.lock();
+        if !state.waiters.iter().any(|known| known.ptr_eq(waiter)) {
+            state.waiters.push_back(waiter.clone());
         }
     }
 
     /// `waiter` waits no more.
-    pub fn leave(&self, waiter: &Weak<W>) {
-        self.inner.lock().waiters.retain(|known| !known.ptr_eq(waiter));
+    pub fn cancel_wait(&self, waiter: &Weak<W>) {
+        self.state.lock().waiters.retain(|known| !known.ptr_eq(waiter));
     }
 
     /// How many connections wait.
     pub fn waiting(&self) -> usize {
-        self.inner.lock().waiters.len()
+        self.state.lock().waiters.len()
     }
 
-    fn add(&self, inner: &mut Inner<W>, buffer: Buffer) {
-        inner.buffers.push_back(buffer);
-        self.available.store(inner.buffers.len() as u32, Ordering::Release);
+    fn add(&self, state: &mut SrqState<W>, buffer: SrqRecv) {
+        state.buffers.push_back(buffer);
+        self.available.store(state.buffers.len() as u32, Ordering::Release);
     }
 
-    fn pop(self: &Arc<Self>, inner: &mut Inner<W>) -> Option<Buffer> {
-        let buffer = inner.buffers.pop_front()?;
-        let left = inner.buffers.len();
+    fn pop(self: &Arc<Self>, state: &mut SrqState<W>) -> Option<SrqRecv> {
+        let buffer = state.buffers.pop_front()?;
+        let left = state.buffers.len();
         self.available.store(left as u32, Ordering::Release);
-        self.check_low(left, &mut inner.low);
+        self.check_low(left, &mut state.low);
         Some(buffer)
     }
 
@@ -196,8 +196,8 @@ where
     }
 }
 
-impl<W: ?Sized> Inner<W> {
-    fn check_room(&self) -> Result<()> {
+impl<W: ?Sized> SrqState<W> {
+    fn check_capacity(&self) -> Result<()> {
         if self.buffers.len() < self.max_recvs as usize { Ok(()) } else { Err(Error::Exhausted(Resource::Memory)) }
     }
 
@@ -216,6 +216,6 @@ impl<W: ?Sized + Send + Sync, J: Send> Notify for SrqCore<W, J> {
 
 impl<W: ?Sized, J> Drop for SrqCore<W, J> {
     fn drop(&mut self) {
-        self.alive.fetch_sub(1, Ordering::AcqRel);
+        self.queue_count.fetch_sub(1, Ordering::AcqRel);
     }
 }

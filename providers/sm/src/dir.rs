@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use dapl::error::{Error, Resource, Result};
-use dapl_software::base_dir::{self, BaseDir, Kind, entries, is_at, lock, remove_unlocked, sample};
+use dapl_software::base_dir::{self, BaseDir, BaseDirKind, entries, is_at, lock, remove_unlocked, sample};
 use dapl_software::shared_names::SharedNames;
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -34,7 +34,7 @@ const PROBED: usize = 16;
 /// End points opened by this process so far.
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
-const KIND: Kind = Kind { provider: "sm", variable: "DAPL_DIR", default: "/dev/shm/dapl" };
+const KIND: BaseDirKind = BaseDirKind { provider: "sm", variable: "DAPL_DIR", default: "/dev/shm/dapl" };
 
 /// Where the end points of one user meet.
 #[derive(Clone, Debug)]
@@ -71,13 +71,13 @@ impl Base {
             );
             return Err(Error::InvalidAddress(dapl::error::Address::Malformed));
         }
-        let dir = self.dir.make()?;
+        let dir = self.dir.create()?;
         Ok(if dir.path() == path { self.clone() } else { Self::over(dir) })
     }
 
     /// Has a folder or file in it removed when the process exits.
     pub(crate) fn at_exit(&self, path: &Path) {
-        self.dir.at_exit(path);
+        self.dir.remove_at_exit(path);
     }
 
     fn quals(&self) -> PathBuf {
@@ -95,7 +95,7 @@ impl Base {
         if let Some(path) = self.find_in(self.dir.path(), qual)? {
             return Ok(Some(path));
         }
-        let others = self.dir.others();
+        let others = self.dir.alternatives();
         others.iter().find_map(|other| self.find_in(other, qual).transpose()).transpose()
     }
 
@@ -104,7 +104,7 @@ impl Base {
         let quals = base.join("quals");
         let file = match open_folder(&quals).and_then(|folder| open_name(&folder, qual, OFlags::RDONLY)) {
             Err(error @ (Errno::MFILE | Errno::NFILE)) => {
-                return Err(self.dir.refused("look up a listener in", &quals, &error.into()));
+                return Err(self.dir.report_failure("look up a listener in", &quals, &error.into()));
             }
             file => file.ok(),
         };
@@ -126,7 +126,7 @@ impl Base {
             let name = open_folder(&base.join("quals")).and_then(|folder| open_name(&folder, qual, OFlags::RDONLY));
             name.is_ok_and(|name| rustix::fs::flock(&name, FlockOperation::NonBlockingLockShared).is_err())
         };
-        self.dir.others().into_iter().any(is_locked)
+        self.dir.alternatives().into_iter().any(is_locked)
     }
 
     /// Removes what the dead left: end points, names of listeners and of shared memory. `died` is the id of a process that is
@@ -157,7 +157,7 @@ impl Base {
     /// Removes what is empty and was made here.
     fn leave(&self) {
         let _ = fs::remove_dir(self.quals());
-        self.names.leave();
+        self.names.remove_if_empty();
     }
 }
 
@@ -293,7 +293,7 @@ impl Endpoint {
             match Self::build(&base, named, id) {
                 Ok((path, lock)) => return Ok(Endpoint { base, path, _lock: lock, pid }),
                 Err(e) if met_a_cleaner(&e) => base = base.make()?,
-                Err(e) => return Err(base.dir.refused("create an end point in", base.dir.path(), &e)),
+                Err(e) => return Err(base.dir.report_failure("create an end point in", base.dir.path(), &e)),
             }
         }
         log::error!("cannot create an end point in {}: something keeps removing it", base.dir.path().display());
@@ -364,7 +364,7 @@ impl Endpoint {
             let file = match folder.and_then(|folder| open_name(&folder, qual, OFlags::RDWR | OFlags::CREATE)) {
                 Ok(file) => file,
                 Err(Errno::NOENT) => continue, // an empty `quals` was just removed
-                Err(e) => return Err(self.base.dir.refused("create the name of a listener,", &path, &e.into())),
+                Err(e) => return Err(self.base.dir.report_failure("create the name of a listener,", &path, &e.into())),
             };
             fail_point!(QualOpened);
             if !lock(&file) {
@@ -388,7 +388,7 @@ impl Endpoint {
             }
             return written
                 .map(|()| name)
-                .map_err(|e| self.base.dir.refused("write the name of a listener,", &path, &e));
+                .map_err(|e| self.base.dir.report_failure("write the name of a listener,", &path, &e));
         }
         Err(Error::ConnQualTaken)
     }
@@ -403,7 +403,7 @@ impl Drop for Endpoint {
         if let Some(process) = self.path.parent() {
             let _ = fs::remove_dir(process);
         }
-        base_dir::forget(&self.path);
+        base_dir::cancel_exit_removal(&self.path);
         self.base.clean(None);
         self.base.leave();
     }
@@ -419,7 +419,7 @@ pub(crate) struct Name {
 
 impl Drop for Name {
     fn drop(&mut self) {
-        base_dir::forget(&self.path);
+        base_dir::cancel_exit_removal(&self.path);
         if std::process::id() == self.pid && is_at(&self.file, &self.path) {
             let _ = fs::remove_file(&self.path);
         }

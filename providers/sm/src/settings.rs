@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use dapl_software::settings::{Given, SM, read};
+use dapl_software::settings::{SettingValues, SM, read};
 
 use crate::proto::handshake::Geometry;
 
@@ -98,7 +98,7 @@ impl Knobs {
         knobs
     }
 
-    fn of(given: &Given<'_>) -> Self {
+    fn of(given: &SettingValues<'_>) -> Self {
         let rma = given.order("rma").map_or(RmaMethod::Auto, |order| RmaMethod::of(&order));
         let silence = Duration::from_millis(given.number("give_up_ms"));
         Knobs {

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU32;
 use dapl::error::Result;
 use dapl::provider::{Segment, SharedReceiveQueue, SrqSpec};
 use dapl_software::memory::scatter_gather::Segments;
-pub(crate) use dapl_software::srq::Buffer;
+pub(crate) use dapl_software::srq::SrqRecv;
 
 use crate::engine::jobs::{Job, Jobs};
 
@@ -19,7 +19,7 @@ pub(crate) type SrqCore = dapl_software::srq::SrqCore<dyn SrqWaiter, Job>;
 /// A connection that waits for a receive.
 pub(crate) trait SrqWaiter: Send + Sync {
     /// It is its turn. Gives the receive back if its message waits no more.
-    fn offer(&self, buffer: Buffer) -> Option<Buffer>;
+    fn offer(&self, buffer: SrqRecv) -> Option<SrqRecv>;
 }
 
 /// A shared receive queue as dapl holds it.
@@ -34,7 +34,7 @@ impl Srq {
 
 impl SharedReceiveQueue for Srq {
     fn post_recv(&self, segments: &[Segment], cookie: u64) -> Result<()> {
-        let buffer = Buffer { segments: Segments::new(segments), cookie };
+        let buffer = SrqRecv { segments: Segments::new(segments), cookie };
         self.0.push_or_hand_over(buffer, |waiter, buffer| waiter.offer(buffer))
     }
 

@@ -52,7 +52,7 @@ use adapter::Adapter;
 use counters::Tally;
 use memory::regions::Regions;
 use qp::Core;
-use qp::host::Window;
+use qp::host::MwCore;
 
 // Unit tests do not link libdat.
 #[cfg(not(test))]
@@ -97,7 +97,7 @@ impl Drop for Mr {
 }
 
 /// A memory window.
-pub struct Mw(Arc<Window>);
+pub struct Mw(Arc<MwCore>);
 
 impl MemoryWindow for Mw {
     fn is_bound(&self) -> bool {
@@ -177,7 +177,7 @@ impl MemoryProvider for Usnic {
     }
 
     fn alloc_mw(&self, pd: &Pd) -> Result<Mw> {
-        Ok(Mw(Arc::new(Window::new(self.regions.clone(), pd.0))))
+        Ok(Mw(Arc::new(MwCore::new(self.regions.clone(), pd.0))))
     }
 }
 

@@ -5,13 +5,13 @@
 
 use std::ops::RangeInclusive;
 
-use dapl_software::base_dir::{BaseDir, Kind};
-use dapl_software::settings::{Given, USNIC, read};
+use dapl_software::base_dir::{BaseDir, BaseDirKind};
+use dapl_software::settings::{SettingValues, USNIC, read};
 
 use crate::proto::{MILLIS, Nanos};
 
 /// Where processes find each other's listeners and names of shared memory.
-const BASE_DIR: Kind = Kind { provider: "usnic", variable: "DAPL_DIR", default: "/dev/shm/dapl-usnic" };
+const BASE_DIR: BaseDirKind = BaseDirKind { provider: "usnic", variable: "DAPL_DIR", default: "/dev/shm/dapl-usnic" };
 
 /// The value of `rnr_retry` that means without end, as in ibv_modify_qp(3).
 const RETRY_FOREVER: u32 = 7;
@@ -59,7 +59,7 @@ impl Knobs {
         BaseDir::new(&BASE_DIR, self.dir.as_deref())
     }
 
-    fn of(given: &Given<'_>) -> Self {
+    fn of(given: &SettingValues<'_>) -> Self {
         let small = |name| given.number(name) as u32;
         let text = |name| given.text(name).map(|(_, text)| text);
         Knobs {
@@ -81,7 +81,7 @@ impl Knobs {
 }
 
 /// One port, or the first and the last with `-` between.
-fn data_ports(given: &Given<'_>) -> Option<RangeInclusive<u16>> {
+fn data_ports(given: &SettingValues<'_>) -> Option<RangeInclusive<u16>> {
     let (place, text) = given.text("data_ports")?;
     let (first, last) = text.split_once('-').unwrap_or((&text, &text));
     let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port != 0);

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU32;
 use dapl::error::Result;
 use dapl::provider::{Segment, SharedReceiveQueue, SrqSpec};
 use dapl_software::memory::scatter_gather::Segments;
-pub(crate) use dapl_software::srq::Buffer;
+pub(crate) use dapl_software::srq::SrqRecv;
 
 use crate::engine::jobs::{Job, Jobs};
 
@@ -33,7 +33,7 @@ impl Srq {
 
 impl SharedReceiveQueue for Srq {
     fn post_recv(&self, segments: &[Segment], cookie: u64) -> Result<()> {
-        if self.0.push(Buffer { segments: Segments::new(segments), cookie })? {
+        if self.0.push(SrqRecv { segments: Segments::new(segments), cookie })? {
             while self.0.next_waiter().is_some_and(|waiter| !waiter.receive_came()) {}
         }
         Ok(())
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(srq.0.waiting(), 3);
         srq.post_recv(&[], 5).unwrap();
         assert_eq!((woken(&all), srq.available()), (vec![1, 0, 0], 1), "the first is woken, the receive stays");
-        srq.0.leave(&taker(&all[1]));
+        srq.0.cancel_wait(&taker(&all[1]));
         srq.post_recv(&[], 6).unwrap();
         assert_eq!((woken(&all), srq.0.waiting()), (vec![1, 0, 1], 0));
         (0..2).for_each(|at: usize| srq.0.wait(&taker(&all[at])));

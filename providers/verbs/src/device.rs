@@ -12,7 +12,7 @@ use std::time::Duration;
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{CmSink, IaSpec, Limits, RequestInfo};
 use dapl::runtime::handle::ObjectId;
-use dapl_software::base_dir::{BaseDir, Kind};
+use dapl_software::base_dir::{BaseDir, BaseDirKind};
 use dapl_software::shared_names::SharedNames;
 use parking_lot::Mutex;
 
@@ -60,7 +60,7 @@ pub(crate) struct Device {
 }
 
 /// Where processes of this host find each other's shared memory.
-const NAMES: Kind = Kind { provider: "verbs", variable: "DAPL_DIR", default: "/dev/shm/dapl-verbs" };
+const NAMES: BaseDirKind = BaseDirKind { provider: "verbs", variable: "DAPL_DIR", default: "/dev/shm/dapl-verbs" };
 
 /// The vendor's number of soft-RoCE.
 const SOFTWARE: u32 = 0xff_ffff;

@@ -125,7 +125,7 @@ impl Provider for Verbs {
         if thread.thread().id() != std::thread::current().id() {
             let _ = thread.join();
         }
-        self.device.names.leave();
+        self.device.names.remove_if_empty();
     }
 }
 

@@ -12,7 +12,7 @@ use dapl::runtime::cancel;
 use dapl::runtime::sync::{Lasting, LastingGuard};
 
 /// What is removed at exit.
-struct Left {
+struct ExitEntry {
     pid: u32,
     base: BaseDir,
     path: PathBuf,
@@ -20,25 +20,25 @@ struct Left {
     shared: Option<Weak<File>>,
 }
 
-static LEFT: Lasting<Vec<Left>> = Lasting::new(Vec::new());
+static ENTRIES: Lasting<Vec<ExitEntry>> = Lasting::new(Vec::new());
 
 pub(super) fn register(base: &BaseDir, path: &Path, shared: Option<Weak<File>>) {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
         dapl::runtime::thread::at_fork(hold, release);
         // SAFETY: a function without arguments that does not unwind; this library is never unmapped.
-        unsafe { libc::atexit(remove_left) };
+        unsafe { libc::atexit(remove_all) };
     });
-    LEFT.lock().push(Left { pid: std::process::id(), base: base.clone(), path: path.to_path_buf(), shared });
+    ENTRIES.lock().push(ExitEntry { pid: std::process::id(), base: base.clone(), path: path.to_path_buf(), shared });
 }
 
 thread_local! {
-    static HELD: RefCell<Option<LastingGuard<Vec<Left>>>> = const { RefCell::new(None) };
+    static HELD: RefCell<Option<LastingGuard<Vec<ExitEntry>>>> = const { RefCell::new(None) };
 }
 
 /// Before a fork: the child must not find the lock taken by a thread that it does not have.
 extern "C" fn hold() {
-    drop(HELD.try_with(|held| held.replace(Some(LEFT.lock()))));
+    drop(HELD.try_with(|held| held.replace(Some(ENTRIES.lock()))));
 }
 
 extern "C" fn release() {
@@ -46,21 +46,21 @@ extern "C" fn release() {
 }
 
 /// It was removed in good order.
-pub fn forget(path: &Path) {
-    LEFT.lock().retain(|known| known.shared.is_some() || known.path != path);
+pub fn cancel_exit_removal(path: &Path) {
+    ENTRIES.lock().retain(|known| known.shared.is_some() || known.path != path);
 }
 
 /// This process has let go of its lock.
-pub fn forget_lock(file: &Arc<File>) {
+pub fn cancel_exit_removal_of_lock(file: &Arc<File>) {
     let is_it = |weak: &Weak<File>| std::ptr::eq(weak.as_ptr(), Arc::as_ptr(file));
-    LEFT.lock().retain(|known| !known.shared.as_ref().is_some_and(is_it));
+    ENTRIES.lock().retain(|known| !known.shared.as_ref().is_some_and(is_it));
 }
 
-extern "C" fn remove_left() {
+extern "C" fn remove_all() {
     let _deferral = cancel::defer();
     // A thread that exits the process while another holds the lock must not wait for it.
-    let Some(left) = LEFT.try_lock() else { return };
-    for Left { base, path, shared, .. } in left.iter().filter(|left| left.pid == std::process::id()) {
+    let Some(left) = ENTRIES.try_lock() else { return };
+    for ExitEntry { base, path, shared, .. } in left.iter().filter(|left| left.pid == std::process::id()) {
         if shared.as_ref().is_some_and(|file| !file.upgrade().is_some_and(|file| lock(&file))) {
             continue;
         }

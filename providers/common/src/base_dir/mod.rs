@@ -6,7 +6,7 @@
 //! Any local user can create the default path first. Then a directory beside it serves whose name ends with random
 //! digits (`beside`): nobody can create that in advance, and the user's processes find it by its name and owner.
 
-mod beside;
+mod alternative;
 mod exit_cleanup;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -19,14 +19,14 @@ use rustix::fs::FlockOperation;
 
 use dapl::error::{Address, Error, Resource, Result};
 
-pub use exit_cleanup::{forget, forget_lock};
+pub use exit_cleanup::{cancel_exit_removal, cancel_exit_removal_of_lock};
 
 /// How often a directory is made while others remove it.
-const TRIES: u32 = 100;
+const MAX_TRIES: u32 = 100;
 
 /// What a provider calls its directory.
 #[derive(Debug)]
-pub struct Kind {
+pub struct BaseDirKind {
     /// The provider's name in messages.
     pub provider: &'static str,
     /// The variable of the environment that names another one.
@@ -38,7 +38,7 @@ pub struct Kind {
 /// A base directory.
 #[derive(Clone, Debug)]
 pub struct BaseDir {
-    kind: &'static Kind,
+    kind: &'static BaseDirKind,
     path: PathBuf,
     /// Our own choice: the default path, which `path` is or is beside. Removed when it is empty again at the end.
     default: Option<PathBuf>,
@@ -46,16 +46,16 @@ pub struct BaseDir {
 
 /// What is at a path.
 #[derive(Clone, Copy)]
-struct Found {
+struct PathFacts {
     uid: u32,
     mode: u32,
     is_dir: bool,
 }
 
-impl Found {
+impl PathFacts {
     fn at(path: &Path) -> io::Result<Self> {
         let found = fs::symlink_metadata(path)?;
-        Ok(Found { uid: found.uid(), mode: found.mode() & 0o7777, is_dir: found.is_dir() })
+        Ok(PathFacts { uid: found.uid(), mode: found.mode() & 0o7777, is_dir: found.is_dir() })
     }
 
     fn is_private(&self) -> bool {
@@ -68,18 +68,18 @@ impl Found {
 }
 
 /// What is at a path, if it is no directory of this user with mode 0700.
-enum Unfit {
+enum PathProblem {
     /// A directory of another user, or no directory.
-    Foreign(Found),
+    Foreign(PathFacts),
     /// A directory of this user, but others have rights on it.
-    Mode(Found),
+    Mode(PathFacts),
     /// It cannot be made or examined.
     Failed(io::Error),
 }
 
 impl BaseDir {
     /// The one that the administrator chose, else our own. Nothing is made or looked at yet.
-    pub fn new(kind: &'static Kind, chosen: Option<&str>) -> Self {
+    pub fn new(kind: &'static BaseDirKind, chosen: Option<&str>) -> Self {
         match chosen.filter(|path| !path.is_empty()) {
             Some(path) => BaseDir { kind, path: PathBuf::from(path), default: None },
             None => Self::as_default(kind, PathBuf::from(format!("{}-{}", kind.default, uid()))),
@@ -88,7 +88,7 @@ impl BaseDir {
 
     /// Treats this path as our own choice.
     #[doc(hidden)]
-    pub fn as_default(kind: &'static Kind, path: PathBuf) -> Self {
+    pub fn as_default(kind: &'static BaseDirKind, path: PathBuf) -> Self {
         BaseDir { kind, default: Some(path.clone()), path }
     }
 
@@ -101,32 +101,32 @@ impl BaseDir {
     /// else has that.
     ///
     /// Errors: `InvalidAddress(Malformed)` for a relative path, `PermissionDenied` for a chosen one that is not this user's
-    /// alone, and what [`refused`](Self::refused) says.
-    pub fn make(&self) -> Result<BaseDir> {
-        let Kind { provider, variable, .. } = self.kind;
+    /// alone, and what [`report_failure`](Self::report_failure) says.
+    pub fn create(&self) -> Result<BaseDir> {
+        let BaseDirKind { provider, variable, .. } = self.kind;
         if !self.path.is_absolute() {
             let path = self.path.display();
             log::error!("{provider} base directory \"{path}\" is not an absolute path; correct {variable}");
             return Err(Error::InvalidAddress(Address::Malformed));
         }
         let Some(default) = &self.default else {
-            return made(&self.path, true).map(|()| self.clone()).map_err(|unfit| self.unfit(&self.path, unfit));
+            return create_private(&self.path, true).map(|()| self.clone()).map_err(|problem| self.problem(&self.path, problem));
         };
         // The one in use stays in use, as long as it exists. Next, one beside the default that others use.
-        let found = if is_fit(&self.path) { Some(self.path.clone()) } else { beside::in_use(default) };
+        let found = if is_private_dir(&self.path) { Some(self.path.clone()) } else { alternative::in_use(default) };
         if let Some(path) = found {
             return Ok(BaseDir { path, ..self.clone() });
         }
-        match made(default, false) {
+        match create_private(default, false) {
             Ok(()) => Ok(BaseDir { path: default.clone(), ..self.clone() }),
-            Err(Unfit::Foreign(found)) => self.make_beside(default, found),
-            Err(unfit) => Err(self.unfit(default, unfit)),
+            Err(PathProblem::Foreign(found)) => self.create_alternative(default, found),
+            Err(problem) => Err(self.problem(default, problem)),
         }
     }
 
     /// Makes a directory beside the default path, where `found` is.
-    fn make_beside(&self, default: &Path, found: Found) -> Result<BaseDir> {
-        let path = beside::make(default).map_err(|error| self.refused("create a directory beside", default, &error))?;
+    fn create_alternative(&self, default: &Path, found: PathFacts) -> Result<BaseDir> {
+        let path = alternative::create(default).map_err(|error| self.report_failure("create a directory beside", default, &error))?;
         log::warn!(
             "{}: {} is {} of uid {}, not a directory of uid {}: {} serves instead; remove the former",
             self.kind.provider,
@@ -141,19 +141,19 @@ impl BaseDir {
 
     /// Other directories of this user where processes may meet that would meet here: those that found another user's
     /// directory at the default path, or no longer found it.
-    pub fn others(&self) -> Vec<PathBuf> {
+    pub fn alternatives(&self) -> Vec<PathBuf> {
         let Some(default) = &self.default else { return Vec::new() };
-        let mut others = beside::all(default);
-        others.extend(is_fit(default).then(|| default.clone()));
+        let mut others = alternative::all(default);
+        others.extend(is_private_dir(default).then(|| default.clone()));
         others.retain(|other| *other != self.path);
         others
     }
 
-    fn unfit(&self, path: &Path, unfit: Unfit) -> Error {
-        let Kind { provider, variable, .. } = self.kind;
-        let found = match unfit {
-            Unfit::Failed(error) => return self.refused("create the base directory", path, &error),
-            Unfit::Foreign(found) | Unfit::Mode(found) => found,
+    fn problem(&self, path: &Path, problem: PathProblem) -> Error {
+        let BaseDirKind { provider, variable, .. } = self.kind;
+        let found = match problem {
+            PathProblem::Failed(error) => return self.report_failure("create the base directory", path, &error),
+            PathProblem::Foreign(found) | PathProblem::Mode(found) => found,
         };
         log::error!(
             "{provider} base directory {} is of uid {} with mode {:04o}; it must be a directory of uid {} with mode \
@@ -167,19 +167,19 @@ impl BaseDir {
     }
 
     /// Removes it, if it is empty and our own choice.
-    pub fn leave(&self) {
+    pub fn remove_if_empty(&self) {
         if self.default.is_some() {
             let _ = fs::remove_dir(&self.path);
         }
     }
 
     /// Removes a folder or file in it when the process exits, if it still exists then, and what it leaves empty.
-    pub fn at_exit(&self, path: &Path) {
+    pub fn remove_at_exit(&self, path: &Path) {
         exit_cleanup::register(self, path, None);
     }
 
-    /// As `at_exit`, for a file that this process holds a lock on together with others: if it is the last one.
-    pub fn at_exit_if_last(&self, path: &Path, file: &Arc<File>) {
+    /// As `remove_at_exit`, for a file that this process holds a lock on together with others: if it is the last one.
+    pub fn remove_at_exit_if_last(&self, path: &Path, file: &Arc<File>) {
         exit_cleanup::register(self, path, Some(Arc::downgrade(file)));
     }
 
@@ -187,14 +187,14 @@ impl BaseDir {
     pub(crate) fn prune(&self, path: &Path) {
         let inside = path.ancestors().skip(1).take_while(|above| above.starts_with(&self.path) && *above != self.path);
         if inside.map(fs::remove_dir).all(|removed| removed.is_ok()) {
-            self.leave();
+            self.remove_if_empty();
         }
     }
 
     /// Says in the log what could not be done in it, and what to do.
     #[cold]
-    pub fn refused(&self, what: &str, path: &Path, error: &io::Error) -> Error {
-        let Kind { provider, variable, .. } = self.kind;
+    pub fn report_failure(&self, what: &str, path: &Path, error: &io::Error) -> Error {
+        let BaseDirKind { provider, variable, .. } = self.kind;
         let is_full = matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
         if is_full {
             log::error!("{provider}: cannot {what} {}: {error}; allow more open files (ulimit -n)", path.display());
@@ -222,26 +222,26 @@ impl BaseDir {
 
 /// Makes a directory when missing, and checks it. Whoever leaves an empty one of our own removes it, maybe just when another
 /// has found it there: then it is missing again.
-fn made(path: &Path, recursive: bool) -> std::result::Result<(), Unfit> {
-    let mut tries = 0..TRIES;
+fn create_private(path: &Path, recursive: bool) -> std::result::Result<(), PathProblem> {
+    let mut tries = 0..MAX_TRIES;
     loop {
         match DirBuilder::new().recursive(recursive).mode(0o700).create(path) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(Unfit::Failed(error)),
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(PathProblem::Failed(error)),
             _ => {}
         }
-        match Found::at(path) {
+        match PathFacts::at(path) {
             Err(e) if e.kind() == ErrorKind::NotFound && tries.next().is_some() => continue,
-            Err(error) => return Err(Unfit::Failed(error)),
-            Ok(found) if !found.is_own_directory() => return Err(Unfit::Foreign(found)),
-            Ok(found) if !found.is_private() => return Err(Unfit::Mode(found)),
+            Err(error) => return Err(PathProblem::Failed(error)),
+            Ok(found) if !found.is_own_directory() => return Err(PathProblem::Foreign(found)),
+            Ok(found) if !found.is_private() => return Err(PathProblem::Mode(found)),
             Ok(_) => return Ok(()),
         }
     }
 }
 
 /// Is this a directory of this user alone?
-fn is_fit(path: &Path) -> bool {
-    Found::at(path).is_ok_and(|found| found.is_own_directory() && found.is_private())
+fn is_private_dir(path: &Path) -> bool {
+    PathFacts::at(path).is_ok_and(|found| found.is_own_directory() && found.is_private())
 }
 
 fn uid() -> u32 {
@@ -301,7 +301,7 @@ pub fn is_at(file: &File, path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    const KIND: Kind = Kind { provider: "test", variable: "DAPL_TEST_DIR", default: "/tmp/dapl-base-test" };
+    const KIND: BaseDirKind = BaseDirKind { provider: "test", variable: "DAPL_TEST_DIR", default: "/tmp/dapl-base-test" };
 
     fn scratch(name: &str) -> PathBuf {
         PathBuf::from(format!("/tmp/dapl-base-{}-{name}", std::process::id()))
@@ -312,11 +312,11 @@ mod tests {
         let path = scratch("stays");
         let named = BaseDir::new(&KIND, path.to_str());
         let ours = BaseDir::as_default(&KIND, path.clone());
-        named.make().unwrap();
+        named.create().unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o700);
-        named.leave();
+        named.remove_if_empty();
         assert!(path.exists());
-        ours.leave();
+        ours.remove_if_empty();
         assert!(!path.exists());
         let default = BaseDir::new(&KIND, Some("")).path;
         assert_eq!(default.to_str().unwrap(), format!("/tmp/dapl-base-test-{}", uid()));
@@ -341,7 +341,7 @@ mod tests {
     fn openers_and_leavers_do_not_trip_over_each_other() {
         let path = scratch("race");
         let base = BaseDir::as_default(&KIND, path.clone());
-        let come_and_go = || (0..2000).try_for_each(|_| base.make().map(|base| base.leave()));
+        let come_and_go = || (0..2000).try_for_each(|_| base.create().map(|base| base.remove_if_empty()));
         std::thread::scope(|scope| {
             let threads = [scope.spawn(come_and_go), scope.spawn(come_and_go), scope.spawn(come_and_go)];
             threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), Ok(())));
@@ -354,19 +354,19 @@ mod tests {
         let path = scratch("rights");
         DirBuilder::new().mode(0o755).create(&path).unwrap();
         let base = BaseDir::new(&KIND, path.to_str());
-        assert_eq!(base.make().err(), Some(Error::PermissionDenied));
+        assert_eq!(base.create().err(), Some(Error::PermissionDenied));
         fs::remove_dir(&path).unwrap();
         std::os::unix::fs::symlink("/tmp", &path).unwrap();
-        assert_eq!(base.make().err(), Some(Error::PermissionDenied), "a link is no directory");
+        assert_eq!(base.create().err(), Some(Error::PermissionDenied), "a link is no directory");
         fs::remove_file(&path).unwrap();
-        let relative = BaseDir::new(&KIND, Some("relative")).make();
+        let relative = BaseDir::new(&KIND, Some("relative")).create();
         assert_eq!(relative.err(), Some(Error::InvalidAddress(Address::Malformed)));
     }
 
     #[test]
     fn refusals_have_the_code_of_their_cause() {
         let base = BaseDir::new(&KIND, Some("/tmp"));
-        let code = |number| base.refused("test", Path::new("/tmp"), &io::Error::from_raw_os_error(number));
+        let code = |number| base.report_failure("test", Path::new("/tmp"), &io::Error::from_raw_os_error(number));
         for number in [libc::EACCES, libc::EPERM, libc::EROFS] {
             assert_eq!(code(number), Error::PermissionDenied, "{number}");
         }

@@ -10,16 +10,16 @@ use std::collections::VecDeque;
 use dapl::error::{Error, Resource, Result};
 
 /// How many freed places rest before the oldest serves again.
-const REST: usize = 1024;
+const QUARANTINE: usize = 1024;
 
 /// The places of a table, and their keys. Place 0 is never used, so no key is 0.
 #[derive(Debug)]
 pub struct KeyTable {
     slots: usize,
-    /// The low half of the last key of every place that has served, the first of which is place 1.
-    halves: Vec<u16>,
-    resting: VecDeque<u32>,
-    /// How a half follows the last: with a factor of 4n + 1 and an odd summand each comes once before the first comes again.
+    /// The low nonce of the last key of every place that has served, the first of which is place 1.
+    nonces: Vec<u16>,
+    quarantined: VecDeque<u32>,
+    /// How a nonce follows the last: with a factor of 4n + 1 and an odd summand each comes once before the first comes again.
     factor: u16,
     summand: u16,
     random: u64,
@@ -29,12 +29,12 @@ impl KeyTable {
     /// Of a table with so many slots, at most 65,536. `seed` is of the system's random source, and not 0.
     pub fn new(slots: usize, seed: u64) -> Self {
         let (factor, summand) = ((seed >> 16) as u16 & !3 | 1, (seed >> 32) as u16 | 1);
-        KeyTable { slots, halves: Vec::new(), resting: VecDeque::new(), factor, summand, random: seed }
+        KeyTable { slots, nonces: Vec::new(), quarantined: VecDeque::new(), factor, summand, random: seed }
     }
 
     /// Where in the table a key has its entry.
     #[inline]
-    pub fn place(key: u32) -> usize {
+    pub fn index(key: u32) -> usize {
         (key >> 16) as usize
     }
 
@@ -47,25 +47,25 @@ impl KeyTable {
     }
 
     fn take(&mut self) -> Option<u32> {
-        let used = self.halves.len();
-        if self.resting.len() > REST || used == self.slots - 1 {
-            let place = self.resting.pop_front()?;
-            let half = &mut self.halves[place as usize - 1];
-            *half = half.wrapping_mul(self.factor).wrapping_add(self.summand);
-            return Some(place << 16 | u32::from(*half));
+        let used = self.nonces.len();
+        if self.quarantined.len() > QUARANTINE || used == self.slots - 1 {
+            let place = self.quarantined.pop_front()?;
+            let nonce = &mut self.nonces[place as usize - 1];
+            *nonce = nonce.wrapping_mul(self.factor).wrapping_add(self.summand);
+            return Some(place << 16 | u32::from(*nonce));
         }
         // xorshift over a seed from the system: enough that a peer cannot count on the next key.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        let half = (self.random >> 32) as u16;
-        self.halves.push(half);
-        Some((used as u32 + 1) << 16 | u32::from(half))
+        let nonce = (self.random >> 32) as u16;
+        self.nonces.push(nonce);
+        Some((used as u32 + 1) << 16 | u32::from(nonce))
     }
 
     /// A key that was taken, and opens nothing any more.
-    pub fn give_back(&mut self, key: u32) {
-        self.resting.push_back(key >> 16);
+    pub fn release_key(&mut self, key: u32) {
+        self.quarantined.push_back(key >> 16);
     }
 }
 
@@ -80,7 +80,7 @@ mod tests {
         for _ in 0..300_000 {
             let key = places.take().unwrap();
             assert!(seen.insert(key), "{key:#x}");
-            places.give_back(key);
+            places.release_key(key);
         }
     }
 
@@ -88,11 +88,11 @@ mod tests {
     fn places_rest_before_they_serve_again() {
         let mut places = KeyTable::new(1 << 16, 3);
         let first = places.take().unwrap();
-        places.give_back(first);
+        places.release_key(first);
         for _ in 0..500 {
             let key = places.take().unwrap();
-            assert_ne!(KeyTable::place(key), KeyTable::place(first));
-            places.give_back(key);
+            assert_ne!(KeyTable::index(key), KeyTable::index(first));
+            places.release_key(key);
         }
     }
 
@@ -100,9 +100,9 @@ mod tests {
     fn a_full_table_gives_none_until_one_comes_back() {
         let mut places = KeyTable::new(4, 9);
         let keys: Vec<_> = std::iter::from_fn(|| places.take()).collect();
-        assert_eq!(keys.iter().map(|key| KeyTable::place(*key)).collect::<Vec<_>>(), [1, 2, 3]);
-        places.give_back(keys[1]);
+        assert_eq!(keys.iter().map(|key| KeyTable::index(*key)).collect::<Vec<_>>(), [1, 2, 3]);
+        places.release_key(keys[1]);
         let again = places.take().unwrap();
-        assert!(KeyTable::place(again) == 2 && again != keys[1] && places.take().is_none());
+        assert!(KeyTable::index(again) == 2 && again != keys[1] && places.take().is_none());
     }
 }

@@ -19,11 +19,11 @@ const MADE_PRESENT: u64 = 4 << 20;
 /// would be a signal later.
 pub fn is_usable(region: Region, write: bool) -> bool {
     if region.length <= MADE_PRESENT {
-        return is_there(region, write);
+        return is_accessible(region, write);
     }
     let found = |shared| mappings::look(region, Rights { read: true, write, shared });
     match found(false) {
-        Found::Whole => found(true) != Found::Whole || is_there(region, write),
+        Found::Whole => found(true) != Found::Whole || is_accessible(region, write),
         Found::Missing | Found::Lacking => false,
         Found::Unknown => is_mapped(region),
     }
@@ -79,7 +79,7 @@ fn clock() -> u32 {
 }
 
 /// May it be touched now, all of it?
-pub fn is_there(region: Region, write: bool) -> bool {
+pub fn is_accessible(region: Region, write: bool) -> bool {
     if region.length == 0 {
         return true;
     }
@@ -162,9 +162,9 @@ mod tests {
     fn what_is_there_may_be_touched() {
         let (at, _file) = mapped(8);
         let whole = Region { address: at + 1, length: 8 * PAGE as u64 - 1 };
-        assert!(is_there(whole, true) && is_there(whole, false) && is_mapped(whole));
-        assert!(is_there(Region { address: 8, length: 0 }, true), "nothing is everywhere");
-        assert!(!is_there(Region { address: 8, length: 1 }, false) && !is_mapped(Region { address: 8, length: 1 }));
+        assert!(is_accessible(whole, true) && is_accessible(whole, false) && is_mapped(whole));
+        assert!(is_accessible(Region { address: 8, length: 0 }, true), "nothing is everywhere");
+        assert!(!is_accessible(Region { address: 8, length: 1 }, false) && !is_mapped(Region { address: 8, length: 1 }));
     }
 
     #[test]
@@ -172,19 +172,19 @@ mod tests {
         let (at, _file) = mapped(8);
         let two = Region { address: at, length: 2 * PAGE as u64 };
         protect(at + PAGE as u64, libc::PROT_READ);
-        assert!(is_there(two, false) && !is_there(two, true));
+        assert!(is_accessible(two, false) && !is_accessible(two, true));
         protect(at + PAGE as u64, libc::PROT_NONE);
-        assert!(!is_there(two, false) && is_mapped(two));
+        assert!(!is_accessible(two, false) && is_mapped(two));
     }
 
     #[test]
     fn beyond_the_end_of_a_file_is_nothing() {
         let (at, file) = mapped(3);
         let of = |pages: usize| Region { address: at, length: (pages * PAGE) as u64 };
-        assert!(is_there(of(3), true) && !is_there(of(4), true) && !is_there(of(4), false));
+        assert!(is_accessible(of(3), true) && !is_accessible(of(4), true) && !is_accessible(of(4), false));
         assert!(is_usable(of(3), true) && !is_usable(of(4), false));
         rustix::fs::ftruncate(&file, 0).unwrap();
-        assert!(!is_there(of(1), false));
+        assert!(!is_accessible(of(1), false));
     }
 
     #[test]

@@ -101,28 +101,28 @@ impl KeyEntry {
 
 /// Counts as a user of a registration until it is dropped: a deregistration waits for that.
 #[derive(Debug)]
-pub struct Hold<'a>(&'a AtomicU32);
+pub struct RegistrationGuard<'a>(&'a AtomicU32);
 
-impl<'a> Hold<'a> {
+impl<'a> RegistrationGuard<'a> {
     /// Adds a user. The caller checks the key afterwards, behind `fence_behind_rmw`.
     #[inline]
     pub fn new(users: &'a AtomicU32) -> Self {
         users.fetch_add(1, Ordering::SeqCst);
-        Hold(users)
+        RegistrationGuard(users)
     }
 
-    /// Keeps the count beyond this guard, until [`Hold::resume`].
+    /// Keeps the count beyond this guard, until [`RegistrationGuard::resume`].
     pub fn suspend(self) {
         std::mem::forget(self);
     }
 
-    /// The guard of a count that [`Hold::suspend`] kept.
+    /// The guard of a count that [`RegistrationGuard::suspend`] kept.
     pub fn resume(users: &'a AtomicU32) -> Self {
-        Hold(users)
+        RegistrationGuard(users)
     }
 }
 
-impl Drop for Hold<'_> {
+impl Drop for RegistrationGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Release);
     }

@@ -4,7 +4,7 @@
 //! A segment is checked when it is used, not when it is posted: its registration may have ended since. The copy holds the
 //! registration for its own time only. Never makes a reference to memory of the consumer's.
 
-use crate::memory::user_copy::{self, Registered};
+use crate::memory::user_copy::{self, Registration};
 use dapl::provider::{Segment, Status};
 
 /// Segments held without an allocation.
@@ -13,16 +13,16 @@ const FEW: usize = 4;
 /// Registered memory of this process.
 pub trait LocalMemory {
     /// Keeps what was held until it is dropped.
-    type Hold<'a>
+    type Guard<'a>
     where
         Self: 'a;
 
     /// Holds `piece` for a copy, to be written if `write`. Fails if it is not registered in `pd` with that right. Does not say
     /// whether the memory is there.
-    fn hold_piece(&self, pd: u32, piece: &Segment, write: bool) -> Result<Self::Hold<'_>, Status>;
+    fn acquire_piece(&self, pd: u32, piece: &Segment, write: bool) -> Result<Self::Guard<'_>, Status>;
 
     /// All of the registration that a held piece belongs to.
-    fn registered(&self, key: u32) -> Registered<'_>;
+    fn registration(&self, key: u32) -> Registration<'_>;
 }
 
 /// The segments of one work request.
@@ -89,11 +89,11 @@ pub unsafe fn gather(
 ) -> Result<(), Status> {
     let mut done = 0;
     for piece in segments.pieces(offset, length as u64) {
-        let _hold = memory.hold_piece(pd, &piece, false)?;
-        let registered = || memory.registered(piece.key);
+        let _hold = memory.acquire_piece(pd, &piece, false)?;
+        let registration = || memory.registration(piece.key);
         // SAFETY: the source is registered memory of the consumer, held during the copy; the pieces add up to `length` at
         // most, so the sink is within what the caller vouches for.
-        let is_copied = unsafe { user_copy::read(piece.address, to.add(done), piece.length as usize, registered) };
+        let is_copied = unsafe { user_copy::read(piece.address, to.add(done), piece.length as usize, registration) };
         if !is_copied {
             return Err(Status::LocalProtection);
         }
@@ -116,10 +116,10 @@ pub unsafe fn scatter(
 ) -> Result<(), Status> {
     let mut done = 0;
     for piece in segments.pieces(offset, length as u64) {
-        let _hold = memory.hold_piece(pd, &piece, true)?;
-        let registered = || memory.registered(piece.key);
+        let _hold = memory.acquire_piece(pd, &piece, true)?;
+        let registration = || memory.registration(piece.key);
         // SAFETY: as in `gather`, the other way round.
-        let is_copied = unsafe { user_copy::write(from.add(done), piece.address, piece.length as usize, registered) };
+        let is_copied = unsafe { user_copy::write(from.add(done), piece.address, piece.length as usize, registration) };
         if !is_copied {
             return Err(Status::LocalProtection);
         }
@@ -160,37 +160,37 @@ mod tests {
     }
 
     /// One registration, readable as it is.
-    struct One {
+    struct FakeMemory {
         key: u32,
         held: Cell<u32>,
         checker: Checker,
     }
 
-    struct Held<'a>(&'a Cell<u32>);
+    struct FakeGuard<'a>(&'a Cell<u32>);
 
-    impl Drop for Held<'_> {
+    impl Drop for FakeGuard<'_> {
         fn drop(&mut self) {
             self.0.set(self.0.get() - 1);
         }
     }
 
-    impl LocalMemory for One {
-        type Hold<'a> = Held<'a>;
+    impl LocalMemory for FakeMemory {
+        type Guard<'a> = FakeGuard<'a>;
 
-        fn hold_piece(&self, pd: u32, piece: &Segment, write: bool) -> Result<Held<'_>, Status> {
+        fn acquire_piece(&self, pd: u32, piece: &Segment, write: bool) -> Result<FakeGuard<'_>, Status> {
             self.held.set(self.held.get() + 1);
-            let hold = Held(&self.held);
+            let hold = FakeGuard(&self.held);
             if pd == 1 && piece.key == self.key && !write { Ok(hold) } else { Err(Status::LocalProtection) }
         }
 
-        fn registered(&self, _: u32) -> Registered<'_> {
-            Registered { region: Region { address: 0, length: 0 }, checker: &self.checker }
+        fn registration(&self, _: u32) -> Registration<'_> {
+            Registration { region: Region { address: 0, length: 0 }, checker: &self.checker }
         }
     }
 
     #[test]
     fn copies_hold_every_piece_and_let_go() {
-        let memory = One { key: 9, held: Cell::new(0), checker: Checker::default() };
+        let memory = FakeMemory { key: 9, held: Cell::new(0), checker: Checker::default() };
         let (source, mut sink) = ([3u8; 64], [0u8; 64]);
         let base = source.as_ptr() as u64;
         let list = |key| {

@@ -20,7 +20,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 
-use crate::memory::mapping_check::{self, is_there};
+use crate::memory::mapping_check::{self, is_accessible};
 use crate::memory::vma_query::Maps;
 use dapl::provider::Region;
 use dapl::runtime::mappings::{Found, Rights};
@@ -56,7 +56,7 @@ const WRITABLE: u64 = 1;
 
 /// The registration that a piece lies in, and the process it belongs to. Built only when a piece has to be checked.
 #[derive(Debug)]
-pub struct Registered<'a> {
+pub struct Registration<'a> {
     /// All of the registration.
     pub region: Region,
     /// How this process answers questions about its memory.
@@ -98,7 +98,7 @@ impl Checker {
 }
 
 #[derive(Clone, Copy, Eq, PartialEq)]
-enum Way {
+enum Direction {
     /// Out of the consumer's memory.
     Read,
     /// Into the consumer's memory.
@@ -111,15 +111,15 @@ enum Way {
 /// # Safety
 /// What is mapped of the consumer's `length` bytes is this call's to read; as many at `to` are writable and do not overlap them.
 #[inline]
-pub unsafe fn read<'a>(address: u64, to: *mut u8, length: usize, registered: impl FnOnce() -> Registered<'a>) -> bool {
-    let is_recent = is_recent(address, length, Way::Read) || is_recent_piece(address, length, Way::Read);
+pub unsafe fn read<'a>(address: u64, to: *mut u8, length: usize, registration: impl FnOnce() -> Registration<'a>) -> bool {
+    let is_recent = is_recent(address, length, Direction::Read) || is_recent_piece(address, length, Direction::Read);
     if is_recent {
         // SAFETY: this function's own contract; the memory was usable a moment ago.
         unsafe { copy(address as *const u8, to, length) };
         return true;
     }
     // SAFETY: this function's own contract.
-    unsafe { copy_checked(Way::Read, address, to, length, &registered()) }
+    unsafe { copy_checked(Direction::Read, address, to, length, &registration()) }
 }
 
 /// Copies `length` bytes from `from` to consumer memory at `address`, the last byte last. False: some of it is not there or
@@ -132,16 +132,16 @@ pub unsafe fn write<'a>(
     from: *const u8,
     address: u64,
     length: usize,
-    registered: impl FnOnce() -> Registered<'a>,
+    registration: impl FnOnce() -> Registration<'a>,
 ) -> bool {
-    let is_recent = is_recent(address, length, Way::Write) || is_recent_piece(address, length, Way::Write);
+    let is_recent = is_recent(address, length, Direction::Write) || is_recent_piece(address, length, Direction::Write);
     if is_recent {
         // SAFETY: this function's own contract; the memory was usable a moment ago.
         unsafe { copy(from, address as *mut u8, length) };
         return true;
     }
     // SAFETY: this function's own contract.
-    unsafe { copy_checked(Way::Write, address, from.cast_mut(), length, &registered()) }
+    unsafe { copy_checked(Direction::Write, address, from.cast_mut(), length, &registration()) }
 }
 
 /// The current time slot, in the bits of a table word. Nothing about its length depends on the load of the machine.
@@ -173,20 +173,20 @@ fn place(address: u64) -> &'static AtomicU64 {
 }
 
 #[inline]
-fn holds(address: u64, slot: u64, way: Way) -> bool {
-    place(address).load(Ordering::Relaxed) | u64::from(way == Way::Read) == word(address, slot)
+fn holds(address: u64, slot: u64, way: Direction) -> bool {
+    place(address).load(Ordering::Relaxed) | u64::from(way == Direction::Read) == word(address, slot)
 }
 
 /// Was a piece within one page found usable in this slot?
 #[inline]
-fn is_recent(address: u64, length: usize, way: Way) -> bool {
+fn is_recent(address: u64, length: usize, way: Direction) -> bool {
     let last = address.wrapping_add(length as u64).wrapping_sub(1);
     (address ^ last) >> PAGE_BITS == 0 && holds(address, slot(), way)
 }
 
 /// The same for a piece of any length up to `LONG`.
 #[inline(never)]
-fn is_recent_piece(address: u64, length: usize, way: Way) -> bool {
+fn is_recent_piece(address: u64, length: usize, way: Direction) -> bool {
     let slot = slot();
     length <= LONG && pages(Region { address, length: length as u64 }).all(|page| holds(page, slot, way))
 }
@@ -199,11 +199,11 @@ fn pages(region: Region) -> impl Iterator<Item = u64> {
 }
 
 /// Remembers that a region was usable in a slot.
-fn remember(region: Region, slot: u64, way: Way) {
+fn remember(region: Region, slot: u64, way: Direction) {
     for page in pages(region) {
         // A page that may be written stays so when it is read.
-        if way == Way::Write || !holds(page, slot, Way::Write) {
-            place(page).store(word(page, slot) & !u64::from(way == Way::Read), Ordering::Relaxed);
+        if way == Direction::Write || !holds(page, slot, Direction::Write) {
+            place(page).store(word(page, slot) & !u64::from(way == Direction::Read), Ordering::Relaxed);
         }
     }
 }
@@ -221,27 +221,27 @@ fn is_rare(slot: u64) -> bool {
 /// # Safety
 /// As [`read`] or [`write`].
 #[cold]
-unsafe fn copy_checked(way: Way, address: u64, buffer: *mut u8, length: usize, registered: &Registered<'_>) -> bool {
+unsafe fn copy_checked(way: Direction, address: u64, buffer: *mut u8, length: usize, registration: &Registration<'_>) -> bool {
     let piece = Region { address, length: length as u64 };
     let slot = slot();
     let is_short = length <= LONG;
     if is_short && is_rare(slot) {
         // SAFETY: this function's own contract.
-        if length <= KERNEL_MOST && unsafe { copy_by_kernel(way, piece, buffer, registered.checker.pid) } {
+        if length <= KERNEL_MOST && unsafe { copy_by_kernel(way, piece, buffer, registration.checker.pid) } {
             remember(piece, slot, way);
             return true;
         }
     } else if is_short {
-        let block = around(piece, registered.region);
-        if is_usable(block, way, &registered.checker.maps) {
+        let block = around(piece, registration.region);
+        if is_usable(block, way, &registration.checker.maps) {
             remember(block, slot, way);
             // SAFETY: this function's own contract, and the memory was usable just now.
             unsafe { copy_directly(way, address, buffer, length) };
             return true;
         }
     }
-    if !is_usable(piece, way, &registered.checker.maps) {
-        let done = if way == Way::Write { "written" } else { "read" };
+    if !is_usable(piece, way, &registration.checker.maps) {
+        let done = if way == Direction::Write { "written" } else { "read" };
         log::warn!(
             "{length} bytes of registered memory at {address:#x} are not there any more, or may not be {done}: their transfer fails"
         );
@@ -257,12 +257,12 @@ unsafe fn copy_checked(way: Way, address: u64, buffer: *mut u8, length: usize, r
 
 /// # Safety
 /// As [`read`] or [`write`], and the memory can be touched.
-unsafe fn copy_directly(way: Way, address: u64, buffer: *mut u8, length: usize) {
+unsafe fn copy_directly(way: Direction, address: u64, buffer: *mut u8, length: usize) {
     // SAFETY: this function's own contract.
     unsafe {
         match way {
-            Way::Read => copy(address as *const u8, buffer, length),
-            Way::Write => copy(buffer, address as *mut u8, length),
+            Direction::Read => copy(address as *const u8, buffer, length),
+            Direction::Write => copy(buffer, address as *mut u8, length),
         }
     }
 }
@@ -278,15 +278,15 @@ fn around(piece: Region, registration: Region) -> Region {
 }
 
 /// May all of a region be read, or written, now?
-fn is_usable(region: Region, way: Way, maps: &Maps) -> bool {
-    let write = way == Way::Write;
+fn is_usable(region: Region, way: Direction, maps: &Maps) -> bool {
+    let write = way == Direction::Write;
     if region.length <= FEW_PAGES {
-        return is_there(region, write);
+        return is_accessible(region, write);
     }
-    match maps.look(region, Rights { read: true, write, shared: false }, |last| is_there(last, write)) {
+    match maps.look(region, Rights { read: true, write, shared: false }, |last| is_accessible(last, write)) {
         Found::Whole => true,
         Found::Missing | Found::Lacking => false,
-        Found::Unknown => is_there(region, write),
+        Found::Unknown => is_accessible(region, write),
     }
 }
 
@@ -294,7 +294,7 @@ fn is_usable(region: Region, way: Way, maps: &Maps) -> bool {
 ///
 /// # Safety
 /// As [`read`] or [`write`].
-unsafe fn copy_by_kernel(way: Way, piece: Region, buffer: *mut u8, pid: libc::pid_t) -> bool {
+unsafe fn copy_by_kernel(way: Direction, piece: Region, buffer: *mut u8, pid: libc::pid_t) -> bool {
     /// A sandbox forbids the calls. A process may always reach its own memory otherwise.
     static IS_FORBIDDEN: AtomicBool = AtomicBool::new(false);
     let Some(body) = (piece.length as usize).checked_sub(1) else { return true };
@@ -312,8 +312,8 @@ unsafe fn copy_by_kernel(way: Way, piece: Region, buffer: *mut u8, pid: libc::pi
     // contract it is this call's to use.
     let moved = unsafe {
         match way {
-            Way::Read => libc::process_vm_readv(pid, ours.as_ptr(), 2, consumers.as_ptr(), 2, 0),
-            Way::Write => libc::process_vm_writev(pid, ours.as_ptr(), 2, consumers.as_ptr(), 2, 0),
+            Direction::Read => libc::process_vm_readv(pid, ours.as_ptr(), 2, consumers.as_ptr(), 2, 0),
+            Direction::Write => libc::process_vm_writev(pid, ours.as_ptr(), 2, consumers.as_ptr(), 2, 0),
         }
     };
     if moved < 0 && matches!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) {

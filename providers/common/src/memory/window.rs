@@ -17,7 +17,7 @@ use dapl::error::Result;
 use dapl::provider::{Access, Keep, Region, Status};
 
 /// A peer that is stopped in the middle of a copy, or lies about one, holds a turn up no longer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PEER_COPY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The provider's table of keys, as a window uses it.
 pub trait WindowKeys: Send + Sync {
@@ -26,41 +26,41 @@ pub trait WindowKeys: Send + Sync {
     /// Makes a reserved key open a region to peers, not to local segments.
     fn open(&self, key: u32, region: Region, access: Access, pd: u32);
     /// From now on the key opens nothing; copies may still be under way.
-    fn kill(&self, key: u32);
+    fn revoke(&self, key: u32);
     /// Is a copy with this key under way in this process?
-    fn is_held(&self, key: u32) -> bool;
+    fn is_in_use(&self, key: u32) -> bool;
     /// Does a peer say that it is copying with this key?
-    fn is_announced(&self, key: u32) -> bool;
+    fn is_in_use_by_peer(&self, key: u32) -> bool;
     /// Kills the key, waits for the copies, and gives it back.
     fn remove(&self, key: u32);
     /// A key that opens nothing is of no more use.
-    fn give_back(&self, key: u32);
+    fn release_key(&self, key: u32);
     /// Is the region within the registration `source` of this domain, and may this process write it, if `write`?
     fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool;
 }
 
 /// A window.
-pub struct Window<K> {
+pub struct WindowCore<K> {
     keys: Arc<K>,
     pd: u32,
-    inner: Mutex<Inner>,
+    state: Mutex<WindowState>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct WindowState {
     /// Moves are numbered as they are posted; the last that was, and the last that had its turn or lost it.
     posted: u64,
-    turned: u64,
+    executed: u64,
     /// The last that was posted is a bind that can still come true.
     bound: bool,
     /// Binds that have not had their turn.
-    waiting: VecDeque<(u64, Grant)>,
-    open: Option<Open>,
+    waiting: VecDeque<(u64, BindGrant)>,
+    open: Option<ActiveBind>,
     closed: bool,
 }
 
 /// What a bind asks for.
-struct Grant {
+struct BindGrant {
     key: u32,
     /// The registration below it.
     source: u32,
@@ -70,13 +70,13 @@ struct Grant {
 }
 
 /// What is open now.
-struct Open {
-    grant: Grant,
+struct ActiveBind {
+    grant: BindGrant,
     /// The key is dead, since then; copies by it may be under way.
     killed: Option<Instant>,
 }
 
-/// A bind as `Window::accept` takes it: the key of the registration, and the rest of the provider's `Bind`.
+/// A bind as `WindowCore::post` takes it: the key of the registration, and the rest of the provider's `Bind`.
 #[allow(missing_docs, reason = "the names are those of `Bind`")]
 pub struct BindRequest {
     /// Key of the registration.
@@ -86,132 +86,132 @@ pub struct BindRequest {
     pub keep: Keep,
 }
 
-impl<K> std::fmt::Debug for Window<K> {
+impl<K> std::fmt::Debug for WindowCore<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Window").field("pd", &self.pd).finish_non_exhaustive()
+        f.debug_struct("WindowCore").field("pd", &self.pd).finish_non_exhaustive()
     }
 }
 
-impl<K: WindowKeys> Window<K> {
+impl<K: WindowKeys> WindowCore<K> {
     /// One that is not bound.
     pub fn new(keys: Arc<K>, pd: u32) -> Self {
-        Window { keys, pd, inner: Mutex::default() }
+        WindowCore { keys, pd, state: Mutex::default() }
     }
 
     /// A bind was accepted, and can still come true or has.
     pub fn is_bound(&self) -> bool {
-        self.inner.lock().bound
+        self.state.lock().bound
     }
 
     /// Takes a bind or unbind in: its number, and its key (0 for an unbind).
-    pub fn accept(&self, wanted: Option<BindRequest>) -> Result<(u64, u32)> {
-        let mut inner = self.inner.lock();
+    pub fn post(&self, wanted: Option<BindRequest>) -> Result<(u64, u32)> {
+        let mut state = self.state.lock();
         let mut key = 0;
-        let number = inner.posted + 1;
-        inner.bound = if let Some(BindRequest { source, region, access, keep }) = wanted {
+        let number = state.posted + 1;
+        state.bound = if let Some(BindRequest { source, region, access, keep }) = wanted {
             key = self.keys.reserve()?;
-            inner.waiting.push_back((number, Grant { key, source, region, access, _keep: keep }));
+            state.waiting.push_back((number, BindGrant { key, source, region, access, _keep: keep }));
             true
         } else {
             false
         };
-        inner.posted = number;
+        state.posted = number;
         Ok((number, key))
     }
 
     /// The turn of a move, in a connection of this protection domain. False: copies by the old key are under way, look again.
-    pub fn turn(&self, number: u64, pd: u32) -> std::result::Result<bool, Status> {
-        let mut inner = self.inner.lock();
-        if number <= inner.turned || inner.closed {
-            let void = inner.withdraw(number);
-            drop(inner);
-            self.forget(void);
+    pub fn execute(&self, number: u64, pd: u32) -> std::result::Result<bool, Status> {
+        let mut state = self.state.lock();
+        if number <= state.executed || state.closed {
+            let void = state.withdraw(number);
+            drop(state);
+            self.return_key(void);
             return Ok(true);
         }
-        if let Some(open) = &mut inner.open
-            && !self.is_over(open)
+        if let Some(open) = &mut state.open
+            && !self.is_revoked(open)
         {
             return Ok(false);
         }
-        let old = inner.open.take();
-        inner.turned = number;
-        let new = inner.withdraw(number);
+        let old = state.open.take();
+        state.executed = number;
+        let new = state.withdraw(number);
         let outcome = match new {
-            Some(grant) if !self.is_sound(&grant, pd) => {
-                inner.bound &= inner.posted != number;
+            Some(grant) if !self.is_valid(&grant, pd) => {
+                state.bound &= state.posted != number;
                 Err(grant)
             }
             Some(grant) => {
                 self.keys.open(grant.key, grant.region, grant.access, self.pd);
-                inner.open = Some(Open { grant, killed: None });
+                state.open = Some(ActiveBind { grant, killed: None });
                 Ok(true)
             }
             None => Ok(true),
         };
-        drop(inner);
-        self.forget(old.map(|open| open.grant));
+        drop(state);
+        self.return_key(old.map(|open| open.grant));
         outcome.map_err(|grant| {
-            self.forget(Some(grant));
+            self.return_key(Some(grant));
             Status::BindFailed
         })
     }
 
     /// A move was flushed, whether it had had its turn or not: nothing is bound, unless by a later one.
-    pub fn give_up(&self, number: u64) {
-        let mut inner = self.inner.lock();
-        let mine = inner.withdraw(number);
-        let old = if number >= inner.turned { inner.open.take() } else { None };
-        inner.turned = inner.turned.max(number);
-        inner.bound &= inner.posted != number;
-        drop(inner);
-        self.forget(mine);
-        self.end(old);
+    pub fn flush(&self, number: u64) {
+        let mut state = self.state.lock();
+        let mine = state.withdraw(number);
+        let old = if number >= state.executed { state.open.take() } else { None };
+        state.executed = state.executed.max(number);
+        state.bound &= state.posted != number;
+        drop(state);
+        self.return_key(mine);
+        self.revoke_and_wait(old);
     }
 
     /// The window is no more, at once.
     pub fn close(&self) {
-        let mut inner = self.inner.lock();
-        inner.closed = true;
-        inner.bound = false;
-        let (waiting, open) = (std::mem::take(&mut inner.waiting), inner.open.take());
-        drop(inner);
-        waiting.into_iter().for_each(|(_, grant)| self.forget(Some(grant)));
-        self.end(open);
+        let mut state = self.state.lock();
+        state.closed = true;
+        state.bound = false;
+        let (waiting, open) = (std::mem::take(&mut state.waiting), state.open.take());
+        drop(state);
+        waiting.into_iter().for_each(|(_, grant)| self.return_key(Some(grant)));
+        self.revoke_and_wait(open);
     }
 
     /// Kills the key, once, and says whether all copies by it are over.
-    fn is_over(&self, open: &mut Open) -> bool {
+    fn is_revoked(&self, open: &mut ActiveBind) -> bool {
         let key = open.grant.key;
         let killed = *open.killed.get_or_insert_with(|| {
-            self.keys.kill(key);
+            self.keys.revoke(key);
             Instant::now()
         });
-        !self.keys.is_held(key) && (!self.keys.is_announced(key) || killed.elapsed() > PATIENCE)
+        !self.keys.is_in_use(key) && (!self.keys.is_in_use_by_peer(key) || killed.elapsed() > PEER_COPY_TIMEOUT)
     }
 
     /// May this be bound? The layer above has seen to it; but nobody has to believe that.
-    fn is_sound(&self, grant: &Grant, pd: u32) -> bool {
+    fn is_valid(&self, grant: &BindGrant, pd: u32) -> bool {
         pd == self.pd && self.keys.covers(grant.source, pd, grant.region, grant.access.remote_write)
     }
 
     /// Ends what is open, and waits for the copies.
-    fn end(&self, open: Option<Open>) {
-        if let Some(Open { grant, .. }) = open {
+    fn revoke_and_wait(&self, open: Option<ActiveBind>) {
+        if let Some(ActiveBind { grant, .. }) = open {
             self.keys.remove(grant.key);
         }
     }
 
     /// A key that opens nothing goes back, and the registration is let go.
-    fn forget(&self, grant: Option<Grant>) {
+    fn return_key(&self, grant: Option<BindGrant>) {
         if let Some(grant) = grant {
-            self.keys.give_back(grant.key);
+            self.keys.release_key(grant.key);
         }
     }
 }
 
-impl Inner {
+impl WindowState {
     /// Takes a bind out of those that wait.
-    fn withdraw(&mut self, number: u64) -> Option<Grant> {
+    fn withdraw(&mut self, number: u64) -> Option<BindGrant> {
         let place = self.waiting.iter().position(|(waits, _)| *waits == number)?;
         self.waiting.remove(place).map(|(_, grant)| grant)
     }

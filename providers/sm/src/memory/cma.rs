@@ -8,7 +8,7 @@ use std::ffi::c_void;
 
 use dapl::provider::Region;
 
-use crate::memory::map::is_there;
+use crate::memory::map::is_accessible;
 
 /// Bytes of one call: progress is shared among connections.
 pub(crate) const CHUNK: usize = 512 << 10;
@@ -74,7 +74,7 @@ pub(crate) unsafe fn copy(way: Way, pid: i32, local: u64, remote: u64, len: usiz
 #[cold]
 pub(crate) fn whose(way: Way, local: u64, len: usize) -> Refusal {
     let mine = Region { address: local, length: len as u64 };
-    if is_there(mine, way == Way::Read) { Refusal::Fault } else { Refusal::Here }
+    if is_accessible(mine, way == Way::Read) { Refusal::Fault } else { Refusal::Here }
 }
 
 /// Lets all processes of this user copy from and to this one, where Yama lets only its ancestors do so (scope 1). They can

@@ -13,7 +13,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-pub(crate) use dapl_software::memory::mapping_check::{EngineTicks, LastCheck, is_there};
+pub(crate) use dapl_software::memory::mapping_check::{EngineTicks, LastCheck, is_accessible};
 
 /// `TMPFS_MAGIC` of the kernel's `magic.h`: where memory files live. Those of huge pages live elsewhere, and their pages may
 /// be missing when they are touched, which is a signal; one of these has a page of zeros for every hole.

@@ -1,7 +1,7 @@
 //! Registered memory: a table that this process writes and its peers map read-only.
 //!
 //! A key is a place in the table and 16 bits that differ each time the place serves; a freed place rests before it does
-//! again. Registered regions and bound windows are alike here, but local segments cannot name a window. The table is what
+//! again. Registration regions and bound windows are alike here, but local segments cannot name a window. The table is what
 //! makes RDMA one-sided: the initiator checks key, bounds, rights and protection domain in it before and after it copies.
 //! Local copies hold a count on the entry, remote ones announce the key on their control line; deregistration kills the key
 //! and then waits until both are gone, so that afterwards no transfer touches the memory.
@@ -14,9 +14,9 @@ use dapl::error::Result;
 use dapl::provider::{Access, Region, Segment, Status};
 use dapl::runtime::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, fence_behind_rmw, yield_now};
 use dapl_software::memory::keys::KeyTable;
-use dapl_software::memory::rights::{self, AccessRight, EXPORTED, Hold, KeyEntry, LOCAL};
+use dapl_software::memory::rights::{self, AccessRight, EXPORTED, RegistrationGuard, KeyEntry, LOCAL};
 use dapl_software::memory::scatter_gather::LocalMemory;
-use dapl_software::memory::user_copy::{Checker, Registered};
+use dapl_software::memory::user_copy::{Checker, Registration};
 
 use crate::memory::knem::{Knem, Lent};
 use crate::memory::map::{EngineTicks, Map};
@@ -153,32 +153,32 @@ impl Regions {
 
     /// Ends a registration; `announced` says whether a peer is copying with a key just now.
     pub(crate) fn remove(&self, key: u32, announced: impl Fn(u32) -> bool) {
-        self.kill(key);
-        while self.is_held(key) {
+        self.revoke(key);
+        while self.is_in_use(key) {
             yield_now();
         }
         wait_while(|| announced(key));
         if let Some(knem) = &self.knem {
             knem.take_back(self.table.word((key >> 16) as usize * ENTRY + COOKIE).swap(0, Ordering::Relaxed));
         }
-        self.give_back(key);
+        self.release_key(key);
     }
 
     /// From now on the key opens nothing; copies may still be under way.
-    pub(crate) fn kill(&self, key: u32) {
+    pub(crate) fn revoke(&self, key: u32) {
         self.table.word((key >> 16) as usize * ENTRY + KEY).store(0, Ordering::Relaxed);
         // Pairs with the fences in `hold` and `announce`: either they see the key gone, or we see them.
         fence(Ordering::SeqCst);
     }
 
     /// Is a copy with this key under way in this process?
-    pub(crate) fn is_held(&self, key: u32) -> bool {
+    pub(crate) fn is_in_use(&self, key: u32) -> bool {
         self.users[(key >> 16) as usize].load(Ordering::Acquire) != 0
     }
 
     /// A dead key, or one that was only reserved, is of no more use.
-    pub(crate) fn give_back(&self, key: u32) {
-        self.places.lock().give_back(key);
+    pub(crate) fn release_key(&self, key: u32) {
+        self.places.lock().release_key(key);
     }
 
     /// Does the key grant this right on the range?
@@ -187,10 +187,10 @@ impl Regions {
     }
 
     /// All of the registration of a key that is held.
-    pub(crate) fn registered(&self, key: u32) -> Registered<'_> {
+    pub(crate) fn registration(&self, key: u32) -> Registration<'_> {
         let entry = (key >> 16) as usize * ENTRY;
         let field = |offset| self.table.word(entry + offset).load(Ordering::Relaxed);
-        Registered { region: Region { address: field(BASE), length: field(LEN) }, checker: &self.checker }
+        Registration { region: Region { address: field(BASE), length: field(LEN) }, checker: &self.checker }
     }
 
     /// Holds a range for a copy in this process. Whether its memory is there is for the copy to find out.
@@ -201,24 +201,24 @@ impl Regions {
         address: u64,
         length: u64,
         right: AccessRight,
-    ) -> std::result::Result<Hold<'_>, Status> {
-        let hold = Hold::new(&self.users[(key >> 16) as usize]);
-        // Pairs with the fence in `kill`: either it sees this user, or `entry` sees the key gone.
+    ) -> std::result::Result<RegistrationGuard<'_>, Status> {
+        let hold = RegistrationGuard::new(&self.users[(key >> 16) as usize]);
+        // Pairs with the fence in `revoke`: either it sees this user, or `entry` sees the key gone.
         fence_behind_rmw();
         if self.allows(key, pd, Region { address, length }, right) { Ok(hold) } else { Err(right.refusal()) }
     }
 }
 
 impl LocalMemory for Regions {
-    type Hold<'a> = Hold<'a>;
+    type Guard<'a> = RegistrationGuard<'a>;
 
     #[inline]
-    fn hold_piece(&self, pd: u32, piece: &Segment, write: bool) -> std::result::Result<Hold<'_>, Status> {
+    fn acquire_piece(&self, pd: u32, piece: &Segment, write: bool) -> std::result::Result<RegistrationGuard<'_>, Status> {
         self.hold(piece.key, pd, piece.address, piece.length, AccessRight::local(write))
     }
 
-    fn registered(&self, key: u32) -> Registered<'_> {
-        Regions::registered(self, key)
+    fn registration(&self, key: u32) -> Registration<'_> {
+        Regions::registration(self, key)
     }
 }
 
@@ -262,7 +262,7 @@ impl PeerRegions {
     ) -> std::result::Result<Announced<'a>, Status> {
         busy.store(u64::from(target.key), Ordering::Relaxed);
         let announced = Announced(busy);
-        // Pairs with the fence in `kill`: either the owner sees our word, or we see its key gone.
+        // Pairs with the fence in `revoke`: either the owner sees our word, or we see its key gone.
         fence(Ordering::SeqCst);
         if self.allows(target) { Ok(announced) } else { Err(Status::RemoteAccess) }
     }
@@ -396,8 +396,8 @@ mod tests {
         regions.open(key, memory(8), Access { remote_read: true, ..Access::default() }, 1);
         assert!(access(AccessRight::RemoteRead) && !access(AccessRight::RemoteWrite));
         assert!(!access(AccessRight::LocalRead) && !access(AccessRight::LocalWrite));
-        regions.kill(key);
-        assert!(!access(AccessRight::RemoteRead) && !regions.is_held(key));
+        regions.revoke(key);
+        assert!(!access(AccessRight::RemoteRead) && !regions.is_in_use(key));
     }
 }
 

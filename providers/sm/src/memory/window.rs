@@ -15,7 +15,7 @@ use crate::memory::regions::Regions;
 pub(crate) use dapl_software::memory::window::BindRequest;
 
 /// A window of this provider's.
-pub(crate) type Window = dapl_software::memory::window::Window<Table>;
+pub(crate) type Window = dapl_software::memory::window::WindowCore<Table>;
 
 /// The table, and the connections whose peers copy by what it says.
 pub(crate) struct Table {
@@ -37,15 +37,15 @@ impl WindowKeys for Table {
         self.regions.open(key, region, access, pd);
     }
 
-    fn kill(&self, key: u32) {
-        self.regions.kill(key);
+    fn revoke(&self, key: u32) {
+        self.regions.revoke(key);
     }
 
-    fn is_held(&self, key: u32) -> bool {
-        self.regions.is_held(key)
+    fn is_in_use(&self, key: u32) -> bool {
+        self.regions.is_in_use(key)
     }
 
-    fn is_announced(&self, key: u32) -> bool {
+    fn is_in_use_by_peer(&self, key: u32) -> bool {
         self.book.announced()(key)
     }
 
@@ -53,8 +53,8 @@ impl WindowKeys for Table {
         self.regions.remove(key, self.book.announced());
     }
 
-    fn give_back(&self, key: u32) {
-        self.regions.give_back(key);
+    fn release_key(&self, key: u32) {
+        self.regions.release_key(key);
     }
 
     fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool {
@@ -97,20 +97,20 @@ mod tests {
         let (window, regions, source) = window();
         let keep = Arc::new(());
         let reads = |key| regions.allows(key, PD, whole(), AccessRight::RemoteRead);
-        let (first, one) = window.accept(wanted(source, &keep)).unwrap();
+        let (first, one) = window.post(wanted(source, &keep)).unwrap();
         assert!(window.is_bound() && !reads(one) && keeps(&keep) == 1);
-        assert_eq!(window.turn(first, PD), Ok(true));
-        let (second, two) = window.accept(wanted(source, &keep)).unwrap();
+        assert_eq!(window.execute(first, PD), Ok(true));
+        let (second, two) = window.post(wanted(source, &keep)).unwrap();
         assert!(reads(one) && !reads(two) && keeps(&keep) == 2);
         let hold = regions.hold(one, PD, whole().address, 1, AccessRight::RemoteRead).unwrap();
-        assert_eq!(window.turn(second, PD), Ok(false), "a copy is under way");
+        assert_eq!(window.execute(second, PD), Ok(false), "a copy is under way");
         assert!(!reads(one) && !reads(two) && keeps(&keep) == 2);
         drop(hold);
-        assert_eq!(window.turn(second, PD), Ok(true));
+        assert_eq!(window.execute(second, PD), Ok(true));
         assert!(!reads(one) && reads(two) && keeps(&keep) == 1);
-        let (third, none) = window.accept(None).unwrap();
+        let (third, none) = window.post(None).unwrap();
         assert!(!window.is_bound() && none == 0 && reads(two), "until it has its turn");
-        assert_eq!(window.turn(third, PD), Ok(true));
+        assert_eq!(window.execute(third, PD), Ok(true));
         assert!(!reads(two) && keeps(&keep) == 0);
     }
 
@@ -118,17 +118,17 @@ mod tests {
     fn what_is_flushed_leaves_nothing_bound_and_lets_go_once() {
         let (window, regions, source) = window();
         let keep = Arc::new(());
-        let (first, one) = window.accept(wanted(source, &keep)).unwrap();
-        window.turn(first, PD).unwrap();
-        let (second, _) = window.accept(wanted(source, &keep)).unwrap();
-        window.give_up(second);
+        let (first, one) = window.post(wanted(source, &keep)).unwrap();
+        window.execute(first, PD).unwrap();
+        let (second, _) = window.post(wanted(source, &keep)).unwrap();
+        window.flush(second);
         assert!(!window.is_bound() && keeps(&keep) == 0);
         assert!(!regions.allows(one, PD, whole(), AccessRight::RemoteRead));
-        window.give_up(second);
+        window.flush(second);
 
-        let (third, three) = window.accept(wanted(source, &keep)).unwrap();
-        window.turn(third, PD).unwrap();
-        window.give_up(third);
+        let (third, three) = window.post(wanted(source, &keep)).unwrap();
+        window.execute(third, PD).unwrap();
+        window.flush(third);
         assert!(!window.is_bound() && keeps(&keep) == 0, "after its turn too");
         assert!(!regions.allows(three, PD, whole(), AccessRight::RemoteRead));
     }
@@ -137,11 +137,11 @@ mod tests {
     fn a_later_move_makes_an_earlier_one_void() {
         let (window, regions, source) = window();
         let keep = Arc::new(());
-        let (first, one) = window.accept(wanted(source, &keep)).unwrap();
-        let (second, two) = window.accept(wanted(source, &keep)).unwrap();
-        window.turn(second, PD).unwrap();
-        assert_eq!((window.turn(first, PD), keeps(&keep)), (Ok(true), 1));
-        window.give_up(first);
+        let (first, one) = window.post(wanted(source, &keep)).unwrap();
+        let (second, two) = window.post(wanted(source, &keep)).unwrap();
+        window.execute(second, PD).unwrap();
+        assert_eq!((window.execute(first, PD), keeps(&keep)), (Ok(true), 1));
+        window.flush(first);
         assert!(window.is_bound() && regions.allows(two, PD, whole(), AccessRight::RemoteRead));
         assert!(!regions.allows(one, PD, whole(), AccessRight::RemoteRead));
     }
@@ -150,11 +150,11 @@ mod tests {
     fn a_window_that_closes_takes_all_along() {
         let (window, regions, source) = window();
         let keep = Arc::new(());
-        let (first, one) = window.accept(wanted(source, &keep)).unwrap();
-        window.turn(first, PD).unwrap();
-        let (second, two) = window.accept(wanted(source, &keep)).unwrap();
+        let (first, one) = window.post(wanted(source, &keep)).unwrap();
+        window.execute(first, PD).unwrap();
+        let (second, two) = window.post(wanted(source, &keep)).unwrap();
         window.close();
-        assert_eq!((keeps(&keep), window.turn(second, PD)), (0, Ok(true)));
+        assert_eq!((keeps(&keep), window.execute(second, PD)), (0, Ok(true)));
         for key in [one, two] {
             assert!(!regions.allows(key, PD, whole(), AccessRight::RemoteRead));
         }
@@ -164,8 +164,8 @@ mod tests {
     fn what_cannot_be_granted_fails_at_its_turn() {
         let (window, regions, source) = window();
         let keep = Arc::new(());
-        let (first, one) = window.accept(wanted(source, &keep)).unwrap();
-        window.turn(first, PD).unwrap();
+        let (first, one) = window.post(wanted(source, &keep)).unwrap();
+        window.execute(first, PD).unwrap();
         let write = Access { remote_write: true, ..READ };
         let beyond = Region { length: 101, ..whole() };
         let cases = [
@@ -177,8 +177,8 @@ mod tests {
         ];
         for (what, source, region, access, pd) in cases {
             let wanted = BindRequest { source, region, access, keep: keep.clone() };
-            let (number, key) = window.accept(Some(wanted)).unwrap();
-            assert_eq!(window.turn(number, pd), Err(Status::BindFailed), "{what}");
+            let (number, key) = window.post(Some(wanted)).unwrap();
+            assert_eq!(window.execute(number, pd), Err(Status::BindFailed), "{what}");
             assert!(!window.is_bound() && keeps(&keep) == 0, "{what}");
             assert!(!regions.allows(key, PD, region, AccessRight::RemoteRead));
         }

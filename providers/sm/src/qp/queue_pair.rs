@@ -219,7 +219,7 @@ impl Core {
         if let Some(ends) = &rx.ends {
             ends.tell_last(); // what we took is delivered: the peer's sends succeeded
             if let (true, Some(pool)) = (ends.is_held(), &self.shared.pool) {
-                pool.srq.leave(&pool.waiter);
+                pool.srq.cancel_wait(&pool.waiter);
             }
         }
         rx.ends = None;
@@ -309,7 +309,7 @@ impl QueuePair for Qp {
         let tx = self.0.room_for_request()?;
         let wanted =
             bind.map(|Bind { mr, region, access, keep }| BindRequest { source: mr.local_key(), region, access, keep });
-        let (number, key) = mw.0.accept(wanted)?;
+        let (number, key) = mw.0.post(wanted)?;
         self.0.submit(tx, Request::of_window(mw.0.clone(), number, wr));
         Ok(key)
     }

@@ -25,7 +25,7 @@ use crate::proto::reassembly::Reassembly;
 use crate::qp::link::{Link, WANT_PROGRESS};
 use crate::qp::ring::{Cargo, Next, Reader, Writer};
 use crate::qp::shared::{Fault, NAK_ACCESS, NAK_RESPONDER, Pool, Shared};
-use crate::srq::Buffer;
+use crate::srq::SrqRecv;
 
 /// Slots taken in one pass: progress is shared among connections.
 const PASS: usize = 64;
@@ -40,8 +40,8 @@ pub(crate) struct Receive {
 }
 
 impl Receive {
-    fn shared(pool: &Pool, buffer: Buffer) -> Self {
-        let Buffer { segments, cookie } = buffer;
+    fn shared(pool: &Pool, buffer: SrqRecv) -> Self {
+        let SrqRecv { segments, cookie } = buffer;
         Receive { segments, token: Token { cookie, ..pool.token } }
     }
 }
@@ -183,7 +183,7 @@ impl Rx {
     }
 
     /// A receive out of the shared queue, for the message that stands in line; given back if none does (any more).
-    pub(crate) fn accept(&mut self, shared: &Shared, buffer: Buffer) -> Option<Buffer> {
+    pub(crate) fn accept(&mut self, shared: &Shared, buffer: SrqRecv) -> Option<SrqRecv> {
         let waits = !self.stopped && self.queue.is_empty() && self.ends.as_ref().is_some_and(|ends| ends.held);
         match &shared.pool {
             Some(pool) if waits => self.queue.push_back(Receive::shared(pool, buffer)),
@@ -380,13 +380,13 @@ impl RxEnds {
         let Fragment { key, address, .. } = fragment;
         let is_copied = shared.regions.hold(key, shared.pd, address, length as u64, right).is_ok_and(|_hold| {
             fail_point!(TargetHeld);
-            let registered = || shared.regions.registered(key);
+            let registration = || shared.regions.registration(key);
             // SAFETY: our side is registered memory, held; the other lies in the mapped buffer (checked just above), which is
             // writable on both sides.
             unsafe {
                 match right {
-                    AccessRight::RemoteWrite => user_copy::write(payload, address, length, registered),
-                    _ => user_copy::read(address, payload, length, registered),
+                    AccessRight::RemoteWrite => user_copy::write(payload, address, length, registration),
+                    _ => user_copy::read(address, payload, length, registration),
                 }
             }
         });

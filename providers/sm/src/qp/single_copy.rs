@@ -113,13 +113,13 @@ unsafe fn copy_here(
 ) -> Result<(), Refusal> {
     let there = mapped.place(address, piece.length, way == Way::Write).ok_or(Refusal::Fault)?;
     let (here, length) = (piece.address, piece.length as usize);
-    let registered = || regions.registered(piece.key);
+    let registration = || regions.registration(piece.key);
     // SAFETY: the other side is a place in a mapping that never shrinks, writable if this writes; ours is by this function's
     // contract.
     let is_copied = unsafe {
         match way {
-            Way::Write => user_copy::read(here, there, length, registered),
-            Way::Read => user_copy::write(there, here, length, registered),
+            Way::Write => user_copy::read(here, there, length, registration),
+            Way::Read => user_copy::write(there, here, length, registration),
         }
     };
     if is_copied { Ok(()) } else { Err(Refusal::Here) }

@@ -1,7 +1,7 @@
 //! Registered memory: a table of what may be touched, asked by peers' packets and by our own copies.
 //!
 //! A key is a place in the table and 16 bits that differ each time the place serves and that nobody can count on; a freed place
-//! rests before it does again. Registered regions and bound windows are alike here, but local segments cannot name a window.
+//! rests before it does again. Registration regions and bound windows are alike here, but local segments cannot name a window.
 //! Whoever touches the memory holds its entry for that time; deregistration kills the key and then waits until nobody holds it,
 //! so that afterwards no transfer touches the memory. Entries come to be as they are needed. Copies nothing itself.
 #![forbid(unsafe_code)]
@@ -13,9 +13,9 @@ use std::thread::yield_now;
 use dapl::error::Result;
 use dapl::provider::{Access, Region, Segment, Status};
 use dapl_software::memory::keys::KeyTable;
-use dapl_software::memory::rights::{self, AccessRight, Hold, KeyEntry, LOCAL};
+use dapl_software::memory::rights::{self, AccessRight, RegistrationGuard, KeyEntry, LOCAL};
 use dapl_software::memory::scatter_gather::LocalMemory;
-use dapl_software::memory::user_copy::{Checker, Registered};
+use dapl_software::memory::user_copy::{Checker, Registration};
 use dapl_software::memory::window::WindowKeys;
 use parking_lot::Mutex;
 
@@ -73,7 +73,7 @@ impl Regions {
 
     /// The entry of a key, whoever made the key up; `None` where none has ever been.
     fn entry(&self, key: u32) -> Option<&Entry> {
-        let place = KeyTable::place(key);
+        let place = KeyTable::index(key);
         self.chunks[place / CHUNK].get().map(|chunk| &chunk[place % CHUNK])
     }
 
@@ -90,7 +90,7 @@ impl Regions {
     }
 
     fn set(&self, key: u32, region: Region, word: u64) {
-        let place = KeyTable::place(key);
+        let place = KeyTable::index(key);
         let chunk = self.chunks[place / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Entry::default()).collect());
         let entry = &chunk[place % CHUNK];
         entry.base.store(region.address, Ordering::Relaxed);
@@ -106,10 +106,10 @@ impl Regions {
     }
 
     /// All of the registration of a key that is held.
-    pub(crate) fn registered(&self, key: u32) -> Registered<'_> {
+    pub(crate) fn registration(&self, key: u32) -> Registration<'_> {
         let field = |field: &AtomicU64| field.load(Ordering::Relaxed);
         let region = self.entry(key).map(|entry| Region { address: field(&entry.base), length: field(&entry.length) });
-        Registered { region: region.unwrap_or_default(), checker: &self.checker }
+        Registration { region: region.unwrap_or_default(), checker: &self.checker }
     }
 
     /// Holds a range for a copy. Whether its memory is there is for the copy to find out.
@@ -119,10 +119,10 @@ impl Regions {
         pd: u32,
         region: Region,
         right: AccessRight,
-    ) -> std::result::Result<Hold<'_>, Status> {
+    ) -> std::result::Result<RegistrationGuard<'_>, Status> {
         let entry = self.entry(key).ok_or(right.refusal())?;
-        let hold = Hold::new(&entry.users);
-        // Pairs with the fence in `kill`: either it sees this user, or `opens` sees the key gone.
+        let hold = RegistrationGuard::new(&entry.users);
+        // Pairs with the fence in `revoke`: either it sees this user, or `opens` sees the key gone.
         dapl::runtime::sync::fence_behind_rmw();
         if entry.opens(key, pd, region, right) { Ok(hold) } else { Err(right.refusal()) }
     }
@@ -138,7 +138,7 @@ impl WindowKeys for Regions {
         self.set(key, region, rights::word(access, pd, 0));
     }
 
-    fn kill(&self, key: u32) {
+    fn revoke(&self, key: u32) {
         if let Some(entry) = self.entry(key) {
             // A key that was only reserved opens nothing, and the entry may still say what served before it: nothing.
             let _ = entry.key.compare_exchange(key, 0, Ordering::Relaxed, Ordering::Relaxed);
@@ -147,24 +147,24 @@ impl WindowKeys for Regions {
         fence(Ordering::SeqCst);
     }
 
-    fn is_held(&self, key: u32) -> bool {
+    fn is_in_use(&self, key: u32) -> bool {
         self.entry(key).is_some_and(|entry| entry.users.load(Ordering::Acquire) != 0)
     }
 
-    fn is_announced(&self, _: u32) -> bool {
+    fn is_in_use_by_peer(&self, _: u32) -> bool {
         false
     }
 
     fn remove(&self, key: u32) {
-        self.kill(key);
-        while self.is_held(key) {
+        self.revoke(key);
+        while self.is_in_use(key) {
             yield_now();
         }
-        self.give_back(key);
+        self.release_key(key);
     }
 
-    fn give_back(&self, key: u32) {
-        self.places.lock().give_back(key);
+    fn release_key(&self, key: u32) {
+        self.places.lock().release_key(key);
     }
 
     fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool {
@@ -173,26 +173,26 @@ impl WindowKeys for Regions {
 }
 
 impl LocalMemory for Regions {
-    type Hold<'a> = Hold<'a>;
+    type Guard<'a> = RegistrationGuard<'a>;
 
     #[inline]
-    fn hold_piece(&self, pd: u32, piece: &Segment, write: bool) -> std::result::Result<Hold<'_>, Status> {
+    fn acquire_piece(&self, pd: u32, piece: &Segment, write: bool) -> std::result::Result<RegistrationGuard<'_>, Status> {
         self.hold(piece.key, pd, Region { address: piece.address, length: piece.length }, AccessRight::local(write))
     }
 
-    fn registered(&self, key: u32) -> Registered<'_> {
-        Regions::registered(self, key)
+    fn registration(&self, key: u32) -> Registration<'_> {
+        Regions::registration(self, key)
     }
 }
 
 /// Holds of many pieces that leave together, let go together. Its memory is reused.
 #[derive(Debug, Default)]
-pub(crate) struct Grip {
+pub(crate) struct RegistrationGuards {
     /// Keys whose entries are held, one hold each.
     keys: Vec<u32>,
 }
 
-impl Grip {
+impl RegistrationGuards {
     /// Holds one more, to be read by the kernel.
     pub(crate) fn hold(
         &mut self,
@@ -215,7 +215,7 @@ impl Grip {
     pub(crate) fn release(&mut self, regions: &Regions) {
         for key in self.keys.drain(..) {
             if let Some(entry) = regions.entry(key) {
-                drop(Hold::resume(&entry.users));
+                drop(RegistrationGuard::resume(&entry.users));
             }
         }
     }
@@ -253,7 +253,7 @@ mod tests {
                 assert!(regions.hold(garbage, 7, memory(1), right).is_err(), "{garbage:#x}");
             }
         }
-        assert!(!regions.is_held(key), "who was refused holds nothing");
+        assert!(!regions.is_in_use(key), "who was refused holds nothing");
     }
 
     #[test]
@@ -269,11 +269,11 @@ mod tests {
     #[test]
     fn removal_waits_for_copies_and_for_what_the_kernel_reads() {
         let regions = Regions::new(1);
-        let mut grip = Grip::default();
+        let mut grip = RegistrationGuards::default();
         for by_kernel in [false, true] {
             let key = regions.add(memory(64), ALL, 1).unwrap();
             let piece = Segment { key, pad: 0, address: base(), length: 8 };
-            let hold = (!by_kernel).then(|| regions.hold_piece(1, &piece, true).unwrap());
+            let hold = (!by_kernel).then(|| regions.acquire_piece(1, &piece, true).unwrap());
             if by_kernel {
                 grip.hold(&regions, 1, &piece, AccessRight::LocalRead).unwrap();
                 grip.hold(&regions, 1, &piece, AccessRight::LocalRead).unwrap();
@@ -288,7 +288,7 @@ mod tests {
                 drop(hold);
                 grip.release(&regions);
             });
-            assert!(!regions.is_held(key));
+            assert!(!regions.is_in_use(key));
         }
     }
 
@@ -301,8 +301,8 @@ mod tests {
         regions.open(key, memory(8), Access { remote_read: true, ..Access::default() }, 1);
         assert!(access(AccessRight::RemoteRead) && !access(AccessRight::RemoteWrite));
         assert!(!access(AccessRight::LocalRead) && !access(AccessRight::LocalWrite));
-        regions.kill(key);
-        assert!(!access(AccessRight::RemoteRead) && !regions.is_held(key));
+        regions.revoke(key);
+        assert!(!access(AccessRight::RemoteRead) && !regions.is_in_use(key));
     }
 
     #[test]

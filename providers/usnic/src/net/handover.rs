@@ -51,7 +51,7 @@ impl HandoverSocket {
         let fd = socket()?;
         rustix::net::sockopt::set_socket_passcred(&fd, true)?;
         rustix::net::bind(&fd, name)?;
-        base.at_exit(&path);
+        base.remove_at_exit(&path);
         let made = fs::symlink_metadata(&path)?;
         let (pid, uid) = (std::process::id(), rustix::process::geteuid().as_raw());
         Ok(HandoverSocket { fd, base: base.clone(), path, id: (made.dev(), made.ino()), pid, uid })
@@ -143,9 +143,9 @@ impl Drop for HandoverSocket {
         if fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.id) {
             let _ = fs::remove_file(&self.path);
         }
-        base_dir::forget(&self.path);
+        base_dir::cancel_exit_removal(&self.path);
         let _ = self.path.parent().map(fs::remove_dir);
-        self.base.leave();
+        self.base.remove_if_empty();
     }
 }
 
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn what_another_user_sent_is_dropped() {
-        const KIND: base_dir::Kind = base_dir::Kind { provider: "test", variable: "DAPL_DIR", default: "/tmp" };
+        const KIND: base_dir::BaseDirKind = base_dir::BaseDirKind { provider: "test", variable: "DAPL_DIR", default: "/tmp" };
         let dir = std::env::temp_dir().join(format!("dapl-handover-{}", std::process::id()));
         fs::create_dir(&dir).unwrap();
         let path = dir.join("socket");

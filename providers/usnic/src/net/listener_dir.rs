@@ -90,7 +90,7 @@ impl ListenerDir {
 
     /// The directory, made when missing, with its lock. `WouldBlock`, `NotFound`: try again.
     fn lock(&self) -> io::Result<Checked> {
-        self.base.make().map_err(|error| io::Error::other(format!("no base directory: {error:?}")))?;
+        self.base.create().map_err(|error| io::Error::other(format!("no base directory: {error:?}")))?;
         let path = self.path();
         match DirBuilder::new().mode(0o700).create(&path) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),

@@ -2,12 +2,12 @@
 
 use std::os::unix::net::UnixDatagram;
 
-use dapl_software::base_dir::Kind;
+use dapl_software::base_dir::BaseDirKind;
 
 use super::*;
 use crate::net::handover::MAX;
 
-const KIND: Kind = Kind { provider: "test", variable: "DAPL_DIR", default: "/tmp/dapl-listeners-test" };
+const KIND: BaseDirKind = BaseDirKind { provider: "test", variable: "DAPL_DIR", default: "/tmp/dapl-listeners-test" };
 
 /// A base directory of one test's own.
 struct Scratch(PathBuf, ListenerDir);

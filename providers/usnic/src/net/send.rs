@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use dapl::provider::Region;
-use dapl_software::memory::user_copy::{self, Checker, Registered};
+use dapl_software::memory::user_copy::{self, Checker, Registration};
 
 use super::name::Name;
 use super::socket::Socket;
@@ -308,9 +308,9 @@ impl Batch {
                         kept.own.resize(end + length, 0);
                         let (address, to) = (address as u64, kept.own[end..].as_mut_ptr());
                         let region = Region { address, length: length as u64 };
-                        let registered = || Registered { region, checker: &checker };
+                        let registration = || Registration { region, checker: &checker };
                         // SAFETY: its maker vouches that it may be read until `send` returns, which it has not.
-                        is_whole &= unsafe { user_copy::read(address, to, length, registered) };
+                        is_whole &= unsafe { user_copy::read(address, to, length, registration) };
                     }
                 }
             }

@@ -18,10 +18,10 @@ use crate::engine::jobs::{Job, Jobs};
 use crate::memory::regions::Regions;
 use crate::proto::conn::{Driver, Host};
 use crate::proto::wire::Refusal;
-use crate::srq::{Buffer, SrqWaiter};
+use crate::srq::{SrqRecv, SrqWaiter};
 
 /// A memory window of this provider's.
-pub(crate) type Window = dapl_software::memory::window::Window<Regions>;
+pub(crate) type MwCore = dapl_software::memory::window::WindowCore<Regions>;
 
 /// What is kept with a request that is posted.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(crate) struct Request {
 enum Task {
     Transfer,
     /// The move of a window that has this number.
-    Move(Arc<Window>, u64),
+    Move(Arc<MwCore>, u64),
     /// It cannot be carried out.
     Fail(Status),
 }
@@ -49,11 +49,11 @@ impl Request {
 
     /// A bind or unbind that the window takes in now, and its key.
     pub(crate) fn of_window(
-        window: &Arc<Window>,
+        window: &Arc<MwCore>,
         wanted: Option<BindRequest>,
         wr: &BindWr,
     ) -> dapl::error::Result<(Self, u32)> {
-        let (number, key) = window.accept(wanted)?;
+        let (number, key) = window.post(wanted)?;
         let task = Task::Move(window.clone(), number);
         Ok((Request { segments: Segments::default(), token: wr.token, suppress: wr.suppress, task }, key))
     }
@@ -118,7 +118,7 @@ impl World {
     /// A window whose move was flushed is not bound, even if it had had its turn.
     pub(crate) fn complete_request(&self, request: &Request, status: Status, bytes: u64) {
         if let (Task::Move(window, number), Status::Flushed) = (&request.task, status) {
-            window.give_up(*number);
+            window.flush(*number);
         }
         if let Some(cq) = self.request_cq.as_ref().filter(|_| status != Status::Success || !request.suppress) {
             cq.push(Completion { token: request.token, status, bytes, solicited: false });
@@ -152,9 +152,9 @@ impl World {
         let _hold = self.regions.hold(piece.key, self.pd, region, AccessRight::RemoteRead)?;
         let (end, length) = (out.len(), piece.length as usize);
         out.resize(end + length, 0);
-        let registered = || self.regions.registered(piece.key);
+        let registration = || self.regions.registration(piece.key);
         // SAFETY: the source is registered memory, held during the copy; the sink was added just now.
-        let is_copied = unsafe { user_copy::read(piece.address, out[end..].as_mut_ptr(), length, registered) };
+        let is_copied = unsafe { user_copy::read(piece.address, out[end..].as_mut_ptr(), length, registration) };
         if is_copied {
             return Ok(());
         }
@@ -183,9 +183,9 @@ impl Host<World> for &World {
     fn put_remote(&mut self, key: u32, address: u64, bytes: &[u8]) -> Result<(), Refusal> {
         let region = Region { address, length: bytes.len() as u64 };
         let _hold = self.regions.hold(key, self.pd, region, AccessRight::RemoteWrite).map_err(|_| Refusal::Access)?;
-        let registered = || self.regions.registered(key);
+        let registration = || self.regions.registration(key);
         // SAFETY: the sink is registered memory, held during the copy, and the range lies within it.
-        let is_copied = unsafe { user_copy::write(bytes.as_ptr(), address, bytes.len(), registered) };
+        let is_copied = unsafe { user_copy::write(bytes.as_ptr(), address, bytes.len(), registration) };
         if is_copied { Ok(()) } else { Err(Refusal::Access) }
     }
 
@@ -199,7 +199,7 @@ impl Host<World> for &World {
 
     fn take_shared(&mut self) -> Option<(Recv, u64)> {
         let pool = self.pool.as_ref()?;
-        let Buffer { segments, cookie } = pool.srq.take(&pool.waiter)?;
+        let SrqRecv { segments, cookie } = pool.srq.take(&pool.waiter)?;
         let length = segments.total();
         let taken = self.taken.load(Ordering::Relaxed) + 1;
         self.taken.store(taken, Ordering::Relaxed);
@@ -220,7 +220,7 @@ impl Host<World> for &World {
     fn turn(&mut self, request: &Request) -> Result<bool, Status> {
         match &request.task {
             Task::Transfer => Ok(true),
-            Task::Move(window, number) => window.turn(*number, self.pd),
+            Task::Move(window, number) => window.execute(*number, self.pd),
             Task::Fail(status) => Err(*status),
         }
     }

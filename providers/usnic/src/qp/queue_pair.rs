@@ -213,7 +213,7 @@ impl Core {
             line.link.abort(now, &mut &self.world);
             line.transmit(now, &mut &self.world, &self.world);
             if let Some(pool) = &self.world.pool {
-                pool.srq.leave(&pool.waiter);
+                pool.srq.cancel_wait(&pool.waiter);
             }
             let counters = line.link.counters();
             self.tally.is_over(&counters);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use dapl::provider::{ConnId, Segment, Status};
 use dapl_software::memory::rights::AccessRight;
 
-use crate::memory::regions::Grip;
+use crate::memory::regions::RegistrationGuards;
 use crate::net::errors::{Hint, Missed};
 use crate::net::name::Name;
 use crate::net::receive::Packets;
@@ -59,7 +59,7 @@ pub(crate) struct Line {
 #[derive(Default)]
 struct Bench {
     batch: Batch,
-    grip: Grip,
+    grip: RegistrationGuards,
     /// What the packets of the batch carry, for those that cannot be sent.
     carried: Vec<Payload>,
     /// A sealed packet, while it is opened.

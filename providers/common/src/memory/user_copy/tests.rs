@@ -40,19 +40,19 @@ impl Mapping {
         Mapping { at: at as u64, file, checker: Checker::default() }
     }
 
-    fn registered(&self) -> Registered<'_> {
-        Registered { region: Region { address: self.at, length: (PAGES * PAGE) as u64 }, checker: &self.checker }
+    fn registration(&self) -> Registration<'_> {
+        Registration { region: Region { address: self.at, length: (PAGES * PAGE) as u64 }, checker: &self.checker }
     }
 
     /// Copies out of it or into it, from a byte on.
-    fn copies(&self, way: Way, offset: usize, length: usize) -> bool {
+    fn copies(&self, way: Direction, offset: usize, length: usize) -> bool {
         let mut buffer = vec![7u8; length];
         let address = self.at + offset as u64;
         // SAFETY: the test's own mapping, and a vector of that length.
         unsafe {
             match way {
-                Way::Read => read(address, buffer.as_mut_ptr(), length, || self.registered()),
-                Way::Write => write(buffer.as_ptr(), address, length, || self.registered()),
+                Direction::Read => read(address, buffer.as_mut_ptr(), length, || self.registration()),
+                Direction::Write => write(buffer.as_ptr(), address, length, || self.registration()),
             }
         }
     }
@@ -78,7 +78,7 @@ fn next_slot() {
     }
 }
 
-const BOTH: [Way; 2] = [Way::Read, Way::Write];
+const BOTH: [Direction; 2] = [Direction::Read, Direction::Write];
 /// Within a page; across two; by the kernel; checked with others; checked by itself.
 const LENGTHS: [usize; 5] = [64, PAGE + 2, 3 * PAGE, 8 * PAGE + 1, 17 * PAGE];
 
@@ -92,8 +92,8 @@ fn copies_bytes_in_both_directions() {
             let at = memory.at + 1001;
             // SAFETY: the test's own memory.
             unsafe {
-                assert!(write(source.as_ptr(), at, length, || memory.registered()));
-                assert!(read(at, sink.as_mut_ptr(), length, || memory.registered()));
+                assert!(write(source.as_ptr(), at, length, || memory.registration()));
+                assert!(read(at, sink.as_mut_ptr(), length, || memory.registration()));
             }
             assert!(sink == source, "{length}");
             memory.unmap(0, PAGES);
@@ -127,7 +127,7 @@ fn what_goes_after_a_use_is_found_in_the_next_slot() {
         next_slot();
         assert!(!memory.copies(way, 0, length));
         memory.protect(0, PAGES, libc::PROT_READ);
-        assert_eq!(memory.copies(way, 0, length), way == Way::Read, "{length}");
+        assert_eq!(memory.copies(way, 0, length), way == Direction::Read, "{length}");
         memory.protect(0, PAGES, libc::PROT_READ | libc::PROT_WRITE);
         assert!(memory.copies(way, 0, length));
         rustix::fs::ftruncate(memory.file.as_ref().unwrap(), 0).unwrap();
@@ -168,8 +168,8 @@ fn what_was_read_is_not_taken_for_writable() {
     for n in 0..100 {
         memory.protect(n % 8, 1, libc::PROT_READ);
         let offset = n % 8 * PAGE;
-        assert!(memory.copies(Way::Read, offset, 64));
-        assert!(!memory.copies(Way::Write, offset, 64));
+        assert!(memory.copies(Direction::Read, offset, 64));
+        assert!(!memory.copies(Direction::Write, offset, 64));
     }
 }
 

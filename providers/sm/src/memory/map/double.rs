@@ -67,7 +67,7 @@ impl Map {
     }
 }
 
-pub(crate) fn is_there(_: Region, _: bool) -> bool {
+pub(crate) fn is_accessible(_: Region, _: bool) -> bool {
     true
 }
 

@@ -10,7 +10,7 @@ use crate::cq::{Driven, Outbox};
 use crate::qp::link::Link;
 use crate::qp::rx::RxEnds;
 use crate::qp::tx::TxEnds;
-use crate::srq::{Buffer, SrqWaiter};
+use crate::srq::{SrqRecv, SrqWaiter};
 
 impl Driven for Core {
     /// A sending half that waits for nothing is left alone: its next post will look.
@@ -121,7 +121,7 @@ impl Conn for Core {
 }
 
 impl SrqWaiter for Core {
-    fn offer(&self, buffer: Buffer) -> Option<Buffer> {
+    fn offer(&self, buffer: SrqRecv) -> Option<SrqRecv> {
         let mut rx = self.rx.lock();
         let back = rx.accept(&self.shared, buffer);
         if back.is_some() {

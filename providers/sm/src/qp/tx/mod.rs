@@ -89,7 +89,7 @@ impl Request {
     /// The completion of a request that will not be carried out. A window is not bound then, even if it had its turn.
     pub(crate) fn flush(self) -> Completion {
         if let Task::Move(window, number) = &self.task {
-            window.give_up(*number);
+            window.flush(*number);
         }
         Completion { token: self.token, status: Status::Flushed, ..Completion::default() }
     }
@@ -451,7 +451,7 @@ enum Step {
 impl TxEnds {
     /// A window's move. As long as it waits, nothing behind it starts: binds are fenced.
     fn turn(&mut self, shared: &Shared, window: &Window, number: u64) -> Step {
-        let turned = window.turn(number, shared.pd);
+        let turned = window.execute(number, shared.pd);
         self.hungry = turned == Ok(false);
         match turned {
             Ok(true) => Step::Whole { wrote: false },

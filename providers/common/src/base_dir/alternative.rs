@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use super::{TRIES, is_fit, random};
+use super::{MAX_TRIES, is_private_dir, random};
 
 /// Random digits at the end of a name.
 const DIGITS: usize = 16;
@@ -21,8 +21,8 @@ pub(super) fn all(default: &Path) -> Vec<PathBuf> {
         return Vec::new();
     };
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
-    let named = entries.filter(|entry| entry.file_name().to_str().is_some_and(|found| is_beside(name, found)));
-    let mut fit: Vec<_> = named.map(|entry| entry.path()).filter(|path| is_fit(path)).collect();
+    let named = entries.filter(|entry| entry.file_name().to_str().is_some_and(|found| is_alternative_name(name, found)));
+    let mut fit: Vec<_> = named.map(|entry| entry.path()).filter(|path| is_private_dir(path)).collect();
     fit.sort_unstable();
     fit
 }
@@ -30,12 +30,12 @@ pub(super) fn all(default: &Path) -> Vec<PathBuf> {
 /// The one that a new process uses, if there is any.
 pub(super) fn in_use(default: &Path) -> Option<PathBuf> {
     // The default path, when it is this user's, comes first: no process that found it so looks here.
-    if is_fit(default) { Some(default.to_path_buf()) } else { all(default).into_iter().next() }
+    if is_private_dir(default) { Some(default.to_path_buf()) } else { all(default).into_iter().next() }
 }
 
 /// Makes one. If another process did so at the same time, the first by name is used.
-pub(super) fn make(default: &Path) -> io::Result<PathBuf> {
-    for _ in 0..TRIES {
+pub(super) fn create(default: &Path) -> io::Result<PathBuf> {
+    for _ in 0..MAX_TRIES {
         let mut name = default.as_os_str().to_owned();
         name.push(format!("-{:0DIGITS$x}", random()));
         let made = PathBuf::from(name);
@@ -55,7 +55,7 @@ pub(super) fn make(default: &Path) -> io::Result<PathBuf> {
     Err(ErrorKind::AlreadyExists.into())
 }
 
-fn is_beside(default: &str, name: &str) -> bool {
+fn is_alternative_name(default: &str, name: &str) -> bool {
     let digits = name.strip_prefix(default).and_then(|rest| rest.strip_prefix('-'));
     digits.is_some_and(|digits| digits.len() == DIGITS && digits.bytes().all(|b| b.is_ascii_hexdigit()))
 }
@@ -64,10 +64,10 @@ fn is_beside(default: &str, name: &str) -> bool {
 mod tests {
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
-    use super::super::{BaseDir, Kind};
+    use super::super::{BaseDir, BaseDirKind};
     use super::*;
 
-    const KIND: Kind = Kind { provider: "test", variable: "DAPL_TEST_DIR", default: "/tmp/dapl-beside-test" };
+    const KIND: BaseDirKind = BaseDirKind { provider: "test", variable: "DAPL_TEST_DIR", default: "/tmp/dapl-beside-test" };
 
     /// A default path of its own for each test.
     struct Scratch(PathBuf);
@@ -116,18 +116,18 @@ mod tests {
             if !scratch.squat(is_directory) {
                 continue;
             }
-            let first = scratch.base().make().unwrap();
-            assert!(is_fit(first.path()) && first.path() != scratch.0);
-            assert!(is_beside(scratch.0.to_str().unwrap(), first.path().to_str().unwrap()));
-            let second = scratch.base().make().unwrap();
+            let first = scratch.base().create().unwrap();
+            assert!(is_private_dir(first.path()) && first.path() != scratch.0);
+            assert!(is_alternative_name(scratch.0.to_str().unwrap(), first.path().to_str().unwrap()));
+            let second = scratch.base().create().unwrap();
             assert_eq!(second.path(), first.path(), "a process that comes later meets the first");
             scratch.free();
-            let third = scratch.base().make().unwrap();
+            let third = scratch.base().create().unwrap();
             assert_eq!(third.path(), first.path(), "also when the default path is free again");
-            assert_eq!(first.make().unwrap().path(), first.path());
-            third.leave();
+            assert_eq!(first.create().unwrap().path(), first.path());
+            third.remove_if_empty();
             assert!(!first.path().exists());
-            assert_eq!(first.make().unwrap().path(), scratch.0, "the next begins with the default path");
+            assert_eq!(first.create().unwrap().path(), scratch.0, "the next begins with the default path");
         }
     }
 
@@ -135,15 +135,15 @@ mod tests {
     fn a_directory_in_use_stays_when_the_default_path_is_taken() {
         let scratch = Scratch::new("stays");
         assert!(scratch.squat(false));
-        let beside = scratch.base().make().unwrap();
+        let beside = scratch.base().create().unwrap();
         scratch.free();
         fs::create_dir(&scratch.0).unwrap();
         fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o700)).unwrap();
-        let default = scratch.base().make().unwrap();
+        let default = scratch.base().create().unwrap();
         assert_eq!(default.path(), scratch.0);
-        assert_eq!(default.others(), [beside.path().to_path_buf()], "they find each other");
-        assert_eq!(beside.others(), std::slice::from_ref(&scratch.0));
-        assert_eq!(beside.make().unwrap().path(), beside.path());
+        assert_eq!(default.alternatives(), [beside.path().to_path_buf()], "they find each other");
+        assert_eq!(beside.alternatives(), std::slice::from_ref(&scratch.0));
+        assert_eq!(beside.create().unwrap().path(), beside.path());
     }
 
     #[test]
@@ -158,7 +158,7 @@ mod tests {
         fs::write(&file, "").unwrap();
         DirBuilder::new().mode(0o700).create(&short).unwrap();
         assert_eq!(all(&scratch.0), Vec::<PathBuf>::new());
-        let base = scratch.base().make().unwrap();
+        let base = scratch.base().create().unwrap();
         assert!(![&link, &open, &file, &short].contains(&&base.path().to_path_buf()));
         for left in [link, open, file, short] {
             fs::remove_file(&left).or_else(|_| fs::remove_dir(&left)).unwrap();
