@@ -33,7 +33,11 @@ pub fn read(table: &'static Table, params: &str) -> SettingValues<'static> {
 }
 
 /// From `ia_params` and whatever says what a variable is.
-pub fn parse<'a>(table: &'static Table, params: &str, variable: &'a dyn Fn(&str) -> Option<String>) -> SettingValues<'a> {
+pub fn parse<'a>(
+    table: &'static Table,
+    params: &str,
+    variable: &'a dyn Fn(&str) -> Option<String>,
+) -> SettingValues<'a> {
     let (words, odd) = table.split(params);
     for word in odd {
         match word.split_once('=') {

@@ -169,7 +169,8 @@ mod tests {
     use super::*;
     use crate::base_dir::BaseDirKind;
 
-    const KIND: BaseDirKind = BaseDirKind { provider: "test", variable: "DAPL_TEST_DIR", default: "/tmp/dapl-shared-test" };
+    const KIND: BaseDirKind =
+        BaseDirKind { provider: "test", variable: "DAPL_TEST_DIR", default: "/tmp/dapl-shared-test" };
 
     struct Scratch(PathBuf, SharedNames);
 

@@ -83,7 +83,9 @@ where
         max_queues: u32,
     ) -> Result<Arc<Self>> {
         let more = |queue_count| (queue_count < max_queues).then_some(queue_count + 1);
-        queue_count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).map_err(|_| Error::Exhausted(Resource::Srq))?;
+        queue_count
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more)
+            .map_err(|_| Error::Exhausted(Resource::Srq))?;
         let (buffers, waiters, low) = (VecDeque::new(), VecDeque::new(), Low::default());
         let state = Mutex::new(SrqState { buffers, waiters, max_recvs: spec.max_recvs, low });
         Ok(Arc::new(SrqCore { pd, state, available: AtomicU32::new(0), sink: spec.sink, jobs, queue_count }))

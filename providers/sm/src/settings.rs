@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use dapl_software::settings::{SettingValues, SM, read};
+use dapl_software::settings::{SM, SettingValues, read};
 
 use crate::proto::handshake::Geometry;
 

@@ -21,7 +21,8 @@ pub(super) fn all(default: &Path) -> Vec<PathBuf> {
         return Vec::new();
     };
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
-    let named = entries.filter(|entry| entry.file_name().to_str().is_some_and(|found| is_alternative_name(name, found)));
+    let named =
+        entries.filter(|entry| entry.file_name().to_str().is_some_and(|found| is_alternative_name(name, found)));
     let mut fit: Vec<_> = named.map(|entry| entry.path()).filter(|path| is_private_dir(path)).collect();
     fit.sort_unstable();
     fit
@@ -67,7 +68,8 @@ mod tests {
     use super::super::{BaseDir, BaseDirKind};
     use super::*;
 
-    const KIND: BaseDirKind = BaseDirKind { provider: "test", variable: "DAPL_TEST_DIR", default: "/tmp/dapl-beside-test" };
+    const KIND: BaseDirKind =
+        BaseDirKind { provider: "test", variable: "DAPL_TEST_DIR", default: "/tmp/dapl-beside-test" };
 
     /// A default path of its own for each test.
     struct Scratch(PathBuf);

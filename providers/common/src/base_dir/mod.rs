@@ -110,7 +110,9 @@ impl BaseDir {
             return Err(Error::InvalidAddress(Address::Malformed));
         }
         let Some(default) = &self.default else {
-            return create_private(&self.path, true).map(|()| self.clone()).map_err(|problem| self.problem(&self.path, problem));
+            return create_private(&self.path, true)
+                .map(|()| self.clone())
+                .map_err(|problem| self.problem(&self.path, problem));
         };
         // The one in use stays in use, as long as it exists. Next, one beside the default that others use.
         let found = if is_private_dir(&self.path) { Some(self.path.clone()) } else { alternative::in_use(default) };
@@ -126,7 +128,8 @@ impl BaseDir {
 
     /// Makes a directory beside the default path, where `found` is.
     fn create_alternative(&self, default: &Path, found: PathFacts) -> Result<BaseDir> {
-        let path = alternative::create(default).map_err(|error| self.report_failure("create a directory beside", default, &error))?;
+        let path = alternative::create(default)
+            .map_err(|error| self.report_failure("create a directory beside", default, &error))?;
         log::warn!(
             "{}: {} is {} of uid {}, not a directory of uid {}: {} serves instead; remove the former",
             self.kind.provider,
@@ -301,7 +304,8 @@ pub fn is_at(file: &File, path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    const KIND: BaseDirKind = BaseDirKind { provider: "test", variable: "DAPL_TEST_DIR", default: "/tmp/dapl-base-test" };
+    const KIND: BaseDirKind =
+        BaseDirKind { provider: "test", variable: "DAPL_TEST_DIR", default: "/tmp/dapl-base-test" };
 
     fn scratch(name: &str) -> PathBuf {
         PathBuf::from(format!("/tmp/dapl-base-{}-{name}", std::process::id()))

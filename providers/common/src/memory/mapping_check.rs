@@ -164,7 +164,9 @@ mod tests {
         let whole = Region { address: at + 1, length: 8 * PAGE as u64 - 1 };
         assert!(is_accessible(whole, true) && is_accessible(whole, false) && is_mapped(whole));
         assert!(is_accessible(Region { address: 8, length: 0 }, true), "nothing is everywhere");
-        assert!(!is_accessible(Region { address: 8, length: 1 }, false) && !is_mapped(Region { address: 8, length: 1 }));
+        assert!(
+            !is_accessible(Region { address: 8, length: 1 }, false) && !is_mapped(Region { address: 8, length: 1 })
+        );
     }
 
     #[test]

@@ -111,7 +111,12 @@ enum Direction {
 /// # Safety
 /// What is mapped of the consumer's `length` bytes is this call's to read; as many at `to` are writable and do not overlap them.
 #[inline]
-pub unsafe fn read<'a>(address: u64, to: *mut u8, length: usize, registration: impl FnOnce() -> Registration<'a>) -> bool {
+pub unsafe fn read<'a>(
+    address: u64,
+    to: *mut u8,
+    length: usize,
+    registration: impl FnOnce() -> Registration<'a>,
+) -> bool {
     let is_recent = is_recent(address, length, Direction::Read) || is_recent_piece(address, length, Direction::Read);
     if is_recent {
         // SAFETY: this function's own contract; the memory was usable a moment ago.
@@ -221,7 +226,13 @@ fn is_rare(slot: u64) -> bool {
 /// # Safety
 /// As [`read`] or [`write`].
 #[cold]
-unsafe fn copy_checked(way: Direction, address: u64, buffer: *mut u8, length: usize, registration: &Registration<'_>) -> bool {
+unsafe fn copy_checked(
+    way: Direction,
+    address: u64,
+    buffer: *mut u8,
+    length: usize,
+    registration: &Registration<'_>,
+) -> bool {
     let piece = Region { address, length: length as u64 };
     let slot = slot();
     let is_short = length <= LONG;

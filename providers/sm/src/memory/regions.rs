@@ -14,7 +14,7 @@ use dapl::error::Result;
 use dapl::provider::{Access, Region, Segment, Status};
 use dapl::runtime::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, fence_behind_rmw, yield_now};
 use dapl_software::memory::keys::KeyTable;
-use dapl_software::memory::rights::{self, AccessRight, EXPORTED, RegistrationGuard, KeyEntry, LOCAL};
+use dapl_software::memory::rights::{self, AccessRight, EXPORTED, KeyEntry, LOCAL, RegistrationGuard};
 use dapl_software::memory::scatter_gather::LocalMemory;
 use dapl_software::memory::user_copy::{Checker, Registration};
 
@@ -213,7 +213,12 @@ impl LocalMemory for Regions {
     type Guard<'a> = RegistrationGuard<'a>;
 
     #[inline]
-    fn acquire_piece(&self, pd: u32, piece: &Segment, write: bool) -> std::result::Result<RegistrationGuard<'_>, Status> {
+    fn acquire_piece(
+        &self,
+        pd: u32,
+        piece: &Segment,
+        write: bool,
+    ) -> std::result::Result<RegistrationGuard<'_>, Status> {
         self.hold(piece.key, pd, piece.address, piece.length, AccessRight::local(write))
     }
 

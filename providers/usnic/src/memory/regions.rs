@@ -13,7 +13,7 @@ use std::thread::yield_now;
 use dapl::error::Result;
 use dapl::provider::{Access, Region, Segment, Status};
 use dapl_software::memory::keys::KeyTable;
-use dapl_software::memory::rights::{self, AccessRight, RegistrationGuard, KeyEntry, LOCAL};
+use dapl_software::memory::rights::{self, AccessRight, KeyEntry, LOCAL, RegistrationGuard};
 use dapl_software::memory::scatter_gather::LocalMemory;
 use dapl_software::memory::user_copy::{Checker, Registration};
 use dapl_software::memory::window::WindowKeys;
@@ -176,7 +176,12 @@ impl LocalMemory for Regions {
     type Guard<'a> = RegistrationGuard<'a>;
 
     #[inline]
-    fn acquire_piece(&self, pd: u32, piece: &Segment, write: bool) -> std::result::Result<RegistrationGuard<'_>, Status> {
+    fn acquire_piece(
+        &self,
+        pd: u32,
+        piece: &Segment,
+        write: bool,
+    ) -> std::result::Result<RegistrationGuard<'_>, Status> {
         self.hold(piece.key, pd, Region { address: piece.address, length: piece.length }, AccessRight::local(write))
     }
 

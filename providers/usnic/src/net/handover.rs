@@ -192,7 +192,8 @@ mod tests {
 
     #[test]
     fn what_another_user_sent_is_dropped() {
-        const KIND: base_dir::BaseDirKind = base_dir::BaseDirKind { provider: "test", variable: "DAPL_DIR", default: "/tmp" };
+        const KIND: base_dir::BaseDirKind =
+            base_dir::BaseDirKind { provider: "test", variable: "DAPL_DIR", default: "/tmp" };
         let dir = std::env::temp_dir().join(format!("dapl-handover-{}", std::process::id()));
         fs::create_dir(&dir).unwrap();
         let path = dir.join("socket");

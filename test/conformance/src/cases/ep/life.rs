@@ -32,7 +32,9 @@ pub(crate) fn cases() -> Vec<Case> {
     ];
     all.extend([Unconnected, Active, Connected, Disconnected].map(|at| {
         let name = format!("status_{}_is_idle_without_work", at.word());
-        in_state(at, move |_ctx, scene| assert_eq!(idle(&scene.own), (true, true))).named(name).proves("spec/endpoints 5.9")
+        in_state(at, move |_ctx, scene| assert_eq!(idle(&scene.own), (true, true)))
+            .named(name)
+            .proves("spec/endpoints 5.9")
     }));
     all
 }

@@ -22,7 +22,9 @@ pub(crate) fn cases() -> Vec<Case> {
     for (number, field) in FIELDS.iter().enumerate() {
         all.extend(State::ALL.map(|at| {
             let name = format!("ep_modify_{}_{}", field.word, at.word());
-            in_state(at, move |_ctx, scene| one_field(&FIELDS[number], at, &scene)).named(name).proves("spec/endpoints 5.3")
+            in_state(at, move |_ctx, scene| one_field(&FIELDS[number], at, &scene))
+                .named(name)
+                .proves("spec/endpoints 5.3")
         }));
     }
     all.extend(bad_values().into_iter().map(|(what, mask, spoil)| {

@@ -29,7 +29,9 @@ pub(crate) fn cases() -> Vec<Case> {
         let failing = pair(move |ctx| fails_loudly(ctx, op), loses);
         all.push(failing.named(format!("flag_suppressed_{}_that_fails_is_told", op.word())).proves("spec/events 4.1"));
         let flushed = local(move |ctx| is_flushed_loudly(ctx, op));
-        all.push(flushed.named(format!("flag_suppressed_{}_that_is_flushed_is_told", op.word())).proves("spec/events 4.1"));
+        all.push(
+            flushed.named(format!("flag_suppressed_{}_that_is_flushed_is_told", op.word())).proves("spec/events 4.1"),
+        );
     }
     all
 }

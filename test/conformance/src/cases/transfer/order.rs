@@ -37,7 +37,9 @@ pub(crate) fn cases() -> Vec<Case> {
                     role(ctx, size);
                 }
             };
-            all.push(pair(slow(near), slow(far)).only_two().named(name("_without_kernel_copies")).proves("spec/events 4.3"));
+            all.push(
+                pair(slow(near), slow(far)).only_two().named(name("_without_kernel_copies")).proves("spec/events 4.3"),
+            );
         }
     }
     for depth in [1, 2, 4] {

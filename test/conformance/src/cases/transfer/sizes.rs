@@ -37,7 +37,9 @@ pub(crate) fn cases() -> Vec<Case> {
         }
         for (what, advertised) in [("less", 64), ("nothing", 0), ("more", u64::MAX)] {
             let case = pair(move |ctx| moves_advertised(ctx, op, advertised), move |ctx| is_moved(ctx, op, 5000));
-            all.push(case.named(name(&format!("of_the_local_sum_where_{what}_is_advertised"))).proves("spec/events 12.1"));
+            all.push(
+                case.named(name(&format!("of_the_local_sum_where_{what}_is_advertised"))).proves("spec/events 12.1"),
+            );
         }
         let unset = pair(
             move |ctx| moves_with_unset_iov(ctx, op),
