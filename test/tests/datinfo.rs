@@ -234,10 +234,10 @@ fn every_variable_is_told_with_its_value_and_where_that_is_from() {
     let finished = datinfo(&case, "-e --json");
     let document = json(&finished);
     let variables = document["variables"].as_array().unwrap();
-    let readme = std::fs::read_to_string(dapl_test::stage::workspace().join("README.md")).unwrap();
+    let page = std::fs::read_to_string(dapl_test::stage::workspace().join("docs/settings.md")).unwrap();
     for variable in variables {
         let name = variable["variable"].as_str().unwrap();
-        assert!(readme.contains(&format!("`{name}`")), "README does not tell of {name}");
+        assert!(page.contains(&format!("`{name}`")), "docs/settings.md has no {name}");
     }
     let one = |name: &str| {
         let found = variables.iter().find(|variable| variable["variable"] == name).unwrap();

@@ -52,8 +52,8 @@ fn every_exported_function_has_a_page_with_all_its_sections() {
 #[test]
 fn every_variable_is_on_a_page() {
     let (_, pages) = pages("variables");
-    let readme = fs::read_to_string(workspace().join("README.md")).unwrap();
-    let table = readme.split("\n## Variables\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+    let page = fs::read_to_string(workspace().join("docs/settings.md")).unwrap();
+    let table = page.split("\n## Variables\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
     let names: Vec<&str> = table
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split(" | ").next())

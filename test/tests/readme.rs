@@ -1,4 +1,5 @@
-//! What README says is so: its C program, that every call is there, the variables it lists, the commands it shows.
+//! Checks README.md, docs/architecture.md and docs/settings.md: the C program is compiled and run, every call exists, variables are
+//! those that are read, and the files that are named exist.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -75,9 +76,10 @@ fn variables_are_those_that_are_read() {
             }
         });
     }
-    let readme = readme();
+    let settings =
+        fs::read_to_string(workspace().join("docs/settings.md")).expect("docs/settings.md is in the repository");
     let table: BTreeSet<String> =
-        rows(&readme, "DAPL_").into_iter().chain(rows(&readme, "DAT_")).map(|(names, _)| names).collect();
+        rows(&settings, "DAPL_").into_iter().chain(rows(&settings, "DAT_")).map(|(names, _)| names).collect();
     let table: BTreeSet<String> = table.iter().flat_map(|names| names.split(", ")).map(str::to_owned).collect();
     assert_eq!(table, read);
     // Tools show what the tables have, and libdat takes all else for a slip.
@@ -87,13 +89,22 @@ fn variables_are_those_that_are_read() {
 }
 
 #[test]
-fn paths_in_the_code_map_exist() {
-    let readme = readme();
-    let map = readme.split("## Code map").nth(1).and_then(|rest| rest.split("\n## ").next()).expect("a code map");
-    let missing: Vec<_> = rows(map, "").into_iter().map(|(path, _)| path).filter(|path| path.contains('/')).collect();
-    assert!(!missing.is_empty(), "the code map is a table");
-    let missing: Vec<_> = missing.into_iter().filter(|path| !workspace().join(path).exists()).collect();
-    assert!(missing.is_empty(), "{missing:?}");
+fn readme_is_short() {
+    let lines = readme().lines().count();
+    assert!(lines <= 150, "README.md has {lines} lines; its limit is 150");
+}
+
+#[test]
+fn files_named_by_the_architecture_page_exist() {
+    let page = fs::read_to_string(workspace().join("docs/architecture.md"))
+        .expect("docs/architecture.md is in the repository");
+    let is_path = |name: &&str| {
+        ["dat/", "dapl/", "providers/", "test/", "docs/", "dtest/"].iter().any(|folder| name.starts_with(folder))
+    };
+    let named: BTreeSet<&str> = page.split('`').skip(1).step_by(2).filter(is_path).collect();
+    let missing: Vec<_> = named.iter().filter(|path| !workspace().join(path).exists()).collect();
+    assert!(missing.is_empty(), "docs/architecture.md names files that do not exist: {missing:?}");
+    assert!(named.len() > 40, "only {} files are named", named.len());
 }
 
 fn visit(directory: &Path, see: &mut impl FnMut(&Path, &str)) {

@@ -145,11 +145,11 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_tells_of_all() {
-        let readme = include_str!("../../../README.md");
+    fn settings_page_lists_every_setting() {
+        let page = include_str!("../../../docs/settings.md");
         for knob in USNIC.knobs.iter().filter(|knob| !knob.variable.is_empty()) {
             let begin = format!("| `{}` | ", knob.variable);
-            let row = readme.lines().find(|line| line.starts_with(&begin));
+            let row = page.lines().find(|line| line.starts_with(&begin));
             let row = row.unwrap_or_else(|| panic!("no row begins {begin:?}"));
             assert!(row.contains("usnic"), "{row:?}");
             knob.facts().iter().for_each(|fact| {

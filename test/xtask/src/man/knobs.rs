@@ -1,4 +1,4 @@
-//! The variables of README's table, for the pages of those who read them. Pure.
+//! The variables of docs/settings.md, for the manual pages of the providers that read them. Pure.
 //!
 //! A paragraph `{variables: sm}` of a page stands for all rows of that owner: each variable with its meaning.
 #![forbid(unsafe_code)]
@@ -18,9 +18,9 @@ const ALL: &str = "all";
 const PROVIDERS: [&str; 3] = ["sm", "usnic", "verbs"];
 
 /// The rows of the table below "## Variables".
-pub(crate) fn rows(readme: &str) -> Vec<Row> {
+pub(crate) fn rows(settings: &str) -> Vec<Row> {
     let section =
-        readme.split("\n## Variables\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap_or_default();
+        settings.split("\n## Variables\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap_or_default();
     let row = |line: &str| {
         let (names, meaning) = line.strip_prefix("| `")?.strip_suffix(" |")?.split_once(" | ")?;
         let (mut owners, mut meaning) = (Vec::new(), meaning);
@@ -55,7 +55,7 @@ pub(crate) fn fill_in(page: &mut Page, rows: &[Row]) -> Result<(), String> {
             let of_owner = rows.iter().filter(|row| row.owners.contains(&owner));
             let terms: Vec<Block> = of_owner.map(|row| Block::Term(row.names.clone(), row.meaning.clone())).collect();
             if terms.is_empty() {
-                return Err(format!("README has no variables of {owner}"));
+                return Err(format!("docs/settings.md has no variables of {owner}"));
             }
             blocks.splice(at..=at, terms);
         }

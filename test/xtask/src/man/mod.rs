@@ -1,5 +1,5 @@
 //! Manual pages: what stands in `docs/man/`, with what the code knows better: prototypes out of the headers, variables and
-//! their ranges out of README's table (which a test holds against the code), date and version of the release.
+//! their ranges out of the table of docs/settings.md (which a test holds against the code), date and version of the release.
 //!
 //! A page that is not as it should be (parameters of another name, a term twice) is an error here, not in a reader's hands.
 //! What the suites know (return codes, options of programs) they check themselves, on what this writes.
@@ -64,7 +64,7 @@ fn write(made: &[Made], root: &Path) -> std::io::Result<()> {
 /// All pages.
 pub(crate) fn pages() -> Result<Vec<Made>> {
     let declared = declared()?;
-    let variables = knobs::rows(&read("README.md")?);
+    let variables = knobs::rows(&read("docs/settings.md")?);
     let release = release::current()?;
     let (date, release) = (release.date.as_str(), format!("dapl-rs {}", release.version));
     let foot = Foot { date, release: &release };
