@@ -48,10 +48,10 @@ impl Adapter {
     }
 
     /// Ends all connections and attempts, notifies the peers, and stops the engine. Nothing is reported afterwards.
-    pub(crate) fn shut(&self) {
+    pub(crate) fn shut_down(&self) {
         let Adapter { device, cm, .. } = self;
-        cm.end_all();
-        device.table.all().into_iter().for_each(|place| place.pair.shut());
+        cm.cancel_all();
+        device.table.entries().into_iter().for_each(|entry| entry.handler.shut_down());
         device.jobs.push(Job::Stop);
         let engine = self.engine.lock().take();
         // An agent that closes the IA from the engine's own thread must not wait for itself.
@@ -60,7 +60,7 @@ impl Adapter {
         }
         device.jobs.close();
         // The table holds queue pairs, and these the device.
-        device.table.all().into_iter().for_each(|place| device.forget(place.number));
+        device.table.entries().into_iter().for_each(|entry| device.free_number(entry.number));
     }
 }
 

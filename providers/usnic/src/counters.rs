@@ -12,17 +12,17 @@ use parking_lot::Mutex;
 
 use crate::proto::counters::Counters;
 
-/// Counts of connections, in the order of [`TABLE`].
-pub(crate) type Counts = [u64; TABLE.len()];
+/// Counts of connections, in the order of [`COUNTERS`].
+pub(crate) type Counts = [u64; COUNTERS.len()];
 
 /// How long a process that exits waits for a lock: its holder may be a thread that has stopped.
-pub(crate) const GRACE: Duration = Duration::from_millis(20);
+pub(crate) const EXIT_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// A name that is shown, and where its count is found.
 type Row = (&'static str, fn(&Counters) -> u64);
 
 /// What is counted.
-const TABLE: [Row; 28] = [
+const COUNTERS: [Row; 28] = [
     ("sent", |of| of.sent),
     ("sent bytes", |of| of.sent_bytes),
     ("resent after a gap", |of| of.resent_gap),
@@ -53,14 +53,14 @@ const TABLE: [Row; 28] = [
     ("timeouts", |of| of.timeouts),
 ];
 
-/// The counts of one connection, in the order of [`TABLE`].
+/// The counts of one connection, in the order of [`COUNTERS`].
 fn counts(of: &Counters) -> Counts {
-    TABLE.map(|(_, count)| count(of))
+    COUNTERS.map(|(_, count)| count(of))
 }
 
 /// The same with names and units, as they are shown.
 pub(crate) fn named(counts: Counts) -> impl Iterator<Item = Count> {
-    TABLE.into_iter().zip(counts).map(|((name, _), value)| Count { name, unit: unit(name), value, is_level: false })
+    COUNTERS.into_iter().zip(counts).map(|((name, _), value)| Count { name, unit: unit(name), value, is_level: false })
 }
 
 fn unit(name: &str) -> &'static str {
@@ -68,7 +68,7 @@ fn unit(name: &str) -> &'static str {
 }
 
 /// All of one connection: what it has counted, and how it stands.
-pub(crate) fn of_connection(of: &Counters) -> Vec<Count> {
+pub(crate) fn connection_counts(of: &Counters) -> Vec<Count> {
     let standing = [
         ("window", "bytes", of.window),
         ("in flight", "bytes", of.in_flight),
@@ -84,25 +84,25 @@ pub(crate) fn log(ep: ObjectId, of: &Counters) {
     // The bit of `DAPL_DBG_TYPE` for connections, which goes by the last part of this.
     const TARGET: &str = "daplusnic::cm";
     if log::log_enabled!(target: TARGET, log::Level::Debug) {
-        let seen = of_connection(of).into_iter().filter(|count| count.value > 0);
+        let seen = connection_counts(of).into_iter().filter(|count| count.value > 0);
         let text: Vec<_> = seen.map(|Count { name, unit, value, .. }| format!("{name} {value} {unit}")).collect();
         log::debug!(target: TARGET, "connection of ep {:#x} is over: {}", ep.handle, text.join(", "));
     }
 }
 
 /// The queue pairs of an IA, each a `Q`, and what their past connections have counted.
-pub(crate) struct Tally<Q> {
+pub(crate) struct IaCounters<Q> {
     pairs: Mutex<Vec<Weak<Q>>>,
     past: Mutex<Counts>,
 }
 
-impl<Q> Default for Tally<Q> {
+impl<Q> Default for IaCounters<Q> {
     fn default() -> Self {
-        Tally { pairs: Mutex::default(), past: Mutex::default() }
+        IaCounters { pairs: Mutex::default(), past: Mutex::default() }
     }
 }
 
-impl<Q> Tally<Q> {
+impl<Q> IaCounters<Q> {
     /// Adds a queue pair. Those that are gone are removed before the list grows.
     pub(crate) fn add(&self, pair: Weak<Q>) {
         let mut pairs = self.pairs.lock();
@@ -113,25 +113,25 @@ impl<Q> Tally<Q> {
     }
 
     /// A connection is over.
-    pub(crate) fn is_over(&self, counters: &Counters) {
+    pub(crate) fn add_past(&self, counters: &Counters) {
         add(&mut self.past.lock(), &counts(counters));
     }
 
     /// The counts of all connections, past and present; `of` gives those of a queue pair that has one.
     pub(crate) fn sum(&self, of: impl Fn(&Q) -> Option<Counters>) -> Counts {
         let mut sum = *self.past.lock();
-        let counted = self.present();
+        let counted = self.live();
         counted.iter().filter_map(|pair| of(pair)).for_each(|counters| add(&mut sum, &counts(&counters)));
         sum
     }
 
-    pub(crate) fn present(&self) -> Vec<Arc<Q>> {
+    pub(crate) fn live(&self) -> Vec<Arc<Q>> {
         self.pairs.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// The same for a process that exits; none where another thread keeps the lock for longer than [`GRACE`].
-    pub(crate) fn present_soon(&self) -> Vec<Arc<Q>> {
-        let pairs = self.pairs.try_lock_for(GRACE);
+    /// The same for a process that exits; none where another thread keeps the lock for longer than [`EXIT_LOCK_TIMEOUT`].
+    pub(crate) fn try_live(&self) -> Vec<Arc<Q>> {
+        let pairs = self.pairs.try_lock_for(EXIT_LOCK_TIMEOUT);
         pairs.map_or_else(Vec::new, |pairs| pairs.iter().filter_map(Weak::upgrade).collect())
     }
 }
@@ -151,30 +151,30 @@ mod tests {
 
     #[test]
     fn sums_are_of_past_and_present() {
-        let tally = Tally::default();
+        let counters = IaCounters::default();
         let pairs = [3, 4, 0].map(Arc::new);
-        pairs.iter().for_each(|pair| tally.add(Arc::downgrade(pair)));
-        tally.is_over(&Counters { sent: 10, ..Counters::default() });
+        pairs.iter().for_each(|pair| counters.add(Arc::downgrade(pair)));
+        counters.add_past(&Counters { sent: 10, ..Counters::default() });
         let named = |sum: Counts| -> Vec<_> {
-            TABLE.map(|(name, _)| name).into_iter().zip(sum).filter(|(_, count)| *count > 0).collect()
+            COUNTERS.map(|(name, _)| name).into_iter().zip(sum).filter(|(_, count)| *count > 0).collect()
         };
-        assert_eq!(named(tally.sum(sent)), [("sent", 17), ("timeouts", 2)]);
+        assert_eq!(named(counters.sum(sent)), [("sent", 17), ("timeouts", 2)]);
         drop(pairs);
-        assert_eq!(named(tally.sum(sent)), [("sent", 10)]);
+        assert_eq!(named(counters.sum(sent)), [("sent", 10)]);
     }
 
     #[test]
     fn names_stand_where_their_counts_do() {
         let counters = Counters { sent_bytes: 1, malformed: 2, no_receive: 3, timeouts: 4, ..Counters::default() };
         let named: Vec<_> =
-            TABLE.map(|(name, _)| name).into_iter().zip(counts(&counters)).filter(|(_, count)| *count > 0).collect();
+            COUNTERS.map(|(name, _)| name).into_iter().zip(counts(&counters)).filter(|(_, count)| *count > 0).collect();
         assert_eq!(named, [("sent bytes", 1), ("malformed", 2), ("without a receive", 3), ("timeouts", 4)]);
     }
 
     #[test]
     fn a_connection_shows_what_it_counts_and_how_it_stands() {
         let counters = Counters { sent: 5, received_bytes: 6, rtt: 7, mtu: 1472, window: 8, ..Counters::default() };
-        let shown = of_connection(&counters);
+        let shown = connection_counts(&counters);
         let seen: Vec<_> =
             shown.iter().filter(|count| count.value > 0).map(|it| (it.name, it.unit, it.value)).collect();
         let counted = [("sent", "", 5), ("received bytes", "bytes", 6)];
@@ -186,11 +186,11 @@ mod tests {
 
     #[test]
     fn those_that_are_gone_take_no_room() {
-        let tally = Tally::default();
+        let counters = IaCounters::default();
         for _ in 0..1000 {
             let pair = Arc::new(1u64);
-            tally.add(Arc::downgrade(&pair));
+            counters.add(Arc::downgrade(&pair));
         }
-        assert!(tally.pairs.lock().capacity() < 64);
+        assert!(counters.pairs.lock().capacity() < 64);
     }
 }

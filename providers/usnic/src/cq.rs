@@ -101,7 +101,7 @@ mod tests {
     use crate::net::receive::Packets;
     use crate::proto::Nanos;
     use crate::proto::schedule::{Outlook, Turn};
-    use crate::qp::pair::{Missed, Opened, Pair};
+    use crate::qp::handler::{ConnectionHandler, ConnectionParams, DeliveryError};
 
     /// A connection that has a turn in each pass: it counts passes, and completes something in each if it has a queue.
     #[derive(Default)]
@@ -112,10 +112,10 @@ mod tests {
 
     const READY: Outlook = Outlook { resend: false, ready: true, ack: false, deadline: None };
 
-    impl Pair for Double {
+    impl ConnectionHandler for Double {
         fn connecting(&self, _: u32, _: ConnId) {}
 
-        fn open(&self, _: Nanos, _: Opened) -> Option<Outlook> {
+        fn open(&self, _: Nanos, _: ConnectionParams) -> Option<Outlook> {
             None
         }
 
@@ -139,7 +139,7 @@ mod tests {
             false
         }
 
-        fn did_not_arrive(&self, _: Nanos, _: u32, _: &Missed) -> Outlook {
+        fn on_delivery_error(&self, _: Nanos, _: u32, _: &DeliveryError) -> Outlook {
             READY
         }
 
@@ -147,7 +147,7 @@ mod tests {
             false
         }
 
-        fn shut(&self) {}
+        fn shut_down(&self) {}
     }
 
     struct Counts(AtomicU32);
@@ -162,9 +162,9 @@ mod tests {
     fn queue() -> (Cq, Arc<Device>, Arc<Double>, Arc<Counts>) {
         let spec = IaSpec { name: "test", params: "127.0.0.1", library: "" };
         let (device, pair) = (Arc::new(Device::open(&spec).unwrap()), Arc::new(Double::default()));
-        let number = device.table.take(now()).unwrap();
-        let plan = device.table.put(number, pair.clone());
-        device.wants(number, &plan, &READY);
+        let number = device.table.reserve(now()).unwrap();
+        let next_turn = device.table.insert(number, pair.clone());
+        device.schedule(number, &next_turn, &READY);
         let sink = Arc::new(Counts(AtomicU32::new(0)));
         let weak: Weak<dyn CqSink> = Arc::downgrade(&(sink.clone() as Arc<dyn CqSink>));
         let progress = Arc::new(Progress::new(device.clone()));
@@ -210,7 +210,7 @@ mod tests {
         let (cq, device, pair, _) = queue();
         let mut out = [Completion::default(); 4];
         // Whether this thread has polled, so that the engine may leave the socket to it.
-        let counts = || device.polling.stops(now());
+        let counts = || device.polling.stop(now());
         cq.poll(&mut out);
         assert!(counts() && cq.arm(false).unwrap());
         cq.poll(&mut out);

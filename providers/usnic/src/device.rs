@@ -2,8 +2,8 @@
 //! threads leave to the engine.
 //!
 //! Queue pairs send by themselves, under their own lock, through this socket. Locks are taken in this order: progress, queue
-//! pair, shared receive queue, completion queue, and below all of them the table, `polling`, the lists of this module, and the
-//! job queue, under which nothing is called. The connection manager has a lock of its own, under which no queue pair is called.
+//! handler, shared receive queue, completion queue, and below all of them the table, `polling`, the lists of this module, and the
+//! job queue, under which nothing is called. The connection manager has a lock of its own, under which no queue handler is called.
 //! Only the engine calls dapl.
 #![forbid(unsafe_code)]
 
@@ -19,19 +19,19 @@ use crate::engine::jobs::{Job, Jobs};
 use crate::engine::polling::Polling;
 use crate::net::address::{self, Interface};
 use crate::net::receive::Packets;
-use crate::net::socket::{Socket, Wanted};
+use crate::net::socket::{Socket, SocketConfig};
 use crate::proto::schedule::Outlook;
 use crate::proto::{Nanos, SECONDS};
-use crate::qp::pair::{Pair, Plan};
-use crate::qp::table::Table;
+use crate::qp::connection_table::ConnectionTable;
+use crate::qp::handler::{ConnectionHandler, NextTurn};
 use crate::settings::Knobs;
 
 /// Connections of an IA at most.
 pub(crate) const CONNECTIONS: usize = 65_536;
 /// How long a number that was freed is quarantined.
-const REST: Nanos = 10 * SECONDS;
+const NUMBER_QUARANTINE: Nanos = 10 * SECONDS;
 /// Set-up packets that wait for the engine, at most: more are dropped, and retransmitted by their senders.
-const PUT_BY: usize = 1024;
+const MAX_CM_PACKETS: usize = 1024;
 
 /// The device of one IA.
 pub(crate) struct Device {
@@ -41,22 +41,22 @@ pub(crate) struct Device {
     /// What data leave and come by.
     pub(crate) socket: Arc<Socket>,
     pub(crate) jobs: Arc<Jobs>,
-    pub(crate) table: Table,
+    pub(crate) table: ConnectionTable,
     pub(crate) polling: Polling,
     /// What connections want that were touched outside a pass, and how many those are.
-    fresh: Mutex<Vec<(u32, Outlook)>>,
-    freshes: AtomicUsize,
+    updates: Mutex<Vec<(u32, Outlook)>>,
+    update_count: AtomicUsize,
     /// Set-up packets, and others of connections that are not established yet.
-    put_by: Mutex<Vec<(SocketAddr, Vec<u8>)>>,
+    cm_packets: Mutex<Vec<(SocketAddr, Vec<u8>)>>,
     /// Packets of no connection.
-    strays: AtomicU64,
+    unmatched: AtomicU64,
     /// Naps of the engine after which data were waiting.
     late: AtomicU64,
 }
 
 /// How a peer is reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Reach {
+pub(crate) struct PeerPath {
     /// The largest payload of a datagram that is ever tried.
     pub(crate) ceiling: usize,
     /// The kernel delivers on this host.
@@ -73,21 +73,21 @@ impl Device {
     /// Opens it. Errors are logged here, with object, cause and remedy.
     pub(crate) fn open(spec: &IaSpec<'_>) -> Result<Device> {
         let knobs = Knobs::read(spec.params);
-        let interface = find(spec.name, &knobs)?;
-        let wanted = wanted(&knobs, &interface);
-        let socket = Arc::new(open_socket(spec.name, &wanted, &interface)?);
+        let interface = find_interface(spec.name, &knobs)?;
+        let config = data_socket_config(&knobs, &interface);
+        let socket = Arc::new(open_socket(spec.name, &config, &interface)?);
         Ok(Device {
             name: spec.name.to_owned(),
             knobs,
             interface,
             socket,
             jobs: Arc::new(Jobs::new()?),
-            table: Table::new(CONNECTIONS, REST),
+            table: ConnectionTable::new(CONNECTIONS, NUMBER_QUARANTINE),
             polling: Polling::default(),
-            fresh: Mutex::default(),
-            freshes: AtomicUsize::new(0),
-            put_by: Mutex::default(),
-            strays: AtomicU64::new(0),
+            updates: Mutex::default(),
+            update_count: AtomicUsize::new(0),
+            cm_packets: Mutex::default(),
+            unmatched: AtomicU64::new(0),
             late: AtomicU64::new(0),
         })
     }
@@ -106,45 +106,47 @@ impl Device {
 
     /// How `peer` is reached. What the kernel routes locally goes through the loopback interface, whatever interface has the
     /// address.
-    pub(crate) fn reach(&self, peer: SocketAddr) -> Reach {
+    pub(crate) fn path_to(&self, peer: SocketAddr) -> PeerPath {
         if self.interface.is_loopback {
-            return Reach { ceiling: self.ceiling(), is_local: true };
+            return PeerPath { ceiling: self.ceiling(), is_local: true };
         }
         match address::local_mtu(self.interface.address, peer) {
-            Some(mtu) => Reach { ceiling: self.interface.payload_of(mtu).min(self.knobs.mtu_ceiling), is_local: true },
-            None => Reach { ceiling: self.ceiling(), is_local: false },
+            Some(mtu) => {
+                PeerPath { ceiling: self.interface.payload_of(mtu).min(self.knobs.mtu_ceiling), is_local: true }
+            }
+            None => PeerPath { ceiling: self.ceiling(), is_local: false },
         }
     }
 
-    /// Takes what a connection wants that was touched outside a pass, by a post for example. Takes no queue pair's lock.
-    pub(crate) fn wants(&self, number: u32, plan: &Plan, outlook: &Outlook) {
+    /// Takes what a connection wants that was touched outside a pass, by a post for example. Takes no queue handler's lock.
+    pub(crate) fn schedule(&self, number: u32, next_turn: &NextTurn, outlook: &Outlook) {
         let deadline = if outlook.wants_turn() { Some(0) } else { outlook.deadline };
-        let Some(deadline) = deadline.filter(|deadline| plan.is_late_for(*deadline)) else { return };
+        let Some(deadline) = deadline.filter(|deadline| next_turn.move_forward(*deadline)) else { return };
         let now = now();
         // A turn is due now; a poller gives it soon enough.
         let deadline = if deadline == 0 { now } else { deadline };
-        let mut fresh = self.fresh.lock();
-        fresh.push((number, *outlook));
+        let mut updates = self.updates.lock();
+        updates.push((number, *outlook));
         // Pairs with the engine's last look before it sleeps.
-        self.freshes.store(fresh.len(), Ordering::SeqCst);
-        drop(fresh);
+        self.update_count.store(updates.len(), Ordering::SeqCst);
+        drop(updates);
         if self.polling.must_wake_for(deadline, now) {
-            self.jobs.push(Job::Look);
+            self.jobs.push(Job::Wake);
         }
     }
 
-    pub(crate) fn has_fresh(&self) -> bool {
-        self.freshes.load(Ordering::SeqCst) > 0
+    pub(crate) fn has_updates(&self) -> bool {
+        self.update_count.load(Ordering::SeqCst) > 0
     }
 
     /// True: there is something in `into`, which was empty.
-    pub(crate) fn take_fresh(&self, into: &mut Vec<(u32, Outlook)>) -> bool {
-        if !self.has_fresh() {
+    pub(crate) fn take_updates(&self, into: &mut Vec<(u32, Outlook)>) -> bool {
+        if !self.has_updates() {
             return false;
         }
-        let mut fresh = self.fresh.lock();
-        std::mem::swap(&mut *fresh, into);
-        self.freshes.store(0, Ordering::SeqCst);
+        let mut updates = self.updates.lock();
+        std::mem::swap(&mut *updates, into);
+        self.update_count.store(0, Ordering::SeqCst);
         true
     }
 
@@ -152,34 +154,34 @@ impl Device {
 
     /// Packets that only the engine understands.
     #[cold]
-    pub(crate) fn put_by(&self, from: SocketAddr, packets: Packets<'_>) {
-        let mut put_by = self.put_by.lock();
-        let was_empty = put_by.is_empty();
-        let room = PUT_BY - put_by.len();
-        put_by.extend(packets.take(room).map(|packet| (from, packet.to_vec())));
-        drop(put_by);
+    pub(crate) fn queue_for_cm(&self, from: SocketAddr, packets: Packets<'_>) {
+        let mut cm_packets = self.cm_packets.lock();
+        let was_empty = cm_packets.is_empty();
+        let capacity = MAX_CM_PACKETS - cm_packets.len();
+        cm_packets.extend(packets.take(capacity).map(|packet| (from, packet.to_vec())));
+        drop(cm_packets);
         if was_empty {
             self.jobs.push(Job::Cm);
         }
     }
 
-    pub(crate) fn take_put_by(&self) -> Vec<(SocketAddr, Vec<u8>)> {
-        std::mem::take(&mut *self.put_by.lock())
+    pub(crate) fn take_cm_packets(&self) -> Vec<(SocketAddr, Vec<u8>)> {
+        std::mem::take(&mut *self.cm_packets.lock())
     }
 
     #[cold]
-    pub(crate) fn note_strays(&self, count: usize) {
-        self.strays.fetch_add(count as u64, Ordering::Relaxed);
+    pub(crate) fn count_unmatched(&self, count: usize) {
+        self.unmatched.fetch_add(count as u64, Ordering::Relaxed);
     }
 
     /// Packets that were of no connection.
-    pub(crate) fn strays(&self) -> u64 {
-        self.strays.load(Ordering::Relaxed)
+    pub(crate) fn unmatched(&self) -> u64 {
+        self.unmatched.load(Ordering::Relaxed)
     }
 
     /// Data waited for the end of a nap of the engine.
     #[cold]
-    pub(crate) fn note_late(&self) {
+    pub(crate) fn count_late(&self) {
         self.late.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -195,17 +197,17 @@ impl Device {
 
     // --- connections ---
 
-    /// From now on `pair` has this connection: its queue pair is done with it, but the peer may not be.
-    pub(crate) fn hand_on(&self, number: u32, pair: Arc<dyn Pair>, outlook: &Outlook) {
-        self.table.replace(number, pair);
-        if let Some(place) = self.table.find(number) {
-            place.plan.is_met();
-            self.wants(number, &place.plan, outlook);
+    /// From now on `handler` has this connection: its queue handler is done with it, but the peer may not be.
+    pub(crate) fn replace_handler(&self, number: u32, handler: Arc<dyn ConnectionHandler>, outlook: &Outlook) {
+        self.table.replace(number, handler);
+        if let Some(entry) = self.table.lookup(number) {
+            entry.next_turn.clear();
+            self.schedule(number, &entry.next_turn, outlook);
         }
     }
 
     /// Frees the number of a connection.
-    pub(crate) fn forget(&self, number: u32) {
+    pub(crate) fn free_number(&self, number: u32) {
         self.table.free(number, now());
     }
 }
@@ -217,7 +219,7 @@ impl std::fmt::Debug for Device {
 }
 
 /// The interface that the settings name. Errors are logged here.
-fn find(name: &str, knobs: &Knobs) -> Result<Interface> {
+fn find_interface(name: &str, knobs: &Knobs) -> Result<Interface> {
     let found = address::find(knobs.address.as_deref()).map_err(|error| {
         log::error!("{name}: cannot list the interfaces of this host: {error}");
         Error::Exhausted(Resource::Device)
@@ -229,8 +231,8 @@ fn find(name: &str, knobs: &Knobs) -> Result<Interface> {
 }
 
 /// What data leave and come by.
-fn wanted(knobs: &Knobs, interface: &Interface) -> Wanted {
-    Wanted {
+fn data_socket_config(knobs: &Knobs, interface: &Interface) -> SocketConfig {
+    SocketConfig {
         address: interface.address,
         ports: knobs.data_ports.clone(),
         is_shared: false,
@@ -241,18 +243,18 @@ fn wanted(knobs: &Knobs, interface: &Interface) -> Wanted {
     }
 }
 
-fn open_socket(name: &str, wanted: &Wanted, interface: &Interface) -> Result<Socket> {
-    let socket = Socket::open(wanted).map_err(|error| {
+fn open_socket(name: &str, config: &SocketConfig, interface: &Interface) -> Result<Socket> {
+    let socket = Socket::open(config).map_err(|error| {
         log::error!("{name}: cannot open a UDP socket on {} ({}): {error}", interface.address.ip(), interface.name);
         Error::Exhausted(Resource::Device)
     })?;
-    for cut in socket.cuts(wanted) {
+    for buffer in socket.reduced_buffers(config) {
         log::warn!(
             "{name}: the system grants a socket buffer of {} bytes where {} are wanted, which costs speed; set {} to {} or more",
-            cut.granted,
-            cut.wanted,
-            cut.sysctl,
-            cut.wanted
+            buffer.granted,
+            buffer.wanted,
+            buffer.sysctl,
+            buffer.wanted
         );
     }
     Ok(socket)

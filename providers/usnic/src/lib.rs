@@ -42,16 +42,16 @@ use dapl::runtime::handle::ObjectId;
 use dapl_software::memory::window::WindowKeys as _;
 use dapl_software::shared_names::SharedNames;
 
-pub use cm::{Listener, Request};
+pub use cm::{ConnectionRequest, Listener};
 pub use cq::Cq;
 pub use dapl_software::shared_names::Membership;
 pub use qp::Qp;
 pub use srq::Srq;
 
 use adapter::Adapter;
-use counters::Tally;
+use counters::IaCounters;
 use memory::regions::Regions;
-use qp::Core;
+use qp::QpCore;
 use qp::host::MwCore;
 
 // Unit tests do not link libdat.
@@ -64,7 +64,7 @@ pub struct Usnic {
     regions: Arc<Regions>,
     limits: Limits,
     names: SharedNames,
-    tally: Arc<Tally<Core>>,
+    counters: Arc<IaCounters<QpCore>>,
     next_pd: AtomicU32,
     /// How many shared receive queues there are.
     srqs: Arc<AtomicU32>,
@@ -113,7 +113,7 @@ impl Drop for Mw {
 
 impl Provider for Usnic {
     type Listener = Listener;
-    type Request = Request;
+    type Request = ConnectionRequest;
 
     const NAME: &'static str = "usnic";
 
@@ -122,9 +122,9 @@ impl Provider for Usnic {
         let limits = limits::limits();
         let regions = Arc::new(Regions::new(random()?));
         let names = SharedNames::new(adapter.device.knobs.base_dir());
-        let tally = Arc::default();
-        qp::exit_handler::remember(&tally);
-        Ok(Usnic { adapter, regions, limits, names, tally, next_pd: AtomicU32::new(1), srqs: Arc::default() })
+        let counters = Arc::default();
+        qp::exit_handler::register(&counters);
+        Ok(Usnic { adapter, regions, limits, names, counters, next_pd: AtomicU32::new(1), srqs: Arc::default() })
     }
 
     fn limits(&self) -> &Limits {
@@ -136,7 +136,7 @@ impl Provider for Usnic {
     }
 
     fn counts(&self) -> Vec<Count> {
-        limits::counts(&self.adapter.device, self.adapter.cm.unreadable(), self.tally.sum(Core::counters))
+        limits::counts(&self.adapter.device, self.adapter.cm.unreadable(), self.counters.sum(QpCore::counters))
     }
 
     fn address(&self) -> SocketAddr {
@@ -149,8 +149,8 @@ impl Provider for Usnic {
     }
 
     fn close(&self) {
-        self.adapter.shut();
-        self.tally.present().iter().for_each(|qp| qp.abort());
+        self.adapter.shut_down();
+        self.counters.live().iter().for_each(|qp| qp.abort());
     }
 }
 

@@ -55,7 +55,7 @@ pub(crate) fn counts(device: &Device, unreadable: u64, sums: Counts) -> Vec<Coun
     let count = |name, value| Count { name, unit: "", value, is_level: false };
     let lost = [
         count("dropped by the socket", device.drops()),
-        count("of no connection", device.strays()),
+        count("of no connection", device.unmatched()),
         count("late after a poller", device.late()),
         count("unreadable requests", unreadable),
     ];

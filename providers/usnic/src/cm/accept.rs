@@ -8,44 +8,44 @@ use std::sync::Arc;
 use dapl::provider::{ConnId, ConnectionEvent, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 
-use super::act::{Act, Established, QpCaps, offer, send};
-use super::secrets::Os;
-use super::unreadable::Unreadable;
+use super::action::{CmAction, EstablishedConnection, QpCaps, offer, send};
+use super::secrets::OsRandom;
+use super::unreadable::UnreadableRequests;
 use crate::device::{self, Device};
-use crate::net::errors::Missed;
+use crate::net::errors::DeliveryError;
 use crate::net::send::Batch;
 use crate::proto::Nanos;
 use crate::proto::setup::accept::{Acceptor, Due, RequestId, Step};
 use crate::proto::setup::packets::Reason;
 use crate::proto::setup::{Agreed, Setup};
 use crate::proto::wire;
-use crate::qp::pair::Pair;
+use crate::qp::handler::ConnectionHandler;
 
 /// An accept that is not confirmed yet.
-struct Accepted {
+struct PendingAccept {
     id: RequestId,
     conn: ConnId,
-    pair: Arc<dyn Pair>,
+    handler: Arc<dyn ConnectionHandler>,
     agreed: Agreed,
 }
 
 /// Requests, and accepts by connection number.
-pub(super) struct Passive {
+pub(super) struct PassiveSide {
     acceptor: Acceptor,
-    accepted: HashMap<u32, Accepted>,
+    accepted: HashMap<u32, PendingAccept>,
     number_of: HashMap<RequestId, u32>,
-    unreadable: Unreadable,
+    unreadable: UnreadableRequests,
     /// Kept for its memory.
     batch: Batch,
 }
 
-impl Passive {
+impl PassiveSide {
     pub(super) fn new(setup: Arc<Setup>) -> Self {
-        Passive {
-            acceptor: Acceptor::new(setup, device::now(), &mut Os),
+        PassiveSide {
+            acceptor: Acceptor::new(setup, device::now(), &mut OsRandom),
             accepted: HashMap::new(),
             number_of: HashMap::new(),
-            unreadable: Unreadable::default(),
+            unreadable: UnreadableRequests::default(),
             batch: Batch::default(),
         }
     }
@@ -68,15 +68,15 @@ impl Passive {
     }
 
     /// A request came; `listener` has its qualifier.
-    pub(super) fn requested(
+    pub(super) fn handle_request(
         &mut self,
         device: &Device,
         now: Nanos,
         from: SocketAddr,
         packet: &[u8],
         listener: Option<ObjectId>,
-    ) -> Option<Act> {
-        match self.acceptor.receive(now, packet, from, listener.is_some(), &mut Os, self.batch.own()) {
+    ) -> Option<CmAction> {
+        match self.acceptor.receive(now, packet, from, listener.is_some(), &mut OsRandom, self.batch.own()) {
             Step::Nothing => None,
             Step::Unreadable => {
                 self.unreadable.note(device, now, from, packet);
@@ -91,29 +91,29 @@ impl Passive {
                 let request = self.acceptor.request(id)?;
                 let private_data = request.private_data.to_vec();
                 let info = RequestInfo { peer: request.from, told: private_data.len(), private_data };
-                Some(Act::Request(listener?, id, info))
+                Some(CmAction::Request(listener?, id, info))
             }
             Step::Withdrawn(id) => self.failed(id),
         }
     }
 
     /// The peer has withdrawn its request, or its confirmation did not come.
-    fn failed(&mut self, id: RequestId) -> Option<Act> {
+    fn failed(&mut self, id: RequestId) -> Option<CmAction> {
         let number = self.number_of.remove(&id)?;
-        let Accepted { conn, pair, .. } = self.accepted.remove(&number)?;
-        Some(Act::End(number, pair, conn, ConnectionEvent::AcceptFailed))
+        let PendingAccept { conn, handler, .. } = self.accepted.remove(&number)?;
+        Some(CmAction::End(number, handler, conn, ConnectionEvent::AcceptFailed))
     }
 
     /// No socket has the port that an accept was sent to: one that this ends.
-    pub(super) fn port_closed(&mut self, now: Nanos, missed: &Missed) -> Option<Act> {
-        match self.acceptor.port_closed(now, missed.to, &missed.quote) {
+    pub(super) fn port_closed(&mut self, now: Nanos, error: &DeliveryError) -> Option<CmAction> {
+        match self.acceptor.port_closed(now, error.to, &error.quote) {
             Step::Withdrawn(id) => self.failed(id),
             _ => None,
         }
     }
 
     /// A packet for a connection that was accepted: with the connection's token, it confirms the accept.
-    pub(super) fn receive(&mut self, now: Nanos, number: u32, from: SocketAddr, packet: Vec<u8>) -> Option<Act> {
+    pub(super) fn receive(&mut self, now: Nanos, number: u32, from: SocketAddr, packet: Vec<u8>) -> Option<CmAction> {
         if let Step::Withdrawn(id) = self.acceptor.reset(now, &packet) {
             return self.failed(id);
         }
@@ -125,20 +125,20 @@ impl Passive {
         // The peer has the accept, so for it the connection was established, even if its end overtakes its confirmation.
         let id = self.acceptor.confirmed(now, number, head.token.get())?;
         self.number_of.remove(&id);
-        let Accepted { conn, pair, agreed, .. } = self.accepted.remove(&number)?;
-        let established = Established { number, conn, pair, agreed, private_data: Vec::new() };
-        Some(Act::Establish(established, vec![(from, packet)]))
+        let PendingAccept { conn, handler, agreed, .. } = self.accepted.remove(&number)?;
+        let established = EstablishedConnection { number, conn, handler, agreed, private_data: Vec::new() };
+        Some(CmAction::Establish(established, vec![(from, packet)]))
     }
 
     /// Sends what is due, until an accept fails.
-    pub(super) fn poll(&mut self, device: &Device, now: Nanos) -> Option<Act> {
+    pub(super) fn poll(&mut self, device: &Device, now: Nanos) -> Option<CmAction> {
         while let Some(due) = self.acceptor.poll(now, self.batch.own()) {
             match due {
                 Due::Send(to) => send(&mut self.batch, &device.socket, to),
                 Due::Failed(id) => {
-                    let act = self.failed(id);
-                    if act.is_some() {
-                        return act;
+                    let action = self.failed(id);
+                    if action.is_some() {
+                        return action;
                     }
                 }
             }
@@ -153,24 +153,24 @@ impl Passive {
         id: RequestId,
         private_data: &[u8],
         caps: QpCaps,
-        (number, conn, pair): (u32, ConnId, Arc<dyn Pair>),
+        (number, conn, handler): (u32, ConnId, Arc<dyn ConnectionHandler>),
     ) -> bool {
         let from = self.acceptor.request(id).map_or(device.address(), |request| request.from);
         let ours = offer(device, number, caps, from);
-        let agreed = self.acceptor.accept(device::now(), id, &ours, private_data, &mut Os);
+        let agreed = self.acceptor.accept(device::now(), id, &ours, private_data, &mut OsRandom);
         let Some(agreed) = agreed else { return false };
         self.number_of.insert(id, number);
-        self.accepted.insert(number, Accepted { id, conn, pair, agreed });
+        self.accepted.insert(number, PendingAccept { id, conn, handler, agreed });
         true
     }
 
     pub(super) fn reject(&mut self, id: RequestId, reason: Reason) {
-        self.acceptor.reject(device::now(), id, reason, &mut Os);
+        self.acceptor.reject(device::now(), id, reason, &mut OsRandom);
     }
 
     /// The consumer has given up what it accepted. `false`: there is no such accept.
     pub(super) fn withdraw(&mut self, device: &Device, number: u32) -> bool {
-        let Some(Accepted { id, .. }) = self.accepted.remove(&number) else { return false };
+        let Some(PendingAccept { id, .. }) = self.accepted.remove(&number) else { return false };
         self.number_of.remove(&id);
         self.reject(id, Reason::Refused);
         self.poll(device, device::now());

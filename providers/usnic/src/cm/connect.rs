@@ -12,32 +12,32 @@ use std::sync::Arc;
 use dapl::error::{Address, Error, Result};
 use dapl::provider::{ConnId, ConnectionEvent};
 
-use super::act::{Act, Established, send};
-use super::secrets::Os;
+use super::action::{CmAction, EstablishedConnection, send};
+use super::secrets::OsRandom;
 use crate::device::Device;
 use crate::net::address;
-use crate::net::errors::Missed;
+use crate::net::errors::DeliveryError;
 use crate::net::listener_dir::ListenerDir;
 use crate::net::send::Batch;
 use crate::proto::Nanos;
 use crate::proto::setup::connect::{Connector, Outcome};
-use crate::qp::pair::Pair;
+use crate::qp::handler::ConnectionHandler;
 
-struct Attempt {
+struct ConnectAttempt {
     connector: Connector,
     conn: ConnId,
-    pair: Arc<dyn Pair>,
+    handler: Arc<dyn ConnectionHandler>,
     /// Its place in `due`.
     due: Option<Nanos>,
 }
 
 /// Attempts, by connection number.
 #[derive(Default)]
-pub(super) struct Active {
-    attempts: HashMap<u32, Attempt>,
+pub(super) struct ActiveSide {
+    attempts: HashMap<u32, ConnectAttempt>,
     due: BTreeSet<(Nanos, u32)>,
     /// Refused without a packet, and not reported yet.
-    refused: VecDeque<(u32, ConnId, Arc<dyn Pair>)>,
+    refused: VecDeque<(u32, ConnId, Arc<dyn ConnectionHandler>)>,
     /// Kept for its memory.
     batch: Batch,
 }
@@ -46,9 +46,9 @@ pub(super) struct Active {
 /// no waiting for one.
 pub(super) fn servers(device: &Device, dir: &ListenerDir, ip: IpAddr, qual: u64) -> Result<Vec<SocketAddr>> {
     let (own, port) = (device.address(), device.knobs.port);
-    let server = address::at(&own, ip, port);
-    if address::is_here(&own, ip) {
-        return Ok(servers_here(device, dir, server, qual));
+    let server = address::with_port(&own, ip, port);
+    if address::is_local_address(&own, ip) {
+        return Ok(local_servers(device, dir, server, qual));
     }
     if !address::is_reachable(&own, ip) || !address::has_route(own, server) {
         return Err(Error::InvalidAddress(Address::Unreachable));
@@ -57,37 +57,37 @@ pub(super) fn servers(device: &Device, dir: &ListenerDir, ip: IpAddr, qual: u64)
 }
 
 /// Of this host: the address that the program names, if a process listens there, else the adapter's own.
-fn servers_here(device: &Device, dir: &ListenerDir, there: SocketAddr, qual: u64) -> Vec<SocketAddr> {
+fn local_servers(device: &Device, dir: &ListenerDir, there: SocketAddr, qual: u64) -> Vec<SocketAddr> {
     let own = device.address();
     let mut servers = vec![own];
     if there != own && there.is_ipv4() == own.is_ipv4() && address::has_route(own, there) {
         servers.insert(0, there);
     }
-    if let Some(server) = servers.iter().find(|server| dir.is_open(**server, qual)) {
+    if let Some(server) = servers.iter().find(|server| dir.has_listener(**server, qual)) {
         return vec![*server];
     }
     // No process of this user listens on it. Another user's may, where the port is neither free nor this user's.
     if device.knobs.listener_wait == 0 {
-        servers.retain(|server| !dir.has_port(*server) && !address::is_closed(own, *server));
+        servers.retain(|server| !dir.owns_port(*server) && !address::is_port_closed(own, *server));
     }
     servers
 }
 
-impl Active {
+impl ActiveSide {
     pub(super) fn start(
         &mut self,
         device: &Device,
         now: Nanos,
         connector: Connector,
-        end: (u32, ConnId, Arc<dyn Pair>),
+        end: (u32, ConnId, Arc<dyn ConnectionHandler>),
     ) {
-        let (number, conn, pair) = end;
-        self.attempts.insert(number, Attempt { connector, conn, pair, due: None });
+        let (number, conn, handler) = end;
+        self.attempts.insert(number, ConnectAttempt { connector, conn, handler, due: None });
         self.transmit(device, now, number);
     }
 
     /// This attempt has no address to go to.
-    pub(super) fn refuse(&mut self, end: (u32, ConnId, Arc<dyn Pair>)) {
+    pub(super) fn refuse(&mut self, end: (u32, ConnId, Arc<dyn ConnectionHandler>)) {
         self.refused.push_back(end);
     }
 
@@ -106,7 +106,7 @@ impl Active {
     /// Sends what an attempt has to send, and plans its next turn.
     fn transmit(&mut self, device: &Device, now: Nanos, number: u32) {
         let Some(attempt) = self.attempts.get_mut(&number) else { return };
-        if let Some(to) = attempt.connector.transmit(now, &mut Os, self.batch.own()) {
+        if let Some(to) = attempt.connector.transmit(now, &mut OsRandom, self.batch.own()) {
             send(&mut self.batch, &device.socket, to);
         }
         let due = attempt.connector.deadline();
@@ -116,7 +116,7 @@ impl Active {
         self.due.extend(due.map(|due| (due, number)));
     }
 
-    fn remove(&mut self, number: u32) -> Option<Attempt> {
+    fn remove(&mut self, number: u32) -> Option<ConnectAttempt> {
         let attempt = self.attempts.remove(&number)?;
         if let Some(due) = attempt.due {
             self.due.remove(&(due, number));
@@ -132,21 +132,24 @@ impl Active {
         number: u32,
         from: SocketAddr,
         packet: &[u8],
-    ) -> Option<Act> {
-        let outcome = self.attempts.get_mut(&number)?.connector.receive(now, packet, from, &mut Os);
+    ) -> Option<CmAction> {
+        let outcome = self.attempts.get_mut(&number)?.connector.receive(now, packet, from, &mut OsRandom);
         self.after(device, now, number, outcome)
     }
 
-    fn after(&mut self, device: &Device, now: Nanos, number: u32, outcome: Option<Outcome>) -> Option<Act> {
+    fn after(&mut self, device: &Device, now: Nanos, number: u32, outcome: Option<Outcome>) -> Option<CmAction> {
         let Some(outcome) = outcome else {
             self.transmit(device, now, number);
             return None;
         };
-        let Attempt { connector, conn, pair, .. } = self.remove(number)?;
+        let ConnectAttempt { connector, conn, handler, .. } = self.remove(number)?;
         let server = connector.server();
         let event = match outcome {
             Outcome::Established { agreed, private_data } => {
-                return Some(Act::Establish(Established { number, conn, pair, agreed, private_data }, Vec::new()));
+                return Some(CmAction::Establish(
+                    EstablishedConnection { number, conn, handler, agreed, private_data },
+                    Vec::new(),
+                ));
             }
             Outcome::Ended(event, reason) => {
                 if event == ConnectionEvent::Unreachable {
@@ -159,31 +162,31 @@ impl Active {
                 event
             }
         };
-        Some(Act::End(number, pair, conn, event))
+        Some(CmAction::End(number, handler, conn, event))
     }
 
     /// Sends what is due, until an attempt ends.
-    pub(super) fn poll(&mut self, device: &Device, now: Nanos) -> Option<Act> {
-        if let Some((number, conn, pair)) = self.refused.pop_front() {
-            return Some(Act::End(number, pair, conn, ConnectionEvent::Rejected));
+    pub(super) fn poll(&mut self, device: &Device, now: Nanos) -> Option<CmAction> {
+        if let Some((number, conn, handler)) = self.refused.pop_front() {
+            return Some(CmAction::End(number, handler, conn, ConnectionEvent::Rejected));
         }
         while let Some((_, number)) = self.due.first().copied().filter(|(due, _)| *due <= now) {
             let outcome = self.attempts.get_mut(&number)?.connector.on_time(now);
-            let act = self.after(device, now, number, outcome);
-            if act.is_some() {
-                return act;
+            let action = self.after(device, now, number, outcome);
+            if action.is_some() {
+                return action;
             }
         }
         None
     }
 
     /// No socket has the port that a request went to: one attempt that this ends.
-    pub(super) fn port_closed(&mut self, device: &Device, now: Nanos, missed: &Missed) -> Option<Act> {
-        let is_there = |attempt: &Attempt| attempt.connector.server().ip() == missed.to.ip();
+    pub(super) fn port_closed(&mut self, device: &Device, now: Nanos, error: &DeliveryError) -> Option<CmAction> {
+        let is_there = |attempt: &ConnectAttempt| attempt.connector.server().ip() == error.to.ip();
         let there: Vec<u32> =
             self.attempts.iter().filter(|(_, attempt)| is_there(attempt)).map(|(number, _)| *number).collect();
         there.into_iter().find_map(|number| {
-            let outcome = self.attempts.get_mut(&number)?.connector.port_closed(now, missed.to, &missed.quote);
+            let outcome = self.attempts.get_mut(&number)?.connector.port_closed(now, error.to, &error.quote);
             self.after(device, now, number, outcome)
         })
     }
@@ -195,7 +198,7 @@ impl Active {
             return true;
         }
         let Some(mut attempt) = self.remove(number) else { return false };
-        let to = attempt.connector.withdraw(&mut Os, self.batch.own());
+        let to = attempt.connector.withdraw(&mut OsRandom, self.batch.own());
         send(&mut self.batch, &device.socket, to);
         true
     }

@@ -1,4 +1,4 @@
-//! Listeners, and how requests reach them: at the adapter's well-known port, or passed on by another process of this user that
+//! Listeners, and how requests reach them: at the adapter's well-known port, or forwarded on by another process of this user that
 //! has the same port.
 #![forbid(unsafe_code)]
 
@@ -12,21 +12,21 @@ use dapl::runtime::handle::ObjectId;
 use rustix::event::epoll;
 
 use super::Cm;
-use super::act::{Act, send};
+use super::action::{CmAction, send};
 use crate::device::{self, Device};
 use crate::net::errors;
-use crate::net::handover::{HandoverSocket, Passed};
-use crate::net::receive::Inbox;
+use crate::net::handover::{ForwardedRequest, HandoverSocket};
+use crate::net::receive::ReceiveBatch;
 use crate::net::reuseport;
 use crate::net::send::Batch;
-use crate::net::socket::{Socket, Wanted};
+use crate::net::socket::{Socket, SocketConfig};
 use crate::proto::echo;
 use crate::proto::setup::packets;
 
 /// Bytes of buffer for requests: some thousands of them.
-const BUFFER: usize = 4 << 20;
+const REQUEST_BUFFER: usize = 4 << 20;
 /// Requests that are read in one go: then others have their turn.
-const AT_ONCE: usize = 256;
+const MAX_REQUESTS: usize = 256;
 
 /// The listeners of an IA.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ pub(super) struct Listeners {
     /// Open while somebody listens.
     well_known: Option<Arc<Socket>>,
     /// Kept for their memory.
-    inbox: Option<Inbox>,
+    received: Option<ReceiveBatch>,
     batch: Batch,
 }
 
@@ -102,11 +102,11 @@ impl Cm {
 
     fn open_well_known(&self) -> Result<Socket> {
         let device = &self.device;
-        let wanted = Wanted {
+        let wanted = SocketConfig {
             address: device.address(),
             ports: None,
             is_shared: true,
-            receive_buffer: BUFFER,
+            receive_buffer: REQUEST_BUFFER,
             send_buffer: 1 << 16,
             gso: false,
             gro: false,
@@ -130,7 +130,7 @@ impl Cm {
 
     /// This process listens on it, or another one of this user.
     pub(super) fn has_listener(&self, qual: u64) -> bool {
-        self.state.lock().listeners.find(qual).is_some() || self.listener_dir.is_open(self.device.address(), qual)
+        self.state.lock().listeners.find(qual).is_some() || self.listener_dir.has_listener(self.device.address(), qual)
     }
 
     /// Reads the requests that have come.
@@ -139,15 +139,15 @@ impl Cm {
         let well_known = {
             let listeners = &mut self.state.lock().listeners;
             for handover in listeners.by_qual.values().filter_map(|(_, handover)| handover.as_ref()) {
-                let left = AT_ONCE.saturating_sub(requests.len());
+                let left = MAX_REQUESTS.saturating_sub(requests.len());
                 requests.extend(std::iter::from_fn(|| handover.receive()).take(left));
             }
             listeners.read_well_known(&mut requests);
             listeners.well_known.clone()
         };
-        for passed in requests {
-            if let Some(act) = self.sort(passed) {
-                self.run(act);
+        for forwarded in requests {
+            if let Some(action) = self.dispatch(forwarded) {
+                self.execute(action);
             }
         }
         if let Some(socket) = well_known.filter(|socket| socket.has_errors()) {
@@ -157,17 +157,17 @@ impl Cm {
     }
 
     /// Passes a request for a qualifier of another process on to it, and takes any other.
-    fn sort(&self, passed: Passed) -> Option<Act> {
+    fn dispatch(&self, forwarded: ForwardedRequest) -> Option<CmAction> {
         let mut state = self.state.lock();
-        if !self.setup.has_key() && state.listeners.echo(&passed) {
+        if !self.setup.has_key() && state.listeners.echo(&forwarded) {
             return None;
         }
-        let qual = packets::request_head(&passed.request)?.qual();
+        let qual = packets::request_head(&forwarded.request)?.qual();
         let listener = state.listeners.find(qual);
-        if listener.is_none() && self.listener_dir.pass(self.device.address(), qual, &passed) {
+        if listener.is_none() && self.listener_dir.forward(self.device.address(), qual, &forwarded) {
             return None;
         }
-        state.passive.requested(&self.device, device::now(), passed.from, &passed.request, listener)
+        state.passive.handle_request(&self.device, device::now(), forwarded.from, &forwarded.request, listener)
     }
 }
 
@@ -177,27 +177,27 @@ fn cannot_listen(device: &Device, what: &str, error: &io::Error) -> Error {
 }
 
 impl Listeners {
-    fn read_well_known(&mut self, requests: &mut Vec<Passed>) {
+    fn read_well_known(&mut self, requests: &mut Vec<ForwardedRequest>) {
         let Some(socket) = &self.well_known else { return };
-        let inbox = self.inbox.get_or_insert_with(Inbox::new);
-        while requests.len() < AT_ONCE {
-            match inbox.receive(socket) {
+        let received = self.received.get_or_insert_with(ReceiveBatch::new);
+        while requests.len() < MAX_REQUESTS {
+            match received.receive(socket) {
                 Ok(0) => return,
                 Ok(_) => {}
                 Err(_) => continue,
             }
-            for (from, train) in inbox.trains() {
-                requests.extend(train.map(|packet| Passed { from, request: packet.to_vec() }));
+            for (from, packets) in received.batches() {
+                requests.extend(packets.map(|packet| ForwardedRequest { from, request: packet.to_vec() }));
             }
         }
     }
 
     /// Answers a path probe. With a key it is not called: such a host does not show that it is there.
-    fn echo(&mut self, passed: &Passed) -> bool {
+    fn echo(&mut self, forwarded: &ForwardedRequest) -> bool {
         let Some(socket) = &self.well_known else { return false };
-        let is_answered = echo::answer(&passed.request, self.batch.own());
+        let is_answered = echo::answer(&forwarded.request, self.batch.own());
         if is_answered {
-            send(&mut self.batch, socket, passed.from);
+            send(&mut self.batch, socket, forwarded.from);
         }
         is_answered
     }

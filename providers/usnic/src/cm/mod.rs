@@ -1,12 +1,12 @@
 //! The connection manager: listeners, requests of this host (active side), and requests of peers (passive side).
 //!
 //! The rules are those of `proto::setup`; here are their sockets, connection numbers and queue pairs. Down-calls and the engine
-//! share one lock, which is held for a step of a state machine and what it sends, and never while a queue pair or dapl is called:
-//! that is an [`Act`], which the engine runs afterwards.
+//! share one lock, which is held for a step of a state machine and what it sends, and never while a queue handler or dapl is called:
+//! that is an [`CmAction`], which the engine runs afterwards.
 #![forbid(unsafe_code)]
 
 mod accept;
-mod act;
+mod action;
 mod connect;
 mod listen;
 mod request;
@@ -22,19 +22,19 @@ use dapl::provider::{CmSink, ConnId, ConnectSpec, ConnectionEvent, PeerAddress};
 use parking_lot::Mutex;
 use rustix::event::epoll;
 
-pub(crate) use self::act::QpCaps;
+pub(crate) use self::action::QpCaps;
 pub use self::listen::Listener;
-pub use self::request::Request;
+pub use self::request::ConnectionRequest;
 
-use self::accept::Passive;
-use self::act::{Act, Established, offer, send};
-use self::connect::Active;
+use self::accept::PassiveSide;
+use self::action::{CmAction, EstablishedConnection, offer, send};
+use self::connect::ActiveSide;
 use self::listen::Listeners;
-use self::secrets::Os;
+use self::secrets::OsRandom;
 use crate::Usnic;
 use crate::device::{self, Device};
 use crate::engine::jobs::Job;
-use crate::net::errors::Missed;
+use crate::net::errors::DeliveryError;
 use crate::net::listener_dir::ListenerDir;
 use crate::net::receive::Packets;
 use crate::net::send::Batch;
@@ -43,7 +43,7 @@ use crate::proto::setup::connect::{Connector, refuse_stray};
 use crate::proto::setup::packets::{self, Reason};
 use crate::proto::setup::{Config, Setup};
 use crate::proto::wire::{self, Kind};
-use crate::qp::pair::{Opened, Pair};
+use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 
 /// The connection manager of an IA.
 pub(crate) struct Cm {
@@ -55,12 +55,12 @@ pub(crate) struct Cm {
     listener_dir: ListenerDir,
     /// All sockets by which requests come; readable if one of them is.
     pub(crate) request_sockets: OwnedFd,
-    state: Mutex<State>,
+    state: Mutex<CmState>,
 }
 
-struct State {
-    active: Active,
-    passive: Passive,
+struct CmState {
+    active: ActiveSide,
+    passive: PassiveSide,
     listeners: Listeners,
 }
 
@@ -74,7 +74,7 @@ impl Cm {
     /// Errors are logged here: the key, random numbers, or the means to watch several sockets.
     pub(crate) fn new(device: Arc<Device>, sink: Arc<dyn CmSink<Usnic>>) -> Result<Arc<Self>> {
         let (name, knobs) = (&device.name, &device.knobs);
-        secrets::try_random(name)?;
+        secrets::check_random(name)?;
         let psk = knobs.key_file.as_deref().map(|path| secrets::read_key(name, path)).transpose()?;
         let config = Config { silence: knobs.give_up, listener_wait: knobs.listener_wait, ..Config::default() };
         let setup = Arc::new(Setup::new(config, psk));
@@ -83,8 +83,9 @@ impl Cm {
             Error::Exhausted(Resource::Device)
         })?;
         let listener_dir = ListenerDir::new(knobs.base_dir());
-        let (active, passive, listeners) = (Active::default(), Passive::new(setup.clone()), Listeners::default());
-        let state = Mutex::new(State { active, passive, listeners });
+        let (active, passive, listeners) =
+            (ActiveSide::default(), PassiveSide::new(setup.clone()), Listeners::default());
+        let state = Mutex::new(CmState { active, passive, listeners });
         Ok(Arc::new(Cm { device, sink, setup, listener_dir, request_sockets, state }))
     }
 
@@ -93,7 +94,7 @@ impl Cm {
         self.state.lock().passive.unreadable()
     }
 
-    /// When the engine is to call [`Self::attend`].
+    /// When the engine is to call [`Self::process`].
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let state = self.state.lock();
         [state.active.deadline(), state.passive.deadline()].into_iter().flatten().min()
@@ -104,13 +105,13 @@ impl Cm {
         self.device.jobs.push(Job::Cm);
     }
 
-    /// Down-call: starts an attempt, and returns its connection number. `pair` hears `connecting` before, `open` or `end` later.
+    /// Down-call: starts an attempt, and returns its connection number. `handler` hears `connecting` before, `open` or `end` later.
     /// The caller holds no lock that `connecting` takes.
     ///
-    /// Errors: `InvalidAddress`, `Exhausted(Memory)`; then `pair` hears nothing.
+    /// Errors: `InvalidAddress`, `Exhausted(Memory)`; then `handler` hears nothing.
     pub(crate) fn connect(
         &self,
-        pair: Arc<dyn Pair>,
+        handler: Arc<dyn ConnectionHandler>,
         spec: &ConnectSpec<'_>,
         conn: ConnId,
         caps: QpCaps,
@@ -119,17 +120,17 @@ impl Cm {
         let PeerAddress::Ip(ip) = spec.address else { return Err(Error::InvalidAddress(Address::Malformed)) };
         let servers = connect::servers(device, &self.listener_dir, ip.to_canonical(), spec.qual)?;
         let now = device::now();
-        let number = device.table.take(now).ok_or(Error::Exhausted(Resource::Memory))?;
-        pair.connecting(number, conn);
-        device.table.put(number, pair.clone());
+        let number = device.table.reserve(now).ok_or(Error::Exhausted(Resource::Memory))?;
+        handler.connecting(number, conn);
+        device.table.insert(number, handler.clone());
         let mut state = self.state.lock();
         if let [server, alternatives @ ..] = &servers[..] {
             let ours = offer(device, number, caps, *server);
             let connector = Connector::new(self.setup.clone(), *server, spec.qual, ours, spec.private_data, now);
             let connector = connector.or_at(alternatives.first().copied());
-            state.active.start(device, now, connector, (number, conn, pair));
+            state.active.start(device, now, connector, (number, conn, handler));
         } else {
-            state.active.refuse((number, conn, pair));
+            state.active.refuse((number, conn, handler));
         }
         drop(state);
         self.wake();
@@ -137,36 +138,38 @@ impl Cm {
     }
 
     /// Down-call: gives up an attempt, or an accept, before it is open. Only the peer is notified. Does nothing to an open
-    /// connection, nor to one that the engine is connector: the pair then refuses to open.
-    pub(crate) fn give_up(&self, number: u32) {
+    /// connection, nor to one that the engine is connector: the handler then refuses to open.
+    pub(crate) fn cancel(&self, number: u32) {
         let mut state = self.state.lock();
         let was_there = state.active.withdraw(&self.device, number) | state.passive.withdraw(&self.device, number);
         drop(state);
         if was_there {
-            self.device.forget(number);
+            self.device.free_number(number);
         }
     }
 
     /// The IA closes.
-    pub(crate) fn end_all(&self) {
-        let State { active, passive, .. } = &mut *self.state.lock();
+    pub(crate) fn cancel_all(&self) {
+        let CmState { active, passive, .. } = &mut *self.state.lock();
         active.numbers().into_iter().for_each(|number| _ = active.withdraw(&self.device, number));
         passive.numbers().into_iter().for_each(|number| _ = passive.withdraw(&self.device, number));
     }
 
     /// The engine: takes what came, and does what is due. `has_requests`: one of `request_sockets` may be readable.
-    pub(crate) fn attend(self: &Arc<Self>, has_requests: bool) {
+    pub(crate) fn process(self: &Arc<Self>, has_requests: bool) {
         if has_requests {
             self.read_requests();
         }
-        for (from, packet) in self.device.take_put_by() {
+        for (from, packet) in self.device.take_cm_packets() {
             self.receive(from, packet);
         }
         let now = device::now();
         if self.deadline().is_none_or(|due| due > now) {
             return;
         }
-        self.run_all(|state| state.active.poll(&self.device, now).or_else(|| state.passive.poll(&self.device, now)));
+        self.execute_all(|state| {
+            state.active.poll(&self.device, now).or_else(|| state.passive.poll(&self.device, now))
+        });
     }
 
     /// A packet that is of a set-up, or of a connection that was not established when it came.
@@ -174,95 +177,95 @@ impl Cm {
         let (device, now) = (&self.device, device::now());
         let Some((head, _)) = wire::head(&packet) else { return };
         let number = head.conn.get();
-        let place = device.table.find(number);
-        if let Some(place) = place.as_ref().filter(|place| place.is_open()) {
+        let entry = device.table.lookup(number);
+        if let Some(entry) = entry.as_ref().filter(|entry| entry.is_established()) {
             let length = packet.len();
-            let outlook = place.pair.receive(now, number, from, Packets::new(&mut packet, length));
-            return device.wants(number, &place.plan, &outlook);
+            let outlook = entry.handler.receive(now, number, from, Packets::new(&mut packet, length));
+            return device.schedule(number, &entry.next_turn, &outlook);
         }
         let mut state = self.state.lock();
-        let act = if let Some(request_head) = packets::request_head(&packet) {
+        let action = if let Some(request_head) = packets::request_head(&packet) {
             // Repeated here, since the answer that it is pending came from here.
             let listener = state.listeners.find(request_head.qual());
-            state.passive.requested(device, now, from, &packet, listener)
+            state.passive.handle_request(device, now, from, &packet, listener)
         } else if state.active.has(number) {
             state.active.receive(device, now, number, from, &packet)
         } else if state.passive.has(number) {
             state.passive.receive(now, number, from, packet)
         } else {
-            if head.kind() == Some(Kind::Accept) && place.is_none() {
+            if head.kind() == Some(Kind::Accept) && entry.is_none() {
                 let mut batch = Batch::default();
-                if refuse_stray(&self.setup, &packet, &mut Os, batch.own()) {
+                if refuse_stray(&self.setup, &packet, &mut OsRandom, batch.own()) {
                     send(&mut batch, &device.socket, from);
                 }
             }
             None
         };
         drop(state);
-        if let Some(act) = act {
-            self.run(act);
+        if let Some(action) = action {
+            self.execute(action);
         }
     }
 
     /// The engine: a host says that no socket has the port that a packet was sent to, a listener's or a requester's.
-    pub(crate) fn port_closed(self: &Arc<Self>, missed: &Missed) {
+    pub(crate) fn port_closed(self: &Arc<Self>, error: &DeliveryError) {
         let now = device::now();
-        self.run_all(|state| {
-            state.active.port_closed(&self.device, now, missed).or_else(|| state.passive.port_closed(now, missed))
+        self.execute_all(|state| {
+            state.active.port_closed(&self.device, now, error).or_else(|| state.passive.port_closed(now, error))
         });
     }
 
     /// Runs what `next` finds, each time with the lock, until there is nothing more.
-    fn run_all(self: &Arc<Self>, mut next: impl FnMut(&mut State) -> Option<Act>) {
+    fn execute_all(self: &Arc<Self>, mut next: impl FnMut(&mut CmState) -> Option<CmAction>) {
         loop {
-            let act = next(&mut self.state.lock());
-            match act {
-                Some(act) => self.run(act),
+            let action = next(&mut self.state.lock());
+            match action {
+                Some(action) => self.execute(action),
                 None => return,
             }
         }
     }
 
-    fn run(self: &Arc<Self>, act: Act) {
-        match act {
-            Act::Request(listener, id, info) => {
+    fn execute(self: &Arc<Self>, action: CmAction) {
+        match action {
+            CmAction::Request(listener, id, info) => {
                 let peer = info.peer;
-                if let Err(mut request) = self.sink.request(listener, Request::new(self.clone(), id), info) {
+                if let Err(mut request) = self.sink.request(listener, ConnectionRequest::new(self.clone(), id), info) {
                     log::info!("{}: request of {peer}: no listener, or its queue is full", self.device.name);
                     request.answer(Reason::NoListener);
                 }
             }
-            Act::Establish(established, early) => self.open(established, early),
-            Act::End(number, pair, conn, event) => {
-                self.device.forget(number);
-                if pair.end(number) {
+            CmAction::Establish(established, early) => self.open(established, early),
+            CmAction::End(number, handler, conn, event) => {
+                self.device.free_number(number);
+                if handler.end(number) {
                     self.sink.event(conn, event, &[]);
                 }
             }
         }
     }
 
-    /// Reports a connection, then opens it, so that no receive completes before its connection is reported.
-    fn open(self: &Arc<Self>, established: Established, early: Vec<(SocketAddr, Vec<u8>)>) {
+    /// Reports a connection, then set_established it, so that no receive completes before its connection is reported.
+    fn open(self: &Arc<Self>, established: EstablishedConnection, early: Vec<(SocketAddr, Vec<u8>)>) {
         let device = &self.device;
-        let Established { number, conn, pair, agreed, private_data } = established;
-        let Some(place) = device.table.find(number) else { return };
+        let EstablishedConnection { number, conn, handler, agreed, private_data } = established;
+        let Some(entry) = device.table.lookup(number) else { return };
         self.sink.event(conn, ConnectionEvent::Established, &private_data);
-        let reach = device.reach(agreed.terms.peer);
-        let opened = Opened {
+        let path = device.path_to(agreed.terms.peer);
+        let opened = ConnectionParams {
             number,
             conn,
             agreed,
-            plan: place.plan.clone(),
+            next_turn: entry.next_turn.clone(),
             socket: device.socket.clone(),
-            ceiling: reach.ceiling,
-            is_loopback: reach.is_local,
+            ceiling: path.ceiling,
+            is_loopback: path.is_local,
         };
-        let outlook = pair.open(device::now(), opened);
+        let outlook = handler.open(device::now(), opened);
         // Packets go to the connection from now on, or to its closing state if the consumer has ended it already.
-        place.opens();
+        entry.set_established();
         if let Some(outlook) = outlook {
-            device.wants(number, &place.plan, &outlook);
+            device.schedule(number, &entry.next_turn, &outlook);
         }
         early.into_iter().for_each(|(from, packet)| self.receive(from, packet));
     }

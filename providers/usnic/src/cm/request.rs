@@ -7,22 +7,22 @@ use dapl::error::{Error, Resource, Result};
 use dapl::provider::{ConnId, ConnectionEvent};
 
 use super::Cm;
-use super::act::QpCaps;
+use super::action::QpCaps;
 use crate::device;
 use crate::engine::jobs::Job;
 use crate::proto::setup::accept::RequestId;
 use crate::proto::setup::packets::Reason;
-use crate::qp::pair::Pair;
+use crate::qp::handler::ConnectionHandler;
 
 /// A connection request: answered once; rejected when it is dropped.
-pub struct Request {
+pub struct ConnectionRequest {
     cm: Arc<Cm>,
     id: Option<RequestId>,
 }
 
-impl Request {
+impl ConnectionRequest {
     pub(super) fn new(cm: Arc<Cm>, id: RequestId) -> Self {
-        Request { cm, id: Some(id) }
+        ConnectionRequest { cm, id: Some(id) }
     }
 
     pub(crate) fn answer(&mut self, reason: Reason) {
@@ -42,26 +42,26 @@ impl Request {
         Ok(())
     }
 
-    /// Accepts it into an unconnected queue pair, as `connect`. That the peer has withdrawn it is no error: it is reported.
+    /// Accepts it into an unconnected queue handler, as `connect`. That the peer has withdrawn it is no error: it is reported.
     pub(crate) fn accept_into(
         mut self,
-        pair: Arc<dyn Pair>,
+        handler: Arc<dyn ConnectionHandler>,
         private_data: &[u8],
         conn: ConnId,
         caps: QpCaps,
     ) -> Result<u32> {
         let (cm, device) = (self.cm.clone(), &self.cm.device);
         // Without a number it is rejected, by being dropped.
-        let number = device.table.take(device::now()).ok_or(Error::Exhausted(Resource::Memory))?;
+        let number = device.table.reserve(device::now()).ok_or(Error::Exhausted(Resource::Memory))?;
         let Some(id) = self.id.take() else { return Err(Error::Internal) };
-        pair.connecting(number, conn);
-        device.table.put(number, pair.clone());
-        let is_there = cm.state.lock().passive.accept(device, id, private_data, caps, (number, conn, pair.clone()));
+        handler.connecting(number, conn);
+        device.table.insert(number, handler.clone());
+        let is_there = cm.state.lock().passive.accept(device, id, private_data, caps, (number, conn, handler.clone()));
         if is_there {
             cm.wake();
         } else {
-            device.forget(number);
-            if pair.end(number) {
+            device.free_number(number);
+            if handler.end(number) {
                 device.jobs.push(Job::Event(conn, ConnectionEvent::AcceptFailed));
             }
         }
@@ -69,14 +69,14 @@ impl Request {
     }
 }
 
-impl Drop for Request {
+impl Drop for ConnectionRequest {
     fn drop(&mut self) {
         self.answer(Reason::Refused);
     }
 }
 
-impl std::fmt::Debug for Request {
+impl std::fmt::Debug for ConnectionRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Request").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("ConnectionRequest").field("id", &self.id).finish_non_exhaustive()
     }
 }

@@ -14,12 +14,12 @@ use crate::proto::seal::{MIN_SECRET, Psk};
 use crate::proto::setup::Random;
 
 /// Bytes of a key file that are read at most.
-const LONGEST: u64 = 4096;
+const MAX_KEY_FILE: u64 = 4096;
 
 /// The operating system's.
-pub(super) struct Os;
+pub(super) struct OsRandom;
 
-impl Random for Os {
+impl Random for OsRandom {
     fn fill(&mut self, mut out: &mut [u8]) {
         while !out.is_empty() {
             match rustix::rand::getrandom(&mut *out, GetRandomFlags::empty()) {
@@ -33,7 +33,7 @@ impl Random for Os {
 }
 
 /// There are random numbers, or it is said that there are none.
-pub(super) fn try_random(name: &str) -> Result<()> {
+pub(super) fn check_random(name: &str) -> Result<()> {
     let mut some = [0u8; 8];
     rustix::rand::getrandom(&mut some, GetRandomFlags::empty()).map(drop).map_err(|error| {
         log::error!("{name}: the system has no random numbers: {error}");
@@ -66,9 +66,9 @@ fn read(path: &str) -> std::result::Result<Psk, String> {
         return Err(format!("others may use it (mode {:o}); chmod 600 {path}", facts.mode() & 0o777));
     }
     let mut secret = Vec::new();
-    file.take(LONGEST + 1).read_to_end(&mut secret).map_err(|error| error.to_string())?;
-    if secret.len() as u64 > LONGEST {
-        return Err(format!("it has more than {LONGEST} bytes"));
+    file.take(MAX_KEY_FILE + 1).read_to_end(&mut secret).map_err(|error| error.to_string())?;
+    if secret.len() as u64 > MAX_KEY_FILE {
+        return Err(format!("it has more than {MAX_KEY_FILE} bytes"));
     }
     let key = Psk::new(self::secret(&secret));
     secret.fill(0);
@@ -92,10 +92,10 @@ mod tests {
 
     #[test]
     fn random_numbers_differ() {
-        let (first, second) = (Os.token(), Os.token());
+        let (first, second) = (OsRandom.token(), OsRandom.token());
         assert_ne!(first, second);
         let mut many = [0; 1000];
-        Os.fill(&mut many);
+        OsRandom.fill(&mut many);
         assert!(many[992..] != [0; 8], "filled to the end");
     }
 

@@ -9,23 +9,23 @@ use crate::proto::wire::{self, FLAG_SEALED};
 use crate::proto::{Nanos, SECONDS};
 
 /// Anybody can send such requests: between two lines of the log.
-const BETWEEN: Nanos = 10 * SECONDS;
+const LOG_INTERVAL: Nanos = 10 * SECONDS;
 
 /// When the log may have the next line, and how many requests it did not name since the last one.
 #[derive(Debug, Default)]
-pub(super) struct Unreadable {
+pub(super) struct UnreadableRequests {
     not_before: Nanos,
-    unnamed: u64,
+    suppressed: u64,
 }
 
-impl Unreadable {
+impl UnreadableRequests {
     /// One more: logged, unless there was a line a short time ago.
     pub(super) fn note(&mut self, device: &Device, now: Nanos, from: SocketAddr, packet: &[u8]) {
-        if let Some(unnamed) = self.is_due(now) {
+        if let Some(suppressed) = self.is_due(now) {
             let is_sealed = wire::head(packet).is_some_and(|(head, _)| head.has(FLAG_SEALED));
             let cause = cause(device.knobs.key_file.as_deref(), is_sealed);
             log::warn!(
-                "{}: request from {from} is ignored: {cause} ({unnamed} more since the last such line)",
+                "{}: request from {from} is ignored: {cause} ({suppressed} more since the last such line)",
                 device.name
             );
         }
@@ -34,11 +34,11 @@ impl Unreadable {
     /// Whether to log this one, with the number of those before that were not.
     fn is_due(&mut self, now: Nanos) -> Option<u64> {
         if now < self.not_before {
-            self.unnamed += 1;
+            self.suppressed += 1;
             return None;
         }
-        self.not_before = now.saturating_add(BETWEEN);
-        Some(std::mem::take(&mut self.unnamed))
+        self.not_before = now.saturating_add(LOG_INTERVAL);
+        Some(std::mem::take(&mut self.suppressed))
     }
 }
 
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_flood_makes_one_line_in_ten_seconds() {
-        let mut unreadable = Unreadable::default();
+        let mut unreadable = UnreadableRequests::default();
         let lines: Vec<u64> = (0..30_000).filter_map(|at| unreadable.is_due(at * SECONDS / 1000)).collect();
         assert_eq!(lines, [0, 9_999, 9_999]);
     }

@@ -25,7 +25,7 @@ pub(crate) enum Job {
     /// Packets wait for the connection manager, or its deadline has changed.
     Cm,
     /// Somebody asks for more, or for an earlier look: only the waking counts.
-    Look,
+    Wake,
     /// The end of the IA.
     Stop,
 }

@@ -13,12 +13,12 @@ use parking_lot::Mutex;
 
 use crate::device::{Device, now};
 use crate::engine::jobs::Job;
-use crate::net::receive::{Inbox, Packets};
+use crate::net::receive::{Packets, ReceiveBatch};
 use crate::proto::Nanos;
 use crate::proto::ids;
 use crate::proto::schedule::{Deadlines, Outlook, Schedule};
 use crate::proto::wire::{self, Kind};
-use crate::qp::table::Place;
+use crate::qp::connection_table::ConnectionEntry;
 
 /// Receive calls in one pass.
 const CALLS: usize = 8;
@@ -33,24 +33,24 @@ pub(crate) struct Progress {
 
 /// What a pass works with.
 pub(crate) struct Pass {
-    inbox: Inbox,
-    lines: Lines,
+    batch: ReceiveBatch,
+    turns: TurnQueue,
     /// Calls that brought packets.
     arrivals: u64,
     /// Kept for its memory.
-    fresh: Vec<(u32, Outlook)>,
+    updates: Vec<(u32, Outlook)>,
 }
 
 /// Connections that have a turn, and the deadlines of all.
 #[derive(Default)]
-struct Lines {
+struct TurnQueue {
     schedule: Schedule,
     deadlines: Deadlines,
 }
 
 impl Progress {
     pub(crate) fn new(device: Arc<Device>) -> Self {
-        let pass = Pass { inbox: Inbox::new(), lines: Lines::default(), arrivals: 0, fresh: Vec::new() };
+        let pass = Pass { batch: ReceiveBatch::new(), turns: TurnQueue::default(), arrivals: 0, updates: Vec::new() };
         Progress { device, pass: Mutex::new(pass), is_placing: AtomicBool::new(false) }
     }
 
@@ -59,7 +59,7 @@ impl Progress {
     pub(crate) fn poll(&self, counts: bool) -> bool {
         let now = now();
         if counts {
-            self.device.polling.polls(now);
+            self.device.polling.note_poll(now);
         }
         let Some(mut pass) = self.pass.try_lock() else {
             // A consumer that has seen bytes in its memory must find their completion, which may not be queued yet.
@@ -68,19 +68,19 @@ impl Progress {
             }
             return false;
         };
-        pass.make(self, now)
+        pass.run(self, now)
     }
 
     /// The engine makes a pass. True: something has moved, and there may be more.
-    pub(crate) fn make_pass(&self, now: Nanos) -> bool {
-        self.pass.lock().make(self, now)
+    pub(crate) fn run_pass(&self, now: Nanos) -> bool {
+        self.pass.lock().run(self, now)
     }
 
     /// The same. True: packets had come.
-    pub(crate) fn takes_packets(&self, now: Nanos) -> bool {
+    pub(crate) fn run_pass_for_packets(&self, now: Nanos) -> bool {
         let mut pass = self.pass.lock();
         let before = pass.arrivals;
-        pass.make(self, now);
+        pass.run(self, now);
         pass.arrivals != before
     }
 
@@ -92,57 +92,57 @@ impl Progress {
     /// Makes a pass, unless another thread makes one, so that what is complete is seen.
     pub(crate) fn catch_up(&self) {
         let Some(mut pass) = self.pass.try_lock() else { return };
-        pass.make(self, now());
+        pass.run(self, now());
         let next = pass.next(&self.device);
         drop(pass);
         // The engine may sleep longer than what was found now waits.
         if !self.device.polling.is_polled(now()) {
-            self.hand_to_engine(next);
+            self.wake_engine_for(next);
         }
     }
 
     /// The calling thread goes to sleep. Unless others poll, the engine watches the socket from now on.
     pub(crate) fn stop_polling(&self) {
-        if self.device.polling.stops(now()) {
+        if self.device.polling.stop(now()) {
             // A thread that has the lock may leave something behind.
             let next = self.pass.try_lock().map_or(Some(0), |mut pass| pass.next(&self.device));
-            self.hand_to_engine(next);
+            self.wake_engine_for(next);
         }
     }
 
-    fn hand_to_engine(&self, next: Option<Nanos>) {
+    fn wake_engine_for(&self, next: Option<Nanos>) {
         if self.device.polling.must_wake_to_take_over(next) {
-            self.device.jobs.push(Job::Look);
+            self.device.jobs.push(Job::Wake);
         }
     }
 }
 
 impl Pass {
-    fn make(&mut self, progress: &Progress, now: Nanos) -> bool {
+    fn run(&mut self, progress: &Progress, now: Nanos) -> bool {
         let device = &progress.device;
-        self.take_fresh(device);
+        self.take_updates(device);
         let mut moved = self.receive(progress, now);
-        while let Some(index) = self.lines.deadlines.due(now) {
+        while let Some(index) = self.turns.deadlines.due(now) {
             moved = true;
-            if let Some(place) = device.table.at(index as usize) {
-                place.plan.is_met();
-                let outlook = place.pair.on_time(now, place.number);
-                self.lines.note(&place, &outlook);
+            if let Some(entry) = device.table.entry_at(index as usize) {
+                entry.next_turn.clear();
+                let outlook = entry.handler.on_time(now, entry.number);
+                self.turns.note(&entry, &outlook);
             }
         }
         self.take_turns(device, now) || moved
     }
 
     /// Notes what connections want that were touched outside a pass.
-    fn take_fresh(&mut self, device: &Device) {
-        if !device.take_fresh(&mut self.fresh) {
+    fn take_updates(&mut self, device: &Device) {
+        if !device.take_updates(&mut self.updates) {
             return;
         }
-        for (number, outlook) in self.fresh.drain(..) {
-            if let Some(place) = device.table.find(number) {
+        for (number, outlook) in self.updates.drain(..) {
+            if let Some(entry) = device.table.lookup(number) {
                 // What a connection wants from now on is noted the next time.
-                place.plan.is_met();
-                self.lines.note(&place, &outlook);
+                entry.next_turn.clear();
+                self.turns.note(&entry, &outlook);
             }
         }
     }
@@ -152,7 +152,7 @@ impl Pass {
         let device = &progress.device;
         let mut moved = false;
         for _ in 0..CALLS {
-            match self.inbox.receive(&device.socket) {
+            match self.batch.receive(&device.socket) {
                 Ok(0) => break,
                 Ok(_) => {
                     moved = true;
@@ -161,11 +161,11 @@ impl Pass {
                 // An error of an earlier packet; the next call takes what has come.
                 Err(_) => continue,
             }
-            let Pass { inbox, lines, .. } = self;
+            let Pass { batch, turns, .. } = self;
             progress.is_placing.store(true, Ordering::SeqCst);
-            inbox.trains().for_each(|(from, train)| lines.sort(device, now, from, train));
+            batch.batches().for_each(|(from, packets)| turns.dispatch(device, now, from, packets));
             progress.is_placing.store(false, Ordering::SeqCst);
-            if !self.inbox.was_full() {
+            if !self.batch.may_have_more() {
                 break;
             }
         }
@@ -175,51 +175,51 @@ impl Pass {
     /// True: a connection had a turn.
     fn take_turns(&mut self, device: &Device, now: Nanos) -> bool {
         let mut moved = false;
-        self.lines.schedule.begin();
-        while let Some((index, turn)) = self.lines.schedule.next() {
-            let Some(place) = device.table.at(index as usize) else { continue };
-            let outlook = place.pair.transmit(now, place.number, turn);
-            self.lines.note(&place, &outlook);
+        self.turns.schedule.begin();
+        while let Some((index, turn)) = self.turns.schedule.next() {
+            let Some(entry) = device.table.entry_at(index as usize) else { continue };
+            let outlook = entry.handler.transmit(now, entry.number, turn);
+            self.turns.note(&entry, &outlook);
             moved = true;
         }
         moved
     }
 
     fn next(&mut self, device: &Device) -> Option<Nanos> {
-        self.take_fresh(device);
-        if self.lines.schedule.is_busy() { Some(0) } else { self.lines.deadlines.next() }
+        self.take_updates(device);
+        if self.turns.schedule.is_busy() { Some(0) } else { self.turns.deadlines.next() }
     }
 }
 
-impl Lines {
-    fn note(&mut self, place: &Place, outlook: &Outlook) {
-        let index = ids::index(place.number) as u32;
+impl TurnQueue {
+    fn note(&mut self, entry: &ConnectionEntry, outlook: &Outlook) {
+        let index = ids::index(entry.number) as u32;
         self.schedule.wants(index, outlook);
         if let Some(deadline) = outlook.deadline {
             self.deadlines.plan(index, deadline);
-            place.plan.is_late_for(deadline);
+            entry.next_turn.move_forward(deadline);
         }
     }
 
-    /// A train may be for several connections: those of two hosts may share all that the kernel goes by.
-    fn sort(&mut self, device: &Device, now: Nanos, from: SocketAddr, mut train: Packets<'_>) {
-        while let Some((whose, packets)) = train.split(whose) {
-            let place = match whose {
-                Whose::Conn(number) => device.table.find(number),
-                Whose::Setup => {
-                    device.put_by(from, packets);
+    /// A packets may be for several connections: those of two hosts may share all that the kernel goes by.
+    fn dispatch(&mut self, device: &Device, now: Nanos, from: SocketAddr, mut batch: Packets<'_>) {
+        while let Some((target, packets)) = batch.split(target) {
+            let entry = match target {
+                PacketTarget::Conn(number) => device.table.lookup(number),
+                PacketTarget::Setup => {
+                    device.queue_for_cm(from, packets);
                     continue;
                 }
-                Whose::Nobody => None,
+                PacketTarget::Invalid => None,
             };
-            match place {
-                Some(place) if place.is_open() => {
-                    let outlook = place.pair.receive(now, place.number, from, packets);
-                    self.note(&place, &outlook);
+            match entry {
+                Some(entry) if entry.is_established() => {
+                    let outlook = entry.handler.receive(now, entry.number, from, packets);
+                    self.note(&entry, &outlook);
                 }
                 // Its first packets may overtake the end of the set-up, or be it.
-                Some(_) => device.put_by(from, packets),
-                None => device.note_strays(packets.count()),
+                Some(_) => device.queue_for_cm(from, packets),
+                None => device.count_unmatched(packets.count()),
             }
         }
     }
@@ -227,21 +227,21 @@ impl Lines {
 
 /// Whom a packet is for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Whose {
+enum PacketTarget {
     Conn(u32),
     Setup,
     /// It is no packet of ours.
-    Nobody,
+    Invalid,
 }
 
 /// By its head, of which nothing else is believed.
-fn whose(packet: &[u8]) -> Whose {
-    let Some((head, _)) = wire::head(packet) else { return Whose::Nobody };
+fn target(packet: &[u8]) -> PacketTarget {
+    let Some((head, _)) = wire::head(packet) else { return PacketTarget::Invalid };
     match head.kind() {
-        Some(Kind::Request | Kind::Cookie | Kind::Accept | Kind::Reject) => Whose::Setup,
+        Some(Kind::Request | Kind::Cookie | Kind::Accept | Kind::Reject) => PacketTarget::Setup,
         // Of a client that takes its request back.
-        Some(Kind::Reset) if head.conn.get() == 0 => Whose::Setup,
-        Some(_) => Whose::Conn(head.conn.get()),
-        None => Whose::Nobody,
+        Some(Kind::Reset) if head.conn.get() == 0 => PacketTarget::Setup,
+        Some(_) => PacketTarget::Conn(head.conn.get()),
+        None => PacketTarget::Invalid,
     }
 }

@@ -274,14 +274,14 @@ mod tests {
     #[test]
     fn removal_waits_for_copies_and_for_what_the_kernel_reads() {
         let regions = Regions::new(1);
-        let mut grip = RegistrationGuards::default();
+        let mut guards = RegistrationGuards::default();
         for by_kernel in [false, true] {
             let key = regions.add(memory(64), ALL, 1).unwrap();
             let piece = Segment { key, pad: 0, address: base(), length: 8 };
             let hold = (!by_kernel).then(|| regions.acquire_piece(1, &piece, true).unwrap());
             if by_kernel {
-                grip.hold(&regions, 1, &piece, AccessRight::LocalRead).unwrap();
-                grip.hold(&regions, 1, &piece, AccessRight::LocalRead).unwrap();
+                guards.hold(&regions, 1, &piece, AccessRight::LocalRead).unwrap();
+                guards.hold(&regions, 1, &piece, AccessRight::LocalRead).unwrap();
             }
             std::thread::scope(|scope| {
                 let remover = scope.spawn(|| regions.remove(key));
@@ -289,9 +289,9 @@ mod tests {
                     yield_now();
                 }
                 assert!(!remover.is_finished());
-                assert!(grip.hold(&regions, 1, &piece, AccessRight::LocalRead).is_err(), "held or not, it is dead");
+                assert!(guards.hold(&regions, 1, &piece, AccessRight::LocalRead).is_err(), "held or not, it is dead");
                 drop(hold);
-                grip.release(&regions);
+                guards.release(&regions);
             });
             assert!(!regions.is_in_use(key));
         }

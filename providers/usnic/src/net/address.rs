@@ -34,7 +34,7 @@ impl Interface {
     /// The largest payload of a datagram from its address over a path of this MTU.
     pub(crate) fn payload_of(&self, mtu: usize) -> usize {
         let headers = HEADERS[usize::from(self.address.is_ipv6())];
-        mtu.saturating_sub(headers).min(super::send::BYTES)
+        mtu.saturating_sub(headers).min(super::send::MAX_BYTES)
     }
 
     fn is_link_local(&self) -> bool {
@@ -65,9 +65,10 @@ fn choose(wanted: Option<&str>, all: &[Interface]) -> Result<Interface, String> 
     match found {
         Some(found) if found.is_up => Ok(found),
         Some(found) => Err(format!("{wanted}: the interface {} is down (ip link set {} up)", found.name, found.name)),
-        None => {
-            Err(format!("{wanted} is neither an interface with an address nor an address of this host; {}", tell(all)))
-        }
+        None => Err(format!(
+            "{wanted} is neither an interface with an address nor an address of this host; {}",
+            list_text(all)
+        )),
     }
 }
 
@@ -85,7 +86,7 @@ fn by_address(ip: IpAddr, scope: Option<&str>, all: &[Interface]) -> Result<Opti
     let mut found = all.iter().filter(is_it);
     let (first, others) = (found.next(), found.count());
     if first.is_some_and(Interface::is_link_local) && others > 0 {
-        return Err(format!("{ip} is an address of several interfaces: add % and the name of one; {}", tell(all)));
+        return Err(format!("{ip} is an address of several interfaces: add % and the name of one; {}", list_text(all)));
     }
     Ok(first.cloned().or_else(|| by_loopback(ip, all).filter(|_| scope.is_none())))
 }
@@ -93,8 +94,8 @@ fn by_address(ip: IpAddr, scope: Option<&str>, all: &[Interface]) -> Result<Opti
 /// All of 127.0.0.0/8 is here, though one address of it is listed.
 fn by_loopback(ip: IpAddr, all: &[Interface]) -> Option<Interface> {
     let known = all.iter().find(|known| known.is_loopback && known.address.is_ipv4())?;
-    let is_here = ip.is_loopback() && ip.is_ipv4();
-    is_here.then(|| Interface { address: (ip, 0).into(), ..known.clone() })
+    let is_loopback_v4 = ip.is_loopback() && ip.is_ipv4();
+    is_loopback_v4.then(|| Interface { address: (ip, 0).into(), ..known.clone() })
 }
 
 /// By name or by number.
@@ -106,7 +107,7 @@ fn is_scope(known: &Interface, scope: &str) -> bool {
     known.name == scope || number != 0 && scope.parse() == Ok(number)
 }
 
-fn tell(all: &[Interface]) -> String {
+fn list_text(all: &[Interface]) -> String {
     let each = |known: &Interface| {
         let state = if known.is_up { "" } else { ", down" };
         match known.address {
@@ -174,12 +175,12 @@ unsafe fn read(address: *const libc::sockaddr) -> Option<SocketAddr> {
 /// Of an interface; without a word from the kernel, what every IPv6 link takes.
 fn mtu(name: &str) -> usize {
     const SMALLEST: usize = 1280;
-    let told = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok();
-    told.and_then(|text| text.trim().parse().ok()).unwrap_or_else(|| ask_mtu(name).unwrap_or(SMALLEST))
+    let text = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok();
+    text.and_then(|text| text.trim().parse().ok()).unwrap_or_else(|| mtu_by_ioctl(name).unwrap_or(SMALLEST))
 }
 
 /// Where no `/sys` is mounted.
-fn ask_mtu(name: &str) -> Option<usize> {
+fn mtu_by_ioctl(name: &str) -> Option<usize> {
     // SAFETY: a plain C record, for which zeros are a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.len() >= request.ifr_name.len() {
@@ -211,21 +212,21 @@ pub(crate) fn has_route(mut own: SocketAddr, peer: SocketAddr) -> bool {
 }
 
 /// Is this an address of this host? All of 127.0.0.0/8 is, and what the kernel routes locally; no packet is sent.
-pub(crate) fn is_here(own: &SocketAddr, peer: IpAddr) -> bool {
+pub(crate) fn is_local_address(own: &SocketAddr, peer: IpAddr) -> bool {
     if peer == own.ip() || peer.is_loopback() {
         return true;
     }
     if peer.is_unspecified() || peer.is_multicast() {
         return false;
     }
-    if let Ok(is_local) = route::is_local(at(own, peer, 9)) {
+    if let Ok(is_local) = route::is_local(with_port(own, peer, 9)) {
         return is_local;
     }
     // Without rtnetlink: what the kernel would send from. Secondary addresses are missed.
     let any: IpAddr = if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     // An address can be bound that is nobody's, if the system is set so: what the kernel chooses is its own.
     let chosen = UdpSocket::bind((any, 0)).and_then(|socket| {
-        socket.connect(at(own, peer, 9))?;
+        socket.connect(with_port(own, peer, 9))?;
         socket.local_addr()
     });
     chosen.is_ok_and(|chosen| chosen.ip() == peer)
@@ -233,7 +234,7 @@ pub(crate) fn is_here(own: &SocketAddr, peer: IpAddr) -> bool {
 
 /// The MTU of the kernel's route from `own` to an address of this host; `None`: `peer` is elsewhere.
 pub(crate) fn local_mtu(mut own: SocketAddr, peer: SocketAddr) -> Option<usize> {
-    if !is_here(&own, peer.ip()) {
+    if !is_local_address(&own, peer.ip()) {
         return None;
     }
     own.set_port(0);
@@ -252,7 +253,7 @@ pub(crate) fn local_mtu(mut own: SocketAddr, peer: SocketAddr) -> Option<usize> 
 
 /// Nobody has the UDP port `server`, an address of this host: the kernel refuses an empty datagram before its sending is over.
 /// False also where that takes longer.
-pub(crate) fn is_closed(mut own: SocketAddr, server: SocketAddr) -> bool {
+pub(crate) fn is_port_closed(mut own: SocketAddr, server: SocketAddr) -> bool {
     own.set_port(0);
     let refused = UdpSocket::bind(own).and_then(|socket| {
         socket.set_nonblocking(true)?;
@@ -264,7 +265,7 @@ pub(crate) fn is_closed(mut own: SocketAddr, server: SocketAddr) -> bool {
 }
 
 /// The peer's address with a port, and our scope if it is link-local.
-pub(crate) fn at(own: &SocketAddr, peer: IpAddr, port: u16) -> SocketAddr {
+pub(crate) fn with_port(own: &SocketAddr, peer: IpAddr, port: u16) -> SocketAddr {
     match (own, peer) {
         (SocketAddr::V6(own), IpAddr::V6(ip)) if ip.is_unicast_link_local() => {
             SocketAddrV6::new(ip, port, 0, own.scope_id()).into()
@@ -331,8 +332,8 @@ mod tests {
     fn this_host_has_a_loopback_interface() {
         let found = find(Some("127.0.0.1")).unwrap().unwrap();
         assert!(found.is_loopback && found.mtu >= 16_384 && found.largest_payload() <= 65_507, "{found:?}");
-        assert_eq!(ask_mtu(&found.name), Some(found.mtu));
-        assert_eq!(ask_mtu("an-interface-with-a-long-name"), None);
+        assert_eq!(mtu_by_ioctl(&found.name), Some(found.mtu));
+        assert_eq!(mtu_by_ioctl("an-interface-with-a-long-name"), None);
         assert_eq!(known("e", "[::1]:0", true).largest_payload(), 1452);
         assert_eq!(known("e", "1.1.1.1:0", true).largest_payload(), 1472);
     }
@@ -346,7 +347,7 @@ mod tests {
         assert_eq!(of("192.0.2.1:5", "203.0.113.77:7"), None);
         for known in list().unwrap().into_iter().filter(|known| known.is_up) {
             let peer = SocketAddr::new(known.address.ip(), 7);
-            let peer = if known.is_link_local() { at(&known.address, peer.ip(), 7) } else { peer };
+            let peer = if known.is_link_local() { with_port(&known.address, peer.ip(), 7) } else { peer };
             assert!(local_mtu(known.address, peer).is_some_and(|mtu| mtu >= loopback), "{known:?}");
         }
     }
@@ -364,10 +365,10 @@ mod tests {
         let all = list().unwrap().into_iter().filter(|known| known.is_up && !known.is_link_local());
         let listed = all.map(|known| known.address.ip().to_string());
         for here in listed.chain(["127.0.0.1", "127.0.1.1", "127.255.255.254", "::1"].map(str::to_owned)) {
-            assert!(is_here(&own, here.parse().unwrap()), "{here}");
+            assert!(is_local_address(&own, here.parse().unwrap()), "{here}");
         }
         for elsewhere in ["0.0.0.0", "::", "224.0.0.1", "255.255.255.255", "203.0.113.77", "2001:db8::77", "fe80::77"] {
-            assert!(!is_here(&own, elsewhere.parse().unwrap()), "{elsewhere}");
+            assert!(!is_local_address(&own, elsewhere.parse().unwrap()), "{elsewhere}");
         }
     }
 
@@ -377,10 +378,10 @@ mod tests {
             let own = own.parse().unwrap();
             let socket = UdpSocket::bind(own).unwrap();
             let taken = socket.local_addr().unwrap();
-            assert!(!is_closed(own, taken));
+            assert!(!is_port_closed(own, taken));
             drop(socket);
             // The kernel may leave it to a thread of its own, now and then.
-            assert!((0..1000).any(|_| is_closed(own, taken)), "{own}");
+            assert!((0..1000).any(|_| is_port_closed(own, taken)), "{own}");
         }
     }
 
@@ -393,7 +394,7 @@ mod tests {
         {
             assert!(!may(own, bad), "{bad}");
         }
-        assert_eq!(at(&v6, "fe80::2".parse().unwrap(), 5).to_string(), "[fe80::2%7]:5");
-        assert_eq!(at(&v6, "2001:db8::2".parse().unwrap(), 5).to_string(), "[2001:db8::2]:5");
+        assert_eq!(with_port(&v6, "fe80::2".parse().unwrap(), 5).to_string(), "[fe80::2%7]:5");
+        assert_eq!(with_port(&v6, "2001:db8::2".parse().unwrap(), 5).to_string(), "[2001:db8::2]:5");
     }
 }

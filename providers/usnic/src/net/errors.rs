@@ -8,12 +8,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::name::{self, Room};
+use super::sockaddr::{self, RawSockAddr};
 use super::socket::Socket;
 
 /// What the network says of something that was sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Hint {
+pub(crate) enum DeliveryErrorKind {
     /// No socket has that port, as the address says to which the datagram was sent.
     PortClosed,
     /// Host or network unreachable, or what any other address says of a port.
@@ -24,10 +24,10 @@ pub(crate) enum Hint {
 
 /// A datagram that did not arrive.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Missed {
+pub(crate) struct DeliveryError {
     /// Where it was sent.
     pub(crate) to: SocketAddr,
-    pub(crate) hint: Hint,
+    pub(crate) kind: DeliveryErrorKind,
     /// The kernel of this host says so, not an ICMP message.
     pub(crate) is_local: bool,
     /// The first bytes of its payload, as far as they are quoted: [`QUOTE`] at most.
@@ -38,12 +38,12 @@ pub(crate) struct Missed {
 pub(crate) const QUOTE: usize = 128;
 
 /// Answers that are read in one go: more are left for the next time, and a flood of them keeps nobody from working.
-const AT_ONCE: usize = 64;
+const MAX_ERRORS: usize = 64;
 
 /// Reads what there is.
-pub(crate) fn read(socket: &Socket, mut each: impl FnMut(Missed)) {
+pub(crate) fn read(socket: &Socket, mut each: impl FnMut(DeliveryError)) {
     socket.note_errors(false);
-    for _ in 0..AT_ONCE {
+    for _ in 0..MAX_ERRORS {
         match next(socket) {
             Ok(Some(missed)) => each(missed),
             Ok(None) => {}
@@ -54,18 +54,18 @@ pub(crate) fn read(socket: &Socket, mut each: impl FnMut(Missed)) {
     socket.note_errors(true);
 }
 
-/// Room for the record and the address of who answered.
+/// RawSockAddr for the record and the address of who answered.
 type Control = [u64; 16];
 
-fn next(socket: &Socket) -> io::Result<Option<Missed>> {
-    let mut room = Room::EMPTY;
+fn next(socket: &Socket) -> io::Result<Option<DeliveryError>> {
+    let mut raw = RawSockAddr::EMPTY;
     let mut control: Control = [0; 16];
     let mut quote = vec![0; QUOTE];
     let mut piece = libc::iovec { iov_base: quote.as_mut_ptr().cast(), iov_len: quote.len() };
     // SAFETY: a plain C record, for which zeros are a value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_name = (&raw mut room).cast();
-    message.msg_namelen = size_of::<Room>() as libc::socklen_t;
+    message.msg_name = (&raw mut raw).cast();
+    message.msg_namelen = size_of::<RawSockAddr>() as libc::socklen_t;
     message.msg_iov = &raw mut piece;
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
@@ -80,22 +80,22 @@ fn next(socket: &Socket) -> io::Result<Option<Missed>> {
     quote.truncate(result.unsigned_abs());
     // SAFETY: the kernel has filled the record, and `control` lives.
     let error = unsafe { error(&message) };
-    let to = name::read(&room, message.msg_namelen);
+    let to = sockaddr::read(&raw, message.msg_namelen);
     Ok(to.zip(error).map(|(to, (error, by))| {
         let is_local = error.ee_origin == libc::SO_EE_ORIGIN_LOCAL;
-        Missed { to, hint: hint(&error, by, to), is_local, quote }
+        DeliveryError { to, kind: classify(&error, by, to), is_local, quote }
     }))
 }
 
 /// What an error says of a datagram to `to`; `by` sent the ICMP message.
-fn hint(error: &libc::sock_extended_err, by: Option<SocketAddr>, to: SocketAddr) -> Hint {
+fn classify(error: &libc::sock_extended_err, by: Option<SocketAddr>, to: SocketAddr) -> DeliveryErrorKind {
     // RFC 792 and RFC 4443: destination unreachable, port unreachable.
     const PORT_UNREACHABLE: [(u8, u8, u8); 2] = [(libc::SO_EE_ORIGIN_ICMP, 3, 3), (libc::SO_EE_ORIGIN_ICMP6, 1, 4)];
     let is_port = PORT_UNREACHABLE.contains(&(error.ee_origin, error.ee_type, error.ee_code));
     match error.ee_errno as libc::c_int {
-        libc::EMSGSIZE => Hint::TooLarge(error.ee_info),
-        _ if is_port && by.is_some_and(|by| by.ip() == to.ip()) => Hint::PortClosed,
-        _ => Hint::Unreachable,
+        libc::EMSGSIZE => DeliveryErrorKind::TooLarge(error.ee_info),
+        _ if is_port && by.is_some_and(|by| by.ip() == to.ip()) => DeliveryErrorKind::PortClosed,
+        _ => DeliveryErrorKind::Unreachable,
     }
 }
 
@@ -117,10 +117,10 @@ unsafe fn error(message: &libc::msghdr) -> Option<(libc::sock_extended_err, Opti
             if is_error && length >= size_of::<libc::sock_extended_err>() {
                 let data = libc::CMSG_DATA(header);
                 let error = data.cast::<libc::sock_extended_err>().read_unaligned();
-                let mut by = Room::EMPTY;
-                let rest = (length - size_of_val(&error)).min(size_of::<Room>());
+                let mut by = RawSockAddr::EMPTY;
+                let rest = (length - size_of_val(&error)).min(size_of::<RawSockAddr>());
                 std::ptr::copy_nonoverlapping(data.add(size_of_val(&error)), (&raw mut by).cast(), rest);
-                return Some((error, name::read(&by, rest as libc::socklen_t)));
+                return Some((error, sockaddr::read(&by, rest as libc::socklen_t)));
             }
             header = libc::CMSG_NXTHDR(message, header);
         }
@@ -131,24 +131,27 @@ unsafe fn error(message: &libc::msghdr) -> Option<(libc::sock_extended_err, Opti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::name::Name;
     use crate::net::send::Batch;
-    use crate::net::socket::plain;
+    use crate::net::sockaddr::SockAddr;
+    use crate::net::socket::test_config;
 
     #[test]
     fn who_is_not_there_is_named() {
         for own in ["127.0.0.1:0", "[::1]:0"] {
-            let socket = Socket::open(&plain(own)).unwrap();
-            let nobody = Socket::open(&plain(own)).unwrap().local();
+            let socket = Socket::open(&test_config(own)).unwrap();
+            let nobody = Socket::open(&test_config(own)).unwrap().local();
             let mut batch = Batch::default();
             batch.own().extend(b"anybody?");
             batch.end_packet();
-            let to = Name::of(nobody);
+            let to = SockAddr::of(nobody);
             assert_eq!(batch.send(&socket, &to), Default::default());
             let mut missed = Vec::new();
             read(&socket, |one| missed.push(one));
             let quote = b"anybody?".to_vec();
-            assert_eq!(missed, [Missed { to: nobody, hint: Hint::PortClosed, is_local: false, quote }]);
+            assert_eq!(
+                missed,
+                [DeliveryError { to: nobody, kind: DeliveryErrorKind::PortClosed, is_local: false, quote }]
+            );
             read(&socket, |one| missed.push(one));
             assert_eq!((missed.len(), socket.has_errors()), (1, false));
         }
@@ -167,37 +170,41 @@ mod tests {
             ee_data: 0,
         };
         let port = error(libc::ECONNREFUSED, libc::SO_EE_ORIGIN_ICMP, 3, 3);
-        assert_eq!(hint(&port, "192.0.2.1:0".parse().ok(), to), Hint::PortClosed);
-        assert_eq!(hint(&port, "192.0.2.9:0".parse().ok(), to), Hint::Unreachable, "a firewall on the way");
-        assert_eq!(hint(&port, None, to), Hint::Unreachable);
+        assert_eq!(classify(&port, "192.0.2.1:0".parse().ok(), to), DeliveryErrorKind::PortClosed);
+        assert_eq!(
+            classify(&port, "192.0.2.9:0".parse().ok(), to),
+            DeliveryErrorKind::Unreachable,
+            "a firewall on the way"
+        );
+        assert_eq!(classify(&port, None, to), DeliveryErrorKind::Unreachable);
         for code in [0, 1, 2, 9, 10, 13] {
             let other = error(libc::EHOSTUNREACH, libc::SO_EE_ORIGIN_ICMP, 3, code);
-            assert_eq!(hint(&other, Some(to), to), Hint::Unreachable, "code {code}");
+            assert_eq!(classify(&other, Some(to), to), DeliveryErrorKind::Unreachable, "code {code}");
         }
         let long = error(libc::EMSGSIZE, libc::SO_EE_ORIGIN_ICMP, 3, 4);
-        assert_eq!(hint(&long, None, to), Hint::TooLarge(1400));
+        assert_eq!(classify(&long, None, to), DeliveryErrorKind::TooLarge(1400));
         let six: SocketAddr = "[2001:db8::1]:7".parse().unwrap();
         let port = error(libc::ECONNREFUSED, libc::SO_EE_ORIGIN_ICMP6, 1, 4);
-        assert_eq!(hint(&port, Some(six), six), Hint::PortClosed);
+        assert_eq!(classify(&port, Some(six), six), DeliveryErrorKind::PortClosed);
         let local = error(libc::ECONNREFUSED, libc::SO_EE_ORIGIN_LOCAL, 3, 3);
-        assert_eq!(hint(&local, Some(to), to), Hint::Unreachable);
+        assert_eq!(classify(&local, Some(to), to), DeliveryErrorKind::Unreachable);
     }
 
     #[test]
     fn an_answer_to_one_packet_does_not_stop_the_next() {
         let (socket, peer) =
-            (Socket::open(&plain("127.0.0.1:0")).unwrap(), Socket::open(&plain("127.0.0.1:0")).unwrap());
-        let nobody = Socket::open(&plain("127.0.0.1:0")).unwrap().local();
+            (Socket::open(&test_config("127.0.0.1:0")).unwrap(), Socket::open(&test_config("127.0.0.1:0")).unwrap());
+        let nobody = Socket::open(&test_config("127.0.0.1:0")).unwrap().local();
         let mut batch = Batch::default();
         let mut send = |to| {
             batch.own().extend(b"hello");
             batch.end_packet();
-            batch.send(&socket, &Name::of(to))
+            batch.send(&socket, &SockAddr::of(to))
         };
         send(nobody);
         assert_eq!(send(peer.local()), Default::default());
         assert!(socket.has_errors(), "and it is noted that there was one");
-        let mut inbox = crate::net::receive::Inbox::new();
-        assert_eq!(inbox.receive(&peer).unwrap(), 1);
+        let mut batch = crate::net::receive::ReceiveBatch::new();
+        assert_eq!(batch.receive(&peer).unwrap(), 1);
     }
 }

@@ -1,7 +1,7 @@
 //! How processes of one user pass requests on: one well-known port, many processes that listen.
 //!
 //! Each listener has a local datagram socket in a directory of its user (`listener_dir`): only that user's processes can reach
-//! it, so a request is passed on to no other user. In the other direction the kernel says of which user the sender is, and what
+//! it, so a request is forwarded on to no other user. In the other direction the kernel says of which user the sender is, and what
 //! another user sent is dropped, the superuser included: the kernel shares a UDP port between sockets of one effective user
 //! only, so no other user's process has a request of this one's port. A request comes with the address it was sent from.
 
@@ -16,9 +16,9 @@ use dapl_software::base_dir::{self, BaseDir};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 /// Bytes of a request at most.
-pub(crate) const MAX: usize = 2048;
+pub(crate) const MAX_REQUEST: usize = 2048;
 /// Before the request: where it came from.
-const SOURCE: usize = 16 + 2 + 4;
+const SOURCE_LEN: usize = 16 + 2 + 4;
 
 /// The local socket of a listener. Dropping it removes its name.
 #[derive(Debug)]
@@ -33,9 +33,9 @@ pub(crate) struct HandoverSocket {
     uid: u32,
 }
 
-/// A request that another process has passed on.
+/// A request that another process has forwarded on.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Passed {
+pub(crate) struct ForwardedRequest {
     pub(crate) from: SocketAddr,
     pub(crate) request: Vec<u8>,
 }
@@ -58,27 +58,27 @@ impl HandoverSocket {
     }
 
     /// The next request; what another user sent is dropped. `None`: there is none.
-    pub(crate) fn receive(&self) -> Option<Passed> {
+    pub(crate) fn receive(&self) -> Option<ForwardedRequest> {
         loop {
-            let mut bytes = [0; SOURCE + MAX];
-            let (length, uid) = match self.take(&mut bytes) {
-                Ok(taken) => taken,
+            let mut bytes = [0; SOURCE_LEN + MAX_REQUEST];
+            let (length, uid) = match self.receive_raw(&mut bytes) {
+                Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => return None,
             };
             if uid != Some(self.uid) {
-                log::warn!("a request that uid {uid:?} passed on is dropped: this listener is of uid {}", self.uid);
+                log::warn!("a request that uid {uid:?} forwarded on is dropped: this listener is of uid {}", self.uid);
                 continue;
             }
-            if let Some(passed) = length.and_then(|length| decode(&bytes[..length])) {
-                return Some(passed);
+            if let Some(forwarded) = length.and_then(|length| decode(&bytes[..length])) {
+                return Some(forwarded);
             }
         }
     }
 
     /// Its length, unless it was cut, and the user of who sent it. By hand, since a sender of another pid namespace has the
     /// process id 0, which well-kept wrappers hold to be impossible.
-    fn take(&self, bytes: &mut [u8]) -> io::Result<(Option<usize>, Option<u32>)> {
+    fn receive_raw(&self, bytes: &mut [u8]) -> io::Result<(Option<usize>, Option<u32>)> {
         let mut control: Control = [0; 8];
         // SAFETY: a plain C record, for which zeros are a value.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -97,7 +97,7 @@ impl HandoverSocket {
     }
 }
 
-/// Room for credentials, and for a descriptor that somebody slips in; aligned as the headers want it.
+/// RawSockAddr for credentials, and for a descriptor that somebody slips in; aligned as the headers want it.
 type Control = [u64; 8];
 
 /// The user that the kernel says the message is of.
@@ -150,8 +150,8 @@ impl Drop for HandoverSocket {
 }
 
 /// Sends a request to the listener of this name. `WouldBlock`: its queue is full.
-pub(super) fn send(to: &SocketAddrUnix, passed: &Passed) -> io::Result<()> {
-    rustix::net::sendto(socket()?, &encode(passed), SendFlags::DONTWAIT | SendFlags::NOSIGNAL, to)?;
+pub(super) fn send(to: &SocketAddrUnix, forwarded: &ForwardedRequest) -> io::Result<()> {
+    rustix::net::sendto(socket()?, &encode(forwarded), SendFlags::DONTWAIT | SendFlags::NOSIGNAL, to)?;
     Ok(())
 }
 
@@ -162,20 +162,20 @@ pub(super) fn probe(name: &SocketAddrUnix) -> io::Result<()> {
     Ok(rustix::net::connect(socket()?, name)?)
 }
 
-fn encode(passed: &Passed) -> Vec<u8> {
-    let (ip, scope) = match passed.from {
+fn encode(forwarded: &ForwardedRequest) -> Vec<u8> {
+    let (ip, scope) = match forwarded.from {
         SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
         SocketAddr::V6(v6) => (*v6.ip(), v6.scope_id()),
     };
     let mut bytes = ip.octets().to_vec();
-    bytes.extend(passed.from.port().to_be_bytes());
+    bytes.extend(forwarded.from.port().to_be_bytes());
     bytes.extend(scope.to_be_bytes());
-    bytes.extend(&passed.request);
+    bytes.extend(&forwarded.request);
     bytes
 }
 
-fn decode(bytes: &[u8]) -> Option<Passed> {
-    let (source, request) = bytes.split_at_checked(SOURCE)?;
+fn decode(bytes: &[u8]) -> Option<ForwardedRequest> {
+    let (source, request) = bytes.split_at_checked(SOURCE_LEN)?;
     let ip = Ipv6Addr::from(<[u8; 16]>::try_from(&source[..16]).ok()?);
     let port = u16::from_be_bytes([source[16], source[17]]);
     let scope = u32::from_be_bytes([source[18], source[19], source[20], source[21]]);
@@ -183,7 +183,7 @@ fn decode(bytes: &[u8]) -> Option<Passed> {
         Some(v4) => SocketAddr::from((v4, port)),
         None => SocketAddrV6::new(ip, port, 0, scope).into(),
     };
-    Some(Passed { from, request: request.to_vec() })
+    Some(ForwardedRequest { from, request: request.to_vec() })
 }
 
 #[cfg(test)]
@@ -199,10 +199,10 @@ mod tests {
         let path = dir.join("socket");
         let name = SocketAddrUnix::new(&path).unwrap();
         let mut socket = HandoverSocket::bind(&name, &BaseDir::new(&KIND, Some("/nowhere")), path).unwrap();
-        let passed = Passed { from: "1.2.3.4:5".parse().unwrap(), request: b"please".to_vec() };
-        send(&name, &passed).unwrap();
-        assert_eq!(socket.receive(), Some(passed.clone()));
-        send(&name, &passed).unwrap();
+        let forwarded = ForwardedRequest { from: "1.2.3.4:5".parse().unwrap(), request: b"please".to_vec() };
+        send(&name, &forwarded).unwrap();
+        assert_eq!(socket.receive(), Some(forwarded.clone()));
+        send(&name, &forwarded).unwrap();
         // As if the sender were another user, or the superuser.
         socket.uid += 1;
         assert_eq!(socket.receive(), None);
@@ -213,9 +213,9 @@ mod tests {
     #[test]
     fn a_source_of_either_family_survives() {
         for from in ["192.0.2.7:5", "[2001:db8::1]:65535", "[fe80::1%4]:9"] {
-            let passed = Passed { from: from.parse().unwrap(), request: b"please".to_vec() };
-            assert_eq!(decode(&encode(&passed)), Some(passed));
+            let forwarded = ForwardedRequest { from: from.parse().unwrap(), request: b"please".to_vec() };
+            assert_eq!(decode(&encode(&forwarded)), Some(forwarded));
         }
-        assert_eq!(decode(&[0; SOURCE - 1]), None);
+        assert_eq!(decode(&[0; SOURCE_LEN - 1]), None);
     }
 }

@@ -22,10 +22,10 @@ use dapl_software::base_dir::{self, BaseDir};
 use rustix::fs::{AtFlags, Mode};
 use rustix::net::SocketAddrUnix;
 
-use super::handover::{self, HandoverSocket, Passed};
+use super::handover::{self, ForwardedRequest, HandoverSocket};
 
 /// Far longer than the lock is held, unless its holder was stopped in between.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// A little longer than the lock is held as a rule.
 const RETRY: Duration = Duration::from_micros(100);
 
@@ -40,7 +40,7 @@ pub(crate) struct ListenerDir {
 }
 
 /// The directory, open, and known to be this user's alone.
-struct Checked {
+struct VerifiedDir {
     file: File,
     path: PathBuf,
 }
@@ -65,11 +65,11 @@ impl ListenerDir {
     /// Errors: `AddrInUse` if a live process of this user has one; others if the directory cannot be used.
     pub(crate) fn open(&self, at: SocketAddr, qual: u64) -> io::Result<HandoverSocket> {
         let name = self.name(at, qual);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + LOCK_TIMEOUT;
         loop {
             match self.try_open(&name) {
                 // Another process has the lock, or has just removed the directory, which was empty.
-                Err(error) if is_passing(&error) && Instant::now() < until => std::thread::sleep(RETRY),
+                Err(error) if is_transient(&error) && Instant::now() < until => std::thread::sleep(RETRY),
                 result => return result,
             }
         }
@@ -89,14 +89,14 @@ impl ListenerDir {
     }
 
     /// The directory, made when missing, with its lock. `WouldBlock`, `NotFound`: try again.
-    fn lock(&self) -> io::Result<Checked> {
+    fn lock(&self) -> io::Result<VerifiedDir> {
         self.base.create().map_err(|error| io::Error::other(format!("no base directory: {error:?}")))?;
         let path = self.path();
         match DirBuilder::new().mode(0o700).create(&path) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        let dir = Checked::open(path)?;
+        let dir = VerifiedDir::open(path)?;
         if !base_dir::lock(&dir.file) {
             return Err(ErrorKind::WouldBlock.into());
         }
@@ -107,9 +107,9 @@ impl ListenerDir {
     }
 
     /// Passes a request on to the process that listens there. False: none of this user does.
-    pub(crate) fn pass(&self, at: SocketAddr, qual: u64, passed: &Passed) -> bool {
+    pub(crate) fn forward(&self, at: SocketAddr, qual: u64, forwarded: &ForwardedRequest) -> bool {
         let name = self.name(at, qual);
-        match Checked::open(self.path()).and_then(|dir| handover::send(&dir.address(&name)?, passed)) {
+        match VerifiedDir::open(self.path()).and_then(|dir| handover::send(&dir.address(&name)?, forwarded)) {
             Ok(()) => true,
             // Its queue is full: it is there, and the requester will ask again.
             Err(error) => error.kind() == ErrorKind::WouldBlock,
@@ -117,27 +117,27 @@ impl ListenerDir {
     }
 
     /// Whether the UDP port at this address is this user's: one of its processes listens there, on any qualifier.
-    pub(crate) fn has_port(&self, at: SocketAddr) -> bool {
-        let Ok(dir) = Checked::open(self.path()) else { return false };
+    pub(crate) fn owns_port(&self, at: SocketAddr) -> bool {
+        let Ok(dir) = VerifiedDir::open(self.path()) else { return false };
         let start = format!("{:x}-{at}-", self.namespace);
         dir.names().any(|name| name.starts_with(&start) && dir.is_free(&name).is_ok_and(|is_free| !is_free))
     }
 
     /// Whether a process of this user listens there.
-    pub(crate) fn is_open(&self, at: SocketAddr, qual: u64) -> bool {
+    pub(crate) fn has_listener(&self, at: SocketAddr, qual: u64) -> bool {
         let name = self.name(at, qual);
-        Checked::open(self.path()).is_ok_and(|dir| dir.is_free(&name).is_ok_and(|is_free| !is_free))
+        VerifiedDir::open(self.path()).is_ok_and(|dir| dir.is_free(&name).is_ok_and(|is_free| !is_free))
     }
 }
 
 /// An error that lasts as long as another process is about to make or remove a name.
-fn is_passing(error: &io::Error) -> bool {
+fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotFound)
 }
 
-impl Checked {
+impl VerifiedDir {
     /// Errors: `PermissionDenied` if it may be another user's.
-    fn open(path: PathBuf) -> io::Result<Checked> {
+    fn open(path: PathBuf) -> io::Result<VerifiedDir> {
         let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(&path)?;
         let found = file.metadata()?;
@@ -147,7 +147,7 @@ impl Checked {
             let why = format!("{} is of uid {owner} with mode {mode:04o}, not of uid {uid} with 0700", path.display());
             return Err(io::Error::new(ErrorKind::PermissionDenied, why));
         }
-        Ok(Checked { file, path })
+        Ok(VerifiedDir { file, path })
     }
 
     /// By the descriptor, which names this directory whatever is at its path by now; where there is no `/proc`, by the path.

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixDatagram;
 use dapl_software::base_dir::BaseDirKind;
 
 use super::*;
-use crate::net::handover::MAX;
+use crate::net::handover::MAX_REQUEST;
 
 const KIND: BaseDirKind = BaseDirKind { provider: "test", variable: "DAPL_DIR", default: "/tmp/dapl-listeners-test" };
 
@@ -38,8 +38,8 @@ fn here() -> SocketAddr {
     at("192.0.2.1:17471")
 }
 
-fn passed(from: &str, request: &[u8]) -> Passed {
-    Passed { from: at(from), request: request.to_vec() }
+fn forwarded(from: &str, request: &[u8]) -> ForwardedRequest {
+    ForwardedRequest { from: at(from), request: request.to_vec() }
 }
 
 #[test]
@@ -48,30 +48,30 @@ fn a_request_arrives_with_its_source() {
     let socket = scratch.1.open(here(), 1).unwrap();
     assert_eq!(socket.receive(), None);
     for from in ["192.0.2.7:5", "[2001:db8::1]:65535", "[fe80::1%4]:9"] {
-        let request = passed(from, b"please");
-        assert!(scratch.1.pass(here(), 1, &request));
+        let request = forwarded(from, b"please");
+        assert!(scratch.1.forward(here(), 1, &request));
         assert_eq!(socket.receive(), Some(request));
     }
-    assert!(scratch.1.pass(here(), 1, &passed("1.2.3.4:5", &[7; MAX])));
-    assert_eq!(socket.receive().map(|passed| passed.request.len()), Some(MAX));
+    assert!(scratch.1.forward(here(), 1, &forwarded("1.2.3.4:5", &[7; MAX_REQUEST])));
+    assert_eq!(socket.receive().map(|forwarded| forwarded.request.len()), Some(MAX_REQUEST));
 }
 
 #[test]
 fn a_qualifier_has_one_owner_and_is_free_after_it() {
     let scratch = Scratch::new("owner");
     let dir = &scratch.1;
-    assert!(!dir.is_open(here(), 2));
+    assert!(!dir.has_listener(here(), 2));
     let socket = dir.open(here(), 2).unwrap();
-    assert!(dir.is_open(here(), 2) && !dir.is_open(here(), 3));
+    assert!(dir.has_listener(here(), 2) && !dir.has_listener(here(), 3));
     assert_eq!(dir.open(here(), 2).unwrap_err().kind(), ErrorKind::AddrInUse);
-    assert!(dir.has_port(here()) && !dir.has_port(at("192.0.2.1:1747")) && !dir.has_port(at("192.0.2.2:17471")));
+    assert!(dir.owns_port(here()) && !dir.owns_port(at("192.0.2.1:1747")) && !dir.owns_port(at("192.0.2.2:17471")));
     let longest = at("[2001:db8:1111:2222:3333:4444:5555:6666]:65535");
     let others = [(here(), 3), (at("192.0.2.1:17472"), 2), (at("192.0.2.2:17471"), 2), (longest, u64::MAX)];
     for (address, qual) in others {
         assert!(dir.open(address, qual).is_ok(), "{address} {qual}");
     }
     drop(socket);
-    assert!(!dir.pass(here(), 2, &passed("1.2.3.4:5", b"anybody?")), "nobody is there");
+    assert!(!dir.forward(here(), 2, &forwarded("1.2.3.4:5", b"anybody?")), "nobody is there");
     assert!(dir.open(here(), 2).is_ok());
     assert!(!dir.path().exists(), "the last one removes the directory");
 }
@@ -80,7 +80,7 @@ fn a_qualifier_has_one_owner_and_is_free_after_it() {
 fn a_full_queue_is_a_listener_all_the_same() {
     let scratch = Scratch::new("full");
     let socket = scratch.1.open(here(), 4).unwrap();
-    (0..10_000).for_each(|_| assert!(scratch.1.pass(here(), 4, &passed("1.2.3.4:5", b"again"))));
+    (0..10_000).for_each(|_| assert!(scratch.1.forward(here(), 4, &forwarded("1.2.3.4:5", b"again"))));
     let came = std::iter::from_fn(|| socket.receive()).count();
     assert!((1..10_000).contains(&came), "{came}");
 }
@@ -91,11 +91,11 @@ fn what_is_too_short_or_too_long_is_dropped() {
     let socket = scratch.1.open(here(), 5).unwrap();
     let sender = UnixDatagram::unbound().unwrap();
     let to = scratch.1.path().join(scratch.1.name(here(), 5));
-    for bytes in [&[0; 21][..], &[0; 22 + MAX + 1], b""] {
+    for bytes in [&[0; 21][..], &[0; 22 + MAX_REQUEST + 1], b""] {
         sender.send_to(bytes, &to).unwrap();
     }
-    assert!(scratch.1.pass(here(), 5, &passed("1.2.3.4:5", b"")));
-    assert_eq!(socket.receive(), Some(passed("1.2.3.4:5", b"")));
+    assert!(scratch.1.forward(here(), 5, &forwarded("1.2.3.4:5", b"")));
+    assert_eq!(socket.receive(), Some(forwarded("1.2.3.4:5", b"")));
     assert_eq!(socket.receive(), None);
 }
 
@@ -108,15 +108,15 @@ fn names_of_dead_processes_are_replaced_and_removed() {
         drop(UnixDatagram::bind(scratch.1.path().join(scratch.1.name(here(), qual))).unwrap());
     }
     assert_eq!(scratch.names(), 3);
-    assert!(scratch.1.has_port(here()));
-    assert!(!scratch.1.is_open(here(), 2) && !scratch.1.pass(here(), 2, &passed("1.2.3.4:5", b"dead?")));
+    assert!(scratch.1.owns_port(here()));
+    assert!(!scratch.1.has_listener(here(), 2) && !scratch.1.forward(here(), 2, &forwarded("1.2.3.4:5", b"dead?")));
     let second = scratch.1.open(here(), 2).unwrap();
-    assert!(scratch.1.is_open(here(), 2));
+    assert!(scratch.1.has_listener(here(), 2));
     let newcomer = ListenerDir::new(scratch.1.base.clone());
     let third = newcomer.open(here(), 4).unwrap();
     assert_eq!(scratch.names(), 3, "the name of the dead is gone, those of the living are not");
     drop((first, second, third));
-    assert!(!scratch.1.has_port(here()));
+    assert!(!scratch.1.owns_port(here()));
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn network_namespaces_do_not_share_names() {
     let scratch = Scratch::new("namespaces");
     let elsewhere = ListenerDir { base: scratch.1.base.clone(), namespace: 1, cleaned: Once::new() };
     let _socket = scratch.1.open(here(), 1).unwrap();
-    assert!(scratch.1.is_open(here(), 1) && !elsewhere.is_open(here(), 1));
+    assert!(scratch.1.has_listener(here(), 1) && !elsewhere.has_listener(here(), 1));
     assert!(elsewhere.open(here(), 1).is_ok());
 }
 
@@ -135,7 +135,7 @@ fn a_directory_that_others_may_use_is_not_trusted() {
     let _socket = scratch.1.open(here(), 1).unwrap();
     let mode = |mode| fs::set_permissions(scratch.1.path(), fs::Permissions::from_mode(mode)).unwrap();
     mode(0o770);
-    assert!(!scratch.1.is_open(here(), 1) && !scratch.1.pass(here(), 1, &passed("1.2.3.4:5", b"")));
+    assert!(!scratch.1.has_listener(here(), 1) && !scratch.1.forward(here(), 1, &forwarded("1.2.3.4:5", b"")));
     assert_eq!(scratch.1.open(here(), 2).unwrap_err().kind(), ErrorKind::PermissionDenied);
     mode(0o700);
     // The base directory is removed, and somebody puts a link to another place there.
@@ -143,7 +143,7 @@ fn a_directory_that_others_may_use_is_not_trusted() {
     let _theirs = elsewhere.1.open(here(), 3).unwrap();
     fs::rename(scratch.1.path(), scratch.0.join("aside")).unwrap();
     std::os::unix::fs::symlink(elsewhere.1.path(), scratch.1.path()).unwrap();
-    assert!(!scratch.1.is_open(here(), 3), "a link is not followed");
+    assert!(!scratch.1.has_listener(here(), 3), "a link is not followed");
 }
 
 #[test]

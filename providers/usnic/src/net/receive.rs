@@ -8,24 +8,24 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::name::{self, Room};
+use super::sockaddr::{self, RawSockAddr};
 use super::socket::Socket;
 
 /// A datagram has no more.
-const ROOM: usize = 1 << 16;
+const MAX_DATAGRAM: usize = 1 << 16;
 /// Datagrams or trains that are taken in one call, at most.
-const AT_ONCE: usize = 8;
+const MAX_MESSAGES: usize = 8;
 
-/// Room for what comes. Its pages are touched, and so come to be, only as far as they are needed.
-pub(crate) struct Inbox {
-    rooms: Box<[u8]>,
-    names: [Room; AT_ONCE],
-    control: [Control; AT_ONCE],
-    /// Of each that came: its sender, its length, and that of the packets in it.
-    came: [Option<(SocketAddr, usize, usize)>; AT_ONCE],
+/// RawSockAddr for what comes. Its pages are touched, and so come to be, only as far as they are needed.
+pub(crate) struct ReceiveBatch {
+    buffers: Box<[u8]>,
+    names: [RawSockAddr; MAX_MESSAGES],
+    control: [Control; MAX_MESSAGES],
+    /// Of each that received: its sender, its length, and that of the packets in it.
+    received: [Option<(SocketAddr, usize, usize)>; MAX_MESSAGES],
     count: usize,
-    /// How many to ask for the next time: one who waits for one answer does not pay for asking after the next.
-    ask: usize,
+    /// How many to requested for the next time: one who waits for one answer does not pay for asking after the next.
+    requested: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -56,10 +56,10 @@ impl<'a> Packets<'a> {
         let answer = of(first);
         let same = packets.take_while(|packet| of(packet) == answer);
         let length = first.len() + same.map(<[u8]>::len).sum::<usize>();
-        Some((answer, Packets { bytes: self.take(length), segment: self.segment }))
+        Some((answer, Packets { bytes: self.split_off(length), segment: self.segment }))
     }
 
-    fn take(&mut self, length: usize) -> &'a mut [u8] {
+    fn split_off(&mut self, length: usize) -> &'a mut [u8] {
         let (taken, rest) = std::mem::take(&mut self.bytes).split_at_mut(length);
         self.bytes = rest;
         taken
@@ -71,33 +71,33 @@ impl<'a> Iterator for Packets<'a> {
 
     fn next(&mut self) -> Option<&'a mut [u8]> {
         let length = self.segment.min(self.bytes.len());
-        (length > 0).then(|| self.take(length))
+        (length > 0).then(|| self.split_off(length))
     }
 }
 
-impl std::fmt::Debug for Inbox {
+impl std::fmt::Debug for ReceiveBatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inbox").field("came", &&self.came[..self.count]).finish_non_exhaustive()
+        f.debug_struct("ReceiveBatch").field("received", &&self.received[..self.count]).finish_non_exhaustive()
     }
 }
 
-impl Inbox {
+impl ReceiveBatch {
     pub(crate) fn new() -> Self {
-        Inbox {
-            rooms: vec![0; AT_ONCE * ROOM].into(),
-            names: [Room::EMPTY; AT_ONCE],
-            control: [Control([0; CONTROL]); AT_ONCE],
-            came: [None; AT_ONCE],
+        ReceiveBatch {
+            buffers: vec![0; MAX_MESSAGES * MAX_DATAGRAM].into(),
+            names: [RawSockAddr::EMPTY; MAX_MESSAGES],
+            control: [Control([0; CONTROL]); MAX_MESSAGES],
+            received: [None; MAX_MESSAGES],
             count: 0,
-            ask: 1,
+            requested: 1,
         }
     }
 
     /// Takes what is there, and says how many datagrams or trains that were. None is there: 0.
     pub(crate) fn receive(&mut self, socket: &Socket) -> io::Result<usize> {
         self.count = 0;
-        let ask = self.ask;
-        let count = match self.call(socket, ask) {
+        let requested = self.requested;
+        let count = match self.call(socket, requested) {
             Ok(count) => count,
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => 0,
@@ -108,25 +108,26 @@ impl Inbox {
                 }
             },
         };
-        self.ask = if count == ask { (ask * 2).min(AT_ONCE) } else { count.max(1) };
+        self.requested = if count == requested { (requested * 2).min(MAX_MESSAGES) } else { count.max(1) };
         self.count = count;
         Ok(count)
     }
 
     /// Whether there may be more than was taken. Of a single one it is not asked: who waits for it should have it first.
-    pub(crate) fn was_full(&self) -> bool {
-        self.count > 1 && self.ask > self.count || self.count == AT_ONCE
+    pub(crate) fn may_have_more(&self) -> bool {
+        self.count > 1 && self.requested > self.count || self.count == MAX_MESSAGES
     }
 
-    fn call(&mut self, socket: &Socket, ask: usize) -> io::Result<usize> {
-        let mut parts = [const { MaybeUninit::<libc::iovec>::uninit() }; AT_ONCE];
-        let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; AT_ONCE];
-        for at in 0..ask {
-            let part = libc::iovec { iov_base: self.rooms[at * ROOM..].as_mut_ptr().cast(), iov_len: ROOM };
+    fn call(&mut self, socket: &Socket, requested: usize) -> io::Result<usize> {
+        let mut parts = [const { MaybeUninit::<libc::iovec>::uninit() }; MAX_MESSAGES];
+        let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MAX_MESSAGES];
+        for at in 0..requested {
+            let part =
+                libc::iovec { iov_base: self.buffers[at * MAX_DATAGRAM..].as_mut_ptr().cast(), iov_len: MAX_DATAGRAM };
             // SAFETY: a plain C record, for which zeros are a value.
             let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
             message.msg_hdr.msg_name = (&raw mut self.names[at]).cast();
-            message.msg_hdr.msg_namelen = size_of::<Room>() as libc::socklen_t;
+            message.msg_hdr.msg_namelen = size_of::<RawSockAddr>() as libc::socklen_t;
             message.msg_hdr.msg_iov = parts[at].write(part);
             message.msg_hdr.msg_iovlen = 1;
             message.msg_hdr.msg_control = (&raw mut self.control[at]).cast();
@@ -134,24 +135,24 @@ impl Inbox {
             messages[at].write(message);
         }
         let first = messages.as_mut_ptr().cast::<libc::mmsghdr>();
-        // SAFETY: so many records are set, and each points at rooms of `self` and of this frame, with their lengths; no two
+        // SAFETY: so many records are set, and each points at buffers of `self` and of this frame, with their lengths; no two
         // share one.
-        let count = unsafe { take(socket.as_fd().as_raw_fd(), first, ask) };
-        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?.min(ask);
+        let count = unsafe { receive_messages(socket.as_fd().as_raw_fd(), first, requested) };
+        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?.min(requested);
         for (at, message) in messages[..count].iter().enumerate() {
             // SAFETY: it was set before the call, and the kernel has filled it.
             let message = unsafe { message.assume_init_ref() };
             // SAFETY: the kernel has filled the record, and its control data lies in `self`.
-            self.came[at] = unsafe { read(socket, message, &self.names[at]) };
+            self.received[at] = unsafe { read(socket, message, &self.names[at]) };
         }
         Ok(count)
     }
 
-    /// What came: from whom, and the packets.
-    pub(crate) fn trains(&mut self) -> impl Iterator<Item = (SocketAddr, Packets<'_>)> {
-        let rooms = self.rooms.chunks_mut(ROOM);
-        self.came[..self.count].iter().zip(rooms).filter_map(|(came, room)| {
-            let (from, length, segment) = (*came)?;
+    /// What received: from whom, and the packets.
+    pub(crate) fn batches(&mut self) -> impl Iterator<Item = (SocketAddr, Packets<'_>)> {
+        let buffers = self.buffers.chunks_mut(MAX_DATAGRAM);
+        self.received[..self.count].iter().zip(buffers).filter_map(|(received, room)| {
+            let (from, length, segment) = (*received)?;
             Some((from, Packets::new(&mut room[..length], segment)))
         })
     }
@@ -161,13 +162,13 @@ impl Inbox {
 /// here it holds locks, and cancellation costs time in each of them.
 ///
 /// # Safety
-/// `first` points at so many records, each of which points at rooms with their lengths.
-unsafe fn take(fd: libc::c_int, first: *mut libc::mmsghdr, ask: usize) -> libc::c_long {
+/// `first` points at so many records, each of which points at buffers with their lengths.
+unsafe fn receive_messages(fd: libc::c_int, first: *mut libc::mmsghdr, requested: usize) -> libc::c_long {
     const FLAGS: libc::c_int = libc::MSG_DONTWAIT;
     let no_time_out = std::ptr::null_mut::<libc::timespec>();
-    if ask > 1 {
+    if requested > 1 {
         // SAFETY: this function's own contract.
-        return unsafe { libc::syscall(libc::SYS_recvmmsg, fd, first, ask as libc::c_uint, FLAGS, no_time_out) };
+        return unsafe { libc::syscall(libc::SYS_recvmmsg, fd, first, requested as libc::c_uint, FLAGS, no_time_out) };
     }
     // The call for one is the cheaper.
     // SAFETY: as above, and there is one record.
@@ -182,7 +183,7 @@ unsafe fn take(fd: libc::c_int, first: *mut libc::mmsghdr, ask: usize) -> libc::
 ///
 /// # Safety
 /// The record is as `recvmmsg` has left it, and its control data is there.
-unsafe fn read(socket: &Socket, message: &libc::mmsghdr, name: &Room) -> Option<(SocketAddr, usize, usize)> {
+unsafe fn read(socket: &Socket, message: &libc::mmsghdr, name: &RawSockAddr) -> Option<(SocketAddr, usize, usize)> {
     let (header, length) = (&message.msg_hdr, message.msg_len as usize);
     let mut segment = length;
     // SAFETY: this function's own contract; the headers lie in the buffer, and so does what they announce.
@@ -200,7 +201,7 @@ unsafe fn read(socket: &Socket, message: &libc::mmsghdr, name: &Room) -> Option<
             control = libc::CMSG_NXTHDR(header, control);
         }
     }
-    let is_cut = header.msg_flags & libc::MSG_TRUNC != 0 || length > ROOM;
-    let from = name::read(name, header.msg_namelen)?;
+    let is_cut = header.msg_flags & libc::MSG_TRUNC != 0 || length > MAX_DATAGRAM;
+    let from = sockaddr::read(name, header.msg_namelen)?;
     (!is_cut && length > 0).then_some((from, length, segment))
 }

@@ -34,20 +34,21 @@ mod tests {
     use std::net::UdpSocket;
 
     use super::*;
-    use crate::net::receive::Inbox;
-    use crate::net::socket::{Wanted, plain};
+    use crate::net::receive::ReceiveBatch;
+    use crate::net::socket::{SocketConfig, test_config};
 
     #[test]
     fn every_socket_of_a_group_is_reached_by_its_length() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
-            let shared = |address: &str| Socket::open(&Wanted { is_shared: true, ..plain(address) }).unwrap();
+            let shared =
+                |address: &str| Socket::open(&SocketConfig { is_shared: true, ..test_config(address) }).unwrap();
             let first = shared(address);
             let again = first.local().to_string();
             let group = [first, shared(&again), shared(&again)];
             group.iter().for_each(|socket| choose_by_length(socket, 100).unwrap());
             let sender = UdpSocket::bind(address).unwrap();
-            let mut inbox = Inbox::new();
-            let mut came = |socket| inbox.receive(socket).unwrap();
+            let mut batch = ReceiveBatch::new();
+            let mut came = |socket| batch.receive(socket).unwrap();
             for (less, socket) in (1..).zip(&group) {
                 sender.send_to(&vec![0; 100 - less], &again).unwrap();
                 assert_eq!(came(socket), 1, "{address}, {less} bytes less");

@@ -10,37 +10,37 @@ use std::os::fd::{AsFd, AsRawFd};
 use dapl::provider::Region;
 use dapl_software::memory::user_copy::{self, Checker, Registration};
 
-use super::name::Name;
+use super::sockaddr::SockAddr;
 use super::socket::Socket;
 
-/// Packets in a batch: as many as the kernel cuts out of one train.
-pub(crate) const PACKETS: usize = 64;
+/// Packets in a batch: as many as the kernel reduced_buffers out of one train.
+pub(crate) const MAX_PACKETS: usize = 64;
 /// Bytes in a batch: a UDP datagram has no more.
-pub(crate) const BYTES: usize = 65_507;
+pub(crate) const MAX_BYTES: usize = 65_507;
 /// Pieces of memory in a batch: the kernel takes 1024.
-const PIECES: usize = 1000;
+const MAX_PARTS: usize = 1000;
 /// Fewer packets than these are not worth the kernel's cutting them apart.
-const TRAIN: usize = 3;
+const MIN_GSO: usize = 3;
 /// A send may return what befell an earlier one (an ICMP answer, to whomever). So often it is tried again.
-const TRIES: usize = 4;
+const MAX_TRIES: usize = 4;
 
-/// A piece of a packet.
+/// A part of a packet.
 #[derive(Clone, Copy, Debug)]
-enum Piece {
+enum Part {
     /// Offset and length in `own`.
     Own(usize, usize),
     /// Address and length of somebody's memory.
     Memory(usize, usize),
 }
 
-impl Piece {
+impl Part {
     fn length(self) -> usize {
-        let (Piece::Own(_, length) | Piece::Memory(_, length)) = self;
+        let (Part::Own(_, length) | Part::Memory(_, length)) = self;
         length
     }
 }
 
-/// Where the pieces of a packet end, and its length.
+/// Where the parts of a packet end, and its length.
 #[derive(Clone, Copy, Debug)]
 struct Packet {
     end: usize,
@@ -49,7 +49,7 @@ struct Packet {
 
 /// What became of a batch. What the network loses does not show here.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Outcome {
+pub(crate) struct SendOutcome {
     /// The socket is full. The rest stays in the batch, and is to be sent before anything else.
     pub(crate) is_blocked: bool,
     /// It is not the socket that is full, but a queue behind it that others share.
@@ -66,9 +66,9 @@ pub(crate) struct Outcome {
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     own: Vec<u8>,
-    pieces: Vec<Piece>,
+    parts: Vec<Part>,
     packets: Vec<Packet>,
-    /// Where the piece of `own` begins that is being written.
+    /// Where the part of `own` begins that is being written.
     began: usize,
     /// Bytes in packets that are whole.
     bytes: usize,
@@ -98,9 +98,9 @@ impl Batch {
     /// # Safety
     /// What is mapped of so many bytes may be read there until [`Self::send`] has returned, or the batch is cleared or dropped.
     pub(crate) unsafe fn memory(&mut self, address: *const u8, length: usize) {
-        self.end_piece();
+        self.end_part();
         if length > 0 {
-            self.pieces.push(Piece::Memory(address as usize, length));
+            self.parts.push(Part::Memory(address as usize, length));
         }
     }
 
@@ -111,35 +111,35 @@ impl Batch {
 
     /// The packet is whole.
     pub(crate) fn end_packet(&mut self) {
-        self.end_piece();
+        self.end_part();
         let begin = self.packets.last().map_or(0, |packet| packet.end);
-        let length = self.pieces[begin..].iter().map(|piece| piece.length()).sum();
-        self.packets.push(Packet { end: self.pieces.len(), length });
+        let length = self.parts[begin..].iter().map(|part| part.length()).sum();
+        self.packets.push(Packet { end: self.parts.len(), length });
         self.bytes += length;
     }
 
     /// What was given for the packet so far is not to leave.
     pub(crate) fn drop_packet(&mut self) {
         let begin = self.packets.last().map_or(0, |packet| packet.end);
-        let own = self.pieces[begin..].iter().find_map(|piece| match *piece {
-            Piece::Own(at, _) => Some(at),
-            Piece::Memory(..) => None,
+        let own = self.parts[begin..].iter().find_map(|part| match *part {
+            Part::Own(at, _) => Some(at),
+            Part::Memory(..) => None,
         });
-        self.pieces.truncate(begin);
+        self.parts.truncate(begin);
         self.began = own.unwrap_or(self.began);
         self.own.truncate(self.began);
     }
 
-    fn end_piece(&mut self) {
+    fn end_part(&mut self) {
         if self.own.len() > self.began {
-            self.pieces.push(Piece::Own(self.began, self.own.len() - self.began));
+            self.parts.push(Part::Own(self.began, self.own.len() - self.began));
             self.began = self.own.len();
         }
     }
 
-    /// A packet of so many bytes, in so many pieces, fits in.
-    pub(crate) fn has_room(&self, bytes: usize, pieces: usize) -> bool {
-        self.packets.len() < PACKETS && self.bytes + bytes <= BYTES && self.pieces.len() + pieces <= PIECES
+    /// A packet of so many bytes, in so many parts, fits in.
+    pub(crate) fn has_capacity(&self, bytes: usize, parts: usize) -> bool {
+        self.packets.len() < MAX_PACKETS && self.bytes + bytes <= MAX_BYTES && self.parts.len() + parts <= MAX_PARTS
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -159,24 +159,24 @@ impl Batch {
 
     pub(crate) fn clear(&mut self) {
         self.own.clear();
-        self.pieces.clear();
+        self.parts.clear();
         self.packets.clear();
         (self.began, self.bytes, self.sent) = (0, 0, 0);
     }
 
     /// Sends it, from where the last call stopped. It is empty afterwards, unless the socket was full.
-    pub(crate) fn send(&mut self, socket: &Socket, to: &Name) -> Outcome {
-        let mut outcome = Outcome::default();
+    pub(crate) fn send(&mut self, socket: &Socket, to: &SockAddr) -> SendOutcome {
+        let mut outcome = SendOutcome::default();
         while self.sent < self.packets.len() {
-            let run = self.run();
-            let gone = if run >= TRAIN && socket.has_gso() {
-                self.send_train(socket, to, run, &mut outcome)
+            let run = self.gso_run();
+            let gone = if run >= MIN_GSO && socket.has_gso() {
+                self.send_gso(socket, to, run, &mut outcome)
             } else {
-                self.send_each(socket, to, run.max(self.plain()), &mut outcome)
+                self.send_each(socket, to, run.max(self.single_run()), &mut outcome)
             };
             if !gone {
                 outcome.is_blocked = true;
-                let fault = self.keep();
+                let fault = self.copy_unsent();
                 outcome.fault = outcome.fault.or(fault);
                 return outcome;
             }
@@ -187,41 +187,41 @@ impl Batch {
 
     /// Packets from the next on that are a train: of equal length, but that the last may be shorter, and no more bytes than a
     /// datagram has.
-    fn run(&self) -> usize {
+    fn gso_run(&self) -> usize {
         let packets = &self.packets[self.sent..];
         let first = packets[0].length;
-        let most = (BYTES / first.max(1)).max(1);
+        let most = (MAX_BYTES / first.max(1)).max(1);
         let equal = packets.iter().take(most).take_while(|packet| packet.length == first).count();
         let is_shorter =
-            |packet: &Packet| (1..first.min((BYTES + 1).saturating_sub(equal * first))).contains(&packet.length);
+            |packet: &Packet| (1..first.min((MAX_BYTES + 1).saturating_sub(equal * first))).contains(&packet.length);
         equal + usize::from(packets.get(equal).is_some_and(is_shorter))
     }
 
     /// Packets from the next on that are in no train.
-    fn plain(&self) -> usize {
-        let lengths = self.packets[self.sent..].windows(TRAIN);
+    fn single_run(&self) -> usize {
+        let lengths = self.packets[self.sent..].windows(MIN_GSO);
         let until = lengths.clone().position(|next| next[1..].iter().all(|packet| packet.length == next[0].length));
         until.unwrap_or(self.packets.len() - self.sent)
     }
 
-    fn first_piece(&self, packet: usize) -> usize {
+    fn first_part(&self, packet: usize) -> usize {
         packet.checked_sub(1).map_or(0, |before| self.packets[before].end)
     }
 
     /// False: the socket is full.
-    fn send_train(&mut self, socket: &Socket, to: &Name, run: usize, outcome: &mut Outcome) -> bool {
+    fn send_gso(&mut self, socket: &Socket, to: &SockAddr, run: usize, outcome: &mut SendOutcome) -> bool {
         let segment = self.packets[self.sent].length;
-        let range = self.first_piece(self.sent)..self.packets[self.sent + run - 1].end;
+        let range = self.first_part(self.sent)..self.packets[self.sent + run - 1].end;
         let mut control = Control::new(segment as u16);
-        let sent = patiently(socket, || {
+        let sent = retry_interrupted(socket, || {
             #[cfg(test)]
-            if !tests::may_send(true) {
+            if !tests::may_call(true) {
                 return -1;
             }
             let own = self.own.as_ptr();
-            self.calls.gather(own, &self.pieces[range.clone()]);
+            self.calls.gather(own, &self.parts[range.clone()]);
             let message = header(&mut self.calls.parts[..], to, Some(&mut control));
-            // SAFETY: the record points at pieces that live: our own bytes, and memory that the makers of the pieces vouch
+            // SAFETY: the record points at parts that live: our own bytes, and memory that the makers of the parts vouch
             // for. The name and the control data outlive the call.
             unsafe { send_one(socket.as_fd().as_raw_fd(), &raw const message) }
         });
@@ -240,7 +240,7 @@ impl Batch {
                 let gone = self.send_each(socket, to, run, outcome);
                 let is_fine = *outcome == before && gone;
                 if is_fine && matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EOPNOTSUPP)) {
-                    socket.give_up_gso(&error);
+                    socket.disable_gso(&error);
                 }
                 gone
             }
@@ -248,17 +248,17 @@ impl Batch {
     }
 
     /// Sends so many, each by itself. False: the socket is full.
-    fn send_each(&mut self, socket: &Socket, to: &Name, count: usize, outcome: &mut Outcome) -> bool {
+    fn send_each(&mut self, socket: &Socket, to: &SockAddr, count: usize, outcome: &mut SendOutcome) -> bool {
         let end = (self.sent + count).min(self.packets.len());
         while self.sent < end {
-            let (first, next) = (self.first_piece(self.sent), self.sent..end);
-            let sent = patiently(socket, || {
+            let (first, next) = (self.first_part(self.sent), self.sent..end);
+            let sent = retry_interrupted(socket, || {
                 #[cfg(test)]
-                if !tests::may_send(false) {
+                if !tests::may_call(false) {
                     return -1;
                 }
                 let own = self.own.as_ptr();
-                self.calls.gather(own, &self.pieces[first..self.packets[end - 1].end]);
+                self.calls.gather(own, &self.parts[first..self.packets[end - 1].end]);
                 self.calls.messages.clear();
                 let mut at = 0;
                 for packet in &self.packets[next.clone()] {
@@ -269,7 +269,7 @@ impl Batch {
                 let (fd, messages) = (socket.as_fd().as_raw_fd(), &mut self.calls.messages);
                 // The call for one is the cheaper.
                 if let [one] = &messages[..] {
-                    // SAFETY: as in `send_train`; the record and what it points at outlive the call.
+                    // SAFETY: as in `send_gso`; the record and what it points at outlive the call.
                     let sent = unsafe { send_one(fd, &raw const one.msg_hdr) };
                     return if sent < 0 { sent } else { 1 };
                 }
@@ -296,14 +296,14 @@ impl Batch {
 
     /// Takes what is left into memory of its own. Packets whose memory is not there are left out; the number of the first.
     #[cold]
-    fn keep(&mut self) -> Option<usize> {
+    fn copy_unsent(&mut self) -> Option<usize> {
         let (mut kept, checker, mut fault) = (Batch::default(), Checker::default(), None);
         for packet in self.sent..self.packets.len() {
             let mut is_whole = true;
-            for piece in &self.pieces[self.first_piece(packet)..self.packets[packet].end] {
-                match *piece {
-                    Piece::Own(at, length) => kept.own.extend_from_slice(&self.own[at..at + length]),
-                    Piece::Memory(address, length) => {
+            for part in &self.parts[self.first_part(packet)..self.packets[packet].end] {
+                match *part {
+                    Part::Own(at, length) => kept.own.extend_from_slice(&self.own[at..at + length]),
+                    Part::Memory(address, length) => {
                         let end = kept.own.len();
                         kept.own.resize(end + length, 0);
                         let (address, to) = (address as u64, kept.own[end..].as_mut_ptr());
@@ -339,11 +339,11 @@ unsafe fn send_one(fd: libc::c_int, message: *const libc::msghdr) -> isize {
 }
 
 impl Calls {
-    fn gather(&mut self, own: *const u8, pieces: &[Piece]) {
+    fn gather(&mut self, own: *const u8, parts: &[Part]) {
         self.parts.clear();
-        self.parts.extend(pieces.iter().map(|piece| match *piece {
-            Piece::Own(at, length) => libc::iovec { iov_base: own.wrapping_add(at).cast_mut().cast(), iov_len: length },
-            Piece::Memory(address, length) => libc::iovec { iov_base: address as *mut _, iov_len: length },
+        self.parts.extend(parts.iter().map(|part| match *part {
+            Part::Own(at, length) => libc::iovec { iov_base: own.wrapping_add(at).cast_mut().cast(), iov_len: length },
+            Part::Memory(address, length) => libc::iovec { iov_base: address as *mut _, iov_len: length },
         }));
     }
 }
@@ -371,7 +371,7 @@ impl Control {
     }
 }
 
-fn header(parts: &mut [libc::iovec], to: &Name, control: Option<&mut Control>) -> libc::msghdr {
+fn header(parts: &mut [libc::iovec], to: &SockAddr, control: Option<&mut Control>) -> libc::msghdr {
     // SAFETY: a plain C record, for which zeros are a value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_name = to.as_ptr().cast_mut().cast();
@@ -386,7 +386,7 @@ fn header(parts: &mut [libc::iovec], to: &Name, control: Option<&mut Control>) -
 }
 
 /// Calls again what a signal has interrupted, or what returned the fate of an earlier packet.
-fn patiently(socket: &Socket, mut call: impl FnMut() -> isize) -> io::Result<usize> {
+fn retry_interrupted(socket: &Socket, mut call: impl FnMut() -> isize) -> io::Result<usize> {
     let mut tries = 0;
     loop {
         if let Ok(count) = usize::try_from(call()) {
@@ -398,7 +398,7 @@ fn patiently(socket: &Socket, mut call: impl FnMut() -> isize) -> io::Result<usi
             socket.note_errors(true);
         }
         tries += 1;
-        if !(error.kind() == io::ErrorKind::Interrupted || is_of_another && tries < TRIES) {
+        if !(error.kind() == io::ErrorKind::Interrupted || is_of_another && tries < MAX_TRIES) {
             return Err(error);
         }
     }
@@ -416,7 +416,7 @@ fn is_unreachable(error: &io::Error) -> bool {
     })
 }
 
-impl Outcome {
+impl SendOutcome {
     #[cold]
     fn note(&mut self, error: &io::Error, packet: usize, length: usize) {
         match error.raw_os_error() {

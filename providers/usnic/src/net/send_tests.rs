@@ -4,30 +4,30 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use super::*;
-use crate::net::receive::Inbox;
-use crate::net::socket::{Wanted, plain};
+use crate::net::receive::ReceiveBatch;
+use crate::net::socket::{SocketConfig, test_config};
 
 thread_local! {
     /// What a train is answered with by this thread's kernel, and after how many calls its sockets are full.
-    static TRAINS: Cell<Option<i32>> = const { Cell::new(None) };
-    static CALLS: Cell<Option<u32>> = const { Cell::new(None) };
+    static GSO_ERROR: Cell<Option<i32>> = const { Cell::new(None) };
+    static CALLS_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
-fn fail_trains_with(error: Option<i32>) {
-    TRAINS.set(error);
+fn fail_gso_with(error: Option<i32>) {
+    GSO_ERROR.set(error);
 }
 
 fn stop_after(calls: Option<u32>) {
-    CALLS.set(calls);
+    CALLS_LEFT.set(calls);
 }
 
 /// Asked before each call; where it says no, it leaves the error.
-pub(super) fn may_send(is_train: bool) -> bool {
-    let error = match (CALLS.get(), TRAINS.get()) {
+pub(super) fn may_call(is_gso: bool) -> bool {
+    let error = match (CALLS_LEFT.get(), GSO_ERROR.get()) {
         (Some(0), _) => libc::EAGAIN,
-        (_, Some(error)) if is_train => error,
+        (_, Some(error)) if is_gso => error,
         (left, _) => {
-            CALLS.set(left.map(|left| left - 1));
+            CALLS_LEFT.set(left.map(|left| left - 1));
             return true;
         }
     };
@@ -37,8 +37,8 @@ pub(super) fn may_send(is_train: bool) -> bool {
 }
 
 /// Two sockets that know each other.
-fn pair(wanted: &Wanted) -> (Socket, Socket) {
-    let large = Wanted { receive_buffer: 1 << 20, send_buffer: 1 << 20, ..wanted.clone() };
+fn pair(wanted: &SocketConfig) -> (Socket, Socket) {
+    let large = SocketConfig { receive_buffer: 1 << 20, send_buffer: 1 << 20, ..wanted.clone() };
     (Socket::open(&large).unwrap(), Socket::open(&large).unwrap())
 }
 
@@ -60,17 +60,17 @@ fn payloads(lengths: &[usize]) -> Vec<Vec<u8>> {
     lengths.iter().enumerate().map(|(number, length)| vec![number as u8; *length]).collect()
 }
 
-/// What comes, packet by packet, and how many pieces it came in.
+/// What comes, packet by packet, and how many parts it came in.
 fn take(socket: &Socket) -> (Vec<Vec<u8>>, usize) {
-    let mut inbox = Inbox::new();
-    let (mut packets, mut pieces) = (Vec::new(), 0);
-    while inbox.receive(socket).unwrap() > 0 {
-        for (_, train) in inbox.trains() {
-            pieces += 1;
+    let mut batch = ReceiveBatch::new();
+    let (mut packets, mut parts) = (Vec::new(), 0);
+    while batch.receive(socket).unwrap() > 0 {
+        for (_, train) in batch.batches() {
+            parts += 1;
             packets.extend(train.map(|packet| packet.to_vec()));
         }
     }
-    (packets, pieces)
+    (packets, parts)
 }
 
 fn whole(memory: &[Vec<u8>]) -> Vec<Vec<u8>> {
@@ -86,8 +86,8 @@ const MIXED: [usize; 22] =
 fn trains_arrive_whole_and_in_order_however_they_go() {
     for address in ["127.0.0.1:0", "[::1]:0"] {
         for (gso, gro) in [(true, true), (true, false), (false, true), (false, false)] {
-            let (socket, peer) = pair(&Wanted { gso, gro, ..plain(address) });
-            let to = Name::of(peer.local());
+            let (socket, peer) = pair(&SocketConfig { gso, gro, ..test_config(address) });
+            let to = SockAddr::of(peer.local());
             let mut batch = Batch::default();
             for lengths in [&MIXED[..], &[1000; 60], &[5], &[1000, 1000, 1000, 1000, 0]] {
                 let memory = payloads(lengths);
@@ -96,7 +96,7 @@ fn trains_arrive_whole_and_in_order_however_they_go() {
                     (batch.left(), batch.bytes()),
                     (lengths.len(), lengths.iter().sum::<usize>() + 2 * lengths.len())
                 );
-                assert_eq!(batch.send(&socket, &to), Outcome::default());
+                assert_eq!(batch.send(&socket, &to), SendOutcome::default());
                 assert!(batch.is_empty() && batch.left() == 0);
                 assert_eq!(take(&peer).0, whole(&memory), "{address} {gso} {gro} {lengths:?}");
             }
@@ -107,7 +107,7 @@ fn trains_arrive_whole_and_in_order_however_they_go() {
 
 #[test]
 fn a_train_comes_in_one_piece_where_both_sides_can() {
-    let (socket, peer) = pair(&plain("127.0.0.1:0"));
+    let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     if !(socket.has_gso() && peer.has_gro()) {
         eprintln!("skipped: this kernel sends or takes no trains");
         return;
@@ -115,47 +115,47 @@ fn a_train_comes_in_one_piece_where_both_sides_can() {
     let memory = payloads(&[1000; 60]);
     let mut batch = Batch::default();
     fill(&mut batch, &memory);
-    batch.send(&socket, &Name::of(peer.local()));
-    let (packets, pieces) = take(&peer);
-    assert_eq!((packets.len(), pieces), (60, 1));
+    batch.send(&socket, &SockAddr::of(peer.local()));
+    let (packets, parts) = take(&peer);
+    assert_eq!((packets.len(), parts), (60, 1));
     fill(&mut batch, &memory);
-    batch.send(&socket, &Name::of(peer.local()));
+    batch.send(&socket, &SockAddr::of(peer.local()));
     assert_eq!(take(&peer).1, 1);
 }
 
 #[test]
 fn a_kernel_that_says_no_gets_packets_one_by_one() {
-    let (socket, peer) = pair(&plain("127.0.0.1:0"));
+    let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     let memory = payloads(&[1000; 10]);
     let mut batch = Batch::default();
     fill(&mut batch, &memory);
-    fail_trains_with(Some(libc::EIO));
-    assert_eq!(batch.send(&socket, &Name::of(peer.local())), Outcome::default());
-    fail_trains_with(None);
+    fail_gso_with(Some(libc::EIO));
+    assert_eq!(batch.send(&socket, &SockAddr::of(peer.local())), SendOutcome::default());
+    fail_gso_with(None);
     assert!(!socket.has_gso(), "it is not asked again");
     assert_eq!(take(&peer).0, whole(&memory), "and nothing got lost");
 }
 
 #[test]
 fn a_packet_that_is_too_large_is_told_and_the_others_leave() {
-    let (socket, peer) = pair(&plain("127.0.0.1:0"));
-    let to = Name::of(peer.local());
+    let (socket, peer) = pair(&test_config("127.0.0.1:0"));
+    let to = SockAddr::of(peer.local());
     let memory = payloads(&[100, 100, 100]);
-    let large = vec![1; BYTES - 1];
+    let large = vec![1; MAX_BYTES - 1];
     let mut batch = Batch::default();
     fill(&mut batch, &memory);
     batch.own().extend([9, 9]);
     // SAFETY: it lives until the end of this test.
     unsafe { batch.memory(large.as_ptr(), large.len()) };
     batch.end_packet();
-    assert_eq!(batch.send(&socket, &to), Outcome { too_large: Some(BYTES + 1), ..Outcome::default() });
+    assert_eq!(batch.send(&socket, &to), SendOutcome { too_large: Some(MAX_BYTES + 1), ..SendOutcome::default() });
     assert!(batch.is_empty());
     assert_eq!((take(&peer).0, socket.has_gso()), (whole(&memory), true));
 }
 
 #[test]
 fn memory_that_is_not_there_is_told_by_its_packet() {
-    let (socket, peer) = pair(&plain("127.0.0.1:0"));
+    let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     let memory = payloads(&[100; 5]);
     let mut batch = Batch::default();
     fill(&mut batch, &memory[..3]);
@@ -167,8 +167,8 @@ fn memory_that_is_not_there_is_told_by_its_packet() {
     // SAFETY: it lives until the end of this test.
     unsafe { batch.memory(memory[4].as_ptr(), 100) };
     batch.end_packet();
-    let outcome = batch.send(&socket, &Name::of(peer.local()));
-    assert_eq!(outcome, Outcome { fault: Some(3), ..Outcome::default() });
+    let outcome = batch.send(&socket, &SockAddr::of(peer.local()));
+    assert_eq!(outcome, SendOutcome { fault: Some(3), ..SendOutcome::default() });
     let all = whole(&memory);
     let others = [&all[..3], &all[4..]].concat();
     assert_eq!((take(&peer).0, socket.has_gso()), (others, true));
@@ -176,8 +176,8 @@ fn memory_that_is_not_there_is_told_by_its_packet() {
 
 #[test]
 fn what_a_full_socket_leaves_is_kept_and_needs_its_memory_no_more() {
-    let (socket, peer) = pair(&plain("127.0.0.1:0"));
-    let to = Name::of(peer.local());
+    let (socket, peer) = pair(&test_config("127.0.0.1:0"));
+    let to = SockAddr::of(peer.local());
     let mut batch = Batch::default();
     let memory = payloads(&MIXED);
     fill(&mut batch, &memory);
@@ -190,14 +190,14 @@ fn what_a_full_socket_leaves_is_kept_and_needs_its_memory_no_more() {
     assert!(batch.send(&socket, &to).is_blocked, "still");
     assert_eq!(batch.left(), left);
     stop_after(None);
-    assert_eq!(batch.send(&socket, &to), Outcome::default());
+    assert_eq!(batch.send(&socket, &to), SendOutcome::default());
     assert_eq!((take(&peer).0, batch.is_empty()), (all, true), "none is lost, none comes twice");
 }
 
 #[test]
 fn a_packet_whose_memory_is_gone_is_left_out_of_what_a_full_socket_leaves() {
-    let (socket, peer) = pair(&plain("127.0.0.1:0"));
-    let to = Name::of(peer.local());
+    let (socket, peer) = pair(&test_config("127.0.0.1:0"));
+    let to = SockAddr::of(peer.local());
     let mut batch = Batch::default();
     let memory = payloads(&[50, 60, 70]);
     fill(&mut batch, &memory[..1]);
@@ -210,7 +210,7 @@ fn a_packet_whose_memory_is_gone_is_left_out_of_what_a_full_socket_leaves() {
     let outcome = batch.send(&socket, &to);
     assert_eq!((outcome.is_blocked, outcome.fault, batch.left()), (true, Some(1), 2));
     stop_after(None);
-    assert_eq!(batch.send(&socket, &to), Outcome::default());
+    assert_eq!(batch.send(&socket, &to), SendOutcome::default());
     let sent = [whole(&memory[..1]), whole(&memory[1..2])].concat();
     assert_eq!(take(&peer).0, sent);
 }
@@ -218,23 +218,27 @@ fn a_packet_whose_memory_is_gone_is_left_out_of_what_a_full_socket_leaves() {
 #[test]
 fn a_batch_is_as_large_as_a_train_can_be() {
     let mut batch = Batch::default();
-    assert!(batch.has_room(BYTES, 2) && !batch.has_room(BYTES + 1, 2) && !batch.has_room(1, PIECES + 1));
-    for _ in 0..PACKETS {
-        assert!(batch.has_room(1000, 1));
+    assert!(
+        batch.has_capacity(MAX_BYTES, 2)
+            && !batch.has_capacity(MAX_BYTES + 1, 2)
+            && !batch.has_capacity(1, MAX_PARTS + 1)
+    );
+    for _ in 0..MAX_PACKETS {
+        assert!(batch.has_capacity(1000, 1));
         batch.padding(1000);
         batch.end_packet();
     }
-    assert!(!batch.has_room(1, 1), "so many packets");
-    let (socket, peer) = pair(&plain("127.0.0.1:0"));
-    assert_eq!(batch.send(&socket, &Name::of(peer.local())), Outcome::default());
-    assert_eq!(take(&peer).0, vec![vec![0; 1000]; PACKETS]);
+    assert!(!batch.has_capacity(1, 1), "so many packets");
+    let (socket, peer) = pair(&test_config("127.0.0.1:0"));
+    assert_eq!(batch.send(&socket, &SockAddr::of(peer.local())), SendOutcome::default());
+    assert_eq!(take(&peer).0, vec![vec![0; 1000]; MAX_PACKETS]);
 }
 
 #[test]
 fn drops_are_counted() {
-    let (socket, _) = pair(&plain("127.0.0.1:0"));
-    let peer = Socket::open(&Wanted { receive_buffer: 8192, ..plain("127.0.0.1:0") }).unwrap();
-    let to = Name::of(peer.local());
+    let (socket, _) = pair(&test_config("127.0.0.1:0"));
+    let peer = Socket::open(&SocketConfig { receive_buffer: 8192, ..test_config("127.0.0.1:0") }).unwrap();
+    let to = SockAddr::of(peer.local());
     let mut batch = Batch::default();
     let memory = payloads(&[1000; 60]);
     for _ in 0..20 {
@@ -252,7 +256,7 @@ fn drops_are_counted() {
 
 #[test]
 fn two_threads_may_send_by_one_socket() {
-    let (socket, peer) = pair(&plain("127.0.0.1:0"));
+    let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     let (socket, to) = (Arc::new(socket), peer.local());
     let threads = [1u8, 2].map(|number| {
         let socket = socket.clone();
@@ -263,7 +267,7 @@ fn two_threads_may_send_by_one_socket() {
                     batch.own().extend([number; 100]);
                     batch.end_packet();
                 }
-                assert_eq!(batch.send(&socket, &Name::of(to)), Outcome::default());
+                assert_eq!(batch.send(&socket, &SockAddr::of(to)), SendOutcome::default());
             }
         })
     });
@@ -275,7 +279,7 @@ fn two_threads_may_send_by_one_socket() {
 
 #[test]
 fn a_packet_that_is_dropped_leaves_no_trace() {
-    let (socket, peer) = pair(&plain("127.0.0.1:0"));
+    let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     let memory = payloads(&[5, 6]);
     let mut batch = Batch::default();
     batch.own().extend(b"first");
@@ -295,6 +299,6 @@ fn a_packet_that_is_dropped_leaves_no_trace() {
     batch.own().extend(b"last");
     batch.end_packet();
     assert_eq!((batch.left(), batch.bytes()), (2, 9));
-    assert_eq!(batch.send(&socket, &Name::of(peer.local())), Outcome::default());
+    assert_eq!(batch.send(&socket, &SockAddr::of(peer.local())), SendOutcome::default());
     assert_eq!(take(&peer).0, [b"first".to_vec(), b"last".to_vec()]);
 }

@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 /// What a socket is to be.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct SocketConfig {
     /// With the port 0, the first free one of `ports`; if that is empty too, whichever the kernel gives.
     pub(crate) address: SocketAddr,
     pub(crate) ports: Option<RangeInclusive<u16>>,
@@ -44,7 +44,7 @@ pub(crate) struct Socket {
 
 /// A buffer that the system's limit has cut.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Cut {
+pub(crate) struct ReducedBuffer {
     /// The setting that limits it.
     pub(crate) sysctl: &'static str,
     pub(crate) wanted: usize,
@@ -52,7 +52,7 @@ pub(crate) struct Cut {
 }
 
 impl Socket {
-    pub(crate) fn open(wanted: &Wanted) -> io::Result<Socket> {
+    pub(crate) fn open(wanted: &SocketConfig) -> io::Result<Socket> {
         let family = if wanted.address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
@@ -70,13 +70,13 @@ impl Socket {
         if wanted.is_shared {
             set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
         }
-        if drops_of(fd.as_fd()).is_none() {
+        if kernel_drops(fd.as_fd()).is_none() {
             // An old kernel tells of drops with each packet, which costs time in each; others when they are asked.
             let _ = set(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
         }
         let gro = wanted.gro && set(libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
-        let receive_buffer = Buffer::Receive.ask(fd.as_fd(), wanted.receive_buffer)?;
-        let send_buffer = Buffer::Send.ask(fd.as_fd(), wanted.send_buffer)?;
+        let receive_buffer = SocketBuffer::Receive.ask(fd.as_fd(), wanted.receive_buffer)?;
+        let send_buffer = SocketBuffer::Send.ask(fd.as_fd(), wanted.send_buffer)?;
         // 0 says "no trains unless a message asks for one"; a kernel that does not know it has none.
         let gso = wanted.gso && set(libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         let local = bind(fd.as_fd(), wanted)?;
@@ -102,7 +102,7 @@ impl Socket {
 
     /// The kernel, or what is below it, cannot.
     #[cold]
-    pub(super) fn give_up_gso(&self, why: &io::Error) {
+    pub(super) fn disable_gso(&self, why: &io::Error) {
         if self.gso.swap(false, Ordering::Relaxed) {
             log::info!("{}: trains cannot be sent in one piece ({why}); they go packet by packet", self.local);
         }
@@ -118,8 +118,8 @@ impl Socket {
     }
 
     /// The buffers that are smaller than what was wanted.
-    pub(crate) fn cuts(&self, wanted: &Wanted) -> impl Iterator<Item = Cut> {
-        let cut = |sysctl, wanted, granted| (granted < wanted).then_some(Cut { sysctl, wanted, granted });
+    pub(crate) fn reduced_buffers(&self, wanted: &SocketConfig) -> impl Iterator<Item = ReducedBuffer> {
+        let cut = |sysctl, wanted, granted| (granted < wanted).then_some(ReducedBuffer { sysctl, wanted, granted });
         [
             cut("net.core.rmem_max", wanted.receive_buffer, self.receive_buffer),
             cut("net.core.wmem_max", wanted.send_buffer, self.send_buffer),
@@ -130,7 +130,7 @@ impl Socket {
 
     /// Datagrams that found the receive buffer full; of an old kernel, as far as later ones have told.
     pub(crate) fn drops(&self) -> u64 {
-        if let Some(count) = drops_of(self.fd.as_fd()) {
+        if let Some(count) = kernel_drops(self.fd.as_fd()) {
             self.note_drops(count);
         }
         self.drops.load(Ordering::Relaxed)
@@ -162,7 +162,7 @@ impl AsFd for Socket {
     }
 }
 
-fn bind(fd: BorrowedFd<'_>, wanted: &Wanted) -> io::Result<SocketAddr> {
+fn bind(fd: BorrowedFd<'_>, wanted: &SocketConfig) -> io::Result<SocketAddr> {
     let mut address = wanted.address;
     match wanted.ports.clone().filter(|_| address.port() == 0) {
         None => rustix::net::bind(fd, &address)?,
@@ -182,26 +182,26 @@ fn bind(fd: BorrowedFd<'_>, wanted: &Wanted) -> io::Result<SocketAddr> {
 }
 
 /// One of the two buffers of a socket.
-enum Buffer {
+enum SocketBuffer {
     Receive,
     Send,
 }
 
-impl Buffer {
+impl SocketBuffer {
     /// Asks for so many bytes, past the system's limit if this process may. What was granted; the kernel counts its own
     /// records too, and doubles for that.
     fn ask(&self, fd: BorrowedFd<'_>, bytes: usize) -> io::Result<usize> {
         let (force, plain) = match self {
-            Buffer::Receive => (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
-            Buffer::Send => (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
+            SocketBuffer::Receive => (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
+            SocketBuffer::Send => (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
         };
         let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX / 2).min(libc::c_int::MAX / 2);
         if set(fd, libc::SOL_SOCKET, force, bytes).is_err() {
             set(fd, libc::SOL_SOCKET, plain, bytes)?;
         }
         let granted = match self {
-            Buffer::Receive => rustix::net::sockopt::socket_recv_buffer_size(fd)?,
-            Buffer::Send => rustix::net::sockopt::socket_send_buffer_size(fd)?,
+            SocketBuffer::Receive => rustix::net::sockopt::socket_recv_buffer_size(fd)?,
+            SocketBuffer::Send => rustix::net::sockopt::socket_send_buffer_size(fd)?,
         };
         Ok(granted / 2)
     }
@@ -215,7 +215,7 @@ fn set(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: libc::c
 }
 
 /// The kernel's count of datagrams that found no room.
-fn drops_of(fd: BorrowedFd<'_>) -> Option<u32> {
+fn kernel_drops(fd: BorrowedFd<'_>) -> Option<u32> {
     let mut numbers = [0u32; libc::SK_MEMINFO_DROPS as usize + 1];
     let mut length = size_of_val(&numbers) as libc::socklen_t;
     let at = (&raw mut numbers).cast();
@@ -226,8 +226,8 @@ fn drops_of(fd: BorrowedFd<'_>) -> Option<u32> {
 }
 
 #[cfg(test)]
-pub(crate) fn plain(address: &str) -> Wanted {
-    Wanted {
+pub(crate) fn test_config(address: &str) -> SocketConfig {
+    SocketConfig {
         address: address.parse().unwrap(),
         ports: None,
         is_shared: false,
@@ -244,10 +244,10 @@ mod tests {
 
     #[test]
     fn a_port_is_taken_from_the_range_until_none_is_left() {
-        let first = Socket::open(&plain("127.0.0.1:0")).unwrap();
+        let first = Socket::open(&test_config("127.0.0.1:0")).unwrap();
         let port = first.local().port();
         assert_ne!(port, 0);
-        let within = |ports| Socket::open(&Wanted { ports: Some(ports), ..plain("127.0.0.1:0") });
+        let within = |ports| Socket::open(&SocketConfig { ports: Some(ports), ..test_config("127.0.0.1:0") });
         assert_eq!(within(port..=port).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(first);
         assert_eq!(within(port..=port).unwrap().local().port(), port);
@@ -255,25 +255,28 @@ mod tests {
 
     #[test]
     fn a_shared_port_is_bound_twice_and_another_is_not() {
-        let shared = |address: &str| Socket::open(&Wanted { is_shared: true, ..plain(address) });
+        let shared = |address: &str| Socket::open(&SocketConfig { is_shared: true, ..test_config(address) });
         let first = shared("127.0.0.1:0").unwrap();
         let again = first.local().to_string();
         assert!(shared(&again).is_ok());
-        assert_eq!(Socket::open(&plain(&again)).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(Socket::open(&test_config(&again)).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     }
 
     #[test]
     fn a_buffer_that_was_cut_names_what_cut_it() {
-        let wanted = Wanted { receive_buffer: 4096, send_buffer: usize::MAX, ..plain("127.0.0.1:0") };
+        let wanted = SocketConfig { receive_buffer: 4096, send_buffer: usize::MAX, ..test_config("127.0.0.1:0") };
         let socket = Socket::open(&wanted).unwrap();
-        let cuts: Vec<Cut> = socket.cuts(&wanted).collect();
-        assert_eq!((cuts.len(), cuts[0].sysctl, cuts[0].wanted), (1, "net.core.wmem_max", usize::MAX));
-        assert!(cuts[0].granted >= 4096 && socket.receive_buffer() >= 4096);
+        let reduced_buffers: Vec<ReducedBuffer> = socket.reduced_buffers(&wanted).collect();
+        assert_eq!(
+            (reduced_buffers.len(), reduced_buffers[0].sysctl, reduced_buffers[0].wanted),
+            (1, "net.core.wmem_max", usize::MAX)
+        );
+        assert!(reduced_buffers[0].granted >= 4096 && socket.receive_buffer() >= 4096);
     }
 
     #[test]
     fn drops_are_counted_across_the_wrap() {
-        let socket = Socket::open(&plain("[::1]:0")).unwrap();
+        let socket = Socket::open(&test_config("[::1]:0")).unwrap();
         let drops = || socket.drops.load(Ordering::Relaxed);
         socket.note_drops(7);
         socket.note_drops(5);

@@ -1,4 +1,4 @@
-//! What remains of a connection when its queue pair is done with it: late packets are answered until its peer knows the end.
+//! What closing of a connection when its queue pair is done with it: late packets are answered until its peer knows the end.
 //!
 //! All of its work is flushed, so nothing here touches memory or completes. The device forgets it when it is over.
 #![forbid(unsafe_code)]
@@ -10,47 +10,51 @@ use dapl::provider::ConnId;
 use parking_lot::Mutex;
 
 use crate::device::Device;
-use crate::net::errors::Missed;
+use crate::net::errors::DeliveryError;
 use crate::net::receive::Packets;
 use crate::proto::Nanos;
 use crate::proto::conn::Config;
 use crate::proto::schedule::{Outlook, Turn};
-use crate::qp::host::{Nobody, World};
-use crate::qp::pair::{Opened, Pair};
-use crate::qp::transport::Line;
+use crate::qp::handler::{ConnectionHandler, ConnectionParams};
+use crate::qp::host::{NoHost, QpContext};
+use crate::qp::transport::Transport;
 
 /// A connection that has ended here.
-pub(crate) struct Remains {
+pub(crate) struct ClosingConnection {
     device: std::sync::Weak<Device>,
-    world: World,
-    line: Mutex<Line>,
+    context: QpContext,
+    transport: Mutex<Transport>,
 }
 
-impl Remains {
+impl ClosingConnection {
     /// The device has it from now on, unless nothing more needs an answer.
-    pub(crate) fn leave(device: &Arc<Device>, world: &World, line: Line, now: Nanos) {
-        let number = line.number;
-        if line.link.is_over() {
-            return device.forget(number);
+    pub(crate) fn start(device: &Arc<Device>, context: &QpContext, transport: Transport, now: Nanos) {
+        let number = transport.number;
+        if transport.conn.is_over() {
+            return device.free_number(number);
         }
-        let outlook = line.outlook(now);
-        let remains = Remains { device: Arc::downgrade(device), world: world.bare(), line: Mutex::new(line) };
-        device.hand_on(number, Arc::new(remains), &outlook);
+        let outlook = transport.outlook(now);
+        let closing = ClosingConnection {
+            device: Arc::downgrade(device),
+            context: context.without_queues(),
+            transport: Mutex::new(transport),
+        };
+        device.replace_handler(number, Arc::new(closing), &outlook);
     }
 
-    /// Does something with the line, if it is this one, and says what it wants next.
-    fn with(&self, now: Nanos, number: u32, work: impl FnOnce(&mut Line)) -> Outlook {
-        let mut line = self.line.lock();
-        if line.number != number {
+    /// Does something with the transport, if it is this one, and says what it wants next.
+    fn with(&self, now: Nanos, number: u32, work: impl FnOnce(&mut Transport)) -> Outlook {
+        let mut transport = self.transport.lock();
+        if transport.number != number {
             return Outlook::default();
         }
-        work(&mut line);
-        if !line.link.is_over() {
-            return line.outlook(now);
+        work(&mut transport);
+        if !transport.conn.is_over() {
+            return transport.outlook(now);
         }
-        drop(line);
+        drop(transport);
         if let Some(device) = self.device.upgrade() {
-            device.forget(number);
+            device.free_number(number);
         }
         Outlook::default()
     }
@@ -58,41 +62,47 @@ impl Remains {
 
 /// The consumer ended a connection between hearing that it stands and its opening: the peer hears that it stood, and has ended.
 #[cold]
-pub(crate) fn turn_away(device: &Arc<Device>, config: &Config, world: &World, opened: Opened, now: Nanos) {
-    let mut line = Line::new(config, opened, now);
-    line.link.abort(now, &mut Nobody);
-    line.transmit(now, &mut Nobody, world);
-    Remains::leave(device, world, line, now);
+pub(crate) fn reset_new(
+    device: &Arc<Device>,
+    config: &Config,
+    context: &QpContext,
+    opened: ConnectionParams,
+    now: Nanos,
+) {
+    let mut transport = Transport::new(config, opened, now);
+    transport.conn.abort(now, &mut NoHost);
+    transport.transmit(now, &mut NoHost, context);
+    ClosingConnection::start(device, context, transport, now);
 }
 
-impl Pair for Remains {
+impl ConnectionHandler for ClosingConnection {
     /// The peer was told.
-    fn shut(&self) {}
+    fn shut_down(&self) {}
 
     fn connecting(&self, _: u32, _: ConnId) {}
 
-    fn open(&self, _: Nanos, _: Opened) -> Option<Outlook> {
+    fn open(&self, _: Nanos, _: ConnectionParams) -> Option<Outlook> {
         None
     }
 
     fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: Packets<'_>) -> Outlook {
-        self.with(now, number, |line| line.receive(now, from, packets, &mut Nobody))
+        self.with(now, number, |transport| transport.receive(now, from, packets, &mut NoHost))
     }
 
     fn transmit(&self, now: Nanos, number: u32, _: Turn) -> Outlook {
-        self.with(now, number, |line| _ = line.transmit(now, &mut Nobody, &self.world))
+        self.with(now, number, |transport| _ = transport.transmit(now, &mut NoHost, &self.context))
     }
 
     fn on_time(&self, now: Nanos, number: u32) -> Outlook {
-        self.with(now, number, |line| line.link.on_time(now, &mut Nobody))
+        self.with(now, number, |transport| transport.conn.on_time(now, &mut NoHost))
     }
 
     fn sends_to(&self, peer: SocketAddr) -> bool {
-        self.line.lock().sends_to(peer)
+        self.transport.lock().sends_to(peer)
     }
 
-    fn did_not_arrive(&self, now: Nanos, number: u32, missed: &Missed) -> Outlook {
-        self.with(now, number, |line| line.hint(now, missed))
+    fn on_delivery_error(&self, now: Nanos, number: u32, error: &DeliveryError) -> Outlook {
+        self.with(now, number, |transport| transport.on_delivery_error(now, error))
     }
 
     fn end(&self, _: u32) -> bool {

@@ -12,33 +12,33 @@ use dapl::runtime::cancel;
 use dapl::runtime::sync::{Lasting, LastingGuard};
 use dapl::runtime::thread;
 
-use super::Core;
-use crate::counters::Tally;
+use super::QpCore;
+use crate::counters::IaCounters;
 
 /// The queue pairs of open IAs, each with the process that opened it.
-type Open = Vec<(u32, Weak<Tally<Core>>)>;
+type OpenIas = Vec<(u32, Weak<IaCounters<QpCore>>)>;
 
-static OPEN: Lasting<Open> = Lasting::new(Vec::new());
+static OPEN_IAS: Lasting<OpenIas> = Lasting::new(Vec::new());
 
 /// An IA is open.
-pub(crate) fn remember(tally: &Arc<Tally<Core>>) {
+pub(crate) fn register(counters: &Arc<IaCounters<QpCore>>) {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
         thread::at_fork(lock, release);
         thread::at_exit(reset_all);
     });
-    let mut open = OPEN.lock();
+    let mut open = OPEN_IAS.lock();
     open.retain(|(_, known)| known.strong_count() > 0);
-    open.push((std::process::id(), Arc::downgrade(tally)));
+    open.push((std::process::id(), Arc::downgrade(counters)));
 }
 
 thread_local! {
-    static HELD: RefCell<Option<LastingGuard<Open>>> = const { RefCell::new(None) };
+    static HELD: RefCell<Option<LastingGuard<OpenIas>>> = const { RefCell::new(None) };
 }
 
 /// Before a fork: the child must not find the lock taken by a thread that it does not have.
 extern "C" fn lock() {
-    drop(HELD.try_with(|held| held.replace(Some(OPEN.lock()))));
+    drop(HELD.try_with(|held| held.replace(Some(OPEN_IAS.lock()))));
 }
 
 extern "C" fn release() {
@@ -47,15 +47,15 @@ extern "C" fn release() {
 
 extern "C" fn reset_all() {
     let _deferral = cancel::defer();
-    let Some(open) = OPEN.try_lock() else { return };
-    let ours = open.iter().filter(|(pid, _)| *pid == std::process::id());
-    let tallies: Vec<_> = ours.filter_map(|(_, tally)| tally.upgrade()).collect();
+    let Some(open) = OPEN_IAS.try_lock() else { return };
+    let own = open.iter().filter(|(pid, _)| *pid == std::process::id());
+    let open_ias: Vec<_> = own.filter_map(|(_, counters)| counters.upgrade()).collect();
     drop(open);
-    if tallies.is_empty() {
+    if open_ias.is_empty() {
         return;
     }
     // The thread-local variables of the exiting thread are gone by now, and the batch that packets are built in is one.
-    let all = move || tallies.iter().flat_map(|tally| tally.present_soon()).for_each(|qp| qp.exit());
+    let all = move || open_ias.iter().flat_map(|counters| counters.try_live()).for_each(|qp| qp.exit());
     if let Ok(thread) = thread::spawn("dapl-exit", all) {
         // It does not panic; if it did, it is over as well.
         let _ = thread.join();

@@ -1,7 +1,7 @@
 //! What a connection asks of its queue pair: memory to be touched, receives out of a shared queue, completions to be handed up.
 //!
 //! Copies are raw, and each holds its registration for its own time: no reference to memory of the consumer's ever exists. What
-//! is told of a connection that has ended goes nowhere: [`Nobody`]. Takes no lock of a queue pair; it is called under one.
+//! is told of a connection that has ended goes nowhere: [`NoHost`]. Takes no lock of a queue pair; it is called under one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,48 +25,53 @@ pub(crate) type MwCore = dapl_software::memory::window::WindowCore<Regions>;
 
 /// What is kept with a request that is posted.
 #[derive(Debug)]
-pub(crate) struct Request {
+pub(crate) struct WorkRequest {
     pub(crate) segments: Segments,
     token: Token,
     suppress: bool,
-    task: Task,
+    kind: RequestKind,
 }
 
 /// What a request does when its turn comes, beyond moving bytes.
 #[derive(Debug)]
-enum Task {
+enum RequestKind {
     Transfer,
     /// The move of a window that has this number.
-    Move(Arc<MwCore>, u64),
+    Bind(Arc<MwCore>, u64),
     /// It cannot be carried out.
     Fail(Status),
 }
 
-impl Request {
+impl WorkRequest {
     pub(crate) fn new(wr: &SendWr<'_>) -> Self {
-        Request { segments: Segments::new(wr.segments), token: wr.token, suppress: wr.suppress, task: Task::Transfer }
+        WorkRequest {
+            segments: Segments::new(wr.segments),
+            token: wr.token,
+            suppress: wr.suppress,
+            kind: RequestKind::Transfer,
+        }
     }
 
     /// A bind or unbind that the window takes in now, and its key.
-    pub(crate) fn of_window(
+    pub(crate) fn bind(
         window: &Arc<MwCore>,
         wanted: Option<BindRequest>,
         wr: &BindWr,
     ) -> dapl::error::Result<(Self, u32)> {
         let (number, key) = window.post(wanted)?;
-        let task = Task::Move(window.clone(), number);
-        Ok((Request { segments: Segments::default(), token: wr.token, suppress: wr.suppress, task }, key))
+        let kind = RequestKind::Bind(window.clone(), number);
+        Ok((WorkRequest { segments: Segments::default(), token: wr.token, suppress: wr.suppress, kind }, key))
     }
 
     /// At its turn it fails.
-    pub(crate) fn doomed(self, status: Status) -> Self {
-        Request { task: Task::Fail(status), ..self }
+    pub(crate) fn failing(self, status: Status) -> Self {
+        WorkRequest { kind: RequestKind::Fail(status), ..self }
     }
 }
 
 /// What is kept with a receive.
 #[derive(Debug)]
-pub(crate) struct Recv {
+pub(crate) struct RecvRequest {
     pub(crate) segments: Segments,
     pub(crate) token: Token,
 }
@@ -74,9 +79,9 @@ pub(crate) struct Recv {
 /// Where receives come from, if the queue pair has no queue of its own.
 pub(crate) type Pool = dapl_software::srq::Pool<dyn SrqWaiter, Job>;
 
-/// The world of one queue pair.
+/// The context of one queue pair.
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct QpContext {
     pub(crate) regions: Arc<Regions>,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) ep: ObjectId,
@@ -91,11 +96,11 @@ pub(crate) struct World {
     pub(crate) request_cq: Option<Arc<CqCore>>,
 }
 
-impl World {
+impl QpContext {
     /// The same memory, and nobody who hears of completions.
-    pub(crate) fn bare(&self) -> World {
+    pub(crate) fn without_queues(&self) -> QpContext {
         let (regions, jobs) = (self.regions.clone(), self.jobs.clone());
-        World {
+        QpContext {
             regions,
             jobs,
             ep: self.ep,
@@ -116,8 +121,8 @@ impl World {
     }
 
     /// A window whose move was flushed is not bound, even if it had had its turn.
-    pub(crate) fn complete_request(&self, request: &Request, status: Status, bytes: u64) {
-        if let (Task::Move(window, number), Status::Flushed) = (&request.task, status) {
+    pub(crate) fn complete_request(&self, request: &WorkRequest, status: Status, bytes: u64) {
+        if let (RequestKind::Bind(window, number), Status::Flushed) = (&request.kind, status) {
             window.flush(*number);
         }
         if let Some(cq) = self.request_cq.as_ref().filter(|_| status != Status::Success || !request.suppress) {
@@ -164,17 +169,17 @@ impl World {
 }
 
 /// Where in a request's memory bytes from the network go.
-fn scatter(world: &World, pd: u32, list: &Segments, offset: u32, bytes: &[u8]) -> Result<(), Status> {
+fn scatter(context: &QpContext, pd: u32, list: &Segments, offset: u32, bytes: &[u8]) -> Result<(), Status> {
     // SAFETY: a slice of our own; the receive's memory is checked and held piece by piece.
-    unsafe { scatter_gather::scatter(&*world.regions, pd, list, offset.into(), bytes.as_ptr(), bytes.len()) }
+    unsafe { scatter_gather::scatter(&*context.regions, pd, list, offset.into(), bytes.as_ptr(), bytes.len()) }
 }
 
-impl Driver for World {
-    type Request = Request;
-    type Recv = Recv;
+impl Driver for QpContext {
+    type Request = WorkRequest;
+    type Recv = RecvRequest;
 }
 
-impl Host<World> for &World {
+impl Host<QpContext> for &QpContext {
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
         let range = Region { address, length: length.into() };
         self.regions.allows(key, self.pd, range, AccessRight::remote(write))
@@ -189,22 +194,22 @@ impl Host<World> for &World {
         if is_copied { Ok(()) } else { Err(Refusal::Access) }
     }
 
-    fn put_recv(&mut self, recv: &Recv, offset: u32, bytes: &[u8]) -> Result<(), Status> {
+    fn put_recv(&mut self, recv: &RecvRequest, offset: u32, bytes: &[u8]) -> Result<(), Status> {
         scatter(self, self.recv_pd, &recv.segments, offset, bytes)
     }
 
-    fn put_read(&mut self, request: &Request, offset: u32, bytes: &[u8]) -> Result<(), Status> {
+    fn put_read(&mut self, request: &WorkRequest, offset: u32, bytes: &[u8]) -> Result<(), Status> {
         scatter(self, self.pd, &request.segments, offset, bytes)
     }
 
-    fn take_shared(&mut self) -> Option<(Recv, u64)> {
+    fn take_shared(&mut self) -> Option<(RecvRequest, u64)> {
         let pool = self.pool.as_ref()?;
         let SrqRecv { segments, cookie } = pool.srq.take(&pool.waiter)?;
         let length = segments.total();
         let taken = self.taken.load(Ordering::Relaxed) + 1;
         self.taken.store(taken, Ordering::Relaxed);
         self.most_taken.fetch_max(taken, Ordering::Relaxed);
-        Some((Recv { segments, token: Token { cookie, ..pool.token } }, length))
+        Some((RecvRequest { segments, token: Token { cookie, ..pool.token } }, length))
     }
 
     fn shared_left(&self) -> u32 {
@@ -217,19 +222,19 @@ impl Host<World> for &World {
         }
     }
 
-    fn turn(&mut self, request: &Request) -> Result<bool, Status> {
-        match &request.task {
-            Task::Transfer => Ok(true),
-            Task::Move(window, number) => window.execute(*number, self.pd),
-            Task::Fail(status) => Err(*status),
+    fn turn(&mut self, request: &WorkRequest) -> Result<bool, Status> {
+        match &request.kind {
+            RequestKind::Transfer => Ok(true),
+            RequestKind::Bind(window, number) => window.execute(*number, self.pd),
+            RequestKind::Fail(status) => Err(*status),
         }
     }
 
-    fn request_done(&mut self, request: Request, status: Status, bytes: u64) {
+    fn request_done(&mut self, request: WorkRequest, status: Status, bytes: u64) {
         self.complete_request(&request, status, bytes);
     }
 
-    fn recv_done(&mut self, recv: Recv, status: Status, bytes: u64, solicited: bool) {
+    fn recv_done(&mut self, recv: RecvRequest, status: Status, bytes: u64, solicited: bool) {
         if self.pool.is_some() {
             let taken = self.taken.load(Ordering::Relaxed);
             self.taken.store(taken.saturating_sub(1), Ordering::Relaxed);
@@ -238,11 +243,11 @@ impl Host<World> for &World {
     }
 }
 
-/// The world of a connection whose queue pair is done with it: nothing may be touched, and nobody hears of anything.
+/// The context of a connection whose queue pair is done with it: nothing may be touched, and nobody hears of anything.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Nobody;
+pub(crate) struct NoHost;
 
-impl Host<World> for Nobody {
+impl Host<QpContext> for NoHost {
     fn may_touch(&mut self, _: u32, _: u64, _: u32, _: bool) -> bool {
         false
     }
@@ -251,15 +256,15 @@ impl Host<World> for Nobody {
         Err(Refusal::Access)
     }
 
-    fn put_recv(&mut self, _: &Recv, _: u32, _: &[u8]) -> Result<(), Status> {
+    fn put_recv(&mut self, _: &RecvRequest, _: u32, _: &[u8]) -> Result<(), Status> {
         Err(Status::Flushed)
     }
 
-    fn put_read(&mut self, _: &Request, _: u32, _: &[u8]) -> Result<(), Status> {
+    fn put_read(&mut self, _: &WorkRequest, _: u32, _: &[u8]) -> Result<(), Status> {
         Err(Status::Flushed)
     }
 
-    fn take_shared(&mut self) -> Option<(Recv, u64)> {
+    fn take_shared(&mut self) -> Option<(RecvRequest, u64)> {
         None
     }
 
@@ -267,11 +272,11 @@ impl Host<World> for Nobody {
         0
     }
 
-    fn turn(&mut self, _: &Request) -> Result<bool, Status> {
+    fn turn(&mut self, _: &WorkRequest) -> Result<bool, Status> {
         Err(Status::Flushed)
     }
 
-    fn request_done(&mut self, _: Request, _: Status, _: u64) {}
+    fn request_done(&mut self, _: WorkRequest, _: Status, _: u64) {}
 
-    fn recv_done(&mut self, _: Recv, _: Status, _: u64, _: bool) {}
+    fn recv_done(&mut self, _: RecvRequest, _: Status, _: u64, _: bool) {}
 }

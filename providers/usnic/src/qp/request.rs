@@ -5,10 +5,10 @@ use dapl::error::{Error, Result};
 use dapl::provider::{ConnId, ConnRequest};
 
 use super::Qp;
-use crate::cm::Request;
+use crate::cm::ConnectionRequest;
 use crate::proto::setup::packets::Reason;
 
-impl ConnRequest for Request {
+impl ConnRequest for ConnectionRequest {
     type Qp = Qp;
 
     fn accept(self, qp: &Self::Qp, private_data: &[u8], conn: ConnId) -> Result<()> {

@@ -22,7 +22,7 @@ use zerocopy::IntoBytes;
 use self::doubles::*;
 use crate::adapter::Adapter;
 use crate::device::now;
-use crate::net::errors::Hint;
+use crate::net::errors::DeliveryErrorKind;
 use crate::proto::MILLIS;
 use crate::proto::schedule::Outlook;
 use crate::proto::setup::packets::Reason;
@@ -139,11 +139,11 @@ fn who_is_refused_without_a_packet_may_give_up_first() {
     for _ in 0..100 {
         let pair = Arc::new(Double::default());
         let number = client.cm.connect(pair.clone(), &spec, conn(1), CAPS).unwrap();
-        client.cm.give_up(number);
+        client.cm.cancel(number);
         // By one of the two, and once.
         client.connect(&client, 7, conn(2));
         while client.event() != (conn(2), "rejected") {}
-        assert!(client.device.table.find(number).is_none());
+        assert!(client.device.table.lookup(number).is_none());
     }
 }
 
@@ -158,7 +158,7 @@ fn who_gives_up_is_heard_of_and_hears_nothing() {
     let spec = ConnectSpec { address: &address, qual: 7, private_data: b"may I?" };
     let number = client.cm.connect(pair.clone(), &spec, conn(1), CAPS).unwrap();
     let request = server.request();
-    client.cm.give_up(number);
+    client.cm.cancel(number);
     // The word is on its way; an accept that was faster meets nobody, and is told so.
     request.accept_into(Arc::new(Double::default()), b"", conn(2), CAPS).unwrap();
     assert_eq!(server.event(), (conn(2), "accept failed"));
@@ -176,11 +176,11 @@ fn an_accept_that_is_taken_back_is_a_rejection() {
     let number = {
         let progress = server.progress.pass.lock();
         let number = request.accept_into(Arc::new(Double::default()), b"", conn(2), CAPS).unwrap();
-        server.cm.give_up(number);
+        server.cm.cancel(number);
         drop(progress);
         number
     };
-    assert!(server.device.table.find(number).is_none());
+    assert!(server.device.table.lookup(number).is_none());
     let (news, _) = client.above.ear.wait(|word| match word {
         Word::Event(_, news) => Some(*news),
         Word::Established(..) => Some("established"),
@@ -224,9 +224,9 @@ fn deadlines_are_met_though_nobody_polls() {
     for _ in 0..3 {
         *ours.deadline.lock().unwrap() = Some(now() + 3 * MILLIS);
         let opened = ours.opened.lock().unwrap();
-        let plan = opened.as_ref().unwrap().plan.clone();
+        let next_turn = opened.as_ref().unwrap().next_turn.clone();
         drop(opened);
-        client.device.wants(ours.number(), &plan, &ours.outlook());
+        client.device.schedule(ours.number(), &next_turn, &ours.outlook());
         ours.ear.wait(|word| (*word == Word::OnTime).then_some(()));
     }
 }
@@ -286,11 +286,11 @@ fn who_polls_while_bytes_are_put_into_their_place_finds_them_complete() {
 #[test]
 fn a_deadline_that_a_poller_leaves_is_met() {
     let ((client, ours), _server) = connected("");
-    let plan = ours.opened.lock().unwrap().as_ref().unwrap().plan.clone();
+    let next_turn = ours.opened.lock().unwrap().as_ref().unwrap().next_turn.clone();
     for is_told in [true, false] {
         client.progress.poll(true);
         *ours.deadline.lock().unwrap() = Some(now() + 5 * MILLIS);
-        client.device.wants(ours.number(), &plan, &ours.outlook());
+        client.device.schedule(ours.number(), &next_turn, &ours.outlook());
         client.progress.poll(true);
         if is_told {
             client.progress.stop_polling();
@@ -331,12 +331,12 @@ fn a_peer_that_is_gone_is_hinted_at() {
     for _ in 0..1000 {
         ours.post(&client.device, b"anybody?");
         ours.ear.wait(|word| matches!(word, Word::Turn(_)).then_some(()));
-        if ours.ear.has(|word| (*word == Word::Missed(Hint::PortClosed)).then_some(())).is_some() {
+        if ours.ear.has(|word| (*word == Word::DeliveryError(DeliveryErrorKind::PortClosed)).then_some(())).is_some() {
             return;
         }
         std::thread::yield_now();
     }
-    ours.ear.wait(|word| (*word == Word::Missed(Hint::PortClosed)).then_some(()));
+    ours.ear.wait(|word| (*word == Word::DeliveryError(DeliveryErrorKind::PortClosed)).then_some(()));
 }
 
 #[test]
@@ -356,11 +356,11 @@ fn what_is_of_no_connection_is_counted_and_left_alone() {
         stranger.send_to(bytes, to).unwrap();
     }
     let mut left = LONG.as_millis();
-    while client.device.strays() < 4 && left > 0 {
+    while client.device.unmatched() < 4 && left > 0 {
         std::thread::sleep(Duration::from_millis(1));
         left -= 1;
     }
-    assert_eq!(client.device.strays(), 4);
+    assert_eq!(client.device.unmatched(), 4);
     assert!(ours.ear.has(packet).is_none());
 }
 
@@ -368,18 +368,18 @@ fn what_is_of_no_connection_is_counted_and_left_alone() {
 fn a_connection_that_is_handed_on_is_another_ones() {
     let ((client, ours), (server, theirs)) = connected("");
     let heir = Arc::new(Double::default());
-    client.device.hand_on(ours.number(), heir.clone(), &Outlook::default());
+    client.device.replace_handler(ours.number(), heir.clone(), &Outlook::default());
     theirs.post(&server.device, b"late");
     assert_eq!(heir.ear.wait(packet).0, b"late");
-    client.device.forget(ours.number());
-    let before = client.device.strays();
+    client.device.free_number(ours.number());
+    let before = client.device.unmatched();
     theirs.post(&server.device, b"too late");
     let mut left = LONG.as_millis();
-    while client.device.strays() == before && left > 0 {
+    while client.device.unmatched() == before && left > 0 {
         std::thread::sleep(Duration::from_millis(1));
         left -= 1;
     }
-    assert_eq!(client.device.strays(), before + 1);
+    assert_eq!(client.device.unmatched(), before + 1);
     assert!(heir.ear.has(packet).is_none());
 }
 

@@ -13,16 +13,16 @@ use zerocopy::IntoBytes;
 
 use crate::Usnic;
 use crate::adapter::Adapter;
-use crate::cm::{QpCaps, Request};
+use crate::cm::{ConnectionRequest, QpCaps};
 use crate::device::Device;
-use crate::net::errors::{Hint, Missed};
-use crate::net::name::Name;
+use crate::net::errors::{DeliveryError, DeliveryErrorKind};
 use crate::net::receive::Packets;
 use crate::net::send::Batch;
+use crate::net::sockaddr::SockAddr;
 use crate::proto::Nanos;
 use crate::proto::schedule::{Outlook, Turn};
 use crate::proto::wire::{Head, Kind};
-use crate::qp::pair::{Opened, Pair};
+use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 
 /// Longer than anything here takes, if it comes at all.
 pub(super) const LONG: Duration = Duration::from_secs(20);
@@ -39,7 +39,7 @@ pub(super) enum Word {
     OnTime,
     Opened,
     Ended(u32),
-    Missed(Hint),
+    DeliveryError(DeliveryErrorKind),
 }
 
 /// What was heard, by which thread, and who waits for more.
@@ -95,12 +95,17 @@ pub(super) fn packet(word: &Word) -> Option<Vec<u8>> {
 #[derive(Default)]
 pub(super) struct Above {
     pub(super) ear: Ear,
-    pub(super) requests: Mutex<Vec<Request>>,
+    pub(super) requests: Mutex<Vec<ConnectionRequest>>,
     pub(super) is_full: bool,
 }
 
 impl CmSink<Usnic> for Above {
-    fn request(&self, _: ObjectId, request: Request, info: RequestInfo) -> std::result::Result<(), Request> {
+    fn request(
+        &self,
+        _: ObjectId,
+        request: ConnectionRequest,
+        info: RequestInfo,
+    ) -> std::result::Result<(), ConnectionRequest> {
         if self.is_full {
             return Err(request);
         }
@@ -129,7 +134,7 @@ impl CmSink<Usnic> for Above {
 #[derive(Default)]
 pub(super) struct Double {
     pub(super) ear: Ear,
-    pub(super) opened: Mutex<Option<Opened>>,
+    pub(super) opened: Mutex<Option<ConnectionParams>>,
     /// Packets that wait for a turn.
     pub(super) queue: Mutex<Vec<Vec<u8>>>,
     pub(super) deadline: Mutex<Option<Nanos>>,
@@ -152,7 +157,7 @@ impl Double {
         let terms = &opened.agreed.terms;
         let head = Head::new(Kind::Ack, 0, terms.peer_conn, terms.peer_token);
         self.queue.lock().unwrap().push([head.as_bytes(), body].concat());
-        device.wants(opened.number, &opened.plan, &self.outlook());
+        device.schedule(opened.number, &opened.next_turn, &self.outlook());
     }
 
     pub(super) fn number(&self) -> u32 {
@@ -160,10 +165,10 @@ impl Double {
     }
 }
 
-impl Pair for Double {
+impl ConnectionHandler for Double {
     fn connecting(&self, _: u32, _: ConnId) {}
 
-    fn open(&self, _: Nanos, opened: Opened) -> Option<Outlook> {
+    fn open(&self, _: Nanos, opened: ConnectionParams) -> Option<Outlook> {
         *self.opened.lock().unwrap() = Some(opened);
         self.ear.hear(Word::Opened);
         Some(self.outlook())
@@ -176,13 +181,13 @@ impl Pair for Double {
 
     fn transmit(&self, _: Nanos, _: u32, turn: Turn) -> Outlook {
         let opened = self.opened.lock().unwrap();
-        if let Some(Opened { agreed, socket, .. }) = &*opened {
+        if let Some(ConnectionParams { agreed, socket, .. }) = &*opened {
             let mut batch = Batch::default();
             for packet in self.queue.lock().unwrap().drain(..) {
                 batch.own().extend(packet);
                 batch.end_packet();
             }
-            batch.send(socket, &Name::of(agreed.terms.peer));
+            batch.send(socket, &SockAddr::of(agreed.terms.peer));
         }
         self.ear.hear(Word::Turn(turn));
         drop(opened);
@@ -200,8 +205,8 @@ impl Pair for Double {
         self.opened.lock().unwrap().as_ref().is_some_and(|opened| opened.agreed.terms.peer == peer)
     }
 
-    fn did_not_arrive(&self, _: Nanos, _: u32, missed: &Missed) -> Outlook {
-        self.ear.hear(Word::Missed(missed.hint));
+    fn on_delivery_error(&self, _: Nanos, _: u32, missed: &DeliveryError) -> Outlook {
+        self.ear.hear(Word::DeliveryError(missed.kind));
         self.outlook()
     }
 
@@ -210,7 +215,7 @@ impl Pair for Double {
         true
     }
 
-    fn shut(&self) {
+    fn shut_down(&self) {
         self.ear.hear(Word::Ended(0));
     }
 }
@@ -254,7 +259,7 @@ impl Ia {
         pair
     }
 
-    pub(super) fn request(&self) -> Request {
+    pub(super) fn request(&self) -> ConnectionRequest {
         self.above.ear.wait(|word| (*word == Word::Asked(b"may I?".to_vec())).then_some(()));
         self.above.requests.lock().unwrap().remove(0)
     }
@@ -274,7 +279,7 @@ impl std::ops::Deref for Ia {
 
 impl Drop for Ia {
     fn drop(&mut self) {
-        self.adapter.shut();
+        self.adapter.shut_down();
     }
 }
 

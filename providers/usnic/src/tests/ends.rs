@@ -33,7 +33,7 @@ fn an_abort_flushes_here_at_once_and_there_soon() {
 fn who_ends_it_before_it_could_open_tells_the_peer() {
     let (a, b) = (Side::open(), Side::open());
     let (qa, qb) = (a.qp(), b.qp());
-    let [na, nb] = [&a, &b].map(|side| side.ia.adapter.device.table.take(device::now()).unwrap());
+    let [na, nb] = [&a, &b].map(|side| side.ia.adapter.device.table.reserve(device::now()).unwrap());
     open((&b, &qb), (&a, &qa), nb, na, 2);
     qb.post_recv(&[], token(0)).unwrap();
     let opened = agreed((&a, &qa), (&b, &qb), na, nb, 1);
@@ -67,7 +67,7 @@ fn who_ends_what_is_just_being_opened_ends_it_on_both_sides() {
     for is_graceful in [true, false] {
         let (a, b) = (Side::open(), Side::open());
         let (qa, qb) = (a.qp(), b.qp());
-        let number = |side: &Side| side.ia.adapter.device.table.take(device::now()).unwrap();
+        let number = |side: &Side| side.ia.adapter.device.table.reserve(device::now()).unwrap();
         let (na, nb) = (number(&a), number(&b));
         qb.post_recv(&[], token(0)).unwrap();
         open((&b, &qb), (&a, &qa), nb, na, 2);
@@ -207,7 +207,7 @@ fn an_exit_acks_what_was_delivered_and_resets() {
     qa.post_recv(&[], token(3)).unwrap();
     qa.post_send(&wr(SEND, &[], 4)).unwrap();
     assert_eq!(b.completion(&a).token.cookie, 1);
-    b.ia.tally.present_soon().iter().for_each(|qp| qp.exit());
+    b.ia.counters.try_live().iter().for_each(|qp| qp.exit());
     let (sent, recv) = (a.completion(&b), a.completion(&b));
     assert_eq!((sent.token.cookie, sent.status), (4, Status::Success));
     assert_eq!((recv.token.cookie, recv.status), (3, Status::Flushed));

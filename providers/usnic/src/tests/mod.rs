@@ -19,8 +19,8 @@ use parking_lot::{Condvar, Mutex};
 use crate::device;
 use crate::proto::psn::Psn;
 use crate::proto::setup::{Agreed, Terms};
-use crate::qp::pair::{Opened, Pair};
-use crate::{Cq, Mr, Qp, Request, Usnic};
+use crate::qp::handler::{ConnectionHandler, ConnectionParams};
+use crate::{ConnectionRequest, Cq, Mr, Qp, Usnic};
 
 /// How long a test waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -33,7 +33,7 @@ struct Recorder {
 }
 
 impl CmSink<Usnic> for Recorder {
-    fn request(&self, _: ObjectId, request: Request, _: RequestInfo) -> Result<(), Request> {
+    fn request(&self, _: ObjectId, request: ConnectionRequest, _: RequestInfo) -> Result<(), ConnectionRequest> {
         Err(request)
     }
 
@@ -189,7 +189,7 @@ fn conn(attempt: u32) -> ConnId {
 
 /// Connects two queue pairs, as if a set-up had agreed on it: `a` knows the connection as attempt 1, `b` as 2.
 fn connect(a: (&Side, &Qp), b: (&Side, &Qp)) {
-    let number = |side: &Side| side.ia.adapter.device.table.take(device::now()).unwrap();
+    let number = |side: &Side| side.ia.adapter.device.table.reserve(device::now()).unwrap();
     let (na, nb) = (number(a.0), number(b.0));
     open(a, b, na, nb, 1);
     open(b, a, nb, na, 2);
@@ -209,15 +209,21 @@ fn open_after(
     before: impl FnOnce(&Qp),
 ) -> bool {
     let opened = agreed(side, other, ours, theirs, attempt);
-    let (device, plan) = (&side.0.ia.adapter.device, opened.plan.clone());
+    let (device, next_turn) = (&side.0.ia.adapter.device, opened.next_turn.clone());
     before(side.1);
     let outlook = side.1.0.open(device::now(), opened);
-    device.table.find(ours).unwrap().opens();
-    outlook.inspect(|outlook| device.wants(ours, &plan, outlook)).is_some()
+    device.table.lookup(ours).unwrap().set_established();
+    outlook.inspect(|outlook| device.schedule(ours, &next_turn, outlook)).is_some()
 }
 
 /// What a connection opens with that is agreed on.
-fn agreed((side, qp): (&Side, &Qp), (other, other_qp): (&Side, &Qp), ours: u32, theirs: u32, attempt: u32) -> Opened {
+fn agreed(
+    (side, qp): (&Side, &Qp),
+    (other, other_qp): (&Side, &Qp),
+    ours: u32,
+    theirs: u32,
+    attempt: u32,
+) -> ConnectionParams {
     let device = &side.ia.adapter.device;
     let token = |number: u32, attempt: u32| u64::from(number) << 32 | u64::from(attempt);
     let first = |attempt: u32| Psn(u32::MAX - 5 * attempt);
@@ -240,12 +246,12 @@ fn agreed((side, qp): (&Side, &Qp), (other, other_qp): (&Side, &Qp), ours: u32, 
         peer: other.ia.adapter.device.socket.local(),
     };
     qp.0.connecting(ours, conn(attempt));
-    let plan = device.table.put(ours, qp.0.clone());
-    Opened {
+    let next_turn = device.table.insert(ours, qp.0.clone());
+    ConnectionParams {
         number: ours,
         conn: conn(attempt),
         agreed: Agreed { terms, seal: None },
-        plan,
+        next_turn,
         socket: device.socket.clone(),
         ceiling: device.ceiling(),
         is_loopback: true,

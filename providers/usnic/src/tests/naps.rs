@@ -9,7 +9,7 @@ use super::doubles::*;
 use crate::cq::Cq;
 use crate::device;
 use crate::engine::jobs::Job;
-use crate::engine::polling::ACTIVE;
+use crate::engine::polling::POLL_LIFETIME;
 
 /// Nobody is notified.
 struct Silent;
@@ -44,9 +44,9 @@ fn stop_within_a_nap(ia: &Ia) {
         if naps {
             progress.stop_polling();
         } else {
-            device.jobs.push(Job::Look); // asleep without work, it does not see that this thread polls
+            device.jobs.push(Job::Wake); // asleep without work, it does not see that this thread polls
         }
-        if naps && device::now() <= begin + ACTIVE {
+        if naps && device::now() <= begin + POLL_LIFETIME {
             return;
         }
     }

@@ -10,8 +10,8 @@ use dapl::runtime::handle::ObjectId;
 use dapl::provider::ConnectionEvent;
 
 use super::doubles::*;
-use crate::cm::Request;
-use crate::net::socket::{Socket, Wanted, plain};
+use crate::cm::ConnectionRequest;
+use crate::net::socket::{Socket, SocketConfig, test_config};
 use crate::proto::setup::accept::Acceptor;
 use crate::proto::setup::connect::{Connector, Outcome};
 use crate::proto::setup::packets::Reason;
@@ -19,7 +19,7 @@ use crate::proto::setup::tests::Dice;
 use crate::proto::setup::{Config, Offer, Setup};
 
 /// A client without an IA: its request has come, and it is gone.
-fn dead_requester(server: &Ia) -> Request {
+fn dead_requester(server: &Ia) -> ConnectionRequest {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut dice = Dice::new(1);
     let setup = Arc::new(Setup::new(Config::default(), None));
@@ -135,7 +135,7 @@ fn a_process_that_shares_the_port_and_is_stopped_keeps_no_request() {
     let (here, there) = addresses();
     let shared = |port| {
         let address = (there.parse::<IpAddr>().unwrap(), port).into();
-        let wanted = Wanted { address, is_shared: true, ..plain("127.0.0.1:0") };
+        let wanted = SocketConfig { address, is_shared: true, ..test_config("127.0.0.1:0") };
         Socket::open(&wanted).unwrap()
     };
     let server = Ia::open(&there, "");

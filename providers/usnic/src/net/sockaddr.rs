@@ -3,28 +3,28 @@
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// Room for an address of either family, and how much of it counts.
+/// RawSockAddr for an address of either family, and how much of it counts.
 #[derive(Clone, Copy)]
-pub(crate) struct Name {
-    room: Room,
+pub(crate) struct SockAddr {
+    raw: RawSockAddr,
     length: libc::socklen_t,
 }
 
 /// Every field is plain numbers, so all of it is set at any time.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) union Room {
+pub(crate) union RawSockAddr {
     v4: libc::sockaddr_in,
     v6: libc::sockaddr_in6,
     bytes: [u8; size_of::<libc::sockaddr_in6>()],
 }
 
-impl Room {
+impl RawSockAddr {
     /// For the kernel to fill.
-    pub(crate) const EMPTY: Room = Room { bytes: [0; size_of::<libc::sockaddr_in6>()] };
+    pub(crate) const EMPTY: RawSockAddr = RawSockAddr { bytes: [0; size_of::<libc::sockaddr_in6>()] };
 }
 
-impl Name {
+impl SockAddr {
     pub(crate) fn of(address: SocketAddr) -> Self {
         match address {
             SocketAddr::V4(v4) => {
@@ -33,9 +33,9 @@ impl Name {
                 raw.sin_family = libc::AF_INET as libc::sa_family_t;
                 raw.sin_port = v4.port().to_be();
                 raw.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
-                let mut room = Room::EMPTY;
-                room.v4 = raw;
-                Name { room, length: size_of_val(&raw) as libc::socklen_t }
+                let mut storage = RawSockAddr::EMPTY;
+                storage.v4 = raw;
+                SockAddr { raw: storage, length: size_of_val(&raw) as libc::socklen_t }
             }
             SocketAddr::V6(v6) => {
                 // SAFETY: as above.
@@ -44,14 +44,14 @@ impl Name {
                 raw.sin6_port = v6.port().to_be();
                 raw.sin6_addr.s6_addr = v6.ip().octets();
                 raw.sin6_scope_id = v6.scope_id();
-                Name { room: Room { v6: raw }, length: size_of_val(&raw) as libc::socklen_t }
+                SockAddr { raw: RawSockAddr { v6: raw }, length: size_of_val(&raw) as libc::socklen_t }
             }
         }
     }
 
     /// For a call that reads it; it lives as long as `self`.
     pub(crate) fn as_ptr(&self) -> *const libc::sockaddr {
-        (&raw const self.room).cast()
+        (&raw const self.raw).cast()
     }
 
     pub(crate) fn len(&self) -> libc::socklen_t {
@@ -59,24 +59,24 @@ impl Name {
     }
 }
 
-impl std::fmt::Debug for Name {
+impl std::fmt::Debug for SockAddr {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::Debug::fmt(&read(&self.room, self.length), f)
+        std::fmt::Debug::fmt(&read(&self.raw, self.length), f)
     }
 }
 
 /// What the kernel has filled in; `None` for another family or too few bytes.
-pub(crate) fn read(room: &Room, length: libc::socklen_t) -> Option<SocketAddr> {
-    // SAFETY: both families begin with the same field, and the room is set from its first byte to its last.
-    let family = libc::c_int::from(unsafe { room.v4.sin_family });
+pub(crate) fn read(raw: &RawSockAddr, length: libc::socklen_t) -> Option<SocketAddr> {
+    // SAFETY: both families begin with the same field, and the raw is set from its first byte to its last.
+    let family = libc::c_int::from(unsafe { raw.v4.sin_family });
     if family == libc::AF_INET && length as usize >= size_of::<libc::sockaddr_in>() {
         // SAFETY: all of it is set.
-        let raw = unsafe { room.v4 };
+        let raw = unsafe { raw.v4 };
         let ip = Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes());
         Some(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into())
     } else if family == libc::AF_INET6 && length as usize >= size_of::<libc::sockaddr_in6>() {
         // SAFETY: all of it is set.
-        let raw = unsafe { room.v6 };
+        let raw = unsafe { raw.v6 };
         let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
         Some(SocketAddrV6::new(ip, u16::from_be(raw.sin6_port), 0, raw.sin6_scope_id).into())
     } else {
@@ -92,19 +92,19 @@ mod tests {
     fn an_address_comes_back_as_it_went() {
         for text in ["127.0.0.1:1", "192.0.2.255:65535", "[::1]:17471", "[2001:db8::1]:2"] {
             let address: SocketAddr = text.parse().unwrap();
-            let name = Name::of(address);
-            assert_eq!(read(&name.room, name.length), Some(address));
+            let name = SockAddr::of(address);
+            assert_eq!(read(&name.raw, name.length), Some(address));
         }
         let scoped: SocketAddr = SocketAddrV6::new("fe80::1".parse().unwrap(), 7, 0, 3).into();
-        assert_eq!(read(&Name::of(scoped).room, Name::of(scoped).length), Some(scoped));
+        assert_eq!(read(&SockAddr::of(scoped).raw, SockAddr::of(scoped).length), Some(scoped));
     }
 
     #[test]
     fn what_is_short_or_of_another_family_is_none() {
-        let v6 = Name::of("[::1]:1".parse().unwrap());
-        assert_eq!(read(&v6.room, v6.length - 1), None);
-        assert_eq!(read(&Room::EMPTY, v6.length), None);
-        let v4 = Name::of("1.2.3.4:1".parse().unwrap());
-        assert_eq!(read(&v4.room, v4.length - 1), None);
+        let v6 = SockAddr::of("[::1]:1".parse().unwrap());
+        assert_eq!(read(&v6.raw, v6.length - 1), None);
+        assert_eq!(read(&RawSockAddr::EMPTY, v6.length), None);
+        let v4 = SockAddr::of("1.2.3.4:1".parse().unwrap());
+        assert_eq!(read(&v4.raw, v4.length - 1), None);
     }
 }

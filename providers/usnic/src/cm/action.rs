@@ -7,16 +7,16 @@ use std::sync::Arc;
 use dapl::provider::{ConnId, ConnectionEvent, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 
-use super::secrets::Os;
+use super::secrets::OsRandom;
 use crate::device::Device;
-use crate::net::name::Name;
 use crate::net::send::Batch;
+use crate::net::sockaddr::SockAddr;
 use crate::net::socket::Socket;
 use crate::proto::setup::accept::RequestId;
 use crate::proto::setup::{Agreed, Offer};
-use crate::qp::pair::Pair;
+use crate::qp::handler::ConnectionHandler;
 
-/// What a queue pair brings into a connection.
+/// What a queue handler brings into a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct QpCaps {
     /// Reads outstanding at most: its own, and the peer's.
@@ -27,20 +27,20 @@ pub(crate) struct QpCaps {
 }
 
 /// What the engine does next, without the lock.
-pub(super) enum Act {
+pub(super) enum CmAction {
     /// Reports a request to its listener.
     Request(ObjectId, RequestId, RequestInfo),
     /// Opens a connection; packets of it have come already.
-    Establish(Established, Vec<(SocketAddr, Vec<u8>)>),
+    Establish(EstablishedConnection, Vec<(SocketAddr, Vec<u8>)>),
     /// Ends the attempt of this connection number, and reports it.
-    End(u32, Arc<dyn Pair>, ConnId, ConnectionEvent),
+    End(u32, Arc<dyn ConnectionHandler>, ConnId, ConnectionEvent),
 }
 
 /// A connection that is agreed on, and not reported yet.
-pub(super) struct Established {
+pub(super) struct EstablishedConnection {
     pub(super) number: u32,
     pub(super) conn: ConnId,
-    pub(super) pair: Arc<dyn Pair>,
+    pub(super) handler: Arc<dyn ConnectionHandler>,
     pub(super) agreed: Agreed,
     /// The passive side's.
     pub(super) private_data: Vec<u8>,
@@ -53,14 +53,14 @@ pub(super) fn offer(device: &Device, number: u32, caps: QpCaps, peer: SocketAddr
         ird: caps.ird,
         credits: caps.credits,
         window_kib: u16::try_from(device.socket.receive_buffer() >> 10).unwrap_or(u16::MAX).max(1),
-        mtu: u16::try_from(device.reach(peer).ceiling).unwrap_or(u16::MAX),
-        ..Offer::new(number, &mut Os)
+        mtu: u16::try_from(device.path_to(peer).ceiling).unwrap_or(u16::MAX),
+        ..Offer::new(number, &mut OsRandom)
     }
 }
 
 /// Sends the one packet in the batch. If the socket is full it is lost, and repeated later.
 pub(super) fn send(batch: &mut Batch, socket: &Socket, to: SocketAddr) {
     batch.end_packet();
-    batch.send(socket, &Name::of(to));
+    batch.send(socket, &SockAddr::of(to));
     batch.clear();
 }

@@ -1,0 +1,127 @@
+//! A queue pair as others call it: the device, of whose passes it is a part; the sums of counters; the shared receive queue.
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+
+use dapl::provider::ConnId;
+
+use super::{QpCore, QpPhase};
+use crate::counters;
+use crate::device;
+use crate::net::errors::DeliveryError;
+use crate::net::receive::Packets;
+use crate::proto::Nanos;
+use crate::proto::counters::Counters;
+use crate::proto::schedule::{Outlook, Turn};
+use crate::qp::closing;
+use crate::qp::handler::{ConnectionHandler, ConnectionParams};
+use crate::qp::host::NoHost;
+use crate::qp::transport::Transport;
+use crate::srq::SrqWaiter;
+
+impl ConnectionHandler for QpCore {
+    fn shut_down(&self) {
+        self.abort();
+    }
+
+    fn connecting(&self, number: u32, _: ConnId) {
+        let mut state = self.state.lock();
+        (state.phase, state.drains) = (QpPhase::Connecting(number), false);
+    }
+
+    /// What was posted before goes into the connection, in its order.
+    fn open(&self, now: Nanos, opened: ConnectionParams) -> Option<Outlook> {
+        let mut state = self.state.lock();
+        if state.phase != QpPhase::Connecting(opened.number) {
+            drop(state);
+            closing::reset_new(&self.device, &self.config, &self.context, opened, now);
+            return None;
+        }
+        let mut transport = Transport::new(&self.config, opened, now);
+        for recv in state.recvs.drain(..) {
+            let length = recv.segments.total();
+            transport.conn.post_recv(now, recv, length, &mut &self.context);
+        }
+        for post in state.requests.drain(..) {
+            transport.conn.post(now, post, &mut &self.context);
+        }
+        if std::mem::take(&mut state.drains) {
+            transport.conn.drain(now);
+        }
+        state.phase = QpPhase::Connected;
+        state.transport = Some(transport);
+        Some(self.update(&mut state, now))
+    }
+
+    fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: Packets<'_>) -> Outlook {
+        let mut state = self.state.lock();
+        let Some(transport) = state.transport(number) else { return Outlook::default() };
+        transport.receive(now, from, packets, &mut &self.context);
+        self.update(&mut state, now)
+    }
+
+    fn transmit(&self, now: Nanos, number: u32, _: Turn) -> Outlook {
+        let mut state = self.state.lock();
+        let Some(transport) = state.transport(number) else { return Outlook::default() };
+        transport.transmit(now, &mut &self.context, &self.context);
+        self.update(&mut state, now)
+    }
+
+    fn on_time(&self, now: Nanos, number: u32) -> Outlook {
+        let mut state = self.state.lock();
+        let Some(transport) = state.transport(number) else { return Outlook::default() };
+        transport.conn.on_time(now, &mut &self.context);
+        self.update(&mut state, now)
+    }
+
+    fn sends_to(&self, peer: SocketAddr) -> bool {
+        self.state.lock().transport.as_ref().is_some_and(|transport| transport.sends_to(peer))
+    }
+
+    fn on_delivery_error(&self, now: Nanos, number: u32, error: &DeliveryError) -> Outlook {
+        let mut state = self.state.lock();
+        let Some(transport) = state.transport(number) else { return Outlook::default() };
+        transport.on_delivery_error(now, error);
+        self.update(&mut state, now)
+    }
+
+    fn end(&self, number: u32) -> bool {
+        let mut state = self.state.lock();
+        let is_it = state.phase == QpPhase::Connecting(number) || state.transport(number).is_some();
+        if is_it {
+            self.finish(&mut state, device::now());
+        }
+        is_it
+    }
+}
+
+impl QpCore {
+    /// What its connection has counted so far.
+    pub(crate) fn counters(&self) -> Option<Counters> {
+        self.state.lock().transport.as_ref().map(|transport| transport.conn.counters())
+    }
+
+    /// The process exits: acknowledges what was received and resets the connection, if its lock is free soon.
+    pub(crate) fn exit(&self) {
+        let Some(mut state) = self.state.try_lock_for(counters::EXIT_LOCK_TIMEOUT) else { return };
+        if let Some(transport) = &mut state.transport {
+            let now = device::now();
+            transport.conn.tell_all(now, &mut NoHost);
+            transport.transmit(now, &mut NoHost, &self.context);
+            transport.conn.abort(now, &mut NoHost);
+            transport.transmit(now, &mut NoHost, &self.context);
+        }
+    }
+}
+
+impl SrqWaiter for QpCore {
+    fn receive_came(&self) -> bool {
+        let mut state = self.state.lock();
+        let Some(transport) = &mut state.transport else { return false };
+        let now = device::now();
+        let is_told = transport.conn.look_at_credits(&mut &self.context);
+        transport.transmit(now, &mut &self.context, &self.context);
+        self.schedule(state, now);
+        is_told
+    }
+}
